@@ -1,0 +1,41 @@
+"""Every exception that a user can meet, each with the exit code that `cli` ends with."""
+
+
+class DiagnoseError(Exception):
+    """Something the user can mend; the message says what was found, what was expected, and what to do.
+
+    Parameters
+    ----------
+    message : str
+        One line, without the place.
+    where : str
+        File, and column, row, line or operation where known.
+    """
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, where: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.where = where
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.message}" if self.where else self.message
+
+
+class UsageError(DiagnoseError):
+    """An option or argument that makes no sense."""
+
+    exit_code = 2
+
+
+class TraceError(DiagnoseError):
+    """The input cannot be read as a trace."""
+
+    exit_code = 3
+
+
+class RuleError(DiagnoseError):
+    """One or more rule or configuration files are wrong; the message has one line a fault, `file:line: what`."""
+
+    exit_code = 4

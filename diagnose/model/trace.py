@@ -1,0 +1,165 @@
+"""A job's trace after loading: blocks of steps that share one structure, dense over (node, step, dp rank).
+
+Enters: what `diagnose.trace` read and checked. Leaves: the input of the what-if analysis.
+"""
+
+import dataclasses
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diagnose.model.optype import NAMES, Op
+
+Seconds = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Job:
+    """What is known about the job itself; sizes agree with the rows, everything else is free text or None."""
+
+    job_id: str
+    dp_size: int
+    pp_size: int
+    tp_size: int
+    cp_size: int
+    vpp_size: int
+    world_size: int
+    layers_per_stage: tuple[int, ...] | None = None
+    steps_total: int | None = None
+    started_at: str | None = None
+    finished_at: str | None = None
+    gpu_type: str | None = None
+    owner: str | None = None
+    framework: str | None = None
+
+    @property
+    def has_dp(self) -> bool:
+        """True where gradients are reduced over more than one member (context-parallel ranks count, `dsp_size`)."""
+        return self.dp_size * self.cp_size > 1
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Nodes:
+    """The operations of one model-parallel group in one step, one entry an operation.
+
+    All arrays have shape (n_nodes,). `stage` is an index 0..pp-1. `seq` counts operations of one type on one
+    stage by launch order. `microbatch` and `chunk` are -1 where the type has none.
+    """
+
+    op: Ints
+    stage: Ints
+    seq: Ints
+    microbatch: Ints
+    chunk: Ints
+
+    def __len__(self) -> int:
+        return len(self.op)
+
+    def name(self, node: int) -> str:
+        """Say which operation a node is, in words."""
+        return f"{NAMES[Op(int(self.op[node]))]} {int(self.seq[node])} of stage {int(self.stage[node])}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Block:
+    """Steps whose model-parallel groups all have the same operations.
+
+    Attributes
+    ----------
+    steps : ndarray of int64, shape (n_steps,)
+        Step numbers, increasing.
+    start_s, end_s : ndarray of float64, shape (n_nodes, n_steps, n_dp)
+        Seconds after the step began; NaN where the row is missing.
+    absent : ndarray of bool, shape (n_nodes, n_steps, n_dp), or None
+        True where the operation does not exist there (fewer microbatches on one dp rank, no collection); None: nowhere.
+    tokens, tokens_sq : ndarray of float64, shape (n_nodes, n_steps, n_dp), or None
+        As in the trace, NaN where unknown.
+    """
+
+    steps: Ints
+    nodes: Nodes
+    start_s: Seconds
+    end_s: Seconds
+    absent: Bools | None = None
+    tokens: Seconds | None = None
+    tokens_sq: Seconds | None = None
+
+    @property
+    def n_dp(self) -> int:
+        """Number of data-parallel ranks."""
+        return int(self.start_s.shape[2])
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Evidence:
+    """Rows that explain others (`gc`, `cuda-malloc`, `data-load`, `checkpoint`), one entry a row.
+
+    All arrays have shape (n_rows,); `step` is the step number, `dp` and `stage` are indices, times are seconds after
+    the step began.
+    """
+
+    op: Ints
+    step: Ints
+    dp: Ints
+    stage: Ints
+    start_s: Seconds
+    end_s: Seconds
+
+    def __len__(self) -> int:
+        return len(self.op)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Trace:
+    """A whole job, checked.
+
+    Attributes
+    ----------
+    blocks : tuple of Block
+        Together every analysed step once.
+    dp_labels, stage_labels : ndarray of int64, shape (n_dp,) and (n_stages,)
+        The ranks as the file names them; indices elsewhere point into these.
+    hosts : tuple of str, or None
+        Host of each worker, at position `dp_index * n_stages + stage_index`.
+    ranks : ndarray of int64, shape (n_dp, n_stages)
+        Global rank of each worker.
+    step_origin_s : ndarray of float64, shape (n_all_steps,), or None
+        When each analysed step began, seconds on the job's clock, in step order; None where times are relative to the step.
+    clock_offset_s : ndarray of float64, shape (n_dp, n_stages)
+        How much later each worker's clock reads than the job's; zero where no skew was found.
+    warm_up_step : int or None
+        A first step that is much longer than all others; causes are sought without it.
+    """
+
+    job: Job
+    blocks: tuple[Block, ...]
+    evidence: Evidence
+    dp_labels: Ints
+    stage_labels: Ints
+    hosts: tuple[str, ...] | None
+    ranks: Ints
+    step_origin_s: Seconds | None
+    clock_offset_s: Seconds
+    n_ops: int
+    steps_dropped: int
+    warm_up_step: int | None
+    warnings: tuple[str, ...]
+
+    @property
+    def steps(self) -> Ints:
+        """Analysed step numbers, block after block."""
+        return np.concatenate([block.steps for block in self.blocks])
+
+    @property
+    def n_dp(self) -> int:
+        """Number of data-parallel ranks in the rows."""
+        return len(self.dp_labels)
+
+    @property
+    def n_stages(self) -> int:
+        """Number of pipeline stages in the rows."""
+        return len(self.stage_labels)
+
+

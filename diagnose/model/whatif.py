@@ -1,0 +1,50 @@
+"""What the what-if analysis found: step times under each scenario."""
+
+import dataclasses
+
+from diagnose.model.trace import Ints, Seconds
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class WhatIf:
+    """The paper's measures; step times in seconds, slowdowns as ratios to the ideal.
+
+    Attributes
+    ----------
+    steps : ndarray of int64, shape (n_steps,)
+        Step numbers, increasing.
+    recorded_s, simulated_s, ideal_s : ndarray of float64, shape (n_steps,)
+        Step time as recorded, replayed without launch delays, and replayed with ideal own times.
+    discrepancy : float
+        Recorded over simulated, minus 1: launch delays and what the graph misses.
+    by_optype : dict of str to float
+        Slowdown when only operations of that type keep their own times.
+    by_stage, by_dp : ndarray of float64, shape (n_stages,) and (n_dp,)
+    by_worker : ndarray of float64, shape (n_dp, n_stages)
+        Exact: each worker replayed alone.
+    by_step : ndarray of float64, shape (n_steps,)
+    by_worker_step : ndarray of float64, shape (n_dp, n_stages, n_steps)
+        `by_worker` for every step.
+    m_w, m_s : float or None
+        Part of the lost time that comes back with the slowest 3% of the workers, or the last stage, at ideal times; None
+        where no time was lost.
+    """
+
+    steps: Ints
+    recorded_s: Seconds
+    simulated_s: Seconds
+    ideal_s: Seconds
+    discrepancy: float
+    by_optype: dict[str, float]
+    by_stage: Seconds
+    by_dp: Seconds
+    by_worker: Seconds
+    by_step: Seconds
+    by_worker_step: Seconds
+    m_w: float | None
+    m_s: float | None
+
+    @property
+    def slowdown(self) -> float:
+        """S: simulated over ideal."""
+        return float(self.simulated_s.sum() / self.ideal_s.sum())

@@ -1,0 +1,90 @@
+"""From a file to a checked `Trace`: the one verb of this folder.
+
+Enters: a path or standard input. Leaves: a `Trace`, or a `TraceError` that says what to do.
+"""
+
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from diagnose.model.trace import Ints, Trace
+from diagnose.trace.clocks import estimate_offsets
+from diagnose.trace.grid import build_grid
+from diagnose.trace.metadata import read_metadata, resolve_job
+from diagnose.trace.parquet import read_parquet
+
+
+def load_trace(source: str | Path | BinaryIO, *, name: str | None = None, meta: Path | None = None, steps: Ints | None = None) -> Trace:
+    """Read, check and lay out the trace of one job.
+
+    Parameters
+    ----------
+    source : path, or open binary file that can seek
+    name : str, optional
+        How errors and reports call the input; the path when left out.
+    meta : Path, optional
+        YAML file with job metadata.
+    steps : ndarray of int64, optional
+        Analyse only these steps.
+
+    Returns
+    -------
+    Trace
+
+    Raises
+    ------
+    TraceError
+        The input cannot be read as a trace.
+    UsageError
+        `meta` does not exist.
+    """
+    path = Path(source) if isinstance(source, (str, Path)) else None
+    name = name or (str(path) if path else "standard input")
+    rows = read_parquet(source, name=name)
+    found = read_metadata(path, rows.job, meta)
+    said = found.get("vpp_size")
+    vpp_size = said if isinstance(said, int) and not isinstance(said, bool) and 1 <= said <= 1000 else None
+    grid = build_grid(rows, name=name, vpp_size=vpp_size, pick_steps=steps)
+    job, warnings = resolve_job(
+        found,
+        name=path.name.removesuffix(".parquet") if path else "job",
+        n_dp=len(grid.dp_labels),
+        n_stages=len(grid.stage_labels),
+        n_chunks=grid.n_chunks,
+        max_rank=int(grid.ranks.max()) if grid.has_ranks else None,
+        n_tp=grid.n_tp,
+    )
+    offset_s, clock_warnings = estimate_offsets(grid.blocks, len(grid.stage_labels))
+    return Trace(
+        job=job,
+        blocks=grid.blocks,
+        evidence=grid.evidence,
+        dp_labels=grid.dp_labels,
+        stage_labels=grid.stage_labels,
+        hosts=grid.hosts,
+        ranks=grid.ranks,
+        step_origin_s=grid.step_origin_s,
+        clock_offset_s=offset_s,
+        n_ops=grid.n_ops,
+        steps_dropped=grid.steps_dropped,
+        warm_up_step=grid.warm_up_step,
+        warnings=(*warnings, *grid.warnings, *clock_warnings),
+    )
+
+
+def parse_steps(text: str) -> Ints:
+    """Read a list of steps and ranges such as `16-40,80`.
+
+    >>> parse_steps("3-5,80").tolist()
+    [3, 4, 5, 80]
+    """
+    steps: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        low = int(first)
+        high = int(last) if dash else low
+        if high < low or high - low > 10_000_000:
+            raise ValueError(part)
+        steps.update(range(low, high + 1))
+    return np.array(sorted(steps), dtype=np.int64)

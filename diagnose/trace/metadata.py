@@ -1,0 +1,155 @@
+"""Find out what is known about the job: from the file, from a YAML file, else from the rows.
+
+Enters: the metadata found in the trace file and the path of the trace. Leaves: a `Job` that agrees with the rows, and
+warnings where the two contradicted each other.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from diagnose.errors import TraceError, UsageError
+from diagnose.model.trace import Job
+
+SIZES = ("dp_size", "pp_size", "tp_size", "cp_size", "vpp_size", "world_size")
+ALIASES = {"trial_name": "job_id", "dsp_size": "cp_size"}
+TEXTS = ("started_at", "finished_at", "gpu_type", "owner", "framework")
+
+
+def read_metadata(path: Path | None, footer: dict[str, Any], meta: Path | None) -> dict[str, Any]:
+    """Merge the places where metadata may lie; the first that has a key wins.
+
+    Parameters
+    ----------
+    path : Path or None
+        The trace; a YAML file is looked for beside it. None for standard input.
+    footer : dict
+        Job metadata inside the trace file.
+    meta : Path or None
+        A YAML file named by the user.
+
+    Raises
+    ------
+    UsageError
+        The named file does not exist.
+    TraceError
+        A metadata file that is not a YAML mapping.
+    """
+    found = _canonical(footer)
+    places = [meta] if meta is not None else []
+    if meta is not None and not meta.is_file():
+        raise UsageError("no such metadata file; expected YAML", where=str(meta))
+    if path is not None:
+        stem = path.name.removesuffix(".parquet")
+        beside = [path.with_name(f"{stem}.yaml"), path.with_name(f"{stem}.yml")]
+        if stem.startswith("trace-"):
+            beside.insert(0, path.with_name(f"meta-{stem.removeprefix('trace-')}.yaml"))
+        places += [place for place in beside if place.is_file()][:1]
+    for place in places:
+        found = _canonical(_read_yaml(place)) | found
+    return found
+
+
+def resolve_job(
+    found: dict[str, Any], *, name: str, n_dp: int, n_stages: int, n_chunks: int | None, max_rank: int | None, n_tp: int | None
+) -> tuple[Job, list[str]]:
+    """Make a `Job` of what the metadata says and what the rows show; rows win.
+
+    Parameters
+    ----------
+    found : dict
+        Merged metadata.
+    name : str
+        Name of the job where the metadata has none.
+    n_dp, n_stages : int
+        Data-parallel ranks and pipeline stages in the rows.
+    n_chunks : int or None
+        Model chunks a worker, None where the rows do not say.
+    max_rank : int or None
+        Largest global rank in the rows.
+    n_tp : int or None
+        Tensor-parallel ranks in the rows, None where they record one a group.
+
+    Returns
+    -------
+    Job, list of str
+        The job, and one warning for each contradiction.
+    """
+    warnings: list[str] = []
+    sizes: dict[str, int | None] = {}
+    for key in SIZES:
+        value = found.get(key)
+        if value is None:
+            sizes[key] = None
+        elif isinstance(value, bool) or not isinstance(value, (int, float)) or value != int(value) or not 1 <= value < 1e8:
+            warnings.append(f"metadata: {key} is {value!r}, expected a whole number from 1; ignored")
+            sizes[key] = None
+        else:
+            sizes[key] = int(value)
+    seen: dict[str, int | None] = {"dp_size": n_dp, "pp_size": n_stages, "vpp_size": n_chunks, "tp_size": n_tp}
+    for key, rows_say in seen.items():
+        said = sizes[key]
+        if rows_say is not None and said is not None and said != rows_say:
+            warnings.append(f"metadata: {key} is {said}, the rows have {rows_say}; the rows are used")
+        if rows_say is not None:
+            sizes[key] = rows_say
+    dp, pp = n_dp, n_stages
+    cp = sizes["cp_size"] or 1
+    world = sizes["world_size"]
+    tp = sizes["tp_size"]
+    if tp is None and world is not None and world % (dp * pp * cp) == 0:
+        tp = world // (dp * pp * cp)
+    if tp is None and world is None and max_rank is not None and (max_rank + 1) % (dp * pp * cp) == 0:
+        tp = (max_rank + 1) // (dp * pp * cp)
+    if not any(found.get(key) for key in SIZES):
+        warnings.append(
+            f"no metadata: parallelism taken from the rows (dp {dp}, pp {pp}, tp {tp or 'unknown, taken as 1'}, cp taken as 1)"
+        )
+    tp = tp or 1
+    if world is not None and world != dp * pp * tp * cp:
+        warnings.append(f"metadata: world_size is {world}, dp x pp x tp x cp is {dp * pp * tp * cp}; the product is used")
+    layers = found.get("layers_per_stage")
+    if layers is not None and not (
+        isinstance(layers, list) and layers and all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in layers)
+    ):
+        warnings.append("metadata: layers_per_stage is not a list of whole numbers; ignored")
+        layers = None
+    total = found.get("steps_total")
+    if total is not None and (isinstance(total, bool) or not isinstance(total, int) or total < 1):
+        warnings.append(f"metadata: steps_total is {total!r}, expected a whole number from 1; ignored")
+        total = None
+    job_id = found.get("job_id")
+    texts = {key: None if found.get(key) is None else str(found[key])[:500] for key in TEXTS}
+    job = Job(
+        job_id=name if job_id is None else str(job_id)[:500],
+        dp_size=dp,
+        pp_size=pp,
+        tp_size=tp,
+        cp_size=cp,
+        vpp_size=sizes["vpp_size"] or 1,
+        world_size=dp * pp * tp * cp,
+        layers_per_stage=None if layers is None else tuple(layers),
+        steps_total=total,
+        **texts,
+    )
+    return job, warnings
+
+
+def _canonical(found: dict[str, Any]) -> dict[str, Any]:
+    """Use one name for each key."""
+    renamed = {ALIASES.get(key, key): value for key, value in found.items() if key in ALIASES}
+    return renamed | {key: value for key, value in found.items() if key not in ALIASES and value is not None}
+
+
+def _read_yaml(place: Path) -> dict[str, Any]:
+    """Read one metadata file."""
+    try:
+        found = yaml.load(place.read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - a safe loader
+    except (OSError, yaml.YAMLError, ValueError, RecursionError) as error:
+        raise TraceError(f"cannot be read as YAML ({' '.join(str(error).split())[:200]})", where=str(place)) from None
+    if found is None:
+        return {}
+    if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
+        raise TraceError("is not a mapping of names to values; expected lines such as `dp_size: 4`", where=str(place))
+    return found

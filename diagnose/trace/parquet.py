@@ -1,0 +1,269 @@
+"""Read a Parquet file into columns, only those that are needed, each checked for its type.
+
+Enters: a path or a buffer. Leaves: `Rows`, one numpy array a column, and the key-value metadata. This module and
+`triage/` are where pyarrow is imported.
+"""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from diagnose.errors import TraceError
+from diagnose.model.optype import BY_NAME
+from diagnose.model.trace import Bools, Ints
+
+#: Column -> kind, required columns first.
+REQUIRED = {"step": "int", "dp_rank": "int", "stage": "int", "optype": "string", "start_ts": "float", "duration": "float"}
+OPTIONAL = {
+    "seq_id": "int",
+    "mb_id": "int",
+    "mc": "int",
+    "rank": "int",
+    "tp_rank": "int",
+    "cp_rank": "int",
+    "host": "string",
+    "tokens": "float",
+    "tokens_sq": "float",
+}
+#: Rows a file may claim; above it a damaged footer is likelier than a job (100 steps of 100,000 GPUs are 10 times less).
+MAX_ROWS = 2_000_000_000
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rows:
+    """The columns of a trace, one entry a row; integer columns keep the width of the file.
+
+    Attributes
+    ----------
+    op : ndarray of int8, shape (n_rows,)
+        Code of the operation type; -1 where the type is unknown.
+    bad : ndarray of bool, shape (n_rows,), or None
+        True where a required value is null, not finite or impossible; None: nowhere.
+    unknown_ops : dict of str to int
+        Rows of each operation type that is not known.
+    """
+
+    step: NDArray[Any]
+    dp: NDArray[Any]
+    stage: NDArray[Any]
+    op: NDArray[np.int8]
+    start_s: NDArray[Any]
+    duration_s: NDArray[Any]
+    seq: NDArray[Any] | None
+    microbatch: NDArray[Any] | None
+    chunk: NDArray[Any] | None
+    rank: NDArray[Any] | None
+    tp_rank: NDArray[Any] | None
+    cp_rank: NDArray[Any] | None
+    host: NDArray[Any] | None
+    host_names: tuple[str, ...]
+    tokens: NDArray[Any] | None
+    tokens_sq: NDArray[Any] | None
+    bad: Bools | None
+    unknown_ops: dict[str, int]
+    job: dict[str, Any]
+
+    def __len__(self) -> int:
+        return len(self.op)
+
+
+def read_parquet(source: str | Path | BinaryIO, *, name: str) -> Rows:
+    """Read the columns of one trace file.
+
+    Parameters
+    ----------
+    source : path, or open binary file that can seek
+    name : str
+        How errors call the file.
+
+    Returns
+    -------
+    Rows
+
+    Raises
+    ------
+    TraceError
+        Not Parquet, truncated, a required column missing, a column of the wrong type, or no rows.
+    """
+    try:
+        if isinstance(source, (str, Path)):
+            source = pa.memory_map(str(source)) if Path(source).stat().st_size else pa.BufferReader(b"")
+        with pq.ParquetFile(source, page_checksum_verification=False) as file:
+            schema = file.schema_arrow
+            _check_schema(file, name)
+            columns = [c for c in (*REQUIRED, *OPTIONAL) if c in schema.names]
+            table = file.read(columns=columns, use_threads=True)
+            table.validate()
+            footer = schema.metadata or {}
+    except TraceError:
+        raise
+    except FileNotFoundError:
+        raise TraceError("no such file; expected a Parquet file", where=name) from None
+    except (OSError, pa.ArrowException, ValueError, OverflowError, MemoryError, KeyError) as error:
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise TraceError(
+            f"cannot be read as Parquet ({reason}); expected an undamaged Parquet file: copy it again, or convert it",
+            where=name,
+        ) from None
+    if table.num_rows == 0:
+        raise TraceError("has no rows; expected one row for each operation", where=name)
+    return _rows(table, footer, name)
+
+
+def _check_schema(file: pq.ParquetFile, name: str) -> None:
+    """Refuse missing columns and wrong types before any data is read."""
+    schema = file.schema_arrow
+    missing = [column for column in REQUIRED if column not in schema.names]
+    if missing:
+        raise TraceError(
+            f"column {missing[0]!r} is missing (columns found: {', '.join(schema.names[:12]) or 'none'}); expected "
+            f"{', '.join(REQUIRED)}: rename the columns, or use `diagnose convert` if it is another tool's trace",
+            where=name,
+        )
+    for column, kind in (REQUIRED | OPTIONAL).items():
+        if schema.names.count(column) > 1:
+            raise TraceError("appears more than once; expected one column of that name", where=f"{name}: column {column!r}")
+        if column not in schema.names:
+            continue
+        found = schema.field(column).type
+        if not _fits(found, kind):
+            wanted = {"int": "whole numbers", "float": "seconds as a number", "string": "strings"}[kind]
+            if column in ("tokens", "tokens_sq"):
+                wanted = "numbers"
+            raise TraceError(f"has type {found}; expected {wanted}", where=f"{name}: column {column!r}")
+    if not 0 <= file.metadata.num_rows <= MAX_ROWS:
+        raise TraceError(f"claims {file.metadata.num_rows} rows; the footer is damaged: copy it again", where=name)
+
+
+def _fits(found: pa.DataType, kind: str) -> bool:
+    """Say whether a column of that type can hold that kind of value."""
+    if pa.types.is_dictionary(found):
+        found = found.value_type
+    if kind == "string":
+        return bool(pa.types.is_string(found) or pa.types.is_large_string(found))
+    return bool(pa.types.is_integer(found) or pa.types.is_floating(found))
+
+
+def _rows(table: pa.Table, footer: dict[bytes, bytes], name: str) -> Rows:
+    """Turn the table into arrays and mark the rows whose required values are unusable."""
+    n_rows = table.num_rows
+    bad: Bools | None = None
+
+    def numbers(column: str) -> tuple[NDArray[Any], Bools | None]:
+        array = table[column]
+        if pa.types.is_dictionary(array.type):
+            array = pc.cast(array, array.type.value_type)
+        wrong = None
+        if array.null_count:
+            wrong = array.is_null().to_numpy()
+            array = array.fill_null(0)
+        return array.to_numpy(), wrong
+
+    def integers(column: str) -> tuple[NDArray[Any], Bools | None]:
+        values, wrong = numbers(column)
+        if values.dtype.kind == "f":
+            odd = ~(np.isfinite(values) & (values == np.floor(values)) & (np.abs(values) < 2.0**53))
+            values = np.where(odd, 0, values).astype(np.int64)
+            if odd.any():
+                wrong = odd if wrong is None else wrong | odd
+        elif values.dtype == np.uint64:
+            odd = values >= 2**62
+            values = np.where(odd, 0, values).astype(np.int64)
+            if odd.any():
+                wrong = odd if wrong is None else wrong | odd
+        return values, wrong
+
+    def required(values: tuple[NDArray[Any], Bools | None]) -> NDArray[Any]:
+        nonlocal bad
+        if values[1] is not None:
+            bad = values[1] if bad is None else bad | values[1]
+        return values[0]
+
+    def optional(column: str) -> NDArray[Any] | None:
+        if column not in table.column_names:
+            return None
+        values, wrong = integers(column)
+        return values if wrong is None else np.where(wrong, -1, values)
+
+    def measured(column: str) -> NDArray[Any] | None:
+        if column not in table.column_names:
+            return None
+        values, wrong = numbers(column)
+        return values if wrong is None else np.where(wrong, np.nan, values.astype(np.float64))
+
+    step, dp, stage = (required(integers(column)) for column in ("step", "dp_rank", "stage"))
+    start_s, duration_s = (required(numbers(column)) for column in ("start_ts", "duration"))
+    codes, names = _strings(table["optype"])
+    lookup = np.array([BY_NAME.get(text, -1) for text in names] + [-1], dtype=np.int8)
+    op = lookup[codes]
+    unknown: dict[str, int] = {}
+    if (lookup[:-1] < 0).any() or (codes < 0).any():
+        counts = np.bincount(codes[codes >= 0], minlength=len(names))
+        unknown = {text: int(n) for text, n in zip(names, counts, strict=True) if n and text not in BY_NAME}
+        if (codes < 0).any():
+            unknown["(null)"] = int((codes < 0).sum())
+    host, host_names = None, ()
+    if "host" in table.column_names:
+        host, host_names = _strings(table["host"])
+    return Rows(
+        step=step,
+        dp=dp,
+        stage=stage,
+        op=op,
+        start_s=start_s,
+        duration_s=duration_s,
+        seq=optional("seq_id"),
+        microbatch=optional("mb_id"),
+        chunk=optional("mc"),
+        rank=optional("rank"),
+        tp_rank=optional("tp_rank"),
+        cp_rank=optional("cp_rank"),
+        host=host,
+        host_names=host_names,
+        tokens=measured("tokens"),
+        tokens_sq=measured("tokens_sq"),
+        bad=None if bad is None else np.broadcast_to(bad, (n_rows,)),
+        unknown_ops=unknown,
+        job=_footer_job(footer, name),
+    )
+
+
+def _strings(column: pa.ChunkedArray) -> tuple[Ints, tuple[str, ...]]:
+    """Turn a string column into codes (-1 for null) and their names."""
+    if not pa.types.is_dictionary(column.type):
+        column = pc.dictionary_encode(column)
+    column = column.unify_dictionaries()
+    if column.num_chunks == 0:
+        return np.zeros(0, dtype=np.int64), ()
+    names = tuple("(null)" if text is None else str(text) for text in column.chunk(0).dictionary.to_pylist())
+    parts = []
+    for chunk in column.chunks:
+        indices = chunk.indices
+        if indices.null_count:
+            indices = indices.cast(pa.int64()).fill_null(-1)
+        parts.append(indices.to_numpy(zero_copy_only=False))
+    codes = parts[0] if len(parts) == 1 else np.concatenate(parts)
+    if codes.dtype.kind == "u":
+        codes = codes.astype(np.int64)
+    return codes, names
+
+
+def _footer_job(footer: dict[bytes, bytes], name: str) -> dict[str, Any]:
+    """Read the job metadata that the file itself carries."""
+    text = footer.get(b"diagnose.job")
+    if text is None:
+        return {}
+    try:
+        job = json.loads(text)
+    except ValueError as error:
+        raise TraceError(f"is not JSON ({error}); expected an object", where=f"{name}: metadata 'diagnose.job'") from None
+    if not isinstance(job, dict):
+        raise TraceError("is not a JSON object", where=f"{name}: metadata 'diagnose.job'")
+    return job

@@ -1,0 +1,403 @@
+"""What waits for what: the dependency graph of one model-parallel group in one step.
+
+Enters: the nodes of a block. Leaves: a `Graph`, shared by all steps and dp ranks of the block, in topological order.
+"""
+
+import dataclasses
+import heapq
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from diagnose.errors import TraceError
+from diagnose.model.optype import COMPUTE, DP_COLLECTIVES, P2P, Op
+from diagnose.model.trace import Bools, Nodes, Seconds
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Event:
+    """Operations that move together: a point-to-point pair, a collective, or one operation alone.
+
+    A communication event moves when its last member has started; `across_dp` says that the members of all dp ranks
+    belong to it.
+    """
+
+    members: tuple[int, ...]
+    across_dp: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Barrier:
+    """A wait that no row records: `waiter` starts once `sources` have ended on all dp ranks, or on its own rank only.
+
+    `lanes` says for which dp ranks the wait holds (None: all); shape (n_dp,).
+    """
+
+    waiter: int
+    sources: tuple[int, ...]
+    across_dp: bool
+    lanes: Bools | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Graph:
+    """Dependencies of a block's nodes.
+
+    Attributes
+    ----------
+    waits : tuple of tuple of int, length n_nodes
+        For each node the nodes whose end it waits for.
+    events : tuple of Event
+        Every node once, in an order in which all that an event waits for comes before it.
+    barriers : dict of int to tuple of Barrier
+        Learned waits by waiter.
+    last_use : tuple of tuple of int, length n_events
+        Nodes whose end is not needed after that event; lets a replay forget them.
+    finals : tuple of int
+        Nodes whose latest end is the end of the step: the optimizers.
+    openers : frozenset of int
+        Nodes that wait for nothing but communication from the start of the step on; a negative transfer duration
+        can let them start before it, and then the step is that much longer.
+    """
+
+    n_nodes: int
+    waits: tuple[tuple[int, ...], ...]
+    events: tuple[Event, ...]
+    barriers: dict[int, tuple[Barrier, ...]]
+    last_use: tuple[tuple[int, ...], ...]
+    finals: tuple[int, ...]
+    openers: frozenset[int]
+
+
+class Layout:
+    """Where the nodes of each type stand on each stage, in launch order.
+
+    Parameters
+    ----------
+    nodes : Nodes
+    start_s : ndarray of float64, shape (n_nodes,)
+        Typical start of each node, by which streams are ordered.
+    """
+
+    def __init__(self, nodes: Nodes, start_s: Seconds) -> None:
+        self.nodes = nodes
+        self.n_stages = int(nodes.stage.max()) + 1 if len(nodes) else 0
+        self.start_s = start_s
+        by_place: dict[tuple[int, int], list[int]] = defaultdict(list)
+        for node in np.lexsort((nodes.seq, nodes.op, nodes.stage)).tolist():
+            by_place[int(nodes.op[node]), int(nodes.stage[node])].append(node)
+        self._by_place = by_place
+
+    def of(self, op: Op, stage: int) -> list[int]:
+        """List the nodes of one type on one stage by `seq`."""
+        return self._by_place.get((int(op), stage), [])
+
+    def by_start(self, ops: Iterable[Op], stage: int) -> list[int]:
+        """List the nodes of several types on one stage in launch order."""
+        found = [node for op in ops for node in self.of(op, stage)]
+        return sorted(found, key=lambda node: (self.start_s[node], self.nodes.op[node], self.nodes.seq[node]))
+
+    def chunk(self, node: int) -> int:
+        """Model chunk of a node, 0 where it has none."""
+        return max(int(self.nodes.chunk[node]), 0)
+
+
+def build_graph(nodes: Nodes, start_s: Seconds, *, has_dp: bool) -> Graph:
+    """Build the graph of the paper.
+
+    Parameters
+    ----------
+    nodes : Nodes
+    start_s : ndarray of float64, shape (n_nodes,)
+        Typical start of each node, seconds after the step began.
+    has_dp : bool
+        False leaves out the dp collectives (dp x dsp = 1).
+
+    Returns
+    -------
+    Graph
+
+    Raises
+    ------
+    TraceError
+        A send without a recv, or operations that wait for each other in a circle; both are named.
+
+    Source: arXiv 2505.05713, section 3, and the analyser published with it.
+    """
+    layout = Layout(nodes, start_s)
+    waits = essential_waits(layout, has_dp=has_dp)
+    for stage in range(layout.n_stages):
+        for op in P2P:
+            _chain(waits, layout.of(op, stage))
+        forwards, backwards = layout.of(Op.FORWARD, stage), layout.of(Op.BACKWARD, stage)
+        for op, computes in ((Op.FORWARD_RECV, forwards), (Op.BACKWARD_RECV, backwards)):
+            recvs = layout.of(op, stage)
+            skipped = len(computes) - len(recvs)
+            for i, recv in enumerate(recvs, start=skipped):
+                if i >= 1:
+                    waits[recv].add(computes[i - 1])
+        computes = layout.by_start((Op.FORWARD, Op.BACKWARD), stage)
+        n_warmup = next((i for i, node in enumerate(computes) if nodes.op[node] == Op.BACKWARD), 0)
+        if n_warmup >= 2:
+            for op in (Op.BACKWARD_SEND, Op.BACKWARD_RECV):
+                for node in layout.of(op, stage)[:1]:
+                    waits[node].add(computes[n_warmup - 2])
+    return order_graph(layout, waits, find_events(layout, has_dp=has_dp), barriers={})
+
+
+def essential_waits(layout: Layout, *, has_dp: bool) -> list[set[int]]:
+    """Collect the waits that hold whatever the schedule: compute order, data, and the chain that ends a step."""
+    nodes = layout.nodes
+    waits: list[set[int]] = [set() for _ in range(len(nodes))]
+    for stage in range(layout.n_stages):
+        forwards, backwards = layout.of(Op.FORWARD, stage), layout.of(Op.BACKWARD, stage)
+        computes = layout.by_start((Op.FORWARD, Op.BACKWARD), stage)
+        _chain(waits, computes)
+        for send_op, recv_op, of_type in (
+            (Op.FORWARD_SEND, Op.FORWARD_RECV, forwards),
+            (Op.BACKWARD_SEND, Op.BACKWARD_RECV, backwards),
+        ):
+            recvs, sends = layout.of(recv_op, stage), layout.of(send_op, stage)
+            skipped = len(of_type) - len(recvs)
+            for i, recv in enumerate(recvs, start=skipped):
+                if i >= 0:
+                    waits[of_type[i]].add(recv)
+            for compute, send in zip(of_type, sends, strict=False):
+                waits[send].add(compute)
+        if has_dp:
+            gathers = layout.by_start((Op.ALL_GATHER,), stage)
+            _chain(waits, gathers)
+            for gather in gathers:
+                first = next((f for f in forwards if layout.chunk(f) == layout.chunk(gather)), None)
+                if first is not None:
+                    waits[first].add(gather)
+        _close_step(layout, stage, computes, waits, has_dp=has_dp)
+    if not any(layout.of(op, stage) for op in P2P for stage in range(layout.n_stages)):
+        _link_computes(layout, waits)
+    return waits
+
+
+def _close_step(
+    layout: Layout, stage: int, computes: list[int], waits: list[set[int]], *, has_dp: bool
+) -> None:
+    """Add the chain after the last compute, with overlapped reduce-scatter where the trace has a separate all-reduce."""
+    backwards = layout.of(Op.BACKWARD, stage)
+    scatters = layout.by_start((Op.REDUCE_SCATTER,), stage) if has_dp else []
+    separate = layout.of(Op.SEPARATE, stage) if has_dp else []
+    chain = computes[-1:] + layout.of(Op.GC, stage)
+    if separate:
+        _chain(waits, scatters)
+        for scatter in scatters:
+            own = [node for node in backwards if layout.chunk(node) == layout.chunk(scatter)]
+            waits[scatter].update(own[-1:])
+        chain += layout.of(Op.LAYERNORM, stage)
+        if layout.of(Op.LAYERNORM, stage):
+            waits[layout.of(Op.LAYERNORM, stage)[0]].update(scatters[-1:])
+        chain += layout.of(Op.EMBEDDING, stage) + separate
+    else:
+        chain += layout.of(Op.LAYERNORM, stage) + layout.of(Op.EMBEDDING, stage) + scatters
+    _chain(waits, chain + layout.of(Op.CLIP, stage) + layout.of(Op.OPTIMIZER, stage))
+
+
+def _link_computes(layout: Layout, waits: list[set[int]]) -> None:
+    """Let computes wait for each other across stages where the trace records no point-to-point operation."""
+    place = _compute_places(layout)
+    last = max((virtual for _, virtual, _ in place), default=0)
+    for (op, virtual, microbatch), node in place.items():
+        before = virtual - 1 if op == Op.FORWARD else virtual + 1
+        if 0 <= before <= last and (op, before, microbatch) in place:
+            waits[node].add(place[op, before, microbatch])
+
+
+def _compute_places(layout: Layout) -> dict[tuple[int, int, int], int]:
+    """Map (type, virtual stage, microbatch) to its node."""
+    nodes = layout.nodes
+    found: dict[tuple[int, int, int], int] = {}
+    for op in (Op.FORWARD, Op.BACKWARD):
+        for stage in range(layout.n_stages):
+            for node in layout.of(op, stage):
+                virtual = layout.chunk(node) * layout.n_stages + stage
+                found[int(op), virtual, int(nodes.microbatch[node])] = node
+    return found
+
+
+def find_events(layout: Layout, *, has_dp: bool) -> list[Event]:
+    """Group the nodes that move together.
+
+    Raises
+    ------
+    TraceError
+        A send (or recv) whose peer is nowhere in the trace.
+    """
+    nodes, n_stages = layout.nodes, layout.n_stages
+    events: list[Event] = []
+    grouped: set[int] = set()
+
+    def add(members: Sequence[int], *, across_dp: bool = False) -> None:
+        events.append(Event(tuple(members), across_dp))
+        grouped.update(members)
+
+    for pair in match_pairs(layout):
+        add(pair)
+    clips = [node for stage in range(n_stages) for node in layout.of(Op.CLIP, stage)]
+    if clips:
+        add(clips, across_dp=True)
+    embeddings = [node for stage in sorted({0, n_stages - 1}) for node in layout.of(Op.EMBEDDING, stage)]
+    if embeddings:
+        add(embeddings)
+    if has_dp:
+        for op in DP_COLLECTIVES:
+            for stage in range(n_stages):
+                for node in layout.of(op, stage):
+                    add((node,), across_dp=True)
+    skipped = () if has_dp else DP_COLLECTIVES
+    for node in range(len(nodes)):
+        if node not in grouped and nodes.op[node] not in skipped:
+            add((node,))
+    return events
+
+
+def match_pairs(layout: Layout) -> list[tuple[int, int]]:
+    """Match each send with its recv; with interleaving through the model chunk that the microbatch enters next.
+
+    Raises
+    ------
+    TraceError
+        A send or recv that must have a peer and has none.
+    """
+    nodes, n_stages = layout.nodes, layout.n_stages
+    places = _compute_places(layout)
+    last = max((virtual for _, virtual, _ in places), default=0)
+    recv_of: dict[int, int] = {}
+    for recv_op, compute_op in ((Op.FORWARD_RECV, Op.FORWARD), (Op.BACKWARD_RECV, Op.BACKWARD)):
+        for stage in range(n_stages):
+            computes, recvs = layout.of(compute_op, stage), layout.of(recv_op, stage)
+            recv_of.update(zip(computes[len(computes) - len(recvs) :], recvs, strict=False))
+    pairs: list[tuple[int, int]] = []
+    for send_op, compute_op, ahead in (
+        (Op.FORWARD_SEND, Op.FORWARD, 1),
+        (Op.BACKWARD_SEND, Op.BACKWARD, -1),
+    ):
+        for stage in range(n_stages):
+            for compute, send in zip(layout.of(compute_op, stage), layout.of(send_op, stage), strict=False):
+                virtual = layout.chunk(compute) * n_stages + stage + ahead
+                if not 0 <= virtual <= last:
+                    continue
+                peer = places.get((int(compute_op), virtual, int(nodes.microbatch[compute])))
+                recv = None if peer is None else recv_of.pop(peer, None)
+                if recv is None:
+                    raise TraceError(
+                        f"{nodes.name(send)} has no recv on stage {virtual % n_stages}; expected one for each send: "
+                        "check that every rank's rows are in the file, or leave out all point-to-point rows",
+                        where="graph",
+                    )
+                pairs.append((send, recv))
+    for compute, recv in recv_of.items():
+        virtual = layout.chunk(compute) * n_stages + int(nodes.stage[compute])
+        before = virtual - 1 if nodes.op[compute] == Op.FORWARD else virtual + 1
+        if 0 <= before <= last:
+            raise TraceError(
+                f"{nodes.name(recv)} has no send on stage {before % n_stages}; expected one for each recv: "
+                "check that every rank's rows are in the file, or leave out all point-to-point rows",
+                where="graph",
+            )
+    return pairs
+
+
+def order_graph(
+    layout: Layout, waits: list[set[int]], events: list[Event], barriers: dict[int, tuple[Barrier, ...]]
+) -> Graph:
+    """Put events into topological order, ties by typical start, and say when each end was last needed.
+
+    Raises
+    ------
+    TraceError
+        Operations wait for each other in a circle; the message names them.
+    """
+    nodes = layout.nodes
+    event_of = {node: i for i, event in enumerate(events) for node in event.members}
+    before: list[set[int]] = [set() for _ in events]
+    after: list[set[int]] = [set() for _ in events]
+    for node, i in event_of.items():
+        sources = [*waits[node], *(s for barrier in barriers.get(node, ()) for s in barrier.sources)]
+        for source in sources:
+            j = event_of.get(source)
+            if j is not None and j != i:
+                before[i].add(j)
+                after[j].add(i)
+    key = [(min(float(layout.start_s[node]) for node in event.members), event.members) for event in events]
+    ready = sorted((key[i], i) for i in range(len(events)) if not before[i])
+    open_waits = [len(b) for b in before]
+    ordered: list[int] = []
+    heapq.heapify(ready)
+    while ready:
+        _, i = heapq.heappop(ready)
+        ordered.append(i)
+        for j in after[i]:
+            open_waits[j] -= 1
+            if not open_waits[j]:
+                heapq.heappush(ready, (key[j], j))
+    if len(ordered) < len(events):
+        stuck = [nodes.name(event.members[0]) for i, event in enumerate(events) if open_waits[i]]
+        raise TraceError(
+            f"{len(stuck)} operations wait for each other in a circle: {', '.join(stuck[:4])}, ...; expected the "
+            "launch order of a pipeline schedule: check start_ts, seq_id and mb_id",
+            where="graph",
+        )
+    finals = tuple(node for stage in range(layout.n_stages) for node in layout.of(Op.OPTIMIZER, stage))
+    finals = finals or tuple(node for node in _closing(layout) if node in event_of)
+    needed_last: dict[int, int] = {}
+    for position, i in enumerate(ordered):
+        for node in events[i].members:
+            needed_last[node] = position
+            for source in waits[node]:
+                needed_last[source] = position
+            for barrier in barriers.get(node, ()):
+                needed_last.update(dict.fromkeys(barrier.sources, position))
+    forget: list[list[int]] = [[] for _ in ordered]
+    for node, position in needed_last.items():
+        if node not in finals:
+            forget[position].append(node)
+    return Graph(
+        n_nodes=len(nodes),
+        waits=tuple(tuple(sorted(n for n in w if n in event_of)) for w in waits),
+        events=tuple(events[i] for i in ordered),
+        barriers=barriers,
+        last_use=tuple(tuple(f) for f in forget),
+        finals=finals,
+        openers=_opening(layout, waits, [events[i] for i in ordered]),
+    )
+
+
+def _opening(layout: Layout, waits: list[set[int]], events: list[Event]) -> frozenset[int]:
+    """Find the nodes that a negative transfer duration at the start of the step can reach before any compute."""
+    compute = {int(op) for op in COMPUTE}
+    passed: set[int] = set()
+    openers: set[int] = set()
+    for event in events:
+        for node in event.members:
+            if waits[node] <= passed:
+                if waits[node]:
+                    openers.add(node)
+                if int(layout.nodes.op[node]) not in compute:
+                    passed.add(node)
+    return frozenset(openers)
+
+
+def _closing(layout: Layout) -> list[int]:
+    """List the nodes that can end a step without an optimizer: the last of every stream, and all after the last compute."""
+    closing: list[int] = []
+    for stage in range(layout.n_stages):
+        closing += layout.by_start((Op.FORWARD, Op.BACKWARD), stage)[-1:]
+        for op in P2P:
+            closing += layout.of(op, stage)[-1:]
+        for op in (Op.GC, Op.LAYERNORM, Op.EMBEDDING, Op.REDUCE_SCATTER, Op.SEPARATE, Op.CLIP):
+            closing += layout.of(op, stage)
+    return closing
+
+
+def _chain(waits: list[set[int]], stream: Sequence[int]) -> None:
+    """Let each operation of a stream wait for the one before it."""
+    for earlier, later in zip(stream, stream[1:], strict=False):
+        waits[later].add(earlier)

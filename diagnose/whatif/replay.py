@@ -1,0 +1,182 @@
+"""Replay a block: from own times (and launch delays) to the end of every step, over all lanes at once.
+
+Enters: a `Graph` and one array a node, each broadcastable to (n_steps, n_dp). Leaves: step times. A replay costs
+O(operations) element operations and O(nodes) numpy calls; arrays that do not vary over steps or dp ranks stay
+small, so the ideal part of a scenario costs nothing.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from diagnose.model.optype import COMPUTE
+from diagnose.model.trace import Block, Seconds
+from diagnose.whatif.graph import Graph
+
+#: One array a node, each broadcastable to (n_steps, n_dp); seconds.
+Lanes = Sequence[Seconds]
+
+#: Transfer durations and launch delays below this count as 0 (arXiv 2505.05713): they are errors of the clock.
+CLOCK_ERROR_S = -0.010
+
+
+def replay(graph: Graph, own: Lanes, delay: Lanes | None = None, *, from_first_start: bool = False) -> Seconds:
+    """Say when each step ends, all dp ranks of it replayed together.
+
+    Parameters
+    ----------
+    graph : Graph
+    own : sequence of ndarray of float64, length n_nodes, each broadcastable to (n_steps, n_dp)
+        Own time of each operation, seconds: duration, or transfer duration.
+    delay : same, optional
+        Launch delay of each operation, seconds; none when left out.
+    from_first_start : bool
+        Count from the first start where a negative transfer duration lets an operation start before the step (the
+        published analyser does so for S itself, and counts from the start of the step in all its relatives).
+
+    Returns
+    -------
+    ndarray of float64, shape (n_steps or 1, 1)
+        Seconds from the start of the step to the end of the last optimizer.
+    """
+    (ends,), (opening,) = _walk(graph, [own], delay, keep_all=False)
+    last = _latest([ends[node] for node in graph.finals]).max(axis=1, keepdims=True)
+    return last - opening.min(axis=1, keepdims=True) if from_first_start else last
+
+
+def replay_ends(graph: Graph, own: Lanes, delay: Lanes | None = None) -> list[Seconds | None]:
+    """Say when each operation ends, as `replay` has it; None for nodes that the graph leaves out."""
+    (ends,), _ = _walk(graph, [own], delay, keep_all=True)
+    return [ends.get(node) for node in range(graph.n_nodes)]
+
+
+def replay_each_rank(graph: Graph, own: Lanes, peer: Lanes) -> Seconds:
+    """Replay once for each dp rank: that rank has `own` times, all others have `peer` times.
+
+    All others are alike, so two lanes say what all would: the rank and one peer, meeting in the collectives. One
+    walk gives every dp rank's scenario.
+
+    Parameters
+    ----------
+    graph : Graph
+    own : sequence of ndarray of float64, length n_nodes, each broadcastable to (n_steps, n_dp)
+    peer : sequence of ndarray of float64, length n_nodes, each broadcastable to (n_steps, 1)
+
+    Returns
+    -------
+    ndarray of float64, shape broadcastable to (n_steps, n_dp)
+        Step time in seconds when only that dp rank keeps `own`.
+    """
+    n_dp = max(np.shape(array)[-1] for array in own)
+    if n_dp == 1:
+        return replay(graph, own)
+    worlds, _ = _walk(graph, [own, peer], None, keep_all=False)
+    return _latest([ends[node] for ends in worlds for node in graph.finals])
+
+
+def _walk(
+    graph: Graph, worlds: list[Lanes], delay: Lanes | None, *, keep_all: bool
+) -> tuple[list[dict[int, Seconds]], list[Seconds]]:
+    """Walk the graph once; several worlds are sets of lanes that meet in the collectives over dp ranks.
+
+    Gives the ends by node, and the earliest start where it lies before the step, for each world.
+    """
+    zero = np.zeros((1, 1))
+    ends: list[dict[int, Seconds]] = [{} for _ in worlds]
+    openings = [zero] * len(worlds)
+    one_world = len(worlds) == 1
+    for event, forget in zip(graph.events, graph.last_use, strict=True):
+        starts = []
+        for w, world in enumerate(ends):
+            latest = zero
+            for node in event.members:
+                sources = [world[source] for source in graph.waits[node]]
+                start = _latest(sources) if sources else zero
+                for barrier in graph.barriers.get(node, ()):
+                    gate = _latest([world[source] for source in barrier.sources])
+                    if barrier.across_dp:
+                        gate = gate.max(axis=1, keepdims=True)
+                    if barrier.lanes is not None:
+                        gate = np.where(barrier.lanes, gate, -np.inf)
+                    start = np.maximum(start, gate)
+                if delay is not None:
+                    start = start + delay[node]
+                if node in graph.openers:
+                    openings[w] = np.minimum(openings[w], start)
+                latest = start if node == event.members[0] else np.maximum(latest, start)
+            starts.append(latest)
+        if event.across_dp:
+            if one_world:
+                starts[0] = starts[0].max(axis=1, keepdims=True)
+            else:
+                starts = [np.maximum(starts[0], starts[1])] * 2
+        for world, own, start in zip(ends, worlds, starts, strict=True):
+            for node in event.members:
+                world[node] = start + own[node]
+            if not keep_all:
+                for node in forget:
+                    world.pop(node, None)
+    return ends, openings
+
+
+def _latest(arrays: Sequence[Seconds]) -> Seconds:
+    """Elementwise maximum of a few arrays."""
+    latest = arrays[0]
+    for array in arrays[1:]:
+        latest = np.maximum(latest, array)
+    return latest
+
+
+def own_times(block: Block, graph: Graph) -> list[Seconds]:
+    """Say how long each operation took by itself: a compute its duration, a communication its transfer duration.
+
+    The transfer duration is the end minus the latest start among the peers; below -10 ms it counts as 0.
+
+    Returns
+    -------
+    list of ndarray of float64, length n_nodes, each (n_steps, n_dp)
+        Seconds; NaN where the operation is missing.
+
+    Source: arXiv 2505.05713, section 3.2.
+    """
+    compute = {int(op) for op in COMPUTE}
+    own: list[Seconds] = [np.zeros((1, 1))] * graph.n_nodes
+    for event in graph.events:
+        if int(block.nodes.op[event.members[0]]) in compute:
+            (node,) = event.members
+            own[node] = block.end_s[node] - block.start_s[node]
+            continue
+        start = block.start_s[event.members[0]]
+        for node in event.members[1:]:
+            start = np.fmax(start, block.start_s[node])
+        if event.across_dp:
+            start = np.fmax.reduce(start, axis=1, keepdims=True)
+        for node in event.members:
+            transfer = block.end_s[node] - start
+            transfer[transfer < CLOCK_ERROR_S] = 0.0
+            own[node] = transfer
+    return own
+
+
+def launch_delays(block: Block, graph: Graph) -> list[Seconds]:
+    """Say how long after all that it waited for each operation started; below -10 ms it counts as 0.
+
+    Returns
+    -------
+    list of ndarray of float64, length n_nodes, each (n_steps, n_dp)
+        Seconds; NaN where the operation or what it waited for is missing.
+    """
+    delays: list[Seconds] = [np.zeros((1, 1))] * graph.n_nodes
+    for event in graph.events:
+        for node in event.members:
+            start = block.start_s[node]
+            sources = [block.end_s[source] for source in graph.waits[node]]
+            for barrier in graph.barriers.get(node, ()):
+                gate = _latest([block.end_s[source] for source in barrier.sources])
+                if barrier.across_dp:
+                    gate = gate.max(axis=1, keepdims=True)
+                sources.append(gate if barrier.lanes is None else np.where(barrier.lanes, gate, -np.inf))
+            delay = start - _latest(sources) if sources else start.copy()
+            delay[delay < CLOCK_ERROR_S] = 0.0
+            delays[node] = delay
+    return delays

@@ -1,0 +1,216 @@
+"""The paper's scenarios: everything ideal except one type, stage, dp rank or worker.
+
+Enters: the blocks of a trace with their graphs. Leaves: a `WhatIf`. Costs about n_types + 3 x n_stages replays, each
+O(operations); the exact slowdown of every worker costs n_stages of them.
+"""
+
+import dataclasses
+import math
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from diagnose.model.optype import COMPUTE, NAMES, Op
+from diagnose.model.trace import Block, Ints, Seconds, Trace
+from diagnose.model.whatif import WhatIf
+from diagnose.whatif.fill import fill_block
+from diagnose.whatif.graph import Graph, build_graph
+from diagnose.whatif.replay import own_times, replay, replay_each_rank
+
+#: Part of the workers that M_W fixes (arXiv 2505.05713, section 4.3).
+SLOWEST_SHARE = 0.03
+#: Type under which a slowdown is reported where it is not the type's own name.
+_REPORTED = {
+    Op.FORWARD_SEND: "forward-pp-comm",
+    Op.FORWARD_RECV: "forward-pp-comm",
+    Op.BACKWARD_SEND: "backward-pp-comm",
+    Op.BACKWARD_RECV: "backward-pp-comm",
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Prepared:
+    """A block without gaps, its graph, and its own times: what every scenario starts from.
+
+    `own` and `ideal` have one array a node, shape (n_steps, n_dp) and (1, 1), seconds.
+    """
+
+    block: Block
+    graph: Graph
+    own: list[Seconds]
+    ideal: list[Seconds]
+
+
+def prepare(trace: Trace) -> tuple[Prepared, ...]:
+    """Build the paper's graph of each block, fill the gaps and measure own and ideal times.
+
+    Raises
+    ------
+    TraceError
+        The graph of a block cannot be built.
+    """
+    blocks: list[tuple[Block, Graph, list[Seconds]]] = []
+    for block in trace.blocks:
+        graph = build_graph(block.nodes, typical_start(block), has_dp=trace.job.has_dp)
+        filled = fill_block(block, graph)
+        blocks.append((filled, graph, own_times(filled, graph)))
+    usual = _ideal_by_type(blocks)
+    return tuple(
+        Prepared(block, graph, own, [np.full((1, 1), usual.get(int(op), 0.0)) for op in block.nodes.op])
+        for block, graph, own in blocks
+    )
+
+
+def typical_start(block: Block) -> Seconds:
+    """Say when each node usually starts: mean over the lanes that have it, seconds, shape (n_nodes,)."""
+    total = block.start_s.sum(axis=(1, 2))
+    gaps = np.isnan(total)
+    mean = np.asarray(total / (block.start_s.shape[1] * block.start_s.shape[2]))
+    if gaps.any():
+        there = ~np.isnan(block.start_s[gaps])
+        counts = there.sum(axis=(1, 2))
+        # Gaps of one lane must not move a node against its neighbours: compare over lanes that have everything, if any.
+        complete = ~np.isnan(block.start_s).any(axis=0)
+        if complete.any():
+            mean = block.start_s[:, complete].mean(axis=1)
+        else:
+            mean[gaps] = np.nansum(block.start_s[gaps], axis=(1, 2)) / np.maximum(counts, 1)
+    return mean
+
+
+def _ideal_by_type(blocks: Sequence[tuple[Block, Graph, list[Seconds]]]) -> dict[int, float]:
+    """Take the mean (compute) or median (communication) of each type over the job, seconds."""
+    usual: dict[int, float] = {}
+    for op in Op:
+        values = [
+            own[node]
+            for block, graph, own in blocks
+            for event in graph.events
+            for node in event.members
+            if block.nodes.op[node] == op
+        ]
+        if not values:
+            continue
+        if op in COMPUTE:
+            usual[int(op)] = float(sum(float(v.sum()) for v in values) / sum(v.size for v in values))
+        else:
+            usual[int(op)] = float(np.median(np.concatenate([v.ravel() for v in values])))
+    return usual
+
+
+def explore(trace: Trace, prepared: Sequence[Prepared]) -> WhatIf:
+    """Replay every scenario of the paper.
+
+    Parameters
+    ----------
+    trace : Trace
+    prepared : sequence of Prepared, one a block
+
+    Returns
+    -------
+    WhatIf
+
+    Source: arXiv 2505.05713, sections 3 and 4; the exact slowdown of each worker is ours.
+    """
+    n_dp, n_stages = trace.n_dp, trace.n_stages
+    reported = sorted({_REPORTED.get(Op(int(op)), NAMES[Op(int(op))]) for p in prepared for op in p.block.nodes.op})
+    jobs: list[Callable[[], list[Seconds]]] = [
+        lambda: [_steps(p, replay(p.graph, p.own, from_first_start=True)) for p in prepared],
+        lambda: [_steps(p, replay(p.graph, p.ideal)) for p in prepared],
+        lambda: [_lanes(p, replay_each_rank(p.graph, p.own, p.ideal)) for p in prepared],
+        lambda: [_steps(p, replay(p.graph, p.own)) for p in prepared],
+    ]
+    for name in reported:
+        jobs.append(lambda name=name: [_steps(p, replay(p.graph, _keep(p, _of_type(p, name)))) for p in prepared])  # type: ignore[misc]
+    for stage in range(n_stages):
+        jobs.append(lambda s=stage: [_steps(p, replay(p.graph, _keep(p, p.block.nodes.stage == s))) for p in prepared])  # type: ignore[misc]
+    for stage in range(n_stages):
+        jobs.append(
+            lambda s=stage: [  # type: ignore[misc]
+                _lanes(p, replay_each_rank(p.graph, _keep(p, p.block.nodes.stage == s), p.ideal)) for p in prepared
+            ]
+        )
+    found = _run(jobs)
+    order = np.argsort(np.concatenate([p.block.steps for p in prepared]), kind="stable")
+
+    def joined(parts: list[Seconds]) -> Seconds:
+        return np.concatenate(parts)[order]
+
+    simulated_s, ideal_s, dp_s = joined(found[0]), joined(found[1]), joined(found[2])
+    type_s = dict(zip(reported, (joined(f) for f in found[4 : 4 + len(reported)]), strict=True))
+    stage_s = [joined(f) for f in found[4 + len(reported) : 4 + len(reported) + n_stages]]
+    worker_s = np.stack([joined(f) for f in found[4 + len(reported) + n_stages :]])  # (n_stages, n_steps, n_dp)
+    total = float(ideal_s.sum())
+    by_worker = worker_s.sum(axis=1).T / total
+    slowest = np.argsort(-by_worker, axis=None, kind="stable")[: math.ceil(SLOWEST_SHARE * by_worker.size)]
+    fixed = np.zeros(by_worker.size, dtype=bool)
+    fixed[slowest] = True
+    fixed = fixed.reshape(n_dp, n_stages)
+    workers_fixed, stage_fixed = _run(
+        [
+            lambda: [_steps(p, replay(p.graph, _fix_workers(p, fixed))) for p in prepared],
+            lambda: [_steps(p, replay(p.graph, _keep(p, p.block.nodes.stage != n_stages - 1))) for p in prepared],
+        ]
+    )
+    lost = float(simulated_s.sum()) - total
+    has_loss = lost > 1e-9 * total
+    recorded_s, from_origin_s = joined([np.fmax.reduce(np.fmax.reduce(p.block.end_s, axis=0), axis=1) - _first_start(p.block) for p in prepared]), joined(
+        found[3]
+    )
+    return WhatIf(
+        steps=np.concatenate([p.block.steps for p in prepared])[order],
+        recorded_s=recorded_s,
+        simulated_s=simulated_s,
+        ideal_s=ideal_s,
+        discrepancy=float(recorded_s.sum() / from_origin_s.sum() - 1.0),
+        by_optype={name: float(seconds.sum()) / total for name, seconds in type_s.items()},
+        by_stage=np.array([seconds.sum() / total for seconds in stage_s]),
+        by_dp=dp_s.sum(axis=0) / total,
+        by_worker=by_worker,
+        by_step=simulated_s / ideal_s,
+        by_worker_step=np.moveaxis(worker_s / ideal_s[:, None], 2, 0),
+        m_w=float((simulated_s.sum() - joined(workers_fixed).sum()) / lost) if has_loss else None,
+        m_s=float((simulated_s.sum() - joined(stage_fixed).sum()) / lost) if has_loss else None,
+    )
+
+
+def _run(jobs: Sequence[Callable[[], list[Seconds]]]) -> list[list[Seconds]]:
+    """Run independent replays side by side; the result does not depend on how many at once."""
+    with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
+        return list(pool.map(lambda job: job(), jobs))
+
+
+def _first_start(block: Block) -> Seconds:
+    """Say when the first operation of each step started, shape (n_steps,), seconds; negative where clocks differ."""
+    return np.minimum(np.fmin.reduce(np.fmin.reduce(block.start_s, axis=0), axis=1), 0.0)
+
+
+def _steps(prepared: Prepared, seconds: Seconds) -> Seconds:
+    """Bring step times to shape (n_steps,)."""
+    return np.broadcast_to(seconds, (len(prepared.block.steps), 1))[:, 0]
+
+
+def _lanes(prepared: Prepared, seconds: Seconds) -> Seconds:
+    """Bring step times by dp rank to shape (n_steps, n_dp)."""
+    return np.broadcast_to(seconds, (len(prepared.block.steps), prepared.block.n_dp))
+
+
+def _of_type(prepared: Prepared, name: str) -> Ints:
+    """Mark the nodes that are reported under a type's name."""
+    return np.array([_REPORTED.get(Op(int(op)), NAMES[Op(int(op))]) == name for op in prepared.block.nodes.op])
+
+
+def _keep(prepared: Prepared, kept: Ints) -> list[Seconds]:
+    """Own times where `kept` (shape (n_nodes,)) says so, else ideal."""
+    return [own if keep else ideal for own, ideal, keep in zip(prepared.own, prepared.ideal, kept, strict=True)]
+
+
+def _fix_workers(prepared: Prepared, fixed: Ints) -> list[Seconds]:
+    """Ideal times for the workers marked in `fixed` (shape (n_dp, n_stages)), else own."""
+    times = []
+    for node, own in enumerate(prepared.own):
+        lanes = fixed[:, prepared.block.nodes.stage[node]]
+        times.append(np.where(lanes, prepared.ideal[node], own) if lanes.any() else own)
+    return times
