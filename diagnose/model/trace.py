@@ -127,10 +127,8 @@ class Trace:
         Global rank of each worker.
     step_origin_s : ndarray of float64, shape (n_all_steps,), or None
         When each analysed step began, seconds on the job's clock, in step order; None where times are relative to the step.
-    clock_offset_s : ndarray of float64, shape (n_dp, n_stages)
-        How much later each worker's clock reads than the job's; zero where no skew was found.
-    warm_up_step : int or None
-        A first step that is much longer than all others; causes are sought without it.
+    warm_up_steps : tuple of int
+        First steps that are much longer than all others; causes are sought without them.
     """
 
     job: Job
@@ -141,10 +139,9 @@ class Trace:
     hosts: tuple[str, ...] | None
     ranks: Ints
     step_origin_s: Seconds | None
-    clock_offset_s: Seconds
     n_ops: int
     steps_dropped: int
-    warm_up_step: int | None
+    warm_up_steps: tuple[int, ...]
     warnings: tuple[str, ...]
 
     @property

@@ -24,6 +24,9 @@ STRAY_SHARE = 0.05
 MAX_MISSING_SHARE = 0.20
 #: A first step this much longer than nearly all others is a warm-up.
 WARM_UP_RATIO = 1.3
+#: Steps that a warm-up lasts at most, and steps needed to tell one.
+MAX_WARM_UP_STEPS = 3
+MIN_STEPS_FOR_WARM_UP = 8
 #: Dense cells allowed for each row; above it most cells would be empty.
 MAX_CELLS_PER_ROW = 6
 #: Rows after a worker's last compute may start this much before its end and still follow it.
@@ -48,7 +51,7 @@ class Grid:
     step_origin_s: Seconds | None
     n_ops: int
     steps_dropped: int
-    warm_up_step: int | None
+    warm_up_steps: tuple[int, ...]
     warnings: tuple[str, ...]
 
 
@@ -101,7 +104,7 @@ def build_grid(rows: Rows, *, name: str, vpp_size: int | None, pick_steps: Ints 
     origin, evidence = _shift_origin(dense, evidence)
     _add_collections(dense, evidence, n_stages)
     blocks, kept = _split(steps, dense, warnings)
-    warm_up_step = _find_warm_up(blocks, warnings)
+    warm_up_steps = _find_warm_up(blocks, warnings)
     if 2 * int(kept.sum()) < n_steps:
         raise TraceError(
             f"{n_steps - int(kept.sum())} of {n_steps} steps are unusable (operations missing); expected at least half of "
@@ -125,7 +128,7 @@ def build_grid(rows: Rows, *, name: str, vpp_size: int | None, pick_steps: Ints 
         step_origin_s=None if origin is None else origin[kept],
         n_ops=int(sum(np.count_nonzero(~np.isnan(block.start_s)) for block in blocks)),
         steps_dropped=n_steps - int(kept.sum()),
-        warm_up_step=warm_up_step,
+        warm_up_steps=warm_up_steps,
         warnings=tuple(warnings),
     )
 
@@ -580,21 +583,20 @@ def _split(steps: Ints, dense: _Dense, warnings: list[str]) -> tuple[list[Block]
     return blocks, kept
 
 
-def _find_warm_up(blocks: list[Block], warnings: list[str]) -> int | None:
-    """Name the first step where it is a warm-up: much longer than nearly all others."""
-    lengths = {
-        int(step): float(length)
-        for block in blocks
-        for step, length in zip(block.steps, np.fmax.reduce(np.fmax.reduce(block.end_s, axis=0), axis=1), strict=True)
-    }
-    if len(lengths) < 8:
-        return None
-    first = min(lengths)
-    others = [length for step, length in lengths.items() if step != first]
-    if lengths[first] <= WARM_UP_RATIO * float(np.quantile(others, 0.9)):
-        return None
-    warnings.append(
-        f"step {first} is a warm-up ({lengths[first] / float(np.median(others)):.1f} times the usual time): "
-        "it counts in the slowdown as in the paper, causes are sought without it"
-    )
-    return first
+def _find_warm_up(blocks: list[Block], warnings: list[str]) -> tuple[int, ...]:
+    """Name the first steps where they are a warm-up: much longer than nearly all others."""
+    steps = np.concatenate([block.steps for block in blocks]) if blocks else np.zeros(0, dtype=np.int64)
+    if len(steps) < MIN_STEPS_FOR_WARM_UP:
+        return ()
+    order = np.argsort(steps)
+    length_s = np.concatenate([np.fmax.reduce(np.fmax.reduce(block.end_s, axis=0), axis=1) for block in blocks])[order]
+    usual = float(np.quantile(length_s[MAX_WARM_UP_STEPS:], 0.9))
+    long = length_s[:MAX_WARM_UP_STEPS] > WARM_UP_RATIO * usual
+    n_long = MAX_WARM_UP_STEPS if long.all() else int(long.argmin())
+    if n_long:
+        times = float(length_s[:n_long].max() / np.median(length_s[n_long:]))
+        warnings.append(
+            f"the first {n_long} steps are a warm-up (up to {times:.1f} times the usual time): they count in the slowdown as in "
+            "the paper, causes are sought without them"
+        )
+    return tuple(int(step) for step in steps[order][:n_long])

@@ -9,7 +9,6 @@ from typing import BinaryIO
 import numpy as np
 
 from diagnose.model.trace import Ints, Trace
-from diagnose.trace.clocks import estimate_offsets
 from diagnose.trace.grid import build_grid
 from diagnose.trace.metadata import read_metadata, resolve_job
 from diagnose.trace.parquet import read_parquet
@@ -55,7 +54,6 @@ def load_trace(source: str | Path | BinaryIO, *, name: str | None = None, meta: 
         max_rank=int(grid.ranks.max()) if grid.has_ranks else None,
         n_tp=grid.n_tp,
     )
-    offset_s, clock_warnings = estimate_offsets(grid.blocks, len(grid.stage_labels))
     return Trace(
         job=job,
         blocks=grid.blocks,
@@ -65,11 +63,10 @@ def load_trace(source: str | Path | BinaryIO, *, name: str | None = None, meta: 
         hosts=grid.hosts,
         ranks=grid.ranks,
         step_origin_s=grid.step_origin_s,
-        clock_offset_s=offset_s,
         n_ops=grid.n_ops,
         steps_dropped=grid.steps_dropped,
-        warm_up_step=grid.warm_up_step,
-        warnings=(*warnings, *grid.warnings, *clock_warnings),
+        warm_up_steps=grid.warm_up_steps,
+        warnings=(*warnings, *grid.warnings),
     )
 
 

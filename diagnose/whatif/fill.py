@@ -23,6 +23,7 @@ def fill_block(block: Block, graph: Graph) -> Block:
     ----------
     block : Block
     graph : Graph
+        The paper's, without batches and barriers.
 
     Returns
     -------
@@ -38,30 +39,24 @@ def fill_block(block: Block, graph: Graph) -> Block:
     start_s, end_s = block.start_s.copy(), block.end_s.copy()
     shape = start_s.shape[1:]
     in_graph = set()
-    for event in graph.events:
-        in_graph.update(event.members)
-        ready: list[Seconds] = []
+    moved: dict[int, Seconds] = {}
+    for i, event in enumerate(graph.events):
+        in_graph.update(event.completes)
         for node in event.members:
             after = np.zeros(shape)
             for source in graph.waits[node]:
                 after = np.maximum(after, end_s[source])
-            for barrier in graph.barriers.get(node, ()):
-                gate = np.maximum.reduce([end_s[source] for source in barrier.sources])
-                gate = gate.max(axis=1, keepdims=True) if barrier.across_dp else gate
-                after = np.maximum(after, gate if barrier.lanes is None else np.where(barrier.lanes, gate, -np.inf))
             gone = np.isnan(start_s[node])
-            absent = gone if block.absent is None else gone & block.absent[node]
-            start_s[node] = np.where(gone, after + np.where(absent if block.absent is not None else False, 0.0, delay[node]), start_s[node])
-            ready.append(start_s[node])
-        moved = np.maximum.reduce(ready)
+            pause = delay[node] if block.absent is None else np.where(block.absent[node], 0.0, delay[node])
+            start_s[node] = np.where(gone, after + pause, start_s[node])
+        moved[i] = np.maximum.reduce([start_s[node] for node in event.members])
         if event.across_dp:
-            moved = moved.max(axis=1, keepdims=True)
-        for node in event.members:
-            gone = np.isnan(end_s[node])
-            filled = np.maximum(moved + own[node], start_s[node])
+            moved[i] = moved[i].max(axis=1, keepdims=True)
+        for node in event.completes:
+            filled = np.maximum(moved[i] + own[node], start_s[node])
             if block.absent is not None:
                 filled = np.where(block.absent[node], start_s[node], filled)
-            end_s[node] = np.where(gone, filled, end_s[node])
+            end_s[node] = np.where(np.isnan(end_s[node]), filled, end_s[node])
     for node in set(range(graph.n_nodes)) - in_graph:
         start_s[node] = end_s[node] = 0.0
     return dataclasses.replace(block, start_s=start_s, end_s=end_s, absent=None)

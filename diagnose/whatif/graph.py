@@ -19,12 +19,16 @@ from diagnose.model.trace import Bools, Nodes, Seconds
 class Event:
     """Operations that move together: a point-to-point pair, a collective, or one operation alone.
 
-    A communication event moves when its last member has started; `across_dp` says that the members of all dp ranks
-    belong to it.
+    It moves when the last of `members` has started; `across_dp` says that the members of all dp ranks belong to it.
+    Operations of a blocking batch end together: none before the last of their pairs has moved. Their end is an event
+    without members of its own that moves with the last of the events `awaits` (positions in `Graph.events`).
+    `completes` are the nodes that end their own time after the event has moved.
     """
 
     members: tuple[int, ...]
     across_dp: bool
+    completes: tuple[int, ...]
+    awaits: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -235,7 +239,7 @@ def find_events(layout: Layout, *, has_dp: bool) -> list[Event]:
     grouped: set[int] = set()
 
     def add(members: Sequence[int], *, across_dp: bool = False) -> None:
-        events.append(Event(tuple(members), across_dp))
+        events.append(Event(tuple(members), across_dp, tuple(members)))
         grouped.update(members)
 
     for pair in match_pairs(layout):
@@ -306,9 +310,15 @@ def match_pairs(layout: Layout) -> list[tuple[int, int]]:
 
 
 def order_graph(
-    layout: Layout, waits: list[set[int]], events: list[Event], barriers: dict[int, tuple[Barrier, ...]]
+    layout: Layout,
+    waits: list[set[int]],
+    events: list[Event],
+    barriers: dict[int, tuple[Barrier, ...]],
+    batches: Sequence[tuple[int, ...]] = (),
 ) -> Graph:
     """Put events into topological order, ties by typical start, and say when each end was last needed.
+
+    `batches` are operations of one worker that were launched in one blocking batch and end together.
 
     Raises
     ------
@@ -316,58 +326,79 @@ def order_graph(
         Operations wait for each other in a circle; the message names them.
     """
     nodes = layout.nodes
-    event_of = {node: i for i, event in enumerate(events) for node in event.members}
-    before: list[set[int]] = [set() for _ in events]
-    after: list[set[int]] = [set() for _ in events]
-    for node, i in event_of.items():
+    events = _join_batches(events, batches)
+    starts_in = {node: i for i, event in enumerate(events) for node in event.members}
+    ends_in = {node: i for i, event in enumerate(events) for node in event.completes}
+    before: list[set[int]] = [set(event.awaits) for event in events]
+    for node, i in starts_in.items():
         sources = [*waits[node], *(s for barrier in barriers.get(node, ()) for s in barrier.sources)]
-        for source in sources:
-            j = event_of.get(source)
-            if j is not None and j != i:
-                before[i].add(j)
-                after[j].add(i)
-    key = [(min(float(layout.start_s[node]) for node in event.members), event.members) for event in events]
-    ready = sorted((key[i], i) for i in range(len(events)) if not before[i])
+        before[i].update(ends_in[source] for source in sources if ends_in.get(source, i) != i)
+    after: list[list[int]] = [[] for _ in events]
+    for i, sources_of in enumerate(before):
+        for j in sources_of:
+            after[j].append(i)
+    key = [(min(float(layout.start_s[node]) for node in event.completes or event.members), i) for i, event in enumerate(events)]
+    ready = [key[i] for i in range(len(events)) if not before[i]]
+    heapq.heapify(ready)
     open_waits = [len(b) for b in before]
     ordered: list[int] = []
-    heapq.heapify(ready)
     while ready:
         _, i = heapq.heappop(ready)
         ordered.append(i)
         for j in after[i]:
             open_waits[j] -= 1
             if not open_waits[j]:
-                heapq.heappush(ready, (key[j], j))
+                heapq.heappush(ready, key[j])
     if len(ordered) < len(events):
-        stuck = [nodes.name(event.members[0]) for i, event in enumerate(events) if open_waits[i]]
+        stuck = [nodes.name((event.completes or event.members)[0]) for i, event in enumerate(events) if open_waits[i]]
         raise TraceError(
             f"{len(stuck)} operations wait for each other in a circle: {', '.join(stuck[:4])}, ...; expected the "
             "launch order of a pipeline schedule: check start_ts, seq_id and mb_id",
             where="graph",
         )
+    position = {i: at for at, i in enumerate(ordered)}
+    moved = [dataclasses.replace(events[i], awaits=tuple(position[j] for j in events[i].awaits)) for i in ordered]
     finals = tuple(node for stage in range(layout.n_stages) for node in layout.of(Op.OPTIMIZER, stage))
-    finals = finals or tuple(node for node in _closing(layout) if node in event_of)
+    finals = finals or tuple(node for node in _closing(layout) if node in ends_in)
+    return Graph(
+        n_nodes=len(nodes),
+        waits=tuple(tuple(sorted(n for n in w if n in ends_in)) for w in waits),
+        events=tuple(moved),
+        barriers=barriers,
+        last_use=_last_uses(moved, waits, barriers, finals),
+        finals=finals,
+        openers=_opening(layout, waits, moved),
+    )
+
+
+def _join_batches(events: list[Event], batches: Sequence[tuple[int, ...]]) -> list[Event]:
+    """Let the operations of each batch end together, after the last of their pairs has moved."""
+    batched = {node for batch in batches for node in batch}
+    if not batched:
+        return events
+    starts_in = {node: i for i, event in enumerate(events) for node in event.members}
+    split = [
+        dataclasses.replace(event, completes=tuple(n for n in event.completes if n not in batched)) for event in events
+    ]
+    return split + [Event((), False, batch, tuple(sorted({starts_in[node] for node in batch}))) for batch in batches]
+
+
+def _last_uses(
+    events: list[Event], waits: list[set[int]], barriers: dict[int, tuple[Barrier, ...]], finals: tuple[int, ...]
+) -> tuple[tuple[int, ...], ...]:
+    """Say after which event the end of each node is not needed any more."""
     needed_last: dict[int, int] = {}
-    for position, i in enumerate(ordered):
-        for node in events[i].members:
-            needed_last[node] = position
-            for source in waits[node]:
-                needed_last[source] = position
+    for position, event in enumerate(events):
+        needed_last.update(dict.fromkeys(event.completes, position))
+        for node in event.members:
+            needed_last.update(dict.fromkeys(waits[node], position))
             for barrier in barriers.get(node, ()):
                 needed_last.update(dict.fromkeys(barrier.sources, position))
-    forget: list[list[int]] = [[] for _ in ordered]
+    forget: list[list[int]] = [[] for _ in events]
     for node, position in needed_last.items():
         if node not in finals:
             forget[position].append(node)
-    return Graph(
-        n_nodes=len(nodes),
-        waits=tuple(tuple(sorted(n for n in w if n in event_of)) for w in waits),
-        events=tuple(events[i] for i in ordered),
-        barriers=barriers,
-        last_use=tuple(tuple(f) for f in forget),
-        finals=finals,
-        openers=_opening(layout, waits, [events[i] for i in ordered]),
-    )
+    return tuple(tuple(f) for f in forget)
 
 
 def _opening(layout: Layout, waits: list[set[int]], events: list[Event]) -> frozenset[int]:

@@ -5,13 +5,13 @@ O(operations) element operations and O(nodes) numpy calls; arrays that do not va
 small, so the ideal part of a scenario costs nothing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from diagnose.model.optype import COMPUTE
 from diagnose.model.trace import Block, Seconds
-from diagnose.whatif.graph import Graph
+from diagnose.whatif.graph import Barrier, Graph
 
 #: One array a node, each broadcastable to (n_steps, n_dp); seconds.
 Lanes = Sequence[Seconds]
@@ -83,40 +83,48 @@ def _walk(
     """
     zero = np.zeros((1, 1))
     ends: list[dict[int, Seconds]] = [{} for _ in worlds]
+    moved: list[dict[int, Seconds]] = [{} for _ in worlds]
     openings = [zero] * len(worlds)
-    one_world = len(worlds) == 1
-    for event, forget in zip(graph.events, graph.last_use, strict=True):
+    awaited = {i for event in graph.events for i in event.awaits}
+    for i, (event, forget) in enumerate(zip(graph.events, graph.last_use, strict=True)):
         starts = []
         for w, world in enumerate(ends):
-            latest = zero
+            if event.awaits:
+                starts.append(_latest([moved[w][j] for j in event.awaits]))
+                continue
+            latest: Seconds | None = None
             for node in event.members:
                 sources = [world[source] for source in graph.waits[node]]
+                sources += [_gate(barrier, world) for barrier in graph.barriers.get(node, ())]
                 start = _latest(sources) if sources else zero
-                for barrier in graph.barriers.get(node, ()):
-                    gate = _latest([world[source] for source in barrier.sources])
-                    if barrier.across_dp:
-                        gate = gate.max(axis=1, keepdims=True)
-                    if barrier.lanes is not None:
-                        gate = np.where(barrier.lanes, gate, -np.inf)
-                    start = np.maximum(start, gate)
                 if delay is not None:
                     start = start + delay[node]
                 if node in graph.openers:
                     openings[w] = np.minimum(openings[w], start)
-                latest = start if node == event.members[0] else np.maximum(latest, start)
-            starts.append(latest)
+                latest = start if latest is None else np.maximum(latest, start)
+            starts.append(zero if latest is None else latest)
         if event.across_dp:
-            if one_world:
+            if len(worlds) == 1:
                 starts[0] = starts[0].max(axis=1, keepdims=True)
             else:
                 starts = [np.maximum(starts[0], starts[1])] * 2
-        for world, own, start in zip(ends, worlds, starts, strict=True):
-            for node in event.members:
-                world[node] = start + own[node]
+        for w, (own, start) in enumerate(zip(worlds, starts, strict=True)):
+            if i in awaited:
+                moved[w][i] = start
+            for node in event.completes:
+                ends[w][node] = start + own[node]
             if not keep_all:
                 for node in forget:
-                    world.pop(node, None)
+                    ends[w].pop(node, None)
     return ends, openings
+
+
+def _gate(barrier: Barrier, ends: Mapping[int, Seconds]) -> Seconds:
+    """Say when a barrier opens for each lane; -inf where it does not hold."""
+    opened = _latest([ends[source] for source in barrier.sources])
+    if barrier.across_dp:
+        opened = opened.max(axis=1, keepdims=True)
+    return opened if barrier.lanes is None else np.where(barrier.lanes, opened, -np.inf)
 
 
 def _latest(arrays: Sequence[Seconds]) -> Seconds:
@@ -141,20 +149,25 @@ def own_times(block: Block, graph: Graph) -> list[Seconds]:
     """
     compute = {int(op) for op in COMPUTE}
     own: list[Seconds] = [np.zeros((1, 1))] * graph.n_nodes
-    for event in graph.events:
-        if int(block.nodes.op[event.members[0]]) in compute:
-            (node,) = event.members
-            own[node] = block.end_s[node] - block.start_s[node]
-            continue
-        start = block.start_s[event.members[0]]
-        for node in event.members[1:]:
-            start = np.fmax(start, block.start_s[node])
-        if event.across_dp:
-            start = np.fmax.reduce(start, axis=1, keepdims=True)
-        for node in event.members:
-            transfer = block.end_s[node] - start
-            transfer[transfer < CLOCK_ERROR_S] = 0.0
-            own[node] = transfer
+    moved: dict[int, Seconds] = {}
+    awaited = {i for event in graph.events for i in event.awaits}
+    for i, event in enumerate(graph.events):
+        if event.awaits:
+            start = moved[event.awaits[0]]
+            for j in event.awaits[1:]:
+                start = np.fmax(start, moved[j])
+        else:
+            start = block.start_s[event.members[0]]
+            for node in event.members[1:]:
+                start = np.fmax(start, block.start_s[node])
+            if event.across_dp:
+                start = np.fmax.reduce(start, axis=1, keepdims=True)
+        if i in awaited:
+            moved[i] = start
+        for node in event.completes:
+            own[node] = block.end_s[node] - start
+            if int(block.nodes.op[node]) not in compute:
+                own[node][own[node] < CLOCK_ERROR_S] = 0.0
     return own
 
 
@@ -169,14 +182,9 @@ def launch_delays(block: Block, graph: Graph) -> list[Seconds]:
     delays: list[Seconds] = [np.zeros((1, 1))] * graph.n_nodes
     for event in graph.events:
         for node in event.members:
-            start = block.start_s[node]
             sources = [block.end_s[source] for source in graph.waits[node]]
-            for barrier in graph.barriers.get(node, ()):
-                gate = _latest([block.end_s[source] for source in barrier.sources])
-                if barrier.across_dp:
-                    gate = gate.max(axis=1, keepdims=True)
-                sources.append(gate if barrier.lanes is None else np.where(barrier.lanes, gate, -np.inf))
-            delay = start - _latest(sources) if sources else start.copy()
+            sources += [_gate(barrier, {source: block.end_s[source] for source in barrier.sources}) for barrier in graph.barriers.get(node, ())]
+            delay = block.start_s[node] - _latest(sources) if sources else block.start_s[node].copy()
             delay[delay < CLOCK_ERROR_S] = 0.0
             delays[node] = delay
     return delays

@@ -1,0 +1,8 @@
+"""`python -m diagnose` is `diagnose`."""
+
+import sys
+
+from diagnose.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,485 @@
+"""The command line: the only place that prints or exits.
+
+Enters: arguments. Leaves: results on standard output, progress and errors on standard error, and the exit code.
+Nothing heavy is imported before a command needs it, so that `diagnose --help` and shell completion answer at once.
+"""
+
+import contextlib
+import dataclasses
+import math
+import os
+import shutil
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import click
+
+from diagnose import __version__
+from diagnose.errors import DiagnoseError, RuleError, UsageError
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+    from rich.status import Status
+
+    from diagnose.model.diagnosis import Diagnosis
+    from diagnose.model.trace import Ints
+
+#: Exit codes beside those of the exceptions in `errors`.
+EXIT_STRAGGLING = 1
+EXIT_BATCH = 5
+EXIT_INTERNAL = 70
+EXIT_OUTPUT = 74
+EXIT_INTERRUPTED = 130
+EXIT_BROKEN_PIPE = 141
+
+#: Columns of a report that no terminal shows.
+FILE_WIDTH = 100
+MIN_WIDTH = 40
+MAX_WIDTH = 1000
+#: A job that is diagnosed sooner shows no progress.
+PROGRESS_AFTER_S = 1.0
+
+#: Name in the group of the command that diagnoses: no file and no command can have it.
+_JOBS = ""
+_EPILOG = """\b
+Exit codes:
+  0    diagnosed, whatever the verdict
+  1    the verdict is straggling, with --fail-on straggling
+  2    bad usage
+  3    the input cannot be read as a trace
+  4    a rule or configuration file is wrong
+  5    of several jobs, some failed
+  70   an error in diagnose itself; DIAGNOSE_DEBUG=1 shows where
+  74   the output cannot be written
+
+A file that has the name of a command is diagnosed as ./NAME."""
+
+
+class JobsOrCommand(click.Group):
+    """A group whose first argument is the name of a command or, if it is none, the first job."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Put the name of the diagnosing command first unless there is another."""
+        completing_first = ctx.resilient_parsing and not args
+        if not completing_first and not (args and args[0] in {*self.commands, "--help", "--version"}):
+            args = [_JOBS, *args]
+        return super().parse_args(ctx, args)
+
+    def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Show both ways to call the program."""
+        name = ctx.find_root().command_path
+        formatter.write_usage(name, "[OPTIONS] JOB...")
+        formatter.write_usage(name, "COMMAND [ARGS]...", prefix="       ")
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Show the options of the diagnosing command, then the other commands."""
+        click.Command.format_options(self.commands[_JOBS], ctx, formatter)
+        self.format_commands(ctx, formatter)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":
+        """Offer commands and files, or options."""
+        from click.shell_completion import CompletionItem
+
+        if incomplete.startswith("-"):
+            return self.commands[_JOBS].shell_complete(ctx, incomplete)
+        return [*super().shell_complete(ctx, incomplete), CompletionItem(incomplete, type="file")]
+
+
+class _JobsCommand(click.Command):
+    """The command without a name; its help is the help of the program."""
+
+    def get_help(self, ctx: click.Context) -> str:
+        """Give the help of the group."""
+        return program.get_help(ctx)
+
+
+def _check_min_speedup(_ctx: click.Context, _param: click.Parameter, value: float) -> float:
+    """Refuse what is not a number."""
+    if not math.isfinite(value):
+        raise click.BadParameter(f"{value} is not a finite number.")
+    return value
+
+
+_version_option = click.version_option(__version__, prog_name="diagnose", message="%(prog)s %(version)s")
+
+
+@click.group(cls=JobsOrCommand, epilog=_EPILOG, no_args_is_help=False)
+@_version_option
+def program() -> None:
+    """Say why a large training job is slow: where, since when, how sure, and what to change.
+
+    JOB is the trace of one job, a Parquet file with one row an operation; - reads it from standard input. Each job
+    gets one report.
+    """
+
+
+@program.command(_JOBS, cls=_JobsCommand, hidden=True)
+@click.argument("jobs", metavar="JOB...", nargs=-1, type=click.Path())
+@click.option(
+    "--format",
+    "output_format",
+    type=click.Choice(["terminal", "json"]),
+    default="terminal",
+    show_default=True,
+    help="A page for people, or one JSON object a job and line (see `diagnose schema`).",
+)
+@click.option(
+    "-o", "output", metavar="FILE", type=click.Path(), help="Write there instead of standard output, all or nothing."
+)
+@click.option("--meta", metavar="FILE", type=click.Path(path_type=Path), help="YAML file with metadata of the job.")
+@click.option("--steps", metavar="STEPS", help="Analyse only these steps: 16-40,80.")
+@click.option("--rules", metavar="DIR", type=click.Path(path_type=Path), help="Use the rules in this folder.")
+@click.option(
+    "--min-speedup",
+    metavar="FLOAT",
+    type=click.FloatRange(min=1.0),
+    callback=_check_min_speedup,
+    default=1.02,
+    show_default=True,
+    help="Report a cause when removing it makes the job at least so many times faster.",
+)
+@click.option("--fail-on", type=click.Choice(["straggling"]), help="End with exit code 1 when a job has this verdict.")
+@click.option("--no-color", is_flag=True, help="No colours; so does the environment variable NO_COLOR.")
+@click.option("--width", metavar="N", type=click.IntRange(MIN_WIDTH, MAX_WIDTH), help="Columns of the report.")
+@click.option("--quiet", is_flag=True, help="No progress.")
+@_version_option
+def jobs_command(jobs: tuple[str, ...], **given: Any) -> int:
+    """Diagnose every job."""
+    return diagnose_jobs(jobs, Options(**given))
+
+
+@program.command("schema")
+def schema_command() -> int:
+    """Print the JSON Schema of --format json."""
+    schema = Path(__file__).parent / "report" / "diagnosis.schema.json"
+    _write_stdout(schema.read_text(encoding="utf-8"))
+    return 0
+
+
+@program.command("completion")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion_command(shell: str) -> int:
+    """Print a script that completes commands, options and files.
+
+    For bash: eval "$(diagnose completion bash)"
+    """
+    from click.shell_completion import get_completion_class
+
+    completion = get_completion_class(shell)
+    if completion is None:
+        raise UsageError(f"click {click.__version__} knows no completion for {shell}")
+    _write_stdout(completion(program, {}, "diagnose", "_DIAGNOSE_COMPLETE").source().strip() + "\n")
+    return 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line asks for, as click gives it."""
+
+    output_format: str
+    output: str | None
+    meta: Path | None
+    steps: str | None
+    rules: Path | None
+    min_speedup: float
+    fail_on: str | None
+    no_color: bool
+    width: int | None
+    quiet: bool
+
+    @property
+    def columns(self) -> int:
+        """Columns of a report: asked for, else those of the terminal, else fixed."""
+        if self.width is not None:
+            return self.width
+        if self.output is not None:
+            return FILE_WIDTH
+        return min(max(shutil.get_terminal_size((FILE_WIDTH, 50)).columns, MIN_WIDTH), MAX_WIDTH)
+
+    @property
+    def color(self) -> bool:
+        """True where the report goes to a terminal that shows colours and nobody minds."""
+        wanted = not self.no_color and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+        return wanted and self.output is None and sys.stdout.isatty()
+
+
+def diagnose_jobs(jobs: tuple[str, ...], options: Options) -> int:
+    """Diagnose every job, write its report or its error, and give the exit code."""
+    _check_jobs(jobs, options)
+    steps = _parse_steps(options.steps)
+    failures: list[int] = []
+    straggling = n_written = 0
+    with _open_output(options.output) as write:
+        for job in jobs:
+            try:
+                diagnosis = _diagnose_one(job, steps, options)
+                report = _render(diagnosis, options)
+            except RuleError:
+                raise
+            except DiagnoseError as error:
+                _say_error(str(error))
+                failures.append(error.exit_code)
+                continue
+            except Exception as error:  # noqa: BLE001 - one broken job must not stop the others
+                _say_internal_error(error, job)
+                failures.append(EXIT_INTERNAL)
+                continue
+            write(_between(options) + report if n_written else report)
+            n_written += 1
+            straggling += diagnosis.verdict == "straggling"
+    return _exit_code(len(jobs), failures, straggling=bool(straggling), options=options)
+
+
+def _check_jobs(jobs: tuple[str, ...], options: Options) -> None:
+    """Refuse arguments that make no sense together, before any work."""
+    if not jobs:
+        raise UsageError("no job given: `diagnose FILE` diagnoses one, `diagnose --help` shows everything")
+    if jobs.count("-") > 1:
+        raise UsageError("standard input (-) can be read once only")
+    if "-" in jobs and sys.stdin.isatty():
+        raise UsageError("standard input is a terminal: pipe a trace into it, or name a file instead of -")
+    if options.meta is not None and len(jobs) > 1:
+        raise UsageError(f"--meta describes one job, and {len(jobs)} are given: diagnose them one by one")
+    if options.meta is not None and not options.meta.is_file():
+        raise UsageError(f"--meta: {options.meta} is not a file")
+    if options.output is not None and os.path.realpath(options.output) in {os.path.realpath(job) for job in jobs}:
+        raise UsageError(f"-o: {options.output} is the trace to read; name another file")
+    if options.rules is not None and not options.rules.is_dir():
+        raise UsageError(f"--rules: {options.rules} is not a folder")
+
+
+def _parse_steps(text: str | None) -> "Ints | None":
+    """Read `--steps`."""
+    if text is None:
+        return None
+    from diagnose.trace.load import parse_steps
+
+    try:
+        return parse_steps(text)
+    except (ValueError, OverflowError):
+        raise UsageError(f"--steps: {text!r} is not a list of steps and ranges such as 16-40,80") from None
+
+
+def _diagnose_one(job: str, steps: "Ints | None", options: Options) -> "Diagnosis":
+    """Run the pipeline on one job, with progress on a terminal."""
+    import io
+
+    from diagnose.pipeline import diagnose_job
+
+    source = io.BytesIO(sys.stdin.buffer.read()) if job == "-" else Path(job)
+    name = "standard input" if job == "-" else job
+    with Progress(name, shown=not options.quiet and sys.stderr.isatty()) as progress:
+        return diagnose_job(
+            source,
+            name=name,
+            meta=options.meta,
+            steps=steps,
+            rules=options.rules,
+            min_speedup=options.min_speedup,
+            progress=progress,
+        )
+
+
+def _render(diagnosis: "Diagnosis", options: Options) -> str:
+    """Write one report in the format asked for."""
+    if options.output_format == "json":
+        from diagnose.report import json_lines
+
+        return json_lines.render(diagnosis) + "\n"
+    from diagnose.report import terminal
+
+    return terminal.render(diagnosis, width=options.columns, color=options.color)
+
+
+def _between(options: Options) -> str:
+    """Part two reports."""
+    return "" if options.output_format == "json" else "\n" + "─" * options.columns + "\n\n"
+
+
+def _exit_code(n_jobs: int, failures: list[int], *, straggling: bool, options: Options) -> int:
+    """Give the exit code of a batch: failures first, then the verdict."""
+    if failures:
+        return failures[0] if len(failures) == n_jobs and len(set(failures)) == 1 else EXIT_BATCH
+    return EXIT_STRAGGLING if straggling and options.fail_on == "straggling" else 0
+
+
+@contextlib.contextmanager
+def _open_output(path: str | None) -> Iterator[Callable[[str], object]]:
+    """Give what writes reports: to standard output, or to a file that appears when all is written."""
+    if path is None:
+        yield _write_stdout
+        return
+    target = Path(os.path.realpath(path))
+    if target.exists() and not target.is_file():  # a device or a pipe: nothing to rename over
+        with _opened(target, "w", path) as file:
+            yield file.write
+        return
+    beside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        with _opened(beside, "x", path) as file:
+            yield file.write
+            written = file.tell() > 0
+        if written:
+            if target.exists():
+                shutil.copymode(target, beside)
+            beside.replace(target)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _opened(path: Path, mode: str, named: str) -> Any:
+    """Open a file for writing text, or say why it cannot be."""
+    try:
+        return path.open(mode, encoding="utf-8", errors="backslashreplace", newline="\n")
+    except OSError as error:
+        raise UsageError(f"-o: cannot write {named}: {error.strerror}") from None
+
+
+class Progress:
+    """Shows on standard error which stage of the pipeline runs, once a job takes longer than a second."""
+
+    def __init__(self, job: str, *, shown: bool) -> None:
+        self._job = job
+        self._stage = "reading"
+        self._status: Status | None = None
+        self._ended = False
+        self._lock = threading.Lock()
+        self._timer = threading.Timer(PROGRESS_AFTER_S, self._show) if shown else None
+
+    def __enter__(self) -> Self:
+        if self._timer:
+            self._timer.daemon = True
+            self._timer.start()
+        return self
+
+    def __call__(self, stage: str) -> None:
+        """Take the name of the stage that begins."""
+        with self._lock:
+            self._stage = stage
+            if self._status:
+                self._status.update(self._text())
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        if self._timer:
+            self._timer.cancel()
+        with self._lock:
+            self._ended = True
+            if self._status:
+                self._status.stop()
+
+    def _show(self) -> None:
+        """Begin to show the stage; runs in the thread of the timer."""
+        from rich.console import Console
+
+        with self._lock:
+            if not self._ended:
+                self._status = Console(stderr=True).status(self._text())
+                self._status.start()
+
+    def _text(self) -> Any:
+        """Say what is being done to which job."""
+        from rich.text import Text
+
+        from diagnose.report.escape import escape
+
+        return Text(f"{escape(self._job)}: {escape(self._stage)}")
+
+
+def _write_stdout(text: str) -> None:
+    """Write to standard output at once, so that a reader of a pipe sees each report as it is done."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def _say_error(message: str) -> None:
+    """Write an error as one line to standard error, whatever the message holds."""
+    from diagnose.report.escape import escape
+
+    sys.stderr.write(f"diagnose: error: {escape(message)}\n")
+    sys.stderr.flush()
+
+
+def _say_internal_error(error: BaseException, job: str | None = None) -> None:
+    """Say that the fault is ours, in one line; with DIAGNOSE_DEBUG set, where it is."""
+    where = f"{job}: " if job is not None else ""
+    what = " ".join(f"{type(error).__name__}: {error}".split())
+    _say_error(f"{where}internal error: {what}; please report it; set DIAGNOSE_DEBUG=1 for the traceback")
+    if os.environ.get("DIAGNOSE_DEBUG"):
+        import traceback
+
+        traceback.print_exception(error)
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Run the program and give its exit code; every error ends here in a line on standard error.
+
+    Parameters
+    ----------
+    args : sequence of str, optional
+        Arguments without the name of the program; those of the process when left out.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    if args is None and not sys.warnoptions and not os.environ.get("DIAGNOSE_DEBUG"):
+        warnings.simplefilter("ignore")  # what numpy remarks is nothing a user can act on
+    try:
+        return _run(list(sys.argv[1:] if args is None else args))
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - no traceback for who did not ask for one
+        return _end_with(error)
+
+
+def _end_with(error: BaseException) -> int:
+    """Say in a line what ended the program, and give its exit code."""
+    match error:
+        case click.ClickException():
+            _say_error(" ".join(error.format_message().split()))
+            return UsageError.exit_code
+        case RuleError():
+            for line in str(error).splitlines():
+                _say_error(line)
+            return error.exit_code
+        case DiagnoseError():
+            _say_error(str(error))
+            return error.exit_code
+        case KeyboardInterrupt() | click.Abort():
+            _say_error("interrupted")
+            return EXIT_INTERRUPTED
+        case BrokenPipeError():
+            _drop_stdout()
+            return EXIT_BROKEN_PIPE
+        case OSError():
+            _drop_stdout()
+            _say_error(f"cannot write the report: {error.strerror or error}")
+            return EXIT_OUTPUT
+    _say_internal_error(error)
+    return EXIT_INTERNAL
+
+
+def _run(args: list[str]) -> int:
+    """Answer the shell's question for completions, or run the command named first."""
+    instruction = os.environ.get("_DIAGNOSE_COMPLETE")
+    if instruction:
+        from click.shell_completion import shell_complete
+
+        return shell_complete(program, {}, "diagnose", "_DIAGNOSE_COMPLETE", instruction)
+    try:
+        with program.make_context("diagnose", args) as ctx:
+            code = program.invoke(ctx)
+    except click.exceptions.Exit as end:
+        code = end.exit_code
+    sys.stdout.flush()
+    return int(code or 0)
+
+
+def _drop_stdout() -> None:
+    """Point standard output nowhere, so that Python's last flush does not fail again."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

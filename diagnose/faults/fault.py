@@ -1,0 +1,80 @@
+"""What a fault is: something that happens to a job's physical times, somewhere, from some step on.
+
+Enters: `Inputs` of a job without it. Leaves: `Inputs` of the job with it.
+"""
+
+import abc
+import dataclasses
+from typing import ClassVar, Protocol
+
+import numpy as np
+
+from diagnose.faults.inputs import Inputs
+from diagnose.faults.spec import JobSpec
+from diagnose.model.trace import Bools
+
+#: (dp rank, stage)
+Worker = tuple[int, int]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Fault(abc.ABC):
+    """A fault with its place, strength and time. A cause is one subclass, in a file of its own.
+
+    Attributes
+    ----------
+    cause : str
+        Name of the cause, as in `rules/`.
+    onset, recovery : int or None
+        Index among the sampled steps of the first step with the fault and of the first without it again; None: from the
+        beginning, and to the end.
+    """
+
+    cause: ClassVar[str]
+    onset: int | None = None
+    recovery: int | None = None
+
+    @property
+    @abc.abstractmethod
+    def strength(self) -> float:
+        """How strong the fault is, in the unit that its class says."""
+
+    @abc.abstractmethod
+    def apply(self, inputs: Inputs) -> Inputs:
+        """Give the times of the job with this fault."""
+
+    def mend(self, inputs: Inputs) -> Inputs:
+        """Give the times of the job with this fault mended: what the true fix leaves.
+
+        A fault that adds work leaves nothing. One that moves work to the wrong place leaves the work, spread evenly.
+        """
+        return inputs
+
+    def workers(self, spec: JobSpec) -> tuple[Worker, ...]:  # noqa: ARG002 - subclasses look at the job
+        """List the workers where it happens; none where it has no such place."""
+        return ()
+
+    def stages(self, spec: JobSpec) -> tuple[int, ...]:  # noqa: ARG002 - subclasses look at the job
+        """List the stages where it happens; none where it has no such place."""
+        return ()
+
+    def active(self, spec: JobSpec) -> Bools:
+        """Mark the steps in which it happens, shape (n_steps, 1)."""
+        index = np.arange(spec.steps)
+        first = 0 if self.onset is None else self.onset
+        last = spec.steps if self.recovery is None else self.recovery
+        return ((index >= first) & (index < last))[:, None]
+
+    def random(self, spec: JobSpec) -> np.random.Generator:
+        """Give the generator of this fault's own draws: the same whatever else happens to the job."""
+        return spec.random("fault", *self.cause.encode())
+
+
+class DrawFault(Protocol):
+    """`draw_fault` of a cause's file."""
+
+    def __call__(
+        self, spec: JobSpec, rng: np.random.Generator, *, strength: float | None = None, onset: int | None = None
+    ) -> Fault | None:
+        """Draw a fault that suits the job, its place and all that is not given at random; None where none suits."""
+        ...

@@ -1,0 +1,213 @@
+"""How long everything takes by itself, before anybody waits for anybody: what faults change.
+
+Enters: a `JobSpec`. Leaves: `Inputs` of a healthy job. All randomness of a healthy job is here, drawn before any
+fault, so that the same job with and without a fault differs in nothing else.
+"""
+
+import dataclasses
+from typing import Literal
+
+import numpy as np
+
+from diagnose.faults.programme import Programme, Task, build_programme
+from diagnose.faults.spec import JobSpec
+from diagnose.model.optype import DP_COLLECTIVES, P2P, Op
+from diagnose.model.trace import Bools, Seconds
+
+# Noise 1: standard deviations of the logarithm of durations in the production traces AR (forward 0.22 s) and ST
+# (0.068 s), without AR's slow worker. Measured as: log duration, minus the median of (stage, dp rank), minus that of
+# (step, stage, dp rank); split by the covariance of stages into what all stages of a microbatch share and the rest:
+#   forward   shared 0.0144 / 0.0127, rest 0.0045 / 0.0110, together 0.0150 / 0.0168
+#   backward  shared 0.0205 / 0.0132, rest 0.0037 / 0.0039, together 0.0210 / 0.0138
+#   correlation of the shared parts of forward and backward 0.92 / 0.80; between dp ranks none
+#   step (all workers alike, 1.48 x median absolute deviation) forward 0.0048 / 0.0100, backward 0.0057 / 0.0113
+#   worker within a step 0.0033 / 0.0084 forward, 0.0067 / 0.0075 backward; worker over the job 0.001-0.006 / 0.002-0.005
+#   optimizer 0.0018-0.0033 / 0.0039-0.0054; collectives 0.003-0.02; transfers 0.05-0.09 / two modes 1.7 apart
+#: Shared by all stages of a microbatch, by type.
+MICROBATCH_SPREAD = {Op.FORWARD: 0.0136, Op.BACKWARD: 0.0170}
+#: Correlation of a microbatch's forward and backward.
+FORWARD_BACKWARD_CORRELATION = 0.86
+#: Of each compute by itself.
+REST_SPREAD = {Op.FORWARD: 0.0080, Op.BACKWARD: 0.0040}
+STEP_SPREAD = 0.0080
+WORKER_STEP_SPREAD = 0.0060
+WORKER_SPREAD = 0.0030
+OPTIMIZER_SPREAD = 0.0035
+COLLECTIVE_SPREAD = 0.010
+TRANSFER_SPREAD = 0.080
+#: Launch delays: 5th and 95th percentile are 2 and 9 us about a median of 4 us in ST.
+LAUNCH_SPREAD = 0.45
+#: Host gaps keep within 1% in ST and 20% in AR.
+HOST_GAP_SPREAD = 0.05
+#: Seconds of a collective for each second of params-all-gather, about the mean of AR and ST.
+COLLECTIVE_SHARE = {
+    Op.ALL_GATHER: 1.0,
+    Op.REDUCE_SCATTER: 2.0,
+    Op.SEPARATE: 0.3,
+    Op.LAYERNORM: 0.01,
+    Op.EMBEDDING: 0.3,
+    Op.CLIP: 0.15,
+}
+#: Part of the host gap, which is whole (AR and ST: 15-17 ms) before the first compute or recv and before reduce-scatter.
+LAYERNORM_GAP_SHARE = 0.25
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Pause:
+    """Seconds in which an operation does no work, and the evidence row that a tracer would write of it.
+
+    Attributes
+    ----------
+    kind : Op
+        Type of the evidence row: gc, cuda-malloc, data-load, checkpoint.
+    seconds : ndarray of float64, broadcastable to (n_tasks, n_steps, n_dp)
+    where : "inside" or "before"
+        The pause makes the operation longer (its row begins with it), or delays its start.
+    recorded : bool
+        The trace has the row.
+    """
+
+    kind: Op
+    seconds: Seconds
+    where: Literal["inside", "before"]
+    recorded: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Hold:
+    """A task does no work until `sources`, other tasks of the same worker, have ended, although it has started.
+
+    Kernels that queue behind a collective in flight do so. `held` says in which lanes; broadcastable to (n_steps, n_dp).
+    """
+
+    task: int
+    sources: tuple[int, ...]
+    held: Bools
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Inputs:
+    """Physical times of a job. A fault replaces some of them; nothing here is ever written in place.
+
+    Attributes
+    ----------
+    work_s : ndarray of float64, shape (n_tasks, n_steps, n_dp)
+        Seconds of computing; 0 for communication.
+    transfer_s : ndarray of float64, shape (n_tasks, n_steps, n_dp)
+        Seconds a communication takes by itself, through this member's link; the slowest member counts.
+    delay_s : ndarray of float64, shape (n_tasks, n_steps, n_dp)
+        Seconds the host takes between the end of what the task waits for and its start.
+    pauses : tuple of Pause
+    holds : tuple of Hold
+    tail_s : ndarray of float64, broadcastable to (n_stages, n_steps, n_dp)
+        Seconds after the optimizer, before the worker can begin the next step.
+    tail_kind : Op or None
+        Type of the evidence row that records the tail.
+    tokens, tokens_sq : ndarray of float64, shape (n_microbatches, n_steps, n_dp), or None
+        Sum of document lengths and of their squares; None: not recorded.
+    """
+
+    spec: JobSpec
+    programme: Programme
+    work_s: Seconds
+    transfer_s: Seconds
+    delay_s: Seconds
+    tail_s: Seconds
+    pauses: tuple[Pause, ...] = ()
+    holds: tuple[Hold, ...] = ()
+    tail_kind: Op | None = None
+    tokens: Seconds | None = None
+    tokens_sq: Seconds | None = None
+
+    @property
+    def lanes(self) -> tuple[int, int]:
+        """Shape of everything that varies by lane: steps, dp ranks."""
+        return self.spec.steps, self.spec.dp
+
+
+def draw_inputs(spec: JobSpec) -> Inputs:
+    """Draw the times of a healthy job.
+
+    Parameters
+    ----------
+    spec : JobSpec
+
+    Returns
+    -------
+    Inputs
+    """
+    programme = build_programme(spec)
+    return Inputs(
+        spec=spec,
+        programme=programme,
+        work_s=_draw_work(spec, programme),
+        transfer_s=_draw_transfers(spec, programme),
+        delay_s=_draw_delays(spec, programme),
+        tail_s=np.zeros((spec.pp, 1, 1)),
+    )
+
+
+def _draw_work(spec: JobSpec, programme: Programme) -> Seconds:
+    """Draw the seconds of each compute: typical x step x worker x microbatch x rest, all lognormal."""
+    rng, lanes = spec.random("compute"), (spec.steps, spec.dp)
+    step = STEP_SPREAD * rng.standard_normal((1, spec.steps, 1))
+    worker = WORKER_SPREAD * rng.standard_normal((spec.pp, 1, spec.dp))
+    shared = rng.standard_normal((spec.microbatches, *lanes))
+    other = rng.standard_normal((spec.microbatches, *lanes))
+    mixed = FORWARD_BACKWARD_CORRELATION * shared + np.sqrt(1 - FORWARD_BACKWARD_CORRELATION**2) * other
+    work_s = np.zeros((len(programme.tasks), *lanes))
+    for op, microbatch, typical_s in (
+        (Op.FORWARD, shared, spec.forward_s),
+        (Op.BACKWARD, mixed, spec.forward_s * spec.backward_ratio),
+    ):
+        tasks = programme.is_op(op)
+        stage, number = programme.stage[tasks], programme.microbatch[tasks]
+        within_step = WORKER_STEP_SPREAD * rng.standard_normal((spec.pp, *lanes))
+        log = REST_SPREAD[op] * rng.standard_normal((int(tasks.sum()), *lanes))
+        log += step + (worker + within_step)[stage] + MICROBATCH_SPREAD[op] * microbatch[number]
+        work_s[tasks] = typical_s * np.exp(spec.noise * log)
+    optimizers = programme.is_op(Op.OPTIMIZER)
+    log = OPTIMIZER_SPREAD * rng.standard_normal((spec.pp, *lanes))
+    work_s[optimizers] = spec.optimizer_s * np.exp(spec.noise * log)
+    return work_s
+
+
+def _draw_transfers(spec: JobSpec, programme: Programme) -> Seconds:
+    """Draw the seconds of each communication; members of a pair draw alike, members of a collective each for itself."""
+    rng, lanes = spec.random("transfer"), (spec.steps, spec.dp)
+    typical_s = np.zeros(len(programme.tasks))
+    # A transfer to nobody costs its call alone.
+    typical_s[programme.is_op(*P2P)] = min(spec.launch_delay_s, spec.transfer_s)
+    for op, share in COLLECTIVE_SHARE.items():
+        per_call = spec.vpp if op in DP_COLLECTIVES and op != Op.SEPARATE else 1
+        typical_s[programme.is_op(op)] = spec.collective_s * share / per_call
+    spread = np.where(programme.is_op(*P2P), TRANSFER_SPREAD, np.where(typical_s > 0, COLLECTIVE_SPREAD, 0.0))
+    log = spread[:, None, None] * rng.standard_normal((len(programme.tasks), *lanes))
+    for meeting in programme.meetings:
+        if programme.tasks[meeting.members[0]].op in P2P:
+            typical_s[list(meeting.members)] = spec.transfer_s
+            log[meeting.members[1]] = log[meeting.members[0]]
+    return np.asarray(typical_s[:, None, None] * np.exp(spec.noise * log))
+
+
+def _draw_delays(spec: JobSpec, programme: Programme) -> Seconds:
+    """Draw the seconds that the host takes before each launch."""
+    rng, lanes = spec.random("delay"), (spec.steps, spec.dp)
+    calm = min(spec.noise, 1.0)  # the noise level is about computes; launch delays are small and noisy enough
+    log = LAUNCH_SPREAD * rng.standard_normal((len(programme.tasks), *lanes))
+    delay_s = spec.launch_delay_s * np.exp(calm * log)
+    delay_s[programme.is_op(Op.GC)] = 0.0
+    gap = np.array([_gap_share(spec, task) for task in programme.tasks])
+    waiting = np.flatnonzero(gap)
+    log = HOST_GAP_SPREAD * rng.standard_normal((len(waiting), *lanes))
+    delay_s[waiting] += spec.host_gap_s * gap[waiting, None, None] * np.exp(calm * log)
+    return delay_s
+
+
+def _gap_share(spec: JobSpec, task: Task) -> float:
+    """Say which part of the host gap stands before a task."""
+    if task.op == Op.LAYERNORM:
+        return LAYERNORM_GAP_SHARE
+    opening = Op.FORWARD if task.stage == 0 else Op.FORWARD_RECV
+    scatter_alone = task.op == Op.REDUCE_SCATTER and not spec.separate
+    return 1.0 if task.seq == 0 and (task.op == opening or scatter_alone) else 0.0

@@ -1,0 +1,378 @@
+"""What each worker of one model-parallel group runs in a step, in launch order, and who meets whom.
+
+Enters: a `JobSpec`. Leaves: a `Programme`, the same for all steps and dp ranks. The schedules are those of Megatron-LM:
+1F1B, and interleaved 1F1B (arXiv 2104.04473, section 2.2).
+"""
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+
+from diagnose.faults.spec import JobSpec
+from diagnose.model.optype import DP_COLLECTIVES, Op
+from diagnose.model.trace import Bools, Ints
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Task:
+    """One operation of one worker; `seq` counts those of its type on its stage, -1 stands for no microbatch or chunk."""
+
+    op: Op
+    stage: int
+    seq: int
+    microbatch: int = -1
+    chunk: int = -1
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Gate:
+    """A wait that no row records: until `sources`, on any stage, have ended on all dp ranks, or each on its own rank.
+
+    `dp_ranks` says whom it holds up; None: everybody.
+    """
+
+    sources: tuple[int, ...]
+    across_dp: bool
+    dp_ranks: tuple[int, ...] | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Launch:
+    """What a stream of a worker launches at once: the next launch waits until all its tasks have ended.
+
+    `after` are tasks of other streams of the same worker that must have ended before.
+    """
+
+    tasks: tuple[int, ...]
+    after: tuple[int, ...] = ()
+    gates: tuple[Gate, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Meeting:
+    """Tasks that move together, once the last of them has started."""
+
+    members: tuple[int, ...]
+    across_dp: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Programme:
+    """The tasks of one model-parallel group and the order in which they are launched.
+
+    Attributes
+    ----------
+    tasks : tuple of Task
+    streams : tuple of tuple of Launch
+        All streams of all workers; a stream is sequential.
+    meetings : tuple of Meeting
+        A communication task in none of them moves nothing (recorded by interleaved schedules at the ends of the model).
+    op, stage, microbatch, chunk : ndarray of int64, shape (n_tasks,)
+        As in `tasks`, for choosing tasks by mask.
+    """
+
+    tasks: tuple[Task, ...]
+    streams: tuple[tuple[Launch, ...], ...]
+    meetings: tuple[Meeting, ...]
+    op: Ints
+    stage: Ints
+    microbatch: Ints
+    chunk: Ints
+
+    def is_op(self, *ops: Op) -> Bools:
+        """Mark the tasks of some types, shape (n_tasks,)."""
+        return np.isin(self.op, [int(op) for op in ops])
+
+    def name(self, task: int) -> str:
+        """Say which operation a task is."""
+        found = self.tasks[task]
+        return f"{found.op.name.lower()} {found.seq} of stage {found.stage}"
+
+
+def build_programme(spec: JobSpec) -> Programme:
+    """Lay down what each worker of a model-parallel group launches in a step.
+
+    Parameters
+    ----------
+    spec : JobSpec
+
+    Returns
+    -------
+    Programme
+    """
+    desk = _Desk(spec)
+    for stage in range(spec.pp):
+        _Worker(desk, stage).write()
+    ids = desk.ids
+    meetings = [
+        *_pairs(spec, ids),
+        *(Meeting((t,), across_dp=True) for (op, _, _), t in ids.items() if op in DP_COLLECTIVES),
+        Meeting(tuple(ids[Op.EMBEDDING, s, 0] for s in sorted({0, spec.pp - 1})), across_dp=False),
+        Meeting(tuple(ids[Op.CLIP, s, 0] for s in range(spec.pp)), across_dp=True),
+    ]
+    tasks = desk.tasks
+    return Programme(
+        tasks=tuple(tasks),
+        streams=tuple(tuple(stream) for stream in desk.streams if stream),
+        meetings=tuple(meetings),
+        op=np.array([int(t.op) for t in tasks], dtype=np.int64),
+        stage=np.array([t.stage for t in tasks], dtype=np.int64),
+        microbatch=np.array([t.microbatch for t in tasks], dtype=np.int64),
+        chunk=np.array([t.chunk for t in tasks], dtype=np.int64),
+    )
+
+
+def order_computes(spec: JobSpec, stage: int) -> list[tuple[Op, int]]:
+    """Put the forwards and backwards of a stage into launch order.
+
+    Returns
+    -------
+    list of (Op, int)
+        Type, and its number among those of its type.
+
+    >>> [f"{op.name[0]}{k}" for op, k in order_computes(JobSpec(pp=2, microbatches=3), 0)]
+    ['F0', 'F1', 'B0', 'F2', 'B1', 'B2']
+    """
+    total = spec.microbatches * spec.vpp
+    warmup = count_warmup(spec, stage)
+    steady = total - warmup
+    order = [(Op.FORWARD, k) for k in range(warmup)]
+    for k in range(steady):
+        order += [(Op.FORWARD, warmup + k), (Op.BACKWARD, k)]
+    return order + [(Op.BACKWARD, k) for k in range(steady, total)]
+
+
+def count_warmup(spec: JobSpec, stage: int) -> int:
+    """Count the forwards before the first forward that a backward follows at once."""
+    total = spec.microbatches * spec.vpp
+    if spec.vpp == 1:
+        return min(spec.pp - stage - 1, total)
+    if spec.microbatches == spec.pp:
+        return total
+    return min(2 * (spec.pp - stage - 1) + (spec.vpp - 1) * spec.pp, total)
+
+
+def place_compute(spec: JobSpec, op: Op, number: int) -> tuple[int, int]:
+    """Say which model chunk and microbatch the compute of that number works on."""
+    group, within = divmod(number, spec.n_virtual)
+    turn, lane = divmod(within, spec.pp)
+    chunk = turn if op == Op.FORWARD else spec.vpp - 1 - turn
+    return (chunk, group * spec.pp + lane) if spec.vpp > 1 else (0, number)
+
+
+def _pairs(spec: JobSpec, ids: dict[tuple[Op, int, int], int]) -> list[Meeting]:
+    """Match every send with the recv of the model chunk that comes next."""
+    pairs: list[Meeting] = []
+    for compute, send, recv, ahead in (
+        (Op.FORWARD, Op.FORWARD_SEND, Op.FORWARD_RECV, 1),
+        (Op.BACKWARD, Op.BACKWARD_SEND, Op.BACKWARD_RECV, -1),
+    ):
+        total = spec.microbatches * spec.vpp
+        number = {place_compute(spec, compute, k): k for k in range(total)}
+        for (op, stage, k), sender in ids.items():
+            if op != send:
+                continue
+            chunk, microbatch = place_compute(spec, compute, k)
+            virtual = chunk * spec.pp + stage + ahead
+            if 0 <= virtual < spec.n_virtual:
+                receiver = ids[recv, virtual % spec.pp, number[virtual // spec.pp, microbatch]]
+                pairs.append(Meeting((sender, receiver), across_dp=False))
+    return pairs
+
+
+class _Desk:
+    """Where the programmes of all workers are written."""
+
+    def __init__(self, spec: JobSpec) -> None:
+        self.spec = spec
+        self.tasks: list[Task] = []
+        self.ids: dict[tuple[Op, int, int], int] = {}
+        self.streams: list[list[Launch]] = []
+        self.last_computes: list[int] = []
+        for stage in range(spec.pp):
+            for op, number in order_computes(spec, stage):
+                chunk, microbatch = place_compute(spec, op, number)
+                self.add(op, stage, number, microbatch, chunk)
+            self.last_computes.append(len(self.tasks) - 1)
+
+    def add(self, op: Op, stage: int, seq: int, microbatch: int = -1, chunk: int = -1) -> int:
+        """Write down a task once and give its number."""
+        key = (op, stage, seq)
+        if key not in self.ids:
+            self.ids[key] = len(self.tasks)
+            self.tasks.append(Task(op, stage, seq, microbatch, chunk))
+        return self.ids[key]
+
+
+class _Worker:
+    """One stage's worker: its main stream, its dp communication, and streams for point-to-point where they run apart."""
+
+    def __init__(self, desk: _Desk, stage: int) -> None:
+        self.desk, self.stage, self.spec = desk, stage, desk.spec
+        self.main: list[Launch] = []
+        self.collectives: list[Launch] = []
+        self.apart: dict[Op, list[Launch]] = defaultdict(list)
+        self.total = self.spec.microbatches * self.spec.vpp
+        self.order = order_computes(self.spec, stage)
+        self.gathers: list[int] = []
+        desk.streams += [self.main, self.collectives]
+
+    def write(self) -> None:
+        """Write the worker's step from all-gather to optimizer."""
+        if self.spec.has_dp:
+            self.gathers = [self._task(Op.ALL_GATHER, chunk, chunk=chunk) for chunk in range(self.spec.vpp)]
+            self.collectives += [Launch((gather,)) for gather in self.gathers]
+        if self.spec.pp == 1:
+            for op, number in self.order:
+                self._compute(op, number)
+            self._collect_garbage()
+        elif self.spec.p2p == "asynchronous":
+            self._write_asynchronous()
+        elif self.spec.vpp == 1:
+            self._write_blocking()
+        else:
+            self._write_blocking_interleaved()
+        self._close_step()
+
+    def _task(self, op: Op, seq: int = 0, chunk: int = -1) -> int:
+        return self.desk.add(op, self.stage, seq, chunk=chunk)
+
+    def _has(self, op: Op) -> bool:
+        """Say whether this stage records a point-to-point type at all."""
+        if self.spec.vpp > 1:
+            return True
+        first, last = self.stage == 0, self.stage == self.spec.pp - 1
+        return not (first if op in (Op.FORWARD_RECV, Op.BACKWARD_SEND) else last)
+
+    def _compute(self, op: Op, number: int, after: Sequence[int] = ()) -> None:
+        """Launch a compute; the first forward of a chunk needs that chunk's parameters."""
+        chunk, _ = place_compute(self.spec, op, number)
+        needs = list(after)
+        if op == Op.FORWARD and self.gathers and number == chunk * self.spec.pp * (self.spec.vpp > 1):
+            needs.append(self.gathers[chunk])
+        self.main.append(Launch((self.desk.ids[op, self.stage, number],), after=tuple(needs)))
+
+    def _batch(self, *transfers: tuple[Op, int]) -> None:
+        """Launch a batch of sends and recvs that blocks the worker; leaves out those that this stage does not have."""
+        tasks = tuple(self._task(op, number) for op, number in transfers if number < self.total and self._has(op))
+        if tasks:
+            first = not self.main
+            self.main.append(Launch(tasks, after=tuple(self.gathers[:1]) if first else ()))
+
+    def _write_blocking(self) -> None:
+        """1F1B as Megatron's forward_backward_pipelining_without_interleaving."""
+        warmup = count_warmup(self.spec, self.stage)
+        for k in range(warmup):
+            self._batch((Op.FORWARD_RECV, k))
+            self._compute(Op.FORWARD, k)
+            self._batch((Op.FORWARD_SEND, k))
+        self._batch((Op.FORWARD_RECV, warmup))
+        steady = self.total - warmup
+        for k in range(steady):
+            self._compute(Op.FORWARD, warmup + k)
+            self._batch((Op.FORWARD_SEND, warmup + k), (Op.BACKWARD_RECV, k))
+            self._backward(k)
+            if k < steady - 1:
+                self._batch((Op.BACKWARD_SEND, k), (Op.FORWARD_RECV, warmup + k + 1))
+            else:
+                self._batch((Op.BACKWARD_SEND, k))
+        for k in range(steady, self.total):
+            self._batch((Op.BACKWARD_RECV, k))
+            self._backward(k)
+            self._batch((Op.BACKWARD_SEND, k))
+
+    def _write_blocking_interleaved(self) -> None:
+        """Interleaved 1F1B as Megatron's forward_backward_pipelining_with_interleaving without overlap of transfers."""
+        warmup = count_warmup(self.spec, self.stage)
+        steady = self.total - warmup
+        self._batch((Op.FORWARD_RECV, 0))
+        for k in range(warmup):
+            self._compute(Op.FORWARD, k)
+            transfers = [(Op.FORWARD_SEND, k), (Op.FORWARD_RECV, k + 1)]
+            if k == warmup - 1 and steady:
+                transfers.append((Op.BACKWARD_RECV, 0))
+            self._batch(*transfers)
+        for k in range(steady):
+            self._compute(Op.FORWARD, warmup + k)
+            self._backward(k)
+            self._batch(
+                (Op.FORWARD_SEND, warmup + k),
+                (Op.BACKWARD_SEND, k),
+                (Op.FORWARD_RECV, warmup + k + 1),
+                (Op.BACKWARD_RECV, k + 1),
+            )
+        if not steady:
+            self._batch((Op.BACKWARD_RECV, 0))
+        for k in range(steady, self.total):
+            self._backward(k)
+            self._batch((Op.BACKWARD_SEND, k), (Op.BACKWARD_RECV, k + 1))
+
+    def _backward(self, number: int) -> None:
+        """Launch a backward; the collection of garbage stands right after the last one."""
+        self._compute(Op.BACKWARD, number)
+        if number == self.total - 1:
+            self._collect_garbage()
+
+    def _collect_garbage(self) -> None:
+        self.main.append(Launch((self._task(Op.GC),)))
+
+    def _write_asynchronous(self) -> None:
+        """Computes in one stream, each point-to-point type in its own; a recv is posted once the compute before has ended."""
+        ids, stage = self.desk.ids, self.stage
+        recv_of = {Op.FORWARD: Op.FORWARD_RECV, Op.BACKWARD: Op.BACKWARD_RECV}
+        send_of = {Op.FORWARD: Op.FORWARD_SEND, Op.BACKWARD: Op.BACKWARD_SEND}
+        warmup = next(i for i, (op, _) in enumerate(self.order) if op == Op.BACKWARD)
+        # The host posts the first backward transfers together with the last forwards before the first backward.
+        opening = (ids[self.order[warmup - 2][0], stage, self.order[warmup - 2][1]],) if warmup >= 2 else ()
+        for op, number in self.order:
+            recv, send = recv_of[op], send_of[op]
+            held = opening if op == Op.BACKWARD and number == 0 else ()
+            received: tuple[int, ...] = ()
+            if self._has(recv):
+                received = (self._task(recv, number),)
+                before = (ids[op, stage, number - 1],) if number else ()
+                self.apart[recv].append(Launch(received, after=before + held))
+            self._compute(op, number, after=received)
+            if self._has(send):
+                after = (ids[op, stage, number], *held)
+                self.apart[send].append(Launch((self._task(send, number),), after=after))
+        self._collect_garbage()
+        self.desk.streams += list(self.apart.values())
+
+    def _close_step(self) -> None:
+        """Write what follows the last compute: gradients, clip, optimizer."""
+        spec = self.spec
+        overlapped = spec.separate and spec.has_dp
+        scatters: tuple[int, ...] = ()
+        if spec.has_dp:
+            chunks = range(spec.vpp - 1, -1, -1) if overlapped else range(spec.vpp)
+            scatters = tuple(self._task(Op.REDUCE_SCATTER, i, chunk=chunk) for i, chunk in enumerate(chunks))
+            if overlapped:
+                self.collectives += [
+                    Launch((s,), after=(self._last_backward(c),)) for s, c in zip(scatters, chunks, strict=True)
+                ]
+        layernorm = Launch((self._task(Op.LAYERNORM),), after=scatters[-1:] if overlapped else (), gates=self._gates())
+        self.main.append(layernorm)
+        if self.stage in (0, spec.pp - 1):
+            self.main.append(Launch((self._task(Op.EMBEDDING),)))
+        if overlapped:
+            self.main.append(Launch((self._task(Op.SEPARATE),)))
+        else:
+            self.main += [Launch((scatter,)) for scatter in scatters]
+        self.main += [Launch((self._task(op),)) for op in (Op.CLIP, Op.OPTIMIZER)]
+
+    def _last_backward(self, chunk: int) -> int:
+        """Find the backward after which a chunk's gradients are complete."""
+        of_chunk = [k for k in range(self.total) if place_compute(self.spec, Op.BACKWARD, k)[0] == chunk]
+        return self.desk.ids[Op.BACKWARD, self.stage, of_chunk[-1]]
+
+    def _gates(self) -> tuple[Gate, ...]:
+        """List the waits before layernorm-grads that no row records."""
+        gates: list[Gate] = []
+        if self.spec.averages_loss and self.stage == self.spec.pp - 1:
+            gates.append(Gate((self.desk.last_computes[-1],), across_dp=True))
+        if self.spec.rank_0_waits:
+            gates.append(Gate(tuple(self.desk.last_computes), across_dp=False, dp_ranks=(0,)))
+        return tuple(gates)

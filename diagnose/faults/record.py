@@ -1,0 +1,172 @@
+"""What a tracer records of a job: rows as in a production trace.
+
+Enters: `Inputs` and `Times`. Leaves: a table in the format of TRACE.md, with the narrow types of the published traces.
+"""
+
+import dataclasses
+import json
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from diagnose.faults.inputs import Inputs
+from diagnose.faults.simulate import Times
+from diagnose.model.optype import EVIDENCE, NAMES, Op
+from diagnose.model.trace import Ints, Seconds
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Rows:
+    """Rows of one kind; all arrays have shape (n_rows,), `task` -1 where a row is no task's."""
+
+    op: Ints
+    task: Ints
+    seq: Ints
+    step: Ints
+    dp: Ints
+    stage: Ints
+    start_s: Seconds
+    duration_s: Seconds
+
+
+def record(inputs: Inputs, times: Times) -> pa.Table:
+    """Write a job's trace.
+
+    Parameters
+    ----------
+    inputs : Inputs
+    times : Times
+
+    Returns
+    -------
+    pyarrow.Table
+        One row an operation, by step, dp rank, stage and launch order, then the evidence rows; job metadata under the key
+        `diagnose.job` of the schema. Times in seconds after the step began.
+    """
+    parts = [_task_rows(inputs, times), *_pause_rows(inputs, times)]
+    tail = _tail_rows(inputs, times)
+    if tail is not None:
+        parts.append(tail)
+    rows = parts[0]
+    if len(parts) > 1:
+        joined = {f.name: np.concatenate([getattr(p, f.name) for p in parts]) for f in dataclasses.fields(_Rows)}
+        rows = _count_evidence(_Rows(**joined))
+    return _table(inputs, rows)
+
+
+def job_metadata(inputs: Inputs) -> dict[str, Any]:
+    """Say what a trace's metadata says about a job."""
+    spec = inputs.spec
+    return {
+        "job_id": spec.name,
+        "dp_size": spec.dp,
+        "pp_size": spec.pp,
+        "tp_size": spec.tp_size,
+        "cp_size": spec.cp_size,
+        "vpp_size": spec.vpp,
+        "world_size": spec.dp * spec.pp * spec.tp_size * spec.cp_size,
+        "steps_total": int(spec.step_numbers()[-1]) + 100,
+        "framework": "diagnose.faults",
+    }
+
+
+def _task_rows(inputs: Inputs, times: Times) -> _Rows:
+    """List one row for each task, step and dp rank."""
+    tasks, (n_steps, n_dp) = inputs.programme.tasks, inputs.lanes
+    order = np.array(sorted(range(len(tasks)), key=lambda t: (tasks[t].stage, int(tasks[t].op), tasks[t].seq)))
+    start_s = times.start_s[order].transpose(1, 2, 0)
+    n_lanes = n_steps * n_dp
+    return _Rows(
+        op=np.tile(inputs.programme.op[order], n_lanes),
+        task=np.tile(order, n_lanes),
+        seq=np.tile(np.array([tasks[t].seq for t in order]), n_lanes),
+        step=np.repeat(np.arange(n_steps), n_dp * len(order)),
+        dp=np.tile(np.repeat(np.arange(n_dp), len(order)), n_steps),
+        stage=np.tile(inputs.programme.stage[order], n_lanes),
+        start_s=start_s.ravel(),
+        duration_s=(times.end_s[order].transpose(1, 2, 0) - start_s).ravel(),
+    )
+
+
+def _pause_rows(inputs: Inputs, times: Times) -> list[_Rows]:
+    """List the evidence rows of pauses that are recorded: from the start of the operation, or up to it."""
+    found = []
+    for pause in inputs.pauses:
+        if not pause.recorded:
+            continue
+        seconds = np.broadcast_to(pause.seconds, times.start_s.shape)
+        at = np.nonzero(seconds)
+        start_s = times.start_s[at] - (seconds[at] if pause.where == "before" else 0.0)
+        found.append(_evidence(pause.kind, inputs.programme.stage[at[0]], at[1], at[2], start_s, seconds[at]))
+    return found
+
+
+def _tail_rows(inputs: Inputs, times: Times) -> _Rows | None:
+    """List the evidence rows of what follows the optimizer, if that is recorded."""
+    if inputs.tail_kind is None:
+        return None
+    end_s = times.end_s[inputs.programme.is_op(Op.OPTIMIZER)]  # by stage, as the programmes were written
+    seconds = np.broadcast_to(inputs.tail_s, end_s.shape)
+    at = np.nonzero(seconds)
+    return _evidence(inputs.tail_kind, at[0], at[1], at[2], end_s[at], seconds[at])
+
+
+def _evidence(op: Op, stage: Ints, step: Ints, dp: Ints, start_s: Seconds, duration_s: Seconds) -> _Rows:
+    """Make evidence rows of one type, not yet counted."""
+    n_rows = len(start_s)
+    return _Rows(
+        np.full(n_rows, int(op)), np.full(n_rows, -1), np.zeros(n_rows, np.int64), step, dp, stage, start_s, duration_s
+    )
+
+
+def _count_evidence(rows: _Rows) -> _Rows:
+    """Count the evidence rows of each type on each worker in each step by start."""
+    at = np.flatnonzero(np.isin(rows.op, [int(op) for op in EVIDENCE]))
+    order = at[np.lexsort((rows.start_s[at], rows.op[at], rows.stage[at], rows.dp[at], rows.step[at]))]
+    key = np.stack([rows.step, rows.dp, rows.stage, rows.op])[:, order]
+    is_first = np.r_[True, (key[:, 1:] != key[:, :-1]).any(axis=0)][: len(order)]
+    first = np.flatnonzero(is_first)
+    seq = rows.seq.copy()
+    seq[order] = np.arange(len(order)) - np.repeat(first, np.diff(np.r_[first, len(order)]))
+    return dataclasses.replace(rows, seq=seq)
+
+
+def _table(inputs: Inputs, rows: _Rows) -> pa.Table:
+    """Turn rows into columns with the narrow types of production traces."""
+    spec, programme = inputs.spec, inputs.programme
+    is_task = rows.task >= 0
+    chunk = np.where(is_task, programme.chunk[rows.task], -1)
+    microbatch = np.where(is_task, programme.microbatch[rows.task], -1)
+    compute = microbatch >= 0
+    rank = (rows.stage * spec.dp + rows.dp) * spec.tp_size * spec.cp_size
+    names = [NAMES[op] for op in Op]
+    columns: dict[str, pa.Array] = {
+        "dp_rank": _integers(rows.dp, pa.int8()),
+        "stage": _integers(rows.stage, pa.int8()),
+        "rank": _integers(rank, pa.int16()),
+        "step": pa.array(spec.step_numbers()[rows.step]),
+        "optype": pa.DictionaryArray.from_arrays(pa.array(rows.op.astype(np.int8)), pa.array(names)),
+        "start_ts": pa.array(rows.start_s.astype(np.float32)),
+        "duration": pa.array(rows.duration_s.astype(np.float32)),
+        "seq_id": pa.array(rows.seq.astype(np.int32)),
+        "mc": _integers(chunk, pa.int8()),
+        "mb_id": _integers(microbatch, pa.int8()),
+        "gmc": _integers(np.where(compute, chunk * spec.pp + rows.stage, -1), pa.int16()),
+    }
+    for name, values, kind in (("tokens", inputs.tokens, pa.int32()), ("tokens_sq", inputs.tokens_sq, pa.float64())):
+        if values is not None:
+            per_row = np.where(compute, values[microbatch, rows.step, rows.dp], 0.0)
+            columns[name] = pa.array(per_row, mask=~compute).cast(kind)
+    metadata = {"diagnose.job": json.dumps(job_metadata(inputs), sort_keys=True)}
+    return pa.table(columns).replace_schema_metadata(metadata)
+
+
+def _integers(values: NDArray[np.int64], narrow: pa.DataType) -> pa.Array:
+    """Use the narrow type of production traces where the values fit, else the next that holds them."""
+    largest = int(np.abs(values).max(initial=0))
+    for kind in (narrow, pa.int16(), pa.int32()):
+        if largest < 2 ** (kind.bit_width - 1):
+            return pa.array(values.astype(kind.to_pandas_dtype()))
+    return pa.array(values)

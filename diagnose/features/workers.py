@@ -1,0 +1,70 @@
+"""Which workers are behind their peers on the same stage, how steadily, and whether they wait least."""
+
+import numpy as np
+
+from diagnose.model.components import Components
+from diagnose.model.feature import Feature, Features
+from diagnose.model.trace import Ints, Seconds
+from diagnose.model.whatif import WhatIf
+
+
+def measure_workers(components: Components, what_if: WhatIf) -> Features:
+    """Measure how far the slowest worker is behind its peers.
+
+    Parameters
+    ----------
+    components : Components
+    what_if : WhatIf
+
+    Returns
+    -------
+    Features
+        `worker.ratio`: time of the slowest worker over its peers' in the steps in which it is slow. `worker.forward_ratio`,
+        `worker.backward_ratio`: the same of each direction. `worker.slow_steps_share`: part of the steps in which it is slow.
+        `worker.slow_share`: part of all workers that are slow. `worker.m_w`: the paper's M_W.
+
+    Reads as: 1 like its peers, 2 twice as long. `slow_steps_share` 1 constant, 0.5 half of the steps.
+
+    Misleads when: with two dp ranks the faster one is taken for the healthy one.
+    """
+    n_dp = components.compute_s.shape[-1]
+    names = ("ratio", "forward_ratio", "backward_ratio", "slow_steps_share", "slow_share")
+    found: Features
+    if n_dp == 1:
+        reason = "with one dp rank no worker has peers on its stage"
+        found = {f"worker.{name}": Feature.missing(reason) for name in names}
+    elif not components.slow_workers.any():
+        values = {"ratio": 1.0, "forward_ratio": 1.0, "backward_ratio": 1.0, "slow_steps_share": 0.0, "slow_share": 0.0}
+        found = {f"worker.{name}": Feature(value) for name, value in values.items()}
+    else:
+        dp, stage = slow_workers(components)[0]
+        n_stages = components.slow_workers.shape[1]
+        ratio = components.worker_ratio[:, stage::n_stages, :, dp].mean(axis=1)  # (2, n_steps)
+        at = ratio.mean(axis=0) > 1.0
+        forward, backward = ratio[:, at].mean(axis=1) if at.any() else (1.0, 1.0)
+        found = {
+            "worker.ratio": Feature(float((forward + backward) / 2)),
+            "worker.forward_ratio": Feature(float(forward)),
+            "worker.backward_ratio": Feature(float(backward)),
+            "worker.slow_steps_share": Feature(float(at.mean())),
+            "worker.slow_share": Feature(float(components.slow_workers.mean())),
+        }
+    missing = Feature.missing("no time was lost against the ideal")
+    found["worker.m_w"] = missing if what_if.m_w is None else Feature(what_if.m_w)
+    found["stage.m_s"] = missing if what_if.m_s is None else Feature(what_if.m_s)
+    return found
+
+
+def slow_workers(components: Components) -> list[tuple[int, int]]:
+    """List the slow workers as (dp index, stage index), most lost time first."""
+    n_stages = components.slow_workers.shape[1]
+    lost: Seconds = np.log(components.worker_ratio).sum(axis=(0, 2))  # (n_virtual, n_dp)
+    by_worker = lost.reshape(-1, n_stages, lost.shape[-1]).sum(axis=0).T  # (n_dp, n_stages)
+    found: list[tuple[int, int]] = [(int(dp), int(stage)) for dp, stage in np.argwhere(components.slow_workers)]
+    return sorted(found, key=lambda worker: (-by_worker[worker], worker))
+
+
+def slow_steps(components: Components, worker: tuple[int, int]) -> tuple[Ints, Seconds]:
+    """Give the step numbers, increasing, and how far the worker was behind in each (log ratio, workload taken out)."""
+    order = np.argsort(components.steps, kind="stable")
+    return components.steps[order], components.worker_excess[worker[0], worker[1]][order]

@@ -1,0 +1,391 @@
+"""Read the YAML rules and judge features by them: found, not there, or could not look.
+
+Enters: folders of rule files; features. Leaves: `Rule`s, and for each a `Judgement` with the sentences that hold.
+A condition is words and numbers: nothing in a rule is executed.
+"""
+
+import dataclasses
+import difflib
+import hashlib
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import yaml
+
+from diagnose.errors import RuleError
+from diagnose.model.components import COMPONENTS
+from diagnose.model.feature import Feature, Features
+
+_Item = TypeVar("_Item")
+
+STATUSES = ("experimental", "stable")
+ACTORS = ("job owner", "platform", "hardware")
+_COMPARISONS = ("at_least", "at_most", "above", "below")
+_REQUIRED = ("id", "title", "status", "who", "story", "components", "conditions", "fixes", "source", "tests")
+_OPTIONAL = ("looks_like", "false_positives", "place")
+PLACES = ("workers", "stages", "spread")
+#: A larger rule file is a mistake, or an attack by nested aliases.
+MAX_RULE_BYTES = 256 * 1024
+MAX_DEPTH = 20
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Condition:
+    """One comparison of a feature with a threshold, and the sentence that it bears out."""
+
+    feature: str
+    comparison: str
+    threshold: float
+    says: str
+    line: int
+
+    def holds(self, features: Features) -> bool | None:
+        """Compare; None where the feature could not be measured."""
+        value = features.get(self.feature, Feature.missing("not measured")).value
+        if value is None or math.isnan(value):
+            return None
+        return {
+            "at_least": value >= self.threshold,
+            "at_most": value <= self.threshold,
+            "above": value > self.threshold,
+            "below": value < self.threshold,
+        }[self.comparison]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Group:
+    """Conditions under `all`, `any` or `none`."""
+
+    kind: str
+    parts: tuple["Condition | Group", ...]
+
+    def holds(self, features: Features) -> bool | None:
+        """Judge with three values: what could not be measured decides nothing, but leaves things open."""
+        found = [part.holds(features) for part in self.parts]
+        if self.kind == "all":
+            return False if False in found else None if None in found else True
+        any_holds = True if True in found else None if None in found else False
+        if self.kind == "any":
+            return any_holds
+        return None if any_holds is None else not any_holds
+
+    def conditions(self) -> list[Condition]:
+        """List all conditions below."""
+        found: list[Condition] = []
+        for part in self.parts:
+            found += [part] if isinstance(part, Condition) else part.conditions()
+        return found
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RuleFix:
+    """What mends a cause, in words."""
+
+    fix: str
+    summary: str
+    how: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RuleTest:
+    """A case beside the rule: features, and whether the rule must fire."""
+
+    name: str
+    features: dict[str, float | None]
+    fires: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rule:
+    """The room of one cause."""
+
+    id: str
+    title: str
+    status: str
+    who: str
+    story: str
+    components: tuple[str, ...]
+    place: str
+    conditions: Group
+    fixes: tuple[RuleFix, ...]
+    looks_like: tuple[str, ...]
+    source: str
+    tests: tuple[RuleTest, ...]
+    path: str
+
+    def judge(self, features: Features) -> "Judgement":
+        """Say whether the rule fires on these features, with the sentences that hold and what could not be measured."""
+        held, missing = [], []
+        for condition in self.conditions.conditions():
+            holds = condition.holds(features)
+            feature = features.get(condition.feature, Feature.missing("not measured"))
+            if holds and condition.says and feature.value is not None:
+                held.append((condition, say(condition, feature.value)))
+            if holds is None:
+                missing.append(f"{condition.feature}: {feature.reason or 'not measured'}")
+        return Judgement(self, self.conditions.holds(features), tuple(held), tuple(dict.fromkeys(missing)))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Judgement:
+    """What a rule makes of a job: `fires` is None where it could not look."""
+
+    rule: Rule
+    fires: bool | None
+    held: tuple[tuple[Condition, str], ...]
+    missing: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RuleSet:
+    """All rules, by id, and a digest of their files."""
+
+    rules: tuple[Rule, ...]
+    digest: str
+
+
+def say(condition: Condition, value: float) -> str:
+    """Write a condition's sentence with `{value}`, `{value%}` and `{threshold}` filled in.
+
+    >>> say(Condition("worker.ratio", "at_least", 1.03, "{value} times its peers", 1), 2.0)
+    '2 times its peers'
+    """
+    texts = {
+        "{value}": f"{value:.3g}",
+        "{value%}": f"{100 * value:.1f}%",
+        "{threshold}": f"{condition.threshold:g}",
+    }
+    return re.sub(r"\{(value%?|threshold)\}", lambda match: texts[match.group(0)], condition.says)
+
+
+def built_in_rules() -> Path:
+    """Find the rules that ship with the program: in the wheel, or beside the package in a checkout."""
+    package = Path(__file__).resolve().parent.parent
+    shipped = package / "_rules"
+    return shipped if shipped.is_dir() else package.parent / "rules"
+
+
+def load_rules(extra: Path | None = None) -> RuleSet:
+    """Read the built-in rules and a folder of the user's; a rule of the user's replaces one of the same id.
+
+    Parameters
+    ----------
+    extra : Path, optional
+        Folder with `*.yaml`.
+
+    Returns
+    -------
+    RuleSet
+
+    Raises
+    ------
+    RuleError
+        Any file is wrong; the message lists all faults of all files as `file:line: what`.
+    """
+    folders = [built_in_rules()] + ([extra] if extra is not None else [])
+    faults: list[str] = []
+    by_id: dict[str, Rule] = {}
+    digest = hashlib.sha256()
+    for folder in folders:
+        paths = sorted(folder.glob("*.yaml")) if folder.is_dir() else []
+        if not paths:
+            faults.append(f"{folder}: no rule files; expected a folder with *.yaml")
+        seen: dict[str, str] = {}
+        for path in paths:
+            text = path.read_bytes()
+            digest.update(path.name.encode() + b"\0" + text + b"\0")
+            rule = read_rule(path, text, faults)
+            if rule is None:
+                continue
+            if rule.id in seen:
+                faults.append(f"{path}:1: id {rule.id!r} is also in {seen[rule.id]}; expected one rule an id in a folder")
+            seen[rule.id] = str(path)
+            by_id[rule.id] = rule
+    if faults:
+        raise RuleError("\n".join(faults))
+    return RuleSet(tuple(by_id[key] for key in sorted(by_id)), digest.hexdigest()[:12])
+
+
+def check_features(rules: Iterable[Rule], known: Iterable[str]) -> None:
+    """Refuse rules that name a feature which does not exist.
+
+    Raises
+    ------
+    RuleError
+        All misspelt features of all rules, with a suggestion.
+    """
+    names = sorted(known)
+    faults = []
+    for rule in rules:
+        for condition in rule.conditions.conditions():
+            if condition.feature not in names:
+                near = difflib.get_close_matches(condition.feature, names, n=1)
+                hint = f"; did you mean {near[0]!r}?" if near else ""
+                faults.append(f"{rule.path}:{condition.line}: there is no feature {condition.feature!r}{hint}")
+    if faults:
+        raise RuleError("\n".join(faults))
+
+
+def read_rule(path: Path, text: bytes, faults: list[str]) -> Rule | None:
+    """Read one rule file; faults are added to the list, and the rule is None if there are any."""
+    before = len(faults)
+    if len(text) > MAX_RULE_BYTES:
+        faults.append(f"{path}:1: {len(text)} bytes; expected at most {MAX_RULE_BYTES}")
+        return None
+    try:
+        root = yaml.compose(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        line = 1 if mark is None else mark.line + 1
+        what = getattr(error, "problem", None) or " ".join(str(error).split())[:200]
+        faults.append(f"{path}:{line}: is not YAML ({what})")
+        return None
+    if not isinstance(root, yaml.MappingNode):
+        faults.append(f"{path}:1: expected a mapping with {', '.join(_REQUIRED)}")
+        return None
+    reader = _Reader(str(path), faults)
+    fields = reader.mapping(root, _REQUIRED, _OPTIONAL)
+    components = reader.words(fields.get("components"), tuple(COMPONENTS))
+    rule = Rule(
+        id=reader.text(fields.get("id"), pattern=r"[a-z][a-z0-9-]*"),
+        title=reader.text(fields.get("title")),
+        status=reader.text(fields.get("status"), STATUSES),
+        who=reader.text(fields.get("who"), ACTORS),
+        story=reader.text(fields.get("story")),
+        components=components,
+        place=reader.text(fields["place"], PLACES) if "place" in fields else "spread",
+        conditions=reader.group(fields.get("conditions")),
+        fixes=tuple(reader.items(fields.get("fixes"), reader.fix)),
+        looks_like=reader.words(fields["looks_like"]) if "looks_like" in fields else (),
+        source=reader.text(fields.get("source")),
+        tests=tuple(reader.items(fields.get("tests"), reader.test)),
+        path=str(path),
+    )
+    return rule if len(faults) == before else None
+
+
+class _Reader:
+    """Turns YAML nodes into rule parts and notes every fault with its line."""
+
+    def __init__(self, path: str, faults: list[str]) -> None:
+        self.path = path
+        self.faults = faults
+
+    def fault(self, node: yaml.Node | None, what: str) -> None:
+        """Note a fault at a node."""
+        line = 1 if node is None else node.start_mark.line + 1
+        self.faults.append(f"{self.path}:{line}: {what}")
+
+    def mapping(self, node: yaml.Node | None, required: Sequence[str], optional: Sequence[str] = ()) -> dict[str, yaml.Node]:
+        """Read a mapping with known keys."""
+        if not isinstance(node, yaml.MappingNode):
+            self.fault(node, f"expected a mapping with {', '.join(required)}")
+            return {}
+        found: dict[str, yaml.Node] = {}
+        for key, value in node.value:
+            name = str(key.value) if isinstance(key, yaml.ScalarNode) else "(not a word)"
+            if name not in required and name not in optional:
+                near = difflib.get_close_matches(name, [*required, *optional], n=1)
+                self.fault(key, f"unknown key {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+            elif name in found:
+                self.fault(key, f"key {name!r} appears twice")
+            found[name] = value
+        for name in required:
+            if name not in found:
+                self.fault(node, f"key {name!r} is missing")
+        return found
+
+    def text(self, node: yaml.Node | None, allowed: Sequence[str] = (), *, pattern: str = "") -> str:
+        """Read one word or text."""
+        if node is None:
+            return ""  # a missing key is its own fault
+        if not isinstance(node, yaml.ScalarNode) or not str(node.value).strip():
+            self.fault(node, "expected text")
+            return ""
+        value = " ".join(str(node.value).split())
+        if allowed and value not in allowed:
+            near = difflib.get_close_matches(value, allowed, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else f"; expected one of {', '.join(allowed)}"
+            self.fault(node, f"{value!r} is not known{hint}")
+        if pattern and not re.fullmatch(pattern, value):
+            self.fault(node, f"{value!r} is not a name; expected small letters, digits and dashes")
+        return value
+
+    def words(self, node: yaml.Node | None, allowed: Sequence[str] = ()) -> tuple[str, ...]:
+        """Read a list of words."""
+        return tuple(self.items(node, lambda item: self.text(item, allowed)))
+
+    def items(self, node: yaml.Node | None, read: Callable[[yaml.Node], _Item]) -> list[_Item]:
+        """Read a list, each item its own way."""
+        if node is None:
+            return []
+        if not isinstance(node, yaml.SequenceNode) or not node.value:
+            self.fault(node, "expected a list")
+            return []
+        return [read(item) for item in node.value]
+
+    def number(self, node: yaml.Node | None) -> float:
+        """Read a finite number."""
+        try:
+            value = float(str(node.value)) if isinstance(node, yaml.ScalarNode) else math.nan
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value):
+            self.fault(node, "expected a number")
+        return value
+
+    def group(self, node: yaml.Node | None, depth: int = 0) -> Group:
+        """Read `all`, `any` or `none` with their conditions."""
+        if node is None:
+            return Group("all", ())
+        kinds = ("all", "any", "none")
+        if not isinstance(node, yaml.MappingNode) or len(node.value) != 1 or depth > MAX_DEPTH:
+            self.fault(node, "expected one of all, any, none with a list of conditions")
+            return Group("all", ())
+        key, value = node.value[0]
+        kind = self.text(key, kinds)
+        if not isinstance(value, yaml.SequenceNode) or not value.value:
+            self.fault(value, "expected a list of conditions")
+            return Group(kind, ())
+        return Group(kind, tuple(self._part(item, depth + 1) for item in value.value))
+
+    def _part(self, node: yaml.Node, depth: int) -> Condition | Group:
+        """Read a condition, or a group within a group."""
+        if isinstance(node, yaml.MappingNode) and any(str(key.value) in ("all", "any", "none") for key, _ in node.value):
+            return self.group(node, depth)
+        return self._condition(node)
+
+    def _condition(self, node: yaml.Node) -> Condition:
+        """Read one comparison."""
+        fields = self.mapping(node, ("feature",), (*_COMPARISONS, "says", "from"))
+        given = [name for name in _COMPARISONS if name in fields]
+        if len(given) != 1:
+            self.fault(node, f"expected exactly one of {', '.join(_COMPARISONS)}")
+        return Condition(
+            feature=self.text(fields.get("feature")),
+            comparison=given[0] if given else "at_least",
+            threshold=self.number(fields[given[0]]) if given else math.nan,
+            says=self.text(fields["says"]) if "says" in fields else "",
+            line=node.start_mark.line + 1,
+        )
+
+    def fix(self, node: yaml.Node) -> RuleFix:
+        """Read one fix."""
+        fields = self.mapping(node, ("fix", "summary", "how"))
+        return RuleFix(*(self.text(fields.get(name)) for name in ("fix", "summary", "how")))
+
+    def test(self, node: yaml.Node) -> RuleTest:
+        """Read one test case."""
+        fields = self.mapping(node, ("name", "features", "fires"))
+        features: dict[str, float | None] = {}
+        values = fields.get("features")
+        if not isinstance(values, yaml.MappingNode):
+            self.fault(values or node, "expected features with numbers, or null for one that could not be measured")
+        else:
+            for key, value in values.value:
+                is_null = isinstance(value, yaml.ScalarNode) and str(value.value) in ("null", "~", "")
+                features[str(key.value)] = None if is_null else self.number(value)
+        return RuleTest(self.text(fields.get("name")), features, self.text(fields.get("fires"), ("true", "false")) == "true")

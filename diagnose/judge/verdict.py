@@ -1,0 +1,268 @@
+"""Bring rules, gains and places together: which causes are there, how sure, where, since when, and the ledger.
+
+Enters: everything measured. Leaves: a `Verdict`. A cause is reported when its rule fires and its removal makes the job
+faster by the least speedup asked for.
+"""
+
+import dataclasses
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from diagnose.judge.rules import Judgement, Rule
+from diagnose.model.components import COMPONENTS, Components, Gains
+from diagnose.model.diagnosis import (
+    Cause,
+    EvidenceItem,
+    Fidelity,
+    Fix,
+    Ledger,
+    NotChecked,
+    When,
+    Where,
+    Worker,
+)
+from diagnose.model.feature import Features
+from diagnose.model.onset import find_when
+from diagnose.model.trace import Ints, Seconds, Trace
+
+#: Steps below which nothing that varies can be told from chance.
+MIN_STEPS = 3
+#: Replay error above which nothing is to be trusted (arXiv 2505.05713 threw away jobs above 5%).
+MAX_REPLAY_ERROR = 0.05
+#: A part of the step that no rule explains is a finding of its own from here on: real healthy jobs lose up to 3% to variation.
+UNKNOWN_SHARE = 0.05
+#: Error of a gain besides its spread over steps: what the taking apart itself gets wrong (share of the step).
+GAIN_ERROR = 0.005
+#: How sure a rule of each status can be at most.
+CERTAINTY = {"stable": 0.97, "experimental": 0.85}
+#: Certainty of `unknown`: the time is lost, that much is measured.
+UNKNOWN_CERTAINTY = 0.6
+#: Workers with less than this part of the worst worker's lost time are not named.
+NAMED_SHARE = 0.25
+#: Where more than this part of the workers would be named, the cause is spread over the job.
+SPREAD_SHARE = 0.5
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Verdict:
+    """The judged part of a diagnosis."""
+
+    verdict: str
+    causes: tuple[Cause, ...]
+    ledger: Ledger | None
+    not_checked: tuple[NotChecked, ...]
+    warnings: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Case:
+    """Everything measured of one job, as the judge sees it.
+
+    `slow_workers` are (dp index, stage index), worst first; `longest_stage` is a stage index; `worker_when` and
+    `stall_period` say since when the worst worker is slow and how often the job stalls.
+    """
+
+    trace: Trace
+    components: Components
+    gains: Gains
+    features: Features
+    fidelity: Fidelity
+    slow_workers: Sequence[tuple[int, int]]
+    longest_stage: int | None
+    worker_when: When
+
+
+def reach_verdict(case: Case, judgements: Sequence[Judgement], *, min_speedup: float) -> Verdict:
+    """Judge a job.
+
+    Parameters
+    ----------
+    case : Case
+    judgements : sequence of Judgement
+        One a rule.
+    min_speedup : float
+        Report a cause when removing it makes the job at least this much faster.
+
+    Returns
+    -------
+    Verdict
+    """
+    not_checked = [NotChecked(j.rule.id, "; ".join(j.missing) or "not measured") for j in judgements if j.fires is None]
+    n_steps = len(case.components.steps)
+    if n_steps < MIN_STEPS or not case.fidelity.ok:
+        reason = (
+            f"only {n_steps} steps could be analysed, fewer than {MIN_STEPS}: nothing that varies can be told from chance"
+            if n_steps < MIN_STEPS
+            else f"the replay misses the recorded step time by {case.fidelity.replay_error:.3g} of it: no figure is to be trusted"
+        )
+        return Verdict("inconclusive", (), None, tuple(not_checked), (reason,))
+    least = 1.0 - 1.0 / min_speedup
+    fired = [j for j in judgements if j.fires and gain_of(case.gains, j.rule.components) >= max(least, 1e-9)]
+    causes = [_cause(case, j, least) for j in fired]
+    explained = {name for j in fired for name in j.rule.components}
+    causes += _unknown(case, explained, least)
+    causes.sort(key=lambda cause: (-(cause.share or 0.0), -cause.recoverable, cause.cause))
+    verdict = "straggling" if causes else "healthy"
+    return Verdict(verdict, tuple(causes), _ledger(case, causes), tuple(not_checked), ())
+
+
+def gain_of(gains: Gains, components: Sequence[str]) -> float:
+    """Part of the step that comes back when components are removed alone, or after all others: the larger one."""
+    key = "+".join(components)
+    return max(gains.recoverable(key), gains.recoverable_last(key))
+
+
+def _cause(case: Case, judgement: Judgement, least: float) -> Cause:
+    """Report one rule that fired."""
+    rule, gains = judgement.rule, case.gains
+    key = "+".join(rule.components)
+    where = _where(case, rule)
+    evidence = tuple(
+        EvidenceItem("rule", f"{rule.id}/{c.feature}", text, {c.feature: case.features[c.feature].value})
+        for c, text in judgement.held
+    )
+    predicted = gains.alone_s.get(key, gains.replayed_s)
+    return Cause(
+        cause=rule.id,
+        title=rule.title,
+        confidence=round(CERTAINTY[rule.status] * _chance_above(gains, key, rule.components, least), 4),
+        share=_share(gains, rule.components),
+        recoverable=gains.recoverable(key),
+        where=where,
+        when=_when(case, rule),
+        evidence=evidence,
+        fixes=tuple(
+            Fix(fix.fix, fix.summary, fix.how, predicted, gains.recorded_s / predicted if predicted > 0 else None)
+            for fix in rule.fixes
+        ),
+        fingerprint=_fingerprint(case.trace, rule.id, where),
+    )
+
+
+def _chance_above(gains: Gains, key: str, components: Sequence[str], least: float) -> float:
+    """Say how probable it is that the gain is truly above the least one, from its spread over steps."""
+    gain = gain_of(gains, components)
+    by_step = (gains.replayed_steps_s - gains.alone_steps_s.get(key, gains.replayed_steps_s)) / gains.replayed_s
+    error = math.hypot(float(np.std(by_step)) / math.sqrt(len(by_step)), GAIN_ERROR)
+    return 0.5 * (1.0 + math.erf((gain - least) / (error * math.sqrt(2.0))))
+
+
+def _share(gains: Gains, components: Sequence[str]) -> float | None:
+    """Add the ledger shares of a cause's components."""
+    return sum(gains.share.get(name, 0.0) for name in components) if gains.share else None
+
+
+def _unknown(case: Case, explained: set[str], least: float) -> list[Cause]:
+    """Report lost time that no rule explains, where it is too much for ordinary variation."""
+    gains = case.gains
+    open_gains = {name: gains.recoverable(name) for name in COMPONENTS if name not in explained}
+    worst = max(open_gains, key=lambda name: open_gains[name], default=None)
+    if worst is None or open_gains[worst] < max(UNKNOWN_SHARE, least):
+        return []
+    workers = _blamed(case, worst)
+    where = Where(workers=workers)
+    text = f"time is lost to {COMPONENTS[worst]}, and no rule says why"
+    lost = _in_step_order(case, gains.replayed_steps_s - gains.alone_steps_s[worst])
+    return [
+        Cause(
+            cause="unknown",
+            title=f"unexplained: {COMPONENTS[worst]}",
+            confidence=round(UNKNOWN_CERTAINTY * _chance_above(gains, worst, (worst,), least), 4),
+            share=_share(gains, (worst,)),
+            recoverable=open_gains[worst],
+            where=where,
+            when=find_when(*lost),
+            evidence=(EvidenceItem("rule", f"unknown/gain.{worst}", text, {f"gain.{worst}": open_gains[worst]}),),
+            fixes=(),
+            fingerprint=_fingerprint(case.trace, f"unknown/{worst}", where),
+        )
+    ]
+
+
+def _ledger(case: Case, causes: Sequence[Cause]) -> Ledger | None:
+    """Share the lost time out among causes, and among components; both sum to 1 with what is unexplained."""
+    if not causes:
+        return None
+    by_cause = {cause.cause: cause.share or 0.0 for cause in causes}
+    return Ledger(by_cause, dict(case.gains.share), 1.0 - sum(by_cause.values()))
+
+
+def _where(case: Case, rule: Rule) -> Where:
+    """Name the culprits of a cause, worst first."""
+    if rule.place == "stages" and case.longest_stage is not None:
+        return Where(stages=(int(case.trace.stage_labels[case.longest_stage]),))
+    if rule.place != "workers":
+        return Where()
+    if rule.components == ("worker",):
+        workers = tuple(_worker(case.trace, dp, stage) for dp, stage in _worth_naming(case))
+        hosts = tuple(dict.fromkeys(worker.host for worker in workers if worker.host))
+        return Where(workers=workers, hosts=hosts)
+    found: dict[tuple[int, int], Worker] = {}
+    for name in rule.components:
+        for worker in _blamed(case, name):
+            found.setdefault((worker.dp, worker.pp), worker)
+    return Where(workers=tuple(found.values()))
+
+
+def _worth_naming(case: Case) -> list[tuple[int, int]]:
+    """List slow workers, worst first, without those that are hardly slow beside it."""
+    lost = case.gains.blame_s["worker"]
+    if not case.slow_workers:
+        return []
+    top = max(float(lost[worker]) for worker in case.slow_workers)
+    return [worker for worker in case.slow_workers if lost[worker] >= NAMED_SHARE * top]
+
+
+def _blamed(case: Case, component: str) -> tuple[Worker, ...]:
+    """List the workers that most of a component's seconds lie on, worst first; none where it is spread over the job."""
+    lost: Seconds | None = case.gains.blame_s.get(component)
+    if lost is None or lost.max(initial=0.0) <= 0:
+        return ()
+    marked = lost >= SPREAD_SHARE * lost.max()
+    possible = lost.shape[0] if component == "input-delay" else lost.size  # only the first stage reads input
+    if marked.sum() > max(1.0, SPREAD_SHARE * possible):
+        return ()
+    order = np.argsort(-np.where(marked, lost, -np.inf), axis=None, kind="stable")[: int(marked.sum())]
+    n_stages = lost.shape[1]
+    return tuple(_worker(case.trace, int(i) // n_stages, int(i) % n_stages) for i in order)
+
+
+def _worker(trace: Trace, dp: int, stage: int) -> Worker:
+    """Name the worker at two indices by the labels of the file."""
+    host = None if trace.hosts is None else trace.hosts[dp * trace.n_stages + stage] or None
+    return Worker(int(trace.dp_labels[dp]), int(trace.stage_labels[stage]), int(trace.ranks[dp, stage]), host)
+
+
+def _when(case: Case, rule: Rule) -> When:
+    """Say since when a cause is there, and how often."""
+    if rule.components == ("worker",):
+        return case.worker_when
+    if rule.place == "stages":
+        return When("constant")
+    key = "+".join(rule.components)
+    if key not in case.gains.alone_steps_s:
+        return When()
+    period = case.features.get("stall.period_steps")
+    regular = case.features.get("stall.regularity")
+    is_stall = "start-delay" in rule.components or "between-steps" in rule.components
+    if is_stall and period and period.value and period.value > 1 and regular and (regular.value or 0.0) >= SPREAD_SHARE:
+        return When("periodic", period_steps=period.value)
+    return find_when(*_in_step_order(case, case.gains.replayed_steps_s - case.gains.alone_steps_s[key]))
+
+
+def _in_step_order(case: Case, values: Seconds) -> tuple[Ints, Seconds]:
+    """Bring values in the order of the blocks into the order of the steps."""
+    order = np.argsort(case.components.steps, kind="stable")
+    return case.components.steps[order], values[order]
+
+
+def _fingerprint(trace: Trace, cause: str, where: Where) -> str:
+    """Name a fault so that other runs of the same job family with it in the same place get the same name."""
+    job = trace.job
+    family = [job.framework, job.dp_size, job.pp_size, job.tp_size, job.cp_size, job.vpp_size]
+    place = [[(w.dp, w.pp) for w in where.workers[:1]], list(where.stages), list(where.hosts[:1])]
+    return hashlib.sha256(json.dumps([family, cause, place]).encode()).hexdigest()[:16]

@@ -1,0 +1,35 @@
+"""Makes text from users safe to show: job ids, hosts and warnings may hold anything."""
+
+import unicodedata
+
+#: Unicode categories that a terminal may obey instead of showing: control, format (bidi overrides), surrogates,
+#: private use, unassigned, and the line and paragraph separators.
+_UNSAFE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+
+
+def escape(text: str) -> str:
+    r"""Write every character that a terminal would obey as an escape.
+
+    >>> print(escape("gpu\x1b[31m-7\n"))
+    gpu\x1b[31m-7\x0a
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(_escape_one(char) if unicodedata.category(char) in _UNSAFE else char for char in text)
+
+
+def prose(text: str) -> str:
+    r"""Make a sentence from a rule or a warning safe, with its line ends as blanks.
+
+    >>> prose("first line\n  second\x1b\n")
+    'first line second\\x1b'
+    """
+    return escape(" ".join(text.split()))
+
+
+def _escape_one(char: str) -> str:
+    """Write one character by its number."""
+    code = ord(char)
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

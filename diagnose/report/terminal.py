@@ -1,0 +1,376 @@
+"""The diagnosis as a page of text for people: verdict first, then the money, the causes, the pictures, the doubts.
+
+Enters: a `Diagnosis`. Leaves: text that reads at any width from 40 columns, with or without colour.
+"""
+
+import io
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from diagnose.model.diagnosis import Cause, Diagnosis, Fix, Ledger
+from diagnose.report import words
+from diagnose.report.charts import are_alike, draw_bar, draw_heat_map, draw_sparkline, scale_of
+from diagnose.report.escape import escape, prose
+
+#: Prose wider than this is hard to read; pictures take the whole width.
+_PROSE_WIDTH = 110
+_BAR_WIDTH = 44
+#: Width of a report in a notebook.
+_HTML_WIDTH = 110
+_VERDICT_STYLES = {"healthy": "bold green", "straggling": "bold red", "inconclusive": "bold yellow"}
+#: The two components of a ledger and its causes say the same when no share differs by more than this.
+_SAME_SHARE = 0.005
+#: A smaller share is nothing: it would read 0%.
+_NO_SHARE = 0.0005
+#: Sections that take the whole width.
+_PICTURES = {"Workers", "Steps"}
+#: Warnings and unchecked causes shown before "and N more".
+_MAX_NOTES = 12
+
+
+def render(diagnosis: Diagnosis, *, width: int, color: bool) -> str:
+    """Write a diagnosis as a report for a terminal or a plain file.
+
+    Parameters
+    ----------
+    diagnosis : Diagnosis
+    width : int
+        Columns, at least 40.
+    color : bool
+        Add ANSI colours; without, the text holds no escape sequence.
+
+    Returns
+    -------
+    str
+        Lines, each ended by a line end.
+    """
+    page = io.StringIO()
+    _print(_console(page, width, color=color), diagnosis, width)
+    return "\n".join(line.rstrip() for line in page.getvalue().split("\n"))
+
+
+def render_html(diagnosis: Diagnosis) -> str:
+    """Write a diagnosis as a piece of HTML for a notebook; everything from the user is escaped."""
+    console = _console(io.StringIO(), _HTML_WIDTH, color=True, record=True)
+    _print(console, diagnosis, _HTML_WIDTH)
+    style = "font-family:Menlo,Consolas,'DejaVu Sans Mono',monospace;line-height:1.2;white-space:pre;overflow-x:auto"
+    return console.export_html(inline_styles=True, code_format=f'<pre style="{style}">{{code}}</pre>')
+
+
+def _console(page: io.StringIO, width: int, *, color: bool, record: bool = False) -> Console:
+    """Make a console that writes into memory and looks at nothing outside."""
+    return Console(
+        file=page,
+        width=width,
+        height=100,
+        record=record,
+        force_terminal=color,
+        color_system="standard" if color else None,
+        no_color=not color,
+        force_jupyter=False,
+        legacy_windows=False,
+        markup=False,
+        emoji=False,
+        highlight=False,
+        _environ={},
+    )
+
+
+def _print(console: Console, diagnosis: Diagnosis, width: int) -> None:
+    """Print every section that has something to say, a blank line between."""
+    prose = min(width, _PROSE_WIDTH)
+    for n, (title, body) in enumerate(_sections(diagnosis, width)):
+        if n:
+            console.print()
+        if title:
+            console.print(Text(title, style="bold"), width=prose)
+        console.print(Padding(body, (0, 0, 0, 2 if title else 0)), width=width if title in _PICTURES else prose)
+
+
+def _sections(diagnosis: Diagnosis, width: int) -> Iterator[tuple[str, RenderableType]]:
+    """Give the sections in the order of the report: title and body."""
+    headline = Text(words.headline(diagnosis), style=_VERDICT_STYLES.get(diagnosis.verdict, "bold"))
+    yield "", headline
+    yield "", _facts(_summary(diagnosis))
+    if diagnosis.ledger is not None:
+        yield _ledger_title(diagnosis), _draw_ledger(diagnosis.ledger, min(width, _PROSE_WIDTH))
+    for n, cause in enumerate(diagnosis.causes, start=1):
+        yield f"{n}. {_capital(prose(cause.title))}", _facts(_about_cause(cause))
+    if not diagnosis.causes:
+        yield "What was found", _facts(_about_nothing(diagnosis))
+    yield "Workers", _draw_workers(diagnosis, width - 2)
+    yield "Steps", _draw_steps(diagnosis, width - 2)
+    yield "How far to trust this", _facts(_doubts(diagnosis))
+
+
+def _facts(rows: Sequence[tuple[str, RenderableType]]) -> Table:
+    """Lay out labels and what belongs to them in two columns."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for label, fact in rows:
+        table.add_row(label, fact)
+    return table
+
+
+def _summary(diagnosis: Diagnosis) -> list[tuple[str, RenderableType]]:
+    """Say what was analysed and how much was lost."""
+    times, job, w = diagnosis.step_time, diagnosis.job, diagnosis.what_if
+    sizes = [(job.dp_size, "dp"), (job.pp_size, "pp"), (job.tp_size, "tp"), (job.cp_size, "cp")]
+    shape = " x ".join(f"{name} {size}" for size, name in sizes if size > 1) or "1 worker"
+    steps = f"{_count(len(w.steps), 'step')} analysed"
+    steps += f", {diagnosis.steps_dropped:,} dropped" if diagnosis.steps_dropped else ""
+    clean = [("clean", times.clean)] if times.clean is not None else []
+    known = [("recorded", times.recorded), ("simulated", times.simulated), ("ideal", times.ideal), *clean]
+    lost = "" if diagnosis.gpu_hours_wasted is None else f", {words.hours(diagnosis.gpu_hours_wasted)} wasted"
+    gpu_type = f" {escape(job.gpu_type)}" if job.gpu_type else ""
+    return [
+        (
+            "Job",
+            f"{_count(job.world_size, 'GPU')}{gpu_type} ({shape}), {steps}, {_count(diagnosis.n_ops, 'operation')}",
+        ),
+        ("Step time", "   ".join(f"{name} {words.seconds(value)}" for name, value in known)),
+        ("Slowdown", f"S {words.ratio(w.slowdown)}, waste {words.percent(1 - 1 / w.slowdown)}"),
+        ("GPU hours", f"{words.hours(diagnosis.gpu_hours_analysed)} analysed{lost}"),
+        ("Replay", _replay_words(diagnosis)),
+    ]
+
+
+def _replay_words(diagnosis: Diagnosis) -> str:
+    """Say whether the replay gives the recorded times again."""
+    error = words.percent(diagnosis.fidelity.replay_error)
+    return f"faithful, off by {error}" if diagnosis.fidelity.ok else f"NOT faithful, off by {error} (5% at most)"
+
+
+def _ledger_title(diagnosis: Diagnosis) -> str:
+    """Say how much time the ledger shares out."""
+    times = diagnosis.step_time
+    if times.clean is None:
+        return "Where the lost time went"
+    lost_s = times.recorded - times.clean
+    return f"Where the lost time went ({words.seconds(lost_s)} of each {words.seconds(times.recorded)} step)"
+
+
+def _draw_ledger(ledger: Ledger, width: int) -> RenderableType:
+    """Draw a bar a cause, the unexplained rest, and the components where they say more."""
+    rows = [*_largest_first(ledger.causes, "red"), ("unexplained", ledger.unexplained, "dim")]
+    parts = [] if _same_shares(ledger) else _largest_first(ledger.components, "")
+    names = max(len(escape(name)) for name, _, _ in rows + parts)
+    bar_width = max(8, min(_BAR_WIDTH, width - names - 12))
+    blocks: list[RenderableType] = [_bars(rows, names, bar_width)]
+    if parts:
+        blocks += [Text("The same time by what it was lost in:", style="dim"), _bars(parts, names, bar_width)]
+    return Group(*blocks)
+
+
+def _bars(rows: list[tuple[str, float, str]], names: int, bar_width: int) -> Table:
+    """Lay out named bars with their share behind."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(width=names)
+    table.add_column(justify="right", width=5)
+    table.add_column(width=bar_width, no_wrap=True)
+    for name, share, style in rows:
+        table.add_row(
+            escape(name), words.percent(share).replace("under ", "<"), Text(draw_bar(share, bar_width), style=style)
+        )
+    return table
+
+
+def _same_shares(ledger: Ledger) -> bool:
+    """Say whether the components only repeat what the causes say."""
+    by_cause, by_part = (
+        sorted(ledger.causes.values()),
+        sorted(v for v in ledger.components.values() if abs(v) >= _NO_SHARE),
+    )
+    same_length = len(by_cause) == len(by_part) or not by_part
+    return same_length and all(abs(a - b) <= _SAME_SHARE for a, b in zip(by_cause, by_part, strict=False))
+
+
+def _largest_first(shares: dict[str, float], style: str) -> list[tuple[str, float, str]]:
+    """Order what is not nothing, largest first, ties by name."""
+    found = [(name, share, style) for name, share in shares.items() if abs(share) >= _NO_SHARE]
+    return sorted(found, key=lambda entry: (-entry[1], entry[0]))
+
+
+def _about_cause(cause: Cause) -> list[tuple[str, RenderableType]]:
+    """Say how sure, how much, where, since when, why, and what to do."""
+    gain = 1 / (1 - cause.recoverable) if cause.recoverable < 1 else float("inf")
+    back = f"{words.percent(cause.recoverable)} of the step time when this alone is gone ({words.ratio(gain)}x as fast)"
+    rows: list[tuple[str, RenderableType]] = [
+        ("Cause", escape(cause.cause)),
+        ("Confidence", words.confidence(cause.confidence)),
+        ("Share", words.NOT_KNOWN if cause.share is None else f"{words.percent(cause.share)} of the lost time"),
+        ("Recoverable", back),
+    ]
+    rows.append(("Where", "\n".join(words.places(cause.where)) or "spread over the job"))
+    when = words.since(cause.when)
+    if when:
+        rows.append(("When", when))
+    if cause.evidence:
+        rows.append(("Evidence", _bullets([_evidence_text(item.source, item.text) for item in cause.evidence])))
+    if cause.fixes:
+        rows.append(("What to do", Group(*(_draw_fix(n, fix) for n, fix in enumerate(cause.fixes, start=1)))))
+    return rows
+
+
+def _evidence_text(source: str, text: str) -> str:
+    """Give one sentence of evidence, and who says it where that is not a rule."""
+    return prose(text) if source == "rule" else f"{prose(text)} ({escape(source)})"
+
+
+def _bullets(texts: Sequence[str], *, mark: str = "•") -> Table:
+    """Lay out sentences as a list."""
+    table = Table.grid(padding=(0, 1))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for text in texts:
+        table.add_row(mark, text)
+    return table
+
+
+def _draw_fix(n: int, fix: Fix) -> Table:
+    """Say what to change, how, and what a replay of it predicts."""
+    table = Table.grid(padding=(0, 1))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    table.add_row(f"{n}.", Text(prose(fix.summary), style="bold"))
+    if fix.how and fix.how != fix.summary:
+        table.add_row("", prose(fix.how))
+    if fix.predicted_step_time is not None and fix.predicted_speedup is not None:
+        gain = f"predicted: {words.seconds(fix.predicted_step_time)} a step, {words.speedup(fix.predicted_speedup)}"
+        table.add_row("", Text(gain, style="green"))
+    else:
+        table.add_row("", Text("no prediction: no replay says what it gives back", style="dim"))
+    return table
+
+
+def _about_nothing(diagnosis: Diagnosis) -> list[tuple[str, RenderableType]]:
+    """Say plainly that nothing was found, or why nobody can say, and what was looked at."""
+    w = diagnosis.what_if
+    measured = sum(value is not None for value in diagnosis.features.values())
+    looked = [
+        _count(w.by_worker.size, "worker"),
+        _count(len(w.steps), "step"),
+        _count(len(w.by_optype), "operation type"),
+    ]
+    if diagnosis.features:
+        looked.append(f"{measured} of {_count(len(diagnosis.features), 'feature')} measured")
+    if diagnosis.verdict == "healthy":
+        said = "No cause, removed alone, would make steps noticeably shorter."
+    else:
+        said = f"None: {words.why_inconclusive(diagnosis)}. Take every figure here as a hint at most."
+    rows: list[tuple[str, RenderableType]] = [("Verdict", said), ("Looked at", ", ".join(looked))]
+    largest = _largest_slowdowns(diagnosis)
+    return [*rows, ("Slowest", "; ".join(largest))] if largest else rows
+
+
+def _largest_slowdowns(diagnosis: Diagnosis) -> list[str]:
+    """Name the slowest of each kind, with the slowdown when only it keeps its own times."""
+    w = diagnosis.what_if
+    kinds = [
+        ("stage", diagnosis.stage_labels, w.by_stage),
+        ("dp rank", diagnosis.dp_labels, w.by_dp),
+        ("step", w.steps, w.by_step),
+    ]
+    found = [
+        f"{name} {labels[int(np.nanargmax(values))]} {words.ratio(float(np.nanmax(values)))}"
+        for name, labels, values in kinds
+        if len(values) > 1 and not np.isnan(values).all()
+    ]
+    by_optype = {name: value for name, value in w.by_optype.items() if np.isfinite(value)}
+    if by_optype:
+        name = max(by_optype, key=lambda key: by_optype[key])
+        found.insert(0, f"{escape(name)} {words.ratio(by_optype[name])}")
+    return found
+
+
+def _draw_workers(diagnosis: Diagnosis, width: int) -> RenderableType:
+    """Draw the heat map of workers, or say in words that there is nothing to see."""
+    by_worker = diagnosis.what_if.by_worker
+    if np.isnan(by_worker).all():
+        return "Slowdown by worker is not known."
+    if by_worker.size == 1:
+        return f"There is one worker; it has no peers to be compared with ({words.ratio(float(by_worker.flat[0]))})."
+    if are_alike(by_worker):
+        span = words.span(float(np.nanmin(by_worker)), float(np.nanmax(by_worker)))
+        return f"All {by_worker.size:,} workers lie within 1% of each other: slowdown {span}."
+    lines = draw_heat_map(by_worker, diagnosis.dp_labels, diagnosis.stage_labels, width)
+    intro = Text("Slowdown of the job when only that worker keeps its own times:", style="dim")
+    w = diagnosis.what_if
+    back = [("the slowest 3% of workers", w.m_w), ("the last stage", w.m_s)]
+    known = [f"{name} {words.ratio(value)}" for name, value in back if value is not None]
+    parts = (
+        [Text(f"part of the lost time that comes back with ideal times: {', '.join(known)}", style="dim")]
+        if known
+        else []
+    )
+    return Group(intro, *lines, *parts)
+
+
+def _draw_steps(diagnosis: Diagnosis, width: int) -> RenderableType:
+    """Draw the slowdown of every step, or say in words that there is nothing to see."""
+    w = diagnosis.what_if
+    if len(w.steps) == 0 or np.isnan(w.by_step).all():
+        return "Slowdown by step is not known."
+    low, high = float(np.nanmin(w.by_step)), float(np.nanmax(w.by_step))
+    if len(w.steps) == 1:
+        return f"There is one step, number {w.steps[0]}: slowdown {words.ratio(high)}."
+    span = f"{w.steps[0]} to {w.steps[-1]}"
+    if are_alike(w.by_step):
+        return f"All {len(w.steps):,} steps ({span}) lie within 1% of each other: slowdown {words.span(low, high)}."
+    first, last = f"{w.steps[0]} ", f" {w.steps[-1]}"
+    line = draw_sparkline(w.by_step, max(8, min(width, 160) - len(first) - len(last)))
+    slowest = int(w.steps[int(np.nanargmax(w.by_step))])
+    bottom = words.ratio(scale_of(w.by_step)[0])
+    legend = f"slowdown {words.span(low, high)}, most in step {slowest}; the scale begins at {bottom}"
+    return Group(Text(first + line + last), Text(legend, style="dim"))
+
+
+def _doubts(diagnosis: Diagnosis) -> list[tuple[str, RenderableType]]:
+    """Say how faithful the replay is, what the input lacks, and what could not be checked."""
+    fidelity = diagnosis.fidelity
+    error = words.percent(fidelity.replay_error)
+    rows: list[tuple[str, RenderableType]] = [
+        ("Replay", f"with launch delays it is off by {error} from the recorded step times; trusted up to 5%"),
+        (
+            "Discrepancy",
+            f"{words.percent(fidelity.discrepancy)}: launch delays and time between steps, which S leaves out",
+        ),
+    ]
+    if diagnosis.warnings:
+        rows.append(("Warnings", _bullets(_first_of([prose(text) for text in diagnosis.warnings]), mark="!")))
+    if diagnosis.not_checked:
+        rows.append(("Not checked", _bullets(_first_of(_reasons(diagnosis)))))
+    made = diagnosis.made_by
+    classifier = f", classifier {escape(made.classifier)}" if made.classifier else ", no classifier"
+    rows.append(("Made by", f"diagnose {escape(made.version)}, rules {escape(made.rules)}{classifier}"))
+    return rows
+
+
+def _reasons(diagnosis: Diagnosis) -> list[str]:
+    """Put causes that could not be checked for the same reason on one line."""
+    by_reason: dict[str, list[str]] = {}
+    for entry in diagnosis.not_checked:
+        by_reason.setdefault(entry.reason, []).append(escape(entry.cause))
+    return [f"{', '.join(causes)}: {prose(reason)}" for reason, causes in by_reason.items()]
+
+
+def _first_of(texts: list[str]) -> list[str]:
+    """Keep the first few, and count the others."""
+    left = len(texts) - _MAX_NOTES
+    return [*texts[:_MAX_NOTES], f"and {left} more"] if left > 0 else texts
+
+
+def _count(n: int, noun: str) -> str:
+    """Write a number with its noun."""
+    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
+
+
+def _capital(text: str) -> str:
+    """Begin with a capital letter, the others as they are."""
+    return text[:1].upper() + text[1:]

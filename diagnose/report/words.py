@@ -1,0 +1,243 @@
+"""Numbers, places and times in words. Percent and milliseconds exist only here.
+
+Enters: a part of a diagnosis. Leaves: text without line ends, user strings escaped.
+"""
+
+import math
+from collections.abc import Sequence
+
+from diagnose.model.diagnosis import Cause, Diagnosis, When, Where, Worker
+from diagnose.report.escape import escape, prose
+
+NOT_KNOWN = "not known"
+#: Culprits named before "and N more".
+MAX_NAMED = 6
+#: Confidence at least this high, in words; confidence is calibrated, so these are odds.
+_CONFIDENCE = ((0.9, "almost certain"), (0.7, "likely"), (0.5, "more likely than not"), (0.3, "possible"))
+
+#: Patterns in time, in words; the steps of an onset say it all.
+_PATTERNS = {
+    "constant": "all the time",
+    "onset": "",
+    "periodic": "at even intervals",
+    "sporadic": "now and then",
+    "transient": "for a while",
+}
+
+
+def percent(share: float | None) -> str:
+    """Say a share in percent.
+
+    >>> percent(0.483), percent(0.0341), percent(0.0002), percent(None)
+    ('48%', '3.4%', 'under 0.1%', 'not known')
+    """
+    if share is None or not math.isfinite(share):
+        return NOT_KNOWN
+    points = 100.0 * share
+    if points == 0:
+        return "0%"
+    if abs(points) < 0.1:
+        return "under 0.1%"
+    return f"{points:.0f}%" if abs(points) >= 10 else f"{points:.1f}%"
+
+
+def seconds(value: float | None) -> str:
+    """Say a time in the unit that suits it.
+
+    >>> seconds(12.314), seconds(0.0312), seconds(0.0000042), seconds(None)
+    ('12.31 s', '31.2 ms', '4.20 us', 'not known')
+    """
+    if value is None or not math.isfinite(value):
+        return NOT_KNOWN
+    for unit, scale in (("s", 1.0), ("ms", 1e3)):
+        if abs(value) * scale >= 1:
+            return f"{_three_digits(value * scale)} {unit}"
+    return f"{_three_digits(value * 1e6)} us" if value else "0 s"
+
+
+def ratio(value: float | None) -> str:
+    """Say a ratio with two decimals.
+
+    >>> ratio(1.916), ratio(float("nan"))
+    ('1.92', 'not known')
+    """
+    return f"{value:,.2f}" if value is not None and math.isfinite(value) else NOT_KNOWN
+
+
+def hours(value: float | None) -> str:
+    """Say an amount of GPU hours.
+
+    >>> hours(1234.5), hours(0.031), hours(0.0)
+    ('1,234', '0.03', '0')
+    """
+    if value is None or not math.isfinite(value):
+        return NOT_KNOWN
+    if value >= 100:
+        return f"{value:,.0f}"
+    if value >= 1:
+        return f"{value:.1f}"
+    return f"{value:.2f}" if value >= 0.01 else ("under 0.01" if value > 0 else "0")
+
+
+def confidence(value: float) -> str:
+    """Say a probability in words and as a number.
+
+    >>> confidence(0.93)
+    'almost certain (0.93)'
+    """
+    word = next((word for least, word in _CONFIDENCE if value >= least), "a guess")
+    return f"{word} ({ratio(value)})"
+
+
+def speedup(value: float | None) -> str:
+    """Say how much faster, and how much shorter a step is then.
+
+    >>> speedup(1.25)
+    '1.25x as fast, steps 20% shorter'
+    """
+    if value is None or not math.isfinite(value) or value <= 0:
+        return NOT_KNOWN
+    if value < 1:
+        return f"{ratio(value)}x as fast, steps {percent(1 / value - 1)} longer"
+    return f"{ratio(value)}x as fast, steps {percent(1 - 1 / value)} shorter"
+
+
+def worker(who: Worker) -> str:
+    """Name a worker, with its rank and host where they are known.
+
+    >>> worker(Worker(0, 3, rank=24, host="gpu-17"))
+    'dp 0, stage 3 (rank 24, host gpu-17)'
+    """
+    known = [f"rank {who.rank}"] if who.rank is not None else []
+    known += [f"host {escape(who.host)}"] if who.host else []
+    return f"dp {who.dp}, stage {who.pp}" + (f" ({', '.join(known)})" if known else "")
+
+
+def link(ends: tuple[Worker, Worker]) -> str:
+    """Name a link by its two ends.
+
+    >>> link((Worker(0, 1), Worker(0, 2)))
+    'link dp 0, stage 1 -> dp 0, stage 2'
+    """
+    return "link " + " -> ".join(f"dp {end.dp}, stage {end.pp}" for end in ends)
+
+
+def some_of(names: Sequence[str]) -> list[str]:
+    """Keep the first few names, and count the others.
+
+    >>> some_of(["a", "b", "c", "d", "e", "f", "g", "h"])
+    ['a', 'b', 'c', 'd', 'e', 'f', 'and 2 more']
+    """
+    left = len(names) - MAX_NAMED
+    return [*names[:MAX_NAMED], f"and {left} more"] if left > 0 else list(names)
+
+
+def places(where: Where) -> list[str]:
+    """List where a cause sits, one line a worker or link; empty where it is spread over the job.
+
+    >>> places(Where(workers=(Worker(0, 1, host="gpu-17"),), stages=(3, 4), hosts=("gpu-17",)))
+    ['dp 0, stage 1 (host gpu-17)', 'stages 3, 4']
+    """
+    lines = some_of([worker(who) for who in where.workers]) + some_of([link(ends) for ends in where.links])
+    named = {who.host for who in where.workers[:MAX_NAMED]}
+    hosts = [] if set(where.hosts) <= named else [escape(host) for host in where.hosts]
+    for kind, names in (("stage", [str(stage) for stage in where.stages]), ("host", hosts)):
+        if names:
+            lines.append(f"{kind if len(names) == 1 else f'{kind}s'} {', '.join(some_of(names))}")
+    return lines
+
+
+def place(where: Where) -> str:
+    """Say in a few words where a cause sits; empty where it is spread over the job.
+
+    >>> place(Where(workers=(Worker(0, 0), Worker(1, 0))))
+    'dp 0, stage 0 and 1 more'
+    """
+    hosts = [f"host {escape(host)}" for host in where.hosts]
+    if len(hosts) == 1 and len(where.workers) > 1:
+        return f"{hosts[0]}, {len(where.workers)} workers"
+    workers = [f"dp {who.dp}, stage {who.pp}" for who in where.workers]
+    stages = [f"stage {stage}" for stage in where.stages]
+    for names in (workers, [link(ends) for ends in where.links], hosts, stages):
+        if names:
+            return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+    return ""
+
+
+def span(low: float, high: float) -> str:
+    """Say a range of ratios, once where both ends read the same.
+
+    >>> span(1.001, 1.204), span(1.921, 1.922)
+    ('1.00 to 1.20', '1.92')
+    """
+    ends = (ratio(low), ratio(high))
+    return ends[0] if ends[0] == ends[1] else f"{ends[0]} to {ends[1]}"
+
+
+def since(when: When) -> str:
+    """Say since when and how often a cause is there; empty where neither is known.
+
+    >>> since(When("onset", onset_step=23))
+    'from step 23 on'
+    >>> since(When("periodic", period_steps=10.0))
+    'about every 10 steps'
+    """
+    steps = [f"from step {when.onset_step}"] if when.onset_step is not None else []
+    if when.recovery_step is not None:
+        steps.append(f"until step {when.recovery_step}")
+    elif steps:
+        steps.append("on")
+    if when.period_steps is not None:
+        pattern = f"about every {when.period_steps:.3g} steps"
+    else:
+        pattern = _PATTERNS.get(when.pattern or "", escape(when.pattern or ""))
+    if steps and when.pattern == "transient":
+        pattern = ""
+    return ", ".join(part for part in (pattern, " ".join(steps)) if part)
+
+
+def headline(diagnosis: Diagnosis) -> str:
+    """Say the verdict in one sentence.
+
+    Returns
+    -------
+    str
+        Name of the job, verdict, and the first cause with what mending it gives back.
+    """
+    name = escape(diagnosis.job.job_id) or "job"
+    if diagnosis.verdict == "healthy":
+        return f"{name}: healthy — nothing found that is worth mending"
+    if diagnosis.verdict == "inconclusive":
+        return f"{name}: inconclusive — {why_inconclusive(diagnosis)}"
+    if not diagnosis.causes:
+        return f"{name}: {escape(diagnosis.verdict)}"
+    first = diagnosis.causes[0]
+    others = len(diagnosis.causes) - 1
+    also = f", and {others} more {'cause' if others == 1 else 'causes'}" if others else ""
+    gain = "fixing the first" if others else "fixing it"
+    if math.isfinite(first.recoverable) and first.recoverable > 0:
+        also += f"; {gain} makes steps {percent(first.recoverable)} shorter"
+    return f"{name}: {escape(diagnosis.verdict)} — {titled(first)}{also}"
+
+
+def titled(cause: Cause) -> str:
+    """Give a cause's title with its place behind."""
+    where = place(cause.where)
+    return f"{prose(cause.title)} ({where})" if where else prose(cause.title)
+
+
+def why_inconclusive(diagnosis: Diagnosis) -> str:
+    """Say why a trace does not let anyone judge."""
+    if not diagnosis.fidelity.ok:
+        return f"the replay is off by {percent(diagnosis.fidelity.replay_error)}, too far to be trusted"
+    if diagnosis.not_checked and not diagnosis.causes:
+        n = len(diagnosis.not_checked)
+        return f"{n} {'cause' if n == 1 else 'causes'} could not be checked, and nothing else was found"
+    return "the trace does not say enough to judge"
+
+
+def _three_digits(value: float) -> str:
+    """Write a number of at least 1 with about three digits that count."""
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if abs(value) >= 20 else f"{value:.2f}"

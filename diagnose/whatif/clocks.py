@@ -1,0 +1,125 @@
+"""Find out whose clock is off, from operations that end together on several workers, and correct it.
+
+Enters: prepared blocks with times as recorded. Leaves: one offset a worker; blocks on one clock for the component
+what-if. S and its relatives stay on times as recorded.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from diagnose.model.optype import DP_COLLECTIVES, Op
+from diagnose.model.trace import Block, Seconds
+from diagnose.whatif.graph import Graph
+
+#: Offsets below this, and below this part of a typical forward, are the timers' granularity and are left alone.
+MIN_OFFSET_S = 100e-6
+MIN_OFFSET_SHARE = 2e-3
+#: An offset counts when it is this many times the half interquartile range of what it was estimated from; on one machine
+#: with one clock, buffered sends alone give offsets up to 1 ms, but with as much spread.
+MIN_OFFSET_SPREADS = 2.0
+#: Steps looked at; a clock does not drift within the minutes of a trace by more than the timers' granularity.
+MAX_STEPS = 16
+
+
+def estimate_offsets(blocks: Sequence[tuple[Block, Graph]]) -> Seconds:
+    """Say how much later than the job's each worker's clock reads.
+
+    A send and its recv end together, and so do all dp ranks of a collective. Over both directions of a link what one side
+    reports late cancels out, as in the network time protocol; medians over all pairs and steps leave the clocks.
+
+    Parameters
+    ----------
+    blocks : sequence of (Block, Graph)
+        Without gaps, with the paper's graph.
+
+    Returns
+    -------
+    ndarray of float64, shape (n_dp, n_stages)
+        Seconds, median 0; all 0 where no worker is off by more than the timers' granularity.
+    """
+    n_stages = 1 + max(int(block.nodes.stage.max()) for block, _ in blocks)
+    along = _along_stages(blocks, n_stages)
+    offset_s = along + _across_ranks(blocks, along)[:, None]
+    offset_s = offset_s - np.median(offset_s)
+    forward_s = min(float(np.median(_typical_forward(block))) for block, _ in blocks)
+    if np.abs(offset_s).max() < max(MIN_OFFSET_S, MIN_OFFSET_SHARE * forward_s):
+        return np.zeros_like(offset_s)
+    return np.asarray(offset_s)
+
+
+def correct_clocks(block: Block, offset_s: Seconds) -> Block:
+    """Put all workers of a block on one clock.
+
+    Parameters
+    ----------
+    block : Block
+    offset_s : ndarray of float64, shape (n_dp, n_stages)
+
+    Returns
+    -------
+    Block
+        The same object where no clock is off.
+    """
+    if not offset_s.any():
+        return block
+    shift = offset_s.T[block.nodes.stage][:, None, :]
+    start_s, end_s = block.start_s - shift, block.end_s - shift
+    first = np.minimum(start_s.min(axis=(0, 2)), 0.0)[None, :, None]
+    return dataclasses.replace(block, start_s=start_s - first, end_s=end_s - first)
+
+
+def _typical_forward(block: Block) -> Seconds:
+    """Take the median duration of each forward node."""
+    forwards = block.nodes.op == Op.FORWARD
+    return np.asarray(np.median(block.end_s[forwards] - block.start_s[forwards], axis=(1, 2)))
+
+
+def _along_stages(blocks: Sequence[tuple[Block, Graph]], n_stages: int) -> Seconds:
+    """Estimate each worker's offset against stage 0 of its dp rank, shape (n_dp, n_stages)."""
+    seen: dict[tuple[int, int], list[Seconds]] = {}
+    for block, graph in blocks:
+        stride = -(-len(block.steps) // MAX_STEPS)
+        for event in graph.events:
+            if len(event.members) != 2 or event.across_dp or block.nodes.op[event.members[0]] == Op.EMBEDDING:
+                continue
+            send, recv = event.members
+            link = int(block.nodes.stage[send]), int(block.nodes.stage[recv])
+            seen.setdefault(link, []).append(block.end_s[recv, ::stride] - block.end_s[send, ::stride])
+    between = {link: _center_and_spread(np.concatenate(ends)) for link, ends in seen.items()}
+    n_dp = blocks[0][0].n_dp
+    offset_s = np.zeros((n_dp, n_stages))
+    for stage in range(1, n_stages):
+        there, back = between.get((stage - 1, stage)), between.get((stage, stage - 1))
+        step, spread = np.zeros(n_dp), np.zeros(n_dp)
+        if there is not None and back is not None:
+            step, spread = (there[0] - back[0]) / 2.0, np.maximum(there[1], back[1])
+        elif there is not None:
+            step, spread = there
+        elif back is not None:
+            step, spread = -back[0], back[1]
+        offset_s[:, stage] = offset_s[:, stage - 1] + np.where(np.abs(step) > MIN_OFFSET_SPREADS * spread, step, 0.0)
+    return offset_s
+
+
+def _across_ranks(blocks: Sequence[tuple[Block, Graph]], along: Seconds) -> Seconds:
+    """Estimate each dp rank's offset at stage 0 against the median rank, shape (n_dp,); 0 without dp collectives."""
+    n_dp = blocks[0][0].n_dp
+    ends: list[Seconds] = []
+    for block, graph in blocks:
+        stride = -(-len(block.steps) // MAX_STEPS)
+        for event in graph.events:
+            if event.across_dp and block.nodes.op[event.members[0]] in DP_COLLECTIVES:
+                end_s = block.end_s[event.members[0], ::stride] - along[:, int(block.nodes.stage[event.members[0]])]
+                ends.append(end_s - np.median(end_s, axis=1, keepdims=True))
+    if not ends or n_dp == 1:
+        return np.zeros(n_dp)
+    center, spread = _center_and_spread(np.concatenate(ends))
+    return np.where(np.abs(center) > MIN_OFFSET_SPREADS * spread, center, 0.0)
+
+
+def _center_and_spread(values: Seconds) -> tuple[Seconds, Seconds]:
+    """Take the median and the half interquartile range over the first axis."""
+    low, center, high = np.quantile(values, [0.25, 0.5, 0.75], axis=0)
+    return center, (high - low) / 2.0

@@ -1,0 +1,280 @@
+"""Take compute durations apart into stage, step, worker, microbatch and pauses, each robustly and in that order.
+
+Enters: observed blocks on one clock. Leaves: `Components`. Costs a few passes over the computes; the medians are over
+microbatches first, everything after works on arrays without that axis.
+"""
+
+import warnings
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diagnose.model.components import Components
+from diagnose.model.optype import NAMES, Op
+from diagnose.model.trace import Bools, Evidence, Seconds
+from diagnose.whatif.observed import Observed
+
+#: A worker is slow when its usual pace is this much behind its peers (2% of a job's time needs about that).
+SLOW_RATIO = 0.03
+#: ... or when it is this much behind, and this many robust deviations, in enough single steps.
+SLOW_STEP_RATIO = 0.10
+SLOW_STEP_DEVIATIONS = 6.0
+#: Steps in which a worker must be slow to be called so.
+MIN_SLOW_STEPS = 3
+MIN_SLOW_SHARE = 0.10
+#: A step is slow as a whole beyond this.
+SLOW_WHOLE_STEP_RATIO = 1.03
+#: Microbatches are uneven when forward and backward agree and spread this much (real: 0.226 with, 0.016-0.027 without).
+MIN_CORRELATION = 0.5
+MIN_SPREAD = 0.04
+#: A pause stands out by this many robust deviations, and by this part of the operation (prototype).
+PAUSE_DEVIATIONS = 6.0
+PAUSE_RATIO = 0.03
+#: From median absolute deviation to standard deviation of a normal distribution.
+MAD_TO_SIGMA = 1.4826
+
+
+def take_apart(observed: Sequence[Observed], evidence: Evidence, *, n_stages: int) -> Components:
+    """Take the compute durations of a job apart.
+
+    Parameters
+    ----------
+    observed : sequence of Observed, one a block
+    evidence : Evidence
+        Rows that say why an operation was long.
+    n_stages : int
+
+    Returns
+    -------
+    Components
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # lanes without any value give NaN, which is what is meant
+        return _take_apart(observed, evidence, n_stages)
+
+
+def _take_apart(observed: Sequence[Observed], evidence: Evidence, n_stages: int) -> Components:
+    """Do the work of `take_apart`."""
+    steps = np.concatenate([o.block.steps for o in observed])
+    compute_s = gather_computes(observed, n_stages)
+    _, n_virtual, n_microbatches, n_steps, n_dp = compute_s.shape
+    median = np.median if not np.isnan(compute_s).any() else np.nanmedian
+    by_step = median(compute_s, axis=2)  # (2, n_virtual, n_steps, n_dp)
+    typical_s = lower_median(median(by_step, axis=2), axis=2)  # (2, n_virtual)
+
+    pace = by_step / typical_s[:, :, None, None]
+    step_ratio = lower_median(np.moveaxis(pace, 2, 1).reshape(2, n_steps, -1), axis=2)
+    step_ratio /= np.maximum(np.nanmedian(step_ratio, axis=1, keepdims=True), 1e-12)
+    excess = np.log(np.maximum(pace / step_ratio[:, None, :, None], 1e-9))  # (2, n_virtual, n_steps, n_dp)
+
+    worker_log, slow, worker_excess = _find_slow_workers(excess, n_stages)
+    worker_ratio = np.exp(worker_log)
+
+    left = compute_s / (typical_s[:, :, None, None, None] * step_ratio[:, None, None, :, None] * worker_ratio[:, :, None])
+    microbatch_ratio, correlation, spread = _find_microbatches(left)
+    left /= microbatch_ratio[:, None]
+    rest = left - 1.0
+    noise = float(MAD_TO_SIGMA * np.nanmedian(np.abs(rest - np.nanmedian(rest)))) if rest.size else 0.0
+    stands_out = rest > max(PAUSE_RATIO, PAUSE_DEVIATIONS * noise)
+    pause_s = np.nan_to_num(np.where(stands_out, rest * (compute_s / np.where(left > 0, left, 1.0)), 0.0))
+    return Components(
+        steps=steps,
+        compute_s=compute_s,
+        typical_s=typical_s,
+        step_ratio=step_ratio,
+        worker_ratio=worker_ratio,
+        slow_workers=slow,
+        worker_excess=worker_excess,
+        microbatch_ratio=microbatch_ratio,
+        pause_s=pause_s,
+        noise_ratio=noise,
+        pause_evidence=_pause_evidence(observed, evidence, pause_s, n_stages),
+        forward_backward_correlation=correlation,
+        microbatch_spread=spread,
+    )
+
+
+def gather_computes(observed: Sequence[Observed], n_stages: int) -> Seconds:
+    """Collect compute durations, shape (2, n_virtual, n_microbatches, n_steps, n_dp); NaN where there is none."""
+    n_chunks = 1 + max(int(o.block.nodes.chunk.max(initial=0)) for o in observed)
+    n_microbatches = 1 + max(int(o.block.nodes.microbatch.max(initial=0)) for o in observed)
+    n_steps = sum(len(o.block.steps) for o in observed)
+    compute_s = np.full((2, n_chunks * n_stages, n_microbatches, n_steps, observed[0].block.n_dp), np.nan)
+    for place, node, at in compute_places(observed, n_stages):
+        compute_s[place][at] = node
+    return compute_s
+
+
+def compute_places(
+    observed: Sequence[Observed], n_stages: int
+) -> list[tuple[tuple[int, int, int], Seconds, slice]]:
+    """List every compute node: its (direction, virtual stage, microbatch), own times, and steps of its block."""
+    found = []
+    first = 0
+    for o in observed:
+        nodes = o.block.nodes
+        at = slice(first, first + len(o.block.steps))
+        for node in np.flatnonzero(np.isin(nodes.op, (Op.FORWARD, Op.BACKWARD))).tolist():
+            place = (
+                int(nodes.op[node] == Op.BACKWARD),
+                max(int(nodes.chunk[node]), 0) * n_stages + int(nodes.stage[node]),
+                int(nodes.microbatch[node]),
+            )
+            found.append((place, o.own[node], at))
+        first = at.stop
+    return found
+
+
+def _pause_evidence(
+    observed: Sequence[Observed], evidence: Evidence, pause_s: Seconds, n_stages: int
+) -> dict[str, float]:
+    """Say which part of the pauses' seconds has evidence rows of each type inside its operation."""
+    total = float(pause_s.sum())
+    rows = evidence.end_s > evidence.start_s
+    if total <= 0 or not rows.any():
+        return {}
+    found: dict[str, float] = {}
+    for op in (Op.GC, Op.CUDA_MALLOC, Op.DATA_LOAD):
+        explained = 0.0
+        of_type = rows & (evidence.op == op)
+        first = 0
+        for o in observed:
+            block, nodes = o.block, o.block.nodes
+            at = np.searchsorted(block.steps, evidence.step)
+            here = of_type & (block.steps[np.minimum(at, len(block.steps) - 1)] == evidence.step)
+            for node in np.flatnonzero(np.isin(nodes.op, (Op.FORWARD, Op.BACKWARD))).tolist() if here.any() else []:
+                row = np.flatnonzero(here & (evidence.stage == nodes.stage[node]))
+                lane = (at[row], evidence.dp[row])
+                inside = (evidence.start_s[row] < block.end_s[node][lane]) & (evidence.end_s[row] > block.start_s[node][lane])
+                virtual = max(int(nodes.chunk[node]), 0) * n_stages + int(nodes.stage[node])
+                pauses = pause_s[int(nodes.op[node] == Op.BACKWARD), virtual, int(nodes.microbatch[node])]
+                lanes = {(int(s), int(d)) for s, d in zip(lane[0][inside] + first, lane[1][inside], strict=True)}
+                explained += sum(float(pauses[lane]) for lane in lanes)
+            first += len(block.steps)
+        found[NAMES[op]] = explained / total
+    return found
+
+
+def lower_median(values: Seconds, *, axis: int) -> Seconds:
+    """Take the median, of an even number the lower of the two: with two ranks the faster one is the reference."""
+    ordered = np.sort(values, axis=axis)  # NaN last
+    count = np.sum(~np.isnan(values), axis=axis)
+    at = np.expand_dims(np.maximum(count - 1, 0) // 2, axis)
+    found: Seconds = np.take_along_axis(ordered, at, axis=axis).squeeze(axis)
+    return found
+
+
+def nearest_zero_center(values: Seconds, *, axis: int) -> Seconds:
+    """Take the median; of two values the one nearer to zero, of one that one."""
+    if values.shape[axis] != 2:
+        found: Seconds = np.nanmedian(values, axis=axis)
+        return found
+    first, second = np.take(values, 0, axis=axis), np.take(values, 1, axis=axis)
+    same_side = np.sign(first) == np.sign(second)
+    nearer = np.where(np.abs(first) < np.abs(second), first, second)
+    nearer = np.where(np.isnan(first), second, np.where(np.isnan(second), first, nearer))
+    return np.where(same_side | np.isnan(first) | np.isnan(second), nearer, 0.0)
+
+
+def _find_slow_workers(excess: Seconds, n_stages: int) -> tuple[Seconds, Bools, Seconds]:
+    """Find the workers that are behind their peers, constantly or in single steps.
+
+    Parameters
+    ----------
+    excess : ndarray of float64, shape (2, n_virtual, n_steps, n_dp)
+        Log of pace against the stage's and step's usual.
+
+    Returns
+    -------
+    worker_log : ndarray of float64, shape of `excess`
+        Log of the slow workers' ratio, 0 for all others.
+    slow : ndarray of bool, shape (n_dp, n_stages)
+    worker_excess : ndarray of float64, shape (n_dp, n_stages, n_steps)
+    """
+    _, n_virtual, n_steps, n_dp = excess.shape
+    n_chunks = n_virtual // n_stages
+    worker_log = np.zeros_like(excess)
+    # Both directions and all chunks of a worker: the forward and backward of a slow worker are both slow.
+    by_worker = np.nanmean(excess.reshape(2, n_chunks, n_stages, n_steps, n_dp), axis=(0, 1))  # (n_stages, n_steps, n_dp)
+    if n_dp == 1:
+        return worker_log, np.zeros((n_dp, n_stages), dtype=bool), np.moveaxis(by_worker, 2, 0)
+    common = np.zeros((n_steps, n_dp))
+    if n_stages >= 2:
+        # What a whole dp rank shares in one step is its microbatches; what it shares in all steps is not.
+        common = nearest_zero_center(by_worker, axis=0)
+        common = np.nan_to_num(common - np.nanmedian(common, axis=0))
+    own = np.nan_to_num(by_worker - common)
+    usual = np.median(own, axis=1)  # (n_stages, n_dp)
+    around = own - usual[:, None]
+    sigma = MAD_TO_SIGMA * float(np.median(np.abs(around)))
+    constant = usual > max(np.log1p(SLOW_RATIO), 4.0 * sigma / np.sqrt(n_steps))
+    hits = own > max(np.log1p(SLOW_STEP_RATIO), SLOW_STEP_DEVIATIONS * sigma)
+    often = hits.sum(axis=1) >= max(MIN_SLOW_STEPS, MIN_SLOW_SHARE * n_steps)
+    if n_stages == 1:
+        often &= _forward_and_backward_alike(excess, hits)
+    slow = constant | often  # (n_stages, n_dp)
+    # Ordinary variation stays with the work: only what differs from the worker's usual pace by more counts as its own.
+    steady = np.where(np.abs(around) <= 4.0 * sigma, usual[:, None], own)
+    level = np.where(constant[:, None], steady, np.where(hits, own, 0.0))
+    level = np.where(slow[:, None], np.maximum(level, 0.0), 0.0)  # (n_stages, n_steps, n_dp)
+    direction = excess.reshape(2, n_chunks, n_stages, n_steps, n_dp)
+    ratio = _direction_ratio(direction, level)
+    worker_log = (level[None, None] * ratio).reshape(excess.shape)
+    return worker_log, slow.T.copy(), np.moveaxis(own, 2, 0)
+
+
+def _forward_and_backward_alike(excess: Seconds, hits: Bools) -> Bools:
+    """Say which workers are slow in both directions in their slow steps; shape (n_stages, n_dp)."""
+    both = np.nanmin(excess, axis=(0, 1))[None]  # one stage
+    alike: Bools = np.where(hits, both, np.inf).min(axis=1) > np.log1p(SLOW_RATIO) / 2
+    return alike
+
+
+def _direction_ratio(direction: Seconds, level: Seconds) -> Seconds:
+    """Say how a worker's excess splits over forward and backward: a factor a (direction, chunk, worker), about 1."""
+    weight = np.where(level > 0, level, np.nan)[None, None]
+    ratio = np.nanmedian(direction / weight, axis=3, keepdims=True)
+    return np.clip(np.nan_to_num(ratio, nan=1.0), 0.0, 2.0)
+
+
+def _find_microbatches(left: Seconds) -> tuple[Seconds, float | None, float | None]:
+    """Find what a microbatch takes on every stage, forward and backward each with its own slope.
+
+    Parameters
+    ----------
+    left : ndarray of float64, shape (2, n_virtual, n_microbatches, n_steps, n_dp)
+        Durations over everything found before.
+
+    Returns
+    -------
+    ratio : ndarray of float64, shape (2, n_microbatches, n_steps, n_dp)
+    correlation, spread : float or None
+        Between forward and backward, and robust spread of the forward (log).
+    """
+    logs = np.log(np.maximum(left, 1e-9))
+    over_stages = nearest_zero_center(logs, axis=1)  # (2, n_microbatches, n_steps, n_dp)
+    forward, backward = over_stages[0], over_stages[1]
+    there = np.isfinite(forward) & np.isfinite(backward)
+    ones = np.ones_like(over_stages)
+    if there.sum() < 8:
+        return ones, None, None
+    f, b = forward[there], backward[there]
+    f, b = f - np.median(f), b - np.median(b)
+    spread = float(max(MAD_TO_SIGMA * np.median(np.abs(f)), np.std(f)))
+    correlation = float(np.mean(f * b) / max(np.sqrt(np.mean(f * f) * np.mean(b * b)), 1e-12))
+    if correlation < MIN_CORRELATION or spread < MIN_SPREAD:
+        return ones, correlation, spread
+    slope = float(np.sum(f * b) / max(np.sum(f * f), 1e-12))
+    # One length explains both directions: each direction keeps what the other bears out.
+    shared = nearest_zero_center(np.stack([forward, backward / max(slope, 0.1)]), axis=0)
+    ratio = np.exp(np.nan_to_num(np.stack([shared, shared * slope])))
+    return ratio, correlation, spread
+
+
+def find_outlying(values: NDArray[np.float64], *, deviations: float) -> Bools:
+    """Mark values above the median by that many robust deviations."""
+    center = np.median(values)
+    sigma = MAD_TO_SIGMA * np.median(np.abs(values - center))
+    marked: Bools = values > center + deviations * sigma
+    return marked

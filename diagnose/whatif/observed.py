@@ -1,0 +1,299 @@
+"""The graph that the times themselves show: blocking batches, serial streams and hidden barriers.
+
+Enters: a block without gaps. Leaves: a `Graph` for gains and fixes. The paper's graph lets point-to-point operations
+run in streams of their own and knows no barrier that no row records; removing a delay in it moves too little or too
+much. Costs O(nodes) comparisons over at most `MAX_LANES` lanes.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diagnose.errors import TraceError
+from diagnose.model.optype import P2P, Op
+from diagnose.model.trace import Block, Bools, Seconds, Trace
+from diagnose.whatif.clocks import correct_clocks, estimate_offsets
+from diagnose.whatif.graph import Barrier, Event, Graph, Layout, essential_waits, find_events, order_graph
+from diagnose.whatif.replay import launch_delays, own_times
+from diagnose.whatif.scenarios import Prepared, typical_start
+
+#: Lanes (step x dp rank) looked at when waits are learned; more would not change a share of 97%.
+MAX_LANES = 512
+#: A wait holds if it does in this part of the lanes (prototype, LESSONS: a launch delay that tracks an end is an edge).
+HELD_SHARE = 0.97
+#: A barrier must explain more than this part of the launch delay.
+EXPLAINED_SHARE = 0.5
+#: Launch delays below this part of the step are not worth a barrier.
+WORTH_SHARE = 0.01
+#: Clock granularity: seconds, and part of a typical forward (production trace: starts up to 40 us before the end waited for
+#: at forwards of 0.22 s).
+TOLERANCE_S = 20e-6
+TOLERANCE_SHARE = 1e-3
+
+_STREAMS: tuple[tuple[Op, ...], ...] = (
+    (Op.FORWARD, Op.BACKWARD),
+    (Op.FORWARD_SEND,),
+    (Op.FORWARD_RECV,),
+    (Op.BACKWARD_SEND,),
+    (Op.BACKWARD_RECV,),
+    (Op.ALL_GATHER,),
+    (Op.REDUCE_SCATTER,),
+    (Op.SEPARATE,),
+    (Op.GC,),
+    (Op.LAYERNORM,),
+    (Op.EMBEDDING,),
+    (Op.CLIP,),
+    (Op.OPTIMIZER,),
+)
+_STREAM_OF = {int(op): i for i, ops in enumerate(_STREAMS) for op in ops}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Observed:
+    """A block on one clock with the graph its times show, own times and launch delays (lists over nodes)."""
+
+    block: Block
+    graph: Graph
+    own: list[Seconds]
+    delay: list[Seconds]
+
+
+def observe(trace: Trace, prepared: Sequence[Prepared]) -> tuple[tuple[Observed, ...], Seconds]:
+    """Put the blocks of a job on one clock and measure them with the graph that their times show.
+
+    Warm-up steps are left out.
+
+    Parameters
+    ----------
+    trace : Trace
+    prepared : sequence of Prepared, one a block
+
+    Returns
+    -------
+    observed : tuple of Observed
+        One a block that has steps left.
+    offset_s : ndarray of float64, shape (n_dp, n_stages)
+        How much later than the job's each worker's clock reads, seconds.
+    """
+    offset_s = estimate_offsets([(p.block, p.graph) for p in prepared])
+    found = []
+    for p in prepared:
+        block = _without_steps(p.block, trace.warm_up_steps)
+        if not len(block.steps):
+            continue
+        block = correct_clocks(block, offset_s)
+        graph = build_observed_graph(block, typical_start(block), has_dp=trace.job.has_dp)
+        found.append(Observed(block, graph, own_times(block, graph), launch_delays(block, graph)))
+    return tuple(found), offset_s
+
+
+def _without_steps(block: Block, steps: tuple[int, ...]) -> Block:
+    """Leave some steps out of a block."""
+    keep = ~np.isin(block.steps, steps)
+    if keep.all():
+        return block
+    cut = {
+        name: None if (array := getattr(block, name)) is None else array[:, keep]
+        for name in ("start_s", "end_s", "tokens", "tokens_sq")
+    }
+    return dataclasses.replace(block, steps=block.steps[keep], **cut)
+
+
+def build_observed_graph(block: Block, start_s: Seconds, *, has_dp: bool) -> Graph:
+    """Build the graph of the waits that the recorded times bear out.
+
+    Parameters
+    ----------
+    block : Block
+        Without gaps, on one clock.
+    start_s : ndarray of float64, shape (n_nodes,)
+        Typical start of each node.
+    has_dp : bool
+        As for `build_graph`.
+
+    Returns
+    -------
+    Graph
+    """
+    layout = Layout(block.nodes, start_s)
+    look = _Look(block)
+    events = find_events(layout, has_dp=has_dp)
+    in_graph = {node for event in events for node in event.members}
+    waits = essential_waits(layout, has_dp=has_dp)
+    order = [sorted(_on_stage(layout, stage, in_graph), key=lambda n: (start_s[n], n)) for stage in range(layout.n_stages)]
+    batches = [batch for stage in order for batch in _find_batches(block, look, stage)]
+    held = _held_classes(block, look, order)
+    _drop_broken_waits(block, look, waits, in_graph)
+    for stage_order in order:
+        _add_serial_waits(block, waits, stage_order, held)
+    try:
+        graph = order_graph(layout, waits, events, {}, batches)
+    except TraceError:
+        batches, waits = [], essential_waits(layout, has_dp=has_dp)
+        graph = order_graph(layout, waits, events, {}, batches)
+    return _with_barriers(block, layout, graph, waits, events, batches, look)
+
+
+class _Look:
+    """A few lanes of the block, evenly spread, on which waits are learned: shape (n_nodes, n_lanes)."""
+
+    def __init__(self, block: Block) -> None:
+        n_nodes, n_steps, n_dp = block.start_s.shape
+        stride = max(1, n_steps * n_dp // MAX_LANES)
+        stride += 1 if stride > 1 and n_dp % stride == 0 else 0
+        self.start_s = block.start_s.reshape(n_nodes, -1)[:, ::stride]
+        self.end_s = block.end_s.reshape(n_nodes, -1)[:, ::stride]
+        forwards = block.nodes.op == Op.FORWARD
+        self.tolerance_s = max(TOLERANCE_S, TOLERANCE_SHARE * float(np.median((self.end_s - self.start_s)[forwards])))
+
+    def held_share(self, source: int, waiter: int) -> float:
+        """Part of the lanes in which `waiter` never started before `source` had ended."""
+        return float(np.mean(self.start_s[waiter] >= self.end_s[source] - self.tolerance_s))
+
+
+def _on_stage(layout: Layout, stage: int, in_graph: set[int]) -> list[int]:
+    """List the simulated nodes of a stage."""
+    return [node for op in Op for node in layout.of(op, stage) if node in in_graph]
+
+
+def _find_batches(block: Block, look: _Look, order: list[int]) -> list[tuple[int, ...]]:
+    """Find point-to-point operations that start and end as one: a blocking batch of several transfers."""
+    batches: list[list[int]] = []
+    p2p = [node for node in order if Op(int(block.nodes.op[node])) in P2P]
+    for earlier, later in zip(p2p, p2p[1:], strict=False):
+        together = np.abs(look.start_s[earlier] - look.start_s[later]) <= TOLERANCE_S / 4
+        together &= np.abs(look.end_s[earlier] - look.end_s[later]) <= TOLERANCE_S / 4
+        if together.mean() < HELD_SHARE:
+            continue
+        if batches and batches[-1][-1] == earlier:
+            batches[-1].append(later)
+        else:
+            batches.append([earlier, later])
+    return [tuple(batch) for batch in batches]
+
+
+def _held_classes(block: Block, look: _Look, order: list[list[int]]) -> set[tuple[int, int]]:
+    """Find the pairs of types (earlier, later) where the later operation always waits for the last one of the earlier type."""
+    shares: dict[tuple[int, int], list[float]] = {}
+    for stage_order in order:
+        last: dict[int, int] = {}
+        for node in stage_order:
+            op = int(block.nodes.op[node])
+            for source in last.values():
+                shares.setdefault((int(block.nodes.op[source]), op), []).append(look.held_share(source, node))
+            last[_STREAM_OF[op]] = node
+    return {pair for pair, found in shares.items() if np.mean(found) >= HELD_SHARE}
+
+
+def _drop_broken_waits(block: Block, look: _Look, waits: list[set[int]], in_graph: set[int]) -> None:
+    """Take out waits of the step's end that the times contradict (another framework closes its steps in another order)."""
+    closing = {Op.LAYERNORM, Op.EMBEDDING, Op.REDUCE_SCATTER, Op.SEPARATE, Op.CLIP, Op.OPTIMIZER, Op.GC}
+    for node in in_graph:
+        if Op(int(block.nodes.op[node])) not in closing:
+            continue
+        for source in list(waits[node]):
+            if source in in_graph and look.held_share(source, node) < 1.0 - HELD_SHARE:
+                waits[node].discard(source)
+
+
+def _add_serial_waits(block: Block, waits: list[set[int]], order: list[int], held: set[tuple[int, int]]) -> None:
+    """Let each operation wait for the last one of every stream of its worker, where its type does so.
+
+    Waits that follow from others on the same worker are left out.
+    """
+    last: dict[int, int] = {}
+    implied: dict[int, int] = {}  # node -> bit set of all that it waits for, directly or not, on this worker
+    for node in order:
+        op = int(block.nodes.op[node])
+        found = {source for source in waits[node] if source in implied}
+        found |= {source for source in last.values() if (int(block.nodes.op[source]), op) in held}
+        for source in sorted(found):
+            others = found - {source}
+            if any(implied[other] >> source & 1 for other in others):
+                found.discard(source)
+        waits[node] = {source for source in waits[node] if source not in implied} | found
+        implied[node] = 0
+        for source in found:
+            implied[node] |= implied[source] | 1 << source
+        last[_STREAM_OF[op]] = node
+
+
+def _with_barriers(
+    block: Block,
+    layout: Layout,
+    graph: Graph,
+    waits: list[set[int]],
+    events: list[Event],
+    batches: list[tuple[int, ...]],
+    look: _Look,
+) -> Graph:
+    """Add the waits for other workers that no row records: a launch delay that tracks another operation's end."""
+    step_s = float(np.mean(block.end_s.max(axis=(0, 2))))
+    first_forwards = {layout.of(Op.FORWARD, stage)[0] for stage in range(layout.n_stages) if layout.of(Op.FORWARD, stage)}
+    sources = _barrier_sources(layout, graph)
+    barriers: dict[int, tuple[Barrier, ...]] = {}
+    for event in graph.events:
+        for node in event.members:
+            if node in first_forwards or not graph.waits[node]:
+                continue
+            ready = np.max(block.end_s[list(graph.waits[node])], axis=0)
+            delay = block.start_s[node] - ready
+            lanes = delay.mean(axis=0) > WORTH_SHARE * step_s
+            candidates = [source for source in sources if source not in event.members]
+            while lanes.any():
+                found = _find_barrier(block, node, delay, lanes, candidates)
+                if found is None:
+                    break
+                barriers[node] = (*barriers.get(node, ()), found)
+                lanes = lanes & ~found.lanes if found.lanes is not None else np.zeros_like(lanes)
+    if not barriers:
+        return graph
+    try:
+        return order_graph(layout, waits, events, barriers, batches)
+    except TraceError:
+        return graph
+
+
+def _barrier_sources(layout: Layout, graph: Graph) -> list[int]:
+    """List the ends that a hidden barrier may wait for: the last compute of each stage and what closes the step."""
+    sources: list[int] = []
+    for stage in range(layout.n_stages):
+        sources += layout.by_start((Op.FORWARD, Op.BACKWARD), stage)[-1:]
+        for op in (Op.ALL_GATHER, Op.GC, Op.LAYERNORM, Op.EMBEDDING, Op.REDUCE_SCATTER, Op.SEPARATE, Op.CLIP):
+            sources += layout.of(op, stage)[-1:]
+    known = {node for event in graph.events for node in event.completes}
+    return [source for source in sources if source in known]
+
+
+def _find_barrier(block: Block, node: int, delay: Seconds, lanes: Bools, sources: list[int]) -> Barrier | None:
+    """Find the one wait that explains most of a launch delay, if it holds in nearly all steps and explains half of it."""
+    best: tuple[float, Barrier] | None = None
+    for source in sources:
+        if block.nodes.stage[source] == block.nodes.stage[node] and source == node:
+            continue
+        for across_dp in (False, True):
+            opened = block.end_s[source]
+            if across_dp:
+                if block.n_dp == 1:
+                    continue
+                opened = opened.max(axis=1, keepdims=True)
+            elif block.nodes.stage[source] == block.nodes.stage[node]:
+                continue  # on its own worker it would be a serial wait
+            beyond = block.start_s[node] - opened
+            holds = _holds(beyond, delay, lanes)
+            if not holds.any():
+                continue
+            left = float(np.maximum(beyond, 0.0)[:, holds].sum() + delay[:, lanes & ~holds].sum())
+            if best is None or left < best[0] - 1e-9:
+                best = left, Barrier(node, (source,), across_dp, None if holds.all() else holds)
+    return None if best is None else best[1]
+
+
+def _holds(beyond: Seconds, delay: Seconds, lanes: Bools) -> NDArray[np.bool_]:
+    """Say for which dp ranks a wait holds: never started earlier, and most of the delay explained."""
+    never_earlier = np.mean(beyond >= -5 * TOLERANCE_S, axis=0) >= HELD_SHARE
+    explained = np.maximum(beyond, 0.0).mean(axis=0) < (1.0 - EXPLAINED_SHARE) * np.maximum(delay, 0.0).mean(axis=0)
+    holds: NDArray[np.bool_] = lanes & never_earlier & explained
+    return holds

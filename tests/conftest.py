@@ -1,0 +1,37 @@
+"""What all tests share: the folder with published traces, and the switch for benchmarks."""
+
+from pathlib import Path
+
+import pytest
+
+#: Traces with their authors' results; not part of the repository.
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that lets benchmarks run."""
+    parser.addoption("--benchmarks", action="store_true", help="run tests/benchmarks too, and print their tables (add -s)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make warnings errors, and name the markers."""
+    config.addinivalue_line("filterwarnings", "error")
+    config.addinivalue_line("markers", "benchmark: takes long and measures time; runs with --benchmarks only")
+    config.addinivalue_line("markers", "slow: takes more than ten seconds")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out benchmarks unless asked for."""
+    if config.getoption("--benchmarks"):
+        return
+    for item in items:
+        if item.get_closest_marker("benchmark"):
+            item.add_marker(pytest.mark.skip(reason="a benchmark: run with --benchmarks"))
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """Give the folder with the published traces and results, or skip."""
+    if not (SHARED / "artifact").is_dir():
+        pytest.skip(f"published traces are not here ({SHARED / 'artifact'} is absent)")
+    return SHARED

@@ -1,0 +1,162 @@
+"""Reports for people. UPDATE_GOLDEN=1 writes the golden files anew."""
+
+import dataclasses
+import os
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.cells import cell_len
+
+from diagnose.report.charts import draw_heat_map, draw_sparkline
+from diagnose.report.terminal import render, render_html
+from tests.report.examples import EXAMPLES, big, healthy, inconclusive, two_causes, unknown, worker_fault
+
+GOLDEN = Path(__file__).parent / "golden"
+WIDTHS = (80, 200)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_golden(name: str, width: int) -> None:
+    """The report of each example is the one that was last read and agreed to."""
+    path = GOLDEN / f"{name}-{width}.txt"
+    report = render(EXAMPLES[name](), width=width, color=False)
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.write_text(report, encoding="utf-8")
+    assert report == path.read_text(encoding="utf-8"), "run with UPDATE_GOLDEN=1 and read the difference"
+
+
+def test_golden_has_no_strangers() -> None:
+    """Every golden file belongs to an example."""
+    assert {path.name for path in GOLDEN.iterdir()} == {f"{name}-{width}.txt" for name in EXAMPLES for width in WIDTHS}
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 137, 200, 400])
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_fits_width(name: str, width: int) -> None:
+    """No line is wider than asked for, and none ends in blanks."""
+    for line in render(EXAMPLES[name](), width=width, color=False).splitlines():
+        assert cell_len(line) <= width
+        assert line == line.rstrip()
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_color_changes_only_color(name: str) -> None:
+    """Without its colours the coloured report says the same, and the plain one holds no escape sequence."""
+    plain = render(EXAMPLES[name](), width=100, color=False)
+    colored = re.sub(r"\x1b\[[0-9;]*m", "", render(EXAMPLES[name](), width=100, color=True))
+    assert "\x1b" not in plain
+    assert [line.rstrip() for line in colored.splitlines()] == plain.splitlines()
+
+
+def test_surroundings_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the environment says about the terminal does not reach a report."""
+    before = render(worker_fault(), width=80, color=False)
+    for name, value in {"COLUMNS": "50", "FORCE_COLOR": "1", "TERM": "dumb", "LINES": "3"}.items():
+        monkeypatch.setenv(name, value)
+    assert render(worker_fault(), width=80, color=False) == before
+
+
+def test_verdict_first() -> None:
+    """The first line says job, verdict, culprit and gain."""
+    first = render(worker_fault(), width=200, color=False).splitlines()[0]
+    assert first == "AR: straggling — slow worker (dp 0, stage 0); fixing it makes steps 48% shorter"
+
+
+def test_sections_in_order() -> None:
+    """Money, ledger, causes, pictures and doubts stand in this order."""
+    report = render(two_causes(), width=100, color=False)
+    marks = [
+        "Step time",
+        "Where the lost time went",
+        "\n1. ",
+        "\n2. ",
+        "\nWorkers",
+        "\nSteps",
+        "How far to trust",
+        "Not checked",
+    ]
+    places = [report.index(mark) for mark in marks]
+    assert places == sorted(places)
+
+
+def test_healthy_says_so() -> None:
+    """A healthy job is cleared in plain words, and what was looked at is told."""
+    report = render(healthy(), width=100, color=False)
+    assert "healthy — nothing found that is worth mending" in report
+    assert "16 workers, 20 steps, 5 operation types, 2 of 3 features measured" in report
+    assert "lie within 1% of each other" in report
+
+
+def test_inconclusive_says_why() -> None:
+    """An inconclusive report names the replay error as its reason."""
+    report = render(inconclusive(), width=100, color=False)
+    assert "inconclusive — the replay is off by 12%, too far to be trusted" in report
+
+
+@pytest.mark.parametrize("char", ["\x1b", "\x07", "\u202e", "\r"])
+def test_hostile_names_are_shown(char: str) -> None:
+    """Control characters in names are written as escapes, and square brackets stay what they are."""
+    job = dataclasses.replace(healthy().job, job_id=f"a{char}b[red]", gpu_type=f"H{char}")
+    diagnosis = dataclasses.replace(unknown(), job=job, warnings=(f"w{char}", "[/nothing]"))
+    report = render(diagnosis, width=100, color=False)
+    assert char not in report
+    assert "b[red]: straggling" in report
+    assert "[/nothing]" in report
+
+
+def test_line_ends_of_rules_are_blanks() -> None:
+    """Folded YAML ends in a line end; a report shows neither it nor an escape for it."""
+    assert "\\x0a" not in render(worker_fault(), width=80, color=False)
+
+
+def test_html_is_escaped() -> None:
+    """What a notebook gets is one element in which names are text."""
+    page = render_html(unknown())
+    assert page.startswith("<pre") and page.endswith("</pre>")
+    assert "<script" not in page and "&lt;script&gt;" in page
+    assert "\x1b" not in page
+    assert unknown()._repr_html_() == page
+
+
+def test_heat_map_bins_by_largest() -> None:
+    """A slow worker among 4,096 is seen at its place however narrow the page."""
+    by_worker = np.ones((256, 16))
+    by_worker[200, 5] = 1.5
+    lines = [line.plain for line in draw_heat_map(by_worker, np.arange(256), np.arange(16), 78)]
+    row = next(line for line in lines if line.startswith("stage 5 "))
+    assert row.split()[2].index("█") == 200 // 4
+    assert sum("█" in line for line in lines[1:17]) == 1
+    assert lines[-1] == "each mark is the largest of 4 dp ranks"
+
+
+def test_heat_map_names_ranks_as_the_file_does() -> None:
+    """Axes carry the labels of the file, not positions."""
+    by_worker = np.array([[1.0, 1.0], [1.0, 2.0]])
+    lines = [line.plain for line in draw_heat_map(by_worker, np.array([6, 9]), np.array([3, 12]), 80)]
+    assert lines[0].split() == ["dp", "6", "9"]
+    assert lines[2].split() == ["stage", "12", "·1.00", "█2.00"]
+
+
+def test_heat_map_bins_stages() -> None:
+    """Many stages share rows, named by their range."""
+    by_worker = np.ones((1, 100))
+    by_worker[0, 99] = 3.0
+    lines = [line.plain for line in draw_heat_map(by_worker, np.arange(1), np.arange(100), 80)]
+    assert lines[25].split() == ["stage", "96-99", "█"]
+
+
+def test_sparkline_bins_by_largest() -> None:
+    """One slow step among a thousand is seen in forty characters."""
+    values = np.ones(1000)
+    values[777] = 2.0
+    line = draw_sparkline(values, 40)
+    assert len(line) == 40
+    assert line.index("█") == 777 // 25
+
+
+def test_big_job_is_bounded() -> None:
+    """A job of 4,096 workers and 400 steps fits on a page."""
+    assert len(render(big(), width=80, color=False).splitlines()) < 90

@@ -1,0 +1,604 @@
+"""The command line: exit codes, streams, files; with a pipeline that knows the answers, and with the real one."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+import diagnose
+from diagnose.cli import Progress, main
+from diagnose.errors import RuleError, TraceError
+from diagnose.model.diagnosis import Diagnosis
+from diagnose.report import terminal
+from tests.report.examples import EXAMPLES, worker_fault
+
+ROOT = Path(__file__).resolve().parents[1]
+FIXTURE = ROOT / "fixtures" / "worker-fault.parquet"
+REPORT_IT = "please report it; set DIAGNOSE_DEBUG=1 for the traceback"
+HEAVY = {"numpy", "pandas", "pyarrow", "rich", "sklearn", "ruptures", "yaml", "scipy", "importlib.metadata"}
+SCHEMA = json.loads((ROOT / "diagnose" / "report" / "diagnosis.schema.json").read_text())
+
+
+class FakePipeline(types.ModuleType):
+    """A pipeline that knows what each job has by its name."""
+
+    def __init__(self) -> None:
+        super().__init__("diagnose.pipeline")
+        self.calls: list[dict[str, Any]] = []
+
+    def diagnose_job(self, source: Any, *, name: str | None = None, progress: Any = None, **options: Any) -> Diagnosis:
+        """Give the example of that name, or the error."""
+        self.calls.append({"source": source, "name": name} | options)
+        if progress:
+            progress("reading")
+        stem = Path(name or "healthy").stem if isinstance(source, Path) else "healthy"
+        if stem in EXAMPLES:
+            return EXAMPLES[stem]()
+        if stem == "rule":
+            raise RuleError("rules/a.yaml:3: no cause\nrules/b.yaml:9: no such feature")
+        if stem == "bug":
+            raise ZeroDivisionError("division\nby zero")
+        if stem == "stop":
+            raise KeyboardInterrupt
+        raise TraceError("no column duration; expected step, ...; look at the file", where=str(name))
+
+
+@pytest.fixture
+def pipeline(monkeypatch: pytest.MonkeyPatch) -> FakePipeline:
+    """Put the fake in place of the pipeline."""
+    fake = FakePipeline()
+    monkeypatch.setitem(sys.modules, "diagnose.pipeline", fake)
+    monkeypatch.setenv("COLUMNS", "100")
+    return fake
+
+
+@pytest.fixture
+def piped(monkeypatch: pytest.MonkeyPatch) -> io.BytesIO:
+    """Give what is piped into standard input."""
+    data = io.BytesIO(b"PAR1...PAR1")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(data))
+    return data
+
+
+def run(*args: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run the program as users do."""
+    return subprocess.run(
+        [sys.executable, "-m", "diagnose", *args],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=120,
+        check=False,
+        **options,
+    )
+
+
+# Verdicts and formats
+
+
+def test_terminal_report(pipeline: FakePipeline, capsys: pytest.CaptureFixture[str]) -> None:
+    """A job is reported on standard output alone, as wide as the terminal, with exit code 0 although it straggles."""
+    assert main(["worker-fault.parquet"]) == 0
+    out, err = capsys.readouterr()
+    assert out == terminal.render(worker_fault(), width=100, color=False)
+    assert err == ""
+
+
+def test_options_reach_the_pipeline(pipeline: FakePipeline, tmp_path: Path) -> None:
+    """Every option arrives as the pipeline expects it."""
+    meta = tmp_path / "m.yaml"
+    meta.touch()
+    options = ["--meta", str(meta), "--steps", "16-18,80", "--rules", str(tmp_path), "--min-speedup", "1.1", "--quiet"]
+    assert main(["healthy.parquet", *options]) == 0
+    (call,) = pipeline.calls
+    assert call.pop("steps").tolist() == [16, 17, 18, 80]
+    assert call == {
+        "source": Path("healthy.parquet"),
+        "name": "healthy.parquet",
+        "meta": meta,
+        "rules": tmp_path,
+        "min_speedup": 1.1,
+    }
+
+
+def test_options_may_come_first(pipeline: FakePipeline, capsys: pytest.CaptureFixture[str]) -> None:
+    """An option before the job changes nothing."""
+    assert main(["--format", "json", "healthy.parquet"]) == 0
+    assert json.loads(capsys.readouterr().out)["verdict"] == "healthy"
+
+
+def test_width(pipeline: FakePipeline, capsys: pytest.CaptureFixture[str]) -> None:
+    """`--width` goes before the width of the terminal."""
+    assert main(["big.parquet", "--width", "60"]) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 60
+
+
+def test_no_color_when_piped(pipeline: FakePipeline, capsys: pytest.CaptureFixture[str]) -> None:
+    """A report that no terminal shows holds no escape sequence."""
+    main(["worker-fault.parquet"])
+    assert "\x1b" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("args", "env", "colored"),
+    [([], {}, True), (["--no-color"], {}, False), ([], {"NO_COLOR": "1"}, False), ([], {"TERM": "dumb"}, False)],
+)
+def test_color_on_a_terminal(
+    pipeline: FakePipeline,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    args: list[str],
+    env: dict[str, str],
+    colored: bool,
+) -> None:
+    """A terminal gets colours unless `--no-color`, NO_COLOR or TERM=dumb forbids them."""
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    main(["worker-fault.parquet", *args])
+    assert ("\x1b[" in capsys.readouterr().out) == colored
+
+
+def test_fail_on_straggling(pipeline: FakePipeline) -> None:
+    """`--fail-on straggling` ends with 1 when one of the jobs straggles, else with 0."""
+    assert main(["healthy.parquet", "inconclusive.parquet", "--fail-on", "straggling"]) == 0
+    assert main(["healthy.parquet", "worker-fault.parquet", "--fail-on", "straggling"]) == 1
+
+
+def test_standard_input(pipeline: FakePipeline, piped: io.BytesIO) -> None:
+    """`-` reads the whole of standard input into something that can seek."""
+    assert main(["-"]) == 0
+    (call,) = pipeline.calls
+    assert call["name"] == "standard input"
+    assert call["source"].seekable()
+    assert call["source"].read() == b"PAR1...PAR1"
+
+
+# Several jobs
+
+
+def test_json_lines(pipeline: FakePipeline, capsys: pytest.CaptureFixture[str]) -> None:
+    """Several jobs as JSON are one object a line, in the order asked for."""
+    assert main([f"{name}.parquet" for name in EXAMPLES] + ["--format", "json"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [json.loads(line)["job"]["job_id"] for line in lines] == [
+        example().job.job_id for example in EXAMPLES.values()
+    ]
+    for line in lines:
+        jsonschema.validate(json.loads(line), SCHEMA)
+
+
+def test_several_reports(pipeline: FakePipeline, capsys: pytest.CaptureFixture[str]) -> None:
+    """Several reports for people are parted by a rule."""
+    main(["healthy.parquet", "worker-fault.parquet"])
+    first, second = capsys.readouterr().out.split("\n" + "─" * 100 + "\n\n")
+    assert first.startswith("pretrain-7b: healthy")
+    assert second.startswith("AR: straggling")
+
+
+def test_broken_job_stops_no_other(pipeline: FakePipeline, capsys: pytest.CaptureFixture[str]) -> None:
+    """A job that cannot be read is one line on standard error, the others are diagnosed, and the exit code is 5."""
+    assert (
+        main(["broken.parquet", "healthy.parquet", "bug.parquet", "--format", "json", "--fail-on", "straggling"]) == 5
+    )
+    out, err = capsys.readouterr()
+    assert len(out.splitlines()) == 1
+    assert err.splitlines() == [
+        "diagnose: error: broken.parquet: no column duration; expected step, ...; look at the file",
+        f"diagnose: error: bug.parquet: internal error: ZeroDivisionError: division by zero; {REPORT_IT}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("jobs", "code"),
+    [(["broken"], 3), (["broken", "worse"], 3), (["bug"], 70), (["broken", "bug"], 5), (["broken", "healthy"], 5)],
+)
+def test_codes_of_failures(pipeline: FakePipeline, jobs: list[str], code: int) -> None:
+    """When all jobs fail alike the exit code is theirs, otherwise 5."""
+    assert main(jobs) == code
+
+
+def test_rule_error_stops_all(pipeline: FakePipeline, capsys: pytest.CaptureFixture[str]) -> None:
+    """A wrong rule ends the run with 4, and every fault has its line."""
+    assert main(["rule", "healthy"]) == 4
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines() == [
+        "diagnose: error: rules/a.yaml:3: no cause",
+        "diagnose: error: rules/b.yaml:9: no such feature",
+    ]
+
+
+def test_interrupt(pipeline: FakePipeline, capsys: pytest.CaptureFixture[str]) -> None:
+    """Ctrl-C ends with 130 and one line."""
+    assert main(["stop"]) == 130
+    assert capsys.readouterr().err == "diagnose: error: interrupted\n"
+
+
+def test_debug_shows_the_traceback(
+    pipeline: FakePipeline, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """DIAGNOSE_DEBUG adds the traceback of an internal error."""
+    monkeypatch.setenv("DIAGNOSE_DEBUG", "1")
+    assert main(["bug"]) == 70
+    assert "Traceback (most recent call last)" in capsys.readouterr().err
+
+
+def test_errors_are_escaped(pipeline: FakePipeline, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file name can neither add lines nor speak to the terminal."""
+    assert main(["a\n\x1b[2J"]) == 3
+    err = capsys.readouterr().err
+    assert err.startswith("diagnose: error: a\\x0a\\x1b[2J: no column")
+    assert err.count("\n") == 1
+
+
+# Output files
+
+
+def test_output_file(pipeline: FakePipeline, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`-o` writes the report, plain, to the file and nothing to standard output."""
+    out = tmp_path / "report.txt"
+    assert main(["worker-fault.parquet", "-o", str(out)]) == 0
+    assert out.read_text(encoding="utf-8") == terminal.render(worker_fault(), width=100, color=False)
+    assert capsys.readouterr().out == ""
+    assert list(tmp_path.iterdir()) == [out]
+
+
+@pytest.mark.parametrize(("job", "code"), [("broken", 3), ("bug", 70), ("rule", 4), ("stop", 130)])
+def test_output_file_survives_failure(pipeline: FakePipeline, tmp_path: Path, job: str, code: int) -> None:
+    """When nothing was diagnosed, or the run was stopped, the file that stood there stays as it was and nothing lies beside it."""
+    out = tmp_path / "report.json"
+    out.write_text("old")
+    jobs = [job] if job in {"broken", "bug"} else ["healthy", job]
+    assert main([*jobs, "-o", str(out)]) == code
+    assert out.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def test_output_file_is_never_half_written(
+    pipeline: FakePipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While jobs are diagnosed the old file stands; it changes once, at the end, and keeps its mode."""
+    out = tmp_path / "report.json"
+    out.write_text("old")
+    out.chmod(0o640)
+    seen = []
+    diagnose_job = pipeline.diagnose_job
+
+    def look(source: Any, **options: Any) -> Diagnosis:
+        seen.append(out.read_text())
+        return diagnose_job(source, **options)
+
+    monkeypatch.setattr(pipeline, "diagnose_job", look)
+    assert main(["healthy", "worker-fault", "-o", str(out), "--format", "json"]) == 0
+    assert seen == ["old", "old"]
+    assert len(out.read_text().splitlines()) == 2
+    assert out.stat().st_mode & 0o777 == 0o640
+
+
+def test_output_through_a_link(pipeline: FakePipeline, tmp_path: Path) -> None:
+    """A symbolic link stays one; the file it leads to is written."""
+    out = tmp_path / "real.txt"
+    link = tmp_path / "link.txt"
+    link.symlink_to(out)
+    assert main(["healthy", "-o", str(link)]) == 0
+    assert link.is_symlink()
+    assert out.read_text(encoding="utf-8").startswith("pretrain-7b")
+
+
+def test_output_to_a_device(pipeline: FakePipeline) -> None:
+    """A device is written to, not replaced."""
+    assert main(["healthy", "-o", os.devnull]) == 0
+    assert not Path(os.devnull).is_file()
+
+
+# Usage
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        ([], "no job given"),
+        (["x", "--nonsense"], "No such option"),
+        (["x", "--format", "yaml"], "'yaml' is not one of"),
+        (["x", "--min-speedup", "0.5"], "0.5 is not in the range"),
+        (["x", "--min-speedup", "nan"], "nan is not a finite number"),
+        (["x", "--min-speedup", "inf"], "inf is not a finite number"),
+        (["x", "--width", "3"], "3 is not in the range"),
+        (["x", "--fail-on", "healthy"], "'healthy' is not"),
+        (["x", "--steps", "9-4"], "--steps: '9-4' is not a list of steps and ranges such as 16-40,80"),
+        (["x", "--steps", ""], "--steps: '' is not"),
+        (["x", "--meta", "no-such-file"], "--meta: no-such-file is not a file"),
+        (["x", "y", "--meta", "pyproject.toml"], "--meta describes one job, and 2 are given"),
+        (["x", "--rules", "no-such-folder"], "--rules: no-such-folder is not a folder"),
+        (["x", "-o", "no-such-folder/file"], "-o: cannot write no-such-folder/file: No such file or directory"),
+        (["x", "-o", "./x"], "-o: ./x is the trace to read"),
+        (["-", "-"], "standard input (-) can be read once only"),
+        (["completion", "tcsh"], "'tcsh' is not one of"),
+        (["completion"], "Missing argument"),
+        (["schema", "extra"], "unexpected extra argument"),
+    ],
+)
+def test_bad_usage(
+    pipeline: FakePipeline, piped: io.BytesIO, capsys: pytest.CaptureFixture[str], args: list[str], says: str
+) -> None:
+    """Bad usage ends with 2 and one line that says what is wrong, before any job is touched."""
+    assert main(args) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("diagnose: error: ") and err.count("\n") == 1
+    assert says in err
+    assert not pipeline.calls
+
+
+def test_terminal_is_no_trace(pipeline: FakePipeline, monkeypatch: pytest.MonkeyPatch, piped: io.BytesIO) -> None:
+    """`-` at a terminal says so instead of waiting for ever."""
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    assert main(["-"]) == 2
+
+
+def test_help_shows_everything() -> None:
+    """`--help`, wherever it stands, shows usage, options, commands and exit codes."""
+    shown = run("--help")
+    assert shown.returncode == 0 and shown.stderr == ""
+    for word in ["diagnose [OPTIONS] JOB...", "diagnose COMMAND", "completion", "schema", "Exit codes", "--version"]:
+        assert word in shown.stdout
+    for option in [
+        "--format",
+        "-o",
+        "--meta",
+        "--steps",
+        "--rules",
+        "--min-speedup",
+        "--fail-on",
+        "--no-color",
+        "--width",
+        "--quiet",
+    ]:
+        assert f"  {option} " in shown.stdout
+    assert run("some.parquet", "--help").stdout == shown.stdout
+
+
+def test_version() -> None:
+    """`--version` names program and version."""
+    assert run("--version").stdout == f"diagnose {diagnose.__version__}\n"
+
+
+def test_light_start() -> None:
+    """Asking for help imports nothing heavy."""
+    code = (
+        "import json, sys; from diagnose.cli import main; main(['--help']); "
+        "print(json.dumps(sorted(sys.modules)), file=sys.stderr)"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    loaded = set(json.loads(shown.stderr))
+    assert "click" in loaded
+    assert not HEAVY & loaded
+
+
+def test_schema_command(capsys: pytest.CaptureFixture[str]) -> None:
+    """`diagnose schema` prints the schema that every output validates against."""
+    assert main(["schema"]) == 0
+    assert json.loads(capsys.readouterr().out) == SCHEMA
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_script(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each shell gets a script that asks the program."""
+    assert main(["completion", shell]) == 0
+    assert f"_DIAGNOSE_COMPLETE={shell}_complete" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("diagnose ", ["plain,completion", "plain,schema", "file,"]),
+        ("diagnose fix", ["file,fix"]),
+        ("diagnose --fo", ["plain,--format"]),
+        ("diagnose x.parquet --fo", ["plain,--format"]),
+        ("diagnose x.parquet --format ", ["plain,terminal", "plain,json"]),
+        ("diagnose completion ", ["plain,bash", "plain,zsh", "plain,fish"]),
+    ],
+)
+def test_completion_offers(
+    words: str, offered: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Commands, files, options and their values are completed."""
+    monkeypatch.setenv("_DIAGNOSE_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(words.count(" ")))
+    assert main([]) == 0
+    assert capsys.readouterr().out.splitlines() == offered
+
+
+# Streams
+
+
+def test_closed_pipe_is_quiet() -> None:
+    """A reader that goes away ends the program without a word."""
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as out:
+        ended = subprocess.run(
+            [sys.executable, "-m", "diagnose", "schema"], stdout=out, stderr=subprocess.PIPE, cwd=ROOT, check=False
+        )
+    assert ended.stderr == b""
+    assert ended.returncode == 141
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_full_disk() -> None:
+    """Output that cannot be written is one line and exit code 74."""
+    with Path("/dev/full").open("w") as out:
+        ended = subprocess.run(
+            [sys.executable, "-m", "diagnose", "schema"],
+            stdout=out,
+            stderr=subprocess.PIPE,
+            cwd=ROOT,
+            check=False,
+            text=True,
+        )
+    assert ended.stderr == "diagnose: error: cannot write the report: No space left on device\n"
+    assert ended.returncode == 74
+
+
+def test_narrow_encoding(pipeline: FakePipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal that knows ASCII only gets a report, not an error."""
+    page = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", page)
+    assert main(["worker-fault"]) == 0
+
+
+class _Console:
+    """Stands for rich's console, and counts what it is asked for."""
+
+    shown: list[str]
+
+    def __init__(self, **_: Any) -> None:
+        pass
+
+    def status(self, text: Any) -> "_Console":
+        """Begin a status line."""
+        self.shown.append(f"status {text}")
+        return self
+
+    def start(self) -> None:
+        """Show it."""
+        self.shown.append("start")
+
+    def update(self, text: Any) -> None:
+        """Change it."""
+        self.shown.append(f"update {text}")
+
+    def stop(self) -> None:
+        """Take it away."""
+        self.shown.append("stop")
+
+
+@pytest.fixture
+def console(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Give what progress shows."""
+    _Console.shown = []
+    monkeypatch.setattr("rich.console.Console", _Console)
+    return _Console.shown  # type: ignore[return-value]
+
+
+def test_progress_of_a_quick_job(console: list[str]) -> None:
+    """A job that takes less than a second shows nothing."""
+    with Progress("job", shown=True) as progress:
+        progress("replaying")
+    assert console == []
+
+
+def test_progress_of_a_long_job(console: list[str]) -> None:
+    """A longer job shows its stage, and the line goes away at the end."""
+    with Progress("job", shown=True) as progress:
+        progress("replaying")
+        progress._show()
+        progress("judging")
+    assert console == ["status job: replaying", "start", "update job: judging", "stop"]
+
+
+def test_progress_comes_too_late(console: list[str]) -> None:
+    """A timer that fires after the job shows nothing."""
+    with Progress("job", shown=True) as progress:
+        pass
+    progress._show()
+    assert console == []
+
+
+# Python
+
+
+def test_api_passes_everything_on(pipeline: FakePipeline, tmp_path: Path) -> None:
+    """`diagnose.diagnose` takes steps as text or numbers, and paths as text."""
+    found = diagnose.diagnose("healthy", steps="3-4", meta="m.yaml", rules="r", min_speedup=1.5)
+    assert isinstance(found, diagnose.Diagnosis)
+    diagnose.diagnose("healthy", steps=range(4, 2, -1))
+    first, second = pipeline.calls
+    assert first["steps"].tolist() == [3, 4] and second["steps"].tolist() == [3, 4]
+    assert (first["meta"], first["rules"], first["min_speedup"]) == (Path("m.yaml"), Path("r"), 1.5)
+
+
+@pytest.mark.parametrize(
+    "options", [{"steps": "x"}, {"steps": [1.5]}, {"min_speedup": 0.9}, {"min_speedup": float("nan")}]
+)
+def test_api_refuses(pipeline: FakePipeline, options: dict[str, Any]) -> None:
+    """Arguments that make no sense are a DiagnoseError that says what was expected."""
+    with pytest.raises(diagnose.DiagnoseError, match="expected"):
+        diagnose.diagnose("healthy", **options)
+
+
+def test_api_has_no_other_names() -> None:
+    """A name that the package does not have is an AttributeError."""
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = diagnose.nonsense
+
+
+# With the real pipeline
+
+needs_fixture = pytest.mark.skipif(
+    not (FIXTURE.is_file() and (ROOT / "diagnose" / "pipeline.py").is_file()), reason="no fixture, or no pipeline yet"
+)
+
+
+@needs_fixture
+def test_real_job() -> None:
+    """The slow worker of the fixture is found, in JSON that validates, with nothing on standard error."""
+    ended = run(str(FIXTURE), "--format", "json", "--fail-on", "straggling")
+    assert ended.returncode == 1 and ended.stderr == ""
+    found = json.loads(ended.stdout)
+    jsonschema.validate(found, SCHEMA)
+    assert found["causes"][0]["cause"] == "worker-fault"
+
+
+@needs_fixture
+def test_real_healthy_job() -> None:
+    """A healthy job is cleared, and does not fail a check."""
+    ended = run(str(FIXTURE.with_name("healthy.parquet")), "--fail-on", "straggling")
+    assert ended.returncode == 0 and ended.stderr == ""
+    assert "healthy — nothing found" in ended.stdout
+
+
+@needs_fixture
+def test_real_job_from_standard_input() -> None:
+    """A trace read from a pipe gives the same figures as the file."""
+    by_name = json.loads(run(str(FIXTURE), "--format", "json").stdout)
+    with FIXTURE.open("rb") as trace:
+        piped = json.loads(run("-", "--format", "json", stdin=trace).stdout)
+    assert piped["causes"] == by_name["causes"]
+    assert piped["step_time"] == by_name["step_time"]
+
+
+@needs_fixture
+def test_real_report() -> None:
+    """The report of the fixture names the cause and fits the width."""
+    ended = run(str(FIXTURE), "--width", "80")
+    assert ended.returncode == 0 and ended.stderr == ""
+    assert "worker-fault" in ended.stdout
+    assert max(map(len, ended.stdout.splitlines())) <= 80
+
+
+@needs_fixture
+def test_same_bytes() -> None:
+    """The same job twice gives the same bytes."""
+    assert run(str(FIXTURE), "--format", "json").stdout == run(str(FIXTURE), "--format", "json").stdout
+
+
+@pytest.mark.skipif(not (ROOT / "diagnose" / "pipeline.py").is_file(), reason="no pipeline yet")
+def test_not_a_trace() -> None:
+    """A file that is no trace is one line on standard error and exit code 3; so is one that is not there."""
+    for name in ["README.md", "no-such-file.parquet"]:
+        ended = run(name)
+        assert ended.returncode == 3 and ended.stdout == ""
+        assert ended.stderr.startswith(f"diagnose: error: {name}: ") and ended.stderr.count("\n") == 1

@@ -1,0 +1,148 @@
+"""Who may import whom, which library where, and who prints: DESIGN.md as a test over the source."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+MODULES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "diagnose").rglob("*.py"))
+
+#: Folders of the diagnosing path that meet in `model` and `pipeline` only.
+APART = {"trace", "whatif", "features", "judge", "fixes", "report"}
+#: What every module may import beside its own folder.
+COMMON = {"errors", "model"}
+#: What a part of the package may import beside that; None: everything but `faults`.
+MAY_IMPORT: dict[str, frozenset[str] | set[str] | None] = {
+    **dict.fromkeys(APART, frozenset()),
+    "errors": set(),
+    "model": set(),
+    "pipeline": APART - {"report"} | {"__init__"},
+    "triage": {"pipeline", "report", "__init__"},
+    "faults": set(),
+    "cli": None,
+    "__init__": None,
+    "__main__": {"cli"},
+}
+#: Imports that break the rule, each for its reason.
+EXCEPTIONS = {
+    ("diagnose/model/diagnosis.py", "report"): "a notebook asks the object itself for its page; lazy, in _repr_html_"
+}
+
+#: Where a library may be imported: folders or files.
+LIBRARIES = {
+    "pyarrow": ("diagnose/trace/", "diagnose/triage/", "diagnose/faults/"),
+    "yaml": ("diagnose/judge/rules.py", "diagnose/trace/metadata.py"),
+    "rich": ("diagnose/report/", "diagnose/cli.py"),
+    "sklearn": ("diagnose/judge/classifier.py",),
+    "ruptures": ("diagnose/features/", "diagnose/judge/", "diagnose/whatif/"),
+    "pandas": ("diagnose/model/diagnosis.py",),
+    "click": ("diagnose/cli.py", "diagnose/faults/__main__.py"),
+}
+#: What is run as a program, and so may print and exit; the second makes fixtures.
+PROGRAMS = {"diagnose/cli.py", "diagnose/__main__.py", "diagnose/faults/__main__.py"}
+#: Modules that no other name than these may import at their top: they answer before numpy is there.
+LIGHT = {"diagnose/__init__.py", "diagnose/__main__.py", "diagnose/cli.py", "diagnose/errors.py"}
+HEAVY = {"numpy", "pandas", "pyarrow", "rich", "sklearn", "ruptures", "yaml", "scipy"}
+
+
+def tree_of(path: str) -> ast.Module:
+    """Parse a module."""
+    return ast.parse((ROOT / path).read_text(encoding="utf-8"), path)
+
+
+def imports(tree: ast.AST) -> Iterator[str]:
+    """Give the full name of everything imported, at the top or in functions."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative import"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def top_imports(tree: ast.Module) -> Iterator[str]:
+    """Give what is imported when the module is: not in functions, not for type checkers."""
+    for node in tree.body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield from imports(node)
+
+
+def part_of(path: str) -> str:
+    """Name the folder, or the single file, that a module of the package belongs to."""
+    return Path(path).parts[1].removesuffix(".py")
+
+
+def parts_imported(path: str) -> set[str]:
+    """Name the parts of the package that a module imports, its own left out."""
+    own = part_of(path)
+    found = {name.split(".")[1] for name in imports(tree_of(path)) if name.startswith("diagnose.")}
+    known = {part_of(module) for module in MODULES}
+    return {part if part in known else "__init__" for part in found} - {own}
+
+
+@pytest.mark.parametrize("path", MODULES)
+def test_direction(path: str) -> None:
+    """A module imports only what its place in the pipeline lets it."""
+    part = part_of(path)
+    assert part in MAY_IMPORT, f"say in MAY_IMPORT what diagnose/{part} may import"
+    allowed = MAY_IMPORT[part]
+    if allowed is None:
+        allowed = {part_of(module) for module in MODULES} - {"faults"}
+    broken = {other for other in parts_imported(path) - allowed - COMMON if (path, other) not in EXCEPTIONS}
+    assert not broken
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if not path.startswith("diagnose/faults/")])
+def test_faults_stay_out(path: str) -> None:
+    """Nothing that diagnoses imports what makes faults."""
+    assert "faults" not in parts_imported(path)
+
+
+def test_exceptions_are_needed() -> None:
+    """Every exception in the list still is one."""
+    for path, part in EXCEPTIONS:
+        assert part in parts_imported(path)
+
+
+@pytest.mark.parametrize("path", MODULES)
+def test_libraries(path: str) -> None:
+    """A library is imported only where it belongs."""
+    libraries = {name.split(".")[0] for name in imports(tree_of(path))}
+    misplaced = {name for name in libraries & LIBRARIES.keys() if not path.startswith(LIBRARIES[name])}
+    assert not misplaced
+
+
+@pytest.mark.parametrize("path", MODULES)
+def test_pandas_is_lazy(path: str) -> None:
+    """Pandas is imported inside functions only."""
+    assert "pandas" not in {name.split(".")[0] for name in top_imports(tree_of(path))}
+
+
+@pytest.mark.parametrize("path", sorted(LIGHT))
+def test_light_modules(path: str) -> None:
+    """What runs for `--help` imports nothing heavy at its top."""
+    assert not HEAVY & {name.split(".")[0] for name in top_imports(tree_of(path))}
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if path not in PROGRAMS])
+def test_only_programs_print_or_exit(path: str) -> None:
+    """No module but the command line prints, exits, or touches the streams of the process."""
+    tree = tree_of(path)
+    calls = {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    streams = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    assert not calls & {"print", "exit", "quit", "sys.exit", "os._exit", "input", "breakpoint"}
+    assert not streams & {"sys.stdout", "sys.stderr", "sys.stdin"}
+
+
+def test_no_circles() -> None:
+    """The parts of the package can be put in an order in which each imports only earlier ones."""
+    left = {part: set[str]() for part in {part_of(path) for path in MODULES}}
+    for path in MODULES:
+        left[part_of(path)] |= {part for part in parts_imported(path) if (path, part) not in EXCEPTIONS}
+    left["__init__"].clear()  # lazy, all of them: test_light_modules
+    while left:
+        free = {part for part, needs in left.items() if not needs & left.keys()}
+        assert free, f"a circle among {sorted(left)}"
+        left = {part: needs for part, needs in left.items() if part not in free}

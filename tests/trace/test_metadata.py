@@ -1,0 +1,177 @@
+"""Where job metadata comes from, and what happens where it contradicts the rows."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from diagnose.errors import TraceError, UsageError
+from diagnose.model.trace import Trace
+from diagnose.trace.load import load_trace
+from diagnose.trace.metadata import resolve_job
+from tests.jobs import Shape, load, random_job, to_file, to_table, write
+
+SHAPE = Shape(n_steps=2, n_dp=2, n_stages=2, n_microbatches=2)
+SIZES: dict[str, Any] = {"dp_size": 2, "pp_size": 2, "tp_size": 1, "cp_size": 1, "vpp_size": 1, "world_size": 4}
+
+
+@pytest.fixture(scope="module")
+def rows() -> pd.DataFrame:
+    """Give the rows of a small job without global ranks."""
+    return random_job(SHAPE, 0)
+
+
+def in_file(rows: pd.DataFrame, **changes: Any) -> Trace:
+    """Load rows whose file carries metadata; a change to None takes a key out."""
+    meta = {key: value for key, value in (SIZES | changes).items() if value is not None}
+    return load(rows, meta)
+
+
+# ----------------------------------------------------------------------------------------------------------------------- places
+
+
+def test_the_file_wins_over_the_named_file_and_that_over_the_one_beside_it(rows: pd.DataFrame, tmp_path: Path) -> None:
+    """Each key comes from the first place that has it: the trace itself, `--meta`, the YAML beside the trace."""
+    path = write(tmp_path / "trace-X.parquet", rows, SIZES | {"job_id": "inside"})
+    (tmp_path / "meta-X.yaml").write_text("job_id: beside\nowner: beside\ngpu_type: beside\n")
+    (tmp_path / "named.yaml").write_text("job_id: named\nowner: named\n")
+    job = load_trace(path, meta=tmp_path / "named.yaml").job
+    assert (job.job_id, job.owner, job.gpu_type) == ("inside", "named", "beside")
+
+
+@pytest.mark.parametrize(
+    ("trace", "meta"), [("trace-X.parquet", "meta-X.yaml"), ("X.parquet", "X.yaml"), ("X.parquet", "X.yml"), ("trace-X.parquet", "trace-X.yaml")]
+)
+def test_a_yaml_file_beside_the_trace_is_found(rows: pd.DataFrame, tmp_path: Path, trace: str, meta: str) -> None:
+    """`trace-X.parquet` has `meta-X.yaml` beside it, `X.parquet` has `X.yaml`."""
+    (tmp_path / meta).write_text("trial_name: found\ndsp_size: 2\n")
+    job = load_trace(write(tmp_path / trace, rows)).job
+    assert (job.job_id, job.cp_size, job.world_size) == ("found", 2, 8)
+
+
+def test_names_of_the_authors_mean_the_same(rows: pd.DataFrame) -> None:
+    """`trial_name` is `job_id`, `dsp_size` is `cp_size`; our own name wins where both are there."""
+    assert in_file(rows, trial_name="theirs").job.job_id == "theirs"
+    assert in_file(rows, trial_name="theirs", job_id="ours").job.job_id == "ours"
+    assert in_file(rows, cp_size=None, dsp_size=2, world_size=8).job.cp_size == 2
+
+
+def test_the_job_is_named_after_the_file_where_nothing_else_names_it(rows: pd.DataFrame, tmp_path: Path) -> None:
+    """Without a name in the metadata the file's name is the job's; from standard input it is called a job."""
+    assert load_trace(write(tmp_path / "night-run.parquet", rows, SIZES)).job.job_id == "night-run"
+    assert load_trace(to_file(rows, SIZES)).job.job_id == "job"
+
+
+def test_free_keys_are_kept(rows: pd.DataFrame) -> None:
+    """What is not about sizes is carried to the report as text."""
+    job = in_file(rows, owner="vision", gpu_type="H800", started_at="2025-01-01", steps_total=5000, layers_per_stage=[4, 3]).job
+    assert (job.owner, job.gpu_type, job.started_at, job.steps_total, job.layers_per_stage) == ("vision", "H800", "2025-01-01", 5000, (4, 3))
+
+
+# -------------------------------------------------------------------------------------------------------- derived, and contradicted
+
+
+def test_without_metadata_parallelism_comes_from_the_rows(rows: pd.DataFrame) -> None:
+    """dp, pp and vpp are counted, tp comes from the largest global rank; a warning says that all is derived."""
+    trace = load(rows.assign(rank=(rows.stage * 2 + rows.dp_rank) * 4))  # the first of 4 tensor-parallel ranks: 0, 4, 8, 12
+    job = trace.job
+    assert (job.dp_size, job.pp_size, job.vpp_size, job.cp_size) == (2, 2, 1, 1)
+    assert any("no metadata" in warning for warning in trace.warnings)
+
+
+def test_tensor_parallelism_follows_from_the_world(rows: pd.DataFrame) -> None:
+    """What dp x pp x cp leaves of the world size is tp."""
+    assert in_file(rows, tp_size=None, world_size=32).job.tp_size == 8
+
+
+@pytest.mark.parametrize("chunks", [2, 3])
+def test_model_chunks_are_counted(chunks: int) -> None:
+    """vpp is one more than the largest `mc` in the rows."""
+    shape = Shape(n_steps=2, n_dp=1, n_stages=2, n_microbatches=4, n_chunks=chunks)
+    assert load(random_job(shape, 0)).job.vpp_size == chunks
+
+
+@pytest.mark.parametrize(("key", "said"), [("dp_size", 5), ("pp_size", 7), ("vpp_size", 3)])
+def test_where_metadata_contradicts_the_rows_the_rows_win(rows: pd.DataFrame, key: str, said: int) -> None:
+    """A wrong size is warned of by name and by both values, and the rows' one is used."""
+    trace = in_file(rows, **{key: said}, world_size=None)
+    assert getattr(trace.job, key) == SIZES[key]
+    (warning,) = [warning for warning in trace.warnings if key in warning]
+    assert str(said) in warning
+    assert str(SIZES[key]) in warning
+
+
+def test_a_world_that_is_not_the_product_is_warned_of(rows: pd.DataFrame) -> None:
+    """world_size is always dp x pp x tp x cp."""
+    trace = in_file(rows, world_size=48)
+    assert trace.job.world_size == 4
+    assert any("world_size" in warning for warning in trace.warnings)
+
+
+@pytest.mark.parametrize("value", ["4", -1, 0, 2.5, True, [2], {"a": 1}, 1e300, "x" * 10_000, float("inf"), float("nan"), 10**400])
+@pytest.mark.parametrize("key", ["dp_size", "tp_size", "cp_size", "vpp_size", "world_size", "steps_total"])
+def test_sizes_that_are_none_are_ignored_with_a_warning(rows: pd.DataFrame, key: str, value: Any) -> None:
+    """A size that is no whole number from 1 is named in a warning and treated as not there."""
+    trace = in_file(rows, **{key: value})
+    assert any(key in warning and "ignored" in warning for warning in trace.warnings)
+    job = trace.job
+    assert (job.dp_size, job.pp_size, job.tp_size, job.cp_size, job.world_size) == (2, 2, 1, 1, 4)
+
+
+@pytest.mark.parametrize("value", ["4,4", [], [1.5], [-1], {"0": 4}, 12])
+def test_layers_that_are_none_are_ignored_with_a_warning(rows: pd.DataFrame, value: Any) -> None:
+    """`layers_per_stage` is a list of whole numbers or nothing."""
+    trace = in_file(rows, layers_per_stage=value)
+    assert trace.job.layers_per_stage is None
+    assert any("layers_per_stage" in warning for warning in trace.warnings)
+
+
+def test_every_size_is_checked_for_agreement() -> None:
+    """`resolve_job` gives back sizes whose product is the world, whatever it is told."""
+    job, warnings = resolve_job({"world_size": 12, "cp_size": 3}, name="x", n_dp=2, n_stages=2, n_chunks=None, max_rank=None, n_tp=None)
+    assert (job.tp_size, job.cp_size, job.world_size) == (1, 3, 12)
+    assert warnings == []
+
+
+# --------------------------------------------------------------------------------------------------------------------- refused
+
+
+@pytest.mark.parametrize("text", ["[1, 2]", "just words", "a: b: c", "{", "1: 2", "\x00", "&a [*a]"])
+def test_a_metadata_file_that_is_no_mapping_is_refused(rows: pd.DataFrame, tmp_path: Path, text: str) -> None:
+    """What is not a mapping of names to values is a TraceError that names the file."""
+    (tmp_path / "m.yaml").write_text(text)
+    with pytest.raises(TraceError) as error:
+        load_trace(to_file(rows), name="x", meta=tmp_path / "m.yaml")
+    assert "m.yaml" in str(error.value)
+    assert error.value.exit_code == 3
+
+
+def test_an_empty_metadata_file_says_nothing(rows: pd.DataFrame, tmp_path: Path) -> None:
+    """An empty YAML file is no metadata, and no error."""
+    (tmp_path / "m.yaml").write_text("# nothing yet\n")
+    assert load_trace(to_file(rows), name="x", meta=tmp_path / "m.yaml").job.dp_size == 2
+
+
+def test_a_named_metadata_file_that_is_not_there_is_an_error_of_use(rows: pd.DataFrame, tmp_path: Path) -> None:
+    """`--meta` with a wrong path ends with exit code 2."""
+    with pytest.raises(UsageError) as error:
+        load_trace(to_file(rows), name="x", meta=tmp_path / "none.yaml")
+    assert error.value.exit_code == 2
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"[]", b"3", b"\xff\xfe", b"null", b"[" * 100_000], ids=repr)
+def test_metadata_inside_the_file_that_is_no_object_is_refused(rows: pd.DataFrame, text: bytes) -> None:
+    """`diagnose.job` that is no JSON object is a TraceError that names the key."""
+    table = to_table(rows).replace_schema_metadata({b"diagnose.job": text})
+    with pytest.raises(TraceError) as error:
+        load(table)
+    assert "diagnose.job" in str(error.value)
+
+
+def test_nulls_in_metadata_say_nothing(rows: pd.DataFrame) -> None:
+    """A key whose value is null is as good as absent."""
+    table = to_table(rows).replace_schema_metadata({"diagnose.job": json.dumps(SIZES | {"owner": None, "tp_size": None, "job_id": None})})
+    job = load(table).job
+    assert (job.owner, job.tp_size) == (None, 1)
