@@ -41,7 +41,7 @@ def diagnose(
     steps : str or sequence of int, optional
         Analyse only these steps: `"16-40,80"` or `range(16, 41)`.
     rules : path, optional
-        Folder of rules to use instead of the ones that come with the package.
+        Folder with rules of your own; one replaces the built-in rule of its id.
     min_speedup : float, at least 1
         Report a cause only when removing it makes the job this many times faster.
 

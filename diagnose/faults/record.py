@@ -97,7 +97,8 @@ def _pause_rows(inputs: Inputs, times: Times) -> list[_Rows]:
         if not pause.recorded:
             continue
         seconds = np.broadcast_to(pause.seconds, times.start_s.shape)
-        at = np.nonzero(seconds)
+        # A collection after the last compute has its row already.
+        at = np.nonzero(seconds * ~inputs.programme.is_op(pause.kind)[:, None, None])
         start_s = times.start_s[at] - (seconds[at] if pause.where == "before" else 0.0)
         found.append(_evidence(pause.kind, inputs.programme.stage[at[0]], at[1], at[2], start_s, seconds[at]))
     return found

@@ -19,6 +19,8 @@ _MARKS = "·░▒▓█"
 _STYLES = ("dim", "", "yellow", "red", "bold red")
 #: Slowdowns this near to each other are alike: below it a picture would show noise.
 ALIKE_RATIO = 1.01
+#: A slowdown below this never looks hot: jobs straggle from 1.1 on (arXiv 2505.05713, section 4).
+HOT_SLOWDOWN = 1.1
 #: Rows of a heat map at most.
 _MAX_ROWS = 32
 #: Columns that a cell with its number in it takes: mark, four digits, a blank.
@@ -39,7 +41,7 @@ def draw_bar(share: float, width: int) -> str:
 
 
 def draw_sparkline(values: Seconds, width: int) -> str:
-    """Draw a series from 1.0 (or its smallest value) to its largest, in at most `width` characters.
+    """Draw a series on the scale of `scale_of`, in at most `width` characters.
 
     Parameters
     ----------
@@ -62,8 +64,8 @@ def draw_sparkline(values: Seconds, width: int) -> str:
 
 
 def scale_of(values: Seconds) -> tuple[float, float]:
-    """Give the range that a picture shows: from 1.0, or the smallest value below it, to the largest."""
-    return min(1.0, float(np.nanmin(values))), float(np.nanmax(values))
+    """Give the range that a picture shows: from 1.0 to 1.1, or further to the smallest and the largest value."""
+    return min(1.0, float(np.nanmin(values))), max(HOT_SLOWDOWN, float(np.nanmax(values)))
 
 
 def are_alike(values: Seconds) -> bool:

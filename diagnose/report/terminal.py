@@ -164,7 +164,7 @@ def _draw_ledger(ledger: Ledger, width: int) -> RenderableType:
     bar_width = max(8, min(_BAR_WIDTH, width - names - 12))
     blocks: list[RenderableType] = [_bars(rows, names, bar_width)]
     if parts:
-        blocks += [Text("The same time by what it was lost in:", style="dim"), _bars(parts, names, bar_width)]
+        blocks += [Text("The same time by component:", style="dim"), _bars(parts, names, bar_width)]
     return Group(*blocks)
 
 
@@ -326,8 +326,8 @@ def _draw_steps(diagnosis: Diagnosis, width: int) -> RenderableType:
     first, last = f"{w.steps[0]} ", f" {w.steps[-1]}"
     line = draw_sparkline(w.by_step, max(8, min(width, 160) - len(first) - len(last)))
     slowest = int(w.steps[int(np.nanargmax(w.by_step))])
-    bottom = words.ratio(scale_of(w.by_step)[0])
-    legend = f"slowdown {words.span(low, high)}, most in step {slowest}; the scale begins at {bottom}"
+    scale = words.span(*scale_of(w.by_step))
+    legend = f"slowdown {words.span(low, high)}, most in step {slowest}; heights from {scale}"
     return Group(Text(first + line + last), Text(legend, style="dim"))
 
 

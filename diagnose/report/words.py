@@ -58,10 +58,10 @@ def seconds(value: float | None) -> str:
 def ratio(value: float | None) -> str:
     """Say a ratio with two decimals.
 
-    >>> ratio(1.916), ratio(float("nan"))
-    ('1.92', 'not known')
+    >>> ratio(1.916), ratio(-0.001), ratio(float("nan"))
+    ('1.92', '0.00', 'not known')
     """
-    return f"{value:,.2f}" if value is not None and math.isfinite(value) else NOT_KNOWN
+    return f"{value:z,.2f}" if value is not None and math.isfinite(value) else NOT_KNOWN
 
 
 def hours(value: float | None) -> str:

@@ -17,6 +17,10 @@ from diagnose.whatif.observed import Observed
 
 #: A worker is slow when its usual pace is this much behind its peers (2% of a job's time needs about that).
 SLOW_RATIO = 0.03
+#: A median over all steps is no chance beyond this many of its deviations (a median's is 1.25 sigma / sqrt(n)).
+CHANCE_DEVIATIONS = 5.0
+#: Around its usual pace a worker varies this many deviations.
+ORDINARY_DEVIATIONS = 4.0
 #: ... or when it is this much behind, and this many robust deviations, in enough single steps.
 SLOW_STEP_RATIO = 0.10
 SLOW_STEP_DEVIATIONS = 6.0
@@ -202,21 +206,23 @@ def _find_slow_workers(excess: Seconds, n_stages: int) -> tuple[Seconds, Bools, 
     common = np.zeros((n_steps, n_dp))
     if n_stages >= 2:
         # What a whole dp rank shares in one step is its microbatches; what it shares in all steps is not.
-        common = nearest_zero_center(by_worker, axis=0)
-        common = np.nan_to_num(common - np.nanmedian(common, axis=0))
+        common = np.nan_to_num(nearest_zero_center(by_worker, axis=0))
+        steady = np.median(common, axis=0)
+        spread = MAD_TO_SIGMA * float(np.median(np.abs(common - steady)))
+        common = common - np.where(steady > CHANCE_DEVIATIONS * spread / np.sqrt(n_steps), steady, 0.0)
     own = np.nan_to_num(by_worker - common)
     usual = np.median(own, axis=1)  # (n_stages, n_dp)
     around = own - usual[:, None]
     sigma = MAD_TO_SIGMA * float(np.median(np.abs(around)))
-    constant = usual > max(np.log1p(SLOW_RATIO), 4.0 * sigma / np.sqrt(n_steps))
+    constant = usual > max(np.log1p(SLOW_RATIO), CHANCE_DEVIATIONS * sigma / np.sqrt(n_steps))
     hits = own > max(np.log1p(SLOW_STEP_RATIO), SLOW_STEP_DEVIATIONS * sigma)
     often = hits.sum(axis=1) >= max(MIN_SLOW_STEPS, MIN_SLOW_SHARE * n_steps)
     if n_stages == 1:
         often &= _forward_and_backward_alike(excess, hits)
     slow = constant | often  # (n_stages, n_dp)
     # Ordinary variation stays with the work: only what differs from the worker's usual pace by more counts as its own.
-    steady = np.where(np.abs(around) <= 4.0 * sigma, usual[:, None], own)
-    level = np.where(constant[:, None], steady, np.where(hits, own, 0.0))
+    even = np.where(np.abs(around) <= ORDINARY_DEVIATIONS * sigma, usual[:, None], own)
+    level = np.where(constant[:, None], even, np.where(hits, own, 0.0))
     level = np.where(slow[:, None], np.maximum(level, 0.0), 0.0)  # (n_stages, n_steps, n_dp)
     direction = excess.reshape(2, n_chunks, n_stages, n_steps, n_dp)
     ratio = _direction_ratio(direction, level)

@@ -121,7 +121,7 @@ class Removal:
             if "worker" in gone:
                 for node in np.flatnonzero(nodes.op == Op.OPTIMIZER).tolist():
                     if node in self._optimizer_s[i]:
-                        own[node] = np.minimum(own[node], self._optimizer_s[i][node])
+                        own[node] = np.minimum(own[node], _cut(self._optimizer_s[i][node], at))
         if "transfer" in gone:
             for node, excess in self._transfer_s[i].items():
                 own[node] = own[node] - excess[at]

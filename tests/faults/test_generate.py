@@ -172,6 +172,17 @@ def test_jobs_without_data_parallelism_have_no_dp_collectives() -> None:
     assert "forward-send" not in types(pp=1) and "embedding-grads-all-reduce" in types(pp=1)
 
 
+def test_planned_collection_is_one_row() -> None:
+    """A collection after the last compute makes the row that stands there longer, and adds none."""
+    inputs = draw_inputs(SMALL)
+    seconds = np.where(inputs.programme.is_op(Op.GC), 0.5, 0.0)[:, None, None]
+    paused = dataclasses.replace(inputs, pauses=(Pause(Op.GC, seconds, "inside", recorded=True),))
+    trace, healthy = record(paused, simulate(paused)), generate(SMALL).trace
+    frame = trace.to_pandas()
+    assert trace.num_rows == healthy.num_rows
+    assert frame.loc[frame["optype"] == "gc", "duration"].to_numpy() == pytest.approx(0.5)
+
+
 def test_pauses_and_tails_are_recorded_as_evidence() -> None:
     """A recorded pause inside an operation, before it, or after the optimizer has a row of its type, counted by start."""
     inputs = draw_inputs(dataclasses.replace(SMALL, noise=0.0))

@@ -148,6 +148,13 @@ def test_heat_map_bins_stages() -> None:
     assert lines[25].split() == ["stage", "96-99", "█"]
 
 
+def test_small_slowdowns_look_cool() -> None:
+    """A job whose worst worker costs 3% shows no hot mark."""
+    lines = [line.plain for line in draw_heat_map(np.array([[1.0, 1.03]]), np.arange(1), np.arange(2), 80)]
+    assert "░1.03" in lines[2]
+    assert not set("▒▓█") & set("".join(lines[:3]))
+
+
 def test_sparkline_bins_by_largest() -> None:
     """One slow step among a thousand is seen in forty characters."""
     values = np.ones(1000)
