@@ -133,7 +133,12 @@ def program() -> None:
 )
 @click.option("--meta", metavar="FILE", type=click.Path(path_type=Path), help="YAML file with metadata of the job.")
 @click.option("--steps", metavar="STEPS", help="Analyse only these steps: 16-40,80.")
-@click.option("--rules", metavar="DIR", type=click.Path(path_type=Path), help="Rules of your own; one replaces the built-in rule of its id.")
+@click.option(
+    "--rules",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Rules of your own; one replaces the built-in rule of its id.",
+)
 @click.option(
     "--min-speedup",
     metavar="FLOAT",

@@ -13,13 +13,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--benchmarks", action="store_true", help="run tests/benchmarks too, and print their tables (add -s)")
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Make warnings errors, and name the markers."""
-    config.addinivalue_line("filterwarnings", "error")
-    config.addinivalue_line("markers", "benchmark: takes long and measures time; runs with --benchmarks only")
-    config.addinivalue_line("markers", "slow: takes more than ten seconds")
-
-
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out benchmarks unless asked for."""
     if config.getoption("--benchmarks"):

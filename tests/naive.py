@@ -194,9 +194,9 @@ class NaiveJob:
             if optype in DP:
                 groups[optype, stage, seq].append(op)
             elif optype == "embedding-grads-all-reduce" and stage in (self.stages[0], self.stages[-1]):
-                groups[optype, dp].append(op)
+                groups[optype, dp, seq].append(op)
             elif optype == "optimizer-clip-main-grad":
-                groups[(optype,)].append(op)
+                groups[optype, seq].append(op)
         for group in groups.values():
             for op in group:
                 self.group[op] = group

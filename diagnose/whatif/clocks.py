@@ -11,6 +11,7 @@ import numpy as np
 
 from diagnose.model.optype import DP_COLLECTIVES, Op
 from diagnose.model.trace import Block, Seconds
+from diagnose.whatif.batches import Look, find_batches
 from diagnose.whatif.graph import Graph
 
 #: Offsets below this, and below this part of a typical forward, are the timers' granularity and are left alone.
@@ -81,7 +82,11 @@ def _along_stages(blocks: Sequence[tuple[Block, Graph]], n_stages: int) -> Secon
     seen: dict[tuple[int, int], list[Seconds]] = {}
     for block, graph in blocks:
         stride = -(-len(block.steps) // MAX_STEPS)
+        batched = _batched(block)
         for event in graph.events:
+            # The end of a batch says when its last transfer ended, not when this one did.
+            if batched.intersection(event.members):
+                continue
             if len(event.members) != 2 or event.across_dp or block.nodes.op[event.members[0]] == Op.EMBEDDING:
                 continue
             send, recv = event.members
@@ -94,11 +99,10 @@ def _along_stages(blocks: Sequence[tuple[Block, Graph]], n_stages: int) -> Secon
         there, back = between.get((stage - 1, stage)), between.get((stage, stage - 1))
         step, spread = np.zeros(n_dp), np.zeros(n_dp)
         if there is not None and back is not None:
-            step, spread = (there[0] - back[0]) / 2.0, np.maximum(there[1], back[1])
-        elif there is not None:
-            step, spread = there
-        elif back is not None:
-            step, spread = -back[0], back[1]
+            step = (there[0] - back[0]) / 2.0
+            # A batch that waits for another transfer is late in both directions; a clock is early in one and late in the other.
+            both_late = np.abs(there[0] + back[0]) / 2.0
+            spread = np.maximum(np.maximum(there[1], back[1]), both_late)
         offset_s[:, stage] = offset_s[:, stage - 1] + np.where(np.abs(step) > MIN_OFFSET_SPREADS * spread, step, 0.0)
     return offset_s
 
@@ -117,6 +121,17 @@ def _across_ranks(blocks: Sequence[tuple[Block, Graph]], along: Seconds) -> Seco
         return np.zeros(n_dp)
     center, spread = _center_and_spread(np.concatenate(ends))
     return np.where(np.abs(center) > MIN_OFFSET_SPREADS * spread, center, 0.0)
+
+
+def _batched(block: Block) -> set[int]:
+    """Find the nodes that end with others in a batch."""
+    look, nodes = Look(block), block.nodes
+    start_s = look.start_s.mean(axis=1)
+    found: set[int] = set()
+    for stage in range(int(nodes.stage.max()) + 1):
+        on_stage = sorted(np.flatnonzero(nodes.stage == stage).tolist(), key=lambda node: (start_s[node], node))
+        found.update(node for batch in find_batches(nodes, look, on_stage) for node in batch)
+    return found
 
 
 def _center_and_spread(values: Seconds) -> tuple[Seconds, Seconds]:

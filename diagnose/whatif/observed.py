@@ -14,41 +14,16 @@ from numpy.typing import NDArray
 from diagnose.errors import TraceError
 from diagnose.model.optype import P2P, Op
 from diagnose.model.trace import Block, Bools, Seconds, Trace
+from diagnose.whatif.batches import HELD_SHARE, TOLERANCE_S, Look, find_batches
 from diagnose.whatif.clocks import correct_clocks, estimate_offsets
 from diagnose.whatif.graph import Barrier, Event, Graph, Layout, essential_waits, find_events, order_graph
 from diagnose.whatif.replay import launch_delays, own_times
 from diagnose.whatif.scenarios import Prepared, typical_start
 
-#: Lanes (step x dp rank) looked at when waits are learned; more would not change a share of 97%.
-MAX_LANES = 512
-#: A wait holds if it does in this part of the lanes (prototype, LESSONS: a launch delay that tracks an end is an edge).
-HELD_SHARE = 0.97
 #: A barrier must explain more than this part of the launch delay.
 EXPLAINED_SHARE = 0.5
 #: Launch delays below this part of the step are not worth a barrier.
 WORTH_SHARE = 0.01
-#: Clock granularity: seconds, and part of a typical forward (production trace: starts up to 40 us before the end waited for
-#: at forwards of 0.22 s).
-TOLERANCE_S = 20e-6
-TOLERANCE_SHARE = 1e-3
-
-_STREAMS: tuple[tuple[Op, ...], ...] = (
-    (Op.FORWARD, Op.BACKWARD),
-    (Op.FORWARD_SEND,),
-    (Op.FORWARD_RECV,),
-    (Op.BACKWARD_SEND,),
-    (Op.BACKWARD_RECV,),
-    (Op.ALL_GATHER,),
-    (Op.REDUCE_SCATTER,),
-    (Op.SEPARATE,),
-    (Op.GC,),
-    (Op.LAYERNORM,),
-    (Op.EMBEDDING,),
-    (Op.CLIP,),
-    (Op.OPTIMIZER,),
-)
-_STREAM_OF = {int(op): i for i, ops in enumerate(_STREAMS) for op in ops}
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Observed:
@@ -118,16 +93,17 @@ def build_observed_graph(block: Block, start_s: Seconds, *, has_dp: bool) -> Gra
     Graph
     """
     layout = Layout(block.nodes, start_s)
-    look = _Look(block)
+    look = Look(block)
     events = find_events(layout, has_dp=has_dp)
     in_graph = {node for event in events for node in event.members}
     waits = essential_waits(layout, has_dp=has_dp)
     order = [sorted(_on_stage(layout, stage, in_graph), key=lambda n: (start_s[n], n)) for stage in range(layout.n_stages)]
-    batches = [batch for stage in order for batch in _find_batches(block, look, stage)]
+    batches = [batch for stage in order for batch in find_batches(block.nodes, look, stage)]
     held = _held_classes(block, look, order)
     _drop_broken_waits(block, look, waits, in_graph)
+    starts_at, ends_at = _moving_times(look, events, batches)
     for stage_order in order:
-        _add_serial_waits(block, waits, stage_order, held)
+        _add_serial_waits(block, waits, stage_order, held, starts_at, ends_at)
     try:
         graph = order_graph(layout, waits, events, {}, batches)
     except TraceError:
@@ -136,45 +112,12 @@ def build_observed_graph(block: Block, start_s: Seconds, *, has_dp: bool) -> Gra
     return _with_barriers(block, layout, graph, waits, events, batches, look)
 
 
-class _Look:
-    """A few lanes of the block, evenly spread, on which waits are learned: shape (n_nodes, n_lanes)."""
-
-    def __init__(self, block: Block) -> None:
-        n_nodes, n_steps, n_dp = block.start_s.shape
-        stride = max(1, n_steps * n_dp // MAX_LANES)
-        stride += 1 if stride > 1 and n_dp % stride == 0 else 0
-        self.start_s = block.start_s.reshape(n_nodes, -1)[:, ::stride]
-        self.end_s = block.end_s.reshape(n_nodes, -1)[:, ::stride]
-        forwards = block.nodes.op == Op.FORWARD
-        self.tolerance_s = max(TOLERANCE_S, TOLERANCE_SHARE * float(np.median((self.end_s - self.start_s)[forwards])))
-
-    def held_share(self, source: int, waiter: int) -> float:
-        """Part of the lanes in which `waiter` never started before `source` had ended."""
-        return float(np.mean(self.start_s[waiter] >= self.end_s[source] - self.tolerance_s))
-
-
 def _on_stage(layout: Layout, stage: int, in_graph: set[int]) -> list[int]:
     """List the simulated nodes of a stage."""
     return [node for op in Op for node in layout.of(op, stage) if node in in_graph]
 
 
-def _find_batches(block: Block, look: _Look, order: list[int]) -> list[tuple[int, ...]]:
-    """Find point-to-point operations that start and end as one: a blocking batch of several transfers."""
-    batches: list[list[int]] = []
-    p2p = [node for node in order if Op(int(block.nodes.op[node])) in P2P]
-    for earlier, later in zip(p2p, p2p[1:], strict=False):
-        together = np.abs(look.start_s[earlier] - look.start_s[later]) <= TOLERANCE_S / 4
-        together &= np.abs(look.end_s[earlier] - look.end_s[later]) <= TOLERANCE_S / 4
-        if together.mean() < HELD_SHARE:
-            continue
-        if batches and batches[-1][-1] == earlier:
-            batches[-1].append(later)
-        else:
-            batches.append([earlier, later])
-    return [tuple(batch) for batch in batches]
-
-
-def _held_classes(block: Block, look: _Look, order: list[list[int]]) -> set[tuple[int, int]]:
+def _held_classes(block: Block, look: Look, order: list[list[int]]) -> set[tuple[int, int]]:
     """Find the pairs of types (earlier, later) where the later operation always waits for the last one of the earlier type."""
     shares: dict[tuple[int, int], list[float]] = {}
     for stage_order in order:
@@ -183,11 +126,11 @@ def _held_classes(block: Block, look: _Look, order: list[list[int]]) -> set[tupl
             op = int(block.nodes.op[node])
             for source in last.values():
                 shares.setdefault((int(block.nodes.op[source]), op), []).append(look.held_share(source, node))
-            last[_STREAM_OF[op]] = node
+            last[op] = node
     return {pair for pair, found in shares.items() if np.mean(found) >= HELD_SHARE}
 
 
-def _drop_broken_waits(block: Block, look: _Look, waits: list[set[int]], in_graph: set[int]) -> None:
+def _drop_broken_waits(block: Block, look: Look, waits: list[set[int]], in_graph: set[int]) -> None:
     """Take out waits of the step's end that the times contradict (another framework closes its steps in another order)."""
     closing = {Op.LAYERNORM, Op.EMBEDDING, Op.REDUCE_SCATTER, Op.SEPARATE, Op.CLIP, Op.OPTIMIZER, Op.GC}
     for node in in_graph:
@@ -198,17 +141,40 @@ def _drop_broken_waits(block: Block, look: _Look, waits: list[set[int]], in_grap
                 waits[node].discard(source)
 
 
-def _add_serial_waits(block: Block, waits: list[set[int]], order: list[int], held: set[tuple[int, int]]) -> None:
-    """Let each operation wait for the last one of every stream of its worker, where its type does so.
+def _moving_times(look: Look, events: list[Event], batches: list[tuple[int, ...]]) -> tuple[dict[int, float], dict[int, float]]:
+    """Say when each node's event usually moves, and when the last event that its end waits for does."""
+    moves: dict[int, float] = {}
+    for event in events:
+        moved = float(np.max(look.start_s[list(event.members)], axis=0).mean())
+        moves.update(dict.fromkeys(event.members, moved))
+    ends = dict(moves)
+    for batch in batches:
+        ends.update(dict.fromkeys(batch, max(moves[node] for node in batch)))
+    return moves, ends
 
-    Waits that follow from others on the same worker are left out.
+
+def _add_serial_waits(
+    block: Block,
+    waits: list[set[int]],
+    order: list[int],
+    held: set[tuple[int, int]],
+    starts_at: dict[int, float],
+    ends_at: dict[int, float],
+) -> None:
+    """Let each operation wait for the last one of every type on its worker, where its type does so.
+
+    Only for what moves earlier, so that no circle can arise; waits that follow from others on the same worker are left out.
     """
     last: dict[int, int] = {}
     implied: dict[int, int] = {}  # node -> bit set of all that it waits for, directly or not, on this worker
     for node in order:
         op = int(block.nodes.op[node])
         found = {source for source in waits[node] if source in implied}
-        found |= {source for source in last.values() if (int(block.nodes.op[source]), op) in held}
+        found |= {
+            source
+            for source in last.values()
+            if (int(block.nodes.op[source]), op) in held and ends_at[source] < starts_at[node]
+        }
         for source in sorted(found):
             others = found - {source}
             if any(implied[other] >> source & 1 for other in others):
@@ -217,7 +183,7 @@ def _add_serial_waits(block: Block, waits: list[set[int]], order: list[int], hel
         implied[node] = 0
         for source in found:
             implied[node] |= implied[source] | 1 << source
-        last[_STREAM_OF[op]] = node
+        last[op] = node
 
 
 def _with_barriers(
@@ -227,7 +193,7 @@ def _with_barriers(
     waits: list[set[int]],
     events: list[Event],
     batches: list[tuple[int, ...]],
-    look: _Look,
+    look: Look,
 ) -> Graph:
     """Add the waits for other workers that no row records: a launch delay that tracks another operation's end."""
     step_s = float(np.mean(block.end_s.max(axis=(0, 2))))

@@ -243,7 +243,7 @@ def test_a_warm_up_step_is_named_and_kept(absolute: bool) -> None:
     if absolute:
         rows = rows.assign(start_ts=rows.start_ts + 50.0 * rows.step.rank(method="dense"))
     trace = load(rows, shape.meta)
-    assert trace.warm_up_step == steps[0]
+    assert trace.warm_up_steps == (steps[0],)
     assert "warm-up" in only_warning(trace)
     assert trace.steps.tolist() == steps.tolist()
 
@@ -254,7 +254,7 @@ def test_a_slow_step_in_the_middle_is_no_warm_up() -> None:
     rows = random_job(shape, 4)
     scale = np.where(rows.step == np.unique(rows.step)[4], 3.0, 1.0)
     trace = load(rows.assign(start_ts=rows.start_ts * scale, duration=rows.duration * scale), shape.meta)
-    assert trace.warm_up_step is None
+    assert trace.warm_up_steps == ()
 
 
 @pytest.mark.parametrize("column", ["step", "dp_rank", "stage"])
@@ -366,6 +366,44 @@ def test_a_trace_without_computes_is_refused(rows: pd.DataFrame, optype: str) ->
 def test_rows_that_are_all_unusable_are_refused(rows: pd.DataFrame) -> None:
     """A trace whose durations are all NaN is refused, not analysed as empty."""
     refused(to_file(rows.assign(duration=np.nan)), "forward-compute")
+
+
+def test_a_trace_in_which_nothing_took_any_time_is_refused(rows: pd.DataFrame) -> None:
+    """Durations that are all 0 (another unit, rounded down) have no slowdown; the message names the column."""
+    refused(to_file(rows.assign(duration=0, start_ts=0.0), SHAPE.meta), "duration")
+
+
+def test_rows_without_a_single_simulated_cell_are_refused(rows: pd.DataFrame) -> None:
+    """Computes on stray workers only, collections on all others: there is nothing to lay out."""
+    collections = rows.head(200).assign(optype="gc", step=1, dp_rank=0, stage=0, seq_id=range(200), start_ts=[0.01 * i for i in range(200)])
+    computes = rows[rows.optype.isin(("forward-compute", "backward-compute"))].head(2).assign(step=99)
+    other = rows[rows.optype == "backward-compute"].head(1).assign(step=99)
+    refused(to_file(pd.concat([collections, computes, other])), "forward-compute")
+
+
+def test_a_stage_without_computes_is_no_crash(rows: pd.DataFrame) -> None:
+    """A stage of which only collections and communication are recorded is refused, or analysed, but with a reason."""
+    lame = rows[(rows.stage == 0) | ~rows.optype.isin(("forward-compute", "backward-compute"))]
+    try:
+        assert load(lame, SHAPE.meta).warnings
+    except TraceError as error:
+        assert "stage 1" in str(error)
+
+
+@pytest.mark.parametrize("value", [2**62, 2**31, 1000])
+def test_a_model_chunk_that_cannot_be_is_no_crash(rows: pd.DataFrame, healthy: WhatIf, value: int) -> None:
+    """An absurd `mc` is treated as unknown: with a warning or without, S stays."""
+    broken = rows.assign(mc=np.where(rows.mc >= 0, value, -1))
+    assert analyse(load(broken, SHAPE.meta)).slowdown == pytest.approx(healthy.slowdown, rel=1e-9)
+
+
+@pytest.mark.filterwarnings("error")
+def test_half_precision_numbers_are_read_without_a_warning_of_numpy(rows: pd.DataFrame, healthy: WhatIf) -> None:
+    """Ranks as float16 are whole numbers still."""
+    table = to_table(rows, SHAPE.meta)
+    for column in ("dp_rank", "stage", "seq_id"):
+        table = table.set_column(table.column_names.index(column), column, pa.array(rows[column].to_numpy().astype(np.float16)))
+    assert analyse(load(table)).slowdown == pytest.approx(healthy.slowdown, rel=1e-9)
 
 
 def test_a_trace_of_which_most_steps_are_unusable_is_refused(rows: pd.DataFrame) -> None:

@@ -110,10 +110,12 @@ def test_a_world_that_is_not_the_product_is_warned_of(rows: pd.DataFrame) -> Non
     assert any("world_size" in warning for warning in trace.warnings)
 
 
-@pytest.mark.parametrize("value", ["4", -1, 0, 2.5, True, [2], {"a": 1}, 1e300, "x" * 10_000, float("inf"), float("nan"), 10**400])
+@pytest.mark.parametrize("value", ["4", -1, 0, 2.5, True, [2], {"a": 1}, 1e300, "x" * 10_000, float("inf"), float("nan"), 10**400], ids=lambda value: repr(value)[:20])
 @pytest.mark.parametrize("key", ["dp_size", "tp_size", "cp_size", "vpp_size", "world_size", "steps_total"])
 def test_sizes_that_are_none_are_ignored_with_a_warning(rows: pd.DataFrame, key: str, value: Any) -> None:
-    """A size that is no whole number from 1 is named in a warning and treated as not there."""
+    """A size that is no whole number from 1, or an absurd one, is named in a warning and treated as not there."""
+    if key == "steps_total" and isinstance(value, int) and value > 1 and value is not True:
+        pytest.skip("any whole number of steps is possible")
     trace = in_file(rows, **{key: value})
     assert any(key in warning and "ignored" in warning for warning in trace.warnings)
     job = trace.job
@@ -161,7 +163,7 @@ def test_a_named_metadata_file_that_is_not_there_is_an_error_of_use(rows: pd.Dat
     assert error.value.exit_code == 2
 
 
-@pytest.mark.parametrize("text", [b"", b"{", b"[]", b"3", b"\xff\xfe", b"null", b"[" * 100_000], ids=repr)
+@pytest.mark.parametrize("text", [b"", b"{", b"[]", b"3", b"\xff\xfe", b"null", b"[" * 100_000], ids=lambda text: repr(text[:9]))
 def test_metadata_inside_the_file_that_is_no_object_is_refused(rows: pd.DataFrame, text: bytes) -> None:
     """`diagnose.job` that is no JSON object is a TraceError that names the key."""
     table = to_table(rows).replace_schema_metadata({b"diagnose.job": text})

@@ -13,7 +13,7 @@ from diagnose.model.whatif import WhatIf
 from diagnose.trace.load import load_trace
 from diagnose.whatif.replay import launch_delays, replay, replay_ends
 from diagnose.whatif.scenarios import Prepared, explore, prepare
-from tests.jobs import block_rows, load, random_job, random_shape
+from tests.jobs import Shape, block_rows, load, random_job, random_shape
 from tests.naive import NaiveJob, closing_collections
 
 REL = 1e-9
@@ -157,3 +157,15 @@ def test_jobs_with_lost_rows_equal_plain_loops_on_the_filled_rows(batch: range) 
         naive = NaiveJob(block_rows(trace, [p.block for p in prepared]), has_dp=trace.job.has_dp)
         assert_equal(found, naive, about=f"seed {seed}, {shape}, {trace.warnings}")
     assert n_filled > len(batch) / 2
+
+
+@pytest.mark.parametrize("optype", ["optimizer-clip-main-grad", "embedding-grads-all-reduce", "layernorm-grads-all-reduce", "optimizer"])
+def test_a_closing_operation_may_come_twice(optype: str) -> None:
+    """A worker with two clips, or two of any other closing operation, chains them; the second of each moves with the other seconds."""
+    shape = Shape(n_steps=2, n_dp=2, n_stages=3, n_microbatches=3)
+    rows = random_job(shape, 1)
+    second = rows[rows.optype == optype]
+    second = second.assign(seq_id=1, start_ts=second.start_ts + second.duration)
+    rows = pd.concat([rows, second], ignore_index=True)
+    naive = NaiveJob(closing_collections(rows), has_dp=True)
+    assert_equal(analyse(load(rows, shape.meta))[0], naive, about=optype)
