@@ -10,7 +10,9 @@ SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option that lets benchmarks run."""
-    parser.addoption("--benchmarks", action="store_true", help="run tests/benchmarks too, and print their tables (add -s)")
+    parser.addoption(
+        "--benchmarks", action="store_true", help="run tests/benchmarks too, and print their tables (add -s)"
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -6,6 +6,7 @@ plain loops of `tests.naive` say when everything starts and ends.
 
 import dataclasses
 import io
+import itertools
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -43,6 +44,7 @@ class Shape:
 
     @property
     def has_dp(self) -> bool:
+        """True where gradients are reduced over more than one member."""
         return self.n_dp * self.cp > 1
 
     @property
@@ -85,9 +87,8 @@ def schedule(shape: Shape, stage: int) -> list[tuple[str, int, int]]:
     """Give the computes of one stage in launch order: (type, chunk, microbatch); 1F1B, interleaved where `n_chunks` > 1."""
     p, v, m = shape.n_stages, shape.n_chunks, shape.n_microbatches
     total = m * v
-    if v == 1:
-        n_warm_up = min(p - stage - 1, m)
-    else:
+    n_warm_up = min(p - stage - 1, m)
+    if v > 1:
         n_warm_up = min((p - stage - 1) * 2 + (v - 1) * p, total) if m > p else total
 
     def turn(i: int, optype: str) -> tuple[str, int, int]:
@@ -108,7 +109,9 @@ def launch_rows(shape: Shape) -> pd.DataFrame:
     for stage in range(shape.n_stages):
         counts: dict[str, int] = {}
 
-        def add(optype: str, mb: int = -1, chunk: int = -1, *, stage: int = stage, counts: dict[str, int] = counts) -> None:
+        def add(
+            optype: str, mb: int = -1, chunk: int = -1, *, stage: int = stage, counts: dict[str, int] = counts
+        ) -> None:
             rows.append((stage, optype, float(len(rows)), counts.get(optype, 0), mb, chunk))
             counts[optype] = counts.get(optype, 0) + 1
 
@@ -117,11 +120,17 @@ def launch_rows(shape: Shape) -> pd.DataFrame:
         computes = schedule(shape, stage)
         for optype, chunk, mb in computes:
             way = optype.removesuffix("-compute")
-            first = stage == 0 and chunk == 0 if way == "forward" else stage == last_stage and chunk == shape.n_chunks - 1
-            last = stage == last_stage and chunk == shape.n_chunks - 1 if way == "forward" else stage == 0 and chunk == 0
+            first = (
+                stage == 0 and chunk == 0 if way == "forward" else stage == last_stage and chunk == shape.n_chunks - 1
+            )
+            last = (
+                stage == last_stage and chunk == shape.n_chunks - 1 if way == "forward" else stage == 0 and chunk == 0
+            )
             # With interleaving the transfers at the ends of the model are recorded, but move nothing.
             recorded = shape.n_chunks > 1
-            nothing_yet = shape.skip_first_recv and way == "forward" and stage == 0 and f"{way}-recv" not in counts and mb == 0
+            nothing_yet = (
+                shape.skip_first_recv and way == "forward" and stage == 0 and f"{way}-recv" not in counts and mb == 0
+            )
             if (not first or recorded) and not (first and nothing_yet):
                 add(f"{way}-recv")
             add(optype, mb, chunk)
@@ -184,10 +193,14 @@ def _block_computes_on_sends(job: NaiveJob) -> None:
         for step in job.steps:
             for stage in job.stages:
                 stream = sorted(
-                    (op for optype in (FORWARD, BACKWARD, "forward-send", "backward-send") for op in job.place.get((optype, stage, dp, step), [])),
+                    (
+                        op
+                        for optype in (FORWARD, BACKWARD, "forward-send", "backward-send")
+                        for op in job.place.get((optype, stage, dp, step), [])
+                    ),
                     key=lambda op: job.start[op],
                 )
-                for before, op in zip(stream, stream[1:], strict=False):
+                for before, op in itertools.pairwise(stream):
                     if before[0] in P2P and op[0] not in P2P:
                         job.waits[op].append(before)
     job.order = job._order()
@@ -226,20 +239,20 @@ def block_rows(trace: Trace, filled: list[Any]) -> pd.DataFrame:
         nodes = block.nodes
         for node in range(len(nodes)):
             for i, step in enumerate(block.steps.tolist()):
-                for dp in range(block.n_dp):
-                    rows.append(
-                        (
-                            step,
-                            int(trace.dp_labels[dp]),
-                            int(trace.stage_labels[int(nodes.stage[node])]),
-                            NAMES[Op(int(nodes.op[node]))],
-                            float(block.start_s[node, i, dp]),
-                            float(block.end_s[node, i, dp] - block.start_s[node, i, dp]),
-                            int(nodes.seq[node]),
-                            int(nodes.microbatch[node]),
-                            int(nodes.chunk[node]),
-                        )
+                rows += [
+                    (
+                        step,
+                        int(trace.dp_labels[dp]),
+                        int(trace.stage_labels[int(nodes.stage[node])]),
+                        NAMES[Op(int(nodes.op[node]))],
+                        float(block.start_s[node, i, dp]),
+                        float(block.end_s[node, i, dp] - block.start_s[node, i, dp]),
+                        int(nodes.seq[node]),
+                        int(nodes.microbatch[node]),
+                        int(nodes.chunk[node]),
                     )
+                    for dp in range(block.n_dp)
+                ]
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
@@ -271,10 +284,12 @@ def hand_job(*, slow_stage: int | None = None) -> pd.DataFrame:
                 (1, "forward-compute", *f1), (1, "backward-compute", *b1), (1, "backward-send", b1[1], moved_b),
                 (0, "backward-recv", posted_b, moved_b), (0, "backward-compute", *b0),
             ]  # fmt: skip
-            rows += [(step, 0, s, name, float(a), float(b - a), mb, mb if "compute" in name else -1, 0) for s, name, a, b in spans]
+            rows += [
+                (step, 0, s, name, float(a), float(b - a), mb, mb if "compute" in name else -1, 0)
+                for s, name, a, b in spans
+            ]
         for stage in (0, 1):
             for name in ("optimizer-clip-main-grad", "optimizer"):
                 start = end if name == "optimizer" else backward[stage][1][1]
                 rows.append((step, 0, stage, name, float(start), float(end - start), 0, -1, -1))
     return pd.DataFrame(rows, columns=COLUMNS)
-

@@ -46,7 +46,9 @@ def closing_collections(rows: pd.DataFrame) -> pd.DataFrame:
     columns = [*worker, "optype", "start_ts", "duration", "seq_id", "mb_id", "mc"]
     if not added:
         return kept[columns]
-    return pd.concat([kept[columns].astype({"optype": object}), pd.DataFrame(added, columns=columns)], ignore_index=True)
+    return pd.concat(
+        [kept[columns].astype({"optype": object}), pd.DataFrame(added, columns=columns)], ignore_index=True
+    )
 
 
 class NaiveJob:
@@ -147,7 +149,10 @@ class NaiveJob:
         scatters = sorted(self._on(worker, "grads-reduce-scatter"), key=lambda op: self.start[op])
         separate = self._on(worker, "separate-grads-all-reduce")
         tail = computes[-1:] + self._on(worker, "gc")
-        layernorm, embedding = self._on(worker, "layernorm-grads-all-reduce"), self._on(worker, "embedding-grads-all-reduce")
+        layernorm, embedding = (
+            self._on(worker, "layernorm-grads-all-reduce"),
+            self._on(worker, "embedding-grads-all-reduce"),
+        )
         if separate:
             self._chain(scatters)
             for scatter in scatters:
@@ -215,7 +220,8 @@ class NaiveJob:
         """Put groups into an order in which all that a group waits for comes before it."""
         groups = {id(self.group[op]): self.group[op] for op in self.ops}
         waits_for = {
-            key: {id(self.group[source]) for op in group for source in self.waits[op]} - {key} for key, group in groups.items()
+            key: {id(self.group[source]) for op in group for source in self.waits[op]} - {key}
+            for key, group in groups.items()
         }
         awaited_by: dict[int, list[int]] = defaultdict(list)
         for key, sources in waits_for.items():
@@ -277,7 +283,11 @@ class NaiveJob:
         return delays
 
     def step_times(
-        self, own: Mapping[Operation, float], delay: Mapping[Operation, float] | None = None, *, from_first_start: bool = False
+        self,
+        own: Mapping[Operation, float],
+        delay: Mapping[Operation, float] | None = None,
+        *,
+        from_first_start: bool = False,
     ) -> dict[int, float]:
         """Say how long each step is: to its last optimizer (to its last operation where there is none).
 
@@ -288,7 +298,7 @@ class NaiveJob:
         for step in self.steps:
             of_step = [op for op in self.ops if op[3] == step]
             last = max(end[op] for op in [op for op in of_step if op[0] == "optimizer"] or of_step)
-            times[step] = last - min(0.0, min(start[op] for op in of_step)) if from_first_start else last
+            times[step] = last - min(0.0, *(start[op] for op in of_step)) if from_first_start else last
         return times
 
     def keep(self, kept: Callable[[Operation], bool]) -> dict[Operation, float]:
@@ -314,13 +324,16 @@ class NaiveJob:
         """Recorded time of each step."""
         return {
             step: max(end for op, end in self.end.items() if op[3] == step)
-            - min(0.0, min(start for op, start in self.start.items() if op[3] == step))
+            - min(0.0, *(start for op, start in self.start.items() if op[3] == step))
             for step in self.steps
         }
 
     def by_optype(self) -> dict[str, float]:
         """S_t; the two forward point-to-point types count as one, and the two backward ones."""
-        return {name: self.slowdown(lambda op, n=name: reported(op) == n) for name in sorted({reported(op) for op in self.start})}  # type: ignore[misc]
+        return {
+            name: self.slowdown(lambda op, n=name: reported(op) == n)
+            for name in sorted({reported(op) for op in self.start})
+        }  # type: ignore[misc]
 
     def by_stage(self) -> list[float]:
         """S_stage."""
@@ -349,7 +362,11 @@ class NaiveJob:
     def m_w(self, by_worker: list[list[float]]) -> float | None:
         """M_W: the ceil(3%) workers with the largest S_w."""
         ranked = sorted(
-            ((slowdown, dp, stage) for dp, of_dp in zip(self.dps, by_worker, strict=True) for stage, slowdown in zip(self.stages, of_dp, strict=True)),
+            (
+                (slowdown, dp, stage)
+                for dp, of_dp in zip(self.dps, by_worker, strict=True)
+                for stage, slowdown in zip(self.stages, of_dp, strict=True)
+            ),
             key=lambda entry: -entry[0],
         )
         return self.comes_back((dp, stage) for _, dp, stage in ranked[: math.ceil(0.03 * len(ranked))])

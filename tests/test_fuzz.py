@@ -40,7 +40,7 @@ def ask(content: bytes) -> None:
     json.dumps(diagnose_job(io.BytesIO(content), name="fuzz.parquet").to_dict(), allow_nan=False)
 
 
-# ---------------------------------------------------------------------------------------------------------------------- the inputs
+# ------------------------------------------------------------------------------------------ the inputs
 
 SHAPES = (
     Shape(n_steps=4, n_dp=2, n_stages=2, n_microbatches=4),
@@ -59,7 +59,9 @@ ABSURD_FLOATS = (math.nan, math.inf, -math.inf, -1.0, 1e308, -1e308, 1e-320, 1e1
 def healthy(i: int) -> tuple[pd.DataFrame, dict[str, Any]]:
     """Give one of a few healthy jobs, with optional columns."""
     rows = random_job(SHAPES[i], i)
-    return rows.assign(rank=rows.stage * SHAPES[i].n_dp + rows.dp_rank, tp_rank=0, host="h" + rows.dp_rank.astype(str), tokens=4096.0), SHAPES[i].meta
+    return rows.assign(
+        rank=rows.stage * SHAPES[i].n_dp + rows.dp_rank, tp_rank=0, host="h" + rows.dp_rank.astype(str), tokens=4096.0
+    ), SHAPES[i].meta
 
 
 def content_of(table: pa.Table) -> bytes:
@@ -101,7 +103,11 @@ def drop_rows(rng: np.random.Generator, table: pa.Table) -> bytes:
         keep = np.arange(len(rows)) < int(rng.integers(len(rows)))
     else:
         keep = (rows.optype != rng.choice(rows.optype.unique())) | (rows.stage != rng.choice(rows.stage.unique()))
-    return content_of(to_table(rows[np.asarray(keep)])) if rng.random() < 0.5 else content_of(table.filter(pa.array(np.asarray(keep))))
+    return (
+        content_of(to_table(rows[np.asarray(keep)]))
+        if rng.random() < 0.5
+        else content_of(table.filter(pa.array(np.asarray(keep))))
+    )
 
 
 def repeat_rows(rng: np.random.Generator, table: pa.Table) -> bytes:
@@ -111,21 +117,44 @@ def repeat_rows(rng: np.random.Generator, table: pa.Table) -> bytes:
     if rng.random() < 0.5:
         more = more.assign(start_ts=more.start_ts + rng.normal(0, 0.01, len(more)))
     rows = pd.concat([rows, more])
-    return content_of(to_table(rows.sample(frac=1.0, random_state=int(rng.integers(2**31))), json.loads(table.schema.metadata[b"diagnose.job"])))
+    return content_of(
+        to_table(
+            rows.sample(frac=1.0, random_state=int(rng.integers(2**31))),
+            json.loads(table.schema.metadata[b"diagnose.job"]),
+        )
+    )
 
 
 def drop_columns(rng: np.random.Generator, table: pa.Table) -> bytes:
     """Lose columns, or have one twice."""
     if rng.random() < 0.2:
         return content_of(table.append_column(str(rng.choice(table.column_names)), table["step"]))
-    return content_of(table.drop_columns(list(rng.choice(table.column_names, size=int(rng.integers(1, 7)), replace=False))))
+    return content_of(
+        table.drop_columns(list(rng.choice(table.column_names, size=int(rng.integers(1, 7)), replace=False)))
+    )
 
 
 def change_type(rng: np.random.Generator, table: pa.Table) -> bytes:
     """Write a column with another type."""
     i = int(rng.integers(table.num_columns))
-    types = [pa.int8(), pa.uint64(), pa.float16(), pa.float32(), pa.float64(), pa.string(), pa.large_string(), pa.binary(), pa.bool_(), pa.decimal128(38, 6),
-             pa.timestamp("ns"), pa.duration("us"), pa.null(), pa.list_(pa.float64()), pa.dictionary(pa.int32(), pa.int64()), pa.date32()]  # fmt: skip
+    types = [
+        pa.int8(),
+        pa.uint64(),
+        pa.float16(),
+        pa.float32(),
+        pa.float64(),
+        pa.string(),
+        pa.large_string(),
+        pa.binary(),
+        pa.bool_(),
+        pa.decimal128(38, 6),
+        pa.timestamp("ns"),
+        pa.duration("us"),
+        pa.null(),
+        pa.list_(pa.float64()),
+        pa.dictionary(pa.int32(), pa.int64()),
+        pa.date32(),
+    ]
     wanted = types[int(rng.integers(len(types)))]
     values = table.column(i)
     try:
@@ -164,8 +193,17 @@ def make_ranks_empty_or_huge(rng: np.random.Generator, table: pa.Table) -> bytes
     """Spread a column over very many values, or make it all one."""
     column = str(rng.choice(INTS))
     n = len(table)
-    values = [np.arange(n), np.zeros(n, dtype=np.int64), np.arange(n) * 10**9, np.arange(n) // 2, rng.integers(0, 3, n), rng.permutation(table[column].to_numpy())]
-    return content_of(table.set_column(table.column_names.index(column), column, pa.array(values[int(rng.integers(len(values)))])))
+    values = [
+        np.arange(n),
+        np.zeros(n, dtype=np.int64),
+        np.arange(n) * 10**9,
+        np.arange(n) // 2,
+        rng.integers(0, 3, n),
+        rng.permutation(table[column].to_numpy()),
+    ]
+    return content_of(
+        table.set_column(table.column_names.index(column), column, pa.array(values[int(rng.integers(len(values)))]))
+    )
 
 
 def put_nulls(rng: np.random.Generator, table: pa.Table) -> bytes:
@@ -183,7 +221,18 @@ def rename_operations(rng: np.random.Generator, table: pa.Table) -> bytes:
     """Other operation types: nonsense, each other's names, or long and odd strings."""
     types = np.asarray(table["optype"].to_pylist(), dtype=object)
     where = rng.random(len(types)) < rng.choice([0.01, 0.3, 1.0])
-    nonsense = ["", "\x1b[31mred\x1b[0m", "é" * 50, "forward-compute ", "<script>", "x" * 10_000, "gc", "checkpoint", "data-load", *np.unique(types).tolist()]
+    nonsense = [
+        "",
+        "\x1b[31mred\x1b[0m",
+        "é" * 50,
+        "forward-compute ",
+        "<script>",
+        "x" * 10_000,
+        "gc",
+        "checkpoint",
+        "data-load",
+        *np.unique(types).tolist(),
+    ]
     if rng.random() < 0.3:
         types[where] = [f"t{i}" for i in range(int(where.sum()))]
     else:
@@ -214,9 +263,23 @@ def empty(rng: np.random.Generator, table: pa.Table) -> bytes:
 
 
 DAMAGES: tuple[Callable[[np.random.Generator, pa.Table], bytes], ...] = (
-    flip_bits, truncate, drop_rows, drop_rows, repeat_rows, drop_columns, change_type, put_absurd_values, put_absurd_values, make_ranks_empty_or_huge, put_nulls,
-    rename_operations, spoil_metadata, random_bytes, empty, flip_bits,
-)  # fmt: skip
+    flip_bits,
+    truncate,
+    drop_rows,
+    drop_rows,
+    repeat_rows,
+    drop_columns,
+    change_type,
+    put_absurd_values,
+    put_absurd_values,
+    make_ranks_empty_or_huge,
+    put_nulls,
+    rename_operations,
+    spoil_metadata,
+    random_bytes,
+    empty,
+    flip_bits,
+)
 
 
 def make_input(seed: int) -> tuple[str, bytes]:
@@ -227,7 +290,7 @@ def make_input(seed: int) -> tuple[str, bytes]:
     return damage.__name__, damage(rng, to_table(rows, meta))
 
 
-# ---------------------------------------------------------------------------------------------------------------------- the worker
+# ------------------------------------------------------------------------------------------ the worker
 
 
 def work(seeds: range) -> None:
@@ -245,7 +308,9 @@ def work(seeds: range) -> None:
                 outcome["wrong"] = f"a message of {len(str(error))} characters"
         except BaseException as error:  # noqa: BLE001 - whatever else comes out is what this looks for
             frame = traceback.extract_tb(error.__traceback__)[-1]
-            outcome["wrong"] = f"{type(error).__name__}: {str(error)[:200]} ({Path(frame.filename).name}:{frame.lineno})"
+            outcome["wrong"] = (
+                f"{type(error).__name__}: {str(error)[:200]} ({Path(frame.filename).name}:{frame.lineno})"
+            )
         outcome["rss_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         print("<", json.dumps(outcome), flush=True)
 
@@ -255,7 +320,11 @@ def outcomes() -> tuple[list[dict[str, Any]], list[str]]:
     """Give what became of each input, and what killed a worker."""
     workers = [
         subprocess.Popen(
-            [sys.executable, "-W", "error", __file__, str(i), str(N_INPUTS), str(N_WORKERS)], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            [sys.executable, "-W", "error", __file__, str(i), str(N_INPUTS), str(N_WORKERS)],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         for i in range(N_WORKERS)
     ]
@@ -283,7 +352,9 @@ def test_no_input_kills_the_interpreter(outcomes: tuple[list[dict[str, Any]], li
 
 
 @pytest.mark.slow
-def test_every_input_ends_in_an_answer_or_an_error_for_the_user(outcomes: tuple[list[dict[str, Any]], list[str]]) -> None:
+def test_every_input_ends_in_an_answer_or_an_error_for_the_user(
+    outcomes: tuple[list[dict[str, Any]], list[str]],
+) -> None:
     """Nothing but `DiagnoseError` comes out, no warning of a library either, and every number is finite."""
     wrong = [f"seed {o['seed']} ({o['damage']}): {o['wrong']}" for o in outcomes[0] if o["wrong"]]
     assert not wrong, "\n".join(wrong)

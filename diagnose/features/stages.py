@@ -18,16 +18,16 @@ def measure_stages(components: Components, n_stages: int) -> Features:
     -------
     Features
         `stage.ratio`: usual compute time of the longest stage over the mean of the others. `stage.forward_ratio`,
-        `stage.backward_ratio`: the same of each direction. `stage.rank_agreement`: part of the dp ranks on which that stage is
-        the longest.
+        `stage.backward_ratio`: the same of each direction. `stage.contradicted_share`: part of the dp ranks on which another
+        stage is the longest.
 
-    Reads as: 1 even; 1.5 the longest stage takes half as long again. Agreement 1: all ranks alike, the layout; 1/dp: one worker.
+    Reads as: 1 even; 1.5 the longest stage takes half as long again. Contradicted 0: all ranks alike, the layout; 0.9: one worker.
 
-    Misleads when: with dp 1 a slow worker is a slow stage (agreement is missing then).
+    Misleads when: with dp 1 a slow worker is a slow stage, and there is no other rank to contradict.
     """
     if n_stages == 1:
         reason = "the job has one pipeline stage"
-        names = ("ratio", "forward_ratio", "backward_ratio", "rank_agreement")
+        names = ("ratio", "forward_ratio", "backward_ratio", "contradicted_share")
         return {f"stage.{name}": Feature.missing(reason) for name in names}
     load = _by_stage(components.typical_s, n_stages)  # (2, n_stages)
     worst = longest_stage(components, n_stages)
@@ -39,12 +39,9 @@ def measure_stages(components: Components, n_stages: int) -> Features:
         "stage.backward_ratio": Feature(float(backward)),
     }
     n_dp = components.compute_s.shape[-1]
-    if n_dp == 1:
-        found["stage.rank_agreement"] = Feature.missing("with one dp rank a slow worker cannot be told from a long stage")
-        return found
     by_rank = np.nanmedian(components.compute_s, axis=(2, 3))  # (2, n_virtual, n_dp)
     rank_load = by_rank.sum(axis=0).reshape(-1, n_stages, n_dp).sum(axis=0)
-    found["stage.rank_agreement"] = Feature(float(np.mean(rank_load.argmax(axis=0) == worst)))
+    found["stage.contradicted_share"] = Feature(float(np.mean(rank_load.argmax(axis=0) != worst)))
     return found
 
 

@@ -103,7 +103,7 @@ def build_observed_graph(block: Block, start_s: Seconds, *, has_dp: bool) -> Gra
     _drop_broken_waits(block, look, waits, in_graph)
     starts_at, ends_at = _moving_times(look, events, batches)
     for stage_order in order:
-        _add_serial_waits(block, waits, stage_order, held, starts_at, ends_at)
+        _add_serial_waits(block, look, waits, stage_order, held, starts_at, ends_at)
     try:
         graph = order_graph(layout, waits, events, {}, batches)
     except TraceError:
@@ -155,35 +155,60 @@ def _moving_times(look: Look, events: list[Event], batches: list[tuple[int, ...]
 
 def _add_serial_waits(
     block: Block,
+    look: Look,
     waits: list[set[int]],
     order: list[int],
     held: set[tuple[int, int]],
     starts_at: dict[int, float],
     ends_at: dict[int, float],
 ) -> None:
-    """Let each operation wait for the last one of every type on its worker, where its type does so.
+    """Let each operation wait for those before it on its worker that explain why it did not start earlier.
 
-    Only for what moves earlier, so that no circle can arise; waits that follow from others on the same worker are left out.
+    Candidates are the last operation of every type that the operation never overtakes and that moves earlier, so that no
+    circle can arise. Being never earlier is not enough: beside a slow worker everything is late, and would wait for everything.
+    Waits that follow from others on the same worker are left out.
     """
     last: dict[int, int] = {}
     implied: dict[int, int] = {}  # node -> bit set of all that it waits for, directly or not, on this worker
     for node in order:
         op = int(block.nodes.op[node])
-        found = {source for source in waits[node] if source in implied}
-        found |= {
+        candidates = {
             source
             for source in last.values()
-            if (int(block.nodes.op[source]), op) in held and ends_at[source] < starts_at[node]
+            if (int(block.nodes.op[source]), op) in held
+            and ends_at[source] < starts_at[node]
+            and look.held_share(source, node) >= HELD_SHARE
         }
+        waits[node] |= _explain_delay(look, node, waits[node], candidates)
+        found = {source for source in waits[node] if source in implied}
         for source in sorted(found):
-            others = found - {source}
-            if any(implied[other] >> source & 1 for other in others):
+            if any(implied[other] >> source & 1 for other in found - {source}):
                 found.discard(source)
         waits[node] = {source for source in waits[node] if source not in implied} | found
         implied[node] = 0
         for source in found:
             implied[node] |= implied[source] | 1 << source
         last[op] = node
+
+
+def _explain_delay(look: Look, node: int, known: set[int], candidates: set[int]) -> set[int]:
+    """Choose the waits that take away most of a node's launch delay, one after the other."""
+    start_s = look.start_s[node]
+    ready_s = np.max(look.end_s[list(known)], axis=0) if known else np.zeros_like(start_s)
+    chosen: set[int] = set()
+    left = float(np.maximum(start_s - ready_s, 0.0).mean())
+    while candidates and left > look.tolerance_s:
+        beyond = {
+            source: float(np.maximum(start_s - np.maximum(ready_s, look.end_s[source]), 0.0).mean())
+            for source in sorted(candidates)
+        }
+        best = min(beyond, key=lambda source: (beyond[source], source))
+        if beyond[best] > (1.0 - EXPLAINED_SHARE) * left:
+            break
+        chosen.add(best)
+        candidates = candidates - {best}
+        ready_s, left = np.maximum(ready_s, look.end_s[best]), beyond[best]
+    return chosen
 
 
 def _with_barriers(

@@ -33,7 +33,9 @@ def repeat(source: Path, target: Path, copies: int) -> Path:
     n_ranks = pc.max(table["rank"]).as_py() + 1
     dp, rank = table["dp_rank"].to_numpy().astype(np.int16), table["rank"].to_numpy().astype(np.int32)
     parts = [
-        table.set_column(i, "dp_rank", pa.array(dp + np.int16(k * n_dp))).set_column(j, "rank", pa.array(rank + np.int32(k * n_ranks)))
+        table.set_column(i, "dp_rank", pa.array(dp + np.int16(k * n_dp))).set_column(
+            j, "rank", pa.array(rank + np.int32(k * n_ranks))
+        )
         for k in range(copies)
     ]
     pq.write_table(pa.concat_tables(parts), target)
@@ -73,8 +75,14 @@ def test_ar_64_times(ar: Path, tmp_path_factory: pytest.TempPathFactory) -> None
         loading.append(load_s)
         exploring.append(explore_s)
     read, whole = statistics.median(reading), statistics.median(a + b for a, b in zip(loading, exploring, strict=True))
-    print(f"\n\nAR x 64: {n_rows:,} operations, {path.stat().st_size / 1e6:.0f} MB, median of {N_RUNS} runs (least, most)")
-    for name, seconds in (("pyarrow.parquet.read_table", reading), ("load_trace", loading), ("prepare + explore", exploring)):
+    print(
+        f"\n\nAR x 64: {n_rows:,} operations, {path.stat().st_size / 1e6:.0f} MB, median of {N_RUNS} runs (least, most)"
+    )
+    for name, seconds in (
+        ("pyarrow.parquet.read_table", reading),
+        ("load_trace", loading),
+        ("prepare + explore", exploring),
+    ):
         print(f"  {name:28} {statistics.median(seconds):7.3f} s  ({min(seconds):.3f}, {max(seconds):.3f})")
     print(f"  whole / read_table           {whole / read:7.2f}")
     print(f"  peak memory of this process  {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:7.2f} GiB")
@@ -107,6 +115,9 @@ def test_time_grows_with_the_operations(ar: Path, tmp_path_factory: pytest.TempP
         slowdowns.append(found.slowdown)
         read_s, load_s, explore_s = (statistics.median(column) for column in zip(*runs, strict=True))
         whole = load_s + explore_s
-        print(f"{4 * copies:5} {n_rows:11,} {read_s:11.3f}s {load_s:10.3f}s {explore_s:10.3f}s {whole / read_s:11.2f} {whole / n_rows * 1e6:7.3f}")
+        print(
+            f"{4 * copies:5} {n_rows:11,} {read_s:11.3f}s {load_s:10.3f}s {explore_s:10.3f}s "
+            f"{whole / read_s:11.2f} {whole / n_rows * 1e6:7.3f}"
+        )
         path.unlink()
     np.testing.assert_allclose(slowdowns, slowdowns[0], rtol=1e-9)

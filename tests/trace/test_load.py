@@ -26,6 +26,7 @@ PROPERTY = settings(max_examples=25, deadline=None, derandomize=True)
 
 
 def analyse(trace: Trace) -> WhatIf:
+    """Run the what-if."""
     return explore(trace, prepare(trace))
 
 
@@ -40,7 +41,7 @@ def assert_same(found: WhatIf, expected: WhatIf, rel: float = 1e-9) -> None:
     np.testing.assert_allclose(found.by_step, expected.by_step, rtol=rel)
 
 
-# ---------------------------------------------------------------------------------------------- a job made by hand
+# ---------------------------------------------------------------------------------- a job made by hand
 
 
 def test_a_job_made_by_hand_has_the_times_that_one_can_add() -> None:
@@ -77,7 +78,7 @@ def test_a_slow_stage_made_by_hand_costs_what_one_can_add(slow: int) -> None:
     assert found.m_s == pytest.approx((15.0 - (12.0 if slow == 1 else 16.5)) / 1.5)
 
 
-# ------------------------------------------------------------------------------------------------- the same rows, written otherwise
+# -------------------------------------------------------------------- the same rows, written otherwise
 
 
 @pytest.mark.parametrize("shape", [SHAPE, INTERLEAVED], ids=["plain", "interleaved"])
@@ -108,7 +109,9 @@ def test_float_width_changes_nothing_but_rounding() -> None:
         assert_same(analyse(load(rows.astype(dict.fromkeys(columns, "float64")), SHAPE.meta)), expected, rel=1e-12)
 
 
-@pytest.mark.parametrize("kind", ["string", "large_string", "dictionary", "dictionary of large_string", "chunked dictionary"])
+@pytest.mark.parametrize(
+    "kind", ["string", "large_string", "dictionary", "dictionary of large_string", "chunked dictionary"]
+)
 def test_operation_types_may_be_strings_or_a_dictionary(kind: str) -> None:
     """`optype` may be plain strings or a dictionary, with a dictionary of its own for each row group."""
     rows = random_job(SHAPE, 3)
@@ -117,7 +120,9 @@ def test_operation_types_may_be_strings_or_a_dictionary(kind: str) -> None:
     column = table["optype"].cast(pa.large_string() if "large" in kind else pa.string())
     if kind == "chunked dictionary":
         half = len(rows) // 3
-        column = pa.chunked_array([part.combine_chunks().dictionary_encode() for part in (column.slice(0, half), column.slice(half))]).unify_dictionaries()
+        column = pa.chunked_array(
+            [part.combine_chunks().dictionary_encode() for part in (column.slice(0, half), column.slice(half))]
+        ).unify_dictionaries()
     elif "dictionary" in kind:
         column = column.dictionary_encode()
     table = table.set_column(table.column_names.index("optype"), "optype", column)
@@ -127,7 +132,9 @@ def test_operation_types_may_be_strings_or_a_dictionary(kind: str) -> None:
 def test_more_columns_and_more_types_in_the_dictionary_mean_nothing() -> None:
     """Columns that nobody asked for, and types in the dictionary that no row has, are passed over without a word."""
     rows = random_job(SHAPE, 3)
-    more = rows.assign(gmc=0, note="x", optype=pd.Categorical(rows.optype, categories=[*sorted(set(rows.optype)), "first-op"]))
+    more = rows.assign(
+        gmc=0, note="x", optype=pd.Categorical(rows.optype, categories=[*sorted(set(rows.optype)), "first-op"])
+    )
     trace = load(more, SHAPE.meta)
     assert trace.warnings == ()
     assert_same(analyse(trace), analyse(load(rows, SHAPE.meta)), rel=1e-15)
@@ -147,7 +154,9 @@ def test_times_of_the_whole_job_are_made_relative_to_each_step(origin_s: float) 
     assert analyse(trace).slowdown == pytest.approx(analyse(expected).slowdown, rel=1e-4)
 
 
-@pytest.mark.parametrize("missing", [["seq_id"], ["mb_id"], ["mc"], ["mb_id", "mc"], ["seq_id", "mb_id", "mc"]], ids="+".join)
+@pytest.mark.parametrize(
+    "missing", [["seq_id"], ["mb_id"], ["mc"], ["mb_id", "mc"], ["seq_id", "mb_id", "mc"]], ids="+".join
+)
 @pytest.mark.parametrize("shape", [SHAPE, INTERLEAVED], ids=["plain", "interleaved"])
 def test_optional_columns_are_derived(shape: Shape, missing: list[str]) -> None:
     """Without `seq_id`, `mb_id` and `mc` the launch order says the same, and no measure changes."""
@@ -194,7 +203,8 @@ def test_steps_can_be_picked() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"), [("3", [3]), ("3-5", [3, 4, 5]), ("3-5,80", [3, 4, 5, 80]), ("5,3, 4", [3, 4, 5]), ("2,2-2", [2])]
+    ("text", "expected"),
+    [("3", [3]), ("3-5", [3, 4, 5]), ("3-5,80", [3, 4, 5, 80]), ("5,3, 4", [3, 4, 5]), ("2,2-2", [2])],
 )
 def test_lists_of_steps(text: str, expected: list[int]) -> None:
     """Steps are numbers and ranges, in any order, each once."""
@@ -208,7 +218,7 @@ def test_lists_of_steps_that_are_none(text: str) -> None:
         parse_steps(text)
 
 
-# ------------------------------------------------------------------------------------------------------------- ranks and hosts
+# ------------------------------------------------------------------------------------- ranks and hosts
 
 
 @pytest.mark.parametrize("column", ["tp_rank", "cp_rank", "rank"])
@@ -219,11 +229,21 @@ def test_all_members_of_a_tensor_parallel_group_may_be_recorded(column: str) -> 
     members = []
     for member in range(2):
         early = rng.uniform(0.0, 1e-4, len(rows)) * member
-        members.append(rows.assign(start_ts=rows.start_ts + early, duration=rows.duration - 2 * early * (rows.duration > 1e-3), **{column: member}))
+        members.append(
+            rows.assign(
+                start_ts=rows.start_ts + early,
+                duration=rows.duration - 2 * early * (rows.duration > 1e-3),
+                **{column: member},
+            )
+        )
     both = pd.concat(members, ignore_index=True)
     if column == "rank":
         both["rank"] = (both.stage * 2 + both.dp_rank) * 2 + both["rank"]
-    trace = load(both, SHAPE.meta | {"world_size": 8, "tp_size": None if column == "cp_rank" else 2, "cp_size": 2 if column == "cp_rank" else 1})
+    trace = load(
+        both,
+        SHAPE.meta
+        | {"world_size": 8, "tp_size": None if column == "cp_rank" else 2, "cp_size": 2 if column == "cp_rank" else 1},
+    )
     assert trace.n_ops == len(rows)
     found, expected = analyse(trace), analyse(load(rows, SHAPE.meta))
     assert found.slowdown == pytest.approx(expected.slowdown, rel=0.02)
@@ -248,12 +268,15 @@ def test_ranks_and_hosts_are_kept() -> None:
     assert trace.hosts == ("node-0", "node-2", "node-1", "node-3")
 
 
-# ------------------------------------------------------------------------------------------------------------------ garbage collection
+# ---------------------------------------------------------------------------------- garbage collection
 
 
 def _with_gc(rows: pd.DataFrame, spans: list[tuple[int, int, int, float, float]]) -> pd.DataFrame:
     """Add collections: (step, dp, stage, start, duration)."""
-    added = [(step, dp, stage, "gc", start, duration, i, -1, -1) for i, (step, dp, stage, start, duration) in enumerate(spans)]
+    added = [
+        (step, dp, stage, "gc", start, duration, i, -1, -1)
+        for i, (step, dp, stage, start, duration) in enumerate(spans)
+    ]
     return pd.concat([rows, pd.DataFrame(added, columns=list(rows.columns))], ignore_index=True)
 
 
@@ -270,7 +293,10 @@ def test_a_collection_after_the_last_compute_is_replayed() -> None:
     """1 s of collection between the last backward (9 s) and the optimizer makes a 10 s step of a 9 s one."""
     rows = hand_job()
     late = rows.optype.isin(("optimizer",)) | ((rows.optype == "optimizer-clip-main-grad") & (rows.stage == 0))
-    rows = rows.assign(start_ts=rows.start_ts + late, duration=rows.duration + ((rows.optype == "optimizer-clip-main-grad") & (rows.stage == 1)))
+    rows = rows.assign(
+        start_ts=rows.start_ts + late,
+        duration=rows.duration + ((rows.optype == "optimizer-clip-main-grad") & (rows.stage == 1)),
+    )
     trace = load(_with_gc(rows, [(step, 0, 0, 9.0, 1.0) for step in (10, 11)]))
     found = analyse(trace)
     np.testing.assert_allclose(found.recorded_s, 10.0)
@@ -287,7 +313,7 @@ def test_a_collection_of_zero_that_starts_with_the_compute_s_end_rounded_down_to
         np.testing.assert_allclose(p.own[gc[0]], 0.0, atol=1e-12)
 
 
-# -------------------------------------------------------------------------------------------------------------------- compute only
+# ---------------------------------------------------------------------------------------- compute only
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -303,7 +329,7 @@ def test_a_trace_of_computes_alone_is_analysed(seed: int) -> None:
     assert found.slowdown > 1.0
 
 
-# ---------------------------------------------------------------------------------------------------------------------- properties
+# ------------------------------------------------------------------------------------------ properties
 
 
 def jobs() -> st.SearchStrategy[tuple[Shape, int]]:

@@ -29,7 +29,7 @@ def in_file(rows: pd.DataFrame, **changes: Any) -> Trace:
     return load(rows, meta)
 
 
-# ----------------------------------------------------------------------------------------------------------------------- places
+# ---------------------------------------------------------------------------------------------- places
 
 
 def test_the_file_wins_over_the_named_file_and_that_over_the_one_beside_it(rows: pd.DataFrame, tmp_path: Path) -> None:
@@ -42,7 +42,13 @@ def test_the_file_wins_over_the_named_file_and_that_over_the_one_beside_it(rows:
 
 
 @pytest.mark.parametrize(
-    ("trace", "meta"), [("trace-X.parquet", "meta-X.yaml"), ("X.parquet", "X.yaml"), ("X.parquet", "X.yml"), ("trace-X.parquet", "trace-X.yaml")]
+    ("trace", "meta"),
+    [
+        ("trace-X.parquet", "meta-X.yaml"),
+        ("X.parquet", "X.yaml"),
+        ("X.parquet", "X.yml"),
+        ("trace-X.parquet", "trace-X.yaml"),
+    ],
 )
 def test_a_yaml_file_beside_the_trace_is_found(rows: pd.DataFrame, tmp_path: Path, trace: str, meta: str) -> None:
     """`trace-X.parquet` has `meta-X.yaml` beside it, `X.parquet` has `X.yaml`."""
@@ -66,16 +72,26 @@ def test_the_job_is_named_after_the_file_where_nothing_else_names_it(rows: pd.Da
 
 def test_free_keys_are_kept(rows: pd.DataFrame) -> None:
     """What is not about sizes is carried to the report as text."""
-    job = in_file(rows, owner="vision", gpu_type="H800", started_at="2025-01-01", steps_total=5000, layers_per_stage=[4, 3]).job
-    assert (job.owner, job.gpu_type, job.started_at, job.steps_total, job.layers_per_stage) == ("vision", "H800", "2025-01-01", 5000, (4, 3))
+    job = in_file(
+        rows, owner="vision", gpu_type="H800", started_at="2025-01-01", steps_total=5000, layers_per_stage=[4, 3]
+    ).job
+    assert (job.owner, job.gpu_type, job.started_at, job.steps_total, job.layers_per_stage) == (
+        "vision",
+        "H800",
+        "2025-01-01",
+        5000,
+        (4, 3),
+    )
 
 
-# -------------------------------------------------------------------------------------------------------- derived, and contradicted
+# --------------------------------------------------------------------------- derived, and contradicted
 
 
 def test_without_metadata_parallelism_comes_from_the_rows(rows: pd.DataFrame) -> None:
     """dp, pp and vpp are counted, tp comes from the largest global rank; a warning says that all is derived."""
-    trace = load(rows.assign(rank=(rows.stage * 2 + rows.dp_rank) * 4))  # the first of 4 tensor-parallel ranks: 0, 4, 8, 12
+    trace = load(
+        rows.assign(rank=(rows.stage * 2 + rows.dp_rank) * 4)
+    )  # the first of 4 tensor-parallel ranks: 0, 4, 8, 12
     job = trace.job
     assert (job.dp_size, job.pp_size, job.vpp_size, job.cp_size) == (2, 2, 1, 1)
     assert any("no metadata" in warning for warning in trace.warnings)
@@ -88,7 +104,7 @@ def test_tensor_parallelism_follows_from_the_world(rows: pd.DataFrame) -> None:
 
 @pytest.mark.parametrize("chunks", [2, 3])
 def test_model_chunks_are_counted(chunks: int) -> None:
-    """vpp is one more than the largest `mc` in the rows."""
+    """Vpp is one more than the largest `mc` in the rows."""
     shape = Shape(n_steps=2, n_dp=1, n_stages=2, n_microbatches=4, n_chunks=chunks)
     assert load(random_job(shape, 0)).job.vpp_size == chunks
 
@@ -110,7 +126,11 @@ def test_a_world_that_is_not_the_product_is_warned_of(rows: pd.DataFrame) -> Non
     assert any("world_size" in warning for warning in trace.warnings)
 
 
-@pytest.mark.parametrize("value", ["4", -1, 0, 2.5, True, [2], {"a": 1}, 1e300, "x" * 10_000, float("inf"), float("nan"), 10**400], ids=lambda value: repr(value)[:20])
+@pytest.mark.parametrize(
+    "value",
+    ["4", -1, 0, 2.5, True, [2], {"a": 1}, 1e300, "x" * 10_000, float("inf"), float("nan"), 10**400],
+    ids=lambda value: repr(value)[:20],
+)
 @pytest.mark.parametrize("key", ["dp_size", "tp_size", "cp_size", "vpp_size", "world_size", "steps_total"])
 def test_sizes_that_are_none_are_ignored_with_a_warning(rows: pd.DataFrame, key: str, value: Any) -> None:
     """A size that is no whole number from 1, or an absurd one, is named in a warning and treated as not there."""
@@ -132,12 +152,14 @@ def test_layers_that_are_none_are_ignored_with_a_warning(rows: pd.DataFrame, val
 
 def test_every_size_is_checked_for_agreement() -> None:
     """`resolve_job` gives back sizes whose product is the world, whatever it is told."""
-    job, warnings = resolve_job({"world_size": 12, "cp_size": 3}, name="x", n_dp=2, n_stages=2, n_chunks=None, max_rank=None, n_tp=None)
+    job, warnings = resolve_job(
+        {"world_size": 12, "cp_size": 3}, name="x", n_dp=2, n_stages=2, n_chunks=None, max_rank=None, n_tp=None
+    )
     assert (job.tp_size, job.cp_size, job.world_size) == (1, 3, 12)
     assert warnings == []
 
 
-# --------------------------------------------------------------------------------------------------------------------- refused
+# --------------------------------------------------------------------------------------------- refused
 
 
 @pytest.mark.parametrize("text", ["[1, 2]", "just words", "a: b: c", "{", "1: 2", "\x00", "&a [*a]"])
@@ -163,7 +185,9 @@ def test_a_named_metadata_file_that_is_not_there_is_an_error_of_use(rows: pd.Dat
     assert error.value.exit_code == 2
 
 
-@pytest.mark.parametrize("text", [b"", b"{", b"[]", b"3", b"\xff\xfe", b"null", b"[" * 100_000], ids=lambda text: repr(text[:9]))
+@pytest.mark.parametrize(
+    "text", [b"", b"{", b"[]", b"3", b"\xff\xfe", b"null", b"[" * 100_000], ids=lambda text: repr(text[:9])
+)
 def test_metadata_inside_the_file_that_is_no_object_is_refused(rows: pd.DataFrame, text: bytes) -> None:
     """`diagnose.job` that is no JSON object is a TraceError that names the key."""
     table = to_table(rows).replace_schema_metadata({b"diagnose.job": text})
@@ -174,6 +198,8 @@ def test_metadata_inside_the_file_that_is_no_object_is_refused(rows: pd.DataFram
 
 def test_nulls_in_metadata_say_nothing(rows: pd.DataFrame) -> None:
     """A key whose value is null is as good as absent."""
-    table = to_table(rows).replace_schema_metadata({"diagnose.job": json.dumps(SIZES | {"owner": None, "tp_size": None, "job_id": None})})
+    table = to_table(rows).replace_schema_metadata(
+        {"diagnose.job": json.dumps(SIZES | {"owner": None, "tp_size": None, "job_id": None})}
+    )
     job = load(table).job
     assert (job.owner, job.tp_size) == (None, 1)

@@ -35,7 +35,9 @@ def assert_equal(found: WhatIf, naive: NaiveJob, *, about: str) -> None:
         np.testing.assert_allclose(ours, [theirs[step] for step in steps], rtol=REL, err_msg=f"{about}: {name}")
     by_step = [naive.simulated_s[step] / naive.ideal_s[step] for step in steps]
     np.testing.assert_allclose(found.by_step, by_step, rtol=REL, err_msg=f"{about}: by step")
-    assert found.slowdown == pytest.approx(sum(naive.simulated_s.values()) / sum(naive.ideal_s.values()), rel=REL), about
+    assert found.slowdown == pytest.approx(sum(naive.simulated_s.values()) / sum(naive.ideal_s.values()), rel=REL), (
+        about
+    )
     simulated_from_zero = sum(naive.step_times(naive.own).values())
     assert 1 + found.discrepancy == pytest.approx(sum(naive.recorded_s.values()) / simulated_from_zero, rel=REL), about
     assert found.by_optype == pytest.approx(naive.by_optype(), rel=REL), about
@@ -44,7 +46,10 @@ def assert_equal(found: WhatIf, naive: NaiveJob, *, about: str) -> None:
     by_worker = naive.by_worker()
     np.testing.assert_allclose(found.by_worker, by_worker, rtol=REL, err_msg=f"{about}: by worker")
     np.testing.assert_allclose(
-        (found.by_worker_step * found.ideal_s).sum(axis=2) / found.ideal_s.sum(), by_worker, rtol=REL, err_msg=f"{about}: by worker and step"
+        (found.by_worker_step * found.ideal_s).sum(axis=2) / found.ideal_s.sum(),
+        by_worker,
+        rtol=REL,
+        err_msg=f"{about}: by worker and step",
     )
     _assert_same_part(found.m_s, naive.m_s(), about)
     ranked = np.sort(np.ravel(by_worker))[::-1]
@@ -86,7 +91,9 @@ def test_three_steps_of_ar_equal_plain_loops(shared: Path) -> None:
 def test_st_equals_plain_loops(shared: Path) -> None:
     """On the whole of ST every exact S_w is what replaying all of them, one at a time, says."""
     path = shared / "artifact" / "trace-ST.parquet"
-    assert_equal(analyse(load_trace(path))[0], NaiveJob(closing_collections(published_rows(path)), has_dp=True), about="ST")
+    assert_equal(
+        analyse(load_trace(path))[0], NaiveJob(closing_collections(published_rows(path)), has_dp=True), about="ST"
+    )
 
 
 @pytest.mark.parametrize("i", range(18))
@@ -118,12 +125,23 @@ def _covered() -> list[object]:
 
 @pytest.mark.parametrize(
     "kind",
-    ["n_chunks > 1", "overlapped", "overlapped and n_chunks > 1", "n_dp == 1 and cp == 1", "n_dp == 1 and cp == 2", "n_stages == 1", "blocking",
-     "compute_only", "skip_first_recv and n_chunks > 1", "clock_error_s > 0", "not collections"],
-)  # fmt: skip
+    [
+        "n_chunks > 1",
+        "overlapped",
+        "overlapped and n_chunks > 1",
+        "n_dp == 1 and cp == 1",
+        "n_dp == 1 and cp == 2",
+        "n_stages == 1",
+        "blocking",
+        "compute_only",
+        "skip_first_recv and n_chunks > 1",
+        "clock_error_s > 0",
+        "not collections",
+    ],
+)
 def test_random_jobs_cover(kind: str) -> None:
     """Each kind of job that could break the graph is among the random ones at least three times."""
-    n_found = sum(bool(eval(kind, {}, dataclasses.asdict(shape))) for shape in _covered())  # type: ignore[call-overload]  # noqa: S307
+    n_found = sum(bool(eval(kind, {}, dataclasses.asdict(shape))) for shape in _covered())  # type: ignore[call-overload]
     assert n_found >= 3
 
 
@@ -137,7 +155,9 @@ def test_replay_with_launch_delays_gives_what_was_recorded(batch: range) -> None
             for node, end in enumerate(ends):
                 if end is not None:
                     recorded = p.block.end_s[node]
-                    np.testing.assert_allclose(np.broadcast_to(end, recorded.shape), recorded, rtol=REL, atol=1e-9, err_msg=f"seed {seed}")
+                    np.testing.assert_allclose(
+                        np.broadcast_to(end, recorded.shape), recorded, rtol=REL, atol=1e-9, err_msg=f"seed {seed}"
+                    )
             last = replay(p.graph, p.own, launch_delays(p.block, p.graph))[:, 0]
             np.testing.assert_allclose(last, p.block.end_s.max(axis=(0, 2)), rtol=REL)
 
@@ -159,9 +179,11 @@ def test_jobs_with_lost_rows_equal_plain_loops_on_the_filled_rows(batch: range) 
     assert n_filled > len(batch) / 2
 
 
-@pytest.mark.parametrize("optype", ["optimizer-clip-main-grad", "embedding-grads-all-reduce", "layernorm-grads-all-reduce", "optimizer"])
+@pytest.mark.parametrize(
+    "optype", ["optimizer-clip-main-grad", "embedding-grads-all-reduce", "layernorm-grads-all-reduce", "optimizer"]
+)
 def test_a_closing_operation_may_come_twice(optype: str) -> None:
-    """A worker with two clips, or two of any other closing operation, chains them; the second of each moves with the other seconds."""
+    """A worker with two clips, or two of any other closing operation, chains them; seconds move with seconds."""
     shape = Shape(n_steps=2, n_dp=2, n_stages=3, n_microbatches=3)
     rows = random_job(shape, 1)
     second = rows[rows.optype == optype]

@@ -52,7 +52,11 @@ def test_step_times_equal_the_published_ones(artifact: Path, name: str) -> None:
     """
     found, _, _, published = analysed(artifact, name)
     ideal_s = np.full(len(found.steps), _last_ideal_end(artifact)) if name == "shape-8" else found.ideal_s
-    for ours, key in ((found.recorded_s, "step_t_base"), (found.simulated_s, "step_t_nodelay"), (ideal_s, "step_t_noblk")):
+    for ours, key in (
+        (found.recorded_s, "step_t_base"),
+        (found.simulated_s, "step_t_nodelay"),
+        (ideal_s, "step_t_noblk"),
+    ):
         theirs = published[key]
         assert {str(step) for step in found.steps.tolist()} == set(theirs)
         np.testing.assert_allclose(ours, [theirs[str(step)] for step in found.steps.tolist()], rtol=REL, err_msg=key)
