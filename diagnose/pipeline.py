@@ -1,6 +1,6 @@
 """The table of contents of the product: from a file to a diagnosis, stage by stage."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -12,7 +12,7 @@ from diagnose.features.sequences import measure_sequences
 from diagnose.features.stages import longest_stage, measure_stages
 from diagnose.features.workers import measure_workers, slow_steps, slow_workers
 from diagnose.judge.rules import RuleSet, check_features, load_rules
-from diagnose.judge.verdict import Case, reach_verdict
+from diagnose.judge.verdict import MAX_REPLAY_ERROR, Case, Verdict, reach_verdict
 from diagnose.model.components import Components, Gains
 from diagnose.model.diagnosis import Diagnosis, Fidelity, MadeBy, StepTime, When
 from diagnose.model.feature import Feature, Features
@@ -22,7 +22,7 @@ from diagnose.model.whatif import WhatIf
 from diagnose.trace.load import load_trace
 from diagnose.whatif.between import measure_between
 from diagnose.whatif.components import take_apart
-from diagnose.whatif.observed import Observed, observe
+from diagnose.whatif.observed import observe
 from diagnose.whatif.removal import Removal
 from diagnose.whatif.scenarios import explore, prepare
 
@@ -65,7 +65,7 @@ def diagnose_job(
     UsageError
         An option makes no sense.
     """
-    tell = progress or (lambda stage: None)
+    tell = progress or _say_nothing
     rule_set = load_rules(rules)
     tell("reading")
     trace = load_trace(source, name=name, meta=meta, steps=steps)
@@ -75,18 +75,17 @@ def diagnose_job(
     tell("taking apart")
     observed, offset_s = observe(trace, prepared)
     components = take_apart(observed, trace.evidence, n_stages=trace.n_stages)
-    removal = Removal(
-        observed, components, n_stages=trace.n_stages, between_s=measure_between(trace, observed)
-    )
+    removal = Removal(observed, components, n_stages=trace.n_stages, between_s=measure_between(trace, observed))
     gains = removal.gains([rule.components for rule in rule_set.rules])
     tell("judging")
-    features = measure(trace, what_if, components, gains)
-    check_features(rule_set.rules, features)
-    return judge(trace, what_if, observed, offset_s, components, gains, features, rule_set, min_speedup)
+    case = make_case(trace, what_if, components, gains)
+    check_features(rule_set.rules, case.features)
+    verdict = reach_verdict(case, [rule.judge(case.features) for rule in rule_set.rules], min_speedup=min_speedup)
+    return assemble(case, what_if, verdict, rule_set, warnings=_clock_warnings(trace, offset_s))
 
 
-def measure(trace: Trace, what_if: WhatIf, components: Components, gains: Gains) -> Features:
-    """Measure every feature."""
+def make_case(trace: Trace, what_if: WhatIf, components: Components, gains: Gains) -> Case:
+    """Measure every feature, and gather what the judge needs to know."""
     features: Features = {
         "slowdown": Feature(what_if.slowdown),
         "discrepancy": Feature(what_if.discrepancy),
@@ -98,39 +97,24 @@ def measure(trace: Trace, what_if: WhatIf, components: Components, gains: Gains)
     features |= measure_sequences(components)
     features |= measure_pauses(components, trace.evidence)
     features |= measure_delays(components, gains, trace.evidence)
-    return features
-
-
-def judge(
-    trace: Trace,
-    what_if: WhatIf,
-    observed: tuple[Observed, ...],
-    offset_s: Seconds,
-    components: Components,
-    gains: Gains,
-    features: Features,
-    rule_set: RuleSet,
-    min_speedup: float,
-) -> Diagnosis:
-    """Put all that was measured into a diagnosis."""
-    error = abs(gains.replayed_s / gains.recorded_s - 1.0)
-    fidelity = Fidelity(what_if.discrepancy, error, error <= 0.05)
     slow = slow_workers(components)
-    verdict = reach_verdict(
-        Case(
-            trace=trace,
-            components=components,
-            gains=gains,
-            features=features,
-            fidelity=fidelity,
-            slow_workers=slow,
-            longest_stage=longest_stage(components, trace.n_stages) if trace.n_stages > 1 else None,
-            worker_when=find_when(*slow_steps(components, slow[0])) if slow else When(),
-        ),
-        [rule.judge(features) for rule in rule_set.rules],
-        min_speedup=min_speedup,
+    error = abs(gains.replayed_s / gains.recorded_s - 1.0)
+    return Case(
+        trace=trace,
+        components=components,
+        gains=gains,
+        features=features,
+        fidelity=Fidelity(what_if.discrepancy, error, error <= MAX_REPLAY_ERROR),
+        slow_workers=slow,
+        longest_stage=longest_stage(components, trace.n_stages) if trace.n_stages > 1 else None,
+        worker_when=find_when(*slow_steps(components, slow[0])) if slow else When(),
     )
-    hours = gains.recorded_s * len(components.steps) * trace.job.world_size / 3600.0
+
+
+def assemble(case: Case, what_if: WhatIf, verdict: Verdict, rule_set: RuleSet, *, warnings: Sequence[str]) -> Diagnosis:
+    """Put all that was measured and judged into a diagnosis."""
+    trace, gains = case.trace, case.gains
+    hours = gains.recorded_s * len(case.components.steps) * trace.job.world_size / 3600.0
     return Diagnosis(
         made_by=MadeBy(diagnose.__version__, rule_set.digest, None),
         job=trace.job,
@@ -138,17 +122,21 @@ def judge(
         steps_dropped=trace.steps_dropped,
         verdict=verdict.verdict,
         step_time=StepTime(
-            gains.recorded_s, float(what_if.simulated_s.mean()), float(what_if.ideal_s.mean()), gains.clean_s
+            recorded=gains.recorded_s,
+            simulated=float(what_if.simulated_s.mean()),
+            ideal=float(what_if.ideal_s.mean()),
+            clean=gains.clean_s,
         ),
         gpu_hours_analysed=hours,
         gpu_hours_wasted=hours * max(0.0, 1.0 - gains.clean_s / gains.recorded_s),
-        fidelity=fidelity,
+        fidelity=case.fidelity,
         what_if=what_if,
         causes=verdict.causes,
         ledger=verdict.ledger,
+        checked=verdict.checked,
         not_checked=verdict.not_checked,
-        features={key: feature.value for key, feature in features.items()},
-        warnings=(*trace.warnings, *_clock_warnings(trace, offset_s), *verdict.warnings),
+        features={key: feature.value for key, feature in case.features.items()},
+        warnings=(*trace.warnings, *warnings, *verdict.warnings),
         dp_labels=trace.dp_labels,
         stage_labels=trace.stage_labels,
         ranks=trace.ranks,
@@ -156,12 +144,17 @@ def judge(
     )
 
 
+def _say_nothing(stage: str) -> None:
+    """Take the name of a stage and do nothing: nobody watches."""
+
+
 def _clock_warnings(trace: Trace, offset_s: Seconds) -> list[str]:
     """Say whose clock is furthest off."""
     if not offset_s.any():
         return []
     dp, stage = divmod(int(abs(offset_s).argmax()), trace.n_stages)
+    who = f"dp {int(trace.dp_labels[dp])}, stage {int(trace.stage_labels[stage])}"
+    by = f"{offset_s[dp, stage]:.2g} s"
     return [
-        f"clocks differ: the worker at dp {int(trace.dp_labels[dp])}, stage {int(trace.stage_labels[stage])} is off by "
-        f"{offset_s[dp, stage]:.2g} s; corrected for causes and gains, S is on times as recorded"
+        f"clocks differ: the worker at {who} is off by {by}; corrected for causes and gains, S is on times as recorded"
     ]

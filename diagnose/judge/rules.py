@@ -201,7 +201,9 @@ def load_rules(extra: Path | None = None) -> RuleSet:
             if rule is None:
                 continue
             if rule.id in seen:
-                faults.append(f"{path}:1: id {rule.id!r} is also in {seen[rule.id]}; expected one rule an id in a folder")
+                faults.append(
+                    f"{path}:1: id {rule.id!r} is also in {seen[rule.id]}; expected one rule an id in a folder"
+                )
             seen[rule.id] = str(path)
             by_id[rule.id] = rule
     if faults:
@@ -279,7 +281,9 @@ class _Reader:
         line = 1 if node is None else node.start_mark.line + 1
         self.faults.append(f"{self.path}:{line}: {what}")
 
-    def mapping(self, node: yaml.Node | None, required: Sequence[str], optional: Sequence[str] = ()) -> dict[str, yaml.Node]:
+    def mapping(
+        self, node: yaml.Node | None, required: Sequence[str], optional: Sequence[str] = ()
+    ) -> dict[str, yaml.Node]:
         """Read a mapping with known keys."""
         if not isinstance(node, yaml.MappingNode):
             self.fault(node, f"expected a mapping with {', '.join(required)}")
@@ -354,7 +358,9 @@ class _Reader:
 
     def _part(self, node: yaml.Node, depth: int) -> Condition | Group:
         """Read a condition, or a group within a group."""
-        if isinstance(node, yaml.MappingNode) and any(str(key.value) in ("all", "any", "none") for key, _ in node.value):
+        if isinstance(node, yaml.MappingNode) and any(
+            str(key.value) in ("all", "any", "none") for key, _ in node.value
+        ):
             return self.group(node, depth)
         return self._condition(node)
 
@@ -388,4 +394,6 @@ class _Reader:
             for key, value in values.value:
                 is_null = isinstance(value, yaml.ScalarNode) and str(value.value) in ("null", "~", "")
                 features[str(key.value)] = None if is_null else self.number(value)
-        return RuleTest(self.text(fields.get("name")), features, self.text(fields.get("fires"), ("true", "false")) == "true")
+        return RuleTest(
+            self.text(fields.get("name")), features, self.text(fields.get("fires"), ("true", "false")) == "true"
+        )

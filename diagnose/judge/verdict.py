@@ -54,6 +54,7 @@ class Verdict:
     verdict: str
     causes: tuple[Cause, ...]
     ledger: Ledger | None
+    checked: tuple[str, ...]
     not_checked: tuple[NotChecked, ...]
     warnings: tuple[str, ...]
 
@@ -62,8 +63,8 @@ class Verdict:
 class Case:
     """Everything measured of one job, as the judge sees it.
 
-    `slow_workers` are (dp index, stage index), worst first; `longest_stage` is a stage index; `worker_when` and
-    `stall_period` say since when the worst worker is slow and how often the job stalls.
+    `slow_workers` are (dp index, stage index), worst first; `longest_stage` is a stage index; `worker_when` says since when
+    the worst worker is slow.
     """
 
     trace: Trace
@@ -92,6 +93,7 @@ def reach_verdict(case: Case, judgements: Sequence[Judgement], *, min_speedup: f
     Verdict
     """
     not_checked = [NotChecked(j.rule.id, "; ".join(j.missing) or "not measured") for j in judgements if j.fires is None]
+    checked = tuple(j.rule.id for j in judgements if j.fires is not None)
     n_steps = len(case.components.steps)
     if n_steps < MIN_STEPS or not case.fidelity.ok:
         reason = (
@@ -99,7 +101,7 @@ def reach_verdict(case: Case, judgements: Sequence[Judgement], *, min_speedup: f
             if n_steps < MIN_STEPS
             else f"the replay misses the recorded step time by {case.fidelity.replay_error:.3g} of it: no figure is to be trusted"
         )
-        return Verdict("inconclusive", (), None, tuple(not_checked), (reason,))
+        return Verdict("inconclusive", (), None, checked, tuple(not_checked), (reason,))
     least = 1.0 - 1.0 / min_speedup
     fired = [j for j in judgements if j.fires and gain_of(case.gains, j.rule.components) >= max(least, 1e-9)]
     causes = [_cause(case, j, least) for j in fired]
@@ -107,7 +109,7 @@ def reach_verdict(case: Case, judgements: Sequence[Judgement], *, min_speedup: f
     causes += _unknown(case, explained, least)
     causes.sort(key=lambda cause: (-(cause.share or 0.0), -cause.recoverable, cause.cause))
     verdict = "straggling" if causes else "healthy"
-    return Verdict(verdict, tuple(causes), _ledger(case, causes), tuple(not_checked), ())
+    return Verdict(verdict, tuple(causes), _ledger(case, causes), checked, tuple(not_checked), ())
 
 
 def gain_of(gains: Gains, components: Sequence[str]) -> float:
@@ -188,7 +190,8 @@ def _ledger(case: Case, causes: Sequence[Cause]) -> Ledger | None:
     if not causes:
         return None
     by_cause = {cause.cause: cause.share or 0.0 for cause in causes}
-    return Ledger(by_cause, dict(case.gains.share), 1.0 - sum(by_cause.values()))
+    components = dict(case.gains.share)
+    return Ledger(by_cause, components, 1.0 - sum(by_cause.values()), 1.0 - sum(components.values()))
 
 
 def _where(case: Case, rule: Rule) -> Where:

@@ -44,9 +44,7 @@ class Where:
             "workers": [worker.to_dict() for worker in self.workers],
             "stages": list(self.stages),
             "hosts": list(self.hosts),
-            "links": [
-                {"from": {"dp": a.dp, "pp": a.pp}, "to": {"dp": b.dp, "pp": b.pp}} for a, b in self.links
-            ],
+            "links": [{"from": {"dp": a.dp, "pp": a.pp}, "to": {"dp": b.dp, "pp": b.pp}} for a, b in self.links],
         }
 
 
@@ -141,11 +139,16 @@ class Fidelity:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Ledger:
-    """Lost time shared out: `causes` and `unexplained` sum to 1, and so do `components` and `unexplained`."""
+    """Lost time shared out.
+
+    `causes` and `unexplained` sum to 1; so do `components`, the same time by what it was lost to whether a cause was found for
+    it or not, and `immaterial`, what is too small to be told apart.
+    """
 
     causes: dict[str, float]
     components: dict[str, float]
     unexplained: float
+    immaterial: float
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -173,6 +176,7 @@ class Diagnosis:
     what_if: WhatIf
     causes: tuple[Cause, ...]
     ledger: Ledger | None
+    checked: tuple[str, ...]
     not_checked: tuple[NotChecked, ...]
     features: dict[str, float | None]
     warnings: tuple[str, ...]
@@ -227,6 +231,7 @@ class Diagnosis:
             },
             "causes": [cause.to_dict() for cause in self.causes],
             "ledger": None if self.ledger is None else dataclasses.asdict(self.ledger),
+            "checked": list(self.checked),
             "not_checked": [dataclasses.asdict(entry) for entry in self.not_checked],
             "features": dict(sorted(self.features.items())),
             "warnings": list(self.warnings),
@@ -255,7 +260,12 @@ class Diagnosis:
         import pandas as pd
 
         w = self.what_if
-        columns = {"recorded_s": w.recorded_s, "simulated_s": w.simulated_s, "ideal_s": w.ideal_s, "slowdown": w.by_step}
+        columns = {
+            "recorded_s": w.recorded_s,
+            "simulated_s": w.simulated_s,
+            "ideal_s": w.ideal_s,
+            "slowdown": w.by_step,
+        }
         return pd.DataFrame({"step": w.steps} | columns)
 
     def causes_table(self) -> "pd.DataFrame":

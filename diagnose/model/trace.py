@@ -158,5 +158,3 @@ class Trace:
     def n_stages(self) -> int:
         """Number of pipeline stages in the rows."""
         return len(self.stage_labels)
-
-

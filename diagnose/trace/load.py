@@ -14,7 +14,9 @@ from diagnose.trace.metadata import read_metadata, resolve_job
 from diagnose.trace.parquet import read_parquet
 
 
-def load_trace(source: str | Path | BinaryIO, *, name: str | None = None, meta: Path | None = None, steps: Ints | None = None) -> Trace:
+def load_trace(
+    source: str | Path | BinaryIO, *, name: str | None = None, meta: Path | None = None, steps: Ints | None = None
+) -> Trace:
     """Read, check and lay out the trace of one job.
 
     Parameters

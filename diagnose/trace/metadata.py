@@ -52,7 +52,14 @@ def read_metadata(path: Path | None, footer: dict[str, Any], meta: Path | None) 
 
 
 def resolve_job(
-    found: dict[str, Any], *, name: str, n_dp: int, n_stages: int, n_chunks: int | None, max_rank: int | None, n_tp: int | None
+    found: dict[str, Any],
+    *,
+    name: str,
+    n_dp: int,
+    n_stages: int,
+    n_chunks: int | None,
+    max_rank: int | None,
+    n_tp: int | None,
 ) -> tuple[Job, list[str]]:
     """Make a `Job` of what the metadata says and what the rows show; rows win.
 
@@ -82,7 +89,12 @@ def resolve_job(
         value = found.get(key)
         if value is None:
             sizes[key] = None
-        elif isinstance(value, bool) or not isinstance(value, (int, float)) or value != int(value) or not 1 <= value < 1e8:
+        elif (
+            isinstance(value, bool)
+            or not isinstance(value, (int, float))
+            or value != int(value)
+            or not 1 <= value < 1e8
+        ):
             warnings.append(f"metadata: {key} is {value!r}, expected a whole number from 1; ignored")
             sizes[key] = None
         else:
@@ -108,10 +120,14 @@ def resolve_job(
         )
     tp = tp or 1
     if world is not None and world != dp * pp * tp * cp:
-        warnings.append(f"metadata: world_size is {world}, dp x pp x tp x cp is {dp * pp * tp * cp}; the product is used")
+        warnings.append(
+            f"metadata: world_size is {world}, dp x pp x tp x cp is {dp * pp * tp * cp}; the product is used"
+        )
     layers = found.get("layers_per_stage")
     if layers is not None and not (
-        isinstance(layers, list) and layers and all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in layers)
+        isinstance(layers, list)
+        and layers
+        and all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in layers)
     ):
         warnings.append("metadata: layers_per_stage is not a list of whole numbers; ignored")
         layers = None

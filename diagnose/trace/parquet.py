@@ -20,7 +20,14 @@ from diagnose.model.optype import BY_NAME
 from diagnose.model.trace import Bools, Ints
 
 #: Column -> kind, required columns first.
-REQUIRED = {"step": "int", "dp_rank": "int", "stage": "int", "optype": "string", "start_ts": "float", "duration": "float"}
+REQUIRED = {
+    "step": "int",
+    "dp_rank": "int",
+    "stage": "int",
+    "optype": "string",
+    "start_ts": "float",
+    "duration": "float",
+}
 OPTIONAL = {
     "seq_id": "int",
     "mb_id": "int",
@@ -34,6 +41,9 @@ OPTIONAL = {
 }
 #: Rows a file may claim; above it a damaged footer is likelier than a job (100 steps of 100,000 GPUs are 10 times less).
 MAX_ROWS = 2_000_000_000
+
+#: Whole numbers beyond this are damage, and not exact in floating point.
+MAX_INTEGER = 2**53
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -129,7 +139,9 @@ def _check_schema(file: pq.ParquetFile, name: str) -> None:
         )
     for column, kind in (REQUIRED | OPTIONAL).items():
         if schema.names.count(column) > 1:
-            raise TraceError("appears more than once; expected one column of that name", where=f"{name}: column {column!r}")
+            raise TraceError(
+                "appears more than once; expected one column of that name", where=f"{name}: column {column!r}"
+            )
         if column not in schema.names:
             continue
         found = schema.field(column).type
@@ -151,13 +163,16 @@ def _fits(found: pa.DataType, kind: str) -> bool:
     return bool(pa.types.is_integer(found) or pa.types.is_floating(found))
 
 
-def _rows(table: pa.Table, footer: dict[bytes, bytes], name: str) -> Rows:
-    """Turn the table into arrays and mark the rows whose required values are unusable."""
-    n_rows = table.num_rows
-    bad: Bools | None = None
+class _Columns:
+    """The columns of a table as arrays; `bad` collects the rows where a required value is unusable."""
 
-    def numbers(column: str) -> tuple[NDArray[Any], Bools | None]:
-        array = table[column]
+    def __init__(self, table: pa.Table) -> None:
+        self.table = table
+        self.bad: Bools | None = None
+
+    def _numbers(self, column: str) -> tuple[NDArray[Any], Bools | None]:
+        """Give a column's values, and where they are null."""
+        array = self.table[column]
         if pa.types.is_dictionary(array.type):
             array = pc.cast(array, array.type.value_type)
         wrong = None
@@ -166,73 +181,89 @@ def _rows(table: pa.Table, footer: dict[bytes, bytes], name: str) -> Rows:
             array = array.fill_null(0)
         return array.to_numpy(), wrong
 
-    def integers(column: str) -> tuple[NDArray[Any], Bools | None]:
-        values, wrong = numbers(column)
+    def _integers(self, column: str) -> tuple[NDArray[Any], Bools | None]:
+        """Give a column's whole numbers, and where they are none."""
+        values, wrong = self._numbers(column)
+        odd: Bools | None = None
         if values.dtype.kind == "f":
-            odd = ~(np.isfinite(values) & (values == np.floor(values)) & (np.abs(values) < 2.0**53))
-            values = np.where(odd, 0, values).astype(np.int64)
-            if odd.any():
-                wrong = odd if wrong is None else wrong | odd
+            odd = ~(np.isfinite(values) & (values == np.floor(values)) & (np.abs(values) < MAX_INTEGER))
         elif values.dtype == np.uint64:
-            odd = values >= 2**62
-            values = np.where(odd, 0, values).astype(np.int64)
-            if odd.any():
-                wrong = odd if wrong is None else wrong | odd
-        return values, wrong
+            odd = values >= MAX_INTEGER
+        if odd is None:
+            return values, wrong
+        return np.where(odd, 0, values).astype(np.int64), odd if wrong is None else wrong | odd
 
-    def required(values: tuple[NDArray[Any], Bools | None]) -> NDArray[Any]:
-        nonlocal bad
-        if values[1] is not None:
-            bad = values[1] if bad is None else bad | values[1]
-        return values[0]
+    def _note(self, found: tuple[NDArray[Any], Bools | None]) -> NDArray[Any]:
+        """Note the unusable rows of a required column."""
+        values, wrong = found
+        if wrong is not None and wrong.any():
+            self.bad = wrong if self.bad is None else self.bad | wrong
+        return values
 
-    def optional(column: str) -> NDArray[Any] | None:
-        if column not in table.column_names:
+    def integers(self, column: str) -> NDArray[Any]:
+        """Read a required column of whole numbers."""
+        return self._note(self._integers(column))
+
+    def seconds(self, column: str) -> NDArray[Any]:
+        """Read a required column of numbers."""
+        return self._note(self._numbers(column))
+
+    def optional(self, column: str) -> NDArray[Any] | None:
+        """Read a column of whole numbers, -1 where there is none; None where the column is missing."""
+        if column not in self.table.column_names:
             return None
-        values, wrong = integers(column)
+        values, wrong = self._integers(column)
         return values if wrong is None else np.where(wrong, -1, values)
 
-    def measured(column: str) -> NDArray[Any] | None:
-        if column not in table.column_names:
+    def measured(self, column: str) -> NDArray[Any] | None:
+        """Read a column of numbers, NaN where there is none; None where the column is missing."""
+        if column not in self.table.column_names:
             return None
-        values, wrong = numbers(column)
+        values, wrong = self._numbers(column)
         return values if wrong is None else np.where(wrong, np.nan, values.astype(np.float64))
 
-    step, dp, stage = (required(integers(column)) for column in ("step", "dp_rank", "stage"))
-    start_s, duration_s = (required(numbers(column)) for column in ("start_ts", "duration"))
+
+def _rows(table: pa.Table, footer: dict[bytes, bytes], name: str) -> Rows:
+    """Turn the table into arrays and mark the rows whose required values are unusable."""
+    columns = _Columns(table)
+    step, dp, stage = (columns.integers(column) for column in ("step", "dp_rank", "stage"))
+    start_s, duration_s = columns.seconds("start_ts"), columns.seconds("duration")
     codes, names = _strings(table["optype"])
-    lookup = np.array([BY_NAME.get(text, -1) for text in names] + [-1], dtype=np.int8)
-    op = lookup[codes]
-    unknown: dict[str, int] = {}
-    if (lookup[:-1] < 0).any() or (codes < 0).any():
-        counts = np.bincount(codes[codes >= 0], minlength=len(names))
-        unknown = {text: int(n) for text, n in zip(names, counts, strict=True) if n and text not in BY_NAME}
-        if (codes < 0).any():
-            unknown["(null)"] = int((codes < 0).sum())
-    host, host_names = None, ()
+    host: Ints | None = None
+    host_names: tuple[str, ...] = ()
     if "host" in table.column_names:
         host, host_names = _strings(table["host"])
     return Rows(
         step=step,
         dp=dp,
         stage=stage,
-        op=op,
+        op=np.array([BY_NAME.get(text, -1) for text in names] + [-1], dtype=np.int8)[codes],
         start_s=start_s,
         duration_s=duration_s,
-        seq=optional("seq_id"),
-        microbatch=optional("mb_id"),
-        chunk=optional("mc"),
-        rank=optional("rank"),
-        tp_rank=optional("tp_rank"),
-        cp_rank=optional("cp_rank"),
+        seq=columns.optional("seq_id"),
+        microbatch=columns.optional("mb_id"),
+        chunk=columns.optional("mc"),
+        rank=columns.optional("rank"),
+        tp_rank=columns.optional("tp_rank"),
+        cp_rank=columns.optional("cp_rank"),
         host=host,
         host_names=host_names,
-        tokens=measured("tokens"),
-        tokens_sq=measured("tokens_sq"),
-        bad=None if bad is None else np.broadcast_to(bad, (n_rows,)),
-        unknown_ops=unknown,
+        tokens=columns.measured("tokens"),
+        tokens_sq=columns.measured("tokens_sq"),
+        bad=columns.bad,
+        unknown_ops=_count_unknown(codes, names),
         job=_footer_job(footer, name),
     )
+
+
+def _count_unknown(codes: Ints, names: tuple[str, ...]) -> dict[str, int]:
+    """Count the rows of each operation type that is not known."""
+    n_null = int((codes < 0).sum())
+    if not n_null and all(text in BY_NAME for text in names):
+        return {}
+    counts = np.bincount(codes[codes >= 0], minlength=len(names))
+    unknown = {text: int(n) for text, n in zip(names, counts, strict=True) if n and text not in BY_NAME}
+    return unknown | ({"(null)": n_null} if n_null else {})
 
 
 def _strings(column: pa.ChunkedArray) -> tuple[Ints, tuple[str, ...]]:
@@ -263,7 +294,9 @@ def _footer_job(footer: dict[bytes, bytes], name: str) -> dict[str, Any]:
     try:
         job = json.loads(text)
     except ValueError as error:
-        raise TraceError(f"is not JSON ({error}); expected an object", where=f"{name}: metadata 'diagnose.job'") from None
+        raise TraceError(
+            f"is not JSON ({error}); expected an object", where=f"{name}: metadata 'diagnose.job'"
+        ) from None
     if not isinstance(job, dict):
         raise TraceError("is not a JSON object", where=f"{name}: metadata 'diagnose.job'")
     return job

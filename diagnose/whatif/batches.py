@@ -3,6 +3,8 @@
 Enters: a block. Leaves: groups of nodes. What is asked of the times is asked of a few lanes only.
 """
 
+import itertools
+
 import numpy as np
 
 from diagnose.model.optype import P2P, Op
@@ -45,7 +47,7 @@ def find_batches(nodes: Nodes, look: Look, order: list[int]) -> list[tuple[int, 
     """
     batches: list[list[int]] = []
     p2p = [node for node in order if Op(int(nodes.op[node])) in P2P]
-    for earlier, later in zip(p2p, p2p[1:], strict=False):
+    for earlier, later in itertools.pairwise(p2p):
         together = np.abs(look.start_s[earlier] - look.start_s[later]) <= look.granularity_s
         together &= np.abs(look.end_s[earlier] - look.end_s[later]) <= look.granularity_s
         if together.mean() < HELD_SHARE:

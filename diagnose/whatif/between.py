@@ -35,7 +35,9 @@ def measure_between(trace: Trace, observed: Sequence[Observed]) -> Seconds:
         at = order[np.minimum(np.searchsorted(steps[order], trace.evidence.step), len(steps) - 1)]
         there = steps[at] == trace.evidence.step
         ends_s = np.zeros((len(steps), trace.n_dp, trace.n_stages))
-        np.maximum.at(ends_s, (at[there], trace.evidence.dp[there], trace.evidence.stage[there]), trace.evidence.end_s[there])
+        np.maximum.at(
+            ends_s, (at[there], trace.evidence.dp[there], trace.evidence.stage[there]), trace.evidence.end_s[there]
+        )
         gap_s = ends_s.min(axis=(1, 2)) - length_s
     if trace.step_origin_s is not None and len(trace.step_origin_s) > 1:
         every_step = np.sort(trace.steps)

@@ -31,7 +31,7 @@ MIN_SLOW_SHARE = 0.10
 SLOW_WHOLE_STEP_RATIO = 1.03
 #: Microbatches are uneven when forward and backward agree and spread this much (real: 0.226 with, 0.016-0.027 without).
 MIN_CORRELATION = 0.5
-MIN_SPREAD = 0.04
+MIN_SPREAD = 0.06
 #: A pause stands out by this many robust deviations, and by this part of the operation (prototype).
 PAUSE_DEVIATIONS = 6.0
 PAUSE_RATIO = 0.03
@@ -62,7 +62,7 @@ def _take_apart(observed: Sequence[Observed], evidence: Evidence, n_stages: int)
     """Do the work of `take_apart`."""
     steps = np.concatenate([o.block.steps for o in observed])
     compute_s = gather_computes(observed, n_stages)
-    _, n_virtual, n_microbatches, n_steps, n_dp = compute_s.shape
+    n_steps = compute_s.shape[3]
     median = np.median if not np.isnan(compute_s).any() else np.nanmedian
     by_step = median(compute_s, axis=2)  # (2, n_virtual, n_steps, n_dp)
     typical_s = lower_median(median(by_step, axis=2), axis=2)  # (2, n_virtual)
@@ -75,7 +75,9 @@ def _take_apart(observed: Sequence[Observed], evidence: Evidence, n_stages: int)
     worker_log, slow, worker_excess = _find_slow_workers(excess, n_stages)
     worker_ratio = np.exp(worker_log)
 
-    left = compute_s / (typical_s[:, :, None, None, None] * step_ratio[:, None, None, :, None] * worker_ratio[:, :, None])
+    left = compute_s / (
+        typical_s[:, :, None, None, None] * step_ratio[:, None, None, :, None] * worker_ratio[:, :, None]
+    )
     microbatch_ratio, correlation, spread = _find_microbatches(left)
     left /= microbatch_ratio[:, None]
     rest = left - 1.0
@@ -110,9 +112,7 @@ def gather_computes(observed: Sequence[Observed], n_stages: int) -> Seconds:
     return compute_s
 
 
-def compute_places(
-    observed: Sequence[Observed], n_stages: int
-) -> list[tuple[tuple[int, int, int], Seconds, slice]]:
+def compute_places(observed: Sequence[Observed], n_stages: int) -> list[tuple[tuple[int, int, int], Seconds, slice]]:
     """List every compute node: its (direction, virtual stage, microbatch), own times, and steps of its block."""
     found = []
     first = 0
@@ -150,7 +150,9 @@ def _pause_evidence(
             for node in np.flatnonzero(np.isin(nodes.op, (Op.FORWARD, Op.BACKWARD))).tolist() if here.any() else []:
                 row = np.flatnonzero(here & (evidence.stage == nodes.stage[node]))
                 lane = (at[row], evidence.dp[row])
-                inside = (evidence.start_s[row] < block.end_s[node][lane]) & (evidence.end_s[row] > block.start_s[node][lane])
+                inside = (evidence.start_s[row] < block.end_s[node][lane]) & (
+                    evidence.end_s[row] > block.start_s[node][lane]
+                )
                 virtual = max(int(nodes.chunk[node]), 0) * n_stages + int(nodes.stage[node])
                 pauses = pause_s[int(nodes.op[node] == Op.BACKWARD), virtual, int(nodes.microbatch[node])]
                 lanes = {(int(s), int(d)) for s, d in zip(lane[0][inside] + first, lane[1][inside], strict=True)}
@@ -200,7 +202,9 @@ def _find_slow_workers(excess: Seconds, n_stages: int) -> tuple[Seconds, Bools, 
     n_chunks = n_virtual // n_stages
     worker_log = np.zeros_like(excess)
     # Both directions and all chunks of a worker: the forward and backward of a slow worker are both slow.
-    by_worker = np.nanmean(excess.reshape(2, n_chunks, n_stages, n_steps, n_dp), axis=(0, 1))  # (n_stages, n_steps, n_dp)
+    by_worker = np.nanmean(
+        excess.reshape(2, n_chunks, n_stages, n_steps, n_dp), axis=(0, 1)
+    )  # (n_stages, n_steps, n_dp)
     if n_dp == 1:
         return worker_log, np.zeros((n_dp, n_stages), dtype=bool), np.moveaxis(by_worker, 2, 0)
     common = np.zeros((n_steps, n_dp))
@@ -215,19 +219,62 @@ def _find_slow_workers(excess: Seconds, n_stages: int) -> tuple[Seconds, Bools, 
     around = own - usual[:, None]
     sigma = MAD_TO_SIGMA * float(np.median(np.abs(around)))
     constant = usual > max(np.log1p(SLOW_RATIO), CHANCE_DEVIATIONS * sigma / np.sqrt(n_steps))
+    since = _find_onsets(own, sigma)  # (n_stages, n_dp), n_steps where there is none
+    after = np.arange(n_steps)[None, :, None] >= since[:, None]
+    from_onset = np.where(after, own, np.nan)
     hits = own > max(np.log1p(SLOW_STEP_RATIO), SLOW_STEP_DEVIATIONS * sigma)
     often = hits.sum(axis=1) >= max(MIN_SLOW_STEPS, MIN_SLOW_SHARE * n_steps)
     if n_stages == 1:
         often &= _forward_and_backward_alike(excess, hits)
-    slow = constant | often  # (n_stages, n_dp)
+    changed = ~constant & (since < n_steps)
+    slow = constant | often | changed  # (n_stages, n_dp)
     # Ordinary variation stays with the work: only what differs from the worker's usual pace by more counts as its own.
-    even = np.where(np.abs(around) <= ORDINARY_DEVIATIONS * sigma, usual[:, None], own)
+    usual = np.where(changed, np.nan_to_num(np.nanmedian(from_onset, axis=1)), usual)
+    constant = constant | changed
+    pace = np.where(changed[:, None] & ~after, 0.0, usual[:, None])
+    even = np.where(np.abs(own - pace) <= ORDINARY_DEVIATIONS * sigma, pace, own)
     level = np.where(constant[:, None], even, np.where(hits, own, 0.0))
     level = np.where(slow[:, None], np.maximum(level, 0.0), 0.0)  # (n_stages, n_steps, n_dp)
     direction = excess.reshape(2, n_chunks, n_stages, n_steps, n_dp)
     ratio = _direction_ratio(direction, level)
     worker_log = (level[None, None] * ratio).reshape(excess.shape)
     return worker_log, slow.T.copy(), np.moveaxis(own, 2, 0)
+
+
+def _find_onsets(own: Seconds, sigma: float) -> NDArray[np.int64]:
+    """Find the step from which on each worker is behind: the split of its series into two levels that is least by chance.
+
+    Parameters
+    ----------
+    own : ndarray of float64, shape (n_stages, n_steps, n_dp)
+        Log of pace against peers.
+    sigma : float
+        Ordinary variation over steps.
+
+    Returns
+    -------
+    ndarray of int64, shape (n_stages, n_dp)
+        Position of the first slow step; n_steps where no worker falls behind.
+    """
+    n_steps = own.shape[1]
+    if n_steps < 2 * MIN_SLOW_STEPS or sigma <= 0:
+        return np.full((own.shape[0], own.shape[2]), n_steps)
+    # One extreme step must not make a level; a level of many steps is not bounded by this.
+    bounded = np.clip(
+        own, -ORDINARY_DEVIATIONS * sigma, np.maximum(ORDINARY_DEVIATIONS * sigma, np.log1p(SLOW_STEP_RATIO))
+    )
+    summed = np.cumsum(bounded, axis=1)
+    n_before = np.arange(1, n_steps)[None, :, None]
+    n_after = n_steps - n_before
+    before = summed[:, :-1] / n_before
+    after = (summed[:, -1:] - summed[:, :-1]) / n_after
+    height = after - before
+    score = height / (sigma * np.sqrt(1.0 / n_before + 1.0 / n_after))
+    enough = (n_after >= MIN_SLOW_STEPS) & (n_before >= 1) & (after > np.log1p(SLOW_RATIO)) & (before < after / 2)
+    score = np.where(enough, score, -np.inf)
+    best = score.argmax(axis=1)
+    found = np.take_along_axis(score, best[:, None], axis=1)[:, 0] > CHANCE_DEVIATIONS + 1.0
+    return np.asarray(np.where(found, best + 1, n_steps))
 
 
 def _forward_and_backward_alike(excess: Seconds, hits: Bools) -> Bools:

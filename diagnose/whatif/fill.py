@@ -38,7 +38,7 @@ def fill_block(block: Block, graph: Graph) -> Block:
         delay = _usual(block, launch_delays(block, graph))
     start_s, end_s = block.start_s.copy(), block.end_s.copy()
     shape = start_s.shape[1:]
-    in_graph = set()
+    in_graph: set[int] = set()
     moved: dict[int, Seconds] = {}
     for i, event in enumerate(graph.events):
         in_graph.update(event.completes)

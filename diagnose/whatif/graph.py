@@ -5,6 +5,7 @@ Enters: the nodes of a block. Leaves: a `Graph`, shared by all steps and dp rank
 
 import dataclasses
 import heapq
+import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
@@ -182,9 +183,7 @@ def essential_waits(layout: Layout, *, has_dp: bool) -> list[set[int]]:
     return waits
 
 
-def _close_step(
-    layout: Layout, stage: int, computes: list[int], waits: list[set[int]], *, has_dp: bool
-) -> None:
+def _close_step(layout: Layout, stage: int, computes: list[int], waits: list[set[int]], *, has_dp: bool) -> None:
     """Add the chain after the last compute, with overlapped reduce-scatter where the trace has a separate all-reduce."""
     backwards = layout.of(Op.BACKWARD, stage)
     scatters = layout.by_start((Op.REDUCE_SCATTER,), stage) if has_dp else []
@@ -337,7 +336,10 @@ def order_graph(
     for i, sources_of in enumerate(before):
         for j in sources_of:
             after[j].append(i)
-    key = [(min(float(layout.start_s[node]) for node in event.completes or event.members), i) for i, event in enumerate(events)]
+    key = [
+        (min(float(layout.start_s[node]) for node in event.completes or event.members), i)
+        for i, event in enumerate(events)
+    ]
     ready = [key[i] for i in range(len(events)) if not before[i]]
     heapq.heapify(ready)
     open_waits = [len(b) for b in before]
@@ -380,7 +382,10 @@ def _join_batches(events: list[Event], batches: Sequence[tuple[int, ...]]) -> li
     split = [
         dataclasses.replace(event, completes=tuple(n for n in event.completes if n not in batched)) for event in events
     ]
-    return split + [Event((), False, batch, tuple(sorted({starts_in[node] for node in batch}))) for batch in batches]
+    return split + [
+        Event((), across_dp=False, completes=batch, awaits=tuple(sorted({starts_in[node] for node in batch})))
+        for batch in batches
+    ]
 
 
 def _last_uses(
@@ -430,5 +435,5 @@ def _closing(layout: Layout) -> list[int]:
 
 def _chain(waits: list[set[int]], stream: Sequence[int]) -> None:
     """Let each operation of a stream wait for the one before it."""
-    for earlier, later in zip(stream, stream[1:], strict=False):
+    for earlier, later in itertools.pairwise(stream):
         waits[later].add(earlier)

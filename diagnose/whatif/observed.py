@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diagnose.errors import TraceError
-from diagnose.model.optype import P2P, Op
+from diagnose.model.optype import Op
 from diagnose.model.trace import Block, Bools, Seconds, Trace
 from diagnose.whatif.batches import HELD_SHARE, TOLERANCE_S, Look, find_batches
 from diagnose.whatif.clocks import correct_clocks, estimate_offsets
@@ -24,6 +24,7 @@ from diagnose.whatif.scenarios import Prepared, typical_start
 EXPLAINED_SHARE = 0.5
 #: Launch delays below this part of the step are not worth a barrier.
 WORTH_SHARE = 0.01
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Observed:
@@ -69,11 +70,14 @@ def _without_steps(block: Block, steps: tuple[int, ...]) -> Block:
     keep = ~np.isin(block.steps, steps)
     if keep.all():
         return block
-    cut = {
-        name: None if (array := getattr(block, name)) is None else array[:, keep]
-        for name in ("start_s", "end_s", "tokens", "tokens_sq")
-    }
-    return dataclasses.replace(block, steps=block.steps[keep], **cut)
+    return dataclasses.replace(
+        block,
+        steps=block.steps[keep],
+        start_s=block.start_s[:, keep],
+        end_s=block.end_s[:, keep],
+        tokens=None if block.tokens is None else block.tokens[:, keep],
+        tokens_sq=None if block.tokens_sq is None else block.tokens_sq[:, keep],
+    )
 
 
 def build_observed_graph(block: Block, start_s: Seconds, *, has_dp: bool) -> Graph:
@@ -97,7 +101,9 @@ def build_observed_graph(block: Block, start_s: Seconds, *, has_dp: bool) -> Gra
     events = find_events(layout, has_dp=has_dp)
     in_graph = {node for event in events for node in event.members}
     waits = essential_waits(layout, has_dp=has_dp)
-    order = [sorted(_on_stage(layout, stage, in_graph), key=lambda n: (start_s[n], n)) for stage in range(layout.n_stages)]
+    order = [
+        sorted(_on_stage(layout, stage, in_graph), key=lambda n: (start_s[n], n)) for stage in range(layout.n_stages)
+    ]
     batches = [batch for stage in order for batch in find_batches(block.nodes, look, stage)]
     held = _held_classes(block, look, order)
     _drop_broken_waits(block, look, waits, in_graph)
@@ -109,7 +115,7 @@ def build_observed_graph(block: Block, start_s: Seconds, *, has_dp: bool) -> Gra
     except TraceError:
         batches, waits = [], essential_waits(layout, has_dp=has_dp)
         graph = order_graph(layout, waits, events, {}, batches)
-    return _with_barriers(block, layout, graph, waits, events, batches, look)
+    return _with_barriers(block, layout, graph, waits, events, batches)
 
 
 def _on_stage(layout: Layout, stage: int, in_graph: set[int]) -> list[int]:
@@ -141,7 +147,9 @@ def _drop_broken_waits(block: Block, look: Look, waits: list[set[int]], in_graph
                 waits[node].discard(source)
 
 
-def _moving_times(look: Look, events: list[Event], batches: list[tuple[int, ...]]) -> tuple[dict[int, float], dict[int, float]]:
+def _moving_times(
+    look: Look, events: list[Event], batches: list[tuple[int, ...]]
+) -> tuple[dict[int, float], dict[int, float]]:
     """Say when each node's event usually moves, and when the last event that its end waits for does."""
     moves: dict[int, float] = {}
     for event in events:
@@ -218,11 +226,12 @@ def _with_barriers(
     waits: list[set[int]],
     events: list[Event],
     batches: list[tuple[int, ...]],
-    look: Look,
 ) -> Graph:
     """Add the waits for other workers that no row records: a launch delay that tracks another operation's end."""
     step_s = float(np.mean(block.end_s.max(axis=(0, 2))))
-    first_forwards = {layout.of(Op.FORWARD, stage)[0] for stage in range(layout.n_stages) if layout.of(Op.FORWARD, stage)}
+    first_forwards = {
+        layout.of(Op.FORWARD, stage)[0] for stage in range(layout.n_stages) if layout.of(Op.FORWARD, stage)
+    }
     sources = _barrier_sources(layout, graph)
     barriers: dict[int, tuple[Barrier, ...]] = {}
     for event in graph.events:

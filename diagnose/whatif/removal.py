@@ -86,15 +86,14 @@ class Removal:
         step_s = sum(float(o.block.end_s.max(axis=(0, 2)).sum()) for o in self.observed)
         return total > NEGLIGIBLE_SHARE * step_s
 
-    def step_times(self, removed: Iterable[str], pick: Sequence[slice | None] | None = None) -> Seconds:
+    def step_times(self, removed: Iterable[str], pick: Sequence[slice] | None = None) -> Seconds:
         """Replay all steps (or those picked, one slice a block) without some components: seconds, shape (n_steps,)."""
         gone = frozenset(removed)
         times = []
         first = 0
         for i, o in enumerate(self.observed):
             n_steps = len(o.block.steps)
-            at = slice(0, n_steps) if pick is None or pick[i] is None else pick[i]
-            assert at is not None  # noqa: S101 - for the type checker; decided the line above
+            at = slice(0, n_steps) if pick is None else pick[i]
             own, delay = self._without(i, gone, first, at)
             replayed = replay(o.graph, own, delay)
             between = self.between_s[first : first + n_steps]
@@ -142,7 +141,9 @@ class Removal:
         if "worker" in gone and c.slow_workers[:, virtual % self.n_stages].any():
             work = work / c.worker_ratio[direction, virtual, steps]
         if "microbatch" in gone:
-            work = work * (self._microbatch_mean[direction, steps, None] / c.microbatch_ratio[direction, microbatch, steps])
+            work = work * (
+                self._microbatch_mean[direction, steps, None] / c.microbatch_ratio[direction, microbatch, steps]
+            )
         if "step" in gone:
             ratio = c.step_ratio[direction, steps, None]
             work = np.where(ratio > 1.03, work / ratio, work)
@@ -180,7 +181,9 @@ class Removal:
         alone = {name: step_s[frozenset({name})] for name in names}
         last = {name: step_s[everything - {name}] for name in names}
         worth = {name: max(replayed - alone[name], last[name] - clean) / replayed for name in names}
-        players = [name for name in sorted(names, key=lambda n: -worth[n]) if worth[name] > MATERIAL_SHARE][:MAX_PLAYERS]
+        players = [name for name in sorted(names, key=lambda n: -worth[n]) if worth[name] > MATERIAL_SHARE][
+            :MAX_PLAYERS
+        ]
         recorded = float(
             sum(float(o.block.end_s.max(axis=(0, 2)).sum()) for o in self.observed) + self.between_s.sum()
         ) / len(self.components.steps)
@@ -255,11 +258,11 @@ class Removal:
             shares[name] = part / total
         return shares
 
-    def _sample_steps(self) -> list[slice | None]:
+    def _sample_steps(self) -> list[slice]:
         """Choose the steps on which the Shapley shares are taken: all, or evenly spread ones on a large job."""
         n_ops = sum(o.block.start_s.size for o in self.observed)
         stride = -(-n_ops // MAX_SHAPLEY_OPS)
-        return [slice(0, len(o.block.steps), stride) if stride > 1 else None for o in self.observed]
+        return [slice(0, len(o.block.steps), stride) for o in self.observed]
 
 
 def _cut(array: Seconds, at: slice) -> Seconds:

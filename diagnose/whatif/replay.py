@@ -41,7 +41,7 @@ def replay(graph: Graph, own: Lanes, delay: Lanes | None = None, *, from_first_s
     """
     (ends,), (opening,) = _walk(graph, [own], delay, keep_all=False)
     last = _latest([ends[node] for node in graph.finals]).max(axis=1, keepdims=True)
-    return last - opening.min(axis=1, keepdims=True) if from_first_start else last
+    return np.asarray(last - opening.min(axis=1, keepdims=True)) if from_first_start else np.asarray(last)
 
 
 def replay_ends(graph: Graph, own: Lanes, delay: Lanes | None = None) -> list[Seconds | None]:
@@ -183,7 +183,10 @@ def launch_delays(block: Block, graph: Graph) -> list[Seconds]:
     for event in graph.events:
         for node in event.members:
             sources = [block.end_s[source] for source in graph.waits[node]]
-            sources += [_gate(barrier, {source: block.end_s[source] for source in barrier.sources}) for barrier in graph.barriers.get(node, ())]
+            sources += [
+                _gate(barrier, {source: block.end_s[source] for source in barrier.sources})
+                for barrier in graph.barriers.get(node, ())
+            ]
             delay = block.start_s[node] - _latest(sources) if sources else block.start_s[node].copy()
             delay[delay < CLOCK_ERROR_S] = 0.0
             delays[node] = delay

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from diagnose.model.optype import COMPUTE, NAMES, Op
-from diagnose.model.trace import Block, Ints, Seconds, Trace
+from diagnose.model.trace import Block, Bools, Seconds, Trace
 from diagnose.model.whatif import WhatIf
 from diagnose.whatif.fill import fill_block
 from diagnose.whatif.graph import Graph, build_graph
@@ -21,6 +21,8 @@ from diagnose.whatif.replay import own_times, replay, replay_each_rank
 
 #: Part of the workers that M_W fixes (arXiv 2505.05713, section 4.3).
 SLOWEST_SHARE = 0.03
+#: Less lost time than this part of the ideal is rounding.
+NO_LOSS = 1e-9
 #: Type under which a slowdown is reported where it is not the type's own name.
 _REPORTED = {
     Op.FORWARD_SEND: "forward-pp-comm",
@@ -115,76 +117,99 @@ def explore(trace: Trace, prepared: Sequence[Prepared]) -> WhatIf:
     Source: arXiv 2505.05713, sections 3 and 4; the exact slowdown of each worker is ours.
     """
     n_dp, n_stages = trace.n_dp, trace.n_stages
-    reported = sorted({_REPORTED.get(Op(int(op)), NAMES[Op(int(op))]) for p in prepared for op in p.block.nodes.op})
-    jobs: list[Callable[[], list[Seconds]]] = [
-        lambda: [_steps(p, replay(p.graph, p.own, from_first_start=True)) for p in prepared],
-        lambda: [_steps(p, replay(p.graph, p.ideal)) for p in prepared],
-        lambda: [_lanes(p, replay_each_rank(p.graph, p.own, p.ideal)) for p in prepared],
-        lambda: [_steps(p, replay(p.graph, p.own)) for p in prepared],
-    ]
-    for name in reported:
-        jobs.append(lambda name=name: [_steps(p, replay(p.graph, _keep(p, _of_type(p, name)))) for p in prepared])  # type: ignore[misc]
-    for stage in range(n_stages):
-        jobs.append(lambda s=stage: [_steps(p, replay(p.graph, _keep(p, p.block.nodes.stage == s))) for p in prepared])  # type: ignore[misc]
-    for stage in range(n_stages):
-        jobs.append(
-            lambda s=stage: [  # type: ignore[misc]
-                _lanes(p, replay_each_rank(p.graph, _keep(p, p.block.nodes.stage == s), p.ideal)) for p in prepared
-            ]
-        )
-    found = _run(jobs)
+    reported = sorted({_report_as(op) for p in prepared for op in p.block.nodes.op})
     order = np.argsort(np.concatenate([p.block.steps for p in prepared]), kind="stable")
 
-    def joined(parts: list[Seconds]) -> Seconds:
-        return np.concatenate(parts)[order]
+    def run(scenarios: Sequence[Scenario]) -> list[Seconds]:
+        """Replay scenarios side by side; each gives one array with the steps of all blocks, in order."""
+        with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
+            found = pool.map(lambda scenario: np.concatenate([scenario(p) for p in prepared])[order], scenarios)
+            return list(found)
 
-    simulated_s, ideal_s, dp_s = joined(found[0]), joined(found[1]), joined(found[2])
-    type_s = dict(zip(reported, (joined(f) for f in found[4 : 4 + len(reported)]), strict=True))
-    stage_s = [joined(f) for f in found[4 + len(reported) : 4 + len(reported) + n_stages]]
-    worker_s = np.stack([joined(f) for f in found[4 + len(reported) + n_stages :]])  # (n_stages, n_steps, n_dp)
-    total = float(ideal_s.sum())
-    by_worker = worker_s.sum(axis=1).T / total
-    slowest = np.argsort(-by_worker, axis=None, kind="stable")[: math.ceil(SLOWEST_SHARE * by_worker.size)]
-    fixed = np.zeros(by_worker.size, dtype=bool)
-    fixed[slowest] = True
-    fixed = fixed.reshape(n_dp, n_stages)
-    workers_fixed, stage_fixed = _run(
+    simulated_s, ideal_s, from_origin_s, dp_s = run(
         [
-            lambda: [_steps(p, replay(p.graph, _fix_workers(p, fixed))) for p in prepared],
-            lambda: [_steps(p, replay(p.graph, _keep(p, p.block.nodes.stage != n_stages - 1))) for p in prepared],
+            lambda p: _steps(p, replay(p.graph, p.own, from_first_start=True)),
+            lambda p: _steps(p, replay(p.graph, p.ideal)),
+            lambda p: _steps(p, replay(p.graph, p.own)),
+            lambda p: _lanes(p, replay_each_rank(p.graph, p.own, p.ideal)),
         ]
     )
+    type_s = run([_only_type(name) for name in reported])
+    stage_s = run([_only_stage(stage) for stage in range(n_stages)])
+    worker_s = np.stack(run([_each_worker(stage) for stage in range(n_stages)]))  # (n_stages, n_steps, n_dp)
+    total = float(ideal_s.sum())
+    by_worker = worker_s.sum(axis=1).T / total
+    workers_fixed_s, stage_fixed_s = run([_workers_fixed(_slowest(by_worker)), _stage_fixed(n_stages - 1)])
     lost = float(simulated_s.sum()) - total
-    has_loss = lost > 1e-9 * total
-    recorded_s, from_origin_s = joined([np.fmax.reduce(np.fmax.reduce(p.block.end_s, axis=0), axis=1) - _first_start(p.block) for p in prepared]), joined(
-        found[3]
-    )
+    recorded_s = np.concatenate([step_lengths(p.block) for p in prepared])[order]
     return WhatIf(
         steps=np.concatenate([p.block.steps for p in prepared])[order],
         recorded_s=recorded_s,
         simulated_s=simulated_s,
         ideal_s=ideal_s,
         discrepancy=float(recorded_s.sum() / from_origin_s.sum() - 1.0),
-        by_optype={name: float(seconds.sum()) / total for name, seconds in type_s.items()},
+        by_optype={name: float(seconds.sum()) / total for name, seconds in zip(reported, type_s, strict=True)},
         by_stage=np.array([seconds.sum() / total for seconds in stage_s]),
-        by_dp=dp_s.sum(axis=0) / total,
+        by_dp=np.broadcast_to(dp_s.sum(axis=0) / total, (n_dp,)),
         by_worker=by_worker,
         by_step=simulated_s / ideal_s,
         by_worker_step=np.moveaxis(worker_s / ideal_s[:, None], 2, 0),
-        m_w=float((simulated_s.sum() - joined(workers_fixed).sum()) / lost) if has_loss else None,
-        m_s=float((simulated_s.sum() - joined(stage_fixed).sum()) / lost) if has_loss else None,
+        m_w=_regained(simulated_s, workers_fixed_s, lost, total),
+        m_s=_regained(simulated_s, stage_fixed_s, lost, total),
     )
 
 
-def _run(jobs: Sequence[Callable[[], list[Seconds]]]) -> list[list[Seconds]]:
-    """Run independent replays side by side; the result does not depend on how many at once."""
-    with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
-        return list(pool.map(lambda job: job(), jobs))
+Scenario = Callable[[Prepared], Seconds]
 
 
-def _first_start(block: Block) -> Seconds:
-    """Say when the first operation of each step started, shape (n_steps,), seconds; negative where clocks differ."""
-    return np.minimum(np.fmin.reduce(np.fmin.reduce(block.start_s, axis=0), axis=1), 0.0)
+def _report_as(op: int) -> str:
+    """Name the type under which an operation's slowdown is reported."""
+    return _REPORTED.get(Op(int(op)), NAMES[Op(int(op))])
+
+
+def _only_type(name: str) -> Scenario:
+    """Keep the own times of one type."""
+    return lambda p: _steps(p, replay(p.graph, _keep(p, np.array([_report_as(op) == name for op in p.block.nodes.op]))))
+
+
+def _only_stage(stage: int) -> Scenario:
+    """Keep the own times of one stage."""
+    return lambda p: _steps(p, replay(p.graph, _keep(p, p.block.nodes.stage == stage)))
+
+
+def _each_worker(stage: int) -> Scenario:
+    """Keep the own times of one worker, for every worker of a stage in turn: shape (n_steps, n_dp)."""
+    return lambda p: _lanes(p, replay_each_rank(p.graph, _keep(p, p.block.nodes.stage == stage), p.ideal))
+
+
+def _workers_fixed(fixed: Bools) -> Scenario:
+    """Give some workers (shape (n_dp, n_stages)) ideal times."""
+    return lambda p: _steps(p, replay(p.graph, _fix_workers(p, fixed)))
+
+
+def _stage_fixed(stage: int) -> Scenario:
+    """Give one stage ideal times."""
+    return lambda p: _steps(p, replay(p.graph, _keep(p, p.block.nodes.stage != stage)))
+
+
+def _slowest(by_worker: Seconds) -> Bools:
+    """Mark the slowest workers, 3% of them and at least one."""
+    slowest = np.argsort(-by_worker, axis=None, kind="stable")[: math.ceil(SLOWEST_SHARE * by_worker.size)]
+    fixed = np.zeros(by_worker.size, dtype=bool)
+    fixed[slowest] = True
+    return fixed.reshape(by_worker.shape)
+
+
+def _regained(simulated_s: Seconds, fixed_s: Seconds, lost: float, total: float) -> float | None:
+    """Say which part of the lost time comes back; None where nothing was lost."""
+    return float(simulated_s.sum() - fixed_s.sum()) / lost if lost > NO_LOSS * total else None
+
+
+def step_lengths(block: Block) -> Seconds:
+    """Say how long each step took, from its first start to its last end: shape (n_steps,), seconds."""
+    last = block.end_s.max(axis=(0, 2))
+    first = block.start_s.min(axis=(0, 2))
+    return np.asarray(last - np.minimum(first, 0.0))
 
 
 def _steps(prepared: Prepared, seconds: Seconds) -> Seconds:
@@ -197,17 +222,12 @@ def _lanes(prepared: Prepared, seconds: Seconds) -> Seconds:
     return np.broadcast_to(seconds, (len(prepared.block.steps), prepared.block.n_dp))
 
 
-def _of_type(prepared: Prepared, name: str) -> Ints:
-    """Mark the nodes that are reported under a type's name."""
-    return np.array([_REPORTED.get(Op(int(op)), NAMES[Op(int(op))]) == name for op in prepared.block.nodes.op])
-
-
-def _keep(prepared: Prepared, kept: Ints) -> list[Seconds]:
+def _keep(prepared: Prepared, kept: Bools) -> list[Seconds]:
     """Own times where `kept` (shape (n_nodes,)) says so, else ideal."""
     return [own if keep else ideal for own, ideal, keep in zip(prepared.own, prepared.ideal, kept, strict=True)]
 
 
-def _fix_workers(prepared: Prepared, fixed: Ints) -> list[Seconds]:
+def _fix_workers(prepared: Prepared, fixed: Bools) -> list[Seconds]:
     """Ideal times for the workers marked in `fixed` (shape (n_dp, n_stages)), else own."""
     times = []
     for node, own in enumerate(prepared.own):

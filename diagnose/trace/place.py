@@ -1,0 +1,290 @@
+"""Put every row into its cell of (operation, step, dp rank), and name the operations.
+
+Enters: rows whose step, dp rank and stage are numbered. Leaves: `Dense`, still with all steps together. Nothing is sorted
+unless `seq_id` is missing or wrong.
+"""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diagnose.errors import TraceError
+from diagnose.model.optype import EVIDENCE, Op
+from diagnose.model.trace import Ints, Nodes, Seconds
+from diagnose.trace.parquet import Rows
+
+#: An operation that less than this part of the lanes has is a stray.
+STRAY_SHARE = 0.05
+#: Dense cells allowed for each row; above it most cells would be empty.
+MAX_CELLS_PER_ROW = 6
+SPARE_CELLS = 100_000
+#: A file whose `seq_id` is wrong in more than this part of its rows is counted again; below, the odd rows are dropped.
+MAX_WRONG_SHARE = 0.01
+
+#: Index of the step, dp rank and stage of every row.
+At = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
+
+
+@dataclasses.dataclass(slots=True)
+class Dense:
+    """Rows laid out over (node, step, dp rank); absolute times allowed, NaN where there is no row."""
+
+    nodes: Nodes
+    start_s: Seconds
+    end_s: Seconds
+    tokens: Seconds | None
+    tokens_sq: Seconds | None
+    has_chunks: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Cells:
+    """Where each row goes: the operations that occur, rows of each, and the cell of every row.
+
+    Rows of evidence all go to one more plane, behind those of the nodes, and are forgotten with it.
+    """
+
+    op: Ints
+    stage: Ints
+    seq: Ints
+    counts: Ints
+    node_at: NDArray[Any]
+    cell: NDArray[Any]
+    shape: tuple[int, int, int]
+
+
+def place_rows(
+    rows: Rows, at: At, sizes: tuple[int, int, int], *, name: str, vpp_size: int | None, warnings: list[str]
+) -> tuple[Dense, Rows, At]:
+    """Put every simulated row into its cell.
+
+    Parameters
+    ----------
+    rows : Rows
+    at : tuple of ndarray of int, each of shape (n_rows,)
+    sizes : tuple of int
+        Number of steps, dp ranks and stages.
+    name : str
+        How errors call the file.
+    vpp_size : int or None
+        Model chunks a worker by the metadata.
+    warnings : list of str
+        Added to.
+
+    Returns
+    -------
+    Dense, Rows, At
+        The rows, and their indices, without duplicates.
+
+    Raises
+    ------
+    TraceError
+        Ranks and steps have too little in common.
+    """
+    rows, at = _count_operations(rows, at, sizes, warnings)
+    cells, rows, at = _find_cells(rows, at, sizes, name, warnings)
+    start_s = _fill(cells, rows.start_s)
+    if _is_wrong(start_s, cells):
+        rows, at = _drop_repeated(rows, at, sizes, warnings)
+        cells, rows, at = _find_cells(rows, at, sizes, name, warnings)
+        start_s = _fill(cells, rows.start_s)
+        if _is_wrong(start_s, cells):
+            rows, at = _mend_counts(rows, at, sizes, cells, start_s, warnings)
+            cells, rows, at = _find_cells(rows, at, sizes, name, warnings)
+            start_s = _fill(cells, rows.start_s)
+    end_s = _fill(cells, rows.duration_s)
+    end_s += start_s
+    tokens, tokens_sq = (None if column is None else _fill(cells, column) for column in (rows.tokens, rows.tokens_sq))
+    for values in (tokens, tokens_sq):
+        if values is not None:
+            values[values < 0] = np.nan
+    nodes = _name_nodes(rows, at, cells, start_s, vpp_size or 1, n_stages=sizes[2])
+    return Dense(nodes, start_s, end_s, tokens, tokens_sq, rows.chunk is not None), rows, at
+
+
+def take_rows(rows: Rows, keep: NDArray[Any]) -> Rows:
+    """Keep some rows, by mask or by position."""
+    changed = {}
+    for field in dataclasses.fields(rows):
+        value = getattr(rows, field.name)
+        if isinstance(value, np.ndarray):
+            changed[field.name] = value[keep]
+    return dataclasses.replace(rows, **changed)
+
+
+def take_at(at: At, keep: NDArray[Any]) -> At:
+    """Keep the indices of some rows."""
+    step, dp, stage = at
+    return step[keep], dp[keep], stage[keep]
+
+
+def _count_operations(rows: Rows, at: At, sizes: tuple[int, int, int], warnings: list[str]) -> tuple[Rows, At]:
+    """Make sure that there is a `seq_id` of a possible size."""
+    per_worker = -(-len(rows) // (sizes[0] * sizes[1] * sizes[2]))
+    if rows.seq is not None and rows.seq.min() >= 0 and rows.seq.max() < 2 * per_worker + 64:
+        return rows, at
+    if rows.seq is not None:
+        warnings.append("seq_id is negative or far too large in some rows; counted again by start time")
+    rows, at = _drop_repeated(dataclasses.replace(rows, seq=None), at, sizes, warnings)
+    return dataclasses.replace(rows, seq=derive_seq(row_key(rows, at, sizes), rows.start_s)), at
+
+
+def _find_cells(
+    rows: Rows, at: At, sizes: tuple[int, int, int], name: str, warnings: list[str]
+) -> tuple[_Cells, Rows, At]:
+    """Say which cell each row goes to, leaving out operations that hardly any lane has where they would blow up the grid."""
+    n_steps, n_dp, n_stages = sizes
+    for _ in range(2):
+        node_at, op, stage, seq, counts = _find_nodes(rows, at, n_stages)
+        n_cells = (len(op) + 1) * n_steps * n_dp
+        if n_cells <= MAX_CELLS_PER_ROW * len(rows) + SPARE_CELLS:
+            cell = node_at.astype(np.int32 if n_cells < 2**31 else np.int64)
+            np.multiply(cell, n_steps, out=cell)
+            np.add(cell, at[0], out=cell, casting="unsafe")
+            np.multiply(cell, n_dp, out=cell)
+            np.add(cell, at[1], out=cell, casting="unsafe")
+            return _Cells(op, stage, seq, counts, node_at, cell, (len(op) + 1, n_steps, n_dp)), rows, at
+        rare = np.r_[counts < STRAY_SHARE * n_steps * n_dp, False]
+        keep = ~rare[node_at]
+        if keep.all() or not keep.any():
+            break
+        warnings.append(f"{int((~keep).sum())} rows of operations that hardly any rank has are left out")
+        rows, at = take_rows(rows, keep), take_at(at, keep)
+    raise TraceError(
+        f"{len(rows)} rows would fill {n_cells} cells of (operation, step, dp rank): the ranks and steps have too little in "
+        "common; check step, dp_rank, stage and seq_id",
+        where=name,
+    )
+
+
+def _fill(cells: _Cells, column: NDArray[Any]) -> Seconds:
+    """Lay a column out: shape (n_nodes, n_steps, n_dp), NaN where there is no row."""
+    values = np.full(cells.shape, np.nan)
+    values.reshape(-1)[cells.cell] = column
+    return values[:-1]
+
+
+def _is_wrong(start_s: Seconds, cells: _Cells) -> bool:
+    """Say whether rows share a cell, or `seq_id` contradicts the start times (a few steps looked at)."""
+    if int(np.count_nonzero(~np.isnan(start_s))) < int(cells.counts.sum()):
+        return True
+    looked_at = start_s[:, :: max(1, start_s.shape[1] // 8)]
+    same = (cells.op[1:] == cells.op[:-1]) & (cells.stage[1:] == cells.stage[:-1])
+    with np.errstate(invalid="ignore"):
+        backwards = np.count_nonzero((looked_at[1:] < looked_at[:-1])[same])
+    return bool(backwards > MAX_WRONG_SHARE * looked_at[1:][same].size)
+
+
+def _mend_counts(
+    rows: Rows, at: At, sizes: tuple[int, int, int], cells: _Cells, start_s: Seconds, warnings: list[str]
+) -> tuple[Rows, At]:
+    """Drop a few rows that claim another's place; where `seq_id` is wrong throughout, count again by start time."""
+    simulated = cells.node_at < len(cells.op)
+    first = np.zeros(len(rows), dtype=bool)
+    first[np.unique(cells.cell, return_index=True)[1]] = True
+    doubled = simulated & ~first
+    n_filled = int(np.count_nonzero(~np.isnan(start_s)))
+    if (
+        doubled.any()
+        and doubled.sum() <= MAX_WRONG_SHARE * len(rows)
+        and n_filled + int(doubled.sum()) == int(cells.counts.sum())
+    ):
+        warnings.append(f"{int(doubled.sum())} rows claim the place of another operation and are left out")
+        return take_rows(rows, ~doubled), take_at(at, ~doubled)
+    warnings.append("seq_id does not count the operations by start time; counted again")
+    return dataclasses.replace(rows, seq=derive_seq(row_key(rows, at, sizes), rows.start_s)), at
+
+
+def _find_nodes(rows: Rows, at: At, n_stages: int) -> tuple[NDArray[Any], Ints, Ints, Ints, Ints]:
+    """Number the operations that occur: node of each row (one too many for evidence), type, stage, seq, and rows of each."""
+    assert rows.seq is not None
+    n_seq = int(rows.seq.max()) + 1
+    key = rows.op.astype(np.int32)
+    key *= n_stages
+    key += at[2]
+    key *= n_seq
+    key += rows.seq.astype(np.int32, copy=False)
+    counts = np.bincount(key, minlength=int(min(EVIDENCE)) * n_stages * n_seq)
+    used = np.flatnonzero(counts[: int(min(EVIDENCE)) * n_stages * n_seq])
+    lookup = np.full(len(counts), len(used), dtype=np.int32)
+    lookup[used] = np.arange(len(used))
+    place, number = np.divmod(used, n_seq)
+    op, stage = np.divmod(place, n_stages)
+    return lookup[key], op, stage, number, counts[used]
+
+
+def _drop_repeated(rows: Rows, at: At, sizes: tuple[int, int, int], warnings: list[str]) -> tuple[Rows, At]:
+    """Drop rows that say the same of the same operation twice; of two that differ in `duration` the longer stays."""
+    key = row_key(rows, at, sizes)
+    order = np.lexsort((rows.duration_s, rows.start_s, key))
+    key, start_s = key[order], rows.start_s[order]
+    same = (key[1:] == key[:-1]) & (start_s[1:] == start_s[:-1])
+    if rows.seq is not None:
+        seq = rows.seq[order]
+        same &= seq[1:] == seq[:-1]
+    if not same.any():
+        return rows, at
+    keep = np.ones(len(rows), dtype=bool)
+    keep[order[:-1][same]] = False
+    warnings.append(f"{int(same.sum())} rows are duplicates and are left out")
+    return take_rows(rows, keep), take_at(at, keep)
+
+
+def _name_nodes(rows: Rows, at: At, cells: _Cells, start_s: Seconds, n_chunks: int, *, n_stages: int) -> Nodes:
+    """Say which microbatch and model chunk each compute node works on, from the fullest lane, else from the launch order."""
+    op, stage, number = cells.op, cells.stage, cells.seq
+    microbatch = np.full(len(op), -1, dtype=np.int64)
+    chunk = np.full(len(op), -1, dtype=np.int64)
+    if rows.chunk is not None or rows.microbatch is not None:
+        present = np.count_nonzero(~np.isnan(start_s), axis=0)
+        fullest = np.unravel_index(int(present.argmax()), present.shape)
+        in_lane = np.flatnonzero((at[0] == fullest[0]) & (at[1] == fullest[1]))
+        in_lane = in_lane[cells.node_at[in_lane] < len(op)]
+        for found, column in ((microbatch, rows.microbatch), (chunk, rows.chunk)):
+            if column is not None:
+                found[cells.node_at[in_lane]] = column[in_lane]
+    chunked = np.isin(op, (Op.FORWARD, Op.BACKWARD, Op.ALL_GATHER, Op.REDUCE_SCATTER))
+    chunk[~chunked] = -1
+    compute = np.isin(op, (Op.FORWARD, Op.BACKWARD))
+    if (chunk[compute] < 0).any():
+        # Interleaved 1F1B launches groups of n_stages microbatches, chunk after chunk (arXiv 2104.04473, section 2.2).
+        turn = number // n_stages % n_chunks
+        chunk[compute] = np.where(op == Op.BACKWARD, n_chunks - 1 - turn, turn)[compute]
+    for of_op, order in ((Op.ALL_GATHER, number), (Op.REDUCE_SCATTER, n_chunks - 1 - number)):
+        unknown = (op == of_op) & (chunk < 0)
+        chunk[unknown] = np.clip(order, 0, n_chunks - 1)[unknown]
+    if not _alike(op, stage, chunk, microbatch):
+        place = (op * (int(stage.max()) + 1) + stage) * (int(chunk.max()) + 2) + chunk
+        microbatch = np.where(compute, derive_seq(place, number.astype(np.float64)), -1)
+    microbatch[~compute] = -1
+    return Nodes(op=op, stage=stage, seq=number, microbatch=microbatch, chunk=chunk)
+
+
+def _alike(op: Ints, stage: Ints, chunk: Ints, microbatch: Ints) -> bool:
+    """Say whether every stage and chunk runs each microbatch exactly once in each direction."""
+    seen = set()
+    for of_op in (Op.FORWARD, Op.BACKWARD):
+        for of_stage in range(int(stage.max()) + 1):
+            here = (op == of_op) & (stage == of_stage)
+            for of_chunk in np.unique(chunk[here]).tolist():
+                seen.add(tuple(np.sort(microbatch[here & (chunk == of_chunk)]).tolist()))
+    return len(seen) == 1 and len(set(first := next(iter(seen)))) == len(first) and min(first) >= 0
+
+
+def row_key(rows: Rows, at: At, sizes: tuple[int, int, int]) -> Ints:
+    """Number each (step, dp rank, stage, type)."""
+    step_at, dp_at, stage_at = at
+    worker = (step_at.astype(np.int64) * sizes[1] + dp_at) * sizes[2] + stage_at
+    return np.asarray(worker * len(Op) + rows.op)
+
+
+def derive_seq(key: Ints, start_s: NDArray[Any]) -> Ints:
+    """Count the operations of each key by start."""
+    order = np.lexsort((start_s, key))
+    ordered = key[order]
+    first = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
+    seq = np.empty(len(key), dtype=np.int64)
+    seq[order] = np.arange(len(key)) - np.repeat(first, np.diff(np.r_[first, len(key)]))
+    return seq
