@@ -12,6 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from diagnose.model.components import COMPONENTS
 from diagnose.model.diagnosis import Cause, Diagnosis, Fix, Ledger
 from diagnose.report import words
 from diagnose.report.charts import are_alike, draw_bar, draw_heat_map, draw_sparkline, scale_of
@@ -159,7 +160,10 @@ def _ledger_title(diagnosis: Diagnosis) -> str:
 def _draw_ledger(ledger: Ledger, width: int) -> RenderableType:
     """Draw a bar a cause, the unexplained rest, and the components where they say more."""
     rows = [*_largest_first(ledger.causes, "red"), ("unexplained", ledger.unexplained, "dim")]
-    parts = [] if _same_shares(ledger) else _largest_first(ledger.components, "")
+    named = {COMPONENTS.get(name, name): share for name, share in ledger.components.items()}
+    parts = (
+        [] if _same_shares(ledger) else [*_largest_first(named, ""), ("too small to tell", ledger.immaterial, "dim")]
+    )
     names = max(len(escape(name)) for name, _, _ in rows + parts)
     bar_width = max(8, min(_BAR_WIDTH, width - names - 12))
     blocks: list[RenderableType] = [_bars(rows, names, bar_width)]
@@ -265,6 +269,8 @@ def _about_nothing(diagnosis: Diagnosis) -> list[tuple[str, RenderableType]]:
     else:
         said = f"None: {words.why_inconclusive(diagnosis)}. Take every figure here as a hint at most."
     rows: list[tuple[str, RenderableType]] = [("Verdict", said), ("Looked at", ", ".join(looked))]
+    if diagnosis.checked:
+        rows.append(("Looked for", ", ".join(escape(cause) for cause in diagnosis.checked)))
     largest = _largest_slowdowns(diagnosis)
     return [*rows, ("Slowest", "; ".join(largest))] if largest else rows
 

@@ -25,6 +25,10 @@ _PATTERNS = {
 }
 
 
+#: With fewer steps than this nothing is judged.
+FEW_STEPS = 3
+
+
 def percent(share: float | None) -> str:
     """Say a share in percent.
 
@@ -230,6 +234,9 @@ def why_inconclusive(diagnosis: Diagnosis) -> str:
     """Say why a trace does not let anyone judge."""
     if not diagnosis.fidelity.ok:
         return f"the replay is off by {percent(diagnosis.fidelity.replay_error)}, too far to be trusted"
+    n_steps = len(diagnosis.what_if.steps)
+    if n_steps < FEW_STEPS:
+        return f"only {n_steps} {'step' if n_steps == 1 else 'steps'} could be analysed, too few to tell anything from chance"
     if diagnosis.not_checked and not diagnosis.causes:
         n = len(diagnosis.not_checked)
         return f"{n} {'cause' if n == 1 else 'causes'} could not be checked, and nothing else was found"

@@ -81,6 +81,11 @@ def build_grid(rows: Rows, *, name: str, vpp_size: int | None, pick_steps: Ints 
     dense, rows, (step_at, dp_at, stage_at) = place_rows(
         rows, (step_at, dp_at, stage_at), (n_steps, n_dp, n_stages), name=name, vpp_size=vpp_size, warnings=warnings
     )
+    for stage, label in enumerate(stage_labels.tolist()):
+        if not np.isin(dense.nodes.op[dense.nodes.stage == stage], (Op.FORWARD, Op.BACKWARD)).any():
+            raise TraceError(
+                f"stage {label} has no compute row; expected forward- and backward-compute on every stage", where=name
+            )
     evidence_rows = np.flatnonzero(rows.op >= int(min(EVIDENCE)))
     evidence = Evidence(
         op=rows.op[evidence_rows].astype(np.int64),
@@ -148,6 +153,8 @@ def _usable(rows: Rows, name: str, warnings: list[str]) -> Rows:
                 f"has no usable {NAMES[op]} row; expected one for each microbatch: see the operation types of the trace format",
                 where=name,
             )
+    if not (rows.duration_s > 0).any():
+        raise TraceError("is 0 in every row; expected seconds from start to end", where=f"{name}: column 'duration'")
     return rows
 
 

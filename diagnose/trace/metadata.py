@@ -92,8 +92,8 @@ def resolve_job(
         elif (
             isinstance(value, bool)
             or not isinstance(value, (int, float))
-            or value != int(value)
             or not 1 <= value < 1e8
+            or value != int(value)
         ):
             warnings.append(f"metadata: {key} is {value!r}, expected a whole number from 1; ignored")
             sizes[key] = None

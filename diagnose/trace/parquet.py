@@ -186,6 +186,7 @@ class _Columns:
         values, wrong = self._numbers(column)
         odd: Bools | None = None
         if values.dtype.kind == "f":
+            values = values.astype(np.float64)
             odd = ~(np.isfinite(values) & (values == np.floor(values)) & (np.abs(values) < MAX_INTEGER))
         elif values.dtype == np.uint64:
             odd = values >= MAX_INTEGER
@@ -293,7 +294,7 @@ def _footer_job(footer: dict[bytes, bytes], name: str) -> dict[str, Any]:
         return {}
     try:
         job = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise TraceError(
             f"is not JSON ({error}); expected an object", where=f"{name}: metadata 'diagnose.job'"
         ) from None

@@ -23,6 +23,9 @@ SPARE_CELLS = 100_000
 #: A file whose `seq_id` is wrong in more than this part of its rows is counted again; below, the odd rows are dropped.
 MAX_WRONG_SHARE = 0.01
 
+#: Model chunks a worker beyond which labels are damage (Megatron-LM runs with at most a few dozen).
+MAX_CHUNKS = 1024
+
 #: Index of the step, dp rank and stage of every row.
 At = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
 
@@ -138,6 +141,8 @@ def _find_cells(
     n_steps, n_dp, n_stages = sizes
     for _ in range(2):
         node_at, op, stage, seq, counts = _find_nodes(rows, at, n_stages)
+        if not np.isin(op, (Op.FORWARD, Op.BACKWARD)).any():
+            raise TraceError("has no usable forward-compute row on any worker", where=name)
         n_cells = (len(op) + 1) * n_steps * n_dp
         if n_cells <= MAX_CELLS_PER_ROW * len(rows) + SPARE_CELLS:
             cell = node_at.astype(np.int32 if n_cells < 2**31 else np.int64)
@@ -245,13 +250,12 @@ def _name_nodes(rows: Rows, at: At, cells: _Cells, start_s: Seconds, n_chunks: i
         for found, column in ((microbatch, rows.microbatch), (chunk, rows.chunk)):
             if column is not None:
                 found[cells.node_at[in_lane]] = column[in_lane]
-    chunked = np.isin(op, (Op.FORWARD, Op.BACKWARD, Op.ALL_GATHER, Op.REDUCE_SCATTER))
-    chunk[~chunked] = -1
     compute = np.isin(op, (Op.FORWARD, Op.BACKWARD))
+    chunk = _number_chunks(op, stage, chunk)
     if (chunk[compute] < 0).any():
         # Interleaved 1F1B launches groups of n_stages microbatches, chunk after chunk (arXiv 2104.04473, section 2.2).
         turn = number // n_stages % n_chunks
-        chunk[compute] = np.where(op == Op.BACKWARD, n_chunks - 1 - turn, turn)[compute]
+        chunk = np.where(compute, np.where(op == Op.BACKWARD, n_chunks - 1 - turn, turn), -1)
     for of_op, order in ((Op.ALL_GATHER, number), (Op.REDUCE_SCATTER, n_chunks - 1 - number)):
         unknown = (op == of_op) & (chunk < 0)
         chunk[unknown] = np.clip(order, 0, n_chunks - 1)[unknown]
@@ -262,6 +266,22 @@ def _name_nodes(rows: Rows, at: At, cells: _Cells, start_s: Seconds, n_chunks: i
     return Nodes(op=op, stage=stage, seq=number, microbatch=microbatch, chunk=chunk)
 
 
+def _number_chunks(op: Ints, stage: Ints, labels: Ints) -> Ints:
+    """Number the model chunks from 0; all -1 where the labels are missing or make no sense for the computes of a stage."""
+    compute = np.isin(op, (Op.FORWARD, Op.BACKWARD))
+    unknown = np.full(len(op), -1, dtype=np.int64)
+    known = np.unique(labels[compute])
+    if known[0] < 0 or len(known) > MAX_CHUNKS:
+        return unknown
+    chunk = np.searchsorted(known, labels)
+    chunk = np.where((chunk < len(known)) & (known[np.minimum(chunk, len(known) - 1)] == labels), chunk, -1)
+    runs = np.bincount(((op * (int(stage.max()) + 1) + stage) * len(known) + chunk)[compute])
+    if len(known) * int(runs.max()) > MAX_CELLS_PER_ROW * int(runs[runs > 0].min()) * len(known):
+        return unknown
+    chunked = np.isin(op, (Op.FORWARD, Op.BACKWARD, Op.ALL_GATHER, Op.REDUCE_SCATTER))
+    return np.where(chunked, chunk, -1)
+
+
 def _alike(op: Ints, stage: Ints, chunk: Ints, microbatch: Ints) -> bool:
     """Say whether every stage and chunk runs each microbatch exactly once in each direction."""
     seen = set()
@@ -270,7 +290,10 @@ def _alike(op: Ints, stage: Ints, chunk: Ints, microbatch: Ints) -> bool:
             here = (op == of_op) & (stage == of_stage)
             for of_chunk in np.unique(chunk[here]).tolist():
                 seen.add(tuple(np.sort(microbatch[here & (chunk == of_chunk)]).tolist()))
-    return len(seen) == 1 and len(set(first := next(iter(seen)))) == len(first) and min(first) >= 0
+    if len(seen) != 1 or max(next(iter(seen))) > len(op):
+        return False
+    first = next(iter(seen))
+    return len(set(first)) == len(first) and min(first) >= 0
 
 
 def row_key(rows: Rows, at: At, sizes: tuple[int, int, int]) -> Ints:

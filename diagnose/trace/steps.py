@@ -13,6 +13,8 @@ from diagnose.trace.place import Dense
 
 #: A step with a larger part of its operations missing is dropped; below, the gaps are filled by usual values.
 MAX_MISSING_SHARE = 0.20
+#: What more than this part of the lanes has, all should have.
+USUAL_SHARE = 0.5
 #: A first step this much longer than nearly all others is a warm-up.
 WARM_UP_RATIO = 1.3
 #: Steps that a warm-up lasts at most, and steps needed to tell one.
@@ -49,6 +51,8 @@ def add_collections(dense: Dense, evidence: Evidence, n_stages: int) -> None:
     after = np.zeros(len(rows), dtype=bool)
     starts, ends = [], []
     for of_stage in range(n_stages):
+        if not (compute & (nodes.stage == of_stage)).any():
+            continue
         last = np.fmax.reduce(dense.end_s[compute & (nodes.stage == of_stage)], axis=0)
         here = stage == of_stage
         tail = here & (evidence.start_s[rows] >= last[step, dp] - TOLERANCE_S)
@@ -57,7 +61,7 @@ def add_collections(dense: Dense, evidence: Evidence, n_stages: int) -> None:
             continue
         start, end = last.copy(), last.copy()
         cell = (step[tail], dp[tail])
-        start[cell] = evidence.start_s[rows[tail]]
+        start[cell], end[cell] = evidence.start_s[rows[tail]], evidence.end_s[rows[tail]]
         np.minimum.at(start, cell, evidence.start_s[rows[tail]])
         np.maximum.at(end, cell, evidence.end_s[rows[tail]])
         starts.append((of_stage, start))
@@ -81,60 +85,37 @@ def add_collections(dense: Dense, evidence: Evidence, n_stages: int) -> None:
 
 
 def split_steps(steps: Ints, dense: Dense, warnings: list[str]) -> tuple[list[Block], Bools]:
-    """Group the steps by their number of microbatches and drop those that miss too much."""
+    """Group the steps by their number of microbatches and drop those that miss too much.
+
+    Returns
+    -------
+    blocks : list of Block
+    kept : ndarray of bool, shape (n_steps,)
+    """
     nodes = dense.nodes
     there = ~np.isnan(dense.start_s)
-    everything = np.ones(len(steps), dtype=bool)
+    kept = np.ones(len(steps), dtype=bool)
     if there.all():
-        return [Block(steps, nodes, dense.start_s, dense.end_s, None, dense.tokens, dense.tokens_sq)], everything
-    compute = np.isin(nodes.op, (Op.FORWARD, Op.BACKWARD))
-    pipelined = np.isin(nodes.op, _PIPELINED)
-    n_seq = int(nodes.seq.max()) + 1
-    n_stages = int(nodes.stage.max()) + 1
-    runs = np.zeros((n_seq, *there.shape[1:]), dtype=np.int64)
-    np.add.at(runs, nodes.seq[compute], there[compute])
-    is_there = runs >= n_stages
-    count = np.where(is_there.any(axis=0), n_seq - is_there[::-1].argmax(axis=0), 0)
+        return [Block(steps, nodes, dense.start_s, dense.end_s, None, dense.tokens, dense.tokens_sq)], kept
+    count = _count_operations(nodes, there)
     per_step = count.max(axis=1)
+    cut_off = _find_cut_off(nodes, there)
+    pipelined = np.isin(nodes.op, _PIPELINED)
     blocks: list[Block] = []
-    kept = everything.copy()
     n_missing = n_stray = 0
     for n_of_type in np.unique(per_step).tolist():
         at = np.flatnonzero(per_step == n_of_type)
-        cells = there[:, at]
-        share = cells.mean(axis=(1, 2))
-        enough = per_step > nodes.seq[:, None]
-        overall = np.where(
-            enough.any(axis=1), (there.mean(axis=2) * enough).sum(axis=1) / np.maximum(enough.sum(axis=1), 1), 0.0
-        )
-        kept_node = (share >= 0.5) | (pipelined & (nodes.seq < n_of_type) & (overall >= 0.5))
-        n_stray += int(np.count_nonzero(cells[~kept_node]))
-        absent = pipelined[:, None, None] & (nodes.seq[:, None, None] >= count[None, at])
-        missing = ~cells & ~absent
-        dropped = (
-            missing[kept_node].mean(axis=0).mean(axis=1) > MAX_MISSING_SHARE
-            if kept_node.any()
-            else np.ones(len(at), bool)
-        )
+        kept_node = _choose_nodes(nodes, there, per_step, n_of_type)
+        n_stray += int(np.count_nonzero(there[:, at][~kept_node]))
+        absent = pipelined[kept_node, None, None] & (nodes.seq[kept_node, None, None] >= count[None, at])
+        missing = ~there[np.ix_(kept_node, at)] & ~absent
+        missing_share = missing.mean(axis=(0, 2)) if kept_node.any() else np.ones(len(at))
+        dropped = (missing_share > MAX_MISSING_SHARE) | cut_off[at]
         kept[at[dropped]] = False
-        at = at[~dropped]
-        if not len(at):
+        if dropped.all():
             continue
-        absent, missing = absent[kept_node][:, ~dropped], missing[kept_node][:, ~dropped]
-        n_missing += int(np.count_nonzero(missing))
-        fields = [getattr(nodes, f.name)[kept_node] for f in dataclasses.fields(nodes)]
-        pick = np.ix_(kept_node, at)
-        blocks.append(
-            Block(
-                steps[at],
-                Nodes(*fields),
-                dense.start_s[pick],
-                dense.end_s[pick],
-                absent if absent.any() else None,
-                None if dense.tokens is None else dense.tokens[pick],
-                None if dense.tokens_sq is None else dense.tokens_sq[pick],
-            )
-        )
+        n_missing += int(np.count_nonzero(missing[:, ~dropped]))
+        blocks.append(_cut_block(steps, dense, kept_node, at[~dropped], absent[:, ~dropped]))
     if n_missing:
         warnings.append(f"{n_missing} operations are missing; filled by their usual own time and launch delay")
     if n_stray:
@@ -148,6 +129,58 @@ def split_steps(steps: Ints, dense: Dense, warnings: list[str]) -> tuple[list[Bl
             f"the number of microbatches changes between steps ({sizes}); each is replayed as its own group"
         )
     return blocks, kept
+
+
+def _count_operations(nodes: Nodes, there: Bools) -> Ints:
+    """Say how many forwards and backwards a stage runs in each lane: shape (n_steps, n_dp), lost rows counted."""
+    compute = np.isin(nodes.op, (Op.FORWARD, Op.BACKWARD))
+    n_seq = int(nodes.seq.max()) + 1
+    runs = np.zeros((n_seq, *there.shape[1:]), dtype=np.int64)
+    np.add.at(runs, nodes.seq[compute], there[compute])
+    is_there = runs > int(nodes.stage.max())  # half of the forwards and backwards of that number, over all stages
+    return np.where(is_there.any(axis=0), n_seq - is_there[::-1].argmax(axis=0), 0)
+
+
+def _choose_nodes(nodes: Nodes, there: Bools, per_step: Ints, n_of_type: int) -> Bools:
+    """Choose the operations that steps of one kind have: what most lanes have, and what other steps of that size have."""
+    share = there[:, per_step == n_of_type].mean(axis=(1, 2))
+    enough = per_step > nodes.seq[:, None]
+    in_others = (there.mean(axis=2) * enough).sum(axis=1) / np.maximum(enough.sum(axis=1), 1)
+    pipelined = np.isin(nodes.op, _PIPELINED)
+    kept: Bools = (share >= USUAL_SHARE) | (pipelined & (nodes.seq < n_of_type) & (in_others >= USUAL_SHARE))
+    # Whatever counts up to a kept operation is there, too: its rows were lost.
+    place = nodes.op * (int(nodes.stage.max()) + 1) + nodes.stage
+    highest = np.full(int(place.max()) + 1, -1, dtype=np.int64)
+    np.maximum.at(highest, place[kept], nodes.seq[kept])
+    return np.asarray(kept | (nodes.seq < highest[place]))
+
+
+def _cut_block(steps: Ints, dense: Dense, kept_node: Bools, at: Ints, absent: Bools) -> Block:
+    """Cut some nodes and steps out of the whole."""
+    pick = np.ix_(kept_node, at)
+    return Block(
+        steps=steps[at],
+        nodes=Nodes(*(getattr(dense.nodes, f.name)[kept_node] for f in dataclasses.fields(Nodes))),
+        start_s=dense.start_s[pick],
+        end_s=dense.end_s[pick],
+        absent=absent if absent.any() else None,
+        tokens=None if dense.tokens is None else dense.tokens[pick],
+        tokens_sq=None if dense.tokens_sq is None else dense.tokens_sq[pick],
+    )
+
+
+def _find_cut_off(nodes: Nodes, there: Bools) -> Bools:
+    """Mark the steps whose end is missing: nothing of what closes other steps, or many more forwards than backwards."""
+    closing = np.isin(nodes.op, (Op.REDUCE_SCATTER, Op.SEPARATE, Op.LAYERNORM, Op.EMBEDDING, Op.CLIP, Op.OPTIMIZER))
+    has = there.any(axis=2)
+    closing &= has.mean(axis=1) >= USUAL_SHARE
+    cut = np.zeros(there.shape[1], dtype=bool)
+    if closing.any():
+        cut |= ~has[closing].any(axis=0)
+    forwards, backwards = (there[nodes.op == op].sum(axis=(0, 2)) for op in (Op.FORWARD, Op.BACKWARD))
+    most = np.maximum(forwards, backwards)
+    odd = np.abs(forwards - backwards) > np.maximum(MAX_MISSING_SHARE * most, there.shape[2])
+    return np.asarray(cut | odd)
 
 
 def find_warm_up(blocks: list[Block], warnings: list[str]) -> tuple[int, ...]:

@@ -35,6 +35,9 @@ MIN_SPREAD = 0.06
 #: A pause stands out by this many robust deviations, and by this part of the operation (prototype).
 PAUSE_DEVIATIONS = 6.0
 PAUSE_RATIO = 0.03
+#: Durations of 0 are recorded; nothing takes less than this, and nothing is faster than its peers by more.
+TINY_S = 1e-12
+TINY_RATIO = 1e-9
 #: From median absolute deviation to standard deviation of a normal distribution.
 MAD_TO_SIGMA = 1.4826
 
@@ -66,11 +69,14 @@ def _take_apart(observed: Sequence[Observed], evidence: Evidence, n_stages: int)
     median = np.median if not np.isnan(compute_s).any() else np.nanmedian
     by_step = median(compute_s, axis=2)  # (2, n_virtual, n_steps, n_dp)
     typical_s = lower_median(median(by_step, axis=2), axis=2)  # (2, n_virtual)
+    usual_s = np.maximum(np.nan_to_num(np.nanmedian(typical_s, axis=1, keepdims=True)), TINY_S)
+    typical_s = np.where(typical_s > 0, typical_s, usual_s)
 
     pace = by_step / typical_s[:, :, None, None]
     step_ratio = lower_median(np.moveaxis(pace, 2, 1).reshape(2, n_steps, -1), axis=2)
-    step_ratio /= np.maximum(np.nanmedian(step_ratio, axis=1, keepdims=True), 1e-12)
-    excess = np.log(np.maximum(pace / step_ratio[:, None, :, None], 1e-9))  # (2, n_virtual, n_steps, n_dp)
+    step_ratio = np.where(step_ratio > 0, step_ratio, 1.0)
+    step_ratio /= np.median(step_ratio, axis=1, keepdims=True)
+    excess = np.log(np.maximum(pace / step_ratio[:, None, :, None], TINY_RATIO))  # (2, n_virtual, n_steps, n_dp)
 
     worker_log, slow, worker_excess = _find_slow_workers(excess, n_stages)
     worker_ratio = np.exp(worker_log)
@@ -305,7 +311,7 @@ def _find_microbatches(left: Seconds) -> tuple[Seconds, float | None, float | No
     correlation, spread : float or None
         Between forward and backward, and robust spread of the forward (log).
     """
-    logs = np.log(np.maximum(left, 1e-9))
+    logs = np.log(np.maximum(left, TINY_RATIO))
     over_stages = nearest_zero_center(logs, axis=1)  # (2, n_microbatches, n_steps, n_dp)
     forward, backward = over_stages[0], over_stages[1]
     there = np.isfinite(forward) & np.isfinite(backward)

@@ -244,11 +244,11 @@ def find_events(layout: Layout, *, has_dp: bool) -> list[Event]:
     for pair in match_pairs(layout):
         add(pair)
     clips = [node for stage in range(n_stages) for node in layout.of(Op.CLIP, stage)]
-    if clips:
-        add(clips, across_dp=True)
+    for seq in sorted({int(nodes.seq[node]) for node in clips}):
+        add([node for node in clips if nodes.seq[node] == seq], across_dp=True)
     embeddings = [node for stage in sorted({0, n_stages - 1}) for node in layout.of(Op.EMBEDDING, stage)]
-    if embeddings:
-        add(embeddings)
+    for seq in sorted({int(nodes.seq[node]) for node in embeddings}):
+        add([node for node in embeddings if nodes.seq[node] == seq])
     if has_dp:
         for op in DP_COLLECTIVES:
             for stage in range(n_stages):

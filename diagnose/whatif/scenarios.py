@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
+from diagnose.errors import TraceError
 from diagnose.model.optype import COMPUTE, NAMES, Op
 from diagnose.model.trace import Block, Bools, Seconds, Trace
 from diagnose.model.whatif import WhatIf
@@ -66,20 +67,30 @@ def prepare(trace: Trace) -> tuple[Prepared, ...]:
 
 
 def typical_start(block: Block) -> Seconds:
-    """Say when each node usually starts: mean over the lanes that have it, seconds, shape (n_nodes,)."""
-    total = block.start_s.sum(axis=(1, 2))
-    gaps = np.isnan(total)
-    mean = np.asarray(total / (block.start_s.shape[1] * block.start_s.shape[2]))
-    if gaps.any():
-        there = ~np.isnan(block.start_s[gaps])
-        counts = there.sum(axis=(1, 2))
-        # Gaps of one lane must not move a node against its neighbours: compare over lanes that have everything, if any.
-        complete = ~np.isnan(block.start_s).any(axis=0)
-        if complete.any():
-            mean = block.start_s[:, complete].mean(axis=1)
-        else:
-            mean[gaps] = np.nansum(block.start_s[gaps], axis=(1, 2)) / np.maximum(counts, 1)
-    return mean
+    """Say when each node usually starts, seconds, shape (n_nodes,): the mean over the lanes that have everything.
+
+    Where no lane has, each gap is read off another lane, through the nodes of that stage that both lanes have: a gap must
+    not move a node against its neighbours, because the launch order is taken from these times.
+    """
+    lanes = block.start_s.reshape(len(block.nodes), -1)
+    gaps = np.isnan(lanes)
+    complete = ~gaps.any(axis=0)
+    if complete.any():
+        return np.asarray(lanes[:, complete].mean(axis=1))
+    fullest = int(gaps.sum(axis=0).argmin())
+    usual = lanes[:, fullest].copy()
+    for stage in np.unique(block.nodes.stage):
+        here = block.nodes.stage == stage
+        for lane in np.argsort(gaps.sum(axis=0), kind="stable"):
+            need = here & np.isnan(usual) & ~gaps[:, lane]
+            common = here & ~gaps[:, fullest] & ~gaps[:, lane]
+            if need.any() and common.any():
+                order = np.argsort(lanes[common, lane], kind="stable")
+                usual[need] = np.interp(lanes[need, lane], lanes[common, lane][order], lanes[common, fullest][order])
+    left = np.isnan(usual)
+    if left.any():
+        usual[left] = np.nansum(lanes[left], axis=1) / np.maximum((~gaps[left]).sum(axis=1), 1)
+    return usual
 
 
 def _ideal_by_type(blocks: Sequence[tuple[Block, Graph, list[Seconds]]]) -> dict[int, float]:
@@ -114,6 +125,11 @@ def explore(trace: Trace, prepared: Sequence[Prepared]) -> WhatIf:
     -------
     WhatIf
 
+    Raises
+    ------
+    TraceError
+        Operations take no time.
+
     Source: arXiv 2505.05713, sections 3 and 4; the exact slowdown of each worker is ours.
     """
     n_dp, n_stages = trace.n_dp, trace.n_stages
@@ -138,6 +154,8 @@ def explore(trace: Trace, prepared: Sequence[Prepared]) -> WhatIf:
     stage_s = run([_only_stage(stage) for stage in range(n_stages)])
     worker_s = np.stack(run([_each_worker(stage) for stage in range(n_stages)]))  # (n_stages, n_steps, n_dp)
     total = float(ideal_s.sum())
+    if not (ideal_s > 0).all():
+        raise TraceError("the usual operation of every type takes no time; expected seconds", where="column 'duration'")
     by_worker = worker_s.sum(axis=1).T / total
     workers_fixed_s, stage_fixed_s = run([_workers_fixed(_slowest(by_worker)), _stage_fixed(n_stages - 1)])
     lost = float(simulated_s.sum()) - total

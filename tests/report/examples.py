@@ -69,6 +69,7 @@ def healthy(n_dp: int = 4, n_stages: int = 4, n_steps: int = 20, name: str = "pr
         what_if=w,
         causes=(),
         ledger=None,
+        checked=("sequence-imbalance", "stage-imbalance", "worker-fault"),
         not_checked=(),
         features={"worker.gain": 0.001, "stage.gain": 0.002, "sequence.correlation": None},
         warnings=(),
@@ -128,7 +129,7 @@ def worker_fault() -> Diagnosis:
         gpu_hours_analysed=120.4,
         gpu_hours_wasted=58.1,
         causes=(cause,),
-        ledger=Ledger({"worker-fault": 0.93}, {"worker": 0.93, "launch": 0.0}, 0.07),
+        ledger=Ledger({"worker-fault": 0.93}, {"worker": 0.93}, 0.07, 0.07),
         hosts=tuple(f"gpu-{17 + n // 4}" for n in range(16)),
     )
 
@@ -179,8 +180,9 @@ def two_causes() -> Diagnosis:
         causes=(sequences, stall),
         ledger=Ledger(
             {"sequence-imbalance": 0.55, "checkpoint-stall": 0.25},
-            {"microbatch": 0.5, "between-steps": 0.25, "stage": 0.05, "transfer": 0.0},
+            {"microbatch": 0.55, "between-steps": 0.25, "stage": 0.05, "transfer": 0.0},
             0.2,
+            0.15,
         ),
         not_checked=(
             NotChecked("network-fault", "the trace has no transfers that the clocks can resolve"),
@@ -233,7 +235,7 @@ def big() -> Diagnosis:
         gpu_hours_wasted=5_122.0,
         n_ops=104_857_600,
         causes=(cause,),
-        ledger=Ledger({"worker-fault": 0.88}, {"worker": 0.8, "stage": 0.08}, 0.12),
+        ledger=Ledger({"worker-fault": 0.8}, {"worker": 0.8, "stage": 0.08}, 0.2, 0.12),
         hosts=hosts,
     )
 
@@ -262,7 +264,7 @@ def unknown() -> Diagnosis:
         what_if=dataclasses.replace(w, by_worker=np.array([[1.0, np.nan], [1.01, 1.2]]), m_w=None, m_s=None),
         step_time=_step_time(w, clean=6.5),
         causes=(cause,),
-        ledger=Ledger({"unknown": 0.4}, {}, 0.6),
+        ledger=Ledger({"unknown": 0.4}, {"transfer": 0.4}, 0.6, 0.6),
         warnings=("owner is [/] \u202egnp.exe <script>alert(1)</script>",),
         features={"worker.gain": float("nan"), "stage.gain": float("inf"), "missing": None},
     )

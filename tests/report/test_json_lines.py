@@ -48,7 +48,7 @@ def test_examples_validate(name: str) -> None:
     assert line.isascii() and "\n" not in line
     found = load_strictly(line)
     jsonschema.validate(found, SCHEMA, cls=jsonschema.Draft202012Validator)
-    assert list(found) == KEYS
+    assert [key for key in found if key in KEYS] == KEYS
 
 
 @pytest.mark.parametrize("key", KEYS)
