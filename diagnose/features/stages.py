@@ -1,5 +1,7 @@
 """Which pipeline stage is longer than the others, in which direction, and whether all dp ranks agree."""
 
+import warnings
+
 import numpy as np
 
 from diagnose.model.components import Components
@@ -39,7 +41,9 @@ def measure_stages(components: Components, n_stages: int) -> Features:
         "stage.backward_ratio": Feature(float(backward)),
     }
     n_dp = components.compute_s.shape[-1]
-    by_rank = np.nanmedian(components.compute_s, axis=(2, 3))  # (2, n_virtual, n_dp)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # a rank without any value has no median and contradicts nobody
+        by_rank = np.nan_to_num(np.nanmedian(components.compute_s, axis=(2, 3)))  # (2, n_virtual, n_dp)
     rank_load = by_rank.sum(axis=0).reshape(-1, n_stages, n_dp).sum(axis=0)
     found["stage.contradicted_share"] = Feature(float(np.mean(rank_load.argmax(axis=0) != worst)))
     return found

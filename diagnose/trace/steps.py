@@ -172,7 +172,7 @@ def _cut_block(steps: Ints, dense: Dense, kept_node: Bools, at: Ints, absent: Bo
 def _find_cut_off(nodes: Nodes, there: Bools) -> Bools:
     """Mark the steps whose end is missing: nothing of what closes other steps, or many more forwards than backwards."""
     closing = np.isin(nodes.op, (Op.REDUCE_SCATTER, Op.SEPARATE, Op.LAYERNORM, Op.EMBEDDING, Op.CLIP, Op.OPTIMIZER))
-    has = there.any(axis=2)
+    has: Bools = np.asarray(there.any(axis=2))
     closing &= has.mean(axis=1) >= USUAL_SHARE
     cut = np.zeros(there.shape[1], dtype=bool)
     if closing.any():

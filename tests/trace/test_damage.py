@@ -126,10 +126,19 @@ def test_seq_ids_that_contradict_start_times_are_counted_again(rows: pd.DataFram
 @pytest.mark.parametrize("value", [-1, 2**31 - 1])
 def test_seq_ids_that_cannot_be_are_counted_again(rows: pd.DataFrame, healthy: WhatIf, value: int) -> None:
     """A negative or huge number neither breaks nor fills memory."""
-    broken = rows.assign(seq_id=np.where(np.arange(len(rows)) == 17, value, rows.seq_id))
+    odd = int(np.flatnonzero(rows.optype == "forward-compute")[2])
+    broken = rows.assign(seq_id=np.where(np.arange(len(rows)) == odd, value, rows.seq_id))
     trace = load(broken, SHAPE.meta)
     assert "seq_id" in only_warning(trace)
     assert analyse(trace).slowdown == pytest.approx(healthy.slowdown, rel=1e-9)
+
+
+@pytest.mark.parametrize("value", [-1, 2**31 - 1])
+def test_seq_ids_of_evidence_do_not_matter(rows: pd.DataFrame, healthy: WhatIf, value: int) -> None:
+    """The number of a collection is not used, so an odd one changes nothing and is no damage."""
+    trace = load(rows.assign(seq_id=np.where(rows.optype == "gc", value, rows.seq_id)), SHAPE.meta)
+    assert not trace.warnings
+    assert analyse(trace).slowdown == healthy.slowdown
 
 
 def test_seq_ids_that_count_on_over_steps_are_counted_again(rows: pd.DataFrame, healthy: WhatIf) -> None:
