@@ -91,7 +91,7 @@ def make_case(trace: Trace, what_if: WhatIf, components: Components, gains: Gain
         "discrepancy": Feature(what_if.discrepancy),
         "noise": Feature(components.noise_ratio),
     }
-    features |= measure_gains(gains)
+    features |= measure_gains(components, gains)
     features |= measure_stages(components, trace.n_stages)
     features |= measure_workers(components, what_if)
     features |= measure_sequences(components)

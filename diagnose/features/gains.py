@@ -1,14 +1,15 @@
 """What each component gives back, as features: the gate of every cause."""
 
-from diagnose.model.components import COMPONENTS, Gains
+from diagnose.model.components import COMPONENTS, Components, Gains
 from diagnose.model.feature import Feature, Features
 
 
-def measure_gains(gains: Gains) -> Features:
+def measure_gains(components: Components, gains: Gains) -> Features:
     """Measure what removing each component gives back.
 
     Parameters
     ----------
+    components : Components
     gains : Gains
 
     Returns
@@ -22,7 +23,13 @@ def measure_gains(gains: Gains) -> Features:
     Misleads when: the component was estimated from another cause (a slow worker taken for an uneven stage with dp 1).
     """
     found: Features = {}
+    cannot = {}
+    if components.compute_s.shape[-1] == 1:
+        cannot["worker"] = "with one dp rank no worker has peers on its stage"
     for name in COMPONENTS:
+        if name in cannot:
+            found[f"gain.{name}"] = found[f"last.{name}"] = Feature.missing(cannot[name])
+            continue
         found[f"gain.{name}"] = Feature(gains.recoverable(name))
         found[f"last.{name}"] = Feature(gains.recoverable_last(name))
     found["gain.all"] = Feature(1.0 - gains.clean_s / gains.replayed_s)

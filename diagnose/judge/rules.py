@@ -155,7 +155,7 @@ def say(condition: Condition, value: float) -> str:
     """
     texts = {
         "{value}": f"{value:.3g}",
-        "{value%}": f"{100 * value:.1f}%",
+        "{value%}": f"{100 * value:.3g}%",
         "{threshold}": f"{condition.threshold:g}",
     }
     return re.sub(r"\{(value%?|threshold)\}", lambda match: texts[match.group(0)], condition.says)

@@ -35,6 +35,8 @@ MIN_STEPS = 3
 MAX_REPLAY_ERROR = 0.05
 #: A part of the step that no rule explains is a finding of its own from here on: real healthy jobs lose up to 3% to variation.
 UNKNOWN_SHARE = 0.05
+#: Whatever speedup is asked for, less than this is rounding.
+NO_GAIN = 1e-9
 #: Error of a gain besides its spread over steps: what the taking apart itself gets wrong (share of the step).
 GAIN_ERROR = 0.005
 #: How sure a rule of each status can be at most.
@@ -92,8 +94,9 @@ def reach_verdict(case: Case, judgements: Sequence[Judgement], *, min_speedup: f
     -------
     Verdict
     """
-    not_checked = [NotChecked(j.rule.id, "; ".join(j.missing) or "not measured") for j in judgements if j.fires is None]
-    checked = tuple(j.rule.id for j in judgements if j.fires is not None)
+    least = max(1.0 - 1.0 / min_speedup, NO_GAIN)
+    not_checked = [NotChecked(j.rule.id, "; ".join(j.missing)) for j in judgements if _could_not_look(case, j, least)]
+    checked = tuple(j.rule.id for j in judgements if not _could_not_look(case, j, least))
     n_steps = len(case.components.steps)
     if n_steps < MIN_STEPS or not case.fidelity.ok:
         reason = (
@@ -102,14 +105,21 @@ def reach_verdict(case: Case, judgements: Sequence[Judgement], *, min_speedup: f
             else f"the replay misses the recorded step time by {case.fidelity.replay_error:.3g} of it: no figure is to be trusted"
         )
         return Verdict("inconclusive", (), None, checked, tuple(not_checked), (reason,))
-    least = 1.0 - 1.0 / min_speedup
-    fired = [j for j in judgements if j.fires and gain_of(case.gains, j.rule.components) >= max(least, 1e-9)]
+    fired = [j for j in judgements if j.fires and gain_of(case.gains, j.rule.components) >= least]
     causes = [_cause(case, j, least) for j in fired]
     explained = {name for j in fired for name in j.rule.components}
     causes += _unknown(case, explained, least)
     causes.sort(key=lambda cause: (-(cause.share or 0.0), -cause.recoverable, cause.cause))
     verdict = "straggling" if causes else "healthy"
     return Verdict(verdict, tuple(causes), _ledger(case, causes), checked, tuple(not_checked), ())
+
+
+def _could_not_look(case: Case, judgement: Judgement, least: float) -> bool:
+    """Say whether a cause can be neither found nor ruled out: what its rule asks for is missing, and time may be lost to it."""
+    if judgement.fires is not None:
+        return False
+    measured = all(case.features[f"gain.{name}"].value is not None for name in judgement.rule.components)
+    return not measured or gain_of(case.gains, judgement.rule.components) >= least
 
 
 def gain_of(gains: Gains, components: Sequence[str]) -> float:
