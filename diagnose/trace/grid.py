@@ -22,6 +22,12 @@ MAX_DURATION_S = 1e7
 MAX_START_S = 1e11
 #: A rank, stage or step with less than this part of the rows of a typical one is a stray.
 STRAY_SHARE = 0.05
+#: Rows of each worker that are asked for its global rank.
+RANK_ROWS = 64
+#: Labels are numbered by a table where they span no more than this; else they are sorted.
+MAX_LABEL_RANGE = 1 << 20
+#: Rows counted at a time.
+CHUNK_ROWS = 1 << 17
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -161,12 +167,15 @@ def _usable(rows: Rows, name: str, warnings: list[str]) -> Rows:
 def _index(values: NDArray[Any]) -> tuple[Ints, NDArray[Any], Ints]:
     """Number the distinct values in order: labels, index of each row, rows of each label."""
     low, high = int(values.min()), int(values.max())
-    if high - low < max(4 * len(values), 1 << 16) and high - low < 1 << 26:
-        offset = values.astype(np.int64) - low if values.dtype.itemsize > 4 else values.astype(np.int32) - np.int32(low)
-        counts = np.bincount(offset, minlength=high - low + 1)
+    if high - low < MAX_LABEL_RANGE:
+        wide = np.int64 if values.dtype.itemsize > 4 or values.dtype == np.uint32 else np.int32
+        offset = np.subtract(values, low, dtype=wide).astype(np.int32, copy=False)
+        counts = np.zeros(high - low + 1, dtype=np.int64)
+        for first in range(0, len(offset), CHUNK_ROWS):  # counting widens its input: do so within the cache
+            counts += np.bincount(offset[first : first + CHUNK_ROWS], minlength=len(counts))
         labels = np.flatnonzero(counts)
-        if len(labels) == high - low + 1:
-            return labels + low, offset, counts[labels]
+        if len(labels) == len(counts):
+            return labels + low, offset, counts
         lookup = np.zeros(len(counts), dtype=np.int32)
         lookup[labels] = np.arange(len(labels))
         return labels + low, lookup[offset], counts[labels]
@@ -235,7 +244,13 @@ def _workers(
     ranks = np.arange(n_dp * n_stages, dtype=np.int64).reshape(n_stages, n_dp).T.copy()
     has_ranks = rows.rank is not None
     if rows.rank is not None:
-        ranks[dp_at, stage_at] = rows.rank
+        # Every stride-th row names every worker in all but the smallest jobs; the others are asked only if one is missing.
+        stride = max(1, len(rows) // (RANK_ROWS * ranks.size))
+        found = np.full(ranks.shape, -1, dtype=np.int64)
+        found[dp_at[::stride], stage_at[::stride]] = rows.rank[::stride]
+        if (found < 0).any():
+            found[dp_at, stage_at] = rows.rank
+        ranks = np.where(found < 0, ranks, found)
     hosts = None
     if rows.host is not None:
         codes = np.full((n_dp, n_stages), -1, dtype=np.int64)

@@ -155,11 +155,12 @@ def _find_cells(
             raise TraceError("has no usable forward-compute row on any worker", where=name)
         n_cells = (len(op) + 1) * n_steps * n_dp
         if n_cells <= MAX_CELLS_PER_ROW * len(rows) + SPARE_CELLS:
-            cell = node_at.astype(np.int32 if n_cells < 2**31 else np.int64)
-            np.multiply(cell, n_steps, out=cell)
-            np.add(cell, at[0], out=cell, casting="unsafe")
+            # Nodes vary fastest: rows of one worker and step mostly lie together in the file, and so do their cells.
+            cell = at[0].astype(np.int32 if n_cells < 2**31 else np.int64)
             np.multiply(cell, n_dp, out=cell)
             np.add(cell, at[1], out=cell, casting="unsafe")
+            np.multiply(cell, len(op) + 1, out=cell)
+            np.add(cell, node_at, out=cell, casting="unsafe")
             return _Cells(op, stage, seq, counts, node_at, cell, (len(op) + 1, n_steps, n_dp)), rows, at
         rare = np.r_[counts < STRAY_SHARE * n_steps * n_dp, False]
         keep = ~rare[node_at]
@@ -176,9 +177,13 @@ def _find_cells(
 
 def _fill(cells: _Cells, column: NDArray[Any]) -> Seconds:
     """Lay a column out: shape (n_nodes, n_steps, n_dp), NaN where there is no row."""
-    values = np.full(cells.shape, np.nan)
-    values.reshape(-1)[cells.cell] = column
-    return values[:-1]
+    n_planes, n_steps, n_dp = cells.shape
+    by_lane = np.full((n_steps, n_dp, n_planes), np.nan)
+    by_lane.reshape(-1)[cells.cell] = column
+    values = np.empty((n_planes - 1, n_steps, n_dp))
+    for step in range(n_steps):  # one step at a time stays within the cache
+        values[:, step] = by_lane[step, :, :-1].T
+    return values
 
 
 def _is_wrong(start_s: Seconds, cells: _Cells) -> bool:
