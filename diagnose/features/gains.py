@@ -24,8 +24,8 @@ def measure_gains(components: Components, gains: Gains) -> Features:
     """
     found: Features = {}
     cannot = {}
-    if components.compute_s.shape[-1] == 1:
-        cannot["worker"] = "with one dp rank no worker has peers on its stage"
+    if components.compute_s.shape[-1] == 1 and not components.slow_workers.any():
+        cannot["worker"] = "with one dp rank no worker has peers on its stage, and none fell behind itself"
     for name in COMPONENTS:
         if name in cannot:
             found[f"gain.{name}"] = found[f"last.{name}"] = Feature.missing(cannot[name])

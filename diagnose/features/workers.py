@@ -30,8 +30,8 @@ def measure_workers(components: Components, what_if: WhatIf) -> Features:
     n_dp = components.compute_s.shape[-1]
     names = ("ratio", "forward_ratio", "backward_ratio", "slow_steps_share", "slow_share")
     found: Features
-    if n_dp == 1:
-        reason = "with one dp rank no worker has peers on its stage"
+    if n_dp == 1 and not components.slow_workers.any():
+        reason = "with one dp rank no worker has peers on its stage, and none fell behind itself"
         found = {f"worker.{name}": Feature.missing(reason) for name in names}
     elif not components.slow_workers.any():
         values = {"ratio": 1.0, "forward_ratio": 1.0, "backward_ratio": 1.0, "slow_steps_share": 0.0, "slow_share": 0.0}
@@ -65,6 +65,9 @@ def slow_workers(components: Components) -> list[tuple[int, int]]:
 
 
 def slow_steps(components: Components, worker: tuple[int, int]) -> tuple[Ints, Seconds]:
-    """Give the step numbers, increasing, and how far the worker was behind in each (log ratio, workload taken out)."""
+    """Give the step numbers, increasing, and how far the worker was behind in each (log ratio; 0 where it was not)."""
+    dp, stage = worker
+    n_stages = components.slow_workers.shape[1]
     order = np.argsort(components.steps, kind="stable")
-    return components.steps[order], components.worker_excess[worker[0], worker[1]][order]
+    behind: Seconds = np.log(components.worker_ratio[:, stage::n_stages, :, dp]).mean(axis=(0, 1))
+    return components.steps[order], behind[order]

@@ -41,6 +41,9 @@ NO_GAIN = 1e-9
 GAIN_ERROR = 0.005
 #: How sure a rule of each status can be at most.
 CERTAINTY = {"stable": 0.97, "experimental": 0.85}
+#: With one dp rank an uneven stage cannot be told from a slow worker; the study has 20 of the one for each of the other, but the
+#: slow workers are the severe ones.
+ONE_RANK_CERTAINTY = 0.8
 #: Certainty of `unknown`: the time is lost, that much is measured.
 UNKNOWN_CERTAINTY = 0.6
 #: Workers with less than this part of the worst worker's lost time are not named.
@@ -137,11 +140,16 @@ def _cause(case: Case, judgement: Judgement, least: float) -> Cause:
         EvidenceItem("rule", f"{rule.id}/{c.feature}", text, {c.feature: case.features[c.feature].value})
         for c, text in judgement.held
     )
+    certainty = CERTAINTY[rule.status]
+    if rule.place == "stages" and case.trace.n_dp == 1:
+        certainty *= ONE_RANK_CERTAINTY
+        text = "there is one dp rank: a worker that was slow from the first step would look the same"
+        evidence += (EvidenceItem("rule", f"{rule.id}/one-dp-rank", text, {"dp_ranks": 1.0}),)
     predicted = gains.alone_s.get(key, gains.replayed_s)
     return Cause(
         cause=rule.id,
         title=rule.title,
-        confidence=round(CERTAINTY[rule.status] * _chance_above(gains, key, rule.components, least), 4),
+        confidence=round(certainty * _chance_above(gains, key, rule.components, least), 4),
         share=_share(gains, rule.components),
         recoverable=gains.recoverable(key),
         where=where,

@@ -4,6 +4,7 @@ Enters: observed blocks on one clock. Leaves: `Components`. Costs a few passes o
 microbatches first, everything after works on arrays without that axis.
 """
 
+import dataclasses
 import warnings
 from collections.abc import Sequence
 
@@ -32,6 +33,10 @@ SLOW_WHOLE_STEP_RATIO = 1.03
 #: Microbatches are uneven when forward and backward agree and spread this much (real: 0.226 with, 0.016-0.027 without).
 MIN_CORRELATION = 0.5
 MIN_SPREAD = 0.06
+#: Backward grows with length at least this much as forward does (real: 0.7 to 1.4).
+MIN_SLOPE = 0.1
+#: With one dp rank a worker's own fastest steps say what it can do.
+FASTEST_SHARE = 0.1
 #: A pause stands out by this many robust deviations, and by this part of the operation (prototype).
 PAUSE_DEVIATIONS = 6.0
 PAUSE_RATIO = 0.03
@@ -65,27 +70,22 @@ def _take_apart(observed: Sequence[Observed], evidence: Evidence, n_stages: int)
     """Do the work of `take_apart`."""
     steps = np.concatenate([o.block.steps for o in observed])
     compute_s = gather_computes(observed, n_stages)
-    n_steps = compute_s.shape[3]
     median = np.median if not np.isnan(compute_s).any() else np.nanmedian
     by_step = median(compute_s, axis=2)  # (2, n_virtual, n_steps, n_dp)
     typical_s = lower_median(median(by_step, axis=2), axis=2)  # (2, n_virtual)
     usual_s = np.maximum(np.nan_to_num(np.nanmedian(typical_s, axis=1, keepdims=True)), TINY_S)
     typical_s = np.where(typical_s > 0, typical_s, usual_s)
+    if compute_s.shape[-1] == 1:
+        typical_s = _typical_before_onset(by_step[..., 0], typical_s, n_stages)
 
     pace = by_step / typical_s[:, :, None, None]
-    step_ratio = lower_median(np.moveaxis(pace, 2, 1).reshape(2, n_steps, -1), axis=2)
-    step_ratio = np.where(step_ratio > 0, step_ratio, 1.0)
-    step_ratio /= np.median(step_ratio, axis=1, keepdims=True)
-    excess = np.log(np.maximum(pace / step_ratio[:, None, :, None], TINY_RATIO))  # (2, n_virtual, n_steps, n_dp)
-
-    worker_log, slow, worker_excess = _find_slow_workers(excess, n_stages)
-    worker_ratio = np.exp(worker_log)
-
-    left = compute_s / (
-        typical_s[:, :, None, None, None] * step_ratio[:, None, None, :, None] * worker_ratio[:, :, None]
-    )
-    microbatch_ratio, correlation, spread = _find_microbatches(left)
-    left /= microbatch_ratio[:, None]
+    step_ratio = _find_slow_steps(pace)
+    parts = _find_workers_and_microbatches(compute_s, typical_s, pace, step_ratio, n_stages)
+    if (parts.microbatch_ratio != 1.0).any():
+        # Long documents make whole steps long, too: then a step is as long as its microbatches.
+        step_ratio = np.ones_like(step_ratio)
+        parts = _find_workers_and_microbatches(compute_s, typical_s, pace, step_ratio, n_stages)
+    left = parts.left
     rest = left - 1.0
     noise = float(MAD_TO_SIGMA * np.nanmedian(np.abs(rest - np.nanmedian(rest)))) if rest.size else 0.0
     stands_out = rest > max(PAUSE_RATIO, PAUSE_DEVIATIONS * noise)
@@ -95,16 +95,80 @@ def _take_apart(observed: Sequence[Observed], evidence: Evidence, n_stages: int)
         compute_s=compute_s,
         typical_s=typical_s,
         step_ratio=step_ratio,
-        worker_ratio=worker_ratio,
-        slow_workers=slow,
-        worker_excess=worker_excess,
-        microbatch_ratio=microbatch_ratio,
+        worker_ratio=parts.worker_ratio,
+        slow_workers=parts.slow_workers,
+        worker_excess=parts.worker_excess,
+        microbatch_ratio=parts.microbatch_ratio,
         pause_s=pause_s,
         noise_ratio=noise,
         pause_evidence=_pause_evidence(observed, evidence, pause_s, n_stages),
-        forward_backward_correlation=correlation,
-        microbatch_spread=spread,
+        forward_backward_correlation=parts.correlation,
+        microbatch_spread=parts.spread,
     )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Parts:
+    """What workers and microbatches explain, and the ratio that is left: fields as in `Components`."""
+
+    worker_ratio: Seconds
+    slow_workers: Bools
+    worker_excess: Seconds
+    microbatch_ratio: Seconds
+    correlation: float | None
+    spread: float | None
+    left: Seconds
+
+
+def _typical_before_onset(by_step: Seconds, typical_s: Seconds, n_stages: int) -> Seconds:
+    """With one dp rank nobody is a peer but the worker itself: what is usual is what it took before it fell behind.
+
+    Parameters
+    ----------
+    by_step : ndarray of float64, shape (2, n_virtual, n_steps)
+    typical_s : ndarray of float64, shape (2, n_virtual)
+
+    Returns
+    -------
+    ndarray of float64, shape (2, n_virtual)
+    """
+    if n_stages == 1:
+        return typical_s
+    pace = by_step / typical_s[:, :, None]
+    step = lower_median(pace.reshape(-1, pace.shape[2]), axis=0)
+    own = np.log(np.maximum(pace / np.where(step > 0, step, 1.0), TINY_RATIO))
+    own = np.nan_to_num(own.reshape(2, -1, n_stages, own.shape[2]).mean(axis=(0, 1)))  # (n_stages, n_steps)
+    own -= np.quantile(own, FASTEST_SHARE, axis=1, keepdims=True)
+    sigma = MAD_TO_SIGMA * float(np.median(np.abs(np.diff(own, axis=1)))) / np.sqrt(2.0)
+    since = _find_onsets(own[:, :, None], sigma)[:, 0]
+    found = typical_s.copy()
+    for virtual in range(typical_s.shape[1]):
+        first = int(since[virtual % n_stages])
+        if first < by_step.shape[2]:
+            found[:, virtual] = np.nanmedian(by_step[:, virtual, :first], axis=1)
+    return np.where(found > 0, found, typical_s)
+
+
+def _find_slow_steps(pace: Seconds) -> Seconds:
+    """Say how long all computes of a step are against the usual step: shape (2, n_steps)."""
+    n_steps = pace.shape[2]
+    ratio = lower_median(np.moveaxis(pace, 2, 1).reshape(2, n_steps, -1), axis=2)
+    ratio = np.where(ratio > 0, ratio, 1.0)
+    return np.asarray(ratio / np.median(ratio, axis=1, keepdims=True))
+
+
+def _find_workers_and_microbatches(
+    compute_s: Seconds, typical_s: Seconds, pace: Seconds, step_ratio: Seconds, n_stages: int
+) -> _Parts:
+    """Take slow workers out of the times, and uneven microbatches out of what is left."""
+    excess = np.log(np.maximum(pace / step_ratio[:, None, :, None], TINY_RATIO))  # (2, n_virtual, n_steps, n_dp)
+    worker_log, slow, worker_excess = _find_slow_workers(excess, n_stages)
+    worker_ratio = np.exp(worker_log)
+    usual_s = typical_s[:, :, None, None, None] * step_ratio[:, None, None, :, None] * worker_ratio[:, :, None]
+    left = compute_s / usual_s
+    microbatch_ratio, correlation, spread = _find_microbatches(left)
+    left /= microbatch_ratio[:, None]
+    return _Parts(worker_ratio, slow, worker_excess, microbatch_ratio, correlation, spread, left)
 
 
 def gather_computes(observed: Sequence[Observed], n_stages: int) -> Seconds:
@@ -211,25 +275,26 @@ def _find_slow_workers(excess: Seconds, n_stages: int) -> tuple[Seconds, Bools, 
     by_worker = np.nanmean(
         excess.reshape(2, n_chunks, n_stages, n_steps, n_dp), axis=(0, 1)
     )  # (n_stages, n_steps, n_dp)
-    if n_dp == 1:
+    if n_dp == 1 and n_stages == 1:
         return worker_log, np.zeros((n_dp, n_stages), dtype=bool), np.moveaxis(by_worker, 2, 0)
     common = np.zeros((n_steps, n_dp))
-    if n_stages >= 2:
+    if n_stages >= 2 and n_dp >= 2:
         # What a whole dp rank shares in one step is its microbatches; what it shares in all steps is not.
         common = np.nan_to_num(nearest_zero_center(by_worker, axis=0))
         steady = np.median(common, axis=0)
-        spread = MAD_TO_SIGMA * float(np.median(np.abs(common - steady)))
+        # The standard deviation, not a robust one: documents have heavy tails, and a rank that drew a few is not slow.
+        spread = float(np.std(common - steady))
         common = common - np.where(steady > CHANCE_DEVIATIONS * spread / np.sqrt(n_steps), steady, 0.0)
     own = np.nan_to_num(by_worker - common)
     usual = np.median(own, axis=1)  # (n_stages, n_dp)
     around = own - usual[:, None]
     sigma = MAD_TO_SIGMA * float(np.median(np.abs(around)))
-    constant = usual > max(np.log1p(SLOW_RATIO), CHANCE_DEVIATIONS * sigma / np.sqrt(n_steps))
+    constant = (n_dp > 1) & (usual > max(np.log1p(SLOW_RATIO), CHANCE_DEVIATIONS * sigma / np.sqrt(n_steps)))
     since = _find_onsets(own, sigma)  # (n_stages, n_dp), n_steps where there is none
     after = np.arange(n_steps)[None, :, None] >= since[:, None]
     from_onset = np.where(after, own, np.nan)
     hits = own > max(np.log1p(SLOW_STEP_RATIO), SLOW_STEP_DEVIATIONS * sigma)
-    often = hits.sum(axis=1) >= max(MIN_SLOW_STEPS, MIN_SLOW_SHARE * n_steps)
+    often = (n_dp > 1) & (hits.sum(axis=1) >= max(MIN_SLOW_STEPS, MIN_SLOW_SHARE * n_steps))
     if n_stages == 1:
         often &= _forward_and_backward_alike(excess, hits)
     changed = ~constant & (since < n_steps)
@@ -325,8 +390,9 @@ def _find_microbatches(left: Seconds) -> tuple[Seconds, float | None, float | No
     if correlation < MIN_CORRELATION or spread < MIN_SPREAD:
         return ones, correlation, spread
     slope = float(np.sum(f * b) / max(np.sum(f * f), 1e-12))
-    # One length explains both directions: each direction keeps what the other bears out.
-    shared = nearest_zero_center(np.stack([forward, backward / max(slope, 0.1)]), axis=0)
+    # One length explains both directions on every stage; a pause in one of them does not move the median of all.
+    slope = max(slope, MIN_SLOPE)
+    shared = nearest_zero_center(np.concatenate([logs[0], logs[1] / slope]), axis=0)
     ratio = np.exp(np.nan_to_num(np.stack([shared, shared * slope])))
     return ratio, correlation, spread
 
