@@ -22,6 +22,8 @@ from diagnose.whatif.scenarios import Prepared, typical_start
 
 #: A barrier must explain more than this part of the launch delay.
 EXPLAINED_SHARE = 0.5
+#: Operations before one on its worker that may explain when it was launched.
+MAX_RECENT = 12
 #: Launch delays below this part of the step are not worth a barrier.
 WORTH_SHARE = 0.01
 
@@ -178,7 +180,7 @@ def _add_serial_waits(
     """
     last: dict[int, int] = {}
     implied: dict[int, int] = {}  # node -> bit set of all that it waits for, directly or not, on this worker
-    for node in order:
+    for at, node in enumerate(order):
         op = int(block.nodes.op[node])
         candidates = {
             source
@@ -188,6 +190,14 @@ def _add_serial_waits(
             and look.held_share(source, node) >= HELD_SHARE
         }
         waits[node] |= _explain_delay(look, node, waits[node], candidates)
+        if not waits[node]:
+            # The first transfers of a direction are posted before the last computes have ended: ask all that came shortly before.
+            recent = {
+                source
+                for source in order[max(0, at - MAX_RECENT) : at]
+                if ends_at[source] < starts_at[node] and look.held_share(source, node) >= HELD_SHARE
+            }
+            waits[node] |= _explain_delay(look, node, waits[node], recent)
         found = {source for source in waits[node] if source in implied}
         for source in sorted(found):
             if any(implied[other] >> source & 1 for other in found - {source}):
