@@ -7,6 +7,7 @@ from typing import BinaryIO
 import diagnose
 from diagnose.features.delays import measure_delays
 from diagnose.features.gains import measure_gains
+from diagnose.features.network import measure_network, slow_card
 from diagnose.features.pauses import measure_pauses
 from diagnose.features.sequences import measure_sequences
 from diagnose.features.stages import longest_stage, measure_stages
@@ -18,6 +19,7 @@ from diagnose.model.diagnosis import Diagnosis, Fidelity, MadeBy, StepTime, When
 from diagnose.model.feature import Feature, Features
 from diagnose.model.onset import find_when
 from diagnose.model.trace import Ints, Seconds, Trace
+from diagnose.model.transfers import Transfers
 from diagnose.model.whatif import WhatIf
 from diagnose.trace.load import load_trace
 from diagnose.whatif.between import measure_between
@@ -25,6 +27,7 @@ from diagnose.whatif.components import take_apart
 from diagnose.whatif.observed import observe
 from diagnose.whatif.removal import Removal
 from diagnose.whatif.scenarios import explore, prepare
+from diagnose.whatif.transfers import measure_transfers
 
 #: A healthy default: report what makes the job at least 2% faster.
 MIN_SPEEDUP = 1.02
@@ -78,13 +81,14 @@ def diagnose_job(
     removal = Removal(observed, components, n_stages=trace.n_stages, between_s=measure_between(trace, observed))
     gains = removal.gains([rule.components for rule in rule_set.rules])
     tell("judging")
-    case = make_case(trace, what_if, components, gains)
+    transfers = measure_transfers(observed, n_stages=trace.n_stages)
+    case = make_case(trace, what_if, components, gains, transfers)
     check_features(rule_set.rules, case.features)
     verdict = reach_verdict(case, [rule.judge(case.features) for rule in rule_set.rules], min_speedup=min_speedup)
     return assemble(case, what_if, verdict, rule_set, warnings=_clock_warnings(trace, offset_s))
 
 
-def make_case(trace: Trace, what_if: WhatIf, components: Components, gains: Gains) -> Case:
+def make_case(trace: Trace, what_if: WhatIf, components: Components, gains: Gains, transfers: Transfers) -> Case:
     """Measure every feature, and gather what the judge needs to know."""
     features: Features = {
         "slowdown": Feature(what_if.slowdown),
@@ -96,8 +100,10 @@ def make_case(trace: Trace, what_if: WhatIf, components: Components, gains: Gain
     features |= measure_workers(components, what_if)
     features |= measure_sequences(components)
     features |= measure_pauses(components, trace.evidence)
+    features |= measure_network(transfers, components)
     features |= measure_delays(components, gains, trace.evidence)
     slow = slow_workers(components)
+    cards, links = slow_card(transfers)
     error = abs(gains.replayed_s / gains.recorded_s - 1.0)
     return Case(
         trace=trace,
@@ -106,6 +112,8 @@ def make_case(trace: Trace, what_if: WhatIf, components: Components, gains: Gain
         features=features,
         fidelity=Fidelity(what_if.discrepancy, error, error <= MAX_REPLAY_ERROR),
         slow_workers=slow,
+        slow_cards=cards,
+        slow_links=links,
         longest_stage=longest_stage(components, trace.n_stages) if trace.n_stages > 1 else None,
         worker_when=find_when(*slow_steps(components, slow[0])) if slow else When(),
     )

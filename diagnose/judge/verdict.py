@@ -68,8 +68,8 @@ class Verdict:
 class Case:
     """Everything measured of one job, as the judge sees it.
 
-    `slow_workers` are (dp index, stage index), worst first; `longest_stage` is a stage index; `worker_when` says since when
-    the worst worker is slow.
+    `slow_workers`, `slow_cards` and `slow_links` (by their first stage) are (dp index, stage index), worst first;
+    `longest_stage` is a stage index; `worker_when` says since when the worst worker is slow.
     """
 
     trace: Trace
@@ -78,6 +78,8 @@ class Case:
     features: Features
     fidelity: Fidelity
     slow_workers: Sequence[tuple[int, int]]
+    slow_cards: Sequence[tuple[int, int]]
+    slow_links: Sequence[tuple[int, int]]
     longest_stage: int | None
     worker_when: When
 
@@ -222,6 +224,10 @@ def _where(case: Case, rule: Rule) -> Where:
         workers = tuple(_worker(case.trace, dp, stage) for dp, stage in _worth_naming(case))
         hosts = tuple(dict.fromkeys(worker.host for worker in workers if worker.host))
         return Where(workers=workers, hosts=hosts)
+    if rule.components == ("transfer",) and (case.slow_cards or case.slow_links):
+        last = case.trace.n_stages
+        links = [(_worker(case.trace, dp, p), _worker(case.trace, dp, (p + 1) % last)) for dp, p in case.slow_links]
+        return Where(workers=tuple(_worker(case.trace, dp, p) for dp, p in case.slow_cards), links=tuple(links))
     found: dict[tuple[int, int], Worker] = {}
     for name in rule.components:
         for worker in _blamed(case, name):
