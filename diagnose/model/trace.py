@@ -76,6 +76,8 @@ class Block:
         True where the operation does not exist there (fewer microbatches on one dp rank, no collection); None: nowhere.
     tokens, tokens_sq : ndarray of float64, shape (n_nodes, n_steps, n_dp), or None
         As in the trace, NaN where unknown.
+    filled : ndarray of bool, shape (n_nodes, n_steps, n_dp), or None
+        True where a missing operation was filled in: nothing is learned from it, and nobody blamed for it. None: nowhere.
     """
 
     steps: Ints
@@ -85,6 +87,7 @@ class Block:
     absent: Bools | None = None
     tokens: Seconds | None = None
     tokens_sq: Seconds | None = None
+    filled: Bools | None = None
 
     @property
     def n_dp(self) -> int:

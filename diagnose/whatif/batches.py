@@ -8,7 +8,7 @@ import itertools
 import numpy as np
 
 from diagnose.model.optype import P2P, Op
-from diagnose.model.trace import Block, Nodes
+from diagnose.model.trace import Block, Nodes, Seconds
 
 #: Lanes (step x dp rank) looked at when waits are learned; more would not change a share of 97%.
 MAX_LANES = 512
@@ -20,24 +20,55 @@ TOLERANCE_S = 20e-6
 TOLERANCE_SHARE = 1e-3
 #: One batch is recorded with one start and one end; float32 seconds late in a long step are coarser than this.
 GRANULARITY_S = 2e-7
+#: Noise of timestamps: by how much the most overlapping computes overlap, and how many times that two of them may be apart.
+JITTER_QUANTILE = 0.02
+JITTER_DEVIATIONS = 2.0
 
 
 class Look:
-    """A few lanes of the block, evenly spread, on which waits are learned: shape (n_nodes, n_lanes)."""
+    """A few lanes of the block, evenly spread, on which waits are learned: shape (n_nodes, n_lanes).
+
+    NaN where an operation was not recorded: nothing is learned from what was filled in.
+    """
 
     def __init__(self, block: Block) -> None:
         n_nodes, n_steps, n_dp = block.start_s.shape
         stride = max(1, n_steps * n_dp // MAX_LANES)
         stride += 1 if stride > 1 and n_dp % stride == 0 else 0
-        self.start_s = block.start_s.reshape(n_nodes, -1)[:, ::stride]
-        self.end_s = block.end_s.reshape(n_nodes, -1)[:, ::stride]
-        self.granularity_s = GRANULARITY_S + 4.0 * float(np.spacing(np.float32(self.end_s.max())))
+
+        def lanes(values: Seconds) -> Seconds:
+            return values.reshape(n_nodes, -1)[:, ::stride]
+
+        self.start_s, self.end_s = lanes(block.start_s), lanes(block.end_s)
+        if block.filled is not None:
+            lost = block.filled.reshape(n_nodes, -1)[:, ::stride]
+            self.start_s = np.where(lost, np.nan, self.start_s)
+            self.end_s = np.where(lost, np.nan, self.end_s)
         forwards = block.nodes.op == Op.FORWARD
-        self.tolerance_s = max(TOLERANCE_S, TOLERANCE_SHARE * float(np.median((self.end_s - self.start_s)[forwards])))
+        forward_s = float(np.nanmedian((self.end_s - self.start_s)[forwards]))
+        jitter_s = self._jitter(block.nodes)
+        self.tolerance_s = max(TOLERANCE_S, TOLERANCE_SHARE * forward_s, JITTER_DEVIATIONS * jitter_s)
+        self.granularity_s = GRANULARITY_S + 4.0 * float(np.spacing(np.float32(np.nanmax(self.end_s))))
+        self.blurred_s = max(self.granularity_s, JITTER_DEVIATIONS * jitter_s)
+
+    def _jitter(self, nodes: Nodes) -> float:
+        """Say how much computes of one worker, which run one after the other, seem to overlap: the noise of the timestamps."""
+        overlaps = [0.0]
+        usual = np.nan_to_num(np.nanmean(self.start_s, axis=1)) if self.start_s.size else np.zeros(len(nodes))
+        for stage in range(int(nodes.stage.max()) + 1):
+            computes = np.flatnonzero((nodes.stage == stage) & np.isin(nodes.op, (Op.FORWARD, Op.BACKWARD)))
+            order = computes[np.argsort(usual[computes], kind="stable")]
+            gap = self.start_s[order[1:]] - self.end_s[order[:-1]]
+            gap = gap[np.isfinite(gap)]
+            if gap.size:
+                overlaps.append(-float(np.quantile(gap, JITTER_QUANTILE)))
+        return max(overlaps)
 
     def held_share(self, source: int, waiter: int) -> float:
-        """Part of the lanes in which `waiter` never started before `source` had ended."""
-        return float(np.mean(self.start_s[waiter] >= self.end_s[source] - self.tolerance_s))
+        """Part of the lanes that recorded both in which `waiter` never started before `source` had ended."""
+        gap = self.start_s[waiter] - self.end_s[source]
+        there = ~np.isnan(gap)
+        return float(np.mean(gap[there] >= -self.tolerance_s)) if there.any() else 0.0
 
 
 def find_batches(nodes: Nodes, look: Look, order: list[int]) -> list[tuple[int, ...]]:
@@ -45,12 +76,23 @@ def find_batches(nodes: Nodes, look: Look, order: list[int]) -> list[tuple[int, 
 
     `order` lists the worker's nodes in launch order.
     """
-    batches: list[list[int]] = []
     p2p = [node for node in order if Op(int(nodes.op[node])) in P2P]
+    batches = _group_alike(look, p2p, look.granularity_s)
+    if not batches and look.blurred_s > look.granularity_s:
+        # Timestamps with noise of their own: the members of a batch are recorded apart by as much.
+        batches = _group_alike(look, p2p, look.blurred_s)
+    return batches
+
+
+def _group_alike(look: Look, p2p: list[int], tolerance_s: float) -> list[tuple[int, ...]]:
+    """Group neighbours that start and end within a tolerance of each other in nearly all lanes."""
+    batches: list[list[int]] = []
     for earlier, later in itertools.pairwise(p2p):
-        together = np.abs(look.start_s[earlier] - look.start_s[later]) <= look.granularity_s
-        together &= np.abs(look.end_s[earlier] - look.end_s[later]) <= look.granularity_s
-        if together.mean() < HELD_SHARE:
+        apart = np.maximum(
+            np.abs(look.start_s[earlier] - look.start_s[later]), np.abs(look.end_s[earlier] - look.end_s[later])
+        )
+        apart = apart[~np.isnan(apart)]
+        if not apart.size or np.mean(apart <= tolerance_s) < HELD_SHARE:
             continue
         if batches and batches[-1][-1] == earlier:
             batches[-1].append(later)

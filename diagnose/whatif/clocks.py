@@ -67,7 +67,7 @@ def correct_clocks(block: Block, offset_s: Seconds) -> Block:
         return block
     shift = offset_s.T[block.nodes.stage][:, None, :]
     start_s, end_s = block.start_s - shift, block.end_s - shift
-    first = np.minimum(start_s.min(axis=(0, 2)), 0.0)[None, :, None]
+    first = start_s.min(axis=(0, 2))[None, :, None]
     return dataclasses.replace(block, start_s=start_s - first, end_s=end_s - first)
 
 
@@ -126,7 +126,7 @@ def _across_ranks(blocks: Sequence[tuple[Block, Graph]], along: Seconds) -> Seco
 def _batched(block: Block) -> set[int]:
     """Find the nodes that end with others in a batch."""
     look, nodes = Look(block), block.nodes
-    start_s = look.start_s.mean(axis=1)
+    start_s = np.nan_to_num(np.nanmean(look.start_s, axis=1))
     found: set[int] = set()
     for stage in range(int(nodes.stage.max()) + 1):
         on_stage = sorted(np.flatnonzero(nodes.stage == stage).tolist(), key=lambda node: (start_s[node], node))

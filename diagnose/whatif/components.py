@@ -195,7 +195,8 @@ def compute_places(observed: Sequence[Observed], n_stages: int) -> list[tuple[tu
                 max(int(nodes.chunk[node]), 0) * n_stages + int(nodes.stage[node]),
                 int(nodes.microbatch[node]),
             )
-            found.append((place, o.own[node], at))
+            own = o.own[node]
+            found.append((place, own if o.block.filled is None else np.where(o.block.filled[node], np.nan, own), at))
         first = at.stop
     return found
 

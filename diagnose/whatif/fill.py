@@ -1,6 +1,7 @@
 """Fill the gaps of a block: operations whose rows were lost, and those that do not exist on a rank.
 
-Enters: a block with NaN. Leaves: the same block without, so that everything after it can do without masks.
+Enters: a block with NaN. Leaves: the same block without, so that everything after it can do without masks; `filled` says
+where, so that nothing is learned from what was filled.
 """
 
 import dataclasses
@@ -8,16 +9,23 @@ import warnings
 
 import numpy as np
 
+from diagnose.model.optype import COMPUTE
 from diagnose.model.trace import Block, Seconds
-from diagnose.whatif.graph import Graph
+from diagnose.whatif.batches import Look, find_batches
+from diagnose.whatif.graph import Event, Graph
 from diagnose.whatif.replay import launch_delays, own_times
+
+#: A member that started this many own times before its group's end did not start last.
+WAITED_RATIO = 1.5
 
 
 def fill_block(block: Block, graph: Graph) -> Block:
-    """Give every missing operation a start and an end, in topological order.
+    """Give every missing operation a start and an end, in topological order, that those recorded beside it allow.
 
-    A missing operation starts its usual launch delay after what it waited for and takes its usual own time (medians
-    over the lanes that have it, else over its type). One that does not exist there (`absent`) takes no time.
+    A missing member of a batch has the times of the batch. A missing member of a pair or collective ends with it, and started
+    last where all others waited. Every other operation starts its usual launch delay after what it waited for, takes its usual own
+    time (medians over the lanes that have it, else over its type), and ends before what waited for it. One that does not
+    exist there (`absent`) takes no time.
 
     Parameters
     ----------
@@ -30,36 +38,98 @@ def fill_block(block: Block, graph: Graph) -> Block:
     Block
         Without NaN, and without `absent`. The same object where nothing was missing.
     """
-    if not np.isnan(block.start_s).any():
+    gone = np.isnan(block.start_s)
+    if not gone.any():
         return block
+    start_s, end_s = block.start_s.copy(), block.end_s.copy()
+    _copy_batches(block, start_s, end_s)
+    known = dataclasses.replace(block, start_s=start_s.copy(), end_s=end_s.copy())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # a node missing in all lanes has no median: the type's is used
-        own = _usual(block, own_times(block, graph))
-        delay = _usual(block, launch_delays(block, graph))
-    start_s, end_s = block.start_s.copy(), block.end_s.copy()
-    shape = start_s.shape[1:]
+        own = _usual(block, own_times(known, graph))
+        delay = _usual(block, launch_delays(known, graph))
+    waiters: list[list[int]] = [[] for _ in range(graph.n_nodes)]
+    for node, sources in enumerate(graph.waits):
+        for source in sources:
+            waiters[source].append(node)
+    compute = {int(op) for op in COMPUTE}
     in_graph: set[int] = set()
-    moved: dict[int, Seconds] = {}
-    for i, event in enumerate(graph.events):
+    for event in graph.events:
         in_graph.update(event.completes)
-        for node in event.members:
-            after = np.zeros(shape)
-            for source in graph.waits[node]:
-                after = np.maximum(after, end_s[source])
-            gone = np.isnan(start_s[node])
-            pause = delay[node] if block.absent is None else np.where(block.absent[node], 0.0, delay[node])
-            start_s[node] = np.where(gone, after + pause, start_s[node])
-        moved[i] = np.maximum.reduce([start_s[node] for node in event.members])
-        if event.across_dp:
-            moved[i] = moved[i].max(axis=1, keepdims=True)
-        for node in event.completes:
-            filled = np.maximum(moved[i] + own[node], start_s[node])
-            if block.absent is not None:
-                filled = np.where(block.absent[node], start_s[node], filled)
-            end_s[node] = np.where(np.isnan(end_s[node]), filled, end_s[node])
+        if not np.isnan(start_s[list(event.members)]).any():
+            continue
+        ready = {node: _ready(node, graph, end_s, block, delay[node]) for node in event.members}
+        if int(block.nodes.op[event.members[0]]) in compute:
+            (node,) = event.members
+            _fill_compute(node, ready[node], own[node], waiters[node], start_s, end_s)
+        else:
+            _fill_group(event, ready, own, start_s, end_s)
+        if block.absent is not None:
+            for node in event.members:
+                start_s[node] = np.where(block.absent[node], ready[node], start_s[node])
+                end_s[node] = np.where(block.absent[node], ready[node], end_s[node])
     for node in set(range(graph.n_nodes)) - in_graph:
         start_s[node] = end_s[node] = 0.0
-    return dataclasses.replace(block, start_s=start_s, end_s=end_s, absent=None)
+    filled = gone if block.absent is None else gone & ~block.absent
+    return dataclasses.replace(
+        block, start_s=start_s, end_s=end_s, absent=None, filled=filled if filled.any() else None
+    )
+
+
+def _copy_batches(block: Block, start_s: Seconds, end_s: Seconds) -> None:
+    """Give lost operations of a blocking batch the times of those of the batch that were recorded."""
+    look, nodes = Look(block), block.nodes
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        usual = np.nanmean(look.start_s, axis=1)
+    for stage in range(int(nodes.stage.max()) + 1):
+        on_stage = sorted(np.flatnonzero(nodes.stage == stage).tolist(), key=lambda node: (usual[node], node))
+        for batch in find_batches(nodes, look, on_stage):
+            first, last = np.fmax.reduce(start_s[list(batch)]), np.fmax.reduce(end_s[list(batch)])
+            for node in batch:
+                start_s[node] = np.where(np.isnan(start_s[node]), first, start_s[node])
+                end_s[node] = np.where(np.isnan(end_s[node]), last, end_s[node])
+
+
+def _ready(node: int, graph: Graph, end_s: Seconds, block: Block, delay: float) -> Seconds:
+    """Say when an operation would usually start: its launch delay after all that it waits for."""
+    after = np.zeros(end_s.shape[1:])
+    for source in graph.waits[node]:
+        after = np.maximum(after, end_s[source])
+    return after + (delay if block.absent is None else np.where(block.absent[node], 0.0, delay))
+
+
+def _fill_compute(node: int, ready: Seconds, own: float, waiters: list[int], start_s: Seconds, end_s: Seconds) -> None:
+    """Fill a lost compute: it ended before anything that waited for it and was recorded."""
+    gone = np.isnan(start_s[node])
+    bound = np.full(ready.shape, np.inf)
+    for waiter in waiters:
+        bound = np.fmin(bound, start_s[waiter])
+    end = np.minimum(ready + own, bound)
+    end_s[node] = np.where(gone, end, end_s[node])
+    start_s[node] = np.where(gone, np.minimum(ready, end), start_s[node])
+
+
+def _fill_group(event: Event, ready: dict[int, Seconds], own: list[float], start_s: Seconds, end_s: Seconds) -> None:
+    """Fill the lost members of a pair or collective from those that were recorded."""
+    members = list(event.members)
+    starts, ends = start_s[members], end_s[members]  # (n_members, n_steps, n_dp)
+    axes: tuple[int, ...] = (0, 2) if event.across_dp else (0,)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        together = np.broadcast_to(np.nanmedian(ends, axis=axes, keepdims=True), ends.shape)
+        latest = np.broadcast_to(np.nanmax(starts, axis=axes, keepdims=True), ends.shape)
+    begun = np.stack([ready[node] for node in members])
+    moved = begun.max(axis=axes, keepdims=True)
+    for at, node in enumerate(members):
+        gone = np.isnan(starts[at])
+        nobody = np.isnan(together[at])  # no member was recorded: the group moves when its last member is ready
+        usual_end = np.broadcast_to(moved, ends.shape)[at] + own[node]
+        all_waited = latest[at] < together[at] - WAITED_RATIO * own[node]
+        last_start = together[at] - own[node]
+        start = np.where(all_waited, last_start, np.minimum(begun[at], last_start))
+        start_s[node] = np.where(gone, np.where(nobody, begun[at], start), starts[at])
+        end_s[node] = np.where(gone, np.where(nobody, usual_end, together[at]), ends[at])
 
 
 def _usual(block: Block, times: list[Seconds]) -> list[float]:

@@ -62,9 +62,16 @@ def observe(trace: Trace, prepared: Sequence[Prepared]) -> tuple[tuple[Observed,
         if not len(block.steps):
             continue
         block = correct_clocks(block, offset_s)
-        graph = build_observed_graph(block, typical_start(block), has_dp=trace.job.has_dp)
+        graph = build_observed_graph(block, usual_start(block), has_dp=trace.job.has_dp)
         found.append(Observed(block, graph, own_times(block, graph), launch_delays(block, graph)))
     return tuple(found), offset_s
+
+
+def usual_start(block: Block) -> Seconds:
+    """Say when each node usually starts, by what was recorded: seconds, shape (n_nodes,)."""
+    if block.filled is None:
+        return typical_start(block)
+    return typical_start(dataclasses.replace(block, start_s=np.where(block.filled, np.nan, block.start_s)))
 
 
 def _without_steps(block: Block, steps: tuple[int, ...]) -> Block:
@@ -79,6 +86,7 @@ def _without_steps(block: Block, steps: tuple[int, ...]) -> Block:
         end_s=block.end_s[:, keep],
         tokens=None if block.tokens is None else block.tokens[:, keep],
         tokens_sq=None if block.tokens_sq is None else block.tokens_sq[:, keep],
+        filled=None if block.filled is None else block.filled[:, keep],
     )
 
 
@@ -109,7 +117,7 @@ def build_observed_graph(block: Block, start_s: Seconds, *, has_dp: bool) -> Gra
     batches = [batch for stage in order for batch in find_batches(block.nodes, look, stage)]
     held = _held_classes(block, look, order)
     _drop_broken_waits(block, look, waits, in_graph)
-    starts_at, ends_at = _moving_times(look, events, batches)
+    starts_at, ends_at = _moving_times(look, start_s, events, batches)
     for stage_order in order:
         _add_serial_waits(block, look, waits, stage_order, held, starts_at, ends_at)
     try:
@@ -150,12 +158,16 @@ def _drop_broken_waits(block: Block, look: Look, waits: list[set[int]], in_graph
 
 
 def _moving_times(
-    look: Look, events: list[Event], batches: list[tuple[int, ...]]
+    look: Look, start_s: Seconds, events: list[Event], batches: list[tuple[int, ...]]
 ) -> tuple[dict[int, float], dict[int, float]]:
     """Say when each node's event usually moves, and when the last event that its end waits for does."""
     moves: dict[int, float] = {}
     for event in events:
-        moved = float(np.max(look.start_s[list(event.members)], axis=0).mean())
+        starts = look.start_s[list(event.members)]
+        there = ~np.isnan(starts).any(axis=0)
+        moved = (
+            float(starts[:, there].max(axis=0).mean()) if there.any() else float(np.max(start_s[list(event.members)]))
+        )
         moves.update(dict.fromkeys(event.members, moved))
     ends = dict(moves)
     for batch in batches:
@@ -214,11 +226,10 @@ def _explain_delay(look: Look, node: int, known: set[int], candidates: set[int])
     start_s = look.start_s[node]
     ready_s = np.max(look.end_s[list(known)], axis=0) if known else np.zeros_like(start_s)
     chosen: set[int] = set()
-    left = float(np.maximum(start_s - ready_s, 0.0).mean())
+    left = _mean_delay(start_s, ready_s)
     while candidates and left > look.tolerance_s:
         beyond = {
-            source: float(np.maximum(start_s - np.maximum(ready_s, look.end_s[source]), 0.0).mean())
-            for source in sorted(candidates)
+            source: _mean_delay(start_s, np.maximum(ready_s, look.end_s[source])) for source in sorted(candidates)
         }
         best = min(beyond, key=lambda source: (beyond[source], source))
         if beyond[best] > (1.0 - EXPLAINED_SHARE) * left:
@@ -227,6 +238,13 @@ def _explain_delay(look: Look, node: int, known: set[int], candidates: set[int])
         candidates = candidates - {best}
         ready_s, left = np.maximum(ready_s, look.end_s[best]), beyond[best]
     return chosen
+
+
+def _mean_delay(start_s: Seconds, ready_s: Seconds) -> float:
+    """Take the mean launch delay over the lanes that recorded both."""
+    delay = np.maximum(start_s - ready_s, 0.0)
+    delay = delay[~np.isnan(delay)]
+    return float(delay.mean()) if delay.size else 0.0
 
 
 def _with_barriers(

@@ -294,10 +294,15 @@ def _transfer_excess(observed: Sequence[Observed], i: int) -> dict[int, Seconds]
                 own = o.own[node]
                 excess = np.where(own > SLOW_TRANSFER_RATIO * top + 1e-3 * step_s, own - usual, 0.0)
                 excess = np.where(slow_link, np.maximum(excess, np.minimum(medians[row] - usual, own - usual)), excess)
-                excess = np.maximum(excess, 0.0)
+                excess = _recorded(o, node, np.maximum(excess, 0.0))
                 if excess.any():
                     found[node] = excess
     return found
+
+
+def _recorded(o: Observed, node: int, excess: Seconds) -> Seconds:
+    """Leave out what was filled in: it is nobody's time."""
+    return excess if o.block.filled is None else np.where(o.block.filled[node], 0.0, excess)
 
 
 def _delay_excess(o: Observed) -> dict[str, dict[int, Seconds]]:
@@ -318,6 +323,7 @@ def _delay_excess(o: Observed) -> dict[str, dict[int, Seconds]]:
         if is_input:
             usual = min(usual, usual_compute) if usual_compute > 0 else 0.0
         excess = np.where(o.delay[node] > ORDINARY_DELAY_RATIO * usual + 1e-4, o.delay[node] - usual, 0.0)
+        excess = _recorded(o, node, excess)
         if not excess.any():
             continue
         kind = "input-delay" if is_input else "start-delay" if not o.graph.waits[node] else "launch-delay"
