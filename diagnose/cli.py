@@ -6,21 +6,23 @@ Nothing heavy is imported before a command needs it, so that `diagnose --help` a
 
 import contextlib
 import dataclasses
+import errno
 import math
 import os
 import shutil
+import signal
 import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TextIO
 
 import click
 
 from diagnose import __version__
-from diagnose.errors import DiagnoseError, RuleError, UsageError
+from diagnose.errors import DiagnoseError, MetadataError, RuleError, UsageError
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -36,6 +38,7 @@ EXIT_INTERNAL = 70
 EXIT_OUTPUT = 74
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
+EXIT_TERMINATED = 143
 
 #: Columns of a report that no terminal shows.
 FILE_WIDTH = 100
@@ -210,7 +213,7 @@ class Options:
     def color(self) -> bool:
         """True where the report goes to a terminal that shows colours and nobody minds."""
         wanted = not self.no_color and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-        return wanted and self.output is None and sys.stdout.isatty()
+        return wanted and self.output is None and _is_terminal(sys.stdout)
 
 
 def diagnose_jobs(jobs: tuple[str, ...], options: Options) -> int:
@@ -224,9 +227,9 @@ def diagnose_jobs(jobs: tuple[str, ...], options: Options) -> int:
             try:
                 diagnosis = _diagnose_one(job, steps, options)
                 report = _render(diagnosis, options)
-            except RuleError:
-                raise
             except DiagnoseError as error:
+                if isinstance(error, RuleError) and not isinstance(error, MetadataError):
+                    raise
                 _say_error(str(error))
                 failures.append(error.exit_code)
                 continue
@@ -246,7 +249,9 @@ def _check_jobs(jobs: tuple[str, ...], options: Options) -> None:
         raise UsageError("no job given: `diagnose FILE` diagnoses one, `diagnose --help` shows everything")
     if jobs.count("-") > 1:
         raise UsageError("standard input (-) can be read once only")
-    if "-" in jobs and sys.stdin.isatty():
+    if "-" in jobs and sys.stdin is None:
+        raise UsageError("standard input is closed: pipe a trace into it, or name a file instead of -")
+    if "-" in jobs and _is_terminal(sys.stdin):
         raise UsageError("standard input is a terminal: pipe a trace into it, or name a file instead of -")
     if options.meta is not None and len(jobs) > 1:
         raise UsageError(f"--meta describes one job, and {len(jobs)} are given: diagnose them one by one")
@@ -278,7 +283,7 @@ def _diagnose_one(job: str, steps: "Ints | None", options: Options) -> "Diagnosi
 
     source = io.BytesIO(sys.stdin.buffer.read()) if job == "-" else Path(job)
     name = "standard input" if job == "-" else job
-    with Progress(name, shown=not options.quiet and sys.stderr.isatty()) as progress:
+    with Progress(name, shown=not options.quiet and _is_terminal(sys.stderr)) as progress:
         return diagnose_job(
             source,
             name=name,
@@ -397,9 +402,18 @@ class Progress:
         return Text(f"{escape(self._job)}: {escape(self._stage)}")
 
 
+def _is_terminal(stream: TextIO | None) -> bool:
+    """Say whether a standard stream, None where it is closed, is a terminal."""
+    return stream is not None and stream.isatty()
+
+
 def _write_stdout(text: str) -> None:
     """Write to standard output at once, so that a reader of a pipe sees each report as it is done."""
-    sys.stdout.write(text)
+    from diagnose.report.escape import to_encoding
+
+    if sys.stdout is None:
+        raise OSError(errno.EBADF, "standard output is closed")
+    sys.stdout.write(to_encoding(text, sys.stdout.encoding or "utf-8"))
     sys.stdout.flush()
 
 
@@ -407,8 +421,13 @@ def _say_error(message: str) -> None:
     """Write an error as one line to standard error, whatever the message holds."""
     from diagnose.report.escape import escape
 
-    sys.stderr.write(f"diagnose: error: {escape(message)}\n")
-    sys.stderr.flush()
+    if sys.stderr is None:
+        return
+    try:
+        sys.stderr.write(f"diagnose: error: {escape(message)}\n")
+        sys.stderr.flush()
+    except OSError:  # nobody can be told; the exit code says it
+        _drop(sys.stderr)
 
 
 def _say_internal_error(error: BaseException, job: str | None = None) -> None:
@@ -416,7 +435,7 @@ def _say_internal_error(error: BaseException, job: str | None = None) -> None:
     where = f"{job}: " if job is not None else ""
     what = " ".join(f"{type(error).__name__}: {error}".split())
     _say_error(f"{where}internal error: {what}; please report it; set DIAGNOSE_DEBUG=1 for the traceback")
-    if os.environ.get("DIAGNOSE_DEBUG"):
+    if os.environ.get("DIAGNOSE_DEBUG") and sys.stderr is not None:
         import traceback
 
         traceback.print_exception(error)
@@ -435,10 +454,17 @@ def main(args: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")
     if args is None and not sys.warnoptions and not os.environ.get("DIAGNOSE_DEBUG"):
         warnings.simplefilter("ignore")  # what numpy remarks is nothing a user can act on
+    if args is None and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _terminate)
     try:
         return _run(list(sys.argv[1:] if args is None else args))
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - no traceback for who did not ask for one
         return _end_with(error)
+
+
+def _terminate(_signal: int, _frame: object) -> None:
+    """End in order when asked to, so that no half-written file is left."""
+    raise SystemExit(EXIT_TERMINATED)
 
 
 def _end_with(error: BaseException) -> int:
@@ -458,10 +484,10 @@ def _end_with(error: BaseException) -> int:
             _say_error("interrupted")
             return EXIT_INTERRUPTED
         case BrokenPipeError():
-            _drop_stdout()
+            _drop(sys.stdout)
             return EXIT_BROKEN_PIPE
         case OSError():
-            _drop_stdout()
+            _drop(sys.stdout)
             _say_error(f"cannot write the report: {error.strerror or error}")
             return EXIT_OUTPUT
     _say_internal_error(error)
@@ -480,11 +506,13 @@ def _run(args: list[str]) -> int:
             code = program.invoke(ctx)
     except click.exceptions.Exit as end:
         code = end.exit_code
-    sys.stdout.flush()
+    if sys.stdout is not None:
+        sys.stdout.flush()
     return int(code or 0)
 
 
-def _drop_stdout() -> None:
-    """Point standard output nowhere, so that Python's last flush does not fail again."""
+def _drop(stream: TextIO | None) -> None:
+    """Point a standard stream nowhere, so that Python's last flush does not fail again."""
     with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if stream is not None:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -39,3 +39,7 @@ class RuleError(DiagnoseError):
     """One or more rule or configuration files are wrong; the message has one line a fault, `file:line: what`."""
 
     exit_code = 4
+
+
+class MetadataError(RuleError):
+    """A metadata file of one job is wrong; other jobs can be diagnosed."""

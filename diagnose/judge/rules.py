@@ -27,9 +27,12 @@ _COMPARISONS = ("at_least", "at_most", "above", "below")
 _REQUIRED = ("id", "title", "status", "who", "story", "components", "conditions", "fixes", "source", "tests")
 _OPTIONAL = ("looks_like", "false_positives", "place")
 PLACES = ("workers", "stages", "spread")
-#: A larger rule file is a mistake, or an attack by nested aliases.
+#: A larger rule file is a mistake, or an attack.
 MAX_RULE_BYTES = 256 * 1024
 MAX_DEPTH = 20
+#: Brackets within brackets of any file; libyaml recurses without a limit of its own.
+_MAX_NESTING = 4 * MAX_DEPTH
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -96,6 +99,7 @@ class RuleTest:
     name: str
     features: dict[str, float | None]
     fires: bool
+    line: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -174,7 +178,7 @@ def load_rules(extra: Path | None = None) -> RuleSet:
     Parameters
     ----------
     extra : Path, optional
-        Folder with `*.yaml`.
+        Folder with `*.yaml` or `*.yml`.
 
     Returns
     -------
@@ -190,12 +194,16 @@ def load_rules(extra: Path | None = None) -> RuleSet:
     by_id: dict[str, Rule] = {}
     digest = hashlib.sha256()
     for folder in folders:
-        paths = sorted(folder.glob("*.yaml")) if folder.is_dir() else []
+        paths = sorted([*folder.glob("*.yaml"), *folder.glob("*.yml")])
         if not paths:
-            faults.append(f"{folder}: no rule files; expected a folder with *.yaml")
+            faults.append(f"{folder}: no rule files; expected a folder with *.yaml or *.yml")
         seen: dict[str, str] = {}
         for path in paths:
-            text = path.read_bytes()
+            try:
+                text = path.read_bytes()
+            except OSError as error:
+                faults.append(f"{path}:1: cannot be read ({error.strerror})")
+                continue
             digest.update(path.name.encode() + b"\0" + text + b"\0")
             rule = read_rule(path, text, faults)
             if rule is None:
@@ -222,11 +230,13 @@ def check_features(rules: Iterable[Rule], known: Iterable[str]) -> None:
     names = sorted(known)
     faults = []
     for rule in rules:
-        for condition in rule.conditions.conditions():
-            if condition.feature not in names:
-                near = difflib.get_close_matches(condition.feature, names, n=1)
+        named = [(condition.feature, condition.line) for condition in rule.conditions.conditions()]
+        named += [(feature, test.line) for test in rule.tests for feature in test.features]
+        for feature, line in named:
+            if feature not in names:
+                near = difflib.get_close_matches(feature, names, n=1)
                 hint = f"; did you mean {near[0]!r}?" if near else ""
-                faults.append(f"{rule.path}:{condition.line}: there is no feature {condition.feature!r}{hint}")
+                faults.append(f"{rule.path}:{line}: there is no feature {feature!r}{hint}")
     if faults:
         raise RuleError("\n".join(faults))
 
@@ -238,7 +248,8 @@ def read_rule(path: Path, text: bytes, faults: list[str]) -> Rule | None:
         faults.append(f"{path}:1: {len(text)} bytes; expected at most {MAX_RULE_BYTES}")
         return None
     try:
-        root = yaml.compose(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        _check_nesting(text)
+        root = yaml.compose(text, Loader=_LOADER)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         line = 1 if mark is None else mark.line + 1
@@ -267,6 +278,17 @@ def read_rule(path: Path, text: bytes, faults: list[str]) -> Rule | None:
         path=str(path),
     )
     return rule if len(faults) == before else None
+
+
+def _check_nesting(text: bytes) -> None:
+    """Refuse aliases, a few lines of which can stand for billions of nodes, and nesting that would exhaust the stack."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_LOADER):
+        if isinstance(event, yaml.AliasEvent):
+            raise yaml.MarkedYAMLError(problem="an alias; write out what it stands for", problem_mark=event.start_mark)
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > _MAX_NESTING:
+            raise yaml.MarkedYAMLError(problem="nested too deep", problem_mark=event.start_mark)
 
 
 class _Reader:
@@ -395,5 +417,8 @@ class _Reader:
                 is_null = isinstance(value, yaml.ScalarNode) and str(value.value) in ("null", "~", "")
                 features[str(key.value)] = None if is_null else self.number(value)
         return RuleTest(
-            self.text(fields.get("name")), features, self.text(fields.get("fires"), ("true", "false")) == "true"
+            name=self.text(fields.get("name")),
+            features=features,
+            fires=self.text(fields.get("fires"), ("true", "false")) == "true",
+            line=node.start_mark.line + 1,
         )

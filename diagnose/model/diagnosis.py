@@ -184,6 +184,7 @@ class Diagnosis:
     stage_labels: Ints
     ranks: Ints
     hosts: tuple[str, ...] | None
+    min_speedup: float = 1.02
 
     def worker(self, dp: int, stage: int) -> Worker:
         """Name the worker at a dp index and a stage index."""

@@ -130,6 +130,8 @@ class Trace:
         Global rank of each worker.
     step_origin_s : ndarray of float64, shape (n_all_steps,), or None
         When each analysed step began, seconds on the job's clock, in step order; None where times are relative to the step.
+    restarted_steps : tuple of int
+        First steps after a restart inside the file; what lies between them and the step before is not the job's time.
     warm_up_steps : tuple of int
         First steps that are much longer than all others; causes are sought without them.
     """
@@ -145,6 +147,7 @@ class Trace:
     n_ops: int
     steps_dropped: int
     warm_up_steps: tuple[int, ...]
+    restarted_steps: tuple[int, ...]
     warnings: tuple[str, ...]
 
     @property

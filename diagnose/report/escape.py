@@ -27,6 +27,23 @@ def prose(text: str) -> str:
     return escape(" ".join(text.split()))
 
 
+#: What stands for each character of a report where the encoding has none of them: bars, heights, heat, marks.
+_ASCII = str.maketrans("▏▎▍▌▋▊▉█▁▂▃▄▅▆▇·░▒▓•—─…", "---====#1234567:=+**--~")
+
+
+def to_encoding(text: str, encoding: str) -> str:
+    """Draw a report in ASCII where an encoding cannot carry it; names keep the characters that have no stand-in.
+
+    >>> to_encoding("█▌ — ok", "ascii"), to_encoding("█▌ — ok", "utf-8")
+    ('#= - ok', '█▌ — ok')
+    """
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return text.translate(_ASCII)
+    return text
+
+
 def _escape_one(char: str) -> str:
     """Write one character by its number."""
     code = ord(char)

@@ -21,6 +21,7 @@ from diagnose.report.escape import escape, prose
 #: Prose wider than this is hard to read; pictures take the whole width.
 _PROSE_WIDTH = 110
 _BAR_WIDTH = 44
+_LEAST_BAR = 8
 #: Width of a report in a notebook.
 _HTML_WIDTH = 110
 _VERDICT_STYLES = {"healthy": "bold green", "straggling": "bold red", "inconclusive": "bold yellow"}
@@ -164,8 +165,9 @@ def _draw_ledger(ledger: Ledger, width: int) -> RenderableType:
     parts = (
         [] if _same_shares(ledger) else [*_largest_first(named, ""), ("too small to tell", ledger.immaterial, "dim")]
     )
-    names = max(len(escape(name)) for name, _, _ in rows + parts)
-    bar_width = max(8, min(_BAR_WIDTH, width - names - 12))
+    longest = max(len(escape(name)) for name, _, _ in rows + parts)
+    names = min(longest, width - 12 - _LEAST_BAR)
+    bar_width = max(_LEAST_BAR, min(_BAR_WIDTH, width - names - 12))
     blocks: list[RenderableType] = [_bars(rows, names, bar_width)]
     if parts:
         blocks += [Text("The same time by component:", style="dim"), _bars(parts, names, bar_width)]
@@ -265,7 +267,9 @@ def _about_nothing(diagnosis: Diagnosis) -> list[tuple[str, RenderableType]]:
     if diagnosis.features:
         looked.append(f"{measured} of {_count(len(diagnosis.features), 'feature')} measured")
     if diagnosis.verdict == "healthy":
-        said = "No cause, removed alone, would make steps noticeably shorter."
+        said = f"No known cause, removed alone, would make the job at least {diagnosis.min_speedup:g} times as fast"
+        best = words.best_gain(diagnosis)
+        said += f"; the most, {best[0]}, would give back {words.percent(best[1])} of the step time." if best else "."
     else:
         said = f"None: {words.why_inconclusive(diagnosis)}. Take every figure here as a hint at most."
     rows: list[tuple[str, RenderableType]] = [("Verdict", said), ("Looked at", ", ".join(looked))]
@@ -308,14 +312,14 @@ def _draw_workers(diagnosis: Diagnosis, width: int) -> RenderableType:
     lines = draw_heat_map(by_worker, diagnosis.dp_labels, diagnosis.stage_labels, width)
     intro = Text("Slowdown of the job when only that worker keeps its own times:", style="dim")
     w = diagnosis.what_if
-    back = [("the slowest 3% of workers", w.m_w), ("the last stage", w.m_s)]
-    known = [f"{name} {words.ratio(value)}" for name, value in back if value is not None]
-    parts = (
-        [Text(f"part of the lost time that comes back with ideal times: {', '.join(known)}", style="dim")]
-        if known
-        else []
-    )
-    return Group(intro, *lines, *parts)
+    back = [("M_W", "the slowest 3% of workers", w.m_w), ("M_S", "the last stage", w.m_s)]
+    known = [(name, who, value) for name, who, value in back if value is not None]
+    if not known:
+        return Group(intro, *lines)
+    figures = ", ".join(f"{name} {words.ratio(value)}" for name, _, value in known)
+    whose = ", or ".join(who for _, who, _ in known)
+    meaning = f"part of S's lost time that comes back when {whose}, are ideal; no percentages, may pass 1"
+    return Group(intro, *lines, Text(f"{figures} ({meaning})", style="dim"))
 
 
 def _draw_steps(diagnosis: Diagnosis, width: int) -> RenderableType:
@@ -345,7 +349,7 @@ def _doubts(diagnosis: Diagnosis) -> list[tuple[str, RenderableType]]:
         ("Replay", f"with launch delays it is off by {error} from the recorded step times; trusted up to 5%"),
         (
             "Discrepancy",
-            f"{words.percent(fidelity.discrepancy)}: launch delays and time between steps, which S leaves out",
+            f"{words.percent(fidelity.discrepancy)}: launch delays, which S leaves out",
         ),
     ]
     if diagnosis.warnings:
@@ -362,8 +366,17 @@ def _reasons(diagnosis: Diagnosis) -> list[str]:
     """Put causes that could not be checked for the same reason on one line."""
     by_reason: dict[str, list[str]] = {}
     for entry in diagnosis.not_checked:
-        by_reason.setdefault(entry.reason, []).append(escape(entry.cause))
+        by_reason.setdefault(_without_features(entry.reason, diagnosis), []).append(escape(entry.cause))
     return [f"{', '.join(causes)}: {prose(reason)}" for reason, causes in by_reason.items()]
+
+
+def _without_features(reason: str, diagnosis: Diagnosis) -> str:
+    """Give each of several reasons once, without the name of the feature that it is about."""
+    found = []
+    for part in reason.split("; "):
+        name, _, why = part.partition(": ")
+        found.append(why if name in diagnosis.features else part)
+    return "; ".join(dict.fromkeys(found))
 
 
 def _first_of(texts: list[str]) -> list[str]:

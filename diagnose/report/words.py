@@ -6,6 +6,7 @@ Enters: a part of a diagnosis. Leaves: text without line ends, user strings esca
 import math
 from collections.abc import Sequence
 
+from diagnose.model.components import COMPONENTS
 from diagnose.model.diagnosis import Cause, Diagnosis, When, Where, Worker
 from diagnose.report.escape import escape, prose
 
@@ -27,6 +28,8 @@ _PATTERNS = {
 
 #: With fewer steps than this nothing is judged.
 FEW_STEPS = 3
+#: What a healthy job could gain is named from this part of the step time on.
+WORTH_NAMING = 0.02
 
 
 def percent(share: float | None) -> str:
@@ -210,7 +213,9 @@ def headline(diagnosis: Diagnosis) -> str:
     """
     name = escape(diagnosis.job.job_id) or "job"
     if diagnosis.verdict == "healthy":
-        return f"{name}: healthy — nothing found that is worth mending"
+        if best_gain(diagnosis) is None:
+            return f"{name}: healthy — nothing found that is worth mending"
+        return f"{name}: healthy — nothing found that makes the job {diagnosis.min_speedup:g} times as fast"
     if diagnosis.verdict == "inconclusive":
         return f"{name}: inconclusive — {why_inconclusive(diagnosis)}"
     if not diagnosis.causes:
@@ -228,6 +233,13 @@ def titled(cause: Cause) -> str:
     """Give a cause's title with its place behind."""
     where = place(cause.where)
     return f"{prose(cause.title)} ({where})" if where else prose(cause.title)
+
+
+def best_gain(diagnosis: Diagnosis) -> tuple[str, float] | None:
+    """Give the component whose removal alone gives back most, in words, and how much; None below 2% of the step time."""
+    gains = {words: diagnosis.features.get(f"gain.{name}") or 0.0 for name, words in COMPONENTS.items()}
+    best = max(gains, key=lambda words: gains[words])
+    return (best, gains[best]) if gains[best] >= WORTH_NAMING else None
 
 
 def why_inconclusive(diagnosis: Diagnosis) -> str:

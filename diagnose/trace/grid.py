@@ -15,6 +15,7 @@ from diagnose.model.optype import EVIDENCE, NAMES, Op
 from diagnose.model.trace import Block, Bools, Evidence, Ints, Seconds
 from diagnose.trace.parquet import Rows
 from diagnose.trace.place import At, derive_seq, place_rows, row_key, take_at, take_rows
+from diagnose.trace.restart import keep_last_attempt
 from diagnose.trace.steps import add_collections, find_warm_up, shift_origin, split_steps
 
 #: Longest duration, and latest start, that is taken for a measurement: a third of a year, and the year 5138 in unix time.
@@ -47,6 +48,7 @@ class Grid:
     n_ops: int
     steps_dropped: int
     warm_up_steps: tuple[int, ...]
+    restarted_steps: tuple[int, ...]
     warnings: tuple[str, ...]
 
 
@@ -84,6 +86,7 @@ def build_grid(rows: Rows, *, name: str, vpp_size: int | None, pick_steps: Ints 
 
     rows, (step_at, dp_at, stage_at), n_tp = _merge_members(rows, (step_at, dp_at, stage_at), (n_steps, n_dp, n_stages))
     ranks, has_ranks, hosts = _workers(rows, dp_at, stage_at, n_dp, n_stages)
+    rows, (step_at, dp_at, stage_at), restarted = keep_last_attempt(rows, (step_at, dp_at, stage_at), n_steps, warnings)
     dense, rows, (step_at, dp_at, stage_at) = place_rows(
         rows, (step_at, dp_at, stage_at), (n_steps, n_dp, n_stages), name=name, vpp_size=vpp_size, warnings=warnings
     )
@@ -129,6 +132,7 @@ def build_grid(rows: Rows, *, name: str, vpp_size: int | None, pick_steps: Ints 
         n_ops=int(sum(np.count_nonzero(~np.isnan(block.start_s)) for block in blocks)),
         steps_dropped=n_steps - int(kept.sum()),
         warm_up_steps=warm_up_steps,
+        restarted_steps=tuple(int(steps[at]) for at in restarted if at < n_steps),
         warnings=tuple(warnings),
     )
 

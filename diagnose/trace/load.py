@@ -68,6 +68,7 @@ def load_trace(
         n_ops=grid.n_ops,
         steps_dropped=grid.steps_dropped,
         warm_up_steps=grid.warm_up_steps,
+        restarted_steps=grid.restarted_steps,
         warnings=(*warnings, *grid.warnings),
     )
 

@@ -4,17 +4,23 @@ Enters: the metadata found in the trace file and the path of the trace. Leaves: 
 warnings where the two contradicted each other.
 """
 
+import datetime
+import reprlib
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from diagnose.errors import TraceError, UsageError
+from diagnose.errors import MetadataError, UsageError
 from diagnose.model.trace import Job
 
 SIZES = ("dp_size", "pp_size", "tp_size", "cp_size", "vpp_size", "world_size")
 ALIASES = {"trial_name": "job_id", "dsp_size": "cp_size"}
-TEXTS = ("started_at", "finished_at", "gpu_type", "owner", "framework")
+#: A larger metadata file is a mistake, or an attack.
+MAX_META_BYTES = 256 * 1024
+#: Whole numbers beyond this mean nothing here.
+MAX_NUMBER = 10**12
+TEXTS = ("job_id", "started_at", "finished_at", "gpu_type", "owner", "framework")
 
 
 def read_metadata(path: Path | None, footer: dict[str, Any], meta: Path | None) -> dict[str, Any]:
@@ -33,8 +39,8 @@ def read_metadata(path: Path | None, footer: dict[str, Any], meta: Path | None) 
     ------
     UsageError
         The named file does not exist.
-    TraceError
-        A metadata file that is not a YAML mapping.
+    MetadataError
+        A metadata file that is not a YAML mapping; the message is `file:line: what`.
     """
     found = _canonical(footer)
     places = [meta] if meta is not None else []
@@ -95,7 +101,7 @@ def resolve_job(
             or not 1 <= value < 1e8
             or value != int(value)
         ):
-            warnings.append(f"metadata: {key} is {value!r}, expected a whole number from 1; ignored")
+            warnings.append(f"metadata: {key} is {_shown(value)}, expected a whole number from 1; ignored")
             sizes[key] = None
         else:
             sizes[key] = int(value)
@@ -127,18 +133,22 @@ def resolve_job(
     if layers is not None and not (
         isinstance(layers, list)
         and layers
-        and all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in layers)
+        and all(isinstance(n, int) and not isinstance(n, bool) and 0 <= n < MAX_NUMBER for n in layers)
     ):
         warnings.append("metadata: layers_per_stage is not a list of whole numbers; ignored")
         layers = None
     total = found.get("steps_total")
-    if total is not None and (isinstance(total, bool) or not isinstance(total, int) or total < 1):
-        warnings.append(f"metadata: steps_total is {total!r}, expected a whole number from 1; ignored")
+    if total is not None and (isinstance(total, bool) or not isinstance(total, int) or not 1 <= total < MAX_NUMBER):
+        warnings.append(f"metadata: steps_total is {_shown(total)}, expected a whole number from 1; ignored")
         total = None
-    job_id = found.get("job_id")
-    texts = {key: None if found.get(key) is None else str(found[key])[:500] for key in TEXTS}
+    texts: dict[str, str] = {}
+    for key in TEXTS:
+        value = found.get(key)
+        if isinstance(value, (str, float, datetime.date)) or (isinstance(value, int) and abs(value) < MAX_NUMBER):
+            texts[key] = str(value)[:500]
+        elif value is not None:
+            warnings.append(f"metadata: {key} is {_shown(value)}, expected text; ignored")
     job = Job(
-        job_id=name if job_id is None else str(job_id)[:500],
         dp_size=dp,
         pp_size=pp,
         tp_size=tp,
@@ -147,7 +157,7 @@ def resolve_job(
         world_size=dp * pp * tp * cp,
         layers_per_stage=None if layers is None else tuple(layers),
         steps_total=total,
-        **texts,
+        **({"job_id": name} | texts),
     )
     return job, warnings
 
@@ -158,14 +168,41 @@ def _canonical(found: dict[str, Any]) -> dict[str, Any]:
     return renamed | {key: value for key, value in found.items() if key not in ALIASES and value is not None}
 
 
+def _shown(value: Any) -> str:
+    """Write a value for a warning, shortened where it is long or deep."""
+    if isinstance(value, int) and abs(value) >= MAX_NUMBER:
+        return "a number of more than 12 digits"
+    return reprlib.repr(value)
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads YAML without aliases, a few lines of which can fill the memory; in Python, where nesting is an exception."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """Refuse an alias."""
+        if self.check_event(yaml.AliasEvent):
+            mark = self.peek_event().start_mark
+            raise yaml.MarkedYAMLError(problem="an alias; write out what it stands for", problem_mark=mark)
+        return super().compose_node(parent, index)
+
+
 def _read_yaml(place: Path) -> dict[str, Any]:
     """Read one metadata file."""
     try:
-        found = yaml.load(place.read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - a safe loader
-    except (OSError, yaml.YAMLError, ValueError, RecursionError) as error:
-        raise TraceError(f"cannot be read as YAML ({' '.join(str(error).split())[:200]})", where=str(place)) from None
+        with place.open("rb") as file:
+            text = file.read(MAX_META_BYTES + 1)
+        if len(text) > MAX_META_BYTES:
+            raise ValueError(f"larger than {MAX_META_BYTES} bytes")
+        found = yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader
+    except (OSError, yaml.YAMLError, ValueError, RecursionError, MemoryError) as error:
+        mark = getattr(error, "problem_mark", None)
+        what = getattr(error, "problem", None) or " ".join(str(error).split())[:200] or type(error).__name__
+        line = 1 if mark is None else mark.line + 1
+        raise MetadataError(f"cannot be read as YAML ({what})", where=f"{place}:{line}") from None
     if found is None:
         return {}
     if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
-        raise TraceError("is not a mapping of names to values; expected lines such as `dp_size: 4`", where=str(place))
+        raise MetadataError(
+            "is not a mapping of names to values; expected lines such as `dp_size: 4`", where=f"{place}:1"
+        )
     return found

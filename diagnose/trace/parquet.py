@@ -5,6 +5,7 @@ Enters: a path or a buffer. Leaves: `Rows`, one numpy array a column, and the ke
 """
 
 import dataclasses
+import io
 import json
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -104,7 +105,7 @@ def read_parquet(source: str | Path | BinaryIO, *, name: str) -> Rows:
     """
     try:
         if isinstance(source, (str, Path)):
-            source = pa.memory_map(str(source)) if Path(source).stat().st_size else pa.BufferReader(b"")
+            source = _open(Path(source))
         with pq.ParquetFile(source, page_checksum_verification=False) as file:
             schema = file.schema_arrow
             _check_schema(file, name)
@@ -116,6 +117,8 @@ def read_parquet(source: str | Path | BinaryIO, *, name: str) -> Rows:
         raise
     except FileNotFoundError:
         raise TraceError("no such file; expected a Parquet file", where=name) from None
+    except IsADirectoryError:
+        raise TraceError("is a folder; expected a Parquet file: name the file in it", where=name) from None
     except (OSError, pa.ArrowException, ValueError, OverflowError, MemoryError, KeyError) as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise TraceError(
@@ -125,6 +128,13 @@ def read_parquet(source: str | Path | BinaryIO, *, name: str) -> Rows:
     if table.num_rows == 0:
         raise TraceError("has no rows; expected one row for each operation", where=name)
     return _rows(table, footer, name)
+
+
+def _open(path: Path) -> Any:
+    """Map a file into memory; read what is none (a pipe, `<(...)`), since it has no size and cannot seek."""
+    if path.is_file() and path.stat().st_size:
+        return pa.memory_map(str(path))
+    return io.BytesIO(path.read_bytes())
 
 
 def _check_schema(file: pq.ParquetFile, name: str) -> None:

@@ -22,7 +22,8 @@ def measure_between(trace: Trace, observed: Sequence[Observed]) -> Seconds:
     Returns
     -------
     ndarray of float64, shape (n_steps,)
-        Seconds, in the order of the blocks: the gap to the next step where that is in the trace and times are of the whole
+        Seconds, in the order of the blocks: the gap to the next step where that is in the trace (where not, the median of the
+        gaps that are, because a sampled trace says nothing of the steps it left out), if times are of the whole
         job; else until the first worker had done what its evidence rows say; else 0.
     """
     steps = np.concatenate([o.block.steps for o in observed])
@@ -43,6 +44,8 @@ def measure_between(trace: Trace, observed: Sequence[Observed]) -> Seconds:
         every_step = np.sort(trace.steps)
         position = np.searchsorted(every_step, steps)
         following = np.append(np.diff(trace.step_origin_s), np.nan)[position] - length_s
-        contiguous = np.append(np.diff(every_step) == 1, False)[position]
-        gap_s = np.where(contiguous, following, gap_s)
+        known = np.append(np.diff(every_step) == 1, False)[position]
+        known &= ~np.isin(steps + 1, trace.restarted_steps)  # what lies before a restart is no time of the job
+        if known.any():
+            gap_s = np.where(known, following, np.median(following[known]))
     return np.maximum(gap_s, 0.0)

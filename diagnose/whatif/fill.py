@@ -68,6 +68,9 @@ def fill_block(block: Block, graph: Graph) -> Block:
             for node in event.members:
                 start_s[node] = np.where(block.absent[node], ready[node], start_s[node])
                 end_s[node] = np.where(block.absent[node], ready[node], end_s[node])
+    # What was filled cannot outlast the step that was recorded.
+    last_s = np.fmax.reduce(np.fmax.reduce(block.end_s, axis=0), axis=1)[None, :, None]
+    start_s, end_s = np.minimum(start_s, last_s), np.minimum(end_s, last_s)
     for node in set(range(graph.n_nodes)) - in_graph:
         start_s[node] = end_s[node] = 0.0
     filled = gone if block.absent is None else gone & ~block.absent

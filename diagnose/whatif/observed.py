@@ -9,12 +9,11 @@ import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from diagnose.errors import TraceError
 from diagnose.model.optype import Op
-from diagnose.model.trace import Block, Bools, Seconds, Trace
-from diagnose.whatif.batches import HELD_SHARE, TOLERANCE_S, Look, find_batches
+from diagnose.model.trace import Block, Bools, Nodes, Seconds, Trace
+from diagnose.whatif.batches import HELD_SHARE, Look, find_batches
 from diagnose.whatif.clocks import correct_clocks, estimate_offsets
 from diagnose.whatif.graph import Barrier, Event, Graph, Layout, essential_waits, find_events, order_graph
 from diagnose.whatif.replay import launch_delays, own_times
@@ -22,6 +21,10 @@ from diagnose.whatif.scenarios import Prepared, typical_start
 
 #: A barrier must explain more than this part of the launch delay.
 EXPLAINED_SHARE = 0.5
+#: Clocks of several workers agree no better than this.
+BARRIER_TOLERANCE_S = 100e-6
+#: Two explanations that differ by less are the same.
+ROUNDING_S = 1e-9
 #: Operations before one on its worker that may explain when it was launched.
 MAX_RECENT = 12
 #: Launch delays below this part of the step are not worth a barrier.
@@ -257,6 +260,9 @@ def _with_barriers(
 ) -> Graph:
     """Add the waits for other workers that no row records: a launch delay that tracks another operation's end."""
     step_s = float(np.mean(block.end_s.max(axis=(0, 2))))
+    start_s, end_s = block.start_s, block.end_s
+    if block.filled is not None:
+        start_s, end_s = np.where(block.filled, np.nan, start_s), np.where(block.filled, np.nan, end_s)
     first_forwards = {
         layout.of(Op.FORWARD, stage)[0] for stage in range(layout.n_stages) if layout.of(Op.FORWARD, stage)
     }
@@ -266,12 +272,11 @@ def _with_barriers(
         for node in event.members:
             if node in first_forwards or not graph.waits[node]:
                 continue
-            ready = np.max(block.end_s[list(graph.waits[node])], axis=0)
-            delay = block.start_s[node] - ready
-            lanes = delay.mean(axis=0) > WORTH_SHARE * step_s
+            delay = start_s[node] - np.max(block.end_s[list(graph.waits[node])], axis=0)
+            lanes = _lane_mean(delay) > WORTH_SHARE * step_s
             candidates = [source for source in sources if source not in event.members]
             while lanes.any():
-                found = _find_barrier(block, node, delay, lanes, candidates)
+                found = _find_barrier(block.nodes, start_s, end_s, node, delay, lanes, candidates)
                 if found is None:
                     break
                 barriers[node] = (*barriers.get(node, ()), found)
@@ -295,33 +300,38 @@ def _barrier_sources(layout: Layout, graph: Graph) -> list[int]:
     return [source for source in sources if source in known]
 
 
-def _find_barrier(block: Block, node: int, delay: Seconds, lanes: Bools, sources: list[int]) -> Barrier | None:
+def _find_barrier(
+    nodes: Nodes, start_s: Seconds, end_s: Seconds, node: int, delay: Seconds, lanes: Bools, sources: list[int]
+) -> Barrier | None:
     """Find the one wait that explains most of a launch delay, if it holds in nearly all steps and explains half of it."""
     best: tuple[float, Barrier] | None = None
     for source in sources:
-        if block.nodes.stage[source] == block.nodes.stage[node] and source == node:
-            continue
         for across_dp in (False, True):
-            opened = block.end_s[source]
+            opened = end_s[source]
             if across_dp:
-                if block.n_dp == 1:
+                if opened.shape[1] == 1:
                     continue
-                opened = opened.max(axis=1, keepdims=True)
-            elif block.nodes.stage[source] == block.nodes.stage[node]:
+                opened = np.fmax.reduce(opened, axis=1, keepdims=True)
+            elif nodes.stage[source] == nodes.stage[node]:
                 continue  # on its own worker it would be a serial wait
-            beyond = block.start_s[node] - opened
+            beyond = start_s[node] - opened
             holds = _holds(beyond, delay, lanes)
             if not holds.any():
                 continue
-            left = float(np.maximum(beyond, 0.0)[:, holds].sum() + delay[:, lanes & ~holds].sum())
-            if best is None or left < best[0] - 1e-9:
+            left = float(_lane_mean(np.maximum(beyond, 0.0))[holds].sum() + _lane_mean(delay)[lanes & ~holds].sum())
+            if best is None or left < best[0] - ROUNDING_S:
                 best = left, Barrier(node, (source,), across_dp, None if holds.all() else holds)
     return None if best is None else best[1]
 
 
-def _holds(beyond: Seconds, delay: Seconds, lanes: Bools) -> NDArray[np.bool_]:
+def _holds(beyond: Seconds, delay: Seconds, lanes: Bools) -> Bools:
     """Say for which dp ranks a wait holds: never started earlier, and most of the delay explained."""
-    never_earlier = np.mean(beyond >= -5 * TOLERANCE_S, axis=0) >= HELD_SHARE
-    explained = np.maximum(beyond, 0.0).mean(axis=0) < (1.0 - EXPLAINED_SHARE) * np.maximum(delay, 0.0).mean(axis=0)
-    holds: NDArray[np.bool_] = lanes & never_earlier & explained
-    return holds
+    early = _lane_mean(np.where(np.isnan(beyond), np.nan, beyond < -BARRIER_TOLERANCE_S))
+    explained = _lane_mean(np.maximum(beyond, 0.0)) < (1.0 - EXPLAINED_SHARE) * _lane_mean(np.maximum(delay, 0.0))
+    return np.asarray(lanes & (early <= 1.0 - HELD_SHARE) & explained)
+
+
+def _lane_mean(values: Seconds) -> Seconds:
+    """Take the mean over the steps that recorded it, shape (n_dp,); 0 where none did."""
+    there = ~np.isnan(values)
+    return np.asarray(np.where(there, values, 0.0).sum(axis=0) / np.maximum(there.sum(axis=0), 1))

@@ -30,6 +30,8 @@ MAX_SHAPLEY_OPS = 1_500_000
 SLOW_TRANSFER_RATIO = 3.0
 #: A link is slow as a whole when its median is this many times that of an ordinary link.
 SLOW_LINK_RATIO = 1.5
+#: A launch delay, or time between steps, that no job is without: part of the step (1% before reduce-scatter in a production job).
+ORDINARY_SHARE = 0.01
 #: Launch delays up to this many times the usual one of their type are ordinary.
 ORDINARY_DELAY_RATIO = 3.0
 
@@ -55,6 +57,8 @@ class Removal:
         self.components = components
         self.n_stages = n_stages
         self.between_s = between_s
+        step_s = float(np.concatenate([o.block.end_s.max(axis=(0, 2)) for o in observed]).mean())
+        self._ordinary_between_s = min(float(np.median(between_s)), ORDINARY_SHARE * step_s)
         self._optimizer_s = self._slow_optimizers()
         self._transfer_s = [_transfer_excess(observed, i) for i in range(len(observed))]
         self._delay_s = [_delay_excess(o) for o in observed]
@@ -76,7 +80,7 @@ class Removal:
             "input-delay": self._worth_looking([d["input-delay"] for d in self._delay_s]),
             "start-delay": self._worth_looking([d["start-delay"] for d in self._delay_s]),
             "launch-delay": self._worth_looking([d["launch-delay"] for d in self._delay_s]),
-            "between-steps": bool((self.between_s > np.median(self.between_s)).any()),
+            "between-steps": bool((self.between_s > self._ordinary_between_s).any()),
         }
         return [name for name in COMPONENTS if there[name]]
 
@@ -98,7 +102,7 @@ class Removal:
             replayed = replay(o.graph, own, delay)
             between = self.between_s[first : first + n_steps]
             if "between-steps" in gone:
-                between = np.minimum(between, np.median(self.between_s))
+                between = np.minimum(between, self._ordinary_between_s)
             between = between[at]
             times.append(np.broadcast_to(replayed, (len(between), 1))[:, 0] + between)
             first += n_steps
@@ -315,11 +319,13 @@ def _delay_excess(o: Observed) -> dict[str, dict[int, Seconds]]:
     simulated = [n for event in o.graph.events for n in event.members]
     computes = [n for n in simulated if nodes.op[n] in _COMPUTES]
     elsewhere = [n for n in computes if not (nodes.op[n] == Op.FORWARD and nodes.stage[n] == 0)] or computes
+    step_s = float(np.mean(o.block.end_s.max(axis=(0, 2))))
     usual_compute = max(float(np.median(np.stack([np.median(o.delay[n]) for n in elsewhere]))), 0.0)
     found: dict[str, dict[int, Seconds]] = {"input-delay": {}, "start-delay": {}, "launch-delay": {}}
     for node in simulated:
         is_input = nodes.op[node] == Op.FORWARD and nodes.stage[node] == 0
-        usual = max(float(np.median(o.delay[node])), 0.0)
+        # A delay that is there in every step is no less lost; what no job is without is short.
+        usual = min(max(float(np.median(o.delay[node])), 0.0), max(usual_compute, ORDINARY_SHARE * step_s))
         if is_input:
             usual = min(usual, usual_compute) if usual_compute > 0 else 0.0
         excess = np.where(o.delay[node] > ORDINARY_DELAY_RATIO * usual + 1e-4, o.delay[node] - usual, 0.0)

@@ -1,0 +1,90 @@
+"""Find steps that a file holds twice, because the job was restarted from a checkpoint, and keep the last attempt.
+
+Enters: rows whose step, dp rank and stage are numbered. Leaves: the same without earlier attempts. Costs one pass where no
+operation appears twice.
+"""
+
+import numpy as np
+
+from diagnose.model.optype import Op
+from diagnose.model.trace import Ints
+from diagnose.trace.parquet import Rows
+from diagnose.trace.place import At, take_at, take_rows
+
+#: A step was run again when at least this part of its forwards is there twice.
+DOUBLED_SHARE = 0.3
+#: Between two attempts lies more than this many times what either of them lasted.
+GAP_RATIO = 0.5
+#: Cells of (step, dp rank, stage, forward) allowed for each forward row, and in any case.
+MAX_CELLS_PER_FORWARD = 8
+SPARE_CELLS = 100_000
+
+
+def keep_last_attempt(rows: Rows, at: At, n_steps: int, warnings: list[str]) -> tuple[Rows, At, tuple[int, ...]]:
+    """Drop all but the last attempt at each step.
+
+    Parameters
+    ----------
+    rows : Rows
+    at : At
+    n_steps : int
+    warnings : list of str
+        Added to.
+
+    Returns
+    -------
+    Rows, At
+        Without earlier attempts. Steps whose attempts cannot be told apart by time are dropped.
+    first : tuple of int
+        Index of the first step of each attempt but the first, where it is known.
+    """
+    if rows.seq is None:
+        return rows, at, ()
+    forwards = np.flatnonzero(rows.op == Op.FORWARD)
+    again = _steps_run_again(rows, at, forwards, n_steps)
+    if not len(again):
+        return rows, at, ()
+    drop = np.zeros(len(rows), dtype=bool)
+    n_unclear = 0
+    for step in again.tolist():
+        of_step = np.flatnonzero(at[0] == step)
+        split_s = _find_split(rows, of_step)
+        if split_s is None:
+            n_unclear += 1
+            drop[of_step] = True
+        else:
+            drop[of_step[rows.start_s[of_step] < split_s]] = True
+    warnings.append(
+        f"{len(again)} steps are in the file more than once (a restart): the last attempt is analysed"
+        + (f"; {n_unclear} whose attempts overlap in time are left out" if n_unclear else "")
+    )
+    return take_rows(rows, ~drop), take_at(at, ~drop), (int(again.min()),)
+
+
+def _steps_run_again(rows: Rows, at: At, forwards: Ints, n_steps: int) -> Ints:
+    """Find the steps most of whose forwards are there twice under the same number, at different times."""
+    if rows.seq is None:
+        return np.zeros(0, dtype=np.int64)
+    n_dp, n_stages, n_seq = (int(values.max()) + 1 for values in (at[1], at[2], rows.seq[forwards]))
+    if n_steps * n_dp * n_stages * n_seq > MAX_CELLS_PER_FORWARD * len(forwards) + SPARE_CELLS:
+        return np.zeros(0, dtype=np.int64)  # damaged numbers; they are counted again later
+    cell = ((at[0][forwards].astype(np.int64) * n_dp + at[1][forwards]) * n_stages + at[2][forwards]) * n_seq
+    cell += np.maximum(rows.seq[forwards], 0)
+    counts = np.bincount(cell)
+    doubled = np.flatnonzero(counts > 1)
+    if not len(doubled):
+        return np.zeros(0, dtype=np.int64)
+    per_step = np.bincount(doubled // (n_dp * n_stages * n_seq), minlength=n_steps)
+    there = np.bincount(np.flatnonzero(counts > 0) // (n_dp * n_stages * n_seq), minlength=n_steps)
+    return np.flatnonzero(per_step >= np.maximum(DOUBLED_SHARE * there, 1.0))
+
+
+def _find_split(rows: Rows, of_step: Ints) -> float | None:
+    """Say when the last attempt at a step began; None where no gap in time parts it from the one before."""
+    start_s = np.sort(rows.start_s[of_step].astype(np.float64))
+    gap_s = np.diff(start_s)
+    if not len(gap_s):
+        return None
+    at = int(gap_s.argmax())
+    longest = max(start_s[at] - start_s[0], start_s[-1] - start_s[at + 1])
+    return float(start_s[at + 1]) if gap_s[at] > GAP_RATIO * longest else None
