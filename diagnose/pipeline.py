@@ -1,8 +1,11 @@
 """The table of contents of the product: from a file to a diagnosis, stage by stage."""
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO
+
+import numpy as np
 
 import diagnose
 from diagnose.features.delays import measure_delays
@@ -24,7 +27,7 @@ from diagnose.model.whatif import WhatIf
 from diagnose.trace.load import load_trace
 from diagnose.whatif.between import measure_between
 from diagnose.whatif.components import take_apart
-from diagnose.whatif.observed import observe
+from diagnose.whatif.observed import measure_filled, observe
 from diagnose.whatif.removal import Removal
 from diagnose.whatif.scenarios import explore, prepare
 from diagnose.whatif.transfers import measure_transfers
@@ -76,19 +79,30 @@ def diagnose_job(
     prepared = prepare(trace)
     what_if = explore(trace, prepared)
     tell("taking apart")
-    observed, offset_s = observe(trace, prepared)
-    components = take_apart(observed, trace.evidence, n_stages=trace.n_stages)
+    observed, evidence, offset_s = observe(trace, prepared)
+    trace = dataclasses.replace(trace, evidence=evidence)
+    components = take_apart(observed, evidence, n_stages=trace.n_stages)
     removal = Removal(observed, components, n_stages=trace.n_stages, between_s=measure_between(trace, observed))
     gains = removal.gains([rule.components for rule in rule_set.rules])
     tell("judging")
     transfers = measure_transfers(observed, n_stages=trace.n_stages)
-    case = make_case(trace, what_if, components, gains, transfers)
+    case = make_case(trace, what_if, components, gains, transfers, filled_share=measure_filled(observed))
     check_features(rule_set.rules, case.features)
     verdict = reach_verdict(case, [rule.judge(case.features) for rule in rule_set.rules], min_speedup=min_speedup)
-    return assemble(case, what_if, verdict, rule_set, warnings=_clock_warnings(trace, offset_s))
+    return assemble(
+        case, what_if, verdict, rule_set, min_speedup=min_speedup, warnings=_clock_warnings(trace, offset_s)
+    )
 
 
-def make_case(trace: Trace, what_if: WhatIf, components: Components, gains: Gains, transfers: Transfers) -> Case:
+def make_case(
+    trace: Trace,
+    what_if: WhatIf,
+    components: Components,
+    gains: Gains,
+    transfers: Transfers,
+    *,
+    filled_share: float = 0.0,
+) -> Case:
     """Measure every feature, and gather what the judge needs to know."""
     features: Features = {
         "slowdown": Feature(what_if.slowdown),
@@ -111,6 +125,7 @@ def make_case(trace: Trace, what_if: WhatIf, components: Components, gains: Gain
         gains=gains,
         features=features,
         fidelity=Fidelity(what_if.discrepancy, error, error <= MAX_REPLAY_ERROR),
+        filled_share=filled_share,
         slow_workers=slow,
         slow_cards=cards,
         slow_links=links,
@@ -119,9 +134,18 @@ def make_case(trace: Trace, what_if: WhatIf, components: Components, gains: Gain
     )
 
 
-def assemble(case: Case, what_if: WhatIf, verdict: Verdict, rule_set: RuleSet, *, warnings: Sequence[str]) -> Diagnosis:
+def assemble(
+    case: Case,
+    what_if: WhatIf,
+    verdict: Verdict,
+    rule_set: RuleSet,
+    *,
+    min_speedup: float,
+    warnings: Sequence[str],
+) -> Diagnosis:
     """Put all that was measured and judged into a diagnosis."""
     trace, gains = case.trace, case.gains
+    analysed = np.isin(what_if.steps, case.components.steps)  # all but a warm-up
     hours = gains.recorded_s * len(case.components.steps) * trace.job.world_size / 3600.0
     return Diagnosis(
         made_by=MadeBy(diagnose.__version__, rule_set.digest, None),
@@ -131,8 +155,8 @@ def assemble(case: Case, what_if: WhatIf, verdict: Verdict, rule_set: RuleSet, *
         verdict=verdict.verdict,
         step_time=StepTime(
             recorded=gains.recorded_s,
-            simulated=float(what_if.simulated_s.mean()),
-            ideal=float(what_if.ideal_s.mean()),
+            simulated=float(what_if.simulated_s[analysed].mean()),
+            ideal=float(what_if.ideal_s[analysed].mean()),
             clean=gains.clean_s,
         ),
         gpu_hours_analysed=hours,
@@ -149,6 +173,7 @@ def assemble(case: Case, what_if: WhatIf, verdict: Verdict, rule_set: RuleSet, *
         stage_labels=trace.stage_labels,
         ranks=trace.ranks,
         hosts=trace.hosts,
+        min_speedup=min_speedup,
     )
 
 

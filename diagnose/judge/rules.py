@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import yaml
 
@@ -284,11 +284,12 @@ def _check_nesting(text: bytes) -> None:
     """Refuse aliases, a few lines of which can stand for billions of nodes, and nesting that would exhaust the stack."""
     depth = 0
     for event in yaml.parse(text, Loader=_LOADER):
+        mark: Any = event.start_mark  # libyaml has marks of its own
         if isinstance(event, yaml.AliasEvent):
-            raise yaml.MarkedYAMLError(problem="an alias; write out what it stands for", problem_mark=event.start_mark)
+            raise yaml.MarkedYAMLError(problem="an alias; write out what it stands for", problem_mark=mark)
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > _MAX_NESTING:
-            raise yaml.MarkedYAMLError(problem="nested too deep", problem_mark=event.start_mark)
+            raise yaml.MarkedYAMLError(problem="nested too deep", problem_mark=mark)
 
 
 class _Reader:

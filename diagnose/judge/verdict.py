@@ -8,7 +8,8 @@ import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -35,6 +36,9 @@ MIN_STEPS = 3
 MAX_REPLAY_ERROR = 0.05
 #: A part of the step that no rule explains is a finding of its own from here on: real healthy jobs lose up to 3% to variation.
 UNKNOWN_SHARE = 0.05
+#: Filled-in operations make gains too small and hide waits: each percent takes two from the certainty, up to half of it.
+DOUBT_BY_FILLED = 2.0
+MAX_DOUBT = 0.5
 #: Whatever speedup is asked for, less than this is rounding.
 NO_GAIN = 1e-9
 #: Error of a gain besides its spread over steps: what the taking apart itself gets wrong (share of the step).
@@ -68,8 +72,9 @@ class Verdict:
 class Case:
     """Everything measured of one job, as the judge sees it.
 
-    `slow_workers`, `slow_cards` and `slow_links` (by their first stage) are (dp index, stage index), worst first;
-    `longest_stage` is a stage index; `worker_when` says since when the worst worker is slow.
+    `filled_share` is the part of the operations that were missing and filled in. `slow_workers`, `slow_cards` and `slow_links` (by
+    their first stage) are (dp index, stage index), worst first; `longest_stage` is a stage index; `worker_when` says since when
+    the worst worker is slow.
     """
 
     trace: Trace
@@ -77,6 +82,7 @@ class Case:
     gains: Gains
     features: Features
     fidelity: Fidelity
+    filled_share: float
     slow_workers: Sequence[tuple[int, int]]
     slow_cards: Sequence[tuple[int, int]]
     slow_links: Sequence[tuple[int, int]]
@@ -100,7 +106,7 @@ def reach_verdict(case: Case, judgements: Sequence[Judgement], *, min_speedup: f
     Verdict
     """
     least = max(1.0 - 1.0 / min_speedup, NO_GAIN)
-    not_checked = [NotChecked(j.rule.id, "; ".join(j.missing)) for j in judgements if _could_not_look(case, j, least)]
+    not_checked = [NotChecked(j.rule.id, _why_not(case, j)) for j in judgements if _could_not_look(case, j, least)]
     checked = tuple(j.rule.id for j in judgements if not _could_not_look(case, j, least))
     n_steps = len(case.components.steps)
     if n_steps < MIN_STEPS or not case.fidelity.ok:
@@ -110,10 +116,15 @@ def reach_verdict(case: Case, judgements: Sequence[Judgement], *, min_speedup: f
             else f"the replay misses the recorded step time by {case.fidelity.replay_error:.3g} of it: no figure is to be trusted"
         )
         return Verdict("inconclusive", (), None, checked, tuple(not_checked), (reason,))
-    fired = [j for j in judgements if j.fires and gain_of(case.gains, j.rule.components) >= least]
-    causes = [_cause(case, j, least) for j in fired]
+    fired = [
+        j
+        for j in judgements
+        if j.fires and not _unmeasured(case, j.rule) and gain_of(case.gains, j.rule.components) >= least
+    ]
+    claims = Counter(name for j in fired for name in j.rule.components)
+    causes = [_cause(case, j, least, claims) for j in fired]
     explained = {name for j in fired for name in j.rule.components}
-    causes += _unknown(case, explained, least)
+    causes += [_unknown(case, name, least) for name in _open_components(case, explained, least)]
     causes.sort(key=lambda cause: (-(cause.share or 0.0), -cause.recoverable, cause.cause))
     verdict = "straggling" if causes else "healthy"
     return Verdict(verdict, tuple(causes), _ledger(case, causes), checked, tuple(not_checked), ())
@@ -121,10 +132,20 @@ def reach_verdict(case: Case, judgements: Sequence[Judgement], *, min_speedup: f
 
 def _could_not_look(case: Case, judgement: Judgement, least: float) -> bool:
     """Say whether a cause can be neither found nor ruled out: what its rule asks for is missing, and time may be lost to it."""
-    if judgement.fires is not None:
-        return False
-    measured = all(case.features[f"gain.{name}"].value is not None for name in judgement.rule.components)
-    return not measured or gain_of(case.gains, judgement.rule.components) >= least
+    if _unmeasured(case, judgement.rule):
+        return True
+    return judgement.fires is None and gain_of(case.gains, judgement.rule.components) >= least
+
+
+def _why_not(case: Case, judgement: Judgement) -> str:
+    """Say what could not be measured."""
+    reasons = [case.features[f"gain.{name}"].reason for name in judgement.rule.components]
+    return "; ".join(dict.fromkeys([reason for reason in reasons if reason] + list(judgement.missing)))
+
+
+def _unmeasured(case: Case, rule: Rule) -> bool:
+    """Say whether nobody can tell what a rule's components cost."""
+    return any(case.features[f"gain.{name}"].value is None for name in rule.components)
 
 
 def gain_of(gains: Gains, components: Sequence[str]) -> float:
@@ -133,8 +154,8 @@ def gain_of(gains: Gains, components: Sequence[str]) -> float:
     return max(gains.recoverable(key), gains.recoverable_last(key))
 
 
-def _cause(case: Case, judgement: Judgement, least: float) -> Cause:
-    """Report one rule that fired."""
+def _cause(case: Case, judgement: Judgement, least: float, claims: Mapping[str, int]) -> Cause:
+    """Report one rule that fired; `claims` says how many fired rules share each component."""
     rule, gains = judgement.rule, case.gains
     key = "+".join(rule.components)
     where = _where(case, rule)
@@ -142,7 +163,7 @@ def _cause(case: Case, judgement: Judgement, least: float) -> Cause:
         EvidenceItem("rule", f"{rule.id}/{c.feature}", text, {c.feature: case.features[c.feature].value})
         for c, text in judgement.held
     )
-    certainty = CERTAINTY[rule.status]
+    certainty = CERTAINTY[rule.status] * (1.0 - min(DOUBT_BY_FILLED * case.filled_share, MAX_DOUBT))
     if rule.place == "stages" and case.trace.n_dp == 1:
         certainty *= ONE_RANK_CERTAINTY
         text = "there is one dp rank: a worker that was slow from the first step would look the same"
@@ -152,7 +173,7 @@ def _cause(case: Case, judgement: Judgement, least: float) -> Cause:
         cause=rule.id,
         title=rule.title,
         confidence=round(certainty * _chance_above(gains, key, rule.components, least), 4),
-        share=_share(gains, rule.components),
+        share=_share(case, rule.components, claims),
         recoverable=gains.recoverable(key),
         where=where,
         when=_when(case, rule),
@@ -173,36 +194,42 @@ def _chance_above(gains: Gains, key: str, components: Sequence[str], least: floa
     return 0.5 * (1.0 + math.erf((gain - least) / (error * math.sqrt(2.0))))
 
 
-def _share(gains: Gains, components: Sequence[str]) -> float | None:
-    """Add the ledger shares of a cause's components."""
-    return sum(gains.share.get(name, 0.0) for name in components) if gains.share else None
+def _share(case: Case, components: Sequence[str], claims: Mapping[str, int] | None = None) -> float | None:
+    """Add the ledger shares of a cause's components; one that several causes claim is divided among them."""
+    share = case.gains.share
+    return sum(share.get(name, 0.0) / (claims or {}).get(name, 1) for name in components) if share else None
 
 
-def _unknown(case: Case, explained: set[str], least: float) -> list[Cause]:
-    """Report lost time that no rule explains, where it is too much for ordinary variation."""
+def _open_components(case: Case, explained: set[str], least: float) -> list[str]:
+    """List the components that no rule explains and that cost too much for ordinary variation, worst first."""
+    gains = {
+        name: case.gains.recoverable(name)
+        for name in COMPONENTS
+        if name not in explained and case.features[f"gain.{name}"].value is not None
+    }
+    found = [name for name, gain in gains.items() if gain >= max(UNKNOWN_SHARE, least)]
+    return sorted(found, key=lambda name: -gains[name])[:1]
+
+
+def _unknown(case: Case, component: str, least: float) -> Cause:
+    """Report lost time that no rule explains."""
     gains = case.gains
-    open_gains = {name: gains.recoverable(name) for name in COMPONENTS if name not in explained}
-    worst = max(open_gains, key=lambda name: open_gains[name], default=None)
-    if worst is None or open_gains[worst] < max(UNKNOWN_SHARE, least):
-        return []
-    workers = _blamed(case, worst)
-    where = Where(workers=workers)
-    text = f"time is lost to {COMPONENTS[worst]}, and no rule says why"
-    lost = _in_step_order(case, gains.replayed_steps_s - gains.alone_steps_s[worst])
-    return [
-        Cause(
-            cause="unknown",
-            title=f"unexplained: {COMPONENTS[worst]}",
-            confidence=round(UNKNOWN_CERTAINTY * _chance_above(gains, worst, (worst,), least), 4),
-            share=_share(gains, (worst,)),
-            recoverable=open_gains[worst],
-            where=where,
-            when=find_when(*lost),
-            evidence=(EvidenceItem("rule", f"unknown/gain.{worst}", text, {f"gain.{worst}": open_gains[worst]}),),
-            fixes=(),
-            fingerprint=_fingerprint(case.trace, f"unknown/{worst}", where),
-        )
-    ]
+    where = Where(workers=_blamed(case, component))
+    text = f"time is lost to {COMPONENTS[component]}, and no rule says why"
+    lost = _in_step_order(case, gains.replayed_steps_s - gains.alone_steps_s[component])
+    gain = gains.recoverable(component)
+    return Cause(
+        cause="unknown",
+        title=f"unexplained: {COMPONENTS[component]}",
+        confidence=round(UNKNOWN_CERTAINTY * _chance_above(gains, component, (component,), least), 4),
+        share=_share(case, (component,)),
+        recoverable=gain,
+        where=where,
+        when=find_when(*lost),
+        evidence=(EvidenceItem("rule", f"unknown/gain.{component}", text, {f"gain.{component}": gain}),),
+        fixes=(),
+        fingerprint=_fingerprint(case.trace, f"unknown/{component}", where),
+    )
 
 
 def _ledger(case: Case, causes: Sequence[Cause]) -> Ledger | None:

@@ -317,8 +317,8 @@ def _draw_workers(diagnosis: Diagnosis, width: int) -> RenderableType:
     if not known:
         return Group(intro, *lines)
     figures = ", ".join(f"{name} {words.ratio(value)}" for name, _, value in known)
-    whose = ", or ".join(who for _, who, _ in known)
-    meaning = f"part of S's lost time that comes back when {whose}, are ideal; no percentages, may pass 1"
+    whose = " or ".join(who for _, who, _ in known)
+    meaning = f"part of S's lost time that comes back when {whose} are ideal; no percentages, may pass 1"
     return Group(intro, *lines, Text(f"{figures} ({meaning})", style="dim"))
 
 

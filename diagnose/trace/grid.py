@@ -44,6 +44,7 @@ class Grid:
     hosts: tuple[str, ...] | None
     n_chunks: int | None
     n_tp: int | None
+    n_cp: int | None
     step_origin_s: Seconds | None
     n_ops: int
     steps_dropped: int
@@ -84,7 +85,9 @@ def build_grid(rows: Rows, *, name: str, vpp_size: int | None, pick_steps: Ints 
     rows, (steps, dp_labels, stage_labels), (step_at, dp_at, stage_at) = _number(rows, warnings)
     n_steps, n_dp, n_stages = len(steps), len(dp_labels), len(stage_labels)
 
-    rows, (step_at, dp_at, stage_at), n_tp = _merge_members(rows, (step_at, dp_at, stage_at), (n_steps, n_dp, n_stages))
+    rows, (step_at, dp_at, stage_at), (n_tp, n_cp) = _merge_members(
+        rows, (step_at, dp_at, stage_at), (n_steps, n_dp, n_stages)
+    )
     ranks, has_ranks, hosts = _workers(rows, dp_at, stage_at, n_dp, n_stages)
     rows, (step_at, dp_at, stage_at), restarted = keep_last_attempt(rows, (step_at, dp_at, stage_at), n_steps, warnings)
     dense, rows, (step_at, dp_at, stage_at) = place_rows(
@@ -128,6 +131,7 @@ def build_grid(rows: Rows, *, name: str, vpp_size: int | None, pick_steps: Ints 
         hosts=hosts,
         n_chunks=n_chunks,
         n_tp=n_tp,
+        n_cp=n_cp,
         step_origin_s=None if origin is None else origin[kept],
         n_ops=int(sum(np.count_nonzero(~np.isnan(block.start_s)) for block in blocks)),
         steps_dropped=n_steps - int(kept.sum()),
@@ -207,26 +211,33 @@ def _number(rows: Rows, warnings: list[str]) -> tuple[Rows, tuple[Ints, Ints, In
     return rows, (steps, dps, stages), (step_at, dp_at, stage_at)
 
 
-def _merge_members(rows: Rows, at: At, sizes: tuple[int, int, int]) -> tuple[Rows, At, int | None]:
-    """Let one row stand for all tensor- and context-parallel members: from the first start to the last end."""
-    columns = [column for column in (rows.tp_rank, rows.cp_rank) if column is not None and column.min() != column.max()]
-    n_tp = None
-    if rows.tp_rank is not None and len(np.unique(rows.tp_rank)) > 1:
-        n_tp = len(np.unique(rows.tp_rank))
+def _merge_members(rows: Rows, at: At, sizes: tuple[int, int, int]) -> tuple[Rows, At, tuple[int | None, int | None]]:
+    """Let one row stand for all tensor- and context-parallel members: from the first start to the last end.
+
+    Gives the number of members of each kind where the rows record them all.
+    """
+    columns = []
+    sizes_found: list[int | None] = []
+    for column in (rows.tp_rank, rows.cp_rank):
+        n_members = 1 if column is None else len(np.unique(column))
+        sizes_found.append(n_members if n_members > 1 else None)
+        if column is not None and n_members > 1:
+            columns.append(column)
     if not columns and rows.rank is not None and rows.tp_rank is None:
         labels, member, _ = _index(rows.rank)
         n_workers = sizes[1] * sizes[2]
         if len(labels) > n_workers and len(labels) % n_workers == 0:
-            columns, n_tp = [member], len(labels) // n_workers
+            columns, sizes_found[0] = [member], len(labels) // n_workers
+    n_tp, n_cp = sizes_found
     if not columns:
-        return rows, at, n_tp
+        return rows, at, (n_tp, n_cp)
     member = np.zeros(len(rows), dtype=np.int64)
     for column in columns:
         _, index, counts = _index(column)
         member = member * len(counts) + index
     key = row_key(rows, at, sizes)
     seq = rows.seq if rows.seq is not None else derive_seq(key * (int(member.max()) + 1) + member, rows.start_s)
-    order = np.lexsort((seq, key))
+    order = np.lexsort((member, seq, key))  # the group goes by its first member, in whatever order the rows come
     key, seq = key[order], seq[order]
     first = np.flatnonzero(np.r_[True, (key[1:] != key[:-1]) | (seq[1:] != seq[:-1])])
     start_s = rows.start_s[order].astype(np.float64)
@@ -238,7 +249,7 @@ def _merge_members(rows: Rows, at: At, sizes: tuple[int, int, int]) -> tuple[Row
         duration_s=np.maximum.reduceat(end_s, first) - start_s,
         seq=seq[first],
     )
-    return merged, take_at(at, order[first]), n_tp
+    return merged, take_at(at, order[first]), (n_tp, n_cp)
 
 
 def _workers(

@@ -47,6 +47,8 @@ def load_trace(
     said = found.get("vpp_size")
     vpp_size = said if isinstance(said, int) and not isinstance(said, bool) and 1 <= said <= 1000 else None
     grid = build_grid(rows, name=name, vpp_size=vpp_size, pick_steps=steps)
+    if grid.n_cp is not None and found.get("cp_size") is None:
+        found = found | {"cp_size": grid.n_cp}
     job, warnings = resolve_job(
         found,
         name=path.name.removesuffix(".parquet") if path else "job",
@@ -56,6 +58,9 @@ def load_trace(
         max_rank=int(grid.ranks.max()) if grid.has_ranks else None,
         n_tp=grid.n_tp,
     )
+    ranks = grid.ranks
+    if not grid.has_ranks:
+        ranks = ranks * job.tp_size * job.cp_size  # Megatron-LM numbers tensor- and context-parallel members first
     return Trace(
         job=job,
         blocks=grid.blocks,
@@ -63,7 +68,7 @@ def load_trace(
         dp_labels=grid.dp_labels,
         stage_labels=grid.stage_labels,
         hosts=grid.hosts,
-        ranks=grid.ranks,
+        ranks=ranks,
         step_origin_s=grid.step_origin_s,
         n_ops=grid.n_ops,
         steps_dropped=grid.steps_dropped,

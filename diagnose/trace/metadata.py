@@ -4,7 +4,7 @@ Enters: the metadata found in the trace file and the path of the trace. Leaves: 
 warnings where the two contradicted each other.
 """
 
-import datetime
+import datetime as dt
 import reprlib
 from pathlib import Path
 from typing import Any
@@ -141,13 +141,6 @@ def resolve_job(
     if total is not None and (isinstance(total, bool) or not isinstance(total, int) or not 1 <= total < MAX_NUMBER):
         warnings.append(f"metadata: steps_total is {_shown(total)}, expected a whole number from 1; ignored")
         total = None
-    texts: dict[str, str] = {}
-    for key in TEXTS:
-        value = found.get(key)
-        if isinstance(value, (str, float, datetime.date)) or (isinstance(value, int) and abs(value) < MAX_NUMBER):
-            texts[key] = str(value)[:500]
-        elif value is not None:
-            warnings.append(f"metadata: {key} is {_shown(value)}, expected text; ignored")
     job = Job(
         dp_size=dp,
         pp_size=pp,
@@ -157,7 +150,7 @@ def resolve_job(
         world_size=dp * pp * tp * cp,
         layers_per_stage=None if layers is None else tuple(layers),
         steps_total=total,
-        **({"job_id": name} | texts),
+        **({"job_id": name} | _texts(found, warnings)),
     )
     return job, warnings
 
@@ -168,11 +161,24 @@ def _canonical(found: dict[str, Any]) -> dict[str, Any]:
     return renamed | {key: value for key, value in found.items() if key not in ALIASES and value is not None}
 
 
+def _texts(found: dict[str, Any], warnings: list[str]) -> dict[str, str]:
+    """Read the free texts; numbers and dates are as good, anything nested is ignored with a warning."""
+    texts: dict[str, str] = {}
+    for key in TEXTS:
+        value = found.get(key)
+        if isinstance(value, (str, float, dt.date)) or (isinstance(value, int) and abs(value) < MAX_NUMBER):
+            texts[key] = str(value)[:500]
+        elif value is not None:
+            warnings.append(f"metadata: {key} is {_shown(value)}, expected text; ignored")
+    return texts
+
+
 def _shown(value: Any) -> str:
     """Write a value for a warning, shortened where it is long or deep."""
-    if isinstance(value, int) and abs(value) >= MAX_NUMBER:
-        return "a number of more than 12 digits"
-    return reprlib.repr(value)
+    try:
+        return reprlib.repr(value)
+    except ValueError:  # Python writes no more than 4300 digits
+        return "a number too long to write"
 
 
 class _Loader(yaml.SafeLoader):
@@ -181,7 +187,7 @@ class _Loader(yaml.SafeLoader):
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         """Refuse an alias."""
         if self.check_event(yaml.AliasEvent):
-            mark = self.peek_event().start_mark
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]  # the stubs leave it out
             raise yaml.MarkedYAMLError(problem="an alias; write out what it stands for", problem_mark=mark)
         return super().compose_node(parent, index)
 
@@ -189,11 +195,9 @@ class _Loader(yaml.SafeLoader):
 def _read_yaml(place: Path) -> dict[str, Any]:
     """Read one metadata file."""
     try:
-        with place.open("rb") as file:
-            text = file.read(MAX_META_BYTES + 1)
-        if len(text) > MAX_META_BYTES:
-            raise ValueError(f"larger than {MAX_META_BYTES} bytes")
-        found = yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader
+        if place.stat().st_size > MAX_META_BYTES:
+            raise MetadataError(f"is larger than {MAX_META_BYTES} bytes; expected a few lines", where=f"{place}:1")
+        found = yaml.load(place.read_bytes(), Loader=_Loader)  # noqa: S506 - a safe loader
     except (OSError, yaml.YAMLError, ValueError, RecursionError, MemoryError) as error:
         mark = getattr(error, "problem_mark", None)
         what = getattr(error, "problem", None) or " ".join(str(error).split())[:200] or type(error).__name__

@@ -13,6 +13,8 @@ from diagnose.trace.place import Dense
 
 #: A step with a larger part of its operations missing is dropped; below, the gaps are filled by usual values.
 MAX_MISSING_SHARE = 0.20
+#: Workers without rows that are named one by one.
+MAX_ABSENT_NAMED = 8
 #: What more than this part of the lanes has, all should have.
 USUAL_SHARE = 0.5
 #: A first step this much longer than nearly all others is a warm-up.
@@ -118,6 +120,7 @@ def split_steps(steps: Ints, dense: Dense, warnings: list[str]) -> tuple[list[Bl
         blocks.append(_cut_block(steps, dense, kept_node, at[~dropped], absent[:, ~dropped]))
     if n_missing:
         warnings.append(f"{n_missing} operations are missing; filled by their usual own time and launch delay")
+    warnings += _absent_workers(blocks)
     if n_stray:
         warnings.append(f"{n_stray} operations that most ranks do not have are left out")
     if not kept.all():
@@ -129,6 +132,22 @@ def split_steps(steps: Ints, dense: Dense, warnings: list[str]) -> tuple[list[Bl
             f"the number of microbatches changes between steps ({sizes}); each is replayed as its own group"
         )
     return blocks, kept
+
+
+def _absent_workers(blocks: list[Block]) -> list[str]:
+    """Name the workers that have no row at all in some of the steps, by index."""
+    said = []
+    for block in blocks:
+        there = ~np.isnan(block.start_s)
+        for stage in range(int(block.nodes.stage.max()) + 1):
+            gone = ~there[block.nodes.stage == stage].any(axis=0)  # (n_steps, n_dp)
+            lost = gone.sum(axis=0)
+            said += [(dp, stage, int(lost[dp]), len(block.steps)) for dp in np.flatnonzero(lost).tolist()]
+    return [
+        f"the worker at dp index {dp}, stage index {stage} has no row in {n} of {of} steps; it is filled in from its neighbours, "
+        "nothing is said of it, and gains beside it may be too small"
+        for dp, stage, n, of in said[:MAX_ABSENT_NAMED]
+    ]
 
 
 def _count_operations(nodes: Nodes, there: Bools) -> Ints:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from diagnose.model.optype import DP_COLLECTIVES, Op
-from diagnose.model.trace import Block, Seconds
+from diagnose.model.trace import Block, Evidence, Seconds
 from diagnose.whatif.batches import Look, find_batches
 from diagnose.whatif.graph import Graph
 
@@ -66,9 +66,32 @@ def correct_clocks(block: Block, offset_s: Seconds) -> Block:
     if not offset_s.any():
         return block
     shift = offset_s.T[block.nodes.stage][:, None, :]
-    start_s, end_s = block.start_s - shift, block.end_s - shift
-    first = start_s.min(axis=(0, 2))[None, :, None]
-    return dataclasses.replace(block, start_s=start_s - first, end_s=end_s - first)
+    first = _first_start(block, offset_s)[None, :, None]
+    return dataclasses.replace(block, start_s=block.start_s - shift - first, end_s=block.end_s - shift - first)
+
+
+def correct_evidence(evidence: Evidence, blocks: Sequence[Block], offset_s: Seconds) -> Evidence:
+    """Put evidence rows on the clock of the blocks.
+
+    Parameters
+    ----------
+    evidence : Evidence
+    blocks : sequence of Block
+        As recorded, before `correct_clocks`.
+    offset_s : ndarray of float64, shape (n_dp, n_stages)
+    """
+    if not offset_s.any() or not len(evidence):
+        return evidence
+    steps = np.concatenate([block.steps for block in blocks])
+    first = np.concatenate([_first_start(block, offset_s) for block in blocks])[np.argsort(steps)]
+    at = np.minimum(np.searchsorted(np.sort(steps), evidence.step), len(steps) - 1)
+    shift = offset_s[evidence.dp, evidence.stage] + first[at]
+    return dataclasses.replace(evidence, start_s=evidence.start_s - shift, end_s=evidence.end_s - shift)
+
+
+def _first_start(block: Block, offset_s: Seconds) -> Seconds:
+    """Say when each step began on the job's clock, shape (n_steps,), seconds."""
+    return np.asarray((block.start_s - offset_s.T[block.nodes.stage][:, None, :]).min(axis=(0, 2)))
 
 
 def _typical_forward(block: Block) -> Seconds:

@@ -12,9 +12,9 @@ import numpy as np
 
 from diagnose.errors import TraceError
 from diagnose.model.optype import Op
-from diagnose.model.trace import Block, Bools, Nodes, Seconds, Trace
+from diagnose.model.trace import Block, Bools, Evidence, Nodes, Seconds, Trace
 from diagnose.whatif.batches import HELD_SHARE, Look, find_batches
-from diagnose.whatif.clocks import correct_clocks, estimate_offsets
+from diagnose.whatif.clocks import correct_clocks, correct_evidence, estimate_offsets
 from diagnose.whatif.graph import Barrier, Event, Graph, Layout, essential_waits, find_events, order_graph
 from diagnose.whatif.replay import launch_delays, own_times
 from diagnose.whatif.scenarios import Prepared, typical_start
@@ -41,7 +41,7 @@ class Observed:
     delay: list[Seconds]
 
 
-def observe(trace: Trace, prepared: Sequence[Prepared]) -> tuple[tuple[Observed, ...], Seconds]:
+def observe(trace: Trace, prepared: Sequence[Prepared]) -> tuple[tuple[Observed, ...], Evidence, Seconds]:
     """Put the blocks of a job on one clock and measure them with the graph that their times show.
 
     Warm-up steps are left out.
@@ -55,11 +55,14 @@ def observe(trace: Trace, prepared: Sequence[Prepared]) -> tuple[tuple[Observed,
     -------
     observed : tuple of Observed
         One a block that has steps left.
+    evidence : Evidence
+        The trace's, on the same clock.
     offset_s : ndarray of float64, shape (n_dp, n_stages)
         How much later than the job's each worker's clock reads, seconds.
     """
     offset_s = estimate_offsets([(p.block, p.graph) for p in prepared])
     found = []
+    evidence = correct_evidence(trace.evidence, [p.block for p in prepared], offset_s)
     for p in prepared:
         block = _without_steps(p.block, trace.warm_up_steps)
         if not len(block.steps):
@@ -67,7 +70,13 @@ def observe(trace: Trace, prepared: Sequence[Prepared]) -> tuple[tuple[Observed,
         block = correct_clocks(block, offset_s)
         graph = build_observed_graph(block, usual_start(block), has_dp=trace.job.has_dp)
         found.append(Observed(block, graph, own_times(block, graph), launch_delays(block, graph)))
-    return tuple(found), offset_s
+    return tuple(found), evidence, offset_s
+
+
+def measure_filled(observed: Sequence[Observed]) -> float:
+    """Say which part of all operations was missing and filled in."""
+    n_filled = sum(0 if o.block.filled is None else int(np.count_nonzero(o.block.filled)) for o in observed)
+    return n_filled / sum(o.block.start_s.size for o in observed)
 
 
 def usual_start(block: Block) -> Seconds:

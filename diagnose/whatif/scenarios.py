@@ -22,6 +22,8 @@ from diagnose.whatif.replay import own_times, replay, replay_each_rank
 
 #: Part of the workers that M_W fixes (arXiv 2505.05713, section 4.3).
 SLOWEST_SHARE = 0.03
+#: Cells (operation, lane) of the scenarios replayed in one walk at most.
+MAX_WALK_CELLS = 4_000_000
 #: Less lost time than this part of the ideal is rounding.
 NO_LOSS = 1e-9
 #: Type under which a slowdown is reported where it is not the type's own name.
@@ -95,21 +97,18 @@ def typical_start(block: Block) -> Seconds:
 
 def _ideal_by_type(blocks: Sequence[tuple[Block, Graph, list[Seconds]]]) -> dict[int, float]:
     """Take the mean (compute) or median (communication) of each type over the job, seconds."""
+    by_type: dict[int, list[Seconds]] = {}
+    for block, graph, own in blocks:
+        ops = block.nodes.op.tolist()
+        for event in graph.events:
+            for node in event.members:
+                by_type.setdefault(ops[node], []).append(own[node])
     usual: dict[int, float] = {}
-    for op in Op:
-        values = [
-            own[node]
-            for block, graph, own in blocks
-            for event in graph.events
-            for node in event.members
-            if block.nodes.op[node] == op
-        ]
-        if not values:
-            continue
+    for op, values in by_type.items():
         if op in COMPUTE:
-            usual[int(op)] = float(sum(float(v.sum()) for v in values) / sum(v.size for v in values))
+            usual[op] = float(sum(float(v.sum()) for v in values) / sum(v.size for v in values))
         else:
-            usual[int(op)] = float(np.median(np.concatenate([v.ravel() for v in values])))
+            usual[op] = float(np.median(np.concatenate([v.ravel() for v in values])))
     return usual
 
 
@@ -151,8 +150,10 @@ def explore(trace: Trace, prepared: Sequence[Prepared]) -> WhatIf:
         ]
     )
     type_s = run([_only_type(name) for name in reported])
-    stage_s = run([_only_stage(stage) for stage in range(n_stages)])
-    worker_s = np.stack(run([_each_worker(stage) for stage in range(n_stages)]))  # (n_stages, n_steps, n_dp)
+    groups = _group_stages(n_stages, prepared)
+    stage_s = np.concatenate(run([_only_stages(group) for group in groups]), axis=1).T  # (n_stages, n_steps)
+    by_group = run([_each_worker(group) for group in groups])  # each (n_steps, len(group), n_dp)
+    worker_s = np.moveaxis(np.concatenate(by_group, axis=1), 1, 0)  # (n_stages, n_steps, n_dp)
     total = float(ideal_s.sum())
     if not (ideal_s > 0).all():
         raise TraceError("the usual operation of every type takes no time; expected seconds", where="column 'duration'")
@@ -190,14 +191,51 @@ def _only_type(name: str) -> Scenario:
     return lambda p: _steps(p, replay(p.graph, _keep(p, np.array([_report_as(op) == name for op in p.block.nodes.op]))))
 
 
-def _only_stage(stage: int) -> Scenario:
-    """Keep the own times of one stage."""
-    return lambda p: _steps(p, replay(p.graph, _keep(p, p.block.nodes.stage == stage)))
+def _group_stages(n_stages: int, prepared: Sequence[Prepared]) -> list[list[int]]:
+    """Group stages whose scenarios are replayed in one walk, as more lanes; a walk costs its calls where lanes are few."""
+    cells = max(p.block.start_s.size for p in prepared)
+    size = max(1, min(n_stages, MAX_WALK_CELLS // max(cells, 1)))
+    return [list(range(first, min(first + size, n_stages))) for first in range(0, n_stages, size)]
 
 
-def _each_worker(stage: int) -> Scenario:
-    """Keep the own times of one worker, for every worker of a stage in turn: shape (n_steps, n_dp)."""
-    return lambda p: _lanes(p, replay_each_rank(p.graph, _keep(p, p.block.nodes.stage == stage), p.ideal))
+def _only_stages(group: list[int]) -> Scenario:
+    """Keep the own times of one stage, for every stage of a group in turn: shape (n_steps, len(group))."""
+
+    def scenario(p: Prepared) -> Seconds:
+        n_steps = len(p.block.steps)
+        step_s = replay(p.graph, _keep_in_turn(p, group))
+        return np.broadcast_to(step_s, (len(group) * n_steps, 1)).reshape(len(group), n_steps).T
+
+    return scenario
+
+
+def _each_worker(group: list[int]) -> Scenario:
+    """Keep the own times of one worker, for every worker of a group of stages in turn: shape (n_steps, len(group), n_dp)."""
+
+    def scenario(p: Prepared) -> Seconds:
+        n_steps, n_dp = len(p.block.steps), p.block.n_dp
+        step_s = replay_each_rank(p.graph, _keep_in_turn(p, group), p.ideal)
+        by_stage = np.broadcast_to(step_s, (len(group) * n_steps, n_dp)).reshape(len(group), n_steps, n_dp)
+        return np.moveaxis(by_stage, 0, 1)
+
+    return scenario
+
+
+def _keep_in_turn(prepared: Prepared, group: list[int]) -> list[Seconds]:
+    """Lay scenarios side by side: in the n-th set of steps the n-th stage of the group keeps its own times."""
+    if len(group) == 1:
+        return _keep(prepared, prepared.block.nodes.stage == group[0])
+    n_steps, n_dp = len(prepared.block.steps), prepared.block.n_dp
+    place = {stage: n for n, stage in enumerate(group)}
+    times: list[Seconds] = []
+    for stage, own, ideal in zip(prepared.block.nodes.stage.tolist(), prepared.own, prepared.ideal, strict=True):
+        if stage not in place:
+            times.append(ideal)
+            continue
+        lanes = np.full((len(group) * n_steps, n_dp), float(ideal[0, 0]))
+        lanes[place[stage] * n_steps : (place[stage] + 1) * n_steps] = own
+        times.append(lanes)
+    return times
 
 
 def _workers_fixed(fixed: Bools) -> Scenario:
