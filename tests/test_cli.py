@@ -3,8 +3,10 @@
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +17,7 @@ import pytest
 
 import diagnose
 from diagnose.cli import Progress, main
-from diagnose.errors import RuleError, TraceError
+from diagnose.errors import MetadataError, RuleError, TraceError
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.report import terminal
 from tests.report.examples import EXAMPLES, worker_fault
@@ -44,6 +46,8 @@ class FakePipeline(types.ModuleType):
             return EXAMPLES[stem]()
         if stem == "rule":
             raise RuleError("rules/a.yaml:3: no cause\nrules/b.yaml:9: no such feature")
+        if stem == "meta":
+            raise MetadataError("cannot be read as YAML", where="meta.yaml:2")
         if stem == "bug":
             raise ZeroDivisionError("division\nby zero")
         if stem == "stop":
@@ -201,7 +205,15 @@ def test_broken_job_stops_no_other(pipeline: FakePipeline, capsys: pytest.Captur
 
 @pytest.mark.parametrize(
     ("jobs", "code"),
-    [(["broken"], 3), (["broken", "worse"], 3), (["bug"], 70), (["broken", "bug"], 5), (["broken", "healthy"], 5)],
+    [
+        (["meta"], 4),
+        (["meta", "healthy"], 5),
+        (["broken"], 3),
+        (["broken", "worse"], 3),
+        (["bug"], 70),
+        (["broken", "bug"], 5),
+        (["broken", "healthy"], 5),
+    ],
 )
 def test_codes_of_failures(pipeline: FakePipeline, jobs: list[str], code: int) -> None:
     """When all jobs fail alike the exit code is theirs, otherwise 5."""
@@ -452,11 +464,56 @@ def test_full_disk() -> None:
     assert ended.returncode == 74
 
 
-def test_narrow_encoding(pipeline: FakePipeline, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A terminal that knows ASCII only gets a report, not an error."""
-    page = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_narrow_encoding(
+    pipeline: FakePipeline, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, encoding: str
+) -> None:
+    """A terminal that knows few characters gets a report in ASCII, without escapes; a file keeps them all."""
+    page = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
     monkeypatch.setattr(sys, "stdout", page)
-    assert main(["worker-fault"]) == 0
+    assert main(["worker-fault", "healthy"]) == 0
+    page.seek(0)
+    report = page.read()
+    assert "####" in report and "\\" not in report and report.isascii()
+    assert main(["worker-fault", "-o", str(tmp_path / "r.txt")]) == 0
+    assert "████" in (tmp_path / "r.txt").read_text(encoding="utf-8")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a shell that closes streams")
+@pytest.mark.parametrize(
+    ("command", "code", "says"),
+    [
+        ("- <&-", 2, "diagnose: error: standard input is closed: pipe a trace into it, or name a file instead of -\n"),
+        ("schema >&-", 74, "diagnose: error: cannot write the report: standard output is closed\n"),
+        ("no-such-file 2>&-", 3, ""),
+        ("--nonsense 2>&-", 2, ""),
+        ("- <&- >&- 2>&-", 2, ""),
+    ],
+)
+def test_closed_streams(command: str, code: int, says: str) -> None:
+    """A standard stream that is closed is told where anyone can hear it, and the exit code stays the right one."""
+    shell = ["sh", "-c", f'"$0" -m diagnose {command}', sys.executable]
+    ended = subprocess.run(shell, capture_output=True, text=True, cwd=ROOT, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr) == (code, says)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals")
+def test_termination_leaves_nothing_behind(tmp_path: Path) -> None:
+    """SIGTERM ends with 143, without a word, and takes the half-written file away."""
+    pipe = tmp_path / "in"
+    os.mkfifo(pipe)
+    out = tmp_path / "out"
+    out.mkdir()
+    command = [sys.executable, "-m", "diagnose", str(pipe), "-o", str(out / "report.txt")]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE) as running:
+        for _ in range(600):
+            if any(out.iterdir()):
+                break
+            time.sleep(0.05)
+        running.send_signal(signal.SIGTERM)
+        _, said = running.communicate(timeout=60)
+    assert (running.returncode, said) == (143, b"")
+    assert not list(out.iterdir())
 
 
 class _Console:

@@ -38,9 +38,9 @@ def keep_last_attempt(rows: Rows, at: At, n_steps: int, warnings: list[str]) -> 
     first : tuple of int
         Index of the first step of each attempt but the first, where it is known.
     """
-    if rows.seq is None:
-        return rows, at, ()
     forwards = np.flatnonzero(rows.op == Op.FORWARD)
+    if rows.seq is None or not len(forwards) or rows.seq[forwards].min() < 0:
+        return rows, at, ()
     again = _steps_run_again(rows, at, forwards, n_steps)
     if not len(again):
         return rows, at, ()
@@ -69,11 +69,14 @@ def _steps_run_again(rows: Rows, at: At, forwards: Ints, n_steps: int) -> Ints:
     if n_steps * n_dp * n_stages * n_seq > MAX_CELLS_PER_FORWARD * len(forwards) + SPARE_CELLS:
         return np.zeros(0, dtype=np.int64)  # damaged numbers; they are counted again later
     cell = ((at[0][forwards].astype(np.int64) * n_dp + at[1][forwards]) * n_stages + at[2][forwards]) * n_seq
-    cell += np.maximum(rows.seq[forwards], 0)
+    cell += rows.seq[forwards]
     counts = np.bincount(cell)
-    doubled = np.flatnonzero(counts > 1)
-    if not len(doubled):
+    if counts.max() <= 1:
         return np.zeros(0, dtype=np.int64)
+    # The same row twice is a duplicate and no second attempt: that one starts at another time.
+    suspects = counts[cell] > 1
+    starts = np.unique(np.stack([cell[suspects].astype(np.float64), rows.start_s[forwards][suspects]]), axis=1)[0]
+    doubled = np.unique(starts[1:][starts[1:] == starts[:-1]]).astype(np.int64)
     per_step = np.bincount(doubled // (n_dp * n_stages * n_seq), minlength=n_steps)
     there = np.bincount(np.flatnonzero(counts > 0) // (n_dp * n_stages * n_seq), minlength=n_steps)
     return np.flatnonzero(per_step >= np.maximum(DOUBLED_SHARE * there, 1.0))

@@ -1,15 +1,16 @@
 """What tests of causes share: generated jobs taken through the pipeline, with all that lies between trace and diagnosis kept."""
 
+import contextlib
 import dataclasses
-import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from diagnose import pipeline
 from diagnose.faults.fault import Fault
 from diagnose.faults.generate import Job, generate
 from diagnose.faults.spec import JobSpec
@@ -18,30 +19,29 @@ from diagnose.judge.verdict import Case
 from diagnose.model.components import Components, Gains
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.trace import Seconds, Trace
-from diagnose.model.whatif import WhatIf
-from diagnose.pipeline import diagnose_job, make_case
-from diagnose.trace.load import load_trace
-from diagnose.whatif.between import measure_between
-from diagnose.whatif.components import take_apart
-from diagnose.whatif.observed import Observed, observe
+from diagnose.whatif.observed import Observed
 from diagnose.whatif.removal import Removal
-from diagnose.whatif.scenarios import Prepared, explore, prepare
+from diagnose.whatif.scenarios import Prepared
 from tests.jobs import to_file
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Measured:
-    """Everything that the pipeline measures of a job before it judges."""
+    """A diagnosis, and everything that the pipeline measured on the way there."""
 
     trace: Trace
     prepared: tuple[Prepared, ...]
-    what_if: WhatIf
     observed: tuple[Observed, ...]
     offset_s: Seconds
     components: Components
     removal: Removal
-    gains: Gains
     case: Case
+    diagnosis: Diagnosis
+
+    @property
+    def gains(self) -> Gains:
+        """What comes back when components are removed."""
+        return self.case.gains
 
 
 @cache
@@ -50,17 +50,39 @@ def built_in() -> RuleSet:
     return load_rules()
 
 
-def measure(source: pa.Table | Path) -> Measured:
-    """Take a job through the pipeline up to the judge."""
-    trace = load_trace(source if isinstance(source, Path) else to_file(source), name="job.parquet")
-    prepared = prepare(trace)
-    what_if = explore(trace, prepared)
-    observed, offset_s = observe(trace, prepared)
-    components = take_apart(observed, trace.evidence, n_stages=trace.n_stages)
-    removal = Removal(observed, components, n_stages=trace.n_stages, between_s=measure_between(trace, observed))
-    gains = removal.gains([rule.components for rule in built_in().rules])
-    case = make_case(trace, what_if, components, gains)
-    return Measured(trace, prepared, what_if, observed, offset_s, components, removal, gains, case)
+def measure(source: pa.Table | Path, **options: Any) -> Measured:
+    """Diagnose a job and keep what each stage of the pipeline made of it."""
+    kept: dict[str, Any] = {}
+
+    def keep(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def kept_call(*args: Any, **named: Any) -> Any:
+            kept[name] = call(*args, **named)
+            return kept[name]
+
+        return kept_call
+
+    with contextlib.ExitStack() as stack:
+        for name in ("load_trace", "prepare", "observe", "take_apart", "Removal", "make_case"):
+            stack.enter_context(mock.patch.object(pipeline, name, keep(name, getattr(pipeline, name))))
+        file = source if isinstance(source, Path) else to_file(source)
+        diagnosis = pipeline.diagnose_job(file, name="job.parquet", **options)
+    observed, *_, offset_s = kept["observe"]
+    return Measured(
+        kept["load_trace"],
+        kept["prepare"],
+        observed,
+        offset_s,
+        kept["take_apart"],
+        kept["Removal"],
+        kept["make_case"],
+        diagnosis,
+    )
+
+
+@cache
+def measured_file(path: Path) -> Measured:
+    """Measure a trace on disk, once."""
+    return measure(path)
 
 
 @cache
@@ -75,15 +97,14 @@ def measured(spec: JobSpec, *faults: Fault) -> Measured:
     return measure(make(spec, *faults).trace)
 
 
-@cache
 def diagnosed(spec: JobSpec, *faults: Fault) -> Diagnosis:
     """Generate and diagnose a job, once."""
-    return diagnose_table(make(spec, *faults).trace)
+    return measured(spec, *faults).diagnosis
 
 
 def diagnose_table(table: pa.Table, **options: Any) -> Diagnosis:
     """Diagnose a table as if it came from a file."""
-    return diagnose_job(to_file(table), name="job.parquet", **options)
+    return pipeline.diagnose_job(to_file(table), name="job.parquet", **options)
 
 
 def judge(case: Case) -> list[Judgement]:
@@ -112,13 +133,6 @@ def scale_times(table: pa.Table, factor: float) -> pa.Table:
     for name in ("start_ts", "duration"):
         table = set_column(table, name, table[name].to_numpy().astype("float64") * factor)
     return table
-
-
-def content(table: pa.Table) -> bytes:
-    """Give the bytes of the table as a Parquet file."""
-    file = io.BytesIO()
-    pq.write_table(table, file)
-    return file.getvalue()
 
 
 def shapley_of_two(both: float, without_first: float, without_second: float, without_any: float) -> Sequence[float]:

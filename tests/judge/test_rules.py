@@ -38,7 +38,7 @@ RULES = built_in().rules
 CASES = [(rule, case) for rule in RULES for case in rule.tests]
 SMALL = JobSpec(pp=2, dp=2, microbatches=4, steps=4)
 #: A file that hangs the reader is given up on after this.
-PATIENCE_S = 6
+PATIENCE_S = 5
 VALUES = (True, False, None)
 
 A_RULE = """\
@@ -246,6 +246,19 @@ def test_a_misspelt_feature_is_refused_with_a_suggestion(tmp_path: Path) -> None
     assert "'worker.ratio'" in str(caught.value)
 
 
+def test_a_misspelt_feature_in_a_case_beside_the_rule_is_refused(tmp_path: Path) -> None:
+    """A test of a rule that names a feature no job has is told with its line and the nearest name."""
+    text = A_RULE.replace("{slowdown: 1.5}", "{slowdwon: 1.5}")
+    rules = load_rules(write(tmp_path, "mine.yaml", text)).rules
+    with pytest.raises(RuleError) as caught:
+        check_features([rule for rule in rules if rule.id == "my-cause"], ["slowdown"])
+    line = line_of(text, "it happens")
+    assert (
+        str(caught.value)
+        == f"{tmp_path / 'mine.yaml'}:{line}: there is no feature 'slowdwon'; did you mean 'slowdown'?"
+    )
+
+
 def test_two_rules_of_one_id_in_a_folder_are_refused(tmp_path: Path) -> None:
     """The fault names both files."""
     write(tmp_path, "a.yaml", A_RULE)
@@ -368,6 +381,15 @@ def test_a_rule_of_the_users_is_added(tmp_path: Path) -> None:
     assert {rule.id for rule in found.rules} == {rule.id for rule in RULES} | {"my-cause"}
     assert found.digest != built_in().digest
     assert load_rules().digest == built_in().digest
+
+
+def test_rules_may_end_in_yml(tmp_path: Path) -> None:
+    """`*.yml` is read as `*.yaml` is, and one id in both is refused."""
+    write(tmp_path, "mine.yml", A_RULE)
+    assert "my-cause" in {rule.id for rule in load_rules(tmp_path).rules}
+    write(tmp_path, "mine.yaml", A_RULE)
+    (fault,) = faults_in(tmp_path)
+    assert "mine.yaml" in fault and "mine.yml" in fault
 
 
 def test_a_rule_of_the_users_replaces_the_built_in_one_of_its_id(tmp_path: Path) -> None:

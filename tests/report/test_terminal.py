@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from rich.cells import cell_len
 
+from diagnose.model.diagnosis import Ledger, NotChecked
 from diagnose.report.charts import draw_heat_map, draw_sparkline
+from diagnose.report.escape import to_encoding
 from diagnose.report.terminal import render, render_html
 from tests.report.examples import EXAMPLES, big, healthy, inconclusive, two_causes, unknown, worker_fault
 
@@ -88,6 +90,57 @@ def test_healthy_says_so() -> None:
     assert "healthy — nothing found that is worth mending" in report
     assert "16 workers, 20 steps, 5 operation types, 2 of 3 features measured" in report
     assert "lie within 1% of each other" in report
+
+
+def test_healthy_names_the_most_that_could_be_gained() -> None:
+    """A job cleared because much is asked of a cause is told what it could gain all the same."""
+    features: dict[str, float | None] = {"gain.worker": 0.15, "gain.stage": 0.04, "gain.pause": None, "gain.all": 0.3}
+    report = render(dataclasses.replace(healthy(), features=features, min_speedup=5.0), width=200, color=False)
+    assert "healthy — nothing found that makes the job 5 times as fast" in report
+    said = " ".join(report.split())
+    assert "would make the job at least 5 times as fast; the most, slow workers, would give back 15% of" in said
+
+
+def test_percentages_are_never_cut() -> None:
+    """On the narrowest page names wrap, and every share is there."""
+    ledger = Ledger({"unknown": 0.912}, {"input-delay": 0.871, "launch-delay": 0.0412}, 0.088, 0.0878)
+    report = render(dataclasses.replace(unknown(), ledger=ledger), width=40, color=False)
+    for share in ("91%", "8.8%", "87%", "4.1%"):
+        assert f" {share} " in report
+
+
+def test_reasons_stand_once_and_without_features() -> None:
+    """What could not be checked shows each reason once, and no feature by its internal name."""
+    why = "fewer than 5 steps; stall.period_steps: fewer than 5 steps; note: other"
+    diagnosis = dataclasses.replace(
+        healthy(),
+        features={"stall.share": None, "stall.period_steps": None},
+        not_checked=(NotChecked("allocator-stall", f"stall.share: {why}"), NotChecked("checkpoint-stall", why)),
+    )
+    report = render(diagnosis, width=200, color=False)
+    assert "• allocator-stall, checkpoint-stall: fewer than 5 steps; note: other\n" in report
+
+
+def test_paper_measures_are_explained() -> None:
+    """M_W and M_S carry the names of the paper and no percent sign; one that is not known is left out."""
+    why = "part of S's lost time that comes back when the slowest 3% of workers"
+    w = dataclasses.replace(worker_fault().what_if, m_w=1.05, m_s=-0.02)
+    report = render(dataclasses.replace(worker_fault(), what_if=w), width=250, color=False)
+    assert f"M_W 1.05, M_S -0.02 ({why} or the last stage are ideal; no percentages, may pass 1)" in report
+    report = render(
+        dataclasses.replace(worker_fault(), what_if=dataclasses.replace(w, m_s=None)), width=250, color=False
+    )
+    assert f"M_W 1.05 ({why} are ideal; no percentages, may pass 1)" in report
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_ascii_keeps_the_picture(name: str) -> None:
+    """Where an encoding knows ASCII only, each mark has a stand-in of the same width, and no escape is needed."""
+    report = render(EXAMPLES[name](), width=100, color=False)
+    plain = to_encoding(report, "ascii")
+    assert plain.isascii()
+    assert [len(line) for line in plain.splitlines()] == [len(line) for line in report.splitlines()]
+    assert to_encoding(report, "utf-8") == report
 
 
 def test_inconclusive_says_why() -> None:

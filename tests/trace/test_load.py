@@ -1,6 +1,8 @@
 """What `load_trace` makes of files that are right, however they are written."""
 
 import dataclasses
+import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from diagnose.errors import TraceError
 from diagnose.model.optype import Op
 from diagnose.model.trace import Trace
 from diagnose.model.whatif import WhatIf
@@ -191,6 +194,25 @@ def test_ranks_need_not_start_at_zero_nor_be_contiguous() -> None:
     assert trace.dp_labels.tolist() == [7, 40]
     assert trace.stage_labels.tolist() == [3, 9]
     assert_same(analyse(trace), analyse(load(rows, SHAPE.meta)), rel=1e-15)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a pipe with a name")
+def test_a_pipe_is_read_as_the_file_would_be(tmp_path: Path) -> None:
+    """What has no size and cannot seek, as `<(cat job.parquet)`, gives the same measures."""
+    content = to_file(random_job(SHAPE, 3), SHAPE.meta).getvalue()
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_bytes, args=(content,))
+    writer.start()
+    found = load_trace(pipe)
+    writer.join()
+    assert_same(analyse(found), analyse(load(random_job(SHAPE, 3), SHAPE.meta)))
+
+
+def test_a_folder_is_no_trace(tmp_path: Path) -> None:
+    """A folder is refused in words."""
+    with pytest.raises(TraceError, match="is a folder; expected a Parquet file"):
+        load_trace(tmp_path)
 
 
 def test_steps_can_be_picked() -> None:

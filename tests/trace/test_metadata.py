@@ -7,10 +7,10 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from diagnose.errors import TraceError, UsageError
+from diagnose.errors import RuleError, TraceError, UsageError
 from diagnose.model.trace import Trace
 from diagnose.trace.load import load_trace
-from diagnose.trace.metadata import resolve_job
+from diagnose.trace.metadata import MAX_META_BYTES, resolve_job
 from tests.jobs import Shape, load, random_job, to_file, to_table, write
 
 SHAPE = Shape(n_steps=2, n_dp=2, n_stages=2, n_microbatches=2)
@@ -162,14 +162,67 @@ def test_every_size_is_checked_for_agreement() -> None:
 # --------------------------------------------------------------------------------------------- refused
 
 
-@pytest.mark.parametrize("text", ["[1, 2]", "just words", "a: b: c", "{", "1: 2", "\x00", "&a [*a]"])
-def test_a_metadata_file_that_is_no_mapping_is_refused(rows: pd.DataFrame, tmp_path: Path, text: str) -> None:
-    """What is not a mapping of names to values is a TraceError that names the file."""
+def _bomb(item: str) -> str:
+    """Write nine levels, each of which has the one before nine times."""
+    lines = ["a0: &a0 [x, y]" if item == "[{}]" else "a0: &a0 {x: y}"]
+    lines += [f"a{i}: &a{i} " + item.format(", ".join([f"*a{i - 1}"] * 9)) for i in range(1, 10)]
+    return "\n".join([*lines, "owner: *a9"])
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("[1, 2]", 1),
+        ("just words", 1),
+        ("dp_size: 2\na: b: c", 2),
+        ("{", 1),
+        ("1: 2", 1),
+        ("\x00", 1),
+        ("&a [*a]", 1),
+        (_bomb("[{}]"), 2),
+        (_bomb("{{<<: [{}]}}"), 2),
+        ("owner: " + "[" * 100_000, 1),
+        ("owner: 2025-99-99", 1),
+        (f"owner: {'9' * 10_000}", 1),
+        ("#" * (MAX_META_BYTES + 1), 1),
+    ],
+    ids=lambda value: repr(value)[:20],
+)
+def test_a_metadata_file_that_is_no_mapping_is_refused(
+    rows: pd.DataFrame, tmp_path: Path, text: str, line: int
+) -> None:
+    """What is not a mapping of names to values, or would fill the memory, is refused with file and line."""
     (tmp_path / "m.yaml").write_text(text)
-    with pytest.raises(TraceError) as error:
+    with pytest.raises(RuleError) as error:
         load_trace(to_file(rows), name="x", meta=tmp_path / "m.yaml")
-    assert "m.yaml" in str(error.value)
-    assert error.value.exit_code == 3
+    assert str(error.value).startswith(f"{tmp_path / 'm.yaml'}:{line}: ")
+    assert len(str(error.value)) < 500
+    assert error.value.exit_code == 4
+
+
+@pytest.mark.parametrize(
+    ("value", "kept"),
+    [
+        ("3", "3"),
+        ("true", "True"),
+        ("1.5", "1.5"),
+        ("2025-01-02", "2025-01-02"),
+        ("[a, b]", None),
+        ("{a: b}", None),
+        (f"0x{'f' * 100_000}", None),
+        (f"[0x{'f' * 100_000}]", None),
+        (f"[{'[1, 2], ' * 1000}]", None),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_texts_are_scalars(rows: pd.DataFrame, tmp_path: Path, value: str, kept: str | None) -> None:
+    """A number or a date is as good as text; a list, a mapping or an endless number is ignored with a short warning."""
+    (tmp_path / "m.yaml").write_text(f"owner: {value}\njob_id: {value}\ndp_size: 2\n")
+    trace = load_trace(to_file(rows), name="x", meta=tmp_path / "m.yaml")
+    assert (trace.job.owner, trace.job.job_id) == (kept, kept or "job")
+    told = [warning for warning in trace.warnings if "expected text; ignored" in warning]
+    assert len(told) == (0 if kept else 2)
+    assert all(len(warning) < 200 for warning in told)
 
 
 def test_an_empty_metadata_file_says_nothing(rows: pd.DataFrame, tmp_path: Path) -> None:
