@@ -3,8 +3,6 @@
 Enters: a block. Leaves: groups of nodes. What is asked of the times is asked of a few lanes only.
 """
 
-import itertools
-
 import numpy as np
 
 from diagnose.model.optype import P2P, Op
@@ -20,6 +18,8 @@ TOLERANCE_S = 20e-6
 TOLERANCE_SHARE = 1e-3
 #: One batch is recorded with one start and one end; float32 seconds late in a long step are coarser than this.
 GRANULARITY_S = 2e-7
+#: Operations of one batch at most: a send and a recv in each direction.
+MAX_BATCH = 4
 #: Noise of timestamps: by how much the most overlapping computes overlap, and how many times that two of them may be apart.
 JITTER_QUANTILE = 0.02
 JITTER_DEVIATIONS = 2.0
@@ -85,17 +85,24 @@ def find_batches(nodes: Nodes, look: Look, order: list[int]) -> list[tuple[int, 
 
 
 def _group_alike(look: Look, p2p: list[int], tolerance_s: float) -> list[tuple[int, ...]]:
-    """Group neighbours that start and end within a tolerance of each other in nearly all lanes."""
-    batches: list[list[int]] = []
-    for earlier, later in itertools.pairwise(p2p):
-        apart = np.maximum(
-            np.abs(look.start_s[earlier] - look.start_s[later]), np.abs(look.end_s[earlier] - look.end_s[later])
-        )
-        apart = apart[~np.isnan(apart)]
-        if not apart.size or np.mean(apart <= tolerance_s) < HELD_SHARE:
-            continue
-        if batches and batches[-1][-1] == earlier:
-            batches[-1].append(later)
+    """Group operations near each other that start and end within a tolerance in nearly all lanes.
+
+    A member without a peer moves nothing and ends at once: it may stand between the others.
+    """
+    groups: list[list[int]] = []
+    for node in p2p:
+        group = next((g for g in reversed(groups[-MAX_BATCH:]) if _together(look, g[0], node, tolerance_s)), None)
+        if group is None:
+            groups.append([node])
         else:
-            batches.append([earlier, later])
-    return [tuple(batch) for batch in batches]
+            group.append(node)
+    return [tuple(group) for group in groups if len(group) > 1]
+
+
+def _together(look: Look, first: int, second: int, tolerance_s: float) -> bool:
+    """Say whether two operations start and end as one in nearly all lanes that recorded both."""
+    start_apart = np.abs(look.start_s[first] - look.start_s[second])
+    end_apart = np.abs(look.end_s[first] - look.end_s[second])
+    apart = np.maximum(start_apart, end_apart)
+    apart = apart[~np.isnan(apart)]
+    return bool(apart.size and np.mean(apart <= tolerance_s) >= HELD_SHARE)

@@ -118,6 +118,7 @@ def _along_stages(blocks: Sequence[tuple[Block, Graph]], n_stages: int) -> Secon
     between = {link: _center_and_spread(np.concatenate(ends)) for link, ends in seen.items()}
     n_dp = blocks[0][0].n_dp
     offset_s = np.zeros((n_dp, n_stages))
+    clips = _clip_ends(blocks, n_stages)
     for stage in range(1, n_stages):
         there, back = between.get((stage - 1, stage)), between.get((stage, stage - 1))
         step, spread = np.zeros(n_dp), np.zeros(n_dp)
@@ -126,8 +127,21 @@ def _along_stages(blocks: Sequence[tuple[Block, Graph]], n_stages: int) -> Secon
             # A batch that waits for another transfer is late in both directions; a clock is early in one and late in the other.
             both_late = np.abs(there[0] + back[0]) / 2.0
             spread = np.maximum(np.maximum(there[1], back[1]), both_late)
+        elif clips is not None:
+            # Where every transfer is part of a batch, the gradient clip is left: it ends everywhere at once.
+            step, spread = _center_and_spread(clips[stage] - clips[stage - 1])
         offset_s[:, stage] = offset_s[:, stage - 1] + np.where(np.abs(step) > MIN_OFFSET_SPREADS * spread, step, 0.0)
     return offset_s
+
+
+def _clip_ends(blocks: Sequence[tuple[Block, Graph]], n_stages: int) -> list[Seconds] | None:
+    """Collect when the gradient clip ended on each stage, each (n_steps, n_dp); None where it was not recorded everywhere."""
+    ends: list[list[Seconds]] = [[] for _ in range(n_stages)]
+    for block, _ in blocks:
+        for node in np.flatnonzero((block.nodes.op == Op.CLIP) & (block.nodes.seq == 0)).tolist():
+            ends[int(block.nodes.stage[node])].append(block.end_s[node])
+    lengths = {sum(len(e) for e in found) for found in ends}
+    return [np.concatenate(found) for found in ends] if len(lengths) == 1 and all(ends) else None
 
 
 def _across_ranks(blocks: Sequence[tuple[Block, Graph]], along: Seconds) -> Seconds:

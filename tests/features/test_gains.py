@@ -1,0 +1,31 @@
+"""What each component gives back, alone and after all others."""
+
+import pytest
+
+from diagnose.features.gains import measure_gains
+from diagnose.model.components import COMPONENTS
+from tests.features.hand import N_STEPS, components, gains
+
+
+def test_gains_are_parts_of_the_step() -> None:
+    """Of steps of 20 s, 5 s to workers and 5 s to stages: each gives a quarter alone, a third of 15 s last, half together."""
+    found = measure_gains(components(), gains({"worker": [5.0] * N_STEPS, "stage": [5.0] * N_STEPS}))
+    assert found["gain.worker"].value == pytest.approx(0.25)
+    assert found["last.worker"].value == pytest.approx(5 / 15)
+    assert found["gain.stage"].value == pytest.approx(0.25)
+    assert found["gain.all"].value == pytest.approx(0.5)
+
+
+def test_what_a_job_does_not_have_gives_nothing() -> None:
+    """Every component has both features, 0 where the job has no such thing."""
+    found = measure_gains(components(), gains())
+    assert {f"gain.{name}" for name in COMPONENTS} | {f"last.{name}" for name in COMPONENTS} <= set(found)
+    assert all(feature.value == pytest.approx(0.0) for feature in found.values())
+
+
+def test_without_peers_the_gain_of_workers_is_missing() -> None:
+    """With one dp rank nobody knows what removing a slow worker would give."""
+    found = measure_gains(components(n_dp=1), gains())
+    assert found["gain.worker"].value is None
+    assert "dp rank" in found["gain.worker"].reason
+    assert found["gain.stage"].value == 0.0

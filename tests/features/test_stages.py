@@ -1,0 +1,73 @@
+"""Which stage is the longest, by how much, and whether all ranks agree."""
+
+import numpy as np
+import pytest
+
+from diagnose.features.stages import longest_stage, measure_stages
+from tests.features.hand import components, slowed
+
+
+def test_even_stages() -> None:
+    """Stages alike have a ratio of 1 in both directions."""
+    found = measure_stages(components(), 2)
+    for name in ("ratio", "forward_ratio", "backward_ratio"):
+        assert found[f"stage.{name}"].value == pytest.approx(1.0)
+
+
+def test_a_long_stage_is_measured_in_both_directions() -> None:
+    """Stage 1 takes 2 + 3 s where stage 0 takes 1 + 2: 5/3 as long, forward twice, backward 1.5 times; both ranks agree."""
+    base = components()
+    factor = np.array([[1.0, 2.0], [1.0, 1.5]])
+    parts = components(typical_s=base.typical_s * factor, compute_s=base.compute_s * factor[:, :, None, None, None])
+    found = measure_stages(parts, 2)
+    assert longest_stage(parts, 2) == 1
+    assert found["stage.ratio"].value == pytest.approx(5 / 3)
+    assert found["stage.forward_ratio"].value == pytest.approx(2.0)
+    assert found["stage.backward_ratio"].value == pytest.approx(1.5)
+    assert found["stage.contradicted_share"].value == 0.0
+
+
+def test_the_longest_is_compared_with_the_mean_of_the_others() -> None:
+    """Of three stages with 3, 3 and 6 s the last is 6 / 3 as long."""
+    base = components(n_stages=3)
+    factor = np.array([1.0, 1.0, 2.0])
+    found = measure_stages(components(n_stages=3, typical_s=base.typical_s * factor), 3)
+    assert found["stage.ratio"].value == pytest.approx(2.0)
+
+
+def test_chunks_of_a_stage_are_added_up() -> None:
+    """With two chunks a stage of 1 and 3 times the usual takes as long as one of 2 and 2: stages are even."""
+    base = components(n_chunks=2)
+    factor = np.array([1.0, 2.0, 3.0, 2.0])  # chunk 0 of stages 0 and 1, then chunk 1
+    found = measure_stages(components(n_chunks=2, typical_s=base.typical_s * factor), 2)
+    assert found["stage.ratio"].value == pytest.approx(1.0)
+
+
+def test_one_slow_worker_contradicts_nobody_but_its_own_rank() -> None:
+    """Stage 1 is a little the longest; dp rank 0 has a worker on stage 0 three times as slow: half of the ranks say another."""
+    slow = slowed({(0, 0): 3.0})
+    factor = np.array([1.0, 1.1])
+    typical = slow.typical_s * factor
+    parts = components(
+        typical_s=typical,
+        compute_s=slow.compute_s * factor[:, None, None, None],
+        worker_ratio=slow.worker_ratio,
+        slow_workers=slow.slow_workers,
+    )
+    assert measure_stages(parts, 2)["stage.contradicted_share"].value == pytest.approx(0.5)
+
+
+def test_a_rank_without_values_is_no_contradiction_by_crash() -> None:
+    """A dp rank without a single compute is survived, warnings being errors."""
+    base = components()
+    compute_s = base.compute_s.copy()
+    compute_s[..., 1] = np.nan
+    found = measure_stages(components(compute_s=compute_s), 2)
+    assert found["stage.contradicted_share"].value is not None
+
+
+def test_one_stage_has_nothing_to_compare() -> None:
+    """Without a pipeline every feature is missing with the reason."""
+    found = measure_stages(components(n_stages=1), 1)
+    assert found
+    assert all(feature.value is None and "one pipeline stage" in feature.reason for feature in found.values())

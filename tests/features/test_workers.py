@@ -1,0 +1,75 @@
+"""How far a worker is behind its peers, in both directions, in which steps."""
+
+import numpy as np
+import pytest
+
+from diagnose.features.workers import measure_workers, slow_steps, slow_workers
+from tests.features.hand import N_STEPS, STEPS, components, slowed, what_if
+
+
+def test_nobody_is_slow() -> None:
+    """Where no worker is behind, all ratios are exactly 1 and the shares 0."""
+    found = measure_workers(components(), what_if())
+    for name in ("ratio", "forward_ratio", "backward_ratio"):
+        assert found[f"worker.{name}"].value == 1.0
+    assert found["worker.slow_share"].value == 0.0
+    assert found["worker.slow_steps_share"].value == 0.0
+
+
+def test_a_slow_worker_is_measured_in_both_directions() -> None:
+    """Forward 3 times and backward twice as long is 2.5 times together; one of four workers is slow, in all steps."""
+    found = measure_workers(slowed({(1, 0): 3.0}, backward=0.5), what_if())
+    assert found["worker.forward_ratio"].value == pytest.approx(3.0)
+    assert found["worker.backward_ratio"].value == pytest.approx(2.0)
+    assert found["worker.ratio"].value == pytest.approx(2.5)
+    assert found["worker.slow_share"].value == pytest.approx(0.25)
+    assert found["worker.slow_steps_share"].value == pytest.approx(1.0)
+
+
+def test_the_ratio_is_of_the_steps_in_which_the_worker_is_slow() -> None:
+    """Twice as long in the last three of ten steps is a ratio of 2 in 30% of the steps, not 1.3 in all."""
+    found = measure_workers(slowed({(0, 1): 2.0}, steps=slice(7, None)), what_if())
+    assert found["worker.ratio"].value == pytest.approx(2.0)
+    assert found["worker.slow_steps_share"].value == pytest.approx(0.3)
+
+
+def test_the_slowest_worker_is_measured_and_all_are_listed_worst_first() -> None:
+    """Of two slow workers the one that loses more comes first, and the features are its."""
+    parts = slowed({(0, 0): 1.2, (1, 1): 1.5})
+    assert slow_workers(parts) == [(1, 1), (0, 0)]
+    found = measure_workers(parts, what_if())
+    assert found["worker.ratio"].value == pytest.approx(1.5)
+    assert found["worker.slow_share"].value == pytest.approx(0.5)
+
+
+def test_without_peers_nothing_can_be_said() -> None:
+    """With one dp rank every feature of a worker against its peers is missing, with the reason."""
+    found = measure_workers(components(n_dp=1), what_if())
+    for name in ("ratio", "forward_ratio", "backward_ratio", "slow_steps_share", "slow_share"):
+        assert found[f"worker.{name}"].value is None
+        assert "dp rank" in found[f"worker.{name}"].reason
+
+
+def test_the_papers_measures_are_passed_on() -> None:
+    """M_W and M_S are the paper's, and missing with a reason where no time was lost."""
+    found = measure_workers(components(), what_if(m_w=0.9, m_s=-0.1))
+    assert (found["worker.m_w"].value, found["stage.m_s"].value) == (0.9, -0.1)
+    missing = measure_workers(components(), what_if())
+    assert missing["worker.m_w"].value is None
+    assert missing["worker.m_w"].reason
+    assert missing["stage.m_s"].reason
+
+
+def test_steps_of_a_slow_worker_come_in_their_order() -> None:
+    """Blocks may be in any order; the series is by step, with the log of the ratio where the worker is behind."""
+    parts = slowed({(1, 0): 2.0}, steps=slice(6, None))
+    order = np.array([9, 8, 7, 6, 5, 4, 3, 2, 1, 0])
+    shuffled = components(
+        steps=STEPS[order],
+        worker_ratio=parts.worker_ratio[:, :, order],
+        worker_excess=parts.worker_excess[:, :, order],
+        slow_workers=parts.slow_workers,
+    )
+    steps, behind = slow_steps(shuffled, (1, 0))
+    assert steps.tolist() == STEPS.tolist()
+    np.testing.assert_allclose(behind, [0.0] * 6 + [np.log(2.0)] * (N_STEPS - 6))

@@ -1,0 +1,322 @@
+"""The verdict: what is reported, in which order, how the lost time is shared out, and what could not be said."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+from diagnose.faults.sequence_imbalance import SequenceImbalance
+from diagnose.faults.spec import JobSpec
+from diagnose.faults.stage_imbalance import StageImbalance
+from diagnose.faults.worker_fault import WorkerFault
+from diagnose.judge.verdict import MAX_REPLAY_ERROR, MIN_STEPS, UNKNOWN_SHARE, Case, Verdict, gain_of, reach_verdict
+from diagnose.model.diagnosis import Diagnosis, Fidelity
+from diagnose.model.feature import Feature
+from tests.judge.cases import causes, culprits, diagnose_table, diagnosed, judge, make, measured
+
+SPEC = JobSpec(pp=4, dp=4, microbatches=8, steps=10, seed=5)
+SLOW = WorkerFault(places=((1, 2),), slowdown=1.6)
+STAGE = StageImbalance(stage=-1, forward_slowdown=1.7, backward_slowdown=1.4)
+SEQUENCES = SequenceImbalance(quadratic_share=0.5)
+#: What removing the fault alone is worth in this job: little, some, much.
+WEAK, STRONG = WorkerFault(places=((1, 2),), slowdown=1.05), WorkerFault(places=((1, 2),), slowdown=3.0)
+SEVERAL = [(SLOW,), (STAGE,), (SEQUENCES,), (SLOW, SEQUENCES), (STAGE, SEQUENCES), (SLOW, STAGE, SEQUENCES)]
+
+
+def reach(case: Case, *, min_speedup: float = 1.02, **changes: Any) -> Verdict:
+    """Judge a case by the built-in rules, some of it changed."""
+    changed = dataclasses.replace(case, **changes)
+    return reach_verdict(changed, judge(changed), min_speedup=min_speedup)
+
+
+def names(faults: tuple[Any, ...]) -> str:
+    """Name a combination of faults."""
+    return "+".join(fault.cause for fault in faults)
+
+
+# ------------------------------------------------------------------------------------------ what is reported
+
+
+@pytest.mark.parametrize("faults", SEVERAL, ids=names)
+def test_each_fault_of_a_job_is_reported_and_no_other(faults: tuple[Any, ...]) -> None:
+    """One, two or three faults in one job are one, two or three causes."""
+    found = diagnosed(SPEC, *faults)
+    assert found.verdict == "straggling"
+    assert set(causes(found)) == {fault.cause for fault in faults}
+
+
+@pytest.mark.parametrize("faults", SEVERAL, ids=names)
+def test_causes_are_sorted_by_share(faults: tuple[Any, ...]) -> None:
+    """The cause with the largest part of the lost time stands first."""
+    shares = [cause.share for cause in diagnosed(SPEC, *faults).causes]
+    assert None not in shares
+    assert shares == sorted(shares, reverse=True)
+
+
+def test_the_order_follows_the_shares_alone() -> None:
+    """Where the shares are swapped, so are the causes."""
+    case = measured(SPEC, SLOW, STAGE, SEQUENCES).case
+    for worker, stage, microbatch in ((0.6, 0.3, 0.1), (0.1, 0.6, 0.3), (0.3, 0.1, 0.6)):
+        share = {"worker": worker, "stage": stage, "microbatch": microbatch}
+        found = reach(case, gains=dataclasses.replace(case.gains, share=share))
+        expected = {"worker-fault": worker, "stage-imbalance": stage, "sequence-imbalance": microbatch}
+        assert [cause.cause for cause in found.causes] == sorted(expected, key=lambda name: -expected[name])
+
+
+def test_a_fault_worth_less_than_asked_for_is_not_reported() -> None:
+    """A worker 2% behind costs less than 2%: it is not reported, and the job is healthy."""
+    truth = make(SPEC, WorkerFault(places=((1, 2),), slowdown=1.02)).truth.faults[0]
+    assert 0.0 < truth.recoverable < 0.015
+    found = diagnosed(SPEC, WorkerFault(places=((1, 2),), slowdown=1.02))
+    assert (found.verdict, found.causes) == ("healthy", ())
+
+
+@pytest.mark.parametrize("fault", [WEAK, SLOW, STRONG, STAGE, SEQUENCES], ids=lambda f: f"{f.cause} {f.strength}")
+def test_the_least_speedup_is_honoured(fault: Any) -> None:
+    """A cause is reported just below the speedup that its removal gives, and not just above."""
+    case = measured(SPEC, fault).case
+    (rule,) = [j.rule for j in judge(case) if j.rule.id == fault.cause]
+    speedup = 1.0 / (1.0 - gain_of(case.gains, rule.components))
+    assert fault.cause in [c.cause for c in reach(case, min_speedup=speedup - 1e-6).causes]
+    assert fault.cause not in [c.cause for c in reach(case, min_speedup=speedup + 1e-6).causes]
+
+
+def test_the_least_speedup_is_an_option_of_the_diagnosis() -> None:
+    """The same job is straggling where 5% are asked for, and healthy where three times as fast is."""
+    table = make(SPEC, SLOW).trace
+    assert diagnose_table(table, min_speedup=1.05).verdict == "straggling"
+    assert diagnose_table(table, min_speedup=3.0).verdict == "healthy"
+
+
+def test_no_gain_at_all_is_never_reported() -> None:
+    """Even where every speedup is asked for, a healthy job's causes give something back."""
+    found = diagnose_table(make(SPEC).trace, min_speedup=1.0)
+    assert all(cause.recoverable > 0 or (cause.share or 0) > 0 for cause in found.causes)
+
+
+@pytest.mark.parametrize("faults", SEVERAL, ids=names)
+def test_figures_of_a_cause_fit_together(faults: tuple[Any, ...]) -> None:
+    """A fix's speedup is recorded over predicted step time, and that is the recorded one less what is recoverable."""
+    found = diagnosed(SPEC, *faults)
+    for cause in found.causes:
+        assert 0.0 <= cause.confidence <= 1.0
+        assert cause.evidence
+        assert cause.fixes
+        for fix in cause.fixes:
+            assert fix.predicted_step_time == pytest.approx(
+                found.step_time.recorded * (1 - cause.recoverable), rel=1e-6
+            )
+            assert fix.predicted_speedup == pytest.approx(found.step_time.recorded / fix.predicted_step_time, rel=1e-9)
+
+
+def test_confidence_falls_near_the_least_speedup() -> None:
+    """A fault far above what is asked for is surer than one at the limit, which is an even chance at most."""
+    case = measured(SPEC, SLOW).case
+    speedup = 1.0 / (1.0 - gain_of(case.gains, ("worker",)))
+    far, near = (reach(case, min_speedup=s).causes[0].confidence for s in (1.02, speedup - 1e-9))
+    assert far > 0.9
+    assert near <= 0.5
+
+
+# ------------------------------------------------------------------------------------------ nothing to be said
+
+
+@pytest.mark.parametrize("n_steps", [1, 2])
+@pytest.mark.parametrize("faults", [(), (STRONG,)], ids=["healthy", "slow worker"])
+def test_too_few_steps_are_inconclusive(n_steps: int, faults: tuple[Any, ...]) -> None:
+    """One step or two say nothing, whatever they look like, and the report says why."""
+    found = diagnosed(dataclasses.replace(SPEC, steps=n_steps), *faults)
+    assert n_steps < MIN_STEPS
+    assert (found.verdict, found.causes, found.ledger) == ("inconclusive", (), None)
+    assert any("step" in warning for warning in found.warnings)
+
+
+def test_enough_steps_are_conclusive() -> None:
+    """From the least number of steps on a slow worker is named."""
+    assert causes(diagnosed(dataclasses.replace(SPEC, steps=MIN_STEPS), STRONG)) == ["worker-fault"]
+
+
+@pytest.mark.parametrize("faults", [(), (SLOW,)], ids=["healthy", "slow worker"])
+def test_an_unfaithful_replay_is_inconclusive(faults: tuple[Any, ...]) -> None:
+    """Where the replay misses the recorded step time by more than 5%, nothing is reported, and the report says so."""
+    case = measured(SPEC, *faults).case
+    error = MAX_REPLAY_ERROR + 0.001
+    found = reach(case, fidelity=Fidelity(case.fidelity.discrepancy, error, ok=False))
+    assert (found.verdict, found.causes, found.ledger) == ("inconclusive", (), None)
+    assert any("replay" in warning for warning in found.warnings)
+    assert reach(case).verdict == ("straggling" if faults else "healthy")
+
+
+# ------------------------------------------------------------------------------------------ the ledger
+
+
+@pytest.mark.parametrize("faults", SEVERAL, ids=names)
+def test_the_ledger_sums_to_one(faults: tuple[Any, ...]) -> None:
+    """Causes and unexplained are all of the lost time, and so are components and immaterial."""
+    found = diagnosed(SPEC, *faults)
+    ledger = found.ledger
+    assert ledger is not None
+    assert sum(ledger.causes.values()) + ledger.unexplained == pytest.approx(1.0, abs=1e-9)
+    assert sum(ledger.components.values()) + ledger.immaterial == pytest.approx(1.0, abs=1e-9)
+    assert ledger.causes == {cause.cause: cause.share for cause in found.causes}
+    assert ledger.unexplained < 0.25
+
+
+def test_the_ledger_of_a_healthy_job_is_null() -> None:
+    """Nothing was lost, so nothing is shared out."""
+    found = diagnosed(SPEC)
+    assert (found.verdict, found.ledger, found.to_dict()["ledger"]) == ("healthy", None, None)
+
+
+def test_lost_time_is_against_the_clean_job() -> None:
+    """The clean step time is near that of the job without its faults, and wasted hours are what lies above it."""
+    for faults in SEVERAL:
+        found, truth = diagnosed(SPEC, *faults), make(SPEC, *faults).truth
+        assert found.step_time.clean == pytest.approx(truth.step_time_without_any_s, rel=0.03), names(faults)
+        wasted = 1.0 - found.step_time.clean / found.step_time.recorded
+        assert found.gpu_hours_wasted == pytest.approx(wasted * found.gpu_hours_analysed, rel=1e-9)
+
+
+# ------------------------------------------------------------------------------------------ unknown, and not checked
+
+
+def silent(case: Case) -> Verdict:
+    """Judge a case by rules of which none fires."""
+    judgements = [dataclasses.replace(j, fires=False, missing=()) for j in judge(case)]
+    return reach_verdict(case, judgements, min_speedup=1.02)
+
+
+@pytest.mark.parametrize(("fault", "component"), [(SLOW, "worker"), (STAGE, "stage"), (SEQUENCES, "microbatch")])
+def test_lost_time_without_a_rule_is_unknown(fault: Any, component: str) -> None:
+    """A component worth 5% or more that no rule explains is a finding, with its own gain and share."""
+    case = measured(SPEC, fault).case
+    assert case.gains.recoverable(component) > UNKNOWN_SHARE
+    found = silent(case)
+    assert [cause.cause for cause in found.causes] == ["unknown"]
+    (cause,) = found.causes
+    assert cause.recoverable == pytest.approx(case.gains.recoverable(component))
+    assert cause.share == pytest.approx(case.gains.share[component])
+    assert found.ledger is not None
+    assert set(found.ledger.causes) == {"unknown"}
+
+
+def test_the_unknown_is_not_named_twice() -> None:
+    """Where a rule fires for the component that costs most, nothing is unknown."""
+    found = reach(measured(SPEC, SLOW).case)
+    assert [cause.cause for cause in found.causes] == ["worker-fault"]
+
+
+def test_a_little_lost_time_without_a_rule_is_ordinary() -> None:
+    """Below 5% what no rule explains is variation, and the job is healthy."""
+    case = measured(SPEC, WEAK).case
+    assert 0.01 < case.gains.recoverable("worker") < UNKNOWN_SHARE
+    assert silent(case).verdict == "healthy"
+
+
+def test_one_dp_rank_leaves_slow_workers_unchecked() -> None:
+    """Without peers nobody can say that a worker is slow: it is not checked, and the reason says why."""
+    for faults in ((), (STAGE,)):
+        found = diagnosed(dataclasses.replace(SPEC, dp=1), *faults)
+        reasons = {entry.cause: entry.reason for entry in found.not_checked}
+        assert "dp rank" in reasons["worker-fault"], faults
+        assert "worker-fault" not in found.checked
+
+
+@pytest.mark.parametrize("spec", [SPEC, dataclasses.replace(SPEC, dp=1), dataclasses.replace(SPEC, pp=1)], ids=str)
+def test_each_rule_is_checked_or_not_and_says_so(spec: JobSpec) -> None:
+    """Every rule is in exactly one of the lists, and each that was not checked has a reason."""
+    found = diagnosed(spec)
+    not_checked = [entry.cause for entry in found.not_checked]
+    ids = sorted(j.rule.id for j in judge(measured(spec).case))
+    assert sorted([*found.checked, *not_checked]) == ids
+    assert all(entry.reason for entry in found.not_checked)
+
+
+def test_a_missing_feature_of_a_cause_worth_nothing_is_no_gap() -> None:
+    """What could not be measured matters only where time may be lost to it."""
+    case = measured(SPEC).case
+    features = case.features | {
+        "sequence.spread": Feature.missing("lost"),
+        "sequence.correlation": Feature.missing("lost"),
+    }
+    assert "sequence-imbalance" in reach(case, features=features).checked
+    case = measured(SPEC, SEQUENCES).case
+    features = case.features | {
+        "sequence.spread": Feature.missing("lost"),
+        "sequence.correlation": Feature.missing("lost"),
+    }
+    found = reach(case, features=features)
+    assert [(e.cause, e.reason) for e in found.not_checked] == [
+        ("sequence-imbalance", "sequence.correlation: lost; sequence.spread: lost")
+    ]
+
+
+# ------------------------------------------------------------------------------------------ fingerprints
+
+
+def fingerprint(found: Diagnosis) -> str:
+    """Give the fingerprint of the first cause."""
+    return found.causes[0].fingerprint
+
+
+@pytest.mark.parametrize("fault", [SLOW, STAGE, SEQUENCES], ids=lambda fault: fault.cause)
+def test_a_fingerprint_is_of_the_family_and_not_of_the_run(fault: Any) -> None:
+    """Another run of the same family, other seed, name, steps and strength, has the same fingerprint."""
+    again = dataclasses.replace(SPEC, seed=99, job_id="another-run", steps=14, forward_s=0.07, noise=0.7)
+    field = "slowdown" if fault is SLOW else "forward_slowdown" if fault is STAGE else "quadratic_share"
+    other = dataclasses.replace(fault, **{field: fault.strength * 1.1})
+    assert fingerprint(diagnosed(SPEC, fault)) == fingerprint(diagnosed(again, other))
+
+
+def test_fingerprints_differ_by_cause_place_and_family() -> None:
+    """Another cause, another worker, another stage or another layout is another fault."""
+    found = [
+        diagnosed(SPEC, SLOW),
+        diagnosed(SPEC, WorkerFault(places=((2, 2),), slowdown=1.6)),
+        diagnosed(SPEC, WorkerFault(places=((1, 1),), slowdown=1.6)),
+        diagnosed(SPEC, STAGE),
+        diagnosed(SPEC, StageImbalance(stage=1, forward_slowdown=1.7, backward_slowdown=1.4)),
+        diagnosed(SPEC, SEQUENCES),
+        diagnosed(dataclasses.replace(SPEC, dp=3), SLOW),
+        diagnosed(dataclasses.replace(SPEC, tp_size=2), SLOW),
+    ]
+    assert len({fingerprint(diagnosis) for diagnosis in found}) == len(found)
+
+
+def test_a_fingerprint_is_the_same_beside_another_fault() -> None:
+    """A slow worker is the same slow worker whether documents are long or not."""
+    alone, beside = diagnosed(SPEC, SLOW), diagnosed(SPEC, SLOW, SEQUENCES)
+    assert fingerprint(alone) in [cause.fingerprint for cause in beside.causes]
+    assert culprits(alone, "worker-fault") == culprits(beside, "worker-fault") == [(1, 2)]
+
+
+# ------------------------------------------------------------------------------------------ places and times
+
+
+@pytest.mark.parametrize("onset", [None, 4], ids=["from the start", "from the fifth step"])
+def test_a_slow_worker_is_dated(onset: int | None) -> None:
+    """A worker that is slow from a step on has that step as its onset; one that always was has none."""
+    spec = dataclasses.replace(SPEC, steps=16)
+    fault = dataclasses.replace(SLOW, onset=onset)
+    (cause,) = diagnosed(spec, fault).causes
+    expected = None if onset is None else int(spec.step_numbers()[onset])
+    assert (cause.when.pattern, cause.when.onset_step) == ("constant" if onset is None else "onset", expected)
+
+
+def test_two_slow_workers_are_named_worst_first() -> None:
+    """The worker that loses more is named first, though its number is higher."""
+    faults = (WorkerFault(places=((0, 0),), slowdown=1.5), WorkerFault(places=((3, 1),), slowdown=2.0))
+    assert culprits(diagnosed(dataclasses.replace(SPEC, dp=8), *faults), "worker-fault") == [(3, 1), (0, 0)]
+
+
+def test_hosts_are_named_where_the_trace_has_them() -> None:
+    """The host of the slow worker is named, and its fingerprint says so."""
+    job = make(SPEC, SLOW)
+    table = job.trace
+    where = [f"node-{dp}-{s}" for dp, s in zip(table["dp_rank"].to_pylist(), table["stage"].to_pylist(), strict=True)]
+    found = diagnose_table(table.append_column("host", [np.array(where)]))
+    (cause,) = found.causes
+    assert cause.where.hosts == ("node-1-2",)
+    assert cause.where.workers[0].host == "node-1-2"
+    assert fingerprint(found) != fingerprint(diagnosed(SPEC, SLOW))

@@ -1,0 +1,108 @@
+"""The pipeline as a whole: its stages, its options, and what holds for every diagnosis that it makes."""
+
+import json
+import math
+from importlib import resources
+
+import jsonschema
+import numpy as np
+import pytest
+
+from diagnose.errors import TraceError
+from diagnose.faults.generate import generate, random_faults
+from diagnose.faults.spec import JobSpec, random_spec
+from diagnose.faults.worker_fault import WorkerFault
+from diagnose.model.components import COMPONENTS
+from diagnose.model.diagnosis import Diagnosis
+from diagnose.report.json_lines import render
+from diagnose.report.terminal import render as render_terminal
+from tests.judge.cases import built_in, diagnose_table, diagnosed, make, measure
+
+SPEC = JobSpec(pp=2, dp=4, microbatches=4, steps=10, seed=71)
+SLOW = WorkerFault(places=((3, 1),), slowdown=2.0, onset=5)
+SEEDS = range(12)
+
+
+def assert_holds(found: Diagnosis) -> None:
+    """Check what holds for every diagnosis."""
+    jsonschema.validate(
+        json.loads(render(found)),
+        json.loads((resources.files("diagnose.report") / "diagnosis.schema.json").read_text()),
+    )
+    assert (found.verdict == "straggling") == bool(found.causes)
+    assert (found.ledger is None) == (not found.causes)
+    assert sorted([*found.checked, *(entry.cause for entry in found.not_checked)]) == [r.id for r in built_in().rules]
+    for name, value in found.features.items():
+        assert value is None or math.isfinite(value), name
+    if found.ledger is not None:
+        assert sum(found.ledger.causes.values()) + found.ledger.unexplained == pytest.approx(1.0)
+        assert set(found.ledger.components) <= set(COMPONENTS)
+    shares = [cause.share or 0.0 for cause in found.causes]
+    assert shares == sorted(shares, reverse=True)
+    labels = {(int(dp), int(stage)) for dp in found.dp_labels for stage in found.stage_labels}
+    steps = set(found.what_if.steps.tolist())
+    for cause in found.causes:
+        assert {(worker.dp, worker.pp) for worker in cause.where.workers} <= labels
+        assert set(cause.where.stages) <= set(found.stage_labels.tolist())
+        assert cause.when.onset_step is None or cause.when.onset_step in steps
+        assert 0.0 <= cause.confidence <= 1.0
+
+
+@pytest.mark.parametrize("seeds", [SEEDS[i : i + 4] for i in range(0, 12, 4)], ids=str)
+def test_what_holds_for_every_diagnosis(seeds: range) -> None:
+    """Of random jobs with none, one or two faults each diagnosis is valid, adds up, and speaks of workers that exist."""
+    for seed in seeds:
+        rng = np.random.default_rng([7, seed])
+        spec = random_spec(rng)
+        faults = random_faults(spec, rng) + (random_faults(spec, rng) if seed % 2 else [])
+        found = measure(generate(spec, faults).trace).diagnosis
+        assert_holds(found)
+        assert found.job.job_id in render_terminal(found, width=100, color=False)
+
+
+def test_progress_tells_each_stage_once() -> None:
+    """Whoever watches hears every stage, in the order of the data, and a diagnosis does not depend on it."""
+    told: list[str] = []
+    found = diagnose_table(make(SPEC, SLOW).trace, progress=told.append)
+    assert told[0] == "reading"
+    assert len(told) == len(set(told)) >= 4
+    assert render(found) == render(diagnosed(SPEC, SLOW))
+
+
+def test_steps_can_be_picked() -> None:
+    """Only the steps asked for are analysed: without those in which the worker is slow, the job is healthy."""
+    numbers, table = SPEC.step_numbers(), make(SPEC, SLOW).trace
+    before = diagnose_table(table, steps=numbers[:5])
+    after = diagnose_table(table, steps=numbers[5:])
+    assert before.what_if.steps.tolist() == numbers[:5].tolist()
+    assert before.verdict == "healthy"
+    assert [cause.cause for cause in after.causes] == ["worker-fault"]
+    assert after.causes[0].when.pattern == "constant"
+    assert diagnosed(SPEC, SLOW).causes[0].when.onset_step == int(numbers[5])
+
+
+def test_steps_that_are_not_there_are_refused() -> None:
+    """Asking for steps that the trace does not have is an error that says so."""
+    with pytest.raises(TraceError):
+        diagnose_table(make(SPEC).trace, steps=np.array([999_999]))
+
+
+def test_the_cost_in_gpu_hours() -> None:
+    """GPU hours are recorded step time x steps x GPUs, and the wasted part is what lies above the clean step."""
+    spec = JobSpec(pp=2, dp=4, microbatches=4, steps=10, tp_size=4, cp_size=2, seed=71)
+    found = diagnosed(spec, SLOW)
+    assert found.job.world_size == 2 * 4 * 4 * 2
+    hours = found.step_time.recorded * spec.steps * found.job.world_size / 3600.0
+    assert found.gpu_hours_analysed == pytest.approx(hours)
+    assert found.gpu_hours_wasted == pytest.approx(hours * (1.0 - found.step_time.clean / found.step_time.recorded))
+
+
+def test_the_numbers_of_a_diagnosis_are_one_story() -> None:
+    """Step times, slowdown and fidelity follow from each other."""
+    found = diagnosed(SPEC, SLOW)
+    w = found.what_if
+    assert found.step_time.simulated / found.step_time.ideal == pytest.approx(w.slowdown)
+    assert found.step_time.recorded == pytest.approx(float(w.recorded_s.mean()))
+    assert found.features["slowdown"] == w.slowdown
+    assert found.features["gain.worker"] == found.causes[0].recoverable
+    assert found.made_by.rules == built_in().digest

@@ -1,0 +1,92 @@
+"""Time after the optimizer until the next step: from absolute times, from evidence rows, else unknown and 0."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from diagnose.whatif.between import measure_between
+from tests.jobs import hand_job, to_table
+from tests.judge.cases import Measured, measure
+
+META = {"dp_size": 1, "pp_size": 2, "tp_size": 1, "cp_size": 1, "vpp_size": 1, "world_size": 2, "job_id": "hand"}
+#: A hand-made step takes so long.
+STEP_S = 9.0
+
+
+def job(starts: dict[int, float], rows: list[tuple[Any, ...]] | None = None) -> Measured:
+    """Measure a hand-made job whose steps begin at given times, with evidence rows (step, stage, type, start, duration)."""
+    one = hand_job()
+    one = one[one.step == 10]
+    parts = [one.assign(step=step, start_ts=one.start_ts + start) for step, start in starts.items()]
+    for step, stage, optype, start, duration in rows or []:
+        parts.append(
+            pd.DataFrame([(step, 0, stage, optype, start + starts[step], duration, 0, -1, -1)], columns=one.columns)
+        )
+    return measure(to_table(pd.concat(parts, ignore_index=True), META))
+
+
+def between(m: Measured) -> dict[int, float]:
+    """Give the seconds after each step, by step."""
+    seconds = measure_between(m.trace, m.observed)
+    return dict(zip(m.components.steps.tolist(), seconds.tolist(), strict=True))
+
+
+def test_a_gap_between_steps_is_measured_on_the_jobs_clock() -> None:
+    """Steps of 9 s that begin at 1000, 1009.5 and 1023 s leave 0.5 s and 4.5 s between them."""
+    m = job({10: 1000.0, 11: 1009.5, 12: 1023.0})
+    found = between(m)
+    assert (found[10], found[11]) == pytest.approx((0.5, 4.5))
+    assert m.gains.recorded_s == pytest.approx(STEP_S + sum(found.values()) / 3)
+
+
+def test_nobody_knows_what_follows_the_last_step() -> None:
+    """After the last step, and where the next one was not sampled, the gap is taken to be the usual one, 1 s, and not 986 s."""
+    assert between(job({10: 1000.0, 11: 1010.0, 40: 2000.0})) == pytest.approx({10: 1.0, 11: 1.0, 40: 1.0})
+
+
+def test_single_steps_know_no_gap() -> None:
+    """Where no two sampled steps follow each other nothing is said of the time between them."""
+    assert set(between(job({10: 1000.0, 20: 1100.0, 40: 2000.0})).values()) == {0.0}
+
+
+def test_relative_times_know_no_gap() -> None:
+    """Where every step begins at 0 nothing is said of the time between them."""
+    assert set(between(job({10: 0.0, 11: 0.0, 12: 0.0})).values()) == {0.0}
+
+
+def test_back_to_back_steps_leave_nothing() -> None:
+    """Steps that follow at once have 0 s between them, never less."""
+    assert between(job({10: 1000.0, 11: 1009.0, 12: 1018.0})) == pytest.approx({10: 0.0, 11: 0.0, 12: 0.0}, abs=1e-6)
+
+
+@pytest.mark.parametrize("origin_s", [0.0, 1000.0])
+def test_what_all_workers_do_after_the_optimizer_lies_between_steps(origin_s: float) -> None:
+    """Both workers save for 3 s after step 11, from 9 s on: that is between the steps, whatever the clock."""
+    rows = [(11, stage, "checkpoint", STEP_S, 3.0) for stage in (0, 1)]
+    starts = {10: 0.0, 11: 0.0, 12: 0.0} if origin_s == 0.0 else {10: 1000.0, 11: 1009.0, 12: 1021.0}
+    found = between(job(starts, rows))
+    assert found[11] == pytest.approx(3.0, abs=1e-6)
+    assert found[10] == pytest.approx(0.0, abs=1e-6)
+
+
+def test_what_one_worker_does_alone_is_not_between_steps() -> None:
+    """Where one of two workers saves, the other goes on, and the delay shows at the start of the next step."""
+    assert set(between(job({10: 0.0, 11: 0.0, 12: 0.0}, [(11, 0, "checkpoint", STEP_S, 3.0)])).values()) == {0.0}
+
+
+def test_the_order_of_blocks_does_not_matter() -> None:
+    """A step with another structure is a block of its own; gaps are still between the steps that follow each other."""
+    m = job({10: 1000.0, 11: 1010.0, 12: 1021.0, 13: 1033.0}, [(11, stage, "gc", 8.999, 0.001) for stage in (0, 1)])
+    found = between(m)
+    assert [found[step] for step in (10, 11, 12)] == pytest.approx([1.0, 2.0, 3.0], abs=0.01)
+    np.testing.assert_array_equal(np.sort(m.components.steps), [10, 11, 12, 13])
+
+
+def test_the_gap_is_a_component() -> None:
+    """Four of five gaps are 1 s, one is 21 s: removing `between-steps` gives the long one back, and at most all of them."""
+    starts = np.cumsum([1000.0, 10.0, 10.0, 30.0, 10.0, 10.0])
+    m = job({10 + i: float(start) for i, start in enumerate(starts)})
+    assert "between-steps" in m.removal.present()
+    assert 20.0 / 6 - 1e-6 <= m.gains.replayed_s - m.gains.alone_s["between-steps"] <= 26.0 / 6

@@ -1,0 +1,199 @@
+"""The graph that the times show: it replays what was recorded, and knows batches and barriers that no row records."""
+
+import dataclasses
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from diagnose.faults.generate import generate, random_faults
+from diagnose.faults.sequence_imbalance import SequenceImbalance
+from diagnose.faults.spec import JobSpec, random_spec
+from diagnose.faults.worker_fault import WorkerFault
+from diagnose.model.optype import Op
+from diagnose.whatif.replay import launch_delays, replay
+from tests.judge.cases import Measured, measure, measured, measured_file
+
+REAL = [
+    "checkpoint",
+    "data-gap",
+    "gc-rows",
+    "healthy-pp2dp4-b",
+    "healthy-pp4dp2-b",
+    "net-nic",
+    "stage-vocab",
+    "worker-quota",
+]
+SEEDS = range(40)
+#: As near as the predicted gain of removing a worker must come to the gain of truly removing it.
+GAIN_TOLERANCE = 0.02
+
+
+def assert_replays(m: Measured, about: object = "") -> None:
+    """Replay own times with launch delays: every step ends when it ended."""
+    for o in m.observed:
+        replayed = np.broadcast_to(replay(o.graph, o.own, o.delay), (len(o.block.steps), 1))[:, 0]
+        np.testing.assert_allclose(replayed, o.block.end_s.max(axis=(0, 2)), rtol=1e-9, err_msg=str(about))
+
+
+@cache
+def random_measured(seed: int) -> tuple[JobSpec, Measured]:
+    """Measure a random job, healthy or faulty."""
+    rng = np.random.default_rng([3, seed])
+    spec = random_spec(rng)
+    return spec, measure(generate(spec, random_faults(spec, rng)).trace)
+
+
+def n_batches(m: Measured) -> int:
+    """Count the batches of a job's graph."""
+    return sum(bool(event.awaits) for o in m.observed for event in o.graph.events)
+
+
+def barriers(m: Measured) -> list[tuple[int, int]]:
+    """List the learned waits as (type, stage) of who waits."""
+    return [
+        (int(o.block.nodes.op[node]), int(o.block.nodes.stage[node])) for o in m.observed for node in o.graph.barriers
+    ]
+
+
+# ------------------------------------------------------------------------------------------ replay
+
+
+@pytest.mark.parametrize("name", ["AR", "ST"])
+def test_production_traces_are_replayed(shared: Path, name: str) -> None:
+    """Every step of both production traces ends in the replay when it ended."""
+    assert_replays(measured_file(shared / "artifact" / f"trace-{name}.parquet"))
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_real_jobs_are_replayed(shared: Path, name: str) -> None:
+    """Every step of the real jobs ends in the replay when it ended."""
+    assert_replays(measured_file(shared / "real" / f"{name}.parquet"))
+
+
+def test_shapes_are_replayed(shared: Path) -> None:
+    """Every step of the published shapes, interleaved, overlapped, without pipeline or data parallelism, is replayed."""
+    for i in range(18):
+        assert_replays(measured_file(shared / "artifact" / "shapes" / f"shape-{i}.parquet"), f"shape {i}")
+
+
+@pytest.mark.parametrize("seeds", [SEEDS[i : i + 10] for i in range(0, 40, 10)], ids=str)
+def test_generated_jobs_are_replayed(seeds: range) -> None:
+    """Random jobs, healthy and faulty, are replayed to the end of every step."""
+    for seed in seeds:
+        spec, m = random_measured(seed)
+        assert_replays(m, spec)
+        assert m.case.fidelity.replay_error < 1e-9
+
+
+@pytest.mark.parametrize(
+    "kind", ["p2p == 'blocking'", "p2p == 'asynchronous'", "vpp > 1", "separate", "dp == 1", "pp == 1", "rank_0_waits"]
+)
+def test_generated_jobs_cover(kind: str) -> None:
+    """Each kind of job is among the random ones."""
+    specs = [dataclasses.asdict(random_measured(seed)[0]) for seed in SEEDS]
+    assert any(eval(kind, {}, spec) for spec in specs)
+
+
+# ------------------------------------------------------------------------------------------ batches
+
+
+@pytest.mark.parametrize("p2p", ["blocking", "asynchronous"])
+def test_batches_are_found_where_calls_block(p2p: Any) -> None:
+    """Among the random jobs, batches are found in all with blocking calls that have any, and in none without."""
+    for seed in SEEDS:
+        spec, m = random_measured(seed)
+        if spec.p2p != p2p:
+            continue
+        steady = spec.pp > 1 and spec.microbatches > 1  # else no send stands beside a recv
+        assert (n_batches(m) > 0) == (p2p == "blocking" and steady), spec
+
+
+@pytest.mark.parametrize("p2p", ["blocking", "asynchronous"])
+@pytest.mark.parametrize("place", [(1, 0), (2, 1), (0, 3)], ids=str)
+@pytest.mark.parametrize("vpp", [1, 2])
+def test_the_gain_is_right_however_calls_block(p2p: Any, place: tuple[int, int], vpp: int) -> None:
+    """Removing a slow worker gives back what it truly cost, in blocking and asynchronous jobs, interleaved or not."""
+    spec = JobSpec(pp=4, dp=4, vpp=vpp, microbatches=8, steps=8, p2p=p2p, seed=21)
+    assert_gain(spec, WorkerFault(places=(place,), slowdown=1.8))
+
+
+def assert_gain(spec: JobSpec, fault: WorkerFault) -> None:
+    """Compare the predicted gain of removing slow workers with that of making the job without them."""
+    truth = generate(spec, [fault]).truth.faults[0].recoverable
+    found = measured(spec, fault).gains.recoverable("worker")
+    assert found == pytest.approx(truth, abs=GAIN_TOLERANCE), spec
+
+
+# ------------------------------------------------------------------------------------------ hidden barriers
+
+
+@pytest.mark.parametrize("place", [(0, 0), (1, 1), (2, 3), (3, 3)], ids=str)
+@pytest.mark.parametrize(
+    ("averages_loss", "rank_0_waits"), [(True, False), (False, True), (True, True), (False, False)]
+)
+def test_hidden_waits_are_learned(place: tuple[int, int], averages_loss: bool, rank_0_waits: bool) -> None:
+    """Where loss is averaged, or rank 0 waits, that wait becomes an edge of layernorm, and the gain is the true one."""
+    spec = JobSpec(pp=4, dp=4, microbatches=8, steps=8, averages_loss=averages_loss, rank_0_waits=rank_0_waits, seed=22)
+    fault = WorkerFault(places=(place,), slowdown=2.0)
+    assert_gain(spec, fault)
+    found = barriers(measured(spec, fault))
+    assert {op for op, _ in found} <= {Op.LAYERNORM}
+    if averages_loss and place[1] == 3:
+        assert (Op.LAYERNORM, 3) in found
+    if not averages_loss and not rank_0_waits:
+        assert found == []
+
+
+def test_random_slow_workers_beside_hidden_waits() -> None:
+    """Over random jobs with hidden waits the predicted gain of removing one slow worker is the true one on average."""
+    errors = []
+    for seed in range(16):
+        rng = np.random.default_rng([4, seed])
+        spec = dataclasses.replace(random_spec(rng), averages_loss=True, rank_0_waits=bool(seed % 2), steps=10)
+        spec = dataclasses.replace(spec, dp=max(spec.dp, 3))
+        place = (int(rng.integers(spec.dp)), int(rng.integers(spec.pp)))
+        job = generate(spec, [WorkerFault(places=(place,), slowdown=float(rng.uniform(1.3, 3.0)))])
+        truth = job.truth.faults[0].recoverable
+        errors.append(abs(measure(job.trace).gains.recoverable("worker") - truth))
+    assert np.mean(errors) < GAIN_TOLERANCE / 4
+    assert np.max(errors) < GAIN_TOLERANCE, np.argmax(errors)
+
+
+def test_the_barrier_of_the_production_trace_is_found(shared: Path) -> None:
+    """Without AR's slow worker its step would take about half as long: T / T' - 1 is 0.9, not the 0.05 without barriers."""
+    m = measured_file(shared / "artifact" / "trace-AR.parquet")
+    with_it, without = m.removal.step_times([]).sum(), m.removal.step_times(["worker"]).sum()
+    assert 0.85 < with_it / without - 1.0 < 1.1
+    assert {op for op, _ in barriers(m)} == {Op.LAYERNORM}
+
+
+def test_without_learned_waits_the_gain_is_lost(shared: Path) -> None:
+    """In the paper's graph of AR most of that time is launch delay, so removing the slow worker would gain next to nothing."""
+    m = measured_file(shared / "artifact" / "trace-AR.parquet")
+    p, (o,) = m.prepared[0], m.observed
+    delay = launch_delays(p.block, p.graph)
+    own = m.removal._without(0, frozenset({"worker"}), 0, slice(0, len(o.block.steps)))[0]
+    computes = np.isin(p.block.nodes.op, (Op.FORWARD, Op.BACKWARD))
+    mended = [own[node] if computes[node] else p.own[node] for node in range(len(p.own))]
+    gain = replay(p.graph, p.own, delay).sum() / replay(p.graph, mended, delay).sum() - 1.0
+    assert gain < 0.3
+
+
+# ------------------------------------------------------------------------------------------ what must not be learned
+
+
+@pytest.mark.parametrize("p2p", ["blocking", "asynchronous"])
+def test_a_late_worker_makes_no_barrier_of_everything(p2p: Any) -> None:
+    """Beside a worker that keeps all others waiting no compute waits for another worker's compute by a learned edge."""
+    spec = JobSpec(pp=4, dp=2, microbatches=8, steps=8, p2p=p2p, averages_loss=False, seed=23)
+    m = measured(spec, WorkerFault(places=((1, 1),), slowdown=3.0))
+    assert barriers(m) == []
+
+
+def test_long_documents_make_no_barrier() -> None:
+    """Where another rank is late in each step nothing is learned that does not hold in all steps."""
+    spec = JobSpec(pp=4, dp=4, microbatches=8, steps=12, averages_loss=False, seed=24)
+    assert barriers(measured(spec, SequenceImbalance(quadratic_share=0.6))) == []
