@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from diagnose.errors import TraceError
-from diagnose.model.optype import Op
+from diagnose.model.optype import COMPUTE, P2P, Op
 from diagnose.model.trace import Block, Bools, Evidence, Nodes, Seconds, Trace
 from diagnose.whatif.batches import HELD_SHARE, Look, find_batches
 from diagnose.whatif.clocks import correct_clocks, correct_evidence, estimate_offsets
@@ -25,10 +25,15 @@ EXPLAINED_SHARE = 0.5
 BARRIER_TOLERANCE_S = 100e-6
 #: Two explanations that differ by less are the same.
 ROUNDING_S = 1e-9
+#: ... or this part of it, where several waits come together.
+PARTLY_EXPLAINED_SHARE = 0.1
 #: Operations before one on its worker that may explain when it was launched.
 MAX_RECENT = 12
 #: Launch delays below this part of the step are not worth a barrier.
 WORTH_SHARE = 0.01
+
+
+_PIPELINED = {int(op) for op in (Op.FORWARD, Op.BACKWARD, *P2P)}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -213,7 +218,9 @@ def _add_serial_waits(
             and ends_at[source] < starts_at[node]
             and look.held_share(source, node) >= HELD_SHARE
         }
-        waits[node] |= _explain_delay(look, node, waits[node], candidates)
+        # What closes a step may wait for its worker's last transfer and for other workers: each explains a part.
+        part = EXPLAINED_SHARE if op in _PIPELINED else PARTLY_EXPLAINED_SHARE
+        waits[node] |= _explain_delay(look, node, waits[node], candidates, part)
         if not waits[node]:
             # The first transfers of a direction are posted before the last computes have ended: ask all that came shortly before.
             recent = {
@@ -221,7 +228,7 @@ def _add_serial_waits(
                 for source in order[max(0, at - MAX_RECENT) : at]
                 if ends_at[source] < starts_at[node] and look.held_share(source, node) >= HELD_SHARE
             }
-            waits[node] |= _explain_delay(look, node, waits[node], recent)
+            waits[node] |= _explain_delay(look, node, waits[node], recent, EXPLAINED_SHARE)
         found = {source for source in waits[node] if source in implied}
         for source in sorted(found):
             if any(implied[other] >> source & 1 for other in found - {source}):
@@ -233,8 +240,8 @@ def _add_serial_waits(
         last[op] = node
 
 
-def _explain_delay(look: Look, node: int, known: set[int], candidates: set[int]) -> set[int]:
-    """Choose the waits that take away most of a node's launch delay, one after the other."""
+def _explain_delay(look: Look, node: int, known: set[int], candidates: set[int], part: float) -> set[int]:
+    """Choose the waits that take away at least a part of what is left of a node's launch delay, one after the other."""
     start_s = look.start_s[node]
     ready_s = np.max(look.end_s[list(known)], axis=0) if known else np.zeros_like(start_s)
     chosen: set[int] = set()
@@ -244,7 +251,7 @@ def _explain_delay(look: Look, node: int, known: set[int], candidates: set[int])
             source: _mean_delay(start_s, np.maximum(ready_s, look.end_s[source])) for source in sorted(candidates)
         }
         best = min(beyond, key=lambda source: (beyond[source], source))
-        if beyond[best] > (1.0 - EXPLAINED_SHARE) * left:
+        if beyond[best] > (1.0 - part) * left:
             break
         chosen.add(best)
         candidates = candidates - {best}
@@ -275,27 +282,26 @@ def _with_barriers(
     first_forwards = {
         layout.of(Op.FORWARD, stage)[0] for stage in range(layout.n_stages) if layout.of(Op.FORWARD, stage)
     }
-    sources = _barrier_sources(layout, graph)
-    barriers: dict[int, tuple[Barrier, ...]] = {}
-    for event in graph.events:
-        for node in event.members:
-            if node in first_forwards or not graph.waits[node]:
-                continue
-            delay = start_s[node] - np.max(block.end_s[list(graph.waits[node])], axis=0)
-            lanes = _lane_mean(delay) > WORTH_SHARE * step_s
+    computes = [node for node in _barrier_sources(layout, graph) if Op(int(block.nodes.op[node])) in COMPUTE]
+    for sources in (_barrier_sources(layout, graph), computes):
+        barriers: dict[int, tuple[Barrier, ...]] = {}
+        for event in graph.events:
             candidates = [source for source in sources if source not in event.members]
-            while lanes.any():
-                found = _find_barrier(block.nodes, start_s, end_s, node, delay, lanes, candidates)
-                if found is None:
-                    break
-                barriers[node] = (*barriers.get(node, ()), found)
-                lanes = lanes & ~found.lanes if found.lanes is not None else np.zeros_like(lanes)
-    if not barriers:
-        return graph
-    try:
-        return order_graph(layout, waits, events, barriers, batches)
-    except TraceError:
-        return graph
+            for node in event.members:
+                if node in first_forwards or not graph.waits[node]:
+                    continue
+                delay = start_s[node] - np.max(block.end_s[list(graph.waits[node])], axis=0)
+                lanes = _lane_mean(delay) > WORTH_SHARE * step_s
+                found = _find_barriers(block.nodes, start_s, end_s, node, delay, lanes, candidates)
+                if found:
+                    barriers[node] = found
+        if not barriers:
+            return graph
+        try:
+            return order_graph(layout, waits, events, barriers, batches)
+        except TraceError:
+            continue  # operations that start together seem to wait for each other; computes never do
+    return graph
 
 
 def _barrier_sources(layout: Layout, graph: Graph) -> list[int]:
@@ -307,6 +313,20 @@ def _barrier_sources(layout: Layout, graph: Graph) -> list[int]:
             sources += layout.of(op, stage)[-1:]
     known = {node for event in graph.events for node in event.completes}
     return [source for source in sources if source in known]
+
+
+def _find_barriers(
+    nodes: Nodes, start_s: Seconds, end_s: Seconds, node: int, delay: Seconds, lanes: Bools, sources: list[int]
+) -> tuple[Barrier, ...]:
+    """Find the waits of one node, each for the dp ranks that the ones before did not explain."""
+    found: list[Barrier] = []
+    while lanes.any():
+        barrier = _find_barrier(nodes, start_s, end_s, node, delay, lanes, sources)
+        if barrier is None:
+            break
+        found.append(barrier)
+        lanes = lanes & ~barrier.lanes if barrier.lanes is not None else np.zeros_like(lanes)
+    return tuple(found)
 
 
 def _find_barrier(
