@@ -34,7 +34,7 @@ def keep_last_attempt(rows: Rows, at: At, n_steps: int, warnings: list[str]) -> 
     Returns
     -------
     Rows, At
-        Without earlier attempts. Steps whose attempts cannot be told apart by time are dropped.
+        Without earlier attempts. Steps whose attempts cannot be told apart by time are dropped, if they are less than half.
     first : tuple of int
         Index of the first step of each attempt but the first, where it is known.
     """
@@ -54,6 +54,8 @@ def keep_last_attempt(rows: Rows, at: At, n_steps: int, warnings: list[str]) -> 
             drop[of_step] = True
         else:
             drop[of_step[rows.start_s[of_step] < split_s]] = True
+    if 2 * n_unclear > n_steps or drop.all():
+        return rows, at, ()  # nothing to tell attempts by: the loader counts the operations again and says so
     warnings.append(
         f"{len(again)} steps are in the file more than once (a restart): the last attempt is analysed"
         + (f"; {n_unclear} whose attempts overlap in time are left out" if n_unclear else "")

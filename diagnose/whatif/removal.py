@@ -7,7 +7,9 @@ jobs on an even sample of the steps).
 
 import itertools
 import math
+import os
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -28,6 +30,8 @@ MAX_PLAYERS = 6
 MAX_SHAPLEY_OPS = 1_500_000
 #: A transfer is slow beyond this many times the usual upper end (95%) of its type on an ordinary link, and by seconds enough.
 SLOW_TRANSFER_RATIO = 3.0
+#: Steps from which it is learned what is usual on a link.
+MAX_LINK_STEPS = 16
 #: A link is slow as a whole when its median is this many times that of an ordinary link.
 SLOW_LINK_RATIO = 1.5
 #: A launch delay, or time between steps, that no job is without: part of the step (1% before reduce-scatter in a production job).
@@ -179,7 +183,8 @@ class Removal:
         everything = frozenset(names)
         wanted = [*self._single_sets(names), *(gone & everything for gone in sets.values())]
         wanted += [everything - gone for gone in sets.values()]
-        by_step = {gone: self.step_times(gone) for gone in dict.fromkeys(wanted)}
+        distinct = list(dict.fromkeys(wanted))
+        by_step = dict(zip(distinct, self._replay_all(distinct), strict=True))
         step_s = {gone: float(times.mean()) for gone, times in by_step.items()}
         replayed, clean = step_s[frozenset()], step_s[everything]
         alone = {name: step_s[frozenset({name})] for name in names}
@@ -225,6 +230,11 @@ class Removal:
                     found[name][:, int(o.block.nodes.stage[node])] += excess.sum(axis=0) / n_steps
         return found
 
+    def _replay_all(self, sets: Sequence[Iterable[str]], pick: Sequence[slice] | None = None) -> list[Seconds]:
+        """Replay without each of several sets, side by side; the result does not depend on how many at once."""
+        with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
+            return list(pool.map(lambda gone: self.step_times(gone, pick), sets))
+
     @staticmethod
     def _single_sets(names: Sequence[str]) -> list[frozenset[str]]:
         """List the empty set, each component, everything, and everything but each component, once."""
@@ -241,11 +251,13 @@ class Removal:
         rest = [name for name in names if name not in players]
         all_players: list[tuple[str, ...]] = [(name,) for name in players] + ([tuple(rest)] if rest else [])
         pick = self._sample_steps()
-        worth: dict[frozenset[int], float] = {}
-        for size in range(len(all_players) + 1):
-            for members in itertools.combinations(range(len(all_players)), size):
-                gone = [name for member in members for name in all_players[member]]
-                worth[frozenset(members)] = -float(self.step_times(gone, pick).sum())
+        orders = range(len(all_players) + 1)
+        coalitions = [m for size in orders for m in itertools.combinations(range(len(all_players)), size)]
+        removed = [[name for member in members for name in all_players[member]] for members in coalitions]
+        worth = {
+            frozenset(members): -float(times.sum())
+            for members, times in zip(coalitions, self._replay_all(removed, pick), strict=True)
+        }
         n = len(all_players)
         total = worth[frozenset(range(n))] - worth[frozenset()]
         if n == 0 or not players or total <= 0:
@@ -287,7 +299,8 @@ def _transfer_excess(observed: Sequence[Observed], i: int) -> dict[int, Seconds]
         by_stage: dict[int, list[int]] = {}
         for node in of_type:
             by_stage.setdefault(int(nodes.stage[node]), []).append(node)
-        stacked = {stage: np.stack([o.own[n] for n in at]) for stage, at in by_stage.items()}
+        stride = -(-len(o.block.steps) // MAX_LINK_STEPS)
+        stacked = {stage: np.stack([o.own[n][::stride] for n in at]) for stage, at in by_stage.items()}
         medians = np.stack([np.median(s, axis=(0, 1)) for s in stacked.values()])  # (stages, n_dp)
         tops = np.stack([np.quantile(s, 0.95, axis=(0, 1)) for s in stacked.values()])
         usual = float(np.maximum(lower_median(medians.reshape(1, -1), axis=1)[0], 0.0))

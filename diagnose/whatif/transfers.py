@@ -14,6 +14,8 @@ from diagnose.whatif.observed import Observed
 
 #: Beyond this many times the median of all links a single transfer is late (a flap is seconds against milliseconds).
 LATE_RATIO = 3.0
+#: Steps from which it is learned what is usual on a link.
+MAX_LINK_STEPS = 16
 
 
 def measure_transfers(observed: Sequence[Observed], *, n_stages: int) -> Transfers:
@@ -49,13 +51,18 @@ def measure_transfers(observed: Sequence[Observed], *, n_stages: int) -> Transfe
     late_s = np.full((n_stages, n_dp), np.nan)
     n_steps = sum(len(o.block.steps) for o in observed)
     for link, own in by_link.items():
-        link_s[link] = np.median(np.concatenate(own), axis=0)
+        link_s[link] = np.median(np.concatenate([seconds[:: _stride(seconds)] for seconds in own]), axis=0)
     usual = float(np.nanmedian(link_s)) if by_link else 0.0
     for link, own in by_link.items():
-        seconds = np.concatenate(own)
-        late_s[link] = np.where(seconds > LATE_RATIO * usual, seconds - usual, 0.0).sum(axis=0) / n_steps
+        late = sum(np.where(seconds > LATE_RATIO * usual, seconds - usual, 0.0).sum(axis=0) for seconds in own)
+        late_s[link] = late / n_steps
     group_s = np.full(n_stages, np.nan)
     for stage, places in by_group.items():
         group_s[stage] = sum(float(np.median(np.concatenate(own))) for own in places.values())
     step_s = float(np.concatenate([o.block.end_s.max(axis=(0, 2)) for o in observed]).mean())
     return Transfers(link_s, late_s, group_s, step_s)
+
+
+def _stride(seconds: Seconds) -> int:
+    """Say which steps of an array (n_steps, n_dp) are looked at for a median."""
+    return -(-int(seconds.shape[0]) // MAX_LINK_STEPS)
