@@ -4,6 +4,7 @@ import numpy as np
 
 from diagnose.model.components import Components
 from diagnose.model.feature import Feature, Features
+from diagnose.model.onset import HALF
 from diagnose.model.trace import Ints, Seconds
 from diagnose.model.whatif import WhatIf
 
@@ -40,7 +41,8 @@ def measure_workers(components: Components, what_if: WhatIf) -> Features:
         dp, stage = slow_workers(components)[0]
         n_stages = components.slow_workers.shape[1]
         ratio = components.worker_ratio[:, stage::n_stages, :, dp].mean(axis=1)  # (2, n_steps)
-        at = ratio.mean(axis=0) > 1.0
+        level = np.log(ratio).mean(axis=0)
+        at = level > HALF * float(np.quantile(level, 0.9))
         forward, backward = ratio[:, at].mean(axis=1) if at.any() else (1.0, 1.0)
         found = {
             "worker.ratio": Feature(float((forward + backward) / 2)),
