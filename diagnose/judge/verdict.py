@@ -30,6 +30,18 @@ from diagnose.model.feature import Features
 from diagnose.model.onset import find_when
 from diagnose.model.trace import Ints, Seconds, Trace
 
+#: The causes of the contract; those without a rule are said to be unchecked.
+CAUSES = (
+    "allocator-stall",
+    "checkpoint-stall",
+    "data-loading",
+    "garbage-collection",
+    "kernel-queue-contention",
+    "network-fault",
+    "sequence-imbalance",
+    "stage-imbalance",
+    "worker-fault",
+)
 #: Steps below which nothing that varies can be told from chance.
 MIN_STEPS = 3
 #: Replay error above which nothing is to be trusted (arXiv 2505.05713 threw away jobs above 5%).
@@ -107,6 +119,8 @@ def reach_verdict(case: Case, judgements: Sequence[Judgement], *, min_speedup: f
     """
     least = max(1.0 - 1.0 / min_speedup, NO_GAIN)
     not_checked = [NotChecked(j.rule.id, _why_not(case, j)) for j in judgements if _could_not_look(case, j, least)]
+    ruled = {j.rule.id for j in judgements}
+    not_checked += [NotChecked(cause, "this version has no rule for it") for cause in CAUSES if cause not in ruled]
     checked = tuple(j.rule.id for j in judgements if not _could_not_look(case, j, least))
     n_steps = len(case.components.steps)
     if n_steps < MIN_STEPS or not case.fidelity.ok:

@@ -215,7 +215,7 @@ def headline(diagnosis: Diagnosis) -> str:
     if diagnosis.verdict == "healthy":
         if best_gain(diagnosis) is None:
             return f"{name}: healthy — nothing found that is worth mending"
-        return f"{name}: healthy — nothing found that makes the job {diagnosis.min_speedup:g} times as fast"
+        return f"{name}: healthy — no known cause that is worth a speedup of {diagnosis.min_speedup:g}"
     if diagnosis.verdict == "inconclusive":
         return f"{name}: inconclusive — {why_inconclusive(diagnosis)}"
     if not diagnosis.causes:

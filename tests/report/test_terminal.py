@@ -96,7 +96,7 @@ def test_healthy_names_the_most_that_could_be_gained() -> None:
     """A job cleared because much is asked of a cause is told what it could gain all the same."""
     features: dict[str, float | None] = {"gain.worker": 0.15, "gain.stage": 0.04, "gain.pause": None, "gain.all": 0.3}
     report = render(dataclasses.replace(healthy(), features=features, min_speedup=5.0), width=200, color=False)
-    assert "healthy — nothing found that makes the job 5 times as fast" in report
+    assert "healthy — no known cause that is worth a speedup of 5" in report
     said = " ".join(report.split())
     assert "would make the job at least 5 times as fast; the most, slow workers, would give back 15% of" in said
 
