@@ -57,5 +57,3 @@ P2P = (Op.FORWARD_SEND, Op.FORWARD_RECV, Op.BACKWARD_SEND, Op.BACKWARD_RECV)
 DP_COLLECTIVES = (Op.ALL_GATHER, Op.REDUCE_SCATTER, Op.SEPARATE)
 #: Rows that explain other rows. `gc` is simulated where it follows a worker's last compute.
 EVIDENCE = (Op.GC, Op.CUDA_MALLOC, Op.DATA_LOAD, Op.CHECKPOINT)
-#: Types that are simulated wherever they stand.
-SIMULATED = tuple(op for op in Op if op not in EVIDENCE)

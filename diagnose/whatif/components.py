@@ -396,11 +396,3 @@ def _find_microbatches(left: Seconds) -> tuple[Seconds, float | None, float | No
     shared = nearest_zero_center(np.concatenate([logs[0], logs[1] / slope]), axis=0)
     ratio = np.exp(np.nan_to_num(np.stack([shared, shared * slope])))
     return ratio, correlation, spread
-
-
-def find_outlying(values: NDArray[np.float64], *, deviations: float) -> Bools:
-    """Mark values above the median by that many robust deviations."""
-    center = np.median(values)
-    sigma = MAD_TO_SIGMA * np.median(np.abs(values - center))
-    marked: Bools = values > center + deviations * sigma
-    return marked

@@ -16,7 +16,7 @@ import numpy as np
 from diagnose.model.components import COMPONENTS, Components, Gains
 from diagnose.model.optype import P2P, Op
 from diagnose.model.trace import Seconds
-from diagnose.whatif.components import lower_median
+from diagnose.whatif.components import SLOW_WHOLE_STEP_RATIO, lower_median
 from diagnose.whatif.observed import Observed
 from diagnose.whatif.replay import replay
 
@@ -78,7 +78,7 @@ class Removal:
             "stage": c.typical_s.shape[1] > 1,
             "worker": bool(c.slow_workers.any()),
             "microbatch": bool((c.microbatch_ratio != 1.0).any()),
-            "step": bool((c.step_ratio > 1.03).any()),
+            "step": bool((c.step_ratio > SLOW_WHOLE_STEP_RATIO).any()),
             "pause": bool((c.pause_s > 0).any()),
             "transfer": self._worth_looking(self._transfer_s),
             "input-delay": self._worth_looking([d["input-delay"] for d in self._delay_s]),
@@ -154,7 +154,7 @@ class Removal:
             )
         if "step" in gone:
             ratio = c.step_ratio[direction, steps, None]
-            work = np.where(ratio > 1.03, work / ratio, work)
+            work = np.where(ratio > SLOW_WHOLE_STEP_RATIO, work / ratio, work)
         return work if "pause" in gone else work + pause
 
     def _slow_optimizers(self) -> list[dict[int, Seconds]]:
