@@ -1,0 +1,91 @@
+"""Which link, card or group is slower than its equals, and what of it is the network's fault."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from diagnose.features.network import measure_network, slow_card
+from diagnose.model.transfers import Transfers
+from tests.features.hand import components, slowed
+from tests.judge.cases import causes, culprits, measured_file
+
+NAN = float("nan")
+
+
+def transfers(
+    link_ms: object, *, late_ms: object = None, group_ms: object = (20.0, 20.0), step_s: float = 10.0
+) -> Transfers:
+    """Give transfers in milliseconds, (n_stages, n_dp)."""
+    link_s = np.array(link_ms, dtype=float) * 1e-3
+    late_s = np.where(np.isnan(link_s), np.nan, 0.0) if late_ms is None else np.array(late_ms, dtype=float) * 1e-3
+    return Transfers(link_s, late_s, np.array(group_ms, dtype=float) * 1e-3, step_s)
+
+
+def test_links_and_groups_alike() -> None:
+    """Where all links take the same, ratios are 1, nothing is late and nobody is named."""
+    alike = transfers([[1.0, 1.0], [NAN, NAN]])
+    found = measure_network(alike, components())
+    assert [found[f"network.{name}"].value for name in ("link_ratio", "group_ratio", "late_share")] == [1.0, 1.0, 0.0]
+    assert found["network.by_slow_worker"].value == 0.0
+    assert slow_card(alike) == ([], [])
+
+
+def test_one_slow_link_is_measured_against_the_others() -> None:
+    """5 ms among links of 1 ms is a ratio of 5, and the link is named by its first stage."""
+    one = transfers([[1.0, 1.0], [1.0, 5.0], [1.0, 1.0], [NAN, NAN]])
+    assert measure_network(one, components(n_stages=4))["network.link_ratio"].value == pytest.approx(5.0)
+    assert slow_card(one) == ([], [(1, 1)])
+
+
+def test_two_slow_links_of_one_worker_name_it() -> None:
+    """Where both links of a worker are slow, it is named; the slower of the two does not matter."""
+    for before_ms, after_ms in ((5.0, 4.0), (4.0, 5.0)):
+        card = transfers([[1.0, 1.0], [1.0, before_ms], [1.0, after_ms], [NAN, NAN]])
+        assert slow_card(card) == ([(1, 2)], [])
+
+
+def test_late_transfers_are_counted_beyond_the_ordinary_link() -> None:
+    """1.2 s a step on one link, 0.2 s on an ordinary one, are 10% of a step of 10 s."""
+    late = transfers([[1.0, 1.0, 1.0], [NAN] * 3], late_ms=[[200.0, 200.0, 1200.0], [NAN] * 3])
+    assert measure_network(late, components())["network.late_share"].value == pytest.approx(0.1)
+
+
+def test_one_slow_group() -> None:
+    """A stage whose collectives take 80 ms against 20 ms has a ratio of 4."""
+    found = measure_network(transfers([[1.0, 1.0], [NAN, NAN]], group_ms=(20.0, 80.0)), components())
+    assert found["network.group_ratio"].value == pytest.approx(4.0)
+
+
+def test_a_slow_link_at_a_slow_worker_is_marked() -> None:
+    """The slowest link counts as the slow worker's when it ends there, and only then."""
+    link_ms = [[1.0, 5.0], [NAN, NAN]]
+    assert measure_network(transfers(link_ms), slowed({(1, 1): 2.0}))["network.by_slow_worker"].value == 1.0
+    apart = transfers(link_ms, group_ms=(NAN, NAN))
+    assert measure_network(apart, slowed({(0, 1): 2.0}))["network.by_slow_worker"].value == 0.0
+
+
+def test_one_stage_has_no_links() -> None:
+    """With one stage what needs links or several groups is missing, with the reason."""
+    found = measure_network(transfers([[NAN, NAN]], group_ms=(20.0,)), components(n_stages=1))
+    for name in ("link_ratio", "late_share"):
+        assert found[f"network.{name}"].value is None
+        assert found[f"network.{name}"].reason == "fewer than two links between stages"
+    assert found["network.group_ratio"].value is None
+    assert found["network.group_ratio"].reason == "fewer than two groups of dp ranks"
+    assert slow_card(transfers([[NAN, NAN]])) == ([], [])
+
+
+def test_a_real_slow_card(shared: Path) -> None:
+    """The real job with a slow network card is told so first, and whose card it is."""
+    diagnosis = measured_file(shared / "real" / "net-nic.parquet").diagnosis
+    assert causes(diagnosis)[0] == "network-fault"
+    assert culprits(diagnosis, "network-fault") == [(0, 2)]
+
+
+def test_a_real_slow_worker_is_no_network_fault(shared: Path) -> None:
+    """A throttled real worker makes its group and links slow, and is still no fault of the network."""
+    diagnosis = measured_file(shared / "real" / "worker-quota.parquet").diagnosis
+    assert causes(diagnosis)[0] == "worker-fault"
+    assert "network-fault" not in causes(diagnosis)
+    assert diagnosis.features["network.by_slow_worker"] == 1.0

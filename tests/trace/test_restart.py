@@ -1,0 +1,101 @@
+"""Steps that were run again after a restart: the last attempt counts, and only what time parts is an attempt."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from diagnose.model.diagnosis import Diagnosis
+from tests.jobs import load
+from tests.test_damage_end_to_end import absolute, diagnose_rows, rows_of
+
+RESTART_S = 1000.0
+
+
+def attempt(*, late_s: float = 0.0, name: str = "worker-fault") -> pd.DataFrame:
+    """Give the rows of one attempt at steps 0 to 11, some seconds later than they were recorded."""
+    rows = absolute(rows_of(name))
+    return rows.assign(start_ts=rows.start_ts + late_s)
+
+
+def summary(diagnosis: Diagnosis) -> list[tuple[str, tuple[object, ...], tuple[int, ...]]]:
+    """List causes and their places."""
+    return [(cause.cause, cause.where.workers, cause.where.stages) for cause in diagnosis.causes]
+
+
+def says_restart(warnings: tuple[str, ...]) -> bool:
+    """Tell whether a warning speaks of a restart."""
+    return any("restart" in warning for warning in warnings)
+
+
+@pytest.mark.parametrize("name", ["worker-fault", "stage-imbalance"])
+def test_all_steps_again(name: str) -> None:
+    """A job that ran all its steps again has the causes and the S of the last attempt alone, and a warning says so."""
+    last = attempt(late_s=RESTART_S, name=name)
+    found, alone = diagnose_rows(pd.concat([attempt(name=name), last])), diagnose_rows(last)
+    assert summary(found) == summary(alone)
+    assert found.what_if.slowdown == pytest.approx(alone.what_if.slowdown, rel=1e-6)
+    assert found.step_time.recorded == pytest.approx(alone.step_time.recorded, rel=1e-6)
+    assert any("12 steps" in warning and "restart" in warning for warning in found.warnings)
+    assert not says_restart(alone.warnings)
+
+
+def test_the_last_attempt_is_kept() -> None:
+    """Of an attempt twice as slow and a later one, the later one's times are read."""
+    first = attempt()
+    first = first.assign(start_ts=first.start_ts * 2.0 - RESTART_S, duration=first.duration * 2.0)
+    last = attempt(late_s=RESTART_S)
+    both, alone = load(pd.concat([first, last])), load(last)
+    assert both.n_ops == alone.n_ops
+    np.testing.assert_allclose(both.blocks[0].end_s, alone.blocks[0].end_s, atol=1e-6)
+
+
+def test_some_steps_again() -> None:
+    """Steps 0 to 5, then 4 to 11: every step is there once, those run again as in the second run, and so says a warning."""
+    first, last = attempt(), attempt(late_s=RESTART_S)
+    trace = load(pd.concat([first[first.step <= 5], last[last.step >= 4]]))
+    assert sorted(trace.steps.tolist()) == list(range(12))
+    assert trace.n_ops == load(first).n_ops
+    assert trace.restarted_steps == (4,)
+    assert any("2 steps" in warning and "restart" in warning for warning in trace.warnings)
+    assert trace.step_origin_s is not None
+    assert trace.step_origin_s[4] - trace.step_origin_s[3] > RESTART_S - 100.0
+    assert np.ptp(trace.step_origin_s[4:]) < 100.0
+
+
+def test_the_order_of_rows_says_nothing() -> None:
+    """The last attempt is the later one, wherever its rows stand in the file."""
+    first, last = attempt(), attempt(late_s=RESTART_S)
+    rows = pd.concat([last[last.step >= 4], first[first.step <= 5]]).sample(frac=1.0, random_state=0)
+    trace = load(rows)
+    assert sorted(trace.steps.tolist()) == list(range(12))
+    assert trace.restarted_steps == (4,)
+
+
+def test_the_time_in_between_is_not_the_jobs() -> None:
+    """A quarter of an hour until the restart makes no step longer."""
+    first, last = attempt(), attempt(late_s=RESTART_S)
+    found = diagnose_rows(pd.concat([first[first.step <= 5], last[last.step >= 4]]))
+    alone = diagnose_rows(first)
+    assert found.step_time.recorded == pytest.approx(alone.step_time.recorded, rel=0.01)
+    assert summary(found) == summary(alone)
+
+
+def test_a_file_twice_is_no_restart() -> None:
+    """Exact duplicates of all rows are no second attempt, and change nothing."""
+    rows = attempt()
+    found, alone = diagnose_rows(pd.concat([rows, rows])), diagnose_rows(rows)
+    assert not says_restart(found.warnings)
+    assert summary(found) == summary(alone)
+    assert found.what_if.slowdown == pytest.approx(alone.what_if.slowdown, rel=1e-6)
+
+
+def test_attempts_that_overlap_in_time_are_left_alone() -> None:
+    """Where no step's attempts are parted by time nothing is called a restart, and no row is dropped as one."""
+    first, second = attempt(), attempt(late_s=0.3)
+    trace = load(pd.concat([first, second]))
+    assert not says_restart(trace.warnings)
+    assert trace.restarted_steps == ()
+    n_collections = int((first.optype == "gc").sum())  # one a worker and step is simulated, the others are evidence
+    assert trace.n_ops == 2 * len(first) - n_collections
+    assert len(trace.evidence) == 2 * n_collections
+    assert any("counted again" in warning for warning in trace.warnings)

@@ -1,0 +1,155 @@
+"""What stands in for lost operations, on a job whose times can be added in the head."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from diagnose.faults.spec import JobSpec
+from diagnose.model.optype import Op
+from diagnose.model.trace import Block, Trace
+from diagnose.whatif.batches import Look, find_batches
+from diagnose.whatif.fill import fill_block
+from diagnose.whatif.graph import build_graph
+from diagnose.whatif.scenarios import prepare, typical_start
+from tests.jobs import hand_job, load
+from tests.judge.cases import make
+
+Cell = tuple[Op, int, int]  # type, stage, seq
+FIRST = (0, 0)  # the step that loses something, twice as fast as the other; its only dp rank
+
+
+@pytest.fixture
+def block() -> Block:
+    """Give the hand-made job, its first step at twice the speed: F 0.5 s, B 1 s, 4.5 s in all."""
+    whole = load(hand_job()).blocks[0]
+    speed = np.array([0.5, 1.0])[None, :, None]
+    return dataclasses.replace(whole, start_s=whole.start_s * speed, end_s=whole.end_s * speed)
+
+
+def node_of(block: Block, cell: Cell) -> int:
+    """Find an operation."""
+    op, stage, seq = cell
+    nodes = block.nodes
+    return int(np.flatnonzero((nodes.op == op) & (nodes.stage == stage) & (nodes.seq == seq))[0])
+
+
+def fill(block: Block, *lost: Cell) -> Block:
+    """Lose operations in the first step, and fill them in; nothing that was recorded may change."""
+    start_s, end_s = block.start_s.copy(), block.end_s.copy()
+    gone = np.zeros(start_s.shape, dtype=bool)
+    for cell in lost:
+        gone[node_of(block, cell)][FIRST] = True
+    start_s[gone] = end_s[gone] = np.nan
+    graph = build_graph(block.nodes, typical_start(block), has_dp=False)
+    filled = fill_block(dataclasses.replace(block, start_s=start_s, end_s=end_s), graph)
+    assert filled.filled is not None
+    np.testing.assert_array_equal(filled.filled, gone)
+    np.testing.assert_array_equal(filled.start_s[~gone], block.start_s[~gone])
+    np.testing.assert_array_equal(filled.end_s[~gone], block.end_s[~gone])
+    assert np.isfinite(filled.start_s).all()
+    assert (filled.start_s <= filled.end_s).all()
+    assert (filled.end_s.max(axis=(0, 2)) <= np.nanmax(end_s, axis=(0, 2))).all()
+    return filled
+
+
+def span(block: Block, cell: Cell) -> tuple[float, float]:
+    """Give start and end of an operation in the first step."""
+    node = node_of(block, cell)
+    return float(block.start_s[node][FIRST]), float(block.end_s[node][FIRST])
+
+
+def test_nothing_lost(block: Block) -> None:
+    """A block without gaps comes back as the same object."""
+    assert fill_block(block, build_graph(block.nodes, typical_start(block), has_dp=False)) is block
+
+
+@pytest.mark.parametrize("seq", [0, 1])
+@pytest.mark.parametrize(
+    ("lost", "other"),
+    [
+        ((Op.FORWARD_RECV, 1), (Op.FORWARD_SEND, 0)),
+        ((Op.FORWARD_SEND, 0), (Op.FORWARD_RECV, 1)),
+        ((Op.BACKWARD_RECV, 0), (Op.BACKWARD_SEND, 1)),
+        ((Op.BACKWARD_SEND, 1), (Op.BACKWARD_RECV, 0)),
+    ],
+)
+def test_a_lost_half_of_a_pair_ends_with_the_other(
+    block: Block, lost: tuple[Op, int], other: tuple[Op, int], seq: int
+) -> None:
+    """A transfer of which one side was lost ends on both sides when it did on the recorded one."""
+    filled = fill(block, (*lost, seq))
+    assert span(filled, (*lost, seq))[1] == span(block, (*other, seq))[1]
+
+
+def test_a_lost_compute_ends_before_what_waited_for_it(block: Block) -> None:
+    """A forward that usually takes 1 s ended after 0.5 s when the send that waited for it started then."""
+    assert span(fill(block, (Op.FORWARD, 0, 0)), (Op.FORWARD, 0, 0)) == (0.0, 0.5)
+
+
+def test_a_lost_compute_and_its_send(block: Block) -> None:
+    """Where the send is lost with its forward, the recorded recv says when both had ended."""
+    filled = fill(block, (Op.FORWARD, 0, 0), (Op.FORWARD_SEND, 0, 0))
+    assert span(filled, (Op.FORWARD_SEND, 0, 0))[1] == 0.5
+    assert span(filled, (Op.FORWARD, 0, 0))[1] <= 0.5
+
+
+def test_a_lost_pair_moves_when_both_are_ready(block: Block) -> None:
+    """A transfer lost on both sides takes its usual time, 0 s, after the forward that it waited for."""
+    filled = fill(block, (Op.FORWARD_SEND, 0, 0), (Op.FORWARD_RECV, 1, 0))
+    assert span(filled, (Op.FORWARD_SEND, 0, 0)) == (0.5, 0.5)
+    assert span(filled, (Op.FORWARD_RECV, 1, 0))[1] == 0.5
+
+
+def test_what_was_lost_cannot_outlast_the_step(block: Block) -> None:
+    """The last backward of a worker, usually 2 s, lost with all after it, ends when the recorded step does, at 4.5 s."""
+    lost = [(Op.BACKWARD, 0, 1), (Op.CLIP, 0, 0), (Op.OPTIMIZER, 0, 0)]
+    filled = fill(block, *lost)
+    assert filled.end_s.max(axis=(0, 2)).tolist() == [4.5, 9.0]
+    assert span(filled, lost[0])[1] == 4.5
+
+
+def test_what_does_not_exist_takes_no_time_and_is_not_filled(block: Block) -> None:
+    """An operation that a rank does not have gets no time, and `filled` marks the lost one only."""
+    absent = np.zeros(block.start_s.shape, dtype=bool)
+    cells = [(Op.FORWARD, 0, 1), (Op.FORWARD_SEND, 0, 1), (Op.FORWARD_RECV, 1, 1), (Op.FORWARD, 1, 1)]
+    nodes = [node_of(block, cell) for cell in cells]
+    absent[nodes, 0] = True
+    lost = node_of(block, (Op.BACKWARD, 0, 0))
+    gone = absent.copy()
+    gone[lost, 0] = True
+    start_s, end_s = np.where(gone, np.nan, block.start_s), np.where(gone, np.nan, block.end_s)
+    graph = build_graph(block.nodes, typical_start(block), has_dp=False)
+    filled = fill_block(dataclasses.replace(block, start_s=start_s, end_s=end_s, absent=absent), graph)
+    assert filled.absent is None
+    assert (filled.end_s[nodes, 0] == filled.start_s[nodes, 0]).all()
+    assert filled.filled is not None
+    assert np.argwhere(filled.filled).tolist() == [[lost, 0, 0]]
+
+
+@pytest.fixture(scope="module")
+def blocking() -> Trace:
+    """Give a job whose workers send and receive in one blocking call."""
+    return load(make(JobSpec(pp=2, dp=2, microbatches=4, steps=6, seed=41)).trace)
+
+
+def test_a_lost_member_of_a_batch_has_the_times_of_the_batch(blocking: Trace) -> None:
+    """Each transfer of a blocking call that is lost alone gets the start and end of the call."""
+    (block,) = blocking.blocks
+    n_batches = 0
+    start = typical_start(block)
+    for stage in (0, 1):
+        order = sorted(np.flatnonzero(block.nodes.stage == stage).tolist(), key=lambda node: start[node])
+        for batch in find_batches(block.nodes, Look(block), order):
+            n_batches += 1
+            for lost in batch:
+                start_s, end_s = block.start_s.copy(), block.end_s.copy()
+                start_s[lost, 2, 1] = end_s[lost, 2, 1] = np.nan
+                damaged = dataclasses.replace(block, start_s=start_s, end_s=end_s)
+                (prepared,) = prepare(dataclasses.replace(blocking, blocks=(damaged,)))
+                found = prepared.block
+                assert found.start_s[lost, 2, 1] == pytest.approx(block.start_s[lost, 2, 1], abs=1e-6)
+                assert found.end_s[lost, 2, 1] == pytest.approx(block.end_s[lost, 2, 1], abs=1e-6)
+                assert found.filled is not None
+                assert np.argwhere(found.filled).tolist() == [[lost, 2, 1]]
+    assert n_batches > 0

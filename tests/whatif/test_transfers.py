@@ -1,0 +1,91 @@
+"""How long each link takes for a transfer, on generated jobs with one link, or all links of one card, 5 times as slow."""
+
+import dataclasses
+from collections.abc import Sequence
+from functools import cache
+
+import numpy as np
+import pytest
+
+from diagnose.faults import spec as specs
+from diagnose.faults.inputs import draw_inputs
+from diagnose.faults.record import record
+from diagnose.faults.simulate import simulate
+from diagnose.faults.spec import JobSpec
+from diagnose.features.network import measure_network, slow_card
+from diagnose.model.optype import P2P
+from diagnose.model.transfers import Transfers
+from diagnose.whatif.transfers import measure_transfers
+from tests.judge.cases import Measured, measure
+
+DP, FACTOR = 1, 5.0
+MODES: tuple[specs.P2P, ...] = ("blocking", "asynchronous")
+
+
+@cache
+def job(mode: specs.P2P, *links: int, steps: tuple[int, ...] = ()) -> Measured:
+    """Measure a job some of whose links, by their first stage, are slow on one dp rank, in some steps or all."""
+    spec = JobSpec(pp=4, dp=4, microbatches=8, steps=8, p2p=mode, seed=51)
+    inputs = draw_inputs(spec)
+    transfer_s = inputs.transfer_s.copy()
+    when: Sequence[int] = steps or range(spec.steps)
+    for meeting in inputs.programme.meetings:
+        tasks = [inputs.programme.tasks[member] for member in meeting.members]
+        if tasks[0].op in P2P and min(task.stage for task in tasks) in links:
+            for member in meeting.members:
+                transfer_s[member, list(when), DP] *= FACTOR
+    inputs = dataclasses.replace(inputs, transfer_s=transfer_s)
+    return measure(record(inputs, simulate(inputs)))
+
+
+def transfers_of(found: Measured) -> Transfers:
+    """Measure the transfers of a job."""
+    return measure_transfers(found.observed, n_stages=4)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_without_a_fault_all_links_take_the_same(mode: specs.P2P) -> None:
+    """Links and groups of a healthy job are within 20% of what the job is made of, and no card is slow."""
+    transfers = transfers_of(job(mode))
+    assert np.isnan(transfers.link_s[-1]).all()  # no link leaves the last stage
+    np.testing.assert_allclose(transfers.link_s[:-1], 5e-4, rtol=0.2)
+    assert slow_card(transfers) == ([], [])
+
+
+@pytest.mark.parametrize("link", [0, 1, 2])
+@pytest.mark.parametrize("mode", MODES)
+def test_one_slow_link(mode: specs.P2P, link: int) -> None:
+    """A link of 5 times the transfer is measured as 5 times the others, and the link is named and no worker."""
+    found = job(mode, link)
+    transfers = transfers_of(found)
+    features = measure_network(transfers, found.components)
+    assert features["network.link_ratio"].value == pytest.approx(FACTOR, rel=0.15)
+    assert slow_card(transfers) == ([], [(DP, link)])
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_slow_card(mode: specs.P2P, stage: int) -> None:
+    """A worker both of whose links are slow is named, and no link."""
+    found = job(mode, stage - 1, stage)
+    transfers = transfers_of(found)
+    features = measure_network(transfers, found.components)
+    assert features["network.link_ratio"].value == pytest.approx(FACTOR, rel=0.15)
+    assert slow_card(transfers) == ([(DP, stage)], [])
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_link_that_is_slow_in_few_steps_is_late(mode: specs.P2P) -> None:
+    """What single late transfers cost is on the link that has them, and its median stays what it was."""
+    transfers = transfers_of(job(mode, 1, steps=(2, 5)))
+    assert int(np.nanargmax(transfers.link_late_s)) == 4 + DP  # stage 1 of 4 dp ranks
+    assert transfers.link_s[1, DP] == pytest.approx(5e-4, rel=0.2)
+    late_s = 2 / 8 * 16 * (FACTOR - 1.0) * 5e-4  # steps with it, transfers a step, seconds beyond the usual of each
+    assert transfers.link_late_s[1, DP] == pytest.approx(late_s, rel=0.25)
+    assert np.delete(transfers.link_late_s[:3].ravel(), 4 + DP).max() == 0.0
+
+
+def test_the_step_time_is_that_of_the_job() -> None:
+    """The mean step time beside the transfers is the recorded one."""
+    found = job("blocking")
+    assert transfers_of(found).step_s == pytest.approx(found.diagnosis.step_time.recorded, rel=1e-6)
