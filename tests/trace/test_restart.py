@@ -89,6 +89,16 @@ def test_a_file_twice_is_no_restart() -> None:
     assert found.what_if.slowdown == pytest.approx(alone.what_if.slowdown, rel=1e-6)
 
 
+def test_some_rows_twice_drop_no_step() -> None:
+    """A few steps written twice over are duplicates: every step stays, with the times that it had."""
+    rows = attempt()
+    found, alone = load(pd.concat([rows, rows[rows.step.isin((3, 7))]])), load(rows)
+    assert not says_restart(found.warnings)
+    assert found.restarted_steps == ()
+    assert found.n_ops == alone.n_ops
+    np.testing.assert_array_equal(found.blocks[0].end_s, alone.blocks[0].end_s)
+
+
 def test_attempts_that_overlap_in_time_are_left_alone() -> None:
     """Where no step's attempts are parted by time nothing is called a restart, and no row is dropped as one."""
     first, second = attempt(), attempt(late_s=0.3)
