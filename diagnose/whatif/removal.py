@@ -27,7 +27,7 @@ NEGLIGIBLE_SHARE = 1e-3
 #: Components shared out by Shapley values at most; the rest of the lost time is unexplained.
 MAX_PLAYERS = 6
 #: Operations replayed for the Shapley shares at most; larger jobs are sampled by steps.
-MAX_SHAPLEY_OPS = 1_500_000
+MAX_SHAPLEY_OPS = 750_000
 #: A transfer is slow beyond this many times the usual upper end (95%) of its type on an ordinary link, and by seconds enough.
 SLOW_TRANSFER_RATIO = 3.0
 #: Steps from which it is learned what is usual on a link.
@@ -61,7 +61,8 @@ class Removal:
         self.components = components
         self.n_stages = n_stages
         self.between_s = between_s
-        step_s = float(np.concatenate([o.block.end_s.max(axis=(0, 2)) for o in observed]).mean())
+        self._total_s = sum(float(o.block.end_s.max(axis=(0, 2)).sum()) for o in observed)
+        step_s = self._total_s / len(components.steps)
         self._ordinary_between_s = min(float(np.median(between_s)), ORDINARY_SHARE * step_s)
         self._optimizer_s = self._slow_optimizers()
         self._transfer_s = [_transfer_excess(observed, i) for i in range(len(observed))]
@@ -79,7 +80,7 @@ class Removal:
             "worker": bool(c.slow_workers.any()),
             "microbatch": bool((c.microbatch_ratio != 1.0).any()),
             "step": bool((c.step_ratio > SLOW_WHOLE_STEP_RATIO).any()),
-            "pause": bool((c.pause_s > 0).any()),
+            "pause": float(c.pause_s.max(axis=-1).sum()) > NEGLIGIBLE_SHARE * self._total_s,
             "transfer": self._worth_looking(self._transfer_s),
             "input-delay": self._worth_looking([d["input-delay"] for d in self._delay_s]),
             "start-delay": self._worth_looking([d["start-delay"] for d in self._delay_s]),
@@ -91,8 +92,7 @@ class Removal:
     def _worth_looking(self, excess_s: Sequence[dict[int, Seconds]]) -> bool:
         """Say whether the seconds on the worst lane of each operation add up to anything that could matter."""
         total = sum(float(e.max(axis=-1).sum()) for of_block in excess_s for e in of_block.values())
-        step_s = sum(float(o.block.end_s.max(axis=(0, 2)).sum()) for o in self.observed)
-        return total > NEGLIGIBLE_SHARE * step_s
+        return total > NEGLIGIBLE_SHARE * self._total_s
 
     def step_times(self, removed: Iterable[str], pick: Sequence[slice] | None = None) -> Seconds:
         """Replay all steps (or those picked, one slice a block) without some components: seconds, shape (n_steps,)."""

@@ -22,6 +22,8 @@ from diagnose.whatif.replay import own_times, replay, replay_each_rank
 
 #: Part of the workers that M_W fixes (arXiv 2505.05713, section 4.3).
 SLOWEST_SHARE = 0.03
+#: Steps from which the usual launch order is taken.
+MAX_ORDER_STEPS = 16
 #: Cells (operation, lane) of the scenarios replayed in one walk at most.
 MAX_WALK_CELLS = 4_000_000
 #: Less lost time than this part of the ideal is rounding.
@@ -69,14 +71,17 @@ def prepare(trace: Trace) -> tuple[Prepared, ...]:
 
 
 def typical_start(block: Block) -> Seconds:
-    """Say when each node usually starts, seconds, shape (n_nodes,): the mean over the lanes that have everything.
+    """Say when each node usually starts: the mean over a few steps, or over the lanes that have everything.
+
+    Seconds, shape (n_nodes,).
 
     Where no lane has, each gap is read off another lane, through the nodes of that stage that both lanes have: a gap must
     not move a node against its neighbours, because the launch order is taken from these times.
     """
-    total = block.start_s.sum(axis=(1, 2))
+    looked_at = block.start_s[:, :: -(-len(block.steps) // MAX_ORDER_STEPS)]
+    total = looked_at.sum(axis=(1, 2))
     if not np.isnan(total).any():
-        return np.asarray(total / (block.start_s.shape[1] * block.start_s.shape[2]))
+        return np.asarray(total / (looked_at.shape[1] * looked_at.shape[2]))
     lanes = block.start_s.reshape(len(block.nodes), -1)
     gaps = np.isnan(lanes)
     complete = ~gaps.any(axis=0)

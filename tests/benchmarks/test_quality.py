@@ -13,6 +13,8 @@ from diagnose.faults.spec import random_spec
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.pipeline import MIN_SPEEDUP, diagnose_job
 
+pytestmark = pytest.mark.benchmark
+
 CAUSES = ("sequence-imbalance", "stage-imbalance", "worker-fault")
 #: A cause counts when removing it makes the job faster by the least speedup that is reported.
 LEAST = 1.0 - 1.0 / MIN_SPEEDUP
