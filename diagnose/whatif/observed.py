@@ -27,6 +27,8 @@ BARRIER_TOLERANCE_S = 100e-6
 ROUNDING_S = 1e-9
 #: ... or this part of it, where several waits come together.
 PARTLY_EXPLAINED_SHARE = 0.1
+#: How much a worker that was filled in counts, however many others there are.
+WORST_WORKER_WEIGHT = 0.25
 #: Operations before one on its worker that may explain when it was launched.
 MAX_RECENT = 12
 #: Launch delays below this part of the step are not worth a barrier.
@@ -79,9 +81,18 @@ def observe(trace: Trace, prepared: Sequence[Prepared]) -> tuple[tuple[Observed,
 
 
 def measure_filled(observed: Sequence[Observed]) -> float:
-    """Say which part of all operations was missing and filled in."""
-    n_filled = sum(0 if o.block.filled is None else int(np.count_nonzero(o.block.filled)) for o in observed)
-    return n_filled / sum(o.block.start_s.size for o in observed)
+    """Say which part of the job was missing and filled in: of all operations, or a quarter of the worst worker's.
+
+    One worker without rows is a small part of a large job, but its waits cannot be learned, and gains beside it are too small.
+    """
+    filled = np.zeros((observed[0].block.n_dp, 1 + int(max(o.block.nodes.stage.max() for o in observed))))
+    n_ops = np.zeros_like(filled)
+    for o in observed:
+        np.add.at(n_ops.T, o.block.nodes.stage, len(o.block.steps))
+        if o.block.filled is not None:
+            np.add.at(filled.T, o.block.nodes.stage, o.block.filled.sum(axis=1))
+    worst = float((filled / np.maximum(n_ops, 1)).max())
+    return max(float(filled.sum() / n_ops.sum()), WORST_WORKER_WEIGHT * worst)
 
 
 def usual_start(block: Block) -> Seconds:

@@ -65,7 +65,7 @@ class Removal:
         step_s = self._total_s / len(components.steps)
         self._ordinary_between_s = min(float(np.median(between_s)), ORDINARY_SHARE * step_s)
         self._optimizer_s = self._slow_optimizers()
-        self._transfer_s = [_transfer_excess(observed, i) for i in range(len(observed))]
+        self._transfer_s = [_transfer_excess(o) for o in observed]
         self._delay_s = [_delay_excess(o) for o in observed]
         self._stage_ratio = components.typical_s.mean(axis=1, keepdims=True) / components.typical_s
         weight = components.microbatch_ratio
@@ -286,9 +286,8 @@ def _cut(array: Seconds, at: slice) -> Seconds:
     return array[at] if array.shape[0] > 1 else array
 
 
-def _transfer_excess(observed: Sequence[Observed], i: int) -> dict[int, Seconds]:
+def _transfer_excess(o: Observed) -> dict[int, Seconds]:
     """Say how much longer than on an ordinary link each transfer took, by node; only where it stands out; seconds."""
-    o = observed[i]
     nodes = o.block.nodes
     found: dict[int, Seconds] = {}
     step_s = float(np.mean(o.block.end_s.max(axis=(0, 2))))
