@@ -11,8 +11,9 @@ from diagnose.model.trace import Block, Trace
 from diagnose.whatif.batches import Look, find_batches
 from diagnose.whatif.fill import fill_block
 from diagnose.whatif.graph import build_graph
+from diagnose.whatif.observed import measure_filled, observe
 from diagnose.whatif.scenarios import prepare, typical_start
-from tests.jobs import hand_job, load
+from tests.jobs import Shape, hand_job, load, random_job
 from tests.judge.cases import make
 
 Cell = tuple[Op, int, int]  # type, stage, seq
@@ -153,3 +154,15 @@ def test_a_lost_member_of_a_batch_has_the_times_of_the_batch(blocking: Trace) ->
                 assert found.filled is not None
                 assert np.argwhere(found.filled).tolist() == [[lost, 2, 1]]
     assert n_batches > 0
+
+
+def test_a_worker_without_rows_counts_however_large_the_job() -> None:
+    """A worker filled in throughout counts a quarter however many others there are; scattered gaps count as their share."""
+    shape = Shape(n_steps=4, n_dp=8, n_stages=4, n_microbatches=4)
+    rows = random_job(shape, 3)
+    silent = rows[~((rows.dp_rank == 5) & (rows.stage == 2))]
+    scattered = rows[np.random.default_rng(0).random(len(rows)) >= 0.02]
+    for kept, low, high in ((rows, 0.0, 0.0), (silent, 0.25, 0.25), (scattered, 0.005, 0.05)):
+        trace = load(kept, shape.meta)
+        observed, _, _ = observe(trace, prepare(trace))
+        assert low <= measure_filled(observed) <= high + 1e-12
