@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TextIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Self, TextIO
 
 import click
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from rich.status import Status
 
     from diagnose.model.diagnosis import Diagnosis
+    from diagnose.model.explanation import Explanation
     from diagnose.model.trace import Ints
 
 #: Exit codes beside those of the exceptions in `errors`.
@@ -108,6 +109,32 @@ def _check_min_speedup(_ctx: click.Context, _param: click.Parameter, value: floa
     return value
 
 
+#: Options of every command that reads a job.
+_meta_option = click.option(
+    "--meta", metavar="FILE", type=click.Path(path_type=Path), help="YAML file with metadata of the job."
+)
+_steps_option = click.option("--steps", metavar="STEPS", help="Analyse only these steps: 16-40,80.")
+_own_rules_option = click.option(
+    "--rules",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Rules of your own; one replaces the built-in rule of its id.",
+)
+_min_speedup_option = click.option(
+    "--min-speedup",
+    metavar="FLOAT",
+    type=click.FloatRange(min=1.0),
+    callback=_check_min_speedup,
+    default=1.02,
+    show_default=True,
+    help="Report a cause when removing it makes the job at least so many times faster.",
+)
+_no_color_option = click.option(
+    "--no-color", is_flag=True, help="No colours; so does the environment variable NO_COLOR."
+)
+_width_option = click.option(
+    "--width", metavar="N", type=click.IntRange(MIN_WIDTH, MAX_WIDTH), help="Columns of the report."
+)
 _version_option = click.version_option(__version__, prog_name="diagnose", message="%(prog)s %(version)s")
 
 
@@ -134,31 +161,52 @@ def program() -> None:
 @click.option(
     "-o", "output", metavar="FILE", type=click.Path(), help="Write there instead of standard output, all or nothing."
 )
-@click.option("--meta", metavar="FILE", type=click.Path(path_type=Path), help="YAML file with metadata of the job.")
-@click.option("--steps", metavar="STEPS", help="Analyse only these steps: 16-40,80.")
-@click.option(
-    "--rules",
-    metavar="DIR",
-    type=click.Path(path_type=Path),
-    help="Rules of your own; one replaces the built-in rule of its id.",
-)
-@click.option(
-    "--min-speedup",
-    metavar="FLOAT",
-    type=click.FloatRange(min=1.0),
-    callback=_check_min_speedup,
-    default=1.02,
-    show_default=True,
-    help="Report a cause when removing it makes the job at least so many times faster.",
-)
+@_meta_option
+@_steps_option
+@_own_rules_option
+@_min_speedup_option
 @click.option("--fail-on", type=click.Choice(["straggling"]), help="End with exit code 1 when a job has this verdict.")
-@click.option("--no-color", is_flag=True, help="No colours; so does the environment variable NO_COLOR.")
-@click.option("--width", metavar="N", type=click.IntRange(MIN_WIDTH, MAX_WIDTH), help="Columns of the report.")
+@_no_color_option
+@_width_option
 @click.option("--quiet", is_flag=True, help="No progress.")
 @_version_option
 def jobs_command(jobs: tuple[str, ...], **given: Any) -> int:
     """Diagnose every job."""
     return diagnose_jobs(jobs, Options(**given))
+
+
+@program.command("explain")
+@click.argument("job", type=click.Path())
+@click.argument("cause")
+@click.option(
+    "--format",
+    "output_format",
+    type=click.Choice(["terminal", "json"]),
+    default="terminal",
+    show_default=True,
+    help="A page for people, or one JSON object (diagnose-explain/1).",
+)
+@_meta_option
+@_steps_option
+@_own_rules_option
+@_min_speedup_option
+@_no_color_option
+@_width_option
+def explain_command(job: str, cause: str, **given: Any) -> int:
+    """Say why one CAUSE is said of a JOB, or why not.
+
+    CAUSE is the id of a rule (see `diagnose rules list`), or `unknown` for time that no rule explains.
+    """
+    from diagnose.report import explain
+
+    options = Options(output=None, fail_on=None, quiet=False, **given)
+    _check_jobs((job,), options)
+    explanation = _explain_one(job, cause, _parse_steps(options.steps), options)
+    if options.output_format == "json":
+        _write_stdout(explain.render_json(explanation) + "\n")
+    else:
+        _write_stdout(explain.render(explanation, width=options.columns, color=options.color))
+    return 0
 
 
 @program.command("schema")
@@ -167,6 +215,94 @@ def schema_command() -> int:
     schema = Path(__file__).parent / "report" / "diagnosis.schema.json"
     _write_stdout(schema.read_text(encoding="utf-8"))
     return 0
+
+
+@program.group("rules", no_args_is_help=False)
+def rules_command() -> None:
+    """List, show, check and test rules."""
+
+
+_rules_option = click.option(
+    "--rules",
+    "folder",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Rules of your own beside the built-in ones.",
+)
+
+
+@rules_command.command("list")
+@_rules_option
+def list_rules_command(folder: Path | None) -> int:
+    """List all rules."""
+    from diagnose.judge.describe import tabulate_rules
+    from diagnose.judge.rules import load_rules
+
+    _check_rules_folder(folder)
+    _write_lines(tabulate_rules(load_rules(folder).rules))
+    return 0
+
+
+@rules_command.command("show")
+@click.argument("rule_id", metavar="ID")
+@_rules_option
+def show_rule_command(rule_id: str, folder: Path | None) -> int:
+    """Show the rule with this id: its story, conditions, thresholds, fixes and tests."""
+    import difflib
+
+    from diagnose.features.catalogue import list_features
+    from diagnose.judge.describe import describe_rule
+    from diagnose.judge.rules import load_rules
+
+    _check_rules_folder(folder)
+    by_id = {rule.id: rule for rule in load_rules(folder).rules}
+    if rule_id not in by_id:
+        near = difflib.get_close_matches(rule_id, by_id, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(by_id)}"
+        raise UsageError(f"there is no rule {rule_id!r}; {hint}")
+    titles = {rule.id: rule.title for rule in by_id.values()}
+    _write_lines(describe_rule(by_id[rule_id], titles, list_features()))
+    return 0
+
+
+@rules_command.command("check")
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+def check_rules_command(folder: Path) -> int:
+    """List all faults of the rule files in DIR, one line each."""
+    from diagnose.features.catalogue import list_features
+    from diagnose.judge.check import check_folder
+
+    _check_rules_folder(folder)
+    rules, faults = check_folder(folder, list_features())
+    _write_lines("".join(f"{fault}\n" for fault in faults) or f"{folder}: {_count(len(rules), 'rule')}, no faults\n")
+    return RuleError.exit_code if faults else 0
+
+
+@rules_command.command("test")
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+def test_rules_command(folder: Path) -> int:
+    """Judge the cases beside the rules in DIR, and say which conditions decided where one fails."""
+    from diagnose.judge.check import try_cases
+
+    _check_rules_folder(folder)
+    trials = try_cases(folder)
+    failing = [trial for trial in trials if not trial.passes]
+    lines = [line for trial in failing for line in trial.explain()]
+    n_rules = len({trial.rule.id for trial in trials})
+    lines.append(f"{folder}: {_count(n_rules, 'rule')}, {_count(len(trials), 'case')}, {len(failing)} failing")
+    _write_lines("\n".join(lines) + "\n")
+    return RuleError.exit_code if failing else 0
+
+
+def _check_rules_folder(folder: Path | None) -> None:
+    """Refuse what is no folder."""
+    if folder is not None and not folder.is_dir():
+        raise UsageError(f"{folder} is not a folder; expected one with rule files")
+
+
+def _count(n: int, noun: str) -> str:
+    """Write a number of things."""
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
 @program.command("completion")
@@ -277,21 +413,37 @@ def _parse_steps(text: str | None) -> "Ints | None":
 
 def _diagnose_one(job: str, steps: "Ints | None", options: Options) -> "Diagnosis":
     """Run the pipeline on one job, with progress on a terminal."""
-    import io
-
     from diagnose.pipeline import diagnose_job
 
-    source = io.BytesIO(sys.stdin.buffer.read()) if job == "-" else Path(job)
+    with _open_job(job, steps, options) as (source, found):
+        return diagnose_job(source, **found)
+
+
+def _explain_one(job: str, cause: str, steps: "Ints | None", options: Options) -> "Explanation":
+    """Run the pipeline on one job, and explain one cause."""
+    from diagnose.pipeline import explain_job
+
+    with _open_job(job, steps, options) as (source, found):
+        return explain_job(source, cause, **found)
+
+
+@contextlib.contextmanager
+def _open_job(job: str, steps: "Ints | None", options: Options) -> "Iterator[tuple[Path | BinaryIO, dict[str, Any]]]":
+    """Give the source of a job and what the pipeline is told of it, with progress on a terminal until it is done."""
+    import io
+
     name = "standard input" if job == "-" else job
     with Progress(name, shown=not options.quiet and _is_terminal(sys.stderr)) as progress:
-        return diagnose_job(
-            source,
-            name=name,
-            meta=options.meta,
-            steps=steps,
-            rules=options.rules,
-            min_speedup=options.min_speedup,
-            progress=progress,
+        yield (
+            io.BytesIO(sys.stdin.buffer.read()) if job == "-" else Path(job),
+            {
+                "name": name,
+                "meta": options.meta,
+                "steps": steps,
+                "rules": options.rules,
+                "min_speedup": options.min_speedup,
+                "progress": progress,
+            },
         )
 
 
@@ -415,6 +567,13 @@ def _write_stdout(text: str) -> None:
         raise OSError(errno.EBADF, "standard output is closed")
     sys.stdout.write(to_encoding(text, sys.stdout.encoding or "utf-8"))
     sys.stdout.flush()
+
+
+def _write_lines(text: str) -> None:
+    """Write lines that hold text of the user's to standard output."""
+    from diagnose.report.escape import escape
+
+    _write_stdout("\n".join(escape(line) for line in text.split("\n")))
 
 
 def _say_error(message: str) -> None:

@@ -1,6 +1,7 @@
 """The table of contents of the product: from a file to a diagnosis, stage by stage."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO
@@ -8,19 +9,22 @@ from typing import BinaryIO
 import numpy as np
 
 import diagnose
-from diagnose.features.delays import measure_delays
-from diagnose.features.gains import measure_gains
-from diagnose.features.network import measure_network, slow_card
-from diagnose.features.pauses import measure_pauses
-from diagnose.features.sequences import measure_sequences
-from diagnose.features.stages import longest_stage, measure_stages
-from diagnose.features.workers import measure_workers, slow_steps, slow_workers
-from diagnose.judge.rules import RuleSet, check_features, load_rules
+from diagnose.features.catalogue import list_features, measure_features
+from diagnose.features.network import slow_card, slow_group
+from diagnose.features.onset import find_course
+from diagnose.features.stages import longest_stage
+from diagnose.features.stalls import stall_course
+from diagnose.features.workers import slow_steps, slow_workers
+from diagnose.judge.classifier import Classifier, load_classifier
+from diagnose.judge.examination import Examination
+from diagnose.judge.explain import check_cause, explain_cause
+from diagnose.judge.rules import load_rules
 from diagnose.judge.verdict import MAX_REPLAY_ERROR, Case, Verdict, reach_verdict
 from diagnose.model.components import Components, Gains
-from diagnose.model.diagnosis import Diagnosis, Fidelity, MadeBy, StepTime, When
-from diagnose.model.feature import Feature, Features
-from diagnose.model.onset import find_when
+from diagnose.model.course import Course
+from diagnose.model.diagnosis import Diagnosis, Fidelity, MadeBy, StepTime
+from diagnose.model.explanation import Explanation
+from diagnose.model.stalls import Whose
 from diagnose.model.trace import Ints, Seconds, Trace
 from diagnose.model.transfers import Transfers
 from diagnose.model.whatif import WhatIf
@@ -28,7 +32,7 @@ from diagnose.trace.load import load_trace
 from diagnose.whatif.between import measure_between
 from diagnose.whatif.components import take_apart
 from diagnose.whatif.observed import measure_filled, observe
-from diagnose.whatif.removal import Removal
+from diagnose.whatif.removal import MATERIAL_SHARE, Removal
 from diagnose.whatif.scenarios import explore, prepare
 from diagnose.whatif.transfers import measure_transfers
 
@@ -50,6 +54,69 @@ def diagnose_job(
 
     Parameters
     ----------
+    source, name, meta, steps, rules, progress
+        As for `examine`.
+    min_speedup : float
+        Report a cause when removing it makes the job at least this much faster.
+
+    Raises
+    ------
+    DiagnoseError
+        As `examine` does.
+    """
+    found = examine(source, name=name, meta=meta, steps=steps, rules=rules, min_speedup=min_speedup, progress=progress)
+    verdict = reach_verdict(found.case, found.judgements, min_speedup=min_speedup, opinion=found.opinion)
+    return assemble(found, verdict, min_speedup=min_speedup)
+
+
+def explain_job(
+    source: str | Path | BinaryIO,
+    cause: str,
+    *,
+    name: str | None = None,
+    meta: Path | None = None,
+    steps: Ints | None = None,
+    rules: Path | None = None,
+    min_speedup: float = MIN_SPEEDUP,
+    progress: Callable[[str], None] | None = None,
+) -> Explanation:
+    """Explain why a cause is said of a job, or not.
+
+    Parameters
+    ----------
+    cause : str
+        Id of a rule, or `unknown`.
+    source, name, meta, steps, rules, min_speedup, progress
+        As for `diagnose_job`.
+
+    Raises
+    ------
+    UsageError
+        There is no such cause; told before the job is read.
+    DiagnoseError
+        As `examine` does.
+    """
+    check_cause(cause, load_rules(rules, list_features()).rules)
+    found = examine(source, name=name, meta=meta, steps=steps, rules=rules, min_speedup=1.0, progress=progress)
+    verdict = reach_verdict(found.case, found.judgements, min_speedup=min_speedup, opinion=found.opinion)
+    return explain_cause(cause, found, verdict, min_speedup=min_speedup)
+
+
+def examine(
+    source: str | Path | BinaryIO,
+    *,
+    name: str | None = None,
+    meta: Path | None = None,
+    steps: Ints | None = None,
+    rules: Path | None = None,
+    min_speedup: float = MIN_SPEEDUP,
+    ask_classifier: bool = True,
+    progress: Callable[[str], None] | None = None,
+) -> Examination:
+    """Measure one job, and let every rule and the classifier judge it.
+
+    Parameters
+    ----------
     source : path, or open binary file that can seek
     name : str, optional
         How errors call the input.
@@ -58,7 +125,9 @@ def diagnose_job(
     steps : ndarray of int64, optional
         Analyse only these steps.
     min_speedup : float
-        Report a cause when removing it makes the job at least this much faster.
+        Say since when of what makes the job at least this much faster when it is removed.
+    ask_classifier : bool
+        Training says no: the classifier that it makes need not know the same features as the last.
     progress : callable, optional
         Called with the name of each stage as it begins.
 
@@ -67,12 +136,12 @@ def diagnose_job(
     TraceError
         The input cannot be read as a trace.
     RuleError
-        A rule file is wrong.
+        A rule file, or the classifier, is wrong.
     UsageError
         An option makes no sense.
     """
     tell = progress or _say_nothing
-    rule_set = load_rules(rules)
+    rule_set = load_rules(rules, list_features())
     tell("reading")
     trace = load_trace(source, name=name, meta=meta, steps=steps)
     tell("replaying")
@@ -86,11 +155,17 @@ def diagnose_job(
     gains = removal.gains([rule.components for rule in rule_set.rules])
     tell("judging")
     transfers = measure_transfers(observed, n_stages=trace.n_stages)
-    case = make_case(trace, what_if, components, gains, transfers, filled_share=measure_filled(observed))
-    check_features(rule_set.rules, case.features)
-    verdict = reach_verdict(case, [rule.judge(case.features) for rule in rule_set.rules], min_speedup=min_speedup)
-    return assemble(
-        case, what_if, verdict, rule_set, min_speedup=min_speedup, warnings=_clock_warnings(trace, offset_s)
+    filled = measure_filled(observed)
+    case = make_case(trace, what_if, components, gains, transfers, filled_share=filled, min_speedup=min_speedup)
+    classifier = _load_classifier() if ask_classifier else None
+    return Examination(
+        what_if=what_if,
+        case=case,
+        rule_set=rule_set,
+        judgements=tuple(rule.judge(case.features) for rule in rule_set.rules),
+        opinion=classifier.judge(case.features) if classifier else None,
+        made_by=MadeBy(diagnose.__version__, rule_set.digest, classifier.digest if classifier else None),
+        warnings=(*trace.warnings, *_clock_warnings(trace, offset_s)),
     )
 
 
@@ -102,20 +177,9 @@ def make_case(
     transfers: Transfers,
     *,
     filled_share: float = 0.0,
+    min_speedup: float = MIN_SPEEDUP,
 ) -> Case:
     """Measure every feature, and gather what the judge needs to know."""
-    features: Features = {
-        "slowdown": Feature(what_if.slowdown),
-        "discrepancy": Feature(what_if.discrepancy),
-        "noise": Feature(components.noise_ratio),
-    }
-    features |= measure_gains(components, gains)
-    features |= measure_stages(components, trace.n_stages)
-    features |= measure_workers(components, what_if)
-    features |= measure_sequences(components)
-    features |= measure_pauses(components, trace.evidence)
-    features |= measure_network(transfers, components)
-    features |= measure_delays(components, gains, trace.evidence)
     slow = slow_workers(components)
     cards, links = slow_card(transfers)
     error = abs(gains.replayed_s / gains.recorded_s - 1.0)
@@ -123,32 +187,52 @@ def make_case(
         trace=trace,
         components=components,
         gains=gains,
-        features=features,
+        features=measure_features(trace, what_if, components, gains, transfers),
         fidelity=Fidelity(what_if.discrepancy, error, error <= MAX_REPLAY_ERROR),
         filled_share=filled_share,
         slow_workers=slow,
         slow_cards=cards,
         slow_links=links,
+        slow_group=slow_group(transfers),
         longest_stage=longest_stage(components, trace.n_stages) if trace.n_stages > 1 else None,
-        worker_when=find_when(*slow_steps(components, slow[0])) if slow else When(),
+        courses=find_courses(components, gains, slow, min_speedup=min_speedup),
     )
 
 
-def assemble(
-    case: Case,
-    what_if: WhatIf,
-    verdict: Verdict,
-    rule_set: RuleSet,
-    *,
-    min_speedup: float,
-    warnings: Sequence[str],
-) -> Diagnosis:
+#: Components that are stalls of one kind.
+STALLS = {"gc-pause": Whose.COLLECTION, "malloc-pause": Whose.ALLOCATION, "input-delay": Whose.INPUT}
+
+
+def find_courses(
+    components: Components, gains: Gains, slow: Sequence[tuple[int, int]], *, min_speedup: float
+) -> dict[str, Course]:
+    """Say since when a component, or several joined, costs time, by what its removal gives back in each step.
+
+    A slow worker's pace says more than that. What is worth less than the speedup asked for is left out: fitting costs.
+    """
+    least = max(1.0 - 1.0 / min_speedup, MATERIAL_SHARE)
+    order = np.argsort(components.steps, kind="stable")
+    found = {}
+    for name, without_s in gains.alone_steps_s.items():
+        if max(gains.recoverable(name), gains.recoverable_last(name)) < least:
+            continue
+        if name == "worker" and slow:
+            found[name] = find_course(*slow_steps(components, slow[0]))
+        elif name in STALLS:
+            found[name] = stall_course(components, STALLS[name])
+        else:
+            found[name] = find_course(components.steps[order], (gains.replayed_steps_s - without_s)[order])
+    return found
+
+
+def assemble(found: Examination, verdict: Verdict, *, min_speedup: float) -> Diagnosis:
     """Put all that was measured and judged into a diagnosis."""
+    case, what_if = found.case, found.what_if
     trace, gains = case.trace, case.gains
     analysed = np.isin(what_if.steps, case.components.steps)  # all but a warm-up
     hours = gains.recorded_s * len(case.components.steps) * trace.job.world_size / 3600.0
     return Diagnosis(
-        made_by=MadeBy(diagnose.__version__, rule_set.digest, None),
+        made_by=found.made_by,
         job=trace.job,
         n_ops=trace.n_ops,
         steps_dropped=trace.steps_dropped,
@@ -168,13 +252,19 @@ def assemble(
         checked=verdict.checked,
         not_checked=verdict.not_checked,
         features={key: feature.value for key, feature in case.features.items()},
-        warnings=(*trace.warnings, *warnings, *verdict.warnings),
+        warnings=(*found.warnings, *verdict.warnings),
         dp_labels=trace.dp_labels,
         stage_labels=trace.stage_labels,
         ranks=trace.ranks,
         hosts=trace.hosts,
         min_speedup=min_speedup,
     )
+
+
+@functools.cache
+def _load_classifier() -> Classifier | None:
+    """Read the classifier that ships with the program, once."""
+    return load_classifier()
 
 
 def _say_nothing(stage: str) -> None:

@@ -414,7 +414,7 @@ def test_completion_script(shell: str, capsys: pytest.CaptureFixture[str]) -> No
 @pytest.mark.parametrize(
     ("words", "offered"),
     [
-        ("diagnose ", ["plain,completion", "plain,schema", "file,"]),
+        ("diagnose ", ["plain,completion", "plain,explain", "plain,rules", "plain,schema", "file,"]),
         ("diagnose fix", ["file,fix"]),
         ("diagnose --fo", ["plain,--format"]),
         ("diagnose x.parquet --fo", ["plain,--format"]),

@@ -154,7 +154,7 @@ def _late_before(optype: str) -> Callable[[pd.DataFrame], pd.DataFrame]:
 @pytest.mark.parametrize(
     ("hold", "seconds", "components"),
     [
-        (_late_before("optimizer"), LATE_S, {"launch-delay", "start-delay"}),
+        (_late_before("optimizer"), LATE_S, {"end-delay"}),
         (_late_before("params-all-gather"), LATE_S, {"launch-delay", "start-delay"}),
         (lambda rows: absolute(rows, between_s=BETWEEN_S), BETWEEN_S, {"between-steps"}),
     ],
@@ -196,6 +196,6 @@ def test_collections_on_clocks_that_differ(shared: Path, on_one_clock: bool) -> 
     rows = absolute(rows) if on_one_clock else rows
     whole, found = diagnose_rows(rows), diagnose_rows(skewed(rows, 1.0))
     assert causes(found)[0] == causes(whole)[0] == "garbage-collection"
-    share = whole.features["pause.gc_share"]
+    share = whole.features["collection.recorded_share"]
     assert share is not None
-    assert found.features["pause.gc_share"] == pytest.approx(share, abs=0.05)
+    assert found.features["collection.recorded_share"] == pytest.approx(share, abs=0.05)

@@ -13,7 +13,9 @@ MODULES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "diagnose
 APART = {"trace", "whatif", "features", "judge", "fixes", "report"}
 #: What every module may import beside its own folder.
 COMMON = {"errors", "model"}
-#: What a part of the package may import beside that; None: everything but `faults`.
+#: What makes jobs with known faults, and learns from them: nothing that diagnoses imports it.
+WORKSHOPS = {"faults", "train"}
+#: What a part of the package may import beside that; None: everything but those.
 MAY_IMPORT: dict[str, frozenset[str] | set[str] | None] = {
     **dict.fromkeys(APART, frozenset()),
     "errors": set(),
@@ -21,27 +23,40 @@ MAY_IMPORT: dict[str, frozenset[str] | set[str] | None] = {
     "pipeline": APART - {"report"} | {"__init__"},
     "triage": {"pipeline", "report", "__init__"},
     "faults": set(),
+    "train": {"pipeline", "faults", "judge"},
     "cli": None,
     "__init__": None,
     "__main__": {"cli"},
 }
 #: Imports that break the rule, each for its reason.
 EXCEPTIONS = {
-    ("diagnose/model/diagnosis.py", "report"): "a notebook asks the object itself for its page; lazy, in _repr_html_"
+    ("diagnose/model/diagnosis.py", "report"): "a notebook asks the object itself for its page; lazy, in _repr_html_",
+    ("diagnose/faults/score.py", "pipeline"): "judges diagnoses of jobs with known faults; lazy, when it runs",
 }
 
 #: Where a library may be imported: folders or files.
 LIBRARIES = {
-    "pyarrow": ("diagnose/trace/", "diagnose/triage/", "diagnose/faults/"),
+    "pyarrow": ("diagnose/trace/", "diagnose/triage/", "diagnose/faults/", "diagnose/train/measure.py"),
     "yaml": ("diagnose/judge/rules.py", "diagnose/trace/metadata.py"),
-    "rich": ("diagnose/report/", "diagnose/cli.py"),
-    "sklearn": ("diagnose/judge/classifier.py",),
+    "rich": ("diagnose/report/", "diagnose/cli.py", "diagnose/faults/__main__.py"),
+    "sklearn": ("diagnose/train/trees.py",),
     "ruptures": ("diagnose/features/", "diagnose/judge/", "diagnose/whatif/"),
     "pandas": ("diagnose/model/diagnosis.py",),
-    "click": ("diagnose/cli.py", "diagnose/faults/__main__.py"),
+    "click": (
+        "diagnose/cli.py",
+        "diagnose/faults/__main__.py",
+        "diagnose/faults/score.py",
+        "diagnose/train/__main__.py",
+    ),
 }
-#: What is run as a program, and so may print and exit; the second makes fixtures.
-PROGRAMS = {"diagnose/cli.py", "diagnose/__main__.py", "diagnose/faults/__main__.py"}
+#: What is run as a program, and so may print and exit; `faults` makes jobs and judges diagnoses of them, `train` learns from them.
+PROGRAMS = {
+    "diagnose/cli.py",
+    "diagnose/__main__.py",
+    "diagnose/faults/__main__.py",
+    "diagnose/faults/score.py",
+    "diagnose/train/__main__.py",
+}
 #: Modules that no other name than these may import at their top: they answer before numpy is there.
 LIGHT = {"diagnose/__init__.py", "diagnose/__main__.py", "diagnose/cli.py", "diagnose/errors.py"}
 HEAVY = {"numpy", "pandas", "pyarrow", "rich", "sklearn", "ruptures", "yaml", "scipy"}
@@ -89,15 +104,15 @@ def test_direction(path: str) -> None:
     assert part in MAY_IMPORT, f"say in MAY_IMPORT what diagnose/{part} may import"
     allowed = MAY_IMPORT[part]
     if allowed is None:
-        allowed = {part_of(module) for module in MODULES} - {"faults"}
+        allowed = {part_of(module) for module in MODULES} - WORKSHOPS
     broken = {other for other in parts_imported(path) - allowed - COMMON if (path, other) not in EXCEPTIONS}
     assert not broken
 
 
-@pytest.mark.parametrize("path", [path for path in MODULES if not path.startswith("diagnose/faults/")])
-def test_faults_stay_out(path: str) -> None:
-    """Nothing that diagnoses imports what makes faults."""
-    assert "faults" not in parts_imported(path)
+@pytest.mark.parametrize("path", [path for path in MODULES if part_of(path) not in WORKSHOPS])
+def test_workshops_stay_out(path: str) -> None:
+    """Nothing that diagnoses imports what makes faults, or what learns from them."""
+    assert not WORKSHOPS & parts_imported(path)
 
 
 def test_exceptions_are_needed() -> None:
@@ -112,6 +127,12 @@ def test_libraries(path: str) -> None:
     libraries = {name.split(".")[0] for name in imports(tree_of(path))}
     misplaced = {name for name in libraries & LIBRARIES.keys() if not path.startswith(LIBRARIES[name])}
     assert not misplaced
+
+
+@pytest.mark.parametrize("path", MODULES)
+def test_scikit_learn_is_lazy(path: str) -> None:
+    """Scikit-learn is imported inside functions only: it takes a second."""
+    assert "sklearn" not in {name.split(".")[0] for name in top_imports(tree_of(path))}
 
 
 @pytest.mark.parametrize("path", MODULES)

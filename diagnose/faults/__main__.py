@@ -1,21 +1,25 @@
-"""`python -m diagnose.faults`: write one generated job, or a folder of random ones.
+"""`python -m diagnose.faults`: write one generated job, or a folder of random ones, a corpus.
 
 python -m diagnose.faults OUT.parquet --cause worker-fault --pp 4 --dp 4 --strength 1.5 --seed 1
-python -m diagnose.faults FOLDER --jobs 100 --seed 1
+python -m diagnose.faults FOLDER --jobs 100 --seed 1 --noise-range 0.5 2 --no-evidence --workers 4
+
+Job i of a seed is the same however many there are and whoever writes it. Jobs that the folder has already are left alone,
+so that a corpus which was interrupted is gone on with by the same command.
 """
 
 import dataclasses
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, get_args
 
 import click
-import numpy as np
 
 from diagnose.errors import DiagnoseError, UsageError
-from diagnose.faults.generate import Job, generate, list_causes, random_faults, write_job
-from diagnose.faults.spec import P2P, JobSpec, random_spec
+from diagnose.faults.corpus import Corpus, write_corpus
+from diagnose.faults.generate import Job, generate, list_causes, write_job
+from diagnose.faults.spec import NOISE, P2P, JobSpec
 
 
 def add_spec_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -38,18 +42,35 @@ def add_spec_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--strength", type=float, help="Strength of the faults, in the unit of the cause; drawn when left out.")
 @click.option("--onset", type=int, help="Index of the sampled step from which on the faults happen.")
 @click.option("--jobs", type=click.IntRange(min=1), help="Write that many random jobs into the folder OUT instead.")
+@click.option(
+    "--noise-range", type=(float, float), default=NOISE, show_default=True, help="Limits of the noise of random jobs."
+)
+@click.option("--workers", type=click.IntRange(1, os.cpu_count() or 1), default=1, help="Processes for random jobs.")
 @add_spec_options
 def main(
-    out: Path, causes: tuple[str, ...], strength: float | None, onset: int | None, jobs: int | None, **fields: Any
+    out: Path,
+    causes: tuple[str, ...],
+    strength: float | None,
+    onset: int | None,
+    jobs: int | None,
+    noise_range: tuple[float, float],
+    workers: int,
+    **fields: Any,
 ) -> None:
-    """Write a generated job to OUT (a Parquet file) with its truth beside it."""
+    """Write a generated job to OUT (a Parquet file) with its truth beside it, or with --jobs many into the folder OUT.
+
+    Of the options of a job, --seed and --no-evidence hold for random jobs too.
+    """
     try:
         known = list_causes()
         for cause in causes:
             if cause not in known:
                 raise UsageError(f"no cause {cause!r}; expected one of {', '.join(known)}", where="--cause")
         if jobs is not None:
-            _write_jobs(out, jobs, causes, seed=fields["seed"])
+            if not 0 < noise_range[0] <= noise_range[1]:
+                raise UsageError(f"{noise_range}; expected two numbers above 0, the lower first", where="--noise-range")
+            corpus = Corpus(out, fields["seed"], noise_range, fields["evidence"], causes)
+            _watch(write_corpus(corpus, jobs, workers), jobs)
             return
         spec = JobSpec(**fields)
         write_job(_make(spec, causes, strength, onset), out)
@@ -72,13 +93,15 @@ def _make(spec: JobSpec, causes: tuple[str, ...], strength: float | None, onset:
     return generate(spec, faults)
 
 
-def _write_jobs(folder: Path, n_jobs: int, causes: tuple[str, ...], *, seed: int) -> None:
-    """Write random jobs, healthy or faulty; job i of a seed is the same however many there are."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for i in range(n_jobs):
-        rng = np.random.default_rng([seed, i])
-        spec = dataclasses.replace(random_spec(rng), job_id=f"job-{seed}-{i:05d}")
-        write_job(generate(spec, random_faults(spec, rng, causes)), folder / f"{spec.job_id}.parquet")
+def _watch(jobs: Iterable[None], n_jobs: int) -> None:
+    """Let the jobs be written, and show on a terminal how far they are."""
+    if sys.stderr.isatty():
+        from rich.console import Console
+        from rich.progress import track
+
+        jobs = track(jobs, "Writing jobs", total=n_jobs, console=Console(stderr=True), transient=True)
+    for _ in jobs:
+        pass
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
 """Make a job with known faults: its trace, and the truth about it.
 
-Enters: a `JobSpec` and faults. Leaves: a `Job`. What a fault costs is found by mending it and running the job again.
+Enters: a `JobSpec`, faults and decoys. Leaves: a `Job`. What a fault costs is found by mending it and running the job
+again; decoys stay.
 """
 
 import dataclasses
+import functools
 import importlib
 import json
 import pkgutil
@@ -13,16 +15,27 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 import diagnose.faults
 from diagnose.errors import UsageError
+from diagnose.faults.decoy import Decoy, HiddenDecoy, settle
+from diagnose.faults.decoys import draw_decoys
 from diagnose.faults.fault import DrawFault, Fault, Worker
 from diagnose.faults.inputs import Inputs, draw_inputs
 from diagnose.faults.record import record
 from diagnose.faults.simulate import simulate
-from diagnose.faults.spec import JobSpec
-from diagnose.model.trace import Ints
+from diagnose.faults.spec import NOISE, JobSpec, random_spec
+from diagnose.model.optype import EVIDENCE, NAMES
+from diagnose.model.trace import Seconds
+
+#: How many of ten random jobs are healthy, and have one, two, three faults, as far as their shapes can have them.
+N_FAULTS_SHARES = (0.2, 0.46, 0.23, 0.11)
+#: How many shapes are drawn for causes before fewer of them do.
+MAX_SHAPES = 20
+#: Columns of a trace that are evidence.
+EVIDENCE_COLUMNS = ("tokens", "tokens_sq")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -37,6 +50,8 @@ class FaultTruth:
         Where it happens; both empty where it happens everywhere.
     onset_step, recovery_step : int or None
         First step number with it, and first without it again; None: from the beginning, to the end.
+    period_steps : int or None
+        It happens every so many steps; None: it has no period.
     strength : float
         In the unit of the cause.
     settings : dict
@@ -45,6 +60,10 @@ class FaultTruth:
         Mean step time, seconds, with this fault alone mended and all others as they are.
     recoverable : float
         Part of the mean step time that comes back with this fault alone mended: 1 - step_time_without_s / step_time_s.
+    recoverable_last : float
+        Part of the mean step time with all other faults mended that comes back when this one is mended too.
+    tellable : bool
+        Whether anything in the trace can tell it from the job's normal.
     """
 
     cause: str
@@ -52,10 +71,13 @@ class FaultTruth:
     stages: tuple[int, ...]
     onset_step: int | None
     recovery_step: int | None
+    period_steps: int | None
     strength: float
     settings: dict[str, Any]
     step_time_without_s: float
     recoverable: float
+    recoverable_last: float
+    tellable: bool
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -66,12 +88,15 @@ class Truth:
     ----------
     step_time_s, step_time_without_any_s : float
         Mean step time, seconds, as recorded and with all faults mended.
+    decoys : tuple of str
+        What looks like a fault in it and is none.
     """
 
     spec: JobSpec
     faults: tuple[FaultTruth, ...]
     step_time_s: float
     step_time_without_any_s: float
+    decoys: tuple[str, ...] = ()
 
     def to_json(self) -> str:
         """Write the truth as JSON; same job, same bytes."""
@@ -87,7 +112,7 @@ class Job:
     truth: Truth
 
 
-def generate(spec: JobSpec, faults: Sequence[Fault] = ()) -> Job:
+def generate(spec: JobSpec, faults: Sequence[Fault] = (), decoys: Sequence[Decoy] = ()) -> Job:
     """Make a job with some faults, or a healthy one.
 
     Parameters
@@ -95,6 +120,8 @@ def generate(spec: JobSpec, faults: Sequence[Fault] = ()) -> Job:
     spec : JobSpec
     faults : sequence of Fault
         In any order.
+    decoys : sequence of Decoy
+        What is no fault, in any order. One that cannot be hidden in this job is left out.
 
     Returns
     -------
@@ -108,29 +135,58 @@ def generate(spec: JobSpec, faults: Sequence[Fault] = ()) -> Job:
     for fault in faults:
         _check_time(spec, fault)
     healthy = draw_inputs(spec)
-    inputs = _compose(healthy, faults, mended=())
+    everything = frozenset(range(len(faults)))
+    present = []
+    for decoy in sorted(decoys, key=lambda d: isinstance(d, HiddenDecoy)):  # what hides, hides behind all others
+        mendings = {frozenset[int](), everything}
+        settled = settle(decoy, [functools.partial(_run_with, healthy, faults, mended) for mended in mendings])
+        if settled is not None:
+            present.append(settled.name)
+            healthy = settled.apply(healthy)
+    inputs = _compose(healthy, faults, mended=frozenset())
     times = simulate(inputs)
-    step_time_s = float(times.step_s.mean())
-    without = [_mean_step(_compose(healthy, faults, mended=(i,))) for i in range(len(faults))]
-    without_any = step_time_s
-    if faults:
-        everything = tuple(range(len(faults)))
-        without_any = without[0] if len(faults) == 1 else _mean_step(_compose(healthy, faults, mended=everything))
-    numbers = spec.step_numbers()
-    truths = tuple(_truth(spec, fault, numbers, step_time_s, s) for fault, s in zip(faults, without, strict=True))
-    return Job(record(inputs, times), Truth(spec, truths, step_time_s, without_any))
+    steps_s = _MeanSteps(healthy, faults, {frozenset(): float(times.step_s.mean())})
+    truths = tuple(_truth(spec, fault, i, steps_s) for i, fault in enumerate(faults))
+    truth = Truth(spec, truths, steps_s[frozenset()], steps_s[everything], tuple(present))
+    trace = record(inputs, times)
+    return Job(trace if spec.evidence else strip_evidence(trace), truth)
+
+
+def strip_evidence(table: pa.Table) -> pa.Table:
+    """Leave out of a trace what not every tracer records: evidence rows and token columns; the metadata stay.
+
+    Parameters
+    ----------
+    table : pyarrow.Table
+
+    Returns
+    -------
+    pyarrow.Table
+        The simulated operations, collections of garbage after the last compute left out too.
+    """
+    names = pa.array([NAMES[op] for op in EVIDENCE])
+    kept = table.filter(pc.invert(pc.is_in(table["optype"].cast(pa.string()), names)))
+    return kept.drop_columns([name for name in EVIDENCE_COLUMNS if name in kept.column_names])
 
 
 def write_job(job: Job, path: Path) -> None:
     """Write a job's trace, and beside it `<name>.truth.json`; each appears under its name only when it is whole."""
-    truth = path.with_name(path.name.removesuffix(".parquet") + ".truth.json")
-    for target in (path, truth):
+    for target in (path, name_truth(path)):
         partial = target.with_name(f".{target.name}.partial")
         if target == path:
             pq.write_table(job.trace, partial, compression="zstd", compression_level=9)
         else:
             partial.write_text(job.truth.to_json())
         partial.replace(target)
+
+
+def name_truth(path: Path) -> Path:
+    """Name the file with the truth about a trace.
+
+    >>> name_truth(Path("jobs/job-1.parquet")).name
+    'job-1.truth.json'
+    """
+    return path.with_name(path.name.removesuffix(".parquet") + ".truth.json")
 
 
 def list_causes() -> dict[str, DrawFault]:
@@ -148,7 +204,7 @@ def list_causes() -> dict[str, DrawFault]:
     return found
 
 
-def _compose(healthy: Inputs, faults: Sequence[Fault], *, mended: tuple[int, ...]) -> Inputs:
+def _compose(healthy: Inputs, faults: Sequence[Fault], *, mended: frozenset[int]) -> Inputs:
     """Let the faults happen one after the other, some of them mended."""
     inputs = healthy
     for i, fault in enumerate(faults):
@@ -156,8 +212,27 @@ def _compose(healthy: Inputs, faults: Sequence[Fault], *, mended: tuple[int, ...
     return inputs
 
 
-def _mean_step(inputs: Inputs) -> float:
-    return float(simulate(inputs).step_s.mean())
+def _run_with(healthy: Inputs, faults: Sequence[Fault], mended: frozenset[int], decoy: Decoy) -> Seconds:
+    """Run a job with one more decoy, and give its step times."""
+    return simulate(_compose(decoy.apply(healthy), faults, mended=mended)).step_s
+
+
+class _MeanSteps(dict[frozenset[int], float]):
+    """Mean step time, seconds, with some faults mended; run once for each set of them."""
+
+    def __init__(self, healthy: Inputs, faults: Sequence[Fault], known: dict[frozenset[int], float]) -> None:
+        super().__init__(known)
+        self.healthy, self.faults = healthy, faults
+
+    @property
+    def everything(self) -> frozenset[int]:
+        """All faults."""
+        return frozenset(range(len(self.faults)))
+
+    def __missing__(self, mended: frozenset[int]) -> float:
+        inputs = _compose(self.healthy, self.faults, mended=mended)
+        self[mended] = mean_s = float(simulate(inputs).step_s.mean())
+        return mean_s
 
 
 def _check_time(spec: JobSpec, fault: Fault) -> None:
@@ -167,23 +242,29 @@ def _check_time(spec: JobSpec, fault: Fault) -> None:
             raise UsageError(f"{name} is {index}; expected an index below {spec.steps} steps", where=fault.cause)
 
 
-def _truth(spec: JobSpec, fault: Fault, numbers: Ints, step_time_s: float, without_s: float) -> FaultTruth:
+def _truth(spec: JobSpec, fault: Fault, index: int, steps_s: _MeanSteps) -> FaultTruth:
     """Say what is true about one fault."""
+    numbers = spec.step_numbers()
+    without_s, others = steps_s[frozenset({index})], steps_s.everything - {index}
+    period = getattr(fault, "period_steps", None)
     return FaultTruth(
         cause=fault.cause,
         workers=fault.workers(spec),
         stages=fault.stages(spec),
         onset_step=int(numbers[fault.onset]) if fault.onset else None,
         recovery_step=None if fault.recovery is None else int(numbers[fault.recovery]),
+        period_steps=None if period is None else int(period),
         strength=fault.strength,
         settings=dataclasses.asdict(fault),
         step_time_without_s=without_s,
-        recoverable=1.0 - without_s / step_time_s,
+        recoverable=1.0 - without_s / steps_s[frozenset()],
+        recoverable_last=1.0 - steps_s[steps_s.everything] / steps_s[others],
+        tellable=fault.tellable(spec),
     )
 
 
 def random_faults(spec: JobSpec, rng: np.random.Generator, causes: Sequence[str] = ()) -> list[Fault]:
-    """Draw faults of the causes given, or else nothing (one job in four) or one of any cause.
+    """Draw faults of the causes given, or else of random causes: mostly one, sometimes none, two or three.
 
     Parameters
     ----------
@@ -194,11 +275,57 @@ def random_faults(spec: JobSpec, rng: np.random.Generator, causes: Sequence[str]
     Returns
     -------
     list of Fault
-        Those among them that the job can have.
+        Those among them that the job can have; all of different causes.
     """
     known = list_causes()
-    names = list(causes)
-    if not names and rng.random() < 0.75:
-        names = [str(rng.choice(sorted(known)))]
+    names = causes or draw_causes(rng)
     drawn = [known[name](spec, rng) for name in names]
     return [fault for fault in drawn if fault is not None]
+
+
+def draw_causes(rng: np.random.Generator) -> tuple[str, ...]:
+    """Draw different causes, as many as a random job has: mostly one, sometimes none, two or three."""
+    known = sorted(list_causes())
+    n_faults = int(rng.choice(len(N_FAULTS_SHARES), p=N_FAULTS_SHARES))
+    return tuple(rng.choice(known, size=min(n_faults, len(known)), replace=False).tolist())
+
+
+def draw_job(
+    seed: int, i: int, *, noise: tuple[float, float] = NOISE, evidence: bool = True, causes: Sequence[str] = ()
+) -> tuple[JobSpec, list[Fault], list[Decoy]]:
+    """Draw job i of a corpus: the same whatever other jobs are drawn.
+
+    The causes are drawn first, and then a shape that can have them, so that all causes are equally frequent.
+
+    Parameters
+    ----------
+    seed, i : int
+        Of the corpus, and of the job in it.
+    noise : (float, float)
+        Limits of the noise; its logarithm is uniform.
+    evidence : bool
+        The trace has evidence rows and token columns. Without, it is the same job in all else.
+    causes : sequence of str
+        Of these instead of random causes.
+
+    Returns
+    -------
+    spec : JobSpec
+    faults : list of Fault
+    decoys : list of Decoy
+        For `generate`.
+    """
+    rng = np.random.default_rng([seed, i])
+    names = tuple(causes) or draw_causes(rng)
+    best: tuple[JobSpec, list[Fault]] | None = None
+    for _ in range(MAX_SHAPES):
+        spec = random_spec(rng, noise=noise)
+        faults = random_faults(spec, rng, names) if names else []
+        if best is None or len(faults) > len(best[1]):
+            best = spec, faults
+        if len(faults) == len(names):
+            break
+    assert best is not None
+    spec, faults = best
+    spec = dataclasses.replace(spec, job_id=f"job-{seed}-{i:05d}", evidence=evidence)
+    return spec, faults, draw_decoys(spec, rng, [fault.cause for fault in faults])

@@ -35,6 +35,10 @@ WORKER_SPREAD = 0.0030
 OPTIMIZER_SPREAD = 0.0035
 COLLECTIVE_SPREAD = 0.010
 TRANSFER_SPREAD = 0.080
+#: Part of the computes in a heavy tail, and its longest in units of the typical one.
+TAIL_SHARE, LONGEST_TAIL = 0.03, 3.0
+#: Drift of a worker by itself, for each 1 of the drift of all.
+OWN_DRIFT = 0.25
 #: Launch delays: 5th and 95th percentile are 2 and 9 us about a median of 4 us in ST.
 LAUNCH_SPREAD = 0.45
 #: Host gaps keep within 1% in ST and 20% in AR.
@@ -75,14 +79,24 @@ class Pause:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Hold:
-    """A task does no work until `sources`, other tasks of the same worker, have ended, although it has started.
+    """A compute does no work until `sources`, other tasks of the same worker, have ended, although it has started.
 
-    Kernels that queue behind a collective in flight do so. `held` says in which lanes; broadcastable to (n_steps, n_dp).
+    Kernels that queue behind a communication in flight do so.
+
+    Attributes
+    ----------
+    task : int
+    sources : tuple of int
+    held : ndarray of bool, broadcastable to (n_steps, n_dp)
+        In which lanes.
+    late : bool
+        It does not even start until then.
     """
 
     task: int
     sources: tuple[int, ...]
     held: Bools
+    late: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -95,6 +109,8 @@ class Inputs:
         Seconds of computing; 0 for communication.
     transfer_s : ndarray of float64, shape (n_tasks, n_steps, n_dp)
         Seconds a communication takes by itself, through this member's link; the slowest member counts.
+    stall_s : ndarray of float64, shape (n_tasks, n_steps, n_dp)
+        Seconds in which a transfer or collective does not move at all, whatever its link does; the slowest member counts.
     delay_s : ndarray of float64, shape (n_tasks, n_steps, n_dp)
         Seconds the host takes between the end of what the task waits for and its start.
     pauses : tuple of Pause
@@ -111,6 +127,7 @@ class Inputs:
     programme: Programme
     work_s: Seconds
     transfer_s: Seconds
+    stall_s: Seconds
     delay_s: Seconds
     tail_s: Seconds
     pauses: tuple[Pause, ...] = ()
@@ -142,6 +159,7 @@ def draw_inputs(spec: JobSpec) -> Inputs:
         programme=programme,
         work_s=_draw_work(spec, programme),
         transfer_s=_draw_transfers(spec, programme),
+        stall_s=np.broadcast_to(np.zeros(()), (len(programme.tasks), spec.steps, spec.dp)),
         delay_s=_draw_delays(spec, programme),
         tail_s=np.zeros((spec.pp, 1, 1)),
     )
@@ -169,7 +187,32 @@ def _draw_work(spec: JobSpec, programme: Programme) -> Seconds:
     optimizers = programme.is_op(Op.OPTIMIZER)
     log = OPTIMIZER_SPREAD * rng.standard_normal((spec.pp, *lanes))
     work_s[optimizers] = spec.optimizer_s * np.exp(spec.noise * log)
+    computes = np.flatnonzero(programme.is_op(Op.FORWARD, Op.BACKWARD))
+    if spec.tail_noise:
+        work_s[computes] *= _draw_tails(spec, len(computes))
+    if spec.drift:
+        work_s[computes] *= _draw_drift(spec)[programme.stage[computes]]
     return work_s
+
+
+def _draw_tails(spec: JobSpec, n_computes: int) -> Seconds:
+    """Draw the factor of each compute for heavy tails: a few are longer, by the size of a Student t of 3 degrees."""
+    rng, shape = spec.random("tail"), (n_computes, spec.steps, spec.dp)
+    is_long = rng.random(shape) < TAIL_SHARE
+    excess = np.zeros(shape)
+    sizes = np.abs(rng.standard_t(3, size=int(is_long.sum())))
+    excess[is_long] = spec.tail_noise * np.minimum(sizes, LONGEST_TAIL)
+    return 1.0 + excess
+
+
+def _draw_drift(spec: JobSpec) -> Seconds:
+    """Draw the factor of each worker in each step, shape (n_stages, n_steps, n_dp): a random walk of all, and one of each."""
+    rng = spec.random("drift")
+    walks = rng.standard_normal((1 + spec.pp * spec.dp, spec.steps)).cumsum(axis=1)
+    walks -= walks.mean(axis=1, keepdims=True)
+    walks /= np.maximum(walks.std(axis=1, keepdims=True), 1e-9)
+    own = walks[1:].reshape(spec.pp, spec.dp, spec.steps).transpose(0, 2, 1)
+    return np.asarray(np.exp(spec.drift * (walks[0][None, :, None] + OWN_DRIFT * own)))
 
 
 def _draw_transfers(spec: JobSpec, programme: Programme) -> Seconds:

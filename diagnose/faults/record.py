@@ -43,7 +43,8 @@ def record(inputs: Inputs, times: Times) -> pa.Table:
     -------
     pyarrow.Table
         One row an operation, by step, dp rank, stage and launch order, then the evidence rows; job metadata under the key
-        `diagnose.job` of the schema. Times in seconds after the step began.
+        `diagnose.job` of the schema. Times in seconds after the step began, or where the job has `absolute_times` after its
+        first recorded step began.
     """
     parts = [_task_rows(inputs, times), *_pause_rows(inputs, times)]
     tail = _tail_rows(inputs, times)
@@ -53,6 +54,8 @@ def record(inputs: Inputs, times: Times) -> pa.Table:
     if len(parts) > 1:
         joined = {f.name: np.concatenate([getattr(p, f.name) for p in parts]) for f in dataclasses.fields(_Rows)}
         rows = _count_evidence(_Rows(**joined))
+    if _is_absolute(inputs):
+        rows = dataclasses.replace(rows, start_s=rows.start_s + _origins(inputs, times)[rows.step])
     return _table(inputs, rows)
 
 
@@ -70,6 +73,17 @@ def job_metadata(inputs: Inputs) -> dict[str, Any]:
         "steps_total": int(spec.step_numbers()[-1]) + 100,
         "framework": "diagnose.faults",
     }
+
+
+def _is_absolute(inputs: Inputs) -> bool:
+    """Say whether the times are of the whole job."""
+    return inputs.spec.absolute_times
+
+
+def _origins(inputs: Inputs, times: Times) -> Seconds:
+    """Say when each step began: one after the other, those that were not sampled as long as the mean; shape (n_steps,)."""
+    n_left_out = np.diff(inputs.spec.step_numbers()) - 1
+    return np.asarray(np.r_[0.0, np.cumsum(times.step_s[:-1] + n_left_out * times.step_s.mean())])
 
 
 def _task_rows(inputs: Inputs, times: Times) -> _Rows:
@@ -149,13 +163,17 @@ def _table(inputs: Inputs, rows: _Rows) -> pa.Table:
         "rank": _integers(rank, pa.int16()),
         "step": pa.array(spec.step_numbers()[rows.step]),
         "optype": pa.DictionaryArray.from_arrays(pa.array(rows.op.astype(np.int8)), pa.array(names)),
-        "start_ts": pa.array(rows.start_s.astype(np.float32)),
+        "start_ts": pa.array(rows.start_s.astype(np.float64 if _is_absolute(inputs) else np.float32)),
         "duration": pa.array(rows.duration_s.astype(np.float32)),
         "seq_id": pa.array(rows.seq.astype(np.int32)),
         "mc": _integers(chunk, pa.int8()),
         "mb_id": _integers(microbatch, pa.int8()),
         "gmc": _integers(np.where(compute, chunk * spec.pp + rows.stage, -1), pa.int16()),
     }
+    if spec.workers_per_host:
+        number = (rows.stage * spec.dp + rows.dp) // spec.workers_per_host
+        hosts = pa.array([f"host-{i:03}" for i in range(int(number.max(initial=0)) + 1)])
+        columns["host"] = pa.DictionaryArray.from_arrays(pa.array(number.astype(np.int32)), hosts)
     for name, values, kind in (("tokens", inputs.tokens, pa.int32()), ("tokens_sq", inputs.tokens_sq, pa.float64())):
         if values is not None:
             per_row = np.where(compute, values[microbatch, rows.step, rows.dp], 0.0)

@@ -127,6 +127,8 @@ class _Run:
         delays = [self._delay(task) for task in launch.tasks]
         start_s = start_s + _latest(delays)
         for task in launch.tasks:
+            start_s = self._queue(task, start_s, late=True)
+        for task in launch.tasks:
             self.start_s[task] = start_s
             meeting = self.meeting_of.get(task)
             if meeting is None:
@@ -155,23 +157,26 @@ class _Run:
 
     def _move_alone(self, task: int) -> None:
         """Let a task that meets nobody do its work."""
-        begin_s = self.start_s[task]
-        for hold in self.holds.get(task, ()):
-            for source in hold.sources:
-                begin_s = np.where(hold.held, np.maximum(begin_s, self.end_s[source]), begin_s)
+        begin_s = self._queue(task, self.start_s[task], late=False)
         work_s = self.inputs.work_s if self.programme.tasks[task].op in COMPUTE else self.inputs.transfer_s
         end_s = begin_s + work_s[task]
         for seconds in self.inside:
             end_s = end_s + seconds[task]
         self._moved(task, end_s)
 
+    def _queue(self, task: int, begin_s: Seconds, *, late: bool) -> Seconds:
+        """Put a task behind the communication that holds it, before it starts or once it has."""
+        for hold in self.holds.get(task, ()):
+            if hold.late == late:
+                for source in hold.sources:
+                    begin_s = np.where(hold.held, np.maximum(begin_s, self.end_s[source]), begin_s)
+        return begin_s
+
     def _move_together(self, meeting: Meeting) -> None:
         """Let a transfer or collective take place: from the last arrival on, as slow as the slowest member's link."""
         members = meeting.members
-        begin_s, transfer_s = self.start_s[members[0]], self.inputs.transfer_s[members[0]]
-        for member in members[1:]:
-            begin_s = np.maximum(begin_s, self.start_s[member])
-            transfer_s = np.maximum(transfer_s, self.inputs.transfer_s[member])
+        begin_s = _latest([self.start_s[member] for member in members])
+        transfer_s = _latest([self.inputs.transfer_s[member] + self.inputs.stall_s[member] for member in members])
         if meeting.across_dp:
             begin_s, transfer_s = begin_s.max(axis=1, keepdims=True), transfer_s.max(axis=1, keepdims=True)
         for member in members:

@@ -14,10 +14,18 @@ from diagnose.model.trace import Ints
 
 P2P = Literal["blocking", "asynchronous"]
 #: Random streams of a job; each draws from its own, so that one more draw in one changes nothing in another.
-RandomStream = Literal["steps", "compute", "transfer", "delay", "fault"]
+RandomStream = Literal["steps", "compute", "tail", "drift", "transfer", "delay", "fault", "decoy"]
 #: Limits of a sampled run of contiguous steps, and of the gap before the next one.
 RUN_STEPS = (2, 8)
 GAP_STEPS = (15, 400)
+#: Limits of the noise of random jobs.
+NOISE = (0.3, 3.0)
+#: Most rows of a random job, so that a corpus of hundreds stays cheap; and the least of the limits drawn for each.
+MAX_ROWS, LEAST_BUDGET = 150_000, 30_000
+#: How often random jobs have each number of dp ranks, before they are made to fit.
+DP_SHARES = (0.07, 0.11, 0.04, 0.15, 0.04, 0.15, 0.04, 0.13, 0.04, 0.09, 0.06, 0.04, 0.04)
+#: Tails longer than a third of a compute are faults.
+MAX_TAIL_NOISE = 0.1
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -58,6 +66,16 @@ class JobSpec:
         The last stage averages its loss over the dp ranks before its layernorm-grads; no row records it.
     rank_0_waits : bool
         All stages of dp rank 0 wait for each other before layernorm-grads (one production job does so); no row records it.
+    tail_noise : float
+        Heavy tails: a few percent of the computes take longer by about that part; 0 none (see `inputs`).
+    drift : float
+        Standard deviation of the logarithm of a slow drift of all computes over the steps; 0 none (see `inputs`).
+    workers_per_host : int
+        Workers on a host, in the order of their ranks; 0: the trace has no `host` column.
+    absolute_times : bool
+        The trace has times within the job instead of within each step.
+    evidence : bool
+        The trace has evidence rows and token columns where the job makes some; without, they are left out of the trace.
     seed : int
         Same seed, same job.
     """
@@ -81,6 +99,11 @@ class JobSpec:
     separate: bool = False
     averages_loss: bool = True
     rank_0_waits: bool = False
+    tail_noise: float = 0.0
+    drift: float = 0.0
+    workers_per_host: int = 0
+    absolute_times: bool = False
+    evidence: bool = True
     seed: int = 0
     job_id: str = ""
 
@@ -91,7 +114,7 @@ class JobSpec:
         ------
         UsageError
             A size below 1, a negative or infinite time, interleaving without stages or with odd microbatches, an unknown
-            point-to-point mode, a negative seed.
+            point-to-point mode, a negative seed or number of workers on a host.
         """
         for name in ("pp", "vpp", "dp", "microbatches", "steps", "tp_size", "cp_size"):
             if getattr(self, name) < 1:
@@ -108,8 +131,9 @@ class JobSpec:
             )
         if self.p2p not in get_args(P2P):
             raise UsageError(f"p2p is {self.p2p!r}; expected one of {', '.join(get_args(P2P))}", where="job spec")
-        if self.seed < 0:
-            raise UsageError(f"seed is {self.seed}; expected at least 0", where="job spec")
+        for name in ("seed", "workers_per_host"):
+            if getattr(self, name) < 0:
+                raise UsageError(f"{name} is {getattr(self, name)}; expected at least 0", where="job spec")
 
     @property
     def has_dp(self) -> bool:
@@ -146,48 +170,100 @@ class JobSpec:
         return np.array(numbers, dtype=np.int64)
 
 
-def random_spec(rng: np.random.Generator) -> JobSpec:
+def count_rows(spec: JobSpec) -> int:
+    """Count the rows of a job's trace without evidence, from its sizes alone.
+
+    >>> count_rows(JobSpec(pp=4, dp=4, microbatches=8, steps=12))
+    8928
+    """
+    computes = 2 * spec.n_virtual * spec.microbatches
+    transfers = 2 * computes if spec.vpp > 1 else 4 * spec.microbatches * (spec.pp - 1)
+    collectives = spec.pp * (2 * spec.vpp + spec.separate) if spec.has_dp else 0
+    alone = 4 * spec.pp + min(spec.pp, 2)  # gc, layernorm, clip, optimizer; embedding on the first and last stage
+    return spec.steps * spec.dp * (computes + transfers + collectives + alone)
+
+
+def random_spec(rng: np.random.Generator, *, noise: tuple[float, float] = NOISE, max_rows: int = MAX_ROWS) -> JobSpec:
     """Draw a job of any shape that production traces have.
 
     Parameters
     ----------
     rng : numpy.random.Generator
+    noise : (float, float)
+        Limits of the noise; its logarithm is uniform.
+    max_rows : int
+        Most rows of the trace, evidence left out.
 
     Returns
     -------
     JobSpec
-        pp 1-8, vpp 1-3, dp 1-16, microbatches 1-16 (a multiple of pp where interleaved), steps 8-60, forward 1 ms to 0.5 s.
+        pp 1-16, vpp 1-4, dp 1-256, microbatches 1-64 (a multiple of pp where interleaved), steps 8-60, forward 1 ms to 0.5 s.
+        All sizes occur, but not together.
     """
-    pp = int(rng.choice([1, 2, 3, 4, 6, 8], p=[0.15, 0.25, 0.1, 0.3, 0.05, 0.15]))
-    vpp = int(rng.choice([1, 2, 3], p=[0.7, 0.2, 0.1])) if pp > 1 else 1
-    microbatches = int(rng.integers(1, 17))
-    if vpp > 1:
-        microbatches = pp * int(rng.integers(1, 16 // pp + 1))
-    dp = int(rng.choice([1, 2, 3, 4, 6, 8, 12, 16], p=[0.1, 0.2, 0.05, 0.25, 0.05, 0.2, 0.05, 0.1]))
+    shape = _random_shape(rng, max_rows)
     forward_s = _log_uniform(rng, 1e-3, 0.5)
-    compute_s = forward_s * vpp * microbatches
-    return JobSpec(
-        pp=pp,
-        vpp=vpp,
-        dp=dp,
-        microbatches=microbatches,
-        steps=int(rng.integers(8, 61)),
+    compute_s = forward_s * shape.vpp * shape.microbatches
+    level = _log_uniform(rng, *noise)
+    recomputes = rng.random() < 0.25  # a backward that runs its forward again first
+    return dataclasses.replace(
+        shape,
         tp_size=int(rng.choice([1, 2, 4, 8])),
-        cp_size=int(rng.choice([1, 2], p=[0.85, 0.15])),
         forward_s=forward_s,
-        backward_ratio=float(rng.uniform(1.4, 2.3)),
+        backward_ratio=float(rng.uniform(1.4, 2.3)) + recomputes,
         transfer_s=forward_s * _log_uniform(rng, 0.002, 0.05),
         collective_s=compute_s * _log_uniform(rng, 0.002, 0.08),
         optimizer_s=compute_s * _log_uniform(rng, 0.003, 0.05),
         launch_delay_s=min(_log_uniform(rng, 3e-6, 5e-5), 0.01 * forward_s),
         host_gap_s=min(_log_uniform(rng, 5e-4, 2e-2), 0.05 * compute_s),
-        noise=_log_uniform(rng, 0.3, 3.0),
-        p2p="asynchronous" if rng.random() < (0.7 if vpp > 1 else 0.25) else "blocking",
-        separate=bool(rng.random() < 0.3),
+        noise=level,
+        p2p="asynchronous" if rng.random() < (0.7 if shape.vpp > 1 else 0.25) else "blocking",
         averages_loss=bool(rng.random() < 0.7),
         rank_0_waits=bool(rng.random() < 0.3),
+        tail_noise=min(level * float(rng.uniform(0.02, 0.06)), MAX_TAIL_NOISE) if rng.random() < 0.4 else 0.0,
+        drift=level * float(rng.uniform(0.004, 0.016)) if rng.random() < 0.4 else 0.0,
+        workers_per_host=int(rng.choice([0, 1, 2, 4, 8], p=[0.5, 0.125, 0.125, 0.125, 0.125])),
+        absolute_times=bool(rng.random() < 0.25),
         seed=int(rng.integers(0, 2**31)),
     )
+
+
+def _random_shape(rng: np.random.Generator, max_rows: int) -> JobSpec:
+    """Draw a job's sizes, then cut one of them after the other, in random order, until its trace has few enough rows."""
+    pp = int(rng.choice([1, 2, 3, 4, 6, 8, 12, 16], p=[0.1, 0.15, 0.06, 0.22, 0.07, 0.2, 0.05, 0.15]))
+    vpp = int(rng.choice([1, 2, 3, 4], p=[0.65, 0.18, 0.09, 0.08])) if pp > 1 else 1
+    microbatches = round(_log_uniform(rng, 0.6, 64.5))
+    microbatches = min(max(microbatches, 1), 64)
+    if vpp > 1:
+        microbatches = pp * max(1, microbatches // pp)
+    dp = int(rng.choice([1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256], p=DP_SHARES))
+    shape = JobSpec(
+        pp=pp,
+        vpp=vpp,
+        dp=dp,
+        microbatches=microbatches,
+        steps=int(rng.integers(8, 61)),
+        cp_size=int(rng.choice([1, 2], p=[0.85, 0.15])),
+        separate=bool(rng.random() < 0.3),
+    )
+    budget = _log_uniform(rng, min(LEAST_BUDGET, max_rows), max_rows)
+    while count_rows(shape) > budget:
+        smaller = [s for s in _smaller(shape) if s != shape]
+        if not smaller:
+            break
+        shape = smaller[int(rng.integers(len(smaller)))]
+    return shape
+
+
+def _smaller(shape: JobSpec) -> list[JobSpec]:
+    """List what a job is with two thirds of its steps or microbatches, half of its dp ranks, or two thirds of its stages."""
+    unit = shape.pp if shape.vpp > 1 else 1
+    pp = shape.pp // 2 if shape.vpp > 1 else max(shape.pp * 2 // 3, 1)  # a half still divides the microbatches
+    return [
+        dataclasses.replace(shape, steps=max(shape.steps * 2 // 3, 8)),
+        dataclasses.replace(shape, microbatches=unit * max(shape.microbatches * 2 // 3 // unit, 1)),
+        dataclasses.replace(shape, dp=max(shape.dp // 2, 1)),
+        dataclasses.replace(shape, pp=pp, vpp=shape.vpp if pp > 1 else 1),
+    ]
 
 
 def _log_uniform(rng: np.random.Generator, low: float, high: float) -> float:

@@ -3,6 +3,21 @@
 from diagnose.model.components import COMPONENTS, Components, Gains
 from diagnose.model.feature import Feature, Features
 
+#: What each feature reads as, with when it misleads.
+NAMES = {
+    name: text
+    for component, words in COMPONENTS.items()
+    for name, text in {
+        f"gain.{component}": f"part of the recorded step time that comes back without {words}, all else kept; 0 nothing, 0.5 steps "
+        "take half the time, negative they take longer; misleads when the component was estimated from another cause",
+        f"last.{component}": f"part of the step time that comes back without {words} after everything else was removed; shows "
+        "what another cause hides; misleads as gain does",
+    }.items()
+} | {
+    "gain.all": "part of the step time that comes back without all components together; 0 only ordinary variation is left; "
+    "misleads when components cannot all be mended",
+}
+
 
 def measure_gains(components: Components, gains: Gains) -> Features:
     """Measure what removing each component gives back.
@@ -15,12 +30,7 @@ def measure_gains(components: Components, gains: Gains) -> Features:
     Returns
     -------
     Features
-        `gain.<component>`: part of the recorded step time that comes back when it is removed alone. `last.<component>`: the
-        same when it is removed after all others.
-
-    Reads as: 0 nothing, 0.5 steps take half the time. Negative: removing it alone makes the job slower.
-
-    Misleads when: the component was estimated from another cause (a slow worker taken for an uneven stage with dp 1).
+        `NAMES` says what each reads as; those of the worker are missing where no worker has peers.
     """
     found: Features = {}
     cannot = {}

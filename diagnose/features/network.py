@@ -8,8 +8,31 @@ from diagnose.model.components import Components
 from diagnose.model.feature import Feature, Features
 from diagnose.model.transfers import Transfers
 
+#: What each feature reads as, with when it misleads.
+NAMES = {
+    "network.link_ratio": "median transfer of the slowest link between stages over the lower median of all links; 1 like the "
+    "others, 5 five times as long; misleads when links differ by design or every link has the fault",
+    "network.group_ratio": "median collective of the slowest stage's group over the lower median of all groups; 1 like the "
+    "others; misleads when stages have unequally large gradients",
+    "network.late_share": "single late transfers of the worst link beyond those of an ordinary one, as part of the step; 0.1 a "
+    "tenth of the step; misleads when every link has the fault",
+    "network.excess_ratio": "what slow transfers and collectives take beyond ordinary ones, over those; 100 a flap",
+    "network.place_share": "part of that time on the worst link or group; 1 all in one place, misleads where a bad "
+    "card spoils both its links and its group",
+    "network.links_share": "part of that time on links between stages and not in collectives; 1 links only",
+    "network.rank_ratio": "that time on the worst link over what the same link has on the other dp ranks; 1 all ranks alike, no "
+    "link's fault; misleads with one dp rank, where nothing can be alike, and when whole stages sit behind one switch",
+    "network.by_slow_worker": "1 where the slowest link or group ends at a worker whose computes are slow, else 0; misleads when "
+    "one host has both faults",
+}
 #: A link that is slow belongs to the card whose other link is slow as well, if that one is at least this much slower than usual.
 BOTH_RATIO = 1.3
+#: ... or if it takes this part of the time beyond the ordinary that the worst one takes.
+BOTH_SHARE = 0.2
+#: Less time beyond the ordinary than this part of the step names nobody.
+NAMED_SHARE = 0.002
+#: Ratios above are as good as infinite.
+MOST = 1000.0
 
 
 def measure_network(transfers: Transfers, components: Components) -> Features:
@@ -23,14 +46,7 @@ def measure_network(transfers: Transfers, components: Components) -> Features:
     Returns
     -------
     Features
-        `network.link_ratio`: median transfer of the slowest link over the lower median of all. `network.group_ratio`: the same of
-        the collectives of a stage. `network.late_share`: single late transfers of the worst link, as a part of the step, beyond
-        those of an ordinary link. `network.by_slow_worker`: 1 where the slowest link or group ends at a worker whose computes are
-        slow, too.
-
-    Reads as: 1 like the others, 5 five times as long. late_share 0.1 a tenth of the step goes to them.
-
-    Misleads when: links differ by design (within a host and between hosts); every link has the fault.
+        `NAMES` says what each reads as; missing where nothing is there to compare with.
     """
     found: Features = {}
     links = transfers.link_s[np.isfinite(transfers.link_s)]
@@ -50,8 +66,30 @@ def measure_network(transfers: Transfers, components: Components) -> Features:
         found["network.group_ratio"] = Feature(
             float(groups.max()) / max(float(np.sort(groups)[(len(groups) - 1) // 2]), 1e-9)
         )
+    links_s, groups_s = float(transfers.link_excess_s.sum()), float(transfers.group_excess_s.sum())
+    if transfers.excess_ratio is None or links_s + groups_s <= 0:
+        for name in ("excess_ratio", "place_share", "links_share", "rank_ratio"):
+            found[f"network.{name}"] = Feature.missing("no transfer takes longer than ordinary ones")
+    else:
+        worst = max(float(transfers.link_excess_s.max()), float(transfers.group_excess_s.max()))
+        found["network.excess_ratio"] = Feature(min(transfers.excess_ratio, MOST))
+        found["network.place_share"] = Feature(worst / (links_s + groups_s))
+        found["network.links_share"] = Feature(links_s / (links_s + groups_s))
+        found["network.rank_ratio"] = _rank_ratio(transfers)
     found["network.by_slow_worker"] = Feature(float(_ends_at_slow_worker(transfers, components)))
     return found
+
+
+def _rank_ratio(transfers: Transfers) -> Feature:
+    """Compare the worst link with its equals on other dp ranks."""
+    excess_s = transfers.link_excess_s
+    worst = float(excess_s.max(initial=0.0))
+    if worst <= 0:
+        return Feature.missing("no link between stages takes longer than ordinary ones")
+    stage, dp = (int(i) for i in np.unravel_index(int(excess_s.argmax()), excess_s.shape))
+    others = np.delete(excess_s[stage], dp)
+    usual = float(np.median(others)) if len(others) else 0.0
+    return Feature(min(worst / usual, MOST) if usual > 0 else MOST)
 
 
 def slow_card(transfers: Transfers) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
@@ -64,21 +102,36 @@ def slow_card(transfers: Transfers) -> tuple[list[tuple[int, int]], list[tuple[i
     links : list of (dp index, stage index)
         The slow link by its first stage, where no worker is named; none where no link is slow.
     """
-    usual = _usual(transfers)
-    if usual is None:
-        return [], []
-    ratio = np.where(np.isfinite(transfers.link_s), transfers.link_s, -np.inf) / usual  # (n_stages, n_dp)
-    stage, dp = np.unravel_index(int(ratio.argmax()), ratio.shape)
-    n_stages = ratio.shape[0]
-    ends = [int(stage), (int(stage) + 1) % n_stages]
-    other = [ratio[(ends[0] - 1) % n_stages, dp], ratio[ends[1], dp]]
-    if ratio[stage, dp] < BOTH_RATIO:
-        return [], []
-    if max(other) >= BOTH_RATIO:
-        return [(int(dp), ends[int(np.argmax(other))])], []
+    n_stages = transfers.link_s.shape[0]
+    excess_s = transfers.link_excess_s
+    if float(excess_s.max(initial=0.0)) > NAMED_SHARE * transfers.step_s:
+        score, both = excess_s, BOTH_SHARE * float(excess_s.max())
+    else:
+        usual = _usual(transfers)
+        if usual is None:
+            return [], []
+        score, both = np.where(np.isfinite(transfers.link_s), transfers.link_s, -np.inf) / usual, BOTH_RATIO
+        if float(score.max()) < BOTH_RATIO:
+            return [], []
+    stage, dp = (int(i) for i in np.unravel_index(int(score.argmax()), score.shape))
+    ends = [stage, (stage + 1) % n_stages]
     if n_stages == 2:
-        return [], [(int(dp), 0)]
-    return [], [(int(dp), int(stage))]
+        group_s = transfers.group_excess_s
+        if float(group_s.max()) > NAMED_SHARE * transfers.step_s and group_s.min() < BOTH_SHARE * group_s.max():
+            return [(dp, int(group_s.argmax()))], []
+        return [], [(dp, 0)]
+    other = [score[(ends[0] - 1) % n_stages, dp], score[ends[1], dp]]
+    if max(other) >= both:
+        return [(dp, ends[int(np.argmax(other))])], []
+    return [], [(dp, stage)]
+
+
+def slow_group(transfers: Transfers) -> int | None:
+    """Name the stage whose dp ranks' collectives are slow, if their links are not; None where there is no such stage."""
+    group_s = transfers.group_excess_s
+    if len(group_s) < 2 or float(group_s.max()) <= NAMED_SHARE * transfers.step_s:
+        return None
+    return int(group_s.argmax()) if transfers.link_excess_s.max(initial=0.0) < BOTH_SHARE * group_s.max() else None
 
 
 def _usual(transfers: Transfers) -> float | None:

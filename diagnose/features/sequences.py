@@ -1,32 +1,77 @@
 """Whether microbatches differ in length: slow on every stage of their rank, forward and backward alike."""
 
+import numpy as np
+
 from diagnose.model.components import Components
 from diagnose.model.feature import Feature, Features
+from diagnose.model.optype import Op
+from diagnose.model.trace import Trace
+
+#: What each feature reads as, with when it misleads.
+NAMES = {
+    "sequence.correlation": "correlation between forward and backward of the microbatches, over stages; 0.9 they differ in length; "
+    "misleads when the spread is that of noise (a slow worker reaches 0.999), or one stage pauses in both directions",
+    "sequence.spread": "relative spread of the microbatches' forwards; 0.02 noise, 0.2 long documents; misleads when the "
+    "correlation is low: then it is no length",
+    "sequence.tokens_fit": "part of the variation of the forwards that tokens and their squares explain (R squared); 1 all: the "
+    "documents; misleads when all microbatches are alike, as noise is left",
+    "sequence.tail_ratio": "the microbatch that one in a hundred exceeds over the median one: the tail of the lengths that times "
+    "imply; 1 even; misleads on short traces",
+    "sequence.worst_ratio": "the longest microbatch over a typical one; 1 even; misleads when one outlier stands for all",
+}
+#: Microbatches needed for a fit.
+MIN_MICROBATCHES = 8
 
 
-def measure_sequences(components: Components) -> Features:
+def measure_sequences(components: Components, trace: Trace) -> Features:
     """Measure how uneven microbatches are.
 
     Parameters
     ----------
     components : Components
+    trace : Trace
 
     Returns
     -------
     Features
-        `sequence.correlation`: between forward and backward of a microbatch, over stages. `sequence.spread`: relative spread of
-        the forward. `sequence.worst_ratio`: the longest microbatch over a typical one.
-
-    Reads as: correlation 0.9 and spread 0.2 long documents (real: 0.226); spread 0.02 noise, whatever the correlation.
-
-    Misleads when: with one stage and pauses in both directions; a merely slow worker reaches a correlation of 0.999 before it is
-    taken out.
+        `NAMES` says what each reads as; all missing with too few microbatches, and the fit without token columns.
     """
     if components.forward_backward_correlation is None or components.microbatch_spread is None:
         reason = "fewer than 8 microbatches with forward and backward"
-        return {f"sequence.{name}": Feature.missing(reason) for name in ("correlation", "spread", "worst_ratio")}
+        return {name: Feature.missing(reason) for name in NAMES}
+    ratio = components.microbatch_ratio[0]
     return {
         "sequence.correlation": Feature(components.forward_backward_correlation),
         "sequence.spread": Feature(components.microbatch_spread),
-        "sequence.worst_ratio": Feature(float(components.microbatch_ratio[0].max())),
+        "sequence.tokens_fit": _fit_tokens(components, trace),
+        "sequence.tail_ratio": Feature(float(np.quantile(ratio, 0.99) / np.median(ratio))),
+        "sequence.worst_ratio": Feature(float(ratio.max())),
     }
+
+
+def _fit_tokens(components: Components, trace: Trace) -> Feature:
+    """Fit the forwards of the first stage on tokens and their squares: cost = a + b x tokens + c x tokens_sq."""
+    rows = []
+    at = {int(step): i for i, step in enumerate(components.steps)}
+    for block in trace.blocks:
+        if block.tokens is None and block.tokens_sq is None:
+            return Feature.missing("the trace has no columns tokens and tokens_sq")
+        kept = [i for i, step in enumerate(block.steps.tolist()) if step in at]
+        places = [at[int(step)] for step in block.steps[kept]]
+        first = (block.nodes.op == Op.FORWARD) & (block.nodes.stage == 0) & (block.nodes.chunk <= 0)
+        for node in np.flatnonzero(first).tolist():
+            seconds = components.compute_s[0, 0, int(block.nodes.microbatch[node])][places]
+            columns = [np.ones_like(seconds)]
+            columns += [c[node][kept] for c in (block.tokens, block.tokens_sq) if c is not None]
+            rows.append(np.stack([*columns, seconds], axis=-1).reshape(-1, len(columns) + 1))
+    table = np.concatenate(rows) if rows else np.zeros((0, 2))
+    table = table[np.isfinite(table).all(axis=1)]
+    varies = np.ptp(table[:, 1:-1], axis=0) > 0 if len(table) else np.zeros(0, dtype=bool)
+    if len(table) < MIN_MICROBATCHES or not varies.any():
+        return Feature.missing("tokens are the same in all microbatches, or recorded in too few")
+    inputs = np.column_stack([table[:, 0], table[:, 1:-1][:, varies] / table[:, 1:-1][:, varies].max(axis=0)])
+    left = table[:, -1] - inputs @ np.linalg.lstsq(inputs, table[:, -1], rcond=None)[0]
+    total = float(np.var(table[:, -1]))
+    return (
+        Feature(max(0.0, 1.0 - float(np.mean(left**2)) / total)) if total > 0 else Feature.missing("no forward varies")
+    )

@@ -7,6 +7,16 @@ import numpy as np
 from diagnose.model.components import Components
 from diagnose.model.feature import Feature, Features
 
+#: What each feature reads as, with when it misleads.
+NAMES = {
+    "stage.ratio": "usual compute time of the longest stage over the mean of the others; 1 even, 1.5 half as long again; misleads "
+    "with one dp rank, where a slow worker is a slow stage",
+    "stage.forward_ratio": "as stage.ratio, of the forward; embedding and loss make it larger than that of the backward",
+    "stage.backward_ratio": "as stage.ratio, of the backward",
+    "stage.contradicted_share": "part of the dp ranks on which another stage is the longest; 0 all alike, the layout, 0.9 one "
+    "worker; misleads with one dp rank, which nobody contradicts",
+}
+
 
 def measure_stages(components: Components, n_stages: int) -> Features:
     """Measure the unevenness of stages.
@@ -19,18 +29,11 @@ def measure_stages(components: Components, n_stages: int) -> Features:
     Returns
     -------
     Features
-        `stage.ratio`: usual compute time of the longest stage over the mean of the others. `stage.forward_ratio`,
-        `stage.backward_ratio`: the same of each direction. `stage.contradicted_share`: part of the dp ranks on which another
-        stage is the longest.
-
-    Reads as: 1 even; 1.5 the longest stage takes half as long again. Contradicted 0: all ranks alike, the layout; 0.9: one worker.
-
-    Misleads when: with dp 1 a slow worker is a slow stage, and there is no other rank to contradict.
+        `NAMES` says what each reads as; all missing with one stage.
     """
     if n_stages == 1:
         reason = "the job has one pipeline stage"
-        names = ("ratio", "forward_ratio", "backward_ratio", "contradicted_share")
-        return {f"stage.{name}": Feature.missing(reason) for name in names}
+        return {name: Feature.missing(reason) for name in NAMES}
     load = _by_stage(components.typical_s, n_stages)  # (2, n_stages)
     worst = longest_stage(components, n_stages)
     others = np.arange(n_stages) != worst

@@ -4,9 +4,24 @@ import numpy as np
 
 from diagnose.model.components import Components
 from diagnose.model.feature import Feature, Features
-from diagnose.model.onset import HALF
 from diagnose.model.trace import Ints, Seconds
 from diagnose.model.whatif import WhatIf
+
+#: What each feature reads as, with when it misleads.
+NAMES = {
+    "worker.ratio": "time of the slowest worker over its peers' on the stage in the steps in which it is slow; 1 like them, 2 "
+    "twice as long; misleads with two dp ranks, of which the faster one is taken for the healthy one",
+    "worker.forward_ratio": "as worker.ratio, of the forward",
+    "worker.backward_ratio": "as worker.ratio, of the backward; far below the forward's: pauses and no slow clock",
+    "worker.slow_steps_share": "part of the steps in which the slowest worker is slow; 1 constant, 0.5 half of them",
+    "worker.slow_share": "part of all workers that are slow; above 0.5 the peers are no reference",
+    "worker.m_w": "M_W of the paper: part of S's lost time that comes back when the slowest 3% of the workers are ideal; may "
+    "pass 1; misleads when slow workers and uneven stages overlap",
+    "stage.m_s": "M_S of the paper: part of S's lost time that comes back when the last stage is ideal; may pass 1; misleads when "
+    "microbatches are uneven, as long ones are long on the last stage, too",
+}
+#: Steps above this part of the excess have it.
+HALF = 0.5
 
 
 def measure_workers(components: Components, what_if: WhatIf) -> Features:
@@ -20,13 +35,7 @@ def measure_workers(components: Components, what_if: WhatIf) -> Features:
     Returns
     -------
     Features
-        `worker.ratio`: time of the slowest worker over its peers' in the steps in which it is slow. `worker.forward_ratio`,
-        `worker.backward_ratio`: the same of each direction. `worker.slow_steps_share`: part of the steps in which it is slow.
-        `worker.slow_share`: part of all workers that are slow. `worker.m_w`: the paper's M_W.
-
-    Reads as: 1 like its peers, 2 twice as long. `slow_steps_share` 1 constant, 0.5 half of the steps.
-
-    Misleads when: with two dp ranks the faster one is taken for the healthy one.
+        `NAMES` says what each reads as; missing where no worker has peers, or nothing was lost.
     """
     n_dp = components.compute_s.shape[-1]
     names = ("ratio", "forward_ratio", "backward_ratio", "slow_steps_share", "slow_share")

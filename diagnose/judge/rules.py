@@ -23,10 +23,15 @@ _Item = TypeVar("_Item")
 
 STATUSES = ("experimental", "stable")
 ACTORS = ("job owner", "platform", "hardware")
+SEVERITIES = ("low", "medium", "high")
+#: Cases beside a complete rule that fire, and as many that do not.
+MIN_CASES = 2
 _COMPARISONS = ("at_least", "at_most", "above", "below")
 _REQUIRED = ("id", "title", "status", "who", "story", "components", "conditions", "fixes", "source", "tests")
-_OPTIONAL = ("looks_like", "false_positives", "place")
+_OPTIONAL = ("looks_like", "false_positives", "place", "severity")
 PLACES = ("workers", "stages", "spread")
+#: Names less similar than this are no misspelling of each other: features of all subjects end alike.
+SIMILAR = 0.75
 #: A larger rule file is a mistake, or an attack.
 MAX_RULE_BYTES = 256 * 1024
 MAX_DEPTH = 20
@@ -37,13 +42,14 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Condition:
-    """One comparison of a feature with a threshold, and the sentence that it bears out."""
+    """One comparison of a feature with a threshold, the sentence that it bears out, and where the threshold comes from."""
 
     feature: str
     comparison: str
     threshold: float
     says: str
     line: int
+    origin: str = ""
 
     def holds(self, features: Features) -> bool | None:
         """Compare; None where the feature could not be measured."""
@@ -94,21 +100,23 @@ class RuleFix:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RuleTest:
-    """A case beside the rule: features, and whether the rule must fire."""
+    """A case beside the rule: features, each with its line in the file, and whether the rule must fire."""
 
     name: str
     features: dict[str, float | None]
     fires: bool
     line: int
+    lines: dict[str, int] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rule:
-    """The room of one cause."""
+    """The room of one cause; `severity` and `false_positives` are empty where its file says nothing of them."""
 
     id: str
     title: str
     status: str
+    severity: str
     who: str
     story: str
     components: tuple[str, ...]
@@ -116,6 +124,7 @@ class Rule:
     conditions: Group
     fixes: tuple[RuleFix, ...]
     looks_like: tuple[str, ...]
+    false_positives: str
     source: str
     tests: tuple[RuleTest, ...]
     path: str
@@ -172,13 +181,15 @@ def built_in_rules() -> Path:
     return shipped if shipped.is_dir() else package.parent / "rules"
 
 
-def load_rules(extra: Path | None = None) -> RuleSet:
+def load_rules(extra: Path | None = None, known_features: Iterable[str] | None = None) -> RuleSet:
     """Read the built-in rules and a folder of the user's; a rule of the user's replaces one of the same id.
 
     Parameters
     ----------
     extra : Path, optional
         Folder with `*.yaml` or `*.yml`.
+    known_features : iterable of str, optional
+        Names of all features there are: others in a rule, or in a case beside it, are faults.
 
     Returns
     -------
@@ -189,60 +200,100 @@ def load_rules(extra: Path | None = None) -> RuleSet:
     RuleError
         Any file is wrong; the message lists all faults of all files as `file:line: what`.
     """
-    folders = [built_in_rules()] + ([extra] if extra is not None else [])
     faults: list[str] = []
-    by_id: dict[str, Rule] = {}
     digest = hashlib.sha256()
-    for folder in folders:
-        paths = sorted([*folder.glob("*.yaml"), *folder.glob("*.yml")])
-        if not paths:
-            faults.append(f"{folder}: no rule files; expected a folder with *.yaml or *.yml")
-        seen: dict[str, str] = {}
-        for path in paths:
-            try:
-                text = path.read_bytes()
-            except OSError as error:
-                faults.append(f"{path}:1: cannot be read ({error.strerror})")
-                continue
-            digest.update(path.name.encode() + b"\0" + text + b"\0")
-            rule = read_rule(path, text, faults)
-            if rule is None:
-                continue
-            if rule.id in seen:
-                faults.append(
-                    f"{path}:1: id {rule.id!r} is also in {seen[rule.id]}; expected one rule an id in a folder"
-                )
-            seen[rule.id] = str(path)
-            by_id[rule.id] = rule
+    known = None if known_features is None else sorted(known_features)
+    by_id = {rule.id: rule for rule in read_folder(built_in_rules(), faults, known, digest.update, complete=True)}
+    if extra is not None:
+        by_id |= {rule.id: rule for rule in read_folder(extra, faults, known, digest.update)}
     if faults:
         raise RuleError("\n".join(faults))
     return RuleSet(tuple(by_id[key] for key in sorted(by_id)), digest.hexdigest()[:12])
 
 
-def check_features(rules: Iterable[Rule], known: Iterable[str]) -> None:
-    """Refuse rules that name a feature which does not exist.
+def read_folder(
+    folder: Path,
+    faults: list[str],
+    known_features: Sequence[str] | None = None,
+    tell: Callable[[bytes], object] | None = None,
+    *,
+    complete: bool = False,
+) -> list[Rule]:
+    """Read the rules of one folder, by file name.
 
-    Raises
-    ------
-    RuleError
-        All misspelt features of all rules, with a suggestion.
+    Parameters
+    ----------
+    folder : Path
+    faults : list of str
+        All faults of all files are added.
+    known_features : sequence of str, optional
+        As for `read_rule`.
+    tell : callable, optional
+        Takes the names and contents of the files, for a digest.
+    complete : bool
+        A rule that lacks cases is a fault, as for `read_rule`.
+
+    Returns
+    -------
+    list of Rule
+        Those without faults.
     """
-    names = sorted(known)
-    faults = []
-    for rule in rules:
-        named = [(condition.feature, condition.line) for condition in rule.conditions.conditions()]
-        named += [(feature, test.line) for test in rule.tests for feature in test.features]
-        for feature, line in named:
-            if feature not in names:
-                near = difflib.get_close_matches(feature, names, n=1)
-                hint = f"; did you mean {near[0]!r}?" if near else ""
-                faults.append(f"{rule.path}:{line}: there is no feature {feature!r}{hint}")
-    if faults:
-        raise RuleError("\n".join(faults))
+    paths = sorted([*folder.glob("*.yaml"), *folder.glob("*.yml")])
+    if not paths:
+        faults.append(f"{folder}: no rule files; expected a folder with *.yaml or *.yml")
+    by_id: dict[str, Rule] = {}
+    for path in paths:
+        try:
+            text = path.read_bytes()
+        except OSError as error:
+            faults.append(f"{path}:1: cannot be read ({error.strerror})")
+            continue
+        if tell is not None:
+            tell(path.name.encode() + b"\0" + text + b"\0")
+        rule = read_rule(path, text, faults, known_features, complete=complete)
+        if rule is None:
+            continue
+        if rule.id in by_id:
+            faults.append(
+                f"{path}:1: id {rule.id!r} is also in {by_id[rule.id].path}; expected one rule an id in a folder"
+            )
+        by_id[rule.id] = rule
+    return list(by_id.values())
 
 
-def read_rule(path: Path, text: bytes, faults: list[str]) -> Rule | None:
-    """Read one rule file; faults are added to the list, and the rule is None if there are any."""
+def _no_feature(name: str, known: Sequence[str]) -> str:
+    """Say that there is no such feature, with the nearest one there is."""
+    near = difflib.get_close_matches(name, known, n=1, cutoff=SIMILAR)
+    return f"there is no feature {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
+
+
+def read_rule(
+    path: Path,
+    text: bytes,
+    faults: list[str],
+    known_features: Sequence[str] | None = None,
+    *,
+    complete: bool = False,
+) -> Rule | None:
+    """Read one rule file.
+
+    Parameters
+    ----------
+    path : Path
+        As faults call the file.
+    text : bytes
+    faults : list of str
+        Faults are added, one line each.
+    known_features : sequence of str, optional
+        All other features, in conditions and in cases beside the rule, are faults.
+    complete : bool
+        Fewer than two cases beside the rule that must fire, or two that must not, are a fault.
+
+    Returns
+    -------
+    Rule or None
+        None where there are faults.
+    """
     before = len(faults)
     if len(text) > MAX_RULE_BYTES:
         faults.append(f"{path}:1: {len(text)} bytes; expected at most {MAX_RULE_BYTES}")
@@ -259,13 +310,14 @@ def read_rule(path: Path, text: bytes, faults: list[str]) -> Rule | None:
     if not isinstance(root, yaml.MappingNode):
         faults.append(f"{path}:1: expected a mapping with {', '.join(_REQUIRED)}")
         return None
-    reader = _Reader(str(path), faults)
+    reader = _Reader(str(path), faults, known_features)
     fields = reader.mapping(root, _REQUIRED, _OPTIONAL)
     components = reader.words(fields.get("components"), tuple(COMPONENTS))
     rule = Rule(
         id=reader.text(fields.get("id"), pattern=r"[a-z][a-z0-9-]*"),
         title=reader.text(fields.get("title")),
         status=reader.text(fields.get("status"), STATUSES),
+        severity=reader.text(fields["severity"], SEVERITIES) if "severity" in fields else "",
         who=reader.text(fields.get("who"), ACTORS),
         story=reader.text(fields.get("story")),
         components=components,
@@ -273,10 +325,16 @@ def read_rule(path: Path, text: bytes, faults: list[str]) -> Rule | None:
         conditions=reader.group(fields.get("conditions")),
         fixes=tuple(reader.items(fields.get("fixes"), reader.fix)),
         looks_like=reader.words(fields["looks_like"]) if "looks_like" in fields else (),
+        false_positives=reader.text(fields["false_positives"]) if "false_positives" in fields else "",
         source=reader.text(fields.get("source")),
         tests=tuple(reader.items(fields.get("tests"), reader.test)),
         path=str(path),
     )
+    if complete and isinstance(fields.get("tests"), yaml.SequenceNode):
+        n_fire = sum(case.fires for case in rule.tests)
+        if min(n_fire, len(rule.tests) - n_fire) < MIN_CASES:
+            what = f"{n_fire} tests must fire and {len(rule.tests) - n_fire} must not; expected at least {MIN_CASES} of each"
+            reader.fault(fields["tests"], what)
     return rule if len(faults) == before else None
 
 
@@ -295,9 +353,10 @@ def _check_nesting(text: bytes) -> None:
 class _Reader:
     """Turns YAML nodes into rule parts and notes every fault with its line."""
 
-    def __init__(self, path: str, faults: list[str]) -> None:
+    def __init__(self, path: str, faults: list[str], known_features: Sequence[str] | None) -> None:
         self.path = path
         self.faults = faults
+        self.known_features = known_features
 
     def fault(self, node: yaml.Node | None, what: str) -> None:
         """Note a fault at a node."""
@@ -340,6 +399,13 @@ class _Reader:
         if pattern and not re.fullmatch(pattern, value):
             self.fault(node, f"{value!r} is not a name; expected small letters, digits and dashes")
         return value
+
+    def feature(self, node: yaml.Node | None) -> str:
+        """Read the name of a feature."""
+        name = self.text(node)
+        if name and self.known_features is not None and name not in self.known_features:
+            self.fault(node, _no_feature(name, self.known_features))
+        return name
 
     def words(self, node: yaml.Node | None, allowed: Sequence[str] = ()) -> tuple[str, ...]:
         """Read a list of words."""
@@ -394,11 +460,12 @@ class _Reader:
         if len(given) != 1:
             self.fault(node, f"expected exactly one of {', '.join(_COMPARISONS)}")
         return Condition(
-            feature=self.text(fields.get("feature")),
+            feature=self.feature(fields.get("feature")),
             comparison=given[0] if given else "at_least",
             threshold=self.number(fields[given[0]]) if given else math.nan,
             says=self.text(fields["says"]) if "says" in fields else "",
             line=node.start_mark.line + 1,
+            origin=self.text(fields["from"]) if "from" in fields else "",
         )
 
     def fix(self, node: yaml.Node) -> RuleFix:
@@ -410,16 +477,20 @@ class _Reader:
         """Read one test case."""
         fields = self.mapping(node, ("name", "features", "fires"))
         features: dict[str, float | None] = {}
+        lines: dict[str, int] = {}
         values = fields.get("features")
         if not isinstance(values, yaml.MappingNode):
             self.fault(values or node, "expected features with numbers, or null for one that could not be measured")
         else:
             for key, value in values.value:
                 is_null = isinstance(value, yaml.ScalarNode) and str(value.value) in ("null", "~", "")
-                features[str(key.value)] = None if is_null else self.number(value)
+                name = self.feature(key)
+                features[name] = None if is_null else self.number(value)
+                lines[name] = key.start_mark.line + 1
         return RuleTest(
             name=self.text(fields.get("name")),
             features=features,
             fires=self.text(fields.get("fires"), ("true", "false")) == "true",
             line=node.start_mark.line + 1,
+            lines=lines,
         )

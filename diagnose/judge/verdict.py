@@ -1,7 +1,7 @@
-"""Bring rules, gains and places together: which causes are there, how sure, where, since when, and the ledger.
+"""Bring rules, classifier, gains and places together: which causes are there, how sure, where, since when, and the ledger.
 
-Enters: everything measured. Leaves: a `Verdict`. A cause is reported when its rule fires and its removal makes the job
-faster by the least speedup asked for.
+Enters: everything measured. Leaves: a `Verdict`. A cause is reported when its removal makes the job faster by the least
+speedup asked for, and rule and classifier together find it more probable than not.
 """
 
 import dataclasses
@@ -9,12 +9,14 @@ import hashlib
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from diagnose.judge.classifier import Opinion
 from diagnose.judge.rules import Judgement, Rule
 from diagnose.model.components import COMPONENTS, Components, Gains
+from diagnose.model.course import Course
 from diagnose.model.diagnosis import (
     Cause,
     EvidenceItem,
@@ -27,8 +29,7 @@ from diagnose.model.diagnosis import (
     Worker,
 )
 from diagnose.model.feature import Features
-from diagnose.model.onset import find_when
-from diagnose.model.trace import Ints, Seconds, Trace
+from diagnose.model.trace import Seconds, Trace
 
 #: The causes of the contract; those without a rule are said to be unchecked.
 CAUSES = (
@@ -60,8 +61,17 @@ CERTAINTY = {"stable": 0.97, "experimental": 0.85}
 #: With one dp rank an uneven stage cannot be told from a slow worker; the study has 20 of the one for each of the other, but the
 #: slow workers are the severe ones.
 ONE_RANK_CERTAINTY = 0.8
+#: A cause is said where rule and classifier together are this sure, whatever the size of its gain.
+SAID_FROM = 0.5
+#: Nobody is surer than this, or less sure than its complement.
+RAREST = 0.005
+#: Below this probability the classifier disagrees with a rule that fires.
+DISAGREES = 0.5
 #: Certainty of `unknown`: the time is lost, that much is measured.
 UNKNOWN_CERTAINTY = 0.6
+#: Steps whose forwards alone are slow on all workers, on one period to this part, are evaluations.
+EVALUATION_FORWARD_SHARE = 0.8
+EVALUATION_REGULARITY = 0.8
 #: Workers with less than this part of the worst worker's lost time are not named.
 NAMED_SHARE = 0.25
 #: Where more than this part of the workers would be named, the cause is spread over the job.
@@ -85,8 +95,8 @@ class Case:
     """Everything measured of one job, as the judge sees it.
 
     `filled_share` is the part of the operations that were missing and filled in. `slow_workers`, `slow_cards` and `slow_links` (by
-    their first stage) are (dp index, stage index), worst first; `longest_stage` is a stage index; `worker_when` says since when
-    the worst worker is slow.
+    their first stage) are (dp index, stage index), worst first; `slow_group` and `longest_stage` are stage indices; `courses` say
+    since when each component, or several joined by `+`, costs time.
     """
 
     trace: Trace
@@ -98,11 +108,14 @@ class Case:
     slow_workers: Sequence[tuple[int, int]]
     slow_cards: Sequence[tuple[int, int]]
     slow_links: Sequence[tuple[int, int]]
+    slow_group: int | None
     longest_stage: int | None
-    worker_when: When
+    courses: Mapping[str, Course]
 
 
-def reach_verdict(case: Case, judgements: Sequence[Judgement], *, min_speedup: float) -> Verdict:
+def reach_verdict(
+    case: Case, judgements: Sequence[Judgement], *, min_speedup: float, opinion: Opinion | None = None
+) -> Verdict:
     """Judge a job.
 
     Parameters
@@ -112,6 +125,8 @@ def reach_verdict(case: Case, judgements: Sequence[Judgement], *, min_speedup: f
         One a rule.
     min_speedup : float
         Report a cause when removing it makes the job at least this much faster.
+    opinion : Opinion, optional
+        The classifier's.
 
     Returns
     -------
@@ -130,18 +145,63 @@ def reach_verdict(case: Case, judgements: Sequence[Judgement], *, min_speedup: f
             else f"the replay misses the recorded step time by {case.fidelity.replay_error:.3g} of it: no figure is to be trusted"
         )
         return Verdict("inconclusive", (), None, checked, tuple(not_checked), (reason,))
-    fired = [
-        j
+    said = [
+        (j, sure)
         for j in judgements
-        if j.fires and not _unmeasured(case, j.rule) and gain_of(case.gains, j.rule.components) >= least
+        if not _unmeasured(case, j.rule)
+        and gain_of(case.gains, j.rule.components) >= least
+        and (sure := be_sure(case, j, least, opinion)) is not None
     ]
-    claims = Counter(name for j in fired for name in j.rule.components)
-    causes = [_cause(case, j, least, claims) for j in fired]
-    explained = {name for j in fired for name in j.rule.components}
+    claims = Counter(name for j, _ in said for name in j.rule.components)
+    causes = [_cause(case, j, sure, claims, opinion) for j, sure in said]
+    explained = {name for j, _ in said for name in j.rule.components}
     causes += [_unknown(case, name, least) for name in _open_components(case, explained, least)]
     causes.sort(key=lambda cause: (-(cause.share or 0.0), -cause.recoverable, cause.cause))
     verdict = "straggling" if causes else "healthy"
-    return Verdict(verdict, tuple(causes), _ledger(case, causes), checked, tuple(not_checked), ())
+    warnings = (f"the classifier was not asked: {opinion.unlike}",) if opinion and opinion.unlike else ()
+    return Verdict(verdict, tuple(causes), _ledger(case, causes), checked, tuple(not_checked), warnings)
+
+
+def be_sure(case: Case, judgement: Judgement, least: float, opinion: Opinion | None) -> float | None:
+    """Weigh rule and classifier alike, by the mean of their log odds; None where the cause is not to be said.
+
+    A rule that fires is as sure as its status lets it be, times the chance that the gain is truly above the least one. The
+    classifier's probability counts where it knows the cause, and jobs like this one: it can keep a cause from being said. Where the
+    rule is silent it says nothing: it has no evidence that a person could check, and rules were right where classifiers had learned
+    their generator (LESSONS.md).
+    """
+    rule = judgement.rule
+    if not judgement.fires:
+        return None
+    certain = CERTAINTY[rule.status] * (1.0 - min(DOUBT_BY_FILLED * case.filled_share, MAX_DOUBT))
+    if _is_one_rank_doubt(case, rule):
+        certain *= ONE_RANK_CERTAINTY
+    sure = certain * _chance_above(case.gains, "+".join(rule.components), rule.components, least)
+    probability = _probability(opinion, rule.id)
+    if probability is None:
+        return round(sure, 4)
+    return round(_weigh(sure, probability), 4) if _weigh(certain, probability) >= SAID_FROM else None
+
+
+def _weigh(*probabilities: float) -> float:
+    """Take the mean of log odds, as a probability."""
+    bounded = [min(max(p, RAREST), 1.0 - RAREST) for p in probabilities]
+    mean = sum(math.log(p / (1.0 - p)) for p in bounded) / len(bounded)
+    return 1.0 / (1.0 + math.exp(-mean))
+
+
+def _probability(opinion: Opinion | None, cause: str) -> float | None:
+    """Give the classifier's probability of a cause; None where it does not know the cause, or no job like this one."""
+    return None if opinion is None or opinion.unlike else opinion.probability.get(cause)
+
+
+def _is_one_rank_doubt(case: Case, rule: Rule) -> bool:
+    """Say whether a slow worker and an uneven stage look alike: with one dp rank, from the first step on."""
+    if case.trace.n_dp > 1:
+        return False
+    if rule.components == ("worker",):
+        return case.courses.get("worker", Course(When())).when.onset_step is None
+    return rule.place == "stages"
 
 
 def _could_not_look(case: Case, judgement: Judgement, least: float) -> bool:
@@ -168,36 +228,58 @@ def gain_of(gains: Gains, components: Sequence[str]) -> float:
     return max(gains.recoverable(key), gains.recoverable_last(key))
 
 
-def _cause(case: Case, judgement: Judgement, least: float, claims: Mapping[str, int]) -> Cause:
-    """Report one rule that fired; `claims` says how many fired rules share each component."""
+def _cause(case: Case, judgement: Judgement, sure: float, claims: Mapping[str, int], opinion: Opinion | None) -> Cause:
+    """Report one cause; `claims` says how many reported rules share each component."""
     rule, gains = judgement.rule, case.gains
     key = "+".join(rule.components)
     where = _where(case, rule)
-    evidence = tuple(
-        EvidenceItem("rule", f"{rule.id}/{c.feature}", text, {c.feature: case.features[c.feature].value})
-        for c, text in judgement.held
-    )
-    certainty = CERTAINTY[rule.status] * (1.0 - min(DOUBT_BY_FILLED * case.filled_share, MAX_DOUBT))
-    if rule.place == "stages" and case.trace.n_dp == 1:
-        certainty *= ONE_RANK_CERTAINTY
-        text = "there is one dp rank: a worker that was slow from the first step would look the same"
-        evidence += (EvidenceItem("rule", f"{rule.id}/one-dp-rank", text, {"dp_ranks": 1.0}),)
     predicted = gains.alone_s.get(key, gains.replayed_s)
     return Cause(
         cause=rule.id,
         title=rule.title,
-        confidence=round(certainty * _chance_above(gains, key, rule.components, least), 4),
+        confidence=sure,
         share=_share(case, rule.components, claims),
         recoverable=gains.recoverable(key),
         where=where,
         when=_when(case, rule),
-        evidence=evidence,
+        evidence=tuple(_evidence(case, judgement, opinion)),
         fixes=tuple(
             Fix(fix.fix, fix.summary, fix.how, predicted, gains.recorded_s / predicted if predicted > 0 else None)
             for fix in rule.fixes
         ),
         fingerprint=_fingerprint(case.trace, rule.id, where),
     )
+
+
+def _evidence(case: Case, judgement: Judgement, opinion: Opinion | None) -> Iterator[EvidenceItem]:
+    """List what speaks for a cause, and what makes it less sure: conditions, doubts, change points, the classifier."""
+    rule = judgement.rule
+    for condition, text in judgement.held:
+        value = case.features[condition.feature].value
+        yield EvidenceItem("rule", f"{rule.id}/{condition.feature}", text, {condition.feature: value})
+    if _is_one_rank_doubt(case, rule):
+        text = "there is one dp rank: "
+        text += (
+            "only the optimizer's time tells the worker from an uneven stage"
+            if rule.components == ("worker",)
+            else "a worker that was slow from the first step would look the same"
+        )
+        yield EvidenceItem("rule", f"{rule.id}/one-dp-rank", text, {"dp_ranks": 1.0})
+    course = case.courses.get("+".join(rule.components))
+    for change in course.changes if course else ():
+        text = f"from step {change.step} on it is on another level, which chance does with a probability of {change.chance:.2g}"
+        values: dict[str, float | None] = {"before": change.before, "after": change.after, "chance": change.chance}
+        yield EvidenceItem("change-point", f"{rule.id}/step-{change.step}", text, values)
+    probability = _probability(opinion, rule.id)
+    if opinion is None or probability is None:
+        return
+    strongest = opinion.contributions(rule.id)[:1]
+    text = f"a classifier trained on generated jobs gives it a probability of {probability:.2g}"
+    if probability < DISAGREES:
+        text = f"the rule holds, but {text}: they disagree"
+    seen: dict[str, float | None] = {"probability": probability}
+    seen.update((c.feature, c.value) for c in strongest)
+    yield EvidenceItem("classifier", f"{rule.id}/probability", text, seen)
 
 
 def _chance_above(gains: Gains, key: str, components: Sequence[str], least: float) -> float:
@@ -219,10 +301,28 @@ def _open_components(case: Case, explained: set[str], least: float) -> list[str]
     gains = {
         name: case.gains.recoverable(name)
         for name in COMPONENTS
-        if name not in explained and case.features[f"gain.{name}"].value is not None
+        if name not in explained
+        and case.features[f"gain.{name}"].value is not None
+        and not (name == "step" and _is_evaluation(case.features))
+        and not (name == "transfer" and "worker" in explained and _is_true(case.features, "network.by_slow_worker"))
+        and not (name == "transfer" and "queue" in explained)  # what computes wait for is slow by the same contention
     }
     found = [name for name, gain in gains.items() if gain >= max(UNKNOWN_SHARE, least)]
     return sorted(found, key=lambda name: -gains[name])[:1]
+
+
+def _is_evaluation(features: Features) -> bool:
+    """Say whether the slow steps are evaluations: forwards only, on all workers, at regular intervals. That is no loss."""
+    forward, regular = features.get("step.forward_only"), features.get("step.regularity")
+    if forward is None or regular is None or forward.value is None or regular.value is None:
+        return False
+    return forward.value >= EVALUATION_FORWARD_SHARE and regular.value >= EVALUATION_REGULARITY
+
+
+def _is_true(features: Features, name: str) -> bool:
+    """Say whether a feature that is 0 or 1 is 1."""
+    found = features.get(name)
+    return found is not None and found.value == 1.0
 
 
 def _unknown(case: Case, component: str, least: float) -> Cause:
@@ -230,7 +330,6 @@ def _unknown(case: Case, component: str, least: float) -> Cause:
     gains = case.gains
     where = Where(workers=_blamed(case, component))
     text = f"time is lost to {COMPONENTS[component]}, and no rule says why"
-    lost = _in_step_order(case, gains.replayed_steps_s - gains.alone_steps_s[component])
     gain = gains.recoverable(component)
     return Cause(
         cause="unknown",
@@ -239,7 +338,7 @@ def _unknown(case: Case, component: str, least: float) -> Cause:
         share=_share(case, (component,)),
         recoverable=gain,
         where=where,
-        when=find_when(*lost),
+        when=case.courses[component].when if component in case.courses else When(),
         evidence=(EvidenceItem("rule", f"unknown/gain.{component}", text, {f"gain.{component}": gain}),),
         fixes=(),
         fingerprint=_fingerprint(case.trace, f"unknown/{component}", where),
@@ -269,6 +368,8 @@ def _where(case: Case, rule: Rule) -> Where:
         last = case.trace.n_stages
         links = [(_worker(case.trace, dp, p), _worker(case.trace, dp, (p + 1) % last)) for dp, p in case.slow_links]
         return Where(workers=tuple(_worker(case.trace, dp, p) for dp, p in case.slow_cards), links=tuple(links))
+    if rule.components == ("transfer",) and case.slow_group is not None:
+        return Where(stages=(int(case.trace.stage_labels[case.slow_group]),))
     found: dict[tuple[int, int], Worker] = {}
     for name in rule.components:
         for worker in _blamed(case, name):
@@ -307,25 +408,15 @@ def _worker(trace: Trace, dp: int, stage: int) -> Worker:
 
 def _when(case: Case, rule: Rule) -> When:
     """Say since when a cause is there, and how often."""
-    if rule.components == ("worker",):
-        return case.worker_when
     if rule.place == "stages":
         return When("constant")
-    key = "+".join(rule.components)
-    if key not in case.gains.alone_steps_s:
-        return When()
     period = case.features.get("stall.period_steps")
     regular = case.features.get("stall.regularity")
     is_stall = "start-delay" in rule.components or "between-steps" in rule.components
     if is_stall and period and period.value and period.value > 1 and regular and (regular.value or 0.0) >= SPREAD_SHARE:
         return When("periodic", period_steps=period.value)
-    return find_when(*_in_step_order(case, case.gains.replayed_steps_s - case.gains.alone_steps_s[key]))
-
-
-def _in_step_order(case: Case, values: Seconds) -> tuple[Ints, Seconds]:
-    """Bring values in the order of the blocks into the order of the steps."""
-    order = np.argsort(case.components.steps, kind="stable")
-    return case.components.steps[order], values[order]
+    course = case.courses.get("+".join(rule.components))
+    return course.when if course else When()
 
 
 def _fingerprint(trace: Trace, cause: str, where: Where) -> str:

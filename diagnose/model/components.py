@@ -1,19 +1,25 @@
 """What a job's times are made of: the parts that the component what-if removes one by one."""
 
 import dataclasses
+from collections.abc import Mapping
 
+from diagnose.model.stalls import Stalls
 from diagnose.model.trace import Bools, Ints, Seconds
 
 #: Every component in the order in which it is taken out of the times, with what it is in words.
 COMPONENTS: dict[str, str] = {
+    "queue": "computes queued behind communication in flight",
     "stage": "uneven pipeline stages",
     "worker": "slow workers",
     "microbatch": "uneven microbatches",
     "step": "slow computes of whole steps",
-    "pause": "pauses inside computes",
+    "gc-pause": "pauses for garbage collection",
+    "malloc-pause": "pauses of the memory allocator",
+    "input-delay": "waiting for input before or in forwards of the first stage",
+    "pause": "other pauses inside computes",
     "transfer": "slow transfers",
-    "input-delay": "launch delay before forwards of the first stage",
     "start-delay": "late workers at the start of a step",
+    "end-delay": "long or late optimizers",
     "launch-delay": "launch delay elsewhere",
     "between-steps": "time between or at the end of steps",
 }
@@ -21,7 +27,7 @@ COMPONENTS: dict[str, str] = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Components:
-    """Compute durations taken apart: duration = typical x stage x step x worker x microbatch x rest + pause.
+    """Compute durations taken apart: duration = typical x stage x step x worker x microbatch x rest + pause + hold.
 
     Axes: direction (0 forward, 1 backward), virtual stage (chunk x n_stages + stage), microbatch, step (in the order of
     the blocks), dp rank. All factors are ratios around 1.
@@ -42,13 +48,17 @@ class Components:
         Log of each worker's pace against its peers on the same stage, workload taken out; slow or not.
     microbatch_ratio : ndarray of float64, shape (2, n_microbatches, n_steps, n_dp)
         How long a microbatch takes on every stage against a typical one; 1 where the job has no such pattern.
-    pause_s : ndarray of float64, shape as `compute_s`
-        Seconds beyond what the factors say, where they stand out.
+    microbatch_ordinary : float
+        Part of the logarithm of `microbatch_ratio` that is ordinary variation and stays when the unevenness goes, 0..1.
+    hold_s : ndarray of float64, shape as `compute_s`, or None
+        Seconds in which a compute waited for communication in flight; None where none does.
+    stalls : Stalls
+        Seconds beyond what the factors say, where they stand out, and seconds before computes.
     noise_ratio : float
         Robust relative spread of what is left.
-    pause_evidence : dict of str to float
-        Part of the pauses' seconds that lies in operations with evidence rows of that type inside (`gc`, `cuda-malloc`,
-        `data-load`); empty where there is no pause.
+    held_by : tuple of dict, one a block, or empty
+        For the computes that waited for communication in flight, by node: the nodes that they waited for, each with its lanes,
+        bool of shape (n_steps, n_dp).
     forward_backward_correlation, microbatch_spread : float or None
         Of the microbatches' forward and backward times, and robust spread of the forward; None with fewer than 8 values.
     """
@@ -61,11 +71,13 @@ class Components:
     slow_workers: Bools
     worker_excess: Seconds
     microbatch_ratio: Seconds
-    pause_s: Seconds
+    hold_s: Seconds | None
+    stalls: Stalls
     noise_ratio: float
-    pause_evidence: dict[str, float]
     forward_backward_correlation: float | None
     microbatch_spread: float | None
+    held_by: tuple[Mapping[int, Mapping[int, Bools]], ...] = ()
+    microbatch_ordinary: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

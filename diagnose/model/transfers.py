@@ -20,9 +20,18 @@ class Transfers:
         Median over steps of the collectives of a stage's dp ranks (the quickest rank's, summed over their types).
     step_s : float
         Mean step time.
+    link_excess_s : ndarray of float64, shape (n_stages, n_dp)
+        Seconds a step that transfers of each link took beyond ordinary ones.
+    group_excess_s : ndarray of float64, shape (n_stages,)
+        The same of the collectives of a stage's dp ranks.
+    excess_ratio : float or None
+        Typical seconds beyond over those of an ordinary one, where any stand out.
     """
 
     link_s: Seconds
     link_late_s: Seconds
     group_s: Seconds
     step_s: float
+    link_excess_s: Seconds
+    group_excess_s: Seconds
+    excess_ratio: float | None

@@ -15,10 +15,16 @@ from diagnose.trace.place import Dense
 MAX_MISSING_SHARE = 0.20
 #: Workers without rows that are named one by one.
 MAX_ABSENT_NAMED = 8
+#: On the clock of the job so many steps begin after the one before (a restart may set it back).
+LATER_SHARE = 0.75
 #: What more than this part of the lanes has, all should have.
 USUAL_SHARE = 0.5
 #: A first step this much longer than nearly all others is a warm-up.
 WARM_UP_RATIO = 1.3
+#: ... and its computes are so many times as long, unless the job has just started.
+WARM_UP_PACE = 1.1
+LAST_START_UP_STEP = 2
+TINY_S = 1e-12
 #: Steps that a warm-up lasts at most, and steps needed to tell one.
 MAX_WARM_UP_STEPS = 3
 MIN_STEPS_FOR_WARM_UP = 8
@@ -33,8 +39,12 @@ def shift_origin(dense: Dense, evidence: Evidence) -> tuple[Seconds | None, Evid
     first = np.fmin.reduce(np.fmin.reduce(dense.start_s, axis=0), axis=1)
     last = np.fmax.reduce(np.fmax.reduce(dense.end_s, axis=0), axis=1)
     length = float(np.median(last - first))
-    if float(np.max(np.abs(first))) <= max(length, 1e-9):
-        return None, evidence
+    later = np.diff(first) > 0
+    if float(np.max(np.abs(first))) <= max(length, 1e-9) or (later.size and later.mean() < LATER_SHARE):
+        return (
+            None,
+            evidence,
+        )  # some steps may begin late, but on the clock of the job nearly all begin after the one before
     dense.start_s -= first[:, None]
     dense.end_s -= first[:, None]
     shift = first[evidence.step]
@@ -202,8 +212,24 @@ def _find_cut_off(nodes: Nodes, there: Bools) -> Bools:
     return np.asarray(cut | odd)
 
 
+def _compute_pace(blocks: list[Block]) -> Seconds:
+    """Say how long the computes of each step are against those of a usual step; ratio, shape (n_steps,)."""
+    paces = []
+    for block in blocks:
+        computes = np.isin(block.nodes.op, (Op.FORWARD, Op.BACKWARD))
+        seconds = (block.end_s - block.start_s)[computes]
+        seconds = seconds[~np.isnan(seconds).all(axis=(1, 2))]
+        pace = seconds / np.maximum(np.nanmedian(seconds, axis=(1, 2), keepdims=True), TINY_S)
+        pace = np.where(np.isnan(pace), 1.0, pace)
+        paces.append(np.median(pace, axis=(0, 2)) if len(pace) else np.ones(len(block.steps)))
+    return np.concatenate(paces)
+
+
 def find_warm_up(blocks: list[Block], warnings: list[str]) -> tuple[int, ...]:
-    """Name the first steps where they are a warm-up: much longer than nearly all others."""
+    """Name the first steps where they are a warm-up: much longer than nearly all others.
+
+    In the middle of a job a first step whose computes are as short as ever is long for another reason.
+    """
     steps = np.concatenate([block.steps for block in blocks]) if blocks else np.zeros(0, dtype=np.int64)
     if len(steps) < MIN_STEPS_FOR_WARM_UP:
         return ()
@@ -211,6 +237,8 @@ def find_warm_up(blocks: list[Block], warnings: list[str]) -> tuple[int, ...]:
     length_s = np.concatenate([np.fmax.reduce(np.fmax.reduce(block.end_s, axis=0), axis=1) for block in blocks])[order]
     usual = float(np.quantile(length_s[MAX_WARM_UP_STEPS:], 0.9))
     long = length_s[:MAX_WARM_UP_STEPS] > WARM_UP_RATIO * usual
+    if long[0] and steps[order][0] > LAST_START_UP_STEP:
+        long &= _compute_pace(blocks)[order][:MAX_WARM_UP_STEPS] > WARM_UP_PACE
     n_long = MAX_WARM_UP_STEPS if long.all() else int(long.argmin())
     if n_long:
         times = float(length_s[:n_long].max() / np.median(length_s[n_long:]))

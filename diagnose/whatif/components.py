@@ -1,4 +1,4 @@
-"""Take compute durations apart into stage, step, worker, microbatch and pauses, each robustly and in that order.
+"""Take compute durations apart: waits for communication in flight, then stage, step, worker, microbatch and stalls, robustly.
 
 Enters: observed blocks on one clock. Leaves: `Components`. Costs a few passes over the computes; the medians are over
 microbatches first, everything after works on arrays without that axis.
@@ -12,9 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diagnose.model.components import Components
-from diagnose.model.optype import NAMES, Op
+from diagnose.model.optype import Op
 from diagnose.model.trace import Bools, Evidence, Seconds
+from diagnose.whatif.contention import HeldBy, Holds, measure_holds, measure_late
+from diagnose.whatif.delays import delay_excess
 from diagnose.whatif.observed import Observed
+from diagnose.whatif.stalls import put_down, without_recorded_pauses
 
 #: A worker is slow when its usual pace is this much behind its peers (2% of a job's time needs about that).
 SLOW_RATIO = 0.03
@@ -25,9 +28,18 @@ ORDINARY_DEVIATIONS = 4.0
 #: ... or when it is this much behind, and this many robust deviations, in enough single steps.
 SLOW_STEP_RATIO = 0.10
 SLOW_STEP_DEVIATIONS = 6.0
+#: Both directions of a slow worker are behind at least this part of their mean.
+BOTH_SHARE = 0.25
+#: In its slow steps this part of a slow worker's computes take at least this part of its excess.
+THROUGHOUT_SHARE = 0.85
+THROUGHOUT_LEVEL = 0.35
 #: Steps in which a worker must be slow to be called so.
 MIN_SLOW_STEPS = 3
 MIN_SLOW_SHARE = 0.10
+#: ... or the last ones.
+MIN_LAST_STEPS = 2
+#: ... and so many times as many as other workers are.
+HITS_RATIO = 3.0
 #: A step is slow as a whole beyond this.
 SLOW_WHOLE_STEP_RATIO = 1.03
 #: Microbatches are uneven when forward and backward agree and spread this much (real: 0.226 with, 0.016-0.027 without).
@@ -35,8 +47,15 @@ MIN_CORRELATION = 0.5
 MIN_SPREAD = 0.06
 #: Backward grows with length at least this much as forward does (real: 0.7 to 1.4).
 MIN_SLOPE = 0.1
+#: Without documents, forward and backward of a microbatch vary together with a correlation of 0.86, the backward 1.25 times as much
+#: (production traces): then they are this part of the forward's spread apart.
+APART_RATIO = 0.64
 #: With one dp rank a worker's own fastest steps say what it can do.
 FASTEST_SHARE = 0.1
+#: ... and its optimizer says that it is the worker and not the stage that is long, if all three are long by at least this part
+#: of the longest (log).
+ALIKE_SHARE = 0.6
+MIN_TOLD_STAGES = 2
 #: A pause stands out by this many robust deviations, and by this part of the operation (prototype).
 PAUSE_DEVIATIONS = 6.0
 PAUSE_RATIO = 0.03
@@ -70,26 +89,54 @@ def _take_apart(observed: Sequence[Observed], evidence: Evidence, n_stages: int)
     """Do the work of `take_apart`."""
     steps = np.concatenate([o.block.steps for o in observed])
     compute_s = gather_computes(observed, n_stages)
-    median = np.median if not np.isnan(compute_s).any() else np.nanmedian
-    by_step = median(compute_s, axis=2)  # (2, n_virtual, n_steps, n_dp)
+    holds, late = measure_holds(observed, n_stages=n_stages), measure_late(observed, n_stages=n_stages)
+    hold_s = _gather(observed, [of_block.seconds for of_block in holds], compute_s.shape, n_stages)
+    free_s = compute_s if hold_s is None else compute_s - hold_s
+    before_s = _gather(observed, [delay_excess(o) for o in observed], compute_s.shape, n_stages)
+    queued_s = _gather(observed, [of_block.seconds for of_block in late], compute_s.shape, n_stages)
+    if queued_s is not None:
+        before_s = queued_s if before_s is None else np.maximum(before_s, queued_s)
+    # What rows say of an operation is no part of its work, whatever the medians would say.
+    work_s = without_recorded_pauses(observed, evidence, free_s, n_stages)
+    median = np.median if not np.isnan(work_s).any() else np.nanmedian
+    by_step = median(work_s, axis=2)  # (2, n_virtual, n_steps, n_dp)
     typical_s = lower_median(median(by_step, axis=2), axis=2)  # (2, n_virtual)
     usual_s = np.maximum(np.nan_to_num(np.nanmedian(typical_s, axis=1, keepdims=True)), TINY_S)
     typical_s = np.where(typical_s > 0, typical_s, usual_s)
+    told = np.zeros(n_stages, dtype=bool)
     if compute_s.shape[-1] == 1:
         typical_s = _typical_before_onset(by_step[..., 0], typical_s, n_stages)
+        told = _told_by_optimizer(observed, typical_s, n_stages)
+        for stage in np.flatnonzero(told).tolist():
+            others = np.flatnonzero(np.arange(typical_s.shape[1]) % n_stages != stage)
+            typical_s[:, stage::n_stages] = np.median(typical_s[:, others], axis=1, keepdims=True)
 
     pace = by_step / typical_s[:, :, None, None]
     step_ratio = _find_slow_steps(pace)
-    parts = _find_workers_and_microbatches(compute_s, typical_s, pace, step_ratio, n_stages)
+    parts = _find_workers_and_microbatches(work_s, typical_s, pace, step_ratio, n_stages, told)
     if (parts.microbatch_ratio != 1.0).any():
-        # Long documents make whole steps long, too: then a step is as long as its microbatches.
-        step_ratio = np.ones_like(step_ratio)
-        parts = _find_workers_and_microbatches(compute_s, typical_s, pace, step_ratio, n_stages)
-    left = parts.left
-    rest = left - 1.0
+        # Long documents make whole steps long, too: then a step is as long as its microbatches. What only one direction
+        # has, as an evaluation, stays with the step.
+        shared = nearest_zero_center(np.log(np.maximum(step_ratio, TINY_RATIO)), axis=0)
+        step_ratio = step_ratio / np.exp(shared)
+        step_ratio = np.where(step_ratio > SLOW_WHOLE_STEP_RATIO, step_ratio, 1.0)
+        parts = _find_workers_and_microbatches(work_s, typical_s, pace, step_ratio, n_stages, told)
+    rest = parts.left - 1.0
     noise = float(MAD_TO_SIGMA * np.nanmedian(np.abs(rest - np.nanmedian(rest)))) if rest.size else 0.0
-    stands_out = rest > max(PAUSE_RATIO, PAUSE_DEVIATIONS * noise)
-    pause_s = np.nan_to_num(np.where(stands_out, rest * (compute_s / np.where(left > 0, left, 1.0)), 0.0))
+    usual_s = work_s / np.where(parts.left > 0, parts.left, 1.0)
+    rest_s = np.nan_to_num(free_s - usual_s)
+    pause_s = np.where(rest_s > max(PAUSE_RATIO, PAUSE_DEVIATIONS * noise) * usual_s, rest_s, 0.0)
+    stalls = put_down(
+        observed,
+        evidence,
+        pause_s,
+        np.zeros_like(pause_s) if before_s is None else before_s,
+        free_s - pause_s,
+        parts.worker_ratio,
+        queued=None if queued_s is None else queued_s > 0,
+        starts_late=_find_late_starts(observed, pause_s.shape),
+        n_stages=n_stages,
+    )
     return Components(
         steps=steps,
         compute_s=compute_s,
@@ -99,12 +146,23 @@ def _take_apart(observed: Sequence[Observed], evidence: Evidence, n_stages: int)
         slow_workers=parts.slow_workers,
         worker_excess=parts.worker_excess,
         microbatch_ratio=parts.microbatch_ratio,
-        pause_s=pause_s,
+        microbatch_ordinary=parts.microbatch_ordinary,
+        hold_s=hold_s,
+        stalls=stalls,
         noise_ratio=noise,
-        pause_evidence=_pause_evidence(observed, evidence, pause_s, n_stages),
         forward_backward_correlation=parts.correlation,
         microbatch_spread=parts.spread,
+        held_by=tuple(_merge_holds(*of_block) for of_block in zip(holds, late, strict=True)),
     )
+
+
+def _merge_holds(long: Holds, late: Holds) -> dict[int, HeldBy]:
+    """Bring together what made computes long and what made them late, by node."""
+    merged = Holds({}, {})
+    for holds in (long, late):
+        for node, held_by in holds.by.items():
+            merged.add(node, holds.seconds[node], held_by)
+    return merged.by
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -115,6 +173,7 @@ class _Parts:
     slow_workers: Bools
     worker_excess: Seconds
     microbatch_ratio: Seconds
+    microbatch_ordinary: float
     correlation: float | None
     spread: float | None
     left: Seconds
@@ -149,6 +208,26 @@ def _typical_before_onset(by_step: Seconds, typical_s: Seconds, n_stages: int) -
     return np.where(found > 0, found, typical_s)
 
 
+def _told_by_optimizer(observed: Sequence[Observed], typical_s: Seconds, n_stages: int) -> Bools:
+    """With one dp rank, find the one stage whose worker is slow: forward, backward and optimizer are long by like ratios.
+
+    A long stage has more to compute for each microbatch, and mostly more in forward than in backward.
+    """
+    told = np.zeros(n_stages, dtype=bool)
+    optimizer_s = np.full(n_stages, np.nan)
+    for o in observed:
+        for node in np.flatnonzero(o.block.nodes.op == Op.OPTIMIZER).tolist():
+            optimizer_s[o.block.nodes.stage[node]] = float(np.median(o.own[node]))
+    if n_stages < MIN_TOLD_STAGES or not (optimizer_s > 0).all():
+        return told
+    by_stage = typical_s.reshape(2, -1, n_stages).sum(axis=1)  # (2, n_stages)
+    measures = np.log(np.concatenate([by_stage, optimizer_s[None]]))  # forward, backward, optimizer
+    stage = int(measures.sum(axis=0).argmax())
+    excess = measures[:, stage] - np.median(np.delete(measures, stage, axis=1), axis=1)
+    told[stage] = excess.min() > np.log1p(SLOW_RATIO) and excess.min() > ALIKE_SHARE * excess.max()
+    return told
+
+
 def _find_slow_steps(pace: Seconds) -> Seconds:
     """Say how long all computes of a step are against the usual step: shape (2, n_steps)."""
     n_steps = pace.shape[2]
@@ -158,17 +237,40 @@ def _find_slow_steps(pace: Seconds) -> Seconds:
 
 
 def _find_workers_and_microbatches(
-    compute_s: Seconds, typical_s: Seconds, pace: Seconds, step_ratio: Seconds, n_stages: int
+    compute_s: Seconds, typical_s: Seconds, pace: Seconds, step_ratio: Seconds, n_stages: int, told: Bools
 ) -> _Parts:
     """Take slow workers out of the times, and uneven microbatches out of what is left."""
     excess = np.log(np.maximum(pace / step_ratio[:, None, :, None], TINY_RATIO))  # (2, n_virtual, n_steps, n_dp)
-    worker_log, slow, worker_excess = _find_slow_workers(excess, n_stages)
+    worker_log, slow, worker_excess = _find_slow_workers(excess, n_stages, told)
+    if slow.any():
+        slow &= _slow_throughout(compute_s, typical_s, step_ratio, worker_log, n_stages)
+        worker_log = np.where(np.tile(slow.T, (worker_log.shape[1] // n_stages, 1))[None, :, None, :], worker_log, 0.0)
     worker_ratio = np.exp(worker_log)
     usual_s = typical_s[:, :, None, None, None] * step_ratio[:, None, None, :, None] * worker_ratio[:, :, None]
     left = compute_s / usual_s
-    microbatch_ratio, correlation, spread = _find_microbatches(left)
+    microbatch_ratio, ordinary, correlation, spread = _find_microbatches(left)
     left /= microbatch_ratio[:, None]
-    return _Parts(worker_ratio, slow, worker_excess, microbatch_ratio, correlation, spread, left)
+    return _Parts(worker_ratio, slow, worker_excess, microbatch_ratio, ordinary, correlation, spread, left)
+
+
+def _slow_throughout(
+    compute_s: Seconds, typical_s: Seconds, step_ratio: Seconds, worker_log: Seconds, n_stages: int
+) -> Bools:
+    """Say which workers are slow on nearly all microbatches of their slow steps; shape (n_dp, n_stages).
+
+    Stalls that come often make the median long, too, but leave some computes alone.
+    """
+    n_dp = compute_s.shape[-1]
+    found = np.zeros((n_dp, n_stages), dtype=bool)
+    for stage in range(n_stages):
+        for dp in np.flatnonzero((worker_log[:, stage::n_stages] > 0).any(axis=(0, 1, 2))).tolist():
+            level = worker_log[:, stage::n_stages, None, :, dp]
+            usual = typical_s[:, stage::n_stages, None, None] * step_ratio[:, None, None, :]
+            log = np.log(np.maximum(compute_s[:, stage::n_stages, :, :, dp] / usual, TINY_RATIO))
+            there = np.isfinite(log) & (level > THROUGHOUT_LEVEL * level.max())
+            slow = there & (log > THROUGHOUT_LEVEL * level)
+            found[dp, stage] = slow.sum() >= THROUGHOUT_SHARE * there.sum()
+    return found
 
 
 def gather_computes(observed: Sequence[Observed], n_stages: int) -> Seconds:
@@ -201,35 +303,38 @@ def compute_places(observed: Sequence[Observed], n_stages: int) -> list[tuple[tu
     return found
 
 
-def _pause_evidence(
-    observed: Sequence[Observed], evidence: Evidence, pause_s: Seconds, n_stages: int
-) -> dict[str, float]:
-    """Say which part of the pauses' seconds has evidence rows of each type inside its operation."""
-    total = float(pause_s.sum())
-    rows = evidence.end_s > evidence.start_s
-    if total <= 0 or not rows.any():
-        return {}
-    found: dict[str, float] = {}
-    for op in (Op.GC, Op.CUDA_MALLOC, Op.DATA_LOAD):
-        explained = 0.0
-        of_type = rows & (evidence.op == op)
-        first = 0
-        for o in observed:
-            block, nodes = o.block, o.block.nodes
-            at = np.searchsorted(block.steps, evidence.step)
-            here = of_type & (block.steps[np.minimum(at, len(block.steps) - 1)] == evidence.step)
-            for node in np.flatnonzero(np.isin(nodes.op, (Op.FORWARD, Op.BACKWARD))).tolist() if here.any() else []:
-                row = np.flatnonzero(here & (evidence.stage == nodes.stage[node]))
-                lane = (at[row], evidence.dp[row])
-                inside = (evidence.start_s[row] < block.end_s[node][lane]) & (
-                    evidence.end_s[row] > block.start_s[node][lane]
-                )
-                virtual = max(int(nodes.chunk[node]), 0) * n_stages + int(nodes.stage[node])
-                pauses = pause_s[int(nodes.op[node] == Op.BACKWARD), virtual, int(nodes.microbatch[node])]
-                lanes = {(int(s), int(d)) for s, d in zip(lane[0][inside] + first, lane[1][inside], strict=True)}
-                explained += sum(float(pauses[lane]) for lane in lanes)
-            first += len(block.steps)
-        found[NAMES[op]] = explained / total
+def _gather(
+    observed: Sequence[Observed], by_node: Sequence[dict[int, Seconds]], shape: tuple[int, ...], n_stages: int
+) -> Seconds | None:
+    """Collect seconds of compute nodes as `gather_computes` does; None where there are none."""
+    found: Seconds | None = None
+    first = 0
+    for o, seconds in zip(observed, by_node, strict=True):
+        nodes = o.block.nodes
+        at = slice(first, first + len(o.block.steps))
+        first = at.stop
+        for node, of_node in seconds.items():
+            if nodes.op[node] not in (Op.FORWARD, Op.BACKWARD):
+                continue
+            if found is None:
+                found = np.zeros(shape)
+            virtual = max(int(nodes.chunk[node]), 0) * n_stages + int(nodes.stage[node])
+            found[int(nodes.op[node] == Op.BACKWARD), virtual, int(nodes.microbatch[node]), at] = of_node
+    return found
+
+
+def _find_late_starts(observed: Sequence[Observed], shape: tuple[int, ...]) -> Bools:
+    """Say where most of what opens a step on the workers, computes left out, is late: shape (n_steps, n_dp)."""
+    found = np.zeros(shape[3:], dtype=bool)
+    first = 0
+    for o in observed:
+        at = slice(first, first + len(o.block.steps))
+        first = at.stop
+        late, nodes = delay_excess(o), o.block.nodes
+        opening = [n for e in o.graph.events for n in e.members if not o.graph.waits[n] and nodes.op[n] != Op.FORWARD]
+        if opening and any(n in late for n in opening):
+            n_late = sum((late[n] > 0 for n in opening if n in late), np.zeros(found[at].shape))
+            found[at] = n_late > len(opening) / 2
     return found
 
 
@@ -254,13 +359,15 @@ def nearest_zero_center(values: Seconds, *, axis: int) -> Seconds:
     return np.where(same_side | np.isnan(first) | np.isnan(second), nearer, 0.0)
 
 
-def _find_slow_workers(excess: Seconds, n_stages: int) -> tuple[Seconds, Bools, Seconds]:
+def _find_slow_workers(excess: Seconds, n_stages: int, told: Bools) -> tuple[Seconds, Bools, Seconds]:
     """Find the workers that are behind their peers, constantly or in single steps.
 
     Parameters
     ----------
     excess : ndarray of float64, shape (2, n_virtual, n_steps, n_dp)
         Log of pace against the stage's and step's usual.
+    told : ndarray of bool, shape (n_stages,)
+        With one dp rank: stages whose optimizer says that the worker is slow.
 
     Returns
     -------
@@ -287,18 +394,30 @@ def _find_slow_workers(excess: Seconds, n_stages: int) -> tuple[Seconds, Bools, 
         spread = float(np.std(common - steady))
         common = common - np.where(steady > CHANCE_DEVIATIONS * spread / np.sqrt(n_steps), steady, 0.0)
     own = np.nan_to_num(by_worker - common)
+    both = _in_both_directions(excess, common, own, n_stages)
     usual = np.median(own, axis=1)  # (n_stages, n_dp)
+    usual = np.where(np.median(both, axis=1), usual, np.minimum(usual, 0.0))
     around = own - usual[:, None]
     sigma = MAD_TO_SIGMA * float(np.median(np.abs(around)))
-    constant = (n_dp > 1) & (usual > max(np.log1p(SLOW_RATIO), CHANCE_DEVIATIONS * sigma / np.sqrt(n_steps)))
-    since = _find_onsets(own, sigma)  # (n_stages, n_dp), n_steps where there is none
+    constant = ((n_dp > 1) | told[:, None]) & (
+        usual > max(np.log1p(SLOW_RATIO), CHANCE_DEVIATIONS * sigma / np.sqrt(n_steps))
+    )
+    since = _find_onsets(
+        np.where(both, own, np.minimum(own, 0.0)), sigma
+    )  # (n_stages, n_dp), n_steps where there is none
     after = np.arange(n_steps)[None, :, None] >= since[:, None]
     from_onset = np.where(after, own, np.nan)
-    hits = own > max(np.log1p(SLOW_STEP_RATIO), SLOW_STEP_DEVIATIONS * sigma)
-    often = (n_dp > 1) & (hits.sum(axis=1) >= max(MIN_SLOW_STEPS, MIN_SLOW_SHARE * n_steps))
-    if n_stages == 1:
-        often &= _forward_and_backward_alike(excess, hits)
-    changed = ~constant & (since < n_steps)
+    hits = both & (own > max(np.log1p(SLOW_STEP_RATIO), SLOW_STEP_DEVIATIONS * sigma))
+    n_hits = hits.sum(axis=1)  # (n_stages, n_dp)
+    # With one stage a long document is a slow step of its rank: all ranks draw some.
+    expected = (n_hits.sum() - n_hits) / max(n_hits.size - 1, 1)
+    least = max(MIN_SLOW_STEPS, MIN_SLOW_SHARE * n_steps)
+    often = n_hits >= np.maximum(least, HITS_RATIO * expected)
+    # Where many microbatches agree (`_slow_throughout` asks them), the last steps may be fewer.
+    often |= (n_hits >= MIN_LAST_STEPS) & hits[:, -MIN_LAST_STEPS:].all(axis=1) & (n_hits > HITS_RATIO * expected)
+    often &= (n_dp > 1) & (n_hits > expected + CHANCE_DEVIATIONS * np.sqrt(expected))
+    changed = since < n_steps
+    constant &= ~changed
     slow = constant | often | changed  # (n_stages, n_dp)
     # Ordinary variation stays with the work: only what differs from the worker's usual pace by more counts as its own.
     usual = np.where(changed, np.nan_to_num(np.nanmedian(from_onset, axis=1)), usual)
@@ -349,11 +468,15 @@ def _find_onsets(own: Seconds, sigma: float) -> NDArray[np.int64]:
     return np.asarray(np.where(found, best + 1, n_steps))
 
 
-def _forward_and_backward_alike(excess: Seconds, hits: Bools) -> Bools:
-    """Say which workers are slow in both directions in their slow steps; shape (n_stages, n_dp)."""
-    both = np.nanmin(excess, axis=(0, 1))[None]  # one stage
-    alike: Bools = np.where(hits, both, np.inf).min(axis=1) > np.log1p(SLOW_RATIO) / 2
-    return alike
+def _in_both_directions(excess: Seconds, common: Seconds, own: Seconds, n_stages: int) -> Bools:
+    """Say in which steps a worker's forwards and backwards are both behind; shape (n_stages, n_steps, n_dp).
+
+    A slow clock slows both; pauses that hit most forwards of a step, or the only one, leave its backwards alone.
+    """
+    n_steps, n_dp = excess.shape[2:]
+    by_direction = np.nanmean(excess.reshape(2, -1, n_stages, n_steps, n_dp), axis=1) - common
+    least = np.nan_to_num(np.nanmin(by_direction, axis=0))
+    return np.asarray(least > BOTH_SHARE * own)
 
 
 def _direction_ratio(direction: Seconds, level: Seconds) -> Seconds:
@@ -363,7 +486,7 @@ def _direction_ratio(direction: Seconds, level: Seconds) -> Seconds:
     return np.clip(np.nan_to_num(ratio, nan=1.0), 0.0, 2.0)
 
 
-def _find_microbatches(left: Seconds) -> tuple[Seconds, float | None, float | None]:
+def _find_microbatches(left: Seconds) -> tuple[Seconds, float, float | None, float | None]:
     """Find what a microbatch takes on every stage, forward and backward each with its own slope.
 
     Parameters
@@ -374,6 +497,8 @@ def _find_microbatches(left: Seconds) -> tuple[Seconds, float | None, float | No
     Returns
     -------
     ratio : ndarray of float64, shape (2, n_microbatches, n_steps, n_dp)
+    ordinary : float
+        Part of the ratio's logarithm that a job with even microbatches has, too, 0..1.
     correlation, spread : float or None
         Between forward and backward, and robust spread of the forward (log).
     """
@@ -383,16 +508,17 @@ def _find_microbatches(left: Seconds) -> tuple[Seconds, float | None, float | No
     there = np.isfinite(forward) & np.isfinite(backward)
     ones = np.ones_like(over_stages)
     if there.sum() < 8:
-        return ones, None, None
+        return ones, 0.0, None, None
     f, b = forward[there], backward[there]
     f, b = f - np.median(f), b - np.median(b)
     spread = float(max(MAD_TO_SIGMA * np.median(np.abs(f)), np.std(f)))
     correlation = float(np.mean(f * b) / max(np.sqrt(np.mean(f * f) * np.mean(b * b)), 1e-12))
     if correlation < MIN_CORRELATION or spread < MIN_SPREAD:
-        return ones, correlation, spread
+        return ones, 0.0, correlation, spread
     slope = float(np.sum(f * b) / max(np.sum(f * f), 1e-12))
     # One length explains both directions on every stage; a pause in one of them does not move the median of all.
     slope = max(slope, MIN_SLOPE)
     shared = nearest_zero_center(np.concatenate([logs[0], logs[1] / slope]), axis=0)
     ratio = np.exp(np.nan_to_num(np.stack([shared, shared * slope])))
-    return ratio, correlation, spread
+    apart = float(MAD_TO_SIGMA * np.median(np.abs(f - b / slope - np.median(f - b / slope))))
+    return ratio, min(apart / (APART_RATIO * spread), 1.0), correlation, spread

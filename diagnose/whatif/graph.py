@@ -7,7 +7,7 @@ import dataclasses
 import heapq
 import itertools
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -36,7 +36,7 @@ class Event:
 class Barrier:
     """A wait that no row records: `waiter` starts once `sources` have ended on all dp ranks, or on its own rank only.
 
-    `lanes` says for which dp ranks the wait holds (None: all); shape (n_dp,).
+    `lanes` says for which dp ranks the wait holds (None: all); shape (n_dp,), or (n_steps, n_dp) where steps differ.
     """
 
     waiter: int
@@ -326,6 +326,59 @@ def order_graph(
     """
     nodes = layout.nodes
     events = _join_batches(events, batches)
+    key = [
+        (min(float(layout.start_s[node]) for node in event.completes or event.members), i)
+        for i, event in enumerate(events)
+    ]
+    moved = _sort_events(nodes, events, waits, barriers, key)
+    ends_in = {node for event in events for node in event.completes}
+    finals = tuple(node for stage in range(layout.n_stages) for node in layout.of(Op.OPTIMIZER, stage))
+    finals = finals or tuple(node for node in _closing(layout) if node in ends_in)
+    return Graph(
+        n_nodes=len(nodes),
+        waits=tuple(tuple(sorted(n for n in w if n in ends_in)) for w in waits),
+        events=tuple(moved),
+        barriers=barriers,
+        last_use=_last_uses(moved, waits, barriers, finals),
+        finals=finals,
+        openers=_opening(layout, waits, moved),
+    )
+
+
+def add_barriers(nodes: Nodes, graph: Graph, barriers: dict[int, tuple[Barrier, ...]]) -> Graph:
+    """Give a graph more waits that no row records.
+
+    Parameters
+    ----------
+    nodes : Nodes
+    graph : Graph
+    barriers : dict of int to tuple of Barrier
+        By waiter; their `lanes` may also differ by step, shape (n_steps, n_dp).
+
+    Raises
+    ------
+    TraceError
+        Operations would wait for each other in a circle.
+    """
+    together = {node: (*graph.barriers.get(node, ()), *barriers.get(node, ())) for node in {*graph.barriers, *barriers}}
+    waits = [set(w) for w in graph.waits]
+    events = _sort_events(nodes, graph.events, waits, together, [(float(i), i) for i in range(len(graph.events))])
+    return dataclasses.replace(
+        graph,
+        events=tuple(events),
+        barriers=together,
+        last_use=_last_uses(events, waits, together, graph.finals),
+    )
+
+
+def _sort_events(
+    nodes: Nodes,
+    events: Sequence[Event],
+    waits: Sequence[set[int]],
+    barriers: Mapping[int, tuple[Barrier, ...]],
+    key: Sequence[tuple[float, int]],
+) -> list[Event]:
+    """Put events into topological order, ties by their key."""
     starts_in = {node: i for i, event in enumerate(events) for node in event.members}
     ends_in = {node: i for i, event in enumerate(events) for node in event.completes}
     before: list[set[int]] = [set(event.awaits) for event in events]
@@ -336,10 +389,6 @@ def order_graph(
     for i, sources_of in enumerate(before):
         for j in sources_of:
             after[j].append(i)
-    key = [
-        (min(float(layout.start_s[node]) for node in event.completes or event.members), i)
-        for i, event in enumerate(events)
-    ]
     ready = [key[i] for i in range(len(events)) if not before[i]]
     heapq.heapify(ready)
     open_waits = [len(b) for b in before]
@@ -359,18 +408,7 @@ def order_graph(
             where="graph",
         )
     position = {i: at for at, i in enumerate(ordered)}
-    moved = [dataclasses.replace(events[i], awaits=tuple(position[j] for j in events[i].awaits)) for i in ordered]
-    finals = tuple(node for stage in range(layout.n_stages) for node in layout.of(Op.OPTIMIZER, stage))
-    finals = finals or tuple(node for node in _closing(layout) if node in ends_in)
-    return Graph(
-        n_nodes=len(nodes),
-        waits=tuple(tuple(sorted(n for n in w if n in ends_in)) for w in waits),
-        events=tuple(moved),
-        barriers=barriers,
-        last_use=_last_uses(moved, waits, barriers, finals),
-        finals=finals,
-        openers=_opening(layout, waits, moved),
-    )
+    return [dataclasses.replace(events[i], awaits=tuple(position[j] for j in events[i].awaits)) for i in ordered]
 
 
 def _join_batches(events: list[Event], batches: Sequence[tuple[int, ...]]) -> list[Event]:

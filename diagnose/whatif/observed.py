@@ -23,6 +23,8 @@ from diagnose.whatif.scenarios import Prepared, typical_start
 EXPLAINED_SHARE = 0.5
 #: Clocks of several workers agree no better than this.
 BARRIER_TOLERANCE_S = 100e-6
+#: Launch delays above this quantile count as that: pauses of the host are rarer.
+USUAL_QUANTILE = 0.9
 #: Two explanations that differ by less are the same.
 ROUNDING_S = 1e-9
 #: ... or this part of it, where several waits come together.
@@ -31,6 +33,9 @@ PARTLY_EXPLAINED_SHARE = 0.1
 WORST_WORKER_WEIGHT = 0.25
 #: Operations before one on its worker that may explain when it was launched.
 MAX_RECENT = 12
+#: Transfers run apart from computes where this part of them overlaps the next compute by this part of it.
+APART_SHARE = 0.05
+OVERLAP_SHARE = 0.1
 #: Launch delays below this part of the step are not worth a barrier.
 WORTH_SHARE = 0.01
 
@@ -142,12 +147,15 @@ def build_observed_graph(block: Block, start_s: Seconds, *, has_dp: bool) -> Gra
     order = [
         sorted(_on_stage(layout, stage, in_graph), key=lambda n: (start_s[n], n)) for stage in range(layout.n_stages)
     ]
-    batches = [batch for stage in order for batch in find_batches(block.nodes, look, stage)]
+    moving = {node for event in events if len(event.members) > 1 for node in event.members}
+    # Transfers to nobody last no time: that they end together says nothing.
+    batches = [b for stage in order for b in find_batches(block.nodes, look, stage) if moving.intersection(b)]
     held = _held_classes(block, look, order)
     _drop_broken_waits(block, look, waits, in_graph)
     starts_at, ends_at = _moving_times(look, start_s, events, batches)
+    apart = _types_apart(block.nodes, look, order)
     for stage_order in order:
-        _add_serial_waits(block, look, waits, stage_order, held, starts_at, ends_at)
+        _add_serial_waits(block, look, waits, stage_order, held - apart, starts_at, ends_at)
     try:
         graph = order_graph(layout, waits, events, {}, batches)
     except TraceError:
@@ -172,6 +180,35 @@ def _held_classes(block: Block, look: Look, order: list[list[int]]) -> set[tuple
                 shares.setdefault((int(block.nodes.op[source]), op), []).append(look.held_share(source, node))
             last[op] = node
     return {pair for pair, found in shares.items() if np.mean(found) >= HELD_SHARE}
+
+
+def _types_apart(nodes: Nodes, look: Look, order: list[list[int]]) -> set[tuple[int, int]]:
+    """Find the pairs of types (communication, compute) that run apart, so that a compute which waits does so by contention.
+
+    Gradients are never needed by a compute of their step. Transfers run apart if any of them overlaps a compute; where none
+    does they block the worker.
+    """
+    computes = (int(Op.FORWARD), int(Op.BACKWARD))
+    found = {(int(Op.REDUCE_SCATTER), op) for op in computes}
+    n_apart = n_looked = 0
+    for stage_order in order:
+        for at, node in enumerate(stage_order):
+            if Op(int(nodes.op[node])) not in P2P:
+                continue
+            following = next(
+                (n for n in stage_order[at + 1 : at + 1 + MAX_RECENT] if int(nodes.op[n]) in computes), None
+            )
+            if following is None:
+                continue
+            overlap = look.end_s[node] - look.start_s[following]
+            begun = look.start_s[node] <= look.start_s[following]
+            n_apart += int(
+                (begun & (overlap > OVERLAP_SHARE * (look.end_s[following] - look.start_s[following]))).sum()
+            )
+            n_looked += overlap.size
+    if n_apart > APART_SHARE * n_looked:
+        found |= {(int(transfer), op) for transfer in P2P for op in computes}
+    return found
 
 
 def _drop_broken_waits(block: Block, look: Look, waits: list[set[int]], in_graph: set[int]) -> None:
@@ -226,6 +263,7 @@ def _add_serial_waits(
             source
             for source in last.values()
             if (int(block.nodes.op[source]), op) in held
+            and not _is_idle_gather(block.nodes, source, op)
             and ends_at[source] < starts_at[node]
             and look.held_share(source, node) >= HELD_SHARE
         }
@@ -237,7 +275,9 @@ def _add_serial_waits(
             recent = {
                 source
                 for source in order[max(0, at - MAX_RECENT) : at]
-                if ends_at[source] < starts_at[node] and look.held_share(source, node) >= HELD_SHARE
+                if ends_at[source] < starts_at[node]
+                and not _is_idle_gather(block.nodes, source, op)
+                and look.held_share(source, node) >= HELD_SHARE
             }
             waits[node] |= _explain_delay(look, node, waits[node], recent, EXPLAINED_SHARE)
         found = {source for source in waits[node] if source in implied}
@@ -251,15 +291,31 @@ def _add_serial_waits(
         last[op] = node
 
 
+def _is_idle_gather(nodes: Nodes, source: int, op: int) -> bool:
+    """Say whether a wait would be for the parameters of a later chunk: nothing in the pipeline needs them yet.
+
+    What needs a chunk's parameters waits for them anyway.
+    """
+    return op in _PIPELINED and int(nodes.op[source]) == Op.ALL_GATHER and int(nodes.seq[source]) > 0
+
+
 def _explain_delay(look: Look, node: int, known: set[int], candidates: set[int], part: float) -> set[int]:
     """Choose the waits that take away at least a part of what is left of a node's launch delay, one after the other."""
     start_s = look.start_s[node]
     ready_s = np.max(look.end_s[list(known)], axis=0) if known else np.zeros_like(start_s)
     chosen: set[int] = set()
-    left = _mean_delay(start_s, ready_s)
+    delay_s = start_s - ready_s
+    delay_s = delay_s[~np.isnan(delay_s)]
+    # A few long pauses before it must not hide what it waits for in all other steps.
+    most_s = float(np.quantile(delay_s, USUAL_QUANTILE)) if delay_s.size else 0.0
+    left = _mean_delay(start_s, ready_s, most_s)
+    if left <= look.tolerance_s:  # nothing but in a few lanes: there it may be a wait
+        most_s = np.inf
+        left = _mean_delay(start_s, ready_s, most_s)
     while candidates and left > look.tolerance_s:
         beyond = {
-            source: _mean_delay(start_s, np.maximum(ready_s, look.end_s[source])) for source in sorted(candidates)
+            source: _mean_delay(start_s, np.maximum(ready_s, look.end_s[source]), most_s)
+            for source in sorted(candidates)
         }
         best = min(beyond, key=lambda source: (beyond[source], source))
         if beyond[best] > (1.0 - part) * left:
@@ -270,9 +326,9 @@ def _explain_delay(look: Look, node: int, known: set[int], candidates: set[int],
     return chosen
 
 
-def _mean_delay(start_s: Seconds, ready_s: Seconds) -> float:
-    """Take the mean launch delay over the lanes that recorded both."""
-    delay = np.maximum(start_s - ready_s, 0.0)
+def _mean_delay(start_s: Seconds, ready_s: Seconds, most_s: float) -> float:
+    """Take the mean launch delay over the lanes that recorded both, each counted as at most so many seconds."""
+    delay = np.clip(start_s - ready_s, 0.0, max(most_s, 0.0))
     delay = delay[~np.isnan(delay)]
     return float(delay.mean()) if delay.size else 0.0
 
@@ -358,7 +414,8 @@ def _find_barrier(
             holds = _holds(beyond, delay, lanes)
             if not holds.any():
                 continue
-            left = float(_lane_mean(np.maximum(beyond, 0.0))[holds].sum() + _lane_mean(delay)[lanes & ~holds].sum())
+            unexplained = np.clip(beyond, 0.0, np.maximum(delay, 0.0))
+            left = float(_lane_mean(unexplained)[holds].sum() + _lane_mean(delay)[lanes & ~holds].sum())
             if best is None or left < best[0] - ROUNDING_S:
                 best = left, Barrier(node, (source,), across_dp, None if holds.all() else holds)
     return None if best is None else best[1]
@@ -367,7 +424,9 @@ def _find_barrier(
 def _holds(beyond: Seconds, delay: Seconds, lanes: Bools) -> Bools:
     """Say for which dp ranks a wait holds: never started earlier, and most of the delay explained."""
     early = _lane_mean(np.where(np.isnan(beyond), np.nan, beyond < -BARRIER_TOLERANCE_S))
-    explained = _lane_mean(np.maximum(beyond, 0.0)) < (1.0 - EXPLAINED_SHARE) * _lane_mean(np.maximum(delay, 0.0))
+    # Of the delay itself: where something else is waited for in most steps, the rest of them is nobody's.
+    unexplained = np.clip(beyond, 0.0, np.maximum(delay, 0.0))
+    explained = _lane_mean(unexplained) < (1.0 - EXPLAINED_SHARE) * _lane_mean(np.maximum(delay, 0.0))
     return np.asarray(lanes & (early <= 1.0 - HELD_SHARE) & explained)
 
 

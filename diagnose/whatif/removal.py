@@ -5,20 +5,26 @@ looked at: two for each component that exists, and 2^n for the Shapley shares of
 jobs on an even sample of the steps).
 """
 
+import dataclasses
 import itertools
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
+from diagnose.errors import TraceError
 from diagnose.model.components import COMPONENTS, Components, Gains
-from diagnose.model.optype import P2P, Op
-from diagnose.model.trace import Seconds
-from diagnose.whatif.components import SLOW_WHOLE_STEP_RATIO, lower_median
+from diagnose.model.optype import Op
+from diagnose.model.stalls import Whose
+from diagnose.model.trace import Bools, Seconds
+from diagnose.whatif.components import MAD_TO_SIGMA, SLOW_WHOLE_STEP_RATIO, lower_median
+from diagnose.whatif.delays import ORDINARY_SHARE, delay_excess, delay_name, recorded
+from diagnose.whatif.graph import Barrier, Graph, add_barriers
 from diagnose.whatif.observed import Observed
 from diagnose.whatif.replay import replay
+from diagnose.whatif.transfers import transfer_excess
 
 #: A component matters when removing it, alone or last, gives back this part of the step.
 MATERIAL_SHARE = 0.005
@@ -28,18 +34,23 @@ NEGLIGIBLE_SHARE = 1e-3
 MAX_PLAYERS = 6
 #: Operations replayed for the Shapley shares at most; larger jobs are sampled by steps.
 MAX_SHAPLEY_OPS = 750_000
-#: A transfer is slow beyond this many times the usual upper end (95%) of its type on an ordinary link, and by seconds enough.
-SLOW_TRANSFER_RATIO = 3.0
-#: Steps from which it is learned what is usual on a link.
-MAX_LINK_STEPS = 16
-#: A link is slow as a whole when its median is this many times that of an ordinary link.
-SLOW_LINK_RATIO = 1.5
-#: A launch delay, or time between steps, that no job is without: part of the step (1% before reduce-scatter in a production job).
-ORDINARY_SHARE = 0.01
-#: Launch delays up to this many times the usual one of their type are ordinary.
-ORDINARY_DELAY_RATIO = 3.0
+#: An optimizer stands out beyond this many deviations, and this part of the usual one.
+LONG_OPTIMIZER_DEVIATIONS = 6.0
+LONG_OPTIMIZER_RATIO = 0.25
 
 _COMPUTES = (int(Op.FORWARD), int(Op.BACKWARD))
+#: The component that a stall inside a compute, or before one, belongs to, by whose doing it is.
+INSIDE_OF = {
+    Whose.NOBODY: "pause",
+    Whose.COLLECTION: "gc-pause",
+    Whose.ALLOCATION: "malloc-pause",
+    Whose.INPUT: "input-delay",
+    Whose.SAVING: "start-delay",
+    Whose.WORKER: "worker",
+    Whose.TOGETHER: "step",
+    Whose.QUEUE: "queue",
+}
+BEFORE_OF = INSIDE_OF | {Whose.NOBODY: "launch-delay"}
 
 
 class Removal:
@@ -65,10 +76,15 @@ class Removal:
         step_s = self._total_s / len(components.steps)
         self._ordinary_between_s = min(float(np.median(between_s)), ORDINARY_SHARE * step_s)
         self._optimizer_s = self._slow_optimizers()
-        self._transfer_s = [_transfer_excess(o) for o in observed]
-        self._delay_s = [_delay_excess(o) for o in observed]
+        self._transfer_s = [transfer_excess(o) for o in observed]
+        self._delay_s = self._late_by_component()
+        self._end_s = [_long_optimizers(o) for o in observed]
+        self._stalled_s = self._stalls_by_component()
+        self._held = [_hold_graph(o, held_by) for o, held_by in zip(observed, components.held_by, strict=True)] or [
+            None for _ in observed
+        ]
         self._stage_ratio = components.typical_s.mean(axis=1, keepdims=True) / components.typical_s
-        weight = components.microbatch_ratio
+        self._microbatch_ratio = weight = components.microbatch_ratio ** (1.0 - components.microbatch_ordinary)
         there = ~np.isnan(components.compute_s).all(axis=1)
         self._microbatch_mean = np.where(there, weight, 0.0).sum(axis=(1, 3)) / np.maximum(there.sum(axis=(1, 3)), 1)
 
@@ -80,19 +96,69 @@ class Removal:
             "worker": bool(c.slow_workers.any()),
             "microbatch": bool((c.microbatch_ratio != 1.0).any()),
             "step": bool((c.step_ratio > SLOW_WHOLE_STEP_RATIO).any()),
-            "pause": float(c.pause_s.max(axis=-1).sum()) > NEGLIGIBLE_SHARE * self._total_s,
             "transfer": self._worth_looking(self._transfer_s),
-            "input-delay": self._worth_looking([d["input-delay"] for d in self._delay_s]),
-            "start-delay": self._worth_looking([d["start-delay"] for d in self._delay_s]),
-            "launch-delay": self._worth_looking([d["launch-delay"] for d in self._delay_s]),
             "between-steps": bool((self.between_s > self._ordinary_between_s).any()),
         }
+        for name in COMPONENTS:
+            late = [late[name] for late in self._delay_s if name in late]
+            ends = self._end_s if name == "end-delay" else []
+            hold = float(c.hold_s.max(axis=-1).sum()) if name == "queue" and c.hold_s is not None else 0.0
+            seconds = hold + self._stalled_s[name] + self._worst_lanes([*late, *ends])
+            there[name] = there.get(name, False) or self._enough(seconds)
         return [name for name in COMPONENTS if there[name]]
 
     def _worth_looking(self, excess_s: Sequence[dict[int, Seconds]]) -> bool:
         """Say whether the seconds on the worst lane of each operation add up to anything that could matter."""
-        total = sum(float(e.max(axis=-1).sum()) for of_block in excess_s for e in of_block.values())
-        return total > NEGLIGIBLE_SHARE * self._total_s
+        return self._enough(self._worst_lanes(excess_s))
+
+    def _worst_lanes(self, excess_s: Sequence[dict[int, Seconds]]) -> float:
+        """Add up the seconds on the worst lane of each operation."""
+        return sum(float(e.max(axis=-1).sum()) for of_block in excess_s for e in of_block.values())
+
+    def _enough(self, seconds: float) -> bool:
+        """Say whether seconds that may all lie on the critical path could matter."""
+        return seconds > NEGLIGIBLE_SHARE * self._total_s
+
+    def _stalls_by_component(self) -> dict[str, float]:
+        """Add up the stalls of computes on the worst lane of each operation, by component; seconds."""
+        stalls = self.components.stalls
+        found: dict[str, float] = dict.fromkeys(COMPONENTS, 0.0)
+        for seconds, whose, names in (
+            (stalls.inside_s, stalls.inside, INSIDE_OF),
+            (stalls.before_s, stalls.before, BEFORE_OF),
+        ):
+            for kind in np.unique(whose[seconds > 0]).tolist():
+                found[names[Whose(kind)]] += float(np.where(whose == kind, seconds, 0.0).max(axis=-1).sum())
+        return found
+
+    def _late_by_component(self) -> list[dict[str, dict[int, Seconds]]]:
+        """Give the launch delays beyond the ordinary, one dict a block: component -> node -> seconds, (n_steps, n_dp)."""
+        found: list[dict[str, dict[int, Seconds]]] = []
+        first = 0
+        for o in self.observed:
+            nodes, of_block = o.block.nodes, dict[str, dict[int, Seconds]]()
+            steps = slice(first, first + len(o.block.steps))
+            first = steps.stop
+            for node, excess in delay_excess(o).items():
+                if nodes.op[node] not in _COMPUTES:
+                    of_block.setdefault(delay_name(o, node), {})[node] = excess
+            stalls = self.components.stalls
+            for node in np.flatnonzero(np.isin(nodes.op, _COMPUTES)).tolist():
+                place = (*self._place(o, node), steps)
+                excess = stalls.before_s[place]
+                if not excess.any():
+                    continue
+                whose = stalls.before[place]
+                for kind in np.unique(whose[excess > 0]).tolist():
+                    of_block.setdefault(BEFORE_OF[Whose(kind)], {})[node] = np.where(whose == kind, excess, 0.0)
+            found.append(of_block)
+        return found
+
+    def _place(self, o: Observed, node: int) -> tuple[int, int, int]:
+        """Say where a compute stands in the arrays of `Components`: direction, virtual stage, microbatch."""
+        nodes = o.block.nodes
+        virtual = max(int(nodes.chunk[node]), 0) * self.n_stages + int(nodes.stage[node])
+        return int(nodes.op[node] == Op.BACKWARD), virtual, int(nodes.microbatch[node])
 
     def step_times(self, removed: Iterable[str], pick: Sequence[slice] | None = None) -> Seconds:
         """Replay all steps (or those picked, one slice a block) without some components: seconds, shape (n_steps,)."""
@@ -103,7 +169,8 @@ class Removal:
             n_steps = len(o.block.steps)
             at = slice(0, n_steps) if pick is None else pick[i]
             own, delay = self._without(i, gone, first, at)
-            replayed = replay(o.graph, own, delay)
+            held = None if "queue" in gone else self._held[i]
+            replayed = replay(o.graph if held is None else held.graph_of(at), own, delay)
             between = self.between_s[first : first + n_steps]
             if "between-steps" in gone:
                 between = np.minimum(between, self._ordinary_between_s)
@@ -117,45 +184,63 @@ class Removal:
         o = self.observed[i]
         own, delay = [_cut(array, at) for array in o.own], [_cut(array, at) for array in o.delay]
         steps = slice(first + at.start, first + at.stop, at.step)
-        touched = gone & {"stage", "worker", "microbatch", "step", "pause"}
-        if touched:
-            nodes = o.block.nodes
+        touched = gone & {"queue", "stage", *INSIDE_OF.values()} | gone & {"microbatch"}
+        nodes = o.block.nodes
+        held = None if "queue" in gone else self._held[i]
+        if held is not None:
+            for node, late in held.delay.items():
+                delay[node] = late[at]
+        if touched or held is not None:
             for node in np.flatnonzero(np.isin(nodes.op, _COMPUTES)).tolist():
-                direction = int(nodes.op[node] == Op.BACKWARD)
-                stage = int(nodes.stage[node])
-                virtual = max(int(nodes.chunk[node]), 0) * self.n_stages + stage
-                own[node] = self._compute(own[node], direction, virtual, int(nodes.microbatch[node]), steps, gone)
-            if "worker" in gone:
-                for node in np.flatnonzero(nodes.op == Op.OPTIMIZER).tolist():
-                    if node in self._optimizer_s[i]:
-                        own[node] = np.minimum(own[node], _cut(self._optimizer_s[i][node], at))
+                own[node] = self._compute(own[node], self._place(o, node), steps, gone, held)
+        if "worker" in gone:
+            for node, peers_s in self._optimizer_s[i].items():
+                own[node] = np.minimum(own[node], _cut(peers_s, at))
+        if "end-delay" in gone:
+            for node, excess in self._end_s[i].items():
+                own[node] = own[node] - np.minimum(excess[at], own[node])
         if "transfer" in gone:
             for node, excess in self._transfer_s[i].items():
                 own[node] = own[node] - excess[at]
-        for name in gone & {"input-delay", "start-delay", "launch-delay"}:
+        for name in gone & self._delay_s[i].keys():
             for node, excess in self._delay_s[i][name].items():
                 delay[node] = delay[node] - excess[at]
         return own, delay
 
     def _compute(
-        self, own: Seconds, direction: int, virtual: int, microbatch: int, steps: slice, gone: frozenset[str]
+        self,
+        own: Seconds,
+        place: tuple[int, int, int],
+        steps: slice,
+        gone: frozenset[str],
+        held: "_HoldGraph | None",
     ) -> Seconds:
-        """Give one compute node's durations without some components; pauses are seconds, the rest is factors."""
+        """Give one compute node's durations without some components; stalls are seconds, the rest is factors.
+
+        Where the graph knows what a compute waits for, that is no part of its duration.
+        """
         c = self.components
-        pause = c.pause_s[direction, virtual, microbatch, steps]
-        work = own - pause
+        direction, virtual, microbatch = place
+        stall = c.stalls.inside_s[(*place, steps)]
+        hold = 0.0 if c.hold_s is None else c.hold_s[(*place, steps)]
+        work = own - stall - hold
         if "stage" in gone:
             work = work * self._stage_ratio[direction, virtual]
         if "worker" in gone and c.slow_workers[:, virtual % self.n_stages].any():
             work = work / c.worker_ratio[direction, virtual, steps]
         if "microbatch" in gone:
             work = work * (
-                self._microbatch_mean[direction, steps, None] / c.microbatch_ratio[direction, microbatch, steps]
+                self._microbatch_mean[direction, steps, None] / self._microbatch_ratio[direction, microbatch, steps]
             )
         if "step" in gone:
             ratio = c.step_ratio[direction, steps, None]
             work = np.where(ratio > SLOW_WHOLE_STEP_RATIO, work / ratio, work)
-        return work if "pause" in gone else work + pause
+        waits_inside = "queue" not in gone and held is None
+        if not stall.any():
+            return work + hold if waits_inside else work
+        kept = np.array([INSIDE_OF[kind] not in gone for kind in Whose])
+        work = work + np.where(kept[c.stalls.inside[(*place, steps)]], stall, 0.0)
+        return work + hold if waits_inside else work
 
     def _slow_optimizers(self) -> list[dict[int, Seconds]]:
         """Give the peers' optimizer time for the optimizers of slow workers, by node of each block; (n_steps, n_dp)."""
@@ -215,19 +300,29 @@ class Removal:
         """Add up the seconds of each component by worker, mean a step, shape (n_dp, n_stages), on the critical path or not."""
         c, n_steps = self.components, len(self.components.steps)
         n_dp = c.compute_s.shape[-1]
-        found = {}
-        for name, seconds in (
-            ("worker", np.nan_to_num(c.compute_s) * (1.0 - 1.0 / c.worker_ratio[:, :, None])),
-            ("pause", c.pause_s),
-        ):
+        found: dict[str, Seconds] = {}
+        n_workers = (n_dp, self.n_stages)
+
+        def by_worker(seconds: Seconds) -> Seconds:
             by_virtual = seconds.sum(axis=(0, 2, 3)) / n_steps  # (n_virtual, n_dp)
-            found[name] = by_virtual.reshape(-1, self.n_stages, n_dp).sum(axis=0).T
-        delays = [(name, [d[name] for d in self._delay_s]) for name in ("input-delay", "start-delay", "launch-delay")]
-        for name, of_blocks in [("transfer", self._transfer_s), *delays]:
-            found[name] = np.zeros((n_dp, self.n_stages))
-            for o, of_block in zip(self.observed, of_blocks, strict=True):
-                for node, excess in of_block.items():
-                    found[name][:, int(o.block.nodes.stage[node])] += excess.sum(axis=0) / n_steps
+            return np.asarray(by_virtual.reshape(-1, self.n_stages, n_dp).sum(axis=0).T)
+
+        found["worker"] = by_worker(np.nan_to_num(c.compute_s) * (1.0 - 1.0 / c.worker_ratio[:, :, None]))
+        for kind, name in INSIDE_OF.items():
+            inside = c.stalls.inside == kind
+            if (inside & (c.stalls.inside_s > 0)).any():
+                found[name] = found.get(name, 0.0) + by_worker(np.where(inside, c.stalls.inside_s, 0.0))
+        late = [
+            (name, o, node, excess)
+            for o, of_block in zip(self.observed, self._delay_s, strict=True)
+            for name, of_name in of_block.items()
+            for node, excess in of_name.items()
+        ]
+        for name, of_blocks in (("transfer", self._transfer_s), ("end-delay", self._end_s)):
+            late += [(name, o, node, e) for o, b in zip(self.observed, of_blocks, strict=True) for node, e in b.items()]
+        for name, o, node, excess in late:
+            seconds = found.setdefault(name, np.zeros(n_workers))
+            seconds[:, int(o.block.nodes.stage[node])] += excess.sum(axis=0) / n_steps
         return found
 
     def _replay_all(self, sets: Sequence[Iterable[str]], pick: Sequence[slice] | None = None) -> list[Seconds]:
@@ -281,69 +376,65 @@ class Removal:
         return [slice(0, len(o.block.steps), stride) for o in self.observed]
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _HoldGraph:
+    """A block's graph in which held computes wait for the communication in flight.
+
+    `delay` are the launch delays, seconds, (n_steps, n_dp), of these computes beyond that.
+    """
+
+    graph: Graph
+    delay: dict[int, Seconds]
+
+    def graph_of(self, at: slice) -> Graph:
+        """Give the graph of some of the steps."""
+        if at == slice(0, None) or (at.start in (0, None) and at.step in (1, None)):
+            return self.graph
+        cut = {
+            node: tuple(
+                b if b.lanes is None or b.lanes.ndim < 2 else dataclasses.replace(b, lanes=b.lanes[at])
+                for b in barriers
+            )
+            for node, barriers in self.graph.barriers.items()
+        }
+        return dataclasses.replace(self.graph, barriers=cut)
+
+
+def _hold_graph(o: Observed, held_by: Mapping[int, Mapping[int, Bools]]) -> _HoldGraph | None:
+    """Let held computes wait for what held them up; None where nothing did, or where the waits would be circular."""
+    barriers, delay = {}, {}
+    for node, sources in held_by.items():
+        start = o.block.start_s[node]
+        opens = np.full(start.shape, -np.inf)
+        for source, lanes in sources.items():
+            opens = np.where(lanes, np.maximum(opens, o.block.end_s[source]), opens)
+        held = np.isfinite(opens)
+        delay[node] = np.where(held, np.maximum(start - opens, 0.0), o.delay[node])
+        barriers[node] = tuple(
+            Barrier(node, (source,), across_dp=False, lanes=lanes) for source, lanes in sources.items()
+        )
+    if not barriers:
+        return None
+    try:
+        return _HoldGraph(add_barriers(o.block.nodes, o.graph, barriers), delay)
+    except TraceError:
+        return None
+
+
 def _cut(array: Seconds, at: slice) -> Seconds:
     """Take some steps of an array of shape (n_steps or 1, n_dp or 1)."""
     return array[at] if array.shape[0] > 1 else array
 
 
-def _transfer_excess(o: Observed) -> dict[int, Seconds]:
-    """Say how much longer than on an ordinary link each transfer took, by node; only where it stands out; seconds."""
-    nodes = o.block.nodes
+def _long_optimizers(o: Observed) -> dict[int, Seconds]:
+    """Say how much longer than its worker's usual each optimizer took, by node; only where it stands out; seconds."""
     found: dict[int, Seconds] = {}
-    step_s = float(np.mean(o.block.end_s.max(axis=(0, 2))))
-    for op in (*P2P, Op.ALL_GATHER, Op.REDUCE_SCATTER, Op.SEPARATE, Op.EMBEDDING, Op.CLIP, Op.LAYERNORM):
-        of_type = [n for event in o.graph.events for n in event.completes if nodes.op[n] == op]
-        if not of_type:
-            continue
-        by_stage: dict[int, list[int]] = {}
-        for node in of_type:
-            by_stage.setdefault(int(nodes.stage[node]), []).append(node)
-        stride = -(-len(o.block.steps) // MAX_LINK_STEPS)
-        stacked = {stage: np.stack([o.own[n][::stride] for n in at]) for stage, at in by_stage.items()}
-        medians = np.stack([np.median(s, axis=(0, 1)) for s in stacked.values()])  # (stages, n_dp)
-        tops = np.stack([np.quantile(s, 0.95, axis=(0, 1)) for s in stacked.values()])
-        usual = float(np.maximum(lower_median(medians.reshape(1, -1), axis=1)[0], 0.0))
-        top = float(np.maximum(lower_median(tops.reshape(1, -1), axis=1)[0], usual))
-        for row, (_, at) in enumerate(by_stage.items()):
-            slow_link = medians[row] > SLOW_LINK_RATIO * usual + 1e-4 * step_s
-            for node in at:
-                own = o.own[node]
-                excess = np.where(own > SLOW_TRANSFER_RATIO * top + 1e-3 * step_s, own - usual, 0.0)
-                excess = np.where(slow_link, np.maximum(excess, np.minimum(medians[row] - usual, own - usual)), excess)
-                excess = _recorded(o, node, np.maximum(excess, 0.0))
-                if excess.any():
-                    found[node] = excess
-    return found
-
-
-def _recorded(o: Observed, node: int, excess: Seconds) -> Seconds:
-    """Leave out what was filled in: it is nobody's time."""
-    return excess if o.block.filled is None else np.where(o.block.filled[node], 0.0, excess)
-
-
-def _delay_excess(o: Observed) -> dict[str, dict[int, Seconds]]:
-    """Say how much longer than usual each launch delay was, by class and node; seconds.
-
-    Before forwards of the first stage the usual delay is that before computes elsewhere: a loader that is always slow
-    leaves no ordinary delay there to compare with.
-    """
-    nodes = o.block.nodes
-    simulated = [n for event in o.graph.events for n in event.members]
-    computes = [n for n in simulated if nodes.op[n] in _COMPUTES]
-    elsewhere = [n for n in computes if not (nodes.op[n] == Op.FORWARD and nodes.stage[n] == 0)] or computes
-    step_s = float(np.mean(o.block.end_s.max(axis=(0, 2))))
-    usual_compute = max(float(np.median(np.stack([np.median(o.delay[n]) for n in elsewhere]))), 0.0)
-    found: dict[str, dict[int, Seconds]] = {"input-delay": {}, "start-delay": {}, "launch-delay": {}}
-    for node in simulated:
-        is_input = nodes.op[node] == Op.FORWARD and nodes.stage[node] == 0
-        # A delay that is there in every step is no less lost; what no job is without is short.
-        usual = min(max(float(np.median(o.delay[node])), 0.0), max(usual_compute, ORDINARY_SHARE * step_s))
-        if is_input:
-            usual = min(usual, usual_compute) if usual_compute > 0 else 0.0
-        excess = np.where(o.delay[node] > ORDINARY_DELAY_RATIO * usual + 1e-4, o.delay[node] - usual, 0.0)
-        excess = _recorded(o, node, excess)
-        if not excess.any():
-            continue
-        kind = "input-delay" if is_input else "start-delay" if not o.graph.waits[node] else "launch-delay"
-        found[kind][node] = excess
+    for node in np.flatnonzero(o.block.nodes.op == Op.OPTIMIZER).tolist():
+        own = np.broadcast_to(o.own[node], o.block.start_s[node].shape)
+        usual = np.median(own, axis=0)
+        sigma = MAD_TO_SIGMA * np.median(np.abs(own - usual), axis=0)
+        least = np.maximum(LONG_OPTIMIZER_DEVIATIONS * sigma, LONG_OPTIMIZER_RATIO * usual)
+        excess = recorded(o, node, np.where(own - usual > least, own - usual, 0.0))
+        if excess.any():
+            found[node] = excess
     return found

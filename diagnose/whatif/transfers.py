@@ -1,17 +1,38 @@
-"""Measure transfers by link and by group.
+"""Measure transfers by link and by group, and what they take beyond that of ordinary ones.
 
-Enters: observed blocks. Leaves: `Transfers`. Costs a few passes over the communication.
+Enters: observed blocks. Leaves: `Transfers`, and seconds by node. Costs a few passes over the communication.
 """
 
 from collections.abc import Sequence
 
 import numpy as np
 
-from diagnose.model.optype import DP_COLLECTIVES, P2P
+from diagnose.model.optype import DP_COLLECTIVES, P2P, Op
 from diagnose.model.trace import Seconds
 from diagnose.model.transfers import Transfers
+from diagnose.whatif.delays import recorded
 from diagnose.whatif.observed import Observed
 
+#: A transfer is slow beyond this many times the upper end of its type on an ordinary link, and by seconds enough.
+SLOW_TRANSFER_RATIO = 3.0
+#: Collectives vary less.
+SLOW_COLLECTIVE_RATIO = 1.5
+SLOW_TRANSFER_SHARE = 5e-4
+#: A link is slow, as a whole or in a step, when its median is this many times that of an ordinary link (the modes of healthy
+#: links of a production job are 1.7 apart, but on every link).
+SLOW_LINK_RATIO = 1.5
+#: ... and in a step, of the upper end.
+SLOW_STEP_RATIO = 1.2
+#: Of transfers that are so many times as long in one half of the lanes as in a tenth of them the shorter are the ordinary ones.
+TWO_LEVELS_RATIO = 2.0
+LOW_QUANTILE = 0.1
+BETWEEN_SHARE = 0.1
+HIGH_QUANTILE = 0.95
+#: From the lower half of the spread of a normal distribution to its standard deviation.
+HALF_SPREAD_TO_SIGMA = 1.28
+TOP_DEVIATIONS = 4.0
+#: Transfers of a link in one step from which its median says something.
+MIN_IN_STEP = 3
 #: Beyond this many times the median of all links a single transfer is late (a flap is seconds against milliseconds).
 LATE_RATIO = 3.0
 #: Steps from which it is learned what is usual on a link.
@@ -47,9 +68,23 @@ def measure_transfers(observed: Sequence[Observed], *, n_stages: int) -> Transfe
                 place = int(nodes.op[node]), int(nodes.seq[node])
                 group = by_group.setdefault(int(nodes.stage[node]), {})
                 group.setdefault(place, []).append(o.own[node].min(axis=1))
+    n_steps = sum(len(o.block.steps) for o in observed)
+    link_excess_s, group_excess_s, ratios = np.zeros((n_stages, n_dp)), np.zeros(n_stages), []
+    for o in observed:
+        nodes, excess = o.block.nodes, transfer_excess(o)
+        for event in o.graph.events:
+            slow = [excess[node] for node in event.members if node in excess]
+            if not slow:
+                continue
+            seconds = np.max(np.stack(slow), axis=0)
+            ratios.append((seconds / np.maximum(o.own[event.members[0]] - seconds, 1e-9))[seconds > 0])
+            if len(event.members) == 2 and int(nodes.op[event.members[0]]) in {int(op) for op in P2P}:
+                a, b = (int(nodes.stage[node]) for node in event.members)
+                link_excess_s[min(a, b) if abs(a - b) == 1 else max(a, b)] += seconds.sum(axis=0) / n_steps
+            elif event.across_dp and len(event.members) == 1:
+                group_excess_s[int(nodes.stage[event.members[0]])] += float(seconds.max(axis=1).sum()) / n_steps
     link_s = np.full((n_stages, n_dp), np.nan)
     late_s = np.full((n_stages, n_dp), np.nan)
-    n_steps = sum(len(o.block.steps) for o in observed)
     for link, own in by_link.items():
         link_s[link] = np.median(np.concatenate([seconds[:: _stride(seconds)] for seconds in own]), axis=0)
     usual = float(np.nanmedian(link_s)) if by_link else 0.0
@@ -60,7 +95,83 @@ def measure_transfers(observed: Sequence[Observed], *, n_stages: int) -> Transfe
     for stage, places in by_group.items():
         group_s[stage] = sum(float(np.median(np.concatenate(own))) for own in places.values())
     step_s = float(np.concatenate([o.block.end_s.max(axis=(0, 2)) for o in observed]).mean())
-    return Transfers(link_s, late_s, group_s, step_s)
+    excess_ratio = float(np.median(np.concatenate(ratios))) if ratios else None
+    return Transfers(link_s, late_s, group_s, step_s, link_excess_s, group_excess_s, excess_ratio)
+
+
+def transfer_excess(o: Observed) -> dict[int, Seconds]:
+    """Say how much longer than on an ordinary link, or in ordinary steps, each transfer took; only where it stands out.
+
+    Parameters
+    ----------
+    o : Observed
+
+    Returns
+    -------
+    dict of int to ndarray of float64, shape (n_steps, n_dp)
+        Seconds by node.
+    """
+    nodes = o.block.nodes
+    found: dict[int, Seconds] = {}
+    step_s = float(np.mean(o.block.end_s.max(axis=(0, 2))))
+    for op in (*P2P, *DP_COLLECTIVES, Op.EMBEDDING, Op.CLIP, Op.LAYERNORM):
+        by_stage: dict[int, list[int]] = {}
+        for event in o.graph.events:
+            for node in event.completes:
+                if nodes.op[node] == op:
+                    by_stage.setdefault(int(nodes.stage[node]), []).append(node)
+        if not by_stage:
+            continue
+        sampled = {
+            stage: np.stack([o.own[n][:: _stride(o.own[n])] for n in at]) for stage, at in by_stage.items()
+        }  # (n_nodes, n_steps, n_dp)
+        if op in DP_COLLECTIVES:  # all members move together: a stage's group is one place
+            usual, top = _ordinary([s.min(axis=2, keepdims=True) for s in sampled.values()])
+        else:
+            usual, top = _ordinary(list(sampled.values()))
+        ratio = SLOW_TRANSFER_RATIO if op in P2P else SLOW_COLLECTIVE_RATIO
+        longest = max(ratio * top, top + SLOW_TRANSFER_SHARE * step_s)
+        slow_level = SLOW_LINK_RATIO * usual + 1e-4 * step_s
+        slow_step = max(slow_level, SLOW_STEP_RATIO * top)
+        for stage, at in by_stage.items():
+            own = np.stack([np.broadcast_to(o.own[n], o.block.start_s[n].shape) for n in at])
+            level = np.broadcast_to(np.median(sampled[stage], axis=(0, 1)), own.shape[1:])  # (n_steps, n_dp)
+            if len(at) >= MIN_IN_STEP and (own > slow_step).any():
+                in_step = np.median(own, axis=0)
+                level = np.where(in_step > slow_step, np.maximum(level, in_step), level)
+            slow = level > slow_level
+            if not slow.any() and not (own > longest).any():
+                continue
+            for node, seconds in zip(at, own, strict=True):
+                excess = np.where(seconds > longest, seconds - usual, 0.0)
+                excess = np.where(slow, np.maximum(excess, np.minimum(level, seconds) - usual), excess)
+                excess = recorded(o, node, np.maximum(excess, 0.0))
+                if excess.any():
+                    found[node] = excess
+    return found
+
+
+def _ordinary(by_stage: Sequence[Seconds]) -> tuple[float, float]:
+    """Say how long a transfer of one type usually takes, and at most, where nothing is wrong; seconds.
+
+    Of several places the ordinary one is in the middle; of one place, the shorter of two levels.
+    """
+    places = [s[:, :, dp].ravel() for s in by_stage for dp in range(s.shape[2])]
+    medians = np.concatenate([np.median(s, axis=(0, 1)) for s in by_stage])
+    middle = int(np.argsort(medians, kind="stable")[(len(medians) - 1) // 2])
+    usual, row = float(medians[middle]), places[middle]
+    if len(medians) == 1:
+        # With nothing to compare with, what is wrong may be most of it: then there are two levels, and little between them.
+        low = float(np.quantile(row, LOW_QUANTILE))
+        between = (row > TWO_LEVELS_RATIO * low) & (row < usual / TWO_LEVELS_RATIO)
+        if usual > TWO_LEVELS_RATIO**2 * low > 0 and float(between.mean()) < BETWEEN_SHARE:
+            row = row[row <= TWO_LEVELS_RATIO * low]
+            usual = float(np.median(row))
+        usual = max(usual, 0.0)
+        sigma = max(usual - float(np.quantile(row, LOW_QUANTILE)), 0.0) / HALF_SPREAD_TO_SIGMA
+        return usual, usual + TOP_DEVIATIONS * sigma
+    usual = max(usual, 0.0)
+    return usual, max(usual, float(np.quantile(row, HIGH_QUANTILE)))
 
 
 def _stride(seconds: Seconds) -> int:

@@ -1,17 +1,22 @@
 """Hand-made components and gains: 2 stages x 2 dp ranks x 2 microbatches x 10 steps, forward 1 s, backward 2 s."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from diagnose.model.components import Components, Gains
 from diagnose.model.optype import Op
+from diagnose.model.stalls import Stalls, Whose
 from diagnose.model.trace import Evidence
 from diagnose.model.whatif import WhatIf
 
 N_STEPS = 10
 STEPS = np.arange(100, 100 + N_STEPS)
+#: Direction (0 forward, 1 backward), virtual stage, microbatch, index of the step, dp rank.
+Place = tuple[int, int, int, int, int]
+#: Seconds, and whose doing it is.
+Stall = tuple[float, Whose]
 
 
 def components(
@@ -30,9 +35,9 @@ def components(
         "slow_workers": np.zeros((n_dp, n_stages), dtype=bool),
         "worker_excess": np.zeros((n_dp, n_stages, N_STEPS)),
         "microbatch_ratio": np.ones((2, n_microbatches, N_STEPS, n_dp)),
-        "pause_s": np.zeros_like(compute_s),
+        "hold_s": None,
+        "stalls": stalls(compute_s.shape),
         "noise_ratio": 0.01,
-        "pause_evidence": {},
         "forward_backward_correlation": 0.2,
         "microbatch_spread": 0.02,
     }
@@ -53,13 +58,35 @@ def slowed(places: Mapping[tuple[int, int], float], *, steps: slice = slice(None
     return components(worker_ratio=ratio, slow_workers=slow, compute_s=compute_s, worker_excess=excess)
 
 
-def paused(pauses: Mapping[tuple[int, int, int, int, int], float], **changes: Any) -> Components:
-    """Put pauses of some seconds at (direction, stage, microbatch, step index, dp)."""
-    base = components()
-    pause_s = base.pause_s.copy()
-    for place, seconds in pauses.items():
-        pause_s[place] = seconds
-    return components(pause_s=pause_s, compute_s=base.compute_s + pause_s, **changes)
+def stalls(
+    shape: tuple[int, ...],
+    inside: Mapping[Place, Stall] | None = None,
+    before: Mapping[Place, Stall] | None = None,
+    *,
+    recorded: Collection[Place] = (),
+) -> Stalls:
+    """Put stalls, each with whose doing it is, into arrays; those at the places `recorded` have evidence rows."""
+    found: list[Any] = []
+    for kind in (inside or {}, before or {}):
+        seconds, whose, said = np.zeros(shape), np.zeros(shape, dtype=np.int8), np.zeros(shape, dtype=bool)
+        for place, (stall_s, cause) in kind.items():
+            seconds[place], whose[place], said[place] = stall_s, cause, place in recorded
+        found.append((seconds, whose, said))
+    (inside_s, whose_inside, said_inside), (before_s, whose_before, said_before) = found
+    return Stalls(inside_s, before_s, whose_inside, whose_before, said_inside, said_before)
+
+
+def stalled(
+    inside: Mapping[Place, Stall] | None = None,
+    before: Mapping[Place, Stall] | None = None,
+    *,
+    recorded: Collection[Place] = (),
+    **shape: int,
+) -> Components:
+    """Let computes stand still, or start late."""
+    base = components(**shape)
+    kept = stalls(base.compute_s.shape, inside, before, recorded=recorded)
+    return components(**shape, stalls=kept, compute_s=base.compute_s + kept.inside_s)
 
 
 def gains(lost: Mapping[str, Sequence[float]] | None = None) -> Gains:

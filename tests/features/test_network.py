@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from diagnose.features.network import measure_network, slow_card
+from diagnose.features.network import measure_network, slow_card, slow_group
 from diagnose.model.transfers import Transfers
 from tests.features.hand import components, slowed
 from tests.judge.cases import causes, culprits, measured_file
@@ -14,12 +14,22 @@ NAN = float("nan")
 
 
 def transfers(
-    link_ms: object, *, late_ms: object = None, group_ms: object = (20.0, 20.0), step_s: float = 10.0
+    link_ms: object,
+    *,
+    late_ms: object = None,
+    group_ms: object = (20.0, 20.0),
+    link_excess_ms: object = None,
+    group_excess_ms: object = None,
+    excess_ratio: float | None = None,
+    step_s: float = 10.0,
 ) -> Transfers:
     """Give transfers in milliseconds, (n_stages, n_dp)."""
     link_s = np.array(link_ms, dtype=float) * 1e-3
     late_s = np.where(np.isnan(link_s), np.nan, 0.0) if late_ms is None else np.array(late_ms, dtype=float) * 1e-3
-    return Transfers(link_s, late_s, np.array(group_ms, dtype=float) * 1e-3, step_s)
+    group_s = np.array(group_ms, dtype=float) * 1e-3
+    excess_s = np.zeros(link_s.shape) if link_excess_ms is None else np.array(link_excess_ms, dtype=float) * 1e-3
+    of_groups_s = np.zeros(group_s.shape) if group_excess_ms is None else np.array(group_excess_ms, dtype=float) * 1e-3
+    return Transfers(link_s, late_s, group_s, step_s, excess_s, of_groups_s, excess_ratio)
 
 
 def test_links_and_groups_alike() -> None:
@@ -74,6 +84,51 @@ def test_one_stage_has_no_links() -> None:
     assert found["network.group_ratio"].value is None
     assert found["network.group_ratio"].reason == "fewer than two groups of dp ranks"
     assert slow_card(transfers([[NAN, NAN]])) == ([], [])
+
+
+def test_what_is_beyond_the_ordinary_has_a_place() -> None:
+    """Of 400 ms a step beyond ordinary transfers 300 are on one link, 100 in one group: three quarters of place and links."""
+    found = measure_network(
+        transfers(
+            [[1.0, 1.0], [NAN, NAN]],
+            link_excess_ms=[[0.0, 300.0], [0.0, 0.0]],
+            group_excess_ms=[0.0, 100.0],
+            excess_ratio=8.0,
+        ),
+        components(),
+    )
+    assert found["network.excess_ratio"].value == pytest.approx(8.0)
+    assert found["network.place_share"].value == pytest.approx(0.75)
+    assert found["network.links_share"].value == pytest.approx(0.75)
+
+
+def test_nothing_beyond_the_ordinary_has_no_place() -> None:
+    """Where no transfer is longer than ordinary ones, what describes such is missing, with the reason."""
+    found = measure_network(transfers([[1.0, 1.0], [NAN, NAN]]), components())
+    for name in ("excess_ratio", "place_share", "links_share"):
+        assert found[f"network.{name}"].value is None
+        assert "no transfer takes longer" in found[f"network.{name}"].reason
+
+
+def test_the_worst_link_is_compared_with_other_ranks() -> None:
+    """300 ms on one link beside 100 on the same stage's link of each of the other ranks is three times as much."""
+    excess_ms = [[100.0, 300.0, 100.0], [0.0, 0.0, 0.0]]
+    one = transfers([[1.0] * 3, [NAN] * 3], link_excess_ms=excess_ms, excess_ratio=2.0)
+    assert measure_network(one, components())["network.rank_ratio"].value == pytest.approx(3.0)
+
+
+def test_whoever_costs_most_is_named() -> None:
+    """Seconds beyond the ordinary name the link, or with both links of a worker that worker; where only a group costs any, it."""
+    alike = [[1.0, 1.0], [1.0, 1.0], [1.0, 1.0], [NAN, NAN]]
+    groups = (20.0,) * 4
+    link = [[0.0, 0.0], [0.0, 500.0], [0.0, 0.0], [0.0, 0.0]]
+    assert slow_card(transfers(alike, link_excess_ms=link, group_ms=groups)) == ([], [(1, 1)])
+    card = [[0.0, 0.0], [0.0, 500.0], [0.0, 400.0], [0.0, 0.0]]
+    assert slow_card(transfers(alike, link_excess_ms=card, group_ms=groups)) == ([(1, 2)], [])
+    group = transfers(alike, group_ms=groups, group_excess_ms=[0.0, 0.0, 600.0, 0.0])
+    assert slow_card(group) == ([], [])
+    assert slow_group(group) == 2
+    assert slow_group(transfers(alike, group_ms=groups, link_excess_ms=link)) is None
 
 
 def test_a_real_slow_card(shared: Path) -> None:

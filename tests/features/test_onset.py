@@ -1,11 +1,16 @@
-"""Since when: an onset only where the silence before it is no chance."""
+"""Since when and until when: an onset or a recovery only where the silence before or after is no chance."""
 
 import numpy as np
 import pytest
 
+from diagnose.features.onset import find_course
+from diagnose.model.course import Course
 from diagnose.model.diagnosis import When
-from diagnose.model.onset import find_when
 from tests.features.hand import N_STEPS, STEPS
+
+#: Longer series.
+MANY = np.arange(40)
+SEEDS = range(20)
 
 
 def series(hits: str) -> np.ndarray:
@@ -13,54 +18,139 @@ def series(hits: str) -> np.ndarray:
     return np.array([1.0 if mark == "#" else 0.0 for mark in hits])
 
 
+def noisy(seed: int, first: int = 0, last: int = len(MANY)) -> np.ndarray:
+    """Draw an effect of about 1 from a step on, and until another, with a tenth of noise."""
+    there = (first <= MANY) & (last > MANY)
+    return np.where(there, 1.0, 0.0) + 0.1 * np.random.default_rng(seed).standard_normal(len(MANY))
+
+
 @pytest.mark.parametrize(
-    ("hits", "pattern", "onset"),
+    ("hits", "pattern", "onset", "recovery"),
     [
-        ("##########", "constant", None),
-        (".....#####", "onset", 105),
-        (".#########", "onset", 101),
-        (".........#", "onset", 109),
-        ("#.#..#.#.#", "sporadic", None),
-        ("####.#####", "constant", None),
-        ("#####.....", "sporadic", None),
-        (".#..#..#..", "sporadic", None),
-        ("......#.##", "onset", 106),
+        ("##########", "constant", None, None),
+        ("####.#####", "constant", None, None),
+        (".....#####", "onset", 105, None),
+        (".#########", "onset", 101, None),
+        (".........#", "onset", 109, None),
+        ("......#.##", "onset", 106, None),
+        ("#####.....", "transient", None, 105),
+        ("...####...", "transient", 103, 107),
+        ("#.#..#.#.#", "sporadic", None, None),
+        (".#..#..#..", "sporadic", None, None),
+        ("#.........", "sporadic", None, None),
     ],
 )
-def test_patterns(hits: str, pattern: str, onset: int | None) -> None:
-    """Constant where nearly all steps have it, an onset where the silence before is no chance, else sporadic."""
-    found = find_when(STEPS, series(hits))
-    assert (found.pattern, found.onset_step) == (pattern, onset)
+def test_patterns(hits: str, pattern: str, onset: int | None, recovery: int | None) -> None:
+    """An onset or a recovery where the silence beside it is no chance, else constant or sporadic."""
+    assert find_course(STEPS, series(hits)).when == When(pattern, onset, recovery)
 
 
 @pytest.mark.parametrize(
     "effect", [np.zeros(N_STEPS), np.zeros(0), -np.ones(N_STEPS)], ids=["zero", "no steps", "negative"]
 )
-def test_no_effect_has_no_pattern(effect: np.ndarray) -> None:
+def test_no_effect_has_no_course(effect: np.ndarray) -> None:
     """Where nothing is there, nothing is said of when."""
-    assert find_when(STEPS[: len(effect)], effect) == When()
+    assert find_course(STEPS[: len(effect)], effect) == Course(When())
 
 
 @pytest.mark.parametrize("unit", [1e-6, 1.0, 1e6])
 def test_the_unit_does_not_matter(unit: float) -> None:
-    """An effect in microseconds has the pattern that it has in days."""
-    assert find_when(STEPS, unit * series(".....#####")) == find_when(STEPS, series(".....#####"))
+    """An effect in microseconds has the course that it has in days."""
+    assert find_course(STEPS, unit * series(".....#####")).when == find_course(STEPS, series(".....#####")).when
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_what_is_there_from_the_first_step_has_no_onset(seed: int) -> None:
     """A noisy effect that begins with the first step is constant, whatever the noise."""
-    rng = np.random.default_rng(seed)
-    effect = 1.0 + 0.15 * rng.standard_normal(40)
-    found = find_when(np.arange(40), effect)
-    assert (found.pattern, found.onset_step) == ("constant", None)
+    effect = 1.0 + 0.15 * np.random.default_rng(seed).standard_normal(len(MANY))
+    assert find_course(MANY, effect).when == When("constant")
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_an_onset_is_found_in_noise(seed: int) -> None:
     """A noisy effect that begins somewhere begins there."""
-    rng = np.random.default_rng(seed)
-    first = int(rng.integers(1, 35))
-    effect = np.where(np.arange(40) >= first, 1.0, 0.0) + 0.1 * rng.standard_normal(40)
-    found = find_when(np.arange(40), effect)
-    assert (found.pattern, found.onset_step) == ("onset", first)
+    first = int(np.random.default_rng([seed, 1]).integers(1, 35))
+    assert find_course(MANY, noisy(seed, first)).when == When("onset", first)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_comes_and_goes_is_transient(seed: int) -> None:
+    """A noisy effect of at least six steps that ends again has both steps."""
+    rng = np.random.default_rng([seed, 2])
+    first = int(rng.integers(4, 20))
+    last = first + int(rng.integers(6, 15))
+    assert find_course(MANY, noisy(seed, first, last)).when == When("transient", first, last)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_was_there_at_first_has_a_recovery_alone(seed: int) -> None:
+    """A noisy effect that ends somewhere was there from the beginning: no onset."""
+    last = int(np.random.default_rng([seed, 3]).integers(6, 34))
+    assert find_course(MANY, noisy(seed, 0, last)).when == When("transient", None, last)
+
+
+@pytest.mark.parametrize("where", ["before", "after"])
+def test_one_extreme_step_moves_no_onset(where: str) -> None:
+    """A single step twenty times as bad, before the onset or after it, leaves it where it is in at least 19 of 20 series."""
+    moved = {}
+    for seed in SEEDS:
+        rng = np.random.default_rng([seed, 4])
+        first = int(rng.integers(10, 30))
+        extreme = int(rng.integers(0, first - 4) if where == "before" else rng.integers(first, len(MANY)))
+        effect = noisy(seed, first)
+        effect[extreme] += 20.0
+        when = find_course(MANY, effect).when
+        if when.onset_step != first:
+            moved[seed] = (first, extreme, when)
+    assert len(moved) <= 1, moved
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_now_and_then_is_sporadic(seed: int) -> None:
+    """What hits every fifth step, here earlier, there later, has no beginning and no end."""
+    rng = np.random.default_rng([seed, 5])
+    effect = np.zeros(len(MANY))
+    effect[np.arange(0, len(MANY), 5) + rng.integers(0, 3, len(MANY) // 5)] = rng.uniform(0.7, 1.3, len(MANY) // 5)
+    assert find_course(MANY, effect).when == When("sporadic")
+
+
+def test_noise_alone_is_seldom_dated() -> None:
+    """Of a hundred series about zero no more than 15 get an onset or a recovery, and none is called constant."""
+    rng = np.random.default_rng(6)
+    found = [find_course(MANY, rng.standard_normal(len(MANY))).when for _ in range(100)]
+    dated = [when for when in found if when.onset_step is not None or when.recovery_step is not None]
+    assert len(dated) <= 15
+    assert all(when.pattern != "constant" for when in found)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_grows_by_half_was_there_all_the_time(seed: int) -> None:
+    """An effect that begins with the first step and grows steadily by half of it is constant."""
+    effect = 1.0 + 0.5 * MANY / len(MANY) + 0.05 * np.random.default_rng(seed).standard_normal(len(MANY))
+    assert find_course(MANY, effect).when == When("constant")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_grows_from_nothing_never_recovers(seed: int) -> None:
+    """An effect that grows steadily from nothing begins somewhere in the first two thirds, and does not end."""
+    effect = MANY / len(MANY) + 0.03 * np.random.default_rng(seed).standard_normal(len(MANY))
+    when = find_course(MANY, effect).when
+    assert when.pattern == "onset"
+    assert when.onset_step is not None
+    assert 0 < when.onset_step < len(MANY) * 2 / 3
+
+
+@pytest.mark.parametrize("first", [12, 25])
+def test_the_change_points_say_what_changed(first: int) -> None:
+    """An onset far from both ends is one change, from about 0 to about 1, less probable by chance than the test allows."""
+    course = find_course(MANY, noisy(7, first))
+    (change,) = course.changes
+    assert change.step == first
+    assert (change.before, change.after) == pytest.approx((0.0, 1.0), abs=0.1)
+    assert change.chance < 0.02
+
+
+def test_steps_are_called_by_their_numbers() -> None:
+    """Sampled steps with gaps between them: the onset is the number of the step, not its place."""
+    steps = np.array([16, 17, 18, 40, 41, 90, 91, 92, 300, 301])
+    assert find_course(steps, series(".....#####")).when == When("onset", 90)

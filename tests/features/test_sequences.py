@@ -2,8 +2,11 @@
 
 import pytest
 
+from diagnose.faults.sequence_imbalance import SequenceImbalance
+from diagnose.faults.spec import JobSpec
 from diagnose.features.sequences import measure_sequences
 from tests.features.hand import components
+from tests.judge.cases import measured
 
 
 def test_uneven_microbatches() -> None:
@@ -11,14 +14,34 @@ def test_uneven_microbatches() -> None:
     ratio = components().microbatch_ratio.copy()
     ratio[0, 1, 4, 0], ratio[1, 1, 4, 0] = 2.5, 3.0
     parts = components(forward_backward_correlation=0.9, microbatch_spread=0.22, microbatch_ratio=ratio)
-    found = measure_sequences(parts)
+    found = measure_sequences(parts, measured(JobSpec(pp=2, dp=2, microbatches=2, steps=6)).trace)
     assert found["sequence.correlation"].value == pytest.approx(0.9)
     assert found["sequence.spread"].value == pytest.approx(0.22)
     assert found["sequence.worst_ratio"].value == pytest.approx(2.5)
 
 
 def test_too_few_microbatches() -> None:
-    """Where neither could be measured all three are missing, with the reason."""
-    found = measure_sequences(components(forward_backward_correlation=None, microbatch_spread=None))
-    assert len(found) == 3
+    """Where neither could be measured all are missing, with the reason."""
+    trace = measured(JobSpec(pp=2, dp=2, microbatches=2, steps=6)).trace
+    found = measure_sequences(components(forward_backward_correlation=None, microbatch_spread=None), trace)
+    assert len(found) == 5
     assert all(feature.value is None and "microbatches" in feature.reason for feature in found.values())
+
+
+def test_tokens_explain_uneven_microbatches() -> None:
+    """Recorded tokens and their squares explain nearly all variation of the forwards; unrecorded, nothing is fitted."""
+    spec = JobSpec(pp=2, dp=4, microbatches=8, steps=8, seed=3)
+    fitted = measured(spec, SequenceImbalance(quadratic_share=0.5, records_tokens=True)).case.features[
+        "sequence.tokens_fit"
+    ]
+    assert fitted.value is not None and fitted.value > 0.95
+    without = measured(spec, SequenceImbalance(quadratic_share=0.5)).case.features["sequence.tokens_fit"]
+    assert without.value is None and "tokens" in without.reason
+
+
+def test_implied_lengths_have_a_tail() -> None:
+    """Long-tailed documents give microbatches far longer than the median one; even ones give 1."""
+    spec = JobSpec(pp=2, dp=4, microbatches=8, steps=8, seed=3)
+    tail = measured(spec, SequenceImbalance(quadratic_share=0.5)).case.features["sequence.tail_ratio"].value
+    assert tail is not None and tail > 1.3
+    assert measured(spec).case.features["sequence.tail_ratio"].value == pytest.approx(1.0)

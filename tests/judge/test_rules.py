@@ -19,12 +19,12 @@ from diagnose.faults.spec import JobSpec
 from diagnose.judge.rules import (
     MAX_DEPTH,
     MAX_RULE_BYTES,
+    SEVERITIES,
     Condition,
     Group,
     Rule,
     RuleTest,
     built_in_rules,
-    check_features,
     load_rules,
     read_rule,
     say,
@@ -107,10 +107,18 @@ def test_each_rule_has_two_cases_that_fire_and_two_that_do_not(rule: Rule) -> No
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
+def test_each_rule_says_how_severe_it_is_and_where_its_thresholds_come_from(rule: Rule) -> None:
+    """Every built-in rule has a severity, what it is mistaken for, and an origin of every threshold."""
+    assert rule.severity in SEVERITIES
+    assert rule.false_positives
+    assert rule.looks_like
+    assert all(condition.origin for condition in rule.conditions.conditions())
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
 def test_each_rule_speaks_of_features_that_a_job_has(rule: Rule) -> None:
     """Every feature that conditions and cases name is among those of a real diagnosis."""
     known = measured(SMALL).case.features
-    check_features([rule], known)
     named = {name for case in rule.tests for name in case.features}
     assert named <= set(known)
     assert named == {condition.feature for condition in rule.conditions.conditions()}
@@ -246,16 +254,48 @@ def test_a_misspelt_feature_is_refused_with_a_suggestion(tmp_path: Path) -> None
     assert "'worker.ratio'" in str(caught.value)
 
 
-def test_a_misspelt_feature_in_a_case_beside_the_rule_is_refused(tmp_path: Path) -> None:
-    """A test of a rule that names a feature no job has is told with its line and the nearest name."""
-    text = A_RULE.replace("{slowdown: 1.5}", "{slowdwon: 1.5}")
-    rules = load_rules(write(tmp_path, "mine.yaml", text)).rules
+def test_misspelt_features_are_told_at_loading_beside_other_faults(tmp_path: Path) -> None:
+    """Where all features are known in advance, misspelt ones are faults like others, told before any job is read."""
+    text = A_RULE.replace("{slowdown: 1.5}", "{slowdwon: 1.5}").replace("status:", "satatus:")
+    write(tmp_path, "mine.yaml", text)
+    write(tmp_path, "yours.yaml", A_RULE.replace("id: my", "id: your").replace("feature: slowdown", "feature: abc"))
+    known = {condition.feature for rule in RULES for condition in rule.conditions.conditions()} | {"slowdown"}
     with pytest.raises(RuleError) as caught:
-        check_features([rule for rule in rules if rule.id == "my-cause"], ["slowdown"])
-    line = line_of(text, "it happens")
-    assert (
-        str(caught.value)
-        == f"{tmp_path / 'mine.yaml'}:{line}: there is no feature 'slowdwon'; did you mean 'slowdown'?"
+        load_rules(tmp_path, known)
+    found = str(caught.value).splitlines()
+    line = line_of(text, "slowdwon")
+    assert f"{tmp_path / 'mine.yaml'}:{line}: there is no feature 'slowdwon'; did you mean 'slowdown'?" in found
+    assert any("'satatus'" in fault for fault in found)
+    assert found[-1] == f"{tmp_path / 'yours.yaml'}:{line_of(A_RULE, 'feature: ')}: there is no feature 'abc'"
+
+
+def test_known_features_are_no_fault(tmp_path: Path) -> None:
+    """Where every feature is known, loading with their names gives the same rules as without."""
+    write(tmp_path, "mine.yaml", A_RULE)
+    known = {condition.feature for rule in RULES for condition in rule.conditions.conditions()} | {"slowdown"}
+    assert load_rules(tmp_path, iter(known)) == load_rules(tmp_path)
+
+
+def test_what_a_rule_says_of_itself_is_kept(tmp_path: Path) -> None:
+    """Severity, false positives and the origins of thresholds are read; without them they are empty."""
+    text = A_RULE.replace("who:", "severity: high\nfalse_positives: on  Tuesdays\nwho:")
+    text = text.replace("says:", "from: a guess\n      says:")
+    rule, bare = (read_rule(tmp_path / "mine.yaml", source.encode(), []) for source in (text, A_RULE))
+    assert rule is not None and bare is not None
+    assert (rule.severity, rule.false_positives) == ("high", "on Tuesdays")
+    assert [condition.origin for condition in rule.conditions.conditions()] == ["a guess"]
+    assert (bare.severity, bare.false_positives, bare.conditions.conditions()[0].origin) == ("", "", "")
+
+
+def test_a_built_in_rule_without_cases_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rules that ship need two cases that fire and two that do not; those of users need none of a kind."""
+    write(tmp_path, "mine.yaml", A_RULE)
+    monkeypatch.setattr("diagnose.judge.rules.built_in_rules", lambda: tmp_path)
+    with pytest.raises(RuleError) as caught:
+        load_rules()
+    line = line_of(A_RULE, "  - name: it happens")
+    assert str(caught.value) == (
+        f"{tmp_path / 'mine.yaml'}:{line}: 1 tests must fire and 0 must not; expected at least 2 of each"
     )
 
 

@@ -154,12 +154,12 @@ def test_a_pause_is_seconds_and_not_a_factor(op: Op, slowdown: float) -> None:
     inputs, (microbatch, stage) = pausing(inputs, op, 2, 1, 0.3, slice(4, 20, 5))
     table, with_s = run(inputs)
     m = measure(table)
-    found = m.components.pause_s[int(op == Op.BACKWARD), stage, microbatch, :, 1]
+    found = m.components.stalls.inside_s[int(op == Op.BACKWARD), stage, microbatch, :, 1]
     np.testing.assert_allclose(found[4::5], 0.3, rtol=0.05)
     assert (np.delete(found, [4, 9, 14, 19]) < 0.02).all()
     assert m.components.slow_workers.sum() == (slowdown > 1.0)
     assert with_s > without_s * 1.02
-    without = m.gains.alone_s["pause"]
+    without = m.gains.alone_s["gc-pause" if op == Op.FORWARD else "malloc-pause"]
     assert without == pytest.approx(without_s, rel=0.005)
 
 

@@ -1,0 +1,168 @@
+"""The allocator's memory is fragmented: it frees and asks the driver again, and an operation takes longer meanwhile.
+
+It happens where memory is full, mostly on the first stages, which hold the most activations, in forward and backward,
+and ever more. The fault adds time: mended, nothing is left.
+"""
+
+import dataclasses
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from diagnose.errors import UsageError
+from diagnose.faults.fault import Fault, Worker
+from diagnose.faults.inputs import Inputs, Pause
+from diagnose.faults.spec import JobSpec
+from diagnose.faults.strength import draw_log_uniform, estimate_step
+from diagnose.model.optype import Op
+from diagnose.model.trace import Bools, Ints, Seconds
+
+#: Chance of an operation to stall.
+PROBABILITY = (0.01, 0.3)
+#: No operation stalls for certain, however fragmented memory gets.
+MOST_PROBABLE = 0.9
+#: Length of a stall in units of a typical forward.
+STALL_RATIO = (0.2, 10.0)
+#: Seconds that all stalls together cost, roughly, for each second of a healthy step.
+COST_SHARE = (0.015, 2.0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AllocatorStall(Fault):
+    """Stalls of forwards and backwards in a fixed place; `strength` is the length of a stall in units of a forward.
+
+    Attributes
+    ----------
+    on_stages : tuple of int
+    on_dp_ranks : tuple of int or None
+        None: all of them.
+    stall_ratio : float
+        Median length of a stall when they begin, over the typical forward of the job (not of the stage).
+    probability : float
+        Chance of each forward and backward there to stall when they begin.
+    spread : float
+        Standard deviation of the logarithm of the length, drawn for each stall.
+    frequency_growth, length_growth : float
+        By how much they are more probable, and longer, in the last sampled step than in the first with stalls; 1 is twice.
+    inside_share : float
+        Part of the stalls that make the operation longer; the others delay its start.
+    records : bool
+        The trace has a cuda-malloc row of each.
+    """
+
+    cause: ClassVar[str] = "allocator-stall"
+    on_stages: tuple[int, ...] = (0,)
+    on_dp_ranks: tuple[int, ...] | None = None
+    stall_ratio: float = 1.5
+    probability: float = 0.1
+    spread: float = 0.3
+    frequency_growth: float = 0.0
+    length_growth: float = 0.0
+    inside_share: float = 1.0
+    records: bool = False
+
+    @property
+    def strength(self) -> float:
+        """Median length of a stall over a typical forward."""
+        return self.stall_ratio
+
+    def workers(self, spec: JobSpec) -> tuple[Worker, ...]:  # noqa: ARG002 - of the base class
+        """List the workers that stall, where not all dp ranks of a stage do."""
+        return tuple((dp, stage) for dp in self.on_dp_ranks or () for stage in self.on_stages)
+
+    def stages(self, spec: JobSpec) -> tuple[int, ...]:
+        """List the stages that stall on all dp ranks; none where that is the whole job."""
+        everywhere = set(self.on_stages) == set(range(spec.pp))
+        return () if everywhere or self.on_dp_ranks is not None else self.on_stages
+
+    def apply(self, inputs: Inputs) -> Inputs:
+        """Let some of the forwards and backwards there stall.
+
+        Raises
+        ------
+        UsageError
+            A stage or dp rank that the job does not have.
+        """
+        spec, programme = inputs.spec, inputs.programme
+        dp_ranks = tuple(range(spec.dp)) if self.on_dp_ranks is None else self.on_dp_ranks
+        for name, wanted, size in (("stage", self.on_stages, spec.pp), ("dp rank", dp_ranks, spec.dp)):
+            for number in wanted:
+                if not 0 <= number < size:
+                    raise UsageError(f"no {name} {number}; the job has {size}", where=self.cause)
+        tasks = np.flatnonzero(programme.is_op(Op.FORWARD, Op.BACKWARD) & np.isin(programme.stage, self.on_stages))
+        at, length_s, is_inside = self._draw_stalls(spec, tasks)
+        happens = self.active(spec)[at[1], 0] & np.isin(at[2], dp_ranks)
+        places: tuple[tuple[Literal["inside", "before"], Bools], ...] = (("inside", is_inside), ("before", ~is_inside))
+        pauses = []
+        for where, there in places:
+            here = happens & there
+            if here.any():
+                seconds = np.zeros((len(programme.tasks), *inputs.lanes))
+                seconds[at[0][here], at[1][here], at[2][here]] = length_s[here]
+                pauses.append(Pause(Op.CUDA_MALLOC, seconds, where, recorded=self.records))
+        return dataclasses.replace(inputs, pauses=(*inputs.pauses, *pauses))
+
+    def _draw_stalls(self, spec: JobSpec, tasks: Ints) -> tuple[tuple[Ints, Ints, Ints], Seconds, Bools]:
+        """Draw which of some tasks stall, on which lanes, for how long, and whether inside; as if on all dp ranks."""
+        rng, numbers = self.random(spec), spec.step_numbers()
+        begin = numbers[self.onset or 0]
+        age = np.maximum(numbers - begin, 0) / max(int(numbers[-1] - begin), 1)
+        probability = np.minimum(self.probability * (1.0 + self.frequency_growth * age), MOST_PROBABLE)
+        number, step, dp = np.nonzero(rng.random((len(tasks), spec.steps, spec.dp)) < probability[:, None])
+        log = self.spread * rng.standard_normal(len(number))
+        length_s = self.stall_ratio * spec.forward_s * (1.0 + self.length_growth * age[step]) * np.exp(log)
+        return (tasks[number], step, dp), length_s, rng.random(len(number)) < self.inside_share
+
+
+def draw_fault(
+    spec: JobSpec, rng: np.random.Generator, *, strength: float | None = None, onset: int | None = None
+) -> AllocatorStall | None:
+    """Draw stalls on the first stage or stages, sometimes on some of their dp ranks or on a single worker.
+
+    A trace in which not one stall is to be expected, as it has so few operations: None.
+    """
+    n_ops = 2 * spec.microbatches * spec.vpp
+    if n_ops * spec.dp * spec.steps * PROBABILITY[1] < 1.0:
+        return None
+    drawn_onset = int(rng.integers(1, 3 * spec.steps // 4)) if rng.random() < 0.3 and spec.steps > 3 else None
+    onset = drawn_onset if onset is None else onset
+    first, rest = onset or 0, spec.steps - (onset or 0)
+    recovery = first + int(rng.integers(rest // 2, rest)) if rng.random() < 0.07 and rest > 3 else None
+    on_stages, on_dp_ranks = _draw_place(spec, rng)
+    n_dp = spec.dp if on_dp_ranks is None else len(on_dp_ranks)
+    least = float(np.clip(3.0 / (n_ops * n_dp * rest), PROBABILITY[0], PROBABILITY[1] / 2))
+    probability = draw_log_uniform(rng, least, PROBABILITY[1])
+    grows = rng.random() < 0.7
+    frequency_growth, length_growth = (float(g) for g in rng.uniform(0.0, 3.0, size=2) * grows)
+    step_ratio = estimate_step(spec) / spec.forward_s
+    # Dp ranks that stall in one step wait for the one that stalls most, and stages partly hide each other's stalls.
+    n_stalls = n_ops * probability * (1.0 + frequency_growth / 2) * (1.0 + length_growth / 2)
+    n_lost = 0.7 * (n_stalls + np.sqrt(2.0 * n_stalls * np.log(n_dp)))
+    ratio = float(np.clip(draw_log_uniform(rng, *COST_SHARE) * step_ratio / n_lost, *STALL_RATIO))
+    inside = rng.random()
+    return AllocatorStall(
+        on_stages=on_stages,
+        on_dp_ranks=on_dp_ranks,
+        stall_ratio=ratio if strength is None else strength,
+        probability=probability,
+        spread=float(rng.uniform(0.1, 0.7)),
+        frequency_growth=frequency_growth,
+        length_growth=length_growth,
+        inside_share=1.0 if inside < 0.6 else float(rng.uniform(0.5, 1.0)) if inside < 0.9 else 0.0,
+        records=bool(rng.random() < 0.5),
+        onset=onset,
+        recovery=recovery,
+    )
+
+
+def _draw_place(spec: JobSpec, rng: np.random.Generator) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
+    """Draw the stages and dp ranks whose memory is full."""
+    kind, n_first = rng.random(), int(rng.integers(2, max(spec.pp // 2, 2) + 1))
+    n_dp = int(rng.integers(1, max(spec.dp // 2, 1) + 1))
+    dp_ranks = tuple(sorted(int(dp) for dp in rng.permutation(spec.dp)[:n_dp]))
+    worker = int(rng.integers(0, spec.pp)), int(rng.integers(0, spec.dp))
+    if kind < 0.08 and spec.dp > 1:
+        return (worker[0],), (worker[1],)
+    if kind < 0.2 and spec.dp > 1:
+        return (0,), dp_ranks
+    return (tuple(range(n_first)) if kind < 0.4 and spec.pp > 2 else (0,)), None

@@ -1,0 +1,160 @@
+"""Saving checkpoints while training waits: every so many steps workers write their state, and nobody computes meanwhile.
+
+The fault adds time: mended (saved in the background), nothing of it is left.
+"""
+
+import dataclasses
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from diagnose.errors import UsageError
+from diagnose.faults.fault import Fault, Worker
+from diagnose.faults.inputs import Inputs, Pause
+from diagnose.faults.programme import Programme
+from diagnose.faults.spec import JobSpec
+from diagnose.faults.strength import draw_log_uniform, estimate_step
+from diagnose.model.optype import Op
+from diagnose.model.trace import Bools, Ints
+
+Where = Literal["between", "before", "inside"]
+#: Steps from one checkpoint to the next, and what one takes in units of a healthy step.
+PERIOD_STEPS = (2, 20)
+DURATION_STEPS = (0.1, 20.0)
+#: Limits of the part of the mean step that random checkpoints add to it.
+COST = (0.02, 1.0)
+FIRST_RANK_CHANCE, RECORDED_CHANCE = 0.35, 0.5
+#: Without a barrier the wait for the slowest shows in the job's time alone, so jobs without absolute times have one.
+BARRIER_CHANCE = 0.5
+SPREAD = (0.05, 0.30)
+WHERE_WEIGHT: dict[Where, float] = {"between": 0.5, "before": 0.3, "inside": 0.2}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CheckpointStall(Fault):
+    """Workers that save their state every few steps; `strength` is the seconds of one checkpoint.
+
+    Attributes
+    ----------
+    period_steps, phase : int
+        A checkpoint is taken in each step whose number leaves this rest when divided by `period_steps`.
+    duration_s : float
+        Typical seconds in which a worker saves.
+    first_rank_only : bool
+        Of each stage only dp rank 0 saves, and the others wait for it where they meet it next.
+    where : "between", "before" or "inside"
+        After the optimizer, so that the next step begins later; before the worker's first operations of the step, which
+        come later; in the optimizer, which takes longer.
+    spread : float
+        Standard deviation of the logarithm of the duration, drawn for each worker and checkpoint.
+    barrier : bool
+        Between steps, those who save wait for the slowest of them at a barrier, which belongs to the save (Megatron-LM).
+    recorded : bool
+        The trace has checkpoint rows. Without them, and without absolute times, nothing shows a checkpoint between steps.
+    """
+
+    cause: ClassVar[str] = "checkpoint-stall"
+    period_steps: int = 5
+    phase: int = 0
+    duration_s: float = 1.0
+    first_rank_only: bool = False
+    where: Where = "between"
+    spread: float = 0.1
+    barrier: bool = True
+    recorded: bool = True
+
+    @property
+    def strength(self) -> float:
+        """Seconds of one checkpoint."""
+        return self.duration_s
+
+    def workers(self, spec: JobSpec) -> tuple[Worker, ...]:
+        """List the workers that save, where not all of them do."""
+        return tuple((0, stage) for stage in range(spec.pp)) if self.first_rank_only and spec.dp > 1 else ()
+
+    def saves(self, spec: JobSpec) -> Bools:
+        """Mark the steps with a checkpoint, shape (n_steps, 1).
+
+        Raises
+        ------
+        UsageError
+            An interval below 1 step.
+        """
+        if self.period_steps < 1:
+            raise UsageError(f"period_steps is {self.period_steps}; expected at least 1", where=self.cause)
+        return np.asarray(self.active(spec) & (spec.step_numbers() % self.period_steps == self.phase)[:, None])
+
+    def tellable(self, spec: JobSpec) -> bool:
+        """Between steps only rows show it, or times of the whole job."""
+        return self.where != "between" or spec.absolute_times or (self.recorded and spec.evidence)
+
+    def apply(self, inputs: Inputs) -> Inputs:
+        """Let the workers save."""
+        spec, programme = inputs.spec, inputs.programme
+        unsteady = np.exp(self.spread * self.random(spec).standard_normal((spec.pp, *inputs.lanes)))
+        saver = (np.arange(spec.dp) == 0) | (not self.first_rank_only)
+        saved_s = np.where(self.saves(spec) & saver, self.duration_s * unsteady, 0.0)  # by stage
+        if self.where == "between":
+            if self.barrier:
+                saved_s = np.where(saved_s > 0, saved_s.max(axis=(0, 2), keepdims=True), 0.0)
+            kind = Op.CHECKPOINT if self.recorded else inputs.tail_kind
+            return dataclasses.replace(inputs, tail_s=inputs.tail_s + saved_s, tail_kind=kind)
+        told = np.flatnonzero(programme.is_op(Op.OPTIMIZER))
+        untold = told[:0]
+        if self.where == "before":
+            told, untold = _first_tasks(programme)
+        pauses = []
+        for tasks, recorded in ((told, self.recorded), (untold, False)):
+            if len(tasks):
+                seconds = np.zeros((len(programme.tasks), *inputs.lanes))
+                seconds[tasks] = saved_s[programme.stage[tasks]]
+                where: Literal["inside", "before"] = "before" if self.where == "before" else "inside"
+                pauses.append(Pause(Op.CHECKPOINT, seconds, where, recorded=recorded))
+        return dataclasses.replace(inputs, pauses=(*inputs.pauses, *pauses))
+
+
+def _first_tasks(programme: Programme) -> tuple[Ints, Ints]:
+    """List one task of each worker that can start at once when a step begins, and the others that can, too."""
+    free = [s[0].tasks[0] for s in programme.streams if not s[0].after and not s[0].gates]
+    stages, first = np.unique(programme.stage[free], return_index=True)
+    told = np.array(free)[first]
+    if len(stages) != len(np.unique(programme.stage)):
+        raise RuntimeError("a worker has nothing that it could start with: a programme is wrong")
+    return told, np.setdiff1d(free, told)
+
+
+def draw_fault(
+    spec: JobSpec, rng: np.random.Generator, *, strength: float | None = None, onset: int | None = None
+) -> CheckpointStall | None:
+    """Draw an interval of which a sampled step has a checkpoint, anywhere where the trace shows it; half are recorded.
+
+    With one step nothing tells a checkpoint from a step: None.
+    """
+    if spec.steps < 2:
+        return None
+    numbers = spec.step_numbers()[onset or 0 :]
+    period_steps = int(rng.integers(PERIOD_STEPS[0], PERIOD_STEPS[1] + 1))
+    phase = int(rng.choice(numbers)) % period_steps
+    recorded = bool(rng.random() < RECORDED_CHANCE and spec.evidence)
+    first_rank_only = bool(rng.random() < FIRST_RANK_CHANCE and spec.dp > 1)
+    # What only some do after the optimizer shows within the job's time, or in the next step as waiting for them.
+    shows = spec.absolute_times or (recorded and not first_rank_only)
+    places = [w for w in WHERE_WEIGHT if w != "between" or shows]
+    weight = np.array([WHERE_WEIGHT[w] for w in places])
+    where = places[int(rng.choice(len(places), p=weight / weight.sum()))]
+    barrier = not spec.absolute_times or bool(rng.random() < BARRIER_CHANCE)
+    cost, spread = draw_log_uniform(rng, *COST), float(rng.uniform(*SPREAD))
+    if strength is None:
+        step_s, n_saves = estimate_step(spec), int((numbers % period_steps == phase).sum())
+        strength = step_s * float(np.clip(cost * len(numbers) / n_saves, *DURATION_STEPS))
+    return CheckpointStall(
+        period_steps=period_steps,
+        phase=phase,
+        duration_s=strength,
+        first_rank_only=first_rank_only,
+        where=where,
+        spread=spread,
+        barrier=barrier,
+        recorded=recorded,
+        onset=onset,
+    )

@@ -1,0 +1,164 @@
+"""The first stage waits for its batch: its forwards, mostly the first of a step, begin later or take longer.
+
+Who is late is another rank in each step, or one whose loader is bad, or everybody where the storage they share is slow.
+The fault adds time: mended (batches are fetched ahead), nothing is left.
+"""
+
+import dataclasses
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from diagnose.errors import UsageError
+from diagnose.faults.fault import Fault, Worker
+from diagnose.faults.inputs import Inputs, Pause
+from diagnose.faults.spec import JobSpec
+from diagnose.faults.strength import draw_log_uniform, estimate_step
+from diagnose.model.optype import Op
+from diagnose.model.trace import Bools, Seconds
+
+#: Chance of a step to be late.
+PROBABILITY = (0.2, 1.0)
+#: Steps from one shard of data to the next.
+SHARD_STEPS = (2, 10)
+#: Mean wait in units of a typical forward.
+WAIT_RATIO = (0.1, 20.0)
+#: Seconds that all waits together cost, roughly, for each second of a healthy step.
+COST_SHARE = (0.025, 2.5)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DataLoading(Fault):
+    """Waits of the first stage for its input; `strength` is the mean wait in units of a forward.
+
+    Attributes
+    ----------
+    wait_ratio : float
+        Mean wait over the typical forward of the job.
+    spread : float or None
+        Standard deviation of the logarithm of a wait; None: waits are exponential.
+    probability : float
+        Chance of a step to be late.
+    period_steps : int or None
+        Instead of by chance, steps are late whose number is a multiple of this: a shard of the data is opened.
+    dp_ranks : tuple of int
+        Those with a bad loader; none: see the next two.
+    is_common : bool
+        All dp ranks wait equally long in a late step, for a storage they share.
+    late_share : float
+        Otherwise: part of the dp ranks, others in each step, that are late in a late step; one is in any case.
+    every_microbatch : bool
+        Every forward of a late step waits, each for its own batch, and not the first alone.
+    where : "before" or "inside"
+        The forward begins later, or takes longer.
+    records : bool
+        The trace has a data-load row of each wait.
+    """
+
+    cause: ClassVar[str] = "data-loading"
+    wait_ratio: float = 2.0
+    spread: float | None = None
+    probability: float = 0.7
+    period_steps: int | None = None
+    dp_ranks: tuple[int, ...] = ()
+    is_common: bool = False
+    late_share: float = 0.0
+    every_microbatch: bool = False
+    where: Literal["before", "inside"] = "before"
+    records: bool = False
+
+    @property
+    def strength(self) -> float:
+        """Mean wait over a typical forward."""
+        return self.wait_ratio
+
+    def workers(self, spec: JobSpec) -> tuple[Worker, ...]:  # noqa: ARG002 - of the base class
+        """List the workers with a bad loader."""
+        return tuple((dp, 0) for dp in self.dp_ranks)
+
+    def apply(self, inputs: Inputs) -> Inputs:
+        """Let forwards of the first stage wait; of model chunks, the first alone reads data.
+
+        Raises
+        ------
+        UsageError
+            A dp rank that the job does not have.
+        """
+        spec, programme = inputs.spec, inputs.programme
+        for dp in self.dp_ranks:
+            if not 0 <= dp < spec.dp:
+                raise UsageError(f"no dp rank {dp}; the job has {spec.dp}", where=self.cause)
+        rng = self.random(spec)
+        late = self._draw_late(spec, rng)
+        reads = programme.is_op(Op.FORWARD) & (programme.stage == 0) & (programme.chunk == 0)
+        tasks = np.flatnonzero(reads & (self.every_microbatch | (programme.microbatch == 0)))
+        seconds = np.zeros((len(programme.tasks), *inputs.lanes))
+        seconds[tasks] = np.where(late, self._draw_waits(spec, rng, len(tasks)), 0.0)
+        return dataclasses.replace(
+            inputs, pauses=(*inputs.pauses, Pause(Op.DATA_LOAD, seconds, self.where, recorded=self.records))
+        )
+
+    def _draw_late(self, spec: JobSpec, rng: np.random.Generator) -> Bools:
+        """Draw who is late in which step, shape (n_steps, n_dp)."""
+        chance, turn = rng.random((spec.steps, 1)), rng.random((spec.steps, spec.dp))
+        is_late = chance < self.probability
+        if self.period_steps is not None:
+            is_late = (spec.step_numbers() % self.period_steps == 0)[:, None]
+        who = (turn < self.late_share) | (turn == turn.min(axis=1, keepdims=True)) | self.is_common
+        if self.dp_ranks:
+            who = np.broadcast_to(np.isin(np.arange(spec.dp), self.dp_ranks), turn.shape)
+        return np.asarray(is_late & who & self.active(spec))
+
+    def _draw_waits(self, spec: JobSpec, rng: np.random.Generator, n_tasks: int) -> Seconds:
+        """Draw how long each wait takes, shape (n_tasks, n_steps, n_dp)."""
+        shape = (n_tasks, spec.steps, spec.dp)
+        if self.spread is None:
+            ratio = rng.exponential(size=shape)
+        else:
+            ratio = np.exp(self.spread * rng.standard_normal(shape) - self.spread**2 / 2)
+        if self.is_common:
+            ratio = np.broadcast_to(ratio[:, :, :1], shape)
+        return self.wait_ratio * spec.forward_s * ratio
+
+
+def draw_fault(
+    spec: JobSpec, rng: np.random.Generator, *, strength: float | None = None, onset: int | None = None
+) -> DataLoading:
+    """Draw waits for data, mostly before the first forward of a step; half of the jobs record them.
+
+    Every job reads data: never None.
+    """
+    drawn_onset = int(rng.integers(1, 3 * spec.steps // 4)) if rng.random() < 0.3 and spec.steps > 3 else None
+    onset = drawn_onset if onset is None else onset
+    first, rest = onset or 0, spec.steps - (onset or 0)
+    recovery = first + int(rng.integers(rest // 2, rest)) if rng.random() < 0.07 and rest > 3 else None
+    drawn_period = int(rng.integers(SHARD_STEPS[0], SHARD_STEPS[1] + 1))
+    opens_shard = (spec.step_numbers()[first:recovery] % drawn_period == 0).any()
+    period_steps = drawn_period if rng.random() < 0.2 and opens_shard else None
+    kind, bad = rng.random(), int(rng.integers(0, spec.dp))
+    is_common = period_steps is not None or kind < 0.3
+    dp_ranks = (bad,) if not is_common and kind < 0.55 and spec.dp > 1 else ()
+    late_share = float(rng.uniform(0.0, 0.5)) if rng.random() < 0.5 else 0.0
+    # At least about three late steps, where there are so many.
+    least = min(3.0 / ((recovery or spec.steps) - first), 1.0)
+    probability = max(float(rng.uniform(*PROBABILITY)), least)
+    every_microbatch = bool(rng.random() < 0.35)
+    step_ratio = estimate_step(spec) / spec.forward_s
+    n_late = 1.0 if is_common or dp_ranks else max(late_share * spec.dp, 1.0)
+    n_waits = (1.0 / period_steps if period_steps else probability) * (1.0 + np.log(n_late))
+    n_waits *= spec.microbatches if every_microbatch else 1
+    ratio = float(np.clip(draw_log_uniform(rng, *COST_SHARE) * step_ratio / n_waits, *WAIT_RATIO))
+    return DataLoading(
+        wait_ratio=ratio if strength is None else strength,
+        spread=None if rng.random() < 0.4 else float(rng.uniform(0.1, 0.9)),
+        probability=probability,
+        period_steps=period_steps,
+        dp_ranks=dp_ranks,
+        is_common=is_common,
+        late_share=late_share,
+        every_microbatch=every_microbatch,
+        where="inside" if rng.random() < 0.2 else "before",
+        records=bool(rng.random() < 0.5),
+        onset=onset,
+        recovery=recovery,
+    )

@@ -1,0 +1,156 @@
+"""Python's garbage collection stops a rank's process now and then: a forward takes longer, or begins later.
+
+Collections come when enough objects were allocated, so that every rank has a period and a phase of its own. The fault
+adds time: mended (all ranks collect together between steps, or hardly ever), nothing is left.
+"""
+
+import dataclasses
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from diagnose.faults.fault import Fault
+from diagnose.faults.inputs import Inputs, Pause
+from diagnose.faults.spec import JobSpec
+from diagnose.faults.strength import draw_log_uniform, estimate_step
+from diagnose.model.optype import Op
+from diagnose.model.trace import Bools, Seconds
+
+#: Steps between two collections of a rank.
+PERIOD_STEPS = (3.0, 40.0)
+#: A production job paused for 0.2 to 0.33 s; what papers tell of goes up to a second.
+PAUSE_S = (0.05, 1.0)
+#: Length of a pause in units of a forward, where it is drawn to suit the job.
+PAUSE_RATIO = (0.3, 20.0)
+#: Seconds that all collections together cost, roughly, for each second of a healthy step, where drawn to suit the job.
+COST_SHARE = (0.015, 2.0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GarbageCollection(Fault):
+    """Pauses of one forward now and then, on every worker in other steps; `strength` is the seconds of a pause.
+
+    Attributes
+    ----------
+    pause_s : float
+        Median length of a collection at the beginning of the trace, seconds.
+    spread : float
+        Standard deviation of the logarithm of the length, drawn for each collection.
+    growth : float
+        By how much pauses are longer in the last sampled step than in the first, 1 is twice as long: a job that gets old
+        has more objects to look at.
+    worker_period_steps : float
+        Median over workers of the steps from one collection of a worker to its next; a step has at most one. The job as a
+        whole has no period.
+    period_spread : float
+        Standard deviation of the logarithm of the workers' periods.
+    jitter : float
+        Standard deviation of the logarithm of a worker's interval from one collection to the next.
+    allocating_share : float
+        Part of the workers that allocate enough to collect at all; one of them does in any case.
+    inside_share : float
+        Part of the collections that make the forward longer; the others delay its start.
+    records : bool
+        The trace has a gc row of each.
+    """
+
+    cause: ClassVar[str] = "garbage-collection"
+    pause_s: float = 0.25
+    spread: float = 0.15
+    growth: float = 0.0
+    worker_period_steps: float = 8.0
+    period_spread: float = 0.1
+    jitter: float = 0.1
+    allocating_share: float = 1.0
+    inside_share: float = 1.0
+    records: bool = False
+
+    @property
+    def strength(self) -> float:
+        """Median seconds of a pause."""
+        return self.pause_s
+
+    def apply(self, inputs: Inputs) -> Inputs:
+        """Let each collection hit a forward of its step, whichever."""
+        spec, programme = inputs.spec, inputs.programme
+        rng, lanes = self.random(spec), (spec.pp, *inputs.lanes)
+        length_s = np.where(self._draw_hits(spec, rng), self._draw_lengths(spec, rng), 0.0)
+        number = rng.integers(0, spec.microbatches * spec.vpp, lanes)
+        is_inside = rng.random(lanes) < self.inside_share
+        is_forward = programme.is_op(Op.FORWARD)
+        forwards = np.stack([np.flatnonzero(is_forward & (programme.stage == stage)) for stage in range(spec.pp)])
+        places: tuple[tuple[Literal["inside", "before"], Bools], ...] = (("inside", is_inside), ("before", ~is_inside))
+        pauses = []
+        for where, here in places:
+            stage, step, dp = np.nonzero(here & (length_s > 0))
+            if len(stage):
+                seconds = np.zeros((len(programme.tasks), *inputs.lanes))
+                seconds[forwards[stage, number[stage, step, dp]], step, dp] = length_s[stage, step, dp]
+                pauses.append(Pause(Op.GC, seconds, where, recorded=self.records))
+        return dataclasses.replace(inputs, pauses=(*inputs.pauses, *pauses))
+
+    def _draw_hits(self, spec: JobSpec, rng: np.random.Generator) -> Bools:
+        """Draw in which steps each worker collects, shape (n_stages, n_steps, n_dp); steps not sampled count, too."""
+        workers = (spec.pp, spec.dp)
+        numbers = spec.step_numbers()
+        period = np.maximum(self.worker_period_steps * np.exp(self.period_spread * rng.standard_normal(workers)), 1.0)
+        due = numbers[0] + period * rng.random(workers)
+        rank = rng.random(workers)
+        allocates = (rank < self.allocating_share) | (rank == rank.min())
+        hits = np.zeros((spec.pp, spec.steps, spec.dp), dtype=bool)
+        for i, number in enumerate(numbers):
+            due += period * np.maximum(np.ceil((number - due) / period), 0.0)
+            hits[:, i] = due < number + 1
+            due += np.where(hits[:, i], period * np.exp(self.jitter * rng.standard_normal(workers)), 0.0)
+        return np.asarray(hits & allocates[:, None] & self.active(spec))
+
+    def _draw_lengths(self, spec: JobSpec, rng: np.random.Generator) -> Seconds:
+        """Draw how long a collection takes on each worker in each step, shape (n_stages, n_steps, n_dp)."""
+        numbers = spec.step_numbers()
+        age = (numbers - numbers[0]) / max(int(numbers[-1] - numbers[0]), 1)
+        log = self.spread * rng.standard_normal((spec.pp, spec.steps, spec.dp))
+        return np.asarray(self.pause_s * (1.0 + self.growth * age[:, None]) * np.exp(log))
+
+
+def draw_fault(
+    spec: JobSpec, rng: np.random.Generator, *, strength: float | None = None, onset: int | None = None
+) -> GarbageCollection | None:
+    """Draw collections that hit a trace at least a few times, half of them recorded, some only from a step on.
+
+    A trace in which not one collection is to be expected, as it has so few steps and workers: None.
+    """
+    if spec.dp * spec.pp * spec.steps < PERIOD_STEPS[0]:
+        return None
+    drawn_onset = int(rng.integers(1, 3 * spec.steps // 4)) if rng.random() < 0.3 and spec.steps > 3 else None
+    onset = drawn_onset if onset is None else onset
+    first, rest = onset or 0, spec.steps - (onset or 0)
+    recovery = first + int(rng.integers(rest // 2, rest)) if rng.random() < 0.07 and rest > 3 else None
+    share = 1.0 if rng.random() < 0.7 else float(rng.uniform(0.1, 0.7))
+    n_workers = max(share * spec.dp * spec.pp, 1.0)
+    longest = float(np.clip(n_workers * rest / 3, PERIOD_STEPS[0] + 1.0, PERIOD_STEPS[1]))
+    period_steps = draw_log_uniform(rng, PERIOD_STEPS[0], longest)
+    pause_s = _draw_pause_s(spec, rng, n_workers / period_steps)
+    inside = rng.random()
+    return GarbageCollection(
+        pause_s=pause_s if strength is None else strength,
+        spread=float(rng.uniform(0.05, 0.4)),
+        growth=float(rng.uniform(0.0, 1.0)),
+        worker_period_steps=period_steps,
+        period_spread=float(rng.uniform(0.0, 0.4)),
+        jitter=float(rng.uniform(0.0, 0.3)),
+        allocating_share=share,
+        inside_share=1.0 if inside < 0.6 else 0.0 if inside < 0.75 else float(rng.uniform(0.2, 0.9)),
+        records=bool(rng.random() < 0.5),
+        onset=onset,
+        recovery=recovery,
+    )
+
+
+def _draw_pause_s(spec: JobSpec, rng: np.random.Generator, n_pauses: float) -> float:
+    """Draw a pause in seconds as real ones are, where such a one suits the job with that many in a step; else to suit it."""
+    # Pauses of dp ranks in one step pass at the same time, those of stages partly one after the other.
+    cost_s = estimate_step(spec) / (1.0 - np.exp(-n_pauses) + 0.3 * n_pauses / spec.dp)
+    real_s, suitable_s = draw_log_uniform(rng, *PAUSE_S), draw_log_uniform(rng, *COST_SHARE) * cost_s
+    if COST_SHARE[0] <= real_s / cost_s <= COST_SHARE[1] and rng.random() < 0.7:
+        return real_s
+    return float(np.clip(suitable_s, PAUSE_RATIO[0] * spec.forward_s, PAUSE_RATIO[1] * spec.forward_s))

@@ -1,0 +1,203 @@
+"""Kernels that queue behind communication: a compute that has started does no work while a transfer is in flight.
+
+With one hardware queue (CUDA_DEVICE_MAX_CONNECTIONS=1, or a software version that behaves so) it happens on all workers in
+every step. What is in flight takes longer, too, since both want the same processors. Mended, with more queues, computes
+run beside the communication, which is as long as before.
+"""
+
+import dataclasses
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from diagnose.errors import UsageError
+from diagnose.faults.fault import Fault
+from diagnose.faults.inputs import Hold, Inputs
+from diagnose.faults.programme import Programme, build_programme, order_computes
+from diagnose.faults.spec import JobSpec
+from diagnose.faults.strength import draw_log_uniform, find_strength
+from diagnose.model.optype import Op
+
+Rivals = Literal["sends", "recvs", "reduce-scatter", "all-gather"]
+#: How often a random fault has each, where the job has it.
+RIVALS_WEIGHT: dict[Rivals, float] = {"sends": 0.35, "recvs": 0.2, "reduce-scatter": 0.3, "all-gather": 0.15}
+#: What can be held behind transfers, and how often.
+HELD_OPS = ((Op.BACKWARD,), (Op.FORWARD,), (Op.FORWARD, Op.BACKWARD))
+HELD_WEIGHT = (0.6, 0.15, 0.25)
+#: Which computes run beside each.
+HOLDABLE: dict[Rivals, tuple[Op, ...]] = {
+    "sends": (Op.FORWARD, Op.BACKWARD),
+    "recvs": (Op.BACKWARD,),
+    "reduce-scatter": (Op.BACKWARD,),
+    "all-gather": (Op.FORWARD,),
+}
+#: Times as long that the communication in flight takes.
+SLOWDOWN = (1.0, 40.0)
+#: Limits of the part of a step that a random fault adds to it; a job in which it cannot add the last has nothing to contend.
+COST = (0.02, 1.0)
+MIN_COST = 0.005
+ONSET_CHANCE = LATE_CHANCE = 0.3
+PARTLY_CHANCE = 0.4
+HELD_SHARE = (0.5, 1.0)
+
+#: A compute, and the communication launched before it on its worker that may be in flight when it starts.
+Queue = tuple[int, tuple[int, ...]]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class KernelQueueContention(Fault):
+    """Computes held up by communication; `strength` is how many times as long that communication takes.
+
+    Attributes
+    ----------
+    rivals : "sends", "recvs", "reduce-scatter" or "all-gather"
+        What computes wait for: the last sends launched before (transfers must be asynchronous); the recv of the next
+        forward, which only backwards wait for; the gradients of the model chunk before, which only backwards wait for
+        (jobs with `separate`); the parameters of later model chunks, which only forwards wait for.
+    held_ops : tuple of Op
+        Forwards, backwards or both.
+    slowdown : float
+        That communication takes this many times as long, with the fault and when it is mended.
+    held_share : float
+        Part of the computes that wait.
+    late : bool
+        They start late, instead of taking long.
+    """
+
+    cause: ClassVar[str] = "kernel-queue-contention"
+    rivals: Rivals = "sends"
+    held_ops: tuple[Op, ...] = (Op.BACKWARD,)
+    slowdown: float = 1.0
+    held_share: float = 1.0
+    late: bool = False
+
+    @property
+    def strength(self) -> float:
+        """Slowdown of the communication in flight."""
+        return self.slowdown
+
+    def tellable(self, spec: JobSpec) -> bool:  # noqa: ARG002 - of the base class
+        """Computes that always start when parameters are there look like those of a framework that waits on purpose."""
+        return not (self.late and self.rivals == "all-gather" and self.onset is None)
+
+    def apply(self, inputs: Inputs) -> Inputs:
+        """Make the communication longer, and computes wait for it.
+
+        Raises
+        ------
+        UsageError
+            The job runs nothing of that kind beside its computes.
+        """
+        spec, active = inputs.spec, self.active(inputs.spec)
+        queues = self._list_queues(inputs)
+        rng = self.random(spec)
+        holds = tuple(
+            Hold(task, sources, active & (rng.random(inputs.lanes) < self.held_share), late=self.late)
+            for task, sources in queues
+        )
+        return dataclasses.replace(self._slow_down(inputs, queues), holds=(*inputs.holds, *holds))
+
+    def mend(self, inputs: Inputs) -> Inputs:
+        """Keep the longer communication, and let computes run beside it."""
+        return self._slow_down(inputs, self._list_queues(inputs))
+
+    def _list_queues(self, inputs: Inputs) -> list[Queue]:
+        """List who may wait for what."""
+        queues = list_queues(inputs.spec, inputs.programme, self.rivals, self.held_ops)
+        if not queues:
+            held = " or ".join(op.name.lower() for op in self.held_ops)
+            raise UsageError(f"no {held} of this job runs beside {self.rivals}", where=self.cause)
+        return queues
+
+    def _slow_down(self, inputs: Inputs, queues: list[Queue]) -> Inputs:
+        """Lengthen what computes wait for."""
+        transfer_s = inputs.transfer_s.copy()
+        sources = sorted({source for _, of_task in queues for source in of_task})
+        transfer_s[sources] *= np.where(self.active(inputs.spec), self.slowdown, 1.0)
+        return dataclasses.replace(inputs, transfer_s=transfer_s)
+
+
+def list_queues(spec: JobSpec, programme: Programme, rivals: Rivals, held_ops: tuple[Op, ...]) -> list[Queue]:
+    """List the computes of some types, and what was surely launched before each on its worker.
+
+    Whatever a compute waits for was launched once an earlier compute of the same worker had ended, or at the start of the
+    step, and moves without anything that comes later: nobody waits in a circle.
+    """
+    runs_beside = {"reduce-scatter": spec.separate, "all-gather": True}.get(rivals, spec.p2p == "asynchronous")
+    if not runs_beside:
+        return []
+    moves = {task for meeting in programme.meetings for task in meeting.members}
+    ids = {(t.op, t.stage, t.seq): i for i, t in enumerate(programme.tasks)}
+    find = {"sends": _sends, "recvs": _recvs, "reduce-scatter": _scatters, "all-gather": _gathers}[rivals]
+    queues = []
+    for stage in range(spec.pp):
+        n_run = {Op.FORWARD: 0, Op.BACKWARD: 0}
+        for op, number in order_computes(spec, stage):
+            if op in HOLDABLE[rivals] and op in held_ops:
+                keys = [(source, stage, seq) for source, seq in find(spec, n_run)]
+                sources = tuple(ids[key] for key in keys if ids.get(key) in moves)
+                if sources:
+                    queues.append((ids[op, stage, number], sources))
+            n_run[op] += 1
+    return queues
+
+
+def _sends(_spec: JobSpec, n_run: dict[Op, int]) -> list[tuple[Op, int]]:
+    """Find the last send of each type that earlier computes launched; those before it have ended by then."""
+    sends = {Op.FORWARD: Op.FORWARD_SEND, Op.BACKWARD: Op.BACKWARD_SEND}
+    return [(sends[op], n - 1) for op, n in n_run.items()]
+
+
+def _recvs(_spec: JobSpec, n_run: dict[Op, int]) -> list[tuple[Op, int]]:
+    """Find the recv of the next forward, posted when the last one ended."""
+    return [(Op.FORWARD_RECV, n_run[Op.FORWARD])]
+
+
+def _scatters(spec: JobSpec, n_run: dict[Op, int]) -> list[tuple[Op, int]]:
+    """Find the gradients of the last model chunk that is through; chunks are through from the last to the first."""
+    n_left = spec.microbatches * spec.vpp - n_run[Op.BACKWARD]
+    return [(Op.REDUCE_SCATTER, spec.vpp - 1 - -(-n_left // spec.pp))]
+
+
+def _gathers(spec: JobSpec, n_run: dict[Op, int]) -> list[tuple[Op, int]]:
+    """Find the parameters of model chunks that have not begun; all are asked for when the step starts."""
+    n_begun = n_run[Op.FORWARD] // spec.pp + 1
+    return [(Op.ALL_GATHER, chunk) for chunk in range(n_begun, spec.vpp)]
+
+
+def draw_fault(
+    spec: JobSpec, rng: np.random.Generator, *, strength: float | None = None, onset: int | None = None
+) -> KernelQueueContention | None:
+    """Draw computes that wait for communication, which takes as long as it must to be felt.
+
+    A job that runs nothing beside its computes, or nothing that matters, cannot have it: None.
+    """
+    rivals = list(RIVALS_WEIGHT)
+    weight = np.array(list(RIVALS_WEIGHT.values()))
+    in_turn = [rivals[i] for i in rng.choice(len(rivals), size=len(rivals), replace=False, p=weight)]
+    drawn_ops = HELD_OPS[int(rng.choice(len(HELD_OPS), p=HELD_WEIGHT))]
+    held_share = float(rng.uniform(*HELD_SHARE)) if rng.random() < PARTLY_CHANCE else 1.0
+    late, cost = bool(rng.random() < LATE_CHANCE), draw_log_uniform(rng, *COST)
+    drawn_onset = int(rng.integers(1, spec.steps)) if rng.random() < ONSET_CHANCE and spec.steps > 3 else None
+    onset = drawn_onset if onset is None else onset
+    cost *= spec.steps / (spec.steps - (onset or 0))
+    for kind in in_turn:
+        suiting = tuple(op for op in drawn_ops if op in HOLDABLE[kind]) or HOLDABLE[kind]
+        fault = KernelQueueContention(rivals=kind, held_ops=suiting, held_share=held_share, late=late)
+        slowdown = _choose_slowdown(spec, fault, cost, strength)
+        if slowdown is not None:
+            return dataclasses.replace(fault, slowdown=slowdown, onset=onset)
+    return None
+
+
+def _choose_slowdown(spec: JobSpec, fault: KernelQueueContention, cost: float, strength: float | None) -> float | None:
+    """Choose how long the communication takes to add that part to a step; None where it cannot add any to speak of."""
+    if not list_queues(spec, build_programme(spec), fault.rivals, fault.held_ops):
+        return None
+    if strength is not None:
+        return strength
+    lowest, highest = SLOWDOWN
+    slowdown, reached = find_strength(
+        spec, lambda s: dataclasses.replace(fault, slowdown=s), cost=cost, lowest=lowest, highest=highest
+    )
+    return slowdown if reached >= MIN_COST else None

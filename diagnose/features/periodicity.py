@@ -1,0 +1,153 @@
+"""Whether steps lose time at their start, end or between them, at exact multiples of an interval, and on whom."""
+
+import numpy as np
+
+from diagnose.model.components import Components, Gains
+from diagnose.model.feature import Feature, Features
+from diagnose.model.optype import Op
+from diagnose.model.trace import Bools, Evidence, Ints, Seconds
+
+#: What each feature reads as, with when it misleads.
+NAMES = {
+    "stall.period_steps": "distance of the steps that lose time at their start or end, where it is regular; misleads when a "
+    "trace samples so sparsely that a multiple of it shows",
+    "stall.regularity": "part of those steps that lie on the period, of those on the period that lose time: the smaller; 1 exact, "
+    "or it happened once",
+    "stall.chance": "probability that so many steps lie on one period by chance; small: no chance",
+    "stall.checkpoint_share": "part of the time lost there in steps with checkpoint rows or right after one; 1 all explained",
+    "stall.steps_share": "part of the borders between steps that lose time; 1 all of them: no checkpoint",
+    "stall.size_ratio": "seconds lost at such a border over an ordinary step",
+    "step.forward_only": "part of the slow steps' excess that is in forwards; 1 an evaluation, 0.5 both directions alike",
+    "step.regularity": "as stall.regularity, of steps whose computes are slow on all workers",
+}
+#: Steps that lost more than this part of the most that any step lost count as hit.
+HIT_SHARE = 0.3
+#: Less than this part of a step is nothing.
+NEGLIGIBLE_SHARE = 0.01
+#: Hits needed for a period.
+MIN_HITS = 2
+#: A step is slow as a whole from here on (as in the taking apart).
+SLOW_STEP_RATIO = 1.1
+
+
+def measure_periodicity(components: Components, gains: Gains, evidence: Evidence) -> Features:
+    """Measure when time is lost outside operations, and when all workers are slow.
+
+    Parameters
+    ----------
+    components : Components
+    gains : Gains
+    evidence : Evidence
+
+    Returns
+    -------
+    Features
+        `NAMES` says what each reads as.
+    """
+    order = np.argsort(components.steps, kind="stable")
+    steps = components.steps[order]
+    borders, lost, seen = _lost_at_borders(steps, order, gains)
+    top = float(lost.max(initial=0.0))
+    hits = lost > HIT_SHARE * top if top > NEGLIGIBLE_SHARE * gains.replayed_s else np.zeros(len(lost), dtype=bool)
+    found = _describe_period(borders[seen | hits], hits[seen | hits])
+    if not hits.any():
+        for name in ("checkpoint_share", "size_ratio", "steps_share"):
+            found[f"stall.{name}"] = Feature.missing("no time was lost at the start or end of steps")
+    else:
+        found["stall.steps_share"] = Feature(float(hits.sum() / (seen | hits).sum()))
+        found["stall.size_ratio"] = Feature(float(lost[hits].mean()) / float(np.median(gains.replayed_steps_s)))
+        saved = np.unique(evidence.step[evidence.op == Op.CHECKPOINT])
+        near = np.isin(borders, np.concatenate([saved, saved + 1]))
+        found["stall.checkpoint_share"] = (
+            Feature(float(lost[near].sum() / lost.sum()))
+            if len(saved)
+            else Feature.missing("the trace has no checkpoint rows")
+        )
+    ratio = components.step_ratio[:, order]
+    slow = ratio.max(axis=0) > SLOW_STEP_RATIO
+    if slow.any():
+        excess = np.maximum(ratio[:, slow] - 1.0, 0.0).sum(axis=1)
+        found["step.forward_only"] = Feature(float(excess[0] / max(excess.sum(), 1e-12)))
+        _, regularity, _ = find_period(steps, slow)
+        found["step.regularity"] = Feature(regularity if slow.sum() >= MIN_HITS else 1.0)
+    else:
+        for name in ("forward_only", "regularity"):
+            found[f"step.{name}"] = Feature.missing("no step is slow as a whole")
+    return found
+
+
+def _lost_at_borders(steps: Ints, order: Ints, gains: Gains) -> tuple[Ints, Seconds, Bools]:
+    """Add up what is lost at the end of one step and at the start of the next: a border has the number of the step after it.
+
+    Returns
+    -------
+    borders : ndarray of int64, shape (n_borders,)
+    lost : ndarray of float64, shape (n_borders,)
+        Seconds.
+    seen : ndarray of bool, shape (n_borders,)
+        True where the trace could show it: the side on which most is lost was sampled.
+    """
+    borders = np.unique(np.concatenate([steps, steps + 1]))
+    lost = np.zeros(len(borders))
+    by_side = [0.0, 0.0]
+    for name, side in (("start-delay", 0), ("end-delay", 1), ("between-steps", 1)):
+        if name in gains.alone_steps_s:
+            seconds = np.maximum(gains.replayed_steps_s - gains.alone_steps_s[name], 0.0)[order]
+            lost[np.searchsorted(borders, steps + side)] += seconds
+            by_side[side] += float(seconds.sum())
+    return borders, lost, np.isin(borders, steps + int(by_side[1] > by_side[0]))
+
+
+def _describe_period(steps: Ints, hits: Bools) -> Features:
+    """Give the period of the steps hit as features."""
+    if not hits.any():
+        missing = Feature.missing("no time was lost at the start or end of steps")
+        return dict.fromkeys(("stall.period_steps", "stall.regularity", "stall.chance"), missing)
+    if hits.sum() < MIN_HITS:
+        once = Feature.missing("it happened once")
+        return {"stall.period_steps": once, "stall.regularity": Feature(1.0), "stall.chance": Feature(1.0)}
+    period, regularity, chance = find_period(steps, hits)
+    return {
+        "stall.period_steps": Feature(float(period)),
+        "stall.regularity": Feature(regularity),
+        "stall.chance": Feature(chance),
+    }
+
+
+def find_period(steps: Ints, hits: Bools) -> tuple[int, float, float]:
+    """Find the interval on whose multiples, from some step on, the steps hit lie, and no others.
+
+    Parameters
+    ----------
+    steps : ndarray of int64, shape (n_steps,)
+        Step numbers, increasing; sampled, so that some are left out.
+    hits : ndarray of bool, shape (n_steps,)
+
+    Returns
+    -------
+    period : int
+        In steps; 1 where no longer one is as good.
+    regularity : float
+        The smaller of two parts: of the hits, those on the period; of the sampled steps on the period between the first hit and
+        the last, those hit.
+    chance : float
+        Probability that so many hits lie on one period of that length by chance.
+
+    >>> find_period(np.arange(20), np.arange(20) % 5 == 2)[:2]
+    (5, 1.0)
+    """
+    at = steps[hits]
+    if len(at) < MIN_HITS:
+        return 1, 0.0, 1.0
+    inside = steps[(steps >= at[0]) & (steps <= at[-1])]
+    best = (0.0, 1, 1.0)
+    for period in range(2, int(at[-1] - at[0]) + 1):
+        phases, counts = np.unique(at % period, return_counts=True)
+        phase, count = int(phases[counts.argmax()]), int(counts.max())
+        n_there = int((inside % period == phase).sum())
+        regularity = min(count / len(at), count / n_there)
+        # That the others of a phase are hit, too, is what chance has to explain.
+        chance = min(1.0, period * (1.0 / period) ** count)
+        if regularity > best[0] + 1e-9 and count >= MIN_HITS:
+            best = (regularity, period, chance)
+    return best[1], best[0], best[2]

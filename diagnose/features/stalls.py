@@ -1,0 +1,143 @@
+"""What computes stand still for: how the stalls put down to collection, allocator and input look."""
+
+import numpy as np
+
+from diagnose.features.onset import find_course
+from diagnose.model.components import Components
+from diagnose.model.course import Course
+from diagnose.model.feature import Feature, Features
+from diagnose.model.optype import NAMES as OPTYPES
+from diagnose.model.optype import Op
+from diagnose.model.stalls import Whose
+from diagnose.model.trace import Bools, Evidence, Seconds
+
+#: Each kind of stall with the prefix of its features, and the evidence row that says so.
+KINDS = {
+    "collection": (Whose.COLLECTION, Op.GC),
+    "allocator": (Whose.ALLOCATION, Op.CUDA_MALLOC),
+    "input": (Whose.INPUT, Op.DATA_LOAD),
+}
+#: What each feature reads as, with when it misleads.
+NAMES = {
+    f"{kind}.{name}": text.format(row=OPTYPES[row])
+    for kind, (_, row) in KINDS.items()
+    for name, text in {
+        "recorded_share": "part of the stalls' seconds with {row} rows; 1 all are recorded; misleads when rows are sampled",
+        "backward_share": "part of the stalls' seconds in or before backwards; collections 0, allocator about 0.5",
+        "stall_ratio": "a typical stall over the compute it stretches; 1 as long again; misleads on very short computes",
+        "a_step": "stalls a step on the workers that have any; collections below 1, a slow loader as many as forwards",
+        "in_a_step": "stalls of a worker in the steps in which it has any; 1 single ones, more: as a loader for each microbatch",
+        "workers_share": "part of the workers that have such stalls; 1 all of them",
+        "contrast": "seconds stalled there over those on other workers (collections: over those of backwards), at most 100",
+        "before_share": "part of the seconds in the gap before the compute and not in it",
+        "first_share": "part of the stalls in the first microbatch; 1 only there; misleads with one microbatch",
+        "steps_share": "part of the steps that have such a stall anywhere",
+        "together_share": "part of the workers that stall, in a typical step with any; 1 all at once, planned",
+        "growth": "seconds a step in the later half of the steps over the earlier; 1 steady; at most 100",
+    }.items()
+}
+#: A step has stalls from this part of what a step with many has.
+FIRST_SIGN = 0.05
+#: Rates that differ by more are as good as infinite.
+MOST = 100.0
+#: Fewer stalls have no trend.
+MIN_STALLS = 6
+
+
+def measure_stalls(components: Components, evidence: Evidence) -> Features:
+    """Measure what stalls of computes look like, one set of features a kind.
+
+    Parameters
+    ----------
+    components : Components
+    evidence : Evidence
+
+    Returns
+    -------
+    Features
+        `NAMES` says what each reads as; all missing where no stall was put down to that kind.
+    """
+    found: Features = {}
+    for kind, (whose, row) in KINDS.items():
+        found |= {f"{kind}.{name}": feature for name, feature in _measure(components, evidence, whose, row).items()}
+    return found
+
+
+def stall_course(components: Components, whose: Whose) -> Course:
+    """Say since when stalls of one kind are there: from the first on, as they may begin short and rare and grow."""
+    order = np.argsort(components.steps, kind="stable")
+    by_step = components.stalls.seconds_of(whose).sum(axis=(0, 1, 2, 4))[order]
+    return find_course(components.steps[order], by_step, least=FIRST_SIGN)
+
+
+def _measure(components: Components, evidence: Evidence, whose: Whose, row: Op) -> Features:
+    """Measure the stalls of one kind."""
+    stalls = components.stalls
+    seconds = stalls.seconds_of(whose)
+    at = seconds > 0
+    names = [name.split(".")[1] for name in NAMES if name.startswith("input.")]
+    if not at.any():
+        return {name: Feature.missing("no compute stalls in that way") for name in names}
+    total = float(seconds.sum())
+    work = np.maximum(np.nan_to_num(components.compute_s) - stalls.inside_s, 1e-12)
+    n_stages = components.slow_workers.shape[1]
+    by_worker = _workers(at.sum(axis=2), n_stages)  # (2, n_stages, n_steps, n_dp)
+    counts = by_worker.sum(axis=0)
+    hit = counts.sum(axis=1) > 0  # (n_stages, n_dp)
+    said = np.where(stalls.recorded_inside & (stalls.inside == whose), stalls.inside_s, 0.0).sum()
+    said += np.where(stalls.recorded_before & (stalls.before == whose), stalls.before_s, 0.0).sum()
+    before = float(np.where(stalls.before == whose, stalls.before_s, 0.0).sum())
+    in_step = (counts > 0).sum(axis=(0, 2))  # workers a step
+    order = np.argsort(components.steps, kind="stable")
+    return {
+        "recorded_share": Feature(float(said) / total)
+        if (evidence.op == row).any()
+        else Feature.missing(f"the trace has no {OPTYPES[row]} rows"),
+        "backward_share": Feature(float(seconds[1].sum()) / total),
+        "stall_ratio": Feature(float(np.median(seconds[at] / work[at]))),
+        "a_step": Feature(float(counts.sum(axis=1)[hit].mean()) / counts.shape[1]),
+        "in_a_step": Feature(float(counts[counts > 0].mean())),
+        "workers_share": Feature(float(hit.mean())),
+        "contrast": _contrast(components, hit, whose),
+        "before_share": Feature(before / total),
+        "first_share": Feature(float(at[:, :, 0].sum() / at.sum())),
+        "steps_share": Feature(float((in_step > 0).mean())),
+        "together_share": Feature(float(np.median(in_step[in_step > 0])) / hit.size),
+        "growth": _growth(seconds.sum(axis=(0, 1, 2, 4))[order], int(at.sum())),
+    }
+
+
+def _workers(by_virtual: Seconds, n_stages: int) -> Seconds:
+    """Add up over the chunks of each worker: from (2, n_virtual, n_steps, n_dp) to (2, n_stages, n_steps, n_dp)."""
+    shape = (2, -1, n_stages, *by_virtual.shape[2:])
+    return np.asarray(by_virtual.reshape(shape).sum(axis=1))
+
+
+def _contrast(components: Components, hit: Bools, whose: Whose) -> Feature:
+    """Say how many times as long stalls are on the workers that have them as stalls of other kinds are on the others.
+
+    For collections the others are backwards, which they never stop.
+    """
+    stalls = components.stalls
+    known = (whose, Whose.WORKER, Whose.QUEUE, Whose.TOGETHER)
+    other = np.where(np.isin(stalls.inside, known), 0.0, stalls.inside_s)
+    other += np.where(np.isin(stalls.before, known), 0.0, stalls.before_s)
+    here_s = _workers(stalls.seconds_of(whose).sum(axis=2), hit.shape[0])
+    elsewhere_s = _workers(other.sum(axis=2), hit.shape[0])
+    if whose == Whose.COLLECTION:
+        here, there = float(here_s[0].sum()), float(elsewhere_s[1].sum())
+    elif hit.all():
+        return Feature.missing("every worker has such stalls")
+    else:
+        here = float(here_s.sum(axis=(0, 2))[hit].mean())
+        there = float(elsewhere_s.sum(axis=(0, 2))[~hit].mean())
+    return Feature(min(here / there, MOST) if there > 0 else MOST)
+
+
+def _growth(by_step: Seconds, n_stalls: int) -> Feature:
+    """Compare the later half of the steps with the earlier."""
+    if n_stalls < MIN_STALLS or len(by_step) < 2:
+        return Feature.missing(f"fewer than {MIN_STALLS} stalls")
+    middle = len(by_step) // 2
+    early, late = float(by_step[:middle].mean()), float(by_step[middle:].mean())
+    return Feature(min(late / early, MOST) if early > 0 else MOST)

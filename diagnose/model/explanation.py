@@ -1,0 +1,256 @@
+"""Why one cause is said of a job, or not: every condition of its rule, what the classifier makes of it, and what it is worth."""
+
+import dataclasses
+from typing import Any
+
+from diagnose.model.course import Change
+from diagnose.model.diagnosis import MadeBy, When, Where
+
+SCHEMA = "diagnose-explain/1"
+
+#: What keeps a cause from being said, by the code that `Explanation.because` has for it.
+REASONS = {
+    "inconclusive": "the trace does not let anyone judge",
+    "unmeasured": "nobody can tell what its components cost",
+    "gain": "too little comes back without it",
+    "conditions": "a condition that must hold does not",
+    "unknown-conditions": "conditions that decide could not be measured",
+    "classifier": "the rule says yes, and the verdict no, as the classifier objects",
+    "explained": "other causes account for the lost time",
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Checked:
+    """A condition of a rule, with what was found; `holds` is None where that cannot be said.
+
+    Attributes
+    ----------
+    feature, comparison, threshold : str, str, float
+        The comparison is `at_least`, `at_most`, `above` or `below`.
+    value : float or None
+        None where the feature could not be measured; `reason` then says why.
+    says : str
+        The sentence that it bears out, where it holds and has one.
+    origin : str
+        Where the threshold is from.
+    deciding : bool
+        The rule as a whole turns on it.
+    """
+
+    feature: str
+    comparison: str
+    threshold: float
+    holds: bool | None
+    value: float | None
+    reason: str
+    says: str
+    origin: str
+    deciding: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give plain types."""
+        return dataclasses.asdict(self)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CheckedGroup:
+    """Conditions under `all`, `any` or `none`."""
+
+    kind: str
+    holds: bool | None
+    parts: tuple["Checked | CheckedGroup", ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give plain types."""
+        return {"kind": self.kind, "holds": self.holds, "parts": [part.to_dict() for part in self.parts]}
+
+    def conditions(self) -> list[Checked]:
+        """List all conditions below."""
+        found: list[Checked] = []
+        for part in self.parts:
+            found += [part] if isinstance(part, Checked) else part.conditions()
+        return found
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Weight:
+    """What a feature adds to the classifier's log odds; `value` is None where it was missing."""
+
+    feature: str
+    value: float | None
+    log_odds: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Opined:
+    """What the classifier makes of a cause.
+
+    Attributes
+    ----------
+    probability : float or None
+        Calibrated, 0..1; None where it was trained on no job with this cause.
+    speaks_for, speaks_against : tuple of Weight
+        The strongest features, most first.
+    unlike : str or None
+        Why the job is unlike any in training; None where it is like some.
+    """
+
+    probability: float | None
+    speaks_for: tuple[Weight, ...]
+    speaks_against: tuple[Weight, ...]
+    unlike: str | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Worth:
+    """What removing one component, or several joined by `+`, gives back; parts of the step time.
+
+    Attributes
+    ----------
+    component : str
+    words : str
+        What it is.
+    alone, last : float or None
+        Gain when it is removed alone, and after all others; None where nobody can tell, and `reason` says why.
+    share : float or None
+        Of the lost time, in the ledger; None where it was not shared out.
+    without_s : float or None
+        Seconds a step without it.
+    """
+
+    component: str
+    words: str
+    alone: float | None
+    last: float | None
+    share: float | None
+    without_s: float | None
+    reason: str
+
+    @property
+    def gain(self) -> float | None:
+        """The larger gain: what a cause is measured by."""
+        return None if self.alone is None or self.last is None else max(self.alone, self.last)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why one cause is said of a job, or not.
+
+    Attributes
+    ----------
+    job_id, cause, title : str
+    said : bool
+        True where the diagnosis has it among its causes.
+    because : tuple of str
+        What keeps it from being said, as in `REASONS`; empty where it is said.
+    verdict : str
+        Of the whole job.
+    doubt : str
+        Why nobody can judge, where the verdict is `inconclusive`.
+    confidence : float or None
+        Of the cause, where it is said.
+    gain, least_gain : float or None, float
+        Part of the step time that comes back without it, alone or after all others, and the part that must for it to be said.
+    rule : str
+        File of its rule; empty for `unknown`, which has none.
+    fires : bool or None
+        Whether the rule's conditions hold; None where that cannot be said, or there is no rule.
+    conditions : CheckedGroup or None
+    opinion : Opined or None
+        None where there is no classifier.
+    changes : tuple of Change
+        Steps at which it began or ended to cost time.
+    changes_in : str
+        Unit of what they change: `seconds` a step, or `log-ratio` of a worker's time over its peers'.
+    when : When
+    where : Where
+    recorded_s : float
+        Seconds a step.
+    worth : tuple of Worth
+        One a component, and one of all of them together where there are several; the last one is that of the cause.
+    made_by : MadeBy
+    warnings : tuple of str
+    """
+
+    job_id: str
+    cause: str
+    title: str
+    said: bool
+    because: tuple[str, ...]
+    verdict: str
+    doubt: str
+    confidence: float | None
+    gain: float | None
+    least_gain: float
+    rule: str
+    fires: bool | None
+    conditions: CheckedGroup | None
+    opinion: Opined | None
+    changes: tuple[Change, ...]
+    changes_in: str
+    when: When
+    where: Where
+    recorded_s: float
+    worth: tuple[Worth, ...]
+    made_by: MadeBy
+    warnings: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give plain types: what `diagnose explain --format json` prints, but for the sentence `why`.
+
+        Returns
+        -------
+        dict
+            Keys are stable, others may be added; times in seconds, ratios as plain numbers, missing is None.
+
+            - `schema`: `diagnose-explain/1`; `made_by`: as in the diagnosis; `job_id`
+            - `cause`, `title`; `said`: whether the diagnosis has it among its causes
+            - `because`: codes of what keeps it from being said, as in `REASONS`; empty where it is said
+            - `verdict` of the job; `doubt`: why nobody can judge; `confidence` of the cause: null where it is not said
+            - `gain`: part of the step time that comes back; `least_gain`: the part that must, for it to be said
+            - `rule`: null for `unknown`, else `file`, `fires` (null where that cannot be said) and `conditions`, a tree of groups
+              (`kind`: `all`, `any` or `none`; `holds`, `parts`) and conditions (`feature`, `comparison`, `threshold`, `holds`,
+              `value`, `reason`, `says`, `origin`, `deciding`), `holds` null where that cannot be said
+            - `classifier`: null where there is none, else `probability`, `for` and `against` (lists, strongest first, of `feature`,
+              `value`, `log_odds`), and `unlike`
+            - `when`, `where`: as in the diagnosis
+            - `changes`: list of `step`, `before`, `after`, `chance`; `changes_in`: the unit of `before` and `after`, `seconds` a
+              step or `log-ratio` of a worker's time over its peers'
+            - `step_time`: `recorded`, `without`
+            - `gains`: list of `component`, `words`, `alone`, `last`, `share`, `without_s`, `reason`; the last one is the cause's
+            - `warnings` about the input
+        """
+        opinion = self.opinion
+        return {
+            "schema": SCHEMA,
+            "made_by": dataclasses.asdict(self.made_by),
+            "job_id": self.job_id,
+            "cause": self.cause,
+            "title": self.title,
+            "said": self.said,
+            "because": list(self.because),
+            "verdict": self.verdict,
+            "doubt": self.doubt or None,
+            "confidence": self.confidence,
+            "gain": self.gain,
+            "least_gain": self.least_gain,
+            "rule": None
+            if self.conditions is None
+            else {"file": self.rule, "fires": self.fires, "conditions": self.conditions.to_dict()},
+            "classifier": None
+            if opinion is None
+            else {
+                "probability": opinion.probability,
+                "for": [dataclasses.asdict(weight) for weight in opinion.speaks_for],
+                "against": [dataclasses.asdict(weight) for weight in opinion.speaks_against],
+                "unlike": opinion.unlike,
+            },
+            "when": dataclasses.asdict(self.when),
+            "where": self.where.to_dict(),
+            "changes": [dataclasses.asdict(change) for change in self.changes],
+            "changes_in": self.changes_in,
+            "step_time": {"recorded": self.recorded_s, "without": self.worth[-1].without_s if self.worth else None},
+            "gains": [dataclasses.asdict(worth) for worth in self.worth],
+            "warnings": list(self.warnings),
+        }

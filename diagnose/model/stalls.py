@@ -1,0 +1,56 @@
+"""Time in which computes stood still, or started late: how long, and whose doing it was."""
+
+import dataclasses
+import enum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diagnose.model.trace import Seconds
+
+Kinds = NDArray[np.int8]
+
+
+class Whose(enum.IntEnum):
+    """What a stall is put down to."""
+
+    NOBODY = 0
+    COLLECTION = 1  #: garbage collection of Python
+    ALLOCATION = 2  #: the memory allocator
+    INPUT = 3  #: waiting for input data
+    SAVING = 4  #: writing a checkpoint
+    WORKER = 5  #: a worker that is slow anyway
+    TOGETHER = 6  #: all workers in the same step: planned
+    QUEUE = 7  #: communication in flight
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Stalls:
+    """Seconds in computes, or before them, that their work does not explain.
+
+    All arrays have shape (2, n_virtual, n_microbatches, n_steps, n_dp), axes as in `Components`.
+
+    Attributes
+    ----------
+    inside_s : ndarray of float64
+        Seconds by which a compute was longer than its work, where they stand out; 0 elsewhere.
+    before_s : ndarray of float64
+        Seconds by which it started later than all that it waits for, beyond the ordinary.
+    inside, before : ndarray of int8
+        Whose doing: a `Whose` where there is a stall.
+    recorded_inside, recorded_before : ndarray of bool
+        True where an evidence row says so.
+    """
+
+    inside_s: Seconds
+    before_s: Seconds
+    inside: Kinds
+    before: Kinds
+    recorded_inside: NDArray[np.bool_]
+    recorded_before: NDArray[np.bool_]
+
+    def seconds_of(self, whose: Whose) -> Seconds:
+        """Give the stalls of one kind, inside and before together; seconds, 0 elsewhere."""
+        inside = np.where(self.inside == whose, self.inside_s, 0.0)
+        before = np.where(self.before == whose, self.before_s, 0.0)
+        return np.asarray(inside + before)

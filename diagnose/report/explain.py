@@ -1,0 +1,299 @@
+"""The explanation of one cause as a page of text, or as one JSON object.
+
+Enters: an `Explanation`. Leaves: text that reads at any width from 40 columns, with or without colour.
+"""
+
+import io
+import json
+import math
+from collections.abc import Iterator, Sequence
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from diagnose.model.explanation import Checked, CheckedGroup, Explanation, Opined, Weight, Worth
+from diagnose.report import words
+from diagnose.report.escape import escape, prose
+from diagnose.report.json_lines import _plain
+from diagnose.report.terminal import _console, _facts
+
+#: How a condition turned out, in words and colour.
+_OUTCOMES = {True: ("holds", "green"), False: ("does not hold", "red"), None: ("cannot be said", "yellow")}
+#: Prose wider than this is hard to read.
+_WIDTH = 110
+#: Conditions named in the sentence that says why.
+_MAX_NAMED = 2
+#: Columns for what a component is, at least.
+_LEAST_WORDS = 9
+#: A smaller gain would read 0%.
+_NO_GAIN = 0.0005
+#: A probability below this is an objection.
+_EVEN = 0.5
+
+
+def render(explanation: Explanation, *, width: int, color: bool) -> str:
+    """Write an explanation as a page for a terminal or a plain file.
+
+    Parameters
+    ----------
+    explanation : Explanation
+    width : int
+        Columns, at least 40.
+    color : bool
+        Add ANSI colours; without, the text holds no escape sequence.
+
+    Returns
+    -------
+    str
+        Lines, each ended by a line end.
+    """
+    page = io.StringIO()
+    console = _console(page, min(width, _WIDTH), color=color)
+    for n, (title, body) in enumerate(_sections(explanation)):
+        if n:
+            console.print()
+        if title:
+            console.print(Text(title, style="bold"))
+        console.print(Padding(body, (0, 0, 0, 2 if title else 0)))
+    return "\n".join(line.rstrip() for line in page.getvalue().split("\n"))
+
+
+def render_json(explanation: Explanation) -> str:
+    """Write an explanation as one JSON object on one line, without the line end.
+
+    Returns
+    -------
+    str
+        ASCII; the keys of `Explanation.to_dict`, and `why`: the sentence of `say_why`.
+    """
+    return json.dumps(_plain(explanation.to_dict() | {"why": say_why(explanation)}), allow_nan=False)
+
+
+def say_why(explanation: Explanation) -> str:
+    """Say in one sentence why the cause is said, or why not."""
+    e = explanation
+    if e.said:
+        rule = {
+            True: "the conditions of its rule hold",
+            False: "the conditions of its rule do not hold, but the classifier sees it",
+            None: "it cannot be said whether the conditions of its rule hold, but the classifier sees it",
+        }
+        first = "no rule explains the time" if e.conditions is None else rule[e.fires]
+        doubted = "" if not _objects(e.opinion) else f"; {_say_probability(e.opinion)}"
+        return f"Said: {first}, and {_say_gain(e)}{doubted}."
+    parts = list(dict.fromkeys(part for code in e.because if (part := _say_reason(e, code))))
+    return f"Not said: {'; and '.join(parts) or 'nothing speaks for it'}."
+
+
+def _say_reason(e: Explanation, code: str) -> str:
+    """Say one thing that keeps the cause from being said."""
+    match code:
+        case "inconclusive":
+            return prose(e.doubt) or "the trace does not let anyone judge"
+        case "unmeasured":
+            return f"nobody can tell what it costs, as {prose(e.worth[-1].reason)}"
+        case "gain":
+            return _say_gain(e)
+        case "conditions" | "unknown-conditions":
+            deciding = [part for part in e.conditions.conditions() if part.deciding] if e.conditions else []
+            named = [_say_failed(part) for part in deciding[:_MAX_NAMED]]
+            more = len(deciding) - len(named)
+            return " and ".join([", ".join(named), f"{more} more"] if more > 0 else named)
+        case "classifier":
+            return f"the conditions of its rule hold and {_say_gain(e)}, but {_say_probability(e.opinion)}"
+        case _:
+            return f"{_say_gain(e)}, but other causes account for that time"
+
+
+def _say_gain(e: Explanation) -> str:
+    """Say how much shorter steps would be, against what is asked for."""
+    least = words.percent(e.least_gain)
+    gain, alone = e.gain or 0.0, e.worth[-1].alone or 0.0
+    if gain < _NO_GAIN:
+        return f"nothing comes back without it ({least} of the step time is asked for)"
+    if alone >= min(gain, e.least_gain):
+        return f"without it steps are {words.percent(alone)} shorter ({least} is asked for)"
+    return f"without it, once all others are gone, steps are {words.percent(gain)} shorter ({least} is asked for)"
+
+
+def _say_failed(part: Checked) -> str:
+    """Say of a condition why the rule does not fire for it."""
+    name, wanted = escape(part.feature), _wanted(part)
+    if part.value is None:
+        return f"{name} could not be measured ({prose(part.reason)})"
+    if part.holds:
+        return f"{name} is {_number(part.value)}, {wanted}, and must not be"
+    return f"{name} is {_number(part.value)}, not {wanted}"
+
+
+def _objects(opinion: Opined | None) -> bool:
+    """Say whether the classifier thinks that the cause is not there."""
+    return opinion is not None and opinion.probability is not None and opinion.probability < _EVEN
+
+
+def _say_probability(opinion: Opined | None) -> str:
+    """Say what the classifier thinks."""
+    if opinion is None or opinion.probability is None:
+        return "the classifier does not know it"
+    return f"the classifier gives it a probability of {words.ratio(opinion.probability)}"
+
+
+def _wanted(part: Checked) -> str:
+    """Say what a condition asks for."""
+    return f"{part.comparison.replace('_', ' ')} {part.threshold:g}"
+
+
+def _number(value: float) -> str:
+    """Write a value to three digits, thousands in full.
+
+    >>> _number(0.12345), _number(1234.5), _number(-0.0)
+    ('0.123', '1,234', '0')
+    """
+    return (
+        f"{value:,.0f}"
+        if abs(value) >= 1000
+        else f"{value:z.3g}"
+        if abs(value) >= 1e-4 or not value
+        else f"{value:.1e}"
+    )
+
+
+def _sections(e: Explanation) -> Iterator[tuple[str, RenderableType]]:
+    """Give the sections in the order of the page: title and body."""
+    job = escape(e.job_id) or "job"
+    style = "bold red" if e.said else "bold"
+    yield "", Text(f"{job}: {prose(e.title)} ({escape(e.cause)}) is {'said' if e.said else 'not said'}", style=style)
+    yield "", _facts(_summary(e))
+    if e.conditions is not None:
+        yield "Conditions of its rule", _draw_conditions(e.conditions)
+    yield "What removing it gives back", _draw_worth(e)
+    if e.changes:
+        yield "Change points", _draw_changes(e)
+    yield "Classifier", _draw_opinion(e.opinion)
+    yield "", _facts(_origins(e))
+
+
+def _summary(e: Explanation) -> list[tuple[str, RenderableType]]:
+    """Say why, how sure, where and when."""
+    rows: list[tuple[str, RenderableType]] = [("Why", say_why(e))]
+    if e.confidence is not None:
+        rows.append(("Confidence", words.confidence(e.confidence)))
+    without = e.worth[-1].without_s
+    rows.append(("Step time", f"recorded {words.seconds(e.recorded_s)}, without it {words.seconds(without)}"))
+    where = words.places(e.where)
+    if where or e.said:
+        rows.append(("Where", "\n".join(where) or "spread over the job"))
+    when = words.since(e.when)
+    if when:
+        rows.append(("When", when))
+    return rows
+
+
+def _draw_conditions(group: CheckedGroup) -> Table:
+    """Draw the conditions of a rule as a tree, how each turned out before it."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for holds, body, depth in _branches(group, 0):
+        word, style = _OUTCOMES[holds]
+        table.add_row(Text(word, style=style), Padding(body, (0, 0, 0, 2 * depth)))
+    return table
+
+
+def _branches(group: CheckedGroup, depth: int) -> Iterator[tuple[bool | None, RenderableType, int]]:
+    """Give a group, and all below it, each with how it turned out and how far in it stands."""
+    yield group.holds, Text(f"{group.kind} of:"), depth
+    for part in group.parts:
+        if isinstance(part, CheckedGroup):
+            yield from _branches(part, depth + 1)
+        else:
+            yield part.holds, _about_condition(part), depth + 1
+
+
+def _about_condition(part: Checked) -> RenderableType:
+    """Say what a condition asks for, what was found, what it bears out, and where its threshold is from."""
+    found = f"it is {_number(part.value)}" if part.value is not None else f"not measured: {prose(part.reason)}"
+    lines = [Text(f"{escape(part.feature)} {_wanted(part)}: {found}")]
+    if part.says:
+        lines.append(Text(f"so {prose(part.says)}"))
+    if part.origin:
+        lines.append(Text(f"threshold from: {prose(part.origin)}", style="dim"))
+    return Group(*lines)
+
+
+def _draw_worth(e: Explanation) -> RenderableType:
+    """Draw a table with what each component gives back."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(overflow="fold", min_width=_LEAST_WORDS)
+    for _ in range(4):
+        table.add_column(justify="right", no_wrap=True)
+    table.add_row("", *(Text(head, style="dim") for head in ("alone", "last", "share", "without")))
+    for worth in e.worth:
+        table.add_row(prose(worth.words), *_worth_cells(worth))
+    notes = [f"{prose(w.words)}: {prose(w.reason)}" for w in e.worth if w.reason]
+    how = "alone: of the recorded step time; last: after all others; share: of the lost time; without: step time"
+    return Group(table, *(Text(note) for note in notes), Text(how, style="dim"))
+
+
+def _worth_cells(worth: Worth) -> list[str]:
+    """Write the figures of a component."""
+    parts = [worth.alone, worth.last, worth.share]
+    cells = ["-" if part is None else words.percent(part).replace("under ", "<") for part in parts]
+    return [*cells, "-" if worth.without_s is None else words.seconds(worth.without_s)]
+
+
+def _draw_changes(e: Explanation) -> RenderableType:
+    """Say at which steps it began or ended to cost time."""
+
+    def level(value: float) -> str:
+        return f"{words.ratio(math.exp(value))}x" if e.changes_in == "log-ratio" else words.seconds(value)
+
+    unit = "its peers' time" if e.changes_in == "log-ratio" else "lost a step"
+    lines = [
+        f"step {change.step}: from {level(change.before)} to {level(change.after)} {unit}; "
+        f"by chance with probability {_number(change.chance)}"
+        for change in e.changes
+    ]
+    return Group(*map(Text, lines))
+
+
+def _draw_opinion(opinion: Opined | None) -> RenderableType:
+    """Say how probable the classifier thinks the cause, and what that rests on."""
+    if opinion is None:
+        return Text("this version has none")
+    lines: list[RenderableType] = []
+    if opinion.probability is None:
+        lines.append(Text("it was trained on no job with this cause"))
+    else:
+        lines.append(Text(f"probability {words.ratio(opinion.probability)}"))
+    if opinion.unlike:
+        lines.append(Text(prose(opinion.unlike), style="yellow"))
+    if opinion.speaks_for or opinion.speaks_against:
+        table = Table.grid(padding=(0, 2))
+        for _ in range(2):
+            table.add_column(overflow="fold")
+        for _ in range(2):
+            table.add_column(justify="right")
+        table.add_row("", *(Text(head, style="dim") for head in ("feature", "value", "log odds")))
+        for label, weights in (("for", opinion.speaks_for), ("against", opinion.speaks_against)):
+            _add_weights(table, label, weights)
+        lines.append(table)
+    return Group(*lines)
+
+
+def _add_weights(table: Table, label: str, weights: Sequence[Weight]) -> None:
+    """Add one row a feature, the label before the first."""
+    for n, weight in enumerate(weights):
+        value = "missing" if weight.value is None else _number(weight.value)
+        table.add_row(label if n == 0 else "", escape(weight.feature), value, f"{weight.log_odds:+.2f}")
+
+
+def _origins(e: Explanation) -> list[tuple[str, RenderableType]]:
+    """Say which rule was asked, what made the page, and what is wrong with the input."""
+    rows: list[tuple[str, RenderableType]] = [("Rule", escape(e.rule))] if e.rule else []
+    rows += [("Warning", prose(warning)) for warning in e.warnings]
+    made = e.made_by
+    classifier = f"classifier {made.classifier}" if made.classifier else "no classifier"
+    return [*rows, ("Made by", f"diagnose {escape(made.version)}, rules {escape(made.rules)}, {escape(classifier)}")]

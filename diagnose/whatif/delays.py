@@ -1,0 +1,83 @@
+"""Measure launch delays that are longer than what every job has.
+
+Enters: observed blocks. Leaves: seconds by node, beyond the ordinary. Costs a few passes over the launch delays.
+"""
+
+import numpy as np
+
+from diagnose.model.optype import Op
+from diagnose.model.trace import Seconds
+from diagnose.whatif.observed import Observed
+
+#: A launch delay, or time between steps, that no job is without: part of the step (1% before reduce-scatter in a production job).
+ORDINARY_SHARE = 0.01
+#: Launch delays up to this many times the usual one of their type are ordinary.
+ORDINARY_DELAY_RATIO = 3.0
+#: ... and before the first forward of a step, where a loader that is always late must show.
+ORDINARY_OPENING_RATIO = 1.5
+#: Shorter than this no delay is looked at, seconds.
+SHORTEST_S = 1e-4
+
+_COMPUTES = (int(Op.FORWARD), int(Op.BACKWARD))
+
+
+def delay_excess(o: Observed) -> dict[int, Seconds]:
+    """Say how much longer than usual each launch delay was, by node.
+
+    Before forwards of the first stage the usual delay is that before computes elsewhere: a loader that is always slow
+    leaves no ordinary delay there to compare with.
+
+    Parameters
+    ----------
+    o : Observed
+
+    Returns
+    -------
+    dict of int to ndarray of float64, shape (n_steps, n_dp)
+        Seconds; nodes that were never late are left out.
+    """
+    nodes = o.block.nodes
+    simulated = [n for event in o.graph.events for n in event.members]
+    computes = [n for n in simulated if nodes.op[n] in _COMPUTES]
+    elsewhere = [n for n in computes if not is_input(o, n)] or computes
+    step_s = float(np.mean(o.block.end_s.max(axis=(0, 2))))
+    usual_compute = max(float(np.median(np.stack([np.median(o.delay[n]) for n in elsewhere]))), 0.0)
+    found: dict[int, Seconds] = {}
+    opening = _first_forward(o)
+    for node in simulated:
+        # A delay that is there in every step is no less lost; what no job is without is short.
+        ordinary = max(usual_compute, ORDINARY_SHARE * step_s)
+        ratio = ORDINARY_DELAY_RATIO
+        if node == opening:
+            ratio = ORDINARY_OPENING_RATIO
+        elif is_input(o, node):
+            ordinary = usual_compute
+        usual = min(max(float(np.median(o.delay[node])), 0.0), ordinary)
+        excess = np.where(o.delay[node] > ratio * usual + SHORTEST_S, o.delay[node] - usual, 0.0)
+        excess = recorded(o, node, excess)
+        if excess.any():
+            found[node] = excess
+    return found
+
+
+def _first_forward(o: Observed) -> int:
+    """Find the first forward of the first stage: the host prepares the step before it."""
+    forwards = np.flatnonzero((o.block.nodes.op == Op.FORWARD) & (o.block.nodes.stage == 0))
+    return int(forwards[np.argmin(o.block.nodes.seq[forwards])]) if len(forwards) else -1
+
+
+def delay_name(o: Observed, node: int) -> str:
+    """Name the component that a late start of a node belongs to, computes left out."""
+    if not o.graph.waits[node]:
+        return "start-delay"
+    return "end-delay" if o.block.nodes.op[node] == Op.OPTIMIZER else "launch-delay"
+
+
+def is_input(o: Observed, node: int) -> bool:
+    """Say whether a node is a forward of the first stage, which needs a batch."""
+    return bool(o.block.nodes.op[node] == Op.FORWARD and o.block.nodes.stage[node] == 0)
+
+
+def recorded(o: Observed, node: int, excess: Seconds) -> Seconds:
+    """Leave out what was filled in: it is nobody's time."""
+    return excess if o.block.filled is None else np.where(o.block.filled[node], 0.0, excess)

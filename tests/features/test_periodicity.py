@@ -1,0 +1,183 @@
+"""When time is lost at the borders between steps: its period, whether rows explain it, and which steps are slow as a whole."""
+
+import numpy as np
+import pytest
+
+from diagnose.features.periodicity import find_period, measure_periodicity
+from diagnose.model.feature import Features
+from diagnose.model.optype import Op
+from tests.features.hand import N_STEPS, components, evidence, gains
+
+#: A checkpoint's rule asks for about so much regularity.
+REGULAR = 0.8
+
+
+def every(period: int, *, first: int = 0, seconds: float = 4.0) -> list[float]:
+    """Lose seconds in every so manieth step."""
+    return [seconds if i >= first and (i - first) % period == 0 else 0.0 for i in range(N_STEPS)]
+
+
+def sampled(seed: int, n_runs: int = 8) -> np.ndarray:
+    """Draw step numbers as production traces have them: runs of 2 to 8 steps with gaps of 15 to 200."""
+    rng = np.random.default_rng([seed, 1])
+    numbers: list[int] = []
+    start = 16
+    for _ in range(n_runs):
+        run = int(rng.integers(2, 9))
+        numbers += range(start, start + run)
+        start += run + int(rng.integers(15, 200))
+    return np.array(numbers)
+
+
+def lost(seconds: dict[str, list[float]], *rows: tuple[Op, int]) -> Features:
+    """Measure what is lost at the borders of steps, with evidence rows or without."""
+    return measure_periodicity(components(), gains(seconds), evidence(rows))
+
+
+# ------------------------------------------------------------------------------------------ find_period
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("period", [3, 5, 7])
+def test_a_period_is_found_in_sampled_steps(seed: int, period: int) -> None:
+    """Where every so manieth step is hit, the period found has all hits and no other sampled step on it."""
+    steps = sampled(seed, n_runs=16)
+    hits = steps % period == 2
+    found, regularity, _ = find_period(steps, hits)
+    assert regularity == 1.0
+    assert found % period == 0
+    phase = steps[hits][0] % found
+    inside = (steps >= steps[hits][0]) & (steps <= steps[hits][-1])
+    np.testing.assert_array_equal(hits[inside], steps[inside] % found == phase)
+
+
+@pytest.mark.parametrize("period", [2, 3, 5, 9])
+def test_a_whole_trace_has_the_period_itself(period: int) -> None:
+    """With no step left out, the period is the one, and no multiple of it."""
+    steps = np.arange(50, 90)
+    assert find_period(steps, steps % period == 1)[:2] == (period, 1.0)
+
+
+def test_the_more_hits_the_less_it_is_chance() -> None:
+    """Two hits are on one period by chance, ten are not."""
+    steps = np.arange(60)
+    chances = [find_period(steps[: 6 * n], steps[: 6 * n] % 6 == 0)[2] for n in (2, 3, 5, 10)]
+    assert chances == sorted(chances, reverse=True)
+    assert chances[0] > 0.1
+    assert chances[-1] < 1e-6
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_hits_at_random_have_no_period(seed: int) -> None:
+    """Of 60 steps hit with a chance of 0.3 no period explains most."""
+    hits = np.random.default_rng([seed, 2]).random(60) < 0.3
+    assert find_period(np.arange(60), hits)[1] < REGULAR
+
+
+@pytest.mark.parametrize("n_hits", [0, 1])
+def test_nothing_and_once_have_no_period(n_hits: int) -> None:
+    """Without two hits there is no period, and nothing is said against chance."""
+    hits = np.arange(20) == (7 if n_hits else -1)
+    assert find_period(np.arange(20), hits) == (1, 0.0, 1.0)
+
+
+def test_one_hit_beside_the_period_costs_little() -> None:
+    """Nine hits on a period of 5 and one beside it: the period is 5, nine tenths regular."""
+    hits = (np.arange(45) % 5 == 0) | (np.arange(45) == 17)
+    period, regularity, _ = find_period(np.arange(45), hits)
+    assert period == 5
+    assert regularity == pytest.approx(0.9)
+
+
+# ------------------------------------------------------------------------------------------ borders between steps
+
+
+@pytest.mark.parametrize("component", ["start-delay", "end-delay", "between-steps"])
+def test_regular_stalls_have_a_period(component: str) -> None:
+    """Steps 0, 3, 6 and 9 lose time, wherever at their borders: the period is 3, and all hits lie on it."""
+    found = lost({component: every(3)})
+    assert found["stall.period_steps"].value == 3.0
+    assert found["stall.regularity"].value == 1.0
+
+
+def test_the_end_of_a_step_and_the_start_of_the_next_are_one_border() -> None:
+    """Of a save that ends one step late and starts the next one late, 4 s each, every 4 steps, nothing is counted twice."""
+    found = lost({"end-delay": every(4, first=3), "start-delay": every(4, first=4)})
+    assert found["stall.period_steps"].value == 4.0
+    assert found["stall.regularity"].value == 1.0
+    assert found["stall.size_ratio"].value == pytest.approx(8.0 / 10.0)
+    assert found["stall.steps_share"].value == pytest.approx(2 / 10)
+
+
+def test_irregular_stalls_have_none_to_speak_of() -> None:
+    """Steps 0, 2, 5 and 9 are 2, 3 and 4 apart: no distance is the multiple of another often enough to be called regular."""
+    regularity = lost({"start-delay": [4.0 if i in (0, 2, 5, 9) else 0.0 for i in range(N_STEPS)]})["stall.regularity"]
+    assert regularity.value is not None
+    assert regularity.value < REGULAR
+
+
+def test_what_happened_once_has_no_period_and_is_not_irregular() -> None:
+    """A single stall has a missing period, with the reason, and nothing speaks against its being regular."""
+    found = lost({"start-delay": every(99)})
+    assert found["stall.period_steps"].value is None
+    assert "once" in found["stall.period_steps"].reason
+    assert found["stall.regularity"].value == 1.0
+    assert found["stall.chance"].value == 1.0
+
+
+def test_every_step_is_all_steps() -> None:
+    """What every step loses is lost at all borders."""
+    assert lost({"start-delay": every(1)})["stall.steps_share"].value == 1.0
+
+
+def test_small_stalls_beside_long_ones_do_not_count() -> None:
+    """A tenth of a second at other borders changes neither period nor share."""
+    little = [seconds or 0.1 for seconds in every(3)]
+    whole, found = lost({"start-delay": every(3)}), lost({"start-delay": little})
+    for name in ("period_steps", "regularity", "steps_share"):
+        assert found[f"stall.{name}"] == whole[f"stall.{name}"]
+
+
+def test_checkpoint_rows_explain_their_steps_and_the_next() -> None:
+    """Of 4 s lost right after a checkpoint row and 4 s lost elsewhere half is explained."""
+    seconds = {"start-delay": [4.0 if i in (3, 8) else 0.0 for i in range(N_STEPS)]}
+    for row in (102, 103):
+        assert lost(seconds, (Op.CHECKPOINT, row))["stall.checkpoint_share"].value == pytest.approx(0.5)
+
+
+def test_without_rows_or_without_lost_time_checkpoints_are_missing() -> None:
+    """No checkpoint rows, and rows but nothing lost, are two reasons and not 0."""
+    assert "no checkpoint rows" in lost({"start-delay": every(3)})["stall.checkpoint_share"].reason
+    assert "no time was lost" in lost({}, (Op.CHECKPOINT, 102))["stall.checkpoint_share"].reason
+
+
+def test_nothing_lost_is_nothing_to_measure() -> None:
+    """Without lost time everything of stalls is missing, with the reason."""
+    found = {name: feature for name, feature in lost({}).items() if name.startswith("stall.")}
+    assert len(found) >= 6
+    assert all(feature.value is None and "no time was lost" in feature.reason for feature in found.values())
+
+
+def test_input_delay_is_no_stall_between_steps() -> None:
+    """Time lost before first forwards belongs to input, not to the border of the step."""
+    assert lost({"input-delay": every(3)})["stall.period_steps"].value is None
+
+
+# ------------------------------------------------------------------------------------------ steps slow as a whole
+
+
+@pytest.mark.parametrize(("backward", "share"), [(1.0, 1.0), (2.0, 0.5)])
+def test_an_evaluation_is_slow_in_forwards(backward: float, share: float) -> None:
+    """Every fifth step has forwards twice as long: all in forwards, or half where backwards are, too; regular in any case."""
+    ratio = components().step_ratio.copy()
+    ratio[0, [2, 7]], ratio[1, [2, 7]] = 2.0, backward
+    found = measure_periodicity(components(step_ratio=ratio), gains(), evidence())
+    assert found["step.forward_only"].value == pytest.approx(share)
+    assert found["step.regularity"].value == 1.0
+
+
+def test_steps_alike_have_no_slow_ones() -> None:
+    """Where no step is slow as a whole both features are missing, with the reason."""
+    found = lost({})
+    for name in ("forward_only", "regularity"):
+        assert "no step is slow" in found[f"step.{name}"].reason

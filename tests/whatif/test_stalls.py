@@ -1,0 +1,293 @@
+"""Whose doing stalls are: evidence rows first, then a slow worker, a plan, input, the allocator, collections, or nobody."""
+
+import dataclasses
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+
+from diagnose.faults.inputs import Pause, draw_inputs
+from diagnose.faults.record import record
+from diagnose.faults.simulate import simulate
+from diagnose.faults.spec import JobSpec
+from diagnose.faults.worker_fault import WorkerFault
+from diagnose.model.optype import Op
+from diagnose.model.stalls import Stalls, Whose
+from diagnose.whatif.stalls import put_down
+from tests.features.hand import evidence
+from tests.judge.cases import Measured, measure, measured
+
+FORWARD, BACKWARD = 0, 1
+STAGES, MICROBATCHES, STEPS, DP = 4, 8, 24, 4
+SEEDS = range(5)
+#: Length of the stalls, seconds, where a forward takes 1 s and a backward 2 s.
+STALL_S = 3.0
+
+
+def nothing(*, n_stages: int = STAGES, n_microbatches: int = MICROBATCHES, n_dp: int = DP) -> np.ndarray:
+    """Give no stalls, or none anywhere: zeros, axes as in `Components`."""
+    return np.zeros((2, n_stages, n_microbatches, STEPS, n_dp))
+
+
+def at_random(where: np.ndarray, chance: float, seed: int) -> np.ndarray:
+    """Let some of the computes marked stall, each about as long."""
+    rng = np.random.default_rng(seed)
+    return np.where(where & (rng.random(where.shape) < chance), STALL_S * rng.uniform(0.8, 1.25, where.shape), 0.0)
+
+
+def marked(
+    direction: Any, stage: Any = slice(None), microbatch: Any = slice(None), dp: Any = slice(None), **shape: int
+) -> np.ndarray:
+    """Mark computes by place."""
+    where = nothing(**shape) > 0
+    where[direction, stage, microbatch, :, dp] = True
+    return where
+
+
+def judged(
+    inside_s: np.ndarray, before_s: np.ndarray | None = None, *, worker_ratio: np.ndarray | None = None
+) -> Stalls:
+    """Put hand-made stalls down, without any evidence row."""
+    work_s = np.ones(inside_s.shape)
+    work_s[BACKWARD] = 2.0
+    n_virtual, n_steps, n_dp = inside_s.shape[1], inside_s.shape[3], inside_s.shape[4]
+    return put_down(
+        [],
+        evidence(),
+        inside_s,
+        np.zeros(inside_s.shape) if before_s is None else before_s,
+        work_s,
+        np.ones((2, n_virtual, n_steps, n_dp)) if worker_ratio is None else worker_ratio,
+        queued=None,
+        n_stages=n_virtual,
+    )
+
+
+def share_of(stalls: Stalls, whose: Whose) -> float:
+    """Say which part of the stalled seconds is put down to one."""
+    return float(stalls.seconds_of(whose).sum() / (stalls.inside_s.sum() + stalls.before_s.sum()))
+
+
+# ------------------------------------------------------------------------------------------ by their place
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_sparse_stalls_of_forwards_are_collections(seed: int) -> None:
+    """Every worker stalls in a forward now and then, no backward does: collections."""
+    stalls = judged(at_random(marked(FORWARD), 0.02, seed))
+    assert share_of(stalls, Whose.COLLECTION) > 0.95
+
+
+@pytest.mark.parametrize("before", [False, True], ids=["inside", "before"])
+def test_collections_may_delay_a_forward_instead(before: bool) -> None:
+    """The same before forwards and not in them: collections, too."""
+    seconds, none = at_random(marked(FORWARD), 0.02, 1), nothing()
+    stalls = judged(none, seconds) if before else judged(seconds, none)
+    assert share_of(stalls, Whose.COLLECTION) > 0.95
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("before", [False, True], ids=["inside", "before"])
+def test_the_first_forward_of_a_step_waits_for_input(seed: int, before: bool) -> None:
+    """Stalls of first forwards of the first stage alone are input, in them or before them, were it in a third of the steps."""
+    seconds, none = at_random(marked(FORWARD, 0, 0), 0.35, seed), nothing()
+    stalls = judged(none, seconds) if before else judged(seconds, none)
+    assert share_of(stalls, Whose.INPUT) == 1.0
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_forward_of_the_first_stage_may_wait_for_input(seed: int) -> None:
+    """A loader that is late for nearly every microbatch is input, though collections stop forwards, too."""
+    assert share_of(judged(at_random(marked(FORWARD, 0), 0.6, seed)), Whose.INPUT) == 1.0
+
+
+def test_one_bad_loader_is_input() -> None:
+    """One dp rank whose first forward waits in most steps waits for its input."""
+    assert share_of(judged(at_random(marked(FORWARD, 0, 0, 2), 0.8, 1)), Whose.INPUT) == 1.0
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(
+    ("stage", "dp"), [(0, slice(None)), (slice(0, 2), slice(None)), (1, 2)], ids=["a stage", "two stages", "a worker"]
+)
+def test_stalls_of_both_directions_in_one_place_are_the_allocators(seed: int, stage: Any, dp: Any) -> None:
+    """Where one stage, two, or one worker stall in forwards and backwards alike, all of that is the allocator."""
+    where = marked(FORWARD, stage, dp=dp) | marked(BACKWARD, stage, dp=dp)
+    assert share_of(judged(at_random(where, 0.1, seed)), Whose.ALLOCATION) > 0.95
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_allocator_may_be_everywhere(seed: int) -> None:
+    """Where all workers stall in backwards as often as in forwards no collection does that."""
+    stalls = judged(at_random(marked(FORWARD) | marked(BACKWARD), 0.05, seed))
+    assert share_of(stalls, Whose.ALLOCATION) > 0.9
+    assert share_of(stalls, Whose.COLLECTION) < 0.05
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_collections_beside_an_allocator_stay_collections(seed: int) -> None:
+    """Of sparse stalls in all forwards and frequent ones on the first stage in both directions, each is put down to its own."""
+    collections = at_random(marked(FORWARD, slice(1, None)), 0.03, seed)
+    allocator = at_random(marked(FORWARD, 0) | marked(BACKWARD, 0), 0.15, seed + 100)
+    stalls = judged(collections + allocator)
+    assert (stalls.inside[(collections > 0)] == Whose.COLLECTION).mean() > 0.95
+    assert (stalls.inside[(allocator > 0)] == Whose.ALLOCATION).mean() > 0.8
+
+
+def test_all_workers_at_once_are_a_plan() -> None:
+    """All workers in the same forward of every sixth step: planned, and nobody's collection."""
+    seconds = nothing()
+    seconds[FORWARD, :, 3, ::6] = STALL_S
+    stalls = judged(seconds)
+    assert share_of(stalls, Whose.TOGETHER) == 1.0
+
+
+def test_each_in_its_own_step_is_no_plan() -> None:
+    """The same stalls, each worker's in other steps, are collections."""
+    seconds = nothing()
+    for stage in range(STAGES):
+        for dp in range(DP):
+            seconds[FORWARD, stage, 3, (stage + STAGES * dp) % 6 :: 6, dp] = STALL_S
+    assert share_of(judged(seconds), Whose.TOGETHER) == 0.0
+    assert share_of(judged(seconds), Whose.COLLECTION) > 0.95
+
+
+def test_small_stalls_beside_long_ones_are_not_drawn_along() -> None:
+    """Ordinary tails of both directions on all workers, a hundredth as long, leave collections what they are."""
+    collections = at_random(marked(FORWARD), 0.02, 2)
+    tails = at_random(marked(FORWARD) | marked(BACKWARD), 0.03, 3) / 100.0
+    stalls = judged(np.where(collections > 0, collections, tails))
+    assert (stalls.inside[collections > 0] == Whose.COLLECTION).mean() > 0.95
+    assert stalls.seconds_of(Whose.ALLOCATION).sum() < 0.02 * collections.sum()
+
+
+def test_an_unsteady_slow_worker_is_its_own_doing() -> None:
+    """A worker twice as slow stands out by a half now and then: that is the worker, and the same on a healthy one is not."""
+    ratio = np.ones((2, STAGES, STEPS, DP))
+    ratio[:, 1, :, 2] = 2.0
+    seconds = at_random(marked(FORWARD, 1, dp=2) | marked(BACKWARD, 1, dp=2), 0.1, 4) / STALL_S / 2.0
+    assert share_of(judged(seconds, worker_ratio=ratio), Whose.WORKER) == 1.0
+    assert share_of(judged(seconds), Whose.WORKER) == 0.0
+
+
+def test_a_long_stall_of_a_slow_worker_is_not_its_slowness() -> None:
+    """A stall of ten computes on a worker half as fast again is no unsteadiness."""
+    ratio = np.ones((2, STAGES, STEPS, DP))
+    ratio[:, 1, :, 2] = 1.5
+    seconds = nothing()
+    seconds[FORWARD, 1, 3, ::5, 2] = 10.0
+    assert share_of(judged(seconds, worker_ratio=ratio), Whose.WORKER) == 0.0
+
+
+def test_no_stalls_are_nobodys() -> None:
+    """Without stalls nothing is put down to anybody."""
+    stalls = judged(nothing())
+    assert not stalls.inside.any() and not stalls.before.any()
+    assert not any(stalls.seconds_of(whose).any() for whose in Whose)
+
+
+def test_a_single_stall_of_a_backward_is_nobodys() -> None:
+    """One backward that stands still once is not enough to blame the allocator, and no collection stops it."""
+    seconds = nothing()
+    seconds[BACKWARD, 2, 3, 7, 1] = STALL_S
+    assert share_of(judged(seconds), Whose.NOBODY) == 1.0
+
+
+@pytest.mark.parametrize(
+    "shape", [{"n_stages": 1}, {"n_dp": 1}, {"n_stages": 1, "n_dp": 1}, {"n_microbatches": 1}], ids=str
+)
+def test_small_jobs_are_survived(shape: dict[str, int]) -> None:
+    """With one stage, rank, worker or microbatch every stall still is put down to something, warnings being errors."""
+    for direction in (FORWARD, BACKWARD):
+        seconds = at_random(marked(direction, **shape), 0.1, 5)
+        stalls = judged(seconds)
+        assert (stalls.inside[seconds <= 0] == Whose.NOBODY).all()
+        if direction == BACKWARD:
+            assert share_of(stalls, Whose.COLLECTION) == share_of(stalls, Whose.INPUT) == 0.0
+
+
+def test_renaming_dp_ranks_renames_stalls() -> None:
+    """With the dp ranks in another order every stall is put down to the same."""
+    seconds = at_random(marked(FORWARD), 0.02, 6) + at_random(marked(BACKWARD, 0), 0.1, 7)
+    order = [2, 0, 3, 1]
+    np.testing.assert_array_equal(judged(seconds[..., order]).inside, judged(seconds).inside[..., order])
+
+
+# ------------------------------------------------------------------------------------------ evidence rows come first
+
+SPEC = JobSpec(pp=4, dp=4, microbatches=8, steps=16, seed=91)
+SAYS = {Op.GC: Whose.COLLECTION, Op.CUDA_MALLOC: Whose.ALLOCATION, Op.DATA_LOAD: Whose.INPUT}
+#: Where stalls lie, by what they would be taken for without rows.
+PLACES: dict[str, tuple[Op, int | None, int | None]] = {
+    "sparse forwards": (Op.FORWARD, None, None),
+    "first forwards": (Op.FORWARD, 0, 0),
+    "backwards of a stage": (Op.BACKWARD, 0, None),
+}
+
+
+def recorded(kind: Op, place: str, where: Literal["inside", "before"], *, rows: bool = True) -> Measured:
+    """Let some computes stall for four forwards each, with rows of a type."""
+    op, stage, number = PLACES[place]
+    inputs, rng = draw_inputs(SPEC), np.random.default_rng(8)
+    programme = inputs.programme
+    at = programme.is_op(op)
+    at &= (programme.stage == stage) | (stage is None)
+    at &= (programme.microbatch == number) | (number is None)
+    happens = at[:, None, None] & (rng.random(inputs.work_s.shape) < (0.03 if stage is None else 0.15))
+    pause = Pause(kind, np.where(happens, 4 * SPEC.forward_s, 0.0), where, recorded=rows)
+    inputs = dataclasses.replace(inputs, pauses=(pause,))
+    return measure(record(inputs, simulate(inputs)))
+
+
+@pytest.mark.parametrize("where", ["inside", "before"])
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("kind", SAYS, ids=str)
+def test_rows_come_first(kind: Op, place: str, where: Literal["inside", "before"]) -> None:
+    """What an evidence row says of a stall is believed, wherever the stall lies, and is marked as recorded."""
+    stalls = recorded(kind, place, where).components.stalls
+    seconds, whose, said = (
+        (stalls.inside_s, stalls.inside, stalls.recorded_inside)
+        if where == "inside"
+        else (stalls.before_s, stalls.before, stalls.recorded_before)
+    )
+    long = seconds > SPEC.forward_s
+    assert long.sum() > 5
+    assert (whose[long] == SAYS[kind]).mean() > 0.95
+    assert said[long].mean() > 0.95
+
+
+@pytest.mark.parametrize(
+    ("place", "whose"),
+    [
+        ("sparse forwards", Whose.COLLECTION),
+        ("first forwards", Whose.INPUT),
+        ("backwards of a stage", Whose.ALLOCATION),
+    ],
+)
+def test_without_rows_the_place_says(place: str, whose: Whose) -> None:
+    """The same stalls without rows are put down by their place, and none is marked as recorded."""
+    stalls = recorded(Op.GC, place, "inside", rows=False).components.stalls
+    long = stalls.inside_s > SPEC.forward_s
+    assert (stalls.inside[long] == whose).mean() > 0.9
+    assert not stalls.recorded_inside.any()
+
+
+def test_rows_do_not_hide_a_median() -> None:
+    """Where every backward of a stage has an allocator row for half of it, that half is no part of the stage's work."""
+    inputs = draw_inputs(SPEC)
+    here = inputs.programme.is_op(Op.BACKWARD) & (inputs.programme.stage == 0)
+    seconds = np.where(here[:, None, None], 2.0 * SPEC.forward_s, 0.0) * np.ones(inputs.work_s.shape)
+    inputs = dataclasses.replace(inputs, pauses=(Pause(Op.CUDA_MALLOC, seconds, "inside", recorded=True),))
+    c = measure(record(inputs, simulate(inputs))).components
+    np.testing.assert_allclose(c.typical_s[BACKWARD, 0] / c.typical_s[BACKWARD, 1:].mean(), 1.0, atol=0.1)
+    assert c.stalls.seconds_of(Whose.ALLOCATION).sum() == pytest.approx(seconds.sum(), rel=0.1)
+
+
+@pytest.mark.parametrize(
+    "fault", [(), (WorkerFault(places=((1, 2),), slowdown=2.0, spread=0.05),)], ids=["healthy", "slow worker"]
+)
+def test_without_pauses_next_to_nothing_is_put_down(fault: Any) -> None:
+    """A job in which nothing stands still has no stalls to speak of, not even beside an unsteady slow worker."""
+    c = measured(SPEC, *fault).components
+    blamed = sum(c.stalls.seconds_of(whose).sum() for whose in (Whose.COLLECTION, Whose.ALLOCATION, Whose.INPUT))
+    assert blamed < 1e-3 * np.nansum(c.compute_s)
