@@ -6,6 +6,7 @@ import numpy as np
 
 from diagnose.model.components import Components
 from diagnose.model.feature import Feature, Features
+from diagnose.model.trace import Seconds
 from diagnose.model.transfers import Transfers
 
 #: What each feature reads as, with when it misleads.
@@ -31,6 +32,8 @@ BOTH_RATIO = 1.3
 BOTH_SHARE = 0.2
 #: Less time beyond the ordinary than this part of the step names nobody.
 NAMED_SHARE = 0.002
+#: Transfers shorter than this part of the step are not told apart.
+LEAST_SHARE = 1e-5
 #: Ratios above are as good as infinite.
 MOST = 1000.0
 
@@ -54,8 +57,7 @@ def measure_network(transfers: Transfers, components: Components) -> Features:
         found["network.link_ratio"] = Feature.missing("fewer than two links between stages")
         found["network.late_share"] = Feature.missing("fewer than two links between stages")
     else:
-        usual = max(float(np.sort(links)[(len(links) - 1) // 2]), 1e-9)
-        found["network.link_ratio"] = Feature(float(links.max()) / usual)
+        found["network.link_ratio"] = _over_usual(links, transfers.step_s)
         late = transfers.link_late_s[np.isfinite(transfers.link_late_s)]
         ordinary = float(np.sort(late)[(len(late) - 1) // 2])
         found["network.late_share"] = Feature((float(late.max()) - ordinary) / transfers.step_s)
@@ -63,9 +65,7 @@ def measure_network(transfers: Transfers, components: Components) -> Features:
     if len(groups) < 2:
         found["network.group_ratio"] = Feature.missing("fewer than two groups of dp ranks")
     else:
-        found["network.group_ratio"] = Feature(
-            float(groups.max()) / max(float(np.sort(groups)[(len(groups) - 1) // 2]), 1e-9)
-        )
+        found["network.group_ratio"] = _over_usual(groups, transfers.step_s)
     links_s, groups_s = float(transfers.link_excess_s.sum()), float(transfers.group_excess_s.sum())
     if transfers.excess_ratio is None or links_s + groups_s <= 0:
         for name in ("excess_ratio", "place_share", "links_share", "rank_ratio"):
@@ -78,6 +78,13 @@ def measure_network(transfers: Transfers, components: Components) -> Features:
         found["network.rank_ratio"] = _rank_ratio(transfers)
     found["network.by_slow_worker"] = Feature(float(_ends_at_slow_worker(transfers, components)))
     return found
+
+
+def _over_usual(seconds: Seconds, step_s: float) -> Feature:
+    """Compare the longest with the lower median; what is next to nothing is as good as nothing."""
+    least = LEAST_SHARE * step_s
+    usual = max(float(np.sort(seconds)[(len(seconds) - 1) // 2]), least)
+    return Feature(min(max(float(seconds.max()), least) / usual, MOST))
 
 
 def _rank_ratio(transfers: Transfers) -> Feature:
@@ -137,7 +144,9 @@ def slow_group(transfers: Transfers) -> int | None:
 def _usual(transfers: Transfers) -> float | None:
     """Take the lower median over all links."""
     links = transfers.link_s[np.isfinite(transfers.link_s)]
-    return max(float(np.sort(links)[(len(links) - 1) // 2]), 1e-9) if len(links) >= 2 else None
+    return (
+        max(float(np.sort(links)[(len(links) - 1) // 2]), LEAST_SHARE * transfers.step_s) if len(links) >= 2 else None
+    )
 
 
 def _ends_at_slow_worker(transfers: Transfers, components: Components) -> bool:

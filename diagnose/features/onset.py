@@ -18,12 +18,16 @@ HALF = 0.5
 TOP_QUANTILE = 0.9
 #: Earlier, or later, silence must be this improbable at the hit rate in between (prototype, LESSONS).
 CHANCE = 0.02
+#: Steps without it that as many steps with it, and none without, leave possible.
+UNSEEN = 0.15
 #: Hit rate from which on a thing that is there counts as steady.
 STEADY_SHARE = 0.8
 #: A level lasts at least so many steps.
 MIN_SEGMENT = 2
 #: A change is at least this part of the effect.
 LEAST_CHANGE = 0.1
+#: Positions of a change that are tried; on longer series every so many, and then those between.
+MAX_POSITIONS = 256
 #: Permutations of the series that the change is compared with.
 PERMUTATIONS = 199
 #: A change of level is no chance from here on (standard deviations of the difference of two means): the cheap test.
@@ -60,21 +64,25 @@ def find_course(steps: Ints, effect: Seconds, *, least: float = HALF) -> Course:
             return Course(When())
     hits = _without_lone_hits(effect > least * top)
     first, last = int(hits.argmax()), len(hits) - 1 - int(hits[::-1].argmax())
-    rate = float(hits[first : last + 1].mean())
-    if least >= HALF and hits.mean() < 1.0 and rate >= STEADY_SHARE and _seems_to_change(effect):
+    n_there = last - first + 1
+    rate = min(float(hits[first : last + 1].mean()), 1.0 - UNSEEN / n_there)  # a few hits prove no rate
+    steady = float(hits[first : last + 1].mean()) >= STEADY_SHARE
+    if least >= HALF and hits.mean() < 1.0 and steady and _seems_to_change(effect):
         changes = _fit_changes(steps, effect)
         course = _course_of(changes, top)
         if course is not None:
             return course
+    if hits.sum() < MIN_SEGMENT:
+        return Course(When("sporadic"))
     onset = int(steps[first]) if first > 0 and _silence(rate, first) < CHANCE else None
     n_after = len(hits) - 1 - last
     recovery = int(steps[last + 1]) if n_after and _silence(rate, n_after) < CHANCE else None
-    if recovery is not None and (last > first or onset is not None):
+    if recovery is not None and last > first:
         return Course(When("transient", onset, recovery))
     if onset is not None:
         return Course(When("onset", onset))
-    steady = float((effect > HALF * top).mean()) >= STEADY_SHARE
-    return Course(When("constant" if steady else "sporadic"))
+    always = float((effect > HALF * top).mean()) >= STEADY_SHARE
+    return Course(When("constant" if always else "sporadic"))
 
 
 def _without_lone_hits(hits: Bools) -> Bools:
@@ -91,7 +99,7 @@ def _without_lone_hits(hits: Bools) -> Bools:
 
 def _silence(rate: float, n_steps: int) -> float:
     """Say how probable so many steps without a hit are."""
-    return float((1.0 - min(rate, 0.999)) ** n_steps)
+    return float((1.0 - rate) ** n_steps)
 
 
 def _seems_to_change(effect: Seconds) -> bool:
@@ -128,12 +136,13 @@ def _fit_changes(steps: Ints, effect: Seconds) -> tuple[Change, ...]:
     series = np.clip(effect, low, high) / (spread or 1.0)
     sigma = MAD_TO_SIGMA * float(np.median(np.abs(np.diff(series)))) / np.sqrt(2.0)
     penalty = 3.0 * max(sigma, 0.05) ** 2 * np.log(n)
-    algorithm = ruptures.Dynp(model="l2", min_size=MIN_SEGMENT, jump=1).fit(series)
+    jump = max(1, -(-n // MAX_POSITIONS))  # its cost grows with the square of the positions
+    algorithm = ruptures.Dynp(model="l2", min_size=MIN_SEGMENT, jump=jump).fit(series)
     best: tuple[float, list[int]] = (float(((series - series.mean()) ** 2).sum()), [n])
     for n_changes in (1, 2):
         if n < (n_changes + 1) * MIN_SEGMENT:
             break
-        ends = algorithm.predict(n_bkps=n_changes)
+        ends = _refine(series, algorithm.predict(n_bkps=n_changes), jump)
         starts = [0, *ends[:-1]]
         cost = sum(float(((series[a:b] - series[a:b].mean()) ** 2).sum()) for a, b in zip(starts, ends, strict=True))
         if cost + n_changes * penalty < best[0]:
@@ -148,6 +157,19 @@ def _fit_changes(steps: Ints, effect: Seconds) -> tuple[Change, ...]:
         Change(int(steps[at]), before, after, chance)
         for at, before, after in zip(bounds[1:-1], levels[:-1], levels[1:], strict=True)
     )
+
+
+def _refine(series: Seconds, ends: list[int], jump: int) -> list[int]:
+    """Move each change to the best position between those that were tried."""
+    found = list(ends)
+    summed = np.concatenate([[0.0], np.cumsum(series)])
+    for i in range(len(found) - 1 if jump > 1 else 0):
+        low, high = (found[i - 1] if i else 0), found[i + 1]
+        at = np.arange(max(low + MIN_SEGMENT, found[i] - jump), min(high - MIN_SEGMENT, found[i] + jump) + 1)
+        if len(at):
+            before, after = summed[at] - summed[low], summed[high] - summed[at]
+            found[i] = int(at[np.argmax(before**2 / (at - low) + after**2 / (high - at))])
+    return found
 
 
 def _chance(series: Seconds) -> float:

@@ -14,6 +14,7 @@ NAMES = {
     "stall.regularity": "part of those steps that lie on the period, of those on the period that lose time: the smaller; 1 exact, "
     "or it happened once",
     "stall.chance": "probability that so many steps lie on one period by chance; small: no chance",
+    "stall.hits": "how many steps lose time at their start or end; two always seem to lie on a period; misleads on long traces",
     "stall.checkpoint_share": "part of the time lost there in steps with checkpoint rows or right after one; 1 all explained",
     "stall.steps_share": "part of the borders between steps that lose time; 1 all of them: no checkpoint",
     "stall.size_ratio": "seconds lost at such a border over an ordinary step",
@@ -26,6 +27,9 @@ HIT_SHARE = 0.3
 NEGLIGIBLE_SHARE = 0.01
 #: Hits needed for a period.
 MIN_HITS = 2
+#: Distances looked at, and periods that are tried whatever they are (sampled steps miss some multiples).
+MAX_GAPS = 64
+SHORT_PERIODS = np.arange(2, 65)
 #: A step is slow as a whole from here on (as in the taking apart).
 SLOW_STEP_RATIO = 1.1
 
@@ -51,10 +55,11 @@ def measure_periodicity(components: Components, gains: Gains, evidence: Evidence
     hits = lost > HIT_SHARE * top if top > NEGLIGIBLE_SHARE * gains.replayed_s else np.zeros(len(lost), dtype=bool)
     found = _describe_period(borders[seen | hits], hits[seen | hits])
     if not hits.any():
-        for name in ("checkpoint_share", "size_ratio", "steps_share"):
+        for name in ("checkpoint_share", "size_ratio", "steps_share", "hits"):
             found[f"stall.{name}"] = Feature.missing("no time was lost at the start or end of steps")
     else:
         found["stall.steps_share"] = Feature(float(hits.sum() / (seen | hits).sum()))
+        found["stall.hits"] = Feature(float(hits.sum()))
         found["stall.size_ratio"] = Feature(float(lost[hits].mean()) / float(np.median(gains.replayed_steps_s)))
         saved = np.unique(evidence.step[evidence.op == Op.CHECKPOINT])
         near = np.isin(borders, np.concatenate([saved, saved + 1]))
@@ -141,7 +146,10 @@ def find_period(steps: Ints, hits: Bools) -> tuple[int, float, float]:
         return 1, 0.0, 1.0
     inside = steps[(steps >= at[0]) & (steps <= at[-1])]
     best = (0.0, 1, 1.0)
-    for period in range(2, int(at[-1] - at[0]) + 1):
+    # A period divides some distance of neighbours, or two of them: no others need be tried.
+    gaps = np.unique(np.diff(at))[:MAX_GAPS]
+    candidates = np.unique(np.concatenate([gaps, np.gcd.outer(gaps, gaps).ravel(), SHORT_PERIODS]))
+    for period in candidates[(candidates > 1) & (candidates <= at[-1] - at[0])].tolist():
         phases, counts = np.unique(at % period, return_counts=True)
         phase, count = int(phases[counts.argmax()]), int(counts.max())
         n_there = int((inside % period == phase).sum())

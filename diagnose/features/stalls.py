@@ -119,7 +119,8 @@ def _contrast(components: Components, hit: Bools, whose: Whose) -> Feature:
     For collections the others are backwards, which they never stop.
     """
     stalls = components.stalls
-    known = (whose, Whose.WORKER, Whose.QUEUE, Whose.TOGETHER)
+    known = [whose, Whose.WORKER, Whose.QUEUE, Whose.TOGETHER]
+    known += [Whose.ALLOCATION] if whose == Whose.COLLECTION else []  # that stops backwards, and is beside the point
     other = np.where(np.isin(stalls.inside, known), 0.0, stalls.inside_s)
     other += np.where(np.isin(stalls.before, known), 0.0, stalls.before_s)
     here_s = _workers(stalls.seconds_of(whose).sum(axis=2), hit.shape[0])

@@ -313,6 +313,8 @@ def read_rule(
     reader = _Reader(str(path), faults, known_features)
     fields = reader.mapping(root, _REQUIRED, _OPTIONAL)
     components = reader.words(fields.get("components"), tuple(COMPONENTS))
+    if fields.get("id") is not None and str(fields["id"].value).strip() == "unknown":
+        reader.fault(fields["id"], "'unknown' is what no rule explains; choose another id")
     rule = Rule(
         id=reader.text(fields.get("id"), pattern=r"[a-z][a-z0-9-]*"),
         title=reader.text(fields.get("title")),

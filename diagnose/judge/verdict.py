@@ -67,6 +67,9 @@ SAID_FROM = 0.5
 RAREST = 0.005
 #: Below this probability the classifier disagrees with a rule that fires.
 DISAGREES = 0.5
+#: Twice always looks periodic; with fewer hits, and no rows, a stall between steps is a guess by elimination.
+MIN_PERIODIC_HITS = 3
+RARE_CERTAINTY = 0.75
 #: Certainty of `unknown`: the time is lost, that much is measured.
 UNKNOWN_CERTAINTY = 0.6
 #: Steps whose forwards alone are slow on all workers, on one period to this part, are evaluations.
@@ -176,6 +179,8 @@ def be_sure(case: Case, judgement: Judgement, least: float, opinion: Opinion | N
     certain = CERTAINTY[rule.status] * (1.0 - min(DOUBT_BY_FILLED * case.filled_share, MAX_DOUBT))
     if _is_one_rank_doubt(case, rule):
         certain *= ONE_RANK_CERTAINTY
+    if _is_rare(case, rule):
+        certain *= RARE_CERTAINTY
     sure = certain * _chance_above(case.gains, "+".join(rule.components), rule.components, least)
     probability = _probability(opinion, rule.id)
     if probability is None:
@@ -193,6 +198,14 @@ def _weigh(*probabilities: float) -> float:
 def _probability(opinion: Opinion | None, cause: str) -> float | None:
     """Give the classifier's probability of a cause; None where it does not know the cause, or no job like this one."""
     return None if opinion is None or opinion.unlike else opinion.probability.get(cause)
+
+
+def _is_rare(case: Case, rule: Rule) -> bool:
+    """Say whether a stall between steps happened too seldom to show a period, and no row says what it was."""
+    if "between-steps" not in rule.components and "start-delay" not in rule.components:
+        return False
+    hits, said = case.features["stall.hits"].value, case.features["stall.checkpoint_share"].value
+    return hits is not None and hits < MIN_PERIODIC_HITS and (said or 0.0) < 0.5
 
 
 def _is_one_rank_doubt(case: Case, rule: Rule) -> bool:
@@ -265,6 +278,10 @@ def _evidence(case: Case, judgement: Judgement, opinion: Opinion | None) -> Iter
             else "a worker that was slow from the first step would look the same"
         )
         yield EvidenceItem("rule", f"{rule.id}/one-dp-rank", text, {"dp_ranks": 1.0})
+    if _is_rare(case, rule):
+        hits = case.features["stall.hits"].value
+        text = f"it happened {hits:.0f} times only, too seldom to show a period: anything that stops all workers looks like it"
+        yield EvidenceItem("rule", f"{rule.id}/rare", text, {"stall.hits": hits})
     course = case.courses.get("+".join(rule.components))
     for change in course.changes if course else ():
         text = f"from step {change.step} on it is on another level, which chance does with a probability of {change.chance:.2g}"
@@ -413,7 +430,8 @@ def _when(case: Case, rule: Rule) -> When:
     period = case.features.get("stall.period_steps")
     regular = case.features.get("stall.regularity")
     is_stall = "start-delay" in rule.components or "between-steps" in rule.components
-    if is_stall and period and period.value and period.value > 1 and regular and (regular.value or 0.0) >= SPREAD_SHARE:
+    known = period is not None and regular is not None and (period.value or 0.0) > 1 and not _is_rare(case, rule)
+    if is_stall and known and period and regular and (regular.value or 0.0) >= SPREAD_SHARE:
         return When("periodic", period_steps=period.value)
     course = case.courses.get("+".join(rule.components))
     return course.when if course else When()
@@ -423,5 +441,11 @@ def _fingerprint(trace: Trace, cause: str, where: Where) -> str:
     """Name a fault so that other runs of the same job family with it in the same place get the same name."""
     job = trace.job
     family = [job.framework, job.dp_size, job.pp_size, job.tp_size, job.cp_size, job.vpp_size]
-    place = [[(w.dp, w.pp) for w in where.workers[:1]], list(where.stages), list(where.hosts[:1])]
+    links = [((a.dp, a.pp), (b.dp, b.pp)) for a, b in where.links[:1]]
+    place = [
+        [(w.dp, w.pp) for w in where.workers[:1]],
+        list(where.stages),
+        list(where.hosts[:1]),
+        *([links] if links else []),
+    ]
     return hashlib.sha256(json.dumps([family, cause, place]).encode()).hexdigest()[:16]

@@ -39,12 +39,11 @@ def shift_origin(dense: Dense, evidence: Evidence) -> tuple[Seconds | None, Evid
     first = np.fmin.reduce(np.fmin.reduce(dense.start_s, axis=0), axis=1)
     last = np.fmax.reduce(np.fmax.reduce(dense.end_s, axis=0), axis=1)
     length = float(np.median(last - first))
-    later = np.diff(first) > 0
-    if float(np.max(np.abs(first))) <= max(length, 1e-9) or (later.size and later.mean() < LATER_SHARE):
-        return (
-            None,
-            evidence,
-        )  # some steps may begin late, but on the clock of the job nearly all begin after the one before
+    limit, later = max(length, 1e-9), np.diff(first) > 0
+    # Some steps may begin late, but on the clock of the job nearly all begin after the one before, and few near zero.
+    some_late = bool(later.size) and later.mean() < LATER_SHARE and float(np.median(np.abs(first))) <= limit
+    if float(np.max(np.abs(first))) <= limit or some_late:
+        return None, evidence
     dense.start_s -= first[:, None]
     dense.end_s -= first[:, None]
     shift = first[evidence.step]

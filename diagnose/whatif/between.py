@@ -47,5 +47,6 @@ def measure_between(trace: Trace, observed: Sequence[Observed]) -> Seconds:
         known = np.append(np.diff(every_step) == 1, False)[position]
         known &= ~np.isin(steps + 1, trace.restarted_steps)  # what lies before a restart is no time of the job
         if known.any():
-            gap_s = np.where(known, following, np.median(following[known]))
+            # Where the next step was not sampled rows may still say what followed.
+            gap_s = np.where(known, following, np.maximum(np.median(following[known]), gap_s))
     return np.maximum(gap_s, 0.0)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from diagnose.model.components import Components
 from diagnose.model.optype import Op
-from diagnose.model.trace import Bools, Evidence, Seconds
+from diagnose.model.trace import Bools, Evidence, Ints, Seconds
 from diagnose.whatif.contention import HeldBy, Holds, measure_holds, measure_late
 from diagnose.whatif.delays import delay_excess
 from diagnose.whatif.observed import Observed
@@ -105,22 +105,23 @@ def _take_apart(observed: Sequence[Observed], evidence: Evidence, n_stages: int)
     typical_s = np.where(typical_s > 0, typical_s, usual_s)
     told = np.zeros(n_stages, dtype=bool)
     if compute_s.shape[-1] == 1:
-        typical_s = _typical_before_onset(by_step[..., 0], typical_s, n_stages)
+        typical_s = _typical_before_onset(by_step[:, :, np.argsort(steps, kind="stable"), 0], typical_s, n_stages)
         told = _told_by_optimizer(observed, typical_s, n_stages)
         for stage in np.flatnonzero(told).tolist():
             others = np.flatnonzero(np.arange(typical_s.shape[1]) % n_stages != stage)
             typical_s[:, stage::n_stages] = np.median(typical_s[:, others], axis=1, keepdims=True)
 
+    order = np.argsort(steps, kind="stable")  # blocks come one after the other, steps in time
     pace = by_step / typical_s[:, :, None, None]
     step_ratio = _find_slow_steps(pace)
-    parts = _find_workers_and_microbatches(work_s, typical_s, pace, step_ratio, n_stages, told)
+    parts = _find_workers_and_microbatches(work_s, typical_s, pace, step_ratio, order, told)
     if (parts.microbatch_ratio != 1.0).any():
         # Long documents make whole steps long, too: then a step is as long as its microbatches. What only one direction
         # has, as an evaluation, stays with the step.
         shared = nearest_zero_center(np.log(np.maximum(step_ratio, TINY_RATIO)), axis=0)
         step_ratio = step_ratio / np.exp(shared)
         step_ratio = np.where(step_ratio > SLOW_WHOLE_STEP_RATIO, step_ratio, 1.0)
-        parts = _find_workers_and_microbatches(work_s, typical_s, pace, step_ratio, n_stages, told)
+        parts = _find_workers_and_microbatches(work_s, typical_s, pace, step_ratio, order, told)
     rest = parts.left - 1.0
     noise = float(MAD_TO_SIGMA * np.nanmedian(np.abs(rest - np.nanmedian(rest)))) if rest.size else 0.0
     usual_s = work_s / np.where(parts.left > 0, parts.left, 1.0)
@@ -237,11 +238,14 @@ def _find_slow_steps(pace: Seconds) -> Seconds:
 
 
 def _find_workers_and_microbatches(
-    compute_s: Seconds, typical_s: Seconds, pace: Seconds, step_ratio: Seconds, n_stages: int, told: Bools
+    compute_s: Seconds, typical_s: Seconds, pace: Seconds, step_ratio: Seconds, order: Ints, told: Bools
 ) -> _Parts:
-    """Take slow workers out of the times, and uneven microbatches out of what is left."""
+    """Take slow workers out of the times, and uneven microbatches out of what is left; `order` puts the steps in time."""
+    n_stages = len(told)
     excess = np.log(np.maximum(pace / step_ratio[:, None, :, None], TINY_RATIO))  # (2, n_virtual, n_steps, n_dp)
-    worker_log, slow, worker_excess = _find_slow_workers(excess, n_stages, told)
+    worker_log, slow, worker_excess = _find_slow_workers(excess[:, :, order], n_stages, told)
+    back = np.argsort(order)
+    worker_log, worker_excess = worker_log[:, :, back], worker_excess[:, :, back]
     if slow.any():
         slow &= _slow_throughout(compute_s, typical_s, step_ratio, worker_log, n_stages)
         worker_log = np.where(np.tile(slow.T, (worker_log.shape[1] // n_stages, 1))[None, :, None, :], worker_log, 0.0)
@@ -297,7 +301,8 @@ def compute_places(observed: Sequence[Observed], n_stages: int) -> list[tuple[tu
                 max(int(nodes.chunk[node]), 0) * n_stages + int(nodes.stage[node]),
                 int(nodes.microbatch[node]),
             )
-            own = o.own[node]
+            # A rank that does not run the microbatch took no time for it, and what was filled in is nobody's.
+            own = np.where(o.own[node] > 0, o.own[node], np.nan)
             found.append((place, own if o.block.filled is None else np.where(o.block.filled[node], np.nan, own), at))
         first = at.stop
     return found

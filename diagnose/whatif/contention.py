@@ -25,6 +25,8 @@ LAUNCH_TOLERANCE = 0.02
 #: A compute that starts when communication ends does so within this part of itself, or these seconds.
 LATE_TOLERANCE = 0.01
 LATE_TOLERANCE_S = 3e-5
+#: Before the first forward of a step parameters explain a late start that they take up the larger part of.
+GATHER_SHARE = 0.3
 #: Operations before it that a late compute may have waited for.
 MAX_LATE = 6
 #: Of the late computes of a direction this part must have waited for communication in flight.
@@ -149,9 +151,11 @@ def measure_late(observed: Sequence[Observed], *, n_stages: int) -> list[Holds]:
             sources = sources[np.argsort(usual_s[sources], kind="stable")]
             for node in np.flatnonzero((nodes.stage == stage) & np.isin(nodes.op, (Op.FORWARD, Op.BACKWARD))).tolist():
                 start = block.start_s[node]
-                tolerance_s = np.maximum(LATE_TOLERANCE * (block.end_s[node] - start), LATE_TOLERANCE_S)
+                tolerance_s = late_tolerance(o, node)
                 delay = np.broadcast_to(o.delay[node], start.shape)
                 is_late = delay > 2.0 * tolerance_s
+                if o.block.filled is not None:
+                    is_late &= ~o.block.filled[node]
                 if not is_late.any():
                     continue
                 last = int(np.searchsorted(usual_s[sources], usual_s[node]))
@@ -159,7 +163,13 @@ def measure_late(observed: Sequence[Observed], *, n_stages: int) -> list[Holds]:
                 held_by: HeldBy = {}
                 for source in sources[max(0, last - MAX_LATE) : last + 1].tolist():
                     in_flight = block.start_s[source] <= start - delay + tolerance_s
-                    ends_then = is_late & in_flight & (np.abs(start - block.end_s[source]) <= tolerance_s) & ~held
+                    after_s = start - block.end_s[source]
+                    ends_then = np.abs(after_s) <= tolerance_s
+                    if nodes.op[source] == Op.ALL_GATHER:
+                        # Those of later chunks follow each other, and the host prepares the step before its first forward.
+                        in_flight = block.start_s[source] <= start
+                        ends_then |= (after_s >= 0) & (after_s <= GATHER_SHARE * delay)
+                    ends_then &= is_late & in_flight & ~held
                     if ends_then.any():
                         held_by[source] = ends_then
                         held |= ends_then
@@ -174,6 +184,11 @@ def measure_late(observed: Sequence[Observed], *, n_stages: int) -> list[Holds]:
         sure = [n for n in of_block.seconds if told[int(o.block.nodes.op[n] == Op.BACKWARD)]]
         kept.append(Holds({n: of_block.seconds[n] for n in sure}, {n: of_block.by[n] for n in sure}))
     return kept
+
+
+def late_tolerance(o: Observed, node: int) -> Seconds:
+    """Say how far a compute's start may be from the end of what it waited for: seconds, shape (n_steps, n_dp)."""
+    return np.asarray(np.maximum(LATE_TOLERANCE * (o.block.end_s[node] - o.block.start_s[node]), LATE_TOLERANCE_S))
 
 
 def _in_flight(o: Observed, op: Op, n_stages: int) -> list[_InFlight]:

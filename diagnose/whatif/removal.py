@@ -19,7 +19,8 @@ from diagnose.model.components import COMPONENTS, Components, Gains
 from diagnose.model.optype import Op
 from diagnose.model.stalls import Whose
 from diagnose.model.trace import Bools, Seconds
-from diagnose.whatif.components import MAD_TO_SIGMA, SLOW_WHOLE_STEP_RATIO, lower_median
+from diagnose.whatif.components import SLOW_WHOLE_STEP_RATIO, lower_median
+from diagnose.whatif.contention import late_tolerance
 from diagnose.whatif.delays import ORDINARY_SHARE, delay_excess, delay_name, recorded
 from diagnose.whatif.graph import Barrier, Graph, add_barriers
 from diagnose.whatif.observed import Observed
@@ -37,6 +38,8 @@ MAX_SHAPLEY_OPS = 750_000
 #: An optimizer stands out beyond this many deviations, and this part of the usual one.
 LONG_OPTIMIZER_DEVIATIONS = 6.0
 LONG_OPTIMIZER_RATIO = 0.25
+#: Between the quantiles 0.05 and 0.3 of a normal distribution, in standard deviations.
+LOW_SPREAD_TO_SIGMA = 1.12
 
 _COMPUTES = (int(Op.FORWARD), int(Op.BACKWARD))
 #: The component that a stall inside a compute, or before one, belongs to, by whose doing it is.
@@ -80,9 +83,8 @@ class Removal:
         self._delay_s = self._late_by_component()
         self._end_s = [_long_optimizers(o) for o in observed]
         self._stalled_s = self._stalls_by_component()
-        self._held = [_hold_graph(o, held_by) for o, held_by in zip(observed, components.held_by, strict=True)] or [
-            None for _ in observed
-        ]
+        held_by = components.held_by or ({},) * len(observed)
+        self._held = [_hold_graph(o, of_block) for o, of_block in zip(observed, held_by, strict=True)]
         self._stage_ratio = components.typical_s.mean(axis=1, keepdims=True) / components.typical_s
         self._microbatch_ratio = weight = components.microbatch_ratio ** (1.0 - components.microbatch_ordinary)
         there = ~np.isnan(components.compute_s).all(axis=1)
@@ -204,7 +206,7 @@ class Removal:
                 own[node] = own[node] - excess[at]
         for name in gone & self._delay_s[i].keys():
             for node, excess in self._delay_s[i][name].items():
-                delay[node] = delay[node] - excess[at]
+                delay[node] = delay[node] - np.minimum(excess[at], np.maximum(delay[node], 0.0))
         return own, delay
 
     def _compute(
@@ -409,7 +411,10 @@ def _hold_graph(o: Observed, held_by: Mapping[int, Mapping[int, Bools]]) -> _Hol
         for source, lanes in sources.items():
             opens = np.where(lanes, np.maximum(opens, o.block.end_s[source]), opens)
         held = np.isfinite(opens)
-        delay[node] = np.where(held, np.maximum(start - opens, 0.0), o.delay[node])
+        # A late compute starts when that ends, within the clock's error; one held inside began before, and works from then on.
+        after_s = np.where(held, start - opens, 0.0)
+        inside = after_s < -late_tolerance(o, node)
+        delay[node] = np.where(held, np.where(inside, 0.0, after_s), o.delay[node])
         barriers[node] = tuple(
             Barrier(node, (source,), across_dp=False, lanes=lanes) for source, lanes in sources.items()
         )
@@ -431,8 +436,9 @@ def _long_optimizers(o: Observed) -> dict[int, Seconds]:
     found: dict[int, Seconds] = {}
     for node in np.flatnonzero(o.block.nodes.op == Op.OPTIMIZER).tolist():
         own = np.broadcast_to(o.own[node], o.block.start_s[node].shape)
-        usual = np.median(own, axis=0)
-        sigma = MAD_TO_SIGMA * np.median(np.abs(own - usual), axis=0)
+        # Of every second step the longer ones may be what is wrong: the shorter half says what is usual.
+        usual, low = np.quantile(own, 0.3, axis=0), np.quantile(own, 0.05, axis=0)
+        sigma = (usual - low) / LOW_SPREAD_TO_SIGMA
         least = np.maximum(LONG_OPTIMIZER_DEVIATIONS * sigma, LONG_OPTIMIZER_RATIO * usual)
         excess = recorded(o, node, np.where(own - usual > least, own - usual, 0.0))
         if excess.any():

@@ -309,7 +309,8 @@ def _put_down_to_input(stalls: Stalls, long: Bools, there: Bools, _share: Second
     others = max(_rate(long[0, 1:n_stages], there[0, 1:n_stages]), backward_rate)
     rate_ok = _more_than_chance(int(forward.sum()), int(exists.sum()), others, INPUT_RATE_RATIO)
     each = many > MANY_A_STEP or float(np.median(by_rank[hit] if hit.any() else 0.0)) > MAX_COLLECTIONS_A_STEP
-    only = n_stages > 1 and len(forward) == 1 and _all_above(forward, long[0, 1:n_stages])
+    only = n_stages > 1 and len(forward) == 1
+    only = only and (_all_above(forward, long[0, 1:n_stages]) or _mostly_before(stalls, long, n_stages))
     if rate_ok and (each or only):
         at[0, 0] = True
     else:
@@ -323,6 +324,14 @@ def _all_above(forward: Bools, elsewhere: Bools) -> bool:
     """Say whether most workers of the first stage stall more often than nearly all others: with one microbatch."""
     here, there = forward.sum(axis=(0, 1)), elsewhere.sum(axis=(1, 2)).ravel()
     return len(here) >= MIN_STALLS and float(np.median(here)) > float(np.quantile(there, 0.9))
+
+
+def _mostly_before(stalls: Stalls, long: Bools, n_stages: int) -> bool:
+    """Say whether no other stage's forwards stall, and those of the first mostly start late: with one microbatch."""
+    if long[0, 1:n_stages].any():
+        return False
+    before_s = float(np.where(long[0, 0], stalls.before_s[0, 0], 0.0).sum())
+    return before_s > float(np.where(long[0, 0], stalls.inside_s[0, 0], 0.0).sum())
 
 
 def _rate(stalled: Bools, there: Bools) -> float:

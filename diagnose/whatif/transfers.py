@@ -87,7 +87,7 @@ def measure_transfers(observed: Sequence[Observed], *, n_stages: int) -> Transfe
     late_s = np.full((n_stages, n_dp), np.nan)
     for link, own in by_link.items():
         link_s[link] = np.median(np.concatenate([seconds[:: _stride(seconds)] for seconds in own]), axis=0)
-    usual = float(np.nanmedian(link_s)) if by_link else 0.0
+    usual = max(float(np.nanmedian(link_s)), 0.0) if by_link else 0.0
     for link, own in by_link.items():
         late = sum(np.where(seconds > LATE_RATIO * usual, seconds - usual, 0.0).sum(axis=0) for seconds in own)
         late_s[link] = late / n_steps

@@ -31,7 +31,7 @@ def noisy(seed: int, first: int = 0, last: int = len(MANY)) -> np.ndarray:
         ("####.#####", "constant", None, None),
         (".....#####", "onset", 105, None),
         (".#########", "onset", 101, None),
-        (".........#", "onset", 109, None),
+        (".........#", "sporadic", None, None),
         ("......#.##", "onset", 106, None),
         ("#####.....", "transient", None, 105),
         ("...####...", "transient", 103, 107),

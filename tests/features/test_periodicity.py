@@ -181,3 +181,10 @@ def test_steps_alike_have_no_slow_ones() -> None:
     found = lost({})
     for name in ("forward_only", "regularity"):
         assert "no step is slow" in found[f"step.{name}"].reason
+
+
+def test_large_step_numbers_cost_nothing_more() -> None:
+    """Hits hundreds of thousands of steps apart, at step numbers in the billions, still have their period."""
+    steps = 10**9 + 50_000 * np.arange(40)
+    period, regularity, _ = find_period(steps, np.arange(40) % 5 == 2)
+    assert (period, regularity) == (250_000, 1.0)

@@ -4,12 +4,16 @@ import dataclasses
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
 import pytest
 
+from diagnose.faults.checkpoint_stall import CheckpointStall
+from diagnose.faults.network_fault import NetworkFault
 from diagnose.faults.sequence_imbalance import SequenceImbalance
 from diagnose.faults.spec import JobSpec
 from diagnose.faults.stage_imbalance import StageImbalance
 from diagnose.faults.worker_fault import WorkerFault
+from diagnose.judge.classifier import Opinion
 from diagnose.judge.verdict import (
     CAUSES,
     MAX_REPLAY_ERROR,
@@ -33,10 +37,10 @@ WEAK, STRONG = WorkerFault(places=((1, 2),), slowdown=1.05), WorkerFault(places=
 SEVERAL = [(SLOW,), (STAGE,), (SEQUENCES,), (SLOW, SEQUENCES), (STAGE, SEQUENCES), (SLOW, STAGE, SEQUENCES)]
 
 
-def reach(case: Case, *, min_speedup: float = 1.02, **changes: Any) -> Verdict:
+def reach(case: Case, *, min_speedup: float = 1.02, opinion: Opinion | None = None, **changes: Any) -> Verdict:
     """Judge a case by the built-in rules, some of it changed."""
     changed = dataclasses.replace(case, **changes)
-    return reach_verdict(changed, judge(changed), min_speedup=min_speedup)
+    return reach_verdict(changed, judge(changed), min_speedup=min_speedup, opinion=opinion)
 
 
 def names(faults: tuple[Any, ...]) -> str:
@@ -329,3 +333,72 @@ def test_hosts_are_named_where_the_trace_has_them() -> None:
     assert cause.where.hosts == ("node-1-2",)
     assert cause.where.workers[0].host == "node-1-2"
     assert fingerprint(found) != fingerprint(diagnosed(SPEC, SLOW))
+
+
+# ------------------------------------------------------------------------------------------ rule, classifier and doubts
+
+
+def opinion(cause: str, probability: float, unlike: str | None = None) -> Opinion:
+    """Give a classifier's opinion on one cause."""
+    return Opinion({cause: probability}, {cause: 0.0}, {cause: 0.0}, 0.0, unlike, {})
+
+
+def slow_case() -> Case:
+    """Measure a job with a slow worker."""
+    return measured(SPEC, WorkerFault(places=((1, 2),), slowdown=1.6)).case
+
+
+def test_agreement_and_disagreement() -> None:
+    """The surer the classifier the surer the cause; where it objects the evidence says so, and at last it is not said."""
+    case = slow_case()
+    said = {p: reach(case, opinion=opinion("worker-fault", p)).causes for p in (0.99, 0.2, 0.001)}
+    alone = reach(case).causes[0].confidence
+    assert said[0.2][0].confidence < alone < said[0.99][0].confidence
+    texts = [item.text for item in said[0.2][0].evidence if item.source == "classifier"]
+    assert len(texts) == 1
+    assert "disagree" in texts[0]
+    assert "worker-fault" not in [cause.cause for cause in said[0.001]]
+
+
+def test_a_classifier_alone_says_nothing() -> None:
+    """Where the rule is silent no cause is said, however sure the classifier is: it has no evidence to show."""
+    case = slow_case()
+    features = case.features | {"worker.backward_ratio": Feature(1.0), "worker.forward_ratio": Feature(1.0)}
+    case = dataclasses.replace(case, features=features)
+    assert "worker-fault" not in [c.cause for c in reach(case, opinion=opinion("worker-fault", 0.999)).causes]
+
+
+def test_a_job_unlike_any_other_is_judged_by_rules() -> None:
+    """Where the job is unlike training the classifier's probability does not count, and a warning says why."""
+    verdict = reach(slow_case(), opinion=opinion("worker-fault", 0.001, unlike="nothing like it"))
+    assert verdict.causes[0].confidence == reach(slow_case()).causes[0].confidence
+    assert any("nothing like it" in warning for warning in verdict.warnings)
+
+
+@pytest.mark.parametrize(("hits", "doubted"), [(1.0, True), (2.0, True), (3.0, False)])
+def test_a_stall_that_happened_too_seldom_is_a_guess(hits: float, doubted: bool) -> None:
+    """Without rows, once or twice shows no period: the checkpoint is less sure, no period is said, and the evidence says so."""
+    case = measured(SPEC, CheckpointStall(period_steps=3, duration_s=2.0, where="before", phase=0, recorded=False)).case
+    case = dataclasses.replace(case, features=case.features | {"stall.hits": Feature(hits)})
+    (cause,) = [c for c in reach(case).causes if c.cause == "checkpoint-stall"]
+    assert any(item.id.endswith("/rare") for item in cause.evidence) == doubted
+    assert (cause.confidence < 0.8) == doubted
+    assert (cause.when.pattern == "periodic") != doubted
+
+
+def test_faults_of_different_links_have_different_fingerprints() -> None:
+    """Two slow links, neither of which names a worker, are two faults."""
+    spec = JobSpec(pp=4, dp=4, microbatches=8, steps=10, seed=5)
+    found = [diagnosed(spec, NetworkFault(scope="link", dp_rank=2, stage=stage, slowdown=60.0)) for stage in (0, 1)]
+    causes_found = [next(c for c in one.causes if c.cause == "network-fault") for one in found]
+    assert all(not c.where.workers and c.where.links for c in causes_found)
+    assert causes_found[0].fingerprint != causes_found[1].fingerprint
+
+
+def test_a_rank_without_a_microbatch_is_no_short_one() -> None:
+    """A dp rank that runs one microbatch fewer makes the microbatches no more uneven."""
+    table = make(JobSpec(pp=1, dp=4, microbatches=8, steps=10, seed=2)).trace
+    gone = pc.and_(pc.equal(table["dp_rank"], 3), pc.equal(table["mb_id"], 7))
+    found = diagnose_table(table.filter(pc.invert(gone)))
+    assert causes(found) == []
+    assert found.features["sequence.spread"] < 0.06

@@ -157,6 +157,26 @@ def test_times_of_the_whole_job_are_made_relative_to_each_step(origin_s: float) 
     assert analyse(trace).slowdown == pytest.approx(analyse(expected).slowdown, rel=1e-4)
 
 
+def test_steps_that_begin_late_are_no_times_of_the_whole_job() -> None:
+    """Where some steps open later than a step lasts, as after a checkpoint, times stay relative and the wait stays in the step."""
+    rows = random_job(dataclasses.replace(SHAPE, n_steps=6), 4)
+    number = rows.step.rank(method="dense").astype(int) - 1
+    length_s = float((rows.start_ts + rows.duration).max())
+    trace = load(rows.assign(start_ts=rows.start_ts + 3.0 * length_s * (number % 3 == 1)), SHAPE.meta)
+    assert trace.step_origin_s is None
+    ends_s = np.concatenate([block.end_s.max(axis=(0, 2)) for block in trace.blocks])
+    assert (ends_s > 3.0 * length_s).sum() == 2
+
+
+def test_a_clock_that_is_set_back_leaves_the_steps_as_long_as_they_are() -> None:
+    """On a clock of the whole job that jumps back once, no step lasts longer than it did."""
+    rows = random_job(dataclasses.replace(SHAPE, n_steps=4), 4)
+    begins = np.array([500.0, 503.0, 10.0, 13.0])[rows.step.rank(method="dense").astype(int) - 1]
+    trace = load(rows.assign(start_ts=rows.start_ts + begins), SHAPE.meta)
+    longest_s = max(float(block.end_s.max()) for block in trace.blocks)
+    assert longest_s <= float((rows.start_ts + rows.duration).max()) + 1e-6
+
+
 @pytest.mark.parametrize(
     "missing", [["seq_id"], ["mb_id"], ["mc"], ["mb_id", "mc"], ["seq_id", "mb_id", "mc"]], ids="+".join
 )
