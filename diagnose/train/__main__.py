@@ -50,13 +50,13 @@ class Progress:
 
 @click.command()
 @click.option(
-    "--jobs", "n_jobs", type=click.IntRange(min=1), default=1000, show_default=True, help="Jobs for the trees."
+    "--jobs", "n_jobs", type=click.IntRange(min=1), default=800, show_default=True, help="Jobs for the trees."
 )
 @click.option(
     "--calibrate",
     "n_calibrate",
     type=click.IntRange(min=1),
-    default=400,
+    default=320,
     show_default=True,
     help="Jobs for the calibration.",
 )

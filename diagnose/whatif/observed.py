@@ -308,21 +308,19 @@ def _explain_delay(look: Look, node: int, known: set[int], candidates: set[int],
     delay_s = delay_s[~np.isnan(delay_s)]
     # A few long pauses before it must not hide what it waits for in all other steps.
     most_s = float(np.quantile(delay_s, USUAL_QUANTILE)) if delay_s.size else 0.0
-    left = _mean_delay(start_s, ready_s, most_s)
-    if left <= look.tolerance_s:  # nothing but in a few lanes: there it may be a wait
-        most_s = np.inf
-        left = _mean_delay(start_s, ready_s, most_s)
-    while candidates and left > look.tolerance_s:
-        beyond = {
-            source: _mean_delay(start_s, np.maximum(ready_s, look.end_s[source]), most_s)
-            for source in sorted(candidates)
-        }
-        best = min(beyond, key=lambda source: (beyond[source], source))
-        if beyond[best] > (1.0 - part) * left:
-            break
-        chosen.add(best)
-        candidates = candidates - {best}
-        ready_s, left = np.maximum(ready_s, look.end_s[best]), beyond[best]
+    for most in (most_s, np.inf):  # then what binds in a few lanes only
+        left = _mean_delay(start_s, ready_s, most)
+        while candidates and left > look.tolerance_s:
+            beyond = {
+                source: _mean_delay(start_s, np.maximum(ready_s, look.end_s[source]), most)
+                for source in sorted(candidates)
+            }
+            best = min(beyond, key=lambda source: (beyond[source], source))
+            if beyond[best] > (1.0 - part) * left:
+                break
+            chosen.add(best)
+            candidates = candidates - {best}
+            ready_s, left = np.maximum(ready_s, look.end_s[best]), beyond[best]
     return chosen
 
 

@@ -31,6 +31,8 @@ QUIET_QUANTILE = 0.995
 MAX_QUIET_RATIO = 0.35
 #: A collection stops a worker at most about once a step; more than so many stalls a step are something else.
 MAX_COLLECTIONS_A_STEP = 0.5
+#: The one worker that stalls at all, on the first stage, has a bad loader if it does so in more of its steps.
+BAD_LOADER_SHARE = 0.36
 #: Of the stalls in forwards of the first stage, so many times the rate elsewhere must be there to be put down to input.
 INPUT_RATE_RATIO = 3.0
 #: A loader that is late before every forward stalls a worker so many times in the steps in which it does.
@@ -302,6 +304,13 @@ def _put_down_to_input(stalls: Stalls, long: Bools, there: Bools, _share: Second
         other_first = _rate(long[0, 1:n_stages, 0], there[0, 1:n_stages, 0])
         if _more_than_chance(first, first_n, max(rest_rate, backward_rate), INPUT_RATE_RATIO):
             at[0, 0, 0] = 2.0 * other_first < first / first_n
+        else:
+            # What else stalls there does so inside of computes: gaps before them may still be at the first alone.
+            late = long & (stalls.before_s > stalls.inside_s)
+            usual = max(_rate(late[0, 0, 1:], exists[1:]), _rate(late[1, 0], there[1, 0]))
+            if _more_than_chance(int(late[0, 0, 0].sum()), first_n, usual, INPUT_RATE_RATIO):
+                other_late = _rate(late[0, 1:n_stages, 0], there[0, 1:n_stages, 0])
+                at[0, 0, 0] = late[0, 0, 0] & (2.0 * other_late < late[0, 0, 0].sum() / first_n)
     per_step = (forward & ~at[0, 0]).sum(axis=0)  # (n_steps, n_dp)
     hit = per_step.sum(axis=0) > 0
     many = float(per_step[per_step > 0].mean()) if hit.any() else 0.0
@@ -310,12 +319,13 @@ def _put_down_to_input(stalls: Stalls, long: Bools, there: Bools, _share: Second
     rate_ok = _more_than_chance(int(forward.sum()), int(exists.sum()), others, INPUT_RATE_RATIO)
     each = many > MANY_A_STEP or float(np.median(by_rank[hit] if hit.any() else 0.0)) > MAX_COLLECTIONS_A_STEP
     only = n_stages > 1 and len(forward) == 1
-    only = only and (_all_above(forward, long[0, 1:n_stages]) or _mostly_before(stalls, long, n_stages))
+    only = only and (_all_above(forward, long[0, 1:n_stages]) or _only_here(stalls, long, n_stages))
     if rate_ok and (each or only):
         at[0, 0] = True
     else:
         # One bad loader: the first stage of one dp rank, far more often than a collection could.
-        ranks = (by_rank > MAX_COLLECTIONS_A_STEP) & (by_rank * n_steps >= MIN_STALLS)
+        alone = hit.sum() == 1 and not long[0, 1:n_stages].any()
+        ranks = (by_rank > (BAD_LOADER_SHARE if alone else MAX_COLLECTIONS_A_STEP)) & (by_rank * n_steps >= MIN_STALLS)
         at[0, 0] |= ranks & (_rate(long[1, 0], there[1, 0]) * INPUT_RATE_RATIO < by_rank / len(forward))
     _assign(stalls, at & long, Whose.INPUT)
 
@@ -326,10 +336,12 @@ def _all_above(forward: Bools, elsewhere: Bools) -> bool:
     return len(here) >= MIN_STALLS and float(np.median(here)) > float(np.quantile(there, 0.9))
 
 
-def _mostly_before(stalls: Stalls, long: Bools, n_stages: int) -> bool:
-    """Say whether no other stage's forwards stall, and those of the first mostly start late: with one microbatch."""
+def _only_here(stalls: Stalls, long: Bools, n_stages: int) -> bool:
+    """Say whether no other stage's forwards stall, and those of the first on several ranks or before: with one microbatch."""
     if long[0, 1:n_stages].any():
         return False
+    if long[0, 0].any(axis=(0, 1)).sum() > 1:
+        return True
     before_s = float(np.where(long[0, 0], stalls.before_s[0, 0], 0.0).sum())
     return before_s > float(np.where(long[0, 0], stalls.inside_s[0, 0], 0.0).sum())
 
