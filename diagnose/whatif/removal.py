@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from diagnose.errors import TraceError
+from diagnose.model.change import Change, Remove, Scale, Spend, Work
 from diagnose.model.components import COMPONENTS, Components, Gains
 from diagnose.model.optype import Op
 from diagnose.model.stalls import Whose
@@ -41,6 +42,9 @@ LONG_OPTIMIZER_RATIO = 0.25
 #: Between the quantiles 0.05 and 0.3 of a normal distribution, in standard deviations.
 LOW_SPREAD_TO_SIGMA = 1.12
 
+#: On which dp ranks: on all, on none, or an array of shape (n_dp,).
+Lanes = Bools | bool
+
 _COMPUTES = (int(Op.FORWARD), int(Op.BACKWARD))
 #: The component that a stall inside a compute, or before one, belongs to, by whose doing it is.
 INSIDE_OF = {
@@ -54,6 +58,8 @@ INSIDE_OF = {
     Whose.QUEUE: "queue",
 }
 BEFORE_OF = INSIDE_OF | {Whose.NOBODY: "launch-delay"}
+#: Components that change how long a compute takes.
+_IN_COMPUTES = frozenset({"queue", "stage", "microbatch", *INSIDE_OF.values()})
 
 
 class Removal:
@@ -82,6 +88,7 @@ class Removal:
         self._transfer_s = [transfer_excess(o) for o in observed]
         self._delay_s = self._late_by_component()
         self._end_s = [_long_optimizers(o) for o in observed]
+        self._workers_of = [_workers_of(o) for o in observed]
         self._stalled_s = self._stalls_by_component()
         held_by = components.held_by or ({},) * len(observed)
         self._held = [_hold_graph(o, of_block) for o, of_block in zip(observed, held_by, strict=True)]
@@ -164,49 +171,68 @@ class Removal:
 
     def step_times(self, removed: Iterable[str], pick: Sequence[slice] | None = None) -> Seconds:
         """Replay all steps (or those picked, one slice a block) without some components: seconds, shape (n_steps,)."""
-        gone = frozenset(removed)
+        return self.price([Remove(name) for name in removed], pick)
+
+    def price(self, changes: Sequence[Change], pick: Sequence[slice] | None = None) -> Seconds:
+        """Replay all steps (or those picked, one slice a block) with some changes: seconds, shape (n_steps,).
+
+        Costs one replay. What several changes do to the same operation is joined: factors multiply, places add up.
+        """
+        plan = _Plan(changes)
         times = []
         first = 0
         for i, o in enumerate(self.observed):
             n_steps = len(o.block.steps)
             at = slice(0, n_steps) if pick is None else pick[i]
-            own, delay = self._without(i, gone, first, at)
-            held = None if "queue" in gone else self._held[i]
-            replayed = replay(o.graph if held is None else held.graph_of(at), own, delay)
-            between = self.between_s[first : first + n_steps]
-            if "between-steps" in gone:
+            steps = slice(first + at.start, first + at.stop, at.step)
+            own, delay = self._with(i, plan, steps, at)
+            held = None if plan.everywhere("queue") else self._held[i]
+            graph = o.graph if held is None else held.graph_of(at)
+            replayed = replay(graph, own, delay)
+            between = self.between_s[steps]
+            if "between-steps" in plan.gone:
                 between = np.minimum(between, self._ordinary_between_s)
-            between = between[at]
-            times.append(np.broadcast_to(replayed, (len(between), 1))[:, 0] + between)
+            spent = plan.spent(len(self.components.steps))[steps]
+            times.append(np.broadcast_to(replayed, (len(between), 1))[:, 0] + between + spent)
             first += n_steps
         return np.concatenate(times)
 
-    def _without(self, i: int, gone: frozenset[str], first: int, at: slice) -> tuple[list[Seconds], list[Seconds]]:
-        """Give own times and launch delays of one block without some components."""
+    def changed_times(self, i: int, changes: Sequence[Change]) -> tuple[list[Seconds], list[Seconds]]:
+        """Give own times and launch delays of block `i` with some changes, one array a node: seconds, (n_steps, n_dp)."""
+        first = sum(len(o.block.steps) for o in self.observed[:i])
+        n_steps = len(self.observed[i].block.steps)
+        return self._with(i, _Plan(changes), slice(first, first + n_steps), slice(0, n_steps))
+
+    def _with(self, i: int, plan: "_Plan", steps: slice, at: slice) -> tuple[list[Seconds], list[Seconds]]:
+        """Give own times and launch delays of one block with some changes."""
         o = self.observed[i]
         own, delay = [_cut(array, at) for array in o.own], [_cut(array, at) for array in o.delay]
-        steps = slice(first + at.start, first + at.stop, at.step)
-        touched = gone & {"queue", "stage", *INSIDE_OF.values()} | gone & {"microbatch"}
         nodes = o.block.nodes
-        held = None if "queue" in gone else self._held[i]
+        held = None if plan.everywhere("queue") else self._held[i]
         if held is not None:
             for node, late in held.delay.items():
                 delay[node] = late[at]
-        if touched or held is not None:
+        if plan.touches_computes or held is not None:
             for node in np.flatnonzero(np.isin(nodes.op, _COMPUTES)).tolist():
-                own[node] = self._compute(own[node], self._place(o, node), steps, gone, held)
-        if "worker" in gone:
+                own[node] = self._compute(own[node], self._place(o, node), steps, plan, held)
+        if "worker" in plan.gone:
             for node, peers_s in self._optimizer_s[i].items():
-                own[node] = np.minimum(own[node], _cut(peers_s, at))
-        if "end-delay" in gone:
+                quicker = np.minimum(own[node], _cut(peers_s, at))
+                own[node] = np.asarray(_mix(plan.lanes("worker", int(nodes.stage[node])), quicker, own[node]))
+        if "end-delay" in plan.gone:
             for node, excess in self._end_s[i].items():
-                own[node] = own[node] - np.minimum(excess[at], own[node])
-        if "transfer" in gone:
+                long_s = plan.part("end-delay", self._workers_of[i][node], excess[at])
+                own[node] = own[node] - np.minimum(long_s, own[node])
+        if "transfer" in plan.gone:
             for node, excess in self._transfer_s[i].items():
-                own[node] = own[node] - excess[at]
-        for name in gone & self._delay_s[i].keys():
+                own[node] = own[node] - plan.part("transfer", self._workers_of[i][node], excess[at])
+        for name in plan.gone.keys() & self._delay_s[i].keys():
             for node, excess in self._delay_s[i][name].items():
-                delay[node] = delay[node] - np.minimum(excess[at], np.maximum(delay[node], 0.0))
+                late = plan.part(name, _Workers((int(nodes.stage[node]),), across_dp=False), excess[at])
+                delay[node] = delay[node] - np.minimum(late, np.maximum(delay[node], 0.0))
+        for scale in plan.scales:
+            for node in np.flatnonzero(np.isin(nodes.op, list(scale.ops))).tolist():
+                own[node] = own[node] * _cut(scale.factor_of(int(nodes.stage[node])), steps)
         return own, delay
 
     def _compute(
@@ -214,10 +240,10 @@ class Removal:
         own: Seconds,
         place: tuple[int, int, int],
         steps: slice,
-        gone: frozenset[str],
+        plan: "_Plan",
         held: "_HoldGraph | None",
     ) -> Seconds:
-        """Give one compute node's durations without some components; stalls are seconds, the rest is factors.
+        """Give one compute node's durations with some changes; stalls are seconds, the rest is factors.
 
         Where the graph knows what a compute waits for, that is no part of its duration.
         """
@@ -226,23 +252,32 @@ class Removal:
         stall = c.stalls.inside_s[(*place, steps)]
         hold = 0.0 if c.hold_s is None else c.hold_s[(*place, steps)]
         work = own - stall - hold
-        if "stage" in gone:
-            work = work * self._stage_ratio[direction, virtual]
-        if "worker" in gone and c.slow_workers[:, virtual % self.n_stages].any():
-            work = work / c.worker_ratio[direction, virtual, steps]
-        if "microbatch" in gone:
-            work = work * (
-                self._microbatch_mean[direction, steps, None] / self._microbatch_ratio[direction, microbatch, steps]
-            )
-        if "step" in gone:
+        stage = virtual % self.n_stages
+        if (lanes := plan.lanes("stage", stage)) is not False:
+            work = work * _mix(lanes, self._stage_ratio[direction, virtual], 1.0)
+        if (lanes := plan.lanes("worker", stage)) is not False and c.slow_workers[:, stage].any():
+            work = work / _mix(lanes, c.worker_ratio[direction, virtual, steps], 1.0)
+        if (lanes := plan.lanes("microbatch", stage)) is not False:
+            even = self._microbatch_mean[direction, steps, None] / self._microbatch_ratio[direction, microbatch, steps]
+            work = work * _mix(lanes, even, 1.0)
+        if (lanes := plan.lanes("step", stage)) is not False:
             ratio = c.step_ratio[direction, steps, None]
-            work = np.where(ratio > SLOW_WHOLE_STEP_RATIO, work / ratio, work)
-        waits_inside = "queue" not in gone and held is None
+            work = work / _mix(lanes, np.where(ratio > SLOW_WHOLE_STEP_RATIO, ratio, 1.0), 1.0)
+        for factor in plan.work:
+            work = work * _pick(factor, (direction, virtual, microbatch), steps)
+        lanes = (
+            plan.lanes("queue", stage) if held is None else True
+        )  # where the graph knows of waits they are no duration
+        if lanes is not True:
+            work = work + _mix(lanes, 0.0, hold)
         if not stall.any():
-            return work + hold if waits_inside else work
-        kept = np.array([INSIDE_OF[kind] not in gone for kind in Whose])
-        work = work + np.where(kept[c.stalls.inside[(*place, steps)]], stall, 0.0)
-        return work + hold if waits_inside else work
+            return work
+        whose = c.stalls.inside[(*place, steps)]
+        for kind in np.unique(whose[stall > 0]).tolist():
+            lanes = plan.lanes(INSIDE_OF[Whose(kind)], stage)
+            if lanes is not True:
+                work = work + _mix(lanes, 0.0, np.where(whose == kind, stall, 0.0))
+        return work
 
     def _slow_optimizers(self) -> list[dict[int, Seconds]]:
         """Give the peers' optimizer time for the optimizers of slow workers, by node of each block; (n_steps, n_dp)."""
@@ -376,6 +411,86 @@ class Removal:
         n_ops = sum(o.block.start_s.size for o in self.observed)
         stride = -(-n_ops // MAX_SHAPLEY_OPS)
         return [slice(0, len(o.block.steps), stride) for o in self.observed]
+
+
+class _Plan:
+    """Changes sorted by what they touch."""
+
+    def __init__(self, changes: Sequence[Change]) -> None:
+        self.gone: dict[str, Bools | None] = {}
+        self.work: list[Seconds] = []
+        self.scales: list[Scale] = []
+        self._spent: list[Seconds] = []
+        for change in changes:
+            match change:
+                case Remove(component, workers):
+                    known = self.gone.get(component, workers)
+                    self.gone[component] = None if workers is None or known is None else workers | known
+                case Work(factor):
+                    self.work.append(factor)
+                case Scale():
+                    self.scales.append(change)
+                case Spend(seconds):
+                    self._spent.append(seconds)
+
+    @property
+    def touches_computes(self) -> bool:
+        """Say whether durations of computes change."""
+        return bool(self.work) or not _IN_COMPUTES.isdisjoint(self.gone)
+
+    def everywhere(self, name: str) -> bool:
+        """Say whether a component goes on all workers."""
+        return name in self.gone and self.gone[name] is None
+
+    def lanes(self, name: str, stage: int) -> Lanes:
+        """Say on which dp ranks of a stage a component goes: on all, on none, or an array of shape (n_dp,)."""
+        if name not in self.gone:
+            return False
+        workers = self.gone[name]
+        return True if workers is None else workers[:, stage]
+
+    def part(self, name: str, of: "_Workers", excess_s: Seconds) -> Seconds:
+        """Give the seconds of a component that go at a node; a transfer goes with any of its members."""
+        workers = self.gone[name]
+        if workers is None:
+            return excess_s
+        lanes = workers[:, list(of.stages)].any(axis=1)
+        return np.where(lanes.any() if of.across_dp else lanes, excess_s, 0.0)
+
+    def spent(self, n_steps: int) -> Seconds:
+        """Add up the seconds between steps, shape (n_steps,)."""
+        return np.asarray(sum((np.broadcast_to(s, n_steps) for s in self._spent), start=np.zeros(n_steps)))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Workers:
+    """The workers that take part in an operation: some stages of its own dp rank, or of all."""
+
+    stages: tuple[int, ...]
+    across_dp: bool
+
+
+def _workers_of(o: Observed) -> dict[int, _Workers]:
+    """Say who takes part in each operation, by node."""
+    stage = o.block.nodes.stage.tolist()
+    return {
+        node: _Workers(tuple(stage[member] for member in event.members), event.across_dp)
+        for event in o.graph.events
+        for node in event.members
+    }
+
+
+def _mix(lanes: Lanes, changed: Seconds | float, kept: Seconds | float) -> Seconds | float:
+    """Take the changed values where they hold."""
+    if isinstance(lanes, bool):
+        return changed if lanes else kept
+    return np.where(lanes, changed, kept)
+
+
+def _pick(factor: Seconds, place: tuple[int, int, int], steps: slice) -> Seconds:
+    """Take the factors of one compute, shape broadcastable to (n_steps, n_dp)."""
+    at = tuple(i if n > 1 else 0 for i, n in zip(place, factor.shape, strict=False))
+    return _cut(factor[at], steps)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from diagnose.faults.generate import generate, random_faults
 from diagnose.faults.sequence_imbalance import SequenceImbalance
 from diagnose.faults.spec import JobSpec, random_spec
 from diagnose.faults.worker_fault import WorkerFault
+from diagnose.model.change import Remove
 from diagnose.model.optype import Op
 from diagnose.whatif.replay import launch_delays, replay
 from tests.judge.cases import Measured, measure, measured, measured_file
@@ -173,9 +174,9 @@ def test_the_barrier_of_the_production_trace_is_found(shared: Path) -> None:
 def test_without_learned_waits_the_gain_is_lost(shared: Path) -> None:
     """In the paper's graph of AR most of that time is launch delay, so removing the slow worker would gain next to nothing."""
     m = measured_file(shared / "artifact" / "trace-AR.parquet")
-    p, (o,) = m.prepared[0], m.observed
+    p = m.prepared[0]
     delay = launch_delays(p.block, p.graph)
-    own = m.removal._without(0, frozenset({"worker"}), 0, slice(0, len(o.block.steps)))[0]
+    own = m.removal.changed_times(0, [Remove("worker")])[0]
     computes = np.isin(p.block.nodes.op, (Op.FORWARD, Op.BACKWARD))
     mended = [own[node] if computes[node] else p.own[node] for node in range(len(p.own))]
     gain = replay(p.graph, p.own, delay).sum() / replay(p.graph, mended, delay).sum() - 1.0

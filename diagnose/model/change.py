@@ -1,0 +1,97 @@
+"""What a fix changes about a job, as data that a replay understands."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from diagnose.model.trace import Bools, Seconds
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Remove:
+    """Take a component out of the times.
+
+    Attributes
+    ----------
+    component : str
+        One of `COMPONENTS`.
+    workers : ndarray of bool, shape (n_dp, n_stages), or None
+        On these workers only (of a transfer: where one end, or one member, is among them); None: everywhere.
+    """
+
+    component: str
+    workers: Bools | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Scale:
+    """Let operations of some types take another time, whatever it consists of.
+
+    Attributes
+    ----------
+    ops : frozenset of int
+        `Op` codes.
+    factor : ndarray of float64, broadcastable to (n_stages, n_steps, n_dp)
+        What their own times are multiplied by.
+    """
+
+    ops: frozenset[int]
+    factor: Seconds
+
+    def factor_of(self, stage: int) -> Seconds:
+        """Give the factor of a stage, shape broadcastable to (n_steps, n_dp)."""
+        return np.asarray(self.factor[stage if len(self.factor) > 1 else 0])
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Work:
+    """Give computes other work; their stalls stay.
+
+    Attributes
+    ----------
+    factor : ndarray of float64, broadcastable to (2, n_virtual, n_microbatches, n_steps, n_dp)
+        What the work is multiplied by; axes as in `Components`.
+    """
+
+    factor: Seconds
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Spend:
+    """Add time between the steps, in which everybody does the same.
+
+    Attributes
+    ----------
+    seconds : ndarray of float64, broadcastable to (n_steps,)
+    """
+
+    seconds: Seconds
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reschedule:
+    """Run the same work under another pipeline schedule.
+
+    Attributes
+    ----------
+    schedule : str
+        `1f1b`, `interleaved`, `gpipe` or `zero-bubble`.
+    chunks : int
+        Model chunks of each stage afterwards.
+    share : ndarray of float64, shape (2, n_virtual_after, n_virtual_before)
+        Which part of the work of each virtual stage, forward and backward, each of the new ones does; columns sum to 1.
+    weight_share : float
+        Part of a backward that computes weight gradients, which `zero-bubble` does later.
+    """
+
+    schedule: str
+    chunks: int
+    share: Seconds
+    weight_share: float = 0.5
+
+
+Change = Remove | Scale | Work | Spend | Reschedule
+
+#: Says how long each step takes with some changes, all at once: seconds, shape (n_steps,), in the order of the blocks.
+Price = Callable[[Sequence[Change]], Seconds]
