@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from diagnose.model.diagnosis import Diagnosis
     from diagnose.model.explanation import Explanation
+    from diagnose.model.priced import ByHand, Wishes
     from diagnose.model.trace import Ints
 
 #: Exit codes beside those of the exceptions in `errors`.
@@ -209,11 +210,215 @@ def explain_command(job: str, cause: str, **given: Any) -> int:
     return 0
 
 
+@program.command("what-if")
+@click.argument("job", type=click.Path())
+@click.option(
+    "--fix",
+    "fixes",
+    metavar="NAME[:KEY=VALUE,...]",
+    multiple=True,
+    help="Apply this fix (see `diagnose fixes`); several are applied one after the other.",
+)
+@click.option(
+    "--set",
+    "scales",
+    metavar="'TYPE [stage=N] [dp=N] [step=N] xF'",
+    multiple=True,
+    help="Let operations of a type take F times as long, on some stages, dp ranks or steps.",
+)
+@click.option(
+    "--format",
+    "output_format",
+    type=click.Choice(["terminal", "json"]),
+    default="terminal",
+    show_default=True,
+    help="A page for people, or one JSON object (diagnose-what-if/1).",
+)
+@_meta_option
+@_steps_option
+@_own_rules_option
+@_min_speedup_option
+@_no_color_option
+@_width_option
+def what_if_command(job: str, fixes: tuple[str, ...], scales: tuple[str, ...], **given: Any) -> int:
+    """Say how fast a JOB would run with some fixes.
+
+    Such as --fix replace-worker:dp=0,pp=0 --fix planned-gc:every=200 --set 'forward-compute stage=3 x0.8'.
+    """
+    from diagnose.model.priced import Wishes
+    from diagnose.report import what_if
+
+    options = Options(output=None, fail_on=None, quiet=False, **given)
+    _check_jobs((job,), options)
+    if not fixes and not scales:
+        raise UsageError("nothing to price: give --fix (`diagnose fixes` lists them) or --set")
+    found = _price_one(job, Wishes(fixes, scales), _parse_steps(options.steps), options)
+    if options.output_format == "json":
+        _write_stdout(what_if.render_json(found) + "\n")
+    else:
+        _write_stdout(what_if.render(found, width=options.columns, color=options.color))
+    return 0
+
+
+@program.command("fixes")
+def fixes_command() -> int:
+    """List all fixes that `diagnose what-if` can price, with their settings."""
+    from diagnose.fixes.catalogue import list_fixes
+
+    lines = []
+    for name, fix in sorted(list_fixes().items()):
+        lines.append(f"{name}: {fix.TITLE}")
+        lines += [f"    {key}: {meaning}" for key, meaning in fix.SETTINGS.items()]
+    _write_lines("\n".join(lines) + "\n")
+    return 0
+
+
 @program.command("schema")
 def schema_command() -> int:
     """Print the JSON Schema of --format json."""
     schema = Path(__file__).parent / "report" / "diagnosis.schema.json"
     _write_stdout(schema.read_text(encoding="utf-8"))
+    return 0
+
+
+def _parse_cost(_ctx: click.Context, _param: click.Parameter, value: str | None) -> tuple[float, float] | None:
+    """Read `--cost A,B`."""
+    if value is None:
+        return None
+    try:
+        linear, quadratic = (float(part) for part in value.split(","))
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not two numbers such as 1,3.8e-5.") from None
+    return linear, quadratic
+
+
+def _parse_queues(
+    _ctx: click.Context, _param: click.Parameter, value: str | None
+) -> tuple[tuple[int, ...], ...] | None:
+    """Read `--queues 32768,65536`."""
+    if value is None:
+        return None
+    try:
+        return (tuple(int(part) for part in value.split(",")),)
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not a list of tokens such as 32768,65536.") from None
+
+
+@program.command("pack")
+@click.argument("lengths", metavar="LENGTHS", type=click.Path(path_type=Path))
+@click.option(
+    "--format",
+    "output_format",
+    type=click.Choice(["terminal", "json"]),
+    default="terminal",
+    show_default=True,
+    help="A page for people, or one JSON object (diagnose-pack/1).",
+)
+@click.option(
+    "-o", "output", metavar="FILE", type=click.Path(), help="Write there instead of standard output, all or nothing."
+)
+@click.option("--column", metavar="NAME", help="Column with the lengths; found by name or type when left out.")
+@click.option("--window", metavar="N", type=click.IntRange(1, 2**40), help="Tokens of a microbatch  [default: 131072]")
+@click.option(
+    "--microbatches",
+    metavar="N",
+    type=click.IntRange(1, 10_000),
+    default=4,
+    show_default=True,
+    help="Microbatches of one data-parallel rank in a global batch.",
+)
+@click.option(
+    "--dp", metavar="N", type=click.IntRange(1, 100_000), default=1, show_default=True, help="Data-parallel ranks."
+)
+@click.option(
+    "--cost", metavar="A,B", callback=_parse_cost, help="Cost of a microbatch: A x tokens + B x tokens squared."
+)
+@click.option("--cost-quadratic", metavar="B", type=float, help="The same with A = 1  [default: 1/26000, as published]")
+@click.option(
+    "--memory",
+    metavar="FLOAT",
+    type=click.FloatRange(1, 1000),
+    default=1.1,
+    show_default=True,
+    help="Tokens that memory allows in a microbatch, in windows.",
+)
+@click.option(
+    "--queues",
+    metavar="N,N,...",
+    callback=_parse_queues,
+    help="Thresholds in tokens above which documents wait  [default: three published settings]",
+)
+@click.option(
+    "--batches",
+    metavar="N",
+    type=click.IntRange(1, 1_000_000),
+    default=512,
+    show_default=True,
+    help="Global batches to pack at most.",
+)
+@click.option(
+    "--exact",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Run the exact packer too, at most so long for each problem; then results may depend on the machine.",
+)
+@click.option("--times", is_flag=True, help="Say how long each packer takes; that differs from run to run.")
+@_no_color_option
+@_width_option
+def pack_command(  # noqa: PLR0913 - one argument an option
+    *,
+    lengths: Path,
+    output_format: str,
+    output: str | None,
+    column: str | None,
+    window: int | None,
+    microbatches: int,
+    dp: int,
+    cost: tuple[float, float] | None,
+    cost_quadratic: float | None,
+    memory: float,
+    queues: tuple[tuple[int, ...], ...] | None,
+    batches: int,
+    exact: float | None,
+    times: bool,
+    no_color: bool,
+    width: int | None,
+) -> int:
+    """Compare ways to pack documents into microbatches: imbalance, delay, memory.
+
+    LENGTHS is a Parquet file with a column of document lengths (doc_lengths, lengths or length), a trace with doc_lengths, or
+    a .csv or .txt file with one length a line.
+    """
+    from diagnose.packing.compare import Plan, compare_packers
+    from diagnose.packing.cost import PUBLISHED_COST, Cost
+    from diagnose.packing.lengths import WINDOW
+    from diagnose.packing.read import read_lengths
+    from diagnose.report import packing as page
+
+    if cost is not None and cost_quadratic is not None:
+        raise UsageError("--cost and --cost-quadratic say the same: give one of them")
+    if output is not None and os.path.realpath(output) == os.path.realpath(lengths):
+        raise UsageError(f"-o: {output} is the file to read; name another file")
+    if cost is None and cost_quadratic is not None:
+        cost = (1.0, cost_quadratic)
+    plan = Plan(
+        window=window or WINDOW,
+        n_microbatches=microbatches,
+        n_ranks=dp,
+        memory_ratio=memory,
+        cost=PUBLISHED_COST if cost is None else Cost(*cost),
+        queues=queues,
+        exact_s=exact,
+        n_batches=batches,
+        timed=times,
+    )
+    look = Options(output_format, output, None, None, None, 1.0, None, no_color, width, quiet=True)
+    comparison = compare_packers(read_lengths(lengths, column=column).lengths, plan)
+    with _open_output(output) as write:
+        if output_format == "json":
+            write(page.render_json(comparison, name=str(lengths)) + "\n")
+        else:
+            write(page.render(comparison, name=str(lengths), width=look.columns, color=look.color))
     return 0
 
 
@@ -425,6 +630,14 @@ def _explain_one(job: str, cause: str, steps: "Ints | None", options: Options) -
 
     with _open_job(job, steps, options) as (source, found):
         return explain_job(source, cause, **found)
+
+
+def _price_one(job: str, wishes: "Wishes", steps: "Ints | None", options: Options) -> "ByHand":
+    """Run the pipeline on one job, and price what the user asks for."""
+    from diagnose.pipeline import price_job
+
+    with _open_job(job, steps, options) as (source, found):
+        return price_job(source, wishes, **found)
 
 
 @contextlib.contextmanager

@@ -15,6 +15,8 @@ from diagnose.features.onset import find_course
 from diagnose.features.stages import longest_stage
 from diagnose.features.stalls import stall_course
 from diagnose.features.workers import slow_steps, slow_workers
+from diagnose.fixes.hand import parse_fix, parse_set, price_by_hand
+from diagnose.fixes.plan import Named, Wanted, price_causes
 from diagnose.judge.classifier import Classifier, load_classifier
 from diagnose.judge.examination import Examination
 from diagnose.judge.explain import check_cause, explain_cause
@@ -22,14 +24,16 @@ from diagnose.judge.rules import load_rules
 from diagnose.judge.verdict import MAX_REPLAY_ERROR, Case, Verdict, reach_verdict
 from diagnose.model.components import Components, Gains
 from diagnose.model.course import Course
-from diagnose.model.diagnosis import Diagnosis, Fidelity, MadeBy, StepTime
+from diagnose.model.diagnosis import Cause, Diagnosis, Fidelity, MadeBy, Plan, StepTime
 from diagnose.model.explanation import Explanation
+from diagnose.model.priced import ByHand, Wishes
+from diagnose.model.remedy import Place, Situation
 from diagnose.model.stalls import Whose
 from diagnose.model.trace import Ints, Seconds, Trace
 from diagnose.model.transfers import Transfers
 from diagnose.model.whatif import WhatIf
 from diagnose.trace.load import load_trace
-from diagnose.whatif.between import measure_between
+from diagnose.whatif.between import measure_between, measure_tails
 from diagnose.whatif.components import take_apart
 from diagnose.whatif.observed import measure_filled, observe
 from diagnose.whatif.removal import MATERIAL_SHARE, Removal
@@ -66,7 +70,9 @@ def diagnose_job(
     """
     found = examine(source, name=name, meta=meta, steps=steps, rules=rules, min_speedup=min_speedup, progress=progress)
     verdict = reach_verdict(found.case, found.judgements, min_speedup=min_speedup, opinion=found.opinion)
-    return assemble(found, verdict, min_speedup=min_speedup)
+    (progress or _say_nothing)("pricing fixes")
+    causes, plan = price_fixes(found, verdict.causes)
+    return assemble(found, dataclasses.replace(verdict, causes=causes), plan, min_speedup=min_speedup)
 
 
 def explain_job(
@@ -100,6 +106,46 @@ def explain_job(
     found = examine(source, name=name, meta=meta, steps=steps, rules=rules, min_speedup=1.0, progress=progress)
     verdict = reach_verdict(found.case, found.judgements, min_speedup=min_speedup, opinion=found.opinion)
     return explain_cause(cause, found, verdict, min_speedup=min_speedup)
+
+
+def price_job(
+    source: str | Path | BinaryIO,
+    wishes: Wishes,
+    *,
+    name: str | None = None,
+    meta: Path | None = None,
+    steps: Ints | None = None,
+    rules: Path | None = None,
+    min_speedup: float = MIN_SPEEDUP,
+    progress: Callable[[str], None] | None = None,
+) -> ByHand:
+    """Say how fast a job would run with some fixes, or with own times scaled.
+
+    Parameters
+    ----------
+    wishes : Wishes
+    source, name, meta, steps, rules, min_speedup, progress
+        As for `diagnose_job`.
+
+    Raises
+    ------
+    UsageError
+        A fix, a setting or a place is not known; of fixes told before the job is read.
+    DiagnoseError
+        As `examine` does.
+    """
+    named = [parse_fix(text) for text in wishes.fixes]
+    found = examine(source, name=name, meta=meta, steps=steps, rules=rules, min_speedup=min_speedup, progress=progress)
+    verdict = reach_verdict(found.case, found.judgements, min_speedup=min_speedup, opinion=found.opinion)
+    (progress or _say_nothing)("pricing fixes")
+    job = make_situation(found)
+    mends = {rule.id: {fix.fix for fix in rule.fixes} for rule in found.rule_set.rules}
+    places = [
+        next((Place(c.where, c.when) for c in verdict.causes if fix.fix in mends.get(c.cause, ())), Place())
+        for fix in named
+    ]
+    read = [(text, parse_set(text, job)) for text in wishes.scales]
+    return price_by_hand(job, list(zip(named, places, strict=True)), read, job_id=found.trace.job.job_id)
 
 
 def examine(
@@ -151,7 +197,13 @@ def examine(
     observed, evidence, offset_s = observe(trace, prepared)
     trace = dataclasses.replace(trace, evidence=evidence)
     components = take_apart(observed, evidence, n_stages=trace.n_stages)
-    removal = Removal(observed, components, n_stages=trace.n_stages, between_s=measure_between(trace, observed))
+    removal = Removal(
+        observed,
+        components,
+        n_stages=trace.n_stages,
+        between_s=measure_between(trace, observed),
+        tail_s=measure_tails(trace, observed),
+    )
     gains = removal.gains([rule.components for rule in rule_set.rules])
     tell("judging")
     transfers = measure_transfers(observed, n_stages=trace.n_stages)
@@ -165,6 +217,7 @@ def examine(
         judgements=tuple(rule.judge(case.features) for rule in rule_set.rules),
         opinion=classifier.judge(case.features) if classifier else None,
         made_by=MadeBy(diagnose.__version__, rule_set.digest, classifier.digest if classifier else None),
+        price=removal.price,
         warnings=(*trace.warnings, *_clock_warnings(trace, offset_s)),
     )
 
@@ -189,6 +242,7 @@ def make_case(
         gains=gains,
         features=measure_features(trace, what_if, components, gains, transfers),
         fidelity=Fidelity(what_if.discrepancy, error, error <= MAX_REPLAY_ERROR),
+        transfers=transfers,
         filled_share=filled_share,
         slow_workers=slow,
         slow_cards=cards,
@@ -225,7 +279,44 @@ def find_courses(
     return found
 
 
-def assemble(found: Examination, verdict: Verdict, *, min_speedup: float) -> Diagnosis:
+def price_fixes(found: Examination, causes: Sequence[Cause]) -> tuple[tuple[Cause, ...], Plan | None]:
+    """Price the fixes that the rules of the causes name, and say in which order to do them."""
+    rules = {rule.id: rule for rule in found.rule_set.rules}
+    wanted = [
+        Wanted(
+            cause.cause,
+            rules[cause.cause].components,
+            Place(cause.where, cause.when),
+            tuple(Named(fix.fix, fix.summary, fix.how) for fix in rules[cause.cause].fixes),
+        )
+        for cause in causes
+        if cause.cause in rules
+    ]
+    prices, plan = price_causes(make_situation(found), wanted)
+    priced = dict(zip([one.cause for one in wanted], prices, strict=True))
+    return tuple(
+        dataclasses.replace(cause, fixes=priced[cause.cause][0], refused_fixes=priced[cause.cause][1])
+        if cause.cause in priced
+        else cause
+        for cause in causes
+    ), plan
+
+
+def make_situation(found: Examination) -> Situation:
+    """Give fixes what they need to know of a job."""
+    case = found.case
+    return Situation(
+        trace=case.trace,
+        components=case.components,
+        gains=case.gains,
+        transfers=case.transfers,
+        features=case.features,
+        courses=case.courses,
+        price=found.price,
+    )
+
+
+def assemble(found: Examination, verdict: Verdict, plan: Plan | None = None, *, min_speedup: float) -> Diagnosis:
     """Put all that was measured and judged into a diagnosis."""
     case, what_if = found.case, found.what_if
     trace, gains = case.trace, case.gains
@@ -258,6 +349,7 @@ def assemble(found: Examination, verdict: Verdict, *, min_speedup: float) -> Dia
         ranks=trace.ranks,
         hosts=trace.hosts,
         min_speedup=min_speedup,
+        plan=plan,
     )
 
 

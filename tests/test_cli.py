@@ -414,8 +414,14 @@ def test_completion_script(shell: str, capsys: pytest.CaptureFixture[str]) -> No
 @pytest.mark.parametrize(
     ("words", "offered"),
     [
-        ("diagnose ", ["plain,completion", "plain,explain", "plain,rules", "plain,schema", "file,"]),
-        ("diagnose fix", ["file,fix"]),
+        (
+            "diagnose ",
+            [
+                *(f"plain,{name}" for name in ("completion", "explain", "fixes", "pack", "rules", "schema", "what-if")),
+                "file,",
+            ],
+        ),
+        ("diagnose fixt", ["file,fixt"]),
         ("diagnose --fo", ["plain,--format"]),
         ("diagnose x.parquet --fo", ["plain,--format"]),
         ("diagnose x.parquet --format ", ["plain,terminal", "plain,json"]),

@@ -20,6 +20,9 @@ MAY_IMPORT: dict[str, frozenset[str] | set[str] | None] = {
     **dict.fromkeys(APART, frozenset()),
     "errors": set(),
     "model": set(),
+    "packing": set(),
+    "report": {"packing"},  # lays out its table
+    "fixes": {"packing"},  # replays a job with its documents packed anew
     "pipeline": APART - {"report"} | {"__init__"},
     "triage": {"pipeline", "report", "__init__"},
     "faults": set(),
@@ -31,12 +34,23 @@ MAY_IMPORT: dict[str, frozenset[str] | set[str] | None] = {
 #: Imports that break the rule, each for its reason.
 EXCEPTIONS = {
     ("diagnose/model/diagnosis.py", "report"): "a notebook asks the object itself for its page; lazy, in _repr_html_",
+    (
+        "diagnose/faults/prices.py",
+        "pipeline",
+    ): "compares predictions with the truth of jobs with known faults; lazy, when it runs",
     ("diagnose/faults/score.py", "pipeline"): "judges diagnoses of jobs with known faults; lazy, when it runs",
 }
 
 #: Where a library may be imported: folders or files.
 LIBRARIES = {
-    "pyarrow": ("diagnose/trace/", "diagnose/triage/", "diagnose/faults/", "diagnose/train/measure.py"),
+    "pyarrow": (
+        "diagnose/trace/",
+        "diagnose/triage/",
+        "diagnose/faults/",
+        "diagnose/train/measure.py",
+        "diagnose/packing/read.py",
+    ),
+    "scipy": ("diagnose/packing/",),
     "yaml": ("diagnose/judge/rules.py", "diagnose/trace/metadata.py"),
     "rich": ("diagnose/report/", "diagnose/cli.py", "diagnose/faults/__main__.py"),
     "sklearn": ("diagnose/train/trees.py",),
@@ -45,6 +59,7 @@ LIBRARIES = {
     "click": (
         "diagnose/cli.py",
         "diagnose/faults/__main__.py",
+        "diagnose/faults/prices.py",
         "diagnose/faults/score.py",
         "diagnose/train/__main__.py",
     ),
@@ -54,6 +69,7 @@ PROGRAMS = {
     "diagnose/cli.py",
     "diagnose/__main__.py",
     "diagnose/faults/__main__.py",
+    "diagnose/faults/prices.py",
     "diagnose/faults/score.py",
     "diagnose/train/__main__.py",
 }
@@ -133,6 +149,12 @@ def test_libraries(path: str) -> None:
 def test_scikit_learn_is_lazy(path: str) -> None:
     """Scikit-learn is imported inside functions only: it takes a second."""
     assert "sklearn" not in {name.split(".")[0] for name in top_imports(tree_of(path))}
+
+
+@pytest.mark.parametrize("path", MODULES)
+def test_scipy_is_lazy(path: str) -> None:
+    """Scipy is imported inside functions only: only the exact packer needs it."""
+    assert "scipy" not in {name.split(".")[0] for name in top_imports(tree_of(path))}
 
 
 @pytest.mark.parametrize("path", MODULES)

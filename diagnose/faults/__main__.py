@@ -19,7 +19,7 @@ import click
 from diagnose.errors import DiagnoseError, UsageError
 from diagnose.faults.corpus import Corpus, write_corpus
 from diagnose.faults.generate import Job, generate, list_causes, write_job
-from diagnose.faults.spec import NOISE, P2P, JobSpec
+from diagnose.faults.spec import NOISE, JobSpec
 
 
 def add_spec_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -28,8 +28,8 @@ def add_spec_options(command: Callable[..., None]) -> Callable[..., None]:
         name = field.name.replace("_", "-")
         if field.type is bool:
             option = click.option(f"--{name}/--no-{name}", default=field.default, show_default=True)
-        elif field.name == "p2p":
-            option = click.option("--p2p", type=click.Choice(get_args(P2P)), default=field.default, show_default=True)
+        elif choices := get_args(field.type):
+            option = click.option(f"--{name}", type=click.Choice(choices), default=field.default, show_default=True)
         else:
             option = click.option(f"--{name}", type=field.type, default=field.default, show_default=True)
         command = option(command)

@@ -88,6 +88,10 @@ class CheckpointStall(Fault):
         """Between steps only rows show it, or times of the whole job."""
         return self.where != "between" or spec.absolute_times or (self.recorded and spec.evidence)
 
+    def place_tellable(self, spec: JobSpec) -> bool:
+        """Between steps only rows say who saves: all begin the next step late, together."""
+        return self.where != "between" or (self.recorded and spec.evidence)
+
     def apply(self, inputs: Inputs) -> Inputs:
         """Let the workers save."""
         spec, programme = inputs.spec, inputs.programme

@@ -62,6 +62,10 @@ class Fault(abc.ABC):
         """Say whether anything in the trace can tell this fault from the job's normal, however strong it is."""
         return True
 
+    def place_tellable(self, spec: JobSpec) -> bool:  # noqa: ARG002 - subclasses look at the job
+        """Say whether anything in the trace can tell the workers it names from others, however strong it is."""
+        return True
+
     def active(self, spec: JobSpec) -> Bools:
         """Mark the steps in which it happens, shape (n_steps, 1)."""
         index = np.arange(spec.steps)

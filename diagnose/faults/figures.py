@@ -32,7 +32,8 @@ PUBLISHED_CORRELATION = 0.9
 class TrueCause:
     """A fault that a job has; `recoverable` with it alone mended, `recoverable_last` with all others mended before.
 
-    One that nothing in the trace can tell from the job's normal (`tellable` false) is neither asked for nor wrong when said.
+    One that nothing in the trace can tell from the job's normal (`tellable` false) is neither asked for nor wrong when said. Its
+    workers are not asked for where nothing can tell them from others (`place_tellable` false).
     """
 
     cause: str
@@ -42,6 +43,7 @@ class TrueCause:
     recoverable: float
     recoverable_last: float
     tellable: bool = True
+    place_tellable: bool = True
 
     @property
     def worth(self) -> float:
@@ -143,8 +145,8 @@ class Found:
 
     @property
     def asks_for_worker(self) -> bool:
-        """True where a worker can be named: there is one, and peers to tell it from."""
-        return bool(self.true.workers) and self.row.dp != 1
+        """True where a worker can be named: there is one, peers to tell it from, and a trace that shows which it is."""
+        return bool(self.true.workers) and self.true.place_tellable and self.row.dp != 1
 
     @property
     def right_worker(self) -> bool:

@@ -64,6 +64,8 @@ class FaultTruth:
         Part of the mean step time with all other faults mended that comes back when this one is mended too.
     tellable : bool
         Whether anything in the trace can tell it from the job's normal.
+    place_tellable : bool
+        Whether anything in the trace can tell its workers from others.
     """
 
     cause: str
@@ -78,6 +80,7 @@ class FaultTruth:
     recoverable: float
     recoverable_last: float
     tellable: bool
+    place_tellable: bool
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -260,6 +263,7 @@ def _truth(spec: JobSpec, fault: Fault, index: int, steps_s: _MeanSteps) -> Faul
         recoverable=1.0 - without_s / steps_s[frozenset()],
         recoverable_last=1.0 - steps_s[steps_s.everything] / steps_s[others],
         tellable=fault.tellable(spec),
+        place_tellable=fault.place_tellable(spec),
     )
 
 

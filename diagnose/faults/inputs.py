@@ -11,6 +11,7 @@ import numpy as np
 
 from diagnose.faults.programme import Programme, Task, build_programme
 from diagnose.faults.spec import JobSpec
+from diagnose.model.documents import Documents
 from diagnose.model.optype import DP_COLLECTIVES, P2P, Op
 from diagnose.model.trace import Bools, Seconds
 
@@ -121,6 +122,8 @@ class Inputs:
         Type of the evidence row that records the tail.
     tokens, tokens_sq : ndarray of float64, shape (n_microbatches, n_steps, n_dp), or None
         Sum of document lengths and of their squares; None: not recorded.
+    documents : Documents or None
+        The documents themselves, `step` an index; None: not recorded.
     """
 
     spec: JobSpec
@@ -135,6 +138,7 @@ class Inputs:
     tail_kind: Op | None = None
     tokens: Seconds | None = None
     tokens_sq: Seconds | None = None
+    documents: Documents | None = None
 
     @property
     def lanes(self) -> tuple[int, int]:
@@ -184,6 +188,7 @@ def _draw_work(spec: JobSpec, programme: Programme) -> Seconds:
         log = REST_SPREAD[op] * rng.standard_normal((int(tasks.sum()), *lanes))
         log += step + (worker + within_step)[stage] + MICROBATCH_SPREAD[op] * microbatch[number]
         work_s[tasks] = typical_s * np.exp(spec.noise * log)
+    work_s *= np.array([task.share for task in programme.tasks])[:, None, None]
     optimizers = programme.is_op(Op.OPTIMIZER)
     log = OPTIMIZER_SPREAD * rng.standard_normal((spec.pp, *lanes))
     work_s[optimizers] = spec.optimizer_s * np.exp(spec.noise * log)

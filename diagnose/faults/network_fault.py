@@ -12,7 +12,7 @@ import numpy as np
 from diagnose.errors import UsageError
 from diagnose.faults.fault import Fault, Worker
 from diagnose.faults.inputs import Inputs, draw_inputs
-from diagnose.faults.programme import Programme
+from diagnose.faults.programme import Programme, build_programme
 from diagnose.faults.spec import JobSpec
 from diagnose.faults.strength import draw_log_uniform, estimate_step, find_strength, quiet_step
 from diagnose.model.optype import DP_COLLECTIVES, P2P
@@ -86,8 +86,22 @@ class NetworkFault(Fault):
         return (self.stage,) if self.scope == "group" else ()
 
     def tellable(self, spec: JobSpec) -> bool:
-        """With one stage all that moves belongs to one group: slow from the first step to the last, it is the normal."""
-        return spec.pp > 1 or self.onset is not None or self.recovery is not None or self.share < 1.0
+        """With one stage all that moves belongs to one group: slow from the first step to the last, it is the normal.
+
+        So it is with two stages and one dp rank, where every transfer has both workers at its ends.
+        """
+        if self.onset is not None or self.recovery is not None or self.share < 1.0:
+            return True
+        return spec.pp > 2 or (spec.pp == 2 and (spec.dp > 1 or self.scope == "group"))
+
+    def place_tellable(self, spec: JobSpec) -> bool:
+        """Only transfers between two workers say who is slow: a collective ends at the same time for all its members."""
+        if self.scope == "group":
+            return True
+        programme = build_programme(spec)
+        tasks = list_transfers(spec, programme, self.scope, self.stage)
+        slow = self._draw_slow(spec, self.random(spec), len(tasks)).any(axis=(1, 2))
+        return bool(programme.is_op(*P2P)[tasks[slow]].any())
 
     def apply(self, inputs: Inputs) -> Inputs:
         """Make the transfers longer.

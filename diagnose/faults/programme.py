@@ -1,7 +1,7 @@
 """What each worker of one model-parallel group runs in a step, in launch order, and who meets whom.
 
 Enters: a `JobSpec`. Leaves: a `Programme`, the same for all steps and dp ranks. The schedules are those of Megatron-LM:
-1F1B, and interleaved 1F1B (arXiv 2104.04473, section 2.2).
+1F1B, and interleaved 1F1B (arXiv 2104.04473, section 2.2); GPipe (arXiv 1811.06965); and zero-bubble as ZB-H1 (arXiv 2401.10241).
 """
 
 import dataclasses
@@ -17,13 +17,17 @@ from diagnose.model.trace import Bools, Ints
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Task:
-    """One operation of one worker; `seq` counts those of its type on its stage, -1 stands for no microbatch or chunk."""
+    """One operation of one worker; `seq` counts those of its type on its stage, -1 stands for no microbatch or chunk.
+
+    `share` is the part of a whole backward that a task does, where the schedule splits it.
+    """
 
     op: Op
     stage: int
     seq: int
     microbatch: int = -1
     chunk: int = -1
+    share: float = 1.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -130,10 +134,12 @@ def order_computes(spec: JobSpec, stage: int) -> list[tuple[Op, int]]:
     Returns
     -------
     list of (Op, int)
-        Type, and its number among those of its type.
+        Type, and its number among those of its type; the weight gradients of a split backward count on after all backwards.
 
     >>> [f"{op.name[0]}{k}" for op, k in order_computes(JobSpec(pp=2, microbatches=3), 0)]
     ['F0', 'F1', 'B0', 'F2', 'B1', 'B2']
+    >>> [f"{op.name[0]}{k}" for op, k in order_computes(JobSpec(pp=2, microbatches=3, schedule="zero-bubble"), 1)]
+    ['F0', 'B0', 'F1', 'B1', 'B3', 'F2', 'B2', 'B4', 'B5']
     """
     total = spec.microbatches * spec.vpp
     warmup = count_warmup(spec, stage)
@@ -141,12 +147,25 @@ def order_computes(spec: JobSpec, stage: int) -> list[tuple[Op, int]]:
     order = [(Op.FORWARD, k) for k in range(warmup)]
     for k in range(steady):
         order += [(Op.FORWARD, warmup + k), (Op.BACKWARD, k)]
-    return order + [(Op.BACKWARD, k) for k in range(steady, total)]
+    order += [(Op.BACKWARD, k) for k in range(steady, total)]
+    return _delay_weights(order, stage, total) if spec.schedule == "zero-bubble" else order
+
+
+def _delay_weights(order: list[tuple[Op, int]], stage: int, total: int) -> list[tuple[Op, int]]:
+    """Put the weight gradients of each backward after as many later backwards as there are stages before this one."""
+    split: list[tuple[Op, int]] = []
+    for op, number in order:
+        split.append((op, number))
+        if op == Op.BACKWARD and number >= stage:
+            split.append((Op.BACKWARD, total + number - stage))
+    return split + [(Op.BACKWARD, total + k) for k in range(max(total - stage, 0), total)]
 
 
 def count_warmup(spec: JobSpec, stage: int) -> int:
     """Count the forwards before the first forward that a backward follows at once."""
     total = spec.microbatches * spec.vpp
+    if spec.schedule == "gpipe":
+        return total
     if spec.vpp == 1:
         return min(spec.pp - stage - 1, total)
     if spec.microbatches == spec.pp:
@@ -159,7 +178,14 @@ def place_compute(spec: JobSpec, op: Op, number: int) -> tuple[int, int]:
     group, within = divmod(number, spec.n_virtual)
     turn, lane = divmod(within, spec.pp)
     chunk = turn if op == Op.FORWARD else spec.vpp - 1 - turn
-    return (chunk, group * spec.pp + lane) if spec.vpp > 1 else (0, number)
+    return (chunk, group * spec.pp + lane) if spec.vpp > 1 else (0, number % spec.microbatches)
+
+
+def share_compute(spec: JobSpec, op: Op, number: int) -> float:
+    """Say which part of a whole forward or backward the compute of that number is."""
+    if op == Op.FORWARD or spec.schedule != "zero-bubble":
+        return 1.0
+    return 1.0 - spec.weight_share if number < spec.microbatches else spec.weight_share
 
 
 def _pairs(spec: JobSpec, ids: dict[tuple[Op, int, int], int]) -> list[Meeting]:
@@ -194,15 +220,15 @@ class _Desk:
         for stage in range(spec.pp):
             for op, number in order_computes(spec, stage):
                 chunk, microbatch = place_compute(spec, op, number)
-                self.add(op, stage, number, microbatch, chunk)
+                self.add(op, stage, number, microbatch=microbatch, chunk=chunk, share=share_compute(spec, op, number))
             self.last_computes.append(len(self.tasks) - 1)
 
-    def add(self, op: Op, stage: int, seq: int, microbatch: int = -1, chunk: int = -1) -> int:
+    def add(self, op: Op, stage: int, seq: int, *, microbatch: int = -1, chunk: int = -1, share: float = 1.0) -> int:
         """Write down a task once and give its number."""
         key = (op, stage, seq)
         if key not in self.ids:
             self.ids[key] = len(self.tasks)
-            self.tasks.append(Task(op, stage, seq, microbatch, chunk))
+            self.tasks.append(Task(op, stage, seq, microbatch, chunk, share))
         return self.ids[key]
 
 
@@ -228,8 +254,10 @@ class _Worker:
             for op, number in self.order:
                 self._compute(op, number)
             self._collect_garbage()
-        elif self.spec.p2p == "asynchronous":
+        elif self.spec.p2p == "asynchronous" or self.spec.schedule == "zero-bubble":
             self._write_asynchronous()
+        elif self.spec.schedule == "gpipe":
+            self._write_blocking_gpipe()
         elif self.spec.vpp == 1:
             self._write_blocking()
         else:
@@ -283,6 +311,18 @@ class _Worker:
             self._backward(k)
             self._batch((Op.BACKWARD_SEND, k))
 
+    def _write_blocking_gpipe(self) -> None:
+        """All forwards, then all backwards; between them the last send and the first recv are one batch."""
+        last = self.total - 1
+        for k in range(self.total):
+            self._batch((Op.FORWARD_RECV, k))
+            self._compute(Op.FORWARD, k)
+            self._batch((Op.FORWARD_SEND, k), *([(Op.BACKWARD_RECV, 0)] if k == last else []))
+        for k in range(self.total):
+            self._backward(k)
+            self._batch((Op.BACKWARD_SEND, k))
+            self._batch((Op.BACKWARD_RECV, k + 1))
+
     def _write_blocking_interleaved(self) -> None:
         """Interleaved 1F1B as Megatron's forward_backward_pipelining_with_interleaving without overlap of transfers."""
         warmup = count_warmup(self.spec, self.stage)
@@ -327,6 +367,9 @@ class _Worker:
         # The host posts the first backward transfers together with the last forwards before the first backward.
         opening = (ids[self.order[warmup - 2][0], stage, self.order[warmup - 2][1]],) if warmup >= 2 else ()
         for op, number in self.order:
+            if number >= self.total:  # weight gradients move nothing
+                self._compute(op, number)
+                continue
             recv, send = recv_of[op], send_of[op]
             held = opening if op == Op.BACKWARD and number == 0 else ()
             received: tuple[int, ...] = ()
@@ -365,7 +408,8 @@ class _Worker:
 
     def _last_backward(self, chunk: int) -> int:
         """Find the backward after which a chunk's gradients are complete."""
-        of_chunk = [k for k in range(self.total) if place_compute(self.spec, Op.BACKWARD, k)[0] == chunk]
+        last = 2 * self.total if self.spec.schedule == "zero-bubble" else self.total
+        of_chunk = [k for k in range(last) if place_compute(self.spec, Op.BACKWARD, k)[0] == chunk]
         return self.desk.ids[Op.BACKWARD, self.stage, of_chunk[-1]]
 
     def _gates(self) -> tuple[Gate, ...]:

@@ -11,8 +11,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from diagnose.errors import UsageError
 from diagnose.faults.inputs import Inputs
 from diagnose.faults.simulate import Times
+from diagnose.model.documents import Documents
 from diagnose.model.optype import EVIDENCE, NAMES, Op
 from diagnose.model.trace import Ints, Seconds
 
@@ -45,7 +47,16 @@ def record(inputs: Inputs, times: Times) -> pa.Table:
         One row an operation, by step, dp rank, stage and launch order, then the evidence rows; job metadata under the key
         `diagnose.job` of the schema. Times in seconds after the step began, or where the job has `absolute_times` after its
         first recorded step began.
+
+    Raises
+    ------
+    UsageError
+        The schedule splits backwards: a trace has no type for weight gradients.
     """
+    if inputs.spec.schedule == "zero-bubble":
+        raise UsageError(
+            "a zero-bubble job can be simulated, but not written as a trace: weight gradients have no type"
+        )
     parts = [_task_rows(inputs, times), *_pause_rows(inputs, times)]
     tail = _tail_rows(inputs, times)
     if tail is not None:
@@ -178,8 +189,20 @@ def _table(inputs: Inputs, rows: _Rows) -> pa.Table:
         if values is not None:
             per_row = np.where(compute, values[microbatch, rows.step, rows.dp], 0.0)
             columns[name] = pa.array(per_row, mask=~compute).cast(kind)
+    if inputs.documents is not None:
+        columns["doc_lengths"] = _lists(inputs.documents, microbatch, rows)
     metadata = {"diagnose.job": json.dumps(job_metadata(inputs), sort_keys=True)}
     return pa.table(columns).replace_schema_metadata(metadata)
+
+
+def _lists(documents: Documents, microbatch: Ints, rows: _Rows) -> pa.Array:
+    """Repeat the documents of a microbatch on each of its rows; null where they are unknown, and beside computes."""
+    shape = (int(microbatch.max()) + 1, int(rows.step.max()) + 1, int(rows.dp.max()) + 1)
+    list_of = np.full(shape, -1, dtype=np.int64)
+    list_of[documents.microbatch, documents.step, documents.dp] = np.arange(len(documents))
+    at = np.where(microbatch >= 0, list_of[microbatch, rows.step, rows.dp], -1)
+    lists = pa.ListArray.from_arrays(pa.array(documents.offsets.astype(np.int32)), pa.array(documents.lengths))
+    return lists.take(pa.array(at, mask=at < 0))
 
 
 def _integers(values: NDArray[np.int64], narrow: pa.DataType) -> pa.Array:

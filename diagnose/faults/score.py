@@ -200,6 +200,7 @@ def read_truth(truth: dict[str, Any], steps: Sequence[int]) -> Row:
             recoverable=fault["recoverable"],
             recoverable_last=fault.get("recoverable_last", fault["recoverable"]),
             tellable=fault.get("tellable", True),
+            place_tellable=fault.get("place_tellable", True),
         )
         other = causes.get(one.cause)
         if other is not None:

@@ -13,6 +13,7 @@ import numpy as np
 from diagnose.faults.fault import Fault
 from diagnose.faults.inputs import Inputs
 from diagnose.faults.spec import JobSpec
+from diagnose.model.documents import Documents
 from diagnose.model.optype import Op
 from diagnose.model.trace import Seconds
 
@@ -35,6 +36,8 @@ class SequenceImbalance(Fault):
         What a backward's cost deviates from the mean for each 1 of the forward's; production jobs have 0.7 to 1.4.
     records_tokens : bool
         The trace has `tokens` and `tokens_sq`.
+    records_documents : bool
+        The trace has `doc_lengths`, for the steps in which it happens.
     """
 
     cause: ClassVar[str] = "sequence-imbalance"
@@ -44,6 +47,7 @@ class SequenceImbalance(Fault):
     length_spread: float = 1.4
     backward_ratio: float = 1.0
     records_tokens: bool = False
+    records_documents: bool = False
 
     @property
     def strength(self) -> float:
@@ -52,8 +56,12 @@ class SequenceImbalance(Fault):
 
     def apply(self, inputs: Inputs) -> Inputs:
         """Make each microbatch as long as its documents, and note them where the trace records them."""
-        tokens_sq = self._draw_tokens_sq(inputs.spec)
+        documents = self.draw_documents(inputs.spec)
+        tokens_sq = self._by_microbatch(inputs.spec, documents.tokens_sq())
         changed = self._scale(inputs, self._cost(inputs.spec, tokens_sq))
+        if self.records_documents:
+            known = np.flatnonzero(self.active(inputs.spec)[documents.step, 0])
+            changed = dataclasses.replace(changed, documents=documents.take(known))
         if not self.records_tokens:
             return changed
         tokens = np.full(tokens_sq.shape, float(self.packed_tokens))
@@ -62,29 +70,56 @@ class SequenceImbalance(Fault):
 
     def mend(self, inputs: Inputs) -> Inputs:
         """Give every microbatch the mean cost of its step's global batch."""
-        cost = self._cost(inputs.spec, self._draw_tokens_sq(inputs.spec))
+        cost = self.draw_cost(inputs.spec)
         return self._scale(inputs, np.broadcast_to(cost.mean(axis=(0, 2), keepdims=True), cost.shape))
+
+    def repack(self, inputs: Inputs, tokens: Seconds, tokens_sq: Seconds) -> Inputs:
+        """Give the times of the job with its documents packed in another way: what a packer truly leaves.
+
+        Parameters
+        ----------
+        inputs : Inputs
+        tokens, tokens_sq : ndarray of float64, shape (n_microbatches, n_steps, n_dp)
+            Sum of document lengths, and of their squares, in each microbatch.
+
+        Returns
+        -------
+        Inputs
+            What does not grow with the squares grows with the tokens, forward and backward: an empty microbatch takes no time.
+        """
+        active = self.active(inputs.spec)
+        linear, quadratic = tokens / self.packed_tokens, tokens_sq / self.draw_documents(inputs.spec).tokens_sq().mean()
+        cost = (1.0 - self.quadratic_share) * linear + self.quadratic_share * quadratic
+        return self._scale(inputs, np.where(active, cost, 1.0), np.where(active, linear, 1.0))
+
+    def deal(self, inputs: Inputs, cost: Seconds) -> Inputs:
+        """Give the times of the job with other costs of its microbatches, in units of the job's mean, as `draw_cost`."""
+        return self._scale(inputs, cost)
+
+    def draw_cost(self, spec: JobSpec) -> Seconds:
+        """Draw the cost of each microbatch in units of the job's mean, shape (n_microbatches, n_steps, n_dp)."""
+        return self._cost(spec, self._by_microbatch(spec, self.draw_documents(spec).tokens_sq()))
 
     def _cost(self, spec: JobSpec, tokens_sq: Seconds) -> Seconds:
         """Work out the cost of each microbatch in units of the job's mean, shape (n_microbatches, n_steps, n_dp)."""
         cost = 1.0 - self.quadratic_share + self.quadratic_share * tokens_sq / tokens_sq.mean()
         return np.where(self.active(spec), cost, 1.0)
 
-    def _scale(self, inputs: Inputs, cost: Seconds) -> Inputs:
-        """Scale forward and backward of each microbatch on every stage."""
+    @staticmethod
+    def _by_microbatch(spec: JobSpec, values: Seconds) -> Seconds:
+        """Lay out one value a list, shape (n_microbatches, n_steps, n_dp)."""
+        return np.moveaxis(values.reshape(spec.steps, spec.dp, spec.microbatches), 2, 0)
+
+    def _scale(self, inputs: Inputs, cost: Seconds, linear: Seconds | float = 1.0) -> Inputs:
+        """Scale forward and backward of each microbatch on every stage; `linear` are its tokens over those of a full one."""
         programme, work_s = inputs.programme, inputs.work_s.copy()
         for op, ratio in ((Op.FORWARD, 1.0), (Op.BACKWARD, self.backward_ratio)):
             tasks = programme.is_op(op)
-            work_s[tasks] *= np.maximum(1.0 + (cost - 1.0) * ratio, 0.05)[programme.microbatch[tasks]]
+            work_s[tasks] *= np.maximum(linear + (cost - linear) * ratio, 0.05)[programme.microbatch[tasks]]
         return dataclasses.replace(inputs, work_s=work_s)
 
-    def _draw_tokens_sq(self, spec: JobSpec) -> Seconds:
-        """Pack a stream of documents, and sum the squares of the pieces in each microbatch.
-
-        Returns
-        -------
-        ndarray of float64, shape (n_microbatches, n_steps, n_dp)
-        """
+    def draw_documents(self, spec: JobSpec) -> Documents:
+        """Pack a stream of documents: the pieces in each microbatch, `step` an index."""
         rng = self.random(spec)
         n_packs = spec.steps * spec.dp * spec.microbatches
         total = n_packs * self.packed_tokens
@@ -96,9 +131,14 @@ class SequenceImbalance(Fault):
             ends = np.concatenate([ends, lengths.cumsum() + (ends[-1] if len(ends) else 0)])
         borders = np.arange(n_packs + 1, dtype=np.int64) * self.packed_tokens
         cuts = np.union1d(ends[ends < total], borders)
-        pieces = np.diff(cuts).astype(np.float64)
-        sums = np.add.reduceat(pieces**2, np.searchsorted(cuts, borders[:-1]))
-        return np.moveaxis(sums.reshape(spec.steps, spec.dp, spec.microbatches), 2, 0)
+        lane, microbatch = np.divmod(np.arange(n_packs), spec.microbatches)
+        return Documents(
+            step=lane // spec.dp,
+            dp=lane % spec.dp,
+            microbatch=microbatch,
+            offsets=np.searchsorted(cuts, borders),
+            lengths=np.diff(cuts).astype(np.int32),
+        )
 
 
 def draw_fault(

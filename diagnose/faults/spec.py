@@ -13,6 +13,8 @@ from diagnose.errors import UsageError
 from diagnose.model.trace import Ints
 
 P2P = Literal["blocking", "asynchronous"]
+#: 1F1B is interleaved where `vpp` is above 1; the others run one model chunk a worker.
+Schedule = Literal["1f1b", "gpipe", "zero-bubble"]
 #: Random streams of a job; each draws from its own, so that one more draw in one changes nothing in another.
 RandomStream = Literal["steps", "compute", "tail", "drift", "transfer", "delay", "fault", "decoy"]
 #: Limits of a sampled run of contiguous steps, and of the gap before the next one.
@@ -38,6 +40,11 @@ class JobSpec:
         Pipeline stages, data-parallel ranks, and tensor- and context-parallel members a worker.
     vpp : int
         Model chunks a worker; above 1 the schedule is interleaved 1F1B.
+    schedule : "1f1b", "gpipe" or "zero-bubble"
+        Zero-bubble is ZB-H1, whose transfers never block the worker; it can be simulated, but a trace has no name for its weight
+        gradients.
+    weight_share : float
+        Part of a backward that computes weight gradients, where the schedule splits it.
     microbatches : int
         Microbatches a dp rank runs in each step; with `vpp` above 1 a multiple of `pp`.
     steps : int
@@ -106,6 +113,8 @@ class JobSpec:
     evidence: bool = True
     seed: int = 0
     job_id: str = ""
+    schedule: Schedule = "1f1b"
+    weight_share: float = 0.5
 
     def __post_init__(self) -> None:
         """Refuse what cannot run.
@@ -114,7 +123,8 @@ class JobSpec:
         ------
         UsageError
             A size below 1, a negative or infinite time, interleaving without stages or with odd microbatches, an unknown
-            point-to-point mode, a negative seed or number of workers on a host.
+            point-to-point mode or schedule, a schedule that does not interleave with several chunks, a part above 1, a negative
+            seed or number of workers on a host.
         """
         for name in ("pp", "vpp", "dp", "microbatches", "steps", "tp_size", "cp_size"):
             if getattr(self, name) < 1:
@@ -131,9 +141,20 @@ class JobSpec:
             )
         if self.p2p not in get_args(P2P):
             raise UsageError(f"p2p is {self.p2p!r}; expected one of {', '.join(get_args(P2P))}", where="job spec")
+        self._check_schedule()
         for name in ("seed", "workers_per_host"):
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} is {getattr(self, name)}; expected at least 0", where="job spec")
+
+    def _check_schedule(self) -> None:
+        """Refuse a schedule that is none, or that these sizes cannot run."""
+        if self.schedule not in get_args(Schedule):
+            expected = ", ".join(get_args(Schedule))
+            raise UsageError(f"schedule is {self.schedule!r}; expected one of {expected}", where="job spec")
+        if self.schedule != "1f1b" and self.vpp > 1:
+            raise UsageError(f"schedule is {self.schedule!r} with vpp {self.vpp}; expected vpp 1", where="job spec")
+        if self.weight_share > 1:
+            raise UsageError(f"weight_share is {self.weight_share}; expected at most 1", where="job spec")
 
     @property
     def has_dp(self) -> bool:

@@ -1,12 +1,10 @@
 """Whether a link, a card or a group moves data more slowly than its equals."""
 
-import warnings
-
 import numpy as np
 
 from diagnose.model.components import Components
 from diagnose.model.feature import Feature, Features
-from diagnose.model.trace import Seconds
+from diagnose.model.trace import Bools, Seconds
 from diagnose.model.transfers import Transfers
 
 #: What each feature reads as, with when it misleads.
@@ -23,8 +21,8 @@ NAMES = {
     "network.links_share": "part of that time on links between stages and not in collectives; 1 links only",
     "network.rank_ratio": "that time on the worst link over what the same link has on the other dp ranks; 1 all ranks alike, no "
     "link's fault; misleads with one dp rank, where nothing can be alike, and when whole stages sit behind one switch",
-    "network.by_slow_worker": "1 where the slowest link or group ends at a worker whose computes are slow, else 0; misleads when "
-    "one host has both faults",
+    "network.by_slow_worker": "1 where the slowest link or group ends at a worker whose computes are slow, and is not far slower "
+    "than they are, else 0; misleads when one host has both faults",
 }
 #: A link that is slow belongs to the card whose other link is slow as well, if that one is at least this much slower than usual.
 BOTH_RATIO = 1.3
@@ -34,6 +32,9 @@ BOTH_SHARE = 0.2
 NAMED_SHARE = 0.002
 #: Transfers shorter than this part of the step are not told apart.
 LEAST_SHARE = 1e-5
+#: Transfers at a worker whose computes take k times as long are put down to it up to so many times k (a real one under a quota:
+#: 1.7).
+THROTTLED_RATIO = 3.0
 #: Ratios above are as good as infinite.
 MOST = 1000.0
 
@@ -76,7 +77,7 @@ def measure_network(transfers: Transfers, components: Components) -> Features:
         found["network.place_share"] = Feature(worst / (links_s + groups_s))
         found["network.links_share"] = Feature(links_s / (links_s + groups_s))
         found["network.rank_ratio"] = _rank_ratio(transfers)
-    found["network.by_slow_worker"] = Feature(float(_ends_at_slow_worker(transfers, components)))
+    found["network.by_slow_worker"] = Feature(float(_is_by_slow_worker(transfers, components)))
     return found
 
 
@@ -100,12 +101,12 @@ def _rank_ratio(transfers: Transfers) -> Feature:
 
 
 def slow_card(transfers: Transfers) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """Name the worker whose links are slow, else the link.
+    """Name the worker at whose end of the slowest link the group is slow, or the other link, else the link.
 
     Returns
     -------
     workers : list of (dp index, stage index)
-        One whose two links are both slow, or none.
+        One whose link and group, or two links, are slow, or none.
     links : list of (dp index, stage index)
         The slow link by its first stage, where no worker is named; none where no link is slow.
     """
@@ -122,10 +123,11 @@ def slow_card(transfers: Transfers) -> tuple[list[tuple[int, int]], list[tuple[i
             return [], []
     stage, dp = (int(i) for i in np.unravel_index(int(score.argmax()), score.shape))
     ends = [stage, (stage + 1) % n_stages]
+    # A card spoils its group's collectives, too; with batches, which end as one, that tells more than its other link.
+    group_s = transfers.group_excess_s[ends]
+    if float(group_s.max()) > NAMED_SHARE * transfers.step_s and group_s.min() < BOTH_SHARE * group_s.max():
+        return [(dp, ends[int(group_s.argmax())])], []
     if n_stages == 2:
-        group_s = transfers.group_excess_s
-        if float(group_s.max()) > NAMED_SHARE * transfers.step_s and group_s.min() < BOTH_SHARE * group_s.max():
-            return [(dp, int(group_s.argmax()))], []
         return [], [(dp, 0)]
     other = [score[(ends[0] - 1) % n_stages, dp], score[ends[1], dp]]
     if max(other) >= both:
@@ -149,15 +151,39 @@ def _usual(transfers: Transfers) -> float | None:
     )
 
 
-def _ends_at_slow_worker(transfers: Transfers, components: Components) -> bool:
-    """Say whether the slowest link or group has a slow worker at its end."""
+def _is_by_slow_worker(transfers: Transfers, components: Components) -> bool:
+    """Say whether the worst link, else the worst group, has a slow worker at its end that is slow enough to explain it."""
     slow = components.slow_workers
     if not slow.any():
         return False
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)
-        if np.isfinite(transfers.link_s).any():
-            stage, dp = np.unravel_index(int(np.nanargmax(transfers.link_s)), transfers.link_s.shape)
-            if slow[dp, stage] or slow[dp, (stage + 1) % slow.shape[1]]:
-                return True
-        return bool(np.isfinite(transfers.group_s).any() and slow[:, int(np.nanargmax(transfers.group_s))].any())
+    ends = _ends_of_worst(transfers, slow)
+    if not ends or transfers.excess_ratio is None:
+        return bool(ends)
+    pace = max(float(np.quantile(components.worker_ratio[:, p :: slow.shape[1], :, dp], 0.9)) for dp, p in ends)
+    return 1.0 + transfers.excess_ratio <= THROTTLED_RATIO * pace
+
+
+def _ends_of_worst(transfers: Transfers, slow: Bools) -> list[tuple[int, int]]:
+    """List the slow workers, (dp index, stage index), at the ends of the worst link, or in the worst group.
+
+    Seconds beyond ordinary transfers say which is worst, those on links first: a group has the slow worker among its members
+    whoever else holds it up. Without any, medians say.
+    """
+    n_stages = slow.shape[1]
+    link_s, group_s = transfers.link_excess_s, transfers.group_excess_s
+    if float(link_s.max(initial=0.0)) > NAMED_SHARE * transfers.step_s:
+        groups: list[Seconds] = []
+        links = [link_s]
+    elif float(group_s.max(initial=0.0)) > NAMED_SHARE * transfers.step_s:
+        groups, links = [group_s], []
+    else:
+        links = [transfers.link_s] if np.isfinite(transfers.link_s).any() else []
+        groups = [transfers.group_s] if np.isfinite(transfers.group_s).any() else []
+    found: list[tuple[int, int]] = []
+    for seconds in links:
+        stage, dp = (int(i) for i in np.unravel_index(int(np.nanargmax(seconds)), seconds.shape))
+        found += [(dp, end) for end in (stage, (stage + 1) % n_stages) if slow[dp, end]]
+    for seconds in groups:
+        stage = int(np.nanargmax(seconds))
+        found += [(int(dp), stage) for dp in np.flatnonzero(slow[:, stage])]
+    return found

@@ -35,6 +35,9 @@ NAMES = {
         "together_share": "part of the workers that stall, in a typical step with any; 1 all at once, planned",
         "growth": "seconds a step in the later half of the steps over the earlier; 1 steady; at most 100",
     }.items()
+} | {
+    "allocator.backward_contrast": "seconds stalled in or before backwards on the workers with stalls of the allocator over those "
+    "on other workers, at most 100; collections and loaders elsewhere do not count, as they stop no backward",
 }
 #: A step has stalls from this part of what a step with many has.
 FIRST_SIGN = 0.05
@@ -60,7 +63,7 @@ def measure_stalls(components: Components, evidence: Evidence) -> Features:
     found: Features = {}
     for kind, (whose, row) in KINDS.items():
         found |= {f"{kind}.{name}": feature for name, feature in _measure(components, evidence, whose, row).items()}
-    return found
+    return found | {"allocator.backward_contrast": _backward_contrast(components)}
 
 
 def stall_course(components: Components, whose: Whose) -> Course:
@@ -132,6 +135,23 @@ def _contrast(components: Components, hit: Bools, whose: Whose) -> Feature:
     else:
         here = float(here_s.sum(axis=(0, 2))[hit].mean())
         there = float(elsewhere_s.sum(axis=(0, 2))[~hit].mean())
+    return Feature(min(here / there, MOST) if there > 0 else MOST)
+
+
+def _backward_contrast(components: Components) -> Feature:
+    """Say how many times as long backwards stall on the workers with stalls of the allocator as on the others."""
+    stalls, n_stages = components.stalls, components.slow_workers.shape[1]
+    at = stalls.seconds_of(Whose.ALLOCATION) > 0
+    if not at.any():
+        return Feature.missing("no compute stalls in that way")
+    hit = _workers(at.sum(axis=2), n_stages).sum(axis=(0, 2)) > 0  # (n_stages, n_dp)
+    if hit.all():
+        return Feature.missing("every worker has such stalls")
+    known = [Whose.WORKER, Whose.QUEUE, Whose.TOGETHER]
+    seconds = np.where(np.isin(stalls.inside[1], known), 0.0, stalls.inside_s[1])
+    seconds += np.where(np.isin(stalls.before[1], known), 0.0, stalls.before_s[1])
+    by_worker = seconds.sum(axis=(1, 2)).reshape(-1, n_stages, seconds.shape[-1]).sum(axis=0)
+    here, there = float(by_worker[hit].mean()), float(by_worker[~hit].mean())
     return Feature(min(here / there, MOST) if there > 0 else MOST)
 
 

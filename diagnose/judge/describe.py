@@ -104,7 +104,7 @@ def _condition(condition: Condition, features: Mapping[str, str], indent: str) -
 
 def _fix(name: str, summary: str, how: str) -> list[str]:
     """Write a fix."""
-    return [*_wrap(f"{name}: {summary}", "    ", "  - "), *_wrap(how, "    ")]
+    return [*_wrap(f"{name}: {summary}", "    ", "  - "), *(_wrap(how, "    ") if how else [])]
 
 
 def _case(name: str, features: Mapping[str, float | None], *, fires: bool) -> list[str]:

@@ -5,6 +5,7 @@ import dataclasses
 from diagnose.judge.classifier import Opinion
 from diagnose.judge.rules import Judgement, RuleSet
 from diagnose.judge.verdict import Case
+from diagnose.model.change import Price
 from diagnose.model.diagnosis import MadeBy
 from diagnose.model.trace import Trace
 from diagnose.model.whatif import WhatIf
@@ -24,6 +25,8 @@ class Examination:
     opinion : Opinion or None
         The classifier's; None where there is none, or nobody asked it.
     made_by : MadeBy
+    price : Price
+        Replays the job with changes.
     warnings : tuple of str
         About the input.
     """
@@ -34,6 +37,7 @@ class Examination:
     judgements: tuple[Judgement, ...]
     opinion: Opinion | None
     made_by: MadeBy
+    price: Price
     warnings: tuple[str, ...]
 
     @property

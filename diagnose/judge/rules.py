@@ -91,11 +91,11 @@ class Group:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RuleFix:
-    """What mends a cause, in words."""
+    """What mends a cause: the name of a fix of `diagnose.fixes`, which says how, or one of the rule's own with `how`."""
 
     fix: str
     summary: str
-    how: str
+    how: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -472,8 +472,9 @@ class _Reader:
 
     def fix(self, node: yaml.Node) -> RuleFix:
         """Read one fix."""
-        fields = self.mapping(node, ("fix", "summary", "how"))
-        return RuleFix(*(self.text(fields.get(name)) for name in ("fix", "summary", "how")))
+        fields = self.mapping(node, ("fix", "summary"), ("how",))
+        how = self.text(fields["how"]) if "how" in fields else ""
+        return RuleFix(self.text(fields.get("fix")), self.text(fields.get("summary")), how)
 
     def test(self, node: yaml.Node) -> RuleTest:
         """Read one test case."""

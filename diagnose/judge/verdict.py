@@ -21,7 +21,6 @@ from diagnose.model.diagnosis import (
     Cause,
     EvidenceItem,
     Fidelity,
-    Fix,
     Ledger,
     NotChecked,
     When,
@@ -30,6 +29,7 @@ from diagnose.model.diagnosis import (
 )
 from diagnose.model.feature import Features
 from diagnose.model.trace import Seconds, Trace
+from diagnose.model.transfers import Transfers
 
 #: The causes of the contract; those without a rule are said to be unchecked.
 CAUSES = (
@@ -75,7 +75,7 @@ UNKNOWN_CERTAINTY = 0.6
 #: Steps whose forwards alone are slow on all workers, on one period to this part, are evaluations.
 EVALUATION_FORWARD_SHARE = 0.8
 EVALUATION_REGULARITY = 0.8
-#: Workers with less than this part of the worst worker's lost time are not named.
+#: Workers with less than this part of the worst worker's lost time are not named, and nobody if all have less of the gain.
 NAMED_SHARE = 0.25
 #: Where more than this part of the workers would be named, the cause is spread over the job.
 SPREAD_SHARE = 0.5
@@ -107,6 +107,7 @@ class Case:
     gains: Gains
     features: Features
     fidelity: Fidelity
+    transfers: Transfers
     filled_share: float
     slow_workers: Sequence[tuple[int, int]]
     slow_cards: Sequence[tuple[int, int]]
@@ -246,7 +247,6 @@ def _cause(case: Case, judgement: Judgement, sure: float, claims: Mapping[str, i
     rule, gains = judgement.rule, case.gains
     key = "+".join(rule.components)
     where = _where(case, rule)
-    predicted = gains.alone_s.get(key, gains.replayed_s)
     return Cause(
         cause=rule.id,
         title=rule.title,
@@ -256,10 +256,7 @@ def _cause(case: Case, judgement: Judgement, sure: float, claims: Mapping[str, i
         where=where,
         when=_when(case, rule),
         evidence=tuple(_evidence(case, judgement, opinion)),
-        fixes=tuple(
-            Fix(fix.fix, fix.summary, fix.how, predicted, gains.recorded_s / predicted if predicted > 0 else None)
-            for fix in rule.fixes
-        ),
+        fixes=(),
         fingerprint=_fingerprint(case.trace, rule.id, where),
     )
 
@@ -345,7 +342,7 @@ def _is_true(features: Features, name: str) -> bool:
 def _unknown(case: Case, component: str, least: float) -> Cause:
     """Report lost time that no rule explains."""
     gains = case.gains
-    where = Where(workers=_blamed(case, component))
+    where = Where(workers=_blamed(case, (component,)))
     text = f"time is lost to {COMPONENTS[component]}, and no rule says why"
     gain = gains.recoverable(component)
     return Cause(
@@ -387,11 +384,7 @@ def _where(case: Case, rule: Rule) -> Where:
         return Where(workers=tuple(_worker(case.trace, dp, p) for dp, p in case.slow_cards), links=tuple(links))
     if rule.components == ("transfer",) and case.slow_group is not None:
         return Where(stages=(int(case.trace.stage_labels[case.slow_group]),))
-    found: dict[tuple[int, int], Worker] = {}
-    for name in rule.components:
-        for worker in _blamed(case, name):
-            found.setdefault((worker.dp, worker.pp), worker)
-    return Where(workers=tuple(found.values()))
+    return Where(workers=_blamed(case, rule.components))
 
 
 def _worth_naming(case: Case) -> list[tuple[int, int]]:
@@ -403,13 +396,18 @@ def _worth_naming(case: Case) -> list[tuple[int, int]]:
     return [worker for worker in case.slow_workers if lost[worker] >= NAMED_SHARE * top]
 
 
-def _blamed(case: Case, component: str) -> tuple[Worker, ...]:
-    """List the workers that most of a component's seconds lie on, worst first; none where it is spread over the job."""
-    lost: Seconds | None = case.gains.blame_s.get(component)
-    if lost is None or lost.max(initial=0.0) <= 0:
+def _blamed(case: Case, components: Sequence[str]) -> tuple[Worker, ...]:
+    """List the workers that most of the components' seconds lie on, worst first.
+
+    None where they are spread over the job, or where most of what is lost lies on nobody: who holds up a gap between steps that
+    no row tells of is not known, whoever else is a little late.
+    """
+    by_component = [case.gains.blame_s[name] for name in components if name in case.gains.blame_s]
+    lost: Seconds = np.sum(by_component, axis=0) if by_component else np.zeros((1, 1))
+    if lost.max(initial=0.0) <= 0 or lost.sum() < NAMED_SHARE * gain_of(case.gains, components) * case.gains.recorded_s:
         return ()
     marked = lost >= SPREAD_SHARE * lost.max()
-    possible = lost.shape[0] if component == "input-delay" else lost.size  # only the first stage reads input
+    possible = lost.shape[0] if tuple(components) == ("input-delay",) else lost.size  # only the first stage reads input
     if marked.sum() > max(1.0, SPREAD_SHARE * possible):
         return ()
     order = np.argsort(-np.where(marked, lost, -np.inf), axis=None, kind="stable")[: int(marked.sum())]

@@ -70,12 +70,65 @@ class EvidenceItem:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Fix:
-    """What to change; step times in seconds, with launch delays; None where no replay says it."""
+    """What to change; step times in seconds, with launch delays; None where no replay says it.
+
+    `settings` give the same fix by hand; `figures` are numbers worth knowing beside the step time, by name, unit at its end.
+    """
 
     fix: str
     summary: str
     how: str
     predicted_step_time: float | None
+    predicted_speedup: float | None
+    settings: dict[str, str] = dataclasses.field(default_factory=dict)
+    assumptions: tuple[str, ...] = ()
+    risks: tuple[str, ...] = ()
+    figures: dict[str, float | None] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RefusedFix:
+    """A fix that is not for this job, and why; an `obvious` reason is left out of reports."""
+
+    fix: str
+    reason: str
+    obvious: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give one entry of `refused_fixes`."""
+        return {"fix": self.fix, "reason": self.reason}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PlanStep:
+    """One fix in the order in which to do them.
+
+    Attributes
+    ----------
+    fix, cause : str
+    predicted_step_time, predicted_speedup : float
+        With it and all before it; seconds, and against the recorded step time.
+    gain : float
+        Part of the step time after those before it that it gives back; `gain_alone` the same of the recorded one without them.
+    note : str or None
+        What a reader might not expect.
+    """
+
+    fix: str
+    cause: str
+    predicted_step_time: float
+    predicted_speedup: float | None
+    gain: float
+    gain_alone: float
+    note: str | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Plan:
+    """The best fix of each cause, the most rewarding first, and what all of them give together."""
+
+    steps: tuple[PlanStep, ...]
+    predicted_step_time: float
     predicted_speedup: float | None
 
 
@@ -93,6 +146,7 @@ class Cause:
     evidence: tuple[EvidenceItem, ...]
     fixes: tuple[Fix, ...]
     fingerprint: str
+    refused_fixes: tuple[RefusedFix, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Give one entry of `causes`."""
@@ -106,6 +160,7 @@ class Cause:
             "when": dataclasses.asdict(self.when),
             "evidence": [dataclasses.asdict(item) for item in self.evidence],
             "fixes": [dataclasses.asdict(fix) for fix in self.fixes],
+            "refused_fixes": [fix.to_dict() for fix in self.refused_fixes],
             "fingerprint": self.fingerprint,
         }
 
@@ -185,6 +240,7 @@ class Diagnosis:
     ranks: Ints
     hosts: tuple[str, ...] | None
     min_speedup: float = 1.02
+    plan: Plan | None = None
 
     def worker(self, dp: int, stage: int) -> Worker:
         """Name the worker at a dp index and a stage index."""
@@ -232,6 +288,7 @@ class Diagnosis:
             },
             "causes": [cause.to_dict() for cause in self.causes],
             "ledger": None if self.ledger is None else dataclasses.asdict(self.ledger),
+            "plan": None if self.plan is None else dataclasses.asdict(self.plan),
             "checked": list(self.checked),
             "not_checked": [dataclasses.asdict(entry) for entry in self.not_checked],
             "features": dict(sorted(self.features.items())),

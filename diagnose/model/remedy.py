@@ -78,6 +78,7 @@ class Remedy:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a fix is not for this job."""
+    """Why a fix is not for this job; `obvious` where nobody would expect it to be: a report leaves that out."""
 
     reason: str
+    obvious: bool = False

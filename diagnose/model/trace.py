@@ -8,6 +8,7 @@ import dataclasses
 import numpy as np
 from numpy.typing import NDArray
 
+from diagnose.model.documents import Documents
 from diagnose.model.optype import NAMES, Op
 
 Seconds = NDArray[np.float64]
@@ -134,6 +135,8 @@ class Trace:
         First steps after a restart inside the file; what lies between them and the step before is not the job's time.
     warm_up_steps : tuple of int
         First steps that are much longer than all others; causes are sought without them.
+    documents : Documents or None
+        The documents of the microbatches of the analysed steps; None where the trace knows of none.
     """
 
     job: Job
@@ -149,6 +152,7 @@ class Trace:
     warm_up_steps: tuple[int, ...]
     restarted_steps: tuple[int, ...]
     warnings: tuple[str, ...]
+    documents: Documents | None = None
 
     @property
     def steps(self) -> Ints:

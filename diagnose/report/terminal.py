@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from diagnose.model.components import COMPONENTS
-from diagnose.model.diagnosis import Cause, Diagnosis, Fix, Ledger
+from diagnose.model.diagnosis import Cause, Diagnosis, Fix, Ledger, Plan
 from diagnose.report import words
 from diagnose.report.charts import are_alike, draw_bar, draw_heat_map, draw_sparkline, scale_of
 from diagnose.report.escape import escape, prose
@@ -105,6 +105,8 @@ def _sections(diagnosis: Diagnosis, width: int) -> Iterator[tuple[str, Renderabl
         yield f"{n}. {_capital(prose(cause.title))}", _facts(_about_cause(cause))
     if not diagnosis.causes:
         yield "What was found", _facts(_about_nothing(diagnosis))
+    if diagnosis.plan is not None and len(diagnosis.plan.steps) > 1:
+        yield "In which order", _draw_plan(diagnosis.plan)
     yield "Workers", _draw_workers(diagnosis, width - 2)
     yield "Steps", _draw_steps(diagnosis, width - 2)
     yield "How far to trust this", _facts(_doubts(diagnosis))
@@ -221,6 +223,9 @@ def _about_cause(cause: Cause) -> list[tuple[str, RenderableType]]:
         rows.append(("Evidence", _bullets([_evidence_text(item.source, item.text) for item in cause.evidence])))
     if cause.fixes:
         rows.append(("What to do", Group(*(_draw_fix(n, fix) for n, fix in enumerate(cause.fixes, start=1)))))
+    if cause.refused_fixes:
+        refused = [f"{escape(fix.fix)}: {prose(fix.reason)}" for fix in cause.refused_fixes]
+        rows.append(("Not for this job", _bullets(refused)))
     return rows
 
 
@@ -244,14 +249,42 @@ def _draw_fix(n: int, fix: Fix) -> Table:
     table = Table.grid(padding=(0, 1))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    table.add_row(f"{n}.", Text(prose(fix.summary), style="bold"))
+    head, *rest = fix_lines(fix)
+    table.add_row(f"{n}.", head)
+    for line in rest:
+        table.add_row("", line)
+    return table
+
+
+def fix_lines(fix: Fix) -> list[Text]:
+    """Say in a few lines what a fix changes, how, what a replay of it predicts, and what to mind."""
+    lines = [Text(prose(fix.summary), style="bold")]
     if fix.how and fix.how != fix.summary:
-        table.add_row("", prose(fix.how))
+        lines.append(Text(prose(fix.how)))
     if fix.predicted_step_time is not None and fix.predicted_speedup is not None:
         gain = f"predicted: {words.seconds(fix.predicted_step_time)} a step, {words.speedup(fix.predicted_speedup)}"
-        table.add_row("", Text(gain, style="green"))
+        steps = fix.figures.get("break_even_steps")
+        gain += f"; a restart pays off after {_count(int(steps), 'step')}" if steps is not None else ""
+        lines.append(Text(gain, style="green"))
     else:
-        table.add_row("", Text("no prediction: no replay says what it gives back", style="dim"))
+        lines.append(Text("no prediction: no replay says what it gives back", style="dim"))
+    if fix.assumptions:
+        lines.append(Text(f"if {prose('; '.join(fix.assumptions))}", style="dim"))
+    lines += [Text(f"mind: {prose(risk)}", style="dim") for risk in fix.risks]
+    return lines
+
+
+def _draw_plan(plan: Plan) -> Table:
+    """Say what the best fix of each cause gives after those before it."""
+    table = Table.grid(padding=(0, 1))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for n, step in enumerate(plan.steps, start=1):
+        gain = f"{words.seconds(step.predicted_step_time)} a step, {words.speedup(step.predicted_speedup)}"
+        text = Text(escape(step.fix), style="bold").append(f" ({escape(step.cause)}): {gain}", style="not bold")
+        if step.note:
+            text.append(f"; {prose(step.note)}", style="not bold yellow")
+        table.add_row(f"{n}.", text)
     return table
 
 

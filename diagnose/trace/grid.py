@@ -11,8 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diagnose.errors import TraceError
+from diagnose.model.documents import Documents
 from diagnose.model.optype import EVIDENCE, NAMES, Op
 from diagnose.model.trace import Block, Bools, Evidence, Ints, Seconds
+from diagnose.trace.documents import read_documents
 from diagnose.trace.parquet import Rows
 from diagnose.trace.place import At, derive_seq, place_rows, row_key, take_at, take_rows
 from diagnose.trace.restart import keep_last_attempt
@@ -50,6 +52,7 @@ class Grid:
     steps_dropped: int
     warm_up_steps: tuple[int, ...]
     restarted_steps: tuple[int, ...]
+    documents: Documents | None
     warnings: tuple[str, ...]
 
 
@@ -98,6 +101,7 @@ def build_grid(rows: Rows, *, name: str, vpp_size: int | None, pick_steps: Ints 
             raise TraceError(
                 f"stage {label} has no compute row; expected forward- and backward-compute on every stage", where=name
             )
+    documents = read_documents(rows, (step_at, dp_at, stage_at), dense.nodes, (n_steps, n_dp), warnings=warnings)
     evidence_rows = np.flatnonzero(rows.op >= int(min(EVIDENCE)))
     evidence = Evidence(
         op=rows.op[evidence_rows].astype(np.int64),
@@ -137,8 +141,17 @@ def build_grid(rows: Rows, *, name: str, vpp_size: int | None, pick_steps: Ints 
         steps_dropped=n_steps - int(kept.sum()),
         warm_up_steps=warm_up_steps,
         restarted_steps=tuple(int(steps[at]) for at in restarted if at < n_steps),
+        documents=_of_steps(documents, steps, kept),
         warnings=tuple(warnings),
     )
+
+
+def _of_steps(documents: Documents | None, steps: Ints, kept: Bools) -> Documents | None:
+    """Keep the documents of the steps that stay, and call the steps as the file does."""
+    if documents is None:
+        return None
+    found = documents.take(np.flatnonzero(kept[documents.step]))
+    return dataclasses.replace(found, step=steps[found.step]) if len(found) else None
 
 
 def _usable(rows: Rows, name: str, warnings: list[str]) -> Rows:

@@ -75,6 +75,7 @@ def load_trace(
         warm_up_steps=grid.warm_up_steps,
         restarted_steps=grid.restarted_steps,
         warnings=(*warnings, *grid.warnings),
+        documents=grid.documents,
     )
 
 

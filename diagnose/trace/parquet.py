@@ -7,6 +7,7 @@ Enters: a path or a buffer. Leaves: `Rows`, one numpy array a column, and the ke
 import dataclasses
 import io
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -40,11 +41,24 @@ OPTIONAL = {
     "tokens": "float",
     "tokens_sq": "float",
 }
+#: A column of lists that is read later, and only for the rows that are needed: it may be longer than all others together.
+LISTS = "doc_lengths"
 #: Rows a file may claim; above it a damaged footer is likelier than a job (100 steps of 100,000 GPUs are 10 times less).
 MAX_ROWS = 2_000_000_000
 
 #: Whole numbers beyond this are damage, and not exact in floating point.
 MAX_INTEGER = 2**53
+#: What each kind of column holds, in words.
+WANTED = {
+    "int": "whole numbers",
+    "float": "seconds as a number",
+    "string": "strings",
+    "list": "lists of whole numbers",
+}
+#: Rows of lists read at a time.
+BATCH_ROWS = 1 << 16
+#: What pyarrow raises for a file that is damaged.
+UNREADABLE = (OSError, pa.ArrowException, ValueError, OverflowError, MemoryError, KeyError)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -59,6 +73,9 @@ class Rows:
         True where a required value is null, not finite or impossible; None: nowhere.
     unknown_ops : dict of str to int
         Rows of each operation type that is not known.
+    number : ndarray of int32, shape (n_rows,), or None
+        Which row of the file it is; None where there are no lists to be read later.
+    lists : ListColumn or None
     """
 
     step: NDArray[Any]
@@ -80,9 +97,37 @@ class Rows:
     bad: Bools | None
     unknown_ops: dict[str, int]
     job: dict[str, Any]
+    number: NDArray[np.int32] | None = None
+    lists: "ListColumn | None" = None
 
     def __len__(self) -> int:
         return len(self.op)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ListColumn:
+    """The column of document lengths, still in the file."""
+
+    source: Any
+    name: str
+
+    def batches(self) -> Iterator[tuple[int, Any]]:
+        """Read the column a piece at a time: the number of its first row, and a pyarrow array of lists.
+
+        Raises
+        ------
+        TraceError
+            The column is damaged.
+        """
+        first = 0
+        try:
+            with pq.ParquetFile(self.source, page_checksum_verification=False) as file:
+                for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=[LISTS]):
+                    batch.validate()
+                    yield first, batch.column(0)
+                    first += len(batch)
+        except UNREADABLE as error:
+            raise _damaged(error, f"{self.name}: column {LISTS!r}") from None
 
 
 def read_parquet(source: str | Path | BinaryIO, *, name: str) -> Rows:
@@ -119,15 +164,23 @@ def read_parquet(source: str | Path | BinaryIO, *, name: str) -> Rows:
         raise TraceError("no such file; expected a Parquet file", where=name) from None
     except IsADirectoryError:
         raise TraceError("is a folder; expected a Parquet file: name the file in it", where=name) from None
-    except (OSError, pa.ArrowException, ValueError, OverflowError, MemoryError, KeyError) as error:
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise TraceError(
-            f"cannot be read as Parquet ({reason}); expected an undamaged Parquet file: copy it again, or convert it",
-            where=name,
-        ) from None
+    except UNREADABLE as error:
+        raise _damaged(error, name) from None
     if table.num_rows == 0:
         raise TraceError("has no rows; expected one row for each operation", where=name)
-    return _rows(table, footer, name)
+    rows = _rows(table, footer, name)
+    if LISTS not in schema.names or pa.types.is_null(schema.field(LISTS).type):
+        return rows
+    return dataclasses.replace(rows, number=np.arange(len(rows), dtype=np.int32), lists=ListColumn(source, name))
+
+
+def _damaged(error: Exception, where: str) -> TraceError:
+    """Say that a file cannot be read, and why."""
+    reason = " ".join(str(error).split())[:200] or type(error).__name__
+    return TraceError(
+        f"cannot be read as Parquet ({reason}); expected an undamaged Parquet file: copy it again, or convert it",
+        where=where,
+    )
 
 
 def _open(path: Path) -> Any:
@@ -147,7 +200,7 @@ def _check_schema(file: pq.ParquetFile, name: str) -> None:
             f"{', '.join(REQUIRED)}: rename the columns, or use `diagnose convert` if it is another tool's trace",
             where=name,
         )
-    for column, kind in (REQUIRED | OPTIONAL).items():
+    for column, kind in (REQUIRED | OPTIONAL | {LISTS: "list"}).items():
         if schema.names.count(column) > 1:
             raise TraceError(
                 "appears more than once; expected one column of that name", where=f"{name}: column {column!r}"
@@ -156,7 +209,7 @@ def _check_schema(file: pq.ParquetFile, name: str) -> None:
             continue
         found = schema.field(column).type
         if not _fits(found, kind):
-            wanted = {"int": "whole numbers", "float": "seconds as a number", "string": "strings"}[kind]
+            wanted = WANTED[kind]
             if column in ("tokens", "tokens_sq"):
                 wanted = "numbers"
             raise TraceError(f"has type {found}; expected {wanted}", where=f"{name}: column {column!r}")
@@ -166,6 +219,11 @@ def _check_schema(file: pq.ParquetFile, name: str) -> None:
 
 def _fits(found: pa.DataType, kind: str) -> bool:
     """Say whether a column of that type can hold that kind of value."""
+    if kind == "list":
+        if pa.types.is_null(found):
+            return True  # nothing but nulls: all unknown
+        is_list = pa.types.is_list(found) or pa.types.is_large_list(found) or pa.types.is_fixed_size_list(found)
+        return bool(is_list and (pa.types.is_integer(found.value_type) or pa.types.is_null(found.value_type)))
     if pa.types.is_dictionary(found):
         found = found.value_type
     if kind == "string":

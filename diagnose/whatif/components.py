@@ -123,7 +123,7 @@ def _take_apart(observed: Sequence[Observed], evidence: Evidence, n_stages: int)
         step_ratio = np.where(step_ratio > SLOW_WHOLE_STEP_RATIO, step_ratio, 1.0)
         parts = _find_workers_and_microbatches(work_s, typical_s, pace, step_ratio, order, told)
     rest = parts.left - 1.0
-    noise = float(MAD_TO_SIGMA * np.nanmedian(np.abs(rest - np.nanmedian(rest)))) if rest.size else 0.0
+    noise = _measure_noise(rest, n_stages)
     usual_s = work_s / np.where(parts.left > 0, parts.left, 1.0)
     rest_s = np.nan_to_num(free_s - usual_s)
     pause_s = np.where(rest_s > max(PAUSE_RATIO, PAUSE_DEVIATIONS * noise) * usual_s, rest_s, 0.0)
@@ -155,6 +155,18 @@ def _take_apart(observed: Sequence[Observed], evidence: Evidence, n_stages: int)
         microbatch_spread=parts.spread,
         held_by=tuple(_merge_holds(*of_block) for of_block in zip(holds, late, strict=True)),
     )
+
+
+def _measure_noise(rest: Seconds, n_stages: int) -> float:
+    """Say how far computes vary by themselves, on the usual worker: where many stand still they are no ordinary variation."""
+    if not rest.size:
+        return 0.0
+    by_worker = rest.reshape(2, -1, n_stages, *rest.shape[2:])  # direction, chunk, stage, microbatch, step, dp
+    off = np.abs(by_worker - np.nanmedian(rest))
+    median = np.nanmedian if np.isnan(off).any() else np.median
+    mad = median(np.moveaxis(off, (2, 5), (0, 1)).reshape(n_stages * rest.shape[-1], -1), axis=1)
+    mad = np.sort(mad[np.isfinite(mad)])
+    return float(MAD_TO_SIGMA * mad[(len(mad) - 1) // 2]) if len(mad) else 0.0
 
 
 def _merge_holds(long: Holds, late: Holds) -> dict[int, HeldBy]:

@@ -38,6 +38,9 @@ APART_SHARE = 0.05
 OVERLAP_SHARE = 0.1
 #: Launch delays below this part of the step are not worth a barrier.
 WORTH_SHARE = 0.01
+#: A worker that waits for others may wait for more of them, which shows in few steps: delays of this part of the step, in so many.
+RARE_SHARE = 0.1
+RARE_STEPS = 2
 
 
 _PIPELINED = {int(op) for op in (Op.FORWARD, Op.BACKWARD, *P2P)}
@@ -150,7 +153,7 @@ def build_observed_graph(block: Block, start_s: Seconds, *, has_dp: bool) -> Gra
     moving = {node for event in events if len(event.members) > 1 for node in event.members}
     # Transfers to nobody last no time: that they end together says nothing.
     batches = [b for stage in order for b in find_batches(block.nodes, look, stage) if moving.intersection(b)]
-    held = _held_classes(block, look, order)
+    held = _held_classes(block, look, order, batches)
     _drop_broken_waits(block, look, waits, in_graph)
     starts_at, ends_at = _moving_times(look, start_s, events, batches)
     apart = _types_apart(block.nodes, look, order)
@@ -169,14 +172,22 @@ def _on_stage(layout: Layout, stage: int, in_graph: set[int]) -> list[int]:
     return [node for op in Op for node in layout.of(op, stage) if node in in_graph]
 
 
-def _held_classes(block: Block, look: Look, order: list[list[int]]) -> set[tuple[int, int]]:
-    """Find the pairs of types (earlier, later) where the later operation always waits for the last one of the earlier type."""
+def _held_classes(
+    block: Block, look: Look, order: list[list[int]], batches: list[tuple[int, ...]]
+) -> set[tuple[int, int]]:
+    """Find the pairs of types (earlier, later) where the later operation always waits for the last one of the earlier type.
+
+    Operations of one batch are launched together: that they do not wait for each other says nothing of those that are not.
+    """
+    batch_of = {node: i for i, batch in enumerate(batches) for node in batch}
     shares: dict[tuple[int, int], list[float]] = {}
     for stage_order in order:
         last: dict[int, int] = {}
         for node in stage_order:
             op = int(block.nodes.op[node])
             for source in last.values():
+                if node in batch_of and batch_of.get(source) == batch_of[node]:
+                    continue
                 shares.setdefault((int(block.nodes.op[source]), op), []).append(look.held_share(source, node))
             last[op] = node
     return {pair for pair, found in shares.items() if np.mean(found) >= HELD_SHARE}
@@ -359,7 +370,11 @@ def _with_barriers(
                 lanes = _lane_mean(delay) > WORTH_SHARE * step_s
                 found = _find_barriers(block.nodes, start_s, end_s, node, delay, lanes, candidates)
                 if found:
-                    barriers[node] = found
+                    left = _left_over(start_s[node], end_s, delay, found)
+                    again = lanes & ((left > RARE_SHARE * step_s).sum(axis=0) >= RARE_STEPS)
+                    known = {source for barrier in found for source in barrier.sources}
+                    others = [source for source in candidates if source not in known]
+                    barriers[node] = found + _find_barriers(block.nodes, start_s, end_s, node, left, again, others)
         if not barriers:
             return graph
         try:
@@ -367,6 +382,17 @@ def _with_barriers(
         except TraceError:
             continue  # operations that start together seem to wait for each other; computes never do
     return graph
+
+
+def _left_over(start_s: Seconds, end_s: Seconds, delay: Seconds, barriers: tuple[Barrier, ...]) -> Seconds:
+    """Say which part of a launch delay some barriers leave: seconds, (n_steps, n_dp)."""
+    for barrier in barriers:
+        opened = end_s[barrier.sources[0]]
+        if barrier.across_dp:
+            opened = np.fmax.reduce(opened, axis=1, keepdims=True)
+        beyond = np.clip(start_s - opened, 0.0, np.maximum(delay, 0.0))
+        delay = beyond if barrier.lanes is None else np.where(barrier.lanes, beyond, delay)
+    return delay
 
 
 def _barrier_sources(layout: Layout, graph: Graph) -> list[int]:

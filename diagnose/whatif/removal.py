@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from diagnose.errors import TraceError
-from diagnose.model.change import Change, Remove, Scale, Spend, Work
+from diagnose.model.change import Change, Remove, Reschedule, Scale, Spend, Work
 from diagnose.model.components import COMPONENTS, Components, Gains
 from diagnose.model.optype import Op
 from diagnose.model.stalls import Whose
@@ -26,6 +26,7 @@ from diagnose.whatif.delays import ORDINARY_SHARE, delay_excess, delay_name, rec
 from diagnose.whatif.graph import Barrier, Graph, add_barriers
 from diagnose.whatif.observed import Observed
 from diagnose.whatif.replay import replay
+from diagnose.whatif.schedule import Rebuilt, rebuild
 from diagnose.whatif.transfers import transfer_excess
 
 #: A component matters when removing it, alone or last, gives back this part of the step.
@@ -72,15 +73,24 @@ class Removal:
     n_stages : int
     between_s : ndarray of float64, shape (n_steps,)
         Time between each step and the next, seconds, in the order of the blocks; 0 where not known.
+    tail_s : ndarray of float64, shape (n_steps, n_dp, n_stages), optional
+        Seconds of it in which rows say that a worker was busy.
     """
 
     def __init__(
-        self, observed: Sequence[Observed], components: Components, *, n_stages: int, between_s: Seconds
+        self,
+        observed: Sequence[Observed],
+        components: Components,
+        *,
+        n_stages: int,
+        between_s: Seconds,
+        tail_s: Seconds | None = None,
     ) -> None:
         self.observed = observed
         self.components = components
         self.n_stages = n_stages
         self.between_s = between_s
+        self.tail_s = tail_s
         self._total_s = sum(float(o.block.end_s.max(axis=(0, 2)).sum()) for o in observed)
         step_s = self._total_s / len(components.steps)
         self._ordinary_between_s = min(float(np.median(between_s)), ORDINARY_SHARE * step_s)
@@ -94,6 +104,7 @@ class Removal:
         self._held = [_hold_graph(o, of_block) for o, of_block in zip(observed, held_by, strict=True)]
         self._stage_ratio = components.typical_s.mean(axis=1, keepdims=True) / components.typical_s
         self._microbatch_ratio = weight = components.microbatch_ratio ** (1.0 - components.microbatch_ordinary)
+        self._rebuilt: dict[tuple[int, str, int], Rebuilt | None] = {}
         there = ~np.isnan(components.compute_s).all(axis=1)
         self._microbatch_mean = np.where(there, weight, 0.0).sum(axis=(1, 3)) / np.maximum(there.sum(axis=(1, 3)), 1)
 
@@ -186,8 +197,10 @@ class Removal:
             at = slice(0, n_steps) if pick is None else pick[i]
             steps = slice(first + at.start, first + at.stop, at.step)
             own, delay = self._with(i, plan, steps, at)
-            held = None if plan.everywhere("queue") else self._held[i]
+            held = self._held_by(i, plan)
             graph = o.graph if held is None else held.graph_of(at)
+            if plan.schedule is not None and (rebuilt := self._rebuild(i, plan.schedule)) is not None:
+                graph, (own, delay) = rebuilt.graph, rebuilt.times(own, delay, plan.schedule)
             replayed = replay(graph, own, delay)
             between = self.between_s[steps]
             if "between-steps" in plan.gone:
@@ -196,6 +209,17 @@ class Removal:
             times.append(np.broadcast_to(replayed, (len(between), 1))[:, 0] + between + spent)
             first += n_steps
         return np.concatenate(times)
+
+    def _held_by(self, i: int, plan: "_Plan") -> "_HoldGraph | None":
+        """Give the waits for communication in flight of block `i`; under another schedule something else is in flight: none."""
+        return None if plan.everywhere("queue") or plan.schedule is not None else self._held[i]
+
+    def _rebuild(self, i: int, change: Reschedule) -> Rebuilt | None:
+        """Give block `i` under another schedule, built once."""
+        key = (i, change.schedule, change.chunks)
+        if key not in self._rebuilt:
+            self._rebuilt[key] = rebuild(self.observed[i], change.schedule, change.chunks)
+        return self._rebuilt[key]
 
     def changed_times(self, i: int, changes: Sequence[Change]) -> tuple[list[Seconds], list[Seconds]]:
         """Give own times and launch delays of block `i` with some changes, one array a node: seconds, (n_steps, n_dp)."""
@@ -208,7 +232,7 @@ class Removal:
         o = self.observed[i]
         own, delay = [_cut(array, at) for array in o.own], [_cut(array, at) for array in o.delay]
         nodes = o.block.nodes
-        held = None if plan.everywhere("queue") else self._held[i]
+        held = self._held_by(i, plan)
         if held is not None:
             for node, late in held.delay.items():
                 delay[node] = late[at]
@@ -360,6 +384,10 @@ class Removal:
         for name, o, node, excess in late:
             seconds = found.setdefault(name, np.zeros(n_workers))
             seconds[:, int(o.block.nodes.stage[node])] += excess.sum(axis=0) / n_steps
+        if self.tail_s is not None and self.tail_s.any():
+            long = self.between_s > self._ordinary_between_s
+            busy_s = np.minimum(self.tail_s, self.between_s[:, None, None])
+            found["between-steps"] = np.asarray(busy_s[long].sum(axis=0) / n_steps)
         return found
 
     def _replay_all(self, sets: Sequence[Iterable[str]], pick: Sequence[slice] | None = None) -> list[Seconds]:
@@ -421,6 +449,7 @@ class _Plan:
         self.work: list[Seconds] = []
         self.scales: list[Scale] = []
         self._spent: list[Seconds] = []
+        self.schedule: Reschedule | None = None
         for change in changes:
             match change:
                 case Remove(component, workers):
@@ -432,6 +461,8 @@ class _Plan:
                     self.scales.append(change)
                 case Spend(seconds):
                     self._spent.append(seconds)
+                case Reschedule():
+                    self.schedule = change
 
     @property
     def touches_computes(self) -> bool:

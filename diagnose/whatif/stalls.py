@@ -6,6 +6,7 @@ Costs a few passes over the computes, and O(rows x computes of a worker) compari
 Source of the order: the prototype's (evidence first, then a slow worker, input, the allocator, else collection).
 """
 
+import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -43,6 +44,8 @@ ALLOCATOR_RATE_RATIO = 3.0
 MIN_STALLS = 3
 #: Expected by chance from the other workers, the number found must be this many standard deviations above.
 CHANCE_DEVIATIONS = 4.0
+#: ... or it happens with less than this probability (as for onsets, prototype).
+CHANCE = 0.02
 #: Workers that share an allocator's trouble without being a whole stage, at most.
 MAX_MARKED_WORKERS = 64
 #: Lengths of stalls are compared in levels, so many for each doubling; so many times as many forwards as
@@ -51,9 +54,9 @@ LEVELS_A_DOUBLING = 1
 FORWARD_RATIO = 3.0
 #: Without a fixed subset, stalls in backwards are so many of those in forwards.
 EVERYWHERE_SHARE = 0.2
-#: Stalls are looked at by size: those of at least this part of the size that a tenth exceeds, then what is left, so many times.
+#: Stalls are looked at by size: those of at least this part of the size in which half of the time is lost, then what is left, so
+#: many times.
 LARGE_SHARE = 0.1
-LARGE_QUANTILE = 0.9
 MAX_SIZES = 3
 #: In one step and on this part of the workers: planned.
 TOGETHER_SHARE = 0.6
@@ -121,13 +124,20 @@ def put_down(  # noqa: PLR0913 - all that may tell whose a stall is
         if not left.any():
             break
         # Large ones first, by themselves: beside them small ones are ordinary variation, or somebody else's.
-        least_s = LARGE_SHARE * float(np.quantile(seconds[left], LARGE_QUANTILE))
+        least_s = LARGE_SHARE * _usual_length(seconds[left])
         long = left & (seconds >= least_s)
         left &= ~long
         for put in (_put_down_to_all, _put_down_to_input, _put_down_to_allocator, _put_down_to_collection):
             put(stalls, long, there, share, n_stages)
             long &= (inside == 0) & (before == 0)
     return stalls
+
+
+def _usual_length(seconds: Seconds) -> float:
+    """Give the length of stall that splits the time lost to stalls in halves: a few long ones count for more than many short."""
+    longest_first = np.sort(seconds)[::-1]
+    lost = longest_first.cumsum()
+    return float(longest_first[np.searchsorted(lost, lost[-1] / 2.0)])
 
 
 def without_recorded_pauses(
@@ -280,6 +290,11 @@ def _put_down_to_all(stalls: Stalls, long: Bools, _there: Bools, _share: Seconds
     if n_stages == 1 and (total > MANY_A_STEP * by_step[planned].sum() or at_once[0, planned].sum() > total / 2):
         at = long & planned[None, None, None, :, None]
         at[1] = False
+        # If most start late, or most stand still, whoever does the other has a reason of its own.
+        for alike in (stalls.before_s > stalls.inside_s, stalls.before_s <= stalls.inside_s):
+            if (at & alike).sum() >= TOGETHER_SHARE * at.sum():
+                at &= alike
+                break
         _assign(stalls, at, Whose.INPUT)
         return
     at = long & planned[None, None, None, :, None] & (at_once == by_step)[None, None, :, :, None]
@@ -299,28 +314,34 @@ def _put_down_to_input(stalls: Stalls, long: Bools, there: Bools, _share: Second
     backward_rate = _rate(long[1, 0], there[1, 0])
     at = np.zeros(long.shape, dtype=bool)
     first, first_n = int(forward[0].sum()), int(exists[0].sum())
-    if len(forward) > 1:
-        rest_rate = _rate(forward[1:], exists[1:])
-        other_first = _rate(long[0, 1:n_stages, 0], there[0, 1:n_stages, 0])
-        if _more_than_chance(first, first_n, max(rest_rate, backward_rate), INPUT_RATE_RATIO):
-            at[0, 0, 0] = 2.0 * other_first < first / first_n
-        else:
-            # What else stalls there does so inside of computes: gaps before them may still be at the first alone.
-            late = long & (stalls.before_s > stalls.inside_s)
-            usual = max(_rate(late[0, 0, 1:], exists[1:]), _rate(late[1, 0], there[1, 0]))
-            if _more_than_chance(int(late[0, 0, 0].sum()), first_n, usual, INPUT_RATE_RATIO):
-                other_late = _rate(late[0, 1:n_stages, 0], there[0, 1:n_stages, 0])
-                at[0, 0, 0] = late[0, 0, 0] & (2.0 * other_late < late[0, 0, 0].sum() / first_n)
-    per_step = (forward & ~at[0, 0]).sum(axis=0)  # (n_steps, n_dp)
-    hit = per_step.sum(axis=0) > 0
-    many = float(per_step[per_step > 0].mean()) if hit.any() else 0.0
-    by_rank = (per_step > 0).mean(axis=0)  # (n_dp,)
+    rest_rate = _rate(forward[1:], exists[1:])
+    other_first = _rate(long[0, 1:n_stages, 0], there[0, 1:n_stages, 0])
+    if len(forward) > 1 and _more_than_chance(first, first_n, max(rest_rate, backward_rate), INPUT_RATE_RATIO):
+        at[0, 0, 0] = 2.0 * other_first < first / first_n
+    elif len(forward) > 1 or n_stages > 1:
+        # What else stalls there does so inside of computes: gaps before them may still be at the first alone.
+        late = long & (stalls.before_s > stalls.inside_s)
+        at[0, 0, 0] = late[0, 0, 0] & _are_late_at_first(late, there, n_stages)
+    elif _more_than_chance(first, first_n, backward_rate, INPUT_RATE_RATIO):
+        # With one forward a step, only whether workers stall in the same ones tells waits from collections.
+        for alike in (stalls.before_s > stalls.inside_s, stalls.before_s <= stalls.inside_s):
+            some = forward[0] & alike[0, 0, 0]
+            at[0, 0, 0] |= some & _come_together(some, exists[0] & ~at[0, 0, 0].any(axis=1, keepdims=True))
+    at[0, 0] |= _all_at_once(stalls, long, there, n_stages)
+    left = forward & ~at[0, 0]
+    by_rank = left.any(axis=0).mean(axis=0)  # (n_dp,)
+    hit = by_rank > 0
     others = max(_rate(long[0, 1:n_stages], there[0, 1:n_stages]), backward_rate)
     rate_ok = _more_than_chance(int(forward.sum()), int(exists.sum()), others, INPUT_RATE_RATIO)
-    each = many > MANY_A_STEP or float(np.median(by_rank[hit] if hit.any() else 0.0)) > MAX_COLLECTIONS_A_STEP
+    # A loader does mostly the one or the other: what does the other may be collections beside it.
+    alike = left & (stalls.before_s > stalls.inside_s)[0, 0]
+    alike = alike if 2 * alike.sum() > left.sum() else left & ~alike
+    each = next((kind for kind in (alike, left) if _is_each(kind)), None)
     only = n_stages > 1 and len(forward) == 1
     only = only and (_all_above(forward, long[0, 1:n_stages]) or _only_here(stalls, long, n_stages))
-    if rate_ok and (each or only):
+    if rate_ok and each is not None:
+        at[0, 0] |= each
+    elif rate_ok and only:
         at[0, 0] = True
     else:
         # One bad loader: the first stage of one dp rank, far more often than a collection could.
@@ -328,6 +349,82 @@ def _put_down_to_input(stalls: Stalls, long: Bools, there: Bools, _share: Second
         ranks = (by_rank > (BAD_LOADER_SHARE if alone else MAX_COLLECTIONS_A_STEP)) & (by_rank * n_steps >= MIN_STALLS)
         at[0, 0] |= ranks & (_rate(long[1, 0], there[1, 0]) * INPUT_RATE_RATIO < by_rank / len(forward))
     _assign(stalls, at & long, Whose.INPUT)
+
+
+def _is_each(forward: Bools) -> bool:
+    """Say whether workers stall in most of their steps, or several times in one; shape (n_microbatches, n_steps, n_dp)."""
+    per_step = forward.sum(axis=0)
+    by_rank = (per_step > 0).mean(axis=0)
+    if not by_rank.any():
+        return False
+    many = float(per_step[per_step > 0].mean())
+    return many > MANY_A_STEP or float(np.median(by_rank[by_rank > 0])) > MAX_COLLECTIONS_A_STEP
+
+
+def _are_late_at_first(late: Bools, there: Bools, n_stages: int) -> bool:
+    """Say whether the first forwards of the first stage start late where others do not.
+
+    A collection chooses none of its worker's forwards, and no worker of a stage: a few that are all there are no chance, either.
+    """
+    first, first_n = int(late[0, 0, 0].sum()), int(there[0, 0, 0].sum())
+    other = _rate(late[0, 1:n_stages, 0], there[0, 1:n_stages, 0])
+    usual = max(_rate(late[0, 0, 1:], there[0, 0, 1:]), _rate(late[1, 0], there[1, 0]))
+    if late.shape[2] == 1:
+        usual = max(usual, other)
+    if _more_than_chance(first, first_n, usual, INPUT_RATE_RATIO):
+        return bool(2.0 * other < first / first_n)
+    n_forwards = late.shape[2] * (late.shape[1] // n_stages)
+    n_workers = int(late[0, 0, 0].any(axis=0).sum())
+    return 0 < first == int(late.sum()) and n_forwards**-first * n_stages**-n_workers < CHANCE
+
+
+def _all_at_once(stalls: Stalls, long: Bools, there: Bools, n_stages: int) -> Bools:
+    """Mark the forwards of the first stage that so many dp ranks wait for at once that no collections explain it.
+
+    They would stop each worker in every second step at most, at any of its forwards; a plan would stop other stages, too, and the
+    allocator backwards. Shape (n_microbatches, n_steps, n_dp).
+    """
+    found = np.zeros(long[0, 0].shape, dtype=bool)
+    if n_stages == 1:
+        return found
+    n_forwards = long.shape[2] * (long.shape[1] // n_stages)
+    backward = long[1, 0].sum(axis=(0, 2)) / np.maximum(there[1, 0].sum(axis=(0, 2)), 1)  # (n_steps,)
+    rate = np.minimum(np.maximum(MAX_COLLECTIONS_A_STEP / n_forwards, 2.0 * backward), 1.0 - TINY_S)
+    elsewhere = long[0, 1:n_stages].any(axis=1).mean(axis=(0, 2))  # (n_steps,): of the workers
+    n = there[0, 0].sum(axis=2)  # (n_microbatches, n_steps)
+    for alike in (stalls.before_s > stalls.inside_s, stalls.before_s <= stalls.inside_s):
+        some = long[0, 0] & alike[0, 0]
+        share = some.sum(axis=2) / np.maximum(n, 1)
+        least = np.clip(share, rate, 1.0)
+        # Chernoff's bound of the chance that so large a part stalls, were it by themselves.
+        less = np.where(least < 1.0, (1.0 - least) * np.log(np.maximum(1.0 - least, TINY_S) / (1.0 - rate)), 0.0)
+        chance = np.exp(-n * (least * np.log(least / rate) + less))
+        found |= some & ((chance * share.size < CHANCE) & (2.0 * elsewhere < share))[:, :, None]
+    return found
+
+
+def _come_together(stalled: Bools, there: Bools) -> bool:
+    """Say whether workers, shape (n_steps, n_dp), stall in the same steps far more than if they did not know of each other.
+
+    By how much their number differs from one step to the next, as stalls may get more frequent with time, from the first to the
+    last: before and after that what makes them stall is not there. Those that are not there count neither way. Ranks whose
+    collections keep step would look the same; those of real jobs do not (arXiv 2505.05713, section 5.4).
+    """
+    at = np.flatnonzero(stalled.any(axis=1))
+    if len(at) < MIN_STALLS:
+        return False
+    span = slice(int(at[0]), int(at[-1]) + 1)
+    found, n = (stalled & there)[span].sum(axis=1), there[span].sum(axis=1)
+    found, n = found[n > 1], n[n > 1]
+    rate = float(found.sum()) / max(float(n.sum()), 1.0)
+    if len(n) < MIN_STALLS or not 0.0 < rate < 1.0:
+        return False
+    by_chance = rate * (1.0 - rate) * (1.0 / n[1:] + 1.0 / n[:-1])
+    scatter = float((np.diff(found / n) ** 2 / by_chance).sum())
+    expected = (
+        len(n) - 1
+    )  # with a variance of three times that: each square has two, and neighbours have one step in common
+    return scatter > expected + CHANCE_DEVIATIONS * math.sqrt(3.0 * expected)
 
 
 def _all_above(forward: Bools, elsewhere: Bools) -> bool:
@@ -368,14 +465,15 @@ def _put_down_to_allocator(stalls: Stalls, long: Bools, there: Bools, share: Sec
         if beyond < max(MIN_STALLS, EVERYWHERE_SHARE * float(forward.sum())):
             return
         marked[:] = True
-    # Where forwards stall elsewhere as well, and as often, collections do it here, too.
-    outside_rate = float(forward[~marked].sum()) / max(float(exists[~marked].sum()), 1.0)
-    inside_rate = float(forward[marked].sum()) / max(float(exists[marked].sum()), 1.0)
     mask = np.tile(marked, (shape[0], 1))[:, None, None, :]
     at = long & mask[None]
-    if inside_rate <= 2.0 * outside_rate:
-        at[0] = False
-    else:
+    # Where forwards elsewhere start late as often, or stand still as often, collections do so here, too.
+    for alike in (stalls.before_s > stalls.inside_s, stalls.before_s <= stalls.inside_s):
+        kind = long[0] & alike[0]
+        here, elsewhere = _rate(kind & mask, there[0] & mask), _rate(kind & ~mask, there[0] & ~mask)
+        if here <= 2.0 * elsewhere:
+            at[0] &= ~kind
+    if at[0].any():
         at[0] &= _as_long_as_backwards(at, stalls)
     _assign(stalls, at, Whose.ALLOCATION)
 
@@ -386,26 +484,24 @@ def _find_subset(stalled: NDArray[np.int64], there: NDArray[np.int64]) -> Bools:
     Counts have shape (n_stages, n_dp).
     """
     marked = np.zeros(stalled.shape, dtype=bool)
-    stages = [np.broadcast_to(row[:, None], marked.shape) for row in np.eye(len(marked), dtype=bool)]
-    stages.sort(key=lambda mask: -float(stalled[mask].sum()))
-    for mask in stages if len(stages) > 1 else []:
-        rest = ~(marked | mask)
-        rate = (float(stalled[rest].sum()) + 0.5) / max(float(there[rest].sum()), 1.0)
-        if rest.any() and _more_than_chance(
-            int(stalled[mask].sum()), int(there[mask].sum()), rate, ALLOCATOR_RATE_RATIO
-        ):
-            marked = marked | mask
-    if marked.any():
-        return marked
+    of_stage, n_of_stage = stalled.sum(axis=1), there.sum(axis=1)
+    order = np.argsort(-of_stage, kind="stable")
+    # As many as there are, together against the rest: where half of the stages stall, none does far more often than all others.
+    # More than half have no full memory: it gets emptier from stage to stage.
+    for n_marked in range(len(order) // 2 + len(order) % 2, 0, -1) if len(order) > 1 else ():
+        rest, least = order[n_marked:], order[n_marked - 1]
+        rate = (float(of_stage[rest].sum()) + 0.5) / max(float(n_of_stage[rest].sum()), 1.0)
+        if _more_than_chance(int(of_stage[least]), int(n_of_stage[least]), rate, ALLOCATOR_RATE_RATIO):
+            marked[order[:n_marked]] = True
+            return marked
     # Not a whole stage: single workers, most stalled first.
     for worker in np.argsort(-stalled, axis=None, kind="stable")[:MAX_MARKED_WORKERS].tolist():
-        mask = np.zeros(marked.size, dtype=bool)
-        mask[worker] = True
-        mask = mask.reshape(marked.shape)
-        rest = ~(marked | mask)
-        rate = (float(stalled[rest].sum()) + 0.5) / max(float(there[rest].sum()), 1.0)
+        mask = np.zeros(marked.shape, dtype=bool)
+        mask.flat[worker] = True
+        others = ~(marked | mask)
+        rate = (float(stalled[others].sum()) + 0.5) / max(float(there[others].sum()), 1.0)
         if not (
-            rest.any()
+            others.any()
             and _more_than_chance(int(stalled[mask].sum()), int(there[mask].sum()), rate, ALLOCATOR_RATE_RATIO)
         ):
             break

@@ -154,13 +154,13 @@ def transfer_excess(o: Observed) -> dict[int, Seconds]:
 def _ordinary(by_stage: Sequence[Seconds]) -> tuple[float, float]:
     """Say how long a transfer of one type usually takes, and at most, where nothing is wrong; seconds.
 
-    Of several places the ordinary one is in the middle; of one place, the shorter of two levels.
+    Of several places the ordinary ones are in the middle, by their medians and by their upper ends apart: a link that flaps has the
+    median of any other. Of one place, it is the shorter of two levels.
     """
-    places = [s[:, :, dp].ravel() for s in by_stage for dp in range(s.shape[2])]
     medians = np.concatenate([np.median(s, axis=(0, 1)) for s in by_stage])
-    middle = int(np.argsort(medians, kind="stable")[(len(medians) - 1) // 2])
-    usual, row = float(medians[middle]), places[middle]
+    usual = float(np.sort(medians)[(len(medians) - 1) // 2])
     if len(medians) == 1:
+        row = by_stage[0].ravel()
         # With nothing to compare with, what is wrong may be most of it: then there are two levels, and little between them.
         low = float(np.quantile(row, LOW_QUANTILE))
         between = (row > TWO_LEVELS_RATIO * low) & (row < usual / TWO_LEVELS_RATIO)
@@ -170,8 +170,9 @@ def _ordinary(by_stage: Sequence[Seconds]) -> tuple[float, float]:
         usual = max(usual, 0.0)
         sigma = max(usual - float(np.quantile(row, LOW_QUANTILE)), 0.0) / HALF_SPREAD_TO_SIGMA
         return usual, usual + TOP_DEVIATIONS * sigma
+    tops = np.concatenate([np.quantile(s, HIGH_QUANTILE, axis=(0, 1)) for s in by_stage])
     usual = max(usual, 0.0)
-    return usual, max(usual, float(np.quantile(row, HIGH_QUANTILE)))
+    return usual, max(usual, float(np.sort(tops)[(len(tops) - 1) // 2]))
 
 
 def _stride(seconds: Seconds) -> int:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
+import pyarrow.compute as pc
 import pytest
 
 from diagnose.errors import UsageError
@@ -22,7 +23,7 @@ from diagnose.faults.simulate import Times, simulate
 from diagnose.faults.spec import P2P, JobSpec, random_spec
 from diagnose.faults.strength import find_strength, measure_cost, quiet_step
 from diagnose.faults.worker_fault import WorkerFault
-from diagnose.model.optype import COMPUTE, DP_COLLECTIVES, Op
+from diagnose.model.optype import COMPUTE, DP_COLLECTIVES, NAMES, Op
 from diagnose.model.optype import P2P as TRANSFERS
 
 JOB = JobSpec(pp=3, dp=3, microbatches=4, steps=8, noise=0.5, transfer_s=2e-3, seed=5)
@@ -353,3 +354,56 @@ def test_impossible_faults_are_refused(fault: Fault) -> None:
     """A card, link or interval that the job cannot have is refused with a message."""
     with pytest.raises(UsageError):
         generate(JOB, [fault])
+
+
+@pytest.mark.parametrize("onset", [None, 3], ids=["always", "from step 3"])
+def test_a_collective_does_not_tell_whose_card_is_bad(onset: int | None) -> None:
+    """With one stage a bad card leaves the same trace whichever dp rank has it: nobody can be asked whose it is."""
+    spec = dataclasses.replace(JOB, pp=1, noise=0.0)
+    cards = [dataclasses.replace(CARD, dp_rank=dp, stage=0, onset=onset) for dp in range(spec.dp)]
+    jobs = [generate(spec, [card]) for card in cards]
+    assert all(job.trace.equals(jobs[0].trace) for job in jobs)
+    assert [job.truth.faults[0].place_tellable for job in jobs] == [False] * spec.dp
+    assert {job.truth.faults[0].tellable for job in jobs} == {onset is not None}
+
+
+def test_a_card_that_flaps_in_collectives_alone_is_not_told() -> None:
+    """Of single transfers that get stuck those between two workers tell whose card it is, collectives do not."""
+    told = set()
+    for seed in range(12):
+        spec = dataclasses.replace(JOB, microbatches=1, seed=seed)
+        flap = dataclasses.replace(CARD, share=0.01, slowdown=1.0, stall_s=0.5)
+        healthy, faulty = draw_inputs(spec), flap.apply(draw_inputs(spec))
+        hit = (faulty.stall_s != healthy.stall_s).any(axis=(1, 2))
+        between_two = bool((hit & faulty.programme.is_op(*TRANSFERS)).any())
+        assert flap.place_tellable(spec) == between_two
+        told.add(between_two)
+    assert told == {True, False}
+
+
+def test_what_slows_every_transfer_is_the_normal() -> None:
+    """With two stages and one dp rank, interleaved, a bad card leaves the trace of a job whose network is as slow."""
+    spec = JobSpec(pp=2, vpp=2, dp=1, microbatches=4, steps=4, noise=0.0, seed=5)
+    card = NetworkFault(scope="card", stage=1, slowdown=8.0, spread=0.0)
+    slow = dataclasses.replace(spec, transfer_s=8.0 * spec.transfer_s, collective_s=8.0 * spec.collective_s)
+    alone = pc.field("optype").cast("string") == NAMES[Op.LAYERNORM]  # with one dp rank it moves nothing
+    faulty, other = (
+        job.trace.filter(~alone)["duration"].to_numpy() for job in (generate(spec, [card]), generate(slow))
+    )
+    np.testing.assert_allclose(faulty, other, rtol=1e-5)
+    assert not card.tellable(spec)
+    assert card.tellable(dataclasses.replace(spec, dp=2))
+    assert card.tellable(dataclasses.replace(spec, pp=4))
+    assert dataclasses.replace(card, onset=2).tellable(spec)
+
+
+def test_without_rows_nobody_knows_who_saved_between_steps() -> None:
+    """Whether one rank saves or all do, the next step begins as much later for all: only rows tell them apart."""
+    spec = dataclasses.replace(JOB, absolute_times=True, noise=0.0)
+    some = CheckpointStall(spread=0.0, first_rank_only=True, recorded=False)
+    every = dataclasses.replace(some, first_rank_only=False)
+    assert generate(spec, [some]).trace.equals(generate(spec, [every]).trace)
+    assert not some.place_tellable(spec)
+    assert dataclasses.replace(some, recorded=True).place_tellable(spec)
+    assert not dataclasses.replace(some, recorded=True).place_tellable(dataclasses.replace(spec, evidence=False))
+    assert dataclasses.replace(some, where="before").place_tellable(spec)

@@ -207,6 +207,8 @@ def test_the_worker_named_first_counts(fields: dict[str, Any], is_right: bool) -
 def test_workers_are_asked_for_where_they_can_be_told() -> None:
     """Causes that are everywhere, that were not said, and jobs of one dp rank do not count."""
     there = true("a", workers=((0, 0),))
+    hidden = row(true("a", workers=((0, 0),), place_tellable=False), said("a"))
+    assert measure([hidden]).worker.n == 0
     rows = [row(true("a"), said("a")), row(there), row(there, said("a"), dp=1)]
     assert measure(rows).worker.n == 0
 

@@ -28,7 +28,7 @@ def transfers(
     late_s = np.where(np.isnan(link_s), np.nan, 0.0) if late_ms is None else np.array(late_ms, dtype=float) * 1e-3
     group_s = np.array(group_ms, dtype=float) * 1e-3
     excess_s = np.zeros(link_s.shape) if link_excess_ms is None else np.array(link_excess_ms, dtype=float) * 1e-3
-    of_groups_s = np.zeros(group_s.shape) if group_excess_ms is None else np.array(group_excess_ms, dtype=float) * 1e-3
+    of_groups_s = np.zeros(len(link_s)) if group_excess_ms is None else np.array(group_excess_ms, dtype=float) * 1e-3
     return Transfers(link_s, late_s, group_s, step_s, excess_s, of_groups_s, excess_ratio)
 
 
@@ -73,6 +73,25 @@ def test_a_slow_link_at_a_slow_worker_is_marked() -> None:
     assert measure_network(transfers(link_ms), slowed({(1, 1): 2.0}))["network.by_slow_worker"].value == 1.0
     apart = transfers(link_ms, group_ms=(NAN, NAN))
     assert measure_network(apart, slowed({(0, 1): 2.0}))["network.by_slow_worker"].value == 0.0
+
+
+def test_a_slow_link_elsewhere_is_not_the_slow_workers() -> None:
+    """What is beyond the ordinary says where, not medians that differ by chance, nor a group of which the worker is a member."""
+    slow = slowed({(1, 1): 2.0})
+    beside = {"link_ms": [[1.0, 1.1], [NAN, NAN]], "excess_ratio": 2.0}
+    link = transfers(**beside, link_excess_ms=[[300.0, 0.0], [0.0, 0.0]], group_excess_ms=[0.0, 400.0])
+    assert measure_network(link, slow)["network.by_slow_worker"].value == 0.0
+    group = transfers(**beside, group_excess_ms=[400.0, 0.0])
+    assert measure_network(group, slow)["network.by_slow_worker"].value == 0.0
+    its_own = transfers(**beside, link_excess_ms=[[0.0, 300.0], [0.0, 0.0]])
+    assert measure_network(its_own, slow)["network.by_slow_worker"].value == 1.0
+
+
+def test_a_slow_worker_explains_no_transfer_far_slower_than_itself() -> None:
+    """A worker that takes twice as long explains transfers of 3 times the ordinary, and not of 40 times."""
+    for excess_ratio, is_explained in ((2.0, 1.0), (39.0, 0.0)):
+        group = transfers([[1.0, 1.0], [NAN, NAN]], group_excess_ms=[0.0, 400.0], excess_ratio=excess_ratio)
+        assert measure_network(group, slowed({(1, 1): 2.0}))["network.by_slow_worker"].value == is_explained
 
 
 def test_one_stage_has_no_links() -> None:
@@ -125,6 +144,10 @@ def test_whoever_costs_most_is_named() -> None:
     assert slow_card(transfers(alike, link_excess_ms=link, group_ms=groups)) == ([], [(1, 1)])
     card = [[0.0, 0.0], [0.0, 500.0], [0.0, 400.0], [0.0, 0.0]]
     assert slow_card(transfers(alike, link_excess_ms=card, group_ms=groups)) == ([(1, 2)], [])
+    for stage in (1, 2):  # with batches the next link may seem slow, too
+        of_group = [600.0 if p == stage else 0.0 for p in range(4)]
+        both = transfers(alike, link_excess_ms=card, group_ms=groups, group_excess_ms=of_group)
+        assert slow_card(both) == ([(1, stage)], [])
     group = transfers(alike, group_ms=groups, group_excess_ms=[0.0, 0.0, 600.0, 0.0])
     assert slow_card(group) == ([], [])
     assert slow_group(group) == 2

@@ -133,10 +133,22 @@ def test_the_allocator_is_compared_with_other_workers() -> None:
     assert values(stalled(inside), "allocator")["contrast"] == pytest.approx(3.0)
 
 
-def test_where_every_worker_has_them_there_are_no_others() -> None:
+def test_backwards_of_the_allocators_workers_are_compared_with_other_backwards() -> None:
+    """Collections in forwards of the other workers, however long, do not hide that backwards stall 3 times as long here."""
+    inside = of(Whose.ALLOCATION, {(direction, 0, 0, 3, dp): 6.0 for direction in (FORWARD, BACKWARD) for dp in (0, 1)})
+    inside |= of(Whose.NOBODY, {(BACKWARD, 1, 0, 4, dp): 2.0 for dp in (0, 1)})
+    inside |= of(Whose.COLLECTION, {(FORWARD, 1, 0, 5, dp): 100.0 for dp in (0, 1)})
+    found = values(stalled(inside), "allocator")
+    assert found["contrast"] is not None
+    assert found["contrast"] < 1.0
+    assert found["backward_contrast"] == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize("name", ["contrast", "backward_contrast"])
+def test_where_every_worker_has_them_there_are_no_others(name: str) -> None:
     """Stalls on all workers have no contrast, and the reason says so."""
     inside = of(Whose.ALLOCATION, {(BACKWARD, stage, 0, 3, dp): 6.0 for stage in (0, 1) for dp in (0, 1)})
-    found = measure_stalls(stalled(inside), evidence())["allocator.contrast"]
+    found = measure_stalls(stalled(inside), evidence())[f"allocator.{name}"]
     assert found.value is None
     assert "every worker" in found.reason
 

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from diagnose.whatif.between import measure_between
+from diagnose.whatif.between import measure_between, measure_tails
 from tests.jobs import hand_job, to_table
 from tests.judge.cases import Measured, measure
 
@@ -90,3 +90,35 @@ def test_the_gap_is_a_component() -> None:
     m = job({10 + i: float(start) for i, start in enumerate(starts)})
     assert "between-steps" in m.removal.present()
     assert 20.0 / 6 - 1e-6 <= m.gains.replayed_s - m.gains.alone_s["between-steps"] <= 26.0 / 6
+
+
+#: Worker 0 alone saves for 3 s after steps 11 and 40.
+SAVES = [(step, 0, "checkpoint", STEP_S, 3.0) for step in (11, 40)]
+
+
+def test_what_one_worker_does_holds_up_all_where_known_steps_waited() -> None:
+    """Step 12 began only when the worker that saved after 11 was done: then so did what followed step 40, which nobody recorded."""
+    starts = {10: 1000.0, 11: 1009.0, 12: 1021.0, 40: 2000.0}
+    assert between(job(starts, SAVES)) == pytest.approx({10: 0.0, 11: 3.0, 12: 0.0, 40: 3.0}, abs=1e-6)
+
+
+def test_what_one_worker_does_holds_up_nobody_where_known_steps_did_not_wait() -> None:
+    """Step 12 began at once: the delay shows within it, and nothing is known of what followed step 40."""
+    starts = {10: 1000.0, 11: 1009.0, 12: 1018.0, 40: 2000.0}
+    assert between(job(starts, SAVES)) == pytest.approx(dict.fromkeys(starts, 0.0), abs=1e-6)
+
+
+def test_rows_say_who_was_busy_after_the_step() -> None:
+    """3 s of worker 0 after two of four steps are 1.5 s a step on it, and nothing on the other."""
+    m = job({10: 1000.0, 11: 1009.0, 12: 1021.0, 40: 2000.0}, SAVES)
+    tails = measure_tails(m.trace, m.observed)
+    assert tails is not None
+    np.testing.assert_allclose(tails[:, 0].sum(axis=0), [6.0, 0.0], atol=1e-6)
+    np.testing.assert_allclose(m.gains.blame_s["between-steps"], [[1.5, 0.0]], atol=1e-6)
+
+
+def test_without_rows_nobody_is_known_to_be_busy() -> None:
+    """A gap that no row tells of lies on nobody."""
+    m = job({10: 1000.0, 11: 1009.0, 12: 1021.0, 13: 1030.0})
+    assert measure_tails(m.trace, m.observed) is None
+    assert "between-steps" not in m.gains.blame_s

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from diagnose.faults.allocator_stall import AllocatorStall
 from diagnose.faults.fault import Fault
 from diagnose.faults.generate import Job, generate, random_faults
 from diagnose.faults.inputs import Inputs, Pause, draw_inputs
@@ -84,7 +85,7 @@ def test_a_microbatchs_factor_comes_out() -> None:
     """Long microbatches have the factor that their documents give them, each in its step, on its rank."""
     fault = SequenceImbalance(quadratic_share=0.5, backward_ratio=1.0)
     c = measured(SPEC, fault).components
-    cost = fault._cost(SPEC, fault._draw_tokens_sq(SPEC))
+    cost = fault.draw_cost(SPEC)
     for direction in range(2):
         ratio = c.microbatch_ratio[direction] / np.median(c.microbatch_ratio[direction])
         true = cost / np.median(cost)
@@ -289,3 +290,12 @@ def test_the_gain_reported_is_the_one_measured() -> None:
     """What a cause says is recoverable is the gain of its component."""
     m = measured(SPEC, WORKER)
     assert m.diagnosis.causes[0].recoverable == pytest.approx(m.gains.recoverable("worker"))
+
+
+def test_what_stands_still_is_no_noise() -> None:
+    """Where a third of the computes of one of two stages stall, ordinary variation is the other's, and the stalls stand out."""
+    spec = JobSpec(pp=2, vpp=3, dp=6, microbatches=2, steps=16, seed=9)
+    fault = AllocatorStall(on_stages=(0,), stall_ratio=0.3, probability=0.35, spread=0.3, records=False)
+    healthy, found = measured(spec), measured(spec, fault)
+    assert found.components.noise_ratio < 1.5 * healthy.components.noise_ratio
+    assert causes(found.diagnosis) == ["allocator-stall"]

@@ -134,6 +134,113 @@ def test_collections_beside_an_allocator_stay_collections(seed: int) -> None:
     assert (stalls.inside[(allocator > 0)] == Whose.ALLOCATION).mean() > 0.8
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_half_of_the_stages_may_have_a_bad_allocator(seed: int) -> None:
+    """Where half of the stages stall in both directions none does so far more often than all others, but all do together."""
+    where = marked(FORWARD, slice(0, 3), n_stages=6) | marked(BACKWARD, slice(0, 3), n_stages=6)
+    assert share_of(judged(at_random(where, 0.1, seed)), Whose.ALLOCATION) > 0.95
+
+
+# ------------------------------------------------------------------------- input, or collections, with one microbatch
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_gaps_of_the_first_stage_alone_are_input(seed: int) -> None:
+    """With one microbatch gaps before forwards of the first stage are input, collections inside of forwards anywhere stay such."""
+    shape = {"n_microbatches": 1}
+    gaps = at_random(marked(FORWARD, 0, **shape), 0.2, seed)
+    collections = at_random(marked(FORWARD, **shape), 0.2, seed + 100) * (gaps == 0)
+    stalls = judged(collections, gaps)
+    assert (stalls.before[gaps > 0] == Whose.INPUT).all()
+    assert (stalls.inside[collections > 0] == Whose.COLLECTION).mean() > 0.95
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_gaps_of_all_stages_are_collections(seed: int) -> None:
+    """With one microbatch gaps before forwards of all stages are collections, on the first stage, too."""
+    gaps = at_random(marked(FORWARD, n_microbatches=1), 0.2, seed)
+    assert share_of(judged(np.zeros(gaps.shape), gaps), Whose.COLLECTION) > 0.95
+
+
+@pytest.mark.parametrize("place", [(0, 2), (1, 2), (0, 5)], ids=["first", "another stage", "another microbatch"])
+def test_two_gaps_in_the_only_place_that_waits_for_input(place: tuple[int, int]) -> None:
+    """Of 32 forwards of a worker in a step both gaps hit the first of the first stage: no chance; elsewhere they say nothing."""
+    stage, step = place
+    gaps = nothing()
+    gaps[FORWARD, stage, 0 if step == 2 else 3, [step, 9], 1] = STALL_S
+    whose = Whose.INPUT if place == (0, 2) else Whose.COLLECTION
+    assert share_of(judged(nothing(), gaps), whose) == 1.0
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_stops_backwards_as_often_is_waited_for_by_nobody(seed: int) -> None:
+    """The allocator of the first stage may stop most of its ranks at once, in a forward as in a backward."""
+    shape = {"n_stages": 2, "n_dp": 16}
+    stalls = judged(at_random(marked(FORWARD, 0, **shape) | marked(BACKWARD, 0, **shape), 0.5, seed))
+    assert share_of(stalls, Whose.ALLOCATION) == 1.0
+
+
+def test_a_forward_that_all_ranks_wait_for_waits_for_input() -> None:
+    """All 8 ranks of the first stage at once in a single step, which no collections are; all stages at once are a plan."""
+    for stages, whose in ((slice(0, 1), Whose.INPUT), (slice(None), Whose.TOGETHER)):
+        gaps = nothing(n_dp=8)
+        gaps[FORWARD, stages, 5, 7] = STALL_S
+        assert share_of(judged(np.zeros(gaps.shape), gaps), whose) == 1.0
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("before", [False, True], ids=["inside", "before"])
+def test_workers_that_wait_together_wait_for_input(seed: int, before: bool) -> None:
+    """With one stage and one microbatch, a third of 16 ranks in every second step, others in each, is no collections' doing."""
+    shape = {"n_stages": 1, "n_microbatches": 1, "n_dp": 16}
+    seconds, none = at_random(marked(FORWARD, **shape), 0.35, seed), nothing(**shape)
+    seconds[:, :, :, ::2] = 0.0
+    stalls = judged(none, seconds) if before else judged(seconds, none)
+    assert share_of(stalls, Whose.INPUT) == 1.0
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("first", [0, 12], ids=["always", "from step 12"])
+def test_workers_that_stop_one_by_one_collect(seed: int, first: int) -> None:
+    """The same ranks in steps of their own do not come together, were it from a step on."""
+    shape = {"n_stages": 1, "n_microbatches": 1, "n_dp": 16}
+    seconds = at_random(marked(FORWARD, **shape), 0.2, seed)
+    seconds[:, :, :, :first] = 0.0
+    assert share_of(judged(seconds), Whose.COLLECTION) > 0.95
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_workers_that_stop_more_often_in_time_do_not_come_together(seed: int) -> None:
+    """Stalls of single ranks that become five times as frequent are no waits of all for one storage."""
+    shape = {"n_stages": 1, "n_microbatches": 1, "n_dp": 64}
+    often = np.linspace(0.06, 0.3, STEPS)[:, None]
+    seconds = at_random(marked(FORWARD, **shape), 1.0, seed)
+    seconds *= np.random.default_rng(seed).random(seconds.shape) < often
+    assert share_of(judged(seconds), Whose.COLLECTION) > 0.95
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_collections_beside_a_loader_that_all_wait_for(seed: int) -> None:
+    """All ranks start late in most steps, each by another time; what stops forwards in the others stays collections."""
+    shape = {"n_stages": 1, "n_microbatches": 1, "n_dp": 32}
+    gaps = at_random(marked(FORWARD, **shape), 1.0, seed)
+    gaps[:, :, :, ::4] = 0.0
+    collections = at_random(marked(FORWARD, **shape), 0.15, seed + 100)
+    stalls = judged(np.where(gaps > 0, 0.0, collections), gaps)
+    assert (stalls.before[gaps > 0] == Whose.INPUT).all()
+    assert (stalls.inside[(collections > 0) & (gaps == 0)] == Whose.COLLECTION).all()
+
+
+def test_few_long_stalls_are_looked_at_before_many_short_ones() -> None:
+    """Eight waits for the first batch are input beside a hundred stalls of the allocator a twentieth as long."""
+    waits = at_random(marked(FORWARD, 0, 0), 0.1, 1)
+    short = 0.05 * at_random(marked(FORWARD, 0, slice(1, None)) | marked(BACKWARD, 0), 0.1, 2)
+    assert 5 <= (waits > 0).sum() < (short > 0).sum() / 10
+    stalls = judged(waits + short)
+    assert (stalls.inside[waits > 0] == Whose.INPUT).all()
+    assert (stalls.inside[short > 0] == Whose.ALLOCATION).mean() > 0.8
+
+
 def test_all_workers_at_once_are_a_plan() -> None:
     """All workers in the same forward of every sixth step: planned, and nobody's collection."""
     seconds = nothing()

@@ -13,7 +13,7 @@ from diagnose.faults.record import record
 from diagnose.faults.simulate import simulate
 from diagnose.faults.spec import JobSpec
 from diagnose.features.network import measure_network, slow_card
-from diagnose.model.optype import P2P
+from diagnose.model.optype import P2P, Op
 from diagnose.model.transfers import Transfers
 from diagnose.whatif.transfers import measure_transfers
 from tests.judge.cases import Measured, measure
@@ -89,3 +89,17 @@ def test_the_step_time_is_that_of_the_job() -> None:
     """The mean step time beside the transfers is the recorded one."""
     found = job("blocking")
     assert transfers_of(found).step_s == pytest.approx(found.diagnosis.step_time.recorded, rel=1e-6)
+
+
+@pytest.mark.parametrize("stage", range(4))
+def test_a_group_that_flaps_is_measured_against_the_others(stage: int) -> None:
+    """Two of eight collectives of one group take half a second longer: all that is beyond the ordinary, whichever group it is."""
+    spec = JobSpec(pp=4, dp=4, microbatches=4, steps=8, seed=52)
+    inputs = draw_inputs(spec)
+    stall_s = inputs.stall_s.copy()
+    scatter = np.flatnonzero(inputs.programme.is_op(Op.REDUCE_SCATTER) & (inputs.programme.stage == stage))
+    stall_s[scatter[0], [2, 6], DP] = 0.5
+    inputs = dataclasses.replace(inputs, stall_s=stall_s)
+    found = transfers_of(measure(record(inputs, simulate(inputs))))
+    assert found.group_excess_s[stage] == pytest.approx(2 / 8 * 0.5, rel=0.05)
+    assert np.delete(found.group_excess_s, stage).max() < 1e-3

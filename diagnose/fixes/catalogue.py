@@ -1,0 +1,96 @@
+"""All fixes that can be priced: the files of this folder that propose something, by name.
+
+Enters: nothing. Leaves: fixes. Adding one is adding a file with NAME, TITLE, SETTINGS and `propose`.
+"""
+
+import difflib
+import functools
+import importlib
+import pkgutil
+from collections.abc import Mapping
+from typing import Protocol, cast
+
+import diagnose.fixes
+from diagnose.errors import UsageError
+from diagnose.model.remedy import Place, Refusal, Remedy, Situation
+
+
+class Propose(Protocol):
+    """`propose` of a fix's file."""
+
+    def __call__(self, job: Situation, place: Place, settings: Mapping[str, str]) -> Remedy | Refusal:
+        """Say what to change about a job, or why not."""
+        ...
+
+
+class Weigh(Protocol):
+    """`weigh` of a fix's file, where it has one."""
+
+    def __call__(self, job: Situation, remedy: Remedy, gain_s: float) -> Remedy:
+        """Say what a priced remedy costs against the seconds a step that it gives back."""
+        ...
+
+
+class FixModule(Protocol):
+    """The file of a fix.
+
+    Attributes
+    ----------
+    NAME : str
+        As rules and users call it.
+    TITLE : str
+        What it does, in a few words.
+    SETTINGS : dict of str to str
+        What a user may set, each with its meaning.
+    propose : callable
+    """
+
+    NAME: str
+    TITLE: str
+    SETTINGS: Mapping[str, str]
+    propose: Propose
+
+
+@functools.cache
+def list_fixes() -> dict[str, FixModule]:
+    """Find every fix, by name.
+
+    >>> "replace-worker" in list_fixes()
+    True
+    """
+    found: dict[str, FixModule] = {}
+    for module in sorted(m.name for m in pkgutil.iter_modules(diagnose.fixes.__path__)):
+        loaded = importlib.import_module(f"diagnose.fixes.{module}")
+        if hasattr(loaded, "propose"):
+            fix = cast("FixModule", loaded)
+            found[fix.NAME] = fix
+    return found
+
+
+def find_fix(name: str) -> FixModule:
+    """Give the fix of a name.
+
+    Raises
+    ------
+    UsageError
+        There is none.
+    """
+    known = list_fixes()
+    if name in known:
+        return known[name]
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(known)}"
+    raise UsageError(f"there is no fix {name!r}; {hint}")
+
+
+def check_settings(fix: FixModule, settings: Mapping[str, str]) -> None:
+    """Refuse settings that a fix does not have.
+
+    Raises
+    ------
+    UsageError
+    """
+    for key in settings:
+        if key not in fix.SETTINGS:
+            known = ", ".join(fix.SETTINGS) or "none"
+            raise UsageError(f"--fix {fix.NAME}: there is no setting {key!r}; it has: {known}")

@@ -1,0 +1,37 @@
+"""Keep the memory allocator from stalling: segments that grow, less memory in use.
+
+The replay takes the allocator's pauses out of the computes.
+"""
+
+from collections.abc import Mapping
+
+from diagnose.fixes.frameworks import choose_how
+from diagnose.model.change import Remove
+from diagnose.model.remedy import Place, Refusal, Remedy, Situation
+from diagnose.model.stalls import Whose
+
+NAME = "expandable-segments"
+TITLE = "let the memory allocator grow its segments"
+SETTINGS: dict[str, str] = {}
+_HOW = {
+    "any": "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True in the environment of every rank (not with NCCL user buffers; then "
+    "max_split_size_mb). Look at torch.cuda.memory_stats(): num_alloc_retries above 0 means that memory is full, and then only a "
+    "smaller microbatch or more recomputation helps",
+    "megatron": "--empty-unused-memory-level 1, --recompute-granularity",
+    "torchtitan": "--activation_checkpoint.mode full",
+}
+
+
+def propose(job: Situation, place: Place, settings: Mapping[str, str]) -> Remedy | Refusal:  # noqa: ARG001 - a fix's interface
+    """Take out what the allocator stalls."""
+    stall_s = job.components.stalls.seconds_of(Whose.ALLOCATION)
+    if not stall_s.any():
+        return Refusal("no pause looks like the memory allocator's")
+    return Remedy(
+        summary="let the allocator grow its segments",
+        how=choose_how(_HOW, job.trace.job),
+        changes=(Remove("malloc-pause"),),
+        assumptions=("the stalls come from fragmented memory, and not from memory that is full",),
+        risks=("where memory is full, expandable segments only put off the next retry",),
+        figures={"stalls": float((stall_s > 0).sum()), "longest_s": float(stall_s.max())},
+    )

@@ -1,0 +1,211 @@
+"""What a layer costs on this job, and what stages of other layers would.
+
+Enters: a measured job. Leaves: a `LayerModel`. The time of a virtual stage is its layers times the time of a layer, and what the
+first (embedding) and the last (loss) compute beside that.
+"""
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from diagnose.errors import UsageError
+from diagnose.model.change import Change, Reschedule, Work
+from diagnose.model.remedy import Refusal, Situation
+from diagnose.model.trace import Seconds
+
+#: Layers of a stage where nobody says how many there are: 32 layers on 4 stages, 80 on 10.
+ASSUMED_LAYERS = 8
+#: A stage with no layers left still takes this part of the time of a layer.
+LEAST_LAYER_SHARE = 0.01
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LayerModel:
+    """Layers of each virtual stage and what they cost.
+
+    Attributes
+    ----------
+    n_stages : int
+    layers : tuple of int, length n_virtual
+        As it runs now.
+    known : bool
+        Somebody said how many layers there are; else their number is assumed and split evenly.
+    typical_s : ndarray of float64, shape (2, n_virtual)
+        Usual time of each virtual stage, forward and backward, seconds.
+    layer_s : ndarray of float64, shape (2,)
+        Time of one layer, seconds.
+    assumptions : tuple of str
+    """
+
+    n_stages: int
+    layers: tuple[int, ...]
+    known: bool
+    typical_s: Seconds
+    layer_s: Seconds
+    assumptions: tuple[str, ...]
+
+    @property
+    def chunks(self) -> int:
+        """Model chunks of each stage."""
+        return len(self.layers) // self.n_stages
+
+    @property
+    def extra_s(self) -> Seconds:
+        """What the first and the last virtual stage compute beside their layers, seconds, shape (2, 2): direction, end."""
+        counted = self.typical_s - np.outer(self.layer_s, self.layers)
+        return np.maximum(counted[:, [0, -1]], 0.0)
+
+    def stage_s(self, layout: Sequence[float]) -> Seconds:
+        """Say how long each virtual stage takes with other layers, forward and backward, seconds, shape (2, n_virtual).
+
+        What a stage takes beyond its layers now it takes then.
+        """
+        moved = np.asarray(layout, dtype=np.float64) - self.layers
+        return np.asarray(
+            np.maximum(self.typical_s + np.outer(self.layer_s, moved), LEAST_LAYER_SHARE * self.layer_s[:, None])
+        )
+
+    def change(self, layout: Sequence[float]) -> tuple[Change, ...]:
+        """Say what another layout changes: work of the stages there are, or another number of chunks, interleaved."""
+        if len(layout) == len(self.layers):
+            factor = self.stage_s(layout) / self.typical_s
+            return (Work(factor[:, :, None, None, None]),)
+        chunks = len(layout) // self.n_stages
+        return (Reschedule("interleaved" if chunks > 1 else "1f1b", chunks, self.share(layout)),)
+
+    def share(self, layout: Sequence[float]) -> Seconds:
+        """Say which part of the work of each virtual stage goes to each of another layout.
+
+        Layers keep their order; embedding and loss go to the ends.
+
+        Returns
+        -------
+        ndarray of float64, shape (2, n_virtual_after, n_virtual_before)
+            Columns sum to 1.
+        """
+        before = np.r_[0.0, np.cumsum(self.layers)]
+        after = np.r_[0.0, np.cumsum(layout)]
+        after *= before[-1] / after[-1]
+        overlap = np.minimum(after[1:, None], before[None, 1:]) - np.maximum(after[:-1, None], before[None, :-1])
+        of_layers = np.maximum(overlap, 0.0) / np.maximum(np.diff(before), 1e-9)
+        empty = np.flatnonzero(np.diff(before) == 0)
+        of_layers[:, empty] = 0.0
+        of_layers[np.minimum(np.searchsorted(after[1:], before[empty]), len(layout) - 1), empty] = 1.0
+        share = np.stack([of_layers, of_layers])
+        part = self.extra_s / self.typical_s[:, [0, -1]]
+        for end, at in ((0, 0), (1, -1)):
+            share[:, :, at] *= 1.0 - part[:, end, None]
+            share[:, at, at] += part[:, end]
+        return share
+
+
+def model_layers(job: Situation, settings: Mapping[str, str], fix: str) -> LayerModel | Refusal:
+    """Say what a layer costs.
+
+    Parameters
+    ----------
+    job : Situation
+    settings : mapping of str to str
+        `layers`: how many there are in all, or on each virtual stage.
+    fix : str
+        Name of the fix that asks.
+
+    Returns
+    -------
+    LayerModel or Refusal
+        Refused where there is one stage, or the layers said do not fit the stages there are.
+
+    Raises
+    ------
+    UsageError
+        `layers` is none of both.
+    """
+    typical_s, n_stages = job.components.typical_s, job.trace.n_stages
+    n_virtual = typical_s.shape[1]
+    if n_stages < 2:
+        return Refusal("the job has one pipeline stage: there is nothing to move between stages")
+    layers, assumptions = _count_layers(job, settings, fix, n_stages, n_virtual)
+    if isinstance(layers, Refusal):
+        return layers
+    counts = np.array(layers, dtype=np.float64)
+    if n_virtual > 2 and (counts[1:-1] > 0).any():
+        middle = np.flatnonzero(counts[1:-1] > 0) + 1
+        layer_s = np.median(typical_s[:, middle] / counts[middle], axis=1)
+    elif counts[0] > 0:
+        layer_s = typical_s[:, 0] / counts[0]
+        assumptions.append(
+            "with two stages the embedding cannot be told from the layers: the first stage is taken to have none"
+        )
+    else:
+        return Refusal("no stage between the first and the last has a layer: what a layer costs cannot be read off")
+    known = "layers" in settings or job.trace.job.layers_per_stage is not None
+    return LayerModel(n_stages, layers, known, typical_s, np.asarray(layer_s), tuple(assumptions))
+
+
+def _count_layers(
+    job: Situation, settings: Mapping[str, str], fix: str, n_stages: int, n_virtual: int
+) -> tuple[tuple[int, ...] | Refusal, list[str]]:
+    """Say how many layers each virtual stage has, and what that takes for granted."""
+    known = job.trace.job.layers_per_stage
+    if "layers" in settings:
+        counts = read_layers(settings["layers"], fix, "layers")
+        if len(counts) == 1:
+            return split_evenly(counts[0], n_virtual), [f"the {counts[0]} layers are split evenly over the stages now"]
+        source = f"--fix {fix}: layers"
+    elif known is not None:
+        counts, source = known, "layers_per_stage of the metadata"
+    else:
+        each = max(round(ASSUMED_LAYERS * n_stages / n_virtual), 1)
+        note = (
+            f"nothing says how many layers there are: taken as {each * n_virtual}, {each} on each virtual stage; "
+            f"give --fix {fix}:layers=N"
+        )
+        return (each,) * n_virtual, [note]
+    chunks = n_virtual // n_stages
+    if len(counts) == n_stages and chunks > 1 and not any(n % chunks for n in counts):
+        counts = tuple(n // chunks for n in counts) * chunks
+    if len(counts) != n_virtual or sum(counts) < 1:
+        return Refusal(
+            f"{source} has {len(counts)} numbers; expected one for each of the {n_virtual} virtual stages"
+        ), []
+    return tuple(counts), []
+
+
+def read_layers(text: str, fix: str, key: str) -> tuple[int, ...]:
+    """Read whole numbers with commas or slashes between them.
+
+    Raises
+    ------
+    UsageError
+        They are none.
+
+    >>> read_layers("9/9/9/5", "repartition-stages", "layout")
+    (9, 9, 9, 5)
+    """
+    parts = re.split(r"[,/]", text)
+    if not all(re.fullmatch(r"[0-9]{1,4}", part) for part in parts) or not sum(map(int, parts)):
+        raise UsageError(
+            f"--fix {fix}: {key} is {text!r}; expected a number of layers, or one for each virtual stage like 9/9/9/5"
+        )
+    return tuple(map(int, parts))
+
+
+def split_evenly(total: int, n_virtual: int) -> tuple[int, ...]:
+    """Split layers as evenly as whole numbers go, the first stages one more.
+
+    >>> split_evenly(30, 4)
+    (8, 8, 7, 7)
+    """
+    each, rest = divmod(total, n_virtual)
+    return tuple(each + (i < rest) for i in range(n_virtual))
+
+
+def name_layout(layout: Sequence[int]) -> str:
+    """Write a layout down.
+
+    >>> name_layout((9, 9, 9, 5))
+    '9/9/9/5'
+    """
+    return "/".join(str(n) for n in layout)

@@ -1,0 +1,209 @@
+"""What each microbatch costs: by its documents where a fit on the trace says so, else by how long it took.
+
+Enters: a measured job. Leaves: costs of every microbatch, forward and backward, in units of a typical one, and the documents by
+their place. Costs a few passes over the computes and a fit on a sample of the microbatches.
+"""
+
+import dataclasses
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+
+from diagnose.model.components import Components
+from diagnose.model.documents import Documents
+from diagnose.model.optype import Op
+from diagnose.model.remedy import Situation
+from diagnose.model.trace import Block, Bools, Ints, Seconds
+from diagnose.packing.cost import Cost, fit_cost
+
+#: Lengths must explain this part of the variance of the microbatches; below, something else makes most of them uneven. On generated
+#: jobs with long documents it is above 0.8 in all but the noisiest, and below 0.1 where the lengths say nothing.
+MIN_QUALITY = 0.5
+#: Microbatches that a fit looks at.
+MAX_FITTED = 10_000
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LengthCost:
+    """Cost of a microbatch by the lengths of its documents, in units of a typical microbatch.
+
+    Attributes
+    ----------
+    directions : tuple of Cost
+        Forward, backward.
+    both : Cost
+        The two together, each by its part of the time.
+    quality : float
+        Part of the variance of the microbatches' times that it explains, 1 all.
+    forward_share : float
+        Part of a typical microbatch's time that is forward.
+    """
+
+    directions: tuple[Cost, Cost]
+    both: Cost
+    quality: float
+    forward_share: float
+
+    def both_of(self, cost_of: Callable[[Cost], Seconds]) -> Seconds:
+        """Add up what forward and backward cost, each by its part of the time; `cost_of` says it for one cost."""
+        forward, backward = (cost_of(cost) for cost in self.directions)
+        return self.forward_share * forward + (1.0 - self.forward_share) * backward
+
+    def of(self, tokens: Seconds, tokens_sq: Seconds) -> Seconds:
+        """Give the cost in both directions, shape (2, ...) where the sums have shape (...)."""
+        return np.stack([cost.linear * tokens + cost.quadratic * tokens_sq for cost in self.directions])
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Lengths:
+    """Documents by their place.
+
+    Attributes
+    ----------
+    tokens, tokens_sq : ndarray of float64, shape (n_microbatches, n_steps, n_dp)
+        Sum of the lengths and of their squares; NaN where unknown.
+    documents : Documents or None
+        The lists behind them; None where the trace has sums alone.
+    list_at : ndarray of int64, shape (n_microbatches, n_steps, n_dp)
+        Which list is there; -1 where none is known.
+    """
+
+    tokens: Seconds
+    tokens_sq: Seconds
+    documents: Documents | None
+    list_at: Ints
+
+
+def weigh_directions(components: Components) -> Seconds:
+    """Say which part of a typical microbatch's time is forward and which backward, shape (2, 1, 1, 1)."""
+    weight = np.nan_to_num(components.typical_s).sum(axis=1)
+    return np.asarray(weight / max(float(weight.sum()), 1e-12)).reshape(2, 1, 1, 1)
+
+
+def find_places(components: Components) -> Bools:
+    """Say which microbatches there are, shape (n_microbatches, n_steps, n_dp)."""
+    return np.asarray(~np.isnan(components.compute_s).all(axis=(0, 1)))
+
+
+def implied_cost(components: Components) -> Seconds:
+    """Give what the times say that each microbatch costs; shape (2, n_microbatches, n_steps, n_dp).
+
+    `microbatch_ordinary` says how much of the spread is ordinary. Its square is the part of the variance, and so how far a value
+    is to be drawn back to the middle for what it owes to chance. (Removing the component keeps the spread instead, which would
+    cut the longest microbatches short here: they move, they do not go.)
+    """
+    return np.asarray(components.microbatch_ratio ** (1.0 - components.microbatch_ordinary**2))
+
+
+def read_lengths(job: Situation) -> Lengths | None:
+    """Put documents, or else the sums that the rows say, into their places; None where the trace has neither."""
+    shape = job.components.compute_s.shape[2:]
+    found = _from_documents(job.trace.documents, job.components.steps, find_places(job.components))
+    if found is not None:
+        return found
+    tokens, tokens_sq = np.full(shape, np.nan), np.full(shape, np.nan)
+    for block in job.trace.blocks:
+        if block.tokens is None or block.tokens_sq is None:
+            return None
+        at, of_block = _find_steps(block.steps, job.components.steps)
+        for values, rows in ((tokens, block.tokens), (tokens_sq, block.tokens_sq)):
+            for node in _first_stage(block):
+                values[block.nodes.microbatch[node], at] = rows[node][of_block]
+    return Lengths(tokens, tokens_sq, None, np.full(shape, -1, dtype=np.int64))
+
+
+def fit_costs(job: Situation, tokens: Seconds, tokens_sq: Seconds) -> LengthCost | None:
+    """Fit the cost of a microbatch, a x tokens + b x sum of squared lengths, to the times of this job.
+
+    Parameters
+    ----------
+    job : Situation
+    tokens, tokens_sq : ndarray of float64, shape (n_microbatches, n_steps, n_dp)
+        NaN where unknown.
+
+    Returns
+    -------
+    LengthCost or None
+        None where too few microbatches are known, or their times do not grow with the lengths.
+    """
+    ratio = _measured_ratio(job.components)
+    weight = weigh_directions(job.components)
+    both = (ratio * weight).sum(axis=0)
+    known = np.flatnonzero(np.isfinite(both) & np.isfinite(tokens) & np.isfinite(tokens_sq))
+    picked = known[:: max(1, -(-len(known) // MAX_FITTED))]
+    lengths = tokens.ravel()[picked], tokens_sq.ravel()[picked]
+    first = fit_cost(*lengths, both.ravel()[picked], with_fixed=False)
+    if first is None:
+        return None
+    pace = _pace_of_ranks(both, first.cost.linear * tokens + first.cost.quadratic * tokens_sq)
+    fits = [fit_cost(*lengths, (y / pace).ravel()[picked], with_fixed=False) for y in (*ratio, both)]
+    if fits[0] is None or fits[1] is None or fits[2] is None:
+        return None
+    forward, backward = fits[0].cost, fits[1].cost
+    share = float(weight.ravel()[0])
+    joined = Cost(
+        share * forward.linear + (1.0 - share) * backward.linear,
+        share * forward.quadratic + (1.0 - share) * backward.quadratic,
+    )
+    return LengthCost((forward, backward), joined, fits[2].r_squared, share)
+
+
+def _pace_of_ranks(both: Seconds, predicted: Seconds) -> Seconds:
+    """Say how slow each dp rank is for what its microbatches hold, shape (n_dp,), 1 the middle one.
+
+    A slow worker among few peers may pass for uneven microbatches; the same factor on all of a rank is no matter of lengths.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # a rank of which nothing is known: NaN
+        pace = np.nanmedian(both / np.where(predicted > 0, predicted, np.nan), axis=(0, 1))
+        pace = pace / np.nanmedian(pace)
+    return np.where(np.isfinite(pace) & (pace > 0), pace, 1.0)
+
+
+def _measured_ratio(c: Components) -> Seconds:
+    """Say how long each microbatch took against a typical one, middle of the stages; shape (2, n_microbatches, n_steps, n_dp)."""
+    work_s = c.compute_s - c.stalls.inside_s - (0.0 if c.hold_s is None else c.hold_s)
+    usual_s = c.typical_s[:, :, None, None, None] * c.step_ratio[:, None, None, :, None] * c.worker_ratio[:, :, None]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # where no stage has it there is no middle: NaN
+        return np.asarray(np.nanmedian(work_s / usual_s, axis=1))
+
+
+def _from_documents(documents: Documents | None, steps: Ints, there: Bools) -> Lengths | None:
+    """Put the lists into their places; None where there are none."""
+    if documents is None:
+        return None
+    at, of_list = _find_steps(documents.step, steps)
+    kept = there[documents.microbatch[of_list], at, documents.dp[of_list]]
+    at, of_list = at[kept], of_list[kept]
+    if not len(of_list):
+        return None
+    place = documents.microbatch[of_list], at, documents.dp[of_list]
+    list_at = np.full(there.shape, -1, dtype=np.int64)
+    list_at[place] = of_list
+    sums = []
+    for values in (documents.tokens(), documents.tokens_sq()):
+        laid = np.full(there.shape, np.nan)
+        laid[place] = values[of_list]
+        sums.append(laid)
+    return Lengths(sums[0], sums[1], documents, list_at)
+
+
+def _find_steps(steps: Ints, among: Ints) -> tuple[Ints, Ints]:
+    """Find step numbers among others: their positions there, and which of them were found."""
+    order = np.argsort(among, kind="stable")
+    at = np.minimum(np.searchsorted(among[order], steps), len(among) - 1)
+    found = np.flatnonzero(among[order][at] == steps)
+    return order[at[found]], found
+
+
+def _first_stage(block: Block) -> list[int]:
+    """List the forwards of the first stage that says tokens."""
+    nodes = block.nodes
+    forwards = (nodes.op == Op.FORWARD) & (nodes.chunk <= 0)
+    for stage in range(int(nodes.stage.max()) + 1):
+        of_stage = np.flatnonzero(forwards & (nodes.stage == stage))
+        if block.tokens is not None and not np.isnan(block.tokens[of_stage]).all():
+            return [int(node) for node in of_stage]
+    return []

@@ -1,0 +1,172 @@
+"""Price what is proposed: each fix by itself, and the best of each cause one after the other.
+
+Enters: a measured job, and which fixes its causes name. Leaves: priced fixes, and a plan. Costs one replay a fix, what fixes that
+search ask for, and n (n + 1) / 2 - 1 replays for the order of n causes.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from diagnose.fixes.catalogue import Weigh, check_settings, find_fix, list_fixes
+from diagnose.model.change import Change, Remove
+from diagnose.model.diagnosis import Fix, Plan, PlanStep, RefusedFix
+from diagnose.model.remedy import Place, Refusal, Remedy, Situation
+
+#: A fix that gives back less than this part of the step does not help.
+HELPS_FROM = 0.005
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Named:
+    """A fix that a rule, or a user, names; `summary` and `how` are used where no file of this folder has that fix."""
+
+    fix: str
+    summary: str = ""
+    how: str = ""
+    settings: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Priced:
+    """A fix with its price: mean seconds a step of the replay with it alone."""
+
+    fix: Fix
+    changes: tuple[Change, ...]
+    step_s: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is to be priced for one cause."""
+
+    cause: str
+    components: tuple[str, ...]
+    place: Place
+    fixes: tuple[Named, ...]
+
+
+def price_causes(
+    job: Situation, wanted: Sequence[Wanted]
+) -> tuple[list[tuple[tuple[Fix, ...], tuple[RefusedFix, ...]]], Plan | None]:
+    """Price the fixes of each cause, best first, and say in which order to do the best ones.
+
+    Parameters
+    ----------
+    job : Situation
+    wanted : sequence of Wanted
+        One a cause.
+
+    Returns
+    -------
+    fixes : list of (tuple of Fix, tuple of RefusedFix)
+        One a cause.
+    plan : Plan or None
+        None where no cause has a fix.
+    """
+    found, best = [], []
+    for cause in wanted:
+        priced, refused = [], []
+        for named in cause.fixes:
+            one = price_fix(job, named, cause.place, cause.components)
+            if not isinstance(one, RefusedFix):
+                priced.append(one)
+            elif not one.obvious:
+                refused.append(one)
+        priced.sort(key=lambda one: one.step_s)  # stable: the rule's order where they are equal
+        found.append((tuple(one.fix for one in priced), tuple(refused)))
+        if priced:
+            best.append((cause.cause, priced[0]))
+    return found, order_fixes(job, best) if best else None
+
+
+def price_fix(job: Situation, named: Named, place: Place, components: Sequence[str]) -> Priced | RefusedFix:
+    """Price one fix; one without a file here is taken to remove the components of its cause.
+
+    Raises
+    ------
+    UsageError
+        The fix has no such setting, or not that value.
+    """
+    if named.fix not in list_fixes():
+        remedy: Remedy | Refusal = Remedy(named.summary, named.how, tuple(Remove(name) for name in components))
+        weigh: Weigh | None = None
+    else:
+        module = find_fix(named.fix)
+        check_settings(module, named.settings)
+        remedy = module.propose(job, place, named.settings)
+        weigh = getattr(module, "weigh", None)
+    if isinstance(remedy, Refusal):
+        return RefusedFix(named.fix, remedy.reason, remedy.obvious)
+    step_s = float(job.price(remedy.changes).mean())
+    if weigh is not None:
+        gain = 1.0 - step_s / job.gains.replayed_s
+        remedy = weigh(job, remedy, gain * job.gains.recorded_s)
+    return Priced(_to_fix(job, named.fix, remedy, step_s), remedy.changes, step_s)
+
+
+def _to_fix(job: Situation, name: str, remedy: Remedy, step_s: float) -> Fix:
+    """Put a priced remedy into words and numbers of the report."""
+    predicted, speedup = predict(job, step_s)
+    return Fix(
+        fix=name,
+        summary=remedy.summary,
+        how=remedy.how,
+        predicted_step_time=predicted,
+        predicted_speedup=speedup,
+        settings=dict(remedy.settings),
+        assumptions=remedy.assumptions,
+        risks=remedy.risks,
+        figures=dict(remedy.figures),
+    )
+
+
+def predict(job: Situation, step_s: float) -> tuple[float, float | None]:
+    """Turn replayed seconds into what will be recorded, and its speedup: what the replay misses now it misses then."""
+    gains = job.gains
+    return gains.recorded_s * step_s / gains.replayed_s, gains.replayed_s / step_s if step_s > 0 else None
+
+
+def order_fixes(job: Situation, fixes: Sequence[tuple[str, Priced]]) -> Plan:
+    """Put fixes in order: at each turn the one that makes the job fastest together with those before it.
+
+    Parameters
+    ----------
+    job : Situation
+    fixes : sequence of (cause, Priced)
+    """
+    left = list(fixes)
+    done: tuple[Change, ...] = ()
+    before_s = job.gains.replayed_s
+    steps: list[PlanStep] = []
+    while left:
+        after_s = [one.step_s if not done else float(job.price((*done, *one.changes)).mean()) for _, one in left]
+        at = min(range(len(left)), key=after_s.__getitem__)
+        cause, one = left.pop(at)
+        done = (*done, *one.changes)
+        gain = 1.0 - after_s[at] / before_s
+        predicted, speedup = predict(job, after_s[at])
+        steps.append(
+            PlanStep(
+                fix=one.fix.fix,
+                cause=cause,
+                predicted_step_time=predicted,
+                predicted_speedup=speedup,
+                gain=gain,
+                gain_alone=1.0 - one.step_s / job.gains.replayed_s,
+                note=_note(gain, one.step_s / job.gains.replayed_s, [step.fix for step in steps]),
+            )
+        )
+        before_s = after_s[at]
+    return Plan(tuple(steps), steps[-1].predicted_step_time, steps[-1].predicted_speedup)
+
+
+def _note(gain: float, alone_ratio: float, earlier: Sequence[str]) -> str | None:
+    """Say what a reader might not expect of a fix beside others."""
+    alone = 1.0 - alone_ratio
+    if gain < HELPS_FROM and alone < HELPS_FROM:
+        return "it does not make the job faster: what it mends is hidden behind something slower"
+    if gain < HELPS_FROM:
+        return f"nothing is left to gain after {' and '.join(earlier)}"
+    if alone < HELPS_FROM:
+        return f"it helps only after {' and '.join(earlier)}: until then it is hidden"
+    return None

@@ -1,0 +1,94 @@
+"""Collect Python's garbage on all ranks in the same step, at a chosen interval, instead of whenever each feels like it.
+
+The replay takes every collection out of the computes and adds one pause of all ranks every N steps.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from diagnose.fixes.frameworks import choose_how
+from diagnose.fixes.places import read_whole
+from diagnose.model.change import Remove, Spend
+from diagnose.model.remedy import Place, Refusal, Remedy, Situation
+from diagnose.model.stalls import Whose
+from diagnose.model.trace import Ints, Seconds
+
+NAME = "planned-gc"
+TITLE = "collect garbage on all ranks in the same step"
+SETTINGS = {"every": "steps between two collections; chosen from the length of the pauses where left out"}
+#: Intervals to choose from (the study's teams ended at 500; Megatron-LM's example is 100).
+INTERVALS = (10, 20, 50, 100, 200, 500, 1000)
+#: The planned pauses may cost this part of the step.
+PLANNED_SHARE = 1e-3
+#: All ranks pause together, and wait for the longest pause: this quantile of those seen last.
+LONGEST_QUANTILE = 0.9
+#: Which part of the pauses, the last ones, says how long a pause is now.
+RECENT_SHARE = 0.5
+#: Pauses from which on their growth with the steps is fitted.
+MIN_FOR_GROWTH = 8
+_HOW = {
+    "megatron": "--manual-gc --manual-gc-interval {every}",
+    "torchtitan": "--training.gc_freq {every}",
+    "pytorch": "gc.disable() at the start, gc.freeze() once the model is built, and gc.collect(1) on all ranks when "
+    "step % {every} == 0",
+}
+
+
+def propose(job: Situation, place: Place, settings: Mapping[str, str]) -> Remedy | Refusal:  # noqa: ARG001 - a fix's interface
+    """Replace the pauses of single ranks by planned ones."""
+    steps, pause_s = _pauses(job)
+    if not len(pause_s):
+        return Refusal("no pause looks like a collection of garbage")
+    now_s, growth_s = _length_now(steps, pause_s)
+    n_workers = job.trace.n_dp * job.trace.n_stages
+    interval_now = n_workers * len(job.components.steps) / len(pause_s)
+    every = (
+        read_whole(settings, "every", NAME, least=1) if "every" in settings else _choose(now_s, job.gains.replayed_s)
+    )
+    risks = [
+        f"garbage is kept for {every} steps: watch the memory of the hosts, and of the GPUs where tensors sit in reference cycles"
+    ]
+    if growth_s > 0 and growth_s * 1000 > 0.1 * now_s:
+        risks.append(
+            f"the pauses grow by {growth_s * 1e6:.2g} ms in 1,000 steps: something leaks; gc.freeze() and look for it"
+        )
+    return Remedy(
+        summary=f"collect on all ranks in the same step, every {every} steps",
+        how=choose_how({name: how.replace("{every}", str(every)) for name, how in _HOW.items()}, job.trace.job),
+        changes=(Remove("gc-pause"), Spend(np.array([now_s / every]))),
+        settings={"every": str(every)},
+        assumptions=(
+            f"a planned collection takes as long as the long ones of now, {now_s:.3g} s, and all ranks take it at once",
+        ),
+        risks=tuple(risks),
+        figures={
+            "every_steps": float(every),
+            "planned_pause_s": now_s,
+            "pauses": float(len(pause_s)),
+            "interval_now_steps": interval_now,
+            "growth_s_per_step": growth_s,
+        },
+    )
+
+
+def _pauses(job: Situation) -> tuple[Ints, Seconds]:
+    """List the step and the length of every collection."""
+    stall_s = job.components.stalls.seconds_of(Whose.COLLECTION)
+    at = np.nonzero(stall_s)
+    return job.components.steps[at[3]], stall_s[at]
+
+
+def _length_now(steps: Ints, pause_s: Seconds) -> tuple[float, float]:
+    """Say how long a long pause is at the end of the trace, and by how many seconds a step they grow."""
+    recent = steps >= np.quantile(steps, 1.0 - RECENT_SHARE)
+    now_s = float(np.quantile(pause_s[recent], LONGEST_QUANTILE))
+    growth_s = 0.0
+    if len(steps) >= MIN_FOR_GROWTH and steps.max() > steps.min():
+        growth_s = float(np.polyfit(steps - steps.min(), pause_s, 1)[0])
+    return now_s, growth_s
+
+
+def _choose(pause_s: float, step_s: float) -> int:
+    """Take the shortest interval at which the planned pauses cost next to nothing: memory is kept no longer than needed."""
+    return next((n for n in INTERVALS if pause_s / n <= PLANNED_SHARE * step_s), INTERVALS[-1])

@@ -1,0 +1,109 @@
+"""Replace slow workers: drain their hosts, restart on healthy ones, and let everybody have the pace of its peers.
+
+The fault adds work; the replay gives the culprits the times of their peers. A restart costs time once: it pays off after so many
+steps.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from diagnose.errors import UsageError
+from diagnose.fixes.frameworks import choose_how
+from diagnose.fixes.places import (
+    host_of,
+    labels_of,
+    mask_hosts,
+    mask_workers,
+    name_workers,
+    read_number,
+    read_worker,
+)
+from diagnose.model.change import Remove
+from diagnose.model.remedy import Place, Refusal, Remedy, Situation
+from diagnose.model.trace import Bools
+
+NAME = "replace-worker"
+TITLE = "drain slow workers and restart on healthy ones"
+SETTINGS = {
+    "dp": "dp rank of the worker; all of the stage where left out",
+    "pp": "stage of the worker; all of the dp rank where left out",
+    "host": "all slow workers of this host",
+    "restart_s": "seconds that a restart takes away from training, 600 where not given",
+}
+#: What a restart of a large job costs besides the work since its last checkpoint: scheduling, start-up, loading. A guess to be
+#: replaced by the user's own figure.
+RESTART_S = 600.0
+#: Components that sit on single workers because their hardware is slow.
+_COMPONENTS = ("worker",)
+_HOW = {
+    "any": "Confirm first: clocks_event_reasons in nvidia-smi -q (0x4 power cap, 0x20 and 0x40 thermal, 0x80 power brake), dcgmi "
+    "diag -r 3, PCIe link width and generation, ECC and remapped rows, other processes on the host; then take the host out of the "
+    "scheduler (cordon or drain it) and restart from the last checkpoint",
+    "megatron": "--log-straggler names it in the log, and --gpu-sniff-test-interval burns in",
+}
+
+
+def propose(job: Situation, place: Place, settings: Mapping[str, str]) -> Remedy | Refusal:
+    """Replace the workers that are named, or those that the place names, or all that are slow."""
+    trace, slow = job.trace, job.components.slow_workers
+    chosen = _choose(job, place, settings)
+    if not chosen.any():
+        return Refusal("no worker is slower than its peers")
+    if not (chosen & slow).any():
+        return Refusal(f"{name_workers(labels_of(trace, chosen))} is not slower than its peers")
+    restart_s = read_number(settings, "restart_s", NAME) if "restart_s" in settings else RESTART_S
+    hosts = sorted({host for dp, stage in np.argwhere(chosen) if (host := host_of(trace, int(dp), int(stage)))})
+    good = int((mask_hosts(trace, hosts) & ~slow).sum()) if hosts else 0
+    who = name_workers(_worst_first(job, place, chosen))
+    summary = f"replace the worker at {who}" if chosen.sum() == 1 else f"replace {chosen.sum()} workers: {who}"
+    if hosts:
+        summary += f"; drain {', '.join(hosts[:3])}" + (f" and {len(hosts) - 3} more" if len(hosts) > 3 else "")
+    risks = [f"the host also runs {good} good workers, which go with it"] if good else []
+    resolved = {"restart_s": f"{restart_s:g}"}
+    if chosen.sum() == 1:
+        ((dp, stage),) = labels_of(trace, chosen)
+        resolved |= {"dp": str(dp), "pp": str(stage)}
+    return Remedy(
+        summary=summary,
+        how=choose_how(_HOW, trace.job),
+        changes=tuple(Remove(name, chosen) for name in _COMPONENTS),
+        settings=resolved,
+        assumptions=("the new worker is as fast as its peers on the stage",),
+        risks=(*risks, "what was trained since the last checkpoint is trained again"),
+        figures={"workers": float(chosen.sum()), "good_workers_drained": float(good), "restart_s": restart_s},
+    )
+
+
+def weigh(job: Situation, remedy: Remedy, gain_s: float) -> Remedy:
+    """Say after how many steps a restart has paid off, and whether the job runs that long."""
+    restart_s = remedy.figures["restart_s"] or RESTART_S
+    steps = math.ceil(restart_s / gain_s) if gain_s > 0 else None
+    total = job.trace.job.steps_total
+    left = None if total is None else max(total - int(job.components.steps.max()) - 1, 0)
+    figures = {**remedy.figures, "break_even_steps": steps, "steps_left": left}
+    risks = remedy.risks
+    if steps is not None and left is not None and left < steps:
+        ends = f"{left} steps are left, and a restart pays off after {steps}: let it run to its end"
+        risks = (ends if left else "the trace goes to the job's end: replace it before the next job", *risks)
+    return dataclasses.replace(remedy, figures=figures, risks=risks)
+
+
+def _choose(job: Situation, place: Place, settings: Mapping[str, str]) -> Bools:
+    """Mark the workers to be replaced."""
+    trace, slow = job.trace, job.components.slow_workers
+    if "host" in settings:
+        if settings["host"] not in (trace.hosts or ()):
+            raise UsageError(f"--fix {NAME}: the trace has no host {settings['host']!r}")
+        return mask_hosts(trace, [settings["host"]]) & slow
+    named = read_worker(settings, trace, NAME) or [(worker.dp, worker.pp) for worker in place.where.workers]
+    return mask_workers(trace, named) if named else slow
+
+
+def _worst_first(job: Situation, place: Place, chosen: Bools) -> list[tuple[int, int]]:
+    """List the chosen workers in the order of the place, then by label."""
+    labels = labels_of(job.trace, chosen)
+    order = {(worker.dp, worker.pp): i for i, worker in enumerate(place.where.workers)}
+    return sorted(labels, key=lambda pair: (order.get(pair, len(order)), pair))

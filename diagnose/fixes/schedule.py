@@ -1,0 +1,330 @@
+"""Run the pipeline under another schedule: what 1F1B, interleaving, GPipe and zero-bubble would give, and what they hold in memory.
+
+Enters: a measured job. Leaves: a `Remedy` with the best schedule its framework has, and a table of all. Costs a replay of each.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from diagnose.errors import TraceError, UsageError
+from diagnose.fixes.frameworks import choose_how, identify_framework
+from diagnose.fixes.layers import LayerModel, model_layers
+from diagnose.fixes.places import read_whole
+from diagnose.model.change import Reschedule
+from diagnose.model.optype import Op
+from diagnose.model.remedy import Place, Refusal, Remedy, Situation
+from diagnose.model.schedule import SCHEDULES, count_in_flight, order_launches, refuse_schedule
+
+NAME = "schedule"
+TITLE = "run the pipeline under another schedule"
+SETTINGS = {
+    "name": f"one of {', '.join(SCHEDULES)}; the best of them where left out",
+    "chunks": "model chunks of each stage, with interleaving",
+    "weight_share": "part of a backward that computes weight gradients, which zero-bubble does later (0.5)",
+    "layers": "how many layers the model has, or how many each virtual stage has now, like 8/8/8/8",
+}
+
+#: Numbers of model chunks that are tried where none is said.
+CHUNKS = (2, 4)
+#: Less than this part of the step is not worth another schedule: as `plan.HELPS_FROM`.
+WORTH_SHARE = 0.005
+#: A schedule this much slower than the fastest is as good, if it holds less in memory.
+TIE_SHARE = 0.005
+#: Forward, input and weight gradients take about as long each (arXiv 2401.10241, section 2).
+WEIGHT_SHARE = 0.5
+#: What frameworks have; those that are not here have all.
+OFFERS = {"megatron": ("1f1b", "interleaved"), "deepspeed": ("1f1b",)}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Option:
+    """A schedule with its price.
+
+    Attributes
+    ----------
+    schedule : str
+    chunks : int
+    step_s : float
+        Mean seconds a step.
+    in_flight : tuple of float
+        Microbatches that each stage holds at most, in units of all that its chunks keep of one.
+    change : Reschedule or None
+        None: it runs so now.
+    """
+
+    schedule: str
+    chunks: int
+    step_s: float
+    in_flight: tuple[float, ...]
+    change: Reschedule | None
+
+    @property
+    def name(self) -> str:
+        """Name the schedule, with its chunks where it has several."""
+        return f"interleaved_{self.chunks}" if self.chunks > 1 else self.schedule
+
+
+def propose(job: Situation, place: Place, settings: Mapping[str, str]) -> Remedy | Refusal:  # noqa: ARG001 - it concerns all stages
+    """Say which schedule to run.
+
+    Parameters
+    ----------
+    job : Situation
+    place : Place
+        Not looked at.
+    settings : mapping of str to str
+        As in `SETTINGS`.
+
+    Returns
+    -------
+    Remedy or Refusal
+        Refused where there is one stage, the job cannot run the schedule asked for, or none is faster than the present.
+
+    Raises
+    ------
+    UsageError
+        A setting makes no sense.
+    """
+    wanted = settings.get("name")
+    if wanted is not None and wanted not in SCHEDULES:
+        raise UsageError(f"--fix {NAME}: name is {wanted!r}; expected one of {', '.join(SCHEDULES)}")
+    weight_share = _read_share(settings)
+    chunks = read_whole(settings, "chunks", NAME, least=1) if "chunks" in settings else None
+    model = model_layers(job, settings, NAME)
+    if isinstance(model, Refusal):
+        return model
+    now = _present(job, model)
+    options, refused = _price_options(job, model, now, chunks, weight_share)
+    of_name = [
+        o
+        for o in options
+        if wanted in (None, o.schedule) and (chunks in (None, o.chunks) or o.schedule != "interleaved")
+    ]
+    if not of_name:
+        return Refusal(next((why for name, why in refused if wanted in (None, name)), "the job cannot run so"))
+    offered = OFFERS.get(identify_framework(job.trace.job) or "", tuple(SCHEDULES))
+    of_framework = [o for o in of_name if wanted or o.schedule in offered]
+    best = _choose([now, *of_framework] if wanted is None else of_framework)
+    if best.change is None and wanted is None:
+        return Refusal(_no_better(now, options))
+    if best.change is None:
+        return Refusal(f"the job runs {best.name.replace('_', ' with ')} already")
+    return _to_remedy(job, model, now, best, options, settings)
+
+
+def _read_share(settings: Mapping[str, str]) -> float:
+    """Read the part of a backward that computes weight gradients."""
+    text = settings.get("weight_share", str(WEIGHT_SHARE))
+    try:
+        share = float(text)
+    except ValueError:
+        share = -1.0
+    if not 0.0 <= share <= 1.0:
+        raise UsageError(f"--fix {NAME}: weight_share is {text!r}; expected a number from 0 to 1")
+    return share
+
+
+def _present(job: Situation, model: LayerModel) -> _Option:
+    """Say how the job runs now: by its chunks, and whether all forwards come before the first backward."""
+    schedule = "interleaved" if model.chunks > 1 else "gpipe" if _runs_gpipe(job) else "1f1b"
+    return _Option(schedule, model.chunks, job.gains.replayed_s, _hold(job, schedule, model.chunks), None)
+
+
+def _runs_gpipe(job: Situation) -> bool:
+    """Say whether the last stage runs its second forward before its first backward, as only GPipe does."""
+    block = max(job.trace.blocks, key=lambda b: len(b.steps))
+    nodes, last = block.nodes, job.trace.n_stages - 1
+    here = (nodes.stage == last) & np.isin(nodes.seq, (0, 1))
+    second = np.flatnonzero(here & (nodes.op == Op.FORWARD) & (nodes.seq == 1))
+    first = np.flatnonzero(here & (nodes.op == Op.BACKWARD) & (nodes.seq == 0))
+    if not len(second) or not len(first):
+        return False
+    gap = block.start_s[second[0]] - block.start_s[first[0]]
+    return bool(np.nanmean(gap < 0) > 0.5) if np.isfinite(gap).any() else False
+
+
+def _hold(job: Situation, schedule: str, chunks: int) -> tuple[float, ...]:
+    """Say how many microbatches each stage holds at most."""
+    sizes = {"n_stages": job.trace.n_stages, "chunks": chunks, "n_microbatches": job.components.compute_s.shape[2]}
+    return tuple(
+        count_in_flight(order_launches(schedule, stage, **sizes), chunks) for stage in range(job.trace.n_stages)
+    )
+
+
+def _price_options(
+    job: Situation, model: LayerModel, now: _Option, chunks: int | None, weight_share: float
+) -> tuple[list[_Option], list[tuple[str, str]]]:
+    """Price every schedule that the job can run, and say why it cannot run the others."""
+    tried = (chunks,) if chunks is not None and chunks > 1 else tuple(dict.fromkeys((*CHUNKS, model.chunks)))
+    candidates = [("1f1b", 1), ("gpipe", 1), ("zero-bubble", 1), *(("interleaved", v) for v in tried if v > 1)]
+    options, refused = [], []
+    for schedule, v in candidates:
+        if (schedule, v) == (now.schedule, now.chunks):
+            options.append(now)
+            continue
+        reason = _refuse(job, model, schedule, v)
+        if reason is None:
+            change = Reschedule(schedule, v, _share(model, v), weight_share)
+            try:
+                step_s = float(job.price((change,)).mean())
+            except TraceError as error:  # its operations would wait for each other in a circle
+                reason = str(error)
+            else:
+                options.append(_Option(schedule, v, step_s, _hold(job, schedule, v), change))
+        if reason is not None:
+            refused.append((schedule, reason))
+    return options, refused
+
+
+def _refuse(job: Situation, model: LayerModel, schedule: str, chunks: int) -> str | None:
+    """Say why the job cannot run a schedule."""
+    n_microbatches = job.components.compute_s.shape[2]
+    n_virtual, total = model.n_stages * chunks, sum(model.layers)
+    reason = refuse_schedule(schedule, n_stages=model.n_stages, chunks=chunks, n_microbatches=n_microbatches)
+    if reason is None and model.known and chunks != model.chunks and total % n_virtual:
+        reason = f"{total} layers cannot be split evenly over {n_virtual} virtual stages; repartition-stages:chunks={chunks} can"
+    return reason
+
+
+def _share(model: LayerModel, chunks: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    """Say which part of the work goes where: layers stay where they are, or are split evenly over other chunks."""
+    n_before = len(model.layers)
+    if chunks == model.chunks:
+        return np.stack([np.eye(n_before)] * 2)
+    n_after = chunks * model.n_stages
+    return model.share([sum(model.layers) / n_after] * n_after)
+
+
+def _choose(options: Sequence[_Option]) -> _Option:
+    """Take the fastest, or one about as fast that holds less; the present one of equals."""
+    fastest_s = min(option.step_s for option in options)
+    good = [option for option in options if option.step_s <= fastest_s * (1.0 + TIE_SHARE)]
+    return min(good, key=lambda option: (max(option.in_flight), option.change is not None, option.step_s))
+
+
+def _no_better(now: _Option, options: Sequence[_Option]) -> str:
+    """Say what the others would give."""
+    others = ", ".join(f"{o.name} {o.step_s:.4g} s" for o in options if o.change is not None)
+    return f"no schedule that the framework has is faster than {now.name} ({now.step_s:.4g} s a step): {others or 'none can run'}"
+
+
+def _to_remedy(
+    job: Situation,
+    model: LayerModel,
+    now: _Option,
+    best: _Option,
+    options: Sequence[_Option],
+    settings: Mapping[str, str],
+) -> Remedy:
+    """Put a schedule into words, flags and figures."""
+    assert best.change is not None
+    figures: dict[str, float | None] = {}
+    for option in options:
+        figures[f"{option.name}_step_time_s"] = option.step_s
+        figures[f"{option.name}_bubble_share"] = _bubble(job, option.step_s)
+        figures[f"{option.name}_in_flight_microbatches"] = max(option.in_flight)
+    chosen = {**settings, "name": best.schedule}
+    if best.chunks > 1:
+        chosen["chunks"] = str(best.chunks)
+    if best.schedule == "zero-bubble":
+        chosen["weight_share"] = f"{best.change.weight_share:g}"
+    held, holds = max(now.in_flight), max(best.in_flight)
+    return Remedy(
+        summary=(
+            f"run {SCHEDULES[best.schedule]}{f', {best.chunks} model chunks' if best.chunks > 1 else ''}: the bubble goes from "
+            f"{100 * _bubble(job, now.step_s):.0f}% to {100 * _bubble(job, best.step_s):.0f}% of the step, a stage holds at most "
+            f"{holds:g} microbatches instead of {held:g}"
+        ),
+        how=choose_how(_how(best, model), job.trace.job),
+        changes=(best.change,),
+        settings=chosen,
+        assumptions=_assume(best, model),
+        risks=_risks(best, held, holds),
+        figures=figures,
+    )
+
+
+def _bubble(job: Situation, step_s: float) -> float:
+    """Say in which part of a step of so many seconds the mean worker waits between the first forward and the last backward.
+
+    What comes before and after the pipeline is taken as it is now.
+    """
+    work = np.nansum(job.components.compute_s, axis=(0, 1, 2)).mean() / job.trace.n_stages
+    beside = []
+    for block in job.trace.blocks:
+        computes = np.isin(block.nodes.op, (Op.FORWARD, Op.BACKWARD))
+        start_s, end_s = block.start_s[computes], block.end_s[computes]
+        beside.append(
+            np.nanmax(block.end_s, axis=(0, 2)) - np.nanmax(end_s, axis=(0, 2)) + np.nanmin(start_s, axis=(0, 2))
+        )
+    return float(max(step_s - work - np.nanmean(np.concatenate(beside)), 0.0) / step_s)
+
+
+def _assume(best: _Option, model: LayerModel) -> tuple[str, ...]:
+    """Say what the prediction takes for granted."""
+    found = ["transfers take as long as those recorded over the same link; a link not used now, as the median of all"]
+    if best.schedule == "zero-bubble":
+        share = best.change.weight_share if best.change is not None else WEIGHT_SHARE
+        found += [
+            f"{100 * share:g}% of a backward computes weight gradients and can wait; splitting it costs nothing",
+            "transfers do not block the worker, as in the published implementations",
+        ]
+    else:
+        found.append("workers wait for their sends if they do now")
+    if best.chunks != model.chunks:
+        found += ["the layers are split evenly over the model chunks", *model.assumptions]
+    return tuple(found)
+
+
+def _risks(best: _Option, held: float, holds: float) -> tuple[str, ...]:
+    """Say what a schedule may cost."""
+    risks = []
+    if holds > held:
+        risks.append(
+            f"activations of {holds:g} microbatches at once instead of {held:g}: {holds / held:.2g} times the memory"
+        )
+    if best.chunks > 1:
+        risks.append("more and smaller transfers: on a slow network they may not hide")
+    if best.schedule == "zero-bubble":
+        risks.append(
+            "the model's backward must be split into input and weight gradients, and keeps both inputs until the second"
+        )
+    return tuple(risks)
+
+
+def _how(best: _Option, model: LayerModel) -> dict[str, str]:
+    """Say how each framework is told a schedule."""
+    n_virtual = best.chunks * model.n_stages
+    each = f"{max(sum(model.layers) // n_virtual, 1)}" if model.known else f"L/{n_virtual}"
+    how = {
+        "1f1b": {
+            "megatron": "leave out --num-layers-per-virtual-pipeline-stage and --num-virtual-stages-per-pipeline-rank",
+            "torchtitan": "--parallelism.pipeline_parallel_schedule 1F1B",
+            "deepspeed": "the schedule of PipelineModule",
+            "pytorch": "torch.distributed.pipelining.Schedule1F1B",
+        },
+        "interleaved": {
+            "megatron": f"--num-layers-per-virtual-pipeline-stage {each} (or --num-virtual-stages-per-pipeline-rank {best.chunks})",
+            "torchtitan": (
+                "--parallelism.pipeline_parallel_schedule Interleaved1F1B "
+                f"--parallelism.pipeline_parallel_layers_per_stage {each}"
+            ),
+            "deepspeed": "PipelineModule has no interleaving",
+            "pytorch": f"torch.distributed.pipelining.ScheduleInterleaved1F1B with {best.chunks} stages a rank",
+        },
+        "gpipe": {
+            "megatron": "has no GPipe",
+            "torchtitan": "--parallelism.pipeline_parallel_schedule GPipe",
+            "deepspeed": "PipelineModule has no GPipe",
+            "pytorch": "torch.distributed.pipelining.ScheduleGPipe",
+        },
+        "zero-bubble": {
+            "megatron": "not in Megatron-LM itself; the paper's fork is sail-sg/zero-bubble-pipeline-parallelism",
+            "torchtitan": "--parallelism.pipeline_parallel_schedule InterleavedZeroBubble, the nearest it has",
+            "deepspeed": "PipelineModule has no zero-bubble",
+            "pytorch": "torch.distributed.pipelining.ScheduleInterleavedZeroBubble, the nearest it has",
+        },
+    }
+    return how[best.schedule]

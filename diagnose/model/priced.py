@@ -1,0 +1,86 @@
+"""What a user asked to be priced by hand, and what came out."""
+
+import dataclasses
+from typing import Any
+
+from diagnose.model.diagnosis import Fix
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Wishes:
+    """What a user wants to be priced, as text.
+
+    Attributes
+    ----------
+    fixes : tuple of str
+        `NAME` or `NAME:key=value,key=value`; without a place a fix acts where the diagnosis sees its cause.
+    scales : tuple of str
+        `TYPE [stage=N] [dp=N] [step=N] xFACTOR`.
+    """
+
+    fixes: tuple[str, ...] = ()
+    scales: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Asked:
+    """One fix, or one scaling, of those that the user gave, in their order.
+
+    Attributes
+    ----------
+    text : str
+        As the user wrote it.
+    fix : Fix or None
+        The fix priced alone; None where it is refused.
+    refused : str or None
+        Why it is not for this job.
+    after_step_time, after_speedup : float or None
+        With it and all before it: seconds, and against the recorded step time.
+    gain : float or None
+        Part of the step time after those before it that it gives back.
+    """
+
+    text: str
+    fix: Fix | None
+    refused: str | None
+    after_step_time: float | None
+    after_speedup: float | None
+    gain: float | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ByHand:
+    """A job before and after some fixes; times in seconds a step, launch delays in.
+
+    Attributes
+    ----------
+    job_id : str
+    recorded_s : float
+    predicted_s : float
+        With all that were not refused.
+    replay_error : float
+        By which part of it the replay misses the recorded step time: no prediction is better than that.
+    """
+
+    job_id: str
+    recorded_s: float
+    predicted_s: float
+    replay_error: float
+    asked: tuple[Asked, ...]
+
+    @property
+    def speedup(self) -> float | None:
+        """How many times as fast the job will run."""
+        return self.recorded_s / self.predicted_s if self.predicted_s > 0 else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the object that `diagnose what-if --format json` prints."""
+        return {
+            "schema": "diagnose-what-if/1",
+            "job": self.job_id,
+            "recorded_step_time": self.recorded_s,
+            "predicted_step_time": self.predicted_s,
+            "predicted_speedup": self.speedup,
+            "replay_error": self.replay_error,
+            "asked": [dataclasses.asdict(one) for one in self.asked],
+        }

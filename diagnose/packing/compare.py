@@ -1,0 +1,236 @@
+"""Run all packers on one stream of documents and put their figures side by side.
+
+Enters: whole document lengths and what a batch is. Leaves: a `Comparison`.
+"""
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from diagnose.errors import UsageError
+from diagnose.model.trace import Ints
+from diagnose.packing.balanced import pack_balanced
+from diagnose.packing.cost import PUBLISHED_COST, Cost
+from diagnose.packing.exact import pack_exact
+from diagnose.packing.greedy import pack_greedy
+from diagnose.packing.lengths import WINDOW, Stream, cut_stream
+from diagnose.packing.measure import Measured, measure
+from diagnose.packing.original import pack_original
+from diagnose.packing.plan import Packing
+from diagnose.packing.queues import pack_queues
+from diagnose.packing.ranks import deal_ranks, sum_ranks
+
+#: Global batches packed as one, as in the published table.
+GREEDY_TOGETHER = (1, 2, 4, 8)
+EXACT_TOGETHER = (1, 2, 4)
+#: Thresholds of the queues of the published table, as parts of the window.
+QUEUES = ((0.75,), (0.25, 0.5), (0.25, 0.5, 0.75))
+#: Tokens that memory allows in a microbatch, as a multiple of the window.
+MEMORY_RATIO = 1.1
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Plan:
+    """What a batch is, and which packers are compared.
+
+    Attributes
+    ----------
+    window : int
+        Tokens of a microbatch without a packer.
+    n_microbatches : int
+        Microbatches of one data-parallel rank in a global batch.
+    n_ranks : int
+        Data-parallel ranks.
+    memory_ratio : float
+        Tokens that memory allows in a microbatch, as a multiple of the window; 1 or more.
+    cost : Cost
+    queues : tuple of tuple of int, or None
+        Thresholds in tokens, one tuple a row of the table; None: those of the published table, as parts of the window.
+    exact_s : float or None
+        Seconds for each problem of the exact packer; None leaves it out.
+    n_batches : int or None
+        Global batches at most; None: all.
+    timed : bool
+        Say how long each packer takes: that differs from run to run.
+    """
+
+    window: int = WINDOW
+    n_microbatches: int = 4
+    n_ranks: int = 1
+    memory_ratio: float = MEMORY_RATIO
+    cost: Cost = PUBLISHED_COST
+    queues: tuple[tuple[int, ...], ...] | None = None
+    exact_s: float | None = None
+    n_batches: int | None = None
+    timed: bool = False
+
+    @property
+    def n_bins(self) -> int:
+        """Microbatches of a global batch, all ranks together."""
+        return self.n_microbatches * self.n_ranks
+
+    @property
+    def max_tokens(self) -> int:
+        """Tokens that memory allows in a microbatch."""
+        return int(self.window * self.memory_ratio)
+
+    @property
+    def thresholds(self) -> tuple[tuple[int, ...], ...]:
+        """Thresholds of the queues in tokens."""
+        if self.queues is not None:
+            return self.queues
+        return tuple(tuple(sorted({max(1, round(part * self.window)) for part in parts})) for parts in QUEUES)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Row:
+    """One packer.
+
+    Attributes
+    ----------
+    packer : str
+        `original`, `greedy`, `exact`, `queues`, `balanced`.
+    together : int
+        Global batches packed as one.
+    thresholds : tuple of int
+        Of `queues`, tokens.
+    measured : Measured
+    rank_imbalance : float
+        Largest over mean cost of a data-parallel rank, mean over batches, 1 = balanced.
+    batch_s : float or None
+        Seconds of packing a batch, where they were asked for.
+    n_windows, n_proven : int or None
+        Of the exact packer: problems, and how many to a proven optimum.
+    """
+
+    packer: str
+    together: int
+    thresholds: tuple[int, ...]
+    measured: Measured
+    rank_imbalance: float
+    batch_s: float | None
+    n_windows: int | None = None
+    n_proven: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Comparison:
+    """All packers on one stream.
+
+    Attributes
+    ----------
+    plan : Plan
+    stream : Stream
+        What was packed.
+    n_cut : int
+        Documents longer than the window, each cut into at least two.
+    rows : tuple of Row
+    """
+
+    plan: Plan
+    stream: Stream
+    n_cut: int
+    rows: tuple[Row, ...]
+
+
+def compare_packers(lengths: Ints, plan: Plan) -> Comparison:
+    """Run every packer on the same documents.
+
+    Parameters
+    ----------
+    lengths : ndarray of int64, shape (n_docs,)
+        Tokens of whole documents, in the order of the data.
+    plan : Plan
+
+    Returns
+    -------
+    Comparison
+
+    Raises
+    ------
+    UsageError
+        The plan makes no sense, or the documents do not fill one global batch.
+    """
+    _check(plan)
+    stream = cut_stream(lengths, plan.n_bins, window=plan.window, n_batches=plan.n_batches)
+    if stream.n_batches == 0:
+        raise UsageError(
+            f"{int(np.sum(lengths)):,} tokens do not fill a global batch of {plan.n_bins} x {plan.window:,}; "
+            "give more documents, or a smaller --window, --microbatches or --dp"
+        )
+    rows = [
+        _run(stream, plan, "original", pack_original, plan.window),
+        *(_run_greedy(stream, plan, k) for k in GREEDY_TOGETHER if k <= stream.n_batches),
+        *(_run_exact(stream, plan, k) for k in EXACT_TOGETHER if k <= stream.n_batches and plan.exact_s is not None),
+        *(_run_queues(stream, plan, thresholds) for thresholds in plan.thresholds),
+        _run(stream, plan, "balanced", pack_balanced, plan.max_tokens),
+    ]
+    return Comparison(plan, stream, int((np.asarray(lengths) > plan.window).sum()), tuple(rows))
+
+
+def _check(plan: Plan) -> None:
+    """Refuse a plan that makes no sense."""
+    if plan.window < 1 or plan.n_bins < 1:
+        raise UsageError(
+            f"{plan.n_bins} microbatches of {plan.window} tokens make no batch; expected at least 1 of each"
+        )
+    if not 1 <= plan.memory_ratio <= 1_000:
+        raise UsageError(f"memory for {plan.memory_ratio:g} windows a microbatch; expected 1 to 1000")
+    if plan.n_batches is not None and plan.n_batches < 1:
+        raise UsageError(f"{plan.n_batches} batches; expected 1 or more")
+
+
+def _run_greedy(stream: Stream, plan: Plan, together: int) -> Row:
+    """Run greedy packing over so many batches."""
+    return _run(stream, plan, "greedy", lambda *a: pack_greedy(*a, together=together), plan.window, together=together)
+
+
+def _run_exact(stream: Stream, plan: Plan, together: int) -> Row:
+    """Run exact packing over so many batches."""
+    limit_s = plan.exact_s or 0.0
+    return _run(
+        stream,
+        plan,
+        "exact",
+        lambda *a: pack_exact(*a, limit_s=limit_s, together=together),
+        plan.window,
+        together=together,
+    )
+
+
+def _run_queues(stream: Stream, plan: Plan, thresholds: Sequence[int]) -> Row:
+    """Run variable-length packing with queues."""
+    return _run(
+        stream,
+        plan,
+        "queues",
+        lambda *a: pack_queues(*a, thresholds=thresholds),
+        plan.max_tokens,
+        thresholds=tuple(thresholds),
+    )
+
+
+def _run(
+    stream: Stream,
+    plan: Plan,
+    packer: str,
+    pack: Callable[[Ints, Ints, int, Cost, int], Packing],
+    max_tokens: int,
+    *,
+    together: int = 1,
+    thresholds: tuple[int, ...] = (),
+) -> Row:
+    """Run and time one packer, and deal its microbatches to ranks; without a packer they stay where they are."""
+    start = time.perf_counter()
+    packing = pack(stream.lengths, stream.arrives, plan.n_bins, plan.cost, max_tokens)
+    batch_s = (time.perf_counter() - start) / stream.n_batches if plan.timed else None
+    if plan.n_ranks > 1 and packer != "original":
+        packing = deal_ranks(packing, plan.cost, plan.n_ranks)
+    measured = measure(packing, plan.cost, plan.window)
+    ranks = sum_ranks(measured.costs, plan.n_ranks)
+    means = ranks.mean(axis=1)
+    used = means > 0
+    rank_imbalance = float((ranks.max(axis=1)[used] / means[used]).mean()) if used.any() else 1.0
+    return Row(packer, together, thresholds, measured, rank_imbalance, batch_s, packing.n_windows, packing.n_proven)

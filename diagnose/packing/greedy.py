@@ -1,0 +1,97 @@
+"""Fixed-length greedy packing over one or several global batches.
+
+Enters: lengths and arrivals of documents. Leaves: a `Packing`.
+"""
+
+from typing import Any
+
+from diagnose.errors import UsageError
+from diagnose.packing.cost import Cost
+from diagnose.packing.plan import Bins, Documents, Packing, check_documents
+
+#: Documents up to this part of a microbatch are short: small enough to fill gaps.
+_LONG_SHARE = 1 / 16
+#: Runs after which a short document that waits goes before the others.
+_PATIENCE = 4
+
+
+def pack_greedy(
+    lengths: Any,
+    arrives: Any,
+    n_microbatches: int,
+    cost: Cost,
+    max_tokens: int,
+    *,
+    together: int = 1,
+    n_batches: int | None = None,
+) -> Packing:
+    """Put the longest documents first, each into the cheapest microbatch that has room.
+
+    Parameters
+    ----------
+    lengths, arrives, n_microbatches, cost, max_tokens, n_batches
+        See `plan.check_documents`.
+    together : int
+        Global batches that are read and packed as one. Their microbatches are then sorted by cost and dealt out in that order,
+        so that the microbatches of one batch cost alike.
+
+    Returns
+    -------
+    Packing
+        What fits nowhere is packed with the next batches. Within `together` batches, documents change batches in both directions.
+
+    Notes
+    -----
+    Our reading of *fixed-length greedy* (arXiv 2503.17924, the table of imbalance): `max_tokens` is the window, so that
+    microbatches have a fixed length, and documents are those of the stream cut at the window. With this reading and grouping
+    by cost the published figures come out within 0.04; keeping the order in which the microbatches were opened gives the same,
+    as the longest documents open them.
+    """
+    check_together(together)
+    docs = check_documents(lengths, arrives, n_microbatches, cost, max_tokens, n_batches=n_batches)
+    waiting: list[int] = []
+    for start, arriving in docs.arriving(together):
+        size = min(together, docs.n_batches - start)
+        bins, placed, waiting = fill_greedily(docs, order_documents(docs, waiting, arriving, start, together), size)
+        deal_batches(docs, bins, placed, start)
+    return docs.packing(lookahead=together - 1)
+
+
+def check_together(together: int) -> None:
+    """Refuse a number of batches that cannot be packed as one."""
+    if together < 1:
+        raise UsageError(f"{together} batches packed as one make no sense; expected 1 or more")
+
+
+def order_documents(docs: Documents, waiting: list[int], arriving: list[int], start: int, together: int) -> list[int]:
+    """Put documents longest first, but short ones that have waited for long before all others of their kind.
+
+    The last in line would else wait for ever.
+    """
+    long, since = docs.max_tokens * _LONG_SHARE, start - _PATIENCE * together
+    late = {doc for doc in waiting if docs.arrival_array[doc] <= since}
+    return sorted(waiting + arriving, key=lambda doc: (docs.lengths[doc] <= long, doc not in late, docs.rank[doc]))
+
+
+def fill_greedily(docs: Documents, longest_first: list[int], n_batches: int) -> tuple[Bins, dict[int, int], list[int]]:
+    """Fill the microbatches of some batches; give them, the microbatch of each document, and what fits nowhere."""
+    bins = Bins.empty(n_batches * docs.n_microbatches)
+    placed: dict[int, int] = {}
+    waiting: list[int] = []
+    for doc in longest_first:
+        bin_ = bins.cheapest_with_room(docs.lengths[doc], docs.max_tokens)
+        if bin_ < 0:
+            waiting.append(doc)
+            continue
+        bins.add(bin_, docs.costs[doc], docs.lengths[doc])
+        placed[doc] = bin_
+    return bins, placed, waiting
+
+
+def deal_batches(docs: Documents, bins: Bins, placed: dict[int, int], start: int) -> None:
+    """Deal microbatches to batches, the dearest to the first, and note where each document went."""
+    by_cost = sorted(range(len(bins.costs)), key=lambda n: -bins.costs[n])
+    place = {bin_: n for n, bin_ in enumerate(by_cost)}
+    for doc, bin_ in placed.items():
+        batch, docs.microbatch[doc] = divmod(place[bin_], docs.n_microbatches)
+        docs.batch[doc] = start + batch

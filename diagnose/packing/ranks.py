@@ -1,0 +1,78 @@
+"""Which microbatches of a global batch each data-parallel rank takes.
+
+Enters: a `Packing`, the number of ranks. Leaves: the same packing with its microbatches renumbered rank by rank.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from diagnose.errors import UsageError
+from diagnose.model.trace import Ints, Seconds
+from diagnose.packing.cost import Cost
+from diagnose.packing.measure import sum_microbatches
+from diagnose.packing.plan import Packing
+
+
+def deal_ranks(packing: Packing, cost: Cost, n_ranks: int) -> Packing:
+    """Deal the microbatches of every batch to data-parallel ranks so that the ranks cost alike.
+
+    Parameters
+    ----------
+    packing : Packing
+        Its microbatches are those of all ranks together.
+    cost : Cost
+    n_ranks : int
+
+    Returns
+    -------
+    Packing
+        Microbatches `r * m .. r * m + m - 1` are those of rank r, m of them, dearest first. The dearest microbatch goes first,
+        each to the cheapest rank that lacks one.
+
+    Raises
+    ------
+    UsageError
+        The microbatches cannot be shared out evenly.
+    """
+    if n_ranks < 1 or packing.n_microbatches % n_ranks:
+        raise UsageError(
+            f"{packing.n_microbatches} microbatches cannot be dealt evenly to {n_ranks} ranks; expected a multiple"
+        )
+    costs, _ = sum_microbatches(packing, cost)
+    place = np.array([_deal(row, n_ranks) for row in costs.tolist()], dtype=np.int64).reshape(costs.shape)
+    placed = packing.batch >= 0
+    microbatch: Ints = packing.microbatch.copy()
+    microbatch[placed] = place[packing.batch[placed], packing.microbatch[placed]]
+    microbatch.setflags(write=False)
+    return dataclasses.replace(packing, microbatch=microbatch)
+
+
+def sum_ranks(costs: Seconds, n_ranks: int) -> Seconds:
+    """Add up the microbatches of each rank.
+
+    Parameters
+    ----------
+    costs : ndarray of float64, shape (n_batches, n_microbatches)
+        Of a packing from `deal_ranks`.
+    n_ranks : int
+
+    Returns
+    -------
+    ndarray of float64, shape (n_batches, n_ranks)
+    """
+    per_rank: Seconds = costs.reshape(costs.shape[0], n_ranks, costs.shape[1] // n_ranks).sum(axis=2)
+    return per_rank
+
+
+def _deal(costs: list[float], n_ranks: int) -> list[int]:
+    """Give the new number of each microbatch of one batch."""
+    size = len(costs) // n_ranks
+    totals, taken = [0.0] * n_ranks, [0] * n_ranks
+    place = [0] * len(costs)
+    for n in sorted(range(len(costs)), key=lambda n: -costs[n]):
+        rank = min((r for r in range(n_ranks) if taken[r] < size), key=totals.__getitem__)
+        place[n] = rank * size + taken[rank]
+        totals[rank] += costs[n]
+        taken[rank] += 1
+    return place

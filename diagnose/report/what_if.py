@@ -1,0 +1,73 @@
+"""Fixes priced by hand as a page of text, or as one JSON object.
+
+Enters: a `ByHand`. Leaves: text that reads at any width from 40 columns, with or without colour.
+"""
+
+import io
+import json
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from diagnose.model.priced import Asked, ByHand
+from diagnose.report import words
+from diagnose.report.escape import escape, prose
+from diagnose.report.json_lines import _plain
+from diagnose.report.terminal import _console, fix_lines
+
+#: Prose wider than this is hard to read.
+_WIDTH = 110
+
+
+def render(found: ByHand, *, width: int, color: bool) -> str:
+    """Write what was priced as a page for a terminal or a plain file.
+
+    Parameters
+    ----------
+    found : ByHand
+    width : int
+        Columns, at least 40.
+    color : bool
+        Add ANSI colours.
+
+    Returns
+    -------
+    str
+        Lines, each ended by a line end.
+    """
+    page = io.StringIO()
+    console = _console(page, min(width, _WIDTH), color=color)
+    console.print(Text(f"What if: {escape(found.job_id)}", style="bold"))
+    console.print()
+    before = f"{words.seconds(found.recorded_s)} a step as recorded"
+    console.print(before + f" (the replay misses it by {words.percent(found.replay_error)})")
+    for n, one in enumerate(found.asked):
+        _print_one(console, one, is_first=n == 0)
+    console.print()
+    together = f"{words.seconds(found.predicted_s)} a step with all of it, {words.speedup(found.speedup)}"
+    console.print(Text(together, style="bold green"))
+    return "\n".join(line.rstrip() for line in page.getvalue().split("\n"))
+
+
+def _print_one(console: Console, one: Asked, *, is_first: bool) -> None:
+    """Print one fix with its price alone and after those before it."""
+    console.print()
+    console.print(Text(escape(one.text), style="bold"))
+    table = Table.grid(padding=(0, 1))
+    table.add_column(overflow="fold")
+    if one.fix is None:
+        table.add_row(Text(f"not for this job: {prose(one.refused or '')}", style="yellow"))
+    else:
+        for line in fix_lines(one.fix):
+            table.add_row(line)
+        if not is_first:
+            after = f"{words.seconds(one.after_step_time)} a step, {words.speedup(one.after_speedup)}"
+            table.add_row(Text(f"after those before it: {after}", style="green"))
+    console.print(Padding(table, (0, 0, 0, 2)))
+
+
+def render_json(found: ByHand) -> str:
+    """Write what was priced as one JSON object on one line, without the line end; ASCII."""
+    return json.dumps(_plain(found.to_dict()), allow_nan=False)

@@ -1,0 +1,120 @@
+"""A recorded block by what its operations are for, so that they can be put in another order.
+
+Enters: an observed block. Leaves: a `Recorded`.
+"""
+
+import dataclasses
+
+from diagnose.model.optype import P2P, Op
+from diagnose.model.trace import Nodes
+from diagnose.whatif.graph import Layout
+from diagnose.whatif.observed import Observed, usual_start
+
+#: A worker blocks on its sends where this part of them is waited for by what follows on the worker.
+BLOCKED_SHARE = 0.5
+
+COMPUTES = (int(Op.FORWARD), int(Op.BACKWARD))
+MOVES = tuple(int(op) for op in P2P)
+#: By direction (0 forward, 1 backward): the compute, what it receives and sends, and how far ahead its data go.
+WAYS = (
+    (Op.FORWARD, Op.FORWARD_RECV, Op.FORWARD_SEND, 1),
+    (Op.BACKWARD, Op.BACKWARD_RECV, Op.BACKWARD_SEND, -1),
+)
+
+#: (part, virtual stage, microbatch) of a compute; (type, virtual stage, microbatch) of a transfer, by the compute it serves.
+ComputeKey = tuple[str, int, int]
+MoveKey = tuple[int, int, int]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Recorded:
+    """A block's nodes by what they are for.
+
+    Attributes
+    ----------
+    computes : dict of (part, virtual stage, microbatch) to int
+    moves : dict of (type, virtual stage, microbatch) to int
+        Transfers, those without a peer left out.
+    closings : tuple of int
+        All other nodes of the graph.
+    microbatches : tuple of int
+    last_compute : tuple of int, length n_stages
+    """
+
+    observed: Observed
+    layout: Layout
+    chunks: int
+    computes: dict[ComputeKey, int]
+    moves: dict[MoveKey, int]
+    closings: tuple[int, ...]
+    microbatches: tuple[int, ...]
+    last_compute: tuple[int, ...]
+
+    @property
+    def n_stages(self) -> int:
+        """Number of pipeline stages."""
+        return self.layout.n_stages
+
+    @property
+    def nodes(self) -> Nodes:
+        """Nodes of the block."""
+        return self.layout.nodes
+
+    def blocks(self) -> bool:
+        """Say whether workers wait for their sends before they go on, by what the observed graph has learned of most of them."""
+        graph, op, stage = self.observed.graph, self.nodes.op, self.nodes.stage
+        sent = {int(Op.FORWARD_SEND), int(Op.BACKWARD_SEND)}
+        sends = {node for (kind, _, _), node in self.moves.items() if kind in sent}
+        held = {node for event in graph.events if event.awaits for node in event.completes}
+        for node in (*self.computes.values(), *self.moves.values()):
+            if int(op[node]) not in sent:  # sends of one stream wait for each other whatever else does
+                held.update(source for source in graph.waits[node] if stage[source] == stage[node])
+        return len(sends & held) > BLOCKED_SHARE * len(sends)
+
+    def recv_waits(self, stage: int) -> bool:
+        """Say whether the first transfers of a stage wait for its parameters."""
+        graph, nodes = self.observed.graph, self.nodes
+        return any(
+            nodes.op[source] == Op.ALL_GATHER
+            for node in self.moves.values()
+            if nodes.stage[node] == stage
+            for source in graph.waits[node]
+        )
+
+
+def read_recorded(o: Observed) -> Recorded | None:
+    """Sort the nodes of a block by what they are for.
+
+    Parameters
+    ----------
+    o : Observed
+
+    Returns
+    -------
+    Recorded or None
+        None where some microbatch does not run forward and backward on every stage.
+    """
+    layout = Layout(o.block.nodes, usual_start(o.block))
+    nodes, n_stages = layout.nodes, layout.n_stages
+    in_graph = {node for event in o.graph.events for node in event.completes}
+    paired = {node for event in o.graph.events if len(event.members) > 1 for node in event.members}
+    computes: dict[ComputeKey, int] = {}
+    moves: dict[MoveKey, int] = {}
+    for stage in range(n_stages):
+        for compute_op, recv_op, send_op, _ in WAYS:
+            of_type, recvs = layout.of(compute_op, stage), layout.of(recv_op, stage)
+            places = [(layout.chunk(n) * n_stages + stage, int(nodes.microbatch[n])) for n in of_type]
+            computes |= {(compute_op.name.lower(), *place): n for place, n in zip(places, of_type, strict=True)}
+            for op, served, found in (
+                (recv_op, places[max(len(places) - len(recvs), 0) :], recvs),
+                (send_op, places, layout.of(send_op, stage)),
+            ):
+                moves |= {(int(op), *p): n for p, n in zip(served, found, strict=False) if n in paired}
+    chunks = 1 + max((u // n_stages for _, u, _ in computes), default=0)
+    microbatches = tuple(sorted({m for _, _, m in computes}))
+    if not computes or len(computes) != 2 * chunks * n_stages * len(microbatches):
+        return None
+    skipped = {*COMPUTES, *MOVES}
+    last = [layout.by_start((Op.FORWARD, Op.BACKWARD), stage)[-1] for stage in range(n_stages)]
+    closings = tuple(node for node in sorted(in_graph) if int(nodes.op[node]) not in skipped)
+    return Recorded(o, layout, chunks, computes, moves, closings, microbatches, tuple(last))

@@ -1,0 +1,178 @@
+"""The same work under another pipeline schedule: the graph of it, own times and launch delays.
+
+Enters: an observed block and what to run instead. Leaves: a `Rebuilt`, which turns the block's own times and launch delays
+(changed or not) into those of the new graph. Computes keep their stage, microbatch and lane; transfers keep their link; what
+opens and closes a step stays as it was recorded. Costs O(nodes) once, and O(operations) element operations a use.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from diagnose.model.change import Reschedule
+from diagnose.model.schedule import order_launches, refuse_schedule
+from diagnose.model.trace import Seconds
+from diagnose.whatif.graph import Graph
+from diagnose.whatif.observed import Observed
+from diagnose.whatif.recorded import WAYS, Recorded, read_recorded
+from diagnose.whatif.replay import Lanes
+from diagnose.whatif.rewrite import Closed, Desk, Moved, Part
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """A block under another schedule."""
+
+    graph: Graph
+    recorded: Recorded
+    chunks: int
+    parts: Sequence[Part]
+    moved: Sequence[Moved]
+    closed: Sequence[Closed]
+
+    def times(self, own: Lanes, delay: Lanes, change: Reschedule) -> tuple[list[Seconds], list[Seconds]]:
+        """Give own times and launch delays of the new graph's nodes from those of the recorded one's.
+
+        Parameters
+        ----------
+        own, delay : sequence of ndarray of float64, each broadcastable to (n_steps, n_dp)
+            Seconds, one array a recorded node.
+        change : Reschedule
+
+        Returns
+        -------
+        own, delay : list of ndarray of float64
+            Seconds, one array a new node.
+        """
+        zero = np.zeros((1, 1))
+        new_own, new_delay = [zero] * self.graph.n_nodes, [zero] * self.graph.n_nodes
+        work = self._work(own, change)
+        late = self._late(delay)
+        for part in self.parts:
+            place = (part.direction, part.virtual, part.microbatch)
+            seconds = work[place]
+            if part.part == "weight":
+                seconds = seconds * change.weight_share
+            elif part.direction and change.schedule == "zero-bubble":
+                seconds = seconds * (1.0 - change.weight_share)
+            new_own[part.node] = seconds
+            new_delay[part.node] = late[(*place, part.part)]
+        own_of, delay_of = _Medians(own), _Medians(delay)
+        for moved in self.moved:
+            new_own[moved.node] = own_of[moved.own]
+            new_delay[moved.node] = delay_of[moved.delay]
+        for closed in self.closed:
+            seconds = own[closed.own[0]]
+            for node in closed.own[1:]:
+                seconds = seconds + own[node]
+            new_own[closed.node] = seconds if closed.part == 1.0 else seconds * closed.part
+            new_delay[closed.node] = delay[closed.delay[0]] if closed.delay else zero
+        return new_own, new_delay
+
+    def _work(self, own: Lanes, change: Reschedule) -> dict[tuple[int, int, int], Seconds]:
+        """Share the computes out anew, by (direction, virtual stage, microbatch): backwards whole.
+
+        What is usual on a virtual stage moves with the work; how a lane differs from the usual stays with its worker.
+        """
+        r, n_stages = self.recorded, self.recorded.n_stages
+        n_before = r.chunks * n_stages
+        same = self.chunks == r.chunks
+        found: dict[tuple[int, int, int], Seconds] = {}
+        for direction, (op, *_) in enumerate(WAYS):
+            name = op.name.lower()
+            at = {(u, m): own[r.computes[name, u, m]] for u in range(n_before) for m in r.microbatches}
+            share = change.share[direction]
+            if same and np.array_equal(share, np.eye(n_before)):
+                found |= {(direction, u, m): seconds for (u, m), seconds in at.items()}
+                continue
+            usual = np.array([_usual([at[u, m] for m in r.microbatches]) for u in range(n_before)])
+            usual_after = share @ usual
+            scale = 1.0 / np.maximum(usual, np.finfo(float).tiny)
+            for stage in range(n_stages):
+                for m in r.microbatches:
+                    ratios = [at[u, m] * scale[u] for u in range(stage, n_before, n_stages)]
+                    mean = sum(ratios[1:], start=ratios[0]) / len(ratios)
+                    for chunk in range(self.chunks):
+                        virtual = chunk * n_stages + stage
+                        found[direction, virtual, m] = usual_after[virtual] * (ratios[chunk] if same else mean)
+        return found
+
+    def _late(self, delay: Lanes) -> dict[tuple[int, int, int, str], Seconds]:
+        """Give the launch delays of computes, by (direction, virtual stage, microbatch, part).
+
+        Where the number of chunks changes the first keep those of the recorded ones; all others are launched as late as usual.
+        """
+        r = self.recorded
+        usual = _Medians(delay)
+        found: dict[tuple[int, int, int, str], Seconds] = {}
+        for part in self.parts:
+            stage = part.virtual % r.n_stages
+            name = WAYS[part.direction][0].name.lower()
+            key = (name, part.virtual, part.microbatch)
+            if part.part != "weight" and key in r.computes:
+                late = delay[r.computes[key]]
+            else:
+                known = range(stage, r.chunks * r.n_stages, r.n_stages)
+                late = usual[tuple(r.computes[name, u, m] for u in known for m in r.microbatches)]
+            found[part.direction, part.virtual, part.microbatch, part.part] = late
+        return found
+
+
+def rebuild(observed: Observed, schedule: str, chunks: int) -> Rebuilt | None:
+    """Build the graph of a block under another schedule.
+
+    Parameters
+    ----------
+    observed : Observed
+    schedule : str
+        One of `SCHEDULES`.
+    chunks : int
+        Model chunks of each stage afterwards.
+
+    Returns
+    -------
+    Rebuilt or None
+        None where these steps cannot run so: not every microbatch runs forward and backward on every stage (an evaluation), or
+        the schedule asks for another number of microbatches.
+
+    Raises
+    ------
+    TraceError
+        Operations would wait for each other in a circle.
+
+    Notes
+    -----
+    Workers block on transfers where the recorded ones do, except under `zero-bubble`, whose published implementations do not.
+    """
+    recorded = read_recorded(observed)
+    if recorded is None:
+        return None
+    sizes = {"n_stages": recorded.n_stages, "chunks": chunks, "n_microbatches": len(recorded.microbatches)}
+    if refuse_schedule(schedule, **sizes):
+        return None
+    orders = [order_launches(schedule, stage, **sizes) for stage in range(recorded.n_stages)]
+    desk = Desk(recorded, chunks, orders)
+    blocking = schedule != "zero-bubble" and recorded.blocks()
+    graph = desk.write(blocking=blocking, interleaved=schedule == "interleaved")
+    return Rebuilt(graph, recorded, chunks, desk.parts(), desk.moved(), tuple(desk.closed))
+
+
+class _Medians(dict[tuple[int, ...], Seconds]):
+    """Median seconds of some nodes, lane by lane; each worked out once."""
+
+    def __init__(self, arrays: Lanes) -> None:
+        super().__init__()
+        self.arrays = arrays
+
+    def __missing__(self, nodes: tuple[int, ...]) -> Seconds:
+        if len(nodes) == 1:
+            return self.arrays[nodes[0]]
+        stacked = np.stack(np.broadcast_arrays(*(self.arrays[node] for node in nodes)))
+        self[nodes] = median = np.asarray(np.median(stacked, axis=0))
+        return median
+
+
+def _usual(arrays: Sequence[Seconds]) -> float:
+    """Take the median of all lanes of some nodes."""
+    return float(np.median(np.stack(np.broadcast_arrays(*arrays))))

@@ -1,0 +1,99 @@
+"""Several fixes: the order in which to do them, what each gives after those before it, and what helps nothing."""
+
+import dataclasses
+
+import pytest
+
+from diagnose.faults.data_loading import DataLoading
+from diagnose.faults.garbage_collection import GarbageCollection
+from diagnose.faults.spec import JobSpec
+from diagnose.faults.worker_fault import WorkerFault
+from diagnose.fixes.plan import Named, Wanted, price_causes
+from diagnose.model.remedy import Place
+from tests.fixes.cases import situation, truth
+from tests.judge.cases import measured
+
+SPEC = JobSpec(pp=4, dp=4, microbatches=8, steps=24, seed=72)
+SLOW = WorkerFault(places=((1, 2),), slowdown=2.0)
+WEAK = WorkerFault(places=((1, 2),), slowdown=1.4)
+PAUSES = GarbageCollection(pause_s=0.4, worker_period_steps=6.0, records=True)
+LOADS = DataLoading(wait_ratio=8.0, records=True)
+
+
+def test_both_together_are_the_truth() -> None:
+    """The plan of two causes ends where the generator's simulation without both does; the gains multiply to that."""
+    diagnosis = measured(SPEC, SLOW, PAUSES).diagnosis
+    plan, true = diagnosis.plan, truth(SPEC, SLOW, PAUSES)
+    assert plan is not None
+    assert {step.cause for step in plan.steps} == {"worker-fault", "garbage-collection"}
+    assert plan.predicted_step_time == pytest.approx(true.step_time_without_any_s, rel=0.02)
+    left = 1.0
+    for step in plan.steps:
+        left *= 1.0 - step.gain
+        assert step.predicted_step_time == pytest.approx(left * diagnosis.step_time.recorded, rel=1e-6)
+    assert plan.predicted_speedup == pytest.approx(diagnosis.step_time.recorded / plan.predicted_step_time, rel=1e-3)
+
+
+def test_the_most_rewarding_comes_first() -> None:
+    """The first step of a plan gains more than any other would."""
+    plan = measured(SPEC, SLOW, PAUSES).diagnosis.plan
+    assert plan is not None
+    assert plan.steps[0].gain == max(step.gain_alone for step in plan.steps)
+    assert plan.steps[0].gain == plan.steps[0].gain_alone
+
+
+def test_a_hidden_fix_says_so() -> None:
+    """Pauses that all fall into the wait for a much slower worker gain nothing before that is replaced."""
+    hidden = GarbageCollection(pause_s=0.05, worker_period_steps=2.0, records=True)
+    job = situation(SPEC, dataclasses.replace(SLOW, slowdown=6.0), hidden)
+    wanted = [
+        Wanted("garbage-collection", ("gc-pause",), Place(), (Named("planned-gc"),)),
+        Wanted("worker-fault", ("worker",), Place(), (Named("replace-worker"),)),
+    ]
+    _, plan = price_causes(job, wanted)
+    assert plan is not None
+    first, second = plan.steps
+    assert first.fix == "replace-worker"
+    assert second.gain_alone < second.gain
+    assert second.note is not None
+    assert "only after replace-worker" in second.note
+
+
+def test_one_fix_twice_leaves_nothing() -> None:
+    """What one fix has mended the other cannot, and the plan says that nothing is left."""
+    job = situation(SPEC, SLOW)
+    wanted = [
+        Wanted("worker-fault", ("worker",), Place(), (Named("replace-worker"),)),
+        Wanted("other", ("worker",), Place(), (Named("a-fix-of-mine", "mend it", "somehow"),)),
+    ]
+    prices, plan = price_causes(job, wanted)
+    assert plan is not None
+    assert plan.steps[1].note == f"nothing is left to gain after {plan.steps[0].fix}"
+    ((own,), _) = prices[1]
+    assert (own.summary, own.how) == ("mend it", "somehow")
+
+
+def test_fixes_come_best_first() -> None:
+    """Of several fixes of one cause the one with the shortest step is first; refused ones stand beside."""
+    job = situation(SPEC, SLOW, PAUSES)
+    wanted = [
+        Wanted("x", ("worker",), Place(), (Named("planned-gc"), Named("raise-connections"), Named("replace-worker")))
+    ]
+    [(fixes, refused)], plan = price_causes(job, wanted)
+    assert [fix.fix for fix in fixes] == ["replace-worker", "planned-gc"]
+    assert [fix.fix for fix in refused] == ["raise-connections"]
+    assert plan is not None
+    assert len(plan.steps) == 1
+
+
+def test_nothing_to_do_no_plan() -> None:
+    """A healthy job has no plan."""
+    assert measured(SPEC).diagnosis.plan is None
+    assert price_causes(situation(SPEC), []) == ([], None)
+
+
+def test_same_input_same_prices() -> None:
+    """Pricing twice gives the same figures."""
+    job = situation(SPEC, LOADS)
+    wanted = [Wanted("data-loading", ("input-delay",), Place(), (Named("prefetch-input"),))]
+    assert price_causes(job, wanted) == price_causes(job, wanted)

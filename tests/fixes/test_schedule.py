@@ -1,0 +1,121 @@
+"""Other schedules as a fix: the table of all, the best that the framework has, and refusals with their reasons."""
+
+import dataclasses
+
+import pytest
+
+from diagnose.errors import UsageError
+from diagnose.faults.spec import JobSpec
+from diagnose.faults.stage_imbalance import UnevenLayers
+from diagnose.fixes import schedule
+from diagnose.model.change import Reschedule
+from diagnose.model.remedy import Place, Refusal, Remedy
+from tests.fixes.layered import Layered, measure_layered, run_otherwise, true_step_s
+
+SPEC = JobSpec(pp=4, dp=2, microbatches=8, steps=10, seed=31)
+LAYERS = UnevenLayers(layers=(8,) * 4, last=(1.0, 0.5))
+
+
+def propose(job: Layered, framework: str | None = None, **settings: str) -> Remedy | Refusal:
+    """Ask for a schedule."""
+    known = dataclasses.replace(job.situation.trace.job, framework=framework)
+    trace = dataclasses.replace(job.situation.trace, job=known)
+    return schedule.propose(dataclasses.replace(job.situation, trace=trace), Place(), settings)
+
+
+def remedy(job: Layered, framework: str | None = None, **settings: str) -> Remedy:
+    """Ask for a schedule that there must be."""
+    found = propose(job, framework, **settings)
+    assert isinstance(found, Remedy), found
+    return found
+
+
+def test_the_table_has_every_schedule() -> None:
+    """Step time, bubble and memory of each; of a healthy job the figures of the textbooks."""
+    figures = remedy(measure_layered(SPEC, LAYERS)).figures
+    for name in ("1f1b", "gpipe", "zero-bubble", "interleaved_2", "interleaved_4"):
+        assert {f"{name}_step_time_s", f"{name}_bubble_share", f"{name}_in_flight_microbatches"} <= set(figures)
+    # (pp - 1) / (microbatches + pp - 1) = 27% where all stages are alike; the last is a little longer.
+    assert figures["1f1b_bubble_share"] == pytest.approx(0.28, abs=0.03)
+    assert figures["1f1b_in_flight_microbatches"] == 4.0 and figures["gpipe_in_flight_microbatches"] == 8.0
+    assert figures["zero-bubble_in_flight_microbatches"] == 4.0
+    assert figures["interleaved_2_in_flight_microbatches"] == 5.5
+
+
+@pytest.mark.parametrize(("name", "chunks"), [("gpipe", 1), ("zero-bubble", 1), ("interleaved", 2)])
+def test_each_is_priced_as_it_truly_runs(name: str, chunks: int) -> None:
+    """The schedule asked for is predicted within 1% of its simulation."""
+    job = measure_layered(SPEC, LAYERS)
+    found = remedy(job, name=name, **({"chunks": str(chunks)} if chunks > 1 else {}))
+    assert isinstance(found.changes[0], Reschedule) and found.settings["name"] == name
+    truth = true_step_s(SPEC, LAYERS) / true_step_s(*run_otherwise(SPEC, LAYERS, name, chunks))
+    assert job.price() / job.price(*found.changes) == pytest.approx(truth, rel=0.01)
+
+
+def test_frameworks_get_what_they_have() -> None:
+    """Megatron-LM interleaves, DeepSpeed has 1F1B alone, torchtitan has all."""
+    job = measure_layered(SPEC, LAYERS)
+    found = remedy(job, "Megatron-LM core 0.12")
+    assert found.settings["name"] == "interleaved" and "--num-layers-per-virtual-pipeline-stage" in found.how
+    refused = propose(job, "DeepSpeed")
+    assert isinstance(refused, Refusal) and "no schedule that the framework has" in refused.reason
+    assert "pipeline_parallel_schedule" in remedy(job, "torchtitan").how
+    assert "Megatron" not in remedy(job, "torchtitan").how
+
+
+def test_an_interleaved_job_may_go_back() -> None:
+    """1F1B of an interleaved job holds less and takes longer, by as much as the simulation says."""
+    spec = dataclasses.replace(SPEC, vpp=2)
+    fault = UnevenLayers(layers=(4,) * 8, last=(1.0, 0.5))
+    job = measure_layered(spec, fault)
+    found = remedy(job, name="1f1b")
+    truth = true_step_s(spec, fault) / true_step_s(*run_otherwise(spec, fault, "1f1b", 1))
+    assert job.price() / job.price(*found.changes) == pytest.approx(truth, rel=0.01)
+    assert truth < 1.0
+
+
+def test_a_gpipe_job_is_known_by_its_order() -> None:
+    """A job that runs GPipe is told to run something else, not GPipe."""
+    spec = dataclasses.replace(SPEC, schedule="gpipe")
+    job = measure_layered(spec, LAYERS)
+    refused = propose(job, name="gpipe")
+    assert isinstance(refused, Refusal) and "already" in refused.reason
+    found = remedy(job, name="1f1b")
+    truth = true_step_s(spec, LAYERS) / true_step_s(SPEC, LAYERS)
+    assert job.price() / job.price(*found.changes) == pytest.approx(truth, rel=0.01)
+    assert found.figures["1f1b_in_flight_microbatches"] == 4.0
+
+
+REFUSALS: dict[str, tuple[JobSpec, UnevenLayers, dict[str, str], str]] = {
+    "one stage": (JobSpec(pp=1, dp=4, seed=3), UnevenLayers(layers=(6,)), {}, "one pipeline stage"),
+    "present": (SPEC, LAYERS, {"name": "1f1b"}, "runs 1f1b already"),
+    "odd microbatches": (dataclasses.replace(SPEC, microbatches=6), LAYERS, {"name": "interleaved"}, "multiple of 4"),
+    "odd layers": (
+        SPEC,
+        UnevenLayers(layers=(9,) * 4),
+        {"name": "interleaved", "chunks": "2"},
+        "36 layers cannot be split",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_refusals_say_why(name: str) -> None:
+    """What cannot run, or runs already, is refused with its reason."""
+    spec, fault, settings, why = REFUSALS[name]
+    found = propose(measure_layered(spec, fault), **settings)
+    assert isinstance(found, Refusal) and why in found.reason, found
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"name": "dualpipe"}, "expected one of 1f1b, interleaved"),
+        ({"chunks": "two"}, "expected a whole number"),
+        ({"weight_share": "1.5"}, "expected a number from 0 to 1"),
+    ],
+)
+def test_settings_that_make_no_sense(settings: dict[str, str], why: str) -> None:
+    """Bad settings are errors of the user, with what was expected."""
+    with pytest.raises(UsageError, match=why):
+        propose(measure_layered(SPEC, LAYERS), **settings)

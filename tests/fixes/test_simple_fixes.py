@@ -1,0 +1,261 @@
+"""Fixes that take a cause away: their price is that of the job simulated without the fault; who must not have them is told why."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from diagnose.errors import UsageError
+from diagnose.faults.allocator_stall import AllocatorStall
+from diagnose.faults.checkpoint_stall import CheckpointStall
+from diagnose.faults.data_loading import DataLoading
+from diagnose.faults.fault import Fault
+from diagnose.faults.garbage_collection import GarbageCollection
+from diagnose.faults.kernel_queue_contention import KernelQueueContention
+from diagnose.faults.network_fault import NetworkFault
+from diagnose.faults.spec import JobSpec
+from diagnose.faults.worker_fault import WorkerFault
+from diagnose.fixes import (
+    async_checkpoint,
+    expandable_segments,
+    fix_link,
+    planned_gc,
+    prefetch_input,
+    raise_connections,
+    replace_worker,
+)
+from diagnose.fixes.catalogue import list_fixes
+from diagnose.model.remedy import Place, Refusal, Remedy, Situation
+from tests.fixes.cases import at, best_fix, situation, truth
+from tests.judge.cases import built_in
+
+SPEC = JobSpec(pp=4, dp=4, microbatches=8, steps=24, seed=71)
+ONE_CLOCK = dataclasses.replace(SPEC, absolute_times=True)
+ASYNCHRONOUS = dataclasses.replace(SPEC, p2p="asynchronous")
+SLOW_LINKS = dataclasses.replace(SPEC, transfer_s=5e-3)
+HOSTS = dataclasses.replace(SPEC, workers_per_host=4)
+
+SLOW = WorkerFault(places=((1, 2),), slowdown=1.6)
+TWO_SLOW = WorkerFault(places=((1, 2), (2, 0)), slowdown=1.6)
+PAUSES = GarbageCollection(pause_s=0.4, worker_period_steps=6.0, records=True)
+SAVES = CheckpointStall(period_steps=5, duration_s=1.5)
+LOADS = DataLoading(wait_ratio=3.0)
+
+#: A clear fault for each simple fix, and by how much of the speedup the prediction may be off.
+FAULTS: dict[str, tuple[JobSpec, Fault]] = {
+    "replace-worker": (SPEC, SLOW),
+    "planned-gc": (SPEC, PAUSES),
+    "expandable-segments": (SPEC, AllocatorStall(stall_ratio=6.0, probability=0.15, records=True)),
+    "raise-connections": (ASYNCHRONOUS, KernelQueueContention(rivals="recvs", slowdown=20.0)),
+    "fix-link": (SLOW_LINKS, NetworkFault(scope="link", dp_rank=1, stage=2, slowdown=15.0)),
+    "prefetch-input": (SPEC, LOADS),
+    "async-checkpoint": (ONE_CLOCK, SAVES),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_the_price_is_the_truth(name: str) -> None:
+    """The predicted speedup is that of the generator's own simulation without the fault, to 1%."""
+    spec, fault = FAULTS[name]
+    (found,) = truth(spec, fault).faults
+    fix = best_fix(spec, fault)
+    assert fix.fix == name
+    assert found.recoverable > 0.05
+    assert fix.predicted_speedup == pytest.approx(1.0 / (1.0 - found.recoverable), rel=0.01)
+    assert fix.summary
+    assert fix.how
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_settings_give_the_same_fix_again(name: str) -> None:
+    """What a fix resolved can be given by hand, and gives the same price."""
+    spec, fault = FAULTS[name]
+    fix, job = best_fix(spec, fault), situation(spec, fault)
+    place = at((1, 2), period=5.0) if name in ("fix-link", "async-checkpoint") else Place()
+    remedy = list_fixes()[name].propose(job, place, fix.settings)
+    assert isinstance(remedy, Remedy)
+    assert job.price(remedy.changes).mean() / job.gains.replayed_s == pytest.approx(
+        1.0 / fix.predicted_speedup, rel=1e-3
+    )
+
+
+def test_every_fix_of_a_rule_can_be_priced() -> None:
+    """No built-in rule names a fix that nobody can price, and every name is that of its file."""
+    named = {fix.fix for rule in built_in().rules for fix in rule.fixes}
+    assert named <= set(list_fixes())
+    for name, fix in list_fixes().items():
+        assert fix.__name__.rpartition(".")[2].replace("_", "-") == name
+
+
+@pytest.mark.parametrize("name", sorted(FAULTS))
+def test_a_healthy_job_needs_none(name: str) -> None:
+    """Where there is nothing to mend a fix says so."""
+    job = situation(SPEC)
+    refusal = list_fixes()[name].propose(job, Place(), {})
+    if name in ("fix-link", "async-checkpoint", "expandable-segments", "prefetch-input", "planned-gc") and isinstance(
+        refusal, Remedy
+    ):
+        # Ordinary variation has stalls and slow transfers, too; they are worth next to nothing.
+        assert job.price(refusal.changes).mean() > 0.99 * job.gains.replayed_s
+    else:
+        assert isinstance(refusal, Refusal)
+
+
+def propose(module: object, job: Situation, place: Place | None = None, **settings: str) -> Remedy:
+    """Ask a fix for its remedy."""
+    remedy = module.propose(job, place or Place(), settings)
+    assert isinstance(remedy, Remedy), remedy
+    return remedy
+
+
+def gain(job: Situation, remedy: Remedy) -> float:
+    """Price a remedy: part of the step that comes back."""
+    return 1.0 - float(job.price(remedy.changes).mean()) / job.gains.replayed_s
+
+
+def test_one_of_two_slow_workers() -> None:
+    """Replacing one of two slow workers gives less than both, and what the simulation with only the other says."""
+    job = situation(SPEC, TWO_SLOW)
+    both = gain(job, propose(replace_worker, job))
+    one = gain(job, propose(replace_worker, job, dp="1", pp="2"))
+    only_other = WorkerFault(places=((2, 0),), slowdown=1.6)
+    after = truth(SPEC, only_other).step_time_s / truth(SPEC, TWO_SLOW).step_time_s
+    assert one == pytest.approx(1.0 - after, abs=0.01)
+    assert both > one + 0.02
+
+
+def test_workers_are_named_by_their_place() -> None:
+    """The place of the cause decides whom to replace."""
+    job = situation(SPEC, TWO_SLOW)
+    assert "dp 2 stage 0" in propose(replace_worker, job, at((2, 0))).summary
+    assert propose(replace_worker, job, at((2, 0))).figures["workers"] == 1.0
+
+
+def test_draining_a_host() -> None:
+    """All slow workers of a host go together, and the good ones beside them are counted."""
+    fault = WorkerFault(places=((0, 0), (1, 0)), slowdown=1.6)
+    job = situation(HOSTS, fault)
+    assert job.trace.hosts is not None
+    remedy = propose(replace_worker, job, host=job.trace.hosts[0])
+    assert remedy.figures["workers"] == 2.0
+    assert remedy.figures["good_workers_drained"] == 2.0
+    assert job.trace.hosts[0] in remedy.summary
+    with pytest.raises(UsageError, match="no host 'elsewhere'"):
+        replace_worker.propose(job, Place(), {"host": "elsewhere"})
+
+
+def test_a_restart_pays_off_after() -> None:
+    """Seconds of a restart over seconds gained a step, rounded up; a job that ends sooner is told."""
+    job = situation(SPEC, SLOW)
+    remedy = propose(replace_worker, job, restart_s="100")
+    weighed = replace_worker.weigh(job, remedy, 0.3)
+    assert weighed.figures["break_even_steps"] == 334
+    trace = dataclasses.replace(
+        job.trace, job=dataclasses.replace(job.trace.job, steps_total=int(job.components.steps.max()) + 11)
+    )
+    short = replace_worker.weigh(dataclasses.replace(job, trace=trace), remedy, 0.3)
+    assert short.figures["steps_left"] == 10
+    assert "let it run to its end" in short.risks[0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"dp": "9"}, "there is no dp 9; the trace has 0 to 3"),
+        ({"pp": "x"}, "expected a whole number"),
+        ({"restart_s": "-1"}, "expected a number above 0"),
+        ({"restart_s": "nan"}, "expected a number above 0"),
+    ],
+)
+def test_bad_settings(settings: dict[str, str], said: str) -> None:
+    """What is no worker and no number is refused with what was expected."""
+    with pytest.raises(UsageError, match=said):
+        replace_worker.propose(situation(SPEC, SLOW), Place(), settings)
+
+
+def test_a_good_worker_is_not_replaced() -> None:
+    """A user who names a worker that is not slow is told so."""
+    refusal = replace_worker.propose(situation(SPEC, SLOW), Place(), {"dp": "0", "pp": "0"})
+    assert isinstance(refusal, Refusal)
+    assert "dp 0 stage 0 is not slower" in refusal.reason
+
+
+def test_planned_pauses_cost_what_they_cost() -> None:
+    """Every step pays its part of a planned pause; the interval that is chosen makes that next to nothing."""
+    job = situation(SPEC, PAUSES)
+    often, seldom = propose(planned_gc, job, every="2"), propose(planned_gc, job, every="1000")
+    pause_s = often.figures["planned_pause_s"]
+    assert pause_s == pytest.approx(0.4 * 1.2, rel=0.3)
+    assert job.price(often.changes).mean() - job.price(seldom.changes).mean() == pytest.approx(
+        pause_s * (1 / 2 - 1 / 1000)
+    )
+    chosen = propose(planned_gc, job).figures["every_steps"]
+    assert pause_s / chosen <= planned_gc.PLANNED_SHARE * job.gains.replayed_s
+    assert chosen in planned_gc.INTERVALS
+
+
+def test_pauses_that_grow_are_told() -> None:
+    """Pauses that get longer with the steps are a leak, and the risk says so."""
+    grows = GarbageCollection(pause_s=0.4, worker_period_steps=3.0, growth=2.0, records=True)
+    assert any("leak" in risk for risk in propose(planned_gc, situation(SPEC, grows)).risks)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "tp", "framework", "forbidden"),
+    [
+        ("NVIDIA H100 80GB HBM3", 2, None, "requires CUDA_DEVICE_MAX_CONNECTIONS=1"),
+        ("A100-SXM4-80GB", 8, "Megatron-LM", "requires CUDA_DEVICE_MAX_CONNECTIONS=1"),
+        ("H100", 1, None, None),
+        ("H100", 2, "torchtitan", None),
+        ("A800", 2, "PyTorch FSDP", None),
+        ("GB200", 1, None, "ignore"),
+        ("B200", 8, "torchtitan", "ignore"),
+        (None, 2, None, None),
+        ("MI300X", 2, None, None),
+    ],
+)
+def test_who_may_raise_connections(gpu: str | None, tp: int, framework: str | None, forbidden: str | None) -> None:
+    """The generation of the GPU, the parallelism and the framework decide whether more connections are allowed."""
+    job = situation(*FAULTS["raise-connections"])
+    about = dataclasses.replace(job.trace.job, gpu_type=gpu, tp_size=tp, framework=framework)
+    job = dataclasses.replace(job, trace=dataclasses.replace(job.trace, job=about))
+    found = raise_connections.propose(job, Place(), {})
+    if forbidden:
+        assert isinstance(found, Refusal)
+        assert forbidden in found.reason
+    else:
+        assert isinstance(found, Remedy)
+        assert ("Blackwell ignores it" in found.risks[0]) == (gpu in (None, "MI300X") and tp > 1)
+
+
+def test_longer_intervals_of_checkpoints() -> None:
+    """Half as often costs half; Young and Daly's interval is the square root of twice the save times the time between failures."""
+    job, place = situation(ONE_CLOCK, SAVES), at(period=5.0)
+    gone = gain(job, propose(async_checkpoint, job, place))
+    half = gain(job, propose(async_checkpoint, job, place, every="10"))
+    assert half == pytest.approx(gone / 2, rel=0.01)
+    young = propose(async_checkpoint, job, place, mtbf_hours="24")
+    save_s = young.figures["save_s"]
+    assert save_s == pytest.approx(1.5, rel=0.25)
+    assert young.figures["young_daly_s"] == pytest.approx(np.sqrt(2 * save_s * 24 * 3600))
+    assert f"save every {young.figures['young_daly_steps']:.0f} steps" in young.summary
+
+
+def test_no_period_no_interval() -> None:
+    """Where nothing shows how often it saves, no longer interval is priced."""
+    refusal = async_checkpoint.propose(situation(ONE_CLOCK, SAVES), Place(), {"every": "10"})
+    assert isinstance(refusal, Refusal)
+
+
+def test_only_the_named_card_is_mended() -> None:
+    """The transfers of a worker whose card is fine are left alone: that gives nothing back."""
+    spec, fault = FAULTS["fix-link"]
+    job = situation(spec, fault)
+    assert gain(job, propose(fix_link, job, dp="1", pp="2")) > 0.05
+    assert gain(job, propose(fix_link, job, dp="3", pp="0")) < 0.01
+
+
+@pytest.mark.parametrize("module", [expandable_segments, prefetch_input])
+def test_these_have_no_settings(module: object) -> None:
+    """What has no settings lists none."""
+    assert not module.SETTINGS
