@@ -218,6 +218,7 @@ def examine(
         opinion=classifier.judge(case.features) if classifier else None,
         made_by=MadeBy(diagnose.__version__, rule_set.digest, classifier.digest if classifier else None),
         price=removal.price,
+        sample=removal.sample,
         warnings=(*trace.warnings, *_clock_warnings(trace, offset_s)),
     )
 
@@ -313,6 +314,7 @@ def make_situation(found: Examination) -> Situation:
         features=case.features,
         courses=case.courses,
         price=found.price,
+        sample=found.sample,
     )
 
 

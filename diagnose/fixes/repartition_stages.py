@@ -29,6 +29,8 @@ SETTINGS = {
 
 #: Operations replayed in the search at most: a second or two.
 SEARCH_OPS = 10_000_000
+#: ... of which larger jobs replay about so many for a layout (`Situation.sample`).
+SAMPLED_OPS = 750_000
 #: Replays of a search at least and at most.
 REPLAYS = (16, 240)
 #: Less than this part of the step is not worth moving a layer: as `plan.HELPS_FROM`.
@@ -94,7 +96,7 @@ class _Desk:
     def __init__(self, job: Situation, model: LayerModel, n_virtual: int) -> None:
         self.job, self.model, self.n_virtual = job, model, n_virtual
         self.aside: tuple[Change, ...] = (Remove("worker"),) if job.components.slow_workers.any() else ()
-        self.present_s = float(job.price(self.aside).mean())
+        self.present_s = float(job.sample(self.aside).mean())
 
     @property
     def chunks(self) -> int:
@@ -102,8 +104,8 @@ class _Desk:
         return self.n_virtual // self.model.n_stages
 
     def price(self, layout: Sequence[float]) -> float:
-        """Say how long a step takes with a layout, seconds."""
-        return float(self.job.price((*self.aside, *self.model.change(layout))).mean())
+        """Say how long a step of the sample takes with a layout, seconds."""
+        return float(self.job.sample((*self.aside, *self.model.change(layout))).mean())
 
     def price_bound(self) -> float:
         """Say how long it takes with equal stages, all work spread evenly in fractions of layers where it must be; seconds."""
@@ -112,7 +114,7 @@ class _Desk:
         else:
             share = np.full((2, self.n_virtual, len(self.model.layers)), 1.0 / self.n_virtual)
             even = Reschedule("interleaved" if self.chunks > 1 else "1f1b", self.chunks, share)
-        return float(self.job.price((*self.aside, even)).mean())
+        return float(self.job.sample((*self.aside, even)).mean())
 
     def gain(self, price_s: float) -> float:
         """Say which part of the step comes back."""
@@ -127,7 +129,7 @@ def _search(desk: _Desk, limits: tuple[int, int]) -> Found:
         even_out(lambda layout: _longest(model, layout), desk.n_virtual, total, limits),
     ]
     starts = [start for start in starts if min(start) >= limits[0] and max(start) <= limits[1]]
-    max_replays = int(np.clip(SEARCH_OPS // max(desk.job.trace.n_ops, 1), *REPLAYS))
+    max_replays = int(np.clip(SEARCH_OPS // max(min(desk.job.trace.n_ops, SAMPLED_OPS), 1), *REPLAYS))
     return find_layout(desk.price, starts, limits=limits, max_replays=max_replays)
 
 

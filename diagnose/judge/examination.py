@@ -25,8 +25,8 @@ class Examination:
     opinion : Opinion or None
         The classifier's; None where there is none, or nobody asked it.
     made_by : MadeBy
-    price : Price
-        Replays the job with changes.
+    price, sample : Price
+        Replay the job, or some of its steps, with changes.
     warnings : tuple of str
         About the input.
     """
@@ -38,6 +38,7 @@ class Examination:
     opinion: Opinion | None
     made_by: MadeBy
     price: Price
+    sample: Price
     warnings: tuple[str, ...]
 
     @property

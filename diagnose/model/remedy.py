@@ -26,8 +26,9 @@ class Situation:
     courses : dict of str to Course
         Since when each component costs time.
     price : callable
-        Replays the job with some changes: seconds a step, shape (n_steps,). A search over candidates calls it often; each call
-        costs one replay.
+        Replays the job with some changes: seconds a step, shape (n_steps,). Costs one replay.
+    sample : callable
+        The same on an even sample of the steps of a large job, for searches: compare with `sample([])` only.
     """
 
     trace: Trace
@@ -37,6 +38,7 @@ class Situation:
     features: Features
     courses: Mapping[str, Course]
     price: Price
+    sample: Price
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

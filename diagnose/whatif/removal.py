@@ -35,7 +35,7 @@ MATERIAL_SHARE = 0.005
 NEGLIGIBLE_SHARE = 1e-3
 #: Components shared out by Shapley values at most; the rest of the lost time is unexplained.
 MAX_PLAYERS = 6
-#: Operations replayed for the Shapley shares at most; larger jobs are sampled by steps.
+#: Operations replayed for the Shapley shares, and for each candidate of a search, at most; larger jobs are sampled by steps.
 MAX_SHAPLEY_OPS = 750_000
 #: An optimizer stands out beyond this many deviations, and this part of the usual one.
 LONG_OPTIMIZER_DEVIATIONS = 6.0
@@ -209,6 +209,10 @@ class Removal:
             times.append(np.broadcast_to(replayed, (len(between), 1))[:, 0] + between + spent)
             first += n_steps
         return np.concatenate(times)
+
+    def sample(self, changes: Sequence[Change]) -> Seconds:
+        """Replay an even sample of the steps with some changes: all of them, unless the job is large."""
+        return self.price(changes, self._sample_steps())
 
     def _held_by(self, i: int, plan: "_Plan") -> "_HoldGraph | None":
         """Give the waits for communication in flight of block `i`; under another schedule something else is in flight: none."""
@@ -435,7 +439,7 @@ class Removal:
         return shares
 
     def _sample_steps(self) -> list[slice]:
-        """Choose the steps on which the Shapley shares are taken: all, or evenly spread ones on a large job."""
+        """Choose the steps on which much is replayed: all, or evenly spread ones on a large job."""
         n_ops = sum(o.block.start_s.size for o in self.observed)
         stride = -(-n_ops // MAX_SHAPLEY_OPS)
         return [slice(0, len(o.block.steps), stride) for o in self.observed]

@@ -14,7 +14,14 @@ def situation_of(m: Measured) -> Situation:
     """Give a measured job as fixes see it."""
     case = m.case
     return Situation(
-        case.trace, case.components, case.gains, case.transfers, case.features, case.courses, m.removal.price
+        case.trace,
+        case.components,
+        case.gains,
+        case.transfers,
+        case.features,
+        case.courses,
+        m.removal.price,
+        m.removal.sample,
     )
 
 

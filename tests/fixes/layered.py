@@ -47,7 +47,7 @@ def look(source: Path | BinaryIO, layers: tuple[int, ...] | None = None) -> Laye
     components = take_apart(observed, evidence, n_stages=trace.n_stages)
     removal = Removal(observed, components, n_stages=trace.n_stages, between_s=measure_between(trace, observed))
     unseen: Any = None  # fixes of the pipeline do not look at transfers
-    situation = Situation(trace, components, removal.gains(), unseen, {}, {}, removal.price)
+    situation = Situation(trace, components, removal.gains(), unseen, {}, {}, removal.price, removal.sample)
     return Layered(situation, observed, removal)
 
 
