@@ -136,9 +136,9 @@ def slow_card(transfers: Transfers) -> tuple[list[tuple[int, int]], list[tuple[i
 
 
 def slow_group(transfers: Transfers) -> int | None:
-    """Name the stage whose dp ranks' collectives are slow, if their links are not; None where there is no such stage."""
+    """Name the stage whose dp ranks' collectives are slow, if their links are not, also the only one; None where none is."""
     group_s = transfers.group_excess_s
-    if len(group_s) < 2 or float(group_s.max()) <= NAMED_SHARE * transfers.step_s:
+    if float(group_s.max(initial=0.0)) <= NAMED_SHARE * transfers.step_s:
         return None
     return int(group_s.argmax()) if transfers.link_excess_s.max(initial=0.0) < BOTH_SHARE * group_s.max() else None
 
