@@ -16,7 +16,7 @@ from diagnose.features.stages import longest_stage
 from diagnose.features.stalls import stall_course
 from diagnose.features.workers import slow_steps, slow_workers
 from diagnose.fixes.hand import parse_fix, parse_set, price_by_hand
-from diagnose.fixes.plan import Named, Wanted, price_causes
+from diagnose.fixes.plan import Named, Prices, Wanted, price_causes
 from diagnose.judge.classifier import Classifier, load_classifier
 from diagnose.judge.examination import Examination
 from diagnose.judge.explain import check_cause, explain_cause
@@ -28,6 +28,7 @@ from diagnose.model.diagnosis import Cause, Diagnosis, Fidelity, MadeBy, Plan, S
 from diagnose.model.explanation import Explanation
 from diagnose.model.priced import ByHand, Wishes
 from diagnose.model.remedy import Place, Situation
+from diagnose.model.scene import Scene
 from diagnose.model.stalls import Whose
 from diagnose.model.trace import Ints, Seconds, Trace
 from diagnose.model.transfers import Transfers
@@ -38,6 +39,7 @@ from diagnose.whatif.components import take_apart
 from diagnose.whatif.observed import measure_filled, observe
 from diagnose.whatif.removal import MATERIAL_SHARE, Removal
 from diagnose.whatif.scenarios import explore, prepare
+from diagnose.whatif.timeline import Timelines
 from diagnose.whatif.transfers import measure_transfers
 
 #: A healthy default: report what makes the job at least 2% faster.
@@ -68,11 +70,49 @@ def diagnose_job(
     DiagnoseError
         As `examine` does.
     """
+    scene = paint_job(
+        source, name=name, meta=meta, steps=steps, rules=rules, min_speedup=min_speedup, progress=progress
+    )
+    return scene.diagnosis
+
+
+def paint_job(
+    source: str | Path | BinaryIO,
+    *,
+    name: str | None = None,
+    meta: Path | None = None,
+    steps: Ints | None = None,
+    rules: Path | None = None,
+    min_speedup: float = MIN_SPEEDUP,
+    progress: Callable[[str], None] | None = None,
+) -> Scene:
+    """Diagnose one job, and keep what pictures of it need.
+
+    Parameters
+    ----------
+    source, name, meta, steps, rules, min_speedup, progress
+        As for `diagnose_job`.
+
+    Raises
+    ------
+    DiagnoseError
+        As `examine` does.
+    """
     found = examine(source, name=name, meta=meta, steps=steps, rules=rules, min_speedup=min_speedup, progress=progress)
     verdict = reach_verdict(found.case, found.judgements, min_speedup=min_speedup, opinion=found.opinion)
     (progress or _say_nothing)("pricing fixes")
-    causes, plan = price_fixes(found, verdict.causes)
-    return assemble(found, dataclasses.replace(verdict, causes=causes), plan, min_speedup=min_speedup)
+    causes, prices = price_fixes(found, verdict.causes)
+    case = found.case
+    return Scene(
+        diagnosis=assemble(found, dataclasses.replace(verdict, causes=causes), prices.plan, min_speedup=min_speedup),
+        trace=case.trace,
+        components=case.components,
+        gains=case.gains,
+        transfers=case.transfers,
+        courses=case.courses,
+        timelines=found.timelines,
+        plan=prices.changes,
+    )
 
 
 def explain_job(
@@ -219,6 +259,7 @@ def examine(
         made_by=MadeBy(diagnose.__version__, rule_set.digest, classifier.digest if classifier else None),
         price=removal.price,
         sample=removal.sample,
+        timelines=Timelines(prepared, removal),
         warnings=(*trace.warnings, *_clock_warnings(trace, offset_s)),
     )
 
@@ -280,7 +321,7 @@ def find_courses(
     return found
 
 
-def price_fixes(found: Examination, causes: Sequence[Cause]) -> tuple[tuple[Cause, ...], Plan | None]:
+def price_fixes(found: Examination, causes: Sequence[Cause]) -> tuple[tuple[Cause, ...], Prices]:
     """Price the fixes that the rules of the causes name, and say in which order to do them."""
     rules = {rule.id: rule for rule in found.rule_set.rules}
     wanted = [
@@ -293,14 +334,14 @@ def price_fixes(found: Examination, causes: Sequence[Cause]) -> tuple[tuple[Caus
         for cause in causes
         if cause.cause in rules
     ]
-    prices, plan = price_causes(make_situation(found), wanted)
-    priced = dict(zip([one.cause for one in wanted], prices, strict=True))
+    prices = price_causes(make_situation(found), wanted)
+    priced = dict(zip([one.cause for one in wanted], prices.fixes, strict=True))
     return tuple(
         dataclasses.replace(cause, fixes=priced[cause.cause][0], refused_fixes=priced[cause.cause][1])
         if cause.cause in priced
         else cause
         for cause in causes
-    ), plan
+    ), prices
 
 
 def make_situation(found: Examination) -> Situation:

@@ -36,8 +36,8 @@ def test_a_diagnosis_is_an_examination_and_a_verdict() -> None:
     assert [judgement.rule for judgement in found.judgements] == list(found.rule_set.rules)
     assert found.trace.n_ops == 8928
     verdict = reach_verdict(found.case, found.judgements, min_speedup=1.05, opinion=found.opinion)
-    causes, plan = pipeline.price_fixes(found, verdict.causes)
-    alone = pipeline.assemble(found, dataclasses.replace(verdict, causes=causes), plan, min_speedup=1.05)
+    causes, prices = pipeline.price_fixes(found, verdict.causes)
+    alone = pipeline.assemble(found, dataclasses.replace(verdict, causes=causes), prices.plan, min_speedup=1.05)
     assert render(alone) == render(pipeline.diagnose_job(SLOW, min_speedup=1.05))
 
 

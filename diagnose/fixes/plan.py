@@ -45,9 +45,26 @@ class Wanted:
     fixes: tuple[Named, ...]
 
 
-def price_causes(
-    job: Situation, wanted: Sequence[Wanted]
-) -> tuple[list[tuple[tuple[Fix, ...], tuple[RefusedFix, ...]]], Plan | None]:
+@dataclasses.dataclass(frozen=True, slots=True)
+class Prices:
+    """What the fixes of some causes give.
+
+    Attributes
+    ----------
+    fixes : tuple of (tuple of Fix, tuple of RefusedFix)
+        One a cause: best first, and those that are not for this job.
+    plan : Plan or None
+        None where no cause has a fix.
+    changes : tuple of Change
+        What the fixes of the plan change together.
+    """
+
+    fixes: tuple[tuple[tuple[Fix, ...], tuple[RefusedFix, ...]], ...]
+    plan: Plan | None
+    changes: tuple[Change, ...]
+
+
+def price_causes(job: Situation, wanted: Sequence[Wanted]) -> Prices:
     """Price the fixes of each cause, best first, and say in which order to do the best ones.
 
     Parameters
@@ -58,10 +75,7 @@ def price_causes(
 
     Returns
     -------
-    fixes : list of (tuple of Fix, tuple of RefusedFix)
-        One a cause.
-    plan : Plan or None
-        None where no cause has a fix.
+    Prices
     """
     found, best = [], []
     for cause in wanted:
@@ -76,7 +90,8 @@ def price_causes(
         found.append((tuple(one.fix for one in priced), tuple(refused)))
         if priced:
             best.append((cause.cause, priced[0]))
-    return found, order_fixes(job, best) if best else None
+    plan = order_fixes(job, best) if best else None
+    return Prices(tuple(found), plan, tuple(change for _, one in best for change in one.changes))
 
 
 def price_fix(job: Situation, named: Named, place: Place, components: Sequence[str]) -> Priced | RefusedFix:

@@ -7,6 +7,7 @@ from diagnose.judge.rules import Judgement, RuleSet
 from diagnose.judge.verdict import Case
 from diagnose.model.change import Price
 from diagnose.model.diagnosis import MadeBy
+from diagnose.model.timeline import Timelines
 from diagnose.model.trace import Trace
 from diagnose.model.whatif import WhatIf
 
@@ -27,6 +28,8 @@ class Examination:
     made_by : MadeBy
     price, sample : Price
         Replay the job, or some of its steps, with changes.
+    timelines : Timelines
+        Draws single steps.
     warnings : tuple of str
         About the input.
     """
@@ -39,6 +42,7 @@ class Examination:
     made_by: MadeBy
     price: Price
     sample: Price
+    timelines: Timelines
     warnings: tuple[str, ...]
 
     @property

@@ -231,6 +231,19 @@ class Removal:
         n_steps = len(self.observed[i].block.steps)
         return self._with(i, _Plan(changes), slice(first, first + n_steps), slice(0, n_steps))
 
+    def changed_step(self, i: int, changes: Sequence[Change], at: int) -> tuple[Graph, list[Seconds], list[Seconds]]:
+        """Give graph, own times and launch delays of one step of block `i` with some changes: seconds, shape (1, n_dp)."""
+        plan = _Plan(changes)
+        first = sum(len(o.block.steps) for o in self.observed[:i]) + at
+        only = slice(at, at + 1)
+        own, delay = self._with(i, plan, slice(first, first + 1), only)
+        held = self._held_by(i, plan)
+        return self.observed[i].graph if held is None else held.graph_of(only), own, delay
+
+    def all_changes(self) -> list[Change]:
+        """List what takes every component out that this job has."""
+        return [Remove(name) for name in self.present()]
+
     def _with(self, i: int, plan: "_Plan", steps: slice, at: slice) -> tuple[list[Seconds], list[Seconds]]:
         """Give own times and launch delays of one block with some changes."""
         o = self.observed[i]
@@ -540,7 +553,8 @@ class _HoldGraph:
 
     def graph_of(self, at: slice) -> Graph:
         """Give the graph of some of the steps."""
-        if at == slice(0, None) or (at.start in (0, None) and at.step in (1, None)):
+        n_steps = max(len(late) for late in self.delay.values())
+        if len(range(n_steps)[at]) == n_steps:
             return self.graph
         cut = {
             node: tuple(

@@ -95,7 +95,7 @@ def _walk(
             latest: Seconds | None = None
             for node in event.members:
                 sources = [world[source] for source in graph.waits[node]]
-                sources += [_gate(barrier, world) for barrier in graph.barriers.get(node, ())]
+                sources += [gate(barrier, world) for barrier in graph.barriers.get(node, ())]
                 start = _latest(sources) if sources else zero
                 if delay is not None:
                     start = start + delay[node]
@@ -119,7 +119,7 @@ def _walk(
     return ends, openings
 
 
-def _gate(barrier: Barrier, ends: Mapping[int, Seconds]) -> Seconds:
+def gate(barrier: Barrier, ends: Mapping[int, Seconds]) -> Seconds:
     """Say when a barrier opens for each lane; -inf where it does not hold."""
     opened = _latest([ends[source] for source in barrier.sources])
     if barrier.across_dp:
@@ -184,7 +184,7 @@ def launch_delays(block: Block, graph: Graph) -> list[Seconds]:
         for node in event.members:
             sources = [block.end_s[source] for source in graph.waits[node]]
             sources += [
-                _gate(barrier, {source: block.end_s[source] for source in barrier.sources})
+                gate(barrier, {source: block.end_s[source] for source in barrier.sources})
                 for barrier in graph.barriers.get(node, ())
             ]
             delay = block.start_s[node] - _latest(sources) if sources else block.start_s[node].copy()

@@ -8,7 +8,7 @@ from diagnose.faults.data_loading import DataLoading
 from diagnose.faults.garbage_collection import GarbageCollection
 from diagnose.faults.spec import JobSpec
 from diagnose.faults.worker_fault import WorkerFault
-from diagnose.fixes.plan import Named, Wanted, price_causes
+from diagnose.fixes.plan import Named, Prices, Wanted, price_causes
 from diagnose.model.remedy import Place
 from tests.fixes.cases import situation, truth
 from tests.judge.cases import measured
@@ -50,7 +50,7 @@ def test_a_hidden_fix_says_so() -> None:
         Wanted("garbage-collection", ("gc-pause",), Place(), (Named("planned-gc"),)),
         Wanted("worker-fault", ("worker",), Place(), (Named("replace-worker"),)),
     ]
-    _, plan = price_causes(job, wanted)
+    plan = price_causes(job, wanted).plan
     assert plan is not None
     first, second = plan.steps
     assert first.fix == "replace-worker"
@@ -66,10 +66,11 @@ def test_one_fix_twice_leaves_nothing() -> None:
         Wanted("worker-fault", ("worker",), Place(), (Named("replace-worker"),)),
         Wanted("other", ("worker",), Place(), (Named("a-fix-of-mine", "mend it", "somehow"),)),
     ]
-    prices, plan = price_causes(job, wanted)
+    prices = price_causes(job, wanted)
+    plan = prices.plan
     assert plan is not None
     assert plan.steps[1].note == f"nothing is left to gain after {plan.steps[0].fix}"
-    ((own,), _) = prices[1]
+    ((own,), _) = prices.fixes[1]
     assert (own.summary, own.how) == ("mend it", "somehow")
 
 
@@ -79,7 +80,8 @@ def test_fixes_come_best_first() -> None:
     wanted = [
         Wanted("x", ("worker",), Place(), (Named("planned-gc"), Named("raise-connections"), Named("replace-worker")))
     ]
-    [(fixes, refused)], plan = price_causes(job, wanted)
+    prices = price_causes(job, wanted)
+    [(fixes, refused)], plan = prices.fixes, prices.plan
     assert [fix.fix for fix in fixes] == ["replace-worker", "planned-gc"]
     assert [fix.fix for fix in refused] == ["raise-connections"]
     assert plan is not None
@@ -89,7 +91,7 @@ def test_fixes_come_best_first() -> None:
 def test_nothing_to_do_no_plan() -> None:
     """A healthy job has no plan."""
     assert measured(SPEC).diagnosis.plan is None
-    assert price_causes(situation(SPEC), []) == ([], None)
+    assert price_causes(situation(SPEC), []) == Prices((), None, ())
 
 
 def test_same_input_same_prices() -> None:
