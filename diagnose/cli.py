@@ -28,13 +28,16 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
     from rich.status import Status
 
+    from diagnose.model.comparison import Comparison
     from diagnose.model.diagnosis import Diagnosis
     from diagnose.model.explanation import Explanation
     from diagnose.model.priced import ByHand, Wishes
+    from diagnose.model.scene import Scene
     from diagnose.model.trace import Ints
 
 #: Exit codes beside those of the exceptions in `errors`.
 EXIT_STRAGGLING = 1
+EXIT_WORSE = 1
 EXIT_BATCH = 5
 EXIT_INTERNAL = 70
 EXIT_OUTPUT = 74
@@ -54,9 +57,10 @@ _JOBS = ""
 _EPILOG = """\b
 Exit codes:
   0    diagnosed, whatever the verdict
-  1    the verdict is straggling, with --fail-on straggling
+  1    the verdict is straggling, with --fail-on straggling; steps are longer, or a
+       cause came, with --fail-on worse or came of `diagnose compare`
   2    bad usage
-  3    the input cannot be read as a trace
+  3    the input cannot be read as a trace, or as a diagnosis
   4    a rule or configuration file is wrong
   5    of several jobs, some failed
   70   an error in diagnose itself; DIAGNOSE_DEBUG=1 shows where
@@ -154,10 +158,10 @@ def program() -> None:
 @click.option(
     "--format",
     "output_format",
-    type=click.Choice(["terminal", "json"]),
+    type=click.Choice(["terminal", "json", "markdown", "junit"]),
     default="terminal",
     show_default=True,
-    help="A page for people, or one JSON object a job and line (see `diagnose schema`).",
+    help="A page for people, one JSON object a job and line (see `diagnose schema`), Markdown for tickets, or JUnit XML for gates.",
 )
 @click.option(
     "-o", "output", metavar="FILE", type=click.Path(), help="Write there instead of standard output, all or nothing."
@@ -167,6 +171,25 @@ def program() -> None:
 @_own_rules_option
 @_min_speedup_option
 @click.option("--fail-on", type=click.Choice(["straggling"]), help="End with exit code 1 when a job has this verdict.")
+@click.option("--verbose", is_flag=True, help="Add every rule with its conditions, and every feature, to the page.")
+@click.option(
+    "--html", metavar="FILE", type=click.Path(), help="Draw the job on a page for a browser: one file, no network."
+)
+@click.option(
+    "--perfetto", metavar="FILE", type=click.Path(), help="Draw some steps as timelines for ui.perfetto.dev: .json.gz."
+)
+@click.option(
+    "--perfetto-steps", metavar="STEPS", help="Draw these steps: 40,41; the worst and a typical one if left out."
+)
+@click.option("--perfetto-dp", metavar="RANKS", help="Draw these dp ranks: 0,3; culprits and a sound peer if left out.")
+@click.option(
+    "--perfetto-mb",
+    metavar="MB",
+    type=click.FloatRange(min=0.0, min_open=True),
+    default=20.0,
+    show_default=True,
+    help="Draw no more than a file of this size holds.",
+)
 @_no_color_option
 @_width_option
 @click.option("--quiet", is_flag=True, help="No progress.")
@@ -260,6 +283,87 @@ def what_if_command(job: str, fixes: tuple[str, ...], scales: tuple[str, ...], *
     return 0
 
 
+@program.command("compare")
+@click.argument("before", metavar="A", type=click.Path())
+@click.argument("after", metavar="B", type=click.Path())
+@click.option(
+    "--format",
+    "output_format",
+    type=click.Choice(["terminal", "json", "markdown"]),
+    default="terminal",
+    show_default=True,
+    help="A page for people, one JSON object (diagnose-compare/1), or Markdown for tickets.",
+)
+@click.option(
+    "-o", "output", metavar="FILE", type=click.Path(), help="Write there instead of standard output, all or nothing."
+)
+@click.option("--job", metavar="ID", help="Compare the diagnoses of this job, where a file holds several.")
+@click.option(
+    "--fail-on",
+    type=click.Choice(["worse", "came"]),
+    help="End with exit code 1 when steps are at least 2% longer (worse), or when a cause came or grew (came).",
+)
+@_own_rules_option
+@_min_speedup_option
+@_no_color_option
+@_width_option
+def compare_command(before: str, after: str, job: str | None, **given: Any) -> int:
+    """Say what changed between two diagnoses A and B: causes that came, went, grew or shrank, and the step time.
+
+    A and B are traces, or what --format json printed of them. For `was the fix worth it` and `what changed since yesterday`.
+    """
+    from diagnose.report import compare as page
+
+    options = Options(meta=None, steps=None, quiet=False, **given)
+    _check_jobs((before, after), options)
+    found = _compare_two(before, after, job, options)
+    with _open_output(options.output) as write:
+        if options.output_format == "json":
+            write(page.render_json(found) + "\n")
+        elif options.output_format == "markdown":
+            write(page.render_markdown(found))
+        else:
+            write(page.render(found, width=options.columns, color=options.color))
+    is_worse = found.trend == "slower"
+    came = any(change.change in ("came", "grew") for change in found.changes)
+    return EXIT_WORSE if (options.fail_on == "worse" and is_worse) or (options.fail_on == "came" and came) else 0
+
+
+def _compare_two(before: str, after: str, job: str | None, options: "Options") -> "Comparison":
+    """Read or make both diagnoses, and compare them."""
+    from diagnose.compare.compare import compare
+    from diagnose.compare.read import choose, job_id_of
+
+    names = [_name_of(given) for given in (before, after)]
+    found = [_diagnoses_of(given, options) for given in (before, after)]
+    for one, other in (found, found[::-1]):
+        if job is None and len(one) > 1 and len(other) == 1:
+            job = job_id_of(other[0])  # of several, the one that the other file is about
+    wanted = [None if len(one) == 1 else job for one in found]
+    return compare(*(choose(*side) for side in zip(found, names, wanted, strict=True)))
+
+
+def _diagnoses_of(given: str, options: "Options") -> list[dict[str, Any]]:
+    """Read saved diagnoses, or diagnose a trace, as the content of the file says."""
+    import json
+
+    from diagnose.compare.read import read_saved
+
+    with _open_job(given, None, options) as (source, found):
+        saved = read_saved(source, found["name"])
+        if saved is not None:
+            return saved
+        from diagnose.pipeline import diagnose_job
+        from diagnose.report import json_lines
+
+        return [json.loads(json_lines.render(diagnose_job(source, **found)))]
+
+
+def _name_of(given: str) -> str:
+    """Name an input as errors do."""
+    return "standard input" if given == "-" else given
+
+
 @program.command("fixes")
 def fixes_command() -> int:
     """List all fixes that `diagnose what-if` can price, with their settings."""
@@ -274,9 +378,11 @@ def fixes_command() -> int:
 
 
 @program.command("schema")
-def schema_command() -> int:
-    """Print the JSON Schema of --format json."""
-    schema = Path(__file__).parent / "report" / "diagnosis.schema.json"
+@click.argument("what", type=click.Choice(["diagnosis", "compare"]), default="diagnosis")
+def schema_command(what: str) -> int:
+    """Print the JSON Schema of --format json, or of `diagnose compare --format json`."""
+    name = {"diagnosis": "diagnosis.schema.json", "compare": "comparison.schema.json"}[what]
+    schema = Path(__file__).parent / "report" / name
     _write_stdout(schema.read_text(encoding="utf-8"))
     return 0
 
@@ -540,6 +646,12 @@ class Options:
     no_color: bool
     width: int | None
     quiet: bool
+    verbose: bool = False
+    html: str | None = None
+    perfetto: str | None = None
+    perfetto_steps: str | None = None
+    perfetto_dp: str | None = None
+    perfetto_mb: float = 20.0
 
     @property
     def columns(self) -> int:
@@ -563,6 +675,7 @@ def diagnose_jobs(jobs: tuple[str, ...], options: Options) -> int:
     steps = _parse_steps(options.steps)
     failures: list[int] = []
     straggling = n_written = 0
+    frame = _frame_of(options)
     with _open_output(options.output) as write:
         for job in jobs:
             try:
@@ -573,14 +686,18 @@ def diagnose_jobs(jobs: tuple[str, ...], options: Options) -> int:
                     raise
                 _say_error(str(error))
                 failures.append(error.exit_code)
-                continue
+                report = _render_error(job, str(error), options)
             except Exception as error:  # noqa: BLE001 - one broken job must not stop the others
                 _say_internal_error(error, job)
                 failures.append(EXIT_INTERNAL)
-                continue
-            write(_between(options) + report if n_written else report)
-            n_written += 1
-            straggling += diagnosis.verdict == "straggling"
+                report = _render_error(job, f"internal error: {type(error).__name__}", options)
+            else:
+                straggling += diagnosis.verdict == "straggling"
+            if report:
+                write((frame.between if n_written else frame.before) + report)
+                n_written += 1
+        if n_written:
+            write(frame.after)
     return _exit_code(len(jobs), failures, straggling=bool(straggling), options=options)
 
 
@@ -602,10 +719,52 @@ def _check_jobs(jobs: tuple[str, ...], options: Options) -> None:
         raise UsageError(f"-o: {options.output} is the trace to read; name another file")
     if options.rules is not None and not options.rules.is_dir():
         raise UsageError(f"--rules: {options.rules} is not a folder")
+    _check_perfetto(jobs, options)
+    _check_html(jobs, options)
+
+
+def _check_html(jobs: tuple[str, ...], options: Options) -> None:
+    """Refuse to write a page that cannot be drawn, or where something else is."""
+    import importlib.util
+
+    if options.html is None:
+        return
+    if len(jobs) > 1:
+        raise UsageError(f"--html draws one job, and {len(jobs)} are given: diagnose them one by one")
+    others = [*jobs, *(path for path in (options.output, options.perfetto, options.meta) if path is not None)]
+    if os.path.realpath(options.html) in {os.path.realpath(other) for other in others}:
+        raise UsageError(f"--html: {options.html} is read or written already; name another file")
+    if not Path(options.html).absolute().parent.is_dir():
+        raise UsageError(f"--html: there is no folder {Path(options.html).parent}")
+    missing = [name for name in ("matplotlib", "jinja2") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise UsageError(f"--html needs {' and '.join(missing)}: pip install 'diagnose-training[html]'")
+
+
+def _check_perfetto(jobs: tuple[str, ...], options: Options) -> None:
+    """Refuse to draw what cannot be drawn, or where something else is."""
+    if options.perfetto is None:
+        if options.perfetto_steps is not None or options.perfetto_dp is not None:
+            raise UsageError("--perfetto-steps and --perfetto-dp say what to draw: give --perfetto FILE with them")
+        return
+    if len(jobs) > 1:
+        raise UsageError(f"--perfetto draws one job, and {len(jobs)} are given: diagnose them one by one")
+    others = [*jobs, *([options.output] if options.output is not None else [])]
+    if os.path.realpath(options.perfetto) in {os.path.realpath(other) for other in others}:
+        raise UsageError(f"--perfetto: {options.perfetto} is the trace or the report; name another file")
+    if not Path(options.perfetto).absolute().parent.is_dir():
+        raise UsageError(f"--perfetto: there is no folder {Path(options.perfetto).parent}")
+    _parse_numbers("--perfetto-steps", options.perfetto_steps)
+    _parse_numbers("--perfetto-dp", options.perfetto_dp)
 
 
 def _parse_steps(text: str | None) -> "Ints | None":
     """Read `--steps`."""
+    return _parse_numbers("--steps", text)
+
+
+def _parse_numbers(option: str, text: str | None) -> "Ints | None":
+    """Read an option that lists steps or ranks."""
     if text is None:
         return None
     from diagnose.trace.load import parse_steps
@@ -613,15 +772,72 @@ def _parse_steps(text: str | None) -> "Ints | None":
     try:
         return parse_steps(text)
     except (ValueError, OverflowError):
-        raise UsageError(f"--steps: {text!r} is not a list of steps and ranges such as 16-40,80") from None
+        what = "dp ranks" if option == "--perfetto-dp" else "steps"
+        raise UsageError(f"{option}: {text!r} is not a list of {what} and ranges such as 16-40,80") from None
 
 
 def _diagnose_one(job: str, steps: "Ints | None", options: Options) -> "Diagnosis":
     """Run the pipeline on one job, with progress on a terminal."""
-    from diagnose.pipeline import diagnose_job
-
     with _open_job(job, steps, options) as (source, found):
-        return diagnose_job(source, **found)
+        if options.perfetto is None and options.html is None:
+            from diagnose.pipeline import diagnose_job
+
+            return diagnose_job(source, **found)
+        from diagnose.pipeline import paint_job
+
+        scene = paint_job(source, **found)
+        found["progress"]("drawing")
+        if options.perfetto is not None:
+            _write_perfetto(scene, options.perfetto, options)
+        if options.html is not None:
+            _write_html(scene, options.html, options)
+    return scene.diagnosis
+
+
+def _write_html(scene: "Scene", path: str, options: Options) -> None:
+    """Draw the page of a job into a file that appears when all is written."""
+    from diagnose.report.html.page import render
+
+    given = (("--steps", options.steps), ("--rules", options.rules), ("--meta", options.meta))
+    said = [f" {name} {value}" for name, value in given if value is not None]
+    page = render(scene, options=f"{''.join(said)} --min-speedup {options.min_speedup:g}")
+    _write_bytes("--html", path, page.encode("utf-8", "backslashreplace"))
+
+
+def _write_perfetto(scene: "Scene", path: str, options: Options) -> None:
+    """Draw timelines into a file that appears when all is written, and say what did not fit."""
+    from diagnose.report.perfetto import render
+
+    picture = render(
+        scene,
+        steps=_parse_numbers("--perfetto-steps", options.perfetto_steps),
+        dp=_parse_numbers("--perfetto-dp", options.perfetto_dp),
+        limit_mb=options.perfetto_mb,
+        compressed=not path.lower().endswith(".json"),
+    )
+    _write_bytes("--perfetto", path, picture.content)
+    for warning in picture.warnings:
+        _say("warning", warning)
+
+
+def _write_bytes(option: str, path: str, content: bytes) -> None:
+    """Write a file beside its place, then put it there; into a device or a pipe, at once."""
+    target = Path(os.path.realpath(path))
+    try:
+        if target.exists() and not target.is_file():
+            target.write_bytes(content)
+            return
+        beside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+        try:
+            with beside.open("xb") as file:
+                file.write(content)
+            if target.exists():
+                shutil.copymode(target, beside)
+            beside.replace(target)
+        finally:
+            beside.unlink(missing_ok=True)
+    except OSError as error:
+        raise UsageError(f"{option}: cannot write {path}: {error.strerror}") from None
 
 
 def _explain_one(job: str, cause: str, steps: "Ints | None", options: Options) -> "Explanation":
@@ -645,7 +861,7 @@ def _open_job(job: str, steps: "Ints | None", options: Options) -> "Iterator[tup
     """Give the source of a job and what the pipeline is told of it, with progress on a terminal until it is done."""
     import io
 
-    name = "standard input" if job == "-" else job
+    name = _name_of(job)
     with Progress(name, shown=not options.quiet and _is_terminal(sys.stderr)) as progress:
         yield (
             io.BytesIO(sys.stdin.buffer.read()) if job == "-" else Path(job),
@@ -666,14 +882,58 @@ def _render(diagnosis: "Diagnosis", options: Options) -> str:
         from diagnose.report import json_lines
 
         return json_lines.render(diagnosis) + "\n"
+    if options.output_format == "markdown":
+        from diagnose.report import markdown
+
+        return markdown.render(diagnosis)
+    if options.output_format == "junit":
+        from diagnose.report import junit
+
+        return junit.render(diagnosis)
     from diagnose.report import terminal
 
-    return terminal.render(diagnosis, width=options.columns, color=options.color)
+    written = (("Page", options.html), ("Timelines", options.perfetto))
+    return terminal.render(
+        diagnosis,
+        width=options.columns,
+        color=options.color,
+        verbose=options.verbose,
+        links=[(what, path) for what, path in written if path is not None],
+    )
 
 
-def _between(options: Options) -> str:
-    """Part two reports."""
-    return "" if options.output_format == "json" else "\n" + "─" * options.columns + "\n\n"
+def _render_error(job: str, message: str, options: Options) -> str:
+    """Write a job that could not be diagnosed, in the format that has a place for it; empty in all others."""
+    if options.output_format != "junit":
+        return ""
+    from diagnose.report import junit
+
+    return junit.render_error(job, message)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Frame:
+    """What stands before the first report of a run, between two, and after the last."""
+
+    before: str = ""
+    between: str = ""
+    after: str = ""
+
+
+def _frame_of(options: Options) -> _Frame:
+    """Give what makes one document of several reports."""
+    match options.output_format:
+        case "json":
+            return _Frame()
+        case "markdown":
+            from diagnose.report import markdown
+
+            return _Frame(between=markdown.BETWEEN)
+        case "junit":
+            from diagnose.report import junit
+
+            return _Frame(before=junit.BEFORE, after=junit.AFTER)
+    return _Frame(between="\n" + "─" * options.columns + "\n\n")
 
 
 def _exit_code(n_jobs: int, failures: list[int], *, straggling: bool, options: Options) -> int:
@@ -791,12 +1051,17 @@ def _write_lines(text: str) -> None:
 
 def _say_error(message: str) -> None:
     """Write an error as one line to standard error, whatever the message holds."""
+    _say("error", message)
+
+
+def _say(kind: str, message: str) -> None:
+    """Write an error or a warning as one line to standard error."""
     from diagnose.report.escape import escape
 
     if sys.stderr is None:
         return
     try:
-        sys.stderr.write(f"diagnose: error: {escape(message)}\n")
+        sys.stderr.write(f"diagnose: {kind}: {escape(message)}\n")
         sys.stderr.flush()
     except OSError:  # nobody can be told; the exit code says it
         _drop(sys.stderr)

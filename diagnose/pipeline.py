@@ -19,7 +19,7 @@ from diagnose.fixes.hand import parse_fix, parse_set, price_by_hand
 from diagnose.fixes.plan import Named, Prices, Wanted, price_causes
 from diagnose.judge.classifier import Classifier, load_classifier
 from diagnose.judge.examination import Examination
-from diagnose.judge.explain import check_cause, explain_cause
+from diagnose.judge.explain import check_cause, explain_cause, list_details
 from diagnose.judge.rules import load_rules
 from diagnose.judge.verdict import MAX_REPLAY_ERROR, Case, Verdict, reach_verdict
 from diagnose.model.components import Components, Gains
@@ -393,6 +393,7 @@ def assemble(found: Examination, verdict: Verdict, plan: Plan | None = None, *, 
         hosts=trace.hosts,
         min_speedup=min_speedup,
         plan=plan,
+        details=list_details(found.judgements, case.features),
     )
 
 

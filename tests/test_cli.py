@@ -11,6 +11,7 @@ import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import jsonschema
 import pytest
@@ -190,6 +191,44 @@ def test_several_reports(pipeline: FakePipeline, capsys: pytest.CaptureFixture[s
     assert second.startswith("AR: straggling")
 
 
+def test_several_markdown_reports(pipeline: FakePipeline, capsys: pytest.CaptureFixture[str]) -> None:
+    """Several reports in Markdown are one document."""
+    assert main(["healthy.parquet", "worker-fault.parquet", "--format", "markdown"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("\n\n---\n\n## ") == 1 and out.startswith("## `pretrain-7b`: healthy")
+
+
+def test_several_junit_suites(pipeline: FakePipeline, capsys: pytest.CaptureFixture[str]) -> None:
+    """Several jobs are one document, also where some of them cannot be read; these are errors in it."""
+    jobs = ["broken.parquet", "worker-fault.parquet", "bug.parquet", "healthy.parquet"]
+    assert main([*jobs, "--format", "junit", "--fail-on", "straggling"]) == 5
+    out, err = capsys.readouterr()
+    root = ET.fromstring(out.encode())
+    assert [suite.get("name") for suite in root] == ["broken.parquet", "AR", "bug.parquet", "pretrain-7b"]
+    assert [suite.get("errors") for suite in root] == ["1", "0", "1", "0"]
+    assert err.count("diagnose: error: ") == 2
+    assert main(["worker-fault.parquet", "--format", "junit", "--fail-on", "straggling"]) == 1
+    assert main(["worker-fault.parquet", "--format", "junit"]) == 0
+
+
+def test_junit_tells_of_a_job_that_cannot_be_read(pipeline: FakePipeline, tmp_path: Path) -> None:
+    """The only job cannot be read: the exit code says so, and so does the document, which is whole."""
+    out = tmp_path / "gate.xml"
+    assert main(["broken.parquet", "--format", "junit", "-o", str(out)]) == 3
+    assert ET.fromstring(out.read_bytes())[0].find("testcase/error").get("message").startswith("broken.parquet: no col")
+    out.unlink()
+    assert main(["rule.parquet", "--format", "junit", "-o", str(out)]) == 4
+    assert not out.exists()
+
+
+def test_verbose(pipeline: FakePipeline, capsys: pytest.CaptureFixture[str]) -> None:
+    """`--verbose` adds the features."""
+    main(["healthy.parquet"])
+    short = capsys.readouterr().out
+    main(["healthy.parquet", "--verbose"])
+    assert "\nFeatures\n" in capsys.readouterr().out and "\nFeatures\n" not in short
+
+
 def test_broken_job_stops_no_other(pipeline: FakePipeline, capsys: pytest.CaptureFixture[str]) -> None:
     """A job that cannot be read is one line on standard error, the others are diagnosed, and the exit code is 5."""
     assert (
@@ -338,7 +377,8 @@ def test_output_to_a_device(pipeline: FakePipeline) -> None:
         (["-", "-"], "standard input (-) can be read once only"),
         (["completion", "tcsh"], "'tcsh' is not one of"),
         (["completion"], "Missing argument"),
-        (["schema", "extra"], "unexpected extra argument"),
+        (["schema", "extra"], "is not one of"),
+        (["schema", "compare", "extra"], "unexpected extra argument"),
     ],
 )
 def test_bad_usage(
@@ -375,6 +415,7 @@ def test_help_shows_everything() -> None:
         "--fail-on",
         "--no-color",
         "--width",
+        "--verbose",
         "--quiet",
     ]:
         assert f"  {option} " in shown.stdout
@@ -398,6 +439,12 @@ def test_light_start() -> None:
     assert not HEAVY & loaded
 
 
+def test_schema_of_comparisons(capsys: pytest.CaptureFixture[str]) -> None:
+    """`schema compare` prints the schema of comparisons."""
+    assert main(["schema", "compare"]) == 0
+    assert json.loads(capsys.readouterr().out)["title"] == "Comparison"
+
+
 def test_schema_command(capsys: pytest.CaptureFixture[str]) -> None:
     """`diagnose schema` prints the schema that every output validates against."""
     assert main(["schema"]) == 0
@@ -417,14 +464,17 @@ def test_completion_script(shell: str, capsys: pytest.CaptureFixture[str]) -> No
         (
             "diagnose ",
             [
-                *(f"plain,{name}" for name in ("completion", "explain", "fixes", "pack", "rules", "schema", "what-if")),
+                *(
+                    f"plain,{name}"
+                    for name in ("compare", "completion", "explain", "fixes", "pack", "rules", "schema", "what-if")
+                ),
                 "file,",
             ],
         ),
         ("diagnose fixt", ["file,fixt"]),
         ("diagnose --fo", ["plain,--format"]),
         ("diagnose x.parquet --fo", ["plain,--format"]),
-        ("diagnose x.parquet --format ", ["plain,terminal", "plain,json"]),
+        ("diagnose x.parquet --format ", ["plain,terminal", "plain,json", "plain,markdown", "plain,junit"]),
         ("diagnose completion ", ["plain,bash", "plain,zsh", "plain,fish"]),
     ],
 )

@@ -21,6 +21,7 @@ MAY_IMPORT: dict[str, frozenset[str] | set[str] | None] = {
     "errors": set(),
     "model": set(),
     "packing": set(),
+    "compare": set(),
     "report": {"packing"},  # lays out its table
     "fixes": {"packing"},  # replays a job with its documents packed anew
     "pipeline": APART - {"report"} | {"__init__"},
@@ -51,6 +52,8 @@ LIBRARIES = {
         "diagnose/packing/read.py",
     ),
     "scipy": ("diagnose/packing/",),
+    "matplotlib": ("diagnose/report/html/",),
+    "jinja2": ("diagnose/report/html/page.py",),
     "yaml": ("diagnose/judge/rules.py", "diagnose/trace/metadata.py"),
     "rich": ("diagnose/report/", "diagnose/cli.py", "diagnose/faults/__main__.py"),
     "sklearn": ("diagnose/train/trees.py",),
@@ -75,7 +78,7 @@ PROGRAMS = {
 }
 #: Modules that no other name than these may import at their top: they answer before numpy is there.
 LIGHT = {"diagnose/__init__.py", "diagnose/__main__.py", "diagnose/cli.py", "diagnose/errors.py"}
-HEAVY = {"numpy", "pandas", "pyarrow", "rich", "sklearn", "ruptures", "yaml", "scipy"}
+HEAVY = {"matplotlib", "jinja2", "numpy", "pandas", "pyarrow", "rich", "sklearn", "ruptures", "yaml", "scipy"}
 
 
 def tree_of(path: str) -> ast.Module:

@@ -1,10 +1,12 @@
 """Traps: what looks like a fault and is none, and what must not depend on names, units, order or clocks."""
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 from diagnose.errors import TraceError
@@ -28,6 +30,7 @@ from diagnose.model.optype import Op
 from diagnose.report.json_lines import render
 from tests.judge.cases import causes, culprits, diagnose_table, diagnosed, make, scale_times, set_column
 
+FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
 SPEC = JobSpec(pp=4, dp=4, microbatches=8, steps=16, seed=61)
 SLOW = WorkerFault(places=((2, 1),), slowdown=1.8)
 STAGE = StageImbalance(stage=-1, forward_slowdown=1.8, backward_slowdown=1.5)
@@ -295,3 +298,10 @@ def test_absolute_times_find_the_same_causes(name: str) -> None:
     assert (found.verdict, causes(found)) == (plain.verdict, causes(plain))
     assert [cause.where for cause in found.causes] == [cause.where for cause in plain.causes]
     assert figures(found) == pytest.approx(figures(plain), rel=5e-3, abs=5e-3)
+
+
+@pytest.mark.parametrize("fixture", sorted(path.stem for path in FIXTURES.glob("*.parquet")))
+def test_the_rows_of_one_dp_rank_alone(fixture: str) -> None:
+    """Of a job of which only one dp rank was recorded nothing but that is known: a diagnosis, and no error."""
+    table = pq.read_table(FIXTURES / f"{fixture}.parquet")
+    assert diagnose_table(table.filter(pc.equal(table["dp_rank"], 0))).verdict

@@ -28,7 +28,7 @@ from diagnose.judge.verdict import (
 from diagnose.model.components import COMPONENTS
 from diagnose.model.course import Course
 from diagnose.model.diagnosis import Cause, When, Where
-from diagnose.model.explanation import Checked, CheckedGroup, Explanation, Opined, Weight, Worth
+from diagnose.model.explanation import Checked, CheckedGroup, Details, Explanation, Opined, RuleCheck, Weight, Worth
 from diagnose.model.feature import Feature, Features
 
 #: What is said of time that no rule explains.
@@ -112,6 +112,14 @@ def explain_cause(cause: str, examination: Examination, verdict: Verdict, *, min
         worth=worth,
         made_by=examination.made_by,
         warnings=examination.warnings,
+    )
+
+
+def list_details(judgements: Iterable[Judgement], features: Features) -> Details:
+    """List how every condition of every rule turned out, and why features are missing."""
+    return Details(
+        rules=tuple(RuleCheck(j.rule.id, j.fires, _check_all(j.rule.conditions, features)) for j in judgements),
+        missing={name: feature.reason or "not measured" for name, feature in features.items() if feature.value is None},
     )
 
 

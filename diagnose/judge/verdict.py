@@ -258,6 +258,8 @@ def _cause(case: Case, judgement: Judgement, sure: float, claims: Mapping[str, i
         evidence=tuple(_evidence(case, judgement, opinion)),
         fixes=(),
         fingerprint=_fingerprint(case.trace, rule.id, where),
+        severity=rule.severity,
+        who=rule.who,
     )
 
 

@@ -9,6 +9,8 @@ from diagnose.model.whatif import WhatIf
 if TYPE_CHECKING:
     import pandas as pd
 
+    from diagnose.model.explanation import Details
+
 SCHEMA = "diagnose/1"
 #: Workers listed in `what_if.by_worker` at most.
 MAX_WORKERS_LISTED = 64
@@ -134,7 +136,10 @@ class Plan:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Cause:
-    """One cause found; `share` of the lost time and `recoverable` part of the recorded step time, 0..1."""
+    """One cause found; `share` of the lost time and `recoverable` part of the recorded step time, 0..1.
+
+    `severity` is `low`, `medium` or `high`, and `who` says who can mend it; both are empty where no rule says so.
+    """
 
     cause: str
     title: str
@@ -147,12 +152,16 @@ class Cause:
     fixes: tuple[Fix, ...]
     fingerprint: str
     refused_fixes: tuple[RefusedFix, ...] = ()
+    severity: str = ""
+    who: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Give one entry of `causes`."""
         return {
             "cause": self.cause,
             "title": self.title,
+            "severity": self.severity or None,
+            "who": self.who or None,
             "confidence": self.confidence,
             "share": self.share,
             "recoverable": self.recoverable,
@@ -217,7 +226,7 @@ class MadeBy:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """All that is known about one job. `to_dict` gives the JSON; the arrays stay for pictures and tables."""
+    """All that is known about one job. `to_dict` gives the JSON; the arrays and `details` stay for pictures, tables and pages."""
 
     made_by: MadeBy
     job: Job
@@ -241,6 +250,7 @@ class Diagnosis:
     hosts: tuple[str, ...] | None
     min_speedup: float = 1.02
     plan: Plan | None = None
+    details: "Details | None" = None
 
     def worker(self, dp: int, stage: int) -> Worker:
         """Name the worker at a dp index and a stage index."""

@@ -74,6 +74,23 @@ class CheckedGroup:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class RuleCheck:
+    """What a rule, named by its cause, makes of a job: `fires` is None where it could not look."""
+
+    cause: str
+    fires: bool | None
+    conditions: CheckedGroup
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Details:
+    """What a thorough reader asks for: every rule with its conditions, and why a feature could not be measured, by its name."""
+
+    rules: tuple[RuleCheck, ...]
+    missing: dict[str, str]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Weight:
     """What a feature adds to the classifier's log odds; `value` is None where it was missing."""
 

@@ -18,13 +18,38 @@ def escape(text: str) -> str:
     return "".join(_escape_one(char) if unicodedata.category(char) in _UNSAFE else char for char in text)
 
 
+#: A name that is longer than this is nobody's to read; nor is a word, which may hold a name cut before, or a sentence.
+MAX_NAME = 100
+MAX_WORD = 150
+MAX_PROSE = 2000
+
+
+def shorten(text: str, most: int = MAX_NAME) -> str:
+    """Cut what is too long to read, and say how much is left out.
+
+    >>> shorten("gpu-7"), shorten("x" * 10_000, 4)
+    ('gpu-7', 'xxxx… (9,996 more characters)')
+    """
+    left = len(text) - most
+    return f"{text[:most]}… ({left:,} more characters)" if left > 0 else text
+
+
+def name(text: str) -> str:
+    r"""Make a name from a trace safe: a job, a host, a type.
+
+    >>> name("gpu\x1b[31m-7"), name("")
+    ('gpu\\x1b[31m-7', '')
+    """
+    return shorten(escape(text))
+
+
 def prose(text: str) -> str:
     r"""Make a sentence from a rule or a warning safe, with its line ends as blanks.
 
     >>> prose("first line\n  second\x1b\n")
     'first line second\\x1b'
     """
-    return escape(" ".join(text.split()))
+    return shorten(" ".join(shorten(escape(word), MAX_WORD) for word in text.split()), MAX_PROSE)
 
 
 #: What stands for each character of a report where the encoding has none of them: bars, heights, heat, marks.

@@ -13,14 +13,13 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from diagnose.model.explanation import Checked, CheckedGroup, Explanation, Opined, Weight, Worth
+from diagnose.model.explanation import Checked, Explanation, Opined, Weight, Worth
 from diagnose.report import words
+from diagnose.report.conditions import draw_conditions, say_number, say_wanted
 from diagnose.report.escape import escape, prose
 from diagnose.report.json_lines import _plain
 from diagnose.report.terminal import _console, _facts
 
-#: How a condition turned out, in words and colour.
-_OUTCOMES = {True: ("holds", "green"), False: ("does not hold", "red"), None: ("cannot be said", "yellow")}
 #: Prose wider than this is hard to read.
 _WIDTH = 110
 #: Conditions named in the sentence that says why.
@@ -120,12 +119,12 @@ def _say_gain(e: Explanation) -> str:
 
 def _say_failed(part: Checked) -> str:
     """Say of a condition why the rule does not fire for it."""
-    name, wanted = escape(part.feature), _wanted(part)
+    name, wanted = escape(part.feature), say_wanted(part)
     if part.value is None:
         return f"{name} could not be measured ({prose(part.reason)})"
     if part.holds:
-        return f"{name} is {_number(part.value)}, {wanted}, and must not be"
-    return f"{name} is {_number(part.value)}, not {wanted}"
+        return f"{name} is {say_number(part.value)}, {wanted}, and must not be"
+    return f"{name} is {say_number(part.value)}, not {wanted}"
 
 
 def _objects(opinion: Opined | None) -> bool:
@@ -140,26 +139,6 @@ def _say_probability(opinion: Opined | None) -> str:
     return f"the classifier gives it a probability of {words.ratio(opinion.probability)}"
 
 
-def _wanted(part: Checked) -> str:
-    """Say what a condition asks for."""
-    return f"{part.comparison.replace('_', ' ')} {part.threshold:g}"
-
-
-def _number(value: float) -> str:
-    """Write a value to three digits, thousands in full.
-
-    >>> _number(0.12345), _number(1234.5), _number(-0.0)
-    ('0.123', '1,234', '0')
-    """
-    return (
-        f"{value:,.0f}"
-        if abs(value) >= 1000
-        else f"{value:z.3g}"
-        if abs(value) >= 1e-4 or not value
-        else f"{value:.1e}"
-    )
-
-
 def _sections(e: Explanation) -> Iterator[tuple[str, RenderableType]]:
     """Give the sections in the order of the page: title and body."""
     job = escape(e.job_id) or "job"
@@ -167,7 +146,7 @@ def _sections(e: Explanation) -> Iterator[tuple[str, RenderableType]]:
     yield "", Text(f"{job}: {prose(e.title)} ({escape(e.cause)}) is {'said' if e.said else 'not said'}", style=style)
     yield "", _facts(_summary(e))
     if e.conditions is not None:
-        yield "Conditions of its rule", _draw_conditions(e.conditions)
+        yield "Conditions of its rule", draw_conditions(e.conditions)
     yield "What removing it gives back", _draw_worth(e)
     if e.changes:
         yield "Change points", _draw_changes(e)
@@ -189,38 +168,6 @@ def _summary(e: Explanation) -> list[tuple[str, RenderableType]]:
     if when:
         rows.append(("When", when))
     return rows
-
-
-def _draw_conditions(group: CheckedGroup) -> Table:
-    """Draw the conditions of a rule as a tree, how each turned out before it."""
-    table = Table.grid(padding=(0, 2))
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for holds, body, depth in _branches(group, 0):
-        word, style = _OUTCOMES[holds]
-        table.add_row(Text(word, style=style), Padding(body, (0, 0, 0, 2 * depth)))
-    return table
-
-
-def _branches(group: CheckedGroup, depth: int) -> Iterator[tuple[bool | None, RenderableType, int]]:
-    """Give a group, and all below it, each with how it turned out and how far in it stands."""
-    yield group.holds, Text(f"{group.kind} of:"), depth
-    for part in group.parts:
-        if isinstance(part, CheckedGroup):
-            yield from _branches(part, depth + 1)
-        else:
-            yield part.holds, _about_condition(part), depth + 1
-
-
-def _about_condition(part: Checked) -> RenderableType:
-    """Say what a condition asks for, what was found, what it bears out, and where its threshold is from."""
-    found = f"it is {_number(part.value)}" if part.value is not None else f"not measured: {prose(part.reason)}"
-    lines = [Text(f"{escape(part.feature)} {_wanted(part)}: {found}")]
-    if part.says:
-        lines.append(Text(f"so {prose(part.says)}"))
-    if part.origin:
-        lines.append(Text(f"threshold from: {prose(part.origin)}", style="dim"))
-    return Group(*lines)
 
 
 def _draw_worth(e: Explanation) -> RenderableType:
@@ -253,7 +200,7 @@ def _draw_changes(e: Explanation) -> RenderableType:
     unit = "its peers' time" if e.changes_in == "log-ratio" else "lost a step"
     lines = [
         f"step {change.step}: from {level(change.before)} to {level(change.after)} {unit}; "
-        f"by chance with probability {_number(change.chance)}"
+        f"by chance with probability {say_number(change.chance)}"
         for change in e.changes
     ]
     return Group(*map(Text, lines))
@@ -286,7 +233,7 @@ def _draw_opinion(opinion: Opined | None) -> RenderableType:
 def _add_weights(table: Table, label: str, weights: Sequence[Weight]) -> None:
     """Add one row a feature, the label before the first."""
     for n, weight in enumerate(weights):
-        value = "missing" if weight.value is None else _number(weight.value)
+        value = "missing" if weight.value is None else say_number(weight.value)
         table.add_row(label if n == 0 else "", escape(weight.feature), value, f"{weight.log_odds:+.2f}")
 
 

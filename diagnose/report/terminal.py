@@ -4,7 +4,7 @@ Enters: a `Diagnosis`. Leaves: text that reads at any width from 40 columns, wit
 """
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 from rich.console import Console, Group, RenderableType
@@ -14,9 +14,23 @@ from rich.text import Text
 
 from diagnose.model.components import COMPONENTS
 from diagnose.model.diagnosis import Cause, Diagnosis, Fix, Ledger, Plan
+from diagnose.model.explanation import RuleCheck
 from diagnose.report import words
 from diagnose.report.charts import are_alike, draw_bar, draw_heat_map, draw_sparkline, scale_of
-from diagnose.report.escape import escape, prose
+from diagnose.report.conditions import draw_conditions, say_number
+from diagnose.report.escape import escape, name, prose
+from diagnose.report.facts import (
+    count,
+    first_of,
+    head,
+    list_reasons,
+    measure,
+    predict,
+    say_evidence,
+    say_makers,
+    split_how,
+    summarize,
+)
 
 #: Prose wider than this is hard to read; pictures take the whole width.
 _PROSE_WIDTH = 110
@@ -25,17 +39,18 @@ _LEAST_BAR = 8
 #: Width of a report in a notebook.
 _HTML_WIDTH = 110
 _VERDICT_STYLES = {"healthy": "bold green", "straggling": "bold red", "inconclusive": "bold yellow"}
+_SEVERITY_STYLES = {"high": "bold red", "medium": "bold yellow"}
 #: The two components of a ledger and its causes say the same when no share differs by more than this.
 _SAME_SHARE = 0.005
 #: A smaller share is nothing: it would read 0%.
 _NO_SHARE = 0.0005
 #: Sections that take the whole width.
 _PICTURES = {"Workers", "Steps"}
-#: Warnings and unchecked causes shown before "and N more".
-_MAX_NOTES = 12
 
 
-def render(diagnosis: Diagnosis, *, width: int, color: bool) -> str:
+def render(
+    diagnosis: Diagnosis, *, width: int, color: bool, verbose: bool = False, links: Sequence[tuple[str, str]] = ()
+) -> str:
     """Write a diagnosis as a report for a terminal or a plain file.
 
     Parameters
@@ -45,6 +60,10 @@ def render(diagnosis: Diagnosis, *, width: int, color: bool) -> str:
         Columns, at least 40.
     color : bool
         Add ANSI colours; without, the text holds no escape sequence.
+    verbose : bool
+        Add every rule with its conditions, and every feature.
+    links : sequence of (str, str)
+        What else was written of this job: what it is, and its path.
 
     Returns
     -------
@@ -52,14 +71,14 @@ def render(diagnosis: Diagnosis, *, width: int, color: bool) -> str:
         Lines, each ended by a line end.
     """
     page = io.StringIO()
-    _print(_console(page, width, color=color), diagnosis, width)
+    _print(_console(page, width, color=color), _sections(diagnosis, width, verbose=verbose, links=links), width)
     return "\n".join(line.rstrip() for line in page.getvalue().split("\n"))
 
 
 def render_html(diagnosis: Diagnosis) -> str:
     """Write a diagnosis as a piece of HTML for a notebook; everything from the user is escaped."""
     console = _console(io.StringIO(), _HTML_WIDTH, color=True, record=True)
-    _print(console, diagnosis, _HTML_WIDTH)
+    _print(console, _sections(diagnosis, _HTML_WIDTH), _HTML_WIDTH)
     style = "font-family:Menlo,Consolas,'DejaVu Sans Mono',monospace;line-height:1.2;white-space:pre;overflow-x:auto"
     return console.export_html(inline_styles=True, code_format=f'<pre style="{style}">{{code}}</pre>')
 
@@ -83,33 +102,70 @@ def _console(page: io.StringIO, width: int, *, color: bool, record: bool = False
     )
 
 
-def _print(console: Console, diagnosis: Diagnosis, width: int) -> None:
+def _print(console: Console, sections: Iterable[tuple[str | Text, RenderableType]], width: int) -> None:
     """Print every section that has something to say, a blank line between."""
     prose = min(width, _PROSE_WIDTH)
-    for n, (title, body) in enumerate(_sections(diagnosis, width)):
+    for n, (title, body) in enumerate(sections):
         if n:
             console.print()
         if title:
-            console.print(Text(title, style="bold"), width=prose)
-        console.print(Padding(body, (0, 0, 0, 2 if title else 0)), width=width if title in _PICTURES else prose)
+            console.print(Text(title, style="bold") if isinstance(title, str) else title, width=prose)
+        console.print(Padding(body, (0, 0, 0, 2 if title else 0)), width=width if str(title) in _PICTURES else prose)
 
 
-def _sections(diagnosis: Diagnosis, width: int) -> Iterator[tuple[str, RenderableType]]:
+def _sections(
+    diagnosis: Diagnosis, width: int, *, verbose: bool = False, links: Sequence[tuple[str, str]] = ()
+) -> Iterator[tuple[str | Text, RenderableType]]:
     """Give the sections in the order of the report: title and body."""
     headline = Text(words.headline(diagnosis), style=_VERDICT_STYLES.get(diagnosis.verdict, "bold"))
-    yield "", headline
-    yield "", _facts(_summary(diagnosis))
+    yield "", Group(headline, *(Text(f"{name(what)}: {escape(path)}") for what, path in links))
+    yield "", _facts(summarize(diagnosis))
     if diagnosis.ledger is not None:
         yield _ledger_title(diagnosis), _draw_ledger(diagnosis.ledger, min(width, _PROSE_WIDTH))
     for n, cause in enumerate(diagnosis.causes, start=1):
-        yield f"{n}. {_capital(prose(cause.title))}", _facts(_about_cause(cause))
+        title = Text(f"{n}. {head(cause)}", style=_SEVERITY_STYLES.get(cause.severity, "bold"))
+        yield title, _facts(_about_cause(cause))
     if not diagnosis.causes:
         yield "What was found", _facts(_about_nothing(diagnosis))
     if diagnosis.plan is not None and len(diagnosis.plan.steps) > 1:
         yield "In which order", _draw_plan(diagnosis.plan)
     yield "Workers", _draw_workers(diagnosis, width - 2)
     yield "Steps", _draw_steps(diagnosis, width - 2)
+    if verbose:
+        yield from _thorough(diagnosis)
     yield "How far to trust this", _facts(_doubts(diagnosis))
+
+
+def _thorough(diagnosis: Diagnosis) -> Iterator[tuple[str, RenderableType]]:
+    """Give what few ask for: every rule with its conditions, and every feature with its value or why it has none."""
+    details = diagnosis.details
+    for rule in details.rules if details else ():
+        title = f"Rule {escape(rule.cause)}: {_say_outcome(rule, diagnosis)}"
+        yield title, draw_conditions(rule.conditions, brief=True)
+    yield "Features", _draw_features(diagnosis.features, details.missing if details else {})
+
+
+def _say_outcome(rule: RuleCheck, diagnosis: Diagnosis) -> str:
+    """Say in a few words what came of a rule."""
+    if any(cause.cause == rule.cause for cause in diagnosis.causes):
+        return "said"
+    if rule.fires is False:
+        return "does not hold"
+    if rule.cause in diagnosis.checked:
+        return "not said, as too little is lost to it" if rule.fires is None else "holds, but is not said"
+    return "cannot be judged"
+
+
+def _draw_features(features: Mapping[str, float | None], missing: Mapping[str, str]) -> Table:
+    """Draw one line a feature: name, and value or the reason why there is none."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", overflow="fold")
+    table.add_column(overflow="fold")
+    for feature, value in sorted(features.items()):
+        known = value is not None and np.isfinite(value)
+        why = Text(f"not measured: {prose(missing.get(feature, 'no reason kept'))}", style="dim")
+        table.add_row(escape(feature), say_number(float(value)) if value is not None and known else why)
+    return table
 
 
 def _facts(rows: Sequence[tuple[str, RenderableType]]) -> Table:
@@ -120,35 +176,6 @@ def _facts(rows: Sequence[tuple[str, RenderableType]]) -> Table:
     for label, fact in rows:
         table.add_row(label, fact)
     return table
-
-
-def _summary(diagnosis: Diagnosis) -> list[tuple[str, RenderableType]]:
-    """Say what was analysed and how much was lost."""
-    times, job, w = diagnosis.step_time, diagnosis.job, diagnosis.what_if
-    sizes = [(job.dp_size, "dp"), (job.pp_size, "pp"), (job.tp_size, "tp"), (job.cp_size, "cp")]
-    shape = " x ".join(f"{name} {size}" for size, name in sizes if size > 1) or "1 worker"
-    steps = f"{_count(len(w.steps), 'step')} analysed"
-    steps += f", {diagnosis.steps_dropped:,} dropped" if diagnosis.steps_dropped else ""
-    clean = [("clean", times.clean)] if times.clean is not None else []
-    known = [("recorded", times.recorded), ("simulated", times.simulated), ("ideal", times.ideal), *clean]
-    lost = "" if diagnosis.gpu_hours_wasted is None else f", {words.hours(diagnosis.gpu_hours_wasted)} wasted"
-    gpu_type = f" {escape(job.gpu_type)}" if job.gpu_type else ""
-    return [
-        (
-            "Job",
-            f"{_count(job.world_size, 'GPU')}{gpu_type} ({shape}), {steps}, {_count(diagnosis.n_ops, 'operation')}",
-        ),
-        ("Step time", "   ".join(f"{name} {words.seconds(value)}" for name, value in known)),
-        ("Slowdown", f"S {words.ratio(w.slowdown)}, waste {words.percent(1 - 1 / w.slowdown)}"),
-        ("GPU hours", f"{words.hours(diagnosis.gpu_hours_analysed)} analysed{lost}"),
-        ("Replay", _replay_words(diagnosis)),
-    ]
-
-
-def _replay_words(diagnosis: Diagnosis) -> str:
-    """Say whether the replay gives the recorded times again."""
-    error = words.percent(diagnosis.fidelity.replay_error)
-    return f"faithful, off by {error}" if diagnosis.fidelity.ok else f"NOT faithful, off by {error} (5% at most)"
 
 
 def _ledger_title(diagnosis: Diagnosis) -> str:
@@ -182,9 +209,9 @@ def _bars(rows: list[tuple[str, float, str]], names: int, bar_width: int) -> Tab
     table.add_column(width=names)
     table.add_column(justify="right", width=5)
     table.add_column(width=bar_width, no_wrap=True)
-    for name, share, style in rows:
+    for label, share, style in rows:
         table.add_row(
-            escape(name), words.percent(share).replace("under ", "<"), Text(draw_bar(share, bar_width), style=style)
+            escape(label), words.percent(share).replace("under ", "<"), Text(draw_bar(share, bar_width), style=style)
         )
     return table
 
@@ -206,32 +233,16 @@ def _largest_first(shares: dict[str, float], style: str) -> list[tuple[str, floa
 
 
 def _about_cause(cause: Cause) -> list[tuple[str, RenderableType]]:
-    """Say how sure, how much, where, since when, why, and what to do."""
-    gain = 1 / (1 - cause.recoverable) if cause.recoverable < 1 else float("inf")
-    back = f"{words.percent(cause.recoverable)} of the step time when this alone is gone ({words.ratio(gain)}x as fast)"
-    rows: list[tuple[str, RenderableType]] = [
-        ("Cause", escape(cause.cause)),
-        ("Confidence", words.confidence(cause.confidence)),
-        ("Share", words.NOT_KNOWN if cause.share is None else f"{words.percent(cause.share)} of the lost time"),
-        ("Recoverable", back),
-    ]
-    rows.append(("Where", "\n".join(words.places(cause.where)) or "spread over the job"))
-    when = words.since(cause.when)
-    if when:
-        rows.append(("When", when))
+    """Say where, since when, how much, how sure, why, and what to do."""
+    rows: list[tuple[str, RenderableType]] = list(measure(cause))
     if cause.evidence:
-        rows.append(("Evidence", _bullets([_evidence_text(item.source, item.text) for item in cause.evidence])))
+        rows.append(("Evidence", _bullets(say_evidence(cause))))
     if cause.fixes:
         rows.append(("What to do", Group(*(_draw_fix(n, fix) for n, fix in enumerate(cause.fixes, start=1)))))
     if cause.refused_fixes:
         refused = [f"{escape(fix.fix)}: {prose(fix.reason)}" for fix in cause.refused_fixes]
         rows.append(("Not for this job", _bullets(refused)))
     return rows
-
-
-def _evidence_text(source: str, text: str) -> str:
-    """Give one sentence of evidence, and who says it where that is not a rule."""
-    return prose(text) if source == "rule" else f"{prose(text)} ({escape(source)})"
 
 
 def _bullets(texts: Sequence[str], *, mark: str = "•") -> Table:
@@ -249,25 +260,22 @@ def _draw_fix(n: int, fix: Fix) -> Table:
     table = Table.grid(padding=(0, 1))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    head, *rest = fix_lines(fix)
-    table.add_row(f"{n}.", head)
+    first, *rest = fix_lines(fix)
+    table.add_row(f"{n}.", first.append(f" ({escape(fix.fix)})", style="not bold dim"))
     for line in rest:
         table.add_row("", line)
     return table
 
 
 def fix_lines(fix: Fix) -> list[Text]:
-    """Say in a few lines what a fix changes, how, what a replay of it predicts, and what to mind."""
+    """Say in a few lines what a fix changes, what a replay of it predicts, how to do it, and what to mind."""
     lines = [Text(prose(fix.summary), style="bold")]
-    if fix.how and fix.how != fix.summary:
-        lines.append(Text(prose(fix.how)))
-    if fix.predicted_step_time is not None and fix.predicted_speedup is not None:
-        gain = f"predicted: {words.seconds(fix.predicted_step_time)} a step, {words.speedup(fix.predicted_speedup)}"
-        steps = fix.figures.get("break_even_steps")
-        gain += f"; a restart pays off after {_count(int(steps), 'step')}" if steps is not None else ""
+    gain = predict(fix)
+    if gain is not None:
         lines.append(Text(gain, style="green"))
     else:
         lines.append(Text("no prediction: no replay says what it gives back", style="dim"))
+    lines += [Text(line) for line in split_how(fix)]
     if fix.assumptions:
         lines.append(Text(f"if {prose('; '.join(fix.assumptions))}", style="dim"))
     lines += [Text(f"mind: {prose(risk)}", style="dim") for risk in fix.risks]
@@ -293,12 +301,12 @@ def _about_nothing(diagnosis: Diagnosis) -> list[tuple[str, RenderableType]]:
     w = diagnosis.what_if
     measured = sum(value is not None for value in diagnosis.features.values())
     looked = [
-        _count(w.by_worker.size, "worker"),
-        _count(len(w.steps), "step"),
-        _count(len(w.by_optype), "operation type"),
+        count(w.by_worker.size, "worker"),
+        count(len(w.steps), "step"),
+        count(len(w.by_optype), "operation type"),
     ]
     if diagnosis.features:
-        looked.append(f"{measured} of {_count(len(diagnosis.features), 'feature')} measured")
+        looked.append(f"{measured} of {count(len(diagnosis.features), 'feature')} measured")
     if diagnosis.verdict == "healthy":
         said = f"No known cause, removed alone, would make the job at least {diagnosis.min_speedup:g} times as fast"
         best = words.best_gain(diagnosis)
@@ -321,14 +329,14 @@ def _largest_slowdowns(diagnosis: Diagnosis) -> list[str]:
         ("step", w.steps, w.by_step),
     ]
     found = [
-        f"{name} {labels[int(np.nanargmax(values))]} {words.ratio(float(np.nanmax(values)))}"
-        for name, labels, values in kinds
+        f"{kind} {labels[int(np.nanargmax(values))]} {words.ratio(float(np.nanmax(values)))}"
+        for kind, labels, values in kinds
         if len(values) > 1 and not np.isnan(values).all()
     ]
-    by_optype = {name: value for name, value in w.by_optype.items() if np.isfinite(value)}
+    by_optype = {optype: value for optype, value in w.by_optype.items() if np.isfinite(value)}
     if by_optype:
-        name = max(by_optype, key=lambda key: by_optype[key])
-        found.insert(0, f"{escape(name)} {words.ratio(by_optype[name])}")
+        slowest = max(by_optype, key=lambda key: by_optype[key])
+        found.insert(0, f"{name(slowest)} {words.ratio(by_optype[slowest])}")
     return found
 
 
@@ -386,43 +394,8 @@ def _doubts(diagnosis: Diagnosis) -> list[tuple[str, RenderableType]]:
         ),
     ]
     if diagnosis.warnings:
-        rows.append(("Warnings", _bullets(_first_of([prose(text) for text in diagnosis.warnings]), mark="!")))
+        rows.append(("Warnings", _bullets(first_of([prose(text) for text in diagnosis.warnings]), mark="!")))
     if diagnosis.not_checked:
-        rows.append(("Not checked", _bullets(_first_of(_reasons(diagnosis)))))
-    made = diagnosis.made_by
-    classifier = f", classifier {escape(made.classifier)}" if made.classifier else ", no classifier"
-    rows.append(("Made by", f"diagnose {escape(made.version)}, rules {escape(made.rules)}{classifier}"))
+        rows.append(("Not checked", _bullets(first_of(list_reasons(diagnosis)))))
+    rows.append(("Made by", say_makers(diagnosis)))
     return rows
-
-
-def _reasons(diagnosis: Diagnosis) -> list[str]:
-    """Put causes that could not be checked for the same reason on one line."""
-    by_reason: dict[str, list[str]] = {}
-    for entry in diagnosis.not_checked:
-        by_reason.setdefault(_without_features(entry.reason, diagnosis), []).append(escape(entry.cause))
-    return [f"{', '.join(causes)}: {prose(reason)}" for reason, causes in by_reason.items()]
-
-
-def _without_features(reason: str, diagnosis: Diagnosis) -> str:
-    """Give each of several reasons once, without the name of the feature that it is about."""
-    found = []
-    for part in reason.split("; "):
-        name, _, why = part.partition(": ")
-        found.append(why if name in diagnosis.features else part)
-    return "; ".join(dict.fromkeys(found))
-
-
-def _first_of(texts: list[str]) -> list[str]:
-    """Keep the first few, and count the others."""
-    left = len(texts) - _MAX_NOTES
-    return [*texts[:_MAX_NOTES], f"and {left} more"] if left > 0 else texts
-
-
-def _count(n: int, noun: str) -> str:
-    """Write a number with its noun."""
-    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
-
-
-def _capital(text: str) -> str:
-    """Begin with a capital letter, the others as they are."""
-    return text[:1].upper() + text[1:]

@@ -8,11 +8,13 @@ from collections.abc import Sequence
 
 from diagnose.model.components import COMPONENTS
 from diagnose.model.diagnosis import Cause, Diagnosis, When, Where, Worker
-from diagnose.report.escape import escape, prose
+from diagnose.report.escape import escape, name, prose
 
 NOT_KNOWN = "not known"
 #: Culprits named before "and N more".
 MAX_NAMED = 6
+#: So many workers of one stage, or of one dp rank, are named by it.
+GROUP_FROM = 3
 #: Confidence at least this high, in words; confidence is calibrated, so these are odds.
 _CONFIDENCE = ((0.9, "almost certain"), (0.7, "likely"), (0.5, "more likely than not"), (0.3, "possible"))
 
@@ -116,7 +118,7 @@ def worker(who: Worker) -> str:
     'dp 0, stage 3 (rank 24, host gpu-17)'
     """
     known = [f"rank {who.rank}"] if who.rank is not None else []
-    known += [f"host {escape(who.host)}"] if who.host else []
+    known += [f"host {name(who.host)}"] if who.host else []
     return f"dp {who.dp}, stage {who.pp}" + (f" ({', '.join(known)})" if known else "")
 
 
@@ -147,7 +149,7 @@ def places(where: Where) -> list[str]:
     """
     lines = some_of([worker(who) for who in where.workers]) + some_of([link(ends) for ends in where.links])
     named = {who.host for who in where.workers[:MAX_NAMED]}
-    hosts = [] if set(where.hosts) <= named else [escape(host) for host in where.hosts]
+    hosts = [] if set(where.hosts) <= named else [name(host) for host in where.hosts]
     for kind, names in (("stage", [str(stage) for stage in where.stages]), ("host", hosts)):
         if names:
             lines.append(f"{kind if len(names) == 1 else f'{kind}s'} {', '.join(some_of(names))}")
@@ -159,10 +161,17 @@ def place(where: Where) -> str:
 
     >>> place(Where(workers=(Worker(0, 0), Worker(1, 0))))
     'dp 0, stage 0 and 1 more'
+    >>> place(Where(workers=(Worker(2, 0), Worker(0, 0), Worker(1, 0))))
+    'stage 0, 3 workers'
     """
-    hosts = [f"host {escape(host)}" for host in where.hosts]
+    hosts = [f"host {name(host)}" for host in where.hosts]
     if len(hosts) == 1 and len(where.workers) > 1:
         return f"{hosts[0]}, {len(where.workers)} workers"
+    if len(where.workers) >= GROUP_FROM:
+        dp, stage = ({getattr(who, side) for who in where.workers} for side in ("dp", "pp"))
+        if len(stage) == 1 or len(dp) == 1:
+            group = f"stage {min(stage)}" if len(stage) == 1 else f"dp {min(dp)}"
+            return f"{group}, {len(where.workers)} workers"
     workers = [f"dp {who.dp}, stage {who.pp}" for who in where.workers]
     stages = [f"stage {stage}" for stage in where.stages]
     for names in (workers, [link(ends) for ends in where.links], hosts, stages):
@@ -211,22 +220,38 @@ def headline(diagnosis: Diagnosis) -> str:
     str
         Name of the job, verdict, and the first cause with what mending it gives back.
     """
-    name = escape(diagnosis.job.job_id) or "job"
+    return f"{name(diagnosis.job.job_id) or 'job'}: {finding(diagnosis)}"
+
+
+def finding(diagnosis: Diagnosis) -> str:
+    """Say verdict and first cause, without the name of the job."""
     if diagnosis.verdict == "healthy":
         if best_gain(diagnosis) is None:
-            return f"{name}: healthy — nothing found that is worth mending"
-        return f"{name}: healthy — no known cause that is worth a speedup of {diagnosis.min_speedup:g}"
+            return "healthy — nothing found that is worth mending"
+        return f"healthy — no known cause that is worth a speedup of {diagnosis.min_speedup:g}"
     if diagnosis.verdict == "inconclusive":
-        return f"{name}: inconclusive — {why_inconclusive(diagnosis)}"
+        return f"inconclusive — {why_inconclusive(diagnosis)}"
     if not diagnosis.causes:
-        return f"{name}: {escape(diagnosis.verdict)}"
+        return escape(diagnosis.verdict)
     first = diagnosis.causes[0]
     others = len(diagnosis.causes) - 1
     also = f", and {others} more {'cause' if others == 1 else 'causes'}" if others else ""
     gain = "fixing the first" if others else "fixing it"
     if math.isfinite(first.recoverable) and first.recoverable > 0:
         also += f"; {gain} makes steps {percent(first.recoverable)} shorter"
-    return f"{name}: {escape(diagnosis.verdict)} — {titled(first)}{also}"
+    return f"{escape(diagnosis.verdict)} — {titled(first)}{also}"
+
+
+def spot(where: Where) -> str:
+    """Say in a few words where a cause sits, with its host where that is one.
+
+    >>> spot(Where(workers=(Worker(0, 3, host="gpu-17"),))), spot(Where())
+    ('at dp 0, stage 3 (gpu-17)', 'spread over the job')
+    """
+    found = place(where)
+    hosts = {who.host for who in where.workers} if len(where.workers) == 1 else set()
+    host = hosts.pop() if hosts else None
+    return f"at {found}{f' ({name(host)})' if host else ''}" if found else "spread over the job"
 
 
 def titled(cause: Cause) -> str:

@@ -569,7 +569,13 @@ class _HoldGraph:
 def _hold_graph(o: Observed, held_by: Mapping[int, Mapping[int, Bools]]) -> _HoldGraph | None:
     """Let held computes wait for what held them up; None where nothing did, or where the waits would be circular."""
     barriers, delay = {}, {}
-    for node, sources in held_by.items():
+    replayed = {
+        node for event in o.graph.events for node in event.completes
+    }  # a job of one dp rank has no dp collectives
+    for node, all_sources in held_by.items():
+        sources = {source: lanes for source, lanes in all_sources.items() if source in replayed}
+        if not sources or node not in replayed:
+            continue
         start = o.block.start_s[node]
         opens = np.full(start.shape, -np.inf)
         for source, lanes in sources.items():

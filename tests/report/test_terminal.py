@@ -1,6 +1,7 @@
 """Reports for people. UPDATE_GOLDEN=1 writes the golden files anew."""
 
 import dataclasses
+import functools
 import os
 import re
 from pathlib import Path
@@ -9,14 +10,99 @@ import numpy as np
 import pytest
 from rich.cells import cell_len
 
-from diagnose.model.diagnosis import Ledger, NotChecked
+from diagnose.model.diagnosis import Diagnosis, Ledger, NotChecked
+from diagnose.pipeline import diagnose_job
+from diagnose.report import words
 from diagnose.report.charts import draw_heat_map, draw_sparkline
 from diagnose.report.escape import to_encoding
 from diagnose.report.terminal import render, render_html
-from tests.report.examples import EXAMPLES, big, healthy, inconclusive, two_causes, unknown, worker_fault
+from tests.report.examples import (
+    EXAMPLES,
+    MADE_BY,
+    big,
+    healthy,
+    inconclusive,
+    two_causes,
+    unknown,
+    worker_fault,
+)
+from tests.report.hostile import HOSTILE, hostile
 
 GOLDEN = Path(__file__).parent / "golden"
 WIDTHS = (80, 200)
+FIXTURES = {path.stem: path for path in sorted((Path(__file__).parents[2] / "fixtures").glob("*.parquet"))}
+FIXTURE_WIDTHS = (80, 160)
+
+
+@functools.cache
+def diagnose_fixture(name: str) -> Diagnosis:
+    """Diagnose a fixture once; digests of rules and classifier change without any change of the page."""
+    return dataclasses.replace(diagnose_job(FIXTURES[name]), made_by=MADE_BY)
+
+
+@pytest.mark.parametrize("width", FIXTURE_WIDTHS)
+@pytest.mark.parametrize("name", FIXTURES)
+def test_golden_of_each_cause(name: str, width: int) -> None:
+    """The page of the fixture of each cause, and of the healthy one, is the one that was last read and agreed to."""
+    path = GOLDEN / f"fixture-{name}-{width}.txt"
+    report = render(diagnose_fixture(name), width=width, color=False)
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.write_text(report, encoding="utf-8")
+    assert report == path.read_text(encoding="utf-8"), "run with UPDATE_GOLDEN=1 and read the difference"
+
+
+@pytest.mark.parametrize("name", FIXTURES)
+def test_first_line_of_each_cause(name: str) -> None:
+    """The first line of a cause has its number, severity, code, place and title."""
+    diagnosis = diagnose_fixture(name)
+    lines = render(diagnosis, width=200, color=False).splitlines()
+    assert {cause.cause for cause in diagnosis.causes} == ({name} - {"healthy"})
+    for n, cause in enumerate(diagnosis.causes, start=1):
+        where = words.spot(cause.where)
+        sign = "" if where.startswith("at ") else ","
+        assert f"{n}. {cause.severity.upper()} {cause.cause}{sign} {where}: {cause.title}" in lines
+
+
+def test_verbose_adds_rules_and_features() -> None:
+    """A thorough page has every rule with values and thresholds, and every feature with its value or why it has none."""
+    diagnosis = diagnose_fixture("worker-fault")
+    page = render(diagnosis, width=120, color=False, verbose=True)
+    short = render(diagnosis, width=120, color=False)
+    assert "Rule worker-fault: said\n" in page and "Rule worker-fault" not in short
+    assert re.search(r"  holds +worker.ratio at least 1.03: it is 1.61\n", page)
+    assert "Rule data-loading: does not hold" in page or "Rule data-loading: not said" in page
+    for feature, value in diagnosis.features.items():
+        found = re.search(rf"^  {re.escape(feature)}  +(.*)$", page, re.MULTILINE)
+        assert found
+        assert found[1].startswith("not measured: ") == (value is None)
+    begin, end = short.split("\nHow far to trust this\n")
+    assert page.startswith(begin) and page.endswith(end)
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 160])
+def test_verbose_fits_width(width: int) -> None:
+    """Neither rules nor features are wider than asked for."""
+    for line in render(diagnose_fixture("data-loading"), width=width, color=False, verbose=True).splitlines():
+        assert cell_len(line) <= width
+
+
+def test_links_stand_below_the_headline() -> None:
+    """What else was written of a job is named at once, its path escaped."""
+    links = [("Page", "out/AR.html"), ("Trace", "a\x1bb.json")]
+    lines = render(worker_fault(), width=200, color=False, links=links).splitlines()
+    assert lines[0].startswith("AR: straggling") and lines[1:4] == ["Page: out/AR.html", "Trace: a\\x1bb.json", ""]
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_hostile_names_are_harmless(what: str) -> None:
+    """Whatever a trace holds, a page has no character that a terminal obeys, keeps its width, and stays readable."""
+    for width in (40, 80):
+        page = render(hostile(HOSTILE[what]), width=width, color=False, verbose=True)
+        assert all(char.isprintable() or char == "\n" for char in page)
+        assert all(cell_len(line) <= width for line in page.splitlines())
+        assert len(page.splitlines()) < 3000
+    html = render_html(hostile(HOSTILE[what]))
+    assert not re.search(r"<(?!/?(span|pre)\b)", html)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -32,7 +118,9 @@ def test_golden(name: str, width: int) -> None:
 
 def test_golden_has_no_strangers() -> None:
     """Every golden file belongs to an example."""
-    assert {path.name for path in GOLDEN.iterdir()} == {f"{name}-{width}.txt" for name in EXAMPLES for width in WIDTHS}
+    known = {f"{name}-{width}.txt" for name in EXAMPLES for width in WIDTHS}
+    known |= {f"fixture-{name}-{width}.txt" for name in FIXTURES for width in FIXTURE_WIDTHS}
+    assert {path.name for path in GOLDEN.iterdir()} == known
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 137, 200, 400])

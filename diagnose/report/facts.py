@@ -1,0 +1,128 @@
+"""What every report for people tells in the same words: the figures of a job, its doubts, and the figures of a cause.
+
+Enters: a diagnosis, or one of its causes. Leaves: lines of text, user strings escaped.
+"""
+
+import re
+from collections.abc import Sequence
+
+from diagnose.model.diagnosis import Cause, Diagnosis, Fix
+from diagnose.report import words
+from diagnose.report.escape import escape, name, prose
+
+#: Warnings and unchecked causes shown before "and N more".
+MAX_NOTES = 12
+#: Where in the instructions of a fix those for the next framework begin.
+_FRAMEWORK = re.compile(r"(?<=[.;:]) (?=(?:Megatron-LM|torchtitan|DeepSpeed|PyTorch): )")
+
+
+def summarize(diagnosis: Diagnosis) -> list[tuple[str, str]]:
+    """Say what was analysed and how much was lost, each with its label."""
+    times, job, w = diagnosis.step_time, diagnosis.job, diagnosis.what_if
+    sizes = [(job.dp_size, "dp"), (job.pp_size, "pp"), (job.tp_size, "tp"), (job.cp_size, "cp")]
+    shape = " x ".join(f"{label} {size}" for size, label in sizes if size > 1) or "1 worker"
+    steps = f"{count(len(w.steps), 'step')} analysed"
+    steps += f", {diagnosis.steps_dropped:,} dropped" if diagnosis.steps_dropped else ""
+    clean = [("clean", times.clean)] if times.clean is not None else []
+    known = [("recorded", times.recorded), ("simulated", times.simulated), ("ideal", times.ideal), *clean]
+    lost = "" if diagnosis.gpu_hours_wasted is None else f", {words.hours(diagnosis.gpu_hours_wasted)} wasted"
+    gpus = count(job.world_size, "GPU") + (f" {name(job.gpu_type)}" if job.gpu_type else "")
+    return [
+        ("Job", f"{gpus} ({shape}), {steps}, {count(diagnosis.n_ops, 'operation')}"),
+        ("Step time", "   ".join(f"{label} {words.seconds(value)}" for label, value in known)),
+        ("Slowdown", f"S {words.ratio(w.slowdown)}, waste {words.percent(1 - 1 / w.slowdown)}"),
+        ("GPU hours", f"{words.hours(diagnosis.gpu_hours_analysed)} analysed{lost}"),
+        ("Replay", say_replay(diagnosis)),
+    ]
+
+
+def say_replay(diagnosis: Diagnosis) -> str:
+    """Say whether the replay gives the recorded times again."""
+    error = words.percent(diagnosis.fidelity.replay_error)
+    return f"faithful, off by {error}" if diagnosis.fidelity.ok else f"NOT faithful, off by {error} (5% at most)"
+
+
+def head(cause: Cause) -> str:
+    """Give the first line of a cause: how severe, which, where, and its title."""
+    severity = f"{escape(cause.severity.upper())} " if cause.severity else ""
+    where = words.spot(cause.where)
+    comma = "" if where.startswith("at ") else ","
+    return f"{severity}{escape(cause.cause)}{comma} {where}: {prose(cause.title)}"
+
+
+def measure(cause: Cause) -> list[tuple[str, str]]:
+    """Say where, since when, how much and how sure, and who can mend it, each with its label; what is not known is left out."""
+    gain = 1 / (1 - cause.recoverable) if cause.recoverable < 1 else float("inf")
+    back = f"{words.percent(cause.recoverable)} of the step time when this alone is gone ({words.ratio(gain)}x as fast)"
+    share = words.NOT_KNOWN if cause.share is None else f"{words.percent(cause.share)} of the lost time"
+    rows = [
+        ("Where", "\n".join(words.places(cause.where))),
+        ("When", words.since(cause.when)),
+        ("Recoverable", back),
+        ("Share", share),
+        ("Confidence", words.confidence(cause.confidence)),
+        ("Who acts", name(cause.who)),
+    ]
+    return [(label, fact) for label, fact in rows if fact]
+
+
+def say_evidence(cause: Cause) -> list[str]:
+    """Give the sentences that speak for a cause, each with who says it where that is not a rule."""
+    return [
+        prose(item.text) if item.source == "rule" else f"{prose(item.text)} ({escape(item.source)})"
+        for item in cause.evidence
+    ]
+
+
+def predict(fix: Fix) -> str | None:
+    """Say what a replay of a fix predicts; None where no replay does."""
+    if fix.predicted_step_time is None or fix.predicted_speedup is None:
+        return None
+    gain = f"predicted: {words.seconds(fix.predicted_step_time)} a step, {words.speedup(fix.predicted_speedup)}"
+    steps = fix.figures.get("break_even_steps")
+    return gain + (f"; a restart pays off after {count(int(steps), 'step')}" if steps is not None else "")
+
+
+def split_how(fix: Fix) -> list[str]:
+    """Give the instructions of a fix, one text a framework; none where they only repeat what it is."""
+    how = prose(fix.how)
+    return _FRAMEWORK.split(how) if how and how != prose(fix.summary) else []
+
+
+def list_reasons(diagnosis: Diagnosis) -> list[str]:
+    """Put causes that could not be checked for the same reason on one line."""
+    by_reason: dict[str, list[str]] = {}
+    for entry in diagnosis.not_checked:
+        by_reason.setdefault(without_features(entry.reason, diagnosis), []).append(escape(entry.cause))
+    return [f"{', '.join(causes)}: {prose(reason)}" for reason, causes in by_reason.items()]
+
+
+def without_features(reason: str, diagnosis: Diagnosis) -> str:
+    """Give each of several reasons once, without the name of the feature that it is about."""
+    found = []
+    for part in reason.split("; "):
+        feature, _, why = part.partition(": ")
+        found.append(why if feature in diagnosis.features else part)
+    return "; ".join(dict.fromkeys(found))
+
+
+def say_makers(diagnosis: Diagnosis) -> str:
+    """Name the program, and the digests of rules and classifier."""
+    made = diagnosis.made_by
+    classifier = f", classifier {escape(made.classifier)}" if made.classifier else ", no classifier"
+    return f"diagnose {escape(made.version)}, rules {escape(made.rules)}{classifier}"
+
+
+def first_of(texts: Sequence[str]) -> list[str]:
+    """Keep the first few, and count the others."""
+    left = len(texts) - MAX_NOTES
+    return [*texts[:MAX_NOTES], f"and {left} more"] if left > 0 else list(texts)
+
+
+def count(n: int, noun: str) -> str:
+    """Write a number with its noun.
+
+    >>> count(1, "step"), count(12_000, "GPU")
+    ('1 step', '12,000 GPUs')
+    """
+    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"

@@ -1,0 +1,290 @@
+"""The diagnosis as one HTML file that needs no network: words, inline SVG, tables, and a small script for more.
+
+Enters: a `Scene`. Leaves: the text of the file, the same bytes for the same scene. What comes from the trace reaches the page
+only as text: `_tame` disarms every value that the template prints, Jinja2 escapes it, and the script's data cannot end its element.
+"""
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import matplotlib as mpl
+from markupsafe import Markup
+
+from diagnose.model.diagnosis import Cause, Diagnosis, Fix
+from diagnose.model.scene import Scene
+from diagnose.report import words
+from diagnose.report.escape import escape, prose
+from diagnose.report.html.bars import draw_ledger, draw_optypes, draw_stages
+from diagnose.report.html.draw import styled
+from diagnose.report.html.pauses import draw_links, draw_pauses
+from diagnose.report.html.picture import Picture
+from diagnose.report.html.sequences import draw_forward_backward, draw_tokens
+from diagnose.report.html.steps import draw_steps
+from diagnose.report.html.timelines import draw_timeline
+from diagnose.report.html.workers import draw_workers
+
+#: Characters of one value on the page; what is longer is cut, and says so.
+_MAX_TEXT = 1500
+_MAX_NAME = 120
+#: The picture that makes a cause obvious; the first that the job has.
+_LEADS = {
+    "worker-fault": ("workers",),
+    "stage-imbalance": ("stages",),
+    "sequence-imbalance": ("forward-backward", "tokens"),
+    "garbage-collection": ("pauses",),
+    "allocator-stall": ("pauses",),
+    "data-loading": ("pauses",),
+    "checkpoint-stall": ("steps",),
+    "network-fault": ("links",),
+    "kernel-queue-contention": ("pauses",),
+}
+#: All pictures, in the order of the page.
+_PICTURES: tuple[Callable[[Scene], Picture | None], ...] = (
+    draw_workers,
+    draw_steps,
+    draw_timeline,
+    draw_stages,
+    draw_pauses,
+    draw_links,
+    draw_forward_backward,
+    draw_tokens,
+    draw_optypes,
+)
+
+
+def render(scene: Scene, *, options: str = "") -> str:
+    """Write the page of a job.
+
+    Parameters
+    ----------
+    scene : Scene
+    options : str
+        Options of the command line that change the diagnosis, for the words on how to make it again.
+
+    Returns
+    -------
+    str
+        A whole HTML document; names that the encoding of a file could not carry are escaped.
+    """
+    with styled():
+        ledger = draw_ledger(scene)
+        pictures = [picture for draw in _PICTURES if (picture := draw(scene)) is not None]
+    lead = _choose_lead(scene.diagnosis, pictures)
+    shown = [picture for picture in (lead, ledger, *pictures) if picture is not None]
+    folder = Path(__file__).parent
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folder),
+        autoescape=True,
+        finalize=_tame,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    template = environment.get_template("page.html.j2")
+    return template.render(
+        style=_trusted((folder / "style.css").read_text(encoding="utf-8")),
+        script=_trusted((folder / "script.js").read_text(encoding="utf-8")),
+        probes=_trusted(_safe_json({picture.key: picture.probe for picture in shown})),
+        trusted=_trusted,
+        lead=lead,
+        shown={picture.key for picture in shown},
+        ledger=ledger,
+        pictures=[picture for picture in pictures if picture is not lead],
+        **_say(scene.diagnosis, options),
+    )
+
+
+def _say(diagnosis: Diagnosis, options: str) -> dict[str, Any]:
+    """Put into words what the template prints."""
+    name = _short(escape(diagnosis.job.job_id)) or "job"
+    short = dataclasses.replace(diagnosis, job=dataclasses.replace(diagnosis.job, job_id="job"))
+    said = words.headline(short).removeprefix("job: ").removeprefix(f"{escape(diagnosis.verdict)} — ")
+    return {
+        "name": name,
+        "headline": said[:1].upper() + said[1:],
+        "verdict": diagnosis.verdict,
+        "facts": _facts(diagnosis),
+        "causes": [_about_cause(cause) for cause in diagnosis.causes],
+        "nothing": None if diagnosis.causes else _about_nothing(diagnosis),
+        "plan": _about_plan(diagnosis),
+        "doubts": _doubts(diagnosis),
+        "warnings": [prose(text) for text in diagnosis.warnings],
+        "not_checked": [(entry.cause, prose(entry.reason)) for entry in diagnosis.not_checked],
+        "checked": list(diagnosis.checked),
+        "features": [(key, _figure(value)) for key, value in sorted(diagnosis.features.items())],
+        "metadata": _metadata(diagnosis),
+        "versions": _versions(diagnosis),
+        "command": f"diagnose TRACE{options} --html report.html",
+        "n_features": sum(value is not None for value in diagnosis.features.values()),
+    }
+
+
+def _facts(diagnosis: Diagnosis) -> list[tuple[str, str, str]]:
+    """Give the figures that stand beside the verdict: name, value, what it means."""
+    times, w = diagnosis.step_time, diagnosis.what_if
+    facts = [("Step time", words.seconds(times.recorded), "recorded, mean")]
+    if times.clean is not None:
+        facts.append(("Clean", words.seconds(times.clean), "without any known fault, by replay"))
+    facts.append(
+        ("Slowdown S", words.ratio(w.slowdown), f"against ideal times; waste {words.percent(1 - 1 / w.slowdown)}")
+    )
+    if diagnosis.gpu_hours_wasted is not None:
+        whole = words.hours(diagnosis.gpu_hours_analysed)
+        facts.append(("GPU hours wasted", words.hours(diagnosis.gpu_hours_wasted), f"of {whole} analysed"))
+    error = words.percent(diagnosis.fidelity.replay_error)
+    replay = "faithful" if diagnosis.fidelity.ok else "NOT faithful"
+    return [*facts, ("Replay", replay, f"off by {error}; trusted up to 5%")]
+
+
+def _about_cause(cause: Cause) -> dict[str, Any]:
+    """Put a cause into words."""
+    gain = 1 / (1 - cause.recoverable) if cause.recoverable < 1 else float("inf")
+    return {
+        "id": cause.cause,
+        "title": words.titled(dataclasses.replace(cause, title=cause.title[:1].upper() + cause.title[1:])),
+        "confidence": words.confidence(cause.confidence),
+        "confidence_value": f"{min(max(cause.confidence, 0.0), 1.0):.3f}",
+        "rows": [
+            ("Share", words.NOT_KNOWN if cause.share is None else f"{words.percent(cause.share)} of the lost time"),
+            (
+                "Recoverable",
+                f"{words.percent(cause.recoverable)} of the step time when this alone is gone ({words.ratio(gain)}x as fast)",
+            ),
+            ("Where", "; ".join(words.places(cause.where)) or "spread over the job"),
+            ("When", words.since(cause.when) or words.NOT_KNOWN),
+        ],
+        "evidence": [
+            (prose(item.text), item.source, item.id, [(key, _figure(value)) for key, value in item.values.items()])
+            for item in cause.evidence
+        ],
+        "fixes": [_about_fix(fix) for fix in cause.fixes],
+        "refused": [(fix.fix, prose(fix.reason)) for fix in cause.refused_fixes],
+        "lead": _LEADS.get(cause.cause, ("workers",)),
+        "fingerprint": cause.fingerprint,
+    }
+
+
+def _about_fix(fix: Fix) -> dict[str, Any]:
+    """Put a fix into words."""
+    gain = "no prediction: no replay says what it gives back"
+    if fix.predicted_step_time is not None and fix.predicted_speedup is not None:
+        gain = f"predicted: {words.seconds(fix.predicted_step_time)} a step, {words.speedup(fix.predicted_speedup)}"
+    settings = ",".join(f"{key}={value}" for key, value in fix.settings.items())
+    return {
+        "fix": fix.fix,
+        "summary": prose(fix.summary),
+        "how": prose(fix.how) if fix.how and fix.how != fix.summary else "",
+        "gain": gain,
+        "priced": fix.predicted_step_time is not None,
+        "assumptions": [prose(text) for text in fix.assumptions],
+        "risks": [prose(text) for text in fix.risks],
+        "figures": [(key, _figure(value)) for key, value in fix.figures.items() if value is not None],
+        "by_hand": f"diagnose what-if TRACE --fix {fix.fix}" + (f":{settings}" if settings else ""),
+    }
+
+
+def _about_nothing(diagnosis: Diagnosis) -> str:
+    """Say plainly that nothing was found, or why nobody can say."""
+    if diagnosis.verdict != "healthy":
+        return f"None: {words.why_inconclusive(diagnosis)}. Take every figure here as a hint at most."
+    said = f"No known cause, removed alone, would make the job at least {diagnosis.min_speedup:g} times as fast"
+    best = words.best_gain(diagnosis)
+    return said + (
+        f"; the most, {best[0]}, would give back {words.percent(best[1])} of the step time." if best else "."
+    )
+
+
+def _about_plan(diagnosis: Diagnosis) -> list[tuple[str, str, str, str]]:
+    """Say in which order to do the fixes; empty where there is one at most."""
+    plan = diagnosis.plan
+    if plan is None or len(plan.steps) < 2:
+        return []
+    return [
+        (
+            step.fix,
+            step.cause,
+            f"{words.seconds(step.predicted_step_time)} a step, {words.speedup(step.predicted_speedup)}",
+            prose(step.note or ""),
+        )
+        for step in plan.steps
+    ]
+
+
+def _doubts(diagnosis: Diagnosis) -> list[str]:
+    """Say how far to trust the replay."""
+    fidelity = diagnosis.fidelity
+    error = words.percent(fidelity.replay_error)
+    return [
+        f"With launch delays the replay is off by {error} from the recorded step times; trusted up to 5%.",
+        f"S leaves launch delays out; they, and what the graph misses, come to {words.percent(fidelity.discrepancy)}.",
+    ]
+
+
+def _metadata(diagnosis: Diagnosis) -> list[tuple[str, str]]:
+    """List what is known of the job."""
+    job = dataclasses.asdict(diagnosis.job)
+    rows = [
+        (key, _figure(value) if isinstance(value, int | float) else str(value))
+        for key, value in job.items()
+        if value is not None
+    ]
+    steps = diagnosis.what_if.steps
+    analysed = (
+        f"{len(steps):,} ({steps[0]} to {steps[-1]}), {diagnosis.steps_dropped:,} dropped" if len(steps) else "none"
+    )
+    return [*rows, ("steps analysed", analysed), ("operations", f"{diagnosis.n_ops:,}")]
+
+
+def _versions(diagnosis: Diagnosis) -> list[tuple[str, str]]:
+    """List what made this page."""
+    made = diagnosis.made_by
+    return [
+        ("diagnose", made.version),
+        ("rules", made.rules),
+        ("classifier", made.classifier or "none"),
+        ("matplotlib", mpl.__version__),
+        ("Jinja2", jinja2.__version__),
+        ("least speedup of a cause", f"{diagnosis.min_speedup:g}"),
+    ]
+
+
+def _choose_lead(diagnosis: Diagnosis, pictures: list[Picture]) -> Picture | None:
+    """Choose the picture that makes the first cause obvious."""
+    by_key = {picture.key: picture for picture in pictures}
+    wanted = _LEADS.get(diagnosis.causes[0].cause, ()) if diagnosis.causes else ()
+    return next((by_key[key] for key in (*wanted, "workers", "steps") if key in by_key), None)
+
+
+def _figure(value: float | None) -> str:
+    """Write a number as it is, to six digits."""
+    if value is None:
+        return words.NOT_KNOWN
+    return f"{value:,}" if isinstance(value, int) else f"{value:.6g}"
+
+
+def _short(text: str) -> str:
+    """Cut a name."""
+    return text if len(text) <= _MAX_NAME else f"{text[:_MAX_NAME]}... ({len(text):,} characters)"
+
+
+def _tame(value: Any) -> Any:
+    """Disarm a value that the template prints: no control or bidi characters, not endless. Trusted markup stays."""
+    if isinstance(value, Markup) or not isinstance(value, str):
+        return value
+    text = escape(value)
+    return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}... ({len(text):,} characters)"
+
+
+def _trusted(text: str) -> Markup:
+    """Let through what is ours: style, script, drawings, and data made by `_safe_json`."""
+    return Markup(text)  # noqa: S704 - never with text of the trace in it
+
+
+def _safe_json(data: Any) -> str:
+    """Write data so that it cannot end the element that holds it, nor begin another."""
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

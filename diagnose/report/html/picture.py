@@ -1,0 +1,86 @@
+"""What a figure of the page consists of, beside its drawing."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from diagnose.model.diagnosis import Diagnosis
+from diagnose.model.trace import Ints, Seconds
+from diagnose.report.html.draw import N_LEVELS
+
+#: Rows of a table at most; what is left out is said above it.
+MAX_ROWS = 400
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Picture:
+    """A figure with the words and the table that say the same.
+
+    Attributes
+    ----------
+    key : str
+        Id on the page.
+    title, says : str
+        Heading, and what to see in it.
+    svg : str
+        The drawing, safe to put into the page.
+    head : tuple of str
+        Names of the columns of the table.
+    rows : sequence of tuple of str
+    note : str
+        What the table leaves out.
+    legend : tuple of (str, str)
+        CSS colour and what it means; a colour that begins with `outline` is a frame.
+    probe : dict
+        What the script needs to show values, plain types.
+    """
+
+    key: str
+    title: str
+    says: str
+    svg: str
+    head: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+    note: str = ""
+    legend: tuple[tuple[str, str], ...] = ()
+    probe: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Culprits:
+    """Positions of what the causes name: workers (dp index, stage index) and stages (index), worst first."""
+
+    workers: tuple[tuple[int, int], ...]
+    stages: tuple[int, ...]
+
+
+def find_culprits(diagnosis: Diagnosis) -> Culprits:
+    """Give the indices of all workers and stages that causes name."""
+    dp = {int(label): i for i, label in enumerate(diagnosis.dp_labels)}
+    stage = {int(label): i for i, label in enumerate(diagnosis.stage_labels)}
+    workers = [(dp[w.dp], stage[w.pp]) for cause in diagnosis.causes for w in cause.where.workers]
+    stages = [stage[label] for cause in diagnosis.causes for label in cause.where.stages]
+    return Culprits(tuple(dict.fromkeys(workers)), tuple(dict.fromkeys(stages)))
+
+
+def level_of(values: Seconds, low: float, high: float) -> Ints:
+    """Give the level of heat of each value, 0 .. 8; -1 where it is not known."""
+    span = high - low if high > low else 1.0
+    levels = np.clip(np.floor((np.nan_to_num(values, nan=low) - low) / span * N_LEVELS), 0, N_LEVELS - 1)
+    return np.where(np.isnan(values), -1, levels).astype(np.int64)
+
+
+def spread(labels: Ints, room: int) -> list[int]:
+    """Choose positions of an axis to label so that at most so many are, evenly."""
+    every = max(1, -(-len(labels) // max(room, 1)))
+    nice = next(
+        n for n in (1, 2, 4, 5, 8, 10, 16, 20, 32, 50, 64, 100, 128, 200, 256, 500, 512, 1000, 10**9) if n >= every
+    )
+    return list(range(0, len(labels), nice))
+
+
+def worker_name(diagnosis: Diagnosis, dp: int, stage: int) -> str:
+    """Name a worker by the labels of the file."""
+    return f"dp {int(diagnosis.dp_labels[dp])}, stage {int(diagnosis.stage_labels[stage])}"

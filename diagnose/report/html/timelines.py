@@ -1,0 +1,214 @@
+"""The pipeline of the worst step: recorded above ideal above fixed, for the affected dp rank and a sound one.
+
+Enters: a `Scene`. Leaves: a `Picture` whose probe lets the script draw any window of the step anew.
+"""
+
+import dataclasses
+import math
+
+import numpy as np
+
+from diagnose.model.optype import COMPUTE, NAMES, Op
+from diagnose.model.scene import Scene
+from diagnose.model.timeline import Timeline
+from diagnose.report import words
+from diagnose.report.html.draw import Sheet, colour
+from diagnose.report.html.pauses import pauses_by_worker_step
+from diagnose.report.html.picture import Picture, find_culprits
+
+_WIDTH = 860
+#: Bars that a page draws at most: above the first number communication is left out, above the second the picture.
+_MAX_BARS, _MAX_COMPUTES = 9_000, 26_000
+_KINDS = ("forward", "backward", "comm", "other")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Bars:
+    """All bars of the picture: lane, kind, code of the operation, microbatch, start and end in seconds; one row a bar."""
+
+    lane: np.ndarray
+    kind: np.ndarray
+    op: np.ndarray
+    microbatch: np.ndarray
+    start_s: np.ndarray
+    end_s: np.ndarray
+
+
+def draw_timeline(scene: Scene) -> Picture | None:
+    """Draw one step three times, each for two dp ranks."""
+    step = worst_step(scene)
+    affected, sound = choose_ranks(scene, step)
+    dp = np.array([affected] if sound is None else [affected, sound], dtype=np.int64)
+    lines = [line for line in _three(scene, step, dp) if line is not None]
+    if not lines:
+        return None
+    bars = _gather(lines, scene.trace.n_stages, comm=True)
+    if len(bars.lane) > _MAX_BARS:
+        bars = _gather(lines, scene.trace.n_stages, comm=False)
+    if not 0 < len(bars.lane) <= _MAX_COMPUTES:
+        return None
+    return _draw(scene, lines, bars, step)
+
+
+def worst_step(scene: Scene) -> int:
+    """Give the step that was recorded furthest above its ideal; a warm-up does not count."""
+    w = scene.diagnosis.what_if
+    over = np.where(np.isin(w.steps, scene.components.steps), w.recorded_s / w.ideal_s, -np.inf)
+    return int(w.steps[int(np.nanargmax(over))])
+
+
+def choose_ranks(scene: Scene, step: int) -> tuple[int, int | None]:
+    """Choose the dp rank (index) that a cause names, or that lost most in a step, and the least slow of the others."""
+    w = scene.diagnosis.what_if
+    culprits = find_culprits(scene.diagnosis).workers
+    in_step = np.nan_to_num(w.by_worker_step[:, :, int(np.flatnonzero(w.steps == step)[0])], nan=1.0).max(axis=1)
+    if culprits:
+        affected = culprits[0][0]
+    else:
+        paused = pauses_by_worker_step(scene)
+        at = np.flatnonzero(scene.components.steps == step)
+        lost = paused[1][:, :, at[0]].sum(axis=1) if paused is not None and len(at) else np.zeros(1)
+        affected = int(lost.argmax()) if lost.any() else int(in_step.argmax())
+    named = {place[0] for place in culprits} | {affected}
+    others = [d for d in range(len(in_step)) if d not in named] or [d for d in range(len(in_step)) if d != affected]
+    return affected, min(others, key=lambda d: (in_step[d], d)) if others else None
+
+
+def _three(scene: Scene, step: int, dp: np.ndarray) -> list[Timeline | None]:
+    """Give the step as recorded, ideal, and with the plan done, or without any fault where there is none."""
+    fixed = scene.timelines.changed("fixed", step, dp, scene.plan) if scene.plan else None
+    return [
+        scene.timelines.recorded(step, dp),
+        scene.timelines.ideal(step, dp),
+        fixed or scene.timelines.clean(step, dp),
+    ]
+
+
+def _gather(lines: list[Timeline], n_stages: int, *, comm: bool) -> _Bars:
+    """Put the operations of all timelines into one table; lanes count timelines, then dp ranks, then stages."""
+    parts: list[list[np.ndarray]] = []
+    for n, line in enumerate(lines):
+        nodes = line.nodes
+        kind = np.full(len(nodes), _KINDS.index("comm"))
+        kind[np.isin(nodes.op, [int(op) for op in COMPUTE])] = _KINDS.index("other")
+        kind[nodes.op == Op.FORWARD], kind[nodes.op == Op.BACKWARD] = 0, 1
+        for d in range(len(line.dp)):
+            keep = (
+                np.isfinite(line.start_s[:, d])
+                & np.isfinite(line.end_s[:, d])
+                & (line.end_s[:, d] > line.start_s[:, d])
+            )
+            keep &= comm | (kind != _KINDS.index("comm"))
+            lane = (n * len(line.dp) + d) * n_stages + nodes.stage
+            parts.append(
+                [a[keep] for a in (lane, kind, nodes.op, nodes.microbatch, line.start_s[:, d], line.end_s[:, d])]
+            )
+    return _Bars(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def _draw(scene: Scene, lines: list[Timeline], bars: _Bars, step: int) -> Picture:
+    """Lay the lanes out, and draw the bars of each kind as one path."""
+    diagnosis, n_stages = scene.diagnosis, scene.trace.n_stages
+    dp = lines[0].dp
+    lane_px = float(np.clip(620 // (len(lines) * len(dp) * n_stages), 10, 22))
+    head_px = 24.0
+    tops, heads, y = [], [], 0.0
+    for line in lines:
+        for d, rank in enumerate(dp.tolist()):
+            heads.append((y + head_px / 2, _head(scene, line, rank, affected=d == 0)))
+            y += head_px
+            tops += [y + lane_px * stage for stage in range(n_stages)]
+            y += lane_px * n_stages
+        y += 8
+    end_s = max(*(line.step_s for line in lines), float(bars.end_s.max()))
+    sheet = Sheet("timeline", _WIDTH, y + 50, (66, 14, 4, 46))
+    sheet.axes.set_xlim(0, end_s)
+    sheet.axes.set_ylim(y, 0)
+    sheet.axes.spines["left"].set_visible(False)
+    tops_px = np.array(tops)[bars.lane]
+    is_comm = bars.kind == _KINDS.index("comm")
+    low = np.where(is_comm, tops_px + lane_px * 0.72, tops_px + 0.5)
+    high = np.where(is_comm, tops_px + lane_px * 0.95, tops_px + lane_px * 0.70)
+    for k, name in enumerate(_KINDS):
+        mine = np.flatnonzero(bars.kind == k)
+        rectangles = np.stack([bars.start_s, bars.end_s, low, high], axis=1)[mine]
+        sheet.cells(rectangles, name, f"kind{k}")
+    for at, text in heads:
+        sheet.write(0, at, text, size=12, bold=True)
+    for n, line in enumerate(lines):
+        first = tops[n * len(dp) * n_stages] - head_px
+        last = tops[(n + 1) * len(dp) * n_stages - 1] + lane_px
+        sheet.axes.plot([line.step_s] * 2, [first, last], color=colour("ink"), linewidth=1.5, gid=f"end{n}")
+    every = max(1, math.ceil(11 / lane_px))
+    labelled = [i for i in range(len(tops)) if i % n_stages % every == 0]
+    labels = [f"stage {diagnosis.stage_labels[i % n_stages]}" for i in labelled]
+    sheet.ticks_y([tops[i] + lane_px / 2 for i in labelled], labels)
+    sheet.axes.tick_params(axis="y", length=0, labelsize=10)
+    ticks = np.linspace(0, end_s, 7)
+    sheet.ticks_x(ticks.tolist(), [f"{t:.4g}" for t in ticks])
+    sheet.name_axes("seconds after the step began")
+    frame = sheet.box(0, end_s, 0, y)
+    unit = 10.0 ** (math.floor(math.log10(end_s)) - 5)
+    flat = np.stack([bars.lane, bars.kind, bars.op, bars.microbatch], axis=1)
+    times = np.round(np.stack([bars.start_s, bars.end_s], axis=1) / unit).astype(np.int64)
+    rows = [_row(scene, line, rank) for line in lines for rank in dp.tolist()]
+    says = f"Step {step}, the one furthest above its ideal time, as recorded, ideal, and {_fixed_words(scene, lines)}; "
+    says += f"dp {diagnosis.dp_labels[dp[0]]} is affected"
+    says += f", dp {diagnosis.dp_labels[dp[1]]} is a sound one for comparison." if len(dp) > 1 else "."
+    return Picture(
+        "timeline",
+        f"The pipeline in step {step}",
+        says,
+        sheet.svg(f"Timeline of forwards and backwards by stage. {says} {'; '.join(' '.join(row[:4]) for row in rows)}"),
+        ("timeline", "dp", "step ends after", "forward + backward, longest stage", "of the step time"),
+        rows,
+        legend=(
+            ("forward", "forward"), ("backward", "backward"), ("comm", "communication, waiting included (thin)"),
+            ("other", "optimizer, collections"),
+        ),
+        probe={
+            "kind": "bars",
+            "frame": frame.listed(),
+            "end": end_s,
+            "unit": unit,
+            "lane": [round(frame.y + top, 2) for top in tops],
+            "high": lane_px,
+            "names": [
+                f"{line.name}, dp {diagnosis.dp_labels[rank]}, stage {label}"
+                for line in lines
+                for rank in dp.tolist()
+                for label in diagnosis.stage_labels
+            ],
+            "ops": {str(int(op)): NAMES[op] for op in Op},
+            "bars": np.concatenate([flat, times], axis=1).ravel().tolist(),
+        },
+    )  # fmt: skip
+
+
+def _fixed_words(scene: Scene, lines: list[Timeline]) -> str:
+    """Say what the last of the timelines is."""
+    if any(line.name == "fixed" for line in lines):
+        return "with all fixes of the plan"
+    return "without any known fault" if scene.diagnosis.causes else "clean"
+
+
+def _head(scene: Scene, line: Timeline, rank: int, *, affected: bool) -> str:
+    """Name a timeline of a dp rank."""
+    who = f"dp {scene.diagnosis.dp_labels[rank]}"
+    role = "affected" if affected else "sound"
+    return f"{line.name.capitalize()}: {words.seconds(line.step_s)} - {who}" + (
+        f" ({role})" if scene.diagnosis.causes else ""
+    )
+
+
+def _row(scene: Scene, line: Timeline, rank: int) -> tuple[str, ...]:
+    """Say how long the stages of a dp rank worked."""
+    lane = line.dp.tolist().index(rank)
+    busy = np.zeros(scene.trace.n_stages)
+    mine = np.isin(line.nodes.op, [int(Op.FORWARD), int(Op.BACKWARD)])
+    spans = np.nan_to_num(line.end_s[:, lane] - line.start_s[:, lane])
+    np.add.at(busy, line.nodes.stage[mine], spans[mine])
+    longest = float(busy.max())
+    share = words.percent(longest / line.step_s) if line.step_s > 0 else words.NOT_KNOWN
+    label = str(scene.diagnosis.dp_labels[rank])
+    return line.name, label, words.seconds(line.step_s), words.seconds(longest), share

@@ -1,0 +1,171 @@
+"""What a trace viewer is told of each operation beside its start and end.
+
+Enters: a timeline of all dp ranks. Leaves: labels of its operations, and own times, waits and launch delays.
+"""
+
+import dataclasses
+from collections import defaultdict
+
+import numpy as np
+
+from diagnose.model.optype import COMPUTE, DP_COLLECTIVES, NAMES, P2P, Op
+from diagnose.model.timeline import Timeline
+from diagnose.model.trace import Nodes, Seconds
+
+#: The compute that an operation belongs to: its letter, and its type.
+_SERVES = {
+    Op.FORWARD: ("F", Op.FORWARD),
+    Op.BACKWARD: ("B", Op.BACKWARD),
+    Op.FORWARD_SEND: ("send F", Op.FORWARD),
+    Op.FORWARD_RECV: ("recv F", Op.FORWARD),
+    Op.BACKWARD_SEND: ("send B", Op.BACKWARD),
+    Op.BACKWARD_RECV: ("recv B", Op.BACKWARD),
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Lore:
+    """What is known of the operations of one timeline.
+
+    Attributes
+    ----------
+    labels : tuple of str, one a node
+        `F3`, `send B3`, with interleaving `F3.1` (chunk 1); the name of the type for others.
+    serves : tuple of int, one a node
+        Node of the compute whose data a point-to-point operation moves; -1 for all others.
+    ready_s : ndarray of float64, shape (n_nodes, n_lanes)
+        When the last of those that move together had started; of a compute its own start.
+    own_s : ndarray of float64, shape (n_nodes, n_lanes)
+        End minus that, seconds, at least 0.
+    delay_s : ndarray of float64, shape (n_nodes, n_lanes)
+        Launch delay of computes and sends: start after what the operation visibly waits for (its stream, its data, the
+        parameters of its chunk), seconds, at least 0; NaN for all others.
+    """
+
+    labels: tuple[str, ...]
+    serves: tuple[int, ...]
+    ready_s: Seconds
+    own_s: Seconds
+    delay_s: Seconds
+
+
+def learn(timeline: Timeline) -> Lore:
+    """Say of each operation what it is called and how its time is made up.
+
+    Parameters
+    ----------
+    timeline : Timeline
+        With all dp ranks: collectives wait for the last of them.
+    """
+    places = _Places(timeline.nodes)
+    serves = _serves(timeline, places)
+    ready_s = _ready(timeline, places)
+    return Lore(
+        labels=tuple(_label(timeline.nodes, node, serves[node]) for node in range(len(timeline.nodes))),
+        serves=tuple(serves),
+        ready_s=ready_s,
+        own_s=np.maximum(timeline.end_s - ready_s, 0.0),
+        delay_s=_delays(timeline, places),
+    )
+
+
+def match_nodes(nodes: Nodes, others: Nodes) -> list[int]:
+    """Find each operation among others by type, stage and number; -1 where it is not there."""
+    keys = zip(others.op.tolist(), others.stage.tolist(), others.seq.tolist(), strict=True)
+    at = {key: i for i, key in enumerate(keys)}
+    return [at.get(key, -1) for key in zip(nodes.op.tolist(), nodes.stage.tolist(), nodes.seq.tolist(), strict=True)]
+
+
+class _Places:
+    """The nodes of each type on each stage, in launch order."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        self.stages = sorted(set(nodes.stage.tolist()))
+        self._found: dict[tuple[int, int], list[int]] = defaultdict(list)
+        for node in np.lexsort((nodes.seq, nodes.op, nodes.stage)).tolist():
+            self._found[int(nodes.op[node]), int(nodes.stage[node])].append(node)
+
+    def of(self, op: Op, stage: int) -> list[int]:
+        """List the nodes of one type on one stage."""
+        return self._found.get((int(op), stage), [])
+
+
+def _serves(timeline: Timeline, places: _Places) -> list[int]:
+    """Give the compute that each send and recv belongs to: send i that of compute i, recv i its own from the last one back."""
+    found = [-1] * len(timeline.nodes)
+    for stage in places.stages:
+        for op in P2P:
+            computes, moves = places.of(_SERVES[op][1], stage), places.of(op, stage)
+            if op in (Op.FORWARD_RECV, Op.BACKWARD_RECV) and len(moves) < len(computes):
+                computes = computes[len(computes) - len(moves) :]
+            for compute, move in zip(computes, moves, strict=False):
+                found[move] = compute
+    return found
+
+
+def _label(nodes: Nodes, node: int, serves: int) -> str:
+    """Name an operation as short as can be."""
+    op = Op(int(nodes.op[node]))
+    about = node if serves < 0 else serves
+    chunk = f".{int(nodes.chunk[about])}" if int(nodes.chunk.max(initial=0)) > 0 and nodes.chunk[about] >= 0 else ""
+    if op not in _SERVES:
+        return NAMES[op] + chunk
+    number = int(nodes.microbatch[about])
+    return f"{_SERVES[op][0]}{number if number >= 0 else int(nodes.seq[node])}{chunk}"
+
+
+def _ready(timeline: Timeline, places: _Places) -> Seconds:
+    """Say when the last of those that move together had started."""
+    nodes, ready_s = timeline.nodes, timeline.start_s.copy()
+    for a, b in timeline.pairs:
+        ready_s[[a, b]] = np.fmax(timeline.start_s[a], timeline.start_s[b])
+    for node in np.flatnonzero(np.isin(nodes.op, [int(op) for op in DP_COLLECTIVES])).tolist():
+        ready_s[node] = np.fmax.reduce(timeline.start_s[node])
+    for op, stages in ((Op.CLIP, places.stages), (Op.EMBEDDING, [places.stages[0], places.stages[-1]])):
+        by_seq: dict[int, set[int]] = defaultdict(set)
+        for stage in stages:
+            for node in places.of(op, stage):
+                by_seq[int(nodes.seq[node])].add(node)
+        for together in by_seq.values():
+            members = sorted(together)
+            latest = np.fmax.reduce(timeline.start_s[members], axis=0)
+            ready_s[members] = np.fmax.reduce(latest) if op == Op.CLIP else latest
+    alone = np.isin(nodes.op, [int(op) for op in COMPUTE])
+    ready_s[alone] = timeline.start_s[alone]
+    return ready_s
+
+
+def _delays(timeline: Timeline, places: _Places) -> Seconds:
+    """Say how long after what they visibly wait for computes and sends started."""
+    delay_s = np.full(timeline.start_s.shape, np.nan)
+    for stage in places.stages:
+        for node, sources in _sources(timeline, places, stage).items():
+            free_s = np.fmax.reduce(timeline.end_s[sources], axis=0) if sources else 0.0
+            delay_s[node] = np.maximum(timeline.start_s[node] - free_s, 0.0)
+    return delay_s
+
+
+def _sources(timeline: Timeline, places: _Places, stage: int) -> dict[int, list[int]]:
+    """List what each compute and send of a stage waits for: the paper's graph, as far as it can be seen (DESIGN.md)."""
+    nodes = timeline.nodes
+    first_s = np.fmin.reduce(timeline.start_s, axis=1)
+    found: dict[int, list[int]] = {}
+    computes = sorted(
+        places.of(Op.FORWARD, stage) + places.of(Op.BACKWARD, stage), key=lambda node: (first_s[node], node)
+    )
+    for before, node in zip([None, *computes], computes, strict=False):
+        found[node] = [] if before is None else [before]
+    for recv_op, send_op, op in (
+        (Op.FORWARD_RECV, Op.FORWARD_SEND, Op.FORWARD),
+        (Op.BACKWARD_RECV, Op.BACKWARD_SEND, Op.BACKWARD),
+    ):
+        mine, recvs, sends = places.of(op, stage), places.of(recv_op, stage), places.of(send_op, stage)
+        for compute, recv in zip(mine[len(mine) - len(recvs) :], recvs, strict=False):
+            found[compute].append(recv)
+        for compute, before, send in zip(mine, [None, *sends], sends, strict=False):
+            found[send] = [compute] if before is None else [compute, before]
+    for gather in places.of(Op.ALL_GATHER, stage):
+        opens = [f for f in places.of(Op.FORWARD, stage) if max(nodes.chunk[f], 0) == max(nodes.chunk[gather], 0)]
+        for forward in opens[:1]:
+            found[forward].append(gather)
+    return found

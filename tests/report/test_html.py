@@ -1,0 +1,336 @@
+"""The page for a browser, read as text: what is on it, that it is harmless, and that it stays the same."""
+
+import base64
+import dataclasses
+import html.parser
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from diagnose.cli import main
+from diagnose.model.scene import Scene
+from diagnose.pipeline import paint_job
+from diagnose.report import words
+from diagnose.report.html import page
+from diagnose.report.html.draw import COLOURS, Sheet, styled
+from diagnose.report.html.picture import level_of
+from diagnose.report.html.timelines import choose_ranks, worst_step
+from tests.jobs import random_job, random_shape, to_file
+
+ROOT = Path(__file__).resolve().parents[2]
+FIXTURES = sorted((ROOT / "fixtures").glob("*.parquet"))
+STYLE = (ROOT / "diagnose/report/html/style.css").read_text(encoding="utf-8")
+#: What a name may hold that a page must not obey.
+HOSTILE = (
+    "<script>alert(1)</script>\"'>&amp;</style>]]>--><!--\x1b[31m\u202eevil\u2066{{7*7}}$\\frac{1}{2}$" + "x" * 10_000
+)
+
+
+class Reader(html.parser.HTMLParser):
+    """Collects elements, attributes, ids and text of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.said: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        """Keep an element."""
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data):
+        """Keep text."""
+        self.said.append(data)
+
+
+@pytest.fixture(scope="module")
+def scene() -> Scene:
+    """Give a job with a slow worker."""
+    return paint_job(ROOT / "fixtures/worker-fault.parquet")
+
+
+@pytest.fixture(scope="module")
+def rendered(scene: Scene) -> str:
+    """Give its page."""
+    return page.render(scene)
+
+
+def probes_of(text: str) -> dict:
+    """Read the data that the script gets."""
+    found = re.search(r'<script type="application/json" id="probes">(.*?)</script>', text, re.DOTALL)
+    assert found
+    return json.loads(found[1])
+
+
+def test_verdict_and_sections(rendered: str, scene: Scene) -> None:
+    """The headline of the terminal stands in the first heading, and every part that was asked for is there."""
+    first = re.search(r'<h1 id="headline">(.*?)</h1>', rendered)
+    assert first and first[1] == "Slow worker (dp 1, stage 0); fixing it makes steps 15% shorter"
+    for key in ("ledger", "causes", "workers", "steps", "timeline", "stages", "optypes", "trust", "features", "about"):
+        assert f'id="{key}"' in rendered, key
+    for feature in scene.diagnosis.features:
+        assert feature in rendered
+    assert scene.diagnosis.made_by.rules in rendered
+
+
+def test_every_figure_has_alt_text_and_table(rendered: str) -> None:
+    """Each drawing says in words what it shows, and each figure has a table with rows."""
+    reader = Reader(rendered)
+    drawings = [attributes for tag, attributes in reader.tags if tag == "svg"]
+    assert len(drawings) >= 6
+    assert all(drawing["role"] == "img" and len(drawing["aria-label"] or "") > 30 for drawing in drawings)
+    figures = re.findall(r"<figure.*?</figure>", rendered, re.DOTALL)
+    assert len(figures) == len(drawings)
+    assert all("<tbody>\n<tr>" in figure and "<figcaption>" in figure for figure in figures)
+
+
+def test_nothing_is_fetched(rendered: str) -> None:
+    """No element names another file, and the policy of the page forbids to fetch one."""
+    reader = Reader(rendered)
+    for tag, attributes in reader.tags:
+        for name in ("src", "href", "data", "action", "srcset"):
+            target = attributes.get(name)
+            assert target is None or target.startswith("#") or target == "data:,", (tag, target)
+    assert "default-src 'none'" in rendered
+    style = re.findall(r"<style>.*?</style>", rendered, re.DOTALL)
+    assert len(style) == 1 and "@import" not in style[0] and "url(" not in style[0]
+
+
+def test_ids_are_unique(rendered: str) -> None:
+    """Drawings that were made one by one share no id, and what they refer to is there."""
+    ids = [attributes["id"] for _, attributes in Reader(rendered).tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    assert set(re.findall(r'(?:href="|url\()#([^")]+)', rendered)) <= set(ids)
+
+
+def test_colours_are_the_page_s(rendered: str) -> None:
+    """Drawings take every colour from the style, which knows each of them in light and dark."""
+    for drawing in re.findall(r"<svg.*?</svg>", rendered, re.DOTALL):
+        assert not re.findall(r"#[0-9a-fA-F]{6}\b", drawing)
+    for name in COLOURS:
+        assert len(re.findall(rf"--{name}:", STYLE)) == 2, name
+
+
+def test_same_bytes(scene: Scene, rendered: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same job gives the same page, whatever the user's settings of matplotlib are."""
+    import matplotlib as mpl
+
+    monkeypatch.setitem(mpl.rcParams, "font.size", 31)
+    monkeypatch.setitem(mpl.rcParams, "axes.grid", True)
+    assert page.render(scene) == rendered
+    assert page.render(paint_job(ROOT / "fixtures/worker-fault.parquet")) == rendered
+    assert mpl.rcParams["font.size"] == 31
+
+
+def test_values_are_those_of_the_json(rendered: str, scene: Scene) -> None:
+    """What the slider shows is the slowdown of the JSON, in thousandths; the map, the steps and the types read the same."""
+    w = scene.diagnosis.what_if
+    probe = probes_of(rendered)["workers"]
+    packed = np.frombuffer(base64.b64decode(probe["values"]), dtype="<u2") / probe["unit"]
+    values = packed.reshape(1 + len(w.steps), *w.by_worker.shape)
+    np.testing.assert_allclose(values[0], w.by_worker, atol=0.0006)
+    np.testing.assert_allclose(values[1:], np.moveaxis(w.by_worker_step, 2, 0), atol=0.0006)
+    assert probe["steps"] == w.steps.tolist()
+    for series in (w.by_step, np.array(list(w.by_optype.values()))):
+        for value in series:
+            assert f"<td>{words.ratio(float(value))}</td>" in rendered
+
+
+def test_large_jobs_keep_the_slowest_steps(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where not every step fits, the slider has the slowest ones."""
+    from diagnose.report.html import workers
+
+    monkeypatch.setattr(workers, "_MAX_VALUES", 16 * 3)
+    picture = workers.draw_workers(scene) if styled() else None
+    assert picture is not None
+    w = scene.diagnosis.what_if
+    assert picture.probe["steps"] == sorted(w.steps[np.argsort(-w.by_step)[:3]].tolist())
+    assert picture.probe["left_out"] == len(w.steps) - 3
+
+
+def test_timeline_shows_what_the_scene_says(rendered: str, scene: Scene) -> None:
+    """Bars start and end when the timelines say so, for the culprit's dp rank and a sound one."""
+    step = worst_step(scene)
+    affected, sound = choose_ranks(scene, step)
+    assert affected == 1 and sound != 1
+    probe = probes_of(rendered)["timeline"]
+    bars = np.array(probe["bars"]).reshape(-1, 6)
+    line = scene.timelines.recorded(step, np.array([affected]))
+    assert line is not None
+    lane = line.nodes.stage == 2
+    expected = np.sort(line.start_s[lane, 0][(line.end_s - line.start_s)[lane, 0] > 0])
+    found = np.sort(bars[bars[:, 0] == 2, 4] * probe["unit"])
+    np.testing.assert_allclose(found, expected, atol=2 * probe["unit"])
+
+
+@pytest.mark.parametrize("path", FIXTURES, ids=lambda path: path.stem)
+def test_the_picture_of_the_cause_comes_first(path: Path) -> None:
+    """The first figure of each fixture is the one that makes its cause obvious."""
+    text = page.render(paint_job(path))
+    first = re.search(r'<figure id="([^"]+)"', text)
+    assert first
+    leads = {cause: keys[0] for cause, keys in page._LEADS.items()} | {"healthy": "workers"}
+    assert first[1] == leads[path.stem]
+    assert len(text) < 1_000_000
+
+
+def hostile(scene: Scene) -> Scene:
+    """Fill every string that a trace or a rule can carry with what a page must not obey."""
+    old = scene.diagnosis
+    cause = dataclasses.replace(
+        old.causes[0],
+        title=HOSTILE,
+        cause=HOSTILE,
+        evidence=tuple(dataclasses.replace(item, text=HOSTILE, id=HOSTILE) for item in old.causes[0].evidence),
+        fixes=tuple(
+            dataclasses.replace(fix, summary=HOSTILE, how=HOSTILE, risks=(HOSTILE,), settings={HOSTILE: HOSTILE})
+            for fix in old.causes[0].fixes
+        ),
+        where=dataclasses.replace(
+            old.causes[0].where,
+            hosts=(HOSTILE,),
+            workers=tuple(dataclasses.replace(w, host=HOSTILE) for w in old.causes[0].where.workers),
+        ),
+    )
+    diagnosis = dataclasses.replace(
+        old,
+        job=dataclasses.replace(old.job, job_id=HOSTILE, gpu_type=HOSTILE, owner=HOSTILE, framework=HOSTILE),
+        causes=(cause,),
+        ledger=dataclasses.replace(old.ledger, causes={HOSTILE: 0.9}, components={HOSTILE: 0.9})
+        if old.ledger
+        else None,
+        what_if=dataclasses.replace(old.what_if, by_optype={HOSTILE: 1.5, "b\x07": 1.1}),
+        hosts=tuple(f"{HOSTILE}{n}" for n in range(16)),
+        features={HOSTILE: 1.0},
+        warnings=(HOSTILE,),
+        checked=(HOSTILE,),
+    )
+    return dataclasses.replace(scene, diagnosis=diagnosis)
+
+
+def test_hostile_strings_are_text(scene: Scene, rendered: str) -> None:
+    """No string of the input makes an element, reaches a terminal or a reader as a command, or makes the page endless."""
+    text = page.render(hostile(scene))
+    plain_tags = [tag for tag, _ in Reader(rendered).tags]
+    tags = [tag for tag, _ in Reader(text).tags]
+    assert tags.count("script") == plain_tags.count("script") == 2
+    assert set(tags) <= set(plain_tags)
+    assert "<script>alert" not in text
+    assert "straggling" not in text[text.index("<h1") : text.index("</h1>")], (
+        "the name of the job stands above, not here"
+    )
+    assert "alert(1)" in text, "the names should be shown, as text"
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f\u200e\u200f\u202a-\u202e\u2066-\u2069]", text)
+    assert "{{7*7}}" in text and "49}}" not in text
+    assert len(text) < 1_000_000
+    json.dumps(probes_of(text))
+
+
+def test_contrast() -> None:
+    """All text and all marks stand out from what they lie on, in light and dark: WCAG AA."""
+    light, dark = re.findall(r":root \{(.*?)\}", STYLE, re.DOTALL)
+    for block in (light, dark):
+        colour = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", block))
+        for ground in ("bg", "panel"):
+            for name in ("ink", "muted", "bad", "good", "warn", "accent"):
+                assert contrast(colour[name], colour[ground]) >= 4.5, (name, ground)
+            for name in ("forward", "backward", "comm", "other"):
+                assert contrast(colour[name], colour[ground]) >= 3.0, (name, ground)
+        for level in range(9):
+            assert contrast(colour[f"heat{level}-ink"], colour[f"heat{level}"]) >= 4.5, level
+
+
+def contrast(one: str, other: str) -> float:
+    """Give the contrast of two colours. Source: WCAG 2.2."""
+
+    def light_of(colour: str) -> float:
+        parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    low, high = sorted((light_of(one), light_of(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_levels() -> None:
+    """Values get the level of their ninth of the range; what is not known has none."""
+    assert level_of(np.array([1.0, 1.5, 2.0, 5.0, np.nan]), 1.0, 2.0).tolist() == [0, 4, 8, 8, -1]
+
+
+def test_words_of_a_drawing_are_kept() -> None:
+    """Places are rounded to save bytes, numbers that a reader sees are not."""
+    with styled():
+        sheet = Sheet("x", 200, 100)
+        sheet.write(0.12345, 0.5, "0.0625 < 1.23456")
+        text = sheet.svg("a < b\x1b")
+    assert ">0.0625 &lt; 1.23456<" in text
+    assert 'aria-label="a &lt; b\\x1b"' in text
+    assert not [number for tag in re.findall("<[^>]*>", text) for number in re.findall(r"\d\.\d{3,}", tag)]
+
+
+def test_a_cell_lies_where_it_is_drawn() -> None:
+    """Data coordinates come out as pixels from the upper left corner of the sheet."""
+    with styled():
+        sheet = Sheet("x", 200, 100, (50, 50, 10, 40))
+        sheet.axes.set_xlim(0, 10)
+        sheet.axes.set_ylim(5, 0)
+        assert sheet.box(0, 1, 0, 1).listed() == [50, 10, 10, 10]
+
+
+def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The page is written beside the other format, which stays the same; no other file is left."""
+    job, target = str(ROOT / "fixtures/worker-fault.parquet"), tmp_path / "page.html"
+    assert main([job, "--format", "json"]) == 0
+    alone = capsys.readouterr().out
+    assert main([job, "--format", "json", "--html", str(target), "--steps", "16-60"]) == 0
+    capsys.readouterr()
+    assert "diagnose TRACE --steps 16-60 --min-speedup 1.02 --html report.html" in target.read_text(encoding="utf-8")
+    assert main([job, "--format", "json", "--html", str(target)]) == 0
+    assert capsys.readouterr().out == alone
+    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--html", "{job}"], "read or written already"),
+        (["--html", "{tmp}/a.html", "-o", "{tmp}/a.html"], "read or written already"),
+        (["--html", "{tmp}/none/a.html"], "there is no folder"),
+        (["{job}", "--html", "{tmp}/a.html"], "2 are given"),
+    ],
+)
+def test_refusals(more: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What would overwrite something or cannot be written is refused before any work, in one line."""
+    job = str(ROOT / "fixtures/healthy.parquet")
+    assert main([job, *(arg.format(job=job, tmp=tmp_path) for arg in more)]) == 2
+    err = capsys.readouterr().err
+    assert said in err and err.count("\n") == 1
+
+
+def test_without_the_extra(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without matplotlib one line says what to install."""
+    import importlib.util
+
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "matplotlib" else find(name))
+    assert main([str(ROOT / "fixtures/healthy.parquet"), "--html", str(tmp_path / "a.html")]) == 2
+    assert "pip install 'diagnose-training[html]'" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_odd_jobs(seed: int) -> None:
+    """Jobs of any shape have a page, with numbers that JSON knows."""
+    found = page.render(paint_job(to_file(random_job(random_shape(seed), seed)), name="random"))
+    assert probes_of(found)
+    assert "NaN" not in json.dumps(probes_of(found))
+
+
+def test_one_step() -> None:
+    """A single step is drawn, and called inconclusive."""
+    found = page.render(paint_job(ROOT / "fixtures/worker-fault.parquet", steps=np.array([40])))
+    assert '<section class="verdict inconclusive"' in found and 'id="timeline"' in found
