@@ -134,6 +134,23 @@ _min_speedup_option = click.option(
     show_default=True,
     help="Report a cause when removing it makes the job at least so many times faster.",
 )
+_perfetto_option = click.option(
+    "--perfetto", metavar="FILE", type=click.Path(), help="Draw some steps as timelines for ui.perfetto.dev: .json.gz."
+)
+_perfetto_steps_option = click.option(
+    "--perfetto-steps", metavar="STEPS", help="Draw these steps: 40,41; the worst and a typical one if left out."
+)
+_perfetto_dp_option = click.option(
+    "--perfetto-dp", metavar="RANKS", help="Draw these dp ranks: 0,3; culprits and a sound peer if left out."
+)
+_perfetto_mb_option = click.option(
+    "--perfetto-mb",
+    metavar="MB",
+    type=click.FloatRange(min=0.0, min_open=True),
+    default=20.0,
+    show_default=True,
+    help="Draw no more than a file of this size holds.",
+)
 _no_color_option = click.option(
     "--no-color", is_flag=True, help="No colours; so does the environment variable NO_COLOR."
 )
@@ -175,21 +192,10 @@ def program() -> None:
 @click.option(
     "--html", metavar="FILE", type=click.Path(), help="Draw the job on a page for a browser: one file, no network."
 )
-@click.option(
-    "--perfetto", metavar="FILE", type=click.Path(), help="Draw some steps as timelines for ui.perfetto.dev: .json.gz."
-)
-@click.option(
-    "--perfetto-steps", metavar="STEPS", help="Draw these steps: 40,41; the worst and a typical one if left out."
-)
-@click.option("--perfetto-dp", metavar="RANKS", help="Draw these dp ranks: 0,3; culprits and a sound peer if left out.")
-@click.option(
-    "--perfetto-mb",
-    metavar="MB",
-    type=click.FloatRange(min=0.0, min_open=True),
-    default=20.0,
-    show_default=True,
-    help="Draw no more than a file of this size holds.",
-)
+@_perfetto_option
+@_perfetto_steps_option
+@_perfetto_dp_option
+@_perfetto_mb_option
 @_no_color_option
 @_width_option
 @click.option("--quiet", is_flag=True, help="No progress.")
@@ -261,6 +267,10 @@ def explain_command(job: str, cause: str, **given: Any) -> int:
 @_steps_option
 @_own_rules_option
 @_min_speedup_option
+@_perfetto_option
+@_perfetto_steps_option
+@_perfetto_dp_option
+@_perfetto_mb_option
 @_no_color_option
 @_width_option
 def what_if_command(job: str, fixes: tuple[str, ...], scales: tuple[str, ...], **given: Any) -> int:
@@ -275,7 +285,9 @@ def what_if_command(job: str, fixes: tuple[str, ...], scales: tuple[str, ...], *
     _check_jobs((job,), options)
     if not fixes and not scales:
         raise UsageError("nothing to price: give --fix (`diagnose fixes` lists them) or --set")
-    found = _price_one(job, Wishes(fixes, scales), _parse_steps(options.steps), options)
+    found, scene = _price_one(job, Wishes(fixes, scales), _parse_steps(options.steps), options)
+    if options.perfetto is not None:
+        _write_perfetto(scene, options.perfetto, options, fixed="the fixes given by hand")
     if options.output_format == "json":
         _write_stdout(what_if.render_json(found) + "\n")
     else:
@@ -804,9 +816,9 @@ def _write_html(scene: "Scene", path: str, options: Options) -> None:
     _write_bytes("--html", path, page.encode("utf-8", "backslashreplace"))
 
 
-def _write_perfetto(scene: "Scene", path: str, options: Options) -> None:
-    """Draw timelines into a file that appears when all is written, and say what did not fit."""
-    from diagnose.report.perfetto import render
+def _write_perfetto(scene: "Scene", path: str, options: Options, fixed: str = "the plan of the diagnosis") -> None:
+    """Draw timelines into a file that appears when all is written, and say what did not fit; `fixed` names the fixes."""
+    from diagnose.report.perfetto import Mended, render
 
     picture = render(
         scene,
@@ -814,6 +826,7 @@ def _write_perfetto(scene: "Scene", path: str, options: Options) -> None:
         dp=_parse_numbers("--perfetto-dp", options.perfetto_dp),
         limit_mb=options.perfetto_mb,
         compressed=not path.lower().endswith(".json"),
+        mended=Mended(fixed, scene.plan) if scene.plan else None,
     )
     _write_bytes("--perfetto", path, picture.content)
     for warning in picture.warnings:
@@ -848,7 +861,7 @@ def _explain_one(job: str, cause: str, steps: "Ints | None", options: Options) -
         return explain_job(source, cause, **found)
 
 
-def _price_one(job: str, wishes: "Wishes", steps: "Ints | None", options: Options) -> "ByHand":
+def _price_one(job: str, wishes: "Wishes", steps: "Ints | None", options: Options) -> "tuple[ByHand, Scene]":
     """Run the pipeline on one job, and price what the user asks for."""
     from diagnose.pipeline import price_job
 

@@ -22,6 +22,7 @@ from diagnose.judge.examination import Examination
 from diagnose.judge.explain import check_cause, explain_cause, list_details
 from diagnose.judge.rules import load_rules
 from diagnose.judge.verdict import MAX_REPLAY_ERROR, Case, Verdict, reach_verdict
+from diagnose.model.change import Change
 from diagnose.model.components import Components, Gains
 from diagnose.model.course import Course
 from diagnose.model.diagnosis import Cause, Diagnosis, Fidelity, MadeBy, Plan, StepTime
@@ -102,16 +103,22 @@ def paint_job(
     verdict = reach_verdict(found.case, found.judgements, min_speedup=min_speedup, opinion=found.opinion)
     (progress or _say_nothing)("pricing fixes")
     causes, prices = price_fixes(found, verdict.causes)
+    diagnosis = assemble(found, dataclasses.replace(verdict, causes=causes), prices.plan, min_speedup=min_speedup)
+    return make_scene(found, diagnosis, prices.changes)
+
+
+def make_scene(found: Examination, diagnosis: Diagnosis, changes: Sequence[Change]) -> Scene:
+    """Put together what pictures need; `changes` are drawn as fixed."""
     case = found.case
     return Scene(
-        diagnosis=assemble(found, dataclasses.replace(verdict, causes=causes), prices.plan, min_speedup=min_speedup),
+        diagnosis=diagnosis,
         trace=case.trace,
         components=case.components,
         gains=case.gains,
         transfers=case.transfers,
         courses=case.courses,
         timelines=found.timelines,
-        plan=prices.changes,
+        plan=tuple(changes),
     )
 
 
@@ -158,8 +165,8 @@ def price_job(
     rules: Path | None = None,
     min_speedup: float = MIN_SPEEDUP,
     progress: Callable[[str], None] | None = None,
-) -> ByHand:
-    """Say how fast a job would run with some fixes, or with own times scaled.
+) -> tuple[ByHand, Scene]:
+    """Say how fast a job would run with some fixes, or with own times scaled; the scene has them as its plan.
 
     Parameters
     ----------
@@ -185,7 +192,8 @@ def price_job(
         for fix in named
     ]
     read = [(text, parse_set(text, job)) for text in wishes.scales]
-    return price_by_hand(job, list(zip(named, places, strict=True)), read, job_id=found.trace.job.job_id)
+    by_hand = price_by_hand(job, list(zip(named, places, strict=True)), read, job_id=found.trace.job.job_id)
+    return by_hand, make_scene(found, assemble(found, verdict, min_speedup=min_speedup), by_hand.changes)
 
 
 def examine(

@@ -20,7 +20,7 @@ from diagnose.faults.generate import draw_job, generate, list_causes, write_job
 from diagnose.faults.spec import NOISE
 
 #: Fixes whose truth is another job, and not the job without the fault: their own tests simulate it.
-ELSEWHERE = frozenset({"repartition-stages", "schedule", "rebalance-sequences", "shard-context"})
+ELSEWHERE = frozenset({"repartition-stages", "schedule", "rebalance-sequences", "shard-context", "swap-workers"})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -140,7 +140,7 @@ def price_by_hand(
         before_s = after_s
     predicted_s, _ = predict(job, before_s)
     error = abs(job.gains.replayed_s / job.gains.recorded_s - 1.0)
-    return ByHand(job_id, job.gains.recorded_s, predicted_s, error, tuple(asked))
+    return ByHand(job_id, job.gains.recorded_s, predicted_s, error, tuple(asked), done)
 
 
 def _write(named: Named) -> str:

@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any
 
+from diagnose.model.change import Change
 from diagnose.model.diagnosis import Fix
 
 
@@ -60,6 +61,9 @@ class ByHand:
         With all that were not refused.
     replay_error : float
         By which part of it the replay misses the recorded step time: no prediction is better than that.
+    asked : tuple of Asked
+    changes : tuple of Change
+        All that was not refused, for pictures.
     """
 
     job_id: str
@@ -67,6 +71,7 @@ class ByHand:
     predicted_s: float
     replay_error: float
     asked: tuple[Asked, ...]
+    changes: tuple[Change, ...]
 
     @property
     def speedup(self) -> float | None:

@@ -151,3 +151,13 @@ def test_the_list_of_fixes(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert "replace-worker: " in out
     assert "    every: " in out
+
+
+def test_timelines_of_fixes_given_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`--perfetto` draws the step as it would be with these fixes, under their name."""
+    file = tmp_path / "timelines.json"
+    assert main(["what-if", JOB, "--fix", "replace-worker", "--perfetto", str(file)]) == 0
+    capsys.readouterr()
+    assert "the fixes given by hand" in file.read_text()
+    assert main(["what-if", JOB, "--fix", "replace-worker", "--perfetto", JOB]) == 2
+    assert "is the trace" in capsys.readouterr().err
