@@ -1,5 +1,6 @@
 """What all tests share: the folder with published traces, and the switch for benchmarks."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -7,12 +8,21 @@ import pytest
 #: Traces with their authors' results; not part of the repository.
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
+#: Processes that run tests at most; each keeps its own measured jobs.
+MAX_PROCESSES = 8
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option that lets benchmarks run."""
     parser.addoption(
         "--benchmarks", action="store_true", help="run tests/benchmarks too, and print their tables (add -s)"
     )
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Run on every core, but benchmarks alone and where they can print."""
+    return 0 if config.getoption("--benchmarks") else min(os.cpu_count() or 1, MAX_PROCESSES)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

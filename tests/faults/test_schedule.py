@@ -1,13 +1,11 @@
 """Jobs under GPipe and zero-bubble, and models laid out layer by layer: times that one can add in the head."""
 
 import dataclasses
-import json
 
 import numpy as np
 import pytest
 
 from diagnose.errors import UsageError
-from diagnose.faults.generate import generate
 from diagnose.faults.inputs import draw_inputs
 from diagnose.faults.programme import order_computes
 from diagnose.faults.record import record
@@ -100,10 +98,3 @@ def test_what_makes_no_sense_is_refused() -> None:
     inputs = draw_inputs(dataclasses.replace(BY_HAND, schedule="zero-bubble"))
     with pytest.raises(UsageError, match="weight gradients have no type"):
         record(inputs, simulate(inputs))
-
-
-def test_truths_of_usual_jobs_say_nothing_new() -> None:
-    """The truth of a 1F1B job is written as before there were other schedules; that of a GPipe job names it."""
-    usual, other = (json.loads(generate(spec).truth.to_json()) for spec in (JobSpec(), JobSpec(schedule="gpipe")))
-    assert not {"schedule", "weight_share"} & set(usual["spec"])
-    assert other["spec"]["schedule"] == "gpipe"
