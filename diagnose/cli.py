@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from diagnose.model.comparison import Comparison
     from diagnose.model.diagnosis import Diagnosis
     from diagnose.model.explanation import Explanation
+    from diagnose.model.night import Headway
     from diagnose.model.priced import ByHand, Wishes
     from diagnose.model.scene import Scene
     from diagnose.model.trace import Ints
@@ -64,7 +65,7 @@ Exit codes:
   4    a rule or configuration file is wrong
   5    of several jobs, some failed
   70   an error in diagnose itself; DIAGNOSE_DEBUG=1 shows where
-  74   the output cannot be written
+  74   the output cannot be written, or a store or cluster does not answer
 
 A file that has the name of a command is diagnosed as ./NAME."""
 
@@ -644,6 +645,157 @@ def completion_command(shell: str) -> int:
     return 0
 
 
+def _check_store(ctx: click.Context, param: click.Parameter, value: str) -> str:
+    """Refuse a password where everybody can read it."""
+    from_line = ctx.get_parameter_source(param.name or "") == click.core.ParameterSource.COMMANDLINE
+    if from_line and "@" in value and ":" in value.split("://", 1)[-1].rsplit("@", 1)[0]:
+        raise UsageError(
+            "--store: a password on the command line can be read by everybody on the machine; give it in "
+            "DIAGNOSE_STORE_PASSWORD, or in a file named by DIAGNOSE_STORE_PASSWORD_FILE"
+        )
+    return value
+
+
+_store_option = click.option(
+    "--store",
+    metavar="URL",
+    envvar="DIAGNOSE_STORE",
+    default="sqlite:///diagnose.db",
+    show_default=True,
+    callback=_check_store,
+    help="sqlite:///FILE or postgresql://USER@HOST/DATABASE; the password comes from the environment or a file.",
+)
+
+
+@program.command("triage")
+@click.argument("sources", metavar="SOURCE...", nargs=-1, required=True, type=click.Path())
+@_store_option
+@click.option("--workers", metavar="N", type=click.IntRange(1, 1024), help="Processes  [default: one a core]")
+@click.option(
+    "--memory", metavar="SIZE", help="Memory for all jobs together, such as 8G  [default: 60% of the machine]"
+)
+@click.option(
+    "--timeout",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0, min_open=True),
+    default=600.0,
+    show_default=True,
+    help="Give a job up after so long.",
+)
+@click.option("--since", metavar="AGE|DATE", help="Only traces modified since: 12h, 2d, 1w or 2026-01-31.")
+@click.option("--limit", metavar="N", type=click.IntRange(min=1), help="Do at most so many jobs, the newest.")
+@click.option("--force", is_flag=True, help="Do jobs that have not changed too.")
+@click.option("--retry-failed", is_flag=True, help="Do jobs that have failed and not changed too.")
+@click.option("--dry-run", is_flag=True, help="List what would be done, and do nothing.")
+@click.option("--dask", metavar="ADDRESS", help="Work on this Dask cluster, such as tcp://host:8786.")
+@_own_rules_option
+@_min_speedup_option
+@click.option(
+    "--format",
+    "output_format",
+    type=click.Choice(["terminal", "json"]),
+    default="terminal",
+    show_default=True,
+    help="A summary for people, or one JSON object (diagnose-triage/1).",
+)
+@_no_color_option
+@_width_option
+@click.option("--quiet", is_flag=True, help="No progress.")
+def triage_command(  # noqa: PLR0913 - one argument an option
+    *,
+    sources: tuple[str, ...],
+    store: str,
+    workers: int | None,
+    memory: str | None,
+    timeout: float,
+    since: str | None,
+    limit: int | None,
+    force: bool,
+    retry_failed: bool,
+    dry_run: bool,
+    dask: str | None,
+    rules: Path | None,
+    min_speedup: float,
+    output_format: str,
+    no_color: bool,
+    width: int | None,
+    quiet: bool,
+) -> int:
+    """Diagnose all jobs in SOURCE that are new or changed, and keep the results in a store.
+
+    SOURCE is a folder, a glob, a file with one of these a line (.txt), or s3://BUCKET/PREFIX, gs://BUCKET/PREFIX. Stopped at
+    any moment and started again, it goes on where it was; several may work on one store at the same time.
+    """
+    from diagnose.report import night as page
+    from diagnose.triage.triage import Wishes, triage
+
+    _check_rules_folder(rules)
+    wishes = Wishes(
+        sources, store, workers, memory, timeout, since, limit, force, retry_failed, dry_run, dask, rules, min_speedup
+    )
+    with NightProgress(shown=not quiet and _is_terminal(sys.stderr)) as progress:
+        night = triage(wishes, watch=progress)
+    if output_format == "json":
+        _write_stdout(page.render_json(night) + "\n")
+    else:
+        look = Options(output_format, None, None, None, None, 1.0, None, no_color, width, quiet)
+        _write_stdout(page.render(night, width=look.columns, color=look.color))
+    return EXIT_BATCH if night.n_failed else 0
+
+
+@program.group("store", no_args_is_help=False)
+def store_command() -> None:
+    """Look into a store, thin it out, or write it as Parquet."""
+
+
+@store_command.command("info")
+@_store_option
+def store_info_command(store: str) -> int:
+    """Say what is in a store."""
+    from diagnose.triage.store import Store
+
+    with Store(store, may_create=False) as opened:
+        found = opened.info()
+    lines = [f"{found.url}: schema {found.schema}"]
+    for name, counts in (("jobs", found.by_status), ("verdicts", found.by_verdict), ("causes", found.by_cause)):
+        lines.append(f"{name}: " + (", ".join(f"{n:,} {key}" for key, n in counts.items()) or "none"))
+    lines.append(f"pruned: {found.n_pruned:,}")
+    lines.append(f"at work: {_count(found.n_nights, 'triage')}, {_count(found.n_claims, 'job')} claimed")
+    _write_lines("\n".join(lines) + "\n")
+    return 0
+
+
+@store_command.command("prune")
+@_store_option
+@click.option(
+    "--older", metavar="AGE|DATE", required=True, help="Take out what was diagnosed before: 90d, 1w or 2026-01-31."
+)
+def store_prune_command(store: str, older: str) -> int:
+    """Take old jobs out of a store; they are diagnosed again only when their content changes."""
+    from diagnose.triage.source import parse_since
+    from diagnose.triage.store import Store
+
+    with Store(store, may_create=False) as opened:
+        n_jobs = opened.prune(parse_since(older, opened.now_s()))
+        name = opened.name
+    _write_lines(f"{name}: {_count(n_jobs, 'job')} taken out\n")
+    return 0
+
+
+@store_command.command("export")
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@_store_option
+def store_export_command(folder: Path, store: str) -> int:
+    """Write a store as Parquet files into DIR, for DuckDB or pandas."""
+    from diagnose.triage.export import export_store
+    from diagnose.triage.store import Store
+
+    with Store(store, may_create=False) as opened:
+        counts = export_store(opened, folder)
+    _write_lines("".join(f"{folder / name}: {_count(n, 'row')}\n" for name, n in counts.items()))
+    return 0
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Options:
     """What the command line asks for, as click gives it."""
@@ -1038,6 +1190,36 @@ class Progress:
         from diagnose.report.escape import escape
 
         return Text(f"{escape(self._job)}: {escape(self._stage)}")
+
+
+class NightProgress:
+    """Shows on standard error how far a triage has come, with its rate and the time that remains."""
+
+    def __init__(self, *, shown: bool) -> None:
+        self._shown = shown
+        self._status: Status | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __call__(self, headway: "Headway") -> None:
+        """Take how far it has come."""
+        if not self._shown:
+            return
+        from rich.console import Console
+        from rich.text import Text
+
+        from diagnose.report.night import say_headway
+
+        text = Text(say_headway(headway))
+        if self._status is None:
+            self._status = Console(stderr=True).status(text)
+            self._status.start()
+        self._status.update(text)
+
+    def __exit__(self, *_error: object) -> None:
+        if self._status is not None:
+            self._status.stop()
 
 
 def _is_terminal(stream: TextIO | None) -> bool:

@@ -43,3 +43,9 @@ class RuleError(DiagnoseError):
 
 class MetadataError(RuleError):
     """A metadata file of one job is wrong; other jobs can be diagnosed."""
+
+
+class ServiceError(DiagnoseError):
+    """A store or a cluster does not answer, or not as it should."""
+
+    exit_code = 74

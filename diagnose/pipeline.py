@@ -122,6 +122,24 @@ def make_scene(found: Examination, diagnosis: Diagnosis, changes: Sequence[Chang
     )
 
 
+def made_by(rules: Path | None = None) -> MadeBy:
+    """Say what judges jobs now: the version, and digests of rules and classifier.
+
+    Parameters
+    ----------
+    rules : Path, optional
+        Folder with rules of the user's.
+
+    Raises
+    ------
+    RuleError
+        A rule file, or the classifier, is wrong.
+    """
+    classifier = _load_classifier()
+    digest = load_rules(rules, list_features()).digest
+    return MadeBy(diagnose.__version__, digest, classifier.digest if classifier else None)
+
+
 def explain_job(
     source: str | Path | BinaryIO,
     cause: str,

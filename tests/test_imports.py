@@ -54,6 +54,9 @@ LIBRARIES = {
     "scipy": ("diagnose/packing/",),
     "matplotlib": ("diagnose/report/html/",),
     "jinja2": ("diagnose/report/html/page.py",),
+    "sqlalchemy": ("diagnose/triage/",),
+    "fsspec": ("diagnose/triage/source.py",),
+    "distributed": ("diagnose/triage/workplace.py",),
     "yaml": ("diagnose/judge/rules.py", "diagnose/trace/metadata.py"),
     "rich": ("diagnose/report/", "diagnose/cli.py", "diagnose/faults/__main__.py"),
     "sklearn": ("diagnose/train/trees.py",),
@@ -78,7 +81,19 @@ PROGRAMS = {
 }
 #: Modules that no other name than these may import at their top: they answer before numpy is there.
 LIGHT = {"diagnose/__init__.py", "diagnose/__main__.py", "diagnose/cli.py", "diagnose/errors.py"}
-HEAVY = {"matplotlib", "jinja2", "numpy", "pandas", "pyarrow", "rich", "sklearn", "ruptures", "yaml", "scipy"}
+HEAVY = {
+    "matplotlib",
+    "jinja2",
+    "numpy",
+    "pandas",
+    "pyarrow",
+    "rich",
+    "sklearn",
+    "ruptures",
+    "yaml",
+    "scipy",
+    "sqlalchemy",
+}
 
 
 def tree_of(path: str) -> ast.Module:

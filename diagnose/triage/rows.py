@@ -1,0 +1,161 @@
+"""The rows of the store: the headline of a job, and one row a cause.
+
+Enters: a diagnosis as `Diagnosis.to_dict` gives it, or the reason why there is none. Leaves: flat rows, a field a
+column.
+"""
+
+import dataclasses
+import json
+import math
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class JobRow:
+    """One job: what it was made from, its headline numbers, or why it has none.
+
+    `status` is diagnosed or failed; `failure` the kind of failure (see `work.Failure`) and `reason` one line on it. Times in
+    seconds, ratios as plain numbers; None where not known.
+    """
+
+    location: str
+    status: str
+    identity: str | None = None
+    content: str | None = None
+    version: str | None = None
+    rules: str | None = None
+    classifier: str | None = None
+    min_speedup: float | None = None
+    failure: str | None = None
+    reason: str | None = None
+    size_bytes: int | None = None
+    job_id: str | None = None
+    owner: str | None = None
+    framework: str | None = None
+    gpu_type: str | None = None
+    started_at: str | None = None
+    finished_at: str | None = None
+    n_gpus: int | None = None
+    dp_size: int | None = None
+    pp_size: int | None = None
+    tp_size: int | None = None
+    cp_size: int | None = None
+    vpp_size: int | None = None
+    n_steps: int | None = None
+    n_ops: int | None = None
+    verdict: str | None = None
+    slowdown: float | None = None
+    waste: float | None = None
+    recorded_step_s: float | None = None
+    simulated_step_s: float | None = None
+    ideal_step_s: float | None = None
+    clean_step_s: float | None = None
+    gpu_hours_analysed: float | None = None
+    gpu_hours_wasted: float | None = None
+    discrepancy: float | None = None
+    replay_error: float | None = None
+    m_w: float | None = None
+    m_s: float | None = None
+    n_causes: int | None = None
+    top_cause: str | None = None
+    top_recoverable: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CauseRow:
+    """One cause of a job, the first in the report has `place` 1; lists of workers, stages, hosts and links as JSON."""
+
+    location: str
+    place: int
+    cause: str
+    title: str
+    confidence: float | None
+    share: float | None
+    recoverable: float | None
+    workers: str
+    stages: str
+    hosts: str
+    links: str
+    pattern: str | None
+    onset_step: int | None
+    recovery_step: int | None
+    period_steps: float | None
+    fix: str | None
+    predicted_step_s: float | None
+    predicted_speedup: float | None
+    fingerprint: str
+
+
+def job_row(location: str, found: dict[str, Any]) -> JobRow:
+    """Make the row of a diagnosed job.
+
+    Parameters
+    ----------
+    location : str
+    found : dict
+        What `--format json` prints.
+    """
+    job, step, causes = found["job"], found["step_time"], found["causes"]
+    return JobRow(
+        location=location,
+        status="diagnosed",
+        **{key: found["made_by"][key] for key in ("version", "rules", "classifier")},
+        **{key: job[key] for key in ("job_id", "owner", "framework", "gpu_type", "started_at", "finished_at")},
+        **{key: job[key] for key in ("dp_size", "pp_size", "tp_size", "cp_size", "vpp_size")},
+        n_gpus=job["gpus"],
+        n_steps=job["steps"],
+        n_ops=job["ops"],
+        verdict=found["verdict"],
+        slowdown=_finite(found["slowdown"]),
+        waste=_finite(found["waste"]),
+        recorded_step_s=_finite(step["recorded"]),
+        simulated_step_s=_finite(step["simulated"]),
+        ideal_step_s=_finite(step["ideal"]),
+        clean_step_s=_finite(step["clean"]),
+        gpu_hours_analysed=_finite(found["gpu_hours"]["analysed"]),
+        gpu_hours_wasted=_finite(found["gpu_hours"]["wasted"]),
+        discrepancy=_finite(found["fidelity"]["discrepancy"]),
+        replay_error=_finite(found["fidelity"]["replay_error"]),
+        m_w=_finite(found["what_if"]["m_w"]),
+        m_s=_finite(found["what_if"]["m_s"]),
+        n_causes=len(causes),
+        top_cause=causes[0]["cause"] if causes else None,
+        top_recoverable=_finite(causes[0]["recoverable"]) if causes else None,
+    )
+
+
+def cause_rows(location: str, found: dict[str, Any]) -> tuple[CauseRow, ...]:
+    """Make the rows of the causes of a diagnosed job, in the order of the report."""
+    rows = []
+    for place, cause in enumerate(found["causes"], start=1):
+        best = cause["fixes"][0] if cause["fixes"] else {}
+        where, when = cause["where"], cause["when"]
+        rows.append(
+            CauseRow(
+                location=location,
+                place=place,
+                cause=cause["cause"],
+                title=cause["title"],
+                confidence=_finite(cause["confidence"]),
+                share=_finite(cause["share"]),
+                recoverable=_finite(cause["recoverable"]),
+                workers=json.dumps(where["workers"]),
+                stages=json.dumps(where["stages"]),
+                hosts=json.dumps(where["hosts"]),
+                links=json.dumps(where["links"]),
+                pattern=when["pattern"],
+                onset_step=when["onset_step"],
+                recovery_step=when["recovery_step"],
+                period_steps=_finite(when["period_steps"]),
+                fix=best.get("fix"),
+                predicted_step_s=_finite(best.get("predicted_step_time")),
+                predicted_speedup=_finite(best.get("predicted_speedup")),
+                fingerprint=cause["fingerprint"],
+            )
+        )
+    return tuple(rows)
+
+
+def _finite(value: float | None) -> float | None:
+    """Give None for what is not a finite number: no two databases agree on it."""
+    return float(value) if value is not None and math.isfinite(value) else None

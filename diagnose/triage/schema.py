@@ -1,0 +1,172 @@
+"""The tables of the store, and how a store of an older version becomes one of this.
+
+Enters: a connection inside a transaction. Leaves: the same database with the tables of this version, its data kept.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, get_type_hints
+
+import sqlalchemy as sa
+
+from diagnose.errors import ServiceError
+from diagnose.triage.rows import CauseRow, JobRow
+
+METADATA = sa.MetaData()
+_TYPES: dict[type, type[sa.types.TypeEngine[Any]]] = {str: sa.Text, int: sa.BigInteger, float: sa.Double}
+
+
+def _columns(row: type, key: tuple[str, ...]) -> list[sa.Column[object]]:
+    """Make columns of the fields of a row."""
+    columns: list[sa.Column[object]] = []
+    for field in dataclasses.fields(row):
+        kind = get_type_hints(row)[field.name]
+        plain = next(one for one in getattr(kind, "__args__", (kind,)) if one is not type(None))
+        columns.append(sa.Column(field.name, _TYPES[plain], primary_key=field.name in key))
+    return columns
+
+
+#: One row a job: its headline, or why it has none.
+JOBS = sa.Table("jobs", METADATA, *_columns(JobRow, ("location",)))
+#: One row a cause of a job.
+CAUSES = sa.Table("causes", METADATA, *_columns(CauseRow, ("location", "place")))
+#: The diagnosis of a job as JSON.
+DOCUMENTS = sa.Table(
+    "documents", METADATA, sa.Column("location", sa.Text, primary_key=True), sa.Column("document", sa.Text)
+)
+#: When a job was diagnosed (seconds since 1970), how long that took, and the stamp of its file then: apart from the
+#: results, because these differ from night to night.
+TIMES = sa.Table(
+    "times",
+    METADATA,
+    sa.Column("location", sa.Text, primary_key=True),
+    sa.Column("diagnosed_at", sa.Double),
+    sa.Column("took_s", sa.Double),
+    sa.Column("stamp", sa.Text),
+)
+#: Triages at work: who they are, and until when they are believed without another sign of life.
+NIGHTS = sa.Table(
+    "nights",
+    METADATA,
+    sa.Column("night", sa.Text, primary_key=True),
+    sa.Column("machine", sa.Text),
+    sa.Column("process", sa.Text),
+    sa.Column("expires", sa.Double),
+)
+#: Jobs in work, and which triage does them.
+CLAIMS = sa.Table(
+    "claims", METADATA, sa.Column("location", sa.Text, primary_key=True), sa.Column("night", sa.Text, index=True)
+)
+#: Jobs that `store prune` took out: they are not done again unless they change.
+PRUNED = sa.Table(
+    "pruned",
+    METADATA,
+    sa.Column("location", sa.Text, primary_key=True),
+    sa.Column("content", sa.Text),
+    sa.Column("stamp", sa.Text),
+)
+_VERSION = sa.Table("schema_version", METADATA, sa.Column("version", sa.Integer, primary_key=True))
+
+
+def migrate(connection: sa.Connection, migrations: tuple[Callable[[sa.Connection], None], ...] | None = None) -> int:
+    """Bring a database to the schema of this version; one that has it is left alone.
+
+    Parameters
+    ----------
+    connection : Connection
+        In a transaction that nobody else can enter.
+    migrations : tuple of callable, optional
+        Those of this version when left out.
+
+    Returns
+    -------
+    int
+        The version of the schema.
+
+    Raises
+    ------
+    ServiceError
+        A newer version of the program made the store.
+    """
+    steps = MIGRATIONS if migrations is None else migrations
+    version = read_version(connection)
+    if version > len(steps):
+        raise ServiceError(
+            f"the store has schema {version}, and this version knows up to {len(steps)}: upgrade diagnose"
+        )
+    if version == len(steps):
+        return version
+    if version == 0:
+        connection.execute(sa.text("CREATE TABLE IF NOT EXISTS schema_version (version INTEGER NOT NULL PRIMARY KEY)"))
+    for step in steps[version:]:
+        step(connection)
+    connection.execute(sa.delete(_VERSION))
+    connection.execute(sa.insert(_VERSION).values(version=len(steps)))
+    return len(steps)
+
+
+def read_version(connection: sa.Connection) -> int:
+    """Say which version of the schema a database has; 0 where it has none."""
+    if not sa.inspect(connection).has_table("schema_version"):
+        return 0
+    return connection.execute(sa.select(_VERSION.c.version)).scalar() or 0
+
+
+def _run(connection: sa.Connection, statements: str) -> None:
+    """Run statements, parted by semicolons."""
+    for statement in statements.split(";"):
+        if statement.strip():
+            connection.execute(sa.text(statement))
+
+
+def _first(connection: sa.Connection) -> None:
+    """Make the tables of schema 1."""
+    _run(
+        connection,
+        """
+        CREATE TABLE jobs (
+            location TEXT NOT NULL PRIMARY KEY, status TEXT NOT NULL, identity TEXT, content TEXT, version TEXT,
+            rules TEXT, classifier TEXT, min_speedup DOUBLE PRECISION, failure TEXT, reason TEXT, size_bytes BIGINT,
+            job_id TEXT, owner TEXT, framework TEXT, gpu_type TEXT, started_at TEXT, finished_at TEXT,
+            n_gpus BIGINT, dp_size BIGINT, pp_size BIGINT, tp_size BIGINT, cp_size BIGINT, vpp_size BIGINT,
+            n_steps BIGINT, n_ops BIGINT, verdict TEXT, slowdown DOUBLE PRECISION, waste DOUBLE PRECISION,
+            recorded_step_s DOUBLE PRECISION, simulated_step_s DOUBLE PRECISION, ideal_step_s DOUBLE PRECISION,
+            clean_step_s DOUBLE PRECISION, gpu_hours_analysed DOUBLE PRECISION, gpu_hours_wasted DOUBLE PRECISION,
+            discrepancy DOUBLE PRECISION, replay_error DOUBLE PRECISION, m_w DOUBLE PRECISION, m_s DOUBLE PRECISION,
+            n_causes BIGINT, top_cause TEXT, top_recoverable DOUBLE PRECISION
+        );
+        CREATE TABLE causes (
+            location TEXT NOT NULL, place BIGINT NOT NULL, cause TEXT NOT NULL, title TEXT, confidence DOUBLE PRECISION,
+            share DOUBLE PRECISION, recoverable DOUBLE PRECISION, workers TEXT, stages TEXT, hosts TEXT, links TEXT,
+            pattern TEXT, onset_step BIGINT, recovery_step BIGINT, period_steps DOUBLE PRECISION, fix TEXT,
+            predicted_step_s DOUBLE PRECISION, predicted_speedup DOUBLE PRECISION, fingerprint TEXT,
+            PRIMARY KEY (location, place)
+        );
+        CREATE INDEX causes_by_cause ON causes (cause);
+        CREATE INDEX causes_by_fingerprint ON causes (fingerprint);
+        CREATE TABLE documents (location TEXT NOT NULL PRIMARY KEY, document TEXT NOT NULL);
+        CREATE TABLE times (
+            location TEXT NOT NULL PRIMARY KEY, diagnosed_at DOUBLE PRECISION, took_s DOUBLE PRECISION, stamp TEXT
+        );
+        CREATE TABLE nights (
+            night TEXT NOT NULL PRIMARY KEY, machine TEXT, process TEXT, expires DOUBLE PRECISION
+        );
+        CREATE TABLE claims (location TEXT NOT NULL PRIMARY KEY, night TEXT NOT NULL);
+        CREATE INDEX claims_by_night ON claims (night)
+        """,
+    )
+
+
+def _keep_pruned(connection: sa.Connection) -> None:
+    """Schema 2: remember what was pruned; find jobs by when they were diagnosed."""
+    _run(
+        connection,
+        """
+        CREATE TABLE pruned (location TEXT NOT NULL PRIMARY KEY, content TEXT, stamp TEXT);
+        CREATE INDEX times_by_diagnosed_at ON times (diagnosed_at)
+        """,
+    )
+
+
+#: The i-th makes schema i + 1 of schema i. Never edit one that was released: add another.
+MIGRATIONS: tuple[Callable[[sa.Connection], None], ...] = (_first, _keep_pruned)

@@ -1,0 +1,279 @@
+"""Find the jobs: traces in folders, globs, list files and object stores.
+
+Enters: what the user names. Leaves: one `Job` a trace, by location, without doubles. Only names, sizes and times are
+read; what is wrong with a file is found by who reads it.
+"""
+
+import dataclasses
+import datetime as dt
+import glob
+import hashlib
+import os
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from diagnose.errors import UsageError
+
+#: Names of traces in a folder; a file that is named itself may be called anything.
+SUFFIXES = (".parquet",)
+#: Files with one location a line.
+LIST_SUFFIXES = (".txt", ".lst", ".list")
+#: Package that reads each kind of object store, and the extra that brings it.
+PROTOCOLS = {
+    "s3": ("s3fs", "s3"),
+    "s3a": ("s3fs", "s3"),
+    "gs": ("gcsfs", "gs"),
+    "gcs": ("gcsfs", "gs"),
+    "memory": ("fsspec", "s3"),  # for tests
+}
+_URL = re.compile(r"^([a-z][a-z0-9+.-]+)://")
+_SECONDS = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Job:
+    """One trace to diagnose.
+
+    Attributes
+    ----------
+    location : str
+        Absolute path, or URL; the key of the job in the store.
+    size_bytes : int
+    modified_s : float or None
+        Seconds since 1970; None where the object store does not say.
+    stamp : str or None
+        Changes when the trace or the metadata beside it does, as far as the listing tells; None where the file is not there.
+    beside : tuple of str
+        Locations of metadata files that belong to it.
+    """
+
+    location: str
+    size_bytes: int = 0
+    modified_s: float | None = None
+    stamp: str | None = None
+    beside: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Entry:
+    """One file of a listing; `mark` is what changes with its content: time in nanoseconds, or an etag."""
+
+    location: str
+    size_bytes: int
+    modified_s: float | None
+    mark: str
+
+
+def list_jobs(sources: Iterable[str]) -> list[Job]:
+    """List the traces that the sources name.
+
+    Parameters
+    ----------
+    sources : iterable of str
+        Folders (all traces in them, at any depth), files, globs, list files (`.txt`, `.lst`, `.list`: a source a line,
+        `#` begins a comment) and prefixes of object stores.
+
+    Returns
+    -------
+    list of Job
+        By location, each once.
+
+    Raises
+    ------
+    UsageError
+        A source is not there, or no installed package reads it.
+    """
+    jobs = {job.location: job for source in sources for job in _list_source(source, listed=False)}
+    return [jobs[location] for location in sorted(jobs)]
+
+
+def parse_since(text: str, now_s: float) -> float:
+    """Read `--since` and `--older`: an age such as 90m, 12h, 2d or 1w, or a date in UTC.
+
+    >>> parse_since("2d", 1_000_000.0), parse_since("1970-01-02", 0.0)
+    (827200.0, 86400.0)
+    """
+    age = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)([mhdw])", text.strip())
+    if age:
+        return now_s - float(age[1]) * _SECONDS[age[2]]
+    try:
+        when = dt.datetime.fromisoformat(text.strip())
+        return (when if when.tzinfo else when.replace(tzinfo=dt.UTC)).timestamp()
+    except (ValueError, OverflowError):
+        raise UsageError(f"{text!r} is no age such as 12h, 2d or 1w and no date such as 2026-01-31") from None
+
+
+def open_remote(location: str) -> tuple[Any, str]:
+    """Give the filesystem of a URL, from fsspec, and the path in it.
+
+    Raises
+    ------
+    UsageError
+        The package that reads it is not installed, or the URL has credentials in it.
+    """
+    match = _URL.match(location)
+    protocol = match[1] if match else ""
+    if protocol not in PROTOCOLS:
+        raise UsageError(f"{protocol}:// is not known; expected a path, s3:// or gs://")
+    package, extra = PROTOCOLS[protocol]
+    if "@" in location.split("://", 1)[1].split("/", 1)[0]:
+        raise UsageError(f"{protocol}://: credentials in a URL can be seen by everyone; give them in the environment")
+    try:
+        import fsspec
+
+        return fsspec.core.url_to_fs(location)  # type: ignore[no-any-return] # it brings no types
+    except ImportError:
+        raise UsageError(f"{protocol}:// needs {package}: pip install 'diagnose-training[{extra}]'") from None
+
+
+def is_remote(location: str) -> bool:
+    """Say whether a location is a URL."""
+    return _URL.match(location) is not None
+
+
+def look_again(job: Job) -> Job:
+    """List a local trace anew: what a listing said may be old. Remote ones are given back as they are."""
+    if is_remote(job.location):
+        return job
+    return next(iter(_local_jobs([job.location])), Job(job.location))
+
+
+def _list_source(source: str, *, listed: bool) -> Iterator[Job]:
+    """List what one source names; in a list file, what is not there becomes a job that cannot be read."""
+    if is_remote(source):
+        yield from _list_remote(source)
+        return
+    path = Path(source).expanduser()
+    try:
+        if path.is_dir():
+            yield from _local_jobs(_walk(path))
+        elif path.exists():
+            if path.suffix.lower() in LIST_SUFFIXES and not listed:
+                for line in _read_list(path):
+                    yield from _list_source(line, listed=True)
+            else:
+                yield from _local_jobs([str(path)])
+        elif glob.has_magic(source):
+            for name in sorted(glob.glob(str(path), recursive=True)):  # noqa: PTH207 - absolute ones too
+                if Path(name).is_dir():
+                    yield from _local_jobs(_walk(Path(name)))
+                else:
+                    yield from _local_jobs([name])
+        elif listed or path.is_symlink():
+            yield Job(os.path.abspath(path))  # noqa: PTH100 - a link that leads nowhere keeps its name
+        else:
+            raise UsageError(f"{source} is not there; expected a folder, a file, a glob, a list file, s3:// or gs://")
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot list {source}: {getattr(error, 'strerror', None) or error}") from None
+
+
+def _read_list(path: Path) -> list[str]:
+    """Read a list file: one source a line."""
+    lines = (line.strip() for line in path.read_text(encoding="utf-8", errors="surrogateescape").splitlines())
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def _walk(folder: Path) -> list[str]:
+    """Name all traces in a folder, hidden ones left out."""
+
+    def refuse(error: OSError) -> None:
+        raise error
+
+    found = []
+    for where, folders, files in os.walk(folder, onerror=refuse):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        found += [str(Path(where, name)) for name in sorted(files) if _is_trace(name)]
+    return found
+
+
+def _is_trace(name: str) -> bool:
+    """Say whether a file in a folder is a trace, by its name."""
+    return name.endswith(SUFFIXES) and not name.startswith(".")
+
+
+def _local_jobs(paths: Iterable[str]) -> Iterator[Job]:
+    """Make jobs of local files."""
+    for path in paths:
+        location = os.path.realpath(path)
+        entry = _stat(location)
+        if entry is None:
+            yield Job(os.path.abspath(path))  # noqa: PTH100 - as above
+            continue
+        folder = os.path.dirname(location)  # noqa: PTH120 - this runs for every file of a large folder
+        beside = [_stat(os.path.join(folder, name)) for name in _names_beside(location)]  # noqa: PTH118 - as above
+        yield _make_job(entry, [found for found in beside if found])
+
+
+def _stat(location: str) -> _Entry | None:
+    """Look at a local file; None where there is none."""
+    try:
+        found = os.stat(location)  # noqa: PTH116 - this runs for every file of a large folder
+    except OSError:
+        return None
+    return _Entry(location, found.st_size, found.st_mtime, f"{found.st_mtime_ns}-{found.st_ino}")
+
+
+def _names_beside(location: str) -> list[str]:
+    """Name the metadata files that may lie beside a trace, as `trace.metadata` looks for them."""
+    stem = location.rsplit("/", 1)[-1].removesuffix(".parquet")
+    names = [f"{stem}.yaml", f"{stem}.yml"]
+    return [f"meta-{stem.removeprefix('trace-')}.yaml", *names] if stem.startswith("trace-") else names
+
+
+def _make_job(entry: _Entry, beside: list[_Entry]) -> Job:
+    """Join a trace and its metadata files."""
+    marks = [(found.location, found.size_bytes, found.mark) for found in (entry, *beside)]
+    stamp = hashlib.blake2b(repr(marks).encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
+    modified = [found.modified_s for found in (entry, *beside) if found.modified_s is not None]
+    return Job(
+        entry.location,
+        entry.size_bytes,
+        max(modified) if modified else None,
+        stamp if entry.mark else None,
+        tuple(found.location for found in beside),
+    )
+
+
+def _list_remote(source: str) -> Iterator[Job]:
+    """List the traces below a prefix of an object store, or those that a glob there matches."""
+    files, root = open_remote(source)
+    try:
+        if glob.has_magic(root):
+            details = {
+                name: detail for name, detail in files.glob(root, detail=True).items() if detail["type"] == "file"
+            }
+            folders = {name.rsplit("/", 1)[0] for name in details}
+            around = {name: d for folder in folders for name, d in files.find(folder, maxdepth=1, detail=True).items()}
+        else:
+            around = files.find(root, detail=True)
+            exact = {name: detail for name, detail in around.items() if name == root}
+            details = exact or {name: d for name, d in around.items() if _is_trace(name.rsplit("/", 1)[-1])}
+            if exact:
+                around = files.find(root.rsplit("/", 1)[0], maxdepth=1, detail=True)
+    except Exception as error:  # noqa: BLE001 - every store raises its own
+        raise UsageError(f"cannot list {source}: {_one_line(error)}") from None
+    for name in sorted(details):
+        folder = name.rsplit("/", 1)[0]
+        beside = [f"{folder}/{other}" for other in _names_beside(name)]
+        yield _make_job(
+            _remote_entry(files, name, details[name]),
+            [_remote_entry(files, other, around[other]) for other in beside if other in around],
+        )
+
+
+def _remote_entry(files: Any, name: str, detail: dict[str, Any]) -> _Entry:
+    """Read what an object store says of one object."""
+    modified = next((detail[key] for key in ("LastModified", "mtime", "updated", "created") if key in detail), None)
+    if isinstance(modified, str):
+        modified = dt.datetime.fromisoformat(modified)
+    if isinstance(modified, dt.datetime):
+        modified = modified.timestamp()
+    mark = next((str(detail[key]) for key in ("ETag", "etag", "md5Hash", "generation") if detail.get(key)), "")
+    return _Entry(files.unstrip_protocol(name), int(detail.get("size") or 0), modified, mark or str(modified or ""))
+
+
+def _one_line(error: BaseException) -> str:
+    """Write an error of a library in one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:300]

@@ -1,0 +1,353 @@
+"""Real processes: killed, hung, crashed and greedy ones, many at once, and a Dask cluster. Nothing is lost, nothing done twice."""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from diagnose.errors import DiagnoseError
+from diagnose.triage import workplace
+
+from .conftest import dump, environment, fresh_database, start, triage
+
+#: Makes jobs misbehave by their names, in every process that has this folder on its path; one line a diagnosis goes to a log.
+MISCHIEF = """
+import os, signal, sys, time
+import importlib.abc, importlib.machinery
+
+def spoil(pipeline):
+    diagnose = pipeline.diagnose_job
+    def diagnose_job(source, **options):
+        name = os.path.basename(str(source))
+        if log := os.environ.get("MISCHIEF_LOG"):
+            with open(log, "a") as file:
+                file.write(name + chr(10))
+        if name.startswith("hang"):
+            time.sleep(1000)
+        if name.startswith("crash"):
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if name.startswith("slow"):
+            time.sleep(0.5)
+        if name.startswith("once") and not os.path.exists(str(source) + ".seen"):
+            open(str(source) + ".seen", "w").close()
+            os.kill(os.getpid(), signal.SIGKILL)
+        if name.startswith("raise"):
+            raise RuntimeError("a fault of ours")
+        if name.startswith("hog"):
+            held = [bytes(b"x" * (1 << 26)) for _ in range(200)]
+        return diagnose(source, **options)
+    pipeline.diagnose_job = diagnose_job
+
+class Finder(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name != "diagnose.pipeline":
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        run = spec.loader.exec_module
+        def exec_module(module):
+            run(module)
+            spoil(module)
+        spec.loader.exec_module = exec_module
+        return spec
+
+sys.meta_path.insert(0, Finder())
+"""
+
+
+@pytest.fixture
+def mischief(tmp_path: Path) -> dict[str, str]:
+    """Give the environment in which jobs misbehave."""
+    folder = tmp_path / "mischief"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(MISCHIEF)
+    return {"first": str(folder), "MISCHIEF_LOG": str(tmp_path / "log")}
+
+
+def done_in(mischief: dict[str, str]) -> list[str]:
+    """Name the jobs whose diagnosis began, as often as it did."""
+    path = Path(mischief["MISCHIEF_LOG"])
+    return sorted(path.read_text().split()) if path.exists() else []
+
+
+def rename(folder: Path, number: int, name: str) -> None:
+    """Give a job a name that means something."""
+    (folder / f"job-{number:04}.parquet").rename(folder / f"{name}.parquet")
+
+
+def test_what_misbehaves_becomes_a_row(mischief, make_folder, tmp_path: Path) -> None:
+    """A job that hangs, crashes, raises or eats memory fails alone, with its reason; one that crashed by chance is done."""
+    folder = make_folder(tmp_path / "jobs", 9)
+    for number, name in enumerate(("hang", "crash", "raise", "hog", "once")):
+        rename(folder, number, name)
+    url = f"sqlite:///{tmp_path}/a.db"
+    options = (str(folder), "--store", url, "--timeout", "6", "--memory", "1G", "--workers", "2")
+    found = triage(*options, rc=5, **mischief)
+    kinds = {Path(failed["location"]).stem: failed["failure"] for failed in found["failed"]}
+    assert kinds == {"hang": "timeout", "crash": "crash", "raise": "internal", "hog": "memory"}
+    reasons = {Path(failed["location"]).stem: failed["reason"] for failed in found["failed"]}
+    assert reasons["hang"] == "not done after 6 s; raise --timeout"
+    assert reasons["raise"] == "internal error: RuntimeError: a fault of ours"
+    assert reasons["hog"].endswith("raise --memory")
+    assert found["n_diagnosed"] == 5
+    first = dump(url)
+    before = len(done_in(mischief))
+    found = triage(*options, **mischief)
+    assert (found["n_known"], found["n_known_failed"]) == (9, 4)
+    assert len(done_in(mischief)) == before and dump(url) == first
+
+
+def test_a_tiny_file_of_a_huge_job(make_folder, tmp_path: Path) -> None:
+    """A few kilobytes that claim forty million operations are not let loose beside others, and then given up."""
+    folder = make_folder(tmp_path / "jobs", 2)
+    n_rows = 40_000_000
+    columns = {name: pa.array(np.zeros(n_rows, np.int64)) for name in ("step", "dp_rank", "stage")}
+    columns |= {name: pa.array(np.ones(n_rows)) for name in ("start_ts", "duration")}
+    columns["optype"] = pa.DictionaryArray.from_arrays(pa.array(np.zeros(n_rows, np.int8)), ["forward-compute"])
+    parquet.write_table(pa.table(columns), folder / "huge.parquet", row_group_size=n_rows)
+    assert (folder / "huge.parquet").stat().st_size < 2_000_000
+    url = f"sqlite:///{tmp_path}/a.db"
+    found = triage(str(folder), "--store", url, "--memory", "512M", "--workers", "2", "--timeout", "60", rc=5)
+    assert [failed["failure"] for failed in found["failed"]] == ["memory"] and found["n_diagnosed"] == 2
+
+
+def kill_at_random(rng: random.Random, mischief: dict[str, str], *args: str) -> bool:
+    """Start a triage and kill it, one time in four as it starts, else among its jobs; say whether it was still at work."""
+    process = start("triage", *args, **mischief)
+    before = len(done_in(mischief))
+    if rng.random() < 0.25:
+        time.sleep(rng.uniform(0.0, 2.0))
+    else:
+        wait_for(lambda: len(done_in(mischief)) > before or process.poll() is not None)
+        time.sleep(rng.uniform(0.0, 2.0))
+    is_working = process.poll() is None
+    process.kill()
+    process.communicate()
+    return is_working
+
+
+def check_kills(folder: Path, url: str, other: str, n_kills: int, mischief: dict[str, str]) -> None:
+    """Kill a night again and again, let it end, and compare its store with that of an undisturbed night."""
+    rng = random.Random(n_kills)
+    options = (str(folder), "--store", url, "--workers", "2", "--quiet")
+    n_killed = sum(kill_at_random(rng, mischief, *options) for _ in range(n_kills))
+    left = triage(*options)["n_diagnosed"]
+    print(f"\n{n_killed} of {n_kills} kills hit a triage at work; {left} jobs were left for the last one")
+    triage(str(folder), "--store", other, "--workers", "2")
+    assert dump(url) == dump(other)
+
+
+def test_killed_and_started_again(store_url: str, mischief, make_folder, tmp_path: Path) -> None:
+    """After a few kills -9 at random moments the store is that of an undisturbed night."""
+    folder = make_folder(tmp_path / "jobs", 16)
+    check_kills(folder, store_url, f"sqlite:///{tmp_path}/other.db", 3, mischief)
+
+
+@pytest.mark.benchmark
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_200_kills(kind: str, request: pytest.FixtureRequest, mischief, make_folder, tmp_path: Path) -> None:
+    """The same with 200 kills over a night of 300 jobs (100 kills on each database)."""
+    folder = make_folder(tmp_path / "jobs", 300)
+    url = (
+        f"sqlite:///{tmp_path}/a.db" if kind == "sqlite" else fresh_database(request.getfixturevalue("postgres_server"))
+    )
+    check_kills(folder, url, f"sqlite:///{tmp_path}/other.db", 100, mischief)
+
+
+def test_a_killed_triage_does_not_block_and_leaves_no_process(mischief, make_folder, tmp_path: Path) -> None:
+    """The jobs it had claimed are free at once, and its workers end with it."""
+    folder = make_folder(tmp_path / "jobs", 2)
+    rename(folder, 0, "hang")
+    url = f"sqlite:///{tmp_path}/a.db"
+    process = start("triage", str(folder), "--store", url, "--workers", "1", **mischief)
+    wait_for(lambda: "hang.parquet" in done_in(mischief))
+    group = children(process.pid)
+    assert group
+    process.kill()
+    process.communicate()
+    wait_for(lambda: not any(is_running(pid) for pid in group))
+    (folder / "hang.parquet").rename(folder / "job-0000.parquet")
+    found = triage(str(folder), "--store", url)
+    assert found["n_elsewhere"] == 0 and found["n_left"] == 0 and found["n_failed"] == 0
+
+
+@pytest.mark.parametrize(("sign", "rc"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_stopped_in_order(sign: int, rc: int, mischief, make_folder, tmp_path: Path) -> None:
+    """Asked to stop, it stops within moments, and gives its claims back."""
+    folder = make_folder(tmp_path / "jobs", 3)
+    rename(folder, 0, "hang")
+    url = f"sqlite:///{tmp_path}/a.db"
+    process = start("triage", str(folder), "--store", url, "--workers", "1", **mischief)
+    wait_for(lambda: "hang.parquet" in done_in(mischief))
+    process.send_signal(sign)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == rc and out == "", err
+    assert "Traceback" not in err
+    dump(url)  # nothing is claimed
+
+
+def test_many_at_once(store_url: str, mischief, make_folder, tmp_path: Path) -> None:
+    """Three triages share the jobs of one store: each is diagnosed exactly once."""
+    folder = make_folder(tmp_path / "jobs", 24)
+    check_shared(folder, store_url, 3, 24, mischief)
+
+
+@pytest.mark.benchmark
+def test_four_at_once(store_url: str, mischief, make_folder, tmp_path: Path) -> None:
+    """The same with four triages and 500 jobs."""
+    folder = make_folder(tmp_path / "jobs", 500)
+    check_shared(folder, store_url, 4, 500, mischief)
+
+
+def check_shared(folder: Path, url: str, n_triages: int, n_jobs: int, mischief: dict[str, str]) -> None:
+    """Start some triages on one store, and count what they diagnose."""
+    options = ("triage", str(folder), "--store", url, "--workers", "1", "--format", "json")
+    processes = [start(*options, **mischief) for _ in range(n_triages)]
+    nights = []
+    for process in processes:
+        out, err = process.communicate(timeout=600)
+        assert process.returncode == 0, err
+        nights.append(json.loads(out))
+    assert sum(night["n_diagnosed"] for night in nights) == n_jobs
+    assert len(done_in(mischief)) == len(set(done_in(mischief))) == n_jobs
+    assert len(dump(url)["jobs"]) == n_jobs
+
+
+def test_the_same_whatever_the_number_of_workers(make_folder, tmp_path: Path) -> None:
+    """One worker or three, in any order: the same rows, byte for byte."""
+    folder = make_folder(tmp_path / "jobs", 9)
+    for n in (1, 3):
+        triage(str(folder), "--store", f"sqlite:///{tmp_path}/{n}.db", "--workers", str(n))
+    assert dump(f"sqlite:///{tmp_path}/1.db") == dump(f"sqlite:///{tmp_path}/3.db")
+
+
+@pytest.mark.benchmark
+def test_100_broken_files_among_300(make_folder, store_url: str, tmp_path: Path) -> None:
+    """300 diagnoses, 100 rows with reasons, exit code 5; the store's part of the time is small."""
+    folder = make_folder(tmp_path / "jobs", 300)
+    good = (folder / "job-0000.parquet").read_bytes()
+    rng = random.Random(1)
+    for i in range(100):
+        path = folder / f"broken-{i:03}.parquet"
+        match i % 5:
+            case 0:
+                path.write_bytes(b"")
+            case 1:
+                path.write_bytes(good[: rng.randrange(1, len(good))])
+            case 2:
+                path.write_bytes(rng.randbytes(5000))
+            case 3:
+                with path.open("wb") as file:
+                    file.truncate(200 << 20)
+            case 4:
+                path.symlink_to("/nowhere")
+    found = triage(str(folder), "--store", store_url, "--workers", "2", rc=5)
+    assert (found["n_diagnosed"], found["n_failed"]) == (300, 100)
+    rows = dump(store_url)["jobs"]
+    assert sum(row["status"] == "failed" and bool(row["reason"]) for row in rows) == 100
+    print(f"\n{400 / found['took_s']:.1f} jobs a second, store {found['store_s'] / found['took_s']:.2%}")
+
+
+@pytest.fixture
+def cluster(mischief) -> Iterator[tuple[str, list[subprocess.Popen[str]]]]:
+    """Start a Dask scheduler and two workers as processes on this machine."""
+    pytest.importorskip("distributed")
+    env = environment(**mischief)
+    port = 0
+    processes: list[subprocess.Popen[str]] = []
+
+    def run(*args: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "distributed.cli." + args[0], *args[1:]],
+            env=env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        processes.append(process)
+        return process
+
+    try:
+        scheduler = run("dask_scheduler", "--host", "127.0.0.1", "--port", str(port), "--no-dashboard")
+        address = ""
+        for line in scheduler.stdout:
+            if "Scheduler at:" in line:
+                address = line.split()[-1]
+                break
+        assert address.startswith("tcp://")
+        workers = [
+            run("dask_worker", address, "--nthreads", "1", "--no-dashboard", "--no-nanny", "--host", "127.0.0.1")
+            for _ in range(2)
+        ]
+        from distributed import Client
+
+        with Client(address, timeout=30, set_as_default=False) as client:
+            client.wait_for_workers(2, timeout=60)
+        yield address, workers
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
+def test_dask(cluster, mischief, make_folder, tmp_path: Path) -> None:
+    """On a cluster: the same rows as here, byte for byte; a worker killed in the middle loses nothing."""
+    address, workers = cluster
+    folder = make_folder(tmp_path / "jobs", 16)
+    for number in range(8):
+        rename(folder, number, f"slow-{number}")
+    (folder / "bad.parquet").write_bytes(b"no trace")
+    here, there = f"sqlite:///{tmp_path}/here.db", f"sqlite:///{tmp_path}/there.db"
+    triage(str(folder), "--store", here, "--workers", "2", rc=5)
+    process = start("triage", str(folder), "--store", there, "--dask", address, "--format", "json")
+    wait_for(lambda: len(done_in(mischief)) >= 3)
+    workers[0].kill()
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 5, err
+    found = json.loads(out)
+    assert (found["n_diagnosed"], found["n_failed"]) == (16, 1)
+    assert dump(there) == dump(here)
+
+
+@pytest.mark.parametrize(("address", "rc"), [("nonsense://x", 2), ("tcp://127.0.0.1:9", 74)])
+def test_no_dask_there(address: str, rc: int, make_folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cluster that does not answer is one line."""
+    pytest.importorskip("distributed")
+    monkeypatch.setattr(workplace, "CONNECT_S", 1.0)
+    with pytest.raises(DiagnoseError, match=address.rpartition("/")[2]) as error:
+        workplace.DaskWorkplace(address, lambda: None, None)
+    assert error.value.exit_code == rc and "\n" not in str(error.value)
+
+
+def wait_for(is_so: Callable[[], bool], seconds: float = 60.0) -> None:
+    """Wait until something is so."""
+    until = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < until, "it never came to be"
+        time.sleep(0.05)
+
+
+def children(pid: int) -> list[int]:
+    """Name all processes below one."""
+    listed = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True).stdout.split()
+    parents = dict(zip(map(int, listed[::2]), map(int, listed[1::2]), strict=True))
+    found = [pid]
+    for _ in parents:
+        found += [child for child, parent in parents.items() if parent in found and child not in found]
+    return found[1:]
+
+
+def is_running(pid: int) -> bool:
+    """Say whether a process is there, and no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
