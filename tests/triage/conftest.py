@@ -128,12 +128,20 @@ def environment(**more: str) -> dict[str, str]:
     return kept | {"PYTHONPATH": os.pathsep.join([*more.pop("first", "").split(), str(ROOT)])} | more
 
 
+#: Lets SIGINT do what it does, and becomes the program: a shell lets what it starts in the background ignore it, and children
+#: inherit that.
+HEED = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
+
+
 def start(*args: str, **more: str) -> subprocess.Popen[str]:
-    """Start the program."""
-    command = [sys.executable, "-m", "diagnose", *args]
-    return subprocess.Popen(
-        command, env=environment(**more), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd="/"
-    )
+    """Start the program, able to be interrupted even where the tests run in the background and are not."""
+    command = [sys.executable, "-c", HEED, "-m", "diagnose", *args]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, env=environment(**more), stdout=pipe, stderr=pipe, text=True, cwd="/")
 
 
 def triage(*args: str, rc: int = 0, **more: str) -> dict:
