@@ -3,24 +3,19 @@
 Enters: a `Comparison`. Leaves: text; a page reads at any width from 40 columns, with or without colour.
 """
 
-import io
-import json
 from collections.abc import Iterator
 
 from rich.console import Group, RenderableType
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from diagnose.model.comparison import Change, Comparison, Payoff, Side
 from diagnose.report import words
 from diagnose.report.escape import escape, name, prose
-from diagnose.report.json_lines import _plain
+from diagnose.report.json_lines import to_json
+from diagnose.report.layout import PROSE_WIDTH, draw_bullets, draw_facts, draw_sections
 from diagnose.report.markdown import bullets, code, table, text
-from diagnose.report.terminal import _bullets, _console, _facts
 
-#: Prose wider than this is hard to read.
-_WIDTH = 110
 #: What became of a cause, in colour.
 _STYLES = {"came": "bold red", "grew": "red", "unclear": "yellow", "shrank": "green", "went": "bold green"}
 _TREND_STYLES = {"slower": "bold red", "faster": "bold green"}
@@ -46,20 +41,12 @@ def render(comparison: Comparison, *, width: int, color: bool) -> str:
     str
         Lines, each ended by a line end.
     """
-    page = io.StringIO()
-    console = _console(page, min(width, _WIDTH), color=color)
-    for n, (title, body) in enumerate(_sections(comparison)):
-        if n:
-            console.print()
-        if title:
-            console.print(Text(title, style="bold"))
-        console.print(Padding(body, (0, 0, 0, 2 if title else 0)))
-    return "\n".join(line.rstrip() for line in page.getvalue().split("\n"))
+    return draw_sections(_sections(comparison), width=min(width, PROSE_WIDTH), color=color)
 
 
 def render_json(comparison: Comparison) -> str:
     """Write a comparison as one JSON object on one line, without the line end; ASCII."""
-    return json.dumps(_plain(comparison.to_dict()), allow_nan=False)
+    return to_json(comparison.to_dict())
 
 
 def render_markdown(comparison: Comparison) -> str:
@@ -85,14 +72,14 @@ def _sections(comparison: Comparison) -> Iterator[tuple[str, RenderableType]]:
     """Give the sections in the order of the page: title and body."""
     yield "", Text(say_change(comparison), style=_TREND_STYLES.get(comparison.trend, "bold"))
     sides = [("Before", comparison.before), ("After", comparison.after)]
-    yield "", _facts([(label, _about_side(side)) for label, side in sides])
+    yield "", draw_facts([(label, _about_side(side)) for label, side in sides])
     yield "What became of the causes", _draw_changes(comparison)
     if comparison.account is not None:
         yield "Where the change comes from", _draw_account(comparison)
     if comparison.payoffs:
-        yield "Was it worth it", _bullets(_say_payoffs(comparison))
+        yield "Was it worth it", draw_bullets(_say_payoffs(comparison))
     if comparison.warnings:
-        yield "Mind", _bullets([prose(warning) for warning in comparison.warnings], mark="!")
+        yield "Mind", draw_bullets([prose(warning) for warning in comparison.warnings], mark="!")
 
 
 def _about_side(side: Side) -> str:

@@ -3,13 +3,10 @@
 Enters: an `Explanation`. Leaves: text that reads at any width from 40 columns, with or without colour.
 """
 
-import io
-import json
 import math
 from collections.abc import Iterator, Sequence
 
 from rich.console import Group, RenderableType
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -17,11 +14,9 @@ from diagnose.model.explanation import Checked, Explanation, Opined, Weight, Wor
 from diagnose.report import words
 from diagnose.report.conditions import draw_conditions, say_number, say_wanted
 from diagnose.report.escape import escape, prose
-from diagnose.report.json_lines import _plain
-from diagnose.report.terminal import _console, _facts
+from diagnose.report.json_lines import to_json
+from diagnose.report.layout import PROSE_WIDTH, draw_facts, draw_sections
 
-#: Prose wider than this is hard to read.
-_WIDTH = 110
 #: Conditions named in the sentence that says why.
 _MAX_NAMED = 2
 #: Columns for what a component is, at least.
@@ -48,15 +43,7 @@ def render(explanation: Explanation, *, width: int, color: bool) -> str:
     str
         Lines, each ended by a line end.
     """
-    page = io.StringIO()
-    console = _console(page, min(width, _WIDTH), color=color)
-    for n, (title, body) in enumerate(_sections(explanation)):
-        if n:
-            console.print()
-        if title:
-            console.print(Text(title, style="bold"))
-        console.print(Padding(body, (0, 0, 0, 2 if title else 0)))
-    return "\n".join(line.rstrip() for line in page.getvalue().split("\n"))
+    return draw_sections(_sections(explanation), width=min(width, PROSE_WIDTH), color=color)
 
 
 def render_json(explanation: Explanation) -> str:
@@ -67,7 +54,7 @@ def render_json(explanation: Explanation) -> str:
     str
         ASCII; the keys of `Explanation.to_dict`, and `why`: the sentence of `say_why`.
     """
-    return json.dumps(_plain(explanation.to_dict() | {"why": say_why(explanation)}), allow_nan=False)
+    return to_json(explanation.to_dict() | {"why": say_why(explanation)})
 
 
 def say_why(explanation: Explanation) -> str:
@@ -144,14 +131,14 @@ def _sections(e: Explanation) -> Iterator[tuple[str, RenderableType]]:
     job = escape(e.job_id) or "job"
     style = "bold red" if e.said else "bold"
     yield "", Text(f"{job}: {prose(e.title)} ({escape(e.cause)}) is {'said' if e.said else 'not said'}", style=style)
-    yield "", _facts(_summary(e))
+    yield "", draw_facts(_summary(e))
     if e.conditions is not None:
         yield "Conditions of its rule", draw_conditions(e.conditions)
     yield "What removing it gives back", _draw_worth(e)
     if e.changes:
         yield "Change points", _draw_changes(e)
     yield "Classifier", _draw_opinion(e.opinion)
-    yield "", _facts(_origins(e))
+    yield "", draw_facts(_origins(e))
 
 
 def _summary(e: Explanation) -> list[tuple[str, RenderableType]]:

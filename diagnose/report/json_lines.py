@@ -1,4 +1,4 @@
-"""The diagnosis as one line of JSON: the contract for programs."""
+"""The diagnosis as one line of JSON: the contract for programs; and how every other JSON is written."""
 
 import json
 import math
@@ -16,7 +16,18 @@ def render(diagnosis: Diagnosis) -> str:
         ASCII, so that the bytes are the same in every locale; keys in the order of `Diagnosis.to_dict`; what is not a
         finite number is null.
     """
-    return json.dumps(_plain(diagnosis.to_dict()), allow_nan=False)
+    return to_json(diagnosis.to_dict())
+
+
+def to_json(value: Any) -> str:
+    """Write plain values as JSON on one line, without the line end.
+
+    Returns
+    -------
+    str
+        ASCII, so that the bytes are the same in every locale; what is not a finite number is null.
+    """
+    return json.dumps(_plain(value), allow_nan=False)
 
 
 def _plain(value: Any) -> Any:

@@ -3,18 +3,16 @@
 Enters: a `Night`. Leaves: text that reads at any width from 40 columns, with or without colour.
 """
 
-import io
-import json
 from collections.abc import Iterator
 
-from rich.console import RenderableType
-from rich.padding import Padding
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from diagnose.model.night import Headway, Night
 from diagnose.report.escape import escape
-from diagnose.report.terminal import _console, _facts
+from diagnose.report.json_lines import to_json
+from diagnose.report.layout import draw, draw_facts, print_sections
 
 #: Failed jobs listed on the page; the JSON has all.
 N_FAILED = 20
@@ -31,21 +29,20 @@ def render(night: Night, *, width: int, color: bool) -> str:
     color : bool
         With ANSI colours.
     """
-    page = io.StringIO()
-    console = _console(page, width, color=color)
-    console.print(_headline(night), style="bold")
-    console.print()
-    console.print(_facts([(name, Text(text)) for name, text in _counts(night)]))
-    for title, body in _sections(night):
+
+    def write(console: Console) -> None:
+        console.print(_headline(night), style="bold")
         console.print()
-        console.print(Text(title, style="bold"))
-        console.print(Padding(body, (0, 0, 0, 2)))
-    return "\n".join(line.rstrip() for line in page.getvalue().split("\n"))
+        console.print(draw_facts([(name, Text(text)) for name, text in _counts(night)]))
+        console.print()
+        print_sections(console, _sections(night))
+
+    return draw(write, width=width, color=color)
 
 
 def render_json(night: Night) -> str:
     """Write the summary as one JSON object on one line, without the line end."""
-    return json.dumps(night.to_dict(), allow_nan=False)
+    return to_json(night.to_dict())
 
 
 def say_headway(headway: Headway) -> str:

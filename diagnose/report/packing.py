@@ -3,23 +3,19 @@
 Enters: a `Comparison`. Leaves: text that reads at any width from 40 columns, with or without colour.
 """
 
-import io
-import json
 from collections.abc import Iterator
 
 from rich.console import RenderableType
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from diagnose.packing.compare import Comparison, Row
 from diagnose.report import words
 from diagnose.report.escape import escape
-from diagnose.report.terminal import _console, _facts
+from diagnose.report.json_lines import to_json
+from diagnose.report.layout import PROSE_WIDTH, draw_facts, draw_sections
 
 SCHEMA = "diagnose-pack/1"
-#: A page wider than this is hard to read.
-_WIDTH = 110
 #: Narrower than this the table leaves columns out.
 _WIDE = 84
 #: Narrower than this it leaves out one more.
@@ -46,15 +42,7 @@ def render(comparison: Comparison, *, name: str, width: int, color: bool) -> str
     str
         Lines, each ended by a line end.
     """
-    page = io.StringIO()
-    console = _console(page, min(width, _WIDTH), color=color)
-    for n, (title, body) in enumerate(_sections(comparison, name, width)):
-        if n:
-            console.print()
-        if title:
-            console.print(Text(title, style="bold"))
-        console.print(Padding(body, (0, 0, 0, 2 if title else 0)))
-    return "\n".join(line.rstrip() for line in page.getvalue().split("\n"))
+    return draw_sections(_sections(comparison, name, width), width=min(width, PROSE_WIDTH), color=color)
 
 
 def render_json(comparison: Comparison, *, name: str) -> str:
@@ -67,7 +55,7 @@ def render_json(comparison: Comparison, *, name: str) -> str:
         over the sums of its microbatches.
     """
     plan, stream = comparison.plan, comparison.stream
-    return json.dumps(
+    return to_json(
         {
             "schema": SCHEMA,
             "source": name,
@@ -81,8 +69,7 @@ def render_json(comparison: Comparison, *, name: str) -> str:
             "max_tokens": plan.max_tokens,
             "cost": {"linear": plan.cost.linear, "quadratic": plan.cost.quadratic, "fixed": plan.cost.fixed},
             "packers": [_plain(row) for row in comparison.rows],
-        },
-        allow_nan=False,
+        }
     )
 
 
@@ -117,9 +104,9 @@ def _plain(row: Row) -> dict[str, object]:
 def _sections(comparison: Comparison, name: str, width: int) -> Iterator[tuple[str, RenderableType]]:
     """Give the sections in order: title and body."""
     yield "", Text(f"{escape(name)}: {_headline(comparison)}", style="bold")
-    yield "", _facts(_about(comparison))
+    yield "", draw_facts(_about(comparison))
     yield "Packers", _tabulate(comparison, width)
-    yield "How to read this", _facts(_notes(comparison, wide=width >= _WIDE))
+    yield "How to read this", draw_facts(_notes(comparison, wide=width >= _WIDE))
 
 
 def _headline(comparison: Comparison) -> str:

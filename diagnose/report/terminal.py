@@ -4,11 +4,10 @@ Enters: a `Diagnosis`. Leaves: text that reads at any width from 40 columns, wit
 """
 
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
-from rich.console import Console, Group, RenderableType
-from rich.padding import Padding
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -31,9 +30,16 @@ from diagnose.report.facts import (
     split_how,
     summarize,
 )
+from diagnose.report.layout import (
+    PROSE_WIDTH,
+    draw,
+    draw_bullets,
+    draw_facts,
+    draw_marked,
+    make_console,
+    print_sections,
+)
 
-#: Prose wider than this is hard to read; pictures take the whole width.
-_PROSE_WIDTH = 110
 _BAR_WIDTH = 44
 _LEAST_BAR = 8
 #: Width of a report in a notebook.
@@ -70,47 +76,16 @@ def render(
     str
         Lines, each ended by a line end.
     """
-    page = io.StringIO()
-    _print(_console(page, width, color=color), _sections(diagnosis, width, verbose=verbose, links=links), width)
-    return "\n".join(line.rstrip() for line in page.getvalue().split("\n"))
+    sections = _sections(diagnosis, width, verbose=verbose, links=links)
+    return draw(lambda console: print_sections(console, sections, _PICTURES), width=width, color=color)
 
 
 def render_html(diagnosis: Diagnosis) -> str:
     """Write a diagnosis as a piece of HTML for a notebook; everything from the user is escaped."""
-    console = _console(io.StringIO(), _HTML_WIDTH, color=True, record=True)
-    _print(console, _sections(diagnosis, _HTML_WIDTH), _HTML_WIDTH)
+    console = make_console(io.StringIO(), _HTML_WIDTH, color=True, record=True)
+    print_sections(console, _sections(diagnosis, _HTML_WIDTH), _PICTURES)
     style = "font-family:Menlo,Consolas,'DejaVu Sans Mono',monospace;line-height:1.2;white-space:pre;overflow-x:auto"
     return console.export_html(inline_styles=True, code_format=f'<pre style="{style}">{{code}}</pre>')
-
-
-def _console(page: io.StringIO, width: int, *, color: bool, record: bool = False) -> Console:
-    """Make a console that writes into memory and looks at nothing outside."""
-    return Console(
-        file=page,
-        width=width,
-        height=100,
-        record=record,
-        force_terminal=color,
-        color_system="standard" if color else None,
-        no_color=not color,
-        force_jupyter=False,
-        legacy_windows=False,
-        markup=False,
-        emoji=False,
-        highlight=False,
-        _environ={},
-    )
-
-
-def _print(console: Console, sections: Iterable[tuple[str | Text, RenderableType]], width: int) -> None:
-    """Print every section that has something to say, a blank line between."""
-    prose = min(width, _PROSE_WIDTH)
-    for n, (title, body) in enumerate(sections):
-        if n:
-            console.print()
-        if title:
-            console.print(Text(title, style="bold") if isinstance(title, str) else title, width=prose)
-        console.print(Padding(body, (0, 0, 0, 2 if title else 0)), width=width if str(title) in _PICTURES else prose)
 
 
 def _sections(
@@ -119,21 +94,21 @@ def _sections(
     """Give the sections in the order of the report: title and body."""
     headline = Text(words.headline(diagnosis), style=_VERDICT_STYLES.get(diagnosis.verdict, "bold"))
     yield "", Group(headline, *(Text(f"{name(what)}: {escape(path)}") for what, path in links))
-    yield "", _facts(summarize(diagnosis))
+    yield "", draw_facts(summarize(diagnosis))
     if diagnosis.ledger is not None:
-        yield _ledger_title(diagnosis), _draw_ledger(diagnosis.ledger, min(width, _PROSE_WIDTH))
+        yield _ledger_title(diagnosis), _draw_ledger(diagnosis.ledger, min(width, PROSE_WIDTH))
     for n, cause in enumerate(diagnosis.causes, start=1):
         title = Text(f"{n}. {head(cause)}", style=_SEVERITY_STYLES.get(cause.severity, "bold"))
-        yield title, _facts(_about_cause(cause))
+        yield title, draw_facts(_about_cause(cause))
     if not diagnosis.causes:
-        yield "What was found", _facts(_about_nothing(diagnosis))
+        yield "What was found", draw_facts(_about_nothing(diagnosis))
     if diagnosis.plan is not None and len(diagnosis.plan.steps) > 1:
         yield "In which order", _draw_plan(diagnosis.plan)
     yield "Workers", _draw_workers(diagnosis, width - 2)
     yield "Steps", _draw_steps(diagnosis, width - 2)
     if verbose:
         yield from _thorough(diagnosis)
-    yield "How far to trust this", _facts(_doubts(diagnosis))
+    yield "How far to trust this", draw_facts(_doubts(diagnosis))
 
 
 def _thorough(diagnosis: Diagnosis) -> Iterator[tuple[str, RenderableType]]:
@@ -165,16 +140,6 @@ def _draw_features(features: Mapping[str, float | None], missing: Mapping[str, s
         known = value is not None and np.isfinite(value)
         why = Text(f"not measured: {prose(missing.get(feature, 'no reason kept'))}", style="dim")
         table.add_row(escape(feature), say_number(float(value)) if value is not None and known else why)
-    return table
-
-
-def _facts(rows: Sequence[tuple[str, RenderableType]]) -> Table:
-    """Lay out labels and what belongs to them in two columns."""
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
-    for label, fact in rows:
-        table.add_row(label, fact)
     return table
 
 
@@ -236,35 +201,20 @@ def _about_cause(cause: Cause) -> list[tuple[str, RenderableType]]:
     """Say where, since when, how much, how sure, why, and what to do."""
     rows: list[tuple[str, RenderableType]] = list(measure(cause))
     if cause.evidence:
-        rows.append(("Evidence", _bullets(say_evidence(cause))))
+        rows.append(("Evidence", draw_bullets(say_evidence(cause))))
     if cause.fixes:
         rows.append(("What to do", Group(*(_draw_fix(n, fix) for n, fix in enumerate(cause.fixes, start=1)))))
     if cause.refused_fixes:
         refused = [f"{escape(fix.fix)}: {prose(fix.reason)}" for fix in cause.refused_fixes]
-        rows.append(("Not for this job", _bullets(refused)))
+        rows.append(("Not for this job", draw_bullets(refused)))
     return rows
-
-
-def _bullets(texts: Sequence[str], *, mark: str = "•") -> Table:
-    """Lay out sentences as a list."""
-    table = Table.grid(padding=(0, 1))
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for text in texts:
-        table.add_row(mark, text)
-    return table
 
 
 def _draw_fix(n: int, fix: Fix) -> Table:
     """Say what to change, how, and what a replay of it predicts."""
-    table = Table.grid(padding=(0, 1))
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
     first, *rest = fix_lines(fix)
-    table.add_row(f"{n}.", first.append(f" ({escape(fix.fix)})", style="not bold dim"))
-    for line in rest:
-        table.add_row("", line)
-    return table
+    first.append(f" ({escape(fix.fix)})", style="not bold dim")
+    return draw_marked([(f"{n}.", first), *(("", line) for line in rest)])
 
 
 def fix_lines(fix: Fix) -> list[Text]:
@@ -284,16 +234,14 @@ def fix_lines(fix: Fix) -> list[Text]:
 
 def _draw_plan(plan: Plan) -> Table:
     """Say what the best fix of each cause gives after those before it."""
-    table = Table.grid(padding=(0, 1))
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
+    rows: list[tuple[str, RenderableType]] = []
     for n, step in enumerate(plan.steps, start=1):
         gain = f"{words.seconds(step.predicted_step_time)} a step, {words.speedup(step.predicted_speedup)}"
         text = Text(escape(step.fix), style="bold").append(f" ({escape(step.cause)}): {gain}", style="not bold")
         if step.note:
             text.append(f"; {prose(step.note)}", style="not bold yellow")
-        table.add_row(f"{n}.", text)
-    return table
+        rows.append((f"{n}.", text))
+    return draw_marked(rows)
 
 
 def _about_nothing(diagnosis: Diagnosis) -> list[tuple[str, RenderableType]]:
@@ -394,8 +342,8 @@ def _doubts(diagnosis: Diagnosis) -> list[tuple[str, RenderableType]]:
         ),
     ]
     if diagnosis.warnings:
-        rows.append(("Warnings", _bullets(first_of([prose(text) for text in diagnosis.warnings]), mark="!")))
+        rows.append(("Warnings", draw_bullets(first_of([prose(text) for text in diagnosis.warnings]), mark="!")))
     if diagnosis.not_checked:
-        rows.append(("Not checked", _bullets(first_of(list_reasons(diagnosis)))))
+        rows.append(("Not checked", draw_bullets(first_of(list_reasons(diagnosis)))))
     rows.append(("Made by", say_makers(diagnosis)))
     return rows

@@ -3,9 +3,6 @@
 Enters: a `ByHand`. Leaves: text that reads at any width from 40 columns, with or without colour.
 """
 
-import io
-import json
-
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
@@ -14,11 +11,9 @@ from rich.text import Text
 from diagnose.model.priced import Asked, ByHand
 from diagnose.report import words
 from diagnose.report.escape import escape, prose
-from diagnose.report.json_lines import _plain
-from diagnose.report.terminal import _console, fix_lines
-
-#: Prose wider than this is hard to read.
-_WIDTH = 110
+from diagnose.report.json_lines import to_json
+from diagnose.report.layout import PROSE_WIDTH, draw
+from diagnose.report.terminal import fix_lines
 
 
 def render(found: ByHand, *, width: int, color: bool) -> str:
@@ -37,18 +32,19 @@ def render(found: ByHand, *, width: int, color: bool) -> str:
     str
         Lines, each ended by a line end.
     """
-    page = io.StringIO()
-    console = _console(page, min(width, _WIDTH), color=color)
-    console.print(Text(f"What if: {escape(found.job_id)}", style="bold"))
-    console.print()
-    before = f"{words.seconds(found.recorded_s)} a step as recorded"
-    console.print(before + f" (the replay misses it by {words.percent(found.replay_error)})")
-    for n, one in enumerate(found.asked):
-        _print_one(console, one, is_first=n == 0)
-    console.print()
-    together = f"{words.seconds(found.predicted_s)} a step with all of it, {words.speedup(found.speedup)}"
-    console.print(Text(together, style="bold green"))
-    return "\n".join(line.rstrip() for line in page.getvalue().split("\n"))
+
+    def write(console: Console) -> None:
+        console.print(Text(f"What if: {escape(found.job_id)}", style="bold"))
+        console.print()
+        before = f"{words.seconds(found.recorded_s)} a step as recorded"
+        console.print(before + f" (the replay misses it by {words.percent(found.replay_error)})")
+        for n, one in enumerate(found.asked):
+            _print_one(console, one, is_first=n == 0)
+        console.print()
+        together = f"{words.seconds(found.predicted_s)} a step with all of it, {words.speedup(found.speedup)}"
+        console.print(Text(together, style="bold green"))
+
+    return draw(write, width=min(width, PROSE_WIDTH), color=color)
 
 
 def _print_one(console: Console, one: Asked, *, is_first: bool) -> None:
@@ -70,4 +66,4 @@ def _print_one(console: Console, one: Asked, *, is_first: bool) -> None:
 
 def render_json(found: ByHand) -> str:
     """Write what was priced as one JSON object on one line, without the line end; ASCII."""
-    return json.dumps(_plain(found.to_dict()), allow_nan=False)
+    return to_json(found.to_dict())
