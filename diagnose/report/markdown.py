@@ -157,7 +157,7 @@ def _list_fix(n: int, fix: Fix) -> str:
     parts.append(text(predict(fix) or "no prediction: no replay says what it gives back"))
     how = split_how(fix)
     parts += [block(how)] if how else []
-    notes = [f"if {text('; '.join(fix.assumptions))}"] if fix.assumptions else []
+    notes = [f"assumed: {text('; '.join(fix.assumptions))}"] if fix.assumptions else []
     notes += [f"mind: {text(risk)}" for risk in fix.risks]
     parts += [bullets(notes)] if notes else []
     mark = f"{n}. "

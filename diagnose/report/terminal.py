@@ -227,7 +227,7 @@ def fix_lines(fix: Fix) -> list[Text]:
         lines.append(Text("no prediction: no replay says what it gives back", style="dim"))
     lines += [Text(line) for line in split_how(fix)]
     if fix.assumptions:
-        lines.append(Text(f"if {prose('; '.join(fix.assumptions))}", style="dim"))
+        lines.append(Text(f"assumed: {prose('; '.join(fix.assumptions))}", style="dim"))
     lines += [Text(f"mind: {prose(risk)}", style="dim") for risk in fix.risks]
     return lines
 
