@@ -61,7 +61,7 @@ def test_a_cause_tells_all() -> None:
     assert "1. **Drain `gpu-17` and replace it** (`replace-node`)" in report
     assert "predicted: 6.35 s a step, 1.93x as fast, steps 48% shorter" in report
     assert "   ```text\n   Cordon the node" in report
-    assert "   - mind: the host is lost" in report and "   - if a spare is there" in report
+    assert "   - mind: the host is lost" in report and "   - assumed: a spare is there" in report
 
 
 def test_plan_and_doubts() -> None:

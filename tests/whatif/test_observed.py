@@ -8,14 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from diagnose.faults.fault import Fault
+from diagnose.faults.garbage_collection import GarbageCollection
 from diagnose.faults.generate import generate, random_faults
+from diagnose.faults.network_fault import NetworkFault
 from diagnose.faults.sequence_imbalance import SequenceImbalance
 from diagnose.faults.spec import JobSpec, random_spec
 from diagnose.faults.worker_fault import WorkerFault
 from diagnose.model.change import Remove
 from diagnose.model.optype import Op
 from diagnose.whatif.replay import launch_delays, replay
-from tests.judge.cases import Measured, measure, measured, measured_file
+from tests.judge.cases import Measured, make, measure, measured, measured_file
 
 REAL = [
     "checkpoint",
@@ -198,3 +201,22 @@ def test_long_documents_make_no_barrier() -> None:
     """Where another rank is late in each step nothing is learned that does not hold in all steps."""
     spec = JobSpec(pp=4, dp=4, microbatches=8, steps=12, averages_loss=False, seed=24)
     assert barriers(measured(spec, SequenceImbalance(quadratic_share=0.6))) == []
+
+
+#: Fewer microbatches than stages: the first stages send all their forwards before they receive the first gradient.
+FEW_MICROBATCHES = JobSpec(pp=8, dp=8, microbatches=2, steps=20, forward_s=0.002, seed=18)
+
+
+@pytest.mark.parametrize(
+    ("fault", "component"),
+    [
+        (GarbageCollection(pause_s=0.07, worker_period_steps=5.0, records=True), "gc-pause"),
+        (NetworkFault(scope="link", dp_rank=5, stage=0, slowdown=1.0, stall_s=0.06, share=0.07), "transfer"),
+    ],
+    ids=["collections", "flaps"],
+)
+def test_pauses_in_short_pipelines_give_back_what_they_cost(fault: Fault, component: str) -> None:
+    """A recv alone waits for the send before it though batches elsewhere do not; a barrier of two groups waits for both."""
+    (true,) = make(FEW_MICROBATCHES, fault).truth.faults
+    assert true.recoverable > 0.1
+    assert measured(FEW_MICROBATCHES, fault).gains.recoverable(component) == pytest.approx(true.recoverable, abs=0.01)
