@@ -10,7 +10,7 @@ import pytest
 
 from diagnose.faults.fault import Fault
 from diagnose.faults.garbage_collection import GarbageCollection
-from diagnose.faults.generate import generate, random_faults
+from diagnose.faults.generate import draw_job, generate, random_faults
 from diagnose.faults.network_fault import NetworkFault
 from diagnose.faults.sequence_imbalance import SequenceImbalance
 from diagnose.faults.spec import JobSpec, random_spec
@@ -220,3 +220,11 @@ def test_pauses_in_short_pipelines_give_back_what_they_cost(fault: Fault, compon
     (true,) = make(FEW_MICROBATCHES, fault).truth.faults
     assert true.recoverable > 0.1
     assert measured(FEW_MICROBATCHES, fault).gains.recoverable(component) == pytest.approx(true.recoverable, abs=0.01)
+
+
+def test_a_worker_that_waits_for_two_groups() -> None:
+    """What waits for its own ranks in most steps, and for all dp ranks in few, does both: a flap is worth what it costs."""
+    spec, faults, _ = draw_job(91, 18, causes=("network-fault",))
+    (true,) = make(spec, *faults).truth.faults
+    assert true.recoverable > 0.1
+    assert measured(spec, *faults).gains.recoverable("transfer") == pytest.approx(true.recoverable, abs=0.01)
