@@ -2,7 +2,7 @@
 
 import sys
 
-from diagnose.cli import main
+from diagnose.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -17,7 +17,8 @@ import jsonschema
 import pytest
 
 import diagnose
-from diagnose.cli import Progress, main
+from diagnose.cli.main import main
+from diagnose.cli.progress import Progress
 from diagnose.errors import MetadataError, RuleError, TraceError
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.report import terminal
@@ -430,7 +431,7 @@ def test_version() -> None:
 def test_light_start() -> None:
     """Asking for help imports nothing heavy."""
     code = (
-        "import json, sys; from diagnose.cli import main; main(['--help']); "
+        "import json, sys; from diagnose.cli.main import main; main(['--help']); "
         "print(json.dumps(sorted(sys.modules)), file=sys.stderr)"
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)

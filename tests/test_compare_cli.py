@@ -8,7 +8,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from diagnose.cli import main
+from diagnose.cli.main import main
 from diagnose.report.json_lines import render
 from tests.report.examples import healthy, two_causes, worker_fault
 

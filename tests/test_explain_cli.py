@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnose.cli import main
+from diagnose.cli.main import main
 from diagnose.judge.rules import load_rules
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"

@@ -8,6 +8,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 MODULES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "diagnose").rglob("*.py"))
+#: The command line.
+CLI = {path for path in MODULES if path.startswith("diagnose/cli/")}
 
 #: Folders of the diagnosing path that meet in `model` and `pipeline` only.
 APART = {"trace", "whatif", "features", "judge", "fixes", "report"}
@@ -58,12 +60,12 @@ LIBRARIES = {
     "fsspec": ("diagnose/triage/source.py",),
     "distributed": ("diagnose/triage/workplace.py",),
     "yaml": ("diagnose/judge/rules.py", "diagnose/trace/metadata.py"),
-    "rich": ("diagnose/report/", "diagnose/cli.py", "diagnose/faults/__main__.py"),
+    "rich": ("diagnose/report/", "diagnose/cli/progress.py", "diagnose/faults/__main__.py"),
     "sklearn": ("diagnose/train/trees.py",),
     "ruptures": ("diagnose/features/", "diagnose/judge/", "diagnose/whatif/"),
     "pandas": ("diagnose/model/diagnosis.py",),
     "click": (
-        "diagnose/cli.py",
+        "diagnose/cli/",
         "diagnose/faults/__main__.py",
         "diagnose/faults/prices.py",
         "diagnose/faults/score.py",
@@ -72,7 +74,7 @@ LIBRARIES = {
 }
 #: What is run as a program, and so may print and exit; `faults` makes jobs and judges diagnoses of them, `train` learns from them.
 PROGRAMS = {
-    "diagnose/cli.py",
+    *CLI,
     "diagnose/__main__.py",
     "diagnose/faults/__main__.py",
     "diagnose/faults/prices.py",
@@ -80,7 +82,7 @@ PROGRAMS = {
     "diagnose/train/__main__.py",
 }
 #: Modules that no other name than these may import at their top: they answer before numpy is there.
-LIGHT = {"diagnose/__init__.py", "diagnose/__main__.py", "diagnose/cli.py", "diagnose/errors.py"}
+LIGHT = {"diagnose/__init__.py", "diagnose/__main__.py", *CLI, "diagnose/errors.py"}
 HEAVY = {
     "matplotlib",
     "jinja2",

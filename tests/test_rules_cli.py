@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnose.cli import main
+from diagnose.cli.main import main
 from diagnose.features import catalogue
 from diagnose.judge.rules import built_in_rules, load_rules
 

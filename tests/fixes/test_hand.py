@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from diagnose.cli import main
+from diagnose.cli.main import main
 from diagnose.errors import UsageError
 from diagnose.faults.spec import JobSpec
 from diagnose.faults.worker_fault import WorkerFault

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from diagnose.cli import main
+from diagnose.cli.main import main
 from diagnose.errors import TraceError
 from diagnose.packing.lengths import draw_lengths
 from diagnose.packing.read import read_lengths

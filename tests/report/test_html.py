@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from diagnose.cli import main
+from diagnose.cli.main import main
 from diagnose.model.scene import Scene
 from diagnose.pipeline import paint_job
 from diagnose.report import words

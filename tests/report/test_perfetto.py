@@ -22,7 +22,7 @@ import jsonschema
 import numpy as np
 import pytest
 
-from diagnose.cli import main
+from diagnose.cli.main import main
 from diagnose.errors import UsageError
 from diagnose.faults.spec import JobSpec
 from diagnose.model.change import Reschedule

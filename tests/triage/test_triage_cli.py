@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnose.cli import main
+from diagnose.cli.main import main
 from diagnose.triage import triage as triages
 
 from .conftest import environment
@@ -139,7 +139,7 @@ def test_progress_on_a_terminal(make_folder, tmp_path: Path) -> None:
 
 def test_nothing_heavy_is_imported_for_help() -> None:
     """`diagnose triage --help` answers before SQLAlchemy and numpy are there."""
-    code = "import sys; from diagnose.cli import main; main(['triage', '--help']);"
+    code = "import sys; from diagnose.cli.main import main; main(['triage', '--help']);"
     code += "print({'sqlalchemy', 'numpy'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
     assert done.stdout.endswith("set()\n")

@@ -1,0 +1,77 @@
+"""Drawings of a job: the page of --html and the timelines of --perfetto.
+
+Enters: a job taken apart, and options. Leaves: files, or a refusal before any work.
+"""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from diagnose.cli.options import Options, parse_numbers
+from diagnose.cli.output import say, write_bytes
+from diagnose.errors import UsageError
+
+if TYPE_CHECKING:
+    from diagnose.model.scene import Scene
+
+
+def check_html(jobs: tuple[str, ...], options: Options) -> None:
+    """Refuse to write a page that cannot be drawn, or where something else is."""
+    import importlib.util
+
+    if options.html is None:
+        return
+    if len(jobs) > 1:
+        raise UsageError(f"--html draws one job, and {len(jobs)} are given: diagnose them one by one")
+    others = [*jobs, *(path for path in (options.output, options.perfetto, options.meta) if path is not None)]
+    if os.path.realpath(options.html) in {os.path.realpath(other) for other in others}:
+        raise UsageError(f"--html: {options.html} is read or written already; name another file")
+    if not Path(options.html).absolute().parent.is_dir():
+        raise UsageError(f"--html: there is no folder {Path(options.html).parent}")
+    missing = [name for name in ("matplotlib", "jinja2") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise UsageError(f"--html needs {' and '.join(missing)}: pip install 'diagnose-training[html]'")
+
+
+def check_perfetto(jobs: tuple[str, ...], options: Options) -> None:
+    """Refuse to draw what cannot be drawn, or where something else is."""
+    if options.perfetto is None:
+        if options.perfetto_steps is not None or options.perfetto_dp is not None:
+            raise UsageError("--perfetto-steps and --perfetto-dp say what to draw: give --perfetto FILE with them")
+        return
+    if len(jobs) > 1:
+        raise UsageError(f"--perfetto draws one job, and {len(jobs)} are given: diagnose them one by one")
+    others = [*jobs, *([options.output] if options.output is not None else [])]
+    if os.path.realpath(options.perfetto) in {os.path.realpath(other) for other in others}:
+        raise UsageError(f"--perfetto: {options.perfetto} is the trace or the report; name another file")
+    if not Path(options.perfetto).absolute().parent.is_dir():
+        raise UsageError(f"--perfetto: there is no folder {Path(options.perfetto).parent}")
+    parse_numbers("--perfetto-steps", options.perfetto_steps)
+    parse_numbers("--perfetto-dp", options.perfetto_dp)
+
+
+def write_html(scene: "Scene", path: str, options: Options) -> None:
+    """Draw the page of a job into a file that appears when all is written."""
+    from diagnose.report.html.page import render
+
+    given = (("--steps", options.steps), ("--rules", options.rules), ("--meta", options.meta))
+    said = [f" {name} {value}" for name, value in given if value is not None]
+    page = render(scene, options=f"{''.join(said)} --min-speedup {options.min_speedup:g}")
+    write_bytes("--html", path, page.encode("utf-8", "backslashreplace"))
+
+
+def write_perfetto(scene: "Scene", path: str, options: Options, fixed: str = "the plan of the diagnosis") -> None:
+    """Draw timelines into a file that appears when all is written, and say what did not fit; `fixed` names the fixes."""
+    from diagnose.report.perfetto import Mended, render
+
+    picture = render(
+        scene,
+        steps=parse_numbers("--perfetto-steps", options.perfetto_steps),
+        dp=parse_numbers("--perfetto-dp", options.perfetto_dp),
+        limit_mb=options.perfetto_mb,
+        compressed=not path.lower().endswith(".json"),
+        mended=Mended(fixed, scene.plan) if scene.plan else None,
+    )
+    write_bytes("--perfetto", path, picture.content)
+    for warning in picture.warnings:
+        say("warning", warning)

@@ -1,0 +1,73 @@
+"""What commands read: jobs, standard input and folders of rules.
+
+Enters: arguments and options. Leaves: an open source with what the pipeline is told of it, or a refusal before any work.
+"""
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from diagnose.cli.drawings import check_html, check_perfetto
+from diagnose.cli.options import Options
+from diagnose.cli.output import is_terminal
+from diagnose.cli.progress import Progress
+from diagnose.errors import UsageError
+
+if TYPE_CHECKING:
+    from diagnose.model.trace import Ints
+
+
+def check_jobs(jobs: tuple[str, ...], options: Options) -> None:
+    """Refuse arguments that make no sense together, before any work."""
+    if not jobs:
+        raise UsageError("no job given: `diagnose FILE` diagnoses one, `diagnose --help` shows everything")
+    if jobs.count("-") > 1:
+        raise UsageError("standard input (-) can be read once only")
+    if "-" in jobs and sys.stdin is None:
+        raise UsageError("standard input is closed: pipe a trace into it, or name a file instead of -")
+    if "-" in jobs and is_terminal(sys.stdin):
+        raise UsageError("standard input is a terminal: pipe a trace into it, or name a file instead of -")
+    if options.meta is not None and len(jobs) > 1:
+        raise UsageError(f"--meta describes one job, and {len(jobs)} are given: diagnose them one by one")
+    if options.meta is not None and not options.meta.is_file():
+        raise UsageError(f"--meta: {options.meta} is not a file")
+    if options.output is not None and os.path.realpath(options.output) in {os.path.realpath(job) for job in jobs}:
+        raise UsageError(f"-o: {options.output} is the trace to read; name another file")
+    if options.rules is not None and not options.rules.is_dir():
+        raise UsageError(f"--rules: {options.rules} is not a folder")
+    check_perfetto(jobs, options)
+    check_html(jobs, options)
+
+
+def check_rules_folder(folder: Path | None) -> None:
+    """Refuse what is no folder."""
+    if folder is not None and not folder.is_dir():
+        raise UsageError(f"{folder} is not a folder; expected one with rule files")
+
+
+def name_of(given: str) -> str:
+    """Name an input as errors do."""
+    return "standard input" if given == "-" else given
+
+
+@contextlib.contextmanager
+def open_job(job: str, steps: "Ints | None", options: Options) -> "Iterator[tuple[Path | BinaryIO, dict[str, Any]]]":
+    """Give the source of a job and what the pipeline is told of it, with progress on a terminal until it is done."""
+    import io
+
+    name = name_of(job)
+    with Progress(name, shown=not options.quiet and is_terminal(sys.stderr)) as progress:
+        yield (
+            io.BytesIO(sys.stdin.buffer.read()) if job == "-" else Path(job),
+            {
+                "name": name,
+                "meta": options.meta,
+                "steps": steps,
+                "rules": options.rules,
+                "min_speedup": options.min_speedup,
+                "progress": progress,
+            },
+        )

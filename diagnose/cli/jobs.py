@@ -1,0 +1,186 @@
+"""The command without a name: diagnose jobs.
+
+Enters: traces. Leaves: a report each, drawings where asked for, and the exit code of all of them.
+"""
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from diagnose.cli.drawings import write_html, write_perfetto
+from diagnose.cli.inputs import check_jobs, open_job
+from diagnose.cli.options import (
+    EXIT_BATCH,
+    EXIT_INTERNAL,
+    EXIT_STRAGGLING,
+    Options,
+    format_option,
+    look_options,
+    output_option,
+    parse_numbers,
+    perfetto_options,
+    quiet_option,
+    reading_options,
+    version_option,
+)
+from diagnose.cli.output import open_output, say_error, say_internal_error
+from diagnose.errors import DiagnoseError, MetadataError, RuleError
+
+if TYPE_CHECKING:
+    from diagnose.model.diagnosis import Diagnosis
+    from diagnose.model.trace import Ints
+
+#: Name in the group of the command that diagnoses: no file and no command can have it.
+JOBS = ""
+
+
+class _JobsCommand(click.Command):
+    """The command without a name; its help is the help of the program."""
+
+    def get_help(self, ctx: click.Context) -> str:
+        """Give the help of the group."""
+        return ctx.find_root().command.get_help(ctx)
+
+
+@click.command(JOBS, cls=_JobsCommand, hidden=True)
+@click.argument("jobs", metavar="JOB...", nargs=-1, type=click.Path())
+@format_option(
+    "terminal",
+    "json",
+    "markdown",
+    "junit",
+    meaning="A page for people, one JSON object a job and line (see `diagnose schema`), Markdown for tickets, "
+    "or JUnit XML for gates.",
+)
+@output_option
+@reading_options
+@click.option("--fail-on", type=click.Choice(["straggling"]), help="End with exit code 1 when a job has this verdict.")
+@click.option("--verbose", is_flag=True, help="Add every rule with its conditions, and every feature, to the page.")
+@click.option(
+    "--html", metavar="FILE", type=click.Path(), help="Draw the job on a page for a browser: one file, no network."
+)
+@perfetto_options
+@look_options
+@quiet_option
+@version_option
+def jobs_command(jobs: tuple[str, ...], **given: Any) -> int:
+    """Diagnose every job."""
+    return diagnose_jobs(jobs, Options(**given))
+
+
+def diagnose_jobs(jobs: tuple[str, ...], options: Options) -> int:
+    """Diagnose every job, write its report or its error, and give the exit code."""
+    check_jobs(jobs, options)
+    steps = parse_numbers("--steps", options.steps)
+    failures: list[int] = []
+    straggling = n_written = 0
+    frame = _frame_of(options)
+    with open_output(options.output) as write:
+        for job in jobs:
+            try:
+                diagnosis = _diagnose_one(job, steps, options)
+                report = _render(diagnosis, options)
+            except DiagnoseError as error:
+                if isinstance(error, RuleError) and not isinstance(error, MetadataError):
+                    raise
+                say_error(str(error))
+                failures.append(error.exit_code)
+                report = _render_error(job, str(error), options)
+            except Exception as error:  # noqa: BLE001 - one broken job must not stop the others
+                say_internal_error(error, job)
+                failures.append(EXIT_INTERNAL)
+                report = _render_error(job, f"internal error: {type(error).__name__}", options)
+            else:
+                straggling += diagnosis.verdict == "straggling"
+            if report:
+                write((frame.between if n_written else frame.before) + report)
+                n_written += 1
+        if n_written:
+            write(frame.after)
+    return _exit_code(len(jobs), failures, straggling=bool(straggling), options=options)
+
+
+def _diagnose_one(job: str, steps: "Ints | None", options: Options) -> "Diagnosis":
+    """Run the pipeline on one job, with progress on a terminal."""
+    with open_job(job, steps, options) as (source, found):
+        if options.perfetto is None and options.html is None:
+            from diagnose.pipeline import diagnose_job
+
+            return diagnose_job(source, **found)
+        from diagnose.pipeline import paint_job
+
+        scene = paint_job(source, **found)
+        found["progress"]("drawing")
+        if options.perfetto is not None:
+            write_perfetto(scene, options.perfetto, options)
+        if options.html is not None:
+            write_html(scene, options.html, options)
+    return scene.diagnosis
+
+
+def _render(diagnosis: "Diagnosis", options: Options) -> str:
+    """Write one report in the format asked for."""
+    if options.output_format == "json":
+        from diagnose.report import json_lines
+
+        return json_lines.render(diagnosis) + "\n"
+    if options.output_format == "markdown":
+        from diagnose.report import markdown
+
+        return markdown.render(diagnosis)
+    if options.output_format == "junit":
+        from diagnose.report import junit
+
+        return junit.render(diagnosis)
+    from diagnose.report import terminal
+
+    written = (("Page", options.html), ("Timelines", options.perfetto))
+    return terminal.render(
+        diagnosis,
+        width=options.columns,
+        color=options.color,
+        verbose=options.verbose,
+        links=[(what, path) for what, path in written if path is not None],
+    )
+
+
+def _render_error(job: str, message: str, options: Options) -> str:
+    """Write a job that could not be diagnosed, in the format that has a place for it; empty in all others."""
+    if options.output_format != "junit":
+        return ""
+    from diagnose.report import junit
+
+    return junit.render_error(job, message)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Frame:
+    """What stands before the first report of a run, between two, and after the last."""
+
+    before: str = ""
+    between: str = ""
+    after: str = ""
+
+
+def _frame_of(options: Options) -> _Frame:
+    """Give what makes one document of several reports."""
+    match options.output_format:
+        case "json":
+            return _Frame()
+        case "markdown":
+            from diagnose.report import markdown
+
+            return _Frame(between=markdown.BETWEEN)
+        case "junit":
+            from diagnose.report import junit
+
+            return _Frame(before=junit.BEFORE, after=junit.AFTER)
+    return _Frame(between="\n" + "─" * options.columns + "\n\n")
+
+
+def _exit_code(n_jobs: int, failures: list[int], *, straggling: bool, options: Options) -> int:
+    """Give the exit code of a batch: failures first, then the verdict."""
+    if failures:
+        return failures[0] if len(failures) == n_jobs and len(set(failures)) == 1 else EXIT_BATCH
+    return EXIT_STRAGGLING if straggling and options.fail_on == "straggling" else 0

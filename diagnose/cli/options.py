@@ -1,0 +1,200 @@
+"""What commands share of the command line: options, what they hold, and exit codes.
+
+Enters: what click reads. Leaves: decorators, one an option or for a list of options that stand together, and `Options`.
+"""
+
+import dataclasses
+import math
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from diagnose import __version__
+from diagnose.cli.output import is_terminal
+from diagnose.errors import UsageError
+
+if TYPE_CHECKING:
+    from diagnose.model.trace import Ints
+
+#: Exit codes beside those of the exceptions in `errors`.
+EXIT_STRAGGLING = 1
+EXIT_WORSE = 1
+EXIT_BATCH = 5
+EXIT_INTERNAL = 70
+EXIT_OUTPUT = 74
+EXIT_INTERRUPTED = 130
+EXIT_BROKEN_PIPE = 141
+EXIT_TERMINATED = 143
+
+#: Columns of a report that no terminal shows.
+FILE_WIDTH = 100
+MIN_WIDTH = 40
+MAX_WIDTH = 1000
+#: Defaults of options.
+MIN_SPEEDUP = 1.02
+PERFETTO_MB = 20.0
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What the command line asks for, as click gives it; what a command has no option for keeps its default."""
+
+    output_format: str
+    no_color: bool
+    width: int | None
+    output: str | None = None
+    meta: Path | None = None
+    steps: str | None = None
+    rules: Path | None = None
+    min_speedup: float = MIN_SPEEDUP
+    fail_on: str | None = None
+    quiet: bool = False
+    verbose: bool = False
+    html: str | None = None
+    perfetto: str | None = None
+    perfetto_steps: str | None = None
+    perfetto_dp: str | None = None
+    perfetto_mb: float = PERFETTO_MB
+
+    @property
+    def columns(self) -> int:
+        """Columns of a report: asked for, else those of the terminal, else fixed."""
+        if self.width is not None:
+            return self.width
+        if self.output is not None:
+            return FILE_WIDTH
+        return min(max(shutil.get_terminal_size((FILE_WIDTH, 50)).columns, MIN_WIDTH), MAX_WIDTH)
+
+    @property
+    def color(self) -> bool:
+        """True where the report goes to a terminal that shows colours and nobody minds."""
+        wanted = not self.no_color and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+        return wanted and self.output is None and is_terminal(sys.stdout)
+
+
+def parse_numbers(option: str, text: str | None) -> "Ints | None":
+    """Read an option that lists steps or ranks."""
+    if text is None:
+        return None
+    from diagnose.trace.load import parse_steps
+
+    try:
+        return parse_steps(text)
+    except (ValueError, OverflowError):
+        what = "dp ranks" if option == "--perfetto-dp" else "steps"
+        raise UsageError(f"{option}: {text!r} is not a list of {what} and ranges such as 16-40,80") from None
+
+
+def format_option(*formats: str, meaning: str) -> Callable[[_Command], _Command]:
+    """Give `--format` with these choices, the first the default; `meaning` is its help."""
+    return click.option(
+        "--format",
+        "output_format",
+        type=click.Choice(formats),
+        default=formats[0],
+        show_default=True,
+        help=meaning,
+    )
+
+
+def _together(*options: Callable[[Any], Any]) -> Callable[[_Command], _Command]:
+    """Make one decorator of several options; the help shows them in this order."""
+
+    def decorate(command: _Command) -> _Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def _check_min_speedup(_ctx: click.Context, _param: click.Parameter, value: float) -> float:
+    """Refuse what is not a number."""
+    if not math.isfinite(value):
+        raise click.BadParameter(f"{value} is not a finite number.")
+    return value
+
+
+def _check_store(ctx: click.Context, param: click.Parameter, value: str) -> str:
+    """Refuse a password where everybody can read it."""
+    from_line = ctx.get_parameter_source(param.name or "") == click.core.ParameterSource.COMMANDLINE
+    if from_line and "@" in value and ":" in value.split("://", 1)[-1].rsplit("@", 1)[0]:
+        raise UsageError(
+            "--store: a password on the command line can be read by everybody on the machine; give it in "
+            "DIAGNOSE_STORE_PASSWORD, or in a file named by DIAGNOSE_STORE_PASSWORD_FILE"
+        )
+    return value
+
+
+meta_option = click.option(
+    "--meta", metavar="FILE", type=click.Path(path_type=Path), help="YAML file with metadata of the job."
+)
+steps_option = click.option("--steps", metavar="STEPS", help="Analyse only these steps: 16-40,80.")
+own_rules_option = click.option(
+    "--rules",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Rules of your own; one replaces the built-in rule of its id.",
+)
+min_speedup_option = click.option(
+    "--min-speedup",
+    metavar="FLOAT",
+    type=click.FloatRange(min=1.0),
+    callback=_check_min_speedup,
+    default=MIN_SPEEDUP,
+    show_default=True,
+    help="Report a cause when removing it makes the job at least so many times faster.",
+)
+perfetto_option = click.option(
+    "--perfetto", metavar="FILE", type=click.Path(), help="Draw some steps as timelines for ui.perfetto.dev: .json.gz."
+)
+perfetto_steps_option = click.option(
+    "--perfetto-steps", metavar="STEPS", help="Draw these steps: 40,41; the worst and a typical one if left out."
+)
+perfetto_dp_option = click.option(
+    "--perfetto-dp", metavar="RANKS", help="Draw these dp ranks: 0,3; culprits and a sound peer if left out."
+)
+perfetto_mb_option = click.option(
+    "--perfetto-mb",
+    metavar="MB",
+    type=click.FloatRange(min=0.0, min_open=True),
+    default=PERFETTO_MB,
+    show_default=True,
+    help="Draw no more than a file of this size holds.",
+)
+no_color_option = click.option(
+    "--no-color", is_flag=True, help="No colours; so does the environment variable NO_COLOR."
+)
+width_option = click.option(
+    "--width", metavar="N", type=click.IntRange(MIN_WIDTH, MAX_WIDTH), help="Columns of the report."
+)
+version_option = click.version_option(__version__, prog_name="diagnose", message="%(prog)s %(version)s")
+quiet_option = click.option("--quiet", is_flag=True, help="No progress.")
+output_option = click.option(
+    "-o", "output", metavar="FILE", type=click.Path(), help="Write there instead of standard output, all or nothing."
+)
+store_option = click.option(
+    "--store",
+    metavar="URL",
+    envvar="DIAGNOSE_STORE",
+    default="sqlite:///diagnose.db",
+    show_default=True,
+    callback=_check_store,
+    help="sqlite:///FILE or postgresql://USER@HOST/DATABASE; the password comes from the environment or a file.",
+)
+
+#: What every command that judges jobs takes.
+judging_options = _together(own_rules_option, min_speedup_option)
+#: What every command that reads one trace at a time takes.
+reading_options = _together(meta_option, steps_option, judging_options)
+#: What every command that draws timelines takes.
+perfetto_options = _together(perfetto_option, perfetto_steps_option, perfetto_dp_option, perfetto_mb_option)
+#: What every command that shows a page takes.
+look_options = _together(no_color_option, width_option)

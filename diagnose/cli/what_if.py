@@ -1,0 +1,76 @@
+"""`diagnose what-if`: how fast a job would run with some fixes.
+
+Enters: a trace, and fixes given by hand. Leaves: a page, or one JSON object, and timelines where asked for.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from diagnose.cli.drawings import write_perfetto
+from diagnose.cli.inputs import check_jobs, open_job
+from diagnose.cli.options import (
+    Options,
+    format_option,
+    look_options,
+    parse_numbers,
+    perfetto_options,
+    reading_options,
+)
+from diagnose.cli.output import write_stdout
+from diagnose.errors import UsageError
+
+if TYPE_CHECKING:
+    from diagnose.model.priced import ByHand, Wishes
+    from diagnose.model.scene import Scene
+    from diagnose.model.trace import Ints
+
+
+@click.command("what-if")
+@click.argument("job", type=click.Path())
+@click.option(
+    "--fix",
+    "fixes",
+    metavar="NAME[:KEY=VALUE,...]",
+    multiple=True,
+    help="Apply this fix (see `diagnose fixes`); several are applied one after the other.",
+)
+@click.option(
+    "--set",
+    "scales",
+    metavar="'TYPE [stage=N] [dp=N] [step=N] xF'",
+    multiple=True,
+    help="Let operations of a type take F times as long, on some stages, dp ranks or steps.",
+)
+@format_option("terminal", "json", meaning="A page for people, or one JSON object (diagnose-what-if/1).")
+@reading_options
+@perfetto_options
+@look_options
+def what_if_command(job: str, fixes: tuple[str, ...], scales: tuple[str, ...], **given: Any) -> int:
+    """Say how fast a JOB would run with some fixes.
+
+    Such as --fix replace-worker:dp=0,pp=0 --fix planned-gc:every=200 --set 'forward-compute stage=3 x0.8'.
+    """
+    from diagnose.model.priced import Wishes
+    from diagnose.report import what_if
+
+    options = Options(**given)
+    check_jobs((job,), options)
+    if not fixes and not scales:
+        raise UsageError("nothing to price: give --fix (`diagnose fixes` lists them) or --set")
+    found, scene = _price_one(job, Wishes(fixes, scales), parse_numbers("--steps", options.steps), options)
+    if options.perfetto is not None:
+        write_perfetto(scene, options.perfetto, options, fixed="the fixes given by hand")
+    if options.output_format == "json":
+        write_stdout(what_if.render_json(found) + "\n")
+    else:
+        write_stdout(what_if.render(found, width=options.columns, color=options.color))
+    return 0
+
+
+def _price_one(job: str, wishes: "Wishes", steps: "Ints | None", options: Options) -> "tuple[ByHand, Scene]":
+    """Run the pipeline on one job, and price what the user asks for."""
+    from diagnose.pipeline import price_job
+
+    with open_job(job, steps, options) as (source, found):
+        return price_job(source, wishes, **found)
