@@ -1,0 +1,124 @@
+"""What a file of another producer says, in the terms of the trace format: one entry an operation, and what was lost.
+
+Enters: what an adapter in `diagnose.trace.producers` read. Leaves: the rows of a trace, and an account of what the format
+cannot say, what was dropped, and how the clocks were aligned.
+"""
+
+import dataclasses
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diagnose.model.trace import Ints, Seconds
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Dropped:
+    """Something in the file that has no place in a trace.
+
+    Attributes
+    ----------
+    what : str
+        In the producer's words: `"B (weight gradient) of stage 3"`.
+    n : int
+        How many.
+    reason : str
+    """
+
+    what: str
+    n: int
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Unsaid:
+    """Something a diagnosis needs that the format, or this file, does not say.
+
+    Attributes
+    ----------
+    what : str
+        `"point-to-point operations"`.
+    reason : str
+    causes : tuple of str
+        Causes that therefore cannot be checked; each goes to `not_checked` with the reason.
+    """
+
+    what: str
+    reason: str
+    causes: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ClockOffset:
+    """How far the clock of one worker or host was moved.
+
+    Attributes
+    ----------
+    of : str
+        `"rank 3"`, or the name of a host.
+    offset_s : float
+        Seconds taken from its times; the median over steps where it differs from step to step.
+    spread_s : float
+        Half the interquartile range of what it was estimated from; NaN where nothing says how sure it is.
+    how : str
+        `"matched pairs"`, `"collectives"`, `"schedule"`.
+    """
+
+    of: str
+    offset_s: float
+    spread_s: float
+    how: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Recording:
+    """Operations of one job as another producer recorded them, in any order.
+
+    Attributes
+    ----------
+    producer : str
+        NAME of the adapter.
+    op : ndarray of int8, shape (n_rows,)
+        `Op`; evidence rows (`gc`, `cuda-malloc`, `data-load`, `checkpoint`) among them.
+    step, dp, stage : ndarray of int64, shape (n_rows,)
+    start_s, duration_s : ndarray of float64, shape (n_rows,)
+        Seconds on one clock of the job, a large common base (unix time) already taken away.
+    microbatch, chunk, rank, tp_rank, cp_rank : ndarray of int64, shape (n_rows,), or None
+        -1 where there is none; None where the format does not say.
+    host : ndarray of int64, shape (n_rows,), or None
+        Position in `host_names`; -1 where unknown.
+    tokens, tokens_sq : ndarray of float64, shape (n_rows,), or None
+        NaN where unknown.
+    job : dict of str to object
+        Metadata as in the trace format.
+    """
+
+    producer: str
+    op: NDArray[np.int8]
+    step: Ints
+    dp: Ints
+    stage: Ints
+    start_s: Seconds
+    duration_s: Seconds
+    microbatch: Ints | None = None
+    chunk: Ints | None = None
+    rank: Ints | None = None
+    tp_rank: Ints | None = None
+    cp_rank: Ints | None = None
+    host: Ints | None = None
+    host_names: tuple[str, ...] = ()
+    tokens: Seconds | None = None
+    tokens_sq: Seconds | None = None
+    job: dict[str, Any] = dataclasses.field(default_factory=dict)
+    dropped: tuple[Dropped, ...] = ()
+    unsaid: tuple[Unsaid, ...] = ()
+    offsets: tuple[ClockOffset, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.op)
+
+
+#: Who shares a clock in a file: everybody, the ranks of a host, or nobody.
+Clock = Literal["job", "host", "rank"]

@@ -1,0 +1,94 @@
+"""Look at the beginning of files, so that a producer is recognised by what is in them and not by their names.
+
+Enters: a path. Leaves: `Peek`: the files, and the first bytes of each, unpacked where gzip packed them.
+"""
+
+import dataclasses
+import functools
+import gzip
+import zlib
+from pathlib import Path
+
+from diagnose.errors import TraceError
+
+#: Bytes that tell what a file is.
+HEAD_BYTES = 1 << 16
+#: Files of a folder that are looked at; a folder of one job has one a rank.
+MAX_FILES = 20_000
+GZIP = b"\x1f\x8b"
+
+
+@dataclasses.dataclass(frozen=True)
+class Peek:
+    """A file, or a folder with files of one job, before anything of it is read.
+
+    Attributes
+    ----------
+    path : Path
+    files : tuple of Path
+        The file itself, or all files of the folder and its folders by name; hidden ones are left out.
+    """
+
+    path: Path
+    files: tuple[Path, ...]
+
+    @property
+    def is_folder(self) -> bool:
+        """True where several files make the job."""
+        return self.files != (self.path,)
+
+    def head(self, file: Path) -> bytes:
+        """Give the first bytes of a file, unpacked; empty where it cannot be read."""
+        return _head(file)
+
+
+@functools.lru_cache(maxsize=1024)
+def _head(file: Path) -> bytes:
+    try:
+        with file.open("rb") as raw:
+            packed = raw.read(2) == GZIP
+            raw.seek(0)
+            if not packed:
+                return raw.read(HEAD_BYTES)
+            with gzip.open(raw) as unpacked:
+                return unpacked.read(HEAD_BYTES)
+    except (OSError, EOFError, zlib.error):
+        return b""
+
+
+def peek_at(path: Path, *, name: str) -> Peek:
+    """List the files of a path.
+
+    Parameters
+    ----------
+    path : Path
+        A file, or a folder with files of one job.
+    name : str
+        How errors call it.
+
+    Returns
+    -------
+    Peek
+
+    Raises
+    ------
+    TraceError
+        There is nothing, or far too many files for one job.
+    """
+    if not path.exists():
+        raise TraceError("no such file; expected a trace, or a folder with the files of one job", where=name)
+    if not path.is_dir():
+        return Peek(path, (path,))
+    files = sorted(
+        file
+        for file in path.rglob("*")
+        if file.is_file() and not any(part.startswith(".") for part in file.relative_to(path).parts)
+    )
+    if not files:
+        raise TraceError("is an empty folder; expected the files of one job", where=name)
+    if len(files) > MAX_FILES:
+        raise TraceError(
+            f"has {len(files)} files; expected at most {MAX_FILES}, those of one job: name the folder of one job",
+            where=name,
+        )
+    return Peek(path, tuple(files))
