@@ -10,6 +10,7 @@ import numpy as np
 
 import diagnose
 from diagnose.features.catalogue import list_features, measure_features
+from diagnose.features.members import find_late_members
 from diagnose.features.network import slow_card, slow_group
 from diagnose.features.onset import find_course
 from diagnose.features.stages import longest_stage
@@ -313,6 +314,7 @@ def make_case(
         transfers=transfers,
         filled_share=filled_share,
         slow_workers=slow,
+        late_members=find_late_members(trace, components),
         slow_cards=cards,
         slow_links=links,
         slow_group=slow_group(transfers),

@@ -283,8 +283,8 @@ def _read_cause(cause: _Node, recorded_s: float, lost_s: float | None) -> Seen:
 
 def _read_worker(node: _Node) -> Worker:
     """Read one worker."""
-    rank = None if node.known("rank") is None else node.integer("rank")
-    return Worker(node.integer("dp"), node.integer("pp"), rank, node.text("host") or None)
+    rank, tp, cp = (None if node.known(key) is None else node.integer(key) for key in ("rank", "tp", "cp"))
+    return Worker(node.integer("dp"), node.integer("pp"), rank, node.text("host") or None, tp, cp)
 
 
 def _read_stages(where: _Node) -> list[int]:

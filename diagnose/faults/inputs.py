@@ -9,6 +9,7 @@ from typing import Literal
 
 import numpy as np
 
+from diagnose.faults.members import LateMember
 from diagnose.faults.programme import Programme, Task, build_programme
 from diagnose.faults.spec import JobSpec
 from diagnose.model.documents import Documents
@@ -124,6 +125,8 @@ class Inputs:
         Sum of document lengths and of their squares; None: not recorded.
     documents : Documents or None
         The documents themselves, `step` an index; None: not recorded.
+    late_members : tuple of LateMember
+        Members that the others of their worker wait for.
     """
 
     spec: JobSpec
@@ -139,6 +142,7 @@ class Inputs:
     tokens: Seconds | None = None
     tokens_sq: Seconds | None = None
     documents: Documents | None = None
+    late_members: tuple[LateMember, ...] = ()
 
     @property
     def lanes(self) -> tuple[int, int]:

@@ -13,24 +13,14 @@ from numpy.typing import NDArray
 
 from diagnose.errors import UsageError
 from diagnose.faults.inputs import Inputs
+from diagnose.faults.members import WAIT, WorkerRows, spread_members
 from diagnose.faults.simulate import Times
 from diagnose.model.documents import Documents
 from diagnose.model.optype import EVIDENCE, NAMES, Op
 from diagnose.model.trace import Ints, Seconds
 
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Rows:
-    """Rows of one kind; all arrays have shape (n_rows,), `task` -1 where a row is no task's."""
-
-    op: Ints
-    task: Ints
-    seq: Ints
-    step: Ints
-    dp: Ints
-    stage: Ints
-    start_s: Seconds
-    duration_s: Seconds
+#: Code of rows in which members wait for each other, behind those of the types that there are.
+WAIT_CODE = len(Op)
 
 
 def record(inputs: Inputs, times: Times) -> pa.Table:
@@ -63,11 +53,13 @@ def record(inputs: Inputs, times: Times) -> pa.Table:
         parts.append(tail)
     rows = parts[0]
     if len(parts) > 1:
-        joined = {f.name: np.concatenate([getattr(p, f.name) for p in parts]) for f in dataclasses.fields(_Rows)}
-        rows = _count_evidence(_Rows(**joined))
+        joined = {f.name: np.concatenate([getattr(p, f.name) for p in parts]) for f in dataclasses.fields(WorkerRows)}
+        rows = _count_evidence(WorkerRows(**joined))
     if _is_absolute(inputs):
         rows = dataclasses.replace(rows, start_s=rows.start_s + _origins(inputs, times)[rows.step])
-    return _table(inputs, rows)
+    if inputs.spec.members == "one":
+        return _table(inputs, rows)
+    return _table(inputs, *_member_rows(inputs, rows))
 
 
 def job_metadata(inputs: Inputs) -> dict[str, Any]:
@@ -97,13 +89,13 @@ def _origins(inputs: Inputs, times: Times) -> Seconds:
     return np.asarray(np.r_[0.0, np.cumsum(times.step_s[:-1] + n_left_out * times.step_s.mean())])
 
 
-def _task_rows(inputs: Inputs, times: Times) -> _Rows:
+def _task_rows(inputs: Inputs, times: Times) -> WorkerRows:
     """List one row for each task, step and dp rank."""
     tasks, (n_steps, n_dp) = inputs.programme.tasks, inputs.lanes
     order = np.array(sorted(range(len(tasks)), key=lambda t: (tasks[t].stage, int(tasks[t].op), tasks[t].seq)))
     start_s = times.start_s[order].transpose(1, 2, 0)
     n_lanes = n_steps * n_dp
-    return _Rows(
+    return WorkerRows(
         op=np.tile(inputs.programme.op[order], n_lanes),
         task=np.tile(order, n_lanes),
         seq=np.tile(np.array([tasks[t].seq for t in order]), n_lanes),
@@ -115,7 +107,7 @@ def _task_rows(inputs: Inputs, times: Times) -> _Rows:
     )
 
 
-def _pause_rows(inputs: Inputs, times: Times) -> list[_Rows]:
+def _pause_rows(inputs: Inputs, times: Times) -> list[WorkerRows]:
     """List the evidence rows of pauses that are recorded: from the start of the operation, or up to it."""
     found = []
     for pause in inputs.pauses:
@@ -129,7 +121,7 @@ def _pause_rows(inputs: Inputs, times: Times) -> list[_Rows]:
     return found
 
 
-def _tail_rows(inputs: Inputs, times: Times) -> _Rows | None:
+def _tail_rows(inputs: Inputs, times: Times) -> WorkerRows | None:
     """List the evidence rows of what follows the optimizer, if that is recorded."""
     if inputs.tail_kind is None:
         return None
@@ -139,15 +131,15 @@ def _tail_rows(inputs: Inputs, times: Times) -> _Rows | None:
     return _evidence(inputs.tail_kind, at[0], at[1], at[2], end_s[at], seconds[at])
 
 
-def _evidence(op: Op, stage: Ints, step: Ints, dp: Ints, start_s: Seconds, duration_s: Seconds) -> _Rows:
+def _evidence(op: Op, stage: Ints, step: Ints, dp: Ints, start_s: Seconds, duration_s: Seconds) -> WorkerRows:
     """Make evidence rows of one type, not yet counted."""
     n_rows = len(start_s)
-    return _Rows(
+    return WorkerRows(
         np.full(n_rows, int(op)), np.full(n_rows, -1), np.zeros(n_rows, np.int64), step, dp, stage, start_s, duration_s
     )
 
 
-def _count_evidence(rows: _Rows) -> _Rows:
+def _count_evidence(rows: WorkerRows) -> WorkerRows:
     """Count the evidence rows of each type on each worker in each step by start."""
     at = np.flatnonzero(np.isin(rows.op, [int(op) for op in EVIDENCE]))
     order = at[np.lexsort((rows.start_s[at], rows.op[at], rows.stage[at], rows.dp[at], rows.step[at]))]
@@ -159,15 +151,34 @@ def _count_evidence(rows: _Rows) -> _Rows:
     return dataclasses.replace(rows, seq=seq)
 
 
-def _table(inputs: Inputs, rows: _Rows) -> pa.Table:
+def _member_rows(inputs: Inputs, rows: WorkerRows) -> tuple[WorkerRows, Ints]:
+    """List the rows of every member, with which member each is of; where members wait for each other, rows of that behind them."""
+    n_rows, n_members = len(rows.op), inputs.spec.n_members
+    named = {f.name: getattr(rows, f.name) for f in dataclasses.fields(WorkerRows)}
+    own = spread_members(inputs.spec, inputs.late_members, rows)
+    member = np.tile(np.arange(n_members), n_rows)
+    found = WorkerRows(**{key: np.repeat(values, n_members) for key, values in named.items()})
+    found = dataclasses.replace(found, start_s=own.start_s.ravel(), duration_s=own.duration_s.ravel())
+    if own.wait_s is None:
+        return found, member
+    wait_s = own.wait_s.ravel()
+    at = np.flatnonzero(~np.isnan(wait_s))
+    waits = {f.name: getattr(found, f.name)[at] for f in dataclasses.fields(WorkerRows)}
+    waits |= {"op": np.full(len(at), WAIT_CODE), "task": np.full(len(at), -1), "duration_s": wait_s[at]}
+    waits["start_s"] = waits["start_s"] + found.duration_s[at] - wait_s[at]
+    both = {f.name: np.concatenate([getattr(found, f.name), waits[f.name]]) for f in dataclasses.fields(WorkerRows)}
+    return WorkerRows(**both), np.r_[member, member[at]]
+
+
+def _table(inputs: Inputs, rows: WorkerRows, member: Ints | None = None) -> pa.Table:
     """Turn rows into columns with the narrow types of production traces."""
     spec, programme = inputs.spec, inputs.programme
     is_task = rows.task >= 0
     chunk = np.where(is_task, programme.chunk[rows.task], -1)
     microbatch = np.where(is_task, programme.microbatch[rows.task], -1)
     compute = microbatch >= 0
-    rank = (rows.stage * spec.dp + rows.dp) * spec.tp_size * spec.cp_size
-    names = [NAMES[op] for op in Op]
+    rank = (rows.stage * spec.dp + rows.dp) * spec.n_members + (0 if member is None else member)
+    names = [NAMES[op] for op in Op] + ([WAIT] if (rows.op == WAIT_CODE).any() else [])
     columns: dict[str, pa.Array] = {
         "dp_rank": _integers(rows.dp, pa.int8()),
         "stage": _integers(rows.stage, pa.int8()),
@@ -181,8 +192,12 @@ def _table(inputs: Inputs, rows: _Rows) -> pa.Table:
         "mb_id": _integers(microbatch, pa.int8()),
         "gmc": _integers(np.where(compute, chunk * spec.pp + rows.stage, -1), pa.int16()),
     }
-    if spec.workers_per_host:
-        number = (rows.stage * spec.dp + rows.dp) // spec.workers_per_host
+    if member is not None:
+        sizes = (("tp_rank", spec.tp_size, member % spec.tp_size), ("cp_rank", spec.cp_size, member // spec.tp_size))
+        columns |= {name: _integers(values, pa.int8()) for name, size, values in sizes if size > 1}
+    per_host = (member is not None and spec.ranks_per_host) or spec.workers_per_host * spec.n_members
+    if per_host:
+        number = rank // per_host
         hosts = pa.array([f"host-{i:03}" for i in range(int(number.max(initial=0)) + 1)])
         columns["host"] = pa.DictionaryArray.from_arrays(pa.array(number.astype(np.int32)), hosts)
     for name, values, kind in (("tokens", inputs.tokens, pa.int32()), ("tokens_sq", inputs.tokens_sq, pa.float64())):
@@ -195,7 +210,7 @@ def _table(inputs: Inputs, rows: _Rows) -> pa.Table:
     return pa.table(columns).replace_schema_metadata(metadata)
 
 
-def _lists(documents: Documents, microbatch: Ints, rows: _Rows) -> pa.Array:
+def _lists(documents: Documents, microbatch: Ints, rows: WorkerRows) -> pa.Array:
     """Repeat the documents of a microbatch on each of its rows; null where they are unknown, and beside computes."""
     shape = (int(microbatch.max()) + 1, int(rows.step.max()) + 1, int(rows.dp.max()) + 1)
     list_of = np.full(shape, -1, dtype=np.int64)

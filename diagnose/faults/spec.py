@@ -15,8 +15,11 @@ from diagnose.model.trace import Ints
 P2P = Literal["blocking", "asynchronous"]
 #: 1F1B is interleaved where `vpp` is above 1; the others run one model chunk a worker.
 Schedule = Literal["1f1b", "gpipe", "zero-bubble"]
+#: Which rows a trace has of tensor- and context-parallel members: one for all of a worker, or each member's, a late one of which
+#: ends late, starts late, or shows only in how long the others wait in collectives of the group.
+MemberRows = Literal["one", "ends", "starts", "waits"]
 #: Random streams of a job; each draws from its own, so that one more draw in one changes nothing in another.
-RandomStream = Literal["steps", "compute", "tail", "drift", "transfer", "delay", "fault", "decoy"]
+RandomStream = Literal["steps", "compute", "tail", "drift", "transfer", "delay", "fault", "decoy", "member"]
 #: Limits of a sampled run of contiguous steps, and of the gap before the next one.
 RUN_STEPS = (2, 8)
 GAP_STEPS = (15, 400)
@@ -79,6 +82,15 @@ class JobSpec:
         Standard deviation of the logarithm of a slow drift of all computes over the steps; 0 none (see `inputs`).
     workers_per_host : int
         Workers on a host, in the order of their ranks; 0: the trace has no `host` column.
+    members : "one", "ends", "starts" or "waits"
+        The trace has one row for all tensor- and context-parallel members of a worker, or each member's; a late member then ends
+        late, starts late, or all begin and end together and rows of `tp-allreduce` say how long each waited.
+    member_noise : float
+        Standard deviation of how much earlier members are done with a compute than the slowest, part of its duration.
+    member_clock_s : float
+        Standard deviation of how far members' clocks are off, each by a constant, seconds.
+    ranks_per_host : int
+        Global ranks on a host, where each member has rows; 0: `workers_per_host` says it.
     absolute_times : bool
         The trace has times within the job instead of within each step.
     evidence : bool
@@ -115,6 +127,10 @@ class JobSpec:
     job_id: str = ""
     schedule: Schedule = "1f1b"
     weight_share: float = 0.5
+    members: MemberRows = "one"
+    member_noise: float = 0.003
+    member_clock_s: float = 0.0
+    ranks_per_host: int = 0
 
     def __post_init__(self) -> None:
         """Refuse what cannot run.
@@ -123,8 +139,8 @@ class JobSpec:
         ------
         UsageError
             A size below 1, a negative or infinite time, interleaving without stages or with odd microbatches, an unknown
-            point-to-point mode or schedule, a schedule that does not interleave with several chunks, a part above 1, a negative
-            seed or number of workers on a host.
+            point-to-point mode, schedule or kind of member rows, rows of every member where there is one, a schedule that does not
+            interleave with several chunks, a part above 1, a negative seed or number of workers or ranks on a host.
         """
         for name in ("pp", "vpp", "dp", "microbatches", "steps", "tp_size", "cp_size"):
             if getattr(self, name) < 1:
@@ -142,7 +158,15 @@ class JobSpec:
         if self.p2p not in get_args(P2P):
             raise UsageError(f"p2p is {self.p2p!r}; expected one of {', '.join(get_args(P2P))}", where="job spec")
         self._check_schedule()
-        for name in ("seed", "workers_per_host"):
+        if self.members not in get_args(MemberRows):
+            expected = ", ".join(get_args(MemberRows))
+            raise UsageError(f"members is {self.members!r}; expected one of {expected}", where="job spec")
+        if self.members != "one" and self.n_members == 1:
+            raise UsageError(
+                f"members is {self.members!r} with one member a worker; expected tp_size or cp_size above 1",
+                where="job spec",
+            )
+        for name in ("seed", "workers_per_host", "ranks_per_host"):
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} is {getattr(self, name)}; expected at least 0", where="job spec")
 
@@ -160,6 +184,11 @@ class JobSpec:
     def has_dp(self) -> bool:
         """True where parameters and gradients are shared out over more than one member."""
         return self.dp * self.cp_size > 1
+
+    @property
+    def n_members(self) -> int:
+        """Tensor- and context-parallel members of a worker."""
+        return self.tp_size * self.cp_size
 
     @property
     def n_virtual(self) -> int:

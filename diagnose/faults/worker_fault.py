@@ -11,6 +11,7 @@ import numpy as np
 from diagnose.errors import UsageError
 from diagnose.faults.fault import Fault, Worker
 from diagnose.faults.inputs import Inputs
+from diagnose.faults.members import LateMember
 from diagnose.faults.spec import JobSpec
 from diagnose.model.optype import Op
 
@@ -30,6 +31,9 @@ class WorkerFault(Fault):
         Standard deviation of the logarithm of the factor, drawn for each compute: a throttled clock is unsteady.
     sends_slowdown : float
         Its sends take this many times as long.
+    member : int or None
+        It is this tensor- and context-parallel member of each worker alone (`cp * tp_size + tp`) that is slow, and the others wait
+        for it; None: all members are slow alike.
     """
 
     cause: ClassVar[str] = "worker-fault"
@@ -38,6 +42,7 @@ class WorkerFault(Fault):
     backward_slowdown: float | None = None
     spread: float = 0.0
     sends_slowdown: float = 1.0
+    member: int | None = None
 
     @property
     def strength(self) -> float:
@@ -54,10 +59,12 @@ class WorkerFault(Fault):
         Raises
         ------
         UsageError
-            A worker that the job does not have.
+            A worker, or a member, that the job does not have.
         """
         spec, programme = inputs.spec, inputs.programme
-        work_s, transfer_s = inputs.work_s.copy(), inputs.transfer_s.copy()
+        if self.member is not None and not 0 <= self.member < spec.n_members:
+            raise UsageError(f"no member {self.member}; workers have {spec.n_members}", where=self.cause)
+        work_s, transfer_s, late = inputs.work_s.copy(), inputs.transfer_s.copy(), list(inputs.late_members)
         rng, active = self.random(spec), self.active(spec)[:, 0]
         backward = self.slowdown if self.backward_slowdown is None else self.backward_slowdown
         factors = {Op.FORWARD: self.slowdown, Op.BACKWARD: backward, Op.OPTIMIZER: self.slowdown}
@@ -71,9 +78,11 @@ class WorkerFault(Fault):
                 tasks = np.flatnonzero(here & programme.is_op(op))
                 unsteady = np.exp(self.spread * rng.standard_normal((len(tasks), spec.steps)))
                 work_s[tasks, :, dp] *= np.where(active, factor * unsteady, 1.0)
+            if self.member is not None:
+                late.append(LateMember(dp, stage, self.member, work_s[:, :, dp] - inputs.work_s[:, :, dp]))
             sends = np.flatnonzero(here & programme.is_op(Op.FORWARD_SEND, Op.BACKWARD_SEND))
             transfer_s[sends, :, dp] *= np.where(active, self.sends_slowdown, 1.0)
-        return dataclasses.replace(inputs, work_s=work_s, transfer_s=transfer_s)
+        return dataclasses.replace(inputs, work_s=work_s, transfer_s=transfer_s, late_members=tuple(late))
 
 
 def draw_fault(

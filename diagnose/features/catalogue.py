@@ -5,7 +5,18 @@ Enters: what was taken apart, replayed and timed. Leaves: `Features`, with every
 
 from types import ModuleType
 
-from diagnose.features import contention, gains, hosts, network, periodicity, sequences, stages, stalls, workers
+from diagnose.features import (
+    contention,
+    gains,
+    hosts,
+    members,
+    network,
+    periodicity,
+    sequences,
+    stages,
+    stalls,
+    workers,
+)
 from diagnose.model.components import Components, Gains
 from diagnose.model.feature import Feature, Features
 from diagnose.model.trace import Trace
@@ -18,7 +29,18 @@ JOB = {
     "discrepancy": "how far the recorded step time is above the replayed one; 0.05 launch delays that S leaves out",
     "noise": "relative spread of compute times that nothing accounts for; 0.02 ordinary",
 }
-MODULES: tuple[ModuleType, ...] = (contention, gains, hosts, network, periodicity, sequences, stages, stalls, workers)
+MODULES: tuple[ModuleType, ...] = (
+    contention,
+    gains,
+    hosts,
+    members,
+    network,
+    periodicity,
+    sequences,
+    stages,
+    stalls,
+    workers,
+)
 
 
 def list_features() -> dict[str, str]:
@@ -66,6 +88,7 @@ def measure_features(
     found |= stages.measure_stages(components, trace.n_stages)
     found |= workers.measure_workers(components, what_if)
     found |= hosts.measure_hosts(components, trace)
+    found |= members.measure_members(trace, components)
     found |= sequences.measure_sequences(components, trace)
     found |= stalls.measure_stalls(components, trace.evidence)
     found |= contention.measure_contention(components)

@@ -36,8 +36,11 @@ def host_of(trace: Trace, dp: int, stage: int) -> str | None:
 
 
 def mask_hosts(trace: Trace, hosts: Iterable[str]) -> Bools:
-    """Mark all workers of some hosts."""
+    """Mark all workers of some hosts, those too that have only a member there."""
     wanted = set(hosts)
+    if trace.members is not None and trace.members.hosts is not None:
+        of_member = [host in wanted for host in trace.members.hosts]
+        return np.asarray(np.array(of_member, dtype=bool).reshape(trace.n_dp, trace.n_stages, -1).any(axis=2))
     of_worker = [host in wanted for host in trace.hosts or ("",) * (trace.n_dp * trace.n_stages)]
     return np.array(of_worker, dtype=bool).reshape(trace.n_dp, trace.n_stages)
 

@@ -22,8 +22,9 @@ from diagnose.fixes.places import (
     read_worker,
 )
 from diagnose.model.change import Remove
+from diagnose.model.diagnosis import Worker
 from diagnose.model.remedy import Place, Refusal, Remedy, Situation
-from diagnose.model.trace import Bools
+from diagnose.model.trace import Bools, Trace
 
 NAME = "replace-worker"
 TITLE = "drain slow workers and restart on healthy ones"
@@ -55,10 +56,14 @@ def propose(job: Situation, place: Place, settings: Mapping[str, str]) -> Remedy
     if not (chosen & slow).any():
         return Refusal(f"{name_workers(labels_of(trace, chosen))} is not slower than its peers")
     restart_s = read_number(settings, "restart_s", NAME) if "restart_s" in settings else RESTART_S
-    hosts = sorted({host for dp, stage in np.argwhere(chosen) if (host := host_of(trace, int(dp), int(stage)))})
+    hosts = sorted({host for dp, stage in np.argwhere(chosen) for host in _hosts(trace, place, int(dp), int(stage))})
     good = int((mask_hosts(trace, hosts) & ~slow).sum()) if hosts else 0
     who = name_workers(_worst_first(job, place, chosen))
-    summary = f"replace the worker at {who}" if chosen.sum() == 1 else f"replace {chosen.sum()} workers: {who}"
+    summary = (
+        f"replace {_say_rank(place, chosen, trace)} at {who}"
+        if chosen.sum() == 1
+        else f"replace {chosen.sum()} workers: {who}"
+    )
     if hosts:
         summary += f"; drain {', '.join(hosts[:3])}" + (f" and {len(hosts) - 3} more" if len(hosts) > 3 else "")
     risks = [f"the host also runs {good} good workers, which go with it"] if good else []
@@ -100,6 +105,33 @@ def _choose(job: Situation, place: Place, settings: Mapping[str, str]) -> Bools:
         return mask_hosts(trace, [settings["host"]]) & slow
     named = read_worker(settings, trace, NAME) or [(worker.dp, worker.pp) for worker in place.where.workers]
     return mask_workers(trace, named) if named else slow
+
+
+def _find_named(trace: Trace, place: Place, dp: int, stage: int) -> Worker | None:
+    """Give a worker, by indices, as the place names it; None where it does not."""
+    labels = (int(trace.dp_labels[dp]), int(trace.stage_labels[stage]))
+    return next((worker for worker in place.where.workers if (worker.dp, worker.pp) == labels), None)
+
+
+def _hosts(trace: Trace, place: Place, dp: int, stage: int) -> tuple[str, ...]:
+    """List the hosts to be drained for a worker: the one that the place names, else those of all its members."""
+    named = _find_named(trace, place, dp, stage)
+    if named is not None and named.host:
+        return (named.host,)
+    if trace.members is not None and trace.members.hosts is not None:
+        return trace.members.hosts_of(dp, stage)
+    host = host_of(trace, dp, stage)
+    return (host,) if host else ()
+
+
+def _say_rank(place: Place, chosen: Bools, trace: Trace) -> str:
+    """Say what is replaced of the one chosen worker: all of it, or the rank of one member."""
+    ((dp, stage),) = np.argwhere(chosen)
+    named = _find_named(trace, place, int(dp), int(stage))
+    if named is None or (named.tp is None and named.cp is None):
+        return "the worker"
+    labels = [("rank", named.rank), ("tp", named.tp), ("cp", named.cp)]
+    return " ".join(f"{label} {value}" for label, value in labels if value is not None) + " of the worker"
 
 
 def _worst_first(job: Situation, place: Place, chosen: Bools) -> list[tuple[int, int]]:

@@ -6,6 +6,7 @@ speedup asked for, and rule and classifier together find it more probable than n
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import math
 from collections import Counter
@@ -14,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from diagnose.judge.classifier import Opinion
+from diagnose.judge.members import MAX_MEMBERS_SAID, name_member, say_member, suspect_hosts
 from diagnose.judge.rules import Judgement, Rule
 from diagnose.model.components import COMPONENTS, Components, Gains
 from diagnose.model.course import Course
@@ -28,6 +30,7 @@ from diagnose.model.diagnosis import (
     Worker,
 )
 from diagnose.model.feature import Features
+from diagnose.model.members import LateMember
 from diagnose.model.trace import Seconds, Trace
 from diagnose.model.transfers import Transfers
 
@@ -99,7 +102,8 @@ class Case:
 
     `filled_share` is the part of the operations that were missing and filled in. `slow_workers`, `slow_cards` and `slow_links` (by
     their first stage) are (dp index, stage index), worst first; `slow_group` and `longest_stage` are stage indices; `courses` say
-    since when each component, or several joined by `+`, costs time.
+    since when each component, or several joined by `+`, costs time; `late_members` say of each slow worker which of its members the
+    others wait for, where the trace records them.
     """
 
     trace: Trace
@@ -115,6 +119,7 @@ class Case:
     slow_group: int | None
     longest_stage: int | None
     courses: Mapping[str, Course]
+    late_members: Mapping[tuple[int, int], LateMember] = dataclasses.field(default_factory=dict)
 
 
 def reach_verdict(
@@ -269,6 +274,10 @@ def _evidence(case: Case, judgement: Judgement, opinion: Opinion | None) -> Iter
     for condition, text in judgement.held:
         value = case.features[condition.feature].value
         yield EvidenceItem("rule", f"{rule.id}/{condition.feature}", text, {condition.feature: value})
+    if rule.components == ("worker",) and rule.place == "workers":
+        for at, worker in list(zip(_worth_naming(case), _where(case, rule).workers, strict=True))[:MAX_MEMBERS_SAID]:
+            if at in case.late_members:
+                yield say_member(f"{rule.id}/member", worker, case.late_members[at])
     if _is_one_rank_doubt(case, rule):
         text = "there is one dp rank: "
         text += (
@@ -377,8 +386,12 @@ def _where(case: Case, rule: Rule) -> Where:
     if rule.place != "workers":
         return Where()
     if rule.components == ("worker",):
-        workers = tuple(_worker(case.trace, dp, stage) for dp, stage in _worth_naming(case))
-        hosts = tuple(dict.fromkeys(worker.host for worker in workers if worker.host))
+        named = _worth_naming(case)
+        workers = tuple(
+            name_member(_worker(case.trace, *at), case.trace.members, at, case.late_members.get(at)) for at in named
+        )
+        suspects = (suspect_hosts(worker, case.trace.members, at) for worker, at in zip(workers, named, strict=True))
+        hosts = tuple(dict.fromkeys(itertools.chain.from_iterable(suspects)))
         return Where(workers=workers, hosts=hosts)
     if rule.components == ("transfer",) and (case.slow_cards or case.slow_links):
         last = case.trace.n_stages

@@ -18,16 +18,21 @@ MAX_WORKERS_LISTED = 64
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Worker:
-    """One (dp rank, stage), by the labels of the file."""
+    """One (dp rank, stage), by the labels of the file.
+
+    Where one of its tensor- or context-parallel members is meant, `rank` and `host` are that member's, and `tp`, `cp` its labels.
+    """
 
     dp: int
     pp: int
     rank: int | None = None
     host: str | None = None
+    tp: int | None = None
+    cp: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Leave out what is not known."""
-        known = {"rank": self.rank, "host": self.host}
+        known = {"rank": self.rank, "host": self.host, "tp": self.tp, "cp": self.cp}
         return {"dp": self.dp, "pp": self.pp} | {key: value for key, value in known.items() if value is not None}
 
 
@@ -317,9 +322,16 @@ class Diagnosis:
         import pandas as pd
 
         rows = [
-            dataclasses.asdict(self.worker(dp, stage)) | {"slowdown": float(self.what_if.by_worker[dp, stage])}
+            {
+                "dp": who.dp,
+                "pp": who.pp,
+                "rank": who.rank,
+                "host": who.host,
+                "slowdown": float(self.what_if.by_worker[dp, stage]),
+            }
             for dp in range(len(self.dp_labels))
             for stage in range(len(self.stage_labels))
+            for who in [self.worker(dp, stage)]
         ]
         return pd.DataFrame(rows)
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diagnose.model.documents import Documents
+from diagnose.model.members import Members
 from diagnose.model.optype import NAMES, Op
 
 Seconds = NDArray[np.float64]
@@ -137,6 +138,8 @@ class Trace:
         First steps that are much longer than all others; causes are sought without them.
     documents : Documents or None
         The documents of the microbatches of the analysed steps; None where the trace knows of none.
+    members : Members or None
+        The tensor- and context-parallel members of each worker; None where the trace records one row for all of them.
     """
 
     job: Job
@@ -153,6 +156,7 @@ class Trace:
     restarted_steps: tuple[int, ...]
     warnings: tuple[str, ...]
     documents: Documents | None = None
+    members: Members | None = None
 
     @property
     def steps(self) -> Ints:

@@ -112,14 +112,26 @@ def speedup(value: float | None) -> str:
 
 
 def worker(who: Worker) -> str:
-    """Name a worker, with its rank and host where they are known.
+    """Name a worker, with its rank and host where they are known; where one member of its group is meant, that one.
 
     >>> worker(Worker(0, 3, rank=24, host="gpu-17"))
     'dp 0, stage 3 (rank 24, host gpu-17)'
+    >>> worker(Worker(0, 3, rank=27, tp=1, cp=1))
+    'dp 0, stage 3, tp 1, cp 1 (rank 27)'
     """
     known = [f"rank {who.rank}"] if who.rank is not None else []
     known += [f"host {name(who.host)}"] if who.host else []
-    return f"dp {who.dp}, stage {who.pp}" + (f" ({', '.join(known)})" if known else "")
+    return short_worker(who) + (f" ({', '.join(known)})" if known else "")
+
+
+def short_worker(who: Worker) -> str:
+    """Name a worker by its labels alone, or one member of its group.
+
+    >>> short_worker(Worker(0, 3, rank=24, tp=1))
+    'dp 0, stage 3, tp 1'
+    """
+    labels = [("dp", who.dp), ("stage", who.pp), ("tp", who.tp), ("cp", who.cp)]
+    return ", ".join(f"{label} {value}" for label, value in labels if value is not None)
 
 
 def link(ends: tuple[Worker, Worker]) -> str:
@@ -172,7 +184,7 @@ def place(where: Where) -> str:
         if len(stage) == 1 or len(dp) == 1:
             group = f"stage {min(stage)}" if len(stage) == 1 else f"dp {min(dp)}"
             return f"{group}, {len(where.workers)} workers"
-    workers = [f"dp {who.dp}, stage {who.pp}" for who in where.workers]
+    workers = [short_worker(who) for who in where.workers]
     stages = [f"stage {stage}" for stage in where.stages]
     for names in (workers, [link(ends) for ends in where.links], hosts, stages):
         if names:

@@ -12,11 +12,14 @@ from numpy.typing import NDArray
 
 from diagnose.errors import TraceError
 from diagnose.model.documents import Documents
+from diagnose.model.members import Members
 from diagnose.model.optype import EVIDENCE, NAMES, Op
 from diagnose.model.trace import Block, Bools, Evidence, Ints, Seconds
 from diagnose.trace.documents import read_documents
+from diagnose.trace.labels import number_labels
+from diagnose.trace.members import add_waits, find_group, merge_members
 from diagnose.trace.parquet import Rows
-from diagnose.trace.place import At, derive_seq, place_rows, row_key, take_at, take_rows
+from diagnose.trace.place import At, place_rows, take_rows
 from diagnose.trace.restart import keep_last_attempt
 from diagnose.trace.steps import add_collections, find_warm_up, shift_origin, split_steps
 
@@ -27,10 +30,6 @@ MAX_START_S = 1e11
 STRAY_SHARE = 0.05
 #: Rows of each worker that are asked for its global rank.
 RANK_ROWS = 64
-#: Labels are numbered by a table where they span no more than this; else they are sorted.
-MAX_LABEL_RANGE = 1 << 20
-#: Rows counted at a time.
-CHUNK_ROWS = 1 << 17
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -47,6 +46,7 @@ class Grid:
     n_chunks: int | None
     n_tp: int | None
     n_cp: int | None
+    members: Members | None
     step_origin_s: Seconds | None
     n_ops: int
     steps_dropped: int
@@ -54,6 +54,15 @@ class Grid:
     restarted_steps: tuple[int, ...]
     documents: Documents | None
     warnings: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Group:
+    """Members of each worker along tensor and context parallelism, where the rows record them all."""
+
+    n_tp: int | None = None
+    n_cp: int | None = None
+    members: Members | None = None
 
 
 def build_grid(rows: Rows, *, name: str, vpp_size: int | None, pick_steps: Ints | None = None) -> Grid:
@@ -78,6 +87,7 @@ def build_grid(rows: Rows, *, name: str, vpp_size: int | None, pick_steps: Ints 
     if rows.unknown_ops:
         listed = ", ".join(f"{text!r} ({n})" for text, n in list(rows.unknown_ops.items())[:5])
         warnings.append(f"{sum(rows.unknown_ops.values())} rows of unknown operation types are not simulated: {listed}")
+    waits = None if rows.waits is None else _take_waits(rows, rows.waits)
     rows = _usable(rows, name, warnings)
     if pick_steps is not None:
         wanted = np.isin(rows.step, pick_steps)
@@ -88,11 +98,10 @@ def build_grid(rows: Rows, *, name: str, vpp_size: int | None, pick_steps: Ints 
     rows, (steps, dp_labels, stage_labels), (step_at, dp_at, stage_at) = _number(rows, warnings)
     n_steps, n_dp, n_stages = len(steps), len(dp_labels), len(stage_labels)
 
-    rows, (step_at, dp_at, stage_at), (n_tp, n_cp) = _merge_members(
-        rows, (step_at, dp_at, stage_at), (n_steps, n_dp, n_stages)
+    rows, (step_at, dp_at, stage_at), restarted, group = _merge_members(
+        rows, (step_at, dp_at, stage_at), (n_steps, n_dp, n_stages), (steps, dp_labels, stage_labels), waits, warnings
     )
-    ranks, has_ranks, hosts = _workers(rows, dp_at, stage_at, n_dp, n_stages)
-    rows, (step_at, dp_at, stage_at), restarted = keep_last_attempt(rows, (step_at, dp_at, stage_at), n_steps, warnings)
+    ranks, has_ranks, hosts = _workers(rows, dp_at, stage_at, n_dp, n_stages, group.members)
     dense, rows, (step_at, dp_at, stage_at) = place_rows(
         rows, (step_at, dp_at, stage_at), (n_steps, n_dp, n_stages), name=name, vpp_size=vpp_size, warnings=warnings
     )
@@ -134,8 +143,9 @@ def build_grid(rows: Rows, *, name: str, vpp_size: int | None, pick_steps: Ints 
         has_ranks=has_ranks,
         hosts=hosts,
         n_chunks=n_chunks,
-        n_tp=n_tp,
-        n_cp=n_cp,
+        n_tp=group.n_tp,
+        n_cp=group.n_cp,
+        members=group.members,
         step_origin_s=None if origin is None else origin[kept],
         n_ops=int(sum(np.count_nonzero(~np.isnan(block.start_s)) for block in blocks)),
         steps_dropped=n_steps - int(kept.sum()),
@@ -152,6 +162,12 @@ def _of_steps(documents: Documents | None, steps: Ints, kept: Bools) -> Document
         return None
     found = documents.take(np.flatnonzero(kept[documents.step]))
     return dataclasses.replace(found, step=steps[found.step]) if len(found) else None
+
+
+def _take_waits(rows: Rows, waits: Bools) -> Rows:
+    """Take the collectives within groups out, as far as they can be placed and measured."""
+    usable = waits & (rows.duration_s >= 0) & (rows.duration_s <= MAX_DURATION_S)
+    return take_rows(rows, usable if rows.bad is None else usable & ~rows.bad)
 
 
 def _usable(rows: Rows, name: str, warnings: list[str]) -> Rows:
@@ -185,29 +201,10 @@ def _usable(rows: Rows, name: str, warnings: list[str]) -> Rows:
     return rows
 
 
-def _index(values: NDArray[Any]) -> tuple[Ints, NDArray[Any], Ints]:
-    """Number the distinct values in order: labels, index of each row, rows of each label."""
-    low, high = int(values.min()), int(values.max())
-    if high - low < MAX_LABEL_RANGE:
-        wide = np.int64 if values.dtype.itemsize > 4 or values.dtype == np.uint32 else np.int32
-        offset = np.subtract(values, low, dtype=wide).astype(np.int32, copy=False)
-        counts = np.zeros(high - low + 1, dtype=np.int64)
-        for first in range(0, len(offset), CHUNK_ROWS):  # counting widens its input: do so within the cache
-            counts += np.bincount(offset[first : first + CHUNK_ROWS], minlength=len(counts))
-        labels = np.flatnonzero(counts)
-        if len(labels) == len(counts):
-            return labels + low, offset, counts
-        lookup = np.zeros(len(counts), dtype=np.int32)
-        lookup[labels] = np.arange(len(labels))
-        return labels + low, lookup[offset], counts[labels]
-    labels, index, counts = np.unique(values, return_inverse=True, return_counts=True)
-    return labels.astype(np.int64), index, counts
-
-
 def _number(rows: Rows, warnings: list[str]) -> tuple[Rows, tuple[Ints, Ints, Ints], At]:
     """Number steps, dp ranks and stages, leaving out those with hardly any rows."""
     columns = {"step": rows.step, "dp rank": rows.dp, "stage": rows.stage}
-    numbered = [_index(column) for column in columns.values()]
+    numbered = [number_labels(column) for column in columns.values()]
     drop: Bools | None = None
     for word, (labels, index, counts) in zip(columns, numbered, strict=True):
         stray = counts < STRAY_SHARE * np.median(counts)
@@ -219,56 +216,48 @@ def _number(rows: Rows, warnings: list[str]) -> tuple[Rows, tuple[Ints, Ints, In
             drop = stray[index] if drop is None else drop | stray[index]
     if drop is not None:
         rows = take_rows(rows, ~drop)
-        numbered = [_index(column) for column in (rows.step, rows.dp, rows.stage)]
+        numbered = [number_labels(column) for column in (rows.step, rows.dp, rows.stage)]
     (steps, step_at, _), (dps, dp_at, _), (stages, stage_at, _) = numbered
     return rows, (steps, dps, stages), (step_at, dp_at, stage_at)
 
 
-def _merge_members(rows: Rows, at: At, sizes: tuple[int, int, int]) -> tuple[Rows, At, tuple[int | None, int | None]]:
-    """Let one row stand for all tensor- and context-parallel members: from the first start to the last end.
+def _merge_members(
+    rows: Rows,
+    at: At,
+    sizes: tuple[int, int, int],
+    labels: tuple[Ints, Ints, Ints],
+    waits: Rows | None,
+    warnings: list[str],
+) -> tuple[Rows, At, tuple[int, ...], _Group]:
+    """Leave one row of each operation: of a step run again the last attempt, and one for all members of a worker.
 
-    Gives the number of members of each kind where the rows record them all.
+    Gives also the indices of the first steps after restarts, and what is known of members.
     """
-    columns = []
-    sizes_found: list[int | None] = []
-    for column in (rows.tp_rank, rows.cp_rank):
-        n_members = 1 if column is None else len(np.unique(column))
-        sizes_found.append(n_members if n_members > 1 else None)
-        if column is not None and n_members > 1:
-            columns.append(column)
-    if not columns and rows.rank is not None and rows.tp_rank is None:
-        labels, member, _ = _index(rows.rank)
-        n_workers = sizes[1] * sizes[2]
-        if len(labels) > n_workers and len(labels) % n_workers == 0:
-            columns, sizes_found[0] = [member], len(labels) // n_workers
-    n_tp, n_cp = sizes_found
-    if not columns:
-        return rows, at, (n_tp, n_cp)
-    member = np.zeros(len(rows), dtype=np.int64)
-    for column in columns:
-        _, index, counts = _index(column)
-        member = member * len(counts) + index
-    key = row_key(rows, at, sizes)
-    seq = rows.seq if rows.seq is not None else derive_seq(key * (int(member.max()) + 1) + member, rows.start_s)
-    order = np.lexsort((member, seq, key))  # the group goes by its first member, in whatever order the rows come
-    key, seq = key[order], seq[order]
-    first = np.flatnonzero(np.r_[True, (key[1:] != key[:-1]) | (seq[1:] != seq[:-1])])
-    start_s = rows.start_s[order].astype(np.float64)
-    end_s = start_s + rows.duration_s[order]
-    start_s = np.minimum.reduceat(start_s, first)
-    merged = dataclasses.replace(
-        take_rows(rows, order[first]),
-        start_s=start_s,
-        duration_s=np.maximum.reduceat(end_s, first) - start_s,
-        seq=seq[first],
-    )
-    return merged, take_at(at, order[first]), (n_tp, n_cp)
+    group = find_group(rows, at, sizes)
+    if group is None:
+        rows, at, restarted = keep_last_attempt(rows, at, sizes[0], warnings)
+        return rows, at, restarted, _Group()
+    lanes = (at[0], at[1].astype(np.int64) * group.n_members + group.number(rows), at[2])
+    rows, lanes, restarted = keep_last_attempt(rows, lanes, sizes[0], warnings)
+    at = (lanes[0], lanes[1] // group.n_members, lanes[2])
+    rows, at, members = merge_members(rows, at, sizes, group, labels[0], warnings)
+    if members is not None and waits is not None:
+        places = [
+            np.searchsorted(known, column)
+            for known, column in zip(labels, (waits.step, waits.dp, waits.stage), strict=True)
+        ]
+        found = np.ones(len(waits), dtype=bool)
+        for known, place, column in zip(labels, places, (waits.step, waits.dp, waits.stage), strict=True):
+            found &= known[np.minimum(place, len(known) - 1)] == column
+        step, dp, stage = (place[found] for place in places)
+        members = add_waits(members, take_rows(waits, found), (step, dp, stage), group)
+    return rows, at, restarted, _Group(group.n_tp, group.n_cp, members)
 
 
 def _workers(
-    rows: Rows, dp_at: NDArray[Any], stage_at: NDArray[Any], n_dp: int, n_stages: int
+    rows: Rows, dp_at: NDArray[Any], stage_at: NDArray[Any], n_dp: int, n_stages: int, members: Members | None
 ) -> tuple[Ints, bool, tuple[str, ...] | None]:
-    """Say which global rank and host each worker is."""
+    """Say which global rank and host each worker is: those of its first member."""
     ranks = np.arange(n_dp * n_stages, dtype=np.int64).reshape(n_stages, n_dp).T.copy()
     has_ranks = rows.rank is not None
     if rows.rank is not None:
@@ -279,6 +268,12 @@ def _workers(
         if (found < 0).any():
             found[dp_at, stage_at] = rows.rank
         ranks = np.where(found < 0, ranks, found)
+    if members is not None and members.ranks is not None:
+        known = np.where(members.ranks < 0, np.iinfo(np.int64).max, members.ranks).min(axis=2)
+        ranks = np.where((members.ranks < 0).all(axis=2), ranks, known)
+    if members is not None and members.hosts is not None:
+        places = np.ndindex(n_dp, n_stages)
+        return ranks, has_ranks, tuple(next(iter(members.hosts_of(dp, stage)), "") for dp, stage in places)
     hosts = None
     if rows.host is not None:
         codes = np.full((n_dp, n_stages), -1, dtype=np.int64)

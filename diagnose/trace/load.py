@@ -3,6 +3,7 @@
 Enters: a path or standard input. Leaves: a `Trace`, or a `TraceError` that says what to do.
 """
 
+import dataclasses
 from pathlib import Path
 from typing import BinaryIO
 
@@ -58,9 +59,14 @@ def load_trace(
         max_rank=int(grid.ranks.max()) if grid.has_ranks else None,
         n_tp=grid.n_tp,
     )
-    ranks = grid.ranks
+    ranks, members = grid.ranks, grid.members
     if not grid.has_ranks:
         ranks = ranks * job.tp_size * job.cp_size  # Megatron-LM numbers tensor- and context-parallel members first
+        if members is not None:
+            number = np.arange(members.n_members)
+            n_tp = grid.n_tp or 1
+            within = number // n_tp * job.tp_size + number % n_tp
+            members = dataclasses.replace(members, ranks=ranks[:, :, None] + within)
     return Trace(
         job=job,
         blocks=grid.blocks,
@@ -76,6 +82,7 @@ def load_trace(
         restarted_steps=grid.restarted_steps,
         warnings=(*warnings, *grid.warnings),
         documents=grid.documents,
+        members=members,
     )
 
 

@@ -57,6 +57,8 @@ WANTED = {
 }
 #: Rows of lists read at a time.
 BATCH_ROWS = 1 << 16
+#: How the names of collectives within a tensor- or context-parallel group begin (ndtimeline: `tp-allreduce`).
+GROUP_PREFIXES = ("tp-", "cp-")
 #: What pyarrow raises for a file that is damaged.
 UNREADABLE = (OSError, pa.ArrowException, ValueError, OverflowError, MemoryError, KeyError)
 
@@ -73,6 +75,9 @@ class Rows:
         True where a required value is null, not finite or impossible; None: nowhere.
     unknown_ops : dict of str to int
         Rows of each operation type that is not known.
+    waits : ndarray of bool, shape (n_rows,), or None
+        Collectives within a tensor- or context-parallel group (`tp-allreduce`, `cp-...`): not known, not replayed, but they say
+        which member waited; None: nowhere.
     number : ndarray of int32, shape (n_rows,), or None
         Which row of the file it is; None where there are no lists to be read later.
     lists : ListColumn or None
@@ -99,6 +104,7 @@ class Rows:
     job: dict[str, Any]
     number: NDArray[np.int32] | None = None
     lists: "ListColumn | None" = None
+    waits: Bools | None = None
 
     def __len__(self) -> int:
         return len(self.op)
@@ -322,7 +328,14 @@ def _rows(table: pa.Table, footer: dict[bytes, bytes], name: str) -> Rows:
         bad=columns.bad,
         unknown_ops=_count_unknown(codes, names),
         job=_footer_job(footer, name),
+        waits=_mark_waits(codes, names),
     )
+
+
+def _mark_waits(codes: Ints, names: tuple[str, ...]) -> Bools | None:
+    """Mark the rows that are collectives within a group."""
+    is_wait = [text.startswith(GROUP_PREFIXES) and text not in BY_NAME for text in names]
+    return np.array([*is_wait, False], dtype=bool)[codes] if any(is_wait) else None
 
 
 def _count_unknown(codes: Ints, names: tuple[str, ...]) -> dict[str, int]:

@@ -1,0 +1,50 @@
+"""Number the labels of a column: ranks, stages, steps.
+
+Enters: a column of whole numbers. Leaves: its distinct values, and which of them each row has. Costs one pass where the values lie
+close together.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diagnose.model.trace import Ints
+
+#: Labels are numbered by a table where they span no more than this; else they are sorted.
+MAX_LABEL_RANGE = 1 << 20
+#: Rows counted at a time.
+CHUNK_ROWS = 1 << 17
+
+
+def number_labels(values: NDArray[Any]) -> tuple[Ints, NDArray[Any], Ints]:
+    """Number the distinct values in order.
+
+    Parameters
+    ----------
+    values : ndarray of int, shape (n_rows,)
+
+    Returns
+    -------
+    labels : ndarray of int64, shape (n_labels,)
+        Increasing.
+    index : ndarray of int, shape (n_rows,)
+        Position of each row's value among the labels.
+    counts : ndarray of int64, shape (n_labels,)
+        Rows of each label.
+    """
+    low, high = int(values.min()), int(values.max())
+    if high - low < MAX_LABEL_RANGE:
+        wide = np.int64 if values.dtype.itemsize > 4 or values.dtype == np.uint32 else np.int32
+        offset = np.subtract(values, low, dtype=wide).astype(np.int32, copy=False)
+        counts = np.zeros(high - low + 1, dtype=np.int64)
+        for first in range(0, len(offset), CHUNK_ROWS):  # counting widens its input: do so within the cache
+            counts += np.bincount(offset[first : first + CHUNK_ROWS], minlength=len(counts))
+        labels = np.flatnonzero(counts)
+        if len(labels) == len(counts):
+            return labels + low, offset, counts
+        lookup = np.zeros(len(counts), dtype=np.int32)
+        lookup[labels] = np.arange(len(labels))
+        return labels + low, lookup[offset], counts[labels]
+    labels, index, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return labels.astype(np.int64), index, counts
