@@ -28,6 +28,7 @@ MAY_IMPORT: dict[str, frozenset[str] | set[str] | None] = {
     "fixes": {"packing"},  # replays a job with its documents packed anew
     "pipeline": APART - {"report"} | {"__init__"},
     "triage": {"pipeline", "report", "__init__"},
+    "tickets": {"triage", "report", "__init__"},  # reads the store, words findings as reports do
     "faults": set(),
     "train": {"pipeline", "faults", "judge"},
     "cli": None,
@@ -59,6 +60,10 @@ LIBRARIES = {
     "sqlalchemy": ("diagnose/triage/",),
     "fsspec": ("diagnose/triage/source.py",),
     "distributed": ("diagnose/triage/workplace.py",),
+    "httpx": ("diagnose/tickets/post.py",),
+    "tenacity": ("diagnose/tickets/",),
+    "apprise": ("diagnose/tickets/apprise.py",),
+    "prometheus_client": ("diagnose/tickets/gauges.py",),
     "yaml": ("diagnose/judge/rules.py", "diagnose/trace/metadata.py"),
     "rich": ("diagnose/report/", "diagnose/cli/progress.py", "diagnose/faults/__main__.py"),
     "sklearn": ("diagnose/train/trees.py",),
@@ -95,6 +100,10 @@ HEAVY = {
     "yaml",
     "scipy",
     "sqlalchemy",
+    "httpx",
+    "tenacity",
+    "apprise",
+    "prometheus_client",
 }
 
 

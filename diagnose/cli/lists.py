@@ -25,10 +25,12 @@ def fixes_command() -> int:
 
 
 @click.command("schema")
-@click.argument("what", type=click.Choice(["diagnosis", "compare"]), default="diagnosis")
+@click.argument("what", type=click.Choice(["diagnosis", "compare", "ticket"]), default="diagnosis")
 def schema_command(what: str) -> int:
-    """Print the JSON Schema of --format json, or of `diagnose compare --format json`."""
-    name = {"diagnosis": "diagnosis.schema.json", "compare": "comparison.schema.json"}[what]
+    """Print the JSON Schema of --format json, of `diagnose compare --format json`, or of tickets."""
+    name = {"diagnosis": "diagnosis.schema.json", "compare": "comparison.schema.json", "ticket": "ticket.schema.json"}[
+        what
+    ]
     schema = Path(__file__).parents[1] / "report" / name
     write_stdout(schema.read_text(encoding="utf-8"))
     return 0

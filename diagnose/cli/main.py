@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from diagnose.cli.ack import ack_command
 from diagnose.cli.compare import compare_command
 from diagnose.cli.explain import explain_command
 from diagnose.cli.jobs import JOBS, jobs_command
@@ -31,6 +32,7 @@ from diagnose.cli.output import drop, say_error, say_internal_error
 from diagnose.cli.pack import pack_command
 from diagnose.cli.rules import rules_command
 from diagnose.cli.store import store_command
+from diagnose.cli.tickets import tickets_command
 from diagnose.cli.triage import triage_command
 from diagnose.cli.what_if import what_if_command
 from diagnose.errors import DiagnoseError, RuleError, UsageError
@@ -51,6 +53,8 @@ COMMANDS: tuple[click.Command, ...] = (
     completion_command,
     triage_command,
     store_command,
+    tickets_command,
+    ack_command,
 )
 _EPILOG = """\b
 Exit codes:
@@ -62,7 +66,8 @@ Exit codes:
   4    a rule or configuration file is wrong
   5    of several jobs, some failed
   70   an error in diagnose itself; DIAGNOSE_DEBUG=1 shows where
-  74   the output cannot be written, or a store or cluster does not answer
+  74   the output cannot be written, or a store, a cluster or
+       a service does not answer
 
 A file that has the name of a command is diagnosed as ./NAME."""
 

@@ -155,6 +155,7 @@ def run_night(
         if todo:
             with contextlib.closing(open_workplace(len(todo))) as workplace:
                 shift.work(todo, workplace)
+        store.note_end()
     finally:
         store.leave()
     return shift.sum_up(len(jobs), time.perf_counter() - began_s)

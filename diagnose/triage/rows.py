@@ -86,6 +86,25 @@ class CauseRow:
     fingerprint: str
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class RunRow:
+    """A run of a job family: what it was made from, and when it ran.
+
+    `family` is the framework and the parallelism; `began_at` and `ended_at` are None where the metadata does not say them,
+    `seen_at` is the end, or when it was diagnosed; `noted_at` is when `diagnose tickets` first met it.
+    """
+
+    location: str
+    content: str | None
+    identity: str | None
+    family: str
+    verdict: str | None
+    began_at: float | None
+    ended_at: float | None
+    seen_at: float
+    noted_at: float
+
+
 def job_row(location: str, found: dict[str, Any]) -> JobRow:
     """Make the row of a diagnosed job.
 

@@ -10,7 +10,8 @@ from typing import Any, get_type_hints
 import sqlalchemy as sa
 
 from diagnose.errors import ServiceError
-from diagnose.triage.rows import CauseRow, JobRow
+from diagnose.model.ticket import Ack, Finding
+from diagnose.triage.rows import CauseRow, JobRow, RunRow
 
 METADATA = sa.MetaData()
 _TYPES: dict[type, type[sa.types.TypeEngine[Any]]] = {str: sa.Text, int: sa.BigInteger, float: sa.Double}
@@ -65,6 +66,34 @@ PRUNED = sa.Table(
     sa.Column("content", sa.Text),
     sa.Column("stamp", sa.Text),
 )
+#: Runs that `diagnose tickets` has taken note of: when they ran as far as their metadata says, and when they came.
+RUNS = sa.Table("runs", METADATA, *_columns(RunRow, ("location",)))
+#: One row a fingerprint: what became of it.
+FINDINGS = sa.Table("findings", METADATA, *_columns(Finding, ("fingerprint",)))
+#: Which run, by its content, was seen with which finding.
+SIGHTINGS = sa.Table(
+    "sightings",
+    METADATA,
+    sa.Column("fingerprint", sa.Text, primary_key=True),
+    sa.Column("location", sa.Text, primary_key=True),
+    sa.Column("content", sa.Text),
+)
+#: Findings that somebody knows of.
+ACKS = sa.Table("acks", METADATA, *_columns(Ack, ("fingerprint",)))
+#: What was told to whom: messages by their key. `night` is who claimed it, `sent_at` None until it has arrived. For a target
+#: that is told states and not events, the key is that of the ticket, and `event` what it was told last.
+DELIVERIES = sa.Table(
+    "deliveries",
+    METADATA,
+    sa.Column("target", sa.Text, primary_key=True),
+    sa.Column("key", sa.Text, primary_key=True),
+    sa.Column("ticket", sa.Text),
+    sa.Column("event", sa.Text),
+    sa.Column("night", sa.Text),
+    sa.Column("sent_at", sa.Double),
+)
+#: Moments worth keeping, seconds since 1970: `night-ended`.
+MOMENTS = sa.Table("moments", METADATA, sa.Column("name", sa.Text, primary_key=True), sa.Column("at_s", sa.Double))
 _VERSION = sa.Table("schema_version", METADATA, sa.Column("version", sa.Integer, primary_key=True))
 
 
@@ -168,5 +197,42 @@ def _keep_pruned(connection: sa.Connection) -> None:
     )
 
 
+def _keep_findings(connection: sa.Connection) -> None:
+    """Schema 3: what was found again and again, who knows of it, and what was told to whom."""
+    _run(
+        connection,
+        """
+        CREATE TABLE runs (
+            location TEXT NOT NULL PRIMARY KEY, content TEXT, identity TEXT, family TEXT NOT NULL, verdict TEXT,
+            began_at DOUBLE PRECISION, ended_at DOUBLE PRECISION, seen_at DOUBLE PRECISION NOT NULL,
+            noted_at DOUBLE PRECISION NOT NULL
+        );
+        CREATE INDEX runs_by_family ON runs (family, noted_at);
+        CREATE TABLE findings (
+            fingerprint TEXT NOT NULL PRIMARY KEY, cause TEXT NOT NULL, title TEXT NOT NULL, family TEXT NOT NULL,
+            state TEXT NOT NULL, event TEXT NOT NULL, opened_at DOUBLE PRECISION NOT NULL,
+            reminded_at DOUBLE PRECISION, first_seen_at DOUBLE PRECISION NOT NULL,
+            last_seen_at DOUBLE PRECISION NOT NULL, last_ended_at DOUBLE PRECISION,
+            last_noted_at DOUBLE PRECISION NOT NULL, n_seen BIGINT NOT NULL, severity TEXT, who TEXT, owner TEXT,
+            worst_location TEXT NOT NULL, gpu_hours_lost_per_day DOUBLE PRECISION, confidence DOUBLE PRECISION NOT NULL,
+            particulars TEXT NOT NULL, fixed_at DOUBLE PRECISION, fixed_because TEXT
+        );
+        CREATE INDEX findings_by_state ON findings (state);
+        CREATE TABLE sightings (
+            fingerprint TEXT NOT NULL, location TEXT NOT NULL, content TEXT, PRIMARY KEY (fingerprint, location)
+        );
+        CREATE TABLE acks (
+            fingerprint TEXT NOT NULL PRIMARY KEY, reason TEXT NOT NULL, until_at DOUBLE PRECISION,
+            acked_at DOUBLE PRECISION NOT NULL
+        );
+        CREATE TABLE deliveries (
+            target TEXT NOT NULL, key TEXT NOT NULL, ticket TEXT NOT NULL, event TEXT NOT NULL, night TEXT,
+            sent_at DOUBLE PRECISION, PRIMARY KEY (target, key)
+        );
+        CREATE TABLE moments (name TEXT NOT NULL PRIMARY KEY, at_s DOUBLE PRECISION NOT NULL)
+        """,
+    )
+
+
 #: The i-th makes schema i + 1 of schema i. Never edit one that was released: add another.
-MIGRATIONS: tuple[Callable[[sa.Connection], None], ...] = (_first, _keep_pruned)
+MIGRATIONS: tuple[Callable[[sa.Connection], None], ...] = (_first, _keep_pruned, _keep_findings)

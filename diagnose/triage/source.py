@@ -29,6 +29,7 @@ PROTOCOLS = {
     "memory": ("fsspec", "s3"),  # for tests
 }
 _URL = re.compile(r"^([a-z][a-z0-9+.-]+)://")
+_AGE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)([mhdw])")
 _SECONDS = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 
 
@@ -95,7 +96,7 @@ def parse_since(text: str, now_s: float) -> float:
     >>> parse_since("2d", 1_000_000.0), parse_since("1970-01-02", 0.0)
     (827200.0, 86400.0)
     """
-    age = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)([mhdw])", text.strip())
+    age = _AGE.fullmatch(text.strip())
     if age:
         return now_s - float(age[1]) * _SECONDS[age[2]]
     try:
@@ -103,6 +104,19 @@ def parse_since(text: str, now_s: float) -> float:
         return (when if when.tzinfo else when.replace(tzinfo=dt.UTC)).timestamp()
     except (ValueError, OverflowError):
         raise UsageError(f"{text!r} is no age such as 12h, 2d or 1w and no date such as 2026-01-31") from None
+
+
+def parse_until(text: str, now_s: float) -> float:
+    """Read `--until`: an age from now, or a date in UTC, which must be to come.
+
+    >>> parse_until("2d", 1_000_000.0), parse_until("1970-01-02", 0.0)
+    (1172800.0, 86400.0)
+    """
+    given_s = parse_since(text, now_s)
+    until_s = 2 * now_s - given_s if _AGE.fullmatch(text.strip()) else given_s
+    if until_s <= now_s:
+        raise UsageError(f"{text!r} is over; expected an age such as 2w or a date to come")
+    return until_s
 
 
 def open_remote(location: str) -> tuple[Any, str]:

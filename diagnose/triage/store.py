@@ -20,7 +20,18 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from diagnose.errors import ServiceError, UsageError
 from diagnose.triage.machine import is_alive, name_machine, name_process
-from diagnose.triage.schema import CAUSES, CLAIMS, DOCUMENTS, JOBS, NIGHTS, PRUNED, TIMES, migrate, read_version
+from diagnose.triage.schema import (
+    CAUSES,
+    CLAIMS,
+    DOCUMENTS,
+    JOBS,
+    MOMENTS,
+    NIGHTS,
+    PRUNED,
+    TIMES,
+    migrate,
+    read_version,
+)
 from diagnose.triage.work import Outcome
 
 #: Environment variables with the password of the store, or the name of a file with it.
@@ -36,6 +47,8 @@ RETRY_S = (0.2, 1.0, 3.0, 10.0)
 #: Locations asked for at a time, and rows read at a time.
 CHUNK = 500
 READ_ROWS = 5_000
+#: The name under which the end of the last night is kept.
+NIGHT_ENDED = "night-ended"
 #: Any number: who migrates a PostgreSQL store holds this lock.
 _MIGRATION_LOCK = 7_236_105
 
@@ -115,7 +128,34 @@ class Store:
         finally:
             self._engine.dispose()
 
+    def transact(self, action: Callable[[sa.Connection], _Found], *, is_trial: bool = False) -> _Found:
+        """Do something in one transaction that writes; a trial is undone, so that only its answer is left."""
+
+        def attempt(connection: sa.Connection) -> _Found:
+            found = action(connection)
+            if is_trial:
+                connection.get_transaction().rollback()  # type: ignore[union-attr] # we are in one
+            return found
+
+        return self._write(attempt)
+
     # ---- Who is at work ----
+
+    @property
+    def night(self) -> str:
+        """The name of this night, after `enter`."""
+        return self._name()
+
+    @property
+    def clock(self) -> sa.ColumnElement[float]:
+        """The time of the database, for queries."""
+        return self._now()
+
+    def note_end(self) -> None:
+        """Write down that a night has ended, for who watches whether nights still come."""
+        add = self._insert(MOMENTS).values(name=NIGHT_ENDED, at_s=self._now())
+        new = {"at_s": add.excluded.at_s}
+        self._write(lambda connection: connection.execute(add.on_conflict_do_update(index_elements=["name"], set_=new)))
 
     def enter(self) -> None:
         """Begin a night: from now on jobs can be claimed."""

@@ -1,0 +1,119 @@
+"""Write the ticket of a finding: what a person needs to act, and a program to file it.
+
+Enters: findings, who knows of them, and the store with their jobs. Leaves: a `Ticket` each.
+"""
+
+import dataclasses
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from diagnose.model.diagnosis import Where, Worker
+from diagnose.model.pages import page_path
+from diagnose.model.ticket import Ack, Finding, JobWithFinding, Ticket
+from diagnose.report import words
+from diagnose.report.escape import name, prose
+from diagnose.triage.findings import jobs_with
+from diagnose.triage.store import Store
+
+#: Jobs listed in a ticket; it counts the others.
+MOST_JOBS = 20
+
+
+def compose(store: Store, findings: Iterable[Finding], acks: dict[str, Ack], site: str | None) -> list[Ticket]:
+    """Write tickets.
+
+    Parameters
+    ----------
+    store : Store
+    findings : iterable of Finding
+    acks : dict
+        Fingerprint -> who knows of it.
+    site : str or None
+        Address of the fleet's site, where there is one to link to.
+
+    Returns
+    -------
+    list of Ticket
+        In the order of the findings.
+    """
+    wanted = list(findings)
+    jobs = jobs_with(store, [finding.fingerprint for finding in wanted], MOST_JOBS)
+    return [
+        _compose_one(finding, acks.get(finding.fingerprint), jobs.get(finding.fingerprint, (0, [])), site)
+        for finding in wanted
+    ]
+
+
+def _compose_one(finding: Finding, ack: Ack | None, jobs: tuple[int, list[JobWithFinding]], site: str | None) -> Ticket:
+    """Write one ticket."""
+    particulars = json.loads(finding.particulars)
+    n_jobs, first = jobs
+    linked = tuple(dataclasses.replace(job, report=_link(site, job)) for job in first)
+    report = next((job.report for job in linked if job.location == finding.worst_location), None)
+    return Ticket(
+        finding=finding,
+        ack=ack,
+        summary=_summarize(finding, particulars),
+        particulars=particulars,
+        n_jobs=n_jobs,
+        jobs=linked,
+        report=report or next((job.report for job in linked), None),
+    )
+
+
+def _summarize(finding: Finding, particulars: dict[str, Any]) -> str:
+    """Give the first line of a ticket as the report on the terminal words it."""
+    where = words.spot(_read_where(particulars.get("where") or {}))
+    severity = f"{finding.severity.upper()} " if finding.severity else ""
+    comma = "" if where.startswith("at ") else ","
+    return f"{severity}{name(finding.cause)}{comma} {where}: {prose(finding.title)}"
+
+
+def _read_where(found: dict[str, Any]) -> Where:
+    """Read the place of a cause."""
+    return Where(
+        workers=tuple(
+            Worker(who["dp"], who["pp"], who.get("rank"), who.get("host")) for who in found.get("workers", ())
+        ),
+        stages=tuple(found.get("stages", ())),
+        hosts=tuple(found.get("hosts", ())),
+        links=tuple(
+            (Worker(link["from"]["dp"], link["from"]["pp"]), Worker(link["to"]["dp"], link["to"]["pp"]))
+            for link in found.get("links", ())
+        ),
+    )
+
+
+def _link(site: str | None, job: JobWithFinding) -> str | None:
+    """Give the address of a job's page."""
+    return None if site is None else f"{site.rstrip('/')}/{page_path(job.job_id or '', job.location)}"
+
+
+def describe(ticket: Ticket) -> list[str]:
+    """Say in lines for people what a ticket says; safe to show, whatever names it holds."""
+    finding = ticket.finding
+    lost = finding.gpu_hours_lost_per_day
+    lines = [] if lost is None else [f"Loses {lost:,.1f} GPU hours a day while the job runs."]
+    lines.append(f"Confidence {words.confidence(finding.confidence)}; seen in {_count(finding.n_seen, 'run')}.")
+    if finding.fixed_because is not None:
+        lines.append(f"Fixed: {prose(finding.fixed_because)}.")
+    if finding.who:
+        lines.append(f"Who acts: {name(finding.who)}" + (f" ({name(finding.owner)})" if finding.owner else ""))
+    lines += [f"- {prose(item['text'])}" for item in ticket.particulars.get("evidence", ())]
+    fixes = ticket.particulars.get("fixes", ())
+    lines += [f"What to do: {prose(fixes[0]['summary'])}"] if fixes else []
+    lines += [f"Job: {name(job.job_id or job.location)}" for job in ticket.jobs[:MOST_NAMED]]
+    left = ticket.n_jobs - min(len(ticket.jobs), MOST_NAMED)
+    lines += [f"and {_count(left, 'more job')}"] if left > 0 else []
+    lines += [f"Report: {ticket.report}"] if ticket.report else []
+    return lines
+
+
+#: Jobs named to people.
+MOST_NAMED = 5
+
+
+def _count(n: int, noun: str) -> str:
+    """Write a number of things."""
+    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"

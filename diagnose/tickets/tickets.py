@@ -1,0 +1,208 @@
+"""Tickets of a night from end to end: what became of findings, what is due to whom, and telling them.
+
+Enters: what the user asks for, and a store. Leaves: lines of JSON, what would be sent, or what was; and gauges.
+"""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Generator, Iterator, Sequence
+
+from diagnose.model.ticket import Finding, Ticket
+from diagnose.report.json_lines import to_json
+from diagnose.tickets.alertmanager import Alert, Alertmanager
+from diagnose.tickets.apprise import AppriseService
+from diagnose.tickets.compose import compose
+from diagnose.tickets.deliver import Sent, send_alerts, send_messages, write_tickets
+from diagnose.tickets.due import Threshold, find_due, find_fixed, open_findings
+from diagnose.tickets.target import Messages, Request, check_web_address
+from diagnose.tickets.webhook import Webhook, read_key
+from diagnose.triage.acks import list_acks
+from diagnose.triage.census import take_census
+from diagnose.triage.deliveries import Deliveries
+from diagnose.triage.findings import update_findings
+from diagnose.triage.store import Store
+
+#: The name under which is kept what went to standard output or a file.
+_OUTPUT = "output"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """What the user asks for.
+
+    Attributes
+    ----------
+    webhooks, alertmanagers, apprises : tuple of str
+        Addresses, which may hold secrets.
+    send : bool
+        Send, and remember it; else only say what would be sent.
+    threshold : Threshold
+    limit : int or None
+        Tell a target of at most so many findings that it has not heard of.
+    gone_after_s : float
+        A finding that no run had for so long is fixed.
+    with_fixed : bool
+        Tell of what is fixed, too.
+    site : str or None
+        Address of the fleet's site.
+    timeout_s : float
+        For one try to reach a target.
+    """
+
+    webhooks: tuple[str, ...] = ()
+    alertmanagers: tuple[str, ...] = ()
+    apprises: tuple[str, ...] = ()
+    send: bool = False
+    threshold: Threshold
+    limit: int | None = None
+    gone_after_s: float
+    with_fixed: bool = False
+    site: str | None = None
+    timeout_s: float = 10.0
+
+    @property
+    def has_targets(self) -> bool:
+        """True where anything is to leave the machine."""
+        return bool(self.webhooks or self.alertmanagers or self.apprises)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Unsent:
+    """What would be sent to a target."""
+
+    target: str
+    requests: tuple[Request, ...]
+
+
+class Tickets:
+    """The findings of a store as they are now, and what is due of them.
+
+    Parameters
+    ----------
+    store : Store
+    wishes : Wishes
+    now_s : float
+        Seconds since 1970.
+    is_trial : bool
+        Leave the store as it is.
+    """
+
+    def __init__(self, store: Store, wishes: Wishes, now_s: float, *, is_trial: bool) -> None:
+        self._store = store
+        self._wishes = wishes
+        self._now_s = now_s
+        self._findings = update_findings(store, now_s, wishes.gone_after_s, is_trial=is_trial)
+        known = list_acks(store)
+        self._acks = {key: ack for key, ack in known.items() if ack.until_at is None or ack.until_at > now_s}
+        self._open = open_findings(self._findings, self._acks, wishes.threshold)
+
+    def all_open(self) -> list[Ticket]:
+        """Write tickets of all that is open and worth one, told or not, acknowledged or not."""
+        return self._compose(open_findings(self._findings, {}, self._wishes.threshold)[: self._wishes.limit])
+
+    def unwritten(self) -> list[Ticket]:
+        """Write the tickets that no output had yet."""
+        return self._due(self._deliveries(_OUTPUT))
+
+    def write(self, write: Callable[[Sequence[Ticket]], None]) -> Sent:
+        """Have the tickets written that no output had yet, and remember it."""
+        deliveries = self._deliveries(_OUTPUT)
+        return write_tickets(self._due(deliveries), write, deliveries)
+
+    def show(self) -> Iterator[Unsent]:
+        """Say what would be sent to each target."""
+        with self._messengers(key=None) as messengers:
+            for target in messengers:
+                due = self._due(self._deliveries(target.identity))
+                yield Unsent(target.name, tuple(target.request(ticket) for ticket in due))
+        with self._alertmanagers() as alertmanagers:
+            for alertmanager in alertmanagers:
+                requests = alertmanager.requests(self._alerts(self._deliveries(alertmanager.identity)), self._now_s)
+                yield Unsent(alertmanager.name, tuple(request for _, request in requests))
+
+    def send(self) -> Generator[Sent, None, None]:
+        """Tell every target what is due; one that fails does not stop the others."""
+        key = read_key() if self._wishes.webhooks else None
+        with self._messengers(key) as messengers, self._alertmanagers() as alertmanagers:
+            for target in messengers:
+                deliveries = self._deliveries(target.identity)
+                yield send_messages(self._due(deliveries), target, deliveries)
+            for alertmanager in alertmanagers:
+                deliveries = self._deliveries(alertmanager.identity)
+                yield send_alerts(self._alerts(deliveries), alertmanager, deliveries, self._now_s)
+
+    def gauges(self) -> bytes:
+        """Write the gauges of the fleet."""
+        from diagnose.tickets.gauges import render_gauges
+
+        return render_gauges(take_census(self._store), self._findings, self._acks)
+
+    def _deliveries(self, identity: str) -> Deliveries:
+        """Give what was told to a target."""
+        return Deliveries(self._store, identity)
+
+    def _due(self, deliveries: Deliveries) -> list[Ticket]:
+        """Write the tickets that a target has not heard of."""
+        sent = deliveries.sent()
+        due = find_due(self._open, sent, self._wishes.limit)
+        fixed = find_due(find_fixed(self._findings, deliveries.told()), sent, None) if self._wishes.with_fixed else []
+        return self._compose([*due, *fixed])
+
+    def _alerts(self, deliveries: Deliveries) -> list[Alert]:
+        """Give what fires, all of it, and what fired and is over."""
+        told = deliveries.told()
+        known = [finding for finding in self._open if told.get(finding.ticket) == "fires"]
+        new = [finding for finding in self._open if told.get(finding.ticket) != "fires"][: self._wishes.limit]
+        firing = {finding.ticket for finding in self._open}
+        over = [one for one in self._findings if told.get(one.ticket) == "fires" and one.ticket not in firing]
+        return [
+            *(Alert(ticket, fires=True) for ticket in self._compose([*known, *new])),
+            *(Alert(ticket, fires=False) for ticket in self._compose(over)),
+        ]
+
+    def _compose(self, findings: list[Finding]) -> list[Ticket]:
+        """Write tickets."""
+        return compose(self._store, findings, self._acks, self._wishes.site)
+
+    @contextlib.contextmanager
+    def _messengers(self, key: bytes | None) -> Iterator[list[Messages]]:
+        """Open all targets that are told of events."""
+        with contextlib.ExitStack() as stack:
+            targets: list[Webhook | AppriseService] = [
+                Webhook(url, self._wishes.timeout_s, key) for url in self._wishes.webhooks
+            ]
+            targets += [AppriseService(url) for url in self._wishes.apprises]
+            for target in targets:
+                stack.callback(target.close)
+            yield list(targets)
+
+    @contextlib.contextmanager
+    def _alertmanagers(self) -> Iterator[list[Alertmanager]]:
+        """Open all Alertmanagers."""
+        with contextlib.ExitStack() as stack:
+            targets = [Alertmanager(url, self._wishes.timeout_s) for url in self._wishes.alertmanagers]
+            for target in targets:
+                stack.callback(target.close)
+            yield targets
+
+
+def check_wishes(wishes: Wishes) -> None:
+    """Refuse what cannot work before anything is done.
+
+    Raises
+    ------
+    UsageError
+        An address is none, or there is no secret to sign with.
+    """
+    for option, urls in (("--webhook", wishes.webhooks), ("--alertmanager", wishes.alertmanagers)):
+        for url in urls:
+            check_web_address(option, url)
+    if wishes.send and wishes.webhooks:
+        read_key()
+    if wishes.site is not None:
+        check_web_address("--site", wishes.site)
+
+
+def render_tickets(tickets: Sequence[Ticket]) -> str:
+    """Write tickets as JSON Lines."""
+    return "".join(to_json(ticket.to_dict()) + "\n" for ticket in tickets)

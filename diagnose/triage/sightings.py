@@ -1,0 +1,141 @@
+"""Take note of runs, and of what they were seen with.
+
+Enters: jobs and causes of a store. Leaves: rows of runs, and one `Sighting` a finding of a run that is new or was diagnosed anew.
+"""
+
+import dataclasses
+import datetime as dt
+from typing import Any
+
+import sqlalchemy as sa
+
+from diagnose.triage.rows import RunRow
+from diagnose.triage.schema import CAUSES, JOBS, RUNS, SIGHTINGS, TIMES
+from diagnose.triage.store import _plain
+from diagnose.triage.upsert import put_rows
+
+HOURS_A_DAY = 24.0
+#: A run that ends so much later than now has a wrong clock, and its times say nothing.
+_CLOCK_ERROR_S = 86_400.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sighting:
+    """A run with a finding; `is_new` when that was not known."""
+
+    fingerprint: str
+    place: int
+    cause: str
+    title: str
+    confidence: float
+    hours_lost: float | None
+    owner: str | None
+    run: RunRow
+    is_new: bool
+
+    @property
+    def compared_at(self) -> float:
+        """When it was, to compare with when a finding was fixed."""
+        return self.run.noted_at if self.run.ended_at is None else self.run.ended_at
+
+
+def note_runs(connection: sa.Connection, now_s: float) -> list[Sighting]:
+    """Take note of all jobs that are new or were diagnosed anew; give what they were seen with."""
+    is_news = (JOBS.c.status == "diagnosed") & (
+        RUNS.c.location.is_(None)
+        | RUNS.c.content.is_distinct_from(JOBS.c.content)
+        | RUNS.c.identity.is_distinct_from(JOBS.c.identity)
+    )
+    family = (JOBS.c.framework, JOBS.c.dp_size, JOBS.c.pp_size, JOBS.c.tp_size, JOBS.c.cp_size, JOBS.c.vpp_size)
+    news = (
+        sa.select(
+            *(JOBS.c.location, JOBS.c.content, JOBS.c.identity, JOBS.c.verdict, JOBS.c.started_at, JOBS.c.finished_at),
+            TIMES.c.diagnosed_at,
+            *(RUNS.c[name].label(f"old_{name}") for name in ("content", "began_at", "ended_at", "seen_at", "noted_at")),
+            *family,
+        )
+        .join(TIMES, TIMES.c.location == JOBS.c.location)
+        .outerjoin(RUNS, RUNS.c.location == JOBS.c.location)
+        .where(is_news)
+        .order_by(JOBS.c.location)
+    )
+    runs = {row.location: _make_run(row, now_s) for row in connection.execute(news)}
+    seen = (
+        sa.select(
+            *(CAUSES.c.fingerprint, CAUSES.c.location, CAUSES.c.place, CAUSES.c.cause, CAUSES.c.title),
+            *(CAUSES.c.confidence, CAUSES.c.recoverable, JOBS.c.n_gpus, JOBS.c.owner, SIGHTINGS.c.content),
+        )
+        .join(JOBS, JOBS.c.location == CAUSES.c.location)
+        .outerjoin(RUNS, RUNS.c.location == JOBS.c.location)
+        .outerjoin(
+            SIGHTINGS,
+            (SIGHTINGS.c.location == CAUSES.c.location) & (SIGHTINGS.c.fingerprint == CAUSES.c.fingerprint),
+        )
+        .where(is_news)
+        .order_by(CAUSES.c.location, CAUSES.c.place.desc())
+    )
+    sightings = {}  # a place further up in the report overwrites one below it with the same fingerprint
+    for row in connection.execute(seen):
+        run = runs.get(row.location)
+        if run is not None:
+            sightings[row.fingerprint, row.location] = _make_sighting(row, run)
+    put_rows(connection, RUNS, [_plain(run) for run in runs.values()], "location")
+    new = [
+        {"fingerprint": one.fingerprint, "location": one.run.location, "content": one.run.content}
+        for one in sightings.values()
+        if one.is_new
+    ]
+    put_rows(connection, SIGHTINGS, new, "fingerprint", "location")
+    return list(sightings.values())
+
+
+def _make_run(row: Any, now_s: float) -> RunRow:
+    """Say when a job ran; one whose content is the same keeps its times."""
+    family = f"{row.framework or 'framework unknown'}, " + ", ".join(
+        f"{name} {size}"
+        for name, size in (
+            ("dp", row.dp_size),
+            ("pp", row.pp_size),
+            ("tp", row.tp_size),
+            ("cp", row.cp_size),
+            ("vpp", row.vpp_size),
+        )
+    )
+    same = (row.location, row.content, row.identity, family, row.verdict)
+    if row.old_noted_at is not None and row.old_content == row.content:
+        return RunRow(*same, row.old_began_at, row.old_ended_at, row.old_seen_at, row.old_noted_at)
+    began_at, ended_at = read_time(row.started_at), read_time(row.finished_at)
+    began_at, ended_at = (ended_at if began_at is None else began_at), (began_at if ended_at is None else ended_at)
+    if began_at is None or ended_at is None or began_at > ended_at or ended_at > now_s + _CLOCK_ERROR_S:
+        began_at = ended_at = None
+    return RunRow(*same, began_at, ended_at, row.diagnosed_at if ended_at is None else ended_at, now_s)
+
+
+def read_time(text: str | None) -> float | None:
+    """Read a moment of a job's metadata; UTC where it does not say otherwise, None where it is none.
+
+    >>> read_time("1970-01-02T00:00:00Z"), read_time("yesterday")
+    (86400.0, None)
+    """
+    try:
+        when = dt.datetime.fromisoformat((text or "").strip())
+        at_s = (when if when.tzinfo else when.replace(tzinfo=dt.UTC)).timestamp()
+    except (ValueError, OverflowError):
+        return None
+    return at_s if at_s >= 0 else None
+
+
+def _make_sighting(row: Any, run: RunRow) -> Sighting:
+    """Say what a run was seen with."""
+    lost = None if row.recoverable is None or row.n_gpus is None else HOURS_A_DAY * row.n_gpus * row.recoverable
+    return Sighting(
+        fingerprint=row.fingerprint,
+        place=row.place,
+        cause=row.cause,
+        title=row.title or "",
+        confidence=row.confidence or 0.0,
+        hours_lost=lost,
+        owner=row.owner,
+        run=run,
+        is_new=row.content is None or row.content != run.content,
+    )

@@ -1,0 +1,311 @@
+"""What becomes of findings as nights pass: opened once, fixed, reopened, acknowledged, on both kinds of database."""
+
+import pytest
+import sqlalchemy as sa
+
+from diagnose.errors import UsageError
+from diagnose.model.ticket import Ack
+from diagnose.triage import schema
+from diagnose.triage.acks import clear_ack, write_ack
+from diagnose.triage.findings import find_fingerprint, update_findings
+
+from .conftest import DAY_S, Shelf, cause_of, day
+
+
+def state(shelf: Shelf, fingerprint: str) -> tuple[str, str | None]:
+    """Say how a finding stands."""
+    found = {one.fingerprint: one for one in update_findings(shelf.store, shelf.now_s, 30 * DAY_S)}
+    return found[fingerprint].state, found[fingerprint].fixed_because
+
+
+def test_a_finding_is_told_once(shelf: Shelf) -> None:
+    """Nights that find the same again tell nothing."""
+    shelf.put("/a", "f1")
+    assert shelf.events() == [("f1", "opened")]
+    assert shelf.events() == []
+    shelf.pass_days(1)
+    shelf.put("/b", "f1")
+    assert shelf.events() == []
+
+
+def test_several_jobs_make_one_ticket(shelf: Shelf) -> None:
+    """Of three jobs with one fingerprint comes one ticket, which lists them, the costliest first, and is told by that one."""
+    shelf.put("/a", cause_of("f1", recoverable=0.1), owner="ann")
+    shelf.put("/b", cause_of("f1", recoverable=0.3), owner="bob")
+    shelf.put("/c", cause_of("f1", recoverable=0.2), owner="cid")
+    (ticket,) = shelf.emit(site="https://site.example/fleet/")
+    assert (ticket["n_jobs"], ticket["n_seen"], ticket["owner"]) == (3, 3, "bob")
+    assert [job["location"] for job in ticket["jobs"]] == ["/b", "/c", "/a"]
+    assert ticket["gpu_hours_lost_per_day"] == pytest.approx(16 * 24 * 0.3)
+    assert ticket["report"] == ticket["jobs"][0]["report"]
+    assert ticket["report"].startswith("https://site.example/fleet/jobs/") and ticket["report"].endswith(".html")
+
+
+def test_the_costliest_first_and_no_more_than_asked_for(shelf: Shelf) -> None:
+    """What `--limit` leaves comes the next time."""
+    for i in range(5):
+        shelf.put(f"/{i}", cause_of(f"f{i}", recoverable=0.1 + i / 100))
+    assert [name for name, _ in shelf.events(limit=2)] == ["f4", "f3"]
+    assert [name for name, _ in shelf.events()] == ["f2", "f1", "f0"]
+
+
+@pytest.mark.parametrize(
+    "more", [{"recoverable": 0.002}, {"confidence": 0.4}, {"recoverable": 0.002, "confidence": 0.1}]
+)
+def test_thresholds(shelf: Shelf, more: dict) -> None:
+    """What costs little or is unsure makes no ticket until it costs more."""
+    shelf.put("/a", cause_of("f1", **more))
+    assert shelf.events() == []
+    shelf.put("/b", cause_of("f1"))
+    assert shelf.events() == [("f1", "opened")]
+
+
+def test_fixed_by_a_later_run(shelf: Shelf) -> None:
+    """A clean run of the family in a later night closes a finding; it comes back as another ticket."""
+    shelf.put("/a", "f1")
+    (opened,) = shelf.emit(with_fixed=True)
+    shelf.pass_days(1)
+    shelf.put("/b")
+    (fixed,) = shelf.emit(with_fixed=True)
+    assert (fixed["event"], fixed["state"], fixed["id"]) == ("fixed", "fixed", opened["id"])
+    assert fixed["key"] != opened["key"] and fixed["fixed_because"] == "a later run does not have it: /b"
+    shelf.pass_days(1)
+    shelf.put("/c", "f1")
+    (again,) = shelf.emit(with_fixed=True)
+    assert again["event"] == "reopened" and again["id"] != opened["id"] and again["n_seen"] == 2
+    assert again["first_seen"] == opened["first_seen"]
+
+
+def test_a_clean_run_of_the_same_night_closes_nothing(shelf: Shelf) -> None:
+    """Without times in the metadata, jobs that come in one night ran side by side."""
+    shelf.put("/a", "f1")
+    shelf.now_s += 60
+    shelf.put("/b")
+    assert shelf.events() == [("f1", "opened")]
+    shelf.now_s += 60
+    assert state(shelf, "f1") == ("open", None)
+
+
+@pytest.mark.parametrize(
+    ("more", "closes"),
+    [
+        ({}, True),
+        ({"dp_size": 8}, False),
+        ({"framework": "deepspeed"}, False),
+        ({"framework": None}, False),
+        ({"verdict": "inconclusive"}, False),
+        ({"checked": ["network-fault"]}, False),
+    ],
+)
+def test_only_who_could_have_seen_it_closes_it(shelf: Shelf, more: dict, closes: bool) -> None:
+    """A run of another family, one that says nothing, or one that was not looked at for the cause proves nothing."""
+    shelf.put("/a", "f1")
+    shelf.events()
+    shelf.pass_days(1)
+    shelf.put("/b", **more)
+    assert (state(shelf, "f1")[0] == "fixed") is closes
+
+
+def test_a_cause_without_a_name_is_closed_by_any_run_that_was_judged(shelf: Shelf) -> None:
+    """No list of what was looked for names it."""
+    shelf.put("/a", cause_of("f1", "unknown"))
+    shelf.events()
+    shelf.pass_days(1)
+    shelf.put("/b", checked=[])
+    assert state(shelf, "f1")[0] == "fixed"
+
+
+def test_times_of_the_metadata_count(shelf: Shelf) -> None:
+    """A clean run that overlapped the faulty one closes nothing, though it came later; one that began after its end does."""
+    shelf.put("/a", "f1", started_at=day(shelf, -9), finished_at=day(shelf, -7))
+    shelf.put("/b", started_at=day(shelf, -8), finished_at=day(shelf, -1))
+    shelf.events()
+    shelf.pass_days(1)
+    shelf.put("/c", started_at=day(shelf, -8), finished_at=day(shelf, -6))
+    assert state(shelf, "f1") == ("open", None)
+    shelf.put("/d", started_at=day(shelf, -6), finished_at=day(shelf, -5))
+    assert state(shelf, "f1") == ("fixed", "a later run does not have it: /d")
+
+
+def test_an_archive_of_old_runs_opens_what_is_not_fixed_in_it(shelf: Shelf) -> None:
+    """Read in one night, runs are put in order by their times: what a later one lacks makes no ticket."""
+    shelf.put("/a", "f1", "f2", started_at=day(shelf, -99), finished_at=day(shelf, -98))
+    shelf.put("/b", "f2", started_at=day(shelf, -97), finished_at=day(shelf, -96))
+    assert shelf.events() == [("f2", "opened")]
+
+
+def test_an_old_run_that_comes_late_reopens_nothing(shelf: Shelf) -> None:
+    """A trace from before the fix is counted, and that is all."""
+    shelf.put("/a", "f1", started_at=day(shelf, -9), finished_at=day(shelf, -8))
+    shelf.put("/b", started_at=day(shelf, -5), finished_at=day(shelf, -4))
+    assert shelf.events() == []
+    shelf.pass_days(1)
+    shelf.put("/late", "f1", started_at=day(shelf, -8), finished_at=day(shelf, -7))
+    assert shelf.events() == []
+    shelf.put("/new", "f1", started_at=day(shelf, -3), finished_at=day(shelf, -2))
+    assert shelf.events() == [("f1", "reopened")]
+
+
+@pytest.mark.parametrize("when", ["yesterday", "9999-01-01T00:00:00Z", "", "-5", None])
+def test_times_that_make_no_sense_are_none(shelf: Shelf, when: str | None) -> None:
+    """They neither close nor keep open."""
+    shelf.put("/a", "f1", started_at=when, finished_at=when)
+    assert shelf.events() == [("f1", "opened")]
+    shelf.pass_days(1)
+    shelf.put("/b", started_at=when, finished_at=when)
+    assert state(shelf, "f1")[0] == "fixed"
+
+
+def test_newer_rules_open_nothing_twice(shelf: Shelf) -> None:
+    """All jobs diagnosed anew by a newer version: what was fixed stays fixed, what was told stays told."""
+    shelf.put("/a", "f1", content="a")
+    shelf.put("/x", "f2", content="x", dp_size=2)
+    shelf.events()
+    shelf.pass_days(1)
+    shelf.put("/b", content="b")
+    assert shelf.events() == []
+    shelf.pass_days(1)
+    shelf.put("/a", "f1", content="a", identity="newer rules")
+    shelf.put("/b", content="b", identity="newer rules")
+    shelf.put("/x", "f2", content="x", identity="newer rules", dp_size=2)
+    assert shelf.events() == []
+    assert (state(shelf, "f1")[0], state(shelf, "f2")[0]) == ("fixed", "open")
+
+
+def test_newer_rules_take_a_finding_back(shelf: Shelf) -> None:
+    """When the runs that had it are diagnosed anew and have it no longer, it is closed; not when they were pruned."""
+    shelf.put("/a", "f1", content="a")
+    shelf.put("/x", "f2", content="x", dp_size=2)
+    shelf.events()
+    shelf.pass_days(1)
+    shelf.put("/a", content="a", identity="newer rules")
+    assert shelf.store.prune(shelf.now_s - 60) == 1
+    assert state(shelf, "f1") == ("fixed", "the runs that had it were diagnosed anew, and do not have it")
+    assert state(shelf, "f2") == ("open", None)
+    (ticket,) = shelf.tickets().all_open()
+    assert ticket.n_jobs == 0 and ticket.to_dict()["evidence"], "what a ticket says survives the job"
+
+
+def test_a_trace_that_is_overwritten_is_another_run(shelf: Shelf) -> None:
+    """One path that every run writes to: the finding goes and comes back with its content."""
+    shelf.put("/latest", "f1")
+    assert shelf.events() == [("f1", "opened")]
+    shelf.pass_days(1)
+    shelf.put("/latest")
+    assert shelf.events() == [] and state(shelf, "f1")[0] == "fixed"
+    shelf.pass_days(1)
+    shelf.put("/latest", "f1")
+    assert shelf.events() == [("f1", "reopened")]
+
+
+def test_gone_after(shelf: Shelf) -> None:
+    """What no run had for so long is fixed, and reopened when one has it."""
+    shelf.put("/a", "f1", finished_at="2001-01-01")
+    assert shelf.events() == [("f1", "opened")]
+    shelf.pass_days(29)
+    assert state(shelf, "f1")[0] == "open"
+    shelf.pass_days(2)
+    assert state(shelf, "f1") == ("fixed", "no run had it for 30 days")
+    shelf.pass_days(1)
+    shelf.put("/b", "f1")
+    assert shelf.events() == [("f1", "reopened")]
+
+
+def test_an_ack_silences_until_its_date(shelf: Shelf) -> None:
+    """Nothing is told of it until then; then it is, when it is still there."""
+    shelf.put("/a", "f1")
+    shelf.put("/b", "f2")
+    update_findings(shelf.store, shelf.now_s, 30 * DAY_S)
+    for name in ("f1", "f2"):
+        write_ack(shelf.store, Ack(name, "node is in repair", shelf.now_s + 7 * DAY_S, shelf.now_s))
+    assert shelf.events() == []
+    assert {ticket.to_dict()["state"] for ticket in shelf.tickets().all_open()} == {"acked"}
+    shelf.pass_days(6)
+    shelf.put("/c", "f1", "f2")
+    assert shelf.events() == []
+    shelf.pass_days(2)
+    assert shelf.events() == [("f1", "reminded"), ("f2", "reminded")]
+    shelf.pass_days(1)
+    assert shelf.events() == []
+
+
+def test_an_ack_that_is_cleared_tells_what_was_held_back(shelf: Shelf) -> None:
+    """A finding that was told before is not told again for that, one that was not is."""
+    shelf.put("/a", "f1")
+    assert shelf.events() == [("f1", "opened")]
+    shelf.put("/b", "f2")
+    update_findings(shelf.store, shelf.now_s, 30 * DAY_S)
+    for name in ("f1", "f2"):
+        write_ack(shelf.store, Ack(name, "known", None, shelf.now_s))
+    shelf.pass_days(1)
+    assert shelf.events() == []
+    assert clear_ack(shelf.store, "f1") and clear_ack(shelf.store, "f2") and not clear_ack(shelf.store, "f2")
+    assert shelf.events() == [("f2", "opened")]
+
+
+def test_an_ack_outlives_a_fix(shelf: Shelf) -> None:
+    """Fixed and back before the date: still silent."""
+    shelf.put("/a", "f1")
+    update_findings(shelf.store, shelf.now_s, 30 * DAY_S)
+    write_ack(shelf.store, Ack("f1", "known", shelf.now_s + 9 * DAY_S, shelf.now_s))
+    shelf.pass_days(1)
+    shelf.put("/b")
+    assert shelf.events() == [] and state(shelf, "f1")[0] == "fixed"
+    shelf.pass_days(1)
+    shelf.put("/c", "f1")
+    assert shelf.events() == [] and state(shelf, "f1")[0] == "open"
+
+
+def test_a_trial_leaves_no_trace(shelf: Shelf) -> None:
+    """It says what would be, in the words of the real thing, and the store stays as it was."""
+    shelf.put("/a", "f1")
+    before = shelf.all_rows()
+    tried = [ticket.to_dict() for ticket in shelf.tickets(is_trial=True).unwritten()]
+    assert shelf.all_rows() == before
+    assert tried == shelf.emit()
+
+
+def test_fingerprints_may_be_cut_short(shelf: Shelf) -> None:
+    """The beginning names a finding when it names one only."""
+    shelf.put("/a", "ab12", "ab34")
+    findings = update_findings(shelf.store, shelf.now_s, 30 * DAY_S)
+    assert find_fingerprint(findings, "AB1").fingerprint == "ab12"
+    for given in ("ab", "", "zz"):
+        with pytest.raises(UsageError):
+            find_fingerprint(findings, given)
+
+
+def test_one_fingerprint_twice_in_a_job_is_one_sighting(shelf: Shelf) -> None:
+    """The place further up in the report tells of it."""
+    shelf.put("/a", cause_of("f1", title="first"), cause_of("f1", title="second"))
+    (ticket,) = shelf.emit()
+    assert (ticket["title"], ticket["n_seen"]) == ("first", 1)
+
+
+def test_names_may_be_anything(shelf: Shelf) -> None:
+    """NUL, half of a surrogate pair, orders to a terminal and a very long name: one ticket, whose lines are safe."""
+    hostile = "gpu\x1b[31m\0\udcff\n{{7*7}}<script>" + "x" * 10_000
+    where = {"workers": [{"dp": 0, "pp": 0, "host": hostile}], "stages": [], "hosts": [hostile], "links": []}
+    shelf.put("/a" + hostile, cause_of("f1", title=hostile, where=where), owner=hostile, framework=hostile)
+    (ticket,) = shelf.emit()
+    assert len(ticket["summary"]) < 5000 and ticket["summary"].isprintable()
+
+
+def test_many_findings_at_once(shelf: Shelf) -> None:
+    """More than a query takes at a time."""
+    causes = [cause_of(f"{i:04x}") for i in range(1100)]
+    shelf.put("/a", *causes)
+    assert len(shelf.emit()) == 1100
+    shelf.pass_days(1)
+    shelf.put("/b")
+    assert len(shelf.emit(with_fixed=True)) == 1100
+    with shelf.store.reading() as read:
+        counts = [row for rows in read(sa.select(sa.func.count()).select_from(schema.SIGHTINGS)) for row in rows]
+    assert counts[0][0] == 1100
+
+
+def test_the_first_day(shelf: Shelf) -> None:
+    """Tickets name moments of the runs, not of the reading."""
+    shelf.put("/a", "f1", started_at="2026-01-01T00:00:00+02:00", finished_at="2026-01-02")
+    (ticket,) = shelf.emit()
+    assert (ticket["first_seen"], ticket["last_seen"]) == ("2026-01-02T00:00:00Z",) * 2
