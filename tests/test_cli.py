@@ -465,7 +465,7 @@ def test_completion_script(shell: str, capsys: pytest.CaptureFixture[str]) -> No
         (
             "diagnose ",
             [
-                *(f"plain,{name}" for name in ("ack", "compare", "completion", "explain", "fixes", "pack")),
+                *(f"plain,{name}" for name in ("ack", "compare", "completion", "explain", "fixes", "fleet", "pack")),
                 *(f"plain,{name}" for name in ("rules", "schema", "store", "tickets", "triage", "what-if")),
                 "file,",
             ],

@@ -24,14 +24,20 @@ def fixes_command() -> int:
     return 0
 
 
+#: What has a schema, and the file of it.
+_SCHEMAS = {
+    "diagnosis": "diagnosis.schema.json",
+    "compare": "comparison.schema.json",
+    "fleet": "fleet.schema.json",
+    "ticket": "ticket.schema.json",
+}
+
+
 @click.command("schema")
-@click.argument("what", type=click.Choice(["diagnosis", "compare", "ticket"]), default="diagnosis")
+@click.argument("what", type=click.Choice(list(_SCHEMAS)), default="diagnosis")
 def schema_command(what: str) -> int:
-    """Print the JSON Schema of --format json, of `diagnose compare --format json`, or of tickets."""
-    name = {"diagnosis": "diagnosis.schema.json", "compare": "comparison.schema.json", "ticket": "ticket.schema.json"}[
-        what
-    ]
-    schema = Path(__file__).parents[1] / "report" / name
+    """Print the JSON Schema of --format json, of that of `diagnose compare` or `diagnose fleet`, or of tickets."""
+    schema = Path(__file__).parents[1] / "report" / _SCHEMAS[what]
     write_stdout(schema.read_text(encoding="utf-8"))
     return 0
 

@@ -18,6 +18,7 @@ import click
 from diagnose.cli.ack import ack_command
 from diagnose.cli.compare import compare_command
 from diagnose.cli.explain import explain_command
+from diagnose.cli.fleet import fleet_command
 from diagnose.cli.jobs import JOBS, jobs_command
 from diagnose.cli.lists import completion_command, fixes_command, schema_command
 from diagnose.cli.options import (
@@ -55,6 +56,7 @@ COMMANDS: tuple[click.Command, ...] = (
     store_command,
     tickets_command,
     ack_command,
+    fleet_command,
 )
 _EPILOG = """\b
 Exit codes:

@@ -278,6 +278,7 @@ class Diagnosis:
             "steps": len(w.steps),
             "steps_dropped": self.steps_dropped,
             "ops": self.n_ops,
+            "hosts": sorted(set(self.hosts) - {""}) if self.hosts and any(self.hosts) else None,
         }
         return {
             "schema": SCHEMA,

@@ -6,6 +6,7 @@ Enters: a `Scene`. Leaves: `Picture`s.
 import numpy as np
 
 from diagnose.model.components import COMPONENTS
+from diagnose.model.diagnosis import Ledger, StepTime
 from diagnose.model.scene import Scene
 from diagnose.report import words
 from diagnose.report.html.draw import Sheet, colour, plain
@@ -22,8 +23,11 @@ _MAX_STAGES = 128
 
 def draw_ledger(scene: Scene) -> Picture | None:
     """Draw what lies between the recorded and the clean step time as a waterfall; None where no clean time is known."""
-    diagnosis = scene.diagnosis
-    times, ledger = diagnosis.step_time, diagnosis.ledger
+    return draw_waterfall(scene.diagnosis.step_time, scene.diagnosis.ledger)
+
+
+def draw_waterfall(times: StepTime, ledger: Ledger | None) -> Picture | None:
+    """Draw step times and the ledger between them; None where no clean time is known."""
     if times.clean is None:
         return None
     lost_s = times.recorded - times.clean

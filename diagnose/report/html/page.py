@@ -1,34 +1,34 @@
 """The diagnosis as one HTML file that needs no network: words, inline SVG, tables, and a small script for more.
 
-Enters: a `Scene`. Leaves: the text of the file, the same bytes for the same scene. What comes from the trace reaches the page
-only as text: `_tame` disarms every value that the template prints, Jinja2 escapes it, and the script's data cannot end its element.
+Enters: a `Scene`, or a diagnosis that was kept. Leaves: the text of the file, the same bytes for the same scene. What comes from
+the trace reaches the page only as text: `environment` disarms every value that the template prints, Jinja2 escapes it, and the
+script's data cannot end its element.
 """
 
 import dataclasses
-import json
+import shlex
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import jinja2
 import matplotlib as mpl
-from markupsafe import Markup
+import numpy as np
 
 from diagnose.model.diagnosis import Cause, Diagnosis, Fix
 from diagnose.model.scene import Scene
 from diagnose.report import words
 from diagnose.report.escape import escape, prose
-from diagnose.report.html.bars import draw_ledger, draw_optypes, draw_stages
+from diagnose.report.html.bars import draw_ledger, draw_optypes, draw_stages, draw_waterfall
 from diagnose.report.html.draw import styled
+from diagnose.report.html.environment import make_environment, own_file, safe_json, trusted
 from diagnose.report.html.pauses import draw_links, draw_pauses
-from diagnose.report.html.picture import Picture
+from diagnose.report.html.picture import MAX_ROWS, Picture
 from diagnose.report.html.sequences import draw_forward_backward, draw_tokens
 from diagnose.report.html.steps import draw_steps
 from diagnose.report.html.timelines import draw_timeline
 from diagnose.report.html.workers import draw_workers
 
-#: Characters of one value on the page; what is longer is cut, and says so.
-_MAX_TEXT = 1500
+#: Characters of the job's name on the page; what is longer is cut, and says so.
 _MAX_NAME = 120
 #: The picture that makes a cause obvious; the first that the job has.
 _LEADS = {
@@ -42,6 +42,8 @@ _LEADS = {
     "network-fault": ("links",),
     "kernel-queue-contention": ("pauses",),
 }
+#: A table: title, names of the columns, rows.
+_Table = tuple[str, tuple[str, ...], list[tuple[str, ...]]]
 #: All pictures, in the order of the page.
 _PICTURES: tuple[Callable[[Scene], Picture | None], ...] = (
     draw_workers,
@@ -56,7 +58,7 @@ _PICTURES: tuple[Callable[[Scene], Picture | None], ...] = (
 )
 
 
-def render(scene: Scene, *, options: str = "") -> str:
+def render(scene: Scene, *, options: str = "", in_site: bool = False) -> str:
     """Write the page of a job.
 
     Parameters
@@ -64,6 +66,8 @@ def render(scene: Scene, *, options: str = "") -> str:
     scene : Scene
     options : str
         Options of the command line that change the diagnosis, for the words on how to make it again.
+    in_site : bool
+        It lies in a folder beside the index of a site, and links to it.
 
     Returns
     -------
@@ -74,28 +78,86 @@ def render(scene: Scene, *, options: str = "") -> str:
         ledger = draw_ledger(scene)
         pictures = [picture for draw in _PICTURES if (picture := draw(scene)) is not None]
     lead = _choose_lead(scene.diagnosis, pictures)
+    return _fill(scene.diagnosis, options, lead=lead, ledger=ledger, pictures=pictures, in_site=in_site)
+
+
+def render_saved(diagnosis: Diagnosis, location: str) -> str:
+    """Write the page of a job whose trace is not at hand, for a folder beside the index of a site.
+
+    Parameters
+    ----------
+    diagnosis : Diagnosis
+        As `model.saved.restore` gives it.
+    location : str
+        Where the trace was.
+
+    Returns
+    -------
+    str
+        A whole HTML document: the words and the ledger of `render`, and tables in the place of the other pictures, because a
+        site has thousands of pages.
+    """
+    with styled():
+        ledger = draw_waterfall(diagnosis.step_time, diagnosis.ledger)
+    return _fill(diagnosis, "", lead=None, ledger=ledger, pictures=[], in_site=True, location=location)
+
+
+def _fill(
+    diagnosis: Diagnosis,
+    options: str,
+    *,
+    lead: Picture | None,
+    ledger: Picture | None,
+    pictures: list[Picture],
+    in_site: bool,
+    location: str | None = None,
+) -> str:
+    """Fill in the template."""
     shown = [picture for picture in (lead, ledger, *pictures) if picture is not None]
-    folder = Path(__file__).parent
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(folder),
-        autoescape=True,
-        finalize=_tame,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+    said = _say(diagnosis, options)
+    if location is not None:
+        said["command"] = f"diagnose {shlex.quote(location)} --min-speedup {diagnosis.min_speedup:g} --html report.html"
+        said["metadata"] = [("trace", location), *said["metadata"]]
+    return (
+        make_environment()
+        .get_template("page.html.j2")
+        .render(
+            style=own_file("style.css"),
+            script=own_file("script.js"),
+            probes=trusted(safe_json({picture.key: picture.probe for picture in shown})),
+            lead=lead,
+            shown={picture.key for picture in shown},
+            ledger=ledger,
+            pictures=[picture for picture in pictures if picture is not lead],
+            in_site=in_site,
+            measures=[] if location is None else _measures(diagnosis),
+            **said,
+        )
     )
-    template = environment.get_template("page.html.j2")
-    return template.render(
-        style=_trusted((folder / "style.css").read_text(encoding="utf-8")),
-        script=_trusted((folder / "script.js").read_text(encoding="utf-8")),
-        probes=_trusted(_safe_json({picture.key: picture.probe for picture in shown})),
-        trusted=_trusted,
-        lead=lead,
-        shown={picture.key for picture in shown},
-        ledger=ledger,
-        pictures=[picture for picture in pictures if picture is not lead],
-        **_say(scene.diagnosis, options),
-    )
+
+
+def _measures(diagnosis: Diagnosis) -> list[_Table]:
+    """List the measures that a saved diagnosis has no picture of: title, names of the columns, rows."""
+    w = diagnosis.what_if
+    known = [(name, value) for name, value in w.by_optype.items() if np.isfinite(value)]
+    optypes = sorted(known, key=lambda row: (-row[1], row[0]))
+    n_known = int(np.isfinite(w.by_worker).sum())
+    workers = [(f"{who.dp}", f"{who.pp}", words.ratio(value)) for who, value in diagnosis.slowest_workers(n_known)]
+    stages = zip(diagnosis.stage_labels.tolist(), w.by_stage.tolist(), strict=True)
+    steps = sorted(zip(w.steps.tolist(), w.by_step.tolist(), strict=True), key=lambda row: (-row[1], row[0]))
+    slowest = sorted(steps[:MAX_ROWS])
+    cut = f", the {MAX_ROWS} slowest" if len(steps) > MAX_ROWS else ""
+    tables: list[_Table] = [
+        (
+            "Slowdown by operation type",
+            ("operation type", "S"),
+            [(name, words.ratio(value)) for name, value in optypes],
+        ),
+        ("Slowdown of the job with only that worker as recorded, slowest first", ("dp", "stage", "S"), [*workers]),
+        ("Slowdown by stage", ("stage", "S"), [(f"{label}", words.ratio(value)) for label, value in stages]),
+        (f"Slowdown by step{cut}", ("step", "S"), [(f"{step}", words.ratio(value)) for step, value in slowest]),
+    ]
+    return tables
 
 
 def _say(diagnosis: Diagnosis, options: str) -> dict[str, Any]:
@@ -269,22 +331,3 @@ def _figure(value: float | None) -> str:
 def _short(text: str) -> str:
     """Cut a name."""
     return text if len(text) <= _MAX_NAME else f"{text[:_MAX_NAME]}... ({len(text):,} characters)"
-
-
-def _tame(value: Any) -> Any:
-    """Disarm a value that the template prints: no control or bidi characters, not endless. Trusted markup stays."""
-    if isinstance(value, Markup) or not isinstance(value, str):
-        return value
-    text = escape(value)
-    return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}... ({len(text):,} characters)"
-
-
-def _trusted(text: str) -> Markup:
-    """Let through what is ours: style, script, drawings, and data made by `_safe_json`."""
-    return Markup(text)  # noqa: S704 - never with text of the trace in it
-
-
-def _safe_json(data: Any) -> str:
-    """Write data so that it cannot end the element that holds it, nor begin another."""
-    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

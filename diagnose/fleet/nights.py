@@ -1,0 +1,121 @@
+"""What is new, worse, back, the same or gone since the night before, fault by fault.
+
+Enters: jobs, each with the time it ran at. Leaves: findings. A fault is a fingerprint: the same cause at the same place of jobs
+of one framework and parallelism, whichever run.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from diagnose.model.fleet import HARDWARE, STATES, Finding, FleetCause, FleetJob, LastNight
+
+#: A fault is worse when it costs so much more of the step time; less is not even reported as a cause.
+WORSE_BY = 0.02
+
+_Sighting = tuple[FleetJob, FleetCause]
+
+
+def compare_nights(jobs: Sequence[FleetJob], *, until_s: float, night_s: float) -> LastNight:
+    """Compare the period that ends with the newest diagnosis with the one before.
+
+    Parameters
+    ----------
+    jobs : sequence of FleetJob
+        Those whose figures count.
+    until_s : float
+        End of the later period, seconds since 1970.
+    night_s : float
+        Length of each, seconds.
+
+    Returns
+    -------
+    LastNight
+        Findings by state, as `STATES` has them, then by GPU hours lost.
+    """
+    began_s = until_s - night_s
+    now = [job for job in jobs if began_s < job.when_s <= until_s]
+    before = [job for job in jobs if began_s - night_s < job.when_s <= began_s]
+    earlier = [job for job in jobs if job.when_s <= began_s - night_s]
+    seen_now, seen_before, seen_earlier = _sightings(now), _sightings(before), _sightings(earlier)
+    findings = []
+    for fingerprint in seen_now.keys() | seen_before.keys():
+        sightings = [seen.get(fingerprint, []) for seen in (seen_now, seen_before, seen_earlier)]
+        findings.append(_find(fingerprint, now, *sightings))
+    return LastNight(
+        until_s=until_s,
+        hours=night_s / 3600.0,
+        n_now=len(now),
+        n_before=len(before),
+        n_earlier=len(earlier),
+        findings=tuple(
+            sorted(findings, key=lambda entry: (STATES.index(entry.state), -entry.hours_wasted, entry.fingerprint))
+        ),
+    )
+
+
+def _sightings(jobs: Sequence[FleetJob]) -> dict[str, list[_Sighting]]:
+    """Give the jobs that have each fault."""
+    found: dict[str, list[_Sighting]] = defaultdict(list)
+    for job in jobs:
+        for cause in job.causes:
+            found[cause.fingerprint].append((job, cause))
+    return found
+
+
+def _find(
+    fingerprint: str,
+    jobs_now: Sequence[FleetJob],
+    now: list[_Sighting],
+    before: list[_Sighting],
+    earlier: list[_Sighting],
+) -> Finding:
+    """Say what became of one fault."""
+    latest = now or before
+    job, cause = max(latest, key=lambda sighting: (sighting[0].lost_to(sighting[1]), sighting[0].location))
+    cost_now, cost_before = _mean_cost(now), _mean_cost(before)
+    note = "" if now else _why_unseen(job, cause, jobs_now)
+    if not now:
+        state = "unseen" if note else "gone"
+    elif cost_now is not None and cost_before is not None:
+        state = "worse" if cost_now - cost_before >= WORSE_BY else "recurring"
+    else:
+        state = "back" if earlier else "new"
+    return Finding(
+        state=state,
+        fingerprint=fingerprint,
+        cause=cause.cause,
+        title=cause.title,
+        where=cause.where,
+        n_now=_n_jobs(now),
+        n_before=_n_jobs(before),
+        recoverable_now=cost_now,
+        recoverable_before=cost_before,
+        hours_wasted=sum(one.lost_to(seen) for one, seen in latest),
+        first_seen_s=min(one.when_s for one, _ in (*now, *before, *earlier)),
+        location=job.location,
+        job_id=job.job_id,
+        owner=job.owner,
+        note=note,
+    )
+
+
+def _n_jobs(sightings: list[_Sighting]) -> int:
+    """Count the jobs that have a fault."""
+    return len({job.location for job, _ in sightings})
+
+
+def _mean_cost(sightings: list[_Sighting]) -> float | None:
+    """Give the mean part of the step time that a fault costs; None where it is not seen."""
+    return sum(cause.recoverable for _, cause in sightings) / len(sightings) if sightings else None
+
+
+def _why_unseen(job: FleetJob, cause: FleetCause, jobs_now: Sequence[FleetJob]) -> str:
+    """Say why nobody can know whether a fault is gone; empty where its jobs ran and do not have it."""
+    alike = [other for other in jobs_now if other.family == job.family]
+    if not alike:
+        return "no job of this kind ran"
+    if all(cause.cause in other.unseen for other in alike):
+        return "no job of this kind lets anyone look for it"
+    if cause.who in HARDWARE and cause.hosts and not any(cause.hosts[0] in (other.hosts or ()) for other in alike):
+        return f"no job of this kind ran on {cause.hosts[0]}"
+    return ""
