@@ -6,6 +6,7 @@ A condition is words and numbers: nothing in a rule is executed.
 
 import dataclasses
 import difflib
+import functools
 import hashlib
 import math
 import re
@@ -250,7 +251,9 @@ def read_folder(
             continue
         if tell is not None:
             tell(path.name.encode() + b"\0" + text + b"\0")
-        rule = read_rule(path, text, faults, known_features, complete=complete)
+        known = None if known_features is None else tuple(known_features)
+        rule, its_faults = _read_once(path, text, known, complete=complete)
+        faults += its_faults
         if rule is None:
             continue
         if rule.id in by_id:
@@ -259,6 +262,15 @@ def read_folder(
             )
         by_id[rule.id] = rule
     return list(by_id.values())
+
+
+@functools.lru_cache(maxsize=256)
+def _read_once(
+    path: Path, text: bytes, known_features: tuple[str, ...] | None, *, complete: bool
+) -> tuple[Rule | None, tuple[str, ...]]:
+    """Read a rule file once as long as it stays as it is: who diagnoses many jobs would read it for each."""
+    faults: list[str] = []
+    return read_rule(path, text, faults, known_features, complete=complete), tuple(faults)
 
 
 def _no_feature(name: str, known: Sequence[str]) -> str:

@@ -16,7 +16,7 @@ from diagnose.model.night import Costly, Failed, Headway, Night
 from diagnose.triage.identity import Judge
 from diagnose.triage.rows import JobRow
 from diagnose.triage.source import Job
-from diagnose.triage.store import Known, Store
+from diagnose.triage.store import Done, Known, Store
 from diagnose.triage.work import Failure, Outcome, Task, failed, gave_up, say_limit, say_memory
 from diagnose.triage.workplace import Futures, Workplace
 
@@ -24,8 +24,14 @@ from diagnose.triage.workplace import Futures, Workplace
 BYTES_PER_BYTE = 20
 #: Seconds between two looks at what runs.
 LOOK_S = 0.2
-#: Seconds between two waits for jobs that another triage does.
-WAIT_S = 1.0
+#: Seconds for which results wait for others to be written with, and for which small jobs are claimed ahead: however small
+#: the jobs are, the store is asked a few times a second, and not a hundred times.
+BATCH_S = 1.0
+#: Jobs claimed ahead for each place at most, and seconds after which what was claimed and is not begun is given back.
+AHEAD = 8
+HOLD_S = 2.0
+#: Weight of the last job in what a job is believed to take.
+LAST_WEIGHT = 0.2
 #: Jobs listed as the most wasteful.
 N_COSTLY = 10
 
@@ -149,13 +155,17 @@ def run_night(
     """
     began_s = time.perf_counter()
     store.enter()
+    shift = _Shift(store, orders, watch or _say_nothing)
     try:
-        shift = _Shift(store, orders, watch or _say_nothing)
         todo = shift.plan(jobs)
         if todo:
             with contextlib.closing(open_workplace(len(todo))) as workplace:
                 shift.work(todo, workplace)
         store.note_end()
+    except BaseException:  # it ends here, also where it was asked to: what is done already is kept
+        with contextlib.suppress(ServiceError):
+            shift.save()
+        raise
     finally:
         store.leave()
     return shift.sum_up(len(jobs), time.perf_counter() - began_s)
@@ -181,7 +191,12 @@ class _Shift:
         self._tally = _Tally()
         self._n_older = 0
         self._n_jobs = 0
+        self._ready: deque[_Work] = deque()  # claimed, not begun
+        self._ready_s = 0.0
         self._running: dict[Futures, _Work] = {}
+        self._unwritten: list[tuple[_Work, Outcome]] = []
+        self._unwritten_s = 0.0
+        self._job_s: float | None = None  # what a job took of late
         self._again: deque[_Work] = deque()
         self._held: list[_Work] = []
         self._work_began_s = 0.0
@@ -271,13 +286,16 @@ class _Shift:
     def _do(self, todo: list[_Work], workplace: Workplace) -> None:
         """Do jobs, as many at a time as there are places and memory."""
         waiting = deque(todo)
-        while waiting or self._running:
-            while waiting and workplace.has_room():
-                work = self._next_that_fits(waiting, workplace)
+        while waiting or self._ready or self._running:
+            while (waiting or self._ready) and workplace.has_room():
+                work = self._next(waiting, workplace)
                 if work is None:
                     break
                 self._begin(work, workplace)
+            if self._ready and time.monotonic() - self._ready_s > HOLD_S:
+                self._give_back(waiting)
             self._look(workplace)
+        self.save()
 
     def _do_again(self, workplace: Workplace) -> None:
         """Do jobs again that failed beside others, each alone."""
@@ -286,44 +304,80 @@ class _Shift:
             work.is_alone = True
             self._do([work], workplace)
 
-    def _next_that_fits(self, waiting: deque[_Work], workplace: Workplace) -> _Work | None:
-        """Take the first job for which there is memory beside those that run."""
+    def _next(self, waiting: deque[_Work], workplace: Workplace) -> _Work | None:
+        """Take the first job that is claimed and fits; where none is, claim some."""
+        while True:
+            i = self._first_that_fits(self._ready, workplace)
+            if i is not None:
+                work = self._ready[i]
+                del self._ready[i]
+                return work
+            i = self._first_that_fits(waiting, workplace)
+            if i is None:
+                return None
+            self._claim(waiting, i, workplace)
+
+    def _first_that_fits(self, queue: deque[_Work], workplace: Workplace) -> int | None:
+        """Find the first job for which there is memory beside those that run."""
         share = self._orders.memory_bytes // workplace.n_places
         free = self._orders.memory_bytes - sum(work.weight_bytes for work in self._running.values())
-        for i, work in enumerate(waiting):
+        for i, work in enumerate(queue):
             wanted = self._orders.memory_bytes if work.is_alone else max(share, work.weight_bytes)
             weight = min(wanted, self._orders.memory_bytes)
             if weight <= free or not self._running:
                 work.weight_bytes = weight
-                del waiting[i]
-                return work
+                return i
             if free < share:
                 return None
         return None
 
-    def _begin(self, work: _Work, workplace: Workplace) -> None:
-        """Claim a job and begin it, unless another triage has it or has done it."""
+    def _claim(self, waiting: deque[_Work], i: int, workplace: Workplace) -> None:
+        """Claim a job, and those behind it that will begin in a moment; leave those that another triage has or has done."""
         assert self._store is not None
-        job = work.job
-        is_mine, known = self._store.claim(job.location)
-        if not is_mine:
-            self._held.append(work)
-            return
-        if self._is_done_elsewhere(known) or self._is_done(job, known):
-            self._store.release(job.location)
-            self._tally.n_elsewhere += 1
-            self._count()
-            return
+        ahead = 0 if not self._job_s else min(AHEAD, int(BATCH_S / self._job_s)) * workplace.n_places
+        waiting.rotate(-i)
+        chosen = [waiting.popleft() for _ in range(min(1 + ahead, len(waiting) - i))]
+        waiting.rotate(i)
+        mine = self._store.claim([work.job.location for work in chosen])
+        if not self._ready:
+            self._ready_s = time.monotonic()
+        done = []
+        for work in chosen:
+            location = work.job.location
+            if location not in mine:
+                self._held.append(work)
+                continue
+            work.known = mine[location]
+            if self._is_done_elsewhere(work.known) or self._is_done(work.job, work.known):
+                done.append(location)
+            else:
+                self._ready.append(work)
+        if done:
+            self._store.release(done)
+            self._tally.n_elsewhere += len(done)
+            self._tally.n_done += len(done)
+
+    def _give_back(self, waiting: deque[_Work]) -> None:
+        """Let others have what was claimed too early, because jobs take longer than those before them."""
+        assert self._store is not None
+        self._store.release([work.job.location for work in self._ready])
+        waiting.extendleft(reversed(self._ready))
+        self._ready.clear()
+
+    def _begin(self, work: _Work, workplace: Workplace) -> None:
+        """Begin a job that is claimed."""
+        known = work.known
         content = known.content if known is not None and self._counts(known) else None
-        work.known = known
         memory = work.weight_bytes if workplace.limits_memory else None
         is_last = work.is_alone or work.weight_bytes >= self._orders.memory_bytes
-        work.task = Task(job, self._orders.judge, self._orders.rules, content, memory, is_last)
+        work.task = Task(work.job, self._orders.judge, self._orders.rules, content, memory, is_last)
         work.deadline_s = time.monotonic() + self._orders.timeout_s
         self._running[workplace.submit(work.task)] = work
 
     def _look(self, workplace: Workplace) -> None:
         """Wait a moment, and deal with what has ended, hangs, or takes too much memory."""
+        if self._unwritten and time.monotonic() - self._unwritten_s > BATCH_S:
+            self.save()
         if not self._running:
             time.sleep(LOOK_S / 4)  # a process is starting
             return
@@ -378,25 +432,36 @@ class _Shift:
         if outcome.needs_bytes is not None or (
             not work.is_alone and workplace.limits_memory and _failure(outcome) in {Failure.MEMORY, Failure.CRASH}
         ):
-            store.release(work.job.location)
+            store.release([work.job.location])
             self._again.append(work)
             return
         self._settle(work, outcome)
 
     def _settle(self, work: _Work, outcome: Outcome) -> None:
-        """Write how a job went."""
-        assert self._store is not None
-        if not self._store.finish(work.job.location, outcome, is_new=work.known is None):
-            self._tally.n_elsewhere += 1
-        elif outcome.row is None:
-            self._tally.count_known(work.known, by_time=False)
-        else:
-            self._tally.add(outcome.row)
-        self._count()
+        """Keep how a job went until it is written, with others."""
+        if not self._unwritten:
+            self._unwritten_s = time.monotonic()
+        self._unwritten.append((work, outcome))
+        recent_s = self._job_s if self._job_s is not None else outcome.took_s
+        self._job_s = recent_s + LAST_WEIGHT * (outcome.took_s - recent_s)
 
-    def _count(self) -> None:
-        """Count a job as done with, however it ended."""
-        self._tally.n_done += 1
+    def save(self) -> None:
+        """Write how jobs went that are done."""
+        if not self._unwritten:
+            return
+        assert self._store is not None
+        is_mine = self._store.finish(
+            [Done(work.job.location, outcome, is_new=work.known is None) for work, outcome in self._unwritten]
+        )
+        done, self._unwritten = self._unwritten, []
+        self._tally.n_done += len(done)
+        for (work, outcome), is_so in zip(done, is_mine, strict=True):
+            if not is_so:
+                self._tally.n_elsewhere += 1
+            elif outcome.row is None:
+                self._tally.count_known(work.known, by_time=False)
+            else:
+                self._tally.add(outcome.row)
 
     def _tell(self, *, is_final: bool = False) -> None:
         """Say how far it has come."""

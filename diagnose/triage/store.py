@@ -49,6 +49,8 @@ CHUNK = 500
 READ_ROWS = 5_000
 #: The name under which the end of the last night is kept.
 NIGHT_ENDED = "night-ended"
+#: What databases say when the disk is full.
+_FULL = ("disk is full", "No space left")
 #: Any number: who migrates a PostgreSQL store holds this lock.
 _MIGRATION_LOCK = 7_236_105
 
@@ -68,6 +70,15 @@ class Known:
     content: str | None
     stamp: str | None
     diagnosed_at: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Done:
+    """A job that was done, and how it went; `is_new` where nothing was known of it when it was claimed."""
+
+    location: str
+    outcome: Outcome
+    is_new: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -109,10 +120,14 @@ class Store:
         self.spent_s = 0.0
         self._is_sqlite = self._url.get_backend_name() == "sqlite"
         self._insert = sqlite.insert if self._is_sqlite else postgresql.insert
+        # Statements of every job are made once: to make one takes SQLAlchemy longer than the database takes to run it.
+        self._claiming = self._make_claim()
+        self._upserts = {JOBS: self._make_upsert(JOBS), TIMES: self._make_upsert(TIMES, diagnosed_at=self._now())}
         if self._is_sqlite and not may_create and not Path(self._url.database or "").is_file():
             raise NoStoreError(f"{self.name} is not there; `diagnose triage` makes it")
         self._engine = _make_engine(self._url)
         self._night: _Night | None = None
+        self._waits_s: tuple[float, ...] = RETRY_S
         self.schema = self._open(may_create=may_create)
 
     def __enter__(self) -> Self:
@@ -197,58 +212,60 @@ class Store:
 
         return self._read(ask)
 
-    def claim(self, location: str) -> tuple[bool, Known | None]:
-        """Claim a job for this night.
-
-        Returns
-        -------
-        is_mine : bool
-            False where a triage that lives has claimed it.
-        known : Known or None
-            What the store says of the job now, when it is mine.
-        """
-
-        def take(connection: sa.Connection) -> tuple[bool, Known | None]:
-            if not self._take(connection, location):
-                return False, None
-            return True, self._look_up(connection, [location]).get(location)
-
-        return self._write(take)
-
-    def finish(self, location: str, outcome: Outcome, *, is_new: bool = False) -> bool:
-        """Write how a job went, and give the claim back, all in one transaction.
+    def claim(self, locations: Sequence[str]) -> dict[str, Known | None]:
+        """Claim jobs for this night.
 
         Parameters
         ----------
-        location : str
-        outcome : Outcome
-        is_new : bool
-            Nothing was known of the job when it was claimed: there is nothing to replace.
+        locations : sequence of str
 
         Returns
         -------
-        bool
-            False where another triage has taken the job over, because this one showed no life for long; nothing is written then.
+        dict of str to Known or None
+            Of the jobs that are mine now, what the store says of them. Those that a triage that lives has are left out.
         """
 
-        def write(connection: sa.Connection) -> bool:
-            has_kept_it, is_mine = self._still_mine(connection, location, outcome)
-            if not is_mine:
-                return False
-            if outcome.row is None:
-                for table in (TIMES, PRUNED):
-                    at = table.c.location == _text(location)
-                    connection.execute(sa.update(table).where(at).values(stamp=outcome.stamp))
-                return True
-            self._put(connection, location, outcome, is_new=is_new and has_kept_it)
-            return True
+        def take(connection: sa.Connection) -> dict[str, Known | None]:
+            mine = self._take(connection, locations)
+            known = self._look_up(connection, mine) if mine else {}
+            return {location: known.get(location) for location in mine}
+
+        return self._write(take)
+
+    def finish(self, done: Sequence[Done]) -> list[bool]:
+        """Write how jobs went, and give their claims back, all in one transaction.
+
+        Parameters
+        ----------
+        done : sequence of Done
+            Each job once.
+
+        Returns
+        -------
+        list of bool
+            For each, False where another triage has taken the job over, because this one showed no life for long; nothing is
+            written of it then.
+        """
+
+        def write(connection: sa.Connection) -> list[bool]:
+            kept = self._end_claims(connection, [job.location for job in done])
+            is_mine = [job.location in kept or self._is_free(connection, job) for job in done]
+            mine = [job for job, is_so in zip(done, is_mine, strict=True) if is_so]
+            unchanged = [
+                {"at": _text(job.location), "seen": job.outcome.stamp} for job in mine if job.outcome.row is None
+            ]
+            for table in (TIMES, PRUNED) if unchanged else ():
+                at = table.c.location == sa.bindparam("at")
+                connection.execute(sa.update(table).where(at).values(stamp=sa.bindparam("seen")), unchanged)
+            made = [job for job in mine if job.outcome.row is not None]
+            self._put(connection, made, [job.location for job in made if not (job.is_new and job.location in kept)])
+            return is_mine
 
         return self._write(write)
 
-    def release(self, location: str) -> None:
-        """Give a claim back without a result."""
-        at = (CLAIMS.c.location == _text(location)) & (CLAIMS.c.night == self._name())
-        self._write(lambda connection: connection.execute(sa.delete(CLAIMS).where(at)))
+    def release(self, locations: Sequence[str]) -> None:
+        """Give claims back without a result."""
+        self._write(lambda connection: self._end_claims(connection, locations))
 
     # ---- The whole store ----
 
@@ -366,43 +383,61 @@ class Store:
         connection.execute(sa.delete(NIGHTS).where(NIGHTS.c.night.in_(dead) | (NIGHTS.c.expires < self._now())))
         connection.execute(sa.delete(CLAIMS).where(CLAIMS.c.night.not_in(sa.select(NIGHTS.c.night))))
 
-    def _take(self, connection: sa.Connection, location: str) -> bool:
-        """Claim a job that nobody who lives has."""
+    def _make_claim(self) -> sa.Executable:
+        """Make what claims jobs that nobody who lives has, and gives those that it got."""
         alive = sa.select(NIGHTS.c.night).where(NIGHTS.c.expires > self._now())
-        add = self._insert(CLAIMS).values(location=_text(location), night=self._name())
-        mine = {"night": self._name()}
-        take = add.on_conflict_do_update(index_elements=["location"], set_=mine, where=CLAIMS.c.night.not_in(alive))
-        return connection.execute(take.returning(CLAIMS.c.location)).first() is not None
+        add = self._insert(CLAIMS)
+        new = {"night": add.excluded.night}
+        take = add.on_conflict_do_update(index_elements=["location"], set_=new, where=CLAIMS.c.night.not_in(alive))
+        return take.returning(CLAIMS.c.location)
 
-    def _still_mine(self, connection: sa.Connection, location: str, outcome: Outcome) -> tuple[bool, bool]:
-        """End a claim; say whether it held until now, and if not, whether at least nobody else has done or does the job."""
-        at = (CLAIMS.c.location == _text(location)) & (CLAIMS.c.night == self._name())
-        if connection.execute(sa.delete(CLAIMS).where(at)).rowcount:
-            return True, True
-        if not self._take(connection, location):
-            return False, False
-        connection.execute(sa.delete(CLAIMS).where(at))
-        known = self._look_up(connection, [location]).get(location)
-        return False, known is None or outcome.row is None or known.identity != outcome.row.identity
+    def _make_upsert(self, table: sa.Table, **always: sa.ColumnElement[Any]) -> sa.Insert:
+        """Make what writes rows in the place of those with their locations."""
+        add = self._insert(table).values({column.name: sa.bindparam(column.name) for column in table.c} | always)
+        new = {column.name: add.excluded[column.name] for column in table.c if column.name != "location"}
+        return add.on_conflict_do_update(index_elements=["location"], set_=new)
 
-    def _put(self, connection: sa.Connection, location: str, outcome: Outcome, *, is_new: bool) -> None:
-        """Write all rows of a job in the place of older ones."""
-        assert outcome.row is not None
-        key = _text(location)
-        self._upsert(connection, JOBS, _plain(outcome.row))
-        for table in () if is_new else (CAUSES, DOCUMENTS, PRUNED):
-            connection.execute(sa.delete(table).where(table.c.location == key))
-        if outcome.causes:
-            connection.execute(sa.insert(CAUSES), [_plain(cause) for cause in outcome.causes])
-        if outcome.document is not None:
-            connection.execute(sa.insert(DOCUMENTS).values(location=key, document=outcome.document))
-        times = {"diagnosed_at": self._now(), "took_s": outcome.took_s, "stamp": outcome.stamp}
-        self._upsert(connection, TIMES, {"location": key} | times)
+    def _take(self, connection: sa.Connection, locations: Sequence[str]) -> list[str]:
+        """Claim jobs that nobody who lives has; give those that are mine now."""
+        # In order: two triages that claim the same jobs, each in an order of its own, would wait for each other.
+        keys = sorted({_text(location) for location in locations})
+        rows = [{"location": key, "night": self._name()} for key in keys]
+        mine = set(connection.execute(self._claiming, rows).scalars())
+        return [location for location in locations if _text(location) in mine]
 
-    def _upsert(self, connection: sa.Connection, table: sa.Table, row: dict[str, Any]) -> None:
-        """Write a row in the place of the one with its location."""
-        new = {key: value for key, value in row.items() if key != "location"}
-        connection.execute(self._insert(table).values(row).on_conflict_do_update(index_elements=["location"], set_=new))
+    def _end_claims(self, connection: sa.Connection, locations: Sequence[str]) -> set[str]:
+        """End claims; give those of the jobs that were mine until now."""
+        given = {_text(location): location for location in locations}
+        ended = sa.delete(CLAIMS).where(CLAIMS.c.location.in_(given) & (CLAIMS.c.night == self._name()))
+        return {given[key] for key in connection.execute(ended.returning(CLAIMS.c.location)).scalars()}
+
+    def _is_free(self, connection: sa.Connection, job: Done) -> bool:
+        """Say of a job that is mine no longer whether at least nobody else has done or does it."""
+        if not self._take(connection, [job.location]):
+            return False
+        self._end_claims(connection, [job.location])
+        known = self._look_up(connection, [job.location]).get(job.location)
+        return known is None or job.outcome.row is None or known.identity != job.outcome.row.identity
+
+    def _put(self, connection: sa.Connection, done: Sequence[Done], replaced: Sequence[str]) -> None:
+        """Write all rows of jobs, of some in the place of older ones."""
+        if not done:
+            return
+        old = [_text(location) for location in replaced]
+        for table in (CAUSES, DOCUMENTS, PRUNED) if old else ():
+            connection.execute(sa.delete(table).where(table.c.location.in_(old)))
+        self._upsert(connection, JOBS, [_plain(job.outcome.row) for job in done])
+        if causes := [_plain(cause) for job in done for cause in job.outcome.causes]:
+            connection.execute(sa.insert(CAUSES), causes)
+        documents = [(_text(job.location), job.outcome.document) for job in done if job.outcome.document is not None]
+        if documents:
+            connection.execute(sa.insert(DOCUMENTS), [{"location": at, "document": text} for at, text in documents])
+        times = [(_text(job.location), job.outcome.took_s, job.outcome.stamp) for job in done]
+        self._upsert(connection, TIMES, [{"location": at, "took_s": took, "stamp": s} for at, took, s in times])
+
+    def _upsert(self, connection: sa.Connection, table: sa.Table, rows: list[dict[str, Any]]) -> None:
+        """Write rows in the place of those with their locations."""
+        connection.execute(self._upserts[table], rows)
 
     def _look_up(self, connection: sa.Connection, locations: Sequence[str]) -> dict[str, Known]:
         """Read what is known of a few jobs."""
@@ -437,15 +472,16 @@ class Store:
         """Do something, again where the database did not answer, and add up the time."""
         began_s = time.perf_counter()
         try:
-            for wait_s in RETRY_S:
+            for wait_s in self._waits_s:
                 try:
                     return action()
                 except sa.exc.OperationalError as error:
-                    if not (self._night or error.connection_invalidated):
+                    if not (self._night or error.connection_invalidated) or _is_full(error):
                         raise  # a store that does not answer at first is named wrongly, more likely
                     time.sleep(wait_s)
             return action()
         except sa.exc.SQLAlchemyError as error:
+            self._waits_s = ()  # who has waited in vain does not wait again to say goodbye
             raise self._explain(error) from None
         finally:
             self.spent_s += time.perf_counter() - began_s
@@ -455,7 +491,8 @@ class Store:
         said = " ".join(str(getattr(error, "orig", None) or error).split())
         if self._url.password:
             said = said.replace(str(self._url.password), "***")
-        return ServiceError(f"{self.name}: {said[:300]}")
+        advice = "; make room and start again: what is done is kept" if _is_full(error) else ""
+        return ServiceError(f"{self.name}: {said[:300]}{advice}")
 
 
 class _Night:
@@ -512,6 +549,14 @@ def has_password(text: str) -> bool:
         return sa.make_url(text).password is not None
     except sa.exc.ArgumentError:
         return False
+
+
+def _is_full(error: sa.exc.SQLAlchemyError) -> bool:
+    """Say whether an error says that the disk is full: waiting makes no room."""
+    said = str(
+        getattr(error, "orig", None) or ""
+    )  # without the rows that were to be written: they may speak of disks too
+    return any(full in said for full in _FULL)
 
 
 def _find_password() -> str | None:

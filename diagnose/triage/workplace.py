@@ -18,8 +18,10 @@ from typing import Any, Protocol
 from diagnose.errors import ServiceError, UsageError
 from diagnose.triage.work import Outcome, Task, begin_work, do_job
 
-#: Jobs after which a process makes room for a fresh one: memory that libraries keep comes back.
-JOBS_PER_PROCESS = 50
+#: A process makes room for a fresh one when it has kept so much memory from its jobs, and after so many jobs, for where that
+#: cannot be known. A start costs as much as twenty small jobs.
+KEPT_BYTES = 256 << 20
+JOBS_PER_PROCESS = 500
 #: Seconds in which a process must have started.
 START_S = 300.0
 #: Processes that may die one after the other before they could begin.
@@ -97,7 +99,7 @@ class LocalWorkplace:
         process = self._busy.pop(future)
         if kill:
             process.kill()
-        elif process.n_jobs >= JOBS_PER_PROCESS:
+        elif process.n_jobs >= JOBS_PER_PROCESS or process.kept_bytes() > KEPT_BYTES:
             process.retire()
         else:
             self._idle.append(process)
@@ -120,6 +122,7 @@ class _Process:
     def __init__(self) -> None:
         self.n_jobs = 0
         self._began_s = time.monotonic()
+        self._fresh_bytes: int | None = None
         self._begin_bytes = 0
         before = set(multiprocessing.active_children())
         self._executor = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"), initializer=begin_work)
@@ -141,6 +144,8 @@ class _Process:
         """Begin a task."""
         self.n_jobs += 1
         self._begin_bytes = self._resident_bytes() or 0
+        if self._fresh_bytes is None:
+            self._fresh_bytes = self._begin_bytes
         try:
             return self._executor.submit(do_job, task)
         except concurrent.futures.BrokenExecutor as error:  # it died a moment ago
@@ -152,6 +157,10 @@ class _Process:
         """Say how much more memory it has than when its task began."""
         now = self._resident_bytes()
         return None if now is None else now - self._begin_bytes
+
+    def kept_bytes(self) -> int:
+        """Say how much more memory it has, with no task, than when it was fresh; 0 where that cannot be known."""
+        return (self._resident_bytes() or 0) - (self._fresh_bytes or 0)
 
     def retire(self) -> None:
         """End it in order."""

@@ -12,7 +12,7 @@ from diagnose.pipeline import diagnose_job
 from diagnose.report.json_lines import to_json
 from diagnose.triage.rows import JobRow, cause_rows, job_row
 from diagnose.triage.schema import TIMES
-from diagnose.triage.store import Store, _text
+from diagnose.triage.store import Done, Store, _text
 from diagnose.triage.work import Outcome
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -76,7 +76,7 @@ def put(store: Store, location: str, found: dict | None, *, at_s: float, content
         outcome = Outcome(row, cause_rows(location, found), to_json(found), took_s=1.0)
 
     def write(connection: sa.Connection) -> None:
-        store._put(connection, location, outcome, is_new=False)
+        store._put(connection, [Done(location, outcome)], [location])
         connection.execute(sa.update(TIMES).where(TIMES.c.location == _text(location)).values(diagnosed_at=at_s))
 
     store._write(write)

@@ -124,7 +124,7 @@ def fresh_database(server: str) -> str:
 
 def environment(**more: str) -> dict[str, str]:
     """Give the environment of a process of ours."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("DIAGNOSE_")}
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("DIAGNOSE_", "AWS_"))}
     return kept | {"PYTHONPATH": os.pathsep.join([*more.pop("first", "").split(), str(ROOT)])} | more
 
 

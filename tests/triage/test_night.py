@@ -1,5 +1,6 @@
 """A night does what is new or changed, each job once, whatever happens to it."""
 
+import dataclasses
 import os
 import shutil
 import time
@@ -9,13 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from diagnose.errors import UsageError
+from diagnose.errors import ServiceError, UsageError
 from diagnose.model.night import Night
+from diagnose.triage import night as nights
 from diagnose.triage import triage as triages
 from diagnose.triage import work
 from diagnose.triage.identity import Judge
 from diagnose.triage.night import Orders, run_night
-from diagnose.triage.source import list_jobs
+from diagnose.triage.rows import JobRow
+from diagnose.triage.source import Job, list_jobs
 from diagnose.triage.store import Store
 from diagnose.triage.triage import Wishes, read_bytes, triage
 from diagnose.triage.work import Outcome, Task, do_job
@@ -213,6 +216,96 @@ def test_one_done_elsewhere_meanwhile(store_url: str, make_folder, tmp_path: Pat
     with Store(store_url) as store:
         found = run_night(jobs, store, while_planning, orders)
     assert len(other.done) == 3 and here.done == [] and found.n_elsewhere == 3
+
+
+def make_up(task: Task) -> Outcome:
+    """Make the outcome of a small job without doing it."""
+    return Outcome(JobRow(task.job.location, "diagnosed", identity="i", verdict="healthy"), took_s=0.001)
+
+
+def list_made_up(n_jobs: int) -> list[Job]:
+    """List jobs that are nowhere."""
+    return [Job(f"/{i:03}", size_bytes=1000 - i, stamp="s") for i in range(n_jobs)]
+
+
+ORDERS = Orders(Judge("v", "r", None, 1.02), None, 2**30, 60.0)
+
+
+def test_small_jobs_are_claimed_and_written_together(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two hundred small jobs cost the store a few dozen questions, and not four hundred."""
+    calls: list[str] = []
+    with Store(store_url) as store:
+        for name in ("claim", "finish", "release"):
+            ask = getattr(store, name)
+            monkeypatch.setattr(store, name, lambda given, ask=ask, name=name: (calls.append(name), ask(given))[1])
+        found = run_night(list_made_up(200), store, lambda _: Here(make_up), ORDERS)
+    assert found.n_diagnosed == 200 and len(dump(store_url)["jobs"]) == 200
+    assert 2 <= len(calls) < 60
+
+
+def test_large_jobs_are_claimed_one_by_one(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where jobs take seconds, none is claimed that does not begin: another triage could do it."""
+    claimed: list[int] = []
+    with Store(store_url) as store:
+        claim = store.claim
+        monkeypatch.setattr(store, "claim", lambda given: (claimed.append(len(given)), claim(given))[1])
+        large = Here(lambda task: dataclasses.replace(make_up(task), took_s=5.0))
+        assert run_night(list_made_up(12), store, lambda _: large, ORDERS).n_diagnosed == 12
+    assert claimed == [1] * 12
+
+
+def test_what_was_claimed_too_early_is_given_back(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that hangs behind small ones keeps those claimed behind it from nobody, and they are done in the end."""
+    monkeypatch.setattr(nights, "HOLD_S", 0.05)
+    monkeypatch.setattr(nights, "LOOK_S", 0.02)
+    jobs = list_made_up(40)
+    hanging: list[tuple[Future[Outcome], Outcome]] = []
+    with Store(store_url) as store, Store(store_url) as other:
+        other.enter()
+        theirs: dict[str, object] = {}
+
+        class Slow(Here):
+            """One place, in which the 20th job hangs until another triage has got a job that was claimed behind it."""
+
+            n_places = 1
+
+            def has_room(self) -> bool:
+                return not hanging or hanging[0][0].done()
+
+            def submit(self, task: Task) -> Future[Outcome]:
+                future = super().submit(task)
+                if task.job.location != "/020":
+                    return future
+                hanging.append((Future(), future.result()))
+                return hanging[0][0]
+
+            def memory_of(self, future: object) -> None:  # noqa: ARG002 - the same as other places
+                theirs.update(other.claim(["/021"]))
+                if theirs and not hanging[0][0].done():
+                    hanging[0][0].set_result(hanging[0][1])
+
+        found = run_night(jobs, store, lambda _: Slow(make_up), ORDERS)
+        assert theirs == {"/021": None}
+        assert (found.n_diagnosed, found.n_elsewhere) == (39, 1)
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt, SystemExit, ServiceError])
+def test_what_is_done_is_kept_when_it_ends(store_url: str, end: type[BaseException]) -> None:
+    """Interrupted, terminated or left by its workers, a night writes what is done and gives back what is not."""
+
+    class Ending(Here):
+        """It ends as the eighth job begins, when the seventh has not come back."""
+
+        def submit(self, task: Task) -> Future[Outcome]:
+            if task.job.location == "/007":
+                raise end("over")
+            return super().submit(task)
+
+    with Store(store_url) as store:
+        with pytest.raises(end):
+            run_night(list_made_up(40), store, lambda _: Ending(make_up), ORDERS)
+        rows = dump(store_url)["jobs"]  # which says that nothing is claimed, too
+        assert [row["location"] for row in rows] == [f"/{i:03}" for i in range(6)]
 
 
 def test_same_as_one_by_one(store_url: str, night, make_folder, small_jobs, tmp_path: Path) -> None:

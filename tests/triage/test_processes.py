@@ -1,8 +1,11 @@
 """Real processes: killed, hung, crashed and greedy ones, many at once, and a Dask cluster. Nothing is lost, nothing done twice."""
 
+import contextlib
 import json
 import random
+import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -12,12 +15,17 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+import sqlalchemy as sa
 from pyarrow import parquet
 
 from diagnose.errors import DiagnoseError
 from diagnose.triage import workplace
+from diagnose.triage.identity import Judge
+from diagnose.triage.source import list_jobs
+from diagnose.triage.store import read_url
+from diagnose.triage.work import Task
 
-from .conftest import dump, environment, fresh_database, start, triage
+from .conftest import dump, environment, start, triage
 
 #: Makes jobs misbehave by their names, in every process that has this folder on its path; one line a diagnosis goes to a log.
 MISCHIEF = """
@@ -119,47 +127,135 @@ def test_a_tiny_file_of_a_huge_job(make_folder, tmp_path: Path) -> None:
     assert [failed["failure"] for failed in found["failed"]] == ["memory"] and found["n_diagnosed"] == 2
 
 
-def kill_at_random(rng: random.Random, mischief: dict[str, str], *args: str) -> bool:
-    """Start a triage and kill it, one time in four as it starts, else among its jobs; say whether it was still at work."""
-    process = start("triage", *args, **mischief)
+@pytest.fixture
+def full_disk(tmp_path: Path) -> Iterator[Path]:
+    """Give a folder on a disk of 600 kB, or skip where such a disk cannot be had."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=600k", "tmpfs", str(folder)]
+    if shutil.which("mount") is None or subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("a small disk needs the right to mount one")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_full_disk(full_disk: Path, make_folder, tmp_path: Path) -> None:
+    """One line and exit code 74; what was written is whole, nothing is claimed, and with room the night goes on from there."""
+    folder = make_folder(tmp_path / "jobs", 80)
+    url = f"sqlite:///{full_disk}/a.db"
+    options = (str(folder), "--store", url, "--workers", "2")
+    process = start("triage", *options)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 74 and out == ""
+    assert "is full; make room and start again" in err and err.count("\n") == 1
+    with contextlib.closing(sqlite3.connect(full_disk / "a.db")) as database:
+        assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    n_done = len(dump(url)["jobs"])
+    assert 0 < n_done < 80
+    subprocess.run(["mount", "-o", "remount,size=20m", str(full_disk)], check=True)
+    found = triage(*options)
+    assert (found["n_known"], found["n_diagnosed"]) == (n_done, 80 - n_done)
+    triage(str(folder), "--store", f"sqlite:///{tmp_path}/other.db", "--workers", "2")
+    assert dump(url) == dump(f"sqlite:///{tmp_path}/other.db")
+
+
+def count_done(url: str) -> int:
+    """Count the jobs that a store has, which may not be there yet."""
+    engine = sa.create_engine(read_url(url), poolclass=sa.NullPool)
+    try:
+        with engine.connect() as connection:
+            return connection.execute(sa.text("SELECT count(*) FROM jobs")).scalar_one()
+    except sa.exc.DBAPIError:
+        return 0
+    finally:
+        engine.dispose()
+
+
+def kill_once(rng: random.Random, url: str, wanted: float, mischief: dict[str, str], *args: str) -> tuple[str, bool]:
+    """Start a triage and end it, one time in four as it starts, else among its jobs once so many are in the store.
+
+    Gives how it was ended, K for kill -9 and T for SIGTERM, and whether it was still at work.
+    """
+    sign, letter = rng.choice([(signal.SIGKILL, "K"), (signal.SIGTERM, "T")])
+    process = start("triage", *args, "--store", url, **mischief)
     before = len(done_in(mischief))
     if rng.random() < 0.25:
         time.sleep(rng.uniform(0.0, 2.0))
     else:
         wait_for(lambda: len(done_in(mischief)) > before or process.poll() is not None)
-        time.sleep(rng.uniform(0.0, 2.0))
+        wait_for(lambda: count_done(url) >= wanted or process.poll() is not None)
+        time.sleep(rng.uniform(0.0, 0.7))
     is_working = process.poll() is None
-    process.kill()
-    process.communicate()
-    return is_working
+    process.send_signal(sign)
+    _, err = process.communicate(timeout=30)
+    expected = (
+        {-sign, 143} if sign == signal.SIGTERM else {-sign}
+    )  # one that has not come to its handlers yet just ends
+    assert not is_working or process.returncode in expected | {0}, err
+    assert "Traceback" not in err or process.returncode == -sign
+    return letter, is_working
 
 
 def check_kills(folder: Path, url: str, other: str, n_kills: int, mischief: dict[str, str]) -> None:
-    """Kill a night again and again, let it end, and compare its store with that of an undisturbed night."""
+    """End a night again and again, all over its progress; then let it end, and compare its store with an undisturbed one."""
     rng = random.Random(n_kills)
-    options = (str(folder), "--store", url, "--workers", "2", "--quiet")
-    n_killed = sum(kill_at_random(rng, mischief, *options) for _ in range(n_kills))
-    left = triage(*options)["n_diagnosed"]
-    print(f"\n{n_killed} of {n_kills} kills hit a triage at work; {left} jobs were left for the last one")
-    triage(str(folder), "--store", other, "--workers", "2")
+    names = sorted(path.name for path in folder.iterdir())
+    for name in names:
+        (folder / name).rename(folder / f"slow-{name}")  # so that a night is long enough for all kills
+    options = (str(folder), "--workers", "2", "--quiet")
+    kills, tenths = [], [0] * 10
+    for i in range(n_kills):
+        wanted = len(names) * (i + rng.random()) / (n_kills + 1)
+        letter, is_working = kill_once(rng, url, wanted, mischief, *options)
+        done = count_done(url) / len(names)
+        kills.append(f"{letter}{done:.0%}" if is_working else f"({letter}{done:.0%})")
+        tenths[min(9, int(10 * done))] += is_working
+    left = triage(*options, "--store", url)["n_diagnosed"]
+    print(f"\n{sum(tenths)} of {n_kills} kills hit a triage at work; at a progress of {' '.join(kills)}")
+    print(f"kills in each tenth of the night: {tenths}; {left} of {len(names)} jobs were left for the last triage")
+    assert sum(tenths) > 0.8 * n_kills and left < len(names) / 2
+    assert all(sum(tenths[first : first + 5]) for first in (0, 5))
+    triage(*options, "--store", other)
     assert dump(url) == dump(other)
 
 
+@pytest.mark.slow
 def test_killed_and_started_again(store_url: str, mischief, make_folder, tmp_path: Path) -> None:
-    """After a few kills -9 at random moments the store is that of an undisturbed night."""
-    folder = make_folder(tmp_path / "jobs", 16)
-    check_kills(folder, store_url, f"sqlite:///{tmp_path}/other.db", 3, mischief)
+    """After six kills all over the night, kill -9 or SIGTERM, the store is that of an undisturbed night."""
+    folder = make_folder(tmp_path / "jobs", 24)
+    check_kills(folder, store_url, f"sqlite:///{tmp_path}/other.db", 6, mischief)
 
 
 @pytest.mark.benchmark
-@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
-def test_200_kills(kind: str, request: pytest.FixtureRequest, mischief, make_folder, tmp_path: Path) -> None:
-    """The same with 200 kills over a night of 300 jobs (100 kills on each database)."""
+def test_200_kills(store_url: str, mischief, make_folder, tmp_path: Path) -> None:
+    """The same with 200 kills over a night of 300 jobs, on each database."""
     folder = make_folder(tmp_path / "jobs", 300)
-    url = (
-        f"sqlite:///{tmp_path}/a.db" if kind == "sqlite" else fresh_database(request.getfixturevalue("postgres_server"))
-    )
-    check_kills(folder, url, f"sqlite:///{tmp_path}/other.db", 100, mischief)
+    check_kills(folder, store_url, f"sqlite:///{tmp_path}/other.db", 200, mischief)
+
+
+def test_a_process_that_keeps_memory_is_replaced(make_folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small jobs share a process, because a start costs more than they do; one that has kept too much memory ends."""
+    job = list_jobs([str(make_folder(tmp_path / "jobs", 1))])[0]
+    task = Task(job, Judge("v", "r", None, 1.02))
+    place = workplace.LocalWorkplace(1)
+
+    def do() -> workplace._Process:
+        wait_for(place.has_room)
+        future = place.submit(task)
+        assert future.result(timeout=60).row.status == "diagnosed"
+        process = place._busy[future]
+        place.end(future, kill=False)
+        return process
+
+    with contextlib.closing(place):
+        first = do()
+        assert do() is first
+        monkeypatch.setattr(workplace, "KEPT_BYTES", -(1 << 40))
+        assert do() is first
+        assert do() is not first
+        wait_for(lambda: not any(process.is_alive() for process in first._processes))
 
 
 def test_a_killed_triage_does_not_block_and_leaves_no_process(mischief, make_folder, tmp_path: Path) -> None:

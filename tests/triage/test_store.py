@@ -1,6 +1,7 @@
 """The store keeps each job once, whole or not at all, on SQLite and on PostgreSQL alike."""
 
 import os
+import random
 import subprocess
 import sys
 import threading
@@ -14,7 +15,7 @@ from diagnose.triage import schema
 from diagnose.triage import store as stores
 from diagnose.triage.machine import name_machine
 from diagnose.triage.rows import CauseRow, JobRow
-from diagnose.triage.store import Store, read_url
+from diagnose.triage.store import Done, Store, read_url
 from diagnose.triage.work import Outcome
 
 from .conftest import environment
@@ -47,14 +48,14 @@ def count(store: Store, table: sa.Table) -> int:
 
 def finish(store: Store, location: str, **fields: object) -> None:
     """Claim a job and finish it."""
-    assert store.claim(location)[0]
-    assert store.finish(location, outcome(location, **fields))
+    assert store.claim([location])
+    assert store.finish([Done(location, outcome(location, **fields))]) == [True]
 
 
 def test_a_finished_job_is_known(store: Store) -> None:
     """What was written comes back, and the claim is gone."""
-    assert store.claim("/a") == (True, None)
-    assert store.finish("/a", outcome("/a"))
+    assert store.claim(["/a"]) == {"/a": None}
+    assert store.finish([Done("/a", outcome("/a"))]) == [True]
     known = store.known(["/a", "/b"])
     assert set(known) == {"/a"}
     assert (known["/a"].identity, known["/a"].content, known["/a"].stamp) == ("i", "ci", "s")
@@ -68,15 +69,15 @@ def test_a_second_result_replaces_the_first(store: Store) -> None:
     finish(store, "/a", identity="j", n_causes=1)
     assert (count(store, schema.JOBS), count(store, schema.CAUSES), count(store, schema.DOCUMENTS)) == (1, 1, 1)
     failed = Outcome(JobRow("/a", "failed", failure="input", reason="no"))
-    assert store.claim("/a")[0] and store.finish("/a", failed)
+    assert store.claim(["/a"]) and store.finish([Done("/a", failed)]) == [True]
     assert (count(store, schema.JOBS), count(store, schema.CAUSES), count(store, schema.DOCUMENTS)) == (1, 0, 0)
 
 
 def test_odd_text(store: Store) -> None:
     """NUL and bytes that are no UTF-8 are kept as escapes, and found again."""
     location = "/odd\udcff"
-    assert store.claim(location)[0]
-    assert store.finish(location, outcome(location, job_id="a\0b"))
+    assert store.claim([location])
+    assert store.finish([Done(location, outcome(location, job_id="a\0b"))]) == [True]
     assert set(store.known([location])) == {location}
 
 
@@ -98,25 +99,25 @@ def test_a_claim_is_held_by_one(store: Store, store_url: str) -> None:
     """While a triage lives, nobody else gets its job; afterwards he does."""
     with Store(store_url) as other:
         other.enter()
-        assert store.claim("/a")[0]
-        assert other.claim("/a") == (False, None)
+        assert store.claim(["/a"])
+        assert other.claim(["/a"]) == {}
         store.leave()
-        assert other.claim("/a") == (True, None)
+        assert other.claim(["/a"]) == {"/a": None}
 
 
 def test_a_dead_process_does_not_block(store: Store, store_url: str) -> None:
     """A claim of a process of this machine that is dead is free at once."""
     code = (
         "import os, signal, sys; from diagnose.triage.store import Store; s = Store(sys.argv[1]); s.enter();"
-        "assert s.claim('/a')[0]; print('claimed', flush=True); os.kill(os.getpid(), signal.SIGKILL)"
+        "assert s.claim(['/a']); print('claimed', flush=True); os.kill(os.getpid(), signal.SIGKILL)"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, store_url], env=environment(), capture_output=True, text=True, check=False
     )
     assert done.returncode == -9 and "claimed" in done.stdout, done.stderr
-    assert store.claim("/a") == (False, None)
+    assert store.claim(["/a"]) == {}
     store.bury_dead()
-    assert store.claim("/a") == (True, None)
+    assert store.claim(["/a"]) == {"/a": None}
 
 
 def test_a_machine_that_is_gone_does_not_block_for_long(store: Store) -> None:
@@ -126,32 +127,32 @@ def test_a_machine_that_is_gone_does_not_block_for_long(store: Store) -> None:
         connection.execute(sa.insert(schema.NIGHTS).values(gone))
         connection.execute(sa.insert(schema.CLAIMS).values(location="/a", night="x"))
     store.bury_dead()
-    assert store.claim("/a") == (False, None)
+    assert store.claim(["/a"]) == {}
     with store._engine.begin() as connection:
         connection.execute(sa.update(schema.NIGHTS).where(schema.NIGHTS.c.night == "x").values(expires=1.0))
-    assert store.claim("/a") == (True, None)
+    assert store.claim(["/a"]) == {"/a": None}
 
 
 def test_who_lost_his_claim_does_not_write(store: Store, store_url: str) -> None:
     """A triage that slept too long keeps its result to itself, once another has the job or has done it."""
     with Store(store_url) as other:
-        assert store.claim("/a")[0]
+        assert store.claim(["/a"])
         with store._engine.begin() as connection:
             connection.execute(sa.delete(schema.NIGHTS))
         other.enter()
-        assert other.claim("/a")[0]
-        assert not store.finish("/a", outcome("/a"))
-        assert other.finish("/a", outcome("/a"))
-        assert not store.finish("/a", outcome("/a"))
+        assert other.claim(["/a"])
+        assert store.finish([Done("/a", outcome("/a"))]) == [False]
+        assert other.finish([Done("/a", outcome("/a"))]) == [True]
+        assert store.finish([Done("/a", outcome("/a"))]) == [False]
         assert count(store, schema.JOBS) == 1 and count(store, schema.CLAIMS) == 0
 
 
 def test_who_lost_his_claim_to_nobody_writes(store: Store) -> None:
     """Nothing is lost when the claim ran out and nobody took it."""
-    assert store.claim("/a")[0]
+    assert store.claim(["/a"])
     with store._engine.begin() as connection:
         connection.execute(sa.delete(schema.CLAIMS))
-    assert store.finish("/a", outcome("/a"))
+    assert store.finish([Done("/a", outcome("/a"))]) == [True]
     assert count(store, schema.JOBS) == 1 and count(store, schema.CLAIMS) == 0
 
 
@@ -162,11 +163,11 @@ def test_an_unfinished_write_leaves_nothing(store: Store, monkeypatch: pytest.Mo
         raise KeyboardInterrupt
 
     finish(store, "/a")
-    assert store.claim("/a")[0]
+    assert store.claim(["/a"])
     with monkeypatch.context() as patch:
         patch.setattr(store, "_upsert", fail)
         with pytest.raises(KeyboardInterrupt):
-            store.finish("/a", outcome("/a", identity="j", n_causes=0))
+            store.finish([Done("/a", outcome("/a", identity="j", n_causes=0))])
     assert store.known(["/a"])["/a"].identity == "i"
     assert count(store, schema.CAUSES) == 2 and count(store, schema.CLAIMS) == 1
 
@@ -179,10 +180,10 @@ def test_threads_share_jobs(store_url: str) -> None:
         with Store(store_url) as mine:
             mine.enter()
             for i in range(60):
-                if mine.claim(f"/{i}")[0] and not mine.known([f"/{i}"]):
+                if mine.claim([f"/{i}"]) and not mine.known([f"/{i}"]):
                     taken.append(f"/{i}")
-                    assert mine.finish(f"/{i}", outcome(f"/{i}"))
-                mine.release(f"/{i}")
+                    assert mine.finish([Done(f"/{i}", outcome(f"/{i}"))]) == [True]
+                mine.release([f"/{i}"])
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
@@ -190,6 +191,69 @@ def test_threads_share_jobs(store_url: str) -> None:
     for thread in threads:
         thread.join()
     assert sorted(taken) == sorted({f"/{i}" for i in range(60)})
+
+
+def test_several_at_once(store: Store, store_url: str) -> None:
+    """A batch of new, changed, unchanged, failed and lost jobs leaves of each what it would have left alone."""
+    finish(store, "/changed", n_causes=3)
+    finish(store, "/unchanged")
+    finish(store, "/broken")
+    with Store(store_url) as other:
+        other.enter()
+        assert other.claim(["/theirs"]) == {"/theirs": None}
+        names = ["/new", "/unchanged", "/theirs", "/broken", "/lost", "/changed"]
+        found = store.claim(names)
+        assert list(found) == ["/new", "/unchanged", "/broken", "/lost", "/changed"]
+        assert {name for name, known in found.items() if known is None} == {"/new", "/lost"}
+        store.leave()
+        store.enter()
+        assert list(store.claim(names)) == list(found)
+        with store._engine.begin() as connection:
+            connection.execute(sa.delete(schema.CLAIMS).where(schema.CLAIMS.c.location == "/lost"))
+        assert other.claim(["/lost"])
+        done = [
+            Done("/new", outcome("/new", n_causes=1), is_new=True),
+            Done("/unchanged", Outcome(stamp="t")),
+            Done("/broken", Outcome(JobRow("/broken", "failed", failure="input", reason="no"))),
+            Done("/lost", outcome("/lost"), is_new=True),
+            Done("/changed", outcome("/changed", identity="j", n_causes=1)),
+        ]
+        assert store.finish(done) == [True, True, True, False, True]
+    known = store.known(names)
+    assert {name: (job.status, job.identity, job.stamp) for name, job in known.items()} == {
+        "/new": ("diagnosed", "i", "s"),
+        "/unchanged": ("diagnosed", "i", "t"),
+        "/broken": ("failed", None, None),
+        "/changed": ("diagnosed", "j", "s"),
+    }
+    assert (count(store, schema.CAUSES), count(store, schema.DOCUMENTS), count(store, schema.CLAIMS)) == (4, 3, 0)
+
+
+def test_threads_share_batches(store_url: str) -> None:
+    """Who claims several at a time, in an order of his own, gets each only where nobody else has it, and nobody waits for ever."""
+    names = [f"/{i}" for i in range(120)]
+    taken: list[str] = []
+    faults: list[BaseException] = []
+
+    def work(seed: int) -> None:
+        mine = random.Random(seed).sample(names, len(names))
+        try:
+            with Store(store_url) as store:
+                store.enter()
+                for start in range(0, len(mine), 8):
+                    fresh = [name for name, known in store.claim(mine[start : start + 8]).items() if known is None]
+                    taken.extend(fresh)
+                    assert all(store.finish([Done(name, outcome(name), is_new=True) for name in fresh]))
+                    store.release(mine[start : start + 8])
+        except BaseException as error:  # noqa: BLE001 - a thread cannot raise it where anyone sees it
+            faults.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not faults and sorted(taken) == sorted(set(taken)) == sorted(names)
 
 
 def test_prune(store: Store) -> None:
@@ -211,7 +275,7 @@ def test_prune(store: Store) -> None:
 def test_info(store: Store) -> None:
     """The store can be counted."""
     finish(store, "/a", verdict="straggling")
-    store.claim("/b")
+    store.claim(["/b"])
     found = store.info()
     assert (found.by_status, found.by_verdict) == ({"diagnosed": 1}, {"straggling": 1})
     assert (found.by_cause, found.n_nights, found.n_claims, found.schema) == ({"worker-fault": 2}, 1, 1, 3)
