@@ -25,6 +25,7 @@ MAY_IMPORT: dict[str, frozenset[str] | set[str] | None] = {
     "packing": set(),
     "compare": set(),
     "fleet": set(),
+    "record": set(),  # runs inside somebody's training
     "report": {"packing"},  # lays out its table
     "fixes": {"packing"},  # replays a job with its documents packed anew
     "pipeline": APART - {"report"} | {"__init__"},
@@ -54,8 +55,10 @@ LIBRARIES = {
         "diagnose/faults/",
         "diagnose/train/measure.py",
         "diagnose/packing/read.py",
+        "diagnose/record/write.py",
     ),
     "scipy": ("diagnose/packing/", "diagnose/fleet/"),
+    "torch": ("diagnose/record/",),
     "matplotlib": ("diagnose/report/html/",),
     "jinja2": ("diagnose/report/html/",),
     "sqlalchemy": ("diagnose/triage/",),
@@ -191,6 +194,12 @@ def test_scipy_is_lazy(path: str) -> None:
 def test_pandas_is_lazy(path: str) -> None:
     """Pandas is imported inside functions only."""
     assert "pandas" not in {name.split(".")[0] for name in top_imports(tree_of(path))}
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if part_of(path) == "record"])
+def test_torch_is_lazy(path: str) -> None:
+    """The recorder imports torch, and what writes its files, inside functions only: nothing else of the package needs torch."""
+    assert not {"torch", "pyarrow", "numpy"} & {name.split(".")[0] for name in top_imports(tree_of(path))}
 
 
 @pytest.mark.parametrize("path", sorted(LIGHT))

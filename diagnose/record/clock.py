@@ -1,0 +1,149 @@
+"""When something happened: on the host's clock, or on the GPU's without waiting for it.
+
+Enters: moments as the hooks see them. Leaves: nanoseconds on one clock of this process, and its distance to unix time. On a GPU
+a moment is an event recorded on the current stream; it is read once it has passed, never waited for.
+"""
+
+import threading
+import time
+from collections import deque
+from typing import Any
+
+#: The GPU's clock is tied to the host's no closer than this where the queue of kernels was never seen empty.
+TICK_NS = 500_000
+
+
+class Moment:
+    """An event on a stream, and when the host put it there.
+
+    Attributes
+    ----------
+    host_ns : int
+        `perf_counter_ns` before the event was recorded.
+    event : torch.cuda.Event
+    seen_ns : int
+        `perf_counter_ns` when the event was first seen to have passed; 0 before.
+    """
+
+    __slots__ = ("event", "host_ns", "seen_ns")
+
+    def __init__(self, host_ns: int, event: Any) -> None:
+        self.host_ns = host_ns
+        self.event = event
+        self.seen_ns = 0
+
+
+#: When something happened: on the host in nanoseconds, or on the GPU.
+Mark = int | Moment
+
+
+class Window:
+    """A few steps one after the other, on one pair of clocks.
+
+    Attributes
+    ----------
+    wall_ns : int
+        Unix time when the host's counter stood at 0, nanoseconds.
+    anchor : Moment or None
+        The first event of the window, from which the others count.
+    """
+
+    def __init__(self) -> None:
+        before = time.perf_counter_ns()
+        wall = time.time_ns()
+        self.wall_ns = wall - (before + time.perf_counter_ns()) // 2
+        self.anchor: Moment | None = None
+        self._least_ns = 0  # the counter at the anchor lies between these two
+        self._most_ns = 0
+
+    def relative_ns(self, mark: Mark) -> tuple[bool, int]:
+        """Say when a mark was: True and nanoseconds after the window's first event, or False and the host's counter.
+
+        The event must have passed.
+        """
+        if not isinstance(mark, Moment):
+            return False, mark
+        if self.anchor is None:
+            self.anchor, after = mark, 0
+            self._least_ns, self._most_ns = mark.host_ns, mark.seen_ns
+        else:
+            after = round(self.anchor.event.elapsed_time(mark.event) * 1e6)
+        # An event passes after it was put on the stream and before it was seen to have passed.
+        self._least_ns = max(self._least_ns, mark.host_ns - after)
+        self._most_ns = min(self._most_ns, mark.seen_ns - after)
+        return True, after
+
+    def unix_ns(self, relative: tuple[bool, int]) -> int:
+        """Put a time on unix time, with all that is known of the window by now."""
+        on_device, ns = relative
+        if not on_device:
+            return self.wall_ns + ns
+        least, most = self._least_ns, max(self._most_ns, self._least_ns)
+        return self.wall_ns + ns + (max(least, most - TICK_NS) + most) // 2
+
+
+class Clock:
+    """Gives marks: cheap, on the host, or on the GPU's current stream.
+
+    Attributes
+    ----------
+    moments : deque
+        Events not yet seen to have passed, in the order in which they were recorded, and whatever else waits for those before it.
+    is_paused : bool
+        No event may be asked now.
+    """
+
+    def __init__(self) -> None:
+        self._cuda: Any = None
+        self._free: deque[Any] = deque()
+        self.moments: deque[Any] = deque()
+        self.is_paused = False
+        self._asking = threading.Lock()
+
+    def use_cuda(self, cuda: Any) -> None:
+        """From now on marks are events of this module (`torch.cuda`)."""
+        self._cuda = cuda
+
+    def now(self) -> Mark:
+        """Mark this moment on the current stream, or on the host where there is no GPU."""
+        host_ns = time.perf_counter_ns()
+        if self._cuda is None:
+            return host_ns
+        try:
+            event = self._free.popleft()
+        except IndexError:
+            event = self._cuda.Event(enable_timing=True)
+        event.record()
+        moment = Moment(host_ns, event)
+        self.moments.append(moment)
+        return moment
+
+    @staticmethod
+    def host_ns(mark: Mark) -> int:
+        """Say when the host was there."""
+        return mark.host_ns if isinstance(mark, Moment) else mark
+
+    def next_passed(self) -> Any:
+        """Take the next of `moments` if its time has come, never waiting for it; else None."""
+        if not self.moments:
+            return None
+        first = self.moments[0]
+        if isinstance(first, Moment):
+            with self._asking:
+                if self.is_paused or not first.event.query():
+                    return None
+            first.seen_ns = time.perf_counter_ns()
+        return self.moments.popleft()
+
+    def pause(self) -> None:
+        """Ask no event any more; when this returns, none is being asked."""
+        with self._asking:
+            self.is_paused = True
+
+    def resume(self) -> None:
+        """Go on asking."""
+        self.is_paused = False
+
+    def reuse(self, moments: list[Moment], window: "Window") -> None:
+        """Take back events that have been read, but not the one that their window counts from."""
+        self._free.extend(moment.event for moment in moments if moment is not window.anchor)

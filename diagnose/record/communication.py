@@ -1,0 +1,161 @@
+"""Hooks for torch.distributed: point-to-point operations between pipeline stages, and collectives outside the computes.
+
+Enters: process groups as they are used. Leaves: transfers and collectives in the log. The functions hooked are those of
+`ProcessGroup` and `Work`, below `torch.distributed`: callers compare `torch.distributed.isend` with itself, and compilers look
+for it, so it stays what it is.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from diagnose.model.optype import Op
+from diagnose.record.hooks import Hooks
+from diagnose.record.log import Collective, Log, Transfer
+
+#: Functions of a process group, and whether they collect parameters.
+COLLECTIVES = {
+    "allreduce": False,
+    "allreduce_coalesced": False,
+    "reduce_scatter": False,
+    "_reduce_scatter_base": False,
+    "reduce_scatter_tensor_coalesced": False,
+    "allgather": True,
+    "_allgather_base": True,
+    "allgather_into_tensor_coalesced": True,
+}
+
+
+def hook_communication(hooks: Hooks, log: Log, stage_ranks: Sequence[int]) -> None:
+    """Note what process groups do.
+
+    Parameters
+    ----------
+    hooks : Hooks
+    log : Log
+    stage_ranks : sequence of int
+        Global rank of each pipeline stage of this pipeline, for schedules of the job's own; empty: none.
+    """
+    import torch.distributed as dist
+
+    if not dist.is_available():
+        return
+    for name, gathers in COLLECTIVES.items():
+        _hook_collective(hooks, log, dist.ProcessGroup, name, gathers=gathers)
+    _hook_waits(hooks, log, dist.Work)
+    if len(stage_ranks) > 1:
+        own = _OwnTransfers(log, list(stage_ranks), dist)
+        hooks.around(dist.ProcessGroup, "send", log.inside, own.before_send, own.after_one)
+        hooks.around(dist.ProcessGroup, "recv", log.inside, own.before_recv, own.after_one)
+        # Those who imported it by name are not seen: then its members are transfers of their own.
+        hooks.around(dist, "batch_isend_irecv", log.inside, own.before_batch, own.after_batch)
+
+
+def watch(log: Log, works: Any, noted: Transfer | Collective) -> None:
+    """Look for the end of what was launched where its works are waited for."""
+    for work in works if isinstance(works, list) else [works]:
+        if work is not None:
+            # The work is kept so that no other gets its id before it was waited for, or the step is over.
+            log.pending[id(work)] = (work, noted)
+
+
+def _hook_collective(hooks: Hooks, log: Log, owner: Any, name: str, *, gathers: bool) -> None:
+    """Note one kind of collective."""
+
+    def before(_group: Any, *args: Any, **_kwargs: Any) -> Collective | None:
+        if log.step is None:
+            return None
+        if log.current is not None or log.in_transfer:
+            log.step.n_left_out += 1  # within a compute it is part of it
+            return None
+        tensors = args[1] if name in ("_allgather_base", "_reduce_scatter_base") and len(args) > 1 else args[0]
+        return Collective(gathers, _n_elements(tensors), log.n_computes, log.clock.now())
+
+    def after(noted: Collective | None, work: Any) -> None:
+        if noted is None or log.step is None:
+            return
+        noted.end = log.clock.now()
+        log.step.collectives.append(noted)
+        watch(log, work, noted)
+
+    hooks.around(owner, name, log.inside, before, after)
+
+
+def _n_elements(tensors: Any) -> int:
+    """Count the elements of a tensor, or of all tensors of a list."""
+    if isinstance(tensors, (list, tuple)):
+        return sum(_n_elements(tensor) for tensor in tensors)
+    return int(tensors.numel())
+
+
+def _hook_waits(hooks: Hooks, log: Log, owner: Any) -> None:
+    """Note when a work is waited for: until then the worker does something else, afterwards it is done."""
+
+    def before(work: Any, *_args: Any, **_kwargs: Any) -> Transfer | Collective | None:
+        found = log.pending.pop(id(work), None)
+        if found is None:
+            return None
+        noted = found[1]
+        if isinstance(noted, Transfer) and noted.wait_start is None:
+            noted.wait_start, noted.waited_at = log.clock.now(), log.n_computes
+        return noted
+
+    def after(noted: Transfer | Collective | None, _result: Any) -> None:
+        if isinstance(noted, Transfer):
+            noted.wait_end = log.clock.now()
+        elif noted is not None:
+            noted.end = log.clock.now()
+
+    hooks.around(owner, "wait", log.inside, before, after)
+
+
+class _OwnTransfers:
+    """Transfers of a schedule that the job brings itself, named by who talks to whom."""
+
+    def __init__(self, log: Log, stage_ranks: list[int], dist: Any) -> None:
+        self.log = log
+        self.dist = dist
+        self.stage_of = {rank: stage for stage, rank in enumerate(stage_ranks)}
+        self.own_stage = self.stage_of[dist.get_rank()]
+        self.batch: Transfer | None = None
+
+    def _member(self, group: Any, peer: int, ahead: Op, behind: Op) -> tuple[Op, int, int] | None:
+        """Name a transfer with a neighbour; None for anything else."""
+        stage = self.stage_of.get(self.dist.get_global_rank(group, peer))
+        if stage is None or abs(stage - self.own_stage) != 1:
+            return None
+        return (ahead if stage > self.own_stage else behind), -1, -1
+
+    def before_send(self, group: Any, _tensors: Any, peer: int, *_args: Any, **_kwargs: Any) -> Transfer | None:
+        return self._note(group, peer, Op.FORWARD_SEND, Op.BACKWARD_SEND)
+
+    def before_recv(self, group: Any, _tensors: Any, peer: int, *_args: Any, **_kwargs: Any) -> Transfer | None:
+        return self._note(group, peer, Op.BACKWARD_RECV, Op.FORWARD_RECV)
+
+    def _note(self, group: Any, peer: int, ahead: Op, behind: Op) -> Transfer | None:
+        """Note a transfer, alone or as a member of the batch that is being launched."""
+        log = self.log
+        if log.step is None or log.in_transfer or log.driver in ("pipelining", "megatron"):
+            return None
+        member = self._member(group, peer, ahead, behind)
+        if member is None:
+            return None
+        if self.batch is not None:
+            self.batch.members.append(member)
+            return None
+        return Transfer([member], log.clock.now(), log.n_computes)
+
+    def after_one(self, transfer: Transfer | None, work: Any) -> None:
+        if transfer is None or self.log.step is None:
+            return
+        transfer.launched = self.log.clock.now()
+        self.log.step.transfers.append(transfer)
+        watch(self.log, work, transfer)
+
+    def before_batch(self, *_args: Any, **_kwargs: Any) -> None:
+        if self.log.driver not in ("pipelining", "megatron") and not self.log.in_transfer:
+            self.batch = Transfer([], self.log.clock.now(), self.log.n_computes)
+
+    def after_batch(self, _token: None, works: Any) -> None:
+        transfer, self.batch = self.batch, None
+        if transfer is not None and transfer.members:
+            self.after_one(transfer, works)

@@ -1,0 +1,217 @@
+"""Hooks for training without a pipeline schedule, for DDP and FSDP in it or in a stage, and for optimizers.
+
+Enters: backward passes, DDP and FSDP as they run. Leaves: a forward and a backward a microbatch, the reduction of gradients
+that no compute hides, and optimizer steps.
+
+A backward computes until autograd has nothing left to run; then DDP waits for its buckets. A callback put into autograd's queue
+at the start of the backward, before DDP puts its own there, sees that moment.
+"""
+
+from typing import Any
+
+from diagnose.model.optype import Op
+from diagnose.record.clock import Mark
+from diagnose.record.hooks import Hooks
+from diagnose.record.log import Collective, Compute, Log
+
+#: Elements of a reduction of which nothing more is known than that it is one of gradients.
+MANY = 1 << 40
+
+
+class Reductions:
+    """Reductions of gradients that DDP or FSDP do within a backward or right after it."""
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+        self.expected = False
+        self.computed: Mark | None = None
+
+    def expect(self, module: Any, *, last_backward: bool) -> None:
+        """Say whether the backward of this module that now begins reduces gradients at its end."""
+        from torch.nn.parallel import DistributedDataParallel
+
+        self.expected = last_backward and isinstance(module, DistributedDataParallel)
+        self.computed = None
+
+    @staticmethod
+    def is_sharded(module: Any) -> bool:
+        """True for a module that `fully_shard` or `replicate` was called on."""
+        from torch.distributed.fsdp import FSDPModule
+
+        return isinstance(module, FSDPModule)
+
+    def note(self, start: Mark, end: Mark) -> None:
+        """Note one."""
+        if self.log.step is not None:
+            found = Collective(gathers=False, n_elements=MANY, n_computes=self.log.n_computes, start=start)
+            found.end = end
+            self.log.step.collectives.append(found)
+
+    def close(self, backward: Compute) -> None:
+        """Cut off what a backward waited for at its end."""
+        if self.expected and self.computed is not None and backward.end is not None:
+            self.note(self.computed, backward.end)
+            backward.end = self.computed
+        self.expected, self.computed = False, None
+
+
+def hook_data_parallel(hooks: Hooks, log: Log, reductions: Reductions) -> None:
+    """Note backward passes, DDP, FSDP and optimizers."""
+    import torch
+
+    autograd = _Autograd(log, reductions)
+    hooks.around(torch.autograd, "backward", log.inside, autograd.before_backward, autograd.after_backward)
+    hooks.around(
+        torch.nn.parallel.DistributedDataParallel,
+        "forward",
+        log.inside,
+        autograd.before_replica,
+        autograd.after_replica,
+    )
+    _hook_sharded(hooks, log, autograd)
+    _hook_optimizers(hooks, log)
+    clipping = _Clipping(log)
+    for name in ("clip_grad_norm_", "get_total_norm", "clip_grads_with_norm_"):
+        hooks.around(torch.nn.utils, name, log.inside, clipping.before, clipping.after)
+
+
+class _Autograd:
+    """Forwards and backwards where no schedule says what they are: one of each a call of `backward`."""
+
+    def __init__(self, log: Log, reductions: Reductions) -> None:
+        self.log = log
+        self.reductions = reductions
+        self.forward: Compute | None = None
+
+    def begin_forward(self) -> None:
+        """Begin the forward of a microbatch, if no other says what is computed."""
+        log = self.log
+        if log.driver or log.current is not None or log.step is None:
+            return
+        number = sum(compute.op == Op.BACKWARD for compute in log.step.computes)
+        self.forward = log.begin(Op.FORWARD, number)
+
+    def before_replica(self, module: Any, *_args: Any, **_kwargs: Any) -> bool:
+        import torch
+
+        if not torch.is_grad_enabled():
+            return False
+        self.begin_forward()
+        if not self.log.driver:
+            self.reductions.expected = bool(module.require_backward_grad_sync)
+        return True
+
+    def after_replica(self, _token: bool, _result: Any) -> None:  # noqa: FBT001 - as hooks are called
+        """The loss follows: the forward ends where the backward begins."""
+
+    def before_backward(self, tensors: Any, *_args: Any, **_kwargs: Any) -> Any:
+        log = self.log
+        log.backward_depth += 1
+        if log.backward_depth > 1 or log.step is None or log.driver == "evaluation":
+            return None
+        backward = None
+        if not log.driver:
+            backward = self._switch()
+        elif log.current is None:
+            return None  # a schedule that says itself what it computes
+        root = tensors if hasattr(tensors, "grad_fn") else next(iter(tensors), None)
+        node = getattr(root, "grad_fn", None)
+        handle = node.register_prehook(self._queue) if node is not None and self.reductions.expected else None
+        return backward, handle
+
+    def _switch(self) -> Compute:
+        """End the forward and begin the backward."""
+        log = self.log
+        assert log.step is not None
+        number = sum(compute.op == Op.BACKWARD for compute in log.step.computes)
+        forward = self.forward if self.forward is not None and self.forward is log.current else None
+        if forward is None:
+            # No wrapper was seen: it computes since it last did something else.
+            assert log.idle_since is not None
+            forward = Compute(Op.FORWARD, number, 0, log.idle_since)
+            log.step.computes.append(forward)
+        log.end(forward)
+        self.forward = None
+        return log.begin(Op.BACKWARD, number)
+
+    def _queue(self, *_grads: Any) -> None:
+        """Have autograd say when it has nothing left to run."""
+        try:
+            from torch.autograd import Variable
+
+            Variable._execution_engine.queue_callback(self._has_computed)  # noqa: SLF001 - as DDP and FSDP do
+        except Exception:  # noqa: BLE001 - then the reduction stays part of the backward
+            self.reductions.expected = False
+
+    def _has_computed(self) -> None:
+        self.reductions.computed = self.log.clock.now()
+
+    def after_backward(self, token: Any, _result: Any) -> None:
+        self.log.backward_depth -= 1
+        if token is None:
+            return
+        backward, handle = token
+        if handle is not None:
+            handle.remove()
+        if backward is not None:
+            self.log.end(backward)
+            self.reductions.close(backward)
+
+    def begin_wait(self, *_args: Any, **_kwargs: Any) -> Mark | None:
+        """A wait of FSDP for parameters or gradients begins."""
+        import torch
+
+        if self.log.driver or (self.log.current is None and not torch.is_grad_enabled()):
+            return None
+        self.begin_forward()
+        return self.log.clock.now()
+
+    def end_wait(self, start: Mark | None, _result: Any) -> None:
+        if start is not None and self.log.current is not None:
+            self.log.current.waits.append((start, self.log.clock.now()))
+
+
+def _hook_sharded(hooks: Hooks, log: Log, autograd: _Autograd) -> None:
+    """Note where FSDP, of either kind, waits for parameters and gradients."""
+    from torch.distributed.fsdp import _runtime_utils
+    from torch.distributed.fsdp._fully_shard import _fsdp_param_group
+
+    for name in ("unshard", "wait_for_unshard", "post_backward", "finalize_backward"):
+        hooks.around(_fsdp_param_group.FSDPParamGroup, name, log.inside, autograd.begin_wait, autograd.end_wait)
+    for name in ("_pre_forward_unshard", "_unshard", "_reduce_grad", "_post_backward_final_callback"):
+        hooks.around(_runtime_utils, name, log.inside, autograd.begin_wait, autograd.end_wait)
+
+
+def _hook_optimizers(hooks: Hooks, log: Log) -> None:
+    """Note optimizer steps."""
+    from torch.optim import optimizer
+
+    started: list[Mark] = []
+
+    def before(*_args: Any) -> None:
+        started.append(log.clock.now())
+
+    def after(*_args: Any) -> None:
+        if started and log.step is not None:
+            log.idle_since = log.clock.now()
+            log.step.others.append((Op.OPTIMIZER, started.pop(), log.idle_since))
+
+    for register, function in (
+        (optimizer.register_optimizer_step_pre_hook, before),
+        (optimizer.register_optimizer_step_post_hook, after),
+    ):
+        hooks.on_undo(register(hooks.guarded(function, log.inside)).remove)
+
+
+class _Clipping:
+    """The clipping of gradients: by one function, or by one that takes the norm and one that clips, with a reduction between."""
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+
+    def before(self, *_args: Any, **_kwargs: Any) -> Mark:
+        return self.log.clock.now()
+
+    def after(self, start: Mark, _result: Any) -> None:
+        if self.log.step is not None:
+            self.log.step.others.append((Op.CLIP, start, self.log.clock.now()))

@@ -1,0 +1,113 @@
+"""Hooks for what stops the host: collections, the allocator's retries, waits for input, saved checkpoints.
+
+Enters: Python's collector, the CUDA allocator's counters, data loaders and saving functions as they run. Leaves: evidence.
+"""
+
+import gc
+import time
+from typing import Any
+
+from diagnose.model.optype import Op
+from diagnose.record.hooks import Hooks
+from diagnose.record.log import Log
+
+#: Young collections happen all the time and take microseconds; only those of at least this length are rows, and full ones.
+SHORT_COLLECTION_NS = 200_000
+FULL_GENERATION = 2
+#: A batch that was ready when it was asked for is no wait.
+SHORT_WAIT_NS = 50_000
+
+
+def hook_host(hooks: Hooks, log: Log) -> None:
+    """Note what stops the host."""
+    _hook_collections(hooks, log)
+    _hook_loaders(hooks, log)
+    _hook_saving(hooks, log)
+
+
+def _hook_collections(hooks: Hooks, log: Log) -> None:
+    """Note collections; the collector runs on whatever thread allocates."""
+    started = [0]
+
+    def collecting(phase: str, info: dict[str, int]) -> None:
+        now = time.perf_counter_ns()
+        if phase == "start":
+            started[0] = now
+        elif started[0] and (now - started[0] >= SHORT_COLLECTION_NS or info["generation"] == FULL_GENERATION):
+            log.evidence(Op.GC, started[0], now)
+            started[0] = 0
+
+    callback = hooks.guarded(collecting, log.beside)
+
+    def undo() -> None:
+        if callback in gc.callbacks:
+            gc.callbacks.remove(callback)
+
+    gc.callbacks.append(callback)
+    hooks.on_undo(undo)
+
+
+def _hook_loaders(hooks: Hooks, log: Log) -> None:
+    """Note how long the training waited for a batch; before a step, the wait is that step's."""
+    from torch.utils.data import dataloader
+
+    def before(*_args: Any, **_kwargs: Any) -> int:
+        return time.perf_counter_ns()
+
+    def after(start: int, _batch: Any) -> None:
+        now = time.perf_counter_ns()
+        if now - start >= SHORT_WAIT_NS:
+            if log.inside.on:
+                log.evidence(Op.DATA_LOAD, start, now)
+            else:
+                log.waiting_input.append((start, now))
+        if log.inside.on and log.current is None:
+            log.idle_since = log.clock.now()
+
+    hooks.around(dataloader._BaseDataLoaderIter, "__next__", log.beside, before, after)  # noqa: SLF001
+
+
+def _hook_saving(hooks: Hooks, log: Log) -> None:
+    """Note how long saving held up the training."""
+    import torch
+    import torch.distributed as dist
+
+    def before(*_args: Any, **_kwargs: Any) -> int:
+        log.saving_depth += 1
+        return time.perf_counter_ns()
+
+    def after(start: int, _result: Any) -> None:
+        log.saving_depth -= 1
+        if not log.saving_depth:
+            log.evidence(Op.CHECKPOINT, start, time.perf_counter_ns())
+
+    hooks.around(torch, "save", log.beside, before, after)
+    if dist.is_available():
+        from torch.distributed import checkpoint
+
+        for name in ("save", "async_save"):
+            hooks.around(checkpoint, name, log.beside, before, after)
+
+
+class Retries:
+    """Counts the allocator's retries and failures; 0 for ever without a GPU."""
+
+    def __init__(self) -> None:
+        self._cuda: Any = None
+        self._seen = 0
+
+    def use_cuda(self, cuda: Any) -> None:
+        """Read the counters of this module (`torch.cuda`)."""
+        self._cuda = cuda
+        self._seen = self._count()
+
+    def _count(self) -> int:
+        stats = self._cuda.memory_stats_as_nested_dict()
+        return int(stats.get("num_alloc_retries", 0)) + int(stats.get("num_ooms", 0))
+
+    def since(self) -> int:
+        """Say how many there were since this was last asked."""
+        if self._cuda is None:
+            return 0
+        before, self._seen = self._seen, self._count()
+        return self._seen - before

@@ -1,0 +1,159 @@
+"""Hooks for torch.distributed.pipelining: GPipe, 1F1B, looped schedules and those that split the backward.
+
+Enters: stages and schedules as they run. Leaves: computes and transfers with their microbatch and stage. Schedules that place
+stages in a V (ZBV, DualPipeV) are refused: the trace format numbers model chunks around the ranks in one direction.
+"""
+
+from typing import Any
+
+from diagnose.model.optype import Op
+from diagnose.record.communication import watch
+from diagnose.record.data_parallel import Reductions
+from diagnose.record.hooks import Hooks
+from diagnose.record.log import Compute, Log, Transfer
+from diagnose.record.place import Place
+
+#: What a stage lists before it communicates, and what that is.
+LISTED = {
+    "get_fwd_recv_ops": Op.FORWARD_RECV,
+    "get_fwd_send_ops": Op.FORWARD_SEND,
+    "get_bwd_recv_ops": Op.BACKWARD_RECV,
+    "get_bwd_send_ops": Op.BACKWARD_SEND,
+}
+#: Where a listed operation carries what it is.
+LABEL = "_diagnose_member"
+
+
+class UnsaidScheduleError(Exception):
+    """The trace format has no words for this schedule."""
+
+
+def hook_pipelining(hooks: Hooks, log: Log, place: Place, reductions: Reductions) -> None:
+    """Note what pipeline schedules do."""
+    from torch.distributed.pipelining import schedules, stage
+
+    base = stage._PipelineStageBase  # noqa: SLF001 - what is public leads through it
+    pipeline = _Pipelining(log, place, reductions)
+    for schedule in (schedules.PipelineScheduleSingle, schedules.PipelineScheduleMulti):
+        hooks.around(schedule, "step", log.inside, pipeline.before_schedule, pipeline.after_schedule)
+    hooks.around(
+        schedules._PipelineSchedule,  # noqa: SLF001
+        "_maybe_compute_loss",
+        log.inside,
+        pipeline.before_loss,
+        pipeline.after_loss,
+    )
+    hooks.around(base, "forward_one_chunk", log.inside, pipeline.before_forward, pipeline.after_compute)
+    hooks.around(base, "backward_one_chunk", log.inside, pipeline.before_backward, pipeline.after_backward)
+    hooks.around(base, "backward_weight_one_chunk", log.inside, pipeline.before_weight, pipeline.after_compute)
+    hooks.around(base, "perform_reduce_grad", log.inside, pipeline.before_reduce, pipeline.after_reduce)
+    # Stages that were traced or made by hand share the base's functions; a subclass with its own is hooked by itself.
+    for owner in (base, stage.PipelineStage):
+        for name, op in LISTED.items():
+            if name in vars(owner):
+                hooks.around(owner, name, log.inside, pipeline.before_listing(op), pipeline.after_listing)
+    hooks.around(schedules, "_batch_p2p", log.inside, pipeline.before_batch, pipeline.after_batch)
+
+
+class _Pipelining:
+    """What the hooks share."""
+
+    def __init__(self, log: Log, place: Place, reductions: Reductions) -> None:
+        self.log = log
+        self.place = place
+        self.reductions = reductions
+
+    def before_schedule(self, schedule: Any, *_args: Any, **_kwargs: Any) -> None:
+        stages = schedule._stages if hasattr(schedule, "_stages") else [schedule._stage]  # noqa: SLF001
+        if not schedule._has_backward:  # noqa: SLF001
+            self.log.driver = "evaluation"
+            return
+        n_ranks, own = stages[0].group_size, stages[0].group_rank
+        if [stage.stage_index for stage in stages] != [chunk * n_ranks + own for chunk in range(len(stages))]:
+            found = [stage.stage_index for stage in stages]
+            raise UnsaidScheduleError(
+                f"pipeline rank {own} of {n_ranks} holds the stages {found}; the trace format can say looped placement only"
+            )
+        self.place.note_pipeline(stages[0].group, own, n_ranks, len(stages))
+        self.log.driver = "pipelining"
+
+    def after_schedule(self, _token: None, _result: Any) -> None:
+        self.log.driver = ""
+
+    def _is_ours(self) -> bool:
+        return self.log.driver == "pipelining"
+
+    def before_forward(self, stage: Any, fwd_chunk_id: int, *_args: Any, **_kwargs: Any) -> Compute | None:
+        return self.log.begin(Op.FORWARD, fwd_chunk_id, stage.stage_index) if self._is_ours() else None
+
+    def before_backward(
+        self,
+        stage: Any,
+        bwd_chunk_id: int,
+        loss: Any = None,  # noqa: ARG002 - as the function that is hooked
+        full_backward: bool = True,  # noqa: FBT001, FBT002, ARG002 - the same
+        last_backward: bool = False,  # noqa: FBT001, FBT002 - the same
+    ) -> Compute | None:
+        if not self._is_ours() or not stage.has_backward:
+            return None
+        self.reductions.expect(stage.submod, last_backward=last_backward)
+        return self.log.begin(Op.BACKWARD, bwd_chunk_id, stage.stage_index)
+
+    def before_weight(self, stage: Any, bwd_chunk_id: int, *_args: Any, **_kwargs: Any) -> Compute | None:
+        return self.log.begin(None, bwd_chunk_id, stage.stage_index) if self._is_ours() else None
+
+    def after_compute(self, compute: Compute | None, _result: Any) -> None:
+        if compute is not None:
+            self.log.end(compute)
+
+    def after_backward(self, compute: Compute | None, _result: Any) -> None:
+        if compute is not None:
+            self.log.end(compute)
+            self.reductions.close(compute)
+
+    def before_loss(self, _schedule: Any, stage: Any, _output: Any, _target: Any, mb_index: int, *_args: Any) -> Any:
+        """The loss is part of the last stage's forward."""
+        if not (self._is_ours() and stage.is_last and self.log.step is not None):
+            return None
+        forward = next((c for c in reversed(self.log.step.computes) if c.op == Op.FORWARD), None)
+        if forward is None or (forward.microbatch, forward.virtual) != (mb_index, stage.stage_index):
+            return None
+        self.log.current = forward
+        return forward
+
+    after_loss = after_compute
+
+    def before_reduce(self, stage: Any, *_args: Any, **_kwargs: Any) -> Any:
+        """Sharded stages reduce their gradients after the last backward."""
+        if not (self._is_ours() and self.reductions.is_sharded(stage.submod)):
+            return None
+        self.log.in_transfer = True  # what is called within is noted here as one
+        return self.log.clock.now()
+
+    def after_reduce(self, start: Any, _result: Any) -> None:
+        if start is not None:
+            self.log.in_transfer = False
+            self.reductions.note(start, self.log.clock.now())
+
+    def before_listing(self, op: Op) -> Any:
+        def before(stage: Any, chunk_id: int, *_args: Any, **_kwargs: Any) -> tuple[Op, int, int]:
+            return op, chunk_id, stage.stage_index
+
+        return before
+
+    def after_listing(self, member: tuple[Op, int, int], listed: Any) -> None:
+        for p2p_op in listed:
+            setattr(p2p_op, LABEL, member)
+
+    def before_batch(self, p2p_ops: Any, *_args: Any, **_kwargs: Any) -> Transfer | None:
+        if not self._is_ours():
+            return None
+        labels = [getattr(p2p_op, LABEL, None) for p2p_op in p2p_ops]
+        members = list(dict.fromkeys(label for label in labels if label is not None))
+        return Transfer(members, self.log.clock.now(), self.log.n_computes) if members else None
+
+    def after_batch(self, transfer: Transfer | None, works: Any) -> None:
+        if transfer is not None and self.log.step is not None:
+            transfer.launched = self.log.clock.now()
+            self.log.step.transfers.append(transfer)
+            watch(self.log, works, transfer)

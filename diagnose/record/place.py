@@ -1,0 +1,141 @@
+"""Which worker of the job this rank is.
+
+Enters: torch.distributed, a device mesh, Megatron-LM's parallel state, or what the user says. Leaves: `Place`.
+"""
+
+import dataclasses
+import socket
+from typing import Any
+
+#: Names that dimensions of a device mesh go by.
+MESH_NAMES = {
+    "dp": ("dp", "data_parallel", "dp_replicate", "dp_shard", "fsdp", "ddp"),
+    "pp": ("pp", "pipeline", "pipeline_parallel"),
+    "tp": ("tp", "tensor_parallel"),
+    "cp": ("cp", "context_parallel"),
+}
+
+
+@dataclasses.dataclass(slots=True)
+class Place:
+    """A rank among data-parallel replicas, pipeline stages, and tensor- and context-parallel members.
+
+    Attributes
+    ----------
+    vpp : int
+        Model chunks a rank.
+    is_said : bool
+        True where a mesh or the user said it; else it is derived from the pipeline's process group.
+    """
+
+    rank: int = 0
+    world: int = 1
+    dp: int = 0
+    dp_size: int = 1
+    stage: int = 0
+    pp_size: int = 1
+    tp: int = 0
+    tp_size: int = 1
+    cp: int = 0
+    cp_size: int = 1
+    vpp: int = 1
+    is_said: bool = False
+    host: str = dataclasses.field(default_factory=socket.gethostname)
+
+    def note_pipeline(self, group: Any, stage: int, n_stages: int, n_chunks: int) -> None:
+        """Take over what a pipeline schedule knows of itself."""
+        self.vpp = n_chunks
+        if self.is_said:
+            return
+        import torch.distributed as dist
+
+        self.stage, self.pp_size = stage, n_stages
+        ranks = dist.get_process_group_ranks(dist.group.WORLD if group is None else group)
+        self.dp = replica_of(self.rank, ranks)
+        self.dp_size = self.world // n_stages
+
+    def metadata(self) -> dict[str, int]:
+        """Say the sizes in the words of the trace format."""
+        return {
+            "dp_size": self.dp_size,
+            "pp_size": self.pp_size,
+            "tp_size": self.tp_size,
+            "cp_size": self.cp_size,
+            "vpp_size": self.vpp,
+            "world_size": self.dp_size * self.pp_size * self.tp_size * self.cp_size,
+        }
+
+
+def replica_of(rank: int, pipeline: list[int]) -> int:
+    """Number the pipeline that a rank belongs to, in a job of nothing but pipelines of this shape.
+
+    >>> replica_of(5, [4, 5, 6, 7])
+    1
+    >>> replica_of(5, [1, 5, 9, 13])
+    1
+    """
+    stride = pipeline[1] - pipeline[0] if len(pipeline) > 1 else 1
+    return rank // (stride * len(pipeline)) * stride + rank % stride
+
+
+def find_place(mesh: Any, said: dict[str, int | None], stage_ranks: list[int]) -> Place:
+    """Find out which worker this is.
+
+    Parameters
+    ----------
+    mesh : torch.distributed.DeviceMesh or None
+        With dimensions by the names of `MESH_NAMES`; several of one kind (`dp_replicate` and `dp_shard`) are multiplied.
+    said : dict of str to int or None
+        Fields of `Place` that the user gave.
+    stage_ranks : list of int
+        Global rank of each stage of this pipeline; empty where a hook finds out.
+
+    Raises
+    ------
+    ValueError
+        The mesh has no dimension with a known name, the rank is none of the pipeline's, or nothing says which replica it is of.
+    """
+    import torch.distributed as dist
+
+    place = Place()
+    if dist.is_available() and dist.is_initialized():
+        place.rank, place.world = dist.get_rank(), dist.get_world_size()
+    place.dp, place.dp_size = place.rank, place.world
+    if mesh is not None:
+        _read_mesh(place, mesh)
+    given = {key: value for key, value in said.items() if value is not None}
+    if stage_ranks:
+        if place.rank not in stage_ranks:
+            raise ValueError(
+                f"stage_ranks is {stage_ranks}; expected those of the pipeline that rank {place.rank} belongs to"
+            )
+        of_pipeline = {"stage": stage_ranks.index(place.rank), "pp_size": len(stage_ranks)}
+        given = of_pipeline | {"dp": replica_of(place.rank, stage_ranks)} | given
+    for key, value in given.items():
+        setattr(place, key, value)
+    if given.keys() & {"pp_size", "tp_size", "cp_size"} and mesh is None:
+        if "dp_size" not in given:
+            place.dp_size = max(place.world // (place.pp_size * place.tp_size * place.cp_size), 1)
+        if "dp" not in given:
+            if place.dp_size > 1:
+                raise ValueError("dp_rank is not said; with pp_size, tp_size or cp_size give dp_rank, too, or a mesh")
+            place.dp = 0
+    place.is_said = mesh is not None or bool(given)
+    return place
+
+
+def _read_mesh(place: Place, mesh: Any) -> None:
+    """Take the coordinates of this rank from a device mesh."""
+    names = mesh.mesh_dim_names or ()
+    known = {name for several in MESH_NAMES.values() for name in several}
+    if not known & set(names):
+        raise ValueError(f"the mesh has the dimensions {names}; expected some of {', '.join(sorted(known))}")
+    coordinate = mesh.get_coordinate()
+    for kind, several in MESH_NAMES.items():
+        at, size = 0, 1
+        for i, name in enumerate(names):
+            if name in several:
+                at, size = at * mesh.size(i) + coordinate[i], size * mesh.size(i)
+        field = "stage" if kind == "pp" else kind
+        setattr(place, field, at)
+        setattr(place, f"{kind}_size", size)

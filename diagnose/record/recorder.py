@@ -1,0 +1,284 @@
+"""The recorder of a training job: hooks, a clock, a log and a thread that writes.
+
+Enters: a folder, and the steps of a training loop. Leaves: one Parquet file a rank. Whatever goes wrong in here is logged once
+and ends the recording, never the training.
+"""
+
+import contextlib
+import datetime as dt
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from diagnose.model.optype import BY_NAME, Op
+from diagnose.record.clock import Clock, Window
+from diagnose.record.communication import hook_communication
+from diagnose.record.data_parallel import Reductions, hook_data_parallel
+from diagnose.record.graphs import hook_captures
+from diagnose.record.hooks import Hooks
+from diagnose.record.host import Retries, hook_host
+from diagnose.record.log import Log
+from diagnose.record.megatron import hook_megatron
+from diagnose.record.pipelining import hook_pipelining
+from diagnose.record.place import find_place
+from diagnose.record.sampling import Sampling
+from diagnose.record.scribe import Scribe
+
+LOGGER = logging.getLogger("diagnose.record")
+
+
+class Recorder:
+    """Records a training job, one Parquet file a rank, for `diagnose FOLDER`.
+
+    Make it once a process, after `torch.distributed.init_process_group`; every rank must make one.
+
+    Parameters
+    ----------
+    folder : path
+        Where the files go; a folder that all ranks share, or copied together later.
+    sample : float
+        Part of the steps that are recorded, in short runs of consecutive steps, the same on all ranks.
+    job_id : str
+        Name of the job; the folder's name when left out.
+    mesh : torch.distributed.DeviceMesh, optional
+        Says which worker this is, where it is more than a pipeline times data-parallel replicas.
+    dp_rank, dp_size, stage, pp_size, tp_rank, tp_size, cp_rank, cp_size : int, optional
+        The same by hand.
+    stage_ranks : sequence of int
+        For a pipeline schedule of your own: the global rank of each stage of this pipeline.
+    metadata : dict, optional
+        More of the job's metadata, such as `layers_per_stage` or `owner`.
+
+    Raises
+    ------
+    ValueError
+        `sample` is no part, or what is said of the worker's place does not fit together. Nothing raises later.
+    """
+
+    def __init__(  # noqa: PLR0913 - what a job may have to say, by name
+        self,
+        folder: str | Path,
+        *,
+        sample: float = 0.1,
+        job_id: str | None = None,
+        mesh: Any = None,
+        dp_rank: int | None = None,
+        dp_size: int | None = None,
+        stage: int | None = None,
+        pp_size: int | None = None,
+        tp_rank: int | None = None,
+        tp_size: int | None = None,
+        cp_rank: int | None = None,
+        cp_size: int | None = None,
+        stage_ranks: Sequence[int] = (),
+        metadata: dict[str, Any] | None = None,
+    ) -> None:
+        self._folder = Path(folder)
+        self._sampling = Sampling(sample)
+        self._is_on = True
+        self._clock = Clock()
+        self._log = Log(self._clock)
+        self._retries = Retries()
+        self._hooks = Hooks(self._fail)
+        self._next_step = 0
+        self._window: tuple[int, Window] | None = None
+        said = {"dp": dp_rank, "stage": stage, "tp": tp_rank, "cp": cp_rank}
+        said |= {"dp_size": dp_size, "pp_size": pp_size, "tp_size": tp_size, "cp_size": cp_size}
+        self._place = find_place(mesh, said, list(stage_ranks))
+        self._metadata = {
+            "job_id": job_id or self._folder.resolve().name,
+            "started_at": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+            "sample": sample,
+            **(metadata or {}),
+        }
+        self._scribe = Scribe(self._folder, self._clock, self._place, self._metadata, self._fail)
+        self._guard(self._start, list(stage_ranks))
+
+    def _start(self, stage_ranks: list[int]) -> None:
+        """Put the hooks in place and start the thread."""
+        import torch
+
+        self._metadata.setdefault("framework", f"torch {torch.__version__}")
+        self._folder.mkdir(parents=True, exist_ok=True)
+        if torch.cuda.is_available():
+            self._clock.use_cuda(torch.cuda)
+            self._retries.use_cuda(torch.cuda)
+            hook_captures(self._hooks, self._log, torch.cuda.CUDAGraph)
+            self._metadata.setdefault("gpu_type", torch.cuda.get_device_name())
+        reductions = Reductions(self._log)
+        for hook, more in (
+            (hook_host, ()),
+            (hook_communication, (stage_ranks,)),
+            (hook_data_parallel, (reductions,)),
+            (hook_pipelining, (self._place, reductions)),
+            (hook_megatron, (self._place,)),
+        ):
+            try:
+                hook(self._hooks, self._log, *more)
+            except (ImportError, AttributeError) as error:
+                # Another version of torch, or one without distributed: the rest is recorded.
+                LOGGER.info("diagnose does not record what %s hooks: %s", hook.__module__, error)
+        self._log.retries = self._retries.since
+        self._scribe.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @contextlib.contextmanager
+    def step(self, number: int | None = None) -> Iterator[None]:
+        """Say that one training step runs: its forwards, backwards and optimizer.
+
+        Parameters
+        ----------
+        number : int, optional
+            The step's number in the job, the same on all ranks; counted from 0 when left out.
+        """
+        self._guard(self._begin_step, number)
+        try:
+            yield
+        finally:
+            self._guard(self._end_step)
+
+    def microbatch(
+        self, index: int | None = None, *, tokens: float | None = None, doc_lengths: Sequence[int] | None = None
+    ) -> None:
+        """Say what a microbatch of the running step holds; call it within `step`, before or after it is computed.
+
+        Parameters
+        ----------
+        index : int, optional
+            Its number in the step; the next one when left out.
+        tokens : float, optional
+            Sum of the document lengths; taken from them when left out.
+        doc_lengths : sequence of int, optional
+            Length of each document in tokens.
+        """
+        self._guard(self._note_microbatch, index, tokens, doc_lengths)
+
+    @contextlib.contextmanager
+    def operation(self, optype: str, *, microbatch: int = 0, chunk: int = 0) -> Iterator[None]:
+        """Name what runs within: for schedules of your own, which no hook knows.
+
+        Parameters
+        ----------
+        optype : str
+            `"forward-compute"`, `"backward-compute"`, or any other type of the trace format.
+        microbatch, chunk : int
+            Of a compute.
+        """
+        token = self._guard(self._begin_operation, optype, microbatch, chunk)
+        try:
+            yield
+        finally:
+            self._guard(self._end_operation, token)
+
+    def close(self) -> None:
+        """Write what is left and take all hooks away; done by leaving the context."""
+        self._guard(self._hand_over)
+        self._stop()
+        self._metadata["finished_at"] = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+        if self._scribe.is_alive():
+            self._scribe.finish()  # what was recorded before a failure is written, too
+
+    def _guard(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call a function of the recorder's own; what it raises ends the recording."""
+        if not self._is_on:
+            return None
+        try:
+            return function(*args)
+        except Exception as error:  # noqa: BLE001 - the training goes on
+            self._fail(error)
+            return None
+
+    def _fail(self, error: Exception) -> None:
+        """Stop recording after an error, and say so once."""
+        if not self._is_on:
+            return
+        self._stop()
+        LOGGER.warning(
+            "diagnose stopped recording on rank %d (%s: %s); the training is not affected",
+            self._place.rank,
+            type(error).__name__,
+            error,
+        )
+
+    def _stop(self) -> None:
+        """Look at nothing any more, and take the hooks away."""
+        self._is_on = False
+        self._log.inside.on = self._log.beside.on = self._log.always.on = False
+        self._log.step = None
+        try:
+            self._hooks.undo()
+        except Exception:
+            LOGGER.debug("a hook of diagnose stays in place, switched off", exc_info=True)
+
+    def _begin_step(self, number: int | None) -> None:
+        number = self._next_step if number is None else number
+        self._next_step = number + 1
+        self._hand_over()
+        window = None if self._clock.is_paused else self._sampling.window(number)
+        if window is None:
+            self._log.inside.on = self._log.beside.on = False
+            return
+        if self._window is None or self._window[0] != window:
+            self._window = (window, Window())
+        self._log.open(number, self._window[1])
+        self._scribe.wake()
+
+    def _end_step(self) -> None:
+        self._log.shut()
+        is_next = self._sampling.window(self._next_step) is not None
+        if not is_next:
+            self._log.waiting_input.clear()
+        self._log.beside.on = is_next or self._log.step is not None
+        self._metadata["steps_total"] = self._next_step
+
+    def _hand_over(self) -> None:
+        """Give the recorded step that has ended to the thread that writes."""
+        if self._log.step is not None:
+            self._clock.moments.append(self._log.step)
+            self._log.step = None
+            self._scribe.wake()
+
+    def _note_microbatch(self, index: int | None, tokens: float | None, doc_lengths: Sequence[int] | None) -> None:
+        step = self._log.step
+        if step is None or not self._log.inside.on:
+            return
+        lengths = None if doc_lengths is None else [int(length) for length in doc_lengths]
+        n_tokens = tokens if tokens is not None else float(sum(lengths)) if lengths is not None else math.nan
+        squares = math.nan if lengths is None else float(sum(length * length for length in lengths))
+        step.lengths[len(step.lengths) if index is None else index] = (float(n_tokens), squares, lengths)
+
+    def _begin_operation(self, optype: str, microbatch: int, chunk: int) -> Any:
+        if optype not in BY_NAME:
+            raise ValueError(f"operation type {optype!r}; expected one of {', '.join(BY_NAME)}")
+        if not self._log.inside.on:
+            return None
+        op = BY_NAME[optype]
+        if op in (Op.FORWARD, Op.BACKWARD):
+            self._log.driver = "own"
+            return self._log.begin(op, microbatch, chunk * self._place.pp_size + self._place.stage)
+        host = op in (Op.GC, Op.CUDA_MALLOC, Op.DATA_LOAD, Op.CHECKPOINT)
+        return op, time.perf_counter_ns() if host else self._log.clock.now()
+
+    def _end_operation(self, token: Any) -> None:
+        if token is None or self._log.step is None:
+            return
+        if not isinstance(token, tuple):
+            self._log.end(token)
+        elif isinstance(token[1], int) and token[0] >= Op.GC:
+            self._log.evidence(token[0], token[1], time.perf_counter_ns())
+        else:
+            self._log.step.others.append((*token, self._log.clock.now()))

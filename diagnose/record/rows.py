@@ -1,0 +1,198 @@
+"""From what the hooks noted to rows of the trace: what belongs together, what begins and ends where.
+
+Enters: a `StepLog` whose events have passed. Leaves: `Row`s in the words of the trace format.
+"""
+
+import dataclasses
+import statistics
+from collections.abc import Callable, Iterable
+
+from diagnose.model.optype import NAMES, Op
+from diagnose.record.clock import Clock, Mark
+from diagnose.record.log import Collective, Compute, StepLog, Transfer
+
+#: A wait that took less than this found its transfer done.
+SHORT_WAIT_NS = 100_000
+#: Reductions of so few numbers are of losses and norms, not of gradients.
+FEW_ELEMENTS = 16
+#: How the gradients of weights alone are called; no type of the trace format.
+WEIGHT = "backward-weight"
+#: Computes needed beside one in which the allocator retried, to say how much longer it took for that.
+MIN_PEERS = 2
+
+#: The transfer before and after each compute.
+AROUND = {Op.FORWARD: (Op.FORWARD_RECV, Op.FORWARD_SEND), Op.BACKWARD: (Op.BACKWARD_RECV, Op.BACKWARD_SEND)}
+RECVS = (Op.FORWARD_RECV, Op.BACKWARD_RECV)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Row:
+    """One operation.
+
+    Attributes
+    ----------
+    optype : str
+    on_device : bool
+        Whether `start_ns` is nanoseconds after the window's first event, or the host's counter.
+    start_ns, duration_ns : int
+    microbatch, virtual : int
+        -1 beside computes.
+    """
+
+    optype: str
+    on_device: bool
+    start_ns: int
+    duration_ns: int
+    microbatch: int = -1
+    virtual: int = -1
+
+
+def make_rows(step: StepLog, *, n_chunks: int) -> list[Row]:
+    """List the operations of one step.
+
+    Parameters
+    ----------
+    step : StepLog
+    n_chunks : int
+        Model chunks on this rank.
+
+    Returns
+    -------
+    list of Row
+        By type, then by start.
+    """
+    on_device = step.window.relative_ns(step.begun)[0]
+
+    def at(mark: Mark) -> int:
+        return step.window.relative_ns(mark)[1]
+
+    computes = [compute for compute in step.computes if compute.end is not None]
+    spans, held_back_ns = _compute_spans(computes, at)
+    found: list[tuple[str, int, int, int, int]] = [
+        (NAMES[c.op] if c.op is not None else WEIGHT, start, end, c.microbatch, c.virtual)
+        for c, (start, end) in zip(computes, spans, strict=True)
+    ]
+    for op, start, end in _transfer_spans(step.transfers, computes, at, n_chunks=n_chunks):
+        found.append((NAMES[op], start, end, -1, -1))
+    for op, start, end in _closing_spans(step, at):
+        if op == Op.REDUCE_SCATTER and held_back_ns:
+            continue
+        found.append((NAMES[op], start, end, -1, -1))
+    if held_back_ns:
+        # What FSDP waited for within the step, put after the last compute, where it ends with the reduction.
+        found.append((NAMES[Op.REDUCE_SCATTER], spans[-1][1], spans[-1][1] + held_back_ns, -1, -1))
+    rows = [
+        Row(optype, on_device, start, max(end - start, 0), microbatch, virtual)
+        for optype, start, end, microbatch, virtual in sorted(found)
+    ]
+    evidence = sorted([*step.evidence, *_retries(computes)])
+    return rows + [
+        Row(NAMES[op], on_device=False, start_ns=start, duration_ns=end - start) for op, start, end in evidence
+    ]
+
+
+def _compute_spans(computes: list[Compute], at: Callable[[Mark], int]) -> tuple[list[tuple[int, int]], int]:
+    """Say when each compute began and ended, and for how long all of them waited for other ranks.
+
+    With FSDP every rank waits for the slowest within each layer, and all computes look alike. Without their waits they stand
+    back to back; all the waiting comes after the last, as it would with DDP.
+    """
+    shift, spans = 0, []
+    for compute in computes:
+        assert compute.end is not None
+        waited = sum(at(end) - at(start) for start, end in compute.waits)
+        start = at(compute.start) - shift
+        shift += waited
+        spans.append((start, at(compute.end) - shift))
+    return spans, shift
+
+
+def _transfer_spans(
+    transfers: list[Transfer], computes: list[Compute], at: Callable[[Mark], int], *, n_chunks: int
+) -> Iterable[tuple[Op, int, int]]:
+    """Say when each transfer began and ended.
+
+    A transfer that was launched early and waited for later begins, as a row, where the worker had nothing else to do: what it
+    did in between hides the rest. A send that was done by the time somebody asked ends when it was launched.
+    """
+    found: dict[tuple[Op, int, int], tuple[int, int]] = {}
+    unnamed: list[tuple[Op, int, int]] = []
+    for transfer in transfers:
+        start, end = _span(transfer, at)
+        for op, microbatch, virtual in transfer.members:
+            if microbatch < 0:
+                unnamed.append((op, start, end))
+            else:
+                found[op, microbatch, virtual] = (start, end)
+    if n_chunks > 1 and found:
+        # With several chunks transfers are matched to computes by their number: those at the ends of the pipeline, which
+        # communicate with nobody, count.
+        for compute in computes:
+            if compute.op in AROUND and compute.end is not None:
+                before, after = AROUND[compute.op]
+                key = (compute.microbatch, compute.virtual)
+                found.setdefault((before, *key), (at(compute.start),) * 2)
+                found.setdefault((after, *key), (at(compute.end),) * 2)
+    return [*unnamed, *((op, start, end) for (op, _, _), (start, end) in found.items())]
+
+
+def _span(transfer: Transfer, at: Callable[[Mark], int]) -> tuple[int, int]:
+    """Say when the transfers of a batch began and ended."""
+    launched = transfer.posted if transfer.launched is None else transfer.launched
+    if transfer.wait_start is None or transfer.wait_end is None:
+        return at(transfer.posted), at(launched)
+    start, waited, end = at(transfer.posted), at(transfer.wait_start), at(transfer.wait_end)
+    if transfer.waited_at == transfer.posted_at:
+        return start, end
+    if any(op in RECVS for op, _, _ in transfer.members):
+        return waited, end
+    return start, (end if end - waited > SHORT_WAIT_NS else at(launched))
+
+
+def _closing_spans(step: StepLog, at: Callable[[Mark], int]) -> Iterable[tuple[Op, int, int]]:
+    """Say when parameters were gathered, gradients reduced and clipped, and when the optimizer ran: each once a step."""
+    optimizers = [(at(start), at(end)) for op, start, end in step.others if op == Op.OPTIMIZER]
+    updated = min((start for start, _ in optimizers), default=None)
+    clips = [(at(start), at(end)) for op, start, end in step.others if op == Op.CLIP]
+    kinds: dict[Op, list[tuple[int, int]]] = {Op.OPTIMIZER: optimizers}
+    for collective in step.collectives:
+        op = _type_of(collective, len(step.computes))
+        if op is not None and collective.end is not None:
+            span = at(collective.start), at(collective.end)
+            if updated is None or span[0] < updated:
+                kinds.setdefault(op, []).append(span)
+    # A norm of gradients counts as an operation of all ranks where it was reduced over several; else each clips by itself.
+    norms = [span for span in kinds.pop(Op.CLIP, []) if clips and span[1] >= min(clips)[0]]
+    if norms:
+        kinds[Op.CLIP] = [*clips, *norms]
+    return [(op, min(s for s, _ in spans), max(e for _, e in spans)) for op, spans in kinds.items() if spans]
+
+
+def _type_of(collective: Collective, n_computes: int) -> Op | None:
+    """Say what a collective is by where in the step it stands; None for what the trace format has no type for."""
+    if collective.gathers:
+        return Op.ALL_GATHER if collective.n_computes == 0 else None
+    if collective.n_computes == n_computes and n_computes:
+        return Op.REDUCE_SCATTER if collective.n_elements > FEW_ELEMENTS else Op.CLIP
+    return None
+
+
+def _retries(computes: list[Compute]) -> Iterable[tuple[Op, int, int]]:
+    """Say how much longer than its peers the host was busy with a compute in which the allocator retried."""
+    seconds: dict[Op, list[int]] = {}
+    for compute in computes:
+        if compute.op is not None and not compute.n_retries:
+            seconds.setdefault(compute.op, []).append(_host_ns(compute))
+    for compute in computes:
+        peers = seconds.get(compute.op, []) if compute.op is not None else []
+        if compute.n_retries and len(peers) >= MIN_PEERS:
+            excess = round(_host_ns(compute) - statistics.median(peers))
+            if excess > 0:
+                start = Clock.host_ns(compute.start)
+                yield Op.CUDA_MALLOC, start, start + excess
+
+
+def _host_ns(compute: Compute) -> int:
+    """Say how long the host was busy with a compute."""
+    assert compute.end is not None
+    return Clock.host_ns(compute.end) - Clock.host_ns(compute.start)

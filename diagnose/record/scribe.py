@@ -1,0 +1,113 @@
+"""The thread that turns steps into rows and rows into a file, beside the training.
+
+Enters: steps that have ended, on the clock's queue. Leaves: the rank's file, written anew now and then and at the end.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from diagnose.record.clock import Clock, Moment
+from diagnose.record.log import StepLog
+from diagnose.record.place import Place
+from diagnose.record.rows import make_rows
+from diagnose.record.write import Kept, write_rows
+
+#: How often events are asked whether they have passed while a step is recorded, and how often the thread looks otherwise.
+TICK_S = 0.005
+IDLE_S = 0.5
+#: The file is written anew after so long, and after as much longer as writing it took times this.
+WRITE_EVERY_S = 60.0
+WRITE_SHARE = 1000.0
+#: How long the end of the job waits for the last events and the last file.
+PATIENCE_S = 30.0
+
+
+class Scribe(threading.Thread):
+    """Writes what was recorded.
+
+    Parameters
+    ----------
+    folder : Path
+    clock : Clock
+    place : Place
+    metadata : dict
+        Of the job; read anew for each file.
+    fail : function of an exception
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        clock: Clock,
+        place: Place,
+        metadata: dict[str, Any],
+        fail: Callable[[Exception], None],
+    ) -> None:
+        super().__init__(name="diagnose-recorder", daemon=True)
+        self.folder = folder
+        self.clock = clock
+        self.place = place
+        self.metadata = metadata
+        self.fail = fail
+        self.kept = Kept()
+        self._read: list[Moment] = []
+        self._wake = threading.Event()
+        self._ends = False
+
+    def wake(self) -> None:
+        """Say that there is something to do."""
+        self._wake.set()
+
+    def finish(self) -> None:
+        """Write what is left and end; waits for events that have not passed for a while."""
+        self._ends = True
+        self._wake.set()
+        self.join(PATIENCE_S)
+
+    def run(self) -> None:
+        """Do it until the job ends."""
+        try:
+            self._work()
+        except Exception as error:  # noqa: BLE001 - the training goes on
+            self.fail(error)
+
+    def _work(self) -> None:
+        """Take steps off the queue and write them."""
+        n_written, last = 0, time.monotonic()
+        pause_s = WRITE_EVERY_S
+        deadline = None
+        while True:
+            self._take()
+            if self._ends and deadline is None:
+                deadline = time.monotonic() + PATIENCE_S / 2
+            if deadline is not None and (not self.clock.moments or time.monotonic() > deadline):
+                break
+            if len(self.kept) > n_written and time.monotonic() - last > pause_s:
+                began = time.monotonic()
+                self._write()
+                n_written, last = len(self.kept), time.monotonic()
+                pause_s = max(WRITE_EVERY_S, WRITE_SHARE * (last - began))
+            if self.clock.moments:
+                time.sleep(TICK_S)
+            else:
+                self._wake.wait(IDLE_S if not self._ends else 0.0)
+                self._wake.clear()
+        if len(self.kept):
+            self._write()
+
+    def _take(self) -> None:
+        """Turn the steps whose events have all passed into rows."""
+        while (passed := self.clock.next_passed()) is not None:
+            if isinstance(passed, StepLog):
+                self.kept.add(passed, make_rows(passed, n_chunks=self.place.vpp))
+                self.clock.reuse(self._read, passed.window)
+                self._read.clear()
+            else:
+                self._read.append(passed)
+
+    def _write(self) -> None:
+        """Write the file."""
+        write_rows(self.folder, self.kept, self.place, self.metadata)

@@ -1,0 +1,157 @@
+"""The recorder in one process: what stops the host, steps that are sampled, and what happens when it fails."""
+
+import gc
+import logging
+import time
+
+import pyarrow.parquet as pq
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed: nothing can be recorded")
+
+from diagnose.record import Recorder  # noqa: E402 - only where there is torch
+
+
+def read(folder):
+    """Read what this process recorded."""
+    return pq.read_table(folder / "rank-00000.parquet").to_pandas()
+
+
+class Slow(torch.utils.data.Dataset):
+    """Numbers that take 3 ms each to read."""
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, i):
+        time.sleep(0.003)
+        return torch.ones(2) * i
+
+
+def train(weight, batch):
+    """Do one step."""
+    (weight * batch).sum().backward()
+    torch.optim.SGD([weight], lr=0.1).step()
+
+
+def test_what_stops_the_host(tmp_path):
+    """Collections, waits for input and saving are rows of their length, in the step they belong to."""
+    weight = torch.ones(2, requires_grad=True)
+    heap = [[i] for i in range(200_000)]
+    with Recorder(tmp_path / "trace", sample=1.0) as recorder:
+        for step, batch in enumerate(torch.utils.data.DataLoader(Slow(), batch_size=None)):
+            with recorder.step():
+                train(weight, batch)
+                if step == 1:
+                    gc.collect()
+                if step == 2:
+                    torch.save(heap, tmp_path / "saved")
+    rows = read(tmp_path / "trace")
+    loads = rows[rows.optype == "data-load"]
+    assert loads.step.tolist() == [1, 2, 3], "the first batch was asked for before the first step was known"
+    assert (loads.duration >= 0.003).all()
+    first = rows[rows.optype == "forward-compute"].set_index("step").start_ts
+    assert (loads.set_index("step").start_ts < first.loc[1:]).all(), "a wait before a step belongs to it"
+    collected = rows[(rows.optype == "gc") & (rows.step == 1)]
+    assert collected.duration.max() > 0.001
+    saved = rows[rows.optype == "checkpoint"]
+    assert saved.step.tolist() == [2] and saved.duration.iloc[0] > 0.01
+
+
+def test_a_step_without_wrappers(tmp_path):
+    """A plain loop has a forward and a backward a call of `backward`, one after the other, and an optimizer."""
+    weight = torch.ones(2, requires_grad=True)
+    with Recorder(tmp_path, sample=1.0) as recorder:
+        for _ in range(2):
+            with recorder.step():
+                time.sleep(0.002)
+                (weight * 2).sum().backward()
+                train(weight, torch.ones(2))
+    rows = read(tmp_path)
+    one = rows[rows.step == 1].sort_values("start_ts")
+    kinds = ["forward-compute", "backward-compute"] * 2 + ["optimizer"]
+    assert one.optype.tolist() == kinds and one.mb_id.tolist() == [0, 0, 1, 1, -1]
+    assert one.duration.iloc[0] >= 0.002
+    assert ((one.start_ts + one.duration).iloc[:-1].to_numpy() <= one.start_ts.iloc[1:].to_numpy() + 1e-6).all()
+
+
+def test_only_sampled_steps(tmp_path):
+    """The steps that are recorded are those the sampling names, by the number the job gives them."""
+    from diagnose.record.sampling import Sampling
+
+    weight = torch.ones(2, requires_grad=True)
+    with Recorder(tmp_path, sample=0.2) as recorder:
+        for step in range(1000, 1100):
+            with recorder.step(step):
+                train(weight, torch.ones(2))
+    expected = {step for step in range(1000, 1100) if Sampling(0.2).window(step) is not None}
+    assert set(read(tmp_path).step) == expected and 10 < len(expected) < 30
+
+
+def test_operations_of_ones_own(tmp_path):
+    """A schedule that no hook knows names its operations itself, and autograd's are not counted beside them."""
+    weight = torch.ones(2, requires_grad=True)
+    with Recorder(tmp_path, sample=1.0, stage=1, pp_size=2) as recorder, recorder.step():
+        with recorder.operation("forward-compute", microbatch=3):
+            loss = (weight * 2).sum()
+        with recorder.operation("backward-compute", microbatch=3):
+            loss.backward()
+        with recorder.operation("checkpoint"):
+            time.sleep(0.001)
+    rows = read(tmp_path)
+    assert rows.optype.tolist() == ["backward-compute", "forward-compute", "checkpoint"]
+    assert rows.mb_id.tolist() == [3, 3, -1] and set(rows.stage) == {1}
+
+
+def hooked():
+    """List what the recorder puts its hooks around."""
+    import torch.distributed as dist
+    from torch.distributed.pipelining import schedules
+
+    return [
+        dist.Work.__dict__["wait"],
+        dist.ProcessGroup.__dict__["allreduce"],
+        torch.autograd.backward,
+        torch.save,
+        schedules._batch_p2p,
+        torch.nn.parallel.DistributedDataParallel.forward,
+        list(gc.callbacks),
+    ]
+
+
+def test_nothing_is_left_behind(tmp_path):
+    """When it is closed every function is the one it was before, and the thread has ended."""
+    import threading
+
+    before, threads = hooked(), threading.active_count()
+    recorder = Recorder(tmp_path, sample=1.0)
+    assert all(now is not then for now, then in zip(hooked()[:-1], before[:-1], strict=True))
+    recorder.close()
+    assert hooked() == before and threading.active_count() == threads
+
+
+def test_a_folder_that_cannot_be_made(tmp_path, caplog):
+    """A recorder that cannot start says so once, takes its hooks away, and lets the job train."""
+    (tmp_path / "file").write_text("")
+    before = hooked()
+    weight = torch.ones(2, requires_grad=True)
+    with caplog.at_level(logging.WARNING):
+        recorder = Recorder(tmp_path / "file" / "trace", sample=1.0)
+    with recorder, recorder.step():
+        train(weight, torch.ones(2))
+    assert [record.name for record in caplog.records] == ["diagnose.record"]
+    assert "the training is not affected" in caplog.text and hooked() == before
+    assert weight.tolist() == pytest.approx([0.9, 0.9])
+
+
+def test_an_error_of_the_training(tmp_path):
+    """What the training raises goes through the recorder as it was, and the steps after it are recorded."""
+    weight = torch.ones(2, requires_grad=True)
+    with Recorder(tmp_path, sample=1.0) as recorder:
+        for step in range(3):
+            with pytest.raises(ZeroDivisionError) if step == 1 else recorder.step():
+                if step == 1:
+                    with recorder.step():
+                        raise ZeroDivisionError
+                train(weight, torch.ones(2))
+    assert set(read(tmp_path).step) == {0, 2}

@@ -1,0 +1,204 @@
+"""From notes to rows, on steps made by hand whose times one can add in the head (milliseconds)."""
+
+from diagnose.model.optype import Op
+from diagnose.record.clock import Clock, Moment, Window
+from diagnose.record.graphs import hook_captures
+from diagnose.record.hooks import Hooks
+from diagnose.record.log import Collective, Compute, Log, StepLog, Transfer
+from diagnose.record.rows import make_rows
+
+MS = 1_000_000
+
+
+def step_of(**parts):
+    """Make a step that began at 0."""
+    return StepLog(3, Window(), 0, **parts)
+
+
+def compute(op, start, end, microbatch=0, virtual=0, **more):
+    """Make a compute."""
+    return Compute(op, microbatch, virtual, start * MS, end * MS, **more)
+
+
+def spans(rows):
+    """Give type, start and end of each row in milliseconds."""
+    return [(row.optype, row.start_ns / MS, (row.start_ns + row.duration_ns) / MS) for row in rows]
+
+
+def test_a_batch_is_one():
+    """Transfers launched together and waited for at once have one start and one end."""
+    batch = Transfer([(Op.FORWARD_SEND, 0, 1), (Op.BACKWARD_RECV, 0, 1)], 10 * MS, 1, 11 * MS, 11 * MS, 25 * MS, 1)
+    rows = make_rows(step_of(computes=[compute(Op.FORWARD, 0, 10)], transfers=[batch]), n_chunks=1)
+    assert spans(rows) == [("backward-recv", 10, 25), ("forward-compute", 0, 10), ("forward-send", 10, 25)]
+
+
+def test_an_early_recv():
+    """A recv that was launched before a compute and waited for after it begins where the worker waits."""
+    recv = Transfer([(Op.FORWARD_RECV, 1, 1)], 1 * MS, 1, 1 * MS, 12 * MS, 15 * MS, 2)
+    assert ("forward-recv", 12, 15) in spans(make_rows(step_of(transfers=[recv]), n_chunks=1))
+
+
+def test_a_send_that_was_done():
+    """A send found done when it was asked for ends where it was launched; one that held the worker ends then."""
+    done = Transfer([(Op.FORWARD_SEND, 0, 0)], 1 * MS, 1, 2 * MS, 40 * MS, 40 * MS, 2)
+    slow = Transfer([(Op.FORWARD_SEND, 1, 0)], 5 * MS, 1, 6 * MS, 40 * MS, 47 * MS, 2)
+    found = spans(make_rows(step_of(transfers=[done, slow]), n_chunks=1))
+    assert found == [("forward-send", 1, 2), ("forward-send", 5, 47)]
+
+
+def test_chunks_without_peers():
+    """With several chunks every compute has its transfers: those at the ends of the pipeline take nothing."""
+    computes = [compute(Op.FORWARD, 0, 10, 0, 0), compute(Op.FORWARD, 20, 30, 0, 2)]
+    sent = Transfer([(Op.FORWARD_SEND, 0, 0)], 10 * MS, 1, 11 * MS)
+    received = Transfer([(Op.FORWARD_RECV, 0, 2)], 12 * MS, 1, 12 * MS, 12 * MS, 20 * MS, 1)
+    rows = make_rows(step_of(computes=computes, transfers=[sent, received]), n_chunks=2)
+    assert [span for span in spans(rows) if "compute" not in span[0]] == [
+        ("forward-recv", 0, 0),
+        ("forward-recv", 12, 20),
+        ("forward-send", 10, 11),
+        ("forward-send", 30, 30),
+    ]
+
+
+def test_sharded_waits_come_last():
+    """Without their waits for other ranks computes stand back to back, and all the waiting ends with the step."""
+    computes = [
+        compute(Op.FORWARD, 0, 30, waits=[(0, 5 * MS), (10 * MS, 20 * MS)]),
+        compute(Op.BACKWARD, 30, 60, waits=[(50 * MS, 60 * MS)]),
+    ]
+    assert spans(make_rows(step_of(computes=computes), n_chunks=1)) == [
+        ("backward-compute", 15, 35),
+        ("forward-compute", 0, 15),
+        ("grads-reduce-scatter", 35, 60),
+    ]
+
+
+def test_collectives_by_their_place():
+    """Gathering before the first compute, reducing after the last, and a norm where gradients are clipped are told apart."""
+    others = [(Op.CLIP, 60 * MS, 61 * MS), (Op.CLIP, 63 * MS, 64 * MS), (Op.OPTIMIZER, 65 * MS, 70 * MS)]
+    collectives = [
+        Collective(gathers=True, n_elements=100, n_computes=0, start=0, end=9 * MS),
+        Collective(
+            gathers=False, n_elements=100, n_computes=1, start=20 * MS, end=21 * MS
+        ),  # between computes: nothing
+        Collective(gathers=False, n_elements=100, n_computes=2, start=50 * MS, end=52 * MS),
+        Collective(gathers=False, n_elements=100, n_computes=2, start=52 * MS, end=55 * MS),
+        Collective(gathers=False, n_elements=1, n_computes=2, start=61 * MS, end=63 * MS),
+        Collective(gathers=True, n_elements=100, n_computes=2, start=71 * MS, end=75 * MS),
+    ]
+    computes = [compute(Op.FORWARD, 10, 20), compute(Op.BACKWARD, 20, 50)]
+    rows = make_rows(step_of(computes=computes, collectives=collectives, others=others), n_chunks=1)
+    assert [span for span in spans(rows) if "compute" not in span[0]] == [
+        ("grads-reduce-scatter", 50, 55),
+        ("optimizer", 65, 70),
+        ("optimizer-clip-main-grad", 60, 64),
+        ("params-all-gather", 0, 9),
+    ]
+
+
+def test_clipping_alone_is_no_barrier():
+    """A rank that clips by its own norm waits for nobody, and gets no row that says so."""
+    step = step_of(computes=[compute(Op.FORWARD, 0, 1)], others=[(Op.CLIP, 2 * MS, 3 * MS)])
+    assert [row.optype for row in make_rows(step, n_chunks=1)] == ["forward-compute"]
+
+
+def test_retries_of_the_allocator():
+    """A compute in which the allocator retried took as much longer as it did than its peers; alone, nobody knows."""
+    computes = [compute(Op.FORWARD, 0, 10), compute(Op.FORWARD, 10, 20), compute(Op.FORWARD, 20, 65, n_retries=1)]
+    found = spans(make_rows(step_of(computes=computes), n_chunks=1))
+    assert [span for span in found if span[0] == "cuda-malloc"] == [("cuda-malloc", 20, 55)]
+    alone = step_of(computes=[compute(Op.FORWARD, 20, 65, n_retries=1)])
+    assert "cuda-malloc" not in {row.optype for row in make_rows(alone, n_chunks=1)}
+
+
+def test_what_never_ended():
+    """A forward without a backward (an evaluation within the step) is no row."""
+    assert make_rows(step_of(computes=[Compute(Op.FORWARD, 0, 0, 0)]), n_chunks=1) == []
+
+
+def test_weights_alone():
+    """The gradient of weights alone keeps a type of its own, which the trace format does not simulate."""
+    assert spans(make_rows(step_of(computes=[compute(None, 1, 2)]), n_chunks=1)) == [("backward-weight", 1, 2)]
+
+
+class Event:
+    """An event of a GPU whose clock stands 5 s before the host's."""
+
+    def __init__(self, at_ms):
+        self.at_ms = at_ms
+
+    def elapsed_time(self, other):
+        """Milliseconds from this one to the other."""
+        return other.at_ms - self.at_ms
+
+    def query(self):
+        """It has passed."""
+        return True
+
+    def record(self):
+        """Put it on a stream."""
+
+
+def test_device_times_meet_the_host():
+    """Events of a GPU come out on unix time, between when they were put on the stream and when they were seen to have passed."""
+    import time
+
+    class Cuda:
+        """Makes events that pass 0.2 ms after they were recorded."""
+
+        @staticmethod
+        def Event(enable_timing):  # noqa: ARG004, N802 - as torch calls it
+            """Make one."""
+            return Event((time.perf_counter_ns() - 5_000 * MS) / MS + 0.2)
+
+    clock, window = Clock(), Window()
+    clock.use_cuda(Cuda)
+    marks = []
+    for _ in range(50):
+        marks.append(clock.now())
+        time.sleep(0.0005)
+        clock.next_passed()
+    for mark in marks:
+        found = window.relative_ns(mark)
+        assert found[0]
+    for mark in marks:
+        off = window.unix_ns(window.relative_ns(mark)) - window.wall_ns - mark.host_ns
+        assert -MS < off < 2 * MS
+    n_free = len(clock._free)
+    clock.reuse(marks, window)
+    assert len(clock._free) == n_free + len(marks) - 1, "the event that the window counts from is not used again"
+
+
+def test_no_event_is_asked_during_a_capture():
+    """While a CUDA graph is captured nothing is recorded and no event is asked, and afterwards it goes on."""
+
+    class Graph:
+        """Captures."""
+
+        def capture_begin(self):
+            """Begin."""
+
+        def capture_end(self):
+            """End."""
+
+    class Asked(Event):
+        """Counts how often it is asked."""
+
+        n = 0
+
+        def query(self):
+            """Count."""
+            Asked.n += 1
+            return True
+
+    log, failures = Log(Clock()), []
+    hooks = Hooks(failures.append)
+    hook_captures(hooks, log, Graph)
+    log.clock.moments.append(Moment(0, Asked(0)))
+    log.open(1, Window())
+    graph = Graph()
+    graph.capture_begin()
+    assert not log.inside.on and log.step is None and log.clock.next_passed() is None and Asked.n == 0
+    graph.capture_end()
+    assert log.clock.next_passed() is not None and Asked.n == 1 and not failures
+    hooks.undo()

@@ -1,0 +1,174 @@
+"""Real jobs of a few processes (gloo), recorded: what is in the files, and what `diagnose` says of them.
+
+They sleep instead of computing, so that four of them fit on two cores. Needs torch, and is skipped without.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+import diagnose
+
+pytest.importorskip("torch", reason="torch is not installed: nothing can be recorded")
+
+JOBS = Path(__file__).resolve().parents[1] / "torch_jobs"
+#: What others on a busy machine do to a job of sleeping processes stays below this part of its step time; the faults are above it.
+NOISE = 0.1
+
+pytestmark = pytest.mark.slow
+
+
+def run(job, out, *options):
+    """Run a job and give what it printed."""
+    environment = os.environ | {"PYTHONPATH": str(JOBS.parents[1]), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(JOBS / job), str(out), *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done
+
+
+def read(out):
+    """Read the rows of all ranks."""
+    return pd.concat([pq.read_table(path).to_pandas() for path in sorted(out.glob("rank-*.parquet"))])
+
+
+def found_in(out):
+    """Give the causes worth more than the noise of the machine, the strongest first."""
+    causes = diagnose.diagnose(out).causes
+    return sorted((c for c in causes if c.recoverable > NOISE), key=lambda c: -c.recoverable)
+
+
+@pytest.fixture(scope="module", params=["gpipe", "1f1b", "interleaved"])
+def healthy(request, tmp_path_factory):
+    """Run each schedule without a fault, recorded and profiled at once."""
+    folder = tmp_path_factory.mktemp(request.param)
+    profile = str(folder / "profile")
+    run("pipeline.py", folder / "trace", "--schedule", request.param, "--profile", profile, "--steps", "8")
+    return folder
+
+
+def test_every_operation(healthy):
+    """Each stage has a row for every forward and backward of every microbatch and chunk, and each send has its recv."""
+    rows = read(healthy / "trace")
+    n_chunks = 1 + rows.mc.max()
+    computes = rows[rows.optype.isin(["forward-compute", "backward-compute"])]
+    assert (computes.groupby(["step", "stage", "optype", "mb_id", "mc"], observed=True).size() == 1).all()
+    assert len(computes) == 8 * 4 * 2 * 8 * n_chunks
+    for send, recv in (("forward-send", "forward-recv"), ("backward-send", "backward-recv")):
+        assert (rows.optype == send).sum() == (rows.optype == recv).sum() > 0
+    once = rows[rows.optype.isin(["optimizer", "optimizer-clip-main-grad"])]
+    assert (once.groupby(["step", "stage", "optype"], observed=True).size() == 1).all()
+
+
+def test_it_agrees_with_the_profiler(healthy):
+    """Forwards and backwards begin and end where torch.profiler saw their layers work, to a millisecond."""
+    rows = read(healthy / "trace")
+    apart = []
+    for rank in range(4):
+        layers = layers_of(healthy / "profile" / f"rank{rank}.json")
+        own = rows[rows["rank"] == rank]
+        for optype in ("forward-compute", "backward-compute"):
+            mine = own[own.optype == optype].sort_values("start_ts")
+            assert len(mine) == len(layers[optype])
+            start_s, end_s = np.array(layers[optype]).T
+            if optype == "forward-compute" and rank == 3:
+                end_s = np.full_like(end_s, np.nan)  # the loss follows, which is no layer
+            apart += [mine.start_ts - start_s, mine.start_ts + mine.duration - end_s]
+    apart_s = np.abs(np.concatenate(apart))
+    apart_s = apart_s[~np.isnan(apart_s)]
+    assert np.median(apart_s) < 1e-3
+    assert np.mean(apart_s < 1e-3) > 0.9, "the rest are processes that had to wait for a core"
+
+
+def layers_of(path):
+    """Read from a profile when the layers of each microbatch worked, forwards and backwards: unix seconds."""
+    profile = json.loads(path.read_text())
+    base_us = profile["baseTimeNanoseconds"] / 1e3
+    events = [e for e in profile["traceEvents"] if e.get("ph") == "X" and "ts" in e]
+
+    def spans(name):
+        found = [((base_us + e["ts"]) / 1e6, e["dur"] / 1e6) for e in events if e["name"].startswith(name)]
+        return sorted((start, start + length) for start, length in found)
+
+    # The first time, each schedule runs every layer once to learn the shapes of what it sends.
+    forwards, slept = spans("layers"), spans("autograd::engine::evaluate_function: _SleepingBackward")
+    ended = np.array([end for _, end in spans("autograd::engine::evaluate_function: AddmmBackward0")])
+    backwards = [(start, ended[np.searchsorted(ended, end)]) for start, end in slept]
+    return {"forward-compute": drop_shapes(forwards), "backward-compute": drop_shapes(backwards)}
+
+
+def drop_shapes(spans):
+    """Leave out what was run before the first step."""
+    return spans[len(spans) % 8 :]
+
+
+def test_healthy(healthy):
+    """Of a job without a fault nothing is said beyond the noise of a machine that runs other things."""
+    assert [cause.cause for cause in found_in(healthy / "trace")] == []
+
+
+@pytest.mark.parametrize(
+    ("schedule", "fault", "cause", "stages"),
+    [
+        ("1f1b", "slow-stage", "stage-imbalance", [1]),
+        ("interleaved", "long-loss", "stage-imbalance", [3]),
+        ("gpipe", "gc", "garbage-collection", []),
+    ],
+)
+def test_faults_are_named(tmp_path, schedule, fault, cause, stages):
+    """A slow stage, a long loss and collections on single ranks are named first, in their place."""
+    run("pipeline.py", tmp_path, "--schedule", schedule, "--fault", fault, "--steps", "12")
+    found = found_in(tmp_path)[0]
+    assert (found.cause, list(found.where.stages)) == (cause, stages)
+
+
+@pytest.mark.parametrize("wrapper", ["ddp", "fsdp1", "fsdp2", "none"])
+def test_data_parallel(tmp_path, wrapper):
+    """However gradients are reduced, every step has its computes and one reduction, and a slow rank is named."""
+    run("data_parallel.py", tmp_path, "--wrapper", wrapper, "--slow-rank", "1")
+    rows = read(tmp_path)
+    assert set(rows.optype) >= {"forward-compute", "backward-compute", "grads-reduce-scatter", "optimizer"}
+    counts = rows.pivot_table(
+        index=["step", "dp_rank"], columns="optype", values="duration", aggfunc="size", observed=True
+    )
+    assert (counts[["forward-compute", "backward-compute"]] == 2).all(axis=None)
+    assert (counts[["grads-reduce-scatter", "optimizer"]] == 1).all(axis=None)
+    computes = rows[rows.optype == "forward-compute"]
+    assert computes.sort_values("start_ts").doc_lengths.iloc[0].tolist() == [4, 8]
+    mean_s = computes.groupby("dp_rank").duration.median()
+    assert mean_s[1] > 1.4 * mean_s[[0, 2]].max(), (
+        "the others wait for the slow rank, and their computes must not show it"
+    )
+    found = found_in(tmp_path)[0]
+    assert (found.cause, [worker.dp for worker in found.where.workers]) == ("worker-fault", [1])
+
+
+def test_a_broken_recorder(tmp_path):
+    """When the recorder itself breaks, the job trains to the same numbers, and one warning a rank says so."""
+    whole = run("data_parallel.py", tmp_path / "whole", "--forward-s", "0.001")
+    broken = run("data_parallel.py", tmp_path / "broken", "--forward-s", "0.001", "--break-at", "4")
+    assert broken.stdout == whole.stdout != ""
+    assert broken.stderr.count("diagnose stopped recording") == 3
+    assert set(read(tmp_path / "broken").step) == {0, 1, 2, 3}
+
+
+def test_a_schedule_of_ones_own(tmp_path):
+    """Sends and recvs made by hand are told apart by who talks to whom, and pair up."""
+    run("own_schedule.py", tmp_path)
+    rows = read(tmp_path)
+    counts = rows[rows.step == 2].groupby(["stage", "optype"], observed=True).size()
+    assert counts.to_dict() == {
+        (stage, optype): n
+        for stage, more in ((0, ("forward-send", "backward-recv")), (1, ("forward-recv", "backward-send")))
+        for optype, n in [("optimizer", 1), *((optype, 3) for optype in ("forward-compute", "backward-compute", *more))]
+    }
+    waited = rows[(rows.optype == "backward-recv") & (rows.step == 2)].duration
+    assert waited.max() > 0.004, "the first stage waits for the second's first backward"
+    assert diagnose.diagnose(tmp_path).fidelity.ok

@@ -1,0 +1,230 @@
+"""A real `torch.distributed.pipelining` job of a few processes on this machine (gloo), with a fault if asked.
+
+Layers sleep and multiply tiny matrices: on two cores four processes that really computed would time each other and not their
+own work. A program, not a test: `python tests/torch_jobs/pipeline.py OUT --schedule 1f1b --fault slow-stage`. Needs torch.
+
+Leaves `rank-*.parquet` in OUT, unless `--no-record`, and with `--profile DIR` Chrome traces of torch.profiler, `DIR/rank*.json`.
+"""
+
+import argparse
+import contextlib
+import gc
+import random
+import socket
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing
+from torch import nn
+from torch.distributed.pipelining import (
+    PipelineStage,
+    Schedule1F1B,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+    ScheduleInterleavedZeroBubble,
+)
+
+SCHEDULES = {
+    "gpipe": ScheduleGPipe,
+    "1f1b": Schedule1F1B,
+    "interleaved": ScheduleInterleaved1F1B,
+    "zero-bubble": ScheduleInterleavedZeroBubble,
+}
+CHUNKED = ("interleaved", "zero-bubble")
+FAULTS = ("none", "slow-stage", "slow-worker", "long-loss", "gc", "slow-loader", "checkpoint")
+WIDTH = 16
+#: Seconds of one stage's forward; its backward takes twice as long.
+FORWARD_S = 0.016
+#: What a fault adds to that, as a factor.
+SLOW = 1.8
+#: Objects on the heap of every rank where collections are the fault: a full collection of them takes some 40 ms.
+N_OBJECTS = 300_000
+#: A collection every so many steps on a rank, each rank in other steps.
+COLLECT_EVERY = 3
+
+
+class _Sleeping(torch.autograd.Function):
+    """Passes its input on, after a while, in both directions."""
+
+    @staticmethod
+    def forward(ctx, x, seconds):
+        ctx.seconds = seconds
+        time.sleep(seconds)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        time.sleep(2 * ctx.seconds)
+        return grad, None
+
+
+class Layers(nn.Module):
+    """The layers of one stage: a tiny product, and sleep for the rest of their time."""
+
+    def __init__(self, seconds, collect):
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+        self.seconds = seconds
+        self.collect = collect
+
+    def forward(self, x):
+        """Work on one microbatch."""
+        with torch.profiler.record_function("layers"):
+            if self.collect():
+                gc.collect()
+            return _Sleeping.apply(torch.tanh(self.linear(x)), self.seconds)
+
+
+class Numbers(torch.utils.data.Dataset):
+    """Inputs of one step each, which a slow disk may keep waiting."""
+
+    def __init__(self, n_steps, rows, wait_s):
+        self.n_steps, self.rows, self.wait_s = n_steps, rows, wait_s
+
+    def __len__(self):
+        return self.n_steps
+
+    def __getitem__(self, i):
+        time.sleep(self.wait_s)
+        return torch.randn(self.rows, WIDTH, generator=torch.Generator().manual_seed(i))
+
+
+def parse(arguments=None):
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--schedule", choices=SCHEDULES, default="1f1b")
+    parser.add_argument("--fault", choices=FAULTS, default="none")
+    parser.add_argument("--place", type=int, default=1, help="stage of slow-stage, rank of slow-worker and slow-loader")
+    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--dp", type=int, default=1, help="data-parallel replicas among the ranks")
+    parser.add_argument("--microbatches", type=int, default=8)
+    parser.add_argument("--forward-s", type=float, default=FORWARD_S)
+    parser.add_argument("--profile", type=Path, help="folder for the Chrome traces of torch.profiler")
+    parser.add_argument("--no-record", action="store_true")
+    parser.add_argument("--sample", type=float, default=1.0)
+    return parser.parse_args(arguments)
+
+
+def main(arguments=None):
+    """Start one process a rank and wait for all."""
+    options = parse(arguments)
+    options.out.mkdir(parents=True, exist_ok=True)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    torch.multiprocessing.spawn(run_rank, args=(options, port), nprocs=options.ranks)
+
+
+def run_rank(rank, options, port):
+    """Train on one rank."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=options.ranks)
+    pp = options.ranks // options.dp
+    # Data-parallel ranks lie side by side, as in Megatron-LM: rank = stage * dp + dp_rank.
+    stage_rank, dp_rank = divmod(rank, options.dp)
+    pipes = [dist.new_group([s * options.dp + d for s in range(pp)]) for d in range(options.dp)]
+    peers = [dist.new_group([s * options.dp + d for d in range(options.dp)]) for s in range(pp)]
+    train(rank, options, stage_rank, dp_rank, pipes[dp_rank], peers[stage_rank])
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def train(rank, options, stage_rank, dp_rank, pipe, peers):
+    """Run the steps of one rank, recorded and profiled as asked."""
+    pp = options.ranks // options.dp
+    random_steps = random.Random(rank)
+    now = {"step": -1, "collect": False}
+    heap = [[i] for i in range(N_OBJECTS)] if options.fault == "gc" else []
+    if heap:
+        gc.disable()  # what collects is the fault alone
+
+    def collect():
+        if now["collect"] and random_steps.random() < 0.3:
+            now["collect"] = False
+            return True
+        return False
+
+    n_chunks = 2 if options.schedule in CHUNKED else 1
+    seconds = options.forward_s / n_chunks
+    if (options.fault == "slow-stage" and stage_rank == options.place) or (
+        options.fault == "slow-worker" and rank == options.place
+    ):
+        seconds *= SLOW
+    stages = [
+        PipelineStage(Layers(seconds, collect), chunk * pp + stage_rank, n_chunks * pp, torch.device("cpu"), group=pipe)
+        for chunk in range(n_chunks)
+    ]
+    parameters = [p for stage in stages for p in stage.submod.parameters()]
+    optimizer = torch.optim.SGD(parameters, lr=1e-3)
+
+    def loss_fn(output, target):
+        if options.fault == "long-loss":
+            output = _Sleeping.apply(output, (SLOW - 1) * options.forward_s)
+        return ((output - target) ** 2).mean()
+
+    schedule = SCHEDULES[options.schedule](
+        stages if options.schedule in CHUNKED else stages[0], n_microbatches=options.microbatches, loss_fn=loss_fn
+    )
+    rows = 4 * options.microbatches
+    slow_loader = options.fault == "slow-loader" and rank == options.place
+    loader = torch.utils.data.DataLoader(
+        Numbers(options.steps, rows, 5 * options.forward_s if slow_loader else 0.0), batch_size=None
+    )
+    with _profiler(rank, options) as profiler, _recorder(options) as recorder:
+        batches = iter(loader)
+        for step in range(options.steps):
+            with recorder.step() if recorder else contextlib.nullcontext():
+                batch = next(batches)
+                now.update(step=step, collect=bool(heap) and (step + rank) % COLLECT_EVERY == 0)
+                schedule.step(
+                    *([batch] if stage_rank == 0 else []), **({"target": batch} if stage_rank == pp - 1 else {})
+                )
+                if options.dp > 1:
+                    for p in parameters:
+                        dist.all_reduce(p.grad, group=peers)
+                _clip(parameters)
+                optimizer.step()
+                optimizer.zero_grad()
+                if options.fault == "checkpoint" and step % 4 == 3:
+                    torch.save([p.detach() for p in parameters], options.out / f".checkpoint-{rank}")
+            if profiler:
+                profiler.step()
+
+
+def _clip(parameters):
+    """Clip gradients by their norm over all stages and replicas: it closes the step on every rank at once."""
+    gradients = [p.grad for p in parameters]
+    norm = torch.nn.utils.get_total_norm(gradients) ** 2
+    dist.all_reduce(norm)
+    torch.nn.utils.clip_grads_with_norm_(parameters, 10.0, norm**0.5)
+
+
+@contextlib.contextmanager
+def _profiler(rank, options):
+    """Profile all steps and write a Chrome trace, if asked."""
+    if not options.profile:
+        yield None
+        return
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+        yield profiler
+    options.profile.mkdir(parents=True, exist_ok=True)
+    profiler.export_chrome_trace(str(options.profile / f"rank{rank}.json"))
+
+
+def _recorder(options):
+    """Make the recorder, if asked."""
+    if options.no_record:
+        return contextlib.nullcontext()
+    from diagnose.record import Recorder
+
+    return Recorder(options.out, sample=options.sample)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
