@@ -256,7 +256,7 @@ def examine(
     tell = progress or _say_nothing
     rule_set = load_rules(rules, list_features())
     tell("reading")
-    trace = load_trace(source, name=name, meta=meta, steps=steps)
+    trace = load_trace(source, name=name, meta=meta, steps=steps, report=lambda line: tell(f"reading {line}"))
     tell("replaying")
     prepared = prepare(trace)
     what_if = explore(trace, prepared)
@@ -287,7 +287,11 @@ def examine(
         price=removal.price,
         sample=removal.sample,
         timelines=Timelines(prepared, removal),
-        warnings=(*trace.warnings, *_clock_warnings(trace, offset_s)),
+        warnings=(
+            *(trace.recording.sentences() if trace.recording else ()),
+            *trace.warnings,
+            *_clock_warnings(trace, offset_s),
+        ),
     )
 
 
@@ -419,6 +423,7 @@ def assemble(found: Examination, verdict: Verdict, plan: Plan | None = None, *, 
         stage_labels=trace.stage_labels,
         ranks=trace.ranks,
         hosts=trace.hosts,
+        recording=trace.recording,
         min_speedup=min_speedup,
         plan=plan,
         details=list_details(found.judgements, case.features),

@@ -465,8 +465,8 @@ def test_completion_script(shell: str, capsys: pytest.CaptureFixture[str]) -> No
         (
             "diagnose ",
             [
-                *(f"plain,{name}" for name in ("ack", "compare", "completion", "explain", "fixes", "fleet", "pack")),
-                *(f"plain,{name}" for name in ("rules", "schema", "store", "tickets", "triage", "what-if")),
+                *(f"plain,{name}" for name in ("ack", "compare", "completion", "convert", "explain", "fixes", "fleet")),
+                *(f"plain,{name}" for name in ("pack", "rules", "schema", "store", "tickets", "triage", "what-if")),
                 "file,",
             ],
         ),

@@ -59,6 +59,7 @@ LIBRARIES = {
     ),
     "scipy": ("diagnose/packing/", "diagnose/fleet/"),
     "torch": ("diagnose/record/",),
+    "msgspec": ("diagnose/trace/producers/",),
     "matplotlib": ("diagnose/report/html/",),
     "jinja2": ("diagnose/report/html/",),
     "sqlalchemy": ("diagnose/triage/",),

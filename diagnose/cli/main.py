@@ -17,6 +17,7 @@ import click
 
 from diagnose.cli.ack import ack_command
 from diagnose.cli.compare import compare_command
+from diagnose.cli.convert import convert_command
 from diagnose.cli.explain import explain_command
 from diagnose.cli.fleet import fleet_command
 from diagnose.cli.jobs import JOBS, jobs_command
@@ -47,6 +48,7 @@ COMMANDS: tuple[click.Command, ...] = (
     explain_command,
     what_if_command,
     compare_command,
+    convert_command,
     fixes_command,
     schema_command,
     pack_command,
@@ -109,8 +111,8 @@ class JobsOrCommand(click.Group):
 def program() -> None:
     """Say why a large training job is slow: where, since when, how sure, and what to change.
 
-    JOB is the trace of one job, a Parquet file with one row an operation; - reads it from standard input. Each job
-    gets one report.
+    JOB is the trace of one job: a Parquet file with one row an operation, a folder with one such file a rank, or what another
+    tool recorded (`diagnose convert --list`); - reads it from standard input. Each job gets one report.
     """
 
 

@@ -130,9 +130,29 @@ def slow_card(transfers: Transfers) -> tuple[list[tuple[int, int]], list[tuple[i
     if n_stages == 2:
         return [], [(dp, 0)]
     other = [score[(ends[0] - 1) % n_stages, dp], score[ends[1], dp]]
-    if max(other) >= both:
-        return [(dp, ends[int(np.argmax(other))])], []
-    return [], [(dp, stage)]
+    if max(other) < both:
+        return [], [(dp, stage)]
+    at = int(np.argmax(other))
+    faulty = _quick_one_way(transfers, [stage, [(ends[0] - 1) % n_stages, ends[1]][at]], dp)
+    if faulty is not None:
+        return [], [(dp, faulty)]
+    return [(dp, ends[at])], []
+
+
+def _quick_one_way(transfers: Transfers, links: list[int], dp: int) -> int | None:
+    """Of two slow links of a worker name the one at fault where the other is as quick as ever in one direction.
+
+    A worker that blocks in a slow transfer is late for its other ones, too. But slowness spreads by waiting and quickness does
+    not: a link, or a card, that is quick while nothing else holds it up has no fault.
+    """
+    if transfers.link_alone_s is None:
+        return None
+    first, second = (float(transfers.link_alone_s[link, dp]) for link in links)
+    if not (np.isfinite(first) and np.isfinite(second)):
+        return None
+    if min(first, second) >= BOTH_SHARE * max(first, second):
+        return None
+    return links[0] if first > second else links[1]
 
 
 def slow_group(transfers: Transfers) -> int | None:

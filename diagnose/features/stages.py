@@ -48,7 +48,10 @@ def measure_stages(components: Components, n_stages: int) -> Features:
         warnings.simplefilter("ignore", RuntimeWarning)  # a rank without any value has no median and contradicts nobody
         by_rank = np.nan_to_num(np.nanmedian(components.compute_s, axis=(2, 3)))  # (2, n_virtual, n_dp)
     rank_load = by_rank.sum(axis=0).reshape(-1, n_stages, n_dp).sum(axis=0)
-    found["stage.contradicted_share"] = Feature(float(np.mean(rank_load.argmax(axis=0) != worst)))
+    contradicted = float(np.mean(rank_load.argmax(axis=0) != worst))
+    if n_dp == 1 and not components.slow_workers.any():
+        contradicted = 0.0  # of two stages about as long another mean may find the other longer; no rank says so
+    found["stage.contradicted_share"] = Feature(contradicted)
     return found
 
 

@@ -21,6 +21,7 @@ from diagnose.judge.verdict import (
     Verdict,
     _blamed,
     _open_components,
+    _unsaid_causes,
     _when,
     _where,
     gain_of,
@@ -82,7 +83,10 @@ def explain_cause(cause: str, examination: Examination, verdict: Verdict, *, min
     if judgement is None:  # an unknown is measured by what it gives back alone
         gain, least = worth[-1].alone, max(UNKNOWN_SHARE, least)
     because: tuple[str, ...] = ()
-    if said is None:
+    unsaid = _unsaid_causes(case, {cause}).get(cause, "")
+    if unsaid:
+        because = ("unsaid",)
+    elif said is None:
         fires = True if judgement is None else judgement.fires
         because = tuple(_reasons(verdict, gain, least, fires=fires)) or (
             "explained" if opinion is None else "classifier",
@@ -96,7 +100,7 @@ def explain_cause(cause: str, examination: Examination, verdict: Verdict, *, min
         said=said is not None,
         because=because,
         verdict=verdict.verdict,
-        doubt="; ".join(verdict.warnings) if verdict.verdict == "inconclusive" else "",
+        doubt=unsaid or ("; ".join(verdict.warnings) if verdict.verdict == "inconclusive" else ""),
         confidence=None if said is None else said.confidence,
         gain=gain,
         least_gain=least,

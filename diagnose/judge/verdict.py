@@ -31,6 +31,7 @@ from diagnose.model.diagnosis import (
 )
 from diagnose.model.feature import Features
 from diagnose.model.members import LateMember
+from diagnose.model.stalls import Whose
 from diagnose.model.trace import Seconds, Trace
 from diagnose.model.transfers import Transfers
 
@@ -48,6 +49,8 @@ CAUSES = (
 )
 #: Steps below which nothing that varies can be told from chance.
 MIN_STEPS = 3
+#: ... but for stages, which differ in each of so many microbatches of a step.
+MIN_MICROBATCHES = 4
 #: Replay error above which nothing is to be trusted (arXiv 2505.05713 threw away jobs above 5%).
 MAX_REPLAY_ERROR = 0.05
 #: A part of the step that no rule explains is a finding of its own from here on: real healthy jobs lose up to 3% to variation.
@@ -73,6 +76,19 @@ DISAGREES = 0.5
 #: Twice always looks periodic; with fewer hits, and no rows, a stall between steps is a guess by elimination.
 MIN_PERIODIC_HITS = 3
 RARE_CERTAINTY = 0.75
+#: A model chunk stands out from the others of its stage by as much as a stage from others (rule of uneven stages).
+LONG_CHUNK_RATIO = 1.03
+#: Stalls of single computes that come so seldom that a short trace has a handful of them: their mean is known only up to chance.
+SELDOM = frozenset({"gc-pause"})
+#: So many deviations above what was seen the true number of rare events lies at most (one side, 97.5%); fewer than so many, or a
+#: gain below this part of the step, are nothing to speak of.
+SELDOM_DEVIATIONS = 1.96
+MIN_SELDOM_STEPS = 2
+MIN_SELDOM_GAIN = 0.005
+#: Stalls told one by one at most; many more say no more.
+MAX_TOLD = 8
+#: ... of those that are not far shorter than the longest.
+TOLD_SHARE = 0.1
 #: Certainty of `unknown`: the time is lost, that much is measured.
 UNKNOWN_CERTAINTY = 0.6
 #: Steps whose forwards alone are slow on all workers, on one period to this part, are evaluations.
@@ -142,33 +158,50 @@ def reach_verdict(
     Verdict
     """
     least = max(1.0 - 1.0 / min_speedup, NO_GAIN)
-    not_checked = [NotChecked(j.rule.id, _why_not(case, j)) for j in judgements if _could_not_look(case, j, least)]
-    ruled = {j.rule.id for j in judgements}
+    unsaid = _unsaid_causes(case, {*CAUSES, *(j.rule.id for j in judgements)})
+    not_checked = [NotChecked(cause, reason) for cause, reason in unsaid.items()]
+    judgements = [j for j in judgements if j.rule.id not in unsaid]
+    not_checked += [NotChecked(j.rule.id, _why_not(case, j)) for j in judgements if _could_not_look(case, j, least)]
+    ruled = {j.rule.id for j in judgements} | unsaid.keys()
     not_checked += [NotChecked(cause, "this version has no rule for it") for cause in CAUSES if cause not in ruled]
     checked = tuple(j.rule.id for j in judgements if not _could_not_look(case, j, least))
     n_steps = len(case.components.steps)
-    if n_steps < MIN_STEPS or not case.fidelity.ok:
+    few = n_steps < MIN_STEPS
+    told = [j for j in judgements if few and case.fidelity.ok and _tells_stage(case, j, least, opinion)]
+    if (few and not told) or not case.fidelity.ok:
         reason = (
             f"only {n_steps} steps could be analysed, fewer than {MIN_STEPS}: nothing that varies can be told from chance"
             if n_steps < MIN_STEPS
             else f"the replay misses the recorded step time by {case.fidelity.replay_error:.3g} of it: no figure is to be trusted"
         )
         return Verdict("inconclusive", (), None, checked, tuple(not_checked), (reason,))
+    if few:
+        # What differs between stages does so in every microbatch of a step; of all that varies over steps nobody can tell.
+        why = f"only {n_steps} steps could be analysed, fewer than {MIN_STEPS}"
+        not_checked += [NotChecked(cause, why) for cause in checked if cause not in {j.rule.id for j in told}]
+        judgements, checked = told, tuple(j.rule.id for j in told)
     said = [
         (j, sure)
         for j in judgements
-        if not _unmeasured(case, j.rule)
-        and gain_of(case.gains, j.rule.components) >= least
-        and (sure := be_sure(case, j, least, opinion)) is not None
+        if not _unmeasured(case, j.rule) and (sure := be_sure(case, j, least, opinion)) is not None
     ]
     claims = Counter(name for j, _ in said for name in j.rule.components)
-    causes = [_cause(case, j, sure, claims, opinion) for j, sure in said]
+    causes = [_cause(case, j, sure, claims, opinion, least) for j, sure in said]
     explained = {name for j, _ in said for name in j.rule.components}
-    causes += [_unknown(case, name, least) for name in _open_components(case, explained, least)]
+    causes += [_unknown(case, name, least) for name in _open_components(case, explained, least) if not few]
     causes.sort(key=lambda cause: (-(cause.share or 0.0), -cause.recoverable, cause.cause))
     verdict = "straggling" if causes else "healthy"
     warnings = (f"the classifier was not asked: {opinion.unlike}",) if opinion and opinion.unlike else ()
     return Verdict(verdict, tuple(causes), _ledger(case, causes), checked, tuple(not_checked), warnings)
+
+
+def _unsaid_causes(case: Case, known: set[str]) -> dict[str, str]:
+    """Give the causes that nobody can look for in what another producer recorded, each with the reason."""
+    found: dict[str, str] = {}
+    for unsaid in case.trace.recording.unsaid if case.trace.recording else ():
+        for cause in known.intersection(unsaid.causes):
+            found.setdefault(cause, f"{unsaid.what}: {unsaid.reason}")
+    return dict(sorted(found.items()))
 
 
 def be_sure(case: Case, judgement: Judgement, least: float, opinion: Opinion | None) -> float | None:
@@ -187,11 +220,54 @@ def be_sure(case: Case, judgement: Judgement, least: float, opinion: Opinion | N
         certain *= ONE_RANK_CERTAINTY
     if _is_rare(case, rule):
         certain *= RARE_CERTAINTY
+    if gain_of(case.gains, rule.components) < least:
+        # Its gain is known up to chance only, and the classifier knows no cause that gains so little.
+        return round(certain * RARE_CERTAINTY, 4) if _may_cost(case, rule, least) else None
     sure = certain * _chance_above(case.gains, "+".join(rule.components), rule.components, least)
     probability = _probability(opinion, rule.id)
     if probability is None:
         return round(sure, 4)
     return round(_weigh(sure, probability), 4) if _weigh(certain, probability) >= SAID_FROM else None
+
+
+def _tells_stage(case: Case, judgement: Judgement, least: float, opinion: Opinion | None) -> bool:
+    """Say whether a cause is an uneven stage, and is told by the many microbatches of a few steps."""
+    return (
+        judgement.rule.place == "stages"
+        and int(case.components.compute_s.shape[2]) >= MIN_MICROBATCHES
+        and not _unmeasured(case, judgement.rule)
+        and gain_of(case.gains, judgement.rule.components) >= least
+        and be_sure(case, judgement, least, opinion) is not None
+    )
+
+
+def _may_cost(case: Case, rule: Rule, least: float) -> bool:
+    """Say whether stalls that were seen a few times may cost the job the least gain, for all that a short trace tells.
+
+    Each step that lost at least that much counts as one event of a Poisson process, whose true rate may be higher than that seen.
+    """
+    gains, key = case.gains, "+".join(rule.components)
+    if not SELDOM.issuperset(rule.components) or key not in gains.alone_steps_s:
+        return False
+    gain = gains.recoverable(key)
+    n_hit = _count_hit(case, rule, least)
+    return n_hit >= MIN_SELDOM_STEPS and gain >= MIN_SELDOM_GAIN and gain * _most_often(n_hit) >= least
+
+
+def _count_hit(case: Case, rule: Rule, least: float) -> int:
+    """Count the steps that lost at least the least gain to a rule's components."""
+    gains = case.gains
+    lost_s = gains.replayed_steps_s - gains.alone_steps_s["+".join(rule.components)]
+    return int(np.count_nonzero(lost_s > least * gains.replayed_s))
+
+
+def _most_often(n_seen: int) -> float:
+    """Say how many times as often rare events may truly come as they were seen: upper limit of a Poisson mean.
+
+    Source: the approximation of Wilson and Hilferty to Garwood's limit.
+    """
+    n = n_seen + 1.0
+    return float(n * (1.0 - 1.0 / (9.0 * n) + SELDOM_DEVIATIONS / (3.0 * math.sqrt(n))) ** 3 / n_seen)
 
 
 def _weigh(*probabilities: float) -> float:
@@ -247,7 +323,9 @@ def gain_of(gains: Gains, components: Sequence[str]) -> float:
     return max(gains.recoverable(key), gains.recoverable_last(key))
 
 
-def _cause(case: Case, judgement: Judgement, sure: float, claims: Mapping[str, int], opinion: Opinion | None) -> Cause:
+def _cause(
+    case: Case, judgement: Judgement, sure: float, claims: Mapping[str, int], opinion: Opinion | None, least: float
+) -> Cause:
     """Report one cause; `claims` says how many reported rules share each component."""
     rule, gains = judgement.rule, case.gains
     key = "+".join(rule.components)
@@ -260,7 +338,7 @@ def _cause(case: Case, judgement: Judgement, sure: float, claims: Mapping[str, i
         recoverable=gains.recoverable(key),
         where=where,
         when=_when(case, rule),
-        evidence=tuple(_evidence(case, judgement, opinion)),
+        evidence=tuple(_evidence(case, judgement, opinion, least)),
         fixes=(),
         fingerprint=_fingerprint(case.trace, rule.id, where),
         severity=rule.severity,
@@ -268,7 +346,7 @@ def _cause(case: Case, judgement: Judgement, sure: float, claims: Mapping[str, i
     )
 
 
-def _evidence(case: Case, judgement: Judgement, opinion: Opinion | None) -> Iterator[EvidenceItem]:
+def _evidence(case: Case, judgement: Judgement, opinion: Opinion | None, least: float) -> Iterator[EvidenceItem]:
     """List what speaks for a cause, and what makes it less sure: conditions, doubts, change points, the classifier."""
     rule = judgement.rule
     for condition, text in judgement.held:
@@ -290,13 +368,20 @@ def _evidence(case: Case, judgement: Judgement, opinion: Opinion | None) -> Iter
         hits = case.features["stall.hits"].value
         text = f"it happened {hits:.0f} times only, too seldom to show a period: anything that stops all workers looks like it"
         yield EvidenceItem("rule", f"{rule.id}/rare", text, {"stall.hits": hits})
+    if gain_of(case.gains, rule.components) < least:
+        n_steps = len(case.components.steps)
+        most = case.gains.recoverable("+".join(rule.components)) * _most_often(_count_hit(case, rule, least))
+        text = f"it cost single steps much, but {n_steps} steps are too few to say what it costs the job: up to {100 * most:.2g}%"
+        yield EvidenceItem("rule", f"{rule.id}/seldom", text, {"gain.most": most})
+    yield from _told_chunk(case, rule)
+    yield from _told_stalls(case, rule)
     course = case.courses.get("+".join(rule.components))
     for change in course.changes if course else ():
         text = f"from step {change.step} on it is on another level, which chance does with a probability of {change.chance:.2g}"
         values: dict[str, float | None] = {"before": change.before, "after": change.after, "chance": change.chance}
         yield EvidenceItem("change-point", f"{rule.id}/step-{change.step}", text, values)
     probability = _probability(opinion, rule.id)
-    if opinion is None or probability is None:
+    if opinion is None or probability is None or gain_of(case.gains, rule.components) < least:
         return
     strongest = opinion.contributions(rule.id)[:1]
     text = f"a classifier trained on generated jobs gives it a probability of {probability:.2g}"
@@ -305,6 +390,59 @@ def _evidence(case: Case, judgement: Judgement, opinion: Opinion | None) -> Iter
     seen: dict[str, float | None] = {"probability": probability}
     seen.update((c.feature, c.value) for c in strongest)
     yield EvidenceItem("classifier", f"{rule.id}/probability", text, seen)
+
+
+def _told_chunk(case: Case, rule: Rule) -> Iterator[EvidenceItem]:
+    """Tell which model chunk makes a stage long, where it has several and one stands out."""
+    stage, n_stages = case.longest_stage, case.trace.n_stages
+    if rule.place != "stages" or stage is None:
+        return
+    typical_s = case.components.typical_s[:, stage::n_stages].sum(axis=0)
+    chunk = int(typical_s.argmax())
+    others_s = float(np.median(np.delete(typical_s, chunk))) if len(typical_s) > 1 else 0.0
+    if others_s > 0 and typical_s[chunk] > LONG_CHUNK_RATIO * others_s:
+        ratio, label = float(typical_s[chunk]) / others_s, int(case.trace.stage_labels[stage])
+        text = f"chunk {chunk} of stage {label} computes {ratio:.3g} times as long as the stage's other chunks"
+        yield EvidenceItem(
+            "rule", f"{rule.id}/chunk", text, {"chunk": float(chunk), "stage": float(label), "ratio": ratio}
+        )
+
+
+def _told_stalls(case: Case, rule: Rule) -> Iterator[EvidenceItem]:
+    """Tell stalls one by one where there are few: which compute, for how long, and what the step lost to it."""
+    key = "+".join(rule.components)
+    if not SELDOM.issuperset(rule.components) or key not in case.gains.alone_steps_s:
+        return
+    lost_s = case.gains.replayed_steps_s - case.gains.alone_steps_s[key]
+    components, trace = case.components, case.trace
+    seconds = components.stalls.seconds_of(Whose.COLLECTION)
+    found = np.argwhere(seconds > TOLD_SHARE * seconds.max(initial=0.0))
+    if len(found) > MAX_TOLD:
+        return
+    for direction, virtual, microbatch, at, dp in sorted(
+        found.tolist(), key=lambda place: (int(components.steps[place[3]]), place)
+    ):
+        worker = _worker(trace, dp, virtual % trace.n_stages)
+        step, pause_s, lost = (
+            int(components.steps[at]),
+            float(seconds[direction, virtual, microbatch, at, dp]),
+            float(lost_s[at]),
+        )
+        cost = f"and the step {1e3 * lost:.0f} ms" if lost >= 1e-3 else "and the step nothing: others waited anyway"
+        text = (
+            f"step {step}, dp {worker.dp}, stage {worker.pp}: {'backward' if direction else 'forward'} of microbatch {microbatch} "
+            f"took {1e3 * pause_s:.0f} ms longer, {cost}"
+        )
+        values: dict[str, float | None] = {
+            "step": float(step),
+            "dp": float(worker.dp),
+            "stage": float(worker.pp),
+            "chunk": float(virtual // trace.n_stages),
+            "microbatch": float(microbatch),
+            "pause_s": pause_s,
+            "step_lost_s": max(lost, 0.0),
+        }
+        yield EvidenceItem("rule", f"{rule.id}/stall", text, values)
 
 
 def _chance_above(gains: Gains, key: str, components: Sequence[str], least: float) -> float:
@@ -330,6 +468,7 @@ def _open_components(case: Case, explained: set[str], least: float) -> list[str]
         and case.features[f"gain.{name}"].value is not None
         and not (name == "step" and _is_evaluation(case.features))
         and not (name == "transfer" and "worker" in explained and _is_true(case.features, "network.by_slow_worker"))
+        and not (name == "transfer" and "network-fault" in _unsaid_causes(case, {"network-fault"}))
         and not (name == "transfer" and "queue" in explained)  # what computes wait for is slow by the same contention
     }
     found = [name for name, gain in gains.items() if gain >= max(UNKNOWN_SHARE, least)]
@@ -447,6 +586,8 @@ def _when(case: Case, rule: Rule) -> When:
     if is_stall and known and period and regular and (regular.value or 0.0) >= SPREAD_SHARE:
         return When("periodic", period_steps=period.value)
     course = case.courses.get("+".join(rule.components))
+    if course is None and SELDOM.issuperset(rule.components):
+        return When("sporadic")
     return course.when if course else When()
 
 

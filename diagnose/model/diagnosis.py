@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from diagnose.model.explanation import Details
+    from diagnose.model.recording import Account
 
 SCHEMA = "diagnose/1"
 #: Workers listed in `what_if.by_worker` at most.
@@ -255,6 +256,7 @@ class Diagnosis:
     hosts: tuple[str, ...] | None
     min_speedup: float = 1.02
     plan: Plan | None = None
+    recording: "Account | None" = None
     details: "Details | None" = None
 
     def worker(self, dp: int, stage: int) -> Worker:
@@ -309,6 +311,7 @@ class Diagnosis:
             "not_checked": [dataclasses.asdict(entry) for entry in self.not_checked],
             "features": dict(sorted(self.features.items())),
             "warnings": list(self.warnings),
+            "recording": None if self.recording is None else self.recording.to_dict(),
         }
 
     def slowest_workers(self, n: int) -> list[tuple[Worker, float]]:

@@ -11,6 +11,7 @@ SCHEMA = "diagnose-explain/1"
 #: What keeps a cause from being said, by the code that `Explanation.because` has for it.
 REASONS = {
     "inconclusive": "the trace does not let anyone judge",
+    "unsaid": "what another tool recorded cannot show it",
     "unmeasured": "nobody can tell what its components cost",
     "gain": "too little comes back without it",
     "conditions": "a condition that must hold does not",
@@ -164,7 +165,7 @@ class Explanation:
     verdict : str
         Of the whole job.
     doubt : str
-        Why nobody can judge, where the verdict is `inconclusive`.
+        Why nobody can judge, where the verdict is `inconclusive` or the recording cannot show the cause.
     confidence : float or None
         Of the cause, where it is said.
     gain, least_gain : float or None, float

@@ -5,6 +5,7 @@ cannot say, what was dropped, and how the clocks were aligned.
 """
 
 import dataclasses
+import math
 from typing import Any, Literal
 
 import numpy as np
@@ -58,9 +59,10 @@ class ClockOffset:
     of : str
         `"rank 3"`, or the name of a host.
     offset_s : float
-        Seconds taken from its times; the median over steps where it differs from step to step.
+        Seconds taken from its times; where it differs from step to step, the median of the steps in which it was off.
     spread_s : float
-        Half the interquartile range of what it was estimated from; NaN where nothing says how sure it is.
+        Half the interquartile range of what it was estimated from, or half of what the schedule leaves open if that is more; NaN
+        where nothing says how sure it is.
     how : str
         `"matched pairs"`, `"collectives"`, `"schedule"`.
     """
@@ -69,6 +71,44 @@ class ClockOffset:
     offset_s: float
     spread_s: float
     how: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Account:
+    """What became of the parts of a recording: what was lost, what nobody can say, whose clocks were moved."""
+
+    producer: str
+    dropped: tuple[Dropped, ...] = ()
+    unsaid: tuple[Unsaid, ...] = ()
+    offsets: tuple[ClockOffset, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the `recording` of a diagnosis: plain types, no NaN."""
+        return {
+            "producer": self.producer,
+            "dropped": [dataclasses.asdict(entry) for entry in self.dropped],
+            "unsaid": [dataclasses.asdict(entry) | {"causes": list(entry.causes)} for entry in self.unsaid],
+            "offsets": [
+                dataclasses.asdict(entry) | {"spread_s": entry.spread_s if math.isfinite(entry.spread_s) else None}
+                for entry in self.offsets
+            ],
+        }
+
+    def sentences(self) -> tuple[str, ...]:
+        """Say it in a sentence each: what was dropped, what is not said, and how far clocks were moved."""
+        said = [f"{self.producer}: {entry.n} x {entry.what} dropped: {entry.reason}" for entry in self.dropped]
+        for entry in self.unsaid:
+            unchecked = f" (not checked for that: {', '.join(entry.causes)})" if entry.causes else ""
+            said.append(f"{self.producer}: {entry.what}: {entry.reason}{unchecked}")
+        for how in dict.fromkeys(entry.how for entry in self.offsets):
+            found = [entry for entry in self.offsets if entry.how == how]
+            furthest = max(found, key=lambda entry: abs(entry.offset_s))
+            sure = f", give or take {furthest.spread_s:.2g} s" if math.isfinite(furthest.spread_s) else ""
+            said.append(
+                f"{self.producer}: clocks of {len(found)} aligned by {how}; {furthest.of} was moved furthest, by "
+                f"{furthest.offset_s:.2g} s{sure}"
+            )
+        return tuple(said)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -118,6 +158,11 @@ class Recording:
 
     def __len__(self) -> int:
         return len(self.op)
+
+    @property
+    def account(self) -> Account:
+        """What is kept of it beside the rows."""
+        return Account(self.producer, self.dropped, self.unsaid, self.offsets)
 
 
 #: Who shares a clock in a file: everybody, the ranks of a host, or nobody.

@@ -4,6 +4,7 @@ Enters: what `diagnose.trace` read and checked. Leaves: the input of the what-if
 """
 
 import dataclasses
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,9 @@ from numpy.typing import NDArray
 from diagnose.model.documents import Documents
 from diagnose.model.members import Members
 from diagnose.model.optype import NAMES, Op
+
+if TYPE_CHECKING:
+    from diagnose.model.recording import Account
 
 Seconds = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -140,6 +144,8 @@ class Trace:
         The documents of the microbatches of the analysed steps; None where the trace knows of none.
     members : Members or None
         The tensor- and context-parallel members of each worker; None where the trace records one row for all of them.
+    recording : Account or None
+        What another producer's files could not bring along; None where the rows were written as a trace.
     """
 
     job: Job
@@ -157,6 +163,7 @@ class Trace:
     warnings: tuple[str, ...]
     documents: Documents | None = None
     members: Members | None = None
+    recording: "Account | None" = None
 
     @property
     def steps(self) -> Ints:

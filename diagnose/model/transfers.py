@@ -26,6 +26,9 @@ class Transfers:
         The same of the collectives of a stage's dp ranks.
     excess_ratio : float or None
         Typical seconds beyond over those of an ordinary one, where any stand out.
+    link_alone_s : ndarray of float64, shape (n_stages, n_dp), or None
+        Mean seconds beyond ordinary ones of transfers that share no batch with one the other way on their link, in the steps in
+        which the link is slow, of the quicker direction; NaN where there are none.
     """
 
     link_s: Seconds
@@ -35,3 +38,4 @@ class Transfers:
     link_excess_s: Seconds
     group_excess_s: Seconds
     excess_ratio: float | None
+    link_alone_s: Seconds | None = None

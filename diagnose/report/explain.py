@@ -78,6 +78,8 @@ def _say_reason(e: Explanation, code: str) -> str:
     match code:
         case "inconclusive":
             return prose(e.doubt) or "the trace does not let anyone judge"
+        case "unsaid":
+            return f"what was recorded cannot show it; {prose(e.doubt)}"
         case "unmeasured":
             return f"nobody can tell what it costs, as {prose(e.worth[-1].reason)}"
         case "gain":

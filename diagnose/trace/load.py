@@ -4,31 +4,49 @@ Enters: a path or standard input. Leaves: a `Trace`, or a `TraceError` that says
 """
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 
+from diagnose.model.recording import Unsaid
 from diagnose.model.trace import Ints, Trace
+from diagnose.trace.derive import derive_transfers, lacks_transfers
 from diagnose.trace.grid import build_grid
 from diagnose.trace.metadata import read_metadata, resolve_job
-from diagnose.trace.parquet import read_parquet
+from diagnose.trace.read import read_rows
+
+#: What is said where no transfer was recorded.
+DERIVED = (
+    "taken to last from one compute of a worker to the next, where it sends or receives in between; what else it does then "
+    "counts as transfer"
+)
+QUEUED = "workers of interleaved chunks go on before the other end is ready, so that queued transfers and slow ones look alike"
 
 
 def load_trace(
-    source: str | Path | BinaryIO, *, name: str | None = None, meta: Path | None = None, steps: Ints | None = None
+    source: str | Path | BinaryIO,
+    *,
+    name: str | None = None,
+    meta: Path | None = None,
+    steps: Ints | None = None,
+    report: Callable[[str], None] | None = None,
 ) -> Trace:
     """Read, check and lay out the trace of one job.
 
     Parameters
     ----------
     source : path, or open binary file that can seek
+        A trace, a folder with one trace a rank, or files of a known producer.
     name : str, optional
         How errors and reports call the input; the path when left out.
     meta : Path, optional
         YAML file with job metadata.
     steps : ndarray of int64, optional
         Analyse only these steps.
+    report : callable, optional
+        Told what is being read, a line at a time.
 
     Returns
     -------
@@ -43,7 +61,7 @@ def load_trace(
     """
     path = Path(source) if isinstance(source, (str, Path)) else None
     name = name or (str(path) if path else "standard input")
-    rows = read_parquet(source, name=name)
+    rows = read_rows(source, name=name, report=report)
     found = read_metadata(path, rows.job, meta)
     said = found.get("vpp_size")
     vpp_size = said if isinstance(said, int) and not isinstance(said, bool) and 1 <= said <= 1000 else None
@@ -67,9 +85,17 @@ def load_trace(
             n_tp = grid.n_tp or 1
             within = number // n_tp * job.tp_size + number % n_tp
             members = dataclasses.replace(members, ranks=ranks[:, :, None] + within)
+    blocks, recording = grid.blocks, rows.recording
+    # In a file that was written as a trace what is not there was not meant to be: its graph links computes directly.
+    if recording is not None and lacks_transfers(blocks):
+        blocks, are_told = derive_transfers(blocks)
+        unsaid = Unsaid("point-to-point operations", DERIVED)
+        if not are_told:
+            unsaid = Unsaid("point-to-point operations", f"{DERIVED}; {QUEUED}", ("network-fault",))
+        recording = dataclasses.replace(recording, unsaid=(*recording.unsaid, unsaid))
     return Trace(
         job=job,
-        blocks=grid.blocks,
+        blocks=blocks,
         evidence=grid.evidence,
         dp_labels=grid.dp_labels,
         stage_labels=grid.stage_labels,
@@ -80,9 +106,10 @@ def load_trace(
         steps_dropped=grid.steps_dropped,
         warm_up_steps=grid.warm_up_steps,
         restarted_steps=grid.restarted_steps,
-        warnings=(*warnings, *grid.warnings),
+        warnings=(*rows.recording_warnings, *warnings, *grid.warnings),
         documents=grid.documents,
         members=members,
+        recording=recording,
     )
 
 

@@ -19,7 +19,9 @@ from numpy.typing import NDArray
 
 from diagnose.errors import TraceError
 from diagnose.model.optype import BY_NAME
+from diagnose.model.recording import Account
 from diagnose.model.trace import Bools, Ints
+from diagnose.trace.account import read_account
 
 #: Column -> kind, required columns first.
 REQUIRED = {
@@ -55,6 +57,11 @@ WANTED = {
     "string": "strings",
     "list": "lists of whole numbers",
 }
+#: Key-value metadata: about the job, and about the files of another producer that it was converted from.
+JOB_KEY = "diagnose.job"
+RECORDING_KEY = "diagnose.recording"
+#: How a Parquet file begins.
+MAGIC = b"PAR1"
 #: Rows of lists read at a time.
 BATCH_ROWS = 1 << 16
 #: How the names of collectives within a tensor- or context-parallel group begin (ndtimeline: `tp-allreduce`).
@@ -81,6 +88,10 @@ class Rows:
     number : ndarray of int32, shape (n_rows,), or None
         Which row of the file it is; None where there are no lists to be read later.
     lists : ListColumn or None
+    recording : Account or None
+        What another producer's files could not bring along; None where nothing says that there were any.
+    recording_warnings : tuple of str
+        What the reader of those files warned of.
     """
 
     step: NDArray[Any]
@@ -105,6 +116,8 @@ class Rows:
     number: NDArray[np.int32] | None = None
     lists: "ListColumn | None" = None
     waits: Bools | None = None
+    recording: Account | None = None
+    recording_warnings: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.op)
@@ -112,10 +125,15 @@ class Rows:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ListColumn:
-    """The column of document lengths, still in the file."""
+    """The column of document lengths, still in the file.
+
+    `first` is the number of its first row, and `others` are the columns of further files of the same job.
+    """
 
     source: Any
     name: str
+    first: int = 0
+    others: tuple["ListColumn", ...] = ()
 
     def batches(self) -> Iterator[tuple[int, Any]]:
         """Read the column a piece at a time: the number of its first row, and a pyarrow array of lists.
@@ -125,7 +143,13 @@ class ListColumn:
         TraceError
             The column is damaged.
         """
-        first = 0
+        yield from self._own_batches()
+        for other in self.others:
+            yield from other.batches()
+
+    def _own_batches(self) -> Iterator[tuple[int, Any]]:
+        """Read the column of the first file."""
+        first = self.first
         try:
             with pq.ParquetFile(self.source, page_checksum_verification=False) as file:
                 for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=[LISTS]):
@@ -329,6 +353,7 @@ def _rows(table: pa.Table, footer: dict[bytes, bytes], name: str) -> Rows:
         unknown_ops=_count_unknown(codes, names),
         job=_footer_job(footer, name),
         waits=_mark_waits(codes, names),
+        **_footer_recording(footer, name),
     )
 
 
@@ -370,15 +395,33 @@ def _strings(column: pa.ChunkedArray) -> tuple[Ints, tuple[str, ...]]:
 
 def _footer_job(footer: dict[bytes, bytes], name: str) -> dict[str, Any]:
     """Read the job metadata that the file itself carries."""
-    text = footer.get(b"diagnose.job")
+    return _footer_object(footer, JOB_KEY, name)
+
+
+def _footer_recording(footer: dict[bytes, bytes], name: str) -> dict[str, Any]:
+    """Read what a conversion kept beside the rows."""
+    found = _footer_object(footer, RECORDING_KEY, name)
+    if not found:
+        return {}
+    try:
+        account, warnings = read_account(found)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise TraceError(
+            f"is not what `diagnose convert` writes ({type(error).__name__}: {error}); convert the job again",
+            where=f"{name}: metadata {RECORDING_KEY!r}",
+        ) from None
+    return {"recording": account, "recording_warnings": warnings}
+
+
+def _footer_object(footer: dict[bytes, bytes], key: str, name: str) -> dict[str, Any]:
+    """Read one JSON object of the metadata of a file; empty where there is none."""
+    text = footer.get(key.encode())
     if text is None:
         return {}
     try:
-        job = json.loads(text)
+        found = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise TraceError(
-            f"is not JSON ({error}); expected an object", where=f"{name}: metadata 'diagnose.job'"
-        ) from None
-    if not isinstance(job, dict):
-        raise TraceError("is not a JSON object", where=f"{name}: metadata 'diagnose.job'")
-    return job
+        raise TraceError(f"is not JSON ({error}); expected an object", where=f"{name}: metadata {key!r}") from None
+    if not isinstance(found, dict):
+        raise TraceError("is not a JSON object", where=f"{name}: metadata {key!r}")
+    return found

@@ -235,6 +235,9 @@ def find_warm_up(blocks: list[Block], warnings: list[str]) -> tuple[int, ...]:
     order = np.argsort(steps)
     length_s = np.concatenate([np.fmax.reduce(np.fmax.reduce(block.end_s, axis=0), axis=1) for block in blocks])[order]
     usual = float(np.quantile(length_s[MAX_WARM_UP_STEPS:], 0.9))
+    if steps[order][0] <= LAST_START_UP_STEP:
+        # What makes later steps long does not make a job's first step shorter.
+        usual = min(usual, float(length_s[MAX_WARM_UP_STEPS:MIN_STEPS_FOR_WARM_UP].max()))
     long = length_s[:MAX_WARM_UP_STEPS] > WARM_UP_RATIO * usual
     if long[0] and steps[order][0] > LAST_START_UP_STEP:
         long &= _compute_pace(blocks)[order][:MAX_WARM_UP_STEPS] > WARM_UP_PACE

@@ -65,6 +65,10 @@ TINY_RATIO = 1e-9
 #: From median absolute deviation to standard deviation of a normal distribution.
 MAD_TO_SIGMA = 1.4826
 
+#: What makes one backward of a worker longer in this part of its steps, of so many at least, belongs to the schedule.
+STRUCTURE_SHARE = 0.9
+MIN_STRUCTURE_STEPS = 5
+
 
 def take_apart(observed: Sequence[Observed], evidence: Evidence, *, n_stages: int) -> Components:
     """Take the compute durations of a job apart.
@@ -127,6 +131,7 @@ def _take_apart(observed: Sequence[Observed], evidence: Evidence, n_stages: int)
     usual_s = work_s / np.where(parts.left > 0, parts.left, 1.0)
     rest_s = np.nan_to_num(free_s - usual_s)
     pause_s = np.where(rest_s > max(PAUSE_RATIO, PAUSE_DEVIATIONS * noise) * usual_s, rest_s, 0.0)
+    _keep_in_work(pause_s, ~np.isnan(work_s))
     stalls = put_down(
         observed,
         evidence,
@@ -267,6 +272,20 @@ def _find_workers_and_microbatches(
     microbatch_ratio, ordinary, correlation, spread = _find_microbatches(left)
     left /= microbatch_ratio[:, None]
     return _Parts(worker_ratio, slow, worker_excess, microbatch_ratio, ordinary, correlation, spread, left)
+
+
+def _keep_in_work(pause_s: Seconds, there: Bools) -> None:
+    """Leave to the work, in place, what makes the same backward of a worker longer in nearly every step.
+
+    A step's last backward also begins to reduce gradients; no stall chooses one microbatch of all.
+    """
+    if pause_s.shape[2] < 2 or pause_s.shape[3] < MIN_STRUCTURE_STEPS:
+        return
+    hit = pause_s[1] > 0  # (n_virtual, n_microbatches, n_steps, n_dp)
+    always = hit.sum(axis=2) >= STRUCTURE_SHARE * np.maximum(there[1].sum(axis=2), 1)
+    # Where other microbatches are hit as often the worker is at fault, not the place.
+    alone = always & (always.sum(axis=1, keepdims=True) == 1)
+    pause_s[1] = np.where(alone[:, :, None], 0.0, pause_s[1])
 
 
 def _slow_throughout(

@@ -93,7 +93,10 @@ class Removal:
         self.tail_s = tail_s
         self._total_s = sum(float(o.block.end_s.max(axis=(0, 2)).sum()) for o in observed)
         step_s = self._total_s / len(components.steps)
-        self._ordinary_between_s = min(float(np.median(between_s)), ORDINARY_SHARE * step_s)
+        self._ordinary_between_s = float(np.median(between_s))
+        # Where no optimizer was recorded it lies between the steps, with all else that ends one.
+        if any((o.block.nodes.op == Op.OPTIMIZER).any() for o in observed):
+            self._ordinary_between_s = min(self._ordinary_between_s, ORDINARY_SHARE * step_s)
         self._optimizer_s = self._slow_optimizers()
         self._transfer_s = [transfer_excess(o) for o in observed]
         self._delay_s = self._late_by_component()

@@ -15,7 +15,7 @@ from diagnose.report.fleet import render, render_json, say_worst
 from tests.fleet.jobs import DAY_S, cause, failed, job
 from tests.report.hostile import HOSTILE
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = Path(__file__).parent / "golden_fleet"
 SCHEMA = json.loads((Path(__file__).parents[2] / "diagnose/report/fleet.schema.json").read_text())
 UNTIL_S = 1_772_334_000.0
 
@@ -41,7 +41,7 @@ def small() -> Fleet:
 @pytest.mark.parametrize("width", [40, 80, 160])
 def test_golden(width: int) -> None:
     """The page is the one that was last read and agreed to."""
-    path = GOLDEN / f"fleet-{width}.txt"
+    path = GOLDEN / f"{width}.txt"
     report = render(small(), width=width, color=False)
     if os.environ.get("UPDATE_GOLDEN"):
         path.write_text(report, encoding="utf-8")

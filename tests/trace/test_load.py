@@ -229,9 +229,9 @@ def test_a_pipe_is_read_as_the_file_would_be(tmp_path: Path) -> None:
     assert_same(analyse(found), analyse(load(random_job(SHAPE, 3), SHAPE.meta)))
 
 
-def test_a_folder_is_no_trace(tmp_path: Path) -> None:
-    """A folder is refused in words."""
-    with pytest.raises(TraceError, match="is a folder; expected a Parquet file"):
+def test_an_empty_folder_is_no_trace(tmp_path: Path) -> None:
+    """A folder without any file is refused in words."""
+    with pytest.raises(TraceError, match="is an empty folder; expected the files of one job"):
         load_trace(tmp_path)
 
 

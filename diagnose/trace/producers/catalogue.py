@@ -10,12 +10,12 @@ import importlib.metadata
 from collections.abc import Callable
 from typing import Protocol, cast
 
-from diagnose.errors import TraceError
+from diagnose.errors import DiagnoseError, TraceError
 from diagnose.model.recording import Recording
 from diagnose.trace.producers.peek import Peek
 
 #: Modules of this folder, asked in this order: what is told most surely comes first.
-BUILT_IN = ("primus", "megascan", "event_timer", "ndtimeline", "torchtitan", "kineto", "megatron_log")
+BUILT_IN: tuple[str, ...] = ("primus", "megascan", "event_timer", "kineto")
 ENTRY_POINTS = "diagnose.producers"
 
 #: Told what is being read, a line at a time: `"rank 3 of 64"`.
@@ -81,3 +81,24 @@ def list_producers() -> tuple[Producer, ...]:
 def find_producer(peek: Peek) -> Producer | None:
     """Say whose files these are; None where nobody knows them."""
     return next((producer for producer in list_producers() if producer.recognise(peek)), None)
+
+
+def read_with(producer: Producer, peek: Peek, *, name: str, report: Report) -> Recording:
+    """Read files with a producer's adapter; what another package's raises is told as its fault.
+
+    Raises
+    ------
+    TraceError
+        As `Producer.read` does, or with the name of the other package's adapter.
+    """
+    try:
+        return producer.read(peek, name=name, report=report)
+    except DiagnoseError:
+        raise
+    except Exception as error:
+        if getattr(producer, "__name__", "").startswith(__package__):
+            raise
+        raise TraceError(
+            f"cannot be read by {producer.NAME!r} ({type(error).__name__}: {error}); mend or uninstall the package that brings it",
+            where=name,
+        ) from None

@@ -1,0 +1,42 @@
+"""The account of a conversion as the metadata of the converted file keeps it.
+
+Enters: an `Account` and warnings, or the JSON object that was made of them. Leaves: the other of the two.
+"""
+
+import math
+from typing import Any
+
+from diagnose.model.recording import Account, ClockOffset, Dropped, Unsaid
+
+
+def write_account(account: Account, warnings: tuple[str, ...]) -> dict[str, Any]:
+    """Give the JSON object for the metadata."""
+    return account.to_dict() | {"warnings": list(warnings)}
+
+
+def read_account(found: dict[str, Any]) -> tuple[Account, tuple[str, ...]]:
+    """Read the JSON object of the metadata.
+
+    Raises
+    ------
+    KeyError, TypeError, ValueError, AttributeError
+        It is not what `write_account` gives.
+    """
+    account = Account(
+        producer=str(found["producer"]),
+        dropped=tuple(Dropped(str(e["what"]), int(e["n"]), str(e["reason"])) for e in found["dropped"]),
+        unsaid=tuple(
+            Unsaid(str(e["what"]), str(e["reason"]), tuple(str(cause) for cause in e["causes"]))
+            for e in found["unsaid"]
+        ),
+        offsets=tuple(
+            ClockOffset(
+                str(e["of"]),
+                float(e["offset_s"]),
+                math.nan if e["spread_s"] is None else float(e["spread_s"]),
+                str(e["how"]),
+            )
+            for e in found["offsets"]
+        ),
+    )
+    return account, tuple(str(warning) for warning in found["warnings"])

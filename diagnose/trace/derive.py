@@ -1,0 +1,197 @@
+"""Derive the transfers between stages where a trace has computes only.
+
+Enters: blocks without point-to-point operations. Leaves: the same blocks with one send and one recv for each compute that another
+stage waits for. A worker that waits between two computes does so in what it receives then: that begins where the one compute ended
+and ends where the next began. What it sends lasts as long where the worker does not go on before the other end is ready, as in the
+blocking batches of Megatron-LM; else until the other end uses it. Whether a wait is the network, or the other end that was
+late, follows as for recorded transfers: a transfer moves when its last end is there. Costs O(operations).
+"""
+
+import dataclasses
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from diagnose.model.optype import P2P, Op
+from diagnose.model.trace import Block, Nodes, Seconds
+
+#: The send and the recv of each direction, and from which stage on which the next waits.
+_WAYS = ((Op.FORWARD, Op.FORWARD_SEND, Op.FORWARD_RECV, 1), (Op.BACKWARD, Op.BACKWARD_SEND, Op.BACKWARD_RECV, -1))
+
+#: On which stage, behind which type of compute and before which.
+_Kind = tuple[int, int, int]
+#: Workers block in what they send where they go on after the other end was ready in this part of the cases (a warm-up step, or a
+#: pause, may be among them), to this part of a typical forward.
+BLOCKING_SHARE = 0.9
+TOLERANCE_SHARE = 0.02
+
+
+def lacks_transfers(blocks: Sequence[Block]) -> bool:
+    """Say whether several stages were recorded and no transfer between them."""
+    p2p = [int(op) for op in P2P]
+    return any(block.nodes.stage.max() > 0 for block in blocks) and not any(
+        np.isin(block.nodes.op, p2p).any() for block in blocks
+    )
+
+
+def derive_transfers(blocks: Sequence[Block]) -> tuple[tuple[Block, ...], bool]:
+    """Add the transfers between stages to blocks that have none.
+
+    Parameters
+    ----------
+    blocks : sequence of Block
+
+    Returns
+    -------
+    blocks : tuple of Block
+        With the nodes of the transfers behind their own.
+    are_told : bool
+        False with interleaved chunks whose workers do not wait for the other end of what they send: then a worker waits for
+        transfers that others have queued, and that looks like slow ones.
+    """
+    plans = [_Plan(block) for block in blocks]
+    held: Counter[_Kind] = Counter()
+    seen: Counter[_Kind] = Counter()
+    for plan in plans:
+        plan.count_blocked(held, seen)
+    blocking = {kind for kind, n in seen.items() if held[kind] >= BLOCKING_SHARE * n}
+    are_told = held.total() >= BLOCKING_SHARE * seen.total() or not any(plan.is_interleaved for plan in plans)
+    return tuple(plan.fill(blocking) for plan in plans), are_told
+
+
+class _Plan:
+    """The computes of a block in their order, and who waits for whom."""
+
+    def __init__(self, block: Block) -> None:
+        nodes = block.nodes
+        self.block = block
+        self.n_stages = int(nodes.stage.max()) + 1
+        self.virtual = np.maximum(nodes.chunk, 0) * self.n_stages + nodes.stage
+        self.computes = np.flatnonzero(np.isin(nodes.op, (Op.FORWARD, Op.BACKWARD)))
+        self.at = {
+            (int(nodes.op[n]), int(self.virtual[n]), int(nodes.microbatch[n])): n for n in self.computes.tolist()
+        }
+        self.is_interleaved = int(self.virtual[self.computes].max()) >= self.n_stages
+        #: Ends of the compute before each one on its worker (0 before the first), and the one after it.
+        self.before_s: dict[int, Seconds] = {}
+        self.next: dict[int, int | None] = {}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # a compute that no lane has
+            typical_s = np.nan_to_num(np.nanmean(block.start_s, axis=(1, 2)))
+        for stage in range(self.n_stages):
+            order = self.computes[nodes.stage[self.computes] == stage]
+            order = order[np.lexsort((nodes.seq[order], typical_s[order]))]
+            for i, n in enumerate(order.tolist()):
+                self.before_s[n] = block.end_s[order[i - 1]] if i else np.zeros(block.start_s.shape[1:])
+                self.next[n] = int(order[i + 1]) if i + 1 < len(order) else None
+
+    def _peer(self, n: int, ahead: int) -> int | None:
+        """Find the compute on the same microbatch so many virtual stages ahead."""
+        nodes = self.block.nodes
+        return self.at.get((int(nodes.op[n]), int(self.virtual[n]) + ahead, int(nodes.microbatch[n])))
+
+    def _kind(self, n: int) -> _Kind:
+        """Say on which stage, behind what and before what a worker sends."""
+        nodes, following = self.block.nodes, self.next[n]
+        return int(nodes.stage[n]), int(nodes.op[n]), -1 if following is None else int(nodes.op[following])
+
+    def count_blocked(self, held: Counter[_Kind], seen: Counter[_Kind]) -> None:
+        """Count the sends after which the worker went on only once the other end was ready to receive, and all of them."""
+        block, forwards = self.block, self.block.nodes.op == Op.FORWARD
+        tolerance_s = TOLERANCE_SHARE * float(np.nanmedian((block.end_s - block.start_s)[forwards]))
+        for n, following in self.next.items():
+            to = self._peer(n, 1 if forwards[n] else -1)
+            if to is None or following is None:
+                continue
+            late_s = block.start_s[following] - self.before_s[to]
+            late_s = late_s[np.isfinite(late_s)]
+            held[self._kind(n)] += int(np.count_nonzero(late_s >= -tolerance_s))
+            seen[self._kind(n)] += late_s.size
+
+    def fill(self, blocking: set[_Kind]) -> Block:
+        """Give the block with all transfers; `blocking` are the kinds of sends that hold up their worker."""
+        nodes, last = self.block.nodes, self.n_stages - 1
+        new = _New(self.block)
+        ready_s = dict(self.before_s)
+        for op, send, _, ahead in _WAYS:
+            for n in self.computes[nodes.op[self.computes] == op].tolist():
+                # With interleaving all stages send and receive.
+                if self.is_interleaved or int(nodes.stage[n]) != (last if ahead > 0 else 0):
+                    sent = self._sent_s(n, self._peer(n, ahead), blocking)
+                    new.add(n, send, self.block.end_s[n], sent)
+                    following = self.next[n]
+                    if following is not None and self._kind(n) in blocking and self._in_turn(n, following):
+                        ready_s[following] = sent
+        for op, _, recv, ahead in _WAYS:
+            for n in self.computes[nodes.op[self.computes] == op].tolist():
+                if self.is_interleaved or int(nodes.stage[n]) != (0 if ahead > 0 else last):
+                    # Without a peer nothing moves: what the compute waits for is its launch delay.
+                    moves = self._peer(n, -ahead) is not None
+                    begun = ready_s[n]
+                    new.add(n, recv, begun, np.maximum(self.block.start_s[n], begun) if moves else begun)
+        return new.block()
+
+    def _sent_s(self, n: int, to: int | None, blocking: set[_Kind]) -> Seconds:
+        """Say when what a compute sends is over.
+
+        Of computes of both directions one sends and the next receives over the same link, in one batch. Between two of one
+        direction a worker first sends, and then receives over another link; with interleaved chunks it does all at once.
+        """
+        block, following = self.block, self.next[n]
+        ended: Seconds = block.end_s[n]
+        if to is None:
+            return ended
+        arrived = block.start_s[to]
+        if following is not None and self._kind(n) in blocking:
+            gone_on = block.start_s[following]
+            arrived = np.minimum(arrived, gone_on) if self._in_turn(n, following) else gone_on
+        return np.asarray(np.maximum(arrived, ended))
+
+    def _in_turn(self, n: int, following: int) -> bool:
+        """Say whether a worker first sends what one compute made and then receives what the next needs."""
+        return not self.is_interleaved and bool(self.block.nodes.op[following] == self.block.nodes.op[n])
+
+
+class _New:
+    """A block that gets more nodes."""
+
+    def __init__(self, block: Block) -> None:
+        self._block = block
+        self._of: list[int] = []
+        self._op: list[int] = []
+        self._start_s: list[Seconds] = []
+        self._end_s: list[Seconds] = []
+
+    def add(self, compute: int, op: Op, start_s: Seconds, end_s: Seconds) -> None:
+        """Add the transfer before or behind a compute; it is missing where the compute is."""
+        gone = np.isnan(self._block.start_s[compute])
+        self._of.append(compute)
+        self._op.append(int(op))
+        self._start_s.append(np.where(gone, np.nan, start_s))
+        self._end_s.append(np.where(gone, np.nan, end_s))
+
+    def block(self) -> Block:
+        """Give the block with all of them."""
+        old, of = self._block, np.array(self._of, dtype=np.int64)
+        nodes, unknown = old.nodes, np.full(len(of), -1, dtype=np.int64)
+        start_s, end_s = np.stack(self._start_s), np.stack(self._end_s)
+        there = ~(np.isnan(start_s) | np.isnan(end_s))
+        empty = np.full(start_s.shape, np.nan)
+        return dataclasses.replace(
+            old,
+            nodes=Nodes(
+                op=np.r_[nodes.op, self._op],
+                stage=np.r_[nodes.stage, nodes.stage[of]],
+                seq=np.r_[nodes.seq, nodes.seq[of]],
+                microbatch=np.r_[nodes.microbatch, unknown],
+                chunk=np.r_[nodes.chunk, unknown],
+            ),
+            start_s=np.concatenate([old.start_s, np.where(there, start_s, np.nan)]),
+            end_s=np.concatenate([old.end_s, np.where(there, end_s, np.nan)]),
+            absent=None if old.absent is None else np.concatenate([old.absent, old.absent[of]]),
+            tokens=None if old.tokens is None else np.concatenate([old.tokens, empty]),
+            tokens_sq=None if old.tokens_sq is None else np.concatenate([old.tokens_sq, empty]),
+            filled=None if old.filled is None else np.concatenate([old.filled, old.filled[of]]),
+        )

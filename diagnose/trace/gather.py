@@ -1,0 +1,195 @@
+"""Gather a folder with one trace a rank, as a recorder in each process writes it, into one job.
+
+Enters: Parquet files. Leaves: `Rows` of all of them, one after the other. What the files say of the job agrees, or they are
+refused.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diagnose.errors import TraceError
+from diagnose.model.recording import Account
+from diagnose.trace.parquet import ListColumn, Rows, read_parquet
+
+#: Columns that may be missing in some files: -1, or NaN, stands for unknown.
+_WHOLE = ("microbatch", "chunk", "rank", "tp_rank", "cp_rank")
+_MEASURED = ("tokens", "tokens_sq")
+#: Told by each process for itself: when it began and ended may differ, and the whole is told by the first and the last.
+_FIRST, _LAST = ("started_at",), ("finished_at", "steps_total")
+
+
+def gather_traces(
+    folder: Path, files: tuple[Path, ...], *, name: str, report: Callable[[str], None], n_others: int = 0
+) -> Rows:
+    """Read all traces of a folder as those of one job.
+
+    Parameters
+    ----------
+    folder : Path
+    files : tuple of Path
+    name : str
+        How errors call the folder.
+    report : callable
+        Told which file is read.
+    n_others : int
+        Files of the folder that are no traces.
+
+    Returns
+    -------
+    Rows
+
+    Raises
+    ------
+    TraceError
+        A file cannot be read, or the files are not of one job.
+    """
+    parts = []
+    for n, file in enumerate(files, start=1):
+        report(f"file {n} of {len(files)}")
+        parts.append(read_parquet(file, name=_name_of(file, folder, name)))
+    names = [_name_of(file, folder, name) for file in files]
+    job = _merge_jobs([part.job for part in parts], names)
+    if "job_id" not in job and "trial_name" not in job:
+        _refuse_same_workers(parts, names)
+    rows = _concatenate(parts, job)
+    if n_others:
+        beside = f"{n_others} files of the folder are no traces, and are not read"
+        rows = dataclasses.replace(rows, recording_warnings=(*rows.recording_warnings, beside))
+    return rows
+
+
+def _name_of(file: Path, folder: Path, name: str) -> str:
+    """Name a file of the folder as errors do."""
+    return f"{name}/{file.relative_to(folder).as_posix()}"
+
+
+def _merge_jobs(jobs: list[dict[str, Any]], names: list[str]) -> dict[str, Any]:
+    """Join what the files say of the job, or refuse what contradicts itself."""
+    merged: dict[str, Any] = {}
+    said_by: dict[str, str] = {}
+    for job, name in zip(jobs, names, strict=True):
+        for key, value in job.items():
+            if value is None:
+                continue
+            if key in merged and merged[key] != value:
+                if key in _FIRST or key in _LAST:
+                    merged[key] = _further(merged[key], value, first=key in _FIRST)
+                    continue
+                raise TraceError(
+                    f"says that {key} is {str(value)[:80]!r}, and {said_by[key]} says {str(merged[key])[:80]!r}; expected the "
+                    "files of one job: name one file, or `diagnose triage` the folder",
+                    where=f"{name}: metadata 'diagnose.job'",
+                )
+            merged[key] = value
+            said_by.setdefault(key, name)
+    return merged
+
+
+def _further(a: Any, b: Any, *, first: bool) -> Any:
+    """Take the smaller, or the larger, of two values where they can be compared; else the one that was there."""
+    try:
+        return min(a, b) if first else max(a, b)
+    except TypeError:
+        return a
+
+
+def _refuse_same_workers(parts: list[Rows], names: list[str]) -> None:
+    """Refuse files without the name of a job where two have the same steps of the same worker: they are two jobs."""
+    seen: dict[tuple[int, ...], str] = {}
+    for part, name in zip(parts, names, strict=True):
+        columns = [part.step, part.dp, part.stage]
+        columns += [column for column in (part.tp_rank, part.cp_rank, part.rank) if column is not None]
+        for key in map(tuple, np.unique(np.stack([c.astype(np.int64) for c in columns]), axis=1).T.tolist()):
+            if seen.setdefault(key, name) != name:
+                raise TraceError(
+                    f"and {seen[key]} both have step {key[0]} of dp rank {key[1]}, stage {key[2]}, and no job_id says that they "
+                    "are of one job; expected one file a rank: name one file, or `diagnose triage` the folder",
+                    where=name,
+                )
+
+
+def _concatenate(parts: list[Rows], job: dict[str, Any]) -> Rows:
+    """Put the rows of all files one after the other."""
+    columns: dict[str, Any] = {}
+    for column in ("step", "dp", "stage", "op", "start_s", "duration_s"):
+        columns[column] = np.concatenate([getattr(part, column) for part in parts])
+    for column in _WHOLE:
+        columns[column] = _join(parts, column, -1)
+    for column in _MEASURED:
+        columns[column] = _join(parts, column, np.nan)
+    numbered = all(part.seq is not None for part in parts)
+    columns["seq"] = np.concatenate([part.seq for part in parts if part.seq is not None]) if numbered else None
+    host, host_names = _join_hosts(parts)
+    bad = None
+    if any(part.bad is not None for part in parts):
+        bad = np.concatenate([np.zeros(len(part), dtype=bool) if part.bad is None else part.bad for part in parts])
+    unknown_ops: dict[str, int] = {}
+    for part in parts:
+        for text, n in part.unknown_ops.items():
+            unknown_ops[text] = unknown_ops.get(text, 0) + n
+    lists = _join_lists(parts)
+    return Rows(
+        **columns,
+        host=host,
+        host_names=host_names,
+        bad=bad,
+        unknown_ops=unknown_ops,
+        job=job,
+        number=None if lists is None else np.arange(len(columns["op"]), dtype=np.int32),
+        lists=lists,
+        recording=_join_accounts(parts),
+        recording_warnings=tuple(dict.fromkeys(warning for part in parts for warning in part.recording_warnings)),
+    )
+
+
+def _join(parts: list[Rows], column: str, unknown: float) -> NDArray[Any] | None:
+    """Join a column that some files may lack; None where all do."""
+    found = [getattr(part, column) for part in parts]
+    if all(values is None for values in found):
+        return None
+    return np.concatenate(
+        [np.full(len(part), unknown) if values is None else values for part, values in zip(parts, found, strict=True)]
+    ).astype(np.float64 if column in _MEASURED else np.int64)
+
+
+def _join_hosts(parts: list[Rows]) -> tuple[NDArray[Any] | None, tuple[str, ...]]:
+    """Join the hosts, each numbered once."""
+    if all(part.host is None for part in parts):
+        return None, ()
+    names = {text: n for n, text in enumerate(dict.fromkeys(text for part in parts for text in part.host_names))}
+    found = []
+    for part in parts:
+        if part.host is None:
+            found.append(np.full(len(part), -1))
+        else:
+            found.append(np.array([names[text] for text in part.host_names] + [-1])[part.host])
+    return np.concatenate(found), tuple(names)
+
+
+def _join_lists(parts: list[Rows]) -> ListColumn | None:
+    """Join the columns of document lengths of the files that have one."""
+    found = []
+    first = 0
+    for part in parts:
+        if part.lists is not None:
+            found.append(dataclasses.replace(part.lists, first=first))
+        first += len(part)
+    return dataclasses.replace(found[0], others=tuple(found[1:])) if found else None
+
+
+def _join_accounts(parts: list[Rows]) -> Account | None:
+    """Join what the files say about what they were converted from."""
+    found = [part.recording for part in parts if part.recording is not None]
+    if not found:
+        return None
+    return Account(
+        producer=", ".join(dict.fromkeys(account.producer for account in found)),
+        dropped=tuple(dict.fromkeys(entry for account in found for entry in account.dropped)),
+        unsaid=tuple(dict.fromkeys(entry for account in found for entry in account.unsaid)),
+        offsets=tuple(dict.fromkeys(entry for account in found for entry in account.offsets)),
+    )

@@ -1,0 +1,89 @@
+"""Read a whole file of bounded size, and JSON of a given shape from it.
+
+Enters: a file. Leaves: its bytes, unpacked where gzip packed them, or the objects that were asked for.
+"""
+
+import gzip
+import zlib
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import msgspec
+
+from diagnose.errors import TraceError
+from diagnose.trace.producers.peek import GZIP
+
+#: A larger file of one rank is no timeline of some steps; and what unpacks to more is meant to fill the memory.
+MAX_BYTES = 1 << 30
+
+_T = TypeVar("_T")
+
+
+def read_bytes(file: Path, *, name: str, most: int = MAX_BYTES) -> bytes:
+    """Read a file, packed by gzip or not.
+
+    Parameters
+    ----------
+    file : Path
+    name : str
+        How errors call it.
+    most : int
+        Bytes, unpacked, above which it is refused.
+
+    Raises
+    ------
+    TraceError
+        It cannot be read, or has more bytes.
+    """
+    try:
+        with file.open("rb") as raw:
+            packed = raw.read(2) == GZIP
+            raw.seek(0)
+            with gzip.open(raw) if packed else raw as unpacked:
+                content = unpacked.read(most + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise TraceError(
+            f"cannot be read ({_reason(error)}); expected a whole file: copy it again", where=name
+        ) from None
+    if len(content) > most:
+        raise TraceError(
+            f"has more than {most >> 20} MiB; expected the timeline of some steps: record fewer", where=name
+        )
+    return content
+
+
+def read_json(file: Path, kind: type[_T], *, name: str, expected: str, most: int = MAX_BYTES) -> _T:
+    """Read a JSON file of a given shape.
+
+    Parameters
+    ----------
+    file : Path
+    kind : type
+        What it holds, as `msgspec` describes types; numbers may be written as strings.
+    name : str
+        How errors call the file.
+    expected : str
+        The same in words, for the error.
+    most : int
+        As for `read_bytes`.
+
+    Raises
+    ------
+    TraceError
+        It cannot be read, is no JSON, or holds something else.
+    """
+    content = read_bytes(file, name=name, most=most)
+    try:
+        return cast("_T", msgspec.json.decode(content, type=cast("Any", kind), strict=False))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise TraceError(f"cannot be read ({_reason(error)}); expected {expected}: copy it again", where=name) from None
+
+
+def name_in(folder: Path, file: Path, name: str) -> str:
+    """Name a file as errors do: as the path given, with what lies below it."""
+    return name if file == folder else f"{name}/{file.relative_to(folder).as_posix()}"
+
+
+def _reason(error: Exception) -> str:
+    """Write the reason of a failure in a line."""
+    return " ".join(str(error).split())[:200] or type(error).__name__

@@ -1,0 +1,382 @@
+"""Traces of torch.profiler (Kineto): one Chrome trace a rank, packed or not.
+
+Enters: the traces of all ranks of a job, or of one. Leaves: a `Recording`. Ranks are read apart, several at a time, each as a
+stream (`kineto_events`, `kineto_collect`), and made operations of (`kineto_rank`); here they find their places and their rows.
+"""
+
+import concurrent.futures
+import dataclasses
+import multiprocessing
+import os
+import re
+import signal
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from diagnose.errors import TraceError
+from diagnose.model.optype import P2P, Op
+from diagnose.model.recording import Dropped, Recording, Unsaid
+from diagnose.trace.clocks import align
+from diagnose.trace.producers.catalogue import Report
+from diagnose.trace.producers.contents import name_in
+from diagnose.trace.producers.kineto_places import Layout, place_ranks
+from diagnose.trace.producers.kineto_rank import Rank, read_rank, read_rank_safely
+from diagnose.trace.producers.kineto_table import (
+    Table,
+    drop_mismatched,
+    end_sends,
+    fill_ends,
+    is_transfer,
+    leave_out_weights,
+)
+from diagnose.trace.producers.peek import Peek
+
+NAME = "kineto"
+TITLE = "PyTorch profiler traces (torch.profiler, Kineto): a folder with one *.json or *.json.gz a rank, or one of them"
+
+#: Files of one rank are read beside each other from this size on: a process takes a second to start.
+MIN_PARALLEL_BYTES = 8 << 20
+#: Processes that read at a time: each takes some 200 MB where a rank has 200 MB of text.
+MAX_PROCESSES = 8
+_MARKS = (
+    b'"schemaVersion"',
+    b'"deviceProperties"',
+    b'"distributedInfo"',
+    b'"baseTimeNanoseconds"',
+    b"ProfilerStep#",
+    b'"cpu_op"',
+    b'"user_annotation"',
+    b'"cuda_runtime"',
+)
+_EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
+
+
+def recognise(peek: Peek) -> bool:
+    """Say whether any of the files begins as a trace of Kineto."""
+    return any(_is_trace(peek, file) for file in peek.files)
+
+
+def read(peek: Peek, *, name: str, report: Report) -> Recording:
+    """Read the traces of all ranks.
+
+    Raises
+    ------
+    TraceError
+        A trace is damaged, two are of one rank and step, or nothing in them says what was computed.
+    """
+    files = [file for file in peek.files if _is_trace(peek, file)]
+    where = [name_in(peek.path, file, name) for file in files]
+    parts = []
+    for n, rank in enumerate(_read_all(files, where), start=1):
+        report(f"rank file {n} of {len(files)}")
+        parts.append(rank)
+    _refuse_other_jobs(parts)
+    numbers, warnings = _number_ranks(parts)
+    parts, numbers = _join_cycles(parts, numbers)
+    _refuse_empty(parts, name)
+    layout = place_ranks(parts, numbers, name=name)
+    recording, one_clock = _lay_out(parts, layout)
+    recording = dataclasses.replace(
+        recording,
+        dropped=(*recording.dropped, *_count_dropped(parts, len(peek.files) - len(files))),
+        unsaid=(*recording.unsaid, *_say_missing(parts, recording)),
+        warnings=(*warnings, *layout.warnings, *(w for rank in parts for w in rank.warnings), *_warn(parts, recording)),
+    )
+    if one_clock:
+        return recording
+    return align(recording, "host" if recording.host is not None else "rank")
+
+
+def _is_trace(peek: Peek, file: Path) -> bool:
+    """Say whether a file begins as a trace of Kineto; its header may be longer than what is looked at."""
+    head = peek.head(file)
+    if head.lstrip()[:1] != b"{":
+        return False
+    n_marks = sum(mark in head for mark in _MARKS)
+    return n_marks >= 1 and (bool(_EVENTS.search(head)) or (n_marks > 1 and b'"schemaVersion"' in head))
+
+
+def _read_all(files: Sequence[Path], where: Sequence[str]) -> Iterator[Rank]:
+    """Read files in their order, several at a time where they are large."""
+    n_processes = min(os.cpu_count() or 1, len(files), MAX_PROCESSES)
+    small = sum(file.stat().st_size for file in files) < MIN_PARALLEL_BYTES
+    alone = multiprocessing.current_process().daemon  # which may have no children
+    done = 0
+    if n_processes > 1 and not small and not alone:
+        context = multiprocessing.get_context("spawn")
+        with concurrent.futures.ProcessPoolExecutor(n_processes, context, initializer=_begin_reading) as pool:
+            try:
+                for found in pool.map(read_rank_safely, files, where):
+                    if isinstance(found, TraceError):
+                        raise found
+                    yield found
+                    done += 1
+            except concurrent.futures.BrokenExecutor:
+                pass  # none can be started here (a program without a main guard): go on in this process
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)
+    for file, place in list(zip(files, where, strict=True))[done:]:
+        yield read_rank(file, place)
+
+
+def _begin_reading() -> None:
+    """Prepare a process that reads: an interrupt is its parent's to hear, and it goes when its parent goes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_follow_parent, daemon=True).start()
+
+
+def _follow_parent() -> None:
+    """Wait for the parent to end, however it does, and end."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _number_ranks(parts: Sequence[Rank]) -> tuple[list[int], list[str]]:
+    """Say the global rank of each file: its header, else its name, else its turn."""
+    warnings: list[str] = []
+    if len(parts) == 1:
+        return [parts[0].rank or 0], warnings
+    unknown = [part for part in parts if part.rank is None]
+    by_name = [part for part in parts if part.rank is not None and part.rank_from_name]
+    if unknown:
+        warnings.append(
+            f"{len(unknown)} of {len(parts)} traces say their rank neither inside nor by name; all are numbered in the order of "
+            "their names"
+        )
+        return list(range(len(parts))), warnings
+    if by_name:
+        warnings.append(
+            f"{len(by_name)} of {len(parts)} traces have no distributedInfo; their rank is that of their name"
+        )
+    return [part.rank for part in parts if part.rank is not None], warnings
+
+
+def _refuse_other_jobs(parts: Sequence[Rank]) -> None:
+    """Refuse traces that say that they are of jobs of different sizes."""
+    told = [part for part in parts if part.world is not None]
+    for part in told[1:]:
+        if part.world != told[0].world:
+            raise TraceError(
+                f"is of a job of {part.world} ranks, and {told[0].where} of one of {told[0].world}; expected the traces of one "
+                "job: name one file, or a folder for each job",
+                where=part.where,
+            )
+
+
+def _join_cycles(parts: Sequence[Rank], numbers: Sequence[int]) -> tuple[list[Rank], list[int]]:
+    """Join the files of one rank, one for each time that its profiler was on."""
+    joined: dict[int, Rank] = {}
+    for part, number in zip(parts, numbers, strict=True):
+        before = joined.get(number)
+        if before is None:
+            joined[number] = part
+            continue
+        both = set(before.steps).intersection(part.steps)
+        if both or not (before.steps_named and part.steps_named):
+            shared = f"step {min(both)}" if both else "no step by its number"
+            raise TraceError(
+                f"is of rank {number}, as {before.where} is, and both have {shared}; expected the traces of one job, each step of "
+                "a rank once: name one file, or a folder for each job",
+                where=part.where,
+            )
+        shift = (part.base_ns - before.base_ns) / 1e3
+        moved = dataclasses.replace(
+            part.operations, start=part.operations.start + shift, end=part.operations.end + shift
+        )
+        columns = {
+            field.name: np.concatenate([getattr(before.operations, field.name), getattr(moved, field.name)])
+            for field in dataclasses.fields(moved)
+        }
+        joined[number] = dataclasses.replace(
+            before,
+            operations=dataclasses.replace(moved, **columns),
+            groups=(*before.groups, *part.groups),
+            steps=(*before.steps, *part.steps),
+            n_on_host=before.n_on_host + part.n_on_host,
+            dropped=before.dropped + part.dropped,
+            warnings=(*before.warnings, *part.warnings),
+        )
+    order = sorted(joined)
+    return [joined[number] for number in order], order
+
+
+def _refuse_empty(parts: Sequence[Rank], name: str) -> None:
+    """Refuse traces that do not say what was computed."""
+    for op, what in ((Op.FORWARD, "forward"), (Op.BACKWARD, "backward")):
+        if any((part.operations.op == op).any() for part in parts):
+            continue
+        if not any(part.steps for part in parts):
+            raise TraceError(
+                "is a Kineto trace without steps; expected ProfilerStep#N, or Optimizer.step: call profiler.step() in the loop, "
+                "and record whole steps",
+                where=name,
+            )
+        raise TraceError(
+            f"is a Kineto trace with no {what} in its steps: neither annotations name one, nor do operators of autograd show one; "
+            "expected ProfilerActivity.CPU among the activities, and whole training steps",
+            where=name,
+        )
+
+
+def _lay_out(parts: Sequence[Rank], layout: Layout) -> tuple[Recording, bool]:
+    """Make rows of the operations of all ranks; say whether their times are of one clock."""
+    hosts = [part.host for part in parts]
+    known = all(hosts)
+    names = tuple(dict.fromkeys(hosts)) if known else ()
+    one_clock = len(parts) == 1 or len(names) == 1
+    table = _make_table(parts, layout, [names.index(host) if known else -1 for host in hosts])
+    table, dropped, weights = leave_out_weights(table)
+    table, mismatched = drop_mismatched(table)
+    table, unsaid = _settle_transfers(table, parts, layout, one_clock=one_clock)
+    recording = Recording(
+        producer=NAME,
+        op=table.op,
+        step=table.step,
+        dp=table.dp,
+        stage=table.stage,
+        start_s=table.start_s,
+        duration_s=np.maximum(table.end_s - table.start_s, 0.0),
+        microbatch=np.where(table.is_op(Op.FORWARD, Op.BACKWARD), table.microbatch, -1),
+        chunk=table.chunk,
+        rank=table.rank,
+        tp_rank=table.tp if layout.n_tp > 1 else None,
+        cp_rank=table.cp if layout.n_cp > 1 else None,
+        host=table.host if known else None,
+        host_names=names,
+        job=_describe(parts, layout),
+        dropped=(*dropped, *mismatched),
+        unsaid=(*weights, *unsaid),
+    )
+    return recording, one_clock
+
+
+def _make_table(parts: Sequence[Rank], layout: Layout, hosts: Sequence[int]) -> Table:
+    """Put the operations of all ranks into one table, on one base of time."""
+    n_rows = [len(part.operations) for part in parts]
+    of = {
+        field: np.repeat(np.array([getattr(place, field) for place in layout.places], dtype=np.int64), n_rows)
+        for field in ("rank", "dp", "stage", "tp", "cp")
+    }
+    column = {
+        field: np.concatenate([getattr(part.operations, field) for part in parts])
+        for field in ("op", "step", "stage", "microbatch", "chunk", "seq")
+    }
+    # Bases are taken from each other as whole numbers: unix microseconds have a quarter of one left in floating point.
+    base_ns = min(part.base_ns for part in parts)
+    start_us, end_us = (
+        np.concatenate([getattr(part.operations, side) + (part.base_ns - base_ns) / 1e3 for part in parts])
+        for side in ("start", "end")
+    )
+    first_us = float(start_us.min())
+    named = column["stage"] >= 0
+    chunk = np.where(named, np.maximum(column["stage"], 0) // layout.n_stages, column["chunk"])
+    of_chunk = np.isin(column["op"], [int(op) for op in (Op.FORWARD, Op.BACKWARD, Op.ALL_GATHER, Op.REDUCE_SCATTER)])
+    return Table(
+        op=column["op"],
+        step=column["step"],
+        **of,
+        host=np.repeat(np.array(hosts, dtype=np.int64), n_rows),
+        virtual=np.where(named, column["stage"], of["stage"]),
+        microbatch=column["microbatch"],
+        chunk=np.where(of_chunk | (column["op"] < 0), np.maximum(chunk, 0), -1),
+        seq=column["seq"],
+        start_s=(start_us - first_us) / 1e6,
+        end_s=(end_us - first_us) / 1e6,
+    )
+
+
+def _settle_transfers(
+    table: Table, parts: Sequence[Rank], layout: Layout, *, one_clock: bool
+) -> tuple[Table, list[Unsaid]]:
+    """Bring sends and receives into the form of the trace format, or say why there are none."""
+    if not is_transfer(table).any():
+        return table, []
+    unmeasured = ("network-fault", "kernel-queue-contention")
+    if all(part.dialect != "own" for part in parts) and not any(part.on_gpu for part in parts):
+        if not one_clock:
+            reason = "on the CPU a send is known to have ended once it was waited for, and the ranks share no clock"
+            return table.take(~is_transfer(table)), [Unsaid("transfers between stages", reason, unmeasured)]
+        table = end_sends(table)
+    if layout.n_chunks == 1:
+        return table, []
+    filled = fill_ends(table, layout.n_stages * layout.n_chunks)
+    if filled is None:
+        reason = "sends and receives do not go with the computes one by one: some are missing, or in another order"
+        return table.take(~is_transfer(table)), [Unsaid("transfers between stages", reason, unmeasured)]
+    return filled, []
+
+
+def _describe(parts: Sequence[Rank], layout: Layout) -> dict[str, Any]:
+    """Give the metadata of the job."""
+    job: dict[str, Any] = {
+        "framework": "PyTorch",
+        "dp_size": max(place.dp for place in layout.places) + 1,
+        "pp_size": layout.n_stages,
+        "tp_size": layout.n_tp,  # said even where it is 1: else the highest rank of a job with absent ranks is taken for its size
+        "cp_size": layout.n_cp,
+    }
+    if layout.n_chunks > 1:
+        job["vpp_size"] = layout.n_chunks
+    gpu = next((part.gpu_type for part in parts if part.gpu_type), None)
+    if gpu:
+        job["gpu_type"] = gpu
+    return job
+
+
+def _count_dropped(parts: Sequence[Rank], n_others: int) -> list[Dropped]:
+    """Add up what was dropped in all files."""
+    total: Counter[tuple[str, str]] = Counter()
+    for part in parts:
+        total.update(part.dropped)
+    dropped = [Dropped(what, n, reason) for (what, reason), n in sorted(total.items())]
+    if n_others:
+        dropped.append(Dropped("files", n_others, "are no Kineto traces"))
+    return dropped
+
+
+def _say_missing(parts: Sequence[Rank], recording: Recording) -> list[Unsaid]:
+    """Say what the profiles cannot tell."""
+    unsaid = []
+    world = max((part.world or 0 for part in parts), default=0)
+    if world > len(parts):
+        alone = ("worker-fault", "network-fault") if len(parts) == 1 else ()
+        reason = "their traces are not there; what is slowest, or waited for, may be among them"
+        unsaid.append(Unsaid(f"{world - len(parts)} of {world} ranks", reason, alone))
+    if recording.job["pp_size"] > 1 and not np.isin(recording.op, P2P).any() and not recording.unsaid:
+        reason = "no annotation, kernel or call of a send or receive is in the traces"
+        unsaid.append(Unsaid("transfers between stages", reason, ("network-fault", "kernel-queue-contention")))
+    if not any(part.on_gpu for part in parts):
+        reason = "nothing in the traces ran on one; times are those of the host, which are right for a job on CPUs only"
+        unsaid.append(Unsaid("times of the GPU", reason))
+    if not any(part.records_collections for part in parts) and not (recording.op == Op.GC).any():
+        reason = "only with_stack and record_python_gc_info record them; their stalls are told by their shape alone"
+        unsaid.append(Unsaid("collections of Python", reason))
+    if any(part.sharded for part in parts) and any(part.dialect in ("runs", "phases") for part in parts):
+        reason = "FSDP waits for parameters inside forwards and backwards; these waits are moved to the end of the last backward"
+        unsaid.append(Unsaid("when each layer waited", reason))
+    return unsaid
+
+
+def _warn(parts: Sequence[Rank], recording: Recording) -> list[str]:
+    """Say what may mislead."""
+    warnings = []
+    n_on_host = sum(part.n_on_host for part in parts)
+    if n_on_host:
+        warnings.append(f"{n_on_host} computes have no kernel in the traces; they are timed by the host")
+    if any(not part.steps_named for part in parts):
+        warnings.append("no ProfilerStep#N is in the traces; steps are cut after each Optimizer.step")
+    if {part.dialect for part in parts} <= {"runs"}:
+        warnings.append("no annotation names forwards and backwards; they are told by the operators of autograd")
+    elif len({part.dialect for part in parts}) > 1:
+        listed = ", ".join(sorted({part.dialect for part in parts}))
+        warnings.append(f"the ranks name their operations in different ways ({listed})")
+    if len(parts) == 1 and recording.job["pp_size"] == 1 and not parts[0].world:
+        warnings.append("one trace without distributedInfo: taken for a job of one GPU")
+    return warnings

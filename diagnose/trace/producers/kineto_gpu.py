@@ -1,0 +1,137 @@
+"""When the GPU did what the host asked for in a range of its time.
+
+Enters: kernels and launches of one rank. Leaves: `GpuTime`, asked for the time of one range of the host after another.
+"""
+
+import numpy as np
+
+from diagnose.model.trace import Ints, Seconds
+from diagnose.trace.producers.kineto_collect import Collected, Exchange, Spans
+
+#: Start and end, microseconds of the file.
+Range = tuple[float, float]
+
+
+class GpuTime:
+    """Answers when the kernels ran that were launched in a range of the host's time, on any thread.
+
+    Threads are not told apart: backwards are launched by threads of autograd while the range stands on the main one.
+
+    Parameters
+    ----------
+    found : Collected
+    """
+
+    def __init__(self, found: Collected) -> None:
+        self._launched, self._start, self._end = _join(found.kernels, found.launches)
+        communication = [exchange for exchange in found.exchanges if exchange.by == "kernel"]
+        self._communication = _by_launch(communication, found.launches)
+        self._comm_launched = np.array([launched for launched, _ in self._communication])
+        self._annotations = found.gpu_annotations
+        self.is_there = bool(len(found.kernels) or communication or len(found.gpu_annotations))
+        self._busy = merge(found.kernels.start, found.kernels.end)
+        self._running = merge(
+            np.array([exchange.start for exchange in communication]),
+            np.array([exchange.end for exchange in communication]),
+        )
+
+    def of(self, start: float, end: float, name: int = -1, nth: int = -1) -> Range | None:
+        """Say when the computing kernels launched from `start` to `end` ran.
+
+        Parameters
+        ----------
+        start, end : float
+            Of the host, microseconds of the file.
+        name, nth : int
+            Which annotation the range is: where no launch is known, the GPU's annotation of that name is taken.
+        """
+        first, last = np.searchsorted(self._launched, (start, end))
+        if last > first:
+            return float(self._start[first:last].min()), float(self._end[first:last].max())
+        if name >= 0:
+            same = np.flatnonzero(self._annotations.key == name)
+            if 0 <= nth < len(same):
+                return float(self._annotations.start[same[nth]]), float(self._annotations.end[same[nth]])
+        return None
+
+    def communication(self, start: float, end: float) -> list[Exchange]:
+        """List the kernels of the communication library launched from `start` to `end`."""
+        first, last = np.searchsorted(self._comm_launched, (start, end))
+        return [exchange for _, exchange in self._communication[first:last]]
+
+    def launched(self) -> list[tuple[float, Exchange]]:
+        """List all kernels of the communication library with when the host launched each."""
+        return self._communication
+
+    def waited(self, start: float, end: float) -> float:
+        """Say how long only communication ran from `start` to `end`, microseconds."""
+        return measure_alone(self._running, self._busy, start, end)
+
+
+def merge(start: Seconds, end: Seconds) -> tuple[Seconds, Seconds]:
+    """Join spans that touch or overlap.
+
+    >>> merge(np.array([0.0, 1.0, 5.0]), np.array([2.0, 3.0, 6.0]))
+    (array([0., 5.]), array([3., 6.]))
+    """
+    if not len(start):
+        return np.zeros(0), np.zeros(0)
+    order = np.argsort(start, kind="stable")
+    start, reach = start[order], np.maximum.accumulate(end[order])
+    first = np.flatnonzero(np.r_[True, start[1:] > reach[:-1]])
+    return start[first], reach[np.r_[first[1:] - 1, len(start) - 1]]
+
+
+def measure_alone(running: tuple[Seconds, Seconds], busy: tuple[Seconds, Seconds], start: float, end: float) -> float:
+    """Say how much of `start` to `end` lies in `running` and not in `busy`; both are merged spans."""
+    running, busy = _between(running, start, end), _between(busy, start, end)
+    edges = np.unique(np.clip(np.concatenate([*running, *busy, [start, end]]), start, end))
+    if len(edges) < 2:
+        return 0.0
+    middle = (edges[:-1] + edges[1:]) / 2
+    alone = is_inside(middle, running) & ~is_inside(middle, busy)
+    return float(np.diff(edges)[alone].sum())
+
+
+def _between(spans: tuple[Seconds, Seconds], start: float, end: float) -> tuple[Seconds, Seconds]:
+    """Take the merged spans that reach into a range."""
+    first, last = int(np.searchsorted(spans[1], start)), int(np.searchsorted(spans[0], end))
+    return spans[0][first:last], spans[1][first:last]
+
+
+def is_inside(at: Seconds, spans: tuple[Seconds, Seconds]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Say for each time whether one of some merged spans holds it."""
+    start, end = spans
+    if not len(start):
+        return np.zeros(len(at), dtype=bool)
+    last = np.searchsorted(start, at, side="right") - 1
+    return np.asarray((last >= 0) & (at <= end[np.maximum(last, 0)]))
+
+
+def _join(kernels: Spans, launches: Spans) -> tuple[Seconds, Seconds, Seconds]:
+    """Give launch, start and end of each kernel whose launch is known, by launch."""
+    at = _find_launch(kernels.key, launches)
+    known = at >= 0
+    launched = launches.start[at[known]]
+    order = np.argsort(launched, kind="stable")
+    return launched[order], kernels.start[known][order], kernels.end[known][order]
+
+
+def _find_launch(correlation: Ints, launches: Spans) -> Ints:
+    """Say which launch has each correlation; -1: none."""
+    if not len(launches):
+        return np.full(len(correlation), -1, dtype=np.int64)
+    order = np.argsort(launches.key, kind="stable")
+    at = np.minimum(np.searchsorted(launches.key[order], correlation), len(order) - 1)
+    hit = (launches.key[order][at] == correlation) & (correlation >= 0)
+    return np.where(hit, order[at], -1)
+
+
+def _by_launch(exchanges: list[Exchange], launches: Spans) -> list[tuple[float, Exchange]]:
+    """Sort kernels by when they were launched; those of unknown launch by when they began."""
+    at = _find_launch(np.array([exchange.correlation for exchange in exchanges], dtype=np.int64), launches)
+    launched = [
+        float(launches.start[n]) if n >= 0 else exchange.start
+        for exchange, n in zip(exchanges, at.tolist(), strict=True)
+    ]
+    return sorted(zip(launched, exchanges, strict=True), key=lambda pair: pair[0])

@@ -1,0 +1,131 @@
+"""What the names of annotations say: which operation, of which stage and microbatch.
+
+Enters: the name of one annotation. Leaves: `Named`, one for each operation that it covers.
+"""
+
+import dataclasses
+import re
+from typing import Literal
+
+from diagnose.model.optype import BY_NAME, Op
+
+#: Who gave the name: the trace's own types, torch.distributed.pipelining with stages, GPipe without, or a "forward" of
+#: somebody's own.
+Dialect = Literal["own", "staged", "unstaged", "phases"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Named:
+    """An operation that an annotation names.
+
+    Attributes
+    ----------
+    op : Op or None
+        None for what has no place in a trace; `what` says what it is.
+    stage : int or None
+        Stage of the model (virtual stage), where it is said.
+    microbatch, chunk : int or None
+    weights : bool
+        It is the gradient of the weights alone, which the trace format has no type for.
+    """
+
+    dialect: Dialect
+    op: Op | None
+    what: str
+    stage: int | None = None
+    microbatch: int | None = None
+    chunk: int | None = None
+    weights: bool = False
+
+
+_ACTIONS = {
+    "F": Op.FORWARD,
+    "B": Op.BACKWARD,
+    "I": Op.BACKWARD,
+    "SEND_F": Op.FORWARD_SEND,
+    "RECV_F": Op.FORWARD_RECV,
+    "SEND_B": Op.BACKWARD_SEND,
+    "RECV_B": Op.BACKWARD_RECV,
+    "UNSHARD": Op.ALL_GATHER,
+    "REDUCE_GRAD": Op.REDUCE_SCATTER,
+}
+_UNPLACED = {
+    "W": "W (weight gradients)",
+    "RESHARD": "RESHARD (parameters freed)",
+    "OVERLAP_F_B": "OVERLAP_F_B (a forward and a backward at once)",
+}
+_ACTION = re.compile(
+    r"(?:PP:)?(?P<stage>\d{1,6})(?P<action>SEND_F|RECV_F|SEND_B|RECV_B|UNSHARD|RESHARD|REDUCE_GRAD|F|B|I|W)(?P<mb>\d{1,6})?"
+)
+_OVERLAP = re.compile(r"(?:PP:)?\((?P<parts>[^()]{1,200})\)OVERLAP_F_B")
+_WHOLE = re.compile(r"(?P<direction>Forward|Backward) (?P<mb>\d{1,6})")
+_OWN = re.compile(r"(?P<ops>[a-z]+(?:-[a-z]+)*(?:\+[a-z]+(?:-[a-z]+)*)*)(?P<tags>(?: [a-z_]{1,20}=-?\d{1,9})*)")
+_TAG = re.compile(r"([a-z_]+)=(-?\d+)")
+_PHASE = re.compile(r"[#\s]*(?P<phase>forward|backward)[#\s]*", re.IGNORECASE)
+_STEP = re.compile(r"ProfilerStep#(\d{1,15})\*?")
+
+
+def parse_step(name: str) -> int | None:
+    """Read the number of a step.
+
+    >>> parse_step("ProfilerStep#12")
+    12
+    """
+    found = _STEP.fullmatch(name)
+    return int(found[1]) if found else None
+
+
+def parse_annotation(name: str) -> tuple[Named, ...]:
+    """Say which operations an annotation names; none where it names none.
+
+    >>> [(named.op.name, named.stage, named.microbatch) for named in parse_annotation("PP:3SEND_F1")]
+    [('FORWARD_SEND', 3, 1)]
+    >>> [named.op.name for named in parse_annotation("forward-send+backward-recv")]
+    ['FORWARD_SEND', 'BACKWARD_RECV']
+    >>> parse_annotation("aten::mm")
+    ()
+    """
+    if found := _ACTION.fullmatch(name):
+        return (_action(found),)
+    if found := _OVERLAP.fullmatch(name):
+        parts = [_ACTION.fullmatch(part.strip()) for part in found["parts"].split(";")]
+        if all(parts):
+            stages = [int(part["stage"]) for part in parts if part]
+            return tuple(Named("staged", None, _UNPLACED["OVERLAP_F_B"], stage=stage) for stage in stages)
+        return ()
+    if found := _WHOLE.fullmatch(name):
+        op = Op.FORWARD if found["direction"] == "Forward" else Op.BACKWARD
+        return (Named("unstaged", op, name, microbatch=int(found["mb"])),)
+    if found := _PHASE.fullmatch(name):
+        op = Op.FORWARD if found["phase"].lower() == "forward" else Op.BACKWARD
+        return (Named("phases", op, name),)
+    if found := _OWN.fullmatch(name):
+        ops = [BY_NAME.get(part) for part in found["ops"].split("+")]
+        if None in ops:
+            return ()
+        tags = {key: int(value) for key, value in _TAG.findall(found["tags"])}
+        microbatch = tags.get("mb", tags.get("mb_id"))
+        return tuple(
+            Named("own", op, name, microbatch=_known(microbatch), chunk=_known(tags.get("mc")))
+            for op in ops
+            if op is not None
+        )
+    return ()
+
+
+def _action(found: re.Match[str]) -> Named:
+    """Read an action of torch.distributed.pipelining."""
+    action = found["action"]
+    return Named(
+        "staged",
+        _ACTIONS.get(action),
+        _UNPLACED.get(action, action),
+        stage=int(found["stage"]),
+        microbatch=None if found["mb"] is None else int(found["mb"]),
+        weights=action == "W",
+    )
+
+
+def _known(value: int | None) -> int | None:
+    """Take a negative number for none."""
+    return None if value is None or value < 0 else value

@@ -1,0 +1,88 @@
+"""Operations of one rank as they are found, and in columns.
+
+Enters: nothing. Leaves: `Operation`, which is changed while its rank is read, and `Operations`, which travel between processes.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diagnose.model.trace import Ints, Seconds
+
+
+@dataclasses.dataclass(slots=True)
+class Operation:
+    """One operation of one rank.
+
+    Attributes
+    ----------
+    step : int
+    stage : int
+        Stage of the model, virtual ones counted through; -1 where it is not said.
+    microbatch, chunk : int
+        -1 where there is none.
+    start, end : float
+        When it ran, on the GPU where there is one: microseconds of the file.
+    asked, returned : float
+        When the host asked for it, and went on.
+    seq : int
+        Count of a collective in its group; -1 where unknown.
+    """
+
+    op: int
+    step: int
+    start: float
+    end: float
+    asked: float
+    returned: float
+    stage: int = -1
+    microbatch: int = -1
+    chunk: int = -1
+    seq: int = -1
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Operations:
+    """Operations of one rank, one entry each, in any order; all of shape (n,).
+
+    Attributes
+    ----------
+    op : ndarray of int8
+        `Op`, or `WEIGHTS`.
+    step, stage, microbatch, chunk, seq : ndarray of int64
+        As in `Operation`.
+    start, end : ndarray of float64
+        Microseconds of the file.
+    """
+
+    op: NDArray[np.int8]
+    step: Ints
+    stage: Ints
+    microbatch: Ints
+    chunk: Ints
+    seq: Ints
+    start: Seconds
+    end: Seconds
+
+    @classmethod
+    def of(cls, listed: Sequence[Operation]) -> "Operations":
+        """Put operations into columns."""
+
+        def whole(field: str) -> Ints:
+            return np.array([getattr(made, field) for made in listed], dtype=np.int64)
+
+        return cls(
+            op=whole("op").astype(np.int8),
+            step=whole("step"),
+            stage=whole("stage"),
+            microbatch=whole("microbatch"),
+            chunk=whole("chunk"),
+            seq=whole("seq"),
+            start=np.array([made.start for made in listed], dtype=np.float64),
+            end=np.array([made.end for made in listed], dtype=np.float64),
+        )
+
+    def __len__(self) -> int:
+        return len(self.op)

@@ -1,0 +1,198 @@
+"""Read one rank: who it is, from the header and the name of its file, and what it did, from its events.
+
+Enters: one file. Leaves: `Rank`. Which place in the job it has is not known here: that takes all ranks.
+"""
+
+import dataclasses
+import json
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from diagnose.errors import TraceError
+from diagnose.model.optype import P2P
+from diagnose.trace.producers.kineto_collect import collect
+from diagnose.trace.producers.kineto_operations import Operations
+from diagnose.trace.producers.kineto_reader import OperationReader
+
+#: How the name of a file gives its rank, the surest first.
+_RANK_IN_NAME = (re.compile(r"rank[-_.]?(\d{1,7})"), re.compile(r"(?:worker|device|gpu)[-_.]?(\d{1,7})"))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Group:
+    """A process group that the header or a collective tells of."""
+
+    name: str
+    description: str
+    ranks: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rank:
+    """What one file says.
+
+    Attributes
+    ----------
+    where : str
+        How errors call the file.
+    rank, world : int or None
+    base_ns : int
+        To be added to its times.
+    dialect : str
+        `"own"`, `"staged"`, `"unstaged"` (annotations name the operations), or `"runs"` (its operators show them).
+    sharded : bool
+        Parameters are gathered inside forwards and backwards (FSDP).
+    on_gpu : bool
+    n_on_host : int
+        Computes timed by the host though there is a GPU.
+    """
+
+    where: str
+    rank: int | None
+    rank_from_name: bool
+    world: int | None
+    host: str
+    base_ns: int
+    groups: tuple[Group, ...]
+    dialect: str
+    operations: Operations
+    exchanges_with_peers: bool
+    sharded: bool
+    on_gpu: bool
+    n_on_host: int
+    records_collections: bool
+    steps: tuple[int, ...]
+    steps_named: bool
+    gpu_type: str | None
+    dropped: Counter[tuple[str, str]]
+    warnings: tuple[str, ...]
+    n_bytes: int
+
+
+def read_rank(path: Path, where: str) -> Rank:
+    """Read the file of one rank.
+
+    Parameters
+    ----------
+    path : Path
+    where : str
+        How errors call it.
+
+    Returns
+    -------
+    Rank
+
+    Raises
+    ------
+    TraceError
+        It cannot be read as a Kineto trace.
+    """
+    found = collect(path, where=where)
+    header = found.stream.header
+    info = _object(header.get("distributedInfo"))
+    rank = _whole(info.get("rank"))
+    from_name = rank is None
+    if rank is None:
+        rank = _rank_of_name(path.name)
+    warnings = []
+    if found.stream.truncated:
+        warnings.append(f"{where} ends in the middle; what comes before is read")
+    reader = OperationReader(found)
+    reader.read()
+    return Rank(
+        where=where,
+        rank=rank,
+        rank_from_name=from_name,
+        world=_whole(info.get("world_size")),
+        host=_text(header.get("host_name")),
+        base_ns=_whole(header.get("baseTimeNanoseconds")) or 0,
+        groups=(*_groups(info.get("pg_config")), *_groups(list(found.groups))),
+        dialect=reader.dialect,
+        operations=Operations.of(reader.operations),
+        exchanges_with_peers=bool(reader.operators.calls) or any(o.op in P2P for o in reader.operations),
+        sharded=reader.sharded,
+        on_gpu=reader.gpu.is_there,
+        n_on_host=reader.n_on_host,
+        records_collections=found.records_collections,
+        steps=tuple(dict.fromkeys(reader.numbers.tolist())),
+        steps_named=reader.steps_named,
+        gpu_type=_gpu_type(header.get("deviceProperties")),
+        dropped=reader.dropped + Counter({(what, "not understood"): n for what, n in found.dropped.items()}),
+        warnings=tuple(warnings),
+        n_bytes=found.stream.n_bytes,
+    )
+
+
+def _rank_of_name(name: str) -> int | None:
+    """Read the rank from the name of a file."""
+    for pattern in _RANK_IN_NAME:
+        found = pattern.findall(name.lower())
+        if found:
+            return int(found[-1])
+    return None
+
+
+def _groups(value: Any) -> tuple[Group, ...]:
+    """Read the process groups of the header."""
+    if isinstance(value, str):
+        value = _decoded(value)
+    groups = []
+    for entry in value if isinstance(value, list) else ():
+        if not isinstance(entry, dict):
+            continue
+        ranks = entry.get("ranks")
+        if isinstance(ranks, str):
+            ranks = _decoded(ranks)
+        if isinstance(ranks, list) and all(isinstance(rank, int) for rank in ranks):
+            groups.append(Group(_text(entry.get("pg_name")), _text(entry.get("pg_desc")), tuple(ranks)))
+    return tuple(groups)
+
+
+def _gpu_type(value: Any) -> str | None:
+    """Read the name of the first GPU; old versions write Python's text for it."""
+    if isinstance(value, str):
+        found = re.search(r"'name': '([^']{1,80})'", value)
+        return found[1] if found else None
+    first = value[0] if isinstance(value, list) and value else None
+    return _text(first.get("name")) or None if isinstance(first, dict) else None
+
+
+def _object(value: Any) -> dict[str, Any]:
+    """Read an object, which may be a string with one."""
+    if isinstance(value, str):
+        value = _decoded(value)
+    return value if isinstance(value, dict) else {}
+
+
+def _decoded(text: str) -> Any:
+    """Decode a string with JSON in it; None where it is none."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _whole(value: Any) -> int | None:
+    """Read a whole number, which may be a string; None where it is none."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20:
+        value = int(value)
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1 << 63:
+        value = int(value)
+    return value if isinstance(value, int) and 0 <= value < 1 << 63 else None
+
+
+def _text(value: Any) -> str:
+    """Read a short text."""
+    return value[:200] if isinstance(value, str) else ""
+
+
+def read_rank_safely(path: Path, where: str) -> Rank | TraceError:
+    """Read the file of one rank in another process: an error comes back as a value, whole."""
+    try:
+        return read_rank(path, where)
+    except TraceError as error:
+        return error

@@ -1,0 +1,129 @@
+"""Timelines of a pipeline in which the weight gradients may be computed apart from their backward (zero-bubble schedules).
+
+Enters: operations F, B and W of all ranks. Leaves: forwards and backwards, and an account of what was left out: the trace
+format knows one backward.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diagnose.model.optype import Op
+from diagnose.model.recording import Dropped, Unsaid
+from diagnose.model.trace import Bools, Ints, Seconds
+
+#: Code of a weight gradient among operation types.
+WEIGHTS = -1
+#: Weight gradients always follow their backward where this part of them does.
+FOLLOWS_SHARE = 0.8
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Timeline:
+    """Operations, one entry each, in any order.
+
+    Attributes
+    ----------
+    op : ndarray of int8, shape (n,)
+        `Op.FORWARD`, `Op.BACKWARD`, or `WEIGHTS`.
+    step, stage : ndarray of int64, shape (n,)
+    start_s, end_s : ndarray of float64, shape (n,)
+        NaN where the file has none.
+    microbatch, chunk : ndarray of int64, shape (n,)
+        -1 where the file does not say.
+    """
+
+    op: NDArray[np.int8]
+    step: Ints
+    stage: Ints
+    start_s: Seconds
+    end_s: Seconds
+    microbatch: Ints
+    chunk: Ints
+
+    @classmethod
+    def of(
+        cls,
+        op: Op | None,
+        step: int,
+        stage: int,
+        starts: Sequence[float | None],
+        ends: Sequence[float | None],
+        microbatch: Sequence[int] | None,
+        chunk: Sequence[int] | None,
+        *,
+        unit_s: float,
+    ) -> Self:
+        """Make operations of one kind on one rank in one step; `op` None stands for weight gradients."""
+        n = len(starts)
+        start_s, end_s = (
+            np.array([np.nan if t is None else t for t in times], dtype=np.float64) * unit_s for times in (starts, ends)
+        )
+        unknown = np.full(n, -1, dtype=np.int64)
+        return cls(
+            op=np.full(n, WEIGHTS if op is None else int(op), dtype=np.int8),
+            step=np.full(n, step, dtype=np.int64),
+            stage=np.full(n, stage, dtype=np.int64),
+            start_s=start_s,
+            end_s=end_s,
+            microbatch=unknown if microbatch is None else np.array(microbatch, dtype=np.int64),
+            chunk=unknown if chunk is None else np.array(chunk, dtype=np.int64),
+        )
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[Self]) -> Self:
+        """Put timelines one after the other."""
+        if not parts:
+            empty = np.zeros(0, dtype=np.int64)
+            return cls(empty.astype(np.int8), empty, empty, empty.astype(float), empty.astype(float), empty, empty)
+        return cls(*(np.concatenate([getattr(part, f.name) for part in parts]) for f in dataclasses.fields(cls)))
+
+    def take(self, keep: Bools | Ints) -> "Timeline":
+        """Keep some operations."""
+        return Timeline(*(getattr(self, f.name)[keep] for f in dataclasses.fields(self)))
+
+
+def drop_weights(timeline: Timeline) -> tuple[Timeline, tuple[Dropped, ...], tuple[Unsaid, ...]]:
+    """Leave out the weight gradients, and say what can no longer be told.
+
+    Joined to its backward a W would end after what the stage before does next with that backward's gradient. Left out it is
+    time in which the worker seems to wait: alike on all links where it always follows its backward, and else here and there.
+
+    Parameters
+    ----------
+    timeline : Timeline
+
+    Returns
+    -------
+    Timeline
+        Forwards and backwards.
+    tuple of Dropped
+        What was left out, with its seconds.
+    tuple of Unsaid
+        Where weight gradients stand anywhere: the causes that look like them.
+    """
+    is_weight = timeline.op == WEIGHTS
+    if not is_weight.any():
+        return timeline, (), ()
+    order = np.lexsort((timeline.start_s, timeline.step, timeline.stage))
+    t = timeline.take(order)
+    follows = np.r_[False, (t.op[1:] == WEIGHTS) & (t.op[:-1] == Op.BACKWARD) & (t.stage[1:] == t.stage[:-1])]
+    seconds = float(np.nansum((timeline.end_s - timeline.start_s)[is_weight]))
+    reason = f"the trace format has one backward; {seconds:.3g} s of all ranks, in which workers seem to wait"
+    dropped = (Dropped("W (weight gradients)", int(is_weight.sum()), reason),)
+    unsaid: tuple[Unsaid, ...] = ()
+    if follows.sum() < FOLLOWS_SHARE * is_weight.sum() or _one_in_a_gap(t) < FOLLOWS_SHARE:
+        why = "they stand anywhere between forwards and backwards, and a worker that computes them seems to wait"
+        unsaid = (Unsaid("weight gradients", why, ("data-loading", "network-fault")),)
+    return timeline.take(~is_weight), dropped, unsaid
+
+
+def _one_in_a_gap(t: Timeline) -> float:
+    """Say behind which part of the backwards, in order, exactly one weight gradient stands."""
+    place = np.cumsum(t.op != WEIGHTS)  # a weight gradient has the number of the operation that it stands behind
+    n_behind = np.bincount(place[t.op == WEIGHTS], minlength=int(place[-1]) + 1)[1:]
+    of_backwards = n_behind[t.op[t.op != WEIGHTS] == Op.BACKWARD]
+    return float(np.mean(of_backwards == 1)) if len(of_backwards) else 0.0

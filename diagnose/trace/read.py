@@ -1,0 +1,103 @@
+"""From whatever holds one job to the rows of it: a trace, a folder of traces, or files of another producer.
+
+Enters: a path or an open file. Leaves: `Rows`, with the account of what another producer's files could not bring along.
+What a file is, is told by what is in it.
+"""
+
+import dataclasses
+import io
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+from diagnose.errors import TraceError
+from diagnose.trace.gather import gather_traces
+from diagnose.trace.parquet import MAGIC, Rows, read_parquet
+from diagnose.trace.producers.catalogue import find_producer, list_producers, read_with
+from diagnose.trace.producers.peek import Peek, peek_at
+from diagnose.trace.recorded import make_rows
+
+#: Files that describe a job and hold nothing of its operations.
+DESCRIPTIONS = (".yaml", ".yml")
+
+
+def read_rows(source: str | Path | BinaryIO, *, name: str, report: Callable[[str], None] | None = None) -> Rows:
+    """Read the operations of one job.
+
+    Parameters
+    ----------
+    source : path, or open binary file that can seek
+        A trace, a folder with one trace a rank, or a file or folder of a known producer.
+    name : str
+        How errors call it.
+    report : callable, optional
+        Told what is being read, a line at a time.
+
+    Returns
+    -------
+    Rows
+
+    Raises
+    ------
+    TraceError
+        Nobody knows what it is, or it cannot be read as what it is.
+    """
+    tell = report or _say_nothing
+    if not isinstance(source, (str, Path)):
+        return _read_stream(source, name, tell)
+    path = Path(source)
+    if path.exists() and not path.is_file() and not path.is_dir():  # a pipe has no size and cannot be read twice
+        return _read_stream(io.BytesIO(path.read_bytes()), name, tell)
+    if not path.exists() or (path.is_file() and _is_trace(path)):
+        return read_parquet(path, name=name)
+    return _read_peeked(peek_at(path, name=name), name, tell)
+
+
+def _read_stream(source: BinaryIO, name: str, report: Callable[[str], None]) -> Rows:
+    """Read what was piped in: a trace, or the one file of another producer."""
+    first = source.tell()
+    head = source.read(len(MAGIC))
+    source.seek(first)
+    if head == MAGIC:
+        return read_parquet(source, name=name)
+    with tempfile.TemporaryDirectory(prefix="diagnose-") as folder:  # producers look at files
+        path = Path(folder, "job")
+        with path.open("wb") as copy:
+            shutil.copyfileobj(source, copy)
+        return _read_peeked(peek_at(path, name=name), name, report)
+
+
+def _read_peeked(peek: Peek, name: str, report: Callable[[str], None]) -> Rows:
+    """Read files of another producer, else a folder with one trace a rank."""
+    traces = tuple(file for file in peek.files if _is_trace(file))
+    others = tuple(file for file in peek.files if file not in set(traces) and file.suffix.lower() not in DESCRIPTIONS)
+    producer = find_producer(Peek(peek.path, others)) if others else None
+    if producer is not None:
+        rows = make_rows(read_with(producer, Peek(peek.path, others), name=name, report=report), name=name)
+        if traces:
+            beside = f"{len(traces)} Parquet files beside those of {producer.NAME} are left out"
+            rows = dataclasses.replace(rows, recording_warnings=(*rows.recording_warnings, beside))
+        return rows
+    if traces:
+        return gather_traces(peek.path, traces, name=name, report=report, n_others=len(others))
+    known = ", ".join(producer.NAME for producer in list_producers()) or "none"
+    raise TraceError(
+        f"is neither Parquet nor what a known producer writes ({known}); expected a trace, a folder with one trace a rank, or "
+        "the files of one job: `diagnose convert --list` shows what can be read",
+        where=name,
+    )
+
+
+def _is_trace(file: Path) -> bool:
+    """Say whether a file is Parquet, by its first bytes."""
+    try:
+        with file.open("rb") as content:
+            return content.read(len(MAGIC)) == MAGIC
+    except OSError:
+        return False
+
+
+def _say_nothing(line: str) -> None:
+    """Take a line and do nothing: nobody watches."""

@@ -1,0 +1,148 @@
+"""Hand-made Kineto traces: events added one by one, written as torch.profiler writes them."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+#: The thread that runs the steps, the one of autograd, and the streams of the GPU.
+MAIN, AUTOGRAD, STREAM, NCCL_STREAM = 100, 101, 7, 20
+PID = 1
+
+
+class KinetoTrace:
+    """Events of one rank; times in microseconds."""
+
+    def __init__(self) -> None:
+        self.events: list[dict[str, Any]] = []
+        self.correlation = 0
+
+    def span(self, category: str, name: str, start: float, duration: float, tid: int = MAIN, **args: Any) -> None:
+        """Add a span."""
+        event = {"ph": "X", "cat": category, "name": name, "pid": PID, "tid": tid, "ts": start, "dur": duration}
+        self.events.append(event | {"args": args})
+
+    def annotate(self, name: str, start: float, duration: float) -> None:
+        """Add an annotation of the host."""
+        self.span("user_annotation", name, start, duration)
+
+    def kernel(
+        self, launched: float, start: float, duration: float, name: str = "gemm", tid: int = MAIN, **args: Any
+    ) -> None:
+        """Add a launch on the host, and the kernel that it launched."""
+        self.correlation += 1
+        self.span("cuda_runtime", "cudaLaunchKernel", launched, 1.0, tid, correlation=self.correlation)
+        stream = NCCL_STREAM if name.startswith("nccl") else STREAM
+        self.span("kernel", name, start, duration, stream, correlation=self.correlation, **args)
+
+    def write(self, path: Path, **header: Any) -> Path:
+        """Write the trace, packed where its name says so."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps({"schemaVersion": 1, **header, "traceEvents": self.events, "traceName": path.name}, indent=2)
+        path.write_bytes(gzip.compress(text.encode(), 1, mtime=0) if path.suffix == ".gz" else text.encode())
+        return path
+
+
+def distributed(rank: int, world: int, **more: Any) -> dict[str, Any]:
+    """Give the header of one rank."""
+    return {"distributedInfo": {"backend": "nccl", "rank": rank, "world_size": world, **more}}
+
+
+def data_parallel_rank(
+    *, n_steps: int = 2, forward_us: float = 1000.0, stall_us: float = 0.0, base: float = 0.0
+) -> KinetoTrace:
+    """Make a rank of a job without pipeline: forward, backward of 2000 us, all-reduce that ends 500 us later, update of 100 us.
+
+    The host asks for everything 10 us apart at the start of the step; a stall of the allocator lengthens the forward of step 1.
+    """
+    trace = KinetoTrace()
+    for step in range(n_steps):
+        at = base + 10_000.0 * step
+        trace.annotate(f"ProfilerStep#{step}", at, 9_999.0)
+        trace.span("cpu_op", "aten::linear", at + 10, 20)
+        trace.events.append(
+            {"ph": "s", "cat": "fwdbwd", "name": "fwdbwd", "pid": PID, "tid": MAIN, "ts": at + 11, "id": step}
+        )
+        stalled = stall_us if step == 1 else 0.0
+        if stalled:
+            trace.span("cuda_runtime", "cudaMalloc", at + 12, stalled)
+        begun = at + 100
+        ended = begun + forward_us + stalled
+        trace.kernel(at + 15, begun, forward_us + stalled)
+        trace.span(
+            "cpu_op",
+            "autograd::engine::evaluate_function: AddmmBackward0",
+            at + 40,
+            20,
+            AUTOGRAD,
+            **{"Fwd thread id": 1},
+        )
+        trace.kernel(at + 45, ended, 2000.0, tid=AUTOGRAD)
+        reduction = {"Collective name": "allreduce", "Process Group Name": "0", "Seq": step + 5}
+        trace.kernel(
+            at + 50, ended + 1500, 1000.0, "ncclDevKernel_AllReduce_Sum_f32_RING_LL(..)", AUTOGRAD, **reduction
+        )
+        trace.annotate("Optimizer.step#Adam.step", at + 70, 20)
+        trace.kernel(at + 80, ended + 2500, 100.0)
+    return trace
+
+
+def pipeline_rank(
+    stage: int, n_stages: int = 2, *, chunks: int = 1, n_microbatches: int = 2, prefix: str = "PP:"
+) -> KinetoTrace:
+    """Make a rank of a GPipe-like pipeline in a lock step, annotated as torch.distributed.pipelining does.
+
+    Forward `m` of virtual stage `v` runs at (v + 2 m) ms for 0.8 ms, its send in the 0.1 ms after it and its recv in the 0.1 ms
+    before; backwards mirror that after 20 ms. Microbatches of a second chunk follow 10 ms later.
+    """
+    trace = KinetoTrace()
+    virtual_stages = n_stages * chunks
+    trace.annotate("ProfilerStep#3", 0.0, 100_000.0)
+    for chunk in range(chunks):
+        virtual = stage + chunk * n_stages
+        for microbatch in range(n_microbatches):
+            start = 1000.0 * (virtual + 2 * microbatch) + 10_000.0 * chunk + 1000
+            back = 90_000.0 - start - 800
+            for letter, at, previous in (("F", start, virtual > 0), ("B", back, virtual < virtual_stages - 1)):
+                trace.annotate(f"{prefix}{virtual}{letter}{microbatch}", at, 800.0)
+                trace.kernel(at + 5, at + 50, 700.0)
+                if previous:
+                    trace.annotate(f"{prefix}{virtual}RECV_{letter}{microbatch}", at - 100, 90.0)
+                    trace.kernel(at - 95, at - 90, 85.0, "ncclDevKernel_SendRecv(..)")
+                following = virtual < virtual_stages - 1 if letter == "F" else virtual > 0
+                if following:
+                    trace.annotate(f"{prefix}{virtual}SEND_{letter}{microbatch}", at + 805, 90.0)
+                    trace.kernel(at + 806, at + 810, 85.0, "ncclDevKernel_SendRecv(..)")
+    return trace
+
+
+def unannotated_pipeline_rank(stage: int) -> KinetoTrace:
+    """Make a rank of a 1F1B pipeline of two stages and two microbatches over NCCL, as Schedule1F1B leaves it: without annotations.
+
+    Computes take 100 us on the host and 80 on the GPU, 5 after they were launched; batches of a send and a recv are one kernel,
+    launched after both were called.
+    """
+    trace = KinetoTrace()
+    trace.annotate("ProfilerStep#4", 0.0, 10_000.0)
+    orders = (
+        ["F0", "send", "F1", "send+recv", "B0", "recv", "B1"],
+        ["recv", "F0", "B0", "send+recv", "F1", "B1", "send"],
+    )
+    for n, what in enumerate(orders[stage]):
+        at = 1000.0 + 500.0 * n
+        if what[0] == "F":
+            trace.span("cpu_op", "aten::linear", at, 100.0)
+            trace.events.append(
+                {"ph": "s", "cat": "fwdbwd", "name": "fwdbwd", "pid": PID, "tid": MAIN, "ts": at + 1, "id": n}
+            )
+            trace.kernel(at + 2, at + 5, 80.0)
+        elif what[0] == "B":
+            name = "autograd::engine::evaluate_function: AddmmBackward0"
+            trace.span("cpu_op", name, at, 100.0, AUTOGRAD, **{"Fwd thread id": 1})
+            trace.kernel(at + 2, at + 5, 80.0, tid=AUTOGRAD)
+        else:
+            for m, part in enumerate(what.split("+")):
+                trace.span("cpu_op", "c10d::send" if part == "send" else "c10d::recv_", at + 20 * m, 15.0)
+                trace.span("cpu_op", "record_param_comms", at + 20 * m + 2, 10.0, **{"Collective name": part})
+            trace.kernel(at + 60, at + 65, 200.0, "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)")
+    return trace

@@ -1,0 +1,450 @@
+"""Traces of torch.profiler: what header, annotations, kernels and the operators of autograd say, and what damage does."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from diagnose.errors import TraceError
+from diagnose.model.optype import BY_NAME, Op
+from diagnose.model.recording import Recording
+from diagnose.trace.producers import kineto
+from diagnose.trace.producers.kineto_events import Stream, read_events
+from diagnose.trace.producers.kineto_names import parse_annotation
+from diagnose.trace.producers.peek import peek_at
+from tests.trace.producers.kineto_traces import (
+    KinetoTrace,
+    data_parallel_rank,
+    distributed,
+    pipeline_rank,
+    unannotated_pipeline_rank,
+)
+
+FORMATS = Path(__file__).resolve().parents[4] / "shared" / "formats"
+
+
+def read(path: Path) -> Recording:
+    """Read a trace, or a folder of them."""
+    return kineto.read(peek_at(path, name=path.name), name=path.name, report=lambda _: None)
+
+
+@pytest.fixture(scope="module")
+def formats() -> Path:
+    """Give the folder with real traces, or skip."""
+    if not (FORMATS / "kineto_pipeline").is_dir():
+        pytest.skip(f"real traces are not here ({FORMATS} is absent)")
+    return FORMATS
+
+
+def rows_of(recording: Recording, op: Op, **place: int) -> list[tuple[float, float]]:
+    """List start and end of operations in milliseconds, by start."""
+    keep = recording.op == op
+    for column, value in place.items():
+        keep &= getattr(recording, column) == value
+    start = recording.start_s[keep] * 1e3
+    order = np.argsort(start)
+    return [
+        (round(float(a), 6), round(float(b), 6))
+        for a, b in zip(start[order], (start + recording.duration_s[keep] * 1e3)[order], strict=True)
+    ]
+
+
+# -- real traces
+
+
+def test_the_real_pipeline_is_read_as_its_parquet_says(formats: Path) -> None:
+    """The eight ranks of a real job have the operations of the same job's Parquet file; 99 of 100 times agree to 0.2 ms."""
+    recording = read(formats / "kineto_pipeline")
+    table = pq.read_table(formats / "kineto_pipeline" / "kineto-healthy.parquet").to_pandas()
+    table["op"] = [int(BY_NAME[name]) for name in table["optype"]]
+    table = table[table["op"] != Op.GC]  # rows that took no time, and that only the recorder of that file writes
+    assert len(table) == len(recording)
+    apart_s = []
+    for step in np.unique(recording.step).tolist():
+        started, lasted = [], []
+        for (op, rank), group in table[table["step"] == step].groupby(["op", "rank"]):
+            keep = (recording.op == op) & (recording.rank == rank) & (recording.step == step)
+            order = np.argsort(recording.start_s[keep], kind="stable")
+            rows = group.sort_values("start_ts", kind="stable")
+            assert recording.dp[keep].tolist() == rows["dp_rank"].tolist()
+            assert recording.stage[keep].tolist() == rows["stage"].tolist()
+            assert recording.microbatch is not None
+            if op in (Op.FORWARD, Op.BACKWARD):
+                assert recording.microbatch[keep][order].tolist() == rows["mb_id"].tolist()
+            started.append(recording.start_s[keep][order] - rows["start_ts"].to_numpy())
+            lasted.append(recording.duration_s[keep][order] - rows["duration"].to_numpy())
+        start = np.concatenate(started)
+        apart_s += [np.abs(start - np.median(start)), np.abs(np.concatenate(lasted))]
+    assert np.mean(np.concatenate(apart_s) < 0.2e-3) > 0.99
+
+
+def test_a_loader_without_workers_is_seen_to_stop_the_gpu(formats: Path) -> None:
+    """Waits for input fill a third of the steps of the trace without loader workers, and next to nothing with four."""
+    shares = []
+    for workers in (0, 4):
+        (file,) = (formats / "kineto_loader").glob(f"*num_workers_{workers}*")
+        recording = read(file)
+        waited = recording.duration_s[recording.op == Op.DATA_LOAD].sum()
+        shares.append(waited / (recording.start_s + recording.duration_s).max())
+        assert [len(rows_of(recording, op)) for op in (Op.FORWARD, Op.BACKWARD, Op.OPTIMIZER)] == [6, 6, 6]
+    assert shares[0] > 0.3
+    assert shares[1] < 0.05
+
+
+def test_a_folder_with_traces_of_two_jobs_is_refused(formats: Path) -> None:
+    """Two traces of the same rank and step are of two jobs, and the error names both files."""
+    with pytest.raises(TraceError, match=r"num_workers_4.*rank 0, as .*num_workers_0.*step 5"):
+        read(formats / "kineto_loader")
+
+
+@pytest.mark.parametrize("name", ["distributed_info_not_found", "nccl_data", "sampled_rank-0", "sampled_rank-1"])
+def test_header_variants_are_read(formats: Path, name: str) -> None:
+    """Each header variant gives as many forwards as backwards, and says which of the job's other ranks are not there."""
+    recording = read(formats / "kineto" / f"{name}.json.gz")
+    assert len(rows_of(recording, Op.FORWARD)) == len(rows_of(recording, Op.BACKWARD)) > 0
+    alone = [entry.what for entry in recording.unsaid if "ranks" in entry.what]
+    assert alone == {"nccl_data": ["1 of 2 ranks"], "distributed_info_not_found": []}.get(name, ["127 of 128 ranks"])
+
+
+# -- times and ranks
+
+
+def test_times_are_those_of_the_gpu(tmp_path: Path) -> None:
+    """Computes are as long as their kernels, whichever thread launched them, and not as the host's calls."""
+    recording = read(data_parallel_rank().write(tmp_path / "rank0.json", **distributed(0, 1)))
+    assert rows_of(recording, Op.FORWARD) == [(0.0, 1.0), (10.0, 11.0)]
+    assert rows_of(recording, Op.BACKWARD) == [(1.0, 3.0), (11.0, 13.0)]
+    assert rows_of(recording, Op.OPTIMIZER) == [(3.5, 3.6), (13.5, 13.6)]
+
+
+def test_only_what_no_backward_hides_of_a_reduction_counts(tmp_path: Path) -> None:
+    """A reduction of gradients that begins during the backward is a row from the end of the backward on."""
+    recording = read(data_parallel_rank().write(tmp_path / "rank0.json", **distributed(0, 1)))
+    assert rows_of(recording, Op.SEPARATE) == [(3.0, 3.5), (13.0, 13.5)]
+
+
+def test_a_call_of_the_allocator_lies_in_the_operation_it_stopped(tmp_path: Path) -> None:
+    """A cudaMalloc on the host is moved with the forward that it belongs to onto the time of the GPU."""
+    recording = read(data_parallel_rank(stall_us=300.0).write(tmp_path / "rank0.json", **distributed(0, 1)))
+    ((start, end),) = rows_of(recording, Op.CUDA_MALLOC)
+    (_, (first, last)) = rows_of(recording, Op.FORWARD)
+    assert last - first == pytest.approx(1.3)
+    assert end - start == pytest.approx(0.3)
+    assert first <= start
+    assert end <= last
+
+
+def test_collections_of_python_are_evidence_and_tiny_ones_are_counted(tmp_path: Path) -> None:
+    """A collection of 50 ms becomes a gc row, one of 10 us is counted among what was dropped."""
+    trace = data_parallel_rank()
+    trace.span("python_function", "Python GC", 5000.0, 3000.0)
+    trace.span("python_function", "Python GC", 4000.0, 10.0)
+    recording = read(trace.write(tmp_path / "rank0.json", **distributed(0, 1)))
+    assert [round(end - start, 3) for start, end in rows_of(recording, Op.GC)] == [3.0]
+    assert [(entry.what, entry.n) for entry in recording.dropped] == [("collections of Python", 1)]
+
+
+def test_bases_of_ranks_are_taken_from_each_other_exactly(tmp_path: Path) -> None:
+    """Two ranks whose bases, in nanoseconds since 1970, differ by 250 keep those 250 ns."""
+    base = 1_790_857_026_000_000_000
+    for rank in range(2):
+        header = distributed(rank, 2) | {"baseTimeNanoseconds": base + 250 * rank, "host_name": "one"}
+        data_parallel_rank(base=1000.0).write(tmp_path / f"rank{rank}.json.gz", **header)
+    recording = read(tmp_path)
+    starts = [rows_of(recording, Op.FORWARD, dp=dp)[0][0] for dp in range(2)]
+    assert starts[1] - starts[0] == pytest.approx(250e-6, abs=2e-6)
+
+
+def test_unix_times_without_a_base_are_read(tmp_path: Path) -> None:
+    """Traces of 2021 and before count microseconds since 1970."""
+    recording = read(data_parallel_rank(base=1.6e15).write(tmp_path / "rank0.json", **distributed(0, 1)))
+    assert rows_of(recording, Op.FORWARD)[1] == (10.0, 11.0)
+
+
+def test_distributed_info_may_be_a_string(tmp_path: Path) -> None:
+    """Rank and world size are found in distributedInfo that is JSON within JSON."""
+    for rank in (3, 5):
+        header = {"distributedInfo": json.dumps({"rank": str(rank), "world_size": 8})}
+        data_parallel_rank().write(tmp_path / f"host_{rank + 90}.json", **header)
+    recording = read(tmp_path)
+    assert recording.rank is not None
+    assert np.unique(recording.rank).tolist() == [3, 5]
+    assert "6 of 8 ranks" in [entry.what for entry in recording.unsaid]
+
+
+def test_without_distributed_info_the_name_gives_the_rank_and_a_warning(tmp_path: Path) -> None:
+    """The rank of a file that does not say it is that of its name, and the reader is told so."""
+    for rank in (0, 1):
+        data_parallel_rank().write(tmp_path / f"job_rank_{rank}.json")
+    recording = read(tmp_path)
+    assert recording.rank is not None
+    assert np.unique(recording.rank).tolist() == [0, 1]
+    assert any("no distributedInfo" in warning for warning in recording.warnings)
+
+
+def test_cycles_of_one_rank_are_joined(tmp_path: Path) -> None:
+    """Two files of one rank with different steps are one job, as a profiler that records now and then writes them."""
+    data_parallel_rank(n_steps=1).write(tmp_path / "a.pt.trace.json", **distributed(0, 1))
+    later = data_parallel_rank(n_steps=1, base=50_000.0)
+    for event in later.events:
+        event["name"] = event["name"].replace("ProfilerStep#0", "ProfilerStep#7")
+    later.write(tmp_path / "b.pt.trace.json", **distributed(0, 1))
+    recording = read(tmp_path)
+    assert np.unique(recording.step).tolist() == [0, 7]
+    assert rows_of(recording, Op.FORWARD) == [(0.0, 1.0), (50.0, 51.0)]
+
+
+def test_files_of_other_jobs_are_refused(tmp_path: Path) -> None:
+    """Headers that tell of different world sizes are not one job."""
+    data_parallel_rank().write(tmp_path / "rank0.json", **distributed(0, 2))
+    data_parallel_rank().write(tmp_path / "rank1.json", **distributed(1, 4))
+    with pytest.raises(TraceError, match="job of 4 ranks"):
+        read(tmp_path)
+
+
+def test_reading_in_other_processes_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks read beside each other give the same rows in the same order as one after the other."""
+    for rank in range(3):
+        data_parallel_rank(forward_us=1000.0 + rank).write(tmp_path / f"rank{rank}.json.gz", **distributed(rank, 3))
+    here = read(tmp_path)
+    monkeypatch.setattr(kineto, "MIN_PARALLEL_BYTES", 0)
+    beside = read(tmp_path)
+    for column in ("op", "step", "dp", "start_s", "duration_s", "rank"):
+        np.testing.assert_array_equal(getattr(here, column), getattr(beside, column))
+
+
+# -- pipelines
+
+
+@pytest.mark.parametrize("prefix", ["PP:", ""])
+def test_annotations_of_pipelining_name_stage_and_microbatch(tmp_path: Path, prefix: str) -> None:
+    """Stages and microbatches come from the names, with and without their prefix, and times from the kernels."""
+    for stage in range(2):
+        pipeline_rank(stage, prefix=prefix).write(tmp_path / f"rank{stage}.json", **distributed(stage, 2))
+    recording = read(tmp_path)
+    first = rows_of(recording, Op.FORWARD, stage=0, microbatch=0)[0][0]
+    assert [round(a - first, 3) for a, _ in rows_of(recording, Op.FORWARD, stage=1)] == [1.0, 3.0]
+    assert rows_of(recording, Op.FORWARD, stage=1, microbatch=1)[0][0] - first == pytest.approx(3.0)
+    assert {op.name: len(rows_of(recording, op)) for op in (Op.FORWARD_SEND, Op.FORWARD_RECV, Op.BACKWARD_SEND)} == {
+        "FORWARD_SEND": 2,
+        "FORWARD_RECV": 2,
+        "BACKWARD_SEND": 2,
+    }
+
+
+def test_interleaved_stages_are_chunks_and_every_compute_has_its_transfers(tmp_path: Path) -> None:
+    """With two stages a rank the later one is chunk 1, and transfers at the ends of the model take no time."""
+    for stage in range(2):
+        pipeline_rank(stage, chunks=2).write(tmp_path / f"rank{stage}.json", **distributed(stage, 2))
+    recording = read(tmp_path)
+    assert recording.job["vpp_size"] == 2
+    assert [len(rows_of(recording, Op.FORWARD, chunk=chunk)) for chunk in (0, 1)] == [4, 4]
+    sends = rows_of(recording, Op.FORWARD_SEND, stage=1)
+    assert [round(end - start, 3) for start, end in sends] == [0.085, 0.085, 0.0, 0.0]
+    assert len(rows_of(recording, Op.FORWARD_RECV, stage=0)) == 4
+
+
+def test_a_pipeline_without_annotations_is_told_by_its_transfers(tmp_path: Path) -> None:
+    """1F1B over NCCL names nothing: sends and receives part the microbatches, and a batch of two is one kernel and two rows."""
+    for stage in range(2):
+        unannotated_pipeline_rank(stage).write(tmp_path / f"rank{stage}.json", **distributed(stage, 2))
+    recording = read(tmp_path)
+    for stage in range(2):
+        for op in (Op.FORWARD, Op.BACKWARD):
+            for microbatch in range(2):
+                ((start, end),) = rows_of(recording, op, stage=stage, microbatch=microbatch)
+                assert end - start == pytest.approx(0.08)
+    assert len(rows_of(recording, Op.FORWARD_SEND, stage=0)) == len(rows_of(recording, Op.BACKWARD_RECV, stage=0)) == 2
+    assert len(rows_of(recording, Op.FORWARD_RECV, stage=1)) == len(rows_of(recording, Op.BACKWARD_SEND, stage=1)) == 2
+    assert rows_of(recording, Op.FORWARD_SEND, stage=0)[1] == rows_of(recording, Op.BACKWARD_RECV, stage=0)[0]
+    transfers = [Op.FORWARD_SEND, Op.FORWARD_RECV, Op.BACKWARD_SEND, Op.BACKWARD_RECV]
+    assert np.isin(recording.op, transfers).sum() == 8
+    assert recording.duration_s[np.isin(recording.op, transfers)] == pytest.approx(0.2e-3)
+
+
+def test_one_rank_of_a_pipeline_is_refused(tmp_path: Path) -> None:
+    """A rank whose other stages are not there is refused with what is missing."""
+    file = pipeline_rank(1).write(tmp_path / "rank1.json", **distributed(1, 2))
+    with pytest.raises(TraceError, match=r"no trace of stages 0 of a pipeline of 2"):
+        read(file)
+
+
+def test_waits_of_a_sharded_rank_are_gathered_at_its_end(tmp_path: Path) -> None:
+    """What FSDP waits for parameters inside a forward is no part of it, and comes before the reduction of the gradients."""
+    trace = data_parallel_rank(forward_us=300.0)
+    for step in range(2):
+        at = 10_000.0 * step
+        trace.annotate("FSDP::all_gather", at + 16, 2)
+        gather = "ncclDevKernel_AllGather_RING_LL(..)"
+        trace.kernel(at + 17, at + 400, 600.0, gather, **{"Collective name": "_allgather_base"})
+        trace.kernel(at + 18, at + 1000, 100.0)
+    for event in trace.events:  # the rest of the step begins 700 us later
+        if event["cat"] == "kernel" and event["ts"] % 10_000 >= 400.0 and event["dur"] in (2000.0, 1000.0):
+            event["ts"] += 700.0
+    recording = read(trace.write(tmp_path / "rank0.json", **distributed(0, 1)))
+    lengths = {op: [round(end - start, 3) for start, end in rows_of(recording, op)] for op in (Op.FORWARD, Op.BACKWARD)}
+    assert lengths == {Op.FORWARD: [0.4, 0.4], Op.BACKWARD: [2.0, 2.0]}
+    (first, second) = rows_of(recording, Op.REDUCE_SCATTER)
+    assert first[1] - first[0] == pytest.approx(0.6 + 0.5)
+    assert second[0] - rows_of(recording, Op.BACKWARD)[1][1] == pytest.approx(0.0, abs=1e-6)
+
+
+def test_stages_dealt_in_a_v_are_refused(tmp_path: Path) -> None:
+    """A rank that holds the first and the last stage is of a schedule that the replay does not know, and the error says so."""
+    for rank, stages in enumerate([(0, 3), (1, 2)]):
+        trace = KinetoTrace()
+        trace.annotate("ProfilerStep#1", 0.0, 1e5)
+        for stage in stages:
+            trace.annotate(f"PP:{stage}F0", 1000.0 * stage, 900.0)
+            trace.annotate(f"PP:{stage}B0", 20_000.0 - 1000 * stage, 900.0)
+        trace.write(tmp_path / f"rank{rank}.json", **distributed(rank, 2))
+    with pytest.raises(TraceError, match=r"0,3; 1,2.*ZBVZeroBubble"):
+        read(tmp_path)
+
+
+def test_weight_gradients_apart_are_counted(tmp_path: Path) -> None:
+    """Weight gradients are left out and counted; where they do not follow their I one by one, causes that look like them are unsaid."""
+    trace = KinetoTrace()
+    trace.annotate("ProfilerStep#1", 0.0, 1e5)
+    for name, at in (
+        ("0F0", 0.0),
+        ("0F1", 1000.0),
+        ("0I0", 2000.0),
+        ("0W0", 2900.0),
+        ("0I1", 4000.0),
+        ("0F2", 5000.0),
+        ("0W1", 6000.0),
+    ):
+        trace.annotate(f"PP:{name}", at, 900.0)
+        trace.kernel(at + 1, at + 2, 890.0)
+    recording = read(trace.write(tmp_path / "rank0.json", **distributed(0, 1)))
+    assert [round(end - start, 3) for start, end in rows_of(recording, Op.BACKWARD)] == [0.89, 0.89]
+    assert [(entry.what, entry.n) for entry in recording.dropped] == [("W (weight gradients)", 2)]
+    assert [entry.causes for entry in recording.unsaid if entry.what == "weight gradients"] == [("data-loading", "network-fault")]
+
+
+def test_names_of_other_things_name_no_operation() -> None:
+    """Names that only look like actions are none."""
+    for name in ("PP:0", "F0", "PP:1X2", "forward-compute-mb", "ProfilerStep#1", "PP:(0F1;xB2)OVERLAP_F_B", ""):
+        assert parse_annotation(name) == ()
+    assert [named.stage for named in parse_annotation("PP:(0F3;1B2)OVERLAP_F_B")] == [0, 1]
+
+
+# -- what is no trace, or damaged
+
+
+def test_a_trace_without_computes_says_why_not(tmp_path: Path) -> None:
+    """A trace with steps but without forwards is refused with what to record."""
+    trace = KinetoTrace()
+    trace.annotate("ProfilerStep#1", 0.0, 1e5)
+    with pytest.raises(TraceError, match=r"no forward in its steps.*ProfilerActivity\.CPU"):
+        read(trace.write(tmp_path / "rank0.json"))
+
+
+def test_a_trace_without_steps_says_why_not(tmp_path: Path) -> None:
+    """A trace of no step is refused with how to mark steps."""
+    trace = KinetoTrace()
+    trace.span("cpu_op", "aten::mm", 0.0, 10.0)
+    with pytest.raises(TraceError, match=r"profiler\.step\(\)"):
+        read(trace.write(tmp_path / "rank0.json"))
+
+
+def test_a_file_cut_short_gives_what_it_has(tmp_path: Path) -> None:
+    """A trace that ends in the middle of an event is read up to there, with a warning."""
+    file = data_parallel_rank(n_steps=4).write(tmp_path / "rank0.json", **distributed(0, 1))
+    content = file.read_bytes()
+    file.write_bytes(content[: 3 * len(content) // 4])
+    recording = read(file)
+    assert any("ends in the middle" in warning for warning in recording.warnings)
+    assert 2 <= len(rows_of(recording, Op.FORWARD)) <= 3
+
+
+def test_damage_in_the_middle_is_told_with_its_place(tmp_path: Path) -> None:
+    """Garbage between events is refused with where it begins."""
+    file = data_parallel_rank(n_steps=400).write(tmp_path / "rank0.json", **distributed(0, 1))
+    content = file.read_bytes()
+    middle = len(content) // 2
+    file.write_bytes(content[:middle] + b'}}]" garbage {{' + content[middle:])
+    with pytest.raises(TraceError, match=r"rank0.json: is damaged about \d+ KB into its text") as told:
+        read(file)
+    assert abs(int(str(told.value).split(" KB", 1)[0].split()[-1]) - (middle >> 10)) <= 1
+
+
+def test_events_in_pieces_of_any_size_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However few bytes are read at a time, the events are those of the whole."""
+    trace = data_parallel_rank(n_steps=3)
+    trace.span("cpu_op", 'a "quoted" }, { name [', 1.0, 1.0, args={"inner": [{"a": 1}, {"b": "}, {"}]})
+    file = trace.write(tmp_path / "rank0.json", **distributed(0, 1))
+    listed = []
+    for size in (64, 1000, 1 << 22):
+        monkeypatch.setattr("diagnose.trace.producers.kineto_events.CHUNK_BYTES", size)
+        stream = Stream()
+        listed.append([(e.name, e.ts) for events in read_events(file, stream, where="x") for e in events])
+        assert stream.header["traceName"] == "rank0.json"
+    assert listed[0] == listed[1] == listed[2]
+    assert len(listed[0]) == len(trace.events)
+
+
+def test_what_is_nearly_json_is_read(tmp_path: Path) -> None:
+    """Infinite bandwidths, text that is no UTF-8, tabs and stray backslashes in names do not stop the reading."""
+    file = data_parallel_rank().write(tmp_path / "rank0.json", **distributed(0, 1))
+    odd = b'{"ph": "X", "cat": "gpu_memcpy", "name": "a\xff\t\\q", "ts": 5, "dur": 1, "args": {"bandwidth": inf}},'
+    content = file.read_bytes()
+    at = content.index(b"[") + 1
+    file.write_bytes(content[:at] + odd + content[at:])
+    assert len(rows_of(read(file), Op.FORWARD)) == 2
+
+
+def test_damaged_files_give_a_recording_or_one_error(tmp_path: Path) -> None:
+    """200 damaged traces, of one rank and of a pipeline, give a recording or a TraceError in one line, and nothing else."""
+    rng = np.random.default_rng(7)
+    files = [
+        data_parallel_rank(stall_us=50.0).write(tmp_path / "whole" / "a" / "rank0.json", **distributed(0, 1)),
+        pipeline_rank(0, chunks=2).write(tmp_path / "whole" / "b" / "rank0.json", **distributed(0, 2)),
+        pipeline_rank(1, chunks=2).write(tmp_path / "whole" / "b" / "rank1.json.gz", **distributed(1, 2)),
+    ]
+    outcomes = {"read": 0, "refused": 0}
+    for trial in range(200):
+        folder = tmp_path / f"trial{trial}"
+        folder.mkdir()
+        job = files[:1] if trial % 2 else files[1:]
+        for file in job:
+            (folder / file.name).write_bytes(damage(file.read_bytes(), rng))
+        try:
+            recording = read(folder)
+        except TraceError as error:
+            outcomes["refused"] += "\n" not in str(error)
+        else:
+            assert np.isfinite(recording.start_s).all()
+            assert (recording.duration_s >= 0).all()
+            outcomes["read"] += 1
+    assert sum(outcomes.values()) == 200
+    assert min(outcomes.values()) > 20
+
+
+def damage(content: bytes, rng: np.random.Generator) -> bytes:
+    """Damage a file in one of seven ways."""
+    at = int(rng.integers(len(content)))
+    length = int(rng.integers(1, 400))
+    way = int(rng.integers(7))
+    if way == 0:
+        return content[:at]
+    if way == 1:
+        return content[:at] + content[at + length :]
+    if way == 2:
+        return content[: at + length] + content[at:]
+    if way == 3:
+        return content[:at] + rng.bytes(length) + content[at + length :]
+    if way == 4:
+        return content.replace(
+            b'"ts": 1', rng.choice([b'"ts": null, "x": 1', b'"ts": "', b'"ts": -1e300', b'"ts": 1e400']), 3
+        )
+    if way == 5:
+        return content.replace(
+            b'"args": {', rng.choice([b'"args": [{', b'"name": [], "args": {', b'"args": 3, "y": {']), 2
+        )
+    return content.replace(
+        b'"rank": ', rng.choice([b'"rank": -', b'"rank": "a', b'"rank": 1e', b'"rank": [], "z": ']), 1
+    )
