@@ -13,6 +13,7 @@ from diagnose.features.catalogue import list_features, measure_features
 from diagnose.features.members import find_late_members
 from diagnose.features.network import slow_card, slow_group
 from diagnose.features.onset import find_course
+from diagnose.features.paces import measure_log
 from diagnose.features.stages import longest_stage
 from diagnose.features.stalls import stall_course
 from diagnose.features.workers import slow_steps, slow_workers
@@ -21,6 +22,7 @@ from diagnose.fixes.plan import Named, Prices, Wanted, price_causes
 from diagnose.judge.classifier import Classifier, load_classifier
 from diagnose.judge.examination import Examination
 from diagnose.judge.explain import check_cause, explain_cause, list_details
+from diagnose.judge.log import join_log, judge_log
 from diagnose.judge.rules import load_rules
 from diagnose.judge.verdict import MAX_REPLAY_ERROR, Case, Verdict, reach_verdict
 from diagnose.model.change import Change
@@ -32,10 +34,13 @@ from diagnose.model.priced import ByHand, Wishes
 from diagnose.model.remedy import Place, Situation
 from diagnose.model.scene import Scene
 from diagnose.model.stalls import Whose
-from diagnose.model.trace import Ints, Seconds, Trace
+from diagnose.model.trace import Ints, Job, Seconds, Trace
+from diagnose.model.training_log import TrainingLog
 from diagnose.model.transfers import Transfers
 from diagnose.model.whatif import WhatIf
 from diagnose.trace.load import load_trace
+from diagnose.trace.logs import find_log, load_log, load_log_beside
+from diagnose.trace.producers.peek import Peek
 from diagnose.whatif.between import measure_between, measure_tails
 from diagnose.whatif.components import take_apart
 from diagnose.whatif.observed import measure_filled, observe
@@ -46,6 +51,22 @@ from diagnose.whatif.transfers import measure_transfers
 
 #: A healthy default: report what makes the job at least 2% faster.
 MIN_SPEEDUP = 1.02
+#: What a job without operations was replayed to.
+NOTHING_REPLAYED = WhatIf(
+    steps=np.zeros(0, dtype=np.int64),
+    recorded_s=np.zeros(0),
+    simulated_s=np.full(1, np.nan),
+    ideal_s=np.full(1, np.nan),
+    discrepancy=float("nan"),
+    by_optype={},
+    by_stage=np.zeros(0),
+    by_dp=np.zeros(0),
+    by_worker=np.zeros((0, 0)),
+    by_step=np.zeros(0),
+    by_worker_step=np.zeros((0, 0, 0)),
+    m_w=None,
+    m_s=None,
+)
 
 
 def diagnose_job(
@@ -56,6 +77,7 @@ def diagnose_job(
     steps: Ints | None = None,
     rules: Path | None = None,
     min_speedup: float = MIN_SPEEDUP,
+    log: Path | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Diagnosis:
     """Diagnose one job.
@@ -63,19 +85,99 @@ def diagnose_job(
     Parameters
     ----------
     source, name, meta, steps, rules, progress
-        As for `examine`.
+        As for `examine`. A training log alone is enough to say since when steps are slow.
     min_speedup : float
         Report a cause when removing it makes the job at least this much faster.
+    log : Path, optional
+        Training log of the run that the trace is of.
 
     Raises
     ------
     DiagnoseError
         As `examine` does.
     """
+    alone = find_log(source) if log is None else None
+    if alone is not None:
+        return diagnose_log(
+            alone, name=name, meta=meta, steps=steps, rules=rules, min_speedup=min_speedup, progress=progress
+        )
     scene = paint_job(
-        source, name=name, meta=meta, steps=steps, rules=rules, min_speedup=min_speedup, progress=progress
+        source, name=name, meta=meta, steps=steps, rules=rules, min_speedup=min_speedup, log=log, progress=progress
     )
     return scene.diagnosis
+
+
+def diagnose_log(
+    peek: Peek,
+    *,
+    name: str | None = None,
+    meta: Path | None = None,
+    steps: Ints | None = None,
+    rules: Path | None = None,
+    min_speedup: float = MIN_SPEEDUP,
+    progress: Callable[[str], None] | None = None,
+) -> Diagnosis:
+    """Say since when a job is slow, by its training log alone; what replays would tell is not known.
+
+    Parameters
+    ----------
+    peek : Peek
+        The log, or a folder with those of all nodes.
+    name, steps, rules, min_speedup, progress
+        As for `diagnose_job`.
+    meta : Path, optional
+        Not used: a log tells its own arguments. A warning says so.
+
+    Raises
+    ------
+    TraceError
+        It has no line of an iteration, none of the steps asked for, or cannot be read.
+    """
+    tell = progress or _say_nothing
+    tell("reading")
+    log = load_log(peek, name=name or str(peek.path), steps=steps, report=tell)
+    tell("judging")
+    facts = measure_log(log, min_speedup=min_speedup)
+    job, known = describe_job(log, peek.path.stem)
+    verdict = judge_log(facts, job)
+    seconds = float(facts.step_s.sum()) * facts.interval
+    hours = job.world_size / 3600.0 if known else float("nan")
+    return Diagnosis(
+        made_by=made_by(rules),
+        job=job,
+        n_ops=0,
+        steps_dropped=len(log.iteration) - len(facts.iterations),
+        verdict=verdict.verdict,
+        step_time=StepTime(float(facts.step_s.mean()), float("nan"), float("nan"), None),
+        gpu_hours_analysed=seconds * hours,
+        gpu_hours_wasted=facts.lost_s * hours if known and verdict.causes else None,
+        fidelity=Fidelity(float("nan"), float("nan"), ok=False),
+        what_if=NOTHING_REPLAYED,
+        causes=verdict.causes,
+        ledger=None,
+        checked=verdict.checked,
+        not_checked=verdict.not_checked,
+        features=dict.fromkeys(list_features()),
+        warnings=() if meta is None else (f"{meta} is not used: a log alone is taken as it is",),
+        dp_labels=np.zeros(0, dtype=np.int64),
+        stage_labels=np.zeros(0, dtype=np.int64),
+        ranks=np.zeros((0, 0), dtype=np.int64),
+        hosts=None,
+        min_speedup=min_speedup,
+        log=facts,
+        parallelism_known=known,
+    )
+
+
+def describe_job(log: TrainingLog, job_id: str) -> tuple[Job, bool]:
+    """Make a `Job` of the arguments that a log printed; False where it printed too little to know how the job is laid out."""
+    sizes = log.sizes
+    world, pp, tp = (sizes.get(key, 0) for key in ("world_size", "pp_size", "tp_size"))
+    cp = sizes.get("cp_size", 1)
+    known = min(world, pp, tp, cp) > 0 and world % max(1, pp * tp * cp) == 0
+    dp, pp, tp, cp, world = (world // (pp * tp * cp), pp, tp, cp, world) if known else (1, 1, 1, 1, 1)
+    job = Job(job_id, dp, pp, tp, cp, 1, world, steps_total=log.total, framework="Megatron-LM")
+    return job, known
 
 
 def paint_job(
@@ -86,14 +188,15 @@ def paint_job(
     steps: Ints | None = None,
     rules: Path | None = None,
     min_speedup: float = MIN_SPEEDUP,
+    log: Path | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Scene:
     """Diagnose one job, and keep what pictures of it need.
 
     Parameters
     ----------
-    source, name, meta, steps, rules, min_speedup, progress
-        As for `diagnose_job`.
+    source, name, meta, steps, rules, min_speedup, log, progress
+        As for `diagnose_job`; there must be a trace.
 
     Raises
     ------
@@ -105,7 +208,21 @@ def paint_job(
     (progress or _say_nothing)("pricing fixes")
     causes, prices = price_fixes(found, verdict.causes)
     diagnosis = assemble(found, dataclasses.replace(verdict, causes=causes), prices.plan, min_speedup=min_speedup)
+    if log is not None:
+        diagnosis = add_log(diagnosis, load_log_beside(log, report=progress or _say_nothing))
     return make_scene(found, diagnosis, prices.changes)
+
+
+def add_log(diagnosis: Diagnosis, log: TrainingLog) -> Diagnosis:
+    """Join the training log of a run to the diagnosis of its trace."""
+    sizes = {key: getattr(diagnosis.job, key) for key in ("world_size", "pp_size", "tp_size", "cp_size")}
+    causes, facts, warnings = join_log(
+        diagnosis.causes,
+        measure_log(log, min_speedup=diagnosis.min_speedup, sizes=sizes),
+        steps=diagnosis.what_if.steps,
+        recorded_s=diagnosis.step_time.recorded,
+    )
+    return dataclasses.replace(diagnosis, causes=causes, log=facts, warnings=(*diagnosis.warnings, *warnings))
 
 
 def make_scene(found: Examination, diagnosis: Diagnosis, changes: Sequence[Change]) -> Scene:

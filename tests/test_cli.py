@@ -100,10 +100,11 @@ def test_terminal_report(pipeline: FakePipeline, capsys: pytest.CaptureFixture[s
 
 def test_options_reach_the_pipeline(pipeline: FakePipeline, tmp_path: Path) -> None:
     """Every option arrives as the pipeline expects it."""
-    meta = tmp_path / "m.yaml"
+    meta, log = tmp_path / "m.yaml", tmp_path / "train.log"
     meta.touch()
+    log.touch()
     options = ["--meta", str(meta), "--steps", "16-18,80", "--rules", str(tmp_path), "--min-speedup", "1.1", "--quiet"]
-    assert main(["healthy.parquet", *options]) == 0
+    assert main(["healthy.parquet", *options, "--log", str(log)]) == 0
     (call,) = pipeline.calls
     assert call.pop("steps").tolist() == [16, 17, 18, 80]
     assert call == {
@@ -112,6 +113,7 @@ def test_options_reach_the_pipeline(pipeline: FakePipeline, tmp_path: Path) -> N
         "meta": meta,
         "rules": tmp_path,
         "min_speedup": 1.1,
+        "log": log,
     }
 
 

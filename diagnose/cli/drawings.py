@@ -23,7 +23,10 @@ def check_html(jobs: tuple[str, ...], options: Options) -> None:
         return
     if len(jobs) > 1:
         raise UsageError(f"--html draws one job, and {len(jobs)} are given: diagnose them one by one")
-    others = [*jobs, *(path for path in (options.output, options.perfetto, options.meta) if path is not None)]
+    others = [
+        *jobs,
+        *(path for path in (options.output, options.perfetto, options.meta, options.log) if path is not None),
+    ]
     if os.path.realpath(options.html) in {os.path.realpath(other) for other in others}:
         raise UsageError(f"--html: {options.html} is read or written already; name another file")
     if not Path(options.html).absolute().parent.is_dir():
@@ -41,7 +44,7 @@ def check_perfetto(jobs: tuple[str, ...], options: Options) -> None:
         return
     if len(jobs) > 1:
         raise UsageError(f"--perfetto draws one job, and {len(jobs)} are given: diagnose them one by one")
-    others = [*jobs, *([options.output] if options.output is not None else [])]
+    others = [*jobs, *(path for path in (options.output, options.log) if path is not None)]
     if os.path.realpath(options.perfetto) in {os.path.realpath(other) for other in others}:
         raise UsageError(f"--perfetto: {options.perfetto} is the trace or the report; name another file")
     if not Path(options.perfetto).absolute().parent.is_dir():
@@ -54,7 +57,7 @@ def write_html(scene: "Scene", path: str, options: Options) -> None:
     """Draw the page of a job into a file that appears when all is written."""
     from diagnose.report.html.page import render
 
-    given = (("--steps", options.steps), ("--rules", options.rules), ("--meta", options.meta))
+    given = (("--steps", options.steps), ("--rules", options.rules), ("--meta", options.meta), ("--log", options.log))
     said = [f" {name} {value}" for name, value in given if value is not None]
     page = render(scene, options=f"{''.join(said)} --min-speedup {options.min_speedup:g}")
     write_bytes("--html", path, page.encode("utf-8", "backslashreplace"))

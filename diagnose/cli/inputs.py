@@ -34,8 +34,14 @@ def check_jobs(jobs: tuple[str, ...], options: Options) -> None:
         raise UsageError(f"--meta describes one job, and {len(jobs)} are given: diagnose them one by one")
     if options.meta is not None and not options.meta.is_file():
         raise UsageError(f"--meta: {options.meta} is not a file")
+    if options.log is not None and len(jobs) > 1:
+        raise UsageError(f"--log is of one run, and {len(jobs)} jobs are given: diagnose them one by one")
+    if options.log is not None and not options.log.exists():
+        raise UsageError(f"--log: {options.log} does not exist")
     if options.output is not None and os.path.realpath(options.output) in {os.path.realpath(job) for job in jobs}:
         raise UsageError(f"-o: {options.output} is the trace to read; name another file")
+    if options.output is not None and options.log and os.path.realpath(options.output) == os.path.realpath(options.log):
+        raise UsageError(f"-o: {options.output} is the log to read; name another file")
     if options.rules is not None and not options.rules.is_dir():
         raise UsageError(f"--rules: {options.rules} is not a folder")
     check_perfetto(jobs, options)

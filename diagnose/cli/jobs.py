@@ -16,6 +16,7 @@ from diagnose.cli.options import (
     EXIT_STRAGGLING,
     Options,
     format_option,
+    log_option,
     look_options,
     output_option,
     parse_numbers,
@@ -55,6 +56,7 @@ class _JobsCommand(click.Command):
 )
 @output_option
 @reading_options
+@log_option
 @click.option("--fail-on", type=click.Choice(["straggling"]), help="End with exit code 1 when a job has this verdict.")
 @click.option("--verbose", is_flag=True, help="Add every rule with its conditions, and every feature, to the page.")
 @click.option(
@@ -104,6 +106,7 @@ def diagnose_jobs(jobs: tuple[str, ...], options: Options) -> int:
 def _diagnose_one(job: str, steps: "Ints | None", options: Options) -> "Diagnosis":
     """Run the pipeline on one job, with progress on a terminal."""
     with open_job(job, steps, options) as (source, found):
+        found["log"] = options.log
         if options.perfetto is None and options.html is None:
             from diagnose.pipeline import diagnose_job
 

@@ -53,6 +53,7 @@ class Options:
     meta: Path | None = None
     steps: str | None = None
     rules: Path | None = None
+    log: Path | None = None
     min_speedup: float = MIN_SPEEDUP
     fail_on: str | None = None
     quiet: bool = False
@@ -151,6 +152,12 @@ min_speedup_option = click.option(
     default=MIN_SPEEDUP,
     show_default=True,
     help="Report a cause when removing it makes the job at least so many times faster.",
+)
+log_option = click.option(
+    "--log",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Training log of the same run (Megatron-LM): since when, also before and after the traced steps.",
 )
 perfetto_option = click.option(
     "--perfetto", metavar="FILE", type=click.Path(), help="Draw some steps as timelines for ui.perfetto.dev: .json.gz."

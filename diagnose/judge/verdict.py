@@ -32,7 +32,7 @@ from diagnose.model.diagnosis import (
 from diagnose.model.feature import Features
 from diagnose.model.members import LateMember
 from diagnose.model.stalls import Whose
-from diagnose.model.trace import Seconds, Trace
+from diagnose.model.trace import Job, Seconds, Trace
 from diagnose.model.transfers import Transfers
 
 #: The causes of the contract; those without a rule are said to be unchecked.
@@ -340,7 +340,7 @@ def _cause(
         when=_when(case, rule),
         evidence=tuple(_evidence(case, judgement, opinion, least)),
         fixes=(),
-        fingerprint=_fingerprint(case.trace, rule.id, where),
+        fingerprint=name_fault(case.trace.job, rule.id, where),
         severity=rule.severity,
         who=rule.who,
     )
@@ -505,7 +505,7 @@ def _unknown(case: Case, component: str, least: float) -> Cause:
         when=case.courses[component].when if component in case.courses else When(),
         evidence=(EvidenceItem("rule", f"unknown/gain.{component}", text, {f"gain.{component}": gain}),),
         fixes=(),
-        fingerprint=_fingerprint(case.trace, f"unknown/{component}", where),
+        fingerprint=name_fault(case.trace.job, f"unknown/{component}", where),
     )
 
 
@@ -591,9 +591,8 @@ def _when(case: Case, rule: Rule) -> When:
     return course.when if course else When()
 
 
-def _fingerprint(trace: Trace, cause: str, where: Where) -> str:
+def name_fault(job: Job, cause: str, where: Where) -> str:
     """Name a fault so that other runs of the same job family with it in the same place get the same name."""
-    job = trace.job
     family = [job.framework, job.dp_size, job.pp_size, job.tp_size, job.cp_size, job.vpp_size]
     links = [((a.dp, a.pp), (b.dp, b.pp)) for a, b in where.links[:1]]
     place = [

@@ -11,8 +11,11 @@ if TYPE_CHECKING:
 
     from diagnose.model.explanation import Details
     from diagnose.model.recording import Account
+    from diagnose.model.training_log import LogFacts
 
 SCHEMA = "diagnose/1"
+#: Fields of a job that say how it is laid out over GPUs.
+SIZES = ("dp_size", "pp_size", "tp_size", "cp_size", "vpp_size", "world_size")
 #: Workers listed in `what_if.by_worker` at most.
 MAX_WORKERS_LISTED = 64
 
@@ -232,7 +235,10 @@ class MadeBy:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """All that is known about one job. `to_dict` gives the JSON; the arrays and `details` stay for pictures, tables and pages."""
+    """All that is known about one job. `to_dict` gives the JSON; the arrays and `details` stay for pictures, tables and pages.
+
+    `log` is what the training log says, alone or beside the trace; a log alone may not tell how the job is laid out over GPUs.
+    """
 
     made_by: MadeBy
     job: Job
@@ -258,6 +264,13 @@ class Diagnosis:
     plan: Plan | None = None
     recording: "Account | None" = None
     details: "Details | None" = None
+    log: "LogFacts | None" = None
+    parallelism_known: bool = True
+
+    @property
+    def is_from_log(self) -> bool:
+        """True where there are no operations, only the log of a run: nothing was replayed."""
+        return self.log is not None and self.n_ops == 0
 
     def worker(self, dp: int, stage: int) -> Worker:
         """Name the worker at a dp index and a stage index."""
@@ -275,9 +288,11 @@ class Diagnosis:
         w = self.what_if
         job = dataclasses.asdict(self.job)
         job["layers_per_stage"] = None if self.job.layers_per_stage is None else list(self.job.layers_per_stage)
+        if self.is_from_log and not self.parallelism_known:
+            job |= dict.fromkeys(SIZES)
         job |= {
-            "gpus": self.job.world_size,
-            "steps": len(w.steps),
+            "gpus": job["world_size"],
+            "steps": len(w.steps) if self.log is None or not self.is_from_log else len(self.log.iterations),
             "steps_dropped": self.steps_dropped,
             "ops": self.n_ops,
             "hosts": sorted(set(self.hosts) - {""}) if self.hosts and any(self.hosts) else None,
@@ -312,6 +327,7 @@ class Diagnosis:
             "features": dict(sorted(self.features.items())),
             "warnings": list(self.warnings),
             "recording": None if self.recording is None else self.recording.to_dict(),
+            "log": None if self.log is None else self.log.to_dict(),
         }
 
     def slowest_workers(self, n: int) -> list[tuple[Worker, float]]:

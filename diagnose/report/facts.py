@@ -7,33 +7,81 @@ import re
 from collections.abc import Sequence
 
 from diagnose.model.diagnosis import Cause, Diagnosis, Fix
+from diagnose.model.training_log import LogFacts
 from diagnose.report import words
 from diagnose.report.escape import escape, name, prose
 
 #: Warnings and unchecked causes shown before "and N more".
 MAX_NOTES = 12
+#: Restarts told one by one.
+MAX_RESTARTS = 3
 #: Where in the instructions of a fix those for the next framework begin.
 _FRAMEWORK = re.compile(r"(?<=[.;:]) (?=(?:Megatron-LM|torchtitan|DeepSpeed|PyTorch): )")
 
 
 def summarize(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     """Say what was analysed and how much was lost, each with its label."""
+    if diagnosis.is_from_log:
+        return _summarize_log(diagnosis)
     times, job, w = diagnosis.step_time, diagnosis.job, diagnosis.what_if
     sizes = [(job.dp_size, "dp"), (job.pp_size, "pp"), (job.tp_size, "tp"), (job.cp_size, "cp")]
-    shape = " x ".join(f"{label} {size}" for size, label in sizes if size > 1) or "1 worker"
+    shape = _shape(sizes)
     steps = f"{count(len(w.steps), 'step')} analysed"
     steps += f", {diagnosis.steps_dropped:,} dropped" if diagnosis.steps_dropped else ""
     clean = [("clean", times.clean)] if times.clean is not None else []
     known = [("recorded", times.recorded), ("simulated", times.simulated), ("ideal", times.ideal), *clean]
     lost = "" if diagnosis.gpu_hours_wasted is None else f", {words.hours(diagnosis.gpu_hours_wasted)} wasted"
     gpus = count(job.world_size, "GPU") + (f" {name(job.gpu_type)}" if job.gpu_type else "")
-    return [
+    rows = [
         ("Job", f"{gpus} ({shape}), {steps}, {count(diagnosis.n_ops, 'operation')}"),
         ("Step time", "   ".join(f"{label} {words.seconds(value)}" for label, value in known)),
         ("Slowdown", f"S {words.ratio(w.slowdown)}, waste {words.percent(1 - 1 / w.slowdown)}"),
         ("GPU hours", f"{words.hours(diagnosis.gpu_hours_analysed)} analysed{lost}"),
         ("Replay", say_replay(diagnosis)),
     ]
+    return rows if diagnosis.log is None else [*rows, ("Log", say_log(diagnosis.log))]
+
+
+def _shape(sizes: Sequence[tuple[int, str]]) -> str:
+    """Say how a job is laid out over GPUs."""
+    return " x ".join(f"{label} {size}" for size, label in sizes if size > 1) or "1 worker"
+
+
+def _summarize_log(diagnosis: Diagnosis) -> list[tuple[str, str]]:
+    """Say what a training log alone tells, each with its label."""
+    job, log = diagnosis.job, diagnosis.log
+    assert log is not None
+    sizes = [(job.dp_size, "dp"), (job.pp_size, "pp"), (job.tp_size, "tp"), (job.cp_size, "cp")]
+    gpus = f"{count(job.world_size, 'GPU')} ({_shape(sizes)})" if diagnosis.parallelism_known else "GPUs not known"
+    rows = [
+        ("Job", f"{gpus}, a training log without operations"),
+        ("Log", say_log(log)),
+        ("Step time", f"recorded {words.seconds(diagnosis.step_time.recorded)}"),
+    ]
+    if diagnosis.parallelism_known:
+        lost = "" if diagnosis.gpu_hours_wasted is None else f", {words.hours(diagnosis.gpu_hours_wasted)} wasted"
+        rows.append(("GPU hours", f"{words.hours(diagnosis.gpu_hours_analysed)} analysed{lost}"))
+    return rows
+
+
+def say_log(log: LogFacts) -> str:
+    """Say what the lines of a training log show: how many, the paces, restarts, saves."""
+    span = (
+        f"{count(len(log.iterations), 'line')} of iterations {int(log.iterations[0]):,} to {int(log.iterations[-1]):,}"
+    )
+    said = [span + (f", one each {log.interval}" if log.interval > 1 else "")]
+    if log.usual_s is not None and log.slow_s is not None:
+        slow = f"{words.seconds(log.slow_s)} {words.since(log.when)}".strip()
+        said.append(f"{slow}, {words.seconds(log.usual_s)} otherwise")
+    else:
+        said.append(f"{words.seconds(float(log.step_s.mean()))} an iteration, no change of pace")
+    shown = log.restarts[:MAX_RESTARTS]
+    said += [f"restarted after {restart.after:,} at {restart.resumed_at:,}" for restart in shown]
+    if len(log.restarts) > len(shown):
+        said.append(f"and {len(log.restarts) - len(shown)} more restarts")
+    if log.checkpoints_s:
+        said.append(f"{count(len(log.checkpoints_s), 'save')} in {words.seconds(sum(log.checkpoints_s))}")
+    return "; ".join(said)
 
 
 def say_replay(diagnosis: Diagnosis) -> str:
@@ -72,6 +120,13 @@ def say_evidence(cause: Cause) -> list[str]:
         prose(item.text) if item.source == "rule" else f"{prose(item.text)} ({escape(item.source)})"
         for item in cause.evidence
     ]
+
+
+def list_slow_ranks(diagnosis: Diagnosis) -> list[str]:
+    """Give the sentences on ranks that the training log sets apart and that no cause has as evidence."""
+    said = {item.text for cause in diagnosis.causes for item in cause.evidence}
+    slow_ranks = diagnosis.log.slow_ranks if diagnosis.log is not None else ()
+    return [prose(slow.text) for slow in slow_ranks if slow.text not in said]
 
 
 def predict(fix: Fix) -> str | None:

@@ -14,6 +14,7 @@ from diagnose.report.escape import escape, name, prose
 from diagnose.report.facts import (
     first_of,
     list_reasons,
+    list_slow_ranks,
     measure,
     predict,
     say_evidence,
@@ -108,6 +109,9 @@ def _blocks(diagnosis: Diagnosis) -> Iterator[str]:
     if diagnosis.plan is not None and len(diagnosis.plan.steps) > 1:
         yield "### In which order"
         yield _list_plan(diagnosis.plan)
+    if slow_ranks := list_slow_ranks(diagnosis):
+        yield "### Ranks that the training log sets apart"
+        yield bullets([text(line) for line in first_of(slow_ranks)])
     if diagnosis.checked and not diagnosis.causes:
         yield f"Looked for: {', '.join(text(cause) for cause in diagnosis.checked)}."
     if diagnosis.not_checked:

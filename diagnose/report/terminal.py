@@ -4,6 +4,7 @@ Enters: a `Diagnosis`. Leaves: text that reads at any width from 40 columns, wit
 """
 
 import io
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -14,6 +15,7 @@ from rich.text import Text
 from diagnose.model.components import COMPONENTS
 from diagnose.model.diagnosis import Cause, Diagnosis, Fix, Ledger, Plan
 from diagnose.model.explanation import RuleCheck
+from diagnose.model.training_log import LogFacts
 from diagnose.report import words
 from diagnose.report.charts import are_alike, draw_bar, draw_heat_map, draw_sparkline, scale_of
 from diagnose.report.conditions import draw_conditions, say_number
@@ -23,6 +25,7 @@ from diagnose.report.facts import (
     first_of,
     head,
     list_reasons,
+    list_slow_ranks,
     measure,
     predict,
     say_evidence,
@@ -51,7 +54,7 @@ _SAME_SHARE = 0.005
 #: A smaller share is nothing: it would read 0%.
 _NO_SHARE = 0.0005
 #: Sections that take the whole width.
-_PICTURES = {"Workers", "Steps"}
+_PICTURES = {"Workers", "Steps", "Training log"}
 
 
 def render(
@@ -104,8 +107,11 @@ def _sections(
         yield "What was found", draw_facts(_about_nothing(diagnosis))
     if diagnosis.plan is not None and len(diagnosis.plan.steps) > 1:
         yield "In which order", _draw_plan(diagnosis.plan)
-    yield "Workers", _draw_workers(diagnosis, width - 2)
-    yield "Steps", _draw_steps(diagnosis, width - 2)
+    if diagnosis.log is not None:
+        yield "Training log", _draw_log(diagnosis.log, list_slow_ranks(diagnosis), width - 2)
+    if not diagnosis.is_from_log:
+        yield "Workers", _draw_workers(diagnosis, width - 2)
+        yield "Steps", _draw_steps(diagnosis, width - 2)
     if verbose:
         yield from _thorough(diagnosis)
     yield "How far to trust this", draw_facts(_doubts(diagnosis))
@@ -261,7 +267,9 @@ def _about_nothing(diagnosis: Diagnosis) -> list[tuple[str, RenderableType]]:
         said += f"; the most, {best[0]}, would give back {words.percent(best[1])} of the step time." if best else "."
     else:
         said = f"None: {words.why_inconclusive(diagnosis)}. Take every figure here as a hint at most."
-    rows: list[tuple[str, RenderableType]] = [("Verdict", said), ("Looked at", ", ".join(looked))]
+    rows: list[tuple[str, RenderableType]] = [("Verdict", said)]
+    if not diagnosis.is_from_log:
+        rows.append(("Looked at", ", ".join(looked)))
     if diagnosis.checked:
         rows.append(("Looked for", ", ".join(escape(cause) for cause in diagnosis.checked)))
     largest = _largest_slowdowns(diagnosis)
@@ -330,6 +338,24 @@ def _draw_steps(diagnosis: Diagnosis, width: int) -> RenderableType:
     return Group(Text(first + line + last), Text(legend, style="dim"))
 
 
+def _draw_log(log: LogFacts, slow_ranks: Sequence[str], width: int) -> RenderableType:
+    """Draw the seconds of each iteration, and name the ranks that the log sets apart."""
+    first, last = f"{int(log.iterations[0])} ", f" {int(log.iterations[-1])}"
+    n_columns = max(8, min(width, 160) - len(first) - len(last))
+    # A median for each column: a lone slow step would stand for all around it.
+    edges = np.unique(np.linspace(0, len(log.step_s), min(n_columns, len(log.step_s)) + 1).astype(np.int64))
+    values = np.array([np.median(log.step_s[a:b]) for a, b in itertools.pairwise(edges.tolist())])
+    low, high = words.seconds(float(values.min())), words.seconds(float(values.max()))
+    span = f"seconds of an iteration, medians from {low} to {high}" if low != high else f"{low} an iteration, all along"
+    lines: list[RenderableType] = [
+        Text(first + draw_sparkline(values / float(values.min()), n_columns) + last),
+        Text(span, style="dim"),
+    ]
+    if slow_ranks:
+        lines.append(draw_bullets(first_of(slow_ranks)))
+    return Group(*lines)
+
+
 def _doubts(diagnosis: Diagnosis) -> list[tuple[str, RenderableType]]:
     """Say how faithful the replay is, what the input lacks, and what could not be checked."""
     fidelity = diagnosis.fidelity
@@ -341,6 +367,8 @@ def _doubts(diagnosis: Diagnosis) -> list[tuple[str, RenderableType]]:
             f"{words.percent(fidelity.discrepancy)}: launch delays, which S leaves out",
         ),
     ]
+    if diagnosis.is_from_log:
+        rows = [("Replay", "none: a log has no operations to be replayed")]
     if diagnosis.warnings:
         rows.append(("Warnings", draw_bullets(first_of([prose(text) for text in diagnosis.warnings]), mark="!")))
     if diagnosis.not_checked:

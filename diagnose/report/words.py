@@ -280,7 +280,9 @@ def best_gain(diagnosis: Diagnosis) -> tuple[str, float] | None:
 
 
 def why_inconclusive(diagnosis: Diagnosis) -> str:
-    """Say why a trace does not let anyone judge."""
+    """Say why a trace, or a log alone, does not let anyone judge."""
+    if diagnosis.is_from_log:
+        return "the log shows no change of pace, and cannot say whether steps were slow from the first on"
     if not diagnosis.fidelity.ok:
         return f"the replay is off by {percent(diagnosis.fidelity.replay_error)}, too far to be trusted"
     n_steps = len(diagnosis.what_if.steps)

@@ -18,6 +18,7 @@ from diagnose.model.diagnosis import Cause, Diagnosis, Fix
 from diagnose.model.scene import Scene
 from diagnose.report import words
 from diagnose.report.escape import escape, prose
+from diagnose.report.facts import say_log
 from diagnose.report.html.bars import draw_ledger, draw_optypes, draw_stages, draw_waterfall
 from diagnose.report.html.draw import styled
 from diagnose.report.html.environment import make_environment, own_file, safe_json, trusted
@@ -197,6 +198,9 @@ def _facts(diagnosis: Diagnosis) -> list[tuple[str, str, str]]:
     if diagnosis.gpu_hours_wasted is not None:
         whole = words.hours(diagnosis.gpu_hours_analysed)
         facts.append(("GPU hours wasted", words.hours(diagnosis.gpu_hours_wasted), f"of {whole} analysed"))
+    if diagnosis.log is not None:
+        pace_s = float(diagnosis.log.step_s.mean()) if diagnosis.log.slow_s is None else diagnosis.log.slow_s
+        facts.append(("By the log", words.seconds(pace_s), say_log(diagnosis.log)))
     error = words.percent(diagnosis.fidelity.replay_error)
     replay = "faithful" if diagnosis.fidelity.ok else "NOT faithful"
     return [*facts, ("Replay", replay, f"off by {error}; trusted up to 5%")]

@@ -15,7 +15,15 @@ from diagnose.model.recording import Recording
 from diagnose.trace.producers.peek import Peek
 
 #: Modules of this folder, asked in this order: what is told most surely comes first.
-BUILT_IN: tuple[str, ...] = ("primus", "megascan", "event_timer", "kineto")
+BUILT_IN: tuple[str, ...] = (
+    "primus",
+    "megascan",
+    "event_timer",
+    "ndtimeline",
+    "torchtitan",
+    "kineto",
+    "megatron_log",
+)
 ENTRY_POINTS = "diagnose.producers"
 
 #: Told what is being read, a line at a time: `"rank 3 of 64"`.

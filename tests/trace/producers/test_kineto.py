@@ -305,7 +305,7 @@ def test_stages_dealt_in_a_v_are_refused(tmp_path: Path) -> None:
 
 
 def test_weight_gradients_apart_are_counted(tmp_path: Path) -> None:
-    """Weight gradients are left out and counted; where they do not follow their I one by one, causes that look like them are unsaid."""
+    """Weight gradients are left out and counted; where they do not follow their I, causes that look like them are unsaid."""
     trace = KinetoTrace()
     trace.annotate("ProfilerStep#1", 0.0, 1e5)
     for name, at in (
@@ -322,7 +322,9 @@ def test_weight_gradients_apart_are_counted(tmp_path: Path) -> None:
     recording = read(trace.write(tmp_path / "rank0.json", **distributed(0, 1)))
     assert [round(end - start, 3) for start, end in rows_of(recording, Op.BACKWARD)] == [0.89, 0.89]
     assert [(entry.what, entry.n) for entry in recording.dropped] == [("W (weight gradients)", 2)]
-    assert [entry.causes for entry in recording.unsaid if entry.what == "weight gradients"] == [("data-loading", "network-fault")]
+    assert [entry.causes for entry in recording.unsaid if entry.what == "weight gradients"] == [
+        ("data-loading", "network-fault")
+    ]
 
 
 def test_names_of_other_things_name_no_operation() -> None:

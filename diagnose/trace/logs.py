@@ -1,0 +1,76 @@
+"""Training logs: alone where a trace is expected, or beside one.
+
+Enters: a path. Leaves: a `TrainingLog`.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from diagnose.errors import TraceError
+from diagnose.model.trace import Ints
+from diagnose.model.training_log import TrainingLog
+from diagnose.trace.producers import megatron_log
+from diagnose.trace.producers.catalogue import find_producer
+from diagnose.trace.producers.peek import Peek, peek_at
+
+
+def find_log(source: str | Path | BinaryIO) -> Peek | None:
+    """Say whether a path is a training log and nothing that holds operations; None where it is something else.
+
+    Never raises: what cannot be read is left to the reader of traces, which says why.
+    """
+    if not isinstance(source, (str, Path)):
+        return None
+    try:
+        peek = peek_at(Path(source), name=str(source))
+        # A folder may hold both: operations say more than the log beside them.
+        is_log = megatron_log.recognise(peek) and find_producer(peek) is megatron_log
+    except (TraceError, OSError):
+        return None
+    return peek if is_log else None
+
+
+def load_log(peek: Peek, *, name: str, report: Callable[[str], None], steps: Ints | None = None) -> TrainingLog:
+    """Read a training log.
+
+    Parameters
+    ----------
+    peek : Peek
+        A file, or a folder with the logs of all nodes.
+    name : str
+        How errors and reports call it.
+    report : callable
+        Told what is being read.
+    steps : ndarray of int64, optional
+        Keep only the lines of these iterations.
+
+    Raises
+    ------
+    TraceError
+        It has no line of an iteration, none of the steps asked for, or cannot be read.
+    """
+    log = megatron_log.read_log(peek, name=name, report=report)
+    if steps is None:
+        return log
+    wanted = np.isin(log.iteration, steps)
+    if not wanted.any():
+        low, high = int(log.iteration.min()), int(log.iteration.max())
+        raise TraceError(f"none of the steps asked for is in the log; expected some of {low}..{high}", where=name)
+    kept = {key: getattr(log, key)[wanted] for key in ("iteration", "step_s", "batch_size", "attempt")}
+    return dataclasses.replace(log, **kept)
+
+
+def load_log_beside(path: Path, *, report: Callable[[str], None]) -> TrainingLog:
+    """Read the training log that belongs to a trace.
+
+    Raises
+    ------
+    TraceError
+        It is missing, has no line of an iteration, or cannot be read.
+    """
+    name = str(path)
+    return load_log(peek_at(path, name=name), name=name, report=report)

@@ -1,0 +1,168 @@
+"""Since when a run is slow by its log, and which ranks the log sets apart."""
+
+import numpy as np
+import pytest
+
+from diagnose.features.paces import measure_log
+from diagnose.model.diagnosis import When, Worker
+from diagnose.model.training_log import Extremes, LogFacts, RankTimes, TrainingLog
+from tests.trace.producers.megatron_lines import noisy
+
+SIZES = {"world_size": 16, "pp_size": 4, "tp_size": 2, "cp_size": 1}
+
+
+def log_of(
+    step_s: list[float],
+    *,
+    first: int = 1,
+    interval: int = 1,
+    batch_size: list[int] | None = None,
+    timers: dict[str, RankTimes] | None = None,
+    extremes: dict[str, Extremes] | None = None,
+) -> TrainingLog:
+    """Make the log of one attempt."""
+    n = len(step_s)
+    return TrainingLog(
+        name="train.log",
+        iteration=first + interval * np.arange(n),
+        step_s=np.array(step_s),
+        batch_size=np.array(batch_size or [512] * n),
+        attempt=np.zeros(n, dtype=np.int64),
+        restarts=(),
+        total=None,
+        timers=timers or {},
+        extremes=extremes or {},
+        checkpoints_s=(),
+        sizes={},
+    )
+
+
+def measure(log: TrainingLog) -> LogFacts:
+    """Measure a log as of a job of 16 ranks."""
+    return measure_log(log, min_speedup=1.02, sizes=SIZES)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("n_slow", [10, 400, 1100])
+def test_onset(seed: int, n_slow: int) -> None:
+    """A run that gets 7% slower, just now or long ago, is so from that iteration on."""
+    facts = measure(log_of(noisy([(1200 - n_slow, 1.4), (n_slow, 1.5)], seed=seed)))
+    assert facts.when.pattern == "onset"
+    assert facts.when.onset_step == pytest.approx(1201 - n_slow, abs=1)
+    assert facts.usual_s == pytest.approx(1.4, rel=0.01)
+    assert facts.slow_s == pytest.approx(1.5, rel=0.01)
+    assert facts.lost_s == pytest.approx(0.1 * n_slow, rel=0.2)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_recovery(seed: int) -> None:
+    """A run that is slow for a while has onset and recovery."""
+    facts = measure(log_of(noisy([(300, 1.4), (100, 1.6), (800, 1.4)], noise=0.02, seed=seed)))
+    assert facts.when == When("transient", pytest.approx(301, abs=1), pytest.approx(401, abs=1))
+
+
+def test_slow_from_the_start() -> None:
+    """A run that is slow at first has a recovery and no onset."""
+    assert measure(log_of(noisy([(100, 1.6), (300, 1.4)]))).when == When("transient", None, 101)
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("noise", [0.003, 0.02, 0.1])
+def test_no_change(seed: int, noise: float) -> None:
+    """Noise, however large, is no change of pace."""
+    facts = measure(log_of(noisy([(600, 1.4)], noise=noise, seed=seed)))
+    assert facts.when == When()
+    assert facts.lost_s == 0
+
+
+def test_long_steps_alone() -> None:
+    """A long first step, and a long one every hundred, are no change of pace."""
+    step_s = noisy([(600, 1.4)])
+    step_s[0] = 30.0
+    step_s[100::100] = [3.0] * 5
+    facts = measure(log_of(step_s))
+    assert facts.when == When()
+    assert facts.iterations[0] == 2
+
+
+def test_growing_batch() -> None:
+    """A batch that grows makes steps longer and nobody slower: the size at the end is what is looked at."""
+    facts = measure(log_of(noisy([(300, 1.0), (300, 2.0)]), batch_size=[256] * 300 + [512] * 300))
+    assert facts.when == When()
+    assert facts.iterations[0] == 301
+
+
+def test_long_log() -> None:
+    """In a log of 100,000 lines the onset is found to the line."""
+    facts = measure(log_of(noisy([(90_010, 1.4), (9_990, 1.5)])))
+    assert facts.when == When("onset", 90_011)
+    assert len(facts.levels) == 2
+
+
+def test_lines_apart() -> None:
+    """A line each ten iterations gives the onset to the line, and counts ten times in what was lost."""
+    facts = measure(log_of(noisy([(30, 1.4), (20, 1.6)], noise=0.005), first=10, interval=10))
+    assert facts.interval == 10
+    assert facts.when == When("onset", 310)
+    assert facts.lost_s == pytest.approx(20 * 10 * 0.2, rel=0.05)
+
+
+def test_short_logs() -> None:
+    """A log of one line, or a few, is no reason to say anything."""
+    for n in range(1, 6):
+        assert measure(log_of([1.0] * n)).when == When()
+
+
+def times_of(rank_s: list[float], iterations: list[int]) -> RankTimes:
+    """Report the same times after each iteration."""
+    ranks = np.arange(len(rank_s))
+    return RankTimes(
+        np.repeat(iterations, len(ranks)), np.tile(ranks, len(iterations)), np.tile(rank_s, len(iterations))
+    )
+
+
+def test_rank_against_its_stage() -> None:
+    """A rank is compared with its stage: long forwards of a whole stage set nobody apart, those of one rank of it do."""
+    stages_s = [0.4] * 4 + [0.4] * 4 + [0.4] * 4 + [0.8] * 4
+    facts = measure(log_of([1.0] * 50, timers={"forward-compute": times_of(stages_s, [10, 20])}))
+    assert facts.slow_ranks == ()
+    stages_s[6] = 0.6
+    facts = measure(log_of([1.0] * 50, timers={"forward-compute": times_of(stages_s, [10, 20])}))
+    (slow,) = facts.slow_ranks
+    assert (slow.rank, slow.worker, slow.by_peers) == (6, Worker(1, 1, 6), True)
+    assert slow.values["ratio"] == pytest.approx(1.5)
+
+
+def test_rank_while_slow() -> None:
+    """Ranks are compared in the reports of the time when the run is slow."""
+    step_s = noisy([(500, 1.4), (100, 1.8)])
+    quiet, slow = [0.4] * 16, [0.4] * 5 + [0.8] + [0.4] * 10
+    parts = [times_of(quiet, list(range(10, 500, 10))), times_of(slow, [510, 550, 590])]
+    joined = RankTimes(
+        *(np.concatenate([getattr(part, key) for part in parts]) for key in ("iteration", "rank", "seconds"))
+    )
+    (found,) = measure(log_of(step_s, timers={"forward-compute": joined})).slow_ranks
+    assert found.rank == 5
+    assert found.worker == Worker(0, 1, 4)  # the group of ranks 4 and 5
+    assert found.values["ratio"] == pytest.approx(2.0)
+
+
+def extremes_of(low: float, high: float, low_rank: list[int], high_rank: list[int]) -> Extremes:
+    """Report two ends after each tenth iteration."""
+    n = len(low_rank)
+    return Extremes(
+        10 * np.arange(1, n + 1), np.full(n, low), np.array(low_rank), np.full(n, high), np.array(high_rank)
+    )
+
+
+def test_detector() -> None:
+    """The rank with the lowest clock in all reports is named, with its heat; one that is hot only, or now and then slow, is not."""
+    throttled = extremes_of(1200, 1980, [5] * 6, [0] * 6)
+    hot = extremes_of(50, 88, [1] * 6, [5] * 6)
+    changing = extremes_of(3000, 4000, [0] * 6, [1, 2, 3, 4, 5, 6])
+    facts = measure(log_of([1.0] * 60, extremes={"Clk": throttled, "Tmp": hot, "Rtt": changing}))
+    assert [(slow.rank, slow.measure, slow.by_peers) for slow in facts.slow_ranks] == [
+        (5, "Clk", False),
+        (5, "Tmp", False),
+    ]
+    assert measure(log_of([1.0] * 60, extremes={"Tmp": hot})).slow_ranks == ()

@@ -1,0 +1,161 @@
+"""`diagnose LOG` and `diagnose TRACE --log LOG`, from files to reports."""
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from diagnose.cli.main import main
+from diagnose.pipeline import diagnose_job
+from diagnose.trace.load import parse_steps
+from tests.trace.producers.megatron_lines import argument_lines, detector_line, noisy, run, timer_lines
+
+ROOT = Path(__file__).resolve().parents[1]
+SCHEMA = json.loads((ROOT / "diagnose" / "report" / "diagnosis.schema.json").read_text())
+TRACE = ROOT / "fixtures" / "worker-fault.parquet"
+
+
+def run_main(*arguments: str | Path) -> int:
+    """Run the command line."""
+    return main([str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def slow_log(tmp_path: Path) -> Path:
+    """Write a log with an onset, a restart, timers and reports of the straggler detector."""
+    sizes = {"world_size": 16, "tensor_model_parallel_size": 1, "pipeline_model_parallel_size": 4}
+    lines = argument_lines(**sizes)
+    counted = [*range(1, 513), *range(501, 1001)]
+    for i, line in enumerate(run(counted, noisy([(512, 1.4), (300, 1.4), (200, 1.9)]))):
+        lines.append(line)
+        if i % 10 == 0:
+            slow = i >= 812
+            rank_s = [0.4 + rank // 4 * 0.02 + (0.25 if rank == 5 and slow else 0.0) for rank in range(16)]
+            lines += timer_lines("forward-compute", rank_s)
+            lines.append(detector_line(slowest=5 if slow else i % 16, throttled=5 if slow else i % 16))
+    path = tmp_path / "train.log"
+    path.write_text("\n".join(lines))
+    return path
+
+
+@pytest.fixture
+def beside(tmp_path: Path) -> Path:
+    """Write the log of the run that the slow steps of the trace are from: slow from 30 on, sound again from 300 on."""
+    found = diagnose_job(TRACE, steps=parse_steps("37-192"))
+    slow_s = found.step_time.recorded
+    usual_s = slow_s * (1 - found.causes[0].recoverable)
+    path = tmp_path / "beside.log"
+    path.write_text("\n".join(run(range(1, 401), noisy([(29, usual_s), (270, slow_s), (101, usual_s)]))))
+    return path
+
+
+def test_log_alone(slow_log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A log alone gives since when, restarts, and the rank; what it cannot tell is null, and every cause is unchecked."""
+    assert run_main(slow_log, "--format", "json") == 0
+    found = json.loads(capsys.readouterr().out)
+    jsonschema.validate(found, SCHEMA)
+    assert found["verdict"] == "straggling"
+    (cause,) = found["causes"]
+    assert cause["cause"] == "unknown"
+    assert cause["when"]["onset_step"] == 801
+    assert cause["where"]["workers"] == [{"dp": 1, "pp": 1, "rank": 5}]
+    assert [found[key] for key in ("slowdown", "waste", "ledger", "plan")] == [None] * 4
+    assert (found["step_time"]["simulated"], found["step_time"]["clean"]) == (None, None)
+    assert found["what_if"]["by_optype"] == {}
+    assert set(found["features"].values()) == {None}
+    assert len(found["not_checked"]) == 9
+    assert found["job"]["dp_size"] == 4
+    assert found["log"]["restarts"] == [{"after": 512, "resumed_at": 501, "lost_s": pytest.approx(1.4, abs=0.1)}]
+    assert {slow["measure"] for slow in found["log"]["slow_ranks"]} == {"forward-compute", "Rtt", "Clk", "Tmp"}
+
+
+def test_flat_log_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A log without a change of pace is inconclusive, and of a job whose layout it does not tell nothing is made up."""
+    path = tmp_path / "train.log"
+    path.write_text("\n".join(run(range(1, 201), noisy([(200, 1.4)]))))
+    assert run_main(path, "--format", "json", "--fail-on", "straggling") == 0
+    found = json.loads(capsys.readouterr().out)
+    jsonschema.validate(found, SCHEMA)
+    assert (found["verdict"], found["causes"]) == ("inconclusive", [])
+    assert {found["job"][key] for key in ("gpus", "world_size", "dp_size", "pp_size")} == {None}
+    assert found["gpu_hours"] == {"analysed": None, "wasted": None}
+    assert found["job"]["steps"] == 200
+
+
+def test_steps_of_a_log(slow_log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`--steps` keeps some iterations of a log, and refuses those that it does not have; metadata is not used, and that is said."""
+    meta = slow_log.with_name("m.yaml")
+    meta.write_text("owner: me\n")
+    assert run_main(slow_log, "--format", "json", "--steps", "1-700", "--meta", meta) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["verdict"], found["log"]["last_iteration"]) == ("inconclusive", 700)
+    assert "is not used" in found["warnings"][0]
+    assert run_main(slow_log, "--steps", "5000-6000") == 3
+    assert "expected some of 1..1000" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("output_format", ["terminal", "markdown", "junit"])
+def test_reports_of_a_log(slow_log: Path, output_format: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every report of a log says since when, which rank, and that the causes are not checked."""
+    assert run_main(slow_log, "--format", output_format) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "from step 801 on" in text
+    assert "forward-compute of rank 5 takes 1.6" in text
+    assert "nothing in it says what time is lost to" in text
+    assert " nan" not in text
+
+
+def test_same_bytes(slow_log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same log gives the same bytes."""
+    outputs = []
+    for _ in range(2):
+        assert run_main(slow_log, "--format", "json") == 0
+        outputs.append(capsys.readouterr().out)
+    assert outputs[0] == outputs[1]
+
+
+def test_log_beside_a_trace(beside: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The log gives a cause that the trace has in all steps its onset before them, and its recovery after."""
+    assert run_main(TRACE, "--steps", "37-192", "--log", beside, "--format", "json") == 0
+    found = json.loads(capsys.readouterr().out)
+    jsonschema.validate(found, SCHEMA)
+    assert found["causes"][0]["cause"] == "worker-fault"
+    assert found["causes"][0]["when"] == {
+        "pattern": "transient",
+        "onset_step": 30,
+        "recovery_step": 300,
+        "period_steps": None,
+    }
+    assert found["causes"][0]["evidence"][-1]["id"] == "worker-fault/log-iteration-30"
+    assert found["log"]["step_time"]["traced"] == pytest.approx(found["step_time"]["recorded"], rel=0.02)
+    assert run_main(TRACE, "--steps", "37-192", "--log", beside, "--width", "100") == 0
+    page = capsys.readouterr().out
+    assert "When         from step 30 until step 300" in page
+    assert "Training log" in page
+
+
+def test_log_of_another_run(slow_log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A log that contradicts the trace changes nothing but a warning."""
+    assert run_main(TRACE, "--format", "json") == 0
+    without = json.loads(capsys.readouterr().out)
+    assert run_main(TRACE, "--log", slow_log, "--format", "json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["causes"] == without["causes"]
+    assert "contradict each other" in found["warnings"][-1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        ([TRACE, "--log", "/nowhere"], 2, "/nowhere does not exist"),
+        ([TRACE, TRACE, "--log", TRACE], 2, "--log is of one run"),
+        ([TRACE, "--log", TRACE], 3, "has no line with `iteration"),
+    ],
+)
+def test_refused(arguments: list[str | Path], code: int, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A log that is missing, one for several jobs, and a file that is no log are refused in one line."""
+    assert run_main(*arguments) == code
+    error = capsys.readouterr().err
+    assert says in error
+    assert error.count("\n") == 1

@@ -1,0 +1,61 @@
+"""Turn a recording into the Parquet file that `diagnose convert` would write."""
+
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from diagnose.model.optype import NAMES, Op
+from diagnose.model.recording import Recording
+from diagnose.trace.producers.catalogue import Producer
+from diagnose.trace.producers.peek import peek_at
+
+
+def say_nothing(line: str) -> None:
+    """Take a line and do nothing."""
+
+
+def read(producer: Producer, path: Path) -> Recording:
+    """Read a path with one producer, which must know it."""
+    peek = peek_at(path, name=str(path))
+    assert producer.recognise(peek)
+    return producer.read(peek, name=path.name, report=say_nothing)
+
+
+def frame(recording: Recording) -> pd.DataFrame:
+    """Give the rows of a recording under the names of the trace format."""
+    optional = {
+        "rank": recording.rank,
+        "tp_rank": recording.tp_rank,
+        "mb_id": recording.microbatch,
+        "mc": recording.chunk,
+    }
+    rows = pd.DataFrame(
+        {
+            "step": recording.step,
+            "dp_rank": recording.dp,
+            "stage": recording.stage,
+            "optype": [NAMES[Op(op)] for op in recording.op.tolist()],
+            "start_ts": recording.start_s,
+            "duration": recording.duration_s,
+        }
+        | {name: values for name, values in optional.items() if values is not None}
+    )
+    if recording.host is not None:
+        rows["host"] = np.array([*recording.host_names, None], dtype=object)[recording.host]
+    if recording.tokens is not None:
+        rows["tokens"] = recording.tokens
+    return rows
+
+
+def to_parquet(recording: Recording) -> io.BytesIO:
+    """Write a recording as a trace."""
+    table = pa.Table.from_pandas(frame(recording), preserve_index=False)
+    file = io.BytesIO()
+    pq.write_table(table.replace_schema_metadata({"diagnose.job": json.dumps(recording.job)}), file)
+    file.seek(0)
+    return file

@@ -1,0 +1,223 @@
+"""Damaged files of ndtimeline, torchtitan and Megatron-LM: 200 of each format, each a diagnosis or one clear line, within 1 GB.
+
+Run as a program it is the worker: `python -m tests.trace.producers.test_fuzz_logs FORMAT FIRST END`. A crash names the seed; to see
+one input again: the same with END = FIRST + 1.
+"""
+
+import gzip
+import json
+import subprocess
+import sys
+import tempfile
+import traceback
+import warnings
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import cast
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from diagnose.errors import DiagnoseError, TraceError
+from diagnose.model.diagnosis import Diagnosis
+from diagnose.pipeline import diagnose_job
+from diagnose.report import json_lines, terminal
+from diagnose.trace.logs import find_log
+from diagnose.trace.producers import ndtimeline, torchtitan
+from diagnose.trace.producers.catalogue import Producer
+from diagnose.trace.producers.peek import peek_at
+from tests.trace.producers.megatron_lines import argument_lines, detector_line, noisy, run, timer_lines
+from tests.trace.producers.ndtimeline_files import raw_lines, timed, write_events
+from tests.trace.producers.recordings import say_nothing, to_parquet
+from tests.trace.producers.torchtitan_files import write_logs
+
+ROOT = Path(__file__).resolve().parents[3]
+N_INPUTS = 200
+MAX_RSS_BYTES = 2**30
+#: What numbers are replaced by.
+ABSURD = (
+    b"-1",
+    b"0",
+    b"1e308",
+    b"NaN",
+    b"Infinity",
+    b"99999999999999999999",
+    b'"x"',
+    b"null",
+    b"1e-320",
+    b"4096",
+    b"[]",
+    b"",
+)
+
+
+@cache
+def rows() -> pd.DataFrame:
+    """Give two steps of a job of 2 x 4 workers."""
+    found = pd.read_parquet(ROOT / "fixtures" / "worker-fault.parquet")
+    return timed(found[found.step.isin([36, 37, 38]) & found.dp_rank.isin([0, 1])])
+
+
+def events() -> list[bytes]:
+    """Give the files of two hosts."""
+    with tempfile.TemporaryDirectory() as folder:
+        return [path.read_bytes() for path in sorted(write_events(Path(folder), rows()).rglob("trace_step*"))]
+
+
+def raw() -> list[bytes]:
+    """Give one raw log."""
+    return ["\n".join(raw_lines(rows())).encode()]
+
+
+def structured() -> list[bytes]:
+    """Give the structured logs of four ranks."""
+    with tempfile.TemporaryDirectory() as folder:
+        fetch = {"fetch": lambda rank, step: 0.2 if (rank + step) % 3 == 0 else 0.0}
+        return [
+            path.read_bytes()
+            for path in sorted(write_logs(Path(folder), n_ranks=4, steps=range(1, 9), **fetch).iterdir())
+        ]
+
+
+def training_log() -> list[bytes]:
+    """Give a log with timers, reports of the straggler detector, and a restart."""
+    lines = argument_lines(world_size=16, pipeline_model_parallel_size=4, tensor_model_parallel_size=1)
+    for i, line in enumerate(run([*range(1, 61), *range(51, 101)], noisy([(60, 1.4), (50, 1.9)]))):
+        lines.append(line)
+        if i % 10 == 0:
+            lines += [*timer_lines("forward-compute", [0.4 + 0.3 * (rank == 5) for rank in range(16)])]
+            lines.append(detector_line(slowest=5, throttled=5))
+    return ["\n".join(lines).encode()]
+
+
+FORMATS: dict[str, Callable[[], list[bytes]]] = {
+    "events": cache(events),
+    "raw": cache(raw),
+    "structured": cache(structured),
+    "log": cache(training_log),
+}
+
+
+def damage(rng: np.random.Generator, content: bytes) -> bytes:
+    """Damage one file in one of many ways."""
+    kind = int(rng.integers(8))
+    if kind == 0:  # flipped bits
+        changed = bytearray(content)
+        for _ in range(int(rng.choice([1, 3, 30]))):
+            changed[int(rng.integers(len(changed)))] ^= 1 << int(rng.integers(8))
+        return bytes(changed)
+    if kind == 1:  # cut off, or a piece lost
+        low, high = sorted(rng.integers(0, len(content), 2).tolist())
+        return content[:low] if rng.random() < 0.5 else content[:low] + content[high:]
+    if kind == 2:  # numbers that make no sense
+        parts = np.array([at for at in range(len(content)) if content[at : at + 1].isdigit()])
+        for _ in range(int(rng.choice([1, 5, 50]))):
+            at = int(rng.choice(parts))
+            end = at
+            while content[end : end + 1].isdigit():
+                end += 1
+            content = content[:at] + bytes(rng.choice(np.array(ABSURD, dtype=object))) + content[max(end, at + 1) :]
+            parts = parts[parts < min(at, len(content) - 1)] if (parts < at).any() else parts[:1]
+        return content
+    lines = content.split(b"\n")
+    if kind == 3:  # in another order, some twice
+        return b"\n".join(lines[i] for i in rng.integers(0, len(lines), len(lines)))
+    if kind == 4:  # several ranks in one line
+        return b"\n".join(
+            line[: int(rng.integers(len(line) + 1))] + lines[int(rng.integers(len(lines)))]
+            if rng.random() < 0.1
+            else line
+            for line in lines
+        )
+    if kind == 5:  # packed, and damaged
+        packed = bytearray(gzip.compress(content, mtime=0))
+        if rng.random() < 0.7:
+            packed[int(rng.integers(len(packed)))] ^= 1 << int(rng.integers(8))
+        return bytes(packed[: int(rng.integers(1, len(packed) + 1))])
+    if kind == 6:  # a word that is another
+        words = [
+            b"rank",
+            b"step",
+            b"forward-compute",
+            b"fwd_bwd",
+            b"iteration",
+            b"value",
+            b"ph",
+            b"tags",
+            b"time_us",
+            b"dur",
+        ]
+        old, new = (words[i] for i in rng.integers(0, len(words), 2))
+        return content.replace(old, new, int(rng.choice([1, 100, -1])))
+    return content[: len(content) // 2] + rng.bytes(int(rng.choice([10, 10_000]))) + content[len(content) // 2 :]
+
+
+def write_damaged(name: str, seed: int, folder: Path) -> Path:
+    """Write the files of one format, one of them damaged."""
+    rng = np.random.default_rng([seed, *name.encode()])
+    contents = list(FORMATS[name]())
+    at = int(rng.integers(len(contents)))
+    contents[at] = damage(rng, contents[at])
+    for i, content in enumerate(contents):
+        (folder / f"file{i}").write_bytes(content)
+    return folder
+
+
+def ask(path: Path) -> None:
+    """Do with one job all that the program does; its answer is JSON without NaN, and a page."""
+    found = _diagnose(path)
+    json.loads(json_lines.render(found))
+    terminal.render(found, width=100, color=False)
+
+
+def _diagnose(path: Path) -> Diagnosis:
+    """Read and diagnose."""
+    if find_log(path) is not None:
+        return diagnose_job(path)
+    peek = peek_at(path, name="fuzz")
+    for module in (ndtimeline, torchtitan):
+        producer = cast("Producer", cast("ModuleType", module))
+        if producer.recognise(peek):
+            recording = producer.read(peek, name="fuzz", report=say_nothing)
+            return diagnose_job(to_parquet(recording), name="fuzz")
+    raise TraceError("nobody knows these files", where="fuzz")
+
+
+def main(name: str, first: int, end: int) -> None:
+    """Ask of each seed, and print how many were diagnosed, refused, and the peak of memory."""
+    warnings.simplefilter("error")
+    n_refused = 0
+    for seed in range(first, end):
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                ask(write_damaged(name, seed, Path(folder)))
+            except DiagnoseError as error:
+                n_refused += 1
+                if "\n" in str(error) or not str(error):
+                    raise AssertionError(f"seed {seed}: not one line: {error}") from error
+            except Exception:  # noqa: BLE001 - whatever it is, the seed is told
+                sys.stderr.write(f"{name} seed {seed}\n{traceback.format_exc()}")
+                sys.exit(1)
+    # ru_maxrss would begin with the memory of the process that started this one.
+    peak_bytes = int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) * 1024
+    sys.stdout.write(f"{end - first} {n_refused} {peak_bytes}\n")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FORMATS)
+def test_damaged_files(name: str) -> None:
+    """Whatever is damaged: an answer or one clear line, in bounded memory, and most are still answered."""
+    command = [sys.executable, "-m", "tests.trace.producers.test_fuzz_logs", name, "0", str(N_INPUTS)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    n_inputs, n_refused, peak_bytes = map(int, done.stdout.split())
+    assert n_inputs == N_INPUTS
+    assert n_refused < N_INPUTS
+    assert peak_bytes < MAX_RSS_BYTES
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
