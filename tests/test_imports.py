@@ -29,7 +29,7 @@ MAY_IMPORT: dict[str, frozenset[str] | set[str] | None] = {
     "report": {"packing"},  # lays out its table
     "fixes": {"packing"},  # replays a job with its documents packed anew
     "pipeline": APART - {"report"} | {"__init__"},
-    "triage": {"pipeline", "report", "__init__"},
+    "triage": {"pipeline", "report", "trace", "__init__"},  # trace: to tell a folder of one job from a folder of many
     "tickets": {"triage", "report", "__init__"},  # reads the store, words findings as reports do
     "faults": set(),
     "train": {"pipeline", "faults", "judge"},

@@ -60,6 +60,12 @@ def measure_periodicity(components: Components, gains: Gains, evidence: Evidence
     else:
         found["stall.steps_share"] = Feature(float(hits.sum() / (seen | hits).sum()))
         found["stall.hits"] = Feature(float(hits.sum()))
+        if hits.sum() == 1 and hits[0]:
+            # A recording begins there, or a profiler: nothing tells this from a checkpoint that was saved just before.
+            reason = (
+                "it happened once, at the start of the first step recorded, where whatever begins there looks like it"
+            )
+            found["stall.regularity"] = Feature.missing(reason)
         found["stall.size_ratio"] = Feature(float(lost[hits].mean()) / float(np.median(gains.replayed_steps_s)))
         saved = np.unique(evidence.step[evidence.op == Op.CHECKPOINT])
         near = np.isin(borders, np.concatenate([saved, saved + 1]))

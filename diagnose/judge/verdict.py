@@ -160,7 +160,9 @@ def reach_verdict(
     least = max(1.0 - 1.0 / min_speedup, NO_GAIN)
     unsaid = _unsaid_causes(case, {*CAUSES, *(j.rule.id for j in judgements)})
     not_checked = [NotChecked(cause, reason) for cause, reason in unsaid.items()]
+    unlooked = {name for j in judgements if j.rule.id in unsaid for name in j.rule.components}
     judgements = [j for j in judgements if j.rule.id not in unsaid]
+    unlooked -= {name for j in judgements for name in j.rule.components}
     not_checked += [NotChecked(j.rule.id, _why_not(case, j)) for j in judgements if _could_not_look(case, j, least)]
     ruled = {j.rule.id for j in judgements} | unsaid.keys()
     not_checked += [NotChecked(cause, "this version has no rule for it") for cause in CAUSES if cause not in ruled]
@@ -188,6 +190,8 @@ def reach_verdict(
     claims = Counter(name for j, _ in said for name in j.rule.components)
     causes = [_cause(case, j, sure, claims, opinion, least) for j, sure in said]
     explained = {name for j, _ in said for name in j.rule.components}
+    # What looks like a cause that nobody can look for may be nobody's fault: who waits inside it seems slow.
+    explained |= unlooked
     causes += [_unknown(case, name, least) for name in _open_components(case, explained, least) if not few]
     causes.sort(key=lambda cause: (-(cause.share or 0.0), -cause.recoverable, cause.cause))
     verdict = "straggling" if causes else "healthy"
@@ -467,8 +471,8 @@ def _open_components(case: Case, explained: set[str], least: float) -> list[str]
         if name not in explained
         and case.features[f"gain.{name}"].value is not None
         and not (name == "step" and _is_evaluation(case.features))
+        and not (name == "start-delay" and _is_beginning(case.features))
         and not (name == "transfer" and "worker" in explained and _is_true(case.features, "network.by_slow_worker"))
-        and not (name == "transfer" and "network-fault" in _unsaid_causes(case, {"network-fault"}))
         and not (name == "transfer" and "queue" in explained)  # what computes wait for is slow by the same contention
     }
     found = [name for name, gain in gains.items() if gain >= max(UNKNOWN_SHARE, least)]
@@ -481,6 +485,12 @@ def _is_evaluation(features: Features) -> bool:
     if forward is None or regular is None or forward.value is None or regular.value is None:
         return False
     return forward.value >= EVALUATION_FORWARD_SHARE and regular.value >= EVALUATION_REGULARITY
+
+
+def _is_beginning(features: Features) -> bool:
+    """Say whether workers were late once only, in the first step recorded: what begins there costs the job nothing later on."""
+    hits, regular = features.get("stall.hits"), features.get("stall.regularity")
+    return hits is not None and hits.value == 1.0 and regular is not None and regular.value is None
 
 
 def _is_true(features: Features, name: str) -> bool:

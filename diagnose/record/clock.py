@@ -4,9 +4,11 @@ Enters: moments as the hooks see them. Leaves: nanoseconds on one clock of this 
 a moment is an event recorded on the current stream; it is read once it has passed, never waited for.
 """
 
+import contextlib
 import threading
 import time
 from collections import deque
+from collections.abc import Iterator
 from typing import Any
 
 #: The GPU's clock is tied to the host's no closer than this where the queue of kernels was never seen empty.
@@ -73,6 +75,10 @@ class Window:
         self._most_ns = min(self._most_ns, mark.seen_ns - after)
         return True, after
 
+    def forget_anchor(self) -> None:
+        """Let the window's event go, when its last step has been read."""
+        self.anchor = None
+
     def unix_ns(self, relative: tuple[bool, int]) -> int:
         """Put a time on unix time, with all that is known of the window by now."""
         on_device, ns = relative
@@ -99,6 +105,7 @@ class Clock:
         self.moments: deque[Any] = deque()
         self.is_paused = False
         self._asking = threading.Lock()
+        self._device: Any = None  # the one of the thread that asks
 
     def use_cuda(self, cuda: Any) -> None:
         """From now on marks are events of this module (`torch.cuda`)."""
@@ -130,10 +137,23 @@ class Clock:
         first = self.moments[0]
         if isinstance(first, Moment):
             with self._asking:
-                if self.is_paused or not first.event.query():
+                if self.is_paused:
+                    return None
+                device = first.event.device
+                if device is not None and device != self._device:
+                    # Threads begin on GPU 0: asking there about another's event takes a context's memory from GPU 0.
+                    self._cuda.set_device(device)
+                    self._device = device
+                if not first.event.query():
                     return None
             first.seen_ns = time.perf_counter_ns()
         return self.moments.popleft()
+
+    @contextlib.contextmanager
+    def asking(self) -> Iterator[bool]:
+        """Keep captures from beginning meanwhile; False where one runs already, and no event may be asked."""
+        with self._asking:
+            yield not self.is_paused
 
     def pause(self) -> None:
         """Ask no event any more; when this returns, none is being asked."""

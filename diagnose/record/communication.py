@@ -5,6 +5,7 @@ Enters: process groups as they are used. Leaves: transfers and collectives in th
 for it, so it stays what it is.
 """
 
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -54,8 +55,8 @@ def watch(log: Log, works: Any, noted: Transfer | Collective) -> None:
     """Look for the end of what was launched where its works are waited for."""
     for work in works if isinstance(works, list) else [works]:
         if work is not None:
-            # The work is kept so that no other gets its id before it was waited for, or the step is over.
-            log.pending[id(work)] = (work, noted)
+            # Not kept alive: a work that nobody waits for holds its tensors. Another may get its id.
+            log.pending[id(work)] = (weakref.ref(work), noted)
 
 
 def _hook_collective(hooks: Hooks, log: Log, owner: Any, name: str, *, gathers: bool) -> None:
@@ -67,6 +68,8 @@ def _hook_collective(hooks: Hooks, log: Log, owner: Any, name: str, *, gathers: 
         if log.current is not None or log.in_transfer:
             log.step.n_left_out += 1  # within a compute it is part of it
             return None
+        if not log.is_training_thread():
+            return None  # of a checkpoint that is saved beside the training, or the like
         tensors = args[1] if name in ("_allgather_base", "_reduce_scatter_base") and len(args) > 1 else args[0]
         return Collective(gathers, _n_elements(tensors), log.n_computes, log.clock.now())
 
@@ -92,7 +95,7 @@ def _hook_waits(hooks: Hooks, log: Log, owner: Any) -> None:
 
     def before(work: Any, *_args: Any, **_kwargs: Any) -> Transfer | Collective | None:
         found = log.pending.pop(id(work), None)
-        if found is None:
+        if found is None or found[0]() is not work:
             return None
         noted = found[1]
         if isinstance(noted, Transfer) and noted.wait_start is None:

@@ -1,9 +1,10 @@
-"""Hooks that keep the recorder out of the capture of CUDA graphs.
+"""What keeps the recorder out of the capture of CUDA graphs, and out of what `torch.compile` compiles.
 
 Enters: captures as they begin and end. Leaves: a recorder that touches no stream and asks no event meanwhile: either would
 make the capture fail. The step it happens in is not recorded.
 """
 
+import types
 from typing import Any
 
 from diagnose.record.hooks import Hooks
@@ -22,5 +23,18 @@ def hook_captures(hooks: Hooks, log: Log, graph: Any) -> None:
     def end(_token: None, _result: Any) -> None:
         log.clock.resume()
 
-    hooks.around(graph, "capture_begin", log.always, begin)
-    hooks.around(graph, "capture_end", log.always, lambda *_args, **_kwargs: None, end)
+    hooks.around(graph, "capture_begin", log.always, begin, raised=log.clock.resume)
+    hooks.around(graph, "capture_end", log.always, lambda *_args, **_kwargs: None, end, log.clock.resume)
+
+
+def keep_out_compiler(hooks: Hooks, torch: Any) -> None:
+    """Have `torch.compile` see through the hooks and compile nothing of the recorder, where this version can be told."""
+    hooks.is_compiling = torch.compiler.is_compiling
+    frames = torch._C._dynamo.eval_frame  # noqa: SLF001 - what `torch.compiler.disable` sets, without importing the compiler
+    skip, default = frames._FrameAction.SKIP, frames._FrameAction.DEFAULT  # noqa: SLF001
+
+    def keep_out(code: types.CodeType, is_all: bool) -> None:  # noqa: FBT001 - as it is called
+        strategy = frames._FrameExecStrategy(skip, skip if is_all else default)  # noqa: SLF001
+        frames.set_code_exec_strategy(code, strategy)
+
+    hooks.keep_out = keep_out

@@ -6,6 +6,7 @@ goes wrong in here never reaches the training: the function runs once and its re
 
 import functools
 import inspect
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -26,10 +27,19 @@ class Hooks:
     ----------
     fail : function of an exception
         Told what went wrong in a hook.
+
+    Attributes
+    ----------
+    is_compiling : function
+        True while a compiler reads the code instead of running it: then hooks are not there.
+    keep_out : function of a code object and a bool
+        Tell the compiler not to compile this code, nor (True) what it calls.
     """
 
     def __init__(self, fail: Callable[[Exception], None]) -> None:
         self.fail = fail
+        self.is_compiling: Callable[[], bool] = bool
+        self.keep_out: Callable[[types.CodeType, bool], None] = lambda _code, _all: None
         self._undo: list[Callable[[], None]] = []
 
     def around(
@@ -39,6 +49,7 @@ class Hooks:
         switch: Switch,
         before: Callable[..., Any],
         after: Callable[[Any, Any], None] | None = None,
+        raised: Callable[[], None] | None = None,
     ) -> None:
         """Call `before(*args, **kwargs)` and `after(what before gave, the result)` around a function while the switch is on.
 
@@ -49,24 +60,32 @@ class Hooks:
             Where `owner` has no such function nothing happens: it is another version.
         switch : Switch
         before, after : function
+        raised : function, optional
+            Called instead of `after` where the function raises.
         """
         inner = getattr(owner, name, None)
         if inner is None:
             return
         as_found = inspect.getattr_static(owner, name)
         is_own = name in vars(owner)
-        fail = self.fail
+        fail, is_compiling = self.fail, self.is_compiling
 
         @functools.wraps(inner, updated=())
         def outer(*args: Any, **kwargs: Any) -> Any:
-            if not switch.on:
+            # The compiler comes first: it takes this for a constant, and then neither reads the switch nor the hooks.
+            if is_compiling() or not switch.on:
                 return inner(*args, **kwargs)
             try:
                 token = before(*args, **kwargs)
             except Exception as error:  # noqa: BLE001 - the training goes on
                 fail(error)
                 return inner(*args, **kwargs)
-            result = inner(*args, **kwargs)
+            try:
+                result = inner(*args, **kwargs)
+            except BaseException:
+                if raised is not None:
+                    raised()
+                raise
             if after is not None:
                 try:
                     after(token, result)
@@ -82,20 +101,33 @@ class Hooks:
             else:
                 delattr(owner, name)
 
+        if isinstance(owner, types.ModuleType):
+            # Pickled by name: under the name where it is found, which may be another than where it was defined.
+            outer.__module__, outer.__qualname__ = owner.__name__, name
+        self._keep_out(outer, [before, after])
         setattr(owner, name, outer)
         self._undo.append(undo)
 
+    def _keep_out(self, outer: Callable[..., Any] | None, ours: list[Callable[..., Any] | None]) -> None:
+        """Have the compiler compile what is hooked, but nothing of the recorder."""
+        for function, is_all in [(outer, False), *((one, True) for one in ours)]:
+            code = getattr(function, "__code__", None)
+            if code is not None:
+                self.keep_out(code, is_all)
+
     def guarded(self, function: Callable[..., None], switch: Switch) -> Callable[..., None]:
         """Make a callback that does nothing while the switch is off and that never raises."""
+        is_compiling = self.is_compiling
 
         def callback(*args: Any, **kwargs: Any) -> None:
-            if not switch.on:
+            if is_compiling() or not switch.on:
                 return
             try:
                 function(*args, **kwargs)
             except Exception as error:  # noqa: BLE001 - the training goes on
                 self.fail(error)
 
+        self._keep_out(None, [callback])
         return callback
 
     def on_undo(self, undo: Callable[[], None]) -> None:
@@ -103,6 +135,12 @@ class Hooks:
         self._undo.append(undo)
 
     def undo(self) -> None:
-        """Take all away, last first."""
+        """Take all away, last first; what cannot be taken away keeps nothing else in place."""
+        errors = []
         while self._undo:
-            self._undo.pop()()
+            try:
+                self._undo.pop()()
+            except Exception as error:  # noqa: BLE001 - raised below, when all others are undone
+                errors.append(error)
+        if errors:
+            raise errors[0]

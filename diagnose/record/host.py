@@ -51,10 +51,12 @@ def _hook_loaders(hooks: Hooks, log: Log) -> None:
     """Note how long the training waited for a batch; before a step, the wait is that step's."""
     from torch.utils.data import dataloader
 
-    def before(*_args: Any, **_kwargs: Any) -> int:
-        return time.perf_counter_ns()
+    def before(*_args: Any, **_kwargs: Any) -> int | None:
+        return time.perf_counter_ns() if log.is_training_thread() else None
 
-    def after(start: int, _batch: Any) -> None:
+    def after(start: int | None, _batch: Any) -> None:
+        if start is None:
+            return  # read ahead by another thread: the training does not wait
         now = time.perf_counter_ns()
         if now - start >= SHORT_WAIT_NS:
             if log.inside.on:
@@ -72,11 +74,15 @@ def _hook_saving(hooks: Hooks, log: Log) -> None:
     import torch
     import torch.distributed as dist
 
-    def before(*_args: Any, **_kwargs: Any) -> int:
+    def before(*_args: Any, **_kwargs: Any) -> int | None:
+        if not log.is_training_thread():
+            return None  # saved beside the training, which goes on
         log.saving_depth += 1
         return time.perf_counter_ns()
 
-    def after(start: int, _result: Any) -> None:
+    def after(start: int | None, _result: Any) -> None:
+        if start is None:
+            return
         log.saving_depth -= 1
         if not log.saving_depth:
             log.evidence(Op.CHECKPOINT, start, time.perf_counter_ns())
@@ -99,7 +105,10 @@ class Retries:
     def use_cuda(self, cuda: Any) -> None:
         """Read the counters of this module (`torch.cuda`)."""
         self._cuda = cuda
-        self._seen = self._count()
+        try:
+            self._seen = self._count()
+        except RuntimeError:
+            self._cuda = None  # an allocator without counters, such as one that is plugged in
 
     def _count(self) -> int:
         stats = self._cuda.memory_stats_as_nested_dict()

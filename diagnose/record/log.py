@@ -5,12 +5,17 @@ Nothing here waits, writes or calls torch but for marks of the clock.
 """
 
 import dataclasses
+import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from diagnose.model.optype import Op
 from diagnose.record.clock import Clock, Mark, Window
 from diagnose.record.hooks import Switch
+
+#: Of the waits for input before a step (an evaluation has as many as it has batches) the last are kept.
+MAX_WAITS = 1000
 
 
 @dataclasses.dataclass(slots=True)
@@ -149,17 +154,23 @@ class Log:
         self.saving_depth = 0
         self.idle_since: Mark | None = None
         self.pending: dict[int, tuple[Any, Transfer | Collective]] = {}
-        self.waiting_input: list[tuple[int, int]] = []
+        self.waiting_input: deque[tuple[int, int]] = deque(maxlen=MAX_WAITS)
+        self.thread = threading.get_ident()
         self.retries: Callable[[], int] = int
 
     def open(self, number: int, window: Window) -> None:
         """Begin a recorded step."""
+        self.thread = threading.get_ident()
         self.step = StepLog(number, window, self.clock.now())
         self.idle_since = self.step.begun
         self.backward_depth = self.saving_depth = 0  # what an exception left behind
         self.step.evidence += [(Op.DATA_LOAD, start, end) for start, end in self.waiting_input]
         self.waiting_input.clear()
         self.inside.on = self.beside.on = True
+
+    def is_training_thread(self) -> bool:
+        """True on the thread that runs the steps; false on others of the job, which save or read ahead beside it."""
+        return threading.get_ident() == self.thread
 
     def shut(self) -> None:
         """End the step; what comes before the next one still belongs to it."""

@@ -4,6 +4,7 @@ Enters: torch.distributed, a device mesh, Megatron-LM's parallel state, or what 
 """
 
 import dataclasses
+import os
 import socket
 from typing import Any
 
@@ -100,6 +101,11 @@ def find_place(mesh: Any, said: dict[str, int | None], stage_ranks: list[int]) -
     place = Place()
     if dist.is_available() and dist.is_initialized():
         place.rank, place.world = dist.get_rank(), dist.get_world_size()
+    else:
+        # Made before `init_process_group`: without this every rank would write the file of rank 0.
+        rank, world = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "")
+        if rank.isdecimal() and world.isdecimal() and int(rank) < int(world):
+            place.rank, place.world = int(rank), int(world)
     place.dp, place.dp_size = place.rank, place.world
     if mesh is not None:
         _read_mesh(place, mesh)
@@ -131,6 +137,8 @@ def _read_mesh(place: Place, mesh: Any) -> None:
     if not known & set(names):
         raise ValueError(f"the mesh has the dimensions {names}; expected some of {', '.join(sorted(known))}")
     coordinate = mesh.get_coordinate()
+    if coordinate is None:
+        raise ValueError(f"this rank is not in the mesh {mesh}; give each rank a mesh that it is part of")
     for kind, several in MESH_NAMES.items():
         at, size = 0, 1
         for i, name in enumerate(names):

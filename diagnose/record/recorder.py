@@ -4,11 +4,14 @@ Enters: a folder, and the steps of a training loop. Leaves: one Parquet file a r
 and ends the recording, never the training.
 """
 
+import atexit
 import contextlib
 import datetime as dt
 import logging
 import math
+import os
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -18,7 +21,7 @@ from diagnose.model.optype import BY_NAME, Op
 from diagnose.record.clock import Clock, Window
 from diagnose.record.communication import hook_communication
 from diagnose.record.data_parallel import Reductions, hook_data_parallel
-from diagnose.record.graphs import hook_captures
+from diagnose.record.graphs import hook_captures, keep_out_compiler
 from diagnose.record.hooks import Hooks
 from diagnose.record.host import Retries, hook_host
 from diagnose.record.log import Log
@@ -26,9 +29,12 @@ from diagnose.record.megatron import hook_megatron
 from diagnose.record.pipelining import hook_pipelining
 from diagnose.record.place import find_place
 from diagnose.record.sampling import Sampling
-from diagnose.record.scribe import Scribe
+from diagnose.record.scribe import PATIENCE_AFTER_ERROR_S, PATIENCE_S, Scribe
 
 LOGGER = logging.getLogger("diagnose.record")
+
+#: Steps are left out while so many events wait to be read: the GPU, or the folder's disk, hangs.
+MAX_MOMENTS = 100_000
 
 
 class Recorder:
@@ -90,25 +96,35 @@ class Recorder:
         said |= {"dp_size": dp_size, "pp_size": pp_size, "tp_size": tp_size, "cp_size": cp_size}
         self._place = find_place(mesh, said, list(stage_ranks))
         self._metadata = {
-            "job_id": job_id or self._folder.resolve().name,
+            "job_id": job_id,
             "started_at": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
             "sample": sample,
             **(metadata or {}),
         }
         self._scribe = Scribe(self._folder, self._clock, self._place, self._metadata, self._fail)
         self._guard(self._start, list(stage_ranks))
+        atexit.register(self.close)  # where nobody closes it: a thread that writes must not be cut off
+        if hasattr(os, "register_at_fork"):
+            # Never taken away again, so it must not keep the recorder alive.
+            forked = weakref.WeakMethod(self._forked)
+            os.register_at_fork(after_in_child=lambda: (found := forked()) and found())
 
     def _start(self, stage_ranks: list[int]) -> None:
         """Put the hooks in place and start the thread."""
         import torch
 
         self._metadata.setdefault("framework", f"torch {torch.__version__}")
+        self._folder = self._scribe.folder = self._folder.resolve()  # the job may go to another folder
+        self._metadata["job_id"] = self._metadata["job_id"] or self._folder.name
         self._folder.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(AttributeError):  # another version of torch
+            keep_out_compiler(self._hooks, torch)
         if torch.cuda.is_available():
             self._clock.use_cuda(torch.cuda)
             self._retries.use_cuda(torch.cuda)
             hook_captures(self._hooks, self._log, torch.cuda.CUDAGraph)
-            self._metadata.setdefault("gpu_type", torch.cuda.get_device_name())
+            if torch.cuda.is_initialized():  # else asking would take memory of whichever GPU comes first
+                self._metadata.setdefault("gpu_type", torch.cuda.get_device_name())
         reductions = Reductions(self._log)
         for hook, more in (
             (hook_host, ()),
@@ -134,7 +150,7 @@ class Recorder:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.close()
+        self._close(PATIENCE_S if kind is None else PATIENCE_AFTER_ERROR_S)
 
     @contextlib.contextmanager
     def step(self, number: int | None = None) -> Iterator[None]:
@@ -186,11 +202,15 @@ class Recorder:
 
     def close(self) -> None:
         """Write what is left and take all hooks away; done by leaving the context."""
+        self._close(PATIENCE_S)
+
+    def _close(self, patience_s: float) -> None:
+        atexit.unregister(self.close)
         self._guard(self._hand_over)
         self._stop()
         self._metadata["finished_at"] = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
         if self._scribe.is_alive():
-            self._scribe.finish()  # what was recorded before a failure is written, too
+            self._scribe.finish(patience_s)  # what was recorded before a failure is written, too
 
     def _guard(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call a function of the recorder's own; what it raises ends the recording."""
@@ -207,12 +227,20 @@ class Recorder:
         if not self._is_on:
             return
         self._stop()
-        LOGGER.warning(
-            "diagnose stopped recording on rank %d (%s: %s); the training is not affected",
-            self._place.rank,
-            type(error).__name__,
-            error,
-        )
+        with contextlib.suppress(Exception):  # a handler of the job's own that raises
+            LOGGER.warning(
+                "diagnose stopped recording on rank %d (%s: %s); the training is not affected",
+                self._place.rank,
+                type(error).__name__,
+                error,
+            )
+
+    def _forked(self) -> None:
+        """In a process that the job forks (a worker of a data loader) nothing is recorded: it is the parent's trace."""
+        self._is_on = False
+        self._log.inside.on = self._log.beside.on = self._log.always.on = False
+        self._log.step = None
+        atexit.unregister(self.close)
 
     def _stop(self) -> None:
         """Look at nothing any more, and take the hooks away."""
@@ -228,9 +256,11 @@ class Recorder:
         number = self._next_step if number is None else number
         self._next_step = number + 1
         self._hand_over()
-        window = None if self._clock.is_paused else self._sampling.window(number)
+        is_held_up = self._clock.is_paused or len(self._clock.moments) > MAX_MOMENTS
+        window = None if is_held_up else self._sampling.window(number)
         if window is None:
             self._log.inside.on = self._log.beside.on = False
+            self._log.waiting_input.clear()
             return
         if self._window is None or self._window[0] != window:
             self._window = (window, Window())
@@ -256,6 +286,13 @@ class Recorder:
         step = self._log.step
         if step is None or not self._log.inside.on:
             return
+        if any(
+            getattr(one, "is_cuda", False)
+            for one in (tokens, doc_lengths, *(() if doc_lengths is None else doc_lengths))
+        ):
+            raise TypeError(
+                "tokens or doc_lengths are on the GPU; expected numbers: reading them would wait for the GPU"
+            )
         lengths = None if doc_lengths is None else [int(length) for length in doc_lengths]
         n_tokens = tokens if tokens is not None else float(sum(lengths)) if lengths is not None else math.nan
         squares = math.nan if lengths is None else float(sum(length * length for length in lengths))

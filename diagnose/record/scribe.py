@@ -3,6 +3,8 @@
 Enters: steps that have ended, on the clock's queue. Leaves: the rank's file, written anew now and then and at the end.
 """
 
+import contextlib
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -15,14 +17,17 @@ from diagnose.record.place import Place
 from diagnose.record.rows import make_rows
 from diagnose.record.write import Kept, write_rows
 
+LOGGER = logging.getLogger("diagnose.record")
+
 #: How often events are asked whether they have passed while a step is recorded, and how often the thread looks otherwise.
 TICK_S = 0.005
 IDLE_S = 0.5
 #: The file is written anew after so long, and after as much longer as writing it took times this.
 WRITE_EVERY_S = 60.0
 WRITE_SHARE = 1000.0
-#: How long the end of the job waits for the last events and the last file.
+#: How long the end of the job waits for the last events and the last file, and where it ends in an error, which must get out.
 PATIENCE_S = 30.0
+PATIENCE_AFTER_ERROR_S = 5.0
 
 
 class Scribe(threading.Thread):
@@ -56,16 +61,19 @@ class Scribe(threading.Thread):
         self._read: list[Moment] = []
         self._wake = threading.Event()
         self._ends = False
+        self._has_complained = False
+        self._patience_s = PATIENCE_S
 
     def wake(self) -> None:
         """Say that there is something to do."""
         self._wake.set()
 
-    def finish(self) -> None:
+    def finish(self, patience_s: float) -> None:
         """Write what is left and end; waits for events that have not passed for a while."""
+        self._patience_s = patience_s
         self._ends = True
         self._wake.set()
-        self.join(PATIENCE_S)
+        self.join(patience_s)
 
     def run(self) -> None:
         """Do it until the job ends."""
@@ -73,6 +81,9 @@ class Scribe(threading.Thread):
             self._work()
         except Exception as error:  # noqa: BLE001 - the training goes on
             self.fail(error)
+            with contextlib.suppress(Exception):
+                if len(self.kept):
+                    self._write()  # what came before
 
     def _work(self) -> None:
         """Take steps off the queue and write them."""
@@ -82,7 +93,7 @@ class Scribe(threading.Thread):
         while True:
             self._take()
             if self._ends and deadline is None:
-                deadline = time.monotonic() + PATIENCE_S / 2
+                deadline = time.monotonic() + self._patience_s / 2
             if deadline is not None and (not self.clock.moments or time.monotonic() > deadline):
                 break
             if len(self.kept) > n_written and time.monotonic() - last > pause_s:
@@ -101,13 +112,24 @@ class Scribe(threading.Thread):
     def _take(self) -> None:
         """Turn the steps whose events have all passed into rows."""
         while (passed := self.clock.next_passed()) is not None:
-            if isinstance(passed, StepLog):
-                self.kept.add(passed, make_rows(passed, n_chunks=self.place.vpp))
-                self.clock.reuse(self._read, passed.window)
-                self._read.clear()
-            else:
+            if not isinstance(passed, StepLog):
                 self._read.append(passed)
+                continue
+            with self.clock.asking() as may_ask:
+                if not may_ask:
+                    self.clock.moments.appendleft(passed)
+                    return
+                rows = make_rows(passed, n_chunks=self.place.vpp)
+            self.kept.add(passed, rows)
+            self.clock.reuse(self._read, passed.window)
+            self._read.clear()
 
     def _write(self) -> None:
-        """Write the file."""
-        write_rows(self.folder, self.kept, self.place, self.metadata)
+        """Write the file; where that fails it is tried again the next time, for a disk is not full for ever."""
+        try:
+            write_rows(self.folder, self.kept, self.place, self.metadata)
+        except OSError as error:
+            if self._ends or not self._has_complained:
+                then = "what came since it last did is lost" if self._ends else "it goes on trying"
+                LOGGER.warning("diagnose could not write its file (%s); %s", error, then)
+            self._has_complained = True

@@ -3,6 +3,7 @@
 Enters: the rows of each recorded step. Leaves: one file that is always whole.
 """
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -18,31 +19,64 @@ from diagnose.record.rows import Row
 
 @dataclasses.dataclass(slots=True)
 class Kept:
-    """All rows of one rank so far, a list a column."""
+    """All rows of one rank so far, an array a column: millions of objects would slow down the training's collections.
+
+    Attributes
+    ----------
+    windows : list of Window
+        Each once; `window` says which is a row's.
+    types : list of str
+        Each once; `optype` says which is a row's.
+    loads : array of int
+        Which of `tokens` is a row's, -1 for none.
+    document_ends : array of int
+        Where in `documents` those of each of `tokens` end; `has_documents` is 0 where nothing is known of them.
+    """
 
     windows: list[Window] = dataclasses.field(default_factory=list)
-    optype: list[str] = dataclasses.field(default_factory=list)
-    on_device: list[bool] = dataclasses.field(default_factory=list)
+    types: list[str] = dataclasses.field(default_factory=list)
+    window: array = dataclasses.field(default_factory=lambda: array("i"))  # type: ignore[type-arg]
+    optype: array = dataclasses.field(default_factory=lambda: array("b"))  # type: ignore[type-arg]
+    on_device: array = dataclasses.field(default_factory=lambda: array("b"))  # type: ignore[type-arg]
     step: array = dataclasses.field(default_factory=lambda: array("q"))  # type: ignore[type-arg]
     start_ns: array = dataclasses.field(default_factory=lambda: array("q"))  # type: ignore[type-arg]
     duration_ns: array = dataclasses.field(default_factory=lambda: array("q"))  # type: ignore[type-arg]
-    microbatch: array = dataclasses.field(default_factory=lambda: array("q"))  # type: ignore[type-arg]
-    virtual: array = dataclasses.field(default_factory=lambda: array("q"))  # type: ignore[type-arg]
-    lengths: list[tuple[float, float, list[int] | None] | None] = dataclasses.field(default_factory=list)
+    microbatch: array = dataclasses.field(default_factory=lambda: array("i"))  # type: ignore[type-arg]
+    virtual: array = dataclasses.field(default_factory=lambda: array("i"))  # type: ignore[type-arg]
+    loads: array = dataclasses.field(default_factory=lambda: array("q"))  # type: ignore[type-arg]
+    tokens: array = dataclasses.field(default_factory=lambda: array("d"))  # type: ignore[type-arg]
+    tokens_sq: array = dataclasses.field(default_factory=lambda: array("d"))  # type: ignore[type-arg]
+    has_documents: array = dataclasses.field(default_factory=lambda: array("b"))  # type: ignore[type-arg]
+    documents: array = dataclasses.field(default_factory=lambda: array("q"))  # type: ignore[type-arg]
+    document_ends: array = dataclasses.field(default_factory=lambda: array("q"))  # type: ignore[type-arg]
     n_left_out: int = 0
 
     def add(self, step: StepLog, rows: list[Row]) -> None:
         """Add the rows of one step."""
-        for row in rows:
+        if not self.windows or self.windows[-1] is not step.window:
+            if self.windows:
+                self.windows[-1].forget_anchor()
             self.windows.append(step.window)
-            self.optype.append(row.optype)
+        load_of = {}
+        for microbatch, (tokens, tokens_sq, documents) in step.lengths.items():
+            load_of[microbatch] = len(self.tokens)
+            self.tokens.append(tokens)
+            self.tokens_sq.append(tokens_sq)
+            self.has_documents.append(documents is not None)
+            self.documents.extend(documents or ())
+            self.document_ends.append(len(self.documents))
+        for row in rows:
+            if row.optype not in self.types:
+                self.types.append(row.optype)
+            self.window.append(len(self.windows) - 1)
+            self.optype.append(self.types.index(row.optype))
             self.on_device.append(row.on_device)
             self.step.append(step.number)
             self.start_ns.append(row.start_ns)
             self.duration_ns.append(row.duration_ns)
             self.microbatch.append(row.microbatch)
             self.virtual.append(row.virtual)
-            self.lengths.append(step.lengths.get(row.microbatch) if row.microbatch >= 0 else None)
+            self.loads.append(load_of.get(row.microbatch, -1) if row.microbatch >= 0 else -1)
         self.n_left_out += step.n_left_out
 
     def __len__(self) -> int:
@@ -69,8 +103,13 @@ def write_rows(folder: Path, kept: Kept, place: Place, metadata: dict[str, Any])
 
     path = folder / f"rank-{place.rank:05}.parquet"
     beside = folder / f".{path.name}.{os.getpid()}"
-    pq.write_table(_table(kept, place, metadata), beside)
-    beside.replace(path)
+    try:
+        pq.write_table(_table(kept, place, metadata), beside)
+        beside.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            beside.unlink(missing_ok=True)  # on a full disk above all
+        raise
     return path
 
 
@@ -80,38 +119,52 @@ def _table(kept: Kept, place: Place, metadata: dict[str, Any]) -> Any:
     import pyarrow as pa
 
     n_rows = len(kept)
-    relative = zip(kept.windows, kept.on_device, kept.start_ns, strict=True)
-    unix_ns = np.array([window.unix_ns((on_device, ns)) for window, on_device, ns in relative], dtype=np.int64)
-    start_s = unix_ns / 1e9
+    # No loop over rows: it would hold the interpreter's lock for seconds, and the training with it.
+    zero_ns = np.array(
+        [[w.unix_ns((on_device, 0)) for on_device in (False, True)] for w in kept.windows], dtype=np.int64
+    )
+    zero_ns = zero_ns.reshape(-1, 2)[np.array(kept.window, dtype=np.int32), np.array(kept.on_device, dtype=np.int8)]
+    start_s = (zero_ns + np.array(kept.start_ns, dtype=np.int64)) / 1e9
     virtual = np.array(kept.virtual, dtype=np.int64)
     chunk = np.where(virtual >= 0, virtual // place.pp_size, -1)
     columns: dict[str, Any] = {
         "step": pa.array(np.array(kept.step, dtype=np.int64)),
         "dp_rank": _constant(place.dp, n_rows),
         "stage": _constant(place.stage, n_rows),
-        "optype": pa.array(kept.optype).dictionary_encode(),
+        "optype": _named(np.array(kept.optype, dtype=np.int32), kept.types),
         "start_ts": pa.array(start_s),
         "duration": pa.array(np.array(kept.duration_ns, dtype=np.int64) / 1e9),
         "mb_id": pa.array(np.array(kept.microbatch, dtype=np.int64)).cast(pa.int32()),
         "mc": pa.array(chunk).cast(pa.int32()),
         "gmc": pa.array(virtual).cast(pa.int32()),
         "rank": _constant(place.rank, n_rows),
-        "host": pa.array([place.host] * n_rows, type=pa.string()).dictionary_encode(),
+        "host": _named(np.zeros(n_rows, dtype=np.int32), [place.host]),
     }
     for name, size in (("tp_rank", place.tp_size), ("cp_rank", place.cp_size)):
         if size > 1:
             columns[name] = _constant(place.tp if name == "tp_rank" else place.cp, n_rows)
-    if any(kept.lengths):
-        columns["tokens"] = pa.array([None if found is None else found[0] for found in kept.lengths], pa.float64())
-        columns["tokens_sq"] = pa.array([None if found is None else found[1] for found in kept.lengths], pa.float64())
-        documents = [None if found is None else found[2] for found in kept.lengths]
-        columns["doc_lengths"] = pa.array(documents, pa.list_(pa.int64()))
+    loads = np.array(kept.loads, dtype=np.int64)
+    if (loads >= 0).any():
+        of_row = pa.array(loads, mask=loads < 0)
+        columns["tokens"] = pa.array(np.array(kept.tokens)).take(of_row)
+        columns["tokens_sq"] = pa.array(np.array(kept.tokens_sq)).take(of_row)
+        ends = pa.array(np.concatenate([[0], kept.document_ends]).astype(np.int32))
+        documents = pa.ListArray.from_arrays(ends, pa.array(np.array(kept.documents, dtype=np.int64)))
+        is_known = np.array(kept.has_documents, dtype=bool)
+        columns["doc_lengths"] = documents.take(pa.array(loads, mask=~((loads >= 0) & is_known[loads])))
     said = {
         "diagnose.job": metadata | place.metadata(),
         "diagnose.recorder": {"collectives_within_computes": kept.n_left_out},  # of this rank alone
     }
-    footer = {key: json.dumps(value, sort_keys=True) for key, value in said.items()}
+    footer = {key: json.dumps(value, sort_keys=True, default=str) for key, value in said.items()}
     return pa.table(columns).replace_schema_metadata(footer)
+
+
+def _named(codes: Any, names: list[str]) -> Any:
+    """Make a column of names from their numbers."""
+    import pyarrow as pa
+
+    return pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(names, pa.string()))
 
 
 def _constant(value: int, n_rows: int) -> Any:

@@ -34,18 +34,20 @@ class Judge:
         return hashlib.blake2b(made_from.encode(), digest_size=16).hexdigest()
 
 
-def digest_files(paths: Sequence[Path]) -> str:
-    """Digest the contents of a trace and of the metadata files beside it, reading a chunk at a time.
+def digest_files(paths: Sequence[Path], *, names_all: bool = False) -> str:
+    """Digest the contents of a job's files and of the metadata files beside it, reading a chunk at a time.
 
     Parameters
     ----------
     paths : sequence of Path
-        The trace first.
+        The trace first, or the files of a folder.
+    names_all : bool
+        Let the name of the first file count too: it is one of several, and may tell its rank.
 
     Returns
     -------
     str
-        32 hexadecimal digits; depends on the contents, their order and the names of the metadata files.
+        32 hexadecimal digits; depends on the contents, their order and the names of all files but the trace.
 
     Raises
     ------
@@ -58,5 +60,5 @@ def digest_files(paths: Sequence[Path]) -> str:
         with path.open("rb") as file:
             while chunk := file.read(CHUNK_BYTES):
                 part.update(chunk)
-        digest.update(part.digest() + (path.name.encode("utf-8", "surrogateescape") if i else b""))
+        digest.update(part.digest() + (path.name.encode("utf-8", "surrogateescape") if i or names_all else b""))
     return digest.hexdigest()

@@ -1,7 +1,8 @@
 """Find the jobs: traces in folders, globs, list files and object stores.
 
-Enters: what the user names. Leaves: one `Job` a trace, by location, without doubles. Only names, sizes and times are
-read; what is wrong with a file is found by who reads it.
+Enters: what the user names. Leaves: one `Job` a trace, or a folder with one file a rank, by location, without doubles. Only
+names, sizes and times are read, and in each local folder a few files are looked at to tell whether they are the pieces of
+one job; what is wrong with a file is found by who reads it.
 """
 
 import dataclasses
@@ -35,19 +36,22 @@ _SECONDS = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Job:
-    """One trace to diagnose.
+    """One trace to diagnose, or a folder with the files of one job.
 
     Attributes
     ----------
     location : str
         Absolute path, or URL; the key of the job in the store.
     size_bytes : int
+        Of all files of a folder together.
     modified_s : float or None
-        Seconds since 1970; None where the object store does not say.
+        Seconds since 1970, of the newest file; None where the object store does not say.
     stamp : str or None
         Changes when the trace or the metadata beside it does, as far as the listing tells; None where the file is not there.
     beside : tuple of str
         Locations of metadata files that belong to it.
+    is_folder : bool
+        True where the files of a folder are the job; `list_pieces` names them.
     """
 
     location: str
@@ -55,6 +59,7 @@ class Job:
     modified_s: float | None = None
     stamp: str | None = None
     beside: tuple[str, ...] = ()
+    is_folder: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -68,13 +73,13 @@ class _Entry:
 
 
 def list_jobs(sources: Iterable[str]) -> list[Job]:
-    """List the traces that the sources name.
+    """List the jobs that the sources name.
 
     Parameters
     ----------
     sources : iterable of str
-        Folders (all traces in them, at any depth), files, globs, list files (`.txt`, `.lst`, `.list`: a source a line,
-        `#` begins a comment) and prefixes of object stores.
+        Folders (all jobs in them, at any depth; a folder with one file a rank is one), files, globs, list files (`.txt`,
+        `.lst`, `.list`: a source a line, `#` begins a comment) and prefixes of object stores.
 
     Returns
     -------
@@ -148,10 +153,20 @@ def is_remote(location: str) -> bool:
 
 
 def look_again(job: Job) -> Job:
-    """List a local trace anew: what a listing said may be old. Remote ones are given back as they are."""
+    """List a local job anew: what a listing said may be old. Remote ones are given back as they are."""
     if is_remote(job.location):
         return job
+    if job.is_folder:
+        pieces = list_pieces(job.location)
+        return _folder_job(job.location, pieces) if pieces else Job(job.location)
     return next(iter(_local_jobs([job.location])), Job(job.location))
+
+
+def list_pieces(folder: str) -> tuple[str, ...]:
+    """Name the files of a local folder that are one job together; none where it is no such folder, or no longer there."""
+    for where, _, files in os.walk(folder):
+        return _pick_pieces(where, files)
+    return ()
 
 
 def _list_source(source: str, *, listed: bool) -> Iterator[Job]:
@@ -162,7 +177,7 @@ def _list_source(source: str, *, listed: bool) -> Iterator[Job]:
     path = Path(source).expanduser()
     try:
         if path.is_dir():
-            yield from _local_jobs(_walk(path))
+            yield from _walk(path)
         elif path.exists():
             if path.suffix.lower() in LIST_SUFFIXES and not listed:
                 for line in _read_list(path):
@@ -172,7 +187,7 @@ def _list_source(source: str, *, listed: bool) -> Iterator[Job]:
         elif glob.has_magic(source):
             for name in sorted(glob.glob(str(path), recursive=True)):  # noqa: PTH207 - absolute ones too
                 if Path(name).is_dir():
-                    yield from _local_jobs(_walk(Path(name)))
+                    yield from _walk(Path(name))
                 else:
                     yield from _local_jobs([name])
         elif listed or path.is_symlink():
@@ -189,17 +204,26 @@ def _read_list(path: Path) -> list[str]:
     return [line for line in lines if line and not line.startswith("#")]
 
 
-def _walk(folder: Path) -> list[str]:
-    """Name all traces in a folder, hidden ones left out."""
+def _walk(folder: Path) -> Iterator[Job]:
+    """Make the jobs of a folder, at any depth, hidden files left out: the pieces of one job are one, other traces one each."""
 
     def refuse(error: OSError) -> None:
         raise error
 
-    found = []
     for where, folders, files in os.walk(folder, onerror=refuse):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        found += [str(Path(where, name)) for name in sorted(files) if _is_trace(name)]
-    return found
+        pieces = _pick_pieces(where, files)
+        if pieces:
+            yield _folder_job(where, pieces)
+        else:
+            yield from _local_jobs(str(Path(where, name)) for name in sorted(files) if _is_trace(name))
+
+
+def _pick_pieces(folder: str, files: list[str]) -> tuple[str, ...]:
+    """Look at a few of the files of a folder, and name those that are one job together."""
+    from diagnose.trace.pieces import pick_pieces  # late: object stores need none of it
+
+    return pick_pieces(Path(folder), sorted(name for name in files if not name.startswith(".")))
 
 
 def _is_trace(name: str) -> bool:
@@ -215,9 +239,21 @@ def _local_jobs(paths: Iterable[str]) -> Iterator[Job]:
         if entry is None:
             yield Job(os.path.abspath(path))  # noqa: PTH100 - as above
             continue
-        folder = os.path.dirname(location)  # noqa: PTH120 - this runs for every file of a large folder
-        beside = [_stat(os.path.join(folder, name)) for name in _names_beside(location)]  # noqa: PTH118 - as above
-        yield _make_job(entry, [found for found in beside if found])
+        yield _make_job(location, [entry], _stat_beside(location))
+
+
+def _folder_job(folder: str, pieces: Iterable[str]) -> Job:
+    """Make the job of a folder of which these files are the pieces."""
+    location = os.path.realpath(folder)
+    found = [_stat(os.path.join(location, name)) for name in pieces]  # noqa: PTH118 - one a rank
+    return _make_job(location, [entry for entry in found if entry], _stat_beside(location), is_folder=True)
+
+
+def _stat_beside(location: str) -> list[_Entry]:
+    """Look at the metadata files beside a local trace or folder."""
+    folder = os.path.dirname(location)  # noqa: PTH120 - this runs for every file of a large folder
+    found = [_stat(os.path.join(folder, name)) for name in _names_beside(location)]  # noqa: PTH118 - as above
+    return [entry for entry in found if entry]
 
 
 def _stat(location: str) -> _Entry | None:
@@ -236,17 +272,18 @@ def _names_beside(location: str) -> list[str]:
     return [f"meta-{stem.removeprefix('trace-')}.yaml", *names] if stem.startswith("trace-") else names
 
 
-def _make_job(entry: _Entry, beside: list[_Entry]) -> Job:
-    """Join a trace and its metadata files."""
-    marks = [(found.location, found.size_bytes, found.mark) for found in (entry, *beside)]
+def _make_job(location: str, entries: list[_Entry], beside: list[_Entry], *, is_folder: bool = False) -> Job:
+    """Join the files of a job and its metadata files."""
+    marks = [(found.location, found.size_bytes, found.mark) for found in (*entries, *beside)]
     stamp = hashlib.blake2b(repr(marks).encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
-    modified = [found.modified_s for found in (entry, *beside) if found.modified_s is not None]
+    modified = [found.modified_s for found in (*entries, *beside) if found.modified_s is not None]
     return Job(
-        entry.location,
-        entry.size_bytes,
+        location,
+        sum(entry.size_bytes for entry in entries),
         max(modified) if modified else None,
-        stamp if entry.mark else None,
+        stamp if entries and all(entry.mark for entry in entries) else None,
         tuple(found.location for found in beside),
+        is_folder,
     )
 
 
@@ -271,8 +308,10 @@ def _list_remote(source: str) -> Iterator[Job]:
     for name in sorted(details):
         folder = name.rsplit("/", 1)[0]
         beside = [f"{folder}/{other}" for other in _names_beside(name)]
+        entry = _remote_entry(files, name, details[name])
         yield _make_job(
-            _remote_entry(files, name, details[name]),
+            entry.location,
+            [entry],
             [_remote_entry(files, other, around[other]) for other in beside if other in around],
         )
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from diagnose.errors import DiagnoseError, MetadataError, TraceError
 from diagnose.triage.identity import SETTLED_S, Judge, digest_files
 from diagnose.triage.rows import CauseRow, JobRow, cause_rows, job_row
-from diagnose.triage.source import Job, is_remote, look_again, open_remote
+from diagnose.triage.source import Job, is_remote, list_pieces, look_again, open_remote
 
 #: Memory that one operation takes at the peak: 1.1 GB for 7.5 million operations.
 BYTES_PER_OP = 150
@@ -96,6 +96,23 @@ class Outcome:
     stamp: str | None = None
     needs_bytes: int | None = None
     took_s: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Fetched:
+    """The files of a job on this machine.
+
+    Attributes
+    ----------
+    source : Path
+        What is diagnosed: the trace, or the folder with one file a rank.
+    traces, beside : tuple of Path
+        Files that hold the job, and metadata files.
+    """
+
+    source: Path
+    traces: tuple[Path, ...]
+    beside: tuple[Path, ...]
 
 
 class _TooLargeError(Exception):
@@ -186,12 +203,17 @@ def _do_settled(task: Task) -> Outcome:
     """Diagnose a job, again where somebody wrote the file meanwhile."""
     for _ in range(READS):
         job = look_again(task.job)
-        if not is_remote(job.location) and Path(job.location).exists() and not Path(job.location).is_file():
-            return failed(task, Failure.UNREADABLE, "cannot be read: it is no file but a pipe, a device or a folder")
+        is_odd = not is_remote(job.location) and not job.is_folder and not Path(job.location).is_file()
+        if is_odd and Path(job.location).exists():
+            return failed(
+                task,
+                Failure.UNREADABLE,
+                "cannot be read: it is no file but a pipe, a device or a folder that holds no job",
+            )
         now = dataclasses.replace(task, job=job)
         try:
-            with _fetched(job) as paths:
-                outcome = _do_files(now, paths)
+            with _fetched(job) as here:
+                outcome = _do_files(now, here)
         except _ChangedError:
             continue
         except (MemoryError, _TooLargeError):
@@ -204,21 +226,23 @@ def _do_settled(task: Task) -> Outcome:
     return failed(task, Failure.CHANGED, "the file changes while it is read; the next triage reads it again")
 
 
-def _do_files(task: Task, paths: Sequence[Path]) -> Outcome:
+def _do_files(task: Task, here: _Fetched) -> Outcome:
     """Diagnose a job whose files are here."""
     stamp = settled_stamp(task.job)
-    content = digest_files(paths)
+    content = digest_files((*here.traces, *here.beside), names_all=task.job.is_folder)
     if content == task.known:
         return Outcome(stamp=stamp)
-    _check_size(task, paths[0])
+    _check_size(task, here.traces)
     try:
-        outcome = _diagnose(task, paths[0], content)
+        outcome = _diagnose(task, here.source, content)
     except (MemoryError, _TooLargeError):
         raise
     except DiagnoseError as error:
-        if _is_short_of_memory(error) and (not task.is_last_try or _claimed_bytes(paths[0]) > (task.memory_bytes or 0)):
+        if _is_short_of_memory(error) and (
+            not task.is_last_try or _claimed_bytes(here.traces) > (task.memory_bytes or 0)
+        ):
             raise MemoryError from None
-        said = str(error).replace(str(paths[0].parent), task.job.location.rpartition("/")[0])
+        said = str(error).replace(str(here.source.parent), task.job.location.rpartition("/")[0])
         outcome = failed(task, _kind(error), said, content=content)
     except Exception as error:  # noqa: BLE001 - a fault of ours is the fate of this job alone
         if _is_short_of_memory(error):
@@ -268,23 +292,24 @@ def _is_short_of_memory(error: BaseException) -> bool:
     return found is not None and _is_short_of_memory(found)
 
 
-def _check_size(task: Task, path: Path) -> None:
+def _check_size(task: Task, traces: Sequence[Path]) -> None:
     """Hand a job back that needs more memory than it may take."""
     if task.memory_bytes is None or task.is_last_try:
         return
-    needs = _claimed_bytes(path)
+    needs = _claimed_bytes(traces)
     if needs > task.memory_bytes:
         raise _TooLargeError(needs)
 
 
-def _claimed_bytes(path: Path) -> int:
-    """Say how much memory a job needs, by the rows that its footer claims; 0 where it has none."""
+def _claimed_bytes(traces: Sequence[Path]) -> int:
+    """Say how much memory a job needs, by the rows that its footers claim; 0 where it has none."""
     from pyarrow import parquet
 
-    try:
-        return int(parquet.read_metadata(path).num_rows) * BYTES_PER_OP
-    except Exception:  # noqa: BLE001 - the pipeline will say what is wrong with it
-        return 0
+    n_rows = 0
+    for path in traces:
+        with contextlib.suppress(Exception):  # the pipeline will say what is wrong with it
+            n_rows += int(parquet.read_metadata(path).num_rows)
+    return n_rows * BYTES_PER_OP
 
 
 def settled_stamp(job: Job) -> str | None:
@@ -295,19 +320,38 @@ def settled_stamp(job: Job) -> str | None:
 
 
 @contextlib.contextmanager
-def _fetched(job: Job) -> Iterator[list[Path]]:
-    """Give the files of a job, the trace first; those of an object store are copied here and deleted afterwards."""
-    if not is_remote(job.location):
-        yield [Path(job.location), *(Path(name) for name in job.beside)]
+def _fetched(job: Job) -> Iterator[_Fetched]:
+    """Give the files of a job; those of an object store are copied here and deleted afterwards.
+
+    The pieces of a folder are linked into one without anything else: what lies beside and below them are other jobs, or no
+    trace.
+    """
+    if not is_remote(job.location) and not job.is_folder:
+        path = Path(job.location)
+        yield _Fetched(path, (path,), tuple(map(Path, job.beside)))
         return
-    with tempfile.TemporaryDirectory(prefix="diagnose-") as folder:
+    with tempfile.TemporaryDirectory(prefix="diagnose-") as place:
+        if job.is_folder:
+            folder = Path(place, Path(job.location).name or "job")
+            folder.mkdir()
+            traces = [_link(Path(job.location, name), folder) for name in list_pieces(job.location)]
+            beside = [_link(Path(location), Path(place)) for location in job.beside]
+            yield _Fetched(folder, tuple(traces), tuple(beside))
+            return
         paths = []
         for location in (job.location, *job.beside):
             files, inside = open_remote(location)
-            path = Path(folder, inside.rsplit("/", 1)[-1])
+            path = Path(place, inside.rsplit("/", 1)[-1])
             files.get_file(inside, str(path))
             paths.append(path)
-        yield paths
+        yield _Fetched(paths[0], (paths[0],), tuple(paths[1:]))
+
+
+def _link(path: Path, folder: Path) -> Path:
+    """Link a file into a folder under its name."""
+    link = folder / path.name
+    link.symlink_to(path)
+    return link
 
 
 @contextlib.contextmanager

@@ -118,11 +118,19 @@ def test_irregular_stalls_have_none_to_speak_of() -> None:
 
 def test_what_happened_once_has_no_period_and_is_not_irregular() -> None:
     """A single stall has a missing period, with the reason, and nothing speaks against its being regular."""
-    found = lost({"start-delay": every(99)})
+    found = lost({"start-delay": every(99, first=4)})
     assert found["stall.period_steps"].value is None
     assert "once" in found["stall.period_steps"].reason
     assert found["stall.regularity"].value == 1.0
     assert found["stall.chance"].value == 1.0
+
+
+def test_what_happened_once_where_the_recording_begins_may_be_anything() -> None:
+    """A single stall at the start of the first step says nothing of a period; a second one, on any step, does."""
+    found = lost({"start-delay": every(99)})["stall.regularity"]
+    assert found.value is None
+    assert "first step recorded" in found.reason
+    assert lost({"start-delay": every(6)})["stall.regularity"].value == 1.0
 
 
 def test_every_step_is_all_steps() -> None:

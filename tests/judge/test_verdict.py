@@ -26,6 +26,7 @@ from diagnose.judge.verdict import (
 )
 from diagnose.model.diagnosis import Diagnosis, Fidelity
 from diagnose.model.feature import Feature
+from diagnose.model.recording import Account, Unsaid
 from tests.judge.cases import causes, culprits, diagnose_table, diagnosed, judge, make, measured
 
 SPEC = JobSpec(pp=4, dp=4, microbatches=8, steps=10, seed=5)
@@ -218,6 +219,18 @@ def test_the_unknown_is_not_named_twice() -> None:
     """Where a rule fires for the component that costs most, nothing is unknown."""
     found = reach(measured(SPEC, SLOW).case)
     assert [cause.cause for cause in found.causes] == ["worker-fault"]
+
+
+def test_what_cannot_be_looked_for_is_not_blamed_as_unknown() -> None:
+    """Where a recording cannot show slow workers, what looks like one is not checked, and nobody is named for it."""
+    case = measured(SPEC, SLOW).case
+    account = Account("theirs", unsaid=(Unsaid("ends of computes", "only the host's times", ("worker-fault",)),))
+    found = reach(case, trace=dataclasses.replace(case.trace, recording=account))
+    assert [worker for cause in found.causes for worker in cause.where.workers] == []
+    assert [cause.cause for cause in found.causes] == []
+    assert [entry.reason for entry in found.not_checked if entry.cause == "worker-fault"] == [
+        "ends of computes: only the host's times"
+    ]
 
 
 def test_a_little_lost_time_without_a_rule_is_ordinary() -> None:

@@ -92,6 +92,20 @@ def test_somebody_else_hooks_too(failures):
     assert module.work is theirs and module.work() == "done!" and not seen
 
 
+def test_undo_goes_on(failures):
+    """One hook that cannot be taken away leaves no other behind."""
+    before, hooks = Target.__dict__["double"], Hooks(failures.append)
+    hooks.around(Target, "double", Switch(), lambda *_: None)
+
+    def breaks():
+        raise RuntimeError("theirs")
+
+    hooks.on_undo(breaks)
+    with pytest.raises(RuntimeError, match="theirs"):
+        hooks.undo()
+    assert Target.__dict__["double"] is before
+
+
 def test_another_version(failures):
     """A function that is not there in this version is left out without a word."""
     hooks = Hooks(failures.append)

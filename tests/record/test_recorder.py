@@ -2,6 +2,11 @@
 
 import gc
 import logging
+import os
+import pickle
+import subprocess
+import sys
+import threading
 import time
 
 import pyarrow.parquet as pq
@@ -121,8 +126,6 @@ def hooked():
 
 def test_nothing_is_left_behind(tmp_path):
     """When it is closed every function is the one it was before, and the thread has ended."""
-    import threading
-
     before, threads = hooked(), threading.active_count()
     recorder = Recorder(tmp_path, sample=1.0)
     assert all(now is not then for now, then in zip(hooked()[:-1], before[:-1], strict=True))
@@ -155,3 +158,81 @@ def test_an_error_of_the_training(tmp_path):
                         raise ZeroDivisionError
                 train(weight, torch.ones(2))
     assert set(read(tmp_path).step) == {0, 2}
+
+
+def test_saving_beside_the_training(tmp_path):
+    """What another thread saves or reads ahead stops nobody, and is no evidence."""
+    heap, weight = [[i] for i in range(50_000)], torch.ones(2, requires_grad=True)
+
+    def beside():
+        torch.save(heap, tmp_path / "saved")
+        list(torch.utils.data.DataLoader(Slow(), batch_size=None))
+
+    with Recorder(tmp_path / "trace", sample=1.0) as recorder, recorder.step():
+        thread = threading.Thread(target=beside)
+        thread.start()
+        thread.join()
+        train(weight, torch.ones(2))
+    assert not {"checkpoint", "data-load"} & set(read(tmp_path / "trace").optype)
+
+
+def test_compiled_code(tmp_path):
+    """Code that is compiled as a whole still is in a recorded step: the compiler sees no hook."""
+
+    def clipped(parameter):
+        torch.nn.utils.clip_grad_norm_([parameter], 1.0)
+        return parameter * 2
+
+    weight = torch.ones(2)
+    weight.grad = torch.full((2,), 3.0)
+    with Recorder(tmp_path, sample=1.0) as recorder, recorder.step():
+        compiled = torch.compile(clipped, backend="eager", fullgraph=True)
+        assert compiled(weight).tolist() == [2.0, 2.0]
+        assert recorder._is_on
+    assert weight.grad.norm() == pytest.approx(1.0)
+
+
+def test_hooked_functions_are_pickled(tmp_path):
+    """What holds a hooked function, as an argument of a process to be spawned may, can be pickled as before."""
+    with Recorder(tmp_path, sample=1.0):
+        pickled = pickle.dumps([torch.save, torch.nn.utils.clip_grad_norm_])
+    assert pickle.loads(pickled) == [torch.save, torch.nn.utils.clip_grad_norm_]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_forked_worker(tmp_path):
+    """A process that the job forks within a recorded step looks at nothing, and leaves the parent's recording alone."""
+    weight = torch.ones(2, requires_grad=True)
+    with Recorder(tmp_path, sample=1.0) as recorder, recorder.step():
+        child = os.fork()
+        if not child:
+            log = recorder._log
+            os._exit(int(log.inside.on or log.beside.on or log.always.on or recorder._is_on))
+        assert os.waitpid(child, 0)[1] == 0
+        train(weight, torch.ones(2))
+    assert "optimizer" in set(read(tmp_path).optype)
+
+
+def test_nobody_closes_it(tmp_path):
+    """A job that ends without closing its recorder ends as it would, and leaves its file."""
+    job = "from diagnose.record import Recorder; r = Recorder({!r}, sample=1.0)\nwith r.step(): r._log.end(r._log.begin(0, 0))"
+    command = [sys.executable, "-c", job.format(str(tmp_path))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "") and len(read(tmp_path)) == 1
+
+
+def test_lengths_on_the_gpu(tmp_path, caplog):
+    """Lengths that are on the GPU are refused instead of waited for, and the job goes on."""
+
+    class OnGpu:
+        """A number that must not be read."""
+
+        is_cuda = True
+
+        def __int__(self):
+            pytest.fail("this waits for the GPU")
+
+    with Recorder(tmp_path, sample=1.0) as recorder, recorder.step():
+        recorder.microbatch(doc_lengths=[OnGpu()])
+    assert "on the GPU" in caplog.text

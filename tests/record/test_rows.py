@@ -1,7 +1,13 @@
 """From notes to rows, on steps made by hand whose times one can add in the head (milliseconds)."""
 
+import weakref
+
+import pytest
+
 from diagnose.model.optype import Op
 from diagnose.record.clock import Clock, Moment, Window
+from diagnose.record.communication import _hook_waits, watch
+from diagnose.record.data_parallel import Reductions, _Autograd
 from diagnose.record.graphs import hook_captures
 from diagnose.record.hooks import Hooks
 from diagnose.record.log import Collective, Compute, Log, StepLog, Transfer
@@ -124,6 +130,8 @@ def test_weights_alone():
 class Event:
     """An event of a GPU whose clock stands 5 s before the host's."""
 
+    device = "cuda:3"
+
     def __init__(self, at_ms):
         self.at_ms = at_ms
 
@@ -143,6 +151,8 @@ def test_device_times_meet_the_host():
     """Events of a GPU come out on unix time, between when they were put on the stream and when they were seen to have passed."""
     import time
 
+    chosen = []
+
     class Cuda:
         """Makes events that pass 0.2 ms after they were recorded."""
 
@@ -150,6 +160,11 @@ def test_device_times_meet_the_host():
         def Event(enable_timing):  # noqa: ARG004, N802 - as torch calls it
             """Make one."""
             return Event((time.perf_counter_ns() - 5_000 * MS) / MS + 0.2)
+
+        @staticmethod
+        def set_device(device):
+            """Choose a GPU for the calling thread."""
+            chosen.append(device)
 
     clock, window = Clock(), Window()
     clock.use_cuda(Cuda)
@@ -164,13 +179,14 @@ def test_device_times_meet_the_host():
     for mark in marks:
         off = window.unix_ns(window.relative_ns(mark)) - window.wall_ns - mark.host_ns
         assert -MS < off < 2 * MS
+    assert chosen == ["cuda:3"], "asked on GPU 0, each process would take memory there; and once is enough"
     n_free = len(clock._free)
     clock.reuse(marks, window)
     assert len(clock._free) == n_free + len(marks) - 1, "the event that the window counts from is not used again"
 
 
 def test_no_event_is_asked_during_a_capture():
-    """While a CUDA graph is captured nothing is recorded and no event is asked, and afterwards it goes on."""
+    """While a CUDA graph is captured nothing is recorded and no event is asked; afterwards it goes on, also where it failed."""
 
     class Graph:
         """Captures."""
@@ -180,10 +196,13 @@ def test_no_event_is_asked_during_a_capture():
 
         def capture_end(self):
             """End."""
+            if broken:
+                raise RuntimeError("the capture was invalidated")
 
     class Asked(Event):
         """Counts how often it is asked."""
 
+        device = None
         n = 0
 
         def query(self):
@@ -191,6 +210,7 @@ def test_no_event_is_asked_during_a_capture():
             Asked.n += 1
             return True
 
+    broken = []
     log, failures = Log(Clock()), []
     hooks = Hooks(failures.append)
     hook_captures(hooks, log, Graph)
@@ -201,4 +221,59 @@ def test_no_event_is_asked_during_a_capture():
     assert not log.inside.on and log.step is None and log.clock.next_passed() is None and Asked.n == 0
     graph.capture_end()
     assert log.clock.next_passed() is not None and Asked.n == 1 and not failures
+    graph.capture_begin()
+    with log.clock.asking() as may_ask:
+        assert not may_ask
+    broken.append(True)
+    with pytest.raises(RuntimeError, match="invalidated"):
+        graph.capture_end()
+    assert not log.clock.is_paused
     hooks.undo()
+
+
+def test_a_work_that_nobody_waits_for():
+    """It is not kept alive, for it keeps its tensors; and another that gets its place in memory is not taken for it."""
+
+    class Work:
+        """Waited for, or not."""
+
+        def wait(self):
+            """Wait."""
+
+    log, hooks = Log(Clock()), Hooks([].append)
+    _hook_waits(hooks, log, Work)
+    log.open(1, Window())
+    dropped, other, waited = Work(), Work(), Work()
+    gone, first, second = weakref.ref(dropped), Collective(False, 1, 0, 0), Collective(False, 1, 0, 0)
+    watch(log, [dropped, waited], second)
+    log.pending[id(other)] = (gone, first)
+    del dropped
+    assert gone() is None
+    other.wait()
+    assert first.end is None and second.end is None
+    waited.wait()
+    assert second.end is not None
+    hooks.undo()
+
+
+def test_the_end_of_a_backward_never_raises():
+    """What goes wrong in the callback that autograd runs last does not reach the backward."""
+
+    class Broken(Clock):
+        """Cannot say what time it is, from now on."""
+
+        def now(self):
+            """Fail the second time."""
+            if self.asked:
+                raise RuntimeError("another device")
+            self.asked = True
+            return 0
+
+        asked = False
+
+    log = Log(Broken())
+    log.open(1, Window())
+    reductions = Reductions(log)
+    reductions.expected = True
+    _Autograd(log, reductions)._has_computed()
+    assert not reductions.expected and reductions.computed is None

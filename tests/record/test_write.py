@@ -3,11 +3,13 @@
 import json
 
 import pyarrow.parquet as pq
+import pytest
 
-from diagnose.record.clock import Window
+from diagnose.record.clock import Clock, Window
 from diagnose.record.log import StepLog
-from diagnose.record.place import Place, replica_of
+from diagnose.record.place import Place, find_place, replica_of
 from diagnose.record.rows import Row
+from diagnose.record.scribe import Scribe
 from diagnose.record.write import Kept, write_rows
 
 
@@ -56,3 +58,43 @@ def test_replicas():
     across = [[0, 2, 4, 6], [1, 3, 5, 7]]
     for pipelines in (beside, across):
         assert [[replica_of(rank, ranks) for rank in ranks] for ranks in pipelines] == [[0] * 4, [1] * 4]
+
+
+def test_documents_here_and_there(tmp_path):
+    """Steps with documents, with a sum alone and with nothing stay apart, and what JSON has no word for is text."""
+    kept = Kept()
+    window = Window()
+    for number, lengths in enumerate([{0: (12.0, 80.0, [4, 8])}, {0: (5.0, 7.0, None)}, {}, {1: (3.0, 9.0, [3])}]):
+        step = StepLog(number, window, 0, lengths=lengths)
+        kept.add(step, [Row("forward-compute", False, 0, 1, microbatch, 0) for microbatch in (0, 1)])
+    table = pq.read_table(write_rows(tmp_path, kept, Place(), {"owner": tmp_path})).to_pydict()
+    assert table["tokens"] == [12.0, None, 5.0, None, None, None, None, 3.0]
+    documents = [None if found is None else list(found) for found in table["doc_lengths"]]
+    assert documents == [[4, 8], None, None, None, None, None, None, [3]]
+
+
+def test_a_full_disk(tmp_path, monkeypatch, caplog):
+    """A file that cannot be written is tried again, with one warning, and nothing is left of the attempt."""
+
+    def full(_table, path):
+        path.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    scribe = Scribe(tmp_path, Clock(), Place(), {}, pytest.fail)
+    scribe.kept = kept_of(1)
+    with monkeypatch.context() as patched:
+        patched.setattr(pq, "write_table", full)
+        scribe._write()
+        scribe._write()
+    assert list(tmp_path.iterdir()) == [] and caplog.text.count("No space left") == 1
+    scribe._write()
+    assert [path.name for path in tmp_path.iterdir()] == ["rank-00000.parquet"]
+
+
+def test_before_init_process_group(monkeypatch):
+    """Ranks that do not know each other yet take their number from the launcher, and do not write one file."""
+    pytest.importorskip("torch", reason="torch is not installed: nothing can be recorded")
+    monkeypatch.setenv("RANK", "5")
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    place = find_place(None, {}, [])
+    assert (place.rank, place.world, place.dp, place.dp_size) == (5, 8, 5, 8)

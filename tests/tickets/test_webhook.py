@@ -167,14 +167,12 @@ def test_killed_between_the_post_and_the_mark(shelf: Shelf, receiver: Receiver) 
 
 
 @pytest.mark.slow
-def test_forty_kills(file_shelf: Shelf, receiver: Receiver) -> None:
-    """Killed 40 times, half of them when a message has just arrived, half at any time: all arrive, each under one key."""
+def test_kills(file_shelf: Shelf, receiver: Receiver) -> None:
+    """Killed 20 times, half of them when a message has just arrived, half at any time: all arrive, each under one key."""
     seed = random.Random(7)
-    names = fill(file_shelf, 90)
+    names = fill(file_shelf, 90)  # the last one still has most of them to send, however quick the machine is
     file_shelf.store.leave()
-    n_killed = 0
-    for i in range(40):
-        receiver.before_answer = lambda: time.sleep(0.01)
+    for i in range(20):
         process = run_cli(file_shelf, receiver)
         if i % 2:
             left = [seed.randint(1, 3)]
@@ -186,17 +184,18 @@ def test_forty_kills(file_shelf: Shelf, receiver: Receiver) -> None:
 
             receiver.before_answer = count_down
         else:
-            time.sleep(seed.uniform(0.2, 1.6))
+            receiver.before_answer = lambda: time.sleep(0.05)
+            time.sleep(seed.uniform(0.1, 1.0))
             kill(process)
         process.communicate(timeout=60)
-        n_killed += process.returncode == -9
+        assert process.returncode == -9, "killed at work"
     receiver.before_answer = lambda: None
     process = run_cli(file_shelf, receiver)
     _, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
     assert fingerprints(receiver) == sorted(names), "each finding under one key"
-    twice = sum(len(bodies) > 1 for bodies in receiver.bodies.values())
-    assert n_killed > 25 and twice > 5, f"{n_killed} were killed, {twice} came twice"
+    again = sum(len(bodies) - 1 for bodies in receiver.bodies.values())
+    assert again >= 10, f"{again} came again: each kill between the post and its mark makes one"
     with Store(file_shelf.url) as store:
         assert store.info().n_nights == 0, "the last one cleaned up"
 

@@ -97,12 +97,12 @@ def test_what_misbehaves_becomes_a_row(mischief, make_folder, tmp_path: Path) ->
     for number, name in enumerate(("hang", "crash", "raise", "hog", "once")):
         rename(folder, number, name)
     url = f"sqlite:///{tmp_path}/a.db"
-    options = (str(folder), "--store", url, "--timeout", "6", "--memory", "1G", "--workers", "2")
+    options = (str(folder), "--store", url, "--timeout", "15", "--memory", "1G", "--workers", "2")
     found = triage(*options, rc=5, **mischief)
     kinds = {Path(failed["location"]).stem: failed["failure"] for failed in found["failed"]}
     assert kinds == {"hang": "timeout", "crash": "crash", "raise": "internal", "hog": "memory"}
     reasons = {Path(failed["location"]).stem: failed["reason"] for failed in found["failed"]}
-    assert reasons["hang"] == "not done after 6 s; raise --timeout"
+    assert reasons["hang"] == "not done after 15 s; raise --timeout"
     assert reasons["raise"] == "internal error: RuntimeError: a fault of ours"
     assert reasons["hog"].endswith("raise --memory")
     assert found["n_diagnosed"] == 5

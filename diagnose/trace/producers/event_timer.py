@@ -1,20 +1,25 @@
 """Logs of the event timer in zero-bubble schedulers (zero-bubble-pipeline-parallelism, PipeMorph): a line an operation.
 
 Enters: the logs of all ranks, one a file or all in one. Leaves: a `Recording` of forwards and backwards. Times are those of the
-host, which waits for the device at the end of each operation. Other lines are passed over.
+host, which waits for the device at the end of each operation. Other lines are passed over. Of an iteration that was run again,
+after a restart into the same log, the last attempt is kept.
 """
 
+import dataclasses
 import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from diagnose.errors import TraceError
 from diagnose.model.optype import Op
 from diagnose.model.recording import Dropped, Recording, Unsaid
+from diagnose.model.trace import Ints, Seconds
 from diagnose.trace.clocks import align
+from diagnose.trace.producers.absent import say_absent
 from diagnose.trace.producers.catalogue import Report
 from diagnose.trace.producers.contents import name_in, read_bytes
 from diagnose.trace.producers.peek import Peek
@@ -53,13 +58,29 @@ def read(peek: Peek, *, name: str, report: Report) -> Recording:
     """
     files = [file for file in peek.files if _EVENT.search(peek.head(file))]
     found: list[tuple[int, int, int, float, float]] = []
+    attempts: list[int] = []
+    seen: dict[tuple[int, int], Path] = {}
     left_out: Counter[bytes] = Counter()
     for n, file in enumerate(files, start=1):
         report(f"log {n} of {len(files)}")
-        found += _read_log(file, left_out, where=name_in(peek.path, file, name))
+        where = name_in(peek.path, file, name)
+        for attempt, operation in _read_log(file, left_out, where=where):
+            first = seen.setdefault(operation[1:3], file)
+            if first is not file:
+                raise TraceError(
+                    f"has iteration {operation[1]} of rank {operation[2]}, as {name_in(peek.path, first, name)} has; expected the "
+                    "logs of one job, each iteration of a rank in one file: name the folder of one job",
+                    where=where,
+                )
+            attempts.append(attempt)
+            found.append(operation)
     if not found:
         raise TraceError("has no operation after a line `Iteration`; expected `[RANK1] Iteration 3`", where=name)
     columns = np.array(found, dtype=np.float64).T
+    attempt_of = np.array(attempts, dtype=np.int64)
+    is_last = _is_of_last_attempt(columns[1].astype(np.int64), attempt_of)
+    n_again = len(np.unique(columns[1, ~is_last]))
+    columns = _close_gaps(columns[:, is_last], attempt_of[is_last])
     op, step, rank = (column.astype(np.int64) for column in columns[:3])
     unknown = np.full(len(op), -1, dtype=np.int64)
     # Unix time: a common base taken away keeps the digits.
@@ -69,6 +90,9 @@ def read(peek: Peek, *, name: str, report: Report) -> Recording:
     )
     why = "no operation of a pipeline that this version knows"
     dropped = [*weights, *(Dropped(_word(what), n, why) for what, n in sorted(left_out.items()))]
+    if n_again:
+        why = f"{n_again} iterations were run again: the last attempt counts, and not the time between attempts"
+        dropped.append(Dropped("operations", int((~is_last).sum()), why))
     others = len(peek.files) - len(files)
     if others:
         dropped.append(Dropped("files", others, "have no line of the event timer"))
@@ -90,15 +114,52 @@ def read(peek: Peek, *, name: str, report: Report) -> Recording:
             *unsaid,
         ),
     )
+    recording = dataclasses.replace(recording, unsaid=(*recording.unsaid, *say_absent(recording, numbered=False)))
     return align(recording, "rank")
 
 
-def _read_log(file: Path, left_out: Counter[bytes], *, where: str) -> Iterator[tuple[int, int, int, float, float]]:
-    """Give type, iteration, rank, start and end (ms) of each operation of a log; ranks may be mixed."""
+def _is_of_last_attempt(step: Ints, attempt: Ints) -> NDArray[np.bool_]:
+    """Say whether each operation is of the last attempt that any rank made at its iteration, shape (n_operations,)."""
+    _, at = np.unique(step, return_inverse=True)
+    last = np.zeros(int(at.max()) + 1, dtype=np.int64)
+    np.maximum.at(last, at, attempt)
+    return np.asarray(attempt == last[at])
+
+
+def _close_gaps(columns: Seconds, attempt: Ints) -> Seconds:
+    """Let each attempt follow the one before as an iteration follows another: what lies between is no time of the job.
+
+    `columns` has shape (5, n_operations): type, iteration, rank, start and end. The clock of one rank tells for all.
+    """
+    closed = columns.copy()
+    attempts = np.unique(attempt)
+    if len(attempts) < 2:
+        return closed
+    of_rank = columns[2] == columns[2].min()
+    own_step, own_start, own_end = columns[1][of_rank], columns[3][of_rank], columns[4][of_rank]
+    steps, at = np.unique(own_step, return_inverse=True)
+    begun, ended = np.full(len(steps), np.inf), np.full(len(steps), -np.inf)
+    np.minimum.at(begun, at, own_start)
+    np.maximum.at(ended, at, own_end)
+    usual = float(np.median(begun[1:] - ended[:-1])) if len(steps) > 1 else 0.0
+    for before, after in zip(attempts[:-1].tolist(), attempts[1:].tolist(), strict=True):
+        first, last = closed[3][of_rank & (attempt == after)], closed[4][of_rank & (attempt == before)]
+        if len(first) and len(last):
+            closed[3:, attempt >= after] -= first.min() - last.max() - usual
+    return closed
+
+
+def _read_log(
+    file: Path, left_out: Counter[bytes], *, where: str
+) -> Iterator[tuple[int, tuple[int, int, int, float, float]]]:
+    """Give the attempt, and type, iteration, rank, start and end (ms), of each operation of a log; ranks may be mixed."""
     iteration: dict[int, int] = {}
+    attempt: Counter[int] = Counter()
     for match in _LINE.finditer(read_bytes(file, name=where)):
         rank = int(match[1])
         if match[2] is not None:
+            # A counter that does not rise is a restart.
+            attempt[rank] += int(match[2]) <= iteration.get(rank, -1)
             iteration[rank] = int(match[2])
             continue
         what = match[3].upper()
@@ -112,7 +173,7 @@ def _read_log(file: Path, left_out: Counter[bytes], *, where: str) -> Iterator[t
         else:
             # Where the host did not wait, the device says how long it took.
             elapsed = float(match[6]) if match[6] is not None else 0.0
-            yield _OPS[what], iteration[rank], rank, start, max(end, start + elapsed)
+            yield attempt[rank], (_OPS[what], iteration[rank], rank, start, max(end, start + elapsed))
 
 
 def _word(what: bytes) -> str:

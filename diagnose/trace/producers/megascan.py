@@ -18,6 +18,7 @@ from diagnose.model.optype import Op
 from diagnose.model.recording import Dropped, Recording, Unsaid
 from diagnose.model.trace import Ints
 from diagnose.trace.clocks import align
+from diagnose.trace.producers.absent import say_absent
 from diagnose.trace.producers.catalogue import Report
 from diagnose.trace.producers.contents import name_in, read_json
 from diagnose.trace.producers.peek import Peek
@@ -147,6 +148,7 @@ def read(peek: Peek, *, name: str, report: Report) -> Recording:
     if others:
         dropped.append(Dropped("files", others, "hold no timeline of MegatronApp"))
     recording, per_rank = _record(scopes, dropped, is_raw=bool(raw))
+    recording = dataclasses.replace(recording, unsaid=(*recording.unsaid, *say_absent(recording)))
     if not per_rank or not len(recording):
         return recording
     _, at = np.unique(recording.step, return_inverse=True)

@@ -17,6 +17,7 @@ from diagnose.errors import TraceError
 from diagnose.model.optype import Op
 from diagnose.model.recording import Dropped, Recording, Unsaid
 from diagnose.trace.clocks import align
+from diagnose.trace.producers.absent import say_absent
 from diagnose.trace.producers.catalogue import Report
 from diagnose.trace.producers.contents import name_in, read_json
 from diagnose.trace.producers.peek import Peek
@@ -76,6 +77,7 @@ def read(peek: Peek, *, name: str, report: Report) -> Recording:
     files = [file for file in peek.files if _TIMELINE.match(peek.head(file))]
     others = [file for file in peek.files if file not in set(files)]
     config = _read_config(others, peek, name)
+    _refuse_two_dumps(files, peek, name)
     ranks, warnings = _rank_files(files, config)
     timelines = []
     for n, (file, stage) in enumerate(zip(files, ranks, strict=True), start=1):
@@ -106,7 +108,22 @@ def read(peek: Peek, *, name: str, report: Report) -> Recording:
         ),
         warnings=warnings,
     )
+    n_stages = None if config is None else config.pp_size
+    recording = dataclasses.replace(recording, unsaid=(*recording.unsaid, *say_absent(recording, n_stages=n_stages)))
     return align(recording, "rank", per_step=True)
+
+
+def _refuse_two_dumps(files: Sequence[Path], peek: Peek, name: str) -> None:
+    """Refuse files of one name in several folders: nothing but its name says which rank a file is of."""
+    seen: dict[str, Path] = {}
+    for file in files:
+        first = seen.setdefault(file.name, file)
+        if first != file:
+            raise TraceError(
+                f"has the name of {name_in(peek.path, first, name)}, and names number the ranks; expected the dump of one job: "
+                "name its folder",
+                where=name_in(peek.path, file, name),
+            )
 
 
 def _read_config(files: Sequence[Path], peek: Peek, name: str) -> _Config | None:

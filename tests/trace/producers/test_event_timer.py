@@ -146,3 +146,39 @@ def test_unpacked_and_packed_are_the_same(tmp_path: Path) -> None:
         shutil.copy(file, tmp_path)
     first, second = load_trace(EXAMPLES / "2_3_0.02"), load_trace(tmp_path)
     assert first.n_ops == second.n_ops
+
+
+def test_a_restart_into_the_same_log_counts_once(tmp_path: Path) -> None:
+    """Of iterations that were run again the last attempt is analysed, and the pause before it is no time of the job."""
+    whole = write_event_timer(tmp_path / "whole", Pipeline().run())
+    expected = diagnose_job(whole)
+    (tmp_path / "again").mkdir()
+    for file in whole.glob("*.log"):
+        parts = re.split(r"(?m)^(?=\[RANK\d+\] Iteration )", file.read_text())
+        later, n = re.subn(r"@ 175|to 175", lambda found: found[0][:-1] + "6", "".join(parts[5:]))
+        assert n > 0
+        (tmp_path / "again" / file.name).write_text("".join(parts[:8]) + later)
+    found = diagnose_job(tmp_path / "again")
+    assert found.causes == expected.causes == ()
+    assert found.step_time.recorded == pytest.approx(expected.step_time.recorded, rel=0.02)
+    account = load_trace(tmp_path / "again").recording
+    assert account is not None
+    assert [(entry.what, entry.n) for entry in account.dropped] == [("operations", 3 * 4 * 16)]
+
+
+def test_two_runs_in_one_folder_are_refused(tmp_path: Path) -> None:
+    """Logs that have the same iteration of the same rank are of two jobs, and both are named."""
+    for run in ("a", "b"):
+        write_event_timer(tmp_path / run, Pipeline(n_steps=3).run())
+    with pytest.raises(TraceError, match=r"b/GPU0\.log: has iteration 1 of rank 0, as .*a/GPU0\.log has"):
+        load_trace(tmp_path)
+
+
+@pytest.mark.parametrize(("rank", "unseen"), [(0, "data-loading"), (1, "network-fault"), (3, "allocator-stall")])
+def test_what_waits_for_a_missing_rank_is_not_blamed(tmp_path: Path, rank: int, unseen: str) -> None:
+    """Without the log of one rank nobody is blamed for what its neighbours wait, and what cannot be told is said."""
+    folder = write_event_timer(tmp_path, Pipeline().run())
+    (folder / f"GPU{rank}.log").unlink()
+    found = diagnose_job(folder)
+    assert found.causes == ()
+    assert unseen in {e.cause for e in found.not_checked if e.reason.startswith("missing pipeline ranks")}

@@ -10,6 +10,7 @@ import pytest
 from diagnose.errors import TraceError
 from diagnose.model.optype import BY_NAME, Op
 from diagnose.model.recording import Recording
+from diagnose.pipeline import diagnose_job
 from diagnose.trace.producers import kineto
 from diagnose.trace.producers.kineto_events import Stream, read_events
 from diagnose.trace.producers.kineto_names import parse_annotation
@@ -78,6 +79,13 @@ def test_the_real_pipeline_is_read_as_its_parquet_says(formats: Path) -> None:
         start = np.concatenate(started)
         apart_s += [np.abs(start - np.median(start)), np.abs(np.concatenate(lasted))]
     assert np.mean(np.concatenate(apart_s) < 0.2e-3) > 0.99
+
+
+def test_the_first_step_of_a_recording_is_no_checkpoint(formats: Path) -> None:
+    """In the example, of which nothing was slowed, workers enter the first recorded step late once: no cause is named."""
+    found = diagnose_job(formats / "kineto_pipeline")
+    assert found.causes == ()
+    assert "first step recorded" in {e.cause: e.reason for e in found.not_checked}["checkpoint-stall"]
 
 
 def test_a_loader_without_workers_is_seen_to_stop_the_gpu(formats: Path) -> None:

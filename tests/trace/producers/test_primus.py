@@ -144,3 +144,31 @@ def test_lists_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         TraceError, match=r"job/pp_rank_2\.json: iteration 2: bwd: has 8 starts and 7 ends; expected as many"
     ):
         load_trace(tmp_path, name="job")
+
+
+@pytest.mark.parametrize(
+    ("stage", "unseen"), [(0, set()), (2, {"network-fault"}), (5, {"allocator-stall", "network-fault"})]
+)
+def test_what_waits_for_a_missing_rank_is_not_blamed(tmp_path: Path, stage: int, unseen: set[str]) -> None:
+    """The time that a missing stage computes is no slow link between its neighbours."""
+    folder = write_primus(tmp_path, Pipeline(n_stages=6, n_microbatches=12).run())
+    (folder / f"pp_rank_{stage}.json").unlink()
+    found = diagnose_job(folder)
+    assert found.causes == ()
+    assert {e.cause for e in found.not_checked if e.reason.startswith("missing pipeline ranks")} == unseen
+
+
+def test_a_slow_worker_is_named_beside_a_missing_rank(tmp_path: Path) -> None:
+    """A worker that slows down is found though another's file is not there."""
+    folder = write_primus(tmp_path, Pipeline(n_stages=6, slow_worker=4, slow_since=8, slow_ratio=1.5).run())
+    (folder / "pp_rank_2.json").unlink()
+    (cause,) = diagnose_job(folder).causes
+    assert (cause.cause, [worker.pp for worker in cause.where.workers]) == ("worker-fault", [4])
+
+
+def test_two_dumps_in_one_folder_are_refused(tmp_path: Path) -> None:
+    """Files of one name in two folders are of two jobs, and both are named."""
+    for run in ("a", "b"):
+        write_primus(tmp_path / run, Pipeline(n_steps=3).run())
+    with pytest.raises(TraceError, match=r"b/pp_rank_0\.json: has the name of .*a/pp_rank_0\.json"):
+        load_trace(tmp_path)

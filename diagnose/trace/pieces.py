@@ -1,0 +1,88 @@
+"""Tell a folder that holds one job in pieces, a file a rank, from one that holds a job a file.
+
+Enters: the names in one folder. Leaves: those of them that make one job together. It is asked of every folder of a large
+store, so a few files of each are looked at: the footer of a Parquet file, or the first bytes of four files of another kind.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from diagnose.trace.producers import megatron_log
+from diagnose.trace.producers.catalogue import find_producer
+from diagnose.trace.producers.peek import Peek
+from diagnose.trace.read import DESCRIPTIONS
+
+#: What only the Recorder writes into a footer: what it says of one rank alone.
+RECORDER_KEY = b"diagnose.recorder"
+#: Traces whose footer is asked for, until one can be read.
+FOOTERS_ASKED = 3
+#: Files of another kind that are looked at, and how many of them a producer must know: a single one is no folder of ranks.
+FILES_ASKED = 4
+FILES_KNOWN = 2
+
+
+def pick_pieces(folder: Path, names: Sequence[str]) -> tuple[str, ...]:
+    """Name the files of a folder that are one job together.
+
+    Parameters
+    ----------
+    folder : Path
+    names : sequence of str
+        Files that lie in the folder itself, sorted, without hidden ones.
+
+    Returns
+    -------
+    tuple of str
+        Empty where every file is for itself. Where there are Parquet files, they decide, and other files are left out.
+    """
+    traces = [name for name in names if name.endswith(".parquet")]
+    if traces:
+        pieces = traces if _are_of_one_rank(folder, traces) else []
+    else:
+        others = [name for name in names if not name.lower().endswith(DESCRIPTIONS)]
+        pieces = others if _are_known(folder, others) else []
+    return tuple(name for name in pieces if (folder / name).is_file())
+
+
+def _are_of_one_rank(folder: Path, traces: Sequence[str]) -> bool:
+    """Say whether the first trace whose footer can be read is what the Recorder wrote on one rank."""
+    footers = (_read_footer(folder / name) for name in traces[:FOOTERS_ASKED])
+    footer = next((found for found in footers if found is not None), None)
+    # Pieces that somebody put together keep the metadata of the first.
+    return footer is not None and RECORDER_KEY in (footer.metadata or {}) and len(_ranks(footer)) <= 1
+
+
+def _read_footer(path: Path) -> Any:
+    """Read a footer; None where there is none: who reads the file says what is wrong with it."""
+    from pyarrow import parquet
+
+    try:
+        return parquet.read_metadata(path) if path.is_file() else None
+    except Exception:  # noqa: BLE001 - a damaged file can raise anything
+        return None
+
+
+def _ranks(footer: Any) -> set[int]:
+    """Give the smallest and largest ranks that a footer tells."""
+    found: set[int] = set()
+    for i in range(footer.num_row_groups):
+        group = footer.row_group(i)
+        for column in (group.column(j) for j in range(group.num_columns)):
+            if column.path_in_schema == "rank" and column.statistics is not None and column.statistics.has_min_max:
+                found |= {column.statistics.min, column.statistics.max}
+    return found
+
+
+def _are_known(folder: Path, names: Sequence[str]) -> bool:
+    """Say whether a producer knows several files of the kind that is commonest; training logs hold no operations."""
+    kinds = Counter(Path(name).suffix for name in names)
+    if not kinds or max(kinds.values()) < FILES_KNOWN:
+        return False
+    kind = kinds.most_common(1)[0][0]
+    of_kind = [folder / name for name in names if Path(name).suffix == kind]
+    asked = of_kind[:: max(1, len(of_kind) // FILES_ASKED)][:FILES_ASKED]
+    found = [find_producer(Peek(path, (path,))) for path in asked if path.is_file()]
+    known = Counter(producer.NAME for producer in found if producer is not None and producer is not megatron_log)
+    return max(known.values(), default=0) >= FILES_KNOWN
