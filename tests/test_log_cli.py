@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 
 import jsonschema
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 from diagnose.cli.main import main
@@ -48,6 +50,22 @@ def beside(tmp_path: Path) -> Path:
     path = tmp_path / "beside.log"
     path.write_text("\n".join(run(range(1, 401), noisy([(29, usual_s), (270, slow_s), (101, usual_s)]))))
     return path
+
+
+def test_a_log_among_traces_does_not_hide_them(
+    slow_log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A folder with traces and the run's log is a job with operations."""
+    folder = tmp_path / "job"
+    folder.mkdir()
+    rows = pq.read_table(TRACE)
+    for dp in range(4):
+        pq.write_table(rows.filter(pc.equal(rows["dp_rank"], dp)), folder / f"rank-{dp}.parquet")
+    (folder / "train.log").write_bytes(slow_log.read_bytes())
+    assert run_main(folder, "--format", "json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [cause["cause"] for cause in found["causes"]] == ["worker-fault"]
+    assert found["log"] is None and found["job"]["ops"] == len(rows)
 
 
 def test_log_alone(slow_log: Path, capsys: pytest.CaptureFixture[str]) -> None:

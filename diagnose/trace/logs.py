@@ -16,6 +16,7 @@ from diagnose.model.training_log import TrainingLog
 from diagnose.trace.producers import megatron_log
 from diagnose.trace.producers.catalogue import find_producer
 from diagnose.trace.producers.peek import Peek, peek_at
+from diagnose.trace.read import is_trace
 
 
 def find_log(source: str | Path | BinaryIO) -> Peek | None:
@@ -29,6 +30,7 @@ def find_log(source: str | Path | BinaryIO) -> Peek | None:
         peek = peek_at(Path(source), name=str(source))
         # A folder may hold both: operations say more than the log beside them.
         is_log = megatron_log.recognise(peek) and find_producer(peek) is megatron_log
+        is_log = is_log and not any(is_trace(file) for file in peek.files)
     except (TraceError, OSError):
         return None
     return peek if is_log else None

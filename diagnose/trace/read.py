@@ -15,6 +15,7 @@ from typing import BinaryIO
 from diagnose.errors import TraceError
 from diagnose.trace.gather import gather_traces
 from diagnose.trace.parquet import MAGIC, Rows, read_parquet
+from diagnose.trace.producers import megatron_log
 from diagnose.trace.producers.catalogue import find_producer, list_producers, read_with
 from diagnose.trace.producers.peek import Peek, peek_at
 from diagnose.trace.recorded import make_rows
@@ -50,7 +51,7 @@ def read_rows(source: str | Path | BinaryIO, *, name: str, report: Callable[[str
     path = Path(source)
     if path.exists() and not path.is_file() and not path.is_dir():  # a pipe has no size and cannot be read twice
         return _read_stream(io.BytesIO(path.read_bytes()), name, tell)
-    if not path.exists() or (path.is_file() and _is_trace(path)):
+    if not path.exists() or (path.is_file() and is_trace(path)):
         return read_parquet(path, name=name)
     return _read_peeked(peek_at(path, name=name), name, tell)
 
@@ -71,10 +72,12 @@ def _read_stream(source: BinaryIO, name: str, report: Callable[[str], None]) -> 
 
 def _read_peeked(peek: Peek, name: str, report: Callable[[str], None]) -> Rows:
     """Read files of another producer, else a folder with one trace a rank."""
-    traces = tuple(file for file in peek.files if _is_trace(file))
+    traces = tuple(file for file in peek.files if is_trace(file))
     others = tuple(file for file in peek.files if file not in set(traces) and file.suffix.lower() not in DESCRIPTIONS)
     producer = find_producer(Peek(peek.path, others)) if others else None
-    if producer is not None:
+    if producer is not None and not (
+        traces and producer is megatron_log
+    ):  # a log beside traces has no operations to add
         rows = make_rows(read_with(producer, Peek(peek.path, others), name=name, report=report), name=name)
         if traces:
             beside = f"{len(traces)} Parquet files beside those of {producer.NAME} are left out"
@@ -90,7 +93,7 @@ def _read_peeked(peek: Peek, name: str, report: Callable[[str], None]) -> Rows:
     )
 
 
-def _is_trace(file: Path) -> bool:
+def is_trace(file: Path) -> bool:
     """Say whether a file is Parquet, by its first bytes."""
     try:
         with file.open("rb") as content:
