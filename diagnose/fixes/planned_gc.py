@@ -83,10 +83,19 @@ def _length_now(steps: Ints, pause_s: Seconds) -> tuple[float, float]:
     """Say how long a long pause is at the end of the trace, and by how many seconds a step they grow."""
     recent = steps >= np.quantile(steps, 1.0 - RECENT_SHARE)
     now_s = float(np.quantile(pause_s[recent], LONGEST_QUANTILE))
-    growth_s = 0.0
-    if len(steps) >= MIN_FOR_GROWTH and steps.max() > steps.min():
-        growth_s = float(np.polyfit(steps - steps.min(), pause_s, 1)[0])
-    return now_s, growth_s
+    return now_s, _growth(steps, pause_s) if len(steps) >= MIN_FOR_GROWTH else 0.0
+
+
+def _growth(steps: Ints, pause_s: Seconds) -> float:
+    """Say by how many seconds a step pauses grow: the median of slopes, so that a single long one is no growth.
+
+    Source: the incomplete method of Theil (1950), each pause of the first half against one of the second.
+    """
+    order, half = np.argsort(steps, kind="stable"), len(steps) // 2
+    early, late = order[:half], order[-half:]
+    apart = steps[late] - steps[early]
+    known = apart > 0
+    return float(np.median((pause_s[late] - pause_s[early])[known] / apart[known])) if known.any() else 0.0
 
 
 def _choose(pause_s: float, step_s: float) -> int:

@@ -200,6 +200,14 @@ def test_pauses_that_grow_are_told() -> None:
     assert any("leak" in risk for risk in propose(planned_gc, situation(SPEC, grows)).risks)
 
 
+def test_one_long_pause_is_no_growth() -> None:
+    """A single pause of seconds near the end of the trace does not make all others grow."""
+    steps, pause_s = np.arange(20), np.full(20, 0.1)
+    assert planned_gc._length_now(steps, pause_s + 0.01 * steps)[1] == pytest.approx(0.01)
+    pause_s[17] = 5.0
+    assert planned_gc._length_now(steps, pause_s)[1] == 0.0
+
+
 @pytest.mark.parametrize(
     ("gpu", "tp", "framework", "forbidden"),
     [
