@@ -51,7 +51,8 @@ def derive_transfers(blocks: Sequence[Block]) -> tuple[tuple[Block, ...], bool]:
         False with interleaved chunks whose workers do not wait for the other end of what they send: then a worker waits for
         transfers that others have queued, and that looks like slow ones.
     """
-    plans = [_Plan(block) for block in blocks]
+    n_stages = max(int(block.nodes.stage.max()) for block in blocks) + 1  # damaged steps may lack the last ones
+    plans = [_Plan(block, n_stages) for block in blocks]
     held: Counter[_Kind] = Counter()
     seen: Counter[_Kind] = Counter()
     for plan in plans:
@@ -64,10 +65,10 @@ def derive_transfers(blocks: Sequence[Block]) -> tuple[tuple[Block, ...], bool]:
 class _Plan:
     """The computes of a block in their order, and who waits for whom."""
 
-    def __init__(self, block: Block) -> None:
+    def __init__(self, block: Block, n_stages: int) -> None:
         nodes = block.nodes
         self.block = block
-        self.n_stages = int(nodes.stage.max()) + 1
+        self.n_stages = n_stages
         self.virtual = np.maximum(nodes.chunk, 0) * self.n_stages + nodes.stage
         self.computes = np.flatnonzero(np.isin(nodes.op, (Op.FORWARD, Op.BACKWARD)))
         self.at = {
@@ -174,6 +175,8 @@ class _New:
 
     def block(self) -> Block:
         """Give the block with all of them."""
+        if not self._of:
+            return self._block
         old, of = self._block, np.array(self._of, dtype=np.int64)
         nodes, unknown = old.nodes, np.full(len(of), -1, dtype=np.int64)
         start_s, end_s = np.stack(self._start_s), np.stack(self._end_s)

@@ -43,6 +43,14 @@ def test_each_wait_between_computes_is_what_is_sent_and_received_then() -> None:
     assert times(block, Op.BACKWARD_SEND, 1) == [(4.2, 4.5), (7.5, 7.8)]
 
 
+def test_steps_that_lost_a_stage_send_to_nobody() -> None:
+    """Steps without the rows of the last stage still have that stage before them, and their sends move nothing."""
+    whole, cut = derive_transfers((block_of(COMPUTES), block_of(COMPUTES[:4])))[0]
+    assert times(whole, Op.FORWARD_SEND, 0) == [(1.0, 1.2), (2.2, 4.4)]
+    assert times(cut, Op.FORWARD_SEND, 0) == [(1.0, 1.0), (2.2, 2.2)]
+    assert times(cut, Op.BACKWARD_RECV, 0) == [(2.2, 2.2), (6.4, 6.4)]
+
+
 def test_the_outermost_stages_send_nothing_outwards() -> None:
     """The first stage receives no forward, the last no backward."""
     (block,), _ = derive_transfers((block_of(COMPUTES),))

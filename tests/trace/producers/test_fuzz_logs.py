@@ -1,4 +1,4 @@
-"""Damaged files of ndtimeline, torchtitan and Megatron-LM: 200 of each format, each a diagnosis or one clear line, within 1 GB.
+"""Damaged files of ndtimeline, torchtitan and Megatron-LM: 60 of each format, each a diagnosis or one clear line, within 1 GB.
 
 Run as a program it is the worker: `python -m tests.trace.producers.test_fuzz_logs FORMAT FIRST END`. A crash names the seed; to see
 one input again: the same with END = FIRST + 1.
@@ -35,7 +35,7 @@ from tests.trace.producers.recordings import say_nothing, to_parquet
 from tests.trace.producers.torchtitan_files import write_logs
 
 ROOT = Path(__file__).resolve().parents[3]
-N_INPUTS = 200
+N_INPUTS = 60
 MAX_RSS_BYTES = 2**30
 #: What numbers are replaced by.
 ABSURD = (
