@@ -12,8 +12,8 @@ from diagnose.model.optype import BY_NAME, Op
 from diagnose.model.recording import Recording
 from diagnose.pipeline import diagnose_job
 from diagnose.trace.producers import kineto
-from diagnose.trace.producers.kineto_events import Stream, read_events
-from diagnose.trace.producers.kineto_names import parse_annotation
+from diagnose.trace.producers.kineto.annotations import parse_annotation
+from diagnose.trace.producers.kineto.events import Stream, read_events
 from diagnose.trace.producers.peek import peek_at
 from tests.trace.producers.kineto_traces import (
     KinetoTrace,
@@ -217,7 +217,7 @@ def test_reading_in_other_processes_changes_nothing(tmp_path: Path, monkeypatch:
     for rank in range(3):
         data_parallel_rank(forward_us=1000.0 + rank).write(tmp_path / f"rank{rank}.json.gz", **distributed(rank, 3))
     here = read(tmp_path)
-    monkeypatch.setattr(kineto, "MIN_PARALLEL_BYTES", 0)
+    monkeypatch.setattr("diagnose.trace.producers.kineto.job.MIN_PARALLEL_BYTES", 0)
     beside = read(tmp_path)
     for column in ("op", "step", "dp", "start_s", "duration_s", "rank"):
         np.testing.assert_array_equal(getattr(here, column), getattr(beside, column))
@@ -389,7 +389,7 @@ def test_events_in_pieces_of_any_size_are_the_same(tmp_path: Path, monkeypatch: 
     file = trace.write(tmp_path / "rank0.json", **distributed(0, 1))
     listed = []
     for size in (64, 1000, 1 << 22):
-        monkeypatch.setattr("diagnose.trace.producers.kineto_events.CHUNK_BYTES", size)
+        monkeypatch.setattr("diagnose.trace.producers.kineto.events.CHUNK_BYTES", size)
         stream = Stream()
         listed.append([(e.name, e.ts) for events in read_events(file, stream, where="x") for e in events])
         assert stream.header["traceName"] == "rank0.json"

@@ -12,7 +12,7 @@ import pytest
 from diagnose.model.optype import BY_NAME, Op
 from diagnose.model.recording import Recording
 from diagnose.trace.producers import kineto
-from diagnose.trace.producers.kineto_rank import read_rank
+from diagnose.trace.producers.kineto.rank import read_rank
 from diagnose.trace.producers.peek import peek_at
 
 PROGRAM = Path(__file__).resolve().parents[2] / "torch_jobs" / "profiled_job.py"

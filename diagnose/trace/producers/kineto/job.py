@@ -1,7 +1,7 @@
 """Traces of torch.profiler (Kineto): one Chrome trace a rank, packed or not.
 
 Enters: the traces of all ranks of a job, or of one. Leaves: a `Recording`. Ranks are read apart, several at a time, each as a
-stream (`kineto_events`, `kineto_collect`), and made operations of (`kineto_rank`); here they find their places and their rows.
+stream (`events`, `collect`), and made operations of (`rank`); here they find their places and their rows.
 """
 
 import concurrent.futures
@@ -24,9 +24,9 @@ from diagnose.model.recording import Dropped, Recording, Unsaid
 from diagnose.trace.clocks import align
 from diagnose.trace.producers.catalogue import Report
 from diagnose.trace.producers.contents import name_in
-from diagnose.trace.producers.kineto_places import Layout, place_ranks
-from diagnose.trace.producers.kineto_rank import Rank, read_rank, read_rank_safely
-from diagnose.trace.producers.kineto_table import (
+from diagnose.trace.producers.kineto.layout import Layout, place_ranks
+from diagnose.trace.producers.kineto.rank import Rank, read_rank, read_rank_safely
+from diagnose.trace.producers.kineto.table import (
     Table,
     drop_mismatched,
     end_sends,

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from diagnose.model.optype import EVIDENCE, Op
-from diagnose.trace.producers.kineto_collect import Collected, Exchange, Spans, list_steps
-from diagnose.trace.producers.kineto_computes import HostOperators, Run, find_runs, list_operators
-from diagnose.trace.producers.kineto_gpu import GpuTime, measure_alone, merge
-from diagnose.trace.producers.kineto_names import Dialect, Named, parse_annotation, parse_step
-from diagnose.trace.producers.kineto_operations import Operation
+from diagnose.trace.producers.kineto.annotations import Dialect, Named, parse_annotation, parse_step
+from diagnose.trace.producers.kineto.collect import Collected, Exchange, Spans, list_steps
+from diagnose.trace.producers.kineto.computes import HostOperators, Run, find_runs, list_operators
+from diagnose.trace.producers.kineto.gpu import GpuTime, measure_alone, merge
+from diagnose.trace.producers.kineto.operations import Operation
 from diagnose.trace.producers.weights import WEIGHTS
 
 #: Collections of Python that took less are counted, not kept: the youngest generation is collected all the time.

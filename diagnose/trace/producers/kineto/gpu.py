@@ -6,7 +6,7 @@ Enters: kernels and launches of one rank. Leaves: `GpuTime`, asked for the time 
 import numpy as np
 
 from diagnose.model.trace import Ints, Seconds
-from diagnose.trace.producers.kineto_collect import Collected, Exchange, Spans
+from diagnose.trace.producers.kineto.collect import Collected, Exchange, Spans
 
 #: Start and end, microseconds of the file.
 Range = tuple[float, float]

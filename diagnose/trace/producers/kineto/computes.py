@@ -12,8 +12,8 @@ import dataclasses
 import numpy as np
 
 from diagnose.model.trace import Seconds
-from diagnose.trace.producers.kineto_collect import Collected, Exchange, Spans
-from diagnose.trace.producers.kineto_gpu import is_inside, merge
+from diagnose.trace.producers.kineto.collect import Collected, Exchange, Spans
+from diagnose.trace.producers.kineto.gpu import is_inside, merge
 
 #: Prefixes of annotations whose operators are no forward.
 NO_FORWARD = ("Optimizer.", "enumerate(Data")

@@ -12,9 +12,9 @@ from typing import Any
 
 from diagnose.errors import TraceError
 from diagnose.model.optype import P2P
-from diagnose.trace.producers.kineto_collect import collect
-from diagnose.trace.producers.kineto_operations import Operations
-from diagnose.trace.producers.kineto_reader import OperationReader
+from diagnose.trace.producers.kineto.collect import collect
+from diagnose.trace.producers.kineto.operations import Operations
+from diagnose.trace.producers.kineto.reader import OperationReader
 
 #: How the name of a file gives its rank, the surest first.
 _RANK_IN_NAME = (re.compile(r"rank[-_.]?(\d{1,7})"), re.compile(r"(?:worker|device|gpu)[-_.]?(\d{1,7})"))

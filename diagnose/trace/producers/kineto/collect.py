@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diagnose.model.trace import Ints, Seconds
-from diagnose.trace.producers.kineto_events import Args, Event, Stream, read_events
-from diagnose.trace.producers.kineto_names import parse_annotation, parse_step
+from diagnose.trace.producers.kineto.annotations import parse_annotation, parse_step
+from diagnose.trace.producers.kineto.events import Args, Event, Stream, read_events
 
 #: Names of events that are remembered, so that each is understood once.
 MAX_NAMES = 100_000

@@ -12,7 +12,7 @@ import numpy as np
 
 from diagnose.errors import TraceError
 from diagnose.model.optype import Op
-from diagnose.trace.producers.kineto_rank import Group, Rank
+from diagnose.trace.producers.kineto.rank import Group, Rank
 
 _TENSOR = re.compile(r"(?:TENSOR_MODEL_PARALLEL_GROUP|mesh_tp|tp)", re.IGNORECASE)
 _CONTEXT = re.compile(r"(?:CONTEXT_PARALLEL_GROUP|mesh_cp|cp)", re.IGNORECASE)
