@@ -1,8 +1,7 @@
 """What every context-parallel rank has to do of each microbatch, under each way to shard; all microbatches at once.
 
-Enters: documents. Leaves: tokens, and squared tokens with the loss of short chunks, of each rank. It is `diagnose.packing.sharding`
-for many microbatches: the same shares, without a call for each. Costs a few passes over the documents and chunks,
-and a sort of both.
+Enters: documents. Leaves: tokens, and squared tokens with the loss of short chunks, of each rank. Costs a few passes over the
+documents and chunks, and a sort of both.
 """
 
 import dataclasses

@@ -21,9 +21,9 @@ from diagnose.fixes.rebalance import Asked, Known, Rebalanced, know, rebalance
 from diagnose.model.remedy import Refusal, Situation
 from diagnose.model.trace import Seconds
 from diagnose.packing.cost import Cost
-from diagnose.packing.sharding import shard_per_document, shard_per_sequence
 from tests.fixes.layered import look
 from tests.jobs import to_file
+from tests.packing.sharding import shard_per_document, shard_per_sequence
 
 #: Rows of a job at most: a test makes dozens.
 MAX_ROWS = 15_000

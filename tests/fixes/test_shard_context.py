@@ -19,15 +19,9 @@ from diagnose.model.change import Work
 from diagnose.model.documents import Documents
 from diagnose.model.remedy import Place, Refusal, Remedy, Situation
 from diagnose.packing.cost import Cost
-from diagnose.packing.sharding import (
-    PER_DOCUMENT,
-    PER_SEQUENCE,
-    Kernel,
-    Sharding,
-    shard_per_document,
-    shard_per_sequence,
-)
+from diagnose.packing.sharding import PER_DOCUMENT, PER_SEQUENCE, Kernel
 from tests.fixes.sequences import ShardedSequences, situation
+from tests.packing.sharding import Sharding, shard_per_document, shard_per_sequence
 
 SPEC = JobSpec(pp=2, dp=2, microbatches=6, steps=12, cp_size=4, seed=91)
 LONG = ShardedSequences(packed_tokens=65536, quadratic_share=0.5, records_documents=True)
@@ -182,7 +176,7 @@ def test_bad_settings(settings: dict[str, str], said: str) -> None:
 
 @pytest.mark.parametrize("seed", range(25))
 def test_shares_are_those_of_one_microbatch_at_a_time(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shares of many microbatches equal those of `packing.sharding` for each, however many pieces are looked at at once."""
+    """Shares of many microbatches equal those of `tests.packing.sharding` for each, however many pieces are looked at at once."""
     rng = np.random.default_rng(seed)
     n_lists, cp = int(rng.integers(1, 8)), int(rng.integers(1, 5))
     n_each = rng.integers(0, 9, n_lists)

@@ -1,4 +1,4 @@
-"""Context-parallel sharding by plain loops over tokens: the oracle for `diagnose.packing.sharding`."""
+"""Context-parallel sharding by plain loops over tokens: the oracle for `tests.packing.sharding`."""
 
 
 def attend_per_sequence(lengths: list[int], cp: int) -> tuple[list[int], list[int]]:

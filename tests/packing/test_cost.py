@@ -6,10 +6,11 @@ import pytest
 from diagnose.errors import UsageError
 from diagnose.packing.cost import PUBLISHED_COST, Cost, fit_cost
 from diagnose.packing.greedy import pack_greedy
-from diagnose.packing.lengths import WINDOW, cut_stream, draw_lengths, draw_stream
+from diagnose.packing.lengths import WINDOW, cut_stream
 from diagnose.packing.measure import measure
 from diagnose.packing.plan import Packing
 from diagnose.packing.ranks import deal_ranks, sum_ranks
+from tests.packing.streams import draw_lengths, draw_stream
 
 
 def sums(seed: int, n: int = 200) -> tuple[np.ndarray, np.ndarray]:

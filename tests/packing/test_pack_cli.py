@@ -12,8 +12,8 @@ import pytest
 
 from diagnose.cli.main import main
 from diagnose.errors import TraceError
-from diagnose.packing.lengths import draw_lengths
 from diagnose.packing.read import read_lengths
+from tests.packing.streams import draw_lengths
 
 ROOT = Path(__file__).resolve().parents[2]
 LENGTHS = [int(n) for n in draw_lengths(1_500, 0)]

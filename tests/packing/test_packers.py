@@ -14,11 +14,12 @@ from diagnose.packing.compare import EXACT_TOGETHER, GREEDY_TOGETHER
 from diagnose.packing.cost import PUBLISHED_COST, Cost
 from diagnose.packing.exact import PROVEN_GAP, pack_exact
 from diagnose.packing.greedy import pack_greedy
-from diagnose.packing.lengths import WINDOW, cut_stream, draw_stream
+from diagnose.packing.lengths import WINDOW, cut_stream
 from diagnose.packing.measure import Measured, measure
 from diagnose.packing.original import pack_original
 from diagnose.packing.plan import Packing
 from diagnose.packing.queues import pack_queues
+from tests.packing.streams import draw_stream
 
 MEMORY = int(1.1 * WINDOW)
 #: Imbalance of the published table (arXiv 2503.17924), which ours equal within 0.05.

@@ -7,16 +7,9 @@ from hypothesis import strategies as st
 
 from diagnose.errors import UsageError
 from diagnose.packing.cost import Cost
-from diagnose.packing.sharding import (
-    PER_DOCUMENT,
-    PER_SEQUENCE,
-    Kernel,
-    compare_sharding,
-    shard_adaptive,
-    shard_per_document,
-    shard_per_sequence,
-)
+from diagnose.packing.sharding import Kernel
 from tests.packing.naive import attend_per_document, attend_per_sequence
+from tests.packing.sharding import shard_per_document, shard_per_sequence
 
 #: A kernel that loses nothing.
 IDEAL = Kernel(tile=1, full_speed=1, slowest=1.0)
@@ -49,38 +42,16 @@ def test_per_document_is_even_for_several() -> None:
     assert shard_per_document(lengths, 4, COST).imbalance == pytest.approx(1.0)
 
 
-def test_adaptive_takes_the_faster() -> None:
-    """Many short documents are cheaper left whole, a few long ones cheaper cut."""
-    assert shard_adaptive([256] * 128, 8, COST).way == PER_SEQUENCE
-    assert shard_adaptive([4_096] * 8 + [32_768], 4, COST).way == PER_DOCUMENT
-
-
 def test_short_chunks_cost_more() -> None:
     """Cutting documents of 256 tokens into 16 chunks of 16 wastes most of the kernel's work; long chunks lose nothing."""
     assert shard_per_document([256] * 8, 8, COST).kernel_loss > 0.85
     assert shard_per_document([65_536], 8, COST).kernel_loss == pytest.approx(0.0)
 
 
-def test_totals() -> None:
-    """Adaptive is never slower than either way, and none beats the balanced bound."""
-    rng = np.random.default_rng(0)
-    totals = compare_sharding([rng.integers(1, 20_000, 12) for _ in range(30)], 4, COST)
-    assert totals.balanced <= totals.adaptive <= min(totals.per_sequence, totals.per_document)
-    assert 0 <= totals.per_document_share <= 1
-    assert totals.n_microbatches == 30
-    assert compare_sharding([], 4, COST).n_microbatches == 0
-
-
 def test_odd_inputs() -> None:
-    """An empty microbatch costs nothing; what makes no sense is refused."""
-    assert shard_adaptive(np.array([], dtype=int), 4, COST).slowest == 0.0
+    """An empty microbatch costs nothing; tokens that cannot be divided are dealt in turn; a kernel without sense is refused."""
+    assert shard_per_sequence(np.array([], dtype=int), 4, COST).slowest == 0.0
     assert shard_per_document([3], 4, COST).tokens.tolist() == [1, 1, 1, 0]
-    for call in (
-        lambda: shard_adaptive([1], 0, COST),
-        lambda: shard_adaptive([0], 2, COST),
-        lambda: shard_adaptive([1.5], 2, COST),
-        lambda: Kernel(tile=0),
-        lambda: Kernel(slowest=0.0),
-    ):
+    for call in (lambda: Kernel(tile=0), lambda: Kernel(slowest=0.0)):
         with pytest.raises(UsageError):
             call()
