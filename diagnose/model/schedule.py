@@ -54,11 +54,6 @@ def order_launches(schedule: str, stage: int, *, n_stages: int, chunks: int, n_m
     ----------
     schedule : str
         One of `SCHEDULES`, that these sizes can run.
-    stage, n_stages, chunks, n_microbatches : int
-
-    Returns
-    -------
-    list of Launch
 
     Source: GPipe arXiv 1811.06965; 1F1B and interleaved arXiv 2104.04473, section 2.2; ZB-H1 arXiv 2401.10241, section 3.1.
 

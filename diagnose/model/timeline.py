@@ -17,7 +17,6 @@ class Timeline:
     name : str
         `recorded`, `ideal` (every own time that of its type, no launch delays: the paper's), `clean` (every component removed), or
         a fix.
-    step : int
     dp : ndarray of int64, shape (n_lanes,)
         Indices of the dp ranks.
     nodes : Nodes

@@ -84,7 +84,6 @@ class TrainingLog:
         Sequences in all microbatches of a step; 0 where the line does not say.
     attempt : ndarray of int64, shape (n_lines,)
         Restarts before the line.
-    restarts : tuple of Restart
     total : int or None
         Iterations that the job is to run.
     timers : dict of str to RankTimes
@@ -125,14 +124,12 @@ class SlowRank:
 
     Attributes
     ----------
-    rank : int
     measure : str
         `forward-compute`, `backward-compute`, or `Rtt`, `Clk`, `Tmp` of the straggler detector.
     worker : Worker or None
         Where it is; None where nothing says how ranks are laid out.
     text : str
         What was seen, a sentence.
-    values : dict of str to float
     by_peers : bool
         True where it was compared with ranks of its own stage: only then it is more than a hint.
     """
@@ -151,7 +148,6 @@ class LogFacts:
 
     Attributes
     ----------
-    name : str
     iterations : ndarray of int64, shape (n,)
         Without earlier attempts; increasing.
     step_s : ndarray of float64, shape (n,)

@@ -45,7 +45,6 @@ class Plan:
         Data-parallel ranks.
     memory_ratio : float
         Tokens that memory allows in a microbatch, as a multiple of the window; 1 or more.
-    cost : Cost
     queues : tuple of tuple of int, or None
         Thresholds in tokens, one tuple a row of the table; None: those of the published table, as parts of the window.
     exact_s : float or None
@@ -96,7 +95,6 @@ class Row:
         Global batches packed as one.
     thresholds : tuple of int
         Of `queues`, tokens.
-    measured : Measured
     rank_imbalance : float
         Largest over mean cost of a data-parallel rank, mean over batches, 1 = balanced.
     batch_s : float or None
@@ -121,12 +119,10 @@ class Comparison:
 
     Attributes
     ----------
-    plan : Plan
     stream : Stream
         What was packed.
     n_cut : int
         Documents longer than the window, each cut into at least two.
-    rows : tuple of Row
     """
 
     plan: Plan
@@ -142,11 +138,6 @@ def compare_packers(lengths: Ints, plan: Plan) -> Comparison:
     ----------
     lengths : ndarray of int64, shape (n_docs,)
         Tokens of whole documents, in the order of the data.
-    plan : Plan
-
-    Returns
-    -------
-    Comparison
 
     Raises
     ------

@@ -68,14 +68,8 @@ def measure(packing: Packing, cost: Cost, window: int) -> Measured:
 
     Parameters
     ----------
-    packing : Packing
-    cost : Cost
     window : int
         Tokens of a microbatch without a packer.
-
-    Returns
-    -------
-    Measured
     """
     p = packing
     costs, tokens = sum_microbatches(p, cost)

@@ -66,7 +66,6 @@ class Documents:
         Tokens and cost of each document.
     rank : list of int
         Place of each document when all are sorted longest first, ties by index.
-    n_batches, n_microbatches, max_tokens : int
     """
 
     length_array: Ints
@@ -144,7 +143,6 @@ def check_documents(
         Global batch in which each arrives, 0 or more, in any order.
     n_microbatches : int
         Microbatches of a global batch, all data-parallel ranks together.
-    cost : Cost
     max_tokens : int
         Tokens that a microbatch may hold.
     n_batches : int, optional

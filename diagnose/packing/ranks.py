@@ -21,8 +21,6 @@ def deal_ranks(packing: Packing, cost: Cost, n_ranks: int) -> Packing:
     ----------
     packing : Packing
         Its microbatches are those of all ranks together.
-    cost : Cost
-    n_ranks : int
 
     Returns
     -------
@@ -55,7 +53,6 @@ def sum_ranks(costs: Seconds, n_ranks: int) -> Seconds:
     ----------
     costs : ndarray of float64, shape (n_batches, n_microbatches)
         Of a packing from `deal_ranks`.
-    n_ranks : int
 
     Returns
     -------

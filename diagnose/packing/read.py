@@ -54,10 +54,6 @@ def read_lengths(path: Path, *, column: str | None = None) -> Lengths:
     column : str, optional
         Which column; found by name or type when left out.
 
-    Returns
-    -------
-    Lengths
-
     Raises
     ------
     TraceError

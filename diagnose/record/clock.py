@@ -22,7 +22,6 @@ class Moment:
     ----------
     host_ns : int
         `perf_counter_ns` before the event was recorded.
-    event : torch.cuda.Event
     seen_ns : int
         `perf_counter_ns` when the event was first seen to have passed; 0 before.
     """

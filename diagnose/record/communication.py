@@ -31,8 +31,6 @@ def hook_communication(hooks: Hooks, log: Log, stage_ranks: Sequence[int]) -> No
 
     Parameters
     ----------
-    hooks : Hooks
-    log : Log
     stage_ranks : sequence of int
         Global rank of each pipeline stage of this pipeline, for schedules of the job's own; empty: none.
     """

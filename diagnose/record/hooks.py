@@ -55,11 +55,8 @@ class Hooks:
 
         Parameters
         ----------
-        owner : module or class
         name : str
             Where `owner` has no such function nothing happens: it is another version.
-        switch : Switch
-        before, after : function
         raised : function, optional
             Called instead of `after` where the function raises.
         """

@@ -26,7 +26,6 @@ class Compute:
     ----------
     op : Op or None
         None for the gradients of weights alone, which the trace format has no type for.
-    microbatch : int
     virtual : int
         Pipeline stage within the model, 0 where there is no pipeline; -1 where the framework does not say.
     start, end : Mark or None
@@ -79,7 +78,6 @@ class Collective:
     ----------
     gathers : bool
         It collects parameters; else it reduces.
-    n_elements : int
     n_computes : int
         How many computes had begun in the step.
     """

@@ -31,10 +31,8 @@ class Row:
 
     Attributes
     ----------
-    optype : str
     on_device : bool
         Whether `start_ns` is nanoseconds after the window's first event, or the host's counter.
-    start_ns, duration_ns : int
     microbatch, virtual : int
         -1 beside computes.
     """
@@ -52,7 +50,6 @@ def make_rows(step: StepLog, *, n_chunks: int) -> list[Row]:
 
     Parameters
     ----------
-    step : StepLog
     n_chunks : int
         Model chunks on this rank.
 

@@ -35,12 +35,8 @@ class Scribe(threading.Thread):
 
     Parameters
     ----------
-    folder : Path
-    clock : Clock
-    place : Place
     metadata : dict
         Of the job; read anew for each file.
-    fail : function of an exception
     """
 
     def __init__(

@@ -88,9 +88,6 @@ def write_rows(folder: Path, kept: Kept, place: Place, metadata: dict[str, Any])
 
     Parameters
     ----------
-    folder : Path
-    kept : Kept
-    place : Place
     metadata : dict
         What the trace's metadata says beside the sizes of the job.
 

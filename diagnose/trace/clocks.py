@@ -137,7 +137,6 @@ class _Lanes:
 
     Parameters
     ----------
-    recording : Recording
     of_row : ndarray of int64, shape (n_rows,)
         Clock of each row.
     group : ndarray of int64, shape (n_rows,)

@@ -34,7 +34,6 @@ def write_trace(rows: Rows, job: dict[str, Any]) -> bytes:
 
     Parameters
     ----------
-    rows : Rows
     job : dict
         Metadata of the job.
 

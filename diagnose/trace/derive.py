@@ -39,10 +39,6 @@ def lacks_transfers(blocks: Sequence[Block]) -> bool:
 def derive_transfers(blocks: Sequence[Block]) -> tuple[tuple[Block, ...], bool]:
     """Add the transfers between stages to blocks that have none.
 
-    Parameters
-    ----------
-    blocks : sequence of Block
-
     Returns
     -------
     blocks : tuple of Block

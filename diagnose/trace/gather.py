@@ -30,18 +30,12 @@ def gather_traces(
 
     Parameters
     ----------
-    folder : Path
-    files : tuple of Path
     name : str
         How errors call the folder.
     report : callable
         Told which file is read.
     n_others : int
         Files of the folder that are no traces.
-
-    Returns
-    -------
-    Rows
 
     Raises
     ------

@@ -70,7 +70,6 @@ def build_grid(rows: Rows, *, name: str, vpp_size: int | None, pick_steps: Ints 
 
     Parameters
     ----------
-    rows : Rows
     name : str
         How errors call the file.
     vpp_size : int or None

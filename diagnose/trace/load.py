@@ -48,10 +48,6 @@ def load_trace(
     report : callable, optional
         Told what is being read, a line at a time.
 
-    Returns
-    -------
-    Trace
-
     Raises
     ------
     TraceError

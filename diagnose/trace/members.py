@@ -131,11 +131,8 @@ def merge_members(
 
     Parameters
     ----------
-    rows : Rows
-    at : At
     sizes : tuple of int
         Number of steps, dp ranks and stages.
-    group : Group
     steps : ndarray of int64, shape (n_steps,)
         Step numbers.
     warnings : list of str
@@ -427,11 +424,8 @@ def add_waits(members: Members, rows: Rows, at: At, group: Group) -> Members:
 
     Parameters
     ----------
-    members : Members
     rows : Rows
         The collectives of groups alone.
-    at : At
-    group : Group
 
     Returns
     -------

@@ -28,7 +28,6 @@ def pick_pieces(folder: Path, names: Sequence[str]) -> tuple[str, ...]:
 
     Parameters
     ----------
-    folder : Path
     names : sequence of str
         Files that lie in the folder itself, sorted, without hidden ones.
 

@@ -69,7 +69,6 @@ def place_rows(
 
     Parameters
     ----------
-    rows : Rows
     at : tuple of ndarray of int, each of shape (n_rows,)
     sizes : tuple of int
         Number of steps, dp ranks and stages.

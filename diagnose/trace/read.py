@@ -36,10 +36,6 @@ def read_rows(source: str | Path | BinaryIO, *, name: str, report: Callable[[str
     report : callable, optional
         Told what is being read, a line at a time.
 
-    Returns
-    -------
-    Rows
-
     Raises
     ------
     TraceError

@@ -22,13 +22,8 @@ def make_rows(recording: Recording, *, name: str) -> Rows:
 
     Parameters
     ----------
-    recording : Recording
     name : str
         How errors call the files.
-
-    Returns
-    -------
-    Rows
 
     Raises
     ------

@@ -25,9 +25,6 @@ def keep_last_attempt(rows: Rows, at: At, n_steps: int, warnings: list[str]) -> 
 
     Parameters
     ----------
-    rows : Rows
-    at : At
-    n_steps : int
     warnings : list of str
         Added to.
 

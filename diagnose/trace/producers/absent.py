@@ -21,7 +21,6 @@ def say_absent(recording: Recording, *, n_stages: int | None = None, numbered: b
 
     Parameters
     ----------
-    recording : Recording
     n_stages : int, optional
         How many pipeline ranks the job had, where the files say so.
     numbered : bool

@@ -24,7 +24,6 @@ def read_bytes(file: Path, *, name: str, most: int = MAX_BYTES) -> bytes:
 
     Parameters
     ----------
-    file : Path
     name : str
         How errors call it.
     most : int
@@ -57,7 +56,6 @@ def read_json(file: Path, kind: type[_T], *, name: str, expected: str, most: int
 
     Parameters
     ----------
-    file : Path
     kind : type
         What it holds, as `msgspec` describes types; numbers may be written as strings.
     name : str

@@ -92,10 +92,6 @@ def read_log(peek: Peek, *, name: str, report: Report) -> TrainingLog:
     report : callable
         Told what is being read.
 
-    Returns
-    -------
-    TrainingLog
-
     Raises
     ------
     TraceError

@@ -24,7 +24,6 @@ class Peek:
 
     Attributes
     ----------
-    path : Path
     files : tuple of Path
         The file itself, or all files of the folder and its folders by name; hidden ones are left out.
     """
@@ -65,10 +64,6 @@ def peek_at(path: Path, *, name: str) -> Peek:
         A file, or a folder with files of one job.
     name : str
         How errors call it.
-
-    Returns
-    -------
-    Peek
 
     Raises
     ------

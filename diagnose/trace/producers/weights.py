@@ -92,10 +92,6 @@ def drop_weights(timeline: Timeline) -> tuple[Timeline, tuple[Dropped, ...], tup
     Joined to its backward a W would end after what the stage before does next with that backward's gradient. Left out it is
     time in which the worker seems to wait: alike on all links where it always follows its backward, and else here and there.
 
-    Parameters
-    ----------
-    timeline : Timeline
-
     Returns
     -------
     Timeline

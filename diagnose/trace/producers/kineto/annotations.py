@@ -24,7 +24,6 @@ class Named:
         None for what has no place in a trace; `what` says what it is.
     stage : int or None
         Stage of the model (virtual stage), where it is said.
-    microbatch, chunk : int or None
     weights : bool
         It is the gradient of the weights alone, which the trace format has no type for.
     """

@@ -145,7 +145,6 @@ class Exchange:
         In one spelling: `"all_reduce"`, `"send"`.
     start, end : float
         Microseconds of the file.
-    thread : int
     correlation : int
         -1 where unknown.
     group, description : str
@@ -334,13 +333,8 @@ def collect(path: Path, *, where: str) -> Collected:
 
     Parameters
     ----------
-    path : Path
     where : str
         How errors call it.
-
-    Returns
-    -------
-    Collected
 
     Raises
     ------

@@ -30,7 +30,6 @@ class Run:
 
     Attributes
     ----------
-    forward : bool
     start, end : float
         Of its first and last operator, microseconds of the file.
     """
@@ -67,7 +66,6 @@ def list_operators(found: Collected, main: int) -> HostOperators:
 
     Parameters
     ----------
-    found : Collected
     main : int
         Thread that runs the steps.
     """
@@ -100,7 +98,6 @@ def find_runs(operators: HostOperators, start: float, end: float) -> list[Run]:
 
     Parameters
     ----------
-    operators : HostOperators
     start, end : float
         Of the step, microseconds of the file.
 

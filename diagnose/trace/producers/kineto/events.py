@@ -100,7 +100,6 @@ def read_events(path: Path, stream: Stream, *, where: str) -> Iterator[list[Even
 
     Parameters
     ----------
-    path : Path
     stream : Stream
         Filled in on the way.
     where : str

@@ -16,10 +16,6 @@ class GpuTime:
     """Answers when the kernels ran that were launched in a range of the host's time, on any thread.
 
     Threads are not told apart: backwards are launched by threads of autograd while the range stands on the main one.
-
-    Parameters
-    ----------
-    found : Collected
     """
 
     def __init__(self, found: Collected) -> None:

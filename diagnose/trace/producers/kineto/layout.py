@@ -38,8 +38,6 @@ class Layout:
     ----------
     places : tuple of Place
         In the order of the ranks that were given.
-    n_stages, n_chunks, n_tp, n_cp : int
-    warnings : tuple of str
     """
 
     places: tuple[Place, ...]
@@ -55,15 +53,10 @@ def place_ranks(ranks: Sequence[Rank], numbers: Sequence[int], *, name: str) -> 
 
     Parameters
     ----------
-    ranks : sequence of Rank
     numbers : sequence of int
         Global rank of each.
     name : str
         How errors call the files.
-
-    Returns
-    -------
-    Layout
 
     Raises
     ------

@@ -18,7 +18,6 @@ class Operation:
 
     Attributes
     ----------
-    step : int
     stage : int
         Stage of the model, virtual ones counted through; -1 where it is not said.
     microbatch, chunk : int

@@ -37,14 +37,12 @@ class Rank:
     ----------
     where : str
         How errors call the file.
-    rank, world : int or None
     base_ns : int
         To be added to its times.
     dialect : str
         `"own"`, `"staged"`, `"unstaged"` (annotations name the operations), or `"runs"` (its operators show them).
     sharded : bool
         Parameters are gathered inside forwards and backwards (FSDP).
-    on_gpu : bool
     n_on_host : int
         Computes timed by the host though there is a GPU.
     """
@@ -76,13 +74,8 @@ def read_rank(path: Path, where: str) -> Rank:
 
     Parameters
     ----------
-    path : Path
     where : str
         How errors call it.
-
-    Returns
-    -------
-    Rank
 
     Raises
     ------

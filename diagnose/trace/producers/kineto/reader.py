@@ -62,7 +62,6 @@ class OperationReader:
         Whose names, or what, told the computes.
     numbers : ndarray of int64, shape (n_steps,)
         Of the steps; `steps_named` says that annotations number them.
-    dropped : Counter of (what, reason)
     n_on_host : int
         Computes timed by the host though there is a GPU.
     sharded : bool
