@@ -4,7 +4,6 @@ Enters: what `diagnose.trace` read and checked. Leaves: the input of the what-if
 """
 
 import dataclasses
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +11,7 @@ from numpy.typing import NDArray
 from diagnose.model.documents import Documents
 from diagnose.model.members import Members
 from diagnose.model.optype import NAMES, Op
-
-if TYPE_CHECKING:
-    from diagnose.model.recording import Account
+from diagnose.model.recording import Account
 
 Seconds = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -163,7 +160,7 @@ class Trace:
     warnings: tuple[str, ...]
     documents: Documents | None = None
     members: Members | None = None
-    recording: "Account | None" = None
+    recording: Account | None = None
 
     @property
     def steps(self) -> Ints:
