@@ -40,7 +40,7 @@ from diagnose.model.transfers import Transfers
 from diagnose.model.whatif import WhatIf
 from diagnose.trace.load import load_trace
 from diagnose.trace.logs import find_log, load_log, load_log_beside
-from diagnose.trace.producers.peek import Peek
+from diagnose.trace.producers.input_files import InputFiles
 from diagnose.whatif.between import measure_between, measure_tails
 from diagnose.whatif.components import take_apart
 from diagnose.whatif.observed import measure_filled, observe
@@ -108,7 +108,7 @@ def diagnose_job(
 
 
 def diagnose_log(
-    peek: Peek,
+    peek: InputFiles,
     *,
     name: str | None = None,
     meta: Path | None = None,
@@ -121,7 +121,7 @@ def diagnose_log(
 
     Parameters
     ----------
-    peek : Peek
+    peek : InputFiles
         The log, or a folder with those of all nodes.
     name, steps, rules, min_speedup, progress
         As for `diagnose_job`.

@@ -111,7 +111,7 @@ def pack_command(  # noqa: PLR0913 - one argument an option
     LENGTHS is a Parquet file with a column of document lengths (doc_lengths, lengths or length), a trace with doc_lengths, or
     a .csv or .txt file with one length a line.
     """
-    from diagnose.packing.compare import Plan, compare_packers
+    from diagnose.packing.compare import PackingSetup, compare_packers
     from diagnose.packing.cost import PUBLISHED_COST, Cost
     from diagnose.packing.lengths import WINDOW
     from diagnose.packing.read import read_lengths
@@ -123,7 +123,7 @@ def pack_command(  # noqa: PLR0913 - one argument an option
         raise UsageError(f"-o: {output} is the file to read; name another file")
     if cost is None and cost_quadratic is not None:
         cost = (1.0, cost_quadratic)
-    plan = Plan(
+    plan = PackingSetup(
         window=window or WINDOW,
         n_microbatches=microbatches,
         n_ranks=dp,

@@ -32,7 +32,7 @@ MEMORY_RATIO = 1.1
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Plan:
+class PackingSetup:
     """What a batch is, and which packers are compared.
 
     Attributes
@@ -84,7 +84,7 @@ class Plan:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class Row:
+class PackerResult:
     """One packer.
 
     Attributes
@@ -125,13 +125,13 @@ class Comparison:
         Documents longer than the window, each cut into at least two.
     """
 
-    plan: Plan
+    plan: PackingSetup
     stream: Stream
     n_cut: int
-    rows: tuple[Row, ...]
+    rows: tuple[PackerResult, ...]
 
 
-def compare_packers(lengths: Ints, plan: Plan) -> Comparison:
+def compare_packers(lengths: Ints, plan: PackingSetup) -> Comparison:
     """Run every packer on the same documents.
 
     Parameters
@@ -161,7 +161,7 @@ def compare_packers(lengths: Ints, plan: Plan) -> Comparison:
     return Comparison(plan, stream, int((np.asarray(lengths) > plan.window).sum()), tuple(rows))
 
 
-def _check(plan: Plan) -> None:
+def _check(plan: PackingSetup) -> None:
     """Refuse a plan that makes no sense."""
     if plan.window < 1 or plan.n_bins < 1:
         raise UsageError(
@@ -173,12 +173,12 @@ def _check(plan: Plan) -> None:
         raise UsageError(f"{plan.n_batches} batches; expected 1 or more")
 
 
-def _run_greedy(stream: Stream, plan: Plan, together: int) -> Row:
+def _run_greedy(stream: Stream, plan: PackingSetup, together: int) -> PackerResult:
     """Run greedy packing over so many batches."""
     return _run(stream, plan, "greedy", lambda *a: pack_greedy(*a, together=together), plan.window, together=together)
 
 
-def _run_exact(stream: Stream, plan: Plan, together: int) -> Row:
+def _run_exact(stream: Stream, plan: PackingSetup, together: int) -> PackerResult:
     """Run exact packing over so many batches."""
     limit_s = plan.exact_s or 0.0
     return _run(
@@ -191,7 +191,7 @@ def _run_exact(stream: Stream, plan: Plan, together: int) -> Row:
     )
 
 
-def _run_queues(stream: Stream, plan: Plan, thresholds: Sequence[int]) -> Row:
+def _run_queues(stream: Stream, plan: PackingSetup, thresholds: Sequence[int]) -> PackerResult:
     """Run variable-length packing with queues."""
     return _run(
         stream,
@@ -205,14 +205,14 @@ def _run_queues(stream: Stream, plan: Plan, thresholds: Sequence[int]) -> Row:
 
 def _run(
     stream: Stream,
-    plan: Plan,
+    plan: PackingSetup,
     packer: str,
     pack: Callable[[Ints, Ints, int, Cost, int], Packing],
     max_tokens: int,
     *,
     together: int = 1,
     thresholds: tuple[int, ...] = (),
-) -> Row:
+) -> PackerResult:
     """Run and time one packer, and deal its microbatches to ranks; without a packer they stay where they are."""
     start = time.perf_counter()
     packing = pack(stream.lengths, stream.arrives, plan.n_bins, plan.cost, max_tokens)
@@ -224,4 +224,6 @@ def _run(
     means = ranks.mean(axis=1)
     used = means > 0
     rank_imbalance = float((ranks.max(axis=1)[used] / means[used]).mean()) if used.any() else 1.0
-    return Row(packer, together, thresholds, measured, rank_imbalance, batch_s, packing.n_windows, packing.n_proven)
+    return PackerResult(
+        packer, together, thresholds, measured, rank_imbalance, batch_s, packing.n_windows, packing.n_proven
+    )

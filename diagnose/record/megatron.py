@@ -13,7 +13,7 @@ from diagnose.record.clock import Mark
 from diagnose.record.data_parallel import MANY
 from diagnose.record.hooks import Hooks
 from diagnose.record.log import Collective, Compute, Log, Transfer
-from diagnose.record.place import Place
+from diagnose.record.parallel_state import ParallelState
 
 #: Functions of `p2p_communication`, or of its `P2PCommunicator`: what they do, in this order.
 TRANSFERS: dict[str, tuple[Op, ...]] = {
@@ -34,7 +34,7 @@ TRANSFERS: dict[str, tuple[Op, ...]] = {
 }
 #: Transfers with the stage before this one, and with the one after it.
 WITH_PREVIOUS = (Op.FORWARD_RECV, Op.BACKWARD_SEND)
-#: Fields of `Place`, and the functions of `parallel_state` that know them.
+#: Fields of `ParallelState`, and the functions of `parallel_state` that know them.
 PLACES = {
     "dp": "get_data_parallel_rank",
     "dp_size": "get_data_parallel_world_size",
@@ -48,14 +48,14 @@ PLACES = {
 }
 
 
-def hook_megatron(hooks: Hooks, log: Log, place: Place) -> None:
+def hook_megatron(hooks: Hooks, log: Log, state: ParallelState) -> None:
     """Note what Megatron-LM's schedules do, if it has been imported."""
     if "megatron.core" not in sys.modules:
         return
     core = importlib.import_module("megatron.core")
     schedules = importlib.import_module("megatron.core.pipeline_parallel.schedules")
     p2p = importlib.import_module("megatron.core.pipeline_parallel.p2p_communication")
-    megatron = _Megatron(log, place, core.parallel_state)
+    megatron = _Megatron(log, state, core.parallel_state)
     hooks.around(schedules, "forward_step", log.inside, megatron.before_forward, megatron.after_compute)
     hooks.around(schedules, "backward_step", log.inside, megatron.before_backward, megatron.after_compute)
     for owner in (p2p, getattr(p2p, "P2PCommunicator", None)):
@@ -70,9 +70,9 @@ def hook_megatron(hooks: Hooks, log: Log, place: Place) -> None:
 class _Megatron:
     """What the hooks share."""
 
-    def __init__(self, log: Log, place: Place, parallel_state: Any) -> None:
+    def __init__(self, log: Log, state: ParallelState, parallel_state: Any) -> None:
         self.log = log
-        self.place = place
+        self.state = state
         self.parallel_state = parallel_state
         self.is_placed = False
 
@@ -80,12 +80,12 @@ class _Megatron:
         """Say whether this is training, and find out which worker this is before the first operation."""
         import torch
 
-        if not self.is_placed and not self.place.is_said:
+        if not self.is_placed and not self.state.is_said:
             for field, name in PLACES.items():
                 ask = getattr(self.parallel_state, name, None)
                 found = ask() if ask is not None else None
                 if found is not None:
-                    setattr(self.place, field, found)
+                    setattr(self.state, field, found)
         self.is_placed = True
         if not torch.is_grad_enabled() or self.log.step is None:
             return False
@@ -96,10 +96,10 @@ class _Megatron:
         """Begin a compute; with several chunks a rank its number in the step does not tell the microbatch."""
         if not self._enter() or self.log.step is None:
             return None
-        if self.place.vpp > 1:
+        if self.state.vpp > 1:
             return self.log.begin(op, -1, -1)
         number = sum(compute.op == op for compute in self.log.step.computes)
-        return self.log.begin(op, number, self.place.stage)
+        return self.log.begin(op, number, self.state.stage)
 
     def before_forward(self, *_args: Any, **_kwargs: Any) -> Compute | None:
         return self._begin(Op.FORWARD)
@@ -115,7 +115,7 @@ class _Megatron:
         def before(*_args: Any, **_kwargs: Any) -> Transfer | None:
             if self.log.in_transfer or not self._enter():
                 return None  # a list of shapes is sent one by one through functions of the same name
-            at_ends = self.place.vpp == 1
+            at_ends = self.state.vpp == 1
             members = [(op, -1, -1) for op in ops if not (at_ends and self._has_no_peer(op))]
             if not members:
                 return None
@@ -126,7 +126,7 @@ class _Megatron:
 
     def _has_no_peer(self, op: Op) -> bool:
         """True for transfers beyond the ends of the pipeline, which return at once."""
-        return self.place.stage == (0 if op in WITH_PREVIOUS else self.place.pp_size - 1)
+        return self.state.stage == (0 if op in WITH_PREVIOUS else self.state.pp_size - 1)
 
     def after_transfer(self, transfer: Transfer | None, _result: Any) -> None:
         if transfer is None or self.log.step is None:

@@ -11,7 +11,7 @@ from diagnose.record.communication import watch
 from diagnose.record.data_parallel import Reductions
 from diagnose.record.hooks import Hooks
 from diagnose.record.log import Compute, Log, Transfer
-from diagnose.record.place import Place
+from diagnose.record.parallel_state import ParallelState
 
 #: What a stage lists before it communicates, and what that is.
 LISTED = {
@@ -28,12 +28,12 @@ class UnsaidScheduleError(Exception):
     """The trace format has no words for this schedule."""
 
 
-def hook_pipelining(hooks: Hooks, log: Log, place: Place, reductions: Reductions) -> None:
+def hook_pipelining(hooks: Hooks, log: Log, state: ParallelState, reductions: Reductions) -> None:
     """Note what pipeline schedules do."""
     from torch.distributed.pipelining import schedules, stage
 
     base = stage._PipelineStageBase  # noqa: SLF001 - what is public leads through it
-    pipeline = _Pipelining(log, place, reductions)
+    pipeline = _Pipelining(log, state, reductions)
     for schedule in (schedules.PipelineScheduleSingle, schedules.PipelineScheduleMulti):
         hooks.around(schedule, "step", log.inside, pipeline.before_schedule, pipeline.after_schedule)
     hooks.around(
@@ -58,9 +58,9 @@ def hook_pipelining(hooks: Hooks, log: Log, place: Place, reductions: Reductions
 class _Pipelining:
     """What the hooks share."""
 
-    def __init__(self, log: Log, place: Place, reductions: Reductions) -> None:
+    def __init__(self, log: Log, state: ParallelState, reductions: Reductions) -> None:
         self.log = log
-        self.place = place
+        self.state = state
         self.reductions = reductions
 
     def before_schedule(self, schedule: Any, *_args: Any, **_kwargs: Any) -> None:
@@ -74,7 +74,7 @@ class _Pipelining:
             raise UnsaidScheduleError(
                 f"pipeline rank {own} of {n_ranks} holds the stages {found}; the trace format can say looped placement only"
             )
-        self.place.note_pipeline(stages[0].group, own, n_ranks, len(stages))
+        self.state.note_pipeline(stages[0].group, own, n_ranks, len(stages))
         self.log.driver = "pipelining"
 
     def after_schedule(self, _token: None, _result: Any) -> None:

@@ -26,10 +26,10 @@ from diagnose.record.hooks import Hooks
 from diagnose.record.host import Retries, hook_host
 from diagnose.record.log import Log
 from diagnose.record.megatron import hook_megatron
+from diagnose.record.parallel_state import find_parallel_state
 from diagnose.record.pipelining import hook_pipelining
-from diagnose.record.place import find_place
 from diagnose.record.sampling import Sampling
-from diagnose.record.scribe import PATIENCE_AFTER_ERROR_S, PATIENCE_S, Scribe
+from diagnose.record.writer_thread import PATIENCE_AFTER_ERROR_S, PATIENCE_S, WriterThread
 
 LOGGER = logging.getLogger("diagnose.record")
 
@@ -94,14 +94,14 @@ class Recorder:
         self._window: tuple[int, Window] | None = None
         said = {"dp": dp_rank, "stage": stage, "tp": tp_rank, "cp": cp_rank}
         said |= {"dp_size": dp_size, "pp_size": pp_size, "tp_size": tp_size, "cp_size": cp_size}
-        self._place = find_place(mesh, said, list(stage_ranks))
+        self._state = find_parallel_state(mesh, said, list(stage_ranks))
         self._metadata = {
             "job_id": job_id,
             "started_at": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
             "sample": sample,
             **(metadata or {}),
         }
-        self._scribe = Scribe(self._folder, self._clock, self._place, self._metadata, self._fail)
+        self._writer = WriterThread(self._folder, self._clock, self._state, self._metadata, self._fail)
         self._guard(self._start, list(stage_ranks))
         atexit.register(self.close)  # where nobody closes it: a thread that writes must not be cut off
         if hasattr(os, "register_at_fork"):
@@ -114,7 +114,7 @@ class Recorder:
         import torch
 
         self._metadata.setdefault("framework", f"torch {torch.__version__}")
-        self._folder = self._scribe.folder = self._folder.resolve()  # the job may go to another folder
+        self._folder = self._writer.folder = self._folder.resolve()  # the job may go to another folder
         self._metadata["job_id"] = self._metadata["job_id"] or self._folder.name
         self._folder.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(AttributeError):  # another version of torch
@@ -130,8 +130,8 @@ class Recorder:
             (hook_host, ()),
             (hook_communication, (stage_ranks,)),
             (hook_data_parallel, (reductions,)),
-            (hook_pipelining, (self._place, reductions)),
-            (hook_megatron, (self._place,)),
+            (hook_pipelining, (self._state, reductions)),
+            (hook_megatron, (self._state,)),
         ):
             try:
                 hook(self._hooks, self._log, *more)
@@ -139,7 +139,7 @@ class Recorder:
                 # Another version of torch, or one without distributed: the rest is recorded.
                 LOGGER.info("diagnose does not record what %s hooks: %s", hook.__module__, error)
         self._log.retries = self._retries.since
-        self._scribe.start()
+        self._writer.start()
 
     def __enter__(self) -> Self:
         return self
@@ -209,8 +209,8 @@ class Recorder:
         self._guard(self._hand_over)
         self._stop()
         self._metadata["finished_at"] = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
-        if self._scribe.is_alive():
-            self._scribe.finish(patience_s)  # what was recorded before a failure is written, too
+        if self._writer.is_alive():
+            self._writer.finish(patience_s)  # what was recorded before a failure is written, too
 
     def _guard(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call a function of the recorder's own; what it raises ends the recording."""
@@ -230,7 +230,7 @@ class Recorder:
         with contextlib.suppress(Exception):  # a handler of the job's own that raises
             LOGGER.warning(
                 "diagnose stopped recording on rank %d (%s: %s); the training is not affected",
-                self._place.rank,
+                self._state.rank,
                 type(error).__name__,
                 error,
             )
@@ -265,7 +265,7 @@ class Recorder:
         if self._window is None or self._window[0] != window:
             self._window = (window, Window())
         self._log.open(number, self._window[1])
-        self._scribe.wake()
+        self._writer.wake()
 
     def _end_step(self) -> None:
         self._log.shut()
@@ -280,7 +280,7 @@ class Recorder:
         if self._log.step is not None:
             self._clock.moments.append(self._log.step)
             self._log.step = None
-            self._scribe.wake()
+            self._writer.wake()
 
     def _note_microbatch(self, index: int | None, tokens: float | None, doc_lengths: Sequence[int] | None) -> None:
         step = self._log.step
@@ -306,7 +306,7 @@ class Recorder:
         op = BY_NAME[optype]
         if op in (Op.FORWARD, Op.BACKWARD):
             self._log.driver = "own"
-            return self._log.begin(op, microbatch, chunk * self._place.pp_size + self._place.stage)
+            return self._log.begin(op, microbatch, chunk * self._state.pp_size + self._state.stage)
         host = op in (Op.GC, Op.CUDA_MALLOC, Op.DATA_LOAD, Op.CHECKPOINT)
         return op, time.perf_counter_ns() if host else self._log.clock.now()
 

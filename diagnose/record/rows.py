@@ -1,6 +1,6 @@
 """From what the hooks noted to rows of the trace: what belongs together, what begins and ends where.
 
-Enters: a `StepLog` whose events have passed. Leaves: `Row`s in the words of the trace format.
+Enters: a `StepLog` whose events have passed. Leaves: `OperationRow`s in the words of the trace format.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ RECVS = (Op.FORWARD_RECV, Op.BACKWARD_RECV)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Row:
+class OperationRow:
     """One operation.
 
     Attributes
@@ -45,7 +45,7 @@ class Row:
     virtual: int = -1
 
 
-def make_rows(step: StepLog, *, n_chunks: int) -> list[Row]:
+def list_operations(step: StepLog, *, n_chunks: int) -> list[OperationRow]:
     """List the operations of one step.
 
     Parameters
@@ -55,7 +55,7 @@ def make_rows(step: StepLog, *, n_chunks: int) -> list[Row]:
 
     Returns
     -------
-    list of Row
+    list of OperationRow
         By type, then by start.
     """
     on_device = step.window.relative_ns(step.begun)[0]
@@ -79,12 +79,12 @@ def make_rows(step: StepLog, *, n_chunks: int) -> list[Row]:
         # What FSDP waited for within the step, put after the last compute, where it ends with the reduction.
         found.append((NAMES[Op.REDUCE_SCATTER], spans[-1][1], spans[-1][1] + held_back_ns, -1, -1))
     rows = [
-        Row(optype, on_device, start, max(end - start, 0), microbatch, virtual)
+        OperationRow(optype, on_device, start, max(end - start, 0), microbatch, virtual)
         for optype, start, end, microbatch, virtual in sorted(found)
     ]
     evidence = sorted([*step.evidence, *_retries(computes)])
     return rows + [
-        Row(NAMES[op], on_device=False, start_ns=start, duration_ns=end - start) for op, start, end in evidence
+        OperationRow(NAMES[op], on_device=False, start_ns=start, duration_ns=end - start) for op, start, end in evidence
     ]
 
 

@@ -13,12 +13,12 @@ from typing import Any
 
 from diagnose.record.clock import Window
 from diagnose.record.log import StepLog
-from diagnose.record.place import Place
-from diagnose.record.rows import Row
+from diagnose.record.parallel_state import ParallelState
+from diagnose.record.rows import OperationRow
 
 
 @dataclasses.dataclass(slots=True)
-class Kept:
+class RecordedRows:
     """All rows of one rank so far, an array a column: millions of objects would slow down the training's collections.
 
     Attributes
@@ -51,7 +51,7 @@ class Kept:
     document_ends: array = dataclasses.field(default_factory=lambda: array("q"))  # type: ignore[type-arg]
     n_left_out: int = 0
 
-    def add(self, step: StepLog, rows: list[Row]) -> None:
+    def add(self, step: StepLog, rows: list[OperationRow]) -> None:
         """Add the rows of one step."""
         if not self.windows or self.windows[-1] is not step.window:
             if self.windows:
@@ -83,7 +83,7 @@ class Kept:
         return len(self.optype)
 
 
-def write_rows(folder: Path, kept: Kept, place: Place, metadata: dict[str, Any]) -> Path:
+def write_rows(folder: Path, kept: RecordedRows, state: ParallelState, metadata: dict[str, Any]) -> Path:
     """Write all rows so far beside the file and put it in its place.
 
     Parameters
@@ -98,10 +98,10 @@ def write_rows(folder: Path, kept: Kept, place: Place, metadata: dict[str, Any])
     """
     import pyarrow.parquet as pq
 
-    path = folder / f"rank-{place.rank:05}.parquet"
+    path = folder / f"rank-{state.rank:05}.parquet"
     beside = folder / f".{path.name}.{os.getpid()}"
     try:
-        pq.write_table(_table(kept, place, metadata), beside)
+        pq.write_table(_table(kept, state, metadata), beside)
         beside.replace(path)
     except OSError:
         with contextlib.suppress(OSError):
@@ -110,7 +110,7 @@ def write_rows(folder: Path, kept: Kept, place: Place, metadata: dict[str, Any])
     return path
 
 
-def _table(kept: Kept, place: Place, metadata: dict[str, Any]) -> Any:
+def _table(kept: RecordedRows, state: ParallelState, metadata: dict[str, Any]) -> Any:
     """Lay the rows out in the columns of the trace format."""
     import numpy as np
     import pyarrow as pa
@@ -123,23 +123,23 @@ def _table(kept: Kept, place: Place, metadata: dict[str, Any]) -> Any:
     zero_ns = zero_ns.reshape(-1, 2)[np.array(kept.window, dtype=np.int32), np.array(kept.on_device, dtype=np.int8)]
     start_s = (zero_ns + np.array(kept.start_ns, dtype=np.int64)) / 1e9
     virtual = np.array(kept.virtual, dtype=np.int64)
-    chunk = np.where(virtual >= 0, virtual // place.pp_size, -1)
+    chunk = np.where(virtual >= 0, virtual // state.pp_size, -1)
     columns: dict[str, Any] = {
         "step": pa.array(np.array(kept.step, dtype=np.int64)),
-        "dp_rank": _constant(place.dp, n_rows),
-        "stage": _constant(place.stage, n_rows),
+        "dp_rank": _constant(state.dp, n_rows),
+        "stage": _constant(state.stage, n_rows),
         "optype": _named(np.array(kept.optype, dtype=np.int32), kept.types),
         "start_ts": pa.array(start_s),
         "duration": pa.array(np.array(kept.duration_ns, dtype=np.int64) / 1e9),
         "mb_id": pa.array(np.array(kept.microbatch, dtype=np.int64)).cast(pa.int32()),
         "mc": pa.array(chunk).cast(pa.int32()),
         "gmc": pa.array(virtual).cast(pa.int32()),
-        "rank": _constant(place.rank, n_rows),
-        "host": _named(np.zeros(n_rows, dtype=np.int32), [place.host]),
+        "rank": _constant(state.rank, n_rows),
+        "host": _named(np.zeros(n_rows, dtype=np.int32), [state.host]),
     }
-    for name, size in (("tp_rank", place.tp_size), ("cp_rank", place.cp_size)):
+    for name, size in (("tp_rank", state.tp_size), ("cp_rank", state.cp_size)):
         if size > 1:
-            columns[name] = _constant(place.tp if name == "tp_rank" else place.cp, n_rows)
+            columns[name] = _constant(state.tp if name == "tp_rank" else state.cp, n_rows)
     loads = np.array(kept.loads, dtype=np.int64)
     if (loads >= 0).any():
         of_row = pa.array(loads, mask=loads < 0)
@@ -150,7 +150,7 @@ def _table(kept: Kept, place: Place, metadata: dict[str, Any]) -> Any:
         is_known = np.array(kept.has_documents, dtype=bool)
         columns["doc_lengths"] = documents.take(pa.array(loads, mask=~((loads >= 0) & is_known[loads])))
     said = {
-        "diagnose.job": metadata | place.metadata(),
+        "diagnose.job": metadata | state.metadata(),
         "diagnose.recorder": {"collectives_within_computes": kept.n_left_out},  # of this rank alone
     }
     footer = {key: json.dumps(value, sort_keys=True, default=str) for key, value in said.items()}

@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from diagnose.packing.compare import Comparison, Row
+from diagnose.packing.compare import Comparison, PackerResult
 from diagnose.report import words
 from diagnose.report.escape import escape
 from diagnose.report.json_lines import to_json
@@ -73,7 +73,7 @@ def render_json(comparison: Comparison, *, name: str) -> str:
     )
 
 
-def _plain(row: Row) -> dict[str, object]:
+def _plain(row: PackerResult) -> dict[str, object]:
     """Give one packer as plain values."""
     found = row.measured
     plain: dict[str, object] = {
@@ -165,7 +165,7 @@ def _tabulate(comparison: Comparison, width: int) -> Table:
     return table
 
 
-def _title(row: Row) -> str:
+def _title(row: PackerResult) -> str:
     """Name a packer with what it was told.
 
     >>> from types import SimpleNamespace as Of

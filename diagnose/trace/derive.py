@@ -49,12 +49,12 @@ def derive_transfers(blocks: Sequence[Block]) -> tuple[tuple[Block, ...], bool]:
     """
     n_stages = max(int(block.nodes.stage.max()) for block in blocks) + 1  # damaged steps may lack the last ones
     plans = [_Plan(block, n_stages) for block in blocks]
-    held: Counter[_Kind] = Counter()
+    blocked: Counter[_Kind] = Counter()
     seen: Counter[_Kind] = Counter()
     for plan in plans:
-        plan.count_blocked(held, seen)
-    blocking = {kind for kind, n in seen.items() if held[kind] >= BLOCKING_SHARE * n}
-    are_told = held.total() >= BLOCKING_SHARE * seen.total() or not any(plan.is_interleaved for plan in plans)
+        plan.count_blocked(blocked, seen)
+    blocking = {kind for kind, n in seen.items() if blocked[kind] >= BLOCKING_SHARE * n}
+    are_told = blocked.total() >= BLOCKING_SHARE * seen.total() or not any(plan.is_interleaved for plan in plans)
     return tuple(plan.fill(blocking) for plan in plans), are_told
 
 
@@ -94,7 +94,7 @@ class _Plan:
         nodes, following = self.block.nodes, self.next[n]
         return int(nodes.stage[n]), int(nodes.op[n]), -1 if following is None else int(nodes.op[following])
 
-    def count_blocked(self, held: Counter[_Kind], seen: Counter[_Kind]) -> None:
+    def count_blocked(self, blocked: Counter[_Kind], seen: Counter[_Kind]) -> None:
         """Count the sends after which the worker went on only once the other end was ready to receive, and all of them."""
         block, forwards = self.block, self.block.nodes.op == Op.FORWARD
         tolerance_s = TOLERANCE_SHARE * float(np.nanmedian((block.end_s - block.start_s)[forwards]))
@@ -104,13 +104,13 @@ class _Plan:
                 continue
             late_s = block.start_s[following] - self.before_s[to]
             late_s = late_s[np.isfinite(late_s)]
-            held[self._kind(n)] += int(np.count_nonzero(late_s >= -tolerance_s))
+            blocked[self._kind(n)] += int(np.count_nonzero(late_s >= -tolerance_s))
             seen[self._kind(n)] += late_s.size
 
     def fill(self, blocking: set[_Kind]) -> Block:
         """Give the block with all transfers; `blocking` are the kinds of sends that hold up their worker."""
         nodes, last = self.block.nodes, self.n_stages - 1
-        new = _New(self.block)
+        new = _BlockBuilder(self.block)
         ready_s = dict(self.before_s)
         for op, send, _, ahead in _WAYS:
             for n in self.computes[nodes.op[self.computes] == op].tolist():
@@ -151,7 +151,7 @@ class _Plan:
         return not self.is_interleaved and bool(self.block.nodes.op[following] == self.block.nodes.op[n])
 
 
-class _New:
+class _BlockBuilder:
     """A block that gets more nodes."""
 
     def __init__(self, block: Block) -> None:

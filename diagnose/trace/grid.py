@@ -57,7 +57,7 @@ class Grid:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Group:
+class _MemberCounts:
     """Members of each worker along tensor and context parallelism, where the rows record them all."""
 
     n_tp: int | None = None
@@ -227,7 +227,7 @@ def _merge_members(
     labels: tuple[Ints, Ints, Ints],
     waits: Rows | None,
     warnings: list[str],
-) -> tuple[Rows, At, tuple[int, ...], _Group]:
+) -> tuple[Rows, At, tuple[int, ...], _MemberCounts]:
     """Leave one row of each operation: of a step run again the last attempt, and one for all members of a worker.
 
     Gives also the indices of the first steps after restarts, and what is known of members.
@@ -235,7 +235,7 @@ def _merge_members(
     group = find_group(rows, at, sizes)
     if group is None:
         rows, at, restarted = keep_last_attempt(rows, at, sizes[0], warnings)
-        return rows, at, restarted, _Group()
+        return rows, at, restarted, _MemberCounts()
     lanes = (at[0], at[1].astype(np.int64) * group.n_members + group.number(rows), at[2])
     rows, lanes, restarted = keep_last_attempt(rows, lanes, sizes[0], warnings)
     at = (lanes[0], lanes[1] // group.n_members, lanes[2])
@@ -250,7 +250,7 @@ def _merge_members(
             found &= known[np.minimum(place, len(known) - 1)] == column
         step, dp, stage = (place[found] for place in places)
         members = add_waits(members, take_rows(waits, found), (step, dp, stage), group)
-    return rows, at, restarted, _Group(group.n_tp, group.n_cp, members)
+    return rows, at, restarted, _MemberCounts(group.n_tp, group.n_cp, members)
 
 
 def _workers(

@@ -15,11 +15,11 @@ from diagnose.model.trace import Ints
 from diagnose.model.training_log import TrainingLog
 from diagnose.trace.producers import megatron_log
 from diagnose.trace.producers.catalogue import find_producer
-from diagnose.trace.producers.peek import Peek, peek_at
+from diagnose.trace.producers.input_files import InputFiles, list_input_files
 from diagnose.trace.read import is_trace
 
 
-def find_log(source: str | Path | BinaryIO) -> Peek | None:
+def find_log(source: str | Path | BinaryIO) -> InputFiles | None:
     """Say whether a path is a training log and nothing that holds operations; None where it is something else.
 
     Never raises: what cannot be read is left to the reader of traces, which says why.
@@ -27,21 +27,21 @@ def find_log(source: str | Path | BinaryIO) -> Peek | None:
     if not isinstance(source, (str, Path)):
         return None
     try:
-        peek = peek_at(Path(source), name=str(source))
+        inputs = list_input_files(Path(source), name=str(source))
         # A folder may hold both: operations say more than the log beside them.
-        is_log = megatron_log.recognise(peek) and find_producer(peek) is megatron_log
-        is_log = is_log and not any(is_trace(file) for file in peek.files)
+        is_log = megatron_log.recognise(inputs) and find_producer(inputs) is megatron_log
+        is_log = is_log and not any(is_trace(file) for file in inputs.files)
     except (TraceError, OSError):
         return None
-    return peek if is_log else None
+    return inputs if is_log else None
 
 
-def load_log(peek: Peek, *, name: str, report: Callable[[str], None], steps: Ints | None = None) -> TrainingLog:
+def load_log(inputs: InputFiles, *, name: str, report: Callable[[str], None], steps: Ints | None = None) -> TrainingLog:
     """Read a training log.
 
     Parameters
     ----------
-    peek : Peek
+    inputs : InputFiles
         A file, or a folder with the logs of all nodes.
     name : str
         How errors and reports call it.
@@ -55,7 +55,7 @@ def load_log(peek: Peek, *, name: str, report: Callable[[str], None], steps: Int
     TraceError
         It has no line of an iteration, none of the steps asked for, or cannot be read.
     """
-    log = megatron_log.read_log(peek, name=name, report=report)
+    log = megatron_log.read_log(inputs, name=name, report=report)
     if steps is None:
         return log
     wanted = np.isin(log.iteration, steps)
@@ -75,4 +75,4 @@ def load_log_beside(path: Path, *, report: Callable[[str], None]) -> TrainingLog
         It is missing, has no line of an iteration, or cannot be read.
     """
     name = str(path)
-    return load_log(peek_at(path, name=name), name=name, report=report)
+    return load_log(list_input_files(path, name=name), name=name, report=report)

@@ -39,7 +39,7 @@ _COMPUTES = (int(Op.FORWARD), int(Op.BACKWARD))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Group:
+class MemberLabels:
     """How the rows of a trace name the members of a worker.
 
     Attributes
@@ -84,18 +84,18 @@ class Group:
         return member
 
 
-def find_group(rows: Rows, at: At, sizes: tuple[int, int, int]) -> Group | None:
+def find_group(rows: Rows, at: At, sizes: tuple[int, int, int]) -> MemberLabels | None:
     """Say how rows name members; None where each worker is recorded once."""
     labels = [None if column is None else _distinct(column) for column in (rows.tp_rank, rows.cp_rank)]
     tp, cp = (found if found is not None and len(found) > 1 else None for found in labels)
     if tp is not None or cp is not None:
-        return Group(tp, cp)
+        return MemberLabels(tp, cp)
     if rows.rank is None or rows.tp_rank is not None:
         return None
     return _group_of_ranks(rows.rank, at, sizes)
 
 
-def _group_of_ranks(rank: NDArray[np.generic], at: At, sizes: tuple[int, int, int]) -> Group | None:
+def _group_of_ranks(rank: NDArray[np.generic], at: At, sizes: tuple[int, int, int]) -> MemberLabels | None:
     """Tell members apart by global rank, where every rank belongs to one worker and all workers have equally many."""
     n_workers = sizes[1] * sizes[2]
     ranks, index, _ = number_labels(rank)
@@ -109,7 +109,7 @@ def _group_of_ranks(rank: NDArray[np.generic], at: At, sizes: tuple[int, int, in
         return None
     member_of_rank = np.empty(len(ranks), dtype=np.int64)
     member_of_rank[position] = np.arange(len(pairs)) % counts[0]
-    return Group(None, None, ranks, member_of_rank)
+    return MemberLabels(None, None, ranks, member_of_rank)
 
 
 def _distinct(column: NDArray[np.generic]) -> Ints:
@@ -125,7 +125,7 @@ def _position(labels: Ints, column: NDArray[np.generic]) -> Ints:
 
 
 def merge_members(
-    rows: Rows, at: At, sizes: tuple[int, int, int], group: Group, steps: Ints, warnings: list[str]
+    rows: Rows, at: At, sizes: tuple[int, int, int], group: MemberLabels, steps: Ints, warnings: list[str]
 ) -> tuple[Rows, At, Members | None]:
     """Merge the rows of all members of a worker, clocks corrected.
 
@@ -162,7 +162,7 @@ def merge_members(
         members, offset_s = _compare(rows, at, sizes, group, member, np.isin(rows.op, _COMPUTES), steps)
         if offset_s is not None:
             rows = dataclasses.replace(rows, start_s=rows.start_s - offset_s[(*at, member)])
-            warnings.append(_say_clocks(members))
+            warnings.append(_describe_clock_offsets(members))
     else:
         warnings.append(
             "tp_rank, cp_rank or rank name more members than there are rows for; none is looked at by itself"
@@ -218,7 +218,7 @@ def _join_overlapping(rows: Rows, key: Ints, at: Ints) -> tuple[Ints, tuple[Seco
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Table:
+class _ComputeTimes:
     """The computes of which all present members of the worker have a row; one entry a compute, by step and worker.
 
     `start_s`, `end_s` have shape (n_computes, n_members), NaN where a worker lacks a member; `first` is where the computes of each
@@ -233,7 +233,7 @@ class _Table:
 
 
 def _compare(
-    rows: Rows, at: At, sizes: tuple[int, int, int], group: Group, member: Ints, computes: Bools, steps: Ints
+    rows: Rows, at: At, sizes: tuple[int, int, int], group: MemberLabels, member: Ints, computes: Bools, steps: Ints
 ) -> tuple[Members, Seconds | None]:
     """Compare members; `offset_s`, shape (n_steps, n_dp, n_stages, n_members), says what to take off their clocks."""
     n_steps, n_workers, n_members = sizes[0], sizes[1] * sizes[2], group.n_members
@@ -289,7 +289,9 @@ def _compare(
     return members, clock_s if correct else None
 
 
-def _lay_out(rows: Rows, at: At, sizes: tuple[int, int, int], member: Ints, n_members: int, computes: Bools) -> _Table:
+def _lay_out(
+    rows: Rows, at: At, sizes: tuple[int, int, int], member: Ints, n_members: int, computes: Bools
+) -> _ComputeTimes:
     """Lay the computes out over members, and keep those of which every member that is there has a row."""
     n_workers = sizes[1] * sizes[2]
     picked = np.flatnonzero(computes)
@@ -312,7 +314,7 @@ def _lay_out(rows: Rows, at: At, sizes: tuple[int, int, int], member: Ints, n_me
     step, worker = step[keep], worker[keep]
     segment = np.flatnonzero(np.r_[True, (step[1:] != step[:-1]) | (worker[1:] != worker[:-1])][: len(keep)])
     unseen = ~present[worker]
-    return _Table(
+    return _ComputeTimes(
         np.where(unseen, np.nan, start_s[keep]),
         np.where(unseen, np.nan, end_s[keep]),
         segment,
@@ -341,7 +343,7 @@ def _segment_median(values: Seconds, first: Ints) -> Seconds:
     return found
 
 
-def _spread(side: Seconds, usual: Seconds, table: _Table, n_workers: int) -> Seconds:
+def _spread(side: Seconds, usual: Seconds, table: _ComputeTimes, n_workers: int) -> Seconds:
     """Say how much members' differences vary within steps, and from step to step; seconds, shape (n_workers,)."""
     segment = np.repeat(np.arange(len(table.first)), np.diff(np.r_[table.first, len(side)]))
     worker = table.worker[segment]
@@ -409,7 +411,7 @@ def _name_members(
     return ranks, tuple("" if code < 0 else rows.host_names[code] for code in codes.ravel().tolist())
 
 
-def _say_clocks(members: Members) -> str:
+def _describe_clock_offsets(members: Members) -> str:
     """Say whose clock is furthest off."""
     dp, stage, member = (int(i) for i in np.unravel_index(np.abs(members.clock_s).argmax(), members.clock_s.shape))
     by_s = float(members.clock_s[dp, stage, member])
@@ -419,7 +421,7 @@ def _say_clocks(members: Members) -> str:
     )
 
 
-def add_waits(members: Members, rows: Rows, at: At, group: Group) -> Members:
+def add_waits(members: Members, rows: Rows, at: At, group: MemberLabels) -> Members:
     """Add the time that members spend in the collectives of their group.
 
     Parameters

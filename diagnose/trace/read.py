@@ -17,7 +17,7 @@ from diagnose.trace.gather import gather_traces
 from diagnose.trace.parquet import MAGIC, Rows, read_parquet
 from diagnose.trace.producers import megatron_log
 from diagnose.trace.producers.catalogue import find_producer, list_producers, read_with
-from diagnose.trace.producers.peek import Peek, peek_at
+from diagnose.trace.producers.input_files import InputFiles, list_input_files
 from diagnose.trace.recorded import make_rows
 
 #: Files that describe a job and hold nothing of its operations.
@@ -41,15 +41,15 @@ def read_rows(source: str | Path | BinaryIO, *, name: str, report: Callable[[str
     TraceError
         Nobody knows what it is, or it cannot be read as what it is.
     """
-    tell = report or _say_nothing
+    report = report or _ignore
     if not isinstance(source, (str, Path)):
-        return _read_stream(source, name, tell)
+        return _read_stream(source, name, report)
     path = Path(source)
     if path.exists() and not path.is_file() and not path.is_dir():  # a pipe has no size and cannot be read twice
-        return _read_stream(io.BytesIO(path.read_bytes()), name, tell)
+        return _read_stream(io.BytesIO(path.read_bytes()), name, report)
     if not path.exists() or (path.is_file() and is_trace(path)):
         return read_parquet(path, name=name)
-    return _read_peeked(peek_at(path, name=name), name, tell)
+    return _read_inputs(list_input_files(path, name=name), name, report)
 
 
 def _read_stream(source: BinaryIO, name: str, report: Callable[[str], None]) -> Rows:
@@ -63,24 +63,24 @@ def _read_stream(source: BinaryIO, name: str, report: Callable[[str], None]) -> 
         path = Path(folder, "job")
         with path.open("wb") as copy:
             shutil.copyfileobj(source, copy)
-        return _read_peeked(peek_at(path, name=name), name, report)
+        return _read_inputs(list_input_files(path, name=name), name, report)
 
 
-def _read_peeked(peek: Peek, name: str, report: Callable[[str], None]) -> Rows:
+def _read_inputs(inputs: InputFiles, name: str, report: Callable[[str], None]) -> Rows:
     """Read files of another producer, else a folder with one trace a rank."""
-    traces = tuple(file for file in peek.files if is_trace(file))
-    others = tuple(file for file in peek.files if file not in set(traces) and file.suffix.lower() not in DESCRIPTIONS)
-    producer = find_producer(Peek(peek.path, others)) if others else None
+    traces = tuple(file for file in inputs.files if is_trace(file))
+    others = tuple(file for file in inputs.files if file not in set(traces) and file.suffix.lower() not in DESCRIPTIONS)
+    producer = find_producer(InputFiles(inputs.path, others)) if others else None
     if producer is not None and not (
         traces and producer is megatron_log
     ):  # a log beside traces has no operations to add
-        rows = make_rows(read_with(producer, Peek(peek.path, others), name=name, report=report), name=name)
+        rows = make_rows(read_with(producer, InputFiles(inputs.path, others), name=name, report=report), name=name)
         if traces:
             beside = f"{len(traces)} Parquet files beside those of {producer.NAME} are left out"
             rows = dataclasses.replace(rows, recording_warnings=(*rows.recording_warnings, beside))
         return rows
     if traces:
-        return gather_traces(peek.path, traces, name=name, report=report, n_others=len(others))
+        return gather_traces(inputs.path, traces, name=name, report=report, n_others=len(others))
     known = ", ".join(producer.NAME for producer in list_producers()) or "none"
     raise TraceError(
         f"is neither Parquet nor what a known producer writes ({known}); expected a trace, a folder with one trace a rank, or "
@@ -98,5 +98,5 @@ def is_trace(file: Path) -> bool:
         return False
 
 
-def _say_nothing(line: str) -> None:
+def _ignore(line: str) -> None:
     """Take a line and do nothing: nobody watches."""

@@ -221,9 +221,9 @@ def _walk(folder: Path) -> Iterator[Job]:
 
 def _pick_pieces(folder: str, files: list[str]) -> tuple[str, ...]:
     """Look at a few of the files of a folder, and name those that are one job together."""
-    from diagnose.trace.pieces import pick_pieces  # late: object stores need none of it
+    from diagnose.trace.rank_files import pick_rank_files  # late: object stores need none of it
 
-    return pick_pieces(Path(folder), sorted(name for name in files if not name.startswith(".")))
+    return pick_rank_files(Path(folder), sorted(name for name in files if not name.startswith(".")))
 
 
 def _is_trace(name: str) -> bool:

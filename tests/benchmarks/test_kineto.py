@@ -10,7 +10,7 @@ import pytest
 
 from diagnose.model.optype import Op
 from diagnose.trace.producers import kineto
-from diagnose.trace.producers.peek import peek_at
+from diagnose.trace.producers.input_files import list_input_files
 from tests.trace.producers.kineto_traces import KinetoTrace, distributed
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.slow]
@@ -25,9 +25,9 @@ READER = """
 import resource, sys
 from pathlib import Path
 from diagnose.trace.producers import kineto
-from diagnose.trace.producers.peek import peek_at
+from diagnose.trace.producers.input_files import list_input_files
 if __name__ == "__main__":
-    recording = kineto.read(peek_at(Path(sys.argv[1]), name="job"), name="job", report=lambda _: None)
+    recording = kineto.read(list_input_files(Path(sys.argv[1]), name="job"), name="job", report=lambda _: None)
     own, child = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     print(len(recording), own.ru_maxrss * 1024, child.ru_maxrss * 1024, own.ru_utime + child.ru_utime)
 """
@@ -75,7 +75,7 @@ def test_large_ranks_are_streamed(tmp_path: Path) -> None:
     job.mkdir()
     n_steps = [write_rank(job / f"rank{rank}.json", rank) for rank in range(N_RANKS)]
     began = time.perf_counter()
-    recording = kineto.read(peek_at(job, name="job"), name="job", report=lambda _: None)
+    recording = kineto.read(list_input_files(job, name="job"), name="job", report=lambda _: None)
     seconds = time.perf_counter() - began
     n_bytes = sum(file.stat().st_size for file in job.iterdir())
     assert [int((recording.op == op).sum()) for op in (Op.FORWARD, Op.BACKWARD, Op.OPTIMIZER)] == [sum(n_steps)] * 3

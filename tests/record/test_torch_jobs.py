@@ -123,7 +123,7 @@ def test_healthy(healthy):
     ],
 )
 def test_faults_are_named(tmp_path, schedule, fault, cause, stages):
-    """A slow stage, a long loss and collections on single ranks are named first, in their place."""
+    """A slow stage, a long loss and collections on single ranks are named first, in their state."""
     run("pipeline.py", tmp_path, "--schedule", schedule, "--fault", fault, "--steps", "12")
     found = found_in(tmp_path)[0]
     assert (found.cause, list(found.where.stages)) == (cause, stages)

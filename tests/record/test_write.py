@@ -7,26 +7,26 @@ import pytest
 
 from diagnose.record.clock import Clock, Window
 from diagnose.record.log import StepLog
-from diagnose.record.place import Place, find_place, replica_of
-from diagnose.record.rows import Row
-from diagnose.record.scribe import Scribe
-from diagnose.record.write import Kept, write_rows
+from diagnose.record.parallel_state import ParallelState, find_parallel_state, replica_of
+from diagnose.record.rows import OperationRow
+from diagnose.record.write import RecordedRows, write_rows
+from diagnose.record.writer_thread import WriterThread
 
 
 def kept_of(n_steps):
     """Keep two rows a step."""
-    kept = Kept()
+    kept = RecordedRows()
     for number in range(n_steps):
         step = StepLog(number, Window(), 0, lengths={1: (12.0, 80.0, [4, 8])})
-        forward = Row("forward-compute", False, 1_000_000, 5_000_000, 1, 5)
-        kept.add(step, [forward, Row("optimizer", False, 9_000_000, 1_000_000)])
+        forward = OperationRow("forward-compute", False, 1_000_000, 5_000_000, 1, 5)
+        kept.add(step, [forward, OperationRow("optimizer", False, 9_000_000, 1_000_000)])
     return kept
 
 
 def test_columns(tmp_path):
     """The file has the columns of the trace format: documents on computes, chunks from the stage within the model."""
-    place = Place(rank=3, world=8, dp=1, dp_size=2, stage=1, pp_size=4, vpp=2, host="node-7")
-    path = write_rows(tmp_path, kept_of(2), place, {"job_id": "j"})
+    state = ParallelState(rank=3, world=8, dp=1, dp_size=2, stage=1, pp_size=4, vpp=2, host="node-7")
+    path = write_rows(tmp_path, kept_of(2), state, {"job_id": "j"})
     table = pq.read_table(path)
     assert path.name == "rank-00003.parquet"
     forward, optimizer = table.slice(0, 2).to_pylist()
@@ -47,7 +47,7 @@ def test_columns(tmp_path):
 def test_always_whole(tmp_path):
     """Written again, the file is replaced as a whole and nothing else is left in the folder."""
     for n_steps in (1, 3):
-        write_rows(tmp_path, kept_of(n_steps), Place(), {})
+        write_rows(tmp_path, kept_of(n_steps), ParallelState(), {})
         assert [path.name for path in tmp_path.iterdir()] == ["rank-00000.parquet"]
         assert pq.read_metadata(tmp_path / "rank-00000.parquet").num_rows == 2 * n_steps
 
@@ -62,12 +62,12 @@ def test_replicas():
 
 def test_documents_here_and_there(tmp_path):
     """Steps with documents, with a sum alone and with nothing stay apart, and what JSON has no word for is text."""
-    kept = Kept()
+    kept = RecordedRows()
     window = Window()
     for number, lengths in enumerate([{0: (12.0, 80.0, [4, 8])}, {0: (5.0, 7.0, None)}, {}, {1: (3.0, 9.0, [3])}]):
         step = StepLog(number, window, 0, lengths=lengths)
-        kept.add(step, [Row("forward-compute", False, 0, 1, microbatch, 0) for microbatch in (0, 1)])
-    table = pq.read_table(write_rows(tmp_path, kept, Place(), {"owner": tmp_path})).to_pydict()
+        kept.add(step, [OperationRow("forward-compute", False, 0, 1, microbatch, 0) for microbatch in (0, 1)])
+    table = pq.read_table(write_rows(tmp_path, kept, ParallelState(), {"owner": tmp_path})).to_pydict()
     assert table["tokens"] == [12.0, None, 5.0, None, None, None, None, 3.0]
     documents = [None if found is None else list(found) for found in table["doc_lengths"]]
     assert documents == [[4, 8], None, None, None, None, None, None, [3]]
@@ -80,14 +80,14 @@ def test_a_full_disk(tmp_path, monkeypatch, caplog):
         path.write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
-    scribe = Scribe(tmp_path, Clock(), Place(), {}, pytest.fail)
-    scribe.kept = kept_of(1)
+    writer = WriterThread(tmp_path, Clock(), ParallelState(), {}, pytest.fail)
+    writer.kept = kept_of(1)
     with monkeypatch.context() as patched:
         patched.setattr(pq, "write_table", full)
-        scribe._write()
-        scribe._write()
+        writer._write()
+        writer._write()
     assert list(tmp_path.iterdir()) == [] and caplog.text.count("No space left") == 1
-    scribe._write()
+    writer._write()
     assert [path.name for path in tmp_path.iterdir()] == ["rank-00000.parquet"]
 
 
@@ -96,5 +96,5 @@ def test_before_init_process_group(monkeypatch):
     pytest.importorskip("torch", reason="torch is not installed: nothing can be recorded")
     monkeypatch.setenv("RANK", "5")
     monkeypatch.setenv("WORLD_SIZE", "8")
-    place = find_place(None, {}, [])
-    assert (place.rank, place.world, place.dp, place.dp_size) == (5, 8, 5, 8)
+    state = find_parallel_state(None, {}, [])
+    assert (state.rank, state.world, state.dp, state.dp_size) == (5, 8, 5, 8)

@@ -231,10 +231,10 @@ from diagnose.model.recording import Recording, Unsaid
 NAME = "stopwatch"
 TITLE = "a stopwatch, for tests"
 
-def recognise(peek):
-    return any(peek.head(file).startswith(b"stopwatch") for file in peek.files)
+def recognise(inputs):
+    return any(inputs.head(file).startswith(b"stopwatch") for file in inputs.files)
 
-def read(peek, *, name, report):
+def read(inputs, *, name, report):
     n, m = 6, 4
     step, stage, microbatch, op = (axis.ravel() for axis in np.meshgrid(range(n), range(2), range(m), range(2), indexing="ij"))
     start_s = step * 10.0 + stage * 0.5 + microbatch + np.where(op == 1, 0.5 + 4.0 - stage, 0.0)

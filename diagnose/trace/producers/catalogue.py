@@ -12,7 +12,7 @@ from typing import Protocol, cast
 
 from diagnose.errors import DiagnoseError, TraceError
 from diagnose.model.recording import Recording
-from diagnose.trace.producers.peek import Peek
+from diagnose.trace.producers.input_files import InputFiles
 
 #: Modules of this folder, asked in this order: what is told most surely comes first.
 BUILT_IN: tuple[str, ...] = (
@@ -44,10 +44,10 @@ class Producer(Protocol):
     NAME: str
     TITLE: str
 
-    def recognise(self, peek: Peek) -> bool:
+    def recognise(self, inputs: InputFiles) -> bool:
         """Say whether these are its files, from their first bytes; never raises."""
 
-    def read(self, peek: Peek, *, name: str, report: Report) -> Recording:
+    def read(self, inputs: InputFiles, *, name: str, report: Report) -> Recording:
         """Read the files.
 
         Raises
@@ -86,12 +86,12 @@ def list_producers() -> tuple[Producer, ...]:
     return tuple(cast("Producer", found) for found in (*own, *others))
 
 
-def find_producer(peek: Peek) -> Producer | None:
+def find_producer(inputs: InputFiles) -> Producer | None:
     """Say whose files these are; None where nobody knows them."""
-    return next((producer for producer in list_producers() if producer.recognise(peek)), None)
+    return next((producer for producer in list_producers() if producer.recognise(inputs)), None)
 
 
-def read_with(producer: Producer, peek: Peek, *, name: str, report: Report) -> Recording:
+def read_with(producer: Producer, inputs: InputFiles, *, name: str, report: Report) -> Recording:
     """Read files with a producer's adapter; what another package's raises is told as its fault.
 
     Raises
@@ -100,7 +100,7 @@ def read_with(producer: Producer, peek: Peek, *, name: str, report: Report) -> R
         As `Producer.read` does, or with the name of the other package's adapter.
     """
     try:
-        return producer.read(peek, name=name, report=report)
+        return producer.read(inputs, name=name, report=report)
     except DiagnoseError:
         raise
     except Exception as error:

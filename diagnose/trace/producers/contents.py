@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from diagnose.errors import TraceError
-from diagnose.trace.producers.peek import GZIP
+from diagnose.trace.producers.input_files import GZIP
 
 #: A larger file of one rank is no timeline of some steps; and what unpacks to more is meant to fill the memory.
 MAX_BYTES = 1 << 30

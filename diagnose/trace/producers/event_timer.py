@@ -22,7 +22,7 @@ from diagnose.trace.clocks import align
 from diagnose.trace.producers.absent import say_absent
 from diagnose.trace.producers.catalogue import Report
 from diagnose.trace.producers.contents import name_in, read_bytes
-from diagnose.trace.producers.peek import Peek
+from diagnose.trace.producers.input_files import InputFiles
 from diagnose.trace.producers.weights import WEIGHTS, Timeline, drop_weights
 
 NAME = "event-timer"
@@ -43,12 +43,12 @@ _LINE = re.compile(
 _EVENT = re.compile(rb"\[RANK ?\d{1,9}\] ?\w{1,40} @ " + _TIME + rb" to ", re.IGNORECASE)
 
 
-def recognise(peek: Peek) -> bool:
+def recognise(inputs: InputFiles) -> bool:
     """Say whether any of the files has such a line."""
-    return any(_EVENT.search(peek.head(file)) for file in peek.files)
+    return any(_EVENT.search(inputs.head(file)) for file in inputs.files)
 
 
-def read(peek: Peek, *, name: str, report: Report) -> Recording:
+def read(inputs: InputFiles, *, name: str, report: Report) -> Recording:
     """Read all logs.
 
     Raises
@@ -56,20 +56,20 @@ def read(peek: Peek, *, name: str, report: Report) -> Recording:
     TraceError
         A log cannot be read, or none has a whole line.
     """
-    files = [file for file in peek.files if _EVENT.search(peek.head(file))]
+    files = [file for file in inputs.files if _EVENT.search(inputs.head(file))]
     found: list[tuple[int, int, int, float, float]] = []
     attempts: list[int] = []
     seen: dict[tuple[int, int], Path] = {}
     left_out: Counter[bytes] = Counter()
     for n, file in enumerate(files, start=1):
         report(f"log {n} of {len(files)}")
-        where = name_in(peek.path, file, name)
+        where = name_in(inputs.path, file, name)
         for attempt, operation in _read_log(file, left_out, where=where):
             first = seen.setdefault(operation[1:3], file)
             if first is not file:
                 raise TraceError(
-                    f"has iteration {operation[1]} of rank {operation[2]}, as {name_in(peek.path, first, name)} has; expected the "
-                    "logs of one job, each iteration of a rank in one file: name the folder of one job",
+                    f"has iteration {operation[1]} of rank {operation[2]}, as {name_in(inputs.path, first, name)} has; expected "
+                    "the logs of one job, each iteration of a rank in one file: name the folder of one job",
                     where=where,
                 )
             attempts.append(attempt)
@@ -93,7 +93,7 @@ def read(peek: Peek, *, name: str, report: Report) -> Recording:
     if n_again:
         why = f"{n_again} iterations were run again: the last attempt counts, and not the time between attempts"
         dropped.append(Dropped("operations", int((~is_last).sum()), why))
-    others = len(peek.files) - len(files)
+    others = len(inputs.files) - len(files)
     if others:
         dropped.append(Dropped("files", others, "have no line of the event timer"))
     recording = Recording(

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from diagnose.errors import TraceError
-from diagnose.trace.producers.peek import GZIP
+from diagnose.trace.producers.input_files import GZIP
 
 #: Bytes read at a time.
 CHUNK_BYTES = 1 << 20

@@ -21,7 +21,7 @@ from diagnose.trace.clocks import align
 from diagnose.trace.producers.absent import say_absent
 from diagnose.trace.producers.catalogue import Report
 from diagnose.trace.producers.contents import name_in, read_json
-from diagnose.trace.producers.peek import Peek
+from diagnose.trace.producers.input_files import InputFiles
 
 NAME = "megascan"
 TITLE = "MegatronApp: MegaScan files (benchmark-data-*.json), or an aggregated timeline of MegaScan or MegaDPP"
@@ -112,12 +112,12 @@ class _Scope(msgspec.Struct):
     chunk: int | None
 
 
-def recognise(peek: Peek) -> bool:
+def recognise(inputs: InputFiles) -> bool:
     """Say whether any of the files begins as a list of such events."""
-    return any(_form(peek.head(file)) is not None for file in peek.files)
+    return any(_form(inputs.head(file)) is not None for file in inputs.files)
 
 
-def read(peek: Peek, *, name: str, report: Report) -> Recording:
+def read(inputs: InputFiles, *, name: str, report: Report) -> Recording:
     """Read all ranks.
 
     Raises
@@ -125,9 +125,9 @@ def read(peek: Peek, *, name: str, report: Report) -> Recording:
     TraceError
         A file is damaged or holds something else, or two aggregated timelines were given as one job.
     """
-    forms = {file: _form(peek.head(file)) for file in peek.files}
-    raw = [file for file in peek.files if forms[file] == "raw"]
-    lists = [file for file in peek.files if forms[file] == "aggregated"]
+    forms = {file: _form(inputs.head(file)) for file in inputs.files}
+    raw = [file for file in inputs.files if forms[file] == "raw"]
+    lists = [file for file in inputs.files if forms[file] == "aggregated"]
     if len(lists) > 1 or (lists and raw):
         raise TraceError(
             f"has {len(lists)} aggregated timelines and {len(raw)} raw files; expected one timeline, or the raw files of all "
@@ -138,12 +138,12 @@ def read(peek: Peek, *, name: str, report: Report) -> Recording:
     scopes: list[_Scope] = []
     for n, file in enumerate(raw or lists, start=1):
         report(f"file {n} of {len(raw or lists)}")
-        where = name_in(peek.path, file, name)
+        where = name_in(inputs.path, file, name)
         events = read_json(file, list[_Event], name=where, expected="a list of events of MegaScan or MegaDPP")
         scopes += _raw_scopes(events, left_out) if raw else _listed_scopes(events, left_out)
     if not scopes:
         raise TraceError("has no whole operation; expected pairs of B and E with an iteration", where=name)
-    others = len(peek.files) - len(raw or lists)
+    others = len(inputs.files) - len(raw or lists)
     dropped = [Dropped(what, n, _INSIDE) for what, n in sorted(left_out.items())]
     if others:
         dropped.append(Dropped("files", others, "hold no timeline of MegatronApp"))

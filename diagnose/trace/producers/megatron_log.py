@@ -16,8 +16,8 @@ from diagnose.errors import TraceError
 from diagnose.model.training_log import Extremes, RankTimes, Restart, TrainingLog
 from diagnose.trace.producers.catalogue import Report
 from diagnose.trace.producers.contents import name_in
+from diagnose.trace.producers.input_files import InputFiles
 from diagnose.trace.producers.lines import read_lines
-from diagnose.trace.producers.peek import Peek
 
 NAME = "megatron-log"
 TITLE = "Megatron-LM log: step times, onset and restarts; alone, or beside a trace with --log"
@@ -60,12 +60,12 @@ SIZES = {
 TIMERS = (b"forward-compute", b"backward-compute", b"batch-generator")
 
 
-def recognise(peek: Peek) -> bool:
+def recognise(inputs: InputFiles) -> bool:
     """Say whether one of the first files begins as Megatron-LM does, or has a line of an iteration near its begin or end."""
-    return any(_is_log(peek, file) for file in peek.files[:FILES_ASKED])
+    return any(_is_log(inputs, file) for file in inputs.files[:FILES_ASKED])
 
 
-def read(peek: Peek, *, name: str, report: Report) -> NoReturn:  # noqa: ARG001 - what every producer takes
+def read(inputs: InputFiles, *, name: str, report: Report) -> NoReturn:  # noqa: ARG001 - what every producer takes
     """Say that a log holds no operations.
 
     Raises
@@ -80,12 +80,12 @@ def read(peek: Peek, *, name: str, report: Report) -> NoReturn:  # noqa: ARG001 
     )
 
 
-def read_log(peek: Peek, *, name: str, report: Report) -> TrainingLog:
+def read_log(inputs: InputFiles, *, name: str, report: Report) -> TrainingLog:
     """Read the lines of one run.
 
     Parameters
     ----------
-    peek : Peek
+    inputs : InputFiles
         A file, or a folder with the logs of all nodes.
     name : str
         How errors call it.
@@ -98,8 +98,8 @@ def read_log(peek: Peek, *, name: str, report: Report) -> TrainingLog:
         There is no line of an iteration, or a file cannot be read.
     """
     found = _Lines()
-    for file in peek.files:
-        where = name_in(peek.path, file, name)
+    for file in inputs.files:
+        where = name_in(inputs.path, file, name)
         for n, line in enumerate(read_lines(file, name=where)):
             if not n % REPORT_LINES:
                 report(f"{file.name}, line {n:,}")
@@ -113,9 +113,9 @@ def read_log(peek: Peek, *, name: str, report: Report) -> TrainingLog:
     return found.finish(name)
 
 
-def _is_log(peek: Peek, file: Path) -> bool:
+def _is_log(inputs: InputFiles, file: Path) -> bool:
     """Say whether a file is a log, by both its ends."""
-    head = peek.head(file)
+    head = inputs.head(file)
     if head.startswith(b"PAR1") or b"\0" in head[:1024]:
         return False
     if _BEGINS.search(head) or _ITERATION.search(head):

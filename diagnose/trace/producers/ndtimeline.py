@@ -21,8 +21,8 @@ from diagnose.model.recording import Dropped, Recording, Unsaid
 from diagnose.model.trace import Ints
 from diagnose.trace.producers.catalogue import Report
 from diagnose.trace.producers.contents import name_in, read_json
+from diagnose.trace.producers.input_files import InputFiles
 from diagnose.trace.producers.lines import read_lines
-from diagnose.trace.producers.peek import Peek
 
 NAME = "ndtimeline"
 TITLE = "veScale or Megatron ndtimeline: Chrome events a host (trace_step*_*), or raw log lines"
@@ -117,12 +117,12 @@ class _Found:
         return np.concatenate(parts) if parts else np.zeros(0)
 
 
-def recognise(peek: Peek) -> bool:
+def recognise(inputs: InputFiles) -> bool:
     """Say whether one of the first files holds events with rank, step, tp and pp, or raw log lines."""
-    return any(_is_events(head) or bool(_RAW.search(head)) for head in map(peek.head, peek.files[:FILES_ASKED]))
+    return any(_is_events(head) or bool(_RAW.search(head)) for head in map(inputs.head, inputs.files[:FILES_ASKED]))
 
 
-def read(peek: Peek, *, name: str, report: Report) -> Recording:
+def read(inputs: InputFiles, *, name: str, report: Report) -> Recording:
     """Read all files of one job.
 
     Raises
@@ -131,12 +131,12 @@ def read(peek: Peek, *, name: str, report: Report) -> Recording:
         A file is damaged, or none holds an operation.
     """
     found = _Found()
-    for n, file in enumerate(peek.files):
-        report(f"file {n + 1} of {len(peek.files)}")
-        head = peek.head(file)
-        where = name_in(peek.path, file, name)
+    for n, file in enumerate(inputs.files):
+        report(f"file {n + 1} of {len(inputs.files)}")
+        head = inputs.head(file)
+        where = name_in(inputs.path, file, name)
         if _is_events(head):
-            _read_events(file, _host_of(peek, file), where, found)
+            _read_events(file, _host_of(inputs, file), where, found)
         elif _RAW.search(head):
             _read_log(file, where, found)
         else:
@@ -156,9 +156,9 @@ def _is_events(head: bytes) -> bool:
     return any(all(key in args for key in _KEYS) for args in _ARGS.findall(head)[:64])
 
 
-def _host_of(peek: Peek, file: Path) -> str:
+def _host_of(inputs: InputFiles, file: Path) -> str:
     """Name the host by its folder, where each has one."""
-    return file.parent.name if peek.is_folder and file.parent != peek.path else ""
+    return file.parent.name if inputs.is_folder and file.parent != inputs.path else ""
 
 
 def _read_events(file: Path, host: str, where: str, found: _Found) -> None:

@@ -20,7 +20,7 @@ from diagnose.trace.clocks import align
 from diagnose.trace.producers.absent import say_absent
 from diagnose.trace.producers.catalogue import Report
 from diagnose.trace.producers.contents import name_in, read_json
-from diagnose.trace.producers.peek import Peek
+from diagnose.trace.producers.input_files import InputFiles
 from diagnose.trace.producers.weights import Timeline, drop_weights
 
 NAME = "primus"
@@ -61,12 +61,12 @@ class _Iteration(msgspec.Struct):
     wgrad_chunk: list[int] | None = None
 
 
-def recognise(peek: Peek) -> bool:
+def recognise(inputs: InputFiles) -> bool:
     """Say whether any of the files begins as an iteration's lists of forwards or backwards."""
-    return any(_TIMELINE.match(peek.head(file)) for file in peek.files)
+    return any(_TIMELINE.match(inputs.head(file)) for file in inputs.files)
 
 
-def read(peek: Peek, *, name: str, report: Report) -> Recording:
+def read(inputs: InputFiles, *, name: str, report: Report) -> Recording:
     """Read all pipeline ranks.
 
     Raises
@@ -74,15 +74,15 @@ def read(peek: Peek, *, name: str, report: Report) -> Recording:
     TraceError
         A file is damaged or holds something else.
     """
-    files = [file for file in peek.files if _TIMELINE.match(peek.head(file))]
-    others = [file for file in peek.files if file not in set(files)]
-    config = _read_config(others, peek, name)
-    _refuse_two_dumps(files, peek, name)
+    files = [file for file in inputs.files if _TIMELINE.match(inputs.head(file))]
+    others = [file for file in inputs.files if file not in set(files)]
+    config = _read_config(others, inputs, name)
+    _refuse_two_dumps(files, inputs, name)
     ranks, warnings = _rank_files(files, config)
     timelines = []
     for n, (file, stage) in enumerate(zip(files, ranks, strict=True), start=1):
         report(f"rank {n} of {len(files)}")
-        timelines.append(_read_rank(file, stage, where=name_in(peek.path, file, name)))
+        timelines.append(_read_rank(file, stage, where=name_in(inputs.path, file, name)))
     timeline, dropped, unsaid = drop_weights(Timeline.concatenate(timelines))
     if len(others) > (config is not None):
         n_others = len(others) - (config is not None)
@@ -113,24 +113,24 @@ def read(peek: Peek, *, name: str, report: Report) -> Recording:
     return align(recording, "rank", per_step=True)
 
 
-def _refuse_two_dumps(files: Sequence[Path], peek: Peek, name: str) -> None:
+def _refuse_two_dumps(files: Sequence[Path], inputs: InputFiles, name: str) -> None:
     """Refuse files of one name in several folders: nothing but its name says which rank a file is of."""
     seen: dict[str, Path] = {}
     for file in files:
         first = seen.setdefault(file.name, file)
         if first != file:
             raise TraceError(
-                f"has the name of {name_in(peek.path, first, name)}, and names number the ranks; expected the dump of one job: "
+                f"has the name of {name_in(inputs.path, first, name)}, and names number the ranks; expected the dump of one job: "
                 "name its folder",
-                where=name_in(peek.path, file, name),
+                where=name_in(inputs.path, file, name),
             )
 
 
-def _read_config(files: Sequence[Path], peek: Peek, name: str) -> _Config | None:
+def _read_config(files: Sequence[Path], inputs: InputFiles, name: str) -> _Config | None:
     """Read what a file beside the ranks says of the job; None where none does."""
     for file in files:
-        if b'"pp_size"' in peek.head(file):
-            where = name_in(peek.path, file, name)
+        if b'"pp_size"' in inputs.head(file):
+            where = name_in(inputs.path, file, name)
             return read_json(file, _Config, name=where, expected="an object with sizes", most=1 << 20)
     return None
 

@@ -20,8 +20,8 @@ from diagnose.model.recording import ClockOffset, Dropped, Recording, Unsaid
 from diagnose.model.trace import Ints, Seconds
 from diagnose.trace.producers.catalogue import Report
 from diagnose.trace.producers.contents import name_in
+from diagnose.trace.producers.input_files import InputFiles
 from diagnose.trace.producers.lines import read_lines
-from diagnose.trace.producers.peek import Peek
 
 NAME = "torchtitan"
 TITLE = "torchtitan structured logs: JSON Lines a rank (structured_logs/*.jsonl)"
@@ -104,7 +104,7 @@ class _Spans:
         return _Spans(*(getattr(self, field.name)[keep] for field in dataclasses.fields(self)))
 
 
-class _Found:
+class _LogColumns:
     """Columns that grow."""
 
     def __init__(self) -> None:
@@ -115,12 +115,12 @@ class _Found:
         self.broken = 0
 
 
-def recognise(peek: Peek) -> bool:
+def recognise(inputs: InputFiles) -> bool:
     """Say whether one of the first files begins with a structured record."""
-    return any(_is_structured(peek.head(file)) for file in peek.files[:FILES_ASKED])
+    return any(_is_structured(inputs.head(file)) for file in inputs.files[:FILES_ASKED])
 
 
-def read(peek: Peek, *, name: str, report: Report) -> Recording:
+def read(inputs: InputFiles, *, name: str, report: Report) -> Recording:
     """Read the logs of all ranks.
 
     Raises
@@ -128,12 +128,12 @@ def read(peek: Peek, *, name: str, report: Report) -> Recording:
     TraceError
         No rank has a whole training step.
     """
-    found = _Found()
-    files = [file for file in peek.files if _is_structured(peek.head(file))]
-    others = len(peek.files) - len(files)
-    for attempt, file in enumerate(sorted(files, key=lambda file: (_begin_of(peek.head(file)), file))):
+    found = _LogColumns()
+    files = [file for file in inputs.files if _is_structured(inputs.head(file))]
+    others = len(inputs.files) - len(files)
+    for attempt, file in enumerate(sorted(files, key=lambda file: (_begin_of(inputs.head(file)), file))):
         report(f"file {attempt + 1} of {len(files)}")
-        for line in read_lines(file, name=name_in(peek.path, file, name)):
+        for line in read_lines(file, name=name_in(inputs.path, file, name)):
             if line.strip():
                 _take(line, attempt, found)
     if others:
@@ -164,7 +164,7 @@ def _begin_of(head: bytes) -> float:
         return 0.0
 
 
-def _take(line: bytes, attempt: int, found: _Found) -> None:
+def _take(line: bytes, attempt: int, found: _LogColumns) -> None:
     """Take one record: the end of a span, or a count of tokens."""
     try:
         record = msgspec.json.decode(line, type=_Record, strict=False)
@@ -310,7 +310,7 @@ class _Rows:
         self.times.append(np.stack([start_s, end_s]))
 
 
-def _record(spans: _Spans, found: _Found, warnings: tuple[str, ...]) -> Recording:
+def _record(spans: _Spans, found: _LogColumns, warnings: tuple[str, ...]) -> Recording:
     """Turn spans into operations."""
     dropped = [Dropped(what, n, NOT_KNOWN) for what, n in sorted(found.other.items())]
     if (n_evaluations := int((spans.kind == EVALUATE).sum())) > 0:
@@ -325,7 +325,7 @@ def _record(spans: _Spans, found: _Found, warnings: tuple[str, ...]) -> Recordin
         points = [_begins(grid), grid.first(COMPUTE), grid.first_end(COMPUTE), grid.last(OPTIMIZER)]
         offset_s, at = _choose_clocks(points, clocks)
         if at is not None:
-            offsets = _say_offsets(grid, offset_s, points[at])
+            offsets = _list_offsets(grid, offset_s, points[at])
             grid = _Grid(_align(grid, offset_s))
         met = _find_meetings(grid)
         if "compute" in met and "tokens" not in met:
@@ -335,7 +335,7 @@ def _record(spans: _Spans, found: _Found, warnings: tuple[str, ...]) -> Recordin
     _add_begins(grid, begun, rows)
     if "tokens" in met or "compute" in met:
         last = _add_waits(grid, fetched, begun, rows)
-        warnings = (*warnings, _say_last(grid, last, fetched))
+        warnings = (*warnings, _describe_last(grid, last, fetched))
     n_idle = _add_spans(grid, rows, meets_at_optimizer="optimizer" in met)
     if n_idle:
         dropped.append(Dropped("checkpoint_save", n_idle, "it did not save in that step"))
@@ -468,7 +468,7 @@ def _find_last(grid: _Grid, fetched: Seconds) -> tuple[Ints, NDArray[np.bool_]]:
     return last, np.asarray(collected > loaded)
 
 
-def _say_last(grid: _Grid, last: Ints, fetched: Seconds) -> str:
+def _describe_last(grid: _Grid, last: Ints, fetched: Seconds) -> str:
     """Say who is last most often: all others wait for him, and causes cannot name him."""
     rank, n = Counter(last.tolist()).most_common(1)[0]
     behind_s = float(np.nanmedian((fetched - np.nanmedian(fetched, axis=0))[rank, last == rank]))
@@ -476,7 +476,7 @@ def _say_last(grid: _Grid, last: Ints, fetched: Seconds) -> str:
     return f"all ranks wait for the last one to be ready for fwd_bwd: {text}"
 
 
-def _tokens(found: _Found, grid: _Grid, op: Ints, rank: Ints, step: Ints) -> Seconds | None:
+def _tokens(found: _LogColumns, grid: _Grid, op: Ints, rank: Ints, step: Ints) -> Seconds | None:
     """Share the tokens of a rank's step out over its computes; NaN elsewhere."""
     if not found.tokens:
         return None
@@ -493,7 +493,7 @@ def _tokens(found: _Found, grid: _Grid, op: Ints, rank: Ints, step: Ints) -> Sec
     return np.where(computes, of_cell[rank, step] / np.maximum(n_computes[rank, step], 1), np.nan)
 
 
-def _say_offsets(grid: _Grid, offset_s: Seconds, reached: Seconds) -> tuple[ClockOffset, ...]:
+def _list_offsets(grid: _Grid, offset_s: Seconds, reached: Seconds) -> tuple[ClockOffset, ...]:
     """Say how far the clock of each rank was moved."""
     late = reached - np.nanmedian(reached, axis=0) - offset_s[:, None]
     spread = np.nanquantile(late, [0.25, 0.75], axis=1)

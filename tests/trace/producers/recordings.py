@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from diagnose.model.optype import NAMES, Op
 from diagnose.model.recording import Recording
 from diagnose.trace.producers.catalogue import Producer
-from diagnose.trace.producers.peek import peek_at
+from diagnose.trace.producers.input_files import list_input_files
 
 
 def say_nothing(line: str) -> None:
@@ -21,9 +21,9 @@ def say_nothing(line: str) -> None:
 
 def read(producer: Producer, path: Path) -> Recording:
     """Read a path with one producer, which must know it."""
-    peek = peek_at(path, name=str(path))
-    assert producer.recognise(peek)
-    return producer.read(peek, name=path.name, report=say_nothing)
+    inputs = list_input_files(path, name=str(path))
+    assert producer.recognise(inputs)
+    return producer.read(inputs, name=path.name, report=say_nothing)
 
 
 def frame(recording: Recording) -> pd.DataFrame:

@@ -12,7 +12,7 @@ from diagnose.model.optype import Op
 from diagnose.pipeline import diagnose_job
 from diagnose.trace.load import load_trace
 from diagnose.trace.producers import event_timer
-from diagnose.trace.producers.peek import peek_at
+from diagnose.trace.producers.input_files import list_input_files
 from tests.trace.producers.pipelines import Pipeline, write_event_timer
 
 EXAMPLES = Path(__file__).resolve().parents[4] / "shared" / "formats" / "pipemorph"
@@ -125,7 +125,7 @@ def test_weight_gradients_and_strangers_are_accounted_for(tmp_path: Path) -> Non
 [RANK0] X @ 1141 (ms) to 1142 (ms)
 """
     (tmp_path / "log").write_text(log)
-    recording = event_timer.read(peek_at(tmp_path / "log", name="log"), name="log", report=str)
+    recording = event_timer.read(list_input_files(tmp_path / "log", name="log"), name="log", report=str)
     assert recording.op.tolist() == [Op.FORWARD, Op.BACKWARD, Op.FORWARD]
     assert recording.duration_s.tolist() == pytest.approx([0.0295, 0.040, 0.029])
     said = {dropped.what: dropped.n for dropped in recording.dropped}

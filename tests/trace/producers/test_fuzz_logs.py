@@ -28,7 +28,7 @@ from diagnose.report import json_lines, terminal
 from diagnose.trace.logs import find_log
 from diagnose.trace.producers import ndtimeline, torchtitan
 from diagnose.trace.producers.catalogue import Producer
-from diagnose.trace.producers.peek import peek_at
+from diagnose.trace.producers.input_files import list_input_files
 from tests.trace.producers.megatron_lines import argument_lines, detector_line, noisy, run, timer_lines
 from tests.trace.producers.ndtimeline_files import raw_lines, timed, write_events
 from tests.trace.producers.recordings import say_nothing, to_parquet
@@ -177,11 +177,11 @@ def _diagnose(path: Path) -> Diagnosis:
     """Read and diagnose."""
     if find_log(path) is not None:
         return diagnose_job(path)
-    peek = peek_at(path, name="fuzz")
+    inputs = list_input_files(path, name="fuzz")
     for module in (ndtimeline, torchtitan):
         producer = cast("Producer", cast("ModuleType", module))
-        if producer.recognise(peek):
-            recording = producer.read(peek, name="fuzz", report=say_nothing)
+        if producer.recognise(inputs):
+            recording = producer.read(inputs, name="fuzz", report=say_nothing)
             return diagnose_job(to_parquet(recording), name="fuzz")
     raise TraceError("nobody knows these files", where="fuzz")
 

@@ -12,9 +12,9 @@ from diagnose.model.optype import BY_NAME, Op
 from diagnose.model.recording import Recording
 from diagnose.pipeline import diagnose_job
 from diagnose.trace.producers import kineto
+from diagnose.trace.producers.input_files import list_input_files
 from diagnose.trace.producers.kineto.annotations import parse_annotation
 from diagnose.trace.producers.kineto.events import Stream, read_events
-from diagnose.trace.producers.peek import peek_at
 from tests.trace.producers.kineto_traces import (
     KinetoTrace,
     data_parallel_rank,
@@ -28,7 +28,7 @@ FORMATS = Path(__file__).resolve().parents[4] / "shared" / "formats"
 
 def read(path: Path) -> Recording:
     """Read a trace, or a folder of them."""
-    return kineto.read(peek_at(path, name=path.name), name=path.name, report=lambda _: None)
+    return kineto.read(list_input_files(path, name=path.name), name=path.name, report=lambda _: None)
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,8 @@ import pytest
 from diagnose.model.optype import BY_NAME, Op
 from diagnose.model.recording import Recording
 from diagnose.trace.producers import kineto
+from diagnose.trace.producers.input_files import list_input_files
 from diagnose.trace.producers.kineto.rank import read_rank
-from diagnose.trace.producers.peek import peek_at
 
 PROGRAM = Path(__file__).resolve().parents[2] / "torch_jobs" / "profiled_job.py"
 #: torch may live in another environment than the tests do.
@@ -46,7 +46,7 @@ def run_job(python: str, out: Path, *options: str) -> Recording:
     traces.mkdir()
     for file in out.glob("rank*.json.gz"):
         file.rename(traces / file.name)
-    return kineto.read(peek_at(traces, name="job"), name="job", report=lambda _: None)
+    return kineto.read(list_input_files(traces, name="job"), name="job", report=lambda _: None)
 
 
 def match_truth(recording: Recording, out: Path) -> dict[str, list[tuple[float, float]]]:

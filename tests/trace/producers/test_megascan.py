@@ -12,7 +12,7 @@ from diagnose.model.optype import Op
 from diagnose.pipeline import diagnose_job
 from diagnose.trace.load import load_trace
 from diagnose.trace.producers import megascan
-from diagnose.trace.producers.peek import peek_at
+from diagnose.trace.producers.input_files import list_input_files
 from tests.trace.producers.pipelines import Pipeline, write_megascan
 
 EXAMPLES = Path(__file__).resolve().parents[4] / "shared" / "formats" / "megatronapp"
@@ -154,7 +154,7 @@ def test_scopes_become_operations(tmp_path: Path) -> None:
     )
     for n, rows in enumerate((first, second)):
         (tmp_path / f"{n}.json").write_text(json.dumps([begin, *rows, end | {"pp_rk": n, "rel_ts": 25_000_000}]))
-    recording = megascan.read(peek_at(tmp_path, name="job"), name="job", report=str)
+    recording = megascan.read(list_input_files(tmp_path, name="job"), name="job", report=str)
     on_first = recording.op[recording.stage == 0].tolist()
     assert on_first == [
         Op.FORWARD,

@@ -14,7 +14,7 @@ from diagnose.model.training_log import TrainingLog
 from diagnose.trace.logs import find_log
 from diagnose.trace.producers import megatron_log
 from diagnose.trace.producers.catalogue import Producer
-from diagnose.trace.producers.peek import peek_at
+from diagnose.trace.producers.input_files import list_input_files
 from tests.trace.producers.megatron_lines import argument_lines, detector_line, iteration_line, run, timer_lines
 from tests.trace.producers.recordings import read, say_nothing
 
@@ -26,9 +26,9 @@ def parse(tmp_path: Path, lines: list[str]) -> TrainingLog:
     """Write lines as a log and read it."""
     path = tmp_path / "train.log"
     path.write_text("\n".join(lines))
-    peek = peek_at(path, name="train.log")
-    assert megatron_log.recognise(peek)
-    return megatron_log.read_log(peek, name="train.log", report=say_nothing)
+    inputs = list_input_files(path, name="train.log")
+    assert megatron_log.recognise(inputs)
+    return megatron_log.read_log(inputs, name="train.log", report=say_nothing)
 
 
 @pytest.mark.parametrize("prefix", ["", "[default7]:", "0: ", "\x1b[32m7: \x1b[0m", "Epoch:  3%|#  | 1/9\r"])
@@ -95,9 +95,9 @@ def test_packed_and_folder(tmp_path: Path) -> None:
     (tmp_path / "node0.log").write_text("hello\n" * 10)
     with gzip.open(tmp_path / "node1.log.gz", "wt") as file:
         file.write("\n".join(run([1, 2], [1.0, 1.0])))
-    peek = find_log(tmp_path)
-    assert peek is not None
-    assert megatron_log.read_log(peek, name="logs", report=say_nothing).iteration.tolist() == [1, 2]
+    inputs = find_log(tmp_path)
+    assert inputs is not None
+    assert megatron_log.read_log(inputs, name="logs", report=say_nothing).iteration.tolist() == [1, 2]
 
 
 def test_recognised_by_its_end(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_has_no_operations(tmp_path: Path) -> None:
         read(PRODUCER, path)
     path.write_text("nothing\n")
     with pytest.raises(TraceError, match="has no line with `iteration"):
-        megatron_log.read_log(peek_at(path, name="x"), name="x", report=say_nothing)
+        megatron_log.read_log(list_input_files(path, name="x"), name="x", report=say_nothing)
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from diagnose.model.optype import Op
 from diagnose.pipeline import diagnose_job
 from diagnose.trace.producers import ndtimeline
 from diagnose.trace.producers.catalogue import Producer
-from diagnose.trace.producers.peek import peek_at
+from diagnose.trace.producers.input_files import list_input_files
 from tests.trace.producers.ndtimeline_files import raw_lines, timed, write_events
 from tests.trace.producers.recordings import frame, read, say_nothing, to_parquet
 
@@ -153,5 +153,5 @@ def test_cut_off_list_is_refused(tmp_path: Path, rows: pd.DataFrame) -> None:
     file = next(folder.rglob("trace_step*"))
     file.write_bytes(file.read_bytes()[:-100])
     with pytest.raises(TraceError, match="expected a whole list of events") as caught:
-        ndtimeline.read(peek_at(folder, name="events"), name="events", report=say_nothing)
+        ndtimeline.read(list_input_files(folder, name="events"), name="events", report=say_nothing)
     assert "events/host0/trace_step16_16" in str(caught.value)

@@ -13,7 +13,7 @@ from diagnose.model.optype import Op
 from diagnose.pipeline import diagnose_job
 from diagnose.trace.load import load_trace
 from diagnose.trace.producers import primus
-from diagnose.trace.producers.peek import peek_at
+from diagnose.trace.producers.input_files import list_input_files
 from tests.trace.producers.pipelines import Pipeline, write_primus
 
 EXAMPLE = Path(__file__).resolve().parents[4] / "shared" / "formats" / "primus" / "pp8"
@@ -125,7 +125,7 @@ def test_weight_gradients_are_dropped_and_accounted_for(tmp_path: Path, last_of_
             iteration["wgrad_end"] = [t + 1.0 for t in iteration["wgrad_start"]]
             iteration["fwd_minibatch"] = iteration["bwd_minibatch"] = iteration["wgrad_minibatch"] = list(range(8))
         file.write_text(json.dumps(content))
-    recording = primus.read(peek_at(tmp_path, name="job"), name="job", report=str)
+    recording = primus.read(list_input_files(tmp_path, name="job"), name="job", report=str)
     (dropped,) = recording.dropped
     assert (dropped.what, dropped.n) == ("W (weight gradients)", 3 * 4 * 8)
     assert set(np.unique(recording.op).tolist()) == {Op.FORWARD, Op.BACKWARD}

@@ -1,6 +1,6 @@
 """What the names of annotations say: which operation, of which stage and microbatch.
 
-Enters: the name of one annotation. Leaves: `Named`, one for each operation that it covers.
+Enters: the name of one annotation. Leaves: `NamedOperation`, one for each operation that it covers.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ Dialect = Literal["own", "staged", "unstaged", "phases"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Named:
+class NamedOperation:
     """An operation that an annotation names.
 
     Attributes
@@ -74,7 +74,7 @@ def parse_step(name: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def parse_annotation(name: str) -> tuple[Named, ...]:
+def parse_annotation(name: str) -> tuple[NamedOperation, ...]:
     """Say which operations an annotation names; none where it names none.
 
     >>> [(named.op.name, named.stage, named.microbatch) for named in parse_annotation("PP:3SEND_F1")]
@@ -90,14 +90,14 @@ def parse_annotation(name: str) -> tuple[Named, ...]:
         parts = [_ACTION.fullmatch(part.strip()) for part in found["parts"].split(";")]
         if all(parts):
             stages = [int(part["stage"]) for part in parts if part]
-            return tuple(Named("staged", None, _UNPLACED["OVERLAP_F_B"], stage=stage) for stage in stages)
+            return tuple(NamedOperation("staged", None, _UNPLACED["OVERLAP_F_B"], stage=stage) for stage in stages)
         return ()
     if found := _WHOLE.fullmatch(name):
         op = Op.FORWARD if found["direction"] == "Forward" else Op.BACKWARD
-        return (Named("unstaged", op, name, microbatch=int(found["mb"])),)
+        return (NamedOperation("unstaged", op, name, microbatch=int(found["mb"])),)
     if found := _PHASE.fullmatch(name):
         op = Op.FORWARD if found["phase"].lower() == "forward" else Op.BACKWARD
-        return (Named("phases", op, name),)
+        return (NamedOperation("phases", op, name),)
     if found := _OWN.fullmatch(name):
         ops = [BY_NAME.get(part) for part in found["ops"].split("+")]
         if None in ops:
@@ -105,17 +105,17 @@ def parse_annotation(name: str) -> tuple[Named, ...]:
         tags = {key: int(value) for key, value in _TAG.findall(found["tags"])}
         microbatch = tags.get("mb", tags.get("mb_id"))
         return tuple(
-            Named("own", op, name, microbatch=_known(microbatch), chunk=_known(tags.get("mc")))
+            NamedOperation("own", op, name, microbatch=_known(microbatch), chunk=_known(tags.get("mc")))
             for op in ops
             if op is not None
         )
     return ()
 
 
-def _action(found: re.Match[str]) -> Named:
+def _action(found: re.Match[str]) -> NamedOperation:
     """Read an action of torch.distributed.pipelining."""
     action = found["action"]
-    return Named(
+    return NamedOperation(
         "staged",
         _ACTIONS.get(action),
         _UNPLACED.get(action, action),

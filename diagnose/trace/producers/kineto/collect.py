@@ -211,7 +211,7 @@ class Collector:
                 continue
             kind = kinds.get((event.cat, event.name))
             if kind is None:
-                kind = self._understand(event.cat or "", event.name)
+                kind = self._classify(event.cat or "", event.name)
                 if len(kinds) > MAX_NAMES:
                     kinds.clear()
                 kinds[event.cat, event.name] = kind
@@ -251,7 +251,7 @@ class Collector:
             return number
 
     @staticmethod
-    def _understand(category: str, name: str) -> Kind:  # noqa: PLR0911 - one line a kind of event
+    def _classify(category: str, name: str) -> Kind:  # noqa: PLR0911 - one line a kind of event
         """Say what kind of event goes by a name."""
         category = category.lower()
         if category in _ANNOTATIONS:

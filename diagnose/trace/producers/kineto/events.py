@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, cast
 import msgspec
 
 from diagnose.errors import TraceError
-from diagnose.trace.producers.peek import GZIP
+from diagnose.trace.producers.input_files import GZIP
 
 #: Bytes read at a time. An event is about 300 bytes; decoded ones take some 10 times the memory of their text.
 CHUNK_BYTES = 4 << 20

@@ -24,17 +24,17 @@ from diagnose.model.recording import Dropped, Recording, Unsaid
 from diagnose.trace.clocks import align
 from diagnose.trace.producers.catalogue import Report
 from diagnose.trace.producers.contents import name_in
+from diagnose.trace.producers.input_files import InputFiles
 from diagnose.trace.producers.kineto.layout import Layout, place_ranks
 from diagnose.trace.producers.kineto.rank import Rank, read_rank, read_rank_safely
 from diagnose.trace.producers.kineto.table import (
-    Table,
+    OperationTable,
     drop_mismatched,
     end_sends,
     fill_ends,
     is_transfer,
     leave_out_weights,
 )
-from diagnose.trace.producers.peek import Peek
 
 NAME = "kineto"
 TITLE = "PyTorch profiler traces (torch.profiler, Kineto): a folder with one *.json or *.json.gz a rank, or one of them"
@@ -56,12 +56,12 @@ _MARKS = (
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
 
 
-def recognise(peek: Peek) -> bool:
+def recognise(inputs: InputFiles) -> bool:
     """Say whether any of the files begins as a trace of Kineto."""
-    return any(_is_trace(peek, file) for file in peek.files)
+    return any(_is_trace(inputs, file) for file in inputs.files)
 
 
-def read(peek: Peek, *, name: str, report: Report) -> Recording:
+def read(inputs: InputFiles, *, name: str, report: Report) -> Recording:
     """Read the traces of all ranks.
 
     Raises
@@ -69,8 +69,8 @@ def read(peek: Peek, *, name: str, report: Report) -> Recording:
     TraceError
         A trace is damaged, two are of one rank and step, or nothing in them says what was computed.
     """
-    files = [file for file in peek.files if _is_trace(peek, file)]
-    where = [name_in(peek.path, file, name) for file in files]
+    files = [file for file in inputs.files if _is_trace(inputs, file)]
+    where = [name_in(inputs.path, file, name) for file in files]
     parts = []
     for n, rank in enumerate(_read_all(files, where), start=1):
         report(f"rank file {n} of {len(files)}")
@@ -83,7 +83,7 @@ def read(peek: Peek, *, name: str, report: Report) -> Recording:
     recording, one_clock = _lay_out(parts, layout)
     recording = dataclasses.replace(
         recording,
-        dropped=(*recording.dropped, *_count_dropped(parts, len(peek.files) - len(files))),
+        dropped=(*recording.dropped, *_count_dropped(parts, len(inputs.files) - len(files))),
         unsaid=(*recording.unsaid, *_say_missing(parts, recording)),
         warnings=(*warnings, *layout.warnings, *(w for rank in parts for w in rank.warnings), *_warn(parts, recording)),
     )
@@ -92,9 +92,9 @@ def read(peek: Peek, *, name: str, report: Report) -> Recording:
     return align(recording, "host" if recording.host is not None else "rank")
 
 
-def _is_trace(peek: Peek, file: Path) -> bool:
+def _is_trace(inputs: InputFiles, file: Path) -> bool:
     """Say whether a file begins as a trace of Kineto; its header may be longer than what is looked at."""
-    head = peek.head(file)
+    head = inputs.head(file)
     if head.lstrip()[:1] != b"{":
         return False
     n_marks = sum(mark in head for mark in _MARKS)
@@ -257,7 +257,7 @@ def _lay_out(parts: Sequence[Rank], layout: Layout) -> tuple[Recording, bool]:
     return recording, one_clock
 
 
-def _make_table(parts: Sequence[Rank], layout: Layout, hosts: Sequence[int]) -> Table:
+def _make_table(parts: Sequence[Rank], layout: Layout, hosts: Sequence[int]) -> OperationTable:
     """Put the operations of all ranks into one table, on one base of time."""
     n_rows = [len(part.operations) for part in parts]
     of = {
@@ -278,7 +278,7 @@ def _make_table(parts: Sequence[Rank], layout: Layout, hosts: Sequence[int]) -> 
     named = column["stage"] >= 0
     chunk = np.where(named, np.maximum(column["stage"], 0) // layout.n_stages, column["chunk"])
     of_chunk = np.isin(column["op"], [int(op) for op in (Op.FORWARD, Op.BACKWARD, Op.ALL_GATHER, Op.REDUCE_SCATTER)])
-    return Table(
+    return OperationTable(
         op=column["op"],
         step=column["step"],
         **of,
@@ -293,8 +293,8 @@ def _make_table(parts: Sequence[Rank], layout: Layout, hosts: Sequence[int]) -> 
 
 
 def _settle_transfers(
-    table: Table, parts: Sequence[Rank], layout: Layout, *, one_clock: bool
-) -> tuple[Table, list[Unsaid]]:
+    table: OperationTable, parts: Sequence[Rank], layout: Layout, *, one_clock: bool
+) -> tuple[OperationTable, list[Unsaid]]:
     """Bring sends and receives into the form of the trace format, or say why there are none."""
     if not is_transfer(table).any():
         return table, []

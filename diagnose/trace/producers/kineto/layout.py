@@ -1,7 +1,7 @@
 """Say which place in the job each rank has: data-parallel rank, stage, tensor- and context-parallel rank.
 
-Enters: what the files of all ranks say, each for itself. Leaves: a `Place` for each. Stages that annotations name count first, then
-process groups by their descriptions, then who sends and receives what.
+Enters: what the files of all ranks say, each for itself. Leaves: `RankCoordinates` for each. Stages that annotations
+name count first, then process groups by their descriptions, then who sends and receives what.
 """
 
 import dataclasses
@@ -12,7 +12,7 @@ import numpy as np
 
 from diagnose.errors import TraceError
 from diagnose.model.optype import Op
-from diagnose.trace.producers.kineto.rank import Group, Rank
+from diagnose.trace.producers.kineto.rank import ProcessGroup, Rank
 
 _TENSOR = re.compile(r"(?:TENSOR_MODEL_PARALLEL_GROUP|mesh_tp|tp)", re.IGNORECASE)
 _CONTEXT = re.compile(r"(?:CONTEXT_PARALLEL_GROUP|mesh_cp|cp)", re.IGNORECASE)
@@ -20,7 +20,7 @@ _PIPELINE = re.compile(r"(?:PIPELINE_MODEL_PARALLEL_GROUP|mesh_pp|pp)", re.IGNOR
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Place:
+class RankCoordinates:
     """Where in the job one rank is; all count from 0."""
 
     rank: int
@@ -36,11 +36,11 @@ class Layout:
 
     Attributes
     ----------
-    places : tuple of Place
+    places : tuple of RankCoordinates
         In the order of the ranks that were given.
     """
 
-    places: tuple[Place, ...]
+    places: tuple[RankCoordinates, ...]
     n_stages: int
     n_chunks: int
     n_tp: int
@@ -89,7 +89,7 @@ def place_ranks(ranks: Sequence[Rank], numbers: Sequence[int], *, name: str) -> 
     context = [_position(rank, number, _CONTEXT) for rank, number in zip(ranks, numbers, strict=True)]
     lanes = _lanes(ranks, numbers, stages, list(zip(tensor, context, strict=True)), n_stages)
     places = tuple(
-        Place(number, lane, stage, tp, cp)
+        RankCoordinates(number, lane, stage, tp, cp)
         for number, lane, stage, tp, cp in zip(numbers, lanes, stages, tensor, context, strict=True)
     )
     taken: dict[tuple[int, int, int, int], int] = {}
@@ -219,7 +219,7 @@ def _pipeline_of(
     return ()
 
 
-def _group(rank: Rank, number: int, pattern: re.Pattern[str]) -> Group | None:
+def _group(rank: Rank, number: int, pattern: re.Pattern[str]) -> ProcessGroup | None:
     """Find the group of a rank that goes by a description."""
     fitting = (group for group in rank.groups if pattern.fullmatch(group.description) and number in group.ranks)
     return next(fitting, None)

@@ -21,7 +21,7 @@ _RANK_IN_NAME = (re.compile(r"rank[-_.]?(\d{1,7})"), re.compile(r"(?:worker|devi
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Group:
+class ProcessGroup:
     """A process group that the header or a collective tells of."""
 
     name: str
@@ -53,7 +53,7 @@ class Rank:
     world: int | None
     host: str
     base_ns: int
-    groups: tuple[Group, ...]
+    groups: tuple[ProcessGroup, ...]
     dialect: str
     operations: Operations
     exchanges_with_peers: bool
@@ -127,7 +127,7 @@ def _rank_of_name(name: str) -> int | None:
     return None
 
 
-def _groups(value: Any) -> tuple[Group, ...]:
+def _groups(value: Any) -> tuple[ProcessGroup, ...]:
     """Read the process groups of the header."""
     if isinstance(value, str):
         value = _decoded(value)
@@ -139,7 +139,7 @@ def _groups(value: Any) -> tuple[Group, ...]:
         if isinstance(ranks, str):
             ranks = _decoded(ranks)
         if isinstance(ranks, list) and all(isinstance(rank, int) for rank in ranks):
-            groups.append(Group(_text(entry.get("pg_name")), _text(entry.get("pg_desc")), tuple(ranks)))
+            groups.append(ProcessGroup(_text(entry.get("pg_name")), _text(entry.get("pg_desc")), tuple(ranks)))
     return tuple(groups)
 
 

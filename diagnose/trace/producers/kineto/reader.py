@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from diagnose.model.optype import EVIDENCE, Op
-from diagnose.trace.producers.kineto.annotations import Dialect, Named, parse_annotation, parse_step
+from diagnose.trace.producers.kineto.annotations import Dialect, NamedOperation, parse_annotation, parse_step
 from diagnose.trace.producers.kineto.collect import Collected, Exchange, Spans, list_steps
 from diagnose.trace.producers.kineto.computes import HostOperators, Run, find_runs, list_operators
 from diagnose.trace.producers.kineto.gpu import GpuTime, measure_alone, merge
@@ -144,7 +144,7 @@ class OperationReader:
         at = np.flatnonzero(keys[spans.key]) if len(spans) else np.zeros(0, dtype=np.int64)
         return list(zip(spans.start[at].tolist(), spans.end[at].tolist(), strict=True))
 
-    def _list_named(self) -> list[tuple[Named, float, float, int, int]]:
+    def _list_named(self) -> list[tuple[NamedOperation, float, float, int, int]]:
         """List the annotations that name operations: what, start, end, number of the name, and the how manieth of it."""
         meanings = [parse_annotation(name) for name in self.found.names]
         spans = self.found.annotations
@@ -157,7 +157,7 @@ class OperationReader:
             count[key] += 1
         return listed
 
-    def _choose_dialect(self, named: list[Named]) -> str:
+    def _choose_dialect(self, named: list[NamedOperation]) -> str:
         """Choose whose names tell the forwards and backwards."""
         for dialect in ("own", "staged", "unstaged", "phases"):
             ops = Counter(entry.op for entry in named if entry.dialect == dialect)
@@ -167,7 +167,7 @@ class OperationReader:
                 return dialect
         return "runs"
 
-    def _read_named(self, entry: Named, start: float, end: float, name: int, nth: int) -> None:
+    def _read_named(self, entry: NamedOperation, start: float, end: float, name: int, nth: int) -> None:
         """Read one annotated operation."""
         op = WEIGHTS if entry.weights else entry.op
         if op is None:

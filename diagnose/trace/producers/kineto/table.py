@@ -17,7 +17,7 @@ from diagnose.trace.producers.weights import WEIGHTS, Timeline, drop_weights
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Table:
+class OperationTable:
     """Operations of all ranks, one entry each; all of shape (n,).
 
     Attributes
@@ -50,13 +50,13 @@ class Table:
     def __len__(self) -> int:
         return len(self.op)
 
-    def take(self, at: Bools | Ints) -> "Table":
+    def take(self, at: Bools | Ints) -> "OperationTable":
         """Give some of the rows."""
-        return Table(*(getattr(self, field.name)[at] for field in dataclasses.fields(self)))
+        return OperationTable(*(getattr(self, field.name)[at] for field in dataclasses.fields(self)))
 
-    def append(self, other: "Table") -> "Table":
+    def append(self, other: "OperationTable") -> "OperationTable":
         """Put other rows behind these."""
-        return Table(
+        return OperationTable(
             *(np.concatenate([getattr(self, f.name), getattr(other, f.name)]) for f in dataclasses.fields(self))
         )
 
@@ -82,7 +82,7 @@ def number_places(*columns: NDArray[Any]) -> Ints:
     return np.asarray(np.unique(stacked, axis=1, return_inverse=True)[1]).ravel()
 
 
-def end_sends(table: Table) -> Table:
+def end_sends(table: OperationTable) -> OperationTable:
     """Let a send that its host only waited for much later end with its recv.
 
     On the CPU a send is known to have ended once it was waited for, which may be at the end of the step. The ranks must share a
@@ -100,7 +100,7 @@ def end_sends(table: Table) -> Table:
     return dataclasses.replace(table, end_s=end_s)
 
 
-def fill_ends(table: Table, n_virtual: int) -> Table | None:
+def fill_ends(table: OperationTable, n_virtual: int) -> OperationTable | None:
     """Give each compute of an interleaved schedule its send and recv, as the trace format counts them.
 
     Stages at the ends of the model send or receive nothing; where a rank holds other stages, too, the n-th transfer is still to be
@@ -160,7 +160,7 @@ def _least_from_here(values: Seconds, place: Ints) -> Seconds:
     return np.asarray(np.minimum.accumulate(shifted[::-1])[::-1] - place * span + values.min())
 
 
-def leave_out_weights(table: Table) -> tuple[Table, tuple[Dropped, ...], tuple[Unsaid, ...]]:
+def leave_out_weights(table: OperationTable) -> tuple[OperationTable, tuple[Dropped, ...], tuple[Unsaid, ...]]:
     """Leave out weight gradients that are computed apart, and say what can no longer be told."""
     apart = table.op == WEIGHTS
     if not apart.any():
@@ -171,7 +171,7 @@ def leave_out_weights(table: Table) -> tuple[Table, tuple[Dropped, ...], tuple[U
     return table.take(~apart), dropped, unsaid
 
 
-def drop_mismatched(table: Table) -> tuple[Table, list[Dropped]]:
+def drop_mismatched(table: OperationTable) -> tuple[OperationTable, list[Dropped]]:
     """Drop reductions of gradients that are not the same collective on all ranks, by their count in the group.
 
     Ranks may begin to count at different times: what differs alike in every step is the same collective.
@@ -198,6 +198,6 @@ def drop_mismatched(table: Table) -> tuple[Table, list[Dropped]]:
     return table.take(keep), [Dropped("reductions of gradients", int(wrong.sum()), reason)]
 
 
-def is_transfer(table: Table) -> Bools:
+def is_transfer(table: OperationTable) -> Bools:
     """Mark sends and receives."""
     return table.is_op(*P2P)

@@ -1,6 +1,6 @@
 """Look at the beginning of files, so that a producer is recognised by what is in them and not by their names.
 
-Enters: a path. Leaves: `Peek`: the files, and the first bytes of each, unpacked where gzip packed them.
+Enters: a path. Leaves: `InputFiles`: the files, and the first bytes of each, unpacked where gzip packed them.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ GZIP = b"\x1f\x8b"
 
 
 @dataclasses.dataclass(frozen=True)
-class Peek:
+class InputFiles:
     """A file, or a folder with files of one job, before anything of it is read.
 
     Attributes
@@ -55,7 +55,7 @@ def _head(file: Path) -> bytes:
         return b""
 
 
-def peek_at(path: Path, *, name: str) -> Peek:
+def list_input_files(path: Path, *, name: str) -> InputFiles:
     """List the files of a path.
 
     Parameters
@@ -73,7 +73,7 @@ def peek_at(path: Path, *, name: str) -> Peek:
     if not path.exists():
         raise TraceError("no such file; expected a trace, or a folder with the files of one job", where=name)
     if not path.is_dir():
-        return Peek(path, (path,))
+        return InputFiles(path, (path,))
     files = sorted(
         file
         for file in path.rglob("*")
@@ -86,4 +86,4 @@ def peek_at(path: Path, *, name: str) -> Peek:
             f"has {len(files)} files; expected at most {MAX_FILES}, those of one job: name the folder of one job",
             where=name,
         )
-    return Peek(path, tuple(files))
+    return InputFiles(path, tuple(files))

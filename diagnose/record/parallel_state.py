@@ -1,6 +1,6 @@
 """Which worker of the job this rank is.
 
-Enters: torch.distributed, a device mesh, Megatron-LM's parallel state, or what the user says. Leaves: `Place`.
+Enters: torch.distributed, a device mesh, Megatron-LM's parallel state, or what the user says. Leaves: `ParallelState`.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ MESH_NAMES = {
 
 
 @dataclasses.dataclass(slots=True)
-class Place:
+class ParallelState:
     """A rank among data-parallel replicas, pipeline stages, and tensor- and context-parallel members.
 
     Attributes
@@ -79,7 +79,7 @@ def replica_of(rank: int, pipeline: list[int]) -> int:
     return rank // (stride * len(pipeline)) * stride + rank % stride
 
 
-def find_place(mesh: Any, said: dict[str, int | None], stage_ranks: list[int]) -> Place:
+def find_parallel_state(mesh: Any, said: dict[str, int | None], stage_ranks: list[int]) -> ParallelState:
     """Find out which worker this is.
 
     Parameters
@@ -87,7 +87,7 @@ def find_place(mesh: Any, said: dict[str, int | None], stage_ranks: list[int]) -
     mesh : torch.distributed.DeviceMesh or None
         With dimensions by the names of `MESH_NAMES`; several of one kind (`dp_replicate` and `dp_shard`) are multiplied.
     said : dict of str to int or None
-        Fields of `Place` that the user gave.
+        Fields of `ParallelState` that the user gave.
     stage_ranks : list of int
         Global rank of each stage of this pipeline; empty where a hook finds out.
 
@@ -98,39 +98,39 @@ def find_place(mesh: Any, said: dict[str, int | None], stage_ranks: list[int]) -
     """
     import torch.distributed as dist
 
-    place = Place()
+    state = ParallelState()
     if dist.is_available() and dist.is_initialized():
-        place.rank, place.world = dist.get_rank(), dist.get_world_size()
+        state.rank, state.world = dist.get_rank(), dist.get_world_size()
     else:
         # Made before `init_process_group`: without this every rank would write the file of rank 0.
         rank, world = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "")
         if rank.isdecimal() and world.isdecimal() and int(rank) < int(world):
-            place.rank, place.world = int(rank), int(world)
-    place.dp, place.dp_size = place.rank, place.world
+            state.rank, state.world = int(rank), int(world)
+    state.dp, state.dp_size = state.rank, state.world
     if mesh is not None:
-        _read_mesh(place, mesh)
+        _read_mesh(state, mesh)
     given = {key: value for key, value in said.items() if value is not None}
     if stage_ranks:
-        if place.rank not in stage_ranks:
+        if state.rank not in stage_ranks:
             raise ValueError(
-                f"stage_ranks is {stage_ranks}; expected those of the pipeline that rank {place.rank} belongs to"
+                f"stage_ranks is {stage_ranks}; expected those of the pipeline that rank {state.rank} belongs to"
             )
-        of_pipeline = {"stage": stage_ranks.index(place.rank), "pp_size": len(stage_ranks)}
-        given = of_pipeline | {"dp": replica_of(place.rank, stage_ranks)} | given
+        of_pipeline = {"stage": stage_ranks.index(state.rank), "pp_size": len(stage_ranks)}
+        given = of_pipeline | {"dp": replica_of(state.rank, stage_ranks)} | given
     for key, value in given.items():
-        setattr(place, key, value)
+        setattr(state, key, value)
     if given.keys() & {"pp_size", "tp_size", "cp_size"} and mesh is None:
         if "dp_size" not in given:
-            place.dp_size = max(place.world // (place.pp_size * place.tp_size * place.cp_size), 1)
+            state.dp_size = max(state.world // (state.pp_size * state.tp_size * state.cp_size), 1)
         if "dp" not in given:
-            if place.dp_size > 1:
+            if state.dp_size > 1:
                 raise ValueError("dp_rank is not said; with pp_size, tp_size or cp_size give dp_rank, too, or a mesh")
-            place.dp = 0
-    place.is_said = mesh is not None or bool(given)
-    return place
+            state.dp = 0
+    state.is_said = mesh is not None or bool(given)
+    return state
 
 
-def _read_mesh(place: Place, mesh: Any) -> None:
+def _read_mesh(state: ParallelState, mesh: Any) -> None:
     """Take the coordinates of this rank from a device mesh."""
     names = mesh.mesh_dim_names or ()
     known = {name for several in MESH_NAMES.values() for name in several}
@@ -145,5 +145,5 @@ def _read_mesh(place: Place, mesh: Any) -> None:
             if name in several:
                 at, size = at * mesh.size(i) + coordinate[i], size * mesh.size(i)
         field = "stage" if kind == "pp" else kind
-        setattr(place, field, at)
-        setattr(place, f"{kind}_size", size)
+        setattr(state, field, at)
+        setattr(state, f"{kind}_size", size)

@@ -11,7 +11,7 @@ from typing import Any
 
 from diagnose.trace.producers import megatron_log
 from diagnose.trace.producers.catalogue import find_producer
-from diagnose.trace.producers.peek import Peek
+from diagnose.trace.producers.input_files import InputFiles
 from diagnose.trace.read import DESCRIPTIONS
 
 #: What only the Recorder writes into a footer: what it says of one rank alone.
@@ -23,7 +23,7 @@ FILES_ASKED = 4
 FILES_KNOWN = 2
 
 
-def pick_pieces(folder: Path, names: Sequence[str]) -> tuple[str, ...]:
+def pick_rank_files(folder: Path, names: Sequence[str]) -> tuple[str, ...]:
     """Name the files of a folder that are one job together.
 
     Parameters
@@ -82,6 +82,6 @@ def _are_known(folder: Path, names: Sequence[str]) -> bool:
     kind = kinds.most_common(1)[0][0]
     of_kind = [folder / name for name in names if Path(name).suffix == kind]
     asked = of_kind[:: max(1, len(of_kind) // FILES_ASKED)][:FILES_ASKED]
-    found = [find_producer(Peek(path, (path,))) for path in asked if path.is_file()]
+    found = [find_producer(InputFiles(path, (path,))) for path in asked if path.is_file()]
     known = Counter(producer.NAME for producer in found if producer is not None and producer is not megatron_log)
     return max(known.values(), default=0) >= FILES_KNOWN

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from diagnose.record.place import Place
+from diagnose.record.parallel_state import ParallelState
 from diagnose.record.write import write_rows
-from diagnose.trace.pieces import FILES_ASKED, FOOTERS_ASKED, RECORDER_KEY, pick_pieces
-from diagnose.trace.producers import peek
+from diagnose.trace.producers import input_files
+from diagnose.trace.rank_files import FILES_ASKED, FOOTERS_ASKED, RECORDER_KEY, pick_rank_files
 from tests.record.test_write import kept_of
 from tests.trace.producers.kineto_traces import data_parallel_rank, distributed
 from tests.trace.producers.pipelines import Pipeline, write_event_timer, write_megascan, write_primus
@@ -22,13 +22,15 @@ PIPELINE = Pipeline(n_stages=2, n_microbatches=2, n_steps=2)
 
 def pick(folder: Path) -> tuple[str, ...]:
     """Pick the pieces of a folder."""
-    return pick_pieces(folder, sorted(path.name for path in folder.iterdir()))
+    return pick_rank_files(folder, sorted(path.name for path in folder.iterdir()))
 
 
 def record(folder: Path, n_ranks: int = 2) -> list[Path]:
     """Record a job of some ranks."""
     return [
-        write_rows(folder, kept_of(2), Place(rank=rank, world=n_ranks, stage=rank, pp_size=n_ranks), {"job_id": "j"})
+        write_rows(
+            folder, kept_of(2), ParallelState(rank=rank, world=n_ranks, stage=rank, pp_size=n_ranks), {"job_id": "j"}
+        )
         for rank in range(n_ranks)
     ]
 
@@ -107,5 +109,5 @@ def test_few_files_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for n in range(100):
         (tmp_path / f"shard-{n:03}.bin").write_bytes(b"\0" * 10)
     looked_at = set()
-    monkeypatch.setattr(peek, "_head", lambda file: looked_at.add(file) or b"")
+    monkeypatch.setattr(input_files, "_head", lambda file: looked_at.add(file) or b"")
     assert pick(tmp_path) == () and len(looked_at) == FILES_ASKED

@@ -13,9 +13,9 @@ from typing import Any
 
 from diagnose.record.clock import Clock, Moment
 from diagnose.record.log import StepLog
-from diagnose.record.place import Place
-from diagnose.record.rows import make_rows
-from diagnose.record.write import Kept, write_rows
+from diagnose.record.parallel_state import ParallelState
+from diagnose.record.rows import list_operations
+from diagnose.record.write import RecordedRows, write_rows
 
 LOGGER = logging.getLogger("diagnose.record")
 
@@ -30,7 +30,7 @@ PATIENCE_S = 30.0
 PATIENCE_AFTER_ERROR_S = 5.0
 
 
-class Scribe(threading.Thread):
+class WriterThread(threading.Thread):
     """Writes what was recorded.
 
     Parameters
@@ -43,17 +43,17 @@ class Scribe(threading.Thread):
         self,
         folder: Path,
         clock: Clock,
-        place: Place,
+        state: ParallelState,
         metadata: dict[str, Any],
         fail: Callable[[Exception], None],
     ) -> None:
         super().__init__(name="diagnose-recorder", daemon=True)
         self.folder = folder
         self.clock = clock
-        self.place = place
+        self.state = state
         self.metadata = metadata
         self.fail = fail
-        self.kept = Kept()
+        self.kept = RecordedRows()
         self._read: list[Moment] = []
         self._wake = threading.Event()
         self._ends = False
@@ -115,7 +115,7 @@ class Scribe(threading.Thread):
                 if not may_ask:
                     self.clock.moments.appendleft(passed)
                     return
-                rows = make_rows(passed, n_chunks=self.place.vpp)
+                rows = list_operations(passed, n_chunks=self.state.vpp)
             self.kept.add(passed, rows)
             self.clock.reuse(self._read, passed.window)
             self._read.clear()
@@ -123,7 +123,7 @@ class Scribe(threading.Thread):
     def _write(self) -> None:
         """Write the file; where that fails it is tried again the next time, for a disk is not full for ever."""
         try:
-            write_rows(self.folder, self.kept, self.place, self.metadata)
+            write_rows(self.folder, self.kept, self.state, self.metadata)
         except OSError as error:
             if self._ends or not self._has_complained:
                 then = "what came since it last did is lost" if self._ends else "it goes on trying"
