@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from diagnose.model.optype import DP_COLLECTIVES, Op
 from diagnose.model.recording import Clock, ClockOffset, Recording
 from diagnose.model.trace import Ints, Seconds
-from diagnose.trace.place import derive_seq
+from diagnose.trace.rows import derive_seq
 
 #: Of the bounds of single steps the tightest tenth counts where one offset holds for all: a fault may widen all the others.
 TIGHT_QUANTILE = 0.1

@@ -13,7 +13,9 @@ import pyarrow.parquet as pq
 
 from diagnose.model.optype import NAMES, Op
 from diagnose.trace.account import write_account
-from diagnose.trace.parquet import JOB_KEY, LISTS, RECORDING_KEY, Rows
+from diagnose.trace.list_column import LISTS
+from diagnose.trace.parquet import JOB_KEY, RECORDING_KEY
+from diagnose.trace.rows import Rows
 
 #: Columns of whole numbers: name in the file, and in `Rows`.
 _WHOLE = {

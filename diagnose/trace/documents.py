@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from diagnose.model.documents import Documents
 from diagnose.model.optype import Op
 from diagnose.model.trace import Bools, Ints, Nodes
-from diagnose.trace.parquet import LISTS, ListColumn, Rows
-from diagnose.trace.place import At
+from diagnose.trace.list_column import LISTS, ListColumn
+from diagnose.trace.rows import RowIndex, Rows
 
 #: Longest document that is taken for one: what int32 holds.
 MAX_TOKENS = 2**31 - 1
@@ -48,7 +48,7 @@ class _Candidates:
 
 
 def read_documents(
-    rows: Rows, at: At, nodes: Nodes, sizes: tuple[int, int], *, warnings: list[str]
+    rows: Rows, at: RowIndex, nodes: Nodes, sizes: tuple[int, int], *, warnings: list[str]
 ) -> Documents | None:
     """Read the documents of every microbatch that has a list.
 
@@ -56,7 +56,7 @@ def read_documents(
     ----------
     rows : Rows
         Without duplicates and earlier attempts, `seq` right.
-    at : At
+    at : RowIndex
         Step, dp rank and stage of each row.
     nodes : Nodes
         The operations of these rows.
@@ -99,7 +99,7 @@ def read_documents(
     return found
 
 
-def _find_candidates(rows: Rows, at: At, nodes: Nodes, n_dp: int, n_microbatches: int) -> _Candidates:
+def _find_candidates(rows: Rows, at: RowIndex, nodes: Nodes, n_dp: int, n_microbatches: int) -> _Candidates:
     """List the forward rows with their microbatches, in the order of the file."""
     assert rows.seq is not None
     assert rows.number is not None

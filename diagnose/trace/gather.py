@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 
 from diagnose.errors import TraceError
 from diagnose.model.recording import Account
-from diagnose.trace.parquet import ListColumn, Rows, read_parquet
+from diagnose.trace.list_column import ListColumn
+from diagnose.trace.parquet import read_parquet
+from diagnose.trace.rows import Rows
 
 #: Columns that may be missing in some files: -1, or NaN, stands for unknown.
 _WHOLE = ("microbatch", "chunk", "rank", "tp_rank", "cp_rank")

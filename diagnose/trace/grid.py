@@ -15,12 +15,12 @@ from diagnose.model.documents import Documents
 from diagnose.model.members import Members
 from diagnose.model.optype import EVIDENCE, NAMES, Op
 from diagnose.model.trace import Block, Bools, Evidence, Ints, Seconds
+from diagnose.trace.dense import lay_out_rows
 from diagnose.trace.documents import read_documents
 from diagnose.trace.labels import number_labels
 from diagnose.trace.members import add_waits, find_group, merge_members
-from diagnose.trace.parquet import Rows
-from diagnose.trace.place import At, place_rows, take_rows
 from diagnose.trace.restart import keep_last_attempt
+from diagnose.trace.rows import RowIndex, Rows, take_rows
 from diagnose.trace.steps import add_collections, find_warm_up, shift_origin, split_steps
 
 #: Longest duration, and latest start, that is taken for a measurement: a third of a year, and the year 5138 in unix time.
@@ -101,7 +101,7 @@ def build_grid(rows: Rows, *, name: str, vpp_size: int | None, pick_steps: Ints 
         rows, (step_at, dp_at, stage_at), (n_steps, n_dp, n_stages), (steps, dp_labels, stage_labels), waits, warnings
     )
     ranks, has_ranks, hosts = _workers(rows, dp_at, stage_at, n_dp, n_stages, group.members)
-    dense, rows, (step_at, dp_at, stage_at) = place_rows(
+    dense, rows, (step_at, dp_at, stage_at) = lay_out_rows(
         rows, (step_at, dp_at, stage_at), (n_steps, n_dp, n_stages), name=name, vpp_size=vpp_size, warnings=warnings
     )
     for stage, label in enumerate(stage_labels.tolist()):
@@ -200,7 +200,7 @@ def _usable(rows: Rows, name: str, warnings: list[str]) -> Rows:
     return rows
 
 
-def _number(rows: Rows, warnings: list[str]) -> tuple[Rows, tuple[Ints, Ints, Ints], At]:
+def _number(rows: Rows, warnings: list[str]) -> tuple[Rows, tuple[Ints, Ints, Ints], RowIndex]:
     """Number steps, dp ranks and stages, leaving out those with hardly any rows."""
     columns = {"step": rows.step, "dp rank": rows.dp, "stage": rows.stage}
     numbered = [number_labels(column) for column in columns.values()]
@@ -222,12 +222,12 @@ def _number(rows: Rows, warnings: list[str]) -> tuple[Rows, tuple[Ints, Ints, In
 
 def _merge_members(
     rows: Rows,
-    at: At,
+    at: RowIndex,
     sizes: tuple[int, int, int],
     labels: tuple[Ints, Ints, Ints],
     waits: Rows | None,
     warnings: list[str],
-) -> tuple[Rows, At, tuple[int, ...], _MemberCounts]:
+) -> tuple[Rows, RowIndex, tuple[int, ...], _MemberCounts]:
     """Leave one row of each operation: of a step run again the last attempt, and one for all members of a worker.
 
     Gives also the indices of the first steps after restarts, and what is known of members.

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from diagnose.model.members import Members
 from diagnose.model.optype import EVIDENCE, Op
 from diagnose.model.trace import Bools, Ints, Seconds
+from diagnose.trace.dense import MAX_CELLS_PER_ROW
 from diagnose.trace.labels import number_labels
-from diagnose.trace.parquet import Rows
-from diagnose.trace.place import MAX_CELLS_PER_ROW, At, derive_seq, row_key, take_at, take_rows
+from diagnose.trace.rows import RowIndex, Rows, derive_seq, row_key, take_index, take_rows
 
 #: More members than any group has: the labels are damaged, and nothing is said of single ones.
 MAX_MEMBERS = 1024
@@ -84,7 +84,7 @@ class MemberLabels:
         return member
 
 
-def find_group(rows: Rows, at: At, sizes: tuple[int, int, int]) -> MemberLabels | None:
+def find_group(rows: Rows, at: RowIndex, sizes: tuple[int, int, int]) -> MemberLabels | None:
     """Say how rows name members; None where each worker is recorded once."""
     labels = [None if column is None else _distinct(column) for column in (rows.tp_rank, rows.cp_rank)]
     tp, cp = (found if found is not None and len(found) > 1 else None for found in labels)
@@ -95,7 +95,7 @@ def find_group(rows: Rows, at: At, sizes: tuple[int, int, int]) -> MemberLabels 
     return _group_of_ranks(rows.rank, at, sizes)
 
 
-def _group_of_ranks(rank: NDArray[np.generic], at: At, sizes: tuple[int, int, int]) -> MemberLabels | None:
+def _group_of_ranks(rank: NDArray[np.generic], at: RowIndex, sizes: tuple[int, int, int]) -> MemberLabels | None:
     """Tell members apart by global rank, where every rank belongs to one worker and all workers have equally many."""
     n_workers = sizes[1] * sizes[2]
     ranks, index, _ = number_labels(rank)
@@ -125,8 +125,8 @@ def _position(labels: Ints, column: NDArray[np.generic]) -> Ints:
 
 
 def merge_members(
-    rows: Rows, at: At, sizes: tuple[int, int, int], group: MemberLabels, steps: Ints, warnings: list[str]
-) -> tuple[Rows, At, Members | None]:
+    rows: Rows, at: RowIndex, sizes: tuple[int, int, int], group: MemberLabels, steps: Ints, warnings: list[str]
+) -> tuple[Rows, RowIndex, Members | None]:
     """Merge the rows of all members of a worker, clocks corrected.
 
     Parameters
@@ -140,7 +140,7 @@ def merge_members(
 
     Returns
     -------
-    Rows, At
+    Rows, RowIndex
         One row an operation; of evidence, rows of members that overlap in time are one.
     Members or None
         None where the labels are damaged. `wait_s` is not measured here.
@@ -149,7 +149,7 @@ def merge_members(
     key = row_key(rows, at, sizes)
     seq = _count(rows, key, member, group.n_members, warnings)
     order = np.lexsort((member, seq, key))  # the group goes by its first member, in whatever order the rows come
-    rows, at, member, key, seq = take_rows(rows, order), take_at(at, order), member[order], key[order], seq[order]
+    rows, at, member, key, seq = take_rows(rows, order), take_index(at, order), member[order], key[order], seq[order]
     rows = dataclasses.replace(
         rows, start_s=rows.start_s.astype(np.float64), duration_s=rows.duration_s.astype(np.float64), seq=seq
     )
@@ -182,7 +182,7 @@ def merge_members(
         start_s=np.r_[start_s, evidence_s[0]],
         duration_s=np.r_[end_s, evidence_s[1]] - np.r_[start_s, evidence_s[0]],
     )
-    return merged, take_at(at, keep), members
+    return merged, take_index(at, keep), members
 
 
 def _count(rows: Rows, key: Ints, member: Ints, n_members: int, warnings: list[str]) -> Ints:
@@ -233,7 +233,13 @@ class _ComputeTimes:
 
 
 def _compare(
-    rows: Rows, at: At, sizes: tuple[int, int, int], group: MemberLabels, member: Ints, computes: Bools, steps: Ints
+    rows: Rows,
+    at: RowIndex,
+    sizes: tuple[int, int, int],
+    group: MemberLabels,
+    member: Ints,
+    computes: Bools,
+    steps: Ints,
 ) -> tuple[Members, Seconds | None]:
     """Compare members; `offset_s`, shape (n_steps, n_dp, n_stages, n_members), says what to take off their clocks."""
     n_steps, n_workers, n_members = sizes[0], sizes[1] * sizes[2], group.n_members
@@ -290,7 +296,7 @@ def _compare(
 
 
 def _lay_out(
-    rows: Rows, at: At, sizes: tuple[int, int, int], member: Ints, n_members: int, computes: Bools
+    rows: Rows, at: RowIndex, sizes: tuple[int, int, int], member: Ints, n_members: int, computes: Bools
 ) -> _ComputeTimes:
     """Lay the computes out over members, and keep those of which every member that is there has a row."""
     n_workers = sizes[1] * sizes[2]
@@ -392,7 +398,7 @@ def _is_last(side_s: Seconds) -> Seconds:
 
 
 def _name_members(
-    rows: Rows, at: At, sizes: tuple[int, int, int], member: Ints, n_members: int
+    rows: Rows, at: RowIndex, sizes: tuple[int, int, int], member: Ints, n_members: int
 ) -> tuple[Ints | None, tuple[str, ...] | None]:
     """Say which global rank and host each member is; no ranks where members share one."""
     shape = (*sizes[1:], n_members)
@@ -421,7 +427,7 @@ def _describe_clock_offsets(members: Members) -> str:
     )
 
 
-def add_waits(members: Members, rows: Rows, at: At, group: MemberLabels) -> Members:
+def add_waits(members: Members, rows: Rows, at: RowIndex, group: MemberLabels) -> Members:
     """Add the time that members spend in the collectives of their group.
 
     Parameters

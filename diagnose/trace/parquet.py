@@ -7,7 +7,6 @@ Enters: a path or a buffer. Leaves: `Rows`, one numpy array a column, and the ke
 import dataclasses
 import io
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -19,9 +18,10 @@ from numpy.typing import NDArray
 
 from diagnose.errors import TraceError
 from diagnose.model.optype import BY_NAME
-from diagnose.model.recording import Account
 from diagnose.model.trace import Bools, Ints
 from diagnose.trace.account import read_account
+from diagnose.trace.list_column import LISTS, UNREADABLE, ListColumn, describe_damage
+from diagnose.trace.rows import Rows
 
 #: Column -> kind, required columns first.
 REQUIRED = {
@@ -43,8 +43,6 @@ OPTIONAL = {
     "tokens": "float",
     "tokens_sq": "float",
 }
-#: A column of lists that is read later, and only for the rows that are needed: it may be longer than all others together.
-LISTS = "doc_lengths"
 #: Rows a file may claim; above it a damaged footer is likelier than a job (100 steps of 100,000 GPUs are 10 times less).
 MAX_ROWS = 2_000_000_000
 
@@ -62,102 +60,8 @@ JOB_KEY = "diagnose.job"
 RECORDING_KEY = "diagnose.recording"
 #: How a Parquet file begins.
 MAGIC = b"PAR1"
-#: Rows of lists read at a time.
-BATCH_ROWS = 1 << 16
 #: How the names of collectives within a tensor- or context-parallel group begin (ndtimeline: `tp-allreduce`).
 GROUP_PREFIXES = ("tp-", "cp-")
-#: What pyarrow raises for a file that is damaged.
-UNREADABLE = (OSError, pa.ArrowException, ValueError, OverflowError, MemoryError, KeyError)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Rows:
-    """The columns of a trace, one entry a row; integer columns keep the width of the file.
-
-    Attributes
-    ----------
-    op : ndarray of int8, shape (n_rows,)
-        Code of the operation type; -1 where the type is unknown.
-    bad : ndarray of bool, shape (n_rows,), or None
-        True where a required value is null, not finite or impossible; None: nowhere.
-    unknown_ops : dict of str to int
-        Rows of each operation type that is not known.
-    waits : ndarray of bool, shape (n_rows,), or None
-        Collectives within a tensor- or context-parallel group (`tp-allreduce`, `cp-...`): not known, not replayed, but they say
-        which member waited; None: nowhere.
-    number : ndarray of int32, shape (n_rows,), or None
-        Which row of the file it is; None where there are no lists to be read later.
-    lists : ListColumn or None
-    recording : Account or None
-        What another producer's files could not bring along; None where nothing says that there were any.
-    recording_warnings : tuple of str
-        What the reader of those files warned of.
-    """
-
-    step: NDArray[Any]
-    dp: NDArray[Any]
-    stage: NDArray[Any]
-    op: NDArray[np.int8]
-    start_s: NDArray[Any]
-    duration_s: NDArray[Any]
-    seq: NDArray[Any] | None
-    microbatch: NDArray[Any] | None
-    chunk: NDArray[Any] | None
-    rank: NDArray[Any] | None
-    tp_rank: NDArray[Any] | None
-    cp_rank: NDArray[Any] | None
-    host: NDArray[Any] | None
-    host_names: tuple[str, ...]
-    tokens: NDArray[Any] | None
-    tokens_sq: NDArray[Any] | None
-    bad: Bools | None
-    unknown_ops: dict[str, int]
-    job: dict[str, Any]
-    number: NDArray[np.int32] | None = None
-    lists: "ListColumn | None" = None
-    waits: Bools | None = None
-    recording: Account | None = None
-    recording_warnings: tuple[str, ...] = ()
-
-    def __len__(self) -> int:
-        return len(self.op)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class ListColumn:
-    """The column of document lengths, still in the file.
-
-    `first` is the number of its first row, and `others` are the columns of further files of the same job.
-    """
-
-    source: Any
-    name: str
-    first: int = 0
-    others: tuple["ListColumn", ...] = ()
-
-    def batches(self) -> Iterator[tuple[int, Any]]:
-        """Read the column a piece at a time: the number of its first row, and a pyarrow array of lists.
-
-        Raises
-        ------
-        TraceError
-            The column is damaged.
-        """
-        yield from self._own_batches()
-        for other in self.others:
-            yield from other.batches()
-
-    def _own_batches(self) -> Iterator[tuple[int, Any]]:
-        """Read the column of the first file."""
-        first = self.first
-        try:
-            with pq.ParquetFile(self.source, page_checksum_verification=False) as file:
-                for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=[LISTS]):
-                    batch.validate()
-                    yield first, batch.column(0)
-                    first += len(batch)
-        except UNREADABLE as error:
-            raise _damaged(error, f"{self.name}: column {LISTS!r}") from None
 
 
 def read_parquet(source: str | Path | BinaryIO, *, name: str) -> Rows:
@@ -195,22 +99,13 @@ def read_parquet(source: str | Path | BinaryIO, *, name: str) -> Rows:
     except IsADirectoryError:
         raise TraceError("is a folder; expected a Parquet file: name the file in it", where=name) from None
     except UNREADABLE as error:
-        raise _damaged(error, name) from None
+        raise describe_damage(error, name) from None
     if table.num_rows == 0:
         raise TraceError("has no rows; expected one row for each operation", where=name)
     rows = _rows(table, footer, name)
     if LISTS not in schema.names or pa.types.is_null(schema.field(LISTS).type):
         return rows
     return dataclasses.replace(rows, number=np.arange(len(rows), dtype=np.int32), lists=ListColumn(source, name))
-
-
-def _damaged(error: Exception, where: str) -> TraceError:
-    """Say that a file cannot be read, and why."""
-    reason = " ".join(str(error).split())[:200] or type(error).__name__
-    return TraceError(
-        f"cannot be read as Parquet ({reason}); expected an undamaged Parquet file: copy it again, or convert it",
-        where=where,
-    )
 
 
 def _open(path: Path) -> Any:

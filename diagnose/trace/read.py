@@ -14,11 +14,12 @@ from typing import BinaryIO
 
 from diagnose.errors import TraceError
 from diagnose.trace.gather import gather_traces
-from diagnose.trace.parquet import MAGIC, Rows, read_parquet
+from diagnose.trace.parquet import MAGIC, read_parquet
 from diagnose.trace.producers import megatron_log
 from diagnose.trace.producers.catalogue import find_producer, list_producers, read_with
 from diagnose.trace.producers.input_files import InputFiles, list_input_files
 from diagnose.trace.recorded import make_rows
+from diagnose.trace.rows import Rows
 
 #: Files that describe a job and hold nothing of its operations.
 DESCRIPTIONS = (".yaml", ".yml")

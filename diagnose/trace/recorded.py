@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from diagnose.errors import TraceError
 from diagnose.model.optype import Op
 from diagnose.model.recording import Recording
-from diagnose.trace.parquet import Rows
+from diagnose.trace.rows import Rows
 
 #: Columns of a recording that a format may not have.
 OPTIONAL = ("microbatch", "chunk", "rank", "tp_rank", "cp_rank", "host")

@@ -8,8 +8,7 @@ import numpy as np
 
 from diagnose.model.optype import Op
 from diagnose.model.trace import Ints
-from diagnose.trace.parquet import Rows
-from diagnose.trace.place import At, take_at, take_rows
+from diagnose.trace.rows import RowIndex, Rows, take_index, take_rows
 
 #: A step was run again when at least this part of its forwards is there twice.
 DOUBLED_SHARE = 0.3
@@ -20,7 +19,9 @@ MAX_CELLS_PER_FORWARD = 8
 SPARE_CELLS = 100_000
 
 
-def keep_last_attempt(rows: Rows, at: At, n_steps: int, warnings: list[str]) -> tuple[Rows, At, tuple[int, ...]]:
+def keep_last_attempt(
+    rows: Rows, at: RowIndex, n_steps: int, warnings: list[str]
+) -> tuple[Rows, RowIndex, tuple[int, ...]]:
     """Drop all but the last attempt at each step.
 
     Parameters
@@ -30,7 +31,7 @@ def keep_last_attempt(rows: Rows, at: At, n_steps: int, warnings: list[str]) -> 
 
     Returns
     -------
-    Rows, At
+    Rows, RowIndex
         Without earlier attempts. Steps whose attempts cannot be told apart by time are dropped, if they are less than half.
     first : tuple of int
         Index of the first step of each attempt but the first, where it is known.
@@ -57,10 +58,10 @@ def keep_last_attempt(rows: Rows, at: At, n_steps: int, warnings: list[str]) -> 
         f"{len(again)} steps are in the file more than once (a restart): the last attempt is analysed"
         + (f"; {n_unclear} whose attempts overlap in time are left out" if n_unclear else "")
     )
-    return take_rows(rows, ~drop), take_at(at, ~drop), (int(again.min()),)
+    return take_rows(rows, ~drop), take_index(at, ~drop), (int(again.min()),)
 
 
-def _steps_run_again(rows: Rows, at: At, forwards: Ints, n_steps: int) -> Ints:
+def _steps_run_again(rows: Rows, at: RowIndex, forwards: Ints, n_steps: int) -> Ints:
     """Find the steps most of whose forwards are there twice under the same number, at different times."""
     if rows.seq is None:
         return np.zeros(0, dtype=np.int64)

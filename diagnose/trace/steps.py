@@ -9,7 +9,7 @@ import numpy as np
 
 from diagnose.model.optype import Op
 from diagnose.model.trace import Block, Bools, Evidence, Ints, Nodes, Seconds
-from diagnose.trace.place import Dense
+from diagnose.trace.dense import Dense
 
 #: A step with a larger part of its operations missing is dropped; below, the gaps are filled by usual values.
 MAX_MISSING_SHARE = 0.20

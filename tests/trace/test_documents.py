@@ -230,7 +230,7 @@ def test_row_groups_and_pieces(
     """It means nothing how the file is cut into row groups, and into how large pieces it is read; a path reads as a buffer."""
     path = tmp_path / "job.parquet"
     pq.write_table(to_table(with_lists(rows, lists), SHAPE.meta), path, row_group_size=50)
-    monkeypatch.setattr("diagnose.trace.parquet.BATCH_ROWS", 17)
+    monkeypatch.setattr("diagnose.trace.list_column.BATCH_ROWS", 17)
     assert lists_of(load_trace(path)) == lists
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from diagnose.errors import TraceError
 from diagnose.model.optype import EVIDENCE, Op
 from diagnose.model.trace import Ints, Nodes, Seconds
-from diagnose.trace.parquet import Rows
+from diagnose.trace.rows import RowIndex, Rows, derive_seq, row_key, take_index, take_rows
 
 #: An operation that less than this part of the lanes has is a stray.
 STRAY_SHARE = 0.05
@@ -29,9 +29,6 @@ MAX_CHUNKS = 1024
 #: `seq_id` counts within a step: above this many times the operations of one type on a worker and step, it does something else.
 MAX_SEQ_RATIO = 3
 SPARE_SEQ = 4
-
-#: Index of the step, dp rank and stage of every row.
-At = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
 
 
 @dataclasses.dataclass(slots=True)
@@ -62,9 +59,9 @@ class _Cells:
     shape: tuple[int, int, int]
 
 
-def place_rows(
-    rows: Rows, at: At, sizes: tuple[int, int, int], *, name: str, vpp_size: int | None, warnings: list[str]
-) -> tuple[Dense, Rows, At]:
+def lay_out_rows(
+    rows: Rows, at: RowIndex, sizes: tuple[int, int, int], *, name: str, vpp_size: int | None, warnings: list[str]
+) -> tuple[Dense, Rows, RowIndex]:
     """Put every simulated row into its cell.
 
     Parameters
@@ -81,7 +78,7 @@ def place_rows(
 
     Returns
     -------
-    Dense, Rows, At
+    Dense, Rows, RowIndex
         The rows, and their indices, without duplicates.
 
     Raises
@@ -110,23 +107,9 @@ def place_rows(
     return Dense(nodes, start_s, end_s, tokens, tokens_sq, rows.chunk is not None), rows, at
 
 
-def take_rows(rows: Rows, keep: NDArray[Any]) -> Rows:
-    """Keep some rows, by mask or by position."""
-    changed = {}
-    for field in dataclasses.fields(rows):
-        value = getattr(rows, field.name)
-        if isinstance(value, np.ndarray):
-            changed[field.name] = value[keep]
-    return dataclasses.replace(rows, **changed)
-
-
-def take_at(at: At, keep: NDArray[Any]) -> At:
-    """Keep the indices of some rows."""
-    step, dp, stage = at
-    return step[keep], dp[keep], stage[keep]
-
-
-def _count_operations(rows: Rows, at: At, sizes: tuple[int, int, int], warnings: list[str]) -> tuple[Rows, At]:
+def _count_operations(
+    rows: Rows, at: RowIndex, sizes: tuple[int, int, int], warnings: list[str]
+) -> tuple[Rows, RowIndex]:
     """Make sure that there is a `seq_id` of a possible size."""
     n_evidence = int(min(EVIDENCE))
     of_type = np.bincount(rows.op, minlength=len(Op))[:n_evidence]
@@ -144,8 +127,8 @@ def _count_operations(rows: Rows, at: At, sizes: tuple[int, int, int], warnings:
 
 
 def _find_cells(
-    rows: Rows, at: At, sizes: tuple[int, int, int], name: str, warnings: list[str]
-) -> tuple[_Cells, Rows, At]:
+    rows: Rows, at: RowIndex, sizes: tuple[int, int, int], name: str, warnings: list[str]
+) -> tuple[_Cells, Rows, RowIndex]:
     """Say which cell each row goes to, leaving out operations that hardly any lane has where they would blow up the grid."""
     n_steps, n_dp, n_stages = sizes
     for _ in range(2):
@@ -166,7 +149,7 @@ def _find_cells(
         if keep.all() or not keep.any():
             break
         warnings.append(f"{int((~keep).sum())} rows of operations that hardly any rank has are left out")
-        rows, at = take_rows(rows, keep), take_at(at, keep)
+        rows, at = take_rows(rows, keep), take_index(at, keep)
     raise TraceError(
         f"{len(rows)} rows would fill {n_cells} cells of (operation, step, dp rank): the ranks and steps have too little in "
         "common; check step, dp_rank, stage and seq_id",
@@ -197,8 +180,8 @@ def _is_wrong(start_s: Seconds, cells: _Cells) -> bool:
 
 
 def _mend_counts(
-    rows: Rows, at: At, sizes: tuple[int, int, int], cells: _Cells, start_s: Seconds, warnings: list[str]
-) -> tuple[Rows, At]:
+    rows: Rows, at: RowIndex, sizes: tuple[int, int, int], cells: _Cells, start_s: Seconds, warnings: list[str]
+) -> tuple[Rows, RowIndex]:
     """Drop a few rows that claim another's place; where `seq_id` is wrong throughout, count again by start time."""
     simulated = cells.node_at < len(cells.op)
     first = np.zeros(len(rows), dtype=bool)
@@ -211,12 +194,12 @@ def _mend_counts(
         and n_filled + int(doubled.sum()) == int(cells.counts.sum())
     ):
         warnings.append(f"{int(doubled.sum())} rows claim the place of another operation and are left out")
-        return take_rows(rows, ~doubled), take_at(at, ~doubled)
+        return take_rows(rows, ~doubled), take_index(at, ~doubled)
     warnings.append("seq_id does not count the operations by start time; counted again")
     return dataclasses.replace(rows, seq=derive_seq(row_key(rows, at, sizes), rows.start_s)), at
 
 
-def _find_nodes(rows: Rows, at: At, n_stages: int) -> tuple[NDArray[Any], Ints, Ints, Ints, Ints]:
+def _find_nodes(rows: Rows, at: RowIndex, n_stages: int) -> tuple[NDArray[Any], Ints, Ints, Ints, Ints]:
     """Number the operations that occur: node of each row (one too many for evidence), type, stage, seq, and rows of each."""
     assert rows.seq is not None
     n_seq = int(rows.seq.max()) + 1
@@ -234,7 +217,7 @@ def _find_nodes(rows: Rows, at: At, n_stages: int) -> tuple[NDArray[Any], Ints, 
     return lookup[key], op, stage, number, counts[used]
 
 
-def _drop_repeated(rows: Rows, at: At, sizes: tuple[int, int, int], warnings: list[str]) -> tuple[Rows, At]:
+def _drop_repeated(rows: Rows, at: RowIndex, sizes: tuple[int, int, int], warnings: list[str]) -> tuple[Rows, RowIndex]:
     """Drop rows that say the same of the same operation twice; of two that differ in `duration` the longer stays."""
     key = row_key(rows, at, sizes)
     order = np.lexsort((rows.duration_s, rows.start_s, key))
@@ -248,10 +231,10 @@ def _drop_repeated(rows: Rows, at: At, sizes: tuple[int, int, int], warnings: li
     keep = np.ones(len(rows), dtype=bool)
     keep[order[:-1][same]] = False
     warnings.append(f"{int(same.sum())} rows are duplicates and are left out")
-    return take_rows(rows, keep), take_at(at, keep)
+    return take_rows(rows, keep), take_index(at, keep)
 
 
-def _name_nodes(rows: Rows, at: At, cells: _Cells, start_s: Seconds, n_chunks: int, *, n_stages: int) -> Nodes:
+def _name_nodes(rows: Rows, at: RowIndex, cells: _Cells, start_s: Seconds, n_chunks: int, *, n_stages: int) -> Nodes:
     """Say which microbatch and model chunk each compute node works on, from the fullest lane, else from the launch order."""
     op, stage, number = cells.op, cells.stage, cells.seq
     microbatch = np.full(len(op), -1, dtype=np.int64)
@@ -308,20 +291,3 @@ def _alike(op: Ints, stage: Ints, chunk: Ints, microbatch: Ints) -> bool:
         return False
     first = next(iter(seen))
     return len(set(first)) == len(first) and min(first) >= 0
-
-
-def row_key(rows: Rows, at: At, sizes: tuple[int, int, int]) -> Ints:
-    """Number each (step, dp rank, stage, type)."""
-    step_at, dp_at, stage_at = at
-    worker = (step_at.astype(np.int64) * sizes[1] + dp_at) * sizes[2] + stage_at
-    return np.asarray(worker * len(Op) + rows.op)
-
-
-def derive_seq(key: Ints, start_s: NDArray[Any]) -> Ints:
-    """Count the operations of each key by start."""
-    order = np.lexsort((start_s, key))
-    ordered = key[order]
-    first = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
-    seq = np.empty(len(key), dtype=np.int64)
-    seq[order] = np.arange(len(key)) - np.repeat(first, np.diff(np.r_[first, len(key)]))
-    return seq

@@ -1,0 +1,104 @@
+"""The rows of a trace as columns, and what is done with rows alone: taking some, and counting operations.
+
+Enters: what a reader found. Leaves: `Rows`, one numpy array a column.
+"""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diagnose.model.optype import Op
+from diagnose.model.recording import Account
+from diagnose.model.trace import Bools, Ints
+from diagnose.trace.list_column import ListColumn
+
+#: Index of the step, dp rank and stage of every row.
+RowIndex = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rows:
+    """The columns of a trace, one entry a row; integer columns keep the width of the file.
+
+    Attributes
+    ----------
+    op : ndarray of int8, shape (n_rows,)
+        Code of the operation type; -1 where the type is unknown.
+    bad : ndarray of bool, shape (n_rows,), or None
+        True where a required value is null, not finite or impossible; None: nowhere.
+    unknown_ops : dict of str to int
+        Rows of each operation type that is not known.
+    waits : ndarray of bool, shape (n_rows,), or None
+        Collectives within a tensor- or context-parallel group (`tp-allreduce`, `cp-...`): not known, not replayed, but they say
+        which member waited; None: nowhere.
+    number : ndarray of int32, shape (n_rows,), or None
+        Which row of the file it is; None where there are no lists to be read later.
+    lists : ListColumn or None
+    recording : Account or None
+        What another producer's files could not bring along; None where nothing says that there were any.
+    recording_warnings : tuple of str
+        What the reader of those files warned of.
+    """
+
+    step: NDArray[Any]
+    dp: NDArray[Any]
+    stage: NDArray[Any]
+    op: NDArray[np.int8]
+    start_s: NDArray[Any]
+    duration_s: NDArray[Any]
+    seq: NDArray[Any] | None
+    microbatch: NDArray[Any] | None
+    chunk: NDArray[Any] | None
+    rank: NDArray[Any] | None
+    tp_rank: NDArray[Any] | None
+    cp_rank: NDArray[Any] | None
+    host: NDArray[Any] | None
+    host_names: tuple[str, ...]
+    tokens: NDArray[Any] | None
+    tokens_sq: NDArray[Any] | None
+    bad: Bools | None
+    unknown_ops: dict[str, int]
+    job: dict[str, Any]
+    number: NDArray[np.int32] | None = None
+    lists: ListColumn | None = None
+    waits: Bools | None = None
+    recording: Account | None = None
+    recording_warnings: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.op)
+
+
+def take_rows(rows: Rows, keep: NDArray[Any]) -> Rows:
+    """Keep some rows, by mask or by position."""
+    changed = {}
+    for field in dataclasses.fields(rows):
+        value = getattr(rows, field.name)
+        if isinstance(value, np.ndarray):
+            changed[field.name] = value[keep]
+    return dataclasses.replace(rows, **changed)
+
+
+def take_index(at: RowIndex, keep: NDArray[Any]) -> RowIndex:
+    """Keep the indices of some rows."""
+    step, dp, stage = at
+    return step[keep], dp[keep], stage[keep]
+
+
+def row_key(rows: Rows, at: RowIndex, sizes: tuple[int, int, int]) -> Ints:
+    """Number each (step, dp rank, stage, type)."""
+    step_at, dp_at, stage_at = at
+    worker = (step_at.astype(np.int64) * sizes[1] + dp_at) * sizes[2] + stage_at
+    return np.asarray(worker * len(Op) + rows.op)
+
+
+def derive_seq(key: Ints, start_s: NDArray[Any]) -> Ints:
+    """Count the operations of each key by start."""
+    order = np.lexsort((start_s, key))
+    ordered = key[order]
+    first = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
+    seq = np.empty(len(key), dtype=np.int64)
+    seq[order] = np.arange(len(key)) - np.repeat(first, np.diff(np.r_[first, len(key)]))
+    return seq
