@@ -6,11 +6,9 @@ what stops the loop itself is: input, collections, saving.
 """
 
 import dataclasses
-from array import array
 from collections import Counter
 from collections.abc import Sequence
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,41 +20,40 @@ from diagnose.trace.producers.catalogue import Report
 from diagnose.trace.producers.contents import name_in
 from diagnose.trace.producers.input_files import InputFiles
 from diagnose.trace.producers.lines import read_lines
+from diagnose.trace.producers.torchtitan.meetings import (
+    Grid,
+    align_spans,
+    choose_clocks,
+    cut_waits,
+    find_begins,
+    find_meetings,
+)
+from diagnose.trace.producers.torchtitan.spans import (
+    COLLECT,
+    COMPUTE,
+    EVALUATE,
+    FETCH,
+    OPTIMIZER,
+    SAVE,
+    LogColumns,
+    Spans,
+    find_begin,
+    is_structured,
+    keep_last_attempt,
+    mark_whole_steps,
+    take_line,
+)
 
 NAME = "torchtitan"
 TITLE = "torchtitan structured logs: JSON Lines a rank (structured_logs/*.jsonl)"
 
+#: First files of a folder of which one must begin with a structured record: other logs may lie beside them.
 FILES_ASKED = 16
-MAX_NUMBER = 2**53
-#: A span is at most this long; seconds.
-MAX_SPAN_S = 1e6
 #: A forward takes one part of `fwd_bwd`, a backward two: only their sum is measured.
 FORWARD_PART = 1.0 / 3.0
 #: Saving is called in each step and mostly does nothing: shorter than this part of a step it did not save.
 SAVED_SHARE = 0.01
-#: Ranks end together when they are this much closer than they were before; and were so far apart that one can tell.
-TOGETHER_RATIO = 0.25
-LEAST_SPREAD_S = 2e-3
-#: Clocks are moved by another point of a step than the last one only if that brings ranks this much closer still.
-PREFERRED_RATIO = 0.9
-#: Spread over ranks is that of all but this part of them.
-SPREAD_QUANTILE = 0.9
-#: What a loop times, by name of its span.
-STEP, FETCH, COMPUTE, OPTIMIZER, COLLECT, SAVE, EVALUATE = range(7)
-SPANS = {
-    "step": STEP,
-    "fetching_batch": FETCH,
-    "fwd_bwd": COMPUTE,
-    "optim": OPTIMIZER,
-    "gc_collect": COLLECT,
-    "checkpoint_save": SAVE,
-    "eval": EVALUATE,
-    "validate": EVALUATE,
-    "validation": EVALUATE,
-}
 NOT_KNOWN = "a span that this version knows nothing of; its time is between others"
-TOKENS = "local_valid_tokens"
-MARKS = (b'"log_type_name"', b'"time_us"')
 #: Where ranks may be seen to wait for each other, in words.
 MEETINGS = {
     "tokens": "before fwd_bwd, for the count of tokens (which stands as waiting for what the last rank waits for)",
@@ -75,49 +72,9 @@ HIDDEN = (
 )
 
 
-class _Record(msgspec.Struct):
-    """One line, as far as it is wanted."""
-
-    log_type_name: str | None = None
-    event_name: str | None = None
-    value: float | None = None
-    step: int | None = None
-    time_us: float | None = None
-    rank: int | None = None
-    global_rank: int | None = None
-    host_name: str | None = None
-
-
-@dataclasses.dataclass(slots=True)
-class _Spans:
-    """Spans of all ranks, one entry a span; seconds in unix time."""
-
-    kind: Ints
-    rank: Ints
-    step: Ints
-    attempt: Ints
-    start_s: Seconds
-    end_s: Seconds
-
-    def take(self, keep: NDArray[np.bool_] | Ints) -> "_Spans":
-        """Keep some spans."""
-        return _Spans(*(getattr(self, field.name)[keep] for field in dataclasses.fields(self)))
-
-
-class _LogColumns:
-    """Columns that grow."""
-
-    def __init__(self) -> None:
-        self.whole, self.times = array("q"), array("d")  # kind, rank, step, attempt; start, end
-        self.tokens: dict[tuple[int, int], float] = {}
-        self.hosts: dict[int, str] = {}
-        self.other: Counter[str] = Counter()
-        self.broken = 0
-
-
 def recognise(inputs: InputFiles) -> bool:
     """Say whether one of the first files begins with a structured record."""
-    return any(_is_structured(inputs.head(file)) for file in inputs.files[:FILES_ASKED])
+    return any(is_structured(inputs.head(file)) for file in inputs.files[:FILES_ASKED])
 
 
 def read(inputs: InputFiles, *, name: str, report: Report) -> Recording:
@@ -128,173 +85,26 @@ def read(inputs: InputFiles, *, name: str, report: Report) -> Recording:
     TraceError
         No rank has a whole training step.
     """
-    found = _LogColumns()
-    files = [file for file in inputs.files if _is_structured(inputs.head(file))]
+    found = LogColumns()
+    files = [file for file in inputs.files if is_structured(inputs.head(file))]
     others = len(inputs.files) - len(files)
-    for attempt, file in enumerate(sorted(files, key=lambda file: (_begin_of(inputs.head(file)), file))):
+    for attempt, file in enumerate(sorted(files, key=lambda file: (find_begin(inputs.head(file)), file))):
         report(f"file {attempt + 1} of {len(files)}")
         for line in read_lines(file, name=name_in(inputs.path, file, name)):
             if line.strip():
-                _take(line, attempt, found)
+                take_line(line, attempt, found)
     if others:
         found.other["files without structured records"] = others
     kind, rank, step, attempts = np.array(found.whole, dtype=np.int64).reshape(-1, 4).T
     start_s, end_s = np.array(found.times, dtype=np.float64).reshape(-1, 2).T
-    spans, warnings = _last_attempt(_Spans(kind, rank, step, attempts, start_s, end_s))
-    whole = _whole_steps(spans)
+    spans, warnings = keep_last_attempt(Spans(kind, rank, step, attempts, start_s, end_s))
+    whole = mark_whole_steps(spans)
     if not whole.any():
         raise TraceError(
             "has no training step with fwd_bwd and optim; expected the logs of a trainer: name the folder structured_logs of a run",
             where=name,
         )
     return _record(spans.take(whole), found, warnings)
-
-
-def _is_structured(head: bytes) -> bool:
-    """Say whether a file begins with a record of a structured log."""
-    first = head.lstrip()[:8192].split(b"\n", 1)[0]
-    return first.startswith(b"{") and all(mark in first for mark in MARKS)
-
-
-def _begin_of(head: bytes) -> float:
-    """Say when a file begins, so that of two attempts at a step the later one counts."""
-    try:
-        return msgspec.json.decode(head.lstrip().split(b"\n", 1)[0], type=_Record, strict=False).time_us or 0.0
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return 0.0
-
-
-def _take(line: bytes, attempt: int, found: _LogColumns) -> None:
-    """Take one record: the end of a span, or a count of tokens."""
-    try:
-        record = msgspec.json.decode(line, type=_Record, strict=False)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        found.broken += 1
-        return
-    rank = record.rank if record.global_rank is None else record.global_rank
-    kind = record.log_type_name or ""
-    if record.step is None or rank is None or record.value is None or record.time_us is None:
-        return  # the start of a span, or outside the loop
-    if not (0 <= rank < MAX_NUMBER and 0 <= record.step < MAX_NUMBER and 0 <= record.time_us < MAX_NUMBER):
-        found.broken += 1
-        return
-    if kind == "metric_value":
-        if record.event_name == TOKENS:
-            found.tokens[rank, record.step] = record.value
-        return
-    span = kind.removesuffix("_end")
-    if not kind.endswith("_end") or not 0 <= record.value * 1e-3 < MAX_SPAN_S:
-        return
-    if span not in SPANS:
-        found.other[span] += 1
-        return
-    end_s = record.time_us * 1e-6
-    found.whole.extend((SPANS[span], rank, record.step, attempt))
-    found.times.extend((end_s - record.value * 1e-3, end_s))
-    if record.host_name:
-        found.hosts[rank] = record.host_name
-
-
-def _last_attempt(spans: _Spans) -> tuple[_Spans, tuple[str, ...]]:
-    """Keep the last attempt of each rank at each step."""
-    _, key = np.unique(np.stack([spans.rank, spans.step]), axis=1, return_inverse=True)
-    key = key.ravel()
-    last = np.full(int(key.max(initial=-1)) + 1, -1, dtype=np.int64)
-    np.maximum.at(last, key, spans.attempt)
-    keep = spans.attempt == last[key]
-    if keep.all():
-        return spans, ()
-    n_steps = len(np.unique(spans.step[~keep]))
-    return spans.take(keep), (
-        f"{n_steps} steps are in the logs more than once (a restart): the last attempt is analysed",
-    )
-
-
-def _whole_steps(spans: _Spans) -> NDArray[np.bool_]:
-    """Mark the spans of (rank, step) that have computed and stepped."""
-    _, key = np.unique(np.stack([spans.rank, spans.step]), axis=1, return_inverse=True)
-    key = key.ravel()
-    whole = np.ones(int(key.max(initial=-1)) + 1, dtype=bool)
-    for kind in (COMPUTE, OPTIMIZER):
-        whole &= np.bincount(key[spans.kind == kind], minlength=len(whole)) > 0
-    return np.asarray(whole[key])
-
-
-class _Grid:
-    """When each rank reaches each point of each step: shape (n_ranks, n_steps), NaN where it has none."""
-
-    def __init__(self, spans: _Spans) -> None:
-        self.ranks, self.rank_at = np.unique(spans.rank, return_inverse=True)
-        self.steps, self.step_at = np.unique(spans.step, return_inverse=True)
-        self.spans = spans
-
-    def first(self, kind: int) -> Seconds:
-        """Give the begin of the first span of a kind."""
-        return -self._reduce(kind, -self.spans.start_s)
-
-    def last(self, kind: int) -> Seconds:
-        """Give the end of the last span of a kind."""
-        return self._reduce(kind, self.spans.end_s)
-
-    def first_end(self, kind: int) -> Seconds:
-        """Give the end of the first span of a kind."""
-        return -self._reduce(kind, -self.spans.end_s)
-
-    def _reduce(self, kind: int, values: Seconds) -> Seconds:
-        """Take the largest value of each rank and step."""
-        here = self.spans.kind == kind
-        found = np.full((len(self.ranks), len(self.steps)), -np.inf)
-        np.maximum.at(found, (self.rank_at[here], self.step_at[here]), values[here])
-        return np.where(np.isneginf(found), np.nan, found)
-
-
-def _apart(reached: Seconds, offset_s: Seconds) -> float:
-    """Say how far apart ranks are at a point, clocks aligned; seconds."""
-    late = reached - offset_s[:, None]
-    late = np.abs(late - np.nanmedian(late, axis=0))
-    return float(np.nanquantile(late, SPREAD_QUANTILE))
-
-
-def _clock_offsets(reached: Seconds, host: Ints) -> Seconds:
-    """Say by how much each host's clock is ahead, if all reach a point together; seconds, shape (n_ranks,)."""
-    late = reached - np.nanmedian(reached, axis=0)
-    by_host = np.array([np.nanmedian(late[host == code]) for code in range(int(host.max()) + 1)])
-    return np.asarray(by_host[host])
-
-
-def _choose_clocks(points: Sequence[Seconds], host: Ints) -> tuple[Seconds, int | None]:
-    """Say by how much each rank's clock is ahead: what brings ranks closest together at all points, by meeting at one of them.
-
-    Whoever is late by the same time in each step may as well have a clock that is ahead; so the last point of a step, at which all
-    have waited, goes before the others, and ranks of a host have one clock.
-
-    Returns
-    -------
-    offset_s : ndarray of float64, shape (n_ranks,)
-    at : int or None
-        The point; None where clocks need no moving.
-    """
-    none = np.zeros(len(host))
-    best: tuple[float, Seconds, int | None] = (sum(_apart(point, none) for point in points), none, None)
-    for at in reversed(range(len(points))):
-        offset_s = _clock_offsets(points[at], host)
-        if not _is_closer(_apart(points[at], none), _apart(points[at], offset_s)):
-            continue
-        apart_s = sum(_apart(point, offset_s) for point in points)
-        if apart_s < best[0] * (1.0 if best[2] is None else PREFERRED_RATIO):
-            best = (apart_s, offset_s, at)
-    return best[1], best[2]
-
-
-def _meet(before: Seconds, after: Seconds) -> bool:
-    """Say whether ranks that come to a point apart leave it together; not where they were never apart."""
-    none = np.zeros(len(before))
-    return _is_closer(_apart(before, none), _apart(after, none))
-
-
-def _is_closer(before_s: float, after_s: float) -> bool:
-    """Say whether ranks that were apart are together; seconds."""
-    return before_s >= LEAST_SPREAD_S and after_s <= TOGETHER_RATIO * before_s
 
 
 class _Rows:
@@ -310,26 +120,26 @@ class _Rows:
         self.times.append(np.stack([start_s, end_s]))
 
 
-def _record(spans: _Spans, found: _LogColumns, warnings: tuple[str, ...]) -> Recording:
+def _record(spans: Spans, found: LogColumns, warnings: tuple[str, ...]) -> Recording:
     """Turn spans into operations."""
     dropped = [Dropped(what, n, NOT_KNOWN) for what, n in sorted(found.other.items())]
     if (n_evaluations := int((spans.kind == EVALUATE).sum())) > 0:
         dropped.append(Dropped("eval", n_evaluations, "an evaluation is no training: its time is cut out of the clock"))
-    grid = _Grid(_cut_evaluations(spans))
+    grid = Grid(_cut_evaluations(spans))
     names = tuple(dict.fromkeys(found.hosts.values()))
     codes = np.array([names.index(found.hosts[r]) if r in found.hosts else -1 for r in grid.ranks.tolist()])
     offsets: tuple[ClockOffset, ...] = ()
     met: list[str] = []
     if len(grid.ranks) > 1:
         clocks = codes if codes.min() >= 0 else np.arange(len(codes))
-        points = [_begins(grid), grid.first(COMPUTE), grid.first_end(COMPUTE), grid.last(OPTIMIZER)]
-        offset_s, at = _choose_clocks(points, clocks)
+        points = [find_begins(grid), grid.first(COMPUTE), grid.first_end(COMPUTE), grid.last(OPTIMIZER)]
+        offset_s, at = choose_clocks(points, clocks)
         if at is not None:
             offsets = _list_offsets(grid, offset_s, points[at])
-            grid = _Grid(_align(grid, offset_s))
-        met = _find_meetings(grid)
+            grid = Grid(align_spans(grid, offset_s))
+        met = find_meetings(grid)
         if "compute" in met and "tokens" not in met:
-            grid = _Grid(_cut_waits(grid))
+            grid = Grid(cut_waits(grid))
     fetched, begun = grid.last(FETCH), grid.first(COMPUTE)
     rows = _Rows()
     _add_begins(grid, begun, rows)
@@ -364,45 +174,9 @@ def _record(spans: _Spans, found: _LogColumns, warnings: tuple[str, ...]) -> Rec
     )
 
 
-def _begins(grid: _Grid) -> Seconds:
-    """Say when each rank begins each step."""
-    begins = grid.first(STEP)
-    return np.where(np.isnan(begins), np.fmin(grid.first(FETCH), grid.first(COMPUTE)), begins)
-
-
-def _find_meetings(grid: _Grid) -> list[str]:
-    """Say where ranks are seen to wait for each other."""
-    begun = grid.first(COMPUTE)
-    pairs = {
-        "tokens": (grid.last(FETCH), begun),
-        "compute": (begun, grid.first_end(COMPUTE)),
-        "optimizer": (grid.last(COMPUTE), grid.last(OPTIMIZER)),
-    }
-    found = []
-    for where, (before, after) in pairs.items():
-        there = ~(np.isnan(before) | np.isnan(after)).any(axis=0)
-        if there.any() and _meet(before[:, there], after[:, there]):
-            found.append(where)
-    return found
-
-
-def _align(grid: _Grid, offset_s: Seconds) -> _Spans:
-    """Put all ranks on one clock."""
-    spans, shift_s = grid.spans, offset_s[grid.rank_at]
-    return dataclasses.replace(spans, start_s=spans.start_s - shift_s, end_s=spans.end_s - shift_s)
-
-
-def _cut_waits(grid: _Grid) -> _Spans:
-    """Let the first fwd_bwd of a step begin when the last rank begins it: all end it together, so who was there before waited."""
-    spans, begun = grid.spans, grid.first(COMPUTE)
-    last_s = np.nanmax(np.where(np.isnan(begun), -np.inf, begun), axis=0)[grid.step_at]
-    first = (spans.kind == COMPUTE) & (spans.start_s <= begun[grid.rank_at, grid.step_at]) & (last_s < spans.end_s)
-    return dataclasses.replace(spans, start_s=np.where(first, last_s, spans.start_s))
-
-
-def _add_begins(grid: _Grid, begun: Seconds, rows: _Rows) -> None:
+def _add_begins(grid: Grid, begun: Seconds, rows: _Rows) -> None:
     """Let a step begin when all ranks have begun it: without this row, what a rank does before its first forward is in no step."""
-    begins = _begins(grid)
+    begins = find_begins(grid)
     rank, step = np.nonzero(~np.isnan(begun))
     rows.add(
         Op.ALL_GATHER,
@@ -413,7 +187,7 @@ def _add_begins(grid: _Grid, begun: Seconds, rows: _Rows) -> None:
     )
 
 
-def _add_waits(grid: _Grid, fetched: Seconds, begun: Seconds, rows: _Rows) -> Ints:
+def _add_waits(grid: Grid, fetched: Seconds, begun: Seconds, rows: _Rows) -> Ints:
     """Let all ranks wait for what the last one waits for; give that rank of each step."""
     last, by_collection = _find_last(grid, fetched)
     for op, at in ((Op.GC, by_collection), (Op.DATA_LOAD, ~by_collection)):
@@ -423,7 +197,7 @@ def _add_waits(grid: _Grid, fetched: Seconds, begun: Seconds, rows: _Rows) -> In
     return last
 
 
-def _add_spans(grid: _Grid, rows: _Rows, *, meets_at_optimizer: bool) -> int:
+def _add_spans(grid: Grid, rows: _Rows, *, meets_at_optimizer: bool) -> int:
     """Add what the spans stand for; give how many calls to save did not save."""
     spans = grid.spans
     step_s = float(np.nanmedian(grid.last(OPTIMIZER) - grid.first(COMPUTE)))
@@ -442,12 +216,12 @@ def _add_spans(grid: _Grid, rows: _Rows, *, meets_at_optimizer: bool) -> int:
     return int(idle.sum())
 
 
-def _cut_evaluations(spans: _Spans) -> _Spans:
+def _cut_evaluations(spans: Spans) -> Spans:
     """Let each step follow the one before without the evaluation between them; all ranks evaluate at once."""
     here = spans.kind == EVALUATE
     if not here.any():
         return spans
-    grid = _Grid(spans)
+    grid = Grid(spans)
     seconds = np.zeros((len(grid.ranks), len(grid.steps)))
     np.add.at(seconds, (grid.rank_at[here], grid.step_at[here]), (spans.end_s - spans.start_s)[here])
     of_step_s = np.median(seconds, axis=0)
@@ -455,7 +229,7 @@ def _cut_evaluations(spans: _Spans) -> _Spans:
     return dataclasses.replace(spans, start_s=spans.start_s - cut_s, end_s=spans.end_s - cut_s)
 
 
-def _find_last(grid: _Grid, fetched: Seconds) -> tuple[Ints, NDArray[np.bool_]]:
+def _find_last(grid: Grid, fetched: Seconds) -> tuple[Ints, NDArray[np.bool_]]:
     """Say which rank all others wait for in each step, and whether that is for a collection rather than for its batch."""
     last = np.argmax(np.where(np.isnan(fetched), -np.inf, fetched), axis=0)
     spans = grid.spans
@@ -468,7 +242,7 @@ def _find_last(grid: _Grid, fetched: Seconds) -> tuple[Ints, NDArray[np.bool_]]:
     return last, np.asarray(collected > loaded)
 
 
-def _describe_last(grid: _Grid, last: Ints, fetched: Seconds) -> str:
+def _describe_last(grid: Grid, last: Ints, fetched: Seconds) -> str:
     """Say who is last most often: all others wait for him, and causes cannot name him."""
     rank, n = Counter(last.tolist()).most_common(1)[0]
     behind_s = float(np.nanmedian((fetched - np.nanmedian(fetched, axis=0))[rank, last == rank]))
@@ -476,7 +250,7 @@ def _describe_last(grid: _Grid, last: Ints, fetched: Seconds) -> str:
     return f"all ranks wait for the last one to be ready for fwd_bwd: {text}"
 
 
-def _tokens(found: _LogColumns, grid: _Grid, op: Ints, rank: Ints, step: Ints) -> Seconds | None:
+def _tokens(found: LogColumns, grid: Grid, op: Ints, rank: Ints, step: Ints) -> Seconds | None:
     """Share the tokens of a rank's step out over its computes; NaN elsewhere."""
     if not found.tokens:
         return None
@@ -493,7 +267,7 @@ def _tokens(found: _LogColumns, grid: _Grid, op: Ints, rank: Ints, step: Ints) -
     return np.where(computes, of_cell[rank, step] / np.maximum(n_computes[rank, step], 1), np.nan)
 
 
-def _list_offsets(grid: _Grid, offset_s: Seconds, reached: Seconds) -> tuple[ClockOffset, ...]:
+def _list_offsets(grid: Grid, offset_s: Seconds, reached: Seconds) -> tuple[ClockOffset, ...]:
     """Say how far the clock of each rank was moved."""
     late = reached - np.nanmedian(reached, axis=0) - offset_s[:, None]
     spread = np.nanquantile(late, [0.25, 0.75], axis=1)
