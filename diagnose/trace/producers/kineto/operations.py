@@ -4,6 +4,7 @@ Enters: nothing. Leaves: `Operation`, which is changed while its rank is read, a
 """
 
 import dataclasses
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -40,6 +41,39 @@ class Operation:
     microbatch: int = -1
     chunk: int = -1
     seq: int = -1
+
+
+class OperationList:
+    """Operations of one rank as they are found, by step, and what was dropped on the way.
+
+    Attributes
+    ----------
+    listed : list of Operation
+        In no order.
+    numbers, starts, ends : ndarray, shape (n_steps,)
+        Number, start and end of each step; microseconds of the file.
+    dropped : Counter of (what, reason)
+    """
+
+    def __init__(self, numbers: Ints, starts: Seconds, ends: Seconds) -> None:
+        self.listed: list[Operation] = []
+        self.numbers, self.starts, self.ends = numbers, starts, ends
+        self.dropped: Counter[tuple[str, str]] = Counter()
+
+    def step_at(self, time: float) -> int:
+        """Say in which step a time of the host lies; -1: in none."""
+        at = int(np.searchsorted(self.starts, time, side="right")) - 1
+        return at if at >= 0 and time < self.ends[at] else -1
+
+    def add(self, op: int, start: float, end: float) -> Operation | None:
+        """Add an operation where it lies in a step."""
+        step = self.step_at(start)
+        if step < 0:
+            self.dropped["operations outside every step", "the profiler's first and last steps are cut"] += 1
+            return None
+        made = Operation(op, int(self.numbers[step]), start, end, start, end)
+        self.listed.append(made)
+        return made
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

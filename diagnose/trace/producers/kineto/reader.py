@@ -5,35 +5,21 @@ what explains them.
 """
 
 from collections import Counter
-from typing import Any
 
 import numpy as np
 
 from diagnose.model.optype import EVIDENCE, Op
 from diagnose.trace.producers.kineto.annotations import Dialect, NamedOperation, parse_annotation, parse_step
 from diagnose.trace.producers.kineto.collect import Collected, Exchange, Spans, list_steps
+from diagnose.trace.producers.kineto.collectives import Collectives
 from diagnose.trace.producers.kineto.computes import HostOperators, Run, find_runs, list_operators
-from diagnose.trace.producers.kineto.gpu import GpuTime, measure_alone, merge
-from diagnose.trace.producers.kineto.operations import Operation
+from diagnose.trace.producers.kineto.evidence import add_evidence
+from diagnose.trace.producers.kineto.gpu import GpuTime
+from diagnose.trace.producers.kineto.operations import Operation, OperationList
 from diagnose.trace.producers.weights import WEIGHTS
 
-#: Collections of Python that took less are counted, not kept: the youngest generation is collected all the time.
-LEAST_COLLECTION_US = 100.0
-#: What reduces gradients, and what groups never do.
-GRADIENTS = {"reduce_scatter": Op.REDUCE_SCATTER, "all_reduce": Op.SEPARATE}
-NOT_DATA_PARALLEL = (
-    "TENSOR",
-    "EXPERT",
-    "EMBEDDING",
-    "PIPELINE",
-    "MODEL_PARALLEL",
-    "CONTEXT",
-    "mesh_tp",
-    "mesh_pp",
-    "mesh_ep",
-    "mesh_cp",
-)
-
+#: Of so many operations found last, one is what a compute received: its schedule receives just before it computes.
+N_RECENT = 64
 _RECV_OF = {Op.FORWARD: Op.FORWARD_RECV, Op.BACKWARD: Op.BACKWARD_RECV}
 _SEND_OF = {Op.FORWARD: Op.FORWARD_SEND, Op.BACKWARD: Op.BACKWARD_SEND}
 
@@ -56,27 +42,28 @@ class OperationReader:
 
     Attributes
     ----------
-    operations : list of Operation
+    made : OperationList
         After `read`, with evidence, in no order.
     dialect : str
         Whose names, or what, told the computes.
-    numbers : ndarray of int64, shape (n_steps,)
-        Of the steps; `steps_named` says that annotations number them.
+    steps_named : bool
+        Annotations number the steps.
     n_on_host : int
         Computes timed by the host though there is a GPU.
-    sharded : bool
-        Parameters are gathered inside computes (FSDP).
     """
 
     def __init__(self, found: Collected) -> None:
         self.found = found
         self.gpu = GpuTime(found)
-        self.numbers, self.starts, self.ends, main = list_steps(found)
-        self.steps_named = bool(len(self.numbers))
+        numbers, starts, ends, main = list_steps(found)
+        self.steps_named = bool(len(numbers))
         self.optimizers = self._named("Optimizer.step#")
         if not self.steps_named:
-            self._steps_by_optimizer()
             main = self._busiest_thread()
+            if self.optimizers:  # a step ends with its update
+                ends = np.array([end for _, end in self.optimizers])
+                numbers, starts = np.arange(len(ends)), np.r_[-np.inf, ends[:-1]]
+        self.made = OperationList(numbers, starts, ends)
         self.operators: HostOperators = list_operators(found, main)
         self.main = main
         works = [exchange for exchange in found.exchanges if exchange.by == "work"]
@@ -84,23 +71,17 @@ class OperationReader:
         self.calls = _Ordered(list(self.operators.calls))
         self.outer = self._list_annotations()
         self.free = np.sort(np.concatenate([self.outer.end, np.array([exchange.end for exchange in found.exchanges])]))
-        self.collectives = self._list_collectives()
-        self.running = merge(np.array([work.start for work in works]), np.array([work.end for work in works]))
-        on_main = found.operators.take(found.operators.thread == main)
-        self.busy = merge(on_main.start, on_main.end)
-        self.operations: list[Operation] = []
-        self.dropped: Counter[tuple[str, str]] = Counter()
+        self.collectives = Collectives(found, self.gpu, main)
         self.n_on_host = 0
         self.phases: Counter[tuple[int, int]] = Counter()
         self.dialect: str = "runs"
-        self.sharded = any(name.startswith(("FSDP::", "FullyShardedDataParallel")) for name in found.names)
 
     def read(self) -> None:
         """Read operations, then what explains them."""
         named = self._list_named()
         self.dialect = self._choose_dialect([entry for entry, *_ in named])
         if self.dialect == "runs":
-            for step in range(len(self.numbers)):
+            for step in range(len(self.made.numbers)):
                 self._read_runs(step)
         else:
             for entry, start, end, name, nth in named:
@@ -109,31 +90,16 @@ class OperationReader:
         if self.dialect != "own":
             for entry, start, end, *_ in named if self.dialect == "runs" else ():
                 if entry.op in EVIDENCE:
-                    self._add(entry.op, start, end)
+                    self.made.add(entry.op, start, end)
             self._read_optimizers()
-            self._read_gradients()
-            self._read_first_gather()
-        self._read_evidence()
-
-    # -- steps
-
-    def _steps_by_optimizer(self) -> None:
-        """Cut steps after each update, where none is annotated."""
-        if not self.optimizers:
-            return
-        ends = np.array([end for _, end in self.optimizers])
-        self.starts, self.ends = np.r_[-np.inf, ends[:-1]], ends
-        self.numbers = np.arange(len(ends))
+            self.collectives.add_reductions(self.made, joins_waits=self.dialect in ("runs", "phases"))
+            self.collectives.add_first_gathers(self.made)
+        add_evidence(self.found, self._named("enumerate(Data"), self.made)
 
     def _busiest_thread(self) -> int:
         """Take the thread with most operators for the main one."""
         threads = self.found.operators.thread
         return int(np.bincount(threads).argmax()) if len(threads) else -1
-
-    def _step_at(self, time: float) -> int:
-        """Say in which step a time of the host lies; -1: in none."""
-        at = int(np.searchsorted(self.starts, time, side="right")) - 1
-        return at if at >= 0 and time < self.ends[at] else -1
 
     # -- annotations
 
@@ -171,9 +137,9 @@ class OperationReader:
         """Read one annotated operation."""
         op = WEIGHTS if entry.weights else entry.op
         if op is None:
-            self.dropped[entry.what, "has no place in the trace format"] += 1
+            self.made.dropped[entry.what, "has no place in the trace format"] += 1
             return
-        made = self._add(op, start, end)
+        made = self.made.add(op, start, end)
         if made is None:
             return
         made.stage = -1 if entry.stage is None else entry.stage
@@ -194,8 +160,8 @@ class OperationReader:
         elif op not in EVIDENCE:
             moved = self._time_exchange(made)
             if not moved and entry.dialect == "staged":
-                self.operations.pop()
-                self.dropped[f"{entry.what} without communication", "nothing is moved"] += 1
+                self.made.listed.pop()
+                self.made.dropped[f"{entry.what} without communication", "nothing is moved"] += 1
 
     def _cut_reduction(self, made: Operation) -> None:
         """Let a backward end with its last operator: then it may stand waiting for its gradients to be reduced."""
@@ -203,16 +169,6 @@ class OperationReader:
         at = int(np.searchsorted(starts, made.returned)) - 1
         if made.op == Op.BACKWARD and at >= 0 and starts[at] >= made.asked:
             made.returned = made.end = min(made.end, float(ends[at]))
-
-    def _add(self, op: int, start: float, end: float) -> Operation | None:
-        """Add an operation where it lies in a step."""
-        step = self._step_at(start)
-        if step < 0:
-            self.dropped["operations outside every step", "the profiler's first and last steps are cut"] += 1
-            return None
-        made = Operation(op, int(self.numbers[step]), start, end, start, end)
-        self.operations.append(made)
-        return made
 
     def _time_on_gpu(self, made: Operation, name: int = -1, nth: int = -1) -> None:
         """Take the time of the GPU for an operation, where it is known."""
@@ -244,7 +200,7 @@ class OperationReader:
         else:
             received = [
                 o.end
-                for o in self.operations[-64:]
+                for o in self.made.listed[-N_RECENT:]
                 if o.stage == made.stage and o.microbatch == made.microbatch and o.op == _RECV_OF[Op(made.op)]
             ]
         sent = [e.start for e in own if e.collective == "send"]
@@ -256,7 +212,7 @@ class OperationReader:
         """Read what is received and sent inside the annotation of a compute."""
         for call in self.calls.between(start, end):
             table = _RECV_OF if call.collective == "recv" else _SEND_OF
-            exchange = self._add(table[Op(made.op)], call.start, call.end)
+            exchange = self.made.add(table[Op(made.op)], call.start, call.end)
             if exchange is not None:
                 exchange.microbatch = made.microbatch
                 self._time_exchange(exchange)
@@ -265,23 +221,25 @@ class OperationReader:
 
     def _read_runs(self, step: int) -> None:
         """Read forwards and backwards of one step, and what was received and sent between them."""
-        start, end = float(self.starts[step]), float(self.ends[step])
+        start, end = float(self.made.starts[step]), float(self.made.ends[step])
         runs = find_runs(self.operators, start, end)
         run_starts = np.array([run.start for run in runs])
         counts: Counter[Op] = Counter()
         at_run: list[int] = []
         for run in runs:
             op = Op.FORWARD if run.forward else Op.BACKWARD
-            made = Operation(op, int(self.numbers[step]), run.start, run.end, run.start, run.end, microbatch=counts[op])
+            made = Operation(
+                op, int(self.made.numbers[step]), run.start, run.end, run.start, run.end, microbatch=counts[op]
+            )
             counts[op] += 1
             at_run.append(made.microbatch)
-            self.operations.append(made)
+            self.made.listed.append(made)
             self._time_on_gpu(made)
             if not self.gpu.is_there and run.forward:
                 made.start = min(self._free_since(run, start), made.start)
         for call in self.calls.between(start, end):
             after = int(np.searchsorted(run_starts, call.start))
-            self._read_call(call, (runs, after), at_run, int(self.numbers[step]))
+            self._read_call(call, (runs, after), at_run, int(self.made.numbers[step]))
 
     def _free_since(self, run: Run, start: float) -> float:
         """Say since when the host had nothing else to do than this forward, as far as is seen."""
@@ -306,13 +264,13 @@ class OperationReader:
         runs, after = place
         at = after if call.collective == "recv" else after - 1
         if not 0 <= at < len(runs):
-            self.dropped["sends and receives beside every compute", "no forward or backward goes with them"] += 1
+            self.made.dropped["sends and receives beside every compute", "no forward or backward goes with them"] += 1
             return
         op = Op.FORWARD if runs[at].forward else Op.BACKWARD
         table = _RECV_OF if call.collective == "recv" else _SEND_OF
         made = Operation(table[op], step, call.start, call.end, call.start, call.end, microbatch=microbatches[at])
-        self.operations.append(made)
-        until = runs[after].start if after < len(runs) else float(self.ends[self._step_at(call.start)])
+        self.made.listed.append(made)
+        until = runs[after].start if after < len(runs) else float(self.made.ends[self.made.step_at(call.start)])
         kernels = self.gpu.communication(call.start, max(until, call.end))[:1]
         if kernels:
             made.start, made.end = kernels[0].start, kernels[0].end
@@ -325,145 +283,11 @@ class OperationReader:
         """Read the update of each step, from the first optimizer to the last."""
         by_step: dict[int, tuple[float, float]] = {}
         for start, end in self.optimizers:
-            step = self._step_at(start)
+            step = self.made.step_at(start)
             if step >= 0:
                 first, last = by_step.get(step, (start, end))
                 by_step[step] = (min(first, start), max(last, end))
         for step, (start, end) in by_step.items():
-            made = Operation(Op.OPTIMIZER, int(self.numbers[step]), start, end, start, end)
-            self.operations.append(made)
+            made = Operation(Op.OPTIMIZER, int(self.made.numbers[step]), start, end, start, end)
+            self.made.listed.append(made)
             self._time_on_gpu(made)
-
-    def _list_collectives(self) -> list[tuple[float, Exchange]]:
-        """List the collectives that may be data-parallel by when the host asked for them: kernels, else works, else calls."""
-        listed = self.gpu.launched()
-        for by in ("work", "call"):
-            if not listed:
-                listed = [(exchange.start, exchange) for exchange in self.found.exchanges if exchange.by == by]
-        return [
-            (asked, exchange)
-            for asked, exchange in listed
-            if not any(part in exchange.description for part in NOT_DATA_PARALLEL)
-        ]
-
-    def _collectives(self, step: int) -> list[tuple[float, Exchange]]:
-        """List the collectives that the host asked for in one step."""
-        start, end = float(self.starts[step]), float(self.ends[step])
-        return [(asked, exchange) for asked, exchange in self.collectives if start <= asked < end]
-
-    def _read_gradients(self) -> None:
-        """Read the part of each step's reduction of gradients that comes after its last backward."""
-        if any(made.op in (Op.REDUCE_SCATTER, Op.SEPARATE) for made in self.operations):
-            return
-        last = {made.step: made for made in self.operations if made.op == Op.BACKWARD}
-        first = {made.step: made for made in reversed(self.operations) if made.op == Op.FORWARD}
-        updates = {made.step: made for made in self.operations if made.op == Op.OPTIMIZER}
-        for step, number in enumerate(self.numbers.tolist()):
-            if number not in last or number not in first:
-                continue
-            backward = last[number]
-            until = updates[number].asked if number in updates else float(self.ends[step])
-            listed = [
-                exchange
-                for asked, exchange in self._collectives(step)
-                if exchange.collective in GRADIENTS and first[number].asked <= asked < until
-            ]
-            if not listed:
-                continue
-            scattered = [exchange for exchange in listed if exchange.collective == "reduce_scatter"]
-            listed = scattered or listed
-            op = Op.REDUCE_SCATTER if self.sharded else GRADIENTS[listed[-1].collective]
-            start = max(backward.end, min(exchange.start for exchange in listed))
-            end = max(start, *(exchange.end for exchange in listed))
-            self.operations.append(
-                Operation(op, number, start, end, backward.returned, max(backward.returned, end), seq=listed[-1].seq)
-            )
-            if self.sharded and self.dialect in ("runs", "phases"):
-                self._gather_waits(number, self.operations[-1])
-
-    def _gather_waits(self, step: int, reduction: Operation) -> None:
-        """Put what a step of a sharded job waited inside its computes to its end, before its gradients are reduced.
-
-        Each layer's parameters are waited for by all: a slow rank is the one that waits least. As one wait at the end of the
-        step that is a barrier of the trace's own kind.
-        """
-        computes = [made for made in self.operations if made.step == step and made.op in (Op.FORWARD, Op.BACKWARD)]
-        earlier = 0.0
-        for made in computes:
-            waited = self._waited(made)
-            made.start, made.end = made.start - earlier, made.end - earlier - waited
-            earlier += waited
-        reduction.start = min(reduction.start, max(reduction.start - earlier, computes[-1].end))
-
-    def _waited(self, made: Operation) -> float:
-        """Say how long a compute stood still for collectives."""
-        if self.gpu.is_there:
-            return self.gpu.waited(made.start, made.end)
-        return measure_alone(self.running, self.busy, made.start, made.end)
-
-    def _read_first_gather(self) -> None:
-        """Read the gathering of parameters that comes before each step's first forward."""
-        if any(made.op == Op.ALL_GATHER for made in self.operations) or not self.sharded:
-            return
-        first = {made.step: made for made in reversed(self.operations) if made.op == Op.FORWARD}
-        for step, number in enumerate(self.numbers.tolist()):
-            if number not in first:
-                continue
-            forward = first[number]
-            listed = [
-                e for asked, e in self._collectives(step) if e.collective == "all_gather" and asked < forward.asked
-            ]
-            if listed and listed[0].start < forward.start:
-                start, end = listed[0].start, min(listed[0].end, forward.start)
-                self.operations.append(Operation(Op.ALL_GATHER, number, start, end, start, end, seq=listed[0].seq))
-
-    # -- evidence
-
-    def _read_evidence(self) -> None:
-        """Read what explains operations: allocator calls, collections, waits for input."""
-        by_start = sorted((o for o in self.operations if o.op not in EVIDENCE), key=lambda o: o.asked)
-        asked = np.array([o.asked for o in by_start])
-        spans = self.found.allocations
-        for start, end in zip(spans.start.tolist(), spans.end.tolist(), strict=True):
-            self._explain(Op.CUDA_MALLOC, start, end, by_start, asked)
-        spans = self.found.collections
-        for start, end in zip(spans.start.tolist(), spans.end.tolist(), strict=True):
-            if end - start < LEAST_COLLECTION_US:
-                self.dropped["collections of Python", f"each took less than {LEAST_COLLECTION_US:.0f} us"] += 1
-            else:
-                self._explain(Op.GC, start, end, by_start, asked)
-        for start, end in self._named("enumerate(Data"):
-            self._read_wait_for_input(start, end, by_start, asked)
-
-    def _explain(self, op: Op, start: float, end: float, by_start: list[Operation], asked: Any) -> None:
-        """Add evidence; where it lies in an operation on the host, put it into that operation on the GPU."""
-        made = self._add(op, start, end)
-        at = int(np.searchsorted(asked, start, side="right")) - 1
-        if made is None or at < 0 or start >= by_start[at].returned:
-            return
-        holds = by_start[at]
-        length = min(end - start, holds.end - holds.start)
-        made.start = min(max(start + holds.start - holds.asked, holds.start), holds.end - length)
-        made.end = made.start + length
-
-    def _read_wait_for_input(self, start: float, end: float, by_start: list[Operation], asked: Any) -> None:
-        """Read a wait for input: what the GPU did not work through lengthens the forward that follows.
-
-        Megatron-LM's forward-compute fetches its batch, too.
-        """
-        made = self._add(Op.DATA_LOAD, start, end)
-        at = int(np.searchsorted(asked, end))
-        if made is None or at >= len(by_start):
-            return
-        follows = by_start[at]
-        if follows.op != Op.FORWARD or follows.step != made.step:
-            return
-        before = max((o.end for o in by_start[max(0, at - 8) : at]), default=-np.inf)
-        exposed = max(start, before)
-        if exposed >= end:
-            self.operations.pop()
-            self.dropped["waits for input", "the GPU had work for as long as they took"] += 1
-            return
-        made.start = exposed
-        made.end = min(end, follows.end)
-        follows.start = min(follows.start, exposed)
