@@ -18,7 +18,8 @@ from diagnose.model.trace import Block, Bools, Evidence, Ints, Seconds
 from diagnose.trace.dense import lay_out_rows
 from diagnose.trace.documents import read_documents
 from diagnose.trace.labels import number_labels
-from diagnose.trace.members import add_waits, find_group, merge_members
+from diagnose.trace.member_labels import find_member_labels
+from diagnose.trace.members import add_waits, merge_members
 from diagnose.trace.restart import keep_last_attempt
 from diagnose.trace.rows import RowIndex, Rows, take_rows
 from diagnose.trace.steps import add_collections, find_warm_up, shift_origin, split_steps
@@ -232,7 +233,7 @@ def _merge_members(
 
     Gives also the indices of the first steps after restarts, and what is known of members.
     """
-    group = find_group(rows, at, sizes)
+    group = find_member_labels(rows, at, sizes)
     if group is None:
         rows, at, restarted = keep_last_attempt(rows, at, sizes[0], warnings)
         return rows, at, restarted, _MemberCounts()
