@@ -90,11 +90,7 @@ def build_grid(rows: Rows, *, name: str, vpp_size: int | None, pick_steps: Ints 
     waits = None if rows.waits is None else _take_waits(rows, rows.waits)
     rows = _usable(rows, name, warnings)
     if pick_steps is not None:
-        wanted = np.isin(rows.step, pick_steps)
-        if not wanted.any():
-            low, high = int(rows.step.min()), int(rows.step.max())
-            raise TraceError(f"none of the steps asked for is in the trace; expected some of {low}..{high}", where=name)
-        rows = take_rows(rows, wanted)
+        rows = _take_steps(rows, pick_steps, name)
     rows, (steps, dp_labels, stage_labels), (step_at, dp_at, stage_at) = _number(rows, warnings)
     n_steps, n_dp, n_stages = len(steps), len(dp_labels), len(stage_labels)
 
@@ -111,16 +107,7 @@ def build_grid(rows: Rows, *, name: str, vpp_size: int | None, pick_steps: Ints 
                 f"stage {label} has no compute row; expected forward- and backward-compute on every stage", where=name
             )
     documents = read_documents(rows, (step_at, dp_at, stage_at), dense.nodes, (n_steps, n_dp), warnings=warnings)
-    evidence_rows = np.flatnonzero(rows.op >= int(min(EVIDENCE)))
-    evidence = Evidence(
-        op=rows.op[evidence_rows].astype(np.int64),
-        step=step_at[evidence_rows].astype(np.int64),
-        dp=dp_at[evidence_rows].astype(np.int64),
-        stage=stage_at[evidence_rows].astype(np.int64),
-        start_s=rows.start_s[evidence_rows].astype(np.float64),
-        end_s=rows.start_s[evidence_rows].astype(np.float64) + rows.duration_s[evidence_rows],
-    )
-    origin, evidence = shift_origin(dense, evidence)
+    origin, evidence = shift_origin(dense, _take_evidence(rows, (step_at, dp_at, stage_at)))
     add_collections(dense, evidence, n_stages)
     blocks, kept = split_steps(steps, dense, warnings)
     warm_up_steps = find_warm_up(blocks, warnings)
@@ -130,13 +117,10 @@ def build_grid(rows: Rows, *, name: str, vpp_size: int | None, pick_steps: Ints 
             "the steps complete: check that every rank's rows are in the file",
             where=name,
         )
-    at_kept = kept[evidence.step]
-    fields = {f.name: getattr(evidence, f.name)[at_kept] for f in dataclasses.fields(evidence)}
-    fields["step"] = steps[fields["step"]]
     n_chunks = int(dense.nodes.chunk.max()) + 1 if dense.has_chunks else None
     return Grid(
         blocks=tuple(blocks),
-        evidence=Evidence(**fields),
+        evidence=_evidence_of_steps(evidence, steps, kept),
         dp_labels=dp_labels,
         stage_labels=stage_labels,
         ranks=ranks,
@@ -151,12 +135,36 @@ def build_grid(rows: Rows, *, name: str, vpp_size: int | None, pick_steps: Ints 
         steps_dropped=n_steps - int(kept.sum()),
         warm_up_steps=warm_up_steps,
         restarted_steps=tuple(int(steps[at]) for at in restarted if at < n_steps),
-        documents=_of_steps(documents, steps, kept),
+        documents=_documents_of_steps(documents, steps, kept),
         warnings=tuple(warnings),
     )
 
 
-def _of_steps(documents: Documents | None, steps: Ints, kept: Bools) -> Documents | None:
+def _take_steps(rows: Rows, wanted: Ints, name: str) -> Rows:
+    """Take the rows of the steps that were asked for, or refuse where none is there."""
+    there = np.isin(rows.step, wanted)
+    if not there.any():
+        low, high = int(rows.step.min()), int(rows.step.max())
+        raise TraceError(f"none of the steps asked for is in the trace; expected some of {low}..{high}", where=name)
+    return take_rows(rows, there)
+
+
+def _take_evidence(rows: Rows, at: RowIndex) -> Evidence:
+    """Take the rows that explain others; steps by index, times as recorded."""
+    picked = np.flatnonzero(rows.op >= int(min(EVIDENCE)))
+    start_s = rows.start_s[picked].astype(np.float64)
+    step, dp, stage = (index[picked].astype(np.int64) for index in at)
+    return Evidence(rows.op[picked].astype(np.int64), step, dp, stage, start_s, start_s + rows.duration_s[picked])
+
+
+def _evidence_of_steps(evidence: Evidence, steps: Ints, kept: Bools) -> Evidence:
+    """Keep the evidence of the steps that stay, and call the steps as the file does."""
+    fields = {f.name: getattr(evidence, f.name)[kept[evidence.step]] for f in dataclasses.fields(evidence)}
+    fields["step"] = steps[fields["step"]]
+    return Evidence(**fields)
+
+
+def _documents_of_steps(documents: Documents | None, steps: Ints, kept: Bools) -> Documents | None:
     """Keep the documents of the steps that stay, and call the steps as the file does."""
     if documents is None:
         return None

@@ -6,23 +6,28 @@ Enters: a path or standard input. Leaves: a `Trace`, or a `TraceError` that says
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
+from diagnose.model.members import Members
 from diagnose.model.recording import Unsaid
-from diagnose.model.trace import Ints, Trace
+from diagnose.model.trace import Ints, Job, Trace
 from diagnose.trace.derive import derive_transfers, lacks_transfers
-from diagnose.trace.grid import build_grid
+from diagnose.trace.grid import Grid, build_grid
 from diagnose.trace.metadata import read_metadata, resolve_job
 from diagnose.trace.read import read_rows
 
+#: Model chunks a worker beyond which metadata is damage.
+MAX_CHUNKS = 1000
 #: What is said where no transfer was recorded.
 DERIVED = (
     "taken to last from one compute of a worker to the next, where it sends or receives in between; what else it does then "
     "counts as transfer"
 )
 QUEUED = "workers of interleaved chunks go on before the other end is ready, so that queued transfers and slow ones look alike"
+#: Steps that one range may name: a typing error must not fill the memory.
+MAX_STEPS = 10_000_000
 
 
 def load_trace(
@@ -59,9 +64,7 @@ def load_trace(
     name = name or (str(path) if path else "standard input")
     rows = read_rows(source, name=name, report=report)
     found = read_metadata(path, rows.job, meta)
-    said = found.get("vpp_size")
-    vpp_size = said if isinstance(said, int) and not isinstance(said, bool) and 1 <= said <= 1000 else None
-    grid = build_grid(rows, name=name, vpp_size=vpp_size, pick_steps=steps)
+    grid = build_grid(rows, name=name, vpp_size=_read_vpp_size(found), pick_steps=steps)
     if grid.n_cp is not None and found.get("cp_size") is None:
         found = found | {"cp_size": grid.n_cp}
     job, warnings = resolve_job(
@@ -73,14 +76,7 @@ def load_trace(
         max_rank=int(grid.ranks.max()) if grid.has_ranks else None,
         n_tp=grid.n_tp,
     )
-    ranks, members = grid.ranks, grid.members
-    if not grid.has_ranks:
-        ranks = ranks * job.tp_size * job.cp_size  # Megatron-LM numbers tensor- and context-parallel members first
-        if members is not None:
-            number = np.arange(members.n_members)
-            n_tp = grid.n_tp or 1
-            within = number // n_tp * job.tp_size + number % n_tp
-            members = dataclasses.replace(members, ranks=ranks[:, :, None] + within)
+    ranks, members = _number_ranks(grid, job)
     blocks, recording = grid.blocks, rows.recording
     # In a file that was written as a trace what is not there was not meant to be: its graph links computes directly.
     if recording is not None and lacks_transfers(blocks):
@@ -109,6 +105,25 @@ def load_trace(
     )
 
 
+def _read_vpp_size(found: dict[str, Any]) -> int | None:
+    """Read the model chunks a worker from the metadata; None where it says none that can be."""
+    said = found.get("vpp_size")
+    return said if isinstance(said, int) and not isinstance(said, bool) and 1 <= said <= MAX_CHUNKS else None
+
+
+def _number_ranks(grid: Grid, job: Job) -> tuple[Ints, Members | None]:
+    """Give the global rank of each worker and of its members: as the rows say, else as Megatron-LM deals ranks."""
+    if grid.has_ranks:
+        return grid.ranks, grid.members
+    ranks = grid.ranks * job.tp_size * job.cp_size  # tensor- and context-parallel members are numbered first
+    members = grid.members
+    if members is not None:
+        number, n_tp = np.arange(members.n_members), grid.n_tp or 1
+        within = number // n_tp * job.tp_size + number % n_tp
+        members = dataclasses.replace(members, ranks=ranks[:, :, None] + within)
+    return ranks, members
+
+
 def parse_steps(text: str) -> Ints:
     """Read a list of steps and ranges such as `16-40,80`.
 
@@ -120,7 +135,7 @@ def parse_steps(text: str) -> Ints:
         first, dash, last = part.strip().partition("-")
         low = int(first)
         high = int(last) if dash else low
-        if high < low or high - low > 10_000_000:
+        if high < low or high - low > MAX_STEPS:
             raise ValueError(part)
         steps.update(range(low, high + 1))
     return np.array(sorted(steps), dtype=np.int64)

@@ -20,6 +20,8 @@ ALIASES = {"trial_name": "job_id", "dsp_size": "cp_size"}
 MAX_META_BYTES = 256 * 1024
 #: Whole numbers beyond this mean nothing here.
 MAX_NUMBER = 10**12
+#: A parallel size beyond this is damage: no job has so many GPUs.
+MAX_SIZE = 1e8
 TEXTS = ("job_id", "started_at", "finished_at", "gpu_type", "owner", "framework")
 
 
@@ -90,21 +92,7 @@ def resolve_job(
         The job, and one warning for each contradiction.
     """
     warnings: list[str] = []
-    sizes: dict[str, int | None] = {}
-    for key in SIZES:
-        value = found.get(key)
-        if value is None:
-            sizes[key] = None
-        elif (
-            isinstance(value, bool)
-            or not isinstance(value, (int, float))
-            or not 1 <= value < 1e8
-            or value != int(value)
-        ):
-            warnings.append(f"metadata: {key} is {_shown(value)}, expected a whole number from 1; ignored")
-            sizes[key] = None
-        else:
-            sizes[key] = int(value)
+    sizes = _read_sizes(found, warnings)
     seen: dict[str, int | None] = {"dp_size": n_dp, "pp_size": n_stages, "vpp_size": n_chunks, "tp_size": n_tp}
     for key, rows_say in seen.items():
         said = sizes[key]
@@ -129,18 +117,7 @@ def resolve_job(
         warnings.append(
             f"metadata: world_size is {world}, dp x pp x tp x cp is {dp * pp * tp * cp}; the product is used"
         )
-    layers = found.get("layers_per_stage")
-    if layers is not None and not (
-        isinstance(layers, list)
-        and layers
-        and all(isinstance(n, int) and not isinstance(n, bool) and 0 <= n < MAX_NUMBER for n in layers)
-    ):
-        warnings.append("metadata: layers_per_stage is not a list of whole numbers; ignored")
-        layers = None
-    total = found.get("steps_total")
-    if total is not None and (isinstance(total, bool) or not isinstance(total, int) or not 1 <= total < MAX_NUMBER):
-        warnings.append(f"metadata: steps_total is {_shown(total)}, expected a whole number from 1; ignored")
-        total = None
+    layers = _read_layers(found.get("layers_per_stage"), warnings)
     job = Job(
         dp_size=dp,
         pp_size=pp,
@@ -148,11 +125,48 @@ def resolve_job(
         cp_size=cp,
         vpp_size=sizes["vpp_size"] or 1,
         world_size=dp * pp * tp * cp,
-        layers_per_stage=None if layers is None else tuple(layers),
-        steps_total=total,
+        layers_per_stage=layers,
+        steps_total=_read_total(found.get("steps_total"), warnings),
         **({"job_id": name} | _texts(found, warnings)),
     )
     return job, warnings
+
+
+def _read_sizes(found: dict[str, Any], warnings: list[str]) -> dict[str, int | None]:
+    """Read the sizes of the job; None where nothing says one."""
+    sizes: dict[str, int | None] = dict.fromkeys(SIZES)
+    for key in SIZES:
+        value = found.get(key)
+        if value is None:
+            continue
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if is_number and 1 <= value < MAX_SIZE and value == int(value):
+            sizes[key] = int(value)
+        else:
+            warnings.append(f"metadata: {key} is {_shown(value)}, expected a whole number from 1; ignored")
+    return sizes
+
+
+def _read_layers(layers: Any, warnings: list[str]) -> tuple[int, ...] | None:
+    """Read the layers of each stage; None where nothing says them."""
+    if layers is None:
+        return None
+    if (
+        isinstance(layers, list)
+        and layers
+        and all(isinstance(n, int) and not isinstance(n, bool) and 0 <= n < MAX_NUMBER for n in layers)
+    ):
+        return tuple(layers)
+    warnings.append("metadata: layers_per_stage is not a list of whole numbers; ignored")
+    return None
+
+
+def _read_total(total: Any, warnings: list[str]) -> int | None:
+    """Read how many steps the job is to run; None where nothing says it."""
+    if total is None or (isinstance(total, int) and not isinstance(total, bool) and 1 <= total < MAX_NUMBER):
+        return total
+    warnings.append(f"metadata: steps_total is {_shown(total)}, expected a whole number from 1; ignored")
+    return None
 
 
 def _canonical(found: dict[str, Any]) -> dict[str, Any]:

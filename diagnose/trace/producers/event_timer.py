@@ -8,7 +8,7 @@ after a restart into the same log, the last attempt is kept.
 import dataclasses
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -57,25 +57,8 @@ def read(inputs: InputFiles, *, name: str, report: Report) -> Recording:
         A log cannot be read, or none has a whole line.
     """
     files = [file for file in inputs.files if _EVENT.search(inputs.head(file))]
-    found: list[tuple[int, int, int, float, float]] = []
-    attempts: list[int] = []
-    seen: dict[tuple[int, int], Path] = {}
     left_out: Counter[bytes] = Counter()
-    for n, file in enumerate(files, start=1):
-        report(f"log {n} of {len(files)}")
-        where = name_in(inputs.path, file, name)
-        for attempt, operation in _read_log(file, left_out, where=where):
-            first = seen.setdefault(operation[1:3], file)
-            if first is not file:
-                raise TraceError(
-                    f"has iteration {operation[1]} of rank {operation[2]}, as {name_in(inputs.path, first, name)} has; expected "
-                    "the logs of one job, each iteration of a rank in one file: name the folder of one job",
-                    where=where,
-                )
-            attempts.append(attempt)
-            found.append(operation)
-    if not found:
-        raise TraceError("has no operation after a line `Iteration`; expected `[RANK1] Iteration 3`", where=name)
+    found, attempts = _read_files(files, left_out, inputs, name, report)
     columns = np.array(found, dtype=np.float64).T
     attempt_of = np.array(attempts, dtype=np.int64)
     is_last = _is_of_last_attempt(columns[1].astype(np.int64), attempt_of)
@@ -116,6 +99,31 @@ def read(inputs: InputFiles, *, name: str, report: Report) -> Recording:
     )
     recording = dataclasses.replace(recording, unsaid=(*recording.unsaid, *say_absent(recording, numbered=False)))
     return align(recording, "rank")
+
+
+def _read_files(
+    files: Sequence[Path], left_out: Counter[bytes], inputs: InputFiles, name: str, report: Report
+) -> tuple[list[tuple[int, int, int, float, float]], list[int]]:
+    """Read the operations of all logs (type, iteration, rank, start, end), and the attempt of each; count what is left out."""
+    found: list[tuple[int, int, int, float, float]] = []
+    attempts: list[int] = []
+    seen: dict[tuple[int, int], Path] = {}
+    for n, file in enumerate(files, start=1):
+        report(f"log {n} of {len(files)}")
+        where = name_in(inputs.path, file, name)
+        for attempt, operation in _read_log(file, left_out, where=where):
+            first = seen.setdefault(operation[1:3], file)
+            if first is not file:
+                raise TraceError(
+                    f"has iteration {operation[1]} of rank {operation[2]}, as {name_in(inputs.path, first, name)} has; expected "
+                    "the logs of one job, each iteration of a rank in one file: name the folder of one job",
+                    where=where,
+                )
+            attempts.append(attempt)
+            found.append(operation)
+    if not found:
+        raise TraceError("has no operation after a line `Iteration`; expected `[RANK1] Iteration 3`", where=name)
+    return found, attempts
 
 
 def _is_of_last_attempt(step: Ints, attempt: Ints) -> NDArray[np.bool_]:

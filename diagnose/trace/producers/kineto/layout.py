@@ -92,6 +92,12 @@ def place_ranks(ranks: Sequence[Rank], numbers: Sequence[int], *, name: str) -> 
         RankCoordinates(number, lane, stage, tp, cp)
         for number, lane, stage, tp, cp in zip(numbers, lanes, stages, tensor, context, strict=True)
     )
+    _refuse_same_places(places, name)
+    return Layout(places, n_stages, n_chunks, max(tensor) + 1, max(context) + 1, tuple(warnings))
+
+
+def _refuse_same_places(places: Sequence[RankCoordinates], name: str) -> None:
+    """Refuse two ranks in one place of the job."""
     taken: dict[tuple[int, int, int, int], int] = {}
     for place in places:
         key = (place.dp, place.stage, place.tp, place.cp)
@@ -102,7 +108,6 @@ def place_ranks(ranks: Sequence[Rank], numbers: Sequence[int], *, name: str) -> 
                 where=name,
             )
         taken[key] = place.rank
-    return Layout(places, n_stages, n_chunks, max(tensor) + 1, max(context) + 1, tuple(warnings))
 
 
 def _stages_of(rank: Rank) -> tuple[int, ...]:
