@@ -23,13 +23,15 @@ from diagnose.judge.classifier import Classifier, load_classifier
 from diagnose.judge.examination import Examination
 from diagnose.judge.explain import check_cause, explain_cause, list_details
 from diagnose.judge.log import join_log, judge_log
-from diagnose.judge.rules import load_rules
+from diagnose.judge.rules import Rule, load_rules
+from diagnose.judge.unchecked import name_unchecked
 from diagnose.judge.verdict import MAX_REPLAY_ERROR, Case, Verdict, reach_verdict
 from diagnose.model.change import Change
 from diagnose.model.components import Components, Gains
 from diagnose.model.course import Course
 from diagnose.model.diagnosis import Cause, Diagnosis, Fidelity, MadeBy, Plan, StepTime
 from diagnose.model.explanation import Explanation
+from diagnose.model.pictured import Pictured
 from diagnose.model.priced import ByHand, Wishes
 from diagnose.model.remedy import Place, Situation
 from diagnose.model.scene import Scene
@@ -139,7 +141,7 @@ def diagnose_log(
     tell("judging")
     facts = measure_log(log, min_speedup=min_speedup)
     job, known = describe_job(log, peek.path.stem)
-    verdict = judge_log(facts, job)
+    verdict = judge_log(facts, job, load_rules(rules, list_features()).rules)
     seconds = float(facts.step_s.sum()) * facts.interval
     hours = job.world_size / 3600.0 if known else float("nan")
     return Diagnosis(
@@ -209,16 +211,17 @@ def paint_job(
     causes, prices = price_fixes(found, verdict.causes)
     diagnosis = assemble(found, dataclasses.replace(verdict, causes=causes), prices.plan, min_speedup=min_speedup)
     if log is not None:
-        diagnosis = add_log(diagnosis, load_log_beside(log, report=progress or _say_nothing))
+        diagnosis = add_log(diagnosis, load_log_beside(log, report=progress or _say_nothing), found.rule_set.rules)
     return make_scene(found, diagnosis, prices.changes)
 
 
-def add_log(diagnosis: Diagnosis, log: TrainingLog) -> Diagnosis:
+def add_log(diagnosis: Diagnosis, log: TrainingLog, rules: Sequence[Rule]) -> Diagnosis:
     """Join the training log of a run to the diagnosis of its trace."""
     sizes = {key: getattr(diagnosis.job, key) for key in ("world_size", "pp_size", "tp_size", "cp_size")}
     causes, facts, warnings = join_log(
         diagnosis.causes,
         measure_log(log, min_speedup=diagnosis.min_speedup, sizes=sizes),
+        rules,
         steps=diagnosis.what_if.steps,
         recorded_s=diagnosis.step_time.recorded,
     )
@@ -237,6 +240,7 @@ def make_scene(found: Examination, diagnosis: Diagnosis, changes: Sequence[Chang
         courses=case.courses,
         timelines=found.timelines,
         plan=tuple(changes),
+        pictured={rule.id: Pictured(rule.components, rule.pictures) for rule in found.rule_set.rules},
     )
 
 
@@ -374,6 +378,7 @@ def examine(
     rule_set = load_rules(rules, list_features())
     tell("reading")
     trace = load_trace(source, name=name, meta=meta, steps=steps, report=lambda line: tell(f"reading {line}"))
+    trace = dataclasses.replace(trace, recording=name_unchecked(trace.recording, rule_set.rules))
     tell("replaying")
     prepared = prepare(trace)
     what_if = explore(trace, prepared)

@@ -15,16 +15,17 @@ from diagnose.errors import UsageError
 from diagnose.faults.generate import generate
 from diagnose.faults.spec import JobSpec
 from diagnose.judge.classifier import load_classifier, read_classifier
-from diagnose.judge.verdict import CAUSES
 from diagnose.train import __main__ as program
 from diagnose.train import measure
 from diagnose.train.calibrate import fit_calibration, probabilities
 from diagnose.train.fit import dump_model, measure_figures, train, write_model
 from diagnose.train.measure import MeasuredJob, RandomJobs, measure_job, measure_jobs, worth_by_cause
-from diagnose.train.table import INPUTS, Table, choose_inputs, label, make_table
+from diagnose.train.table import Table, choose_inputs, label, list_patterns, make_table
 from diagnose.train.trees import TreeSettings
-from tests.judge.measured_jobs import OWNED, SMALL, as_features, draw_jobs, trained
+from tests.judge.measured_jobs import RULES, SMALL, as_features, draw_jobs, trained
 
+INPUTS = list_patterns(RULES)
+CAUSES = [rule.id for rule in RULES]
 #: Jobs, of which none is generated here.
 WANTED = RandomJobs(seed=1, n_jobs=4, noise=(0.3, 3.0))
 
@@ -68,7 +69,7 @@ def test_open_jobs_teach_nothing_about_their_cause() -> None:
         dataclasses.replace(job, features=tuple({**v, "gain.worker": 9.0, "gain.stage": 9.0} for v in job.features))
         for job in gray
     ]
-    first, second = (train(jobs + more, jobs, OWNED, settings=SMALL)["causes"] for more in (gray, absurd))
+    first, second = (train(jobs + more, jobs, RULES, settings=SMALL)["causes"] for more in (gray, absurd))
     grown = [name for name in first["worker-fault"] if name != "calibration"]
     assert all(first["worker-fault"][name] == second["worker-fault"][name] for name in grown)
     assert first["stage-imbalance"]["cover"] != second["stage-imbalance"]["cover"]
@@ -79,7 +80,7 @@ def test_open_jobs_teach_nothing_about_their_cause() -> None:
 
 def test_the_pipeline_measures_every_input() -> None:
     """Each pattern of inputs names a feature that the pipeline has, with evidence rows or without."""
-    names = choose_inputs(measure_job(generate(JobSpec(pp=2, dp=2, microbatches=4, steps=6)).trace))
+    names = choose_inputs(measure_job(generate(JobSpec(pp=2, dp=2, microbatches=4, steps=6)).trace), INPUTS)
     assert len(names) > len(INPUTS)
 
 
@@ -102,7 +103,7 @@ def test_a_renamed_feature_is_noticed() -> None:
     with pytest.raises(UsageError, match=r"no feature is called worker\.pace"):
         choose_inputs(["worker.ratio"], ["worker.*", "worker.pace"])
     with pytest.raises(UsageError, match=r"job 0 of seed 1: has no worker\.pace"):
-        make_table(draw_jobs(1, seed=1), ["gain.stage", "worker.pace"])
+        make_table(draw_jobs(1, seed=1), ["gain.stage", "worker.pace"], CAUSES)
 
 
 # ------------------------------------------------------------------------------------------ measuring
@@ -209,7 +210,7 @@ def test_figures_of_a_hand_made_case() -> None:
     """F1, log loss and calibration error of six jobs are what one gets by hand; a job that is open does not count."""
     present = np.zeros((6, len(CAUSES)))
     present[:, CAUSES.index("worker-fault")] = [1, 1, 0, 0, 0, np.nan]
-    table = Table((), np.empty((6, 0)), present, np.arange(6))
+    table = Table((), tuple(CAUSES), np.empty((6, 0)), present, np.arange(6))
     after = {"worker-fault": np.array([0.9, 0.2, 0.6, 0.1, 0.1, 1.0])}
     scores = {"worker-fault": np.zeros(6)}
     found = measure_figures(table, scores, after)
@@ -223,9 +224,9 @@ def test_figures_of_a_hand_made_case() -> None:
 
 def test_the_same_jobs_give_the_same_bytes() -> None:
     """Training twice on the same jobs writes the same file; on others it does not."""
-    again = train(draw_jobs(80, seed=1), draw_jobs(80, seed=2), OWNED, settings=SMALL)
+    again = train(draw_jobs(80, seed=1), draw_jobs(80, seed=2), RULES, settings=SMALL)
     assert dump_model(again) == dump_model(trained())
-    assert dump_model(train(draw_jobs(80, seed=3), draw_jobs(80, seed=2), OWNED, settings=SMALL)) != dump_model(
+    assert dump_model(train(draw_jobs(80, seed=3), draw_jobs(80, seed=2), RULES, settings=SMALL)) != dump_model(
         trained()
     )
 
@@ -233,7 +234,7 @@ def test_the_same_jobs_give_the_same_bytes() -> None:
 def test_failed_jobs_are_left_out() -> None:
     """Jobs that failed change nothing but their number."""
     failed = [measured(1000 + i, error="as drawn") for i in range(3)]
-    found = train(draw_jobs(80, seed=1) + failed, draw_jobs(80, seed=2) + failed, OWNED, settings=SMALL)
+    found = train(draw_jobs(80, seed=1) + failed, draw_jobs(80, seed=2) + failed, RULES, settings=SMALL)
     assert dump_model(found) == dump_model(trained())
 
 
@@ -243,7 +244,7 @@ def test_a_feature_that_no_job_has_is_no_obstacle() -> None:
         dataclasses.replace(job, features=tuple({**v, "queue.ratio": None} for v in job.features))
         for job in draw_jobs(80, seed=1)
     ]
-    found = read_classifier(dump_model(train(jobs, jobs, OWNED, settings=SMALL)).encode())
+    found = read_classifier(dump_model(train(jobs, jobs, RULES, settings=SMALL)).encode())
     assert not any(found.inputs.index("queue.ratio") in trees.feature for trees in found.trees.values())
     values = jobs[0].features[0]
     plain, odd = (found.judge(as_features(values | {"queue.ratio": x})) for x in (None, 1e6))
@@ -255,9 +256,9 @@ def test_nothing_to_train_on_is_an_error() -> None:
     """Without a job that could be measured, or with none that has a cause, training says so."""
     jobs = draw_jobs(10, seed=1)
     with pytest.raises(UsageError, match="no job could be measured"):
-        train([measured(0, error="as drawn")], jobs, OWNED)
+        train([measured(0, error="as drawn")], jobs, RULES)
     with pytest.raises(UsageError, match="no cause has jobs"):
-        train([dataclasses.replace(job, worth={}) for job in jobs], jobs, OWNED)
+        train([dataclasses.replace(job, worth={}) for job in jobs], jobs, RULES)
 
 
 def test_a_full_classifier_is_a_small_file(tmp_path: Path) -> None:
@@ -268,7 +269,7 @@ def test_a_full_classifier_is_a_small_file(tmp_path: Path) -> None:
         )
         for job in draw_jobs(250, seed=1)
     ]
-    write_model(train(jobs, jobs[:60], OWNED, settings=TreeSettings(leaf_rows=5)), tmp_path / "classifier.json")
+    write_model(train(jobs, jobs[:60], RULES, settings=TreeSettings(leaf_rows=5)), tmp_path / "classifier.json")
     found = load_classifier(tmp_path / "classifier.json")
     assert found is not None
     assert sorted(found.causes) == sorted(CAUSES)

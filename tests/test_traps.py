@@ -10,20 +10,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from diagnose.errors import TraceError
-from diagnose.faults.allocator_stall import AllocatorStall
-from diagnose.faults.checkpoint_stall import CheckpointStall
-from diagnose.faults.data_loading import DataLoading
+from diagnose.faults.catalogue import list_cause_files
+from diagnose.faults.example import PLAIN_JOB as SPEC
 from diagnose.faults.fault import Fault
-from diagnose.faults.garbage_collection import GarbageCollection
-from diagnose.faults.generate import list_causes
 from diagnose.faults.inputs import Inputs, Pause, draw_inputs
-from diagnose.faults.kernel_queue_contention import KernelQueueContention
-from diagnose.faults.network_fault import NetworkFault
 from diagnose.faults.record import record
 from diagnose.faults.sequence_imbalance import SequenceImbalance
 from diagnose.faults.simulate import simulate
 from diagnose.faults.spec import JobSpec
-from diagnose.faults.stage_imbalance import StageImbalance
 from diagnose.faults.worker_fault import WorkerFault
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.optype import Op
@@ -31,24 +25,13 @@ from diagnose.report.json_lines import render
 from tests.judge.cases import causes, culprits, diagnose_table, diagnosed, make, scale_times, set_column
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
-SPEC = JobSpec(pp=4, dp=4, microbatches=8, steps=16, seed=61)
 SLOW = WorkerFault(places=((2, 1),), slowdown=1.8)
-STAGE = StageImbalance(stage=-1, forward_slowdown=1.8, backward_slowdown=1.5)
 SEQUENCES = SequenceImbalance(quadratic_share=0.5)
-ASYNCHRONOUS = dataclasses.replace(SPEC, p2p="asynchronous")
 #: A job of each cause, and combinations, whose names, units and order must not matter.
 JOBS: dict[str, tuple[JobSpec, tuple[Fault, ...]]] = {
     "healthy": (SPEC, ()),
-    "worker": (SPEC, (SLOW,)),
-    "stage": (SPEC, (STAGE,)),
-    "sequences": (SPEC, (SEQUENCES,)),
     "worker and sequences": (SPEC, (SLOW, SEQUENCES)),
-    "collections": (SPEC, (GarbageCollection(pause_s=0.4, worker_period_steps=5.0, records=True),)),
-    "allocator": (SPEC, (AllocatorStall(stall_ratio=5.0, probability=0.15),)),
-    "contention": (ASYNCHRONOUS, (KernelQueueContention(rivals="recvs", slowdown=20.0),)),
-    "network": (SPEC, (NetworkFault(scope="card", dp_rank=2, stage=1, slowdown=20.0),)),
-    "input": (SPEC, (DataLoading(wait_ratio=8.0, records=True),)),
-    "checkpoints": (SPEC, (CheckpointStall(period_steps=4, duration_s=1.0, where="inside"),)),
+    **{cause: (file.plain.spec, (file.plain.fault,)) for cause, file in list_cause_files().items()},
 }
 
 
@@ -56,11 +39,6 @@ def job(name: str) -> tuple[JobSpec, *tuple[Fault, ...]]:
     """Give the job of a name and its faults, as one takes them."""
     spec, faults = JOBS[name]
     return spec, *faults
-
-
-def test_every_cause_is_among_the_jobs() -> None:
-    """What must not depend on names, units and order is tried on each cause."""
-    assert {fault.cause for _, faults in JOBS.values() for fault in faults} == set(list_causes())
 
 
 def run(inputs: Inputs) -> pa.Table:

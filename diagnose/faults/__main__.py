@@ -1,5 +1,6 @@
-"""`python -m diagnose.faults`: write one generated job, or a folder of random ones, a corpus.
+"""`python -m diagnose.faults`: make the fixtures that are missing, one generated job, or a folder of random ones, a corpus.
 
+python -m diagnose.faults
 python -m diagnose.faults OUT.parquet --cause worker-fault --pp 4 --dp 4 --strength 1.5 --seed 1
 python -m diagnose.faults FOLDER --jobs 100 --seed 1 --noise-range 0.5 2 --no-evidence --workers 4
 
@@ -18,8 +19,12 @@ import click
 
 from diagnose.errors import DiagnoseError, UsageError
 from diagnose.faults.corpus import Corpus, write_corpus
-from diagnose.faults.generate import Job, generate, list_causes, write_job
+from diagnose.faults.fixtures import make_job, write_fixtures
+from diagnose.faults.generate import list_causes, write_job
 from diagnose.faults.spec import NOISE, JobSpec
+
+#: Where the fixtures lie, from the root of the repository.
+FIXTURES = Path("fixtures")
 
 
 def add_spec_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -37,7 +42,7 @@ def add_spec_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 @click.command()
-@click.argument("out", type=click.Path(path_type=Path))
+@click.argument("out", required=False, type=click.Path(path_type=Path))
 @click.option("--cause", "causes", multiple=True, help="Cause of a fault in the job; may be repeated. None: healthy.")
 @click.option("--strength", type=float, help="Strength of the faults, in the unit of the cause; drawn when left out.")
 @click.option("--onset", type=int, help="Index of the sampled step from which on the faults happen.")
@@ -48,7 +53,7 @@ def add_spec_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--workers", type=click.IntRange(1, os.cpu_count() or 1), default=1, help="Processes for random jobs.")
 @add_spec_options
 def main(
-    out: Path,
+    out: Path | None,
     causes: tuple[str, ...],
     strength: float | None,
     onset: int | None,
@@ -59,9 +64,14 @@ def main(
 ) -> None:
     """Write a generated job to OUT (a Parquet file) with its truth beside it, or with --jobs many into the folder OUT.
 
+    Without OUT: make the fixtures that the folder `fixtures` lacks, and its README.
+
     Of the options of a job, --seed and --no-evidence hold for random jobs too.
     """
     try:
+        if out is None:
+            _make_fixtures()
+            return
         known = list_causes()
         for cause in causes:
             if cause not in known:
@@ -73,24 +83,18 @@ def main(
             _watch(write_corpus(corpus, jobs, workers), jobs)
             return
         spec = JobSpec(**fields)
-        write_job(_make(spec, causes, strength, onset), out)
+        write_job(make_job(spec, causes, strength=strength, onset=onset), out)
     except DiagnoseError as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(error.exit_code)
 
 
-def _make(spec: JobSpec, causes: tuple[str, ...], strength: float | None, onset: int | None) -> Job:
-    """Make the one job that the options describe."""
-    rng = spec.random("fault")
-    faults = []
-    for cause in causes:
-        fault = list_causes()[cause](spec, rng, strength=strength, onset=onset)
-        if fault is None:
-            raise UsageError(
-                "a job of this shape cannot have it; use more stages, dp ranks or microbatches", where=cause
-            )
-        faults.append(fault)
-    return generate(spec, faults)
+def _make_fixtures() -> None:
+    """Make what the folder of the fixtures lacks, and say what."""
+    if not FIXTURES.is_dir():
+        raise UsageError("no such folder here; run it at the root of the repository, or say OUT", where=str(FIXTURES))
+    for path in write_fixtures(FIXTURES):
+        click.echo(path)
 
 
 def _watch(jobs: Iterable[None], n_jobs: int) -> None:

@@ -10,6 +10,8 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from diagnose.errors import UsageError
+from diagnose.faults.decoys import HiddenPause
+from diagnose.faults.example import PLAIN_JOB, Example, Fixture, LookAlike
 from diagnose.faults.fault import Fault, Worker
 from diagnose.faults.inputs import Inputs, Pause
 from diagnose.faults.spec import JobSpec
@@ -166,3 +168,21 @@ def _draw_place(spec: JobSpec, rng: np.random.Generator) -> tuple[tuple[int, ...
     if kind < 0.2 and spec.dp > 1:
         return (0,), dp_ranks
     return (tuple(range(n_first)) if kind < 0.4 and spec.pp > 2 else (0,)), None
+
+
+EXAMPLES = {
+    "an allocator on the first stage": Example(AllocatorStall(stall_ratio=6.0, probability=0.15, records=True)),
+    "an allocator of two ranks": Example(AllocatorStall(on_dp_ranks=(1, 2), stall_ratio=8.0, probability=0.15)),
+    "an allocator that gets worse": Example(
+        AllocatorStall(stall_ratio=4.0, probability=0.1, frequency_growth=2.0, length_growth=1.0)
+    ),
+}
+PLAIN = Example(AllocatorStall(stall_ratio=5.0, probability=0.15), PLAIN_JOB)
+LOOK_ALIKES = {
+    "hidden pause of a backward with rows": LookAlike(
+        HiddenPause(
+            dp=2, stage=1, op=Op.BACKWARD, number=5, seconds=0.1, kind=Op.CUDA_MALLOC, strengths=(0.0, 1.0) * 12
+        )
+    ),
+}
+FIXTURE = Fixture("stage 0 stalls in both directions, more often as the job goes on; no rows", seed=7)

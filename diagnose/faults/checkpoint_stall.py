@@ -9,6 +9,8 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from diagnose.errors import UsageError
+from diagnose.faults.decoys import QuickCheckpoints
+from diagnose.faults.example import CLEAR, PLAIN_JOB, Example, Fixture, LookAlike
 from diagnose.faults.fault import Fault, Worker
 from diagnose.faults.inputs import Inputs, Pause
 from diagnose.faults.programme import Programme
@@ -162,3 +164,17 @@ def draw_fault(
         recorded=recorded,
         onset=onset,
     )
+
+
+EXAMPLES = {
+    "checkpoints between steps": Example(
+        CheckpointStall(period_steps=5, phase=2, duration_s=3.0), dataclasses.replace(CLEAR, absolute_times=True)
+    ),
+    "checkpoints before steps": Example(CheckpointStall(period_steps=4, duration_s=2.5, where="before")),
+    "checkpoints in optimizers": Example(
+        CheckpointStall(period_steps=4, duration_s=2.5, where="inside", recorded=False)
+    ),
+}
+PLAIN = Example(CheckpointStall(period_steps=4, duration_s=1.0, where="inside"), PLAIN_JOB)
+LOOK_ALIKES = {"quick checkpoints": LookAlike(QuickCheckpoints(period_steps=5, seconds=2e-3))}
+FIXTURE = Fixture("dp rank 0 writes checkpoints inside the optimizer; with `checkpoint` rows", seed=8)

@@ -10,6 +10,8 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from diagnose.errors import UsageError
+from diagnose.faults.decoys import OrdinaryLoads
+from diagnose.faults.example import PLAIN_JOB, Example, Fixture, LookAlike
 from diagnose.faults.fault import Fault, Worker
 from diagnose.faults.inputs import Inputs, Pause
 from diagnose.faults.spec import JobSpec
@@ -162,3 +164,13 @@ def draw_fault(
         onset=onset,
         recovery=recovery,
     )
+
+
+EXAMPLES = {
+    "late first batches": Example(DataLoading(wait_ratio=8.0, records=True)),
+    "late batches in forwards": Example(DataLoading(wait_ratio=3.0, spread=0.3, every_microbatch=True, where="inside")),
+    "one bad loader": Example(DataLoading(wait_ratio=12.0, probability=0.9, dp_ranks=(2,))),
+}
+PLAIN = Example(DataLoading(wait_ratio=8.0, records=True), PLAIN_JOB)
+LOOK_ALIKES = {"ordinary loads": LookAlike(OrdinaryLoads(share=0.6))}
+FIXTURE = Fixture("stage 0 waits for input before the first forward; no rows", seed=1)

@@ -13,7 +13,7 @@ import numpy as np
 
 from diagnose.faults.inputs import Inputs
 from diagnose.faults.spec import JobSpec
-from diagnose.model.trace import Seconds
+from diagnose.model.trace import Bools, Seconds
 
 #: How often a decoy that costs too much is made half as strong, before it is cut to what it may cost.
 N_HALVINGS = 4
@@ -97,3 +97,8 @@ def settle(decoy: Decoy, runs: Sequence[RunWith]) -> Decoy | None:
         cut = np.full(cost.shape, 0.5) if halving < N_HALVINGS else decoy.most * 0.999 / np.maximum(cost, decoy.most)
         decoy = decoy.with_strengths(np.where(dear, cut, 1.0) * decoy.strengths)
     return decoy if max(decoy.strengths) >= decoy.least else None
+
+
+def mark_multiples(spec: JobSpec, period_steps: int) -> Bools:
+    """Mark the sampled steps whose number is a multiple of a period, shape (n_steps,)."""
+    return np.asarray(spec.step_numbers() % period_steps == 0)

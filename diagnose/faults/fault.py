@@ -25,12 +25,15 @@ class Fault(abc.ABC):
     ----------
     cause : str
         Name of the cause, as in `rules/`.
+    has_exact_onset : bool
+        Where it is clear its first step can be told exactly.
     onset, recovery : int or None
         Index among the sampled steps of the first step with the fault and of the first without it again; None: from the
         beginning, and to the end.
     """
 
     cause: ClassVar[str]
+    has_exact_onset: ClassVar[bool] = False
     onset: int | None = None
     recovery: int | None = None
 

@@ -9,6 +9,8 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
+from diagnose.faults.decoys import PlannedCollections, TinyCollections
+from diagnose.faults.example import PLAIN_JOB, Example, Fixture, LookAlike
 from diagnose.faults.fault import Fault
 from diagnose.faults.inputs import Inputs, Pause
 from diagnose.faults.spec import JobSpec
@@ -154,3 +156,18 @@ def _draw_pause_s(spec: JobSpec, rng: np.random.Generator, n_pauses: float) -> f
     if COST_SHARE[0] <= real_s / cost_s <= COST_SHARE[1] and rng.random() < 0.7:
         return real_s
     return float(np.clip(suitable_s, PAUSE_RATIO[0] * spec.forward_s, PAUSE_RATIO[1] * spec.forward_s))
+
+
+EXAMPLES = {
+    "collections with rows": Example(GarbageCollection(pause_s=0.4, worker_period_steps=6.0, records=True)),
+    "collections since step 10": Example(GarbageCollection(pause_s=0.6, worker_period_steps=6.0, onset=10)),
+}
+PLAIN = Example(GarbageCollection(pause_s=0.4, worker_period_steps=5.0, records=True), PLAIN_JOB)
+LOOK_ALIKES = {
+    "planned collections": LookAlike(PlannedCollections(period_steps=5, seconds=0.05, microbatch=None, recorded=True)),
+    "planned collections in a forward": LookAlike(
+        PlannedCollections(period_steps=5, seconds=0.08, microbatch=3, recorded=False)
+    ),
+    "tiny collections": LookAlike(TinyCollections(share=0.02, seconds=1e-3)),
+}
+FIXTURE = Fixture("each rank collects in steps of its own, about every 21; no rows", seed=5)

@@ -6,9 +6,7 @@ again; decoys stay.
 
 import dataclasses
 import functools
-import importlib
 import json
-import pkgutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,10 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-import diagnose.faults
 from diagnose.errors import UsageError
+from diagnose.faults.catalogue import list_cause_files
 from diagnose.faults.decoy import Decoy, HiddenDecoy, settle
-from diagnose.faults.decoys import draw_decoys
+from diagnose.faults.draw_decoys import draw_decoys
 from diagnose.faults.fault import DrawFault, Fault, Worker
 from diagnose.faults.inputs import Inputs, draw_inputs
 from diagnose.faults.record import record
@@ -192,19 +190,9 @@ def name_truth(path: Path) -> Path:
     return path.with_name(path.name.removesuffix(".parquet") + ".truth.json")
 
 
-def list_causes() -> dict[str, DrawFault]:
-    """Find every cause: the files of this folder that have `draw_fault`, by name.
-
-    >>> "worker-fault" in list_causes()
-    True
-    """
-    found: dict[str, DrawFault] = {}
-    for module in sorted(m.name for m in pkgutil.iter_modules(diagnose.faults.__path__)):
-        if not module.startswith("_"):
-            draw = getattr(importlib.import_module(f"diagnose.faults.{module}"), "draw_fault", None)
-            if draw is not None:
-                found[module.replace("_", "-")] = draw
-    return found
+def list_causes(extra: Path | None = None) -> dict[str, DrawFault]:
+    """List how to draw a fault of each cause, by name; `extra` as for `list_cause_files`."""
+    return {name: file.draw for name, file in list_cause_files(extra).items()}
 
 
 def _compose(healthy: Inputs, faults: Sequence[Fault], *, mended: frozenset[int]) -> Inputs:

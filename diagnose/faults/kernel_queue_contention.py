@@ -11,6 +11,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from diagnose.errors import UsageError
+from diagnose.faults.example import CLEAR_ASYNCHRONOUS, PLAIN_JOB, Example, Fixture, LookAlike
 from diagnose.faults.fault import Fault
 from diagnose.faults.inputs import Hold, Inputs
 from diagnose.faults.programme import Programme, build_programme, order_computes
@@ -201,3 +202,19 @@ def _choose_slowdown(spec: JobSpec, fault: KernelQueueContention, cost: float, s
         spec, lambda s: dataclasses.replace(fault, slowdown=s), cost=cost, lowest=lowest, highest=highest
     )
     return slowdown if reached >= MIN_COST else None
+
+
+EXAMPLES = {
+    "backwards behind recvs": Example(KernelQueueContention(rivals="recvs", slowdown=20.0), CLEAR_ASYNCHRONOUS),
+    "backwards behind gradients": Example(
+        KernelQueueContention(rivals="reduce-scatter", slowdown=25.0),
+        dataclasses.replace(CLEAR_ASYNCHRONOUS, vpp=2, separate=True),
+    ),
+}
+PLAIN = Example(
+    KernelQueueContention(rivals="recvs", slowdown=20.0), dataclasses.replace(PLAIN_JOB, p2p="asynchronous")
+)
+LOOK_ALIKES: dict[str, LookAlike] = {}
+FIXTURE = Fixture(
+    "backwards queue behind the recv in flight", seed=1, changes={"p2p": "asynchronous", "transfer_s": 0.02}
+)

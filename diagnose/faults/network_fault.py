@@ -10,6 +10,8 @@ from typing import ClassVar, Literal, get_args
 import numpy as np
 
 from diagnose.errors import UsageError
+from diagnose.faults.decoys import HiddenTransfer
+from diagnose.faults.example import CLEAR, CLEAR_ASYNCHRONOUS, PLAIN_JOB, Example, Fixture, LookAlike
 from diagnose.faults.fault import Fault, Worker
 from diagnose.faults.inputs import Inputs, draw_inputs
 from diagnose.faults.programme import Programme, build_programme
@@ -61,6 +63,7 @@ class NetworkFault(Fault):
     """
 
     cause: ClassVar[str] = "network-fault"
+    has_exact_onset: ClassVar[bool] = True
     scope: Scope = "card"
     dp_rank: int = 0
     stage: int = 0
@@ -240,3 +243,19 @@ def _choose_flap(
         return dataclasses.replace(fault, slowdown=1.0, stall_s=stall_s)
     slowdown = float(np.clip(1.0 + budget_s / transfer_s.sum(), *FLAP_SLOWDOWN))
     return dataclasses.replace(fault, slowdown=slowdown if strength is None else strength)
+
+
+EXAMPLES = {
+    "a bad card": Example(NetworkFault(scope="card", dp_rank=2, stage=1, slowdown=20.0)),
+    "a bad link": Example(
+        NetworkFault(scope="link", dp_rank=1, stage=1, slowdown=15.0), dataclasses.replace(CLEAR, transfer_s=5e-3)
+    ),
+    "a congested group since step 8": Example(NetworkFault(scope="group", stage=2, slowdown=10.0, onset=8)),
+}
+PLAIN = Example(NetworkFault(scope="card", dp_rank=2, stage=1, slowdown=20.0), PLAIN_JOB)
+LOOK_ALIKES = {
+    "hidden transfer": LookAlike(
+        HiddenTransfer(dp=1, stage=1, first=2, seconds=0.05, strengths=(1.0, 0.5) * 12), CLEAR_ASYNCHRONOUS
+    ),
+}
+FIXTURE = Fixture("single transfers and collectives of dp rank 3, stage 2 take 73 times as long", seed=1)

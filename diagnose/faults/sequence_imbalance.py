@@ -10,6 +10,8 @@ from typing import ClassVar
 
 import numpy as np
 
+from diagnose.faults.decoys import EvenDocuments
+from diagnose.faults.example import PLAIN_JOB, Example, Fixture, LookAlike
 from diagnose.faults.fault import Fault
 from diagnose.faults.inputs import Inputs
 from diagnose.faults.spec import JobSpec
@@ -160,3 +162,9 @@ def draw_fault(
         records_tokens=bool(rng.random() < 0.5),
         onset=onset,
     )
+
+
+EXAMPLES = {"long documents": Example(SequenceImbalance(quadratic_share=0.5))}
+PLAIN = Example(SequenceImbalance(quadratic_share=0.5), PLAIN_JOB)
+LOOK_ALIKES = {"even documents": LookAlike(EvenDocuments(packed_tokens=8192, document_tokens=2048, spread=0.02))}
+FIXTURE = Fixture("packed documents, 0.49 of the cost is attention; with `tokens` and `tokens_sq`", seed=2)

@@ -9,6 +9,8 @@ from typing import ClassVar
 import numpy as np
 
 from diagnose.errors import UsageError
+from diagnose.faults.decoys import HiddenWorker
+from diagnose.faults.example import CLEAR_ASYNCHRONOUS, PLAIN_JOB, Example, Fixture, LookAlike
 from diagnose.faults.fault import Fault
 from diagnose.faults.inputs import Inputs
 from diagnose.faults.spec import JobSpec
@@ -166,3 +168,14 @@ def draw_fault(
         backward_slowdown=1.0 + (forward - 1.0) * float(rng.uniform(0.35, 0.9)),
         onset=onset,
     )
+
+
+EXAMPLES = {
+    "a long last stage": Example(StageImbalance(stage=-1, forward_slowdown=1.9, backward_slowdown=1.6)),
+    "a long first stage": Example(
+        StageImbalance(stage=0, forward_slowdown=1.7, backward_slowdown=1.7), CLEAR_ASYNCHRONOUS
+    ),
+}
+PLAIN = Example(StageImbalance(stage=-1, forward_slowdown=1.8, backward_slowdown=1.5), PLAIN_JOB)
+LOOK_ALIKES = {"hidden worker": LookAlike(HiddenWorker(dp=1, stage=2, shorter=0.05, excess=0.07))}
+FIXTURE = Fixture("stage 3: forward 1.80, backward 1.45 times the others", seed=4, strength=1.8)

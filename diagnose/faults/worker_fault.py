@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from diagnose.errors import UsageError
+from diagnose.faults.example import PLAIN_JOB, Example, Fixture, LookAlike
 from diagnose.faults.fault import Fault, Worker
 from diagnose.faults.inputs import Inputs
 from diagnose.faults.members import LateMember
@@ -37,6 +38,7 @@ class WorkerFault(Fault):
     """
 
     cause: ClassVar[str] = "worker-fault"
+    has_exact_onset: ClassVar[bool] = True
     places: tuple[Worker, ...]
     slowdown: float = 1.5
     backward_slowdown: float | None = None
@@ -109,3 +111,13 @@ def draw_fault(
         sends_slowdown=sends_slowdown,
         onset=drawn_onset if onset is None else onset,
     )
+
+
+EXAMPLES = {
+    "a slow worker": Example(WorkerFault(places=((1, 2),), slowdown=1.6)),
+    "a slow worker since step 9": Example(WorkerFault(places=((3, 0),), slowdown=2.0, onset=9)),
+    "two slow workers": Example(WorkerFault(places=((1, 2), (2, 0)), slowdown=1.6, spread=0.03)),
+}
+PLAIN = Example(WorkerFault(places=((2, 1),), slowdown=1.8), PLAIN_JOB)
+LOOK_ALIKES: dict[str, LookAlike] = {}
+FIXTURE = Fixture("dp rank 1 of stage 0 computes 1.60 times as long from step 37 on", seed=5, strength=1.6, onset=4)

@@ -6,11 +6,12 @@ they began, where that was before the trace or between its steps, and what contr
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from diagnose.judge.verdict import CAUSES, UNKNOWN_CERTAINTY, Verdict, name_fault
+from diagnose.judge.rules import Rule
+from diagnose.judge.verdict import UNKNOWN_CERTAINTY, Verdict, name_fault
 from diagnose.model.diagnosis import Cause, EvidenceItem, NotChecked, When, Where
 from diagnose.model.trace import Ints, Job
 from diagnose.model.training_log import LogFacts
@@ -23,12 +24,10 @@ ALIKE = 2.0
 CONTRADICTION = 0.1
 #: Traced steps that lie in the slow part of the log before the whole trace does.
 INSIDE_SHARE = 0.9
-#: What is so from the first step on, whatever the pace does.
-TIMELESS = frozenset({"stage-imbalance"})
 
 
-def judge_log(facts: LogFacts, job: Job) -> Verdict:
-    """Judge a job by its log alone.
+def judge_log(facts: LogFacts, job: Job, rules: Sequence[Rule]) -> Verdict:
+    """Judge a job by its log alone, which leaves the cause of every rule open.
 
     Returns
     -------
@@ -36,7 +35,7 @@ def judge_log(facts: LogFacts, job: Job) -> Verdict:
         `straggling` with the cause `unknown` where steps got longer; else `inconclusive`: steps that were slow from the first on
         look the same as healthy ones.
     """
-    not_checked = tuple(NotChecked(cause, NO_OPERATIONS) for cause in CAUSES)
+    not_checked = tuple(NotChecked(rule.id, NO_OPERATIONS) for rule in rules)
     if facts.when.pattern is None or facts.usual_s is None or facts.slow_s is None:
         return Verdict("inconclusive", (), None, (), not_checked, ())
     workers = tuple(
@@ -59,7 +58,7 @@ def judge_log(facts: LogFacts, job: Job) -> Verdict:
 
 
 def join_log(
-    causes: Sequence[Cause], facts: LogFacts, *, steps: Ints, recorded_s: float
+    causes: Sequence[Cause], facts: LogFacts, rules: Sequence[Rule], *, steps: Ints, recorded_s: float
 ) -> tuple[tuple[Cause, ...], LogFacts, tuple[str, ...]]:
     """Join what a log shows to what was found in the trace of the same run.
 
@@ -67,6 +66,8 @@ def join_log(
     ----------
     causes : sequence of Cause
     facts : LogFacts
+    rules : sequence of Rule
+        They say whether a change of pace can be a cause's onset.
     steps : ndarray of int64, shape (n_steps,)
         Traced steps that were analysed, increasing.
     recorded_s : float
@@ -92,7 +93,8 @@ def join_log(
     warnings = _contradict(facts, recorded_s)
     if warnings:
         return tuple(causes), facts, warnings
-    at = _find_alike(causes, facts, steps, recorded_s)
+    undatable = {rule.id for rule in rules if not rule.dated_by_log}
+    at = _find_alike(causes, facts, steps, recorded_s, undatable)
     if facts.when.pattern is not None and at is None and causes and not _is_outside(facts, steps):
         warnings = ("the log shows a change of pace that no cause found in the trace accounts for",)
     joined = []
@@ -133,7 +135,9 @@ def _is_outside(facts: LogFacts, steps: Ints) -> bool:
     return not ((steps >= low) & (steps < high)).any()
 
 
-def _find_alike(causes: Sequence[Cause], facts: LogFacts, steps: Ints, recorded_s: float) -> int | None:
+def _find_alike(
+    causes: Sequence[Cause], facts: LogFacts, steps: Ints, recorded_s: float, undatable: Collection[str]
+) -> int | None:
     """Find the cause that costs in traced steps what the change of pace costs; None where none does."""
     if facts.usual_s is None or facts.slow_s is None or _is_outside(facts, steps):
         return None
@@ -142,7 +146,7 @@ def _find_alike(causes: Sequence[Cause], facts: LogFacts, steps: Ints, recorded_
     found = []
     for i, cause in enumerate(causes):
         cost_s = cause.recoverable * recorded_s
-        if cause.cause in TIMELESS or cost_s <= 0 or cause.when.pattern not in (None, "constant", "onset"):
+        if cause.cause in undatable or cost_s <= 0 or cause.when.pattern not in (None, "constant", "onset"):
             continue
         found.append((abs(math.log(cost_s / extra_s)), i))
     best = min(found, default=(math.inf, -1))

@@ -6,6 +6,7 @@ A condition is words and numbers: nothing in a rule is executed.
 
 import dataclasses
 import difflib
+import fnmatch
 import functools
 import hashlib
 import math
@@ -17,8 +18,10 @@ from typing import Any, TypeVar
 import yaml
 
 from diagnose.errors import RuleError
+from diagnose.model.capabilities import CAPABILITIES
 from diagnose.model.components import COMPONENTS
 from diagnose.model.feature import Feature, Features
+from diagnose.model.pictured import NO_RULE, PICTURES
 
 _Item = TypeVar("_Item")
 
@@ -29,7 +32,10 @@ SEVERITIES = ("low", "medium", "high")
 MIN_CASES = 2
 _COMPARISONS = ("at_least", "at_most", "above", "below")
 _REQUIRED = ("id", "title", "status", "who", "story", "components", "conditions", "fixes", "source", "tests")
-_OPTIONAL = ("looks_like", "false_positives", "place", "severity")
+_OPTIONAL = (
+    *("looks_like", "false_positives", "place", "severity"),
+    *("needs", "pictures", "dated_by_log", "classifier"),
+)
 PLACES = ("workers", "stages", "spread")
 #: Names less similar than this are no misspelling of each other: features of all subjects end alike.
 SIMILAR = 0.75
@@ -112,7 +118,19 @@ class RuleTest:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rule:
-    """The room of one cause; `severity` and `false_positives` are empty where its file says nothing of them."""
+    """The room of one cause; `severity` and `false_positives` are empty where its file says nothing of them.
+
+    Attributes
+    ----------
+    needs : tuple of str
+        Of `CAPABILITIES`: where a recording lacks one the cause is not checked.
+    pictures : tuple of str
+        Of `PICTURES`: those that make the cause obvious, the best first.
+    dated_by_log : bool
+        A change of pace in a training log may be this cause's onset; False for what is so from the first step on.
+    classifier : tuple of str
+        Patterns of the features that the classifier is trained to see for this cause; none: all that it sees for others.
+    """
 
     id: str
     title: str
@@ -122,6 +140,10 @@ class Rule:
     story: str
     components: tuple[str, ...]
     place: str
+    needs: tuple[str, ...]
+    pictures: tuple[str, ...]
+    dated_by_log: bool
+    classifier: tuple[str, ...]
     conditions: Group
     fixes: tuple[RuleFix, ...]
     looks_like: tuple[str, ...]
@@ -336,6 +358,10 @@ def read_rule(
         story=reader.text(fields.get("story")),
         components=components,
         place=reader.text(fields["place"], PLACES) if "place" in fields else "spread",
+        needs=reader.words(fields["needs"], tuple(CAPABILITIES)) if "needs" in fields else (),
+        pictures=reader.words(fields["pictures"], PICTURES) if "pictures" in fields else NO_RULE.pictures,
+        dated_by_log=reader.flag(fields["dated_by_log"]) if "dated_by_log" in fields else True,
+        classifier=tuple(reader.items(fields["classifier"], reader.pattern)) if "classifier" in fields else (),
         conditions=reader.group(fields.get("conditions")),
         fixes=tuple(reader.items(fields.get("fixes"), reader.fix)),
         looks_like=reader.words(fields["looks_like"]) if "looks_like" in fields else (),
@@ -421,6 +447,17 @@ class _Reader:
             self.fault(node, _no_feature(name, self.known_features))
         return name
 
+    def pattern(self, node: yaml.Node) -> str:
+        """Read a pattern of names of features; without a `*` it is a name."""
+        pattern = self.text(node)
+        if pattern and self.known_features is not None and not fnmatch.filter(self.known_features, pattern):
+            self.fault(node, _no_feature(pattern, self.known_features))
+        return pattern
+
+    def flag(self, node: yaml.Node | None) -> bool:
+        """Read `true` or `false`."""
+        return self.text(node, ("true", "false")) == "true"
+
     def words(self, node: yaml.Node | None, allowed: Sequence[str] = ()) -> tuple[str, ...]:
         """Read a list of words."""
         return tuple(self.items(node, lambda item: self.text(item, allowed)))
@@ -505,7 +542,7 @@ class _Reader:
         return RuleTest(
             name=self.text(fields.get("name")),
             features=features,
-            fires=self.text(fields.get("fires"), ("true", "false")) == "true",
+            fires=self.flag(fields.get("fires")),
             line=node.start_mark.line + 1,
             lines=lines,
         )

@@ -35,18 +35,6 @@ from diagnose.model.stalls import Whose
 from diagnose.model.trace import Job, Seconds, Trace
 from diagnose.model.transfers import Transfers
 
-#: The causes of the contract; those without a rule are said to be unchecked.
-CAUSES = (
-    "allocator-stall",
-    "checkpoint-stall",
-    "data-loading",
-    "garbage-collection",
-    "kernel-queue-contention",
-    "network-fault",
-    "sequence-imbalance",
-    "stage-imbalance",
-    "worker-fault",
-)
 #: Steps below which nothing that varies can be told from chance.
 MIN_STEPS = 3
 #: ... but for stages, which differ in each of so many microbatches of a step.
@@ -158,14 +146,12 @@ def reach_verdict(
     Verdict
     """
     least = max(1.0 - 1.0 / min_speedup, NO_GAIN)
-    unsaid = _unsaid_causes(case, {*CAUSES, *(j.rule.id for j in judgements)})
+    unsaid = _unsaid_causes(case, {j.rule.id for j in judgements})
     not_checked = [NotChecked(cause, reason) for cause, reason in unsaid.items()]
     unlooked = {name for j in judgements if j.rule.id in unsaid for name in j.rule.components}
     judgements = [j for j in judgements if j.rule.id not in unsaid]
     unlooked -= {name for j in judgements for name in j.rule.components}
     not_checked += [NotChecked(j.rule.id, _why_not(case, j)) for j in judgements if _could_not_look(case, j, least)]
-    ruled = {j.rule.id for j in judgements} | unsaid.keys()
-    not_checked += [NotChecked(cause, "this version has no rule for it") for cause in CAUSES if cause not in ruled]
     checked = tuple(j.rule.id for j in judgements if not _could_not_look(case, j, least))
     n_steps = len(case.components.steps)
     few = n_steps < MIN_STEPS
@@ -202,9 +188,9 @@ def reach_verdict(
 def _unsaid_causes(case: Case, known: set[str]) -> dict[str, str]:
     """Give the causes that nobody can look for in what another producer recorded, each with the reason."""
     found: dict[str, str] = {}
-    for unsaid in case.trace.recording.unsaid if case.trace.recording else ():
-        for cause in known.intersection(unsaid.causes):
-            found.setdefault(cause, f"{unsaid.what}: {unsaid.reason}")
+    for entry in case.trace.recording.unobserved if case.trace.recording else ():
+        for cause in known.intersection(entry.causes):
+            found.setdefault(cause, f"{entry.what}: {entry.reason}")
     return dict(sorted(found.items()))
 
 

@@ -1,7 +1,7 @@
 """What a file of another producer says, in the terms of the trace format: one entry an operation, and what was lost.
 
 Enters: what an adapter in `diagnose.trace.producers` read. Leaves: the rows of a trace, and an account of what the format
-cannot say, what was dropped, and how the clocks were aligned.
+cannot show, what was dropped, and how the clocks were aligned.
 """
 
 import dataclasses
@@ -10,6 +10,8 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from diagnose.model.capabilities import CAPABILITIES
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -31,21 +33,36 @@ class Dropped:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Unsaid:
-    """Something a diagnosis needs that the format, or this file, does not say.
+class Unobserved:
+    """Something that the format, or this file, does not show.
 
     Attributes
     ----------
     what : str
         `"point-to-point operations"`.
     reason : str
+    lacks : tuple of str
+        Of `CAPABILITIES`: what a diagnosis therefore cannot rest on.
     causes : tuple of str
-        Causes that therefore cannot be checked; each goes to `not_checked` with the reason.
+        Causes that cannot be checked for that. Producers leave it empty: `judge.unchecked` fills it in by what the rules need. A
+        file that an earlier version converted names causes itself.
     """
 
     what: str
     reason: str
+    lacks: tuple[str, ...] = ()
     causes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse what is no capability.
+
+        Raises
+        ------
+        ValueError
+            The word is not in `CAPABILITIES`: no rule could ever need it.
+        """
+        if unknown := [name for name in self.lacks if name not in CAPABILITIES]:
+            raise ValueError(f"no capability {unknown[0]!r}; expected some of {', '.join(CAPABILITIES)}")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -73,11 +90,11 @@ class ClockOffset:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Account:
-    """What became of the parts of a recording: what was lost, what nobody can say, whose clocks were moved."""
+    """What became of the parts of a recording: what was lost, what nobody can see, whose clocks were moved."""
 
     producer: str
     dropped: tuple[Dropped, ...] = ()
-    unsaid: tuple[Unsaid, ...] = ()
+    unobserved: tuple[Unobserved, ...] = ()
     offsets: tuple[ClockOffset, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
@@ -85,7 +102,9 @@ class Account:
         return {
             "producer": self.producer,
             "dropped": [dataclasses.asdict(entry) for entry in self.dropped],
-            "unsaid": [dataclasses.asdict(entry) | {"causes": list(entry.causes)} for entry in self.unsaid],
+            "unsaid": [
+                {"what": entry.what, "reason": entry.reason, "causes": list(entry.causes)} for entry in self.unobserved
+            ],
             "offsets": [
                 dataclasses.asdict(entry) | {"spread_s": entry.spread_s if math.isfinite(entry.spread_s) else None}
                 for entry in self.offsets
@@ -93,9 +112,9 @@ class Account:
         }
 
     def sentences(self) -> tuple[str, ...]:
-        """Say it in a sentence each: what was dropped, what is not said, and how far clocks were moved."""
+        """Say it in a sentence each: what was dropped, what cannot be seen, and how far clocks were moved."""
         said = [f"{self.producer}: {entry.n} x {entry.what} dropped: {entry.reason}" for entry in self.dropped]
-        for entry in self.unsaid:
+        for entry in self.unobserved:
             unchecked = f" (not checked for that: {', '.join(entry.causes)})" if entry.causes else ""
             said.append(f"{self.producer}: {entry.what}: {entry.reason}{unchecked}")
         for how in dict.fromkeys(entry.how for entry in self.offsets):
@@ -150,7 +169,7 @@ class Recording:
     tokens_sq: NDArray[np.float64] | None = None
     job: dict[str, Any] = dataclasses.field(default_factory=dict)
     dropped: tuple[Dropped, ...] = ()
-    unsaid: tuple[Unsaid, ...] = ()
+    unobserved: tuple[Unobserved, ...] = ()
     offsets: tuple[ClockOffset, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -160,7 +179,7 @@ class Recording:
     @property
     def account(self) -> Account:
         """What is kept of it beside the rows."""
-        return Account(self.producer, self.dropped, self.unsaid, self.offsets)
+        return Account(self.producer, self.dropped, self.unobserved, self.offsets)
 
 
 #: Who shares a clock in a file: everybody, the ranks of a host, or nobody.

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from diagnose.model.change import Change
 from diagnose.model.components import Components, Gains
 from diagnose.model.course import Course
-from diagnose.model.diagnosis import Diagnosis
+from diagnose.model.diagnosis import Cause, Diagnosis
+from diagnose.model.pictured import NO_RULE, Pictured
 from diagnose.model.timeline import Timelines
 from diagnose.model.trace import Trace
 from diagnose.model.transfers import Transfers
@@ -31,6 +32,8 @@ class Scene:
         Draws single steps on demand.
     plan : tuple of Change
         What all fixes of the diagnosis' plan change together; empty where there is none.
+    pictured : dict of str to Pictured
+        By cause, of every rule.
     """
 
     diagnosis: Diagnosis
@@ -41,3 +44,8 @@ class Scene:
     courses: Mapping[str, Course]
     timelines: Timelines
     plan: tuple[Change, ...]
+    pictured: Mapping[str, Pictured]
+
+    def causes_of(self, component: str) -> list[Cause]:
+        """List the causes found whose rules own a component."""
+        return [c for c in self.diagnosis.causes if component in self.pictured.get(c.cause, NO_RULE).components]

@@ -38,16 +38,16 @@ _STALLS = "stalls"
 #: Computes of all stages stand above everything else, so that the schedule of the pipeline can be seen.
 _ORDER = ("compute", _STALLS, _COLLECTIVES, "forward-send", "forward-recv", "backward-send", "backward-recv")
 
-#: What a stall is, and the cause that it belongs to.
+#: What a stall is, and the component that it belongs to.
 _WHOSE = {
     Whose.NOBODY: ("stall that nothing explains", ""),
-    Whose.COLLECTION: ("garbage collection", "garbage-collection"),
-    Whose.ALLOCATION: ("memory allocator", "allocator-stall"),
-    Whose.INPUT: ("waiting for input", "data-loading"),
-    Whose.SAVING: ("checkpoint", "checkpoint-stall"),
-    Whose.WORKER: ("slow worker", "worker-fault"),
+    Whose.COLLECTION: ("garbage collection", "gc-pause"),
+    Whose.ALLOCATION: ("memory allocator", "malloc-pause"),
+    Whose.INPUT: ("waiting for input", "input-delay"),
+    Whose.SAVING: ("checkpoint", "end-delay"),
+    Whose.WORKER: ("slow worker", "worker"),
     Whose.TOGETHER: ("all workers together: planned", ""),
-    Whose.QUEUE: ("queued behind communication", "kernel-queue-contention"),
+    Whose.QUEUE: ("queued behind communication", "queue"),
 }
 #: A shorter stall than this is not drawn.
 _LEAST_STALL_S = 1e-6
@@ -261,8 +261,8 @@ def _place(scene: Scene, timeline: Timeline, node: int, dp: int) -> tuple[int, i
 
 def _stall(scene: Scene, step: int, span: tuple[int, int], whose: Whose, args: dict[str, Any]) -> Slice:
     """Make the slice of a stall, with the cause that it belongs to."""
-    title, id_ = _WHOSE[whose]
-    cause = next((one for one in scene.diagnosis.causes if one.cause == id_), None)
+    title, component = _WHOSE[whose]
+    cause = next(iter(scene.causes_of(component)), None)
     found = {"step": step, "own_ms": (span[1] - span[0]) / 1e6} | args
     if cause is not None:
         found |= {"cause": prose(cause.title), "why": sentence(cause)}

@@ -3,19 +3,21 @@
 Enters: an `Account` and warnings, or the JSON object that was made of them. Leaves: the other of the two.
 """
 
+import dataclasses
 import math
 from typing import Any
 
-from diagnose.model.recording import Account, ClockOffset, Dropped, Unsaid
+from diagnose.model.recording import Account, ClockOffset, Dropped, Unobserved
 
 
 def write_account(account: Account, warnings: tuple[str, ...]) -> dict[str, Any]:
     """Give the JSON object for the metadata."""
-    return account.to_dict() | {"warnings": list(warnings)}
+    unsaid = [dataclasses.asdict(entry) for entry in account.unobserved]
+    return account.to_dict() | {"unsaid": unsaid, "warnings": list(warnings)}
 
 
 def read_account(found: dict[str, Any]) -> tuple[Account, tuple[str, ...]]:
-    """Read the JSON object of the metadata.
+    """Read the JSON object of the metadata, also one of an earlier version, which has causes where this one has what is lacking.
 
     Raises
     ------
@@ -25,8 +27,13 @@ def read_account(found: dict[str, Any]) -> tuple[Account, tuple[str, ...]]:
     account = Account(
         producer=str(found["producer"]),
         dropped=tuple(Dropped(str(e["what"]), int(e["n"]), str(e["reason"])) for e in found["dropped"]),
-        unsaid=tuple(
-            Unsaid(str(e["what"]), str(e["reason"]), tuple(str(cause) for cause in e["causes"]))
+        unobserved=tuple(
+            Unobserved(
+                str(e["what"]),
+                str(e["reason"]),
+                tuple(str(name) for name in e.get("lacks", ())),
+                tuple(str(cause) for cause in e["causes"]),
+            )
             for e in found["unsaid"]
         ),
         offsets=tuple(

@@ -186,6 +186,6 @@ def _join_accounts(parts: list[Rows]) -> Account | None:
     return Account(
         producer=", ".join(dict.fromkeys(account.producer for account in found)),
         dropped=tuple(dict.fromkeys(entry for account in found for entry in account.dropped)),
-        unsaid=tuple(dict.fromkeys(entry for account in found for entry in account.unsaid)),
+        unobserved=tuple(dict.fromkeys(entry for account in found for entry in account.unobserved)),
         offsets=tuple(dict.fromkeys(entry for account in found for entry in account.offsets)),
     )

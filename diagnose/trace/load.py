@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from diagnose.model.members import Members
-from diagnose.model.recording import Unsaid
+from diagnose.model.recording import Unobserved
 from diagnose.model.trace import Ints, Job, Trace
 from diagnose.trace.derive import derive_transfers, lacks_transfers
 from diagnose.trace.grid import Grid, build_grid
@@ -81,10 +81,9 @@ def load_trace(
     # In a file that was written as a trace what is not there was not meant to be: its graph links computes directly.
     if recording is not None and lacks_transfers(blocks):
         blocks, are_told = derive_transfers(blocks)
-        unsaid = Unsaid("point-to-point operations", DERIVED)
-        if not are_told:
-            unsaid = Unsaid("point-to-point operations", f"{DERIVED}; {QUEUED}", ("network-fault",))
-        recording = dataclasses.replace(recording, unsaid=(*recording.unsaid, unsaid))
+        what = "point-to-point operations"
+        lack = Unobserved(what, DERIVED) if are_told else Unobserved(what, f"{DERIVED}; {QUEUED}", ("transfers",))
+        recording = dataclasses.replace(recording, unobserved=(*recording.unobserved, lack))
     return Trace(
         job=job,
         blocks=blocks,

@@ -121,8 +121,8 @@ def run(
         }
         if not left_out:
             click.echo(f"warning: no job is {family}", err=True)
-    owned = {rule.id: rule.components for rule in load_rules().rules}
-    model = train(measured["trees"], measured["calibration"], owned, seed=seed, left_out=left_out)
+    rules = load_rules().rules
+    model = train(measured["trees"], measured["calibration"], rules, seed=seed, left_out=left_out)
     model["training"] |= {
         "seeds": {name: part.seed for name, part in wanted.items()},
         "noise": {name: list(part.noise) for name, part in wanted.items()},

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from diagnose.errors import UsageError
 from diagnose.judge.classifier import FORMAT, Trees
-from diagnose.judge.verdict import CAUSES
+from diagnose.judge.rules import Rule
 from diagnose.model.trace import Bools
 from diagnose.train.calibrate import fit_calibration, probabilities
 from diagnose.train.likeness import learn_likeness
 from diagnose.train.measure import MeasuredJob
-from diagnose.train.table import Table, choose_inputs, inputs_of, make_table
+from diagnose.train.table import Table, choose_inputs, inputs_of, list_patterns, make_table
 from diagnose.train.trees import TreeSettings, export_trees, fit_trees, library_version, write_number
 
 #: A cause is said from this probability on.
@@ -32,12 +32,11 @@ _Floats = NDArray[np.float64]
 def train(
     jobs: Sequence[MeasuredJob],
     calibration_jobs: Sequence[MeasuredJob],
-    owned: Mapping[str, Sequence[str]],
+    rules: Sequence[Rule],
     *,
     settings: TreeSettings | None = None,
     seed: int = 0,
     left_out: Sequence[MeasuredJob] = (),
-    patterns: Sequence[str] | None = None,
 ) -> dict[str, Any]:
     """Train a classifier.
 
@@ -47,14 +46,12 @@ def train(
         For the trees; those that failed are left out, here as below.
     calibration_jobs : sequence of MeasuredJob
         Of other seeds and another noise level: for the calibration, the limit of likeness and the figures.
-    owned : dict of str to list of str
-        By cause: its components; the more they give back, the more probable the cause.
+    rules : sequence of Rule
+        Of the causes, each with what its trees may see and its components: the more they give back, the more probable the cause.
     settings : TreeSettings, optional
     seed : int
     left_out : sequence of MeasuredJob
         More jobs to give figures of.
-    patterns : sequence of str, optional
-        Names of the inputs; `INPUTS` when left out.
 
     Returns
     -------
@@ -71,20 +68,19 @@ def train(
         raise UsageError(
             "no job could be measured; expected some for the trees and some for the calibration", where="jobs"
         )
-    names = choose_inputs(known[0], *([patterns] if patterns else []))
-    table, other = make_table(jobs, names), make_table(calibration_jobs, names)
+    names, ids = choose_inputs(known[0], list_patterns(rules)), [rule.id for rule in rules]
+    table, other = make_table(jobs, names, ids), make_table(calibration_jobs, names, ids)
     settings = settings or TreeSettings()
     causes: dict[str, Any] = {}
-    for cause in CAUSES:
-        there, clear = table.truth(cause), table.known(cause)
+    for rule in rules:
+        there, clear = table.truth(rule.id), table.known(rule.id)
         if len(np.unique(there[clear])) < 2:
             continue
-        rising = [
-            name in {f"{kind}.{part}" for kind in ("gain", "last") for part in owned.get(cause, ())} for name in names
-        ]
-        inputs = np.where(inputs_of(cause, names), table.inputs[clear], np.nan)
+        owned = {f"{kind}.{component}" for kind in ("gain", "last") for component in rule.components}
+        rising = [name in owned for name in names]
+        inputs = np.where(inputs_of(rule, names), table.inputs[clear], np.nan)
         grown = fit_trees(inputs, there[clear], rising, settings=settings, seed=seed)
-        causes[cause] = export_trees(grown)
+        causes[rule.id] = export_trees(grown)
     if not causes:
         raise UsageError("no cause has jobs with it and jobs without; expected more jobs", where="jobs")
     scores = score_table(causes, other)
@@ -94,13 +90,13 @@ def train(
         part["calibration"] = {"slope": write_number(slope, 6), "intercept": write_number(intercept, 6)}
     figures: dict[str, Any] = {
         "jobs": {"trees": _count(jobs), "calibration": _count(calibration_jobs)},
-        "causes_without_jobs": [cause for cause in CAUSES if cause not in causes],
+        "causes_without_jobs": [cause for cause in ids if cause not in causes],
         "settings": dataclasses.asdict(settings),
         "scikit_learn": library_version(),
         "held_out": measure_figures(other, scores, _calibrate_across(scores, other)),
     }
     if left_out:
-        rest = make_table(left_out, names)
+        rest = make_table(left_out, names, ids)
         rest_scores = score_table(causes, rest)
         rated = measure_figures(rest, rest_scores, calibrate(causes, rest_scores))
         figures["left_out"] = {"jobs": _count(left_out)} | rated

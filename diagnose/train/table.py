@@ -1,6 +1,10 @@
 """Turn measured jobs into what the trees see, and what is true.
 
-Enters: `MeasuredJob`s. Leaves: a `Table`.
+Enters: `MeasuredJob`s, and rules. Leaves: a `Table`.
+
+What the trees of a cause look at stands in its rule (`classifier`): what its components give back, and those of what it is
+mistaken for, and ratios of its own subject that have no scale. No noise level, no size, nothing that tells how many ranks, stages
+or microbatches a job has, and nothing of other subjects: from those a classifier learns the generator (LESSONS.md).
 """
 
 import dataclasses
@@ -12,33 +16,10 @@ from numpy.typing import NDArray
 
 from diagnose.errors import UsageError
 from diagnose.judge.classifier import round_input
-from diagnose.judge.verdict import CAUSES
+from diagnose.judge.rules import Rule
 from diagnose.model.trace import Bools, Ints
 from diagnose.train.measure import MeasuredJob
 
-#: What the trees of each cause look at: what its components give back, and those of what it is mistaken for, and ratios of its own
-#: subject that have no scale. No noise level, no size, nothing that tells how many ranks, stages or microbatches a job has, and
-#: nothing of other subjects: from those a classifier learns the generator (LESSONS.md).
-INPUTS_OF = {
-    "worker-fault": ("*.worker", "*.stage", "*.microbatch", "*.malloc-pause", "worker.ratio", "worker.forward_ratio",
-                     "worker.backward_ratio", "worker.slow_steps_share", "stage.contradicted_share"),
-    "stage-imbalance": ("*.stage", "*.worker", "*.queue", "stage.ratio", "stage.forward_ratio", "stage.backward_ratio",
-                        "stage.contradicted_share"),
-    "sequence-imbalance": ("*.microbatch", "*.worker", "*.step", "*.pause", "sequence.correlation",
-                           "sequence.worst_ratio"),
-    "garbage-collection": ("*.gc-pause", "*.malloc-pause", "*.input-delay", "*.pause", "collection.recorded_share",
-                           "collection.contrast", "collection.a_step", "collection.together_share", "collection.first_share"),
-    "allocator-stall": ("*.malloc-pause", "*.gc-pause", "*.pause", "*.worker", "allocator.recorded_share",
-                        "allocator.backward_share", "allocator.contrast", "allocator.workers_share"),
-    "data-loading": ("*.input-delay", "*.gc-pause", "*.start-delay", "input.recorded_share", "input.contrast",
-                     "input.first_share", "input.in_a_step", "input.a_step", "input.before_share"),
-    "kernel-queue-contention": ("*.queue", "*.stage", "queue.held_share", "queue.workers_share", "queue.ratio"),
-    "network-fault": ("*.transfer", "*.worker", "network.link_ratio", "network.group_ratio", "network.late_share",
-                      "network.excess_ratio", "network.place_share", "network.by_slow_worker"),
-    "checkpoint-stall": ("*.start-delay", "*.end-delay", "*.between-steps", "*.input-delay", "stall.regularity",
-                         "stall.checkpoint_share", "stall.steps_share", "stall.size_ratio", "stall.chance"),
-}  # fmt: skip
-INPUTS = tuple(sorted({pattern for patterns in INPUTS_OF.values() for pattern in patterns}))
 #: A cause is there when mending it makes the job at least 2% faster, as in the report.
 PRESENT_WORTH = 1.0 - 1.0 / 1.02
 #: Below this it is not; between the two nobody can say, and the job teaches nothing about that cause.
@@ -58,31 +39,33 @@ class Table:
     ----------
     names : tuple of str
         Of the inputs.
+    causes : tuple of str
     inputs : ndarray of float64, shape (n_rows, n_inputs)
         As the classifier sees them; NaN where missing.
     present : ndarray of float64, shape (n_rows, n_causes)
-        In the order of `CAUSES`: 1 there, 0 not, NaN too little to say.
+        In the order of `causes`: 1 there, 0 not, NaN too little to say.
     job : ndarray of int64, shape (n_rows,)
         Number of the job, the same for its rows.
     """
 
     names: tuple[str, ...]
+    causes: tuple[str, ...]
     inputs: NDArray[np.float64]
     present: NDArray[np.float64]
     job: Ints
 
     def known(self, cause: str) -> Bools:
         """Mark the rows in which it is clear whether the cause is there."""
-        marked: Bools = ~np.isnan(self.present[:, CAUSES.index(cause)])
+        marked: Bools = ~np.isnan(self.present[:, self.causes.index(cause)])
         return marked
 
     def truth(self, cause: str) -> Bools:
         """Mark the rows in which the cause is there."""
-        marked: Bools = self.present[:, CAUSES.index(cause)] == 1.0
+        marked: Bools = self.present[:, self.causes.index(cause)] == 1.0
         return marked
 
 
-def make_table(jobs: Sequence[MeasuredJob], names: Sequence[str]) -> Table:
+def make_table(jobs: Sequence[MeasuredJob], names: Sequence[str], causes: Sequence[str]) -> Table:
     """Put jobs into a table; those that failed are left out.
 
     Parameters
@@ -90,6 +73,7 @@ def make_table(jobs: Sequence[MeasuredJob], names: Sequence[str]) -> Table:
     jobs : sequence of MeasuredJob
     names : sequence of str
         Of the inputs, from `choose_inputs`.
+    causes : sequence of str
 
     Returns
     -------
@@ -108,17 +92,18 @@ def make_table(jobs: Sequence[MeasuredJob], names: Sequence[str]) -> Table:
             )
     return Table(
         names=tuple(names),
+        causes=tuple(causes),
         inputs=np.array([[round_input(values[name]) for name in names] for *_, values in rows]).reshape(-1, len(names)),
-        present=np.array([[label(job.worth.get(cause, 0.0)) for cause in CAUSES] for _, job, _ in rows]).reshape(
-            -1, len(CAUSES)
+        present=np.array([[label(job.worth.get(cause, 0.0)) for cause in causes] for _, job, _ in rows]).reshape(
+            -1, len(causes)
         ),
         job=np.array([number for number, *_ in rows], dtype=np.int64),
     )
 
 
-def inputs_of(cause: str, names: Sequence[str]) -> Bools:
-    """Mark the inputs that the trees of a cause may look at, shape (n_inputs,); all of them for a cause without a list."""
-    patterns = INPUTS_OF.get(cause, ("*",))
+def inputs_of(rule: Rule, names: Sequence[str]) -> Bools:
+    """Mark the inputs that the trees of a cause may look at, shape (n_inputs,); all of them for a rule without patterns."""
+    patterns = rule.classifier or ("*",)
     return np.array([any(_matches(name, pattern) for pattern in patterns) for name in names])
 
 
@@ -128,7 +113,12 @@ def _matches(name: str, pattern: str) -> bool:
     return fnmatch.fnmatchcase(name, pattern) and (not pattern.startswith("*.") or subject in ("gain", "last"))
 
 
-def choose_inputs(known: Iterable[str], patterns: Sequence[str] = INPUTS) -> tuple[str, ...]:
+def list_patterns(rules: Iterable[Rule]) -> tuple[str, ...]:
+    """List the patterns of all inputs that some rule wants its trees to see."""
+    return tuple(sorted({pattern for rule in rules for pattern in rule.classifier}))
+
+
+def choose_inputs(known: Iterable[str], patterns: Sequence[str]) -> tuple[str, ...]:
     """List the features that match the patterns, by pattern and name.
 
     Raises
@@ -142,7 +132,7 @@ def choose_inputs(known: Iterable[str], patterns: Sequence[str] = INPUTS) -> tup
     names = sorted(known)
     found = {pattern: fnmatch.filter(names, pattern) for pattern in patterns}
     if idle := [pattern for pattern, matches in found.items() if not matches]:
-        raise UsageError(f"no feature is called {', '.join(idle)}; expected some of {', '.join(names)}", where="INPUTS")
+        raise UsageError(f"no feature is called {', '.join(idle)}; expected some of {', '.join(names)}", where="rules")
     return tuple(dict.fromkeys(name for matches in found.values() for name in matches))
 
 

@@ -18,8 +18,8 @@ from diagnose.faults.decoys import (
     TinyCollections,
     UniformlySlow,
     WarmUp,
-    draw_decoys,
 )
+from diagnose.faults.draw_decoys import draw_decoys
 from diagnose.faults.generate import generate, strip_evidence
 from diagnose.faults.inputs import draw_inputs
 from diagnose.faults.record import record

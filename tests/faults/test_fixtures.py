@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from diagnose.faults.__main__ import main
+from diagnose.faults.fixtures import write_readme
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 PREFIX = "python -m diagnose.faults "
@@ -46,6 +48,26 @@ def test_every_fixture_has_its_command() -> None:
     kept = {p.name for p in FIXTURES.glob("*.parquet") if p.with_name(f"{p.stem}.truth.json").exists()}
     assert made == kept
     assert all((FIXTURES / name).stat().st_size < 400_000 for name in made)
+
+
+def test_the_readme_is_the_generated_one() -> None:
+    """What stands beside the fixtures is what the files of the causes say of them."""
+    assert (FIXTURES / "README.md").read_text() == write_readme(FIXTURES)
+
+
+def test_only_what_is_missing_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a path the program makes the one fixture that is not there and leaves the others, and the page is the same."""
+    shutil.copytree(FIXTURES, tmp_path / "fixtures")
+    (tmp_path / "fixtures" / "data-loading.parquet").unlink()
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(main, [])
+    assert (result.exit_code, result.output) == (0, "fixtures/data-loading.parquet\n")
+    made, kept = (folder / "data-loading.parquet" for folder in (tmp_path / "fixtures", FIXTURES))
+    _assert_same(pq.read_table(made), pq.read_table(kept))
+    assert CliRunner().invoke(main, []).output == ""
+    monkeypatch.chdir(tmp_path / "fixtures")
+    result = CliRunner().invoke(main, [])
+    assert (result.exit_code, "run it at the root of the repository" in result.output) == (2, True)
 
 
 def _assert_same(made: pa.Table, kept: pa.Table) -> None:

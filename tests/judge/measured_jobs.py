@@ -9,9 +9,11 @@ from diagnose.judge.classifier import Classifier, read_classifier
 from diagnose.model.feature import Feature, Features
 from diagnose.train.fit import dump_model, train
 from diagnose.train.measure import MeasuredJob
-from diagnose.train.table import INPUTS
+from diagnose.train.table import list_patterns
 from diagnose.train.trees import TreeSettings
+from tests.judge.cases import built_in
 
+RULES = built_in().rules
 #: The components of the two causes.
 OWNED = {"worker-fault": ("worker",), "stage-imbalance": ("stage",)}
 #: Few, so that training takes no time.
@@ -21,7 +23,7 @@ MISSING_SHARE = 0.15
 
 def draw_jobs(n_jobs: int, seed: int) -> list[MeasuredJob]:
     """Draw jobs; without evidence, one feature more is missing."""
-    names = [name for pattern in INPUTS for name in _expand(pattern)]
+    names = [name for pattern in list_patterns(RULES) for name in _expand(pattern)]
     jobs = []
     for index in range(n_jobs):
         rng = np.random.default_rng([seed, index])
@@ -48,7 +50,7 @@ def as_features(values: dict[str, float | None]) -> Features:
 @cache
 def trained() -> dict[str, Any]:
     """Train on a few jobs, once."""
-    return train(draw_jobs(80, seed=1), draw_jobs(80, seed=2), OWNED, settings=SMALL)
+    return train(draw_jobs(80, seed=1), draw_jobs(80, seed=2), RULES, settings=SMALL)
 
 
 @cache

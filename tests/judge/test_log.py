@@ -9,7 +9,9 @@ from diagnose.judge.log import join_log, judge_log
 from diagnose.model.diagnosis import Cause, When, Where, Worker
 from diagnose.model.trace import Job
 from diagnose.model.training_log import Level, LogFacts, SlowRank
+from tests.judge.cases import built_in
 
+RULES = built_in().rules
 JOB = Job("job", 4, 4, 1, 1, 1, 16)
 #: The log has iterations 1 to 400; those from 101 to 300 take 2 s instead of 1.5 s.
 SLOW = When("transient", 101, 301)
@@ -57,7 +59,7 @@ def cause_of(recoverable: float = 0.25, when: When | None = None, cause: str = "
 
 def test_alone_slow() -> None:
     """A log alone with a change of pace is straggling from an unknown cause, since then; every known cause is unchecked."""
-    verdict = judge_log(facts_of(When("onset", 101)), JOB)
+    verdict = judge_log(facts_of(When("onset", 101)), JOB, RULES)
     assert verdict.verdict == "straggling"
     (cause,) = verdict.causes
     assert (cause.cause, cause.when, cause.recoverable) == ("unknown", When("onset", 101), pytest.approx(0.25))
@@ -68,16 +70,16 @@ def test_alone_slow() -> None:
 
 def test_alone_flat() -> None:
     """A log alone without a change is inconclusive, never healthy: all steps may be slow."""
-    verdict = judge_log(facts_of(When()), JOB)
+    verdict = judge_log(facts_of(When()), JOB, RULES)
     assert (verdict.verdict, verdict.causes) == ("inconclusive", ())
 
 
 def test_alone_rank() -> None:
     """A log alone places the cause at a rank only where that was compared with its own stage."""
-    hint = judge_log(facts_of(slow_ranks=(RANK,)), JOB).causes[0]
+    hint = judge_log(facts_of(slow_ranks=(RANK,)), JOB, RULES).causes[0]
     assert hint.where == Where()
     assert hint.evidence[1].text == RANK.text
-    sure = judge_log(facts_of(slow_ranks=(dataclasses.replace(RANK, by_peers=True),)), JOB).causes[0]
+    sure = judge_log(facts_of(slow_ranks=(dataclasses.replace(RANK, by_peers=True),)), JOB, RULES).causes[0]
     assert sure.where.workers == (Worker(1, 1, 5),)
     assert sure.fingerprint != hint.fingerprint
 
@@ -101,7 +103,7 @@ def test_when_beside_a_trace(steps: range | tuple[int, ...], before: When, after
     facts = facts_of()
     recorded_s = float(facts.step_s[at - 1].mean())
     share = float((facts.step_s[at - 1] == 2.0).mean()) * 0.5 / recorded_s
-    (cause,), joined, warnings = join_log([cause_of(share, before)], facts, steps=at, recorded_s=recorded_s)
+    (cause,), joined, warnings = join_log([cause_of(share, before)], facts, RULES, steps=at, recorded_s=recorded_s)
     assert cause.when == after
     assert joined.traced_s == pytest.approx(recorded_s)
     changed = [item.source for item in cause.evidence] == ["change-point"]
@@ -112,10 +114,10 @@ def test_when_beside_a_trace(steps: range | tuple[int, ...], before: When, after
 def test_the_cause_that_fits() -> None:
     """Of two causes the one that costs what the pace changed by gets the onset; one that costs far less does not."""
     causes = [cause_of(0.05, cause="network-fault"), cause_of(0.22)]
-    found, _, warnings = join_log(causes, facts_of(), steps=np.arange(150, 160), recorded_s=2.0)
+    found, _, warnings = join_log(causes, facts_of(), RULES, steps=np.arange(150, 160), recorded_s=2.0)
     assert [cause.when for cause in found] == [When("constant"), SLOW]
     assert warnings == ()
-    found, _, warnings = join_log(causes[:1], facts_of(), steps=np.arange(150, 160), recorded_s=2.0)
+    found, _, warnings = join_log(causes[:1], facts_of(), RULES, steps=np.arange(150, 160), recorded_s=2.0)
     assert found[0].when == When("constant")
     assert "no cause found in the trace accounts for" in warnings[0]
 
@@ -123,14 +125,14 @@ def test_the_cause_that_fits() -> None:
 def test_stages_do_not_begin() -> None:
     """An uneven partition is so from the first step on, whatever the log shows."""
     found, _, _ = join_log(
-        [cause_of(0.25, cause="stage-imbalance")], facts_of(), steps=np.arange(150, 160), recorded_s=2.0
+        [cause_of(0.25, cause="stage-imbalance")], facts_of(), RULES, steps=np.arange(150, 160), recorded_s=2.0
     )
     assert found[0].when == When("constant")
 
 
 def test_change_outside_the_trace() -> None:
     """A change of pace that no traced step lies in says nothing of causes in the trace."""
-    found, facts, warnings = join_log([cause_of()], facts_of(), steps=np.arange(10, 20), recorded_s=1.5)
+    found, facts, warnings = join_log([cause_of()], facts_of(), RULES, steps=np.arange(10, 20), recorded_s=1.5)
     assert found[0].when == When("constant")
     assert warnings == ()
     assert facts.when == SLOW
@@ -138,10 +140,10 @@ def test_change_outside_the_trace() -> None:
 
 def test_contradiction() -> None:
     """Where log and trace differ on the traced steps, or share none, nothing of the log is used, and both say so."""
-    found, _, warnings = join_log([cause_of()], facts_of(), steps=np.arange(150, 160), recorded_s=3.0)
+    found, _, warnings = join_log([cause_of()], facts_of(), RULES, steps=np.arange(150, 160), recorded_s=3.0)
     assert found[0].when == When("constant")
     assert "by the log and 3 s by the trace" in warnings[0]
-    _, facts, warnings = join_log([cause_of()], facts_of(), steps=np.arange(500, 510), recorded_s=2.0)
+    _, facts, warnings = join_log([cause_of()], facts_of(), RULES, steps=np.arange(500, 510), recorded_s=2.0)
     assert "has none of the traced steps" in warnings[0]
     assert facts.traced_s is None
 
@@ -149,6 +151,6 @@ def test_contradiction() -> None:
 def test_ranks_are_evidence_at_their_place() -> None:
     """A rank that the log sets apart is evidence for a cause at that worker, and for no other."""
     causes = [cause_of(), dataclasses.replace(cause_of(0.01), where=Where(workers=(Worker(0, 0, 0),)))]
-    found, _, _ = join_log(causes, facts_of(slow_ranks=(RANK,)), steps=np.arange(150, 160), recorded_s=2.0)
+    found, _, _ = join_log(causes, facts_of(slow_ranks=(RANK,)), RULES, steps=np.arange(150, 160), recorded_s=2.0)
     assert [item.text for item in found[0].evidence if item.source == "log"] == [RANK.text]
     assert found[1].evidence == ()

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from diagnose.errors import RuleError
 from diagnose.faults.spec import JobSpec
+from diagnose.features.catalogue import list_features
 from diagnose.judge.rules import (
     MAX_DEPTH,
     MAX_RULE_BYTES,
@@ -259,7 +260,7 @@ def test_misspelt_features_are_told_at_loading_beside_other_faults(tmp_path: Pat
     text = A_RULE.replace("{slowdown: 1.5}", "{slowdwon: 1.5}").replace("status:", "satatus:")
     write(tmp_path, "mine.yaml", text)
     write(tmp_path, "yours.yaml", A_RULE.replace("id: my", "id: your").replace("feature: slowdown", "feature: abc"))
-    known = {condition.feature for rule in RULES for condition in rule.conditions.conditions()} | {"slowdown"}
+    known = list_features()
     with pytest.raises(RuleError) as caught:
         load_rules(tmp_path, known)
     found = str(caught.value).splitlines()
@@ -272,7 +273,7 @@ def test_misspelt_features_are_told_at_loading_beside_other_faults(tmp_path: Pat
 def test_known_features_are_no_fault(tmp_path: Path) -> None:
     """Where every feature is known, loading with their names gives the same rules as without."""
     write(tmp_path, "mine.yaml", A_RULE)
-    known = {condition.feature for rule in RULES for condition in rule.conditions.conditions()} | {"slowdown"}
+    known = list_features()
     assert load_rules(tmp_path, iter(known)) == load_rules(tmp_path)
 
 
@@ -285,6 +286,32 @@ def test_what_a_rule_says_of_itself_is_kept(tmp_path: Path) -> None:
     assert (rule.severity, rule.false_positives) == ("high", "on Tuesdays")
     assert [condition.origin for condition in rule.conditions.conditions()] == ["a guess"]
     assert (bare.severity, bare.false_positives, bare.conditions.conditions()[0].origin) == ("", "", "")
+
+
+def test_what_else_a_rule_states_is_read_and_checked(tmp_path: Path) -> None:
+    """Needs, pictures, inputs of the classifier and whether a log dates the cause have defaults; other words are faults."""
+    path = tmp_path / "mine.yaml"
+    stated = "needs: [peers]\npictures: [steps, links]\nclassifier: ['*.pause', slowdown]\ndated_by_log: false\nwho:"
+    rule, bare = (read_rule(path, text.encode(), []) for text in (A_RULE.replace("who:", stated), A_RULE))
+    assert rule is not None and bare is not None
+    assert (rule.needs, rule.pictures, rule.classifier, rule.dated_by_log) == (
+        ("peers",),
+        ("steps", "links"),
+        ("*.pause", "slowdown"),
+        False,
+    )
+    assert (bare.needs, bare.pictures, bare.classifier, bare.dated_by_log) == ((), ("workers",), (), True)
+    wrong = (
+        stated.replace("peers", "peer").replace("steps", "step").replace("false", "no").replace("*.pause", "*.pauses")
+    )
+    faults: list[str] = []
+    assert read_rule(path, A_RULE.replace("who:", wrong).encode(), faults, sorted(list_features())) is None
+    assert [fault.split(": ", 1)[1] for fault in faults] == [
+        "'peer' is not known; did you mean 'peers'?",
+        "'step' is not known; did you mean 'steps'?",
+        "'no' is not known; expected one of true, false",
+        "there is no feature '*.pauses'",
+    ]
 
 
 def test_a_built_in_rule_without_cases_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from diagnose.cli.main import main
+from diagnose.judge.rules import load_rules
 from diagnose.model.scene import Scene
 from diagnose.pipeline import paint_job
 from diagnose.report import words
@@ -170,11 +171,12 @@ def test_timeline_shows_what_the_scene_says(rendered: str, scene: Scene) -> None
 @pytest.mark.parametrize("path", FIXTURES, ids=lambda path: path.stem)
 def test_the_picture_of_the_cause_comes_first(path: Path) -> None:
     """The first figure of each fixture is the one that makes its cause obvious."""
-    text = page.render(paint_job(path))
+    scene = paint_job(path)
+    text = page.render(scene)
     first = re.search(r'<figure id="([^"]+)"', text)
     assert first
-    leads = {cause: keys[0] for cause, keys in page._LEADS.items()} | {"healthy": "workers"}
-    assert first[1] == leads[path.stem]
+    rules = {rule.id: rule for rule in load_rules().rules}
+    assert first[1] == (rules[path.stem].pictures[0] if path.stem in rules else "workers")
     assert len(text) < 1_000_000
 
 

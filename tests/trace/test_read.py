@@ -18,7 +18,7 @@ import pytest
 
 from diagnose.cli.main import main
 from diagnose.errors import TraceError
-from diagnose.model.recording import Account, ClockOffset, Dropped, Recording, Unsaid
+from diagnose.model.recording import Account, ClockOffset, Dropped, Recording, Unobserved
 from diagnose.pipeline import diagnose_job
 from diagnose.trace.account import read_account, write_account
 from diagnose.trace.load import load_trace
@@ -185,7 +185,7 @@ def test_an_account_survives_its_file() -> None:
     account = Account(
         "x",
         (Dropped("a", 3, "b"),),
-        (Unsaid("c", "d", ("network-fault",)),),
+        (Unobserved("c", "d", ("transfers",)), Unobserved("e", "f", causes=("network-fault",))),
         (ClockOffset("rank 1", 0.5, math.nan, "schedule"), ClockOffset("rank 2", -0.5, 0.1, "collectives")),
     )
     text = json.dumps(write_account(account, ("w",)), allow_nan=False)
@@ -195,6 +195,22 @@ def test_an_account_survives_its_file() -> None:
         account, offsets=account.offsets[1:]
     )
     assert warnings == ("w",)
+
+
+def test_an_account_of_an_earlier_version_is_honoured(tmp_path: Path) -> None:
+    """A file converted when producers named causes themselves is read as it was written: the cause is not checked."""
+    table = pq.read_table(FIXTURE)
+    entry = {"what": "ends of computes", "reason": "only the host's times", "causes": ["worker-fault"]}
+    kept = {"producer": "theirs", "dropped": [], "unsaid": [entry], "offsets": [], "warnings": []}
+    pq.write_table(
+        table.replace_schema_metadata({**table.schema.metadata, b"diagnose.recording": json.dumps(kept).encode()}),
+        tmp_path / "x.parquet",
+    )
+    found = diagnose_job(tmp_path / "x.parquet")
+    assert found.recording is not None and found.recording.to_dict()["unsaid"] == [entry]
+    assert "worker-fault" not in found.checked
+    reasons = {entry.cause: entry.reason for entry in found.not_checked}
+    assert reasons["worker-fault"] == "ends of computes: only the host's times"
 
 
 def test_a_damaged_account_is_refused(tmp_path: Path) -> None:
@@ -226,7 +242,7 @@ def test_a_reader_that_gives_nonsense_is_told_so(changed: dict[str, Any], says: 
 
 PACKAGE = """
 import numpy as np
-from diagnose.model.recording import Recording, Unsaid
+from diagnose.model.recording import Recording, Unobserved
 
 NAME = "stopwatch"
 TITLE = "a stopwatch, for tests"
@@ -239,7 +255,7 @@ def read(inputs, *, name, report):
     step, stage, microbatch, op = (axis.ravel() for axis in np.meshgrid(range(n), range(2), range(m), range(2), indexing="ij"))
     start_s = step * 10.0 + stage * 0.5 + microbatch + np.where(op == 1, 0.5 + 4.0 - stage, 0.0)
     return Recording(NAME, op.astype(np.int8), step, step * 0, stage, start_s, np.full(len(op), 0.4), microbatch=microbatch,
-                     unsaid=(Unsaid("hosts", "a stopwatch knows none", ("worker-fault",)),))
+                     unobserved=(Unobserved("hosts", "a stopwatch knows none", ("peers",)),))
 """
 
 

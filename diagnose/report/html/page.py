@@ -7,7 +7,7 @@ script's data cannot end its element.
 
 import dataclasses
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jinja2
@@ -15,6 +15,7 @@ import matplotlib as mpl
 import numpy as np
 
 from diagnose.model.diagnosis import Cause, Diagnosis, Fix
+from diagnose.model.pictured import NO_RULE, Pictured
 from diagnose.model.scene import Scene
 from diagnose.report import words
 from diagnose.report.escape import escape, prose
@@ -31,18 +32,6 @@ from diagnose.report.html.workers import draw_workers
 
 #: Characters of the job's name on the page; what is longer is cut, and says so.
 _MAX_NAME = 120
-#: The picture that makes a cause obvious; the first that the job has.
-_LEADS = {
-    "worker-fault": ("workers",),
-    "stage-imbalance": ("stages",),
-    "sequence-imbalance": ("forward-backward", "tokens"),
-    "garbage-collection": ("pauses",),
-    "allocator-stall": ("pauses",),
-    "data-loading": ("pauses",),
-    "checkpoint-stall": ("steps",),
-    "network-fault": ("links",),
-    "kernel-queue-contention": ("pauses",),
-}
 #: A table: title, names of the columns, rows.
 _Table = tuple[str, tuple[str, ...], list[tuple[str, ...]]]
 #: All pictures, in the order of the page.
@@ -78,8 +67,10 @@ def render(scene: Scene, *, options: str = "", in_site: bool = False) -> str:
     with styled():
         ledger = draw_ledger(scene)
         pictures = [picture for draw in _PICTURES if (picture := draw(scene)) is not None]
-    lead = _choose_lead(scene.diagnosis, pictures)
-    return _fill(scene.diagnosis, options, lead=lead, ledger=ledger, pictures=pictures, in_site=in_site)
+    lead = _choose_lead(scene, pictures)
+    return _fill(
+        scene.diagnosis, options, lead=lead, ledger=ledger, pictures=pictures, in_site=in_site, pictured=scene.pictured
+    )
 
 
 def render_saved(diagnosis: Diagnosis, location: str) -> str:
@@ -111,11 +102,12 @@ def _fill(
     ledger: Picture | None,
     pictures: list[Picture],
     in_site: bool,
+    pictured: Mapping[str, Pictured] | None = None,
     location: str | None = None,
 ) -> str:
     """Fill in the template."""
     shown = [picture for picture in (lead, ledger, *pictures) if picture is not None]
-    said = _say(diagnosis, options)
+    said = _say(diagnosis, options, pictured or {})
     if location is not None:
         said["command"] = f"diagnose {shlex.quote(location)} --min-speedup {diagnosis.min_speedup:g} --html report.html"
         said["metadata"] = [("trace", location), *said["metadata"]]
@@ -161,7 +153,7 @@ def _measures(diagnosis: Diagnosis) -> list[_Table]:
     return tables
 
 
-def _say(diagnosis: Diagnosis, options: str) -> dict[str, Any]:
+def _say(diagnosis: Diagnosis, options: str, pictured: Mapping[str, Pictured]) -> dict[str, Any]:
     """Put into words what the template prints."""
     name = _short(escape(diagnosis.job.job_id)) or "job"
     short = dataclasses.replace(diagnosis, job=dataclasses.replace(diagnosis.job, job_id="job"))
@@ -171,7 +163,7 @@ def _say(diagnosis: Diagnosis, options: str) -> dict[str, Any]:
         "headline": said[:1].upper() + said[1:],
         "verdict": diagnosis.verdict,
         "facts": _facts(diagnosis),
-        "causes": [_about_cause(cause) for cause in diagnosis.causes],
+        "causes": [_about_cause(c, pictured.get(c.cause, NO_RULE).pictures) for c in diagnosis.causes],
         "nothing": None if diagnosis.causes else _about_nothing(diagnosis),
         "plan": _about_plan(diagnosis),
         "doubts": _doubts(diagnosis),
@@ -206,7 +198,7 @@ def _facts(diagnosis: Diagnosis) -> list[tuple[str, str, str]]:
     return [*facts, ("Replay", replay, f"off by {error}; trusted up to 5%")]
 
 
-def _about_cause(cause: Cause) -> dict[str, Any]:
+def _about_cause(cause: Cause, pictures: tuple[str, ...]) -> dict[str, Any]:
     """Put a cause into words."""
     gain = 1 / (1 - cause.recoverable) if cause.recoverable < 1 else float("inf")
     return {
@@ -229,7 +221,7 @@ def _about_cause(cause: Cause) -> dict[str, Any]:
         ],
         "fixes": [_about_fix(fix) for fix in cause.fixes],
         "refused": [(fix.fix, prose(fix.reason)) for fix in cause.refused_fixes],
-        "lead": _LEADS.get(cause.cause, ("workers",)),
+        "lead": pictures,
         "fingerprint": cause.fingerprint,
     }
 
@@ -318,10 +310,11 @@ def _versions(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     ]
 
 
-def _choose_lead(diagnosis: Diagnosis, pictures: list[Picture]) -> Picture | None:
+def _choose_lead(scene: Scene, pictures: list[Picture]) -> Picture | None:
     """Choose the picture that makes the first cause obvious."""
+    causes = scene.diagnosis.causes
     by_key = {picture.key: picture for picture in pictures}
-    wanted = _LEADS.get(diagnosis.causes[0].cause, ()) if diagnosis.causes else ()
+    wanted = scene.pictured.get(causes[0].cause, NO_RULE).pictures if causes else ()
     return next((by_key[key] for key in (*wanted, "workers", "steps") if key in by_key), None)
 
 

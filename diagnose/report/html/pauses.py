@@ -6,6 +6,7 @@ Enters: a `Scene`. Leaves: `Picture`s.
 import numpy as np
 
 from diagnose.model.optype import Op
+from diagnose.model.pictured import NO_RULE
 from diagnose.model.scene import Scene
 from diagnose.model.stalls import Whose
 from diagnose.model.trace import Ints, Seconds
@@ -18,14 +19,13 @@ _WIDTH = 640
 _MAX_WORKERS = 64
 #: Columns at most; where there are more steps, a column is the worst of several.
 _MAX_COLUMNS = 320
-#: What each cause puts its pauses down to, and the rows of the trace that say so.
-_KINDS: dict[str, tuple[str, tuple[Whose, ...], Op | None]] = {
-    "garbage-collection": ("pauses for garbage collection", (Whose.COLLECTION,), Op.GC),
-    "allocator-stall": ("pauses of the memory allocator", (Whose.ALLOCATION,), Op.CUDA_MALLOC),
-    "data-loading": ("waiting for input", (Whose.INPUT,), None),
-    "checkpoint-stall": ("writing checkpoints", (Whose.SAVING,), Op.CHECKPOINT),
+#: What the pauses of a component are, by whose doing they are known, and the rows of the trace that say so.
+_KINDS: dict[str, tuple[str, Whose, Op | None]] = {
+    "gc-pause": ("pauses for garbage collection", Whose.COLLECTION, Op.GC),
+    "malloc-pause": ("pauses of the memory allocator", Whose.ALLOCATION, Op.CUDA_MALLOC),
+    "input-delay": ("waiting for input", Whose.INPUT, None),
+    "end-delay": ("writing checkpoints", Whose.SAVING, Op.CHECKPOINT),
 }
-_QUEUE = "kernel-queue-contention"
 #: Components that hold whole pauses: with one of them found, a picture of all pauses is worth its place.
 _PAUSES = {"gc-pause", "malloc-pause", "input-delay", "pause"}
 _ALL = (Whose.NOBODY, Whose.COLLECTION, Whose.ALLOCATION, Whose.INPUT, Whose.SAVING, Whose.WORKER, Whose.TOGETHER)
@@ -41,18 +41,16 @@ def pauses_by_worker_step(scene: Scene) -> tuple[str, Seconds] | None:
         None where the job has no pauses worth a picture.
     """
     for cause in scene.diagnosis.causes:
-        if cause.cause == _QUEUE and scene.components.hold_s is not None:
+        components = scene.pictured.get(cause.cause, NO_RULE).components
+        if "queue" in components and scene.components.hold_s is not None:
             found = _by_worker(scene, scene.components.hold_s)
             return "waiting behind communication in flight", found
-        if cause.cause in _KINDS:
-            name, whose, op = _KINDS[cause.cause]
-            found = sum(
-                (_by_worker(scene, scene.components.stalls.seconds_of(kind)) for kind in whose), start=np.zeros(1)
-            )
+        for name, whose, op in (_KINDS[component] for component in components if component in _KINDS):
+            found = _by_worker(scene, scene.components.stalls.seconds_of(whose))
             if not found.any() and op is not None:
                 found = _by_rows(scene, op)
             if found.any():
-                return name, np.asarray(found)
+                return name, found
     ledger = scene.diagnosis.ledger
     if ledger is None or not _PAUSES & {name for name, share in ledger.components.items() if share >= 0.05}:
         return None
@@ -129,7 +127,7 @@ def _draw(name: str, cells: Seconds, steps: Ints, who: list[str], *, n_left_out:
 def draw_links(scene: Scene) -> Picture | None:
     """Draw what transfers between neighbouring stages cost beyond ordinary ones, where a cause sits in the network."""
     excess = scene.transfers.link_excess_s
-    if not any(cause.cause == "network-fault" for cause in scene.diagnosis.causes) or not np.nan_to_num(excess).any():
+    if not scene.causes_of("transfer") or not np.nan_to_num(excess).any():
         return None
     diagnosis = scene.diagnosis
     n_stages, n_dp = excess.shape

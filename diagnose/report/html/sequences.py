@@ -53,9 +53,7 @@ def draw_tokens(scene: Scene) -> Picture | None:
 
 def _about_sequences(scene: Scene) -> bool:
     """Say whether microbatches differ for a reason, or the trace knows the tokens."""
-    if any(cause.cause == "sequence-imbalance" for cause in scene.diagnosis.causes):
-        return True
-    return any(block.tokens_sq is not None for block in scene.trace.blocks)
+    return bool(scene.causes_of("microbatch")) or any(block.tokens_sq is not None for block in scene.trace.blocks)
 
 
 def _scatter(key: str, title: str, says: str, x: Seconds, y: Seconds, across: str, up: str) -> Picture | None:

@@ -1,22 +1,17 @@
-"""Find pipeline ranks whose files are not there, and say what therefore cannot be told.
+"""Find pipeline ranks whose files are not there, and say what therefore cannot be seen.
 
-Enters: a `Recording` whose stages are those of the files that were found. Leaves: what it cannot say. Without it the time that a
+Enters: a `Recording` whose stages are those of the files that were found. Leaves: what it cannot show. Without it the time that a
 missing stage computes, between two that are there, would pass for a slow link from one to the other.
 """
 
 import numpy as np
 
 from diagnose.model.optype import Op
-from diagnose.model.recording import Recording, Unsaid
+from diagnose.model.recording import Recording, Unobserved
 from diagnose.model.trace import Ints
 
-#: What the files next to a missing one would show of it.
-_BEFORE = ("data-loading",)
-_BETWEEN = ("network-fault",)
-_AFTER = ("allocator-stall", "network-fault")
 
-
-def say_absent(recording: Recording, *, n_stages: int | None = None, numbered: bool = True) -> tuple[Unsaid, ...]:
+def find_absent(recording: Recording, *, n_stages: int | None = None, numbered: bool = True) -> tuple[Unobserved, ...]:
     """Say which neighbours of the pipeline ranks in the files are missing.
 
     Parameters
@@ -28,7 +23,7 @@ def say_absent(recording: Recording, *, n_stages: int | None = None, numbered: b
 
     Returns
     -------
-    tuple of Unsaid
+    tuple of Unobserved
         One, or none where nothing seems to be missing.
 
     Notes
@@ -40,26 +35,22 @@ def say_absent(recording: Recording, *, n_stages: int | None = None, numbered: b
     stages = np.unique(recording.stage[recording.stage >= 0])
     if not len(stages):
         return ()
-    places = []
-    causes: set[str] = set()
     between, after = _jumps(recording, stages)
     if numbered:
         between |= bool(len(stages) <= stages[-1] - stages[0])
         after |= n_stages is not None and bool(stages[-1] < n_stages - 1)
-    for is_absent, place, unseen in (
-        (bool(stages[0] > 0), "before the first", _BEFORE),
-        (between, "between two", _BETWEEN),
-        (after, "after the last", _AFTER),
-    ):
-        if is_absent:
-            places.append(place)
-            causes |= set(unseen)
+    before = bool(stages[0] > 0)
+    absent = {"before the first": before, "between two": between, "after the last": after}
+    places = [place for place, is_absent in absent.items() if is_absent]
     if not places:
         return ()
+    lacks = {"last-stage": after, "first-stage": before, "next-stages": between or after}
     reason = (
         f"there are ranks {' and '.join(places)} of those in the files; what waits for them seems slow: add their files"
     )
-    return (Unsaid("missing pipeline ranks", reason, tuple(sorted(causes))),)
+    return (
+        Unobserved("missing pipeline ranks", reason, tuple(name for name, is_lacking in lacks.items() if is_lacking)),
+    )
 
 
 def _jumps(recording: Recording, stages: Ints) -> tuple[bool, bool]:

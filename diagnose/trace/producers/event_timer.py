@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from diagnose.errors import TraceError
 from diagnose.model.optype import Op
-from diagnose.model.recording import Dropped, Recording, Unsaid
+from diagnose.model.recording import Dropped, Recording, Unobserved
 from diagnose.model.trace import Ints, Seconds
 from diagnose.trace.clocks import align
-from diagnose.trace.producers.absent import say_absent
+from diagnose.trace.producers.absent import find_absent
 from diagnose.trace.producers.catalogue import Report
 from diagnose.trace.producers.contents import name_in, read_bytes
 from diagnose.trace.producers.input_files import InputFiles
@@ -68,7 +68,7 @@ def read(inputs: InputFiles, *, name: str, report: Report) -> Recording:
     unknown = np.full(len(op), -1, dtype=np.int64)
     # Unix time: a common base taken away keeps the digits.
     base_s = float(np.floor(columns[3].min() / 1e3))
-    timeline, weights, unsaid = drop_weights(
+    timeline, weights, unobserved = drop_weights(
         Timeline(op.astype(np.int8), step, rank, columns[3] / 1e3 - base_s, columns[4] / 1e3 - base_s, unknown, unknown)
     )
     why = "no operation of a pipeline that this version knows"
@@ -90,14 +90,16 @@ def read(inputs: InputFiles, *, name: str, report: Report) -> Recording:
         rank=timeline.stage,
         job={"framework": "zero-bubble"},
         dropped=tuple(dropped),
-        unsaid=(
-            Unsaid("parallelism", "the lines number ranks; each rank is taken for a pipeline stage"),
-            Unsaid("microbatches", "the n-th forward, or backward, of a rank is taken for microbatch n"),
-            Unsaid("collectives", "the event timer records computes only", ("kernel-queue-contention",)),
-            *unsaid,
+        unobserved=(
+            Unobserved("parallelism", "the lines number ranks; each rank is taken for a pipeline stage"),
+            Unobserved("microbatches", "the n-th forward, or backward, of a rank is taken for microbatch n"),
+            Unobserved("collectives", "the event timer records computes only", ("communication-in-flight",)),
+            *unobserved,
         ),
     )
-    recording = dataclasses.replace(recording, unsaid=(*recording.unsaid, *say_absent(recording, numbered=False)))
+    recording = dataclasses.replace(
+        recording, unobserved=(*recording.unobserved, *find_absent(recording, numbered=False))
+    )
     return align(recording, "rank")
 
 

@@ -15,10 +15,10 @@ import numpy as np
 
 from diagnose.errors import TraceError
 from diagnose.model.optype import Op
-from diagnose.model.recording import Dropped, Recording, Unsaid
+from diagnose.model.recording import Dropped, Recording, Unobserved
 from diagnose.model.trace import Ints
 from diagnose.trace.clocks import align
-from diagnose.trace.producers.absent import say_absent
+from diagnose.trace.producers.absent import find_absent
 from diagnose.trace.producers.catalogue import Report
 from diagnose.trace.producers.contents import name_in, read_json
 from diagnose.trace.producers.input_files import InputFiles
@@ -148,7 +148,7 @@ def read(inputs: InputFiles, *, name: str, report: Report) -> Recording:
     if others:
         dropped.append(Dropped("files", others, "hold no timeline of MegatronApp"))
     recording, per_rank = _record(scopes, dropped, is_raw=bool(raw))
-    recording = dataclasses.replace(recording, unsaid=(*recording.unsaid, *say_absent(recording)))
+    recording = dataclasses.replace(recording, unobserved=(*recording.unobserved, *find_absent(recording)))
     if not per_rank or not len(recording):
         return recording
     _, at = np.unique(recording.step, return_inverse=True)
@@ -301,19 +301,19 @@ def _record(scopes: Sequence[_Scope], dropped: list[Dropped], *, is_raw: bool) -
         tp_rank=tp if (tp >= 0).all() else None,
         job={"framework": "MegatronApp"},
         dropped=tuple(dropped),
-        unsaid=_unsaid(kept, is_raw=is_raw),
+        unobserved=_list_unobserved(kept, is_raw=is_raw),
     )
     return recording, is_raw or bool((tp >= 0).any())
 
 
-def _unsaid(kept: Sequence[tuple[Op, _Scope]], *, is_raw: bool) -> tuple[Unsaid, ...]:
+def _list_unobserved(kept: Sequence[tuple[Op, _Scope]], *, is_raw: bool) -> tuple[Unobserved, ...]:
     """Say what these files lack."""
     ops = {op for op, _ in kept}
     found = []
     if Op.REDUCE_SCATTER not in ops:
-        found.append(Unsaid("collectives", "no allreduce is in the files", ("kernel-queue-contention",)))
+        found.append(Unobserved("collectives", "no allreduce is in the files", ("communication-in-flight",)))
     else:
-        found.append(Unsaid("when gradients are reduced", "the scope of the allreduce is after the last backward"))
+        found.append(Unobserved("when gradients are reduced", "the scope of the allreduce is after the last backward"))
     if is_raw:
-        found.append(Unsaid("iterations", "records have no number; iterations are counted from 0"))
+        found.append(Unobserved("iterations", "records have no number; iterations are counted from 0"))
     return tuple(found)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from diagnose.errors import TraceError
 from diagnose.model.optype import BY_NAME, Op
-from diagnose.model.recording import Dropped, Recording, Unsaid
+from diagnose.model.recording import Dropped, Recording, Unobserved
 from diagnose.model.trace import Ints
 from diagnose.trace.producers.catalogue import Report
 from diagnose.trace.producers.contents import name_in, read_json
@@ -276,8 +276,8 @@ def _record(found: _Found) -> Recording:
         host_names=tuple(found.hosts),
         job=dict(found.sizes) | {"framework": "veScale"},
         dropped=tuple(dropped),
-        unsaid=(
-            Unsaid(
+        unobserved=(
+            Unobserved(
                 "microbatches and model chunks",
                 "ndtimeline counts neither; the n-th operation of a type on a worker is taken for the n-th microbatch, and chunks "
                 "follow the interleaved schedule where metadata give vpp_size",
@@ -309,16 +309,16 @@ def _join_optimizer(
 def _dp_ranks(columns: dict[str, Ints]) -> tuple[Ints, tuple[str, ...]]:
     """Give every row its dp rank: as said, else the place of its rank among those with the same stage and tensor-parallel rank."""
     dp = columns["dp"].copy()
-    unsaid = dp < 0
-    if not unsaid.any():
+    unobserved = dp < 0
+    if not unobserved.any():
         return dp, ()
     workers, at = np.unique(
-        np.stack([columns["pp"], columns["tp"], columns["rank"]])[:, unsaid], axis=1, return_inverse=True
+        np.stack([columns["pp"], columns["tp"], columns["rank"]])[:, unobserved], axis=1, return_inverse=True
     )
     change = np.r_[True, (workers[:2, 1:] != workers[:2, :-1]).any(axis=0)]
     first = np.flatnonzero(change)
     sizes = np.diff(np.r_[first, workers.shape[1]])
-    dp[unsaid] = (np.arange(workers.shape[1]) - np.repeat(first, sizes))[at.ravel()]
+    dp[unobserved] = (np.arange(workers.shape[1]) - np.repeat(first, sizes))[at.ravel()]
     if len(set(sizes.tolist())) == 1:
         return dp, ()
     text = f"stages have from {int(sizes.min())} to {int(sizes.max())} data-parallel ranks: files of some hosts are missing"

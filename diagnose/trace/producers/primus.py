@@ -15,9 +15,9 @@ import numpy as np
 
 from diagnose.errors import TraceError
 from diagnose.model.optype import Op
-from diagnose.model.recording import Dropped, Recording, Unsaid
+from diagnose.model.recording import Dropped, Recording, Unobserved
 from diagnose.trace.clocks import align
-from diagnose.trace.producers.absent import say_absent
+from diagnose.trace.producers.absent import find_absent
 from diagnose.trace.producers.catalogue import Report
 from diagnose.trace.producers.contents import name_in, read_json
 from diagnose.trace.producers.input_files import InputFiles
@@ -83,7 +83,7 @@ def read(inputs: InputFiles, *, name: str, report: Report) -> Recording:
     for n, (file, stage) in enumerate(zip(files, ranks, strict=True), start=1):
         report(f"rank {n} of {len(files)}")
         timelines.append(_read_rank(file, stage, where=name_in(inputs.path, file, name)))
-    timeline, dropped, unsaid = drop_weights(Timeline.concatenate(timelines))
+    timeline, dropped, unobserved = drop_weights(Timeline.concatenate(timelines))
     if len(others) > (config is not None):
         n_others = len(others) - (config is not None)
         dropped = (*dropped, Dropped("files", n_others, "hold no timeline of a pipeline rank"))
@@ -99,17 +99,19 @@ def read(inputs: InputFiles, *, name: str, report: Report) -> Recording:
         chunk=timeline.chunk,
         job=_describe(config),
         dropped=dropped,
-        unsaid=(
-            Unsaid("collectives", "Primus records forwards and backwards only", ("kernel-queue-contention",)),
-            Unsaid("waiting for input", "it is part of the forward that waits", ("data-loading",)),
-            Unsaid("time between steps", "each iteration begins at 0", ("checkpoint-stall",)),
-            Unsaid("other data-parallel ranks", "Primus writes those of dp rank 0"),
-            *unsaid,
+        unobserved=(
+            Unobserved("collectives", "Primus records forwards and backwards only", ("communication-in-flight",)),
+            Unobserved("waiting for input", "it is part of the forward that waits", ("input",)),
+            Unobserved("time between steps", "each iteration begins at 0", ("between-steps",)),
+            Unobserved("other data-parallel ranks", "Primus writes those of dp rank 0", ("data-parallel-ranks",)),
+            *unobserved,
         ),
         warnings=warnings,
     )
     n_stages = None if config is None else config.pp_size
-    recording = dataclasses.replace(recording, unsaid=(*recording.unsaid, *say_absent(recording, n_stages=n_stages)))
+    recording = dataclasses.replace(
+        recording, unobserved=(*recording.unobserved, *find_absent(recording, n_stages=n_stages))
+    )
     return align(recording, "rank", per_step=True)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diagnose.model.optype import Op
-from diagnose.model.recording import Dropped, Unsaid
+from diagnose.model.recording import Dropped, Unobserved
 from diagnose.model.trace import Bools, Ints, Seconds
 
 #: Code of a weight gradient among operation types.
@@ -86,7 +86,7 @@ class Timeline:
         return Timeline(*(getattr(self, f.name)[keep] for f in dataclasses.fields(self)))
 
 
-def drop_weights(timeline: Timeline) -> tuple[Timeline, tuple[Dropped, ...], tuple[Unsaid, ...]]:
+def drop_weights(timeline: Timeline) -> tuple[Timeline, tuple[Dropped, ...], tuple[Unobserved, ...]]:
     """Leave out the weight gradients, and say what can no longer be told.
 
     Joined to its backward a W would end after what the stage before does next with that backward's gradient. Left out it is
@@ -98,8 +98,8 @@ def drop_weights(timeline: Timeline) -> tuple[Timeline, tuple[Dropped, ...], tup
         Forwards and backwards.
     tuple of Dropped
         What was left out, with its seconds.
-    tuple of Unsaid
-        Where weight gradients stand anywhere: the causes that look like them.
+    tuple of Unobserved
+        Where weight gradients stand anywhere: what cannot be told from them.
     """
     is_weight = timeline.op == WEIGHTS
     if not is_weight.any():
@@ -110,11 +110,11 @@ def drop_weights(timeline: Timeline) -> tuple[Timeline, tuple[Dropped, ...], tup
     seconds = float(np.nansum((timeline.end_s - timeline.start_s)[is_weight]))
     reason = f"the trace format has one backward; {seconds:.3g} s of all ranks, in which workers seem to wait"
     dropped = (Dropped("W (weight gradients)", int(is_weight.sum()), reason),)
-    unsaid: tuple[Unsaid, ...] = ()
+    unobserved: tuple[Unobserved, ...] = ()
     if follows.sum() < FOLLOWS_SHARE * is_weight.sum() or _one_in_a_gap(t) < FOLLOWS_SHARE:
         why = "they stand anywhere between forwards and backwards, and a worker that computes them seems to wait"
-        unsaid = (Unsaid("weight gradients", why, ("data-loading", "network-fault")),)
-    return timeline.take(~is_weight), dropped, unsaid
+        unobserved = (Unobserved("weight gradients", why, ("input", "transfers")),)
+    return timeline.take(~is_weight), dropped, unobserved
 
 
 def _one_in_a_gap(t: Timeline) -> float:

@@ -5,7 +5,7 @@ import pytest
 
 from diagnose.model.optype import Op
 from diagnose.model.recording import Recording
-from diagnose.trace.producers.absent import say_absent
+from diagnose.trace.producers.absent import find_absent
 
 
 def record(leads: dict[int, int], n_microbatches: int = 8) -> Recording:
@@ -39,7 +39,7 @@ def record(leads: dict[int, int], n_microbatches: int = 8) -> Recording:
 )
 def test_whole_pipelines_lack_nothing(leads: dict[int, int]) -> None:
     """Nothing is missing in the schedules that are in use."""
-    assert say_absent(record(leads), numbered=False) == ()
+    assert find_absent(record(leads), numbered=False) == ()
 
 
 @pytest.mark.parametrize(
@@ -53,12 +53,12 @@ def test_whole_pipelines_lack_nothing(leads: dict[int, int]) -> None:
 )
 def test_missing_ranks_show_in_the_order_of_the_others(leads: dict[int, int], said: str) -> None:
     """Where nothing numbers the pipeline ranks their warm-ups tell which are missing."""
-    (found,) = say_absent(record(leads), numbered=False)
+    (found,) = find_absent(record(leads), numbered=False)
     assert f"there are ranks {said} of those" in found.reason
 
 
 def test_numbers_and_sizes_tell_in_any_schedule() -> None:
     """With all forwards first a gap in the numbers, or a size that is larger, tells of missing ranks."""
-    assert say_absent(record({0: 8, 1: 8}), n_stages=2) == ()
-    assert "after the last" in say_absent(record({0: 8, 1: 8}), n_stages=3)[0].reason
-    assert "between two" in say_absent(record({0: 8, 2: 8}), n_stages=3)[0].reason
+    assert find_absent(record({0: 8, 1: 8}), n_stages=2) == ()
+    assert "after the last" in find_absent(record({0: 8, 1: 8}), n_stages=3)[0].reason
+    assert "between two" in find_absent(record({0: 8, 2: 8}), n_stages=3)[0].reason

@@ -112,7 +112,7 @@ def test_header_variants_are_read(formats: Path, name: str) -> None:
     """Each header variant gives as many forwards as backwards, and says which of the job's other ranks are not there."""
     recording = read(formats / "kineto" / f"{name}.json.gz")
     assert len(rows_of(recording, Op.FORWARD)) == len(rows_of(recording, Op.BACKWARD)) > 0
-    alone = [entry.what for entry in recording.unsaid if "ranks" in entry.what]
+    alone = [entry.what for entry in recording.unobserved if "ranks" in entry.what]
     assert alone == {"nccl_data": ["1 of 2 ranks"], "distributed_info_not_found": []}.get(name, ["127 of 128 ranks"])
 
 
@@ -179,7 +179,7 @@ def test_distributed_info_may_be_a_string(tmp_path: Path) -> None:
     recording = read(tmp_path)
     assert recording.rank is not None
     assert np.unique(recording.rank).tolist() == [3, 5]
-    assert "6 of 8 ranks" in [entry.what for entry in recording.unsaid]
+    assert "6 of 8 ranks" in [entry.what for entry in recording.unobserved]
 
 
 def test_without_distributed_info_the_name_gives_the_rank_and_a_warning(tmp_path: Path) -> None:
@@ -313,7 +313,7 @@ def test_stages_dealt_in_a_v_are_refused(tmp_path: Path) -> None:
 
 
 def test_weight_gradients_apart_are_counted(tmp_path: Path) -> None:
-    """Weight gradients are left out and counted; where they do not follow their I, causes that look like them are unsaid."""
+    """Weight gradients are left out and counted; where they do not follow their I, what looks like them cannot be seen."""
     trace = KinetoTrace()
     trace.annotate("ProfilerStep#1", 0.0, 1e5)
     for name, at in (
@@ -330,8 +330,8 @@ def test_weight_gradients_apart_are_counted(tmp_path: Path) -> None:
     recording = read(trace.write(tmp_path / "rank0.json", **distributed(0, 1)))
     assert [round(end - start, 3) for start, end in rows_of(recording, Op.BACKWARD)] == [0.89, 0.89]
     assert [(entry.what, entry.n) for entry in recording.dropped] == [("W (weight gradients)", 2)]
-    assert [entry.causes for entry in recording.unsaid if entry.what == "weight gradients"] == [
-        ("data-loading", "network-fault")
+    assert [entry.lacks for entry in recording.unobserved if entry.what == "weight gradients"] == [
+        ("input", "transfers")
     ]
 
 

@@ -129,8 +129,8 @@ def test_weight_gradients_are_dropped_and_accounted_for(tmp_path: Path, last_of_
     (dropped,) = recording.dropped
     assert (dropped.what, dropped.n) == ("W (weight gradients)", 3 * 4 * 8)
     assert set(np.unique(recording.op).tolist()) == {Op.FORWARD, Op.BACKWARD}
-    said = [entry.causes for entry in recording.unsaid if entry.what == "weight gradients"]
-    assert said == ([("data-loading", "network-fault")] if last_of_all else [])
+    lacks = [entry.lacks for entry in recording.unobserved if entry.what == "weight gradients"]
+    assert lacks == ([("input", "transfers")] if last_of_all else [])
 
 
 def test_lists_that_do_not_fit_are_refused(tmp_path: Path) -> None:

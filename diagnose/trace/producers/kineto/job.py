@@ -20,7 +20,7 @@ import numpy as np
 
 from diagnose.errors import TraceError
 from diagnose.model.optype import P2P, Op
-from diagnose.model.recording import Dropped, Recording, Unsaid
+from diagnose.model.recording import Dropped, Recording, Unobserved
 from diagnose.trace.clocks import align
 from diagnose.trace.producers.catalogue import Report
 from diagnose.trace.producers.contents import name_in
@@ -84,7 +84,7 @@ def read(inputs: InputFiles, *, name: str, report: Report) -> Recording:
     recording = dataclasses.replace(
         recording,
         dropped=(*recording.dropped, *_count_dropped(parts, len(inputs.files) - len(files))),
-        unsaid=(*recording.unsaid, *_say_missing(parts, recording)),
+        unobserved=(*recording.unobserved, *_list_missing(parts, recording)),
         warnings=(*warnings, *layout.warnings, *(w for rank in parts for w in rank.warnings), *_warn(parts, recording)),
     )
     if one_clock:
@@ -234,7 +234,7 @@ def _lay_out(parts: Sequence[Rank], layout: Layout) -> tuple[Recording, bool]:
     table = _make_table(parts, layout, [names.index(host) if known else -1 for host in hosts])
     table, dropped, weights = leave_out_weights(table)
     table, mismatched = drop_mismatched(table)
-    table, unsaid = _settle_transfers(table, parts, layout, one_clock=one_clock)
+    table, unobserved = _settle_transfers(table, parts, layout, one_clock=one_clock)
     recording = Recording(
         producer=NAME,
         op=table.op,
@@ -252,7 +252,7 @@ def _lay_out(parts: Sequence[Rank], layout: Layout) -> tuple[Recording, bool]:
         host_names=names,
         job=_describe(parts, layout),
         dropped=(*dropped, *mismatched),
-        unsaid=(*weights, *unsaid),
+        unobserved=(*weights, *unobserved),
     )
     return recording, one_clock
 
@@ -294,22 +294,22 @@ def _make_table(parts: Sequence[Rank], layout: Layout, hosts: Sequence[int]) -> 
 
 def _settle_transfers(
     table: OperationTable, parts: Sequence[Rank], layout: Layout, *, one_clock: bool
-) -> tuple[OperationTable, list[Unsaid]]:
+) -> tuple[OperationTable, list[Unobserved]]:
     """Bring sends and receives into the form of the trace format, or say why there are none."""
     if not is_transfer(table).any():
         return table, []
-    unmeasured = ("network-fault", "kernel-queue-contention")
+    lacks = ("transfers", "communication-in-flight")
     if all(part.dialect != "own" for part in parts) and not any(part.on_gpu for part in parts):
         if not one_clock:
             reason = "on the CPU a send is known to have ended once it was waited for, and the ranks share no clock"
-            return table.take(~is_transfer(table)), [Unsaid("transfers between stages", reason, unmeasured)]
+            return table.take(~is_transfer(table)), [Unobserved("transfers between stages", reason, lacks)]
         table = end_sends(table)
     if layout.n_chunks == 1:
         return table, []
     filled = fill_ends(table, layout.n_stages * layout.n_chunks)
     if filled is None:
         reason = "sends and receives do not go with the computes one by one: some are missing, or in another order"
-        return table.take(~is_transfer(table)), [Unsaid("transfers between stages", reason, unmeasured)]
+        return table.take(~is_transfer(table)), [Unobserved("transfers between stages", reason, lacks)]
     return filled, []
 
 
@@ -341,27 +341,27 @@ def _count_dropped(parts: Sequence[Rank], n_others: int) -> list[Dropped]:
     return dropped
 
 
-def _say_missing(parts: Sequence[Rank], recording: Recording) -> list[Unsaid]:
+def _list_missing(parts: Sequence[Rank], recording: Recording) -> list[Unobserved]:
     """Say what the profiles cannot tell."""
-    unsaid = []
+    unobserved = []
     world = max((part.world or 0 for part in parts), default=0)
     if world > len(parts):
-        alone = ("worker-fault", "network-fault") if len(parts) == 1 else ()
+        alone = ("peers", "transfers") if len(parts) == 1 else ()
         reason = "their traces are not there; what is slowest, or waited for, may be among them"
-        unsaid.append(Unsaid(f"{world - len(parts)} of {world} ranks", reason, alone))
-    if recording.job["pp_size"] > 1 and not np.isin(recording.op, P2P).any() and not recording.unsaid:
+        unobserved.append(Unobserved(f"{world - len(parts)} of {world} ranks", reason, alone))
+    if recording.job["pp_size"] > 1 and not np.isin(recording.op, P2P).any() and not recording.unobserved:
         reason = "no annotation, kernel or call of a send or receive is in the traces"
-        unsaid.append(Unsaid("transfers between stages", reason, ("network-fault", "kernel-queue-contention")))
+        unobserved.append(Unobserved("transfers between stages", reason, ("transfers", "communication-in-flight")))
     if not any(part.on_gpu for part in parts):
         reason = "nothing in the traces ran on one; times are those of the host, which are right for a job on CPUs only"
-        unsaid.append(Unsaid("times of the GPU", reason))
+        unobserved.append(Unobserved("times of the GPU", reason))
     if not any(part.records_collections for part in parts) and not (recording.op == Op.GC).any():
         reason = "only with_stack and record_python_gc_info record them; their stalls are told by their shape alone"
-        unsaid.append(Unsaid("collections of Python", reason))
+        unobserved.append(Unobserved("collections of Python", reason, ("collection-rows",)))
     if any(part.sharded for part in parts) and any(part.dialect in ("runs", "phases") for part in parts):
         reason = "FSDP waits for parameters inside forwards and backwards; these waits are moved to the end of the last backward"
-        unsaid.append(Unsaid("when each layer waited", reason))
-    return unsaid
+        unobserved.append(Unobserved("when each layer waited", reason))
+    return unobserved
 
 
 def _warn(parts: Sequence[Rank], recording: Recording) -> list[str]:

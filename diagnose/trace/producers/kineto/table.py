@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diagnose.model.optype import P2P, Op
-from diagnose.model.recording import Dropped, Unsaid
+from diagnose.model.recording import Dropped, Unobserved
 from diagnose.model.trace import Bools, Ints, Seconds
 from diagnose.trace.producers.weights import WEIGHTS, Timeline, drop_weights
 
@@ -160,15 +160,15 @@ def _least_from_here(values: Seconds, place: Ints) -> Seconds:
     return np.asarray(np.minimum.accumulate(shifted[::-1])[::-1] - place * span + values.min())
 
 
-def leave_out_weights(table: OperationTable) -> tuple[OperationTable, tuple[Dropped, ...], tuple[Unsaid, ...]]:
+def leave_out_weights(table: OperationTable) -> tuple[OperationTable, tuple[Dropped, ...], tuple[Unobserved, ...]]:
     """Leave out weight gradients that are computed apart, and say what can no longer be told."""
     apart = table.op == WEIGHTS
     if not apart.any():
         return table, (), ()
     found = table.take(np.flatnonzero(table.is_op(Op.FORWARD, Op.BACKWARD) | apart))
     timeline = Timeline(found.op, found.step, found.rank, found.start_s, found.end_s, found.microbatch, found.chunk)
-    _, dropped, unsaid = drop_weights(timeline)
-    return table.take(~apart), dropped, unsaid
+    _, dropped, unobserved = drop_weights(timeline)
+    return table.take(~apart), dropped, unobserved
 
 
 def drop_mismatched(table: OperationTable) -> tuple[OperationTable, list[Dropped]]:

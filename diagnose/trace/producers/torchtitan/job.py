@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from diagnose.errors import TraceError
 from diagnose.model.optype import Op
-from diagnose.model.recording import ClockOffset, Dropped, Recording, Unsaid
+from diagnose.model.recording import ClockOffset, Dropped, Recording, Unobserved
 from diagnose.model.trace import Ints, Seconds
 from diagnose.trace.producers.catalogue import Report
 from diagnose.trace.producers.contents import name_in
@@ -60,16 +60,6 @@ MEETINGS = {
     "compute": "in fwd_bwd, which they begin apart and end together (until the last begins it, it stands as such waiting, too)",
     "optimizer": "at the end of optim, for the norm of gradients (it stands as optimizer-clip-main-grad)",
 }
-#: Causes that the host's times neither show nor rule out; a slow worker is seen where ranks wait for each other after fwd_bwd.
-SLOW_WORKER = "worker-fault"
-HIDDEN = (
-    "allocator-stall",
-    "kernel-queue-contention",
-    "network-fault",
-    "sequence-imbalance",
-    "stage-imbalance",
-    SLOW_WORKER,
-)
 
 
 def recognise(inputs: InputFiles) -> bool:
@@ -168,7 +158,7 @@ def _record(spans: Spans, found: LogColumns, warnings: tuple[str, ...]) -> Recor
         tokens=_tokens(found, grid, op, rank, step),
         job={"framework": "torchtitan", "world_size": len(grid.ranks)},
         dropped=tuple(dropped),
-        unsaid=_unsaid(len(grid.ranks), met),
+        unobserved=_list_unobserved(len(grid.ranks), met),
         offsets=offsets,
         warnings=warnings,
     )
@@ -278,11 +268,11 @@ def _list_offsets(grid: Grid, offset_s: Seconds, reached: Seconds) -> tuple[Cloc
     )
 
 
-def _unsaid(n_ranks: int, met: Sequence[str]) -> tuple[Unsaid, ...]:
+def _list_unobserved(n_ranks: int, met: Sequence[str]) -> tuple[Unobserved, ...]:
     """Say what a host's times leave open, by where ranks are seen to wait for each other."""
     seen = "optimizer" in met and "compute" not in met
     said = [
-        Unsaid(
+        Unobserved(
             "what GPUs do",
             "the times are those of the host, which launches work and goes on"
             + (
@@ -291,13 +281,13 @@ def _unsaid(n_ranks: int, met: Sequence[str]) -> tuple[Unsaid, ...]:
                 else "; a rank waits for a slow one inside its own fwd_bwd, so nobody can be told from who waits for him"
             )
             + "; profile some steps and diagnose the profile to see it",
-            tuple(cause for cause in HIDDEN if not (seen and cause == SLOW_WORKER)),
+            ("device-times",) if seen else ("device-times", "worker-times"),
         ),
-        Unsaid(
+        Unobserved(
             "where a forward ends",
             "fwd_bwd is one span: a third of it stands as forward-compute, the rest as backward-compute; their sum is measured",
         ),
-        Unsaid("stages and microbatches", "each rank stands as a data-parallel one of a single stage"),
+        Unobserved("stages and microbatches", "each rank stands as a data-parallel one of a single stage"),
     ]
     if n_ranks > 1:
         text = (
@@ -306,5 +296,5 @@ def _unsaid(n_ranks: int, met: Sequence[str]) -> tuple[Unsaid, ...]:
             else "ranks are nowhere seen to wait for each other: input or a collection that is late on one rank alone is not "
             "seen to delay the others"
         )
-        said.append(Unsaid("collectives", text))
+        said.append(Unobserved("collectives", text))
     return tuple(said)

@@ -1,0 +1,80 @@
+"""What a recording lacks decides which causes cannot be checked in it: by what rules need, never by their names."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from diagnose.errors import RuleError
+from diagnose.judge.rules import built_in_rules, load_rules
+from diagnose.judge.unchecked import name_unchecked
+from diagnose.model.capabilities import CAPABILITIES
+from diagnose.model.recording import Account, Unobserved
+from diagnose.pipeline import diagnose_job
+from tests.judge.cases import built_in
+from tests.trace.producers.pipelines import Pipeline, write_primus
+
+RULES = built_in().rules
+
+
+def causes_for(*lacks: str) -> tuple[str, ...]:
+    """List the causes that cannot be checked where something is lacking."""
+    account = name_unchecked(Account("theirs", unobserved=(Unobserved("x", "y", lacks),)), RULES)
+    assert account is not None
+    return account.unobserved[0].causes
+
+
+@pytest.mark.parametrize(
+    ("lacks", "expected"),
+    [
+        ((), ()),
+        (("between-steps",), ("checkpoint-stall",)),
+        (("peers", "transfers"), ("worker-fault", "network-fault")),
+        (("last-stage", "next-stages"), ("allocator-stall", "network-fault")),
+        (("transfers", "next-stages"), ("network-fault",)),
+        (("collection-rows",), ()),
+    ],
+)
+def test_causes_follow_from_what_is_lacking(lacks: tuple[str, ...], expected: tuple[str, ...]) -> None:
+    """The causes of rules that need it, in the order of what is lacking, none twice; none where no rule needs it."""
+    assert causes_for(*lacks) == expected
+
+
+def test_causes_that_a_file_names_stay() -> None:
+    """What an earlier version wrote into a converted file stands before what the rules need."""
+    entry = Unobserved("x", "y", ("between-steps",), ("worker-fault",))
+    account = name_unchecked(Account("theirs", unobserved=(entry,)), RULES)
+    assert account == Account(
+        "theirs", unobserved=(dataclasses.replace(entry, causes=("worker-fault", "checkpoint-stall")),)
+    )
+    assert name_unchecked(None, RULES) is None
+
+
+def test_a_word_that_is_no_capability_is_refused(tmp_path: Path) -> None:
+    """A producer that lacks it is told at once; a rule that needs it is a fault of its file, with the nearest word."""
+    with pytest.raises(ValueError, match="no capability 'transfer'"):
+        Unobserved("x", "y", ("transfer",))
+    text = (built_in_rules() / "network-fault.yaml").read_text()
+    (tmp_path / "mine.yaml").write_text(text.replace(" transfers, ", " transfer, "))
+    with pytest.raises(RuleError, match=r"mine\.yaml:\d+: 'transfer' is not known; did you mean 'transfers'\?"):
+        load_rules(tmp_path)
+
+
+def test_every_need_is_met_somewhere() -> None:
+    """Rules need capabilities that exist, and each cause but one can be hidden by a recording."""
+    assert {name for rule in RULES for name in rule.needs} <= set(CAPABILITIES)
+    assert [rule.id for rule in RULES if not rule.needs] == ["garbage-collection"]
+
+
+def test_a_copy_of_a_rule_is_as_blind_as_the_rule(tmp_path: Path) -> None:
+    """Under another id, too, a rule is not checked in a recording that cannot show its cause."""
+    (tmp_path / "rules").mkdir()
+    text = (built_in_rules() / "checkpoint-stall.yaml").read_text()
+    (tmp_path / "rules" / "mine.yaml").write_text(text.replace("id: checkpoint-stall", "id: slow-saves"))
+    found = diagnose_job(write_primus(tmp_path / "job", Pipeline(n_steps=8).run()), rules=tmp_path / "rules")
+    reasons = {entry.cause: entry.reason for entry in found.not_checked}
+    assert reasons["slow-saves"] == reasons["checkpoint-stall"] == "time between steps: each iteration begins at 0"
+    assert "slow-saves" not in found.checked
+    assert found.recording is not None
+    (entry,) = [entry for entry in found.recording.unobserved if entry.what == "time between steps"]
+    assert entry.causes == ("checkpoint-stall", "slow-saves")
