@@ -343,7 +343,6 @@ def outcomes() -> tuple[list[dict[str, Any]], list[str]]:
     return found, killed
 
 
-@pytest.mark.slow
 def test_no_input_kills_the_interpreter(outcomes: tuple[list[dict[str, Any]], list[str]]) -> None:
     """Every worker lives to try its last input."""
     found, killed = outcomes
@@ -351,7 +350,6 @@ def test_no_input_kills_the_interpreter(outcomes: tuple[list[dict[str, Any]], li
     assert len(found) == N_INPUTS
 
 
-@pytest.mark.slow
 def test_every_input_ends_in_an_answer_or_an_error_for_the_user(
     outcomes: tuple[list[dict[str, Any]], list[str]],
 ) -> None:
@@ -360,14 +358,12 @@ def test_every_input_ends_in_an_answer_or_an_error_for_the_user(
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.slow
 def test_no_input_takes_more_than_two_gigabytes(outcomes: tuple[list[dict[str, Any]], list[str]]) -> None:
     """However many ranks a small file claims, memory stays in proportion to its rows."""
     worst = max(outcomes[0], key=lambda o: o["rss_bytes"])
     assert worst["rss_bytes"] < MAX_RSS_BYTES, worst
 
 
-@pytest.mark.slow
 def test_both_ends_are_met(outcomes: tuple[list[dict[str, Any]], list[str]]) -> None:
     """At least a fifth of the inputs are answered and a fifth refused: the damage is neither too mild nor too harsh."""
     answered = sum(o["answered"] for o in outcomes[0])

@@ -1,7 +1,8 @@
-"""Who may import whom, which library where, and who prints: DESIGN.md as a test over the source."""
+"""Who may import whom (contracts in pyproject.toml), which library where, and who prints: DESIGN.md as tests over the source."""
 
 import ast
-from collections.abc import Iterator
+import itertools
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -10,42 +11,6 @@ ROOT = Path(__file__).resolve().parents[1]
 MODULES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "diagnose").rglob("*.py"))
 #: The command line.
 CLI = {path for path in MODULES if path.startswith("diagnose/cli/")}
-
-#: Folders of the diagnosing path that meet in `model` and `pipeline` only.
-APART = {"trace", "whatif", "features", "judge", "fixes", "report"}
-#: What every module may import beside its own folder.
-COMMON = {"errors", "model"}
-#: What makes jobs with known faults, and learns from them: nothing that diagnoses imports it.
-WORKSHOPS = {"faults", "train"}
-#: What a part of the package may import beside that; None: everything but those.
-MAY_IMPORT: dict[str, frozenset[str] | set[str] | None] = {
-    **dict.fromkeys(APART, frozenset()),
-    "errors": set(),
-    "model": set(),
-    "packing": set(),
-    "compare": set(),
-    "fleet": set(),
-    "record": set(),  # runs inside somebody's training
-    "report": {"packing"},  # lays out its table
-    "fixes": {"packing"},  # replays a job with its documents packed anew
-    "pipeline": APART - {"report"} | {"__init__"},
-    "triage": {"pipeline", "report", "trace", "__init__"},  # trace: to tell a folder of one job from a folder of many
-    "tickets": {"triage", "report", "__init__"},  # reads the store, words findings as reports do
-    "faults": set(),
-    "train": {"pipeline", "faults", "judge"},
-    "cli": None,
-    "__init__": None,
-    "__main__": {"cli"},
-}
-#: Imports that break the rule, each for its reason.
-EXCEPTIONS = {
-    ("diagnose/model/diagnosis.py", "report"): "a notebook asks the object itself for its page; lazy, in _repr_html_",
-    (
-        "diagnose/faults/prices.py",
-        "pipeline",
-    ): "compares predictions with the truth of jobs with known faults; lazy, when it runs",
-    ("diagnose/faults/score.py", "pipeline"): "judges diagnoses of jobs with known faults; lazy, when it runs",
-}
 
 #: Where a library may be imported: folders or files.
 LIBRARIES = {
@@ -112,120 +77,80 @@ HEAVY = {
 }
 
 
+#: Libraries that are imported inside functions only: they take long, and few need them.
+LAZY = {"pandas", "scipy", "sklearn"}
+#: The same in the recorder: nothing else of the package needs torch, and only what writes its files needs the others.
+LAZY_IN_RECORD = {"torch", "pyarrow", "numpy"}
+
+
+@cache
 def tree_of(path: str) -> ast.Module:
     """Parse a module."""
     return ast.parse((ROOT / path).read_text(encoding="utf-8"), path)
 
 
-def imports(tree: ast.AST) -> Iterator[str]:
-    """Give the full name of everything imported, at the top or in functions."""
-    for node in ast.walk(tree):
+def libraries(*nodes: ast.AST) -> set[str]:
+    """Name the packages that are imported in these nodes, at the top or in functions."""
+    found = set()
+    for node in itertools.chain.from_iterable(map(ast.walk, nodes)):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found |= {alias.name.split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "relative import"
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            found.add(str(node.module).split(".")[0])
+    return found
 
 
-def top_imports(tree: ast.Module) -> Iterator[str]:
-    """Give what is imported when the module is: not in functions, not for type checkers."""
-    for node in tree.body:
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            yield from imports(node)
+def libraries_at_top(path: str) -> set[str]:
+    """Name the packages that are imported when the module is: not in functions, not for type checkers."""
+    return libraries(*(node for node in tree_of(path).body if isinstance(node, ast.Import | ast.ImportFrom)))
 
 
-def part_of(path: str) -> str:
-    """Name the folder, or the single file, that a module of the package belongs to."""
-    return Path(path).parts[1].removesuffix(".py")
+def test_direction(capsys: pytest.CaptureFixture[str]) -> None:
+    """The contracts in pyproject.toml hold: who may import whom, and no circles."""
+    pytest.importorskip("importlinter.api", reason="import-linter is not installed")  # its settings, not its logging
+    from importlinter.application.use_cases import lint_imports
+
+    kept = lint_imports(config_filename=str(ROOT / "pyproject.toml"), cache_dir=None, no_logo=True)
+    assert kept, capsys.readouterr().out
 
 
-def parts_imported(path: str) -> set[str]:
-    """Name the parts of the package that a module imports, its own left out."""
-    own = part_of(path)
-    found = {name.split(".")[1] for name in imports(tree_of(path)) if name.startswith("diagnose.")}
-    known = {part_of(module) for module in MODULES}
-    return {part if part in known else "__init__" for part in found} - {own}
-
-
-@pytest.mark.parametrize("path", MODULES)
-def test_direction(path: str) -> None:
-    """A module imports only what its place in the pipeline lets it."""
-    part = part_of(path)
-    assert part in MAY_IMPORT, f"say in MAY_IMPORT what diagnose/{part} may import"
-    allowed = MAY_IMPORT[part]
-    if allowed is None:
-        allowed = {part_of(module) for module in MODULES} - WORKSHOPS
-    broken = {other for other in parts_imported(path) - allowed - COMMON if (path, other) not in EXCEPTIONS}
-    assert not broken
-
-
-@pytest.mark.parametrize("path", [path for path in MODULES if part_of(path) not in WORKSHOPS])
-def test_workshops_stay_out(path: str) -> None:
-    """Nothing that diagnoses imports what makes faults, or what learns from them."""
-    assert not WORKSHOPS & parts_imported(path)
-
-
-def test_exceptions_are_needed() -> None:
-    """Every exception in the list still is one."""
-    for path, part in EXCEPTIONS:
-        assert part in parts_imported(path)
-
-
-@pytest.mark.parametrize("path", MODULES)
-def test_libraries(path: str) -> None:
+def test_libraries() -> None:
     """A library is imported only where it belongs."""
-    libraries = {name.split(".")[0] for name in imports(tree_of(path))}
-    misplaced = {name for name in libraries & LIBRARIES.keys() if not path.startswith(LIBRARIES[name])}
+    misplaced = {
+        (path, name)
+        for path in MODULES
+        for name in libraries(tree_of(path)) & LIBRARIES.keys()
+        if not path.startswith(LIBRARIES[name])
+    }
     assert not misplaced
 
 
-@pytest.mark.parametrize("path", MODULES)
-def test_scikit_learn_is_lazy(path: str) -> None:
-    """Scikit-learn is imported inside functions only: it takes a second."""
-    assert "sklearn" not in {name.split(".")[0] for name in top_imports(tree_of(path))}
+def test_lazy_libraries() -> None:
+    """What takes long to import is imported inside functions only."""
+    eager = {(path, name) for path in MODULES for name in libraries_at_top(path) & LAZY}
+    recorder = [path for path in MODULES if path.startswith("diagnose/record/")]
+    eager |= {(path, name) for path in recorder for name in libraries_at_top(path) & LAZY_IN_RECORD}
+    assert not eager
 
 
-@pytest.mark.parametrize("path", MODULES)
-def test_scipy_is_lazy(path: str) -> None:
-    """Scipy is imported inside functions only: only the exact packer and the fleet need it."""
-    assert "scipy" not in {name.split(".")[0] for name in top_imports(tree_of(path))}
-
-
-@pytest.mark.parametrize("path", MODULES)
-def test_pandas_is_lazy(path: str) -> None:
-    """Pandas is imported inside functions only."""
-    assert "pandas" not in {name.split(".")[0] for name in top_imports(tree_of(path))}
-
-
-@pytest.mark.parametrize("path", [path for path in MODULES if part_of(path) == "record"])
-def test_torch_is_lazy(path: str) -> None:
-    """The recorder imports torch, and what writes its files, inside functions only: nothing else of the package needs torch."""
-    assert not {"torch", "pyarrow", "numpy"} & {name.split(".")[0] for name in top_imports(tree_of(path))}
-
-
-@pytest.mark.parametrize("path", sorted(LIGHT))
-def test_light_modules(path: str) -> None:
+def test_light_modules() -> None:
     """What runs for `--help` imports nothing heavy at its top."""
-    assert not HEAVY & {name.split(".")[0] for name in top_imports(tree_of(path))}
+    heavy = {(path, name) for path in LIGHT for name in libraries_at_top(path) & HEAVY}
+    assert not heavy
 
 
-@pytest.mark.parametrize("path", [path for path in MODULES if path not in PROGRAMS])
-def test_only_programs_print_or_exit(path: str) -> None:
+def test_only_programs_print_or_exit() -> None:
     """No module but the command line prints, exits, or touches the streams of the process."""
-    tree = tree_of(path)
-    calls = {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
-    streams = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    assert not calls & {"print", "exit", "quit", "sys.exit", "os._exit", "input", "breakpoint"}
-    assert not streams & {"sys.stdout", "sys.stderr", "sys.stdin"}
+    found = {(path, use) for path in MODULES if path not in PROGRAMS for use in uses_of_the_process(tree_of(path))}
+    assert not found
 
 
-def test_no_circles() -> None:
-    """The parts of the package can be put in an order in which each imports only earlier ones."""
-    left = {part: set[str]() for part in {part_of(path) for path in MODULES}}
-    for path in MODULES:
-        left[part_of(path)] |= {part for part in parts_imported(path) if (path, part) not in EXCEPTIONS}
-    left["__init__"].clear()  # lazy, all of them: test_light_modules
-    while left:
-        free = {part for part, needs in left.items() if not needs & left.keys()}
-        assert free, f"a circle among {sorted(left)}"
-        left = {part: needs for part, needs in left.items() if part not in free}
+def uses_of_the_process(tree: ast.Module) -> set[str]:
+    """Name what prints, exits, asks, or is a stream of the process."""
+    nodes = list(ast.walk(tree))
+    calls = {ast.unparse(node.func) for node in nodes if isinstance(node, ast.Call)}
+    streams = {ast.unparse(node) for node in nodes if isinstance(node, ast.Attribute)}
+    return (calls & {"print", "exit", "quit", "sys.exit", "os._exit", "input", "breakpoint"}) | (
+        streams & {"sys.stdout", "sys.stderr", "sys.stdin"}
+    )

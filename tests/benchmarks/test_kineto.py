@@ -13,7 +13,7 @@ from diagnose.trace.producers import kineto
 from diagnose.trace.producers.input_files import list_input_files
 from tests.trace.producers.kineto_traces import KinetoTrace, distributed
 
-pytestmark = [pytest.mark.benchmark, pytest.mark.slow]
+pytestmark = pytest.mark.benchmark
 
 #: Text of one rank, and ranks.
 RANK_BYTES = 200_000_000

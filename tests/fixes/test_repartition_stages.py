@@ -63,7 +63,7 @@ def model_of(job: Layered, **settings: str) -> LayerModel:
     return model
 
 
-@pytest.mark.parametrize("layers", ["16", pytest.param("32", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("layers", ["16", pytest.param("32", marks=pytest.mark.long)])
 def test_production_job_gets_the_best_of_all_layouts(layers: str) -> None:
     """On ST no layout replayed is faster, with a twentieth of the replays, and the search says that it is sure."""
     job = production()

@@ -4,19 +4,17 @@ import functools
 import hashlib
 import json
 import random
-from pathlib import Path
 
 import sqlalchemy as sa
 
-from diagnose.pipeline import diagnose_job
 from diagnose.report.json_lines import to_json
 from diagnose.triage.rows import JobRow, cause_rows, job_row
 from diagnose.triage.schema import TIMES
 from diagnose.triage.store import Done, Store, _text
 from diagnose.triage.work import Outcome
+from tests import fixture_jobs
 
-ROOT = Path(__file__).resolve().parents[2]
-FIXTURES = tuple(path.stem for path in sorted((ROOT / "fixtures").glob("*.parquet")))
+FIXTURES = tuple(fixture_jobs.FIXTURES)
 #: 2026-03-01T03:00:00Z, the night of the newest jobs.
 NEWEST_S = 1_772_334_000.0
 DAY_S = 86_400.0
@@ -27,8 +25,8 @@ BAD_HOST = "gpu-007"
 
 @functools.cache
 def diagnosed(name: str) -> str:
-    """Diagnose a fixture once; its JSON, so that nobody changes it for others."""
-    return to_json(diagnose_job(ROOT / "fixtures" / f"{name}.parquet").to_dict())
+    """Write the diagnosis of a fixture as JSON, so that nobody changes it for others."""
+    return to_json(fixture_jobs.diagnosed(name).to_dict())
 
 
 def vary(name: str, i: int, seed: int = 1) -> dict:

@@ -264,7 +264,7 @@ def test_balanced_beats_the_table(run: Callable[..., Measured]) -> None:
 
 
 @pytest.mark.parametrize(
-    "together", [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.benchmark)]
+    "together", [1, pytest.param(2, marks=pytest.mark.long), pytest.param(4, marks=pytest.mark.benchmark)]
 )
 def test_exact_as_published(together: int) -> None:
     """The solver is as even as published."""

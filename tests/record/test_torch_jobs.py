@@ -22,8 +22,6 @@ JOBS = Path(__file__).resolve().parents[1] / "torch_jobs"
 #: What others on a busy machine do to a job of sleeping processes stays below this part of its step time; the faults are above it.
 NOISE = 0.1
 
-pytestmark = pytest.mark.slow
-
 
 def run(job, out, *options):
     """Run a job and give what it printed."""

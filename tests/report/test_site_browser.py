@@ -13,7 +13,6 @@ from diagnose.triage.store import Store
 from tests.fleet.stores import fill
 from tests.report.test_html_browser import Visit, browser  # noqa: F401 - a fixture
 
-pytestmark = pytest.mark.slow
 N_JOBS = 300
 #: Columns of the table of jobs.
 LOST, RECOVERABLE, S, GPUS, CAUSE, OWNER = 1, 2, 3, 4, 5, 7

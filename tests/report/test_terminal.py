@@ -1,7 +1,6 @@
 """Reports for people. UPDATE_GOLDEN=1 writes the golden files anew."""
 
 import dataclasses
-import functools
 import os
 import re
 from pathlib import Path
@@ -11,11 +10,11 @@ import pytest
 from rich.cells import cell_len
 
 from diagnose.model.diagnosis import Diagnosis, Ledger, NotChecked
-from diagnose.pipeline import diagnose_job
 from diagnose.report import words
 from diagnose.report.charts import draw_heat_map, draw_sparkline
 from diagnose.report.escape import to_encoding
 from diagnose.report.terminal import render, render_html
+from tests.fixture_jobs import FIXTURES, diagnosed
 from tests.report.examples import (
     EXAMPLES,
     MADE_BY,
@@ -30,14 +29,12 @@ from tests.report.hostile import HOSTILE, hostile
 
 GOLDEN = Path(__file__).parent / "golden"
 WIDTHS = (80, 200)
-FIXTURES = {path.stem: path for path in sorted((Path(__file__).parents[2] / "fixtures").glob("*.parquet"))}
 FIXTURE_WIDTHS = (80, 160)
 
 
-@functools.cache
 def diagnose_fixture(name: str) -> Diagnosis:
-    """Diagnose a fixture once; digests of rules and classifier change without any change of the page."""
-    return dataclasses.replace(diagnose_job(FIXTURES[name]), made_by=MADE_BY)
+    """Diagnose a fixture; digests of rules and classifier change without any change of the page."""
+    return dataclasses.replace(diagnosed(name), made_by=MADE_BY)
 
 
 @pytest.mark.parametrize("width", FIXTURE_WIDTHS)

@@ -166,7 +166,6 @@ def test_killed_between_the_post_and_the_mark(shelf: Shelf, receiver: Receiver) 
     assert sorted(len(bodies) for bodies in receiver.bodies.values()) == [1, 1, 2]
 
 
-@pytest.mark.slow
 def test_kills(file_shelf: Shelf, receiver: Receiver) -> None:
     """Killed 20 times, half of them when a message has just arrived, half at any time: all arrive, each under one key."""
     seed = random.Random(7)

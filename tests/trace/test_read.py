@@ -24,6 +24,7 @@ from diagnose.trace.account import read_account, write_account
 from diagnose.trace.load import load_trace
 from diagnose.trace.producers.catalogue import list_producers
 from diagnose.trace.recorded import make_rows
+from tests.fixture_jobs import diagnosed
 from tests.trace.producers.pipelines import Pipeline, write_event_timer, write_megascan, write_primus
 
 FIXTURE = Path("fixtures/worker-fault.parquet").resolve()
@@ -51,7 +52,7 @@ def change_job(file: Path, **changed: Any) -> None:
 def test_a_folder_of_ranks_is_diagnosed_as_one_file(ranks: Path) -> None:
     """The parts together give the diagnosis of the whole, byte for byte but for nothing."""
     (ranks / "notes.yaml").write_text("")
-    assert json.dumps(diagnose_job(ranks).to_dict()) == json.dumps(diagnose_job(FIXTURE).to_dict())
+    assert json.dumps(diagnose_job(ranks).to_dict()) == json.dumps(diagnosed("worker-fault").to_dict())
 
 
 def test_what_is_no_trace_in_a_folder_of_ranks_is_said(ranks: Path) -> None:
@@ -177,7 +178,7 @@ def test_what_cannot_be_said_is_not_claimed(tmp_path: Path) -> None:
 
 def test_a_trace_has_no_account() -> None:
     """What was written as a trace was converted from nothing."""
-    assert diagnose_job(FIXTURE).to_dict()["recording"] is None
+    assert diagnosed("worker-fault").to_dict()["recording"] is None
 
 
 def test_an_account_survives_its_file() -> None:

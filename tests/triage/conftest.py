@@ -102,7 +102,7 @@ def postgres_server() -> Iterator[str]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.long)])
 def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Give the URL of a fresh store, of each kind of database."""
     if request.param == "sqlite":

@@ -221,7 +221,6 @@ def check_kills(folder: Path, url: str, other: str, n_kills: int, mischief: dict
     assert dump(url) == dump(other)
 
 
-@pytest.mark.slow
 def test_killed_and_started_again(store_url: str, mischief, make_folder, tmp_path: Path) -> None:
     """After six kills all over the night, kill -9 or SIGTERM, the store is that of an undisturbed night."""
     folder = make_folder(tmp_path / "jobs", 24)

@@ -19,7 +19,7 @@ from tests.naive import NaiveJob, closing_collections
 REL = 1e-9
 SEEDS = range(200)
 #: Seeds of one parametrised test: few tests, so that collecting them costs little.
-BATCHES = [range(i, i + 20) for i in range(0, 200, 20)]
+BATCHES = [range(20), *(pytest.param(range(i, i + 20), marks=pytest.mark.long) for i in range(20, 200, 20))]
 
 
 def assert_equal(found: WhatIf, naive: NaiveJob, *, about: str) -> None:

@@ -206,7 +206,6 @@ def main(name: str, first: int, end: int) -> None:
     sys.stdout.write(f"{end - first} {n_refused} {peak_bytes}\n")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", FORMATS)
 def test_damaged_files(name: str) -> None:
     """Whatever is damaged: an answer or one clear line, in bounded memory, and most are still answered."""

@@ -19,8 +19,6 @@ PROGRAM = Path(__file__).resolve().parents[2] / "torch_jobs" / "profiled_job.py"
 #: torch may live in another environment than the tests do.
 PYTHON = os.environ.get("DIAGNOSE_TORCH_PYTHON", sys.executable)
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def torch_python() -> str:

@@ -121,7 +121,6 @@ def test_has_no_operations(tmp_path: Path) -> None:
         megatron_log.read_log(list_input_files(path, name="x"), name="x", report=say_nothing)
 
 
-@pytest.mark.slow
 def test_memory_is_bounded(tmp_path: Path) -> None:
     """A log of 200 MB, with a line of 50 MB in it, is read in less than 300 MB.
 

@@ -14,10 +14,10 @@ from diagnose.pipeline import diagnose_job
 from diagnose.trace.producers import ndtimeline
 from diagnose.trace.producers.catalogue import Producer
 from diagnose.trace.producers.input_files import list_input_files
+from tests.fixture_jobs import FIXTURES, diagnosed
 from tests.trace.producers.ndtimeline_files import raw_lines, timed, write_events
 from tests.trace.producers.recordings import frame, read, say_nothing, to_parquet
 
-FIXTURES = Path(__file__).resolve().parents[3] / "fixtures"
 PRODUCER = cast("Producer", cast("ModuleType", ndtimeline))
 KEYS = ["step", "dp_rank", "stage", "rank", "optype", "start_ts"]
 
@@ -25,7 +25,7 @@ KEYS = ["step", "dp_rank", "stage", "rank", "optype", "start_ts"]
 @pytest.fixture(scope="module")
 def rows() -> pd.DataFrame:
     """Give a job with a slow worker, as far as ndtimeline times it."""
-    return timed(pd.read_parquet(FIXTURES / "worker-fault.parquet"))
+    return timed(pd.read_parquet(FIXTURES["worker-fault"]))
 
 
 def check_same(found: pd.DataFrame, rows: pd.DataFrame) -> None:
@@ -60,7 +60,7 @@ def test_raw_lines_are_the_operations(tmp_path: Path, rows: pd.DataFrame, steppe
 
 def test_diagnosis_is_the_same(tmp_path: Path, rows: pd.DataFrame) -> None:
     """The slow worker is found at its place and with its onset, as in the Parquet file."""
-    expected = diagnose_job(FIXTURES / "worker-fault.parquet")
+    expected = diagnosed("worker-fault")
     recording = read(PRODUCER, write_events(tmp_path / "events", rows))
     found = diagnose_job(to_parquet(recording), name="events")
     assert found.causes[0].cause == expected.causes[0].cause == "worker-fault"
@@ -74,9 +74,9 @@ def test_diagnosis_is_the_same(tmp_path: Path, rows: pd.DataFrame) -> None:
 @pytest.mark.parametrize("name", ["network-fault", "stage-imbalance", "kernel-queue-contention", "healthy"])
 def test_other_diagnoses_are_the_same(tmp_path: Path, name: str) -> None:
     """Raw lines of other jobs give the cause, place and gain that their Parquet file gives."""
-    expected = diagnose_job(FIXTURES / f"{name}.parquet")
+    expected = diagnosed(name)
     path = tmp_path / "raw.log"
-    path.write_text("\n".join(raw_lines(timed(pd.read_parquet(FIXTURES / f"{name}.parquet")))))
+    path.write_text("\n".join(raw_lines(timed(pd.read_parquet(FIXTURES[name])))))
     found = diagnose_job(to_parquet(read(PRODUCER, path)), name=name)
     assert found.verdict == expected.verdict
     for cause, wanted in zip(found.causes, expected.causes, strict=True):

@@ -1,0 +1,80 @@
+"""Which tests belong to which tier: a table by folder, file, and where a file mixes tiers, by test.
+
+quick   generates no job, starts no process, browser or database; a minute at most, all together
+(plain) everything that is not long: what a change must pass before it is shown to others
+long    full sweeps over many jobs, browsers, databases, kills, torch jobs: `--all`
+
+An entry is the beginning of a test's id; the longest that fits decides, and a test that no entry fits is plain.
+"""
+
+QUICK, PLAIN, LONG = "quick", "plain", "long"
+
+TIERS = {
+    # by folder
+    "diagnose/": QUICK,
+    "tests/compare/": QUICK,
+    "tests/features/": QUICK,
+    "tests/judge/": QUICK,
+    "tests/model/": QUICK,
+    "tests/report/": QUICK,
+    "tests/trace/": QUICK,
+    "tests/whatif/": QUICK,
+    # by file
+    "tests/test_acceptance.py::test_a_hundred_healthy_jobs": LONG,
+    "tests/test_causes.py": LONG,
+    "tests/test_fleet_cli.py::test_a_writer_that_dies": LONG,
+    "tests/test_fleet_cli.py::test_same_on_postgresql": LONG,
+    "tests/test_fuzz.py": LONG,
+    "tests/test_imports.py": QUICK,
+    "tests/test_tiers.py": QUICK,
+    "tests/test_traps.py": LONG,
+    "tests/features/test_catalogue.py::test_the_catalogue_lists_what_jobs_of_any_shape_have": PLAIN,
+    "tests/features/test_hosts.py": PLAIN,
+    "tests/features/test_sequences.py": PLAIN,
+    "tests/fixes/test_rebalance_sequences.py::test_predicted_speedups_come_true": LONG,
+    "tests/fixes/test_rebalance_sequences.py::test_predicted_speedups_come_true[documents-alone]": PLAIN,
+    "tests/fixes/test_repartition_stages.py::test_speedups_are_those_of_truly_moving_layers": LONG,
+    "tests/judge/test_classifier.py": PLAIN,
+    "tests/judge/test_rules.py::test_each_rule_speaks_of_features_that_a_job_has": PLAIN,
+    "tests/judge/test_rules.py::test_no_file_hangs_or_kills_the_reader": PLAIN,
+    "tests/judge/test_verdict.py": PLAIN,
+    "tests/record/test_torch_jobs.py": LONG,
+    "tests/report/test_html_browser.py": LONG,
+    "tests/report/test_site_browser.py": LONG,
+    "tests/trace/test_documents.py::test_generated_jobs_record_what_they_drew": PLAIN,
+    "tests/trace/test_documents.py::test_steps_before_the_fault_have_no_lists": PLAIN,
+    "tests/trace/test_members.py::test_clocks_that_drift": PLAIN,
+    "tests/trace/test_members.py::test_the_group_is_its_first_start_and_last_end": PLAIN,
+    "tests/trace/producers/test_damage.py": LONG,
+    "tests/trace/producers/test_event_timer.py": PLAIN,
+    "tests/trace/producers/test_fuzz_logs.py": LONG,
+    "tests/trace/producers/test_kineto.py::test_reading_in_other_processes_changes_nothing": PLAIN,
+    "tests/trace/producers/test_kineto_torch.py": LONG,
+    "tests/trace/producers/test_megascan.py": PLAIN,
+    "tests/trace/producers/test_megascan.py::test_another_long_chunk_is_named": LONG,
+    "tests/trace/producers/test_megatron_log.py::test_memory_is_bounded": LONG,
+    "tests/trace/producers/test_primus.py": PLAIN,
+    "tests/tickets/test_webhook.py::test_kills": LONG,
+    "tests/triage/test_processes.py": LONG,
+    "tests/whatif/test_clocks.py": PLAIN,
+    "tests/whatif/test_clocks.py::test_no_offset_is_claimed_in_generated_jobs": LONG,
+    "tests/whatif/test_components.py": PLAIN,
+    "tests/whatif/test_components.py::test_predicted_gains_are_true": LONG,
+    "tests/whatif/test_components.py::test_two_faults_share_the_lost_time_as_they_truly_do": LONG,
+    "tests/whatif/test_contention.py": PLAIN,
+    "tests/whatif/test_fill.py::test_a_lost_member_of_a_batch_has_the_times_of_the_batch": PLAIN,
+    "tests/whatif/test_naive.py": PLAIN,
+    "tests/whatif/test_observed.py": PLAIN,
+    "tests/whatif/test_removal.py": PLAIN,
+    "tests/whatif/test_schedule.py::test_generated_jobs_stay_the_same": PLAIN,
+}
+
+
+def tier_of(node_id: str) -> str:
+    """Name the tier of a test."""
+    return TIERS.get(max((entry for entry in TIERS if node_id.startswith(entry)), key=len, default=""), PLAIN)
+
+
+def tiers_within(path: str) -> set[str]:
+    """Name all tiers that tests of a file may belong to."""
+    return {tier_of(path)} | {tier for entry, tier in TIERS.items() if entry.startswith(path + "::")}
