@@ -11,7 +11,7 @@ import click
 
 from diagnose.cli.inputs import name_of
 from diagnose.cli.options import meta_option, quiet_option
-from diagnose.cli.output import count, is_terminal, say, write_bytes, write_lines
+from diagnose.cli.output import count, is_terminal, print_message, write_bytes, write_lines
 from diagnose.cli.progress import Progress
 from diagnose.errors import UsageError
 
@@ -52,9 +52,9 @@ def convert_command(*, job: str | None, output: str | None, list_them: bool, met
     if quiet:
         return 0
     for line in (*(rows.recording.sentences() if rows.recording else ()), *rows.recording_warnings):
-        say("note", line)
+        print_message("note", line)
     producer = f", read as {rows.recording.producer}" if rows.recording else ""
-    say("note", f"{output}: {count(len(rows), 'operation')}{producer}")
+    print_message("note", f"{output}: {count(len(rows), 'operation')}{producer}")
     return 0
 
 

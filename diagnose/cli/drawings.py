@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from diagnose.cli.options import Options, parse_numbers
-from diagnose.cli.output import say, write_bytes
+from diagnose.cli.output import print_message, write_bytes
 from diagnose.errors import UsageError
 
 if TYPE_CHECKING:
@@ -77,4 +77,4 @@ def write_perfetto(scene: "Scene", path: str, options: Options, fixed: str = "th
     )
     write_bytes("--perfetto", path, picture.content)
     for warning in picture.warnings:
-        say("warning", warning)
+        print_message("warning", warning)

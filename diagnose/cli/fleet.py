@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from diagnose.cli.options import Options, format_option, look_options, output_option, store_option
-from diagnose.cli.output import open_output, say
+from diagnose.cli.output import open_output, print_message
 from diagnose.errors import UsageError
 
 if TYPE_CHECKING:
@@ -128,5 +128,5 @@ def _write_site(store: "Store", fleet: "Fleet", folder: Path, draw: int) -> None
     from diagnose.cli.site import write_site
 
     wrote = write_site(store, fleet, folder, draw=draw)
-    say("site", f"{folder / 'index.html'}: {wrote.n_written:,} pages written, {wrote.n_kept:,} as they were, "
+    print_message("site", f"{folder / 'index.html'}: {wrote.n_written:,} pages written, {wrote.n_kept:,} as they were, "
         f"{wrote.n_removed:,} removed")  # fmt: skip

@@ -85,9 +85,9 @@ class NightProgress:
         from rich.console import Console
         from rich.text import Text
 
-        from diagnose.report.night import say_headway
+        from diagnose.report.night import describe_progress
 
-        text = Text(say_headway(headway))
+        text = Text(describe_progress(headway))
         if self._status is None:
             self._status = Console(stderr=True).status(text)
             self._status.start()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from diagnose.cli.options import EXIT_OUTPUT, output_option, store_option
-from diagnose.cli.output import count, say, say_error, write_bytes, write_lines, write_stdout
+from diagnose.cli.output import count, print_error, print_message, write_bytes, write_lines, write_stdout
 from diagnose.errors import UsageError
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def _warn_of_secrets(ctx: click.Context, param: click.Parameter, value: tuple[st
 
     from_line = ctx.get_parameter_source(param.name or "") == click.core.ParameterSource.COMMANDLINE
     if from_line and any(map(has_password, value)):
-        say(
+        print_message(
             "warning",
             f"{param.opts[0]}: a password on the command line can be read by everybody on the machine; "
             f"give the address in {param.envvar}",
@@ -209,6 +209,6 @@ def _send(tickets: "Tickets") -> bool:
             elsewhere = f", {sent.n_elsewhere:,} in work in another process" if sent.n_elsewhere else ""
             write_lines(f"{sent.target}: {sent.n_sent:,} sent{left}{elsewhere}\n")
             for error in sent.errors:
-                say_error(error)
+                print_error(error)
             is_well = is_well and not sent.n_left
     return is_well

@@ -37,9 +37,9 @@ def summarize(diagnosis: Diagnosis) -> list[tuple[str, str]]:
         ("Step time", "   ".join(f"{label} {words.seconds(value)}" for label, value in known)),
         ("Slowdown", f"S {words.ratio(w.slowdown)}, waste {words.percent(1 - 1 / w.slowdown)}"),
         ("GPU hours", f"{words.hours(diagnosis.gpu_hours_analysed)} analysed{lost}"),
-        ("Replay", say_replay(diagnosis)),
+        ("Replay", describe_replay(diagnosis)),
     ]
-    return rows if diagnosis.log is None else [*rows, ("Log", say_log(diagnosis.log))]
+    return rows if diagnosis.log is None else [*rows, ("Log", describe_log(diagnosis.log))]
 
 
 def _shape(sizes: Sequence[tuple[int, str]]) -> str:
@@ -55,7 +55,7 @@ def _summarize_log(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     gpus = f"{count(job.world_size, 'GPU')} ({_shape(sizes)})" if diagnosis.parallelism_known else "GPUs not known"
     rows = [
         ("Job", f"{gpus}, a training log without operations"),
-        ("Log", say_log(log)),
+        ("Log", describe_log(log)),
         ("Step time", f"recorded {words.seconds(diagnosis.step_time.recorded)}"),
     ]
     if diagnosis.parallelism_known:
@@ -64,7 +64,7 @@ def _summarize_log(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     return rows
 
 
-def say_log(log: LogFacts) -> str:
+def describe_log(log: LogFacts) -> str:
     """Say what the lines of a training log show: how many, the paces, restarts, saves."""
     span = (
         f"{count(len(log.iterations), 'line')} of iterations {int(log.iterations[0]):,} to {int(log.iterations[-1]):,}"
@@ -84,7 +84,7 @@ def say_log(log: LogFacts) -> str:
     return "; ".join(said)
 
 
-def say_replay(diagnosis: Diagnosis) -> str:
+def describe_replay(diagnosis: Diagnosis) -> str:
     """Say whether the replay gives the recorded times again."""
     error = words.percent(diagnosis.fidelity.replay_error)
     return f"faithful, off by {error}" if diagnosis.fidelity.ok else f"NOT faithful, off by {error} (5% at most)"
@@ -114,7 +114,7 @@ def measure(cause: Cause) -> list[tuple[str, str]]:
     return [(label, fact) for label, fact in rows if fact]
 
 
-def say_evidence(cause: Cause) -> list[str]:
+def describe_evidence(cause: Cause) -> list[str]:
     """Give the sentences that speak for a cause, each with who says it where that is not a rule."""
     return [
         prose(item.text) if item.source == "rule" else f"{prose(item.text)} ({escape(item.source)})"
@@ -161,7 +161,7 @@ def without_features(reason: str, diagnosis: Diagnosis) -> str:
     return "; ".join(dict.fromkeys(found))
 
 
-def say_makers(diagnosis: Diagnosis) -> str:
+def describe_makers(diagnosis: Diagnosis) -> str:
     """Name the program, and the digests of rules and classifier."""
     made = diagnosis.made_by
     classifier = f", classifier {escape(made.classifier)}" if made.classifier else ", no classifier"

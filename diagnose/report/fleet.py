@@ -63,7 +63,7 @@ def render(fleet: Fleet, *, width: int, color: bool, limit: int | None = None) -
     """
 
     def write(console: Console) -> None:
-        console.print(Text(say_worst(fleet), style="bold red" if fleet.totals.hours_wasted else "bold"))
+        console.print(Text(describe_worst(fleet), style="bold red" if fleet.totals.hours_wasted else "bold"))
         console.print()
         console.print(draw_facts([(label, Text(text)) for label, text in list_facts(fleet)]))
         sections = list(_sections(fleet, limit or N_JOBS, width))
@@ -79,7 +79,7 @@ def render_json(fleet: Fleet, *, limit: int | None = None) -> str:
     return to_json(fleet.to_dict(limit))
 
 
-def say_worst(fleet: Fleet) -> str:
+def describe_worst(fleet: Fleet) -> str:
     """Say in one sentence where most is lost: the job that is first, its cause, and what mending it gives back."""
     if not fleet.jobs:
         n = fleet.totals.n_jobs
@@ -89,7 +89,7 @@ def say_worst(fleet: Fleet) -> str:
         return f"no GPU hours lost in {count_jobs(len(fleet.jobs))}"
     back = "" if not job.hours_recoverable else f", {words.hours(job.hours_recoverable)} recoverable"
     said = f"worst: {name_job(job)} lost {words.hours(job.wasted)} of {words.hours(job.hours_analysed)} GPU hours{back}"
-    return f"{said}: {say_cause(job.causes[0])}" if job.causes else f"{said}; no cause explains it"
+    return f"{said}: {describe_cause(job.causes[0])}" if job.causes else f"{said}; no cause explains it"
 
 
 def list_facts(fleet: Fleet) -> list[tuple[str, str]]:
@@ -117,14 +117,14 @@ def list_facts(fleet: Fleet) -> list[tuple[str, str]]:
             )
         )
     if fleet.night is not None:
-        facts.append(("Last night", say_night(fleet)))
+        facts.append(("Last night", describe_last_night(fleet)))
     facts.append(("Store", name(fleet.store)))
     if fleet.asked:
         facts.append(("Asked for", ", ".join(f"{key} {name(value)}" for key, value in fleet.asked.items())))
     return facts
 
 
-def say_night(fleet: Fleet) -> str:
+def describe_last_night(fleet: Fleet) -> str:
     """Say what became of the faults, in counts."""
     night = fleet.night
     assert night is not None
@@ -141,13 +141,13 @@ def name_job(job: FleetJob) -> str:
     return f"{name(job.job_id or job.location)}{owner}"
 
 
-def say_cause(cause: FleetCause) -> str:
+def describe_cause(cause: FleetCause) -> str:
     """Say a cause with its place."""
     where = words.spot(cause.where)
     return f"{name(cause.cause)}{' ' if where.startswith('at ') else ', '}{where}"
 
 
-def say_finding(finding: Finding) -> str:
+def describe_finding(finding: Finding) -> str:
     """Say what became of a fault, where it is and what it costs."""
     where = words.spot(finding.where)
     said = f"{name(finding.cause)}{' ' if where.startswith('at ') else ', '}{where}"
@@ -165,7 +165,7 @@ def say_finding(finding: Finding) -> str:
     return f"{said}: {cost}, {words.hours(finding.hours_wasted)} GPU hours in {jobs}, most in {job}{owner}{note}"
 
 
-def say_host(entry: HostCount) -> str:
+def describe_host(entry: HostCount) -> str:
     """Say how often a host is blamed, how often chance would do that, and what to think about."""
     chance = f"chance: {entry.expected:.2g}, p = {entry.p_value:.2g}, corrected {entry.p_adjusted:.2g}"
     said = f"{name(entry.host)}: blamed in {entry.n_blamed:,} of {entry.n_ran:,} jobs ({chance}), "
@@ -173,7 +173,7 @@ def say_host(entry: HostCount) -> str:
     return f"{said}: {entry.proposal}" if entry.proposal else f"{said}: chance explains it"
 
 
-def say_base(hosts: Hosts) -> str:
+def describe_base(hosts: Hosts) -> str:
     """Say which hosts and jobs were looked at."""
     said = f"Of {hosts.n_hosts:,} hosts in {count_jobs(hosts.n_jobs)}"
     if hosts.n_unknown:
@@ -181,11 +181,11 @@ def say_base(hosts: Hosts) -> str:
     return f"{said}; {count_jobs(hosts.n_copies)} left out as copies." if hosts.n_copies else f"{said}."
 
 
-def say_figure(figure: Figure, value: float | None) -> str:
+def describe_figure(figure: Figure, value: float | None) -> str:
     """Write a figure of the study in its unit.
 
     >>> figure = Figure("s", "jobs", 0.42, 0.425, 10, "share", "")
-    >>> say_figure(figure, figure.ours), say_figure(figure, None)
+    >>> describe_figure(figure, figure.ours), describe_figure(figure, None)
     ('42.0%', '-')
     """
     if value is None:
@@ -218,7 +218,7 @@ def _sections(fleet: Fleet, limit: int, width: int) -> Iterator[tuple[str, Rende
 def _draw_jobs(jobs: tuple[FleetJob, ...], width: int) -> RenderableType:
     """Draw a line a job; where there is no room for columns, its figures above its name."""
     if width < NARROW:
-        return draw_bullets(f"{_say_figures(job)}: {name_job(job)}: {_say_first(job)}" for job in jobs)
+        return draw_bullets(f"{_describe_figures(job)}: {name_job(job)}: {_describe_first(job)}" for job in jobs)
     table = Table.grid(padding=(0, 2))
     for _ in range(4):
         table.add_column(justify="right", no_wrap=True)
@@ -231,23 +231,23 @@ def _draw_jobs(jobs: tuple[FleetJob, ...], width: int) -> RenderableType:
             "?" if job.hours_recoverable is None else words.hours(job.hours_recoverable),
             words.ratio(job.slowdown),
             "?" if job.n_gpus is None else f"{job.n_gpus:,}",
-            Text(f"{name_job(job)}: {_say_first(job)}"),
+            Text(f"{name_job(job)}: {_describe_first(job)}"),
         )
     return table
 
 
-def _say_figures(job: FleetJob) -> str:
+def _describe_figures(job: FleetJob) -> str:
     """Say what a job lost, in a few words."""
     back = "" if job.hours_recoverable is None else f", {words.hours(job.hours_recoverable)} recoverable"
     return f"{words.hours(job.wasted)} GPU hours lost{back}, S {words.ratio(job.slowdown)}"
 
 
-def _say_first(job: FleetJob) -> str:
+def _describe_first(job: FleetJob) -> str:
     """Say the first cause of a job, and how many more there are."""
     if not job.causes:
         return "no cause explains it"
     also = f" and {len(job.causes) - 1} more" if len(job.causes) > 1 else ""
-    return f"{say_cause(job.causes[0])}{also}"
+    return f"{describe_cause(job.causes[0])}{also}"
 
 
 def _draw_findings(findings: tuple[Finding, ...]) -> RenderableType:
@@ -259,7 +259,7 @@ def _draw_findings(findings: tuple[Finding, ...]) -> RenderableType:
         found = [finding for finding in findings if finding.state == state]
         most = N_LISTED if state in {"new", "worse", "back"} else 3
         for finding in found[:most]:
-            table.add_row(Text(state, style=_STATE_STYLES.get(state, "")), Text(say_finding(finding)))
+            table.add_row(Text(state, style=_STATE_STYLES.get(state, "")), Text(describe_finding(finding)))
         if len(found) > most:
             table.add_row("", Text(f"and {len(found) - most:,} more {state}: {STATES_SAID[state]}", style="dim"))
     return table
@@ -300,12 +300,12 @@ def _about_hosts(fleet: Fleet) -> Iterator[tuple[str, RenderableType]]:
         return
     proposed = [entry for entry in hosts.blamed if entry.proposal]
     others = len(hosts.blamed) - len(proposed)
-    lines = [say_host(entry) for entry in proposed[:N_LISTED]]
+    lines = [describe_host(entry) for entry in proposed[:N_LISTED]]
     if len(proposed) > N_LISTED:
         lines.append(f"and {len(proposed) - N_LISTED:,} more: --format json lists all")
     if others:
         lines.append(f"{others:,} more {'is' if others == 1 else 'are'} blamed in several jobs as chance would have it")
-    yield "Hosts blamed in several jobs", draw_bullets([*lines, f"{say_base(hosts)} {hosts.assumption}"])
+    yield "Hosts blamed in several jobs", draw_bullets([*lines, f"{describe_base(hosts)} {hosts.assumption}"])
 
 
 def _draw_study(fleet: Fleet) -> RenderableType:
@@ -317,7 +317,10 @@ def _draw_study(fleet: Fleet) -> RenderableType:
     table.add_row("", *(Text(title, style="dim") for title in ("here", "study", "of")))
     for figure in fleet.study.figures:
         table.add_row(
-            figure.meaning, say_figure(figure, figure.ours), say_figure(figure, figure.published), f"{figure.n:,}"
+            figure.meaning,
+            describe_figure(figure, figure.ours),
+            describe_figure(figure, figure.published),
+            f"{figure.n:,}",
         )
     return table
 

@@ -45,10 +45,10 @@ def render_json(night: Night) -> str:
     return to_json(night.to_dict())
 
 
-def say_headway(headway: Headway) -> str:
+def describe_progress(headway: Headway) -> str:
     """Say in a few words how far a triage has come.
 
-    >>> say_headway(Headway(n_jobs=300, n_done=60, n_failed=2, n_running=4, took_s=30.0))
+    >>> describe_progress(Headway(n_jobs=300, n_done=60, n_failed=2, n_running=4, took_s=30.0))
     '60 of 300 jobs, 2 failed, 4 in work, 2.0 a second, 2 min left'
     """
     parts = [f"{headway.n_done:,} of {headway.n_jobs:,} jobs"]

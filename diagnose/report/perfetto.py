@@ -151,7 +151,7 @@ def render(
     while True:
         content, part = _build(scene, choice, mended, limit_mb * MEGABYTE, compressed=compressed)
         if content is not None:
-            return Picture(content, choice, _tell(scene, asked, choice, mended, limit_mb))
+            return Picture(content, choice, _describe_left_out(scene, asked, choice, mended, limit_mb))
         if len(choice.steps) * len(choice.dp) == 1:
             raise UsageError(
                 f"--perfetto-mb: one step of one dp rank takes more than {limit_mb:g} MB; expected a larger number"
@@ -214,7 +214,9 @@ def _fewer(choice: Choice, part: float) -> Choice:
     return Choice(tuple(steps), tuple(dp))
 
 
-def _tell(scene: Scene, asked: Choice, drawn: Choice, mended: Mended | None, limit_mb: float) -> tuple[str, ...]:
+def _describe_left_out(
+    scene: Scene, asked: Choice, drawn: Choice, mended: Mended | None, limit_mb: float
+) -> tuple[str, ...]:
     """Say what was asked for and is not drawn."""
     told = []
     steps = [str(step) for step in asked.steps[len(drawn.steps) :]]

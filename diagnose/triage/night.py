@@ -17,7 +17,7 @@ from diagnose.triage.identity import Judge
 from diagnose.triage.rows import JobRow
 from diagnose.triage.source import Job
 from diagnose.triage.store import Done, Known, Store
-from diagnose.triage.work import Failure, Outcome, Task, failed, gave_up, say_limit, say_memory
+from diagnose.triage.work import Failure, Outcome, Task, describe_memory_limit, failed, gave_up, limit_key
 from diagnose.triage.workplace import Futures, Workplace
 
 #: Memory that a job takes for each byte of its file: 150 bytes an operation, of which 5 to 11 are in the file.
@@ -70,10 +70,10 @@ class Orders:
     def given_up(self) -> set[str]:
         """Identities of jobs that were given up under the same limits."""
         limits = [
-            say_limit(Failure.TIMEOUT, self.timeout_s),
-            say_limit(Failure.MEMORY, self.memory_bytes),
-            say_limit(Failure.MEMORY),
-            say_limit(Failure.CRASH),
+            limit_key(Failure.TIMEOUT, self.timeout_s),
+            limit_key(Failure.MEMORY, self.memory_bytes),
+            limit_key(Failure.MEMORY),
+            limit_key(Failure.CRASH),
         ]
         return {self.judge.identify(limit) for limit in limits}
 
@@ -155,7 +155,7 @@ def run_night(
     """
     began_s = time.perf_counter()
     store.enter()
-    shift = _Shift(store, orders, watch or _say_nothing)
+    shift = _Shift(store, orders, watch or _ignore)
     try:
         todo = shift.plan(jobs)
         if todo:
@@ -173,7 +173,7 @@ def run_night(
 
 def plan_night(jobs: Sequence[Job], store: Store | None, orders: Orders) -> Night:
     """Say what `run_night` would do, and do nothing; a store that is not there knows nothing."""
-    shift = _Shift(store, orders, _say_nothing)
+    shift = _Shift(store, orders, _ignore)
     todo = shift.plan(jobs)
     wanted = tuple(sorted(work.job.location for work in todo))
     return dataclasses.replace(shift.sum_up(len(jobs), 0.0, store_s=0.0), wanted=wanted)
@@ -479,8 +479,8 @@ def _too_large(work: _Work, orders: Orders) -> Outcome:
     """Make the outcome of a job that takes too much memory."""
     assert work.task is not None
     limit = min(work.weight_bytes, orders.memory_bytes)
-    return gave_up(work.task, Failure.MEMORY, say_memory(limit), limit=limit)
+    return gave_up(work.task, Failure.MEMORY, describe_memory_limit(limit), limit=limit)
 
 
-def _say_nothing(_headway: Headway) -> None:
+def _ignore(_headway: Headway) -> None:
     """Nobody watches."""

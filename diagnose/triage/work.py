@@ -155,7 +155,7 @@ def do_job(task: Task) -> Outcome:
     except _TooLargeError as error:
         outcome = Outcome(needs_bytes=int(error.args[0]))
     except MemoryError:
-        outcome = gave_up(task, Failure.MEMORY, say_memory(task.memory_bytes), limit=task.memory_bytes)
+        outcome = gave_up(task, Failure.MEMORY, describe_memory_limit(task.memory_bytes), limit=task.memory_bytes)
     return dataclasses.replace(outcome, took_s=time.perf_counter() - began_s)
 
 
@@ -164,11 +164,11 @@ def gave_up(task: Task, kind: Failure, reason: str, *, limit: float | None = Non
     stamp = settled_stamp(task.job)
     outcome = failed(task, kind, reason)
     assert outcome.row is not None
-    row = dataclasses.replace(outcome.row, identity=task.judge.identify(say_limit(kind, limit)))
+    row = dataclasses.replace(outcome.row, identity=task.judge.identify(limit_key(kind, limit)))
     return Outcome(row, stamp=stamp)
 
 
-def say_limit(kind: Failure, limit: float | None = None) -> str:
+def limit_key(kind: Failure, limit: float | None = None) -> str:
     """Say under which limit a job was given up, for its identity: there is no content to make one of."""
     return f"{kind.value} {limit}"
 
@@ -192,7 +192,7 @@ def failed(task: Task, kind: Failure, reason: str, *, content: str | None = None
     return Outcome(row)
 
 
-def say_memory(memory_bytes: int | None) -> str:
+def describe_memory_limit(memory_bytes: int | None) -> str:
     """Say that a job takes too much memory."""
     if memory_bytes is None:
         return "it needs more memory than there is"

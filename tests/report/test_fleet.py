@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from diagnose.fleet.measure import Asked, measure_fleet
 from diagnose.model.diagnosis import Where, Worker
 from diagnose.model.fleet import Fleet, FleetCause
-from diagnose.report.fleet import render, render_json, say_worst
+from diagnose.report.fleet import describe_worst, render, render_json
 from tests.fleet.jobs import DAY_S, cause, failed, job
 from tests.report.hostile import HOSTILE
 
@@ -64,11 +64,12 @@ def test_lines_fit(width: int) -> None:
 
 def test_empty() -> None:
     """No jobs, jobs that all failed, and jobs that lose nothing are said plainly."""
-    assert say_worst(measure_fleet([], Asked())) == "no jobs"
+    assert describe_worst(measure_fleet([], Asked())) == "no jobs"
     assert (
-        say_worst(measure_fleet([failed("/a")], Asked())) == "no job to speak of: none of 1 job has figures that count"
+        describe_worst(measure_fleet([failed("/a")], Asked()))
+        == "no job to speak of: none of 1 job has figures that count"
     )
-    assert say_worst(measure_fleet([job("/a", wasted=0.0)], Asked())) == "no GPU hours lost in 1 job"
+    assert describe_worst(measure_fleet([job("/a", wasted=0.0)], Asked())) == "no GPU hours lost in 1 job"
     for jobs in ([], [failed("/a")], [job("/a", wasted=0.0)], [job("/a", wasted=None, hours_analysed=None)]):
         fleet = measure_fleet(jobs, Asked())
         assert render(fleet, width=80, color=False)
