@@ -26,21 +26,7 @@ _MAX_FIXES = 3
 
 
 def render(comparison: Comparison, *, width: int, color: bool) -> str:
-    """Write a comparison as a page for a terminal or a plain file.
-
-    Parameters
-    ----------
-    comparison : Comparison
-    width : int
-        Columns, at least 40.
-    color : bool
-        Add ANSI colours.
-
-    Returns
-    -------
-    str
-        Lines, each ended by a line end.
-    """
+    """Write a comparison as a page for a terminal or a plain file."""
     return draw_sections(_sections(comparison), width=min(width, PROSE_WIDTH), color=color)
 
 

@@ -28,21 +28,7 @@ _EVEN = 0.5
 
 
 def render(explanation: Explanation, *, width: int, color: bool) -> str:
-    """Write an explanation as a page for a terminal or a plain file.
-
-    Parameters
-    ----------
-    explanation : Explanation
-    width : int
-        Columns, at least 40.
-    color : bool
-        Add ANSI colours; without, the text holds no escape sequence.
-
-    Returns
-    -------
-    str
-        Lines, each ended by a line end.
-    """
+    """Write an explanation as a page for a terminal or a plain file."""
     return draw_sections(_sections(explanation), width=min(width, PROSE_WIDTH), color=color)
 
 

@@ -60,7 +60,6 @@ class Choice:
 
     Attributes
     ----------
-    steps : tuple of int
     dp : tuple of int
         Indices of dp ranks.
     """
@@ -120,7 +119,6 @@ def render(
 
     Parameters
     ----------
-    scene : Scene
     steps : ndarray of int64, optional
         Numbers of steps; the worst and a typical one when left out.
     dp : ndarray of int64, optional

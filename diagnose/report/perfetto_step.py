@@ -103,14 +103,12 @@ def draw_operations(
 
     Parameters
     ----------
-    page : Page
     scene : Scene
         For the names of workers.
     timeline : Timeline
         With all dp ranks.
     lore : Lore
         What is known of its operations.
-    row : Row
     against : Against, optional
         Given for what was recorded: says beside each operation how much slower and later it was.
     """

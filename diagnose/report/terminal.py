@@ -21,7 +21,6 @@ from diagnose.report.charts import are_alike, draw_bar, draw_heat_map, draw_spar
 from diagnose.report.conditions import draw_conditions, format_number
 from diagnose.report.escape import escape, name, prose
 from diagnose.report.facts import (
-    count,
     describe_evidence,
     describe_makers,
     first_of,
@@ -43,6 +42,7 @@ from diagnose.report.layout import (
     print_sections,
 )
 
+#: Columns of the bar of a ledger: at most, and at least.
 _BAR_WIDTH = 44
 _LEAST_BAR = 8
 #: Width of a report in a notebook.
@@ -64,20 +64,10 @@ def render(
 
     Parameters
     ----------
-    diagnosis : Diagnosis
-    width : int
-        Columns, at least 40.
-    color : bool
-        Add ANSI colours; without, the text holds no escape sequence.
     verbose : bool
         Add every rule with its conditions, and every feature.
     links : sequence of (str, str)
         What else was written of this job: what it is, and its path.
-
-    Returns
-    -------
-    str
-        Lines, each ended by a line end.
     """
     sections = _sections(diagnosis, width, verbose=verbose, links=links)
     return draw(lambda console: print_sections(console, sections, _PICTURES), width=width, color=color)
@@ -255,12 +245,12 @@ def _about_nothing(diagnosis: Diagnosis) -> list[tuple[str, RenderableType]]:
     w = diagnosis.what_if
     measured = sum(value is not None for value in diagnosis.features.values())
     looked = [
-        count(w.by_worker.size, "worker"),
-        count(len(w.steps), "step"),
-        count(len(w.by_optype), "operation type"),
+        words.count(w.by_worker.size, "worker"),
+        words.count(len(w.steps), "step"),
+        words.count(len(w.by_optype), "operation type"),
     ]
     if diagnosis.features:
-        looked.append(f"{measured} of {count(len(diagnosis.features), 'feature')} measured")
+        looked.append(f"{measured} of {words.count(len(diagnosis.features), 'feature')} measured")
     if diagnosis.verdict == "healthy":
         said = f"No known cause, removed alone, would make the job at least {diagnosis.min_speedup:g} times as fast"
         best = words.best_gain(diagnosis)

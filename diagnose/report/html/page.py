@@ -64,7 +64,6 @@ def render(scene: Scene, *, options: str = "", in_site: bool = False) -> str:
 
     Parameters
     ----------
-    scene : Scene
     options : str
         Options of the command line that change the diagnosis, for the words on how to make it again.
     in_site : bool

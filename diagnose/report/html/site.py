@@ -39,7 +39,6 @@ def render_index(fleet: Fleet, pages: Mapping[str, str], made_by: str) -> str:
 
     Parameters
     ----------
-    fleet : Fleet
     pages : mapping of str to str
         Page of a job, from the root of the site, by its location.
     made_by : str
