@@ -18,7 +18,7 @@ import pytest
 
 import diagnose
 from diagnose.cli.main import main
-from diagnose.cli.progress import Progress
+from diagnose.cli.progress import StageDisplay
 from diagnose.errors import MetadataError, RuleError, TraceError
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.report import terminal
@@ -609,14 +609,14 @@ def console(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 def test_progress_of_a_quick_job(console: list[str]) -> None:
     """A job that takes less than a second shows nothing."""
-    with Progress("job", shown=True) as progress:
+    with StageDisplay("job", shown=True) as progress:
         progress("replaying")
     assert console == []
 
 
 def test_progress_of_a_long_job(console: list[str]) -> None:
     """A longer job shows its stage, and the line goes away at the end."""
-    with Progress("job", shown=True) as progress:
+    with StageDisplay("job", shown=True) as progress:
         progress("replaying")
         progress._show()
         progress("judging")
@@ -625,7 +625,7 @@ def test_progress_of_a_long_job(console: list[str]) -> None:
 
 def test_progress_comes_too_late(console: list[str]) -> None:
     """A timer that fires after the job shows nothing."""
-    with Progress("job", shown=True) as progress:
+    with StageDisplay("job", shown=True) as progress:
         pass
     progress._show()
     assert console == []

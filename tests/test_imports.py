@@ -29,7 +29,7 @@ LIBRARIES = {
     "jinja2": ("diagnose/report/html/",),
     "sqlalchemy": ("diagnose/triage/",),
     "fsspec": ("diagnose/triage/source.py",),
-    "distributed": ("diagnose/triage/workplace.py",),
+    "distributed": ("diagnose/triage/pools.py",),
     "httpx": ("diagnose/tickets/post.py",),
     "tenacity": ("diagnose/tickets/",),
     "apprise": ("diagnose/tickets/apprise.py",),

@@ -31,8 +31,8 @@ def ack_command(
     from diagnose.model.ticket import Ack, iso
     from diagnose.triage.acks import clear_ack, list_acks, write_ack
     from diagnose.triage.findings import find_fingerprint, update_findings
-    from diagnose.triage.source import parse_until
     from diagnose.triage.store import Store
+    from diagnose.triage.times import parse_until
 
     if show == (fingerprint is not None):
         raise UsageError("expected FINGERPRINT with --reason TEXT or --clear, or --list alone")

@@ -11,8 +11,8 @@ import click
 
 from diagnose.cli.inputs import name_of
 from diagnose.cli.options import meta_option, quiet_option
-from diagnose.cli.output import count, is_terminal, say, write_bytes, write_lines
-from diagnose.cli.progress import Progress
+from diagnose.cli.output import count, is_terminal, print_message, write_bytes, write_lines
+from diagnose.cli.progress import StageDisplay
 from diagnose.errors import UsageError
 
 
@@ -41,7 +41,7 @@ def convert_command(*, job: str | None, output: str | None, list_them: bool, met
     from diagnose.trace.read import read_rows
 
     name = name_of(job)
-    with Progress(name, shown=not quiet and is_terminal(sys.stderr)) as progress:
+    with StageDisplay(name, shown=not quiet and is_terminal(sys.stderr)) as progress:
         source = io.BytesIO(sys.stdin.buffer.read()) if job == "-" else Path(job)
         rows = read_rows(source, name=name, report=progress)
         path = source if isinstance(source, Path) else None
@@ -52,9 +52,9 @@ def convert_command(*, job: str | None, output: str | None, list_them: bool, met
     if quiet:
         return 0
     for line in (*(rows.recording.sentences() if rows.recording else ()), *rows.recording_warnings):
-        say("note", line)
+        print_message("note", line)
     producer = f", read as {rows.recording.producer}" if rows.recording else ""
-    say("note", f"{output}: {count(len(rows), 'operation')}{producer}")
+    print_message("note", f"{output}: {count(len(rows), 'operation')}{producer}")
     return 0
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from diagnose.cli.options import Options, parse_numbers
-from diagnose.cli.output import say, write_bytes
+from diagnose.cli.output import print_message, write_bytes
 from diagnose.errors import UsageError
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def write_html(scene: "Scene", path: str, options: Options) -> None:
 
 def write_perfetto(scene: "Scene", path: str, options: Options, fixed: str = "the plan of the diagnosis") -> None:
     """Draw timelines into a file that appears when all is written, and say what did not fit; `fixed` names the fixes."""
-    from diagnose.report.perfetto import Mended, render
+    from diagnose.report.perfetto import AppliedFixes, render
 
     picture = render(
         scene,
@@ -73,8 +73,8 @@ def write_perfetto(scene: "Scene", path: str, options: Options, fixed: str = "th
         dp=parse_numbers("--perfetto-dp", options.perfetto_dp),
         limit_mb=options.perfetto_mb,
         compressed=not path.lower().endswith(".json"),
-        mended=Mended(fixed, scene.plan) if scene.plan else None,
+        applied=AppliedFixes(fixed, scene.plan) if scene.plan else None,
     )
     write_bytes("--perfetto", path, picture.content)
     for warning in picture.warnings:
-        say("warning", warning)
+        print_message("warning", warning)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from diagnose.cli.options import Options, format_option, look_options, output_option, store_option
-from diagnose.cli.output import open_output, say
+from diagnose.cli.output import open_output, print_message
 from diagnose.errors import UsageError
 
 if TYPE_CHECKING:
@@ -62,12 +62,9 @@ def fleet_command(  # noqa: PLR0913 - one argument an option
     night: str,
     rank: str,
     limit: int | None,
-    owner: str | None,
-    cause: str | None,
-    framework: str | None,
-    folder: str | None,
     no_color: bool,
     width: int | None,
+    **filters: str | None,
 ) -> int:
     """Say where the GPU hours of all jobs went, what is new since the night before, and which hosts to look at.
 
@@ -76,7 +73,6 @@ def fleet_command(  # noqa: PLR0913 - one argument an option
     from diagnose.report import fleet as page
     from diagnose.triage.store import Store
 
-    filters = {"owner": owner, "cause": cause, "framework": framework, "folder": folder}
     if site is None and draw:
         raise UsageError("--draw says what to draw in a site: give --site DIR with it")
     if site is not None:
@@ -109,17 +105,17 @@ def check_site(folder: Path) -> None:
 
 def _measure(store: "Store", since: str | None, night: str, rank: str, filters: dict[str, str]) -> "Fleet":
     """Read the store and add up what is asked for."""
-    from diagnose.fleet.measure import Asked, measure_fleet, newest_s
+    from diagnose.fleet.measure import FleetQuery, measure_fleet, newest_s
     from diagnose.triage.collect import collect
-    from diagnose.triage.source import parse_since
+    from diagnose.triage.times import parse_since
 
-    night_s = -parse_since(night, 0.0)
-    if night_s <= 0 or not night.strip()[-1:].isalpha():
+    period_s = -parse_since(night, 0.0)
+    if period_s <= 0 or not night.strip()[-1:].isalpha():
         raise UsageError(f"--night: {night!r} is no length of time such as 24h or 7d")
     jobs = collect(store)
     since_s = None if since is None else parse_since(since, newest_s(jobs))
     said = filters | ({} if since is None else {"since": since})
-    asked = Asked(since_s=since_s, rank=rank, night_s=night_s, said=said, **filters)
+    asked = FleetQuery(since_s=since_s, rank=rank, period_s=period_s, said=said, **filters)
     return measure_fleet(jobs, asked, store=store.name)
 
 
@@ -128,5 +124,5 @@ def _write_site(store: "Store", fleet: "Fleet", folder: Path, draw: int) -> None
     from diagnose.cli.site import write_site
 
     wrote = write_site(store, fleet, folder, draw=draw)
-    say("site", f"{folder / 'index.html'}: {wrote.n_written:,} pages written, {wrote.n_kept:,} as they were, "
-        f"{wrote.n_removed:,} removed")  # fmt: skip
+    counts = f"{wrote.n_written:,} pages written, {wrote.n_kept:,} as they were, {wrote.n_removed:,} removed"
+    print_message("site", f"{folder / 'index.html'}: {counts}")

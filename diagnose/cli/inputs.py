@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from diagnose.cli.drawings import check_html, check_perfetto
 from diagnose.cli.options import Options
 from diagnose.cli.output import is_terminal
-from diagnose.cli.progress import Progress
+from diagnose.cli.progress import StageDisplay
 from diagnose.errors import UsageError
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def open_job(job: str, steps: "Ints | None", options: Options) -> "Iterator[tupl
     import io
 
     name = name_of(job)
-    with Progress(name, shown=not options.quiet and is_terminal(sys.stderr)) as progress:
+    with StageDisplay(name, shown=not options.quiet and is_terminal(sys.stderr)) as progress:
         yield (
             io.BytesIO(sys.stdin.buffer.read()) if job == "-" else Path(job),
             {

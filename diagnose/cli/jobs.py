@@ -25,7 +25,7 @@ from diagnose.cli.options import (
     reading_options,
     version_option,
 )
-from diagnose.cli.output import open_output, say_error, say_internal_error
+from diagnose.cli.output import open_output, print_error, print_internal_error
 from diagnose.errors import DiagnoseError, MetadataError, RuleError
 
 if TYPE_CHECKING:
@@ -86,11 +86,11 @@ def diagnose_jobs(jobs: tuple[str, ...], options: Options) -> int:
             except DiagnoseError as error:
                 if isinstance(error, RuleError) and not isinstance(error, MetadataError):
                     raise
-                say_error(str(error))
+                print_error(str(error))
                 failures.append(error.exit_code)
                 report = _render_error(job, str(error), options)
             except Exception as error:  # noqa: BLE001 - one broken job must not stop the others
-                say_internal_error(error, job)
+                print_internal_error(error, job)
                 failures.append(EXIT_INTERNAL)
                 report = _render_error(job, f"internal error: {type(error).__name__}", options)
             else:

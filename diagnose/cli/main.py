@@ -30,7 +30,7 @@ from diagnose.cli.options import (
     EXIT_TERMINATED,
     version_option,
 )
-from diagnose.cli.output import drop, say_error, say_internal_error
+from diagnose.cli.output import drop, print_error, print_internal_error
 from diagnose.cli.pack import pack_command
 from diagnose.cli.rules import rules_command
 from diagnose.cli.store import store_command
@@ -150,26 +150,26 @@ def _end_with(error: BaseException) -> int:
     """Say in a line what ended the program, and give its exit code."""
     match error:
         case click.ClickException():
-            say_error(" ".join(error.format_message().split()))
+            print_error(" ".join(error.format_message().split()))
             return UsageError.exit_code
         case RuleError():
             for line in str(error).splitlines():
-                say_error(line)
+                print_error(line)
             return error.exit_code
         case DiagnoseError():
-            say_error(str(error))
+            print_error(str(error))
             return error.exit_code
         case KeyboardInterrupt() | click.Abort():
-            say_error("interrupted")
+            print_error("interrupted")
             return EXIT_INTERRUPTED
         case BrokenPipeError():
             drop(sys.stdout)
             return EXIT_BROKEN_PIPE
         case OSError():
             drop(sys.stdout)
-            say_error(f"cannot write the report: {error.strerror or error}")
+            print_error(f"cannot write the report: {error.strerror or error}")
             return EXIT_OUTPUT
-    say_internal_error(error)
+    print_internal_error(error)
     return EXIT_INTERNAL
 
 

@@ -102,12 +102,12 @@ def count(n: int, noun: str) -> str:
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
-def say_error(message: str) -> None:
+def print_error(message: str) -> None:
     """Write an error as one line to standard error, whatever the message holds."""
-    say("error", message)
+    print_message("error", message)
 
 
-def say(kind: str, message: str) -> None:
+def print_message(kind: str, message: str) -> None:
     """Write an error or a warning as one line to standard error."""
     from diagnose.report.escape import escape
 
@@ -120,11 +120,11 @@ def say(kind: str, message: str) -> None:
         drop(sys.stderr)
 
 
-def say_internal_error(error: BaseException, job: str | None = None) -> None:
+def print_internal_error(error: BaseException, job: str | None = None) -> None:
     """Say that the fault is ours, in one line; with DIAGNOSE_DEBUG set, where it is."""
     where = f"{job}: " if job is not None else ""
     what = " ".join(f"{type(error).__name__}: {error}".split())
-    say_error(f"{where}internal error: {what}; please report it; set DIAGNOSE_DEBUG=1 for the traceback")
+    print_error(f"{where}internal error: {what}; please report it; set DIAGNOSE_DEBUG=1 for the traceback")
     if os.environ.get("DIAGNOSE_DEBUG") and sys.stderr is not None:
         import traceback
 

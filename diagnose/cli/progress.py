@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Self
 if TYPE_CHECKING:
     from rich.status import Status
 
-    from diagnose.model.night import Headway
+    from diagnose.model.triage_run import Progress
 
 #: A job that is diagnosed sooner shows no progress.
 PROGRESS_AFTER_S = 1.0
 
 
-class Progress:
+class StageDisplay:
     """Shows on standard error which stage of the pipeline runs, once a job takes longer than a second."""
 
     def __init__(self, job: str, *, shown: bool) -> None:
@@ -68,7 +68,7 @@ class Progress:
         return Text(f"{escape(self._job)}: {escape(self._stage)}")
 
 
-class NightProgress:
+class TriageDisplay:
     """Shows on standard error how far a triage has come, with its rate and the time that remains."""
 
     def __init__(self, *, shown: bool) -> None:
@@ -78,16 +78,16 @@ class NightProgress:
     def __enter__(self) -> Self:
         return self
 
-    def __call__(self, headway: "Headway") -> None:
+    def __call__(self, progress: "Progress") -> None:
         """Take how far it has come."""
         if not self._shown:
             return
         from rich.console import Console
         from rich.text import Text
 
-        from diagnose.report.night import say_headway
+        from diagnose.report.triage import describe_progress
 
-        text = Text(say_headway(headway))
+        text = Text(describe_progress(progress))
         if self._status is None:
             self._status = Console(stderr=True).status(text)
             self._status.start()

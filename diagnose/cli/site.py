@@ -18,7 +18,7 @@ from diagnose.errors import UsageError
 
 if TYPE_CHECKING:
     from diagnose.model.fleet import Fleet
-    from diagnose.triage.collect import Kept
+    from diagnose.triage.collect import StoredDiagnosis
     from diagnose.triage.store import Store
 
 #: What was made, and of what.
@@ -31,7 +31,7 @@ _LEFT_BEHIND = re.compile(r"\.[a-z0-9-]{1,80}\.(?:html|json)\.\d{1,10}\.tmp")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Wrote:
+class SiteCounts:
     """Pages written, left as they were, and removed."""
 
     n_written: int
@@ -40,29 +40,24 @@ class Wrote:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Made:
+class _PageRecord:
     """A page: digest of what it was made from, and of its bytes."""
 
     of: str
     content: str
 
 
-def write_site(store: "Store", fleet: "Fleet", folder: Path, *, draw: int = 0) -> Wrote:
+def write_site(store: "Store", fleet: "Fleet", folder: Path, *, draw: int = 0) -> SiteCounts:
     """Write the site of a fleet.
 
     Parameters
     ----------
     store : Store
         Has the diagnoses of its jobs.
-    fleet : Fleet
     folder : Path
         Made where it is missing; must be empty or a site.
     draw : int
         Draw the pages of so many jobs, the first of the fleet, from their traces, where these are as they were.
-
-    Returns
-    -------
-    Wrote
 
     Raises
     ------
@@ -75,23 +70,23 @@ def write_site(store: "Store", fleet: "Fleet", folder: Path, *, draw: int = 0) -
         raise UsageError(f"--site: cannot write {error.filename or folder}: {error.strerror or error}") from None
 
 
-def _write(store: "Store", fleet: "Fleet", folder: Path, draw: int) -> Wrote:
+def _write(store: "Store", fleet: "Fleet", folder: Path, draw: int) -> SiteCounts:
     """Write pages, then the index, then remove what is left over."""
     from diagnose import __version__
     from diagnose.model.pages import page_path
     from diagnose.report import fleet as page
     from diagnose.report.html.page import render_saved
     from diagnose.report.html.site import digest_of_maker, render_index
-    from diagnose.triage.collect import read_kept
+    from diagnose.triage.collect import read_diagnoses
 
     old = _read_list(folder)
     (folder / "jobs").mkdir(parents=True, exist_ok=True)
     jobs = [*fleet.jobs, *(job for job in fleet.uncounted if job.failure is None)]
     pages = {job.location: page_path(job.job_id, job.location) for job in jobs}
-    _write_list(folder, old | {name: old.get(name, _Made("", "")) for name in pages.values()})
-    maker, made, n_written = digest_of_maker(__version__), dict[str, _Made](), 0
+    _write_list(folder, old | {name: old.get(name, _PageRecord("", "")) for name in pages.values()})
+    maker, made, n_written = digest_of_maker(__version__), dict[str, _PageRecord](), 0
     contents = {job.location: job.content for job in fleet.jobs[:draw]}
-    for kept in read_kept(store, pages):
+    for kept in read_diagnoses(store, pages):
         name = pages[kept.location]
         of = _digest(json.dumps([maker, kept.location, kept.min_speedup, kept.document]).encode())
         drawn = f"{of}, drawn"
@@ -117,10 +112,10 @@ def _write(store: "Store", fleet: "Fleet", folder: Path, draw: int) -> Wrote:
         else:
             _put(folder / name, content)
             n_written += 1
-    return Wrote(n_written, n_kept, _clean(folder, old, made))
+    return SiteCounts(n_written, n_kept, _clean(folder, old, made))
 
 
-def _draw(kept: "Kept", content: str | None) -> str | None:
+def _draw(kept: "StoredDiagnosis", content: str | None) -> str | None:
     """Draw the page of a job from its trace; None where the trace is not here, is another, or is diagnosed otherwise now."""
     from diagnose.pipeline import paint_job
     from diagnose.report.html.page import render
@@ -142,14 +137,14 @@ def _draw(kept: "Kept", content: str | None) -> str | None:
         return None
 
 
-def _put_page(path: Path, page: str, of: str) -> _Made:
+def _put_page(path: Path, page: str, of: str) -> _PageRecord:
     """Write a page, and say what was made."""
     content = page.encode("utf-8", "backslashreplace")
     _put(path, content)
-    return _Made(of, _digest(content))
+    return _PageRecord(of, _digest(content))
 
 
-def _clean(folder: Path, old: dict[str, _Made], made: dict[str, _Made]) -> int:
+def _clean(folder: Path, old: dict[str, _PageRecord], made: dict[str, _PageRecord]) -> int:
     """Remove pages that nothing links to any more, and what a killed writer left; give the number of pages."""
     gone = old.keys() - made.keys()
     for name in gone:
@@ -161,14 +156,14 @@ def _clean(folder: Path, old: dict[str, _Made], made: dict[str, _Made]) -> int:
     return len(gone)
 
 
-def _read_list(folder: Path) -> dict[str, _Made]:
+def _read_list(folder: Path) -> dict[str, _PageRecord]:
     """Read what an earlier run made; refuse a folder that is somebody else's."""
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return {}
     try:
         found: Any = json.loads((folder / LIST).read_text(encoding="utf-8"))
         is_ours = found["schema"] == SCHEMA
-        entries = {name: _Made(str(of), str(content)) for name, (of, content) in found["pages"].items()}
+        entries = {name: _PageRecord(str(of), str(content)) for name, (of, content) in found["pages"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         is_ours, entries = False, {}
     if not is_ours:
@@ -178,7 +173,7 @@ def _read_list(folder: Path) -> dict[str, _Made]:
     return {name: made for name, made in entries.items() if _OURS.fullmatch(name)}
 
 
-def _write_list(folder: Path, made: dict[str, _Made]) -> None:
+def _write_list(folder: Path, made: dict[str, _PageRecord]) -> None:
     """Write what is made, or will be: a page is on the list before it is there, so that it is never forgotten."""
     pages = {name: [entry.of, entry.content] for name, entry in sorted(made.items())}
     content = json.dumps({"schema": SCHEMA, "pages": pages}, indent=0).encode() + b"\n"

@@ -28,7 +28,7 @@ def store_info_command(store: str) -> int:
     for name, counts in (("jobs", found.by_status), ("verdicts", found.by_verdict), ("causes", found.by_cause)):
         lines.append(f"{name}: " + (", ".join(f"{n:,} {key}" for key, n in counts.items()) or "none"))
     lines.append(f"pruned: {found.n_pruned:,}")
-    lines.append(f"at work: {count(found.n_nights, 'triage')}, {count(found.n_claims, 'job')} claimed")
+    lines.append(f"at work: {count(found.n_runs, 'triage')}, {count(found.n_claims, 'job')} claimed")
     write_lines("\n".join(lines) + "\n")
     return 0
 
@@ -40,8 +40,8 @@ def store_info_command(store: str) -> int:
 )
 def store_prune_command(store: str, older: str) -> int:
     """Take old jobs out of a store; they are diagnosed again only when their content changes."""
-    from diagnose.triage.source import parse_since
     from diagnose.triage.store import Store
+    from diagnose.triage.times import parse_since
 
     with Store(store, may_create=False) as opened:
         n_jobs = opened.prune(parse_since(older, opened.now_s()))

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from diagnose.cli.options import EXIT_OUTPUT, output_option, store_option
-from diagnose.cli.output import count, say, say_error, write_bytes, write_lines, write_stdout
+from diagnose.cli.output import count, print_error, print_message, write_bytes, write_lines, write_stdout
 from diagnose.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from diagnose.model.ticket import Ticket
-    from diagnose.tickets.tickets import Tickets, Wishes
+    from diagnose.tickets.tickets import TicketRequest, Tickets
 
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -43,7 +43,7 @@ def _warn_of_secrets(ctx: click.Context, param: click.Parameter, value: tuple[st
 
     from_line = ctx.get_parameter_source(param.name or "") == click.core.ParameterSource.COMMANDLINE
     if from_line and any(map(has_password, value)):
-        say(
+        print_message(
             "warning",
             f"{param.opts[0]}: a password on the command line can be read by everybody on the machine; "
             f"give the address in {param.envvar}",
@@ -60,7 +60,7 @@ def _warn_of_secrets(ctx: click.Context, param: click.Parameter, value: tuple[st
 @click.option("--send", is_flag=True, help="Send to these services; without it, print what would be sent.")
 @click.option("--dry-run", is_flag=True, help="Print the tickets, and do not remember that they were printed.")
 @click.option("--all", "everything", is_flag=True, help="Print all that is open, told before or not; remember nothing.")
-@click.option("--fixed", is_flag=True, help="Tell of what is fixed too; Alertmanager is always told.")
+@click.option("--fixed", "with_fixed", is_flag=True, help="Tell of what is fixed too; Alertmanager is always told.")
 @click.option(
     "--site", metavar="URL", envvar="DIAGNOSE_SITE", help="Where `diagnose fleet --site` is served, to link to."
 )
@@ -91,30 +91,25 @@ def _warn_of_secrets(ctx: click.Context, param: click.Parameter, value: tuple[st
 @click.option("--prometheus-textfile", metavar="FILE", type=click.Path(), help="Write gauges for node_exporter there.")
 @click.option(
     "--timeout",
+    "timeout_s",
     metavar="SECONDS",
     type=click.FloatRange(min=0, min_open=True),
     default=10.0,
     show_default=True,
     help="Wait so long for an answer, at each of a few tries.",
 )
-def tickets_command(  # noqa: PLR0913 - one argument an option
+def tickets_command(  # noqa: PLR0913 - one argument an option that needs a second look
     *,
     store: str,
     output: str | None,
-    webhooks: tuple[str, ...],
-    alertmanagers: tuple[str, ...],
-    apprises: tuple[str, ...],
     send: bool,
     dry_run: bool,
     everything: bool,
-    fixed: bool,
-    site: str | None,
     min_gpu_hours: float,
     min_confidence: float,
-    limit: int | None,
     gone_after: str,
     prometheus_textfile: str | None,
-    timeout: float,
+    **asked: Any,
 ) -> int:
     """Tell of every finding once: what `diagnose triage` found in one or more jobs, by its fingerprint.
 
@@ -122,34 +117,28 @@ def tickets_command(  # noqa: PLR0913 - one argument an option
     told is remembered in the store; a finding that comes back after it was fixed is told again.
     """
     from diagnose.tickets.due import Threshold
-    from diagnose.tickets.tickets import Tickets, Wishes, check_wishes
+    from diagnose.tickets.tickets import TicketRequest, Tickets, check_request
     from diagnose.triage.store import Store
 
-    wishes = Wishes(
-        webhooks=webhooks,
-        alertmanagers=alertmanagers,
-        apprises=apprises,
+    request = TicketRequest(
         send=send and not dry_run,
         threshold=Threshold(min_gpu_hours, min_confidence),
-        limit=limit,
         gone_after_s=_read_gone_after(gone_after),
-        with_fixed=fixed,
-        site=site,
-        timeout_s=timeout,
+        **asked,
     )
-    check_wishes(wishes)
-    if everything and wishes.has_targets:
+    check_request(request)
+    if everything and request.has_targets:
         raise UsageError("--all is for standard output and -o; services are told what is new")
-    if send and not wishes.has_targets:
+    if send and not request.has_targets:
         raise UsageError(
             "--send needs --webhook, --alertmanager or --apprise; tickets on standard output need no --send"
         )
-    is_trial = dry_run or everything or (wishes.has_targets and not wishes.send)
+    is_trial = dry_run or everything or (request.has_targets and not request.send)
     with Store(store, may_create=False) as opened:
         if not is_trial:
             opened.enter()
-        tickets = Tickets(opened, wishes, opened.now_s(), is_trial=is_trial)
-        is_well = _tell(tickets, wishes, output, is_trial=is_trial, everything=everything)
+        tickets = Tickets(opened, request, opened.now_s(), is_trial=is_trial)
+        is_well = _deliver(tickets, request, output, is_trial=is_trial, everything=everything)
         if prometheus_textfile is not None:
             write_bytes("--prometheus-textfile", prometheus_textfile, tickets.gauges())
     return 0 if is_well else EXIT_OUTPUT
@@ -157,7 +146,7 @@ def tickets_command(  # noqa: PLR0913 - one argument an option
 
 def _read_gone_after(text: str) -> float:
     """Read an age in seconds."""
-    from diagnose.triage.source import parse_since
+    from diagnose.triage.times import parse_since
 
     try:
         age_s = -parse_since(text, 0.0)
@@ -168,7 +157,9 @@ def _read_gone_after(text: str) -> float:
     return age_s
 
 
-def _tell(tickets: "Tickets", wishes: "Wishes", output: str | None, *, is_trial: bool, everything: bool) -> bool:
+def _deliver(
+    tickets: "Tickets", request: "TicketRequest", output: str | None, *, is_trial: bool, everything: bool
+) -> bool:
     """Print, send, or say what would be sent; False where something did not arrive."""
     from diagnose.tickets.tickets import render_tickets
 
@@ -181,14 +172,14 @@ def _tell(tickets: "Tickets", wishes: "Wishes", output: str | None, *, is_trial:
 
     if everything:
         write(tickets.all_open())
-    elif not wishes.has_targets or output is not None:
+    elif not request.has_targets or output is not None:
         if is_trial:
             write(tickets.unwritten())
         else:
             tickets.write(write)
-    if wishes.has_targets and not wishes.send:
+    if request.has_targets and not request.send:
         _show(tickets)
-    return _send(tickets) if wishes.send else True
+    return _send(tickets) if request.send else True
 
 
 def _show(tickets: "Tickets") -> None:
@@ -209,6 +200,6 @@ def _send(tickets: "Tickets") -> bool:
             elsewhere = f", {sent.n_elsewhere:,} in work in another process" if sent.n_elsewhere else ""
             write_lines(f"{sent.target}: {sent.n_sent:,} sent{left}{elsewhere}\n")
             for error in sent.errors:
-                say_error(error)
+                print_error(error)
             is_well = is_well and not sent.n_left
     return is_well

@@ -5,6 +5,7 @@ Enters: folders, globs or buckets. Leaves: rows in a store, and a summary as a p
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -19,18 +20,21 @@ from diagnose.cli.options import (
     store_option,
 )
 from diagnose.cli.output import is_terminal, write_stdout
-from diagnose.cli.progress import NightProgress
+from diagnose.cli.progress import TriageDisplay
 
 
 @click.command("triage")
 @click.argument("sources", metavar="SOURCE...", nargs=-1, required=True, type=click.Path())
 @store_option
-@click.option("--workers", metavar="N", type=click.IntRange(1, 1024), help="Processes  [default: one a core]")
+@click.option(
+    "--workers", "n_workers", metavar="N", type=click.IntRange(1, 1024), help="Processes  [default: one a core]"
+)
 @click.option(
     "--memory", metavar="SIZE", help="Memory for all jobs together, such as 8G  [default: 60% of the machine]"
 )
 @click.option(
     "--timeout",
+    "timeout_s",
     metavar="SECONDS",
     type=click.FloatRange(min=0, min_open=True),
     default=600.0,
@@ -47,43 +51,24 @@ from diagnose.cli.progress import NightProgress
 @format_option("terminal", "json", meaning="A summary for people, or one JSON object (diagnose-triage/1).")
 @look_options
 @quiet_option
-def triage_command(  # noqa: PLR0913 - one argument an option
-    *,
-    sources: tuple[str, ...],
-    store: str,
-    workers: int | None,
-    memory: str | None,
-    timeout: float,
-    since: str | None,
-    limit: int | None,
-    force: bool,
-    retry_failed: bool,
-    dry_run: bool,
-    dask: str | None,
-    rules: Path | None,
-    min_speedup: float,
-    output_format: str,
-    no_color: bool,
-    width: int | None,
-    quiet: bool,
+def triage_command(
+    *, output_format: str, no_color: bool, width: int | None, quiet: bool, rules: Path | None, **asked: Any
 ) -> int:
     """Diagnose all jobs in SOURCE that are new or changed, and keep the results in a store.
 
     SOURCE is a folder, a glob, a file with one of these a line (.txt), or s3://BUCKET/PREFIX, gs://BUCKET/PREFIX. Stopped at
     any moment and started again, it goes on where it was; several may work on one store at the same time.
     """
-    from diagnose.report import night as page
-    from diagnose.triage.triage import Wishes, triage
+    from diagnose.report import triage as page
+    from diagnose.triage.triage import TriageRequest, triage
 
     check_rules_folder(rules)
-    wishes = Wishes(
-        sources, store, workers, memory, timeout, since, limit, force, retry_failed, dry_run, dask, rules, min_speedup
-    )
-    with NightProgress(shown=not quiet and is_terminal(sys.stderr)) as progress:
-        night = triage(wishes, watch=progress)
+    request = TriageRequest(rules=rules, **asked)
+    with TriageDisplay(shown=not quiet and is_terminal(sys.stderr)) as progress:
+        run = triage(request, watch=progress)
     if output_format == "json":
-        write_stdout(page.render_json(night) + "\n")
+        write_stdout(page.render_json(run) + "\n")
     else:
         look = Options(output_format=output_format, no_color=no_color, width=width)
-        write_stdout(page.render(night, width=look.columns, color=look.color))
-    return EXIT_BATCH if night.n_failed else 0
+        write_stdout(page.render(run, width=look.columns, color=look.color))
+    return EXIT_BATCH if run.n_failed else 0

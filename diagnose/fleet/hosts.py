@@ -33,10 +33,6 @@ def count_hosts(jobs: Sequence[FleetJob]) -> Hosts:
     ----------
     jobs : sequence of FleetJob
         Those whose figures count.
-
-    Returns
-    -------
-    Hosts
     """
     first: dict[str, FleetJob] = {}
     for job in jobs:
@@ -68,7 +64,6 @@ def tail_probability(chances: Sequence[float], least: int) -> float:
     ----------
     chances : sequence of float
         Probability of each, 0..1.
-    least : int
 
     Returns
     -------

@@ -7,17 +7,14 @@ import dataclasses
 from collections.abc import Sequence
 
 from diagnose.fleet.hosts import count_hosts
-from diagnose.fleet.nights import compare_nights
+from diagnose.fleet.periods import compare_periods
 from diagnose.fleet.study import compare_with_study
 from diagnose.fleet.totals import add_up, find_gaps, slice_all
 from diagnose.model.fleet import Fleet, FleetJob
 
-#: Orders of the jobs.
-ORDERS = ("lost", "recoverable")
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Asked:
+class FleetQuery:
     """Which jobs are asked for, None for any, and how.
 
     Attributes
@@ -26,8 +23,8 @@ class Asked:
         Only jobs that ran since, seconds since 1970. What is new is judged by all.
     folder : str or None
         Only jobs in it, at any depth.
-    night_s : float
-        Length of a night, seconds.
+    period_s : float
+        Length of the period whose findings are compared with those of the one before, seconds.
     said : dict of str to str
         The same in the words of who asked.
     """
@@ -38,7 +35,7 @@ class Asked:
     framework: str | None = None
     folder: str | None = None
     rank: str = "lost"
-    night_s: float = 86_400.0
+    period_s: float = 86_400.0
     said: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def wants(self, job: FleetJob) -> bool:
@@ -52,20 +49,15 @@ class Asked:
         )
 
 
-def measure_fleet(jobs: Sequence[FleetJob], asked: Asked, *, store: str = "") -> Fleet:
+def measure_fleet(jobs: Sequence[FleetJob], asked: FleetQuery, *, store: str = "") -> Fleet:
     """Add up all that is asked for.
 
     Parameters
     ----------
     jobs : sequence of FleetJob
         All of the store.
-    asked : Asked
     store : str
         Its URL, for the page.
-
-    Returns
-    -------
-    Fleet
     """
     wanted = [job for job in jobs if asked.wants(job)]
     recent = [job for job in wanted if asked.since_s is None or job.when_s >= asked.since_s]
@@ -82,7 +74,7 @@ def measure_fleet(jobs: Sequence[FleetJob], asked: Asked, *, store: str = "") ->
         coverage=find_gaps(recent),
         study=compare_with_study(counted, len(recent)),
         hosts=count_hosts(counted),
-        night=compare_nights(ever, until_s=newest_s(jobs), night_s=asked.night_s) if ever else None,
+        night=compare_periods(ever, until_s=newest_s(jobs), period_s=asked.period_s) if ever else None,
     )
 
 

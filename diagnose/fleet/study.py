@@ -39,10 +39,6 @@ def compare_with_study(jobs: Sequence[FleetJob], n_all: int) -> Study:
         Those whose figures count.
     n_all : int
         All jobs, those that could not be analysed too.
-
-    Returns
-    -------
-    Study
     """
     known = [job for job in jobs if job.slowdown is not None and job.slowdown > 0 and job.discrepancy is not None]
     gated = [job for job in known if abs(job.discrepancy or 0.0) <= GATE]

@@ -47,7 +47,6 @@ def draw_sparkline(values: Seconds, width: int) -> str:
     ----------
     values : ndarray of float64, shape (n,)
         Slowdowns, ratios. Where there are more than `width`, a character stands for the largest of its neighbours.
-    width : int
 
     Returns
     -------

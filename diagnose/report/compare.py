@@ -26,21 +26,7 @@ _MAX_FIXES = 3
 
 
 def render(comparison: Comparison, *, width: int, color: bool) -> str:
-    """Write a comparison as a page for a terminal or a plain file.
-
-    Parameters
-    ----------
-    comparison : Comparison
-    width : int
-        Columns, at least 40.
-    color : bool
-        Add ANSI colours.
-
-    Returns
-    -------
-    str
-        Lines, each ended by a line end.
-    """
+    """Write a comparison as a page for a terminal or a plain file."""
     return draw_sections(_sections(comparison), width=min(width, PROSE_WIDTH), color=color)
 
 
@@ -54,7 +40,7 @@ def render_markdown(comparison: Comparison) -> str:
     return "\n\n".join(_blocks(comparison)) + "\n"
 
 
-def say_change(comparison: Comparison) -> str:
+def describe_change(comparison: Comparison) -> str:
     """Say in one sentence what became of the step time, and which causes came and went."""
     old, new = comparison.before.recorded_s, comparison.after.recorded_s
     times = f"{words.seconds(old)} -> {words.seconds(new)} a step"
@@ -70,14 +56,14 @@ def say_change(comparison: Comparison) -> str:
 
 def _sections(comparison: Comparison) -> Iterator[tuple[str, RenderableType]]:
     """Give the sections in the order of the page: title and body."""
-    yield "", Text(say_change(comparison), style=_TREND_STYLES.get(comparison.trend, "bold"))
+    yield "", Text(describe_change(comparison), style=_TREND_STYLES.get(comparison.trend, "bold"))
     sides = [("Before", comparison.before), ("After", comparison.after)]
     yield "", draw_facts([(label, _about_side(side)) for label, side in sides])
     yield "What became of the causes", _draw_changes(comparison)
     if comparison.account is not None:
         yield "Where the change comes from", _draw_account(comparison)
     if comparison.payoffs:
-        yield "Was it worth it", draw_bullets(_say_payoffs(comparison))
+        yield "Was it worth it", draw_bullets(_describe_payoffs(comparison))
     if comparison.warnings:
         yield "Mind", draw_bullets([prose(warning) for warning in comparison.warnings], mark="!")
 
@@ -96,7 +82,7 @@ def _draw_changes(comparison: Comparison) -> RenderableType:
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
     for change in comparison.changes:
-        lines = [Text(_name_cause(change)), Text(_say_times(change))]
+        lines = [Text(_name_cause(change)), Text(_describe_times(change))]
         lines += [Text(prose(change.note), style="yellow")] if change.note else []
         grid.add_row(Text(change.change, style=_STYLES.get(change.change, "")), Group(*lines))
     return grid
@@ -111,7 +97,7 @@ def _name_cause(change: Change) -> str:
     return f"{severity}{escape(seen.cause)}{comma} {where}: {prose(seen.title)}"
 
 
-def _say_times(change: Change) -> str:
+def _describe_times(change: Change) -> str:
     """Say how much time a step lost to a cause, and loses."""
     if change.before_s is None or change.after_s is None or change.change_s is None:
         return "lost time not known"
@@ -150,18 +136,18 @@ def _signed(value_ms: float) -> str:
     return f"{value_ms:+,.1f} ms" if value_ms else "0.0 ms"
 
 
-def _say_payoffs(comparison: Comparison) -> list[str]:
+def _describe_payoffs(comparison: Comparison) -> list[str]:
     """Say of each fix what it had promised and what came of it."""
     found: list[str] = []
     n_of: dict[tuple[str, ...], int] = {}
     for payoff in comparison.payoffs:
         n_of[payoff.causes] = n_of.get(payoff.causes, 0) + 1
         if n_of[payoff.causes] <= _MAX_FIXES:
-            found.append(_say_payoff(payoff, comparison))
+            found.append(_describe_payoff(payoff, comparison))
     return found
 
 
-def _say_payoff(payoff: Payoff, comparison: Comparison) -> str:
+def _describe_payoff(payoff: Payoff, comparison: Comparison) -> str:
     """Say of one fix, or of the whole plan, what it had promised and what came of it."""
     causes = ", ".join(map(escape, payoff.causes))
     who = (
@@ -190,7 +176,7 @@ def _say_payoff(payoff: Payoff, comparison: Comparison) -> str:
 
 def _blocks(comparison: Comparison) -> Iterator[str]:
     """Give the blocks of the Markdown."""
-    yield f"## {text(say_change(comparison))}"
+    yield f"## {text(describe_change(comparison))}"
     sides = [("Before", comparison.before), ("After", comparison.after)]
     head = ["", "Diagnosis", "Job", "Verdict", "Step time", "Clean"]
     yield table(
@@ -219,7 +205,7 @@ def _blocks(comparison: Comparison) -> Iterator[str]:
         yield table(["Part", "Change"], rows)
     if comparison.payoffs:
         yield "### Was it worth it"
-        yield bullets([text(line) for line in _say_payoffs(comparison)])
+        yield bullets([text(line) for line in _describe_payoffs(comparison)])
     if comparison.warnings:
         yield "### Mind"
         yield bullets([text(warning) for warning in comparison.warnings])

@@ -40,8 +40,8 @@ def _branches(group: CheckedGroup, depth: int, *, brief: bool) -> Iterator[tuple
 
 def _about_condition(part: Checked, *, brief: bool) -> RenderableType:
     """Say what a condition asks for, what was found, what it bears out, and where its threshold is from."""
-    found = f"it is {say_number(part.value)}" if part.value is not None else f"not measured: {prose(part.reason)}"
-    lines = [Text(f"{escape(part.feature)} {say_wanted(part)}: {found}")]
+    found = f"it is {format_number(part.value)}" if part.value is not None else f"not measured: {prose(part.reason)}"
+    lines = [Text(f"{escape(part.feature)} {describe_wanted(part)}: {found}")]
     if part.says and not brief:
         lines.append(Text(f"so {prose(part.says)}"))
     if part.origin and not brief:
@@ -49,15 +49,15 @@ def _about_condition(part: Checked, *, brief: bool) -> RenderableType:
     return Group(*lines)
 
 
-def say_wanted(part: Checked) -> str:
+def describe_wanted(part: Checked) -> str:
     """Say what a condition asks for."""
     return f"{part.comparison.replace('_', ' ')} {part.threshold:g}"
 
 
-def say_number(value: float) -> str:
+def format_number(value: float) -> str:
     """Write a value to three digits, thousands in full.
 
-    >>> say_number(0.12345), say_number(1234.5), say_number(-0.0)
+    >>> format_number(0.12345), format_number(1234.5), format_number(-0.0)
     ('0.123', '1,234', '0')
     """
     return (

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from diagnose.model.explanation import Checked, Explanation, Opined, Weight, Worth
 from diagnose.report import words
-from diagnose.report.conditions import draw_conditions, say_number, say_wanted
+from diagnose.report.conditions import describe_wanted, draw_conditions, format_number
 from diagnose.report.escape import escape, prose
 from diagnose.report.json_lines import to_json
 from diagnose.report.layout import PROSE_WIDTH, draw_facts, draw_sections
@@ -28,21 +28,7 @@ _EVEN = 0.5
 
 
 def render(explanation: Explanation, *, width: int, color: bool) -> str:
-    """Write an explanation as a page for a terminal or a plain file.
-
-    Parameters
-    ----------
-    explanation : Explanation
-    width : int
-        Columns, at least 40.
-    color : bool
-        Add ANSI colours; without, the text holds no escape sequence.
-
-    Returns
-    -------
-    str
-        Lines, each ended by a line end.
-    """
+    """Write an explanation as a page for a terminal or a plain file."""
     return draw_sections(_sections(explanation), width=min(width, PROSE_WIDTH), color=color)
 
 
@@ -52,12 +38,12 @@ def render_json(explanation: Explanation) -> str:
     Returns
     -------
     str
-        ASCII; the keys of `Explanation.to_dict`, and `why`: the sentence of `say_why`.
+        ASCII; the keys of `Explanation.to_dict`, and `why`: the sentence of `describe_why`.
     """
-    return to_json(explanation.to_dict() | {"why": say_why(explanation)})
+    return to_json(explanation.to_dict() | {"why": describe_why(explanation)})
 
 
-def say_why(explanation: Explanation) -> str:
+def describe_why(explanation: Explanation) -> str:
     """Say in one sentence why the cause is said, or why not."""
     e = explanation
     if e.said:
@@ -67,13 +53,13 @@ def say_why(explanation: Explanation) -> str:
             None: "it cannot be said whether the conditions of its rule hold, but the classifier sees it",
         }
         first = "no rule explains the time" if e.conditions is None else rule[e.fires]
-        doubted = "" if not _objects(e.opinion) else f"; {_say_probability(e.opinion)}"
-        return f"Said: {first}, and {_say_gain(e)}{doubted}."
-    parts = list(dict.fromkeys(part for code in e.because if (part := _say_reason(e, code))))
+        doubted = "" if not _objects(e.opinion) else f"; {_describe_probability(e.opinion)}"
+        return f"Said: {first}, and {_describe_gain(e)}{doubted}."
+    parts = list(dict.fromkeys(part for code in e.because if (part := _describe_reason(e, code))))
     return f"Not said: {'; and '.join(parts) or 'nothing speaks for it'}."
 
 
-def _say_reason(e: Explanation, code: str) -> str:
+def _describe_reason(e: Explanation, code: str) -> str:
     """Say one thing that keeps the cause from being said."""
     match code:
         case "inconclusive":
@@ -83,19 +69,19 @@ def _say_reason(e: Explanation, code: str) -> str:
         case "unmeasured":
             return f"nobody can tell what it costs, as {prose(e.worth[-1].reason)}"
         case "gain":
-            return _say_gain(e)
+            return _describe_gain(e)
         case "conditions" | "unknown-conditions":
             deciding = [part for part in e.conditions.conditions() if part.deciding] if e.conditions else []
-            named = [_say_failed(part) for part in deciding[:_MAX_NAMED]]
+            named = [_describe_failed(part) for part in deciding[:_MAX_NAMED]]
             more = len(deciding) - len(named)
             return " and ".join([", ".join(named), f"{more} more"] if more > 0 else named)
         case "classifier":
-            return f"the conditions of its rule hold and {_say_gain(e)}, but {_say_probability(e.opinion)}"
+            return f"the conditions of its rule hold and {_describe_gain(e)}, but {_describe_probability(e.opinion)}"
         case _:
-            return f"{_say_gain(e)}, but other causes account for that time"
+            return f"{_describe_gain(e)}, but other causes account for that time"
 
 
-def _say_gain(e: Explanation) -> str:
+def _describe_gain(e: Explanation) -> str:
     """Say how much shorter steps would be, against what is asked for."""
     least = words.percent(e.least_gain)
     gain, alone = e.gain or 0.0, e.worth[-1].alone or 0.0
@@ -106,14 +92,14 @@ def _say_gain(e: Explanation) -> str:
     return f"without it, once all others are gone, steps are {words.percent(gain)} shorter ({least} is asked for)"
 
 
-def _say_failed(part: Checked) -> str:
+def _describe_failed(part: Checked) -> str:
     """Say of a condition why the rule does not fire for it."""
-    name, wanted = escape(part.feature), say_wanted(part)
+    name, wanted = escape(part.feature), describe_wanted(part)
     if part.value is None:
         return f"{name} could not be measured ({prose(part.reason)})"
     if part.holds:
-        return f"{name} is {say_number(part.value)}, {wanted}, and must not be"
-    return f"{name} is {say_number(part.value)}, not {wanted}"
+        return f"{name} is {format_number(part.value)}, {wanted}, and must not be"
+    return f"{name} is {format_number(part.value)}, not {wanted}"
 
 
 def _objects(opinion: Opined | None) -> bool:
@@ -121,7 +107,7 @@ def _objects(opinion: Opined | None) -> bool:
     return opinion is not None and opinion.probability is not None and opinion.probability < _EVEN
 
 
-def _say_probability(opinion: Opined | None) -> str:
+def _describe_probability(opinion: Opined | None) -> str:
     """Say what the classifier thinks."""
     if opinion is None or opinion.probability is None:
         return "the classifier does not know it"
@@ -145,7 +131,7 @@ def _sections(e: Explanation) -> Iterator[tuple[str, RenderableType]]:
 
 def _summary(e: Explanation) -> list[tuple[str, RenderableType]]:
     """Say why, how sure, where and when."""
-    rows: list[tuple[str, RenderableType]] = [("Why", say_why(e))]
+    rows: list[tuple[str, RenderableType]] = [("Why", describe_why(e))]
     if e.confidence is not None:
         rows.append(("Confidence", words.confidence(e.confidence)))
     without = e.worth[-1].without_s
@@ -189,7 +175,7 @@ def _draw_changes(e: Explanation) -> RenderableType:
     unit = "its peers' time" if e.changes_in == "log-ratio" else "lost a step"
     lines = [
         f"step {change.step}: from {level(change.before)} to {level(change.after)} {unit}; "
-        f"by chance with probability {say_number(change.chance)}"
+        f"by chance with probability {format_number(change.chance)}"
         for change in e.changes
     ]
     return Group(*map(Text, lines))
@@ -222,7 +208,7 @@ def _draw_opinion(opinion: Opined | None) -> RenderableType:
 def _add_weights(table: Table, label: str, weights: Sequence[Weight]) -> None:
     """Add one row a feature, the label before the first."""
     for n, weight in enumerate(weights):
-        value = "missing" if weight.value is None else say_number(weight.value)
+        value = "missing" if weight.value is None else format_number(weight.value)
         table.add_row(label if n == 0 else "", escape(weight.feature), value, f"{weight.log_odds:+.2f}")
 
 

@@ -26,20 +26,20 @@ def summarize(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     times, job, w = diagnosis.step_time, diagnosis.job, diagnosis.what_if
     sizes = [(job.dp_size, "dp"), (job.pp_size, "pp"), (job.tp_size, "tp"), (job.cp_size, "cp")]
     shape = _shape(sizes)
-    steps = f"{count(len(w.steps), 'step')} analysed"
+    steps = f"{words.count(len(w.steps), 'step')} analysed"
     steps += f", {diagnosis.steps_dropped:,} dropped" if diagnosis.steps_dropped else ""
     clean = [("clean", times.clean)] if times.clean is not None else []
     known = [("recorded", times.recorded), ("simulated", times.simulated), ("ideal", times.ideal), *clean]
     lost = "" if diagnosis.gpu_hours_wasted is None else f", {words.hours(diagnosis.gpu_hours_wasted)} wasted"
-    gpus = count(job.world_size, "GPU") + (f" {name(job.gpu_type)}" if job.gpu_type else "")
+    gpus = words.count(job.world_size, "GPU") + (f" {name(job.gpu_type)}" if job.gpu_type else "")
     rows = [
-        ("Job", f"{gpus} ({shape}), {steps}, {count(diagnosis.n_ops, 'operation')}"),
+        ("Job", f"{gpus} ({shape}), {steps}, {words.count(diagnosis.n_ops, 'operation')}"),
         ("Step time", "   ".join(f"{label} {words.seconds(value)}" for label, value in known)),
         ("Slowdown", f"S {words.ratio(w.slowdown)}, waste {words.percent(1 - 1 / w.slowdown)}"),
         ("GPU hours", f"{words.hours(diagnosis.gpu_hours_analysed)} analysed{lost}"),
-        ("Replay", say_replay(diagnosis)),
+        ("Replay", describe_replay(diagnosis)),
     ]
-    return rows if diagnosis.log is None else [*rows, ("Log", say_log(diagnosis.log))]
+    return rows if diagnosis.log is None else [*rows, ("Log", describe_log(diagnosis.log))]
 
 
 def _shape(sizes: Sequence[tuple[int, str]]) -> str:
@@ -52,10 +52,12 @@ def _summarize_log(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     job, log = diagnosis.job, diagnosis.log
     assert log is not None
     sizes = [(job.dp_size, "dp"), (job.pp_size, "pp"), (job.tp_size, "tp"), (job.cp_size, "cp")]
-    gpus = f"{count(job.world_size, 'GPU')} ({_shape(sizes)})" if diagnosis.parallelism_known else "GPUs not known"
+    gpus = (
+        f"{words.count(job.world_size, 'GPU')} ({_shape(sizes)})" if diagnosis.parallelism_known else "GPUs not known"
+    )
     rows = [
         ("Job", f"{gpus}, a training log without operations"),
-        ("Log", say_log(log)),
+        ("Log", describe_log(log)),
         ("Step time", f"recorded {words.seconds(diagnosis.step_time.recorded)}"),
     ]
     if diagnosis.parallelism_known:
@@ -64,11 +66,9 @@ def _summarize_log(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     return rows
 
 
-def say_log(log: LogFacts) -> str:
+def describe_log(log: LogFacts) -> str:
     """Say what the lines of a training log show: how many, the paces, restarts, saves."""
-    span = (
-        f"{count(len(log.iterations), 'line')} of iterations {int(log.iterations[0]):,} to {int(log.iterations[-1]):,}"
-    )
+    span = f"{words.count(len(log.iterations), 'line')} of iterations {int(log.iterations[0]):,} to {int(log.iterations[-1]):,}"
     said = [span + (f", one each {log.interval}" if log.interval > 1 else "")]
     if log.usual_s is not None and log.slow_s is not None:
         slow = f"{words.seconds(log.slow_s)} {words.since(log.when)}".strip()
@@ -80,11 +80,11 @@ def say_log(log: LogFacts) -> str:
     if len(log.restarts) > len(shown):
         said.append(f"and {len(log.restarts) - len(shown)} more restarts")
     if log.checkpoints_s:
-        said.append(f"{count(len(log.checkpoints_s), 'save')} in {words.seconds(sum(log.checkpoints_s))}")
+        said.append(f"{words.count(len(log.checkpoints_s), 'save')} in {words.seconds(sum(log.checkpoints_s))}")
     return "; ".join(said)
 
 
-def say_replay(diagnosis: Diagnosis) -> str:
+def describe_replay(diagnosis: Diagnosis) -> str:
     """Say whether the replay gives the recorded times again."""
     error = words.percent(diagnosis.fidelity.replay_error)
     return f"faithful, off by {error}" if diagnosis.fidelity.ok else f"NOT faithful, off by {error} (5% at most)"
@@ -114,7 +114,7 @@ def measure(cause: Cause) -> list[tuple[str, str]]:
     return [(label, fact) for label, fact in rows if fact]
 
 
-def say_evidence(cause: Cause) -> list[str]:
+def describe_evidence(cause: Cause) -> list[str]:
     """Give the sentences that speak for a cause, each with who says it where that is not a rule."""
     return [
         prose(item.text) if item.source == "rule" else f"{prose(item.text)} ({escape(item.source)})"
@@ -135,7 +135,7 @@ def predict(fix: Fix) -> str | None:
         return None
     gain = f"predicted: {words.seconds(fix.predicted_step_time)} a step, {words.speedup(fix.predicted_speedup)}"
     steps = fix.figures.get("break_even_steps")
-    return gain + (f"; a restart pays off after {count(int(steps), 'step')}" if steps is not None else "")
+    return gain + (f"; a restart pays off after {words.count(int(steps), 'step')}" if steps is not None else "")
 
 
 def split_how(fix: Fix) -> list[str]:
@@ -161,7 +161,7 @@ def without_features(reason: str, diagnosis: Diagnosis) -> str:
     return "; ".join(dict.fromkeys(found))
 
 
-def say_makers(diagnosis: Diagnosis) -> str:
+def describe_makers(diagnosis: Diagnosis) -> str:
     """Name the program, and the digests of rules and classifier."""
     made = diagnosis.made_by
     classifier = f", classifier {escape(made.classifier)}" if made.classifier else ", no classifier"
@@ -172,12 +172,3 @@ def first_of(texts: Sequence[str]) -> list[str]:
     """Keep the first few, and count the others."""
     left = len(texts) - MAX_NOTES
     return [*texts[:MAX_NOTES], f"and {left} more"] if left > 0 else list(texts)
-
-
-def count(n: int, noun: str) -> str:
-    """Write a number with its noun.
-
-    >>> count(1, "step"), count(12_000, "GPU")
-    ('1 step', '12,000 GPUs')
-    """
-    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"

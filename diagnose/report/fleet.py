@@ -23,6 +23,7 @@ N_JOBS = 10
 N_LISTED = 10
 #: Days shown, the newest.
 N_DAYS = 14
+#: Columns of the bar of a slice.
 _BAR = 24
 #: Columns below which tables have no room for bars, or for jobs beside their figures.
 NARROW = 72
@@ -53,17 +54,12 @@ def render(fleet: Fleet, *, width: int, color: bool, limit: int | None = None) -
 
     Parameters
     ----------
-    fleet : Fleet
-    width : int
-        Columns, at least 40.
-    color : bool
-        With ANSI colours.
     limit : int, optional
         Jobs listed at most.
     """
 
     def write(console: Console) -> None:
-        console.print(Text(say_worst(fleet), style="bold red" if fleet.totals.hours_wasted else "bold"))
+        console.print(Text(describe_worst(fleet), style="bold red" if fleet.totals.hours_wasted else "bold"))
         console.print()
         console.print(draw_facts([(label, Text(text)) for label, text in list_facts(fleet)]))
         sections = list(_sections(fleet, limit or N_JOBS, width))
@@ -79,17 +75,17 @@ def render_json(fleet: Fleet, *, limit: int | None = None) -> str:
     return to_json(fleet.to_dict(limit))
 
 
-def say_worst(fleet: Fleet) -> str:
+def describe_worst(fleet: Fleet) -> str:
     """Say in one sentence where most is lost: the job that is first, its cause, and what mending it gives back."""
     if not fleet.jobs:
         n = fleet.totals.n_jobs
-        return f"no job to speak of: none of {count_jobs(n)} has figures that count" if n else "no jobs"
+        return f"no job to speak of: none of {words.count(n, 'job')} has figures that count" if n else "no jobs"
     job = fleet.jobs[0]
     if not job.wasted:
-        return f"no GPU hours lost in {count_jobs(len(fleet.jobs))}"
+        return f"no GPU hours lost in {words.count(len(fleet.jobs), 'job')}"
     back = "" if not job.hours_recoverable else f", {words.hours(job.hours_recoverable)} recoverable"
     said = f"worst: {name_job(job)} lost {words.hours(job.wasted)} of {words.hours(job.hours_analysed)} GPU hours{back}"
-    return f"{said}: {say_cause(job.causes[0])}" if job.causes else f"{said}; no cause explains it"
+    return f"{said}: {describe_cause(job.causes[0])}" if job.causes else f"{said}; no cause explains it"
 
 
 def list_facts(fleet: Fleet) -> list[tuple[str, str]]:
@@ -113,26 +109,26 @@ def list_facts(fleet: Fleet) -> list[tuple[str, str]]:
                 "GPU hours",
                 f"{words.hours(t.hours_analysed)} analysed, {words.hours(t.hours_wasted)} lost ({lost}), "
                 f"{words.hours(t.hours_recoverable)} recoverable by the jobs' plans"
-                + (f"; {count_jobs(t.n_unpriced)} without a price" if t.n_unpriced else ""),
+                + (f"; {words.count(t.n_unpriced, 'job')} without a price" if t.n_unpriced else ""),
             )
         )
     if fleet.night is not None:
-        facts.append(("Last night", say_night(fleet)))
+        facts.append(("Last night", describe_last_night(fleet)))
     facts.append(("Store", name(fleet.store)))
     if fleet.asked:
         facts.append(("Asked for", ", ".join(f"{key} {name(value)}" for key, value in fleet.asked.items())))
     return facts
 
 
-def say_night(fleet: Fleet) -> str:
+def describe_last_night(fleet: Fleet) -> str:
     """Say what became of the faults, in counts."""
     night = fleet.night
     assert night is not None
     if not night.n_before and not night.n_earlier:
-        return f"{count_jobs(night.n_now)}; nothing older to compare them with"
+        return f"{words.count(night.n_now, 'job')}; nothing older to compare them with"
     found = Counter(finding.state for finding in night.findings)
     said = ", ".join(f"{found[state]:,} {state}" for state in STATES if found[state]) or "no faults"
-    return f"{count_jobs(night.n_now)} against {night.n_before:,} the night before: {said}"
+    return f"{words.count(night.n_now, 'job')} against {night.n_before:,} the night before: {said}"
 
 
 def name_job(job: FleetJob) -> str:
@@ -141,16 +137,14 @@ def name_job(job: FleetJob) -> str:
     return f"{name(job.job_id or job.location)}{owner}"
 
 
-def say_cause(cause: FleetCause) -> str:
+def describe_cause(cause: FleetCause | Finding) -> str:
     """Say a cause with its place."""
     where = words.spot(cause.where)
     return f"{name(cause.cause)}{' ' if where.startswith('at ') else ', '}{where}"
 
 
-def say_finding(finding: Finding) -> str:
+def describe_finding(finding: Finding) -> str:
     """Say what became of a fault, where it is and what it costs."""
-    where = words.spot(finding.where)
-    said = f"{name(finding.cause)}{' ' if where.startswith('at ') else ', '}{where}"
     if finding.recoverable_now is None:
         cost = f"cost {words.percent(finding.recoverable_before)} of the step time"
     elif finding.recoverable_before is None:
@@ -158,14 +152,14 @@ def say_finding(finding: Finding) -> str:
     else:
         before, now = words.percent(finding.recoverable_before), words.percent(finding.recoverable_now)
         cost = f"costs {now} of the step time, before {before}"
-    jobs = count_jobs(finding.n_now or finding.n_before)
+    jobs = words.count(finding.n_now or finding.n_before, "job")
     job = name(finding.job_id or finding.location)
     owner = f" of {name(finding.owner)}" if finding.owner else ""
     note = f"; {prose(finding.note)}" if finding.note else ""
-    return f"{said}: {cost}, {words.hours(finding.hours_wasted)} GPU hours in {jobs}, most in {job}{owner}{note}"
+    return f"{describe_cause(finding)}: {cost}, {words.hours(finding.hours_wasted)} GPU hours in {jobs}, most in {job}{owner}{note}"
 
 
-def say_host(entry: HostCount) -> str:
+def describe_host(entry: HostCount) -> str:
     """Say how often a host is blamed, how often chance would do that, and what to think about."""
     chance = f"chance: {entry.expected:.2g}, p = {entry.p_value:.2g}, corrected {entry.p_adjusted:.2g}"
     said = f"{name(entry.host)}: blamed in {entry.n_blamed:,} of {entry.n_ran:,} jobs ({chance}), "
@@ -173,29 +167,24 @@ def say_host(entry: HostCount) -> str:
     return f"{said}: {entry.proposal}" if entry.proposal else f"{said}: chance explains it"
 
 
-def say_base(hosts: Hosts) -> str:
+def describe_base(hosts: Hosts) -> str:
     """Say which hosts and jobs were looked at."""
-    said = f"Of {hosts.n_hosts:,} hosts in {count_jobs(hosts.n_jobs)}"
+    said = f"Of {hosts.n_hosts:,} hosts in {words.count(hosts.n_jobs, 'job')}"
     if hosts.n_unknown:
-        said += f"; {count_jobs(hosts.n_unknown)} not saying their hosts are in no test"
-    return f"{said}; {count_jobs(hosts.n_copies)} left out as copies." if hosts.n_copies else f"{said}."
+        said += f"; {words.count(hosts.n_unknown, 'job')} not saying their hosts are in no test"
+    return f"{said}; {words.count(hosts.n_copies, 'job')} left out as copies." if hosts.n_copies else f"{said}."
 
 
-def say_figure(figure: Figure, value: float | None) -> str:
+def describe_figure(figure: Figure, value: float | None) -> str:
     """Write a figure of the study in its unit.
 
     >>> figure = Figure("s", "jobs", 0.42, 0.425, 10, "share", "")
-    >>> say_figure(figure, figure.ours), say_figure(figure, None)
+    >>> describe_figure(figure, figure.ours), describe_figure(figure, None)
     ('42.0%', '-')
     """
     if value is None:
         return "-"
     return f"{value:.1%}" if figure.unit == "share" else f"{value:.2f}"
-
-
-def count_jobs(n: int) -> str:
-    """Write a number of jobs."""
-    return "1 job" if n == 1 else f"{n:,} jobs"
 
 
 def _sections(fleet: Fleet, limit: int, width: int) -> Iterator[tuple[str, RenderableType]]:
@@ -210,7 +199,10 @@ def _sections(fleet: Fleet, limit: int, width: int) -> Iterator[tuple[str, Rende
             yield title, _draw_slices(fleet.by[key], unknown, width, is_time=key == "day")
     yield from _about_hosts(fleet)
     if fleet.study.n_jobs:
-        yield f"Beside the study of 3,079 jobs (arXiv 2505.05713), {count_jobs(fleet.study.n_jobs)}", _draw_study(fleet)
+        yield (
+            f"Beside the study of 3,079 jobs (arXiv 2505.05713), {words.count(fleet.study.n_jobs, 'job')}",
+            _draw_study(fleet),
+        )
     if fleet.coverage:
         yield "Not analysed", _draw_coverage(fleet)
 
@@ -218,7 +210,7 @@ def _sections(fleet: Fleet, limit: int, width: int) -> Iterator[tuple[str, Rende
 def _draw_jobs(jobs: tuple[FleetJob, ...], width: int) -> RenderableType:
     """Draw a line a job; where there is no room for columns, its figures above its name."""
     if width < NARROW:
-        return draw_bullets(f"{_say_figures(job)}: {name_job(job)}: {_say_first(job)}" for job in jobs)
+        return draw_bullets(f"{_describe_figures(job)}: {name_job(job)}: {_describe_first(job)}" for job in jobs)
     table = Table.grid(padding=(0, 2))
     for _ in range(4):
         table.add_column(justify="right", no_wrap=True)
@@ -231,23 +223,23 @@ def _draw_jobs(jobs: tuple[FleetJob, ...], width: int) -> RenderableType:
             "?" if job.hours_recoverable is None else words.hours(job.hours_recoverable),
             words.ratio(job.slowdown),
             "?" if job.n_gpus is None else f"{job.n_gpus:,}",
-            Text(f"{name_job(job)}: {_say_first(job)}"),
+            Text(f"{name_job(job)}: {_describe_first(job)}"),
         )
     return table
 
 
-def _say_figures(job: FleetJob) -> str:
+def _describe_figures(job: FleetJob) -> str:
     """Say what a job lost, in a few words."""
     back = "" if job.hours_recoverable is None else f", {words.hours(job.hours_recoverable)} recoverable"
     return f"{words.hours(job.wasted)} GPU hours lost{back}, S {words.ratio(job.slowdown)}"
 
 
-def _say_first(job: FleetJob) -> str:
+def _describe_first(job: FleetJob) -> str:
     """Say the first cause of a job, and how many more there are."""
     if not job.causes:
         return "no cause explains it"
     also = f" and {len(job.causes) - 1} more" if len(job.causes) > 1 else ""
-    return f"{say_cause(job.causes[0])}{also}"
+    return f"{describe_cause(job.causes[0])}{also}"
 
 
 def _draw_findings(findings: tuple[Finding, ...]) -> RenderableType:
@@ -259,7 +251,7 @@ def _draw_findings(findings: tuple[Finding, ...]) -> RenderableType:
         found = [finding for finding in findings if finding.state == state]
         most = N_LISTED if state in {"new", "worse", "back"} else 3
         for finding in found[:most]:
-            table.add_row(Text(state, style=_STATE_STYLES.get(state, "")), Text(say_finding(finding)))
+            table.add_row(Text(state, style=_STATE_STYLES.get(state, "")), Text(describe_finding(finding)))
         if len(found) > most:
             table.add_row("", Text(f"and {len(found) - most:,} more {state}: {STATES_SAID[state]}", style="dim"))
     return table
@@ -271,11 +263,13 @@ def _draw_slices(slices: tuple[Slice, ...], unknown: str, width: int, *, is_time
     top = max((entry.hours_wasted for entry in slices), default=0.0) if is_time else total
     known = [entry for entry in slices if entry.key is not None]
     shown, rest = (known[-N_DAYS:], known[:-N_DAYS]) if is_time else (known[:N_LISTED], known[N_LISTED:])
-    rows = [(name(entry.key or ""), entry.hours_wasted, count_jobs(entry.n_jobs), "red") for entry in shown]
+    rows = [(name(entry.key or ""), entry.hours_wasted, words.count(entry.n_jobs, "job"), "red") for entry in shown]
     if rest:
         label = f"{'earlier' if is_time else 'others'} ({len(rest):,})"
         rows.insert(0 if is_time else len(rows), (label, sum(entry.hours_wasted for entry in rest), "", "dim"))
-    rows += [(unknown, entry.hours_wasted, count_jobs(entry.n_jobs), "dim") for entry in slices if entry.key is None]
+    rows += [
+        (unknown, entry.hours_wasted, words.count(entry.n_jobs, "job"), "dim") for entry in slices if entry.key is None
+    ]
     table = Table.grid(padding=(0, 2))
     table.add_column(overflow="fold", max_width=44)
     for _ in range(3):
@@ -300,12 +294,12 @@ def _about_hosts(fleet: Fleet) -> Iterator[tuple[str, RenderableType]]:
         return
     proposed = [entry for entry in hosts.blamed if entry.proposal]
     others = len(hosts.blamed) - len(proposed)
-    lines = [say_host(entry) for entry in proposed[:N_LISTED]]
+    lines = [describe_host(entry) for entry in proposed[:N_LISTED]]
     if len(proposed) > N_LISTED:
         lines.append(f"and {len(proposed) - N_LISTED:,} more: --format json lists all")
     if others:
         lines.append(f"{others:,} more {'is' if others == 1 else 'are'} blamed in several jobs as chance would have it")
-    yield "Hosts blamed in several jobs", draw_bullets([*lines, f"{say_base(hosts)} {hosts.assumption}"])
+    yield "Hosts blamed in several jobs", draw_bullets([*lines, f"{describe_base(hosts)} {hosts.assumption}"])
 
 
 def _draw_study(fleet: Fleet) -> RenderableType:
@@ -317,7 +311,10 @@ def _draw_study(fleet: Fleet) -> RenderableType:
     table.add_row("", *(Text(title, style="dim") for title in ("here", "study", "of")))
     for figure in fleet.study.figures:
         table.add_row(
-            figure.meaning, say_figure(figure, figure.ours), say_figure(figure, figure.published), f"{figure.n:,}"
+            figure.meaning,
+            describe_figure(figure, figure.ours),
+            describe_figure(figure, figure.published),
+            f"{figure.n:,}",
         )
     return table
 

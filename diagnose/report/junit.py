@@ -12,7 +12,15 @@ from xml.etree import ElementTree as ET
 from diagnose.model.diagnosis import Cause, Diagnosis
 from diagnose.report import words
 from diagnose.report.escape import escape, name, prose
-from diagnose.report.facts import head, measure, predict, say_evidence, say_makers, split_how, without_features
+from diagnose.report.facts import (
+    describe_evidence,
+    describe_makers,
+    head,
+    measure,
+    predict,
+    split_how,
+    without_features,
+)
 
 BEFORE = '<?xml version="1.0" encoding="UTF-8"?>\n<testsuites name="diagnose">\n'
 AFTER = "</testsuites>\n"
@@ -66,7 +74,7 @@ def _figures(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
     if diagnosis.step_time.clean is not None:
         yield "step_time_clean_s", f"{diagnosis.step_time.clean:.6g}"
     yield "gpus", str(diagnosis.job.world_size)
-    yield "made_by", say_makers(diagnosis)
+    yield "made_by", describe_makers(diagnosis)
     for warning in diagnosis.warnings:
         yield "warning", prose(warning)
 
@@ -90,7 +98,7 @@ def _fail(cause: Cause) -> ET.Element:
     gain = f"without it steps are {words.percent(cause.recoverable)} shorter"
     failure = ET.Element("failure", type=escape(cause.severity) or "cause", message=f"{head(cause)}; {gain}")
     lines = [f"{label}: {'; '.join(fact.splitlines())}" for label, fact in measure(cause)]
-    lines += [f"Evidence: {sentence}" for sentence in say_evidence(cause)]
+    lines += [f"Evidence: {sentence}" for sentence in describe_evidence(cause)]
     for fix in cause.fixes:
         lines += [f"What to do: {prose(fix.summary)} ({escape(fix.fix)}); {predict(fix) or 'no prediction'}"]
         lines += [f"  {line}" for line in split_how(fix)]

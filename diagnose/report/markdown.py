@@ -12,13 +12,13 @@ from diagnose.model.diagnosis import Cause, Diagnosis, Fix, Plan
 from diagnose.report import words
 from diagnose.report.escape import escape, name, prose
 from diagnose.report.facts import (
+    describe_evidence,
+    describe_makers,
     first_of,
     list_reasons,
     list_slow_ranks,
     measure,
     predict,
-    say_evidence,
-    say_makers,
     split_how,
     summarize,
 )
@@ -120,7 +120,7 @@ def _blocks(diagnosis: Diagnosis) -> Iterator[str]:
     if diagnosis.warnings:
         yield "### Warnings"
         yield bullets([text(line) for line in first_of([prose(warning) for warning in diagnosis.warnings])])
-    yield f"Made by {text(say_makers(diagnosis))}."
+    yield f"Made by {text(describe_makers(diagnosis))}."
 
 
 def _row(n: int, cause: Cause) -> list[str]:
@@ -146,7 +146,7 @@ def _about_cause(n: int, cause: Cause) -> Iterator[str]:
     yield bullets([f"{label}: {'; '.join(map(text, fact.splitlines()))}" for label, fact in measure(cause)])
     if cause.evidence:
         yield "**Evidence**"
-        yield bullets([text(sentence) for sentence in say_evidence(cause)])
+        yield bullets([text(sentence) for sentence in describe_evidence(cause)])
     if cause.fixes:
         yield "**What to do**"
         yield "\n\n".join(_list_fix(m, fix) for m, fix in enumerate(cause.fixes, start=1))

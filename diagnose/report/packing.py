@@ -29,18 +29,8 @@ def render(comparison: Comparison, *, name: str, width: int, color: bool) -> str
 
     Parameters
     ----------
-    comparison : Comparison
     name : str
         How the file is called.
-    width : int
-        Columns, at least 40.
-    color : bool
-        Add ANSI colours; without, the text holds no escape sequence.
-
-    Returns
-    -------
-    str
-        Lines, each ended by a line end.
     """
     return draw_sections(_sections(comparison, name, width), width=min(width, PROSE_WIDTH), color=color)
 

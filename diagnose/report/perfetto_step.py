@@ -20,7 +20,7 @@ from diagnose.report import words
 from diagnose.report.escape import name as safe_name
 from diagnose.report.escape import prose
 from diagnose.report.perfetto_events import Page, Slice, Thread, finite, to_ns
-from diagnose.report.perfetto_times import Lore, match_nodes
+from diagnose.report.perfetto_times import OperationFacts, match_nodes
 
 #: The streams of a worker; all collectives share one.
 _STREAMS = {
@@ -54,7 +54,7 @@ _LEAST_STALL_S = 1e-6
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Against:
+class Baselines:
     """Another timeline, by the nodes of the one that is drawn; None where there is none.
 
     Attributes
@@ -68,7 +68,7 @@ class Against:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Row:
+class DpTrack:
     """One dp rank of one timeline: where it is drawn.
 
     Attributes
@@ -90,28 +90,31 @@ class Row:
         return self.begin_ns + to_ns(seconds)
 
 
-def take_over(values: Seconds, timeline: Timeline, other: Timeline) -> Seconds:
+def by_nodes_of(values: Seconds, timeline: Timeline, other: Timeline) -> Seconds:
     """Give values of another timeline's nodes by the nodes of this one; NaN where it has no such node."""
     at = np.array(match_nodes(timeline.nodes, other.nodes), dtype=np.int64)
     return np.asarray(np.where((at >= 0)[:, None], values[at], np.nan))
 
 
 def draw_operations(
-    page: Page, scene: Scene, timeline: Timeline, lore: Lore, row: Row, against: Against | None = None
+    page: Page,
+    scene: Scene,
+    timeline: Timeline,
+    facts: OperationFacts,
+    row: DpTrack,
+    baselines: Baselines | None = None,
 ) -> None:
     """Draw the operations of one dp rank, each on the thread of its stream, and an arrow from each send to its recv.
 
     Parameters
     ----------
-    page : Page
     scene : Scene
         For the names of workers.
     timeline : Timeline
         With all dp ranks.
-    lore : Lore
+    facts : OperationFacts
         What is known of its operations.
-    row : Row
-    against : Against, optional
+    baselines : Baselines, optional
         Given for what was recorded: says beside each operation how much slower and later it was.
     """
     by_stream: dict[Thread, list[tuple[int, Slice]]] = defaultdict(list)
@@ -122,9 +125,9 @@ def draw_operations(
             continue
         op, stage = Op(int(timeline.nodes.op[node])), int(timeline.nodes.stage[node])
         thread = thread_of(scene, row, stage, _STREAMS.get(op, _COLLECTIVES), n_stages)
-        args = _describe(timeline, lore, node, row.dp, against)
+        args = _describe(timeline, facts, node, row.dp, baselines)
         start_ns = row.at(start_s)
-        what = Slice(lore.labels[node], NAMES[op], start_ns, max(row.at(end_s), start_ns), args)
+        what = Slice(facts.labels[node], NAMES[op], start_ns, max(row.at(end_s), start_ns), args)
         by_stream[thread].append((node, what))
     placed: dict[int, tuple[Slice, Thread]] = {}
     for thread in sorted(by_stream, key=lambda thread: thread.order):
@@ -150,7 +153,7 @@ def _connect(page: Page, sender: tuple[Slice, Thread], receiver: tuple[Slice, Th
     page.flow(send.name, (send_thread, send.start_ns), (recv_thread, moves_ns))
 
 
-def thread_of(scene: Scene, row: Row, stage: int, stream: str, n_stages: int) -> Thread:
+def thread_of(scene: Scene, row: DpTrack, stage: int, stream: str, n_stages: int) -> Thread:
     """Give the thread of a stream of a worker."""
     name = f"stage {int(scene.diagnosis.stage_labels[stage])} {stream}"
     if stream == "compute":
@@ -161,22 +164,24 @@ def thread_of(scene: Scene, row: Row, stage: int, stream: str, n_stages: int) ->
     return Thread(row.pid, name, stage if kind == 0 else n_stages + order)
 
 
-def _describe(timeline: Timeline, lore: Lore, node: int, dp: int, against: Against | None) -> dict[str, Any]:
+def _describe(
+    timeline: Timeline, facts: OperationFacts, node: int, dp: int, baselines: Baselines | None
+) -> dict[str, Any]:
     """Say about an operation what its length does not show; times in milliseconds."""
-    about = node if lore.serves[node] < 0 else lore.serves[node]
+    about = node if facts.serves[node] < 0 else facts.serves[node]
     microbatch, chunk = int(timeline.nodes.microbatch[about]), int(timeline.nodes.chunk[about])
-    own_s = float(lore.own_s[node, dp])
+    own_s = float(facts.own_s[node, dp])
     found: dict[str, Any] = {
         "step": timeline.step,
         "microbatch": microbatch if microbatch >= 0 else None,
         "chunk": chunk if chunk >= 0 else None,
         "own_ms": _ms(own_s),
-        "launch_delay_ms": _ms(float(lore.delay_s[node, dp])),
+        "launch_delay_ms": _ms(float(facts.delay_s[node, dp])),
     }
-    if against is not None and against.ideal_own_s is not None:
-        found["slower_than_ideal_by_ms"] = _ms(own_s - float(against.ideal_own_s[node, dp]))
-    if against is not None and against.clean_end_s is not None:
-        found["later_than_clean_by_ms"] = _ms(float(timeline.end_s[node, dp] - against.clean_end_s[node, dp]))
+    if baselines is not None and baselines.ideal_own_s is not None:
+        found["slower_than_ideal_by_ms"] = _ms(own_s - float(baselines.ideal_own_s[node, dp]))
+    if baselines is not None and baselines.clean_end_s is not None:
+        found["later_than_clean_by_ms"] = _ms(float(timeline.end_s[node, dp] - baselines.clean_end_s[node, dp]))
     return finite(found)
 
 
@@ -185,7 +190,7 @@ def _ms(seconds: float) -> float:
     return round(1e3 * seconds, 6) + 0.0
 
 
-def count_lateness(page: Page, scene: Scene, timeline: Timeline, clean_end_s: Seconds, row: Row) -> None:
+def count_lateness(page: Page, scene: Scene, timeline: Timeline, clean_end_s: Seconds, row: DpTrack) -> None:
     """Draw for each stage how much later than in the clean timeline each operation ended, in milliseconds, at its end."""
     late_s = timeline.end_s[:, row.dp] - clean_end_s[:, row.dp]
     for stage, label in enumerate(scene.diagnosis.stage_labels.tolist()):
@@ -201,7 +206,7 @@ def count_lateness(page: Page, scene: Scene, timeline: Timeline, clean_end_s: Se
 LATENESS = "later than clean [ms]"
 
 
-def draw_stalls(page: Page, scene: Scene, timeline: Timeline, row: Row) -> None:
+def draw_stalls(page: Page, scene: Scene, timeline: Timeline, row: DpTrack) -> None:
     """Draw the stalls of one dp rank of a recorded step, with the sentence of the cause, and the rows that are evidence."""
     by_stage: dict[int, list[Slice]] = defaultdict(list)
     for node in np.flatnonzero(np.isin(timeline.nodes.op, (int(Op.FORWARD), int(Op.BACKWARD)))).tolist():
@@ -217,7 +222,7 @@ def draw_stalls(page: Page, scene: Scene, timeline: Timeline, row: Row) -> None:
         page.side_by_side(thread, by_stage[stage])
 
 
-def _stalls_of(scene: Scene, timeline: Timeline, node: int, row: Row) -> list[Slice]:
+def _stalls_of(scene: Scene, timeline: Timeline, node: int, row: DpTrack) -> list[Slice]:
     """Give the stalls inside and before one compute."""
     start_s, end_s = float(timeline.start_s[node, row.dp]), float(timeline.end_s[node, row.dp])
     place = _place(scene, timeline, node, row.dp)

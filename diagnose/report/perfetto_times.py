@@ -24,7 +24,7 @@ _SERVES = {
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Lore:
+class OperationFacts:
     """What is known of the operations of one timeline.
 
     Attributes
@@ -49,7 +49,7 @@ class Lore:
     delay_s: Seconds
 
 
-def learn(timeline: Timeline) -> Lore:
+def describe_operations(timeline: Timeline) -> OperationFacts:
     """Say of each operation what it is called and how its time is made up.
 
     Parameters
@@ -60,7 +60,7 @@ def learn(timeline: Timeline) -> Lore:
     places = _Places(timeline.nodes)
     serves = _serves(timeline, places)
     ready_s = _ready(timeline, places)
-    return Lore(
+    return OperationFacts(
         labels=tuple(_label(timeline.nodes, node, serves[node]) for node in range(len(timeline.nodes))),
         serves=tuple(serves),
         ready_s=ready_s,

@@ -18,18 +18,17 @@ from diagnose.model.explanation import RuleCheck
 from diagnose.model.training_log import LogFacts
 from diagnose.report import words
 from diagnose.report.charts import are_alike, draw_bar, draw_heat_map, draw_sparkline, scale_of
-from diagnose.report.conditions import draw_conditions, say_number
+from diagnose.report.conditions import draw_conditions, format_number
 from diagnose.report.escape import escape, name, prose
 from diagnose.report.facts import (
-    count,
+    describe_evidence,
+    describe_makers,
     first_of,
     head,
     list_reasons,
     list_slow_ranks,
     measure,
     predict,
-    say_evidence,
-    say_makers,
     split_how,
     summarize,
 )
@@ -43,6 +42,7 @@ from diagnose.report.layout import (
     print_sections,
 )
 
+#: Columns of the bar of a ledger: at most, and at least.
 _BAR_WIDTH = 44
 _LEAST_BAR = 8
 #: Width of a report in a notebook.
@@ -64,20 +64,10 @@ def render(
 
     Parameters
     ----------
-    diagnosis : Diagnosis
-    width : int
-        Columns, at least 40.
-    color : bool
-        Add ANSI colours; without, the text holds no escape sequence.
     verbose : bool
         Add every rule with its conditions, and every feature.
     links : sequence of (str, str)
         What else was written of this job: what it is, and its path.
-
-    Returns
-    -------
-    str
-        Lines, each ended by a line end.
     """
     sections = _sections(diagnosis, width, verbose=verbose, links=links)
     return draw(lambda console: print_sections(console, sections, _PICTURES), width=width, color=color)
@@ -121,12 +111,12 @@ def _thorough(diagnosis: Diagnosis) -> Iterator[tuple[str, RenderableType]]:
     """Give what few ask for: every rule with its conditions, and every feature with its value or why it has none."""
     details = diagnosis.details
     for rule in details.rules if details else ():
-        title = f"Rule {escape(rule.cause)}: {_say_outcome(rule, diagnosis)}"
+        title = f"Rule {escape(rule.cause)}: {_describe_outcome(rule, diagnosis)}"
         yield title, draw_conditions(rule.conditions, brief=True)
     yield "Features", _draw_features(diagnosis.features, details.missing if details else {})
 
 
-def _say_outcome(rule: RuleCheck, diagnosis: Diagnosis) -> str:
+def _describe_outcome(rule: RuleCheck, diagnosis: Diagnosis) -> str:
     """Say in a few words what came of a rule."""
     if any(cause.cause == rule.cause for cause in diagnosis.causes):
         return "said"
@@ -145,7 +135,7 @@ def _draw_features(features: Mapping[str, float | None], missing: Mapping[str, s
     for feature, value in sorted(features.items()):
         known = value is not None and np.isfinite(value)
         why = Text(f"not measured: {prose(missing.get(feature, 'no reason kept'))}", style="dim")
-        table.add_row(escape(feature), say_number(float(value)) if value is not None and known else why)
+        table.add_row(escape(feature), format_number(float(value)) if value is not None and known else why)
     return table
 
 
@@ -207,7 +197,7 @@ def _about_cause(cause: Cause) -> list[tuple[str, RenderableType]]:
     """Say where, since when, how much, how sure, why, and what to do."""
     rows: list[tuple[str, RenderableType]] = list(measure(cause))
     if cause.evidence:
-        rows.append(("Evidence", draw_bullets(say_evidence(cause))))
+        rows.append(("Evidence", draw_bullets(describe_evidence(cause))))
     if cause.fixes:
         rows.append(("What to do", Group(*(_draw_fix(n, fix) for n, fix in enumerate(cause.fixes, start=1)))))
     if cause.refused_fixes:
@@ -255,12 +245,12 @@ def _about_nothing(diagnosis: Diagnosis) -> list[tuple[str, RenderableType]]:
     w = diagnosis.what_if
     measured = sum(value is not None for value in diagnosis.features.values())
     looked = [
-        count(w.by_worker.size, "worker"),
-        count(len(w.steps), "step"),
-        count(len(w.by_optype), "operation type"),
+        words.count(w.by_worker.size, "worker"),
+        words.count(len(w.steps), "step"),
+        words.count(len(w.by_optype), "operation type"),
     ]
     if diagnosis.features:
-        looked.append(f"{measured} of {count(len(diagnosis.features), 'feature')} measured")
+        looked.append(f"{measured} of {words.count(len(diagnosis.features), 'feature')} measured")
     if diagnosis.verdict == "healthy":
         said = f"No known cause, removed alone, would make the job at least {diagnosis.min_speedup:g} times as fast"
         best = words.best_gain(diagnosis)
@@ -373,5 +363,5 @@ def _doubts(diagnosis: Diagnosis) -> list[tuple[str, RenderableType]]:
         rows.append(("Warnings", draw_bullets(first_of([prose(text) for text in diagnosis.warnings]), mark="!")))
     if diagnosis.not_checked:
         rows.append(("Not checked", draw_bullets(first_of(list_reasons(diagnosis)))))
-    rows.append(("Made by", say_makers(diagnosis)))
+    rows.append(("Made by", describe_makers(diagnosis)))
     return rows

@@ -17,21 +17,7 @@ from diagnose.report.terminal import fix_lines
 
 
 def render(found: ByHand, *, width: int, color: bool) -> str:
-    """Write what was priced as a page for a terminal or a plain file.
-
-    Parameters
-    ----------
-    found : ByHand
-    width : int
-        Columns, at least 40.
-    color : bool
-        Add ANSI colours.
-
-    Returns
-    -------
-    str
-        Lines, each ended by a line end.
-    """
+    """Write what was priced as a page for a terminal or a plain file."""
 
     def write(console: Console) -> None:
         console.print(Text(f"What if: {escape(found.job_id)}", style="bold"))

@@ -299,3 +299,12 @@ def _three_digits(value: float) -> str:
     if abs(value) >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if abs(value) >= 20 else f"{value:.2f}"
+
+
+def count(n: int, noun: str) -> str:
+    """Write a number with its noun.
+
+    >>> count(1, "step"), count(12_000, "GPU")
+    ('1 step', '12,000 GPUs')
+    """
+    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"

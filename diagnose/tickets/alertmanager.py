@@ -1,4 +1,4 @@
-"""Findings to Prometheus Alertmanager: what is open fires until the next night, what is not is resolved.
+"""Findings to Prometheus Alertmanager: what is open fires until the next run of `diagnose tickets`, what is not is resolved.
 
 Enters: findings as tickets. Leaves: POSTs to its API v2. Alerts are known by their labels, which stay through an episode, so that
 posting them again changes nothing; annotations are always the newest.
@@ -15,10 +15,10 @@ from diagnose.report.escape import name as safe
 from diagnose.report.json_lines import to_json
 from diagnose.tickets.compose import describe
 from diagnose.tickets.post import Poster
-from diagnose.tickets.target import Request, identify, mask
+from diagnose.tickets.target import HttpRequest, identify, mask
 
 ALERT = "TrainingJobSlow"
-#: Alertmanager forgets an alert that is not posted again. Nights are a day apart: one that is late must not resolve anything.
+#: Alertmanager forgets an alert that is not posted again. Runs are a day apart: one that is late must not resolve anything.
 FIRES_FOR_S = 36 * 3600.0
 #: Alerts in one POST: a few KB each.
 CHUNK = 100
@@ -52,13 +52,13 @@ class Alertmanager:
         """Close the connections."""
         self._poster.close()
 
-    def requests(self, alerts: Sequence[Alert], now_s: float) -> list[tuple[Sequence[Alert], Request]]:
+    def requests(self, alerts: Sequence[Alert], now_s: float) -> list[tuple[Sequence[Alert], HttpRequest]]:
         """Give what is sent, with the alerts that are in it."""
         headers = {"content-type": "application/json", "user-agent": f"diagnose/{__version__}"}
         some = [alerts[start : start + CHUNK] for start in range(0, len(alerts), CHUNK)]
-        return [(few, Request(headers, to_json([_write_alert(alert, now_s) for alert in few]))) for few in some]
+        return [(few, HttpRequest(headers, to_json([_write_alert(alert, now_s) for alert in few]))) for few in some]
 
-    def send(self, request: Request) -> None:
+    def send(self, request: HttpRequest) -> None:
         """Post it until it has arrived."""
         self._poster.post(lambda: (request.headers, request.body.encode()))
 

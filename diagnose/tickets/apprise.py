@@ -13,7 +13,7 @@ from diagnose.model.ticket import Ticket
 from diagnose.report.json_lines import to_json
 from diagnose.tickets.compose import describe
 from diagnose.tickets.post import backoff
-from diagnose.tickets.target import HIDDEN, Request, SilentError, identify
+from diagnose.tickets.target import HIDDEN, HttpRequest, SilentError, identify
 
 if TYPE_CHECKING:
     from apprise import Apprise
@@ -41,10 +41,10 @@ class AppriseService:
     def close(self) -> None:
         """Nothing stays open."""
 
-    def request(self, ticket: Ticket) -> Request:
+    def request(self, ticket: Ticket) -> HttpRequest:
         """Give what is sent."""
         title, body = _write(ticket)
-        return Request({}, to_json({"title": title, "body": body}))
+        return HttpRequest({}, to_json({"title": title, "body": body}))
 
     def send(self, ticket: Ticket) -> None:
         """Hand a message over until the service has taken it."""

@@ -18,6 +18,8 @@ from diagnose.triage.store import Store
 
 #: Jobs listed in a ticket; it counts the others.
 MOST_JOBS = 20
+#: Jobs named to people.
+MOST_NAMED = 5
 
 
 def compose(store: Store, findings: Iterable[Finding], acks: dict[str, Ack], site: str | None) -> list[Ticket]:
@@ -25,8 +27,6 @@ def compose(store: Store, findings: Iterable[Finding], acks: dict[str, Ack], sit
 
     Parameters
     ----------
-    store : Store
-    findings : iterable of Finding
     acks : dict
         Fingerprint -> who knows of it.
     site : str or None
@@ -95,7 +95,7 @@ def describe(ticket: Ticket) -> list[str]:
     finding = ticket.finding
     lost = finding.gpu_hours_lost_per_day
     lines = [] if lost is None else [f"Loses {lost:,.1f} GPU hours a day while the job runs."]
-    lines.append(f"Confidence {words.confidence(finding.confidence)}; seen in {_count(finding.n_seen, 'run')}.")
+    lines.append(f"Confidence {words.confidence(finding.confidence)}; seen in {words.count(finding.n_seen, 'run')}.")
     if finding.fixed_because is not None:
         lines.append(f"Fixed: {prose(finding.fixed_because)}.")
     if finding.who:
@@ -105,15 +105,6 @@ def describe(ticket: Ticket) -> list[str]:
     lines += [f"What to do: {prose(fixes[0]['summary'])}"] if fixes else []
     lines += [f"Job: {name(job.job_id or job.location)}" for job in ticket.jobs[:MOST_NAMED]]
     left = ticket.n_jobs - min(len(ticket.jobs), MOST_NAMED)
-    lines += [f"and {_count(left, 'more job')}"] if left > 0 else []
+    lines += [f"and {words.count(left, 'more job')}"] if left > 0 else []
     lines += [f"Report: {ticket.report}"] if ticket.report else []
     return lines
-
-
-#: Jobs named to people.
-MOST_NAMED = 5
-
-
-def _count(n: int, noun: str) -> str:
-    """Write a number of things."""
-    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"

@@ -63,7 +63,7 @@ def send_alerts(alerts: Sequence[Alert], target: Alertmanager, deliveries: Deliv
         except SilentError as error:
             errors.append(str(error))
             break
-        deliveries.tell({alert.ticket.finding.ticket: alert.state for alert in few})
+        deliveries.record_events({alert.ticket.finding.ticket: alert.state for alert in few})
         n_sent += len(few)
     return Sent(target.name, n_sent, len(alerts) - n_sent, 0, _each_once(errors))
 

@@ -14,6 +14,7 @@ from diagnose.model.ticket import Finding
 from diagnose.report.escape import name as safe
 
 _SEVERITIES = ("high", "medium", "low", "unknown")
+#: Prometheus counts in seconds.
 _HOUR_S = 3600.0
 
 
@@ -22,7 +23,6 @@ def render_gauges(census: Census, findings: Iterable[Finding], acked: Collection
 
     Parameters
     ----------
-    census : Census
     findings : iterable of Finding
         All.
     acked : collection of str

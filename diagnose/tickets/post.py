@@ -13,6 +13,7 @@ from diagnose.tickets.target import RefusedError, SilentError
 #: Tries of one message: 0.5, 1, 2, 4 and 8 seconds apart, each with up to half a second more so that many do not come at once.
 TRIES = 6
 FIRST_WAIT_S = 0.5
+#: A service that asks for a longer wait is asked again sooner.
 MOST_WAIT_S = 30.0
 #: Answers that say: later.
 _LATER = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -34,7 +35,6 @@ class Poster:
     ----------
     name : str
         Of the target, as errors show it.
-    url : str
     timeout_s : float
         For one try.
     """

@@ -24,7 +24,7 @@ class SilentError(ServiceError):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Request:
+class HttpRequest:
     """What is sent: headers that say who and what, none that is secret, and the body."""
 
     headers: Mapping[str, str]
@@ -37,7 +37,7 @@ class Messages(Protocol):
     name: str
     identity: str
 
-    def request(self, ticket: Ticket) -> Request:
+    def request(self, ticket: Ticket) -> HttpRequest:
         """Give what would be sent, for who wants to see it first."""
 
     def send(self, ticket: Ticket) -> None:
@@ -78,7 +78,7 @@ def mask(url: str) -> str:
 
 
 def identify(kind: str, url: str) -> str:
-    """Name a target in the store: the same from night to night, and nothing that gives its password away.
+    """Name a target in the store: the same from run to run, and nothing that gives its password away.
 
     >>> identify("webhook", "https://a:old@host/x") == identify("webhook", "https://a:new@host/x")
     True

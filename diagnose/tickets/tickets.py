@@ -1,4 +1,4 @@
-"""Tickets of a night from end to end: what became of findings, what is due to whom, and telling them.
+"""Tickets from end to end: what became of findings, what is due to whom, and telling them.
 
 Enters: what the user asks for, and a store. Leaves: lines of JSON, what would be sent, or what was; and gauges.
 """
@@ -14,7 +14,7 @@ from diagnose.tickets.apprise import AppriseService
 from diagnose.tickets.compose import compose
 from diagnose.tickets.deliver import Sent, send_alerts, send_messages, write_tickets
 from diagnose.tickets.due import Threshold, find_due, find_fixed, open_findings
-from diagnose.tickets.target import Messages, Request, check_web_address
+from diagnose.tickets.target import HttpRequest, Messages, check_web_address
 from diagnose.tickets.webhook import Webhook, read_key
 from diagnose.triage.acks import list_acks
 from diagnose.triage.census import take_census
@@ -27,7 +27,7 @@ _OUTPUT = "output"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
+class TicketRequest:
     """What the user asks for.
 
     Attributes
@@ -36,7 +36,6 @@ class Wishes:
         Addresses, which may hold secrets.
     send : bool
         Send, and remember it; else only say what would be sent.
-    threshold : Threshold
     limit : int or None
         Tell a target of at most so many findings that it has not heard of.
     gone_after_s : float
@@ -71,7 +70,7 @@ class Unsent:
     """What would be sent to a target."""
 
     target: str
-    requests: tuple[Request, ...]
+    requests: tuple[HttpRequest, ...]
 
 
 class Tickets:
@@ -79,26 +78,24 @@ class Tickets:
 
     Parameters
     ----------
-    store : Store
-    wishes : Wishes
     now_s : float
         Seconds since 1970.
     is_trial : bool
         Leave the store as it is.
     """
 
-    def __init__(self, store: Store, wishes: Wishes, now_s: float, *, is_trial: bool) -> None:
+    def __init__(self, store: Store, request: TicketRequest, now_s: float, *, is_trial: bool) -> None:
         self._store = store
-        self._wishes = wishes
+        self._request = request
         self._now_s = now_s
-        self._findings = update_findings(store, now_s, wishes.gone_after_s, is_trial=is_trial)
+        self._findings = update_findings(store, now_s, request.gone_after_s, is_trial=is_trial)
         known = list_acks(store)
         self._acks = {key: ack for key, ack in known.items() if ack.until_at is None or ack.until_at > now_s}
-        self._open = open_findings(self._findings, self._acks, wishes.threshold)
+        self._open = open_findings(self._findings, self._acks, request.threshold)
 
     def all_open(self) -> list[Ticket]:
         """Write tickets of all that is open and worth one, told or not, acknowledged or not."""
-        return self._compose(open_findings(self._findings, {}, self._wishes.threshold)[: self._wishes.limit])
+        return self._compose(open_findings(self._findings, {}, self._request.threshold)[: self._request.limit])
 
     def unwritten(self) -> list[Ticket]:
         """Write the tickets that no output had yet."""
@@ -122,7 +119,7 @@ class Tickets:
 
     def send(self) -> Generator[Sent, None, None]:
         """Tell every target what is due; one that fails does not stop the others."""
-        key = read_key() if self._wishes.webhooks else None
+        key = read_key() if self._request.webhooks else None
         with self._messengers(key) as messengers, self._alertmanagers() as alertmanagers:
             for target in messengers:
                 deliveries = self._deliveries(target.identity)
@@ -144,15 +141,19 @@ class Tickets:
     def _due(self, deliveries: Deliveries) -> list[Ticket]:
         """Write the tickets that a target has not heard of."""
         sent = deliveries.sent()
-        due = find_due(self._open, sent, self._wishes.limit)
-        fixed = find_due(find_fixed(self._findings, deliveries.told()), sent, None) if self._wishes.with_fixed else []
+        due = find_due(self._open, sent, self._request.limit)
+        fixed = (
+            find_due(find_fixed(self._findings, deliveries.last_events()), sent, None)
+            if self._request.with_fixed
+            else []
+        )
         return self._compose([*due, *fixed])
 
     def _alerts(self, deliveries: Deliveries) -> list[Alert]:
         """Give what fires, all of it, and what fired and is over."""
-        told = deliveries.told()
+        told = deliveries.last_events()
         known = [finding for finding in self._open if told.get(finding.ticket) == "fires"]
-        new = [finding for finding in self._open if told.get(finding.ticket) != "fires"][: self._wishes.limit]
+        new = [finding for finding in self._open if told.get(finding.ticket) != "fires"][: self._request.limit]
         firing = {finding.ticket for finding in self._open}
         over = [one for one in self._findings if told.get(one.ticket) == "fires" and one.ticket not in firing]
         return [
@@ -162,16 +163,16 @@ class Tickets:
 
     def _compose(self, findings: list[Finding]) -> list[Ticket]:
         """Write tickets."""
-        return compose(self._store, findings, self._acks, self._wishes.site)
+        return compose(self._store, findings, self._acks, self._request.site)
 
     @contextlib.contextmanager
     def _messengers(self, key: bytes | None) -> Iterator[list[Messages]]:
         """Open all targets that are told of events."""
         with contextlib.ExitStack() as stack:
             targets: list[Webhook | AppriseService] = [
-                Webhook(url, self._wishes.timeout_s, key) for url in self._wishes.webhooks
+                Webhook(url, self._request.timeout_s, key) for url in self._request.webhooks
             ]
-            targets += [AppriseService(url) for url in self._wishes.apprises]
+            targets += [AppriseService(url) for url in self._request.apprises]
             for target in targets:
                 stack.callback(target.close)
             yield list(targets)
@@ -180,13 +181,13 @@ class Tickets:
     def _alertmanagers(self) -> Iterator[list[Alertmanager]]:
         """Open all Alertmanagers."""
         with contextlib.ExitStack() as stack:
-            targets = [Alertmanager(url, self._wishes.timeout_s) for url in self._wishes.alertmanagers]
+            targets = [Alertmanager(url, self._request.timeout_s) for url in self._request.alertmanagers]
             for target in targets:
                 stack.callback(target.close)
             yield targets
 
 
-def check_wishes(wishes: Wishes) -> None:
+def check_request(request: TicketRequest) -> None:
     """Refuse what cannot work before anything is done.
 
     Raises
@@ -194,13 +195,13 @@ def check_wishes(wishes: Wishes) -> None:
     UsageError
         An address is none, or there is no secret to sign with.
     """
-    for option, urls in (("--webhook", wishes.webhooks), ("--alertmanager", wishes.alertmanagers)):
+    for option, urls in (("--webhook", request.webhooks), ("--alertmanager", request.alertmanagers)):
         for url in urls:
             check_web_address(option, url)
-    if wishes.send and wishes.webhooks:
+    if request.send and request.webhooks:
         read_key()
-    if wishes.site is not None:
-        check_web_address("--site", wishes.site)
+    if request.site is not None:
+        check_web_address("--site", request.site)
 
 
 def render_tickets(tickets: Sequence[Ticket]) -> str:

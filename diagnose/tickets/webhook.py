@@ -21,7 +21,7 @@ from diagnose.errors import UsageError
 from diagnose.model.ticket import Ticket
 from diagnose.report.json_lines import to_json
 from diagnose.tickets.post import Poster
-from diagnose.tickets.target import Request, identify, mask
+from diagnose.tickets.target import HttpRequest, identify, mask
 
 #: Environment variables with the secret that signs, or the name of a file with it.
 SECRET = "DIAGNOSE_WEBHOOK_SECRET"  # noqa: S105 - the name of a variable
@@ -39,7 +39,6 @@ class Webhook:
 
     Parameters
     ----------
-    url : str
     timeout_s : float
         For one try.
     key : bytes or None
@@ -59,7 +58,7 @@ class Webhook:
         """Close the connections."""
         self._poster.close()
 
-    def request(self, ticket: Ticket) -> Request:
+    def request(self, ticket: Ticket) -> HttpRequest:
         """Give what is sent, but for the time and the signature."""
         key = ticket.finding.key
         headers = {
@@ -70,7 +69,7 @@ class Webhook:
             "webhook-timestamp": _LATER,
             "webhook-signature": _LATER,
         }
-        return Request(headers, to_json(ticket.to_dict()))
+        return HttpRequest(headers, to_json(ticket.to_dict()))
 
     def send(self, ticket: Ticket) -> None:
         """Post a ticket until it has arrived."""

@@ -8,9 +8,9 @@ from typing import Any
 import sqlalchemy as sa
 
 from diagnose.model.ticket import Ack
+from diagnose.triage.database import plain_row, put_rows
 from diagnose.triage.schema import ACKS, FINDINGS
-from diagnose.triage.store import Store, _plain
-from diagnose.triage.upsert import put_rows
+from diagnose.triage.store import Store
 
 
 def list_acks(store: Store) -> dict[str, Ack]:
@@ -27,7 +27,7 @@ def _ack_of(row: Any) -> Ack:
 
 def write_ack(store: Store, ack: Ack) -> None:
     """Write down that somebody knows of a finding, in the place of what was said before."""
-    store.transact(lambda connection: put_rows(connection, ACKS, [_plain(ack)], "fingerprint"))
+    store.transact(lambda connection: put_rows(connection, ACKS, [plain_row(ack)], "fingerprint"))
 
 
 def clear_ack(store: Store, fingerprint: str) -> bool:

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from diagnose.model.census import Census
 from diagnose.triage.schema import CAUSES, JOBS, MOMENTS
-from diagnose.triage.store import NIGHT_ENDED, Store
+from diagnose.triage.store import RUN_ENDED, Store
 
 
 def take_census(store: Store) -> Census:
@@ -26,7 +26,7 @@ def take_census(store: Store) -> Census:
         .join(JOBS, JOBS.c.location == CAUSES.c.location)
         .group_by(CAUSES.c.cause)
     )
-    ended = sa.select(MOMENTS.c.name, MOMENTS.c.at_s).where(MOMENTS.c.name == NIGHT_ENDED)
+    ended = sa.select(MOMENTS.c.name, MOMENTS.c.at_s).where(MOMENTS.c.name == RUN_ENDED)
     with store.reading() as read:
 
         def ask(query: Any) -> dict[str, Any]:
@@ -37,6 +37,6 @@ def take_census(store: Store) -> Census:
             jobs_by_verdict=ask(verdicts),
             failed_by_kind=ask(failures),
             wasted_by_cause={cause: lost or 0.0 for cause, lost in ask(by_cause).items()},
-            night_ended_at=ask(ended).get(NIGHT_ENDED),
+            night_ended_at=ask(ended).get(RUN_ENDED),
             **totals,
         )

@@ -4,7 +4,6 @@ Enters: a store. Leaves: a `FleetJob` for every job, failed ones too; or diagnos
 """
 
 import dataclasses
-import datetime as dt
 import json
 from collections.abc import Collection, Iterator
 from typing import Any
@@ -16,6 +15,7 @@ from diagnose.model.fleet import FleetCause, FleetJob
 from diagnose.model.saved import restore
 from diagnose.triage.schema import DOCUMENTS, JOBS, TIMES
 from diagnose.triage.store import Store
+from diagnose.triage.times import read_time
 
 #: Documents read at a time: 10 KB each, 100 KB of the largest jobs.
 CHUNK = 500
@@ -37,7 +37,7 @@ def collect(store: Store) -> list[FleetJob]:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Kept:
+class StoredDiagnosis:
     """The diagnosis of a job as the store keeps it."""
 
     location: str
@@ -49,11 +49,11 @@ class Kept:
         return restore(json.loads(self.document), min_speedup=self.min_speedup)
 
 
-def read_kept(store: Store, locations: Collection[str]) -> Iterator[Kept]:
+def read_diagnoses(store: Store, locations: Collection[str]) -> Iterator[StoredDiagnosis]:
     """Read what is kept of some jobs, one at a time."""
     for row in _rows(store):
         if row.location in locations and row.document is not None:
-            yield Kept(row.location, row.document, row.min_speedup or _MIN_SPEEDUP)
+            yield StoredDiagnosis(row.location, row.document, row.min_speedup or _MIN_SPEEDUP)
 
 
 def _rows(store: Store) -> Iterator[sa.Row[Any]]:
@@ -79,7 +79,7 @@ def _rows(store: Store) -> Iterator[sa.Row[Any]]:
 def _read_job(row: sa.Row[Any]) -> FleetJob:
     """Make the job of a row."""
     diagnosed_at_s = row.diagnosed_at or 0.0
-    finished_s = _read_time(row.finished_at)
+    finished_s = read_time(row.finished_at)
     job = {
         "location": row.location,
         "folder": row.location.rpartition("/")[0] or "/",
@@ -156,16 +156,3 @@ def _recoverable_hours(diagnosis: Diagnosis) -> float | None:
 def _known(value: float | None) -> float | None:
     """Take a number as it is, and null as not known."""
     return None if value is None else float(value)
-
-
-def _read_time(text: str | None) -> float | None:
-    """Read a time of a job's metadata; one without a zone is UTC, and None is what is none.
-
-    >>> _read_time("1970-01-02T00:00:00Z"), _read_time("1970-01-02"), _read_time("tomorrow")
-    (86400.0, 86400.0, None)
-    """
-    try:
-        found = dt.datetime.fromisoformat((text or "").strip())
-        return (found if found.tzinfo else found.replace(tzinfo=dt.UTC)).timestamp()
-    except (ValueError, OverflowError):
-        return None

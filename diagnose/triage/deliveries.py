@@ -1,13 +1,13 @@
-"""What was told to whom: so that every message arrives at least once, has one name, and two who tell do not double.
+"""What was told to whom: so that every message arrives at least once, has one name, and two senders do not tell it twice.
 
 Enters: the key of a message and who it is for. Leaves: a claim, or the mark that it has arrived.
 """
 
 import sqlalchemy as sa
 
+from diagnose.triage.database import insert_into
 from diagnose.triage.schema import DELIVERIES, NIGHTS
 from diagnose.triage.store import Store
-from diagnose.triage.upsert import insert_into
 
 
 class Deliveries:
@@ -25,7 +25,7 @@ class Deliveries:
         with self._store.reading() as read:
             return {row[0] for rows in read(query) for row in rows}
 
-    def told(self) -> dict[str, str]:
+    def last_events(self) -> dict[str, str]:
         """Give what was told last of each ticket."""
         arrived = (DELIVERIES.c.target == self._target) & DELIVERIES.c.sent_at.is_not(None)
         query = sa.select(DELIVERIES.c.ticket, DELIVERIES.c.event).where(arrived).order_by(DELIVERIES.c.sent_at)
@@ -34,7 +34,7 @@ class Deliveries:
 
     def claim(self, key: str, ticket: str, event: str) -> bool:
         """Claim a message; False where it has arrived, or another who lives is sending it."""
-        mine = {"night": self._store.night}
+        mine = {"night": self._store.run_id}
         alive = sa.select(NIGHTS.c.night).where(NIGHTS.c.expires > self._store.clock)
 
         def take(connection: sa.Connection) -> bool:
@@ -54,10 +54,10 @@ class Deliveries:
 
     def release(self, key: str) -> None:
         """Give a message back that did not arrive."""
-        mine = self._at(key) & (DELIVERIES.c.night == self._store.night) & DELIVERIES.c.sent_at.is_(None)
+        mine = self._at(key) & (DELIVERIES.c.night == self._store.run_id) & DELIVERIES.c.sent_at.is_(None)
         self._store.transact(lambda connection: connection.execute(sa.delete(DELIVERIES).where(mine)))
 
-    def tell(self, states: dict[str, str]) -> None:
+    def record_events(self, states: dict[str, str]) -> None:
         """Write down the state that was told of some tickets."""
         rows = [
             {"target": self._target, "key": ticket, "ticket": ticket, "event": state}

@@ -24,7 +24,6 @@ def export_store(store: Store, folder: Path) -> dict[str, int]:
 
     Parameters
     ----------
-    store : Store
     folder : Path
         Made when it is not there; files of an earlier export are replaced, each when the new one is complete.
 

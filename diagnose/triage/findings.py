@@ -5,7 +5,7 @@ Enters: the jobs and causes of a store, and what was known of its findings. Leav
 A run is a job's content at a place: diagnosed anew by newer rules it stays the run that it was. A finding is fixed when a later
 run of its family was looked at for its cause and does not have it; when the runs that had it are diagnosed anew and have it no
 longer; or when nothing had it for long. A run is later when it began after the last with the finding ended; where the
-metadata of either does not say, when it came into the store in a later night.
+metadata of either does not say, when it came into the store in a later triage run.
 """
 
 import dataclasses
@@ -19,11 +19,11 @@ import sqlalchemy as sa
 from diagnose.errors import UsageError
 from diagnose.model.ticket import Finding, JobWithFinding
 from diagnose.triage.acks import end_acks
+from diagnose.triage.database import in_chunks, plain_row, put_rows
 from diagnose.triage.rows import RunRow
 from diagnose.triage.schema import CAUSES, DOCUMENTS, FINDINGS, JOBS, RUNS, SIGHTINGS, TIMES
 from diagnose.triage.sightings import HOURS_A_DAY, Sighting, note_runs
-from diagnose.triage.store import Store, _plain
-from diagnose.triage.upsert import in_chunks, put_rows
+from diagnose.triage.store import Store
 
 #: Any number: who works out what became of findings in PostgreSQL holds this lock.
 _LOCK = 7_236_106
@@ -40,7 +40,6 @@ def update_findings(store: Store, now_s: float, gone_after_s: float, *, is_trial
 
     Parameters
     ----------
-    store : Store
     now_s : float
         Seconds since 1970.
     gone_after_s : float
@@ -134,7 +133,7 @@ def _see(connection: sa.Connection, sightings: list[Sighting]) -> None:
             finding if one is None else _describe(finding, one, particulars.get((one.run.location, one.place), {}))
             for finding, one in merged
         ]
-        put_rows(connection, FINDINGS, [_plain(finding) for finding in found], "fingerprint")
+        put_rows(connection, FINDINGS, [plain_row(finding) for finding in found], "fingerprint")
 
 
 def _merge(old: Finding | None, sightings: list[Sighting]) -> tuple[Finding, Sighting | None]:
@@ -266,7 +265,7 @@ def _close(connection: sa.Connection, now_s: float, gone_after_s: float) -> None
         else:
             continue
         fixed.append(dataclasses.replace(finding, state="fixed", fixed_at=fixed_at, fixed_because=because))
-    put_rows(connection, FINDINGS, [_plain(finding) for finding in fixed], "fingerprint")
+    put_rows(connection, FINDINGS, [plain_row(finding) for finding in fixed], "fingerprint")
 
 
 def _later_run_without(

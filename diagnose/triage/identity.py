@@ -16,7 +16,7 @@ SETTLED_S = 2.0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Judge:
-    """What judges all jobs of a night: version, digests of rules and classifier, and the speedup asked for."""
+    """What judges all jobs of a triage run: version, digests of rules and classifier, and the speedup asked for."""
 
     version: str
     rules: str

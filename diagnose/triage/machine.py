@@ -17,7 +17,7 @@ def name_machine() -> str:
 
 def name_process(pid: int) -> str:
     """Name a process by its number and when it began, because numbers come again."""
-    return f"{pid} {_look(pid)[1]}"
+    return f"{pid} {_read_stat(pid)[1]}"
 
 
 def is_alive(process: str) -> bool:
@@ -35,11 +35,11 @@ def is_alive(process: str) -> bool:
         return False
     except OSError:
         return True
-    state, now_began = _look(int(number))
+    state, now_began = _read_stat(int(number))
     return state != "Z" and now_began == began
 
 
-def _look(pid: int) -> tuple[str, str]:
+def _read_stat(pid: int) -> tuple[str, str]:
     """Give the state of a process and when it began, in ticks since the machine did; empty where only Linux would know."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

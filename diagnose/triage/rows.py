@@ -110,7 +110,6 @@ def job_row(location: str, found: dict[str, Any]) -> JobRow:
 
     Parameters
     ----------
-    location : str
     found : dict
         What `--format json` prints.
     """

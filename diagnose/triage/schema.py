@@ -36,7 +36,7 @@ DOCUMENTS = sa.Table(
     "documents", METADATA, sa.Column("location", sa.Text, primary_key=True), sa.Column("document", sa.Text)
 )
 #: When a job was diagnosed (seconds since 1970), how long that took, and the stamp of its file then: apart from the
-#: results, because these differ from night to night.
+#: results, because these differ from one triage run to the next.
 TIMES = sa.Table(
     "times",
     METADATA,
@@ -45,7 +45,7 @@ TIMES = sa.Table(
     sa.Column("took_s", sa.Double),
     sa.Column("stamp", sa.Text),
 )
-#: Triages at work: who they are, and until when they are believed without another sign of life.
+#: Triage runs at work (the tables call one a night): who they are, and until when they are believed without another sign of life.
 NIGHTS = sa.Table(
     "nights",
     METADATA,
@@ -80,8 +80,8 @@ SIGHTINGS = sa.Table(
 )
 #: Findings that somebody knows of.
 ACKS = sa.Table("acks", METADATA, *_columns(Ack, ("fingerprint",)))
-#: What was told to whom: messages by their key. `night` is who claimed it, `sent_at` None until it has arrived. For a target
-#: that is told states and not events, the key is that of the ticket, and `event` what it was told last.
+#: What was told to whom: messages by their key. `night` is the triage run that claimed it, `sent_at` None until it has arrived.
+#: For a target that is told states and not events, the key is that of the ticket, and `event` what it was told last.
 DELIVERIES = sa.Table(
     "deliveries",
     METADATA,

@@ -4,16 +4,16 @@ Enters: jobs and causes of a store. Leaves: rows of runs, and one `Sighting` a f
 """
 
 import dataclasses
-import datetime as dt
 from typing import Any
 
 import sqlalchemy as sa
 
+from diagnose.triage.database import plain_row, put_rows
 from diagnose.triage.rows import RunRow
 from diagnose.triage.schema import CAUSES, JOBS, RUNS, SIGHTINGS, TIMES
-from diagnose.triage.store import _plain
-from diagnose.triage.upsert import put_rows
+from diagnose.triage.times import read_time
 
+#: Losses are told in GPU hours a day.
 HOURS_A_DAY = 24.0
 #: A run that ends so much later than now has a wrong clock, and its times say nothing.
 _CLOCK_ERROR_S = 86_400.0
@@ -79,7 +79,7 @@ def note_runs(connection: sa.Connection, now_s: float) -> list[Sighting]:
         run = runs.get(row.location)
         if run is not None:
             sightings[row.fingerprint, row.location] = _make_sighting(row, run)
-    put_rows(connection, RUNS, [_plain(run) for run in runs.values()], "location")
+    put_rows(connection, RUNS, [plain_row(run) for run in runs.values()], "location")
     new = [
         {"fingerprint": one.fingerprint, "location": one.run.location, "content": one.run.content}
         for one in sightings.values()
@@ -104,25 +104,17 @@ def _make_run(row: Any, now_s: float) -> RunRow:
     same = (row.location, row.content, row.identity, family, row.verdict)
     if row.old_noted_at is not None and row.old_content == row.content:
         return RunRow(*same, row.old_began_at, row.old_ended_at, row.old_seen_at, row.old_noted_at)
-    began_at, ended_at = read_time(row.started_at), read_time(row.finished_at)
+    began_at, ended_at = _read_moment(row.started_at), _read_moment(row.finished_at)
     began_at, ended_at = (ended_at if began_at is None else began_at), (began_at if ended_at is None else ended_at)
     if began_at is None or ended_at is None or began_at > ended_at or ended_at > now_s + _CLOCK_ERROR_S:
         began_at = ended_at = None
     return RunRow(*same, began_at, ended_at, row.diagnosed_at if ended_at is None else ended_at, now_s)
 
 
-def read_time(text: str | None) -> float | None:
-    """Read a moment of a job's metadata; UTC where it does not say otherwise, None where it is none.
-
-    >>> read_time("1970-01-02T00:00:00Z"), read_time("yesterday")
-    (86400.0, None)
-    """
-    try:
-        when = dt.datetime.fromisoformat((text or "").strip())
-        at_s = (when if when.tzinfo else when.replace(tzinfo=dt.UTC)).timestamp()
-    except (ValueError, OverflowError):
-        return None
-    return at_s if at_s >= 0 else None
+def _read_moment(text: str | None) -> float | None:
+    """Read a moment of a job's metadata; one before 1970 is a clock that was never set."""
+    at_s = read_time(text)
+    return None if at_s is None or at_s < 0 else at_s
 
 
 def _make_sighting(row: Any, run: RunRow) -> Sighting:

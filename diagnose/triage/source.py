@@ -1,6 +1,6 @@
 """Find the jobs: traces in folders, globs, list files and object stores.
 
-Enters: what the user names. Leaves: one `Job` a trace, or a folder with one file a rank, by location, without doubles. Only
+Enters: what the user names. Leaves: one `FoundJob` a trace, or a folder with one file a rank, by location, without doubles. Only
 names, sizes and times are read, and in each local folder a few files are looked at to tell whether they are the pieces of
 one job; what is wrong with a file is found by who reads it.
 """
@@ -30,12 +30,10 @@ PROTOCOLS = {
     "memory": ("fsspec", "s3"),  # for tests
 }
 _URL = re.compile(r"^([a-z][a-z0-9+.-]+)://")
-_AGE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)([mhdw])")
-_SECONDS = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Job:
+class FoundJob:
     """One trace to diagnose, or a folder with the files of one job.
 
     Attributes
@@ -72,7 +70,7 @@ class _Entry:
     mark: str
 
 
-def list_jobs(sources: Iterable[str]) -> list[Job]:
+def list_jobs(sources: Iterable[str]) -> list[FoundJob]:
     """List the jobs that the sources name.
 
     Parameters
@@ -83,7 +81,7 @@ def list_jobs(sources: Iterable[str]) -> list[Job]:
 
     Returns
     -------
-    list of Job
+    list of FoundJob
         By location, each once.
 
     Raises
@@ -93,35 +91,6 @@ def list_jobs(sources: Iterable[str]) -> list[Job]:
     """
     jobs = {job.location: job for source in sources for job in _list_source(source, listed=False)}
     return [jobs[location] for location in sorted(jobs)]
-
-
-def parse_since(text: str, now_s: float) -> float:
-    """Read `--since` and `--older`: an age such as 90m, 12h, 2d or 1w, or a date in UTC.
-
-    >>> parse_since("2d", 1_000_000.0), parse_since("1970-01-02", 0.0)
-    (827200.0, 86400.0)
-    """
-    age = _AGE.fullmatch(text.strip())
-    if age:
-        return now_s - float(age[1]) * _SECONDS[age[2]]
-    try:
-        when = dt.datetime.fromisoformat(text.strip())
-        return (when if when.tzinfo else when.replace(tzinfo=dt.UTC)).timestamp()
-    except (ValueError, OverflowError):
-        raise UsageError(f"{text!r} is no age such as 12h, 2d or 1w and no date such as 2026-01-31") from None
-
-
-def parse_until(text: str, now_s: float) -> float:
-    """Read `--until`: an age from now, or a date in UTC, which must be to come.
-
-    >>> parse_until("2d", 1_000_000.0), parse_until("1970-01-02", 0.0)
-    (1172800.0, 86400.0)
-    """
-    given_s = parse_since(text, now_s)
-    until_s = 2 * now_s - given_s if _AGE.fullmatch(text.strip()) else given_s
-    if until_s <= now_s:
-        raise UsageError(f"{text!r} is over; expected an age such as 2w or a date to come")
-    return until_s
 
 
 def open_remote(location: str) -> tuple[Any, str]:
@@ -152,14 +121,14 @@ def is_remote(location: str) -> bool:
     return _URL.match(location) is not None
 
 
-def look_again(job: Job) -> Job:
+def list_again(job: FoundJob) -> FoundJob:
     """List a local job anew: what a listing said may be old. Remote ones are given back as they are."""
     if is_remote(job.location):
         return job
     if job.is_folder:
         pieces = list_pieces(job.location)
-        return _folder_job(job.location, pieces) if pieces else Job(job.location)
-    return next(iter(_local_jobs([job.location])), Job(job.location))
+        return _folder_job(job.location, pieces) if pieces else FoundJob(job.location)
+    return next(iter(_local_jobs([job.location])), FoundJob(job.location))
 
 
 def list_pieces(folder: str) -> tuple[str, ...]:
@@ -169,7 +138,7 @@ def list_pieces(folder: str) -> tuple[str, ...]:
     return ()
 
 
-def _list_source(source: str, *, listed: bool) -> Iterator[Job]:
+def _list_source(source: str, *, listed: bool) -> Iterator[FoundJob]:
     """List what one source names; in a list file, what is not there becomes a job that cannot be read."""
     if is_remote(source):
         yield from _list_remote(source)
@@ -191,7 +160,7 @@ def _list_source(source: str, *, listed: bool) -> Iterator[Job]:
                 else:
                     yield from _local_jobs([name])
         elif listed or path.is_symlink():
-            yield Job(os.path.abspath(path))  # noqa: PTH100 - a link that leads nowhere keeps its name
+            yield FoundJob(os.path.abspath(path))  # noqa: PTH100 - a link that leads nowhere keeps its name
         else:
             raise UsageError(f"{source} is not there; expected a folder, a file, a glob, a list file, s3:// or gs://")
     except (OSError, ValueError) as error:
@@ -204,7 +173,7 @@ def _read_list(path: Path) -> list[str]:
     return [line for line in lines if line and not line.startswith("#")]
 
 
-def _walk(folder: Path) -> Iterator[Job]:
+def _walk(folder: Path) -> Iterator[FoundJob]:
     """Make the jobs of a folder, at any depth, hidden files left out: the pieces of one job are one, other traces one each."""
 
     def refuse(error: OSError) -> None:
@@ -231,18 +200,18 @@ def _is_trace(name: str) -> bool:
     return name.endswith(SUFFIXES) and not name.startswith(".")
 
 
-def _local_jobs(paths: Iterable[str]) -> Iterator[Job]:
+def _local_jobs(paths: Iterable[str]) -> Iterator[FoundJob]:
     """Make jobs of local files."""
     for path in paths:
         location = os.path.realpath(path)
         entry = _stat(location)
         if entry is None:
-            yield Job(os.path.abspath(path))  # noqa: PTH100 - as above
+            yield FoundJob(os.path.abspath(path))  # noqa: PTH100 - as above
             continue
         yield _make_job(location, [entry], _stat_beside(location))
 
 
-def _folder_job(folder: str, pieces: Iterable[str]) -> Job:
+def _folder_job(folder: str, pieces: Iterable[str]) -> FoundJob:
     """Make the job of a folder of which these files are the pieces."""
     location = os.path.realpath(folder)
     found = [_stat(os.path.join(location, name)) for name in pieces]  # noqa: PTH118 - one a rank
@@ -272,12 +241,12 @@ def _names_beside(location: str) -> list[str]:
     return [f"meta-{stem.removeprefix('trace-')}.yaml", *names] if stem.startswith("trace-") else names
 
 
-def _make_job(location: str, entries: list[_Entry], beside: list[_Entry], *, is_folder: bool = False) -> Job:
+def _make_job(location: str, entries: list[_Entry], beside: list[_Entry], *, is_folder: bool = False) -> FoundJob:
     """Join the files of a job and its metadata files."""
     marks = [(found.location, found.size_bytes, found.mark) for found in (*entries, *beside)]
     stamp = hashlib.blake2b(repr(marks).encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
     modified = [found.modified_s for found in (*entries, *beside) if found.modified_s is not None]
-    return Job(
+    return FoundJob(
         location,
         sum(entry.size_bytes for entry in entries),
         max(modified) if modified else None,
@@ -287,7 +256,7 @@ def _make_job(location: str, entries: list[_Entry], beside: list[_Entry], *, is_
     )
 
 
-def _list_remote(source: str) -> Iterator[Job]:
+def _list_remote(source: str) -> Iterator[FoundJob]:
     """List the traces below a prefix of an object store, or those that a glob there matches."""
     files, root = open_remote(source)
     try:

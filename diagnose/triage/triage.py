@@ -1,6 +1,6 @@
-"""One triage from end to end: sources, store, place to work. What `diagnose triage` calls.
+"""One triage from end to end: sources, store, workers. What `diagnose triage` calls.
 
-Enters: what the user asks for. Leaves: a `Night`.
+Enters: what the user asks for. Leaves: a `TriageRun`.
 """
 
 import dataclasses
@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from diagnose.errors import UsageError
-from diagnose.model.night import Headway, Night
+from diagnose.model.triage_run import Progress, TriageRun
 from diagnose.triage.identity import Judge
-from diagnose.triage.source import list_jobs, parse_since
+from diagnose.triage.source import list_jobs
+from diagnose.triage.times import parse_since
 
 if TYPE_CHECKING:
+    from diagnose.triage.pools import WorkerPool
     from diagnose.triage.store import Store
-    from diagnose.triage.workplace import Workplace
 
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 #: Part of the machine's memory that jobs may take when nothing is said; the rest is for the processes themselves and others.
@@ -28,7 +29,7 @@ _CGROUPS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Wishes:
+class TriageRequest:
     """What the user asks for; `memory`, `since` as written, None where nothing was said."""
 
     sources: tuple[str, ...]
@@ -46,12 +47,11 @@ class Wishes:
     min_speedup: float = 1.02
 
 
-def triage(wishes: Wishes, *, watch: Callable[[Headway], None] | None = None) -> Night:
+def triage(request: TriageRequest, *, watch: Callable[[Progress], None] | None = None) -> TriageRun:
     """Diagnose all jobs of the sources that are new or changed.
 
     Parameters
     ----------
-    wishes : Wishes
     watch : callable, optional
         Told how far it has come.
 
@@ -64,31 +64,32 @@ def triage(wishes: Wishes, *, watch: Callable[[Headway], None] | None = None) ->
     ServiceError
         The store or the cluster does not answer.
     """
-    from diagnose.triage.night import Orders, plan_night, run_night
+    from diagnose.triage.run import plan_triage, run_triage
+    from diagnose.triage.settings import RunSettings
 
-    judge = find_judge(wishes.rules, wishes.min_speedup)
-    orders = Orders(
+    judge = find_judge(request.rules, request.min_speedup)
+    settings = RunSettings(
         judge=judge,
-        rules=None if wishes.rules is None else str(wishes.rules.resolve()),
-        memory_bytes=read_bytes(wishes.memory) if wishes.memory else default_memory(),
-        timeout_s=wishes.timeout_s,
-        since_s=None if wishes.since is None else parse_since(wishes.since, time.time()),
-        limit=wishes.limit,
-        force=wishes.force,
-        retry_failed=wishes.retry_failed,
+        rules=None if request.rules is None else str(request.rules.resolve()),
+        memory_bytes=read_bytes(request.memory) if request.memory else default_memory(),
+        timeout_s=request.timeout_s,
+        since_s=None if request.since is None else parse_since(request.since, time.time()),
+        limit=request.limit,
+        force=request.force,
+        retry_failed=request.retry_failed,
     )
-    jobs = list_jobs(wishes.sources)
-    if wishes.dry_run:
-        store = _open_existing(wishes.store)
+    jobs = list_jobs(request.sources)
+    if request.dry_run:
+        store = _open_existing(request.store)
         try:
-            return plan_night(jobs, store, orders)
+            return plan_triage(jobs, store, settings)
         finally:
             if store is not None:
                 store.close()
     from diagnose.triage.store import Store
 
-    with Store(wishes.store) as store:
-        return run_night(jobs, store, lambda n: _open_workplace(n, wishes, judge), orders, watch=watch)
+    with Store(request.store) as store:
+        return run_triage(jobs, store, lambda n: _open_pool(n, request, judge), settings, watch=watch)
 
 
 def find_judge(rules: Path | None, min_speedup: float) -> Judge:
@@ -142,12 +143,12 @@ def _open_existing(url: str) -> "Store | None":
         return None
 
 
-def _open_workplace(n_jobs: int, wishes: Wishes, judge: Judge) -> "Workplace":
-    """Open the place to work."""
-    from diagnose.triage.workplace import DaskWorkplace, LocalWorkplace
+def _open_pool(n_jobs: int, request: TriageRequest, judge: Judge) -> "WorkerPool":
+    """Open the pool of workers."""
+    from diagnose.triage.pools import DaskPool, ProcessPool
 
-    if wishes.dask is not None:
-        rules = None if wishes.rules is None else wishes.rules.resolve()
-        check = functools.partial(find_judge, rules, wishes.min_speedup)
-        return DaskWorkplace(wishes.dask, check, judge, at_most=wishes.n_workers)
-    return LocalWorkplace(min(n_jobs, wishes.n_workers or default_workers()))
+    if request.dask is not None:
+        rules = None if request.rules is None else request.rules.resolve()
+        check = functools.partial(find_judge, rules, request.min_speedup)
+        return DaskPool(request.dask, check, judge, at_most=request.n_workers)
+    return ProcessPool(min(n_jobs, request.n_workers or default_workers()))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from diagnose.cli.site import write_site
-from diagnose.fleet.measure import Asked, measure_fleet
+from diagnose.fleet.measure import FleetQuery, measure_fleet
 from diagnose.report.fleet import render
 from diagnose.triage.collect import collect
 from diagnose.triage.store import Store
@@ -28,7 +28,7 @@ def test_a_study_of_jobs(tmp_path: Path) -> None:
         took = {"": time.process_time()}
         jobs = collect(store)
         took["read"] = time.process_time()
-        fleet = measure_fleet(jobs, Asked(), store=store.name)
+        fleet = measure_fleet(jobs, FleetQuery(), store=store.name)
         took["add up"] = time.process_time()
         page = render(fleet, width=100, color=False)
         took["page of text"] = time.process_time()

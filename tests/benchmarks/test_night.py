@@ -26,11 +26,12 @@ import sqlalchemy as sa
 from diagnose.faults.generate import generate, list_causes, name_truth, write_job
 from diagnose.faults.spec import JobSpec
 from diagnose.triage.identity import Judge
-from diagnose.triage.night import Orders, run_night
 from diagnose.triage.rows import CauseRow, JobRow
-from diagnose.triage.source import Job
+from diagnose.triage.run import run_triage
+from diagnose.triage.settings import RunSettings
+from diagnose.triage.source import FoundJob
 from diagnose.triage.store import Store
-from diagnose.triage.work import Outcome, Task
+from diagnose.triage.worker import Outcome, Task
 from tests.triage.conftest import environment, fresh_database, postgres_server, start
 
 pytestmark = pytest.mark.benchmark
@@ -199,7 +200,7 @@ def test_a_night(corpus: Path, tmp_path: Path) -> None:
 class Nowhere:
     """A place where every job is done at once, with a document and causes as of a common job: the night's own part is left."""
 
-    n_places = 2
+    n_workers = 2
     limits_memory = False
 
     def has_room(self) -> bool:
@@ -231,15 +232,15 @@ class Nowhere:
 def test_what_the_night_itself_costs(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     """With nothing to diagnose, a job costs about the same in a night of 1,000 jobs as in one of 16,000."""
     server = None if kind == "sqlite" else request.getfixturevalue("postgres_server")
-    orders = Orders(Judge("v", "r", None, 1.02), None, 2**40, 600.0)
+    settings = RunSettings(Judge("v", "r", None, 1.02), None, 2**40, 600.0)
     print(f"\n\n{kind}: the night without the diagnoses\n  {'jobs':>8} {'ms a job':>9} {'of which store':>15}")
     costs = []
     for n_jobs in (1_000, 4_000, 16_000):
-        jobs = [Job(f"/jobs/{i:06}.parquet", size_bytes=1000 + i, stamp=str(i)) for i in range(n_jobs)]
+        jobs = [FoundJob(f"/jobs/{i:06}.parquet", size_bytes=1000 + i, stamp=str(i)) for i in range(n_jobs)]
         url = f"sqlite:///{tmp_path}/{n_jobs}.db" if server is None else fresh_database(server)
         with Store(url) as store:
             began_s = time.perf_counter()
-            night = run_night(jobs, store, lambda _: Nowhere(), orders)
+            night = run_triage(jobs, store, lambda _: Nowhere(), settings)
             costs.append((time.perf_counter() - began_s) / n_jobs)
         assert night.n_diagnosed == n_jobs
         print(f"  {n_jobs:8} {1e3 * costs[-1]:9.2f} {1e3 * night.store_s / n_jobs:15.2f}")

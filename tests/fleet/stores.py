@@ -8,10 +8,11 @@ import random
 import sqlalchemy as sa
 
 from diagnose.report.json_lines import to_json
+from diagnose.triage.database import plain_text
 from diagnose.triage.rows import JobRow, cause_rows, job_row
 from diagnose.triage.schema import TIMES
-from diagnose.triage.store import Done, Store, _text
-from diagnose.triage.work import Outcome
+from diagnose.triage.store import FinishedJob, Store
+from diagnose.triage.worker import Outcome
 from tests import fixture_jobs
 
 FIXTURES = tuple(fixture_jobs.FIXTURES)
@@ -74,10 +75,10 @@ def put(store: Store, location: str, found: dict | None, *, at_s: float, content
         outcome = Outcome(row, cause_rows(location, found), to_json(found), took_s=1.0)
 
     def write(connection: sa.Connection) -> None:
-        store._put(connection, [Done(location, outcome)], [location])
-        connection.execute(sa.update(TIMES).where(TIMES.c.location == _text(location)).values(diagnosed_at=at_s))
+        store._put(connection, [FinishedJob(location, outcome)], [location])
+        connection.execute(sa.update(TIMES).where(TIMES.c.location == plain_text(location)).values(diagnosed_at=at_s))
 
-    store._write(write)
+    store.transact(write)
 
 
 def fill(url: str, n_jobs: int, *, n_days: int = 28) -> None:

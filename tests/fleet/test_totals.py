@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diagnose.fleet.measure import Asked, measure_fleet
+from diagnose.fleet.measure import FleetQuery, measure_fleet
 from diagnose.fleet.totals import add_up, find_gaps, slice_all
 
 from .jobs import cause, close, failed, job
@@ -118,17 +118,17 @@ def test_order_does_not_matter(made: list, chance: object) -> None:
 def test_asked() -> None:
     """Only the jobs asked for are in the figures; what is new is judged by those of any time."""
     old = job("/x/old", cause(fingerprint="o"), when_s=-200_000.0, owner="alice")
-    fleet = measure_fleet([*JOBS, old], Asked(since_s=0.0, owner="alice"))
+    fleet = measure_fleet([*JOBS, old], FleetQuery(since_s=0.0, owner="alice"))
     assert [entry.location for entry in fleet.jobs] == ["/x/b", "/y/c"]
     assert fleet.night is not None and fleet.night.n_earlier == 1
-    assert [entry.location for entry in measure_fleet(JOBS, Asked(cause="data-loading")).jobs] == ["/x/a"]
-    assert [entry.location for entry in measure_fleet(JOBS, Asked(folder="/x/")).jobs] == ["/x/a", "/x/b"]
-    assert measure_fleet([job("/xy/a")], Asked(folder="/x")).jobs == ()
-    assert measure_fleet(JOBS, Asked(framework="none")).totals.n_jobs == 0
+    assert [entry.location for entry in measure_fleet(JOBS, FleetQuery(cause="data-loading")).jobs] == ["/x/a"]
+    assert [entry.location for entry in measure_fleet(JOBS, FleetQuery(folder="/x/")).jobs] == ["/x/a", "/x/b"]
+    assert measure_fleet([job("/xy/a")], FleetQuery(folder="/x")).jobs == ()
+    assert measure_fleet(JOBS, FleetQuery(framework="none")).totals.n_jobs == 0
 
 
 def test_ranked() -> None:
     """Jobs stand by what they lost, or by what they would give back."""
     more = job("/z", cause(), wasted=6.0, hours_recoverable=6.0)
-    assert [one.location for one in measure_fleet([*JOBS, more], Asked()).jobs][:2] == ["/x/a", "/x/b"]
-    assert measure_fleet([*JOBS, more], Asked(rank="recoverable")).jobs[0].location == "/z"
+    assert [one.location for one in measure_fleet([*JOBS, more], FleetQuery()).jobs][:2] == ["/x/a", "/x/b"]
+    assert measure_fleet([*JOBS, more], FleetQuery(rank="recoverable")).jobs[0].location == "/z"

@@ -10,7 +10,7 @@ import pytest
 from diagnose.model.course import Change
 from diagnose.model.diagnosis import MadeBy, When, Where, Worker
 from diagnose.model.explanation import REASONS, Checked, CheckedGroup, Explanation, Opined, Weight, Worth
-from diagnose.report.explain import render, render_json, say_why
+from diagnose.report.explain import describe_why, render, render_json
 
 HIGH = Checked("worker.ratio", "at_least", 1.03, True, 1.61, "", "it takes 1.61 times as long", "a prototype", True)
 LOW = Checked("worker.forward_ratio", "at_most", 1.015, False, 1.4, "", "", "half of it", True)
@@ -147,18 +147,18 @@ def test_the_trace_cannot_speak_to_the_terminal() -> None:
 def test_one_sentence_says_why(changes: dict[str, Any], says: str) -> None:
     """Whatever decided is in the one sentence that the page begins with and the JSON has as `why`."""
     found = change(**changes)
-    assert says in say_why(found)
-    assert say_why(found).count("\n") == 0
-    assert json.loads(render_json(found))["why"] == say_why(found)
+    assert says in describe_why(found)
+    assert describe_why(found).count("\n") == 0
+    assert json.loads(render_json(found))["why"] == describe_why(found)
 
 
 def test_what_was_not_measured_is_in_the_sentence() -> None:
     """Where nobody could look, the sentence names the feature and the reason."""
     blind = dataclasses.replace(BLIND, deciding=True)
     found = change(said=False, because=("unknown-conditions",), conditions=CheckedGroup("all", None, (blind,)))
-    assert say_why(found) == "Not said: worker.slow_share could not be measured (no peers)."
+    assert describe_why(found) == "Not said: worker.slow_share could not be measured (no peers)."
     worth = (Worth("worker", "slow workers", None, None, None, None, "no peers"),)
-    assert "nobody can tell what it costs, as no peers" in say_why(
+    assert "nobody can tell what it costs, as no peers" in describe_why(
         change(said=False, because=("unmeasured",), worth=worth)
     )
 
@@ -166,7 +166,9 @@ def test_what_was_not_measured_is_in_the_sentence() -> None:
 def test_a_gain_that_others_hide() -> None:
     """What comes back only after all other causes are gone is said to."""
     worth = (Worth("stage", "uneven pipeline stages", 0.001, 0.08, 0.1, 1.9, ""),)
-    assert "without it, once all others are gone, steps are 8.0% shorter" in say_why(change(gain=0.08, worth=worth))
+    assert "without it, once all others are gone, steps are 8.0% shorter" in describe_why(
+        change(gain=0.08, worth=worth)
+    )
 
 
 def test_the_json_has_the_documented_keys() -> None:

@@ -8,10 +8,10 @@ import jsonschema
 import pytest
 from rich.cells import cell_len
 
-from diagnose.fleet.measure import Asked, measure_fleet
+from diagnose.fleet.measure import FleetQuery, measure_fleet
 from diagnose.model.diagnosis import Where, Worker
 from diagnose.model.fleet import Fleet, FleetCause
-from diagnose.report.fleet import render, render_json, say_worst
+from diagnose.report.fleet import describe_worst, render, render_json
 from tests.fleet.jobs import DAY_S, cause, failed, job
 from tests.report.hostile import HOSTILE
 
@@ -35,7 +35,7 @@ def small() -> Fleet:
         failed("/prod/broken", "input", "/prod/broken: it is no Parquet file; save it again"),
         failed("/prod/slow", "timeout", "it took more than 600 s; raise --timeout"),
     ]
-    return measure_fleet(jobs, Asked(), store="sqlite:///fleet.db")
+    return measure_fleet(jobs, FleetQuery(), store="sqlite:///fleet.db")
 
 
 @pytest.mark.parametrize("width", [40, 80, 160])
@@ -64,13 +64,14 @@ def test_lines_fit(width: int) -> None:
 
 def test_empty() -> None:
     """No jobs, jobs that all failed, and jobs that lose nothing are said plainly."""
-    assert say_worst(measure_fleet([], Asked())) == "no jobs"
+    assert describe_worst(measure_fleet([], FleetQuery())) == "no jobs"
     assert (
-        say_worst(measure_fleet([failed("/a")], Asked())) == "no job to speak of: none of 1 job has figures that count"
+        describe_worst(measure_fleet([failed("/a")], FleetQuery()))
+        == "no job to speak of: none of 1 job has figures that count"
     )
-    assert say_worst(measure_fleet([job("/a", wasted=0.0)], Asked())) == "no GPU hours lost in 1 job"
+    assert describe_worst(measure_fleet([job("/a", wasted=0.0)], FleetQuery())) == "no GPU hours lost in 1 job"
     for jobs in ([], [failed("/a")], [job("/a", wasted=0.0)], [job("/a", wasted=None, hours_analysed=None)]):
-        fleet = measure_fleet(jobs, Asked())
+        fleet = measure_fleet(jobs, FleetQuery())
         assert render(fleet, width=80, color=False)
         jsonschema.validate(json.loads(render_json(fleet)), SCHEMA, cls=jsonschema.Draft202012Validator)
 
@@ -109,7 +110,7 @@ def test_hostile_names(name: str) -> None:
             when_s=UNTIL_S - n * DAY_S, diagnosed_at_s=UNTIL_S)
         for n in range(3)
     ]  # fmt: skip
-    fleet = measure_fleet([*jobs, failed(text, "input", text)], Asked(said={"owner": text}), store=text)
+    fleet = measure_fleet([*jobs, failed(text, "input", text)], FleetQuery(said={"owner": text}), store=text)
     page = render(fleet, width=100, color=False)
     assert all(char.isprintable() or char == "\n" for char in page)
     assert len(page) < 60_000

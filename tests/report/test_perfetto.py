@@ -30,7 +30,8 @@ from diagnose.model.optype import NAMES, Op
 from diagnose.model.scene import Scene
 from diagnose.pipeline import paint_job
 from diagnose.report import json_lines
-from diagnose.report.perfetto import Mended, Picture, choose_dp, choose_steps, render
+from diagnose.report.perfetto import AppliedFixes, PerfettoFile, render
+from diagnose.report.perfetto_choice import choose_dp, choose_steps
 from diagnose.report.perfetto_events import micros
 from tests.jobs import random_job, random_shape, to_file
 from tests.judge.cases import make
@@ -152,7 +153,7 @@ def scene_of(path: Path) -> Scene:
 
 
 @cache
-def picture_of(path: Path) -> Picture:
+def picture_of(path: Path) -> PerfettoFile:
     """Draw a file with all defaults, once."""
     return render(scene_of(path))
 
@@ -430,7 +431,9 @@ def test_what_does_not_fit_is_left_out_and_told() -> None:
 def test_another_schedule_has_no_timeline() -> None:
     """A fix that changes the schedule is said to have no timeline; everything else is drawn."""
     scene = scene_of(ROOT / "fixtures" / "worker-fault.parquet")
-    picture = render(scene, mended=Mended("zero-bubble", (Reschedule("zero-bubble", 1, np.eye(4)[None].repeat(2, 0)),)))
+    picture = render(
+        scene, applied=AppliedFixes("zero-bubble", (Reschedule("zero-bubble", 1, np.eye(4)[None].repeat(2, 0)),))
+    )
     assert "zero-bubble" in picture.warnings[0]
     assert not any(s["kind"] == "fixed" for s in import_events(picture.content).slices)
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from diagnose.cli.site import write_site
-from diagnose.fleet.measure import Asked, measure_fleet
+from diagnose.fleet.measure import FleetQuery, measure_fleet
 from diagnose.model.fleet import Fleet
 from diagnose.triage.collect import collect
 from diagnose.triage.store import Store
@@ -24,7 +24,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Fleet]:
     folder = tmp_path_factory.mktemp("site")
     with Store(f"sqlite:///{folder / 'store.db'}") as store:
         fill(f"sqlite:///{folder / 'store.db'}", N_JOBS)
-        fleet = measure_fleet(collect(store), Asked(), store="sqlite:///store.db")
+        fleet = measure_fleet(collect(store), FleetQuery(), store="sqlite:///store.db")
         write_site(store, fleet, folder / "site")
     return folder / "site", fleet
 

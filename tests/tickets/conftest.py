@@ -24,9 +24,9 @@ import standardwebhooks
 
 from diagnose.tickets import post
 from diagnose.tickets.due import Threshold
-from diagnose.tickets.tickets import Tickets, Wishes
+from diagnose.tickets.tickets import TicketRequest, Tickets
 from diagnose.triage import schema
-from diagnose.triage import store as stores
+from diagnose.triage.database import plain_row, plain_text
 from diagnose.triage.rows import CauseRow, JobRow
 from diagnose.triage.store import Store
 from tests.triage.conftest import environment, fresh_database, postgres_server, start, store_url
@@ -75,7 +75,7 @@ def cause_of(fingerprint: str, cause: str = "worker-fault", *, recoverable: floa
 
 @dataclasses.dataclass
 class Shelf:
-    """A store whose nights are made by hand; `now_s` is its clock."""
+    """A store whose runs are made by hand; `now_s` is its clock."""
 
     url: str
     store: Store
@@ -106,33 +106,33 @@ class Shelf:
         document = {"causes": given, "checked": checked}
         rows = tuple(_cause_row(job, place, cause) for place, cause in enumerate(given, start=1))
         of_job = JobRow(job, "diagnosed", identity=identity or content, content=content, **row)
-        at = stores._text(job)
+        at = plain_text(job)
 
         def write(connection: sa.Connection) -> None:
             for table in (schema.JOBS, schema.CAUSES, schema.DOCUMENTS, schema.TIMES):
                 connection.execute(sa.delete(table).where(table.c.location == at))
-            connection.execute(sa.insert(schema.JOBS).values(stores._plain(of_job)))
+            connection.execute(sa.insert(schema.JOBS).values(plain_row(of_job)))
             for cause in rows:
-                connection.execute(sa.insert(schema.CAUSES).values(stores._plain(cause)))
+                connection.execute(sa.insert(schema.CAUSES).values(plain_row(cause)))
             connection.execute(sa.insert(schema.DOCUMENTS).values(location=at, document=json.dumps(document)))
             connection.execute(sa.insert(schema.TIMES).values(location=at, diagnosed_at=self.now_s))
 
         self.store.transact(write)
 
-    def tickets(self, *, is_trial: bool = False, **wishes) -> Tickets:
+    def tickets(self, *, is_trial: bool = False, **request) -> Tickets:
         """Work out what is due now."""
-        given = {"threshold": Threshold(1.0, 0.5), "gone_after_s": 30 * DAY_S, **wishes}
-        return Tickets(self.store, Wishes(**given), self.now_s, is_trial=is_trial)
+        given = {"threshold": Threshold(1.0, 0.5), "gone_after_s": 30 * DAY_S, **request}
+        return Tickets(self.store, TicketRequest(**given), self.now_s, is_trial=is_trial)
 
-    def emit(self, **wishes) -> list[dict]:
-        """Give what a night tells on standard output."""
+    def emit(self, **request) -> list[dict]:
+        """Give what a triage run tells on standard output."""
         written: list[dict] = []
-        self.tickets(**wishes).write(lambda tickets: written.extend(ticket.to_dict() for ticket in tickets))
+        self.tickets(**request).write(lambda tickets: written.extend(ticket.to_dict() for ticket in tickets))
         return written
 
-    def events(self, **wishes) -> list[tuple[str, str]]:
-        """Give fingerprint and event of what a night tells."""
-        return [(ticket["fingerprint"], ticket["event"]) for ticket in self.emit(**wishes)]
+    def events(self, **request) -> list[tuple[str, str]]:
+        """Give fingerprint and event of what a triage run tells."""
+        return [(ticket["fingerprint"], ticket["event"]) for ticket in self.emit(**request)]
 
     def all_rows(self) -> str:
         """Give everything in the store as text, to look for what must not be there."""

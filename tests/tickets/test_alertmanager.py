@@ -10,9 +10,9 @@ from diagnose.triage.acks import write_ack
 from .conftest import Shelf, ask, cause_of, free_port
 
 
-def send(shelf: Shelf, url: str, **wishes) -> None:
+def send(shelf: Shelf, url: str, **request) -> None:
     """Tell the Alertmanager."""
-    (sent,) = shelf.tickets(send=True, alertmanagers=(url,), **wishes).send()
+    (sent,) = shelf.tickets(send=True, alertmanagers=(url,), **request).send()
     assert not sent.errors and not sent.n_left
 
 
@@ -30,7 +30,7 @@ def now_shelf(shelf: Shelf) -> Shelf:
 
 
 def test_alerts_fire_are_grouped_and_resolved(now_shelf: Shelf, alertmanager: str) -> None:
-    """Open findings fire until a later run is clean; posted every night they stay the same alerts."""
+    """Open findings fire until a later run is clean; posted every run they stay the same alerts."""
     shelf = now_shelf
     shelf.put("/a", cause_of("f1"), cause_of("f2", "network-fault", severity=None, who="hardware"), owner="ann")
     shelf.put("/b", cause_of("f3"), owner=None)

@@ -29,7 +29,7 @@ def blocks(language: str) -> list[str]:
 
 
 def check_shell(line: str) -> None:
-    """Check the syntax of a line of shell, the order of a night in it, and every command of ours."""
+    """Check the syntax of a line of shell, the order of a triage run in it, and every command of ours."""
     subprocess.run(["sh", "-n", "-c", line], check=True)
     assert re.search(
         r"diagnose triage .*\|\| \[ \$\? -eq 5 \].*&& diagnose tickets --send.*&& diagnose fleet --site",

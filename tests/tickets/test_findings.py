@@ -1,4 +1,4 @@
-"""What becomes of findings as nights pass: opened once, fixed, reopened, acknowledged, on both kinds of database."""
+"""What becomes of findings as triage runs pass: opened once, fixed, reopened, acknowledged, on both kinds of database."""
 
 import pytest
 import sqlalchemy as sa
@@ -61,7 +61,7 @@ def test_thresholds(shelf: Shelf, more: dict) -> None:
 
 
 def test_fixed_by_a_later_run(shelf: Shelf) -> None:
-    """A clean run of the family in a later night closes a finding; it comes back as another ticket."""
+    """A clean run of the family in a later run closes a finding; it comes back as another ticket."""
     shelf.put("/a", "f1")
     (opened,) = shelf.emit(with_fixed=True)
     shelf.pass_days(1)
@@ -77,7 +77,7 @@ def test_fixed_by_a_later_run(shelf: Shelf) -> None:
 
 
 def test_a_clean_run_of_the_same_night_closes_nothing(shelf: Shelf) -> None:
-    """Without times in the metadata, jobs that come in one night ran side by side."""
+    """Without times in the metadata, jobs that come in one run ran side by side."""
     shelf.put("/a", "f1")
     shelf.now_s += 60
     shelf.put("/b")
@@ -128,7 +128,7 @@ def test_times_of_the_metadata_count(shelf: Shelf) -> None:
 
 
 def test_an_archive_of_old_runs_opens_what_is_not_fixed_in_it(shelf: Shelf) -> None:
-    """Read in one night, runs are put in order by their times: what a later one lacks makes no ticket."""
+    """Read in one run, runs are put in order by their times: what a later one lacks makes no ticket."""
     shelf.put("/a", "f1", "f2", started_at=day(shelf, -99), finished_at=day(shelf, -98))
     shelf.put("/b", "f2", started_at=day(shelf, -97), finished_at=day(shelf, -96))
     assert shelf.events() == [("f2", "opened")]

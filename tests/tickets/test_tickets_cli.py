@@ -175,10 +175,10 @@ def test_gauges(cli, tmp_path: Path) -> None:
 
 
 def test_gauges_satisfy_promtool(cli, file_shelf: Shelf, tmp_path: Path) -> None:
-    """`promtool check metrics` has nothing to say, with the moment of the last night and any name in it."""
+    """`promtool check metrics` has nothing to say, with the moment of the last triage run and any name in it."""
     if shutil.which("promtool") is None:
         pytest.skip("no promtool here (apt-get install prometheus)")
-    file_shelf.store.note_end()
+    file_shelf.store.record_end()
     file_shelf.put("/b", cause_of("cccc", 'x"\n\\{}\x1b'), dp_size=2)
     path = tmp_path / "diagnose.prom"
     cli("tickets", "--prometheus-textfile", str(path))
@@ -189,7 +189,7 @@ def test_gauges_satisfy_promtool(cli, file_shelf: Shelf, tmp_path: Path) -> None
 
 
 def test_a_night_end_to_end(tmp_path: Path) -> None:
-    """Triage of two traces, tickets of what it found, nothing the next night; the moment of its end is kept."""
+    """Triage of two traces, tickets of what it found, nothing the next run; the moment of its end is kept."""
     for name in ("worker-fault", "healthy"):
         shutil.copy(FIXTURES / f"{name}.parquet", tmp_path)
     store = f"sqlite:///{tmp_path / 'store.db'}"
@@ -211,7 +211,7 @@ def test_a_night_end_to_end(tmp_path: Path) -> None:
     run("triage", str(tmp_path), "--quiet")
     assert run("tickets") == ""
     with Store(store) as opened:
-        assert opened.info().n_nights == 0
+        assert opened.info().n_runs == 0
 
 
 def test_nothing_heavy_is_imported_for_help() -> None:

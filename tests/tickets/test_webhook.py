@@ -27,9 +27,9 @@ def fill(shelf: Shelf, n: int = N_FINDINGS) -> set[str]:
     return set(names)
 
 
-def send(shelf: Shelf, receiver: Receiver, **wishes) -> list[deliver.Sent]:
+def send(shelf: Shelf, receiver: Receiver, **request) -> list[deliver.Sent]:
     """Tell the receiver what is due."""
-    return list(shelf.tickets(send=True, webhooks=(receiver.url,), **wishes).send())
+    return list(shelf.tickets(send=True, webhooks=(receiver.url,), **request).send())
 
 
 def fingerprints(receiver: Receiver) -> list[str]:
@@ -49,7 +49,7 @@ def test_every_ticket_once(shelf: Shelf, receiver: Receiver) -> None:
 
 
 def test_a_receiver_that_often_fails(shelf: Shelf, receiver: Receiver, short_waits: None) -> None:
-    """With 30% of the posts failing, nights until nothing is left bring every finding, each under one key."""
+    """With 30% of the posts failing, runs until nothing is left bring every finding, each under one key."""
     names = fill(shelf)
     receiver.answer = seeded_failures(0.3)
     for _ in range(5):
@@ -196,7 +196,7 @@ def test_kills(file_shelf: Shelf, receiver: Receiver) -> None:
     again = sum(len(bodies) - 1 for bodies in receiver.bodies.values())
     assert again >= 10, f"{again} came again: each kill between the post and its mark makes one"
     with Store(file_shelf.url) as store:
-        assert store.info().n_nights == 0, "the last one cleaned up"
+        assert store.info().n_runs == 0, "the last one cleaned up"
 
 
 def test_two_at_once_do_not_double(shelf: Shelf, receiver: Receiver) -> None:

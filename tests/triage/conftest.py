@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from diagnose.triage.store import Store
 
 ROOT = Path(__file__).resolve().parents[2]
-#: Columns that differ from night to night.
+#: Columns that differ from run to run.
 _TIMES = {"diagnosed_at", "took_s"}
 
 
@@ -153,7 +153,7 @@ def triage(*args: str, rc: int = 0, **more: str) -> dict:
 
 
 def dump(url: str) -> dict[str, list]:
-    """Give all results in a store, without what differs from night to night."""
+    """Give all results in a store, without what differs from run to run."""
     found = {}
     with Store(url, may_create=False) as store, store.reading() as read:
         for table, order in (("jobs", "location"), ("causes", "location, place"), ("documents", "location")):

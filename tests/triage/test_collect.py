@@ -7,7 +7,7 @@ import sqlalchemy as sa
 
 from diagnose.pipeline import diagnose_job
 from diagnose.triage import collect as collecting
-from diagnose.triage.collect import collect, read_kept
+from diagnose.triage.collect import collect, read_diagnoses
 from diagnose.triage.schema import DOCUMENTS
 from diagnose.triage.store import Store
 from tests.fleet.stores import NEWEST_S, diagnosed, put, vary
@@ -68,7 +68,7 @@ def test_failed_and_unreadable_jobs(store_url: str) -> None:
             put(store, location, worker_fault(), at_s=NEWEST_S)
         for location, document in (("/b", "{"), ("/c", '{"schema": "diagnose/9"}')):
             change = sa.update(DOCUMENTS).where(DOCUMENTS.c.location == location).values(document=document)
-            store._write(lambda connection, change=change: connection.execute(change))
+            store.transact(lambda connection, change=change: connection.execute(change))
         jobs = collect(store)
     assert [job.location for job in jobs] == ["/a", "/b", "/c", "/d"]
     assert [job.failure for job in jobs] == ["timeout", "document", "document", None]
@@ -85,7 +85,7 @@ def test_chunks(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
         for size in (1, 3, 8, 500):
             monkeypatch.setattr(collecting, "CHUNK", size)
             assert [job.location for job in collect(store)] == sorted(locations)
-            assert sorted(kept.location for kept in read_kept(store, {"/z", "/ä"})) == ["/z", "/ä"]
+            assert sorted(kept.location for kept in read_diagnoses(store, {"/z", "/ä"})) == ["/z", "/ä"]
 
 
 def test_hosts_of_a_trace_reach_the_fleet(tmp_path) -> None:

@@ -1,4 +1,4 @@
-"""A folder with one file a rank is one job of a night, beside folders with a job a file."""
+"""A folder with one file a rank is one job of a triage run, beside folders with a job a file."""
 
 import dataclasses
 import json
@@ -15,13 +15,13 @@ import pytest
 
 from diagnose.pipeline import diagnose_job
 from diagnose.report import json_lines
-from diagnose.triage.source import Job, list_jobs, look_again
+from diagnose.triage.source import FoundJob, list_again, list_jobs
 from diagnose.triage.triage import find_judge
-from diagnose.triage.work import BYTES_PER_OP, Task, do_job
+from diagnose.triage.worker import BYTES_PER_OP, Task, do_job
 from tests.trace.producers.pipelines import Pipeline, write_primus
 
 from .conftest import dump
-from .test_night import night  # noqa: F401 - a fixture
+from .test_run import run_on  # noqa: F401 - a fixture
 
 OLD_S = 1_700_000_000
 
@@ -74,7 +74,7 @@ def test_each_is_one_job(traces: Path) -> None:
     assert found.size_bytes == sum(path.stat().st_size for path in files) and len(files) == 4
     assert found.is_folder and found.modified_s == OLD_S
     os.utime(files[2], (OLD_S + 60, OLD_S + 60))
-    assert look_again(found).modified_s == OLD_S + 60
+    assert list_again(found).modified_s == OLD_S + 60
 
 
 def test_a_folder_is_named(traces: Path, tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_stamp(traces: Path, change: str) -> None:
     """A file that is written, comes, goes or gets another name makes the job new, as does the metadata beside the folder."""
     folder = traces / "run-1"
     (before,) = list_jobs([str(folder)])
-    assert look_again(before) == before
+    assert list_again(before) == before
     match change:
         case "written":
             os.utime(folder / "rank-00002.parquet", (5, 5))
@@ -103,12 +103,12 @@ def test_stamp(traces: Path, change: str) -> None:
             (folder / "rank-00000.parquet").rename(folder / "rank-0.parquet")
         case "described":
             (traces / "run-1.yaml").write_text("owner: somebody\n")
-    assert look_again(before).stamp not in {before.stamp, None}
+    assert list_again(before).stamp not in {before.stamp, None}
 
 
-def test_nights(night: Callable[..., Any], traces: Path, store_url: str, small_jobs: list[Path]) -> None:  # noqa: F811 - the fixture
-    """A row a job, with the reason of the damaged one; the next night does nothing, a later one the job that changed."""
-    found, done = night(traces)
+def test_runs(run_on: Callable[..., Any], traces: Path, store_url: str, small_jobs: list[Path]) -> None:  # noqa: F811 - the fixture
+    """A row a job, with the reason of the damaged one; the next run does nothing, a later one the job that changed."""
+    found, done = run_on(traces)
     assert done == sorted(Path(name).name for name in JOBS) and found.n_failed == 1
     rows = {os.path.relpath(row["location"], traces): row for row in dump(store_url)["jobs"]}
     assert sorted(rows) == JOBS
@@ -116,17 +116,17 @@ def test_nights(night: Callable[..., Any], traces: Path, store_url: str, small_j
     assert [name for name, row in rows.items() if row["failure"] is not None] == ["broken"]
     broken = rows["broken"]
     assert broken["failure"] == "input" and f"{traces}/broken/rank-00001.parquet" in broken["reason"]
-    found, done = night(traces)
+    found, done = run_on(traces)
     assert done == [] and (found.n_known, found.n_known_by_time) == (6, 6)
     shutil.copy(traces / "run-1" / "rank-00001.parquet", traces / "broken" / "rank-00001.parquet")
     os.utime(traces / "primus" / "pp_rank_1.json")
-    assert night(traces)[1] == ["broken"]
+    assert run_on(traces)[1] == ["broken"]
     (traces / "run-1" / "rank-00003.parquet").unlink()
-    assert night(traces, since="2100-01-01")[1] == []
-    assert night(traces)[1] == ["run-1"]
+    assert run_on(traces, since="2100-01-01")[1] == []
+    assert run_on(traces)[1] == ["run-1"]
 
 
-def do(job: Job) -> str | None:
+def do(job: FoundJob) -> str | None:
     """Diagnose a job as a worker does, and give the document."""
     return do_job(Task(job, find_judge(None, 1.02))).document
 

@@ -19,11 +19,11 @@ import sqlalchemy as sa
 from pyarrow import parquet
 
 from diagnose.errors import DiagnoseError
-from diagnose.triage import workplace
+from diagnose.triage import pools
+from diagnose.triage.database import read_url
 from diagnose.triage.identity import Judge
 from diagnose.triage.source import list_jobs
-from diagnose.triage.store import read_url
-from diagnose.triage.work import Task
+from diagnose.triage.worker import Task
 
 from .conftest import dump, environment, start, triage
 
@@ -238,9 +238,9 @@ def test_a_process_that_keeps_memory_is_replaced(make_folder, tmp_path: Path, mo
     """Small jobs share a process, because a start costs more than they do; one that has kept too much memory ends."""
     job = list_jobs([str(make_folder(tmp_path / "jobs", 1))])[0]
     task = Task(job, Judge("v", "r", None, 1.02))
-    place = workplace.LocalWorkplace(1)
+    place = pools.ProcessPool(1)
 
-    def do() -> workplace._Process:
+    def do() -> pools._Process:
         wait_for(place.has_room)
         future = place.submit(task)
         assert future.result(timeout=60).row.status == "diagnosed"
@@ -251,7 +251,7 @@ def test_a_process_that_keeps_memory_is_replaced(make_folder, tmp_path: Path, mo
     with contextlib.closing(place):
         first = do()
         assert do() is first
-        monkeypatch.setattr(workplace, "KEPT_BYTES", -(1 << 40))
+        monkeypatch.setattr(pools, "KEPT_BYTES", -(1 << 40))
         assert do() is first
         assert do() is not first
         wait_for(lambda: not any(process.is_alive() for process in first._processes))
@@ -416,9 +416,9 @@ def test_dask(cluster, mischief, make_folder, tmp_path: Path) -> None:
 def test_no_dask_there(address: str, rc: int, make_folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cluster that does not answer is one line."""
     pytest.importorskip("distributed")
-    monkeypatch.setattr(workplace, "CONNECT_S", 1.0)
+    monkeypatch.setattr(pools, "CONNECT_S", 1.0)
     with pytest.raises(DiagnoseError, match=address.rpartition("/")[2]) as error:
-        workplace.DaskWorkplace(address, lambda: None, None)
+        pools.DaskPool(address, lambda: None, None)
     assert error.value.exit_code == rc and "\n" not in str(error.value)
 
 

@@ -58,7 +58,7 @@ def bucket(endpoint: str) -> Iterator[tuple[Any, str]]:
 
 
 def test_a_prefix_of_50_jobs(endpoint: str, bucket, small_jobs: list[Path], tmp_path: Path) -> None:
-    """All of a prefix and nothing beside it; corrupt and archived objects are rows; the next nights do what is new or changed."""
+    """All of a prefix and nothing beside it; corrupt and archived objects are rows; the next runs do what is new or changed."""
     client, name = bucket
     for i in range(50):
         client.put_object(Bucket=name, Key=f"jobs/{i // 10}/job-{i:02}.parquet", Body=small_jobs[i % 4].read_bytes())

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from diagnose.errors import UsageError
-from diagnose.triage.source import list_jobs, look_again, open_remote, parse_since
+from diagnose.triage.source import list_again, list_jobs, open_remote
+from diagnose.triage.times import parse_since
 
 
 @pytest.fixture
@@ -67,11 +68,11 @@ def test_an_odd_name(folder: Path) -> None:
 def test_stamp(folder: Path, change: str) -> None:
     """The stamp of a job changes with the trace, and with the metadata beside it."""
     before = list_jobs([str(folder)])[0]
-    assert look_again(before) == before
+    assert list_again(before) == before
     os.utime(folder / change, (5, 5))
-    assert look_again(before).stamp != before.stamp
+    assert list_again(before).stamp != before.stamp
     (folder / "a.yaml").unlink()
-    assert look_again(before).stamp not in {before.stamp, None}
+    assert list_again(before).stamp not in {before.stamp, None}
 
 
 def test_since() -> None:

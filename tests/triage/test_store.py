@@ -11,12 +11,12 @@ import pytest
 import sqlalchemy as sa
 
 from diagnose.errors import ServiceError, UsageError
-from diagnose.triage import schema
-from diagnose.triage import store as stores
+from diagnose.triage import claims, schema
+from diagnose.triage.database import read_url
 from diagnose.triage.machine import name_machine
 from diagnose.triage.rows import CauseRow, JobRow
-from diagnose.triage.store import Done, Store, read_url
-from diagnose.triage.work import Outcome
+from diagnose.triage.store import FinishedJob, Store
+from diagnose.triage.worker import Outcome
 
 from .conftest import environment
 
@@ -34,7 +34,7 @@ def outcome(location: str, *, identity: str = "i", n_causes: int = 2, **fields: 
 
 @pytest.fixture
 def store(store_url: str):
-    """Give a fresh store in which a night has begun."""
+    """Give a fresh store in which a triage run has begun."""
     with Store(store_url) as opened:
         opened.enter()
         yield opened
@@ -49,13 +49,13 @@ def count(store: Store, table: sa.Table) -> int:
 def finish(store: Store, location: str, **fields: object) -> None:
     """Claim a job and finish it."""
     assert store.claim([location])
-    assert store.finish([Done(location, outcome(location, **fields))]) == [True]
+    assert store.finish([FinishedJob(location, outcome(location, **fields))]) == [True]
 
 
 def test_a_finished_job_is_known(store: Store) -> None:
     """What was written comes back, and the claim is gone."""
     assert store.claim(["/a"]) == {"/a": None}
-    assert store.finish([Done("/a", outcome("/a"))]) == [True]
+    assert store.finish([FinishedJob("/a", outcome("/a"))]) == [True]
     known = store.known(["/a", "/b"])
     assert set(known) == {"/a"}
     assert (known["/a"].identity, known["/a"].content, known["/a"].stamp) == ("i", "ci", "s")
@@ -69,7 +69,7 @@ def test_a_second_result_replaces_the_first(store: Store) -> None:
     finish(store, "/a", identity="j", n_causes=1)
     assert (count(store, schema.JOBS), count(store, schema.CAUSES), count(store, schema.DOCUMENTS)) == (1, 1, 1)
     failed = Outcome(JobRow("/a", "failed", failure="input", reason="no"))
-    assert store.claim(["/a"]) and store.finish([Done("/a", failed)]) == [True]
+    assert store.claim(["/a"]) and store.finish([FinishedJob("/a", failed)]) == [True]
     assert (count(store, schema.JOBS), count(store, schema.CAUSES), count(store, schema.DOCUMENTS)) == (1, 0, 0)
 
 
@@ -77,7 +77,7 @@ def test_odd_text(store: Store) -> None:
     """NUL and bytes that are no UTF-8 are kept as escapes, and found again."""
     location = "/odd\udcff"
     assert store.claim([location])
-    assert store.finish([Done(location, outcome(location, job_id="a\0b"))]) == [True]
+    assert store.finish([FinishedJob(location, outcome(location, job_id="a\0b"))]) == [True]
     assert set(store.known([location])) == {location}
 
 
@@ -116,7 +116,7 @@ def test_a_dead_process_does_not_block(store: Store, store_url: str) -> None:
     )
     assert done.returncode == -9 and "claimed" in done.stdout, done.stderr
     assert store.claim(["/a"]) == {}
-    store.bury_dead()
+    store.expire_leases()
     assert store.claim(["/a"]) == {"/a": None}
 
 
@@ -126,7 +126,7 @@ def test_a_machine_that_is_gone_does_not_block_for_long(store: Store) -> None:
         gone = {"night": "x", "machine": "elsewhere", "process": "1 1", "expires": store.now_s() + 1000}
         connection.execute(sa.insert(schema.NIGHTS).values(gone))
         connection.execute(sa.insert(schema.CLAIMS).values(location="/a", night="x"))
-    store.bury_dead()
+    store.expire_leases()
     assert store.claim(["/a"]) == {}
     with store._engine.begin() as connection:
         connection.execute(sa.update(schema.NIGHTS).where(schema.NIGHTS.c.night == "x").values(expires=1.0))
@@ -141,9 +141,9 @@ def test_who_lost_his_claim_does_not_write(store: Store, store_url: str) -> None
             connection.execute(sa.delete(schema.NIGHTS))
         other.enter()
         assert other.claim(["/a"])
-        assert store.finish([Done("/a", outcome("/a"))]) == [False]
-        assert other.finish([Done("/a", outcome("/a"))]) == [True]
-        assert store.finish([Done("/a", outcome("/a"))]) == [False]
+        assert store.finish([FinishedJob("/a", outcome("/a"))]) == [False]
+        assert other.finish([FinishedJob("/a", outcome("/a"))]) == [True]
+        assert store.finish([FinishedJob("/a", outcome("/a"))]) == [False]
         assert count(store, schema.JOBS) == 1 and count(store, schema.CLAIMS) == 0
 
 
@@ -152,7 +152,7 @@ def test_who_lost_his_claim_to_nobody_writes(store: Store) -> None:
     assert store.claim(["/a"])
     with store._engine.begin() as connection:
         connection.execute(sa.delete(schema.CLAIMS))
-    assert store.finish([Done("/a", outcome("/a"))]) == [True]
+    assert store.finish([FinishedJob("/a", outcome("/a"))]) == [True]
     assert count(store, schema.JOBS) == 1 and count(store, schema.CLAIMS) == 0
 
 
@@ -167,7 +167,7 @@ def test_an_unfinished_write_leaves_nothing(store: Store, monkeypatch: pytest.Mo
     with monkeypatch.context() as patch:
         patch.setattr(store, "_upsert", fail)
         with pytest.raises(KeyboardInterrupt):
-            store.finish([Done("/a", outcome("/a", identity="j", n_causes=0))])
+            store.finish([FinishedJob("/a", outcome("/a", identity="j", n_causes=0))])
     assert store.known(["/a"])["/a"].identity == "i"
     assert count(store, schema.CAUSES) == 2 and count(store, schema.CLAIMS) == 1
 
@@ -182,7 +182,7 @@ def test_threads_share_jobs(store_url: str) -> None:
             for i in range(60):
                 if mine.claim([f"/{i}"]) and not mine.known([f"/{i}"]):
                     taken.append(f"/{i}")
-                    assert mine.finish([Done(f"/{i}", outcome(f"/{i}"))]) == [True]
+                    assert mine.finish([FinishedJob(f"/{i}", outcome(f"/{i}"))]) == [True]
                 mine.release([f"/{i}"])
 
     threads = [threading.Thread(target=work) for _ in range(4)]
@@ -212,11 +212,11 @@ def test_several_at_once(store: Store, store_url: str) -> None:
             connection.execute(sa.delete(schema.CLAIMS).where(schema.CLAIMS.c.location == "/lost"))
         assert other.claim(["/lost"])
         done = [
-            Done("/new", outcome("/new", n_causes=1), is_new=True),
-            Done("/unchanged", Outcome(stamp="t")),
-            Done("/broken", Outcome(JobRow("/broken", "failed", failure="input", reason="no"))),
-            Done("/lost", outcome("/lost"), is_new=True),
-            Done("/changed", outcome("/changed", identity="j", n_causes=1)),
+            FinishedJob("/new", outcome("/new", n_causes=1), is_new=True),
+            FinishedJob("/unchanged", Outcome(stamp="t")),
+            FinishedJob("/broken", Outcome(JobRow("/broken", "failed", failure="input", reason="no"))),
+            FinishedJob("/lost", outcome("/lost"), is_new=True),
+            FinishedJob("/changed", outcome("/changed", identity="j", n_causes=1)),
         ]
         assert store.finish(done) == [True, True, True, False, True]
     known = store.known(names)
@@ -243,7 +243,7 @@ def test_threads_share_batches(store_url: str) -> None:
                 for start in range(0, len(mine), 8):
                     fresh = [name for name, known in store.claim(mine[start : start + 8]).items() if known is None]
                     taken.extend(fresh)
-                    assert all(store.finish([Done(name, outcome(name), is_new=True) for name in fresh]))
+                    assert all(store.finish([FinishedJob(name, outcome(name), is_new=True) for name in fresh]))
                     store.release(mine[start : start + 8])
         except BaseException as error:  # noqa: BLE001 - a thread cannot raise it where anyone sees it
             faults.append(error)
@@ -278,7 +278,7 @@ def test_info(store: Store) -> None:
     store.claim(["/b"])
     found = store.info()
     assert (found.by_status, found.by_verdict) == ({"diagnosed": 1}, {"straggling": 1})
-    assert (found.by_cause, found.n_nights, found.n_claims, found.schema) == ({"worker-fault": 2}, 1, 1, 3)
+    assert (found.by_cause, found.n_runs, found.n_claims, found.schema) == ({"worker-fault": 2}, 1, 1, 3)
 
 
 def test_the_tables_are_as_the_code_thinks(store: Store) -> None:
@@ -335,16 +335,16 @@ def test_opened_by_many_at_once(store_url: str) -> None:
 
 
 def test_signs_of_life(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A night that somebody buried by mistake comes back with its next sign."""
+    """A triage run that somebody expired by mistake comes back with its next sign."""
     with store._engine.begin() as connection:
         connection.execute(sa.delete(schema.NIGHTS))
-    store._show_life(store._name())
+    store._claims.renew(store.run_id)
     with store._engine.connect() as connection:
         machine, process, expires = connection.execute(
             sa.select(schema.NIGHTS.c.machine, schema.NIGHTS.c.process, schema.NIGHTS.c.expires)
         ).one()
     assert machine == name_machine() and process.startswith(f"{os.getpid()} ")
-    assert expires > store.now_s() + stores.LEASE_S / 2
+    assert expires > store.now_s() + claims.LEASE_S / 2
 
 
 class TestUrl:

@@ -15,7 +15,7 @@ from diagnose.cli.main import main
 from diagnose.triage import triage as triages
 
 from .conftest import environment
-from .test_night import Here
+from .test_run import Here
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     """Give what runs a command in a folder with three traces, without processes."""
     make_folder(tmp_path / "jobs", 3)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(triages, "_open_workplace", lambda *_: Here())
+    monkeypatch.setattr(triages, "_open_pool", lambda *_: Here())
 
     def run(*args: str) -> tuple[int, str, str]:
         code = main(list(args))
@@ -67,7 +67,7 @@ def test_dry_run(cli, tmp_path: Path) -> None:
 
 
 def test_store_commands(cli, tmp_path: Path) -> None:
-    """Info, export and prune of a store."""
+    """StoreInfo, export and prune of a store."""
     cli("triage", "jobs")
     code, out, _ = cli("store", "info")
     assert code == 0 and "jobs: 3 diagnosed" in out and "at work: 0 triages, 0 jobs claimed" in out

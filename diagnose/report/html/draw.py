@@ -21,13 +21,14 @@ from matplotlib.path import Path
 
 from diagnose.report.escape import escape
 
+#: Colours of a heat map, `heat0` to `heat8` in style.css.
+N_LEVELS = 9
 #: Colours by the name of their CSS variable.
 COLOURS = (
     *("ink", "muted", "line", "panel", "bad", "good", "warn", "accent", "forward", "backward", "comm", "other"),
-    *(f"heat{level}" for level in range(9)),
-    *(f"heat{level}-ink" for level in range(9)),
+    *(f"heat{level}" for level in range(N_LEVELS)),
+    *(f"heat{level}-ink" for level in range(N_LEVELS)),
 )
-N_LEVELS = 9
 #: What matplotlib is told for each of them; no colour that it chooses itself looks like that.
 _SENTINEL = {name: f"#fe{n:02x}a5" for n, name in enumerate(COLOURS)}
 #: Everything that a user's own settings of matplotlib could change is set here.

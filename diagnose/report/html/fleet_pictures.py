@@ -13,6 +13,7 @@ from diagnose.report.escape import name
 from diagnose.report.html.draw import Sheet, colour, plain
 from diagnose.report.html.picture import Picture
 
+#: Pixels of a picture, and of a row in it.
 _WIDTH = 760
 _ROW = 28
 #: Causes, and days, drawn at most; the table has all.

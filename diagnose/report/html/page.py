@@ -19,7 +19,7 @@ from diagnose.model.pictured import NO_RULE, Pictured
 from diagnose.model.scene import Scene
 from diagnose.report import words
 from diagnose.report.escape import escape, prose
-from diagnose.report.facts import say_log
+from diagnose.report.facts import describe_log
 from diagnose.report.html.bars import draw_ledger, draw_optypes, draw_stages, draw_waterfall
 from diagnose.report.html.draw import styled
 from diagnose.report.html.environment import make_environment, own_file, safe_json, trusted
@@ -53,7 +53,6 @@ def render(scene: Scene, *, options: str = "", in_site: bool = False) -> str:
 
     Parameters
     ----------
-    scene : Scene
     options : str
         Options of the command line that change the diagnosis, for the words on how to make it again.
     in_site : bool
@@ -107,7 +106,7 @@ def _fill(
 ) -> str:
     """Fill in the template."""
     shown = [picture for picture in (lead, ledger, *pictures) if picture is not None]
-    said = _say(diagnosis, options, pictured or {})
+    said = _describe(diagnosis, options, pictured or {})
     if location is not None:
         said["command"] = f"diagnose {shlex.quote(location)} --min-speedup {diagnosis.min_speedup:g} --html report.html"
         said["metadata"] = [("trace", location), *said["metadata"]]
@@ -153,7 +152,7 @@ def _measures(diagnosis: Diagnosis) -> list[_Table]:
     return tables
 
 
-def _say(diagnosis: Diagnosis, options: str, pictured: Mapping[str, Pictured]) -> dict[str, Any]:
+def _describe(diagnosis: Diagnosis, options: str, pictured: Mapping[str, Pictured]) -> dict[str, Any]:
     """Put into words what the template prints."""
     name = _short(escape(diagnosis.job.job_id)) or "job"
     short = dataclasses.replace(diagnosis, job=dataclasses.replace(diagnosis.job, job_id="job"))
@@ -192,7 +191,7 @@ def _facts(diagnosis: Diagnosis) -> list[tuple[str, str, str]]:
         facts.append(("GPU hours wasted", words.hours(diagnosis.gpu_hours_wasted), f"of {whole} analysed"))
     if diagnosis.log is not None:
         pace_s = float(diagnosis.log.step_s.mean()) if diagnosis.log.slow_s is None else diagnosis.log.slow_s
-        facts.append(("By the log", words.seconds(pace_s), say_log(diagnosis.log)))
+        facts.append(("By the log", words.seconds(pace_s), describe_log(diagnosis.log)))
     error = words.percent(diagnosis.fidelity.replay_error)
     replay = "faithful" if diagnosis.fidelity.ok else "NOT faithful"
     return [*facts, ("Replay", replay, f"off by {error}; trusted up to 5%")]

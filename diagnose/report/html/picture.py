@@ -28,7 +28,6 @@ class Picture:
         The drawing, safe to put into the page.
     head : tuple of str
         Names of the columns of the table.
-    rows : sequence of tuple of str
     note : str
         What the table leaves out.
     legend : tuple of (str, str)

@@ -39,7 +39,6 @@ def render_index(fleet: Fleet, pages: Mapping[str, str], made_by: str) -> str:
 
     Parameters
     ----------
-    fleet : Fleet
     pages : mapping of str to str
         Page of a job, from the root of the site, by its location.
     made_by : str
@@ -52,7 +51,7 @@ def render_index(fleet: Fleet, pages: Mapping[str, str], made_by: str) -> str:
     """
     with styled():
         pictures = draw_all(fleet)
-    worst = text.say_worst(fleet).removeprefix("worst: ")
+    worst = text.describe_worst(fleet).removeprefix("worst: ")
     return (
         make_environment()
         .get_template("fleet.html.j2")
@@ -71,8 +70,8 @@ def render_index(fleet: Fleet, pages: Mapping[str, str], made_by: str) -> str:
             study=[
                 (
                     figure.meaning,
-                    text.say_figure(figure, figure.ours),
-                    text.say_figure(figure, figure.published),
+                    text.describe_figure(figure, figure.ours),
+                    text.describe_figure(figure, figure.published),
                     f"{figure.n:,}",
                     figure.source,
                 )
@@ -124,11 +123,11 @@ def _about_night(fleet: Fleet, pages: Mapping[str, str]) -> dict[str, Any] | Non
     if night is None or not (night.n_before or night.n_earlier):
         return None
     rows = [
-        (finding.state, text.say_finding(finding), pages.get(finding.location), finding.fingerprint)
+        (finding.state, text.describe_finding(finding), pages.get(finding.location), finding.fingerprint)
         for finding in night.findings
     ]
     return {
-        "says": text.say_night(fleet),
+        "says": text.describe_last_night(fleet),
         "hours": f"{night.hours:g}",
         "urgent": [row for row in rows[:_MAX_ROWS] if row[0] in _URGENT],
         "others": [row for row in rows[:_MAX_ROWS] if row[0] not in _URGENT],
@@ -160,7 +159,7 @@ def _about_hosts(fleet: Fleet, pages: Mapping[str, str]) -> dict[str, Any] | Non
             }
             for entry in hosts.blamed[:_MAX_ROWS]
         ],
-        "base": text.say_base(hosts),
+        "base": text.describe_base(hosts),
         "assumption": hosts.assumption,
     }
 

@@ -57,7 +57,7 @@ def draw_steps(scene: Scene) -> Picture | None:
         "times the ideal step time",
     )
     items = [
-        [*sheet.box(i - 0.5, i + 0.5, low, high).listed(), _say_step(scene, i), int(w.steps[i])]
+        [*sheet.box(i - 0.5, i + 0.5, low, high).listed(), _describe_step(scene, i), int(w.steps[i])]
         for i in _chosen(w.by_step)
     ]
     order = range(len(w.steps)) if len(w.steps) <= MAX_ROWS else _worst(w.by_step)
@@ -135,7 +135,7 @@ def _checkpoints(scene: Scene) -> Ints:
     return saved[np.isin(saved, scene.diagnosis.what_if.steps)]
 
 
-def _say_step(scene: Scene, i: int) -> str:
+def _describe_step(scene: Scene, i: int) -> str:
     """Say what is known of a step."""
     w = scene.diagnosis.what_if
     times = f"recorded {words.seconds(float(w.recorded_s[i]))}, ideal {words.seconds(float(w.ideal_s[i]))}"

@@ -1,4 +1,4 @@
-"""A night does what is new or changed, each job once, whatever happens to it."""
+"""A triage run does what is new or changed, each job once, whatever happens to it."""
 
 import dataclasses
 import os
@@ -11,17 +11,18 @@ from pathlib import Path
 import pytest
 
 from diagnose.errors import ServiceError, UsageError
-from diagnose.model.night import Night
-from diagnose.triage import night as nights
+from diagnose.model.triage_run import TriageRun
+from diagnose.triage import run as run_module
 from diagnose.triage import triage as triages
-from diagnose.triage import work
+from diagnose.triage import worker
 from diagnose.triage.identity import Judge
-from diagnose.triage.night import Orders, run_night
 from diagnose.triage.rows import JobRow
-from diagnose.triage.source import Job, list_jobs
+from diagnose.triage.run import run_triage
+from diagnose.triage.settings import RunSettings
+from diagnose.triage.source import FoundJob, list_jobs
 from diagnose.triage.store import Store
-from diagnose.triage.triage import Wishes, read_bytes, triage
-from diagnose.triage.work import Outcome, Task, do_job
+from diagnose.triage.triage import TriageRequest, read_bytes, triage
+from diagnose.triage.worker import Outcome, Task, do_job
 
 from .conftest import dump
 
@@ -29,7 +30,7 @@ from .conftest import dump
 class Here:
     """A place to work without processes: each task is done when it is given."""
 
-    n_places = 2
+    n_workers = 2
     limits_memory = False
 
     def __init__(self, do: Callable[[Task], Outcome] = do_job) -> None:
@@ -60,73 +61,73 @@ class Here:
 
 
 @pytest.fixture
-def night(store_url: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Night, list[str]]]:
-    """Give what runs a night on a folder, and says what came of it and what was done."""
+def run_on(store_url: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[TriageRun, list[str]]]:
+    """Give what runs a triage run on a folder, and says what came of it and what was done."""
 
-    def run(source: Path | str, **wishes: object) -> tuple[Night, list[str]]:
+    def run(source: Path | str, **request: object) -> tuple[TriageRun, list[str]]:
         here = Here()
-        monkeypatch.setattr(triages, "_open_workplace", lambda *_: here)
-        found = triage(Wishes((str(source),), store_url, **wishes))
+        monkeypatch.setattr(triages, "_open_pool", lambda *_: here)
+        found = triage(TriageRequest((str(source),), store_url, **request))
         return found, sorted(here.done)
 
     return run
 
 
-def test_only_what_is_new_or_changed(night, make_folder, small_jobs, tmp_path: Path) -> None:
-    """The second night does nothing; later ones what has come or changed, by content and not by time."""
+def test_only_what_is_new_or_changed(run_on, make_folder, small_jobs, tmp_path: Path) -> None:
+    """The second run does nothing; later ones what has come or changed, by content and not by time."""
     folder = make_folder(tmp_path / "jobs", 3)
-    assert night(folder)[1] == ["job-0000.parquet", "job-0001.parquet", "job-0002.parquet"]
-    found, done = night(folder)
+    assert run_on(folder)[1] == ["job-0000.parquet", "job-0001.parquet", "job-0002.parquet"]
+    found, done = run_on(folder)
     assert done == [] and (found.n_known, found.n_known_by_time) == (3, 3)
     os.utime(folder / "job-0001.parquet", (1_600_000_000, 1_600_000_000))
-    found, done = night(folder)
+    found, done = run_on(folder)
     assert done == [] and (found.n_known, found.n_known_by_time) == (3, 2)
-    assert night(folder)[0].n_known_by_time == 3
+    assert run_on(folder)[0].n_known_by_time == 3
     make_folder(tmp_path / "jobs", 4)
     shutil.copy(small_jobs[3], folder / "job-0001.parquet")
-    assert night(folder)[1] == ["job-0001.parquet", "job-0003.parquet"]
+    assert run_on(folder)[1] == ["job-0001.parquet", "job-0003.parquet"]
     (folder / "job-0002.yaml").write_text("owner: somebody\n")
-    assert night(folder)[1] == ["job-0002.parquet"]
+    assert run_on(folder)[1] == ["job-0002.parquet"]
 
 
-def test_written_a_moment_ago(night, small_jobs, tmp_path: Path) -> None:
+def test_written_a_moment_ago(run_on, small_jobs, tmp_path: Path) -> None:
     """The time of a file that may still be written proves nothing: its content is read."""
     shutil.copy(small_jobs[0], tmp_path / "a.parquet")
-    assert night(tmp_path)[1] == ["a.parquet"]
-    found, done = night(tmp_path)
+    assert run_on(tmp_path)[1] == ["a.parquet"]
+    found, done = run_on(tmp_path)
     assert done == [] and found.n_known == 1
 
 
-def test_another_judge(night, make_folder, tmp_path: Path) -> None:
+def test_another_judge(run_on, make_folder, tmp_path: Path) -> None:
     """Other rules, another version or another threshold: done again."""
     folder = make_folder(tmp_path / "jobs", 1)
-    assert len(night(folder)[1]) == 1
-    assert len(night(folder, min_speedup=1.05)[1]) == 1
-    assert len(night(folder, min_speedup=1.05)[1]) == 0
-    assert len(night(folder)[1]) == 1
+    assert len(run_on(folder)[1]) == 1
+    assert len(run_on(folder, min_speedup=1.05)[1]) == 1
+    assert len(run_on(folder, min_speedup=1.05)[1]) == 0
+    assert len(run_on(folder)[1]) == 1
 
 
-def test_options(night, make_folder, tmp_path: Path) -> None:
+def test_options(run_on, make_folder, tmp_path: Path) -> None:
     """--dry-run does nothing, --limit takes the newest, --since leaves out what is old, --force does all."""
     folder = make_folder(tmp_path / "jobs", 4)
-    found, done = night(folder, dry_run=True, limit=2)
+    found, done = run_on(folder, dry_run=True, limit=2)
     assert done == [] and [Path(name).name for name in found.wanted] == ["job-0002.parquet", "job-0003.parquet"]
-    assert night(folder, limit=2)[1] == ["job-0002.parquet", "job-0003.parquet"]
-    found, done = night(folder, since="2023-11-14T22:13:21")
+    assert run_on(folder, limit=2)[1] == ["job-0002.parquet", "job-0003.parquet"]
+    found, done = run_on(folder, since="2023-11-14T22:13:21")
     assert done == ["job-0001.parquet"] and (found.n_older, found.n_known) == (1, 2)
-    assert len(night(folder, force=True)[1]) == 4
-    found, _ = night(folder, dry_run=True)
+    assert len(run_on(folder, force=True)[1]) == 4
+    found, _ = run_on(folder, dry_run=True)
     assert (found.n_known, found.wanted) == (4, ())
 
 
 def test_a_dry_run_makes_no_store(tmp_path: Path, make_folder) -> None:
     """Nothing is written."""
     folder = make_folder(tmp_path / "jobs", 1)
-    found = triage(Wishes((str(folder),), f"sqlite:///{tmp_path}/none.db", dry_run=True))
+    found = triage(TriageRequest((str(folder),), f"sqlite:///{tmp_path}/none.db", dry_run=True))
     assert len(found.wanted) == 1 and not (tmp_path / "none.db").exists()
 
 
-def test_broken_jobs_become_rows(night, store_url: str, make_folder, tmp_path: Path) -> None:
+def test_broken_jobs_become_rows(run_on, store_url: str, make_folder, tmp_path: Path) -> None:
     """Corrupt, empty, absent and unreadable files: a row with its reason each, and all others are diagnosed."""
     folder = make_folder(tmp_path / "jobs", 4)
     good = (folder / "job-0000.parquet").read_bytes()
@@ -137,7 +138,7 @@ def test_broken_jobs_become_rows(night, store_url: str, make_folder, tmp_path: P
     (folder / "meta.yaml").write_text("- : [")
     os.mkfifo(folder / "pipe.parquet")
     (folder / "nowhere.parquet").symlink_to("/nowhere/at/all.parquet")
-    found, _ = night(folder)
+    found, _ = run_on(folder)
     kinds = {Path(failed.location).name: failed.failure for failed in found.failed}
     assert kinds == {
         "empty.parquet": "input",
@@ -151,27 +152,27 @@ def test_broken_jobs_become_rows(night, store_url: str, make_folder, tmp_path: P
     assert (found.n_diagnosed, found.n_failed, found.n_found) == (4, 6, 10)
     rows = dump(store_url)["jobs"]
     assert [row["status"] for row in rows].count("failed") == 6 and len(rows) == 10
-    found, done = night(folder)
+    found, done = run_on(folder)
     assert done == ["nowhere.parquet", "pipe.parquet"]
     assert (found.n_known, found.n_known_failed) == (8, 4)
-    assert len(night(folder, retry_failed=True)[1]) == 6
+    assert len(run_on(folder, retry_failed=True)[1]) == 6
 
 
-def test_a_mended_file(night, store_url: str, make_folder, small_jobs, tmp_path: Path) -> None:
+def test_a_mended_file(run_on, store_url: str, make_folder, small_jobs, tmp_path: Path) -> None:
     """A diagnosis takes the place of a failure."""
     folder = make_folder(tmp_path / "jobs", 1)
     (folder / "job-0000.parquet").write_bytes(b"half")
-    assert night(folder)[0].n_failed == 1
+    assert run_on(folder)[0].n_failed == 1
     shutil.copy(small_jobs[0], folder / "job-0000.parquet")
-    assert night(folder)[0].n_diagnosed == 1
+    assert run_on(folder)[0].n_diagnosed == 1
     (row,) = dump(store_url)["jobs"]
     assert row["status"] == "diagnosed" and row["failure"] is None
 
 
-def test_a_file_that_is_written(night, make_folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What changes while it is read is not diagnosed, and tried again the next night."""
+def test_a_file_that_is_written(run_on, make_folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What changes while it is read is not diagnosed, and tried again the next run."""
     folder = make_folder(tmp_path / "jobs", 1)
-    diagnose = work._diagnose
+    diagnose = worker._diagnose
     ticks = iter(range(1, 100))
 
     def slow(task: Task, path: Path, content: str) -> Outcome:
@@ -180,22 +181,22 @@ def test_a_file_that_is_written(night, make_folder, tmp_path: Path, monkeypatch:
         return diagnose(task, path, content)
 
     with monkeypatch.context() as patch:
-        patch.setattr(work, "_diagnose", slow)
-        assert [failed.failure for failed in night(folder)[0].failed] == ["changed"]
-    assert night(folder)[0].n_diagnosed == 1
+        patch.setattr(worker, "_diagnose", slow)
+        assert [failed.failure for failed in run_on(folder)[0].failed] == ["changed"]
+    assert run_on(folder)[0].n_diagnosed == 1
 
 
-def test_pruned_jobs_stay_away(night, store_url: str, make_folder, small_jobs, tmp_path: Path) -> None:
+def test_pruned_jobs_stay_away(run_on, store_url: str, make_folder, small_jobs, tmp_path: Path) -> None:
     """What was pruned comes back when it changes, and not before."""
     folder = make_folder(tmp_path / "jobs", 2)
-    night(folder)
+    run_on(folder)
     with Store(store_url) as store:
         assert store.prune(time.time() + 10) == 2
-    assert night(folder)[1] == []
+    assert run_on(folder)[1] == []
     os.utime(folder / "job-0000.parquet")
-    assert night(folder)[1] == []
+    assert run_on(folder)[1] == []
     shutil.copy(small_jobs[3], folder / "job-0000.parquet")
-    assert night(folder)[1] == ["job-0000.parquet"]
+    assert run_on(folder)[1] == ["job-0000.parquet"]
 
 
 def test_one_done_elsewhere_meanwhile(store_url: str, make_folder, tmp_path: Path) -> None:
@@ -203,18 +204,18 @@ def test_one_done_elsewhere_meanwhile(store_url: str, make_folder, tmp_path: Pat
     folder = make_folder(tmp_path / "jobs", 3)
     jobs = list_jobs([str(folder)])
     judge = triages.find_judge(None, 1.02)
-    orders = Orders(judge, None, 2**30, 60.0, force=True)
+    settings = RunSettings(judge, None, 2**30, 60.0, force=True)
 
     other = Here()
 
     def while_planning(_n: int) -> Here:
         with Store(store_url) as second:
-            run_night(jobs, second, lambda _: other, orders)
+            run_triage(jobs, second, lambda _: other, settings)
         return here
 
     here = Here()
     with Store(store_url) as store:
-        found = run_night(jobs, store, while_planning, orders)
+        found = run_triage(jobs, store, while_planning, settings)
     assert len(other.done) == 3 and here.done == [] and found.n_elsewhere == 3
 
 
@@ -223,12 +224,12 @@ def make_up(task: Task) -> Outcome:
     return Outcome(JobRow(task.job.location, "diagnosed", identity="i", verdict="healthy"), took_s=0.001)
 
 
-def list_made_up(n_jobs: int) -> list[Job]:
+def list_made_up(n_jobs: int) -> list[FoundJob]:
     """List jobs that are nowhere."""
-    return [Job(f"/{i:03}", size_bytes=1000 - i, stamp="s") for i in range(n_jobs)]
+    return [FoundJob(f"/{i:03}", size_bytes=1000 - i, stamp="s") for i in range(n_jobs)]
 
 
-ORDERS = Orders(Judge("v", "r", None, 1.02), None, 2**30, 60.0)
+SETTINGS = RunSettings(Judge("v", "r", None, 1.02), None, 2**30, 60.0)
 
 
 def test_small_jobs_are_claimed_and_written_together(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,7 +239,7 @@ def test_small_jobs_are_claimed_and_written_together(store_url: str, monkeypatch
         for name in ("claim", "finish", "release"):
             ask = getattr(store, name)
             monkeypatch.setattr(store, name, lambda given, ask=ask, name=name: (calls.append(name), ask(given))[1])
-        found = run_night(list_made_up(200), store, lambda _: Here(make_up), ORDERS)
+        found = run_triage(list_made_up(200), store, lambda _: Here(make_up), SETTINGS)
     assert found.n_diagnosed == 200 and len(dump(store_url)["jobs"]) == 200
     assert 2 <= len(calls) < 60
 
@@ -250,14 +251,14 @@ def test_large_jobs_are_claimed_one_by_one(store_url: str, monkeypatch: pytest.M
         claim = store.claim
         monkeypatch.setattr(store, "claim", lambda given: (claimed.append(len(given)), claim(given))[1])
         large = Here(lambda task: dataclasses.replace(make_up(task), took_s=5.0))
-        assert run_night(list_made_up(12), store, lambda _: large, ORDERS).n_diagnosed == 12
+        assert run_triage(list_made_up(12), store, lambda _: large, SETTINGS).n_diagnosed == 12
     assert claimed == [1] * 12
 
 
 def test_what_was_claimed_too_early_is_given_back(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A job that hangs behind small ones keeps those claimed behind it from nobody, and they are done in the end."""
-    monkeypatch.setattr(nights, "HOLD_S", 0.05)
-    monkeypatch.setattr(nights, "LOOK_S", 0.02)
+    monkeypatch.setattr(run_module, "CLAIM_AHEAD_S", 0.05)
+    monkeypatch.setattr(run_module, "POLL_S", 0.02)
     jobs = list_made_up(40)
     hanging: list[tuple[Future[Outcome], Outcome]] = []
     with Store(store_url) as store, Store(store_url) as other:
@@ -267,7 +268,7 @@ def test_what_was_claimed_too_early_is_given_back(store_url: str, monkeypatch: p
         class Slow(Here):
             """One place, in which the 20th job hangs until another triage has got a job that was claimed behind it."""
 
-            n_places = 1
+            n_workers = 1
 
             def has_room(self) -> bool:
                 return not hanging or hanging[0][0].done()
@@ -284,14 +285,14 @@ def test_what_was_claimed_too_early_is_given_back(store_url: str, monkeypatch: p
                 if theirs and not hanging[0][0].done():
                     hanging[0][0].set_result(hanging[0][1])
 
-        found = run_night(jobs, store, lambda _: Slow(make_up), ORDERS)
+        found = run_triage(jobs, store, lambda _: Slow(make_up), SETTINGS)
         assert theirs == {"/021": None}
         assert (found.n_diagnosed, found.n_elsewhere) == (39, 1)
 
 
 @pytest.mark.parametrize("end", [KeyboardInterrupt, SystemExit, ServiceError])
 def test_what_is_done_is_kept_when_it_ends(store_url: str, end: type[BaseException]) -> None:
-    """Interrupted, terminated or left by its workers, a night writes what is done and gives back what is not."""
+    """Interrupted, terminated or left by its workers, a triage run writes what is done and gives back what is not."""
 
     class Ending(Here):
         """It ends as the eighth job begins, when the seventh has not come back."""
@@ -303,18 +304,18 @@ def test_what_is_done_is_kept_when_it_ends(store_url: str, end: type[BaseExcepti
 
     with Store(store_url) as store:
         with pytest.raises(end):
-            run_night(list_made_up(40), store, lambda _: Ending(make_up), ORDERS)
+            run_triage(list_made_up(40), store, lambda _: Ending(make_up), SETTINGS)
         rows = dump(store_url)["jobs"]  # which says that nothing is claimed, too
         assert [row["location"] for row in rows] == [f"/{i:03}" for i in range(6)]
 
 
-def test_same_as_one_by_one(store_url: str, night, make_folder, small_jobs, tmp_path: Path) -> None:
+def test_same_as_one_by_one(store_url: str, run_on, make_folder, small_jobs, tmp_path: Path) -> None:
     """The JSON in the store is what `diagnose --format json` prints, byte for byte, and the rows say the same."""
     from diagnose.pipeline import diagnose_job
     from diagnose.report import json_lines
 
     folder = make_folder(tmp_path / "jobs", 2)
-    night(folder)
+    run_on(folder)
     stored = dump(store_url)
     for row, document in zip(stored["jobs"], stored["documents"], strict=True):
         diagnosis = diagnose_job(row["location"])
@@ -335,7 +336,7 @@ def test_remote(store_url: str, small_jobs, tmp_path: Path) -> None:
     try:
         jobs = list_jobs(["memory://bucket"])
         with Store(store_url) as store:
-            found = run_night(jobs, store, lambda _: Here(), Orders(judge, None, 2**30, 60.0))
+            found = run_triage(jobs, store, lambda _: Here(), RunSettings(judge, None, 2**30, 60.0))
     finally:
         files.rm("/bucket", recursive=True)
     assert (found.n_diagnosed, found.n_failed) == (1, 1)

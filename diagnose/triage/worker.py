@@ -20,7 +20,7 @@ from pathlib import Path
 from diagnose.errors import DiagnoseError, MetadataError, TraceError
 from diagnose.triage.identity import SETTLED_S, Judge, digest_files
 from diagnose.triage.rows import CauseRow, JobRow, cause_rows, job_row
-from diagnose.triage.source import Job, is_remote, list_pieces, look_again, open_remote
+from diagnose.triage.source import FoundJob, is_remote, list_again, list_pieces, open_remote
 
 #: Memory that one operation takes at the peak: 1.1 GB for 7.5 million operations.
 BYTES_PER_OP = 150
@@ -53,8 +53,6 @@ class Task:
 
     Attributes
     ----------
-    job : Job
-    judge : Judge
     rules : str or None
         Folder with rules of the user's.
     known : str or None
@@ -65,7 +63,7 @@ class Task:
         When False, a job that needs more memory than that is handed back at once.
     """
 
-    job: Job
+    job: FoundJob
     judge: Judge
     rules: str | None = None
     known: str | None = None
@@ -87,7 +85,6 @@ class Outcome:
         Of the file as it was read; None where it may change without showing it.
     needs_bytes : int or None
         Memory that it needs, where that is more than it may take.
-    took_s : float
     """
 
     row: JobRow | None = None
@@ -123,7 +120,7 @@ class _ChangedError(Exception):
     """The file was written while it was read."""
 
 
-def begin_work() -> None:
+def prepare_process() -> None:
     """Prepare a process for its work: quiet, one thread, first to go when memory is short, gone when its parent is."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -139,10 +136,6 @@ def begin_work() -> None:
 def do_job(task: Task) -> Outcome:
     """Diagnose one job.
 
-    Parameters
-    ----------
-    task : Task
-
     Returns
     -------
     Outcome
@@ -155,26 +148,26 @@ def do_job(task: Task) -> Outcome:
     except _TooLargeError as error:
         outcome = Outcome(needs_bytes=int(error.args[0]))
     except MemoryError:
-        outcome = gave_up(task, Failure.MEMORY, say_memory(task.memory_bytes), limit=task.memory_bytes)
+        outcome = give_up(task, Failure.MEMORY, describe_memory_limit(task.memory_bytes), limit=task.memory_bytes)
     return dataclasses.replace(outcome, took_s=time.perf_counter() - began_s)
 
 
-def gave_up(task: Task, kind: Failure, reason: str, *, limit: float | None = None) -> Outcome:
+def give_up(task: Task, kind: Failure, reason: str, *, limit: float | None = None) -> Outcome:
     """Make the outcome of a job that nobody has read to its end; it is not tried again under the same limit."""
     stamp = settled_stamp(task.job)
     outcome = failed(task, kind, reason)
     assert outcome.row is not None
-    row = dataclasses.replace(outcome.row, identity=task.judge.identify(say_limit(kind, limit)))
+    row = dataclasses.replace(outcome.row, identity=task.judge.identify(limit_key(kind, limit)))
     return Outcome(row, stamp=stamp)
 
 
-def say_limit(kind: Failure, limit: float | None = None) -> str:
+def limit_key(kind: Failure, limit: float | None = None) -> str:
     """Say under which limit a job was given up, for its identity: there is no content to make one of."""
     return f"{kind.value} {limit}"
 
 
 def failed(task: Task, kind: Failure, reason: str, *, content: str | None = None) -> Outcome:
-    """Make the outcome of a job that has no diagnosis, and why; without `content` the next night tries it again."""
+    """Make the outcome of a job that has no diagnosis, and why; without `content` the next triage run tries it again."""
     judge = task.judge
     row = JobRow(
         location=task.job.location,
@@ -192,7 +185,7 @@ def failed(task: Task, kind: Failure, reason: str, *, content: str | None = None
     return Outcome(row)
 
 
-def say_memory(memory_bytes: int | None) -> str:
+def describe_memory_limit(memory_bytes: int | None) -> str:
     """Say that a job takes too much memory."""
     if memory_bytes is None:
         return "it needs more memory than there is"
@@ -202,7 +195,7 @@ def say_memory(memory_bytes: int | None) -> str:
 def _do_settled(task: Task) -> Outcome:
     """Diagnose a job, again where somebody wrote the file meanwhile."""
     for _ in range(READS):
-        job = look_again(task.job)
+        job = list_again(task.job)
         is_odd = not is_remote(job.location) and not job.is_folder and not Path(job.location).is_file()
         if is_odd and Path(job.location).exists():
             return failed(
@@ -248,7 +241,7 @@ def _do_files(task: Task, here: _Fetched) -> Outcome:
         if _is_short_of_memory(error):
             raise MemoryError from None
         outcome = failed(task, Failure.INTERNAL, f"internal error: {type(error).__name__}: {error}", content=content)
-    if look_again(task.job) != task.job:
+    if list_again(task.job) != task.job:
         raise _ChangedError
     return dataclasses.replace(outcome, stamp=stamp)
 
@@ -312,7 +305,7 @@ def _claimed_bytes(traces: Sequence[Path]) -> int:
     return n_rows * BYTES_PER_OP
 
 
-def settled_stamp(job: Job) -> str | None:
+def settled_stamp(job: FoundJob) -> str | None:
     """Give the stamp of a file, or None where it was written so recently that it may change and keep it."""
     if job.stamp is None or is_remote(job.location):
         return job.stamp
@@ -320,7 +313,7 @@ def settled_stamp(job: Job) -> str | None:
 
 
 @contextlib.contextmanager
-def _fetched(job: Job) -> Iterator[_Fetched]:
+def _fetched(job: FoundJob) -> Iterator[_Fetched]:
     """Give the files of a job; those of an object store are copied here and deleted afterwards.
 
     The pieces of a folder are linked into one without anything else: what lies beside and below them are other jobs, or no

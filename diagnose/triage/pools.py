@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from diagnose.errors import ServiceError, UsageError
-from diagnose.triage.work import Outcome, Task, begin_work, do_job
+from diagnose.triage.worker import Outcome, Task, do_job, prepare_process
 
 #: A process makes room for a fresh one when it has kept so much memory from its jobs, and after so many jobs, for where that
 #: cannot be known. A start costs as much as twenty small jobs.
@@ -30,14 +30,14 @@ MAX_FALSE_STARTS = 5
 CONNECT_S = 15.0
 SCHEMES = frozenset({"", "tcp", "tls", "ucx", "ws", "wss"})
 
-Futures = Future[Outcome]
+OutcomeFuture = Future[Outcome]
 
 
-class Workplace(Protocol):
+class WorkerPool(Protocol):
     """Takes as many tasks as it has room for."""
 
     #: Tasks that can be done at the same time.
-    n_places: int
+    n_workers: int
     #: True where a task may be given a limit of memory.
     limits_memory: bool
 
@@ -45,15 +45,15 @@ class Workplace(Protocol):
         """Say whether another task can begin at once."""
         ...
 
-    def submit(self, task: Task) -> Futures:
+    def submit(self, task: Task) -> OutcomeFuture:
         """Begin a task."""
         ...
 
-    def end(self, future: Futures, *, kill: bool) -> None:
+    def end(self, future: OutcomeFuture, *, kill: bool) -> None:
         """Take note that a task has ended, or that nobody waits for it any longer."""
         ...
 
-    def memory_of(self, future: Futures) -> int | None:
+    def memory_of(self, future: OutcomeFuture) -> int | None:
         """Say how much memory the process of a task has taken since it began, where that can be known."""
         ...
 
@@ -62,20 +62,20 @@ class Workplace(Protocol):
         ...
 
 
-class LocalWorkplace:
+class ProcessPool:
     """Processes on this machine, each an executor of its own, so that one can be killed without the others."""
 
     limits_memory = True
 
-    def __init__(self, n_places: int) -> None:
-        self.n_places = n_places
+    def __init__(self, n_workers: int) -> None:
+        self.n_workers = n_workers
         self._idle: list[_Process] = []
-        self._busy: dict[Futures, _Process] = {}
+        self._busy: dict[OutcomeFuture, _Process] = {}
         self._false_starts = 0
 
     def has_room(self) -> bool:
         """Say whether a process is ready for a task; starts those that are missing."""
-        while len(self._idle) + len(self._busy) < self.n_places:
+        while len(self._idle) + len(self._busy) < self.n_workers:
             self._idle.append(_Process())
         for process in [process for process in self._idle if process.has_failed()]:
             self._idle.remove(process)
@@ -85,7 +85,7 @@ class LocalWorkplace:
                 raise ServiceError("worker processes die as they start; is there enough memory?")
         return any(process.is_ready() for process in self._idle)
 
-    def submit(self, task: Task) -> Futures:
+    def submit(self, task: Task) -> OutcomeFuture:
         """Begin a task in a process that is ready."""
         process = next(process for process in self._idle if process.is_ready())
         self._false_starts = 0
@@ -94,7 +94,7 @@ class LocalWorkplace:
         self._busy[future] = process
         return future
 
-    def end(self, future: Futures, *, kill: bool) -> None:
+    def end(self, future: OutcomeFuture, *, kill: bool) -> None:
         """Free the process of a task, or kill it; a process that has done its share ends."""
         process = self._busy.pop(future)
         if kill:
@@ -104,7 +104,7 @@ class LocalWorkplace:
         else:
             self._idle.append(process)
 
-    def memory_of(self, future: Futures) -> int | None:
+    def memory_of(self, future: OutcomeFuture) -> int | None:
         """Say how much the process of a task has grown since it began."""
         return self._busy[future].grown_bytes()
 
@@ -125,7 +125,9 @@ class _Process:
         self._fresh_bytes: int | None = None
         self._begin_bytes = 0
         before = set(multiprocessing.active_children())
-        self._executor = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"), initializer=begin_work)
+        self._executor = ProcessPoolExecutor(
+            1, mp_context=multiprocessing.get_context("spawn"), initializer=prepare_process
+        )
         with _no_interrupts():
             self._ready = self._executor.submit(os.getpid)
         self._processes = set(multiprocessing.active_children()) - before
@@ -140,7 +142,7 @@ class _Process:
             return self._ready.exception() is not None or any(not p.is_alive() for p in self._processes)
         return time.monotonic() - self._began_s > START_S
 
-    def submit(self, task: Task) -> Futures:
+    def submit(self, task: Task) -> OutcomeFuture:
         """Begin a task."""
         self.n_jobs += 1
         self._begin_bytes = self._resident_bytes() or 0
@@ -149,7 +151,7 @@ class _Process:
         try:
             return self._executor.submit(do_job, task)
         except concurrent.futures.BrokenExecutor as error:  # it died a moment ago
-            future: Futures = Future()
+            future: OutcomeFuture = Future()
             future.set_exception(error)
             return future
 
@@ -182,7 +184,7 @@ class _Process:
         return None
 
 
-class DaskWorkplace:
+class DaskPool:
     """A Dask cluster that is there already; what hangs there cannot be killed, and its place is not used again."""
 
     limits_memory = False
@@ -192,8 +194,8 @@ class DaskWorkplace:
         self._check(check, expected, address)
         self._executor = self._client.get_executor()
         n_threads = sum(self._client.ncores().values())
-        self.n_places = n_threads if at_most is None else min(n_threads, at_most)
-        self._busy: set[Futures] = set()
+        self.n_workers = n_threads if at_most is None else min(n_threads, at_most)
+        self._busy: set[OutcomeFuture] = set()
 
     def _check(self, check: Callable[[], Any], expected: Any, address: str) -> None:
         """Make sure that all workers judge as we do."""
@@ -213,22 +215,22 @@ class DaskWorkplace:
 
     def has_room(self) -> bool:
         """Say whether fewer tasks run than the cluster has threads."""
-        return bool(len(self._busy) < self.n_places)
+        return bool(len(self._busy) < self.n_workers)
 
-    def submit(self, task: Task) -> Futures:
+    def submit(self, task: Task) -> OutcomeFuture:
         """Begin a task on the cluster; Dask gives it to another worker when its worker dies."""
-        future: Futures = self._executor.submit(do_job, task)
+        future: OutcomeFuture = self._executor.submit(do_job, task)
         self._busy.add(future)
         return future
 
-    def end(self, future: Futures, *, kill: bool) -> None:
+    def end(self, future: OutcomeFuture, *, kill: bool) -> None:
         """Forget a task; the thread of one that hangs is lost."""
         self._busy.discard(future)
         if kill and not future.done():
             future.cancel()
-            self.n_places = max(1, self.n_places - 1)
+            self.n_workers = max(1, self.n_workers - 1)
 
-    def memory_of(self, future: Futures) -> int | None:  # noqa: ARG002 - the same as other places
+    def memory_of(self, future: OutcomeFuture) -> int | None:  # noqa: ARG002 - the same as other places
         """Leave memory to Dask, which restarts a worker that takes too much."""
         return None
 

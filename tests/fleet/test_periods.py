@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from diagnose.fleet.nights import compare_nights
+from diagnose.fleet.periods import compare_periods
 from diagnose.model.fleet import STATES, FleetJob
 
 from .jobs import DAY_S, cause, job
@@ -19,7 +19,7 @@ def at(nights_ago: float, *causes: object, name: str = "j", **fields: object) ->
 
 def states(*jobs: FleetJob) -> dict[str, str]:
     """Give the state of every fault by its fingerprint."""
-    night = compare_nights(jobs, until_s=UNTIL_S, night_s=DAY_S)
+    night = compare_periods(jobs, until_s=UNTIL_S, period_s=DAY_S)
     return {finding.fingerprint: finding.state for finding in night.findings}
 
 
@@ -41,25 +41,25 @@ def states(*jobs: FleetJob) -> dict[str, str]:
     ],
 )
 def test_states(jobs: list[FleetJob], state: str) -> None:
-    """A fault is what its sightings make it; gone only where its jobs ran, could be looked at, and were on its host."""
+    """A fault is what its occurrences make it; gone only where its jobs ran, could be looked at, and were on its host."""
     assert states(*jobs) == {"f": state}
 
 
 def test_unseen_says_why() -> None:
     """What nobody can tell comes with its reason."""
-    night = compare_nights([at(1, cause())], until_s=UNTIL_S, night_s=DAY_S)
+    night = compare_periods([at(1, cause())], until_s=UNTIL_S, period_s=DAY_S)
     assert night.findings[0].note == "no job of this kind ran"
 
 
 def test_costs_and_first_sighting() -> None:
-    """A finding has the mean cost of each night, the GPU hours of the last, its first sighting, and its costliest job."""
+    """A finding has the mean cost of each night, the GPU hours of the last, its first occurrence, and its costliest job."""
     jobs = [
         at(9, cause(recoverable=0.5)),
         at(1, cause(recoverable=0.1), wasted=50.0),
         at(0, cause(recoverable=0.1), wasted=4.0, name="a"),
         at(0, cause(recoverable=0.2, share=0.5), wasted=20.0, name="b", owner="bob"),
     ]
-    (finding,) = compare_nights(jobs, until_s=UNTIL_S, night_s=DAY_S).findings
+    (finding,) = compare_periods(jobs, until_s=UNTIL_S, period_s=DAY_S).findings
     assert (finding.state, finding.n_now, finding.n_before) == ("worse", 2, 1)
     assert finding.recoverable_now == pytest.approx(0.15) and finding.recoverable_before == 0.1
     assert finding.hours_wasted == 14.0
@@ -71,7 +71,7 @@ def test_edges_of_a_night() -> None:
     """The newest diagnosis belongs to the last night, and one a night older to the one before."""
     newest = job("/n", cause(fingerprint="n"), when_s=UNTIL_S)
     older = job("/o", cause(fingerprint="o"), when_s=UNTIL_S - DAY_S)
-    night = compare_nights([newest, older], until_s=UNTIL_S, night_s=DAY_S)
+    night = compare_periods([newest, older], until_s=UNTIL_S, period_s=DAY_S)
     assert (night.n_now, night.n_before, night.n_earlier) == (1, 1, 0)
 
 
@@ -81,7 +81,7 @@ def test_urgent_first() -> None:
         at(1, cause(fingerprint="r"), cause(fingerprint="g")),
         at(0, cause(fingerprint="r"), cause(fingerprint="n1", share=0.1), cause(fingerprint="n2", share=0.9)),
     ]
-    night = compare_nights(jobs, until_s=UNTIL_S, night_s=DAY_S)
+    night = compare_periods(jobs, until_s=UNTIL_S, period_s=DAY_S)
     assert [finding.fingerprint for finding in night.findings] == ["n2", "n1", "r", "g"]
     assert all(finding.state in STATES for finding in night.findings)
 
@@ -90,5 +90,5 @@ def test_times_shifted_change_nothing() -> None:
     """All that counts is the distance to the newest diagnosis."""
     jobs = [at(2, cause(fingerprint="a")), at(1, cause(fingerprint="b")), at(0, cause(fingerprint="a"))]
     later = [dataclasses.replace(one, when_s=one.when_s + 7.25 * DAY_S) for one in jobs]
-    night = compare_nights(later, until_s=UNTIL_S + 7.25 * DAY_S, night_s=DAY_S)
+    night = compare_periods(later, until_s=UNTIL_S + 7.25 * DAY_S, period_s=DAY_S)
     assert {finding.fingerprint: finding.state for finding in night.findings} == states(*jobs)

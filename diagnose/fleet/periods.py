@@ -12,10 +12,10 @@ from diagnose.model.fleet import HARDWARE, STATES, Finding, FleetCause, FleetJob
 #: A fault is worse when it costs so much more of the step time; less is not even reported as a cause.
 WORSE_BY = 0.02
 
-_Sighting = tuple[FleetJob, FleetCause]
+_Occurrence = tuple[FleetJob, FleetCause]
 
 
-def compare_nights(jobs: Sequence[FleetJob], *, until_s: float, night_s: float) -> LastNight:
+def compare_periods(jobs: Sequence[FleetJob], *, until_s: float, period_s: float) -> LastNight:
     """Compare the period that ends with the newest diagnosis with the one before.
 
     Parameters
@@ -24,7 +24,7 @@ def compare_nights(jobs: Sequence[FleetJob], *, until_s: float, night_s: float) 
         Those whose figures count.
     until_s : float
         End of the later period, seconds since 1970.
-    night_s : float
+    period_s : float
         Length of each, seconds.
 
     Returns
@@ -32,18 +32,18 @@ def compare_nights(jobs: Sequence[FleetJob], *, until_s: float, night_s: float) 
     LastNight
         Findings by state, as `STATES` has them, then by GPU hours lost.
     """
-    began_s = until_s - night_s
+    began_s = until_s - period_s
     now = [job for job in jobs if began_s < job.when_s <= until_s]
-    before = [job for job in jobs if began_s - night_s < job.when_s <= began_s]
-    earlier = [job for job in jobs if job.when_s <= began_s - night_s]
-    seen_now, seen_before, seen_earlier = _sightings(now), _sightings(before), _sightings(earlier)
+    before = [job for job in jobs if began_s - period_s < job.when_s <= began_s]
+    earlier = [job for job in jobs if job.when_s <= began_s - period_s]
+    seen_now, seen_before, seen_earlier = _occurrences(now), _occurrences(before), _occurrences(earlier)
     findings = []
     for fingerprint in seen_now.keys() | seen_before.keys():
-        sightings = [seen.get(fingerprint, []) for seen in (seen_now, seen_before, seen_earlier)]
-        findings.append(_find(fingerprint, now, *sightings))
+        occurrences = [seen.get(fingerprint, []) for seen in (seen_now, seen_before, seen_earlier)]
+        findings.append(_find(fingerprint, now, *occurrences))
     return LastNight(
         until_s=until_s,
-        hours=night_s / 3600.0,
+        hours=period_s / 3600.0,
         n_now=len(now),
         n_before=len(before),
         n_earlier=len(earlier),
@@ -53,9 +53,9 @@ def compare_nights(jobs: Sequence[FleetJob], *, until_s: float, night_s: float) 
     )
 
 
-def _sightings(jobs: Sequence[FleetJob]) -> dict[str, list[_Sighting]]:
+def _occurrences(jobs: Sequence[FleetJob]) -> dict[str, list[_Occurrence]]:
     """Give the jobs that have each fault."""
-    found: dict[str, list[_Sighting]] = defaultdict(list)
+    found: dict[str, list[_Occurrence]] = defaultdict(list)
     for job in jobs:
         for cause in job.causes:
             found[cause.fingerprint].append((job, cause))
@@ -65,13 +65,13 @@ def _sightings(jobs: Sequence[FleetJob]) -> dict[str, list[_Sighting]]:
 def _find(
     fingerprint: str,
     jobs_now: Sequence[FleetJob],
-    now: list[_Sighting],
-    before: list[_Sighting],
-    earlier: list[_Sighting],
+    now: list[_Occurrence],
+    before: list[_Occurrence],
+    earlier: list[_Occurrence],
 ) -> Finding:
     """Say what became of one fault."""
     latest = now or before
-    job, cause = max(latest, key=lambda sighting: (sighting[0].lost_to(sighting[1]), sighting[0].location))
+    job, cause = max(latest, key=lambda occurrence: (occurrence[0].lost_to(occurrence[1]), occurrence[0].location))
     cost_now, cost_before = _mean_cost(now), _mean_cost(before)
     note = "" if now else _why_unseen(job, cause, jobs_now)
     if not now:
@@ -99,14 +99,14 @@ def _find(
     )
 
 
-def _n_jobs(sightings: list[_Sighting]) -> int:
+def _n_jobs(occurrences: list[_Occurrence]) -> int:
     """Count the jobs that have a fault."""
-    return len({job.location for job, _ in sightings})
+    return len({job.location for job, _ in occurrences})
 
 
-def _mean_cost(sightings: list[_Sighting]) -> float | None:
+def _mean_cost(occurrences: list[_Occurrence]) -> float | None:
     """Give the mean part of the step time that a fault costs; None where it is not seen."""
-    return sum(cause.recoverable for _, cause in sightings) / len(sightings) if sightings else None
+    return sum(cause.recoverable for _, cause in occurrences) / len(occurrences) if occurrences else None
 
 
 def _why_unseen(job: FleetJob, cause: FleetCause, jobs_now: Sequence[FleetJob]) -> str:

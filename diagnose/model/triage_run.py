@@ -27,7 +27,7 @@ class Costly:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Night:
+class TriageRun:
     """What a triage did.
 
     Attributes
@@ -84,7 +84,7 @@ class Night:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Headway:
+class Progress:
     """How far a night has come: jobs to do, done and failed, seconds since the first began, and jobs in work."""
 
     n_jobs: int

@@ -1,0 +1,121 @@
+"""The summary of a triage as a page of text, or as one JSON object.
+
+Enters: a `TriageRun`. Leaves: text that reads at any width from 40 columns, with or without colour.
+"""
+
+from collections.abc import Iterator
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from diagnose.model.triage_run import Progress, TriageRun
+from diagnose.report import words
+from diagnose.report.escape import escape
+from diagnose.report.json_lines import to_json
+from diagnose.report.layout import draw, draw_facts, print_sections
+
+#: Failed jobs listed on the page; the JSON has all.
+N_FAILED = 20
+
+
+def render(run: TriageRun, *, width: int, color: bool) -> str:
+    """Write the summary of a triage as a page."""
+
+    def write(console: Console) -> None:
+        console.print(_headline(run), style="bold")
+        console.print()
+        console.print(draw_facts([(name, Text(text)) for name, text in _counts(run)]))
+        console.print()
+        print_sections(console, _sections(run))
+
+    return draw(write, width=width, color=color)
+
+
+def render_json(run: TriageRun) -> str:
+    """Write the summary as one JSON object on one line, without the line end."""
+    return to_json(run.to_dict())
+
+
+def describe_progress(progress: Progress) -> str:
+    """Say in a few words how far a triage has come.
+
+    >>> describe_progress(Progress(n_jobs=300, n_done=60, n_failed=2, n_running=4, took_s=30.0))
+    '60 of 300 jobs, 2 failed, 4 in work, 2.0 a second, 2 min left'
+    """
+    parts = [f"{progress.n_done:,} of {progress.n_jobs:,} jobs"]
+    if progress.n_failed:
+        parts.append(f"{progress.n_failed:,} failed")
+    parts.append(f"{progress.n_running} in work")
+    if progress.remaining_s is not None:
+        parts += [f"{progress.rate:.1f} a second", f"{_duration(progress.remaining_s)} left"]
+    return ", ".join(parts)
+
+
+def _headline(run: TriageRun) -> Text:
+    """Say in one line what came of it."""
+    if run.wanted:
+        return Text(f"{words.count(run.n_left, 'job')} would be diagnosed; nothing was done")
+    done = f"{words.count(run.n_diagnosed, 'job')} diagnosed"
+    return Text(f"{done}, {run.n_failed:,} failed" if run.n_failed else done)
+
+
+def _counts(run: TriageRun) -> Iterator[tuple[str, str]]:
+    """Say where all jobs went."""
+    yield "Found", words.count(run.n_found, "job")
+    if run.by_verdict:
+        yield "Verdicts", ", ".join(f"{n:,} {verdict}" for verdict, n in run.by_verdict.items())
+        yield "GPU hours", f"{run.gpu_hours_analysed:,.1f} analysed, {run.gpu_hours_wasted:,.1f} wasted"
+    if run.n_known:
+        how = f"{run.n_known:,} unchanged and not done again: {run.n_known_by_time:,} by size and time of their files"
+        how += f", {run.n_known - run.n_known_by_time:,} by their content" if run.n_known > run.n_known_by_time else ""
+        how += f"; {run.n_known_failed:,} had failed (--retry-failed)" if run.n_known_failed else ""
+        yield "Known", how
+    if run.n_elsewhere:
+        yield "Elsewhere", f"{run.n_elsewhere:,} done or in work by another triage"
+    if run.n_older:
+        yield "Older", f"{run.n_older:,} older than --since"
+    if run.n_left:
+        yield "Left", f"{run.n_left:,} left for another time"
+    yield "Store", escape(run.store) or "none yet"
+    if run.n_diagnosed + run.n_failed:
+        rate = (run.n_diagnosed + run.n_failed) / run.took_s if run.took_s else 0.0
+        yield "Time", f"{_duration(run.took_s)}, {rate:.2g} jobs a second, store {run.store_s / run.took_s:.1%}"
+
+
+def _sections(run: TriageRun) -> Iterator[tuple[str, RenderableType]]:
+    """Give the lists below the counts."""
+    if run.costly:
+        table = Table.grid(padding=(0, 2))
+        for job in run.costly:
+            table.add_row(
+                Text(f"{job.gpu_hours_wasted:,.2f}", justify="right"),
+                Text(escape(job.job_id), overflow="fold"),
+                Text(f"S {job.slowdown:.2f}"),
+                Text(escape(job.cause or "")),
+            )
+        yield "Most GPU hours wasted", table
+    if run.failed:
+        lines = Table.grid()
+        for failed in run.failed[:N_FAILED]:
+            reason = failed.reason.removeprefix(f"{failed.location}: ")
+            lines.add_row(Text(f"{escape(failed.location)}: {escape(reason)}", overflow="fold"))
+        if len(run.failed) > N_FAILED:
+            lines.add_row(Text(f"and {len(run.failed) - N_FAILED:,} more: --format json lists all"))
+        yield "Failed", lines
+    if run.wanted:
+        lines = Table.grid()
+        for location in run.wanted:
+            lines.add_row(Text(escape(location), overflow="fold"))
+        yield "Would be diagnosed", lines
+
+
+def _duration(seconds: float) -> str:
+    """Write a time in the unit that suits.
+
+    >>> _duration(4.21), _duration(120), _duration(9000)
+    ('4.2 s', '2 min', '2.5 h')
+    """
+    if seconds < 100:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
