@@ -14,7 +14,7 @@ CLI = {path for path in MODULES if path.startswith("diagnose/cli/")}
 #: Folders of the diagnosing path that meet in `model` and `pipeline` only.
 APART = {"trace", "whatif", "features", "judge", "fixes", "report"}
 #: What every module may import beside its own folder.
-COMMON = {"errors", "model"}
+COMMON = {"errors", "model", "statistics"}
 #: What makes jobs with known faults, and learns from them: nothing that diagnoses imports it.
 WORKSHOPS = {"faults", "train"}
 #: What a part of the package may import beside that; None: everything but those.
@@ -22,6 +22,7 @@ MAY_IMPORT: dict[str, frozenset[str] | set[str] | None] = {
     **dict.fromkeys(APART, frozenset()),
     "errors": set(),
     "model": set(),
+    "statistics": set(),  # numbers alone
     "packing": set(),
     "compare": set(),
     "fleet": set(),
@@ -72,7 +73,7 @@ LIBRARIES = {
     "yaml": ("diagnose/judge/rules.py", "diagnose/trace/metadata.py"),
     "rich": ("diagnose/report/", "diagnose/cli/progress.py", "diagnose/faults/__main__.py"),
     "sklearn": ("diagnose/train/trees.py",),
-    "ruptures": ("diagnose/features/", "diagnose/judge/", "diagnose/whatif/"),
+    "ruptures": ("diagnose/statistics/",),
     "pandas": ("diagnose/model/diagnosis.py",),
     "click": (
         "diagnose/cli/",

@@ -1,7 +1,6 @@
 """What a training log shows: paces of the run one after the other, and ranks apart from their peers.
 
-Enters: a `TrainingLog`. Leaves: `LogFacts`. A log may have a million lines: levels are fitted to medians of neighbouring lines, and
-each change is then moved to the line where it is.
+Enters: a `TrainingLog`. Leaves: `LogFacts`.
 """
 
 import itertools
@@ -10,24 +9,18 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from diagnose.features.onset import MAD_TO_SIGMA
 from diagnose.model.diagnosis import When, Worker
 from diagnose.model.trace import Bools, Ints, Seconds
 from diagnose.model.training_log import Level, LogFacts, SlowRank, TrainingLog
+from diagnose.statistics.change_points import LEAST_NOISE_RATIO, MIN_LEVEL, fit_levels
+from diagnose.statistics.robust import noise_of_differences, robust_deviation
 
-#: Values that levels are fitted to at most.
-MAX_BINS = 2000
-#: Lines that a level lasts at least, and neighbours that a lone slow line is compared with.
-MIN_LEVEL = 3
-WINDOW = 5
-#: A penalty of so many times the noise's variance, and the logarithm of the number of values, for each change.
-PENALTY = 4.0
-#: Noise below this part of a step is that of rounding to a tenth of a millisecond.
-LEAST_NOISE = 2e-3
-#: A change is no chance from so many standard deviations on: a log has room for many.
-DEVIATIONS = 6.0
+#: Lines after a start that its first line is compared with.
+START_UP_LINES = 5
 #: The first line after a start holds what is built or loaded once, when it takes so many times as long as those after it.
 START_UP_RATIO = 1.2
+#: A change is no chance from so many standard deviations on: a log has room for many.
+DEVIATIONS = 6.0
 #: A rank is slow against its stage from this ratio, and so many deviations of its peers, on.
 SLOW_RATIO = 1.1
 SLOW_DEVIATIONS = 5.0
@@ -58,7 +51,7 @@ def measure_log(log: TrainingLog, *, min_speedup: float, sizes: dict[str, int] |
     LogFacts
     """
     iterations, step_s = _last_attempt(log)
-    levels = _fit_levels(iterations, step_s, min_speedup)
+    levels = _fit_paces(iterations, step_s, min_speedup)
     usual_s, slow_s, when, deviations, lost_s = _find_slow(iterations, step_s, levels, min_speedup)
     gaps = np.diff(iterations)
     return LogFacts(
@@ -84,7 +77,7 @@ def _last_attempt(log: TrainingLog) -> tuple[Ints, Seconds]:
     keep = np.ones(len(log.iteration), dtype=bool)
     first = np.flatnonzero(np.r_[True, np.diff(log.attempt) > 0])
     for at in first.tolist():
-        after = log.step_s[at + 1 : at + 1 + WINDOW]
+        after = log.step_s[at + 1 : at + 1 + START_UP_LINES]
         if len(after) and log.step_s[at] > START_UP_RATIO * np.median(after):
             keep[at] = False
     keep &= log.batch_size == log.batch_size[-1]  # a batch that grows makes steps longer, and nobody slower
@@ -93,76 +86,14 @@ def _last_attempt(log: TrainingLog) -> tuple[Ints, Seconds]:
     return iterations, log.step_s[kept][::-1][back]
 
 
-def _smooth(values: Seconds) -> Seconds:
-    """Take the median of each value and its neighbours: a lone slow step is no pace, and edges stay."""
-    if len(values) < WINDOW:
-        return values
-    padded = np.pad(values, WINDOW // 2, mode="edge")
-    return np.asarray(np.median(np.lib.stride_tricks.sliding_window_view(padded, WINDOW), axis=1))
-
-
-def _fit_levels(iterations: Ints, step_s: Seconds, least_ratio: float) -> tuple[Level, ...]:
-    """Fit paces to the step times, as many as the noise justifies; neighbours differ by the least ratio."""
-    n = len(step_s)
-    smooth = _smooth(step_s)
-    width = -(-n // MAX_BINS)
-    edges = [*range(0, n, width), n]
-    bins = np.array([np.median(smooth[a:b]) for a, b in itertools.pairwise(edges)])
-    ends = _fit_changes(bins, _noise(step_s) / np.sqrt(width))
-    bounds = [0, *(edges[end] for end in ends[:-1]), n]
-    for i in range(1, len(bounds) - 1):
-        bounds[i] = _place_change(step_s, bounds[i - 1], bounds[i], bounds[i + 1], 2 * width + WINDOW)
-    bounds = _join_alike(step_s, bounds, least_ratio)
+def _fit_paces(iterations: Ints, step_s: Seconds, least_ratio: float) -> tuple[Level, ...]:
+    """Fit paces to the step times; neighbours differ by the least ratio."""
+    bounds = fit_levels(step_s, least_ratio=least_ratio)
     return tuple(
         Level(int(iterations[a]), int(iterations[b - 1]), float(np.median(step_s[a:b])))
         for a, b in itertools.pairwise(bounds)
         if b > a
     )
-
-
-def _fit_changes(bins: Seconds, noise_s: float) -> list[int]:
-    """Say where each pace ends, by number of values that scatter by so many seconds."""
-    n = len(bins)
-    if n < 2 * MIN_LEVEL:
-        return [n]
-    import ruptures  # takes long to import
-
-    scale = float(np.median(bins))
-    sigma = max(noise_s / scale, LEAST_NOISE)
-    penalty = PENALTY * sigma**2 * np.log(n)
-    fitted = ruptures.KernelCPD(kernel="linear", min_size=MIN_LEVEL).fit((bins / scale)[:, None])
-    return [int(end) for end in fitted.predict(pen=penalty)]
-
-
-def _join_alike(step_s: Seconds, bounds: list[int], least_ratio: float) -> list[int]:
-    """Take away changes, the least first, until neighbours differ by the least ratio."""
-    bounds = list(bounds)
-    while len(bounds) > 2:
-        paces = np.array([np.median(step_s[a:b]) if b > a else np.nan for a, b in itertools.pairwise(bounds)])
-        apart = np.abs(np.diff(np.log(paces)))
-        least = int(np.argmin(np.where(np.isnan(apart), -1.0, apart)))
-        if apart[least] >= np.log(least_ratio):
-            break
-        del bounds[least + 1]
-    return bounds
-
-
-def _noise(values: Seconds) -> float:
-    """Say how much values scatter from one to the next; seconds."""
-    if len(values) < 2:
-        return 0.0
-    return MAD_TO_SIGMA * float(np.median(np.abs(np.diff(values)))) / float(np.sqrt(2.0))
-
-
-def _place_change(step_s: Seconds, low: int, at: int, high: int, reach: int) -> int:
-    """Move a change to the line that parts the two paces best."""
-    before, after = float(np.median(step_s[low:at])), float(np.median(step_s[at:high]))
-    first, last = max(low + 1, at - reach), min(high - 1, at + reach)
-    near = np.clip(step_s[first:last], min(before, after), max(before, after))
-    # Cost of parting before each line: those left of it against the pace before, the others against that after.
-    left = np.r_[0.0, np.cumsum(np.abs(near - before))]
-    right = np.r_[0.0, np.cumsum(np.abs(near - after))]
-    return first + int(np.argmin(left + right[-1] - right)) if last > first else at
 
 
 def _find_slow(
@@ -188,7 +119,7 @@ def _find_slow(
     during = (iterations >= run[0].first) & (iterations <= run[-1].last)
     slow_s = float(np.median(step_s[during]))
     n_slow, n_usual = int(during.sum()), int(_within(iterations, usual).sum())
-    noise = max(_noise(step_s), LEAST_NOISE * usual.step_s)
+    noise = max(float(noise_of_differences(step_s)), LEAST_NOISE_RATIO * usual.step_s)
     deviations = (slow_s - usual.step_s) / (noise * float(np.sqrt(1 / n_slow + 1 / n_usual)))
     if deviations < DEVIATIONS or slow_s < min_speedup * usual.step_s:
         return nothing
@@ -236,7 +167,7 @@ def _by_timers(log: TrainingLog, sizes: dict[str, int], when: When) -> Iterator[
         for stage in np.unique(stages).tolist():
             here = np.flatnonzero(stages == stage)
             usual_s = float(np.median(mean_s[here]))
-            spread_s = MAD_TO_SIGMA * float(np.median(np.abs(mean_s[here] - usual_s)))
+            spread_s = robust_deviation(mean_s[here] - usual_s)
             far = mean_s[here] >= max(SLOW_RATIO * usual_s, usual_s + SLOW_DEVIATIONS * spread_s)
             if len(here) > MIN_PEERS and usual_s > 0:
                 found += [(float(mean_s[i] / usual_s), int(ranks[i]), float(mean_s[i]), usual_s) for i in here[far]]
