@@ -16,22 +16,23 @@ from diagnose.statistics.change_points import fit_changes, largest_change
 HALF = 0.5
 #: The size of the effect is that of this quantile of the steps.
 TOP_QUANTILE = 0.9
-#: Earlier, or later, silence must be this improbable at the hit rate in between (prototype, LESSONS).
+#: Steps without the effect, before or after it, must be this improbable at its hit rate, and a change of level this improbable
+#: in permutations of the series (found by a prototype on jobs with known onsets).
 CHANCE = 0.02
-#: Steps without it that as many steps with it, and none without, leave possible.
+#: A hit rate is not above 1 minus this over the number of steps: a few hits in a row prove no rate of 1.
 UNSEEN = 0.15
-#: Hit rate from which on a thing that is there counts as steady.
+#: Hit rate from which on an effect counts as steady.
 STEADY_SHARE = 0.8
-#: Steps with it, next to each other, that are more than a lone one.
+#: A single step with the effect is sporadic, and hits are neighbours at this distance.
 MIN_HITS = 2
-#: A change is at least this part of the effect.
-LEAST_CHANGE = 0.1
 #: Levels are fitted where two means differ by more than this many standard deviations: the cheap test.
 CHEAP_DEVIATIONS = 3.0
 
 
 def find_course(steps: Ints, effect: Seconds, *, least: float = HALF) -> Course:
-    """Say since when, until when and how steadily an effect is there.
+    """Find since when, until when and how steadily an effect is there.
+
+    Where the effect is steady, levels are fitted to the series; else the steps that have the effect say it by where they lie.
 
     Parameters
     ----------
@@ -40,14 +41,12 @@ def find_course(steps: Ints, effect: Seconds, *, least: float = HALF) -> Course:
     effect : ndarray of float64, shape (n_steps,)
         Size of the effect in each step, any unit, about 0 where it is not there.
     least : float
-        Part of the effect from which on a step has it. What begins small and grows is there from its first sign.
+        Part of the effect from which on a step has it: a small one for what begins small and grows.
 
     Returns
     -------
     Course
         Pattern `constant`, `onset` with its step, `transient` with the step of recovery, `sporadic`; None where there is no effect.
-
-    Source of the fit: Truong et al., Selective review of offline change point detection methods, 2020 (ruptures).
 
     >>> find_course(np.arange(10), np.array([0., 0, 0, 0, 0, 1, 1, 1, 1, 1])).when.onset_step
     5
@@ -60,7 +59,7 @@ def find_course(steps: Ints, effect: Seconds, *, least: float = HALF) -> Course:
     hits = _without_lone_hits(effect > least * top)
     first, last = int(hits.argmax()), len(hits) - 1 - int(hits[::-1].argmax())
     n_there = last - first + 1
-    rate = min(float(hits[first : last + 1].mean()), 1.0 - UNSEEN / n_there)  # a few hits prove no rate
+    rate = min(float(hits[first : last + 1].mean()), 1.0 - UNSEEN / n_there)
     steady = float(hits[first : last + 1].mean()) >= STEADY_SHARE
     if least >= HALF and hits.mean() < 1.0 and steady and largest_change(effect) > CHEAP_DEVIATIONS:
         course = _course_of(_date_changes(steps, effect), top)
@@ -68,9 +67,9 @@ def find_course(steps: Ints, effect: Seconds, *, least: float = HALF) -> Course:
             return course
     if hits.sum() < MIN_HITS:
         return Course(When("sporadic"))
-    onset = int(steps[first]) if first > 0 and _silence(rate, first) < CHANCE else None
+    onset = int(steps[first]) if first > 0 and _chance_of_silence(rate, first) < CHANCE else None
     n_after = len(hits) - 1 - last
-    recovery = int(steps[last + 1]) if n_after and _silence(rate, n_after) < CHANCE else None
+    recovery = int(steps[last + 1]) if n_after and _chance_of_silence(rate, n_after) < CHANCE else None
     if recovery is not None and last > first:
         return Course(When("transient", onset, recovery))
     if onset is not None:
@@ -80,7 +79,7 @@ def find_course(steps: Ints, effect: Seconds, *, least: float = HALF) -> Course:
 
 
 def _without_lone_hits(hits: Bools) -> Bools:
-    """Leave out steps hit far from all others, where the others are steady: one extreme step is no level of its own."""
+    """Leave out hits far from all others, where the others are steady: one extreme step is no onset."""
     at = np.flatnonzero(hits)
     if len(at) < MIN_HITS + 1:
         return hits
@@ -91,8 +90,8 @@ def _without_lone_hits(hits: Bools) -> Bools:
     return np.isin(np.arange(len(hits)), near)
 
 
-def _silence(rate: float, n_steps: int) -> float:
-    """Say how probable so many steps without a hit are."""
+def _chance_of_silence(rate: float, n_steps: int) -> float:
+    """Give the probability of so many steps without a hit."""
     return float((1.0 - rate) ** n_steps)
 
 
@@ -111,8 +110,6 @@ def _course_of(changes: tuple[Change, ...], top: float) -> Course | None:
     onset = recovery = None
     kept = []
     for change in changes:
-        if abs(change.after - change.before) < LEAST_CHANGE * top:
-            continue
         if change.before < HALF * top <= change.after:
             onset, recovery = change.step, None
             kept.append(change)

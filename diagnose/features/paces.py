@@ -19,24 +19,24 @@ from diagnose.statistics.robust import noise_of_differences, robust_deviation
 START_UP_LINES = 5
 #: The first line after a start holds what is built or loaded once, when it takes so many times as long as those after it.
 START_UP_RATIO = 1.2
-#: A change is no chance from so many standard deviations on: a log has room for many.
+#: The run is slow from so many standard deviations on: a log of many lines has room for smaller changes by chance.
 DEVIATIONS = 6.0
-#: A rank is slow against its stage from this ratio, and so many deviations of its peers, on.
+#: A rank is slow from this ratio to its stage on, and from so many robust deviations of its stage on.
 SLOW_RATIO = 1.1
 SLOW_DEVIATIONS = 5.0
-#: Peers needed to compare with.
+#: A stage has more ranks than this, else there are too few to compare with.
 MIN_PEERS = 3
-#: A rank is the slowest of all when it is so in this part of the reports, of at least so many.
+#: A rank is at an extreme when it is in this part of the reports, of at least so many.
 SLOWEST_SHARE = 0.8
 MIN_REPORTS = 3
-#: A clock this far below the highest is throttled.
+#: A clock is throttled below this part of the highest.
 THROTTLED = 0.9
 #: Ranks named at most.
 MAX_RANKS = 16
 
 
 def measure_log(log: TrainingLog, *, min_speedup: float, sizes: dict[str, int] | None = None) -> LogFacts:
-    """Say since when a run is slow, and which ranks the log shows apart.
+    """Find since when a run is slow, and which ranks are apart from their peers.
 
     Parameters
     ----------
@@ -45,10 +45,6 @@ def measure_log(log: TrainingLog, *, min_speedup: float, sizes: dict[str, int] |
         A pace is slow when the usual one is at least this much faster.
     sizes : dict of str to int, optional
         `world_size`, `pp_size`, `tp_size`, `cp_size` by a trace; those of the log where left out.
-
-    Returns
-    -------
-    LogFacts
     """
     iterations, step_s = _last_attempt(log)
     levels = _fit_paces(iterations, step_s, min_speedup)
@@ -99,7 +95,7 @@ def _fit_paces(iterations: Ints, step_s: Seconds, least_ratio: float) -> tuple[L
 def _find_slow(
     iterations: Ints, step_s: Seconds, levels: tuple[Level, ...], min_speedup: float
 ) -> tuple[float | None, float | None, When, float | None, float]:
-    """Say how fast the run usually is, how slow, since and until when, how surely, and how much time it lost."""
+    """Find the usual and the slow pace, since and until when it is slow, by how many deviations, and the seconds lost."""
     nothing = (None, None, When(), None, 0.0)
     lasting = [level for level in levels if np.count_nonzero(_within(iterations, level)) >= MIN_LEVEL]
     if len(lasting) < 2:
@@ -113,7 +109,7 @@ def _find_slow(
     if not runs:
         return nothing
     lost = [_lost_s(iterations, step_s, run, usual.step_s) for run in runs]
-    # What goes on is what matters; else what cost most.
+    # A slow pace that goes on comes first, else the one that cost most.
     at = len(runs) - 1 if slow[-1] else int(np.argmax(lost))
     run = runs[at]
     during = (iterations >= run[0].first) & (iterations <= run[-1].last)
@@ -144,10 +140,10 @@ def _lost_s(iterations: Ints, step_s: Seconds, run: list[Level], usual_s: float)
 
 
 def _slow_ranks(log: TrainingLog, sizes: dict[str, int], when: When) -> Iterator[SlowRank]:
-    """Name ranks that are apart from their peers, those compared within their stage first."""
+    """Give ranks that are apart from their peers, those compared within their stage first."""
     named = set()
     for slow in itertools.chain(_by_timers(log, sizes, when), _by_detector(log, sizes, when)):
-        # Somebody is always the hottest, for where it stands in the rack: that is worth telling of a rank that is slow.
+        # Some rank is always the hottest, because of its place in the rack: heat counts for a rank that is slow as well.
         if slow.measure != "Tmp" or slow.rank in named:
             named.add(slow.rank)
             yield slow
@@ -176,12 +172,12 @@ def _by_timers(log: TrainingLog, sizes: dict[str, int], when: When) -> Iterator[
             values = {"ratio": ratio, "rank_s": rank_s, "peers_s": usual_s}
             yield SlowRank(rank, timer, _worker_of(rank, sizes), text, values, by_peers=True)
         if found:
-            return  # the other direction tells of the same ranks
+            return  # the other direction shows the same ranks
 
 
 def _by_detector(log: TrainingLog, sizes: dict[str, int], when: When) -> Iterator[SlowRank]:
-    """Name the rank that the straggler detector has at an extreme nearly always; it compares all stages with each other."""
-    for key, say in (("Rtt", "slowest forwards"), ("Clk", "lowest clock"), ("Tmp", "highest temperature")):
+    """Give the rank that the straggler detector reports at an extreme nearly always; it compares all stages with each other."""
+    for key, extreme in (("Rtt", "slowest forwards"), ("Clk", "lowest clock"), ("Tmp", "highest temperature")):
         extremes = log.extremes.get(key)
         if extremes is None:
             continue
@@ -196,14 +192,14 @@ def _by_detector(log: TrainingLog, sizes: dict[str, int], when: When) -> Iterato
             continue
         unit = {"Rtt": "ms", "Clk": "MHz", "Tmp": "C"}[key]
         value, others = (low, high) if key == "Clk" else (high, low)
-        text = f"rank {rank} has the {say} of all ranks in {n} of {len(odd_rank)} reports: {value:g} {unit}"
+        text = f"rank {rank} has the {extreme} of all ranks in {n} of {len(odd_rank)} reports: {value:g} {unit}"
         text += f", at the other end {others:g} {unit}"
         values = {"reports": float(len(odd_rank)), "named": float(n), "value": value, "other_end": others}
         yield SlowRank(int(rank), key, _worker_of(int(rank), sizes), text, values, by_peers=False)
 
 
 def _while_slow(iteration: Ints, when: When) -> Bools:
-    """Mark the reports while the run is slow; all where it never is, or none was made then."""
+    """Mark the reports while the run is slow; all of them where it never is, or where none was made while it was."""
     low = -np.inf if when.onset_step is None else when.onset_step
     high = np.inf if when.recovery_step is None else when.recovery_step
     at = np.asarray((iteration >= low) & (iteration < high))
@@ -211,7 +207,7 @@ def _while_slow(iteration: Ints, when: When) -> Bools:
 
 
 def _stage_of(rank: int, sizes: dict[str, int]) -> int | None:
-    """Say on which stage a rank is: Megatron-LM numbers stages last. None where sizes are not known or make no sense."""
+    """Give the stage of a rank: Megatron-LM numbers stages last. None where sizes are not known or contradict each other."""
     world, n_stages = sizes.get("world_size"), sizes.get("pp_size")
     if not world or not n_stages or world % n_stages:
         return None
@@ -219,7 +215,7 @@ def _stage_of(rank: int, sizes: dict[str, int]) -> int | None:
 
 
 def _worker_of(rank: int, sizes: dict[str, int]) -> Worker | None:
-    """Say which dp rank and stage a global rank is: Megatron-LM numbers tensor- and context-parallel members first."""
+    """Give the worker of a global rank: Megatron-LM numbers tensor- and context-parallel members first."""
     stage = _stage_of(rank, sizes)
     members = sizes.get("tp_size", 0) * sizes.get("cp_size", 1)
     if stage is None or not members:

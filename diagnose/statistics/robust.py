@@ -3,6 +3,8 @@
 Enters: arrays of float64, of any unit, NaN where nothing was measured. Leaves: arrays without the axes asked for.
 """
 
+import math
+import warnings
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,9 @@ Floats = NDArray[np.float64]
 
 #: From the median absolute deviation to the standard deviation of a normal distribution: 1 / its 0.75 quantile.
 MAD_TO_SIGMA = 1.4826
+#: Lanes of more values than this are left to numpy, which takes them one by one and need not sort them. Of 7.5 million values in
+#: lanes of 32 to 100, sorting takes 0.2 s and numpy 2 s (median) or 13 to 30 s (quantile); in 100 lanes 1.8 s and 0.5 s.
+LONG_LANE = 2000
 
 
 def robust_deviation(residuals: Floats) -> float:
@@ -74,6 +79,9 @@ def nan_median(values: Floats, *, axis: int | tuple[int, ...], keepdims: bool = 
     ndarray of float64, or float64
         Shape of `values` without `axis`; NaN where there is no value.
     """
+    if _length_of_lanes(values, axis) > LONG_LANE:
+        with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # about lanes without any value
+            return np.nanmedian(values, axis=axis, keepdims=keepdims)
     ordered, count = _order(values, axis)
     low, high = _pick(ordered, np.maximum(count - 1, 0) // 2), _pick(ordered, count // 2)
     # Of an odd number the middle one is both; their sum could overflow.
@@ -101,6 +109,9 @@ def nan_quantile(values: Floats, q: float, *, axis: int | tuple[int, ...], keepd
     >>> float(nan_quantile(np.array([4.0, 1.0, 3.0, np.nan, 2.0]), 0.5, axis=0))
     2.5
     """
+    if _length_of_lanes(values, axis) > LONG_LANE:
+        with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # about lanes without any value
+            return np.nanquantile(values, q, axis=axis, keepdims=keepdims)
     ordered, count = _order(values, axis)
     at = np.maximum(count - 1, 0) * q
     below = np.floor(at).astype(np.int64)
@@ -109,6 +120,11 @@ def nan_quantile(values: Floats, q: float, *, axis: int | tuple[int, ...], keepd
     # From the nearer of the two, as numpy does: then neither rounding nor order of the values moves the result.
     found = np.where(part >= 0.5, high - (high - low) * (1.0 - part), low + (high - low) * part)
     return np.expand_dims(found, axis) if keepdims else found[()]
+
+
+def _length_of_lanes(values: Floats, axis: int | tuple[int, ...]) -> int:
+    """Give the number of values that one result is taken from."""
+    return math.prod(values.shape[i] for i in ((axis,) if isinstance(axis, int) else axis))
 
 
 def _order(values: Floats, axis: int | tuple[int, ...]) -> tuple[Floats, NDArray[np.int64]]:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diagnose.statistics.robust import (
+    LONG_LANE,
     lower_median,
     nan_median,
     nan_quantile,
@@ -61,10 +62,20 @@ def test_a_quantile_is_numpys(array: np.ndarray, q: float, data: st.DataObject) 
     assert_same_bits(nan_quantile(array, q, axis=axis, keepdims=keepdims), expected)
 
 
-def test_a_lane_without_values_has_no_median() -> None:
+@pytest.mark.parametrize("n", [LONG_LANE // 2, LONG_LANE, LONG_LANE + 1])
+def test_long_lanes_are_numpys_too(n: int) -> None:
+    """Lanes are sorted up to a length, and left to numpy above it: the same bits."""
+    values = np.random.default_rng(n).standard_normal((2, n, 3))
+    values[values > 1.5] = np.nan
+    assert_same_bits(nan_median(values, axis=1), np.nanmedian(values, axis=1))
+    assert_same_bits(nan_quantile(values, 0.9, axis=(0, 1)), np.nanquantile(values, 0.9, axis=(0, 1)))
+
+
+@pytest.mark.parametrize("n", [3, LONG_LANE + 1])
+def test_a_lane_without_values_has_no_median(n: int) -> None:
     """NaN and no warning, warnings being errors."""
-    assert np.isnan(nan_median(np.full((3, 2), np.nan), axis=0)).all()
-    assert np.isnan(nan_quantile(np.full((3, 2), np.nan), 0.9, axis=0)).all()
+    assert np.isnan(nan_median(np.full((n, 2), np.nan), axis=0)).all()
+    assert np.isnan(nan_quantile(np.full((n, 2), np.nan), 0.9, axis=0)).all()
     assert np.isnan(lower_median(np.full((3, 2), np.nan), axis=0)).all()
 
 
