@@ -37,7 +37,7 @@ LIBRARIES = {
     "yaml": ("diagnose/judge/rules.py", "diagnose/trace/metadata.py"),
     "rich": ("diagnose/report/", "diagnose/cli/progress.py", "diagnose/faults/__main__.py"),
     "sklearn": ("diagnose/train/trees.py",),
-    "ruptures": ("diagnose/features/", "diagnose/judge/", "diagnose/whatif/"),
+    "ruptures": ("diagnose/statistics/",),
     "pandas": ("diagnose/model/diagnosis.py",),
     "click": (
         "diagnose/cli/",

@@ -1,14 +1,19 @@
 """All features that a job can have: by name, each with what it reads as, known before any job is read; and measured.
 
 Enters: what was taken apart, replayed and timed. Leaves: `Features`, with every name of the catalogue and no other.
+
+A new file of features is imported here and gets one line in `GROUPS`.
 """
 
-from types import ModuleType
+import dataclasses
+from collections.abc import Callable
+from typing import NamedTuple
 
 from diagnose.features import (
     contention,
     gains,
     hosts,
+    job,
     members,
     network,
     periodicity,
@@ -18,80 +23,67 @@ from diagnose.features import (
     workers,
 )
 from diagnose.model.components import Components, Gains
-from diagnose.model.feature import Feature, Features
+from diagnose.model.feature import Features
 from diagnose.model.trace import Trace
 from diagnose.model.transfers import Transfers
 from diagnose.model.whatif import WhatIf
 
-#: Features of the job as a whole.
-JOB = {
-    "slowdown": "S, the step time over that of the job with ideal times; 1 nothing to gain; leaves out launch delays",
-    "discrepancy": "how far the recorded step time is above the replayed one; 0.05 launch delays that S leaves out",
-    "noise": "relative spread of compute times that nothing accounts for; 0.02 ordinary",
-}
-MODULES: tuple[ModuleType, ...] = (
-    contention,
-    gains,
-    hosts,
-    members,
-    network,
-    periodicity,
-    sequences,
-    stages,
-    stalls,
-    workers,
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Measured:
+    """What features are measured on: one job, its evidence rows on the one clock of all times."""
+
+    trace: Trace
+    what_if: WhatIf
+    components: Components
+    gains: Gains
+    transfers: Transfers
+
+
+class FeatureGroup(NamedTuple):
+    """The features of one file."""
+
+    reads_as: dict[str, str]
+    """Name -> one sentence on what values mean, and when they mislead."""
+    measure: Callable[[Measured], Features]
+    """Gives every name of `reads_as`, measured or missing with its reason."""
+
+
+GROUPS = (
+    FeatureGroup(job.READS_AS, lambda m: job.measure_job(m.what_if, m.components)),
+    FeatureGroup(gains.READS_AS, lambda m: gains.measure_gains(m.components, m.gains)),
+    FeatureGroup(stages.READS_AS, lambda m: stages.measure_stages(m.components, m.trace.n_stages)),
+    FeatureGroup(workers.READS_AS, lambda m: workers.measure_workers(m.components, m.what_if)),
+    FeatureGroup(hosts.READS_AS, lambda m: hosts.measure_hosts(m.components, m.trace)),
+    FeatureGroup(members.READS_AS, lambda m: members.measure_members(m.trace, m.components)),
+    FeatureGroup(sequences.READS_AS, lambda m: sequences.measure_sequences(m.components, m.trace)),
+    FeatureGroup(stalls.READS_AS, lambda m: stalls.measure_stalls(m.components, m.trace.evidence)),
+    FeatureGroup(contention.READS_AS, lambda m: contention.measure_contention(m.components)),
+    FeatureGroup(network.READS_AS, lambda m: network.measure_network(m.transfers, m.components)),
+    FeatureGroup(
+        periodicity.READS_AS, lambda m: periodicity.measure_periodicity(m.components, m.gains, m.trace.evidence)
+    ),
 )
 
 
 def list_features() -> dict[str, str]:
-    """List all features there are.
-
-    Returns
-    -------
-    dict of str to str
-        Name -> one sentence on what it reads as, by name.
+    """List all features there are, by name, each with one sentence on what it reads as.
 
     >>> list_features()["slowdown"][:16]
     'S, the step time'
     """
-    found = dict(JOB)
-    for module in MODULES:
-        found |= module.NAMES
-    return dict(sorted(found.items()))
+    return dict(sorted((name, text) for group in GROUPS for name, text in group.reads_as.items()))
 
 
 def measure_features(
     trace: Trace, what_if: WhatIf, components: Components, job_gains: Gains, transfers: Transfers
 ) -> Features:
-    """Measure every feature of a job.
+    """Measure every feature of a job; one that cannot be measured is missing with its reason.
 
-    Parameters
-    ----------
-    trace : Trace
-        With the evidence rows on the one clock of the other arguments.
-    what_if : WhatIf
-    components : Components
-    job_gains : Gains
-    transfers : Transfers
-
-    Returns
-    -------
-    Features
-        All of `list_features`; one that cannot be measured is missing with its reason.
+    The evidence rows of the trace are on the one clock of the other arguments.
     """
-    found: Features = {
-        "slowdown": Feature(what_if.slowdown),
-        "discrepancy": Feature(what_if.discrepancy),
-        "noise": Feature(components.noise_ratio),
-    }
-    found |= gains.measure_gains(components, job_gains)
-    found |= stages.measure_stages(components, trace.n_stages)
-    found |= workers.measure_workers(components, what_if)
-    found |= hosts.measure_hosts(components, trace)
-    found |= members.measure_members(trace, components)
-    found |= sequences.measure_sequences(components, trace)
-    found |= stalls.measure_stalls(components, trace.evidence)
-    found |= contention.measure_contention(components)
-    found |= network.measure_network(transfers, components)
-    found |= periodicity.measure_periodicity(components, job_gains, trace.evidence)
+    measured = Measured(trace, what_if, components, job_gains, transfers)
+    found: Features = {}
+    for group in GROUPS:
+        found |= group.measure(measured)
     return found

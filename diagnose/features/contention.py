@@ -6,8 +6,11 @@ from diagnose.model.components import Components
 from diagnose.model.feature import Feature, Features
 from diagnose.model.stalls import Whose
 
-#: What each feature reads as, with when it misleads.
-NAMES = {
+#: No compute takes less: keeps ratios finite.
+TINY_S = 1e-12
+
+#: Each feature: what its values read as, and when it misleads.
+READS_AS = {
     "queue.held_share": "part of the computes that are ever held up which are, in the steps with any; 1 all; misleads when so few "
     "overlap that chance explains it",
     "queue.workers_share": "part of the workers on which computes are held up; 1 all, as the software is the same",
@@ -17,26 +20,16 @@ NAMES = {
 
 
 def measure_contention(components: Components) -> Features:
-    """Measure how computes are held up by communication.
-
-    Parameters
-    ----------
-    components : Components
-
-    Returns
-    -------
-    Features
-        `NAMES` says what each reads as; all missing where nothing is held up.
-    """
+    """Measure how computes are held up by communication; all are missing where nothing is held up."""
     inside_s = np.zeros(()) if components.hold_s is None else components.hold_s
     hold_s = components.stalls.seconds_of(Whose.QUEUE) + inside_s
     held = hold_s > 0
     if not held.any():
-        return {name: Feature.missing("no compute is held up by communication in flight") for name in NAMES}
+        return {name: Feature.missing("no compute is held up by communication in flight") for name in READS_AS}
     n_stages = components.slow_workers.shape[1]
     by_virtual = held.any(axis=(0, 2, 3))
     workers = by_virtual.reshape(-1, n_stages, by_virtual.shape[-1]).any(axis=0)
-    work_s = np.maximum(components.compute_s - components.stalls.inside_s - inside_s, 1e-12)
+    work_s = np.maximum(components.compute_s - components.stalls.inside_s - inside_s, TINY_S)
     concerned = held.any(axis=(3, 4), keepdims=True) & held.any(axis=(0, 1, 2, 4), keepdims=True)
     concerned = concerned & np.isfinite(components.compute_s)
     return {

@@ -3,8 +3,8 @@
 from diagnose.model.components import COMPONENTS, Components, Gains
 from diagnose.model.feature import Feature, Features
 
-#: What each feature reads as, with when it misleads.
-NAMES = {
+#: Each feature: what its values read as, and when it misleads.
+READS_AS = {
     name: text
     for component, words in COMPONENTS.items()
     for name, text in {
@@ -22,15 +22,7 @@ NAMES = {
 def measure_gains(components: Components, gains: Gains) -> Features:
     """Measure what removing each component gives back.
 
-    Parameters
-    ----------
-    components : Components
-    gains : Gains
-
-    Returns
-    -------
-    Features
-        `NAMES` says what each reads as; those of the worker are missing where no worker has peers.
+    Those of the worker are missing where no worker has peers.
     """
     found: Features = {}
     cannot = {}

@@ -8,8 +8,8 @@ from diagnose.model.feature import Feature, Features
 from diagnose.model.optype import DP_COLLECTIVES
 from diagnose.model.trace import Seconds, Trace
 
-#: What each feature reads as, with when it misleads.
-NAMES = {
+#: Each feature: what its values read as, and when it misleads.
+READS_AS = {
     "worker.wait_share": "time that the slowest worker spends in collectives over the mean of its peers; the culprit waits "
     "least, far below 1; above 1 a victim; misleads when the stage has another slow worker, or collectives are most of it",
     "host.slow_share": "part of the workers on the slowest worker's host that are slow; 1 all of them: the host; misleads with one "
@@ -20,24 +20,16 @@ NAMES = {
 def measure_hosts(components: Components, trace: Trace) -> Features:
     """Measure the surroundings of the slowest worker.
 
-    Parameters
-    ----------
-    components : Components
-    trace : Trace
-
-    Returns
-    -------
-    Features
-        `NAMES` says what each reads as; missing where no worker is slow, or the trace does not say.
+    They are missing where no worker is slow, or the trace does not say.
     """
     slow = slow_workers(components)
     if not slow:
-        return {name: Feature.missing("no worker is slow") for name in NAMES}
+        return {name: Feature.missing("no worker is slow") for name in READS_AS}
     return {"worker.wait_share": _wait_share(trace, slow[0]), "host.slow_share": _slow_share(trace, slow)}
 
 
 def _wait_share(trace: Trace, worker: tuple[int, int]) -> Feature:
-    """Compare the time in collectives with that of the peers."""
+    """Compare the time of a worker (dp index, stage index) in collectives with that of its peers."""
     dp, stage = worker
     if trace.n_dp == 1:
         return Feature.missing("with one dp rank a worker has no peers")

@@ -1,75 +1,58 @@
 """Which tensor- or context-parallel member of a slow worker the others wait for, where the trace records them all.
 
-A member is named only where three things hold: it is last much more often than chance, what it is late by is a good part of what
-the worker is behind its peers, and it is not one that waited itself.
+A member is named only where three things hold: it is last much more often than by chance; the seconds by which it is late are a
+good part of those by which the worker is behind its peers; and it did not itself wait for the others.
 """
 
 import numpy as np
 
-from diagnose.features.workers import HALF, slow_steps, slow_workers
+from diagnose.features.workers import is_slow, slow_steps, slow_workers
 from diagnose.model.components import Components
 from diagnose.model.feature import Feature, Features
 from diagnose.model.members import LateMember, Members
-from diagnose.model.trace import Bools, Ints, Seconds, Trace
+from diagnose.model.trace import Ints, Seconds, Trace
 
-#: What each feature reads as, with when it misleads.
-NAMES = {
+#: Each feature: what its values read as, and when it misleads.
+READS_AS = {
     "member.last_share": "part of the slowest worker's computes in which the same tensor- or context-parallel member is last "
     "(starts last where members end together, waits least where only waits tell); 1 always it, 1 over the number of members "
     "chance; misleads where a member's clock drifts within a step",
     "member.late_share": "seconds by which that member is behind the others over those by which the worker is behind its peers; 1 "
     "it accounts for all, 0 all members are slow alike; misleads where waits within operations are not recorded: all look alike",
 }
-#: Fewer computes than this, or steps of waits, say nothing.
+#: Fewer computes than this, or fewer steps in which waits are known, are no evidence.
 MIN_COMPUTES = 16
 MIN_STEPS = 3
-#: A member leads where it is last more often than halfway from chance to always, and accounts for this part of the loss.
-LEADS = 0.5
-ACCOUNTS = 0.5
-#: Differences on the side that shows lateness vary this many times as much as on the side where members meet; with clocks that are
-#: off by a constant and nothing else, both vary alike.
+#: A member is named where it is last in this part of the way from chance to always, and late by this part of what the worker lost.
+LAST_SHARE = 0.5
+LATE_SHARE = 0.5
+#: Times differ this many times as much where members come late as where they meet. With clocks that are off by a constant, and
+#: nobody late, they differ alike: 1.
 MIN_TIGHTNESS = 2.0
 
 
 def find_late_members(trace: Trace, components: Components) -> dict[tuple[int, int], LateMember]:
-    """Find the late member of each slow worker.
+    """Find the late member of each slow worker, by (dp index, stage index), or why none can be named.
 
-    Parameters
-    ----------
-    trace : Trace
-    components : Components
-
-    Returns
-    -------
-    dict
-        (dp index, stage index) of each slow worker -> its late member, or why none can be named; empty where the trace records one
-        row for all members.
+    Empty where the trace records one row for all members.
     """
     if trace.members is None:
         return {}
-    return {worker: _judge(trace.members, components, worker) for worker in slow_workers(components)}
+    return {worker: _find_late_member(trace.members, components, worker) for worker in slow_workers(components)}
 
 
 def measure_members(trace: Trace, components: Components) -> Features:
     """Measure how far one member of the slowest worker is behind the others.
 
-    Parameters
-    ----------
-    trace : Trace
-    components : Components
-
-    Returns
-    -------
-    Features
-        `NAMES` says what each reads as; missing where no worker is slow, or nothing tells its members apart.
+    They are missing where no worker is slow, or nothing tells its members apart.
     """
     slow = slow_workers(components)
     if trace.members is None or not slow:
         reason = (
             "no worker is slow" if trace.members else "the trace does not record the members of a worker one by one"
         )
-        return {name: Feature.missing(reason) for name in NAMES}
-    late = _judge(trace.members, components, slow[0])
+        return {name: Feature.missing(reason) for name in READS_AS}
+    late = _find_late_member(trace.members, components, slow[0])
     values = {"member.last_share": late.last_share, "member.late_share": late.late_share}
     return {
         name: Feature.missing(late.reason or "nothing was compared") if value is None else Feature(value)
@@ -77,16 +60,16 @@ def measure_members(trace: Trace, components: Components) -> Features:
     }
 
 
-def _judge(members: Members, components: Components, worker: tuple[int, int]) -> LateMember:
-    """Weigh what ends and starts say against what waits say."""
-    at, excess_s, n_computes = _lost(components, worker)
+def _find_late_member(members: Members, components: Components, worker: tuple[int, int]) -> LateMember:
+    """Find the late member of a worker by ends and starts, and by waits, if the two do not contradict each other."""
+    at, lost_s, n_computes = _measure_loss(components, worker)
     position = np.searchsorted(members.steps, at)
-    lateness = _by_lateness(members, worker, position, excess_s)
-    waits = _by_waits(members, worker, position, excess_s, n_computes)
+    lateness = _find_last_member(members, worker, position, lost_s)
+    waits = _find_shortest_waits(members, worker, position, lost_s, n_computes)
     if waits is None:
         return lateness
     if waits.member is None:
-        if lateness.member is None or not _waited(members, worker, position, lateness, n_computes):
+        if lateness.member is None or not _waits_longer(members, worker, position, lateness, n_computes):
             return lateness
         return LateMember(None, lateness.late_s, reason="the member that comes last waits longer than the others")
     if lateness.member is not None and lateness.member != waits.member:
@@ -94,13 +77,13 @@ def _judge(members: Members, components: Components, worker: tuple[int, int]) ->
     return waits
 
 
-def _lost(components: Components, worker: tuple[int, int]) -> tuple[Ints, Seconds, Ints]:
-    """Say in which steps a worker is slow, increasing, by how many seconds a compute, and how many computes it has there."""
+def _measure_loss(components: Components, worker: tuple[int, int]) -> tuple[Ints, Seconds, Ints]:
+    """Give the steps in which a worker is slow, increasing, the seconds a compute lost there, and the number of computes."""
     dp, stage = worker
     n_stages = components.slow_workers.shape[1]
     steps, behind = slow_steps(components, worker)
     order = np.argsort(components.steps, kind="stable")
-    slow: Bools = behind > HALF * float(np.quantile(behind, 0.9))
+    slow = is_slow(behind)
     compute_s = components.compute_s[:, stage::n_stages, :, :, dp]
     lost_s = compute_s * (1.0 - 1.0 / components.worker_ratio[:, stage::n_stages, None, :, dp])
     n_computes = (~np.isnan(compute_s)).sum(axis=(0, 1, 2))
@@ -108,8 +91,8 @@ def _lost(components: Components, worker: tuple[int, int]) -> tuple[Ints, Second
     return steps[slow], of_step[order][slow], n_computes[order][slow]
 
 
-def _by_lateness(members: Members, worker: tuple[int, int], at: Ints, excess_s: Seconds) -> LateMember:
-    """Find the member that ends, or starts, after the others."""
+def _find_last_member(members: Members, worker: tuple[int, int], at: Ints, excess_s: Seconds) -> LateMember:
+    """Find the member that ends, or starts, after the others; `excess_s` is what the worker lost a compute."""
     weight = members.n_compared[(at, *worker)].astype(np.float64)
     n_compared = int(weight.sum())
     if n_compared < MIN_COMPUTES:
@@ -123,23 +106,23 @@ def _by_lateness(members: Members, worker: tuple[int, int], at: Ints, excess_s: 
     found = LateMember(
         member=top,
         late_s=float(late_s[top]),
-        late_share=_part(float(late_s[top]), lost_s),
+        late_share=_share_of_loss(float(late_s[top]), lost_s),
         last_share=float(last_share[top]),
         how="starts" if members.starts_late[worker] else "ends",
     )
     n_members = int((~np.isnan(late_s)).sum())
-    if found.late_share is None or found.late_share < ACCOUNTS:
-        return _nobody(
+    if found.late_share is None or found.late_share < LATE_SHARE:
+        return _name_nobody(
             found, f"none is later than the others by more than {max(found.late_s or 0.0, 0.0):.2g} s a compute"
         )
-    if (found.last_share or 0.0) < _leads(n_members):
-        return _nobody(found, f"none is last in more than {found.last_share:.2g} of the computes")
+    if (found.last_share or 0.0) < _least_last_share(n_members):
+        return _name_nobody(found, f"none is last in more than {found.last_share:.2g} of the computes")
     if members.tightness[worker] < MIN_TIGHTNESS:
-        return _nobody(found, "a late member cannot be told from a clock that is off")
+        return _name_nobody(found, "a late member cannot be told from a clock that is off")
     return found
 
 
-def _by_waits(
+def _find_shortest_waits(
     members: Members, worker: tuple[int, int], at: Ints, excess_s: Seconds, n_computes: Ints
 ) -> LateMember | None:
     """Find the member that waits least in the group's collectives; None where they are not recorded for all members alike."""
@@ -156,31 +139,31 @@ def _by_waits(
     late_s = float(np.partition(total_s, 1)[1] - total_s[least]) / n_all
     lost_s = float((excess_s[seen] * per_step).sum()) / n_all
     share = float((wait_s.argmin(axis=1) == least).mean())
-    found = LateMember(least, late_s, _part(late_s, lost_s), share, "waits")
-    if found.late_share is None or found.late_share < ACCOUNTS or share < _leads(wait_s.shape[1]):
-        return _nobody(found, f"none waits less than the others by more than {late_s:.2g} s a compute")
+    found = LateMember(least, late_s, _share_of_loss(late_s, lost_s), share, "waits")
+    if found.late_share is None or found.late_share < LATE_SHARE or share < _least_last_share(wait_s.shape[1]):
+        return _name_nobody(found, f"none waits less than the others by more than {late_s:.2g} s a compute")
     return found
 
 
-def _waited(members: Members, worker: tuple[int, int], at: Ints, found: LateMember, n_computes: Ints) -> bool:
-    """Say whether the member found waited for the others: its own waits are longer by a good part of what it is late."""
+def _waits_longer(members: Members, worker: tuple[int, int], at: Ints, found: LateMember, n_computes: Ints) -> bool:
+    """Say whether the member found waits longer than the others, by a good part of the seconds by which it is late."""
     assert members.wait_s is not None
     assert found.member is not None
     total_s = np.nansum(members.wait_s[(at, *worker)], axis=0)
     longer_s = float(total_s[found.member] - np.median(np.delete(total_s, found.member)))
-    return longer_s > ACCOUNTS * (found.late_s or 0.0) * float(n_computes.sum())
+    return longer_s > LATE_SHARE * (found.late_s or 0.0) * float(n_computes.sum())
 
 
-def _leads(n_members: int) -> float:
-    """Say how often a member is last at least that leads: halfway from chance to always."""
-    return LEADS + (1.0 - LEADS) / n_members
+def _least_last_share(n_members: int) -> float:
+    """Say in which part of the computes a member that is named is last at least."""
+    return LAST_SHARE + (1.0 - LAST_SHARE) / n_members
 
 
-def _part(late_s: float, lost_s: float) -> float | None:
-    """Say which part of what was lost a member accounts for; None where nothing was lost."""
+def _share_of_loss(late_s: float, lost_s: float) -> float | None:
+    """Divide what a member is late by what was lost; None where nothing was lost."""
     return max(late_s, 0.0) / lost_s if lost_s > 0 else None
 
 
-def _nobody(found: LateMember, reason: str) -> LateMember:
+def _name_nobody(found: LateMember, reason: str) -> LateMember:
     """Keep what was measured, and name nobody."""
     return LateMember(None, found.late_s, found.late_share, found.last_share, found.how, reason)

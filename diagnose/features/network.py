@@ -6,9 +6,10 @@ from diagnose.model.components import Components
 from diagnose.model.feature import Feature, Features
 from diagnose.model.trace import Bools, Seconds
 from diagnose.model.transfers import Transfers
+from diagnose.statistics.robust import lower_median
 
-#: What each feature reads as, with when it misleads.
-NAMES = {
+#: Each feature: what its values read as, and when it misleads.
+READS_AS = {
     "network.link_ratio": "median transfer of the slowest link between stages over the lower median of all links; 1 like the "
     "others, 5 five times as long; misleads when links differ by design or every link has the fault",
     "network.group_ratio": "median collective of the slowest stage's group over the lower median of all groups; 1 like the "
@@ -24,17 +25,19 @@ NAMES = {
     "network.by_slow_worker": "1 where the slowest link or group ends at a worker whose computes are slow, and is not far slower "
     "than they are, else 0; misleads when one host has both faults",
 }
-#: A link that is slow belongs to the card whose other link is slow as well, if that one is at least this much slower than usual.
+#: A slow link belongs to the card whose other link is slow as well, if that one is at least this much slower than usual.
 BOTH_RATIO = 1.3
 #: ... or if it takes this part of the time beyond the ordinary that the worst one takes.
 BOTH_SHARE = 0.2
 #: Less time beyond the ordinary than this part of the step names nobody.
 NAMED_SHARE = 0.002
-#: Transfers shorter than this part of the step are not told apart.
+#: Transfers shorter than this part of the step count as this long.
 LEAST_SHARE = 1e-5
-#: Transfers at a worker whose computes take k times as long are put down to it up to so many times k (a real one under a quota:
-#: 1.7).
+#: A worker whose computes take k times as long explains transfers that take up to so many times k as long (a real worker under a
+#: quota: 1.7).
 THROTTLED_RATIO = 3.0
+#: How slow a slow worker is: this quantile over its steps, as it may be slow in some of them only.
+PACE_QUANTILE = 0.9
 #: Ratios above are as good as infinite.
 MOST = 1000.0
 
@@ -42,15 +45,7 @@ MOST = 1000.0
 def measure_network(transfers: Transfers, components: Components) -> Features:
     """Measure how far the slowest link and group are from their equals.
 
-    Parameters
-    ----------
-    transfers : Transfers
-    components : Components
-
-    Returns
-    -------
-    Features
-        `NAMES` says what each reads as; missing where nothing is there to compare with.
+    They are missing where nothing is there to compare with.
     """
     found: Features = {}
     links = transfers.link_s[np.isfinite(transfers.link_s)]
@@ -60,7 +55,7 @@ def measure_network(transfers: Transfers, components: Components) -> Features:
     else:
         found["network.link_ratio"] = _over_usual(links, transfers.step_s)
         late = transfers.link_late_s[np.isfinite(transfers.link_late_s)]
-        ordinary = float(np.sort(late)[(len(late) - 1) // 2])
+        ordinary = float(lower_median(late))
         found["network.late_share"] = Feature((float(late.max()) - ordinary) / transfers.step_s)
     groups = transfers.group_s[np.isfinite(transfers.group_s)]
     if len(groups) < 2:
@@ -82,9 +77,9 @@ def measure_network(transfers: Transfers, components: Components) -> Features:
 
 
 def _over_usual(seconds: Seconds, step_s: float) -> Feature:
-    """Compare the longest with the lower median; what is next to nothing is as good as nothing."""
+    """Divide the longest by the lower median, both at least the shortest transfer that counts."""
     least = LEAST_SHARE * step_s
-    usual = max(float(np.sort(seconds)[(len(seconds) - 1) // 2]), least)
+    usual = max(float(lower_median(seconds)), least)
     return Feature(min(max(float(seconds.max()), least) / usual, MOST))
 
 
@@ -101,7 +96,9 @@ def _rank_ratio(transfers: Transfers) -> Feature:
 
 
 def slow_card(transfers: Transfers) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """Name the worker at whose end of the slowest link the group is slow, or the other link, else the link.
+    """Name the worker whose card is slow, or else the slow link.
+
+    A card is slow if the slowest link ends at it, and the collectives of its group or its other link are slow as well.
 
     Returns
     -------
@@ -123,7 +120,8 @@ def slow_card(transfers: Transfers) -> tuple[list[tuple[int, int]], list[tuple[i
             return [], []
     stage, dp = (int(i) for i in np.unravel_index(int(score.argmax()), score.shape))
     ends = [stage, (stage + 1) % n_stages]
-    # A card spoils its group's collectives, too; with batches, which end as one, that tells more than its other link.
+    # A slow card makes the collectives of its group slow, too. Where sends and receives end as one batch, its other link is no
+    # evidence, and the group is.
     group_s = transfers.group_excess_s[ends]
     if float(group_s.max()) > NAMED_SHARE * transfers.step_s and group_s.min() < BOTH_SHARE * group_s.max():
         return [(dp, ends[int(group_s.argmax())])], []
@@ -133,17 +131,17 @@ def slow_card(transfers: Transfers) -> tuple[list[tuple[int, int]], list[tuple[i
     if max(other) < both:
         return [], [(dp, stage)]
     at = int(np.argmax(other))
-    faulty = _quick_one_way(transfers, [stage, [(ends[0] - 1) % n_stages, ends[1]][at]], dp)
+    faulty = _faulty_link(transfers, [stage, [(ends[0] - 1) % n_stages, ends[1]][at]], dp)
     if faulty is not None:
         return [], [(dp, faulty)]
     return [(dp, ends[at])], []
 
 
-def _quick_one_way(transfers: Transfers, links: list[int], dp: int) -> int | None:
-    """Of two slow links of a worker name the one at fault where the other is as quick as ever in one direction.
+def _faulty_link(transfers: Transfers, links: list[int], dp: int) -> int | None:
+    """Name the one of two slow links of a worker that is at fault, if the other one is fast in one direction.
 
-    A worker that blocks in a slow transfer is late for its other ones, too. But slowness spreads by waiting and quickness does
-    not: a link, or a card, that is quick while nothing else holds it up has no fault.
+    A worker that blocks in a slow transfer is late for its other transfers, too, so both links look slow. But a link that is fast
+    when measured alone is not the fault, and then neither is the card that both links share.
     """
     if transfers.link_alone_s is None:
         return None
@@ -156,7 +154,7 @@ def _quick_one_way(transfers: Transfers, links: list[int], dp: int) -> int | Non
 
 
 def slow_group(transfers: Transfers) -> int | None:
-    """Name the stage whose dp ranks' collectives are slow, if their links are not, also the only one; None where none is."""
+    """Name the stage whose dp ranks have slow collectives but no slow links; None where there is none."""
     group_s = transfers.group_excess_s
     if float(group_s.max(initial=0.0)) <= NAMED_SHARE * transfers.step_s:
         return None
@@ -166,9 +164,7 @@ def slow_group(transfers: Transfers) -> int | None:
 def _usual(transfers: Transfers) -> float | None:
     """Take the lower median over all links."""
     links = transfers.link_s[np.isfinite(transfers.link_s)]
-    return (
-        max(float(np.sort(links)[(len(links) - 1) // 2]), LEAST_SHARE * transfers.step_s) if len(links) >= 2 else None
-    )
+    return max(float(lower_median(links)), LEAST_SHARE * transfers.step_s) if len(links) >= 2 else None
 
 
 def _is_by_slow_worker(transfers: Transfers, components: Components) -> bool:
@@ -179,15 +175,17 @@ def _is_by_slow_worker(transfers: Transfers, components: Components) -> bool:
     ends = _ends_of_worst(transfers, slow)
     if not ends or transfers.excess_ratio is None:
         return bool(ends)
-    pace = max(float(np.quantile(components.worker_ratio[:, p :: slow.shape[1], :, dp], 0.9)) for dp, p in ends)
+    pace = max(
+        float(np.quantile(components.worker_ratio[:, p :: slow.shape[1], :, dp], PACE_QUANTILE)) for dp, p in ends
+    )
     return 1.0 + transfers.excess_ratio <= THROTTLED_RATIO * pace
 
 
 def _ends_of_worst(transfers: Transfers, slow: Bools) -> list[tuple[int, int]]:
     """List the slow workers, (dp index, stage index), at the ends of the worst link, or in the worst group.
 
-    Seconds beyond ordinary transfers say which is worst, those on links first: a group has the slow worker among its members
-    whoever else holds it up. Without any, medians say.
+    The worst is the one with most seconds beyond ordinary transfers, links before groups: a group has the slow worker among its
+    members, whichever member holds it up. Where there are no such seconds, it is the one with the longest median.
     """
     n_stages = slow.shape[1]
     link_s, group_s = transfers.link_excess_s, transfers.group_excess_s

@@ -7,8 +7,8 @@ from diagnose.model.feature import Feature, Features
 from diagnose.model.optype import Op
 from diagnose.model.trace import Bools, Evidence, Ints, Seconds
 
-#: What each feature reads as, with when it misleads.
-NAMES = {
+#: Each feature: what its values read as, and when it misleads.
+READS_AS = {
     "stall.period_steps": "distance of the steps that lose time at their start or end, where it is regular; misleads when a "
     "trace samples so sparsely that a multiple of it shows",
     "stall.regularity": "part of those steps that lie on the period, of those on the period that lose time: the smaller; 1 exact, "
@@ -27,64 +27,62 @@ HIT_SHARE = 0.3
 NEGLIGIBLE_SHARE = 0.01
 #: Hits needed for a period.
 MIN_HITS = 2
-#: Distances looked at, and periods that are tried whatever they are (sampled steps miss some multiples).
+#: Distances looked at: the candidates grow with their square.
 MAX_GAPS = 64
+#: Periods that are always tried, as sampled steps miss some multiples.
 SHORT_PERIODS = np.arange(2, 65)
-#: A step is slow as a whole from here on (as in the taking apart).
+#: A longer period is better by more than this, else the shorter one is the period.
+BETTER = 1e-9
+#: All computes of a slow step take so many times as long as usual.
 SLOW_STEP_RATIO = 1.1
 
 
 def measure_periodicity(components: Components, gains: Gains, evidence: Evidence) -> Features:
-    """Measure when time is lost outside operations, and when all workers are slow.
-
-    Parameters
-    ----------
-    components : Components
-    gains : Gains
-    evidence : Evidence
-
-    Returns
-    -------
-    Features
-        `NAMES` says what each reads as.
-    """
+    """Measure when time is lost outside operations, and when all workers are slow."""
     order = np.argsort(components.steps, kind="stable")
-    steps = components.steps[order]
+    return _measure_borders(components.steps[order], order, gains, evidence) | _measure_slow_steps(
+        components.steps[order], components.step_ratio[:, order]
+    )
+
+
+def _measure_borders(steps: Ints, order: Ints, gains: Gains, evidence: Evidence) -> Features:
+    """Measure what is lost at the borders between steps; missing where nothing is, as far as it describes losses."""
     borders, lost, seen = _lost_at_borders(steps, order, gains)
     top = float(lost.max(initial=0.0))
     hits = lost > HIT_SHARE * top if top > NEGLIGIBLE_SHARE * gains.replayed_s else np.zeros(len(lost), dtype=bool)
     found = _describe_period(borders[seen | hits], hits[seen | hits])
     if not hits.any():
-        for name in ("checkpoint_share", "size_ratio", "steps_share", "hits"):
-            found[f"stall.{name}"] = Feature.missing("no time was lost at the start or end of steps")
-    else:
-        found["stall.steps_share"] = Feature(float(hits.sum() / (seen | hits).sum()))
-        found["stall.hits"] = Feature(float(hits.sum()))
-        if hits.sum() == 1 and hits[0]:
-            # A recording begins there, or a profiler: nothing tells this from a checkpoint that was saved just before.
-            reason = (
-                "it happened once, at the start of the first step recorded, where whatever begins there looks like it"
-            )
-            found["stall.regularity"] = Feature.missing(reason)
-        found["stall.size_ratio"] = Feature(float(lost[hits].mean()) / float(np.median(gains.replayed_steps_s)))
-        saved = np.unique(evidence.step[evidence.op == Op.CHECKPOINT])
-        near = np.isin(borders, np.concatenate([saved, saved + 1]))
-        found["stall.checkpoint_share"] = (
-            Feature(float(lost[near].sum() / lost.sum()))
-            if len(saved)
-            else Feature.missing("the trace has no checkpoint rows")
-        )
-    ratio = components.step_ratio[:, order]
-    slow = ratio.max(axis=0) > SLOW_STEP_RATIO
-    if slow.any():
-        excess = np.maximum(ratio[:, slow] - 1.0, 0.0).sum(axis=1)
-        found["step.forward_only"] = Feature(float(excess[0] / max(excess.sum(), 1e-12)))
-        _, regularity, _ = find_period(steps, slow)
-        found["step.regularity"] = Feature(regularity if slow.sum() >= MIN_HITS else 1.0)
-    else:
-        for name in ("forward_only", "regularity"):
-            found[f"step.{name}"] = Feature.missing("no step is slow as a whole")
+        missing = Feature.missing("no time was lost at the start or end of steps")
+        return found | {f"stall.{name}": missing for name in ("checkpoint_share", "size_ratio", "steps_share", "hits")}
+    found["stall.steps_share"] = Feature(float(hits.sum() / (seen | hits).sum()))
+    found["stall.hits"] = Feature(float(hits.sum()))
+    if hits.sum() == 1 and hits[0]:
+        # A recording begins there, or a profiler: nothing tells this from a checkpoint that was saved just before.
+        reason = "it happened once, at the start of the first step recorded, where whatever begins there looks like it"
+        found["stall.regularity"] = Feature.missing(reason)
+    found["stall.size_ratio"] = Feature(float(lost[hits].mean()) / float(np.median(gains.replayed_steps_s)))
+    saved = np.unique(evidence.step[evidence.op == Op.CHECKPOINT])
+    near = np.isin(borders, np.concatenate([saved, saved + 1]))
+    found["stall.checkpoint_share"] = (
+        Feature(float(lost[near].sum() / lost.sum()))
+        if len(saved)
+        else Feature.missing("the trace has no checkpoint rows")
+    )
     return found
+
+
+def _measure_slow_steps(steps: Ints, ratio: Seconds) -> Features:
+    """Measure which steps are slow as a whole, `ratio` times as long as usual in each direction, shape (2, n_steps)."""
+    slow = ratio.max(axis=0) > SLOW_STEP_RATIO
+    if not slow.any():
+        missing = Feature.missing("no step is slow as a whole")
+        return dict.fromkeys(("step.forward_only", "step.regularity"), missing)
+    excess = np.maximum(ratio[:, slow] - 1.0, 0.0).sum(axis=1)
+    _, regularity, _ = find_period(steps, slow)
+    return {
+        "step.forward_only": Feature(float(excess[0] / excess.sum())),
+        "step.regularity": Feature(regularity if slow.sum() >= MIN_HITS else 1.0),
+    }
 
 
 def _lost_at_borders(steps: Ints, order: Ints, gains: Gains) -> tuple[Ints, Seconds, Bools]:
@@ -162,6 +160,6 @@ def find_period(steps: Ints, hits: Bools) -> tuple[int, float, float]:
         regularity = min(count / len(at), count / n_there)
         # That the others of a phase are hit, too, is what chance has to explain.
         chance = min(1.0, period * (1.0 / period) ** count)
-        if regularity > best[0] + 1e-9 and count >= MIN_HITS:
+        if regularity > best[0] + BETTER and count >= MIN_HITS:
             best = (regularity, period, chance)
     return best[1], best[0], best[2]

@@ -7,8 +7,8 @@ from diagnose.model.feature import Feature, Features
 from diagnose.model.optype import Op
 from diagnose.model.trace import Trace
 
-#: What each feature reads as, with when it misleads.
-NAMES = {
+#: Each feature: what its values read as, and when it misleads.
+READS_AS = {
     "sequence.correlation": "correlation between forward and backward of the microbatches, over stages; 0.9 they differ in length; "
     "misleads when the spread is that of noise (a slow worker reaches 0.999), or one stage pauses in both directions",
     "sequence.spread": "relative spread of the microbatches' forwards; 0.02 noise, 0.2 long documents; misleads when the "
@@ -19,32 +19,27 @@ NAMES = {
     "imply; 1 even; misleads on short traces",
     "sequence.worst_ratio": "the longest microbatch over a typical one; 1 even; misleads when one outlier stands for all",
 }
-#: Microbatches needed for a fit.
+#: Microbatches needed for a fit of up to three coefficients.
 MIN_MICROBATCHES = 8
+
+#: The tail of the lengths: one microbatch in a hundred is longer.
+TAIL_QUANTILE = 0.99
 
 
 def measure_sequences(components: Components, trace: Trace) -> Features:
     """Measure how uneven microbatches are.
 
-    Parameters
-    ----------
-    components : Components
-    trace : Trace
-
-    Returns
-    -------
-    Features
-        `NAMES` says what each reads as; all missing with too few microbatches, and the fit without token columns.
+    All are missing with too few microbatches, and the fit without token columns.
     """
     if components.forward_backward_correlation is None or components.microbatch_spread is None:
         reason = "fewer than 8 microbatches with forward and backward"
-        return {name: Feature.missing(reason) for name in NAMES}
+        return {name: Feature.missing(reason) for name in READS_AS}
     ratio = components.microbatch_ratio[0]
     return {
         "sequence.correlation": Feature(components.forward_backward_correlation),
         "sequence.spread": Feature(components.microbatch_spread),
         "sequence.tokens_fit": _fit_tokens(components, trace),
-        "sequence.tail_ratio": Feature(float(np.quantile(ratio, 0.99) / np.median(ratio))),
+        "sequence.tail_ratio": Feature(float(np.quantile(ratio, TAIL_QUANTILE) / np.median(ratio))),
         "sequence.worst_ratio": Feature(float(ratio.max())),
     }
 

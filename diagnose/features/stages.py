@@ -1,14 +1,14 @@
 """Which pipeline stage is longer than the others, in which direction, and whether all dp ranks agree."""
 
-import warnings
-
 import numpy as np
 
 from diagnose.model.components import Components
 from diagnose.model.feature import Feature, Features
+from diagnose.model.trace import Seconds
+from diagnose.statistics.robust import nan_median
 
-#: What each feature reads as, with when it misleads.
-NAMES = {
+#: Each feature: what its values read as, and when it misleads.
+READS_AS = {
     "stage.ratio": "usual compute time of the longest stage over the mean of the others; 1 even, 1.5 half as long again; misleads "
     "with one dp rank, where a slow worker is a slow stage",
     "stage.forward_ratio": "as stage.ratio, of the forward; embedding and loss make it larger than that of the backward",
@@ -21,19 +21,11 @@ NAMES = {
 def measure_stages(components: Components, n_stages: int) -> Features:
     """Measure the unevenness of stages.
 
-    Parameters
-    ----------
-    components : Components
-    n_stages : int
-
-    Returns
-    -------
-    Features
-        `NAMES` says what each reads as; all missing with one stage.
+    All are missing with one stage.
     """
     if n_stages == 1:
         reason = "the job has one pipeline stage"
-        return {name: Feature.missing(reason) for name in NAMES}
+        return {name: Feature.missing(reason) for name in READS_AS}
     load = _by_stage(components.typical_s, n_stages)  # (2, n_stages)
     worst = longest_stage(components, n_stages)
     others = np.arange(n_stages) != worst
@@ -44,13 +36,14 @@ def measure_stages(components: Components, n_stages: int) -> Features:
         "stage.backward_ratio": Feature(float(backward)),
     }
     n_dp = components.compute_s.shape[-1]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # a rank without any value has no median and contradicts nobody
-        by_rank = np.nan_to_num(np.nanmedian(components.compute_s, axis=(2, 3)))  # (2, n_virtual, n_dp)
+    # A rank without any value has no median and contradicts nobody.
+    by_rank = np.nan_to_num(nan_median(components.compute_s, axis=(2, 3)))  # (2, n_virtual, n_dp)
     rank_load = by_rank.sum(axis=0).reshape(-1, n_stages, n_dp).sum(axis=0)
     contradicted = float(np.mean(rank_load.argmax(axis=0) != worst))
     if n_dp == 1 and not components.slow_workers.any():
-        contradicted = 0.0  # of two stages about as long another mean may find the other longer; no rank says so
+        contradicted = (
+            0.0  # of two stages about as long the median may find the other one longer; that is no contradiction
+        )
     found["stage.contradicted_share"] = Feature(contradicted)
     return found
 
@@ -60,7 +53,6 @@ def longest_stage(components: Components, n_stages: int) -> int:
     return int(_by_stage(components.typical_s, n_stages).sum(axis=0).argmax())
 
 
-def _by_stage(typical_s: np.typing.NDArray[np.float64], n_stages: int) -> np.typing.NDArray[np.float64]:
+def _by_stage(typical_s: Seconds, n_stages: int) -> Seconds:
     """Add the model chunks of each stage: shape (2, n_stages), seconds a microbatch."""
-    summed: np.typing.NDArray[np.float64] = typical_s.reshape(2, -1, n_stages).sum(axis=1)
-    return summed
+    return np.asarray(typical_s.reshape(2, -1, n_stages).sum(axis=1))

@@ -1,7 +1,8 @@
-"""What computes stand still for: how the stalls put down to collection, allocator and input look."""
+"""What the stalls of computes look like: those of garbage collection, of the allocator, and of input."""
 
 import numpy as np
 
+from diagnose.features.contention import TINY_S
 from diagnose.features.onset import find_course
 from diagnose.model.components import Components
 from diagnose.model.course import Course
@@ -17,8 +18,8 @@ KINDS = {
     "allocator": (Whose.ALLOCATION, Op.CUDA_MALLOC),
     "input": (Whose.INPUT, Op.DATA_LOAD),
 }
-#: What each feature reads as, with when it misleads.
-NAMES = {
+#: Each feature: what its values read as, and when it misleads.
+READS_AS = {
     f"{kind}.{name}": text.format(row=OPTYPES[row])
     for kind, (_, row) in KINDS.items()
     for name, text in {
@@ -39,27 +40,16 @@ NAMES = {
     "allocator.backward_contrast": "seconds stalled in or before backwards on the workers with stalls of the allocator over those "
     "on other workers, at most 100; collections and loaders elsewhere do not count, as they stop no backward",
 }
-#: A step has stalls from this part of what a step with many has.
+#: Stalls may begin short and rare and grow: a step has some from this part on of what a step with many has.
 FIRST_SIGN = 0.05
-#: Rates that differ by more are as good as infinite.
+#: Ratios above are as good as infinite.
 MOST = 100.0
 #: Fewer stalls have no trend.
 MIN_STALLS = 6
 
 
 def measure_stalls(components: Components, evidence: Evidence) -> Features:
-    """Measure what stalls of computes look like, one set of features a kind.
-
-    Parameters
-    ----------
-    components : Components
-    evidence : Evidence
-
-    Returns
-    -------
-    Features
-        `NAMES` says what each reads as; all missing where no stall was put down to that kind.
-    """
+    """Measure the stalls of each kind; those of a kind are missing where no stall belongs to it."""
     found: Features = {}
     for kind, (whose, row) in KINDS.items():
         found |= {f"{kind}.{name}": feature for name, feature in _measure(components, evidence, whose, row).items()}
@@ -67,7 +57,7 @@ def measure_stalls(components: Components, evidence: Evidence) -> Features:
 
 
 def stall_course(components: Components, whose: Whose) -> Course:
-    """Say since when stalls of one kind are there: from the first on, as they may begin short and rare and grow."""
+    """Say since when stalls of one kind are there, from the first sign of them on."""
     order = np.argsort(components.steps, kind="stable")
     by_step = components.stalls.seconds_of(whose).sum(axis=(0, 1, 2, 4))[order]
     return find_course(components.steps[order], by_step, least=FIRST_SIGN)
@@ -78,22 +68,22 @@ def _measure(components: Components, evidence: Evidence, whose: Whose, row: Op) 
     stalls = components.stalls
     seconds = stalls.seconds_of(whose)
     at = seconds > 0
-    names = [name.split(".")[1] for name in NAMES if name.startswith("input.")]
+    names = [name.split(".")[1] for name in READS_AS if name.startswith("input.")]
     if not at.any():
         return {name: Feature.missing("no compute stalls in that way") for name in names}
     total = float(seconds.sum())
-    work = np.maximum(np.nan_to_num(components.compute_s) - stalls.inside_s, 1e-12)
+    work = np.maximum(np.nan_to_num(components.compute_s) - stalls.inside_s, TINY_S)
     n_stages = components.slow_workers.shape[1]
-    by_worker = _workers(at.sum(axis=2), n_stages)  # (2, n_stages, n_steps, n_dp)
+    by_worker = _add_chunks(at.sum(axis=2), n_stages)  # (2, n_stages, n_steps, n_dp)
     counts = by_worker.sum(axis=0)
     hit = counts.sum(axis=1) > 0  # (n_stages, n_dp)
-    said = np.where(stalls.recorded_inside & (stalls.inside == whose), stalls.inside_s, 0.0).sum()
-    said += np.where(stalls.recorded_before & (stalls.before == whose), stalls.before_s, 0.0).sum()
+    recorded_s = np.where(stalls.recorded_inside & (stalls.inside == whose), stalls.inside_s, 0.0).sum()
+    recorded_s += np.where(stalls.recorded_before & (stalls.before == whose), stalls.before_s, 0.0).sum()
     before = float(np.where(stalls.before == whose, stalls.before_s, 0.0).sum())
     in_step = (counts > 0).sum(axis=(0, 2))  # workers a step
     order = np.argsort(components.steps, kind="stable")
     return {
-        "recorded_share": Feature(float(said) / total)
+        "recorded_share": Feature(float(recorded_s) / total)
         if (evidence.op == row).any()
         else Feature.missing(f"the trace has no {OPTYPES[row]} rows"),
         "backward_share": Feature(float(seconds[1].sum()) / total),
@@ -110,7 +100,7 @@ def _measure(components: Components, evidence: Evidence, whose: Whose, row: Op) 
     }
 
 
-def _workers(by_virtual: Seconds, n_stages: int) -> Seconds:
+def _add_chunks(by_virtual: Seconds, n_stages: int) -> Seconds:
     """Add up over the chunks of each worker: from (2, n_virtual, n_steps, n_dp) to (2, n_stages, n_steps, n_dp)."""
     shape = (2, -1, n_stages, *by_virtual.shape[2:])
     return np.asarray(by_virtual.reshape(shape).sum(axis=1))
@@ -123,11 +113,11 @@ def _contrast(components: Components, hit: Bools, whose: Whose) -> Feature:
     """
     stalls = components.stalls
     known = [whose, Whose.WORKER, Whose.QUEUE, Whose.TOGETHER]
-    known += [Whose.ALLOCATION] if whose == Whose.COLLECTION else []  # that stops backwards, and is beside the point
+    known += [Whose.ALLOCATION] if whose == Whose.COLLECTION else []  # the allocator stops backwards, too
     other = np.where(np.isin(stalls.inside, known), 0.0, stalls.inside_s)
     other += np.where(np.isin(stalls.before, known), 0.0, stalls.before_s)
-    here_s = _workers(stalls.seconds_of(whose).sum(axis=2), hit.shape[0])
-    elsewhere_s = _workers(other.sum(axis=2), hit.shape[0])
+    here_s = _add_chunks(stalls.seconds_of(whose).sum(axis=2), hit.shape[0])
+    elsewhere_s = _add_chunks(other.sum(axis=2), hit.shape[0])
     if whose == Whose.COLLECTION:
         here, there = float(here_s[0].sum()), float(elsewhere_s[1].sum())
     elif hit.all():
@@ -144,7 +134,7 @@ def _backward_contrast(components: Components) -> Feature:
     at = stalls.seconds_of(Whose.ALLOCATION) > 0
     if not at.any():
         return Feature.missing("no compute stalls in that way")
-    hit = _workers(at.sum(axis=2), n_stages).sum(axis=(0, 2)) > 0  # (n_stages, n_dp)
+    hit = _add_chunks(at.sum(axis=2), n_stages).sum(axis=(0, 2)) > 0  # (n_stages, n_dp)
     if hit.all():
         return Feature.missing("every worker has such stalls")
     known = [Whose.WORKER, Whose.QUEUE, Whose.TOGETHER]

@@ -4,11 +4,11 @@ import numpy as np
 
 from diagnose.model.components import Components
 from diagnose.model.feature import Feature, Features
-from diagnose.model.trace import Ints, Seconds
+from diagnose.model.trace import Bools, Ints, Seconds
 from diagnose.model.whatif import WhatIf
 
-#: What each feature reads as, with when it misleads.
-NAMES = {
+#: Each feature: what its values read as, and when it misleads.
+READS_AS = {
     "worker.ratio": "time of the slowest worker over its peers' on the stage in the steps in which it is slow; 1 like them, 2 "
     "twice as long; misleads with two dp ranks, of which the faster one is taken for the healthy one",
     "worker.forward_ratio": "as worker.ratio, of the forward",
@@ -20,22 +20,16 @@ NAMES = {
     "stage.m_s": "M_S of the paper: part of S's lost time that comes back when the last stage is ideal; may pass 1; misleads when "
     "microbatches are uneven, as long ones are long on the last stage, too",
 }
-#: Steps above this part of the excess have it.
-HALF = 0.5
+#: A worker is slow in the steps in which it is behind by more than this part of what it is behind at most; the most is a quantile,
+#: as one step may be extreme (both as for any effect in `onset`).
+SLOW_STEP_SHARE = 0.5
+MOST_QUANTILE = 0.9
 
 
 def measure_workers(components: Components, what_if: WhatIf) -> Features:
     """Measure how far the slowest worker is behind its peers.
 
-    Parameters
-    ----------
-    components : Components
-    what_if : WhatIf
-
-    Returns
-    -------
-    Features
-        `NAMES` says what each reads as; missing where no worker has peers, or nothing was lost.
+    They are missing where no worker has peers, or nothing was lost.
     """
     n_dp = components.compute_s.shape[-1]
     names = ("ratio", "forward_ratio", "backward_ratio", "slow_steps_share", "slow_share")
@@ -51,7 +45,7 @@ def measure_workers(components: Components, what_if: WhatIf) -> Features:
         n_stages = components.slow_workers.shape[1]
         ratio = components.worker_ratio[:, stage::n_stages, :, dp].mean(axis=1)  # (2, n_steps)
         level = np.log(ratio).mean(axis=0)
-        at = level > HALF * float(np.quantile(level, 0.9))
+        at = is_slow(level)
         forward, backward = ratio[:, at].mean(axis=1) if at.any() else (1.0, 1.0)
         found = {
             "worker.ratio": Feature(float((forward + backward) / 2)),
@@ -64,6 +58,11 @@ def measure_workers(components: Components, what_if: WhatIf) -> Features:
     found["worker.m_w"] = missing if what_if.m_w is None else Feature(what_if.m_w)
     found["stage.m_s"] = missing if what_if.m_s is None else Feature(what_if.m_s)
     return found
+
+
+def is_slow(behind: Seconds) -> Bools:
+    """Mark the steps in which a worker is slow; `behind` is how far it is behind in each (log ratio)."""
+    return np.asarray(behind > SLOW_STEP_SHARE * float(np.quantile(behind, MOST_QUANTILE)))
 
 
 def slow_workers(components: Components) -> list[tuple[int, int]]:

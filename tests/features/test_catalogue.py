@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from diagnose.faults.spec import JobSpec
-from diagnose.features.catalogue import JOB, MODULES, list_features
+from diagnose.features.catalogue import GROUPS, list_features
 from tests.judge.cases import measured, measured_file
 
 FIXTURES = sorted((Path(__file__).resolve().parents[2] / "fixtures").glob("*.parquet"))
@@ -38,6 +38,6 @@ def test_every_feature_says_what_it_reads_as() -> None:
 
 
 def test_no_feature_has_two_homes() -> None:
-    """No two modules measure a feature of the same name."""
-    homes = Counter(name for names in (JOB, *(module.NAMES for module in MODULES)) for name in names)
+    """No two files measure a feature of the same name."""
+    homes = Counter(name for names in (group.reads_as for group in GROUPS) for name in names)
     assert [name for name, count in homes.items() if count > 1] == []

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from diagnose.features.contention import NAMES, measure_contention
+from diagnose.features.contention import READS_AS, measure_contention
 from diagnose.model.components import Components
 from diagnose.model.stalls import Whose
 from tests.features.hand import N_STEPS, components, stalled
@@ -29,7 +29,7 @@ def values(parts: Components) -> dict[str, float | None]:
 def test_nothing_held_is_nothing_to_measure(parts: Components) -> None:
     """Where no compute waits everything is missing, with the reason."""
     found = measure_contention(parts)
-    assert set(found) == set(NAMES)
+    assert set(found) == set(READS_AS)
     assert all(feature.value is None and "no compute is held up" in feature.reason for feature in found.values())
 
 

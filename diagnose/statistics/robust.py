@@ -1,0 +1,142 @@
+"""Medians, quantiles and spreads that a few wild values do not move.
+
+Enters: arrays of float64, of any unit, NaN where nothing was measured. Leaves: arrays without the axes asked for.
+"""
+
+import math
+import warnings
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+#: From the median absolute deviation to the standard deviation of a normal distribution: 1 / its 0.75 quantile.
+MAD_TO_SIGMA = 1.4826
+#: Lanes of more values than this are left to numpy, which takes them one by one and need not sort them. Of 7.5 million values in
+#: lanes of 32 to 100, sorting takes 0.2 s and numpy 2 s (median) or 13 to 30 s (quantile); in 100 lanes 1.8 s and 0.5 s.
+LONG_LANE = 2000
+
+
+def robust_deviation(residuals: Floats) -> float:
+    """Estimate the standard deviation of values around zero by their median absolute deviation."""
+    return float(MAD_TO_SIGMA * np.median(np.abs(residuals)))
+
+
+def noise_of_differences(values: Floats, *, axis: int = -1) -> Floats:
+    """Estimate the standard deviation of a series by how much neighbours differ: a few changes of level do not count.
+
+    Parameters
+    ----------
+    values : ndarray of float64
+    axis : int
+        The axis of time.
+
+    Returns
+    -------
+    ndarray of float64, shape of `values` without `axis`
+        The unit of `values`; 0 for series of fewer than two values.
+    """
+    if values.shape[axis] < 2:
+        return np.zeros(np.delete(values.shape, axis))
+    return np.asarray(MAD_TO_SIGMA * np.median(np.abs(np.diff(values, axis=axis)), axis=axis) / np.sqrt(2.0))
+
+
+def lower_median(values: Floats, *, axis: int = -1) -> Any:
+    """Take the median, of an even number the lower of the two: with two ranks the faster one is the reference.
+
+    Parameters
+    ----------
+    values : ndarray of float64
+        NaN does not count.
+    axis : int
+
+    Returns
+    -------
+    ndarray of float64, or float64
+        Shape of `values` without `axis`; NaN where there is no value.
+
+    >>> float(lower_median(np.array([4.0, 1.0, 3.0, np.nan, 2.0])))
+    2.0
+    """
+    ordered, count = _order(values, (axis,))
+    return _pick(ordered, np.maximum(count - 1, 0) // 2)
+
+
+def nan_median(values: Floats, *, axis: int | tuple[int, ...], keepdims: bool = False) -> Any:
+    """Take medians, NaN left out: `numpy.nanmedian` bit by bit, without its Python loop over lanes and without its warning.
+
+    Parameters
+    ----------
+    values : ndarray of float64
+    axis : int or tuple of int
+    keepdims : bool
+        Keep the axes with length 1.
+
+    Returns
+    -------
+    ndarray of float64, or float64
+        Shape of `values` without `axis`; NaN where there is no value.
+    """
+    if _length_of_lanes(values, axis) > LONG_LANE:
+        with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # about lanes without any value
+            return np.nanmedian(values, axis=axis, keepdims=keepdims)
+    ordered, count = _order(values, axis)
+    low, high = _pick(ordered, np.maximum(count - 1, 0) // 2), _pick(ordered, count // 2)
+    # Of an odd number the middle one is both; their sum could overflow.
+    found = np.where(count % 2 == 1, low, (low + high) / 2.0)
+    return np.expand_dims(found, axis) if keepdims else found[()]
+
+
+def nan_quantile(values: Floats, q: float, *, axis: int | tuple[int, ...], keepdims: bool = False) -> Any:
+    """Take a quantile, NaN left out: `numpy.nanquantile` bit by bit, without its Python loop over lanes and without its warning.
+
+    Parameters
+    ----------
+    values : ndarray of float64
+    q : float
+        From 0 to 1; between two values the quantile is linear.
+    axis : int or tuple of int
+    keepdims : bool
+        Keep the axes with length 1.
+
+    Returns
+    -------
+    ndarray of float64, or float64
+        Shape of `values` without `axis`; NaN where there is no value.
+
+    >>> float(nan_quantile(np.array([4.0, 1.0, 3.0, np.nan, 2.0]), 0.5, axis=0))
+    2.5
+    """
+    if _length_of_lanes(values, axis) > LONG_LANE:
+        with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # about lanes without any value
+            return np.nanquantile(values, q, axis=axis, keepdims=keepdims)
+    ordered, count = _order(values, axis)
+    at = np.maximum(count - 1, 0) * q
+    below = np.floor(at).astype(np.int64)
+    low, high = _pick(ordered, below), _pick(ordered, np.minimum(below + 1, np.maximum(count - 1, 0)))
+    part = at - below
+    # From the nearer of the two, as numpy does: then neither rounding nor order of the values moves the result.
+    found = np.where(part >= 0.5, high - (high - low) * (1.0 - part), low + (high - low) * part)
+    return np.expand_dims(found, axis) if keepdims else found[()]
+
+
+def _length_of_lanes(values: Floats, axis: int | tuple[int, ...]) -> int:
+    """Give the number of values that one result is taken from."""
+    return math.prod(values.shape[i] for i in ((axis,) if isinstance(axis, int) else axis))
+
+
+def _order(values: Floats, axis: int | tuple[int, ...]) -> tuple[Floats, NDArray[np.int64]]:
+    """Sort over some axes, made one and put last, NaN at the end; and count the values that are none."""
+    axes = (axis,) if isinstance(axis, int) else axis
+    last = tuple(range(-len(axes), 0))
+    moved = np.moveaxis(values, axes, last)
+    flat = moved.reshape(*moved.shape[: moved.ndim - len(axes)], -1)
+    return np.sort(flat, axis=-1), np.asarray(flat.shape[-1] - np.count_nonzero(np.isnan(flat), axis=-1))
+
+
+def _pick(ordered: Floats, at: NDArray[np.int64]) -> Floats:
+    """Take one value of each lane."""
+    found: Floats = np.take_along_axis(ordered, np.asarray(at)[..., None], axis=-1)[..., 0]
+    return found
