@@ -42,10 +42,10 @@ from diagnose.trace.load import load_trace
 from diagnose.trace.logs import find_log, load_log, load_log_beside
 from diagnose.trace.producers.peek import Peek
 from diagnose.whatif.between import measure_between, measure_tails
-from diagnose.whatif.components import take_apart
 from diagnose.whatif.observed import measure_filled, observe
 from diagnose.whatif.removal import MATERIAL_SHARE, Removal
 from diagnose.whatif.scenarios import explore, prepare
+from diagnose.whatif.take_apart import take_apart
 from diagnose.whatif.timeline import Timelines
 from diagnose.whatif.transfers import measure_transfers
 

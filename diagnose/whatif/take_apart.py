@@ -14,8 +14,11 @@ from numpy.typing import NDArray
 from diagnose.model.components import Components
 from diagnose.model.optype import Op
 from diagnose.model.trace import Bools, Evidence, Ints, Seconds
+from diagnose.whatif.components.step import SLOW_WHOLE_STEP_RATIO
+from diagnose.whatif.computes import gather_computes, gather_seconds, iterate_blocks
 from diagnose.whatif.contention import HeldBy, Holds, measure_holds, measure_late
 from diagnose.whatif.delays import delay_excess
+from diagnose.whatif.medians import lower_median, nearest_zero_center
 from diagnose.whatif.observed import Observed
 from diagnose.whatif.stalls import put_down, without_recorded_pauses
 
@@ -40,8 +43,6 @@ MIN_SLOW_SHARE = 0.10
 MIN_LAST_STEPS = 2
 #: ... and so many times as many as other workers are.
 HITS_RATIO = 3.0
-#: A step is slow as a whole beyond this.
-SLOW_WHOLE_STEP_RATIO = 1.03
 #: Microbatches are uneven when forward and backward agree and spread this much (real: 0.226 with, 0.016-0.027 without).
 MIN_CORRELATION = 0.5
 MIN_SPREAD = 0.06
@@ -94,10 +95,10 @@ def _take_apart(observed: Sequence[Observed], evidence: Evidence, n_stages: int)
     steps = np.concatenate([o.block.steps for o in observed])
     compute_s = gather_computes(observed, n_stages)
     holds, late = measure_holds(observed, n_stages=n_stages), measure_late(observed, n_stages=n_stages)
-    hold_s = _gather(observed, [of_block.seconds for of_block in holds], compute_s.shape, n_stages)
+    hold_s = gather_seconds(observed, [of_block.seconds for of_block in holds], compute_s.shape, n_stages)
     free_s = compute_s if hold_s is None else compute_s - hold_s
-    before_s = _gather(observed, [delay_excess(o) for o in observed], compute_s.shape, n_stages)
-    queued_s = _gather(observed, [of_block.seconds for of_block in late], compute_s.shape, n_stages)
+    before_s = gather_seconds(observed, [delay_excess(o) for o in observed], compute_s.shape, n_stages)
+    queued_s = gather_seconds(observed, [of_block.seconds for of_block in late], compute_s.shape, n_stages)
     if queued_s is not None:
         before_s = queued_s if before_s is None else np.maximum(before_s, queued_s)
     # What rows say of an operation is no part of its work, whatever the medians would say.
@@ -308,91 +309,16 @@ def _slow_throughout(
     return found
 
 
-def gather_computes(observed: Sequence[Observed], n_stages: int) -> Seconds:
-    """Collect compute durations, shape (2, n_virtual, n_microbatches, n_steps, n_dp); NaN where there is none."""
-    n_chunks = 1 + max(int(o.block.nodes.chunk.max(initial=0)) for o in observed)
-    n_microbatches = 1 + max(int(o.block.nodes.microbatch.max(initial=0)) for o in observed)
-    n_steps = sum(len(o.block.steps) for o in observed)
-    compute_s = np.full((2, n_chunks * n_stages, n_microbatches, n_steps, observed[0].block.n_dp), np.nan)
-    for place, node, at in compute_places(observed, n_stages):
-        compute_s[place][at] = node
-    return compute_s
-
-
-def compute_places(observed: Sequence[Observed], n_stages: int) -> list[tuple[tuple[int, int, int], Seconds, slice]]:
-    """List every compute node: its (direction, virtual stage, microbatch), own times, and steps of its block."""
-    found = []
-    first = 0
-    for o in observed:
-        nodes = o.block.nodes
-        at = slice(first, first + len(o.block.steps))
-        for node in np.flatnonzero(np.isin(nodes.op, (Op.FORWARD, Op.BACKWARD))).tolist():
-            place = (
-                int(nodes.op[node] == Op.BACKWARD),
-                max(int(nodes.chunk[node]), 0) * n_stages + int(nodes.stage[node]),
-                int(nodes.microbatch[node]),
-            )
-            # A rank that does not run the microbatch took no time for it, and what was filled in is nobody's.
-            own = np.where(o.own[node] > 0, o.own[node], np.nan)
-            found.append((place, own if o.block.filled is None else np.where(o.block.filled[node], np.nan, own), at))
-        first = at.stop
-    return found
-
-
-def _gather(
-    observed: Sequence[Observed], by_node: Sequence[dict[int, Seconds]], shape: tuple[int, ...], n_stages: int
-) -> Seconds | None:
-    """Collect seconds of compute nodes as `gather_computes` does; None where there are none."""
-    found: Seconds | None = None
-    first = 0
-    for o, seconds in zip(observed, by_node, strict=True):
-        nodes = o.block.nodes
-        at = slice(first, first + len(o.block.steps))
-        first = at.stop
-        for node, of_node in seconds.items():
-            if nodes.op[node] not in (Op.FORWARD, Op.BACKWARD):
-                continue
-            if found is None:
-                found = np.zeros(shape)
-            virtual = max(int(nodes.chunk[node]), 0) * n_stages + int(nodes.stage[node])
-            found[int(nodes.op[node] == Op.BACKWARD), virtual, int(nodes.microbatch[node]), at] = of_node
-    return found
-
-
 def _find_late_starts(observed: Sequence[Observed], shape: tuple[int, ...]) -> Bools:
     """Say where most of what opens a step on the workers, computes left out, is late: shape (n_steps, n_dp)."""
     found = np.zeros(shape[3:], dtype=bool)
-    first = 0
-    for o in observed:
-        at = slice(first, first + len(o.block.steps))
-        first = at.stop
+    for at, o in iterate_blocks(observed):
         late, nodes = delay_excess(o), o.block.nodes
         opening = [n for e in o.graph.events for n in e.members if not o.graph.waits[n] and nodes.op[n] != Op.FORWARD]
         if opening and any(n in late for n in opening):
             n_late = sum((late[n] > 0 for n in opening if n in late), np.zeros(found[at].shape))
             found[at] = n_late > len(opening) / 2
     return found
-
-
-def lower_median(values: Seconds, *, axis: int) -> Seconds:
-    """Take the median, of an even number the lower of the two: with two ranks the faster one is the reference."""
-    ordered = np.sort(values, axis=axis)  # NaN last
-    count = np.sum(~np.isnan(values), axis=axis)
-    at = np.expand_dims(np.maximum(count - 1, 0) // 2, axis)
-    found: Seconds = np.take_along_axis(ordered, at, axis=axis).squeeze(axis)
-    return found
-
-
-def nearest_zero_center(values: Seconds, *, axis: int) -> Seconds:
-    """Take the median; of two values the one nearer to zero, of one that one."""
-    if values.shape[axis] != 2:
-        found: Seconds = np.nanmedian(values, axis=axis)
-        return found
-    first, second = np.take(values, 0, axis=axis), np.take(values, 1, axis=axis)
-    same_side = np.sign(first) == np.sign(second)
-    nearer = np.where(np.abs(first) < np.abs(second), first, second)
-    nearer = np.where(np.isnan(first), second, np.where(np.isnan(second), first, nearer))
-    return np.where(same_side | np.isnan(first) | np.isnan(second), nearer, 0.0)
 
 
 def _find_slow_workers(excess: Seconds, n_stages: int, told: Bools) -> tuple[Seconds, Bools, Seconds]:
