@@ -41,7 +41,7 @@ from diagnose.model.whatif import WhatIf
 from diagnose.trace.load import load_trace
 from diagnose.trace.logs import find_log, load_log, load_log_beside
 from diagnose.trace.producers.peek import Peek
-from diagnose.whatif.between import measure_between, measure_tails
+from diagnose.whatif.components.between_steps import measure_between, measure_tails
 from diagnose.whatif.observed import measure_filled, observe
 from diagnose.whatif.removal import MATERIAL_SHARE, Removal
 from diagnose.whatif.scenarios import explore, prepare

@@ -31,7 +31,6 @@ JOB = {
 }
 MODULES: tuple[ModuleType, ...] = (
     contention,
-    gains,
     hosts,
     members,
     network,
@@ -54,7 +53,7 @@ def list_features() -> dict[str, str]:
     >>> list_features()["slowdown"][:16]
     'S, the step time'
     """
-    found = dict(JOB)
+    found = JOB | gains.list_gains()
     for module in MODULES:
         found |= module.NAMES
     return dict(sorted(found.items()))

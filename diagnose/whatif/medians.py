@@ -4,6 +4,11 @@ import numpy as np
 
 from diagnose.model.trace import Seconds
 
+#: From median absolute deviation to standard deviation of a normal distribution.
+MAD_TO_SIGMA = 1.4826
+#: Nothing is faster than its peers by more: logarithms of ratios stay finite where durations of 0 are recorded.
+TINY_RATIO = 1e-9
+
 
 def lower_median(values: Seconds, *, axis: int) -> Seconds:
     """Take the median, of an even number the lower of the two: with two ranks the faster one is the reference."""

@@ -1,11 +1,17 @@
 """Time between or at the end of steps: after the last optimizer, until the next step began."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from diagnose.model.optype import Op
-from diagnose.model.trace import Seconds
+from diagnose.model.trace import Seconds, Trace
 from diagnose.whatif.components.component import Component, Part
 from diagnose.whatif.delays import ORDINARY_SHARE
+from diagnose.whatif.observed import Observed
+
+#: The next step waits for what rows say of some workers if it has begun no earlier than this part of it, where it is known.
+WAITED_SHARE = 0.95
 
 
 class BetweenStepsPart(Part):
@@ -35,6 +41,77 @@ class BetweenStepsPart(Part):
         long = job.between_s > self._ordinary_s
         busy_s = np.minimum(job.tail_s, job.between_s[:, None, None])
         return np.asarray(busy_s[long].sum(axis=0) / job.n_steps)
+
+
+def measure_between(trace: Trace, observed: Sequence[Observed]) -> Seconds:
+    """Say how long after each step's end the next one began.
+
+    Parameters
+    ----------
+    trace : Trace
+    observed : sequence of Observed
+
+    Returns
+    -------
+    ndarray of float64, shape (n_steps,)
+        Seconds, in the order of the blocks: the gap to the next step where that is in the trace (where not, the median of the
+        gaps that are, because a sampled trace says nothing of the steps it left out), if times are of the whole
+        job; else until the first worker had done what its evidence rows say, or the last where known steps waited for it; else 0.
+    """
+    steps = np.concatenate([o.block.steps for o in observed])
+    length_s = np.concatenate([o.block.end_s.max(axis=(0, 2)) for o in observed])
+    gap_s = np.zeros(len(steps))
+    tail_s = measure_tails(trace, observed)
+    if tail_s is not None:
+        # What some workers do after the optimizer delays the next step's first collective and shows there; only what all of
+        # them do lies between the steps.
+        gap_s = tail_s.min(axis=(1, 2))
+    if trace.step_origin_s is not None and len(trace.step_origin_s) > 1:
+        every_step = np.sort(trace.steps)
+        position = np.searchsorted(every_step, steps)
+        following = np.append(np.diff(trace.step_origin_s), np.nan)[position] - length_s
+        known = np.append(np.diff(every_step) == 1, False)[position]
+        known &= ~np.isin(steps + 1, trace.restarted_steps)  # what lies before a restart is no time of the job
+        if known.any():
+            # Where the next step was not sampled rows may still say what followed.
+            if tail_s is not None and _is_waited_for(tail_s[known].max(axis=(1, 2)), following[known]):
+                gap_s = tail_s.max(axis=(1, 2))
+            beyond_s = max(float(np.median((following - gap_s)[known])), 0.0)
+            gap_s = np.where(known, following, gap_s + beyond_s)
+    return np.maximum(gap_s, 0.0)
+
+
+def measure_tails(trace: Trace, observed: Sequence[Observed]) -> Seconds | None:
+    """Say how long after each step's end evidence rows of each worker go on.
+
+    Parameters
+    ----------
+    trace : Trace
+    observed : sequence of Observed
+
+    Returns
+    -------
+    ndarray of float64, shape (n_steps, n_dp, n_stages), or None
+        Seconds, 0 for workers whose rows end before; None where the trace has no evidence rows.
+    """
+    if not len(trace.evidence):
+        return None
+    steps = np.concatenate([o.block.steps for o in observed])
+    length_s = np.concatenate([o.block.end_s.max(axis=(0, 2)) for o in observed])
+    order = np.argsort(steps)
+    at = order[np.minimum(np.searchsorted(steps[order], trace.evidence.step), len(steps) - 1)]
+    there = steps[at] == trace.evidence.step
+    ends_s = np.zeros((len(steps), trace.n_dp, trace.n_stages))
+    np.maximum.at(
+        ends_s, (at[there], trace.evidence.dp[there], trace.evidence.stage[there]), trace.evidence.end_s[there]
+    )
+    return np.asarray(np.maximum(ends_s - length_s[:, None, None], 0.0))
+
+
+def _is_waited_for(longest_s: Seconds, following_s: Seconds) -> bool:
+    """Say whether the steps whose successor is known waited for the last worker that did something after its optimizer."""
+    busy = longest_s > 0
+    return bool(busy.any() and (following_s[busy] >= WAITED_SHARE * longest_s[busy]).all())
 
 
 COMPONENT = Component("between-steps", BetweenStepsPart)
