@@ -43,11 +43,11 @@ from diagnose.model.whatif import WhatIf
 from diagnose.trace.load import load_trace
 from diagnose.trace.logs import find_log, load_log, load_log_beside
 from diagnose.trace.producers.input_files import InputFiles
-from diagnose.whatif.between import measure_between, measure_tails
-from diagnose.whatif.components import take_apart
+from diagnose.whatif.components.between_steps import measure_between, measure_tails
 from diagnose.whatif.observed import measure_filled, observe
 from diagnose.whatif.removal import MATERIAL_SHARE, Removal
 from diagnose.whatif.scenarios import explore, prepare
+from diagnose.whatif.take_apart import take_apart
 from diagnose.whatif.timeline import Timelines
 from diagnose.whatif.transfers import measure_transfers
 

@@ -2,7 +2,7 @@
 
 Enters: what was taken apart, replayed and timed. Leaves: `Features`, with every name of the catalogue and no other.
 
-A new file of features is imported here and gets one line in `GROUPS`.
+A new file of features is imported here and gets one line in `list_groups`.
 """
 
 import dataclasses
@@ -49,21 +49,23 @@ class FeatureGroup(NamedTuple):
     """Gives every name of `reads_as`, measured or missing with its reason."""
 
 
-GROUPS = (
-    FeatureGroup(job.READS_AS, lambda m: job.measure_job(m.what_if, m.components)),
-    FeatureGroup(gains.READS_AS, lambda m: gains.measure_gains(m.components, m.gains)),
-    FeatureGroup(stages.READS_AS, lambda m: stages.measure_stages(m.components, m.trace.n_stages)),
-    FeatureGroup(workers.READS_AS, lambda m: workers.measure_workers(m.components, m.what_if)),
-    FeatureGroup(hosts.READS_AS, lambda m: hosts.measure_hosts(m.components, m.trace)),
-    FeatureGroup(members.READS_AS, lambda m: members.measure_members(m.trace, m.components)),
-    FeatureGroup(sequences.READS_AS, lambda m: sequences.measure_sequences(m.components, m.trace)),
-    FeatureGroup(stalls.READS_AS, lambda m: stalls.measure_stalls(m.components, m.trace.evidence)),
-    FeatureGroup(contention.READS_AS, lambda m: contention.measure_contention(m.components)),
-    FeatureGroup(network.READS_AS, lambda m: network.measure_network(m.transfers, m.components)),
-    FeatureGroup(
-        periodicity.READS_AS, lambda m: periodicity.measure_periodicity(m.components, m.gains, m.trace.evidence)
-    ),
-)
+def list_groups() -> tuple[FeatureGroup, ...]:
+    """List the groups; those of gains are of the components that there are when it is asked."""
+    return (
+        FeatureGroup(job.READS_AS, lambda m: job.measure_job(m.what_if, m.components)),
+        FeatureGroup(gains.list_gains(), lambda m: gains.measure_gains(m.components, m.gains)),
+        FeatureGroup(stages.READS_AS, lambda m: stages.measure_stages(m.components, m.trace.n_stages)),
+        FeatureGroup(workers.READS_AS, lambda m: workers.measure_workers(m.components, m.what_if)),
+        FeatureGroup(hosts.READS_AS, lambda m: hosts.measure_hosts(m.components, m.trace)),
+        FeatureGroup(members.READS_AS, lambda m: members.measure_members(m.trace, m.components)),
+        FeatureGroup(sequences.READS_AS, lambda m: sequences.measure_sequences(m.components, m.trace)),
+        FeatureGroup(stalls.READS_AS, lambda m: stalls.measure_stalls(m.components, m.trace.evidence)),
+        FeatureGroup(contention.READS_AS, lambda m: contention.measure_contention(m.components)),
+        FeatureGroup(network.READS_AS, lambda m: network.measure_network(m.transfers, m.components)),
+        FeatureGroup(
+            periodicity.READS_AS, lambda m: periodicity.measure_periodicity(m.components, m.gains, m.trace.evidence)
+        ),
+    )
 
 
 def list_features() -> dict[str, str]:
@@ -72,7 +74,7 @@ def list_features() -> dict[str, str]:
     >>> list_features()["slowdown"][:16]
     'S, the step time'
     """
-    return dict(sorted((name, text) for group in GROUPS for name, text in group.reads_as.items()))
+    return dict(sorted((name, text) for group in list_groups() for name, text in group.reads_as.items()))
 
 
 def measure_features(
@@ -84,6 +86,6 @@ def measure_features(
     """
     measured = Measured(trace, what_if, components, job_gains, transfers)
     found: Features = {}
-    for group in GROUPS:
+    for group in list_groups():
         found |= group.measure(measured)
     return found

@@ -3,20 +3,23 @@
 from diagnose.model.components import COMPONENTS, Components, Gains
 from diagnose.model.feature import Feature, Features
 
-#: Each feature: what its values read as, and when it misleads.
-READS_AS = {
-    name: text
-    for component, words in COMPONENTS.items()
-    for name, text in {
-        f"gain.{component}": f"part of the recorded step time that comes back without {words}, all else kept; 0 nothing, 0.5 steps "
-        "take half the time, negative they take longer; misleads when the component was estimated from another cause",
-        f"last.{component}": f"part of the step time that comes back without {words} after everything else was removed; shows "
-        "what another cause hides; misleads as gain does",
-    }.items()
-} | {
-    "gain.all": "part of the step time that comes back without all components together; 0 only ordinary variation is left; "
-    "misleads when components cannot all be mended",
-}
+
+def list_gains() -> dict[str, str]:
+    """Say what each feature reads as, with when it misleads: two for every component."""
+    found = {
+        "gain.all": "part of the step time that comes back without all components together; 0 only ordinary variation is left; "
+        "misleads when components cannot all be mended",
+    }
+    for component, words in COMPONENTS.items():
+        found[f"gain.{component}"] = (
+            f"part of the recorded step time that comes back without {words}, all else kept; 0 nothing, 0.5 steps "
+            "take half the time, negative they take longer; misleads when the component was estimated from another cause"
+        )
+        found[f"last.{component}"] = (
+            f"part of the step time that comes back without {words} after everything else was removed; shows "
+            "what another cause hides; misleads as gain does"
+        )
+    return found
 
 
 def measure_gains(components: Components, gains: Gains) -> Features:

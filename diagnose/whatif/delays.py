@@ -66,13 +66,6 @@ def _first_forward(o: Observed) -> int:
     return int(forwards[np.argmin(o.block.nodes.seq[forwards])]) if len(forwards) else -1
 
 
-def delay_name(o: Observed, node: int) -> str:
-    """Name the component that a late start of a node belongs to, computes left out."""
-    if not o.graph.waits[node]:
-        return "start-delay"
-    return "end-delay" if o.block.nodes.op[node] == Op.OPTIMIZER else "launch-delay"
-
-
 def is_input(o: Observed, node: int) -> bool:
     """Say whether a node is a forward of the first stage, which needs a batch."""
     return bool(o.block.nodes.op[node] == Op.FORWARD and o.block.nodes.stage[node] == 0)

@@ -17,11 +17,11 @@ from diagnose.faults.spec import JobSpec, random_spec
 from diagnose.faults.stage_imbalance import UnevenLayers
 from diagnose.model.remedy import Situation
 from diagnose.trace.load import load_trace
-from diagnose.whatif.between import measure_between
-from diagnose.whatif.components import take_apart
+from diagnose.whatif.components.between_steps import measure_between
 from diagnose.whatif.observed import Observed, observe
 from diagnose.whatif.removal import Removal
 from diagnose.whatif.scenarios import prepare
+from diagnose.whatif.take_apart import take_apart
 from tests.jobs import to_file
 
 

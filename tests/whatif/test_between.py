@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from diagnose.whatif.between import measure_between, measure_tails
+from diagnose.whatif.components.between_steps import measure_between, measure_tails
 from tests.jobs import hand_job, to_table
 from tests.judge.cases import Measured, measure
 

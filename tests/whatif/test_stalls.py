@@ -13,7 +13,7 @@ from diagnose.faults.spec import JobSpec
 from diagnose.faults.worker_fault import WorkerFault
 from diagnose.model.optype import Op
 from diagnose.model.stalls import Stalls, Whose
-from diagnose.whatif.stalls import put_down
+from diagnose.whatif.stalls import attribute_stalls
 from tests.features.hand import evidence
 from tests.judge.cases import Measured, measure, measured
 
@@ -51,7 +51,7 @@ def judged(
     work_s = np.ones(inside_s.shape)
     work_s[BACKWARD] = 2.0
     n_virtual, n_steps, n_dp = inside_s.shape[1], inside_s.shape[3], inside_s.shape[4]
-    return put_down(
+    return attribute_stalls(
         [],
         evidence(),
         inside_s,

@@ -1,0 +1,74 @@
+"""What the components that own stalls share: stalls of one size that nothing was attributed to yet, and chance.
+
+Enters: stalls and the computes that they lie in. Leaves: kinds of stalls, in place.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from diagnose.model.stalls import Stalls, Whose
+from diagnose.model.trace import Bools, Seconds
+
+#: Ordinary variation is never more than this part of the operation: no compute varies so much by itself.
+MAX_QUIET_RATIO = 0.35
+#: A collection stops a worker at most about once a step; more than so many stalls a step are something else.
+MAX_COLLECTIONS_A_STEP = 0.5
+#: A loader that is late before every forward stalls a worker so many times in the steps in which it does.
+MANY_A_STEP = 1.4
+#: Fewer stalls are chance.
+MIN_STALLS = 3
+#: Expected by chance from the other workers, the number found must be this many standard deviations above.
+CHANCE_DEVIATIONS = 4.0
+#: ... or it happens with less than this probability (as for onsets, prototype).
+CHANCE = 0.02
+#: In one step and on this part of the workers: planned.
+TOGETHER_SHARE = 0.6
+TINY_S = 1e-12
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LongStalls:
+    """Stalls that stand out and are of one size, to be attributed.
+
+    Attributes
+    ----------
+    stalls : Stalls
+        All stalls of the job; the kinds are filled in.
+    long, there : ndarray of bool, shape (2, n_virtual, n_microbatches, n_steps, n_dp)
+        Which computes have such a stall, and which there are.
+    share : ndarray of float64, same shape
+        Stalled seconds over the seconds of work.
+    n_stages : int
+    """
+
+    stalls: Stalls
+    long: Bools
+    there: Bools
+    share: Seconds
+    n_stages: int
+
+    def assign(self, at: Bools, kind: Whose) -> None:
+        """Attribute the stalls at some places, where nothing was attributed to them yet."""
+        assign(self.stalls, at, kind)
+
+    def late_or_long(self) -> tuple[Bools, Bools]:
+        """Mark the computes that mostly start late, and those that mostly stand still."""
+        return self.stalls.before_s > self.stalls.inside_s, self.stalls.before_s <= self.stalls.inside_s
+
+
+def assign(stalls: Stalls, at: Bools, kind: Whose) -> None:
+    """Attribute the stalls at some places, where nothing was attributed to them yet."""
+    stalls.inside[at & (stalls.inside_s > 0) & (stalls.inside == 0)] = kind
+    stalls.before[at & (stalls.before_s > 0) & (stalls.before == 0)] = kind
+
+
+def rate(stalled: Bools, there: Bools) -> float:
+    """Say how frequent stalls are among the computes that there are."""
+    return float(stalled.sum()) / max(float(there.sum()), 1.0)
+
+
+def more_than_chance(found: int, n: int, rate: float, ratio: float) -> bool:
+    """Say whether so many of n are far more than a rate explains."""
+    expected = rate * n
+    return found >= MIN_STALLS and found > ratio * expected and found > expected + CHANCE_DEVIATIONS * np.sqrt(expected)

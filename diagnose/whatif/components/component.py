@@ -1,0 +1,296 @@
+"""What a component is: a name with what belongs to it, and in each job a part that can be taken out.
+
+Enters: a job taken apart. Leaves: seconds by operation, changed own times and launch delays, blame by worker.
+A part costs nothing but what its own file measures.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from diagnose.model.components import Components
+from diagnose.model.stalls import Kinds, Whose
+from diagnose.model.trace import Bools, Seconds
+from diagnose.whatif.computes import COMPUTES, Place, iterate_blocks, list_computes, place_of
+from diagnose.whatif.delays import delay_excess
+from diagnose.whatif.observed import Observed
+from diagnose.whatif.waits import WaitGraph
+
+#: A component whose seconds, even if all lay on the critical path, stay below this part of the time is not looked at.
+NEGLIGIBLE_SHARE = 1e-3
+
+#: On which dp ranks: on all, on none, or an array of shape (n_dp,).
+Lanes = Bools | bool
+#: Seconds of operations of one block by node, each of shape (n_steps, n_dp).
+ByNode = dict[int, Seconds]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Members:
+    """The workers that take part in an operation: some stages of its own dp rank, or of all."""
+
+    stages: tuple[int, ...]
+    across_dp: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Extent:
+    """On which workers a component is removed: shape (n_dp, n_stages), or None for all of them."""
+
+    workers: Bools | None
+
+    def join(self, other: "Extent") -> "Extent":
+        """Give the workers of both."""
+        if self.workers is None or other.workers is None:
+            return Extent(None)
+        return Extent(self.workers | other.workers)
+
+    def lanes(self, stage: int) -> Lanes:
+        """Say on which dp ranks of a stage."""
+        return True if self.workers is None else self.workers[:, stage]
+
+    def part(self, of: Members, excess_s: Seconds) -> Seconds:
+        """Give the seconds that go at an operation; where it is one of all dp ranks, they go with any of its members."""
+        if self.workers is None:
+            return excess_s
+        lanes = self.workers[:, list(of.stages)].any(axis=1)
+        return np.where(lanes.any() if of.across_dp else lanes, excess_s, 0.0)
+
+
+class TakenApart:
+    """A job as its components find themselves in it.
+
+    Parameters
+    ----------
+    observed : sequence of Observed
+    components : Components
+    n_stages : int
+    between_s : ndarray of float64, shape (n_steps,)
+        Time between each step and the next, seconds, in the order of the blocks; 0 where not known.
+    tail_s : ndarray of float64, shape (n_steps, n_dp, n_stages), or None
+        Seconds of it in which rows say that a worker was busy.
+    """
+
+    def __init__(
+        self,
+        observed: Sequence[Observed],
+        components: Components,
+        *,
+        n_stages: int,
+        between_s: Seconds,
+        tail_s: Seconds | None,
+    ) -> None:
+        self.observed = observed
+        self.components = components
+        self.n_stages = n_stages
+        self.between_s = between_s
+        self.tail_s = tail_s
+        self.n_steps, self.n_dp = len(components.steps), components.compute_s.shape[-1]
+        self.total_s = sum(float(o.block.end_s.max(axis=(0, 2)).sum()) for o in observed)
+        self.members = [_members_of(o) for o in observed]
+        #: Launch delays beyond the ordinary: of all that is no compute, and of computes by kind of stall; one a block.
+        self.late_s = [_without_computes(o, delay_excess(o)) for o in observed]
+        self.late_computes_s = [self._late_computes(o, steps) for steps, o in iterate_blocks(observed)]
+        stalls = components.stalls
+        #: Stalls on the worst lane of each compute by kind, seconds.
+        self.inside_s = _worst_by_kind(stalls.inside_s, stalls.inside)
+        self.before_s = _worst_by_kind(stalls.before_s, stalls.before)
+
+    def could_matter(self, seconds: float) -> bool:
+        """Say whether seconds that may all lie on the critical path could matter."""
+        return seconds > NEGLIGIBLE_SHARE * self.total_s
+
+    def by_worker(self, seconds: Seconds) -> Seconds:
+        """Add up seconds of computes by worker, mean a step, shape (n_dp, n_stages)."""
+        by_virtual = seconds.sum(axis=(0, 2, 3)) / self.n_steps  # (n_virtual, n_dp)
+        return np.asarray(by_virtual.reshape(-1, self.n_stages, seconds.shape[-1]).sum(axis=0).T)
+
+    def _late_computes(self, o: Observed, steps: slice) -> dict[int, ByNode]:
+        """Give the late starts of a block's computes by kind of stall."""
+        stalls, found = self.components.stalls, dict[int, ByNode]()
+        for node in list_computes(o.block.nodes):
+            place = (*place_of(o.block.nodes, node, self.n_stages), steps)
+            late_s = stalls.before_s[place]
+            if not late_s.any():
+                continue
+            kinds = stalls.before[place]
+            for kind in np.unique(kinds[late_s > 0]).tolist():
+                found.setdefault(kind, {})[node] = np.where(kinds == kind, late_s, 0.0)
+        return found
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Component:
+    """A name for lost time, with what belongs to it in any job.
+
+    Attributes
+    ----------
+    name : str
+        As in `COMPONENTS`.
+    part : type of Part
+        What it is in one job.
+    inside, before : Whose or None
+        The stalls that are its: inside computes, and before them.
+    owns_delay : callable or None
+        Says whether a launch delay of an operation, no compute, is its. The first component in the list that says so has it;
+        where none does, it belongs to the component of late computes that nothing explains.
+    """
+
+    name: str
+    part: "type[Part]"
+    inside: Whose | None = None
+    before: Whose | None = None
+    owns_delay: Callable[[Observed, int], bool] | None = None
+
+
+class Part:
+    """A component in one job: what it costs, how it goes, and on whom it lies. By itself it is its stalls and launch delays.
+
+    Attributes
+    ----------
+    late_s : sequence of dict of int to ndarray of float64, shape (n_steps, n_dp)
+        Launch delays that go with it, seconds by node, one dict a block.
+    own_s : sequence of dict of int to ndarray of float64, shape (n_steps, n_dp)
+        Own times that go with it, of operations that are no computes.
+    held_s : ndarray of float64, axes as in `Components`, or None
+        Seconds inside computes that are neither work nor a stall.
+    """
+
+    #: Whether it is a factor of the work of computes.
+    changes_work = False
+
+    def __init__(self, component: Component, job: TakenApart, late_s: Sequence[ByNode]) -> None:
+        self.component = component
+        self.job = job
+        self.late_s = late_s
+        self.own_s = self.find_own()
+        self.held_s: Seconds | None = None
+        self.find()
+
+    @property
+    def name(self) -> str:
+        """The component's name."""
+        return self.component.name
+
+    @property
+    def in_computes(self) -> bool:
+        """Say whether computes take another time without it."""
+        return self.changes_work or self.component.inside is not None
+
+    def find(self) -> None:
+        """Find what else belongs to it in the job."""
+
+    def find_own(self) -> Sequence[ByNode]:
+        """Find its seconds in the own times of operations that are no computes."""
+        return [{} for _ in self.job.observed]
+
+    def is_present(self) -> bool:
+        """Say whether the job has it at all."""
+        return self.job.could_matter(self.worst_s())
+
+    def worst_s(self) -> float:
+        """Add up its seconds on the worst lane of each operation."""
+        found = 0.0
+        if self.component.inside is not None:
+            found += self.job.inside_s.get(self.component.inside, 0.0)
+        if self.component.before is not None:
+            found += self.job.before_s.get(self.component.before, 0.0)
+        every = [e for of_blocks in (self.late_s, self.own_s) for of_block in of_blocks for e in of_block.values()]
+        return found + sum(float(e.max(axis=-1).sum()) for e in every)
+
+    def ease_work(self, work: Seconds, place: Place, steps: slice, lanes: Lanes) -> Seconds:
+        """Give the work of one compute without it, where `changes_work`; seconds, shape (n_steps, n_dp)."""
+        del place, steps, lanes
+        return work
+
+    def ease_block(self, i: int, own: list[Seconds], delay: list[Seconds], at: slice, extent: Extent) -> None:
+        """Take it out of the own times and launch delays of block `i`, in place, computes' own times left out."""
+        for node, excess in self.own_s[i].items():
+            own[node] = _shorten(own[node], extent.part(self.job.members[i][node], excess[at]))
+        stage = self.job.observed[i].block.nodes.stage
+        for node, excess in self.late_s[i].items():
+            late = extent.part(Members((int(stage[node]),), across_dp=False), excess[at])
+            delay[node] = _shorten(delay[node], late)
+
+    def ease_between(self, between_s: Seconds) -> Seconds:
+        """Give the time between steps without it, seconds."""
+        return between_s
+
+    def waits(self, i: int) -> WaitGraph | None:
+        """Give the graph of block `i` in which the waits that it causes are waits, or None; `held_s` is then no duration."""
+        del i
+        return None
+
+    def blame(self) -> Seconds | None:
+        """Add up its seconds by worker, mean a step, shape (n_dp, n_stages), on the critical path or not; None: on nobody."""
+        return self.blame_stalls(None)
+
+    def blame_stalls(self, found: Seconds | None) -> Seconds | None:
+        """Add the seconds of its stalls, launch delays and own times to those found otherwise."""
+        job, stalls = self.job, self.job.components.stalls
+        if self.component.inside is not None and self.component.inside in job.inside_s:
+            stalled = job.by_worker(np.where(stalls.inside == self.component.inside, stalls.inside_s, 0.0))
+            found = stalled if found is None else found + stalled
+        for by_block in (self.late_s, self.own_s):
+            for o, of_block in zip(job.observed, by_block, strict=True):
+                for node, excess in of_block.items():
+                    found = np.zeros((job.n_dp, job.n_stages)) if found is None else found
+                    found[:, int(o.block.nodes.stage[node])] += excess.sum(axis=0) / job.n_steps
+        return found
+
+
+def find_parts(job: TakenApart, catalogue: Sequence[Component]) -> list[Part]:
+    """Find each component in a job, in the order of the catalogue."""
+    nobodys = next(component for component in catalogue if component.before == Whose.NOBODY)
+    late: dict[str, list[ByNode]] = {component.name: [] for component in catalogue}
+    for o, of_block, by_kind in zip(job.observed, job.late_s, job.late_computes_s, strict=True):
+        owned: dict[str, ByNode] = {component.name: {} for component in catalogue}
+        for node, excess in of_block.items():
+            owner = next((c for c in catalogue if c.owns_delay is not None and c.owns_delay(o, node)), nobodys)
+            owned[owner.name][node] = excess
+        for component in catalogue:
+            if component.before is not None:
+                owned[component.name] |= by_kind.get(component.before, {})
+            late[component.name].append(owned[component.name])
+    return [component.part(component, job, late[component.name]) for component in catalogue]
+
+
+def mix(lanes: Lanes, changed: Seconds | float, kept: Seconds | float) -> Seconds | float:
+    """Take the changed values where they hold."""
+    if isinstance(lanes, bool):
+        return changed if lanes else kept
+    return np.where(lanes, changed, kept)
+
+
+def cut(array: Seconds, at: slice) -> Seconds:
+    """Take some steps of an array of shape (n_steps or 1, n_dp or 1)."""
+    return array[at] if array.shape[0] > 1 else array
+
+
+def _shorten(times: Seconds, by_s: Seconds) -> Seconds:
+    """Take seconds off, no more than there are."""
+    return np.asarray(times - np.minimum(by_s, np.maximum(times, 0.0)))
+
+
+def _without_computes(o: Observed, excess: ByNode) -> ByNode:
+    """Leave computes out: their late starts are stalls."""
+    return {node: seconds for node, seconds in excess.items() if o.block.nodes.op[node] not in COMPUTES}
+
+
+def _worst_by_kind(seconds: Seconds, kinds: Kinds) -> Mapping[int, float]:
+    """Add up stalls on the worst lane of each compute, by kind; seconds."""
+    return {
+        kind: float(np.where(kinds == kind, seconds, 0.0).max(axis=-1).sum())
+        for kind in np.unique(kinds[seconds > 0]).tolist()
+    }
+
+
+def _members_of(o: Observed) -> dict[int, Members]:
+    """Say who takes part in each operation, by node."""
+    stage = o.block.nodes.stage.tolist()
+    return {
+        node: Members(tuple(stage[member] for member in event.members), event.across_dp)
+        for event in o.graph.events
+        for node in event.members
+    }

@@ -1,0 +1,44 @@
+"""Long or late optimizers: what ends a step starts late, or takes longer than its worker's usual."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from diagnose.model.optype import Op
+from diagnose.whatif.components.component import ByNode, Component, Part
+from diagnose.whatif.delays import recorded
+from diagnose.whatif.observed import Observed
+
+#: An optimizer stands out beyond this many deviations, and this part of the usual one.
+LONG_OPTIMIZER_DEVIATIONS = 6.0
+LONG_OPTIMIZER_RATIO = 0.25
+#: Between the quantiles 0.05 and 0.3 of a normal distribution, in standard deviations.
+LOW_SPREAD_TO_SIGMA = 1.12
+
+
+class EndDelayPart(Part):
+    """Without it optimizers take as long as usual, and start as soon."""
+
+    def find_own(self) -> Sequence[ByNode]:
+        """Find what optimizers take beyond their worker's usual."""
+        return [_long_optimizers(o) for o in self.job.observed]
+
+
+def _long_optimizers(o: Observed) -> ByNode:
+    """Say how much longer than its worker's usual each optimizer took, by node; only where it stands out; seconds."""
+    found = ByNode()
+    for node in np.flatnonzero(o.block.nodes.op == Op.OPTIMIZER).tolist():
+        own = np.broadcast_to(o.own[node], o.block.start_s[node].shape)
+        # Of every second step the longer ones may be what is wrong: the shorter half says what is usual.
+        usual, low = np.quantile(own, 0.3, axis=0), np.quantile(own, 0.05, axis=0)
+        sigma = (usual - low) / LOW_SPREAD_TO_SIGMA
+        least = np.maximum(LONG_OPTIMIZER_DEVIATIONS * sigma, LONG_OPTIMIZER_RATIO * usual)
+        excess = recorded(o, node, np.where(own - usual > least, own - usual, 0.0))
+        if excess.any():
+            found[node] = excess
+    return found
+
+
+COMPONENT = Component(
+    "end-delay", EndDelayPart, owns_delay=lambda o, node: bool(o.block.nodes.op[node] == Op.OPTIMIZER)
+)

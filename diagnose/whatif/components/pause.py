@@ -1,0 +1,70 @@
+"""Other pauses: stalls inside computes that nothing explains."""
+
+import numpy as np
+
+from diagnose.model.stalls import Whose
+from diagnose.model.trace import Bools, Seconds
+from diagnose.whatif.components.component import Component, Part
+from diagnose.whatif.medians import MAD_TO_SIGMA
+
+#: A pause stands out by this many robust deviations, and by this part of the operation (prototype).
+PAUSE_DEVIATIONS = 6.0
+PAUSE_RATIO = 0.03
+#: What makes one backward of a worker longer in this part of its steps, of so many at least, belongs to the schedule.
+STRUCTURE_SHARE = 0.9
+MIN_STRUCTURE_STEPS = 5
+
+
+def find_pauses(work_s: Seconds, free_s: Seconds, left: Seconds, n_stages: int) -> tuple[Seconds, float]:
+    """Find the seconds in computes that stand out from what factors and ordinary variation explain.
+
+    Parameters
+    ----------
+    work_s, free_s : ndarray of float64, axes as in `Components`
+        Computes without the seconds that rows say, and with them; both without waits for communication.
+    left : ndarray of float64, same shape
+        Durations over all factors; about 1.
+    n_stages : int
+
+    Returns
+    -------
+    pause_s : ndarray of float64, same shape
+        Seconds, 0 where nothing stands out.
+    noise : float
+        Robust relative spread of what is left.
+    """
+    noise = _measure_noise(left - 1.0, n_stages)
+    usual_s = work_s / np.where(left > 0, left, 1.0)
+    rest_s = np.nan_to_num(free_s - usual_s)
+    pause_s = np.where(rest_s > max(PAUSE_RATIO, PAUSE_DEVIATIONS * noise) * usual_s, rest_s, 0.0)
+    _keep_in_work(pause_s, ~np.isnan(work_s))
+    return pause_s, noise
+
+
+def _measure_noise(rest: Seconds, n_stages: int) -> float:
+    """Say how far computes vary by themselves, on the usual worker: where many stand still they are no ordinary variation."""
+    if not rest.size:
+        return 0.0
+    by_worker = rest.reshape(2, -1, n_stages, *rest.shape[2:])  # direction, chunk, stage, microbatch, step, dp
+    off = np.abs(by_worker - np.nanmedian(rest))
+    median = np.nanmedian if np.isnan(off).any() else np.median
+    mad = median(np.moveaxis(off, (2, 5), (0, 1)).reshape(n_stages * rest.shape[-1], -1), axis=1)
+    mad = np.sort(mad[np.isfinite(mad)])
+    return float(MAD_TO_SIGMA * mad[(len(mad) - 1) // 2]) if len(mad) else 0.0
+
+
+def _keep_in_work(pause_s: Seconds, there: Bools) -> None:
+    """Leave to the work, in place, what makes the same backward of a worker longer in nearly every step.
+
+    A step's last backward also begins to reduce gradients; no stall chooses one microbatch of all.
+    """
+    if pause_s.shape[2] < 2 or pause_s.shape[3] < MIN_STRUCTURE_STEPS:
+        return
+    hit = pause_s[1] > 0  # (n_virtual, n_microbatches, n_steps, n_dp)
+    always = hit.sum(axis=2) >= STRUCTURE_SHARE * np.maximum(there[1].sum(axis=2), 1)
+    # Where other microbatches are hit as often the worker is at fault, not the place.
+    alone = always & (always.sum(axis=1, keepdims=True) == 1)
+    pause_s[1] = np.where(alone[:, :, None], 0.0, pause_s[1])
+
+
+COMPONENT = Component("pause", Part, inside=Whose.NOBODY)

@@ -1,0 +1,105 @@
+"""Uneven pipeline stages: computes of one stage take longer than those of others, on all ranks and in all steps."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from diagnose.model.trace import Bools, Ints, Seconds
+from diagnose.whatif.components.component import Component, Lanes, Part, mix
+from diagnose.whatif.components.worker import find_onsets, told_by_optimizer
+from diagnose.whatif.computes import Place
+from diagnose.whatif.medians import MAD_TO_SIGMA, TINY_RATIO, lower_median
+from diagnose.whatif.observed import Observed
+
+#: With one dp rank a worker's own fastest steps say what it can do.
+FASTEST_SHARE = 0.1
+#: Durations of 0 are recorded; nothing takes less than this.
+TINY_S = 1e-12
+
+
+class StagePart(Part):
+    """Without it every virtual stage takes the mean of all: imbalance moves work, and the work is kept."""
+
+    changes_work = True
+
+    def find(self) -> None:
+        """Compare each stage with the mean of all."""
+        typical_s = self.job.components.typical_s
+        self._even_ratio = typical_s.mean(axis=1, keepdims=True) / typical_s
+
+    def is_present(self) -> bool:
+        """Say whether there are several stages."""
+        return bool(self.job.components.typical_s.shape[1] > 1)
+
+    def ease_work(self, work: Seconds, place: Place, steps: slice, lanes: Lanes) -> Seconds:
+        """Give a compute the work of a mean stage."""
+        del steps
+        direction, virtual, _ = place
+        return work * mix(lanes, self._even_ratio[direction, virtual], 1.0)
+
+
+def find_usual_durations(
+    observed: Sequence[Observed], by_step: Seconds, order: Ints, n_stages: int
+) -> tuple[Seconds, Bools]:
+    """Say what a compute usually takes on each virtual stage, and which stages are long for a slow worker alone.
+
+    Parameters
+    ----------
+    observed : sequence of Observed
+    by_step : ndarray of float64, shape (2, n_virtual, n_steps, n_dp)
+        Median over the microbatches, seconds.
+    order : ndarray of int64, shape (n_steps,)
+        Puts the steps in time.
+    n_stages : int
+
+    Returns
+    -------
+    typical_s : ndarray of float64, shape (2, n_virtual)
+        Seconds.
+    told : ndarray of bool, shape (n_stages,)
+        With one dp rank: stages whose optimizer says that the worker is slow.
+    """
+    median = np.nanmedian if np.isnan(by_step).any() else np.median
+    typical_s = lower_median(median(by_step, axis=2), axis=2)
+    usual_s = np.maximum(np.nan_to_num(np.nanmedian(typical_s, axis=1, keepdims=True)), TINY_S)
+    typical_s = np.where(typical_s > 0, typical_s, usual_s)
+    if by_step.shape[-1] > 1:
+        return typical_s, np.zeros(n_stages, dtype=bool)
+    typical_s = _typical_before_onset(by_step[:, :, order, 0], typical_s, n_stages)
+    told = told_by_optimizer(observed, typical_s, n_stages)
+    for stage in np.flatnonzero(told).tolist():
+        others = np.flatnonzero(np.arange(typical_s.shape[1]) % n_stages != stage)
+        typical_s[:, stage::n_stages] = np.median(typical_s[:, others], axis=1, keepdims=True)
+    return typical_s, told
+
+
+def _typical_before_onset(by_step: Seconds, typical_s: Seconds, n_stages: int) -> Seconds:
+    """With one dp rank nobody is a peer but the worker itself: what is usual is what it took before it fell behind.
+
+    Parameters
+    ----------
+    by_step : ndarray of float64, shape (2, n_virtual, n_steps)
+    typical_s : ndarray of float64, shape (2, n_virtual)
+
+    Returns
+    -------
+    ndarray of float64, shape (2, n_virtual)
+    """
+    if n_stages == 1:
+        return typical_s
+    pace = by_step / typical_s[:, :, None]
+    step = lower_median(pace.reshape(-1, pace.shape[2]), axis=0)
+    own = np.log(np.maximum(pace / np.where(step > 0, step, 1.0), TINY_RATIO))
+    own = np.nan_to_num(own.reshape(2, -1, n_stages, own.shape[2]).mean(axis=(0, 1)))  # (n_stages, n_steps)
+    own -= np.quantile(own, FASTEST_SHARE, axis=1, keepdims=True)
+    sigma = MAD_TO_SIGMA * float(np.median(np.abs(np.diff(own, axis=1)))) / np.sqrt(2.0)
+    since = find_onsets(own[:, :, None], sigma)[:, 0]
+    found = typical_s.copy()
+    for virtual in range(typical_s.shape[1]):
+        first = int(since[virtual % n_stages])
+        if first < by_step.shape[2]:
+            found[:, virtual] = np.nanmedian(by_step[:, virtual, :first], axis=1)
+    return np.where(found > 0, found, typical_s)
+
+
+COMPONENT = Component("stage", StagePart)

@@ -1,0 +1,34 @@
+"""Late workers at the start of a step: operations that wait for nothing start late, as after writing a checkpoint."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from diagnose.model.optype import Op
+from diagnose.model.stalls import Whose
+from diagnose.model.trace import Bools
+from diagnose.whatif.components.component import Component, Part
+from diagnose.whatif.computes import iterate_blocks
+from diagnose.whatif.delays import delay_excess
+from diagnose.whatif.observed import Observed
+
+
+def find_late_starts(observed: Sequence[Observed], shape: tuple[int, ...]) -> Bools:
+    """Say where most of what opens a step on the workers, computes left out, is late: shape (n_steps, n_dp)."""
+    found = np.zeros(shape[3:], dtype=bool)
+    for at, o in iterate_blocks(observed):
+        late, nodes = delay_excess(o), o.block.nodes
+        opening = [n for e in o.graph.events for n in e.members if not o.graph.waits[n] and nodes.op[n] != Op.FORWARD]
+        if opening and any(n in late for n in opening):
+            n_late = sum((late[n] > 0 for n in opening if n in late), np.zeros(found[at].shape))
+            found[at] = n_late > len(opening) / 2
+    return found
+
+
+COMPONENT = Component(
+    "start-delay",
+    Part,
+    inside=Whose.SAVING,
+    before=Whose.SAVING,
+    owns_delay=lambda o, node: not o.graph.waits[node],
+)

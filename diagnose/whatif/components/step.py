@@ -1,0 +1,83 @@
+"""Slow computes of whole steps: all workers compute longer in one step than in the usual one."""
+
+import numpy as np
+
+from diagnose.model.stalls import Whose
+from diagnose.model.trace import Bools, Seconds
+from diagnose.whatif.components.attribution import MANY_A_STEP, TOGETHER_SHARE, LongStalls
+from diagnose.whatif.components.component import Component, Lanes, Part, mix
+from diagnose.whatif.computes import Place
+from diagnose.whatif.medians import TINY_RATIO, lower_median, nearest_zero_center
+
+#: A step is slow as a whole beyond this.
+SLOW_WHOLE_STEP_RATIO = 1.03
+#: Fewer workers than this do nothing together.
+MIN_TOGETHER = 4
+
+
+class StepPart(Part):
+    """Without it a slow step takes as long as the usual one."""
+
+    changes_work = True
+
+    def is_present(self) -> bool:
+        """Say whether a step is slow, or all stall in one together."""
+        slow = (self.job.components.step_ratio > SLOW_WHOLE_STEP_RATIO).any()
+        return bool(slow) or super().is_present()
+
+    def ease_work(self, work: Seconds, place: Place, steps: slice, lanes: Lanes) -> Seconds:
+        """Give a compute of a slow step the work of the usual one."""
+        ratio = self.job.components.step_ratio[place[0], steps, None]
+        return work / mix(lanes, np.where(ratio > SLOW_WHOLE_STEP_RATIO, ratio, 1.0), 1.0)
+
+
+def find_slow_steps(pace: Seconds) -> Seconds:
+    """Say how long all computes of a step are against the usual step: shape (2, n_steps)."""
+    n_steps = pace.shape[2]
+    ratio = lower_median(np.moveaxis(pace, 2, 1).reshape(2, n_steps, -1), axis=2)
+    ratio = np.where(ratio > 0, ratio, 1.0)
+    return np.asarray(ratio / np.median(ratio, axis=1, keepdims=True))
+
+
+def without_microbatches(step_ratio: Seconds) -> Seconds:
+    """Say how slow steps are where microbatches are uneven: long documents make whole steps long, too.
+
+    Then a step is as long as its microbatches. What only one direction has, as an evaluation, stays with the step.
+    """
+    shared = nearest_zero_center(np.log(np.maximum(step_ratio, TINY_RATIO)), axis=0)
+    step_ratio = step_ratio / np.exp(shared)
+    return np.where(step_ratio > SLOW_WHOLE_STEP_RATIO, step_ratio, 1.0)
+
+
+def attribute_to_plan(found: LongStalls) -> None:
+    """Attribute stalls that nearly all workers have in one step to a plan, or to a batch that all wait for."""
+    long, n_stages = found.long, found.n_stages
+    n_virtual, n_dp = long.shape[1], long.shape[-1]
+    n_workers = n_stages * n_dp
+    if n_workers < MIN_TOGETHER:
+        return
+    shape = (2, n_virtual // n_stages, n_stages, *long.shape[2:])
+    by_worker: Bools = np.any(long.reshape(shape)[0], axis=0)  # (n_stages, n_microbatches, n_steps, n_dp)
+    at_once = by_worker.sum(axis=(0, 3))  # (n_microbatches, n_steps): workers
+    by_step = at_once.max(axis=0)
+    planned = by_step >= TOGETHER_SHARE * n_workers
+    planned &= by_step > np.median(by_step) + TOGETHER_SHARE / 2 * n_workers
+    if not planned.any():
+        return
+    # A plan stops the same microbatch everywhere, once; a batch that all wait for stops the first, or all.
+    total = by_worker[:, :, planned].sum()
+    if n_stages == 1 and (total > MANY_A_STEP * by_step[planned].sum() or at_once[0, planned].sum() > total / 2):
+        at = long & planned[None, None, None, :, None]
+        at[1] = False
+        # If most start late, or most stand still, whoever does the other has a reason of its own.
+        for alike in found.late_or_long():
+            if (at & alike).sum() >= TOGETHER_SHARE * at.sum():
+                at &= alike
+                break
+        found.assign(at, Whose.INPUT)
+        return
+    at = long & planned[None, None, None, :, None] & (at_once == by_step)[None, None, :, :, None]
+    found.assign(at, Whose.TOGETHER)
+
+
+COMPONENT = Component("step", StepPart, inside=Whose.TOGETHER, before=Whose.TOGETHER)

@@ -1,0 +1,263 @@
+"""Slow workers: one worker takes longer than its peers on the same stage, in all steps, from one on, or in single ones."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diagnose.model.optype import Op
+from diagnose.model.stalls import Stalls, Whose
+from diagnose.model.trace import Bools, Seconds
+from diagnose.whatif.components.attribution import assign
+from diagnose.whatif.components.component import ByNode, Component, Extent, Lanes, Part, cut, mix
+from diagnose.whatif.computes import Place
+from diagnose.whatif.medians import MAD_TO_SIGMA, TINY_RATIO, lower_median, nearest_zero_center
+from diagnose.whatif.observed import Observed
+
+#: A worker is slow when its usual pace is this much behind its peers (2% of a job's time needs about that).
+SLOW_RATIO = 0.03
+#: A median over all steps is no chance beyond this many of its deviations (a median's is 1.25 sigma / sqrt(n)).
+CHANCE_DEVIATIONS = 5.0
+#: Around its usual pace a worker varies this many deviations.
+ORDINARY_DEVIATIONS = 4.0
+#: ... or when it is this much behind, and this many robust deviations, in enough single steps.
+SLOW_STEP_RATIO = 0.10
+SLOW_STEP_DEVIATIONS = 6.0
+#: Both directions of a slow worker are behind at least this part of their mean.
+BOTH_SHARE = 0.25
+#: In its slow steps this part of a slow worker's computes take at least this part of its excess.
+THROUGHOUT_SHARE = 0.85
+THROUGHOUT_LEVEL = 0.35
+#: Steps in which a worker must be slow to be called so.
+MIN_SLOW_STEPS = 3
+MIN_SLOW_SHARE = 0.10
+#: ... or the last ones.
+MIN_LAST_STEPS = 2
+#: ... and so many times as many as other workers are.
+HITS_RATIO = 3.0
+#: With one dp rank a worker's optimizer says that it is the worker and not the stage that is long, if forward, backward and
+#: optimizer are long by at least this part of the longest (log).
+ALIKE_SHARE = 0.6
+MIN_TOLD_STAGES = 2
+#: A stall on a slow worker is its own unsteadiness up to this part of its excess.
+UNSTEADY_SHARE = 1.0
+
+
+class WorkerPart(Part):
+    """Without it a slow worker takes as long as its peers: a fault adds work, and the work goes with it."""
+
+    changes_work = True
+
+    def find(self) -> None:
+        """Find what slow workers' optimizers would take: as long as those of their peers."""
+        self._peers_s = [self._peers_of(i) for i in range(len(self.job.observed))]
+
+    def is_present(self) -> bool:
+        """Say whether a worker is slow, or stalls as a slow one does."""
+        return bool(self.job.components.slow_workers.any()) or super().is_present()
+
+    def ease_work(self, work: Seconds, place: Place, steps: slice, lanes: Lanes) -> Seconds:
+        """Give a compute of a slow worker the work of its peers'."""
+        direction, virtual, _ = place
+        c = self.job.components
+        if not c.slow_workers[:, virtual % self.job.n_stages].any():
+            return work
+        return work / mix(lanes, c.worker_ratio[direction, virtual, steps], 1.0)
+
+    def ease_block(self, i: int, own: list[Seconds], delay: list[Seconds], at: slice, extent: Extent) -> None:
+        """Let the optimizers of slow workers take as long as their peers', too."""
+        stage = self.job.observed[i].block.nodes.stage
+        for node, peers_s in self._peers_s[i].items():
+            quicker = np.minimum(own[node], cut(peers_s, at))
+            own[node] = np.asarray(mix(extent.lanes(int(stage[node])), quicker, own[node]))
+        super().ease_block(i, own, delay, at, extent)
+
+    def blame(self) -> Seconds | None:
+        """Add up what each worker takes longer than its peers, and its stalls."""
+        c = self.job.components
+        longer = np.nan_to_num(c.compute_s) * (1.0 - 1.0 / c.worker_ratio[:, :, None])
+        return self.blame_stalls(self.job.by_worker(longer))
+
+    def _peers_of(self, i: int) -> ByNode:
+        """Give the peers' optimizer time for the optimizers of slow workers, infinite for others, by node of a block."""
+        o = self.job.observed[i]
+        nodes, found = o.block.nodes, ByNode()
+        for node in np.flatnonzero(nodes.op == Op.OPTIMIZER).tolist():
+            slow = self.job.components.slow_workers[:, nodes.stage[node]]
+            if slow.any():
+                peers = lower_median(o.own[node], axis=1)[:, None]
+                found[node] = np.where(slow, np.maximum(peers, 0.0), np.inf)
+        return found
+
+
+def told_by_optimizer(observed: Sequence[Observed], typical_s: Seconds, n_stages: int) -> Bools:
+    """With one dp rank, find the one stage whose worker is slow: forward, backward and optimizer are long by like ratios.
+
+    A long stage has more to compute for each microbatch, and mostly more in forward than in backward.
+    """
+    told = np.zeros(n_stages, dtype=bool)
+    optimizer_s = np.full(n_stages, np.nan)
+    for o in observed:
+        for node in np.flatnonzero(o.block.nodes.op == Op.OPTIMIZER).tolist():
+            optimizer_s[o.block.nodes.stage[node]] = float(np.median(o.own[node]))
+    if n_stages < MIN_TOLD_STAGES or not (optimizer_s > 0).all():
+        return told
+    by_stage = typical_s.reshape(2, -1, n_stages).sum(axis=1)  # (2, n_stages)
+    measures = np.log(np.concatenate([by_stage, optimizer_s[None]]))  # forward, backward, optimizer
+    stage = int(measures.sum(axis=0).argmax())
+    excess = measures[:, stage] - np.median(np.delete(measures, stage, axis=1), axis=1)
+    told[stage] = excess.min() > np.log1p(SLOW_RATIO) and excess.min() > ALIKE_SHARE * excess.max()
+    return told
+
+
+def slow_throughout(
+    compute_s: Seconds, typical_s: Seconds, step_ratio: Seconds, worker_log: Seconds, n_stages: int
+) -> Bools:
+    """Say which workers are slow on nearly all microbatches of their slow steps; shape (n_dp, n_stages).
+
+    Stalls that come often make the median long, too, but leave some computes alone.
+    """
+    n_dp = compute_s.shape[-1]
+    found = np.zeros((n_dp, n_stages), dtype=bool)
+    for stage in range(n_stages):
+        for dp in np.flatnonzero((worker_log[:, stage::n_stages] > 0).any(axis=(0, 1, 2))).tolist():
+            level = worker_log[:, stage::n_stages, None, :, dp]
+            usual = typical_s[:, stage::n_stages, None, None] * step_ratio[:, None, None, :]
+            log = np.log(np.maximum(compute_s[:, stage::n_stages, :, :, dp] / usual, TINY_RATIO))
+            there = np.isfinite(log) & (level > THROUGHOUT_LEVEL * level.max())
+            slow = there & (log > THROUGHOUT_LEVEL * level)
+            found[dp, stage] = slow.sum() >= THROUGHOUT_SHARE * there.sum()
+    return found
+
+
+def find_slow_workers(excess: Seconds, n_stages: int, told: Bools) -> tuple[Seconds, Bools, Seconds]:
+    """Find the workers that are behind their peers, constantly or in single steps.
+
+    Parameters
+    ----------
+    excess : ndarray of float64, shape (2, n_virtual, n_steps, n_dp)
+        Log of pace against the stage's and step's usual.
+    told : ndarray of bool, shape (n_stages,)
+        With one dp rank: stages whose optimizer says that the worker is slow.
+
+    Returns
+    -------
+    worker_log : ndarray of float64, shape of `excess`
+        Log of the slow workers' ratio, 0 for all others.
+    slow : ndarray of bool, shape (n_dp, n_stages)
+    worker_excess : ndarray of float64, shape (n_dp, n_stages, n_steps)
+    """
+    _, n_virtual, n_steps, n_dp = excess.shape
+    direction = excess.reshape(2, n_virtual // n_stages, n_stages, n_steps, n_dp)
+    own, both = _own_pace(direction)
+    if n_dp == 1 and n_stages == 1:
+        return np.zeros_like(excess), np.zeros((n_dp, n_stages), dtype=bool), np.moveaxis(own, 2, 0)
+    usual = np.median(own, axis=1)  # (n_stages, n_dp)
+    usual = np.where(np.median(both, axis=1), usual, np.minimum(usual, 0.0))
+    sigma = MAD_TO_SIGMA * float(np.median(np.abs(own - usual[:, None])))
+    least = max(np.log1p(SLOW_RATIO), CHANCE_DEVIATIONS * sigma / np.sqrt(n_steps))
+    constant = ((n_dp > 1) | told[:, None]) & (usual > least)
+    since = find_onsets(np.where(both, own, np.minimum(own, 0.0)), sigma)
+    after = np.arange(n_steps)[None, :, None] >= since[:, None]
+    hits = both & (own > max(np.log1p(SLOW_STEP_RATIO), SLOW_STEP_DEVIATIONS * sigma))
+    changed = since < n_steps  # (n_stages, n_dp)
+    constant |= changed
+    slow = constant | _are_slow_often(hits)
+    # Ordinary variation stays with the work: only what differs from the worker's usual pace by more counts as its own.
+    usual = np.where(changed, np.nan_to_num(np.nanmedian(np.where(after, own, np.nan), axis=1)), usual)
+    pace = np.where(changed[:, None] & ~after, 0.0, usual[:, None])
+    even = np.where(np.abs(own - pace) <= ORDINARY_DEVIATIONS * sigma, pace, own)
+    level = np.where(constant[:, None], even, np.where(hits, own, 0.0))
+    level = np.where(slow[:, None], np.maximum(level, 0.0), 0.0)  # (n_stages, n_steps, n_dp)
+    worker_log = (level[None, None] * _direction_ratio(direction, level)).reshape(excess.shape)
+    return worker_log, slow.T.copy(), np.moveaxis(own, 2, 0)
+
+
+def _own_pace(direction: Seconds) -> tuple[Seconds, Bools]:
+    """Say how far each worker is behind its peers in each step, and where its forwards and backwards both are.
+
+    Takes the log of pace, shape (2, n_chunks, n_stages, n_steps, n_dp); gives shapes (n_stages, n_steps, n_dp).
+    """
+    n_stages, n_steps, n_dp = direction.shape[2:]
+    # Both directions and all chunks of a worker: the forward and backward of a slow worker are both slow.
+    by_worker = np.nanmean(direction, axis=(0, 1))
+    if n_dp == 1 and n_stages == 1:
+        return by_worker, np.zeros(by_worker.shape, dtype=bool)
+    common = np.zeros((n_steps, n_dp))
+    if n_stages >= 2 and n_dp >= 2:
+        # What a whole dp rank shares in one step is its microbatches; what it shares in all steps is not.
+        common = np.nan_to_num(nearest_zero_center(by_worker, axis=0))
+        steady = np.median(common, axis=0)
+        # The standard deviation, not a robust one: documents have heavy tails, and a rank that drew a few is not slow.
+        spread = float(np.std(common - steady))
+        common = common - np.where(steady > CHANCE_DEVIATIONS * spread / np.sqrt(n_steps), steady, 0.0)
+    own = np.nan_to_num(by_worker - common)
+    # A slow clock slows both; pauses that hit most forwards of a step, or the only one, leave its backwards alone.
+    least = np.nan_to_num(np.nanmin(np.nanmean(direction, axis=1) - common, axis=0))
+    return own, np.asarray(least > BOTH_SHARE * own)
+
+
+def _are_slow_often(hits: Bools) -> Bools:
+    """Say which workers are slow in more single steps than others are, shape (n_stages, n_dp); `hits` are these steps."""
+    n_steps, n_dp = hits.shape[1:]
+    n_hits = hits.sum(axis=1)  # (n_stages, n_dp)
+    # With one stage a long document is a slow step of its rank: all ranks draw some.
+    expected = (n_hits.sum() - n_hits) / max(n_hits.size - 1, 1)
+    least = max(MIN_SLOW_STEPS, MIN_SLOW_SHARE * n_steps)
+    often = n_hits >= np.maximum(least, HITS_RATIO * expected)
+    # Where many microbatches agree (`slow_throughout` asks them), the last steps may be fewer.
+    often |= (n_hits >= MIN_LAST_STEPS) & hits[:, -MIN_LAST_STEPS:].all(axis=1) & (n_hits > HITS_RATIO * expected)
+    return np.asarray(often & (n_dp > 1) & (n_hits > expected + CHANCE_DEVIATIONS * np.sqrt(expected)))
+
+
+def find_onsets(own: Seconds, sigma: float) -> NDArray[np.int64]:
+    """Find the step from which on each worker is behind: the split of its series into two levels that is least by chance.
+
+    Parameters
+    ----------
+    own : ndarray of float64, shape (n_stages, n_steps, n_dp)
+        Log of pace against peers.
+    sigma : float
+        Ordinary variation over steps.
+
+    Returns
+    -------
+    ndarray of int64, shape (n_stages, n_dp)
+        Position of the first slow step; n_steps where no worker falls behind.
+    """
+    n_steps = own.shape[1]
+    if n_steps < 2 * MIN_SLOW_STEPS or sigma <= 0:
+        return np.full((own.shape[0], own.shape[2]), n_steps)
+    # One extreme step must not make a level; a level of many steps is not bounded by this.
+    bounded = np.clip(
+        own, -ORDINARY_DEVIATIONS * sigma, np.maximum(ORDINARY_DEVIATIONS * sigma, np.log1p(SLOW_STEP_RATIO))
+    )
+    summed = np.cumsum(bounded, axis=1)
+    n_before = np.arange(1, n_steps)[None, :, None]
+    n_after = n_steps - n_before
+    before = summed[:, :-1] / n_before
+    after = (summed[:, -1:] - summed[:, :-1]) / n_after
+    height = after - before
+    score = height / (sigma * np.sqrt(1.0 / n_before + 1.0 / n_after))
+    enough = (n_after >= MIN_SLOW_STEPS) & (n_before >= 1) & (after > np.log1p(SLOW_RATIO)) & (before < after / 2)
+    score = np.where(enough, score, -np.inf)
+    best = score.argmax(axis=1)
+    found = np.take_along_axis(score, best[:, None], axis=1)[:, 0] > CHANCE_DEVIATIONS + 1.0
+    return np.asarray(np.where(found, best + 1, n_steps))
+
+
+def _direction_ratio(direction: Seconds, level: Seconds) -> Seconds:
+    """Say how a worker's excess splits over forward and backward: a factor a (direction, chunk, worker), about 1."""
+    weight = np.where(level > 0, level, np.nan)[None, None]
+    ratio = np.nanmedian(direction / weight, axis=3, keepdims=True)
+    return np.clip(np.nan_to_num(ratio, nan=1.0), 0.0, 2.0)
+
+
+def attribute_to_workers(stalls: Stalls, share: Seconds, worker_ratio: Seconds) -> None:
+    """Attribute what is no longer than a slow worker's own excess to it: a throttled clock is unsteady."""
+    excess = (worker_ratio - 1.0)[:, :, None]
+    unsteady = (excess > 0) & (share <= UNSTEADY_SHARE * excess)
+    assign(stalls, unsteady, Whose.WORKER)
+
+
+COMPONENT = Component("worker", WorkerPart, inside=Whose.WORKER, before=Whose.WORKER)

@@ -1,0 +1,70 @@
+"""Blocks and their computes: which steps a block has, and where each compute stands in the arrays of `Components`.
+
+Enters: observed blocks. Leaves: places of computes, and arrays of their seconds. Costs a pass over the computes.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from diagnose.model.optype import Op
+from diagnose.model.trace import Nodes, Seconds
+from diagnose.whatif.observed import Observed
+
+COMPUTES = (int(Op.FORWARD), int(Op.BACKWARD))
+
+#: Direction (0 forward, 1 backward), virtual stage (chunk x n_stages + stage), microbatch.
+Place = tuple[int, int, int]
+
+
+def iterate_blocks(observed: Sequence[Observed]) -> Iterator[tuple[slice, Observed]]:
+    """Give each block with the place of its steps among the steps of all blocks."""
+    first = 0
+    for o in observed:
+        steps = slice(first, first + len(o.block.steps))
+        yield steps, o
+        first = steps.stop
+
+
+def list_computes(nodes: Nodes) -> list[int]:
+    """List the nodes that are computes."""
+    found: list[int] = np.flatnonzero(np.isin(nodes.op, COMPUTES)).tolist()
+    return found
+
+
+def place_of(nodes: Nodes, node: int, n_stages: int) -> Place:
+    """Say where a compute stands in the arrays of `Components`."""
+    virtual = max(int(nodes.chunk[node]), 0) * n_stages + int(nodes.stage[node])
+    return int(nodes.op[node] == Op.BACKWARD), virtual, int(nodes.microbatch[node])
+
+
+def gather_computes(observed: Sequence[Observed], n_stages: int) -> Seconds:
+    """Collect compute durations, shape (2, n_virtual, n_microbatches, n_steps, n_dp); NaN where there is none."""
+    n_chunks = 1 + max(int(o.block.nodes.chunk.max(initial=0)) for o in observed)
+    n_microbatches = 1 + max(int(o.block.nodes.microbatch.max(initial=0)) for o in observed)
+    n_steps = sum(len(o.block.steps) for o in observed)
+    compute_s = np.full((2, n_chunks * n_stages, n_microbatches, n_steps, observed[0].block.n_dp), np.nan)
+    for steps, o in iterate_blocks(observed):
+        for node in list_computes(o.block.nodes):
+            # A rank that does not run the microbatch took no time for it, and what was filled in is nobody's.
+            own = np.where(o.own[node] > 0, o.own[node], np.nan)
+            if o.block.filled is not None:
+                own = np.where(o.block.filled[node], np.nan, own)
+            compute_s[(*place_of(o.block.nodes, node, n_stages), steps)] = own
+    return compute_s
+
+
+def gather_seconds(
+    observed: Sequence[Observed], by_node: Sequence[dict[int, Seconds]], shape: tuple[int, ...], n_stages: int
+) -> Seconds | None:
+    """Collect seconds of compute nodes as `gather_computes` does; None where there are none."""
+    found: Seconds | None = None
+    for (steps, o), seconds in zip(iterate_blocks(observed), by_node, strict=True):
+        nodes = o.block.nodes
+        for node, of_node in seconds.items():
+            if nodes.op[node] not in COMPUTES:
+                continue
+            if found is None:
+                found = np.zeros(shape)
+            found[(*place_of(nodes, node, n_stages), steps)] = of_node
+    return found

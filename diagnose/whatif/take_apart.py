@@ -1,0 +1,131 @@
+"""Take compute durations apart: waits for communication in flight, then stage, step, worker, microbatch and stalls, robustly.
+
+Enters: observed blocks on one clock. Leaves: `Components`. Costs a few passes over the computes; the medians are over
+microbatches first, everything after works on arrays without that axis.
+"""
+
+import dataclasses
+import warnings
+from collections.abc import Sequence
+
+import numpy as np
+
+from diagnose.model.components import Components
+from diagnose.model.trace import Bools, Evidence, Ints, Seconds
+from diagnose.whatif.components.microbatch import find_microbatches
+from diagnose.whatif.components.pause import find_pauses
+from diagnose.whatif.components.queue import find_queue_waits
+from diagnose.whatif.components.stage import find_usual_durations
+from diagnose.whatif.components.start_delay import find_late_starts
+from diagnose.whatif.components.step import find_slow_steps, without_microbatches
+from diagnose.whatif.components.worker import find_slow_workers, slow_throughout
+from diagnose.whatif.computes import gather_computes, gather_seconds
+from diagnose.whatif.delays import delay_excess
+from diagnose.whatif.evidence import without_recorded_pauses
+from diagnose.whatif.medians import TINY_RATIO
+from diagnose.whatif.observed import Observed
+from diagnose.whatif.stalls import attribute_stalls
+
+
+def take_apart(observed: Sequence[Observed], evidence: Evidence, *, n_stages: int) -> Components:
+    """Take the compute durations of a job apart.
+
+    Parameters
+    ----------
+    observed : sequence of Observed, one a block
+    evidence : Evidence
+        Rows that say why an operation was long.
+    n_stages : int
+
+    Returns
+    -------
+    Components
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # lanes without any value give NaN, which is what is meant
+        return _take_apart(observed, evidence, n_stages)
+
+
+def _take_apart(observed: Sequence[Observed], evidence: Evidence, n_stages: int) -> Components:
+    """Do the work of `take_apart`."""
+    steps = np.concatenate([o.block.steps for o in observed])
+    order = np.argsort(steps, kind="stable")  # blocks come one after the other, steps in time
+    compute_s = gather_computes(observed, n_stages)
+    queue = find_queue_waits(observed, compute_s.shape, n_stages)
+    free_s = compute_s if queue.inside_s is None else compute_s - queue.inside_s
+    # What rows say of an operation is no part of its work, whatever the medians would say.
+    work_s = without_recorded_pauses(observed, evidence, free_s, n_stages)
+    median = np.nanmedian if np.isnan(work_s).any() else np.median
+    by_step = median(work_s, axis=2)  # (2, n_virtual, n_steps, n_dp)
+    typical_s, told = find_usual_durations(observed, by_step, order, n_stages)
+    pace = by_step / typical_s[:, :, None, None]
+    step_ratio = find_slow_steps(pace)
+    parts = _find_workers_and_microbatches(work_s, typical_s, pace, step_ratio, order, told)
+    if (parts.microbatch_ratio != 1.0).any():
+        step_ratio = without_microbatches(step_ratio)
+        parts = _find_workers_and_microbatches(work_s, typical_s, pace, step_ratio, order, told)
+    pause_s, noise = find_pauses(work_s, free_s, parts.left, n_stages)
+    before_s = gather_seconds(observed, [delay_excess(o) for o in observed], compute_s.shape, n_stages)
+    before_s = np.zeros_like(pause_s) if before_s is None else before_s
+    stalls = attribute_stalls(
+        observed,
+        evidence,
+        pause_s,
+        before_s if queue.before_s is None else np.maximum(before_s, queue.before_s),
+        free_s - pause_s,
+        parts.worker_ratio,
+        queued=None if queue.before_s is None else queue.before_s > 0,
+        starts_late=find_late_starts(observed, pause_s.shape),
+        n_stages=n_stages,
+    )
+    return Components(
+        steps=steps,
+        compute_s=compute_s,
+        typical_s=typical_s,
+        step_ratio=step_ratio,
+        worker_ratio=parts.worker_ratio,
+        slow_workers=parts.slow_workers,
+        worker_excess=parts.worker_excess,
+        microbatch_ratio=parts.microbatch_ratio,
+        microbatch_ordinary=parts.microbatch_ordinary,
+        hold_s=queue.inside_s,
+        stalls=stalls,
+        noise_ratio=noise,
+        forward_backward_correlation=parts.correlation,
+        microbatch_spread=parts.spread,
+        held_by=queue.by,
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Parts:
+    """What workers and microbatches explain, and the ratio that is left: fields as in `Components`."""
+
+    worker_ratio: Seconds
+    slow_workers: Bools
+    worker_excess: Seconds
+    microbatch_ratio: Seconds
+    microbatch_ordinary: float
+    correlation: float | None
+    spread: float | None
+    left: Seconds
+
+
+def _find_workers_and_microbatches(
+    compute_s: Seconds, typical_s: Seconds, pace: Seconds, step_ratio: Seconds, order: Ints, told: Bools
+) -> _Parts:
+    """Take slow workers out of the times, and uneven microbatches out of what is left; `order` puts the steps in time."""
+    n_stages = len(told)
+    excess = np.log(np.maximum(pace / step_ratio[:, None, :, None], TINY_RATIO))  # (2, n_virtual, n_steps, n_dp)
+    worker_log, slow, worker_excess = find_slow_workers(excess[:, :, order], n_stages, told)
+    back = np.argsort(order)
+    worker_log, worker_excess = worker_log[:, :, back], worker_excess[:, :, back]
+    if slow.any():
+        slow &= slow_throughout(compute_s, typical_s, step_ratio, worker_log, n_stages)
+        worker_log = np.where(np.tile(slow.T, (worker_log.shape[1] // n_stages, 1))[None, :, None, :], worker_log, 0.0)
+    worker_ratio = np.exp(worker_log)
+    usual_s = typical_s[:, :, None, None, None] * step_ratio[:, None, None, :, None] * worker_ratio[:, :, None]
+    left = compute_s / usual_s
+    microbatch_ratio, ordinary, correlation, spread = find_microbatches(left)
+    left /= microbatch_ratio[:, None]
+    return _Parts(worker_ratio, slow, worker_excess, microbatch_ratio, ordinary, correlation, spread, left)

@@ -1,0 +1,73 @@
+"""A block's graph with waits added: what a component holds up starts when that ends, whenever that is in a scenario.
+
+Enters: an observed block, and what waited for what. Leaves: a graph with barriers, and launch delays. Costs one sort of the nodes.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+
+from diagnose.errors import TraceError
+from diagnose.model.trace import Bools, Seconds
+from diagnose.whatif.contention import late_tolerance
+from diagnose.whatif.graph import Barrier, Graph, add_barriers
+from diagnose.whatif.observed import Observed
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class WaitGraph:
+    """A block's graph in which some computes wait for what held them up.
+
+    Attributes
+    ----------
+    graph : Graph
+    delay : dict of int to ndarray of float64, shape (n_steps, n_dp)
+        Launch delays of these computes beyond that, seconds, by node.
+    """
+
+    graph: Graph
+    delay: dict[int, Seconds]
+
+    def graph_of(self, at: slice) -> Graph:
+        """Give the graph of some of the steps."""
+        n_steps = max(len(late) for late in self.delay.values())
+        if len(range(n_steps)[at]) == n_steps:
+            return self.graph
+        cut = {
+            node: tuple(
+                b if b.lanes is None or b.lanes.ndim < 2 else dataclasses.replace(b, lanes=b.lanes[at])
+                for b in barriers
+            )
+            for node, barriers in self.graph.barriers.items()
+        }
+        return dataclasses.replace(self.graph, barriers=cut)
+
+
+def add_waits(o: Observed, held_by: Mapping[int, Mapping[int, Bools]]) -> WaitGraph | None:
+    """Let held computes wait for what held them up; None where nothing did, or where the waits would be circular."""
+    barriers, delay = {}, {}
+    # A job of one dp rank has no data-parallel collectives.
+    replayed = {node for event in o.graph.events for node in event.completes}
+    for node, all_sources in held_by.items():
+        sources = {source: lanes for source, lanes in all_sources.items() if source in replayed}
+        if not sources or node not in replayed:
+            continue
+        start = o.block.start_s[node]
+        opens = np.full(start.shape, -np.inf)
+        for source, lanes in sources.items():
+            opens = np.where(lanes, np.maximum(opens, o.block.end_s[source]), opens)
+        held = np.isfinite(opens)
+        # A late compute starts when that ends, within the clock's error; one held inside began before, and works from then on.
+        after_s = np.where(held, start - opens, 0.0)
+        inside = after_s < -late_tolerance(o, node)
+        delay[node] = np.where(held, np.where(inside, 0.0, after_s), o.delay[node])
+        barriers[node] = tuple(
+            Barrier(node, (source,), across_dp=False, lanes=lanes) for source, lanes in sources.items()
+        )
+    if not barriers:
+        return None
+    try:
+        return WaitGraph(add_barriers(o.block.nodes, o.graph, barriers), delay)
+    except TraceError:
+        return None
