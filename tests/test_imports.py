@@ -28,11 +28,19 @@ MAY_IMPORT: dict[str, frozenset[str] | set[str] | None] = {
     "record": set(),  # runs inside somebody's training
     "report": {"packing"},  # lays out its table
     "fixes": {"packing"},  # replays a job with its documents packed anew
-    "pipeline": APART - {"report"} | {"__init__"},
-    "triage": {"pipeline", "report", "trace", "__init__"},  # trace: to tell a folder of one job from a folder of many
+    "judges": {"features", "judge", "__init__"},
+    "log_alone": {"features", "judge", "judges", "trace"},
+    "pipeline": APART - {"report"} | {"judges", "log_alone"},
+    "triage": {
+        "judges",
+        "pipeline",
+        "report",
+        "trace",
+        "__init__",
+    },  # trace: to tell a folder of one job from a folder of many
     "tickets": {"triage", "report", "__init__"},  # reads the store, words findings as reports do
     "faults": set(),
-    "train": {"pipeline", "faults", "judge"},
+    "train": {"judges", "pipeline", "faults", "judge"},
     "cli": None,
     "__init__": None,
     "__main__": {"cli"},

@@ -12,8 +12,9 @@ from diagnose.fixes.assign import Found, Layout, even_out, find_layout
 from diagnose.fixes.frameworks import choose_how
 from diagnose.fixes.layers import LayerModel, model_layers, name_layout, read_layers, split_evenly
 from diagnose.fixes.places import read_whole
+from diagnose.model.analysis import Analysis
 from diagnose.model.change import Change, Remove, Reschedule
-from diagnose.model.remedy import Place, Refusal, Remedy, Situation
+from diagnose.model.remedy import FaultLocation, Refusal, Remedy
 from diagnose.model.schedule import refuse_schedule
 from diagnose.model.trace import Seconds
 
@@ -29,7 +30,7 @@ SETTINGS = {
 
 #: Operations replayed in the search at most: a second or two.
 SEARCH_OPS = 10_000_000
-#: ... of which larger jobs replay about so many for a layout (`Situation.sample`).
+#: ... of which larger jobs replay about so many for a layout (`Analysis.sample`).
 SAMPLED_OPS = 750_000
 #: Replays of a search at least and at most.
 REPLAYS = (16, 240)
@@ -37,13 +38,13 @@ REPLAYS = (16, 240)
 WORTH_SHARE = 0.005
 
 
-def propose(job: Situation, place: Place, settings: Mapping[str, str]) -> Remedy | Refusal:  # noqa: ARG001 - it concerns all stages
+def propose(analysis: Analysis, place: FaultLocation, settings: Mapping[str, str]) -> Remedy | Refusal:  # noqa: ARG001 - it concerns all stages
     """Say which layers to move.
 
     Parameters
     ----------
-    job : Situation
-    place : Place
+    analysis : Analysis
+    place : FaultLocation
         Not looked at: what one stage has less another has more.
     settings : mapping of str to str
         As in `SETTINGS`.
@@ -58,14 +59,14 @@ def propose(job: Situation, place: Place, settings: Mapping[str, str]) -> Remedy
     UsageError
         A setting makes no sense.
     """
-    model = model_layers(job, settings, NAME)
+    model = model_layers(analysis, settings, NAME)
     if isinstance(model, Refusal):
         return model
     limits = _read_limits(settings, sum(model.layers))
     chunks = read_whole(settings, "chunks", NAME, least=1) if "chunks" in settings else model.chunks
     n_virtual = model.n_stages * chunks
     if chunks > 1 and chunks != model.chunks:
-        n_microbatches = job.components.compute_s.shape[2]
+        n_microbatches = analysis.components.compute_s.shape[2]
         reason = refuse_schedule("interleaved", n_stages=model.n_stages, chunks=chunks, n_microbatches=n_microbatches)
         if reason is not None:
             return Refusal(reason)
@@ -73,7 +74,7 @@ def propose(job: Situation, place: Place, settings: Mapping[str, str]) -> Remedy
         return Refusal(
             f"{n_virtual} virtual stages of {limits[0]} to {limits[1]} layers cannot hold {sum(model.layers)}"
         )
-    desk = _Desk(job, model, n_virtual)
+    desk = _Desk(analysis, model, n_virtual)
     found = _price_one(desk, settings) if "layout" in settings else _search(desk, limits)
     if "layout" not in settings and desk.gain(found.price_s) < WORTH_SHARE:
         return Refusal(_no_better(found, model))
@@ -93,10 +94,10 @@ class _Desk:
     Slow workers are taken as replaced: else the best layout takes work off them, and is wrong once they are mended.
     """
 
-    def __init__(self, job: Situation, model: LayerModel, n_virtual: int) -> None:
-        self.job, self.model, self.n_virtual = job, model, n_virtual
-        self.aside: tuple[Change, ...] = (Remove("worker"),) if job.components.slow_workers.any() else ()
-        self.present_s = float(job.sample(self.aside).mean())
+    def __init__(self, analysis: Analysis, model: LayerModel, n_virtual: int) -> None:
+        self.analysis, self.model, self.n_virtual = analysis, model, n_virtual
+        self.aside: tuple[Change, ...] = (Remove("worker"),) if analysis.components.slow_workers.any() else ()
+        self.present_s = float(analysis.sample(self.aside).mean())
 
     @property
     def chunks(self) -> int:
@@ -105,7 +106,7 @@ class _Desk:
 
     def price(self, layout: Sequence[float]) -> float:
         """Say how long a step of the sample takes with a layout, seconds."""
-        return float(self.job.sample((*self.aside, *self.model.change(layout))).mean())
+        return float(self.analysis.sample((*self.aside, *self.model.change(layout))).mean())
 
     def price_bound(self) -> float:
         """Say how long it takes with equal stages, all work spread evenly in fractions of layers where it must be; seconds."""
@@ -114,7 +115,7 @@ class _Desk:
         else:
             share = np.full((2, self.n_virtual, len(self.model.layers)), 1.0 / self.n_virtual)
             even = Reschedule("interleaved" if self.chunks > 1 else "1f1b", self.chunks, share)
-        return float(self.job.sample((*self.aside, even)).mean())
+        return float(self.analysis.sample((*self.aside, even)).mean())
 
     def gain(self, price_s: float) -> float:
         """Say which part of the step comes back."""
@@ -129,7 +130,7 @@ def _search(desk: _Desk, limits: tuple[int, int]) -> Found:
         even_out(lambda layout: _longest(model, layout), desk.n_virtual, total, limits),
     ]
     starts = [start for start in starts if min(start) >= limits[0] and max(start) <= limits[1]]
-    max_replays = int(np.clip(SEARCH_OPS // max(min(desk.job.trace.n_ops, SAMPLED_OPS), 1), *REPLAYS))
+    max_replays = int(np.clip(SEARCH_OPS // max(min(desk.analysis.trace.n_ops, SAMPLED_OPS), 1), *REPLAYS))
     return find_layout(desk.price, starts, limits=limits, max_replays=max_replays)
 
 
@@ -173,7 +174,7 @@ def _to_remedy(desk: _Desk, found: Found, settings: Mapping[str, str]) -> Remedy
         )
     return Remedy(
         summary=f"{_moves(model, layout)}: {name_layout(layout)} layers on the {_stages(desk.chunks)}",
-        how=choose_how(_how(layout, model.n_stages), desk.job.trace.job),
+        how=choose_how(_how(layout, model.n_stages), desk.analysis.trace.job),
         changes=model.change(layout),
         settings={**settings, **chosen},
         assumptions=tuple(assumptions),

@@ -10,7 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from diagnose.judge.verdict import CAUSES, UNKNOWN_CERTAINTY, Verdict, name_fault
+from diagnose.judge.places import name_fault
+from diagnose.judge.unknown import UNKNOWN_CERTAINTY
+from diagnose.judge.verdict import CAUSES, Verdict
 from diagnose.model.diagnosis import Cause, EvidenceItem, NotChecked, When, Where
 from diagnose.model.trace import Ints, Job
 from diagnose.model.training_log import LogFacts

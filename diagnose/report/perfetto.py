@@ -1,6 +1,6 @@
 """Timelines of some steps as a file for ui.perfetto.dev: as recorded, clean, mended and ideal, one above the other.
 
-Enters: a `Scene`, and which steps and dp ranks to draw. Leaves: the bytes of the file, and what had to be left out.
+Enters: `ReportData`, and which steps and dp ranks to draw. Leaves: the bytes of the file, and what had to be left out.
 
     perfetto_times.py    what each operation is called, and how its time is made up
     perfetto_step.py     draws one timeline of one step
@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from diagnose.errors import UsageError
+from diagnose.model.analysis import ReportData
 from diagnose.model.change import Change
 from diagnose.model.diagnosis import Cause
-from diagnose.model.scene import Scene
 from diagnose.model.timeline import Timeline
 from diagnose.model.trace import Ints
 from diagnose.report import words
@@ -108,7 +108,7 @@ class _Slot:
 
 
 def render(
-    scene: Scene,
+    data: ReportData,
     *,
     steps: Ints | None = None,
     dp: Ints | None = None,
@@ -120,7 +120,7 @@ def render(
 
     Parameters
     ----------
-    scene : Scene
+    data : ReportData
     steps : ndarray of int64, optional
         Numbers of steps; the worst and a typical one when left out.
     dp : ndarray of int64, optional
@@ -135,7 +135,7 @@ def render(
     Returns
     -------
     Picture
-        Same scene and choice, same bytes.
+        Same data and choice, same bytes.
 
     Raises
     ------
@@ -143,15 +143,15 @@ def render(
         A step was not analysed, there is no such dp rank, or not even one step of one rank fits.
     """
     choice = asked = Choice(
-        choose_steps(scene) if steps is None else _known_steps(scene, steps),
-        choose_dp(scene) if dp is None else _known_dp(scene, dp),
+        choose_steps(data) if steps is None else _known_steps(data, steps),
+        choose_dp(data) if dp is None else _known_dp(data, dp),
     )
-    if mended is None and scene.plan:
-        mended = Mended("the plan of the diagnosis", scene.plan)
+    if mended is None and data.plan:
+        mended = Mended("the plan of the diagnosis", data.plan)
     while True:
-        content, part = _build(scene, choice, mended, limit_mb * MEGABYTE, compressed=compressed)
+        content, part = _build(data, choice, mended, limit_mb * MEGABYTE, compressed=compressed)
         if content is not None:
-            return Picture(content, choice, _tell(scene, asked, choice, mended, limit_mb))
+            return Picture(content, choice, _tell(data, asked, choice, mended, limit_mb))
         if len(choice.steps) * len(choice.dp) == 1:
             raise UsageError(
                 f"--perfetto-mb: one step of one dp rank takes more than {limit_mb:g} MB; expected a larger number"
@@ -159,10 +159,10 @@ def render(
         choice = _fewer(choice, part)
 
 
-def choose_steps(scene: Scene) -> tuple[int, ...]:
+def choose_steps(data: ReportData) -> tuple[int, ...]:
     """Choose the step that is slowest against its ideal, launch delays included, and the one nearest to the median."""
-    w = scene.diagnosis.what_if
-    at = np.flatnonzero(np.isin(w.steps, scene.components.steps))
+    w = data.diagnosis.what_if
+    at = np.flatnonzero(np.isin(w.steps, data.analysis.components.steps))
     slowdown = w.recorded_s[at] / w.ideal_s[at]
     worst = int(np.argmax(slowdown))
     distance = np.abs(slowdown - np.median(slowdown))
@@ -171,10 +171,10 @@ def choose_steps(scene: Scene) -> tuple[int, ...]:
     return tuple(int(w.steps[at[i]]) for i in found)
 
 
-def choose_dp(scene: Scene) -> tuple[int, ...]:
+def choose_dp(data: ReportData) -> tuple[int, ...]:
     """Choose the dp ranks of the culprits, or the slowest one where no cause names any, and a sound peer."""
-    slowdown = scene.diagnosis.what_if.by_dp
-    named = [dp for cause in scene.diagnosis.causes for dp in culprits_of(cause, scene)]
+    slowdown = data.diagnosis.what_if.by_dp
+    named = [dp for cause in data.diagnosis.causes for dp in culprits_of(cause, data)]
     found = list(dict.fromkeys(named))[:MAX_CULPRITS] or [int(np.argmax(slowdown))]
     distance = np.abs(slowdown - np.median(slowdown))
     distance[sorted({*named, *found})] = np.inf
@@ -182,26 +182,26 @@ def choose_dp(scene: Scene) -> tuple[int, ...]:
     return (*found, peer) if math.isfinite(distance[peer]) else tuple(found)
 
 
-def _known_steps(scene: Scene, steps: Ints) -> tuple[int, ...]:
+def _known_steps(data: ReportData, steps: Ints) -> tuple[int, ...]:
     """Refuse steps that were not analysed."""
-    analysed = set(scene.components.steps.tolist())
+    analysed = set(data.analysis.components.steps.tolist())
     for step in steps.tolist():
         if step not in analysed:
             some = words.some_of([str(known) for known in sorted(analysed)])
             raise UsageError(f"--perfetto-steps: step {step} is not analysed; expected one of {', '.join(some)}")
-    first = [step for step in choose_steps(scene) if step in steps]
+    first = [step for step in choose_steps(data) if step in steps]
     return tuple(dict.fromkeys([*first, *steps.tolist()]))
 
 
-def _known_dp(scene: Scene, dp: Ints) -> tuple[int, ...]:
+def _known_dp(data: ReportData, dp: Ints) -> tuple[int, ...]:
     """Refuse dp ranks that the job does not have."""
-    labels = scene.diagnosis.dp_labels.tolist()
+    labels = data.diagnosis.dp_labels.tolist()
     for label in dp.tolist():
         if label not in labels:
             some = words.some_of([str(known) for known in labels])
             raise UsageError(f"--perfetto-dp: the job has no dp rank {label}; expected one of {', '.join(some)}")
     asked = [labels.index(label) for label in dp.tolist()]
-    first = [place for place in choose_dp(scene) if place in asked]
+    first = [place for place in choose_dp(data) if place in asked]
     return tuple(dict.fromkeys([*first, *asked]))
 
 
@@ -214,35 +214,35 @@ def _fewer(choice: Choice, part: float) -> Choice:
     return Choice(tuple(steps), tuple(dp))
 
 
-def _tell(scene: Scene, asked: Choice, drawn: Choice, mended: Mended | None, limit_mb: float) -> tuple[str, ...]:
+def _tell(data: ReportData, asked: Choice, drawn: Choice, mended: Mended | None, limit_mb: float) -> tuple[str, ...]:
     """Say what was asked for and is not drawn."""
     told = []
     steps = [str(step) for step in asked.steps[len(drawn.steps) :]]
-    ranks = [str(int(scene.diagnosis.dp_labels[dp])) for dp in asked.dp[len(drawn.dp) :]]
+    ranks = [str(int(data.diagnosis.dp_labels[dp])) for dp in asked.dp[len(drawn.dp) :]]
     for kind, names in (("step", steps), ("dp rank", ranks)):
         if names:
             which = f"{kind if len(names) == 1 else f'{kind}s'} {', '.join(words.some_of(names))}"
             told.append(f"--perfetto: {limit_mb:g} MB do not hold everything, so {which} left out; see --perfetto-mb")
-    if mended is not None and _replay(scene, drawn.steps[0], mended) is None:
+    if mended is not None and _replay(data, drawn.steps[0], mended) is None:
         told.append(
             f"--perfetto: no timeline with {prose(mended.name)}: under another schedule nothing says when each runs"
         )
     return tuple(told)
 
 
-def _replay(scene: Scene, step: int, mended: Mended) -> Timeline | None:
+def _replay(data: ReportData, step: int, mended: Mended) -> Timeline | None:
     """Replay a step with what mends it."""
-    return scene.timelines.changed("fixed", step, np.arange(scene.trace.n_dp), mended.changes)
+    return data.analysis.timelines.changed("fixed", step, np.arange(data.analysis.trace.n_dp), mended.changes)
 
 
 def _build(
-    scene: Scene, choice: Choice, mended: Mended | None, limit: float, *, compressed: bool
+    data: ReportData, choice: Choice, mended: Mended | None, limit: float, *, compressed: bool
 ) -> tuple[bytes | None, float]:
     """Write the file; where it grows too large give None, and which part of it at most would have fitted."""
     buffer = io.BytesIO()
     file = gzip.GzipFile("", "wb", _LEVEL, buffer, mtime=0) if compressed else buffer
-    pages = (page.lines() for page in _draw(scene, choice, mended))
-    for text in document(pages, _about(scene)):
+    pages = (page.lines() for page in _draw(data, choice, mended))
+    for text in document(pages, _about(data)):
         file.write(text.encode("ascii"))
         if buffer.tell() > _FAR_TOO_MUCH * limit:
             return None, 1.0 / _FAR_TOO_MUCH
@@ -252,33 +252,33 @@ def _build(
     return (content, 1.0) if len(content) <= limit else (None, limit / len(content))
 
 
-def _about(scene: Scene) -> dict[str, Any]:
+def _about(data: ReportData) -> dict[str, Any]:
     """Say in the file what it is made from."""
-    made_by = scene.diagnosis.made_by
+    made_by = data.diagnosis.made_by
     return {
         "schema": "diagnose-perfetto/1",
-        "job": safe_name(scene.diagnosis.job.job_id),
+        "job": safe_name(data.diagnosis.job.job_id),
         "made_by": finite(dataclasses.asdict(made_by)),
         "unit": "ts and dur in microseconds; steps one after the other, each from its own begin",
     }
 
 
-def _draw(scene: Scene, choice: Choice, mended: Mended | None) -> Iterator[Page]:
+def _draw(data: ReportData, choice: Choice, mended: Mended | None) -> Iterator[Page]:
     """Draw all steps, then what is said about the job."""
     tracks = Tracks()
-    tracks.process(_ABOUT, f"diagnosis of {safe_name(scene.diagnosis.job.job_id) or 'job'}")
+    tracks.process(_ABOUT, f"diagnosis of {safe_name(data.diagnosis.job.job_id) or 'job'}")
     named: set[str] = set()
     slots: list[_Slot] = []
     begin_ns = 0
     for step in sorted(choice.steps):
-        slot = _arrange(scene, choice, step, mended, begin_ns)
+        slot = _arrange(data, choice, step, mended, begin_ns)
         begin_ns = slot.begin_ns + slot.length_ns + max(_LEAST_GAP_NS, round(_GAP_SHARE * slot.length_ns))
         for timeline in slot.timelines:
-            _name_processes(tracks, scene, choice, timeline.name, mended, named)
-        yield _draw_step(tracks, scene, choice, slot)
+            _name_processes(tracks, data, choice, timeline.name, mended, named)
+        yield _draw_step(tracks, data, choice, slot)
         slots.append(dataclasses.replace(slot, timelines=slot.timelines[:1]))
     page = Page(tracks)
-    _draw_about(page, scene, slots)
+    _draw_about(page, data, slots)
     yield page
 
 
@@ -292,38 +292,38 @@ def _pid(choice: Choice, kind: str, place: int) -> int:
 
 
 def _name_processes(
-    tracks: Tracks, scene: Scene, choice: Choice, kind: str, mended: Mended | None, named: set[str]
+    tracks: Tracks, data: ReportData, choice: Choice, kind: str, mended: Mended | None, named: set[str]
 ) -> None:
     """Name the processes of one kind of timeline, once."""
     if kind in named:
         return
     named.add(kind)
     guilty: dict[int, Cause] = {}
-    for cause in scene.diagnosis.causes:
-        for dp in culprits_of(cause, scene):
+    for cause in data.diagnosis.causes:
+        for dp in culprits_of(cause, data):
             guilty.setdefault(dp, cause)
     what = f"fixed ({prose(mended.name)})" if kind == "fixed" and mended else kind
     for place, dp in enumerate(choice.dp):
         title = f" — {prose(guilty[dp].title)}" if dp in guilty else ""
-        name = f"{what}: dp {int(scene.diagnosis.dp_labels[dp])}{title}"
+        name = f"{what}: dp {int(data.diagnosis.dp_labels[dp])}{title}"
         tracks.process(_pid(choice, kind, place), name)
 
 
-def _arrange(scene: Scene, choice: Choice, step: int, mended: Mended | None, begin_ns: int) -> _Slot:
+def _arrange(data: ReportData, choice: Choice, step: int, mended: Mended | None, begin_ns: int) -> _Slot:
     """Replay a step, and give it room for the longest of its timelines and for what happened before its begin."""
-    everyone = np.arange(scene.trace.n_dp)
-    drawn = [scene.timelines.recorded(step, everyone), scene.timelines.clean(step, everyone)]
-    drawn += [_replay(scene, step, mended)] if mended else []
-    drawn += [scene.timelines.ideal(step, everyone)]
+    everyone = np.arange(data.analysis.trace.n_dp)
+    drawn = [data.analysis.timelines.recorded(step, everyone), data.analysis.timelines.clean(step, everyone)]
+    drawn += [_replay(data, step, mended)] if mended else []
+    drawn += [data.analysis.timelines.ideal(step, everyone)]
     timelines = tuple(timeline for timeline in drawn if timeline is not None)
     lanes = list(choice.dp)
-    rows = scene.trace.evidence
+    rows = data.analysis.trace.evidence
     here = (rows.step == step) & np.isin(rows.dp, lanes)
     first_s = min(
         [0.0, *(float(np.fmin.reduce(t.start_s[:, lanes], axis=None)) for t in timelines), *rows.start_s[here]]
     )
     last_s = max([*(_last(t, lanes) for t in timelines), *rows.end_s[here]])
-    lost_s = _lost_between(scene, step)
+    lost_s = _lost_between(data, step)
     recorded_s = timelines[0].step_s if timelines else 0.0
     lead_ns = to_ns(-first_s) + 1 if first_s < 0 else 0
     length_ns = to_ns(max(last_s, recorded_s + lost_s)) + 1
@@ -335,16 +335,16 @@ def _last(timeline: Timeline, lanes: Sequence[int]) -> float:
     return max(timeline.step_s, float(np.fmax.reduce(timeline.end_s[:, lanes], axis=None)))
 
 
-def _lost_between(scene: Scene, step: int) -> float:
+def _lost_between(data: ReportData, step: int) -> float:
     """Say how many seconds a step loses between it and the next, 0 where not known."""
-    without_s = scene.gains.alone_steps_s.get("between-steps")
-    at = np.flatnonzero(scene.components.steps == step)
+    without_s = data.analysis.gains.alone_steps_s.get("between-steps")
+    at = np.flatnonzero(data.analysis.components.steps == step)
     if without_s is None or not len(at):
         return 0.0
-    return max(0.0, float(scene.gains.replayed_steps_s[at[0]] - without_s[at[0]]))
+    return max(0.0, float(data.analysis.gains.replayed_steps_s[at[0]] - without_s[at[0]]))
 
 
-def _draw_step(tracks: Tracks, scene: Scene, choice: Choice, slot: _Slot) -> Page:
+def _draw_step(tracks: Tracks, data: ReportData, choice: Choice, slot: _Slot) -> Page:
     """Draw all timelines of one step."""
     page = Page(tracks)
     by_name = {timeline.name: timeline for timeline in slot.timelines}
@@ -358,32 +358,32 @@ def _draw_step(tracks: Tracks, scene: Scene, choice: Choice, slot: _Slot) -> Pag
     for name, timeline in by_name.items():
         for place, dp in enumerate(choice.dp):
             row = Row(_pid(choice, name, place), dp, slot.begin_ns)
-            draw_operations(page, scene, timeline, lore[name], row, against if name == "recorded" else None)
+            draw_operations(page, data, timeline, lore[name], row, against if name == "recorded" else None)
             if name == "recorded":
-                draw_stalls(page, scene, timeline, row)
-                _count_workers(page, scene, row, slot.step)
+                draw_stalls(page, data, timeline, row)
+                _count_workers(page, data, row, slot.step)
                 if against.clean_end_s is not None:
-                    count_lateness(page, scene, timeline, against.clean_end_s, row)
-    _draw_summary(page, scene, choice, slot)
+                    count_lateness(page, data, timeline, against.clean_end_s, row)
+    _draw_summary(page, data, choice, slot)
     return page
 
 
-def _at(scene: Scene, step: int) -> int:
+def _at(data: ReportData, step: int) -> int:
     """Say where a step stands in the what-if analysis."""
-    return int(np.flatnonzero(scene.diagnosis.what_if.steps == step)[0])
+    return int(np.flatnonzero(data.diagnosis.what_if.steps == step)[0])
 
 
-def _count_workers(page: Page, scene: Scene, row: Row, step: int) -> None:
+def _count_workers(page: Page, data: ReportData, row: Row, step: int) -> None:
     """Draw S_w of the workers of a dp rank in a step."""
-    slowdown = scene.diagnosis.what_if.by_worker_step[row.dp, :, _at(scene, step)]
-    labels = scene.diagnosis.stage_labels.tolist()
+    slowdown = data.diagnosis.what_if.by_worker_step[row.dp, :, _at(data, step)]
+    labels = data.diagnosis.stage_labels.tolist()
     values = {f"stage {label}": float(value) for label, value in zip(labels, slowdown, strict=True)}
     page.counter(row.pid, "slowdown S_w", row.begin_ns, values)
 
 
-def _draw_summary(page: Page, scene: Scene, choice: Choice, slot: _Slot) -> None:
+def _draw_summary(page: Page, data: ReportData, choice: Choice, slot: _Slot) -> None:
     """Draw the length of a step with its figures, and what was lost between it and the next."""
-    w, at = scene.diagnosis.what_if, _at(scene, slot.step)
+    w, at = data.diagnosis.what_if, _at(data, slot.step)
     lengths = {f"{timeline.name}_s": timeline.step_s for timeline in slot.timelines}
     figures = {"slowdown": float(w.by_step[at]), "simulated_s": float(w.simulated_s[at])} | lengths
     told = " (the worst drawn)" if len(choice.steps) > 1 and slot.step == choice.steps[0] else ""
@@ -400,9 +400,9 @@ def _draw_summary(page: Page, scene: Scene, choice: Choice, slot: _Slot) -> None
     page.counter(_ABOUT, "step time [s]", slot.begin_ns, {t.name: t.step_s for t in slot.timelines})
 
 
-def _draw_about(page: Page, scene: Scene, slots: Sequence[_Slot]) -> None:
+def _draw_about(page: Page, data: ReportData, slots: Sequence[_Slot]) -> None:
     """Draw verdict and causes over all the time drawn, each with the steps in which it acts."""
-    diagnosis = scene.diagnosis
+    diagnosis = data.diagnosis
     begin_ns, end_ns = slots[0].begin_ns, max(slot.begin_ns + slot.length_ns for slot in slots)
     args = {
         "verdict": escape(diagnosis.verdict),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from diagnose.errors import UsageError
 from diagnose.model.night import Headway, Night
+from diagnose.model.request import MIN_SPEEDUP
 from diagnose.triage.identity import Judge
 from diagnose.triage.source import list_jobs, parse_since
 
@@ -43,7 +44,7 @@ class Wishes:
     dry_run: bool = False
     dask: str | None = None
     rules: Path | None = None
-    min_speedup: float = 1.02
+    min_speedup: float = MIN_SPEEDUP
 
 
 def triage(wishes: Wishes, *, watch: Callable[[Headway], None] | None = None) -> Night:
@@ -93,7 +94,7 @@ def triage(wishes: Wishes, *, watch: Callable[[Headway], None] | None = None) ->
 
 def find_judge(rules: Path | None, min_speedup: float) -> Judge:
     """Say what judges jobs on this machine; Dask workers are asked the same."""
-    from diagnose.pipeline import made_by
+    from diagnose.judges import made_by
 
     found = made_by(rules)
     return Judge(found.version, found.rules, found.classifier, min_speedup)

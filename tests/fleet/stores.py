@@ -8,6 +8,7 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
+from diagnose.model.request import Request
 from diagnose.pipeline import diagnose_job
 from diagnose.report.json_lines import to_json
 from diagnose.triage.rows import JobRow, cause_rows, job_row
@@ -28,7 +29,7 @@ BAD_HOST = "gpu-007"
 @functools.cache
 def diagnosed(name: str) -> str:
     """Diagnose a fixture once; its JSON, so that nobody changes it for others."""
-    return to_json(diagnose_job(ROOT / "fixtures" / f"{name}.parquet").to_dict())
+    return to_json(diagnose_job(Request(ROOT / "fixtures" / f"{name}.parquet")).to_dict())
 
 
 def vary(name: str, i: int, seed: int = 1) -> dict:

@@ -11,6 +11,7 @@ import pytest
 from rich.cells import cell_len
 
 from diagnose.model.diagnosis import Diagnosis, Ledger, NotChecked
+from diagnose.model.request import Request
 from diagnose.pipeline import diagnose_job
 from diagnose.report import words
 from diagnose.report.charts import draw_heat_map, draw_sparkline
@@ -37,7 +38,7 @@ FIXTURE_WIDTHS = (80, 160)
 @functools.cache
 def diagnose_fixture(name: str) -> Diagnosis:
     """Diagnose a fixture once; digests of rules and classifier change without any change of the page."""
-    return dataclasses.replace(diagnose_job(FIXTURES[name]), made_by=MADE_BY)
+    return dataclasses.replace(diagnose_job(Request(FIXTURES[name])), made_by=MADE_BY)
 
 
 @pytest.mark.parametrize("width", FIXTURE_WIDTHS)

@@ -1,6 +1,6 @@
 """The diagnosis as one HTML file that needs no network: words, inline SVG, tables, and a small script for more.
 
-Enters: a `Scene`, or a diagnosis that was kept. Leaves: the text of the file, the same bytes for the same scene. What comes from
+Enters: `ReportData`, or a diagnosis that was kept. Leaves: the text of the file, the same bytes for the same data. What comes from
 the trace reaches the page only as text: `environment` disarms every value that the template prints, Jinja2 escapes it, and the
 script's data cannot end its element.
 """
@@ -14,8 +14,8 @@ import jinja2
 import matplotlib as mpl
 import numpy as np
 
+from diagnose.model.analysis import ReportData
 from diagnose.model.diagnosis import Cause, Diagnosis, Fix
-from diagnose.model.scene import Scene
 from diagnose.report import words
 from diagnose.report.escape import escape, prose
 from diagnose.report.facts import say_log
@@ -46,7 +46,7 @@ _LEADS = {
 #: A table: title, names of the columns, rows.
 _Table = tuple[str, tuple[str, ...], list[tuple[str, ...]]]
 #: All pictures, in the order of the page.
-_PICTURES: tuple[Callable[[Scene], Picture | None], ...] = (
+_PICTURES: tuple[Callable[[ReportData], Picture | None], ...] = (
     draw_workers,
     draw_steps,
     draw_timeline,
@@ -59,12 +59,12 @@ _PICTURES: tuple[Callable[[Scene], Picture | None], ...] = (
 )
 
 
-def render(scene: Scene, *, options: str = "", in_site: bool = False) -> str:
+def render(data: ReportData, *, options: str = "", in_site: bool = False) -> str:
     """Write the page of a job.
 
     Parameters
     ----------
-    scene : Scene
+    data : ReportData
     options : str
         Options of the command line that change the diagnosis, for the words on how to make it again.
     in_site : bool
@@ -76,10 +76,10 @@ def render(scene: Scene, *, options: str = "", in_site: bool = False) -> str:
         A whole HTML document; names that the encoding of a file could not carry are escaped.
     """
     with styled():
-        ledger = draw_ledger(scene)
-        pictures = [picture for draw in _PICTURES if (picture := draw(scene)) is not None]
-    lead = _choose_lead(scene.diagnosis, pictures)
-    return _fill(scene.diagnosis, options, lead=lead, ledger=ledger, pictures=pictures, in_site=in_site)
+        ledger = draw_ledger(data)
+        pictures = [picture for draw in _PICTURES if (picture := draw(data)) is not None]
+    lead = _choose_lead(data.diagnosis, pictures)
+    return _fill(data.diagnosis, options, lead=lead, ledger=ledger, pictures=pictures, in_site=in_site)
 
 
 def render_saved(diagnosis: Diagnosis, location: str) -> str:
