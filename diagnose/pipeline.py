@@ -116,13 +116,7 @@ def examine(request: Request) -> tuple[Analysis, Judged]:
 
 
 def analyse_job(request: Request, rule_set: RuleSet) -> Analysis:
-    """Measure one job: components that a rule takes together are removed together, too.
-
-    Raises
-    ------
-    TraceError
-        The input cannot be read as a trace.
-    """
+    """Measure one job; components that a rule takes together are removed together, too."""
     request.report("reading")
     trace = load_trace(
         request.source,

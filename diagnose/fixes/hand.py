@@ -113,12 +113,7 @@ def price_by_hand(
 ) -> HandPrices:
     """Price each fix and scaling by itself, and one after the other in the order given, fixes first.
 
-    Parameters
-    ----------
-    analysis : Analysis
-    fixes : sequence of (NamedFix, FaultLocation)
-    scales : sequence of (str, Scale)
-        With the texts that they were read from.
+    The scalings come with the texts that they were read from.
     """
     entries: list[tuple[str, Priced | RefusedFix]] = [
         (_write(named), price_fix(analysis, named, place, ())) for named, place in fixes

@@ -105,18 +105,8 @@ class LayerModel:
 def model_layers(analysis: Analysis, settings: Mapping[str, str], fix: str) -> LayerModel | Refusal:
     """Say what a layer costs.
 
-    Parameters
-    ----------
-    analysis : Analysis
-    settings : mapping of str to str
-        `layers`: how many there are in all, or on each virtual stage.
-    fix : str
-        Name of the fix that asks.
-
-    Returns
-    -------
-    LayerModel or Refusal
-        Refused where there is one stage, or the layers said do not fit the stages there are.
+    The setting `layers` is how many there are in all, or on each virtual stage; errors name the fix that asks. It is refused where
+    there is one stage, or the layers given do not fit the stages there are.
 
     Raises
     ------

@@ -148,17 +148,7 @@ def rebalance(
 ) -> Rebalanced | Refusal:
     """Even out the microbatches of a job, in the way that the replay likes best.
 
-    Parameters
-    ----------
-    analysis : Analysis
-    known : Known
-    asked : RebalanceSettings
-    only : str, optional
-        Look at this method although nobody asked for it: quickly, or not at all.
-
-    Returns
-    -------
-    Rebalanced or Refusal
+    The method `only` is looked at although nobody asked for it: quickly, or not at all.
     """
     method: Method = only or asked.method or ("greedy" if has_documents(known) else "implied")
     refusal = _refuse(known, method)

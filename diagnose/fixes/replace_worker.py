@@ -61,7 +61,7 @@ def propose(analysis: Analysis, place: FaultLocation, settings: Mapping[str, str
     good = int((mask_hosts(trace, hosts) & ~slow).sum()) if hosts else 0
     who = name_workers(_worst_first(analysis, place, chosen))
     summary = (
-        f"replace {_say_rank(place, chosen, trace)} at {who}"
+        f"replace {_name_rank(place, chosen, trace)} at {who}"
         if chosen.sum() == 1
         else f"replace {chosen.sum()} workers: {who}"
     )
@@ -125,7 +125,7 @@ def _hosts(trace: Trace, place: FaultLocation, dp: int, stage: int) -> tuple[str
     return (host,) if host else ()
 
 
-def _say_rank(place: FaultLocation, chosen: Bools, trace: Trace) -> str:
+def _name_rank(place: FaultLocation, chosen: Bools, trace: Trace) -> str:
     """Say what is replaced of the one chosen worker: all of it, or the rank of one member."""
     ((dp, stage),) = np.argwhere(chosen)
     named = _find_named(trace, place, int(dp), int(stage))

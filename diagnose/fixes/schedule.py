@@ -70,18 +70,7 @@ class _Option:
 def propose(analysis: Analysis, place: FaultLocation, settings: Mapping[str, str]) -> Remedy | Refusal:  # noqa: ARG001 - it concerns all stages
     """Say which schedule to run.
 
-    Parameters
-    ----------
-    analysis : Analysis
-    place : FaultLocation
-        Not looked at.
-    settings : mapping of str to str
-        As in `SETTINGS`.
-
-    Returns
-    -------
-    Remedy or Refusal
-        Refused where there is one stage, the job cannot run the schedule asked for, or none is faster than the present.
+    It is refused where there is one stage, the job cannot run the schedule asked for, or none is faster than the present.
 
     Raises
     ------

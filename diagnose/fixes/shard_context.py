@@ -132,12 +132,7 @@ def propose(analysis: Analysis, place: FaultLocation, settings: Mapping[str, str
 def shard(analysis: Analysis, kernel: Kernel, now: str | None = None) -> Sharded | Refusal:
     """Work out what every way to shard makes of the microbatches.
 
-    Parameters
-    ----------
-    analysis : Analysis
-    kernel : Kernel
-    now : str, optional
-        How it is done now; found out when left out.
+    How it is done `now` is found out when left out.
     """
     lengths = read_lengths(analysis)
     if lengths is None or lengths.documents is None:

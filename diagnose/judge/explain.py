@@ -50,23 +50,15 @@ def check_cause(cause: str, rules: Iterable[Rule]) -> None:
 def explain_cause(
     cause: str, analysis: Analysis, judged: Judged, verdict: Verdict, *, min_speedup: float
 ) -> Explanation:
-    """Explain why a cause is reported, or not.
+    """Explain why a cause, the id of a rule or `unknown`, is reported, or not.
 
-    Parameters
-    ----------
-    cause : str
-        Id of a rule, or `unknown`: what costs most of all that no rule explains.
-    analysis : Analysis
-        With the courses of all that is material, whatever speedup is asked for.
-    judged, verdict : Judged, Verdict
-        Reached with it.
-    min_speedup : float
-        That the verdict was asked for.
+    `unknown` is what costs most of all that no rule explains. The analysis has the courses of all that is material, whatever
+    speedup the verdict was asked for.
     """
     said = next((found for found in verdict.causes if found.cause == cause), None)
     judgement = next((found for found in judged.judgements if found.rule.id == cause), None)
     least = least_gain(min_speedup)
-    components = judgement.rule.components if judgement else (_open_component(analysis, judged, said, least),)
+    components = judgement.rule.components if judgement else (_choose_unexplained(analysis, judged, said, least),)
     worth = _worth_of(analysis, components, None if said is None else said.share)
     gain = worth[-1].gain
     if judgement is None:  # an unknown is measured by what it gives back alone
@@ -111,7 +103,7 @@ def _file_of(rule: Rule) -> str:
     return f"{path.name} (built-in)" if path.parent == built_in_rules() else rule.path
 
 
-def _open_component(analysis: Analysis, judged: Judged, said: Cause | None, least: float) -> str:
+def _choose_unexplained(analysis: Analysis, judged: Judged, said: Cause | None, least: float) -> str:
     """Name the component that is said to be unexplained, or else the one that costs most of those no rule explains."""
     evidence = () if said is None else said.evidence
     named = [name for name in COMPONENTS if any(f"gain.{name}" in item.values for item in evidence)]

@@ -83,8 +83,8 @@ def test_scaling_the_slow_worker_down_mends_it() -> None:
     """Half the time for the worker that takes twice as long is what replacing it gives."""
     job = analysis(SPEC, SLOW)
     halved = parse_set("compute,optimizer stage=2 dp=1 x0.5", job)
-    replaced = price_by_hand(job, [(parse_fix("replace-worker"), FaultLocation())], [], job_id="a")
-    scaled = price_by_hand(job, [], [("halved", halved)], job_id="a")
+    replaced = price_by_hand(job, [(parse_fix("replace-worker"), FaultLocation())], [])
+    scaled = price_by_hand(job, [], [("halved", halved)])
     assert scaled.predicted_s == pytest.approx(replaced.predicted_s, rel=0.01)
     assert scaled.speedup is not None
     assert scaled.speedup > 1.3
@@ -94,7 +94,7 @@ def test_scaling_everything_scales_the_job() -> None:
     """All own times and delays twice as long make a step twice as long, but for the launch delays, which stay."""
     job = analysis(SPEC)
     everything = Scale(frozenset(int(op) for op in Op), np.array([[[2.0]]]))
-    found = price_by_hand(job, [], [("all", everything)], job_id="a")
+    found = price_by_hand(job, [], [("all", everything)])
     assert found.predicted_s == pytest.approx(2.0 * found.recorded_s, rel=0.06)
     assert found.predicted_s < 2.0 * found.recorded_s
 
@@ -106,7 +106,7 @@ def test_one_after_the_other() -> None:
         (parse_fix(text), FaultLocation())
         for text in ("replace-worker", "raise-connections", "replace-worker:dp=1,pp=2")
     ]
-    found = price_by_hand(job, asked, [], job_id="a")
+    found = price_by_hand(job, asked, [])
     first, refused, again = found.asked
     assert refused.fix is None
     assert refused.refused
