@@ -25,7 +25,7 @@ CERTAINTY = {"stable": 0.97, "experimental": 0.85}
 #: slow workers are the severe ones.
 ONE_RANK_CERTAINTY = 0.8
 #: A cause is reported where rule and classifier together are this sure, whatever the size of its gain.
-SAID_FROM = 0.5
+REPORTED_FROM = 0.5
 #: Nobody is surer than this, or less sure than its complement.
 RAREST = 0.005
 #: Twice always looks periodic; with fewer hits, and no rows, a stall between steps is a guess by elimination.
@@ -67,7 +67,7 @@ def be_sure(analysis: Analysis, judgement: Judgement, least: float, opinion: Opi
     probability = probability_of(opinion, rule.id)
     if probability is None:
         return round(sure, 4)
-    return round(_weigh(sure, probability), 4) if _weigh(certain, probability) >= SAID_FROM else None
+    return round(_weigh(sure, probability), 4) if _weigh(certain, probability) >= REPORTED_FROM else None
 
 
 def probability_of(opinion: Opinion | None, cause: str) -> float | None:

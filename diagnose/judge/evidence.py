@@ -6,7 +6,7 @@ import numpy as np
 
 from diagnose.judge.classifier import Opinion
 from diagnose.judge.confidence import has_one_rank_doubt, is_rare, most_it_may_cost, probability_of
-from diagnose.judge.members import MAX_MEMBERS_SAID, describe_member
+from diagnose.judge.members import MAX_MEMBERS_NAMED, describe_member
 from diagnose.judge.places import label_worker, list_slow_workers, locate
 from diagnose.judge.rules import Judgement, Rule
 from diagnose.judge.traits import SELDOM, is_of_workers, is_seldom
@@ -18,10 +18,10 @@ from diagnose.model.diagnosis import EvidenceItem
 DISAGREES = 0.5
 #: A model chunk stands out from the others of its stage by as much as a stage from others (rule of uneven stages).
 LONG_CHUNK_RATIO = 1.03
-#: Stalls told one by one at most; many more say no more.
-MAX_TOLD = 8
+#: So many stalls are described one by one at most; more say no more.
+MAX_STALLS = 8
 #: ... of those that are not far shorter than the longest.
-TOLD_SHARE = 0.1
+STALL_SHARE = 0.1
 
 
 def list_evidence(
@@ -49,7 +49,7 @@ def list_evidence(
 def _describe_members(analysis: Analysis, rule: Rule) -> Iterator[EvidenceItem]:
     """Say of the worst slow workers which member is late."""
     named = zip(list_slow_workers(analysis), locate(analysis, rule).workers, strict=True)
-    for at, worker in list(named)[:MAX_MEMBERS_SAID]:
+    for at, worker in list(named)[:MAX_MEMBERS_NAMED]:
         if at in analysis.suspects.late_members:
             yield describe_member(f"{rule.id}/member", worker, analysis.suspects.late_members[at])
 
@@ -99,8 +99,8 @@ def _describe_stalls(analysis: Analysis, rule: Rule) -> Iterator[EvidenceItem]:
     lost_s = analysis.gains.replayed_steps_s - analysis.gains.alone_steps_s[key]
     stalls, steps = analysis.components.stalls, analysis.components.steps
     seconds = np.sum([stalls.seconds_of(SELDOM[name]) for name in rule.components], axis=0)
-    found = np.argwhere(seconds > TOLD_SHARE * seconds.max(initial=0.0)).tolist()
-    if len(found) > MAX_TOLD:
+    found = np.argwhere(seconds > STALL_SHARE * seconds.max(initial=0.0)).tolist()
+    if len(found) > MAX_STALLS:
         return
     for place in sorted(found, key=lambda place: (int(steps[place[3]]), place)):
         yield _describe_stall(analysis, rule, place, float(seconds[tuple(place)]), float(lost_s[place[3]]))

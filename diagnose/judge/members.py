@@ -10,7 +10,7 @@ from diagnose.model.diagnosis import EvidenceItem, Worker
 from diagnose.model.members import LateMember, Members
 
 #: So many workers have a sentence about their members.
-MAX_MEMBERS_SAID = 4
+MAX_MEMBERS_NAMED = 4
 #: A share above this rounds to all.
 ALL = 0.995
 #: What a late member does, and what it does most often.

@@ -77,14 +77,14 @@ def reach_verdict(
     not_checked += [NotChecked(cause, "this version has no rule for it") for cause in CAUSES if cause not in ruled]
     checked = tuple(j.rule.id for j in judgements if not _could_not_look(analysis, j, least))
     few = len(analysis.components.steps) < MIN_STEPS
-    told = [j for j in judgements if few and analysis.fidelity.ok and _tells_stage(analysis, j, least, opinion)]
-    if (few and not told) or not analysis.fidelity.ok:
+    sure = [j for j in judgements if few and analysis.fidelity.ok and _shows_stage(analysis, j, least, opinion)]
+    if (few and not sure) or not analysis.fidelity.ok:
         return Verdict("inconclusive", (), None, checked, tuple(not_checked), (_why_inconclusive(analysis),))
     if few:
         # What differs between stages does so in every microbatch of a step; of all that varies over steps nobody can tell.
         why = _describe_few(analysis)
-        not_checked += [NotChecked(cause, why) for cause in checked if cause not in {j.rule.id for j in told}]
-        judgements, checked = told, tuple(j.rule.id for j in told)
+        not_checked += [NotChecked(cause, why) for cause in checked if cause not in {j.rule.id for j in sure}]
+        judgements, checked = sure, tuple(j.rule.id for j in sure)
     causes, explained = _list_causes(analysis, judgements, least, opinion)
     # What looks like a cause that nobody can look for may be nobody's fault: who waits inside it seems slow.
     unexplained = [] if few else list_unexplained(analysis, explained | unlooked, least)
@@ -130,8 +130,8 @@ def _why_not(analysis: Analysis, judgement: Judgement) -> str:
     return "; ".join(dict.fromkeys([reason for reason in reasons if reason] + list(judgement.missing)))
 
 
-def _tells_stage(analysis: Analysis, judgement: Judgement, least: float, opinion: Opinion | None) -> bool:
-    """Say whether a cause is an uneven stage, and is told by the many microbatches of a few steps."""
+def _shows_stage(analysis: Analysis, judgement: Judgement, least: float, opinion: Opinion | None) -> bool:
+    """Say whether a cause is an uneven stage, and is shown by the many microbatches of a few steps."""
     return (
         judgement.rule.place == "stages"
         and int(analysis.components.compute_s.shape[2]) >= MIN_MICROBATCHES
