@@ -9,6 +9,8 @@ straggling worker-fault
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from diagnose.model.request import MIN_SPEEDUP, Request
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -28,7 +30,7 @@ def diagnose(
     meta: "str | Path | None" = None,
     steps: str | Sequence[int] | None = None,
     rules: "str | Path | None" = None,
-    min_speedup: float = 1.02,
+    min_speedup: float = MIN_SPEEDUP,
 ) -> "Diagnosis":
     """Diagnose one job.
 
@@ -66,13 +68,14 @@ def diagnose(
 
     if not 1.0 <= min_speedup < math.inf:
         raise UsageError(f"min_speedup is {min_speedup}, expected a finite number of at least 1")
-    return diagnose_job(
+    request = Request(
         source,
         meta=None if meta is None else Path(meta),
         steps=None if steps is None else _parse_steps(steps),
         rules=None if rules is None else Path(rules),
         min_speedup=min_speedup,
     )
+    return diagnose_job(request)
 
 
 def _parse_steps(steps: str | Sequence[int]) -> Any:

@@ -1,5 +1,6 @@
 """The command line: exit codes, streams, files; with a pipeline that knows the answers, and with the real one."""
 
+import dataclasses
 import io
 import json
 import os
@@ -21,6 +22,7 @@ from diagnose.cli.main import main
 from diagnose.cli.progress import StageDisplay
 from diagnose.errors import MetadataError, RuleError, TraceError
 from diagnose.model.diagnosis import Diagnosis
+from diagnose.model.request import Request
 from diagnose.report import terminal
 from tests.report.examples import EXAMPLES, worker_fault
 
@@ -36,13 +38,13 @@ class FakePipeline(types.ModuleType):
 
     def __init__(self) -> None:
         super().__init__("diagnose.pipeline")
-        self.calls: list[dict[str, Any]] = []
+        self.calls: list[Request] = []
 
-    def diagnose_job(self, source: Any, *, name: str | None = None, progress: Any = None, **options: Any) -> Diagnosis:
+    def diagnose_job(self, request: Request) -> Diagnosis:
         """Give the example of that name, or the error."""
-        self.calls.append({"source": source, "name": name} | options)
-        if progress:
-            progress("reading")
+        source, name = request.source, request.name
+        self.calls.append(request)
+        request.report("reading")
         stem = Path(name or "healthy").stem if isinstance(source, Path) else "healthy"
         if stem in EXAMPLES:
             return EXAMPLES[stem]()
@@ -106,15 +108,11 @@ def test_options_reach_the_pipeline(pipeline: FakePipeline, tmp_path: Path) -> N
     options = ["--meta", str(meta), "--steps", "16-18,80", "--rules", str(tmp_path), "--min-speedup", "1.1", "--quiet"]
     assert main(["healthy.parquet", *options, "--log", str(log)]) == 0
     (call,) = pipeline.calls
-    assert call.pop("steps").tolist() == [16, 17, 18, 80]
-    assert call == {
-        "source": Path("healthy.parquet"),
-        "name": "healthy.parquet",
-        "meta": meta,
-        "rules": tmp_path,
-        "min_speedup": 1.1,
-        "log": log,
-    }
+    assert call.steps.tolist() == [16, 17, 18, 80]
+    rest = dataclasses.replace(call, steps=None, progress=None)
+    assert rest == Request(
+        Path("healthy.parquet"), "healthy.parquet", meta=meta, rules=tmp_path, min_speedup=1.1, log=log
+    )
 
 
 def test_options_may_come_first(pipeline: FakePipeline, capsys: pytest.CaptureFixture[str]) -> None:
@@ -167,9 +165,9 @@ def test_standard_input(pipeline: FakePipeline, piped: io.BytesIO) -> None:
     """`-` reads the whole of standard input into something that can seek."""
     assert main(["-"]) == 0
     (call,) = pipeline.calls
-    assert call["name"] == "standard input"
-    assert call["source"].seekable()
-    assert call["source"].read() == b"PAR1...PAR1"
+    assert call.name == "standard input"
+    assert call.source.seekable()
+    assert call.source.read() == b"PAR1...PAR1"
 
 
 # Several jobs
@@ -329,9 +327,9 @@ def test_output_file_is_never_half_written(
     seen = []
     diagnose_job = pipeline.diagnose_job
 
-    def look(source: Any, **options: Any) -> Diagnosis:
+    def look(request: Request) -> Diagnosis:
         seen.append(out.read_text())
-        return diagnose_job(source, **options)
+        return diagnose_job(request)
 
     monkeypatch.setattr(pipeline, "diagnose_job", look)
     assert main(["healthy", "worker-fault", "-o", str(out), "--format", "json"]) == 0
@@ -640,8 +638,8 @@ def test_api_passes_everything_on(pipeline: FakePipeline, tmp_path: Path) -> Non
     assert isinstance(found, diagnose.Diagnosis)
     diagnose.diagnose("healthy", steps=range(4, 2, -1))
     first, second = pipeline.calls
-    assert first["steps"].tolist() == [3, 4] and second["steps"].tolist() == [3, 4]
-    assert (first["meta"], first["rules"], first["min_speedup"]) == (Path("m.yaml"), Path("r"), 1.5)
+    assert first.steps.tolist() == [3, 4] and second.steps.tolist() == [3, 4]
+    assert (first.meta, first.rules, first.min_speedup) == (Path("m.yaml"), Path("r"), 1.5)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from diagnose.model.diagnosis import Diagnosis
+from diagnose.model.request import Request
 from diagnose.pipeline import diagnose_job
 from tests.jobs import to_file
 from tests.judge.cases import causes
@@ -34,7 +35,7 @@ def rows_of(name: str) -> pd.DataFrame:
 
 def diagnose_rows(rows: pd.DataFrame) -> Diagnosis:
     """Diagnose rows as if they came from a file without metadata."""
-    return diagnose_job(to_file(rows), name="job.parquet")
+    return diagnose_job(Request(to_file(rows), name="job.parquet"))
 
 
 @cache

@@ -6,9 +6,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from diagnose import pipeline
+from diagnose import judges, pipeline
+from diagnose.features import courses
+from diagnose.fixes.plan import add_fixes, price_causes
+from diagnose.judge.assemble import assemble
 from diagnose.judge.classifier import Opinion
+from diagnose.judge.mending import list_fixes_to_price
 from diagnose.judge.verdict import reach_verdict
+from diagnose.model.request import Request
 from diagnose.report.json_lines import render
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
@@ -30,50 +35,51 @@ class Asked:
         return Opinion({}, {}, {}, 0.0, None, {})
 
 
-def test_a_diagnosis_is_an_examination_and_a_verdict() -> None:
-    """An examination holds all that a diagnosis is made of: judging it and putting it together gives the same bytes."""
-    found = pipeline.examine(SLOW, min_speedup=1.05)
-    assert [judgement.rule for judgement in found.judgements] == list(found.rule_set.rules)
-    assert found.trace.n_ops == 8928
-    verdict = reach_verdict(found.case, found.judgements, min_speedup=1.05, opinion=found.opinion)
-    causes, prices = pipeline.price_fixes(found, verdict.causes)
-    alone = pipeline.assemble(found, dataclasses.replace(verdict, causes=causes), prices.plan, min_speedup=1.05)
-    assert render(alone) == render(pipeline.diagnose_job(SLOW, min_speedup=1.05))
+def test_a_diagnosis_is_an_analysis_and_a_verdict() -> None:
+    """Judging what was measured and putting it together gives the same bytes as diagnosing the job."""
+    request = Request(SLOW, min_speedup=1.05)
+    analysis, judged = pipeline.examine(request)
+    assert [judgement.rule for judgement in judged.judgements] == list(judged.rule_set.rules)
+    assert analysis.trace.n_ops == 8928
+    verdict = reach_verdict(analysis, judged.judgements, min_speedup=1.05, opinion=judged.opinion)
+    wanted = list_fixes_to_price(verdict.causes, judged.rule_set)
+    prices = price_causes(analysis, wanted)
+    verdict = dataclasses.replace(verdict, causes=add_fixes(verdict.causes, wanted, prices))
+    alone = assemble(analysis, judged, verdict, prices.plan, min_speedup=1.05)
+    assert render(alone) == render(pipeline.diagnose_job(request))
 
 
 def test_the_classifier_is_asked_once_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where there is a classifier, its opinion of the job is in the examination, and its digest in the diagnosis, too."""
+    """Where there is a classifier, its opinion of the job is kept, and its digest is in the diagnosis, too."""
     asked = Asked()
-    monkeypatch.setattr(pipeline, "_load_classifier", lambda: asked)
-    found = pipeline.examine(HEALTHY)
-    assert found.opinion is not None
+    monkeypatch.setattr(judges, "read_classifier", lambda: asked)
+    _, judged = pipeline.examine(Request(HEALTHY))
+    assert judged.opinion is not None
     assert asked.times == 1
-    assert found.made_by.classifier == asked.digest
-    assert pipeline.diagnose_job(HEALTHY).made_by.classifier == asked.digest
+    assert judged.made_by.classifier == asked.digest
+    assert pipeline.diagnose_job(Request(HEALTHY)).made_by.classifier == asked.digest
 
 
-def test_training_does_not_ask_the_classifier(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measuring_does_not_ask_the_classifier(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever measures in order to train is not stopped by a classifier that knows other features."""
 
     def load() -> None:
         raise AssertionError
 
-    monkeypatch.setattr(pipeline, "_load_classifier", load)
-    found = pipeline.examine(HEALTHY, ask_classifier=False)
-    assert found.opinion is None
-    assert found.made_by.classifier is None
+    monkeypatch.setattr(judges, "read_classifier", load)
+    assert pipeline.analyse_job(Request(HEALTHY), judges.read_rules()).features
 
 
 def test_the_classifier_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that diagnoses many jobs reads the file of the classifier for the first of them only."""
     reads = []
-    monkeypatch.setattr(pipeline, "load_classifier", lambda: reads.append(SimpleNamespace()))
-    pipeline._load_classifier.cache_clear()
+    monkeypatch.setattr(judges, "load_classifier", lambda: reads.append(SimpleNamespace()))
+    judges.read_classifier.cache_clear()
     try:
-        pipeline._load_classifier()
-        pipeline._load_classifier()
+        judges.read_classifier()
+        judges.read_classifier()
     finally:
-        pipeline._load_classifier.cache_clear()
+        judges.read_classifier.cache_clear()
     assert len(reads) == 1
 
 
@@ -84,7 +90,8 @@ def test_the_classifier_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_since_when_is_asked_only_of_what_is_worth_it(path: Path, min_speedup: float, told: set[str]) -> None:
     """Only a component that gives back the speedup asked for has a course: fitting one costs more than all the rest."""
-    assert set(pipeline.examine(path, min_speedup=min_speedup).case.courses) == told
+    analysis, _ = pipeline.examine(Request(path, min_speedup=min_speedup))
+    assert set(analysis.courses) == told
 
 
 def test_a_healthy_job_is_diagnosed_without_fitting(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,5 +100,5 @@ def test_a_healthy_job_is_diagnosed_without_fitting(monkeypatch: pytest.MonkeyPa
     def fit(*_: object) -> None:
         raise AssertionError
 
-    monkeypatch.setattr(pipeline, "find_course", fit)
-    assert pipeline.diagnose_job(HEALTHY).verdict == "healthy"
+    monkeypatch.setattr(courses, "find_course", fit)
+    assert pipeline.diagnose_job(Request(HEALTHY)).verdict == "healthy"

@@ -27,6 +27,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
 
 from diagnose.errors import DiagnoseError  # noqa: E402 - a worker has no installed package to import
+from diagnose.model.request import Request  # noqa: E402
 from diagnose.pipeline import diagnose_job  # noqa: E402
 from tests.jobs import Shape, random_job, to_table  # noqa: E402
 
@@ -37,7 +38,7 @@ MAX_RSS_BYTES = 2 * 2**30
 
 def ask(content: bytes) -> None:
     """Do with one file all that the program does; its answer must be JSON without NaN or infinity."""
-    json.dumps(diagnose_job(io.BytesIO(content), name="fuzz.parquet").to_dict(), allow_nan=False)
+    json.dumps(diagnose_job(Request(io.BytesIO(content), name="fuzz.parquet")).to_dict(), allow_nan=False)
 
 
 # ------------------------------------------------------------------------------------------ the inputs

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from diagnose.cli.main import main
+from diagnose.model.request import Request
 from diagnose.pipeline import diagnose_job
 from diagnose.trace.load import parse_steps
 from tests.trace.producers.megatron_lines import argument_lines, detector_line, noisy, run, timer_lines
@@ -44,7 +45,7 @@ def slow_log(tmp_path: Path) -> Path:
 @pytest.fixture
 def beside(tmp_path: Path) -> Path:
     """Write the log of the run that the slow steps of the trace are from: slow from 30 on, sound again from 300 on."""
-    found = diagnose_job(TRACE, steps=parse_steps("37-192"))
+    found = diagnose_job(Request(TRACE, steps=parse_steps("37-192")))
     slow_s = found.step_time.recorded
     usual_s = slow_s * (1 - found.causes[0].recoverable)
     path = tmp_path / "beside.log"

@@ -75,11 +75,11 @@ def _diagnoses_of(given: str, options: Options) -> list[dict[str, Any]]:
 
     from diagnose.compare.read import read_saved
 
-    with open_job(given, None, options) as (source, found):
-        saved = read_saved(source, found["name"])
+    with open_job(given, None, options) as request:
+        saved = read_saved(request.source, name_of(given))
         if saved is not None:
             return saved
         from diagnose.pipeline import diagnose_job
         from diagnose.report import json_lines
 
-        return [json.loads(json_lines.render(diagnose_job(source, **found)))]
+        return [json.loads(json_lines.render(diagnose_job(request)))]

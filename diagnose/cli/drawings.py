@@ -12,7 +12,7 @@ from diagnose.cli.output import print_message, write_bytes
 from diagnose.errors import UsageError
 
 if TYPE_CHECKING:
-    from diagnose.model.scene import Scene
+    from diagnose.model.analysis import ReportData
 
 
 def check_html(jobs: tuple[str, ...], options: Options) -> None:
@@ -53,27 +53,27 @@ def check_perfetto(jobs: tuple[str, ...], options: Options) -> None:
     parse_numbers("--perfetto-dp", options.perfetto_dp)
 
 
-def write_html(scene: "Scene", path: str, options: Options) -> None:
+def write_html(data: "ReportData", path: str, options: Options) -> None:
     """Draw the page of a job into a file that appears when all is written."""
     from diagnose.report.html.page import render
 
     given = (("--steps", options.steps), ("--rules", options.rules), ("--meta", options.meta), ("--log", options.log))
     said = [f" {name} {value}" for name, value in given if value is not None]
-    page = render(scene, options=f"{''.join(said)} --min-speedup {options.min_speedup:g}")
+    page = render(data, options=f"{''.join(said)} --min-speedup {options.min_speedup:g}")
     write_bytes("--html", path, page.encode("utf-8", "backslashreplace"))
 
 
-def write_perfetto(scene: "Scene", path: str, options: Options, fixed: str = "the plan of the diagnosis") -> None:
+def write_perfetto(data: "ReportData", path: str, options: Options, fixed: str = "the plan of the diagnosis") -> None:
     """Draw timelines into a file that appears when all is written, and say what did not fit; `fixed` names the fixes."""
     from diagnose.report.perfetto import AppliedFixes, render
 
     picture = render(
-        scene,
+        data,
         steps=parse_numbers("--perfetto-steps", options.perfetto_steps),
         dp=parse_numbers("--perfetto-dp", options.perfetto_dp),
         limit_mb=options.perfetto_mb,
         compressed=not path.lower().endswith(".json"),
-        applied=AppliedFixes(fixed, scene.plan) if scene.plan else None,
+        applied=AppliedFixes(fixed, data.plan) if data.plan else None,
     )
     write_bytes("--perfetto", path, picture.content)
     for warning in picture.warnings:

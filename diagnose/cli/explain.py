@@ -43,5 +43,5 @@ def _explain_one(job: str, cause: str, steps: "Ints | None", options: Options) -
     """Run the pipeline on one job, and explain one cause."""
     from diagnose.pipeline import explain_job
 
-    with open_job(job, steps, options) as (source, found):
-        return explain_job(source, cause, **found)
+    with open_job(job, steps, options) as request:
+        return explain_job(request, cause)

@@ -8,13 +8,14 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING
 
 from diagnose.cli.drawings import check_html, check_perfetto
 from diagnose.cli.options import Options
 from diagnose.cli.output import is_terminal
 from diagnose.cli.progress import StageDisplay
 from diagnose.errors import UsageError
+from diagnose.model.request import Request
 
 if TYPE_CHECKING:
     from diagnose.model.trace import Ints
@@ -60,20 +61,19 @@ def name_of(given: str) -> str:
 
 
 @contextlib.contextmanager
-def open_job(job: str, steps: "Ints | None", options: Options) -> "Iterator[tuple[Path | BinaryIO, dict[str, Any]]]":
-    """Give the source of a job and what the pipeline is told of it, with progress on a terminal until it is done."""
+def open_job(job: str, steps: "Ints | None", options: Options) -> Iterator[Request]:
+    """Give what the pipeline is asked about a job, with progress on a terminal until it is done."""
     import io
 
     name = name_of(job)
     with StageDisplay(name, shown=not options.quiet and is_terminal(sys.stderr)) as progress:
-        yield (
+        yield Request(
             io.BytesIO(sys.stdin.buffer.read()) if job == "-" else Path(job),
-            {
-                "name": name,
-                "meta": options.meta,
-                "steps": steps,
-                "rules": options.rules,
-                "min_speedup": options.min_speedup,
-                "progress": progress,
-            },
+            name=name,
+            meta=options.meta,
+            steps=steps,
+            rules=options.rules,
+            min_speedup=options.min_speedup,
+            log=options.log,
+            progress=progress,
         )

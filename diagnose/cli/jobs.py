@@ -105,21 +105,20 @@ def diagnose_jobs(jobs: tuple[str, ...], options: Options) -> int:
 
 def _diagnose_one(job: str, steps: "Ints | None", options: Options) -> "Diagnosis":
     """Run the pipeline on one job, with progress on a terminal."""
-    with open_job(job, steps, options) as (source, found):
-        found["log"] = options.log
+    with open_job(job, steps, options) as request:
         if options.perfetto is None and options.html is None:
             from diagnose.pipeline import diagnose_job
 
-            return diagnose_job(source, **found)
-        from diagnose.pipeline import paint_job
+            return diagnose_job(request)
+        from diagnose.pipeline import prepare_report
 
-        scene = paint_job(source, **found)
-        found["progress"]("drawing")
+        data = prepare_report(request)
+        request.report("drawing")
         if options.perfetto is not None:
-            write_perfetto(scene, options.perfetto, options)
+            write_perfetto(data, options.perfetto, options)
         if options.html is not None:
-            write_html(scene, options.html, options)
-    return scene.diagnosis
+            write_html(data, options.html, options)
+    return data.diagnosis
 
 
 def _render(diagnosis: "Diagnosis", options: Options) -> str:

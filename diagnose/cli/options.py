@@ -17,6 +17,7 @@ import click
 from diagnose import __version__
 from diagnose.cli.output import is_terminal
 from diagnose.errors import UsageError
+from diagnose.model.request import MIN_SPEEDUP
 
 if TYPE_CHECKING:
     from diagnose.model.trace import Ints
@@ -36,7 +37,6 @@ FILE_WIDTH = 100
 MIN_WIDTH = 40
 MAX_WIDTH = 1000
 #: Defaults of options.
-MIN_SPEEDUP = 1.02
 PERFETTO_MB = 20.0
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])

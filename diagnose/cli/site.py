@@ -117,7 +117,8 @@ def _write(store: "Store", fleet: "Fleet", folder: Path, draw: int) -> SiteCount
 
 def _draw(kept: "StoredDiagnosis", content: str | None) -> str | None:
     """Draw the page of a job from its trace; None where the trace is not here, is another, or is diagnosed otherwise now."""
-    from diagnose.pipeline import paint_job
+    from diagnose.model.request import Request
+    from diagnose.pipeline import prepare_report
     from diagnose.report.html.page import render
     from diagnose.report.json_lines import render as to_document
     from diagnose.triage.identity import digest_files
@@ -129,10 +130,10 @@ def _draw(kept: "StoredDiagnosis", content: str | None) -> str | None:
         (job,) = list_jobs([kept.location])
         if digest_files([Path(job.location), *map(Path, job.beside)]) != content:
             return None
-        scene = paint_job(Path(kept.location), name=kept.location, min_speedup=kept.min_speedup)
-        if to_document(scene.diagnosis) != kept.document:
+        data = prepare_report(Request(Path(kept.location), kept.location, min_speedup=kept.min_speedup))
+        if to_document(data.diagnosis) != kept.document:
             return None
-        return render(scene, options=f" --min-speedup {kept.min_speedup:g}", in_site=True)
+        return render(data, options=f" --min-speedup {kept.min_speedup:g}", in_site=True)
     except Exception:  # noqa: BLE001 - one broken trace must not stop the others: their page is made of what is kept
         return None
 

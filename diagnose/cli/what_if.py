@@ -21,8 +21,8 @@ from diagnose.cli.output import write_stdout
 from diagnose.errors import UsageError
 
 if TYPE_CHECKING:
-    from diagnose.model.priced import ByHand, Wishes
-    from diagnose.model.scene import Scene
+    from diagnose.model.analysis import ReportData
+    from diagnose.model.priced import HandFixes, HandPrices
     from diagnose.model.trace import Ints
 
 
@@ -51,16 +51,16 @@ def what_if_command(job: str, fixes: tuple[str, ...], scales: tuple[str, ...], *
 
     Such as --fix replace-worker:dp=0,pp=0 --fix planned-gc:every=200 --set 'forward-compute stage=3 x0.8'.
     """
-    from diagnose.model.priced import Wishes
+    from diagnose.model.priced import HandFixes
     from diagnose.report import what_if
 
     options = Options(**given)
     check_jobs((job,), options)
     if not fixes and not scales:
         raise UsageError("nothing to price: give --fix (`diagnose fixes` lists them) or --set")
-    found, scene = _price_one(job, Wishes(fixes, scales), parse_numbers("--steps", options.steps), options)
+    found, data = _price_one(job, HandFixes(fixes, scales), parse_numbers("--steps", options.steps), options)
     if options.perfetto is not None:
-        write_perfetto(scene, options.perfetto, options, fixed="the fixes given by hand")
+        write_perfetto(data, options.perfetto, options, fixed="the fixes given by hand")
     if options.output_format == "json":
         write_stdout(what_if.render_json(found) + "\n")
     else:
@@ -68,9 +68,11 @@ def what_if_command(job: str, fixes: tuple[str, ...], scales: tuple[str, ...], *
     return 0
 
 
-def _price_one(job: str, wishes: "Wishes", steps: "Ints | None", options: Options) -> "tuple[ByHand, Scene]":
+def _price_one(
+    job: str, fixes_by_hand: "HandFixes", steps: "Ints | None", options: Options
+) -> "tuple[HandPrices, ReportData]":
     """Run the pipeline on one job, and price what the user asks for."""
     from diagnose.pipeline import price_job
 
-    with open_job(job, steps, options) as (source, found):
-        return price_job(source, wishes, **found)
+    with open_job(job, steps, options) as request:
+        return price_job(request, fixes_by_hand)

@@ -23,7 +23,7 @@ _CAUSE_ID = "[a-z0-9]+(-[a-z0-9]+)*"
 _OURS = re.compile(rb'"schema"\s*:\s*"diagnose[/-]')
 
 
-def read_saved(source: Path | BinaryIO, name: str) -> list[dict[str, Any]] | None:
+def read_saved(source: str | Path | BinaryIO, name: str) -> list[dict[str, Any]] | None:
     """Read all diagnoses of a file.
 
     Parameters
@@ -42,7 +42,7 @@ def read_saved(source: Path | BinaryIO, name: str) -> list[dict[str, Any]] | Non
     TraceError
         It holds diagnoses, and cannot be read; or objects of another kind.
     """
-    data = _read_json(source)
+    data = _read_json(Path(source) if isinstance(source, str) else source)
     if data is None:
         return None
     try:

@@ -10,9 +10,10 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from diagnose.faults.fault import Worker
+from diagnose.model.request import MIN_SPEEDUP
 
 #: A true cause must be said when this part of the step comes back with it mended: the step is 2% shorter, as in a diagnosis.
-COUNTS = 1.0 - 1.0 / 1.02
+COUNTS = 1.0 - 1.0 / MIN_SPEEDUP
 #: Below this a true cause is as good as none, and false when said; in between it is neither required nor false.
 TOO_SMALL = 0.008
 #: A true cause that costs at most this part less than the largest may be taken for it.

@@ -18,6 +18,7 @@ import numpy as np
 from diagnose.faults.decoys import WarmUp
 from diagnose.faults.generate import draw_job, generate, list_causes, write_job
 from diagnose.faults.spec import NOISE
+from diagnose.model.request import Request
 
 #: Fixes whose truth is another job, and not the job without the fault: their own tests simulate it.
 ELSEWHERE = frozenset({"repartition-stages", "schedule", "rebalance-sequences", "shard-context", "swap-workers"})
@@ -56,7 +57,7 @@ def price_one(seed: int, index: int, cause: str, noise: tuple[float, float]) -> 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "job.parquet"
         write_job(job, path)
-        diagnosis = diagnose_job(path)
+        diagnosis = diagnose_job(Request(path))
     said = next((one for one in diagnosis.causes if one.cause == cause), None)
     return [
         Price(

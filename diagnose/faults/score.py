@@ -39,6 +39,7 @@ from diagnose.faults.figures import (
     measure,
 )
 from diagnose.faults.generate import draw_job, generate, name_truth
+from diagnose.model.request import Request
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Diagnosis
@@ -228,7 +229,7 @@ def _diagnosed(row: Row, source: Path | io.BytesIO) -> Row:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # as the command line does
-        return add_diagnosis(row, diagnose_job(source, name=row.job))
+        return add_diagnosis(row, diagnose_job(Request(source, name=row.job)))
 
 
 def add_diagnosis(row: Row, diagnosis: "Diagnosis") -> Row:

@@ -67,10 +67,6 @@ def find_layout(price: PriceLayout, starts: Sequence[Layout], *, limits: tuple[i
         Fewest and most layers of a virtual stage.
     max_replays : int
         After as many replays the best so far is given.
-
-    Returns
-    -------
-    Found
     """
     search = _Search(price, limits)
     for start in dict.fromkeys(starts):

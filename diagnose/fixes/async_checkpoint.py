@@ -11,8 +11,9 @@ import numpy as np
 
 from diagnose.fixes.frameworks import choose_how
 from diagnose.fixes.places import read_number, read_whole
+from diagnose.model.analysis import Analysis
 from diagnose.model.change import Change, Remove, Spend
-from diagnose.model.remedy import Place, Refusal, Remedy, Situation
+from diagnose.model.remedy import FaultLocation, Refusal, Remedy
 
 NAME = "async-checkpoint"
 TITLE = "save checkpoints in the background, or less often"
@@ -30,16 +31,16 @@ _HOW = {
 }
 
 
-def propose(job: Situation, place: Place, settings: Mapping[str, str]) -> Remedy | Refusal:
+def propose(analysis: Analysis, place: FaultLocation, settings: Mapping[str, str]) -> Remedy | Refusal:
     """Take the saves off the steps, or make them rarer."""
-    gone: tuple[Change, ...] = tuple(Remove(name) for name in _COMPONENTS if name in job.gains.alone_s)
+    gone: tuple[Change, ...] = tuple(Remove(name) for name in _COMPONENTS if name in analysis.gains.alone_s)
     if not gone:
         return Refusal("nothing stops all workers between steps")
-    lost_s = job.gains.replayed_s - float(job.price(gone).mean())
+    lost_s = analysis.gains.replayed_s - float(analysis.price(gone).mean())
     now = place.when.period_steps
     save_s = None if now is None else lost_s * now
     figures: dict[str, float | None] = {"save_s": save_s, "every_now_steps": now}
-    every = _interval(job, settings, save_s, figures)
+    every = _interval(analysis, settings, save_s, figures)
     if every is None:
         changes, summary, assumed = gone, "save in the background", "what is left of a save on the step costs nothing"
     else:
@@ -51,7 +52,7 @@ def propose(job: Situation, place: Place, settings: Mapping[str, str]) -> Remedy
     interval = f"; --save-interval {every}" if every is not None else ""
     return Remedy(
         summary=summary,
-        how=choose_how({name: how.replace("{interval}", interval) for name, how in _HOW.items()}, job.trace.job),
+        how=choose_how({name: how.replace("{interval}", interval) for name, how in _HOW.items()}, analysis.trace.job),
         changes=changes,
         settings={} if every is None else {"every": str(every)},
         assumptions=(assumed,),
@@ -65,7 +66,7 @@ def propose(job: Situation, place: Place, settings: Mapping[str, str]) -> Remedy
 
 
 def _interval(
-    job: Situation, settings: Mapping[str, str], save_s: float | None, figures: dict[str, float | None]
+    analysis: Analysis, settings: Mapping[str, str], save_s: float | None, figures: dict[str, float | None]
 ) -> int | None:
     """Choose the interval in steps; None where saves go to the background.
 
@@ -76,7 +77,7 @@ def _interval(
         if save_s is not None and save_s > 0:
             best_s = math.sqrt(2.0 * save_s * failures_s)
             figures["young_daly_s"] = best_s
-            figures["young_daly_steps"] = max(round(best_s / job.gains.clean_s), 1)
+            figures["young_daly_steps"] = max(round(best_s / analysis.gains.clean_s), 1)
     if "every" in settings:
         return read_whole(settings, "every", NAME, least=1)
     best = figures.get("young_daly_steps")

@@ -12,13 +12,14 @@ from typing import Protocol, cast
 
 import diagnose.fixes
 from diagnose.errors import UsageError
-from diagnose.model.remedy import Place, Refusal, Remedy, Situation
+from diagnose.model.analysis import Analysis
+from diagnose.model.remedy import FaultLocation, Refusal, Remedy
 
 
 class Propose(Protocol):
     """`propose` of a fix's file."""
 
-    def __call__(self, job: Situation, place: Place, settings: Mapping[str, str]) -> Remedy | Refusal:
+    def __call__(self, analysis: Analysis, place: FaultLocation, settings: Mapping[str, str]) -> Remedy | Refusal:
         """Say what to change about a job, or why not."""
         ...
 
@@ -26,7 +27,7 @@ class Propose(Protocol):
 class Weigh(Protocol):
     """`weigh` of a fix's file, where it has one."""
 
-    def __call__(self, job: Situation, remedy: Remedy, gain_s: float) -> Remedy:
+    def __call__(self, analysis: Analysis, remedy: Remedy, gain_s: float) -> Remedy:
         """Say what a priced remedy costs against the seconds a step that it gives back."""
         ...
 

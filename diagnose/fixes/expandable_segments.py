@@ -6,8 +6,9 @@ The replay takes the allocator's pauses out of the computes.
 from collections.abc import Mapping
 
 from diagnose.fixes.frameworks import choose_how
+from diagnose.model.analysis import Analysis
 from diagnose.model.change import Remove
-from diagnose.model.remedy import Place, Refusal, Remedy, Situation
+from diagnose.model.remedy import FaultLocation, Refusal, Remedy
 from diagnose.model.stalls import Whose
 
 NAME = "expandable-segments"
@@ -22,14 +23,14 @@ _HOW = {
 }
 
 
-def propose(job: Situation, place: Place, settings: Mapping[str, str]) -> Remedy | Refusal:  # noqa: ARG001 - a fix's interface
+def propose(analysis: Analysis, place: FaultLocation, settings: Mapping[str, str]) -> Remedy | Refusal:  # noqa: ARG001 - a fix's interface
     """Take out what the allocator stalls."""
-    stall_s = job.components.stalls.seconds_of(Whose.ALLOCATION)
+    stall_s = analysis.components.stalls.seconds_of(Whose.ALLOCATION)
     if not stall_s.any():
         return Refusal("no pause looks like the memory allocator's")
     return Remedy(
         summary="let the allocator grow its segments",
-        how=choose_how(_HOW, job.trace.job),
+        how=choose_how(_HOW, analysis.trace.job),
         changes=(Remove("malloc-pause"),),
         assumptions=("the stalls come from fragmented memory, and not from memory that is full",),
         risks=("where memory is full, expandable segments only put off the next retry",),

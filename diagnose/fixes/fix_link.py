@@ -7,8 +7,9 @@ from collections.abc import Mapping
 
 from diagnose.fixes.frameworks import choose_how
 from diagnose.fixes.places import labels_of, mask_workers, name_workers, read_worker
+from diagnose.model.analysis import Analysis
 from diagnose.model.change import Remove
-from diagnose.model.remedy import Place, Refusal, Remedy, Situation
+from diagnose.model.remedy import FaultLocation, Refusal, Remedy
 
 NAME = "fix-link"
 TITLE = "mend a slow link or card"
@@ -23,10 +24,10 @@ _HOW = {
 }
 
 
-def propose(job: Situation, place: Place, settings: Mapping[str, str]) -> Remedy | Refusal:
+def propose(analysis: Analysis, place: FaultLocation, settings: Mapping[str, str]) -> Remedy | Refusal:
     """Let the transfers of the culprits be those of their equals; of everybody where nobody is named."""
-    trace = job.trace
-    if "transfer" not in job.gains.alone_s:
+    trace = analysis.trace
+    if "transfer" not in analysis.gains.alone_s:
         return Refusal("no transfer is slower than its equals")
     named = read_worker(settings, trace, NAME) or [(worker.dp, worker.pp) for worker in place.where.workers]
     named = named or [(first.dp, first.pp) for first, _ in place.where.links]
@@ -49,5 +50,5 @@ def propose(job: Situation, place: Place, settings: Mapping[str, str]) -> Remedy
         settings={"dp": str(one[0][0]), "pp": str(one[0][1])} if one else {},
         assumptions=("a mended link is as fast as the median of its equals",),
         risks=() if one else ("a fault of a switch comes back on whatever host is put there",),
-        figures={"slower_than_equals": job.transfers.excess_ratio},
+        figures={"slower_than_equals": analysis.transfers.excess_ratio},
     )

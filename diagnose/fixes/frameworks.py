@@ -40,11 +40,7 @@ def identify_generation(job: Job) -> str | None:
 def choose_how(how: Mapping[str, str], job: Job) -> str:
     """Say how to do something on a job's framework, or on all that are known where nothing says which it is.
 
-    Parameters
-    ----------
-    how : mapping of str to str
-        By framework; `any` is for everybody.
-    job : Job
+    `how` is by framework; its entry `any` is for everybody.
     """
     framework = identify_framework(job)
     if framework in how:

@@ -1,7 +1,7 @@
 """Price what a user gives by hand: fixes with settings, and own times scaled.
 
-Enters: a measured job, and `--fix` and `--set` texts. Leaves: `ByHand`. Costs two replays an entry, and what fixes that search ask
-for.
+Enters: a measured job, and `--fix` and `--set` texts. Leaves: `HandPrices`. Costs two replays an entry, and what fixes that
+search ask for.
 """
 
 import re
@@ -11,12 +11,13 @@ import numpy as np
 
 from diagnose.errors import UsageError
 from diagnose.fixes.catalogue import check_settings, find_fix
-from diagnose.fixes.plan import Named, Priced, predict, price_fix
+from diagnose.fixes.plan import Priced, predict, price_fix
+from diagnose.model.analysis import Analysis
 from diagnose.model.change import Change, Scale
 from diagnose.model.diagnosis import Fix, RefusedFix
 from diagnose.model.optype import BY_NAME, EVIDENCE, Op
-from diagnose.model.priced import Asked, ByHand
-from diagnose.model.remedy import Place, Situation
+from diagnose.model.priced import HandFixPrice, HandPrices
+from diagnose.model.remedy import FaultLocation, NamedFix
 from diagnose.model.trace import Ints
 
 #: What `--set` may name beside an operation type.
@@ -27,7 +28,7 @@ _SEVERAL = {
 _SET_EXAMPLE = "'forward-compute stage=3 x0.8'"
 
 
-def parse_fix(text: str) -> Named:
+def parse_fix(text: str) -> NamedFix:
     """Read `NAME`, or `NAME:key=value,key=value`.
 
     Raises
@@ -48,10 +49,10 @@ def parse_fix(text: str) -> Named:
         settings[key.strip()] = value.strip()
     fix = find_fix(name.strip())
     check_settings(fix, settings)
-    return Named(fix.NAME, settings=settings)
+    return NamedFix(fix.NAME, settings=settings)
 
 
-def parse_set(text: str, job: Situation) -> Scale:
+def parse_set(text: str, analysis: Analysis) -> Scale:
     """Read `TYPE[,TYPE] [stage=N] [dp=N] [step=N] xFACTOR`; N is a label, a range, or a list of them.
 
     Raises
@@ -62,8 +63,8 @@ def parse_set(text: str, job: Situation) -> Scale:
     parts = text.split()
     if len(parts) < 2 or not re.fullmatch(r"x\d*\.?\d+(e[+-]?\d+)?", parts[-1]):
         raise UsageError(f"--set {text!r}: expected operation types, places and a factor, such as {_SET_EXAMPLE}")
-    trace = job.trace
-    axes = {"stage": trace.stage_labels, "step": job.components.steps, "dp": trace.dp_labels}
+    trace = analysis.trace
+    axes = {"stage": trace.stage_labels, "step": analysis.components.steps, "dp": trace.dp_labels}
     masks = {name: np.ones(len(labels), dtype=bool) for name, labels in axes.items()}
     for part in parts[1:-1]:
         key, equals, value = part.partition("=")
@@ -108,42 +109,36 @@ def _among(labels: Ints, text: str, where: str) -> np.ndarray[tuple[int], np.dty
 
 
 def price_by_hand(
-    job: Situation, fixes: Sequence[tuple[Named, Place]], scales: Sequence[tuple[str, Scale]], *, job_id: str
-) -> ByHand:
+    analysis: Analysis, fixes: Sequence[tuple[NamedFix, FaultLocation]], scales: Sequence[tuple[str, Scale]]
+) -> HandPrices:
     """Price each fix and scaling by itself, and one after the other in the order given, fixes first.
 
-    Parameters
-    ----------
-    job : Situation
-    fixes : sequence of (Named, Place)
-    scales : sequence of (str, Scale)
-        With the texts that they were read from.
-    job_id : str
+    The scalings come with the texts that they were read from.
     """
     entries: list[tuple[str, Priced | RefusedFix]] = [
-        (_write(named), price_fix(job, named, place, ())) for named, place in fixes
+        (_write(named), price_fix(analysis, named, place, ())) for named, place in fixes
     ]
     for text, scale in scales:
-        step_s = float(job.price([scale]).mean())
-        fix = Fix("set", "own times scaled", "", *predict(job, step_s))
+        step_s = float(analysis.price([scale]).mean())
+        fix = Fix("set", "own times scaled", "", *predict(analysis, step_s))
         entries.append((text, Priced(fix, (scale,), step_s)))
     done: tuple[Change, ...] = ()
-    before_s = job.gains.replayed_s
+    before_s = analysis.gains.replayed_s
     asked = []
     for text, entry in entries:
         if isinstance(entry, RefusedFix):
-            asked.append(Asked(text, None, entry.reason, None, None, None))
+            asked.append(HandFixPrice(text, None, entry.reason, None, None, None))
             continue
-        after_s = entry.step_s if not done else float(job.price((*done, *entry.changes)).mean())
+        after_s = entry.step_s if not done else float(analysis.price((*done, *entry.changes)).mean())
         done = (*done, *entry.changes)
-        asked.append(Asked(text, entry.fix, None, *predict(job, after_s), 1.0 - after_s / before_s))
+        asked.append(HandFixPrice(text, entry.fix, None, *predict(analysis, after_s), 1.0 - after_s / before_s))
         before_s = after_s
-    predicted_s, _ = predict(job, before_s)
-    error = abs(job.gains.replayed_s / job.gains.recorded_s - 1.0)
-    return ByHand(job_id, job.gains.recorded_s, predicted_s, error, tuple(asked), done)
+    predicted_s, _ = predict(analysis, before_s)
+    error = abs(analysis.gains.replayed_s / analysis.gains.recorded_s - 1.0)
+    return HandPrices(analysis.trace.job.job_id, analysis.gains.recorded_s, predicted_s, error, tuple(asked), done)
 
 
-def _write(named: Named) -> str:
+def _write(named: NamedFix) -> str:
     """Write a fix as a user gives it."""
     settings = ",".join(f"{key}={value}" for key, value in named.settings.items())
     return f"{named.fix}:{settings}" if settings else named.fix

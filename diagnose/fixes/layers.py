@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from diagnose.errors import UsageError
+from diagnose.model.analysis import Analysis
 from diagnose.model.change import Change, Reschedule, Work
-from diagnose.model.remedy import Refusal, Situation
+from diagnose.model.remedy import Refusal
 from diagnose.model.trace import Seconds
 
 #: Layers of a stage where nobody says how many there are: 32 layers on 4 stages, 80 on 10.
@@ -101,32 +102,22 @@ class LayerModel:
         return share
 
 
-def model_layers(job: Situation, settings: Mapping[str, str], fix: str) -> LayerModel | Refusal:
+def model_layers(analysis: Analysis, settings: Mapping[str, str], fix: str) -> LayerModel | Refusal:
     """Say what a layer costs.
 
-    Parameters
-    ----------
-    job : Situation
-    settings : mapping of str to str
-        `layers`: how many there are in all, or on each virtual stage.
-    fix : str
-        Name of the fix that asks.
-
-    Returns
-    -------
-    LayerModel or Refusal
-        Refused where there is one stage, or the layers said do not fit the stages there are.
+    The setting `layers` is how many there are in all, or on each virtual stage; errors name the fix that asks. It is refused where
+    there is one stage, or the layers given do not fit the stages there are.
 
     Raises
     ------
     UsageError
         `layers` is none of both.
     """
-    typical_s, n_stages = job.components.typical_s, job.trace.n_stages
+    typical_s, n_stages = analysis.components.typical_s, analysis.trace.n_stages
     n_virtual = typical_s.shape[1]
     if n_stages < 2:
         return Refusal("the job has one pipeline stage: there is nothing to move between stages")
-    layers, assumptions = _count_layers(job, settings, fix, n_stages, n_virtual)
+    layers, assumptions = _count_layers(analysis, settings, fix, n_stages, n_virtual)
     if isinstance(layers, Refusal):
         return layers
     counts = np.array(layers, dtype=np.float64)
@@ -140,15 +131,15 @@ def model_layers(job: Situation, settings: Mapping[str, str], fix: str) -> Layer
         )
     else:
         return Refusal("no stage between the first and the last has a layer: what a layer costs cannot be read off")
-    known = "layers" in settings or job.trace.job.layers_per_stage is not None
+    known = "layers" in settings or analysis.trace.job.layers_per_stage is not None
     return LayerModel(n_stages, layers, known, typical_s, np.asarray(layer_s), tuple(assumptions))
 
 
 def _count_layers(
-    job: Situation, settings: Mapping[str, str], fix: str, n_stages: int, n_virtual: int
+    analysis: Analysis, settings: Mapping[str, str], fix: str, n_stages: int, n_virtual: int
 ) -> tuple[tuple[int, ...] | Refusal, list[str]]:
     """Say how many layers each virtual stage has, and what that takes for granted."""
-    known = job.trace.job.layers_per_stage
+    known = analysis.trace.job.layers_per_stage
     if "layers" in settings:
         counts = read_layers(settings["layers"], fix, "layers")
         if len(counts) == 1:

@@ -10,10 +10,10 @@ from collections.abc import Callable
 
 import numpy as np
 
+from diagnose.model.analysis import Analysis
 from diagnose.model.components import Components
 from diagnose.model.documents import Documents
 from diagnose.model.optype import Op
-from diagnose.model.remedy import Situation
 from diagnose.model.trace import Block, Bools, Ints, Seconds
 from diagnose.packing.cost import Cost, fit_cost
 
@@ -96,29 +96,29 @@ def implied_cost(components: Components) -> Seconds:
     return np.asarray(components.microbatch_ratio ** (1.0 - components.microbatch_ordinary**2))
 
 
-def read_lengths(job: Situation) -> Lengths | None:
+def read_lengths(analysis: Analysis) -> Lengths | None:
     """Put documents, or else the sums that the rows say, into their places; None where the trace has neither."""
-    shape = job.components.compute_s.shape[2:]
-    found = _from_documents(job.trace.documents, job.components.steps, find_places(job.components))
+    shape = analysis.components.compute_s.shape[2:]
+    found = _from_documents(analysis.trace.documents, analysis.components.steps, find_places(analysis.components))
     if found is not None:
         return found
     tokens, tokens_sq = np.full(shape, np.nan), np.full(shape, np.nan)
-    for block in job.trace.blocks:
+    for block in analysis.trace.blocks:
         if block.tokens is None or block.tokens_sq is None:
             return None
-        at, of_block = _find_steps(block.steps, job.components.steps)
+        at, of_block = _find_steps(block.steps, analysis.components.steps)
         for values, rows in ((tokens, block.tokens), (tokens_sq, block.tokens_sq)):
             for node in _first_stage(block):
                 values[block.nodes.microbatch[node], at] = rows[node][of_block]
     return Lengths(tokens, tokens_sq, None, np.full(shape, -1, dtype=np.int64))
 
 
-def fit_costs(job: Situation, tokens: Seconds, tokens_sq: Seconds) -> LengthCost | None:
+def fit_costs(analysis: Analysis, tokens: Seconds, tokens_sq: Seconds) -> LengthCost | None:
     """Fit the cost of a microbatch, a x tokens + b x sum of squared lengths, to the times of this job.
 
     Parameters
     ----------
-    job : Situation
+    analysis : Analysis
     tokens, tokens_sq : ndarray of float64, shape (n_microbatches, n_steps, n_dp)
         NaN where unknown.
 
@@ -127,8 +127,8 @@ def fit_costs(job: Situation, tokens: Seconds, tokens_sq: Seconds) -> LengthCost
     LengthCost or None
         None where too few microbatches are known, or their times do not grow with the lengths.
     """
-    ratio = _measured_ratio(job.components)
-    weight = weigh_directions(job.components)
+    ratio = _measured_ratio(analysis.components)
+    weight = weigh_directions(analysis.components)
     both = (ratio * weight).sum(axis=0)
     known = np.flatnonzero(np.isfinite(both) & np.isfinite(tokens) & np.isfinite(tokens_sq))
     picked = known[:: max(1, -(-len(known) // MAX_FITTED))]

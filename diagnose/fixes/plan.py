@@ -5,25 +5,16 @@ search ask for, and n (n + 1) / 2 - 1 replays for the order of n causes.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from diagnose.fixes.catalogue import Weigh, check_settings, find_fix, list_fixes
+from diagnose.model.analysis import Analysis
 from diagnose.model.change import Change, Remove
-from diagnose.model.diagnosis import Fix, Plan, PlanStep, RefusedFix
-from diagnose.model.remedy import Place, Refusal, Remedy, Situation
+from diagnose.model.diagnosis import Cause, Fix, Plan, PlanStep, RefusedFix
+from diagnose.model.remedy import CauseToFix, FaultLocation, NamedFix, Refusal, Remedy
 
 #: A fix that gives back less than this part of the step does not help.
 HELPS_FROM = 0.005
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Named:
-    """A fix that a rule, or a user, names; `summary` and `how` are used where no file of this folder has that fix."""
-
-    fix: str
-    summary: str = ""
-    how: str = ""
-    settings: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -33,16 +24,6 @@ class Priced:
     fix: Fix
     changes: tuple[Change, ...]
     step_s: float
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Wanted:
-    """What is to be priced for one cause."""
-
-    cause: str
-    components: tuple[str, ...]
-    place: Place
-    fixes: tuple[Named, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -64,24 +45,13 @@ class Prices:
     changes: tuple[Change, ...]
 
 
-def price_causes(job: Situation, wanted: Sequence[Wanted]) -> Prices:
-    """Price the fixes of each cause, best first, and say in which order to do the best ones.
-
-    Parameters
-    ----------
-    job : Situation
-    wanted : sequence of Wanted
-        One a cause.
-
-    Returns
-    -------
-    Prices
-    """
+def price_causes(analysis: Analysis, wanted: Sequence[CauseToFix]) -> Prices:
+    """Price the fixes of each cause, best first, and say in which order to do the best ones."""
     found, best = [], []
     for cause in wanted:
         priced, refused = [], []
         for named in cause.fixes:
-            one = price_fix(job, named, cause.place, cause.components)
+            one = price_fix(analysis, named, cause.place, cause.components)
             if not isinstance(one, RefusedFix):
                 priced.append(one)
             elif not one.obvious:
@@ -90,11 +60,24 @@ def price_causes(job: Situation, wanted: Sequence[Wanted]) -> Prices:
         found.append((tuple(one.fix for one in priced), tuple(refused)))
         if priced:
             best.append((cause.cause, priced[0]))
-    plan = order_fixes(job, best) if best else None
+    plan = order_fixes(analysis, best) if best else None
     return Prices(tuple(found), plan, tuple(change for _, one in best for change in one.changes))
 
 
-def price_fix(job: Situation, named: Named, place: Place, components: Sequence[str]) -> Priced | RefusedFix:
+def add_fixes(causes: Sequence[Cause], wanted: Sequence[CauseToFix], prices: Prices) -> tuple[Cause, ...]:
+    """Give each cause its fixes, and those that are not for this job."""
+    priced = dict(zip([one.cause for one in wanted], prices.fixes, strict=True))
+    return tuple(
+        dataclasses.replace(cause, fixes=priced[cause.cause][0], refused_fixes=priced[cause.cause][1])
+        if cause.cause in priced
+        else cause
+        for cause in causes
+    )
+
+
+def price_fix(
+    analysis: Analysis, named: NamedFix, place: FaultLocation, components: Sequence[str]
+) -> Priced | RefusedFix:
     """Price one fix; one without a file here is taken to remove the components of its cause.
 
     Raises
@@ -108,20 +91,20 @@ def price_fix(job: Situation, named: Named, place: Place, components: Sequence[s
     else:
         module = find_fix(named.fix)
         check_settings(module, named.settings)
-        remedy = module.propose(job, place, named.settings)
+        remedy = module.propose(analysis, place, named.settings)
         weigh = getattr(module, "weigh", None)
     if isinstance(remedy, Refusal):
         return RefusedFix(named.fix, remedy.reason, remedy.obvious)
-    step_s = float(job.price(remedy.changes).mean())
+    step_s = float(analysis.price(remedy.changes).mean())
     if weigh is not None:
-        gain = 1.0 - step_s / job.gains.replayed_s
-        remedy = weigh(job, remedy, gain * job.gains.recorded_s)
-    return Priced(_to_fix(job, named.fix, remedy, step_s), remedy.changes, step_s)
+        gain = 1.0 - step_s / analysis.gains.replayed_s
+        remedy = weigh(analysis, remedy, gain * analysis.gains.recorded_s)
+    return Priced(_to_fix(analysis, named.fix, remedy, step_s), remedy.changes, step_s)
 
 
-def _to_fix(job: Situation, name: str, remedy: Remedy, step_s: float) -> Fix:
+def _to_fix(analysis: Analysis, name: str, remedy: Remedy, step_s: float) -> Fix:
     """Put a priced remedy into words and numbers of the report."""
-    predicted, speedup = predict(job, step_s)
+    predicted, speedup = predict(analysis, step_s)
     return Fix(
         fix=name,
         summary=remedy.summary,
@@ -135,31 +118,25 @@ def _to_fix(job: Situation, name: str, remedy: Remedy, step_s: float) -> Fix:
     )
 
 
-def predict(job: Situation, step_s: float) -> tuple[float, float | None]:
+def predict(analysis: Analysis, step_s: float) -> tuple[float, float | None]:
     """Turn replayed seconds into what will be recorded, and its speedup: what the replay misses now it misses then."""
-    gains = job.gains
+    gains = analysis.gains
     return gains.recorded_s * step_s / gains.replayed_s, gains.replayed_s / step_s if step_s > 0 else None
 
 
-def order_fixes(job: Situation, fixes: Sequence[tuple[str, Priced]]) -> Plan:
-    """Put fixes in order: at each turn the one that makes the job fastest together with those before it.
-
-    Parameters
-    ----------
-    job : Situation
-    fixes : sequence of (cause, Priced)
-    """
+def order_fixes(analysis: Analysis, fixes: Sequence[tuple[str, Priced]]) -> Plan:
+    """Put the fixes of causes in order: at each turn the one that makes the job fastest together with those before it."""
     left = list(fixes)
     done: tuple[Change, ...] = ()
-    before_s = job.gains.replayed_s
+    before_s = analysis.gains.replayed_s
     steps: list[PlanStep] = []
     while left:
-        after_s = [one.step_s if not done else float(job.price((*done, *one.changes)).mean()) for _, one in left]
+        after_s = [one.step_s if not done else float(analysis.price((*done, *one.changes)).mean()) for _, one in left]
         at = min(range(len(left)), key=after_s.__getitem__)
         cause, one = left.pop(at)
         done = (*done, *one.changes)
         gain = 1.0 - after_s[at] / before_s
-        predicted, speedup = predict(job, after_s[at])
+        predicted, speedup = predict(analysis, after_s[at])
         steps.append(
             PlanStep(
                 fix=one.fix.fix,
@@ -167,8 +144,8 @@ def order_fixes(job: Situation, fixes: Sequence[tuple[str, Priced]]) -> Plan:
                 predicted_step_time=predicted,
                 predicted_speedup=speedup,
                 gain=gain,
-                gain_alone=1.0 - one.step_s / job.gains.replayed_s,
-                note=_note(gain, one.step_s / job.gains.replayed_s, [step.fix for step in steps]),
+                gain_alone=1.0 - one.step_s / analysis.gains.replayed_s,
+                note=_note(gain, one.step_s / analysis.gains.replayed_s, [step.fix for step in steps]),
             )
         )
         before_s = after_s[at]

@@ -9,8 +9,9 @@ import numpy as np
 
 from diagnose.fixes.frameworks import choose_how
 from diagnose.fixes.places import read_whole
+from diagnose.model.analysis import Analysis
 from diagnose.model.change import Remove, Spend
-from diagnose.model.remedy import Place, Refusal, Remedy, Situation
+from diagnose.model.remedy import FaultLocation, Refusal, Remedy
 from diagnose.model.stalls import Whose
 from diagnose.model.trace import Ints, Seconds
 
@@ -35,16 +36,18 @@ _HOW = {
 }
 
 
-def propose(job: Situation, place: Place, settings: Mapping[str, str]) -> Remedy | Refusal:  # noqa: ARG001 - a fix's interface
+def propose(analysis: Analysis, place: FaultLocation, settings: Mapping[str, str]) -> Remedy | Refusal:  # noqa: ARG001 - a fix's interface
     """Replace the pauses of single ranks by planned ones."""
-    steps, pause_s = _pauses(job)
+    steps, pause_s = _pauses(analysis)
     if not len(pause_s):
         return Refusal("no pause looks like a collection of garbage")
     now_s, growth_s = _length_now(steps, pause_s)
-    n_workers = job.trace.n_dp * job.trace.n_stages
-    interval_now = n_workers * len(job.components.steps) / len(pause_s)
+    n_workers = analysis.trace.n_dp * analysis.trace.n_stages
+    interval_now = n_workers * len(analysis.components.steps) / len(pause_s)
     every = (
-        read_whole(settings, "every", NAME, least=1) if "every" in settings else _choose(now_s, job.gains.replayed_s)
+        read_whole(settings, "every", NAME, least=1)
+        if "every" in settings
+        else _choose(now_s, analysis.gains.replayed_s)
     )
     risks = [
         f"garbage is kept for {every} steps: watch the memory of the hosts, and of the GPUs where tensors sit in reference cycles"
@@ -55,7 +58,7 @@ def propose(job: Situation, place: Place, settings: Mapping[str, str]) -> Remedy
         )
     return Remedy(
         summary=f"collect on all ranks in the same step, every {every} steps",
-        how=choose_how({name: how.replace("{every}", str(every)) for name, how in _HOW.items()}, job.trace.job),
+        how=choose_how({name: how.replace("{every}", str(every)) for name, how in _HOW.items()}, analysis.trace.job),
         changes=(Remove("gc-pause"), Spend(np.array([now_s / every]))),
         settings={"every": str(every)},
         assumptions=(
@@ -72,11 +75,11 @@ def propose(job: Situation, place: Place, settings: Mapping[str, str]) -> Remedy
     )
 
 
-def _pauses(job: Situation) -> tuple[Ints, Seconds]:
+def _pauses(analysis: Analysis) -> tuple[Ints, Seconds]:
     """List the step and the length of every collection."""
-    stall_s = job.components.stalls.seconds_of(Whose.COLLECTION)
+    stall_s = analysis.components.stalls.seconds_of(Whose.COLLECTION)
     at = np.nonzero(stall_s)
-    return job.components.steps[at[3]], stall_s[at]
+    return analysis.components.steps[at[3]], stall_s[at]
 
 
 def _length_now(steps: Ints, pause_s: Seconds) -> tuple[float, float]:

@@ -6,8 +6,9 @@ The replay takes the waits for input out of the first stage.
 from collections.abc import Mapping
 
 from diagnose.fixes.frameworks import choose_how
+from diagnose.model.analysis import Analysis
 from diagnose.model.change import Remove
-from diagnose.model.remedy import Place, Refusal, Remedy, Situation
+from diagnose.model.remedy import FaultLocation, Refusal, Remedy
 from diagnose.model.stalls import Whose
 
 NAME = "prefetch-input"
@@ -21,9 +22,9 @@ _HOW = {
 }
 
 
-def propose(job: Situation, place: Place, settings: Mapping[str, str]) -> Remedy | Refusal:  # noqa: ARG001 - a fix's interface
+def propose(analysis: Analysis, place: FaultLocation, settings: Mapping[str, str]) -> Remedy | Refusal:  # noqa: ARG001 - a fix's interface
     """Take out the waits for input."""
-    stall_s = job.components.stalls.seconds_of(Whose.INPUT)
+    stall_s = analysis.components.stalls.seconds_of(Whose.INPUT)
     if not stall_s.any():
         return Refusal("no worker waits for input")
     hosts = [worker.host for worker in place.where.workers if worker.host]
@@ -31,9 +32,9 @@ def propose(job: Situation, place: Place, settings: Mapping[str, str]) -> Remedy
     a_step = float(stall_s.max(axis=(0, 1, 2, 4)).mean())  # the longest wait of each step
     return Remedy(
         summary="load ahead of the step" + at,
-        how=choose_how(_HOW, job.trace.job),
+        how=choose_how(_HOW, analysis.trace.job),
         changes=(Remove("input-delay"),),
         assumptions=("the loader can keep up on average: it has time to work while the step runs",),
         risks=("each loader worker needs memory and a CPU core of the host",),
-        figures={"longest_wait_a_step_s": a_step, "loader_must_yield_batches_per_s": 1.0 / job.gains.clean_s},
+        figures={"longest_wait_a_step_s": a_step, "loader_must_yield_batches_per_s": 1.0 / analysis.gains.clean_s},
     )

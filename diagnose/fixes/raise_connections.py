@@ -8,8 +8,9 @@ from collections.abc import Mapping
 
 from diagnose.fixes.frameworks import choose_how, identify_framework, identify_generation
 from diagnose.fixes.places import read_whole
+from diagnose.model.analysis import Analysis
 from diagnose.model.change import Remove
-from diagnose.model.remedy import Place, Refusal, Remedy, Situation
+from diagnose.model.remedy import FaultLocation, Refusal, Remedy
 from diagnose.model.trace import Job
 
 NAME = "raise-connections"
@@ -22,24 +23,24 @@ _HOW = {
 }
 
 
-def propose(job: Situation, place: Place, settings: Mapping[str, str]) -> Remedy | Refusal:  # noqa: ARG001 - a fix's interface
+def propose(analysis: Analysis, place: FaultLocation, settings: Mapping[str, str]) -> Remedy | Refusal:  # noqa: ARG001 - a fix's interface
     """Take out the waits for communication in flight, unless the job must have one queue, or ignores the setting."""
-    hold_s = job.components.hold_s
+    hold_s = analysis.components.hold_s
     if hold_s is None or not hold_s.any():
         return Refusal("no compute waits for communication in flight")
     n = read_whole(settings, "connections", NAME, least=1) if "connections" in settings else CONNECTIONS
-    forbidden = _forbidden(job.trace.job)
+    forbidden = _forbidden(analysis.trace.job)
     if forbidden:
         return Refusal(forbidden)
     return Remedy(
         summary=f"set CUDA_DEVICE_MAX_CONNECTIONS to {n}",
-        how=choose_how({name: how.replace("{n}", str(n)) for name, how in _HOW.items()}, job.trace.job),
+        how=choose_how({name: how.replace("{n}", str(n)) for name, how in _HOW.items()}, analysis.trace.job),
         changes=(Remove("queue"),),
         settings={"connections": str(n)},
         assumptions=(
             "with queues of their own computes do not wait for communication at all, and share the GPU at no cost",
         ),
-        risks=(_risk(job.trace.job),),
+        risks=(_risk(analysis.trace.job),),
         figures={"held_computes": float((hold_s > 0).sum())},
     )
 

@@ -21,8 +21,9 @@ from diagnose.fixes.microbatch_costs import (
     weigh_directions,
 )
 from diagnose.fixes.repack import Layout, Packed, Way, repack
+from diagnose.model.analysis import Analysis
 from diagnose.model.change import Work
-from diagnose.model.remedy import Refusal, Situation
+from diagnose.model.remedy import Refusal
 from diagnose.model.trace import Bools, Ints, Seconds
 
 Method = Literal["greedy", "queues", "balanced", "implied"]
@@ -45,7 +46,7 @@ SCALING_ROUNDS = 2
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Asked:
+class RebalanceSettings:
     """What a user asks for; `method` None: the best that delays no token. `memory` and `thresholds` as in `repack.Way`."""
 
     method: Method | None = None
@@ -123,12 +124,12 @@ class Rebalanced:
     untried: bool = False
 
 
-def know(job: Situation) -> Known:
+def know(analysis: Analysis) -> Known:
     """Gather what is known of a job's microbatches: costs by lengths where these explain the times, else as the times imply."""
-    c = job.components
+    c = analysis.components
     there = find_places(c)
-    lengths = read_lengths(job)
-    fit = None if lengths is None else fit_costs(job, lengths.tokens, lengths.tokens_sq)
+    lengths = read_lengths(analysis)
+    fit = None if lengths is None else fit_costs(analysis, lengths.tokens, lengths.tokens_sq)
     quality = None if lengths is None else 0.0 if fit is None else fit.quality
     cost, movable = implied_cost(c), there
     if lengths is None or fit is None or fit.quality < MIN_QUALITY:
@@ -137,37 +138,29 @@ def know(job: Situation) -> Known:
         movable = there & np.isfinite(lengths.tokens) & (lengths.tokens > 0)
         by_length = fit.of(lengths.tokens, lengths.tokens_sq)
         cost = np.where(movable, by_length, cost)
-    n_chunks = c.typical_s.shape[1] // job.trace.n_stages
-    weight = (job.trace.n_stages - 1) / n_chunks
+    n_chunks = c.typical_s.shape[1] // analysis.trace.n_stages
+    weight = (analysis.trace.n_stages - 1) / n_chunks
     return Known(there, cost, weigh_directions(c), movable, lengths, fit, quality, weight)
 
 
-def rebalance(job: Situation, known: Known, asked: Asked, *, only: Method | None = None) -> Rebalanced | Refusal:
+def rebalance(
+    analysis: Analysis, known: Known, asked: RebalanceSettings, *, only: Method | None = None
+) -> Rebalanced | Refusal:
     """Even out the microbatches of a job, in the way that the replay likes best.
 
-    Parameters
-    ----------
-    job : Situation
-    known : Known
-    asked : Asked
-    only : str, optional
-        Look at this method although nobody asked for it: quickly, or not at all.
-
-    Returns
-    -------
-    Rebalanced or Refusal
+    The method `only` is looked at although nobody asked for it: quickly, or not at all.
     """
     method: Method = only or asked.method or ("greedy" if has_documents(known) else "implied")
     refusal = _refuse(known, method)
     if refusal is not None:
         return refusal
     max_work = MAX_WORK if asked.method is None else MAX_WORK_ASKED
-    pipelined = job.trace.n_stages > 1
-    interleaved = job.components.typical_s.shape[1] > job.trace.n_stages
+    pipelined = analysis.trace.n_stages > 1
+    interleaved = analysis.components.typical_s.shape[1] > analysis.trace.n_stages
     first: Order = ("falling" if interleaved else "middle") if pipelined else "arrival"
     found = []
     for layout in LAYOUTS[method]:
-        one = _try(job, known, layout, asked, max_work, first)
+        one = _try(analysis, known, layout, asked, max_work, first)
         if one is None and len(LAYOUTS[method]) > 1:
             continue  # another layout of the method is quicker: whole microbatches need no packer
         if one is None:
@@ -181,7 +174,7 @@ def rebalance(job: Situation, known: Known, asked: Asked, *, only: Method | None
     best = min(found, key=lambda one: one.step_s)
     if pipelined:
         best = min(
-            (best, _reorder(job, known, best, "middle" if interleaved else "falling")), key=lambda one: one.step_s
+            (best, _reorder(analysis, known, best, "middle" if interleaved else "falling")), key=lambda one: one.step_s
         )
     untried = len(found) < len(LAYOUTS[method])
     return dataclasses.replace(best, method="implied" if best.layout is None else method, untried=untried)
@@ -223,7 +216,7 @@ def _refuse(known: Known, method: Method) -> Refusal | None:
 
 
 def _try(
-    job: Situation, known: Known, layout: Layout | None, asked: Asked, max_work: float, order: Order
+    analysis: Analysis, known: Known, layout: Layout | None, asked: RebalanceSettings, max_work: float, order: Order
 ) -> Rebalanced | None:
     """Price one way; None where the packer would take too long."""
     if layout is None:
@@ -231,17 +224,17 @@ def _try(
         dealt = deal_evenly(both, known.movable, longest_weight=known.longest_weight)
         source = take_dealt(dealt, arrange(take_dealt(both, dealt), known.movable, order))
         cost = np.stack([take_dealt(one, source) for one in known.cost])
-        return _price(job, known, Rebalanced("implied", order, None, cost, Work(cost), 0.0, source, None))
+        return _price(analysis, known, Rebalanced("implied", order, None, cost, Work(cost), 0.0, source, None))
     assert known.lengths is not None
     assert known.fit is not None
     way = Way(layout, asked.memory, asked.thresholds, max_work)
-    packed = repack(known.lengths, job.components.steps, known.fit.both, way, longest_weight=known.longest_weight)
+    packed = repack(known.lengths, analysis.components.steps, known.fit.both, way, longest_weight=known.longest_weight)
     if packed is None:
         return None
-    return _place(job, known, packed, layout, order)
+    return _place(analysis, known, packed, layout, order)
 
 
-def _place(job: Situation, known: Known, packed: Packed, layout: Layout, order: Order) -> Rebalanced:
+def _place(analysis: Analysis, known: Known, packed: Packed, layout: Layout, order: Order) -> Rebalanced:
     """Put packed microbatches in order and price them."""
     assert known.fit is not None
     both = known.join(known.fit.of(packed.tokens, packed.tokens_sq))
@@ -250,36 +243,36 @@ def _place(job: Situation, known: Known, packed: Packed, layout: Layout, order: 
         packed, tokens=take_dealt(packed.tokens, source), tokens_sq=take_dealt(packed.tokens_sq, source)
     )
     cost = np.where(packed.known, known.fit.of(packed.tokens, packed.tokens_sq), known.cost)
-    return _price(job, known, Rebalanced("greedy", order, layout, cost, Work(cost), 0.0, None, packed))
+    return _price(analysis, known, Rebalanced("greedy", order, layout, cost, Work(cost), 0.0, None, packed))
 
 
-def _reorder(job: Situation, known: Known, one: Rebalanced, order: Order) -> Rebalanced:
+def _reorder(analysis: Analysis, known: Known, one: Rebalanced, order: Order) -> Rebalanced:
     """Put the same microbatches of each rank in another order."""
     if one.packed is not None and one.layout is not None:
-        return _place(job, known, one.packed, one.layout, order)
+        return _place(analysis, known, one.packed, one.layout, order)
     assert one.source is not None
     source = take_dealt(one.source, arrange(known.join(one.cost), known.movable, order))
     cost = np.stack([take_dealt(old, source) for old in known.cost])
-    return _price(job, known, dataclasses.replace(one, order=order, cost=cost, source=source))
+    return _price(analysis, known, dataclasses.replace(one, order=order, cost=cost, source=source))
 
 
-def _price(job: Situation, known: Known, one: Rebalanced) -> Rebalanced:
+def _price(analysis: Analysis, known: Known, one: Rebalanced) -> Rebalanced:
     """Replay a job with other costs of its microbatches: each keeps what varies besides.
 
     Steps that were left out become faster as a whole by as much as those that were packed: their work is scaled until the replay
     says so.
     """
     factor = np.where(known.there, one.cost / np.maximum(known.cost, 1e-12), 1.0)[:, None]
-    step_s = job.price([Work(factor)])
+    step_s = analysis.price([Work(factor)])
     left = None if one.packed is None or not one.packed.left.any() else one.packed.left
     if left is not None:
-        before_s = job.gains.replayed_steps_s
+        before_s = analysis.gains.replayed_steps_s
         packed = one.packed.known.any(axis=(0, 2)) if one.packed is not None else ~left
         wanted = float(step_s[packed].sum() / before_s[packed].sum())
         scale = wanted
         for _ in range(SCALING_ROUNDS):
             factor[..., left, :] = scale
-            step_s = job.price([Work(factor)])
+            step_s = analysis.price([Work(factor)])
             reached = float(step_s[left].sum() / before_s[left].sum())
             scale *= wanted / max(reached, 1e-12)
     cost = known.cost * factor[:, 0]

@@ -11,9 +11,19 @@ from typing import cast, get_args
 from diagnose.errors import UsageError
 from diagnose.fixes.frameworks import choose_how
 from diagnose.fixes.places import read_number
-from diagnose.fixes.rebalance import Asked, Known, Method, Rebalanced, has_documents, imbalance_of, know, rebalance
+from diagnose.fixes.rebalance import (
+    Known,
+    Method,
+    Rebalanced,
+    RebalanceSettings,
+    has_documents,
+    imbalance_of,
+    know,
+    rebalance,
+)
 from diagnose.fixes.repack import Packed
-from diagnose.model.remedy import Place, Refusal, Remedy, Situation
+from diagnose.model.analysis import Analysis
+from diagnose.model.remedy import FaultLocation, Refusal, Remedy
 
 NAME = "rebalance-sequences"
 TITLE = "deal documents out to microbatches by their predicted cost and not by tokens"
@@ -44,31 +54,31 @@ _HOW = {
 }
 
 
-def propose(job: Situation, place: Place, settings: Mapping[str, str]) -> Remedy | Refusal:  # noqa: ARG001 - a fix's interface
+def propose(analysis: Analysis, place: FaultLocation, settings: Mapping[str, str]) -> Remedy | Refusal:  # noqa: ARG001 - a fix's interface
     """Deal the work of each step out anew."""
     asked = _read(settings)
-    spread = job.components.microbatch_spread
-    if not (job.components.microbatch_ratio != 1.0).any():
+    spread = analysis.components.microbatch_spread
+    if not (analysis.components.microbatch_ratio != 1.0).any():
         much = "" if spread is None else f" (they vary by {spread:.1%})"
         return Refusal(f"microbatches take about as long as each other{much}")
-    known = know(job)
-    found = rebalance(job, known, asked)
+    known = know(analysis)
+    found = rebalance(analysis, known, asked)
     if isinstance(found, Refusal):
         return found
     packed = found.packed
     mention = asked.method is None and has_documents(known)
     return Remedy(
         summary=_summary(found),
-        how=choose_how(_HOW | {"any": _recipe(known, found)}, job.trace.job),
+        how=choose_how(_HOW | {"any": _recipe(known, found)}, analysis.trace.job),
         changes=(found.work,),
         settings=_resolve(asked, found),
-        assumptions=(*_assume(known, found), *(_mention_waiting(job, known, asked, found) if mention else ())),
+        assumptions=(*_assume(known, found), *(_mention_waiting(analysis, known, asked, found) if mention else ())),
         risks=_warn(known, packed),
         figures=_figures(known, found),
     )
 
 
-def _read(settings: Mapping[str, str]) -> Asked:
+def _read(settings: Mapping[str, str]) -> RebalanceSettings:
     """Read the settings.
 
     Raises
@@ -79,7 +89,7 @@ def _read(settings: Mapping[str, str]) -> Asked:
     method = settings.get("method")
     if method is not None and method not in get_args(Method):
         raise UsageError(f"--fix {NAME}: method is {method!r}; expected one of {', '.join(get_args(Method))}")
-    memory = read_number(settings, "memory", NAME) if "memory" in settings else Asked().memory
+    memory = read_number(settings, "memory", NAME) if "memory" in settings else RebalanceSettings().memory
     if memory < 1.0:
         raise UsageError(f"--fix {NAME}: memory is {settings['memory']!r}; expected a factor from 1 on")
     thresholds = None
@@ -94,10 +104,10 @@ def _read(settings: Mapping[str, str]) -> Asked:
         if method not in (None, "queues"):
             raise UsageError(f"--fix {NAME}: queues goes with method=queues; expected no queues with method={method}")
         method = "queues"
-    return Asked(cast("Method | None", method), memory, thresholds)
+    return RebalanceSettings(cast("Method | None", method), memory, thresholds)
 
 
-def _resolve(asked: Asked, found: Rebalanced) -> dict[str, str]:
+def _resolve(asked: RebalanceSettings, found: Rebalanced) -> dict[str, str]:
     """Say the settings that give the same again."""
     settings: dict[str, str] = {"method": found.method}
     if found.layout is not None:
@@ -171,16 +181,16 @@ def _assume(known: Known, found: Rebalanced) -> tuple[str, ...]:
     return tuple(said)
 
 
-def _mention_waiting(job: Situation, known: Known, asked: Asked, found: Rebalanced) -> tuple[str, ...]:
+def _mention_waiting(analysis: Analysis, known: Known, asked: RebalanceSettings, found: Rebalanced) -> tuple[str, ...]:
     """Say what letting documents wait would bring, where that is worth a word."""
     for method in ("balanced", "queues"):
-        other = rebalance(job, known, Asked(None, asked.memory), only=method)
+        other = rebalance(analysis, known, RebalanceSettings(None, asked.memory), only=method)
         if isinstance(other, Refusal) or other.packed is None:
             continue
         if other.step_s > (1.0 - WORTH_MENTIONING) * found.step_s:
             return ()
         wait = f"{other.packed.delayed_share:.1%} of the tokens wait up to {other.packed.max_delay_steps} steps"
-        speedup = job.gains.replayed_s / other.step_s
+        speedup = analysis.gains.replayed_s / other.step_s
         return (f"no document leaves its step; method={method} makes the job {speedup:.2f}x as fast, and lets {wait}",)
     return ()
 

@@ -12,8 +12,9 @@ from diagnose.fixes.assign import Found, Layout, even_out, find_layout
 from diagnose.fixes.frameworks import choose_how
 from diagnose.fixes.layers import LayerModel, model_layers, name_layout, read_layers, split_evenly
 from diagnose.fixes.places import read_whole
+from diagnose.model.analysis import Analysis
 from diagnose.model.change import Change, Remove, Reschedule
-from diagnose.model.remedy import Place, Refusal, Remedy, Situation
+from diagnose.model.remedy import FaultLocation, Refusal, Remedy
 from diagnose.model.schedule import refuse_schedule
 from diagnose.model.trace import Seconds
 
@@ -29,7 +30,7 @@ SETTINGS = {
 
 #: Operations replayed in the search at most: a second or two.
 SEARCH_OPS = 10_000_000
-#: ... of which larger jobs replay about so many for a layout (`Situation.sample`).
+#: ... of which larger jobs replay about so many for a layout (`Analysis.sample`).
 SAMPLED_OPS = 750_000
 #: Replays of a search at least and at most.
 REPLAYS = (16, 240)
@@ -37,35 +38,24 @@ REPLAYS = (16, 240)
 WORTH_SHARE = 0.005
 
 
-def propose(job: Situation, place: Place, settings: Mapping[str, str]) -> Remedy | Refusal:  # noqa: ARG001 - it concerns all stages
+def propose(analysis: Analysis, place: FaultLocation, settings: Mapping[str, str]) -> Remedy | Refusal:  # noqa: ARG001 - it concerns all stages
     """Say which layers to move.
 
-    Parameters
-    ----------
-    job : Situation
-    place : Place
-        Not looked at: what one stage has less another has more.
-    settings : mapping of str to str
-        As in `SETTINGS`.
-
-    Returns
-    -------
-    Remedy or Refusal
-        Refused where there is one stage, the layers said do not fit the stages, or no layout is faster than the present.
+    It is refused where there is one stage, the layers given do not fit the stages, or no layout is faster than the present.
 
     Raises
     ------
     UsageError
         A setting makes no sense.
     """
-    model = model_layers(job, settings, NAME)
+    model = model_layers(analysis, settings, NAME)
     if isinstance(model, Refusal):
         return model
     limits = _read_limits(settings, sum(model.layers))
     chunks = read_whole(settings, "chunks", NAME, least=1) if "chunks" in settings else model.chunks
     n_virtual = model.n_stages * chunks
     if chunks > 1 and chunks != model.chunks:
-        n_microbatches = job.components.compute_s.shape[2]
+        n_microbatches = analysis.components.compute_s.shape[2]
         reason = refuse_schedule("interleaved", n_stages=model.n_stages, chunks=chunks, n_microbatches=n_microbatches)
         if reason is not None:
             return Refusal(reason)
@@ -73,11 +63,11 @@ def propose(job: Situation, place: Place, settings: Mapping[str, str]) -> Remedy
         return Refusal(
             f"{n_virtual} virtual stages of {limits[0]} to {limits[1]} layers cannot hold {sum(model.layers)}"
         )
-    desk = _Desk(job, model, n_virtual)
-    found = _price_one(desk, settings) if "layout" in settings else _search(desk, limits)
-    if "layout" not in settings and desk.gain(found.price_s) < WORTH_SHARE:
+    prices = _LayoutPrices(analysis, model, n_virtual)
+    found = _price_one(prices, settings) if "layout" in settings else _search(prices, limits)
+    if "layout" not in settings and prices.gain(found.price_s) < WORTH_SHARE:
         return Refusal(_no_better(found, model))
-    return _to_remedy(desk, found, settings)
+    return _to_remedy(prices, found, settings)
 
 
 def _read_limits(settings: Mapping[str, str], total: int) -> tuple[int, int]:
@@ -87,16 +77,16 @@ def _read_limits(settings: Mapping[str, str], total: int) -> tuple[int, int]:
     return least, most
 
 
-class _Desk:
-    """Where layouts of one job are priced.
+class _LayoutPrices:
+    """Prices layouts of one job.
 
     Slow workers are taken as replaced: else the best layout takes work off them, and is wrong once they are mended.
     """
 
-    def __init__(self, job: Situation, model: LayerModel, n_virtual: int) -> None:
-        self.job, self.model, self.n_virtual = job, model, n_virtual
-        self.aside: tuple[Change, ...] = (Remove("worker"),) if job.components.slow_workers.any() else ()
-        self.present_s = float(job.sample(self.aside).mean())
+    def __init__(self, analysis: Analysis, model: LayerModel, n_virtual: int) -> None:
+        self.analysis, self.model, self.n_virtual = analysis, model, n_virtual
+        self.aside: tuple[Change, ...] = (Remove("worker"),) if analysis.components.slow_workers.any() else ()
+        self.present_s = float(analysis.sample(self.aside).mean())
 
     @property
     def chunks(self) -> int:
@@ -105,7 +95,7 @@ class _Desk:
 
     def price(self, layout: Sequence[float]) -> float:
         """Say how long a step of the sample takes with a layout, seconds."""
-        return float(self.job.sample((*self.aside, *self.model.change(layout))).mean())
+        return float(self.analysis.sample((*self.aside, *self.model.change(layout))).mean())
 
     def price_bound(self) -> float:
         """Say how long it takes with equal stages, all work spread evenly in fractions of layers where it must be; seconds."""
@@ -114,23 +104,23 @@ class _Desk:
         else:
             share = np.full((2, self.n_virtual, len(self.model.layers)), 1.0 / self.n_virtual)
             even = Reschedule("interleaved" if self.chunks > 1 else "1f1b", self.chunks, share)
-        return float(self.job.sample((*self.aside, even)).mean())
+        return float(self.analysis.sample((*self.aside, even)).mean())
 
     def gain(self, price_s: float) -> float:
         """Say which part of the step comes back."""
         return 1.0 - price_s / self.present_s
 
 
-def _search(desk: _Desk, limits: tuple[int, int]) -> Found:
+def _search(prices: _LayoutPrices, limits: tuple[int, int]) -> Found:
     """Look for the best layout, from the present one and the one whose longest stage is shortest."""
-    model, total = desk.model, sum(desk.model.layers)
+    model, total = prices.model, sum(prices.model.layers)
     starts = [
-        model.layers if len(model.layers) == desk.n_virtual else split_evenly(total, desk.n_virtual),
-        even_out(lambda layout: _longest(model, layout), desk.n_virtual, total, limits),
+        model.layers if len(model.layers) == prices.n_virtual else split_evenly(total, prices.n_virtual),
+        even_out(lambda layout: _longest(model, layout), prices.n_virtual, total, limits),
     ]
     starts = [start for start in starts if min(start) >= limits[0] and max(start) <= limits[1]]
-    max_replays = int(np.clip(SEARCH_OPS // max(min(desk.job.trace.n_ops, SAMPLED_OPS), 1), *REPLAYS))
-    return find_layout(desk.price, starts, limits=limits, max_replays=max_replays)
+    max_replays = int(np.clip(SEARCH_OPS // max(min(prices.analysis.trace.n_ops, SAMPLED_OPS), 1), *REPLAYS))
+    return find_layout(prices.price, starts, limits=limits, max_replays=max_replays)
 
 
 def _longest(model: LayerModel, layout: Sequence[float]) -> Seconds:
@@ -142,14 +132,14 @@ def _longest(model: LayerModel, layout: Sequence[float]) -> Seconds:
     return stage_s
 
 
-def _price_one(desk: _Desk, settings: Mapping[str, str]) -> Found:
+def _price_one(prices: _LayoutPrices, settings: Mapping[str, str]) -> Found:
     """Price the layout that the user gives."""
-    layout, total = read_layers(settings["layout"], NAME, "layout"), sum(desk.model.layers)
-    if len(layout) != desk.n_virtual or sum(layout) != total:
+    layout, total = read_layers(settings["layout"], NAME, "layout"), sum(prices.model.layers)
+    if len(layout) != prices.n_virtual or sum(layout) != total:
         raise UsageError(
-            f"--fix {NAME}: layout is {settings['layout']!r}; expected {desk.n_virtual} numbers, {total} layers together"
+            f"--fix {NAME}: layout is {settings['layout']!r}; expected {prices.n_virtual} numbers, {total} layers together"
         )
-    return Found(layout, desk.price(layout), n_layouts=1, n_replays=1, floor_s=0.0, proven=False)
+    return Found(layout, prices.price(layout), n_layouts=1, n_replays=1, floor_s=0.0, proven=False)
 
 
 def _no_better(found: Found, model: LayerModel) -> str:
@@ -158,22 +148,22 @@ def _no_better(found: Found, model: LayerModel) -> str:
     return f"there is no imbalance to move: {sure} {100 * WORTH_SHARE:g}% faster than the present {name_layout(model.layers)}"
 
 
-def _to_remedy(desk: _Desk, found: Found, settings: Mapping[str, str]) -> Remedy:
+def _to_remedy(prices: _LayoutPrices, found: Found, settings: Mapping[str, str]) -> Remedy:
     """Put the layout into words, flags and figures."""
-    model, layout = desk.model, found.layout
-    bound_s = desk.price_bound()
-    gain, bound_gain = desk.gain(found.price_s), desk.gain(bound_s)
+    model, layout = prices.model, found.layout
+    bound_s = prices.price_bound()
+    gain, bound_gain = prices.gain(found.price_s), prices.gain(bound_s)
     chosen = {"layers": name_layout(model.layers), "layout": name_layout(layout)}
-    if desk.chunks != model.chunks:
-        chosen["chunks"] = str(desk.chunks)
+    if prices.chunks != model.chunks:
+        chosen["chunks"] = str(prices.chunks)
     assumptions = [*model.assumptions, "all layers cost the same, and cost on another stage what they cost now"]
-    if desk.aside:
+    if prices.aside:
         assumptions.append(
             "the layout is chosen for the time after slow workers are replaced: else it would take work off them"
         )
     return Remedy(
-        summary=f"{_moves(model, layout)}: {name_layout(layout)} layers on the {_stages(desk.chunks)}",
-        how=choose_how(_how(layout, model.n_stages), desk.job.trace.job),
+        summary=f"{_moves(model, layout)}: {name_layout(layout)} layers on the {_stages(prices.chunks)}",
+        how=choose_how(_how(layout, model.n_stages), prices.analysis.trace.job),
         changes=model.change(layout),
         settings={**settings, **chosen},
         assumptions=tuple(assumptions),

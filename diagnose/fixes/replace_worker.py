@@ -21,9 +21,10 @@ from diagnose.fixes.places import (
     read_number,
     read_worker,
 )
+from diagnose.model.analysis import Analysis
 from diagnose.model.change import Remove
 from diagnose.model.diagnosis import Worker
-from diagnose.model.remedy import Place, Refusal, Remedy, Situation
+from diagnose.model.remedy import FaultLocation, Refusal, Remedy
 from diagnose.model.trace import Bools, Trace
 
 NAME = "replace-worker"
@@ -47,10 +48,10 @@ _HOW = {
 }
 
 
-def propose(job: Situation, place: Place, settings: Mapping[str, str]) -> Remedy | Refusal:
+def propose(analysis: Analysis, place: FaultLocation, settings: Mapping[str, str]) -> Remedy | Refusal:
     """Replace the workers that are named, or those that the place names, or all that are slow."""
-    trace, slow = job.trace, job.components.slow_workers
-    chosen = _choose(job, place, settings)
+    trace, slow = analysis.trace, analysis.components.slow_workers
+    chosen = _choose(analysis, place, settings)
     if not chosen.any():
         return Refusal("no worker is slower than its peers")
     if not (chosen & slow).any():
@@ -58,9 +59,9 @@ def propose(job: Situation, place: Place, settings: Mapping[str, str]) -> Remedy
     restart_s = read_number(settings, "restart_s", NAME) if "restart_s" in settings else RESTART_S
     hosts = sorted({host for dp, stage in np.argwhere(chosen) for host in _hosts(trace, place, int(dp), int(stage))})
     good = int((mask_hosts(trace, hosts) & ~slow).sum()) if hosts else 0
-    who = name_workers(_worst_first(job, place, chosen))
+    who = name_workers(_worst_first(analysis, place, chosen))
     summary = (
-        f"replace {_say_rank(place, chosen, trace)} at {who}"
+        f"replace {_name_rank(place, chosen, trace)} at {who}"
         if chosen.sum() == 1
         else f"replace {chosen.sum()} workers: {who}"
     )
@@ -82,12 +83,12 @@ def propose(job: Situation, place: Place, settings: Mapping[str, str]) -> Remedy
     )
 
 
-def weigh(job: Situation, remedy: Remedy, gain_s: float) -> Remedy:
+def weigh(analysis: Analysis, remedy: Remedy, gain_s: float) -> Remedy:
     """Say after how many steps a restart has paid off, and whether the job runs that long."""
     restart_s = remedy.figures["restart_s"] or RESTART_S
     steps = math.ceil(restart_s / gain_s) if gain_s > 0 else None
-    total = job.trace.job.steps_total
-    left = None if total is None else max(total - int(job.components.steps.max()) - 1, 0)
+    total = analysis.trace.job.steps_total
+    left = None if total is None else max(total - int(analysis.components.steps.max()) - 1, 0)
     figures = {**remedy.figures, "break_even_steps": steps, "steps_left": left}
     risks = remedy.risks
     if steps is not None and left is not None and left < steps:
@@ -96,9 +97,9 @@ def weigh(job: Situation, remedy: Remedy, gain_s: float) -> Remedy:
     return dataclasses.replace(remedy, figures=figures, risks=risks)
 
 
-def _choose(job: Situation, place: Place, settings: Mapping[str, str]) -> Bools:
+def _choose(analysis: Analysis, place: FaultLocation, settings: Mapping[str, str]) -> Bools:
     """Mark the workers to be replaced."""
-    trace, slow = job.trace, job.components.slow_workers
+    trace, slow = analysis.trace, analysis.components.slow_workers
     if "host" in settings:
         if settings["host"] not in (trace.hosts or ()):
             raise UsageError(f"--fix {NAME}: the trace has no host {settings['host']!r}")
@@ -107,13 +108,13 @@ def _choose(job: Situation, place: Place, settings: Mapping[str, str]) -> Bools:
     return mask_workers(trace, named) if named else slow
 
 
-def _find_named(trace: Trace, place: Place, dp: int, stage: int) -> Worker | None:
+def _find_named(trace: Trace, place: FaultLocation, dp: int, stage: int) -> Worker | None:
     """Give a worker, by indices, as the place names it; None where it does not."""
     labels = (int(trace.dp_labels[dp]), int(trace.stage_labels[stage]))
     return next((worker for worker in place.where.workers if (worker.dp, worker.pp) == labels), None)
 
 
-def _hosts(trace: Trace, place: Place, dp: int, stage: int) -> tuple[str, ...]:
+def _hosts(trace: Trace, place: FaultLocation, dp: int, stage: int) -> tuple[str, ...]:
     """List the hosts to be drained for a worker: the one that the place names, else those of all its members."""
     named = _find_named(trace, place, dp, stage)
     if named is not None and named.host:
@@ -124,7 +125,7 @@ def _hosts(trace: Trace, place: Place, dp: int, stage: int) -> tuple[str, ...]:
     return (host,) if host else ()
 
 
-def _say_rank(place: Place, chosen: Bools, trace: Trace) -> str:
+def _name_rank(place: FaultLocation, chosen: Bools, trace: Trace) -> str:
     """Say what is replaced of the one chosen worker: all of it, or the rank of one member."""
     ((dp, stage),) = np.argwhere(chosen)
     named = _find_named(trace, place, int(dp), int(stage))
@@ -134,8 +135,8 @@ def _say_rank(place: Place, chosen: Bools, trace: Trace) -> str:
     return " ".join(f"{label} {value}" for label, value in labels if value is not None) + " of the worker"
 
 
-def _worst_first(job: Situation, place: Place, chosen: Bools) -> list[tuple[int, int]]:
+def _worst_first(analysis: Analysis, place: FaultLocation, chosen: Bools) -> list[tuple[int, int]]:
     """List the chosen workers in the order of the place, then by label."""
-    labels = labels_of(job.trace, chosen)
+    labels = labels_of(analysis.trace, chosen)
     order = {(worker.dp, worker.pp): i for i, worker in enumerate(place.where.workers)}
     return sorted(labels, key=lambda pair: (order.get(pair, len(order)), pair))

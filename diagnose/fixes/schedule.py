@@ -12,9 +12,10 @@ from diagnose.errors import TraceError, UsageError
 from diagnose.fixes.frameworks import choose_how, identify_framework
 from diagnose.fixes.layers import LayerModel, model_layers
 from diagnose.fixes.places import read_whole
+from diagnose.model.analysis import Analysis
 from diagnose.model.change import Reschedule
 from diagnose.model.optype import Op
-from diagnose.model.remedy import Place, Refusal, Remedy, Situation
+from diagnose.model.remedy import FaultLocation, Refusal, Remedy
 from diagnose.model.schedule import SCHEDULES, count_in_flight, order_launches, refuse_schedule
 
 NAME = "schedule"
@@ -66,21 +67,10 @@ class _Option:
         return f"interleaved_{self.chunks}" if self.chunks > 1 else self.schedule
 
 
-def propose(job: Situation, place: Place, settings: Mapping[str, str]) -> Remedy | Refusal:  # noqa: ARG001 - it concerns all stages
+def propose(analysis: Analysis, place: FaultLocation, settings: Mapping[str, str]) -> Remedy | Refusal:  # noqa: ARG001 - it concerns all stages
     """Say which schedule to run.
 
-    Parameters
-    ----------
-    job : Situation
-    place : Place
-        Not looked at.
-    settings : mapping of str to str
-        As in `SETTINGS`.
-
-    Returns
-    -------
-    Remedy or Refusal
-        Refused where there is one stage, the job cannot run the schedule asked for, or none is faster than the present.
+    It is refused where there is one stage, the job cannot run the schedule asked for, or none is faster than the present.
 
     Raises
     ------
@@ -92,11 +82,11 @@ def propose(job: Situation, place: Place, settings: Mapping[str, str]) -> Remedy
         raise UsageError(f"--fix {NAME}: name is {wanted!r}; expected one of {', '.join(SCHEDULES)}")
     weight_share = _read_share(settings)
     chunks = read_whole(settings, "chunks", NAME, least=1) if "chunks" in settings else None
-    model = model_layers(job, settings, NAME)
+    model = model_layers(analysis, settings, NAME)
     if isinstance(model, Refusal):
         return model
-    now = _present(job, model)
-    options, refused = _price_options(job, model, now, chunks, weight_share)
+    now = _present(analysis, model)
+    options, refused = _price_options(analysis, model, now, chunks, weight_share)
     of_name = [
         o
         for o in options
@@ -104,14 +94,14 @@ def propose(job: Situation, place: Place, settings: Mapping[str, str]) -> Remedy
     ]
     if not of_name:
         return Refusal(next((why for name, why in refused if wanted in (None, name)), "the job cannot run so"))
-    offered = OFFERS.get(identify_framework(job.trace.job) or "", tuple(SCHEDULES))
+    offered = OFFERS.get(identify_framework(analysis.trace.job) or "", tuple(SCHEDULES))
     of_framework = [o for o in of_name if wanted or o.schedule in offered]
     best = _choose([now, *of_framework] if wanted is None else of_framework)
     if best.change is None and wanted is None:
         return Refusal(_no_better(now, options))
     if best.change is None:
         return Refusal(f"the job runs {best.name.replace('_', ' with ')} already")
-    return _to_remedy(job, model, now, best, options, settings)
+    return _to_remedy(analysis, model, now, best, options, settings)
 
 
 def _read_share(settings: Mapping[str, str]) -> float:
@@ -126,16 +116,16 @@ def _read_share(settings: Mapping[str, str]) -> float:
     return share
 
 
-def _present(job: Situation, model: LayerModel) -> _Option:
+def _present(analysis: Analysis, model: LayerModel) -> _Option:
     """Say how the job runs now: by its chunks, and whether all forwards come before the first backward."""
-    schedule = "interleaved" if model.chunks > 1 else "gpipe" if _runs_gpipe(job) else "1f1b"
-    return _Option(schedule, model.chunks, job.gains.replayed_s, _hold(job, schedule, model.chunks), None)
+    schedule = "interleaved" if model.chunks > 1 else "gpipe" if _runs_gpipe(analysis) else "1f1b"
+    return _Option(schedule, model.chunks, analysis.gains.replayed_s, _hold(analysis, schedule, model.chunks), None)
 
 
-def _runs_gpipe(job: Situation) -> bool:
+def _runs_gpipe(analysis: Analysis) -> bool:
     """Say whether the last stage runs its second forward before its first backward, as only GPipe does."""
-    block = max(job.trace.blocks, key=lambda b: len(b.steps))
-    nodes, last = block.nodes, job.trace.n_stages - 1
+    block = max(analysis.trace.blocks, key=lambda b: len(b.steps))
+    nodes, last = block.nodes, analysis.trace.n_stages - 1
     here = (nodes.stage == last) & np.isin(nodes.seq, (0, 1))
     second = np.flatnonzero(here & (nodes.op == Op.FORWARD) & (nodes.seq == 1))
     first = np.flatnonzero(here & (nodes.op == Op.BACKWARD) & (nodes.seq == 0))
@@ -145,16 +135,20 @@ def _runs_gpipe(job: Situation) -> bool:
     return bool(np.nanmean(gap < 0) > 0.5) if np.isfinite(gap).any() else False
 
 
-def _hold(job: Situation, schedule: str, chunks: int) -> tuple[float, ...]:
+def _hold(analysis: Analysis, schedule: str, chunks: int) -> tuple[float, ...]:
     """Say how many microbatches each stage holds at most."""
-    sizes = {"n_stages": job.trace.n_stages, "chunks": chunks, "n_microbatches": job.components.compute_s.shape[2]}
+    sizes = {
+        "n_stages": analysis.trace.n_stages,
+        "chunks": chunks,
+        "n_microbatches": analysis.components.compute_s.shape[2],
+    }
     return tuple(
-        count_in_flight(order_launches(schedule, stage, **sizes), chunks) for stage in range(job.trace.n_stages)
+        count_in_flight(order_launches(schedule, stage, **sizes), chunks) for stage in range(analysis.trace.n_stages)
     )
 
 
 def _price_options(
-    job: Situation, model: LayerModel, now: _Option, chunks: int | None, weight_share: float
+    analysis: Analysis, model: LayerModel, now: _Option, chunks: int | None, weight_share: float
 ) -> tuple[list[_Option], list[tuple[str, str]]]:
     """Price every schedule that the job can run, and say why it cannot run the others."""
     tried = (chunks,) if chunks is not None and chunks > 1 else tuple(dict.fromkeys((*CHUNKS, model.chunks)))
@@ -164,23 +158,23 @@ def _price_options(
         if (schedule, v) == (now.schedule, now.chunks):
             options.append(now)
             continue
-        reason = _refuse(job, model, schedule, v)
+        reason = _refuse(analysis, model, schedule, v)
         if reason is None:
             change = Reschedule(schedule, v, _share(model, v), weight_share)
             try:
-                step_s = float(job.price((change,)).mean())
+                step_s = float(analysis.price((change,)).mean())
             except TraceError as error:  # its operations would wait for each other in a circle
                 reason = str(error)
             else:
-                options.append(_Option(schedule, v, step_s, _hold(job, schedule, v), change))
+                options.append(_Option(schedule, v, step_s, _hold(analysis, schedule, v), change))
         if reason is not None:
             refused.append((schedule, reason))
     return options, refused
 
 
-def _refuse(job: Situation, model: LayerModel, schedule: str, chunks: int) -> str | None:
+def _refuse(analysis: Analysis, model: LayerModel, schedule: str, chunks: int) -> str | None:
     """Say why the job cannot run a schedule."""
-    n_microbatches = job.components.compute_s.shape[2]
+    n_microbatches = analysis.components.compute_s.shape[2]
     n_virtual, total = model.n_stages * chunks, sum(model.layers)
     reason = refuse_schedule(schedule, n_stages=model.n_stages, chunks=chunks, n_microbatches=n_microbatches)
     if reason is None and model.known and chunks != model.chunks and total % n_virtual:
@@ -211,7 +205,7 @@ def _no_better(now: _Option, options: Sequence[_Option]) -> str:
 
 
 def _to_remedy(
-    job: Situation,
+    analysis: Analysis,
     model: LayerModel,
     now: _Option,
     best: _Option,
@@ -223,7 +217,7 @@ def _to_remedy(
     figures: dict[str, float | None] = {}
     for option in options:
         figures[f"{option.name}_step_time_s"] = option.step_s
-        figures[f"{option.name}_bubble_share"] = _bubble(job, option.step_s)
+        figures[f"{option.name}_bubble_share"] = _bubble(analysis, option.step_s)
         figures[f"{option.name}_in_flight_microbatches"] = max(option.in_flight)
     chosen = {**settings, "name": best.schedule}
     if best.chunks > 1:
@@ -231,13 +225,14 @@ def _to_remedy(
     if best.schedule == "zero-bubble":
         chosen["weight_share"] = f"{best.change.weight_share:g}"
     held, holds = max(now.in_flight), max(best.in_flight)
+    bubble, bubble_then = (100 * _bubble(analysis, option.step_s) for option in (now, best))
     return Remedy(
         summary=(
             f"run {SCHEDULES[best.schedule]}{f', {best.chunks} model chunks' if best.chunks > 1 else ''}: the bubble goes from "
-            f"{100 * _bubble(job, now.step_s):.0f}% to {100 * _bubble(job, best.step_s):.0f}% of the step, a stage holds at most "
+            f"{bubble:.0f}% to {bubble_then:.0f}% of the step, a stage holds at most "
             f"{holds:g} microbatches instead of {held:g}"
         ),
-        how=choose_how(_how(best, model), job.trace.job),
+        how=choose_how(_how(best, model), analysis.trace.job),
         changes=(best.change,),
         settings=chosen,
         assumptions=_assume(best, model),
@@ -246,14 +241,14 @@ def _to_remedy(
     )
 
 
-def _bubble(job: Situation, step_s: float) -> float:
+def _bubble(analysis: Analysis, step_s: float) -> float:
     """Say in which part of a step of so many seconds the mean worker waits between the first forward and the last backward.
 
     What comes before and after the pipeline is taken as it is now.
     """
-    work = np.nansum(job.components.compute_s, axis=(0, 1, 2)).mean() / job.trace.n_stages
+    work = np.nansum(analysis.components.compute_s, axis=(0, 1, 2)).mean() / analysis.trace.n_stages
     beside = []
-    for block in job.trace.blocks:
+    for block in analysis.trace.blocks:
         computes = np.isin(block.nodes.op, (Op.FORWARD, Op.BACKWARD))
         start_s, end_s = block.start_s[computes], block.end_s[computes]
         beside.append(

@@ -17,8 +17,9 @@ from diagnose.fixes.frameworks import choose_how
 from diagnose.fixes.microbatch_costs import MIN_QUALITY, LengthCost, Lengths, fit_costs, read_lengths
 from diagnose.fixes.places import read_number
 from diagnose.fixes.shard_costs import Shares, share_documents, share_sequences
+from diagnose.model.analysis import Analysis
 from diagnose.model.change import Work
-from diagnose.model.remedy import Place, Refusal, Remedy, Situation
+from diagnose.model.remedy import FaultLocation, Refusal, Remedy
 from diagnose.model.trace import Bools, Seconds
 from diagnose.packing.sharding import PER_DOCUMENT, PER_SEQUENCE, Kernel
 
@@ -81,31 +82,31 @@ class Sharded:
     document_share: float
 
 
-def propose(job: Situation, place: Place, settings: Mapping[str, str]) -> Remedy | Refusal:  # noqa: ARG001 - a fix's interface
+def propose(analysis: Analysis, place: FaultLocation, settings: Mapping[str, str]) -> Remedy | Refusal:  # noqa: ARG001 - a fix's interface
     """Choose the way to shard that makes the job fastest."""
     way, now = (_read_way(settings, key, among) for key, among in (("way", WAYS), ("now", WAYS[:2])))
     kernel = _read_kernel(settings)
-    if job.trace.job.cp_size <= 1:
+    if analysis.trace.job.cp_size <= 1:
         return Refusal("the job has no context parallelism (cp_size is 1)", obvious=True)
-    sharded = shard(job, kernel, now)
+    sharded = shard(analysis, kernel, now)
     if isinstance(sharded, Refusal):
         return sharded
-    step_s = {name: float(job.price([Work(factor[:, None])]).mean()) for name, factor in sharded.factors.items()}
+    step_s = {name: float(analysis.price([Work(factor[:, None])]).mean()) for name, factor in sharded.factors.items()}
     chosen = way or _choose(step_s, sharded.now)
     if chosen == sharded.now:
         why = "" if way else f", and no other way makes steps {WORTH_SHARE:.1%} shorter"
         return Refusal(f"documents are cut {chosen} now{why}")
     quality = sharded.fit.quality
-    gains = {name: job.gains.replayed_s / seconds for name, seconds in step_s.items()}
+    gains = {name: analysis.gains.replayed_s / seconds for name, seconds in step_s.items()}
     found_out = "" if now else f": that explains {quality:.0%} of what microbatches take"
     loss = (
         f"attention on chunks of {kernel.tile} queries or less runs at {kernel.slowest:.0%} of full speed, and chunks are filled "
         f"up to a multiple of {kernel.tile}: measure it for your kernel"
     )
     return Remedy(
-        summary=f"shard {chosen} over the {job.trace.job.cp_size} context-parallel ranks instead of {sharded.now}"
+        summary=f"shard {chosen} over the {analysis.trace.job.cp_size} context-parallel ranks instead of {sharded.now}"
         + (f" (documents cut in {sharded.document_share:.0%} of the microbatches)" if chosen == ADAPTIVE else ""),
-        how=_advise(chosen, job),
+        how=_advise(chosen, analysis),
         changes=(Work(sharded.factors[chosen][:, None]),),
         settings={"way": chosen, "now": sharded.now, "short_speed": f"{kernel.slowest:g}"},
         assumptions=(
@@ -128,27 +129,24 @@ def propose(job: Situation, place: Place, settings: Mapping[str, str]) -> Remedy
     )
 
 
-def shard(job: Situation, kernel: Kernel, now: str | None = None) -> Sharded | Refusal:
+def shard(analysis: Analysis, kernel: Kernel, now: str | None = None) -> Sharded | Refusal:
     """Work out what every way to shard makes of the microbatches.
 
-    Parameters
-    ----------
-    job : Situation
-    kernel : Kernel
-    now : str, optional
-        How it is done now; found out when left out.
+    How it is done `now` is found out when left out.
     """
-    lengths = read_lengths(job)
+    lengths = read_lengths(analysis)
     if lengths is None or lengths.documents is None:
         return Refusal("the trace has no doc_lengths: what each context-parallel rank has to do is not known")
-    cp = job.trace.job.cp_size
+    cp = analysis.trace.job.cp_size
     shares = {
         PER_SEQUENCE: share_sequences(lengths.documents, cp, kernel),
         PER_DOCUMENT: share_documents(lengths.documents, cp, kernel),
     }
     known = lengths.list_at >= 0
     fits = {
-        name: fit_costs(job, *(_lay_out(values.max(axis=1), lengths, known) for values in (one.tokens, one.squares)))
+        name: fit_costs(
+            analysis, *(_lay_out(values.max(axis=1), lengths, known) for values in (one.tokens, one.squares))
+        )
         for name, one in shares.items()
     }
     quality = {name: -np.inf if fit is None else fit.quality for name, fit in fits.items()}
@@ -189,11 +187,11 @@ def _choose(step_s: Mapping[str, float], now: str) -> str:
     return next(name for name in order if step_s[name] <= least * (1.0 + WORTH_SHARE))
 
 
-def _advise(way: str, job: Situation) -> str:
+def _advise(way: str, analysis: Analysis) -> str:
     """Say how to shard in this way."""
     if way != ADAPTIVE:
-        return choose_how(_HOW[way], job.trace.job)
-    return choose_how(_HOW[PER_DOCUMENT] | {"any": _ADAPTIVE_HOW}, job.trace.job)
+        return choose_how(_HOW[way], analysis.trace.job)
+    return choose_how(_HOW[PER_DOCUMENT] | {"any": _ADAPTIVE_HOW}, analysis.trace.job)
 
 
 def _read_way(settings: Mapping[str, str], key: str, among: tuple[str, ...]) -> str | None:

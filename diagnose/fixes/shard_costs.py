@@ -51,16 +51,7 @@ class Shares:
 def share_sequences(documents: Documents, cp: int, kernel: Kernel) -> Shares:
     """Cut the sequence of each microbatch into 2 x cp chunks; rank r takes the chunks r and 2 cp - 1 - r.
 
-    Parameters
-    ----------
-    documents : Documents
-    cp : int
-        Context-parallel ranks.
-    kernel : Kernel
-
-    Returns
-    -------
-    Shares
+    `cp` is the number of context-parallel ranks.
     """
     return _join([_share_sequences(part, cp, kernel) for part in _parts(documents, cp)], cp)
 
@@ -70,14 +61,7 @@ def share_documents(documents: Documents, cp: int, kernel: Kernel) -> Shares:
 
     Tokens that cannot be divided are dealt to the ranks in turn; they join a chunk, and start no tile of their own.
 
-    Parameters
-    ----------
-    documents, cp, kernel
-        As for `share_sequences`.
-
-    Returns
-    -------
-    Shares
+    `cp` is the number of context-parallel ranks.
     """
     return _join([_share_documents(part, cp, kernel) for part in _parts(documents, cp)], cp)
 

@@ -10,9 +10,10 @@ import numpy as np
 
 from diagnose.fixes.frameworks import choose_how
 from diagnose.fixes.places import labels_of, mask_workers, read_labels, read_worker
+from diagnose.model.analysis import Analysis
 from diagnose.model.change import Change, Remove, Scale
 from diagnose.model.optype import DP_COLLECTIVES, P2P, Op
-from diagnose.model.remedy import Place, Refusal, Remedy, Situation
+from diagnose.model.remedy import FaultLocation, Refusal, Remedy
 from diagnose.model.trace import Seconds
 
 NAME = "swap-workers"
@@ -33,9 +34,9 @@ _HOW = {
 _COLLECTIVES = frozenset({int(op) for op in DP_COLLECTIVES} | {int(Op.LAYERNORM)})
 
 
-def propose(job: Situation, place: Place, settings: Mapping[str, str]) -> Remedy | Refusal:
+def propose(analysis: Analysis, place: FaultLocation, settings: Mapping[str, str]) -> Remedy | Refusal:
     """Try every other stage of the dp rank, or the one named."""
-    trace = job.trace
+    trace = analysis.trace
     named = read_worker(settings, trace, NAME) or [(worker.dp, worker.pp) for worker in place.where.workers]
     if len(named) != 1:
         return Refusal("it takes one worker with a slow card", obvious=True)
@@ -43,17 +44,17 @@ def propose(job: Situation, place: Place, settings: Mapping[str, str]) -> Remedy
         return Refusal("with one stage every worker carries the same traffic", obvious=True)
     mask = mask_workers(trace, named)
     ((dp, stage),) = np.argwhere(mask).tolist()
-    ratios = _ratios(job, dp, stage)
+    ratios = _ratios(analysis, dp, stage)
     if max(ratios) < SLOWER:
         return Refusal("its transfers are no slower than their equals", obvious=True)
     others = read_labels(settings, "to", trace.stage_labels, NAME) if "to" in settings else trace.stage_labels.tolist()
     targets = [int(np.flatnonzero(trace.stage_labels == label)[0]) for label in others if label != named[0][1]]
     if not targets:
         return Refusal("it is on that stage already")
-    moves = {to: _move(job, mask, dp, to, ratios) for to in targets}
-    step_s = {to: float(job.price(changes).mean()) for to, changes in moves.items()}
+    moves = {to: _move(analysis, mask, dp, to, ratios) for to in targets}
+    step_s = {to: float(analysis.price(changes).mean()) for to, changes in moves.items()}
     best = min(targets, key=step_s.__getitem__)
-    if step_s[best] > (1.0 - WORTH) * job.gains.replayed_s and "to" not in settings:
+    if step_s[best] > (1.0 - WORTH) * analysis.gains.replayed_s and "to" not in settings:
         return Refusal(
             "no other stage of its dp rank carries so much less traffic that a restart would pay", obvious=True
         )
@@ -70,9 +71,9 @@ def propose(job: Situation, place: Place, settings: Mapping[str, str]) -> Remedy
     )
 
 
-def _ratios(job: Situation, dp: int, stage: int) -> tuple[float, float]:
+def _ratios(analysis: Analysis, dp: int, stage: int) -> tuple[float, float]:
     """Say how many times as long transfers of a worker, and collectives of its group, take as their equals do."""
-    t = job.transfers
+    t = analysis.transfers
     links = t.link_s[[stage - 1, stage], dp]
     others = np.delete(t.link_s, dp, axis=1) if t.link_s.shape[1] > 1 else t.link_s
     group = np.delete(t.group_s, stage)
@@ -87,10 +88,10 @@ def _over(slow_s: Seconds, equal_s: Seconds) -> float:
     return max(float(slow_s.max() / np.median(equal_s)), 1.0)
 
 
-def _move(job: Situation, mask: np.ndarray, dp: int, to: int, ratios: tuple[float, float]) -> tuple[Change, ...]:
+def _move(analysis: Analysis, mask: np.ndarray, dp: int, to: int, ratios: tuple[float, float]) -> tuple[Change, ...]:
     """Say what a card costs no more where it was, and costs where it goes."""
-    n_stages, n_dp = job.trace.n_stages, job.trace.n_dp
-    wraps = job.components.typical_s.shape[1] > n_stages
+    n_stages, n_dp = analysis.trace.n_stages, analysis.trace.n_dp
+    wraps = analysis.components.typical_s.shape[1] > n_stages
 
     def at(stage: int, ratio: float, *, all_ranks: bool = False) -> Seconds:
         factor = np.ones((n_stages, 1, n_dp))

@@ -10,8 +10,10 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
+from diagnose.judge.places import name_fault
 from diagnose.judge.rules import Rule
-from diagnose.judge.verdict import UNKNOWN_CERTAINTY, Verdict, name_fault
+from diagnose.judge.unknown import UNKNOWN_CERTAINTY
+from diagnose.judge.verdict import Verdict
 from diagnose.model.diagnosis import Cause, EvidenceItem, NotChecked, When, Where
 from diagnose.model.trace import Ints, Job
 from diagnose.model.training_log import LogFacts

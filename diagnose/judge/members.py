@@ -10,7 +10,7 @@ from diagnose.model.diagnosis import EvidenceItem, Worker
 from diagnose.model.members import LateMember, Members
 
 #: So many workers have a sentence about their members.
-MAX_MEMBERS_SAID = 4
+MAX_MEMBERS_NAMED = 4
 #: A share above this rounds to all.
 ALL = 0.995
 #: What a late member does, and what it does most often.
@@ -22,20 +22,9 @@ _DOES = {
 
 
 def name_member(worker: Worker, members: Members | None, at: tuple[int, int], late: LateMember | None) -> Worker:
-    """Name a slow worker by the member that the others wait for, where there is one.
+    """Name a slow worker, given by (dp index, stage index), with the member that the others wait for.
 
-    Parameters
-    ----------
-    worker : Worker
-    members : Members or None
-    at : (int, int)
-        dp index and stage index of the worker.
-    late : LateMember or None
-
-    Returns
-    -------
-    Worker
-        With rank, host and labels of the member. As it was where none is named, but without a host where members run on several.
+    Where no member is named the worker stays as it was, but without a host where its members run on several.
     """
     if members is None or late is None:
         return worker
@@ -58,7 +47,7 @@ def suspect_hosts(worker: Worker, members: Members | None, at: tuple[int, int]) 
     return () if members is None or named else members.hosts_of(*at)
 
 
-def say_member(name: str, worker: Worker, late: LateMember) -> EvidenceItem:
+def describe_member(name: str, worker: Worker, late: LateMember) -> EvidenceItem:
     """Say which member of a slow worker is late and by how much, or why none is named."""
     values = {"late_s": late.late_s, "late_share": late.late_share, "last_share": late.last_share}
     place = f"dp {worker.dp} stage {worker.pp}"
@@ -70,12 +59,12 @@ def say_member(name: str, worker: Worker, late: LateMember) -> EvidenceItem:
     does, often = _DOES[late.how]
     does = does.format(late.late_s)
     text = (
-        f"{who} of {place}{where} {does}, {_say_share(late.late_share)} of what the worker is behind its peers; it "
-        f"{often.format(_say_share(late.last_share))}"
+        f"{who} of {place}{where} {does}, {_write_share(late.late_share)} of what the worker is behind its peers; it "
+        f"{often.format(_write_share(late.last_share))}"
     )
     return EvidenceItem("rule", name, text, values)
 
 
-def _say_share(share: float) -> str:
+def _write_share(share: float) -> str:
     """Write a share: what rounds to 1, or is above it by noise, is all."""
     return "all" if share > ALL else f"a share of {share:.2f}"

@@ -3,6 +3,7 @@
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from diagnose.model.request import MIN_SPEEDUP
 from diagnose.model.trace import Ints, Job
 from diagnose.model.whatif import WhatIf
 
@@ -260,7 +261,7 @@ class Diagnosis:
     stage_labels: Ints
     ranks: Ints
     hosts: tuple[str, ...] | None
-    min_speedup: float = 1.02
+    min_speedup: float = MIN_SPEEDUP
     plan: Plan | None = None
     recording: "Account | None" = None
     details: "Details | None" = None

@@ -8,7 +8,7 @@ from diagnose.model.diagnosis import Fix
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Wishes:
+class HandFixes:
     """What a user wants to be priced, as text.
 
     Attributes
@@ -24,7 +24,7 @@ class Wishes:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Asked:
+class HandFixPrice:
     """One fix, or one scaling, of those that the user gave, in their order.
 
     Attributes
@@ -50,7 +50,7 @@ class Asked:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class ByHand:
+class HandPrices:
     """A job before and after some fixes; times in seconds a step, launch delays in.
 
     Attributes
@@ -61,7 +61,7 @@ class ByHand:
         With all that were not refused.
     replay_error : float
         By which part of it the replay misses the recorded step time: no prediction is better than that.
-    asked : tuple of Asked
+    asked : tuple of HandFixPrice
     changes : tuple of Change
         All that was not refused, for pictures.
     """
@@ -70,7 +70,7 @@ class ByHand:
     recorded_s: float
     predicted_s: float
     replay_error: float
-    asked: tuple[Asked, ...]
+    asked: tuple[HandFixPrice, ...]
     changes: tuple[Change, ...]
 
     @property

@@ -3,50 +3,36 @@
 import dataclasses
 from collections.abc import Mapping
 
-from diagnose.model.change import Change, Price
-from diagnose.model.components import Components, Gains
-from diagnose.model.course import Course
+from diagnose.model.change import Change
 from diagnose.model.diagnosis import When, Where
-from diagnose.model.feature import Features
-from diagnose.model.trace import Trace
-from diagnose.model.transfers import Transfers
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Situation:
-    """A measured job, as a fix sees it.
-
-    Attributes
-    ----------
-    trace : Trace
-    components : Components
-    gains : Gains
-    transfers : Transfers
-    features : Features
-    courses : dict of str to Course
-        Since when each component costs time.
-    price : callable
-        Replays the job with some changes: seconds a step, shape (n_steps,). Costs one replay.
-    sample : callable
-        The same on an even sample of the steps of a large job, for searches: compare with `sample([])` only.
-    """
-
-    trace: Trace
-    components: Components
-    gains: Gains
-    transfers: Transfers
-    features: Features
-    courses: Mapping[str, Course]
-    price: Price
-    sample: Price
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Place:
-    """Where and when the cause sits that a fix is to mend, by the labels of the file; all empty: wherever it is found."""
+class FaultLocation:
+    """Where and when the fault sits that a fix is to mend, by the labels of the file; all empty: wherever it is found."""
 
     where: Where = dataclasses.field(default_factory=Where)
     when: When = dataclasses.field(default_factory=When)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NamedFix:
+    """A fix that a rule, or a user, names; `summary` and `how` are used where no file of `fixes` has that fix."""
+
+    fix: str
+    summary: str = ""
+    how: str = ""
+    settings: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CauseToFix:
+    """A cause that was found, what it costs, where it sits, and the fixes that its rule names."""
+
+    cause: str
+    components: tuple[str, ...]
+    place: FaultLocation
+    fixes: tuple[NamedFix, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -2,6 +2,8 @@
 
 import dataclasses
 
+import numpy as np
+
 from diagnose.model.trace import Ints, Seconds
 
 
@@ -48,3 +50,21 @@ class WhatIf:
     def slowdown(self) -> float:
         """S: simulated over ideal."""
         return float(self.simulated_s.sum() / self.ideal_s.sum())
+
+
+#: Of a job without operations: nothing could be replayed.
+NOTHING_REPLAYED = WhatIf(
+    steps=np.zeros(0, dtype=np.int64),
+    recorded_s=np.zeros(0),
+    simulated_s=np.full(1, np.nan),
+    ideal_s=np.full(1, np.nan),
+    discrepancy=float("nan"),
+    by_optype={},
+    by_stage=np.zeros(0),
+    by_dp=np.zeros(0),
+    by_worker=np.zeros((0, 0)),
+    by_step=np.zeros(0),
+    by_worker_step=np.zeros((0, 0, 0)),
+    m_w=None,
+    m_s=None,
+)

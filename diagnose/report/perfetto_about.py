@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from diagnose.model.analysis import ReportData
 from diagnose.model.diagnosis import Cause
-from diagnose.model.scene import Scene
 from diagnose.model.timeline import Timeline
 from diagnose.report import words
 from diagnose.report.escape import escape, prose
@@ -33,22 +33,22 @@ class StepSlot:
     timelines: tuple[Timeline, ...]
 
 
-def _at(scene: Scene, step: int) -> int:
+def _at(data: ReportData, step: int) -> int:
     """Say where a step stands in the what-if analysis."""
-    return int(np.flatnonzero(scene.diagnosis.what_if.steps == step)[0])
+    return int(np.flatnonzero(data.diagnosis.what_if.steps == step)[0])
 
 
-def count_workers(page: Page, scene: Scene, row: DpTrack, step: int) -> None:
+def count_workers(page: Page, data: ReportData, row: DpTrack, step: int) -> None:
     """Draw S_w of the workers of a dp rank in a step."""
-    slowdown = scene.diagnosis.what_if.by_worker_step[row.dp, :, _at(scene, step)]
-    labels = scene.diagnosis.stage_labels.tolist()
+    slowdown = data.diagnosis.what_if.by_worker_step[row.dp, :, _at(data, step)]
+    labels = data.diagnosis.stage_labels.tolist()
     values = {f"stage {label}": float(value) for label, value in zip(labels, slowdown, strict=True)}
     page.counter(row.pid, "slowdown S_w", row.begin_ns, values)
 
 
-def draw_summary(page: Page, scene: Scene, choice: Choice, slot: StepSlot) -> None:
+def draw_summary(page: Page, data: ReportData, choice: Choice, slot: StepSlot) -> None:
     """Draw the length of a step with its figures, and what was lost between it and the next."""
-    w, at = scene.diagnosis.what_if, _at(scene, slot.step)
+    w, at = data.diagnosis.what_if, _at(data, slot.step)
     lengths = {f"{timeline.name}_s": timeline.step_s for timeline in slot.timelines}
     figures = {"slowdown": float(w.by_step[at]), "simulated_s": float(w.simulated_s[at])} | lengths
     suffix = " (the worst drawn)" if len(choice.steps) > 1 and slot.step == choice.steps[0] else ""
@@ -65,9 +65,9 @@ def draw_summary(page: Page, scene: Scene, choice: Choice, slot: StepSlot) -> No
     page.counter(ABOUT, "step time [s]", slot.begin_ns, {t.name: t.step_s for t in slot.timelines})
 
 
-def draw_about(page: Page, scene: Scene, slots: Sequence[StepSlot]) -> None:
+def draw_about(page: Page, data: ReportData, slots: Sequence[StepSlot]) -> None:
     """Draw verdict and causes over all the time drawn, each with the steps in which it acts."""
-    diagnosis = scene.diagnosis
+    diagnosis = data.diagnosis
     begin_ns, end_ns = slots[0].begin_ns, max(slot.begin_ns + slot.length_ns for slot in slots)
     args = {
         "verdict": escape(diagnosis.verdict),

@@ -9,7 +9,7 @@ import math
 import numpy as np
 
 from diagnose.errors import UsageError
-from diagnose.model.scene import Scene
+from diagnose.model.analysis import ReportData
 from diagnose.model.trace import Ints
 from diagnose.report import words
 from diagnose.report.perfetto_step import (
@@ -34,10 +34,10 @@ class Choice:
     dp: tuple[int, ...]
 
 
-def choose_steps(scene: Scene) -> tuple[int, ...]:
+def choose_steps(data: ReportData) -> tuple[int, ...]:
     """Choose the step that is slowest against its ideal, launch delays included, and the one nearest to the median."""
-    w = scene.diagnosis.what_if
-    at = np.flatnonzero(np.isin(w.steps, scene.components.steps))
+    w = data.diagnosis.what_if
+    at = np.flatnonzero(np.isin(w.steps, data.analysis.components.steps))
     slowdown = w.recorded_s[at] / w.ideal_s[at]
     worst = int(np.argmax(slowdown))
     distance = np.abs(slowdown - np.median(slowdown))
@@ -46,10 +46,10 @@ def choose_steps(scene: Scene) -> tuple[int, ...]:
     return tuple(int(w.steps[at[i]]) for i in found)
 
 
-def choose_dp(scene: Scene) -> tuple[int, ...]:
+def choose_dp(data: ReportData) -> tuple[int, ...]:
     """Choose the dp ranks of the culprits, or the slowest one where no cause names any, and a sound peer."""
-    slowdown = scene.diagnosis.what_if.by_dp
-    named = [dp for cause in scene.diagnosis.causes for dp in culprits_of(cause, scene)]
+    slowdown = data.diagnosis.what_if.by_dp
+    named = [dp for cause in data.diagnosis.causes for dp in culprits_of(cause, data)]
     found = list(dict.fromkeys(named))[:MAX_CULPRITS] or [int(np.argmax(slowdown))]
     distance = np.abs(slowdown - np.median(slowdown))
     distance[sorted({*named, *found})] = np.inf
@@ -57,26 +57,26 @@ def choose_dp(scene: Scene) -> tuple[int, ...]:
     return (*found, peer) if math.isfinite(distance[peer]) else tuple(found)
 
 
-def known_steps(scene: Scene, steps: Ints) -> tuple[int, ...]:
+def known_steps(data: ReportData, steps: Ints) -> tuple[int, ...]:
     """Refuse steps that were not analysed."""
-    analysed = set(scene.components.steps.tolist())
+    analysed = set(data.analysis.components.steps.tolist())
     for step in steps.tolist():
         if step not in analysed:
             some = words.some_of([str(known) for known in sorted(analysed)])
             raise UsageError(f"--perfetto-steps: step {step} is not analysed; expected one of {', '.join(some)}")
-    first = [step for step in choose_steps(scene) if step in steps]
+    first = [step for step in choose_steps(data) if step in steps]
     return tuple(dict.fromkeys([*first, *steps.tolist()]))
 
 
-def known_dp(scene: Scene, dp: Ints) -> tuple[int, ...]:
+def known_dp(data: ReportData, dp: Ints) -> tuple[int, ...]:
     """Refuse dp ranks that the job does not have."""
-    labels = scene.diagnosis.dp_labels.tolist()
+    labels = data.diagnosis.dp_labels.tolist()
     for label in dp.tolist():
         if label not in labels:
             some = words.some_of([str(known) for known in labels])
             raise UsageError(f"--perfetto-dp: the job has no dp rank {label}; expected one of {', '.join(some)}")
     asked = [labels.index(label) for label in dp.tolist()]
-    first = [place for place in choose_dp(scene) if place in asked]
+    first = [place for place in choose_dp(data) if place in asked]
     return tuple(dict.fromkeys([*first, *asked]))
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from diagnose.model.analysis import ReportData
 from diagnose.model.diagnosis import Cause
 from diagnose.model.optype import NAMES, P2P, Op
-from diagnose.model.scene import Scene
 from diagnose.model.stalls import Whose
 from diagnose.model.timeline import Timeline
 from diagnose.model.trace import Seconds
@@ -98,7 +98,7 @@ def by_nodes_of(values: Seconds, timeline: Timeline, other: Timeline) -> Seconds
 
 def draw_operations(
     page: Page,
-    scene: Scene,
+    data: ReportData,
     timeline: Timeline,
     facts: OperationFacts,
     row: DpTrack,
@@ -108,7 +108,7 @@ def draw_operations(
 
     Parameters
     ----------
-    scene : Scene
+    data : ReportData
         For the names of workers.
     timeline : Timeline
         With all dp ranks.
@@ -118,13 +118,13 @@ def draw_operations(
         Given for what was recorded: says beside each operation how much slower and later it was.
     """
     by_stream: dict[Thread, list[tuple[int, Slice]]] = defaultdict(list)
-    n_stages = len(scene.diagnosis.stage_labels)
+    n_stages = len(data.diagnosis.stage_labels)
     for node in range(len(timeline.nodes)):
         start_s, end_s = float(timeline.start_s[node, row.dp]), float(timeline.end_s[node, row.dp])
         if np.isnan(start_s) or np.isnan(end_s):
             continue
         op, stage = Op(int(timeline.nodes.op[node])), int(timeline.nodes.stage[node])
-        thread = thread_of(scene, row, stage, _STREAMS.get(op, _COLLECTIVES), n_stages)
+        thread = thread_of(data, row, stage, _STREAMS.get(op, _COLLECTIVES), n_stages)
         args = _describe(timeline, facts, node, row.dp, baselines)
         start_ns = row.at(start_s)
         what = Slice(facts.labels[node], NAMES[op], start_ns, max(row.at(end_s), start_ns), args)
@@ -153,11 +153,11 @@ def _connect(page: Page, sender: tuple[Slice, Thread], receiver: tuple[Slice, Th
     page.flow(send.name, (send_thread, send.start_ns), (recv_thread, moves_ns))
 
 
-def thread_of(scene: Scene, row: DpTrack, stage: int, stream: str, n_stages: int) -> Thread:
+def thread_of(data: ReportData, row: DpTrack, stage: int, stream: str, n_stages: int) -> Thread:
     """Give the thread of a stream of a worker."""
-    name = f"stage {int(scene.diagnosis.stage_labels[stage])} {stream}"
+    name = f"stage {int(data.diagnosis.stage_labels[stage])} {stream}"
     if stream == "compute":
-        who = scene.diagnosis.worker(row.dp, stage)
+        who = data.diagnosis.worker(row.dp, stage)
         name += f" (rank {who.rank}{f', host {safe_name(who.host)}' if who.host else ''})"
     kind = _ORDER.index(stream)
     order = stage * len(_ORDER) + kind
@@ -190,10 +190,10 @@ def _ms(seconds: float) -> float:
     return round(1e3 * seconds, 6) + 0.0
 
 
-def count_lateness(page: Page, scene: Scene, timeline: Timeline, clean_end_s: Seconds, row: DpTrack) -> None:
+def count_lateness(page: Page, data: ReportData, timeline: Timeline, clean_end_s: Seconds, row: DpTrack) -> None:
     """Draw for each stage how much later than in the clean timeline each operation ended, in milliseconds, at its end."""
     late_s = timeline.end_s[:, row.dp] - clean_end_s[:, row.dp]
-    for stage, label in enumerate(scene.diagnosis.stage_labels.tolist()):
+    for stage, label in enumerate(data.diagnosis.stage_labels.tolist()):
         nodes = np.flatnonzero((timeline.nodes.stage == stage) & np.isfinite(late_s))
         key = f"stage {label}"
         page.counter(row.pid, LATENESS, row.begin_ns, {key: 0.0})
@@ -206,29 +206,29 @@ def count_lateness(page: Page, scene: Scene, timeline: Timeline, clean_end_s: Se
 LATENESS = "later than clean [ms]"
 
 
-def draw_stalls(page: Page, scene: Scene, timeline: Timeline, row: DpTrack) -> None:
+def draw_stalls(page: Page, data: ReportData, timeline: Timeline, row: DpTrack) -> None:
     """Draw the stalls of one dp rank of a recorded step, with the sentence of the cause, and the rows that are evidence."""
     by_stage: dict[int, list[Slice]] = defaultdict(list)
     for node in np.flatnonzero(np.isin(timeline.nodes.op, (int(Op.FORWARD), int(Op.BACKWARD)))).tolist():
-        by_stage[int(timeline.nodes.stage[node])] += _stalls_of(scene, timeline, node, row)
-    rows = scene.trace.evidence
+        by_stage[int(timeline.nodes.stage[node])] += _stalls_of(data, timeline, node, row)
+    rows = data.analysis.trace.evidence
     for i in np.flatnonzero((rows.step == timeline.step) & (rows.dp == row.dp)).tolist():
         start_ns, end_ns = row.at(float(rows.start_s[i])), row.at(float(rows.end_s[i]))
         if end_ns > start_ns:
             args = {"step": timeline.step, "seen_as": "a row of the trace"}
             by_stage[int(rows.stage[i])].append(Slice(NAMES[Op(int(rows.op[i]))], "evidence", start_ns, end_ns, args))
     for stage in sorted(by_stage):
-        thread = thread_of(scene, row, stage, _STALLS, len(scene.diagnosis.stage_labels))
+        thread = thread_of(data, row, stage, _STALLS, len(data.diagnosis.stage_labels))
         page.side_by_side(thread, by_stage[stage])
 
 
-def _stalls_of(scene: Scene, timeline: Timeline, node: int, row: DpTrack) -> list[Slice]:
+def _stalls_of(data: ReportData, timeline: Timeline, node: int, row: DpTrack) -> list[Slice]:
     """Give the stalls inside and before one compute."""
     start_s, end_s = float(timeline.start_s[node, row.dp]), float(timeline.end_s[node, row.dp])
-    place = _place(scene, timeline, node, row.dp)
+    place = _place(data, timeline, node, row.dp)
     if place is None or np.isnan(start_s) or np.isnan(end_s):
         return []
-    components, stalls = scene.components, scene.components.stalls
+    components, stalls = data.analysis.components, data.analysis.components.stalls
     inside_s, before_s = float(stalls.inside_s[place]), float(stalls.before_s[place])
     hold_s = 0.0 if components.hold_s is None else float(components.hold_s[place])
     spans = [
@@ -243,19 +243,17 @@ def _stalls_of(scene: Scene, timeline: Timeline, node: int, row: DpTrack) -> lis
         ),
     ]
     return [
-        _stall(
-            scene, timeline.step, (row.at(begin_s), row.at(finish_s)), whose, {"where": where, "has_a_row": recorded}
-        )
+        _stall(data, timeline.step, (row.at(begin_s), row.at(finish_s)), whose, {"where": where, "has_a_row": recorded})
         for begin_s, finish_s, whose, recorded, where in spans
         if finish_s - begin_s > _LEAST_STALL_S
     ]
 
 
-def _place(scene: Scene, timeline: Timeline, node: int, dp: int) -> tuple[int, int, int, int, int] | None:
+def _place(data: ReportData, timeline: Timeline, node: int, dp: int) -> tuple[int, int, int, int, int] | None:
     """Say where a compute stands in the arrays of `Components`; None where it does not."""
-    nodes, components = timeline.nodes, scene.components
+    nodes, components = timeline.nodes, data.analysis.components
     at = np.flatnonzero(components.steps == timeline.step)
-    virtual = max(int(nodes.chunk[node]), 0) * scene.trace.n_stages + int(nodes.stage[node])
+    virtual = max(int(nodes.chunk[node]), 0) * data.analysis.trace.n_stages + int(nodes.stage[node])
     microbatch = int(nodes.microbatch[node])
     if not len(at) or microbatch < 0:
         return None
@@ -264,10 +262,10 @@ def _place(scene: Scene, timeline: Timeline, node: int, dp: int) -> tuple[int, i
     return place if all(i < n for i, n in zip(place, shape, strict=True)) else None
 
 
-def _stall(scene: Scene, step: int, span: tuple[int, int], whose: Whose, args: dict[str, Any]) -> Slice:
+def _stall(data: ReportData, step: int, span: tuple[int, int], whose: Whose, args: dict[str, Any]) -> Slice:
     """Make the slice of a stall, with the cause that it belongs to."""
     title, component = _WHOSE[whose]
-    cause = next(iter(scene.causes_of(component)), None)
+    cause = next(iter(data.causes_of(component)), None)
     found = {"step": step, "own_ms": (span[1] - span[0]) / 1e6} | args
     if cause is not None:
         found |= {"cause": prose(cause.title), "why": sentence(cause)}
@@ -279,9 +277,9 @@ def sentence(cause: Cause) -> str:
     return prose(cause.evidence[0].text) if cause.evidence else words.titled(cause)
 
 
-def culprits_of(cause: Cause, scene: Scene) -> list[int]:
+def culprits_of(cause: Cause, data: ReportData) -> list[int]:
     """List the dp ranks (indices) that a cause names, worst first."""
-    labels = {int(label): i for i, label in enumerate(scene.diagnosis.dp_labels.tolist())}
+    labels = {int(label): i for i, label in enumerate(data.diagnosis.dp_labels.tolist())}
     named: Sequence[int] = [who.dp for who in cause.where.workers] + [
         end.dp for ends in cause.where.links for end in ends
     ]

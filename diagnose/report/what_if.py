@@ -1,6 +1,6 @@
 """Fixes priced by hand as a page of text, or as one JSON object.
 
-Enters: a `ByHand`. Leaves: text that reads at any width from 40 columns, with or without colour.
+Enters: a `HandPrices`. Leaves: text that reads at any width from 40 columns, with or without colour.
 """
 
 from rich.console import Console
@@ -8,7 +8,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from diagnose.model.priced import Asked, ByHand
+from diagnose.model.priced import HandFixPrice, HandPrices
 from diagnose.report import words
 from diagnose.report.escape import escape, prose
 from diagnose.report.json_lines import to_json
@@ -16,7 +16,7 @@ from diagnose.report.layout import PROSE_WIDTH, draw
 from diagnose.report.terminal import fix_lines
 
 
-def render(found: ByHand, *, width: int, color: bool) -> str:
+def render(found: HandPrices, *, width: int, color: bool) -> str:
     """Write what was priced as a page for a terminal or a plain file."""
 
     def write(console: Console) -> None:
@@ -33,7 +33,7 @@ def render(found: ByHand, *, width: int, color: bool) -> str:
     return draw(write, width=min(width, PROSE_WIDTH), color=color)
 
 
-def _print_one(console: Console, one: Asked, *, is_first: bool) -> None:
+def _print_one(console: Console, one: HandFixPrice, *, is_first: bool) -> None:
     """Print one fix with its price alone and after those before it."""
     console.print()
     console.print(Text(escape(one.text), style="bold"))
@@ -50,6 +50,6 @@ def _print_one(console: Console, one: Asked, *, is_first: bool) -> None:
     console.print(Padding(table, (0, 0, 0, 2)))
 
 
-def render_json(found: ByHand) -> str:
+def render_json(found: HandPrices) -> str:
     """Write what was priced as one JSON object on one line, without the line end; ASCII."""
     return to_json(found.to_dict())

@@ -20,7 +20,9 @@ import pyarrow.parquet as pq
 import diagnose
 from diagnose.faults.generate import FaultTruth, draw_job, generate, strip_evidence
 from diagnose.judge.rules import load_rules
-from diagnose.pipeline import examine
+from diagnose.judges import read_rules
+from diagnose.model.request import Request
+from diagnose.pipeline import analyse_job
 
 #: Parts of the package that decide what is measured of which job; judging and reporting do not.
 _MEASURING = ("errors.py", "pipeline.py", "model", "trace", "whatif", "features", "faults")
@@ -122,7 +124,7 @@ def measure_job(trace: pa.Table) -> Values:
     file = io.BytesIO()
     pq.write_table(trace, file)
     file.seek(0)
-    features = examine(file, name="generated job", ask_classifier=False).case.features
+    features = analyse_job(Request(file, name="generated job"), read_rules()).features
     return {name: feature.value for name, feature in features.items()}
 
 

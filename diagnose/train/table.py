@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 from diagnose.errors import UsageError
 from diagnose.judge.classifier import round_input
 from diagnose.judge.rules import Rule
+from diagnose.model.request import MIN_SPEEDUP
 from diagnose.model.trace import Bools, Ints
 from diagnose.train.measure import MeasuredJob
 
 #: A cause is there when mending it makes the job at least 2% faster, as in the report.
-PRESENT_WORTH = 1.0 - 1.0 / 1.02
+PRESENT_WORTH = 1.0 - 1.0 / MIN_SPEEDUP
 #: Below this it is not; between the two nobody can say, and the job teaches nothing about that cause.
 ABSENT_WORTH = 0.008
 #: Families of shapes that can be left out, to see how a classifier does on what it has not seen.

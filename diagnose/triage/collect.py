@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from diagnose.model.diagnosis import Cause, Diagnosis
 from diagnose.model.fleet import FleetCause, FleetJob
+from diagnose.model.request import MIN_SPEEDUP
 from diagnose.model.saved import restore
 from diagnose.triage.schema import DOCUMENTS, JOBS, TIMES
 from diagnose.triage.store import Store
@@ -20,7 +21,6 @@ from diagnose.triage.times import read_time
 #: Documents read at a time: 10 KB each, 100 KB of the largest jobs.
 CHUNK = 500
 #: The least speedup of stores that do not say it.
-_MIN_SPEEDUP = 1.02
 #: Kind of failure of a job whose diagnosis cannot be read.
 UNREADABLE = "document"
 
@@ -53,7 +53,7 @@ def read_diagnoses(store: Store, locations: Collection[str]) -> Iterator[StoredD
     """Read what is kept of some jobs, one at a time."""
     for row in _rows(store):
         if row.location in locations and row.document is not None:
-            yield StoredDiagnosis(row.location, row.document, row.min_speedup or _MIN_SPEEDUP)
+            yield StoredDiagnosis(row.location, row.document, row.min_speedup or MIN_SPEEDUP)
 
 
 def _rows(store: Store) -> Iterator[sa.Row[Any]]:
@@ -91,7 +91,7 @@ def _read_job(row: sa.Row[Any]) -> FleetJob:
         return FleetJob(**job, failure=row.failure or row.status, reason=row.reason or "no reason is known")
     try:
         found = json.loads(row.document or "null")
-        diagnosis = restore(found, min_speedup=row.min_speedup or _MIN_SPEEDUP)
+        diagnosis = restore(found, min_speedup=row.min_speedup or MIN_SPEEDUP)
         return _join(job, diagnosis, found)
     except ValueError as error:
         return FleetJob(**job, failure=UNREADABLE, reason=f"its diagnosis in the store cannot be read: {error}")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from diagnose.errors import UsageError
+from diagnose.model.request import MIN_SPEEDUP
 from diagnose.model.triage_run import Progress, TriageRun
 from diagnose.triage.identity import Judge
 from diagnose.triage.source import list_jobs
@@ -44,7 +45,7 @@ class TriageRequest:
     dry_run: bool = False
     dask: str | None = None
     rules: Path | None = None
-    min_speedup: float = 1.02
+    min_speedup: float = MIN_SPEEDUP
 
 
 def triage(request: TriageRequest, *, watch: Callable[[Progress], None] | None = None) -> TriageRun:
@@ -94,7 +95,7 @@ def triage(request: TriageRequest, *, watch: Callable[[Progress], None] | None =
 
 def find_judge(rules: Path | None, min_speedup: float) -> Judge:
     """Say what judges jobs on this machine; Dask workers are asked the same."""
-    from diagnose.pipeline import made_by
+    from diagnose.judges import made_by
 
     found = made_by(rules)
     return Judge(found.version, found.rules, found.classifier, min_speedup)

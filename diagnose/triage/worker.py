@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from diagnose.errors import DiagnoseError, MetadataError, TraceError
+from diagnose.model.request import Request
 from diagnose.triage.identity import SETTLED_S, Judge, digest_files
 from diagnose.triage.rows import CauseRow, JobRow, cause_rows, job_row
 from diagnose.triage.source import FoundJob, is_remote, list_again, list_pieces, open_remote
@@ -253,7 +254,7 @@ def _diagnose(task: Task, path: Path, content: str) -> Outcome:
 
     location, judge = task.job.location, task.judge
     rules = None if task.rules is None else Path(task.rules)
-    diagnosis = diagnose_job(path, name=location, rules=rules, min_speedup=judge.min_speedup)
+    diagnosis = diagnose_job(Request(path, name=location, rules=rules, min_speedup=judge.min_speedup))
     found = diagnosis.to_dict()
     row = dataclasses.replace(
         job_row(location, found),

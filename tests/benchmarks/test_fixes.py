@@ -12,9 +12,10 @@ import pytest
 
 from diagnose import pipeline
 from diagnose.fixes.catalogue import list_fixes
-from diagnose.fixes.plan import Named, price_fix
+from diagnose.fixes.plan import price_fix
 from diagnose.model.diagnosis import RefusedFix
-from diagnose.model.remedy import Place
+from diagnose.model.remedy import FaultLocation, NamedFix
+from diagnose.model.request import Request
 from diagnose.trace.load import load_trace
 
 pytestmark = pytest.mark.benchmark
@@ -27,8 +28,8 @@ def test_all_fixes(job_name: str, cause: str, shared: Path) -> None:
     path = shared / "artifact" / f"trace-{job_name}.parquet"
     names = ("what-if of the paper", "what-if of components", "its fixes and plan", "every fix there is")
     seconds: dict[str, list[float]] = {name: [] for name in names}
-    found = pipeline.examine(path)
-    rules = found.rule_set.rules
+    analysis, judged = pipeline.examine(Request(path))
+    rules = judged.rule_set.rules
     trace = load_trace(path)
     for _ in range(N_RUNS):
         start = time.perf_counter()
@@ -42,13 +43,13 @@ def test_all_fixes(job_name: str, cause: str, shared: Path) -> None:
         removal = pipeline.Removal(observed, components, n_stages=trace.n_stages, between_s=between_s)
         removal.gains([rule.components for rule in rules])
         seconds["what-if of components"].append(time.perf_counter() - start)
-        verdict = pipeline.reach_verdict(found.case, found.judgements, min_speedup=1.02, opinion=found.opinion)
+        verdict = pipeline.reach_verdict(analysis, judged.judgements, min_speedup=1.02, opinion=judged.opinion)
         start = time.perf_counter()
-        causes, _ = pipeline.price_fixes(found, verdict.causes)
+        wanted = pipeline.list_fixes_to_price(verdict.causes, judged.rule_set)
+        causes = pipeline.add_fixes(verdict.causes, wanted, pipeline.price_causes(analysis, wanted))
         seconds["its fixes and plan"].append(time.perf_counter() - start)
         start = time.perf_counter()
-        job = pipeline.make_situation(found)
-        priced = [price_fix(job, Named(fix), Place(), ()) for fix in list_fixes()]
+        priced = [price_fix(analysis, NamedFix(fix), FaultLocation(), ()) for fix in list_fixes()]
         seconds["every fix there is"].append(time.perf_counter() - start)
         assert [one.cause for one in causes] == [cause]
         assert causes[0].fixes[0].predicted_speedup > 1.1

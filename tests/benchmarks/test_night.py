@@ -48,13 +48,14 @@ DOCUMENT = json.dumps({"found": "x" * 20_000})
 ONE_BY_ONE = """
 import hashlib, json, sys, time
 began = time.perf_counter()
+from diagnose.model.request import Request
 from diagnose.pipeline import diagnose_job
 from diagnose.report import json_lines
 imported = time.perf_counter()
 found = {}
 for line in sys.stdin:
     path = line.rstrip()
-    found[path] = hashlib.sha256(json_lines.render(diagnose_job(path)).encode()).hexdigest()
+    found[path] = hashlib.sha256(json_lines.render(diagnose_job(Request(path))).encode()).hexdigest()
 print(json.dumps([imported - began, time.perf_counter() - imported, found]))
 """
 

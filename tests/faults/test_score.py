@@ -16,6 +16,7 @@ from diagnose.faults.generate import generate, write_job
 from diagnose.faults.score import judge_file, main, read_truth, render, table, to_json
 from diagnose.faults.spec import JobSpec
 from diagnose.faults.worker_fault import WorkerFault
+from diagnose.model.request import Request
 
 SMALL = JobSpec(pp=2, dp=2, microbatches=4, steps=6)
 SLOW = WorkerFault(places=((1, 0),), slowdown=2.0, onset=3)
@@ -89,10 +90,10 @@ def test_a_job_that_fails_is_a_row(folder: Path, monkeypatch: pytest.MonkeyPatch
     """A crash of one job is counted and listed with its error, the others are judged, and the exit code is 5."""
     diagnose_job = pipeline.diagnose_job
 
-    def crash(source: Path, **options: object) -> object:
-        if source.name == "job-1.parquet":
+    def crash(request: Request) -> object:
+        if Path(request.source).name == "job-1.parquet":
             raise ZeroDivisionError("division\nby zero")
-        return diagnose_job(source, **options)
+        return diagnose_job(request)
 
     monkeypatch.setattr(pipeline, "diagnose_job", crash)
     done = run(folder, "--json", folder / "score.json")

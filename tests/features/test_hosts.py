@@ -14,7 +14,7 @@ SLOW = WorkerFault(places=((2, 1),), slowdown=1.6)
 
 def test_the_culprit_waits_least() -> None:
     """The slow worker spends far less time in collectives than its peers, who wait for it there."""
-    share = measured(SPEC, SLOW).case.features["worker.wait_share"].value
+    share = measured(SPEC, SLOW).analysis.features["worker.wait_share"].value
     assert share is not None and share < 0.5
 
 
@@ -23,7 +23,7 @@ def test_all_workers_of_a_host() -> None:
     spec = dataclasses.replace(SPEC, workers_per_host=2)
     neighbours = WorkerFault(places=((2, 1), (3, 1)), slowdown=1.6)
     for fault, share in ((neighbours, 1.0), (SLOW, 0.5)):
-        assert measured(spec, fault).case.features["host.slow_share"].value == pytest.approx(share)
+        assert measured(spec, fault).analysis.features["host.slow_share"].value == pytest.approx(share)
 
 
 @pytest.mark.parametrize(
@@ -38,6 +38,6 @@ def test_what_cannot_be_measured_is_missing(
     spec: JobSpec, faults: tuple[WorkerFault, ...], name: str, reason: str
 ) -> None:
     """Without a slow worker, a host column or peers there is nothing to compare, and the reason says so."""
-    found = measured(spec, *faults).case.features[name]
+    found = measured(spec, *faults).analysis.features[name]
     assert found.value is None
     assert reason in found.reason

@@ -31,17 +31,17 @@ def test_too_few_microbatches() -> None:
 def test_tokens_explain_uneven_microbatches() -> None:
     """Recorded tokens and their squares explain nearly all variation of the forwards; unrecorded, nothing is fitted."""
     spec = JobSpec(pp=2, dp=4, microbatches=8, steps=8, seed=3)
-    fitted = measured(spec, SequenceImbalance(quadratic_share=0.5, records_tokens=True)).case.features[
+    fitted = measured(spec, SequenceImbalance(quadratic_share=0.5, records_tokens=True)).analysis.features[
         "sequence.tokens_fit"
     ]
     assert fitted.value is not None and fitted.value > 0.95
-    without = measured(spec, SequenceImbalance(quadratic_share=0.5)).case.features["sequence.tokens_fit"]
+    without = measured(spec, SequenceImbalance(quadratic_share=0.5)).analysis.features["sequence.tokens_fit"]
     assert without.value is None and "tokens" in without.reason
 
 
 def test_implied_lengths_have_a_tail() -> None:
     """Long-tailed documents give microbatches far longer than the median one; even ones give 1."""
     spec = JobSpec(pp=2, dp=4, microbatches=8, steps=8, seed=3)
-    tail = measured(spec, SequenceImbalance(quadratic_share=0.5)).case.features["sequence.tail_ratio"].value
+    tail = measured(spec, SequenceImbalance(quadratic_share=0.5)).analysis.features["sequence.tail_ratio"].value
     assert tail is not None and tail > 1.3
-    assert measured(spec).case.features["sequence.tail_ratio"].value == pytest.approx(1.0)
+    assert measured(spec).analysis.features["sequence.tail_ratio"].value == pytest.approx(1.0)

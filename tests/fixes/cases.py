@@ -5,30 +5,16 @@ from functools import cache
 from diagnose.faults.fault import Fault
 from diagnose.faults.generate import Truth
 from diagnose.faults.spec import JobSpec
+from diagnose.model.analysis import Analysis
 from diagnose.model.diagnosis import Cause, Fix, When, Where, Worker
-from diagnose.model.remedy import Place, Situation
-from tests.judge.cases import Measured, make, measured
-
-
-def situation_of(m: Measured) -> Situation:
-    """Give a measured job as fixes see it."""
-    case = m.case
-    return Situation(
-        case.trace,
-        case.components,
-        case.gains,
-        case.transfers,
-        case.features,
-        case.courses,
-        m.removal.price,
-        m.removal.sample,
-    )
+from diagnose.model.remedy import FaultLocation
+from tests.judge.cases import make, measured
 
 
 @cache
-def situation(spec: JobSpec, *faults: Fault) -> Situation:
+def analysis(spec: JobSpec, *faults: Fault) -> Analysis:
     """Generate and measure a job, once."""
-    return situation_of(measured(spec, *faults))
+    return measured(spec, *faults).analysis
 
 
 def truth(spec: JobSpec, *faults: Fault) -> Truth:
@@ -47,6 +33,6 @@ def best_fix(spec: JobSpec, *faults: Fault, cause: str | None = None) -> Fix:
     return said(spec, *faults, cause=cause).fixes[0]
 
 
-def at(*workers: tuple[int, int], period: float | None = None) -> Place:
+def at(*workers: tuple[int, int], period: float | None = None) -> FaultLocation:
     """Make a place of workers."""
-    return Place(Where(workers=tuple(Worker(dp, pp) for dp, pp in workers)), When(period_steps=period))
+    return FaultLocation(Where(workers=tuple(Worker(dp, pp) for dp, pp in workers)), When(period_steps=period))

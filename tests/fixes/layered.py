@@ -15,7 +15,7 @@ from diagnose.faults.record import record
 from diagnose.faults.simulate import simulate
 from diagnose.faults.spec import JobSpec, random_spec
 from diagnose.faults.stage_imbalance import UnevenLayers
-from diagnose.model.remedy import Situation
+from diagnose.model.analysis import Analysis, Suspects
 from diagnose.trace.load import load_trace
 from diagnose.whatif.components.between_steps import measure_between
 from diagnose.whatif.observed import Observed, observe
@@ -29,7 +29,7 @@ from tests.jobs import to_file
 class Layered:
     """A measured job; `removal` replays it."""
 
-    situation: Situation
+    analysis: Analysis
     observed: tuple[Observed, ...]
     removal: Removal
 
@@ -46,9 +46,24 @@ def look(source: Path | BinaryIO, layers: tuple[int, ...] | None = None) -> Laye
     trace = dataclasses.replace(trace, evidence=evidence, job=job)
     components = take_apart(observed, evidence, n_stages=trace.n_stages)
     removal = Removal(observed, components, n_stages=trace.n_stages, between_s=measure_between(trace, observed))
-    unseen: Any = None  # fixes of the pipeline do not look at transfers
-    situation = Situation(trace, components, removal.gains(), unseen, {}, {}, removal.price, removal.sample)
-    return Layered(situation, observed, removal)
+    unseen: Any = None  # by fixes of the pipeline
+    analysis = Analysis(
+        trace=trace,
+        what_if=unseen,
+        components=components,
+        gains=removal.gains(),
+        transfers=unseen,
+        features={},
+        courses={},
+        suspects=Suspects(),
+        fidelity=unseen,
+        filled_share=0.0,
+        clock_offset_s=unseen,
+        price=removal.price,
+        sample=removal.sample,
+        timelines=unseen,
+    )
+    return Layered(analysis, observed, removal)
 
 
 @cache

@@ -17,8 +17,9 @@ from diagnose.faults.sequence_imbalance import SequenceImbalance
 from diagnose.faults.simulate import simulate
 from diagnose.faults.spec import JobSpec, random_spec
 from diagnose.fixes.deal import take_dealt
-from diagnose.fixes.rebalance import Asked, Known, Rebalanced, know, rebalance
-from diagnose.model.remedy import Refusal, Situation
+from diagnose.fixes.rebalance import Known, Rebalanced, RebalanceSettings, know, rebalance
+from diagnose.model.analysis import Analysis
+from diagnose.model.remedy import Refusal
 from diagnose.model.trace import Seconds
 from diagnose.packing.cost import Cost
 from tests.fixes.layered import look
@@ -55,7 +56,7 @@ def simulated_steps_s(spec: JobSpec, faults: Sequence[Fault], found: Rebalanced 
     return simulate(inputs).step_s
 
 
-def error_of(spec: JobSpec, faults: Sequence[Fault], asked: Asked) -> float | None:
+def error_of(spec: JobSpec, faults: Sequence[Fault], asked: RebalanceSettings) -> float | None:
     """Say how far the predicted speedup is from the true one, over the steps dealt anew; None where nothing is dealt."""
     job, _, found = rebalanced(spec, *faults, asked=asked)
     if isinstance(found, Refusal) or not (job.components.microbatch_ratio != 1.0).any():
@@ -68,22 +69,22 @@ def error_of(spec: JobSpec, faults: Sequence[Fault], asked: Asked) -> float | No
 
 
 @cache
-def situation(spec: JobSpec, *faults: Fault) -> Situation:
+def analysis(spec: JobSpec, *faults: Fault) -> Analysis:
     """Generate and measure a job, once; nobody judges it."""
     inputs = draw_inputs(spec)
     for fault in faults:
         inputs = fault.apply(inputs)
-    return look(to_file(record(inputs, simulate(inputs)))).situation
+    return look(to_file(record(inputs, simulate(inputs)))).analysis
 
 
 @cache
 def rebalanced(
-    spec: JobSpec, *faults: Fault, asked: Asked | None = None
-) -> tuple[Situation, Known, Rebalanced | Refusal]:
+    spec: JobSpec, *faults: Fault, asked: RebalanceSettings | None = None
+) -> tuple[Analysis, Known, Rebalanced | Refusal]:
     """Measure a job and rebalance it, once."""
-    job = situation(spec, *faults)
+    job = analysis(spec, *faults)
     known = know(job)
-    return job, known, rebalance(job, known, asked or Asked())
+    return job, known, rebalance(job, known, asked or RebalanceSettings())
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

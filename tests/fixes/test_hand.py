@@ -13,8 +13,8 @@ from diagnose.faults.worker_fault import WorkerFault
 from diagnose.fixes.hand import parse_fix, parse_set, price_by_hand
 from diagnose.model.change import Scale
 from diagnose.model.optype import Op
-from diagnose.model.remedy import Place
-from tests.fixes.cases import situation
+from diagnose.model.remedy import FaultLocation
+from tests.fixes.cases import analysis
 
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
 JOB = str(FIXTURES / "worker-fault.parquet")
@@ -48,7 +48,7 @@ def test_bad_fixes(text: str, said: str) -> None:
 
 def test_a_scaling_is_where_it_says() -> None:
     """Stage, dp rank and steps are labels, lists and ranges of them."""
-    job = situation(SPEC)
+    job = analysis(SPEC)
     scale = parse_set("forward-compute,optimizer stage=3 dp=0,2-3 x0.8", job)
     assert scale.ops == {int(Op.FORWARD), int(Op.OPTIMIZER)}
     expected = np.ones((4, 12, 4))
@@ -76,15 +76,15 @@ def test_a_scaling_is_where_it_says() -> None:
 def test_bad_scalings(text: str, said: str) -> None:
     """What cannot be read, or is not there, is refused."""
     with pytest.raises(UsageError, match=said):
-        parse_set(text, situation(SPEC))
+        parse_set(text, analysis(SPEC))
 
 
 def test_scaling_the_slow_worker_down_mends_it() -> None:
     """Half the time for the worker that takes twice as long is what replacing it gives."""
-    job = situation(SPEC, SLOW)
+    job = analysis(SPEC, SLOW)
     halved = parse_set("compute,optimizer stage=2 dp=1 x0.5", job)
-    replaced = price_by_hand(job, [(parse_fix("replace-worker"), Place())], [], job_id="a")
-    scaled = price_by_hand(job, [], [("halved", halved)], job_id="a")
+    replaced = price_by_hand(job, [(parse_fix("replace-worker"), FaultLocation())], [])
+    scaled = price_by_hand(job, [], [("halved", halved)])
     assert scaled.predicted_s == pytest.approx(replaced.predicted_s, rel=0.01)
     assert scaled.speedup is not None
     assert scaled.speedup > 1.3
@@ -92,18 +92,21 @@ def test_scaling_the_slow_worker_down_mends_it() -> None:
 
 def test_scaling_everything_scales_the_job() -> None:
     """All own times and delays twice as long make a step twice as long, but for the launch delays, which stay."""
-    job = situation(SPEC)
+    job = analysis(SPEC)
     everything = Scale(frozenset(int(op) for op in Op), np.array([[[2.0]]]))
-    found = price_by_hand(job, [], [("all", everything)], job_id="a")
+    found = price_by_hand(job, [], [("all", everything)])
     assert found.predicted_s == pytest.approx(2.0 * found.recorded_s, rel=0.06)
     assert found.predicted_s < 2.0 * found.recorded_s
 
 
 def test_one_after_the_other() -> None:
     """Each entry counts after those before it; a refused one changes nothing; the last is the sum of all."""
-    job = situation(SPEC, SLOW)
-    asked = [(parse_fix(text), Place()) for text in ("replace-worker", "raise-connections", "replace-worker:dp=1,pp=2")]
-    found = price_by_hand(job, asked, [], job_id="a")
+    job = analysis(SPEC, SLOW)
+    asked = [
+        (parse_fix(text), FaultLocation())
+        for text in ("replace-worker", "raise-connections", "replace-worker:dp=1,pp=2")
+    ]
+    found = price_by_hand(job, asked, [])
     first, refused, again = found.asked
     assert refused.fix is None
     assert refused.refused

@@ -8,9 +8,9 @@ from diagnose.faults.data_loading import DataLoading
 from diagnose.faults.garbage_collection import GarbageCollection
 from diagnose.faults.spec import JobSpec
 from diagnose.faults.worker_fault import WorkerFault
-from diagnose.fixes.plan import Named, Prices, Wanted, price_causes
-from diagnose.model.remedy import Place
-from tests.fixes.cases import situation, truth
+from diagnose.fixes.plan import Prices, price_causes
+from diagnose.model.remedy import CauseToFix, FaultLocation, NamedFix
+from tests.fixes.cases import analysis, truth
 from tests.judge.cases import measured
 
 SPEC = JobSpec(pp=4, dp=4, microbatches=8, steps=24, seed=72)
@@ -45,10 +45,10 @@ def test_the_most_rewarding_comes_first() -> None:
 def test_a_hidden_fix_says_so() -> None:
     """Pauses that all fall into the wait for a much slower worker gain nothing before that is replaced."""
     hidden = GarbageCollection(pause_s=0.05, worker_period_steps=2.0, records=True)
-    job = situation(SPEC, dataclasses.replace(SLOW, slowdown=6.0), hidden)
+    job = analysis(SPEC, dataclasses.replace(SLOW, slowdown=6.0), hidden)
     wanted = [
-        Wanted("garbage-collection", ("gc-pause",), Place(), (Named("planned-gc"),)),
-        Wanted("worker-fault", ("worker",), Place(), (Named("replace-worker"),)),
+        CauseToFix("garbage-collection", ("gc-pause",), FaultLocation(), (NamedFix("planned-gc"),)),
+        CauseToFix("worker-fault", ("worker",), FaultLocation(), (NamedFix("replace-worker"),)),
     ]
     plan = price_causes(job, wanted).plan
     assert plan is not None
@@ -61,10 +61,10 @@ def test_a_hidden_fix_says_so() -> None:
 
 def test_one_fix_twice_leaves_nothing() -> None:
     """What one fix has mended the other cannot, and the plan says that nothing is left."""
-    job = situation(SPEC, SLOW)
+    job = analysis(SPEC, SLOW)
     wanted = [
-        Wanted("worker-fault", ("worker",), Place(), (Named("replace-worker"),)),
-        Wanted("other", ("worker",), Place(), (Named("a-fix-of-mine", "mend it", "somehow"),)),
+        CauseToFix("worker-fault", ("worker",), FaultLocation(), (NamedFix("replace-worker"),)),
+        CauseToFix("other", ("worker",), FaultLocation(), (NamedFix("a-fix-of-mine", "mend it", "somehow"),)),
     ]
     prices = price_causes(job, wanted)
     plan = prices.plan
@@ -76,9 +76,14 @@ def test_one_fix_twice_leaves_nothing() -> None:
 
 def test_fixes_come_best_first() -> None:
     """Of several fixes of one cause the one with the shortest step is first; refused ones stand beside."""
-    job = situation(SPEC, SLOW, PAUSES)
+    job = analysis(SPEC, SLOW, PAUSES)
     wanted = [
-        Wanted("x", ("worker",), Place(), (Named("planned-gc"), Named("raise-connections"), Named("replace-worker")))
+        CauseToFix(
+            "x",
+            ("worker",),
+            FaultLocation(),
+            (NamedFix("planned-gc"), NamedFix("raise-connections"), NamedFix("replace-worker")),
+        )
     ]
     prices = price_causes(job, wanted)
     [(fixes, refused)], plan = prices.fixes, prices.plan
@@ -91,11 +96,11 @@ def test_fixes_come_best_first() -> None:
 def test_nothing_to_do_no_plan() -> None:
     """A healthy job has no plan."""
     assert measured(SPEC).diagnosis.plan is None
-    assert price_causes(situation(SPEC), []) == Prices((), None, ())
+    assert price_causes(analysis(SPEC), []) == Prices((), None, ())
 
 
 def test_same_input_same_prices() -> None:
     """Pricing twice gives the same figures."""
-    job = situation(SPEC, LOADS)
-    wanted = [Wanted("data-loading", ("input-delay",), Place(), (Named("prefetch-input"),))]
+    job = analysis(SPEC, LOADS)
+    wanted = [CauseToFix("data-loading", ("input-delay",), FaultLocation(), (NamedFix("prefetch-input"),))]
     assert price_causes(job, wanted) == price_causes(job, wanted)

@@ -17,15 +17,15 @@ from diagnose.faults.worker_fault import WorkerFault
 from diagnose.fixes import repack as repacking
 from diagnose.fixes.catalogue import find_fix
 from diagnose.fixes.microbatch_costs import Lengths, read_lengths
-from diagnose.fixes.rebalance import Asked, Rebalanced, know, rebalance
+from diagnose.fixes.rebalance import Rebalanced, RebalanceSettings, know, rebalance
 from diagnose.fixes.rebalance_sequences import NAME, SETTINGS, propose
 from diagnose.fixes.repack import Way, repack
+from diagnose.model.analysis import Analysis
 from diagnose.model.change import Work
-from diagnose.model.remedy import Place, Refusal, Remedy, Situation
+from diagnose.model.remedy import FaultLocation, Refusal, Remedy
 from diagnose.model.trace import Job
 from diagnose.packing.cost import Cost
-from tests.fixes.cases import situation_of
-from tests.fixes.sequences import CAUSE, draw, error_of, rebalanced, simulated_steps_s, situation
+from tests.fixes.sequences import CAUSE, analysis, draw, error_of, rebalanced, simulated_steps_s
 from tests.judge.cases import measure
 
 SPEC = JobSpec(pp=4, dp=4, microbatches=8, steps=16, seed=81)
@@ -36,19 +36,19 @@ OTHERS = tuple(sorted(set(list_causes()) - {CAUSE}))
 MEDIAN, NINE_TENTHS = 0.01, 0.03
 
 
-def remedy(job: Situation, **settings: str) -> Remedy:
+def remedy(job: Analysis, **settings: str) -> Remedy:
     """Propose, and be sure that something is."""
-    found = propose(job, Place(), settings)
+    found = propose(job, FaultLocation(), settings)
     assert isinstance(found, Remedy), found
     return found
 
 
-def errors(n: int, *, seed: int, together: bool, asked: Asked | None = None, **changes: Any) -> np.ndarray:
+def errors(n: int, *, seed: int, together: bool, asked: RebalanceSettings | None = None, **changes: Any) -> np.ndarray:
     """Collect the relative errors of predicted speedups on some jobs."""
     found = []
     for i in range(n):
         drawn = draw(seed, i, other=OTHERS[i % len(OTHERS)] if together else None, **changes)
-        error = None if drawn is None else error_of(*drawn, asked=asked or Asked())
+        error = None if drawn is None else error_of(*drawn, asked=asked or RebalanceSettings())
         if error is not None:
             found.append(abs(error))
     assert len(found) > n / 2
@@ -73,7 +73,7 @@ def test_predicted_speedups_come_true(documents: bool, together: bool) -> None:
 def test_predicted_speedups_come_true_on_fifty_jobs(method: Any, together: bool) -> None:
     """The same on 50 jobs for every method."""
     silent = method == "times alone"
-    asked = Asked(None if silent else method)
+    asked = RebalanceSettings(None if silent else method)
     found = errors(50, seed=12, together=together, asked=asked, records_documents=not silent)
     print(f"{method} {'together' if together else 'alone'}: {len(found)} jobs, median {np.median(found):.4f}, ", end="")
     print(f"90% {np.quantile(found, 0.9):.4f}, largest {found.max():.4f}")
@@ -84,7 +84,7 @@ def test_predicted_speedups_come_true_on_fifty_jobs(method: Any, together: bool)
 @pytest.mark.parametrize("method", ["queues", "balanced"])
 def test_waiting_documents_come_true(method: Any) -> None:
     """Where documents wait the prediction is as good, once the steps are dealt out as the packer says."""
-    error = error_of(dataclasses.replace(SPEC, steps=24), (SEQUENCES,), Asked(method))
+    error = error_of(dataclasses.replace(SPEC, steps=24), (SEQUENCES,), RebalanceSettings(method))
     assert error == pytest.approx(0.0, abs=0.01)
 
 
@@ -100,7 +100,11 @@ def test_the_replay_is_the_price() -> None:
 
 def test_a_step_keeps_its_work() -> None:
     """Greedy and whole microbatches move work within a step: each step's sums are what they were."""
-    for asked, faults in ((Asked("greedy"), SEQUENCES), (Asked("implied"), SEQUENCES), (Asked(), SILENT)):
+    for asked, faults in (
+        (RebalanceSettings("greedy"), SEQUENCES),
+        (RebalanceSettings("implied"), SEQUENCES),
+        (RebalanceSettings(), SILENT),
+    ):
         _, known, found = rebalanced(SPEC, faults, asked=asked)
         assert isinstance(found, Rebalanced)
         np.testing.assert_allclose(found.cost.sum(axis=(1, 3)), known.cost.sum(axis=(1, 3)), rtol=1e-9)
@@ -113,7 +117,7 @@ def test_a_step_keeps_its_work() -> None:
 
 def test_documents_are_dealt_out() -> None:
     """With documents the step gets faster, ranks even, no token waits, and the figures say so."""
-    job = situation(SPEC, SEQUENCES)
+    job = analysis(SPEC, SEQUENCES)
     fix = remedy(job)
     figures = fix.figures
     assert figures["rank_imbalance_after"] < 1.05 < figures["rank_imbalance_before"]
@@ -130,14 +134,14 @@ def test_documents_are_dealt_out() -> None:
 
 def test_it_is_mentioned_what_waiting_would_bring() -> None:
     """Where long documents cannot be evened out within a step the report says what letting them wait would give."""
-    said = " ".join(remedy(situation(dataclasses.replace(SPEC, steps=24), SEQUENCES)).assumptions)
+    said = " ".join(remedy(analysis(dataclasses.replace(SPEC, steps=24), SEQUENCES)).assumptions)
     assert "method=balanced" in said or "method=queues" in said
     assert "tokens wait" in said
 
 
 def test_whole_microbatches_without_documents() -> None:
     """Without documents whole microbatches move, by their times, and the report says that they cannot be split."""
-    fix = remedy(situation(SPEC, SILENT))
+    fix = remedy(analysis(SPEC, SILENT))
     assert fix.settings == {"method": "implied"}
     assert any("cannot be split further" in said for said in fix.assumptions)
     assert fix.figures["cost_explained_share"] is None
@@ -148,11 +152,11 @@ def test_whole_microbatches_without_documents() -> None:
 def test_token_columns_are_enough_for_whole_microbatches() -> None:
     """With sums of lengths the cost is fitted, and the prediction as good as with documents."""
     tokens = dataclasses.replace(SILENT, records_tokens=True)
-    fix = remedy(situation(SPEC, tokens))
+    fix = remedy(analysis(SPEC, tokens))
     assert fix.settings == {"method": "implied"}
     assert fix.figures["cost_explained_share"] > 0.9
     assert any("cannot be split further" in said for said in fix.assumptions)
-    assert error_of(SPEC, (tokens,), Asked()) == pytest.approx(0.0, abs=0.003)
+    assert error_of(SPEC, (tokens,), RebalanceSettings()) == pytest.approx(0.0, abs=0.003)
 
 
 def test_order_alone_helps_a_pipeline() -> None:
@@ -178,11 +182,11 @@ def test_lengths_that_explain_nothing_are_not_trusted() -> None:
     for row, of_key in zip(at.tolist(), key.tolist(), strict=True):
         column[row] = lists[shuffled[of_key]]
     index = table.column_names.index("doc_lengths")
-    job = situation_of(measure(table.set_column(index, "doc_lengths", pa.array(column, pa.list_(pa.int32())))))
+    job = measure(table.set_column(index, "doc_lengths", pa.array(column, pa.list_(pa.int32())))).analysis
     fix = remedy(job)
     assert fix.settings == {"method": "implied"}
     assert any("lengths explain only" in said for said in fix.assumptions)
-    refused = propose(job, Place(), {"method": "greedy"})
+    refused = propose(job, FaultLocation(), {"method": "greedy"})
     assert isinstance(refused, Refusal)
     assert "something else" in refused.reason
 
@@ -190,46 +194,46 @@ def test_lengths_that_explain_nothing_are_not_trusted() -> None:
 def test_unknown_documents_stay() -> None:
     """Before the documents are recorded nothing is moved, and the report says how many are known."""
     late = dataclasses.replace(SEQUENCES, onset=6)
-    job = situation(SPEC, late)
+    job = analysis(SPEC, late)
     fix = remedy(job)
     (work,) = fix.changes
     assert isinstance(work, Work)
     assert (work.factor[:, 0, :, :6] == 1.0).all()
     assert (work.factor[:, 0, :, 6:] != 1.0).any()
     assert any("62% of the microbatches" in said for said in fix.assumptions)
-    assert error_of(SPEC, (late,), Asked()) == pytest.approx(0.0, abs=0.01)
+    assert error_of(SPEC, (late,), RebalanceSettings()) == pytest.approx(0.0, abs=0.01)
 
 
 def test_beside_a_slow_worker() -> None:
     """A slow worker stays slow: its work is dealt anew, its pace is not."""
     faults = (SEQUENCES, WorkerFault(places=((1, 2),), slowdown=1.5))
-    assert error_of(SPEC, faults, Asked()) == pytest.approx(0.0, abs=0.01)
+    assert error_of(SPEC, faults, RebalanceSettings()) == pytest.approx(0.0, abs=0.01)
 
 
 def test_beside_pauses() -> None:
     """Pauses stay where they are, as seconds."""
     faults = (SEQUENCES, GarbageCollection(pause_s=0.3))
-    assert error_of(SPEC, faults, Asked()) == pytest.approx(0.0, abs=0.01)
+    assert error_of(SPEC, faults, RebalanceSettings()) == pytest.approx(0.0, abs=0.01)
 
 
 # -------------------------------------------------------------------------------------- what is refused
 
 
-def refusal(job: Situation, **settings: str) -> str:
+def refusal(job: Analysis, **settings: str) -> str:
     """Propose, and be sure that nothing is."""
-    found = propose(job, Place(), settings)
+    found = propose(job, FaultLocation(), settings)
     assert isinstance(found, Refusal), found
     return found.reason
 
 
 def test_refusals() -> None:
     """An even job, one microbatch, one rank without a pipeline, and a packer without documents."""
-    assert "about as long as each other" in refusal(situation(SPEC))
+    assert "about as long as each other" in refusal(analysis(SPEC))
     alone = JobSpec(pp=1, dp=1, microbatches=12, steps=20, seed=3)
-    assert "go nowhere else" in refusal(situation(alone, SILENT))
-    assert "no doc_lengths" in refusal(situation(SPEC, SILENT), method="greedy")
+    assert "go nowhere else" in refusal(analysis(alone, SILENT))
+    assert "no doc_lengths" in refusal(analysis(SPEC, SILENT), method="greedy")
     few = dataclasses.replace(SPEC, steps=3)
-    assert "too few steps" in refusal(situation(few, SEQUENCES), method="queues", queues="2000,4000,8000,12000,16000")
+    assert "too few steps" in refusal(analysis(few, SEQUENCES), method="queues", queues="2000,4000,8000,12000,16000")
 
 
 @pytest.mark.parametrize(
@@ -248,7 +252,7 @@ def test_refusals() -> None:
 def test_bad_settings(settings: dict[str, str], said: str) -> None:
     """A setting that makes no sense is refused with what was expected."""
     with pytest.raises(UsageError, match=NAME) as error:
-        propose(situation(SPEC, SEQUENCES), Place(), settings)
+        propose(analysis(SPEC, SEQUENCES), FaultLocation(), settings)
     assert said in error.value.message
 
 
@@ -256,12 +260,12 @@ def test_the_catalogue_knows_it() -> None:
     """It is found by its name, and its settings are those that it reads."""
     module = find_fix(NAME)
     assert module.SETTINGS is SETTINGS
-    job = situation(SPEC, SEQUENCES)
+    job = analysis(SPEC, SEQUENCES)
     for settings in ({}, {"method": "greedy"}, {"method": "balanced", "memory": "1.2"}, {"queues": "8192,16384"}):
-        found = module.propose(job, Place(), settings)
+        found = module.propose(job, FaultLocation(), settings)
         assert isinstance(found, Remedy)
         assert set(found.settings) <= set(SETTINGS)
-        again = module.propose(job, Place(), found.settings)
+        again = module.propose(job, FaultLocation(), found.settings)
         assert isinstance(again, Remedy)
         assert again.summary == found.summary
 
@@ -269,7 +273,7 @@ def test_the_catalogue_knows_it() -> None:
 @pytest.mark.parametrize("framework", ["Megatron-LM 0.17", "torchtitan", "DeepSpeed", "PyTorch", None])
 def test_how_is_for_the_framework(framework: str | None) -> None:
     """Advice is for the framework that the metadata name."""
-    job = situation(SPEC, SEQUENCES)
+    job = analysis(SPEC, SEQUENCES)
     named: Job = dataclasses.replace(job.trace.job, framework=framework)
     how = remedy(dataclasses.replace(job, trace=dataclasses.replace(job.trace, job=named))).how
     assert ("--sequence-packing-scheduler" in how) == (framework in ("Megatron-LM 0.17", None))
@@ -279,7 +283,7 @@ def test_how_is_for_the_framework(framework: str | None) -> None:
 # -------------------------------------------------------------------------------------------- packing
 
 
-def lengths_of(job: Situation) -> Lengths:
+def lengths_of(job: Analysis) -> Lengths:
     """Read the documents of a job."""
     found = read_lengths(job)
     assert found is not None
@@ -290,7 +294,7 @@ def lengths_of(job: Situation) -> Lengths:
 @pytest.mark.parametrize("layout", ["ranks", "flat", "queues", "balanced"])
 def test_memory_is_kept(layout: Any, memory: float) -> None:
     """Packers that let documents wait keep the limit; those that do not exceed it only where nothing else is left."""
-    job = situation(SPEC, SEQUENCES)
+    job = analysis(SPEC, SEQUENCES)
     cost = Cost(1.0, 1 / 10_000)
     packed = repack(lengths_of(job), job.components.steps, cost, Way(layout, memory), longest_weight=3.0)
     assert packed is not None
@@ -310,26 +314,26 @@ def test_memory_is_kept(layout: Any, memory: float) -> None:
 
 def test_a_sample_of_the_steps_says_nearly_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a job with too many documents every few steps are packed, and the price is about that of packing all."""
-    job = situation(dataclasses.replace(SPEC, steps=30), SEQUENCES)
+    job = analysis(dataclasses.replace(SPEC, steps=30), SEQUENCES)
     known = know(job)
-    whole = rebalance(job, known, Asked("greedy"))
+    whole = rebalance(job, known, RebalanceSettings("greedy"))
     monkeypatch.setattr("diagnose.fixes.rebalance.MAX_WORK_ASKED", 2.5e6)
     monkeypatch.setattr("diagnose.fixes.rebalance.LAYOUTS", {"greedy": ("ranks",)})
-    sampled = rebalance(job, known, Asked("greedy"))
+    sampled = rebalance(job, known, RebalanceSettings("greedy"))
     assert isinstance(whole, Rebalanced)
     assert isinstance(sampled, Rebalanced)
     assert sampled.packed is not None
     assert 0.1 < sampled.packed.sampled_share < 0.5
     assert (job.price([sampled.work]) < job.gains.replayed_steps_s)[sampled.packed.left].all()
     monkeypatch.setattr("diagnose.fixes.rebalance.MAX_WORK_ASKED", np.inf)
-    all_steps = rebalance(job, known, Asked("greedy"))
+    all_steps = rebalance(job, known, RebalanceSettings("greedy"))
     assert isinstance(all_steps, Rebalanced)
     assert sampled.step_s == pytest.approx(all_steps.step_s, rel=0.03)
 
 
 def test_a_batch_that_is_too_large_is_left_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where packing takes too long whole microbatches are dealt; asked for by name, it is refused."""
-    job = situation(SPEC, SEQUENCES)
+    job = analysis(SPEC, SEQUENCES)
     for name in ("MAX_WORK", "MAX_WORK_ASKED"):
         monkeypatch.setattr(f"diagnose.fixes.rebalance.{name}", 1000.0)
     fix = remedy(job)
@@ -340,7 +344,7 @@ def test_a_batch_that_is_too_large_is_left_to_others(monkeypatch: pytest.MonkeyP
 
 def test_ranks_with_fewer_microbatches() -> None:
     """A rank whose documents are partly unknown takes no more than it has places for."""
-    job = situation(SPEC, SEQUENCES)
+    job = analysis(SPEC, SEQUENCES)
     lengths = lengths_of(job)
     list_at = lengths.list_at.copy()
     list_at[2:, 3, 1] = -1
@@ -365,7 +369,7 @@ def test_thresholds_grow_with_the_room() -> None:
 
 def test_same_job_same_answer() -> None:
     """Proposing twice gives the same, to the bit."""
-    job = situation(SPEC, SEQUENCES)
+    job = analysis(SPEC, SEQUENCES)
     one, two = remedy(job), remedy(job)
     np.testing.assert_array_equal(one.changes[0].factor, two.changes[0].factor)
     assert dataclasses.replace(one, changes=()) == dataclasses.replace(two, changes=())
@@ -374,8 +378,8 @@ def test_same_job_same_answer() -> None:
 def test_a_search_is_no_long_one() -> None:
     """On a job of 512 microbatches a step proposing takes seconds, not minutes."""
     spec = JobSpec(pp=2, dp=32, microbatches=16, steps=12, seed=5)
-    job = situation(spec, SEQUENCES)
+    job = analysis(spec, SEQUENCES)
     began = time.process_time()
-    found = rebalance(job, know(job), Asked())
+    found = rebalance(job, know(job), RebalanceSettings())
     assert isinstance(found, Rebalanced)
     assert time.process_time() - began < 20.0

@@ -17,7 +17,7 @@ from diagnose.fixes import repartition_stages
 from diagnose.fixes.assign import even_out, find_layout
 from diagnose.fixes.layers import LayerModel, model_layers
 from diagnose.model.change import Reschedule, Work
-from diagnose.model.remedy import Place, Refusal, Remedy
+from diagnose.model.remedy import FaultLocation, Refusal, Remedy
 from tests.fixes.layered import Layered, draw_layered, look, measure_layered, true_step_s
 
 ST = Path(__file__).parents[3] / "shared" / "artifact" / "trace-ST.parquet"
@@ -35,7 +35,7 @@ def production() -> Layered:
 
 def propose(job: Layered, **settings: str) -> Remedy | Refusal:
     """Ask for a layout."""
-    return repartition_stages.propose(job.situation, Place(), settings)
+    return repartition_stages.propose(job.analysis, FaultLocation(), settings)
 
 
 def remedy(job: Layered, **settings: str) -> Remedy:
@@ -58,7 +58,7 @@ def layouts(total: int, n: int) -> Iterator[tuple[int, ...]]:
 
 def model_of(job: Layered, **settings: str) -> LayerModel:
     """Model the layers of a job."""
-    model = model_layers(job.situation, settings, "repartition-stages")
+    model = model_layers(job.analysis, settings, "repartition-stages")
     assert isinstance(model, LayerModel)
     return model
 
@@ -177,9 +177,9 @@ def test_settings_that_make_no_sense(settings: dict[str, str], why: str) -> None
 def test_metadata_of_another_job_is_refused() -> None:
     """Layers for another number of stages are not guessed at."""
     job = measure_layered(SPEC, LONG_LAST)
-    other = dataclasses.replace(job.situation.trace.job, layers_per_stage=(6, 6, 6))
-    trace = dataclasses.replace(job.situation.trace, job=other)
-    found = repartition_stages.propose(dataclasses.replace(job.situation, trace=trace), Place(), {})
+    other = dataclasses.replace(job.analysis.trace.job, layers_per_stage=(6, 6, 6))
+    trace = dataclasses.replace(job.analysis.trace, job=other)
+    found = repartition_stages.propose(dataclasses.replace(job.analysis, trace=trace), FaultLocation(), {})
     assert isinstance(found, Refusal) and "layers_per_stage of the metadata has 3 numbers" in found.reason
 
 

@@ -9,7 +9,7 @@ from diagnose.faults.spec import JobSpec
 from diagnose.faults.stage_imbalance import UnevenLayers
 from diagnose.fixes import schedule
 from diagnose.model.change import Reschedule
-from diagnose.model.remedy import Place, Refusal, Remedy
+from diagnose.model.remedy import FaultLocation, Refusal, Remedy
 from tests.fixes.layered import Layered, measure_layered, run_otherwise, true_step_s
 
 SPEC = JobSpec(pp=4, dp=2, microbatches=8, steps=10, seed=31)
@@ -18,9 +18,9 @@ LAYERS = UnevenLayers(layers=(8,) * 4, last=(1.0, 0.5))
 
 def propose(job: Layered, framework: str | None = None, **settings: str) -> Remedy | Refusal:
     """Ask for a schedule."""
-    known = dataclasses.replace(job.situation.trace.job, framework=framework)
-    trace = dataclasses.replace(job.situation.trace, job=known)
-    return schedule.propose(dataclasses.replace(job.situation, trace=trace), Place(), settings)
+    known = dataclasses.replace(job.analysis.trace.job, framework=framework)
+    trace = dataclasses.replace(job.analysis.trace, job=known)
+    return schedule.propose(dataclasses.replace(job.analysis, trace=trace), FaultLocation(), settings)
 
 
 def remedy(job: Layered, framework: str | None = None, **settings: str) -> Remedy:

@@ -15,12 +15,13 @@ from diagnose.faults.worker_fault import WorkerFault
 from diagnose.fixes.catalogue import find_fix
 from diagnose.fixes.shard_context import ADAPTIVE, NAME, SETTINGS, Sharded, propose, shard
 from diagnose.fixes.shard_costs import share_documents, share_sequences
+from diagnose.model.analysis import Analysis
 from diagnose.model.change import Work
 from diagnose.model.documents import Documents
-from diagnose.model.remedy import Place, Refusal, Remedy, Situation
+from diagnose.model.remedy import FaultLocation, Refusal, Remedy
 from diagnose.packing.cost import Cost
 from diagnose.packing.sharding import PER_DOCUMENT, PER_SEQUENCE, Kernel
-from tests.fixes.sequences import ShardedSequences, situation
+from tests.fixes.sequences import ShardedSequences, analysis
 from tests.packing.sharding import Sharding, shard_per_document, shard_per_sequence
 
 SPEC = JobSpec(pp=2, dp=2, microbatches=6, steps=12, cp_size=4, seed=91)
@@ -36,23 +37,23 @@ OTHERS = {
 }
 
 
-def sharded(job: Situation, now: str | None = None) -> Sharded:
+def sharded(job: Analysis, now: str | None = None) -> Sharded:
     """Work out all ways, and be sure that it can be done."""
     found = shard(job, Kernel(), now)
     assert isinstance(found, Sharded), found
     return found
 
 
-def remedy(job: Situation, **settings: str) -> Remedy:
+def remedy(job: Analysis, **settings: str) -> Remedy:
     """Propose, and be sure that something is."""
-    found = propose(job, Place(), settings)
+    found = propose(job, FaultLocation(), settings)
     assert isinstance(found, Remedy), found
     return found
 
 
-def refusal(job: Situation, **settings: str) -> str:
+def refusal(job: Analysis, **settings: str) -> str:
     """Propose, and be sure that nothing is."""
-    found = propose(job, Place(), settings)
+    found = propose(job, FaultLocation(), settings)
     assert isinstance(found, Refusal), found
     return found.reason
 
@@ -76,7 +77,7 @@ def test_every_way_comes_true(documents: ShardedSequences, now: str, cp: int, ot
     """The way in use is found from the times, and each other way is predicted as the simulation of the job cut so has it."""
     spec = dataclasses.replace(SPEC, cp_size=cp)
     before = dataclasses.replace(documents, way=now)
-    job = situation(spec, before, *OTHERS[other])
+    job = analysis(spec, before, *OTHERS[other])
     found = sharded(job)
     assert found.now == now
     for way, factor in found.factors.items():
@@ -91,7 +92,7 @@ def test_every_way_comes_true(documents: ShardedSequences, now: str, cp: int, ot
 
 def test_long_documents_are_cut_one_by_one() -> None:
     """Where sequences are cut and documents are long, cutting documents is proposed, and the figures compare all ways."""
-    job = situation(SPEC, LONG)
+    job = analysis(SPEC, LONG)
     fix = remedy(job)
     assert fix.settings == {"way": PER_DOCUMENT, "now": PER_SEQUENCE, "short_speed": "0.75"}
     figures = fix.figures
@@ -105,19 +106,19 @@ def test_long_documents_are_cut_one_by_one() -> None:
 def test_short_documents_are_cut_where_it_pays() -> None:
     """Where documents are short cutting each makes slow chunks: adaptive cuts some and not others."""
     spec = dataclasses.replace(SPEC, cp_size=8)
-    fix = remedy(situation(spec, SHORT))
+    fix = remedy(analysis(spec, SHORT))
     assert fix.settings["way"] == ADAPTIVE
     assert 0.0 < fix.figures["documents_cut_share"] < 1.0
     assert fix.figures["adaptive_speedup"] > fix.figures["per_document_speedup"]
     assert "of the microbatches" in fix.summary
     # Short chunks that are slower still are cut less often.
-    slow = remedy(situation(spec, SHORT), short_speed="0.3", now=PER_SEQUENCE, way=ADAPTIVE)
+    slow = remedy(analysis(spec, SHORT), short_speed="0.3", now=PER_SEQUENCE, way=ADAPTIVE)
     assert slow.figures["documents_cut_share"] < fix.figures["documents_cut_share"]
 
 
 def test_a_way_may_be_asked_for() -> None:
     """The way, and that of now, can be given."""
-    job = situation(SPEC, LONG)
+    job = analysis(SPEC, LONG)
     assert remedy(job, way=ADAPTIVE).settings["way"] == ADAPTIVE
     assert remedy(job, way=PER_SEQUENCE, now=PER_DOCUMENT).settings == {
         "way": PER_SEQUENCE,
@@ -131,7 +132,7 @@ def test_a_way_may_be_asked_for() -> None:
 @pytest.mark.parametrize("framework", ["Megatron-LM", "PyTorch FSDP", None])
 def test_how_is_for_the_framework(framework: str | None) -> None:
     """Advice is for the framework that the metadata name."""
-    job = situation(SPEC, LONG)
+    job = analysis(SPEC, LONG)
     named = dataclasses.replace(job.trace.job, framework=framework)
     how = remedy(dataclasses.replace(job, trace=dataclasses.replace(job.trace, job=named))).how
     assert ("thd_get_partitioned_indices" in how) == (framework in ("Megatron-LM", None))
@@ -142,10 +143,10 @@ def test_how_is_for_the_framework(framework: str | None) -> None:
 
 def test_refusals() -> None:
     """No context parallelism, no documents, a way that is as good as any, and lengths that explain nothing."""
-    assert "cp_size is 1" in refusal(situation(dataclasses.replace(SPEC, cp_size=1), LONG))
-    assert "no doc_lengths" in refusal(situation(SPEC, dataclasses.replace(LONG, records_documents=False)))
-    assert "no other way" in refusal(situation(SPEC, dataclasses.replace(LONG, way=PER_DOCUMENT)))
-    job = situation(SPEC, LONG)
+    assert "cp_size is 1" in refusal(analysis(dataclasses.replace(SPEC, cp_size=1), LONG))
+    assert "no doc_lengths" in refusal(analysis(SPEC, dataclasses.replace(LONG, records_documents=False)))
+    assert "no other way" in refusal(analysis(SPEC, dataclasses.replace(LONG, way=PER_DOCUMENT)))
+    job = analysis(SPEC, LONG)
     documents = job.trace.documents
     assert documents is not None
     mixed = documents.take(np.random.default_rng(0).permutation(len(documents)))
@@ -167,7 +168,7 @@ def test_refusals() -> None:
 def test_bad_settings(settings: dict[str, str], said: str) -> None:
     """A setting that makes no sense is refused with what was expected."""
     with pytest.raises(UsageError, match=NAME) as error:
-        propose(situation(SPEC, LONG), Place(), settings)
+        propose(analysis(SPEC, LONG), FaultLocation(), settings)
     assert said in error.value.message
 
 

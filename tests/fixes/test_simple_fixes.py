@@ -25,8 +25,9 @@ from diagnose.fixes import (
     replace_worker,
 )
 from diagnose.fixes.catalogue import list_fixes
-from diagnose.model.remedy import Place, Refusal, Remedy, Situation
-from tests.fixes.cases import at, best_fix, situation, truth
+from diagnose.model.analysis import Analysis
+from diagnose.model.remedy import FaultLocation, Refusal, Remedy
+from tests.fixes.cases import analysis, at, best_fix, truth
 from tests.judge.cases import built_in
 
 SPEC = JobSpec(pp=4, dp=4, microbatches=8, steps=24, seed=71)
@@ -70,8 +71,8 @@ def test_the_price_is_the_truth(name: str) -> None:
 def test_settings_give_the_same_fix_again(name: str) -> None:
     """What a fix resolved can be given by hand, and gives the same price."""
     spec, fault = FAULTS[name]
-    fix, job = best_fix(spec, fault), situation(spec, fault)
-    place = at((1, 2), period=5.0) if name in ("fix-link", "async-checkpoint") else Place()
+    fix, job = best_fix(spec, fault), analysis(spec, fault)
+    place = at((1, 2), period=5.0) if name in ("fix-link", "async-checkpoint") else FaultLocation()
     remedy = list_fixes()[name].propose(job, place, fix.settings)
     assert isinstance(remedy, Remedy)
     assert job.price(remedy.changes).mean() / job.gains.replayed_s == pytest.approx(
@@ -90,8 +91,8 @@ def test_every_fix_of_a_rule_can_be_priced() -> None:
 @pytest.mark.parametrize("name", sorted(FAULTS))
 def test_a_healthy_job_needs_none(name: str) -> None:
     """Where there is nothing to mend a fix says so."""
-    job = situation(SPEC)
-    refusal = list_fixes()[name].propose(job, Place(), {})
+    job = analysis(SPEC)
+    refusal = list_fixes()[name].propose(job, FaultLocation(), {})
     if name in ("fix-link", "async-checkpoint", "expandable-segments", "prefetch-input", "planned-gc") and isinstance(
         refusal, Remedy
     ):
@@ -101,21 +102,21 @@ def test_a_healthy_job_needs_none(name: str) -> None:
         assert isinstance(refusal, Refusal)
 
 
-def propose(module: object, job: Situation, place: Place | None = None, **settings: str) -> Remedy:
+def propose(module: object, job: Analysis, place: FaultLocation | None = None, **settings: str) -> Remedy:
     """Ask a fix for its remedy."""
-    remedy = module.propose(job, place or Place(), settings)
+    remedy = module.propose(job, place or FaultLocation(), settings)
     assert isinstance(remedy, Remedy), remedy
     return remedy
 
 
-def gain(job: Situation, remedy: Remedy) -> float:
+def gain(job: Analysis, remedy: Remedy) -> float:
     """Price a remedy: part of the step that comes back."""
     return 1.0 - float(job.price(remedy.changes).mean()) / job.gains.replayed_s
 
 
 def test_one_of_two_slow_workers() -> None:
     """Replacing one of two slow workers gives less than both, and what the simulation with only the other says."""
-    job = situation(SPEC, TWO_SLOW)
+    job = analysis(SPEC, TWO_SLOW)
     both = gain(job, propose(replace_worker, job))
     one = gain(job, propose(replace_worker, job, dp="1", pp="2"))
     only_other = WorkerFault(places=((2, 0),), slowdown=1.6)
@@ -126,7 +127,7 @@ def test_one_of_two_slow_workers() -> None:
 
 def test_workers_are_named_by_their_place() -> None:
     """The place of the cause decides whom to replace."""
-    job = situation(SPEC, TWO_SLOW)
+    job = analysis(SPEC, TWO_SLOW)
     assert "dp 2 stage 0" in propose(replace_worker, job, at((2, 0))).summary
     assert propose(replace_worker, job, at((2, 0))).figures["workers"] == 1.0
 
@@ -134,19 +135,19 @@ def test_workers_are_named_by_their_place() -> None:
 def test_draining_a_host() -> None:
     """All slow workers of a host go together, and the good ones beside them are counted."""
     fault = WorkerFault(places=((0, 0), (1, 0)), slowdown=1.6)
-    job = situation(HOSTS, fault)
+    job = analysis(HOSTS, fault)
     assert job.trace.hosts is not None
     remedy = propose(replace_worker, job, host=job.trace.hosts[0])
     assert remedy.figures["workers"] == 2.0
     assert remedy.figures["good_workers_drained"] == 2.0
     assert job.trace.hosts[0] in remedy.summary
     with pytest.raises(UsageError, match="no host 'elsewhere'"):
-        replace_worker.propose(job, Place(), {"host": "elsewhere"})
+        replace_worker.propose(job, FaultLocation(), {"host": "elsewhere"})
 
 
 def test_a_restart_pays_off_after() -> None:
     """Seconds of a restart over seconds gained a step, rounded up; a job that ends sooner is told."""
-    job = situation(SPEC, SLOW)
+    job = analysis(SPEC, SLOW)
     remedy = propose(replace_worker, job, restart_s="100")
     weighed = replace_worker.weigh(job, remedy, 0.3)
     assert weighed.figures["break_even_steps"] == 334
@@ -170,19 +171,19 @@ def test_a_restart_pays_off_after() -> None:
 def test_bad_settings(settings: dict[str, str], said: str) -> None:
     """What is no worker and no number is refused with what was expected."""
     with pytest.raises(UsageError, match=said):
-        replace_worker.propose(situation(SPEC, SLOW), Place(), settings)
+        replace_worker.propose(analysis(SPEC, SLOW), FaultLocation(), settings)
 
 
 def test_a_good_worker_is_not_replaced() -> None:
     """A user who names a worker that is not slow is told so."""
-    refusal = replace_worker.propose(situation(SPEC, SLOW), Place(), {"dp": "0", "pp": "0"})
+    refusal = replace_worker.propose(analysis(SPEC, SLOW), FaultLocation(), {"dp": "0", "pp": "0"})
     assert isinstance(refusal, Refusal)
     assert "dp 0 stage 0 is not slower" in refusal.reason
 
 
 def test_planned_pauses_cost_what_they_cost() -> None:
     """Every step pays its part of a planned pause; the interval that is chosen makes that next to nothing."""
-    job = situation(SPEC, PAUSES)
+    job = analysis(SPEC, PAUSES)
     often, seldom = propose(planned_gc, job, every="2"), propose(planned_gc, job, every="1000")
     pause_s = often.figures["planned_pause_s"]
     assert pause_s == pytest.approx(0.4 * 1.2, rel=0.3)
@@ -197,7 +198,7 @@ def test_planned_pauses_cost_what_they_cost() -> None:
 def test_pauses_that_grow_are_told() -> None:
     """Pauses that get longer with the steps are a leak, and the risk says so."""
     grows = GarbageCollection(pause_s=0.4, worker_period_steps=3.0, growth=2.0, records=True)
-    assert any("leak" in risk for risk in propose(planned_gc, situation(SPEC, grows)).risks)
+    assert any("leak" in risk for risk in propose(planned_gc, analysis(SPEC, grows)).risks)
 
 
 def test_one_long_pause_is_no_growth() -> None:
@@ -224,10 +225,10 @@ def test_one_long_pause_is_no_growth() -> None:
 )
 def test_who_may_raise_connections(gpu: str | None, tp: int, framework: str | None, forbidden: str | None) -> None:
     """The generation of the GPU, the parallelism and the framework decide whether more connections are allowed."""
-    job = situation(*FAULTS["raise-connections"])
+    job = analysis(*FAULTS["raise-connections"])
     about = dataclasses.replace(job.trace.job, gpu_type=gpu, tp_size=tp, framework=framework)
     job = dataclasses.replace(job, trace=dataclasses.replace(job.trace, job=about))
-    found = raise_connections.propose(job, Place(), {})
+    found = raise_connections.propose(job, FaultLocation(), {})
     if forbidden:
         assert isinstance(found, Refusal)
         assert forbidden in found.reason
@@ -238,7 +239,7 @@ def test_who_may_raise_connections(gpu: str | None, tp: int, framework: str | No
 
 def test_longer_intervals_of_checkpoints() -> None:
     """Half as often costs half; Young and Daly's interval is the square root of twice the save times the time between failures."""
-    job, place = situation(ONE_CLOCK, SAVES), at(period=5.0)
+    job, place = analysis(ONE_CLOCK, SAVES), at(period=5.0)
     gone = gain(job, propose(async_checkpoint, job, place))
     half = gain(job, propose(async_checkpoint, job, place, every="10"))
     assert half == pytest.approx(gone / 2, rel=0.01)
@@ -251,14 +252,14 @@ def test_longer_intervals_of_checkpoints() -> None:
 
 def test_no_period_no_interval() -> None:
     """Where nothing shows how often it saves, no longer interval is priced."""
-    refusal = async_checkpoint.propose(situation(ONE_CLOCK, SAVES), Place(), {"every": "10"})
+    refusal = async_checkpoint.propose(analysis(ONE_CLOCK, SAVES), FaultLocation(), {"every": "10"})
     assert isinstance(refusal, Refusal)
 
 
 def test_only_the_named_card_is_mended() -> None:
     """The transfers of a worker whose card is fine are left alone: that gives nothing back."""
     spec, fault = FAULTS["fix-link"]
-    job = situation(spec, fault)
+    job = analysis(spec, fault)
     assert gain(job, propose(fix_link, job, dp="1", pp="2")) > 0.05
     assert gain(job, propose(fix_link, job, dp="3", pp="0")) < 0.01
 

@@ -15,9 +15,10 @@ from diagnose.faults.fault import Fault
 from diagnose.faults.generate import Job, generate
 from diagnose.faults.spec import JobSpec
 from diagnose.judge.rules import Judgement, RuleSet, load_rules
-from diagnose.judge.verdict import Case
+from diagnose.model.analysis import Analysis
 from diagnose.model.components import Components, Gains
 from diagnose.model.diagnosis import Diagnosis
+from diagnose.model.request import Request
 from diagnose.model.trace import Seconds, Trace
 from diagnose.whatif.observed import Observed
 from diagnose.whatif.removal import Removal
@@ -35,13 +36,13 @@ class Measured:
     offset_s: Seconds
     components: Components
     removal: Removal
-    case: Case
+    analysis: Analysis
     diagnosis: Diagnosis
 
     @property
     def gains(self) -> Gains:
         """What comes back when components are removed."""
-        return self.case.gains
+        return self.analysis.gains
 
 
 @cache
@@ -62,10 +63,10 @@ def measure(source: pa.Table | Path, **options: Any) -> Measured:
         return kept_call
 
     with contextlib.ExitStack() as stack:
-        for name in ("load_trace", "prepare", "observe", "take_apart", "Removal", "make_case"):
+        for name in ("load_trace", "prepare", "observe", "take_apart", "Removal", "analyse_job"):
             stack.enter_context(mock.patch.object(pipeline, name, keep(name, getattr(pipeline, name))))
         file = source if isinstance(source, Path) else to_file(source)
-        diagnosis = pipeline.diagnose_job(file, name="job.parquet", **options)
+        diagnosis = pipeline.diagnose_job(Request(file, name="job.parquet", **options))
     observed, *_, offset_s = kept["observe"]
     return Measured(
         kept["load_trace"],
@@ -74,7 +75,7 @@ def measure(source: pa.Table | Path, **options: Any) -> Measured:
         offset_s,
         kept["take_apart"],
         kept["Removal"],
-        kept["make_case"],
+        kept["analyse_job"],
         diagnosis,
     )
 
@@ -104,12 +105,12 @@ def diagnosed(spec: JobSpec, *faults: Fault) -> Diagnosis:
 
 def diagnose_table(table: pa.Table, **options: Any) -> Diagnosis:
     """Diagnose a table as if it came from a file."""
-    return pipeline.diagnose_job(to_file(table), name="job.parquet", **options)
+    return pipeline.diagnose_job(Request(to_file(table), name="job.parquet", **options))
 
 
-def judge(case: Case) -> list[Judgement]:
+def judge(analysis: Analysis) -> list[Judgement]:
     """Let the built-in rules judge."""
-    return [rule.judge(case.features) for rule in built_in().rules]
+    return [rule.judge(analysis.features) for rule in built_in().rules]
 
 
 def causes(diagnosis: Diagnosis) -> list[str]:

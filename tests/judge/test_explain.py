@@ -9,12 +9,16 @@ import pytest
 
 from diagnose.errors import UsageError
 from diagnose.judge.classifier import Contribution, Opinion, load_classifier
-from diagnose.judge.examination import Examination
-from diagnose.judge.explain import N_WEIGHTS, UNKNOWN, check_cause, explain_cause
-from diagnose.judge.verdict import Case, Verdict, gain_of, reach_verdict
+from diagnose.judge.explain import N_WEIGHTS, check_cause, explain_cause
+from diagnose.judge.judged import Judged
+from diagnose.judge.unknown import UNKNOWN
+from diagnose.judge.verdict import Verdict, reach_verdict
+from diagnose.judge.worth import gain_of
+from diagnose.model.analysis import Analysis
 from diagnose.model.diagnosis import Fidelity
 from diagnose.model.explanation import REASONS, Explanation
 from diagnose.model.feature import Feature
+from diagnose.model.request import Request
 from diagnose.pipeline import examine
 from tests.judge.cases import built_in, judge, measured_file
 
@@ -25,14 +29,14 @@ DOUBTS = Opinion({"worker-fault": 0.1}, {}, {}, 0.0, "it is Tuesday", {})
 
 
 @cache
-def examined() -> Examination:
+def examined() -> tuple[Analysis, Judged]:
     """Examine the job with a slow worker, once."""
-    return examine(SLOW, min_speedup=1.0)
+    return examine(Request(SLOW, min_speedup=1.0))
 
 
 def explain(
     cause: str,
-    case: Case,
+    analysis: Analysis,
     *,
     min_speedup: float = 1.02,
     opinion: Opinion | None = None,
@@ -41,18 +45,18 @@ def explain(
     **changes: Any,
 ) -> Explanation:
     """Explain a cause of a case of which some is changed, by the built-in rules but one."""
-    features = case.features | changes.pop("features", {})
-    case = dataclasses.replace(case, features=features, **changes)
-    judgements = tuple(judgement for judgement in judge(case) if judgement.rule.id != without)
-    verdict = verdict or reach_verdict(case, judgements, min_speedup=min_speedup, opinion=opinion)
-    examination = dataclasses.replace(examined(), case=case, judgements=judgements, opinion=opinion)
-    return explain_cause(cause, examination, verdict, min_speedup=min_speedup)
+    features = analysis.features | changes.pop("features", {})
+    analysis = dataclasses.replace(analysis, features=features, **changes)
+    judgements = tuple(judgement for judgement in judge(analysis) if judgement.rule.id != without)
+    verdict = verdict or reach_verdict(analysis, judgements, min_speedup=min_speedup, opinion=opinion)
+    changed = dataclasses.replace(examined()[1], judgements=judgements, opinion=opinion)
+    return explain_cause(cause, analysis, changed, verdict, min_speedup=min_speedup)
 
 
-def opinion_of(case: Case) -> Opinion | None:
+def opinion_of(analysis: Analysis) -> Opinion | None:
     """Ask the classifier that ships with the program, if one does."""
     classifier = load_classifier()
-    return None if classifier is None else classifier.judge(case.features)
+    return None if classifier is None else classifier.judge(analysis.features)
 
 
 @pytest.mark.parametrize("path", FIXTURES, ids=lambda path: path.stem)
@@ -61,7 +65,7 @@ def test_an_explanation_agrees_with_the_diagnosis(path: Path) -> None:
     job = measured_file(path)
     said = {cause.cause: cause for cause in job.diagnosis.causes}
     for cause in CAUSES:
-        found = explain(cause, job.case, opinion=opinion_of(job.case))
+        found = explain(cause, job.analysis, opinion=opinion_of(job.analysis))
         assert found.said == (cause in said)
         assert found.said == (not found.because)
         assert set(found.because) <= set(REASONS)
@@ -92,14 +96,14 @@ def test_an_explanation_agrees_with_the_diagnosis(path: Path) -> None:
 )
 def test_what_keeps_a_cause_from_being_said_is_named(changes: dict[str, Any], because: tuple[str, ...]) -> None:
     """Each thing that can go against a slow worker is in the explanation, and nothing else."""
-    assert explain("worker-fault", measured_file(SLOW).case, **changes).because == because
+    assert explain("worker-fault", measured_file(SLOW).analysis, **changes).because == because
 
 
 def test_conditions_have_their_values_and_reasons() -> None:
     """Every condition of the rule is there in its order, with value or reason, sentence and origin; what decides is marked."""
     missing, low = Feature.missing("nobody looked"), Feature(1.0)
     changes = {"worker.forward_ratio": low, "worker.slow_share": missing}
-    found = explain("worker-fault", measured_file(SLOW).case, features=changes)
+    found = explain("worker-fault", measured_file(SLOW).analysis, features=changes)
     (rule,) = [rule for rule in built_in().rules if rule.id == "worker-fault"]
     tree = found.conditions
     assert (found.fires, tree.kind, tree.holds) == (False, "all", False)
@@ -117,7 +121,7 @@ def test_conditions_have_their_values_and_reasons() -> None:
 def test_groups_within_groups_keep_their_shape() -> None:
     """The tree of an explanation is the tree of the rule, and each group has its own outcome."""
     found = explain(
-        "garbage-collection", measured_file(SLOW).case, features={"collection.recorded_share": Feature(0.9)}
+        "garbage-collection", measured_file(SLOW).analysis, features={"collection.recorded_share": Feature(0.9)}
     )
     outer = found.conditions
     inner = outer.parts[1]
@@ -128,7 +132,7 @@ def test_groups_within_groups_keep_their_shape() -> None:
 
 def test_time_that_no_rule_explains() -> None:
     """Without the rule for it, a slow worker is the unexplained component, said, with its place."""
-    found = explain(UNKNOWN, measured_file(SLOW).case, without="worker-fault")
+    found = explain(UNKNOWN, measured_file(SLOW).analysis, without="worker-fault")
     assert found.said
     assert found.worth[-1].component == "worker"
     assert found.title == "unexplained: slow workers"
@@ -138,7 +142,7 @@ def test_time_that_no_rule_explains() -> None:
 
 def test_little_that_no_rule_explains() -> None:
     """Where all that matters is explained, `unknown` is what is largest of the rest, and it is too little."""
-    found = explain(UNKNOWN, measured_file(SLOW).case)
+    found = explain(UNKNOWN, measured_file(SLOW).analysis)
     assert found.because == ("gain",)
     assert found.worth[-1].component != "worker"
     assert found.gain < found.least_gain
@@ -146,33 +150,33 @@ def test_little_that_no_rule_explains() -> None:
 
 def test_a_cause_of_several_components() -> None:
     """Each component of such a rule has its gain, and the last line is that of all of them together."""
-    case = measured_file(SLOW).case
+    analysis = measured_file(SLOW).analysis
     (rule, *_) = [rule for rule in built_in().rules if len(rule.components) > 1]
-    found = explain(rule.id, case)
+    found = explain(rule.id, analysis)
     assert [worth.component for worth in found.worth] == [*rule.components, "+".join(rule.components)]
-    assert found.gain == gain_of(case.gains, rule.components)
+    assert found.gain == gain_of(analysis.gains, rule.components)
 
 
 def test_the_strongest_features_of_the_classifier() -> None:
     """What speaks for a cause and what against it is parted, strongest first, and no more than a few of each."""
     weights = [Contribution(f"f{n}", None if n % 3 else float(n), (-1.0) ** n * (20.0 - n)) for n in range(20)]
     opinion = Opinion({"worker-fault": 0.9}, {}, {}, 0.0, "it is Tuesday", {"worker-fault": tuple(weights)})
-    found = explain("worker-fault", measured_file(SLOW).case, opinion=opinion).opinion
+    found = explain("worker-fault", measured_file(SLOW).analysis, opinion=opinion).opinion
     assert [weight.log_odds for weight in found.speaks_for] == [20.0, 18.0, 16.0, 14.0, 12.0]
     assert [weight.log_odds for weight in found.speaks_against] == [-19.0, -17.0, -15.0, -13.0, -11.0]
     assert len(found.speaks_for) == N_WEIGHTS
     assert (found.speaks_for[0].feature, found.speaks_for[0].value) == ("f0", 0.0)
     assert (found.probability, found.unlike) == (0.9, "it is Tuesday")
-    assert explain("data-loading", measured_file(SLOW).case, opinion=opinion).opinion.probability is None
+    assert explain("data-loading", measured_file(SLOW).analysis, opinion=opinion).opinion.probability is None
 
 
 def test_change_points_say_in_which_unit() -> None:
     """The onset of a slow worker is a change of its pace against its peers; nothing else has changed."""
-    case = examined().case
-    found = explain("worker-fault", case)
+    analysis, _ = examined()
+    found = explain("worker-fault", analysis)
     assert found.changes_in == "log-ratio"
     assert [change.step for change in found.changes] == [found.when.onset_step]
-    assert explain("garbage-collection", case).changes == ()
+    assert explain("garbage-collection", analysis).changes == ()
 
 
 def test_a_cause_that_does_not_exist() -> None:

@@ -119,7 +119,7 @@ def test_each_rule_says_how_severe_it_is_and_where_its_thresholds_come_from(rule
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
 def test_each_rule_speaks_of_features_that_a_job_has(rule: Rule) -> None:
     """Every feature that conditions and cases name is among those of a real diagnosis."""
-    known = measured(SMALL).case.features
+    known = measured(SMALL).analysis.features
     named = {name for case in rule.tests for name in case.features}
     assert named <= set(known)
     assert named == {condition.feature for condition in rule.conditions.conditions()}

@@ -14,16 +14,16 @@ from diagnose.faults.spec import JobSpec
 from diagnose.faults.stage_imbalance import StageImbalance
 from diagnose.faults.worker_fault import WorkerFault
 from diagnose.judge.classifier import Opinion
+from diagnose.judge.confidence import MAX_REPLAY_ERROR
 from diagnose.judge.unchecked import name_unchecked
+from diagnose.judge.unknown import UNKNOWN_SHARE
 from diagnose.judge.verdict import (
-    MAX_REPLAY_ERROR,
     MIN_STEPS,
-    UNKNOWN_SHARE,
-    Case,
     Verdict,
-    gain_of,
     reach_verdict,
 )
+from diagnose.judge.worth import gain_of
+from diagnose.model.analysis import Analysis
 from diagnose.model.diagnosis import Diagnosis, Fidelity
 from diagnose.model.feature import Feature
 from diagnose.model.recording import Account, Unobserved
@@ -38,9 +38,9 @@ WEAK, STRONG = WorkerFault(places=((1, 2),), slowdown=1.05), WorkerFault(places=
 SEVERAL = [(SLOW,), (STAGE,), (SEQUENCES,), (SLOW, SEQUENCES), (STAGE, SEQUENCES), (SLOW, STAGE, SEQUENCES)]
 
 
-def reach(case: Case, *, min_speedup: float = 1.02, opinion: Opinion | None = None, **changes: Any) -> Verdict:
+def reach(analysis: Analysis, *, min_speedup: float = 1.02, opinion: Opinion | None = None, **changes: Any) -> Verdict:
     """Judge a case by the built-in rules, some of it changed."""
-    changed = dataclasses.replace(case, **changes)
+    changed = dataclasses.replace(analysis, **changes)
     return reach_verdict(changed, judge(changed), min_speedup=min_speedup, opinion=opinion)
 
 
@@ -70,10 +70,10 @@ def test_causes_are_sorted_by_share(faults: tuple[Any, ...]) -> None:
 
 def test_the_order_follows_the_shares_alone() -> None:
     """Where the shares are swapped, so are the causes."""
-    case = measured(SPEC, SLOW, STAGE, SEQUENCES).case
+    analysis = measured(SPEC, SLOW, STAGE, SEQUENCES).analysis
     for worker, stage, microbatch in ((0.6, 0.3, 0.1), (0.1, 0.6, 0.3), (0.3, 0.1, 0.6)):
         share = {"worker": worker, "stage": stage, "microbatch": microbatch}
-        found = reach(case, gains=dataclasses.replace(case.gains, share=share))
+        found = reach(analysis, gains=dataclasses.replace(analysis.gains, share=share))
         expected = {"worker-fault": worker, "stage-imbalance": stage, "sequence-imbalance": microbatch}
         assert [cause.cause for cause in found.causes] == sorted(expected, key=lambda name: -expected[name])
 
@@ -89,11 +89,11 @@ def test_a_fault_worth_less_than_asked_for_is_not_reported() -> None:
 @pytest.mark.parametrize("fault", [WEAK, SLOW, STRONG, STAGE, SEQUENCES], ids=lambda f: f"{f.cause} {f.strength}")
 def test_the_least_speedup_is_honoured(fault: Any) -> None:
     """A cause is reported just below the speedup that its removal gives, and not just above."""
-    case = measured(SPEC, fault).case
-    (rule,) = [j.rule for j in judge(case) if j.rule.id == fault.cause]
-    speedup = 1.0 / (1.0 - gain_of(case.gains, rule.components))
-    assert fault.cause in [c.cause for c in reach(case, min_speedup=speedup - 1e-6).causes]
-    assert fault.cause not in [c.cause for c in reach(case, min_speedup=speedup + 1e-6).causes]
+    analysis = measured(SPEC, fault).analysis
+    (rule,) = [j.rule for j in judge(analysis) if j.rule.id == fault.cause]
+    speedup = 1.0 / (1.0 - gain_of(analysis.gains, rule.components))
+    assert fault.cause in [c.cause for c in reach(analysis, min_speedup=speedup - 1e-6).causes]
+    assert fault.cause not in [c.cause for c in reach(analysis, min_speedup=speedup + 1e-6).causes]
 
 
 def test_the_least_speedup_is_an_option_of_the_diagnosis() -> None:
@@ -126,9 +126,9 @@ def test_figures_of_a_cause_fit_together(faults: tuple[Any, ...]) -> None:
 
 def test_confidence_falls_near_the_least_speedup() -> None:
     """A fault far above what is asked for is surer than one at the limit, which is an even chance at most."""
-    case = measured(SPEC, SLOW).case
-    speedup = 1.0 / (1.0 - gain_of(case.gains, ("worker",)))
-    far, near = (reach(case, min_speedup=s).causes[0].confidence for s in (1.02, speedup - 1e-9))
+    analysis = measured(SPEC, SLOW).analysis
+    speedup = 1.0 / (1.0 - gain_of(analysis.gains, ("worker",)))
+    far, near = (reach(analysis, min_speedup=s).causes[0].confidence for s in (1.02, speedup - 1e-9))
     assert far > 0.9
     assert near <= 0.5
 
@@ -154,12 +154,12 @@ def test_enough_steps_are_conclusive() -> None:
 @pytest.mark.parametrize("faults", [(), (SLOW,)], ids=["healthy", "slow worker"])
 def test_an_unfaithful_replay_is_inconclusive(faults: tuple[Any, ...]) -> None:
     """Where the replay misses the recorded step time by more than 5%, nothing is reported, and the report says so."""
-    case = measured(SPEC, *faults).case
+    analysis = measured(SPEC, *faults).analysis
     error = MAX_REPLAY_ERROR + 0.001
-    found = reach(case, fidelity=Fidelity(case.fidelity.discrepancy, error, ok=False))
+    found = reach(analysis, fidelity=Fidelity(analysis.fidelity.discrepancy, error, ok=False))
     assert (found.verdict, found.causes, found.ledger) == ("inconclusive", (), None)
     assert any("replay" in warning for warning in found.warnings)
-    assert reach(case).verdict == ("straggling" if faults else "healthy")
+    assert reach(analysis).verdict == ("straggling" if faults else "healthy")
 
 
 # ------------------------------------------------------------------------------------------ the ledger
@@ -195,40 +195,40 @@ def test_lost_time_is_against_the_clean_job() -> None:
 # ------------------------------------------------------------------------------------------ unknown, and not checked
 
 
-def silent(case: Case) -> Verdict:
+def silent(analysis: Analysis) -> Verdict:
     """Judge a case by rules of which none fires."""
-    judgements = [dataclasses.replace(j, fires=False, missing=()) for j in judge(case)]
-    return reach_verdict(case, judgements, min_speedup=1.02)
+    judgements = [dataclasses.replace(j, fires=False, missing=()) for j in judge(analysis)]
+    return reach_verdict(analysis, judgements, min_speedup=1.02)
 
 
 @pytest.mark.parametrize(("fault", "component"), [(SLOW, "worker"), (STAGE, "stage"), (SEQUENCES, "microbatch")])
 def test_lost_time_without_a_rule_is_unknown(fault: Any, component: str) -> None:
     """A component worth 5% or more that no rule explains is a finding, with its own gain and share."""
-    case = measured(SPEC, fault).case
-    assert case.gains.recoverable(component) > UNKNOWN_SHARE
-    found = silent(case)
+    analysis = measured(SPEC, fault).analysis
+    assert analysis.gains.recoverable(component) > UNKNOWN_SHARE
+    found = silent(analysis)
     assert [cause.cause for cause in found.causes] == ["unknown"]
     (cause,) = found.causes
-    assert cause.recoverable == pytest.approx(case.gains.recoverable(component))
-    assert cause.share == pytest.approx(case.gains.share[component])
+    assert cause.recoverable == pytest.approx(analysis.gains.recoverable(component))
+    assert cause.share == pytest.approx(analysis.gains.share[component])
     assert found.ledger is not None
     assert set(found.ledger.causes) == {"unknown"}
 
 
 def test_the_unknown_is_not_named_twice() -> None:
     """Where a rule fires for the component that costs most, nothing is unknown."""
-    found = reach(measured(SPEC, SLOW).case)
+    found = reach(measured(SPEC, SLOW).analysis)
     assert [cause.cause for cause in found.causes] == ["worker-fault"]
 
 
 def test_what_cannot_be_looked_for_is_not_blamed_as_unknown() -> None:
     """Where a recording cannot show slow workers, what looks like one is not checked, and nobody is named for it."""
-    case = measured(SPEC, SLOW).case
+    analysis = measured(SPEC, SLOW).analysis
     account = Account(
         "theirs", unobserved=(Unobserved("ends of computes", "only the host's times", ("worker-times",)),)
     )
     recording = name_unchecked(account, built_in().rules)
-    found = reach(case, trace=dataclasses.replace(case.trace, recording=recording))
+    found = reach(analysis, trace=dataclasses.replace(analysis.trace, recording=recording))
     assert [worker for cause in found.causes for worker in cause.where.workers] == []
     assert [cause.cause for cause in found.causes] == []
     assert [entry.reason for entry in found.not_checked if entry.cause == "worker-fault"] == [
@@ -238,9 +238,9 @@ def test_what_cannot_be_looked_for_is_not_blamed_as_unknown() -> None:
 
 def test_a_little_lost_time_without_a_rule_is_ordinary() -> None:
     """Below 5% what no rule explains is variation, and the job is healthy."""
-    case = measured(SPEC, WEAK).case
-    assert 0.01 < case.gains.recoverable("worker") < UNKNOWN_SHARE
-    assert silent(case).verdict == "healthy"
+    analysis = measured(SPEC, WEAK).analysis
+    assert 0.01 < analysis.gains.recoverable("worker") < UNKNOWN_SHARE
+    assert silent(analysis).verdict == "healthy"
 
 
 def test_one_dp_rank_leaves_slow_workers_unchecked() -> None:
@@ -257,25 +257,25 @@ def test_each_rule_is_checked_or_not_and_says_so(spec: JobSpec) -> None:
     """Every rule is in exactly one of the lists, and each that was not checked has a reason."""
     found = diagnosed(spec)
     not_checked = [entry.cause for entry in found.not_checked]
-    ids = sorted(j.rule.id for j in judge(measured(spec).case))
+    ids = sorted(j.rule.id for j in judge(measured(spec).analysis))
     assert sorted([*found.checked, *not_checked]) == ids
     assert all(entry.reason for entry in found.not_checked)
 
 
 def test_a_missing_feature_of_a_cause_worth_nothing_is_no_gap() -> None:
     """What could not be measured matters only where time may be lost to it."""
-    case = measured(SPEC).case
-    features = case.features | {
+    analysis = measured(SPEC).analysis
+    features = analysis.features | {
         "sequence.spread": Feature.missing("lost"),
         "sequence.correlation": Feature.missing("lost"),
     }
-    assert "sequence-imbalance" in reach(case, features=features).checked
-    case = measured(SPEC, SEQUENCES).case
-    features = case.features | {
+    assert "sequence-imbalance" in reach(analysis, features=features).checked
+    analysis = measured(SPEC, SEQUENCES).analysis
+    features = analysis.features | {
         "sequence.spread": Feature.missing("lost"),
         "sequence.correlation": Feature.missing("lost"),
     }
-    found = reach(case, features=features)
+    found = reach(analysis, features=features)
     assert [(e.cause, e.reason) for e in found.not_checked] == [
         ("sequence-imbalance", "sequence.correlation: lost; sequence.spread: lost")
     ]
@@ -359,16 +359,16 @@ def opinion(cause: str, probability: float, unlike: str | None = None) -> Opinio
     return Opinion({cause: probability}, {cause: 0.0}, {cause: 0.0}, 0.0, unlike, {})
 
 
-def slow_case() -> Case:
+def slow_job() -> Analysis:
     """Measure a job with a slow worker."""
-    return measured(SPEC, WorkerFault(places=((1, 2),), slowdown=1.6)).case
+    return measured(SPEC, WorkerFault(places=((1, 2),), slowdown=1.6)).analysis
 
 
 def test_agreement_and_disagreement() -> None:
     """The surer the classifier the surer the cause; where it objects the evidence says so, and at last it is not said."""
-    case = slow_case()
-    said = {p: reach(case, opinion=opinion("worker-fault", p)).causes for p in (0.99, 0.2, 0.001)}
-    alone = reach(case).causes[0].confidence
+    analysis = slow_job()
+    said = {p: reach(analysis, opinion=opinion("worker-fault", p)).causes for p in (0.99, 0.2, 0.001)}
+    alone = reach(analysis).causes[0].confidence
     assert said[0.2][0].confidence < alone < said[0.99][0].confidence
     texts = [item.text for item in said[0.2][0].evidence if item.source == "classifier"]
     assert len(texts) == 1
@@ -378,25 +378,27 @@ def test_agreement_and_disagreement() -> None:
 
 def test_a_classifier_alone_says_nothing() -> None:
     """Where the rule is silent no cause is said, however sure the classifier is: it has no evidence to show."""
-    case = slow_case()
-    features = case.features | {"worker.backward_ratio": Feature(1.0), "worker.forward_ratio": Feature(1.0)}
-    case = dataclasses.replace(case, features=features)
-    assert "worker-fault" not in [c.cause for c in reach(case, opinion=opinion("worker-fault", 0.999)).causes]
+    analysis = slow_job()
+    features = analysis.features | {"worker.backward_ratio": Feature(1.0), "worker.forward_ratio": Feature(1.0)}
+    analysis = dataclasses.replace(analysis, features=features)
+    assert "worker-fault" not in [c.cause for c in reach(analysis, opinion=opinion("worker-fault", 0.999)).causes]
 
 
 def test_a_job_unlike_any_other_is_judged_by_rules() -> None:
     """Where the job is unlike training the classifier's probability does not count, and a warning says why."""
-    verdict = reach(slow_case(), opinion=opinion("worker-fault", 0.001, unlike="nothing like it"))
-    assert verdict.causes[0].confidence == reach(slow_case()).causes[0].confidence
+    verdict = reach(slow_job(), opinion=opinion("worker-fault", 0.001, unlike="nothing like it"))
+    assert verdict.causes[0].confidence == reach(slow_job()).causes[0].confidence
     assert any("nothing like it" in warning for warning in verdict.warnings)
 
 
 @pytest.mark.parametrize(("hits", "doubted"), [(1.0, True), (2.0, True), (3.0, False)])
 def test_a_stall_that_happened_too_seldom_is_a_guess(hits: float, doubted: bool) -> None:
     """Without rows, once or twice shows no period: the checkpoint is less sure, no period is said, and the evidence says so."""
-    case = measured(SPEC, CheckpointStall(period_steps=3, duration_s=2.0, where="before", phase=0, recorded=False)).case
-    case = dataclasses.replace(case, features=case.features | {"stall.hits": Feature(hits)})
-    (cause,) = [c for c in reach(case).causes if c.cause == "checkpoint-stall"]
+    analysis = measured(
+        SPEC, CheckpointStall(period_steps=3, duration_s=2.0, where="before", phase=0, recorded=False)
+    ).analysis
+    analysis = dataclasses.replace(analysis, features=analysis.features | {"stall.hits": Feature(hits)})
+    (cause,) = [c for c in reach(analysis).causes if c.cause == "checkpoint-stall"]
     assert any(item.id.endswith("/rare") for item in cause.evidence) == doubted
     assert (cause.confidence < 0.8) == doubted
     assert (cause.when.pattern == "periodic") != doubted
@@ -437,9 +439,9 @@ def test_nobody_is_named_for_what_no_row_tells_of() -> None:
         CheckpointStall(period_steps=3, duration_s=3.0, first_rank_only=True, recorded=False),
         CheckpointStall(period_steps=3, duration_s=3.0),
     ):
-        case = measured(SAVING, fault).case
+        analysis = measured(SAVING, fault).analysis
         late = np.zeros((SAVING.dp, SAVING.pp))
         late[2, 1] = 1e-6
-        gains = dataclasses.replace(case.gains, blame_s={"start-delay": late} | case.gains.blame_s)
-        (cause,) = reach(case, gains=gains).causes
+        gains = dataclasses.replace(analysis.gains, blame_s={"start-delay": late} | analysis.gains.blame_s)
+        (cause,) = reach(analysis, gains=gains).causes
         assert (cause.cause, cause.where.workers) == ("checkpoint-stall", ())

@@ -12,8 +12,9 @@ import pytest
 
 from diagnose.cli.main import main
 from diagnose.judge.rules import load_rules
-from diagnose.model.scene import Scene
-from diagnose.pipeline import paint_job
+from diagnose.model.analysis import ReportData
+from diagnose.model.request import Request
+from diagnose.pipeline import prepare_report
 from diagnose.report import words
 from diagnose.report.html import page
 from diagnose.report.html.draw import COLOURS, Sheet, styled
@@ -49,15 +50,15 @@ class Reader(html.parser.HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def scene() -> Scene:
+def data() -> ReportData:
     """Give a job with a slow worker."""
-    return paint_job(ROOT / "fixtures/worker-fault.parquet")
+    return prepare_report(Request(ROOT / "fixtures/worker-fault.parquet"))
 
 
 @pytest.fixture(scope="module")
-def rendered(scene: Scene) -> str:
+def rendered(data: ReportData) -> str:
     """Give its page."""
-    return page.render(scene)
+    return page.render(data)
 
 
 def probes_of(text: str) -> dict:
@@ -67,15 +68,15 @@ def probes_of(text: str) -> dict:
     return json.loads(found[1])
 
 
-def test_verdict_and_sections(rendered: str, scene: Scene) -> None:
+def test_verdict_and_sections(rendered: str, data: ReportData) -> None:
     """The headline of the terminal stands in the first heading, and every part that was asked for is there."""
     first = re.search(r'<h1 id="headline">(.*?)</h1>', rendered)
     assert first and first[1] == "Slow worker (dp 1, stage 0); fixing it makes steps 15% shorter"
     for key in ("ledger", "causes", "workers", "steps", "timeline", "stages", "optypes", "trust", "features", "about"):
         assert f'id="{key}"' in rendered, key
-    for feature in scene.diagnosis.features:
+    for feature in data.diagnosis.features:
         assert feature in rendered
-    assert scene.diagnosis.made_by.rules in rendered
+    assert data.diagnosis.made_by.rules in rendered
 
 
 def test_every_figure_has_alt_text_and_table(rendered: str) -> None:
@@ -116,20 +117,20 @@ def test_colours_are_the_page_s(rendered: str) -> None:
         assert len(re.findall(rf"--{name}:", STYLE)) == 2, name
 
 
-def test_same_bytes(scene: Scene, rendered: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_same_bytes(data: ReportData, rendered: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same job gives the same page, whatever the user's settings of matplotlib are."""
     import matplotlib as mpl
 
     monkeypatch.setitem(mpl.rcParams, "font.size", 31)
     monkeypatch.setitem(mpl.rcParams, "axes.grid", True)
-    assert page.render(scene) == rendered
-    assert page.render(paint_job(ROOT / "fixtures/worker-fault.parquet")) == rendered
+    assert page.render(data) == rendered
+    assert page.render(prepare_report(Request(ROOT / "fixtures/worker-fault.parquet"))) == rendered
     assert mpl.rcParams["font.size"] == 31
 
 
-def test_values_are_those_of_the_json(rendered: str, scene: Scene) -> None:
+def test_values_are_those_of_the_json(rendered: str, data: ReportData) -> None:
     """What the slider shows is the slowdown of the JSON, in thousandths; the map, the steps and the types read the same."""
-    w = scene.diagnosis.what_if
+    w = data.diagnosis.what_if
     probe = probes_of(rendered)["workers"]
     packed = np.frombuffer(base64.b64decode(probe["values"]), dtype="<u2") / probe["unit"]
     values = packed.reshape(1 + len(w.steps), *w.by_worker.shape)
@@ -141,26 +142,26 @@ def test_values_are_those_of_the_json(rendered: str, scene: Scene) -> None:
             assert f"<td>{words.ratio(float(value))}</td>" in rendered
 
 
-def test_large_jobs_keep_the_slowest_steps(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_jobs_keep_the_slowest_steps(data: ReportData, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where not every step fits, the slider has the slowest ones."""
     from diagnose.report.html import workers
 
     monkeypatch.setattr(workers, "_MAX_VALUES", 16 * 3)
-    picture = workers.draw_workers(scene) if styled() else None
+    picture = workers.draw_workers(data) if styled() else None
     assert picture is not None
-    w = scene.diagnosis.what_if
+    w = data.diagnosis.what_if
     assert picture.probe["steps"] == sorted(w.steps[np.argsort(-w.by_step)[:3]].tolist())
     assert picture.probe["left_out"] == len(w.steps) - 3
 
 
-def test_timeline_shows_what_the_scene_says(rendered: str, scene: Scene) -> None:
+def test_timeline_shows_what_the_scene_says(rendered: str, data: ReportData) -> None:
     """Bars start and end when the timelines say so, for the culprit's dp rank and a sound one."""
-    step = worst_step(scene)
-    affected, sound = choose_ranks(scene, step)
+    step = worst_step(data)
+    affected, sound = choose_ranks(data, step)
     assert affected == 1 and sound != 1
     probe = probes_of(rendered)["timeline"]
     bars = np.array(probe["bars"]).reshape(-1, 6)
-    line = scene.timelines.recorded(step, np.array([affected]))
+    line = data.analysis.timelines.recorded(step, np.array([affected]))
     assert line is not None
     lane = line.nodes.stage == 2
     expected = np.sort(line.start_s[lane, 0][(line.end_s - line.start_s)[lane, 0] > 0])
@@ -171,8 +172,7 @@ def test_timeline_shows_what_the_scene_says(rendered: str, scene: Scene) -> None
 @pytest.mark.parametrize("path", FIXTURES, ids=lambda path: path.stem)
 def test_the_picture_of_the_cause_comes_first(path: Path) -> None:
     """The first figure of each fixture is the one that makes its cause obvious."""
-    scene = paint_job(path)
-    text = page.render(scene)
+    text = page.render(prepare_report(Request(path)))
     first = re.search(r'<figure id="([^"]+)"', text)
     assert first
     rules = {rule.id: rule for rule in load_rules().rules}
@@ -180,9 +180,9 @@ def test_the_picture_of_the_cause_comes_first(path: Path) -> None:
     assert len(text) < 1_000_000
 
 
-def hostile(scene: Scene) -> Scene:
+def hostile(data: ReportData) -> ReportData:
     """Fill every string that a trace or a rule can carry with what a page must not obey."""
-    old = scene.diagnosis
+    old = data.diagnosis
     cause = dataclasses.replace(
         old.causes[0],
         title=HOSTILE,
@@ -211,12 +211,12 @@ def hostile(scene: Scene) -> Scene:
         warnings=(HOSTILE,),
         checked=(HOSTILE,),
     )
-    return dataclasses.replace(scene, diagnosis=diagnosis)
+    return dataclasses.replace(data, diagnosis=diagnosis)
 
 
-def test_hostile_strings_are_text(scene: Scene, rendered: str) -> None:
+def test_hostile_strings_are_text(data: ReportData, rendered: str) -> None:
     """No string of the input makes an element, reaches a terminal or a reader as a command, or makes the page endless."""
-    text = page.render(hostile(scene))
+    text = page.render(hostile(data))
     plain_tags = [tag for tag, _ in Reader(rendered).tags]
     tags = [tag for tag, _ in Reader(text).tags]
     assert tags.count("script") == plain_tags.count("script") == 2
@@ -327,12 +327,12 @@ def test_without_the_extra(tmp_path: Path, capsys: pytest.CaptureFixture[str], m
 @pytest.mark.parametrize("seed", range(8))
 def test_odd_jobs(seed: int) -> None:
     """Jobs of any shape have a page, with numbers that JSON knows."""
-    found = page.render(paint_job(to_file(random_job(random_shape(seed), seed)), name="random"))
+    found = page.render(prepare_report(Request(to_file(random_job(random_shape(seed), seed)), name="random")))
     assert probes_of(found)
     assert "NaN" not in json.dumps(probes_of(found))
 
 
 def test_one_step() -> None:
     """A single step is drawn, and called inconclusive."""
-    found = page.render(paint_job(ROOT / "fixtures/worker-fault.parquet", steps=np.array([40])))
+    found = page.render(prepare_report(Request(ROOT / "fixtures/worker-fault.parquet", steps=np.array([40]))))
     assert '<section class="verdict inconclusive"' in found and 'id="timeline"' in found

@@ -7,7 +7,8 @@ from typing import Any, Self
 
 import pytest
 
-from diagnose.pipeline import paint_job
+from diagnose.model.request import Request
+from diagnose.pipeline import prepare_report
 from diagnose.report.html import page as html_page
 from tests.report.test_html import hostile
 
@@ -42,10 +43,10 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     shared = ROOT.parent / "shared/artifact/trace-AR.parquet"
     if shared.is_file():
         sources["AR"] = shared
-    scenes = {name: paint_job(path) for name, path in sources.items()}
+    scenes = {name: prepare_report(Request(path)) for name, path in sources.items()}
     scenes["hostile"] = hostile(scenes["worker-fault"])
-    for name, scene in scenes.items():
-        (folder / f"{name}.html").write_text(html_page.render(scene), encoding="utf-8")
+    for name, data in scenes.items():
+        (folder / f"{name}.html").write_text(html_page.render(data), encoding="utf-8")
     return {name: folder / f"{name}.html" for name in scenes}
 
 

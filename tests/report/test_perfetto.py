@@ -25,10 +25,11 @@ import pytest
 from diagnose.cli.main import main
 from diagnose.errors import UsageError
 from diagnose.faults.spec import JobSpec
+from diagnose.model.analysis import ReportData
 from diagnose.model.change import Reschedule
 from diagnose.model.optype import NAMES, Op
-from diagnose.model.scene import Scene
-from diagnose.pipeline import paint_job
+from diagnose.model.request import Request
+from diagnose.pipeline import prepare_report
 from diagnose.report import json_lines
 from diagnose.report.perfetto import AppliedFixes, PerfettoFile, render
 from diagnose.report.perfetto_choice import choose_dp, choose_steps
@@ -147,9 +148,9 @@ def import_events(content: bytes) -> Imported:
 
 
 @cache
-def scene_of(path: Path) -> Scene:
+def scene_of(path: Path) -> ReportData:
     """Diagnose a file, once."""
-    return paint_job(path)
+    return prepare_report(Request(path))
 
 
 @cache
@@ -184,12 +185,12 @@ def stage_of(one: dict[str, Any]) -> int:
     return int(one["thread"].split()[1])
 
 
-def assert_equals_trace(scene: Scene, taken: Imported) -> None:
+def assert_equals_trace(data: ReportData, taken: Imported) -> None:
     """Check each recorded slice against the row of the trace."""
     at = begins(taken)
     picture_dp = {s["dp"] for s in taken.slices if s["dp"] is not None}
-    labels = scene.diagnosis.dp_labels.tolist()
-    for block in scene.trace.blocks:
+    labels = data.diagnosis.dp_labels.tolist()
+    for block in data.analysis.trace.blocks:
         for i, step in enumerate(block.steps.tolist()):
             if step not in at:
                 continue
@@ -199,7 +200,7 @@ def assert_equals_trace(scene: Scene, taken: Imported) -> None:
                 if block.filled is not None:
                     there &= ~block.filled[:, i, labels.index(dp)]
                 rows = sorted(
-                    (NAMES[Op(int(op))], int(scene.diagnosis.stage_labels[int(stage)]), a, b - a)
+                    (NAMES[Op(int(op))], int(data.diagnosis.stage_labels[int(stage)]), a, b - a)
                     for op, stage, a, b in np.column_stack(
                         [values[there] for values in (block.nodes.op, block.nodes.stage, start_s, end_s)]
                     ).tolist()
@@ -216,50 +217,50 @@ def assert_equals_trace(scene: Scene, taken: Imported) -> None:
 @pytest.mark.parametrize("path", FIXTURES, ids=lambda path: path.stem)
 def test_what_was_recorded_is_drawn(path: Path) -> None:
     """Slices of `recorded` are the rows of the trace, to the nanosecond, all of the chosen steps and ranks and no others."""
-    scene, picture = scene_of(path), picture_of(path)
+    data, picture = scene_of(path), picture_of(path)
     assert len(picture.choice.steps) == 2
     assert not picture.warnings
-    assert_equals_trace(scene, taken_of(path))
+    assert_equals_trace(data, taken_of(path))
 
 
 @pytest.mark.parametrize("path", FIXTURES, ids=lambda path: path.stem)
 def test_steps_end_as_the_replay_says(path: Path) -> None:
     """Each timeline ends when the replay does, and recorded and ideal step times and slowdowns are those of the JSON."""
-    scene, taken = scene_of(path), taken_of(path)
-    w = scene.diagnosis.what_if
-    by_step = json.loads(json_lines.render(scene.diagnosis))["what_if"]["by_step"]
-    everyone = np.arange(scene.trace.n_dp)
+    data, taken = scene_of(path), taken_of(path)
+    w = data.diagnosis.what_if
+    by_step = json.loads(json_lines.render(data.diagnosis))["what_if"]["by_step"]
+    everyone = np.arange(data.analysis.trace.n_dp)
     for one in [s for s in taken.slices if s["cat"] == "step"]:
         step, args = one["args"]["step"], one["args"]
         at = int(np.flatnonzero(w.steps == step)[0])
         assert args["recorded_s"] == pytest.approx(w.recorded_s[at], rel=1e-9)
         assert args["ideal_s"] == pytest.approx(w.ideal_s[at], rel=1e-9)
         assert args["slowdown"] == by_step[str(step)]
-        assert args["clean_s"] == scene.timelines.clean(step, everyone).step_s
+        assert args["clean_s"] == data.analysis.timelines.clean(step, everyone).step_s
         for kind in KINDS:
             drawn = [s for s in taken.slices if s["kind"] == kind and s["args"].get("step") == step]
             if drawn:
                 last = max(s["end"] for s in drawn if s["cat"] not in ("evidence", "stall"))
                 assert (last - one["start"]) / 1e9 <= args[f"{kind}_s"] + 1e-8
     # The mean over all steps is the figure of the report.
-    clean = [scene.timelines.clean(int(step), everyone).step_s for step in scene.components.steps]
-    assert np.mean(clean) == pytest.approx(scene.diagnosis.step_time.clean, rel=0.02)
+    clean = [data.analysis.timelines.clean(int(step), everyone).step_s for step in data.analysis.components.steps]
+    assert np.mean(clean) == pytest.approx(data.diagnosis.step_time.clean, rel=0.02)
 
 
 @pytest.mark.parametrize("path", FIXTURES, ids=lambda path: path.stem)
 def test_counters_are_the_figures_of_the_diagnosis(path: Path) -> None:
     """S of steps and S_w of workers are those of the what-if analysis; lateness is recorded minus clean end."""
-    scene, taken = scene_of(path), taken_of(path)
-    w, at = scene.diagnosis.what_if, begins(taken)
+    data, taken = scene_of(path), taken_of(path)
+    w, at = data.diagnosis.what_if, begins(taken)
     of_step = {step: int(np.flatnonzero(w.steps == step)[0]) for step in at}
     (about,) = {process for process, _ in taken.counters if process.startswith("diagnosis of ")}
     assert taken.counters[about, "slowdown S of the step"] == sorted(
         (at[step], float(w.by_step[i])) for step, i in of_step.items()
     )
     for place in picture_of(path).choice.dp:
-        label = int(scene.diagnosis.dp_labels[place])
+        label = int(data.diagnosis.dp_labels[place])
         (process,) = {s["process"] for s in taken.of("recorded", label)}
-        for stage, name in enumerate(scene.diagnosis.stage_labels.tolist()):
+        for stage, name in enumerate(data.diagnosis.stage_labels.tolist()):
             assert taken.counters[process, f"slowdown S_w stage {name}"] == sorted(
                 (at[step], float(w.by_worker_step[place, stage, i])) for step, i in of_step.items()
             )
@@ -293,8 +294,8 @@ def test_counters_are_the_figures_of_the_diagnosis(path: Path) -> None:
 @pytest.mark.parametrize("path", FIXTURES, ids=lambda path: path.stem)
 def test_an_arrow_leads_from_each_send_to_its_recv(path: Path) -> None:
     """Every pair of every timeline has one arrow, to when its data moved; both ends move together."""
-    scene, picture, taken = scene_of(path), picture_of(path), taken_of(path)
-    timeline = scene.timelines.recorded(picture.choice.steps[0], np.arange(scene.trace.n_dp))
+    data, picture, taken = scene_of(path), picture_of(path), taken_of(path)
+    timeline = data.analysis.timelines.recorded(picture.choice.steps[0], np.arange(data.analysis.trace.n_dp))
     n_pairs = int((timeline.nodes.op == Op.FORWARD_SEND).sum() + (timeline.nodes.op == Op.BACKWARD_SEND).sum())
     kinds = {s["kind"] for s in taken.slices} & set(KINDS)
     assert {"recorded", "clean", "ideal"} <= kinds
@@ -311,10 +312,10 @@ def test_an_arrow_leads_from_each_send_to_its_recv(path: Path) -> None:
 @pytest.mark.parametrize("path", FIXTURES, ids=lambda path: path.stem)
 def test_causes_are_drawn_with_their_sentence(path: Path) -> None:
     """Each cause is a slice over all the time drawn, with confidence, gain, places, evidence and fixes."""
-    scene, taken = scene_of(path), taken_of(path)
+    data, taken = scene_of(path), taken_of(path)
     drawn = [s for s in taken.slices if s["cat"] == "cause" and s["depth"] == 0]
-    assert [s["args"]["cause"] for s in drawn] == [cause.cause for cause in scene.diagnosis.causes]
-    for one, cause in zip(drawn, scene.diagnosis.causes, strict=True):
+    assert [s["args"]["cause"] for s in drawn] == [cause.cause for cause in data.diagnosis.causes]
+    for one, cause in zip(drawn, data.diagnosis.causes, strict=True):
         assert one["args"]["confidence"] == cause.confidence
         assert one["args"]["recoverable"] == cause.recoverable
         assert len(one["args"]["evidence"]) == len(cause.evidence)
@@ -325,15 +326,15 @@ def test_causes_are_drawn_with_their_sentence(path: Path) -> None:
 def test_stalls_name_their_cause() -> None:
     """Pauses of the allocator are slices with the sentence of the cause, as long as the component says."""
     path = ROOT / "fixtures" / "allocator-stall.parquet"
-    scene, taken = scene_of(path), taken_of(path)
+    data, taken = scene_of(path), taken_of(path)
     stalls = [s for s in taken.slices if s["name"] == "memory allocator"]
     assert stalls
-    assert {s["args"]["why"] for s in stalls} == {scene.diagnosis.causes[0].evidence[0].text}
-    c = scene.components
+    assert {s["args"]["why"] for s in stalls} == {data.diagnosis.causes[0].evidence[0].text}
+    c = data.analysis.components
     for place in picture_of(path).choice.dp:
         for step in picture_of(path).choice.steps:
             at = int(np.flatnonzero(c.steps == step)[0])
-            label = int(scene.diagnosis.dp_labels[place])
+            label = int(data.diagnosis.dp_labels[place])
             seconds = sum(
                 (s["end"] - s["start"]) / 1e9
                 for s in taken.of("recorded", label)
@@ -346,11 +347,11 @@ def test_stalls_name_their_cause() -> None:
 def test_culprits_stand_first() -> None:
     """The slow worker's rank and the worst step are chosen, a sound peer beside it, and processes stand in their order."""
     path = ROOT / "fixtures" / "worker-fault.parquet"
-    scene = scene_of(path)
-    w = scene.diagnosis.what_if
-    assert choose_dp(scene)[0] == 1
-    assert len(choose_dp(scene)) == 2
-    assert choose_steps(scene)[0] == int(w.steps[np.argmax(w.recorded_s / w.ideal_s)])
+    data = scene_of(path)
+    w = data.diagnosis.what_if
+    assert choose_dp(data)[0] == 1
+    assert len(choose_dp(data)) == 2
+    assert choose_steps(data)[0] == int(w.steps[np.argmax(w.recorded_s / w.ideal_s)])
     events = json.loads(gzip.decompress(picture_of(path).content))["traceEvents"]
     order = {e["pid"]: e["args"]["sort_index"] for e in events if e["name"] == "process_sort_index"}
     names = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
@@ -378,22 +379,22 @@ def test_slower_than_ideal_and_own_times() -> None:
 def test_random_jobs(seed: int) -> None:
     """Jobs of every shape (interleaved, without transfers, with batches that block) are drawn as recorded."""
     shape = dataclasses.replace(random_shape(seed), n_steps=3, clock_error_s=0.0)
-    scene = paint_job(to_file(random_job(shape, seed), shape.meta), name="random")
-    taken = import_events(render(scene).content)
-    assert_equals_trace(scene, taken)
+    data = prepare_report(Request(to_file(random_job(shape, seed), shape.meta), name="random"))
+    taken = import_events(render(data).content)
+    assert_equals_trace(data, taken)
     assert all(s["end"] >= s["start"] for s in taken.slices)
 
 
 def test_clocks_that_disagree_are_corrected() -> None:
     """Where clocks differ the picture shows corrected times, as everything but S, and says so."""
     shape = dataclasses.replace(random_shape(2), n_steps=3, clock_error_s=0.02)
-    scene = paint_job(to_file(random_job(shape, 2), shape.meta), name="random")
-    picture = render(scene)
+    data = prepare_report(Request(to_file(random_job(shape, 2), shape.meta), name="random"))
+    picture = render(data)
     taken = import_events(picture.content)
     assert any("clocks differ" in text for s in taken.slices if s["cat"] == "verdict" for text in s["args"]["warnings"])
     step, dp = picture.choice.steps[0], picture.choice.dp[0]
-    timeline = scene.timelines.recorded(step, np.arange(scene.trace.n_dp))
-    drawn = operations(taken.of("recorded", int(scene.diagnosis.dp_labels[dp])))
+    timeline = data.analysis.timelines.recorded(step, np.arange(data.analysis.trace.n_dp))
+    drawn = operations(taken.of("recorded", int(data.diagnosis.dp_labels[dp])))
     starts = sorted((s["start"] - begins(taken)[step]) / 1e9 for s in drawn if s["args"]["step"] == step)
     expected = timeline.start_s[:, dp]
     np.testing.assert_allclose(starts, sorted(expected[np.isfinite(expected)]), atol=2.1e-9)
@@ -402,7 +403,7 @@ def test_clocks_that_disagree_are_corrected() -> None:
 def test_same_job_same_bytes() -> None:
     """A job that is read and drawn twice gives the same bytes, and no time of day is in them."""
     path = ROOT / "fixtures" / "network-fault.parquet"
-    assert render(paint_job(path)).content == picture_of(path).content
+    assert render(prepare_report(Request(path))).content == picture_of(path).content
     assert picture_of(path).content[4:8] == b"\0\0\0\0"
 
 
@@ -414,25 +415,25 @@ def test_a_plain_file_says_the_same() -> None:
 
 def test_what_does_not_fit_is_left_out_and_told() -> None:
     """Whole steps and ranks are left out, the culprit and the worst step last, and it is said which."""
-    scene = scene_of(ROOT / "fixtures" / "worker-fault.parquet")
-    everything = render(scene, steps=scene.components.steps, dp=scene.diagnosis.dp_labels)
+    data = scene_of(ROOT / "fixtures" / "worker-fault.parquet")
+    everything = render(data, steps=data.analysis.components.steps, dp=data.diagnosis.dp_labels)
     limit_mb = 0.3 * len(everything.content) / 1e6
-    some = render(scene, steps=scene.components.steps, dp=scene.diagnosis.dp_labels, limit_mb=limit_mb)
+    some = render(data, steps=data.analysis.components.steps, dp=data.diagnosis.dp_labels, limit_mb=limit_mb)
     assert len(some.content) <= limit_mb * 1e6
     assert len(some.content) > 0.4 * limit_mb * 1e6
     assert some.choice.dp[0] == 1
-    assert some.choice.steps[0] == choose_steps(scene)[0]
+    assert some.choice.steps[0] == choose_steps(data)[0]
     assert any("steps" in warning and "left out" in warning for warning in some.warnings)
     assert set(begins(import_events(some.content))) == set(some.choice.steps)
     with pytest.raises(UsageError, match="one step of one dp rank"):
-        render(scene, limit_mb=0.001)
+        render(data, limit_mb=0.001)
 
 
 def test_another_schedule_has_no_timeline() -> None:
     """A fix that changes the schedule is said to have no timeline; everything else is drawn."""
-    scene = scene_of(ROOT / "fixtures" / "worker-fault.parquet")
+    data = scene_of(ROOT / "fixtures" / "worker-fault.parquet")
     picture = render(
-        scene, applied=AppliedFixes("zero-bubble", (Reschedule("zero-bubble", 1, np.eye(4)[None].repeat(2, 0)),))
+        data, applied=AppliedFixes("zero-bubble", (Reschedule("zero-bubble", 1, np.eye(4)[None].repeat(2, 0)),))
     )
     assert "zero-bubble" in picture.warnings[0]
     assert not any(s["kind"] == "fixed" for s in import_events(picture.content).slices)
@@ -449,8 +450,8 @@ def strings(value: Any) -> list[str]:
 
 def test_hostile_names_are_harmless() -> None:
     """Names that a terminal or a viewer would obey are shown as escapes, and long ones cut."""
-    scene = scene_of(ROOT / "fixtures" / "worker-fault.parquet")
-    d = scene.diagnosis
+    data = scene_of(ROOT / "fixtures" / "worker-fault.parquet")
+    d = data.diagnosis
     n_workers = len(d.dp_labels) * len(d.stage_labels)
     cause = dataclasses.replace(
         d.causes[0],
@@ -464,7 +465,7 @@ def test_hostile_names_are_harmless() -> None:
         causes=(cause,),
         warnings=(HOSTILE,),
     )
-    content = render(dataclasses.replace(scene, diagnosis=diagnosis)).content
+    content = render(dataclasses.replace(data, diagnosis=diagnosis)).content
     import_events(content)
     text = "".join(strings(json.loads(gzip.decompress(content))))
     for bad in ("\x1b", "\u202e", "\u2066", "x" * 2500):
@@ -484,11 +485,13 @@ def test_microseconds_keep_nanoseconds() -> None:
 def test_one_step_one_rank() -> None:
     """A job of one data-parallel rank has no peer to show, and is drawn all the same."""
     job = make(JobSpec(pp=2, dp=1, microbatches=4, steps=4, seed=5))
-    scene = paint_job(to_file(job.trace), name="small", steps=np.array([int(job.trace["step"][0].as_py())]))
-    picture = render(scene)
+    data = prepare_report(
+        Request(to_file(job.trace), name="small", steps=np.array([int(job.trace["step"][0].as_py())]))
+    )
+    picture = render(data)
     assert len(picture.choice.dp) == 1
     assert len(picture.choice.steps) == 1
-    assert_equals_trace(scene, import_events(picture.content))
+    assert_equals_trace(data, import_events(picture.content))
 
 
 def test_production_traces(shared: Path) -> None:

@@ -19,6 +19,7 @@ import pytest
 from diagnose.cli.main import main
 from diagnose.errors import TraceError
 from diagnose.model.recording import Account, ClockOffset, Dropped, Recording, Unobserved
+from diagnose.model.request import Request
 from diagnose.pipeline import diagnose_job
 from diagnose.trace.account import read_account, write_account
 from diagnose.trace.load import load_trace
@@ -52,7 +53,7 @@ def change_job(file: Path, **changed: Any) -> None:
 def test_a_folder_of_ranks_is_diagnosed_as_one_file(ranks: Path) -> None:
     """The parts together give the diagnosis of the whole, byte for byte but for nothing."""
     (ranks / "notes.yaml").write_text("")
-    assert json.dumps(diagnose_job(ranks).to_dict()) == json.dumps(diagnosed("worker-fault").to_dict())
+    assert json.dumps(diagnose_job(Request(ranks)).to_dict()) == json.dumps(diagnosed("worker-fault").to_dict())
 
 
 def test_what_is_no_trace_in_a_folder_of_ranks_is_said(ranks: Path) -> None:
@@ -149,7 +150,9 @@ def test_a_converted_job_gets_the_same_diagnosis(tmp_path: Path, name: str, caps
     said = capsys.readouterr()
     assert said.out == ""
     assert f"diagnose: note: {name}: 1 x files dropped" in said.err
-    assert json.dumps(diagnose_job(folder).to_dict()) == json.dumps(diagnose_job(tmp_path / "job.parquet").to_dict())
+    assert json.dumps(diagnose_job(Request(folder)).to_dict()) == json.dumps(
+        diagnose_job(Request(tmp_path / "job.parquet")).to_dict()
+    )
     first = (tmp_path / "job.parquet").read_bytes()
     assert main(["convert", str(folder), "-o", str(tmp_path / "job.parquet"), "--quiet"]) == 0
     assert (tmp_path / "job.parquet").read_bytes() == first
@@ -167,7 +170,7 @@ def test_converting_over_itself_is_refused(tmp_path: Path, capsys: pytest.Captur
 
 def test_what_cannot_be_said_is_not_claimed(tmp_path: Path) -> None:
     """Causes that a format cannot show go to `not_checked` with the reason, and the account reaches page and JSON."""
-    found = diagnose_job(write_primus(tmp_path, Pipeline(n_steps=8).run())).to_dict()
+    found = diagnose_job(Request(write_primus(tmp_path, Pipeline(n_steps=8).run()))).to_dict()
     reasons = {entry["cause"]: entry["reason"] for entry in found["not_checked"]}
     assert reasons["checkpoint-stall"] == "time between steps: each iteration begins at 0"
     assert "checkpoint-stall" not in found["checked"]
@@ -283,7 +286,7 @@ def test_another_package_reads_its_own_format(
     (tmp_path / "job").write_text("stopwatch 1")
     assert main(["convert", "--list"]) == 0
     assert "stopwatch: a stopwatch, for tests" in capsys.readouterr().out.splitlines()
-    found = diagnose_job(tmp_path / "job")
+    found = diagnose_job(Request(tmp_path / "job"))
     assert found.recording is not None and found.recording.producer == "stopwatch"
     assert "hosts: a stopwatch knows none" in {
         entry.reason for entry in found.not_checked if entry.cause == "worker-fault"

@@ -5,6 +5,7 @@ import json
 import pytest
 import sqlalchemy as sa
 
+from diagnose.model.request import Request
 from diagnose.pipeline import diagnose_job
 from diagnose.triage import collect as collecting
 from diagnose.triage.collect import collect, read_diagnoses
@@ -98,7 +99,7 @@ def test_hosts_of_a_trace_reach_the_fleet(tmp_path) -> None:
     hosts = [f"gpu-{dp}" for dp in table["dp_rank"].to_pylist()]
     path = tmp_path / "with-hosts.parquet"
     pq.write_table(table.append_column("host", [hosts]), path)
-    found = diagnose_job(path).to_dict()
+    found = diagnose_job(Request(path)).to_dict()
     assert found["job"]["hosts"] == ["gpu-0", "gpu-1", "gpu-2", "gpu-3"]
     with Store(f"sqlite:///{tmp_path / 'store.db'}") as store:
         put(store, str(path), found, at_s=NEWEST_S)

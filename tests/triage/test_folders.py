@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from diagnose.model.request import Request
 from diagnose.pipeline import diagnose_job
 from diagnose.report import json_lines
 from diagnose.triage.source import FoundJob, list_again, list_jobs
@@ -136,7 +137,7 @@ def test_the_diagnosis_of_the_folder(traces: Path, name: str) -> None:
     """Is that of `diagnose FOLDER` byte for byte, metadata beside the folder included; folders in it are other jobs."""
     folder = traces / name
     (traces / f"{name}.yaml").write_text("owner: somebody\n")
-    alone = json_lines.render(diagnose_job(folder, name=str(folder)))
+    alone = json_lines.render(diagnose_job(Request(folder, name=str(folder))))
     assert '"owner":"somebody"' in alone.replace(" ", "")
     shutil.copytree(traces / "deep" / "run-2", folder / "run-2")
     jobs = list_jobs([str(folder)])

@@ -34,7 +34,8 @@ import importlib.abc, importlib.machinery
 
 def spoil(pipeline):
     diagnose = pipeline.diagnose_job
-    def diagnose_job(source, **options):
+    def diagnose_job(request):
+        source = request.source
         name = os.path.basename(str(source))
         if log := os.environ.get("MISCHIEF_LOG"):
             with open(log, "a") as file:
@@ -52,7 +53,7 @@ def spoil(pipeline):
             raise RuntimeError("a fault of ours")
         if name.startswith("hog"):
             held = [bytes(b"x" * (1 << 26)) for _ in range(200)]
-        return diagnose(source, **options)
+        return diagnose(request)
     pipeline.diagnose_job = diagnose_job
 
 class Finder(importlib.abc.MetaPathFinder):

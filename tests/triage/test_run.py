@@ -311,6 +311,7 @@ def test_what_is_done_is_kept_when_it_ends(store_url: str, end: type[BaseExcepti
 
 def test_same_as_one_by_one(store_url: str, run_on, make_folder, small_jobs, tmp_path: Path) -> None:
     """The JSON in the store is what `diagnose --format json` prints, byte for byte, and the rows say the same."""
+    from diagnose.model.request import Request
     from diagnose.pipeline import diagnose_job
     from diagnose.report import json_lines
 
@@ -318,7 +319,7 @@ def test_same_as_one_by_one(store_url: str, run_on, make_folder, small_jobs, tmp
     run_on(folder)
     stored = dump(store_url)
     for row, document in zip(stored["jobs"], stored["documents"], strict=True):
-        diagnosis = diagnose_job(row["location"])
+        diagnosis = diagnose_job(Request(row["location"]))
         assert document["document"] == json_lines.render(diagnosis)
         assert row["slowdown"] == diagnosis.what_if.slowdown and row["n_gpus"] == diagnosis.job.world_size
         causes = [cause["cause"] for cause in stored["causes"] if cause["location"] == row["location"]]

@@ -112,7 +112,7 @@ def test_contention_begins_with_its_onset(case: str) -> None:
     m = measured(spec, dataclasses.replace(fault, onset=6))
     by_step = (held_s(m) > 0).mean(axis=(0, 1, 2, 4))
     assert (by_step[:6] < 0.05 * by_step[6:].mean()).all()
-    assert m.case.courses["queue"].when.onset_step == int(spec.step_numbers()[6])
+    assert m.analysis.courses["queue"].when.onset_step == int(spec.step_numbers()[6])
 
 
 # ------------------------------------------------------------------------------------------ removing it is mending it

@@ -89,7 +89,7 @@ def test_generated_jobs_are_replayed(seeds: range) -> None:
     for seed in seeds:
         spec, m = random_measured(seed)
         assert_replays(m, spec)
-        assert m.case.fidelity.replay_error < 1e-9
+        assert m.analysis.fidelity.replay_error < 1e-9
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,13 @@
 """Pictures of a few amounts: the ledger as a waterfall, slowdown by operation type, times of the stages.
 
-Enters: a `Scene`. Leaves: `Picture`s.
+Enters: `ReportData`. Leaves: `Picture`s.
 """
 
 import numpy as np
 
+from diagnose.model.analysis import ReportData
 from diagnose.model.components import COMPONENTS
 from diagnose.model.diagnosis import Ledger, StepTime
-from diagnose.model.scene import Scene
 from diagnose.report import words
 from diagnose.report.html.draw import Sheet, colour, plain
 from diagnose.report.html.picture import Picture, find_culprits, spread
@@ -21,9 +21,9 @@ _NO_SHARE = 0.0005
 _MAX_STAGES = 128
 
 
-def draw_ledger(scene: Scene) -> Picture | None:
+def draw_ledger(data: ReportData) -> Picture | None:
     """Draw what lies between the recorded and the clean step time as a waterfall; None where no clean time is known."""
-    return draw_waterfall(scene.diagnosis.step_time, scene.diagnosis.ledger)
+    return draw_waterfall(data.diagnosis.step_time, data.diagnosis.ledger)
 
 
 def draw_waterfall(times: StepTime, ledger: Ledger | None) -> Picture | None:
@@ -83,9 +83,9 @@ def draw_waterfall(times: StepTime, ledger: Ledger | None) -> Picture | None:
     )
 
 
-def draw_optypes(scene: Scene) -> Picture | None:
+def draw_optypes(data: ReportData) -> Picture | None:
     """Draw the slowdown when only one type of operation keeps its own times, largest first."""
-    by_type = {name: value for name, value in scene.diagnosis.what_if.by_optype.items() if np.isfinite(value)}
+    by_type = {name: value for name, value in data.diagnosis.what_if.by_optype.items() if np.isfinite(value)}
     found = sorted(by_type.items(), key=lambda entry: (-entry[1], entry[0]))
     if not found:
         return None
@@ -108,15 +108,15 @@ def draw_optypes(scene: Scene) -> Picture | None:
     )
 
 
-def draw_stages(scene: Scene) -> Picture | None:
+def draw_stages(data: ReportData) -> Picture | None:
     """Draw the usual forward and backward time of every stage, or of every model chunk of every stage."""
-    typical = scene.components.typical_s
+    typical = data.analysis.components.typical_s
     n_virtual = typical.shape[1]
     if n_virtual > _MAX_STAGES or np.isnan(typical).all():
         return None
-    labels = scene.diagnosis.stage_labels
+    labels = data.diagnosis.stage_labels
     n_stages = len(labels)
-    culprits = set(find_culprits(scene.diagnosis).stages)
+    culprits = set(find_culprits(data.diagnosis).stages)
     names = [
         f"{labels[v % n_stages]}" + (f".{v // n_stages}" if n_virtual > n_stages else "") for v in range(n_virtual)
     ]

@@ -1,8 +1,8 @@
 """The diagnosis as one HTML file that needs no network: words, inline SVG, tables, and a small script for more.
 
-Enters: a `Scene`, or a diagnosis that was kept. Leaves: the text of the file, the same bytes for the same scene. What comes from
-the trace reaches the page only as text: `environment` disarms every value that the template prints, Jinja2 escapes it, and the
-script's data cannot end its element.
+Enters: a `ReportData`, or a diagnosis that was kept. Leaves: the text of the file, the same bytes for the same data. What comes
+from the trace reaches the page only as text: `environment` disarms every value that the template prints, Jinja2 escapes it, and
+the script's data cannot end its element.
 """
 
 import dataclasses
@@ -14,9 +14,9 @@ import jinja2
 import matplotlib as mpl
 import numpy as np
 
+from diagnose.model.analysis import ReportData
 from diagnose.model.diagnosis import Cause, Diagnosis, Fix
 from diagnose.model.pictured import NO_RULE, Pictured
-from diagnose.model.scene import Scene
 from diagnose.report import words
 from diagnose.report.escape import escape, prose
 from diagnose.report.facts import describe_log
@@ -35,7 +35,7 @@ _MAX_NAME = 120
 #: A table: title, names of the columns, rows.
 _Table = tuple[str, tuple[str, ...], list[tuple[str, ...]]]
 #: All pictures, in the order of the page.
-_PICTURES: tuple[Callable[[Scene], Picture | None], ...] = (
+_PICTURES: tuple[Callable[[ReportData], Picture | None], ...] = (
     draw_workers,
     draw_steps,
     draw_timeline,
@@ -48,7 +48,7 @@ _PICTURES: tuple[Callable[[Scene], Picture | None], ...] = (
 )
 
 
-def render(scene: Scene, *, options: str = "", in_site: bool = False) -> str:
+def render(data: ReportData, *, options: str = "", in_site: bool = False) -> str:
     """Write the page of a job.
 
     Parameters
@@ -64,11 +64,11 @@ def render(scene: Scene, *, options: str = "", in_site: bool = False) -> str:
         A whole HTML document; names that the encoding of a file could not carry are escaped.
     """
     with styled():
-        ledger = draw_ledger(scene)
-        pictures = [picture for draw in _PICTURES if (picture := draw(scene)) is not None]
-    lead = _choose_lead(scene, pictures)
+        ledger = draw_ledger(data)
+        pictures = [picture for draw in _PICTURES if (picture := draw(data)) is not None]
+    lead = _choose_lead(data, pictures)
     return _fill(
-        scene.diagnosis, options, lead=lead, ledger=ledger, pictures=pictures, in_site=in_site, pictured=scene.pictured
+        data.diagnosis, options, lead=lead, ledger=ledger, pictures=pictures, in_site=in_site, pictured=data.pictured
     )
 
 
@@ -309,11 +309,11 @@ def _versions(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     ]
 
 
-def _choose_lead(scene: Scene, pictures: list[Picture]) -> Picture | None:
+def _choose_lead(data: ReportData, pictures: list[Picture]) -> Picture | None:
     """Choose the picture that makes the first cause obvious."""
-    causes = scene.diagnosis.causes
+    causes = data.diagnosis.causes
     by_key = {picture.key: picture for picture in pictures}
-    wanted = scene.pictured.get(causes[0].cause, NO_RULE).pictures if causes else ()
+    wanted = data.pictured.get(causes[0].cause, NO_RULE).pictures if causes else ()
     return next((by_key[key] for key in (*wanted, "workers", "steps") if key in by_key), None)
 
 

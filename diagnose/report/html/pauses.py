@@ -1,13 +1,13 @@
 """Pictures of lost seconds by worker and step, and of links.
 
-Enters: a `Scene`. Leaves: `Picture`s.
+Enters: a `ReportData`. Leaves: `Picture`s.
 """
 
 import numpy as np
 
+from diagnose.model.analysis import ReportData
 from diagnose.model.optype import Op
 from diagnose.model.pictured import NO_RULE
-from diagnose.model.scene import Scene
 from diagnose.model.stalls import Whose
 from diagnose.model.trace import Ints, Seconds
 from diagnose.report import words
@@ -31,7 +31,7 @@ _PAUSES = {"gc-pause", "malloc-pause", "input-delay", "pause"}
 _ALL = (Whose.NOBODY, Whose.COLLECTION, Whose.ALLOCATION, Whose.INPUT, Whose.SAVING, Whose.WORKER, Whose.TOGETHER)
 
 
-def pauses_by_worker_step(scene: Scene) -> tuple[str, Seconds] | None:
+def pauses_by_worker_step(data: ReportData) -> tuple[str, Seconds] | None:
     """Give the seconds that the first cause with pauses, or none in particular, cost each worker in each step.
 
     Returns
@@ -40,34 +40,36 @@ def pauses_by_worker_step(scene: Scene) -> tuple[str, Seconds] | None:
     seconds : ndarray of float64, shape (n_dp, n_stages, n_steps), steps as in `components.steps`
         None where the job has no pauses worth a picture.
     """
-    for cause in scene.diagnosis.causes:
-        components = scene.pictured.get(cause.cause, NO_RULE).components
-        if "queue" in components and scene.components.hold_s is not None:
-            found = _by_worker(scene, scene.components.hold_s)
+    for cause in data.diagnosis.causes:
+        components = data.pictured.get(cause.cause, NO_RULE).components
+        if "queue" in components and data.analysis.components.hold_s is not None:
+            found = _by_worker(data, data.analysis.components.hold_s)
             return "waiting behind communication in flight", found
         for name, whose, op in (_KINDS[component] for component in components if component in _KINDS):
-            found = _by_worker(scene, scene.components.stalls.seconds_of(whose))
+            found = _by_worker(data, data.analysis.components.stalls.seconds_of(whose))
             if not found.any() and op is not None:
-                found = _by_rows(scene, op)
+                found = _by_rows(data, op)
             if found.any():
                 return name, found
-    ledger = scene.diagnosis.ledger
+    ledger = data.diagnosis.ledger
     if ledger is None or not _PAUSES & {name for name, share in ledger.components.items() if share >= 0.05}:
         return None
-    found = sum((_by_worker(scene, scene.components.stalls.seconds_of(kind)) for kind in _ALL), start=np.zeros(1))
+    found = sum(
+        (_by_worker(data, data.analysis.components.stalls.seconds_of(kind)) for kind in _ALL), start=np.zeros(1)
+    )
     return ("pauses of all kinds", np.asarray(found)) if found.any() else None
 
 
-def draw_pauses(scene: Scene) -> Picture | None:
+def draw_pauses(data: ReportData) -> Picture | None:
     """Draw workers down and steps across, hot where a worker stood still."""
-    found = pauses_by_worker_step(scene)
+    found = pauses_by_worker_step(data)
     if found is None:
         return None
     name, lost_s = found
-    diagnosis = scene.diagnosis
+    diagnosis = data.diagnosis
     n_dp, n_stages, _ = lost_s.shape
-    order = np.argsort(scene.components.steps, kind="stable")
-    steps, table = scene.components.steps[order], lost_s[:, :, order].reshape(n_dp * n_stages, -1)
+    order = np.argsort(data.analysis.components.steps, kind="stable")
+    steps, table = data.analysis.components.steps[order], lost_s[:, :, order].reshape(n_dp * n_stages, -1)
     shown = np.argsort(-table.sum(axis=1), kind="stable")[:_MAX_WORKERS]
     shown = np.sort(shown) if len(table) <= _MAX_WORKERS else shown
     size = -(-len(steps) // _MAX_COLUMNS)
@@ -124,12 +126,12 @@ def _draw(name: str, cells: Seconds, steps: Ints, who: list[str], *, n_left_out:
     )
 
 
-def draw_links(scene: Scene) -> Picture | None:
+def draw_links(data: ReportData) -> Picture | None:
     """Draw what transfers between neighbouring stages cost beyond ordinary ones, where a cause sits in the network."""
-    excess = scene.transfers.link_excess_s
-    if not scene.causes_of("transfer") or not np.nan_to_num(excess).any():
+    excess = data.analysis.transfers.link_excess_s
+    if not data.causes_of("transfer") or not np.nan_to_num(excess).any():
         return None
-    diagnosis = scene.diagnosis
+    diagnosis = data.diagnosis
     n_stages, n_dp = excess.shape
     shown = np.sort(np.argsort(-np.nan_to_num(excess).sum(axis=0), kind="stable")[:_MAX_WORKERS])
     cells = np.nan_to_num(excess[:, shown])
@@ -179,18 +181,18 @@ def draw_links(scene: Scene) -> Picture | None:
     )
 
 
-def _by_worker(scene: Scene, values: Seconds) -> Seconds:
+def _by_worker(data: ReportData, values: Seconds) -> Seconds:
     """Add up values of computes (2, n_virtual, n_microbatches, n_steps, n_dp) by worker and step."""
-    n_stages = scene.trace.n_stages
+    n_stages = data.analysis.trace.n_stages
     by_virtual = np.nansum(values, axis=(0, 2))
     folded = by_virtual.reshape(-1, n_stages, *by_virtual.shape[1:]).sum(axis=0)
     return np.transpose(folded, (2, 0, 1))
 
 
-def _by_rows(scene: Scene, op: Op) -> Seconds:
+def _by_rows(data: ReportData, op: Op) -> Seconds:
     """Add up the rows of one kind of evidence by worker and step."""
-    evidence, steps = scene.trace.evidence, scene.components.steps
-    found = np.zeros((scene.trace.n_dp, scene.trace.n_stages, len(steps)))
+    evidence, steps = data.analysis.trace.evidence, data.analysis.components.steps
+    found = np.zeros((data.analysis.trace.n_dp, data.analysis.trace.n_stages, len(steps)))
     at = {int(step): i for i, step in enumerate(steps)}
     for i in np.flatnonzero(evidence.op == op).tolist():
         step = at.get(int(evidence.step[i]))

@@ -1,12 +1,12 @@
 """For long sequences: forward against backward, and durations against squared tokens.
 
-Enters: a `Scene`. Leaves: a `Picture`.
+Enters: a `ReportData`. Leaves: a `Picture`.
 """
 
 import numpy as np
 
+from diagnose.model.analysis import ReportData
 from diagnose.model.optype import Op
-from diagnose.model.scene import Scene
 from diagnose.model.trace import Seconds
 from diagnose.report import words
 from diagnose.report.html.draw import Sheet, colour
@@ -18,13 +18,13 @@ _MAX_POINTS = 1200
 _MAX_ROWS = 120
 
 
-def draw_forward_backward(scene: Scene) -> Picture | None:
+def draw_forward_backward(data: ReportData) -> Picture | None:
     """Draw the forward of every microbatch of the first stage against its backward, where documents differ in length."""
-    compute = scene.components.compute_s
-    if not _about_sequences(scene) or compute.shape[0] < 2:
+    compute = data.analysis.components.compute_s
+    if not _about_sequences(data) or compute.shape[0] < 2:
         return None
     forward, backward = compute[0, 0].ravel(), compute[1, 0].ravel()
-    found = scene.components.forward_backward_correlation
+    found = data.analysis.components.forward_backward_correlation
     says = "Each point is one microbatch on the first stage. Microbatches long in both directions carry long documents"
     says += f"; correlation of their times {words.ratio(found)}." if found is not None else "."
     return _scatter(
@@ -32,10 +32,10 @@ def draw_forward_backward(scene: Scene) -> Picture | None:
     )  # fmt: skip
 
 
-def draw_tokens(scene: Scene) -> Picture | None:
+def draw_tokens(data: ReportData) -> Picture | None:
     """Draw the forward of every microbatch of the first stage against its sum of squared document lengths, where that is known."""
     x, y = [], []
-    for block in scene.trace.blocks:
+    for block in data.analysis.trace.blocks:
         if block.tokens_sq is None:
             continue
         nodes = np.flatnonzero((block.nodes.op == Op.FORWARD) & (block.nodes.stage == 0) & (block.nodes.chunk <= 0))
@@ -51,9 +51,11 @@ def draw_tokens(scene: Scene) -> Picture | None:
     )  # fmt: skip
 
 
-def _about_sequences(scene: Scene) -> bool:
+def _about_sequences(data: ReportData) -> bool:
     """Say whether microbatches differ for a reason, or the trace knows the tokens."""
-    return bool(scene.causes_of("microbatch")) or any(block.tokens_sq is not None for block in scene.trace.blocks)
+    return bool(data.causes_of("microbatch")) or any(
+        block.tokens_sq is not None for block in data.analysis.trace.blocks
+    )
 
 
 def _scatter(key: str, title: str, says: str, x: Seconds, y: Seconds, across: str, up: str) -> Picture | None:

@@ -1,13 +1,13 @@
 """The job step by step: slowdown over time, with what the causes say of time marked.
 
-Enters: a `Scene`. Leaves: a `Picture`.
+Enters: a `ReportData`. Leaves: a `Picture`.
 """
 
 import numpy as np
 
+from diagnose.model.analysis import ReportData
 from diagnose.model.diagnosis import When
 from diagnose.model.optype import Op
-from diagnose.model.scene import Scene
 from diagnose.model.trace import Ints, Seconds
 from diagnose.report import words
 from diagnose.report.html.draw import Sheet, colour
@@ -22,9 +22,9 @@ _MAX_PERIODS = 60
 _MAX_GAPS = 12
 
 
-def draw_steps(scene: Scene) -> Picture | None:
+def draw_steps(data: ReportData) -> Picture | None:
     """Draw the slowdown of each step, and the recorded step time over the ideal one."""
-    diagnosis = scene.diagnosis
+    diagnosis = data.diagnosis
     w = diagnosis.what_if
     recorded = w.recorded_s / w.ideal_s
     if len(w.steps) == 0 or np.isnan(w.by_step).all():
@@ -37,7 +37,7 @@ def draw_steps(scene: Scene) -> Picture | None:
     axes.set_xlim(-0.6, len(w.steps) - 0.4)
     axes.set_ylim(low - room * 1.8, high + room)
     axes.axhline(1.0, color=colour("line"), linewidth=1)
-    said = _mark_times(scene, sheet, low - room)
+    said = _mark_times(data, sheet, low - room)
     few = len(w.steps) <= 150
     gaps = _gaps(w.steps)
     runs = np.split(np.arange(len(w.steps)), gaps if len(gaps) <= _MAX_GAPS else [])
@@ -57,7 +57,7 @@ def draw_steps(scene: Scene) -> Picture | None:
         "times the ideal step time",
     )
     items = [
-        [*sheet.box(i - 0.5, i + 0.5, low, high).listed(), _describe_step(scene, i), int(w.steps[i])]
+        [*sheet.box(i - 0.5, i + 0.5, low, high).listed(), _describe_step(data, i), int(w.steps[i])]
         for i in _chosen(w.by_step)
     ]
     order = range(len(w.steps)) if len(w.steps) <= MAX_ROWS else _worst(w.by_step)
@@ -83,11 +83,11 @@ def draw_steps(scene: Scene) -> Picture | None:
     )
 
 
-def _mark_times(scene: Scene, sheet: Sheet, foot: float) -> list[str]:
+def _mark_times(data: ReportData, sheet: Sheet, foot: float) -> list[str]:
     """Mark onsets, recoveries, periods and checkpoints; say the same in sentences."""
-    steps, said = scene.diagnosis.what_if.steps, []
+    steps, said = data.diagnosis.what_if.steps, []
     top = sheet.axes.get_ylim()[1]
-    for cause in scene.diagnosis.causes:
+    for cause in data.diagnosis.causes:
         when = cause.when
         for step, name in ((when.onset_step, "begins"), (when.recovery_step, "ends")):
             if step is not None and steps[0] <= step <= steps[-1]:
@@ -98,12 +98,12 @@ def _mark_times(scene: Scene, sheet: Sheet, foot: float) -> list[str]:
                 sheet.write(
                     at, top + (top - foot) * 0.05, text, of="bad", across="right" if late else "left", bold=True
                 )
-        for step in _periods(scene, when):
+        for step in _periods(data, when):
             sheet.axes.axvline(step, color=colour("warn"), linewidth=1, linestyle=(0, (2, 3)))
         since = words.since(when)
         if since:
             said.append(f"{cause.title.strip().capitalize()}: {since}.")
-    saved = _checkpoints(scene)
+    saved = _checkpoints(data)
     if len(saved):
         sheet.axes.plot(
             np.searchsorted(steps, saved),
@@ -118,9 +118,9 @@ def _mark_times(scene: Scene, sheet: Sheet, foot: float) -> list[str]:
     return said
 
 
-def _periods(scene: Scene, when: When) -> list[int]:
+def _periods(data: ReportData, when: When) -> list[int]:
     """Give the positions of the steps that lie whole periods from the longest one."""
-    w = scene.diagnosis.what_if
+    w = data.diagnosis.what_if
     if when.period_steps is None or when.period_steps < 2:
         return []
     away = (w.steps - w.steps[int(np.nanargmax(w.recorded_s))]) / when.period_steps
@@ -128,16 +128,16 @@ def _periods(scene: Scene, when: When) -> list[int]:
     return found if len(found) <= _MAX_PERIODS else []
 
 
-def _checkpoints(scene: Scene) -> Ints:
+def _checkpoints(data: ReportData) -> Ints:
     """Give the steps in which a row says that a checkpoint was written."""
-    evidence = scene.trace.evidence
+    evidence = data.analysis.trace.evidence
     saved = np.unique(evidence.step[evidence.op == Op.CHECKPOINT])
-    return saved[np.isin(saved, scene.diagnosis.what_if.steps)]
+    return saved[np.isin(saved, data.diagnosis.what_if.steps)]
 
 
-def _describe_step(scene: Scene, i: int) -> str:
+def _describe_step(data: ReportData, i: int) -> str:
     """Say what is known of a step."""
-    w = scene.diagnosis.what_if
+    w = data.diagnosis.what_if
     times = f"recorded {words.seconds(float(w.recorded_s[i]))}, ideal {words.seconds(float(w.ideal_s[i]))}"
     return f"step {w.steps[i]}: S {words.ratio(float(w.by_step[i]))}, {times}"
 

@@ -1,6 +1,6 @@
 """The pipeline of the worst step: recorded above ideal above fixed, for the affected dp rank and a sound one.
 
-Enters: a `Scene`. Leaves: a `Picture` whose probe lets the script draw any window of the step anew.
+Enters: `ReportData`. Leaves: a `Picture` whose probe lets the script draw any window of the step anew.
 """
 
 import dataclasses
@@ -8,8 +8,8 @@ import math
 
 import numpy as np
 
+from diagnose.model.analysis import ReportData
 from diagnose.model.optype import COMPUTE, NAMES, Op
-from diagnose.model.scene import Scene
 from diagnose.model.timeline import Timeline
 from diagnose.report import words
 from diagnose.report.html.draw import Sheet, colour
@@ -34,39 +34,39 @@ class _Bars:
     end_s: np.ndarray
 
 
-def draw_timeline(scene: Scene) -> Picture | None:
+def draw_timeline(data: ReportData) -> Picture | None:
     """Draw one step three times, each for two dp ranks."""
-    step = worst_step(scene)
-    affected, sound = choose_ranks(scene, step)
+    step = worst_step(data)
+    affected, sound = choose_ranks(data, step)
     dp = np.array([affected] if sound is None else [affected, sound], dtype=np.int64)
-    lines = [line for line in _three(scene, step, dp) if line is not None]
+    lines = [line for line in _three(data, step, dp) if line is not None]
     if not lines:
         return None
-    bars = _gather(lines, scene.trace.n_stages, comm=True)
+    bars = _gather(lines, data.analysis.trace.n_stages, comm=True)
     if len(bars.lane) > _MAX_BARS:
-        bars = _gather(lines, scene.trace.n_stages, comm=False)
+        bars = _gather(lines, data.analysis.trace.n_stages, comm=False)
     if not 0 < len(bars.lane) <= _MAX_COMPUTES:
         return None
-    return _draw(scene, lines, bars, step)
+    return _draw(data, lines, bars, step)
 
 
-def worst_step(scene: Scene) -> int:
+def worst_step(data: ReportData) -> int:
     """Give the step that was recorded furthest above its ideal; a warm-up does not count."""
-    w = scene.diagnosis.what_if
-    over = np.where(np.isin(w.steps, scene.components.steps), w.recorded_s / w.ideal_s, -np.inf)
+    w = data.diagnosis.what_if
+    over = np.where(np.isin(w.steps, data.analysis.components.steps), w.recorded_s / w.ideal_s, -np.inf)
     return int(w.steps[int(np.nanargmax(over))])
 
 
-def choose_ranks(scene: Scene, step: int) -> tuple[int, int | None]:
+def choose_ranks(data: ReportData, step: int) -> tuple[int, int | None]:
     """Choose the dp rank (index) that a cause names, or that lost most in a step, and the least slow of the others."""
-    w = scene.diagnosis.what_if
-    culprits = find_culprits(scene.diagnosis).workers
+    w = data.diagnosis.what_if
+    culprits = find_culprits(data.diagnosis).workers
     in_step = np.nan_to_num(w.by_worker_step[:, :, int(np.flatnonzero(w.steps == step)[0])], nan=1.0).max(axis=1)
     if culprits:
         affected = culprits[0][0]
     else:
-        paused = pauses_by_worker_step(scene)
-        at = np.flatnonzero(scene.components.steps == step)
+        paused = pauses_by_worker_step(data)
+        at = np.flatnonzero(data.analysis.components.steps == step)
         lost = paused[1][:, :, at[0]].sum(axis=1) if paused is not None and len(at) else np.zeros(1)
         affected = int(lost.argmax()) if lost.any() else int(in_step.argmax())
     named = {place[0] for place in culprits} | {affected}
@@ -74,13 +74,13 @@ def choose_ranks(scene: Scene, step: int) -> tuple[int, int | None]:
     return affected, min(others, key=lambda d: (in_step[d], d)) if others else None
 
 
-def _three(scene: Scene, step: int, dp: np.ndarray) -> list[Timeline | None]:
+def _three(data: ReportData, step: int, dp: np.ndarray) -> list[Timeline | None]:
     """Give the step as recorded, ideal, and with the plan done, or without any fault where there is none."""
-    fixed = scene.timelines.changed("fixed", step, dp, scene.plan) if scene.plan else None
+    fixed = data.analysis.timelines.changed("fixed", step, dp, data.plan) if data.plan else None
     return [
-        scene.timelines.recorded(step, dp),
-        scene.timelines.ideal(step, dp),
-        fixed or scene.timelines.clean(step, dp),
+        data.analysis.timelines.recorded(step, dp),
+        data.analysis.timelines.ideal(step, dp),
+        fixed or data.analysis.timelines.clean(step, dp),
     ]
 
 
@@ -106,16 +106,16 @@ def _gather(lines: list[Timeline], n_stages: int, *, comm: bool) -> _Bars:
     return _Bars(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
-def _draw(scene: Scene, lines: list[Timeline], bars: _Bars, step: int) -> Picture:
+def _draw(data: ReportData, lines: list[Timeline], bars: _Bars, step: int) -> Picture:
     """Lay the lanes out, and draw the bars of each kind as one path."""
-    diagnosis, n_stages = scene.diagnosis, scene.trace.n_stages
+    diagnosis, n_stages = data.diagnosis, data.analysis.trace.n_stages
     dp = lines[0].dp
     lane_px = float(np.clip(620 // (len(lines) * len(dp) * n_stages), 10, 22))
     head_px = 24.0
     tops, heads, y = [], [], 0.0
     for line in lines:
         for d, rank in enumerate(dp.tolist()):
-            heads.append((y + head_px / 2, _head(scene, line, rank, affected=d == 0)))
+            heads.append((y + head_px / 2, _head(data, line, rank, affected=d == 0)))
             y += head_px
             tops += [y + lane_px * stage for stage in range(n_stages)]
             y += lane_px * n_stages
@@ -151,8 +151,8 @@ def _draw(scene: Scene, lines: list[Timeline], bars: _Bars, step: int) -> Pictur
     unit = 10.0 ** (math.floor(math.log10(end_s)) - 5)
     flat = np.stack([bars.lane, bars.kind, bars.op, bars.microbatch], axis=1)
     times = np.round(np.stack([bars.start_s, bars.end_s], axis=1) / unit).astype(np.int64)
-    rows = [_row(scene, line, rank) for line in lines for rank in dp.tolist()]
-    says = f"Step {step}, the one furthest above its ideal time, as recorded, ideal, and {_fixed_words(scene, lines)}; "
+    rows = [_row(data, line, rank) for line in lines for rank in dp.tolist()]
+    says = f"Step {step}, the one furthest above its ideal time, as recorded, ideal, and {_fixed_words(data, lines)}; "
     says += f"dp {diagnosis.dp_labels[dp[0]]} is affected"
     says += f", dp {diagnosis.dp_labels[dp[1]]} is a sound one for comparison." if len(dp) > 1 else "."
     return Picture(
@@ -185,30 +185,30 @@ def _draw(scene: Scene, lines: list[Timeline], bars: _Bars, step: int) -> Pictur
     )  # fmt: skip
 
 
-def _fixed_words(scene: Scene, lines: list[Timeline]) -> str:
+def _fixed_words(data: ReportData, lines: list[Timeline]) -> str:
     """Say what the last of the timelines is."""
     if any(line.name == "fixed" for line in lines):
         return "with all fixes of the plan"
-    return "without any known fault" if scene.diagnosis.causes else "clean"
+    return "without any known fault" if data.diagnosis.causes else "clean"
 
 
-def _head(scene: Scene, line: Timeline, rank: int, *, affected: bool) -> str:
+def _head(data: ReportData, line: Timeline, rank: int, *, affected: bool) -> str:
     """Name a timeline of a dp rank."""
-    who = f"dp {scene.diagnosis.dp_labels[rank]}"
+    who = f"dp {data.diagnosis.dp_labels[rank]}"
     role = "affected" if affected else "sound"
     return f"{line.name.capitalize()}: {words.seconds(line.step_s)} - {who}" + (
-        f" ({role})" if scene.diagnosis.causes else ""
+        f" ({role})" if data.diagnosis.causes else ""
     )
 
 
-def _row(scene: Scene, line: Timeline, rank: int) -> tuple[str, ...]:
+def _row(data: ReportData, line: Timeline, rank: int) -> tuple[str, ...]:
     """Say how long the stages of a dp rank worked."""
     lane = line.dp.tolist().index(rank)
-    busy = np.zeros(scene.trace.n_stages)
+    busy = np.zeros(data.analysis.trace.n_stages)
     mine = np.isin(line.nodes.op, [int(Op.FORWARD), int(Op.BACKWARD)])
     spans = np.nan_to_num(line.end_s[:, lane] - line.start_s[:, lane])
     np.add.at(busy, line.nodes.stage[mine], spans[mine])
     longest = float(busy.max())
     share = words.percent(longest / line.step_s) if line.step_s > 0 else words.NOT_KNOWN
-    label = str(scene.diagnosis.dp_labels[rank])
+    label = str(data.diagnosis.dp_labels[rank])
     return line.name, label, words.seconds(line.step_s), words.seconds(longest), share

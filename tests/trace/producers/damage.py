@@ -13,6 +13,7 @@ from types import FrameType
 from typing import Any
 
 from diagnose.errors import DiagnoseError
+from diagnose.model.request import Request
 from diagnose.pipeline import diagnose_job
 
 #: Damaged copies of a format that are tried.
@@ -70,7 +71,7 @@ def assert_survives(folder: Path, scratch: Path, *, seed: int, n: int = N_DAMAGE
             how(chance.choice(files), chance)
             try:
                 with _limited_time():
-                    diagnose_job(copy)
+                    diagnose_job(Request(copy))
                 diagnosed += 1
                 continue
             except DiagnoseError as error:

@@ -9,6 +9,7 @@ import pytest
 
 from diagnose.errors import TraceError
 from diagnose.model.optype import Op
+from diagnose.model.request import Request
 from diagnose.pipeline import diagnose_job
 from diagnose.trace.load import load_trace
 from diagnose.trace.producers import event_timer
@@ -24,7 +25,7 @@ FOLDERS = ("2_3_0.02", "2_3_0.06", "2_3_0.12")
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_the_slow_link_of_the_example_is_named(folder: str) -> None:
     """The link of stages 2 and 3 is slow from iteration 9 on; no worker, and no link that waits for stage 2, is guilty."""
-    causes = {cause.cause: cause for cause in diagnose_job(EXAMPLES / folder).causes}
+    causes = {cause.cause: cause for cause in diagnose_job(Request(EXAMPLES / folder)).causes}
     found = causes["network-fault"]
     assert [(a.pp, b.pp) for a, b in found.where.links] == [(2, 3)]
     assert found.where.workers == ()
@@ -37,7 +38,7 @@ def test_the_slow_link_of_the_example_is_named(folder: str) -> None:
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_the_steps_before_the_fault_are_healthy_but_for_the_layout(folder: str) -> None:
     """Iterations 1 to 8, of which 5 to 8 are 6% slower without a fault, have no network fault and no slow worker."""
-    causes = {cause.cause for cause in diagnose_job(EXAMPLES / folder, steps=np.arange(1, 9)).causes}
+    causes = {cause.cause for cause in diagnose_job(Request(EXAMPLES / folder, steps=np.arange(1, 9))).causes}
     assert causes <= {"stage-imbalance"}
 
 
@@ -48,7 +49,7 @@ def test_the_example_from_another_iteration_on(tmp_path: Path) -> None:
         parts = re.split(r"(?m)^(?=\[RANK\d+\] Iteration )", file.read_text())
         kept = [part for part in parts if not re.match(r"\[RANK\d+\] Iteration [2-6]\n", part)]
         (tmp_path / file.name).write_text("".join(kept))
-    (found,) = [cause for cause in diagnose_job(tmp_path).causes if cause.cause == "network-fault"]
+    (found,) = [cause for cause in diagnose_job(Request(tmp_path)).causes if cause.cause == "network-fault"]
     assert [(a.pp, b.pp) for a, b in found.where.links] == [(2, 3)]
     assert found.when.onset_step == 9
 
@@ -58,7 +59,7 @@ def test_the_example_from_another_iteration_on(tmp_path: Path) -> None:
 def test_any_slow_link_is_named(tmp_path: Path, link: int, since: int, delay_s: float, blocks_all: bool) -> None:
     """Whichever link is slow from whichever iteration on is named, also where its workers block in all that they send."""
     spans = Pipeline(slow_link=link, since=since, link_delay_s=delay_s, blocks_all=blocks_all, seed=link).run()
-    (cause,) = diagnose_job(write_event_timer(tmp_path, spans)).causes
+    (cause,) = diagnose_job(Request(write_event_timer(tmp_path, spans))).causes
     assert cause.cause == "network-fault"
     assert [(a.pp, b.pp) for a, b in cause.where.links] == [(link, link + 1)]
     assert cause.where.workers == ()
@@ -68,26 +69,26 @@ def test_any_slow_link_is_named(tmp_path: Path, link: int, since: int, delay_s: 
 def test_a_slow_link_of_a_longer_pipeline_is_named(tmp_path: Path) -> None:
     """Eight stages, sixteen microbatches: the same."""
     spans = Pipeline(8, 16, slow_link=4, since=8, link_delay_s=0.05, blocks_all=True).run()
-    (cause,) = diagnose_job(write_event_timer(tmp_path, spans)).causes
+    (cause,) = diagnose_job(Request(write_event_timer(tmp_path, spans))).causes
     assert (cause.cause, [(a.pp, b.pp) for a, b in cause.where.links]) == ("network-fault", [(4, 5)])
 
 
 def test_a_slow_link_that_was_always_slow_is_named(tmp_path: Path) -> None:
     """Without any healthy iteration the other links say what is ordinary."""
-    (cause,) = diagnose_job(write_event_timer(tmp_path, Pipeline(slow_link=2, link_delay_s=0.04).run())).causes
+    (cause,) = diagnose_job(Request(write_event_timer(tmp_path, Pipeline(slow_link=2, link_delay_s=0.04).run()))).causes
     assert (cause.cause, [(a.pp, b.pp) for a, b in cause.where.links]) == ("network-fault", [(2, 3)])
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_healthy_pipeline_is_healthy(tmp_path: Path, seed: int) -> None:
     """Nothing is said of even stages, also where the time between steps, which no line tells of, is long."""
-    assert diagnose_job(write_event_timer(tmp_path, Pipeline(seed=seed).run())).causes == ()
+    assert diagnose_job(Request(write_event_timer(tmp_path, Pipeline(seed=seed).run()))).causes == ()
 
 
 def test_a_slow_worker_is_no_slow_link(tmp_path: Path) -> None:
     """Others wait for a worker that slows down; it is blamed, not the links to it."""
     spans = Pipeline(slow_worker=2, slow_since=6, slow_ratio=1.4).run()
-    (cause,) = diagnose_job(write_event_timer(tmp_path, spans)).causes
+    (cause,) = diagnose_job(Request(write_event_timer(tmp_path, spans))).causes
     assert (cause.cause, [worker.pp for worker in cause.where.workers]) == ("worker-fault", [2])
 
 
@@ -95,7 +96,7 @@ def test_clocks_of_several_hosts_are_aligned(tmp_path: Path) -> None:
     """Seconds between the clocks of the ranks change nothing in what is said."""
     ahead_s = (0.0, 3.0, -7.5, 0.4)
     spans = Pipeline(slow_link=1, since=6, link_delay_s=0.04).run()
-    found = diagnose_job(write_event_timer(tmp_path, spans, lambda stage: ahead_s[stage]))
+    found = diagnose_job(Request(write_event_timer(tmp_path, spans, lambda stage: ahead_s[stage])))
     (cause,) = found.causes
     assert (cause.cause, [(a.pp, b.pp) for a, b in cause.where.links]) == ("network-fault", [(1, 2)])
     assert found.recording is not None
@@ -151,14 +152,14 @@ def test_unpacked_and_packed_are_the_same(tmp_path: Path) -> None:
 def test_a_restart_into_the_same_log_counts_once(tmp_path: Path) -> None:
     """Of iterations that were run again the last attempt is analysed, and the pause before it is no time of the job."""
     whole = write_event_timer(tmp_path / "whole", Pipeline().run())
-    expected = diagnose_job(whole)
+    expected = diagnose_job(Request(whole))
     (tmp_path / "again").mkdir()
     for file in whole.glob("*.log"):
         parts = re.split(r"(?m)^(?=\[RANK\d+\] Iteration )", file.read_text())
         later, n = re.subn(r"@ 175|to 175", lambda found: found[0][:-1] + "6", "".join(parts[5:]))
         assert n > 0
         (tmp_path / "again" / file.name).write_text("".join(parts[:8]) + later)
-    found = diagnose_job(tmp_path / "again")
+    found = diagnose_job(Request(tmp_path / "again"))
     assert found.causes == expected.causes == ()
     assert found.step_time.recorded == pytest.approx(expected.step_time.recorded, rel=0.02)
     account = load_trace(tmp_path / "again").recording
@@ -179,6 +180,6 @@ def test_what_waits_for_a_missing_rank_is_not_blamed(tmp_path: Path, rank: int, 
     """Without the log of one rank nobody is blamed for what its neighbours wait, and what cannot be told is said."""
     folder = write_event_timer(tmp_path, Pipeline().run())
     (folder / f"GPU{rank}.log").unlink()
-    found = diagnose_job(folder)
+    found = diagnose_job(Request(folder))
     assert found.causes == ()
     assert unseen in {e.cause for e in found.not_checked if e.reason.startswith("missing pipeline ranks")}

@@ -23,6 +23,7 @@ import pytest
 
 from diagnose.errors import DiagnoseError, TraceError
 from diagnose.model.diagnosis import Diagnosis
+from diagnose.model.request import Request
 from diagnose.pipeline import diagnose_job
 from diagnose.report import json_lines, terminal
 from diagnose.trace.logs import find_log
@@ -176,13 +177,13 @@ def ask(path: Path) -> None:
 def _diagnose(path: Path) -> Diagnosis:
     """Read and diagnose."""
     if find_log(path) is not None:
-        return diagnose_job(path)
+        return diagnose_job(Request(path))
     inputs = list_input_files(path, name="fuzz")
     for module in (ndtimeline, torchtitan):
         producer = cast("Producer", cast("ModuleType", module))
         if producer.recognise(inputs):
             recording = producer.read(inputs, name="fuzz", report=say_nothing)
-            return diagnose_job(to_parquet(recording), name="fuzz")
+            return diagnose_job(Request(to_parquet(recording), name="fuzz"))
     raise TraceError("nobody knows these files", where="fuzz")
 
 

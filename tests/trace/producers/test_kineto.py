@@ -10,6 +10,7 @@ import pytest
 from diagnose.errors import TraceError
 from diagnose.model.optype import BY_NAME, Op
 from diagnose.model.recording import Recording
+from diagnose.model.request import Request
 from diagnose.pipeline import diagnose_job
 from diagnose.trace.producers import kineto
 from diagnose.trace.producers.input_files import list_input_files
@@ -83,7 +84,7 @@ def test_the_real_pipeline_is_read_as_its_parquet_says(formats: Path) -> None:
 
 def test_the_first_step_of_a_recording_is_no_checkpoint(formats: Path) -> None:
     """In the example, of which nothing was slowed, workers enter the first recorded step late once: no cause is named."""
-    found = diagnose_job(formats / "kineto_pipeline")
+    found = diagnose_job(Request(formats / "kineto_pipeline"))
     assert found.causes == ()
     assert "first step recorded" in {e.cause: e.reason for e in found.not_checked}["checkpoint-stall"]
 

@@ -9,6 +9,7 @@ import pytest
 
 from diagnose.errors import TraceError
 from diagnose.model.optype import Op
+from diagnose.model.request import Request
 from diagnose.pipeline import diagnose_job
 from diagnose.trace.load import load_trace
 from diagnose.trace.producers import megascan
@@ -29,7 +30,7 @@ def example_file(name: str) -> Path:
 @pytest.mark.parametrize("name", NAMES)
 def test_the_long_chunk_of_the_example_is_named(name: str) -> None:
     """Rank 3 is long for its last chunk, with the projection and the loss; of one iteration nothing else is said."""
-    found = diagnose_job(example_file(name))
+    found = diagnose_job(Request(example_file(name)))
     (cause,) = found.causes
     assert (cause.cause, cause.where.stages) == ("stage-imbalance", (3,))
     assert cause.recoverable > 0.02
@@ -54,7 +55,9 @@ def test_another_long_chunk_is_named(tmp_path: Path, name: str, stage: int, chun
     stretch(spans, stage, chunk)
     file = tmp_path / "timeline.json"
     file.write_text(json.dumps(events))
-    assert [(cause.cause, cause.where.stages) for cause in diagnose_job(file).causes] == [("stage-imbalance", (stage,))]
+    assert [(cause.cause, cause.where.stages) for cause in diagnose_job(Request(file)).causes] == [
+        ("stage-imbalance", (stage,))
+    ]
 
 
 def pair(events: list[dict[str, Any]]) -> list[tuple[int, int, dict[str, Any], dict[str, Any]]]:
@@ -119,7 +122,7 @@ def test_a_slow_link_is_found_in_raw_files(tmp_path: Path, link: int, since: int
     """Computes alone tell it, whatever the clocks of the ranks say."""
     shift = np.random.default_rng(link).normal(0.0, 0.01, (4, 20))
     spans = Pipeline(slow_link=link, since=since, link_delay_s=0.04).run()
-    (cause,) = diagnose_job(write_megascan(tmp_path, spans, lambda s, t: float(shift[s, t]))).causes
+    (cause,) = diagnose_job(Request(write_megascan(tmp_path, spans, lambda s, t: float(shift[s, t])))).causes
     assert (cause.cause, [(a.pp, b.pp) for a, b in cause.where.links]) == ("network-fault", [(link, link + 1)])
     assert cause.when.onset_step == since - 1
 

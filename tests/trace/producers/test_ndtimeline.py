@@ -10,6 +10,7 @@ import pytest
 
 from diagnose.errors import TraceError
 from diagnose.model.optype import Op
+from diagnose.model.request import Request
 from diagnose.pipeline import diagnose_job
 from diagnose.trace.producers import ndtimeline
 from diagnose.trace.producers.catalogue import Producer
@@ -62,7 +63,7 @@ def test_diagnosis_is_the_same(tmp_path: Path, rows: pd.DataFrame) -> None:
     """The slow worker is found at its place and with its onset, as in the Parquet file."""
     expected = diagnosed("worker-fault")
     recording = read(PRODUCER, write_events(tmp_path / "events", rows))
-    found = diagnose_job(to_parquet(recording), name="events")
+    found = diagnose_job(Request(to_parquet(recording), name="events"))
     assert found.causes[0].cause == expected.causes[0].cause == "worker-fault"
     who, wanted = found.causes[0].where.workers, expected.causes[0].where.workers
     assert [(w.dp, w.pp, w.rank) for w in who] == [(w.dp, w.pp, w.rank) for w in wanted]
@@ -77,7 +78,7 @@ def test_other_diagnoses_are_the_same(tmp_path: Path, name: str) -> None:
     expected = diagnosed(name)
     path = tmp_path / "raw.log"
     path.write_text("\n".join(raw_lines(timed(pd.read_parquet(FIXTURES[name])))))
-    found = diagnose_job(to_parquet(read(PRODUCER, path)), name=name)
+    found = diagnose_job(Request(to_parquet(read(PRODUCER, path)), name=name))
     assert found.verdict == expected.verdict
     for cause, wanted in zip(found.causes, expected.causes, strict=True):
         assert cause.cause == wanted.cause
@@ -92,7 +93,7 @@ def test_tensor_parallel_members(tmp_path: Path, rows: pd.DataFrame) -> None:
     assert recording.tp_rank is not None
     assert set(recording.tp_rank.tolist()) == {0, 1}
     assert set(recording.dp.tolist()) == {0, 1, 2, 3}
-    found = diagnose_job(to_parquet(recording), name="events")
+    found = diagnose_job(Request(to_parquet(recording), name="events"))
     assert found.job.tp_size == 2
     assert [(w.dp, w.pp) for w in found.causes[0].where.workers] == [(1, 0)]
 

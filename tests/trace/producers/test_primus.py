@@ -10,6 +10,7 @@ import pytest
 from diagnose.errors import TraceError
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.optype import Op
+from diagnose.model.request import Request
 from diagnose.pipeline import diagnose_job
 from diagnose.trace.load import load_trace
 from diagnose.trace.producers import primus
@@ -36,7 +37,7 @@ def stalls(diagnosis: Diagnosis) -> dict[tuple[int, int, int], tuple[float, floa
 @example
 def test_the_example_has_collections_and_what_each_cost_its_step() -> None:
     """Four forward-only pauses are collections; two cost their step what the bubble did not hide, two nothing."""
-    found = stalls(diagnose_job(EXAMPLE))
+    found = stalls(diagnose_job(Request(EXAMPLE)))
     assert {place: round(1e3 * lost) for place, (_, lost) in found.items() if lost > 0.010}.keys() == {
         (2, 16, 8),
         (3, 18, 10),
@@ -58,7 +59,7 @@ def test_the_example_without_its_pauses_has_no_collection(tmp_path: Path) -> Non
         iteration = content[str(step)]
         iteration["fwd_start"][microbatch] = iteration["fwd_end"][microbatch] - 59.0
         file.write_text(json.dumps(content))
-    assert "garbage-collection" not in {cause.cause for cause in diagnose_job(tmp_path / "job").causes}
+    assert "garbage-collection" not in {cause.cause for cause in diagnose_job(Request(tmp_path / "job")).causes}
 
 
 @example
@@ -73,14 +74,14 @@ def test_names_of_files_are_not_what_tells(tmp_path: Path) -> None:
 
 def test_a_healthy_pipeline_is_healthy(tmp_path: Path) -> None:
     """Nothing is said of even stages with ordinary variation."""
-    assert diagnose_job(write_primus(tmp_path, Pipeline(n_steps=16).run())).verdict == "healthy"
+    assert diagnose_job(Request(write_primus(tmp_path, Pipeline(n_steps=16).run()))).verdict == "healthy"
 
 
 @pytest.mark.parametrize(("link", "since"), [(0, 5), (1, 9), (2, 1)])
 def test_a_slow_link_is_found_in_its_place(tmp_path: Path, link: int, since: int) -> None:
     """A link that is slow from some iteration on is named, no worker, and the iteration."""
     spans = Pipeline(slow_link=link, since=since, link_delay_s=0.04, seed=link).run()
-    (cause,) = diagnose_job(write_primus(tmp_path, spans)).causes
+    (cause,) = diagnose_job(Request(write_primus(tmp_path, spans))).causes
     assert cause.cause == "network-fault"
     assert [(a.pp, b.pp) for a, b in cause.where.links] == [(link, link + 1)]
     assert cause.where.workers == ()
@@ -91,7 +92,7 @@ def test_pauses_elsewhere_are_found(tmp_path: Path) -> None:
     """Collections of other ranks in other iterations are told with what each cost, to the millisecond of a run without them."""
     pauses = {(4, 3, 2): 0.25, (9, 1, 5): 0.28, (13, 0, 6): 0.30}
     with_pauses, without = Pipeline(pauses=pauses, n_steps=16).run(), Pipeline(n_steps=16).run()
-    found = stalls(diagnose_job(write_primus(tmp_path, with_pauses)))
+    found = stalls(diagnose_job(Request(write_primus(tmp_path, with_pauses))))
     assert {(stage, step, microbatch) for step, stage, microbatch in pauses} == found.keys()
     for (_, step, _), (_, lost_s) in found.items():
         took = [
@@ -105,8 +106,8 @@ def test_each_rank_may_have_a_clock_of_its_own(tmp_path: Path) -> None:
     """Offsets that differ from rank to rank and from iteration to iteration change no verdict and no step time."""
     spans = Pipeline(slow_worker=1, slow_since=8, slow_ratio=1.5).run()
     shift = np.random.default_rng(3).normal(0.0, 2.0, (4, 15))
-    one = diagnose_job(write_primus(tmp_path / "one", spans))
-    own = diagnose_job(write_primus(tmp_path / "own", spans, lambda stage, step: float(shift[stage, step])))
+    one = diagnose_job(Request(write_primus(tmp_path / "one", spans)))
+    own = diagnose_job(Request(write_primus(tmp_path / "own", spans, lambda stage, step: float(shift[stage, step]))))
     assert [(c.cause, c.where, c.when) for c in own.causes] == [(c.cause, c.where, c.when) for c in one.causes]
     assert own.step_time.recorded == pytest.approx(one.step_time.recorded, rel=0.01)
     assert own.to_dict()["recording"]["offsets"]
@@ -153,7 +154,7 @@ def test_what_waits_for_a_missing_rank_is_not_blamed(tmp_path: Path, stage: int,
     """The time that a missing stage computes is no slow link between its neighbours."""
     folder = write_primus(tmp_path, Pipeline(n_stages=6, n_microbatches=12).run())
     (folder / f"pp_rank_{stage}.json").unlink()
-    found = diagnose_job(folder)
+    found = diagnose_job(Request(folder))
     assert found.causes == ()
     assert {e.cause for e in found.not_checked if e.reason.startswith("missing pipeline ranks")} == unseen
 
@@ -162,7 +163,7 @@ def test_a_slow_worker_is_named_beside_a_missing_rank(tmp_path: Path) -> None:
     """A worker that slows down is found though another's file is not there."""
     folder = write_primus(tmp_path, Pipeline(n_stages=6, slow_worker=4, slow_since=8, slow_ratio=1.5).run())
     (folder / "pp_rank_2.json").unlink()
-    (cause,) = diagnose_job(folder).causes
+    (cause,) = diagnose_job(Request(folder)).causes
     assert (cause.cause, [worker.pp for worker in cause.where.workers]) == ("worker-fault", [4])
 
 

@@ -12,6 +12,7 @@ from diagnose.judge.unchecked import name_unchecked
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.optype import Op
 from diagnose.model.recording import Recording
+from diagnose.model.request import Request
 from diagnose.pipeline import diagnose_job
 from diagnose.trace.producers import torchtitan
 from diagnose.trace.producers.catalogue import Producer
@@ -29,7 +30,7 @@ def record(tmp_path: Path, **job: Any) -> Recording:
 
 def diagnose(recording: Recording) -> Diagnosis:
     """Diagnose what was read."""
-    return diagnose_job(to_parquet(recording), name="structured_logs")
+    return diagnose_job(Request(to_parquet(recording), name="structured_logs"))
 
 
 def causes_of(found: Diagnosis, recording: Recording) -> list[str]:

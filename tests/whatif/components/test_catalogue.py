@@ -102,9 +102,9 @@ def test_what_was_added_goes_again() -> None:
     with (
         added(TAX_COMPONENT, "a tax on forwards"),
         pytest.raises(ValueError, match="there is a component 'tax' already"),
+        added(TAX_COMPONENT, "another one"),
     ):
-        with added(TAX_COMPONENT, "another one"):
-            pass
+        pass
     assert before == COMPONENTS
     assert "gain.tax" not in list_features()
 

@@ -1,0 +1,64 @@
+"""Put all that was measured and judged into a diagnosis."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from diagnose.judge.caveats import list_caveats
+from diagnose.judge.conditions import list_details
+from diagnose.judge.judged import Judged
+from diagnose.judge.log import join_log
+from diagnose.judge.rules import Rule
+from diagnose.judge.verdict import Verdict
+from diagnose.model.analysis import Analysis
+from diagnose.model.diagnosis import Diagnosis, Plan, StepTime
+from diagnose.model.training_log import LogFacts
+
+
+def assemble(
+    analysis: Analysis, judged: Judged, verdict: Verdict, plan: Plan | None = None, *, min_speedup: float
+) -> Diagnosis:
+    """Put all that was measured and judged into a diagnosis."""
+    trace, gains, what_if = analysis.trace, analysis.gains, analysis.what_if
+    analysed = np.isin(what_if.steps, analysis.components.steps)  # all but a warm-up
+    hours = gains.recorded_s * len(analysis.components.steps) * trace.job.world_size / 3600.0
+    return Diagnosis(
+        made_by=judged.made_by,
+        job=trace.job,
+        n_ops=trace.n_ops,
+        steps_dropped=trace.steps_dropped,
+        verdict=verdict.verdict,
+        step_time=StepTime(
+            recorded=gains.recorded_s,
+            simulated=float(what_if.simulated_s[analysed].mean()),
+            ideal=float(what_if.ideal_s[analysed].mean()),
+            clean=gains.clean_s,
+        ),
+        gpu_hours_analysed=hours,
+        gpu_hours_wasted=hours * max(0.0, 1.0 - gains.clean_s / gains.recorded_s),
+        fidelity=analysis.fidelity,
+        what_if=what_if,
+        causes=verdict.causes,
+        ledger=verdict.ledger,
+        checked=verdict.checked,
+        not_checked=verdict.not_checked,
+        features={key: feature.value for key, feature in analysis.features.items()},
+        warnings=(*list_caveats(analysis), *verdict.warnings),
+        dp_labels=trace.dp_labels,
+        stage_labels=trace.stage_labels,
+        ranks=trace.ranks,
+        hosts=trace.hosts,
+        recording=trace.recording,
+        min_speedup=min_speedup,
+        plan=plan,
+        details=list_details(judged.judgements, analysis.features),
+    )
+
+
+def add_log(diagnosis: Diagnosis, facts: LogFacts, rules: Sequence[Rule]) -> Diagnosis:
+    """Join what the training log of a run shows to the diagnosis of its trace."""
+    causes, facts, warnings = join_log(
+        diagnosis.causes, facts, rules, steps=diagnosis.what_if.steps, recorded_s=diagnosis.step_time.recorded
+    )
+    return dataclasses.replace(diagnosis, causes=causes, log=facts, warnings=(*diagnosis.warnings, *warnings))

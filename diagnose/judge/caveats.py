@@ -1,0 +1,26 @@
+"""What a reader must know about the input of an analysis."""
+
+from diagnose.model.analysis import Analysis
+
+
+def list_caveats(analysis: Analysis) -> tuple[str, ...]:
+    """List in sentences what the recording leaves out, what reading it took for granted, and whose clock was off."""
+    trace = analysis.trace
+    return (
+        *(trace.recording.sentences() if trace.recording else ()),
+        *trace.warnings,
+        *_describe_clocks(analysis),
+    )
+
+
+def _describe_clocks(analysis: Analysis) -> list[str]:
+    """Say whose clock is furthest off."""
+    trace, offset_s = analysis.trace, analysis.clock_offset_s
+    if not offset_s.any():
+        return []
+    dp, stage = divmod(int(abs(offset_s).argmax()), trace.n_stages)
+    who = f"dp {int(trace.dp_labels[dp])}, stage {int(trace.stage_labels[stage])}"
+    by = f"{offset_s[dp, stage]:.2g} s"
+    return [
+        f"clocks differ: the worker at {who} is off by {by}; corrected for causes and gains, S is on times as recorded"
+    ]

@@ -1,0 +1,51 @@
+"""How every condition of a rule turned out, and which of them decided.
+
+Enters: rules and features. Leaves: the conditions, checked.
+"""
+
+import math
+from collections.abc import Iterable
+
+from diagnose.judge.check import find_deciding
+from diagnose.judge.rules import Condition, Group, Judgement, say
+from diagnose.model.explanation import Checked, CheckedGroup, Details, RuleCheck
+from diagnose.model.feature import Feature, Features
+
+
+def list_details(judgements: Iterable[Judgement], features: Features) -> Details:
+    """List how every condition of every rule turned out, and why features are missing."""
+    return Details(
+        rules=tuple(RuleCheck(j.rule.id, j.fires, check_conditions(j.rule.conditions, features)) for j in judgements),
+        missing={name: feature.reason or "not measured" for name, feature in features.items() if feature.value is None},
+    )
+
+
+def check_conditions(group: Group, features: Features) -> CheckedGroup:
+    """Say of every condition of a rule whether it holds, and whether the rule turns on it."""
+    deciding = set(find_deciding(group, features))
+
+    def check(part: Condition | Group) -> Checked | CheckedGroup:
+        return _check(part, features, deciding=part in deciding) if isinstance(part, Condition) else check_group(part)
+
+    def check_group(part: Group) -> CheckedGroup:
+        return CheckedGroup(part.kind, part.holds(features), tuple(map(check, part.parts)))
+
+    return check_group(group)
+
+
+def _check(condition: Condition, features: Features, *, deciding: bool) -> Checked:
+    """Say whether one condition holds."""
+    feature = features.get(condition.feature, Feature.missing("not measured"))
+    value = feature.value if feature.value is not None and math.isfinite(feature.value) else None
+    holds = condition.holds(features)
+    return Checked(
+        feature=condition.feature,
+        comparison=condition.comparison,
+        threshold=condition.threshold,
+        holds=holds,
+        value=value,
+        reason="" if value is not None else feature.reason or "not measured",
+        says=say(condition, value) if holds and condition.says and value is not None else "",
+        origin=condition.origin,
+        deciding=deciding,
+    )

@@ -1,0 +1,141 @@
+"""What speaks for a cause, and what makes it less sure, one sentence each."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from diagnose.judge.classifier import Opinion
+from diagnose.judge.confidence import has_one_rank_doubt, is_rare, most_it_may_cost, probability_of
+from diagnose.judge.members import MAX_MEMBERS_NAMED, describe_member
+from diagnose.judge.places import label_worker, list_slow_workers, locate
+from diagnose.judge.rules import Judgement, Rule
+from diagnose.judge.traits import SELDOM, is_of_workers, is_seldom
+from diagnose.judge.worth import gain_of
+from diagnose.model.analysis import Analysis
+from diagnose.model.diagnosis import EvidenceItem
+
+#: Below this probability the classifier disagrees with a rule that fires.
+DISAGREES = 0.5
+#: A model chunk stands out from the others of its stage by as much as a stage from others (rule of uneven stages).
+LONG_CHUNK_RATIO = 1.03
+#: So many stalls are described one by one at most; more say no more.
+MAX_STALLS = 8
+#: ... of those that are not far shorter than the longest.
+STALL_SHARE = 0.1
+
+
+def list_evidence(
+    analysis: Analysis, judgement: Judgement, opinion: Opinion | None, least: float
+) -> Iterator[EvidenceItem]:
+    """List conditions, members, doubts, single stalls, change points and the classifier, in this order."""
+    rule = judgement.rule
+    for condition, text in judgement.held:
+        value = analysis.features[condition.feature].value
+        yield EvidenceItem("rule", f"{rule.id}/{condition.feature}", text, {condition.feature: value})
+    if is_of_workers(rule.components) and rule.place == "workers":
+        yield from _describe_members(analysis, rule)
+    yield from _describe_doubts(analysis, rule, least)
+    yield from _describe_chunk(analysis, rule)
+    yield from _describe_stalls(analysis, rule)
+    course = analysis.courses.get("+".join(rule.components))
+    for change in course.changes if course else ():
+        text = f"from step {change.step} on it is on another level, which chance does with a probability of {change.chance:.2g}"
+        values: dict[str, float | None] = {"before": change.before, "after": change.after, "chance": change.chance}
+        yield EvidenceItem("change-point", f"{rule.id}/step-{change.step}", text, values)
+    if gain_of(analysis.gains, rule.components) >= least:
+        yield from _describe_classifier(opinion, rule)
+
+
+def _describe_members(analysis: Analysis, rule: Rule) -> Iterator[EvidenceItem]:
+    """Say of the worst slow workers which member is late."""
+    named = zip(list_slow_workers(analysis), locate(analysis, rule).workers, strict=True)
+    for at, worker in list(named)[:MAX_MEMBERS_NAMED]:
+        if at in analysis.suspects.late_members:
+            yield describe_member(f"{rule.id}/member", worker, analysis.suspects.late_members[at])
+
+
+def _describe_doubts(analysis: Analysis, rule: Rule, least: float) -> Iterator[EvidenceItem]:
+    """Say what else it may be, and what cannot be known of its cost."""
+    if has_one_rank_doubt(analysis, rule):
+        text = "there is one dp rank: "
+        text += (
+            "only the optimizer's time tells the worker from an uneven stage"
+            if is_of_workers(rule.components)
+            else "a worker that was slow from the first step would look the same"
+        )
+        yield EvidenceItem("rule", f"{rule.id}/one-dp-rank", text, {"dp_ranks": 1.0})
+    if is_rare(analysis, rule):
+        hits = analysis.features["stall.hits"].value
+        text = f"it happened {hits:.0f} times only, too seldom to show a period: anything that stops all workers looks like it"
+        yield EvidenceItem("rule", f"{rule.id}/rare", text, {"stall.hits": hits})
+    if gain_of(analysis.gains, rule.components) < least:
+        n_steps = len(analysis.components.steps)
+        most = most_it_may_cost(analysis, rule, least)
+        text = f"it cost single steps much, but {n_steps} steps are too few to say what it costs the job: up to {100 * most:.2g}%"
+        yield EvidenceItem("rule", f"{rule.id}/seldom", text, {"gain.most": most})
+
+
+def _describe_chunk(analysis: Analysis, rule: Rule) -> Iterator[EvidenceItem]:
+    """Say which model chunk makes a stage long, where it has several and one stands out."""
+    stage, n_stages = analysis.suspects.longest_stage, analysis.trace.n_stages
+    if rule.place != "stages" or stage is None:
+        return
+    typical_s = analysis.components.typical_s[:, stage::n_stages].sum(axis=0)
+    chunk = int(typical_s.argmax())
+    others_s = float(np.median(np.delete(typical_s, chunk))) if len(typical_s) > 1 else 0.0
+    if others_s > 0 and typical_s[chunk] > LONG_CHUNK_RATIO * others_s:
+        ratio, label = float(typical_s[chunk]) / others_s, int(analysis.trace.stage_labels[stage])
+        text = f"chunk {chunk} of stage {label} computes {ratio:.3g} times as long as the stage's other chunks"
+        yield EvidenceItem(
+            "rule", f"{rule.id}/chunk", text, {"chunk": float(chunk), "stage": float(label), "ratio": ratio}
+        )
+
+
+def _describe_stalls(analysis: Analysis, rule: Rule) -> Iterator[EvidenceItem]:
+    """Describe stalls that come seldom one by one: which compute, for how long, and what the step lost to it."""
+    key = "+".join(rule.components)
+    if not is_seldom(rule.components) or key not in analysis.gains.alone_steps_s:
+        return
+    lost_s = analysis.gains.replayed_steps_s - analysis.gains.alone_steps_s[key]
+    stalls, steps = analysis.components.stalls, analysis.components.steps
+    seconds = np.sum([stalls.seconds_of(SELDOM[name]) for name in rule.components], axis=0)
+    found = np.argwhere(seconds > STALL_SHARE * seconds.max(initial=0.0)).tolist()
+    if len(found) > MAX_STALLS:
+        return
+    for place in sorted(found, key=lambda place: (int(steps[place[3]]), place)):
+        yield _describe_stall(analysis, rule, place, float(seconds[tuple(place)]), float(lost_s[place[3]]))
+
+
+def _describe_stall(analysis: Analysis, rule: Rule, place: list[int], pause_s: float, lost_s: float) -> EvidenceItem:
+    """Describe the stall of one compute, given by its indices as in `Components`."""
+    direction, virtual, microbatch, at, dp = place
+    n_stages, step = analysis.trace.n_stages, int(analysis.components.steps[at])
+    worker = label_worker(analysis.trace, dp, virtual % n_stages)
+    cost = f"and the step {1e3 * lost_s:.0f} ms" if lost_s >= 1e-3 else "and the step nothing: others waited anyway"
+    text = (
+        f"step {step}, dp {worker.dp}, stage {worker.pp}: {'backward' if direction else 'forward'} of microbatch {microbatch} "
+        f"took {1e3 * pause_s:.0f} ms longer, {cost}"
+    )
+    values: dict[str, float | None] = {
+        "step": float(step),
+        "dp": float(worker.dp),
+        "stage": float(worker.pp),
+        "chunk": float(virtual // n_stages),
+        "microbatch": float(microbatch),
+        "pause_s": pause_s,
+        "step_lost_s": max(lost_s, 0.0),
+    }
+    return EvidenceItem("rule", f"{rule.id}/stall", text, values)
+
+
+def _describe_classifier(opinion: Opinion | None, rule: Rule) -> Iterator[EvidenceItem]:
+    """Say what the classifier makes of a cause that it knows."""
+    probability = probability_of(opinion, rule.id)
+    if opinion is None or probability is None:
+        return
+    text = f"a classifier trained on generated jobs gives it a probability of {probability:.2g}"
+    if probability < DISAGREES:
+        text = f"the rule holds, but {text}: they disagree"
+    seen: dict[str, float | None] = {"probability": probability}
+    seen.update((c.feature, c.value) for c in opinion.contributions(rule.id)[:1])
+    yield EvidenceItem("classifier", f"{rule.id}/probability", text, seen)

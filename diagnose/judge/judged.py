@@ -1,0 +1,27 @@
+"""What each judge makes of a job on its own, before a verdict."""
+
+import dataclasses
+
+from diagnose.judge.classifier import Opinion
+from diagnose.judge.rules import Judgement, RuleSet
+from diagnose.model.diagnosis import MadeBy
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Judged:
+    """What the rules and the classifier say of one job.
+
+    Attributes
+    ----------
+    rule_set : RuleSet
+    judgements : tuple of Judgement
+        One a rule, in the order of `rule_set.rules`.
+    opinion : Opinion or None
+        The classifier's; None where there is no classifier.
+    made_by : MadeBy
+    """
+
+    rule_set: RuleSet
+    judgements: tuple[Judgement, ...]
+    opinion: Opinion | None
+    made_by: MadeBy

@@ -1,0 +1,32 @@
+"""Since when a cause is there, and how often."""
+
+from diagnose.judge.confidence import is_rare
+from diagnose.judge.rules import Rule
+from diagnose.judge.traits import is_of_stops, is_seldom
+from diagnose.model.analysis import Analysis
+from diagnose.model.diagnosis import When
+
+#: Stalls of which at least this part lies on the period are periodic.
+PERIODIC_FROM = 0.5
+
+
+def date_cause(analysis: Analysis, rule: Rule) -> When:
+    """Say since when a cause is there, and how often."""
+    if rule.place == "stages":
+        return When("constant")
+    period_steps = _find_period(analysis, rule)
+    if period_steps is not None:
+        return When("periodic", period_steps=period_steps)
+    course = analysis.courses.get("+".join(rule.components))
+    if course is None and is_seldom(rule.components):
+        return When("sporadic")
+    return course.when if course else When()
+
+
+def _find_period(analysis: Analysis, rule: Rule) -> float | None:
+    """Give the steps from one stall of all workers to the next; None where they do not come regularly."""
+    period, regular = analysis.features.get("stall.period_steps"), analysis.features.get("stall.regularity")
+    if not is_of_stops(rule.components) or period is None or regular is None or is_rare(analysis, rule):
+        return None
+    is_periodic = (period.value or 0.0) > 1 and (regular.value or 0.0) >= PERIODIC_FROM
+    return period.value if is_periodic else None

@@ -1,0 +1,50 @@
+"""Lost time that no rule explains: a finding of its own, under the name `unknown`."""
+
+from collections.abc import Collection
+
+from diagnose.judge.places import list_blamed, name_fault
+from diagnose.judge.traits import is_excused
+from diagnose.judge.worth import chance_above, is_unmeasured, share_of
+from diagnose.model.analysis import Analysis
+from diagnose.model.components import COMPONENTS
+from diagnose.model.diagnosis import Cause, EvidenceItem, When, Where
+
+#: What is said of time that no rule explains.
+UNKNOWN = "unknown"
+#: A part of the step that no rule explains is a finding from here on: real healthy jobs lose up to 3% to variation.
+UNKNOWN_SHARE = 0.05
+#: Certainty of `unknown`: the time is lost, that much is measured.
+UNKNOWN_CERTAINTY = 0.6
+
+
+def list_unexplained(analysis: Analysis, explained: Collection[str], least: float) -> list[str]:
+    """Give the component that costs most of those that no rule explains, where that is too much for ordinary variation."""
+    gains = {
+        name: analysis.gains.recoverable(name)
+        for name in COMPONENTS
+        if name not in explained
+        and not is_unmeasured(analysis, (name,))
+        and not is_excused(name, analysis.features, explained)
+    }
+    found = [name for name, gain in gains.items() if gain >= max(UNKNOWN_SHARE, least)]
+    return sorted(found, key=lambda name: -gains[name])[:1]
+
+
+def report_unknown(analysis: Analysis, component: str, least: float) -> Cause:
+    """Report lost time that no rule explains."""
+    gains = analysis.gains
+    where = Where(workers=list_blamed(analysis, (component,)))
+    text = f"time is lost to {COMPONENTS[component]}, and no rule says why"
+    gain = gains.recoverable(component)
+    return Cause(
+        cause=UNKNOWN,
+        title=f"unexplained: {COMPONENTS[component]}",
+        confidence=round(UNKNOWN_CERTAINTY * chance_above(gains, (component,), least), 4),
+        share=share_of(gains, (component,)),
+        recoverable=gain,
+        where=where,
+        when=analysis.courses[component].when if component in analysis.courses else When(),
+        evidence=(EvidenceItem("rule", f"{UNKNOWN}/gain.{component}", text, {f"gain.{component}": gain}),),
+        fixes=(),
+        fingerprint=name_fault(analysis.trace.job, f"{UNKNOWN}/{component}", where),
+    )

@@ -1,0 +1,74 @@
+"""Diagnose a job by its training log alone: since when it is slow. What replays would tell is not known.
+
+Enters: a log. Leaves: a `Diagnosis`.
+"""
+
+import numpy as np
+
+from diagnose.features.catalogue import list_features
+from diagnose.features.paces import measure_log
+from diagnose.judge.log import judge_log
+from diagnose.judges import made_by, read_rules
+from diagnose.model.diagnosis import Diagnosis, Fidelity, StepTime
+from diagnose.model.request import Request
+from diagnose.model.trace import Job
+from diagnose.model.training_log import TrainingLog
+from diagnose.model.whatif import NOTHING_REPLAYED
+from diagnose.trace.logs import load_log
+from diagnose.trace.producers.input_files import InputFiles
+
+
+def diagnose_log(inputs: InputFiles, request: Request) -> Diagnosis:
+    """Diagnose a log, or a folder with those of all nodes.
+
+    Raises
+    ------
+    TraceError
+        It has no line of an iteration, none of the steps asked for, or cannot be read.
+    RuleError
+        A rule file is wrong.
+    """
+    request.report("reading")
+    log = load_log(inputs, name=request.name or str(inputs.path), steps=request.steps, report=request.report)
+    request.report("judging")
+    facts = measure_log(log, min_speedup=request.min_speedup)
+    job, known = describe_job(log, inputs.path.stem)
+    verdict = judge_log(facts, job, read_rules(request.rules).rules)
+    seconds = float(facts.step_s.sum()) * facts.interval
+    hours = job.world_size / 3600.0 if known else float("nan")
+    return Diagnosis(
+        made_by=made_by(request.rules),
+        job=job,
+        n_ops=0,
+        steps_dropped=len(log.iteration) - len(facts.iterations),
+        verdict=verdict.verdict,
+        step_time=StepTime(float(facts.step_s.mean()), float("nan"), float("nan"), None),
+        gpu_hours_analysed=seconds * hours,
+        gpu_hours_wasted=facts.lost_s * hours if known and verdict.causes else None,
+        fidelity=Fidelity(float("nan"), float("nan"), ok=False),
+        what_if=NOTHING_REPLAYED,
+        causes=verdict.causes,
+        ledger=None,
+        checked=verdict.checked,
+        not_checked=verdict.not_checked,
+        features=dict.fromkeys(list_features()),
+        warnings=() if request.meta is None else (f"{request.meta} is not used: a log alone is taken as it is",),
+        dp_labels=np.zeros(0, dtype=np.int64),
+        stage_labels=np.zeros(0, dtype=np.int64),
+        ranks=np.zeros((0, 0), dtype=np.int64),
+        hosts=None,
+        min_speedup=request.min_speedup,
+        log=facts,
+        parallelism_known=known,
+    )
+
+
+def describe_job(log: TrainingLog, job_id: str) -> tuple[Job, bool]:
+    """Make a `Job` of the arguments that a log printed; False where it printed too little to know how the job is laid out."""
+    sizes = log.sizes
+    world, pp, tp = (sizes.get(key, 0) for key in ("world_size", "pp_size", "tp_size"))
+    cp = sizes.get("cp_size", 1)
+    known = min(world, pp, tp, cp) > 0 and world % max(1, pp * tp * cp) == 0
+    dp, pp, tp, cp, world = (world // (pp * tp * cp), pp, tp, cp, world) if known else (1, 1, 1, 1, 1)
+    job = Job(job_id, dp, pp, tp, cp, 1, world, steps_total=log.total, framework="Megatron-LM")
+    return job, known

@@ -1,0 +1,115 @@
+"""Everything that is measured of one job."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from diagnose.model.change import Change, Price
+from diagnose.model.components import Components, Gains
+from diagnose.model.course import Course
+from diagnose.model.diagnosis import Cause, Diagnosis, Fidelity
+from diagnose.model.feature import Features
+from diagnose.model.members import LateMember
+from diagnose.model.pictured import NO_RULE, Pictured
+from diagnose.model.timeline import Timelines
+from diagnose.model.trace import Seconds, Trace
+from diagnose.model.transfers import Transfers
+from diagnose.model.whatif import WhatIf
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Suspects:
+    """The places that stand out, whether or not they cost anything.
+
+    Attributes
+    ----------
+    workers : sequence of (int, int)
+        Slow workers as (dp index, stage index), worst first.
+    late_members : dict of (int, int) to LateMember
+        Which member of each slow worker the others wait for, where the trace records them.
+    cards, links : sequence of (int, int)
+        Slow network cards, and slow links by their first stage: (dp index, stage index), worst first.
+    group : int or None
+        Stage index of the slow data-parallel group.
+    longest_stage : int or None
+        Stage index; None with one stage.
+    """
+
+    workers: Sequence[tuple[int, int]] = ()
+    late_members: Mapping[tuple[int, int], LateMember] = dataclasses.field(default_factory=dict)
+    cards: Sequence[tuple[int, int]] = ()
+    links: Sequence[tuple[int, int]] = ()
+    group: int | None = None
+    longest_stage: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Analysis:
+    """One job as measured: read, replayed, taken apart. The judge, fixes and pictures all start from it.
+
+    Attributes
+    ----------
+    trace : Trace
+        With the evidence rows on the one clock of all else.
+    what_if : WhatIf
+        The paper's measures.
+    components : Components
+        Compute times taken apart.
+    gains : Gains
+        Step times without each component.
+    transfers : Transfers
+    features : Features
+    courses : dict of str to Course
+        Since when each component, or several joined by `+`, costs time; only those that are worth asking.
+    suspects : Suspects
+    fidelity : Fidelity
+        How well the replay gives the recorded step time.
+    filled_share : float
+        Part of the operations that were missing and filled in, 0..1.
+    clock_offset_s : ndarray of float64, shape (n_dp, n_stages)
+        Seconds by which the clock of each worker was off; corrected everywhere but in `what_if`.
+    price : callable
+        Replays the job with some changes: seconds a step, shape (n_steps,). Costs one replay.
+    sample : callable
+        The same on an even sample of the steps of a large job, for searches: compare with `sample([])` only.
+    timelines : Timelines
+        Draws single steps on demand.
+    """
+
+    trace: Trace
+    what_if: WhatIf
+    components: Components
+    gains: Gains
+    transfers: Transfers
+    features: Features
+    courses: Mapping[str, Course]
+    suspects: Suspects
+    fidelity: Fidelity
+    filled_share: float
+    clock_offset_s: Seconds
+    price: Price
+    sample: Price
+    timelines: Timelines
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ReportData:
+    """An analysed job and its diagnosis: what pictures are made from.
+
+    Attributes
+    ----------
+    analysis : Analysis
+    diagnosis : Diagnosis
+    plan : tuple of Change
+        What the fixes that are drawn change together: those of the diagnosis' plan, or those given by hand.
+    pictured : dict of str to Pictured
+        By cause, of every rule.
+    """
+
+    analysis: Analysis
+    diagnosis: Diagnosis
+    plan: tuple[Change, ...]
+    pictured: Mapping[str, Pictured]
+
+    def causes_of(self, component: str) -> list[Cause]:
+        """List the causes found whose rules own a component."""
+        return [c for c in self.diagnosis.causes if component in self.pictured.get(c.cause, NO_RULE).components]

@@ -1,0 +1,53 @@
+"""What is asked about one job."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+if TYPE_CHECKING:
+    from diagnose.model.trace import Ints
+
+#: What is worth a report where nobody says otherwise: a job that gets at least 2% faster.
+MIN_SPEEDUP = 1.02
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Request:
+    """One job to read, and what to make of it.
+
+    Attributes
+    ----------
+    source : path, or open binary file that can seek
+    name : str or None
+        How errors call the input.
+    meta, rules : Path or None
+        YAML file with job metadata; folder with rules of the user's.
+    steps : ndarray of int64, shape (n,), or None
+        Analyse only these steps.
+    min_speedup : float
+        Report a cause when removing it makes the job at least this much faster.
+    log : Path or None
+        Training log of the run that the trace is of.
+    progress : callable or None
+        Called with the name of each stage as it begins.
+    """
+
+    source: str | Path | BinaryIO
+    name: str | None = None
+    meta: Path | None = None
+    steps: "Ints | None" = None
+    rules: Path | None = None
+    min_speedup: float = MIN_SPEEDUP
+    log: Path | None = None
+    progress: Callable[[str], None] | None = None
+
+    @property
+    def least_gain(self) -> float:
+        """Part of the step time that must come back without a cause for it to be reported."""
+        return 1.0 - 1.0 / self.min_speedup
+
+    def report(self, stage: str) -> None:
+        """Pass the name of a stage to whoever watches."""
+        if self.progress is not None:
+            self.progress(stage)
