@@ -12,7 +12,8 @@ import numpy as np
 
 from diagnose.model.recording import Clock, ClockOffset, Recording
 from diagnose.model.trace import Ints, Seconds
-from diagnose.trace.clock_links import ClockLink, LinkFinder, number_combinations, or_zero
+from diagnose.trace.clock_links import ClockLink, LinkFinder, or_zero
+from diagnose.trace.labels import number_combinations
 
 #: Clocks named in a warning.
 MAX_NAMED = 5
