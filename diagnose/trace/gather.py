@@ -32,10 +32,6 @@ def gather_traces(
 
     Parameters
     ----------
-    name : str
-        How errors call the folder.
-    report : callable
-        Told which file is read.
     n_others : int
         Files of the folder that are no traces.
 

@@ -48,8 +48,6 @@ def merge_members(
         Number of steps, dp ranks and stages.
     steps : ndarray of int64, shape (n_steps,)
         Step numbers.
-    warnings : list of str
-        Added to.
 
     Returns
     -------

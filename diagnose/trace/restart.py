@@ -24,11 +24,6 @@ def keep_last_attempt(
 ) -> tuple[Rows, RowIndex, tuple[int, ...]]:
     """Drop all but the last attempt at each step.
 
-    Parameters
-    ----------
-    warnings : list of str
-        Added to.
-
     Returns
     -------
     Rows, RowIndex

@@ -23,8 +23,6 @@ def read_bytes(file: Path, *, name: str, most: int = MAX_BYTES) -> bytes:
 
     Parameters
     ----------
-    name : str
-        How errors call it.
     most : int
         Bytes, unpacked, above which it is refused.
 
@@ -54,8 +52,6 @@ def read_json(file: Path, kind: type[_T], *, name: str, expected: str, most: int
     ----------
     kind : type
         What it holds, as `msgspec` describes types; numbers may be written as strings.
-    name : str
-        How errors call the file.
     expected : str
         The same in words, for the error.
     most : int

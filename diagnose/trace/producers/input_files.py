@@ -70,8 +70,6 @@ def list_input_files(path: Path, *, name: str) -> InputFiles:
     ----------
     path : Path
         A file, or a folder with files of one job.
-    name : str
-        How errors call it.
 
     Raises
     ------

@@ -26,8 +26,6 @@ def read_lines(file: Path, *, name: str) -> Iterator[bytes]:
     ----------
     file : Path
         Packed by gzip or not.
-    name : str
-        How errors call it.
 
     Yields
     ------

@@ -87,10 +87,6 @@ def read_log(inputs: InputFiles, *, name: str, report: Report) -> TrainingLog:
     ----------
     inputs : InputFiles
         A file, or a folder with the logs of all nodes.
-    name : str
-        How errors call it.
-    report : callable
-        Told what is being read.
 
     Raises
     ------

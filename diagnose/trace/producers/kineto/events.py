@@ -101,8 +101,6 @@ def read_events(path: Path, stream: Stream, *, where: str) -> Iterator[list[Even
     ----------
     stream : Stream
         Filled in on the way.
-    where : str
-        How errors call the file.
 
     Yields
     ------

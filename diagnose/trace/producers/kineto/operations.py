@@ -52,7 +52,6 @@ class OperationList:
         In no order.
     numbers, starts, ends : ndarray, shape (n_steps,)
         Number, start and end of each step; microseconds of the file.
-    dropped : Counter of (what, reason)
     """
 
     def __init__(self, numbers: Ints, starts: Seconds, ends: Seconds) -> None:

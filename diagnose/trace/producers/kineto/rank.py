@@ -35,8 +35,6 @@ class Rank:
 
     Attributes
     ----------
-    where : str
-        How errors call the file.
     base_ns : int
         To be added to its times.
     dialect : str
@@ -71,11 +69,6 @@ class Rank:
 
 def read_rank(path: Path, where: str) -> Rank:
     """Read the file of one rank.
-
-    Parameters
-    ----------
-    where : str
-        How errors call it.
 
     Raises
     ------
