@@ -134,7 +134,7 @@ def _tie(links: Sequence[ClockLink], n_clocks: int, n_groups: int) -> tuple[Seco
 
 
 def _tie_islands(finder: LinkFinder, island: Ints, ahead_s: Seconds, spread_s: Seconds, how: list[str]) -> None:
-    """Let groups of clocks that nothing ties to each other begin their steps together, in place: better than nothing.
+    """Align groups of clocks that nothing ties to each other by the starts of their steps, in place.
 
     Gradients are averaged over all of them before a step ends, so that they begin the next within a step of each other.
     """

@@ -22,7 +22,7 @@ _RANK_IN_NAME = (re.compile(r"rank[-_.]?(\d{1,7})"), re.compile(r"(?:worker|devi
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ProcessGroup:
-    """A process group that the header or a collective tells of."""
+    """A process group that the header or a collective names."""
 
     name: str
     description: str
@@ -137,7 +137,7 @@ def _groups(value: Any) -> tuple[ProcessGroup, ...]:
 
 
 def _gpu_type(value: Any) -> str | None:
-    """Read the name of the first GPU; old versions write Python's text for it."""
+    """Read the name of the first GPU; old versions write a Python literal instead of JSON."""
     if isinstance(value, str):
         found = re.search(r"'name': '([^']{1,80})'", value)
         return found[1] if found else None

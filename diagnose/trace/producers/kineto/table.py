@@ -1,4 +1,4 @@
-"""The operations of all ranks in one table, and what can only be told of them together: transfers, weight gradients, collectives.
+"""The operations of all ranks in one table, and what only all of them together show: transfers, weight gradients, collectives.
 
 Enters: rows of all ranks with their places, on one base of time. Leaves: the same table, with sends that end with their recvs, with
 the empty transfers that interleaved schedules have at the ends of the model, and without what is not the same everywhere.
