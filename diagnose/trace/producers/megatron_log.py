@@ -29,6 +29,7 @@ TAIL_BYTES = 1 << 16
 REPORT_LINES = 1 << 20
 #: Longer than any step.
 MAX_STEP_S = 1e6
+#: Seconds in a millisecond, the unit of the log.
 MS = 1e-3
 
 #: `iteration  10/  1200 | .. elapsed time per iteration (ms): 1851.0`; a line that another rank wrote into gives neither its
