@@ -27,7 +27,7 @@ _LONG_SHARE = 1 / 8
 HOLD_PRICE = 0.5
 #: The same for short documents, which are cheaper to hold: they fit anywhere one batch later.
 WAIT_PRICE = 0.4
-#: Batches after which a long document that waits has doubled its price, so that none waits for ever.
+#: Batches after which a long document that waits has doubled its price, so that none waits without end.
 PATIENCE = 16.0
 #: Layouts tried for one batch, about; where more long documents wait, some numbers are passed over.
 _MAX_TRIES = 64

@@ -29,6 +29,8 @@ EXACT_TOGETHER = (1, 2, 4)
 QUEUES = ((0.75,), (0.25, 0.5), (0.25, 0.5, 0.75))
 #: Tokens that memory allows in a microbatch, as a multiple of the window.
 MEMORY_RATIO = 1.1
+#: A larger multiple is a typing error.
+MAX_MEMORY_RATIO = 1_000
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -167,7 +169,7 @@ def _check(plan: PackingSetup) -> None:
         raise UsageError(
             f"{plan.n_bins} microbatches of {plan.window} tokens make no batch; expected at least 1 of each"
         )
-    if not 1 <= plan.memory_ratio <= 1_000:
+    if not 1 <= plan.memory_ratio <= MAX_MEMORY_RATIO:
         raise UsageError(f"memory for {plan.memory_ratio:g} windows a microbatch; expected 1 to 1000")
     if plan.n_batches is not None and plan.n_batches < 1:
         raise UsageError(f"{plan.n_batches} batches; expected 1 or more")

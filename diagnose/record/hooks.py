@@ -92,7 +92,7 @@ class Hooks:
 
         def undo() -> None:
             if inspect.getattr_static(owner, name, None) is not outer:
-                return  # somebody put a function around ours; with its switch off it does nothing
+                return  # other code wrapped this hook; with its switch off it does nothing
             if is_own:
                 setattr(owner, name, as_found)
             else:

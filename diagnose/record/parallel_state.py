@@ -26,7 +26,7 @@ class ParallelState:
     vpp : int
         Model chunks a rank.
     is_said : bool
-        True where a mesh or the user said it; else it is derived from the pipeline's process group.
+        True where a mesh or the user gave it; else the pipeline's process group gives it.
     """
 
     rank: int = 0

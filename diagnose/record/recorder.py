@@ -103,7 +103,7 @@ class Recorder:
         }
         self._writer = WriterThread(self._folder, self._clock, self._state, self._metadata, self._fail)
         self._guard(self._start, list(stage_ranks))
-        atexit.register(self.close)  # where nobody closes it: a thread that writes must not be cut off
+        atexit.register(self.close)  # where the job does not close it: the thread must finish its file
         if hasattr(os, "register_at_fork"):
             # Never taken away again, so it must not keep the recorder alive.
             forked = weakref.WeakMethod(self._forked)
@@ -243,7 +243,7 @@ class Recorder:
         atexit.unregister(self.close)
 
     def _stop(self) -> None:
-        """Look at nothing any more, and take the hooks away."""
+        """Stop recording and remove the hooks."""
         self._is_on = False
         self._log.inside.on = self._log.beside.on = self._log.always.on = False
         self._log.step = None

@@ -15,7 +15,7 @@ from diagnose.record.log import Collective, Compute, StepLog, Transfer
 SHORT_WAIT_NS = 100_000
 #: Reductions of so few numbers are of losses and norms, not of gradients.
 FEW_ELEMENTS = 16
-#: How the gradients of weights alone are called; no type of the trace format.
+#: Name of an operation that computes gradients of weights alone; the trace format has no type for it.
 WEIGHT = "backward-weight"
 #: Computes needed beside one in which the allocator retried, to say how much longer it took for that.
 MIN_PEERS = 2

@@ -61,7 +61,7 @@ class WriterThread(threading.Thread):
         self._patience_s = PATIENCE_S
 
     def wake(self) -> None:
-        """Say that there is something to do."""
+        """Wake the thread: a step is ready."""
         self._wake.set()
 
     def finish(self, patience_s: float) -> None:
@@ -72,7 +72,7 @@ class WriterThread(threading.Thread):
         self.join(patience_s)
 
     def run(self) -> None:
-        """Do it until the job ends."""
+        """Write steps until the job ends."""
         try:
             self._work()
         except Exception as error:  # noqa: BLE001 - the training goes on

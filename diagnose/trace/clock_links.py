@@ -5,14 +5,13 @@ Enters: a `Recording` and the clock of each row. Leaves: a `ClockLink` for each 
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from diagnose.model.optype import DP_COLLECTIVES, Op
 from diagnose.model.recording import Recording
 from diagnose.model.trace import Ints, Seconds
+from diagnose.trace.labels import number_combinations
 from diagnose.trace.rows import derive_seq
 
 #: Of the bounds of single steps the tightest tenth counts where one offset holds for all: a fault may widen all the others.
@@ -152,15 +151,6 @@ class LinkFinder:
             # Whatever the schedule, a stage runs the microbatches of a chunk in their order.
             microbatch = derive_seq(number_combinations(self.worker[rows], chunk), r.start_s[rows])
         return chunk * self.n_stages + self.stage[rows], microbatch
-
-
-def number_combinations(*columns: NDArray[Any]) -> Ints:
-    """Number the distinct combinations of some columns, in their order."""
-    found = np.zeros(len(columns[0]), dtype=np.int64)
-    for column in columns:
-        values, index = np.unique(column, return_inverse=True)
-        found = np.unique(found * max(len(values), 1) + index, return_inverse=True)[1]
-    return found
 
 
 def _by_clocks(ends: Sequence[_Ends]) -> dict[tuple[int, int], tuple[Ints, Seconds]]:

@@ -12,7 +12,8 @@ import numpy as np
 
 from diagnose.model.recording import Clock, ClockOffset, Recording
 from diagnose.model.trace import Ints, Seconds
-from diagnose.trace.clock_links import ClockLink, LinkFinder, number_combinations, or_zero
+from diagnose.trace.clock_links import ClockLink, LinkFinder, or_zero
+from diagnose.trace.labels import number_combinations
 
 #: Clocks named in a warning.
 MAX_NAMED = 5
@@ -133,7 +134,7 @@ def _tie(links: Sequence[ClockLink], n_clocks: int, n_groups: int) -> tuple[Seco
 
 
 def _tie_islands(finder: LinkFinder, island: Ints, ahead_s: Seconds, spread_s: Seconds, how: list[str]) -> None:
-    """Let groups of clocks that nothing ties to each other begin their steps together, in place: better than nothing.
+    """Align groups of clocks that nothing ties to each other by the starts of their steps, in place.
 
     Gradients are averaged over all of them before a step ends, so that they begin the next within a step of each other.
     """

@@ -69,12 +69,8 @@ def lay_out_rows(
     at : tuple of ndarray of int, each of shape (n_rows,)
     sizes : tuple of int
         Number of steps, dp ranks and stages.
-    name : str
-        How errors call the file.
     vpp_size : int or None
         Model chunks a worker by the metadata.
-    warnings : list of str
-        Added to.
 
     Returns
     -------

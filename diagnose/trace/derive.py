@@ -20,7 +20,7 @@ from diagnose.model.trace import Block, Nodes, Seconds
 #: The send and the recv of each direction, and from which stage on which the next waits.
 _WAYS = ((Op.FORWARD, Op.FORWARD_SEND, Op.FORWARD_RECV, 1), (Op.BACKWARD, Op.BACKWARD_SEND, Op.BACKWARD_RECV, -1))
 
-#: On which stage, behind which type of compute and before which.
+#: Where a worker sends: on which stage, behind which type of compute and before which.
 _Kind = tuple[int, int, int]
 #: Workers block in what they send where they go on after the other end was ready in this part of the cases (a warm-up step, or a
 #: pause, may be among them), to this part of a typical forward.

@@ -62,8 +62,6 @@ def read_documents(
         The operations of these rows.
     sizes : tuple of int
         Number of steps and dp ranks.
-    warnings : list of str
-        Added to.
 
     Returns
     -------

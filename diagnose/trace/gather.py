@@ -21,7 +21,7 @@ from diagnose.trace.rows import Rows
 #: Columns that may be missing in some files: -1, or NaN, stands for unknown.
 _WHOLE = ("microbatch", "chunk", "rank", "tp_rank", "cp_rank")
 _MEASURED = ("tokens", "tokens_sq")
-#: Told by each process for itself: when it began and ended may differ, and the whole is told by the first and the last.
+#: Each process writes these for itself, and they may differ: the job began with the first process and ended with the last.
 _FIRST, _LAST = ("started_at",), ("finished_at", "steps_total")
 
 
@@ -32,10 +32,6 @@ def gather_traces(
 
     Parameters
     ----------
-    name : str
-        How errors call the folder.
-    report : callable
-        Told which file is read.
     n_others : int
         Files of the folder that are no traces.
 

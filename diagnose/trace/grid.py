@@ -71,8 +71,6 @@ def build_grid(rows: Rows, *, name: str, vpp_size: int | None, pick_steps: Ints 
 
     Parameters
     ----------
-    name : str
-        How errors call the file.
     vpp_size : int or None
         Model chunks a worker by the metadata; used where the rows have no `mc`.
     pick_steps : ndarray of int64, optional

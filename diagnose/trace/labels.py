@@ -48,3 +48,12 @@ def number_labels(values: NDArray[Any]) -> tuple[Ints, NDArray[Any], Ints]:
         return labels + low, lookup[offset], counts[labels]
     labels, index, counts = np.unique(values, return_inverse=True, return_counts=True)
     return labels.astype(np.int64), index, counts
+
+
+def number_combinations(*columns: NDArray[Any]) -> Ints:
+    """Number the distinct combinations of some columns, in their order."""
+    found = np.zeros(len(columns[0]), dtype=np.int64)
+    for column in columns:
+        values, index = np.unique(column, return_inverse=True)
+        found = np.unique(found * max(len(values), 1) + index, return_inverse=True)[1]
+    return found

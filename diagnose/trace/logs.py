@@ -43,10 +43,6 @@ def load_log(inputs: InputFiles, *, name: str, report: Callable[[str], None], st
     ----------
     inputs : InputFiles
         A file, or a folder with the logs of all nodes.
-    name : str
-        How errors and reports call it.
-    report : callable
-        Told what is being read.
     steps : ndarray of int64, optional
         Keep only the lines of these iterations.
 

@@ -48,8 +48,6 @@ def merge_members(
         Number of steps, dp ranks and stages.
     steps : ndarray of int64, shape (n_steps,)
         Step numbers.
-    warnings : list of str
-        Added to.
 
     Returns
     -------
@@ -303,7 +301,7 @@ def _behind_others(side_s: Seconds) -> Seconds:
 
 
 def _is_last(side_s: Seconds) -> Seconds:
-    """Mark the member that is after all others, 1 or 0; nobody where two are. NaN where a member is not there."""
+    """Mark the member that is last, 1 or 0; none where two are last together. NaN where a member is not there."""
     latest = np.nanmax(side_s, axis=1, keepdims=True)
     at_last = side_s >= latest - TINY_S
     alone = at_last.sum(axis=1, keepdims=True) == 1

@@ -67,16 +67,6 @@ GROUP_PREFIXES = ("tp-", "cp-")
 def read_parquet(source: str | Path | BinaryIO, *, name: str) -> Rows:
     """Read the columns of one trace file.
 
-    Parameters
-    ----------
-    source : path, or open binary file that can seek
-    name : str
-        How errors call the file.
-
-    Returns
-    -------
-    Rows
-
     Raises
     ------
     TraceError

@@ -1,6 +1,6 @@
 """Tell a folder that holds one job in pieces, a file a rank, from one that holds a job a file.
 
-Enters: the names in one folder. Leaves: those of them that make one job together. It is asked of every folder of a large
+Enters: the names in one folder. Leaves: those of them that make one job together. This is checked for every folder of a large
 store, so a few files of each are looked at: the footer of a Parquet file, or the first bytes of four files of another kind.
 """
 
@@ -49,7 +49,7 @@ def _are_of_one_rank(folder: Path, traces: Sequence[str]) -> bool:
     """Say whether the first trace whose footer can be read is what the Recorder wrote on one rank."""
     footers = (_read_footer(folder / name) for name in traces[:FOOTERS_ASKED])
     footer = next((found for found in footers if found is not None), None)
-    # Pieces that somebody put together keep the metadata of the first.
+    # A file that was joined from several ranks keeps the metadata of the first.
     return footer is not None and RECORDER_KEY in (footer.metadata or {}) and len(_ranks(footer)) <= 1
 
 

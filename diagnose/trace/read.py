@@ -1,7 +1,10 @@
 """From whatever holds one job to the rows of it: a trace, a folder of traces, or files of another producer.
 
 Enters: a path or an open file. Leaves: `Rows`, with the account of what another producer's files could not bring along.
-What a file is, is told by what is in it.
+The content of a file, not its name, decides what it is.
+
+In all of `diagnose.trace`, `name` (of one file: `where`) is how errors call the input, `report` is told what is being read, a line
+at a time, and `warnings` is a list that is added to.
 """
 
 import dataclasses
@@ -32,10 +35,6 @@ def read_rows(source: str | Path | BinaryIO, *, name: str, report: Callable[[str
     ----------
     source : path, or open binary file that can seek
         A trace, a folder with one trace a rank, or a file or folder of a known producer.
-    name : str
-        How errors call it.
-    report : callable, optional
-        Told what is being read, a line at a time.
 
     Raises
     ------
@@ -100,4 +99,4 @@ def is_trace(file: Path) -> bool:
 
 
 def _ignore(line: str) -> None:
-    """Take a line and do nothing: nobody watches."""
+    """Ignore a line of progress."""

@@ -20,11 +20,6 @@ OPTIONAL = ("microbatch", "chunk", "rank", "tp_rank", "cp_rank", "host")
 def make_rows(recording: Recording, *, name: str) -> Rows:
     """Turn a recording into rows.
 
-    Parameters
-    ----------
-    name : str
-        How errors call the files.
-
     Raises
     ------
     TraceError

@@ -24,11 +24,6 @@ def keep_last_attempt(
 ) -> tuple[Rows, RowIndex, tuple[int, ...]]:
     """Drop all but the last attempt at each step.
 
-    Parameters
-    ----------
-    warnings : list of str
-        Added to.
-
     Returns
     -------
     Rows, RowIndex
@@ -53,7 +48,7 @@ def keep_last_attempt(
         else:
             drop[of_step[rows.start_s[of_step] < split_s]] = True
     if 2 * n_unclear > n_steps or drop.all():
-        return rows, at, ()  # nothing to tell attempts by: the loader counts the operations again and says so
+        return rows, at, ()  # the attempts cannot be told apart: the loader counts the operations again and warns
     warnings.append(
         f"{len(again)} steps are in the file more than once (a restart): the last attempt is analysed"
         + (f"; {n_unclear} whose attempts overlap in time are left out" if n_unclear else "")

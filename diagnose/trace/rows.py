@@ -35,7 +35,6 @@ class Rows:
         which member waited; None: nowhere.
     number : ndarray of int32, shape (n_rows,), or None
         Which row of the file it is; None where there are no lists to be read later.
-    lists : ListColumn or None
     recording : Account or None
         What another producer's files could not bring along; None where nothing says that there were any.
     recording_warnings : tuple of str

@@ -23,8 +23,12 @@ USUAL_SHARE = 0.5
 WARM_UP_RATIO = 1.3
 #: ... and its computes are so many times as long, unless the job has just started.
 WARM_UP_PACE = 1.1
+#: A job that begins at this step or before has just started.
 LAST_START_UP_STEP = 2
+#: Keeps a division by computes that take no time finite.
 TINY_S = 1e-12
+#: Nearly all later steps: a warm-up is longer than this quantile of them.
+USUAL_QUANTILE = 0.9
 #: Steps that a warm-up lasts at most, and steps needed to tell one.
 MAX_WARM_UP_STEPS = 3
 MIN_STEPS_FOR_WARM_UP = 8
@@ -234,7 +238,7 @@ def find_warm_up(blocks: list[Block], warnings: list[str]) -> tuple[int, ...]:
         return ()
     order = np.argsort(steps)
     length_s = np.concatenate([np.fmax.reduce(np.fmax.reduce(block.end_s, axis=0), axis=1) for block in blocks])[order]
-    usual = float(np.quantile(length_s[MAX_WARM_UP_STEPS:], 0.9))
+    usual = float(np.quantile(length_s[MAX_WARM_UP_STEPS:], USUAL_QUANTILE))
     if steps[order][0] <= LAST_START_UP_STEP:
         # What makes later steps long does not make a job's first step shorter.
         usual = min(usual, float(length_s[MAX_WARM_UP_STEPS:MIN_STEPS_FOR_WARM_UP].max()))

@@ -14,7 +14,7 @@ from diagnose.errors import DiagnoseError, TraceError
 from diagnose.model.recording import Recording
 from diagnose.trace.producers.input_files import InputFiles
 
-#: Modules of this folder, asked in this order: what is told most surely comes first.
+#: Modules of this folder, in the order in which they are tried: the format that is recognised most surely comes first.
 BUILT_IN: tuple[str, ...] = (
     "primus",
     "megascan",
@@ -26,7 +26,7 @@ BUILT_IN: tuple[str, ...] = (
 )
 ENTRY_POINTS = "diagnose.producers"
 
-#: Told what is being read, a line at a time: `"rank 3 of 64"`.
+#: Called with what is being read, a line at a time: `"rank 3 of 64"`.
 Report = Callable[[str], None]
 
 

@@ -3,7 +3,6 @@
 Enters: a file. Leaves: its bytes, unpacked where gzip packed them, or the objects that were asked for.
 """
 
-import gzip
 import zlib
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -11,7 +10,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from diagnose.errors import TraceError
-from diagnose.trace.producers.input_files import GZIP
+from diagnose.trace.producers.input_files import open_unpacked
 
 #: A larger file of one rank is no timeline of some steps; and what unpacks to more is meant to fill the memory.
 MAX_BYTES = 1 << 30
@@ -24,8 +23,6 @@ def read_bytes(file: Path, *, name: str, most: int = MAX_BYTES) -> bytes:
 
     Parameters
     ----------
-    name : str
-        How errors call it.
     most : int
         Bytes, unpacked, above which it is refused.
 
@@ -35,11 +32,8 @@ def read_bytes(file: Path, *, name: str, most: int = MAX_BYTES) -> bytes:
         It cannot be read, or has more bytes.
     """
     try:
-        with file.open("rb") as raw:
-            packed = raw.read(2) == GZIP
-            raw.seek(0)
-            with gzip.open(raw) if packed else raw as unpacked:
-                content = unpacked.read(most + 1)
+        with open_unpacked(file) as unpacked:
+            content = unpacked.read(most + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise TraceError(
             f"cannot be read ({_reason(error)}); expected a whole file: copy it again", where=name
@@ -58,8 +52,6 @@ def read_json(file: Path, kind: type[_T], *, name: str, expected: str, most: int
     ----------
     kind : type
         What it holds, as `msgspec` describes types; numbers may be written as strings.
-    name : str
-        How errors call the file.
     expected : str
         The same in words, for the error.
     most : int

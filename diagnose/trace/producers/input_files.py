@@ -3,11 +3,14 @@
 Enters: a path. Leaves: `InputFiles`: the files, and the first bytes of each, unpacked where gzip packed them.
 """
 
+import contextlib
 import dataclasses
 import functools
 import gzip
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO, cast
 
 from diagnose.errors import TraceError
 
@@ -15,6 +18,7 @@ from diagnose.errors import TraceError
 HEAD_BYTES = 1 << 16
 #: Files of a folder that are looked at; a folder of one job has one a rank.
 MAX_FILES = 20_000
+#: How a file begins that gzip packed.
 GZIP = b"\x1f\x8b"
 
 
@@ -44,15 +48,19 @@ class InputFiles:
 @functools.lru_cache(maxsize=1024)
 def _head(file: Path) -> bytes:
     try:
-        with file.open("rb") as raw:
-            packed = raw.read(2) == GZIP
-            raw.seek(0)
-            if not packed:
-                return raw.read(HEAD_BYTES)
-            with gzip.open(raw) as unpacked:
-                return unpacked.read(HEAD_BYTES)
+        with open_unpacked(file) as content:
+            return content.read(HEAD_BYTES)
     except (OSError, EOFError, zlib.error):
         return b""
+
+
+@contextlib.contextmanager
+def open_unpacked(file: Path) -> Iterator[BinaryIO]:
+    """Open a file, packed by gzip or not, and give its unpacked bytes."""
+    with file.open("rb") as raw:
+        packed = raw.read(2) == GZIP
+        raw.seek(0)
+        yield cast("BinaryIO", gzip.GzipFile(fileobj=raw)) if packed else raw
 
 
 def list_input_files(path: Path, *, name: str) -> InputFiles:
@@ -62,8 +70,6 @@ def list_input_files(path: Path, *, name: str) -> InputFiles:
     ----------
     path : Path
         A file, or a folder with files of one job.
-    name : str
-        How errors call it.
 
     Raises
     ------

@@ -3,14 +3,13 @@
 Enters: a file of any size. Leaves: its lines as bytes, one at a time, in memory bounded by the longest line.
 """
 
-import gzip
 import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
 from diagnose.errors import TraceError
-from diagnose.trace.producers.input_files import GZIP
+from diagnose.trace.producers.input_files import open_unpacked
 
 #: Bytes read at a time.
 CHUNK_BYTES = 1 << 20
@@ -27,8 +26,6 @@ def read_lines(file: Path, *, name: str) -> Iterator[bytes]:
     ----------
     file : Path
         Packed by gzip or not.
-    name : str
-        How errors call it.
 
     Yields
     ------
@@ -41,10 +38,7 @@ def read_lines(file: Path, *, name: str) -> Iterator[bytes]:
         The file cannot be read, or what gzip packed is damaged.
     """
     try:
-        with file.open("rb") as raw:
-            packed = raw.read(2) == GZIP
-            raw.seek(0)
-            stream = gzip.GzipFile(fileobj=raw) if packed else raw
+        with open_unpacked(file) as stream:
             rest, too_long = b"", False
             while chunk := stream.read(CHUNK_BYTES):
                 lines = (rest + chunk.replace(b"\r", b"\n")).split(b"\n")

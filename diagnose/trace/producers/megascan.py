@@ -52,7 +52,10 @@ _FIRST_LACKS = (Op.FORWARD_RECV, Op.BACKWARD_SEND)
 _LAST_LACKS = (Op.FORWARD_SEND, Op.BACKWARD_RECV)
 #: Scopes within an operation, or that only enclose others.
 _INSIDE = "part of the operation that it runs in, or around several"
+#: Numbers beyond this are damage: iterations, microbatches, chunks, ranks.
 MAX_NUMBER = 10**9
+#: A wall-clock time beyond this (nanoseconds; a third of a year) is damage.
+MAX_WALL_NS = 1e16
 _RAW = re.compile(rb'"(?:rel_ts|pad_before)"\s*:')
 _PLACE = re.compile(rb'"(?:pp_rk|g_rk)"\s*:')
 _EVENT = re.compile(
@@ -202,7 +205,7 @@ def _raw_scopes(events: Sequence[_Event], left_out: Counter[str]) -> Iterator[_S
 
 def _seconds(nanoseconds: float | None) -> float:
     """Turn a duration of the wall clock into seconds; 0 where there is none, or none that can be."""
-    return nanoseconds * 1e-9 if nanoseconds is not None and 0.0 <= nanoseconds < 1e16 else 0.0
+    return nanoseconds * 1e-9 if nanoseconds is not None and 0.0 <= nanoseconds < MAX_WALL_NS else 0.0
 
 
 def _listed_scopes(events: Sequence[_Event], left_out: Counter[str]) -> Iterator[_Scope]:

@@ -29,6 +29,7 @@ TAIL_BYTES = 1 << 16
 REPORT_LINES = 1 << 20
 #: Longer than any step.
 MAX_STEP_S = 1e6
+#: Seconds in a millisecond, the unit of the log.
 MS = 1e-3
 
 #: `iteration  10/  1200 | .. elapsed time per iteration (ms): 1851.0`; a line that another rank wrote into gives neither its
@@ -87,10 +88,6 @@ def read_log(inputs: InputFiles, *, name: str, report: Report) -> TrainingLog:
     ----------
     inputs : InputFiles
         A file, or a folder with the logs of all nodes.
-    name : str
-        How errors call it.
-    report : callable
-        Told what is being read.
 
     Raises
     ------

@@ -118,7 +118,7 @@ def drop_weights(timeline: Timeline) -> tuple[Timeline, tuple[Dropped, ...], tup
 
 
 def _one_in_a_gap(t: Timeline) -> float:
-    """Say behind which part of the backwards, in order, exactly one weight gradient stands."""
+    """Give the share of backwards that exactly one weight gradient follows before the next operation."""
     place = np.cumsum(t.op != WEIGHTS)  # a weight gradient has the number of the operation that it stands behind
     n_behind = np.bincount(place[t.op == WEIGHTS], minlength=int(place[-1]) + 1)[1:]
     of_backwards = n_behind[t.op[t.op != WEIGHTS] == Op.BACKWARD]

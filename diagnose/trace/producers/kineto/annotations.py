@@ -9,8 +9,8 @@ from typing import Literal
 
 from diagnose.model.optype import BY_NAME, Op
 
-#: Who gave the name: the trace's own types, torch.distributed.pipelining with stages, GPipe without, or a "forward" of
-#: somebody's own.
+#: Who gave the name: the trace format's own types, torch.distributed.pipelining with stages, GPipe without stages, or the
+#: job's own code ("forward").
 Dialect = Literal["own", "staged", "unstaged", "phases"]
 
 

@@ -331,11 +331,6 @@ class Collector:
 def collect(path: Path, *, where: str) -> Collected:
     """Read the events of one file.
 
-    Parameters
-    ----------
-    where : str
-        How errors call it.
-
     Raises
     ------
     TraceError

@@ -1,4 +1,4 @@
-"""Find forwards and backwards where no annotation says them: in the operators of autograd.
+"""Find forwards and backwards that no annotation names, by the operators of autograd.
 
 Enters: the events of one rank in one step. Leaves: `Run`: forward and backward after backward, by start, as the host saw them.
 

@@ -7,18 +7,17 @@ place, inside a string or a nested object, leaves text that is no JSON, so what 
 """
 
 import dataclasses
-import gzip
 import json
 import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any
 
 import msgspec
 
 from diagnose.errors import TraceError
-from diagnose.trace.producers.input_files import GZIP
+from diagnose.trace.producers.input_files import open_unpacked
 
 #: Bytes read at a time. An event is about 300 bytes; decoded ones take some 10 times the memory of their text.
 CHUNK_BYTES = 4 << 20
@@ -102,8 +101,6 @@ def read_events(path: Path, stream: Stream, *, where: str) -> Iterator[list[Even
     ----------
     stream : Stream
         Filled in on the way.
-    where : str
-        How errors call the file.
 
     Yields
     ------
@@ -146,10 +143,7 @@ def read_events(path: Path, stream: Stream, *, where: str) -> Iterator[list[Even
 def _read_text(path: Path, stream: Stream, where: str) -> Iterator[bytes]:
     """Give the text of a file piece by piece; a packed one that breaks off gives what it has."""
     try:
-        with path.open("rb") as raw:
-            packed = raw.read(2) == GZIP
-            raw.seek(0)
-            source = cast("BinaryIO", gzip.GzipFile(fileobj=raw)) if packed else raw
+        with open_unpacked(path) as source:
             while piece := source.read(CHUNK_BYTES):
                 stream.n_bytes += len(piece)
                 yield piece
@@ -167,7 +161,7 @@ def _read_header(pieces: Iterator[bytes], stream: Stream, where: str) -> tuple[b
         found = _KEY.search(pending)
         if found:
             stream.header.update(_decode_object(pending[: found.start()].rstrip().rstrip(b",") + b"}"))
-            return pending[found.end() :], _look_at_hand(pieces)
+            return pending[found.end() :], _start_with_rest(pieces)
         if len(pending) > MAX_HEADER_BYTES:
             break
     raise TraceError(
@@ -176,8 +170,8 @@ def _read_header(pieces: Iterator[bytes], stream: Stream, where: str) -> tuple[b
     )
 
 
-def _look_at_hand(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Give an empty piece, so that what is at hand is looked at first, then the others."""
+def _start_with_rest(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Give an empty piece first, so that the text already read is decoded before more is read."""
     yield b""
     yield from pieces
 

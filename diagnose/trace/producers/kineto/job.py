@@ -125,7 +125,7 @@ def _read_all(files: Sequence[Path], where: Sequence[str]) -> Iterator[Rank]:
 
 
 def _begin_reading() -> None:
-    """Prepare a process that reads: an interrupt is its parent's to hear, and it goes when its parent goes."""
+    """Prepare a process that reads: its parent handles an interrupt, and it ends when its parent ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_follow_parent, daemon=True).start()
 

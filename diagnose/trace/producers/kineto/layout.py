@@ -55,8 +55,6 @@ def place_ranks(ranks: Sequence[Rank], numbers: Sequence[int], *, name: str) -> 
     ----------
     numbers : sequence of int
         Global rank of each.
-    name : str
-        How errors call the files.
 
     Raises
     ------

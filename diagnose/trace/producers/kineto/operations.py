@@ -26,7 +26,7 @@ class Operation:
     start, end : float
         When it ran, on the GPU where there is one: microseconds of the file.
     asked, returned : float
-        When the host asked for it, and went on.
+        When the host launched it, and when the host went on.
     seq : int
         Count of a collective in its group; -1 where unknown.
     """
@@ -52,7 +52,6 @@ class OperationList:
         In no order.
     numbers, starts, ends : ndarray, shape (n_steps,)
         Number, start and end of each step; microseconds of the file.
-    dropped : Counter of (what, reason)
     """
 
     def __init__(self, numbers: Ints, starts: Seconds, ends: Seconds) -> None:

@@ -22,7 +22,7 @@ _RANK_IN_NAME = (re.compile(r"rank[-_.]?(\d{1,7})"), re.compile(r"(?:worker|devi
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ProcessGroup:
-    """A process group that the header or a collective tells of."""
+    """A process group that the header or a collective names."""
 
     name: str
     description: str
@@ -35,8 +35,6 @@ class Rank:
 
     Attributes
     ----------
-    where : str
-        How errors call the file.
     base_ns : int
         To be added to its times.
     dialect : str
@@ -71,11 +69,6 @@ class Rank:
 
 def read_rank(path: Path, where: str) -> Rank:
     """Read the file of one rank.
-
-    Parameters
-    ----------
-    where : str
-        How errors call it.
 
     Raises
     ------
@@ -144,7 +137,7 @@ def _groups(value: Any) -> tuple[ProcessGroup, ...]:
 
 
 def _gpu_type(value: Any) -> str | None:
-    """Read the name of the first GPU; old versions write Python's text for it."""
+    """Read the name of the first GPU; old versions write a Python literal instead of JSON."""
     if isinstance(value, str):
         found = re.search(r"'name': '([^']{1,80})'", value)
         return found[1] if found else None

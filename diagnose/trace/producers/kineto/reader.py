@@ -111,7 +111,7 @@ class OperationReader:
         return list(zip(spans.start[at].tolist(), spans.end[at].tolist(), strict=True))
 
     def _list_named(self) -> list[tuple[NamedOperation, float, float, int, int]]:
-        """List the annotations that name operations: what, start, end, number of the name, and the how manieth of it."""
+        """List the annotations that name operations: what, start, end, number of the name, and how often it came before."""
         meanings = [parse_annotation(name) for name in self.found.names]
         spans = self.found.annotations
         if not any(meanings[key] for key in np.unique(spans.key).tolist()):
@@ -124,10 +124,10 @@ class OperationReader:
         return listed
 
     def _choose_dialect(self, named: list[NamedOperation]) -> str:
-        """Choose whose names tell the forwards and backwards."""
+        """Choose whose names mark the forwards and backwards."""
         for dialect in ("own", "staged", "unstaged", "phases"):
             ops = Counter(entry.op for entry in named if entry.dialect == dialect)
-            # Somebody's "forward" may also be that of an evaluation, or of a part of the model.
+            # A "forward" of the job's own code may also be that of an evaluation, or of a part of the model.
             alike = dialect != "phases" or ops[Op.FORWARD] == ops[Op.BACKWARD]
             if ops[Op.FORWARD] and ops[Op.BACKWARD] and alike:
                 return dialect
@@ -242,7 +242,7 @@ class OperationReader:
             self._read_call(call, (runs, after), at_run, int(self.made.numbers[step]))
 
     def _free_since(self, run: Run, start: float) -> float:
-        """Say since when the host had nothing else to do than this forward, as far as is seen."""
+        """Say since when the host was free to run this forward, as far as the trace shows."""
         free = start if np.isfinite(start) else run.start
         for begins, ends in (self.operators.forward, self.operators.backward):
             at = int(np.searchsorted(begins, run.start)) - 1

@@ -1,11 +1,10 @@
-"""The operations of all ranks in one table, and what can only be told of them together: transfers, weight gradients, collectives.
+"""The operations of all ranks in one table, and what only all of them together show: transfers, weight gradients, collectives.
 
 Enters: rows of all ranks with their places, on one base of time. Leaves: the same table, with sends that end with their recvs, with
 the empty transfers that interleaved schedules have at the ends of the model, and without what is not the same everywhere.
 """
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 from diagnose.model.optype import P2P, Op
 from diagnose.model.recording import Dropped, Unobserved
 from diagnose.model.trace import Bools, Ints, Seconds
+from diagnose.trace.labels import number_combinations
 from diagnose.trace.producers.weights import WEIGHTS, Timeline, drop_weights
 
 
@@ -76,12 +76,6 @@ _COMPUTE_OF = {
 }
 
 
-def number_places(*columns: NDArray[Any]) -> Ints:
-    """Number the distinct combinations of some columns; shape (n,)."""
-    stacked = np.stack([np.asarray(column, dtype=np.int64) for column in columns])
-    return np.asarray(np.unique(stacked, axis=1, return_inverse=True)[1]).ravel()
-
-
 def end_sends(table: OperationTable) -> OperationTable:
     """Let a send that its host only waited for much later end with its recv.
 
@@ -89,11 +83,11 @@ def end_sends(table: OperationTable) -> OperationTable:
     clock.
     """
     end_s = table.end_s.copy()
-    lane = number_places(table.dp, table.tp, table.cp, table.step)
+    lane = number_combinations(table.dp, table.tp, table.cp, table.step)
     for send, recv, ahead in ((Op.FORWARD_SEND, Op.FORWARD_RECV, 1), (Op.BACKWARD_SEND, Op.BACKWARD_RECV, -1)):
         a, b = np.flatnonzero(table.op == send), np.flatnonzero(table.op == recv)
         both = np.r_[a, b]
-        key = number_places(lane[both], np.r_[table.virtual[a] + ahead, table.virtual[b]], table.microbatch[both])
+        key = number_combinations(lane[both], np.r_[table.virtual[a] + ahead, table.virtual[b]], table.microbatch[both])
         _, at_a, at_b = np.intersect1d(key[: len(a)], key[len(a) :], return_indices=True)
         a, b = a[at_a], b[at_b]
         end_s[a] = np.clip(table.end_s[b], table.start_s[a], table.end_s[a])
@@ -113,10 +107,10 @@ def fill_ends(table: OperationTable, n_virtual: int) -> OperationTable | None:
         last = op in (Op.FORWARD_SEND, Op.BACKWARD_RECV)
         computes = np.flatnonzero(table.op == compute_op)
         rows = np.flatnonzero(table.op == op)
-        place = number_places(table.rank, table.step)
+        place = number_combinations(table.rank, table.step)
         computes = computes[np.lexsort((table.start_s[computes], place[computes]))]
         both = np.r_[computes, rows]
-        key = number_places(place[both], table.virtual[both], table.microbatch[both])
+        key = number_combinations(place[both], table.virtual[both], table.microbatch[both])
         _, at, found = np.intersect1d(key[: len(computes)], key[len(computes) :], return_indices=True)
         begun_s = np.full(len(computes), np.inf)
         begun_s[at] = table.start_s[rows[found]]
@@ -185,7 +179,7 @@ def drop_mismatched(table: OperationTable) -> tuple[OperationTable, list[Dropped
     for of, count in zip(rank[early].tolist(), seq[early].tolist(), strict=True):
         first[of] = min(first.get(of, count), count)
     seq -= np.array([first.get(of, 0) for of in rank.tolist()], dtype=np.int64)
-    place = number_places(table.op[rows], table.step[rows], table.stage[rows], table.tp[rows], table.cp[rows])
+    place = number_combinations(table.op[rows], table.step[rows], table.stage[rows], table.tp[rows], table.cp[rows])
     low, high = np.full(place.max() + 1, np.iinfo(np.int64).max), np.full(place.max() + 1, np.iinfo(np.int64).min)
     np.minimum.at(low, place, seq)
     np.maximum.at(high, place, seq)

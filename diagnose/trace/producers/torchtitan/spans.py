@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diagnose.model.trace import Ints, Seconds
+from diagnose.trace.labels import number_combinations
 
 #: Whole numbers beyond this are damage, and not exact in floating point.
 MAX_NUMBER = 2**53
@@ -121,8 +122,7 @@ def take_line(line: bytes, attempt: int, found: LogColumns) -> None:
 
 def keep_last_attempt(spans: Spans) -> tuple[Spans, tuple[str, ...]]:
     """Keep the last attempt of each rank at each step."""
-    _, key = np.unique(np.stack([spans.rank, spans.step]), axis=1, return_inverse=True)
-    key = key.ravel()
+    key = number_combinations(spans.rank, spans.step)
     last = np.full(int(key.max(initial=-1)) + 1, -1, dtype=np.int64)
     np.maximum.at(last, key, spans.attempt)
     keep = spans.attempt == last[key]
@@ -136,8 +136,7 @@ def keep_last_attempt(spans: Spans) -> tuple[Spans, tuple[str, ...]]:
 
 def mark_whole_steps(spans: Spans) -> NDArray[np.bool_]:
     """Mark the spans of (rank, step) that have computed and stepped."""
-    _, key = np.unique(np.stack([spans.rank, spans.step]), axis=1, return_inverse=True)
-    key = key.ravel()
+    key = number_combinations(spans.rank, spans.step)
     whole = np.ones(int(key.max(initial=-1)) + 1, dtype=bool)
     for kind in (COMPUTE, OPTIMIZER):
         whole &= np.bincount(key[spans.kind == kind], minlength=len(whole)) > 0
