@@ -64,10 +64,8 @@ def _compose_one(finding: Finding, ack: Ack | None, jobs: tuple[int, list[JobWit
 
 def _summarize(finding: Finding, particulars: dict[str, Any]) -> str:
     """Give the first line of a ticket as the report on the terminal words it."""
-    where = words.spot(_read_where(particulars.get("where") or {}))
-    severity = f"{finding.severity.upper()} " if finding.severity else ""
-    comma = "" if where.startswith("at ") else ","
-    return f"{severity}{name(finding.cause)}{comma} {where}: {prose(finding.title)}"
+    where = _read_where(particulars.get("where") or {})
+    return words.first_line(finding.severity, name(finding.cause), where, finding.title)
 
 
 def _read_where(found: dict[str, Any]) -> Where:
