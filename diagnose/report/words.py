@@ -30,6 +30,8 @@ _PATTERNS = {
 
 #: With fewer steps than this nothing is judged.
 FEW_STEPS = 3
+#: A smaller share of a time is nothing: it would read 0%.
+NO_SHARE = 0.0005
 #: What a healthy job could gain is named from this part of the step time on.
 WORTH_NAMING = 0.02
 

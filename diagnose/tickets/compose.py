@@ -23,20 +23,7 @@ MOST_NAMED = 5
 
 
 def compose(store: Store, findings: Iterable[Finding], acks: dict[str, Ack], site: str | None) -> list[Ticket]:
-    """Write tickets.
-
-    Parameters
-    ----------
-    acks : dict
-        Fingerprint -> who knows of it.
-    site : str or None
-        Address of the fleet's site, where there is one to link to.
-
-    Returns
-    -------
-    list of Ticket
-        In the order of the findings.
-    """
+    """Write tickets in the order of the findings; `site` is the address of the fleet's site, to link to."""
     wanted = list(findings)
     jobs = jobs_with(store, [finding.fingerprint for finding in wanted], MOST_JOBS)
     return [
