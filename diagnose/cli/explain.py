@@ -32,10 +32,7 @@ def explain_command(job: str, cause: str, **given: Any) -> int:
     options = Options(**given)
     check_jobs((job,), options)
     explanation = _explain_one(job, cause, parse_numbers("--steps", options.steps), options)
-    if options.output_format == "json":
-        write_stdout(explain.render_json(explanation) + "\n")
-    else:
-        write_stdout(explain.render(explanation, width=options.columns, color=options.color))
+    write_stdout(options.render(explain, explanation))
     return 0
 
 

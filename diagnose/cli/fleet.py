@@ -85,10 +85,7 @@ def fleet_command(  # noqa: PLR0913 - one argument an option
             _write_site(opened, found, site, draw)
     look = Options(output_format=output_format, no_color=no_color, width=width, output=output)
     with open_output(output) as write:
-        if output_format == "json":
-            write(page.render_json(found, limit=limit) + "\n")
-        else:
-            write(page.render(found, width=look.columns, color=look.color, limit=limit))
+        write(look.render(page, found, limit=limit))
     return 0
 
 

@@ -79,6 +79,12 @@ class Options:
         wanted = not self.no_color and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
         return wanted and self.output is None and is_terminal(sys.stdout)
 
+    def render(self, page: Any, found: object, **more: object) -> str:
+        """Write what a command found with a module of `report`: one JSON object, or a page."""
+        if self.output_format == "json":
+            return f"{page.render_json(found, **more)}\n"
+        return str(page.render(found, width=self.columns, color=self.color, **more))
+
 
 def parse_numbers(option: str, text: str | None) -> "Ints | None":
     """Read an option that lists steps or ranks."""

@@ -5,6 +5,7 @@ Enters: lengths of documents. Leaves: a page, or one JSON object.
 
 import os
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -44,6 +45,7 @@ def _parse_queues(
 @click.option("--window", metavar="N", type=click.IntRange(1, 2**40), help="Tokens of a microbatch  [default: 131072]")
 @click.option(
     "--microbatches",
+    "n_microbatches",
     metavar="N",
     type=click.IntRange(1, 10_000),
     default=4,
@@ -51,7 +53,13 @@ def _parse_queues(
     help="Microbatches of one data-parallel rank in a global batch.",
 )
 @click.option(
-    "--dp", metavar="N", type=click.IntRange(1, 100_000), default=1, show_default=True, help="Data-parallel ranks."
+    "--dp",
+    "n_ranks",
+    metavar="N",
+    type=click.IntRange(1, 100_000),
+    default=1,
+    show_default=True,
+    help="Data-parallel ranks.",
 )
 @click.option(
     "--cost", metavar="A,B", callback=_parse_cost, help="Cost of a microbatch: A x tokens + B x tokens squared."
@@ -59,6 +67,7 @@ def _parse_queues(
 @click.option("--cost-quadratic", metavar="B", type=float, help="The same with A = 1  [default: 1/26000, as published]")
 @click.option(
     "--memory",
+    "memory_ratio",
     metavar="FLOAT",
     type=click.FloatRange(1, 1000),
     default=1.1,
@@ -73,6 +82,7 @@ def _parse_queues(
 )
 @click.option(
     "--batches",
+    "n_batches",
     metavar="N",
     type=click.IntRange(1, 1_000_000),
     default=512,
@@ -81,11 +91,12 @@ def _parse_queues(
 )
 @click.option(
     "--exact",
+    "exact_s",
     metavar="SECONDS",
     type=click.FloatRange(min=0, min_open=True),
     help="Run the exact packer too, at most so long for each problem; then results may depend on the machine.",
 )
-@click.option("--times", is_flag=True, help="Say how long each packer takes; that differs from run to run.")
+@click.option("--times", "timed", is_flag=True, help="Say how long each packer takes; that differs from run to run.")
 @look_options
 def pack_command(  # noqa: PLR0913 - one argument an option
     *,
@@ -94,17 +105,11 @@ def pack_command(  # noqa: PLR0913 - one argument an option
     output: str | None,
     column: str | None,
     window: int | None,
-    microbatches: int,
-    dp: int,
     cost: tuple[float, float] | None,
     cost_quadratic: float | None,
-    memory: float,
-    queues: tuple[tuple[int, ...], ...] | None,
-    batches: int,
-    exact: float | None,
-    times: bool,
     no_color: bool,
     width: int | None,
+    **asked: Any,
 ) -> int:
     """Compare ways to pack documents into microbatches: imbalance, delay, memory.
 
@@ -123,22 +128,9 @@ def pack_command(  # noqa: PLR0913 - one argument an option
         raise UsageError(f"-o: {output} is the file to read; name another file")
     if cost is None and cost_quadratic is not None:
         cost = (1.0, cost_quadratic)
-    plan = PackingSetup(
-        window=window or WINDOW,
-        n_microbatches=microbatches,
-        n_ranks=dp,
-        memory_ratio=memory,
-        cost=PUBLISHED_COST if cost is None else Cost(*cost),
-        queues=queues,
-        exact_s=exact,
-        n_batches=batches,
-        timed=times,
-    )
+    plan = PackingSetup(window=window or WINDOW, cost=PUBLISHED_COST if cost is None else Cost(*cost), **asked)
     look = Options(output_format=output_format, no_color=no_color, width=width, output=output)
     comparison = compare_packers(read_lengths(lengths, column=column).lengths, plan)
     with open_output(output) as write:
-        if output_format == "json":
-            write(page.render_json(comparison, name=str(lengths)) + "\n")
-        else:
-            write(page.render(comparison, name=str(lengths), width=look.columns, color=look.color))
+        write(look.render(page, comparison, name=str(lengths)))
     return 0

@@ -66,9 +66,6 @@ def triage_command(
     request = TriageRequest(rules=rules, **asked)
     with TriageDisplay(shown=not quiet and is_terminal(sys.stderr)) as progress:
         run = triage(request, watch=progress)
-    if output_format == "json":
-        write_stdout(page.render_json(run) + "\n")
-    else:
-        look = Options(output_format=output_format, no_color=no_color, width=width)
-        write_stdout(page.render(run, width=look.columns, color=look.color))
+    look = Options(output_format=output_format, no_color=no_color, width=width)
+    write_stdout(look.render(page, run))
     return EXIT_BATCH if run.n_failed else 0

@@ -61,10 +61,7 @@ def what_if_command(job: str, fixes: tuple[str, ...], scales: tuple[str, ...], *
     found, data = _price_one(job, HandFixes(fixes, scales), parse_numbers("--steps", options.steps), options)
     if options.perfetto is not None:
         write_perfetto(data, options.perfetto, options, fixed="the fixes given by hand")
-    if options.output_format == "json":
-        write_stdout(what_if.render_json(found) + "\n")
-    else:
-        write_stdout(what_if.render(found, width=options.columns, color=options.color))
+    write_stdout(options.render(what_if, found))
     return 0
 
 

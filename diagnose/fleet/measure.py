@@ -15,28 +15,16 @@ from diagnose.model.fleet import Fleet, FleetJob
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FleetQuery:
-    """Which jobs are asked for, None for any, and how.
+    """Which jobs are asked for, None for any, and how."""
 
-    Attributes
-    ----------
-    since_s : float or None
-        Only jobs that ran since, seconds since 1970. What is new is judged by all.
-    folder : str or None
-        Only jobs in it, at any depth.
-    period_s : float
-        Length of the period whose findings are compared with those of the one before, seconds.
-    said : dict of str to str
-        The same in the words of who asked.
-    """
-
-    since_s: float | None = None
+    since_s: float | None = None  # Only jobs that ran since, seconds since 1970. What is new is judged by all
     owner: str | None = None
     cause: str | None = None
     framework: str | None = None
-    folder: str | None = None
+    folder: str | None = None  # Only jobs in it, at any depth
     rank: str = "lost"
-    period_s: float = 86_400.0
-    said: dict[str, str] = dataclasses.field(default_factory=dict)
+    period_s: float = 86_400.0  # Length of the period whose findings are compared with those of the one before, seconds
+    said: dict[str, str] = dataclasses.field(default_factory=dict)  # The same in the words of who asked
 
     def wants(self, job: FleetJob) -> bool:
         """Say whether a job is asked for, whenever it ran."""

@@ -91,10 +91,7 @@ def _draw_changes(comparison: Comparison) -> RenderableType:
 def _name_cause(change: Change) -> str:
     """Name a cause with its severity, its place and its title."""
     seen = change.seen
-    severity = f"{escape(seen.severity.upper())} " if seen.severity else ""
-    where = words.spot(seen.where)
-    comma = "" if where.startswith("at ") else ","
-    return f"{severity}{escape(seen.cause)}{comma} {where}: {prose(seen.title)}"
+    return words.first_line(seen.severity, escape(seen.cause), seen.where, seen.title)
 
 
 def _describe_times(change: Change) -> str:

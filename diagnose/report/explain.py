@@ -21,8 +21,6 @@ from diagnose.report.layout import PROSE_WIDTH, draw_facts, draw_sections
 _MAX_NAMED = 2
 #: Columns for what a component is, at least.
 _LEAST_WORDS = 9
-#: A smaller gain would read 0%.
-_NO_GAIN = 0.0005
 #: A probability below this is an objection.
 _EVEN = 0.5
 
@@ -85,7 +83,7 @@ def _describe_gain(e: Explanation) -> str:
     """Say how much shorter steps would be, against what is asked for."""
     least = words.percent(e.least_gain)
     gain, alone = e.gain or 0.0, e.worth[-1].alone or 0.0
-    if gain < _NO_GAIN:
+    if gain < words.NO_SHARE:
         return f"nothing comes back without it ({least} of the step time is asked for)"
     if alone >= min(gain, e.least_gain):
         return f"without it steps are {words.percent(alone)} shorter ({least} is asked for)"

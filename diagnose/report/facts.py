@@ -92,10 +92,7 @@ def describe_replay(diagnosis: Diagnosis) -> str:
 
 def head(cause: Cause) -> str:
     """Give the first line of a cause: how severe, which, where, and its title."""
-    severity = f"{escape(cause.severity.upper())} " if cause.severity else ""
-    where = words.spot(cause.where)
-    comma = "" if where.startswith("at ") else ","
-    return f"{severity}{escape(cause.cause)}{comma} {where}: {prose(cause.title)}"
+    return words.first_line(cause.severity, escape(cause.cause), cause.where, cause.title)
 
 
 def measure(cause: Cause) -> list[tuple[str, str]]:

@@ -139,8 +139,7 @@ def name_job(job: FleetJob) -> str:
 
 def describe_cause(cause: FleetCause | Finding) -> str:
     """Say a cause with its place."""
-    where = words.spot(cause.where)
-    return f"{name(cause.cause)}{' ' if where.startswith('at ') else ', '}{where}"
+    return words.at_place(name(cause.cause), cause.where)
 
 
 def describe_finding(finding: Finding) -> str:

@@ -51,8 +51,6 @@ _VERDICT_STYLES = {"healthy": "bold green", "straggling": "bold red", "inconclus
 _SEVERITY_STYLES = {"high": "bold red", "medium": "bold yellow"}
 #: The two components of a ledger and its causes say the same when no share differs by more than this.
 _SAME_SHARE = 0.005
-#: A smaller share is nothing: it would read 0%.
-_NO_SHARE = 0.0005
 #: Sections that take the whole width.
 _PICTURES = {"Workers", "Steps", "Training log"}
 
@@ -181,7 +179,7 @@ def _same_shares(ledger: Ledger) -> bool:
     """Say whether the components only repeat what the causes say."""
     by_cause, by_part = (
         sorted(ledger.causes.values()),
-        sorted(v for v in ledger.components.values() if abs(v) >= _NO_SHARE),
+        sorted(v for v in ledger.components.values() if abs(v) >= words.NO_SHARE),
     )
     same_length = len(by_cause) == len(by_part) or not by_part
     return same_length and all(abs(a - b) <= _SAME_SHARE for a, b in zip(by_cause, by_part, strict=False))
@@ -189,7 +187,7 @@ def _same_shares(ledger: Ledger) -> bool:
 
 def _largest_first(shares: dict[str, float], style: str) -> list[tuple[str, float, str]]:
     """Order what is not nothing, largest first, ties by name."""
-    found = [(name, share, style) for name, share in shares.items() if abs(share) >= _NO_SHARE]
+    found = [(name, share, style) for name, share in shares.items() if abs(share) >= words.NO_SHARE]
     return sorted(found, key=lambda entry: (-entry[1], entry[0]))
 
 

@@ -30,6 +30,8 @@ _PATTERNS = {
 
 #: With fewer steps than this nothing is judged.
 FEW_STEPS = 3
+#: A smaller share of a time is nothing: it would read 0%.
+NO_SHARE = 0.0005
 #: What a healthy job could gain is named from this part of the step time on.
 WORTH_NAMING = 0.02
 
@@ -264,6 +266,21 @@ def spot(where: Where) -> str:
     hosts = {who.host for who in where.workers} if len(where.workers) == 1 else set()
     host = hosts.pop() if hosts else None
     return f"at {found}{f' ({name(host)})' if host else ''}" if found else "spread over the job"
+
+
+def at_place(cause: str, where: Where) -> str:
+    """Write a cause, escaped already, with its place behind.
+
+    >>> at_place("worker-fault", Where(workers=(Worker(0, 3),))), at_place("noise", Where())
+    ('worker-fault at dp 0, stage 3', 'noise, spread over the job')
+    """
+    found = spot(where)
+    return f"{cause}{' ' if found.startswith('at ') else ', '}{found}"
+
+
+def first_line(severity: str | None, cause: str, where: Where, title: str) -> str:
+    """Write how severe a cause is, which, escaped already, where, and its title."""
+    return f"{f'{escape(severity.upper())} ' if severity else ''}{at_place(cause, where)}: {prose(title)}"
 
 
 def titled(cause: Cause) -> str:

@@ -23,20 +23,7 @@ MOST_NAMED = 5
 
 
 def compose(store: Store, findings: Iterable[Finding], acks: dict[str, Ack], site: str | None) -> list[Ticket]:
-    """Write tickets.
-
-    Parameters
-    ----------
-    acks : dict
-        Fingerprint -> who knows of it.
-    site : str or None
-        Address of the fleet's site, where there is one to link to.
-
-    Returns
-    -------
-    list of Ticket
-        In the order of the findings.
-    """
+    """Write tickets in the order of the findings; `site` is the address of the fleet's site, to link to."""
     wanted = list(findings)
     jobs = jobs_with(store, [finding.fingerprint for finding in wanted], MOST_JOBS)
     return [
@@ -64,10 +51,8 @@ def _compose_one(finding: Finding, ack: Ack | None, jobs: tuple[int, list[JobWit
 
 def _summarize(finding: Finding, particulars: dict[str, Any]) -> str:
     """Give the first line of a ticket as the report on the terminal words it."""
-    where = words.spot(_read_where(particulars.get("where") or {}))
-    severity = f"{finding.severity.upper()} " if finding.severity else ""
-    comma = "" if where.startswith("at ") else ","
-    return f"{severity}{name(finding.cause)}{comma} {where}: {prose(finding.title)}"
+    where = _read_where(particulars.get("where") or {})
+    return words.first_line(finding.severity, name(finding.cause), where, finding.title)
 
 
 def _read_where(found: dict[str, Any]) -> Where:

@@ -19,19 +19,9 @@ _HOUR_S = 3600.0
 
 
 def render_gauges(census: Census, findings: Iterable[Finding], acked: Collection[str]) -> bytes:
-    """Write the gauges of a fleet.
+    """Write the gauges of a fleet from all its findings and the fingerprints that somebody knows of.
 
-    Parameters
-    ----------
-    findings : iterable of Finding
-        All.
-    acked : collection of str
-        Fingerprints that somebody knows of.
-
-    Returns
-    -------
-    bytes
-        The same for the same store: no moment of writing is in it.
+    The same store gives the same bytes: no moment of writing is in it.
     """
     registry = CollectorRegistry()
 

@@ -28,36 +28,19 @@ _OUTPUT = "output"
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TicketRequest:
-    """What the user asks for.
+    """What the user asks for."""
 
-    Attributes
-    ----------
-    webhooks, alertmanagers, apprises : tuple of str
-        Addresses, which may hold secrets.
-    send : bool
-        Send, and remember it; else only say what would be sent.
-    limit : int or None
-        Tell a target of at most so many findings that it has not heard of.
-    gone_after_s : float
-        A finding that no run had for so long is fixed.
-    with_fixed : bool
-        Tell of what is fixed, too.
-    site : str or None
-        Address of the fleet's site.
-    timeout_s : float
-        For one try to reach a target.
-    """
-
+    #: Addresses, which may hold secrets.
     webhooks: tuple[str, ...] = ()
     alertmanagers: tuple[str, ...] = ()
     apprises: tuple[str, ...] = ()
-    send: bool = False
+    send: bool = False  # Send, and remember it; else only say what would be sent
     threshold: Threshold
-    limit: int | None = None
-    gone_after_s: float
-    with_fixed: bool = False
-    site: str | None = None
-    timeout_s: float = 10.0
+    limit: int | None = None  # Tell a target of at most so many findings that it has not heard of
+    gone_after_s: float  # A finding that no run had for so long is fixed
+    with_fixed: bool = False  # Tell of what is fixed, too
+    site: str | None = None  # Address of the fleet's site
+    timeout_s: float = 10.0  # For one try to reach a target
 
     @property
     def has_targets(self) -> bool:

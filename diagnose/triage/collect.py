@@ -26,12 +26,9 @@ UNREADABLE = "document"
 
 
 def collect(store: Store) -> list[FleetJob]:
-    """Read all jobs of a store, in one state of it.
+    """Read all jobs of a store, in one state of it, by location.
 
-    Returns
-    -------
-    list of FleetJob
-        By location. A job whose diagnosis cannot be read has failed, with the reason.
+    A job whose diagnosis cannot be read has failed, with the reason.
     """
     return sorted((_read_job(row) for row in _rows(store)), key=lambda job: job.location)
 

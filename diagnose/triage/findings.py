@@ -36,21 +36,9 @@ _UNNAMED = "unknown"
 
 
 def update_findings(store: Store, now_s: float, gone_after_s: float, *, is_trial: bool = False) -> list[Finding]:
-    """Work out what became of all findings since the last time.
+    """Work out what became of all findings since the last time; give all, by fingerprint.
 
-    Parameters
-    ----------
-    now_s : float
-        Seconds since 1970.
-    gone_after_s : float
-        A finding that no run had for so long is fixed.
-    is_trial : bool
-        Say it, and leave the store as it is.
-
-    Returns
-    -------
-    list of Finding
-        All, by fingerprint.
+    `now_s` is in seconds since 1970. A finding that no run had for `gone_after_s` is fixed. A trial leaves the store as it is.
     """
 
     def update(connection: sa.Connection) -> list[Finding]:
@@ -82,13 +70,7 @@ def find_fingerprint(findings: Iterable[Finding], given: str) -> Finding:
 
 
 def jobs_with(store: Store, fingerprints: Sequence[str], most: int) -> dict[str, tuple[int, list[JobWithFinding]]]:
-    """Say which jobs have these findings now.
-
-    Returns
-    -------
-    dict
-        Fingerprint -> number of jobs, and the costliest of them, at most `most`.
-    """
+    """Give, by fingerprint, the number of jobs that have a finding now, and the costliest of them, at most `most`."""
     lost = HOURS_A_DAY * JOBS.c.n_gpus * CAUSES.c.recoverable
     rank = sa.func.row_number().over(
         partition_by=CAUSES.c.fingerprint, order_by=[sa.func.coalesce(lost, 0).desc(), JOBS.c.location, CAUSES.c.place]

@@ -37,22 +37,8 @@ class Judge:
 def digest_files(paths: Sequence[Path], *, names_all: bool = False) -> str:
     """Digest the contents of a job's files and of the metadata files beside it, reading a chunk at a time.
 
-    Parameters
-    ----------
-    paths : sequence of Path
-        The trace first, or the files of a folder.
-    names_all : bool
-        Let the name of the first file count too: it is one of several, and may tell its rank.
-
-    Returns
-    -------
-    str
-        32 hexadecimal digits; depends on the contents, their order and the names of all files but the trace.
-
-    Raises
-    ------
-    OSError
-        A file cannot be read.
+    The trace comes first. Gives 32 hexadecimal digits that depend on the contents, their order and the names of all files but
+    the trace; with `names_all` on its name too: it is one of several, and may tell its rank.
     """
     digest = hashlib.blake2b(digest_size=16)
     for i, path in enumerate(paths):

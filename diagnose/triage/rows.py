@@ -106,13 +106,7 @@ class RunRow:
 
 
 def job_row(location: str, found: dict[str, Any]) -> JobRow:
-    """Make the row of a diagnosed job.
-
-    Parameters
-    ----------
-    found : dict
-        What `--format json` prints.
-    """
+    """Make the row of a diagnosed job from what `--format json` prints."""
     job, step, causes = found["job"], found["step_time"], found["causes"]
     return JobRow(
         location=location,

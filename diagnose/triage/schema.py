@@ -100,17 +100,7 @@ _VERSION = sa.Table("schema_version", METADATA, sa.Column("version", sa.Integer,
 def migrate(connection: sa.Connection, migrations: tuple[Callable[[sa.Connection], None], ...] | None = None) -> int:
     """Bring a database to the schema of this version; one that has it is left alone.
 
-    Parameters
-    ----------
-    connection : Connection
-        In a transaction that nobody else can enter.
-    migrations : tuple of callable, optional
-        Those of this version when left out.
-
-    Returns
-    -------
-    int
-        The version of the schema.
+    The connection is in a transaction that nobody else can enter. Gives the version of the schema.
 
     Raises
     ------

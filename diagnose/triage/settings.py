@@ -13,30 +13,15 @@ from diagnose.triage.worker import Failure, limit_key
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RunSettings:
-    """What is asked of a triage run.
-
-    Attributes
-    ----------
-    rules : str or None
-        Folder with rules of the user's.
-    memory_bytes : int
-        What all jobs together may take.
-    timeout_s : float
-        Seconds for one job.
-    since_s : float or None
-        Leave out what was last modified before.
-    limit : int or None
-        Do at most so many jobs, the newest.
-    force, retry_failed : bool
-        Do known jobs too; do those that failed too.
-    """
+    """What is asked of a triage run."""
 
     judge: Judge
-    rules: str | None
-    memory_bytes: int
-    timeout_s: float
-    since_s: float | None = None
-    limit: int | None = None
+    rules: str | None  # Folder with rules of the user's
+    memory_bytes: int  # What all jobs together may take
+    timeout_s: float  # Seconds for one job
+    since_s: float | None = None  # Leave out what was last modified before
+    limit: int | None = None  # Do at most so many jobs, the newest
+    #: Do known jobs too; do those that failed too.
     force: bool = False
     retry_failed: bool = False
 

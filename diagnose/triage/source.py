@@ -34,30 +34,16 @@ _URL = re.compile(r"^([a-z][a-z0-9+.-]+)://")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FoundJob:
-    """One trace to diagnose, or a folder with the files of one job.
+    """One trace to diagnose, or a folder with the files of one job."""
 
-    Attributes
-    ----------
-    location : str
-        Absolute path, or URL; the key of the job in the store.
-    size_bytes : int
-        Of all files of a folder together.
-    modified_s : float or None
-        Seconds since 1970, of the newest file; None where the object store does not say.
-    stamp : str or None
-        Changes when the trace or the metadata beside it does, as far as the listing tells; None where the file is not there.
-    beside : tuple of str
-        Locations of metadata files that belong to it.
-    is_folder : bool
-        True where the files of a folder are the job; `list_pieces` names them.
-    """
-
-    location: str
-    size_bytes: int = 0
-    modified_s: float | None = None
+    location: str  # Absolute path, or URL; the key of the job in the store
+    size_bytes: int = 0  # Of all files of a folder together
+    modified_s: float | None = None  # Seconds since 1970, of the newest file; None where the object store does not say
+    #: Changes when the trace or the metadata beside it does, as far as the listing tells; None where the file is not
+    #: there.
     stamp: str | None = None
-    beside: tuple[str, ...] = ()
-    is_folder: bool = False
+    beside: tuple[str, ...] = ()  # Locations of metadata files that belong to it
+    is_folder: bool = False  # True where the files of a folder are the job; `list_pieces` names them
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -172,16 +172,8 @@ class Store(Database):
     def finish(self, done: Sequence[FinishedJob]) -> list[bool]:
         """Write how jobs went, and give their claims back, all in one transaction.
 
-        Parameters
-        ----------
-        done : sequence of FinishedJob
-            Each job once.
-
-        Returns
-        -------
-        list of bool
-            For each, False where another triage has taken the job over, because this one showed no life for long; nothing is
-            written of it then.
+        For each, False where another triage has taken the job over, because this one did not renew its lease; nothing is
+        written of it then.
         """
 
         def write(connection: sa.Connection) -> list[bool]:
@@ -207,13 +199,7 @@ class Store(Database):
     # ---- The whole store ----
 
     def prune(self, before_s: float) -> int:
-        """Take out all jobs diagnosed before a moment; they are done again only when they change.
-
-        Returns
-        -------
-        int
-            Jobs taken out.
-        """
+        """Take out all jobs diagnosed before a moment, and count them; they are done again only when they change."""
         old = sa.select(TIMES.c.location).where(TIMES.c.diagnosed_at < before_s)
 
         def take_out(connection: sa.Connection) -> int:

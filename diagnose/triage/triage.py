@@ -51,15 +51,12 @@ class TriageRequest:
 def triage(request: TriageRequest, *, watch: Callable[[Progress], None] | None = None) -> TriageRun:
     """Diagnose all jobs of the sources that are new or changed.
 
-    Parameters
-    ----------
-    watch : callable, optional
-        Told how far it has come.
+    `watch` is told how far it has come.
 
     Raises
     ------
     UsageError
-        A wish makes no sense, or what it needs is not installed.
+        An option makes no sense, or what it needs is not installed.
     RuleError
         A rule file is wrong.
     ServiceError

@@ -50,65 +50,35 @@ class Failure(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Task:
-    """One job to do.
-
-    Attributes
-    ----------
-    rules : str or None
-        Folder with rules of the user's.
-    known : str or None
-        Digest of the content that need not be diagnosed again.
-    memory_bytes : int or None
-        What the job may take; None where somebody else sees to that.
-    is_last_try : bool
-        When False, a job that needs more memory than that is handed back at once.
-    """
+    """One job to do."""
 
     job: FoundJob
     judge: Judge
-    rules: str | None = None
-    known: str | None = None
-    memory_bytes: int | None = None
-    is_last_try: bool = True
+    rules: str | None = None  # Folder with rules of the user's
+    known: str | None = None  # Digest of the content that need not be diagnosed again
+    memory_bytes: int | None = None  # What the job may take; None where somebody else sees to that
+    is_last_try: bool = True  # When False, a job that needs more memory than that is handed back at once
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a job went.
+    """How a job went."""
 
-    Attributes
-    ----------
-    row : JobRow or None
-        None where the job is as it was, or needs more memory.
-    causes, document
-        Rows of the causes, and the diagnosis as JSON; empty and None where it failed.
-    stamp : str or None
-        Of the file as it was read; None where it may change without showing it.
-    needs_bytes : int or None
-        Memory that it needs, where that is more than it may take.
-    """
-
-    row: JobRow | None = None
+    row: JobRow | None = None  # None where the job is as it was, or needs more memory
+    #: Rows of the causes, and the diagnosis as JSON; empty and None where it failed.
     causes: tuple[CauseRow, ...] = ()
     document: str | None = None
-    stamp: str | None = None
-    needs_bytes: int | None = None
+    stamp: str | None = None  # Of the file as it was read; None where it may change without showing it
+    needs_bytes: int | None = None  # Memory that it needs, where that is more than it may take
     took_s: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Fetched:
-    """The files of a job on this machine.
+    """The files of a job on this machine."""
 
-    Attributes
-    ----------
-    source : Path
-        What is diagnosed: the trace, or the folder with one file a rank.
-    traces, beside : tuple of Path
-        Files that hold the job, and metadata files.
-    """
-
-    source: Path
+    source: Path  # What is diagnosed: the trace, or the folder with one file a rank
+    #: Files that hold the job, and metadata files.
     traces: tuple[Path, ...]
     beside: tuple[Path, ...]
 
@@ -135,13 +105,7 @@ def prepare_process() -> None:
 
 
 def do_job(task: Task) -> Outcome:
-    """Diagnose one job.
-
-    Returns
-    -------
-    Outcome
-        A failure is an outcome with its kind and its reason in the row.
-    """
+    """Diagnose one job; a failure is an outcome with its kind and its reason in the row."""
     began_s = time.perf_counter()
     try:
         with _limited(task.memory_bytes):

@@ -15,8 +15,6 @@ from diagnose.report.html.picture import Picture, find_culprits, spread
 _WIDTH = 760
 #: Height of a bar of the waterfall with its name, pixels.
 _WATERFALL = 46
-#: A smaller share of the lost time is nothing to see.
-_NO_SHARE = 0.0005
 #: Stages drawn at most.
 _MAX_STAGES = 128
 
@@ -31,7 +29,7 @@ def draw_waterfall(times: StepTime, ledger: Ledger | None) -> Picture | None:
     if times.clean is None:
         return None
     lost_s = times.recorded - times.clean
-    shares = [] if ledger is None else [(k, v) for k, v in ledger.causes.items() if abs(v) >= _NO_SHARE]
+    shares = [] if ledger is None else [(k, v) for k, v in ledger.causes.items() if abs(v) >= words.NO_SHARE]
     parts = [(name, share, "bad") for name, share in sorted(shares, key=lambda entry: (-entry[1], entry[0]))]
     if ledger is not None:
         parts.append(("unexplained", ledger.unexplained, "other"))

@@ -67,16 +67,7 @@ def render_index(fleet: Fleet, pages: Mapping[str, str], made_by: str) -> str:
             pictures=pictures,
             night=_about_night(fleet, pages),
             hosts=_about_hosts(fleet, pages),
-            study=[
-                (
-                    figure.meaning,
-                    text.describe_figure(figure, figure.ours),
-                    text.describe_figure(figure, figure.published),
-                    f"{figure.n:,}",
-                    figure.source,
-                )
-                for figure in fleet.study.figures
-            ],
+            study=_about_study(fleet),
             n_study=fleet.study.n_jobs,
             left_out=fleet.study.left_out,
             slices=[_about_slice(fleet, key) for key in _TABLES if any(entry.key for entry in fleet.by[key])],
@@ -84,11 +75,7 @@ def render_index(fleet: Fleet, pages: Mapping[str, str], made_by: str) -> str:
             verdicts=sorted({job.verdict or "" for job in (*fleet.jobs, *fleet.uncounted) if job.failure is None}),
             causes=sorted({name(cause.cause) for job in fleet.jobs for cause in job.causes}),
             gaps=[(gap.kind, f"{gap.n_jobs:,}") for gap in fleet.coverage],
-            failed=[
-                (job.location, job.failure, (job.reason or "").removeprefix(f"{job.location}: "))
-                for job in fleet.uncounted
-                if job.failure is not None
-            ][:_MAX_ROWS],
+            failed=_list_failed(fleet)[:_MAX_ROWS],
             n_failed=fleet.totals.n_failed,
         )
     )
@@ -162,6 +149,29 @@ def _about_hosts(fleet: Fleet, pages: Mapping[str, str]) -> dict[str, Any] | Non
         "base": text.describe_base(hosts),
         "assumption": hosts.assumption,
     }
+
+
+def _about_study(fleet: Fleet) -> list[tuple[str, ...]]:
+    """Put the figures of the study beside those of the fleet."""
+    return [
+        (
+            figure.meaning,
+            text.describe_figure(figure, figure.ours),
+            text.describe_figure(figure, figure.published),
+            f"{figure.n:,}",
+            figure.source,
+        )
+        for figure in fleet.study.figures
+    ]
+
+
+def _list_failed(fleet: Fleet) -> list[tuple[str, str, str]]:
+    """List jobs without a diagnosis: location, kind of failure, reason."""
+    return [
+        (job.location, job.failure, (job.reason or "").removeprefix(f"{job.location}: "))
+        for job in fleet.uncounted
+        if job.failure is not None
+    ]
 
 
 def _about_slice(fleet: Fleet, key: str) -> tuple[str, tuple[str, ...], list[tuple[str, ...]]]:
