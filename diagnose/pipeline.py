@@ -23,7 +23,8 @@ from diagnose.judge.classifier import Classifier, load_classifier
 from diagnose.judge.examination import Examination
 from diagnose.judge.explain import check_cause, explain_cause, list_details
 from diagnose.judge.log import join_log, judge_log
-from diagnose.judge.rules import Rule, load_rules
+from diagnose.judge.rule import Rule
+from diagnose.judge.rules import load_rules
 from diagnose.judge.unchecked import name_unchecked
 from diagnose.judge.verdict import MAX_REPLAY_ERROR, Case, Verdict, reach_verdict
 from diagnose.model.change import Change

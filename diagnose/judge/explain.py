@@ -13,7 +13,8 @@ from diagnose.errors import UsageError
 from diagnose.judge.check import find_deciding
 from diagnose.judge.classifier import Contribution, Opinion
 from diagnose.judge.examination import Examination
-from diagnose.judge.rules import Condition, Group, Judgement, Rule, built_in_rules, say
+from diagnose.judge.rule import Condition, Group, Judgement, Rule, write_sentence
+from diagnose.judge.rules import built_in_rules
 from diagnose.judge.verdict import (
     NO_GAIN,
     UNKNOWN_SHARE,
@@ -205,7 +206,7 @@ def _check(condition: Condition, features: Features, *, deciding: bool) -> Check
         holds=holds,
         value=value,
         reason="" if value is not None else feature.reason or "not measured",
-        says=say(condition, value) if holds and condition.says and value is not None else "",
+        says=write_sentence(condition, value) if holds and condition.says and value is not None else "",
         origin=condition.origin,
         deciding=deciding,
     )

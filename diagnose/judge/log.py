@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from diagnose.judge.rules import Rule
+from diagnose.judge.rule import Rule
 from diagnose.judge.verdict import UNKNOWN_CERTAINTY, Verdict, name_fault
 from diagnose.model.diagnosis import Cause, EvidenceItem, NotChecked, When, Where
 from diagnose.model.trace import Ints, Job

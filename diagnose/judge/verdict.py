@@ -16,7 +16,7 @@ import numpy as np
 
 from diagnose.judge.classifier import Opinion
 from diagnose.judge.members import MAX_MEMBERS_SAID, name_member, say_member, suspect_hosts
-from diagnose.judge.rules import Judgement, Rule
+from diagnose.judge.rule import Judgement, Rule
 from diagnose.model.components import COMPONENTS, Components, Gains
 from diagnose.model.course import Course
 from diagnose.model.diagnosis import (
