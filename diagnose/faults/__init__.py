@@ -4,12 +4,14 @@ Enters: a `JobSpec` and faults. Leaves: a trace as a training job would record i
 
     spec.py        what a job is          -> JobSpec
     programme.py   what each worker runs  -> Programme
+    example.py     what the file of a cause brings for tests: clear jobs, look-alikes, its fixture
     inputs.py      how long things take   -> Inputs
     fault.py       what a fault is; one file a cause beside it turns Inputs into Inputs
     simulate.py    when things happen     -> Times
     record.py      what a tracer records  -> pyarrow.Table
     generate.py    all of it in order     -> Job, with its Truth
 
-A new cause is a new file: a subclass of `Fault`, and `draw_fault(spec, rng, *, strength, onset)`. The name of the
-file is the name of the cause with underscores, and the command line finds it by that.
+A new cause is a new file: a subclass of `Fault`; `draw_fault(spec, rng, *, strength, onset)`; and what tests run over: `EXAMPLES`,
+`PLAIN`, `LOOK_ALIKES` and `FIXTURE` (see `example.py`). The name of the file is the name of the cause with underscores, and
+`catalogue.py` finds it by that.
 """

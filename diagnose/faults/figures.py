@@ -1,6 +1,6 @@
 """How good diagnoses are: figures over jobs whose truth is known.
 
-Enters: one `Row` a job, what is true about it and what was said. Leaves: `Figures`, and the jobs that were judged wrong.
+Enters: one `JudgedJob` a job, what is true about it and what was said. Leaves: `Figures`, and the jobs that were judged wrong.
 """
 
 import dataclasses
@@ -9,157 +9,11 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from diagnose.faults.fault import Worker
-from diagnose.model.request import MIN_SPEEDUP
+from diagnose.faults.judged import COUNTS, NOTHING, TOO_SMALL, UNKNOWN, Found, JudgedJob, judge_as_published
 
-#: A true cause must be said when this part of the step comes back with it mended: the step is 2% shorter, as in a diagnosis.
-COUNTS = 1.0 - 1.0 / MIN_SPEEDUP
-#: Below this a true cause is as good as none, and false when said; in between it is neither required nor false.
-TOO_SMALL = 0.008
 #: A true cause that costs at most this part less than the largest may be taken for it.
 AS_LARGE = 0.1
-#: Said where time is lost and no cause is known for it.
-UNKNOWN = "unknown"
-#: Column of the confusion table for jobs in which nothing was said.
-NOTHING = "nothing"
 N_BINS = 10
-#: Thresholds of arXiv 2505.05713: a job straggles, one worker or the last stage makes up for half of it, sequences vary.
-PUBLISHED_S = 1.1
-PUBLISHED_M = 0.5
-PUBLISHED_CORRELATION = 0.9
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class TrueCause:
-    """A fault that a job has; `recoverable` with it alone mended, `recoverable_last` with all others mended before.
-
-    One that nothing in the trace can tell from the job's normal (`tellable` false) is neither asked for nor wrong when said. Its
-    workers are not asked for where nothing can tell them from others (`place_tellable` false).
-    """
-
-    cause: str
-    workers: tuple[Worker, ...]
-    stages: tuple[int, ...]
-    onset_step: int | None
-    recoverable: float
-    recoverable_last: float
-    tellable: bool = True
-    place_tellable: bool = True
-
-    @property
-    def worth(self) -> float:
-        """Part of the step that comes back, alone or after the others: the larger one."""
-        return max(self.recoverable, self.recoverable_last)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class SaidCause:
-    """A cause that was reported; `links` by the workers at their ends."""
-
-    cause: str
-    confidence: float
-    share: float | None
-    recoverable: float
-    workers: tuple[Worker, ...] = ()
-    stages: tuple[int, ...] = ()
-    links: tuple[tuple[Worker, Worker], ...] = ()
-    onset_step: int | None = None
-    pattern: str | None = None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Row:
-    """One job: what is true, what was said, and what went wrong.
-
-    Attributes
-    ----------
-    dp, pp : int
-        0 where the job could not be made or read, so that there is no truth.
-    steps : tuple of int
-        Numbers of the sampled steps, increasing.
-    decoys : tuple of str
-        What the job has that looks like a cause and is none.
-    truth : tuple of TrueCause
-        One a cause at most.
-    slowdown, m_w, m_s, correlation : float or None
-        What the published thresholds ask for; None where it was not measured.
-    error : str
-        Why there is no diagnosis; empty where there is one.
-    """
-
-    job: str
-    dp: int = 0
-    pp: int = 0
-    steps: tuple[int, ...] = ()
-    decoys: tuple[str, ...] = ()
-    truth: tuple[TrueCause, ...] = ()
-    verdict: str | None = None
-    said: tuple[SaidCause, ...] = ()
-    slowdown: float | None = None
-    m_w: float | None = None
-    m_s: float | None = None
-    correlation: float | None = None
-    error: str = ""
-
-    @property
-    def is_healthy(self) -> bool:
-        """True where no true cause is worth a word."""
-        return all(true.worth < TOO_SMALL for true in self.truth)
-
-    def countable(self) -> list[TrueCause]:
-        """List the true causes that must be said, the largest first."""
-        return sorted(
-            (true for true in self.truth if true.worth >= COUNTS and true.tellable), key=lambda true: -true.recoverable
-        )
-
-    def named(self) -> list[SaidCause]:
-        """List the causes said, as a report does: the largest share first, `unknown` left out."""
-        return [said for said in self.ranked() if said.cause != UNKNOWN]
-
-    def ranked(self) -> list[SaidCause]:
-        """List all that was said, the largest share first."""
-        return sorted(self.said, key=lambda said: (-(said.share or 0.0), -said.recoverable, said.cause))
-
-    def missed(self) -> list[TrueCause]:
-        """List the true causes that were not said and had to be."""
-        names = {said.cause for said in self.said}
-        return [true for true in self.countable() if true.cause not in names]
-
-    def made_up(self) -> list[SaidCause]:
-        """List what was said and is not there; `unknown` is made up in a healthy job only."""
-        there = {true.cause for true in self.truth if true.worth >= TOO_SMALL}
-        return [s for s in self.ranked() if s.cause not in there and (s.cause != UNKNOWN or self.is_healthy)]
-
-    def found(self) -> "list[Found]":
-        """List the true causes that had to be said and were, with what was said of them."""
-        by_cause = {said.cause: said for said in self.said}
-        return [Found(self, true, by_cause[true.cause]) for true in self.countable() if true.cause in by_cause]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Found:
-    """A true cause of a job, and what was said of it."""
-
-    row: Row
-    true: TrueCause
-    said: SaidCause
-
-    @property
-    def asks_for_worker(self) -> bool:
-        """True where a worker can be named: there is one, peers to tell it from, and a trace that shows which it is."""
-        return bool(self.true.workers) and self.true.place_tellable and self.row.dp != 1
-
-    @property
-    def right_worker(self) -> bool:
-        """True where the worker named first has the fault, or where only links are named, an end of the first."""
-        first = self.said.workers[:1] or (self.said.links[0] if self.said.links else ())
-        return any(worker in self.true.workers for worker in first)
-
-    @property
-    def right_stage(self) -> bool:
-        """True where the stage named first, or else that of the first worker, has the fault."""
-        first = self.said.stages[:1] or tuple(stage for _, stage in self.said.workers[:1])
-        return bool(first) and first[0] in self.true.stages
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -271,12 +125,12 @@ class Figures:
     published_macro_f1: float | None
 
 
-def measure(rows: Sequence[Row], *, min_confidence: float = 0.0) -> Figures:
+def measure(rows: Sequence[JudgedJob], *, min_confidence: float = 0.0) -> Figures:
     """Say how good the diagnoses of some jobs are.
 
     Parameters
     ----------
-    rows : sequence of Row
+    rows : sequence of JudgedJob
         In jobs that have a truth and no diagnosis nothing was said; those without a truth count as failed and no more.
     min_confidence : float
         A cause is said from here on.
@@ -286,12 +140,12 @@ def measure(rows: Sequence[Row], *, min_confidence: float = 0.0) -> Figures:
     Figures
     """
     known = [row for row in rows if row.dp]
-    heard = [hear(row, min_confidence) for row in known]
-    found = [found for row in heard for found in row.found()]
-    causes = measure_causes(heard)
+    sure = [drop_unsure(row, min_confidence) for row in known]
+    found = [found for row in sure for found in row.found()]
+    causes = measure_causes(sure)
     published = measure_causes([judge_as_published(row) for row in known])
     bins = bin_confidence(known)
-    healthy = [row for row in heard if row.is_healthy and not row.error]
+    healthy = [row for row in sure if row.is_healthy and not row.error]
     return Figures(
         n_jobs=len(rows),
         n_failed=sum(bool(row.error) for row in rows),
@@ -299,22 +153,22 @@ def measure(rows: Sequence[Row], *, min_confidence: float = 0.0) -> Figures:
         min_confidence=min_confidence,
         causes=causes,
         macro_f1=macro_f1(causes),
-        primary=rate(is_primary_right(row) for row in heard if row.countable()),
+        primary=rate(is_primary_right(row) for row in sure if row.countable()),
         false_alarms=rate(bool(row.said) for row in healthy),
-        unknown=rate(any(s.cause == UNKNOWN for s in row.said) for row in heard if not row.is_healthy),
+        unknown=rate(any(s.cause == UNKNOWN for s in row.said) for row in sure if not row.is_healthy),
         worker=measure_workers(found),
         stage=measure_stages(found),
         onset=measure_onsets(found),
         gain=measure_gains(found),
         calibration_error=calibration_error(bins),
         bins=bins,
-        confusion=confuse(heard),
+        confusion=confuse(sure),
         published=published,
         published_macro_f1=macro_f1(published),
     )
 
 
-def hear(row: Row, min_confidence: float) -> Row:
+def drop_unsure(row: JudgedJob, min_confidence: float) -> JudgedJob:
     """Leave out what was said with less confidence."""
     return dataclasses.replace(row, said=tuple(said for said in row.said if said.confidence >= min_confidence))
 
@@ -329,7 +183,7 @@ def rate(hits: Iterable[bool]) -> Rate:
     return Rate(len(counted), sum(counted), sum(counted) / len(counted) if counted else None)
 
 
-def measure_causes(rows: Sequence[Row]) -> tuple[CauseFigures, ...]:
+def measure_causes(rows: Sequence[JudgedJob]) -> tuple[CauseFigures, ...]:
     """Count for each cause the jobs in which it was found, missed and made up, and judge what was said of it."""
     found: dict[str, list[Found]] = {}
     missed, made_up = Counter[str](), Counter[str]()
@@ -367,7 +221,7 @@ def macro_f1(causes: Iterable[CauseFigures]) -> float | None:
     return float(np.mean(scores)) if scores else None
 
 
-def is_primary_right(row: Row) -> bool:
+def is_primary_right(row: JudgedJob) -> bool:
     """Say whether what was said first is the largest true cause of a job, or one about as large."""
     there, said = row.countable(), row.ranked()
     top = there[0].recoverable
@@ -418,7 +272,7 @@ def measure_gains(found: Iterable[Found]) -> GainFigures:
     return GainFigures(len(errors), float(np.mean(errors)), float(np.quantile(errors, 0.9)))
 
 
-def bin_confidence(rows: Iterable[Row]) -> tuple[Bin, ...]:
+def bin_confidence(rows: Iterable[JudgedJob]) -> tuple[Bin, ...]:
     """Part everything said into bins of equal count by confidence, and see how much of it is there.
 
     Left out: `unknown`, which has no truth, and causes that are there and too small to be required.
@@ -443,7 +297,7 @@ def calibration_error(bins: Sequence[Bin]) -> float | None:
     return sum(found.n * abs(found.confidence - found.right) for found in bins) / n if n else None
 
 
-def confuse(rows: Iterable[Row]) -> dict[str, dict[str, int]]:
+def confuse(rows: Iterable[JudgedJob]) -> dict[str, dict[str, int]]:
     """Count what was said first in jobs with exactly one true cause."""
     table: dict[str, Counter[str]] = {}
     for row in rows:
@@ -452,67 +306,3 @@ def confuse(rows: Iterable[Row]) -> dict[str, dict[str, int]]:
             said = row.ranked()
             table.setdefault(there[0].cause, Counter())[said[0].cause if said else NOTHING] += 1
     return {cause: dict(sorted(table[cause].items())) for cause in sorted(table)}
-
-
-def judge_as_published(row: Row) -> Row:
-    """Say instead what the thresholds of arXiv 2505.05713 say of a job."""
-    signs = {
-        "worker-fault": (row.m_w, PUBLISHED_M),
-        "stage-imbalance": (row.m_s, PUBLISHED_M),
-        "sequence-imbalance": (row.correlation, PUBLISHED_CORRELATION),
-    }
-    straggles = row.slowdown is not None and row.slowdown >= PUBLISHED_S
-    said = [
-        SaidCause(cause, 1.0, None, value)
-        for cause, (value, least) in signs.items()
-        if straggles and value is not None and value >= least
-    ]
-    return dataclasses.replace(row, said=tuple(said))
-
-
-def find_worst(rows: Iterable[Row], n: int) -> list[Row]:
-    """List the jobs that were judged wrong, those where most of the step is at stake first.
-
-    Parameters
-    ----------
-    rows : iterable of Row
-    n : int
-        That many at most.
-    """
-    at_stake = {row.job: sum(stake for _, stake in list_errors(row)) for row in rows}
-    wrong = [row for row in rows if list_errors(row)]
-    return sorted(wrong, key=lambda row: (-at_stake[row.job], row.job))[:n]
-
-
-def list_errors(row: Row) -> list[tuple[str, float]]:
-    """List what is wrong about a diagnosis, in words and by the part of the step at stake."""
-    wrong = [(f"missed {true.cause}", true.worth) for true in row.missed()]
-    wrong += [(f"made up {said.cause}", said.recoverable) for said in row.made_up()]
-    wrong += [
-        (f"worker of {item.true.cause}: {_first(item.said)} for {_place(item.true.workers)}", item.true.worth)
-        for item in row.found()
-        if item.asks_for_worker and not item.right_worker
-    ]
-    return wrong
-
-
-def describe(row: Row) -> str:
-    """Write a job in one line: what is true, what was said, and what of it is wrong."""
-    there = ", ".join(f"{true.cause} {true.recoverable:.3f} (last {true.recoverable_last:.3f})" for true in row.truth)
-    said = ", ".join(f"{said.cause} {said.recoverable:.3f} @{said.confidence:.2f}" for said in row.ranked())
-    parts = [f"true: {there or 'healthy'}"]
-    parts += [f"decoys: {', '.join(row.decoys)}"] if row.decoys else []
-    parts += [f"said: {said or NOTHING}", f"WRONG: {', '.join(what for what, _ in list_errors(row))}"]
-    parts += [f"failed: {row.error}"] if row.error else []
-    return f"{row.job} (dp {row.dp} pp {row.pp}, {len(row.steps)} steps): " + "; ".join(parts)
-
-
-def _first(said: SaidCause) -> str:
-    """Name the worker, or else the link, that was named first."""
-    link = said.links[:1]
-    return _place(said.workers) if said.workers or not link else f"{_place(link[0][:1])} to {_place(link[0][1:])}"
-
-
-def _place(workers: Sequence[Worker]) -> str:
-    """Name the first worker."""
-    return f"dp {workers[0][0]} stage {workers[0][1]}" if workers else "nobody"

@@ -11,10 +11,11 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from diagnose.errors import UsageError
+from diagnose.faults.compute_order import order_computes
 from diagnose.faults.example import CLEAR_ASYNCHRONOUS, PLAIN_JOB, Example, Fixture, LookAlike
 from diagnose.faults.fault import Fault
 from diagnose.faults.inputs import Hold, Inputs
-from diagnose.faults.programme import Programme, build_programme, order_computes
+from diagnose.faults.programme import Programme, build_programme
 from diagnose.faults.spec import JobSpec
 from diagnose.faults.strength import draw_log_uniform, find_strength
 from diagnose.model.optype import Op

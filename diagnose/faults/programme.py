@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from diagnose.faults.compute_order import count_warmup, order_computes, place_compute, share_compute
 from diagnose.faults.spec import JobSpec
 from diagnose.model.optype import DP_COLLECTIVES, Op
 from diagnose.model.trace import Bools, Ints
@@ -106,86 +107,26 @@ def build_programme(spec: JobSpec) -> Programme:
     -------
     Programme
     """
-    desk = _Desk(spec)
+    draft = _Draft(spec)
     for stage in range(spec.pp):
-        _Worker(desk, stage).write()
-    ids = desk.ids
+        _Worker(draft, stage).write()
+    ids = draft.ids
     meetings = [
         *_pairs(spec, ids),
         *(Meeting((t,), across_dp=True) for (op, _, _), t in ids.items() if op in DP_COLLECTIVES),
         Meeting(tuple(ids[Op.EMBEDDING, s, 0] for s in sorted({0, spec.pp - 1})), across_dp=False),
         Meeting(tuple(ids[Op.CLIP, s, 0] for s in range(spec.pp)), across_dp=True),
     ]
-    tasks = desk.tasks
+    tasks = draft.tasks
     return Programme(
         tasks=tuple(tasks),
-        streams=tuple(tuple(stream) for stream in desk.streams if stream),
+        streams=tuple(tuple(stream) for stream in draft.streams if stream),
         meetings=tuple(meetings),
         op=np.array([int(t.op) for t in tasks], dtype=np.int64),
         stage=np.array([t.stage for t in tasks], dtype=np.int64),
         microbatch=np.array([t.microbatch for t in tasks], dtype=np.int64),
         chunk=np.array([t.chunk for t in tasks], dtype=np.int64),
     )
-
-
-def order_computes(spec: JobSpec, stage: int) -> list[tuple[Op, int]]:
-    """Put the forwards and backwards of a stage into launch order.
-
-    Returns
-    -------
-    list of (Op, int)
-        Type, and its number among those of its type; the weight gradients of a split backward count on after all backwards.
-
-    >>> [f"{op.name[0]}{k}" for op, k in order_computes(JobSpec(pp=2, microbatches=3), 0)]
-    ['F0', 'F1', 'B0', 'F2', 'B1', 'B2']
-    >>> [f"{op.name[0]}{k}" for op, k in order_computes(JobSpec(pp=2, microbatches=3, schedule="zero-bubble"), 1)]
-    ['F0', 'B0', 'F1', 'B1', 'B3', 'F2', 'B2', 'B4', 'B5']
-    """
-    total = spec.microbatches * spec.vpp
-    warmup = count_warmup(spec, stage)
-    steady = total - warmup
-    order = [(Op.FORWARD, k) for k in range(warmup)]
-    for k in range(steady):
-        order += [(Op.FORWARD, warmup + k), (Op.BACKWARD, k)]
-    order += [(Op.BACKWARD, k) for k in range(steady, total)]
-    return _delay_weights(order, stage, total) if spec.schedule == "zero-bubble" else order
-
-
-def _delay_weights(order: list[tuple[Op, int]], stage: int, total: int) -> list[tuple[Op, int]]:
-    """Put the weight gradients of each backward after as many later backwards as there are stages before this one."""
-    split: list[tuple[Op, int]] = []
-    for op, number in order:
-        split.append((op, number))
-        if op == Op.BACKWARD and number >= stage:
-            split.append((Op.BACKWARD, total + number - stage))
-    return split + [(Op.BACKWARD, total + k) for k in range(max(total - stage, 0), total)]
-
-
-def count_warmup(spec: JobSpec, stage: int) -> int:
-    """Count the forwards before the first forward that a backward follows at once."""
-    total = spec.microbatches * spec.vpp
-    if spec.schedule == "gpipe":
-        return total
-    if spec.vpp == 1:
-        return min(spec.pp - stage - 1, total)
-    if spec.microbatches == spec.pp:
-        return total
-    return min(2 * (spec.pp - stage - 1) + (spec.vpp - 1) * spec.pp, total)
-
-
-def place_compute(spec: JobSpec, op: Op, number: int) -> tuple[int, int]:
-    """Say which model chunk and microbatch the compute of that number works on."""
-    group, within = divmod(number, spec.n_virtual)
-    turn, lane = divmod(within, spec.pp)
-    chunk = turn if op == Op.FORWARD else spec.vpp - 1 - turn
-    return (chunk, group * spec.pp + lane) if spec.vpp > 1 else (0, number % spec.microbatches)
-
-
-def share_compute(spec: JobSpec, op: Op, number: int) -> float:
-    """Say which part of a whole forward or backward the compute of that number is."""
-    if op == Op.FORWARD or spec.schedule != "zero-bubble":
-        return 1.0
-    return 1.0 - spec.weight_share if number < spec.microbatches else spec.weight_share
 
 
 def _pairs(spec: JobSpec, ids: dict[tuple[Op, int, int], int]) -> list[Meeting]:
@@ -208,7 +149,7 @@ def _pairs(spec: JobSpec, ids: dict[tuple[Op, int, int], int]) -> list[Meeting]:
     return pairs
 
 
-class _Desk:
+class _Draft:
     """Where the programmes of all workers are written."""
 
     def __init__(self, spec: JobSpec) -> None:
@@ -235,15 +176,15 @@ class _Desk:
 class _Worker:
     """One stage's worker: its main stream, its dp communication, and streams for point-to-point where they run apart."""
 
-    def __init__(self, desk: _Desk, stage: int) -> None:
-        self.desk, self.stage, self.spec = desk, stage, desk.spec
+    def __init__(self, draft: _Draft, stage: int) -> None:
+        self.draft, self.stage, self.spec = draft, stage, draft.spec
         self.main: list[Launch] = []
         self.collectives: list[Launch] = []
         self.apart: dict[Op, list[Launch]] = defaultdict(list)
         self.total = self.spec.microbatches * self.spec.vpp
         self.order = order_computes(self.spec, stage)
         self.gathers: list[int] = []
-        desk.streams += [self.main, self.collectives]
+        draft.streams += [self.main, self.collectives]
 
     def write(self) -> None:
         """Write the worker's step from all-gather to optimizer."""
@@ -265,7 +206,7 @@ class _Worker:
         self._close_step()
 
     def _task(self, op: Op, seq: int = 0, chunk: int = -1) -> int:
-        return self.desk.add(op, self.stage, seq, chunk=chunk)
+        return self.draft.add(op, self.stage, seq, chunk=chunk)
 
     def _has(self, op: Op) -> bool:
         """Say whether this stage records a point-to-point type at all."""
@@ -280,7 +221,7 @@ class _Worker:
         needs = list(after)
         if op == Op.FORWARD and self.gathers and number == chunk * self.spec.pp * (self.spec.vpp > 1):
             needs.append(self.gathers[chunk])
-        self.main.append(Launch((self.desk.ids[op, self.stage, number],), after=tuple(needs)))
+        self.main.append(Launch((self.draft.ids[op, self.stage, number],), after=tuple(needs)))
 
     def _batch(self, *transfers: tuple[Op, int]) -> None:
         """Launch a batch of sends and recvs that blocks the worker; leaves out those that this stage does not have."""
@@ -360,7 +301,7 @@ class _Worker:
 
     def _write_asynchronous(self) -> None:
         """Computes in one stream, each point-to-point type in its own; a recv is posted once the compute before has ended."""
-        ids, stage = self.desk.ids, self.stage
+        ids, stage = self.draft.ids, self.stage
         recv_of = {Op.FORWARD: Op.FORWARD_RECV, Op.BACKWARD: Op.BACKWARD_RECV}
         send_of = {Op.FORWARD: Op.FORWARD_SEND, Op.BACKWARD: Op.BACKWARD_SEND}
         warmup = next(i for i, (op, _) in enumerate(self.order) if op == Op.BACKWARD)
@@ -382,7 +323,7 @@ class _Worker:
                 after = (ids[op, stage, number], *held)
                 self.apart[send].append(Launch((self._task(send, number),), after=after))
         self._collect_garbage()
-        self.desk.streams += list(self.apart.values())
+        self.draft.streams += list(self.apart.values())
 
     def _close_step(self) -> None:
         """Write what follows the last compute: gradients, clip, optimizer."""
@@ -410,13 +351,13 @@ class _Worker:
         """Find the backward after which a chunk's gradients are complete."""
         last = 2 * self.total if self.spec.schedule == "zero-bubble" else self.total
         of_chunk = [k for k in range(last) if place_compute(self.spec, Op.BACKWARD, k)[0] == chunk]
-        return self.desk.ids[Op.BACKWARD, self.stage, of_chunk[-1]]
+        return self.draft.ids[Op.BACKWARD, self.stage, of_chunk[-1]]
 
     def _gates(self) -> tuple[Gate, ...]:
         """List the waits before layernorm-grads that no row records."""
         gates: list[Gate] = []
         if self.spec.averages_loss and self.stage == self.spec.pp - 1:
-            gates.append(Gate((self.desk.last_computes[-1],), across_dp=True))
+            gates.append(Gate((self.draft.last_computes[-1],), across_dp=True))
         if self.spec.rank_0_waits:
-            gates.append(Gate(tuple(self.desk.last_computes), across_dp=False, dp_ranks=(0,)))
+            gates.append(Gate(tuple(self.draft.last_computes), across_dp=False, dp_ranks=(0,)))
         return tuple(gates)

@@ -23,31 +23,17 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from diagnose.errors import DiagnoseError, UsageError
-from diagnose.faults.figures import (
-    NOTHING,
-    UNKNOWN,
-    CauseFigures,
-    Figures,
-    OnsetFigures,
-    Rate,
-    Row,
-    SaidCause,
-    TrueCause,
-    describe,
-    find_worst,
-    hear,
-    measure,
-)
+from diagnose.faults.fault import Worker
+from diagnose.faults.figures import Figures, drop_unsure, measure
 from diagnose.faults.generate import draw_job, generate, name_truth
+from diagnose.faults.judged import JudgedJob, SaidCause, TrueCause, describe, find_worst
+from diagnose.faults.score_tables import render
 from diagnose.model.request import Request
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Diagnosis
 
 EXIT_BATCH = 5
-#: A cell of a table without a figure.
-NONE = "-"
-Worker = tuple[int, int]
 
 
 @click.command()
@@ -86,8 +72,8 @@ def main(
         sys.exit(error.exit_code)
     figures = measure(rows, min_confidence=min_confidence)
     click.echo(render(figures, markdown=markdown), nl=False)
-    heard = [hear(row, min_confidence) for row in rows if not row.error]
-    for line in list_rows("Judged worst", [describe(row) for row in find_worst(heard, worst)]):
+    sure = [drop_unsure(row, min_confidence) for row in rows if not row.error]
+    for line in list_rows("Judged worst", [describe(row) for row in find_worst(sure, worst)]):
         click.echo(line)
     for line in list_rows("Failed", [f"{row.job}: {row.error}" for row in rows if row.error]):
         click.echo(line)
@@ -104,7 +90,7 @@ def judge_jobs(
     noise: tuple[float, float] | None,
     no_evidence: bool,
     workers: int,
-) -> list[Row]:
+) -> list[JudgedJob]:
     """Diagnose all jobs of a folder, or random ones.
 
     Raises
@@ -114,7 +100,7 @@ def judge_jobs(
     """
     if (folder is None) == (jobs is None):
         raise UsageError("expected a folder of jobs, or --jobs N to make some", where="jobs")
-    calls: list[functools.partial[Row]]
+    calls: list[functools.partial[JudgedJob]]
     if folder is not None:
         if noise or no_evidence:
             raise UsageError(
@@ -139,7 +125,7 @@ def judge_jobs(
     return rows
 
 
-def run(calls: Sequence[functools.partial[Row]], workers: int) -> Iterator[Row]:
+def run(calls: Sequence[functools.partial[JudgedJob]], workers: int) -> Iterator[JudgedJob]:
     """Judge every job, in order, in some processes."""
     if workers == 1:
         for call in calls:
@@ -151,17 +137,17 @@ def run(calls: Sequence[functools.partial[Row]], workers: int) -> Iterator[Row]:
         yield from map(_result, futures, calls)
 
 
-def _result(future: Future[Row], call: functools.partial[Row]) -> Row:
+def _result(future: Future[JudgedJob], call: functools.partial[JudgedJob]) -> JudgedJob:
     """Wait for a row; where the process died, say so."""
     try:
         return future.result()
     except Exception as error:  # noqa: BLE001 - a process that died takes its job with it, not the others' rows
-        return Row(" ".join(str(arg) for arg in call.args), error=_what(error))
+        return JudgedJob(" ".join(str(arg) for arg in call.args), error=_what(error))
 
 
-def judge_file(path: Path) -> Row:
+def judge_file(path: Path) -> JudgedJob:
     """Read a job and its truth, and diagnose it."""
-    row = Row(path.name.removesuffix(".parquet"))
+    row = JudgedJob(path.name.removesuffix(".parquet"))
     try:
         truth = json.loads(name_truth(path).read_text(encoding="utf-8"))
         row = read_truth(truth, np.unique(pq.read_table(path, columns=["step"])["step"].to_numpy()).tolist())
@@ -170,9 +156,9 @@ def judge_file(path: Path) -> Row:
         return dataclasses.replace(row, error=_what(error))
 
 
-def judge_drawn(seed: int, i: int, options: dict[str, Any]) -> Row:
+def judge_drawn(seed: int, i: int, options: dict[str, Any]) -> JudgedJob:
     """Make a job, and diagnose it."""
-    row = Row(f"job-{seed}-{i:05d}")
+    row = JudgedJob(f"job-{seed}-{i:05d}")
     try:
         job = generate(*draw_job(seed, i, **options))
         row = read_truth(json.loads(job.truth.to_json()), job.truth.spec.step_numbers().tolist())
@@ -189,7 +175,7 @@ def _what(error: Exception) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 
-def read_truth(truth: dict[str, Any], steps: Sequence[int]) -> Row:
+def read_truth(truth: dict[str, Any], steps: Sequence[int]) -> JudgedJob:
     """Take what is needed from the file `*.truth.json`, one entry a cause: the fault that costs most, in all its places."""
     causes: dict[str, TrueCause] = {}
     for fault in truth["faults"]:
@@ -208,7 +194,7 @@ def read_truth(truth: dict[str, Any], steps: Sequence[int]) -> Row:
             more, less = sorted((one, other), key=lambda true: -true.worth)
             one = dataclasses.replace(more, workers=more.workers + less.workers, stages=more.stages + less.stages)
         causes[one.cause] = one
-    return Row(
+    return JudgedJob(
         job=truth["job_id"],
         dp=truth["spec"]["dp"],
         pp=truth["spec"]["pp"],
@@ -223,7 +209,7 @@ def _workers(pairs: Sequence[Sequence[int]]) -> tuple[Worker, ...]:
     return tuple((int(dp), int(stage)) for dp, stage in pairs)
 
 
-def _diagnosed(row: Row, source: Path | io.BytesIO) -> Row:
+def _diagnosed(row: JudgedJob, source: Path | io.BytesIO) -> JudgedJob:
     """Diagnose a job and keep what was said."""
     from diagnose.pipeline import diagnose_job  # here, so that whoever looks for causes in this folder need not load it
 
@@ -232,7 +218,7 @@ def _diagnosed(row: Row, source: Path | io.BytesIO) -> Row:
         return add_diagnosis(row, diagnose_job(Request(source, name=row.job)))
 
 
-def add_diagnosis(row: Row, diagnosis: "Diagnosis") -> Row:
+def add_diagnosis(row: JudgedJob, diagnosis: "Diagnosis") -> JudgedJob:
     """Put what a diagnosis says beside what is true."""
     return dataclasses.replace(
         row,
@@ -263,147 +249,10 @@ def list_rows(title: str, lines: Sequence[str]) -> list[str]:
     return ["", title, *lines] if lines else []
 
 
-def to_json(rows: Sequence[Row], figures: Figures) -> str:
+def to_json(rows: Sequence[JudgedJob], figures: Figures) -> str:
     """Write rows and figures; same jobs, same bytes."""
     fields = {"figures": dataclasses.asdict(figures), "rows": [dataclasses.asdict(row) for row in rows]}
     return json.dumps(fields, indent=1) + "\n"
-
-
-def render(figures: Figures, *, markdown: bool = False) -> str:
-    """Write all figures as tables.
-
-    Parameters
-    ----------
-    figures : Figures
-    markdown : bool
-        Tables in Markdown, else in aligned columns.
-    """
-    tables = [
-        _render_causes(figures),
-        _render_places(figures),
-        _render_job_rates(figures),
-        _render_published(figures),
-        _render_calibration(figures),
-        _render_confusion(figures),
-    ]
-    return "\n".join(f"{_title(title, markdown)}\n{table(cells, markdown=markdown)}" for title, cells in tables)
-
-
-def _title(title: str, markdown: bool) -> str:  # noqa: FBT001 - passed on
-    """Write what stands above a table."""
-    return f"**{title}**\n" if markdown else title
-
-
-Table = tuple[str, list[list[str]]]
-
-
-def _render_causes(figures: Figures) -> Table:
-    """Show how well each cause is found."""
-    cells = [["cause", "jobs", "found", "missed", "made up", "precision", "recall", "F1"]]
-    cells += [_cause_cells(cause) for cause in figures.causes]
-    total = [sum(getattr(c, name) for c in figures.causes) for name in ("n", "found", "missed", "made_up")]
-    cells.append(["all", *map(str, total), NONE, NONE, f"macro {ratio(figures.macro_f1)}"])
-    said = (
-        f"causes said with confidence {figures.min_confidence:g} or more" if figures.min_confidence else "causes said"
-    )
-    failed = f", {figures.n_failed} failed" if figures.n_failed else ""
-    return f"Causes ({figures.n_jobs} jobs, {figures.n_healthy} of them healthy{failed}; {said})", cells
-
-
-def _cause_cells(cause: CauseFigures) -> list[str]:
-    """Show one cause."""
-    counts = [str(n) for n in (cause.n, cause.found, cause.missed, cause.made_up)]
-    return [cause.cause, *counts, ratio(cause.precision), ratio(cause.recall), ratio(cause.f1)]
-
-
-def _render_places(figures: Figures) -> Table:
-    """Show how right place, time and gain of the causes found are."""
-    cells = [
-        ["of causes found", "worker", "stage", "onset exact", "median off", "missing", "made up", "gain off", "p90"],
-    ]
-    parts: list[tuple[str, CauseFigures | Figures]] = [(cause.cause, cause) for cause in figures.causes]
-    for name, part in [*parts, ("all", figures)]:
-        gain = [ratio(part.gain.mean, 4), ratio(part.gain.p90, 4)]
-        cells.append([name, _of(part.worker), _of(part.stage), *_onset_cells(part.onset), *gain])
-    return "Places (named first), onsets (in sampled steps), absolute error of recoverable (part of the step)", cells
-
-
-def _onset_cells(onset: OnsetFigures) -> list[str]:
-    """Show the figures of onsets."""
-    dated = onset.n - onset.n_missing
-    exact = f"{ratio(onset.exact)} of {dated}" if dated else NONE
-    missing = f"{onset.n_missing} of {onset.n}" if onset.n else NONE
-    return [exact, NONE if onset.median is None else f"{onset.median:g}", missing, str(onset.n_made_up)]
-
-
-def _render_job_rates(figures: Figures) -> Table:
-    """Show what is counted by job."""
-    cells = [["by job", "share", "jobs"]]
-    for name, found in (
-        ("largest cause said first", figures.primary),
-        ("healthy with anything said", figures.false_alarms),
-        (f"faulty with `{UNKNOWN}` said", figures.unknown),
-    ):
-        cells.append([name, ratio(found.share), f"{found.hits} of {found.n}"])
-    return "Jobs", cells
-
-
-def _render_published(figures: Figures) -> Table:
-    """Show what the published thresholds would make of the same jobs."""
-    cells = [["cause", "jobs", "found", "missed", "made up", "precision", "recall", "F1"]]
-    cells += [_cause_cells(cause) for cause in figures.published]
-    cells.append(["all", NONE, NONE, NONE, NONE, NONE, NONE, f"macro {ratio(figures.published_macro_f1)}"])
-    return (
-        "Published thresholds on the same jobs (arXiv 2505.05713: S >= 1.1, M_W or M_S >= 0.5, correlation >= 0.9)",
-        cells,
-    )
-
-
-def _render_calibration(figures: Figures) -> Table:
-    """Show how often what is said with some confidence is there."""
-    cells = [["confidence", "said", "mean", "there"]]
-    for found in figures.bins:
-        span = f"{found.lowest:.3f} - {found.highest:.3f}"
-        cells.append([span, str(found.n), ratio(found.confidence), ratio(found.right)])
-    return f"Confidence (expected calibration error {ratio(figures.calibration_error)}, all confidences)", cells
-
-
-def _render_confusion(figures: Figures) -> Table:
-    """Show what is taken for what."""
-    said = {name for row in figures.confusion.values() for name in row}
-    columns = sorted(said - {UNKNOWN, NOTHING}) + [name for name in (UNKNOWN, NOTHING) if name in said]
-    cells = [["true \\ said first", *columns]]
-    for cause, row in figures.confusion.items():
-        cells.append([cause, *(str(row.get(name, "")) for name in columns)])
-    return "Jobs with exactly one cause", cells
-
-
-def ratio(value: float | None, digits: int = 3) -> str:
-    """Write a number; None where there is none."""
-    return NONE if value is None else f"{value:.{digits}f}"
-
-
-def _of(found: Rate) -> str:
-    """Write a share with what it is a share of."""
-    return f"{ratio(found.share)} of {found.n}" if found.n else NONE
-
-
-def table(cells: Sequence[Sequence[str]], *, markdown: bool = False) -> str:
-    """Write a table whose first row is its head; the first column stands left, the others right.
-
-    >>> print(table([["cause", "n"], ["network-fault", "7"]]), end="")
-    cause          n
-    network-fault  7
-    """
-    if markdown:
-        rule = ["---"] + ["--:"] * (len(cells[0]) - 1)
-        return "".join(f"| {' | '.join(row)} |\n" for row in [cells[0], rule, *cells[1:]])
-    widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
-    lines = []
-    for row in cells:
-        rest = [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
-        lines.append("  ".join([row[0].ljust(widths[0]), *rest]).rstrip() + "\n")
-    return "".join(lines)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from diagnose.judge.caveats import list_caveats
 from diagnose.judge.conditions import list_details
 from diagnose.judge.judged import Judged
 from diagnose.judge.log import join_log
-from diagnose.judge.rules import Rule
+from diagnose.judge.rule import Rule
 from diagnose.judge.verdict import Verdict
 from diagnose.model.analysis import Analysis
 from diagnose.model.diagnosis import Diagnosis, Plan, StepTime

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from diagnose.errors import RuleError
-from diagnose.judge.rules import Condition, Group, Rule, RuleTest, read_folder
+from diagnose.judge.rule import Condition, Group, Rule, RuleTest
+from diagnose.judge.rules import read_folder
 from diagnose.model.feature import Feature, Features
 
 #: A comparison in words.

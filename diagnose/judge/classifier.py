@@ -6,7 +6,6 @@ in it is executed, and every index in it is checked before a tree is walked.
 
 import dataclasses
 import hashlib
-import itertools
 import json
 import math
 from collections.abc import Sequence
@@ -17,6 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diagnose.errors import RuleError
+from diagnose.judge.checked_json import MOST, take_entry, take_list, take_number, take_positive
+from diagnose.judge.likeness import Likeness
+from diagnose.judge.trees import Trees
 from diagnose.model.feature import Features
 
 #: Where training writes the classifier that ships with the program.
@@ -27,15 +29,7 @@ FORMAT = 1
 MAX_FILE_BYTES = 4 * 1024 * 1024
 #: Inputs are rounded, in training as here, so that the last bits of a replay decide nothing; and bounded.
 INPUT_DIGITS = 6
-INPUT_BOUND = 1e9
-#: In the file, `feature` of a leaf.
-LEAF = -1
-#: Likeness looks at shares and ratios to the hundredth: what differs by less is the same job.
-LIKENESS_DIGITS = 2
-#: Distance between a feature that could be measured and the same feature missing; ranks lie in 0..1.
-MISSING_DISTANCE = 1.0
-#: A feature that was nearly constant in training counts as if it had had at least this range.
-LEAST_RANGE = 0.1
+INPUT_BOUND = MOST
 #: Features that are named when a job is unlike any other.
 N_NAMED = 3
 
@@ -74,180 +68,6 @@ class Opinion:
     def contributions(self, cause: str) -> list[Contribution]:
         """List what features add to a cause's score, most first; with the bias they sum to it. None for an unknown cause."""
         return list(self._contributions.get(cause, ()))
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Trees:
-    """Boosted trees of one cause, all nodes in one row; children come after their parents, in the same tree.
-
-    Attributes
-    ----------
-    baseline : float
-        Log odds without any tree.
-    roots : list of int
-        Node at which each tree begins.
-    feature, left, right : list of int
-        Input that a node looks at (`LEAF` where none), and its children.
-    threshold : list of float
-        Up to this value a job goes to the left.
-    missing_left : list of bool
-        Whether it goes there when the input is missing.
-    expected : list of float
-        Log odds of a leaf; elsewhere their mean over the jobs of training below the node.
-    bias : float
-        Baseline and the expected values of all roots.
-    """
-
-    baseline: float
-    roots: list[int]
-    feature: list[int]
-    left: list[int]
-    right: list[int]
-    threshold: list[float]
-    missing_left: list[bool]
-    expected: list[float]
-    bias: float
-
-    @classmethod
-    def read(cls, part: Any, place: str, n_inputs: int) -> "Trees":
-        """Check and read the trees of a cause.
-
-        Raises
-        ------
-        ValueError
-            They are damaged; the message says where.
-        """
-        baseline = _number(_get(part, "baseline", place), f"{place}/baseline")
-        feature = _integers(part, "feature", place, low=LEAF, high=n_inputs - 1)
-        n_nodes = len(feature)
-        roots = _integers(part, "roots", place, low=0, high=n_nodes - 1)
-        left = _integers(part, "left", place, low=0, high=n_nodes - 1, n=n_nodes)
-        right = _integers(part, "right", place, low=0, high=n_nodes - 1, n=n_nodes)
-        missing_left = _integers(part, "missing_left", place, low=0, high=1, n=n_nodes)
-        cover = _integers(part, "cover", place, low=1, high=2**31, n=n_nodes)
-        threshold = _numbers(part, "threshold", place, n=n_nodes)
-        expected = _numbers(part, "value", place, n=n_nodes)
-        if roots[0] != 0 or any(a >= b for a, b in itertools.pairwise(roots)):
-            raise ValueError(f"{place}/roots: expected 0 first, then increasing numbers")
-        for root, end in zip(roots, [*roots[1:], n_nodes], strict=True):
-            children = []
-            for node in range(end - 1, root - 1, -1):
-                if feature[node] == LEAF:
-                    continue
-                a, b = left[node], right[node]
-                if not (node < a < end and node < b < end):
-                    raise ValueError(
-                        f"{place}: node {node} has children {a} and {b}; expected nodes after it, below {end}"
-                    )
-                if cover[node] != cover[a] + cover[b]:
-                    raise ValueError(f"{place}/cover: {cover[node]} at node {node}; expected {cover[a] + cover[b]}")
-                expected[node] = (cover[a] * expected[a] + cover[b] * expected[b]) / cover[node]
-                children += [a, b]
-            if sorted(children) != list(range(root + 1, end)):
-                raise ValueError(f"{place}: the tree at node {root} has nodes with no parent, or with two")
-        bias = baseline + math.fsum(expected[root] for root in roots)
-        return cls(baseline, roots, feature, left, right, threshold, [m == 1 for m in missing_left], expected, bias)
-
-    def explain(self, inputs: Sequence[float]) -> tuple[float, dict[int, float]]:
-        """Score a job, and say what each input adds.
-
-        Parameters
-        ----------
-        inputs : sequence of float
-            NaN where missing.
-
-        Returns
-        -------
-        score : float
-            Log odds, before calibration.
-        added : dict of int to float
-            By input: how much the expected value changes at the nodes that look at it. With `bias` they sum to the score.
-
-        Source: Saabas, "Random forest interpretation" (2014), for boosted trees.
-        """
-        added: dict[int, float] = {}
-        score = self.baseline
-        for root in self.roots:
-            node = root
-            while (feature := self.feature[node]) != LEAF:
-                value = inputs[feature]
-                # A missing value is NaN, which is at most nothing.
-                goes_left = value <= self.threshold[node] or (self.missing_left[node] and math.isnan(value))
-                child = self.left[node] if goes_left else self.right[node]
-                added[feature] = added.get(feature, 0.0) + self.expected[child] - self.expected[node]
-                node = child
-            score += self.expected[node]
-        return score, added
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Likeness:
-    """Where the jobs of training lie, each feature as its rank among them.
-
-    Attributes
-    ----------
-    knots : list of (ndarray, ndarray)
-        For each input increasing values and their ranks, 0..1; empty where it was missing in all jobs. The first and the last
-        are the range in training.
-    prototypes : ndarray of float64, shape (n_prototypes, n_inputs)
-        Ranks of jobs that are far from each other; NaN where missing.
-    limit : float
-        Jobs up to this distance from the nearest prototype are like those of training,
-    reach : float
-        unless one feature is further than this outside of its range there (as a logarithm, see `place`).
-    """
-
-    knots: list[tuple[NDArray[np.float64], NDArray[np.float64]]]
-    prototypes: NDArray[np.float64]
-    limit: float
-    reach: float
-
-    @classmethod
-    def read(cls, part: Any, place: str, n_inputs: int) -> "Likeness":
-        """Check and read.
-
-        Raises
-        ------
-        ValueError
-            It is damaged; the message says where.
-        """
-        knots = []
-        for i, pair in enumerate(_list(_get(part, "knots", place), f"{place}/knots", n=n_inputs)):
-            here = f"{place}/knots/{i}"
-            values, ranks = _numbers(pair, "value", here, empty=True), _numbers(pair, "rank", here, empty=True)
-            rising = np.diff(values) > 0 if len(values) > 1 else np.array([True])
-            falling = np.diff(ranks) < 0 if len(ranks) > 1 else np.array([False])
-            if len(values) != len(ranks) or not rising.all() or falling.any() or any(not 0 <= r <= 1 for r in ranks):
-                raise ValueError(
-                    f"{here}: expected increasing values, and for each a rank from 0 to 1 that does not fall"
-                )
-            knots.append((np.array(values), np.array(ranks)))
-        rows = _list(_get(part, "prototypes", place), f"{place}/prototypes")
-        prototypes = [
-            [math.nan if x is None else _number(x, f"{here}/{j}") for j, x in enumerate(_list(row, here, n=n_inputs))]
-            for row, here in ((row, f"{place}/prototypes/{i}") for i, row in enumerate(rows))
-        ]
-        limit, reach = (_positive(part, name, place) for name in ("limit", "reach"))
-        return cls(knots, np.array(prototypes), limit, reach)
-
-    def place(self, inputs: Sequence[float]) -> NDArray[np.float64]:
-        """Turn inputs into ranks among the jobs of training; beyond their range further out, as a logarithm; NaN where missing."""
-        return np.array([_rank(x, *knots) for x, knots in zip(inputs, self.knots, strict=True)])
-
-    def measure(self, place: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-        """Measure the distance to the nearest prototype, and how far each input is from it."""
-        apart = distances(place, self.prototypes)
-        total = np.sqrt((apart**2).sum(axis=1))
-        nearest = int(total.argmin())
-        return float(total[nearest]), apart[nearest]
-
-    def outside(self, inputs: Sequence[float]) -> dict[int, float]:
-        """Say how far inputs are outside of their range in training, furthest first."""
-        out = {}
-        for i, (x, (values, ranks)) in enumerate(zip(inputs, self.knots, strict=True)):
-            if not math.isnan(rank := _rank(x, values, ranks)):
-                out[i] = max(rank - float(ranks[-1]), float(ranks[0]) - rank)
-        return {i: out[i] for i in sorted(out, key=lambda i: -out[i]) if out[i] > 0}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -386,24 +206,24 @@ def read_classifier(data: bytes) -> Classifier:
         It is no JSON, or not a sound classifier; the message says where.
     """
     found = json.loads(data, parse_constant=_refuse_constant)
-    version = _get(found, "format", "file")
+    version = take_entry(found, "format", "file")
     if version != FORMAT or isinstance(version, bool):
         raise ValueError(f"format: {version!r}; expected {FORMAT}")
-    inputs = _list(_get(found, "inputs", "file"), "inputs")
+    inputs = take_list(take_entry(found, "inputs", "file"), "inputs")
     if not all(isinstance(name, str) for name in inputs) or len(set(inputs)) != len(inputs):
         raise ValueError("inputs: expected names of features, none twice")
-    parts = _get(found, "causes", "file")
+    parts = take_entry(found, "causes", "file")
     if not isinstance(parts, dict) or not parts:
         raise ValueError("causes: expected at least one cause by name")
     trees, calibration = {}, {}
     for cause, part in parts.items():
         trees[cause] = Trees.read(part, f"causes/{cause}", len(inputs))
         place = f"causes/{cause}/calibration"
-        fit = _get(part, "calibration", f"causes/{cause}")
-        intercept = _number(_get(fit, "intercept", place), f"{place}/intercept")
-        calibration[cause] = (_positive(fit, "slope", place), intercept)
-    likeness = Likeness.read(_get(found, "likeness", "file"), "likeness", len(inputs))
-    training = _get(found, "training", "file")
+        fit = take_entry(part, "calibration", f"causes/{cause}")
+        intercept = take_number(take_entry(fit, "intercept", place), f"{place}/intercept")
+        calibration[cause] = (take_positive(fit, "slope", place), intercept)
+    likeness = Likeness.read(take_entry(found, "likeness", "file"), "likeness", len(inputs))
+    training = take_entry(found, "training", "file")
     if not isinstance(training, dict):
         raise ValueError("training: expected figures by name")  # noqa: TRY004 - as all that is wrong with the file
     return Classifier(tuple(inputs), trees, calibration, likeness, training, hashlib.sha256(data).hexdigest()[:12])
@@ -432,88 +252,9 @@ def logistic(log_odds: float) -> float:
     return odds / (1.0 + odds) if log_odds > -745.0 else 0.0
 
 
-def distances(place: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Say how far a job is from others in each feature; a missing one is far from a measured one.
-
-    Parameters
-    ----------
-    place : ndarray of float64, shape (n_inputs,)
-    others : ndarray of float64, shape (n_others, n_inputs)
-        Ranks; NaN where missing.
-
-    Returns
-    -------
-    ndarray of float64, shape (n_others, n_inputs)
-    """
-    apart: NDArray[np.float64] = np.abs(others - place)
-    one_missing = np.isnan(others) != np.isnan(place)
-    return np.where(one_missing, MISSING_DISTANCE, np.nan_to_num(apart))
-
-
-def _rank(value: float, values: NDArray[np.float64], ranks: NDArray[np.float64]) -> float:
-    """Give the rank of a value among those of training; one that no job there had is one that no tree looks at."""
-    if math.isnan(value) or not len(values):
-        return math.nan
-    value = round(value, LIKENESS_DIGITS)
-    low, high = float(values[0]), float(values[-1])
-    scale = max(high - low, LEAST_RANGE)
-    if value > high:
-        return float(ranks[-1]) + math.log1p((value - high) / scale)
-    if value < low:
-        return float(ranks[0]) - math.log1p((low - value) / scale)
-    return float(np.interp(value, values, ranks))
-
-
 def _or_none(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is no number")
-
-
-def _get(part: Any, name: str, place: str) -> Any:
-    """Take an entry of an object."""
-    if not isinstance(part, dict) or name not in part:
-        raise ValueError(f"{place}: expected an object with {name!r}")
-    return part[name]
-
-
-def _list(found: Any, place: str, *, n: int | None = None) -> list[Any]:
-    """Take a list of that length, or of at least one."""
-    if not isinstance(found, list) or (len(found) != n if n is not None else not found):
-        raise ValueError(f"{place}: expected a list of {n if n is not None else 'at least one'}")
-    return found
-
-
-def _number(found: Any, place: str) -> float:
-    """Take a number that is finite."""
-    if isinstance(found, bool) or not isinstance(found, int | float) or not abs(found) <= INPUT_BOUND:
-        raise ValueError(f"{place}: {str(found)[:40]!r}; expected a number up to {INPUT_BOUND:g}")
-    return float(found)
-
-
-def _positive(part: Any, name: str, place: str) -> float:
-    """Take a number above 0."""
-    found = _number(_get(part, name, place), f"{place}/{name}")
-    if found <= 0:
-        raise ValueError(f"{place}/{name}: {found}; expected a number above 0")
-    return found
-
-
-def _numbers(part: Any, name: str, place: str, *, n: int | None = None, empty: bool = False) -> list[float]:
-    """Take a list of numbers."""
-    found = _get(part, name, place)
-    here = f"{place}/{name}"
-    if empty and found == []:
-        return []
-    return [_number(x, f"{here}/{i}") for i, x in enumerate(_list(found, here, n=n))]
-
-
-def _integers(part: Any, name: str, place: str, *, low: int, high: int, n: int | None = None) -> list[int]:
-    """Take a list of integers within bounds."""
-    found = _list(_get(part, name, place), f"{place}/{name}", n=n)
-    for i, x in enumerate(found):
-        if type(x) is not int or not low <= x <= high:
-            raise ValueError(f"{place}/{name}/{i}: {str(x)[:40]!r}; expected an integer from {low} to {high}")
-    return found

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable
 
 from diagnose.judge.check import find_deciding
-from diagnose.judge.rules import Condition, Group, Judgement, say
+from diagnose.judge.rule import Condition, Group, Judgement, write_sentence
 from diagnose.model.explanation import Checked, CheckedGroup, Details, RuleCheck
 from diagnose.model.feature import Feature, Features
 
@@ -45,7 +45,7 @@ def _check(condition: Condition, features: Features, *, deciding: bool) -> Check
         holds=holds,
         value=value,
         reason="" if value is not None else feature.reason or "not measured",
-        says=say(condition, value) if holds and condition.says and value is not None else "",
+        says=write_sentence(condition, value) if holds and condition.says and value is not None else "",
         origin=condition.origin,
         deciding=deciding,
     )

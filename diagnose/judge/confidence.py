@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from diagnose.judge.classifier import Opinion
-from diagnose.judge.rules import Judgement, Rule
+from diagnose.judge.rule import Judgement, Rule
 from diagnose.judge.traits import is_of_stops, is_of_workers, is_seldom
 from diagnose.judge.worth import chance_above, gain_of
 from diagnose.model.analysis import Analysis

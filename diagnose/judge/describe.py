@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from diagnose.judge.check import COMPARISONS
-from diagnose.judge.rules import Condition, Group, Rule, built_in_rules
+from diagnose.judge.rule import Condition, Group, Rule
+from diagnose.judge.rules import built_in_rules
 from diagnose.model.components import COMPONENTS
 
 WIDTH = 80

@@ -8,7 +8,7 @@ from diagnose.judge.classifier import Opinion
 from diagnose.judge.confidence import has_one_rank_doubt, is_rare, most_it_may_cost, probability_of
 from diagnose.judge.members import MAX_MEMBERS_NAMED, describe_member
 from diagnose.judge.places import label_worker, list_slow_workers, locate
-from diagnose.judge.rules import Judgement, Rule
+from diagnose.judge.rule import Judgement, Rule
 from diagnose.judge.traits import SELDOM, is_of_workers, is_seldom
 from diagnose.judge.worth import gain_of
 from diagnose.model.analysis import Analysis

@@ -14,7 +14,8 @@ from diagnose.judge.classifier import Contribution, Opinion
 from diagnose.judge.conditions import check_conditions
 from diagnose.judge.judged import Judged
 from diagnose.judge.places import locate
-from diagnose.judge.rules import Judgement, Rule, built_in_rules
+from diagnose.judge.rule import Judgement, Rule
+from diagnose.judge.rules import built_in_rules
 from diagnose.judge.timing import date_cause
 from diagnose.judge.traits import is_of_workers
 from diagnose.judge.unknown import UNKNOWN, UNKNOWN_SHARE, list_unexplained

@@ -3,7 +3,8 @@
 import dataclasses
 
 from diagnose.judge.classifier import Opinion
-from diagnose.judge.rules import Judgement, RuleSet
+from diagnose.judge.rule import Judgement
+from diagnose.judge.rules import RuleSet
 from diagnose.model.diagnosis import MadeBy
 
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from diagnose.judge.places import name_fault
-from diagnose.judge.rules import Rule
+from diagnose.judge.rule import Rule
 from diagnose.judge.unknown import UNKNOWN_CERTAINTY
 from diagnose.judge.verdict import Verdict
 from diagnose.model.diagnosis import Cause, EvidenceItem, NotChecked, When, Where

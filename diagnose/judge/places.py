@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from diagnose.judge.members import name_member, suspect_hosts
-from diagnose.judge.rules import Rule
+from diagnose.judge.rule import Rule
 from diagnose.judge.traits import FIRST_STAGE_ONLY, is_of_transfers, is_of_workers
 from diagnose.judge.worth import gain_of
 from diagnose.model.analysis import Analysis

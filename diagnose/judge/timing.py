@@ -1,7 +1,7 @@
 """Since when a cause is there, and how often."""
 
 from diagnose.judge.confidence import is_rare
-from diagnose.judge.rules import Rule
+from diagnose.judge.rule import Rule
 from diagnose.judge.traits import is_of_stops, is_seldom
 from diagnose.model.analysis import Analysis
 from diagnose.model.diagnosis import When

@@ -6,7 +6,7 @@ Enters: the account of a recording, and rules. Leaves: the same account with the
 import dataclasses
 from collections.abc import Sequence
 
-from diagnose.judge.rules import Rule
+from diagnose.judge.rule import Rule
 from diagnose.model.recording import Account, Unobserved
 
 

@@ -12,7 +12,7 @@ from diagnose.judge.classifier import Opinion
 from diagnose.judge.confidence import be_sure
 from diagnose.judge.evidence import list_evidence
 from diagnose.judge.places import locate, name_fault
-from diagnose.judge.rules import Judgement
+from diagnose.judge.rule import Judgement
 from diagnose.judge.timing import date_cause
 from diagnose.judge.unknown import list_unexplained, report_unknown
 from diagnose.judge.worth import gain_of, is_unmeasured, least_gain, share_of

@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diagnose.errors import UsageError
-from diagnose.judge.classifier import FORMAT, Trees
-from diagnose.judge.rules import Rule
+from diagnose.judge.classifier import FORMAT
+from diagnose.judge.rule import Rule
+from diagnose.judge.trees import Trees
 from diagnose.model.trace import Bools
 from diagnose.train.calibrate import fit_calibration, probabilities
 from diagnose.train.likeness import learn_likeness

@@ -1,6 +1,6 @@
 """Learn where the jobs of training lie, so that a job unlike all of them is noticed.
 
-Enters: inputs of jobs. Leaves: what `judge.classifier.Likeness` reads.
+Enters: inputs of jobs. Leaves: what `judge.likeness.Likeness` reads.
 """
 
 import dataclasses
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diagnose.judge.classifier import LIKENESS_DIGITS, Likeness, distances
+from diagnose.judge.likeness import LIKENESS_DIGITS, Likeness, distances
 from diagnose.train.trees import write_number
 
 #: Quantiles between which ranks are interpolated; the first and the last are the range.
@@ -37,7 +37,7 @@ def learn_likeness(inputs: _Floats, held_out: _Floats) -> dict[str, Any]:
     Returns
     -------
     dict
-        As `judge.classifier.Likeness.read` expects.
+        As `judge.likeness.Likeness.read` expects.
     """
     knots = [_make_knots(column) for column in inputs.T]
     ruler = Likeness(

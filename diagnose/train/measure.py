@@ -27,7 +27,9 @@ from diagnose.pipeline import analyse_job
 #: Parts of the package that decide what is measured of which job; judging and reporting do not.
 _MEASURING = ("errors.py", "pipeline.py", "model", "trace", "whatif", "features", "faults")
 #: Programs among them.
-_NOT_MEASURING = ("faults/__main__.py", "faults/corpus.py", "faults/score.py", "faults/figures.py")
+_NOT_MEASURING = tuple(
+    f"faults/{name}.py" for name in ("__main__", "corpus", "fixtures", "score", "score_tables", "figures", "judged")
+)
 #: Jobs that a worker process takes at once.
 _CHUNK = 4
 

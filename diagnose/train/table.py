@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from diagnose.errors import UsageError
 from diagnose.judge.classifier import round_input
-from diagnose.judge.rules import Rule
+from diagnose.judge.rule import Rule
 from diagnose.model.request import MIN_SPEEDUP
 from diagnose.model.trace import Bools, Ints
 from diagnose.train.measure import MeasuredJob

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diagnose.judge.classifier import INPUT_BOUND, INPUT_DIGITS, LEAF
+from diagnose.judge.classifier import INPUT_BOUND, INPUT_DIGITS
+from diagnose.judge.trees import LEAF
 from diagnose.model.trace import Bools
 
 #: Thresholds lie halfway between two rounded inputs, or on one: one more digit keeps every input on its side.

@@ -5,22 +5,18 @@ from typing import Any
 
 import pytest
 
-from diagnose.faults.figures import (
+from diagnose.faults.figures import CauseFigures, OnsetFigures, Rate, drop_unsure, measure
+from diagnose.faults.judged import (
     COUNTS,
     NOTHING,
     TOO_SMALL,
     UNKNOWN,
-    CauseFigures,
-    OnsetFigures,
-    Rate,
-    Row,
+    JudgedJob,
     SaidCause,
     TrueCause,
     describe,
     find_worst,
-    hear,
     judge_as_published,
-    measure,
 )
 
 STEPS = (16, 17, 18, 40, 41)
@@ -37,14 +33,14 @@ def said(cause: str, recoverable: float = 0.1, confidence: float = 0.9, **fields
     return SaidCause(cause, confidence, fields.pop("share", recoverable), recoverable, **fields)
 
 
-def row(*causes: TrueCause | SaidCause, **fields: Any) -> Row:
+def row(*causes: TrueCause | SaidCause, **fields: Any) -> JudgedJob:
     """Make a job with what is true and what was said."""
     there = tuple(cause for cause in causes if isinstance(cause, TrueCause))
     heard = tuple(cause for cause in causes if isinstance(cause, SaidCause))
-    return Row(**({"job": "job", "dp": 4, "pp": 2, "steps": STEPS, "truth": there, "said": heard} | fields))
+    return JudgedJob(**({"job": "job", "dp": 4, "pp": 2, "steps": STEPS, "truth": there, "said": heard} | fields))
 
 
-def cause_of(rows: list[Row], name: str) -> CauseFigures:
+def cause_of(rows: list[JudgedJob], name: str) -> CauseFigures:
     """Give the figures of one cause."""
     (found,) = [figures for figures in measure(rows).causes if figures.cause == name]
     return found
@@ -163,7 +159,7 @@ def test_unknown_is_counted_apart() -> None:
 
 def test_a_job_that_fails_finds_nothing() -> None:
     """With a truth a failed job's causes are missed; without one, and where it is healthy, it is counted as failed only."""
-    rows = [row(true("a"), error="crash"), row(error="crash"), Row("job", error="cannot be made")]
+    rows = [row(true("a"), error="crash"), row(error="crash"), JudgedJob("job", error="cannot be made")]
     figures = measure(rows)
     assert (figures.n_jobs, figures.n_failed, figures.n_healthy) == (3, 3, 0)
     assert cause_of(rows, "a").missed == 1
@@ -329,4 +325,4 @@ def test_a_job_is_described_in_a_line() -> None:
 def test_hearing_changes_nothing_but_what_was_said() -> None:
     """A threshold of confidence leaves truth and measurements as they are."""
     job = row(true("a"), said("a", confidence=0.2), m_w=0.7)
-    assert hear(job, 0.5) == dataclasses.replace(job, said=())
+    assert drop_unsure(job, 0.5) == dataclasses.replace(job, said=())

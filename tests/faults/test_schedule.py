@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from diagnose.errors import UsageError
+from diagnose.faults.compute_order import order_computes
 from diagnose.faults.inputs import draw_inputs
-from diagnose.faults.programme import order_computes
 from diagnose.faults.record import record
 from diagnose.faults.simulate import simulate
 from diagnose.faults.spec import JobSpec

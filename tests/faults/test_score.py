@@ -11,9 +11,11 @@ from click.testing import CliRunner, Result
 from diagnose import pipeline
 from diagnose.errors import UsageError
 from diagnose.faults import score
-from diagnose.faults.figures import Row, SaidCause, TrueCause, measure
+from diagnose.faults.figures import measure
 from diagnose.faults.generate import generate, write_job
-from diagnose.faults.score import judge_file, main, read_truth, render, table, to_json
+from diagnose.faults.judged import JudgedJob, SaidCause, TrueCause
+from diagnose.faults.score import judge_file, main, read_truth, to_json
+from diagnose.faults.score_tables import render, table
 from diagnose.faults.spec import JobSpec
 from diagnose.faults.worker_fault import WorkerFault
 from diagnose.model.request import Request
@@ -164,8 +166,8 @@ def test_faults_of_one_cause_are_one() -> None:
 
 
 ROWS = [
-    Row("a", 4, 2, (1, 2), truth=(TrueCause("worker-fault", ((0, 0),), (), 2, 0.1, 0.1),)),
-    Row("b", 4, 2, (1, 2), said=(SaidCause("unknown", 0.5, None, 0.1),)),
+    JudgedJob("a", 4, 2, (1, 2), truth=(TrueCause("worker-fault", ((0, 0),), (), 2, 0.1, 0.1),)),
+    JudgedJob("b", 4, 2, (1, 2), said=(SaidCause("unknown", 0.5, None, 0.1),)),
 ]
 
 

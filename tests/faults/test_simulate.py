@@ -5,8 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 
+from diagnose.faults.compute_order import order_computes, place_compute
 from diagnose.faults.inputs import Hold, Inputs, Pause, draw_inputs
-from diagnose.faults.programme import Launch, build_programme, order_computes, place_compute
+from diagnose.faults.programme import Launch, build_programme
 from diagnose.faults.simulate import Times, simulate
 from diagnose.faults.spec import JobSpec, random_spec
 from diagnose.model.optype import Op

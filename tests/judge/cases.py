@@ -14,7 +14,8 @@ from diagnose import pipeline
 from diagnose.faults.fault import Fault
 from diagnose.faults.generate import Job, generate
 from diagnose.faults.spec import JobSpec
-from diagnose.judge.rules import Judgement, RuleSet, load_rules
+from diagnose.judge.rule import Judgement
+from diagnose.judge.rules import RuleSet, load_rules
 from diagnose.model.analysis import Analysis
 from diagnose.model.components import Components, Gains
 from diagnose.model.diagnosis import Diagnosis

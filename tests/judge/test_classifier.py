@@ -15,7 +15,8 @@ import pytest
 
 from diagnose.errors import RuleError
 from diagnose.judge import classifier as module
-from diagnose.judge.classifier import Opinion, Trees, load_classifier, logistic, read_classifier, round_input
+from diagnose.judge.classifier import Opinion, load_classifier, logistic, read_classifier, round_input
+from diagnose.judge.trees import Trees
 from diagnose.model.feature import Feature
 from diagnose.train.fit import dump_model
 from diagnose.train.trees import TreeSettings, export_trees, fit_trees

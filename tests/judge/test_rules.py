@@ -17,19 +17,9 @@ from hypothesis import strategies as st
 from diagnose.errors import RuleError
 from diagnose.faults.spec import JobSpec
 from diagnose.features.catalogue import list_features
-from diagnose.judge.rules import (
-    MAX_DEPTH,
-    MAX_RULE_BYTES,
-    SEVERITIES,
-    Condition,
-    Group,
-    Rule,
-    RuleTest,
-    built_in_rules,
-    load_rules,
-    read_rule,
-    say,
-)
+from diagnose.judge.rule import Condition, Group, Rule, RuleTest, write_sentence
+from diagnose.judge.rule_file import MAX_DEPTH, MAX_RULE_BYTES, SEVERITIES, read_rule
+from diagnose.judge.rules import built_in_rules, load_rules
 from diagnose.model.components import COMPONENTS
 from diagnose.model.feature import Feature, Features
 from tests.judge.cases import built_in, causes, diagnose_table, make, measured
@@ -484,7 +474,7 @@ def test_a_users_rule_judges_jobs(tmp_path: Path) -> None:
 def test_a_sentence_has_value_share_and_threshold() -> None:
     """`{value}` has three digits, `{value%}` is in percent, `{threshold}` is the rule's."""
     condition = Condition("f", "at_least", 0.25, "{value}, {value%}, {threshold}, {value}", 1)
-    assert say(condition, 1 / 3) == "0.333, 33.3%, 0.25, 0.333"
+    assert write_sentence(condition, 1 / 3) == "0.333, 33.3%, 0.25, 0.333"
 
 
 @pytest.mark.parametrize(
@@ -503,7 +493,7 @@ def test_a_sentence_has_value_share_and_threshold() -> None:
 )
 def test_a_sentence_is_no_format_string(text: str) -> None:
     """What looks like a format string beyond the three placeholders is left as it stands."""
-    assert say(Condition("f", "at_least", 0.0, text, 1), 1.5) == text
+    assert write_sentence(Condition("f", "at_least", 0.0, text, 1), 1.5) == text
 
 
 @pytest.mark.parametrize(
@@ -512,7 +502,7 @@ def test_a_sentence_is_no_format_string(text: str) -> None:
         '!!python/object/apply:os.system ["touch {target}"]',
         '!!python/object/new:subprocess.check_output [["touch", "{target}"]]',
         "!!python/name:os.system",
-        "!!python/object:diagnose.judge.rules.Rule {{}}",
+        "!!python/object:diagnose.judge.rule.Rule {{}}",
         '!!python/object/apply:builtins.open ["{target}", "w"]',
     ],
 )

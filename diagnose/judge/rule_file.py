@@ -1,0 +1,295 @@
+"""Read the YAML file of one rule, and tell all that is wrong with it.
+
+Enters: the bytes of a file. Leaves: a `Rule`. A condition is words and numbers: nothing in a rule is executed.
+"""
+
+import difflib
+import fnmatch
+import math
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+
+from diagnose.judge.rule import Condition, Group, Rule, RuleFix, RuleTest
+from diagnose.model.capabilities import CAPABILITIES
+from diagnose.model.components import COMPONENTS
+from diagnose.model.pictured import NO_RULE, PICTURES
+
+_Item = TypeVar("_Item")
+
+STATUSES = ("experimental", "stable")
+ACTORS = ("job owner", "platform", "hardware")
+SEVERITIES = ("low", "medium", "high")
+#: Cases beside a complete rule that fire, and as many that do not.
+MIN_CASES = 2
+_COMPARISONS = ("at_least", "at_most", "above", "below")
+_REQUIRED = ("id", "title", "status", "who", "story", "components", "conditions", "fixes", "source", "tests")
+_OPTIONAL = (
+    *("looks_like", "false_positives", "place", "severity"),
+    *("needs", "pictures", "dated_by_log", "classifier"),
+)
+PLACES = ("workers", "stages", "spread")
+#: Names less similar than this are no misspelling of each other: features of all subjects end alike.
+SIMILAR = 0.75
+#: A larger rule file is a mistake, or an attack.
+MAX_RULE_BYTES = 256 * 1024
+MAX_DEPTH = 20
+#: Brackets within brackets of any file; libyaml recurses without a limit of its own.
+_MAX_NESTING = 4 * MAX_DEPTH
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def read_rule(
+    path: Path,
+    text: bytes,
+    faults: list[str],
+    known_features: Sequence[str] | None = None,
+    *,
+    complete: bool = False,
+) -> Rule | None:
+    """Read one rule file.
+
+    Parameters
+    ----------
+    path : Path
+        As faults call the file.
+    text : bytes
+    faults : list of str
+        Faults are added, one line each.
+    known_features : sequence of str, optional
+        All other features, in conditions and in cases beside the rule, are faults.
+    complete : bool
+        Fewer than two cases beside the rule that must fire, or two that must not, are a fault.
+
+    Returns
+    -------
+    Rule or None
+        None where there are faults.
+    """
+    before = len(faults)
+    if len(text) > MAX_RULE_BYTES:
+        faults.append(f"{path}:1: {len(text)} bytes; expected at most {MAX_RULE_BYTES}")
+        return None
+    try:
+        _check_nesting(text)
+        root = yaml.compose(text, Loader=_LOADER)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        line = 1 if mark is None else mark.line + 1
+        what = getattr(error, "problem", None) or " ".join(str(error).split())[:200]
+        faults.append(f"{path}:{line}: is not YAML ({what})")
+        return None
+    if not isinstance(root, yaml.MappingNode):
+        faults.append(f"{path}:1: expected a mapping with {', '.join(_REQUIRED)}")
+        return None
+    reader = _Reader(str(path), faults, known_features)
+    fields = reader.mapping(root, _REQUIRED, _OPTIONAL)
+    components = reader.words(fields.get("components"), tuple(COMPONENTS))
+    if fields.get("id") is not None and str(fields["id"].value).strip() == "unknown":
+        reader.fault(fields["id"], "'unknown' is what no rule explains; choose another id")
+    rule = Rule(
+        id=reader.text(fields.get("id"), pattern=r"[a-z][a-z0-9-]*"),
+        title=reader.text(fields.get("title")),
+        status=reader.text(fields.get("status"), STATUSES),
+        severity=reader.text(fields["severity"], SEVERITIES) if "severity" in fields else "",
+        who=reader.text(fields.get("who"), ACTORS),
+        story=reader.text(fields.get("story")),
+        components=components,
+        place=reader.text(fields["place"], PLACES) if "place" in fields else "spread",
+        needs=reader.words(fields["needs"], tuple(CAPABILITIES)) if "needs" in fields else (),
+        pictures=reader.words(fields["pictures"], PICTURES) if "pictures" in fields else NO_RULE.pictures,
+        dated_by_log=reader.flag(fields["dated_by_log"]) if "dated_by_log" in fields else True,
+        classifier=tuple(reader.items(fields["classifier"], reader.pattern)) if "classifier" in fields else (),
+        conditions=reader.group(fields.get("conditions")),
+        fixes=tuple(reader.items(fields.get("fixes"), reader.fix)),
+        looks_like=reader.words(fields["looks_like"]) if "looks_like" in fields else (),
+        false_positives=reader.text(fields["false_positives"]) if "false_positives" in fields else "",
+        source=reader.text(fields.get("source")),
+        tests=tuple(reader.items(fields.get("tests"), reader.test)),
+        path=str(path),
+    )
+    if complete and isinstance(fields.get("tests"), yaml.SequenceNode):
+        n_fire = sum(case.fires for case in rule.tests)
+        if min(n_fire, len(rule.tests) - n_fire) < MIN_CASES:
+            what = f"{n_fire} tests must fire and {len(rule.tests) - n_fire} must not; expected at least {MIN_CASES} of each"
+            reader.fault(fields["tests"], what)
+    return rule if len(faults) == before else None
+
+
+def _check_nesting(text: bytes) -> None:
+    """Refuse aliases, a few lines of which can stand for billions of nodes, and nesting that would exhaust the stack."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_LOADER):
+        mark: Any = event.start_mark  # libyaml has marks of its own
+        if isinstance(event, yaml.AliasEvent):
+            raise yaml.MarkedYAMLError(problem="an alias; write out what it stands for", problem_mark=mark)
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > _MAX_NESTING:
+            raise yaml.MarkedYAMLError(problem="nested too deep", problem_mark=mark)
+
+
+class _Reader:
+    """Turns YAML nodes into rule parts and notes every fault with its line."""
+
+    def __init__(self, path: str, faults: list[str], known_features: Sequence[str] | None) -> None:
+        self.path = path
+        self.faults = faults
+        self.known_features = known_features
+
+    def fault(self, node: yaml.Node | None, what: str) -> None:
+        """Note a fault at a node."""
+        line = 1 if node is None else node.start_mark.line + 1
+        self.faults.append(f"{self.path}:{line}: {what}")
+
+    def mapping(
+        self, node: yaml.Node | None, required: Sequence[str], optional: Sequence[str] = ()
+    ) -> dict[str, yaml.Node]:
+        """Read a mapping with known keys."""
+        if not isinstance(node, yaml.MappingNode):
+            self.fault(node, f"expected a mapping with {', '.join(required)}")
+            return {}
+        found: dict[str, yaml.Node] = {}
+        for key, value in node.value:
+            name = str(key.value) if isinstance(key, yaml.ScalarNode) else "(not a word)"
+            if name not in required and name not in optional:
+                near = difflib.get_close_matches(name, [*required, *optional], n=1)
+                self.fault(key, f"unknown key {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+            elif name in found:
+                self.fault(key, f"key {name!r} appears twice")
+            found[name] = value
+        for name in required:
+            if name not in found:
+                self.fault(node, f"key {name!r} is missing")
+        return found
+
+    def text(self, node: yaml.Node | None, allowed: Sequence[str] = (), *, pattern: str = "") -> str:
+        """Read one word or text."""
+        if node is None:
+            return ""  # a missing key is its own fault
+        if not isinstance(node, yaml.ScalarNode) or not str(node.value).strip():
+            self.fault(node, "expected text")
+            return ""
+        value = " ".join(str(node.value).split())
+        if allowed and value not in allowed:
+            near = difflib.get_close_matches(value, allowed, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else f"; expected one of {', '.join(allowed)}"
+            self.fault(node, f"{value!r} is not known{hint}")
+        if pattern and not re.fullmatch(pattern, value):
+            self.fault(node, f"{value!r} is not a name; expected small letters, digits and dashes")
+        return value
+
+    def feature(self, node: yaml.Node | None) -> str:
+        """Read the name of a feature."""
+        name = self.text(node)
+        if name and self.known_features is not None and name not in self.known_features:
+            self.fault(node, _no_feature(name, self.known_features))
+        return name
+
+    def pattern(self, node: yaml.Node) -> str:
+        """Read a pattern of names of features; without a `*` it is a name."""
+        pattern = self.text(node)
+        if pattern and self.known_features is not None and not fnmatch.filter(self.known_features, pattern):
+            self.fault(node, _no_feature(pattern, self.known_features))
+        return pattern
+
+    def flag(self, node: yaml.Node | None) -> bool:
+        """Read `true` or `false`."""
+        return self.text(node, ("true", "false")) == "true"
+
+    def words(self, node: yaml.Node | None, allowed: Sequence[str] = ()) -> tuple[str, ...]:
+        """Read a list of words."""
+        return tuple(self.items(node, lambda item: self.text(item, allowed)))
+
+    def items(self, node: yaml.Node | None, read: Callable[[yaml.Node], _Item]) -> list[_Item]:
+        """Read a list, each item its own way."""
+        if node is None:
+            return []
+        if not isinstance(node, yaml.SequenceNode) or not node.value:
+            self.fault(node, "expected a list")
+            return []
+        return [read(item) for item in node.value]
+
+    def number(self, node: yaml.Node | None) -> float:
+        """Read a finite number."""
+        try:
+            value = float(str(node.value)) if isinstance(node, yaml.ScalarNode) else math.nan
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value):
+            self.fault(node, "expected a number")
+        return value
+
+    def group(self, node: yaml.Node | None, depth: int = 0) -> Group:
+        """Read `all`, `any` or `none` with their conditions."""
+        if node is None:
+            return Group("all", ())
+        kinds = ("all", "any", "none")
+        if not isinstance(node, yaml.MappingNode) or len(node.value) != 1 or depth > MAX_DEPTH:
+            self.fault(node, "expected one of all, any, none with a list of conditions")
+            return Group("all", ())
+        key, value = node.value[0]
+        kind = self.text(key, kinds)
+        if not isinstance(value, yaml.SequenceNode) or not value.value:
+            self.fault(value, "expected a list of conditions")
+            return Group(kind, ())
+        return Group(kind, tuple(self._part(item, depth + 1) for item in value.value))
+
+    def _part(self, node: yaml.Node, depth: int) -> Condition | Group:
+        """Read a condition, or a group within a group."""
+        if isinstance(node, yaml.MappingNode) and any(
+            str(key.value) in ("all", "any", "none") for key, _ in node.value
+        ):
+            return self.group(node, depth)
+        return self._condition(node)
+
+    def _condition(self, node: yaml.Node) -> Condition:
+        """Read one comparison."""
+        fields = self.mapping(node, ("feature",), (*_COMPARISONS, "says", "from"))
+        given = [name for name in _COMPARISONS if name in fields]
+        if len(given) != 1:
+            self.fault(node, f"expected exactly one of {', '.join(_COMPARISONS)}")
+        return Condition(
+            feature=self.feature(fields.get("feature")),
+            comparison=given[0] if given else "at_least",
+            threshold=self.number(fields[given[0]]) if given else math.nan,
+            says=self.text(fields["says"]) if "says" in fields else "",
+            line=node.start_mark.line + 1,
+            origin=self.text(fields["from"]) if "from" in fields else "",
+        )
+
+    def fix(self, node: yaml.Node) -> RuleFix:
+        """Read one fix."""
+        fields = self.mapping(node, ("fix", "summary"), ("how",))
+        how = self.text(fields["how"]) if "how" in fields else ""
+        return RuleFix(self.text(fields.get("fix")), self.text(fields.get("summary")), how)
+
+    def test(self, node: yaml.Node) -> RuleTest:
+        """Read one test case."""
+        fields = self.mapping(node, ("name", "features", "fires"))
+        features: dict[str, float | None] = {}
+        lines: dict[str, int] = {}
+        values = fields.get("features")
+        if not isinstance(values, yaml.MappingNode):
+            self.fault(values or node, "expected features with numbers, or null for one that could not be measured")
+        else:
+            for key, value in values.value:
+                is_null = isinstance(value, yaml.ScalarNode) and str(value.value) in ("null", "~", "")
+                name = self.feature(key)
+                features[name] = None if is_null else self.number(value)
+                lines[name] = key.start_mark.line + 1
+        return RuleTest(
+            name=self.text(fields.get("name")),
+            features=features,
+            fires=self.flag(fields.get("fires")),
+            line=node.start_mark.line + 1,
+            lines=lines,
+        )
+
+
+def _no_feature(name: str, known: Sequence[str]) -> str:
+    """Say that there is no such feature, with the nearest one there is."""
+    near = difflib.get_close_matches(name, known, n=1, cutoff=SIMILAR)
+    return f"there is no feature {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
