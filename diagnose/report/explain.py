@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from diagnose.model.explanation import Checked, Explanation, Opined, Weight, Worth
+from diagnose.model.explanation import CausePrediction, Checked, Explanation, Weight, Worth
 from diagnose.report import words
 from diagnose.report.conditions import draw_conditions, say_number, say_wanted
 from diagnose.report.escape import escape, prose
@@ -67,7 +67,7 @@ def say_why(explanation: Explanation) -> str:
             None: "it cannot be said whether the conditions of its rule hold, but the classifier sees it",
         }
         first = "no rule explains the time" if e.conditions is None else rule[e.fires]
-        doubted = "" if not _objects(e.opinion) else f"; {_say_probability(e.opinion)}"
+        doubted = "" if not _objects(e.prediction) else f"; {_say_probability(e.prediction)}"
         return f"Said: {first}, and {_say_gain(e)}{doubted}."
     parts = list(dict.fromkeys(part for code in e.because if (part := _say_reason(e, code))))
     return f"Not said: {'; and '.join(parts) or 'nothing speaks for it'}."
@@ -90,7 +90,7 @@ def _say_reason(e: Explanation, code: str) -> str:
             more = len(deciding) - len(named)
             return " and ".join([", ".join(named), f"{more} more"] if more > 0 else named)
         case "classifier":
-            return f"the conditions of its rule hold and {_say_gain(e)}, but {_say_probability(e.opinion)}"
+            return f"the conditions of its rule hold and {_say_gain(e)}, but {_say_probability(e.prediction)}"
         case _:
             return f"{_say_gain(e)}, but other causes account for that time"
 
@@ -116,12 +116,12 @@ def _say_failed(part: Checked) -> str:
     return f"{name} is {say_number(part.value)}, not {wanted}"
 
 
-def _objects(opinion: Opined | None) -> bool:
+def _objects(opinion: CausePrediction | None) -> bool:
     """Say whether the classifier thinks that the cause is not there."""
     return opinion is not None and opinion.probability is not None and opinion.probability < _EVEN
 
 
-def _say_probability(opinion: Opined | None) -> str:
+def _say_probability(opinion: CausePrediction | None) -> str:
     """Say what the classifier thinks."""
     if opinion is None or opinion.probability is None:
         return "the classifier does not know it"
@@ -139,7 +139,7 @@ def _sections(e: Explanation) -> Iterator[tuple[str, RenderableType]]:
     yield "What removing it gives back", _draw_worth(e)
     if e.changes:
         yield "Change points", _draw_changes(e)
-    yield "Classifier", _draw_opinion(e.opinion)
+    yield "Classifier", _draw_opinion(e.prediction)
     yield "", draw_facts(_origins(e))
 
 
@@ -195,7 +195,7 @@ def _draw_changes(e: Explanation) -> RenderableType:
     return Group(*map(Text, lines))
 
 
-def _draw_opinion(opinion: Opined | None) -> RenderableType:
+def _draw_opinion(opinion: CausePrediction | None) -> RenderableType:
     """Say how probable the classifier thinks the cause, and what that rests on."""
     if opinion is None:
         return Text("this version has none")
