@@ -50,7 +50,7 @@ def ask_judges(features: Features, rule_set: RuleSet) -> Judged:
     return Judged(
         rule_set=rule_set,
         judgements=tuple(rule.judge(features) for rule in rule_set.rules),
-        opinion=classifier.judge(features) if classifier else None,
+        prediction=classifier.judge(features) if classifier else None,
         made_by=_sign(rule_set, classifier),
     )
 

@@ -59,7 +59,7 @@ def diagnose_job(request: Request) -> Diagnosis:
 def prepare_report(request: Request) -> ReportData:
     """Diagnose one job by its trace, and keep what pictures of it need; raises as `diagnose_job` does."""
     analysis, judged = examine(request)
-    verdict = reach_verdict(analysis, judged.judgements, min_speedup=request.min_speedup, opinion=judged.opinion)
+    verdict = reach_verdict(analysis, judged.judgements, min_speedup=request.min_speedup, prediction=judged.prediction)
     request.report("pricing fixes")
     wanted = list_fixes_to_price(verdict.causes, judged.rule_set)
     prices = price_causes(analysis, wanted)
@@ -86,7 +86,7 @@ def explain_job(request: Request, cause: str) -> Explanation:
     check_cause(cause, read_rules(request.rules).rules)
     # Since when is asked of everything, also of what is worth less than the speedup asked for.
     analysis, judged = examine(dataclasses.replace(request, min_speedup=1.0))
-    verdict = reach_verdict(analysis, judged.judgements, min_speedup=request.min_speedup, opinion=judged.opinion)
+    verdict = reach_verdict(analysis, judged.judgements, min_speedup=request.min_speedup, prediction=judged.prediction)
     return explain_cause(cause, analysis, judged, verdict, min_speedup=request.min_speedup)
 
 
@@ -102,7 +102,7 @@ def price_job(request: Request, by_hand: HandFixes) -> tuple[HandPrices, ReportD
     """
     fixes = [parse_fix(text) for text in by_hand.fixes]
     analysis, judged = examine(request)
-    verdict = reach_verdict(analysis, judged.judgements, min_speedup=request.min_speedup, opinion=judged.opinion)
+    verdict = reach_verdict(analysis, judged.judgements, min_speedup=request.min_speedup, prediction=judged.prediction)
     request.report("pricing fixes")
     placed = [(fix, locate_fix(fix.fix, verdict.causes, judged.rule_set)) for fix in fixes]
     scales = [(text, parse_set(text, analysis)) for text in by_hand.scales]

@@ -10,7 +10,7 @@ from diagnose import judges, pipeline
 from diagnose.features import courses
 from diagnose.fixes.plan import add_fixes, price_causes
 from diagnose.judge.assemble import assemble
-from diagnose.judge.classifier import Opinion
+from diagnose.judge.classifier import Prediction
 from diagnose.judge.mending import list_fixes_to_price
 from diagnose.judge.verdict import reach_verdict
 from diagnose.model.request import Request
@@ -28,11 +28,11 @@ class Asked:
     def __init__(self) -> None:
         self.times = 0
 
-    def judge(self, features: object) -> Opinion:
-        """Give no opinion."""
+    def judge(self, features: object) -> Prediction:
+        """Give no prediction."""
         assert features
         self.times += 1
-        return Opinion({}, {}, {}, 0.0, None, {})
+        return Prediction({}, {}, {}, 0.0, None, {})
 
 
 def test_a_diagnosis_is_an_analysis_and_a_verdict() -> None:
@@ -41,7 +41,7 @@ def test_a_diagnosis_is_an_analysis_and_a_verdict() -> None:
     analysis, judged = pipeline.examine(request)
     assert [judgement.rule for judgement in judged.judgements] == list(judged.rule_set.rules)
     assert analysis.trace.n_ops == 8928
-    verdict = reach_verdict(analysis, judged.judgements, min_speedup=1.05, opinion=judged.opinion)
+    verdict = reach_verdict(analysis, judged.judgements, min_speedup=1.05, prediction=judged.prediction)
     wanted = list_fixes_to_price(verdict.causes, judged.rule_set)
     prices = price_causes(analysis, wanted)
     verdict = dataclasses.replace(verdict, causes=add_fixes(verdict.causes, wanted, prices))
@@ -50,11 +50,11 @@ def test_a_diagnosis_is_an_analysis_and_a_verdict() -> None:
 
 
 def test_the_classifier_is_asked_once_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where there is a classifier, its opinion of the job is kept, and its digest is in the diagnosis, too."""
+    """Where there is a classifier, its prediction of the job is kept, and its digest is in the diagnosis, too."""
     asked = Asked()
     monkeypatch.setattr(judges, "read_classifier", lambda: asked)
     _, judged = pipeline.examine(Request(HEALTHY))
-    assert judged.opinion is not None
+    assert judged.prediction is not None
     assert asked.times == 1
     assert judged.made_by.classifier == asked.digest
     assert pipeline.diagnose_job(Request(HEALTHY)).made_by.classifier == asked.digest

@@ -1,6 +1,6 @@
 """Judge a job by boosted trees: how probable each cause is, what that rests on, and whether any job in training was like it.
 
-Enters: features, and `classifier.json`, which `python -m diagnose.train` writes. Leaves: an `Opinion`. The file is data: nothing
+Enters: features, and `classifier.json`, which `python -m diagnose.train` writes. Leaves: a `Prediction`. The file is data: nothing
 in it is executed, and every index in it is checked before a tree is walked.
 """
 
@@ -43,7 +43,7 @@ class Contribution(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Opinion:
+class Prediction:
     """What the classifier makes of a job.
 
     Attributes
@@ -100,7 +100,7 @@ class Classifier:
         """The causes it knows."""
         return tuple(self.trees)
 
-    def judge(self, features: Features) -> Opinion:
+    def judge(self, features: Features) -> Prediction:
         """Judge a job.
 
         Parameters
@@ -110,7 +110,7 @@ class Classifier:
 
         Returns
         -------
-        Opinion
+        Prediction
 
         Raises
         ------
@@ -135,7 +135,7 @@ class Classifier:
             ]
             contributions[cause] = tuple(sorted(found, key=lambda c: (-abs(c.log_odds), c.feature)))
         distance, apart = self.likeness.measure(self.likeness.place(inputs))
-        return Opinion(probability, score, bias, distance, self._why_unlike(inputs, distance, apart), contributions)
+        return Prediction(probability, score, bias, distance, self._why_unlike(inputs, distance, apart), contributions)
 
     def _why_unlike(self, inputs: Sequence[float], distance: float, apart: NDArray[np.float64]) -> str | None:
         """Say which features are outside of what training has seen, or else furthest from the most similar job."""

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from diagnose.judge.classifier import Opinion
+from diagnose.judge.classifier import Prediction
 from diagnose.judge.rule import Judgement, Rule
 from diagnose.judge.traits import is_of_stops, is_of_workers, is_seldom
 from diagnose.judge.worth import chance_above, gain_of
@@ -44,7 +44,7 @@ def check_fidelity(what_if: WhatIf, gains: Gains) -> Fidelity:
     return Fidelity(what_if.discrepancy, error, error <= MAX_REPLAY_ERROR)
 
 
-def be_sure(analysis: Analysis, judgement: Judgement, least: float, opinion: Opinion | None) -> float | None:
+def be_sure(analysis: Analysis, judgement: Judgement, least: float, prediction: Prediction | None) -> float | None:
     """Weigh rule and classifier alike, by the mean of their log odds; None where the cause is not to be reported.
 
     A rule that fires is as sure as its status lets it be, times the chance that the gain is truly above the least one. The
@@ -64,15 +64,15 @@ def be_sure(analysis: Analysis, judgement: Judgement, least: float, opinion: Opi
         # Its gain is known up to chance only, and the classifier knows no cause that gains so little.
         return round(certain * RARE_CERTAINTY, 4) if _may_cost(analysis, rule, least) else None
     sure = certain * chance_above(analysis.gains, rule.components, least)
-    probability = probability_of(opinion, rule.id)
+    probability = probability_of(prediction, rule.id)
     if probability is None:
         return round(sure, 4)
     return round(_weigh(sure, probability), 4) if _weigh(certain, probability) >= REPORTED_FROM else None
 
 
-def probability_of(opinion: Opinion | None, cause: str) -> float | None:
+def probability_of(prediction: Prediction | None, cause: str) -> float | None:
     """Give the classifier's probability of a cause; None where it does not know the cause, or no job like this one."""
-    return None if opinion is None or opinion.unlike else opinion.probability.get(cause)
+    return None if prediction is None or prediction.unlike else prediction.probability.get(cause)
 
 
 def is_rare(analysis: Analysis, rule: Rule) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from diagnose.judge.classifier import Opinion
+from diagnose.judge.classifier import Prediction
 from diagnose.judge.confidence import has_one_rank_doubt, is_rare, most_it_may_cost, probability_of
 from diagnose.judge.members import MAX_MEMBERS_NAMED, describe_member
 from diagnose.judge.places import label_worker, list_slow_workers, locate
@@ -25,7 +25,7 @@ STALL_SHARE = 0.1
 
 
 def list_evidence(
-    analysis: Analysis, judgement: Judgement, opinion: Opinion | None, least: float
+    analysis: Analysis, judgement: Judgement, prediction: Prediction | None, least: float
 ) -> Iterator[EvidenceItem]:
     """List conditions, members, doubts, single stalls, change points and the classifier, in this order."""
     rule = judgement.rule
@@ -43,7 +43,7 @@ def list_evidence(
         values: dict[str, float | None] = {"before": change.before, "after": change.after, "chance": change.chance}
         yield EvidenceItem("change-point", f"{rule.id}/step-{change.step}", text, values)
     if gain_of(analysis.gains, rule.components) >= least:
-        yield from _describe_classifier(opinion, rule)
+        yield from _describe_classifier(prediction, rule)
 
 
 def _describe_members(analysis: Analysis, rule: Rule) -> Iterator[EvidenceItem]:
@@ -128,14 +128,14 @@ def _describe_stall(analysis: Analysis, rule: Rule, place: list[int], pause_s: f
     return EvidenceItem("rule", f"{rule.id}/stall", text, values)
 
 
-def _describe_classifier(opinion: Opinion | None, rule: Rule) -> Iterator[EvidenceItem]:
+def _describe_classifier(prediction: Prediction | None, rule: Rule) -> Iterator[EvidenceItem]:
     """Say what the classifier makes of a cause that it knows."""
-    probability = probability_of(opinion, rule.id)
-    if opinion is None or probability is None:
+    probability = probability_of(prediction, rule.id)
+    if prediction is None or probability is None:
         return
     text = f"a classifier trained on generated jobs gives it a probability of {probability:.2g}"
     if probability < DISAGREES:
         text = f"the rule holds, but {text}: they disagree"
     seen: dict[str, float | None] = {"probability": probability}
-    seen.update((c.feature, c.value) for c in opinion.contributions(rule.id)[:1])
+    seen.update((c.feature, c.value) for c in prediction.contributions(rule.id)[:1])
     yield EvidenceItem("classifier", f"{rule.id}/probability", text, seen)

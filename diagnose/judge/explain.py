@@ -1,4 +1,4 @@
-"""Explain one cause: why it is said of a job or not, with every condition, figure and opinion that decided.
+"""Explain one cause: why it is said of a job or not, with every condition, figure and prediction that decided.
 
 Enters: all that was measured and judged, and the verdict. Leaves: an `Explanation`. Nothing is judged anew.
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from diagnose.errors import UsageError
 from diagnose.judge.caveats import list_caveats
-from diagnose.judge.classifier import Contribution, Opinion
+from diagnose.judge.classifier import Contribution, Prediction
 from diagnose.judge.conditions import check_conditions
 from diagnose.judge.judged import Judged
 from diagnose.judge.places import locate
@@ -25,7 +25,7 @@ from diagnose.model.analysis import Analysis
 from diagnose.model.components import COMPONENTS
 from diagnose.model.course import Course
 from diagnose.model.diagnosis import Cause, When, Where
-from diagnose.model.explanation import Explanation, Opined, Weight, Worth
+from diagnose.model.explanation import CausePrediction, Explanation, Weight, Worth
 
 #: Features named for a cause, and against it.
 N_WEIGHTS = 5
@@ -67,7 +67,7 @@ def explain_cause(
     unsaid = list_unobservable_causes(analysis, {cause}).get(cause, "")
     fires = True if judgement is None else judgement.fires
     against = tuple(_reasons(verdict, gain, least, fires=fires)) or (
-        "explained" if judged.opinion is None else "classifier",
+        "explained" if judged.prediction is None else "classifier",
     )
     course = analysis.courses.get("+".join(components), Course(When()))
     placed = (gain or 0.0) >= LEAST_PLACED
@@ -86,7 +86,7 @@ def explain_cause(
         rule=_file_of(judgement.rule) if judgement else "",
         fires=judgement.fires if judgement else None,
         conditions=check_conditions(judgement.rule.conditions, analysis.features) if judgement else None,
-        opinion=None if judged.opinion is None else _opinion_of(judged.opinion, cause),
+        prediction=None if judged.prediction is None else _predict_cause(judged.prediction, cause),
         changes=course.changes if placed else (),
         changes_in="log-ratio" if is_pace else "seconds",
         when=_since(analysis, judgement, said, course) if placed else When(),
@@ -151,18 +151,18 @@ def _reasons(verdict: Verdict, gain: float | None, least: float, *, fires: bool 
         yield "unknown-conditions"
 
 
-def _opinion_of(opinion: Opinion, cause: str) -> Opined:
-    """Take from the classifier's opinion what it says of one cause."""
-    found = opinion.contributions(cause)
+def _predict_cause(prediction: Prediction, cause: str) -> CausePrediction:
+    """Take from the classifier's prediction what it says of one cause."""
+    found = prediction.contributions(cause)
 
     def strongest(wanted: Callable[[Contribution], bool]) -> tuple[Weight, ...]:
         return tuple(Weight(c.feature, c.value, c.log_odds) for c in [c for c in found if wanted(c)][:N_WEIGHTS])
 
-    return Opined(
-        probability=opinion.probability.get(cause),
+    return CausePrediction(
+        probability=prediction.probability.get(cause),
         speaks_for=strongest(lambda c: c.log_odds > 0),
         speaks_against=strongest(lambda c: c.log_odds < 0),
-        unlike=opinion.unlike,
+        unlike=prediction.unlike,
     )
 
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from diagnose.judge.classifier import Opinion
+from diagnose.judge.classifier import Prediction
 from diagnose.judge.rule import Judgement
 from diagnose.judge.rules import RuleSet
 from diagnose.model.diagnosis import MadeBy
@@ -17,12 +17,12 @@ class Judged:
     rule_set : RuleSet
     judgements : tuple of Judgement
         One a rule, in the order of `rule_set.rules`.
-    opinion : Opinion or None
+    prediction : Prediction or None
         The classifier's; None where there is no classifier.
     made_by : MadeBy
     """
 
     rule_set: RuleSet
     judgements: tuple[Judgement, ...]
-    opinion: Opinion | None
+    prediction: Prediction | None
     made_by: MadeBy

@@ -8,7 +8,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from diagnose.judge.classifier import Opinion
+from diagnose.judge.classifier import Prediction
 from diagnose.judge.confidence import be_sure
 from diagnose.judge.evidence import list_evidence
 from diagnose.judge.places import locate, name_fault
@@ -38,7 +38,7 @@ class Verdict:
 
 
 def reach_verdict(
-    analysis: Analysis, judgements: Sequence[Judgement], *, min_speedup: float, opinion: Opinion | None = None
+    analysis: Analysis, judgements: Sequence[Judgement], *, min_speedup: float, prediction: Prediction | None = None
 ) -> Verdict:
     """Judge a job.
 
@@ -49,7 +49,7 @@ def reach_verdict(
         One a rule.
     min_speedup : float
         Report a cause when removing it makes the job at least this much faster.
-    opinion : Opinion, optional
+    prediction : Prediction, optional
         The classifier's.
     """
     least = least_gain(min_speedup)
@@ -63,7 +63,7 @@ def reach_verdict(
     ]
     checked = tuple(j.rule.id for j in judgements if not _could_not_look(analysis, j, least))
     few = len(analysis.components.steps) < MIN_STEPS
-    sure = [j for j in judgements if few and analysis.fidelity.ok and _shows_stage(analysis, j, least, opinion)]
+    sure = [j for j in judgements if few and analysis.fidelity.ok and _shows_stage(analysis, j, least, prediction)]
     if (few and not sure) or not analysis.fidelity.ok:
         return Verdict("inconclusive", (), None, checked, tuple(not_checked), (_why_inconclusive(analysis),))
     if few:
@@ -71,13 +71,13 @@ def reach_verdict(
         why = _describe_few(analysis)
         not_checked += [NotChecked(cause, why) for cause in checked if cause not in {j.rule.id for j in sure}]
         judgements, checked = sure, tuple(j.rule.id for j in sure)
-    causes, explained = _list_causes(analysis, judgements, least, opinion)
+    causes, explained = _list_causes(analysis, judgements, least, prediction)
     # What looks like a cause that nobody can look for may be nobody's fault: who waits inside it seems slow.
     unexplained = [] if few else list_unexplained(analysis, explained | unlooked, least)
     causes += [report_unknown(analysis, name, least) for name in unexplained]
     causes.sort(key=lambda cause: (-(cause.share or 0.0), -cause.recoverable, cause.cause))
     verdict = "straggling" if causes else "healthy"
-    warnings = (f"the classifier was not asked: {opinion.unlike}",) if opinion and opinion.unlike else ()
+    warnings = (f"the classifier was not asked: {prediction.unlike}",) if prediction and prediction.unlike else ()
     return Verdict(verdict, tuple(causes), _share_out(analysis, causes), checked, tuple(not_checked), warnings)
 
 
@@ -116,28 +116,29 @@ def _why_not(analysis: Analysis, judgement: Judgement) -> str:
     return "; ".join(dict.fromkeys([reason for reason in reasons if reason] + list(judgement.missing)))
 
 
-def _shows_stage(analysis: Analysis, judgement: Judgement, least: float, opinion: Opinion | None) -> bool:
+def _shows_stage(analysis: Analysis, judgement: Judgement, least: float, prediction: Prediction | None) -> bool:
     """Say whether a cause is an uneven stage, and is shown by the many microbatches of a few steps."""
     return (
         judgement.rule.place == "stages"
         and int(analysis.components.compute_s.shape[2]) >= MIN_MICROBATCHES
         and not is_unmeasured(analysis, judgement.rule.components)
         and gain_of(analysis.gains, judgement.rule.components) >= least
-        and be_sure(analysis, judgement, least, opinion) is not None
+        and be_sure(analysis, judgement, least, prediction) is not None
     )
 
 
 def _list_causes(
-    analysis: Analysis, judgements: Sequence[Judgement], least: float, opinion: Opinion | None
+    analysis: Analysis, judgements: Sequence[Judgement], least: float, prediction: Prediction | None
 ) -> tuple[list[Cause], set[str]]:
     """Report the causes that are there, and name the components that they explain."""
     found = [
         (j, sure)
         for j in judgements
-        if not is_unmeasured(analysis, j.rule.components) and (sure := be_sure(analysis, j, least, opinion)) is not None
+        if not is_unmeasured(analysis, j.rule.components)
+        and (sure := be_sure(analysis, j, least, prediction)) is not None
     ]
     claims = Counter(name for j, _ in found for name in j.rule.components)
-    return [_report(analysis, j, sure, claims, opinion, least) for j, sure in found], set(claims)
+    return [_report(analysis, j, sure, claims, prediction, least) for j, sure in found], set(claims)
 
 
 def _report(
@@ -145,7 +146,7 @@ def _report(
     judgement: Judgement,
     sure: float,
     claims: Mapping[str, int],
-    opinion: Opinion | None,
+    prediction: Prediction | None,
     least: float,
 ) -> Cause:
     """Report one cause; `claims` says how many reported rules share each component."""
@@ -159,7 +160,7 @@ def _report(
         recoverable=gains.recoverable("+".join(rule.components)),
         where=where,
         when=date_cause(analysis, rule),
-        evidence=tuple(list_evidence(analysis, judgement, opinion, least)),
+        evidence=tuple(list_evidence(analysis, judgement, prediction, least)),
         fixes=(),
         fingerprint=name_fault(analysis.trace.job, rule.id, where),
         severity=rule.severity,

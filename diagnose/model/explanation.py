@@ -101,7 +101,7 @@ class Weight:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Opined:
+class CausePrediction:
     """What the classifier makes of a cause.
 
     Attributes
@@ -175,7 +175,7 @@ class Explanation:
     fires : bool or None
         Whether the rule's conditions hold; None where that cannot be said, or there is no rule.
     conditions : CheckedGroup or None
-    opinion : Opined or None
+    prediction : CausePrediction or None
         None where there is no classifier.
     changes : tuple of Change
         Steps at which it began or ended to cost time.
@@ -204,7 +204,7 @@ class Explanation:
     rule: str
     fires: bool | None
     conditions: CheckedGroup | None
-    opinion: Opined | None
+    prediction: CausePrediction | None
     changes: tuple[Change, ...]
     changes_in: str
     when: When
@@ -239,7 +239,7 @@ class Explanation:
             - `gains`: list of `component`, `words`, `alone`, `last`, `share`, `without_s`, `reason`; the last one is the cause's
             - `warnings` about the input
         """
-        opinion = self.opinion
+        prediction = self.prediction
         return {
             "schema": SCHEMA,
             "made_by": dataclasses.asdict(self.made_by),
@@ -257,12 +257,12 @@ class Explanation:
             if self.conditions is None
             else {"file": self.rule, "fires": self.fires, "conditions": self.conditions.to_dict()},
             "classifier": None
-            if opinion is None
+            if prediction is None
             else {
-                "probability": opinion.probability,
-                "for": [dataclasses.asdict(weight) for weight in opinion.speaks_for],
-                "against": [dataclasses.asdict(weight) for weight in opinion.speaks_against],
-                "unlike": opinion.unlike,
+                "probability": prediction.probability,
+                "for": [dataclasses.asdict(weight) for weight in prediction.speaks_for],
+                "against": [dataclasses.asdict(weight) for weight in prediction.speaks_against],
+                "unlike": prediction.unlike,
             },
             "when": dataclasses.asdict(self.when),
             "where": self.where.to_dict(),

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from diagnose.model.explanation import Checked, Explanation, Opined, Weight, Worth
+from diagnose.model.explanation import CausePrediction, Checked, Explanation, Weight, Worth
 from diagnose.report import words
 from diagnose.report.conditions import describe_wanted, draw_conditions, format_number
 from diagnose.report.escape import escape, prose
@@ -51,7 +51,7 @@ def describe_why(explanation: Explanation) -> str:
             None: "it cannot be said whether the conditions of its rule hold, but the classifier sees it",
         }
         first = "no rule explains the time" if e.conditions is None else rule[e.fires]
-        doubted = "" if not _objects(e.opinion) else f"; {_describe_probability(e.opinion)}"
+        doubted = "" if not _objects(e.prediction) else f"; {_describe_probability(e.prediction)}"
         return f"Said: {first}, and {_describe_gain(e)}{doubted}."
     parts = list(dict.fromkeys(part for code in e.because if (part := _describe_reason(e, code))))
     return f"Not said: {'; and '.join(parts) or 'nothing speaks for it'}."
@@ -74,7 +74,7 @@ def _describe_reason(e: Explanation, code: str) -> str:
             more = len(deciding) - len(named)
             return " and ".join([", ".join(named), f"{more} more"] if more > 0 else named)
         case "classifier":
-            return f"the conditions of its rule hold and {_describe_gain(e)}, but {_describe_probability(e.opinion)}"
+            return f"the conditions of its rule hold and {_describe_gain(e)}, but {_describe_probability(e.prediction)}"
         case _:
             return f"{_describe_gain(e)}, but other causes account for that time"
 
@@ -100,16 +100,16 @@ def _describe_failed(part: Checked) -> str:
     return f"{name} is {format_number(part.value)}, not {wanted}"
 
 
-def _objects(opinion: Opined | None) -> bool:
+def _objects(prediction: CausePrediction | None) -> bool:
     """Say whether the classifier thinks that the cause is not there."""
-    return opinion is not None and opinion.probability is not None and opinion.probability < _EVEN
+    return prediction is not None and prediction.probability is not None and prediction.probability < _EVEN
 
 
-def _describe_probability(opinion: Opined | None) -> str:
+def _describe_probability(prediction: CausePrediction | None) -> str:
     """Say what the classifier thinks."""
-    if opinion is None or opinion.probability is None:
+    if prediction is None or prediction.probability is None:
         return "the classifier does not know it"
-    return f"the classifier gives it a probability of {words.ratio(opinion.probability)}"
+    return f"the classifier gives it a probability of {words.ratio(prediction.probability)}"
 
 
 def _sections(e: Explanation) -> Iterator[tuple[str, RenderableType]]:
@@ -123,7 +123,7 @@ def _sections(e: Explanation) -> Iterator[tuple[str, RenderableType]]:
     yield "What removing it gives back", _draw_worth(e)
     if e.changes:
         yield "Change points", _draw_changes(e)
-    yield "Classifier", _draw_opinion(e.opinion)
+    yield "Classifier", _draw_prediction(e.prediction)
     yield "", draw_facts(_origins(e))
 
 
@@ -179,25 +179,25 @@ def _draw_changes(e: Explanation) -> RenderableType:
     return Group(*map(Text, lines))
 
 
-def _draw_opinion(opinion: Opined | None) -> RenderableType:
+def _draw_prediction(prediction: CausePrediction | None) -> RenderableType:
     """Say how probable the classifier thinks the cause, and what that rests on."""
-    if opinion is None:
+    if prediction is None:
         return Text("this version has none")
     lines: list[RenderableType] = []
-    if opinion.probability is None:
+    if prediction.probability is None:
         lines.append(Text("it was trained on no job with this cause"))
     else:
-        lines.append(Text(f"probability {words.ratio(opinion.probability)}"))
-    if opinion.unlike:
-        lines.append(Text(prose(opinion.unlike), style="yellow"))
-    if opinion.speaks_for or opinion.speaks_against:
+        lines.append(Text(f"probability {words.ratio(prediction.probability)}"))
+    if prediction.unlike:
+        lines.append(Text(prose(prediction.unlike), style="yellow"))
+    if prediction.speaks_for or prediction.speaks_against:
         table = Table.grid(padding=(0, 2))
         for _ in range(2):
             table.add_column(overflow="fold")
         for _ in range(2):
             table.add_column(justify="right")
         table.add_row("", *(Text(head, style="dim") for head in ("feature", "value", "log odds")))
-        for label, weights in (("for", opinion.speaks_for), ("against", opinion.speaks_against)):
+        for label, weights in (("for", prediction.speaks_for), ("against", prediction.speaks_against)):
             _add_weights(table, label, weights)
         lines.append(table)
     return Group(*lines)

@@ -43,7 +43,7 @@ def test_all_fixes(job_name: str, cause: str, shared: Path) -> None:
         removal = pipeline.Removal(observed, components, n_stages=trace.n_stages, between_s=between_s)
         removal.gains([rule.components for rule in rules])
         seconds["what-if of components"].append(time.perf_counter() - start)
-        verdict = pipeline.reach_verdict(analysis, judged.judgements, min_speedup=1.02, opinion=judged.opinion)
+        verdict = pipeline.reach_verdict(analysis, judged.judgements, min_speedup=1.02, prediction=judged.prediction)
         start = time.perf_counter()
         wanted = pipeline.list_fixes_to_price(verdict.causes, judged.rule_set)
         causes = pipeline.add_fixes(verdict.causes, wanted, pipeline.price_causes(analysis, wanted))

@@ -15,7 +15,7 @@ import pytest
 
 from diagnose.errors import RuleError
 from diagnose.judge import classifier as module
-from diagnose.judge.classifier import Opinion, load_classifier, logistic, read_classifier, round_input
+from diagnose.judge.classifier import Prediction, load_classifier, logistic, read_classifier, round_input
 from diagnose.judge.trees import Trees
 from diagnose.model.feature import Feature
 from diagnose.train.fit import dump_model
@@ -26,13 +26,13 @@ ABSENT = Feature.missing("for a test")
 
 
 @cache
-def seen() -> list[Opinion]:
+def seen() -> list[Prediction]:
     """Judge the jobs of training."""
     return [classifier().judge(as_features(values)) for job in draw_jobs(80, seed=1) for values in job.features]
 
 
 @cache
-def others() -> list[Opinion]:
+def others() -> list[Prediction]:
     """Judge jobs of another seed."""
     return [classifier().judge(as_features(values)) for job in draw_jobs(150, seed=3) for values in job.features]
 
@@ -70,25 +70,25 @@ def test_causes_are_told_apart() -> None:
     jobs = [job for job in draw_jobs(150, seed=3) for _ in job.features]
     for cause in classifier().causes:
         right = [
-            (opinion.probability[cause] > 0.5) == (cause in job.worth)
-            for opinion, job in zip(others(), jobs, strict=True)
+            (prediction.probability[cause] > 0.5) == (cause in job.worth)
+            for prediction, job in zip(others(), jobs, strict=True)
         ]
         assert np.mean(right) > 0.97
 
 
 def test_what_it_has_no_jobs_of_it_does_not_judge() -> None:
     """A cause that no job of training had gets no probability, and no contributions."""
-    opinion = classifier().judge(some_features())
-    assert set(opinion.probability) == set(classifier().causes) == {"worker-fault", "stage-imbalance"}
-    assert opinion.contributions("network-fault") == []
+    prediction = classifier().judge(some_features())
+    assert set(prediction.probability) == set(classifier().causes) == {"worker-fault", "stage-imbalance"}
+    assert prediction.contributions("network-fault") == []
 
 
 def test_more_gain_is_never_less_probable() -> None:
     """Raising what a cause's own component gives back never lowers its probability."""
     gains = np.linspace(-0.5, 2.0, 120)
     values = [Feature(float(x)) for x in gains]
-    opinions = [classifier().judge(some_features(gain__worker=x, last__worker=x)) for x in values]
-    found = [opinion.probability["worker-fault"] for opinion in opinions]
+    predictions = [classifier().judge(some_features(gain__worker=x, last__worker=x)) for x in values]
+    found = [prediction.probability["worker-fault"] for prediction in predictions]
     assert np.all(np.diff(found) >= 0)
     assert found[-1] > found[0] + 0.1
 
@@ -96,7 +96,7 @@ def test_more_gain_is_never_less_probable() -> None:
 def test_probability_follows_the_score() -> None:
     """The job with the higher score has the higher probability: calibration changes no order."""
     for cause in classifier().causes:
-        ordered = sorted((opinion.score[cause], opinion.probability[cause]) for opinion in others())
+        ordered = sorted((prediction.score[cause], prediction.probability[cause]) for prediction in others())
         assert [p for _, p in ordered] == sorted(p for _, p in ordered)
 
 
@@ -105,10 +105,10 @@ def test_probability_follows_the_score() -> None:
 
 def test_contributions_sum_to_the_score() -> None:
     """Bias and contributions make up the score of every job, missing values or not."""
-    for opinion in seen() + others():
-        for cause, score in opinion.score.items():
-            added = sum(c.log_odds for c in opinion.contributions(cause))
-            assert opinion.bias[cause] + added == pytest.approx(score, abs=1e-9)
+    for prediction in seen() + others():
+        for cause, score in prediction.score.items():
+            added = sum(c.log_odds for c in prediction.contributions(cause))
+            assert prediction.bias[cause] + added == pytest.approx(score, abs=1e-9)
 
 
 def test_the_bias_is_the_mean_score_of_training() -> None:
@@ -167,8 +167,8 @@ def test_an_unseen_company_of_missing_features_is_unlike_training() -> None:
 
 def test_other_jobs_of_the_kind_are_not_unlike() -> None:
     """Of jobs of another seed at most one in a hundred is called unlike training, and of those it was trained on none is."""
-    assert np.mean([opinion.unlike is not None for opinion in others()]) <= 0.01
-    assert not any(opinion.unlike for opinion in seen())
+    assert np.mean([prediction.unlike is not None for prediction in others()]) <= 0.01
+    assert not any(prediction.unlike for prediction in seen())
 
 
 # ------------------------------------------------------------------------------------------ its file
@@ -281,12 +281,12 @@ def test_no_damage_hangs_or_crashes() -> None:
             part = part[key]
         part[key] = values[int(rng.integers(len(values)))]
         try:
-            opinion = read_classifier(json.dumps(model).encode()).judge(features)
+            prediction = read_classifier(json.dumps(model).encode()).judge(features)
         except (ValueError, RuleError):
             outcomes.add("refused")
         else:
             outcomes.add("judged")
-            assert all(0.0 <= p <= 1.0 for p in opinion.probability.values())
+            assert all(0.0 <= p <= 1.0 for p in prediction.probability.values())
     assert outcomes == {"refused", "judged"}
 
 

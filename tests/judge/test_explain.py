@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from diagnose.errors import UsageError
-from diagnose.judge.classifier import Contribution, Opinion, load_classifier
+from diagnose.judge.classifier import Contribution, Prediction, load_classifier
 from diagnose.judge.explain import N_WEIGHTS, check_cause, explain_cause
 from diagnose.judge.judged import Judged
 from diagnose.judge.unknown import UNKNOWN
@@ -25,7 +25,7 @@ from tests.judge.cases import built_in, judge, measured_file
 FIXTURES = sorted((Path(__file__).resolve().parents[2] / "fixtures").glob("*.parquet"))
 SLOW = FIXTURES[[path.stem for path in FIXTURES].index("worker-fault")]
 CAUSES = [*(rule.id for rule in built_in().rules), UNKNOWN]
-DOUBTS = Opinion({"worker-fault": 0.1}, {}, {}, 0.0, "it is Tuesday", {})
+DOUBTS = Prediction({"worker-fault": 0.1}, {}, {}, 0.0, "it is Tuesday", {})
 
 
 @cache
@@ -39,7 +39,7 @@ def explain(
     analysis: Analysis,
     *,
     min_speedup: float = 1.02,
-    opinion: Opinion | None = None,
+    prediction: Prediction | None = None,
     without: str = "",
     verdict: Verdict | None = None,
     **changes: Any,
@@ -48,12 +48,12 @@ def explain(
     features = analysis.features | changes.pop("features", {})
     analysis = dataclasses.replace(analysis, features=features, **changes)
     judgements = tuple(judgement for judgement in judge(analysis) if judgement.rule.id != without)
-    verdict = verdict or reach_verdict(analysis, judgements, min_speedup=min_speedup, opinion=opinion)
-    changed = dataclasses.replace(examined()[1], judgements=judgements, opinion=opinion)
+    verdict = verdict or reach_verdict(analysis, judgements, min_speedup=min_speedup, prediction=prediction)
+    changed = dataclasses.replace(examined()[1], judgements=judgements, prediction=prediction)
     return explain_cause(cause, analysis, changed, verdict, min_speedup=min_speedup)
 
 
-def opinion_of(analysis: Analysis) -> Opinion | None:
+def prediction_of(analysis: Analysis) -> Prediction | None:
     """Ask the classifier that ships with the program, if one does."""
     classifier = load_classifier()
     return None if classifier is None else classifier.judge(analysis.features)
@@ -65,7 +65,7 @@ def test_an_explanation_agrees_with_the_diagnosis(path: Path) -> None:
     job = measured_file(path)
     said = {cause.cause: cause for cause in job.diagnosis.causes}
     for cause in CAUSES:
-        found = explain(cause, job.analysis, opinion=opinion_of(job.analysis))
+        found = explain(cause, job.analysis, prediction=prediction_of(job.analysis))
         assert found.said == (cause in said)
         assert found.said == (not found.because)
         assert set(found.because) <= set(REASONS)
@@ -89,7 +89,7 @@ def test_an_explanation_agrees_with_the_diagnosis(path: Path) -> None:
         ({"fidelity": Fidelity(0.0, 0.5, ok=False)}, ("inconclusive",)),
         ({"min_speedup": 2.0, "features": {"worker.ratio": Feature(1.0)}}, ("gain", "conditions")),
         ({"min_speedup": 2.0, "features": {"worker.ratio": Feature.missing("nobody looked")}}, ("gain",)),
-        ({"verdict": Verdict("healthy", (), None, (), (), ()), "opinion": DOUBTS}, ("classifier",)),
+        ({"verdict": Verdict("healthy", (), None, (), (), ()), "prediction": DOUBTS}, ("classifier",)),
         ({"verdict": Verdict("healthy", (), None, (), (), ())}, ("explained",)),
     ],
     ids=lambda value: "+".join(value) or "nothing" if isinstance(value, tuple) else "",
@@ -160,14 +160,14 @@ def test_a_cause_of_several_components() -> None:
 def test_the_strongest_features_of_the_classifier() -> None:
     """What speaks for a cause and what against it is parted, strongest first, and no more than a few of each."""
     weights = [Contribution(f"f{n}", None if n % 3 else float(n), (-1.0) ** n * (20.0 - n)) for n in range(20)]
-    opinion = Opinion({"worker-fault": 0.9}, {}, {}, 0.0, "it is Tuesday", {"worker-fault": tuple(weights)})
-    found = explain("worker-fault", measured_file(SLOW).analysis, opinion=opinion).opinion
+    prediction = Prediction({"worker-fault": 0.9}, {}, {}, 0.0, "it is Tuesday", {"worker-fault": tuple(weights)})
+    found = explain("worker-fault", measured_file(SLOW).analysis, prediction=prediction).prediction
     assert [weight.log_odds for weight in found.speaks_for] == [20.0, 18.0, 16.0, 14.0, 12.0]
     assert [weight.log_odds for weight in found.speaks_against] == [-19.0, -17.0, -15.0, -13.0, -11.0]
     assert len(found.speaks_for) == N_WEIGHTS
     assert (found.speaks_for[0].feature, found.speaks_for[0].value) == ("f0", 0.0)
     assert (found.probability, found.unlike) == (0.9, "it is Tuesday")
-    assert explain("data-loading", measured_file(SLOW).analysis, opinion=opinion).opinion.probability is None
+    assert explain("data-loading", measured_file(SLOW).analysis, prediction=prediction).prediction.probability is None
 
 
 def test_change_points_say_in_which_unit() -> None:

@@ -13,7 +13,7 @@ from diagnose.faults.sequence_imbalance import SequenceImbalance
 from diagnose.faults.spec import JobSpec
 from diagnose.faults.stage_imbalance import StageImbalance
 from diagnose.faults.worker_fault import WorkerFault
-from diagnose.judge.classifier import Opinion
+from diagnose.judge.classifier import Prediction
 from diagnose.judge.confidence import MAX_REPLAY_ERROR
 from diagnose.judge.unchecked import name_unchecked
 from diagnose.judge.unknown import UNKNOWN_SHARE
@@ -38,10 +38,12 @@ WEAK, STRONG = WorkerFault(places=((1, 2),), slowdown=1.05), WorkerFault(places=
 SEVERAL = [(SLOW,), (STAGE,), (SEQUENCES,), (SLOW, SEQUENCES), (STAGE, SEQUENCES), (SLOW, STAGE, SEQUENCES)]
 
 
-def reach(analysis: Analysis, *, min_speedup: float = 1.02, opinion: Opinion | None = None, **changes: Any) -> Verdict:
+def reach(
+    analysis: Analysis, *, min_speedup: float = 1.02, prediction: Prediction | None = None, **changes: Any
+) -> Verdict:
     """Judge a case by the built-in rules, some of it changed."""
     changed = dataclasses.replace(analysis, **changes)
-    return reach_verdict(changed, judge(changed), min_speedup=min_speedup, opinion=opinion)
+    return reach_verdict(changed, judge(changed), min_speedup=min_speedup, prediction=prediction)
 
 
 def names(faults: tuple[Any, ...]) -> str:
@@ -354,9 +356,9 @@ def test_hosts_are_named_where_the_trace_has_them() -> None:
 # ------------------------------------------------------------------------------------------ rule, classifier and doubts
 
 
-def opinion(cause: str, probability: float, unlike: str | None = None) -> Opinion:
-    """Give a classifier's opinion on one cause."""
-    return Opinion({cause: probability}, {cause: 0.0}, {cause: 0.0}, 0.0, unlike, {})
+def prediction(cause: str, probability: float, unlike: str | None = None) -> Prediction:
+    """Give a classifier's prediction on one cause."""
+    return Prediction({cause: probability}, {cause: 0.0}, {cause: 0.0}, 0.0, unlike, {})
 
 
 def slow_job() -> Analysis:
@@ -367,7 +369,7 @@ def slow_job() -> Analysis:
 def test_agreement_and_disagreement() -> None:
     """The surer the classifier the surer the cause; where it objects the evidence says so, and at last it is not said."""
     analysis = slow_job()
-    said = {p: reach(analysis, opinion=opinion("worker-fault", p)).causes for p in (0.99, 0.2, 0.001)}
+    said = {p: reach(analysis, prediction=prediction("worker-fault", p)).causes for p in (0.99, 0.2, 0.001)}
     alone = reach(analysis).causes[0].confidence
     assert said[0.2][0].confidence < alone < said[0.99][0].confidence
     texts = [item.text for item in said[0.2][0].evidence if item.source == "classifier"]
@@ -381,12 +383,12 @@ def test_a_classifier_alone_says_nothing() -> None:
     analysis = slow_job()
     features = analysis.features | {"worker.backward_ratio": Feature(1.0), "worker.forward_ratio": Feature(1.0)}
     analysis = dataclasses.replace(analysis, features=features)
-    assert "worker-fault" not in [c.cause for c in reach(analysis, opinion=opinion("worker-fault", 0.999)).causes]
+    assert "worker-fault" not in [c.cause for c in reach(analysis, prediction=prediction("worker-fault", 0.999)).causes]
 
 
 def test_a_job_unlike_any_other_is_judged_by_rules() -> None:
     """Where the job is unlike training the classifier's probability does not count, and a warning says why."""
-    verdict = reach(slow_job(), opinion=opinion("worker-fault", 0.001, unlike="nothing like it"))
+    verdict = reach(slow_job(), prediction=prediction("worker-fault", 0.001, unlike="nothing like it"))
     assert verdict.causes[0].confidence == reach(slow_job()).causes[0].confidence
     assert any("nothing like it" in warning for warning in verdict.warnings)
 

@@ -9,7 +9,7 @@ import pytest
 
 from diagnose.model.course import Change
 from diagnose.model.diagnosis import MadeBy, When, Where, Worker
-from diagnose.model.explanation import REASONS, Checked, CheckedGroup, Explanation, Opined, Weight, Worth
+from diagnose.model.explanation import REASONS, CausePrediction, Checked, CheckedGroup, Explanation, Weight, Worth
 from diagnose.report.explain import describe_why, render, render_json
 
 HIGH = Checked("worker.ratio", "at_least", 1.03, True, 1.61, "", "it takes 1.61 times as long", "a prototype", True)
@@ -29,7 +29,7 @@ EXAMPLE = Explanation(
     rule="worker-fault.yaml (built-in)",
     fires=True,
     conditions=CheckedGroup("all", True, (HIGH, CheckedGroup("any", False, (LOW, BLIND)))),
-    opinion=Opined(
+    prediction=CausePrediction(
         0.91, (Weight("gain.worker", 0.12, 2.5),), (Weight("stage.ratio", None, -0.4),), "trained on no job like this"
     ),
     changes=(Change(37, 0.0, math.log(1.6), 0.005),),
@@ -119,7 +119,7 @@ def test_the_trace_cannot_speak_to_the_terminal() -> None:
         doubt=evil,
         rule=evil,
         conditions=CheckedGroup("all", False, parts),
-        opinion=Opined(0.5, (Weight(evil, 1.0, 1.0),), (), evil),
+        prediction=CausePrediction(0.5, (Weight(evil, 1.0, 1.0),), (), evil),
         where=Where(workers=(Worker(0, 0, host=evil),), hosts=(evil,)),
         worth=(Worth("worker", evil, None, None, None, None, evil),),
         warnings=(evil,),
@@ -133,7 +133,7 @@ def test_the_trace_cannot_speak_to_the_terminal() -> None:
     ("changes", "says"),
     [
         ({}, "Said: the conditions of its rule hold, and without it steps are 12% shorter (2.0% is asked for)."),
-        ({"opinion": Opined(0.03, (), (), None)}, "; the classifier gives it a probability of 0.03."),
+        ({"prediction": CausePrediction(0.03, (), (), None)}, "; the classifier gives it a probability of 0.03."),
         ({"fires": False}, "Said: the conditions of its rule do not hold, but the classifier sees it, and without it"),
         ({"conditions": None}, "Said: no rule explains the time, and without it"),
         ({"said": False, "because": ("gain",), "gain": 0.01, "least_gain": 0.02}, "Not said: without it steps are"),
@@ -178,7 +178,7 @@ def test_the_json_has_the_documented_keys() -> None:
         *("least_gain", "rule", "classifier", "when", "where", "changes", "changes_in", "step_time", "gains"),
         *("warnings", "why"),
     }
-    for found in (EXAMPLE, change(conditions=None, opinion=None, changes=(), gain=None, confidence=math.nan)):
+    for found in (EXAMPLE, change(conditions=None, prediction=None, changes=(), gain=None, confidence=math.nan)):
         text = render_json(found)
         assert "\n" not in text and "NaN" not in text
         assert set(json.loads(text)) == keys
