@@ -9,13 +9,14 @@ straggling worker-fault
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from diagnose._version import __version__
+
 if TYPE_CHECKING:
     from pathlib import Path
 
     from diagnose.errors import DiagnoseError
     from diagnose.model.diagnosis import Diagnosis
 
-__version__ = "0.1.0"
 __all__ = ["DiagnoseError", "Diagnosis", "__version__", "diagnose"]
 
 #: Names that cost an import of numpy, and where they stand: brought in when first asked for.
@@ -63,6 +64,7 @@ def diagnose(
 
     from diagnose.errors import UsageError
     from diagnose.pipeline import diagnose_job
+    from diagnose.report import terminal  # noqa: F401 - a notebook then shows the diagnosis as its page
 
     if not 1.0 <= min_speedup < math.inf:
         raise UsageError(f"min_speedup is {min_speedup}, expected a finite number of at least 1")

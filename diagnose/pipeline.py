@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
+import msgspec.structs
 import numpy as np
 
-import diagnose
+from diagnose._version import __version__
 from diagnose.features.catalogue import list_features, measure_features
 from diagnose.features.members import find_late_members
 from diagnose.features.network import slow_card, slow_group
@@ -255,7 +256,7 @@ def made_by(rules: Path | None = None) -> MadeBy:
     """
     classifier = _load_classifier()
     digest = load_rules(rules, list_features()).digest
-    return MadeBy(diagnose.__version__, digest, classifier.digest if classifier else None)
+    return MadeBy(__version__, digest, classifier.digest if classifier else None)
 
 
 def explain_job(
@@ -400,7 +401,7 @@ def examine(
         rule_set=rule_set,
         judgements=tuple(rule.judge(case.features) for rule in rule_set.rules),
         opinion=classifier.judge(case.features) if classifier else None,
-        made_by=MadeBy(diagnose.__version__, rule_set.digest, classifier.digest if classifier else None),
+        made_by=MadeBy(__version__, rule_set.digest, classifier.digest if classifier else None),
         price=removal.price,
         sample=removal.sample,
         timelines=Timelines(prepared, removal),
@@ -486,7 +487,7 @@ def price_fixes(found: Examination, causes: Sequence[Cause]) -> tuple[tuple[Caus
     prices = price_causes(make_situation(found), wanted)
     priced = dict(zip([one.cause for one in wanted], prices.fixes, strict=True))
     return tuple(
-        dataclasses.replace(cause, fixes=priced[cause.cause][0], refused_fixes=priced[cause.cause][1])
+        msgspec.structs.replace(cause, fixes=priced[cause.cause][0], refused_fixes=priced[cause.cause][1])
         if cause.cause in priced
         else cause
         for cause in causes

@@ -13,10 +13,10 @@ from diagnose.errors import UsageError
 from diagnose.fixes.catalogue import check_settings, find_fix
 from diagnose.fixes.plan import Named, Priced, predict, price_fix
 from diagnose.model.change import Change, Scale
-from diagnose.model.diagnosis import Fix, RefusedFix
+from diagnose.model.diagnosis import Fix
 from diagnose.model.optype import BY_NAME, EVIDENCE, Op
 from diagnose.model.priced import Asked, ByHand
-from diagnose.model.remedy import Place, Situation
+from diagnose.model.remedy import Place, Refusal, Situation
 from diagnose.model.trace import Ints
 
 #: What `--set` may name beside an operation type.
@@ -120,7 +120,7 @@ def price_by_hand(
         With the texts that they were read from.
     job_id : str
     """
-    entries: list[tuple[str, Priced | RefusedFix]] = [
+    entries: list[tuple[str, Priced | Refusal]] = [
         (_write(named), price_fix(job, named, place, ())) for named, place in fixes
     ]
     for text, scale in scales:
@@ -131,7 +131,7 @@ def price_by_hand(
     before_s = job.gains.replayed_s
     asked = []
     for text, entry in entries:
-        if isinstance(entry, RefusedFix):
+        if isinstance(entry, Refusal):
             asked.append(Asked(text, None, entry.reason, None, None, None))
             continue
         after_s = entry.step_s if not done else float(job.price((*done, *entry.changes)).mean())

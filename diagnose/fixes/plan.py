@@ -82,10 +82,10 @@ def price_causes(job: Situation, wanted: Sequence[Wanted]) -> Prices:
         priced, refused = [], []
         for named in cause.fixes:
             one = price_fix(job, named, cause.place, cause.components)
-            if not isinstance(one, RefusedFix):
+            if isinstance(one, Priced):
                 priced.append(one)
             elif not one.obvious:
-                refused.append(one)
+                refused.append(RefusedFix(named.fix, one.reason))
         priced.sort(key=lambda one: one.step_s)  # stable: the rule's order where they are equal
         found.append((tuple(one.fix for one in priced), tuple(refused)))
         if priced:
@@ -94,7 +94,7 @@ def price_causes(job: Situation, wanted: Sequence[Wanted]) -> Prices:
     return Prices(tuple(found), plan, tuple(change for _, one in best for change in one.changes))
 
 
-def price_fix(job: Situation, named: Named, place: Place, components: Sequence[str]) -> Priced | RefusedFix:
+def price_fix(job: Situation, named: Named, place: Place, components: Sequence[str]) -> Priced | Refusal:
     """Price one fix; one without a file here is taken to remove the components of its cause.
 
     Raises
@@ -111,7 +111,7 @@ def price_fix(job: Situation, named: Named, place: Place, components: Sequence[s
         remedy = module.propose(job, place, named.settings)
         weigh = getattr(module, "weigh", None)
     if isinstance(remedy, Refusal):
-        return RefusedFix(named.fix, remedy.reason, remedy.obvious)
+        return remedy
     step_s = float(job.price(remedy.changes).mean())
     if weigh is not None:
         gain = 1.0 - step_s / job.gains.replayed_s

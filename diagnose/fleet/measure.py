@@ -11,6 +11,7 @@ from diagnose.fleet.nights import compare_nights
 from diagnose.fleet.study import compare_with_study
 from diagnose.fleet.totals import add_up, find_gaps, slice_all
 from diagnose.model.fleet import Fleet, FleetJob
+from diagnose.model.fleet_document import Rank
 
 #: Orders of the jobs.
 ORDERS = ("lost", "recoverable")
@@ -37,7 +38,7 @@ class Asked:
     cause: str | None = None
     framework: str | None = None
     folder: str | None = None
-    rank: str = "lost"
+    rank: Rank = "lost"
     night_s: float = 86_400.0
     said: dict[str, str] = dataclasses.field(default_factory=dict)
 

@@ -11,12 +11,14 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from typing import cast
 
 import numpy as np
 
 from diagnose.judge.classifier import Opinion
 from diagnose.judge.members import MAX_MEMBERS_SAID, name_member, say_member, suspect_hosts
 from diagnose.judge.rules import Judgement, Rule
+from diagnose.model.cause import Severity
 from diagnose.model.components import COMPONENTS, Components, Gains
 from diagnose.model.course import Course
 from diagnose.model.diagnosis import (
@@ -29,8 +31,10 @@ from diagnose.model.diagnosis import (
     Where,
     Worker,
 )
+from diagnose.model.diagnosis_document import VerdictName
 from diagnose.model.feature import Features
 from diagnose.model.members import LateMember
+from diagnose.model.place import Link
 from diagnose.model.stalls import Whose
 from diagnose.model.trace import Job, Seconds, Trace
 from diagnose.model.transfers import Transfers
@@ -104,7 +108,7 @@ SPREAD_SHARE = 0.5
 class Verdict:
     """The judged part of a diagnosis."""
 
-    verdict: str
+    verdict: VerdictName
     causes: tuple[Cause, ...]
     ledger: Ledger | None
     checked: tuple[str, ...]
@@ -194,9 +198,15 @@ def reach_verdict(
     explained |= unlooked
     causes += [_unknown(case, name, least) for name in _open_components(case, explained, least) if not few]
     causes.sort(key=lambda cause: (-(cause.share or 0.0), -cause.recoverable, cause.cause))
-    verdict = "straggling" if causes else "healthy"
     warnings = (f"the classifier was not asked: {opinion.unlike}",) if opinion and opinion.unlike else ()
-    return Verdict(verdict, tuple(causes), _ledger(case, causes), checked, tuple(not_checked), warnings)
+    return Verdict(
+        "straggling" if causes else "healthy",
+        tuple(causes),
+        _ledger(case, causes),
+        checked,
+        tuple(not_checked),
+        warnings,
+    )
 
 
 def _unsaid_causes(case: Case, known: set[str]) -> dict[str, str]:
@@ -345,8 +355,8 @@ def _cause(
         evidence=tuple(_evidence(case, judgement, opinion, least)),
         fixes=(),
         fingerprint=name_fault(case.trace.job, rule.id, where),
-        severity=rule.severity,
-        who=rule.who,
+        severity=cast("Severity | None", rule.severity or None),
+        who=rule.who or None,
     )
 
 
@@ -544,7 +554,10 @@ def _where(case: Case, rule: Rule) -> Where:
         return Where(workers=workers, hosts=hosts)
     if rule.components == ("transfer",) and (case.slow_cards or case.slow_links):
         last = case.trace.n_stages
-        links = [(_worker(case.trace, dp, p), _worker(case.trace, dp, (p + 1) % last)) for dp, p in case.slow_links]
+        links = [
+            Link.between(_worker(case.trace, dp, p), _worker(case.trace, dp, (p + 1) % last))
+            for dp, p in case.slow_links
+        ]
         return Where(workers=tuple(_worker(case.trace, dp, p) for dp, p in case.slow_cards), links=tuple(links))
     if rule.components == ("transfer",) and case.slow_group is not None:
         return Where(stages=(int(case.trace.stage_labels[case.slow_group]),))
@@ -604,7 +617,7 @@ def _when(case: Case, rule: Rule) -> When:
 def name_fault(job: Job, cause: str, where: Where) -> str:
     """Name a fault so that other runs of the same job family with it in the same place get the same name."""
     family = [job.framework, job.dp_size, job.pp_size, job.tp_size, job.cp_size, job.vpp_size]
-    links = [((a.dp, a.pp), (b.dp, b.pp)) for a, b in where.links[:1]]
+    links = [tuple((end.dp, end.pp) for end in link.ends) for link in where.links[:1]]
     place = [
         [(w.dp, w.pp) for w in where.workers[:1]],
         list(where.stages),

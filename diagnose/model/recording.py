@@ -11,8 +11,6 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from diagnose.model.trace import Ints, Seconds
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Dropped:
@@ -136,20 +134,20 @@ class Recording:
 
     producer: str
     op: NDArray[np.int8]
-    step: Ints
-    dp: Ints
-    stage: Ints
-    start_s: Seconds
-    duration_s: Seconds
-    microbatch: Ints | None = None
-    chunk: Ints | None = None
-    rank: Ints | None = None
-    tp_rank: Ints | None = None
-    cp_rank: Ints | None = None
-    host: Ints | None = None
+    step: NDArray[np.int64]
+    dp: NDArray[np.int64]
+    stage: NDArray[np.int64]
+    start_s: NDArray[np.float64]
+    duration_s: NDArray[np.float64]
+    microbatch: NDArray[np.int64] | None = None
+    chunk: NDArray[np.int64] | None = None
+    rank: NDArray[np.int64] | None = None
+    tp_rank: NDArray[np.int64] | None = None
+    cp_rank: NDArray[np.int64] | None = None
+    host: NDArray[np.int64] | None = None
     host_names: tuple[str, ...] = ()
-    tokens: Seconds | None = None
-    tokens_sq: Seconds | None = None
+    tokens: NDArray[np.float64] | None = None
+    tokens_sq: NDArray[np.float64] | None = None
     job: dict[str, Any] = dataclasses.field(default_factory=dict)
     dropped: tuple[Dropped, ...] = ()
     unsaid: tuple[Unsaid, ...] = ()

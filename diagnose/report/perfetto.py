@@ -19,6 +19,7 @@ import numpy as np
 from diagnose.errors import UsageError
 from diagnose.model.change import Change
 from diagnose.model.diagnosis import Cause
+from diagnose.model.plain import to_plain
 from diagnose.model.scene import Scene
 from diagnose.model.timeline import Timeline
 from diagnose.model.trace import Ints
@@ -258,7 +259,7 @@ def _about(scene: Scene) -> dict[str, Any]:
     return {
         "schema": "diagnose-perfetto/1",
         "job": safe_name(scene.diagnosis.job.job_id),
-        "made_by": finite(dataclasses.asdict(made_by)),
+        "made_by": finite(to_plain(made_by)),
         "unit": "ts and dur in microseconds; steps one after the other, each from its own begin",
     }
 

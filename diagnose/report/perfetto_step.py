@@ -278,6 +278,6 @@ def culprits_of(cause: Cause, scene: Scene) -> list[int]:
     """List the dp ranks (indices) that a cause names, worst first."""
     labels = {int(label): i for i, label in enumerate(scene.diagnosis.dp_labels.tolist())}
     named: Sequence[int] = [who.dp for who in cause.where.workers] + [
-        end.dp for ends in cause.where.links for end in ends
+        end.dp for link in cause.where.links for end in link.ends
     ]
     return [labels[dp] for dp in dict.fromkeys(named) if dp in labels]

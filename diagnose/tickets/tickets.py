@@ -205,4 +205,4 @@ def check_wishes(wishes: Wishes) -> None:
 
 def render_tickets(tickets: Sequence[Ticket]) -> str:
     """Write tickets as JSON Lines."""
-    return "".join(to_json(ticket.to_dict()) + "\n" for ticket in tickets)
+    return "".join(to_json(ticket.to_document()) + "\n" for ticket in tickets)

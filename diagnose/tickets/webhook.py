@@ -70,7 +70,7 @@ class Webhook:
             "webhook-timestamp": _LATER,
             "webhook-signature": _LATER,
         }
-        return Request(headers, to_json(ticket.to_dict()))
+        return Request(headers, to_json(ticket.to_document()))
 
     def send(self, ticket: Ticket) -> None:
         """Post a ticket until it has arrived."""

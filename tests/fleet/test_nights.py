@@ -5,7 +5,8 @@ import dataclasses
 import pytest
 
 from diagnose.fleet.nights import compare_nights
-from diagnose.model.fleet import STATES, FleetJob
+from diagnose.model.fleet import FleetJob
+from diagnose.model.fleet_document import STATES
 
 from .jobs import DAY_S, cause, job
 

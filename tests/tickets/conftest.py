@@ -22,6 +22,7 @@ import pytest
 import sqlalchemy as sa
 import standardwebhooks
 
+from diagnose.model.plain import to_plain
 from diagnose.tickets import post
 from diagnose.tickets.due import Threshold
 from diagnose.tickets.tickets import Tickets, Wishes
@@ -127,7 +128,9 @@ class Shelf:
     def emit(self, **wishes) -> list[dict]:
         """Give what a night tells on standard output."""
         written: list[dict] = []
-        self.tickets(**wishes).write(lambda tickets: written.extend(ticket.to_dict() for ticket in tickets))
+        self.tickets(**wishes).write(
+            lambda tickets: written.extend(to_plain(ticket.to_document()) for ticket in tickets)
+        )
         return written
 
     def events(self, **wishes) -> list[tuple[str, str]]:
