@@ -9,6 +9,7 @@ straggling worker-fault
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from diagnose._version import __version__
 from diagnose.model.request import MIN_SPEEDUP, Request
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from diagnose.errors import DiagnoseError
     from diagnose.model.diagnosis import Diagnosis
 
-__version__ = "0.1.0"
 __all__ = ["DiagnoseError", "Diagnosis", "__version__", "diagnose"]
 
 #: Names that cost an import of numpy, and where they stand: brought in when first asked for.
@@ -65,6 +65,7 @@ def diagnose(
 
     from diagnose.errors import UsageError
     from diagnose.pipeline import diagnose_job
+    from diagnose.report import terminal  # noqa: F401 - a notebook then shows the diagnosis as its page
 
     if not 1.0 <= min_speedup < math.inf:
         raise UsageError(f"min_speedup is {min_speedup}, expected a finite number of at least 1")

@@ -6,7 +6,7 @@ Enters: a folder with rules, the features of a job. Leaves: what each judge says
 import functools
 from pathlib import Path
 
-import diagnose
+from diagnose._version import __version__
 from diagnose.features.catalogue import list_features
 from diagnose.judge.classifier import Classifier, load_classifier
 from diagnose.judge.judged import Judged
@@ -63,4 +63,4 @@ def read_classifier() -> Classifier | None:
 
 def _sign(rule_set: RuleSet, classifier: Classifier | None) -> MadeBy:
     """Name the version of the program and of its judges."""
-    return MadeBy(diagnose.__version__, rule_set.digest, classifier.digest if classifier else None)
+    return MadeBy(__version__, rule_set.digest, classifier.digest if classifier else None)

@@ -46,8 +46,7 @@ def found_without_rows(name: str) -> Diagnosis:
 def assert_in_place(found: Cause, true: FaultTruth, spec: JobSpec) -> None:
     """Compare the places named with those where the fault is."""
     named = {(worker.dp, worker.pp) for worker in found.where.workers}
-    for one, other in found.where.links:
-        named |= {(one.dp, one.pp), (other.dp, other.pp)}
+    named |= {(end.dp, end.pp) for link in found.where.links for end in link.ends}
     if true.workers:
         assert named == set(true.workers)
     elif true.stages:

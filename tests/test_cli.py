@@ -24,13 +24,14 @@ from diagnose.errors import MetadataError, RuleError, TraceError
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.request import Request
 from diagnose.report import terminal
+from diagnose.report.schemas import make_schema
 from tests.report.examples import EXAMPLES, worker_fault
 
 ROOT = Path(__file__).resolve().parents[1]
 FIXTURE = ROOT / "fixtures" / "worker-fault.parquet"
 REPORT_IT = "please report it; set DIAGNOSE_DEBUG=1 for the traceback"
 HEAVY = {"numpy", "pandas", "pyarrow", "rich", "sklearn", "ruptures", "yaml", "scipy", "importlib.metadata"}
-SCHEMA = json.loads((ROOT / "diagnose" / "report" / "diagnosis.schema.json").read_text())
+SCHEMA = make_schema("diagnosis")
 
 
 class FakePipeline(types.ModuleType):

@@ -10,11 +10,12 @@ import pytest
 
 from diagnose.cli.main import main
 from diagnose.report.json_lines import render
+from diagnose.report.schemas import make_schema
 from tests.report.examples import healthy, two_causes, worker_fault
 
 ROOT = Path(__file__).resolve().parents[1]
 SLOW, HEALTHY = (str(ROOT / "fixtures" / f"{name}.parquet") for name in ("worker-fault", "healthy"))
-SCHEMA = json.loads((ROOT / "diagnose" / "report" / "comparison.schema.json").read_text())
+SCHEMA = make_schema("compare")
 
 
 @pytest.fixture

@@ -12,13 +12,14 @@ import pytest
 
 from diagnose.cli import site as site_module
 from diagnose.cli.main import main
+from diagnose.report.schemas import make_schema
 from diagnose.triage.store import Store
 from tests.fleet.stores import NEWEST_S, diagnosed, fill, put
 from tests.report.hostile import HOSTILE
 from tests.triage.conftest import fresh_database, postgres_server  # noqa: F401 - a fixture
 
 ROOT = Path(__file__).resolve().parents[1]
-SCHEMA = json.loads((ROOT / "diagnose/report/fleet.schema.json").read_text())
+SCHEMA = make_schema("fleet")
 
 
 @pytest.fixture(scope="module")

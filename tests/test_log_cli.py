@@ -11,11 +11,12 @@ import pytest
 from diagnose.cli.main import main
 from diagnose.model.request import Request
 from diagnose.pipeline import diagnose_job
+from diagnose.report.schemas import make_schema
 from diagnose.trace.load import parse_steps
 from tests.trace.producers.megatron_lines import argument_lines, detector_line, noisy, run, timer_lines
 
 ROOT = Path(__file__).resolve().parents[1]
-SCHEMA = json.loads((ROOT / "diagnose" / "report" / "diagnosis.schema.json").read_text())
+SCHEMA = make_schema("diagnosis")
 TRACE = ROOT / "fixtures" / "worker-fault.parquet"
 
 

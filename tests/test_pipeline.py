@@ -2,7 +2,6 @@
 
 import json
 import math
-from importlib import resources
 
 import jsonschema
 import numpy as np
@@ -15,6 +14,7 @@ from diagnose.faults.worker_fault import WorkerFault
 from diagnose.model.components import COMPONENTS
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.report.json_lines import render
+from diagnose.report.schemas import make_schema
 from diagnose.report.terminal import render as render_terminal
 from tests.judge.cases import built_in, diagnose_table, diagnosed, make, measure
 
@@ -27,7 +27,7 @@ def assert_holds(found: Diagnosis) -> None:
     """Check what holds for every diagnosis."""
     jsonschema.validate(
         json.loads(render(found)),
-        json.loads((resources.files("diagnose.report") / "diagnosis.schema.json").read_text()),
+        make_schema("diagnosis"),
     )
     assert (found.verdict == "straggling") == bool(found.causes)
     assert (found.ledger is None) == (not found.causes)

@@ -14,6 +14,7 @@ from diagnose.errors import UsageError
 
 if TYPE_CHECKING:
     from diagnose.model.fleet import Fleet
+    from diagnose.model.fleet_document import Rank
     from diagnose.triage.store import Store
 
 
@@ -60,7 +61,7 @@ def fleet_command(  # noqa: PLR0913 - one argument an option
     draw: int,
     since: str | None,
     night: str,
-    rank: str,
+    rank: "Rank",
     limit: int | None,
     no_color: bool,
     width: int | None,
@@ -100,7 +101,7 @@ def check_site(folder: Path) -> None:
         raise UsageError(f"--site: there is no folder {folder.parent}")
 
 
-def _measure(store: "Store", since: str | None, night: str, rank: str, filters: dict[str, str]) -> "Fleet":
+def _measure(store: "Store", since: str | None, night: str, rank: "Rank", filters: dict[str, str]) -> "Fleet":
     """Read the store and add up what is asked for."""
     from diagnose.fleet.measure import FleetQuery, measure_fleet, newest_s
     from diagnose.triage.collect import collect

@@ -3,8 +3,6 @@
 Enters: a name at most. Leaves: a list, a schema or a script on standard output.
 """
 
-from pathlib import Path
-
 import click
 
 from diagnose.cli.output import write_lines, write_stdout
@@ -24,21 +22,13 @@ def fixes_command() -> int:
     return 0
 
 
-#: What has a schema, and the file of it.
-_SCHEMAS = {
-    "diagnosis": "diagnosis.schema.json",
-    "compare": "comparison.schema.json",
-    "fleet": "fleet.schema.json",
-    "ticket": "ticket.schema.json",
-}
-
-
 @click.command("schema")
-@click.argument("what", type=click.Choice(list(_SCHEMAS)), default="diagnosis")
+@click.argument("what", type=click.Choice(["diagnosis", "compare", "fleet", "ticket"]), default="diagnosis")
 def schema_command(what: str) -> int:
     """Print the JSON Schema of --format json, of that of `diagnose compare` or `diagnose fleet`, or of tickets."""
-    schema = Path(__file__).parents[1] / "report" / _SCHEMAS[what]
-    write_stdout(schema.read_text(encoding="utf-8"))
+    from diagnose.report.schemas import render_schema
+
+    write_stdout(render_schema(what))
     return 0
 
 

@@ -5,7 +5,7 @@ Enters: two `Side`s. Leaves: a `Comparison`. Nothing is judged anew: what neithe
 
 from collections.abc import Iterator
 
-from diagnose.model.comparison import Account, Change, Comparison, Payoff, Seen, Side, whole_ns
+from diagnose.model.comparison import Account, Change, ChangeName, Comparison, Payoff, Seen, Side, whole_ns
 from diagnose.model.diagnosis import Where
 
 #: Step times nearer than this are alike: a cause is worth reporting from there on (`--min-speedup`), and healthy runs of one
@@ -86,13 +86,14 @@ def _places(where: Where) -> set[tuple[str, object]]:
     found: set[tuple[str, object]] = {("host", host) for host in _hosts(where)}
     found |= {("worker", (worker.dp, worker.pp)) for worker in where.workers}
     found |= {("stage", stage) for stage in where.stages}
-    return found | {("link", (a.dp, a.pp, b.dp, b.pp)) for a, b in where.links}
+    return found | {("link", link) for link in where.links}
 
 
 def _change(old: Seen | None, new: Seen | None, before: Side, after: Side) -> Change:
     """Say what became of one cause."""
     before_s, after_s = (0.0 if one is None else one.lost_s for one in (old, new))
     note = _why_unclear(old, new, before, after)
+    change: ChangeName
     if note:
         change = "unclear"
     elif old is None or new is None:

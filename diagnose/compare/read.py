@@ -9,17 +9,26 @@ import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, get_args
+
+import msgspec
 
 from diagnose.errors import TraceError, UsageError
+from diagnose.model.cause import Cause, Pattern, Severity, Source
 from diagnose.model.comparison import Seen, Shape, Side
-from diagnose.model.diagnosis import SCHEMA, MadeBy, Where, Worker
+from diagnose.model.diagnosis_document import SCHEMA, DiagnosisDocument, JobFacts, VerdictName
 
 #: A larger file is no list of diagnoses.
 MAX_BYTES = 256 * 1024 * 1024
 #: Jobs named when it is not clear which is meant.
 _MAX_NAMED = 5
-_CAUSE_ID = "[a-z0-9]+(-[a-z0-9]+)*"
+#: A step of the place that a validator names: a key, or a number in a list.
+_STEP = re.compile(r"\.([^.\[\]`]+)|\[(\d+)\]")
+#: What is expected, in words, by the name that a validator has for it; and of many of them.
+_KINDS = {"float": "a number", "int": "a whole number", "str": "a text", "array": "a list", "object": "an object"}
+_PLURAL = {"a number": "numbers", "a whole number": "whole numbers", "a text": "texts"}
+#: Words that may stand at a key.
+_CHOICES: dict[str | int, Any] = {"verdict": VerdictName, "severity": Severity, "pattern": Pattern, "source": Source}
 _OURS = re.compile(rb'"schema"\s*:\s*"diagnose[/-]')
 
 
@@ -104,23 +113,24 @@ def read_side(entry: dict[str, Any], name: str) -> Side:
     TraceError
         Something is missing, or of a wrong type.
     """
-    top = _Node(entry, name, "")
-    job, times, made = top.node("job"), top.node("step_time"), top.node("made_by")
-    recorded_s, clean_s = times.number("recorded"), times.known("clean")
+    found = _read_document(entry, name)
+    recorded_s, clean_s = found.step_time.recorded, found.step_time.clean
     if recorded_s <= 0:
         raise TraceError(f"step_time.recorded is {recorded_s:g}; expected seconds above 0", where=name)
     lost_s = None if clean_s is None else recorded_s - clean_s
     return Side(
         source=name,
-        job_id=job.text("job_id"),
-        verdict=top.word("verdict", "healthy|straggling|inconclusive"),
+        job_id=found.job.job_id,
+        verdict=found.verdict,
         recorded_s=recorded_s,
         clean_s=clean_s,
-        shape=_read_shape(job),
-        made_by=MadeBy(made.text("version"), made.text("rules"), made.text("classifier") or None),
-        causes=tuple(_read_cause(cause, recorded_s, lost_s) for cause in top.nodes("causes")),
-        not_checked={one.text("cause"): one.text("reason") for one in top.nodes("not_checked")},
-        plan=_read_plan(top.maybe("plan")),
+        shape=_shape_of(found.job, name),
+        made_by=found.made_by,
+        causes=tuple(_seen(cause, recorded_s, lost_s) for cause in found.causes),
+        not_checked={one.cause: one.reason for one in found.not_checked},
+        plan=None
+        if found.plan is None or not found.plan.steps
+        else (tuple(step.cause for step in found.plan.steps), found.plan.predicted_step_time),
     )
 
 
@@ -147,7 +157,7 @@ def _begins_as_json(source: BinaryIO) -> bool:
 def _parse(text: str, name: str) -> list[Any]:
     """Read one JSON value, or one a line."""
     try:
-        found = json.loads(text)
+        found = json.loads(text, parse_float=_finite)
     except (ValueError, RecursionError):
         return [_parse_line(line, f"{name}:{n}") for n, line in enumerate(text.split("\n"), start=1) if line.strip()]
     return found if isinstance(found, list) else [found]
@@ -156,147 +166,100 @@ def _parse(text: str, name: str) -> list[Any]:
 def _parse_line(line: str, where: str) -> Any:
     """Read one line."""
     try:
-        return json.loads(line)
+        return json.loads(line, parse_float=_finite)
     except (ValueError, RecursionError):
         message = "it is no JSON, or cut off; expected one diagnosis a line; save it again with --format json"
         raise TraceError(message, where=where) from None
 
 
-class _Node:
-    """An object of a diagnosis, and where it stands: gives what it holds, or says what is wrong."""
+def _finite(text: str) -> float | None:
+    """Read a number; one that is larger than any float is none."""
+    value = float(text)
+    return value if math.isfinite(value) else None
 
-    def __init__(self, found: Any, name: str, path: str) -> None:
-        self._name, self._path = name, path
-        if not isinstance(found, dict):
-            self.refuse("", found, "an object")
-        self._found: dict[str, Any] = found
 
-    def node(self, key: str) -> "_Node":
-        """Give an object."""
-        return _Node(self._found.get(key), self._name, f"{self._path}{key}.")
+def _read_document(entry: dict[str, Any], name: str) -> DiagnosisDocument:
+    """Read what `--format json` prints, and say what is wrong with anything else."""
+    try:
+        return msgspec.convert(entry, DiagnosisDocument)
+    except msgspec.ValidationError as error:
+        said, _, at = str(error).partition(" - at ")
+        steps: list[str | int] = [key or int(n) for key, n in _STEP.findall(at)]
+        if absent := re.match("Object missing required field `(.+)`", said):
+            steps.append(absent[1])
+    expected = _say_expected(said, entry, steps)
+    if isinstance(steps[-1] if steps else None, int) and expected in _PLURAL:
+        expected = f"a list of {_PLURAL[expected]}"
+        steps.pop()
+    found = _look_up(entry, steps)
+    path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps).lstrip(".")
+    what = "missing" if found is None else json.dumps(found)[:40]
+    raise TraceError(
+        f"{path or 'the diagnosis'} is {what}; expected {expected}; save it again with --format json", where=name
+    )
 
-    def maybe(self, key: str) -> "_Node | None":
-        """Give an object, or None where there is none."""
-        return None if self._found.get(key) is None else self.node(key)
 
-    def nodes(self, key: str) -> list["_Node"]:
-        """Give a list of objects; empty where there is none."""
-        return [_Node(one, self._name, f"{self._path}{key}[{n}].") for n, one in enumerate(self.items(key))]
-
-    def items(self, key: str) -> list[Any]:
-        """Give a list; empty where there is none."""
-        found = self._found.get(key)
-        if found is not None and not isinstance(found, list):
-            self.refuse(key, found, "a list")
-        return found or []
-
-    def texts(self, key: str) -> tuple[str, ...]:
-        """Give a list of texts."""
-        found = self.items(key)
-        if not all(isinstance(one, str) for one in found):
-            self.refuse(key, found, "a list of texts")
-        return tuple(found)
-
-    def text(self, key: str) -> str:
-        """Give a text; empty where there is none."""
-        found = self._found.get(key)
-        if found is not None and not isinstance(found, str):
-            self.refuse(key, found, "a text")
-        return found or ""
-
-    def word(self, key: str, pattern: str) -> str:
-        """Give a text of a certain form."""
-        found = self.text(key)
-        if not re.fullmatch(pattern, found):
-            self.refuse(key, self._found.get(key), pattern.replace("|", " or "))
-        return found
-
-    def known(self, key: str) -> float | None:
-        """Give a finite number, or None where it is not known."""
-        return None if self._found.get(key) is None else self.number(key)
-
-    def number(self, key: str) -> float:
-        """Give a finite number."""
-        found = self._found.get(key)
-        is_number = isinstance(found, int | float) and not isinstance(found, bool)
+def _say_expected(said: str, entry: dict[str, Any], steps: list[str | int]) -> str:
+    """Say what should stand at a place, by what the validator said of it."""
+    if steps and steps[-1] in _CHOICES:
+        return " or ".join(get_args(_CHOICES[steps[-1]]))
+    if said.startswith("Object missing"):
+        # The validator does not say what is missing: it does of null in its place.
+        *before, key = steps
+        _look_up(entry, before)[key] = None
         try:
-            value = float(found) if is_number and found is not None else math.nan
-        except OverflowError:
-            value = math.nan
-        if not math.isfinite(value):
-            self.refuse(key, found, "a number")
-        return value
-
-    def integer(self, key: str) -> int:
-        """Give a whole number."""
-        value = self.number(key)
-        if value != int(value):
-            self.refuse(key, value, "a whole number")
-        return int(value)
-
-    def refuse(self, key: str, found: Any, expected: str) -> None:
-        """Say what is wrong."""
-        path = f"{self._path}{key}".rstrip(".") or "the diagnosis"
-        what = "missing" if found is None else json.dumps(found)[:40]
-        raise TraceError(f"{path} is {what}; expected {expected}; save it again with --format json", where=self._name)
+            msgspec.convert(entry, DiagnosisDocument)
+        except msgspec.ValidationError as error:
+            said = str(error)
+    if pattern := re.search(r"matching regex '\^(.+)\$'", said):
+        return pattern[1]
+    kind = re.search("[Ee]xpected `(\\w+)", said)
+    return _KINDS.get(kind[1], kind[1]) if kind else "a number" if "range" in said else "a value"
 
 
-def _read_shape(job: _Node) -> Shape:
-    """Read what a job must have in common with another."""
-    layers = job.items("layers_per_stage")
-    known = layers and all(isinstance(n, int) for n in layers)
-    return Shape(
-        gpus=job.integer("world_size"),
-        dp=job.integer("dp_size"),
-        pp=job.integer("pp_size"),
-        tp=job.integer("tp_size"),
-        cp=job.integer("cp_size"),
-        vpp=job.integer("vpp_size"),
-        n_layers=sum(layers) if known else None,
-        gpu_type=job.text("gpu_type") or None,
-        framework=job.text("framework") or None,
-    )
-
-
-def _read_cause(cause: _Node, recorded_s: float, lost_s: float | None) -> Seen:
-    """Read one cause, its share turned into seconds a step."""
-    share, where = cause.known("share"), cause.node("where")
-    ends = [(link.node("from"), link.node("to")) for link in where.nodes("links")]
-    priced = [(fix.text("fix"), fix.known("predicted_step_time")) for fix in cause.nodes("fixes")]
-    return Seen(
-        cause=cause.word("cause", _CAUSE_ID),
-        title=cause.text("title"),
-        severity=cause.word("severity", "low|medium|high|"),
-        who=cause.text("who"),
-        lost_s=None if share is None or lost_s is None else share * lost_s,
-        cost_s=cause.number("recoverable") * recorded_s,
-        where=Where(
-            workers=tuple(_read_worker(worker) for worker in where.nodes("workers")),
-            stages=tuple(_read_stages(where)),
-            hosts=where.texts("hosts"),
-            links=tuple((_read_worker(a), _read_worker(b)) for a, b in ends),
-        ),
-        fingerprint=cause.text("fingerprint"),
-        fixes=tuple((fix, predicted) for fix, predicted in priced if predicted is not None),
-    )
-
-
-def _read_worker(node: _Node) -> Worker:
-    """Read one worker."""
-    rank, tp, cp = (None if node.known(key) is None else node.integer(key) for key in ("rank", "tp", "cp"))
-    return Worker(node.integer("dp"), node.integer("pp"), rank, node.text("host") or None, tp, cp)
-
-
-def _read_stages(where: _Node) -> list[int]:
-    """Read the stages of a place."""
-    found = where.items("stages")
-    if not all(isinstance(stage, int) for stage in found):
-        where.refuse("stages", found, "a list of whole numbers")
+def _look_up(found: Any, steps: list[str | int]) -> Any:
+    """Give what stands at a place; None where there is nothing."""
+    for step in steps:
+        if isinstance(found, dict):
+            found = found.get(str(step))
+        elif isinstance(found, list) and isinstance(step, int):
+            found = found[step]
     return found
 
 
-def _read_plan(plan: _Node | None) -> tuple[tuple[str, ...], float] | None:
-    """Read which causes a plan mends, and what it predicts."""
-    if plan is None or not plan.nodes("steps"):
-        return None
-    return tuple(step.word("cause", _CAUSE_ID) for step in plan.nodes("steps")), plan.number("predicted_step_time")
+def _shape_of(job: JobFacts, name: str) -> Shape:
+    """Say what a job must have in common with another."""
+
+    def known(key: str) -> int:
+        size: int | None = getattr(job, key)
+        if size is None:
+            raise TraceError(f"job.{key} is missing; expected a number; save it again with --format json", where=name)
+        return size
+
+    return Shape(
+        gpus=known("world_size"),
+        dp=known("dp_size"),
+        pp=known("pp_size"),
+        tp=known("tp_size"),
+        cp=known("cp_size"),
+        vpp=known("vpp_size"),
+        n_layers=sum(job.layers_per_stage) if job.layers_per_stage else None,
+        gpu_type=job.gpu_type or None,
+        framework=job.framework or None,
+    )
+
+
+def _seen(cause: Cause, recorded_s: float, lost_s: float | None) -> Seen:
+    """Take of a cause what is compared, its share turned into seconds a step."""
+    priced = [(fix.fix, fix.predicted_step_time) for fix in cause.fixes]
+    return Seen(
+        cause=cause.cause,
+        title=cause.title,
+        severity=cause.severity,
+        who=cause.who or "",
+        lost_s=None if cause.share is None or lost_s is None else cause.share * lost_s,
+        cost_s=cause.recoverable * recorded_s,
+        where=cause.where,
+        fingerprint=cause.fingerprint,
+        fixes=tuple((fix, predicted) for fix, predicted in priced if predicted is not None),
+    )

@@ -231,7 +231,9 @@ def add_diagnosis(row: JudgedJob, diagnosis: "Diagnosis") -> JudgedJob:
                 recoverable=cause.recoverable,
                 workers=tuple((worker.dp, worker.pp) for worker in cause.where.workers),
                 stages=cause.where.stages,
-                links=tuple(((a.dp, a.pp), (b.dp, b.pp)) for a, b in cause.where.links),
+                links=tuple(
+                    ((link.source.dp, link.source.pp), (link.target.dp, link.target.pp)) for link in cause.where.links
+                ),
                 onset_step=cause.when.onset_step,
                 pattern=cause.when.pattern,
             )

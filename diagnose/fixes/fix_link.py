@@ -30,7 +30,7 @@ def propose(analysis: Analysis, place: FaultLocation, settings: Mapping[str, str
     if "transfer" not in analysis.gains.alone_s:
         return Refusal("no transfer is slower than its equals")
     named = read_worker(settings, trace, NAME) or [(worker.dp, worker.pp) for worker in place.where.workers]
-    named = named or [(first.dp, first.pp) for first, _ in place.where.links]
+    named = named or [(link.source.dp, link.source.pp) for link in place.where.links]
     named = named or [(int(dp), stage) for stage in place.where.stages for dp in trace.dp_labels]
     mask = mask_workers(trace, named) if named else None
     if mask is None:
@@ -38,7 +38,7 @@ def propose(analysis: Analysis, place: FaultLocation, settings: Mapping[str, str
     elif place.where.stages and not place.where.workers and not settings:
         summary = f"mend the network of the data-parallel group of stage {place.where.stages[0]}"
     elif place.where.links and not place.where.workers and not settings:
-        first, second = place.where.links[0]
+        first, second = place.where.links[0].ends
         summary = f"mend the link between {name_workers([first])} and {name_workers([second])}"
     else:
         summary = f"mend the card, port or cable of the worker at {name_workers(labels_of(trace, mask))}"

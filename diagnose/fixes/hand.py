@@ -14,10 +14,10 @@ from diagnose.fixes.catalogue import check_settings, find_fix
 from diagnose.fixes.plan import Priced, predict, price_fix
 from diagnose.model.analysis import Analysis
 from diagnose.model.change import Change, Scale
-from diagnose.model.diagnosis import Fix, RefusedFix
+from diagnose.model.diagnosis import Fix
 from diagnose.model.optype import BY_NAME, EVIDENCE, Op
 from diagnose.model.priced import HandFixPrice, HandPrices
-from diagnose.model.remedy import FaultLocation, NamedFix
+from diagnose.model.remedy import FaultLocation, NamedFix, Refusal
 from diagnose.model.trace import Ints
 
 #: What `--set` may name beside an operation type.
@@ -115,7 +115,7 @@ def price_by_hand(
 
     The scalings come with the texts that they were read from.
     """
-    entries: list[tuple[str, Priced | RefusedFix]] = [
+    entries: list[tuple[str, Priced | Refusal]] = [
         (_write(named), price_fix(analysis, named, place, ())) for named, place in fixes
     ]
     for text, scale in scales:
@@ -126,7 +126,7 @@ def price_by_hand(
     before_s = analysis.gains.replayed_s
     asked = []
     for text, entry in entries:
-        if isinstance(entry, RefusedFix):
+        if isinstance(entry, Refusal):
             asked.append(HandFixPrice(text, None, entry.reason, None, None, None))
             continue
         after_s = entry.step_s if not done else float(analysis.price((*done, *entry.changes)).mean())

@@ -7,6 +7,8 @@ search ask for, and n (n + 1) / 2 - 1 replays for the order of n causes.
 import dataclasses
 from collections.abc import Sequence
 
+import msgspec.structs
+
 from diagnose.fixes.catalogue import Weigh, check_settings, find_fix, list_fixes
 from diagnose.model.analysis import Analysis
 from diagnose.model.change import Change, Remove
@@ -52,10 +54,10 @@ def price_causes(analysis: Analysis, wanted: Sequence[CauseToFix]) -> Prices:
         priced, refused = [], []
         for named in cause.fixes:
             one = price_fix(analysis, named, cause.place, cause.components)
-            if not isinstance(one, RefusedFix):
+            if isinstance(one, Priced):
                 priced.append(one)
             elif not one.obvious:
-                refused.append(one)
+                refused.append(RefusedFix(named.fix, one.reason))
         priced.sort(key=lambda one: one.step_s)  # stable: the rule's order where they are equal
         found.append((tuple(one.fix for one in priced), tuple(refused)))
         if priced:
@@ -68,16 +70,14 @@ def add_fixes(causes: Sequence[Cause], wanted: Sequence[CauseToFix], prices: Pri
     """Give each cause its fixes, and those that are not for this job."""
     priced = dict(zip([one.cause for one in wanted], prices.fixes, strict=True))
     return tuple(
-        dataclasses.replace(cause, fixes=priced[cause.cause][0], refused_fixes=priced[cause.cause][1])
+        msgspec.structs.replace(cause, fixes=priced[cause.cause][0], refused_fixes=priced[cause.cause][1])
         if cause.cause in priced
         else cause
         for cause in causes
     )
 
 
-def price_fix(
-    analysis: Analysis, named: NamedFix, place: FaultLocation, components: Sequence[str]
-) -> Priced | RefusedFix:
+def price_fix(analysis: Analysis, named: NamedFix, place: FaultLocation, components: Sequence[str]) -> Priced | Refusal:
     """Price one fix; one without a file here is taken to remove the components of its cause.
 
     Raises
@@ -94,7 +94,7 @@ def price_fix(
         remedy = module.propose(analysis, place, named.settings)
         weigh = getattr(module, "weigh", None)
     if isinstance(remedy, Refusal):
-        return RefusedFix(named.fix, remedy.reason, remedy.obvious)
+        return remedy
     step_s = float(analysis.price(remedy.changes).mean())
     if weigh is not None:
         gain = 1.0 - step_s / analysis.gains.replayed_s

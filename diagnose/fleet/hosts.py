@@ -12,7 +12,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from diagnose.model.fleet import HARDWARE, FleetCause, FleetJob, HostCount, Hosts
+from diagnose.model.fleet import HARDWARE, FleetCause, FleetJob
+from diagnose.model.fleet_document import HostCount, Hosts
 from diagnose.model.trace import Seconds
 
 #: Below this, after correction, chance is no explanation: of the hosts proposed, one in twenty is innocent.

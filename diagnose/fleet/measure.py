@@ -11,6 +11,7 @@ from diagnose.fleet.periods import compare_periods
 from diagnose.fleet.study import compare_with_study
 from diagnose.fleet.totals import add_up, find_gaps, slice_all
 from diagnose.model.fleet import Fleet, FleetJob
+from diagnose.model.fleet_document import Rank
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -22,7 +23,7 @@ class FleetQuery:
     cause: str | None = None
     framework: str | None = None
     folder: str | None = None  # Only jobs in it, at any depth
-    rank: str = "lost"
+    rank: Rank = "lost"
     period_s: float = 86_400.0  # Length of the period whose findings are compared with those of the one before, seconds
     said: dict[str, str] = dataclasses.field(default_factory=dict)  # The same in the words of who asked
 

@@ -7,7 +7,8 @@ of one framework and parallelism, whichever run.
 from collections import defaultdict
 from collections.abc import Sequence
 
-from diagnose.model.fleet import HARDWARE, STATES, Finding, FleetCause, FleetJob, LastNight
+from diagnose.model.fleet import HARDWARE, FleetCause, FleetJob
+from diagnose.model.fleet_document import STATES, Finding, LastNight, State
 
 #: A fault is worse when it costs so much more of the step time; less is not even reported as a cause.
 WORSE_BY = 0.02
@@ -74,6 +75,7 @@ def _find(
     job, cause = max(latest, key=lambda occurrence: (occurrence[0].lost_to(occurrence[1]), occurrence[0].location))
     cost_now, cost_before = _mean_cost(now), _mean_cost(before)
     note = "" if now else _why_unseen(job, cause, jobs_now)
+    state: State
     if not now:
         state = "unseen" if note else "gone"
     elif cost_now is not None and cost_before is not None:
@@ -95,7 +97,7 @@ def _find(
         location=job.location,
         job_id=job.job_id,
         owner=job.owner,
-        note=note,
+        note=note or None,
     )
 
 

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from diagnose.model.fleet import Figure, FleetJob, OpType, SizeBin, Study
+from diagnose.model.fleet import FleetJob
+from diagnose.model.fleet_document import Figure, OpType, SizeBin, Study, Unit
 from diagnose.model.trace import Bools, Seconds
 
 PAPER = "arXiv 2505.05713"
@@ -165,7 +166,7 @@ def _mean(key: str, meaning: str, jobs: Sequence[FleetJob], published: float, se
     return Figure(key, meaning, ours, published, len(jobs), "ratio", f"{PAPER}, section {section}")
 
 
-def _quantile(key: str, meaning: str, values: Seconds, at: float, published: float, unit: str = "share") -> Figure:
+def _quantile(key: str, meaning: str, values: Seconds, at: float, published: float, unit: Unit = "share") -> Figure:
     """Say a quantile."""
     ours = float(np.quantile(values, at)) if len(values) else None
     return Figure(key, meaning, ours, published, len(values), unit, PAPER)

@@ -7,7 +7,8 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
-from diagnose.model.fleet import FleetJob, Gap, Slice, Totals
+from diagnose.model.fleet import FleetJob
+from diagnose.model.fleet_document import Gap, Slice, Totals
 
 INCONCLUSIVE = "inconclusive"
 

@@ -8,6 +8,7 @@ import dataclasses
 import math
 from collections.abc import Collection, Sequence
 
+import msgspec.structs
 import numpy as np
 
 from diagnose.judge.places import name_fault
@@ -112,7 +113,7 @@ def join_log(
             for item, slow in zip(_say_ranks(cause.cause, facts), facts.slow_ranks, strict=True)
             if slow.worker is not None and (slow.worker.dp, slow.worker.pp) in culprits
         ]
-        joined.append(dataclasses.replace(cause, when=when, evidence=tuple(evidence)))
+        joined.append(msgspec.structs.replace(cause, when=when, evidence=tuple(evidence)))
     return tuple(joined), facts, warnings
 
 

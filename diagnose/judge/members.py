@@ -6,6 +6,8 @@ evidence.
 
 import dataclasses
 
+import msgspec.structs
+
 from diagnose.model.diagnosis import EvidenceItem, Worker
 from diagnose.model.members import LateMember, Members
 
@@ -29,7 +31,7 @@ def name_member(worker: Worker, members: Members | None, at: tuple[int, int], la
     if members is None or late is None:
         return worker
     if late.member is None:
-        return worker if len(members.hosts_of(*at)) < 2 else dataclasses.replace(worker, host=None)
+        return worker if len(members.hosts_of(*at)) < 2 else msgspec.structs.replace(worker, host=None)
     return dataclasses.replace(
         worker,
         rank=members.rank(*at, late.member),

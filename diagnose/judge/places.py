@@ -12,7 +12,7 @@ from diagnose.judge.rule import Rule
 from diagnose.judge.traits import FIRST_STAGE_ONLY, is_of_transfers, is_of_workers
 from diagnose.judge.worth import gain_of
 from diagnose.model.analysis import Analysis
-from diagnose.model.diagnosis import Where, Worker
+from diagnose.model.place import Link, Where, Worker
 from diagnose.model.trace import Job, Seconds, Trace
 
 #: Workers with less than this part of the worst worker's lost time are not named, and nobody if all have less of the gain.
@@ -32,7 +32,10 @@ def locate(analysis: Analysis, rule: Rule) -> Where:
         return _locate_workers(analysis)
     if is_of_transfers(rule.components) and (suspects.cards or suspects.links):
         last = trace.n_stages
-        links = [(label_worker(trace, dp, p), label_worker(trace, dp, (p + 1) % last)) for dp, p in suspects.links]
+        links = [
+            Link.between(label_worker(trace, dp, p), label_worker(trace, dp, (p + 1) % last))
+            for dp, p in suspects.links
+        ]
         return Where(workers=tuple(label_worker(trace, dp, p) for dp, p in suspects.cards), links=tuple(links))
     if is_of_transfers(rule.components) and suspects.group is not None:
         return Where(stages=(int(trace.stage_labels[suspects.group]),))
@@ -86,7 +89,7 @@ def label_worker(trace: Trace, dp: int, stage: int) -> Worker:
 def name_fault(job: Job, cause: str, where: Where) -> str:
     """Name a fault so that other runs of the same job family with it in the same place get the same name."""
     family = [job.framework, job.dp_size, job.pp_size, job.tp_size, job.cp_size, job.vpp_size]
-    links = [((a.dp, a.pp), (b.dp, b.pp)) for a, b in where.links[:1]]
+    links = [tuple((end.dp, end.pp) for end in link.ends) for link in where.links[:1]]
     place = [
         [(w.dp, w.pp) for w in where.workers[:1]],
         list(where.stages),

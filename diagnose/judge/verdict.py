@@ -7,6 +7,7 @@ the least speedup asked for, and rule and classifier together find it more proba
 import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 from diagnose.judge.classifier import Prediction
 from diagnose.judge.confidence import be_sure
@@ -17,7 +18,9 @@ from diagnose.judge.timing import date_cause
 from diagnose.judge.unknown import list_unexplained, report_unknown
 from diagnose.judge.worth import gain_of, is_unmeasured, least_gain, share_of
 from diagnose.model.analysis import Analysis
+from diagnose.model.cause import Severity
 from diagnose.model.diagnosis import Cause, Ledger, NotChecked
+from diagnose.model.diagnosis_document import VerdictName
 
 #: Steps below which nothing that varies can be told from chance.
 MIN_STEPS = 3
@@ -29,7 +32,7 @@ MIN_MICROBATCHES = 4
 class Verdict:
     """The judged part of a diagnosis."""
 
-    verdict: str
+    verdict: VerdictName
     causes: tuple[Cause, ...]
     ledger: Ledger | None
     checked: tuple[str, ...]
@@ -76,7 +79,7 @@ def reach_verdict(
     unexplained = [] if few else list_unexplained(analysis, explained | unlooked, least)
     causes += [report_unknown(analysis, name, least) for name in unexplained]
     causes.sort(key=lambda cause: (-(cause.share or 0.0), -cause.recoverable, cause.cause))
-    verdict = "straggling" if causes else "healthy"
+    verdict: VerdictName = "straggling" if causes else "healthy"
     warnings = (f"the classifier was not asked: {prediction.unlike}",) if prediction and prediction.unlike else ()
     return Verdict(verdict, tuple(causes), _share_out(analysis, causes), checked, tuple(not_checked), warnings)
 
@@ -163,8 +166,8 @@ def _report(
         evidence=tuple(list_evidence(analysis, judgement, prediction, least)),
         fixes=(),
         fingerprint=name_fault(analysis.trace.job, rule.id, where),
-        severity=rule.severity,
-        who=rule.who,
+        severity=cast("Severity | None", rule.severity or None),
+        who=rule.who or None,
     )
 
 

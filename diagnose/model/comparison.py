@@ -1,16 +1,18 @@
 """Two diagnoses compared: what came, went, grew and shrank, and how the ledger explains the change of the step time."""
 
 import dataclasses
-from typing import Any
+from typing import Annotated, Literal
 
-from diagnose.model.diagnosis import MadeBy, Where
+from msgspec import Meta, Struct
 
-SCHEMA = "diagnose-compare/1"
+from diagnose.model.cause import CauseId, Severity
+from diagnose.model.diagnosis_document import MadeBy, VerdictName
+from diagnose.model.place import Where
 
 #: What may become of a cause between two diagnoses; `unclear` where one of them could not look for it.
-CHANGES = ("came", "grew", "went", "shrank", "same", "unclear")
+ChangeName = Literal["came", "grew", "went", "shrank", "same", "unclear"]
 #: What may become of the step time.
-TRENDS = ("slower", "alike", "faster")
+Trend = Literal["slower", "alike", "faster"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -22,7 +24,7 @@ class Seen:
 
     cause: str
     title: str
-    severity: str
+    severity: Severity | None
     who: str
     lost_s: float | None
     cost_s: float
@@ -31,8 +33,7 @@ class Seen:
     fixes: tuple[tuple[str, float], ...]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(Struct, frozen=True):
     """What two jobs should have in common to be compared; None where not known."""
 
     gpus: int
@@ -62,7 +63,7 @@ class Side:
 
     source: str
     job_id: str
-    verdict: str
+    verdict: VerdictName
     recorded_s: float
     clean_s: float | None
     shape: Shape
@@ -71,16 +72,10 @@ class Side:
     not_checked: dict[str, str]
     plan: tuple[tuple[str, ...], float] | None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_document(self) -> "SideDocument":
         """Give what the JSON tells of one side."""
-        return {
-            "source": self.source,
-            "job_id": self.job_id,
-            "verdict": self.verdict,
-            "step_time": {"recorded": self.recorded_s, "clean": self.clean_s},
-            "job": dataclasses.asdict(self.shape),
-            "made_by": dataclasses.asdict(self.made_by),
-        }
+        step_time = RecordedAndClean(self.recorded_s, self.clean_s)
+        return SideDocument(self.source, self.job_id, self.verdict, step_time, self.shape, self.made_by)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -89,15 +84,13 @@ class Change:
 
     Attributes
     ----------
-    change : str
-        One of `CHANGES`.
     before_s, after_s : float or None
         Seconds a step lost to it, 0 where it is not said; None where they were not shared out.
     note : str
         Why it is unclear.
     """
 
-    change: str
+    change: ChangeName
     before: Seen | None
     after: Seen | None
     before_s: float | None
@@ -120,56 +113,41 @@ class Change:
             else (whole_ns(self.after_s) - whole_ns(self.before_s)) / 1e9
         )
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_document(self) -> "ChangeDocument":
         """Give one entry of `changes`."""
-        return {
-            "change": self.change,
-            "cause": self.seen.cause,
-            "title": self.seen.title,
-            "severity": self.seen.severity or None,
-            "before_s": self.before_s,
-            "after_s": self.after_s,
-            "change_s": self.change_s,
-            "where_before": None if self.before is None else self.before.where.to_dict(),
-            "where_after": None if self.after is None else self.after.where.to_dict(),
-            "fingerprint": self.seen.fingerprint,
-            "note": self.note or None,
-        }
+        return ChangeDocument(
+            change=self.change,
+            cause=self.seen.cause,
+            title=self.seen.title,
+            severity=self.seen.severity,
+            before_s=self.before_s,
+            after_s=self.after_s,
+            change_s=self.change_s,
+            where_before=None if self.before is None else self.before.where,
+            where_after=None if self.after is None else self.after.where,
+            fingerprint=self.seen.fingerprint,
+            note=self.note or None,
+        )
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Account:
-    """The change of the step time, seconds: `recorded` is `clean`, all of `causes` and `unexplained` together.
-
-    All are whole nanoseconds, so that they add up exactly. `clean` is the change of the step without any cause: other work.
-    """
+class Account(Struct, frozen=True):
+    """The change of the step time, seconds: `recorded` is `clean`, `causes` and `unexplained`, in whole nanoseconds."""
 
     recorded: float
-    clean: float
+    clean: Annotated[float, Meta(description="change of the step without any cause: other work")]
     causes: dict[str, float]
     unexplained: float
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Payoff:
-    """What a fix of a cause that went or shrank had promised, and what came of it; seconds a step.
+class Payoff(Struct, frozen=True):
+    """What a fix of a cause that went or shrank had promised, and what came of it; seconds a step."""
 
-    Attributes
-    ----------
-    predicted_s : float
-        Step time that the first diagnosis predicts with it.
-    predicted_gain_s, gain_s : float, float or None
-        What it would give back, and by how much the time lost to its causes fell.
-    reached : float or None
-        The one in parts of the other.
-    """
-
-    causes: tuple[str, ...]
-    fixes: tuple[str, ...]
-    predicted_s: float
-    predicted_gain_s: float
-    gain_s: float | None
-    reached: float | None
+    causes: tuple[CauseId, ...]
+    fixes: Annotated[tuple[str, ...], Meta(description="empty: all of the plan")]
+    predicted_s: Annotated[float, Meta(description="step time predicted by the first diagnosis")]
+    predicted_gain_s: Annotated[float, Meta(description="what it would give back")]
+    gain_s: Annotated[float | None, Meta(description="by how much the time lost to the causes fell")]
+    reached: Annotated[float | None, Meta(description="the one in parts of the other")]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -178,7 +156,7 @@ class Comparison:
 
     before: Side
     after: Side
-    trend: str
+    trend: Trend
     changes: tuple[Change, ...]
     account: Account | None
     payoffs: tuple[Payoff, ...]
@@ -194,20 +172,83 @@ class Comparison:
         """The same in parts of the step before."""
         return self.change_s / self.before.recorded_s
 
-    def to_dict(self) -> dict[str, Any]:
-        """Give the object that `diagnose compare --format json` prints: plain types."""
-        return {
-            "schema": SCHEMA,
-            "before": self.before.to_dict(),
-            "after": self.after.to_dict(),
-            "trend": self.trend,
-            "change_s": self.change_s,
-            "change_share": self.change_share,
-            "changes": [change.to_dict() for change in self.changes],
-            "account": None if self.account is None else dataclasses.asdict(self.account),
-            "payoffs": [dataclasses.asdict(payoff) for payoff in self.payoffs],
-            "warnings": list(self.warnings),
-        }
+    def to_document(self) -> "ComparisonDocument":
+        """Give what `diagnose compare --format json` prints."""
+        return ComparisonDocument(
+            schema="diagnose-compare/1",
+            before=self.before.to_document(),
+            after=self.after.to_document(),
+            trend=self.trend,
+            change_s=self.change_s,
+            change_share=self.change_share,
+            changes=tuple(change.to_document() for change in self.changes),
+            account=self.account,
+            payoffs=self.payoffs,
+            warnings=self.warnings,
+        )
+
+
+class RecordedAndClean(Struct, frozen=True):
+    """Mean seconds a step: as recorded, and without any cause."""
+
+    recorded: Annotated[float, Meta(gt=0)]
+    clean: float | None
+
+
+class SideDocument(Struct, frozen=True):
+    """One of the two diagnoses."""
+
+    source: Annotated[str, Meta(description="the file, as it was named")]
+    job_id: str
+    verdict: VerdictName
+    step_time: RecordedAndClean
+    job: Shape
+    made_by: MadeBy
+
+
+class ChangeDocument(Struct, frozen=True, kw_only=True):
+    """What became of one cause in one place; seconds a step lost to it."""
+
+    change: ChangeName
+    cause: CauseId
+    title: str
+    severity: Severity | None
+    before_s: Annotated[
+        float | None, Meta(description="lost to it before; 0 where it was not said, null where not known")
+    ]
+    after_s: float | None
+    change_s: float | None
+    where_before: Annotated[Where | None, Meta(description="null where it was not said")]
+    where_after: Annotated[Where | None, Meta(description="null where it is not said")]
+    fingerprint: str
+    note: Annotated[str | None, Meta(description="why it is unclear")]
+
+
+class ComparisonDocument(Struct, frozen=True, kw_only=True):
+    """What `diagnose compare --format json` prints.
+
+    Times in seconds a step, parts as plain numbers, missing is null. Other keys may be added.
+    """
+
+    schema: Literal["diagnose-compare/1"]
+    before: SideDocument
+    after: SideDocument
+    trend: Annotated[Trend, Meta(description="what became of the step time; alike below 2%")]
+    change_s: Annotated[float, Meta(description="recorded step time after - before")]
+    change_share: Annotated[float, Meta(description="the same in parts of the step before")]
+    changes: Annotated[tuple[ChangeDocument, ...], Meta(description="What came and grew first")]
+    account: Annotated[
+        Account | None,
+        Meta(
+            description="The change of the step time: recorded = clean + all causes + unexplained, in whole nanoseconds. "
+            "Null where a diagnosis is inconclusive"
+        ),
+    ]
+    payoffs: Annotated[
+        tuple[Payoff, ...],
+        Meta(description="Fixes of causes that went or shrank, as the first diagnosis predicted them"),
+    ]
+    warnings: Annotated[tuple[str, ...], Meta(description="Why the two may not be comparable")]
 
 
 def whole_ns(value_s: float) -> int:

@@ -5,6 +5,7 @@ from typing import Any
 
 from diagnose.model.course import Change
 from diagnose.model.diagnosis import MadeBy, When, Where
+from diagnose.model.plain import to_plain
 
 SCHEMA = "diagnose-explain/1"
 
@@ -242,7 +243,7 @@ class Explanation:
         prediction = self.prediction
         return {
             "schema": SCHEMA,
-            "made_by": dataclasses.asdict(self.made_by),
+            "made_by": to_plain(self.made_by),
             "job_id": self.job_id,
             "cause": self.cause,
             "title": self.title,
@@ -264,8 +265,8 @@ class Explanation:
                 "against": [dataclasses.asdict(weight) for weight in prediction.speaks_against],
                 "unlike": prediction.unlike,
             },
-            "when": dataclasses.asdict(self.when),
-            "where": self.where.to_dict(),
+            "when": to_plain(self.when),
+            "where": to_plain(self.where),
             "changes": [dataclasses.asdict(change) for change in self.changes],
             "changes_in": self.changes_in,
             "step_time": {"recorded": self.recorded_s, "without": self.worth[-1].without_s if self.worth else None},

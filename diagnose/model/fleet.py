@@ -6,11 +6,26 @@ night. GPU hours are those of the steps that a trace has, which is a sample of t
 
 import dataclasses
 import datetime as dt
-from typing import Any
+from typing import cast
 
-from diagnose.model.diagnosis import Where
+from diagnose.model.fleet_document import (
+    Counted,
+    FleetCauseDocument,
+    FleetDocument,
+    FleetJobDocument,
+    Gap,
+    Hosts,
+    JobGpuHours,
+    LastNight,
+    NotAnalysed,
+    Rank,
+    Slice,
+    Slices,
+    Study,
+    Totals,
+)
+from diagnose.model.place import Where
 
-SCHEMA = "diagnose-fleet/1"
 #: Who mends a fault that stays with the machine and not with the job.
 HARDWARE = frozenset({"platform", "hardware"})
 
@@ -119,288 +134,34 @@ class FleetJob:
         """Give the GPU hours that it lost to one of its causes."""
         return self.wasted * (cause.share or 0.0)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_document(self) -> FleetJobDocument:
         """Give one entry of `jobs`."""
-        first = self.causes[0] if self.causes else None
-        return {
-            "location": self.location,
-            "job_id": self.job_id,
-            "owner": self.owner,
-            "framework": self.framework,
-            "gpu_type": self.gpu_type,
-            "folder": self.folder,
-            "when_s": self.when_s,
-            "gpus": self.n_gpus,
-            "verdict": self.verdict,
-            "slowdown": self.slowdown,
-            "gpu_hours": {
-                "analysed": self.hours_analysed,
-                "wasted": self.hours_wasted,
-                "recoverable": self.hours_recoverable,
-            },
-            "causes": [
-                {
-                    "cause": cause.cause,
-                    "title": cause.title,
-                    "share": cause.share,
-                    "recoverable": cause.recoverable,
-                    "gpu_hours_wasted": self.lost_to(cause),
-                    "hosts": list(cause.hosts),
-                    "fingerprint": cause.fingerprint,
-                }
+        return FleetJobDocument(
+            location=self.location,
+            job_id=self.job_id,
+            owner=self.owner,
+            framework=self.framework,
+            gpu_type=self.gpu_type,
+            folder=self.folder,
+            when_s=self.when_s,
+            gpus=self.n_gpus,
+            verdict=cast("Counted", self.verdict),
+            slowdown=self.slowdown,
+            gpu_hours=JobGpuHours(self.hours_analysed, self.hours_wasted, self.hours_recoverable),
+            causes=tuple(
+                FleetCauseDocument(
+                    cause.cause,
+                    cause.title,
+                    cause.share,
+                    cause.recoverable,
+                    self.lost_to(cause),
+                    cause.hosts,
+                    cause.fingerprint,
+                )
                 for cause in self.causes
-            ],
-            "fix": None if first is None else first.fix,
-        }
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Slice:
-    """What jobs, or parts of their lost time, that have something in common add up to.
-
-    Attributes
-    ----------
-    key : str or None
-        What they have in common; None where it is not known, or, of causes and hosts, where nothing is blamed.
-    hours_analysed, hours_wasted, hours_recoverable : float
-        GPU hours. Lost time sums over the slices to that of the fleet. What is recoverable does so but for causes, of which each
-        is taken alone, and for hosts, where it is what the causes that name them give back alone.
-    """
-
-    key: str | None
-    n_jobs: int
-    hours_analysed: float
-    hours_wasted: float
-    hours_recoverable: float
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Totals:
-    """Counts of jobs, and GPU hours of those whose figures count.
-
-    `n_unpriced` of them have causes and no fix with a price: what they would give back is not in `hours_recoverable`.
-    """
-
-    n_jobs: int
-    n_counted: int
-    n_straggling: int
-    n_healthy: int
-    n_inconclusive: int
-    n_failed: int
-    hours_analysed: float
-    hours_wasted: float
-    hours_recoverable: float
-    n_unpriced: int
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Gap:
-    """Jobs without a diagnosis that counts: `kind` as triage names it, or `inconclusive`; one reason of many."""
-
-    kind: str
-    n_jobs: int
-    example: str
-    reason: str
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Figure:
-    """One number of the study beside ours.
-
-    Attributes
-    ----------
-    key, meaning : str
-    ours, published : float or None
-        None where there is no job to say it by.
-    n : int
-        Jobs, or steps, that ours was made from.
-    unit : str
-        `share`, `ratio` or `correlation`.
-    source : str
-        Where it was published.
-    """
-
-    key: str
-    meaning: str
-    ours: float | None
-    published: float | None
-    n: int
-    unit: str
-    source: str
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class OpType:
-    """Waste by one type of operation over jobs: 1 - 1/S_t at the median, the 90th percentile, and weighted by GPU hours."""
-
-    optype: str
-    n_jobs: int
-    p50: float
-    p90: float
-    of_hours: float
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class SizeBin:
-    """Slowdown of jobs with `least` to `most` GPUs."""
-
-    least: int
-    most: int
-    n_jobs: int
-    p10: float
-    p50: float
-    p90: float
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Study:
-    """The fleet on the axes of arXiv 2505.05713.
-
-    Attributes
-    ----------
-    n_jobs : int
-        Jobs that count and pass the study's gate, a discrepancy of at most 5%; `n_gated` do not pass it.
-    figures : tuple of Figure
-    waste_quantiles : tuple of float
-        Waste (1 - 1/S) that 0, 1, ... 100% of the jobs do not exceed; empty without jobs.
-    optypes, sizes : tuple
-        Most waste first; by size.
-    left_out : tuple of str
-        What the study shows and this cannot, and why.
-    """
-
-    n_jobs: int
-    n_gated: int
-    figures: tuple[Figure, ...]
-    waste_quantiles: tuple[float, ...]
-    optypes: tuple[OpType, ...]
-    sizes: tuple[SizeBin, ...]
-    left_out: tuple[str, ...]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class HostCount:
-    """A host that is blamed, and how likely that is by chance.
-
-    Attributes
-    ----------
-    n_blamed, n_ran : int
-        Jobs in which it is blamed, of those that it took part in.
-    expected : float
-        In how many it would be blamed by chance.
-    p_value, p_adjusted : float
-        Probability of at least so many by chance, and after correction for the number of hosts looked at.
-    n_places : int
-        Places in jobs (parallelism, dp rank, stage) at which it is blamed: one alone may be a fault of the place.
-    hours_wasted : float
-        GPU hours lost to causes that blame it.
-    jobs : tuple of str
-        Locations, the costliest first.
-    proposal : str
-        What to think about; nothing is done. Empty where chance explains it.
-    """
-
-    host: str
-    n_blamed: int
-    n_ran: int
-    expected: float
-    p_value: float
-    p_adjusted: float
-    n_places: int
-    hours_wasted: float
-    jobs: tuple[str, ...]
-    proposal: str
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Hosts:
-    """Hosts blamed in more jobs than chance says.
-
-    Attributes
-    ----------
-    n_jobs, n_hosts : int
-        Jobs that say which hosts they ran on, copies left out, and hosts among them.
-    n_unknown : int
-        Jobs that count and do not say it: they are in no test.
-    n_copies : int
-        Jobs left out because another has the same content.
-    assumption : str
-    blamed : tuple of HostCount
-        All that are blamed at least twice, least likely first.
-    """
-
-    n_jobs: int
-    n_hosts: int
-    n_unknown: int
-    n_copies: int
-    assumption: str
-    blamed: tuple[HostCount, ...]
-
-
-#: What may have become of a fault: never seen before; seen before, but not last time; as before; costs more; its jobs ran without
-#: it; nobody could see it.
-STATES = ("new", "worse", "back", "recurring", "gone", "unseen")
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Finding:
-    """One fault, by its fingerprint, now and before.
-
-    Attributes
-    ----------
-    state : str
-        One of `STATES`.
-    n_now, n_before : int
-        Jobs that have it in this period and in the one before.
-    recoverable_now, recoverable_before : float or None
-        Mean part of the step time that it costs in them.
-    hours_wasted : float
-        GPU hours lost to it in this period; where it is gone, in the one before.
-    first_seen_s : float
-        Seconds since 1970.
-    location : str
-        The job that lost most to it, and its owner and id.
-    note : str
-        Why it is unseen.
-    """
-
-    state: str
-    fingerprint: str
-    cause: str
-    title: str
-    where: Where
-    n_now: int
-    n_before: int
-    recoverable_now: float | None
-    recoverable_before: float | None
-    hours_wasted: float
-    first_seen_s: float
-    location: str
-    job_id: str
-    owner: str | None
-    note: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Give one entry of `findings`."""
-        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return fields | {"where": self.where.to_dict(), "note": self.note or None}
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class LastNight:
-    """What changed between the period up to the newest diagnosis and the one before, both `hours` long."""
-
-    until_s: float
-    hours: float
-    n_now: int
-    n_before: int
-    n_earlier: int
-    findings: tuple[Finding, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Give the `night` of the JSON."""
-        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return fields | {"findings": [finding.to_dict() for finding in self.findings]}
+            ),
+            fix=self.causes[0].fix if self.causes else None,
+        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -423,7 +184,7 @@ class Fleet:
 
     store: str
     asked: dict[str, str]
-    ranked_by: str
+    ranked_by: Rank
     totals: Totals
     jobs: tuple[FleetJob, ...]
     uncounted: tuple[FleetJob, ...]
@@ -433,33 +194,21 @@ class Fleet:
     hosts: Hosts
     night: LastNight | None
 
-    def to_dict(self, limit: int | None = None) -> dict[str, Any]:
-        """Give the object that `diagnose fleet --format json` prints: plain types.
-
-        Parameters
-        ----------
-        limit : int, optional
-            List at most so many jobs.
-        """
-        return {
-            "schema": SCHEMA,
-            "store": self.store,
-            "asked": self.asked,
-            "ranked_by": self.ranked_by,
-            "totals": dataclasses.asdict(self.totals),
-            "jobs": [job.to_dict() for job in self.jobs[:limit]],
-            "by": {name: [dataclasses.asdict(entry) for entry in entries] for name, entries in self.by.items()},
-            "coverage": [dataclasses.asdict(gap) for gap in self.coverage],
-            "not_analysed": [
-                {
-                    "location": job.location,
-                    "job_id": job.job_id,
-                    "kind": job.failure or job.verdict,
-                    "reason": job.reason,
-                }
-                for job in self.uncounted
-            ],
-            "study": dataclasses.asdict(self.study),
-            "hosts": dataclasses.asdict(self.hosts),
-            "night": None if self.night is None else self.night.to_dict(),
-        }
+    def to_document(self, limit: int | None = None) -> FleetDocument:
+        """Give what `diagnose fleet --format json` prints, at most `limit` jobs of it."""
+        return FleetDocument(
+            schema="diagnose-fleet/1",
+            store=self.store,
+            asked=self.asked,
+            ranked_by=self.ranked_by,
+            totals=self.totals,
+            jobs=tuple(job.to_document() for job in self.jobs[:limit]),
+            by=Slices(**self.by),
+            coverage=self.coverage,
+            not_analysed=tuple(
+                NotAnalysed(job.location, job.job_id, job.failure or job.verdict, job.reason) for job in self.uncounted
+            ),
+            study=self.study,
+            hosts=self.hosts,
+            night=self.night,
+        )

@@ -2,9 +2,17 @@
 
 import dataclasses
 import datetime as dt
-from typing import Any
+from typing import Annotated, Literal, cast
 
-SCHEMA = "diagnose-ticket/1"
+from msgspec import Meta, Struct
+
+from diagnose.model.cause import Cause, CauseId, EvidenceItem, Fix, Severity, When
+from diagnose.model.place import Where
+
+Event = Literal["opened", "reopened", "reminded", "fixed"]
+TicketState = Literal["open", "acked", "fixed"]
+#: A moment, UTC.
+Moment = Annotated[str, Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$", extra_json_schema={"format": "date-time"})]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -117,57 +125,148 @@ class JobWithFinding:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Ticket:
-    """What is told of a finding: to programs as `to_dict` gives it.
+    """What is told of a finding: to programs as `to_document` gives it.
 
-    `particulars` is the entry of `causes` of the worst run; `summary` one line that is safe to show; `n_jobs` counts jobs in
-    the store that have the finding now, and `jobs` are the first of them, the costliest first.
+    `particulars` is what the worst run says of the cause, None where its diagnosis was gone; `summary` one line that is safe to
+    show; `n_jobs` counts jobs in the store that have the finding now, and `jobs` are the first of them, the costliest first.
     """
 
     finding: Finding
     ack: Ack | None
     summary: str
-    particulars: dict[str, Any]
+    particulars: Cause | None
     n_jobs: int
     jobs: tuple[JobWithFinding, ...]
     report: str | None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Give the object that `diagnose tickets` prints; it validates against `diagnose schema ticket`."""
+    def to_document(self) -> "TicketDocument":
+        """Give what `diagnose tickets` prints."""
         finding, ack, found = self.finding, self.ack, self.particulars
-        return {
-            "schema": SCHEMA,
-            "id": finding.ticket,
-            "key": finding.key,
-            "event": finding.latest_event,
-            "state": "acked" if ack is not None and finding.state == "open" else finding.state,
-            "fingerprint": finding.fingerprint,
-            "cause": finding.cause,
-            "title": finding.title,
-            "summary": self.summary,
-            "severity": finding.severity,
-            "owner": finding.owner,
-            "who": finding.who,
-            "family": finding.family,
-            "gpu_hours_lost_per_day": finding.gpu_hours_lost_per_day,
-            "confidence": finding.confidence,
-            "recoverable": found.get("recoverable"),
-            "where": found.get("where"),
-            "when": found.get("when"),
-            "first_seen": iso(finding.first_seen_at),
-            "last_seen": iso(finding.last_seen_at),
-            "opened_at": iso(finding.opened_at),
-            "fixed_at": None if finding.fixed_at is None else iso(finding.fixed_at),
-            "fixed_because": finding.fixed_because,
-            "ack": None
-            if ack is None
-            else {"reason": ack.reason, "until": None if ack.until_at is None else iso(ack.until_at)},
-            "n_seen": finding.n_seen,
-            "n_jobs": self.n_jobs,
-            "jobs": [dataclasses.asdict(job) | {"seen_at": iso(job.seen_at)} for job in self.jobs],
-            "evidence": found.get("evidence", []),
-            "fixes": found.get("fixes", []),
-            "report": self.report,
-        }
+        return TicketDocument(
+            schema="diagnose-ticket/1",
+            id=finding.ticket,
+            key=finding.key,
+            event=cast("Event", finding.latest_event),
+            state=cast("TicketState", "acked" if ack is not None and finding.state == "open" else finding.state),
+            fingerprint=finding.fingerprint,
+            cause=finding.cause,
+            title=finding.title,
+            summary=self.summary,
+            severity=cast("Severity | None", finding.severity),
+            owner=finding.owner,
+            who=finding.who,
+            family=finding.family,
+            gpu_hours_lost_per_day=finding.gpu_hours_lost_per_day,
+            confidence=finding.confidence,
+            recoverable=None if found is None else found.recoverable,
+            where=None if found is None else found.where,
+            when=None if found is None else found.when,
+            first_seen=iso(finding.first_seen_at),
+            last_seen=iso(finding.last_seen_at),
+            opened_at=iso(finding.opened_at),
+            fixed_at=_iso_or_none(finding.fixed_at),
+            fixed_because=finding.fixed_because,
+            ack=None if ack is None else AckDocument(ack.reason, _iso_or_none(ack.until_at)),
+            n_seen=finding.n_seen,
+            n_jobs=self.n_jobs,
+            jobs=tuple(TicketJob(**dataclasses.asdict(job) | {"seen_at": iso(job.seen_at)}) for job in self.jobs),
+            evidence=() if found is None else found.evidence,
+            fixes=() if found is None else found.fixes,
+            report=self.report,
+        )
+
+
+class AckDocument(Struct, frozen=True):
+    """Somebody knows of it."""
+
+    reason: str
+    until: Moment | None
+
+
+class TicketJob(Struct, frozen=True):
+    """A job in the store that has it now."""
+
+    job_id: str | None
+    location: str
+    owner: str | None
+    gpus: int | None
+    gpu_hours_lost_per_day: float | None
+    seen_at: Moment
+    report: Annotated[str | None, Meta(description="address of its page; null without --site")]
+
+
+class TicketDocument(Struct, frozen=True, kw_only=True):
+    """One line of `diagnose tickets`, and the body of one message to a webhook."""
+
+    schema: Literal["diagnose-ticket/1"]
+    id: Annotated[
+        str,
+        Meta(
+            description="the ticket: one an episode of a finding, from when it came until it was fixed; the same in all messages "
+            "about it"
+        ),
+    ]
+    key: Annotated[str, Meta(description="this message; the same however often it is sent")]
+    event: Annotated[
+        Event,
+        Meta(
+            description="what happened: it came, came back after it was fixed, is still there when its acknowledgement ran out, "
+            "or is fixed"
+        ),
+    ]
+    state: TicketState
+    fingerprint: Annotated[
+        str,
+        Meta(description="the finding: the same over runs of one job family with the same fault in the same place"),
+    ]
+    cause: CauseId
+    title: Annotated[str, Meta(description="the cause in a few words")]
+    summary: Annotated[str, Meta(description="one line for people; nothing in it that a terminal would obey")]
+    severity: Annotated[
+        Severity | None,
+        Meta(description="how bad it is as a rule, when the ticket was opened; null where no rule says so"),
+    ]
+    owner: Annotated[str | None, Meta(description="owner of the job that lost most when the ticket was opened")]
+    who: Annotated[
+        str | None,
+        Meta(description="who can mend it: job owner, platform or hardware; null where no rule says so"),
+    ]
+    family: Annotated[str, Meta(description="framework and parallelism that the jobs have in common")]
+    gpu_hours_lost_per_day: Annotated[
+        float | None,
+        Meta(description="of the job that loses most, while it runs: its GPUs x 24 x recoverable"),
+    ]
+    confidence: Annotated[float, Meta(ge=0, le=1, description="the highest of all jobs with it")]
+    recoverable: Annotated[
+        Annotated[float, Meta(le=1)] | None,
+        Meta(
+            description="part of the step time of the job that loses most, that comes back when this cause alone is gone"
+        ),
+    ]
+    where: Annotated[Where | None, Meta(description="in the job that loses most")]
+    when: Annotated[When | None, Meta(description="in the job that loses most")]
+    first_seen: Annotated[Moment, Meta(description="end of the first run with it ever, or when that was diagnosed")]
+    last_seen: Annotated[Moment, Meta(description="the same of the last run")]
+    opened_at: Annotated[Moment, Meta(description="the same of the first run of this ticket")]
+    fixed_at: Moment | None
+    fixed_because: str | None
+    ack: AckDocument | None
+    n_seen: Annotated[int, Meta(ge=1, description="runs that had it, ever")]
+    n_jobs: Annotated[int, Meta(ge=0, description="jobs in the store that have it now")]
+    jobs: Annotated[tuple[TicketJob, ...], Meta(max_length=20, description="of these the costliest, at most 20")]
+    evidence: Annotated[tuple[EvidenceItem, ...], Meta(description="of the job that loses most")]
+    fixes: Annotated[tuple[Fix, ...], Meta(description="for the job that loses most, best first")]
+    report: Annotated[
+        str | None,
+        Meta(
+            description="address of the page of the job that loses most, or of another that has it now; null without --site"
+        ),
+    ]
+
+
+def _iso_or_none(at_s: float | None) -> str | None:
+    """Write a moment that may not be known."""
+    return None if at_s is None else iso(at_s)
 
 
 def iso(at_s: float) -> str:

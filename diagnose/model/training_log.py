@@ -4,12 +4,20 @@ Enters: what `diagnose.trace.producers.megatron_log` read, and what was measured
 """
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from diagnose.model.diagnosis import When, Worker
+from diagnose.model.cause import When
+from diagnose.model.diagnosis_document import (
+    LogCheckpoints,
+    LogDocument,
+    LogLevel,
+    LogRestart,
+    LogSlowRank,
+    LogStepTime,
+)
+from diagnose.model.place import Worker
 from diagnose.model.trace import Ints, Seconds
 
 
@@ -183,32 +191,21 @@ class LogFacts:
     checkpoints_s: tuple[float, ...]
     traced_s: float | None = None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Give the `log` of a diagnosis."""
-        return {
-            "file": self.name,
-            "lines": len(self.iterations),
-            "first_iteration": int(self.iterations[0]),
-            "last_iteration": int(self.iterations[-1]),
-            "interval": self.interval,
-            "step_time": {
-                "mean": float(self.step_s.mean()),
-                "usual": self.usual_s,
-                "slow": self.slow_s,
-                "traced": self.traced_s,
-            },
-            "when": dataclasses.asdict(self.when),
-            "levels": [{"first": level.first, "last": level.last, "step_time": level.step_s} for level in self.levels],
-            "restarts": [dataclasses.asdict(restart) for restart in self.restarts],
-            "slow_ranks": [
-                {
-                    "rank": slow.rank,
-                    "measure": slow.measure,
-                    "worker": None if slow.worker is None else slow.worker.to_dict(),
-                    "text": slow.text,
-                    "values": slow.values,
-                }
+    def to_document(self) -> LogDocument:
+        """Give the `log` of the JSON of a diagnosis."""
+        return LogDocument(
+            file=self.name,
+            lines=len(self.iterations),
+            first_iteration=int(self.iterations[0]),
+            last_iteration=int(self.iterations[-1]),
+            interval=self.interval,
+            step_time=LogStepTime(float(self.step_s.mean()), self.usual_s, self.slow_s, self.traced_s),
+            when=self.when,
+            levels=tuple(LogLevel(level.first, level.last, level.step_s) for level in self.levels),
+            restarts=tuple(LogRestart(one.after, one.resumed_at, one.lost_s) for one in self.restarts),
+            slow_ranks=tuple(
+                LogSlowRank(slow.rank, slow.measure, slow.worker, slow.text, dict(slow.values))
                 for slow in self.slow_ranks
-            ],
-            "checkpoints": {"count": len(self.checkpoints_s), "seconds": float(sum(self.checkpoints_s))},
-        }
+            ),
+            checkpoints=LogCheckpoints(len(self.checkpoints_s), float(sum(self.checkpoints_s))),
+        )

@@ -32,7 +32,7 @@ def render(comparison: Comparison, *, width: int, color: bool) -> str:
 
 def render_json(comparison: Comparison) -> str:
     """Write a comparison as one JSON object on one line, without the line end; ASCII."""
-    return to_json(comparison.to_dict())
+    return to_json(comparison.to_document())
 
 
 def render_markdown(comparison: Comparison) -> str:
@@ -213,7 +213,7 @@ def _row(change: Change) -> list[str]:
     seen = change.seen
     return [
         f"**{change.change}**",
-        escape(seen.severity) or "-",
+        escape(seen.severity or "-"),
         code(seen.cause),
         text(words.spot(seen.where).removeprefix("at ")),
         words.seconds(change.before_s),

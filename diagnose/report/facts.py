@@ -106,7 +106,7 @@ def measure(cause: Cause) -> list[tuple[str, str]]:
         ("Recoverable", back),
         ("Share", share),
         ("Confidence", words.confidence(cause.confidence)),
-        ("Who acts", name(cause.who)),
+        ("Who acts", name(cause.who or "")),
     ]
     return [(label, fact) for label, fact in rows if fact]
 

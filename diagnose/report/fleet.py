@@ -11,7 +11,8 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from diagnose.model.fleet import STATES, Figure, Finding, Fleet, FleetCause, FleetJob, HostCount, Hosts, Slice
+from diagnose.model.fleet import Fleet, FleetCause, FleetJob
+from diagnose.model.fleet_document import STATES, Figure, Finding, HostCount, Hosts, Slice
 from diagnose.report import words
 from diagnose.report.charts import draw_bar
 from diagnose.report.escape import name, prose
@@ -72,7 +73,7 @@ def render(fleet: Fleet, *, width: int, color: bool, limit: int | None = None) -
 
 def render_json(fleet: Fleet, *, limit: int | None = None) -> str:
     """Write the fleet as one JSON object on one line, without the line end; ASCII."""
-    return to_json(fleet.to_dict(limit))
+    return to_json(fleet.to_document(limit))
 
 
 def describe_worst(fleet: Fleet) -> str:

@@ -127,7 +127,7 @@ def _row(n: int, cause: Cause) -> list[str]:
     """Give the line of a cause in the overview."""
     return [
         str(n),
-        escape(cause.severity) or "-",
+        escape(cause.severity or "-"),
         code(cause.cause),
         text(words.spot(cause.where).removeprefix("at ")),
         text(words.since(cause.when)) or words.NOT_KNOWN,

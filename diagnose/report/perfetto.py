@@ -21,6 +21,7 @@ from diagnose.errors import UsageError
 from diagnose.model.analysis import ReportData
 from diagnose.model.change import Change
 from diagnose.model.diagnosis import Cause
+from diagnose.model.plain import to_plain
 from diagnose.model.timeline import Timeline
 from diagnose.model.trace import Ints
 from diagnose.report import words
@@ -180,7 +181,7 @@ def _about(data: ReportData) -> dict[str, Any]:
     return {
         "schema": "diagnose-perfetto/1",
         "job": safe_name(data.diagnosis.job.job_id),
-        "made_by": finite(dataclasses.asdict(made_by)),
+        "made_by": finite(to_plain(made_by)),
         "unit": "ts and dur in microseconds; steps one after the other, each from its own begin",
     }
 

@@ -281,6 +281,6 @@ def culprits_of(cause: Cause, data: ReportData) -> list[int]:
     """List the dp ranks (indices) that a cause names, worst first."""
     labels = {int(label): i for i, label in enumerate(data.diagnosis.dp_labels.tolist())}
     named: Sequence[int] = [who.dp for who in cause.where.workers] + [
-        end.dp for ends in cause.where.links for end in ends
+        end.dp for link in cause.where.links for end in link.ends
     ]
     return [labels[dp] for dp in dict.fromkeys(named) if dp in labels]

@@ -79,6 +79,10 @@ def render_html(diagnosis: Diagnosis) -> str:
     return console.export_html(inline_styles=True, code_format=f'<pre style="{style}">{{code}}</pre>')
 
 
+#: A notebook asks the object itself for its page; `model` knows of no report.
+Diagnosis._repr_html_ = render_html  # type: ignore[attr-defined]
+
+
 def _sections(
     diagnosis: Diagnosis, width: int, *, verbose: bool = False, links: Sequence[tuple[str, str]] = ()
 ) -> Iterator[tuple[str | Text, RenderableType]]:
@@ -89,7 +93,7 @@ def _sections(
     if diagnosis.ledger is not None:
         yield _ledger_title(diagnosis), _draw_ledger(diagnosis.ledger, min(width, PROSE_WIDTH))
     for n, cause in enumerate(diagnosis.causes, start=1):
-        title = Text(f"{n}. {head(cause)}", style=_SEVERITY_STYLES.get(cause.severity, "bold"))
+        title = Text(f"{n}. {head(cause)}", style=_SEVERITY_STYLES.get(cause.severity or "", "bold"))
         yield title, draw_facts(_about_cause(cause))
     if not diagnosis.causes:
         yield "What was found", draw_facts(_about_nothing(diagnosis))

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from diagnose.model.components import COMPONENTS
 from diagnose.model.diagnosis import Cause, Diagnosis, When, Where, Worker
+from diagnose.model.place import Link
 from diagnose.report.escape import escape, name, prose
 
 NOT_KNOWN = "not known"
@@ -136,13 +137,13 @@ def short_worker(who: Worker) -> str:
     return ", ".join(f"{label} {value}" for label, value in labels if value is not None)
 
 
-def link(ends: tuple[Worker, Worker]) -> str:
+def link(ends: Link) -> str:
     """Name a link by its two ends.
 
-    >>> link((Worker(0, 1), Worker(0, 2)))
+    >>> link(Link(Worker(0, 1), Worker(0, 2)))
     'link dp 0, stage 1 -> dp 0, stage 2'
     """
-    return "link " + " -> ".join(f"dp {end.dp}, stage {end.pp}" for end in ends)
+    return "link " + " -> ".join(f"dp {end.dp}, stage {end.pp}" for end in ends.ends)
 
 
 def some_of(names: Sequence[str]) -> list[str]:

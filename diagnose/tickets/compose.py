@@ -6,10 +6,12 @@ Enters: findings, who knows of them, and the store with their jobs. Leaves: a `T
 import dataclasses
 import json
 from collections.abc import Iterable
-from typing import Any
 
-from diagnose.model.diagnosis import Where, Worker
+import msgspec
+
+from diagnose.model.cause import Cause
 from diagnose.model.pages import page_path
+from diagnose.model.place import Where
 from diagnose.model.ticket import Ack, Finding, JobWithFinding, Ticket
 from diagnose.report import words
 from diagnose.report.escape import name, prose
@@ -34,7 +36,8 @@ def compose(store: Store, findings: Iterable[Finding], acks: dict[str, Ack], sit
 
 def _compose_one(finding: Finding, ack: Ack | None, jobs: tuple[int, list[JobWithFinding]], site: str | None) -> Ticket:
     """Write one ticket."""
-    particulars = json.loads(finding.particulars)
+    found = json.loads(finding.particulars)
+    particulars = msgspec.convert(found, Cause) if found else None
     n_jobs, first = jobs
     linked = tuple(dataclasses.replace(job, report=_link(site, job)) for job in first)
     report = next((job.report for job in linked if job.location == finding.worst_location), None)
@@ -49,25 +52,10 @@ def _compose_one(finding: Finding, ack: Ack | None, jobs: tuple[int, list[JobWit
     )
 
 
-def _summarize(finding: Finding, particulars: dict[str, Any]) -> str:
+def _summarize(finding: Finding, particulars: Cause | None) -> str:
     """Give the first line of a ticket as the report on the terminal words it."""
-    where = _read_where(particulars.get("where") or {})
+    where = Where() if particulars is None else particulars.where
     return words.first_line(finding.severity, name(finding.cause), where, finding.title)
-
-
-def _read_where(found: dict[str, Any]) -> Where:
-    """Read the place of a cause."""
-    return Where(
-        workers=tuple(
-            Worker(who["dp"], who["pp"], who.get("rank"), who.get("host")) for who in found.get("workers", ())
-        ),
-        stages=tuple(found.get("stages", ())),
-        hosts=tuple(found.get("hosts", ())),
-        links=tuple(
-            (Worker(link["from"]["dp"], link["from"]["pp"]), Worker(link["to"]["dp"], link["to"]["pp"]))
-            for link in found.get("links", ())
-        ),
-    )
 
 
 def _link(site: str | None, job: JobWithFinding) -> str | None:
@@ -85,9 +73,9 @@ def describe(ticket: Ticket) -> list[str]:
         lines.append(f"Fixed: {prose(finding.fixed_because)}.")
     if finding.who:
         lines.append(f"Who acts: {name(finding.who)}" + (f" ({name(finding.owner)})" if finding.owner else ""))
-    lines += [f"- {prose(item['text'])}" for item in ticket.particulars.get("evidence", ())]
-    fixes = ticket.particulars.get("fixes", ())
-    lines += [f"What to do: {prose(fixes[0]['summary'])}"] if fixes else []
+    if ticket.particulars is not None:
+        lines += [f"- {prose(item.text)}" for item in ticket.particulars.evidence]
+        lines += [f"What to do: {prose(fix.summary)}" for fix in ticket.particulars.fixes[:1]]
     lines += [f"Job: {name(job.job_id or job.location)}" for job in ticket.jobs[:MOST_NAMED]]
     left = ticket.n_jobs - min(len(ticket.jobs), MOST_NAMED)
     lines += [f"and {words.count(left, 'more job')}"] if left > 0 else []

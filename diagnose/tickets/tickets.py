@@ -189,4 +189,4 @@ def check_request(request: TicketRequest) -> None:
 
 def render_tickets(tickets: Sequence[Ticket]) -> str:
     """Write tickets as JSON Lines."""
-    return "".join(to_json(ticket.to_dict()) + "\n" for ticket in tickets)
+    return "".join(to_json(ticket.to_document()) + "\n" for ticket in tickets)

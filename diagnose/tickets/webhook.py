@@ -69,7 +69,7 @@ class Webhook:
             "webhook-timestamp": _LATER,
             "webhook-signature": _LATER,
         }
-        return HttpRequest(headers, to_json(ticket.to_dict()))
+        return HttpRequest(headers, to_json(ticket.to_document()))
 
     def send(self, ticket: Ticket) -> None:
         """Post a ticket until it has arrived."""

@@ -133,7 +133,7 @@ def _read_cause(cause: Cause) -> FleetCause:
         where=cause.where,
         share=cause.share,
         recoverable=cause.recoverable,
-        who=cause.who,
+        who=cause.who or "",
         fingerprint=cause.fingerprint,
         fix=None if best is None else best.fix,
         predicted_speedup=None if best is None else best.predicted_speedup,

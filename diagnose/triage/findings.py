@@ -14,9 +14,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import msgspec
 import sqlalchemy as sa
 
 from diagnose.errors import UsageError
+from diagnose.model.cause import Cause
+from diagnose.model.plain import to_plain
 from diagnose.model.ticket import Finding, JobWithFinding
 from diagnose.triage.acks import end_acks
 from diagnose.triage.database import in_chunks, plain_row, put_rows
@@ -33,6 +36,13 @@ _MOST_LOOKED_AT = 20
 _JUDGED = ("healthy", "straggling")
 #: A cause that no rule names, so that no list of what was looked for does either.
 _UNNAMED = "unknown"
+
+
+class _Judged(msgspec.Struct, frozen=True):
+    """What is read of a diagnosis: the causes that it names, and those that it was looked at for."""
+
+    causes: tuple[Cause, ...] = ()
+    checked: tuple[str, ...] = ()
 
 
 def update_findings(store: Store, now_s: float, gone_after_s: float, *, is_trial: bool = False) -> list[Finding]:
@@ -112,7 +122,7 @@ def _see(connection: sa.Connection, sightings: list[Sighting]) -> None:
         worst = {(one.run.location, one.place) for _, one in merged if one is not None}
         particulars = _read_particulars(connection, worst)
         found = [
-            finding if one is None else _describe(finding, one, particulars.get((one.run.location, one.place), {}))
+            finding if one is None else _describe(finding, one, particulars.get((one.run.location, one.place)))
             for finding, one in merged
         ]
         put_rows(connection, FINDINGS, [plain_row(finding) for finding in found], "fingerprint")
@@ -196,19 +206,19 @@ def _latest(moments: list[float | None]) -> float | None:
     return max(known) if len(known) == len(moments) else None
 
 
-def _describe(finding: Finding, worst: Sighting, particulars: dict[str, Any]) -> Finding:
+def _describe(finding: Finding, worst: Sighting, worst_cause: Cause | None) -> Finding:
     """Add what the diagnosis of the worst run says; who and how severe stay through an episode."""
     begins = not finding.particulars
     return dataclasses.replace(
         finding,
-        severity=particulars.get("severity") if begins else finding.severity,
-        who=particulars.get("who") if begins else finding.who,
+        severity=worst_cause.severity if begins and worst_cause else finding.severity,
+        who=worst_cause.who if begins and worst_cause else finding.who,
         owner=worst.owner if begins else finding.owner,
-        particulars=json.dumps(particulars),
+        particulars=json.dumps(to_plain(worst_cause or {})),
     )
 
 
-def _read_particulars(connection: sa.Connection, places: set[tuple[str, int]]) -> dict[tuple[str, int], dict[str, Any]]:
+def _read_particulars(connection: sa.Connection, places: set[tuple[str, int]]) -> dict[tuple[str, int], Cause]:
     """Read entries of `causes` from diagnoses: by location and place in the report."""
     wanted: dict[str, list[int]] = defaultdict(list)
     for location, place in places:
@@ -216,17 +226,17 @@ def _read_particulars(connection: sa.Connection, places: set[tuple[str, int]]) -
     found = {}
     for location, diagnosis in _read_diagnoses(connection, sorted(wanted)):
         for place in wanted[location]:
-            if place <= len(causes := diagnosis.get("causes", ())):
-                found[location, place] = causes[place - 1]
+            if place <= len(diagnosis.causes):
+                found[location, place] = diagnosis.causes[place - 1]
     return found
 
 
-def _read_diagnoses(connection: sa.Connection, locations: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _read_diagnoses(connection: sa.Connection, locations: Sequence[str]) -> Iterator[tuple[str, _Judged]]:
     """Read diagnoses, a few at a time; those that are not there are left out."""
     for some in in_chunks(locations):
         query = sa.select(DOCUMENTS.c.location, DOCUMENTS.c.document).where(DOCUMENTS.c.location.in_(some))
         for location, document in connection.execute(query):
-            yield location, json.loads(document)
+            yield location, msgspec.convert(json.loads(document), _Judged)
 
 
 def _close(connection: sa.Connection, now_s: float, gone_after_s: float) -> None:
@@ -267,7 +277,7 @@ def _later_run_without(
     for row in connection.execute(newest, given).all():
         run = RunRow(*row)
         if run.location not in looked_at:
-            found = [diagnosis.get("checked", ()) for _, diagnosis in _read_diagnoses(connection, [run.location])]
+            found = [diagnosis.checked for _, diagnosis in _read_diagnoses(connection, [run.location])]
             looked_at[run.location] = frozenset(cause for checked in found for cause in checked)
         if finding.cause == _UNNAMED or finding.cause in looked_at[run.location]:
             return run

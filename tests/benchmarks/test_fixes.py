@@ -13,8 +13,7 @@ import pytest
 from diagnose import pipeline
 from diagnose.fixes.catalogue import list_fixes
 from diagnose.fixes.plan import price_fix
-from diagnose.model.diagnosis import RefusedFix
-from diagnose.model.remedy import FaultLocation, NamedFix
+from diagnose.model.remedy import FaultLocation, NamedFix, Refusal
 from diagnose.model.request import Request
 from diagnose.trace.load import load_trace
 
@@ -53,7 +52,7 @@ def test_all_fixes(job_name: str, cause: str, shared: Path) -> None:
         seconds["every fix there is"].append(time.perf_counter() - start)
         assert [one.cause for one in causes] == [cause]
         assert causes[0].fixes[0].predicted_speedup > 1.1
-        assert any(isinstance(one, RefusedFix) for one in priced)
+        assert any(isinstance(one, Refusal) for one in priced)
     whole = sum(statistics.median(seconds[name]) for name in names[:2])
     print(f"\n\n{job_name}, median of {N_RUNS} runs (least, most)")
     for what, found_s in seconds.items():

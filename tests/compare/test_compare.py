@@ -3,6 +3,7 @@
 import dataclasses
 from fractions import Fraction
 
+import msgspec.structs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -163,9 +164,9 @@ def test_the_plan_is_weighed_when_all_of_it_was_done() -> None:
 def test_jobs_that_are_not_alike() -> None:
     """Other parallelism, GPUs, frameworks, layers, work and makers are told."""
     a = side()
-    shape = dataclasses.replace(a.shape, dp=8, gpus=256, gpu_type="B200", n_layers=64, framework="other")
+    shape = msgspec.structs.replace(a.shape, dp=8, gpus=256, gpu_type="B200", n_layers=64, framework="other")
     b = dataclasses.replace(a, shape=shape, clean_s=1.7, made_by=MadeBy("9", "x", None))
-    a = dataclasses.replace(a, shape=dataclasses.replace(a.shape, framework="one"))
+    a = dataclasses.replace(a, shape=msgspec.structs.replace(a.shape, framework="one"))
     said = "\n".join(compare(a, b).warnings)
     for word in (
         "dp 4 and 8",

@@ -5,7 +5,8 @@ import dataclasses
 import pytest
 
 from diagnose.fleet.periods import compare_periods
-from diagnose.model.fleet import STATES, FleetJob
+from diagnose.model.fleet import FleetJob
+from diagnose.model.fleet_document import STATES
 
 from .jobs import DAY_S, cause, job
 

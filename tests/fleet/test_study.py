@@ -3,7 +3,7 @@
 import pytest
 
 from diagnose.fleet.study import compare_with_study
-from diagnose.model.fleet import Study
+from diagnose.model.fleet_document import Study
 
 from .jobs import job
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import msgspec.structs
 import numpy as np
 import pytest
 
@@ -150,7 +151,7 @@ def test_contradiction() -> None:
 
 def test_ranks_are_evidence_at_their_place() -> None:
     """A rank that the log sets apart is evidence for a cause at that worker, and for no other."""
-    causes = [cause_of(), dataclasses.replace(cause_of(0.01), where=Where(workers=(Worker(0, 0, 0),)))]
+    causes = [cause_of(), msgspec.structs.replace(cause_of(0.01), where=Where(workers=(Worker(0, 0, 0),)))]
     found, _, _ = join_log(causes, facts_of(slow_ranks=(RANK,)), RULES, steps=np.arange(150, 160), recorded_s=2.0)
     assert [item.text for item in found[0].evidence if item.source == "log"] == [RANK.text]
     assert found[1].evidence == ()

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import msgspec.structs
 import numpy as np
 
 from diagnose.model.diagnosis import (
@@ -18,6 +19,7 @@ from diagnose.model.diagnosis import (
     Where,
     Worker,
 )
+from diagnose.model.place import Link
 from diagnose.model.trace import Job
 from diagnose.model.whatif import WhatIf
 
@@ -215,7 +217,7 @@ def big() -> Diagnosis:
     w = what_if(256, 16, 400, slow=slow, from_step=124)
     hosts = tuple(f"node-{n // 8:04d}" for n in range(256 * 16))
     one = worker_fault().causes[0]
-    cause = dataclasses.replace(
+    cause = msgspec.structs.replace(
         one,
         title="slow worker",
         confidence=0.74,
@@ -251,7 +253,7 @@ def unknown() -> Diagnosis:
         recoverable=0.12,
         where=Where(
             hosts=("evil\x1b[2Jhost", "[bold red]host[/]"),
-            links=((Worker(0, 0), Worker(0, 1)),),
+            links=(Link(Worker(0, 0), Worker(0, 1)),),
         ),
         when=When(),
         evidence=(),

@@ -2,6 +2,8 @@
 
 import dataclasses
 
+import msgspec.structs
+
 from diagnose.model.diagnosis import Diagnosis, EvidenceItem, Fix, NotChecked, RefusedFix, Where, Worker
 from tests.report.examples import worker_fault
 
@@ -43,7 +45,7 @@ def hostile(text: str) -> Diagnosis:
         assumptions=(text,),
         risks=(text,),
     )
-    cause = dataclasses.replace(
+    cause = msgspec.structs.replace(
         base.causes[0],
         title=text,
         where=Where(workers=(Worker(0, 0, rank=0, host=text),), hosts=(text, "b")),
@@ -55,7 +57,7 @@ def hostile(text: str) -> Diagnosis:
     return dataclasses.replace(
         base,
         job=dataclasses.replace(base.job, job_id=text, gpu_type=text, owner=text, framework=text),
-        causes=(cause, dataclasses.replace(cause, cause="network-fault")),
+        causes=(cause, msgspec.structs.replace(cause, cause="network-fault")),
         not_checked=(NotChecked("data-loading", text),),
         warnings=(text, text),
         what_if=dataclasses.replace(base.what_if, by_optype={text: 2.0}),

@@ -12,11 +12,12 @@ from diagnose.fleet.measure import FleetQuery, measure_fleet
 from diagnose.model.diagnosis import Where, Worker
 from diagnose.model.fleet import Fleet, FleetCause
 from diagnose.report.fleet import describe_worst, render, render_json
+from diagnose.report.schemas import make_schema
 from tests.fleet.jobs import DAY_S, cause, failed, job
 from tests.report.hostile import HOSTILE
 
 GOLDEN = Path(__file__).parent / "golden_fleet"
-SCHEMA = json.loads((Path(__file__).parents[2] / "diagnose/report/fleet.schema.json").read_text())
+SCHEMA = make_schema("fleet")
 UNTIL_S = 1_772_334_000.0
 
 

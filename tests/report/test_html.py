@@ -7,6 +7,7 @@ import json
 import re
 from pathlib import Path
 
+import msgspec.structs
 import numpy as np
 import pytest
 
@@ -183,26 +184,26 @@ def test_the_picture_of_the_cause_comes_first(path: Path) -> None:
 def hostile(data: ReportData) -> ReportData:
     """Fill every string that a trace or a rule can carry with what a page must not obey."""
     old = data.diagnosis
-    cause = dataclasses.replace(
+    cause = msgspec.structs.replace(
         old.causes[0],
         title=HOSTILE,
         cause=HOSTILE,
-        evidence=tuple(dataclasses.replace(item, text=HOSTILE, id=HOSTILE) for item in old.causes[0].evidence),
+        evidence=tuple(msgspec.structs.replace(item, text=HOSTILE, id=HOSTILE) for item in old.causes[0].evidence),
         fixes=tuple(
-            dataclasses.replace(fix, summary=HOSTILE, how=HOSTILE, risks=(HOSTILE,), settings={HOSTILE: HOSTILE})
+            msgspec.structs.replace(fix, summary=HOSTILE, how=HOSTILE, risks=(HOSTILE,), settings={HOSTILE: HOSTILE})
             for fix in old.causes[0].fixes
         ),
-        where=dataclasses.replace(
+        where=msgspec.structs.replace(
             old.causes[0].where,
             hosts=(HOSTILE,),
-            workers=tuple(dataclasses.replace(w, host=HOSTILE) for w in old.causes[0].where.workers),
+            workers=tuple(msgspec.structs.replace(w, host=HOSTILE) for w in old.causes[0].where.workers),
         ),
     )
     diagnosis = dataclasses.replace(
         old,
         job=dataclasses.replace(old.job, job_id=HOSTILE, gpu_type=HOSTILE, owner=HOSTILE, framework=HOSTILE),
         causes=(cause,),
-        ledger=dataclasses.replace(old.ledger, causes={HOSTILE: 0.9}, components={HOSTILE: 0.9})
+        ledger=msgspec.structs.replace(old.ledger, causes={HOSTILE: 0.9}, components={HOSTILE: 0.9})
         if old.ledger
         else None,
         what_if=dataclasses.replace(old.what_if, by_optype={HOSTILE: 1.5, "b\x07": 1.1}),

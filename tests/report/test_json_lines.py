@@ -3,21 +3,21 @@
 import dataclasses
 import json
 import math
-from pathlib import Path
 from typing import Any
 
 import jsonschema
+import msgspec.structs
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import diagnose.report
 from diagnose.model.diagnosis import EvidenceItem, Fidelity, StepTime
 from diagnose.report.json_lines import render
+from diagnose.report.schemas import make_schema
 from tests.report.examples import EXAMPLES, healthy, worker_fault
 
-SCHEMA = json.loads((Path(diagnose.report.__file__).parent / "diagnosis.schema.json").read_text())
+SCHEMA = make_schema("diagnosis")
 #: Keys of the contract, in its order.
 KEYS = [
     *("schema", "made_by", "job", "verdict", "step_time", "slowdown", "waste", "gpu_hours", "fidelity", "what_if"),
@@ -96,7 +96,7 @@ def test_other_keys_may_be_added() -> None:
 def test_no_nan(values: dict[str, float | None], one: float) -> None:
     """Whatever numbers a diagnosis holds, its JSON has no NaN or infinity, and finite floats come back to the bit."""
     item = EvidenceItem("rule", "x", "text", values)
-    cause = dataclasses.replace(worker_fault().causes[0], evidence=(item,), share=one)
+    cause = msgspec.structs.replace(worker_fault().causes[0], evidence=(item,), share=one)
     diagnosis = dataclasses.replace(
         worker_fault(),
         features=values,

@@ -3,6 +3,7 @@
 import dataclasses
 from xml.etree import ElementTree as ET
 
+import msgspec.structs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -76,7 +77,7 @@ def test_three_outcomes() -> None:
 
 def test_failure_says_what_to_do() -> None:
     """A failure has severity, cause, place and gain in its message, and evidence and fixes below."""
-    cause = dataclasses.replace(worker_fault().causes[0], severity="high")
+    cause = msgspec.structs.replace(worker_fault().causes[0], severity="high")
     failure = read(render(dataclasses.replace(worker_fault(), causes=(cause,)))).find(".//failure")
     assert failure.get("type") == "high"
     message = "HIGH worker-fault at dp 0, stage 0 (gpu-17): slow worker; without it steps are 48% shorter"

@@ -4,6 +4,7 @@ import dataclasses
 import html
 import re
 
+import msgspec.structs
 import pytest
 from markdown_it import MarkdownIt
 
@@ -51,8 +52,10 @@ def test_examples_are_plain_markdown(example: str) -> None:
 def test_a_cause_tells_all() -> None:
     """A cause says how severe, where, how sure, how much, why, what to do with the gain, how, and what to mind."""
     base = worker_fault()
-    fix = dataclasses.replace(base.causes[0].fixes[0], risks=("the host is lost",), assumptions=("a spare is there",))
-    cause = dataclasses.replace(base.causes[0], severity="high", who="platform", fixes=(fix,))
+    fix = msgspec.structs.replace(
+        base.causes[0].fixes[0], risks=("the host is lost",), assumptions=("a spare is there",)
+    )
+    cause = msgspec.structs.replace(base.causes[0], severity="high", who="platform", fixes=(fix,))
     report = render(dataclasses.replace(base, causes=(cause,)))
     assert "### 1. HIGH `worker-fault` at dp 0, stage 0 (`gpu-17`): slow worker" in report
     row = "| 1 | high | `worker-fault` | dp 0, stage 0 (`gpu-17`) | all the time | 48% | 93% | almost certain (0.97) |"

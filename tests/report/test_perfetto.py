@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import msgspec.structs
 import numpy as np
 import pytest
 
@@ -453,10 +454,10 @@ def test_hostile_names_are_harmless() -> None:
     data = scene_of(ROOT / "fixtures" / "worker-fault.parquet")
     d = data.diagnosis
     n_workers = len(d.dp_labels) * len(d.stage_labels)
-    cause = dataclasses.replace(
+    cause = msgspec.structs.replace(
         d.causes[0],
         title=HOSTILE,
-        evidence=tuple(dataclasses.replace(item, text=HOSTILE) for item in d.causes[0].evidence),
+        evidence=tuple(msgspec.structs.replace(item, text=HOSTILE) for item in d.causes[0].evidence),
     )
     diagnosis = dataclasses.replace(
         d,

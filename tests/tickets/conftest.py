@@ -22,6 +22,7 @@ import pytest
 import sqlalchemy as sa
 import standardwebhooks
 
+from diagnose.model.plain import to_plain
 from diagnose.tickets import post
 from diagnose.tickets.due import Threshold
 from diagnose.tickets.tickets import TicketRequest, Tickets
@@ -127,7 +128,9 @@ class Shelf:
     def emit(self, **request) -> list[dict]:
         """Give what a triage run tells on standard output."""
         written: list[dict] = []
-        self.tickets(**request).write(lambda tickets: written.extend(ticket.to_dict() for ticket in tickets))
+        self.tickets(**request).write(
+            lambda tickets: written.extend(to_plain(ticket.to_document()) for ticket in tickets)
+        )
         return written
 
     def events(self, **request) -> list[tuple[str, str]]:

@@ -4,6 +4,7 @@ import pytest
 import sqlalchemy as sa
 
 from diagnose.errors import UsageError
+from diagnose.model.plain import to_plain
 from diagnose.model.ticket import Ack
 from diagnose.triage import schema
 from diagnose.triage.acks import clear_ack, write_ack
@@ -183,7 +184,7 @@ def test_newer_rules_take_a_finding_back(shelf: Shelf) -> None:
     assert state(shelf, "f1") == ("fixed", "the runs that had it were diagnosed anew, and do not have it")
     assert state(shelf, "f2") == ("open", None)
     (ticket,) = shelf.tickets().all_open()
-    assert ticket.n_jobs == 0 and ticket.to_dict()["evidence"], "what a ticket says survives the job"
+    assert ticket.n_jobs == 0 and to_plain(ticket.to_document())["evidence"], "what a ticket says survives the job"
 
 
 def test_a_trace_that_is_overwritten_is_another_run(shelf: Shelf) -> None:
@@ -219,7 +220,7 @@ def test_an_ack_silences_until_its_date(shelf: Shelf) -> None:
     for name in ("f1", "f2"):
         write_ack(shelf.store, Ack(name, "node is in repair", shelf.now_s + 7 * DAY_S, shelf.now_s))
     assert shelf.events() == []
-    assert {ticket.to_dict()["state"] for ticket in shelf.tickets().all_open()} == {"acked"}
+    assert {to_plain(ticket.to_document())["state"] for ticket in shelf.tickets().all_open()} == {"acked"}
     shelf.pass_days(6)
     shelf.put("/c", "f1", "f2")
     assert shelf.events() == []
@@ -260,7 +261,7 @@ def test_a_trial_leaves_no_trace(shelf: Shelf) -> None:
     """It says what would be, in the words of the real thing, and the store stays as it was."""
     shelf.put("/a", "f1")
     before = shelf.all_rows()
-    tried = [ticket.to_dict() for ticket in shelf.tickets(is_trial=True).unwritten()]
+    tried = [to_plain(ticket.to_document()) for ticket in shelf.tickets(is_trial=True).unwritten()]
     assert shelf.all_rows() == before
     assert tried == shelf.emit()
 

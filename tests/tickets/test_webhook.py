@@ -9,13 +9,14 @@ import jsonschema
 import pytest
 
 from diagnose.errors import UsageError
+from diagnose.report.schemas import make_schema
 from diagnose.tickets import deliver
 from diagnose.tickets.webhook import read_key
 from diagnose.triage.store import Store
 
 from .conftest import SECRET, Receiver, Shelf, cause_of, free_port, kill, seeded_failures, start
 
-SCHEMA = json.loads((Path(__file__).parents[2] / "diagnose" / "report" / "ticket.schema.json").read_text())
+SCHEMA = make_schema("ticket")
 N_FINDINGS = 30
 
 

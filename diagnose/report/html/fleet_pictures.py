@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from diagnose.model.fleet import Fleet, Slice
+from diagnose.model.fleet import Fleet
+from diagnose.model.fleet_document import Slice
 from diagnose.report import words
 from diagnose.report.escape import name
 from diagnose.report.html.draw import Sheet, colour, plain

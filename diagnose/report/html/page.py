@@ -12,6 +12,7 @@ from typing import Any
 
 import jinja2
 import matplotlib as mpl
+import msgspec.structs
 import numpy as np
 
 from diagnose.model.analysis import ReportData
@@ -202,7 +203,7 @@ def _about_cause(cause: Cause, pictures: tuple[str, ...]) -> dict[str, Any]:
     gain = 1 / (1 - cause.recoverable) if cause.recoverable < 1 else float("inf")
     return {
         "id": cause.cause,
-        "title": words.titled(dataclasses.replace(cause, title=cause.title[:1].upper() + cause.title[1:])),
+        "title": words.titled(msgspec.structs.replace(cause, title=cause.title[:1].upper() + cause.title[1:])),
         "confidence": words.confidence(cause.confidence),
         "confidence_value": f"{min(max(cause.confidence, 0.0), 1.0):.3f}",
         "rows": [

@@ -27,7 +27,7 @@ def test_the_slow_link_of_the_example_is_named(folder: str) -> None:
     """The link of stages 2 and 3 is slow from iteration 9 on; no worker, and no link that waits for stage 2, is guilty."""
     causes = {cause.cause: cause for cause in diagnose_job(Request(EXAMPLES / folder)).causes}
     found = causes["network-fault"]
-    assert [(a.pp, b.pp) for a, b in found.where.links] == [(2, 3)]
+    assert [tuple(end.pp for end in link.ends) for link in found.where.links] == [(2, 3)]
     assert found.where.workers == ()
     assert (found.when.pattern, found.when.onset_step) == ("onset", 9)
     assert not causes.keys() & {"worker-fault", "allocator-stall", "garbage-collection", "data-loading", "unknown"}
@@ -50,7 +50,7 @@ def test_the_example_from_another_iteration_on(tmp_path: Path) -> None:
         kept = [part for part in parts if not re.match(r"\[RANK\d+\] Iteration [2-6]\n", part)]
         (tmp_path / file.name).write_text("".join(kept))
     (found,) = [cause for cause in diagnose_job(Request(tmp_path)).causes if cause.cause == "network-fault"]
-    assert [(a.pp, b.pp) for a, b in found.where.links] == [(2, 3)]
+    assert [tuple(end.pp for end in link.ends) for link in found.where.links] == [(2, 3)]
     assert found.when.onset_step == 9
 
 
@@ -61,7 +61,7 @@ def test_any_slow_link_is_named(tmp_path: Path, link: int, since: int, delay_s: 
     spans = Pipeline(slow_link=link, since=since, link_delay_s=delay_s, blocks_all=blocks_all, seed=link).run()
     (cause,) = diagnose_job(Request(write_event_timer(tmp_path, spans))).causes
     assert cause.cause == "network-fault"
-    assert [(a.pp, b.pp) for a, b in cause.where.links] == [(link, link + 1)]
+    assert [tuple(end.pp for end in link.ends) for link in cause.where.links] == [(link, link + 1)]
     assert cause.where.workers == ()
     assert cause.when.onset_step == since
 
@@ -70,13 +70,19 @@ def test_a_slow_link_of_a_longer_pipeline_is_named(tmp_path: Path) -> None:
     """Eight stages, sixteen microbatches: the same."""
     spans = Pipeline(8, 16, slow_link=4, since=8, link_delay_s=0.05, blocks_all=True).run()
     (cause,) = diagnose_job(Request(write_event_timer(tmp_path, spans))).causes
-    assert (cause.cause, [(a.pp, b.pp) for a, b in cause.where.links]) == ("network-fault", [(4, 5)])
+    assert (cause.cause, [tuple(end.pp for end in link.ends) for link in cause.where.links]) == (
+        "network-fault",
+        [(4, 5)],
+    )
 
 
 def test_a_slow_link_that_was_always_slow_is_named(tmp_path: Path) -> None:
     """Without any healthy iteration the other links say what is ordinary."""
     (cause,) = diagnose_job(Request(write_event_timer(tmp_path, Pipeline(slow_link=2, link_delay_s=0.04).run()))).causes
-    assert (cause.cause, [(a.pp, b.pp) for a, b in cause.where.links]) == ("network-fault", [(2, 3)])
+    assert (cause.cause, [tuple(end.pp for end in link.ends) for link in cause.where.links]) == (
+        "network-fault",
+        [(2, 3)],
+    )
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -98,7 +104,10 @@ def test_clocks_of_several_hosts_are_aligned(tmp_path: Path) -> None:
     spans = Pipeline(slow_link=1, since=6, link_delay_s=0.04).run()
     found = diagnose_job(Request(write_event_timer(tmp_path, spans, lambda stage: ahead_s[stage])))
     (cause,) = found.causes
-    assert (cause.cause, [(a.pp, b.pp) for a, b in cause.where.links]) == ("network-fault", [(1, 2)])
+    assert (cause.cause, [tuple(end.pp for end in link.ends) for link in cause.where.links]) == (
+        "network-fault",
+        [(1, 2)],
+    )
     assert found.recording is not None
     by_rank = {offset.of: offset.offset_s for offset in found.recording.offsets}
     assert by_rank["rank 2"] - by_rank["rank 1"] == pytest.approx(-10.5, abs=0.02)

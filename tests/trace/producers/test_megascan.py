@@ -123,7 +123,10 @@ def test_a_slow_link_is_found_in_raw_files(tmp_path: Path, link: int, since: int
     shift = np.random.default_rng(link).normal(0.0, 0.01, (4, 20))
     spans = Pipeline(slow_link=link, since=since, link_delay_s=0.04).run()
     (cause,) = diagnose_job(Request(write_megascan(tmp_path, spans, lambda s, t: float(shift[s, t])))).causes
-    assert (cause.cause, [(a.pp, b.pp) for a, b in cause.where.links]) == ("network-fault", [(link, link + 1)])
+    assert (cause.cause, [tuple(end.pp for end in link.ends) for link in cause.where.links]) == (
+        "network-fault",
+        [(link, link + 1)],
+    )
     assert cause.when.onset_step == since - 1
 
 

@@ -83,7 +83,7 @@ def test_a_slow_link_is_found_in_its_place(tmp_path: Path, link: int, since: int
     spans = Pipeline(slow_link=link, since=since, link_delay_s=0.04, seed=link).run()
     (cause,) = diagnose_job(Request(write_primus(tmp_path, spans))).causes
     assert cause.cause == "network-fault"
-    assert [(a.pp, b.pp) for a, b in cause.where.links] == [(link, link + 1)]
+    assert [tuple(end.pp for end in link.ends) for link in cause.where.links] == [(link, link + 1)]
     assert cause.where.workers == ()
     assert cause.when.onset_step == (None if since == 1 else since)
 

@@ -1,0 +1,3 @@
+"""The version of the program, where everything can read it."""
+
+__version__ = "0.1.0"

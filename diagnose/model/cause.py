@@ -1,0 +1,93 @@
+"""A cause as a diagnosis says it: where, since when, by what evidence, and what to change.
+
+These types are part of the contract of the JSON: their fields are its keys, in its order.
+"""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from diagnose.model.place import Where
+
+CauseId = Annotated[str, Meta(pattern="^[a-z0-9]+(-[a-z0-9]+)*$")]
+NotNegative = Annotated[float, Meta(ge=0)]
+Pattern = Literal["constant", "onset", "periodic", "sporadic", "transient"]
+Source = Literal["rule", "classifier", "change-point", "log"]
+Severity = Literal["low", "medium", "high"]
+
+
+class When(Struct, frozen=True):
+    """Since when and how often; null where not known."""
+
+    pattern: Pattern | None = None
+    onset_step: int | None = None
+    recovery_step: int | None = None
+    period_steps: Annotated[float, Meta(gt=0)] | None = None
+
+
+class EvidenceItem(Struct, frozen=True):
+    """One sentence that a person can check, with the values it rests on."""
+
+    source: Source
+    id: str
+    text: str
+    values: dict[str, float | None]
+
+
+class Fix(Struct, frozen=True):
+    """What to change; step times in seconds, with launch delays; null where no replay says it."""
+
+    fix: str
+    summary: str
+    how: str
+    predicted_step_time: NotNegative | None
+    predicted_speedup: Annotated[NotNegative | None, Meta(description="recorded / predicted")]
+    settings: Annotated[
+        dict[str, str], Meta(description="what `diagnose what-if --fix NAME:key=value` takes for the same")
+    ] = {}
+    assumptions: Annotated[tuple[str, ...], Meta(description="what the prediction takes for granted")] = ()
+    risks: Annotated[tuple[str, ...], Meta(description="what may go wrong, or cost elsewhere")] = ()
+    figures: Annotated[
+        dict[str, float | None],
+        Meta(description="numbers worth knowing beside the step time, unit at the end of the name"),
+    ] = {}
+
+
+class RefusedFix(Struct, frozen=True):
+    """A fix that is not for this job, and why."""
+
+    fix: str
+    reason: str
+
+
+class Cause(Struct, frozen=True, kw_only=True):
+    """One cause found."""
+
+    cause: CauseId
+    title: Annotated[str, Meta(description="the cause in a few words")] = ""
+    severity: Annotated[Severity | None, Meta(description="how bad it is as a rule; null where no rule says so")] = None
+    who: Annotated[
+        str | None,
+        Meta(description="who can mend it: job owner, platform or hardware; null where no rule says so"),
+    ] = None
+    confidence: Annotated[float, Meta(ge=0, le=1, description="calibrated: of all causes said with 0.8, 80% are there")]
+    share: Annotated[float | None, Meta(description="part of the lost time in the ledger")]
+    recoverable: Annotated[
+        float,
+        Meta(le=1, description="fraction of the recorded step time that comes back when this cause alone is removed"),
+    ]
+    where: Where
+    when: When
+    evidence: tuple[EvidenceItem, ...]
+    fixes: Annotated[tuple[Fix, ...], Meta(description="Best first")]
+    refused_fixes: Annotated[tuple[RefusedFix, ...], Meta(description="fixes that are not for this job")] = ()
+    fingerprint: Annotated[
+        str, Meta(description="the same over runs of one job family with the same fault in the same place")
+    ]
+
+
+class NotChecked(Struct, frozen=True):
+    """A cause that could not be looked for, and why."""
+
+    cause: CauseId
+    reason: str

@@ -1,0 +1,306 @@
+"""What `diagnose --format json` prints for one job, as types: writing, reading back and the JSON Schema come from them.
+
+Fields are the keys of the JSON, in its order; other keys may be added. A field with a default is one that later versions added:
+a diagnosis is always written with it, and older ones are read without. A measure that is not known is NaN in memory, and null in
+the JSON.
+"""
+
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+from msgspec import Meta, Struct
+from msgspec.structs import force_setattr
+
+from diagnose.model.cause import Cause, CauseId, NotChecked, NotNegative, When
+from diagnose.model.place import Worker
+
+if TYPE_CHECKING:
+    Measure = float
+    Size = float
+else:
+    #: A number of any sign, and one of at least 0: null in the JSON where it is not known, NaN in memory.
+    Measure = float | None
+    Size = NotNegative | None
+
+SCHEMA: Final = "diagnose/1"
+Count = Annotated[int, Meta(ge=0)]
+VerdictName = Literal["healthy", "straggling", "inconclusive"]
+_PerName = Annotated[dict[str, NotNegative | None], Meta(description="Name to slowdown, ratio")]
+_JobSize = Annotated[
+    Annotated[int, Meta(ge=1)] | None, Meta(description="null where a training log alone does not say")
+]
+
+
+class MadeBy(Struct, frozen=True):
+    """Version of the program, and digests of the rules and the classifier that judged."""
+
+    version: str
+    rules: Annotated[str, Meta(description="digest of the rules")]
+    classifier: Annotated[str | None, Meta(description="digest of the classifier; null where none was used")]
+
+
+class JobFacts(Struct, frozen=True, kw_only=True):
+    """Metadata of the job as resolved."""
+
+    job_id: str
+    dp_size: _JobSize
+    pp_size: _JobSize
+    tp_size: _JobSize
+    cp_size: _JobSize
+    vpp_size: _JobSize
+    world_size: _JobSize
+    layers_per_stage: tuple[Count, ...] | None
+    steps_total: int | None
+    started_at: str | None
+    finished_at: str | None
+    gpu_type: str | None
+    owner: str | None
+    framework: str | None
+    gpus: _JobSize
+    steps: Annotated[int, Meta(ge=0, description="steps analysed")]
+    steps_dropped: Count
+    ops: Count
+    hosts: Annotated[
+        tuple[str, ...] | None, Meta(description="all hosts that it ran on; null where the trace does not say")
+    ] = None
+
+
+class StepTime(Struct, frozen=True):
+    """Mean seconds a step: as recorded; replayed without launch delays; with ideal times; with every component removed."""
+
+    recorded: NotNegative
+    simulated: Size
+    ideal: Size
+    clean: NotNegative | None
+
+    def __post_init__(self) -> None:
+        _read_null(self, "simulated", "ideal")
+
+
+class GpuHours(Struct, frozen=True):
+    """GPU hours of the steps analysed."""
+
+    analysed: NotNegative | None
+    wasted: Annotated[float | None, Meta(description="against step_time.clean")]
+
+
+class Fidelity(Struct, frozen=True):
+    """How far the replay can be trusted; ratios."""
+
+    discrepancy: Annotated[Measure, Meta(description="recorded / simulated - 1")]
+    replay_error: Annotated[Size, Meta(description="absolute error of the replay with launch delays")]
+    ok: bool
+
+    def __post_init__(self) -> None:
+        _read_null(self, "discrepancy", "replay_error")
+
+
+class WorkerSlowdown(Struct, frozen=True):
+    """Slowdown when everything is ideal except one worker."""
+
+    dp: int
+    pp: int
+    rank: int | None
+    slowdown: NotNegative | None
+
+
+class Slowdowns(Struct, frozen=True, kw_only=True):
+    """Slowdown when everything is ideal except one type, stage, dp rank, worker; and by step."""
+
+    by_optype: _PerName
+    by_stage: _PerName
+    by_dp_rank: _PerName
+    by_worker: Annotated[tuple[WorkerSlowdown, ...], Meta(max_length=64, description="Largest first")]
+    by_step: Annotated[
+        dict[Annotated[str, Meta(pattern="^-?[0-9]+$")], NotNegative | None],
+        Meta(description="Step number to slowdown, ratio"),
+    ]
+    m_w: Annotated[
+        float | None,
+        Meta(
+            description="part of the lost time that comes back with the slowest 3% of workers at ideal times; can pass 1"
+        ),
+    ]
+    m_s: Annotated[float | None, Meta(description="the same with the last stage")]
+
+
+class Ledger(Struct, frozen=True):
+    """Parts of the lost time; causes and unexplained sum to 1."""
+
+    causes: dict[str, float]
+    components: Annotated[
+        dict[str, float],
+        Meta(description="The same time by what it was lost to, whether a cause was found for it or not"),
+    ]
+    unexplained: float
+    immaterial: Annotated[
+        float, Meta(description="What is too small to be told apart; components and immaterial sum to 1")
+    ]
+
+
+class PlanStep(Struct, frozen=True):
+    """One fix in the order in which to do them."""
+
+    fix: str
+    cause: CauseId
+    predicted_step_time: Annotated[float, Meta(ge=0, description="seconds, with it and all before it")]
+    predicted_speedup: Annotated[float | None, Meta(description="against the recorded step time")]
+    gain: Annotated[float, Meta(description="part of the step time after those before it")]
+    gain_alone: Annotated[float, Meta(description="part of the recorded step time without them")]
+    note: Annotated[str | None, Meta(description="what a reader might not expect")]
+
+
+class Plan(Struct, frozen=True):
+    """The best fix of each cause, the most rewarding first, and what all of them give together."""
+
+    steps: tuple[PlanStep, ...]
+    predicted_step_time: NotNegative
+    predicted_speedup: float | None
+
+
+class DroppedRows(Struct, frozen=True):
+    """Something in a file that has no place in a trace."""
+
+    what: str
+    n: int
+    reason: str
+
+
+class NotRecorded(Struct, frozen=True):
+    """Something that a diagnosis needs and the file does not say."""
+
+    what: str
+    reason: str
+    causes: tuple[str, ...]
+
+
+class MovedClock(Struct, frozen=True):
+    """Seconds taken from the times of a rank or host."""
+
+    of: str
+    offset_s: float
+    spread_s: float | None
+    how: str
+
+
+class RecordingFacts(Struct, frozen=True):
+    """What the files of another producer could not bring along."""
+
+    producer: str
+    dropped: tuple[DroppedRows, ...]
+    unsaid: tuple[NotRecorded, ...]
+    offsets: Annotated[
+        tuple[MovedClock, ...],
+        Meta(description="Clocks that were moved: seconds taken from the times of a rank or host"),
+    ]
+
+
+class LogStepTime(Struct, frozen=True):
+    """Seconds of an iteration: over the whole log; where it is fast; where it is slow; of the traced steps."""
+
+    mean: NotNegative | None
+    usual: NotNegative | None
+    slow: NotNegative | None
+    traced: NotNegative | None
+
+
+class LogLevel(Struct, frozen=True):
+    """Iterations of one pace."""
+
+    first: int
+    last: int
+    step_time: NotNegative
+
+
+class LogRestart(Struct, frozen=True):
+    """The counter of iterations fell back."""
+
+    after: int
+    resumed_at: int
+    lost_s: NotNegative | None
+
+
+class LogSlowRank(Struct, frozen=True):
+    """A rank that timers or the straggler detector set apart."""
+
+    rank: int
+    measure: str
+    worker: Worker | None
+    text: str
+    values: dict[str, float | None]
+
+
+class LogCheckpoints(Struct, frozen=True):
+    """Saves, and their seconds together; iterations do not count them."""
+
+    count: Count
+    seconds: NotNegative
+
+
+class LogDocument(Struct, frozen=True, kw_only=True):
+    """What the training log says, alone or beside the trace."""
+
+    file: str
+    lines: Annotated[int, Meta(ge=1, description="lines of iterations used: last attempt, batch size of the end")]
+    first_iteration: int
+    last_iteration: int
+    interval: Annotated[int, Meta(ge=1, description="iterations that a line is the mean of")]
+    step_time: LogStepTime
+    when: When
+    levels: Annotated[tuple[LogLevel, ...], Meta(description="Paces one after the other")]
+    restarts: tuple[LogRestart, ...]
+    slow_ranks: Annotated[
+        tuple[LogSlowRank, ...],
+        Meta(description="Ranks that timers or the straggler detector set apart; global ranks"),
+    ]
+    checkpoints: LogCheckpoints
+
+
+class DiagnosisDocument(Struct, frozen=True, kw_only=True):
+    """What `diagnose --format json` prints for one job.
+
+    Times in seconds, ratios as plain numbers, missing is null. Other keys may be added.
+    """
+
+    schema: Literal["diagnose/1"]
+    made_by: MadeBy
+    job: JobFacts
+    verdict: VerdictName
+    step_time: StepTime
+    slowdown: Annotated[NotNegative | None, Meta(description="S: simulated / ideal")]
+    waste: Annotated[Annotated[float, Meta(le=1)] | None, Meta(description="1 - 1/S")]
+    gpu_hours: GpuHours
+    fidelity: Fidelity
+    what_if: Slowdowns
+    causes: Annotated[tuple[Cause, ...], Meta(description="Largest share first; empty when healthy")]
+    ledger: Annotated[
+        Ledger | None,
+        Meta(description="Parts of the lost time; causes and unexplained sum to 1. Null when healthy"),
+    ]
+    plan: Annotated[
+        Plan | None,
+        Meta(description="the best fix of each cause, the most rewarding first; null where there is none"),
+    ] = None
+    checked: Annotated[tuple[str, ...], Meta(description="Causes that could be looked for")] = ()
+    not_checked: tuple[NotChecked, ...]
+    features: Annotated[
+        dict[str, float | None],
+        Meta(description="All that rules and classifier saw; null where it could not be measured"),
+    ]
+    warnings: Annotated[tuple[str, ...], Meta(description="About the input")]
+    recording: Annotated[
+        RecordingFacts | None,
+        Meta(
+            description="What the files of another producer could not bring along; null where the input was written as a trace"
+        ),
+    ] = None
+    log: Annotated[
+        LogDocument | None,
+        Meta(description="What the training log says, alone or beside the trace; null where none was given"),
+    ] = None
+
+
+def _read_null(found: Struct, *names: str) -> None:
+    """Make NaN of what is not known."""
+    for name in names:
+        if getattr(found, name) is None:
+            force_setattr(found, name, float("nan"))

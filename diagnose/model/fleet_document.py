@@ -1,0 +1,266 @@
+"""What `diagnose fleet --format json` prints, as types: writing and the JSON Schema come from them.
+
+Fields are the keys of the JSON, in its order; other keys may be added.
+"""
+
+from typing import Annotated, Literal, get_args
+
+from msgspec import Meta, Struct
+
+from diagnose.model.diagnosis_document import Count
+from diagnose.model.place import Where
+
+#: Verdicts of jobs whose figures count.
+Counted = Literal["healthy", "straggling"]
+Unit = Literal["share", "ratio", "correlation"]
+Rank = Literal["lost", "recoverable"]
+#: What may have become of a fault: never seen before; seen before, but not last time; as before; costs more; its jobs ran without
+#: it; nobody could see it.
+State = Literal["new", "worse", "back", "recurring", "gone", "unseen"]
+STATES: tuple[State, ...] = get_args(State)
+
+
+class Slice(Struct, frozen=True):
+    """What jobs, or parts of their lost time, that have something in common add up to; GPU hours.
+
+    Lost time sums over the slices to that of the fleet. What is recoverable does so but for causes, of which each is taken alone,
+    and for hosts, where it is what the causes that name them give back alone.
+    """
+
+    key: Annotated[
+        str | None,
+        Meta(
+            description="what they have in common; null where it is not known, or, of causes and hosts, where nothing is blamed"
+        ),
+    ]
+    n_jobs: Count
+    hours_analysed: float
+    hours_wasted: float
+    hours_recoverable: Annotated[float, Meta(description="of causes and hosts: each alone")]
+
+
+class Totals(Struct, frozen=True):
+    """Counts of jobs, and GPU hours of those whose figures count."""
+
+    n_jobs: Count
+    n_counted: Annotated[
+        int, Meta(ge=0, description="jobs whose figures count: healthy or straggling; all sums are of these")
+    ]
+    n_straggling: Count
+    n_healthy: Count
+    n_inconclusive: Count
+    n_failed: Count
+    hours_analysed: float
+    hours_wasted: float
+    hours_recoverable: Annotated[
+        float, Meta(description="given back by all fixes of each job's plan together, by replay")
+    ]
+    n_unpriced: Annotated[int, Meta(ge=0, description="jobs with causes and no price: not in hours_recoverable")]
+
+
+class Gap(Struct, frozen=True):
+    """Jobs without a diagnosis that counts; one reason of many."""
+
+    kind: Annotated[str, Meta(description="kind of failure as triage names it, document, or inconclusive")]
+    n_jobs: Count
+    example: str
+    reason: str
+
+
+class Figure(Struct, frozen=True):
+    """One number of the study beside ours; null where there is no job to say it by."""
+
+    key: str
+    meaning: str
+    ours: float | None
+    published: float | None
+    n: Annotated[int, Meta(ge=0, description="jobs, or steps, that ours is of")]
+    unit: Unit
+    source: Annotated[str, Meta(description="where it was published")]
+
+
+class OpType(Struct, frozen=True):
+    """Waste by one type of operation over jobs: 1 - 1/S_t at the median, the 90th percentile, and weighted by GPU hours."""
+
+    optype: str
+    n_jobs: Count
+    p50: float
+    p90: float
+    of_hours: float | None
+
+
+class SizeBin(Struct, frozen=True):
+    """Slowdown of jobs with `least` to `most` GPUs."""
+
+    least: Count
+    most: Count
+    n_jobs: Count
+    p10: float
+    p50: float
+    p90: float
+
+
+class Study(Struct, frozen=True):
+    """The fleet on the axes of arXiv 2505.05713."""
+
+    n_jobs: Annotated[
+        int, Meta(ge=0, description="jobs that count and pass the study's gate, a discrepancy of at most 5%")
+    ]
+    n_gated: Annotated[int, Meta(ge=0, description="jobs that do not pass it")]
+    figures: tuple[Figure, ...]
+    waste_quantiles: Annotated[
+        tuple[float, ...],
+        Meta(description="waste, 1 - 1/S, that 0, 1, ... 100% of the jobs do not exceed; empty without jobs"),
+    ]
+    optypes: Annotated[tuple[OpType, ...], Meta(description="most waste first")]
+    sizes: Annotated[tuple[SizeBin, ...], Meta(description="by size")]
+    left_out: Annotated[tuple[str, ...], Meta(description="what the study shows and this cannot, and why")]
+
+
+class HostCount(Struct, frozen=True):
+    """A host that is blamed, and how likely that is by chance."""
+
+    host: str
+    n_blamed: Annotated[int, Meta(ge=0, description="jobs in which it is blamed")]
+    n_ran: Annotated[int, Meta(ge=0, description="jobs that it took part in")]
+    expected: Annotated[float, Meta(description="in how many it would be blamed by chance")]
+    p_value: Annotated[float, Meta(ge=0, le=1, description="probability of at least so many by chance")]
+    p_adjusted: Annotated[
+        float, Meta(ge=0, le=1, description="the same after correction for the number of hosts looked at")
+    ]
+    n_places: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="places in jobs (parallelism, dp rank, stage) at which it is blamed: one alone may be a fault of the place",
+        ),
+    ]
+    hours_wasted: Annotated[float, Meta(description="GPU hours lost to causes that blame it")]
+    jobs: Annotated[tuple[str, ...], Meta(description="locations, the costliest first")]
+    proposal: Annotated[str, Meta(description="what to think about, never an action; empty where chance explains it")]
+
+
+class Hosts(Struct, frozen=True):
+    """Hosts blamed in more jobs than chance says."""
+
+    n_jobs: Annotated[int, Meta(ge=0, description="jobs that say which hosts they ran on, copies left out")]
+    n_hosts: Annotated[int, Meta(ge=0, description="hosts among them")]
+    n_unknown: Annotated[int, Meta(ge=0, description="jobs that do not say their hosts: in no test")]
+    n_copies: Annotated[int, Meta(ge=0, description="jobs left out because another has the same content")]
+    assumption: str
+    blamed: Annotated[tuple[HostCount, ...], Meta(description="hosts blamed in at least two jobs, least likely first")]
+
+
+class Finding(Struct, frozen=True, kw_only=True):
+    """One fault, by its fingerprint, now and before."""
+
+    state: State
+    fingerprint: str
+    cause: str
+    title: str
+    where: Where
+    n_now: Annotated[int, Meta(ge=0, description="jobs that have it in this period")]
+    n_before: Annotated[int, Meta(ge=0, description="jobs that had it in the one before")]
+    recoverable_now: Annotated[float | None, Meta(description="mean part of the step time that it costs in them")]
+    recoverable_before: float | None
+    hours_wasted: Annotated[
+        float, Meta(description="GPU hours lost to it in this period; where it is gone, in the one before")
+    ]
+    first_seen_s: float
+    location: Annotated[str, Meta(description="the job that lost most to it")]
+    job_id: str
+    owner: str | None
+    note: Annotated[str | None, Meta(description="why it is unseen")] = None
+
+
+class LastNight(Struct, frozen=True):
+    """What changed between the period up to the newest diagnosis and the one before, both `hours` long."""
+
+    until_s: float
+    hours: float
+    n_now: Count
+    n_before: Count
+    n_earlier: Count
+    findings: tuple[Finding, ...]
+
+
+class JobGpuHours(Struct, frozen=True):
+    """GPU hours of one job."""
+
+    analysed: float | None
+    wasted: float | None
+    recoverable: Annotated[float | None, Meta(description="null where no replay says it")]
+
+
+class FleetCauseDocument(Struct, frozen=True):
+    """One cause of one job."""
+
+    cause: str
+    title: str
+    share: float | None
+    recoverable: float | None
+    gpu_hours_wasted: float
+    hosts: tuple[str, ...]
+    fingerprint: str
+
+
+class FleetJobDocument(Struct, frozen=True, kw_only=True):
+    """One job whose figures count."""
+
+    location: str
+    job_id: str
+    owner: str | None
+    framework: str | None
+    gpu_type: str | None
+    folder: str
+    when_s: Annotated[float, Meta(description="when it ended by its metadata, else when it was diagnosed")]
+    gpus: Count | None
+    verdict: Counted
+    slowdown: float | None
+    gpu_hours: JobGpuHours
+    causes: tuple[FleetCauseDocument, ...]
+    fix: Annotated[str | None, Meta(description="best fix of the first cause")]
+
+
+class NotAnalysed(Struct, frozen=True):
+    """A job whose figures do not count, and why."""
+
+    location: str
+    job_id: str
+    kind: str | None
+    reason: str | None
+
+
+class Slices(Struct, frozen=True):
+    """Lost time shared out; every list sums to the fleet's, and days are in order."""
+
+    cause: tuple[Slice, ...]
+    owner: tuple[Slice, ...]
+    folder: tuple[Slice, ...]
+    host: tuple[Slice, ...]
+    framework: tuple[Slice, ...]
+    gpu_type: tuple[Slice, ...]
+    day: tuple[Slice, ...]
+
+
+class FleetDocument(Struct, frozen=True, kw_only=True):
+    """What `diagnose fleet --format json` prints.
+
+    GPU hours are those of the steps that traces have; shares and ratios are plain numbers, times seconds since 1970, missing is
+    null. Other keys may be added.
+    """
+
+    schema: Literal["diagnose-fleet/1"]
+    store: Annotated[str, Meta(description="its URL without the password")]
+    asked: Annotated[
+        dict[str, str], Meta(description="which jobs were asked for: owner, cause, framework, folder, since")
+    ]
+    ranked_by: Rank
+    totals: Totals
+    jobs: Annotated[tuple[FleetJobDocument, ...], Meta(description="those that count, in the order asked for")]
+    by: Slices
+    coverage: tuple[Gap, ...]
+    not_analysed: tuple[NotAnalysed, ...]
+    study: Study
+    hosts: Hosts
+    night: LastNight | None

@@ -1,0 +1,29 @@
+"""Plain values, as JSON knows them, of the types that documents are made of."""
+
+import math
+from typing import Any
+
+import msgspec
+
+
+def to_plain(found: Any) -> Any:
+    """Give dicts, lists, texts and numbers of any type that a document is made of; None where a number is not finite."""
+    return _finite(msgspec.to_builtins(found, str_keys=True, enc_hook=_to_number))
+
+
+def _to_number(value: Any) -> Any:
+    """Give the number of a numpy scalar."""
+    if hasattr(value, "item"):
+        return value.item()
+    raise TypeError(f"{type(value).__name__} has no place in JSON")
+
+
+def _finite(value: Any) -> Any:
+    """Give None for numbers that are not finite, and lists for tuples."""
+    if isinstance(value, dict):
+        return {key: _finite(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(entry) for entry in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

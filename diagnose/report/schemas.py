@@ -1,0 +1,74 @@
+"""The JSON Schemas of what the program prints, made of the types that it is made of.
+
+Enters: the name of a document. Leaves: its schema, draft 2020-12.
+"""
+
+import inspect
+import json
+from typing import Any
+
+import msgspec
+
+from diagnose.model.comparison import ComparisonDocument
+from diagnose.model.diagnosis_document import DiagnosisDocument
+from diagnose.model.fleet_document import FleetDocument
+from diagnose.model.place import Worker
+from diagnose.model.ticket import TicketDocument
+
+#: Name of each document, its type, and the file name of its schema.
+_DOCUMENTS: dict[str, tuple[type[msgspec.Struct], str, str]] = {
+    "diagnosis": (DiagnosisDocument, "Diagnosis", "diagnosis-1"),
+    "compare": (ComparisonDocument, "Comparison", "diagnose-compare-1"),
+    "fleet": (FleetDocument, "Fleet", "diagnose-fleet-1"),
+    "ticket": (TicketDocument, "Ticket", "ticket-1"),
+}
+#: What the types cannot say: which verdict has causes and a ledger.
+_VERDICTS = [
+    {
+        "if": {"properties": {"verdict": {"const": "straggling"}}},
+        "then": {"properties": {"causes": {"minItems": 1}}},
+    },
+    {
+        "if": {"properties": {"verdict": {"const": "healthy"}}},
+        "then": {"properties": {"causes": {"maxItems": 0}, "ledger": {"type": "null"}}},
+    },
+]
+
+
+def render_schema(what: str) -> str:
+    """Write the schema of a document: `diagnosis`, `compare`, `fleet` or `ticket`."""
+    return json.dumps(make_schema(what), indent=2) + "\n"
+
+
+def make_schema(what: str) -> dict[str, Any]:
+    """Make the schema of a document: `diagnosis`, `compare`, `fleet` or `ticket`."""
+    document, title, file = _DOCUMENTS[what]
+    parts = {name: _tidy(part, name) for name, part in msgspec.json.schema(document)["$defs"].items()}
+    whole = parts.pop(document.__name__)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": f"https://diagnose.invalid/schema/{file}.json",
+        **whole,
+        "title": title,
+        **({"allOf": _VERDICTS} if document is DiagnosisDocument else {}),
+        "$defs": parts,
+    }
+
+
+def _tidy(part: dict[str, Any], name: str) -> dict[str, Any]:
+    """Say of a type what is printed, where its defaults say what may be missing when it is read."""
+    part["description"] = inspect.cleandoc(part["description"]).replace("\n", " ").replace("  ", " ")
+    for field in part["properties"].values():
+        is_left_out = name == Worker.__name__ and "default" in field
+        field.pop("default", None)
+        kinds = field.get("anyOf", [])
+        if is_left_out:
+            # What is not known of a worker is no null, but left out.
+            del field["anyOf"]
+            field.update(kinds[0])
+        elif len(kinds) == 2 and kinds[1] == {"type": "null"} and isinstance(kinds[0].get("type"), str):
+            del field["anyOf"]
+            field.update(kinds[0] | {"type": [kinds[0]["type"], "null"]})
+    if name != Worker.__name__:
+        part["required"] = list(part["properties"])
+    return part
