@@ -11,7 +11,7 @@ from diagnose.features.catalogue import list_features
 from diagnose.judge.classifier import Classifier, load_classifier
 from diagnose.judge.judged import Judged
 from diagnose.judge.rules import RuleSet, load_rules
-from diagnose.model.diagnosis import MadeBy
+from diagnose.model.diagnosis_document import MadeBy
 from diagnose.model.feature import Features
 
 

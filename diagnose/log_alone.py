@@ -9,7 +9,8 @@ from diagnose.features.catalogue import list_features
 from diagnose.features.paces import measure_log
 from diagnose.judge.log import judge_log
 from diagnose.judges import made_by, read_rules
-from diagnose.model.diagnosis import Diagnosis, Fidelity, StepTime
+from diagnose.model.diagnosis import Diagnosis
+from diagnose.model.diagnosis_document import Fidelity, StepTime
 from diagnose.model.request import Request
 from diagnose.model.trace import Job
 from diagnose.model.training_log import TrainingLog

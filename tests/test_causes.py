@@ -7,7 +7,8 @@ from diagnose.faults.decoy import Decoy
 from diagnose.faults.example import CLEAR_ASYNCHRONOUS, Example
 from diagnose.faults.generate import FaultTruth, Job, generate, strip_evidence
 from diagnose.faults.spec import JobSpec
-from diagnose.model.diagnosis import Cause, Diagnosis
+from diagnose.model.cause import Cause
+from diagnose.model.diagnosis import Diagnosis
 from tests.judge.cases import built_in, causes, diagnose_table, diagnosed, make
 
 #: A predicted gain must come that near to the true one.

@@ -7,8 +7,8 @@ import itertools
 
 import numpy as np
 
+from diagnose.model.cause import When
 from diagnose.model.course import Change, Course
-from diagnose.model.diagnosis import When
 from diagnose.model.trace import Bools, Ints, Seconds
 from diagnose.statistics.change_points import fit_changes, largest_change
 

@@ -13,8 +13,8 @@ from diagnose.errors import UsageError
 from diagnose.fixes.catalogue import check_settings, find_fix
 from diagnose.fixes.plan import Priced, predict, price_fix
 from diagnose.model.analysis import Analysis
+from diagnose.model.cause import Fix
 from diagnose.model.change import Change, Scale
-from diagnose.model.diagnosis import Fix
 from diagnose.model.optype import BY_NAME, EVIDENCE, Op
 from diagnose.model.priced import HandFixPrice, HandPrices
 from diagnose.model.remedy import FaultLocation, NamedFix, Refusal

@@ -11,8 +11,9 @@ import msgspec.structs
 
 from diagnose.fixes.catalogue import Weigh, check_settings, find_fix, list_fixes
 from diagnose.model.analysis import Analysis
+from diagnose.model.cause import Cause, Fix, RefusedFix
 from diagnose.model.change import Change, Remove
-from diagnose.model.diagnosis import Cause, Fix, Plan, PlanStep, RefusedFix
+from diagnose.model.diagnosis_document import Plan, PlanStep
 from diagnose.model.remedy import CauseToFix, FaultLocation, NamedFix, Refusal, Remedy
 
 #: A fix that gives back less than this part of the step does not help.

@@ -23,7 +23,7 @@ from diagnose.fixes.places import (
 )
 from diagnose.model.analysis import Analysis
 from diagnose.model.change import Remove
-from diagnose.model.diagnosis import Worker
+from diagnose.model.place import Worker
 from diagnose.model.remedy import FaultLocation, Refusal, Remedy
 from diagnose.model.trace import Bools, Trace
 

@@ -12,7 +12,8 @@ from diagnose.judge.log import join_log
 from diagnose.judge.rule import Rule
 from diagnose.judge.verdict import Verdict
 from diagnose.model.analysis import Analysis
-from diagnose.model.diagnosis import Diagnosis, Plan, StepTime
+from diagnose.model.diagnosis import Diagnosis
+from diagnose.model.diagnosis_document import Plan, StepTime
 from diagnose.model.training_log import LogFacts
 
 

@@ -9,9 +9,10 @@ from diagnose.judge.rule import Judgement, Rule
 from diagnose.judge.traits import is_of_stops, is_of_workers, is_seldom
 from diagnose.judge.worth import chance_above, gain_of
 from diagnose.model.analysis import Analysis
+from diagnose.model.cause import When
 from diagnose.model.components import Gains
 from diagnose.model.course import Course
-from diagnose.model.diagnosis import Fidelity, When
+from diagnose.model.diagnosis_document import Fidelity
 from diagnose.model.whatif import WhatIf
 
 #: Replay error above which nothing is to be trusted (arXiv 2505.05713 threw away jobs above 5%).

@@ -12,7 +12,7 @@ from diagnose.judge.rule import Judgement, Rule
 from diagnose.judge.traits import SELDOM, is_of_workers, is_seldom
 from diagnose.judge.worth import gain_of
 from diagnose.model.analysis import Analysis
-from diagnose.model.diagnosis import EvidenceItem
+from diagnose.model.cause import EvidenceItem
 
 #: Below this probability the classifier disagrees with a rule that fires.
 DISAGREES = 0.5

@@ -22,10 +22,11 @@ from diagnose.judge.unknown import UNKNOWN, UNKNOWN_SHARE, list_unexplained
 from diagnose.judge.verdict import Verdict, list_unobservable_causes
 from diagnose.judge.worth import gain_of, is_unmeasured, least_gain
 from diagnose.model.analysis import Analysis
+from diagnose.model.cause import Cause, When
 from diagnose.model.components import COMPONENTS
 from diagnose.model.course import Course
-from diagnose.model.diagnosis import Cause, When, Where
 from diagnose.model.explanation import CausePrediction, Explanation, Weight, Worth
+from diagnose.model.place import Where
 
 #: Features named for a cause, and against it.
 N_WEIGHTS = 5

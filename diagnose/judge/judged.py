@@ -5,7 +5,7 @@ import dataclasses
 from diagnose.judge.classifier import Prediction
 from diagnose.judge.rule import Judgement
 from diagnose.judge.rules import RuleSet
-from diagnose.model.diagnosis import MadeBy
+from diagnose.model.diagnosis_document import MadeBy
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

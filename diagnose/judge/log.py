@@ -15,7 +15,8 @@ from diagnose.judge.places import name_fault
 from diagnose.judge.rule import Rule
 from diagnose.judge.unknown import UNKNOWN_CERTAINTY
 from diagnose.judge.verdict import Verdict
-from diagnose.model.diagnosis import Cause, EvidenceItem, NotChecked, When, Where
+from diagnose.model.cause import Cause, EvidenceItem, NotChecked, When
+from diagnose.model.place import Where
 from diagnose.model.trace import Ints, Job
 from diagnose.model.training_log import LogFacts
 

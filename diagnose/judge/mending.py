@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from diagnose.judge.rules import RuleSet
-from diagnose.model.diagnosis import Cause
+from diagnose.model.cause import Cause
 from diagnose.model.remedy import CauseToFix, FaultLocation, NamedFix
 
 

@@ -4,7 +4,7 @@ from diagnose.judge.confidence import is_rare
 from diagnose.judge.rule import Rule
 from diagnose.judge.traits import is_of_stops, is_seldom
 from diagnose.model.analysis import Analysis
-from diagnose.model.diagnosis import When
+from diagnose.model.cause import When
 
 #: Stalls of which at least this part lies on the period are periodic.
 PERIODIC_FROM = 0.5

@@ -6,8 +6,9 @@ from diagnose.judge.places import list_blamed, name_fault
 from diagnose.judge.traits import is_excused
 from diagnose.judge.worth import chance_above, is_unmeasured, share_of
 from diagnose.model.analysis import Analysis
+from diagnose.model.cause import Cause, EvidenceItem, When
 from diagnose.model.components import COMPONENTS
-from diagnose.model.diagnosis import Cause, EvidenceItem, When, Where
+from diagnose.model.place import Where
 
 #: What is said of time that no rule explains.
 UNKNOWN = "unknown"

@@ -18,9 +18,8 @@ from diagnose.judge.timing import date_cause
 from diagnose.judge.unknown import list_unexplained, report_unknown
 from diagnose.judge.worth import gain_of, is_unmeasured, least_gain, share_of
 from diagnose.model.analysis import Analysis
-from diagnose.model.cause import Severity
-from diagnose.model.diagnosis import Cause, Ledger, NotChecked
-from diagnose.model.diagnosis_document import VerdictName
+from diagnose.model.cause import Cause, NotChecked, Severity
+from diagnose.model.diagnosis_document import Ledger, VerdictName
 
 #: Steps below which nothing that varies can be told from chance.
 MIN_STEPS = 3

@@ -3,10 +3,12 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+from diagnose.model.cause import Cause
 from diagnose.model.change import Change, Price
 from diagnose.model.components import Components, Gains
 from diagnose.model.course import Course
-from diagnose.model.diagnosis import Cause, Diagnosis, Fidelity
+from diagnose.model.diagnosis import Diagnosis
+from diagnose.model.diagnosis_document import Fidelity
 from diagnose.model.feature import Features
 from diagnose.model.members import LateMember
 from diagnose.model.pictured import NO_RULE, Pictured

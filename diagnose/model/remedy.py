@@ -3,8 +3,9 @@
 import dataclasses
 from collections.abc import Mapping
 
+from diagnose.model.cause import When
 from diagnose.model.change import Change
-from diagnose.model.diagnosis import When, Where
+from diagnose.model.place import Where
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -19,8 +19,8 @@ import numpy as np
 
 from diagnose.errors import UsageError
 from diagnose.model.analysis import ReportData
+from diagnose.model.cause import Cause
 from diagnose.model.change import Change
-from diagnose.model.diagnosis import Cause
 from diagnose.model.plain import to_plain
 from diagnose.model.timeline import Timeline
 from diagnose.model.trace import Ints

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from diagnose.model.analysis import ReportData
-from diagnose.model.diagnosis import Cause
+from diagnose.model.cause import Cause
 from diagnose.model.timeline import Timeline
 from diagnose.report import words
 from diagnose.report.escape import escape, prose

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from diagnose.model.analysis import ReportData
-from diagnose.model.diagnosis import Cause
+from diagnose.model.cause import Cause
 from diagnose.model.optype import NAMES, P2P, Op
 from diagnose.model.stalls import Whose
 from diagnose.model.timeline import Timeline

@@ -6,7 +6,8 @@ from diagnose.faults.fault import Fault
 from diagnose.faults.generate import Truth
 from diagnose.faults.spec import JobSpec
 from diagnose.model.analysis import Analysis
-from diagnose.model.diagnosis import Cause, Fix, When, Where, Worker
+from diagnose.model.cause import Cause, Fix, When
+from diagnose.model.place import Where, Worker
 from diagnose.model.remedy import FaultLocation
 from tests.judge.cases import make, measured
 

@@ -15,7 +15,7 @@ from diagnose.judge.unknown import UNKNOWN
 from diagnose.judge.verdict import Verdict, reach_verdict
 from diagnose.judge.worth import gain_of
 from diagnose.model.analysis import Analysis
-from diagnose.model.diagnosis import Fidelity
+from diagnose.model.diagnosis_document import Fidelity
 from diagnose.model.explanation import REASONS, Explanation
 from diagnose.model.feature import Feature
 from diagnose.model.request import Request

@@ -24,7 +24,8 @@ from diagnose.judge.verdict import (
 )
 from diagnose.judge.worth import gain_of
 from diagnose.model.analysis import Analysis
-from diagnose.model.diagnosis import Diagnosis, Fidelity
+from diagnose.model.diagnosis import Diagnosis
+from diagnose.model.diagnosis_document import Fidelity
 from diagnose.model.feature import Feature
 from diagnose.model.recording import Account, Unobserved
 from tests.judge.cases import built_in, causes, culprits, diagnose_table, diagnosed, judge, make, measured

@@ -9,8 +9,8 @@ import pytest
 from rich.cells import cell_len
 
 from diagnose.fleet.measure import FleetQuery, measure_fleet
-from diagnose.model.diagnosis import Where, Worker
 from diagnose.model.fleet import Fleet, FleetCause
+from diagnose.model.place import Where, Worker
 from diagnose.report.fleet import describe_worst, render, render_json
 from diagnose.report.schemas import make_schema
 from tests.fleet.jobs import DAY_S, cause, failed, job

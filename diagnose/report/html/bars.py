@@ -7,7 +7,7 @@ import numpy as np
 
 from diagnose.model.analysis import ReportData
 from diagnose.model.components import COMPONENTS
-from diagnose.model.diagnosis import Ledger, StepTime
+from diagnose.model.diagnosis_document import Ledger, StepTime
 from diagnose.report import words
 from diagnose.report.html.draw import Sheet, colour, plain
 from diagnose.report.html.picture import Picture, find_culprits, spread

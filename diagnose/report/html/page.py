@@ -16,7 +16,8 @@ import msgspec.structs
 import numpy as np
 
 from diagnose.model.analysis import ReportData
-from diagnose.model.diagnosis import Cause, Diagnosis, Fix
+from diagnose.model.cause import Cause, Fix
+from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.pictured import NO_RULE, Pictured
 from diagnose.report import words
 from diagnose.report.escape import escape, prose

@@ -6,7 +6,7 @@ Enters: a `ReportData`. Leaves: a `Picture`.
 import numpy as np
 
 from diagnose.model.analysis import ReportData
-from diagnose.model.diagnosis import When
+from diagnose.model.cause import When
 from diagnose.model.optype import Op
 from diagnose.model.trace import Ints, Seconds
 from diagnose.report import words
