@@ -26,10 +26,12 @@ from diagnose.judge.explain import check_cause, explain_cause, list_details
 from diagnose.judge.log import join_log, judge_log
 from diagnose.judge.rules import load_rules
 from diagnose.judge.verdict import MAX_REPLAY_ERROR, Case, Verdict, reach_verdict
+from diagnose.model.cause import Cause
 from diagnose.model.change import Change
 from diagnose.model.components import Components, Gains
 from diagnose.model.course import Course
-from diagnose.model.diagnosis import Cause, Diagnosis, Fidelity, MadeBy, Plan, StepTime
+from diagnose.model.diagnosis import Diagnosis
+from diagnose.model.diagnosis_document import Fidelity, MadeBy, Plan, StepTime
 from diagnose.model.explanation import Explanation
 from diagnose.model.priced import ByHand, Wishes
 from diagnose.model.remedy import Place, Situation

@@ -32,7 +32,8 @@ from diagnose.faults.sequence_imbalance import SequenceImbalance
 from diagnose.faults.spec import JobSpec
 from diagnose.faults.stage_imbalance import StageImbalance
 from diagnose.faults.worker_fault import WorkerFault
-from diagnose.model.diagnosis import Cause, Diagnosis
+from diagnose.model.cause import Cause
+from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.optype import Op
 from tests.judge.cases import built_in, causes, diagnose_table, diagnosed, make
 

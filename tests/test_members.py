@@ -14,7 +14,8 @@ import pytest
 from diagnose.faults.generate import generate
 from diagnose.faults.spec import JobSpec
 from diagnose.faults.worker_fault import WorkerFault
-from diagnose.model.diagnosis import Cause, Diagnosis
+from diagnose.model.cause import Cause
+from diagnose.model.diagnosis import Diagnosis
 from diagnose.report import json_lines, terminal
 from tests.judge.cases import diagnose_table, set_column
 from tests.report.test_json_lines import SCHEMA

@@ -6,7 +6,7 @@ Enters: two `Side`s. Leaves: a `Comparison`. Nothing is judged anew: what neithe
 from collections.abc import Iterator
 
 from diagnose.model.comparison import Account, Change, ChangeName, Comparison, Payoff, Seen, Side, whole_ns
-from diagnose.model.diagnosis import Where
+from diagnose.model.place import Where
 
 #: Step times nearer than this are alike: a cause is worth reporting from there on (`--min-speedup`), and healthy runs of one
 #: configuration differ as much.

@@ -8,8 +8,8 @@ import itertools
 
 import numpy as np
 
+from diagnose.model.cause import When
 from diagnose.model.course import Change, Course
-from diagnose.model.diagnosis import When
 from diagnose.model.trace import Bools, Ints, Seconds
 
 #: Steps above this part of the effect have it.

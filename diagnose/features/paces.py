@@ -11,7 +11,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from diagnose.features.onset import MAD_TO_SIGMA
-from diagnose.model.diagnosis import When, Worker
+from diagnose.model.cause import When
+from diagnose.model.place import Worker
 from diagnose.model.trace import Bools, Ints, Seconds
 from diagnose.model.training_log import Level, LogFacts, SlowRank, TrainingLog
 

@@ -12,8 +12,8 @@ import numpy as np
 from diagnose.errors import UsageError
 from diagnose.fixes.catalogue import check_settings, find_fix
 from diagnose.fixes.plan import Named, Priced, predict, price_fix
+from diagnose.model.cause import Fix
 from diagnose.model.change import Change, Scale
-from diagnose.model.diagnosis import Fix
 from diagnose.model.optype import BY_NAME, EVIDENCE, Op
 from diagnose.model.priced import Asked, ByHand
 from diagnose.model.remedy import Place, Refusal, Situation

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from diagnose.errors import UsageError
-from diagnose.model.diagnosis import Worker
+from diagnose.model.place import Worker
 from diagnose.model.trace import Bools, Ints, Trace
 
 

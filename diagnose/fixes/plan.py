@@ -8,8 +8,9 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from diagnose.fixes.catalogue import Weigh, check_settings, find_fix, list_fixes
+from diagnose.model.cause import Fix, RefusedFix
 from diagnose.model.change import Change, Remove
-from diagnose.model.diagnosis import Fix, Plan, PlanStep, RefusedFix
+from diagnose.model.diagnosis_document import Plan, PlanStep
 from diagnose.model.remedy import Place, Refusal, Remedy, Situation
 
 #: A fix that gives back less than this part of the step does not help.

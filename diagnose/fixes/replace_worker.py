@@ -22,7 +22,7 @@ from diagnose.fixes.places import (
     read_worker,
 )
 from diagnose.model.change import Remove
-from diagnose.model.diagnosis import Worker
+from diagnose.model.place import Worker
 from diagnose.model.remedy import Place, Refusal, Remedy, Situation
 from diagnose.model.trace import Bools, Trace
 

@@ -6,7 +6,7 @@ from diagnose.judge.classifier import Opinion
 from diagnose.judge.rules import Judgement, RuleSet
 from diagnose.judge.verdict import Case
 from diagnose.model.change import Price
-from diagnose.model.diagnosis import MadeBy
+from diagnose.model.diagnosis_document import MadeBy
 from diagnose.model.timeline import Timelines
 from diagnose.model.trace import Trace
 from diagnose.model.whatif import WhatIf

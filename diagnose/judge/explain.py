@@ -26,11 +26,12 @@ from diagnose.judge.verdict import (
     _where,
     gain_of,
 )
+from diagnose.model.cause import Cause, When
 from diagnose.model.components import COMPONENTS
 from diagnose.model.course import Course
-from diagnose.model.diagnosis import Cause, When, Where
 from diagnose.model.explanation import Checked, CheckedGroup, Details, Explanation, Opined, RuleCheck, Weight, Worth
 from diagnose.model.feature import Feature, Features
+from diagnose.model.place import Where
 
 #: What is said of time that no rule explains.
 UNKNOWN = "unknown"

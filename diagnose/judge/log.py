@@ -12,7 +12,8 @@ import msgspec.structs
 import numpy as np
 
 from diagnose.judge.verdict import CAUSES, UNKNOWN_CERTAINTY, Verdict, name_fault
-from diagnose.model.diagnosis import Cause, EvidenceItem, NotChecked, When, Where
+from diagnose.model.cause import Cause, EvidenceItem, NotChecked, When
+from diagnose.model.place import Where
 from diagnose.model.trace import Ints, Job
 from diagnose.model.training_log import LogFacts
 

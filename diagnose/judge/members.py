@@ -8,8 +8,9 @@ import dataclasses
 
 import msgspec.structs
 
-from diagnose.model.diagnosis import EvidenceItem, Worker
+from diagnose.model.cause import EvidenceItem
 from diagnose.model.members import LateMember, Members
+from diagnose.model.place import Worker
 
 #: So many workers have a sentence about their members.
 MAX_MEMBERS_SAID = 4

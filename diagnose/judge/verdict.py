@@ -18,23 +18,13 @@ import numpy as np
 from diagnose.judge.classifier import Opinion
 from diagnose.judge.members import MAX_MEMBERS_SAID, name_member, say_member, suspect_hosts
 from diagnose.judge.rules import Judgement, Rule
-from diagnose.model.cause import Severity
+from diagnose.model.cause import Cause, EvidenceItem, NotChecked, Severity, When
 from diagnose.model.components import COMPONENTS, Components, Gains
 from diagnose.model.course import Course
-from diagnose.model.diagnosis import (
-    Cause,
-    EvidenceItem,
-    Fidelity,
-    Ledger,
-    NotChecked,
-    When,
-    Where,
-    Worker,
-)
-from diagnose.model.diagnosis_document import VerdictName
+from diagnose.model.diagnosis_document import Fidelity, Ledger, VerdictName
 from diagnose.model.feature import Features
 from diagnose.model.members import LateMember
-from diagnose.model.place import Link
+from diagnose.model.place import Link, Where, Worker
 from diagnose.model.stalls import Whose
 from diagnose.model.trace import Job, Seconds, Trace
 from diagnose.model.transfers import Transfers

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from diagnose.model.diagnosis import When
+from diagnose.model.cause import When
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

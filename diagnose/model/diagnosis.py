@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from diagnose.model.cause import Cause, EvidenceItem, Fix, NotChecked, RefusedFix, When
+from diagnose.model.cause import Cause, NotChecked
 from diagnose.model.diagnosis_document import (
     SCHEMA,
     DiagnosisDocument,
@@ -15,14 +15,13 @@ from diagnose.model.diagnosis_document import (
     Ledger,
     MadeBy,
     Plan,
-    PlanStep,
     RecordingFacts,
     Slowdowns,
     StepTime,
     VerdictName,
     WorkerSlowdown,
 )
-from diagnose.model.place import Where, Worker
+from diagnose.model.place import Worker
 from diagnose.model.plain import to_plain
 from diagnose.model.trace import Ints, Job, Seconds
 from diagnose.model.whatif import WhatIf
@@ -33,25 +32,6 @@ if TYPE_CHECKING:
     from diagnose.model.explanation import Details
     from diagnose.model.recording import Account
     from diagnose.model.training_log import LogFacts
-
-__all__ = [
-    "SCHEMA",
-    "Cause",
-    "Diagnosis",
-    "EvidenceItem",
-    "Fidelity",
-    "Fix",
-    "Ledger",
-    "MadeBy",
-    "NotChecked",
-    "Plan",
-    "PlanStep",
-    "RefusedFix",
-    "StepTime",
-    "When",
-    "Where",
-    "Worker",
-]
 
 #: Fields of a job that say how it is laid out over GPUs.
 _SIZES = ("dp_size", "pp_size", "tp_size", "cp_size", "vpp_size", "world_size")

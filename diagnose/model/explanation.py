@@ -3,8 +3,10 @@
 import dataclasses
 from typing import Any
 
+from diagnose.model.cause import When
 from diagnose.model.course import Change
-from diagnose.model.diagnosis import MadeBy, When, Where
+from diagnose.model.diagnosis_document import MadeBy
+from diagnose.model.place import Where
 from diagnose.model.plain import to_plain
 
 SCHEMA = "diagnose-explain/1"

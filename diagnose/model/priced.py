@@ -3,8 +3,8 @@
 import dataclasses
 from typing import Any
 
+from diagnose.model.cause import Fix
 from diagnose.model.change import Change
-from diagnose.model.diagnosis import Fix
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -3,11 +3,12 @@
 import dataclasses
 from collections.abc import Mapping
 
+from diagnose.model.cause import When
 from diagnose.model.change import Change, Price
 from diagnose.model.components import Components, Gains
 from diagnose.model.course import Course
-from diagnose.model.diagnosis import When, Where
 from diagnose.model.feature import Features
+from diagnose.model.place import Where
 from diagnose.model.trace import Trace
 from diagnose.model.transfers import Transfers
 

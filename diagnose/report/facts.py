@@ -6,7 +6,8 @@ Enters: a diagnosis, or one of its causes. Leaves: lines of text, user strings e
 import re
 from collections.abc import Sequence
 
-from diagnose.model.diagnosis import Cause, Diagnosis, Fix
+from diagnose.model.cause import Cause, Fix
+from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.training_log import LogFacts
 from diagnose.report import words
 from diagnose.report.escape import escape, name, prose

@@ -9,7 +9,8 @@ There are no times and dates: the same job gives the same bytes. All of it is AS
 from collections.abc import Iterator
 from xml.etree import ElementTree as ET
 
-from diagnose.model.diagnosis import Cause, Diagnosis
+from diagnose.model.cause import Cause
+from diagnose.model.diagnosis import Diagnosis
 from diagnose.report import words
 from diagnose.report.escape import escape, name, prose
 from diagnose.report.facts import head, measure, predict, say_evidence, say_makers, split_how, without_features

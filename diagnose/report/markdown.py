@@ -8,7 +8,9 @@ import re
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from diagnose.model.diagnosis import Cause, Diagnosis, Fix, Plan
+from diagnose.model.cause import Cause, Fix
+from diagnose.model.diagnosis import Diagnosis
+from diagnose.model.diagnosis_document import Plan
 from diagnose.report import words
 from diagnose.report.escape import escape, name, prose
 from diagnose.report.facts import (

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from diagnose.errors import UsageError
+from diagnose.model.cause import Cause
 from diagnose.model.change import Change
-from diagnose.model.diagnosis import Cause
 from diagnose.model.plain import to_plain
 from diagnose.model.scene import Scene
 from diagnose.model.timeline import Timeline

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from diagnose.model.diagnosis import Cause
+from diagnose.model.cause import Cause
 from diagnose.model.optype import NAMES, P2P, Op
 from diagnose.model.scene import Scene
 from diagnose.model.stalls import Whose

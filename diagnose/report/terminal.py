@@ -12,8 +12,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from diagnose.model.cause import Cause, Fix
 from diagnose.model.components import COMPONENTS
-from diagnose.model.diagnosis import Cause, Diagnosis, Fix, Ledger, Plan
+from diagnose.model.diagnosis import Diagnosis
+from diagnose.model.diagnosis_document import Ledger, Plan
 from diagnose.model.explanation import RuleCheck
 from diagnose.model.training_log import LogFacts
 from diagnose.report import words

@@ -6,9 +6,10 @@ Enters: a part of a diagnosis. Leaves: text without line ends, user strings esca
 import math
 from collections.abc import Sequence
 
+from diagnose.model.cause import Cause, When
 from diagnose.model.components import COMPONENTS
-from diagnose.model.diagnosis import Cause, Diagnosis, When, Where, Worker
-from diagnose.model.place import Link
+from diagnose.model.diagnosis import Diagnosis
+from diagnose.model.place import Link, Where, Worker
 from diagnose.report.escape import escape, name, prose
 
 NOT_KNOWN = "not known"

@@ -11,7 +11,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from diagnose.model.diagnosis import Cause, Diagnosis
+from diagnose.model.cause import Cause
+from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.fleet import FleetCause, FleetJob
 from diagnose.model.saved import restore
 from diagnose.triage.schema import DOCUMENTS, JOBS, TIMES

@@ -6,7 +6,8 @@ from typing import Any
 
 from diagnose.compare.read import read_side
 from diagnose.model.comparison import Seen, Side
-from diagnose.model.diagnosis import Diagnosis, Where
+from diagnose.model.diagnosis import Diagnosis
+from diagnose.model.place import Where
 from diagnose.report.json_lines import render
 from tests.report.examples import healthy
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from diagnose.compare.compare import compare
 from diagnose.model.comparison import Side
-from diagnose.model.diagnosis import MadeBy, Where, Worker
+from diagnose.model.diagnosis_document import MadeBy
+from diagnose.model.place import Where, Worker
 from tests.compare.sides import seen, side
 
 DP1, DP3 = Where(workers=(Worker(1, 0),)), Where(workers=(Worker(3, 0),))

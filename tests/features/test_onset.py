@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from diagnose.features.onset import find_course
+from diagnose.model.cause import When
 from diagnose.model.course import Course
-from diagnose.model.diagnosis import When
 from tests.features.hand import N_STEPS, STEPS
 
 #: Longer series.

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from diagnose.features.paces import measure_log
-from diagnose.model.diagnosis import When, Worker
+from diagnose.model.cause import When
+from diagnose.model.place import Worker
 from diagnose.model.training_log import Extremes, LogFacts, RankTimes, TrainingLog
 from tests.trace.producers.megatron_lines import noisy
 

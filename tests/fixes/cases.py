@@ -5,7 +5,8 @@ from functools import cache
 from diagnose.faults.fault import Fault
 from diagnose.faults.generate import Truth
 from diagnose.faults.spec import JobSpec
-from diagnose.model.diagnosis import Cause, Fix, When, Where, Worker
+from diagnose.model.cause import Cause, Fix, When
+from diagnose.model.place import Where, Worker
 from diagnose.model.remedy import Place, Situation
 from tests.judge.cases import Measured, make, measured
 

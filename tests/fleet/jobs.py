@@ -3,8 +3,8 @@
 import math
 from typing import Any
 
-from diagnose.model.diagnosis import Where, Worker
 from diagnose.model.fleet import FleetCause, FleetJob
+from diagnose.model.place import Where, Worker
 
 DAY_S = 86_400.0
 

@@ -12,7 +12,7 @@ from diagnose.judge.classifier import Contribution, Opinion, load_classifier
 from diagnose.judge.examination import Examination
 from diagnose.judge.explain import N_WEIGHTS, UNKNOWN, check_cause, explain_cause
 from diagnose.judge.verdict import Case, Verdict, gain_of, reach_verdict
-from diagnose.model.diagnosis import Fidelity
+from diagnose.model.diagnosis_document import Fidelity
 from diagnose.model.explanation import REASONS, Explanation
 from diagnose.model.feature import Feature
 from diagnose.pipeline import examine

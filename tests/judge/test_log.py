@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from diagnose.judge.log import join_log, judge_log
-from diagnose.model.diagnosis import Cause, When, Where, Worker
+from diagnose.model.cause import Cause, When
+from diagnose.model.place import Where, Worker
 from diagnose.model.trace import Job
 from diagnose.model.training_log import Level, LogFacts, SlowRank
 

@@ -24,7 +24,8 @@ from diagnose.judge.verdict import (
     gain_of,
     reach_verdict,
 )
-from diagnose.model.diagnosis import Diagnosis, Fidelity
+from diagnose.model.diagnosis import Diagnosis
+from diagnose.model.diagnosis_document import Fidelity
 from diagnose.model.feature import Feature
 from diagnose.model.recording import Account, Unsaid
 from tests.judge.cases import causes, culprits, diagnose_table, diagnosed, judge, make, measured

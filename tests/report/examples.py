@@ -5,21 +5,10 @@ import dataclasses
 import msgspec.structs
 import numpy as np
 
-from diagnose.model.diagnosis import (
-    Cause,
-    Diagnosis,
-    EvidenceItem,
-    Fidelity,
-    Fix,
-    Ledger,
-    MadeBy,
-    NotChecked,
-    StepTime,
-    When,
-    Where,
-    Worker,
-)
-from diagnose.model.place import Link
+from diagnose.model.cause import Cause, EvidenceItem, Fix, NotChecked, When
+from diagnose.model.diagnosis import Diagnosis
+from diagnose.model.diagnosis_document import Fidelity, Ledger, MadeBy, StepTime
+from diagnose.model.place import Link, Where, Worker
 from diagnose.model.trace import Job
 from diagnose.model.whatif import WhatIf
 

@@ -4,7 +4,9 @@ import dataclasses
 
 import msgspec.structs
 
-from diagnose.model.diagnosis import Diagnosis, EvidenceItem, Fix, NotChecked, RefusedFix, Where, Worker
+from diagnose.model.cause import EvidenceItem, Fix, NotChecked, RefusedFix
+from diagnose.model.diagnosis import Diagnosis
+from diagnose.model.place import Where, Worker
 from tests.report.examples import worker_fault
 
 HOSTILE = {

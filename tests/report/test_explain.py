@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from diagnose.model.cause import When
 from diagnose.model.course import Change
-from diagnose.model.diagnosis import MadeBy, When, Where, Worker
+from diagnose.model.diagnosis_document import MadeBy
 from diagnose.model.explanation import REASONS, Checked, CheckedGroup, Explanation, Opined, Weight, Worth
+from diagnose.model.place import Where, Worker
 from diagnose.report.explain import render, render_json, say_why
 
 HIGH = Checked("worker.ratio", "at_least", 1.03, True, 1.61, "", "it takes 1.61 times as long", "a prototype", True)

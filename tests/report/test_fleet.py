@@ -9,8 +9,8 @@ import pytest
 from rich.cells import cell_len
 
 from diagnose.fleet.measure import Asked, measure_fleet
-from diagnose.model.diagnosis import Where, Worker
 from diagnose.model.fleet import Fleet, FleetCause
+from diagnose.model.place import Where, Worker
 from diagnose.report.fleet import render, render_json, say_worst
 from diagnose.report.schemas import make_schema
 from tests.fleet.jobs import DAY_S, cause, failed, job

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diagnose.model.diagnosis import EvidenceItem, Fidelity, StepTime
+from diagnose.model.cause import EvidenceItem
+from diagnose.model.diagnosis_document import Fidelity, StepTime
 from diagnose.report.json_lines import render
 from diagnose.report.schemas import make_schema
 from tests.report.examples import EXAMPLES, healthy, worker_fault

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diagnose.model.diagnosis import NotChecked
+from diagnose.model.cause import NotChecked
 from diagnose.report.junit import AFTER, BEFORE, render, render_error
 from tests.report.examples import EXAMPLES, healthy, inconclusive, two_causes, worker_fault
 from tests.report.hostile import HOSTILE, hostile

@@ -8,7 +8,8 @@ import msgspec.structs
 import pytest
 from markdown_it import MarkdownIt
 
-from diagnose.model.diagnosis import NotChecked, Plan, PlanStep
+from diagnose.model.cause import NotChecked
+from diagnose.model.diagnosis_document import Plan, PlanStep
 from diagnose.report import markdown
 from diagnose.report.escape import name, prose
 from diagnose.report.markdown import block, code, render, table, text

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 from rich.cells import cell_len
 
-from diagnose.model.diagnosis import Diagnosis, Ledger, NotChecked
+from diagnose.model.cause import NotChecked
+from diagnose.model.diagnosis import Diagnosis
+from diagnose.model.diagnosis_document import Ledger
 from diagnose.pipeline import diagnose_job
 from diagnose.report import words
 from diagnose.report.charts import draw_heat_map, draw_sparkline

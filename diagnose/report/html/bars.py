@@ -6,7 +6,7 @@ Enters: a `Scene`. Leaves: `Picture`s.
 import numpy as np
 
 from diagnose.model.components import COMPONENTS
-from diagnose.model.diagnosis import Ledger, StepTime
+from diagnose.model.diagnosis_document import Ledger, StepTime
 from diagnose.model.scene import Scene
 from diagnose.report import words
 from diagnose.report.html.draw import Sheet, colour, plain

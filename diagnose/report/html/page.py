@@ -15,7 +15,8 @@ import matplotlib as mpl
 import msgspec.structs
 import numpy as np
 
-from diagnose.model.diagnosis import Cause, Diagnosis, Fix
+from diagnose.model.cause import Cause, Fix
+from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.scene import Scene
 from diagnose.report import words
 from diagnose.report.escape import escape, prose

@@ -5,7 +5,7 @@ Enters: a `Scene`. Leaves: a `Picture`.
 
 import numpy as np
 
-from diagnose.model.diagnosis import When
+from diagnose.model.cause import When
 from diagnose.model.optype import Op
 from diagnose.model.scene import Scene
 from diagnose.model.trace import Ints, Seconds
