@@ -186,7 +186,7 @@ def _read_document(entry: dict[str, Any], name: str) -> DiagnosisDocument:
         said, _, at = str(error).partition(" - at ")
         steps: list[str | int] = [key or int(n) for key, n in _STEP.findall(at)]
         if absent := re.match("Object missing required field `(.+)`", said):
-            steps.append(absent[1])
+            steps.append("job" if not at and "job" not in entry else absent[1])  # of several, what a diagnosis is of
     expected = _say_expected(said, entry, steps)
     if isinstance(steps[-1] if steps else None, int) and expected in _PLURAL:
         expected = f"a list of {_PLURAL[expected]}"
