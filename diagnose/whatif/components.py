@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from diagnose.model.components import Components
 from diagnose.model.optype import Op
 from diagnose.model.trace import Bools, Evidence, Ints, Seconds
+from diagnose.statistics.change_points import Rise, find_rise
+from diagnose.statistics.robust import MAD_TO_SIGMA, lower_median, robust_deviation
 from diagnose.whatif.contention import HeldBy, Holds, measure_holds, measure_late
 from diagnose.whatif.delays import delay_excess
 from diagnose.whatif.observed import Observed
@@ -62,8 +64,6 @@ PAUSE_RATIO = 0.03
 #: Durations of 0 are recorded; nothing takes less than this, and nothing is faster than its peers by more.
 TINY_S = 1e-12
 TINY_RATIO = 1e-9
-#: From median absolute deviation to standard deviation of a normal distribution.
-MAD_TO_SIGMA = 1.4826
 
 #: What makes one backward of a worker longer in this part of its steps, of so many at least, belongs to the schedule.
 STRUCTURE_SHARE = 0.9
@@ -170,8 +170,8 @@ def _measure_noise(rest: Seconds, n_stages: int) -> float:
     off = np.abs(by_worker - np.nanmedian(rest))
     median = np.nanmedian if np.isnan(off).any() else np.median
     mad = median(np.moveaxis(off, (2, 5), (0, 1)).reshape(n_stages * rest.shape[-1], -1), axis=1)
-    mad = np.sort(mad[np.isfinite(mad)])
-    return float(MAD_TO_SIGMA * mad[(len(mad) - 1) // 2]) if len(mad) else 0.0
+    mad = mad[np.isfinite(mad)]
+    return float(MAD_TO_SIGMA * lower_median(mad)) if len(mad) else 0.0
 
 
 def _merge_holds(long: Holds, late: Holds) -> dict[int, HeldBy]:
@@ -216,7 +216,7 @@ def _typical_before_onset(by_step: Seconds, typical_s: Seconds, n_stages: int) -
     own = np.log(np.maximum(pace / np.where(step > 0, step, 1.0), TINY_RATIO))
     own = np.nan_to_num(own.reshape(2, -1, n_stages, own.shape[2]).mean(axis=(0, 1)))  # (n_stages, n_steps)
     own -= np.quantile(own, FASTEST_SHARE, axis=1, keepdims=True)
-    sigma = MAD_TO_SIGMA * float(np.median(np.abs(np.diff(own, axis=1)))) / np.sqrt(2.0)
+    sigma = robust_deviation(np.diff(own, axis=1)) / np.sqrt(2.0)
     since = _find_onsets(own[:, :, None], sigma)[:, 0]
     found = typical_s.copy()
     for virtual in range(typical_s.shape[1]):
@@ -374,15 +374,6 @@ def _find_late_starts(observed: Sequence[Observed], shape: tuple[int, ...]) -> B
     return found
 
 
-def lower_median(values: Seconds, *, axis: int) -> Seconds:
-    """Take the median, of an even number the lower of the two: with two ranks the faster one is the reference."""
-    ordered = np.sort(values, axis=axis)  # NaN last
-    count = np.sum(~np.isnan(values), axis=axis)
-    at = np.expand_dims(np.maximum(count - 1, 0) // 2, axis)
-    found: Seconds = np.take_along_axis(ordered, at, axis=axis).squeeze(axis)
-    return found
-
-
 def nearest_zero_center(values: Seconds, *, axis: int) -> Seconds:
     """Take the median; of two values the one nearer to zero, of one that one."""
     if values.shape[axis] != 2:
@@ -434,7 +425,7 @@ def _find_slow_workers(excess: Seconds, n_stages: int, told: Bools) -> tuple[Sec
     usual = np.median(own, axis=1)  # (n_stages, n_dp)
     usual = np.where(np.median(both, axis=1), usual, np.minimum(usual, 0.0))
     around = own - usual[:, None]
-    sigma = MAD_TO_SIGMA * float(np.median(np.abs(around)))
+    sigma = robust_deviation(around)
     constant = ((n_dp > 1) | told[:, None]) & (
         usual > max(np.log1p(SLOW_RATIO), CHANCE_DEVIATIONS * sigma / np.sqrt(n_steps))
     )
@@ -469,39 +460,14 @@ def _find_slow_workers(excess: Seconds, n_stages: int, told: Bools) -> tuple[Sec
 
 
 def _find_onsets(own: Seconds, sigma: float) -> NDArray[np.int64]:
-    """Find the step from which on each worker is behind: the split of its series into two levels that is least by chance.
-
-    Parameters
-    ----------
-    own : ndarray of float64, shape (n_stages, n_steps, n_dp)
-        Log of pace against peers.
-    sigma : float
-        Ordinary variation over steps.
-
-    Returns
-    -------
-    ndarray of int64, shape (n_stages, n_dp)
-        Position of the first slow step; n_steps where no worker falls behind.
-    """
-    n_steps = own.shape[1]
-    if n_steps < 2 * MIN_SLOW_STEPS or sigma <= 0:
-        return np.full((own.shape[0], own.shape[2]), n_steps)
-    # One extreme step must not make a level; a level of many steps is not bounded by this.
-    bounded = np.clip(
-        own, -ORDINARY_DEVIATIONS * sigma, np.maximum(ORDINARY_DEVIATIONS * sigma, np.log1p(SLOW_STEP_RATIO))
+    """Find the position of the step from which on each worker is behind, shape (n_stages, n_dp); n_steps where there is none."""
+    rise = Rise(
+        bound=(-ORDINARY_DEVIATIONS * sigma, float(np.maximum(ORDINARY_DEVIATIONS * sigma, np.log1p(SLOW_STEP_RATIO)))),
+        least_level=float(np.log1p(SLOW_RATIO)),
+        min_after=MIN_SLOW_STEPS,
+        deviations=CHANCE_DEVIATIONS + 1.0,
     )
-    summed = np.cumsum(bounded, axis=1)
-    n_before = np.arange(1, n_steps)[None, :, None]
-    n_after = n_steps - n_before
-    before = summed[:, :-1] / n_before
-    after = (summed[:, -1:] - summed[:, :-1]) / n_after
-    height = after - before
-    score = height / (sigma * np.sqrt(1.0 / n_before + 1.0 / n_after))
-    enough = (n_after >= MIN_SLOW_STEPS) & (n_before >= 1) & (after > np.log1p(SLOW_RATIO)) & (before < after / 2)
-    score = np.where(enough, score, -np.inf)
-    best = score.argmax(axis=1)
-    found = np.take_along_axis(score, best[:, None], axis=1)[:, 0] > CHANCE_DEVIATIONS + 1.0
-    return np.asarray(np.where(found, best + 1, n_steps))
+    return find_rise(np.moveaxis(own, 1, -1), sigma, rise)
 
 
 def _in_both_directions(excess: Seconds, common: Seconds, own: Seconds, n_stages: int) -> Bools:
@@ -547,7 +513,7 @@ def _find_microbatches(left: Seconds) -> tuple[Seconds, float, float | None, flo
         return ones, 0.0, None, None
     f, b = forward[there], backward[there]
     f, b = f - np.median(f), b - np.median(b)
-    spread = float(max(MAD_TO_SIGMA * np.median(np.abs(f)), np.std(f)))
+    spread = float(max(robust_deviation(f), np.std(f)))
     correlation = float(np.mean(f * b) / max(np.sqrt(np.mean(f * f) * np.mean(b * b)), 1e-12))
     if correlation < MIN_CORRELATION or spread < MIN_SPREAD:
         return ones, 0.0, correlation, spread
@@ -556,5 +522,5 @@ def _find_microbatches(left: Seconds) -> tuple[Seconds, float, float | None, flo
     slope = max(slope, MIN_SLOPE)
     shared = nearest_zero_center(np.concatenate([logs[0], logs[1] / slope]), axis=0)
     ratio = np.exp(np.nan_to_num(np.stack([shared, shared * slope])))
-    apart = float(MAD_TO_SIGMA * np.median(np.abs(f - b / slope - np.median(f - b / slope))))
+    apart = robust_deviation(f - b / slope - np.median(f - b / slope))
     return ratio, min(apart / (APART_RATIO * spread), 1.0), correlation, spread

@@ -20,7 +20,8 @@ from diagnose.model.components import COMPONENTS, Components, Gains
 from diagnose.model.optype import Op
 from diagnose.model.stalls import Whose
 from diagnose.model.trace import Bools, Seconds
-from diagnose.whatif.components import SLOW_WHOLE_STEP_RATIO, lower_median
+from diagnose.statistics.robust import lower_median
+from diagnose.whatif.components import SLOW_WHOLE_STEP_RATIO
 from diagnose.whatif.contention import late_tolerance
 from diagnose.whatif.delays import ORDINARY_SHARE, delay_excess, delay_name, recorded
 from diagnose.whatif.graph import Barrier, Graph, add_barriers

@@ -10,6 +10,7 @@ import numpy as np
 from diagnose.model.optype import DP_COLLECTIVES, P2P, Op
 from diagnose.model.trace import Nodes, Seconds
 from diagnose.model.transfers import Transfers
+from diagnose.statistics.robust import nan_median, nan_quantile
 from diagnose.whatif.delays import recorded
 from diagnose.whatif.observed import Observed
 
@@ -205,13 +206,13 @@ def _ordinary(by_stage: Sequence[Seconds]) -> tuple[float, float]:
     median of any other. Of one place, it is the shorter of two levels.
     """
     by_stage = [_quick_steps(s) for s in by_stage]
-    medians = np.concatenate([np.nanmedian(s, axis=(0, 1)) for s in by_stage])
+    medians = np.concatenate([nan_median(s, axis=(0, 1)) for s in by_stage])
     usual = float(np.sort(medians)[(len(medians) - 1) // 2])
     if 1 < len(medians) <= FEW_PLACES and usual > TWO_LEVELS_RATIO**2 * float(medians.min()) > 0:
         # A slow link makes its neighbours look slow: of few places most may be, but none looks quicker than it is.
         quick = medians <= TWO_LEVELS_RATIO * medians.min()
         usual = float(np.sort(medians[quick])[(int(quick.sum()) - 1) // 2])
-        by_stage = [s[:, :, np.nanmedian(s, axis=(0, 1)) <= TWO_LEVELS_RATIO * usual] for s in by_stage]
+        by_stage = [s[:, :, nan_median(s, axis=(0, 1)) <= TWO_LEVELS_RATIO * usual] for s in by_stage]
     if len(medians) == 1:
         row = by_stage[0][np.isfinite(by_stage[0])]
         # With nothing to compare with, what is wrong may be most of it: then there are two levels, and little between them.
@@ -223,7 +224,7 @@ def _ordinary(by_stage: Sequence[Seconds]) -> tuple[float, float]:
         usual = max(usual, 0.0)
         sigma = max(usual - float(np.quantile(row, LOW_QUANTILE)), 0.0) / HALF_SPREAD_TO_SIGMA
         return usual, usual + TOP_DEVIATIONS * sigma
-    tops = np.concatenate([np.nanquantile(s, HIGH_QUANTILE, axis=(0, 1)) for s in by_stage])
+    tops = np.concatenate([nan_quantile(s, HIGH_QUANTILE, axis=(0, 1)) for s in by_stage])
     usual = max(usual, 0.0)
     return usual, max(usual, float(np.sort(tops)[(len(tops) - 1) // 2]))
 
