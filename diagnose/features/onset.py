@@ -10,7 +10,7 @@ import numpy as np
 from diagnose.model.cause import When
 from diagnose.model.course import Change, Course
 from diagnose.model.trace import Bools, Ints, Seconds
-from diagnose.statistics.change_points import fit_changes, largest_change
+from diagnose.statistics.change_points import fit_changes
 
 #: Steps above this part of the effect have it.
 HALF = 0.5
@@ -25,8 +25,6 @@ UNSEEN = 0.15
 STEADY_SHARE = 0.8
 #: A single step with the effect is sporadic, and hits are neighbours at this distance.
 MIN_HITS = 2
-#: Levels are fitted where two means differ by more than this many standard deviations: the cheap test.
-CHEAP_DEVIATIONS = 3.0
 
 
 def find_course(steps: Ints, effect: Seconds, *, least: float = HALF) -> Course:
@@ -61,7 +59,7 @@ def find_course(steps: Ints, effect: Seconds, *, least: float = HALF) -> Course:
     n_there = last - first + 1
     rate = min(float(hits[first : last + 1].mean()), 1.0 - UNSEEN / n_there)
     steady = float(hits[first : last + 1].mean()) >= STEADY_SHARE
-    if least >= HALF and hits.mean() < 1.0 and steady and largest_change(effect) > CHEAP_DEVIATIONS:
+    if least >= HALF and hits.mean() < 1.0 and steady:
         course = _course_of(_date_changes(steps, effect), top)
         if course is not None:
             return course

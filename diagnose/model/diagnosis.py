@@ -109,9 +109,7 @@ class Diagnosis:
             not_checked=self.not_checked,
             features=dict(sorted(self.features.items())),
             warnings=self.warnings,
-            recording=None
-            if self.recording is None
-            else msgspec.convert(self.recording, RecordingFacts, from_attributes=True),
+            recording=None if self.recording is None else msgspec.convert(self.recording.to_dict(), RecordingFacts),
             log=None if self.log is None else self.log.to_document(),
         )
 

@@ -4,7 +4,6 @@ Enters: series of float64, one value a step, in time. Leaves: positions. A posit
 
 Which function answers which question:
 
-* `largest_change`: does this series change its level at all? One pass, no position: the test before anything dearer.
 * `find_rise`: since when is each of many series above zero, if one change says it all? Known noise, one pass for all of them.
 * `fit_changes`: one change or two, and how probable is that by chance? For a series with at most a beginning and an end.
 * `fit_levels`: as many levels as there are, in a series of up to millions of positive values, such as the lines of a log.
@@ -42,26 +41,6 @@ def split_in_two(series: Floats, sigma: Floats | float) -> Split:
     after = (summed[..., -1:] - summed[..., :-1]) / n_after
     scatter = np.asarray(sigma)[..., None] * np.sqrt(1.0 / n_before + 1.0 / n_after)
     return Split(before, after, (after - before) / scatter)
-
-
-# ------------------------------------------------------------------------------------------ does it change at all
-
-#: Noise below this part of a series' standard deviation is that of rounding.
-LEAST_NOISE_SHARE = 1e-3
-#: Keeps a constant series from a division by zero.
-TINY = 1e-300
-#: A level of `fit_changes` lasts at least so many steps: one extreme step is no level of its own.
-MIN_STEPS = 2
-
-
-def largest_change(series: Floats) -> float:
-    """Give the largest difference of two means over all splits of a series, in its standard deviations; 0 for a short one."""
-    n = len(series)
-    if n < 2 * MIN_STEPS:
-        return 0.0
-    sigma = np.maximum(noise_of_differences(series), LEAST_NOISE_SHARE * np.std(series))
-    deviations = split_in_two(series, np.maximum(sigma, TINY)).deviations
-    return float(np.abs(deviations[MIN_STEPS - 1 : n - MIN_STEPS]).max())
 
 
 # ------------------------------------------------------------------------------------------ many series, one rise each
@@ -110,6 +89,8 @@ def find_rise(series: Floats, sigma: float, rise: Rise) -> Positions:
 
 # ------------------------------------------------------------------------------------------ one change or two
 
+#: A level of `fit_changes` lasts at least so many steps: one extreme step is no level of its own.
+MIN_STEPS = 2
 #: Quantiles beyond which values count as these: the lowest and highest steps of a hundred make no level.
 BOUND_QUANTILES = (0.02, 0.98)
 #: Each change costs so many times the noise's variance and the logarithm of the number of values (the 2 of BIC, and one more for

@@ -132,7 +132,9 @@ def _order(values: Floats, axis: int | tuple[int, ...]) -> tuple[Floats, NDArray
     axes = (axis,) if isinstance(axis, int) else axis
     last = tuple(range(-len(axes), 0))
     moved = np.moveaxis(values, axes, last)
-    flat = moved.reshape(*moved.shape[: moved.ndim - len(axes)], -1)
+    flat = moved.reshape(
+        *moved.shape[: moved.ndim - len(axes)], _length_of_lanes(values, axis)
+    )  # -1 fails without lanes
     return np.sort(flat, axis=-1), np.asarray(flat.shape[-1] - np.count_nonzero(np.isnan(flat), axis=-1))
 
 

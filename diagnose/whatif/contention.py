@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from diagnose.model.optype import DP_COLLECTIVES, P2P, Op
 from diagnose.model.trace import Bools, Ints, Seconds
+from diagnose.statistics.robust import robust_deviation
 from diagnose.whatif.observed import Observed
 
 #: Communication of each type that a compute may queue behind: the last ones launched before it.
@@ -48,7 +49,6 @@ MIN_HELD_SHARE = 0.1
 MAX_ODD_SHARE = 0.4
 #: Without the waits the computes must vary so much less, where all of them overlap.
 MAX_SPREAD_RATIO = 0.5
-MAD_TO_SIGMA = 1.4826
 
 #: One wait: block, node, seconds of shape (n_steps, n_dp), and what held it up.
 _Wait = tuple[int, int, Seconds, "HeldBy"]
@@ -316,18 +316,18 @@ def _usual_ratio(
         if _spread(sample) > MAX_SPREAD_RATIO * _spread(y[overlapping]):
             return None, y
     center = float(np.median(sample))
-    usual, sigma = np.full(y.shape, center), np.full(y.shape, MAD_TO_SIGMA * float(np.median(np.abs(sample - center))))
+    usual, sigma = np.full(y.shape, center), np.full(y.shape, _spread(sample))
     for v in np.unique(virtual):
         own = y[apart & (virtual == v)]
         if len(own) >= MIN_OVERLAPS:
             usual[virtual == v] = np.median(own)
-            sigma[virtual == v] = MAD_TO_SIGMA * float(np.median(np.abs(own - np.median(own))))
+            sigma[virtual == v] = _spread(own)
     return np.maximum(usual, 1e-12), np.minimum(sigma, MAX_SIGMA_RATIO * usual)
 
 
 def _spread(values: Seconds) -> float:
     """Take the robust spread."""
-    return float(MAD_TO_SIGMA * np.median(np.abs(values - np.median(values))))
+    return robust_deviation(values - np.median(values))
 
 
 def _duration(o: Observed, node: int, known: dict[int, Seconds]) -> Seconds:

@@ -117,3 +117,11 @@ def test_features() -> None:
     assert found["member.late_share"].value == pytest.approx(0.7 / LOST_S)
     assert "one by one" in measure_members(trace_with(None), SLOW)["member.late_share"].reason
     assert "no worker is slow" in measure_members(trace_with(LATE), slowed({}))["member.late_share"].reason
+
+
+def test_waits_of_a_few_steps_are_no_evidence() -> None:
+    """Waits that contradict lateness count from three slow steps on."""
+    for n_steps, member in ((2, 1), (3, None)):
+        wait_s = waits([0.0, 4.0, 4.0]).copy()
+        wait_s[n_steps:] = np.nan
+        assert judge(dataclasses.replace(LATE, wait_s=wait_s)).member == member

@@ -167,3 +167,29 @@ def test_detector() -> None:
         (5, "Tmp", False),
     ]
     assert measure(log_of([1.0] * 60, extremes={"Tmp": hot})).slow_ranks == ()
+
+
+def test_too_few_peers() -> None:
+    """Among three ranks of a stage nobody is named, however slow; among four the slow one is."""
+    for n_on_stage, n_named in ((3, 0), (4, 1)):
+        sizes = {"world_size": 4 * n_on_stage, "pp_size": 4, "tp_size": 1, "cp_size": 1}
+        timers = {"forward-compute": times_of([0.8] + [0.4] * (4 * n_on_stage - 1), [10, 20])}
+        facts = measure_log(log_of([1.0] * 50, timers=timers), min_speedup=1.02, sizes=sizes)
+        assert len(facts.slow_ranks) == n_named
+
+
+def test_a_stage_whose_ranks_scatter_has_no_slow_one() -> None:
+    """A rank 27% above the median of its stage is not named where its peers differ by as much from each other."""
+    stages_s = [0.4] * 12 + [0.4, 0.5, 0.6, 0.7]
+    assert measure(log_of([1.0] * 50, timers={"forward-compute": times_of(stages_s, [10, 20])})).slow_ranks == ()
+
+
+@pytest.mark.parametrize(
+    ("clock", "n_reports", "n_named"),
+    [(1200.0, 3, 1), (1200.0, 2, 0), (1900.0, 6, 0)],
+    ids=["throttled", "two reports", "nearly as high"],
+)
+def test_the_lowest_clock_is_named_on_evidence(clock: float, n_reports: int, n_named: int) -> None:
+    """The rank with the lowest clock is named from three reports on, and where the clock is far below the highest."""
+    reported = extremes_of(clock, 1980, [5] * n_reports, [0] * n_reports)
+    assert len(measure(log_of([1.0] * 60, extremes={"Clk": reported})).slow_ranks) == n_named

@@ -1,5 +1,8 @@
 """How uneven microbatches are: passed on from the components, missing where there are too few."""
 
+import dataclasses
+
+import numpy as np
 import pytest
 
 from diagnose.faults.sequence_imbalance import SequenceImbalance
@@ -45,3 +48,14 @@ def test_implied_lengths_have_a_tail() -> None:
     tail = measured(spec, SequenceImbalance(quadratic_share=0.5)).analysis.features["sequence.tail_ratio"].value
     assert tail is not None and tail > 1.3
     assert measured(spec).analysis.features["sequence.tail_ratio"].value == pytest.approx(1.0)
+
+
+def test_few_microbatches_are_not_fitted() -> None:
+    """Seven forwards with tokens are too few for a fit, which would explain nearly any seven; eight are fitted."""
+    spec = JobSpec(pp=2, dp=4, microbatches=8, steps=8, seed=3)
+    job = measured(spec, SequenceImbalance(quadratic_share=0.5, records_tokens=True))
+    for n_left, is_fitted in ((7, False), (8, True)):
+        compute_s = job.components.compute_s.copy()
+        compute_s[0, 0].reshape(-1)[n_left:] = np.nan
+        found = measure_sequences(dataclasses.replace(job.components, compute_s=compute_s), job.trace)
+        assert (found["sequence.tokens_fit"].value is not None) == is_fitted

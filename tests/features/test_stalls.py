@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 import numpy as np
 import pytest
 
-from diagnose.features.stalls import KINDS, measure_stalls
+from diagnose.features.stalls import KINDS, measure_stalls, stall_course
 from diagnose.model.components import Components
 from diagnose.model.optype import Op
 from diagnose.model.stalls import Whose
@@ -182,3 +182,11 @@ def test_a_missing_compute_is_no_stall() -> None:
     compute_s = parts.compute_s.copy()
     compute_s[BACKWARD, 1, 1, 4, 1] = np.nan
     assert values(dataclasses.replace(parts, compute_s=compute_s), "collection") == values(parts, "collection")
+
+
+def test_the_first_sign_of_stalls_is_no_trace_of_one() -> None:
+    """Stalls of 0.04 s count as a sign of those of 0.5 s to come, stalls of 0.02 s do not."""
+    for first_s, onset in ((0.04, 102), (0.02, 105)):
+        seconds = dict.fromkeys((2, 3, 4), first_s) | dict.fromkeys(range(5, N_STEPS), 0.5)
+        inside = of(Whose.ALLOCATION, {(BACKWARD, 0, 0, step, 0): stall_s for step, stall_s in seconds.items()})
+        assert stall_course(stalled(inside), Whose.ALLOCATION).when.onset_step == onset

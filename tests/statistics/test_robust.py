@@ -71,6 +71,13 @@ def test_long_lanes_are_numpys_too(n: int) -> None:
     assert_same_bits(nan_quantile(values, 0.9, axis=(0, 1)), np.nanquantile(values, 0.9, axis=(0, 1)))
 
 
+def test_no_lanes_have_no_medians() -> None:
+    """An array without lanes gives one without values."""
+    assert nan_median(np.zeros((4, 5, 0)), axis=(0, 1)).shape == (0,)
+    assert nan_quantile(np.zeros((0, 5)), 0.9, axis=1).shape == (0,)
+    assert lower_median(np.zeros((4, 0)), axis=0).shape == (0,)
+
+
 @pytest.mark.parametrize("n", [3, LONG_LANE + 1])
 def test_a_lane_without_values_has_no_median(n: int) -> None:
     """NaN and no warning, warnings being errors."""
