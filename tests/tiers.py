@@ -50,6 +50,8 @@ TIERS = {
     "tests/test_fleet_cli.py::test_same_on_postgresql": LONG,
     "tests/test_fuzz.py": LONG,
     "tests/test_imports.py": QUICK,
+    "tests/test_pipeline.py::test_what_holds_for_every_diagnosis": LONG,
+    "tests/test_pipeline.py::test_what_holds_for_every_diagnosis[range(0, 4)": PLAIN,
     "tests/test_tiers.py": QUICK,
     "tests/test_traps.py": LONG,
     "tests/tickets/test_findings.py::test_many_findings_at_once": LONG,
