@@ -63,17 +63,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Mark tests with their tier; leave out long ones and benchmarks unless asked for."""
     kept, left_out, files = [], [], named(config)
     for item in items:
-        tier = tier_of(item.nodeid)
-        if tier == LONG or item.get_closest_marker(LONG):
-            item.add_marker(LONG)
-            is_asked = config.getoption("--all") or item.nodeid.partition("::")[0] in files
-            (kept if is_asked else left_out).append(item)
-            continue
-        kept.append(item)
-        if tier == QUICK:
-            item.add_marker(QUICK)
         if item.get_closest_marker("benchmark") and not config.getoption("--benchmarks"):
             item.add_marker(pytest.mark.skip(reason="a benchmark: run with --benchmarks"))
+        tier = LONG if item.get_closest_marker(LONG) else tier_of(item.nodeid)
+        if tier in {QUICK, LONG}:
+            item.add_marker(tier)
+        is_left_out = tier == LONG and not config.getoption("--all") and item.nodeid.partition("::")[0] not in files
+        (left_out if is_left_out else kept).append(item)
     items[:] = kept
     if left_out:
         config.hook.pytest_deselected(items=left_out)

@@ -263,9 +263,7 @@ def test_balanced_beats_the_table(run: Callable[..., Measured]) -> None:
     assert found.memory_ratio <= 1.1
 
 
-@pytest.mark.parametrize(
-    "together", [1, pytest.param(2, marks=pytest.mark.long), pytest.param(4, marks=pytest.mark.benchmark)]
-)
+@pytest.mark.parametrize("together", [1, 2, pytest.param(4, marks=pytest.mark.benchmark)])
 def test_exact_as_published(together: int) -> None:
     """The solver is as even as published."""
     stream = draw_stream({1: 256, 2: 192, 4: 48}[together], 4, 0)
