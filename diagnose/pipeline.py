@@ -33,7 +33,7 @@ from diagnose.model.explanation import Explanation
 from diagnose.model.priced import ByHand, Wishes
 from diagnose.model.remedy import Place, Situation
 from diagnose.model.scene import Scene
-from diagnose.model.stalls import Whose
+from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Ints, Job, Seconds, Trace
 from diagnose.model.training_log import TrainingLog
 from diagnose.model.transfers import Transfers
@@ -445,7 +445,7 @@ def make_case(
 
 
 #: Components that are stalls of one kind.
-STALLS = {"gc-pause": Whose.COLLECTION, "malloc-pause": Whose.ALLOCATION, "input-delay": Whose.INPUT}
+STALLS = {"gc-pause": StallKind.COLLECTION, "malloc-pause": StallKind.ALLOCATION, "input-delay": StallKind.INPUT}
 
 
 def find_courses(

@@ -4,7 +4,7 @@ import numpy as np
 
 from diagnose.model.components import Components
 from diagnose.model.feature import Feature, Features
-from diagnose.model.stalls import Whose
+from diagnose.model.stalls import StallKind
 
 #: What each feature reads as, with when it misleads.
 NAMES = {
@@ -29,7 +29,7 @@ def measure_contention(components: Components) -> Features:
         `NAMES` says what each reads as; all missing where nothing is held up.
     """
     inside_s = np.zeros(()) if components.hold_s is None else components.hold_s
-    hold_s = components.stalls.seconds_of(Whose.QUEUE) + inside_s
+    hold_s = components.stalls.seconds_of(StallKind.QUEUE) + inside_s
     held = hold_s > 0
     if not held.any():
         return {name: Feature.missing("no compute is held up by communication in flight") for name in NAMES}

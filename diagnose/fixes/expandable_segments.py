@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from diagnose.fixes.frameworks import choose_how
 from diagnose.model.change import Remove
 from diagnose.model.remedy import Place, Refusal, Remedy, Situation
-from diagnose.model.stalls import Whose
+from diagnose.model.stalls import StallKind
 
 NAME = "expandable-segments"
 TITLE = "let the memory allocator grow its segments"
@@ -24,7 +24,7 @@ _HOW = {
 
 def propose(job: Situation, place: Place, settings: Mapping[str, str]) -> Remedy | Refusal:  # noqa: ARG001 - a fix's interface
     """Take out what the allocator stalls."""
-    stall_s = job.components.stalls.seconds_of(Whose.ALLOCATION)
+    stall_s = job.components.stalls.seconds_of(StallKind.ALLOCATION)
     if not stall_s.any():
         return Refusal("no pause looks like the memory allocator's")
     return Remedy(

@@ -11,7 +11,7 @@ from diagnose.fixes.frameworks import choose_how
 from diagnose.fixes.places import read_whole
 from diagnose.model.change import Remove, Spend
 from diagnose.model.remedy import Place, Refusal, Remedy, Situation
-from diagnose.model.stalls import Whose
+from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Ints, Seconds
 
 NAME = "planned-gc"
@@ -74,7 +74,7 @@ def propose(job: Situation, place: Place, settings: Mapping[str, str]) -> Remedy
 
 def _pauses(job: Situation) -> tuple[Ints, Seconds]:
     """List the step and the length of every collection."""
-    stall_s = job.components.stalls.seconds_of(Whose.COLLECTION)
+    stall_s = job.components.stalls.seconds_of(StallKind.COLLECTION)
     at = np.nonzero(stall_s)
     return job.components.steps[at[3]], stall_s[at]
 

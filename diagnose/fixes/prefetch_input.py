@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from diagnose.fixes.frameworks import choose_how
 from diagnose.model.change import Remove
 from diagnose.model.remedy import Place, Refusal, Remedy, Situation
-from diagnose.model.stalls import Whose
+from diagnose.model.stalls import StallKind
 
 NAME = "prefetch-input"
 TITLE = "load input ahead of the step"
@@ -23,7 +23,7 @@ _HOW = {
 
 def propose(job: Situation, place: Place, settings: Mapping[str, str]) -> Remedy | Refusal:  # noqa: ARG001 - a fix's interface
     """Take out the waits for input."""
-    stall_s = job.components.stalls.seconds_of(Whose.INPUT)
+    stall_s = job.components.stalls.seconds_of(StallKind.INPUT)
     if not stall_s.any():
         return Refusal("no worker waits for input")
     hosts = [worker.host for worker in place.where.workers if worker.host]

@@ -31,7 +31,7 @@ from diagnose.model.diagnosis import (
 )
 from diagnose.model.feature import Features
 from diagnose.model.members import LateMember
-from diagnose.model.stalls import Whose
+from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Job, Seconds, Trace
 from diagnose.model.transfers import Transfers
 
@@ -419,7 +419,7 @@ def _told_stalls(case: Case, rule: Rule) -> Iterator[EvidenceItem]:
         return
     lost_s = case.gains.replayed_steps_s - case.gains.alone_steps_s[key]
     components, trace = case.components, case.trace
-    seconds = components.stalls.seconds_of(Whose.COLLECTION)
+    seconds = components.stalls.seconds_of(StallKind.COLLECTION)
     found = np.argwhere(seconds > TOLD_SHARE * seconds.max(initial=0.0))
     if len(found) > MAX_TOLD:
         return

@@ -13,7 +13,7 @@ import numpy as np
 from diagnose.model.diagnosis import Cause
 from diagnose.model.optype import NAMES, P2P, Op
 from diagnose.model.scene import Scene
-from diagnose.model.stalls import Whose
+from diagnose.model.stalls import StallKind
 from diagnose.model.timeline import Timeline
 from diagnose.model.trace import Seconds
 from diagnose.report import words
@@ -40,14 +40,14 @@ _ORDER = ("compute", _STALLS, _COLLECTIVES, "forward-send", "forward-recv", "bac
 
 #: What a stall is, and the cause that it belongs to.
 _WHOSE = {
-    Whose.NOBODY: ("stall that nothing explains", ""),
-    Whose.COLLECTION: ("garbage collection", "garbage-collection"),
-    Whose.ALLOCATION: ("memory allocator", "allocator-stall"),
-    Whose.INPUT: ("waiting for input", "data-loading"),
-    Whose.SAVING: ("checkpoint", "checkpoint-stall"),
-    Whose.WORKER: ("slow worker", "worker-fault"),
-    Whose.TOGETHER: ("all workers together: planned", ""),
-    Whose.QUEUE: ("queued behind communication", "kernel-queue-contention"),
+    StallKind.NOBODY: ("stall that nothing explains", ""),
+    StallKind.COLLECTION: ("garbage collection", "garbage-collection"),
+    StallKind.ALLOCATION: ("memory allocator", "allocator-stall"),
+    StallKind.INPUT: ("waiting for input", "data-loading"),
+    StallKind.SAVING: ("checkpoint", "checkpoint-stall"),
+    StallKind.WORKER: ("slow worker", "worker-fault"),
+    StallKind.TOGETHER: ("all workers together: planned", ""),
+    StallKind.QUEUE: ("queued behind communication", "kernel-queue-contention"),
 }
 #: A shorter stall than this is not drawn.
 _LEAST_STALL_S = 1e-6
@@ -227,12 +227,18 @@ def _stalls_of(scene: Scene, timeline: Timeline, node: int, row: Row) -> list[Sl
     inside_s, before_s = float(stalls.inside_s[place]), float(stalls.before_s[place])
     hold_s = 0.0 if components.hold_s is None else float(components.hold_s[place])
     spans = [
-        (start_s - before_s, start_s, Whose(int(stalls.before[place])), bool(stalls.recorded_before[place]), "before"),
-        (start_s, min(start_s + hold_s, end_s), Whose.QUEUE, False, "inside"),
+        (
+            start_s - before_s,
+            start_s,
+            StallKind(int(stalls.before[place])),
+            bool(stalls.recorded_before[place]),
+            "before",
+        ),
+        (start_s, min(start_s + hold_s, end_s), StallKind.QUEUE, False, "inside"),
         (
             max(end_s - inside_s, start_s),
             end_s,
-            Whose(int(stalls.inside[place])),
+            StallKind(int(stalls.inside[place])),
             bool(stalls.recorded_inside[place]),
             "inside",
         ),
@@ -259,7 +265,7 @@ def _place(scene: Scene, timeline: Timeline, node: int, dp: int) -> tuple[int, i
     return place if all(i < n for i, n in zip(place, shape, strict=True)) else None
 
 
-def _stall(scene: Scene, step: int, span: tuple[int, int], whose: Whose, args: dict[str, Any]) -> Slice:
+def _stall(scene: Scene, step: int, span: tuple[int, int], whose: StallKind, args: dict[str, Any]) -> Slice:
     """Make the slice of a stall, with the cause that it belongs to."""
     title, id_ = _WHOSE[whose]
     cause = next((one for one in scene.diagnosis.causes if one.cause == id_), None)

@@ -227,6 +227,7 @@ class Removal:
             last_s=last,
             share=self._shapley(players, names),
             blame_s=self._blame(),
+            traits={name: part.component.traits for name, part in self._parts.items()},
         )
 
     def _blame(self) -> dict[str, Seconds]:

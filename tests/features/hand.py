@@ -7,7 +7,7 @@ import numpy as np
 
 from diagnose.model.components import Components, Gains
 from diagnose.model.optype import Op
-from diagnose.model.stalls import Stalls, Whose
+from diagnose.model.stalls import StallKind, Stalls
 from diagnose.model.trace import Evidence
 from diagnose.model.whatif import WhatIf
 
@@ -16,7 +16,7 @@ STEPS = np.arange(100, 100 + N_STEPS)
 #: Direction (0 forward, 1 backward), virtual stage, microbatch, index of the step, dp rank.
 Place = tuple[int, int, int, int, int]
 #: Seconds, and whose doing it is.
-Stall = tuple[float, Whose]
+Stall = tuple[float, StallKind]
 
 
 def components(

@@ -7,7 +7,7 @@ import pytest
 
 from diagnose.features.contention import NAMES, measure_contention
 from diagnose.model.components import Components
-from diagnose.model.stalls import Whose
+from diagnose.model.stalls import StallKind
 from tests.features.hand import N_STEPS, components, stalled
 
 
@@ -60,9 +60,9 @@ def test_some_of_them_some_of_the_time() -> None:
 def test_late_computes_count_as_held() -> None:
     """A compute that starts 3 s late for communication in flight is held as one that lasts longer is."""
     place = (1, 0, 0, 4, 1)
-    late = stalled(before={place: (3.0, Whose.QUEUE)})
+    late = stalled(before={place: (3.0, StallKind.QUEUE)})
     assert values(late) == pytest.approx(values(held(place, seconds=3.0)))
-    assert values(stalled(before={place: (3.0, Whose.INPUT)}))["held_share"] is None
+    assert values(stalled(before={place: (3.0, StallKind.INPUT)}))["held_share"] is None
 
 
 def test_missing_computes_do_not_count() -> None:

@@ -7,7 +7,7 @@ import numpy as np
 
 from diagnose.model.optype import Op
 from diagnose.model.scene import Scene
-from diagnose.model.stalls import Whose
+from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Ints, Seconds
 from diagnose.report import words
 from diagnose.report.html.draw import N_LEVELS, Sheet
@@ -19,16 +19,24 @@ _MAX_WORKERS = 64
 #: Columns at most; where there are more steps, a column is the worst of several.
 _MAX_COLUMNS = 320
 #: What each cause puts its pauses down to, and the rows of the trace that say so.
-_KINDS: dict[str, tuple[str, tuple[Whose, ...], Op | None]] = {
-    "garbage-collection": ("pauses for garbage collection", (Whose.COLLECTION,), Op.GC),
-    "allocator-stall": ("pauses of the memory allocator", (Whose.ALLOCATION,), Op.CUDA_MALLOC),
-    "data-loading": ("waiting for input", (Whose.INPUT,), None),
-    "checkpoint-stall": ("writing checkpoints", (Whose.SAVING,), Op.CHECKPOINT),
+_KINDS: dict[str, tuple[str, tuple[StallKind, ...], Op | None]] = {
+    "garbage-collection": ("pauses for garbage collection", (StallKind.COLLECTION,), Op.GC),
+    "allocator-stall": ("pauses of the memory allocator", (StallKind.ALLOCATION,), Op.CUDA_MALLOC),
+    "data-loading": ("waiting for input", (StallKind.INPUT,), None),
+    "checkpoint-stall": ("writing checkpoints", (StallKind.SAVING,), Op.CHECKPOINT),
 }
 _QUEUE = "kernel-queue-contention"
 #: Components that hold whole pauses: with one of them found, a picture of all pauses is worth its place.
 _PAUSES = {"gc-pause", "malloc-pause", "input-delay", "pause"}
-_ALL = (Whose.NOBODY, Whose.COLLECTION, Whose.ALLOCATION, Whose.INPUT, Whose.SAVING, Whose.WORKER, Whose.TOGETHER)
+_ALL = (
+    StallKind.NOBODY,
+    StallKind.COLLECTION,
+    StallKind.ALLOCATION,
+    StallKind.INPUT,
+    StallKind.SAVING,
+    StallKind.WORKER,
+    StallKind.TOGETHER,
+)
 
 
 def pauses_by_worker_step(scene: Scene) -> tuple[str, Seconds] | None:

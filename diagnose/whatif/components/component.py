@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from diagnose.model.components import Components
-from diagnose.model.stalls import Kinds, Whose
+from diagnose.model.components import NOTHING_SPECIAL, Components, Traits
+from diagnose.model.stalls import Kinds, StallKind
 from diagnose.model.trace import Bools, Seconds
 from diagnose.whatif.computes import COMPUTES, Place, iterate_blocks, list_computes, place_of
 from diagnose.whatif.delays import delay_excess
@@ -130,18 +130,21 @@ class Component:
         As in `COMPONENTS`.
     part : type of Part
         What it is in one job.
-    inside, before : Whose or None
+    inside, before : StallKind or None
         The stalls that are its: inside computes, and before them.
     owns_delay : callable or None
         Says whether a launch delay of an operation, no compute, is its. The first component in the list that says so has it;
         where none does, it belongs to the component of late computes that nothing explains.
+    traits : Traits
+        What is special about it, for the judge.
     """
 
     name: str
     part: "type[Part]"
-    inside: Whose | None = None
-    before: Whose | None = None
+    inside: StallKind | None = None
+    before: StallKind | None = None
     owns_delay: Callable[[Observed, int], bool] | None = None
+    traits: Traits = NOTHING_SPECIAL
 
 
 class Part:
@@ -242,7 +245,7 @@ class Part:
 
 def find_parts(job: TakenApart, catalogue: Sequence[Component]) -> list[Part]:
     """Find each component in a job, in the order of the catalogue."""
-    nobodys = next(component for component in catalogue if component.before == Whose.NOBODY)
+    nobodys = next(component for component in catalogue if component.before == StallKind.NOBODY)
     late: dict[str, list[ByNode]] = {component.name: [] for component in catalogue}
     for o, of_block, by_kind in zip(job.observed, job.late_s, job.late_computes_s, strict=True):
         owned: dict[str, ByNode] = {component.name: {} for component in catalogue}

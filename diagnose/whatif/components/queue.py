@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 
-from diagnose.model.stalls import Whose
+from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Seconds
 from diagnose.whatif.components.component import Component, Part
 from diagnose.whatif.computes import gather_seconds
@@ -68,4 +68,4 @@ def _merge_holds(long: Holds, late: Holds) -> dict[int, HeldBy]:
     return merged.by
 
 
-COMPONENT = Component("queue", QueuePart, inside=Whose.QUEUE, before=Whose.QUEUE)
+COMPONENT = Component("queue", QueuePart, inside=StallKind.QUEUE, before=StallKind.QUEUE)
