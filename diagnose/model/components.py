@@ -64,7 +64,7 @@ NOTHING_SPECIAL = Traits()
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Components:
-    """Compute durations taken apart: duration = typical x stage x step x worker x microbatch x rest + pause + hold.
+    """Compute durations taken apart: duration = typical x stage x step x worker x microbatch x rest + pause + queue wait.
 
     Axes: direction (0 forward, 1 backward), virtual stage (chunk x n_stages + stage), microbatch, step (in the order of
     the blocks), dp rank. All factors are ratios around 1.
@@ -87,13 +87,13 @@ class Components:
         How long a microbatch takes on every stage against a typical one; 1 where the job has no such pattern.
     microbatch_ordinary : float
         Part of the logarithm of `microbatch_ratio` that is ordinary variation and stays when the unevenness goes, 0..1.
-    hold_s : ndarray of float64, shape as `compute_s`, or None
+    queue_wait_s : ndarray of float64, shape as `compute_s`, or None
         Seconds in which a compute waited for communication in flight; None where none does.
     stalls : Stalls
         Seconds beyond what the factors say, where they stand out, and seconds before computes.
     noise_ratio : float
         Robust relative spread of what is left.
-    held_by : tuple of dict, one a block, or empty
+    waited_for : tuple of dict, one a block, or empty
         For the computes that waited for communication in flight, by node: the nodes that they waited for, each with its lanes,
         bool of shape (n_steps, n_dp).
     forward_backward_correlation, microbatch_spread : float or None
@@ -108,12 +108,12 @@ class Components:
     slow_workers: Bools
     worker_excess: Seconds
     microbatch_ratio: Seconds
-    hold_s: Seconds | None
+    queue_wait_s: Seconds | None
     stalls: Stalls
     noise_ratio: float
     forward_backward_correlation: float | None
     microbatch_spread: float | None
-    held_by: tuple[Mapping[int, Mapping[int, Bools]], ...] = ()
+    waited_for: tuple[Mapping[int, Mapping[int, Bools]], ...] = ()
     microbatch_ordinary: float = 0.0
 
 

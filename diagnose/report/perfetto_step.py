@@ -225,7 +225,7 @@ def _stalls_of(scene: Scene, timeline: Timeline, node: int, row: Row) -> list[Sl
         return []
     components, stalls = scene.components, scene.components.stalls
     inside_s, before_s = float(stalls.inside_s[place]), float(stalls.before_s[place])
-    hold_s = 0.0 if components.hold_s is None else float(components.hold_s[place])
+    wait_s = 0.0 if components.queue_wait_s is None else float(components.queue_wait_s[place])
     spans = [
         (
             start_s - before_s,
@@ -234,7 +234,7 @@ def _stalls_of(scene: Scene, timeline: Timeline, node: int, row: Row) -> list[Sl
             bool(stalls.recorded_before[place]),
             "before",
         ),
-        (start_s, min(start_s + hold_s, end_s), StallKind.QUEUE, False, "inside"),
+        (start_s, min(start_s + wait_s, end_s), StallKind.QUEUE, False, "inside"),
         (
             max(end_s - inside_s, start_s),
             end_s,

@@ -35,7 +35,7 @@ def components(
         "slow_workers": np.zeros((n_dp, n_stages), dtype=bool),
         "worker_excess": np.zeros((n_dp, n_stages, N_STEPS)),
         "microbatch_ratio": np.ones((2, n_microbatches, N_STEPS, n_dp)),
-        "hold_s": None,
+        "queue_wait_s": None,
         "stalls": stalls(compute_s.shape),
         "noise_ratio": 0.01,
         "forward_backward_correlation": 0.2,

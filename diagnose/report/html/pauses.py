@@ -49,8 +49,8 @@ def pauses_by_worker_step(scene: Scene) -> tuple[str, Seconds] | None:
         None where the job has no pauses worth a picture.
     """
     for cause in scene.diagnosis.causes:
-        if cause.cause == _QUEUE and scene.components.hold_s is not None:
-            found = _by_worker(scene, scene.components.hold_s)
+        if cause.cause == _QUEUE and scene.components.queue_wait_s is not None:
+            found = _by_worker(scene, scene.components.queue_wait_s)
             return "waiting behind communication in flight", found
         if cause.cause in _KINDS:
             name, whose, op = _KINDS[cause.cause]

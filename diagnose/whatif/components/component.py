@@ -156,7 +156,7 @@ class Part:
         Launch delays that go with it, seconds by node, one dict a block.
     own_s : sequence of dict of int to ndarray of float64, shape (n_steps, n_dp)
         Own times that go with it, of operations that are no computes.
-    held_s : ndarray of float64, axes as in `Components`, or None
+    wait_s : ndarray of float64, axes as in `Components`, or None
         Seconds inside computes that are neither work nor a stall.
     """
 
@@ -168,7 +168,7 @@ class Part:
         self.job = job
         self.late_s = late_s
         self.own_s = self.find_own()
-        self.held_s: Seconds | None = None
+        self.wait_s: Seconds | None = None
         self.find()
 
     @property
@@ -221,7 +221,7 @@ class Part:
         return between_s
 
     def waits(self, i: int) -> WaitGraph | None:
-        """Give the graph of block `i` in which the waits that it causes are waits, or None; `held_s` is then no duration."""
+        """Give the graph of block `i` in which the waits that it causes are waits, or None; `wait_s` is then no duration."""
         del i
         return None
 
