@@ -4,7 +4,7 @@ import numpy as np
 
 from diagnose.model.components import Components
 from diagnose.model.feature import Feature, Features
-from diagnose.model.stalls import Whose
+from diagnose.model.stalls import StallKind
 
 #: No compute takes less: keeps ratios finite.
 TINY_S = 1e-12
@@ -21,9 +21,9 @@ READS_AS = {
 
 def measure_contention(components: Components) -> Features:
     """Measure how computes are held up by communication; all are missing where nothing is held up."""
-    inside_s = np.zeros(()) if components.hold_s is None else components.hold_s
-    hold_s = components.stalls.seconds_of(Whose.QUEUE) + inside_s
-    held = hold_s > 0
+    inside_s = np.zeros(()) if components.queue_wait_s is None else components.queue_wait_s
+    wait_s = components.stalls.seconds_of(StallKind.QUEUE) + inside_s
+    held = wait_s > 0
     if not held.any():
         return {name: Feature.missing("no compute is held up by communication in flight") for name in READS_AS}
     n_stages = components.slow_workers.shape[1]
@@ -36,5 +36,5 @@ def measure_contention(components: Components) -> Features:
         "queue.held_share": Feature(float(held.sum() / concerned.sum())),
         "queue.workers_share": Feature(float(workers.mean())),
         "queue.steps_share": Feature(float(held.any(axis=(0, 1, 2, 4)).mean())),
-        "queue.ratio": Feature(float(np.median(hold_s[held] / work_s[held]))),
+        "queue.ratio": Feature(float(np.median(wait_s[held] / work_s[held]))),
     }

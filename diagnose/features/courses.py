@@ -8,10 +8,10 @@ from diagnose.features.workers import slow_steps
 from diagnose.model.analysis import Suspects
 from diagnose.model.components import Components, Gains
 from diagnose.model.course import Course
-from diagnose.model.stalls import Whose
+from diagnose.model.stalls import StallKind
 
 #: Components that are stalls of one kind.
-STALLS = {"gc-pause": Whose.COLLECTION, "malloc-pause": Whose.ALLOCATION, "input-delay": Whose.INPUT}
+STALLS = {"gc-pause": StallKind.COLLECTION, "malloc-pause": StallKind.ALLOCATION, "input-delay": StallKind.INPUT}
 
 
 def find_courses(components: Components, gains: Gains, suspects: Suspects, *, least: float) -> dict[str, Course]:

@@ -9,14 +9,14 @@ from diagnose.model.course import Course
 from diagnose.model.feature import Feature, Features
 from diagnose.model.optype import NAMES as OPTYPES
 from diagnose.model.optype import Op
-from diagnose.model.stalls import Whose
+from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Bools, Evidence, Seconds
 
 #: Each kind of stall with the prefix of its features, and the evidence row that says so.
 KINDS = {
-    "collection": (Whose.COLLECTION, Op.GC),
-    "allocator": (Whose.ALLOCATION, Op.CUDA_MALLOC),
-    "input": (Whose.INPUT, Op.DATA_LOAD),
+    "collection": (StallKind.COLLECTION, Op.GC),
+    "allocator": (StallKind.ALLOCATION, Op.CUDA_MALLOC),
+    "input": (StallKind.INPUT, Op.DATA_LOAD),
 }
 #: Each feature: what its values read as, and when it misleads.
 READS_AS = {
@@ -56,14 +56,14 @@ def measure_stalls(components: Components, evidence: Evidence) -> Features:
     return found | {"allocator.backward_contrast": _backward_contrast(components)}
 
 
-def stall_course(components: Components, whose: Whose) -> Course:
+def stall_course(components: Components, whose: StallKind) -> Course:
     """Say since when stalls of one kind are there, from the first sign of them on."""
     order = np.argsort(components.steps, kind="stable")
     by_step = components.stalls.seconds_of(whose).sum(axis=(0, 1, 2, 4))[order]
     return find_course(components.steps[order], by_step, least=FIRST_SIGN)
 
 
-def _measure(components: Components, evidence: Evidence, whose: Whose, row: Op) -> Features:
+def _measure(components: Components, evidence: Evidence, whose: StallKind, row: Op) -> Features:
     """Measure the stalls of one kind."""
     stalls = components.stalls
     seconds = stalls.seconds_of(whose)
@@ -106,19 +106,19 @@ def _add_chunks(by_virtual: Seconds, n_stages: int) -> Seconds:
     return np.asarray(by_virtual.reshape(shape).sum(axis=1))
 
 
-def _contrast(components: Components, hit: Bools, whose: Whose) -> Feature:
+def _contrast(components: Components, hit: Bools, whose: StallKind) -> Feature:
     """Say how many times as long stalls are on the workers that have them as stalls of other kinds are on the others.
 
     For collections the others are backwards, which they never stop.
     """
     stalls = components.stalls
-    known = [whose, Whose.WORKER, Whose.QUEUE, Whose.TOGETHER]
-    known += [Whose.ALLOCATION] if whose == Whose.COLLECTION else []  # the allocator stops backwards, too
+    known = [whose, StallKind.WORKER, StallKind.QUEUE, StallKind.TOGETHER]
+    known += [StallKind.ALLOCATION] if whose == StallKind.COLLECTION else []  # the allocator stops backwards, too
     other = np.where(np.isin(stalls.inside, known), 0.0, stalls.inside_s)
     other += np.where(np.isin(stalls.before, known), 0.0, stalls.before_s)
     here_s = _add_chunks(stalls.seconds_of(whose).sum(axis=2), hit.shape[0])
     elsewhere_s = _add_chunks(other.sum(axis=2), hit.shape[0])
-    if whose == Whose.COLLECTION:
+    if whose == StallKind.COLLECTION:
         here, there = float(here_s[0].sum()), float(elsewhere_s[1].sum())
     elif hit.all():
         return Feature.missing("every worker has such stalls")
@@ -131,13 +131,13 @@ def _contrast(components: Components, hit: Bools, whose: Whose) -> Feature:
 def _backward_contrast(components: Components) -> Feature:
     """Say how many times as long backwards stall on the workers with stalls of the allocator as on the others."""
     stalls, n_stages = components.stalls, components.slow_workers.shape[1]
-    at = stalls.seconds_of(Whose.ALLOCATION) > 0
+    at = stalls.seconds_of(StallKind.ALLOCATION) > 0
     if not at.any():
         return Feature.missing("no compute stalls in that way")
     hit = _add_chunks(at.sum(axis=2), n_stages).sum(axis=(0, 2)) > 0  # (n_stages, n_dp)
     if hit.all():
         return Feature.missing("every worker has such stalls")
-    known = [Whose.WORKER, Whose.QUEUE, Whose.TOGETHER]
+    known = [StallKind.WORKER, StallKind.QUEUE, StallKind.TOGETHER]
     seconds = np.where(np.isin(stalls.inside[1], known), 0.0, stalls.inside_s[1])
     seconds += np.where(np.isin(stalls.before[1], known), 0.0, stalls.before_s[1])
     by_worker = seconds.sum(axis=(1, 2)).reshape(-1, n_stages, seconds.shape[-1]).sum(axis=0)

@@ -9,7 +9,7 @@ from diagnose.fixes.frameworks import choose_how
 from diagnose.model.analysis import Analysis
 from diagnose.model.change import Remove
 from diagnose.model.remedy import FaultLocation, Refusal, Remedy
-from diagnose.model.stalls import Whose
+from diagnose.model.stalls import StallKind
 
 NAME = "expandable-segments"
 TITLE = "let the memory allocator grow its segments"
@@ -25,7 +25,7 @@ _HOW = {
 
 def propose(analysis: Analysis, place: FaultLocation, settings: Mapping[str, str]) -> Remedy | Refusal:  # noqa: ARG001 - a fix's interface
     """Take out what the allocator stalls."""
-    stall_s = analysis.components.stalls.seconds_of(Whose.ALLOCATION)
+    stall_s = analysis.components.stalls.seconds_of(StallKind.ALLOCATION)
     if not stall_s.any():
         return Refusal("no pause looks like the memory allocator's")
     return Remedy(

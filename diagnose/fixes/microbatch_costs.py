@@ -163,7 +163,7 @@ def _pace_of_ranks(both: Seconds, predicted: Seconds) -> Seconds:
 
 def _measured_ratio(c: Components) -> Seconds:
     """Say how long each microbatch took against a typical one, middle of the stages; shape (2, n_microbatches, n_steps, n_dp)."""
-    work_s = c.compute_s - c.stalls.inside_s - (0.0 if c.hold_s is None else c.hold_s)
+    work_s = c.compute_s - c.stalls.inside_s - (0.0 if c.queue_wait_s is None else c.queue_wait_s)
     usual_s = c.typical_s[:, :, None, None, None] * c.step_ratio[:, None, None, :, None] * c.worker_ratio[:, :, None]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # where no stage has it there is no middle: NaN

@@ -12,7 +12,7 @@ from diagnose.fixes.places import read_whole
 from diagnose.model.analysis import Analysis
 from diagnose.model.change import Remove, Spend
 from diagnose.model.remedy import FaultLocation, Refusal, Remedy
-from diagnose.model.stalls import Whose
+from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Ints, Seconds
 
 NAME = "planned-gc"
@@ -77,7 +77,7 @@ def propose(analysis: Analysis, place: FaultLocation, settings: Mapping[str, str
 
 def _pauses(analysis: Analysis) -> tuple[Ints, Seconds]:
     """List the step and the length of every collection."""
-    stall_s = analysis.components.stalls.seconds_of(Whose.COLLECTION)
+    stall_s = analysis.components.stalls.seconds_of(StallKind.COLLECTION)
     at = np.nonzero(stall_s)
     return analysis.components.steps[at[3]], stall_s[at]
 

@@ -9,7 +9,7 @@ from diagnose.fixes.frameworks import choose_how
 from diagnose.model.analysis import Analysis
 from diagnose.model.change import Remove
 from diagnose.model.remedy import FaultLocation, Refusal, Remedy
-from diagnose.model.stalls import Whose
+from diagnose.model.stalls import StallKind
 
 NAME = "prefetch-input"
 TITLE = "load input ahead of the step"
@@ -24,7 +24,7 @@ _HOW = {
 
 def propose(analysis: Analysis, place: FaultLocation, settings: Mapping[str, str]) -> Remedy | Refusal:  # noqa: ARG001 - a fix's interface
     """Take out the waits for input."""
-    stall_s = analysis.components.stalls.seconds_of(Whose.INPUT)
+    stall_s = analysis.components.stalls.seconds_of(StallKind.INPUT)
     if not stall_s.any():
         return Refusal("no worker waits for input")
     hosts = [worker.host for worker in place.where.workers if worker.host]

@@ -25,8 +25,8 @@ _HOW = {
 
 def propose(analysis: Analysis, place: FaultLocation, settings: Mapping[str, str]) -> Remedy | Refusal:  # noqa: ARG001 - a fix's interface
     """Take out the waits for communication in flight, unless the job must have one queue, or ignores the setting."""
-    hold_s = analysis.components.hold_s
-    if hold_s is None or not hold_s.any():
+    wait_s = analysis.components.queue_wait_s
+    if wait_s is None or not wait_s.any():
         return Refusal("no compute waits for communication in flight")
     n = read_whole(settings, "connections", NAME, least=1) if "connections" in settings else CONNECTIONS
     forbidden = _forbidden(analysis.trace.job)
@@ -41,7 +41,7 @@ def propose(analysis: Analysis, place: FaultLocation, settings: Mapping[str, str
             "with queues of their own computes do not wait for communication at all, and share the GPU at no cost",
         ),
         risks=(_risk(analysis.trace.job),),
-        figures={"held_computes": float((hold_s > 0).sum())},
+        figures={"held_computes": float((wait_s > 0).sum())},
     )
 
 

@@ -6,10 +6,10 @@ Enters: the components of a rule, features. Leaves: what is special about them.
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from diagnose.model.feature import Features
-from diagnose.model.stalls import Whose
+from diagnose.model.stalls import StallKind
 
 #: Stalls of single computes that come so seldom that a short trace has a handful of them: their mean is known only up to chance.
-SELDOM = {"gc-pause": Whose.COLLECTION}
+SELDOM = {"gc-pause": StallKind.COLLECTION}
 #: Stalls of all workers together: they may come at regular intervals.
 STOPS = frozenset({"start-delay", "between-steps"})
 #: What only the first stage can have.

@@ -1,12 +1,15 @@
 """What a job's times are made of: the parts that the component what-if removes one by one."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
+from typing import Literal
 
+from diagnose.model.feature import Features
 from diagnose.model.stalls import Stalls
 from diagnose.model.trace import Bools, Ints, Seconds
 
-#: Every component in the order in which it is taken out of the times, with what it is in words.
+#: Every component in the order in which it is taken out of the times, with what it is in words. A new one is a line here and a
+#: file of its name in `whatif/components/`.
 COMPONENTS: dict[str, str] = {
     "queue": "computes queued behind communication in flight",
     "stage": "uneven pipeline stages",
@@ -25,9 +28,43 @@ COMPONENTS: dict[str, str] = {
 }
 
 
+def needs_explanation(_features: Features, _explained: Collection[str]) -> bool:
+    """Excuse nothing."""
+    return False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Traits:
+    """What is special about a component, for who judges what it costs.
+
+    Attributes
+    ----------
+    whom : str
+        Who is to blame: `blamed` are the workers that its seconds lie on, `workers` those that are slow in all they compute,
+        `links` slow links, network cards or groups.
+    first_stage_only : bool
+        Only workers of the first stage can have it.
+    seldom : bool
+        A short trace has a handful of its stalls: their mean is known only up to chance.
+    stops_all : bool
+        It stops all workers together, and may come at regular intervals.
+    is_excused : callable
+        Says by the features of a job, and the components that are explained, whether its time needs no explanation.
+    """
+
+    whom: Literal["blamed", "workers", "links"] = "blamed"
+    first_stage_only: bool = False
+    seldom: bool = False
+    stops_all: bool = False
+    is_excused: Callable[[Features, Collection[str]], bool] = needs_explanation
+
+
+NOTHING_SPECIAL = Traits()
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Components:
-    """Compute durations taken apart: duration = typical x stage x step x worker x microbatch x rest + pause + hold.
+    """Compute durations taken apart: duration = typical x stage x step x worker x microbatch x rest + pause + queue wait.
 
     Axes: direction (0 forward, 1 backward), virtual stage (chunk x n_stages + stage), microbatch, step (in the order of
     the blocks), dp rank. All factors are ratios around 1.
@@ -50,13 +87,13 @@ class Components:
         How long a microbatch takes on every stage against a typical one; 1 where the job has no such pattern.
     microbatch_ordinary : float
         Part of the logarithm of `microbatch_ratio` that is ordinary variation and stays when the unevenness goes, 0..1.
-    hold_s : ndarray of float64, shape as `compute_s`, or None
+    queue_wait_s : ndarray of float64, shape as `compute_s`, or None
         Seconds in which a compute waited for communication in flight; None where none does.
     stalls : Stalls
         Seconds beyond what the factors say, where they stand out, and seconds before computes.
     noise_ratio : float
         Robust relative spread of what is left.
-    held_by : tuple of dict, one a block, or empty
+    waited_for : tuple of dict, one a block, or empty
         For the computes that waited for communication in flight, by node: the nodes that they waited for, each with its lanes,
         bool of shape (n_steps, n_dp).
     forward_backward_correlation, microbatch_spread : float or None
@@ -71,12 +108,12 @@ class Components:
     slow_workers: Bools
     worker_excess: Seconds
     microbatch_ratio: Seconds
-    hold_s: Seconds | None
+    queue_wait_s: Seconds | None
     stalls: Stalls
     noise_ratio: float
     forward_backward_correlation: float | None
     microbatch_spread: float | None
-    held_by: tuple[Mapping[int, Mapping[int, Bools]], ...] = ()
+    waited_for: tuple[Mapping[int, Mapping[int, Bools]], ...] = ()
     microbatch_ordinary: float = 0.0
 
 
@@ -104,6 +141,8 @@ class Gains:
         Shapley share of the lost time (replayed - clean) for each component that matters; empty where nothing was lost.
     blame_s : dict of str to ndarray of float64, shape (n_dp, n_stages)
         Seconds of a component on each worker, mean a step, whether they lay on the critical path or not.
+    traits : dict of str to Traits
+        What is special about each component there is.
     """
 
     recorded_s: float
@@ -115,6 +154,7 @@ class Gains:
     last_s: dict[str, float]
     share: dict[str, float]
     blame_s: dict[str, Seconds]
+    traits: Mapping[str, Traits] = dataclasses.field(default_factory=dict)
 
     def recoverable(self, name: str) -> float:
         """Part of the recorded step time that comes back when that component alone is removed."""

@@ -1,4 +1,4 @@
-"""Time in which computes stood still, or started late: how long, and whose doing it was."""
+"""Time in which computes stood still, or started late: how long, and what of."""
 
 import dataclasses
 import enum
@@ -11,8 +11,8 @@ from diagnose.model.trace import Seconds
 Kinds = NDArray[np.int8]
 
 
-class Whose(enum.IntEnum):
-    """What a stall is put down to."""
+class StallKind(enum.IntEnum):
+    """What a stall is attributed to."""
 
     NOBODY = 0
     COLLECTION = 1  #: garbage collection of Python
@@ -37,7 +37,7 @@ class Stalls:
     before_s : ndarray of float64
         Seconds by which it started later than all that it waits for, beyond the ordinary.
     inside, before : ndarray of int8
-        Whose doing: a `Whose` where there is a stall.
+        What of: a `StallKind` where there is a stall.
     recorded_inside, recorded_before : ndarray of bool
         True where an evidence row says so.
     """
@@ -49,8 +49,8 @@ class Stalls:
     recorded_inside: NDArray[np.bool_]
     recorded_before: NDArray[np.bool_]
 
-    def seconds_of(self, whose: Whose) -> Seconds:
+    def seconds_of(self, kind: StallKind) -> Seconds:
         """Give the stalls of one kind, inside and before together; seconds, 0 elsewhere."""
-        inside = np.where(self.inside == whose, self.inside_s, 0.0)
-        before = np.where(self.before == whose, self.before_s, 0.0)
+        inside = np.where(self.inside == kind, self.inside_s, 0.0)
+        before = np.where(self.before == kind, self.before_s, 0.0)
         return np.asarray(inside + before)

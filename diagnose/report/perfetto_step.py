@@ -13,7 +13,7 @@ import numpy as np
 from diagnose.model.analysis import ReportData
 from diagnose.model.cause import Cause
 from diagnose.model.optype import NAMES, P2P, Op
-from diagnose.model.stalls import Whose
+from diagnose.model.stalls import StallKind
 from diagnose.model.timeline import Timeline
 from diagnose.model.trace import Seconds
 from diagnose.report import words
@@ -40,14 +40,14 @@ _ORDER = ("compute", _STALLS, _COLLECTIVES, "forward-send", "forward-recv", "bac
 
 #: What a stall is, and the component that it belongs to.
 _WHOSE = {
-    Whose.NOBODY: ("stall that nothing explains", ""),
-    Whose.COLLECTION: ("garbage collection", "gc-pause"),
-    Whose.ALLOCATION: ("memory allocator", "malloc-pause"),
-    Whose.INPUT: ("waiting for input", "input-delay"),
-    Whose.SAVING: ("checkpoint", "end-delay"),
-    Whose.WORKER: ("slow worker", "worker"),
-    Whose.TOGETHER: ("all workers together: planned", ""),
-    Whose.QUEUE: ("queued behind communication", "queue"),
+    StallKind.NOBODY: ("stall that nothing explains", ""),
+    StallKind.COLLECTION: ("garbage collection", "gc-pause"),
+    StallKind.ALLOCATION: ("memory allocator", "malloc-pause"),
+    StallKind.INPUT: ("waiting for input", "input-delay"),
+    StallKind.SAVING: ("checkpoint", "end-delay"),
+    StallKind.WORKER: ("slow worker", "worker"),
+    StallKind.TOGETHER: ("all workers together: planned", ""),
+    StallKind.QUEUE: ("queued behind communication", "queue"),
 }
 #: A shorter stall than this is not drawn.
 _LEAST_STALL_S = 1e-6
@@ -230,14 +230,20 @@ def _stalls_of(data: ReportData, timeline: Timeline, node: int, row: DpTrack) ->
         return []
     components, stalls = data.analysis.components, data.analysis.components.stalls
     inside_s, before_s = float(stalls.inside_s[place]), float(stalls.before_s[place])
-    hold_s = 0.0 if components.hold_s is None else float(components.hold_s[place])
+    wait_s = 0.0 if components.queue_wait_s is None else float(components.queue_wait_s[place])
     spans = [
-        (start_s - before_s, start_s, Whose(int(stalls.before[place])), bool(stalls.recorded_before[place]), "before"),
-        (start_s, min(start_s + hold_s, end_s), Whose.QUEUE, False, "inside"),
+        (
+            start_s - before_s,
+            start_s,
+            StallKind(int(stalls.before[place])),
+            bool(stalls.recorded_before[place]),
+            "before",
+        ),
+        (start_s, min(start_s + wait_s, end_s), StallKind.QUEUE, False, "inside"),
         (
             max(end_s - inside_s, start_s),
             end_s,
-            Whose(int(stalls.inside[place])),
+            StallKind(int(stalls.inside[place])),
             bool(stalls.recorded_inside[place]),
             "inside",
         ),
@@ -262,7 +268,7 @@ def _place(data: ReportData, timeline: Timeline, node: int, dp: int) -> tuple[in
     return place if all(i < n for i, n in zip(place, shape, strict=True)) else None
 
 
-def _stall(data: ReportData, step: int, span: tuple[int, int], whose: Whose, args: dict[str, Any]) -> Slice:
+def _stall(data: ReportData, step: int, span: tuple[int, int], whose: StallKind, args: dict[str, Any]) -> Slice:
     """Make the slice of a stall, with the cause that it belongs to."""
     title, component = _WHOSE[whose]
     cause = next(iter(data.causes_of(component)), None)

@@ -25,7 +25,7 @@ JITTER_QUANTILE = 0.02
 JITTER_DEVIATIONS = 2.0
 
 
-class Look:
+class SampledLanes:
     """A few lanes of the block, evenly spread, on which waits are learned: shape (n_nodes, n_lanes).
 
     NaN where an operation was not recorded: nothing is learned from what was filled in.
@@ -71,27 +71,27 @@ class Look:
         return float(np.mean(gap[there] >= -self.tolerance_s)) if there.any() else 0.0
 
 
-def find_batches(nodes: Nodes, look: Look, order: list[int]) -> list[tuple[int, ...]]:
+def find_batches(nodes: Nodes, sample: SampledLanes, order: list[int]) -> list[tuple[int, ...]]:
     """Find point-to-point operations of one worker that start and end as one: a blocking batch of several transfers.
 
     `order` lists the worker's nodes in launch order.
     """
     p2p = [node for node in order if Op(int(nodes.op[node])) in P2P]
-    batches = _group_alike(look, p2p, look.granularity_s)
-    if not batches and look.blurred_s > look.granularity_s:
+    batches = _group_alike(sample, p2p, sample.granularity_s)
+    if not batches and sample.blurred_s > sample.granularity_s:
         # Timestamps with noise of their own: the members of a batch are recorded apart by as much.
-        batches = _group_alike(look, p2p, look.blurred_s)
+        batches = _group_alike(sample, p2p, sample.blurred_s)
     return batches
 
 
-def _group_alike(look: Look, p2p: list[int], tolerance_s: float) -> list[tuple[int, ...]]:
+def _group_alike(sample: SampledLanes, p2p: list[int], tolerance_s: float) -> list[tuple[int, ...]]:
     """Group operations near each other that start and end within a tolerance in nearly all lanes.
 
     A member without a peer moves nothing and ends at once: it may stand between the others.
     """
     groups: list[list[int]] = []
     for node in p2p:
-        group = next((g for g in reversed(groups[-MAX_BATCH:]) if _together(look, g[0], node, tolerance_s)), None)
+        group = next((g for g in reversed(groups[-MAX_BATCH:]) if _together(sample, g[0], node, tolerance_s)), None)
         if group is None:
             groups.append([node])
         else:
@@ -99,10 +99,10 @@ def _group_alike(look: Look, p2p: list[int], tolerance_s: float) -> list[tuple[i
     return [tuple(group) for group in groups if len(group) > 1]
 
 
-def _together(look: Look, first: int, second: int, tolerance_s: float) -> bool:
+def _together(sample: SampledLanes, first: int, second: int, tolerance_s: float) -> bool:
     """Say whether two operations start and end as one in nearly all lanes that recorded both."""
-    start_apart = np.abs(look.start_s[first] - look.start_s[second])
-    end_apart = np.abs(look.end_s[first] - look.end_s[second])
+    start_apart = np.abs(sample.start_s[first] - sample.start_s[second])
+    end_apart = np.abs(sample.end_s[first] - sample.end_s[second])
     apart = np.maximum(start_apart, end_apart)
     apart = apart[~np.isnan(apart)]
     return bool(apart.size and np.mean(apart <= tolerance_s) >= HELD_SHARE)

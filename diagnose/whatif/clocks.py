@@ -11,7 +11,7 @@ import numpy as np
 
 from diagnose.model.optype import DP_COLLECTIVES, Op
 from diagnose.model.trace import Block, Evidence, Seconds
-from diagnose.whatif.batches import Look, find_batches
+from diagnose.whatif.batches import SampledLanes, find_batches
 from diagnose.whatif.graph import Graph
 
 #: Offsets below this, and below this part of a typical forward, are the timers' granularity and are left alone.
@@ -162,12 +162,12 @@ def _across_ranks(blocks: Sequence[tuple[Block, Graph]], along: Seconds) -> Seco
 
 def _batched(block: Block) -> set[int]:
     """Find the nodes that end with others in a batch."""
-    look, nodes = Look(block), block.nodes
-    start_s = np.nan_to_num(np.nanmean(look.start_s, axis=1))
+    sample, nodes = SampledLanes(block), block.nodes
+    start_s = np.nan_to_num(np.nanmean(sample.start_s, axis=1))
     found: set[int] = set()
     for stage in range(int(nodes.stage.max()) + 1):
         on_stage = sorted(np.flatnonzero(nodes.stage == stage).tolist(), key=lambda node: (start_s[node], node))
-        found.update(node for batch in find_batches(nodes, look, on_stage) for node in batch)
+        found.update(node for batch in find_batches(nodes, sample, on_stage) for node in batch)
     return found
 
 

@@ -51,7 +51,7 @@ MAX_ODD_SHARE = 0.4
 MAX_SPREAD_RATIO = 0.5
 
 #: One wait: block, node, seconds of shape (n_steps, n_dp), and what held it up.
-_Wait = tuple[int, int, Seconds, "HeldBy"]
+_Wait = tuple[int, int, Seconds, "WaitedFor"]
 _TYPES = (*P2P, *DP_COLLECTIVES)
 
 
@@ -66,33 +66,33 @@ class _InFlight:
 
 
 #: What held a compute up: the communication nodes, each with its lanes, shape (n_steps, n_dp).
-HeldBy = dict[int, Bools]
+WaitedFor = dict[int, Bools]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Holds:
+class Waits:
     """How long computes of one block waited for communication in flight, and for which.
 
     Attributes
     ----------
     seconds : dict of int to ndarray of float64, shape (n_steps, n_dp)
         By node; nodes that never waited are left out.
-    by : dict of int to HeldBy
+    by : dict of int to WaitedFor
         The same nodes.
     """
 
     seconds: dict[int, Seconds]
-    by: dict[int, HeldBy]
+    by: dict[int, WaitedFor]
 
-    def add(self, node: int, seconds: Seconds, sources: HeldBy) -> None:
+    def add(self, node: int, seconds: Seconds, sources: WaitedFor) -> None:
         """Note one more wait of a node."""
         self.seconds[node] = self.seconds.get(node, 0.0) + seconds
-        held_by = self.by.setdefault(node, {})
+        waited_for = self.by.setdefault(node, {})
         for source, lanes in sources.items():
-            held_by[source] = held_by[source] | lanes if source in held_by else lanes
+            waited_for[source] = waited_for[source] | lanes if source in waited_for else lanes
 
 
-def measure_holds(observed: Sequence[Observed], *, n_stages: int) -> list[Holds]:
+def measure_waits(observed: Sequence[Observed], *, n_stages: int) -> list[Waits]:
     """Say how long each compute was held up by communication in flight.
 
     Parameters
@@ -102,10 +102,10 @@ def measure_holds(observed: Sequence[Observed], *, n_stages: int) -> list[Holds]
 
     Returns
     -------
-    list of Holds
+    list of Waits
         One a block.
     """
-    found = [Holds({}, {}) for _ in observed]
+    found = [Waits({}, {}) for _ in observed]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # medians of nothing are NaN, which is what is meant
         candidates = []
@@ -116,17 +116,17 @@ def measure_holds(observed: Sequence[Observed], *, n_stages: int) -> list[Holds]
             ]
         # What explains most comes first; what is left must still be explained by the next.
         while candidates:
-            judged = [(_find_holds(observed, pairs, d, found, n_stages), (op, d, pairs)) for op, d, pairs in candidates]
+            judged = [(_find_waits(observed, pairs, d, found, n_stages), (op, d, pairs)) for op, d, pairs in candidates]
             (score, waits), best = max(judged, key=lambda item: item[0][0])
             if score <= 0.0:
                 break
-            for i, node, hold_s, held_by in waits:
-                found[i].add(node, hold_s, held_by)
+            for i, node, wait_s, waited_for in waits:
+                found[i].add(node, wait_s, waited_for)
             candidates = [c for (h, _), c in judged if h > 0.0 and c is not best]
     return found
 
 
-def measure_late(observed: Sequence[Observed], *, n_stages: int) -> list[Holds]:
+def measure_late_starts(observed: Sequence[Observed], *, n_stages: int) -> list[Waits]:
     """Say how long computes started late because communication in flight on their worker had not ended.
 
     Parameters
@@ -136,10 +136,10 @@ def measure_late(observed: Sequence[Observed], *, n_stages: int) -> list[Holds]:
 
     Returns
     -------
-    list of Holds
+    list of Waits
         One a block.
     """
-    marked = [Holds({}, {}) for _ in observed]
+    marked = [Waits({}, {}) for _ in observed]
     n_late, n_held = [0, 0], [0, 0]
     for o, of_block in zip(observed, marked, strict=True):
         block, nodes = o.block, o.block.nodes
@@ -160,7 +160,7 @@ def measure_late(observed: Sequence[Observed], *, n_stages: int) -> list[Holds]:
                     continue
                 last = int(np.searchsorted(usual_s[sources], usual_s[node]))
                 held = np.zeros(start.shape, dtype=bool)
-                held_by: HeldBy = {}
+                waited_for: WaitedFor = {}
                 for source in sources[max(0, last - MAX_LATE) : last + 1].tolist():
                     in_flight = block.start_s[source] <= start - delay + tolerance_s
                     after_s = start - block.end_s[source]
@@ -171,18 +171,18 @@ def measure_late(observed: Sequence[Observed], *, n_stages: int) -> list[Holds]:
                         ends_then |= (after_s >= 0) & (after_s <= GATHER_SHARE * delay)
                     ends_then &= is_late & in_flight & ~held
                     if ends_then.any():
-                        held_by[source] = ends_then
+                        waited_for[source] = ends_then
                         held |= ends_then
                 direction = int(nodes.op[node] == Op.BACKWARD)
                 n_late[direction] += int(is_late.sum())
                 n_held[direction] += int(held.sum())
                 if held.any():
-                    of_block.add(node, np.where(held, delay - tolerance_s, 0.0), held_by)
+                    of_block.add(node, np.where(held, delay - tolerance_s, 0.0), waited_for)
     told = [n_held[d] >= max(MIN_OVERLAPS, MIN_LATE_SHARE * n_late[d]) for d in (0, 1)]
     kept = []
     for o, of_block in zip(observed, marked, strict=True):
         sure = [n for n in of_block.seconds if told[int(o.block.nodes.op[n] == Op.BACKWARD)]]
-        kept.append(Holds({n: of_block.seconds[n] for n in sure}, {n: of_block.by[n] for n in sure}))
+        kept.append(Waits({n: of_block.seconds[n] for n in sure}, {n: of_block.by[n] for n in sure}))
     return kept
 
 
@@ -225,11 +225,11 @@ def _in_flight(o: Observed, op: Op, n_stages: int) -> list[_InFlight]:
     return found
 
 
-def _find_holds(
+def _find_waits(
     observed: Sequence[Observed],
     pairs: Sequence[Sequence[_InFlight]],
     direction: int,
-    known: Sequence[Holds],
+    known: Sequence[Waits],
     n_stages: int,
 ) -> tuple[float, list[_Wait]]:
     """Decide for one type of communication and direction whether it holds computes up.
@@ -283,8 +283,8 @@ def _find_holds(
         if is_held.any():
             p = next(p for p in pairs[i] if p.node == node)
             seconds, last = _overlap(observed[i], p)
-            held_by = {source: is_held & (last == source) for source in np.unique(last[is_held]).tolist()}
-            holds.append((i, node, np.where(is_held, seconds, 0.0), held_by))
+            waited_for = {source: is_held & (last == source) for source in np.unique(last[is_held]).tolist()}
+            holds.append((i, node, np.where(is_held, seconds, 0.0), waited_for))
     return float((x[held] / usual[held]).sum()), holds
 
 

@@ -7,6 +7,7 @@ import numpy as np
 
 from diagnose.model.optype import Op
 from diagnose.model.trace import Seconds
+from diagnose.whatif.computes import COMPUTES
 from diagnose.whatif.observed import Observed
 
 #: A launch delay, or time between steps, that no job is without: part of the step (1% before reduce-scatter in a production job).
@@ -17,8 +18,6 @@ ORDINARY_DELAY_RATIO = 3.0
 ORDINARY_OPENING_RATIO = 1.5
 #: Shorter than this no delay is looked at, seconds.
 SHORTEST_S = 1e-4
-
-_COMPUTES = (int(Op.FORWARD), int(Op.BACKWARD))
 
 
 def delay_excess(o: Observed) -> dict[int, Seconds]:
@@ -38,7 +37,7 @@ def delay_excess(o: Observed) -> dict[int, Seconds]:
     """
     nodes = o.block.nodes
     simulated = [n for event in o.graph.events for n in event.members]
-    computes = [n for n in simulated if nodes.op[n] in _COMPUTES]
+    computes = [n for n in simulated if nodes.op[n] in COMPUTES]
     elsewhere = [n for n in computes if not is_input(o, n)] or computes
     step_s = float(np.mean(o.block.end_s.max(axis=(0, 2))))
     usual_compute = max(float(np.median(np.stack([np.median(o.delay[n]) for n in elsewhere]))), 0.0)

@@ -10,17 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diagnose.model.optype import Op
-from diagnose.model.stalls import Kinds, Whose
+from diagnose.model.stalls import Kinds, StallKind
 from diagnose.model.trace import Bools, Evidence, Seconds
 from diagnose.whatif.computes import COMPUTES, iterate_blocks
 from diagnose.whatif.observed import Observed
 
 #: What the row of each type says of the operation that it lies in.
 SAYS = {
-    Op.GC: Whose.COLLECTION,
-    Op.CUDA_MALLOC: Whose.ALLOCATION,
-    Op.DATA_LOAD: Whose.INPUT,
-    Op.CHECKPOINT: Whose.SAVING,
+    Op.GC: StallKind.COLLECTION,
+    Op.CUDA_MALLOC: StallKind.ALLOCATION,
+    Op.DATA_LOAD: StallKind.INPUT,
+    Op.CHECKPOINT: StallKind.SAVING,
 }
 #: A row counts where it covers this part of the stall.
 COVERED_SHARE = 0.3
@@ -36,12 +36,12 @@ def attribute_by_rows(
     observed: Sequence[Observed], evidence: Evidence, stall_s: Seconds, n_stages: int, *, before: bool
 ) -> tuple[Kinds, Bools]:
     """Ask the evidence rows that cover each stall."""
-    whose, said = np.zeros(stall_s.shape, dtype=np.int8), np.zeros(stall_s.shape, dtype=bool)
+    found, said = np.zeros(stall_s.shape, dtype=np.int8), np.zeros(stall_s.shape, dtype=bool)
     rows = np.flatnonzero(evidence.end_s > evidence.start_s)
     if not len(rows) or not stall_s.any():
-        return whose, said
+        return found, said
     covered = np.zeros(stall_s.shape)
-    kinds = np.array([SAYS.get(Op(int(op)), Whose.NOBODY) for op in evidence.op], dtype=np.int8)
+    kinds = np.array([SAYS.get(Op(int(op)), StallKind.NOBODY) for op in evidence.op], dtype=np.int8)
     rows = rows[kinds[rows] > 0]
     for part, place, start_s, end_s in _computes_of(observed, evidence, rows, n_stages):
         seconds = stall_s[place]
@@ -54,9 +54,9 @@ def attribute_by_rows(
         longer = overlap[hit][order] > covered[to]
         to = tuple(axis[longer] for axis in to)
         covered[to] = overlap[hit][order][longer]
-        whose[to] = kinds[part[hit[1][order][longer]]]
+        found[to] = kinds[part[hit[1][order][longer]]]
         said[to] = True
-    return whose, said
+    return found, said
 
 
 def without_recorded_pauses(

@@ -11,7 +11,7 @@ import numpy as np
 
 from diagnose.model.optype import COMPUTE
 from diagnose.model.trace import Block, Seconds
-from diagnose.whatif.batches import Look, find_batches
+from diagnose.whatif.batches import SampledLanes, find_batches
 from diagnose.whatif.graph import Event, Graph
 from diagnose.whatif.replay import launch_delays, own_times
 
@@ -81,13 +81,13 @@ def fill_block(block: Block, graph: Graph) -> Block:
 
 def _copy_batches(block: Block, start_s: Seconds, end_s: Seconds) -> None:
     """Give lost operations of a blocking batch the times of those of the batch that were recorded."""
-    look, nodes = Look(block), block.nodes
+    sample, nodes = SampledLanes(block), block.nodes
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
-        usual = np.nanmean(look.start_s, axis=1)
+        usual = np.nanmean(sample.start_s, axis=1)
     for stage in range(int(nodes.stage.max()) + 1):
         on_stage = sorted(np.flatnonzero(nodes.stage == stage).tolist(), key=lambda node: (usual[node], node))
-        for batch in find_batches(nodes, look, on_stage):
+        for batch in find_batches(nodes, sample, on_stage):
             first, last = np.fmax.reduce(start_s[list(batch)]), np.fmax.reduce(end_s[list(batch)])
             for node in batch:
                 start_s[node] = np.where(np.isnan(start_s[node]), first, start_s[node])

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from diagnose.errors import TraceError
-from diagnose.model.optype import COMPUTE, DP_COLLECTIVES, P2P, Op
+from diagnose.model.optype import COMPUTE, P2P, Op
 from diagnose.model.trace import Bools, Nodes, Seconds
 
 
@@ -106,206 +106,6 @@ class Layout:
     def chunk(self, node: int) -> int:
         """Model chunk of a node, 0 where it has none."""
         return max(int(self.nodes.chunk[node]), 0)
-
-
-def build_graph(nodes: Nodes, start_s: Seconds, *, has_dp: bool) -> Graph:
-    """Build the graph of the paper.
-
-    Parameters
-    ----------
-    nodes : Nodes
-    start_s : ndarray of float64, shape (n_nodes,)
-        Typical start of each node, seconds after the step began.
-    has_dp : bool
-        False leaves out the dp collectives (dp x dsp = 1).
-
-    Returns
-    -------
-    Graph
-
-    Raises
-    ------
-    TraceError
-        A send without a recv, or operations that wait for each other in a circle; both are named.
-
-    Source: arXiv 2505.05713, section 3, and the analyser published with it.
-    """
-    layout = Layout(nodes, start_s)
-    waits = essential_waits(layout, has_dp=has_dp)
-    for stage in range(layout.n_stages):
-        for op in P2P:
-            _chain(waits, layout.of(op, stage))
-        forwards, backwards = layout.of(Op.FORWARD, stage), layout.of(Op.BACKWARD, stage)
-        for op, computes in ((Op.FORWARD_RECV, forwards), (Op.BACKWARD_RECV, backwards)):
-            recvs = layout.of(op, stage)
-            skipped = len(computes) - len(recvs)
-            for i, recv in enumerate(recvs, start=skipped):
-                if i >= 1:
-                    waits[recv].add(computes[i - 1])
-        computes = layout.by_start((Op.FORWARD, Op.BACKWARD), stage)
-        n_warmup = next((i for i, node in enumerate(computes) if nodes.op[node] == Op.BACKWARD), 0)
-        if n_warmup >= 2:
-            for op in (Op.BACKWARD_SEND, Op.BACKWARD_RECV):
-                for node in layout.of(op, stage)[:1]:
-                    waits[node].add(computes[n_warmup - 2])
-    return order_graph(layout, waits, find_events(layout, has_dp=has_dp), barriers={})
-
-
-def essential_waits(layout: Layout, *, has_dp: bool) -> list[set[int]]:
-    """Collect the waits that hold whatever the schedule: compute order, data, and the chain that ends a step."""
-    nodes = layout.nodes
-    waits: list[set[int]] = [set() for _ in range(len(nodes))]
-    for stage in range(layout.n_stages):
-        forwards, backwards = layout.of(Op.FORWARD, stage), layout.of(Op.BACKWARD, stage)
-        computes = layout.by_start((Op.FORWARD, Op.BACKWARD), stage)
-        _chain(waits, computes)
-        for send_op, recv_op, of_type in (
-            (Op.FORWARD_SEND, Op.FORWARD_RECV, forwards),
-            (Op.BACKWARD_SEND, Op.BACKWARD_RECV, backwards),
-        ):
-            recvs, sends = layout.of(recv_op, stage), layout.of(send_op, stage)
-            skipped = len(of_type) - len(recvs)
-            for i, recv in enumerate(recvs, start=skipped):
-                if i >= 0:
-                    waits[of_type[i]].add(recv)
-            for compute, send in zip(of_type, sends, strict=False):
-                waits[send].add(compute)
-        if has_dp:
-            gathers = layout.by_start((Op.ALL_GATHER,), stage)
-            _chain(waits, gathers)
-            for gather in gathers:
-                first = next((f for f in forwards if layout.chunk(f) == layout.chunk(gather)), None)
-                if first is not None:
-                    waits[first].add(gather)
-        _close_step(layout, stage, computes, waits, has_dp=has_dp)
-    if not any(layout.of(op, stage) for op in P2P for stage in range(layout.n_stages)):
-        _link_computes(layout, waits)
-    return waits
-
-
-def _close_step(layout: Layout, stage: int, computes: list[int], waits: list[set[int]], *, has_dp: bool) -> None:
-    """Add the chain after the last compute, with overlapped reduce-scatter where the trace has a separate all-reduce."""
-    backwards = layout.of(Op.BACKWARD, stage)
-    scatters = layout.by_start((Op.REDUCE_SCATTER,), stage) if has_dp else []
-    separate = layout.of(Op.SEPARATE, stage) if has_dp else []
-    chain = computes[-1:] + layout.of(Op.GC, stage)
-    if separate:
-        _chain(waits, scatters)
-        for scatter in scatters:
-            own = [node for node in backwards if layout.chunk(node) == layout.chunk(scatter)]
-            waits[scatter].update(own[-1:])
-        chain += layout.of(Op.LAYERNORM, stage)
-        if layout.of(Op.LAYERNORM, stage):
-            waits[layout.of(Op.LAYERNORM, stage)[0]].update(scatters[-1:])
-        chain += layout.of(Op.EMBEDDING, stage) + separate
-    else:
-        chain += layout.of(Op.LAYERNORM, stage) + layout.of(Op.EMBEDDING, stage) + scatters
-    _chain(waits, chain + layout.of(Op.CLIP, stage) + layout.of(Op.OPTIMIZER, stage))
-
-
-def _link_computes(layout: Layout, waits: list[set[int]]) -> None:
-    """Let computes wait for each other across stages where the trace records no point-to-point operation."""
-    place = _compute_places(layout)
-    last = max((virtual for _, virtual, _ in place), default=0)
-    for (op, virtual, microbatch), node in place.items():
-        before = virtual - 1 if op == Op.FORWARD else virtual + 1
-        if 0 <= before <= last and (op, before, microbatch) in place:
-            waits[node].add(place[op, before, microbatch])
-
-
-def _compute_places(layout: Layout) -> dict[tuple[int, int, int], int]:
-    """Map (type, virtual stage, microbatch) to its node."""
-    nodes = layout.nodes
-    found: dict[tuple[int, int, int], int] = {}
-    for op in (Op.FORWARD, Op.BACKWARD):
-        for stage in range(layout.n_stages):
-            for node in layout.of(op, stage):
-                virtual = layout.chunk(node) * layout.n_stages + stage
-                found[int(op), virtual, int(nodes.microbatch[node])] = node
-    return found
-
-
-def find_events(layout: Layout, *, has_dp: bool) -> list[Event]:
-    """Group the nodes that move together.
-
-    Raises
-    ------
-    TraceError
-        A send (or recv) whose peer is nowhere in the trace.
-    """
-    nodes, n_stages = layout.nodes, layout.n_stages
-    events: list[Event] = []
-    grouped: set[int] = set()
-
-    def add(members: Sequence[int], *, across_dp: bool = False) -> None:
-        events.append(Event(tuple(members), across_dp, tuple(members)))
-        grouped.update(members)
-
-    for pair in match_pairs(layout):
-        add(pair)
-    clips = [node for stage in range(n_stages) for node in layout.of(Op.CLIP, stage)]
-    for seq in sorted({int(nodes.seq[node]) for node in clips}):
-        add([node for node in clips if nodes.seq[node] == seq], across_dp=True)
-    embeddings = [node for stage in sorted({0, n_stages - 1}) for node in layout.of(Op.EMBEDDING, stage)]
-    for seq in sorted({int(nodes.seq[node]) for node in embeddings}):
-        add([node for node in embeddings if nodes.seq[node] == seq])
-    if has_dp:
-        for op in DP_COLLECTIVES:
-            for stage in range(n_stages):
-                for node in layout.of(op, stage):
-                    add((node,), across_dp=True)
-    skipped = () if has_dp else DP_COLLECTIVES
-    for node in range(len(nodes)):
-        if node not in grouped and nodes.op[node] not in skipped:
-            add((node,))
-    return events
-
-
-def match_pairs(layout: Layout) -> list[tuple[int, int]]:
-    """Match each send with its recv; with interleaving through the model chunk that the microbatch enters next.
-
-    Raises
-    ------
-    TraceError
-        A send or recv that must have a peer and has none.
-    """
-    nodes, n_stages = layout.nodes, layout.n_stages
-    places = _compute_places(layout)
-    last = max((virtual for _, virtual, _ in places), default=0)
-    recv_of: dict[int, int] = {}
-    for recv_op, compute_op in ((Op.FORWARD_RECV, Op.FORWARD), (Op.BACKWARD_RECV, Op.BACKWARD)):
-        for stage in range(n_stages):
-            computes, recvs = layout.of(compute_op, stage), layout.of(recv_op, stage)
-            recv_of.update(zip(computes[len(computes) - len(recvs) :], recvs, strict=False))
-    pairs: list[tuple[int, int]] = []
-    for send_op, compute_op, ahead in (
-        (Op.FORWARD_SEND, Op.FORWARD, 1),
-        (Op.BACKWARD_SEND, Op.BACKWARD, -1),
-    ):
-        for stage in range(n_stages):
-            for compute, send in zip(layout.of(compute_op, stage), layout.of(send_op, stage), strict=False):
-                virtual = layout.chunk(compute) * n_stages + stage + ahead
-                if not 0 <= virtual <= last:
-                    continue
-                peer = places.get((int(compute_op), virtual, int(nodes.microbatch[compute])))
-                recv = None if peer is None else recv_of.pop(peer, None)
-                if recv is None:
-                    raise TraceError(
-                        f"{nodes.name(send)} has no recv on stage {virtual % n_stages}; expected one for each send: "
-                        "check that every rank's rows are in the file, or leave out all point-to-point rows",
-                        where="graph",
-                    )
-                pairs.append((send, recv))
-    for compute, recv in recv_of.items():
-        virtual = layout.chunk(compute) * n_stages + int(nodes.stage[compute])
-        before = virtual - 1 if nodes.op[compute] == Op.FORWARD else virtual + 1
-        if 0 <= before <= last:
-            raise TraceError(
-                f"{nodes.name(recv)} has no send on stage {before % n_stages}; expected one for each recv: "
-                "check that every rank's rows are in the file, or leave out all point-to-point rows",
-                where="graph",
-            )
-    return pairs
 
 
 def order_graph(
@@ -471,7 +271,7 @@ def _closing(layout: Layout) -> list[int]:
     return closing
 
 
-def _chain(waits: list[set[int]], stream: Sequence[int]) -> None:
+def chain_waits(waits: list[set[int]], stream: Sequence[int]) -> None:
     """Let each operation of a stream wait for the one before it."""
     for earlier, later in itertools.pairwise(stream):
         waits[later].add(earlier)

@@ -11,23 +11,19 @@ from collections.abc import Sequence
 import numpy as np
 
 from diagnose.errors import TraceError
-from diagnose.model.optype import COMPUTE, P2P, Op
-from diagnose.model.trace import Block, Bools, Evidence, Nodes, Seconds, Trace
-from diagnose.whatif.batches import HELD_SHARE, Look, find_batches
+from diagnose.model.optype import P2P, Op
+from diagnose.model.trace import Block, Evidence, Nodes, Seconds, Trace
+from diagnose.whatif.barriers import EXPLAINED_SHARE, add_hidden_barriers
+from diagnose.whatif.batches import HELD_SHARE, SampledLanes, find_batches
 from diagnose.whatif.clocks import correct_clocks, correct_evidence, estimate_offsets
-from diagnose.whatif.graph import Barrier, Event, Graph, Layout, essential_waits, find_events, order_graph
+from diagnose.whatif.dependencies import essential_waits, find_events
+from diagnose.whatif.graph import Event, Graph, Layout, order_graph
 from diagnose.whatif.replay import launch_delays, own_times
 from diagnose.whatif.scenarios import Prepared, typical_start
 
-#: A barrier must explain more than this part of the launch delay.
-EXPLAINED_SHARE = 0.5
-#: Clocks of several workers agree no better than this.
-BARRIER_TOLERANCE_S = 100e-6
 #: Launch delays above this quantile count as that: pauses of the host are rarer.
 USUAL_QUANTILE = 0.9
-#: Two explanations that differ by less are the same.
-ROUNDING_S = 1e-9
-#: ... or this part of it, where several waits come together.
+#: A wait explains at least this part of a launch delay where several waits come together.
 PARTLY_EXPLAINED_SHARE = 0.1
 #: How much a worker that was filled in counts, however many others there are.
 WORST_WORKER_WEIGHT = 0.25
@@ -36,11 +32,6 @@ MAX_RECENT = 12
 #: Transfers run apart from computes where this part of them overlaps the next compute by this part of it.
 APART_SHARE = 0.05
 OVERLAP_SHARE = 0.1
-#: Launch delays below this part of the step are not worth a barrier.
-WORTH_SHARE = 0.01
-#: A worker that waits for others may wait for more of them, which shows in few steps: delays of this part of the step, in so many.
-RARE_SHARE = 0.1
-RARE_STEPS = 2
 
 
 _PIPELINED = {int(op) for op in (Op.FORWARD, Op.BACKWARD, *P2P)}
@@ -143,7 +134,7 @@ def build_observed_graph(block: Block, start_s: Seconds, *, has_dp: bool) -> Gra
     Graph
     """
     layout = Layout(block.nodes, start_s)
-    look = Look(block)
+    sample = SampledLanes(block)
     events = find_events(layout, has_dp=has_dp)
     in_graph = {node for event in events for node in event.members}
     waits = essential_waits(layout, has_dp=has_dp)
@@ -152,19 +143,19 @@ def build_observed_graph(block: Block, start_s: Seconds, *, has_dp: bool) -> Gra
     ]
     moving = {node for event in events if len(event.members) > 1 for node in event.members}
     # Transfers to nobody last no time: that they end together says nothing.
-    batches = [b for stage in order for b in find_batches(block.nodes, look, stage) if moving.intersection(b)]
-    held = _held_classes(block, look, order, batches)
-    _drop_broken_waits(block, look, waits, in_graph)
-    starts_at, ends_at = _moving_times(look, start_s, events, batches)
-    apart = _types_apart(block.nodes, look, order)
+    batches = [b for stage in order for b in find_batches(block.nodes, sample, stage) if moving.intersection(b)]
+    held = _held_classes(block, sample, order, batches)
+    _drop_broken_waits(block, sample, waits, in_graph)
+    starts_at, ends_at = _moving_times(sample, start_s, events, batches)
+    apart = _types_apart(block.nodes, sample, order)
     for stage_order in order:
-        _add_serial_waits(block, look, waits, stage_order, held - apart, starts_at, ends_at)
+        _add_serial_waits(block, sample, waits, stage_order, held - apart, starts_at, ends_at)
     try:
         graph = order_graph(layout, waits, events, {}, batches)
     except TraceError:
         batches, waits = [], essential_waits(layout, has_dp=has_dp)
         graph = order_graph(layout, waits, events, {}, batches)
-    return _with_barriers(block, layout, graph, waits, events, batches)
+    return add_hidden_barriers(block, layout, graph, waits, events, batches)
 
 
 def _on_stage(layout: Layout, stage: int, in_graph: set[int]) -> list[int]:
@@ -173,7 +164,7 @@ def _on_stage(layout: Layout, stage: int, in_graph: set[int]) -> list[int]:
 
 
 def _held_classes(
-    block: Block, look: Look, order: list[list[int]], batches: list[tuple[int, ...]]
+    block: Block, sample: SampledLanes, order: list[list[int]], batches: list[tuple[int, ...]]
 ) -> set[tuple[int, int]]:
     """Find the pairs of types (earlier, later) where the later operation always waits for the last one of the earlier type.
 
@@ -188,12 +179,12 @@ def _held_classes(
             for source in last.values():
                 if node in batch_of and batch_of.get(source) == batch_of[node]:
                     continue
-                shares.setdefault((int(block.nodes.op[source]), op), []).append(look.held_share(source, node))
+                shares.setdefault((int(block.nodes.op[source]), op), []).append(sample.held_share(source, node))
             last[op] = node
     return {pair for pair, found in shares.items() if np.mean(found) >= HELD_SHARE}
 
 
-def _types_apart(nodes: Nodes, look: Look, order: list[list[int]]) -> set[tuple[int, int]]:
+def _types_apart(nodes: Nodes, sample: SampledLanes, order: list[list[int]]) -> set[tuple[int, int]]:
     """Find the pairs of types (communication, compute) that run apart, so that a compute which waits does so by contention.
 
     Gradients are never needed by a compute of their step. Transfers run apart if any of them overlaps a compute; where none
@@ -211,10 +202,10 @@ def _types_apart(nodes: Nodes, look: Look, order: list[list[int]]) -> set[tuple[
             )
             if following is None:
                 continue
-            overlap = look.end_s[node] - look.start_s[following]
-            begun = look.start_s[node] <= look.start_s[following]
+            overlap = sample.end_s[node] - sample.start_s[following]
+            begun = sample.start_s[node] <= sample.start_s[following]
             n_apart += int(
-                (begun & (overlap > OVERLAP_SHARE * (look.end_s[following] - look.start_s[following]))).sum()
+                (begun & (overlap > OVERLAP_SHARE * (sample.end_s[following] - sample.start_s[following]))).sum()
             )
             n_looked += overlap.size
     if n_apart > APART_SHARE * n_looked:
@@ -222,24 +213,24 @@ def _types_apart(nodes: Nodes, look: Look, order: list[list[int]]) -> set[tuple[
     return found
 
 
-def _drop_broken_waits(block: Block, look: Look, waits: list[set[int]], in_graph: set[int]) -> None:
+def _drop_broken_waits(block: Block, sample: SampledLanes, waits: list[set[int]], in_graph: set[int]) -> None:
     """Take out waits of the step's end that the times contradict (another framework closes its steps in another order)."""
     closing = {Op.LAYERNORM, Op.EMBEDDING, Op.REDUCE_SCATTER, Op.SEPARATE, Op.CLIP, Op.OPTIMIZER, Op.GC}
     for node in in_graph:
         if Op(int(block.nodes.op[node])) not in closing:
             continue
         for source in list(waits[node]):
-            if source in in_graph and look.held_share(source, node) < 1.0 - HELD_SHARE:
+            if source in in_graph and sample.held_share(source, node) < 1.0 - HELD_SHARE:
                 waits[node].discard(source)
 
 
 def _moving_times(
-    look: Look, start_s: Seconds, events: list[Event], batches: list[tuple[int, ...]]
+    sample: SampledLanes, start_s: Seconds, events: list[Event], batches: list[tuple[int, ...]]
 ) -> tuple[dict[int, float], dict[int, float]]:
     """Say when each node's event usually moves, and when the last event that its end waits for does."""
     moves: dict[int, float] = {}
     for event in events:
-        starts = look.start_s[list(event.members)]
+        starts = sample.start_s[list(event.members)]
         there = ~np.isnan(starts).any(axis=0)
         moved = (
             float(starts[:, there].max(axis=0).mean()) if there.any() else float(np.max(start_s[list(event.members)]))
@@ -253,7 +244,7 @@ def _moving_times(
 
 def _add_serial_waits(
     block: Block,
-    look: Look,
+    sample: SampledLanes,
     waits: list[set[int]],
     order: list[int],
     held: set[tuple[int, int]],
@@ -276,11 +267,11 @@ def _add_serial_waits(
             if (int(block.nodes.op[source]), op) in held
             and not _is_idle_gather(block.nodes, source, op)
             and ends_at[source] < starts_at[node]
-            and look.held_share(source, node) >= HELD_SHARE
+            and sample.held_share(source, node) >= HELD_SHARE
         }
         # What closes a step may wait for its worker's last transfer and for other workers: each explains a part.
         part = EXPLAINED_SHARE if op in _PIPELINED else PARTLY_EXPLAINED_SHARE
-        waits[node] |= _explain_delay(look, node, waits[node], candidates, part)
+        waits[node] |= _explain_delay(sample, node, waits[node], candidates, part)
         if not waits[node]:
             # The first transfers of a direction are posted before the last computes have ended: ask all that came shortly before.
             recent = {
@@ -288,9 +279,9 @@ def _add_serial_waits(
                 for source in order[max(0, at - MAX_RECENT) : at]
                 if ends_at[source] < starts_at[node]
                 and not _is_idle_gather(block.nodes, source, op)
-                and look.held_share(source, node) >= HELD_SHARE
+                and sample.held_share(source, node) >= HELD_SHARE
             }
-            waits[node] |= _explain_delay(look, node, waits[node], recent, EXPLAINED_SHARE)
+            waits[node] |= _explain_delay(sample, node, waits[node], recent, EXPLAINED_SHARE)
         found = {source for source in waits[node] if source in implied}
         for source in sorted(found):
             if any(implied[other] >> source & 1 for other in found - {source}):
@@ -310,10 +301,10 @@ def _is_idle_gather(nodes: Nodes, source: int, op: int) -> bool:
     return op in _PIPELINED and int(nodes.op[source]) == Op.ALL_GATHER and int(nodes.seq[source]) > 0
 
 
-def _explain_delay(look: Look, node: int, known: set[int], candidates: set[int], part: float) -> set[int]:
+def _explain_delay(sample: SampledLanes, node: int, known: set[int], candidates: set[int], part: float) -> set[int]:
     """Choose the waits that take away at least a part of what is left of a node's launch delay, one after the other."""
-    start_s = look.start_s[node]
-    ready_s = np.max(look.end_s[list(known)], axis=0) if known else np.zeros_like(start_s)
+    start_s = sample.start_s[node]
+    ready_s = np.max(sample.end_s[list(known)], axis=0) if known else np.zeros_like(start_s)
     chosen: set[int] = set()
     delay_s = start_s - ready_s
     delay_s = delay_s[~np.isnan(delay_s)]
@@ -321,9 +312,9 @@ def _explain_delay(look: Look, node: int, known: set[int], candidates: set[int],
     most_s = float(np.quantile(delay_s, USUAL_QUANTILE)) if delay_s.size else 0.0
     for most in (most_s, np.inf):  # then what binds in a few lanes only
         left = _mean_delay(start_s, ready_s, most)
-        while candidates and left > look.tolerance_s:
+        while candidates and left > sample.tolerance_s:
             beyond = {
-                source: _mean_delay(start_s, np.maximum(ready_s, look.end_s[source]), most)
+                source: _mean_delay(start_s, np.maximum(ready_s, sample.end_s[source]), most)
                 for source in sorted(candidates)
             }
             best = min(beyond, key=lambda source: (beyond[source], source))
@@ -331,7 +322,7 @@ def _explain_delay(look: Look, node: int, known: set[int], candidates: set[int],
                 break
             chosen.add(best)
             candidates = candidates - {best}
-            ready_s, left = np.maximum(ready_s, look.end_s[best]), beyond[best]
+            ready_s, left = np.maximum(ready_s, sample.end_s[best]), beyond[best]
     return chosen
 
 
@@ -340,121 +331,3 @@ def _mean_delay(start_s: Seconds, ready_s: Seconds, most_s: float) -> float:
     delay = np.clip(start_s - ready_s, 0.0, max(most_s, 0.0))
     delay = delay[~np.isnan(delay)]
     return float(delay.mean()) if delay.size else 0.0
-
-
-def _with_barriers(
-    block: Block,
-    layout: Layout,
-    graph: Graph,
-    waits: list[set[int]],
-    events: list[Event],
-    batches: list[tuple[int, ...]],
-) -> Graph:
-    """Add the waits for other workers that no row records: a launch delay that tracks another operation's end."""
-    step_s = float(np.mean(block.end_s.max(axis=(0, 2))))
-    start_s, end_s = block.start_s, block.end_s
-    if block.filled is not None:
-        start_s, end_s = np.where(block.filled, np.nan, start_s), np.where(block.filled, np.nan, end_s)
-    first_forwards = {
-        layout.of(Op.FORWARD, stage)[0] for stage in range(layout.n_stages) if layout.of(Op.FORWARD, stage)
-    }
-    computes = [node for node in _barrier_sources(layout, graph) if Op(int(block.nodes.op[node])) in COMPUTE]
-    for sources in (_barrier_sources(layout, graph), computes):
-        barriers: dict[int, tuple[Barrier, ...]] = {}
-        for event in graph.events:
-            candidates = [source for source in sources if source not in event.members]
-            for node in event.members:
-                if node in first_forwards or not graph.waits[node]:
-                    continue
-                delay = start_s[node] - np.max(block.end_s[list(graph.waits[node])], axis=0)
-                lanes = _lane_mean(delay) > WORTH_SHARE * step_s
-                found = _find_barriers(block.nodes, start_s, end_s, node, delay, lanes, candidates)
-                if found:
-                    left = _left_over(start_s[node], end_s, delay, found)
-                    again = lanes & ((left > RARE_SHARE * step_s).sum(axis=0) >= RARE_STEPS)
-                    known = {source for barrier in found for source in barrier.sources}
-                    others = [source for source in candidates if source not in known]
-                    barriers[node] = found + _find_barriers(block.nodes, start_s, end_s, node, left, again, others)
-        if not barriers:
-            return graph
-        try:
-            return order_graph(layout, waits, events, barriers, batches)
-        except TraceError:
-            continue  # operations that start together seem to wait for each other; computes never do
-    return graph
-
-
-def _left_over(start_s: Seconds, end_s: Seconds, delay: Seconds, barriers: tuple[Barrier, ...]) -> Seconds:
-    """Say which part of a launch delay some barriers leave: seconds, (n_steps, n_dp)."""
-    for barrier in barriers:
-        opened = end_s[barrier.sources[0]]
-        if barrier.across_dp:
-            opened = np.fmax.reduce(opened, axis=1, keepdims=True)
-        beyond = np.clip(start_s - opened, 0.0, np.maximum(delay, 0.0))
-        delay = beyond if barrier.lanes is None else np.where(barrier.lanes, beyond, delay)
-    return delay
-
-
-def _barrier_sources(layout: Layout, graph: Graph) -> list[int]:
-    """List the ends that a hidden barrier may wait for: the last compute of each stage and what closes the step."""
-    sources: list[int] = []
-    for stage in range(layout.n_stages):
-        sources += layout.by_start((Op.FORWARD, Op.BACKWARD), stage)[-1:]
-        for op in (Op.ALL_GATHER, Op.GC, Op.LAYERNORM, Op.EMBEDDING, Op.REDUCE_SCATTER, Op.SEPARATE, Op.CLIP):
-            sources += layout.of(op, stage)[-1:]
-    known = {node for event in graph.events for node in event.completes}
-    return [source for source in sources if source in known]
-
-
-def _find_barriers(
-    nodes: Nodes, start_s: Seconds, end_s: Seconds, node: int, delay: Seconds, lanes: Bools, sources: list[int]
-) -> tuple[Barrier, ...]:
-    """Find the waits of one node, each for the dp ranks that the ones before did not explain."""
-    found: list[Barrier] = []
-    while lanes.any():
-        barrier = _find_barrier(nodes, start_s, end_s, node, delay, lanes, sources)
-        if barrier is None:
-            break
-        found.append(barrier)
-        lanes = lanes & ~barrier.lanes if barrier.lanes is not None else np.zeros_like(lanes)
-    return tuple(found)
-
-
-def _find_barrier(
-    nodes: Nodes, start_s: Seconds, end_s: Seconds, node: int, delay: Seconds, lanes: Bools, sources: list[int]
-) -> Barrier | None:
-    """Find the one wait that explains most of a launch delay, if it holds in nearly all steps and explains half of it."""
-    best: tuple[float, Barrier] | None = None
-    for source in sources:
-        for across_dp in (False, True):
-            opened = end_s[source]
-            if across_dp:
-                if opened.shape[1] == 1:
-                    continue
-                opened = np.fmax.reduce(opened, axis=1, keepdims=True)
-            elif nodes.stage[source] == nodes.stage[node]:
-                continue  # on its own worker it would be a serial wait
-            beyond = start_s[node] - opened
-            holds = _holds(beyond, delay, lanes)
-            if not holds.any():
-                continue
-            unexplained = np.clip(beyond, 0.0, np.maximum(delay, 0.0))
-            left = float(_lane_mean(unexplained)[holds].sum() + _lane_mean(delay)[lanes & ~holds].sum())
-            if best is None or left < best[0] - ROUNDING_S:
-                best = left, Barrier(node, (source,), across_dp, None if holds.all() else holds)
-    return None if best is None else best[1]
-
-
-def _holds(beyond: Seconds, delay: Seconds, lanes: Bools) -> Bools:
-    """Say for which dp ranks a wait holds: never started earlier, and most of the delay explained."""
-    early = _lane_mean(np.where(np.isnan(beyond), np.nan, beyond < -BARRIER_TOLERANCE_S))
-    # Of the delay itself: where something else is waited for in most steps, the rest of them is nobody's.
-    unexplained = np.clip(beyond, 0.0, np.maximum(delay, 0.0))
-    explained = _lane_mean(unexplained) < (1.0 - EXPLAINED_SHARE) * _lane_mean(np.maximum(delay, 0.0))
-    return np.asarray(lanes & (early <= 1.0 - HELD_SHARE) & explained)
-
-
-def _lane_mean(values: Seconds) -> Seconds:
-    """Take the mean over the steps that recorded it, shape (n_dp,); 0 where none did."""
-    there = ~np.isnan(values)
-    return np.asarray(np.where(there, values, 0.0).sum(axis=0) / np.maximum(there.sum(axis=0), 1))

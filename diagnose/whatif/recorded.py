@@ -1,19 +1,19 @@
 """A recorded block by what its operations are for, so that they can be put in another order.
 
-Enters: an observed block. Leaves: a `Recorded`.
+Enters: an observed block. Leaves: a `Recorded`; and what nodes of a new graph take from it.
 """
 
 import dataclasses
 
 from diagnose.model.optype import P2P, Op
 from diagnose.model.trace import Nodes
+from diagnose.whatif.computes import COMPUTES
 from diagnose.whatif.graph import Layout
 from diagnose.whatif.observed import Observed, usual_start
 
 #: A worker blocks on its sends where this part of them is waited for by what follows on the worker.
 BLOCKED_SHARE = 0.5
 
-COMPUTES = (int(Op.FORWARD), int(Op.BACKWARD))
 MOVES = tuple(int(op) for op in P2P)
 #: By direction (0 forward, 1 backward): the compute, what it receives and sends, and how far ahead its data go.
 WAYS = (
@@ -118,3 +118,33 @@ def read_recorded(o: Observed) -> Recorded | None:
     last = [layout.by_start((Op.FORWARD, Op.BACKWARD), stage)[-1] for stage in range(n_stages)]
     closings = tuple(node for node in sorted(in_graph) if int(nodes.op[node]) not in skipped)
     return Recorded(o, layout, chunks, computes, moves, closings, microbatches, tuple(last))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NewCompute:
+    """A compute of the new graph: its direction, virtual stage and microbatch; `part` as in `Launch`."""
+
+    node: int
+    direction: int
+    virtual: int
+    microbatch: int
+    part: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NewMove:
+    """A transfer of the new graph: recorded nodes that say how long it takes (their median), and how late it is launched."""
+
+    node: int
+    own: tuple[int, ...]
+    delay: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NewClosing:
+    """Something that opens or closes a step: the recorded nodes whose time it takes, in part, and whose launch delay it has."""
+
+    node: int
+    own: tuple[int, ...]
+    part: float
+    delay: tuple[int, ...]

@@ -168,18 +168,18 @@ class Removal:
         """
         stalls, stage = self.components.stalls, place[1] % self.n_stages
         stall = stalls.inside_s[(*place, steps)]
-        held = [(part, part.held_s[(*place, steps)]) for part in self._parts.values() if part.held_s is not None]
+        waits = [(part, part.wait_s[(*place, steps)]) for part in self._parts.values() if part.wait_s is not None]
         work = own - stall
-        for _, held_s in held:
-            work = work - held_s
+        for _, wait_s in waits:
+            work = work - wait_s
         for name, part in self._parts.items():
             if part.changes_work and name in plan.gone:
                 work = part.ease_work(work, place, steps, plan.gone[name].lanes(stage))
         for factor in plan.work:
             work = work * _pick(factor, place, steps)
-        for part, held_s in held:
+        for part, wait_s in waits:
             if in_graph is None and (lanes := plan.lanes(part.name, stage)) is not True:
-                work = work + mix(lanes, 0.0, held_s)
+                work = work + mix(lanes, 0.0, wait_s)
         if not stall.any():
             return work
         kinds = stalls.inside[(*place, steps)]
@@ -227,6 +227,7 @@ class Removal:
             last_s=last,
             share=self._shapley(players, names),
             blame_s=self._blame(),
+            traits={name: part.component.traits for name, part in self._parts.items()},
         )
 
     def _blame(self) -> dict[str, Seconds]:

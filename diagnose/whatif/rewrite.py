@@ -13,44 +13,15 @@ import numpy as np
 from diagnose.model.optype import Op
 from diagnose.model.schedule import Launch
 from diagnose.model.trace import Nodes
+from diagnose.whatif.computes import COMPUTES
 from diagnose.whatif.graph import Barrier, Event, Graph, Layout, order_graph
-from diagnose.whatif.recorded import COMPUTES, WAYS, ComputeKey, MoveKey, Recorded
+from diagnose.whatif.recorded import WAYS, ComputeKey, MoveKey, NewClosing, NewCompute, NewMove, Recorded
 
 #: Collectives of which each model chunk has its own.
 _BY_CHUNK = (int(Op.ALL_GATHER), int(Op.REDUCE_SCATTER))
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Part:
-    """A compute of the new graph: its direction, virtual stage and microbatch; `part` as in `Launch`."""
-
-    node: int
-    direction: int
-    virtual: int
-    microbatch: int
-    part: str
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Moved:
-    """A transfer of the new graph: recorded nodes that say how long it takes (their median), and how late it is launched."""
-
-    node: int
-    own: tuple[int, ...]
-    delay: tuple[int, ...]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Closed:
-    """Something that opens or closes a step: the recorded nodes whose time it takes, in part, and whose launch delay it has."""
-
-    node: int
-    own: tuple[int, ...]
-    part: float
-    delay: tuple[int, ...]
-
-
-class Desk:
+class GraphWriter:
     """Where the new graph of a block is written.
 
     Parameters
@@ -76,7 +47,7 @@ class Desk:
         ] = {}  # (type, stage) -> nodes that were shared out over other chunks
         self.launched: list[list[int]] = []  # computes of each stage in launch order
         self.batches: list[tuple[int, ...]] = []
-        self.closed: list[Closed] = []
+        self.closed: list[NewClosing] = []
 
     def write(self, *, blocking: bool, interleaved: bool) -> Graph:
         """Write down all nodes and what they wait for; then `parts`, `moved` and `closed` say what they take."""
@@ -146,12 +117,12 @@ class Desk:
                 self.closings |= {n: new[0] if n == group[0] != group[-1] else new[-1] for n in group}
                 later = (group[-1],) if len(group) > 1 else ()
                 for i, node in enumerate(new):
-                    self.closed.append(Closed(node, tuple(group), 1.0 / len(new), (group[0],) if i == 0 else later))
+                    self.closed.append(NewClosing(node, tuple(group), 1.0 / len(new), (group[0],) if i == 0 else later))
                 continue
             for node in group:
                 new_node = self._add(op, stage, int(r.nodes.microbatch[node]), int(r.nodes.chunk[node]))
                 self.closings[node] = new_node
-                self.closed.append(Closed(new_node, (node,), 1.0, (node,)))
+                self.closed.append(NewClosing(new_node, (node,), 1.0, (node,)))
 
     def _is_overlapped(self, group: Sequence[int]) -> bool:
         """Say whether these are collectives that run beside the backwards of other chunks, as `build_graph` has it."""
@@ -375,18 +346,18 @@ class Desk:
             found[waiter] = (*found.get(waiter, ()), *(b for b in carried if b.sources and waiter not in b.sources))
         return {waiter: barriers for waiter, barriers in found.items() if barriers}
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[NewCompute]:
         """List the computes with their places."""
         return [
-            Part(node, int(part != "forward"), virtual, microbatch, part)
+            NewCompute(node, int(part != "forward"), virtual, microbatch, part)
             for (part, virtual, microbatch), node in self.computes.items()
         ]
 
-    def moved(self) -> list[Moved]:
+    def moved(self) -> list[NewMove]:
         """Say which recorded transfers tell how long new ones take: themselves, those over the same link, or all of a type."""
         r = self.recorded
         if self.chunks == r.chunks:
-            return [Moved(node, (r.moves[key],), (r.moves[key],)) for key, node in self.moves.items()]
+            return [NewMove(node, (r.moves[key],), (r.moves[key],)) for key, node in self.moves.items()]
         of_type: dict[int, list[int]] = defaultdict(list)
         of_stage: dict[tuple[int, int], list[int]] = defaultdict(list)
         for (op, _, _), node in r.moves.items():
@@ -397,7 +368,7 @@ class Desk:
             stage = virtual % r.n_stages
             alike = tuple(of_stage.get((op, stage), of_type[op]))
             opens = op == Op.FORWARD_RECV and self.rows[node][2] == 0 and bool(r.layout.of(Op.FORWARD_RECV, stage))
-            found.append(Moved(node, alike, tuple(r.layout.of(Op.FORWARD_RECV, stage)[:1]) if opens else alike))
+            found.append(NewMove(node, alike, tuple(r.layout.of(Op.FORWARD_RECV, stage)[:1]) if opens else alike))
         return found
 
     def _chain(self, stream: Sequence[int]) -> None:
@@ -409,8 +380,8 @@ class Desk:
 class _Worker:
     """A worker that does one thing after the other."""
 
-    def __init__(self, desk: Desk) -> None:
-        self.desk = desk
+    def __init__(self, writer: GraphWriter) -> None:
+        self.writer = writer
         self.before: tuple[int, ...] = ()
 
     def run(self, *operations: int | None) -> None:
@@ -419,7 +390,7 @@ class _Worker:
         if not nodes:
             return
         for node in nodes:
-            self.desk.waits[node].update(self.before)
+            self.writer.waits[node].update(self.before)
         if len(nodes) > 1:
-            self.desk.batches.append(nodes)
+            self.writer.batches.append(nodes)
         self.before = nodes

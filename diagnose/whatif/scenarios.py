@@ -16,8 +16,9 @@ from diagnose.errors import TraceError
 from diagnose.model.optype import COMPUTE, NAMES, Op
 from diagnose.model.trace import Block, Bools, Seconds, Trace
 from diagnose.model.whatif import WhatIf
+from diagnose.whatif.dependencies import build_graph
 from diagnose.whatif.fill import fill_block
-from diagnose.whatif.graph import Graph, build_graph
+from diagnose.whatif.graph import Graph
 from diagnose.whatif.replay import own_times, replay, replay_each_rank
 
 #: Part of the workers that M_W fixes (arXiv 2505.05713, section 4.3).

@@ -15,9 +15,9 @@ from diagnose.model.schedule import order_launches, refuse_schedule
 from diagnose.model.trace import Seconds
 from diagnose.whatif.graph import Graph
 from diagnose.whatif.observed import Observed
-from diagnose.whatif.recorded import WAYS, Recorded, read_recorded
+from diagnose.whatif.recorded import WAYS, NewClosing, NewCompute, NewMove, Recorded, read_recorded
 from diagnose.whatif.replay import Lanes
-from diagnose.whatif.rewrite import Closed, Desk, Moved, Part
+from diagnose.whatif.rewrite import GraphWriter
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -27,9 +27,9 @@ class Rebuilt:
     graph: Graph
     recorded: Recorded
     chunks: int
-    parts: Sequence[Part]
-    moved: Sequence[Moved]
-    closed: Sequence[Closed]
+    parts: Sequence[NewCompute]
+    moved: Sequence[NewMove]
+    closed: Sequence[NewClosing]
 
     def times(self, own: Lanes, delay: Lanes, change: Reschedule) -> tuple[list[Seconds], list[Seconds]]:
         """Give own times and launch delays of the new graph's nodes from those of the recorded one's.
@@ -152,10 +152,10 @@ def rebuild(observed: Observed, schedule: str, chunks: int) -> Rebuilt | None:
     if refuse_schedule(schedule, **sizes):
         return None
     orders = [order_launches(schedule, stage, **sizes) for stage in range(recorded.n_stages)]
-    desk = Desk(recorded, chunks, orders)
+    writer = GraphWriter(recorded, chunks, orders)
     blocking = schedule != "zero-bubble" and recorded.blocks()
-    graph = desk.write(blocking=blocking, interleaved=schedule == "interleaved")
-    return Rebuilt(graph, recorded, chunks, desk.parts(), desk.moved(), tuple(desk.closed))
+    graph = writer.write(blocking=blocking, interleaved=schedule == "interleaved")
+    return Rebuilt(graph, recorded, chunks, writer.parts(), writer.moved(), tuple(writer.closed))
 
 
 class _Medians(dict[tuple[int, ...], Seconds]):

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from diagnose.model.stalls import Stalls, Whose
+from diagnose.model.stalls import StallKind, Stalls
 from diagnose.model.trace import Bools, Evidence, Seconds
 from diagnose.whatif.components.attribution import MAX_QUIET_RATIO, MIN_STALLS, TINY_S, LongStalls
 from diagnose.whatif.components.gc_pause import attribute_to_collection
@@ -71,11 +71,11 @@ def attribute_stalls(  # noqa: PLR0913 - all that may tell what a stall is
     if not (inside_s.any() or before_s.any()):
         return stalls
     if queued is not None:
-        before[queued & (before_s > 0)] = Whose.QUEUE
+        before[queued & (before_s > 0)] = StallKind.QUEUE
     # A forward that opens a step is late for what all others are late for, too.
     if starts_late is not None:
         opens = before[0, 0, 0]
-        opens[starts_late & (before_s[0, 0, 0] > 0) & (opens == Whose.NOBODY)] = Whose.SAVING
+        opens[starts_late & (before_s[0, 0, 0] > 0) & (opens == StallKind.NOBODY)] = StallKind.SAVING
     share = (inside_s + before_s) / np.maximum(np.nan_to_num(work_s, nan=1.0), TINY_S)
     attribute_to_workers(stalls, share, worker_ratio)
     _attribute_by_place(stalls, np.isfinite(work_s), share, n_stages)
@@ -96,7 +96,7 @@ def _attribute_by_place(stalls: Stalls, there: Bools, share: Seconds, n_stages: 
         long = left & (seconds >= least_s)
         left &= ~long
         # Collections of one job do not differ so much: where some stand apart, shorter ones are none.
-        apart = size and apart_s is not None and (stalls.inside == Whose.COLLECTION).any()
+        apart = size and apart_s is not None and (stalls.inside == StallKind.COLLECTION).any()
         for attribute in BY_PLACE[:-1] if apart else BY_PLACE:
             attribute(LongStalls(stalls, long, there, share, n_stages))
             long &= (stalls.inside == 0) & (stalls.before == 0)

@@ -88,12 +88,12 @@ def _take_apart(observed: Sequence[Observed], evidence: Evidence, n_stages: int)
         worker_excess=parts.worker_excess,
         microbatch_ratio=parts.microbatch_ratio,
         microbatch_ordinary=parts.microbatch_ordinary,
-        hold_s=queue.inside_s,
+        queue_wait_s=queue.inside_s,
         stalls=stalls,
         noise_ratio=noise,
         forward_backward_correlation=parts.correlation,
         microbatch_spread=parts.spread,
-        held_by=queue.by,
+        waited_for=queue.by,
     )
 
 

@@ -44,12 +44,12 @@ class WaitGraph:
         return dataclasses.replace(self.graph, barriers=cut)
 
 
-def add_waits(o: Observed, held_by: Mapping[int, Mapping[int, Bools]]) -> WaitGraph | None:
+def add_waits(o: Observed, waited_for: Mapping[int, Mapping[int, Bools]]) -> WaitGraph | None:
     """Let held computes wait for what held them up; None where nothing did, or where the waits would be circular."""
     barriers, delay = {}, {}
     # A job of one dp rank has no data-parallel collectives.
     replayed = {node for event in o.graph.events for node in event.completes}
-    for node, all_sources in held_by.items():
+    for node, all_sources in waited_for.items():
         sources = {source: lanes for source, lanes in all_sources.items() if source in replayed}
         if not sources or node not in replayed:
             continue

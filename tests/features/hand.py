@@ -7,7 +7,7 @@ import numpy as np
 
 from diagnose.model.components import Components, Gains
 from diagnose.model.optype import Op
-from diagnose.model.stalls import Stalls, Whose
+from diagnose.model.stalls import StallKind, Stalls
 from diagnose.model.trace import Evidence
 from diagnose.model.whatif import WhatIf
 
@@ -16,7 +16,7 @@ STEPS = np.arange(100, 100 + N_STEPS)
 #: Direction (0 forward, 1 backward), virtual stage, microbatch, index of the step, dp rank.
 Place = tuple[int, int, int, int, int]
 #: Seconds, and whose doing it is.
-Stall = tuple[float, Whose]
+Stall = tuple[float, StallKind]
 
 
 def components(
@@ -35,7 +35,7 @@ def components(
         "slow_workers": np.zeros((n_dp, n_stages), dtype=bool),
         "worker_excess": np.zeros((n_dp, n_stages, N_STEPS)),
         "microbatch_ratio": np.ones((2, n_microbatches, N_STEPS, n_dp)),
-        "hold_s": None,
+        "queue_wait_s": None,
         "stalls": stalls(compute_s.shape),
         "noise_ratio": 0.01,
         "forward_backward_correlation": 0.2,

@@ -7,17 +7,17 @@ import pytest
 
 from diagnose.features.contention import READS_AS, measure_contention
 from diagnose.model.components import Components
-from diagnose.model.stalls import Whose
+from diagnose.model.stalls import StallKind
 from tests.features.hand import N_STEPS, components, stalled
 
 
 def held(*places: tuple[object, ...], seconds: float = 1.0) -> Components:
     """Hold computes up for some seconds each, at places that may be slices."""
     base = components()
-    hold_s = np.zeros_like(base.compute_s)
+    wait_s = np.zeros_like(base.compute_s)
     for place in places:
-        hold_s[place] = seconds
-    return components(hold_s=hold_s, compute_s=base.compute_s + hold_s)
+        wait_s[place] = seconds
+    return components(queue_wait_s=wait_s, compute_s=base.compute_s + wait_s)
 
 
 def values(parts: Components) -> dict[str, float | None]:
@@ -60,16 +60,16 @@ def test_some_of_them_some_of_the_time() -> None:
 def test_late_computes_count_as_held() -> None:
     """A compute that starts 3 s late for communication in flight is held as one that lasts longer is."""
     place = (1, 0, 0, 4, 1)
-    late = stalled(before={place: (3.0, Whose.QUEUE)})
+    late = stalled(before={place: (3.0, StallKind.QUEUE)})
     assert values(late) == pytest.approx(values(held(place, seconds=3.0)))
-    assert values(stalled(before={place: (3.0, Whose.INPUT)}))["held_share"] is None
+    assert values(stalled(before={place: (3.0, StallKind.INPUT)}))["held_share"] is None
 
 
 def test_missing_computes_do_not_count() -> None:
     """Where a lost row leaves half of the backwards out, all of the others are held."""
     parts = held((1,))
     compute_s = parts.compute_s.copy()
-    compute_s[1, :, 1], hold_s = np.nan, np.where(np.isnan(compute_s), 0.0, parts.hold_s)
-    hold_s[1, :, 1] = 0.0
-    found = values(dataclasses.replace(parts, compute_s=compute_s, hold_s=hold_s))
+    compute_s[1, :, 1], wait_s = np.nan, np.where(np.isnan(compute_s), 0.0, parts.queue_wait_s)
+    wait_s[1, :, 1] = 0.0
+    found = values(dataclasses.replace(parts, compute_s=compute_s, queue_wait_s=wait_s))
     assert found["held_share"] == pytest.approx(1.0)

@@ -9,7 +9,7 @@ import pytest
 from diagnose.features.stalls import KINDS, measure_stalls, stall_course
 from diagnose.model.components import Components
 from diagnose.model.optype import Op
-from diagnose.model.stalls import Whose
+from diagnose.model.stalls import StallKind
 from tests.features.hand import N_STEPS, Place, Stall, evidence, stalled
 
 FORWARD, BACKWARD = 0, 1
@@ -26,7 +26,7 @@ def values(parts: Components, kind: str, *rows: tuple[Op, int]) -> dict[str, flo
     return {name.split(".")[1]: feature.value for name, feature in found.items() if name.startswith(f"{kind}.")}
 
 
-def of(whose: Whose, places: Mapping[Place, float]) -> dict[Place, Stall]:
+def of(whose: StallKind, places: Mapping[Place, float]) -> dict[Place, Stall]:
     """Put stalls down to one cause."""
     return {place: (seconds, whose) for place, seconds in places.items()}
 
@@ -43,15 +43,15 @@ def test_without_stalls_everything_is_missing() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_stalls_of_others_are_not_its_own(kind: str) -> None:
     """What is put down to nobody, a slow worker or a plan is none of the three."""
-    others = {Whose.NOBODY, Whose.WORKER, Whose.TOGETHER, Whose.SAVING, Whose.QUEUE}
+    others = {StallKind.NOBODY, StallKind.WORKER, StallKind.TOGETHER, StallKind.SAVING, StallKind.QUEUE}
     inside = {(FORWARD, 0, 0, int(whose), 0): (4.0, whose) for whose in others}
     assert set(values(stalled(inside), kind).values()) == {None}
 
 
 def test_direction_is_by_seconds() -> None:
     """3 s in a forward and 1 s before a backward are a quarter backward, and a quarter before."""
-    inside = of(Whose.ALLOCATION, {(FORWARD, 0, 0, 3, 0): 3.0})
-    before = of(Whose.ALLOCATION, {(BACKWARD, 0, 0, 3, 0): 1.0})
+    inside = of(StallKind.ALLOCATION, {(FORWARD, 0, 0, 3, 0): 3.0})
+    before = of(StallKind.ALLOCATION, {(BACKWARD, 0, 0, 3, 0): 1.0})
     found = values(stalled(inside, before), "allocator")
     assert found["backward_share"] == pytest.approx(0.25)
     assert found["before_share"] == pytest.approx(0.25)
@@ -60,7 +60,7 @@ def test_direction_is_by_seconds() -> None:
 def test_a_typical_stall_is_measured_against_its_compute() -> None:
     """4 s in a forward of 1 s, in a backward of 2 s and in another forward: 4 times the compute."""
     places = {(FORWARD, 0, 0, 3, 0): 4.0, (BACKWARD, 0, 0, 4, 0): 4.0, (FORWARD, 0, 1, 5, 0): 4.0}
-    assert values(stalled(of(Whose.ALLOCATION, places)), "allocator")["stall_ratio"] == pytest.approx(4.0)
+    assert values(stalled(of(StallKind.ALLOCATION, places)), "allocator")["stall_ratio"] == pytest.approx(4.0)
 
 
 @pytest.mark.parametrize("kind", ["collection", "input"])
@@ -78,16 +78,16 @@ def test_how_often_a_worker_stalls(kind: str) -> None:
 def test_on_how_many_workers_and_at_once() -> None:
     """Two of four workers stall in the same two steps: half of the workers, half of them together; apart, a quarter."""
     together = {(FORWARD, 0, 0, step, dp): 1.0 for step in (2, 6) for dp in (0, 1)}
-    found = values(stalled(of(Whose.COLLECTION, together)), "collection")
+    found = values(stalled(of(StallKind.COLLECTION, together)), "collection")
     assert (found["workers_share"], found["together_share"]) == (0.5, 0.5)
     apart = {(FORWARD, 0, 0, step + dp, dp): 1.0 for step in (2, 6) for dp in (0, 1)}
-    found = values(stalled(of(Whose.COLLECTION, apart)), "collection")
+    found = values(stalled(of(StallKind.COLLECTION, apart)), "collection")
     assert (found["workers_share"], found["together_share"]) == (0.5, 0.25)
 
 
 def test_chunks_of_a_worker_are_one_worker() -> None:
     """With two chunks, stalls in either are the worker's: one of four workers, twice in ten steps."""
-    parts = stalled(of(Whose.COLLECTION, {(FORWARD, 0, 0, 2, 0): 1.0, (FORWARD, 2, 0, 5, 0): 1.0}), n_chunks=2)
+    parts = stalled(of(StallKind.COLLECTION, {(FORWARD, 0, 0, 2, 0): 1.0, (FORWARD, 2, 0, 5, 0): 1.0}), n_chunks=2)
     found = values(parts, "collection")
     assert found["workers_share"] == pytest.approx(0.25)
     assert found["a_step"] == pytest.approx(0.2)
@@ -95,7 +95,7 @@ def test_chunks_of_a_worker_are_one_worker() -> None:
 
 def test_waiting_for_the_first_batch_of_a_step() -> None:
     """Three waits before first microbatches and one before a second are three quarters first."""
-    before = of(Whose.INPUT, {(FORWARD, 0, 0, step, 0): 0.5 for step in (1, 2, 3)} | {(FORWARD, 0, 1, 4, 0): 0.5})
+    before = of(StallKind.INPUT, {(FORWARD, 0, 0, step, 0): 0.5 for step in (1, 2, 3)} | {(FORWARD, 0, 1, 4, 0): 0.5})
     found = values(stalled(before=before), "input")
     assert found["first_share"] == pytest.approx(0.75)
     assert found["before_share"] == pytest.approx(1.0)
@@ -118,9 +118,9 @@ def test_rows_say_whose_they_are(kind: str, recorded: Collection[Place], share: 
 
 def test_collections_are_compared_with_backwards() -> None:
     """6 s of collections in forwards beside 2 s of other stalls in backwards is three times as much; beside none, any."""
-    inside = of(Whose.COLLECTION, {(FORWARD, 0, 0, 3, 0): 3.0, (FORWARD, 1, 0, 5, 1): 3.0})
+    inside = of(StallKind.COLLECTION, {(FORWARD, 0, 0, 3, 0): 3.0, (FORWARD, 1, 0, 5, 1): 3.0})
     alone = values(stalled(inside), "collection")["contrast"]
-    beside = inside | of(Whose.NOBODY, {(BACKWARD, 0, 0, 4, 0): 2.0})
+    beside = inside | of(StallKind.NOBODY, {(BACKWARD, 0, 0, 4, 0): 2.0})
     assert values(stalled(beside), "collection")["contrast"] == pytest.approx(3.0)
     assert alone is not None
     assert alone >= 100.0
@@ -128,16 +128,18 @@ def test_collections_are_compared_with_backwards() -> None:
 
 def test_the_allocator_is_compared_with_other_workers() -> None:
     """6 s on each of two workers beside 2 s of other stalls on each of the others is three times as much."""
-    inside = of(Whose.ALLOCATION, {(BACKWARD, 0, 0, 3, dp): 6.0 for dp in (0, 1)})
-    inside |= of(Whose.NOBODY, {(BACKWARD, 1, 0, 4, dp): 2.0 for dp in (0, 1)})
+    inside = of(StallKind.ALLOCATION, {(BACKWARD, 0, 0, 3, dp): 6.0 for dp in (0, 1)})
+    inside |= of(StallKind.NOBODY, {(BACKWARD, 1, 0, 4, dp): 2.0 for dp in (0, 1)})
     assert values(stalled(inside), "allocator")["contrast"] == pytest.approx(3.0)
 
 
 def test_backwards_of_the_allocators_workers_are_compared_with_other_backwards() -> None:
     """Collections in forwards of the other workers, however long, do not hide that backwards stall 3 times as long here."""
-    inside = of(Whose.ALLOCATION, {(direction, 0, 0, 3, dp): 6.0 for direction in (FORWARD, BACKWARD) for dp in (0, 1)})
-    inside |= of(Whose.NOBODY, {(BACKWARD, 1, 0, 4, dp): 2.0 for dp in (0, 1)})
-    inside |= of(Whose.COLLECTION, {(FORWARD, 1, 0, 5, dp): 100.0 for dp in (0, 1)})
+    inside = of(
+        StallKind.ALLOCATION, {(direction, 0, 0, 3, dp): 6.0 for direction in (FORWARD, BACKWARD) for dp in (0, 1)}
+    )
+    inside |= of(StallKind.NOBODY, {(BACKWARD, 1, 0, 4, dp): 2.0 for dp in (0, 1)})
+    inside |= of(StallKind.COLLECTION, {(FORWARD, 1, 0, 5, dp): 100.0 for dp in (0, 1)})
     found = values(stalled(inside), "allocator")
     assert found["contrast"] is not None
     assert found["contrast"] < 1.0
@@ -147,7 +149,7 @@ def test_backwards_of_the_allocators_workers_are_compared_with_other_backwards()
 @pytest.mark.parametrize("name", ["contrast", "backward_contrast"])
 def test_where_every_worker_has_them_there_are_no_others(name: str) -> None:
     """Stalls on all workers have no contrast, and the reason says so."""
-    inside = of(Whose.ALLOCATION, {(BACKWARD, stage, 0, 3, dp): 6.0 for stage in (0, 1) for dp in (0, 1)})
+    inside = of(StallKind.ALLOCATION, {(BACKWARD, stage, 0, 3, dp): 6.0 for stage in (0, 1) for dp in (0, 1)})
     found = measure_stalls(stalled(inside), evidence())[f"allocator.{name}"]
     assert found.value is None
     assert "every worker" in found.reason
@@ -156,7 +158,7 @@ def test_where_every_worker_has_them_there_are_no_others(name: str) -> None:
 def test_growth_is_late_over_early() -> None:
     """1 s in each of the first five steps and 3 s in each of the last five is three times as much, in whatever order steps come."""
     parts = stalled(
-        of(Whose.ALLOCATION, {(BACKWARD, 0, 0, step, 0): 3.0 if step >= 5 else 1.0 for step in range(N_STEPS)})
+        of(StallKind.ALLOCATION, {(BACKWARD, 0, 0, step, 0): 3.0 if step >= 5 else 1.0 for step in range(N_STEPS)})
     )
     assert values(parts, "allocator")["growth"] == pytest.approx(3.0)
     backwards = np.arange(N_STEPS)[::-1]
@@ -169,7 +171,7 @@ def test_growth_is_late_over_early() -> None:
 
 def test_few_stalls_have_no_trend() -> None:
     """Two stalls do not grow: missing, with the reason."""
-    inside = of(Whose.COLLECTION, {(FORWARD, 0, 0, 3, 0): 1.0, (FORWARD, 0, 0, 8, 0): 4.0})
+    inside = of(StallKind.COLLECTION, {(FORWARD, 0, 0, 3, 0): 1.0, (FORWARD, 0, 0, 8, 0): 4.0})
     found = measure_stalls(stalled(inside), evidence())["collection.growth"]
     assert found.value is None
     assert "fewer than" in found.reason
@@ -177,7 +179,7 @@ def test_few_stalls_have_no_trend() -> None:
 
 def test_a_missing_compute_is_no_stall() -> None:
     """Computes that a lost row left out change nothing, warnings being errors."""
-    inside = of(Whose.COLLECTION, {(FORWARD, 0, 0, 3, 0): 3.0})
+    inside = of(StallKind.COLLECTION, {(FORWARD, 0, 0, 3, 0): 3.0})
     parts = stalled(inside)
     compute_s = parts.compute_s.copy()
     compute_s[BACKWARD, 1, 1, 4, 1] = np.nan
@@ -188,5 +190,5 @@ def test_the_first_sign_of_stalls_is_no_trace_of_one() -> None:
     """Stalls of 0.04 s count as a sign of those of 0.5 s to come, stalls of 0.02 s do not."""
     for first_s, onset in ((0.04, 102), (0.02, 105)):
         seconds = dict.fromkeys((2, 3, 4), first_s) | dict.fromkeys(range(5, N_STEPS), 0.5)
-        inside = of(Whose.ALLOCATION, {(BACKWARD, 0, 0, step, 0): stall_s for step, stall_s in seconds.items()})
-        assert stall_course(stalled(inside), Whose.ALLOCATION).when.onset_step == onset
+        inside = of(StallKind.ALLOCATION, {(BACKWARD, 0, 0, step, 0): stall_s for step, stall_s in seconds.items()})
+        assert stall_course(stalled(inside), StallKind.ALLOCATION).when.onset_step == onset

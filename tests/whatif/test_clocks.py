@@ -1,4 +1,4 @@
-"""Whose clock is off: artificial offsets are estimated back, and where there are none, none are claimed."""
+"""StallKind clock is off: artificial offsets are estimated back, and where there are none, none are claimed."""
 
 import dataclasses
 from pathlib import Path

@@ -14,7 +14,7 @@ from diagnose.faults.spec import JobSpec
 from diagnose.faults.stage_imbalance import StageImbalance
 from diagnose.faults.worker_fault import WorkerFault
 from diagnose.model.optype import Op
-from diagnose.model.stalls import Whose
+from diagnose.model.stalls import StallKind
 from tests.judge.cases import Measured, make, measure, measured
 
 BACKWARD, FORWARD = (Op.BACKWARD,), (Op.FORWARD,)
@@ -45,7 +45,7 @@ CASES: dict[str, tuple[JobSpec, KernelQueueContention]] = {
 def held_s(m: Measured) -> np.ndarray:
     """Give the seconds that each compute waited for communication, in it or before it."""
     c = m.components
-    return c.stalls.seconds_of(Whose.QUEUE) + (0.0 if c.hold_s is None else c.hold_s)
+    return c.stalls.seconds_of(StallKind.QUEUE) + (0.0 if c.queue_wait_s is None else c.queue_wait_s)
 
 
 def true_hold_s(spec: JobSpec, fault: KernelQueueContention) -> np.ndarray:
@@ -90,8 +90,8 @@ def test_late_computes_are_held_before_they_start(case: str) -> None:
     spec, fault = CASES[case]
     late = dataclasses.replace(fault, late=True)
     c = measured(spec, late).components
-    assert c.hold_s is None or not c.hold_s.any()
-    assert (c.stalls.before_s[c.stalls.before == Whose.QUEUE] > 0).sum() > 50
+    assert c.queue_wait_s is None or not c.queue_wait_s.any()
+    assert (c.stalls.before_s[c.stalls.before == StallKind.QUEUE] > 0).sum() > 50
 
 
 def test_what_only_some_wait_for_is_found() -> None:
@@ -178,5 +178,5 @@ def test_unevenness_is_no_contention(spec: JobSpec, fault: Any) -> None:
 def test_blocking_transfers_hold_nobody_up() -> None:
     """Where transfers block the worker no compute overlaps any."""
     m = measured(dataclasses.replace(SPEC, p2p="blocking"))
-    assert m.components.hold_s is None
+    assert m.components.queue_wait_s is None
     assert "queue" not in m.removal.present()

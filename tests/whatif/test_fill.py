@@ -8,9 +8,9 @@ import pytest
 from diagnose.faults.spec import JobSpec
 from diagnose.model.optype import Op
 from diagnose.model.trace import Block, Trace
-from diagnose.whatif.batches import Look, find_batches
+from diagnose.whatif.batches import SampledLanes, find_batches
+from diagnose.whatif.dependencies import build_graph
 from diagnose.whatif.fill import fill_block
-from diagnose.whatif.graph import build_graph
 from diagnose.whatif.observed import measure_filled, observe
 from diagnose.whatif.scenarios import prepare, typical_start
 from tests.jobs import Shape, hand_job, load, random_job
@@ -141,7 +141,7 @@ def test_a_lost_member_of_a_batch_has_the_times_of_the_batch(blocking: Trace) ->
     start = typical_start(block)
     for stage in (0, 1):
         order = sorted(np.flatnonzero(block.nodes.stage == stage).tolist(), key=lambda node: start[node])
-        for batch in find_batches(block.nodes, Look(block), order):
+        for batch in find_batches(block.nodes, SampledLanes(block), order):
             n_batches += 1
             for lost in batch:
                 start_s, end_s = block.start_s.copy(), block.end_s.copy()

@@ -1,4 +1,4 @@
-"""Whose doing stalls are: evidence rows first, then a slow worker, a plan, input, the allocator, collections, or nobody."""
+"""What stalls are attributed to: evidence rows first, then a slow worker, a plan, input, the allocator, collections, or nobody."""
 
 import dataclasses
 from typing import Any, Literal
@@ -12,7 +12,7 @@ from diagnose.faults.simulate import simulate
 from diagnose.faults.spec import JobSpec
 from diagnose.faults.worker_fault import WorkerFault
 from diagnose.model.optype import Op
-from diagnose.model.stalls import Stalls, Whose
+from diagnose.model.stalls import StallKind, Stalls
 from diagnose.whatif.stalls import attribute_stalls
 from tests.features.hand import evidence
 from tests.judge.cases import Measured, measure, measured
@@ -47,7 +47,7 @@ def marked(
 def judged(
     inside_s: np.ndarray, before_s: np.ndarray | None = None, *, worker_ratio: np.ndarray | None = None
 ) -> Stalls:
-    """Put hand-made stalls down, without any evidence row."""
+    """Attribute hand-made stalls, without any evidence row."""
     work_s = np.ones(inside_s.shape)
     work_s[BACKWARD] = 2.0
     n_virtual, n_steps, n_dp = inside_s.shape[1], inside_s.shape[3], inside_s.shape[4]
@@ -63,8 +63,8 @@ def judged(
     )
 
 
-def share_of(stalls: Stalls, whose: Whose) -> float:
-    """Say which part of the stalled seconds is put down to one."""
+def share_of(stalls: Stalls, whose: StallKind) -> float:
+    """Say which part of the stalled seconds is attributed to one."""
     return float(stalls.seconds_of(whose).sum() / (stalls.inside_s.sum() + stalls.before_s.sum()))
 
 
@@ -75,7 +75,7 @@ def share_of(stalls: Stalls, whose: Whose) -> float:
 def test_sparse_stalls_of_forwards_are_collections(seed: int) -> None:
     """Every worker stalls in a forward now and then, no backward does: collections."""
     stalls = judged(at_random(marked(FORWARD), 0.02, seed))
-    assert share_of(stalls, Whose.COLLECTION) > 0.95
+    assert share_of(stalls, StallKind.COLLECTION) > 0.95
 
 
 @pytest.mark.parametrize("before", [False, True], ids=["inside", "before"])
@@ -83,7 +83,7 @@ def test_collections_may_delay_a_forward_instead(before: bool) -> None:
     """The same before forwards and not in them: collections, too."""
     seconds, none = at_random(marked(FORWARD), 0.02, 1), nothing()
     stalls = judged(none, seconds) if before else judged(seconds, none)
-    assert share_of(stalls, Whose.COLLECTION) > 0.95
+    assert share_of(stalls, StallKind.COLLECTION) > 0.95
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -92,18 +92,18 @@ def test_the_first_forward_of_a_step_waits_for_input(seed: int, before: bool) ->
     """Stalls of first forwards of the first stage alone are input, in them or before them, were it in a third of the steps."""
     seconds, none = at_random(marked(FORWARD, 0, 0), 0.35, seed), nothing()
     stalls = judged(none, seconds) if before else judged(seconds, none)
-    assert share_of(stalls, Whose.INPUT) == 1.0
+    assert share_of(stalls, StallKind.INPUT) == 1.0
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_forward_of_the_first_stage_may_wait_for_input(seed: int) -> None:
     """A loader that is late for nearly every microbatch is input, though collections stop forwards, too."""
-    assert share_of(judged(at_random(marked(FORWARD, 0), 0.6, seed)), Whose.INPUT) == 1.0
+    assert share_of(judged(at_random(marked(FORWARD, 0), 0.6, seed)), StallKind.INPUT) == 1.0
 
 
 def test_one_bad_loader_is_input() -> None:
     """One dp rank whose first forward waits in most steps waits for its input."""
-    assert share_of(judged(at_random(marked(FORWARD, 0, 0, 2), 0.8, 1)), Whose.INPUT) == 1.0
+    assert share_of(judged(at_random(marked(FORWARD, 0, 0, 2), 0.8, 1)), StallKind.INPUT) == 1.0
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -113,32 +113,32 @@ def test_one_bad_loader_is_input() -> None:
 def test_stalls_of_both_directions_in_one_place_are_the_allocators(seed: int, stage: Any, dp: Any) -> None:
     """Where one stage, two, or one worker stall in forwards and backwards alike, all of that is the allocator."""
     where = marked(FORWARD, stage, dp=dp) | marked(BACKWARD, stage, dp=dp)
-    assert share_of(judged(at_random(where, 0.1, seed)), Whose.ALLOCATION) > 0.95
+    assert share_of(judged(at_random(where, 0.1, seed)), StallKind.ALLOCATION) > 0.95
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_allocator_may_be_everywhere(seed: int) -> None:
     """Where all workers stall in backwards as often as in forwards no collection does that."""
     stalls = judged(at_random(marked(FORWARD) | marked(BACKWARD), 0.05, seed))
-    assert share_of(stalls, Whose.ALLOCATION) > 0.9
-    assert share_of(stalls, Whose.COLLECTION) < 0.05
+    assert share_of(stalls, StallKind.ALLOCATION) > 0.9
+    assert share_of(stalls, StallKind.COLLECTION) < 0.05
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_collections_beside_an_allocator_stay_collections(seed: int) -> None:
-    """Of sparse stalls in all forwards and frequent ones on the first stage in both directions, each is put down to its own."""
+    """Of sparse stalls in all forwards and frequent ones on the first stage in both directions, each is attributed to its own."""
     collections = at_random(marked(FORWARD, slice(1, None)), 0.03, seed)
     allocator = at_random(marked(FORWARD, 0) | marked(BACKWARD, 0), 0.15, seed + 100)
     stalls = judged(collections + allocator)
-    assert (stalls.inside[(collections > 0)] == Whose.COLLECTION).mean() > 0.95
-    assert (stalls.inside[(allocator > 0)] == Whose.ALLOCATION).mean() > 0.8
+    assert (stalls.inside[(collections > 0)] == StallKind.COLLECTION).mean() > 0.95
+    assert (stalls.inside[(allocator > 0)] == StallKind.ALLOCATION).mean() > 0.8
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_half_of_the_stages_may_have_a_bad_allocator(seed: int) -> None:
     """Where half of the stages stall in both directions none does so far more often than all others, but all do together."""
     where = marked(FORWARD, slice(0, 3), n_stages=6) | marked(BACKWARD, slice(0, 3), n_stages=6)
-    assert share_of(judged(at_random(where, 0.1, seed)), Whose.ALLOCATION) > 0.95
+    assert share_of(judged(at_random(where, 0.1, seed)), StallKind.ALLOCATION) > 0.95
 
 
 # ------------------------------------------------------------------------- input, or collections, with one microbatch
@@ -151,15 +151,15 @@ def test_gaps_of_the_first_stage_alone_are_input(seed: int) -> None:
     gaps = at_random(marked(FORWARD, 0, **shape), 0.2, seed)
     collections = at_random(marked(FORWARD, **shape), 0.2, seed + 100) * (gaps == 0)
     stalls = judged(collections, gaps)
-    assert (stalls.before[gaps > 0] == Whose.INPUT).all()
-    assert (stalls.inside[collections > 0] == Whose.COLLECTION).mean() > 0.95
+    assert (stalls.before[gaps > 0] == StallKind.INPUT).all()
+    assert (stalls.inside[collections > 0] == StallKind.COLLECTION).mean() > 0.95
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_gaps_of_all_stages_are_collections(seed: int) -> None:
     """With one microbatch gaps before forwards of all stages are collections, on the first stage, too."""
     gaps = at_random(marked(FORWARD, n_microbatches=1), 0.2, seed)
-    assert share_of(judged(np.zeros(gaps.shape), gaps), Whose.COLLECTION) > 0.95
+    assert share_of(judged(np.zeros(gaps.shape), gaps), StallKind.COLLECTION) > 0.95
 
 
 @pytest.mark.parametrize("place", [(0, 2), (1, 2), (0, 5)], ids=["first", "another stage", "another microbatch"])
@@ -168,7 +168,7 @@ def test_two_gaps_in_the_only_place_that_waits_for_input(place: tuple[int, int])
     stage, step = place
     gaps = nothing()
     gaps[FORWARD, stage, 0 if step == 2 else 3, [step, 9], 1] = STALL_S
-    whose = Whose.INPUT if place == (0, 2) else Whose.COLLECTION
+    whose = StallKind.INPUT if place == (0, 2) else StallKind.COLLECTION
     assert share_of(judged(nothing(), gaps), whose) == 1.0
 
 
@@ -177,12 +177,12 @@ def test_what_stops_backwards_as_often_is_waited_for_by_nobody(seed: int) -> Non
     """The allocator of the first stage may stop most of its ranks at once, in a forward as in a backward."""
     shape = {"n_stages": 2, "n_dp": 16}
     stalls = judged(at_random(marked(FORWARD, 0, **shape) | marked(BACKWARD, 0, **shape), 0.5, seed))
-    assert share_of(stalls, Whose.ALLOCATION) == 1.0
+    assert share_of(stalls, StallKind.ALLOCATION) == 1.0
 
 
 def test_a_forward_that_all_ranks_wait_for_waits_for_input() -> None:
     """All 8 ranks of the first stage at once in a single step, which no collections are; all stages at once are a plan."""
-    for stages, whose in ((slice(0, 1), Whose.INPUT), (slice(None), Whose.TOGETHER)):
+    for stages, whose in ((slice(0, 1), StallKind.INPUT), (slice(None), StallKind.TOGETHER)):
         gaps = nothing(n_dp=8)
         gaps[FORWARD, stages, 5, 7] = STALL_S
         assert share_of(judged(np.zeros(gaps.shape), gaps), whose) == 1.0
@@ -196,7 +196,7 @@ def test_workers_that_wait_together_wait_for_input(seed: int, before: bool) -> N
     seconds, none = at_random(marked(FORWARD, **shape), 0.35, seed), nothing(**shape)
     seconds[:, :, :, ::2] = 0.0
     stalls = judged(none, seconds) if before else judged(seconds, none)
-    assert share_of(stalls, Whose.INPUT) == 1.0
+    assert share_of(stalls, StallKind.INPUT) == 1.0
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -206,7 +206,7 @@ def test_workers_that_stop_one_by_one_collect(seed: int, first: int) -> None:
     shape = {"n_stages": 1, "n_microbatches": 1, "n_dp": 16}
     seconds = at_random(marked(FORWARD, **shape), 0.2, seed)
     seconds[:, :, :, :first] = 0.0
-    assert share_of(judged(seconds), Whose.COLLECTION) > 0.95
+    assert share_of(judged(seconds), StallKind.COLLECTION) > 0.95
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -216,7 +216,7 @@ def test_workers_that_stop_more_often_in_time_do_not_come_together(seed: int) ->
     often = np.linspace(0.06, 0.3, STEPS)[:, None]
     seconds = at_random(marked(FORWARD, **shape), 1.0, seed)
     seconds *= np.random.default_rng(seed).random(seconds.shape) < often
-    assert share_of(judged(seconds), Whose.COLLECTION) > 0.95
+    assert share_of(judged(seconds), StallKind.COLLECTION) > 0.95
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -227,8 +227,8 @@ def test_collections_beside_a_loader_that_all_wait_for(seed: int) -> None:
     gaps[:, :, :, ::4] = 0.0
     collections = at_random(marked(FORWARD, **shape), 0.15, seed + 100)
     stalls = judged(np.where(gaps > 0, 0.0, collections), gaps)
-    assert (stalls.before[gaps > 0] == Whose.INPUT).all()
-    assert (stalls.inside[(collections > 0) & (gaps == 0)] == Whose.COLLECTION).all()
+    assert (stalls.before[gaps > 0] == StallKind.INPUT).all()
+    assert (stalls.inside[(collections > 0) & (gaps == 0)] == StallKind.COLLECTION).all()
 
 
 def test_few_long_stalls_are_looked_at_before_many_short_ones() -> None:
@@ -237,8 +237,8 @@ def test_few_long_stalls_are_looked_at_before_many_short_ones() -> None:
     short = 0.05 * at_random(marked(FORWARD, 0, slice(1, None)) | marked(BACKWARD, 0), 0.1, 2)
     assert 5 <= (waits > 0).sum() < (short > 0).sum() / 10
     stalls = judged(waits + short)
-    assert (stalls.inside[waits > 0] == Whose.INPUT).all()
-    assert (stalls.inside[short > 0] == Whose.ALLOCATION).mean() > 0.8
+    assert (stalls.inside[waits > 0] == StallKind.INPUT).all()
+    assert (stalls.inside[short > 0] == StallKind.ALLOCATION).mean() > 0.8
 
 
 def test_all_workers_at_once_are_a_plan() -> None:
@@ -246,7 +246,7 @@ def test_all_workers_at_once_are_a_plan() -> None:
     seconds = nothing()
     seconds[FORWARD, :, 3, ::6] = STALL_S
     stalls = judged(seconds)
-    assert share_of(stalls, Whose.TOGETHER) == 1.0
+    assert share_of(stalls, StallKind.TOGETHER) == 1.0
 
 
 def test_each_in_its_own_step_is_no_plan() -> None:
@@ -255,8 +255,8 @@ def test_each_in_its_own_step_is_no_plan() -> None:
     for stage in range(STAGES):
         for dp in range(DP):
             seconds[FORWARD, stage, 3, (stage + STAGES * dp) % 6 :: 6, dp] = STALL_S
-    assert share_of(judged(seconds), Whose.TOGETHER) == 0.0
-    assert share_of(judged(seconds), Whose.COLLECTION) > 0.95
+    assert share_of(judged(seconds), StallKind.TOGETHER) == 0.0
+    assert share_of(judged(seconds), StallKind.COLLECTION) > 0.95
 
 
 def test_small_stalls_beside_long_ones_are_not_drawn_along() -> None:
@@ -264,8 +264,8 @@ def test_small_stalls_beside_long_ones_are_not_drawn_along() -> None:
     collections = at_random(marked(FORWARD), 0.02, 2)
     tails = at_random(marked(FORWARD) | marked(BACKWARD), 0.03, 3) / 100.0
     stalls = judged(np.where(collections > 0, collections, tails))
-    assert (stalls.inside[collections > 0] == Whose.COLLECTION).mean() > 0.95
-    assert stalls.seconds_of(Whose.ALLOCATION).sum() < 0.02 * collections.sum()
+    assert (stalls.inside[collections > 0] == StallKind.COLLECTION).mean() > 0.95
+    assert stalls.seconds_of(StallKind.ALLOCATION).sum() < 0.02 * collections.sum()
 
 
 def test_an_unsteady_slow_worker_is_its_own_doing() -> None:
@@ -273,8 +273,8 @@ def test_an_unsteady_slow_worker_is_its_own_doing() -> None:
     ratio = np.ones((2, STAGES, STEPS, DP))
     ratio[:, 1, :, 2] = 2.0
     seconds = at_random(marked(FORWARD, 1, dp=2) | marked(BACKWARD, 1, dp=2), 0.1, 4) / STALL_S / 2.0
-    assert share_of(judged(seconds, worker_ratio=ratio), Whose.WORKER) == 1.0
-    assert share_of(judged(seconds), Whose.WORKER) == 0.0
+    assert share_of(judged(seconds, worker_ratio=ratio), StallKind.WORKER) == 1.0
+    assert share_of(judged(seconds), StallKind.WORKER) == 0.0
 
 
 def test_a_long_stall_of_a_slow_worker_is_not_its_slowness() -> None:
@@ -283,38 +283,38 @@ def test_a_long_stall_of_a_slow_worker_is_not_its_slowness() -> None:
     ratio[:, 1, :, 2] = 1.5
     seconds = nothing()
     seconds[FORWARD, 1, 3, ::5, 2] = 10.0
-    assert share_of(judged(seconds, worker_ratio=ratio), Whose.WORKER) == 0.0
+    assert share_of(judged(seconds, worker_ratio=ratio), StallKind.WORKER) == 0.0
 
 
 def test_no_stalls_are_nobodys() -> None:
-    """Without stalls nothing is put down to anybody."""
+    """Without stalls nothing is attributed to anybody."""
     stalls = judged(nothing())
     assert not stalls.inside.any() and not stalls.before.any()
-    assert not any(stalls.seconds_of(whose).any() for whose in Whose)
+    assert not any(stalls.seconds_of(whose).any() for whose in StallKind)
 
 
 def test_a_single_stall_of_a_backward_is_nobodys() -> None:
     """One backward that stands still once is not enough to blame the allocator, and no collection stops it."""
     seconds = nothing()
     seconds[BACKWARD, 2, 3, 7, 1] = STALL_S
-    assert share_of(judged(seconds), Whose.NOBODY) == 1.0
+    assert share_of(judged(seconds), StallKind.NOBODY) == 1.0
 
 
 @pytest.mark.parametrize(
     "shape", [{"n_stages": 1}, {"n_dp": 1}, {"n_stages": 1, "n_dp": 1}, {"n_microbatches": 1}], ids=str
 )
 def test_small_jobs_are_survived(shape: dict[str, int]) -> None:
-    """With one stage, rank, worker or microbatch every stall still is put down to something, warnings being errors."""
+    """With one stage, rank, worker or microbatch every stall still is attributed to something, warnings being errors."""
     for direction in (FORWARD, BACKWARD):
         seconds = at_random(marked(direction, **shape), 0.1, 5)
         stalls = judged(seconds)
-        assert (stalls.inside[seconds <= 0] == Whose.NOBODY).all()
+        assert (stalls.inside[seconds <= 0] == StallKind.NOBODY).all()
         if direction == BACKWARD:
-            assert share_of(stalls, Whose.COLLECTION) == share_of(stalls, Whose.INPUT) == 0.0
+            assert share_of(stalls, StallKind.COLLECTION) == share_of(stalls, StallKind.INPUT) == 0.0
 
 
 def test_renaming_dp_ranks_renames_stalls() -> None:
-    """With the dp ranks in another order every stall is put down to the same."""
+    """With the dp ranks in another order every stall is attributed to the same."""
     seconds = at_random(marked(FORWARD), 0.02, 6) + at_random(marked(BACKWARD, 0), 0.1, 7)
     order = [2, 0, 3, 1]
     np.testing.assert_array_equal(judged(seconds[..., order]).inside, judged(seconds).inside[..., order])
@@ -323,7 +323,7 @@ def test_renaming_dp_ranks_renames_stalls() -> None:
 # ------------------------------------------------------------------------------------------ evidence rows come first
 
 SPEC = JobSpec(pp=4, dp=4, microbatches=8, steps=16, seed=91)
-SAYS = {Op.GC: Whose.COLLECTION, Op.CUDA_MALLOC: Whose.ALLOCATION, Op.DATA_LOAD: Whose.INPUT}
+SAYS = {Op.GC: StallKind.COLLECTION, Op.CUDA_MALLOC: StallKind.ALLOCATION, Op.DATA_LOAD: StallKind.INPUT}
 #: Where stalls lie, by what they would be taken for without rows.
 PLACES: dict[str, tuple[Op, int | None, int | None]] = {
     "sparse forwards": (Op.FORWARD, None, None),
@@ -366,13 +366,13 @@ def test_rows_come_first(kind: Op, place: str, where: Literal["inside", "before"
 @pytest.mark.parametrize(
     ("place", "whose"),
     [
-        ("sparse forwards", Whose.COLLECTION),
-        ("first forwards", Whose.INPUT),
-        ("backwards of a stage", Whose.ALLOCATION),
+        ("sparse forwards", StallKind.COLLECTION),
+        ("first forwards", StallKind.INPUT),
+        ("backwards of a stage", StallKind.ALLOCATION),
     ],
 )
-def test_without_rows_the_place_says(place: str, whose: Whose) -> None:
-    """The same stalls without rows are put down by their place, and none is marked as recorded."""
+def test_without_rows_the_place_says(place: str, whose: StallKind) -> None:
+    """The same stalls without rows are attributed by their place, and none is marked as recorded."""
     stalls = recorded(Op.GC, place, "inside", rows=False).components.stalls
     long = stalls.inside_s > SPEC.forward_s
     assert (stalls.inside[long] == whose).mean() > 0.9
@@ -387,14 +387,16 @@ def test_rows_do_not_hide_a_median() -> None:
     inputs = dataclasses.replace(inputs, pauses=(Pause(Op.CUDA_MALLOC, seconds, "inside", recorded=True),))
     c = measure(record(inputs, simulate(inputs))).components
     np.testing.assert_allclose(c.typical_s[BACKWARD, 0] / c.typical_s[BACKWARD, 1:].mean(), 1.0, atol=0.1)
-    assert c.stalls.seconds_of(Whose.ALLOCATION).sum() == pytest.approx(seconds.sum(), rel=0.1)
+    assert c.stalls.seconds_of(StallKind.ALLOCATION).sum() == pytest.approx(seconds.sum(), rel=0.1)
 
 
 @pytest.mark.parametrize(
     "fault", [(), (WorkerFault(places=((1, 2),), slowdown=2.0, spread=0.05),)], ids=["healthy", "slow worker"]
 )
-def test_without_pauses_next_to_nothing_is_put_down(fault: Any) -> None:
+def test_without_pauses_next_to_nothing_is_attributed(fault: Any) -> None:
     """A job in which nothing stands still has no stalls to speak of, not even beside an unsteady slow worker."""
     c = measured(SPEC, *fault).components
-    blamed = sum(c.stalls.seconds_of(whose).sum() for whose in (Whose.COLLECTION, Whose.ALLOCATION, Whose.INPUT))
+    blamed = sum(
+        c.stalls.seconds_of(whose).sum() for whose in (StallKind.COLLECTION, StallKind.ALLOCATION, StallKind.INPUT)
+    )
     assert blamed < 1e-3 * np.nansum(c.compute_s)

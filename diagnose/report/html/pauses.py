@@ -8,7 +8,7 @@ import numpy as np
 from diagnose.model.analysis import ReportData
 from diagnose.model.optype import Op
 from diagnose.model.pictured import NO_RULE
-from diagnose.model.stalls import Whose
+from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Ints, Seconds
 from diagnose.report import words
 from diagnose.report.html.draw import N_LEVELS, Sheet
@@ -20,15 +20,23 @@ _MAX_WORKERS = 64
 #: Columns at most; where there are more steps, a column is the worst of several.
 _MAX_COLUMNS = 320
 #: What the pauses of a component are, by whose doing they are known, and the rows of the trace that say so.
-_KINDS: dict[str, tuple[str, Whose, Op | None]] = {
-    "gc-pause": ("pauses for garbage collection", Whose.COLLECTION, Op.GC),
-    "malloc-pause": ("pauses of the memory allocator", Whose.ALLOCATION, Op.CUDA_MALLOC),
-    "input-delay": ("waiting for input", Whose.INPUT, None),
-    "end-delay": ("writing checkpoints", Whose.SAVING, Op.CHECKPOINT),
+_KINDS: dict[str, tuple[str, StallKind, Op | None]] = {
+    "gc-pause": ("pauses for garbage collection", StallKind.COLLECTION, Op.GC),
+    "malloc-pause": ("pauses of the memory allocator", StallKind.ALLOCATION, Op.CUDA_MALLOC),
+    "input-delay": ("waiting for input", StallKind.INPUT, None),
+    "end-delay": ("writing checkpoints", StallKind.SAVING, Op.CHECKPOINT),
 }
 #: Components that hold whole pauses: with one of them found, a picture of all pauses is worth its place.
 _PAUSES = {"gc-pause", "malloc-pause", "input-delay", "pause"}
-_ALL = (Whose.NOBODY, Whose.COLLECTION, Whose.ALLOCATION, Whose.INPUT, Whose.SAVING, Whose.WORKER, Whose.TOGETHER)
+_ALL = (
+    StallKind.NOBODY,
+    StallKind.COLLECTION,
+    StallKind.ALLOCATION,
+    StallKind.INPUT,
+    StallKind.SAVING,
+    StallKind.WORKER,
+    StallKind.TOGETHER,
+)
 
 
 def pauses_by_worker_step(data: ReportData) -> tuple[str, Seconds] | None:
@@ -42,8 +50,8 @@ def pauses_by_worker_step(data: ReportData) -> tuple[str, Seconds] | None:
     """
     for cause in data.diagnosis.causes:
         components = data.pictured.get(cause.cause, NO_RULE).components
-        if "queue" in components and data.analysis.components.hold_s is not None:
-            found = _by_worker(data, data.analysis.components.hold_s)
+        if "queue" in components and data.analysis.components.queue_wait_s is not None:
+            found = _by_worker(data, data.analysis.components.queue_wait_s)
             return "waiting behind communication in flight", found
         for name, whose, op in (_KINDS[component] for component in components if component in _KINDS):
             found = _by_worker(data, data.analysis.components.stalls.seconds_of(whose))

@@ -7,7 +7,7 @@ import dataclasses
 
 import numpy as np
 
-from diagnose.model.stalls import Stalls, Whose
+from diagnose.model.stalls import StallKind, Stalls
 from diagnose.model.trace import Bools, Seconds
 
 #: Ordinary variation is never more than this part of the operation: no compute varies so much by itself.
@@ -48,7 +48,7 @@ class LongStalls:
     share: Seconds
     n_stages: int
 
-    def assign(self, at: Bools, kind: Whose) -> None:
+    def assign(self, at: Bools, kind: StallKind) -> None:
         """Attribute the stalls at some places, where nothing was attributed to them yet."""
         assign(self.stalls, at, kind)
 
@@ -57,7 +57,7 @@ class LongStalls:
         return self.stalls.before_s > self.stalls.inside_s, self.stalls.before_s <= self.stalls.inside_s
 
 
-def assign(stalls: Stalls, at: Bools, kind: Whose) -> None:
+def assign(stalls: Stalls, at: Bools, kind: StallKind) -> None:
     """Attribute the stalls at some places, where nothing was attributed to them yet."""
     stalls.inside[at & (stalls.inside_s > 0) & (stalls.inside == 0)] = kind
     stalls.before[at & (stalls.before_s > 0) & (stalls.before == 0)] = kind

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from diagnose.model.components import Traits
 from diagnose.model.optype import Op
 from diagnose.model.trace import Seconds, Trace
 from diagnose.whatif.components.component import Component, Part
@@ -114,4 +115,4 @@ def _is_waited_for(longest_s: Seconds, following_s: Seconds) -> bool:
     return bool(busy.any() and (following_s[busy] >= WAITED_SHARE * longest_s[busy]).all())
 
 
-COMPONENT = Component("between-steps", BetweenStepsPart)
+COMPONENT = Component("between-steps", BetweenStepsPart, traits=Traits(stops_all=True))

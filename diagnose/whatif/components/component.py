@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from diagnose.model.components import Components
-from diagnose.model.stalls import Kinds, Whose
+from diagnose.model.components import NOTHING_SPECIAL, Components, Traits
+from diagnose.model.stalls import Kinds, StallKind
 from diagnose.model.trace import Bools, Seconds
 from diagnose.whatif.computes import COMPUTES, Place, iterate_blocks, list_computes, place_of
 from diagnose.whatif.delays import delay_excess
@@ -130,18 +130,21 @@ class Component:
         As in `COMPONENTS`.
     part : type of Part
         What it is in one job.
-    inside, before : Whose or None
+    inside, before : StallKind or None
         The stalls that are its: inside computes, and before them.
     owns_delay : callable or None
         Says whether a launch delay of an operation, no compute, is its. The first component in the list that says so has it;
         where none does, it belongs to the component of late computes that nothing explains.
+    traits : Traits
+        What is special about it, for the judge.
     """
 
     name: str
     part: "type[Part]"
-    inside: Whose | None = None
-    before: Whose | None = None
+    inside: StallKind | None = None
+    before: StallKind | None = None
     owns_delay: Callable[[Observed, int], bool] | None = None
+    traits: Traits = NOTHING_SPECIAL
 
 
 class Part:
@@ -153,7 +156,7 @@ class Part:
         Launch delays that go with it, seconds by node, one dict a block.
     own_s : sequence of dict of int to ndarray of float64, shape (n_steps, n_dp)
         Own times that go with it, of operations that are no computes.
-    held_s : ndarray of float64, axes as in `Components`, or None
+    wait_s : ndarray of float64, axes as in `Components`, or None
         Seconds inside computes that are neither work nor a stall.
     """
 
@@ -165,7 +168,7 @@ class Part:
         self.job = job
         self.late_s = late_s
         self.own_s = self.find_own()
-        self.held_s: Seconds | None = None
+        self.wait_s: Seconds | None = None
         self.find()
 
     @property
@@ -218,7 +221,7 @@ class Part:
         return between_s
 
     def waits(self, i: int) -> WaitGraph | None:
-        """Give the graph of block `i` in which the waits that it causes are waits, or None; `held_s` is then no duration."""
+        """Give the graph of block `i` in which the waits that it causes are waits, or None; `wait_s` is then no duration."""
         del i
         return None
 
@@ -242,7 +245,7 @@ class Part:
 
 def find_parts(job: TakenApart, catalogue: Sequence[Component]) -> list[Part]:
     """Find each component in a job, in the order of the catalogue."""
-    nobodys = next(component for component in catalogue if component.before == Whose.NOBODY)
+    nobodys = next(component for component in catalogue if component.before == StallKind.NOBODY)
     late: dict[str, list[ByNode]] = {component.name: [] for component in catalogue}
     for o, of_block, by_kind in zip(job.observed, job.late_s, job.late_computes_s, strict=True):
         owned: dict[str, ByNode] = {component.name: {} for component in catalogue}

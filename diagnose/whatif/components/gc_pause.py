@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from diagnose.model.stalls import Whose
+from diagnose.model.components import Traits
+from diagnose.model.stalls import StallKind
 from diagnose.whatif.components.attribution import MAX_COLLECTIONS_A_STEP, LongStalls
 from diagnose.whatif.components.component import Component, Part
 
@@ -17,7 +18,9 @@ def attribute_to_collection(found: LongStalls) -> None:
     mask = np.tile(sparse, (n_virtual // n_stages, 1))[:, None, None, :]
     at = long & mask[None]
     at[1] = False
-    found.assign(at, Whose.COLLECTION)
+    found.assign(at, StallKind.COLLECTION)
 
 
-COMPONENT = Component("gc-pause", Part, inside=Whose.COLLECTION, before=Whose.COLLECTION)
+COMPONENT = Component(
+    "gc-pause", Part, inside=StallKind.COLLECTION, before=StallKind.COLLECTION, traits=Traits(seldom=True)
+)

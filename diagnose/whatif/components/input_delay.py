@@ -4,7 +4,8 @@ import math
 
 import numpy as np
 
-from diagnose.model.stalls import Whose
+from diagnose.model.components import Traits
+from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Bools
 from diagnose.whatif.components.attribution import (
     CHANCE,
@@ -37,7 +38,7 @@ def attribute_to_input(found: LongStalls) -> None:
     at[0, 0, 0] = _firsts_of_steps(found)
     at[0, 0] |= _all_at_once(found)
     at[0, 0] |= _every_forward(found, at[0, 0])
-    found.assign(at & found.long, Whose.INPUT)
+    found.assign(at & found.long, StallKind.INPUT)
 
 
 def _firsts_of_steps(found: LongStalls) -> Bools:
@@ -185,4 +186,6 @@ def _only_here(found: LongStalls) -> bool:
     return before_s > float(np.where(long[0, 0], stalls.inside_s[0, 0], 0.0).sum())
 
 
-COMPONENT = Component("input-delay", Part, inside=Whose.INPUT, before=Whose.INPUT)
+COMPONENT = Component(
+    "input-delay", Part, inside=StallKind.INPUT, before=StallKind.INPUT, traits=Traits(first_stage_only=True)
+)

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from diagnose.model.stalls import Stalls, Whose
+from diagnose.model.stalls import StallKind, Stalls
 from diagnose.model.trace import Bools
 from diagnose.whatif.components.attribution import (
     MAX_QUIET_RATIO,
@@ -55,7 +55,7 @@ def attribute_to_allocator(found: LongStalls) -> None:
             at[0] &= ~kind
     if at[0].any():
         at[0] &= _as_long_as_backwards(at, found.stalls)
-    found.assign(at, Whose.ALLOCATION)
+    found.assign(at, StallKind.ALLOCATION)
 
 
 def _find_subset(stalled: NDArray[np.int64], there: NDArray[np.int64]) -> Bools:
@@ -106,4 +106,4 @@ def _as_long_as_backwards(at: Bools, stalls: Stalls) -> Bools:
     return ~np.isin(level[0], too_many)
 
 
-COMPONENT = Component("malloc-pause", Part, inside=Whose.ALLOCATION, before=Whose.ALLOCATION)
+COMPONENT = Component("malloc-pause", Part, inside=StallKind.ALLOCATION, before=StallKind.ALLOCATION)

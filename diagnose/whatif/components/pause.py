@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from diagnose.model.stalls import Whose
+from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Bools, Seconds
 from diagnose.whatif.components.component import Component, Part
 from diagnose.whatif.medians import MAD_TO_SIGMA
@@ -67,4 +67,4 @@ def _keep_in_work(pause_s: Seconds, there: Bools) -> None:
     pause_s[1] = np.where(alone[:, :, None], 0.0, pause_s[1])
 
 
-COMPONENT = Component("pause", Part, inside=Whose.NOBODY)
+COMPONENT = Component("pause", Part, inside=StallKind.NOBODY)

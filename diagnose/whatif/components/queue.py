@@ -3,11 +3,11 @@
 import dataclasses
 from collections.abc import Sequence
 
-from diagnose.model.stalls import Whose
+from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Seconds
 from diagnose.whatif.components.component import Component, Part
 from diagnose.whatif.computes import gather_seconds
-from diagnose.whatif.contention import HeldBy, Holds, measure_holds, measure_late
+from diagnose.whatif.contention import WaitedFor, Waits, measure_late_starts, measure_waits
 from diagnose.whatif.observed import Observed
 from diagnose.whatif.waits import WaitGraph, add_waits
 
@@ -18,14 +18,14 @@ class QueuePart(Part):
     def find(self) -> None:
         """Take the waits inside computes from the components, and put waits into the graphs."""
         components, observed = self.job.components, self.job.observed
-        self.held_s = components.hold_s
-        held_by = components.held_by or ({},) * len(observed)
-        self._waits = [add_waits(o, of_block) for o, of_block in zip(observed, held_by, strict=True)]
+        self.wait_s = components.queue_wait_s
+        waited_for = components.waited_for or ({},) * len(observed)
+        self._waits = [add_waits(o, of_block) for o, of_block in zip(observed, waited_for, strict=True)]
 
     def worst_s(self) -> float:
         """Add up the waits inside computes and the late starts."""
-        held = 0.0 if self.held_s is None else float(self.held_s.max(axis=-1).sum())
-        return held + super().worst_s()
+        waits = 0.0 if self.wait_s is None else float(self.wait_s.max(axis=-1).sum())
+        return waits + super().worst_s()
 
     def waits(self, i: int) -> WaitGraph | None:
         """Give the graph in which computes wait for the communication in flight."""
@@ -40,32 +40,32 @@ class QueueWaits:
     ----------
     inside_s, before_s : ndarray of float64, axes as in `Components`, or None
         Seconds inside computes, and before them; None where there are none.
-    by : tuple of dict of int to HeldBy, one a block
+    by : tuple of dict of int to WaitedFor, one a block
         What each of them waited for, by node.
     """
 
     inside_s: Seconds | None
     before_s: Seconds | None
-    by: tuple[dict[int, HeldBy], ...]
+    by: tuple[dict[int, WaitedFor], ...]
 
 
 def find_queue_waits(observed: Sequence[Observed], shape: tuple[int, ...], n_stages: int) -> QueueWaits:
     """Find the computes that communication in flight made long, or late."""
-    long, late = measure_holds(observed, n_stages=n_stages), measure_late(observed, n_stages=n_stages)
+    long, late = measure_waits(observed, n_stages=n_stages), measure_late_starts(observed, n_stages=n_stages)
     inside_s, before_s = (
         gather_seconds(observed, [of_block.seconds for of_block in of_blocks], shape, n_stages)
         for of_blocks in (long, late)
     )
-    return QueueWaits(inside_s, before_s, tuple(_merge_holds(*pair) for pair in zip(long, late, strict=True)))
+    return QueueWaits(inside_s, before_s, tuple(_merge_waits(*pair) for pair in zip(long, late, strict=True)))
 
 
-def _merge_holds(long: Holds, late: Holds) -> dict[int, HeldBy]:
+def _merge_waits(long: Waits, late: Waits) -> dict[int, WaitedFor]:
     """Bring together what made computes long and what made them late, by node."""
-    merged = Holds({}, {})
-    for holds in (long, late):
-        for node, held_by in holds.by.items():
-            merged.add(node, holds.seconds[node], held_by)
+    merged = Waits({}, {})
+    for waits in (long, late):
+        for node, waited_for in waits.by.items():
+            merged.add(node, waits.seconds[node], waited_for)
     return merged.by
 
 
-COMPONENT = Component("queue", QueuePart, inside=Whose.QUEUE, before=Whose.QUEUE)
+COMPONENT = Component("queue", QueuePart, inside=StallKind.QUEUE, before=StallKind.QUEUE)

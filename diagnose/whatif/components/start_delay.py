@@ -1,11 +1,13 @@
 """Late workers at the start of a step: operations that wait for nothing start late, as after writing a checkpoint."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
+from diagnose.model.components import Traits
+from diagnose.model.feature import Features
 from diagnose.model.optype import Op
-from diagnose.model.stalls import Whose
+from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Bools
 from diagnose.whatif.components.component import Component, Part
 from diagnose.whatif.computes import iterate_blocks
@@ -25,10 +27,17 @@ def find_late_starts(observed: Sequence[Observed], shape: tuple[int, ...]) -> Bo
     return found
 
 
+def _is_beginning(features: Features, _explained: Collection[str]) -> bool:
+    """Say whether workers were late once only, in the first step recorded: what begins there costs the job nothing later on."""
+    hits, regular = features.get("stall.hits"), features.get("stall.regularity")
+    return hits is not None and hits.value == 1.0 and regular is not None and regular.value is None
+
+
 COMPONENT = Component(
     "start-delay",
     Part,
-    inside=Whose.SAVING,
-    before=Whose.SAVING,
+    inside=StallKind.SAVING,
+    before=StallKind.SAVING,
     owns_delay=lambda o, node: not o.graph.waits[node],
+    traits=Traits(stops_all=True, is_excused=_is_beginning),
 )

@@ -1,8 +1,12 @@
 """Slow computes of whole steps: all workers compute longer in one step than in the usual one."""
 
+from collections.abc import Collection
+
 import numpy as np
 
-from diagnose.model.stalls import Whose
+from diagnose.model.components import Traits
+from diagnose.model.feature import Features
+from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Bools, Seconds
 from diagnose.whatif.components.attribution import MANY_A_STEP, TOGETHER_SHARE, LongStalls
 from diagnose.whatif.components.component import Component, Lanes, Part, mix
@@ -13,6 +17,9 @@ from diagnose.whatif.medians import TINY_RATIO, lower_median, nearest_zero_cente
 SLOW_WHOLE_STEP_RATIO = 1.03
 #: Fewer workers than this do nothing together.
 MIN_TOGETHER = 4
+#: Steps whose forwards alone are slow on all workers, on one period to this part, are evaluations.
+EVALUATION_FORWARD_SHARE = 0.8
+EVALUATION_REGULARITY = 0.8
 
 
 class StepPart(Part):
@@ -74,10 +81,24 @@ def attribute_to_plan(found: LongStalls) -> None:
             if (at & alike).sum() >= TOGETHER_SHARE * at.sum():
                 at &= alike
                 break
-        found.assign(at, Whose.INPUT)
+        found.assign(at, StallKind.INPUT)
         return
     at = long & planned[None, None, None, :, None] & (at_once == by_step)[None, None, :, :, None]
-    found.assign(at, Whose.TOGETHER)
+    found.assign(at, StallKind.TOGETHER)
 
 
-COMPONENT = Component("step", StepPart, inside=Whose.TOGETHER, before=Whose.TOGETHER)
+def _is_evaluation(features: Features, _explained: Collection[str]) -> bool:
+    """Say whether the slow steps are evaluations: forwards only, on all workers, at regular intervals. That is no loss."""
+    forward, regular = features.get("step.forward_only"), features.get("step.regularity")
+    if forward is None or regular is None or forward.value is None or regular.value is None:
+        return False
+    return forward.value >= EVALUATION_FORWARD_SHARE and regular.value >= EVALUATION_REGULARITY
+
+
+COMPONENT = Component(
+    "step",
+    StepPart,
+    inside=StallKind.TOGETHER,
+    before=StallKind.TOGETHER,
+    traits=Traits(is_excused=_is_evaluation),
+)

@@ -1,9 +1,11 @@
 """Slow transfers: communication that takes longer than on an ordinary link, or in ordinary steps."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
+from diagnose.model.components import Traits
+from diagnose.model.feature import Features
 from diagnose.model.optype import DP_COLLECTIVES, P2P, Op
 from diagnose.model.trace import Seconds
 from diagnose.whatif.components.component import ByNode, Component, Part
@@ -147,4 +149,10 @@ def stride_of(seconds: Seconds) -> int:
     return -(-int(seconds.shape[0]) // MAX_LINK_STEPS)
 
 
-COMPONENT = Component("transfer", TransferPart)
+def _are_held_up(features: Features, explained: Collection[str]) -> bool:
+    """Say whether transfers are slow for what slows their workers, or for the contention that computes wait for, too."""
+    by_worker = features.get("network.by_slow_worker")
+    return "queue" in explained or ("worker" in explained and by_worker is not None and by_worker.value == 1.0)
+
+
+COMPONENT = Component("transfer", TransferPart, traits=Traits(whom="links", is_excused=_are_held_up))

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from diagnose.model.components import Traits
 from diagnose.model.optype import Op
-from diagnose.model.stalls import Stalls, Whose
+from diagnose.model.stalls import StallKind, Stalls
 from diagnose.model.trace import Bools, Seconds
 from diagnose.whatif.components.attribution import assign
 from diagnose.whatif.components.component import ByNode, Component, Extent, Lanes, Part, cut, mix
@@ -257,7 +258,9 @@ def attribute_to_workers(stalls: Stalls, share: Seconds, worker_ratio: Seconds) 
     """Attribute what is no longer than a slow worker's own excess to it: a throttled clock is unsteady."""
     excess = (worker_ratio - 1.0)[:, :, None]
     unsteady = (excess > 0) & (share <= UNSTEADY_SHARE * excess)
-    assign(stalls, unsteady, Whose.WORKER)
+    assign(stalls, unsteady, StallKind.WORKER)
 
 
-COMPONENT = Component("worker", WorkerPart, inside=Whose.WORKER, before=Whose.WORKER)
+COMPONENT = Component(
+    "worker", WorkerPart, inside=StallKind.WORKER, before=StallKind.WORKER, traits=Traits(whom="workers")
+)

@@ -9,6 +9,7 @@ from diagnose.faults.spec import JobSpec
 from diagnose.features.catalogue import list_features
 from diagnose.judge.rules import load_rules
 from diagnose.model.components import COMPONENTS
+from diagnose.model.feature import Feature
 from diagnose.model.trace import Seconds
 from diagnose.report.terminal import render
 from diagnose.whatif import components
@@ -99,11 +100,8 @@ def test_a_component_from_outside_is_taken_out_and_named() -> None:
 def test_what_was_added_goes_again() -> None:
     """After the context everything is as before, and a name that is taken is refused."""
     before = dict(COMPONENTS)
-    with (
-        added(TAX_COMPONENT, "a tax on forwards"),
-        pytest.raises(ValueError, match="there is a component 'tax' already"),
-        added(TAX_COMPONENT, "another one"),
-    ):
+    taken = pytest.raises(ValueError, match="there is a component 'tax' already")
+    with added(TAX_COMPONENT, "a tax on forwards"), taken, added(TAX_COMPONENT, "another one"):
         pass
     assert before == COMPONENTS
     assert "gain.tax" not in list_features()
@@ -117,3 +115,15 @@ def test_a_rule_may_name_a_component_from_outside(tmp_path: Path) -> None:
     assert "taxed-forwards" in [rule.id for rule in rules.rules]
     with pytest.raises(RuleError, match="tax"):
         load_rules(tmp_path, known_features=list_features())
+
+
+def test_what_is_special_about_components_reaches_the_judge() -> None:
+    """Gains carry the traits of every component: whom it blames, and what excuses it."""
+    traits = measure(make(SPEC).trace).gains.traits
+    assert list(traits) == list(COMPONENTS)
+    assert [name for name, of_one in traits.items() if of_one.whom != "blamed"] == ["worker", "transfer"]
+    evaluations = {"step.forward_only": Feature(1.0), "step.regularity": Feature(1.0)}
+    assert traits["step"].is_excused(evaluations, ())
+    assert not traits["step"].is_excused(evaluations | {"step.regularity": Feature(0.1)}, ())
+    assert not traits["stage"].is_excused(evaluations, ())
+    assert traits["transfer"].is_excused({}, {"queue"})

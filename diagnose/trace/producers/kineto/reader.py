@@ -45,7 +45,7 @@ class OperationReader:
     made : OperationList
         After `read`, with evidence, in no order.
     dialect : str
-        Whose names, or what, told the computes.
+        StallKind names, or what, told the computes.
     steps_named : bool
         Annotations number the steps.
     n_on_host : int
