@@ -11,7 +11,8 @@ import pytest
 from diagnose.faults.catalogue import CauseFile, list_cause_files, list_look_alikes
 from diagnose.faults.generate import generate, list_causes
 from diagnose.model.diagnosis import Diagnosis
-from diagnose.pipeline import diagnose_job, paint_job
+from diagnose.model.request import Request
+from diagnose.pipeline import diagnose_job, prepare_report
 from diagnose.report.html import page
 from tests.judge.cases import causes, culprits, diagnose_table
 
@@ -172,7 +173,7 @@ def test_its_picture_leads_its_page(file: CauseFile, folder: Path) -> None:
     """The page of a job with it begins with the picture that its rule names."""
     (example,) = file.examples.values()
     pq.write_table(generate(example.spec, [example.fault]).trace, folder / "job.parquet")
-    text = page.render(paint_job(folder / "job.parquet", rules=folder / "rules"))
+    text = page.render(prepare_report(Request(folder / "job.parquet", rules=folder / "rules")))
     first = re.search(r'<figure id="([^"]+)"', text)
     assert first is not None and first[1] == "timeline"
 
@@ -190,7 +191,9 @@ def test_it_is_not_checked_where_a_recording_cannot_show_it(file: CauseFile, fol
     table = generate(example.spec, [example.fault]).trace
     pq.write_table(lacking(table, "between-steps"), folder / "blind.parquet")
     pq.write_table(lacking(table, "transfers"), folder / "other.parquet")
-    blind, other = (diagnose_job(folder / f"{name}.parquet", rules=folder / "rules") for name in ("blind", "other"))
+    blind, other = (
+        diagnose_job(Request(folder / f"{name}.parquet", rules=folder / "rules")) for name in ("blind", "other")
+    )
     assert {entry.cause: entry.reason for entry in blind.not_checked}[CAUSE] == "a stopwatch: shows little"
     assert CAUSE not in [*blind.checked, *causes(blind)]
     assert any(f"(not checked for that: checkpoint-stall, {CAUSE})" in warning for warning in blind.warnings)

@@ -143,12 +143,12 @@ class Classifier:
         if distance <= self.likeness.limit and max(outside.values(), default=0.0) <= self.likeness.reach:
             return None
         named = list(outside) or [int(i) for i in np.argsort(-apart, kind="stable")]
-        texts = [self._say_range(i, inputs[i]) for i in named[:N_NAMED]]
+        texts = [self._describe_range(i, inputs[i]) for i in named[:N_NAMED]]
         more = f"; and {len(outside) - N_NAMED} more" if len(outside) > N_NAMED else ""
         why = "" if outside else " with all of this at once"
         return f"the classifier was trained on no job like this one{why}: {'; '.join(texts)}{more}"
 
-    def _say_range(self, i: int, value: float) -> str:
+    def _describe_range(self, i: int, value: float) -> str:
         """Say a feature's value and its range in training."""
         values, _ = self.likeness.knots[i]
         found = "missing" if math.isnan(value) else f"{value:.3g}"

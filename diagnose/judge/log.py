@@ -54,7 +54,7 @@ def judge_log(facts: LogFacts, job: Job, rules: Sequence[Rule]) -> Verdict:
         recoverable=1.0 - facts.usual_s / facts.slow_s,
         where=where,
         when=facts.when,
-        evidence=(_say_change("unknown", facts), *_say_ranks("unknown", facts)),
+        evidence=(_describe_change("unknown", facts), *_describe_ranks("unknown", facts)),
         fixes=(),
         fingerprint=name_fault(job, "unknown/log", where),
     )
@@ -107,11 +107,11 @@ def join_log(
         when = cause.when
         if i == at:
             when = _join_when(cause, facts, steps)
-            evidence.append(_say_change(cause.cause, facts, cost_s=cause.recoverable * recorded_s))
+            evidence.append(_describe_change(cause.cause, facts, cost_s=cause.recoverable * recorded_s))
         culprits = {(worker.dp, worker.pp) for worker in cause.where.workers}
         evidence += [
             item
-            for item, slow in zip(_say_ranks(cause.cause, facts), facts.slow_ranks, strict=True)
+            for item, slow in zip(_describe_ranks(cause.cause, facts), facts.slow_ranks, strict=True)
             if slow.worker is not None and (slow.worker.dp, slow.worker.pp) in culprits
         ]
         joined.append(msgspec.structs.replace(cause, when=when, evidence=tuple(evidence)))
@@ -175,7 +175,7 @@ def _join_when(cause: Cause, facts: LogFacts, steps: Ints) -> When:
     return When("onset", onset) if onset is not None else cause.when
 
 
-def _say_change(cause: str, facts: LogFacts, *, cost_s: float | None = None) -> EvidenceItem:
+def _describe_change(cause: str, facts: LogFacts, *, cost_s: float | None = None) -> EvidenceItem:
     """Say how the pace changed by the log."""
     assert facts.usual_s is not None
     assert facts.slow_s is not None
@@ -190,7 +190,7 @@ def _say_change(cause: str, facts: LogFacts, *, cost_s: float | None = None) -> 
     return EvidenceItem("change-point", f"{cause}/log-iteration-{at}", text, values)
 
 
-def _say_ranks(cause: str, facts: LogFacts) -> list[EvidenceItem]:
+def _describe_ranks(cause: str, facts: LogFacts) -> list[EvidenceItem]:
     """Say which ranks the log sets apart, one sentence each."""
     return [
         EvidenceItem("log", f"{cause}/log-{slow.measure.lower()}-rank-{slow.rank}", slow.text, dict(slow.values))

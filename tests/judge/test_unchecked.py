@@ -10,6 +10,7 @@ from diagnose.judge.rules import built_in_rules, load_rules
 from diagnose.judge.unchecked import name_unchecked
 from diagnose.model.capabilities import CAPABILITIES
 from diagnose.model.recording import Account, Unobserved
+from diagnose.model.request import Request
 from diagnose.pipeline import diagnose_job
 from tests.judge.cases import built_in
 from tests.trace.producers.pipelines import Pipeline, write_primus
@@ -71,7 +72,8 @@ def test_a_copy_of_a_rule_is_as_blind_as_the_rule(tmp_path: Path) -> None:
     (tmp_path / "rules").mkdir()
     text = (built_in_rules() / "checkpoint-stall.yaml").read_text()
     (tmp_path / "rules" / "mine.yaml").write_text(text.replace("id: checkpoint-stall", "id: slow-saves"))
-    found = diagnose_job(write_primus(tmp_path / "job", Pipeline(n_steps=8).run()), rules=tmp_path / "rules")
+    job = write_primus(tmp_path / "job", Pipeline(n_steps=8).run())
+    found = diagnose_job(Request(job, rules=tmp_path / "rules"))
     reasons = {entry.cause: entry.reason for entry in found.not_checked}
     assert reasons["slow-saves"] == reasons["checkpoint-stall"] == "time between steps: each iteration begins at 0"
     assert "slow-saves" not in found.checked

@@ -210,7 +210,7 @@ def test_an_account_of_an_earlier_version_is_honoured(tmp_path: Path) -> None:
         table.replace_schema_metadata({**table.schema.metadata, b"diagnose.recording": json.dumps(kept).encode()}),
         tmp_path / "x.parquet",
     )
-    found = diagnose_job(tmp_path / "x.parquet")
+    found = diagnose_job(Request(tmp_path / "x.parquet"))
     assert found.recording is not None and found.recording.to_dict()["unsaid"] == [entry]
     assert "worker-fault" not in found.checked
     reasons = {entry.cause: entry.reason for entry in found.not_checked}
