@@ -116,7 +116,7 @@ def answer(out: Path, item: tuple[str, str], *, quick: bool) -> None:
     for suffix, arguments in list_commands(*item, out):
         if quick and suffix != "json":
             break
-        (out / f"{item[0]}.{suffix}").write_text(run(arguments))
+        (out / f"{item[0]}.{suffix}").write_text(run(arguments).replace(str(out), "OUT"))
 
 
 def keep(out: Path, *, jobs: Path | None, quick: bool, only: str, workers: int) -> None:
@@ -137,22 +137,28 @@ def keep(out: Path, *, jobs: Path | None, quick: bool, only: str, workers: int) 
         (out / f"alone-{file}").write_text(run(arguments))
 
 
-def compare(before: Path, after: Path, *, ignore: tuple[str, ...]) -> Iterator[str]:
-    """Give a line for each answer of `after` that is not in `before`, byte for byte, with the first lines that differ."""
+def compare(before: Path, after: Path, *, ignore: tuple[str, ...], same: tuple[str, ...]) -> Iterator[str]:
+    """Give a line for each answer of `after` that is not in `before`, byte for byte, with the first lines that differ.
+
+    `ignore` are keys of the JSON that may differ, `same` pairs OLD=NEW of texts that count as the same.
+    """
+    pairs = [pair.split("=", 1) for pair in same]
     for path in sorted(path for path in after.iterdir() if path.is_file()):
         old = before / path.name
         if not old.exists():
             yield f"{path.name}: new"
             continue
-        was, now = (_readable(p, ignore) for p in (old, path))
+        was, now = (_readable(p, ignore, pairs) for p in (old, path))
         if was != now:
             diff = list(difflib.unified_diff(was, now, lineterm="", n=0))[2:]
             yield f"{path.name}: {len(diff)} lines\n" + "\n".join(f"    {line[:240]}" for line in diff[:12])
 
 
-def _readable(path: Path, ignore: tuple[str, ...]) -> list[str]:
+def _readable(path: Path, ignore: tuple[str, ...], same: list[list[str]]) -> list[str]:
     """Give the lines of an answer; of JSON one a value, without the keys to ignore."""
     text = path.read_text()
+    for old, new in same:
+        text = text.replace(old, new)
     if path.suffix != ".json" or not text.startswith("{"):
         return text.splitlines()
     document = json.loads(text)
@@ -182,11 +188,12 @@ def main() -> int:
     comparing.add_argument(
         "--ignore", action="append", default=[], help="key of the JSON that may differ: made_by.rules"
     )
+    comparing.add_argument("--same", action="append", default=[], help="texts that count as the same: d22ad8=573868")
     given = parser.parse_args()
     if given.command == "keep":
         keep(given.out, jobs=given.jobs, quick=given.quick, only=given.only, workers=given.workers)
         return 0
-    differences = list(compare(given.before, given.after, ignore=tuple(given.ignore)))
+    differences = list(compare(given.before, given.after, ignore=tuple(given.ignore), same=tuple(given.same)))
     print("\n".join(differences) if differences else "the same")
     return 1 if differences else 0
 
