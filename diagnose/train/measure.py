@@ -17,7 +17,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-import diagnose
 from diagnose.faults.generate import FaultTruth, draw_job, generate, strip_evidence
 from diagnose.judge.rules import load_rules
 from diagnose.judges import read_rules
@@ -132,7 +131,7 @@ def measure_job(trace: pa.Table) -> Values:
 
 def measuring_digest() -> str:
     """Name the version of all code that decides what is measured, and what rules count together."""
-    package = Path(diagnose.__file__).parent
+    package = Path(__file__).parents[1]
     digest = hashlib.sha256()
     paths = [path for part in _MEASURING for path in [package / part, *(package / part).rglob("*.py")]]
     for path in sorted(path for path in paths if path.is_file()):
