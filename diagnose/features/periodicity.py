@@ -99,8 +99,9 @@ def _lost_at_borders(steps: Ints, order: Ints, gains: Gains) -> tuple[Ints, Seco
     borders = np.unique(np.concatenate([steps, steps + 1]))
     lost = np.zeros(len(borders))
     by_side = [0.0, 0.0]
-    for name, side in (("start-delay", 0), ("end-delay", 1), ("between-steps", 1)):
-        if name in gains.alone_steps_s:
+    for name, traits in gains.traits.items():
+        if traits.border is not None and name in gains.alone_steps_s:
+            side = int(traits.border == "end")
             seconds = np.maximum(gains.replayed_steps_s - gains.alone_steps_s[name], 0.0)[order]
             lost[np.searchsorted(borders, steps + side)] += seconds
             by_side[side] += float(seconds.sum())

@@ -6,7 +6,6 @@ import numpy as np
 
 from diagnose.judge.classifier import Prediction
 from diagnose.judge.rule import Judgement, Rule
-from diagnose.judge.traits import is_of_stops, is_of_workers, is_seldom
 from diagnose.judge.worth import chance_above, gain_of
 from diagnose.model.analysis import Analysis
 from diagnose.model.cause import When
@@ -78,7 +77,7 @@ def probability_of(prediction: Prediction | None, cause: str) -> float | None:
 
 def is_rare(analysis: Analysis, rule: Rule) -> bool:
     """Say whether a stall between steps happened too seldom to show a period, and no row says what it was."""
-    if not is_of_stops(rule.components):
+    if not analysis.gains.traits_of(rule.components).stops_all:
         return False
     hits, recorded = analysis.features["stall.hits"].value, analysis.features["stall.checkpoint_share"].value
     return hits is not None and hits < MIN_PERIODIC_HITS and (recorded or 0.0) < 0.5
@@ -88,7 +87,7 @@ def has_one_rank_doubt(analysis: Analysis, rule: Rule) -> bool:
     """Say whether a slow worker and an uneven stage look alike: with one dp rank, from the first step on."""
     if analysis.trace.n_dp > 1:
         return False
-    if is_of_workers(rule.components):
+    if analysis.gains.traits_of(rule.components).whom == "workers":
         return analysis.courses.get("+".join(rule.components), Course(When())).when.onset_step is None
     return rule.place == "stages"
 
@@ -104,7 +103,7 @@ def most_it_may_cost(analysis: Analysis, rule: Rule, least: float) -> float:
 def _may_cost(analysis: Analysis, rule: Rule, least: float) -> bool:
     """Say whether stalls that were seen a few times may cost the job the least gain."""
     gains, key = analysis.gains, "+".join(rule.components)
-    if not is_seldom(rule.components) or key not in gains.alone_steps_s:
+    if not gains.traits_of(rule.components).seldom or key not in gains.alone_steps_s:
         return False
     return (
         _count_hit(analysis, rule, least) >= MIN_SELDOM_STEPS

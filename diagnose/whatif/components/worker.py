@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from diagnose.model.components import Traits
+from diagnose.model.components import Components, Traits
 from diagnose.model.optype import Op
 from diagnose.model.stalls import StallKind, Stalls
 from diagnose.model.trace import Bools, Seconds
@@ -261,6 +261,17 @@ def attribute_to_workers(stalls: Stalls, share: Seconds, worker_ratio: Seconds) 
     assign(stalls, unsteady, StallKind.WORKER)
 
 
+def _why_unmeasured(components: Components) -> str:
+    """Say that no worker can be compared with another."""
+    if components.compute_s.shape[-1] > 1 or components.slow_workers.any():
+        return ""
+    return "with one dp rank no worker has peers on its stage, and none fell behind itself"
+
+
 COMPONENT = Component(
-    "worker", WorkerPart, inside=StallKind.WORKER, before=StallKind.WORKER, traits=Traits(whom="workers")
+    "worker",
+    WorkerPart,
+    inside=StallKind.WORKER,
+    before=StallKind.WORKER,
+    traits=Traits(whom="workers", why_unmeasured=_why_unmeasured),
 )
