@@ -31,9 +31,9 @@ RAREST = 0.005
 #: Twice always looks periodic; with fewer hits, and no rows, a stall between steps is a guess by elimination.
 MIN_PERIODIC_HITS = 3
 RARE_CERTAINTY = 0.75
-#: So many deviations above what was seen the true number of rare events lies at most (one side, 97.5%); fewer than so many, or a
-#: gain below this part of the step, are nothing to speak of.
-SELDOM_DEVIATIONS = 1.96
+#: The true number of rare events is below the limit with this probability; fewer than so many, or a gain below this part of the
+#: step, are nothing to speak of.
+SELDOM_CONFIDENCE = 0.975
 MIN_SELDOM_STEPS = 2
 MIN_SELDOM_GAIN = 0.005
 
@@ -97,7 +97,7 @@ def most_it_may_cost(analysis: Analysis, rule: Rule, least: float) -> float:
 
     Each step that lost at least the least gain counts as one event of a Poisson process, whose true rate may be higher than seen.
     """
-    return analysis.gains.recoverable("+".join(rule.components)) * _most_often(_count_hit(analysis, rule, least))
+    return analysis.gains.recoverable("+".join(rule.components)) * how_often_at_most(_count_hit(analysis, rule, least))
 
 
 def _may_cost(analysis: Analysis, rule: Rule, least: float) -> bool:
@@ -119,13 +119,14 @@ def _count_hit(analysis: Analysis, rule: Rule, least: float) -> int:
     return int(np.count_nonzero(lost_s > least * gains.replayed_s))
 
 
-def _most_often(n_seen: int) -> float:
-    """Say how many times as often rare events may truly come as they were seen: upper limit of a Poisson mean.
+def how_often_at_most(n_seen: int) -> float:
+    """Say how many times as often rare events may truly come as they were seen, at least one: upper limit of a Poisson mean.
 
-    Source: the approximation of Wilson and Hilferty to Garwood's limit.
+    Source: Garwood, Fiducial limits for the Poisson distribution, Biometrika 28 (1936).
     """
-    n = n_seen + 1.0
-    return float(n * (1.0 - 1.0 / (9.0 * n) + SELDOM_DEVIATIONS / (3.0 * math.sqrt(n))) ** 3 / n_seen)
+    from scipy.special import gammaincinv
+
+    return float(gammaincinv(n_seen + 1, SELDOM_CONFIDENCE) / n_seen)
 
 
 def _weigh(*probabilities: float) -> float:
