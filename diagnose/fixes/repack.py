@@ -116,21 +116,8 @@ class _Stream:
 def repack(lengths: Lengths, steps: Ints, cost: Cost, way: Way, *, longest_weight: float) -> Packed | None:
     """Pack the documents of every step whose documents are known, or of an even sample of them.
 
-    Parameters
-    ----------
-    lengths : Lengths
-        With documents.
-    steps : ndarray of int64, shape (n_steps,)
-        Step numbers: packers take the steps in time, as if each followed the one before.
-    cost : Cost
-    way : Way
-    longest_weight : float
-        As for `deal_evenly`.
-
-    Returns
-    -------
-    Packed or None
-        None where one global batch alone is more work than allowed.
+    Packers take the `steps` in time, as if each followed the one before. None where one global batch alone is more work than
+    allowed.
     """
     assert lengths.documents is not None
     waits = way.layout in ("queues", "balanced")
