@@ -48,21 +48,10 @@ class _PageRecord:
 
 
 def write_site(store: "Store", fleet: "Fleet", folder: Path, *, draw: int = 0) -> SiteCounts:
-    """Write the site of a fleet.
+    """Write the site of a fleet, of whose jobs the store has the diagnoses.
 
-    Parameters
-    ----------
-    store : Store
-        Has the diagnoses of its jobs.
-    folder : Path
-        Made where it is missing; must be empty or a site.
-    draw : int
-        Draw the pages of so many jobs, the first of the fleet, from their traces, where these are as they were.
-
-    Raises
-    ------
-    UsageError
-        The folder holds something else, or cannot be written.
+    The folder is made where it is missing; UsageError where it holds something else, or cannot be written. The pages of the first
+    `draw` jobs of the fleet are drawn from their traces, where these are as they were.
     """
     try:
         return _write(store, fleet, folder, draw)

@@ -31,13 +31,7 @@ def render(explanation: Explanation, *, width: int, color: bool) -> str:
 
 
 def render_json(explanation: Explanation) -> str:
-    """Write an explanation as one JSON object on one line, without the line end.
-
-    Returns
-    -------
-    str
-        ASCII; the keys of `Explanation.to_dict`, and `why`: the sentence of `describe_why`.
-    """
+    """Write an explanation as one JSON object on one line; `why` is the sentence of `describe_why`."""
     return to_json(explanation.to_dict() | {"why": describe_why(explanation)})
 
 

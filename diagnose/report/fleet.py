@@ -51,13 +51,7 @@ _STATE_STYLES = {"new": "bold red", "worse": "bold red", "back": "red", "gone": 
 
 
 def render(fleet: Fleet, *, width: int, color: bool, limit: int | None = None) -> str:
-    """Write the fleet as a page.
-
-    Parameters
-    ----------
-    limit : int, optional
-        Jobs listed at most.
-    """
+    """Write the fleet as a page that lists at most so many jobs."""
 
     def write(console: Console) -> None:
         console.print(Text(describe_worst(fleet), style="bold red" if fleet.totals.hours_wasted else "bold"))

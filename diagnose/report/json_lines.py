@@ -15,10 +15,7 @@ def render(diagnosis: Diagnosis) -> str:
 def to_json(value: Any) -> str:
     """Write a document, or plain values, as JSON on one line, without the line end.
 
-    Returns
-    -------
-    str
-        ASCII, so that the bytes are the same in every locale; keys in the order of the fields; what is not a finite number is
-        null.
+    It is ASCII, so that the bytes are the same in every locale, with keys in the order of the fields; what is not a finite number
+    is null.
     """
     return json.dumps(to_plain(value), allow_nan=False)

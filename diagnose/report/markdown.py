@@ -43,13 +43,7 @@ _WORD = re.compile(r"([(\"']*)(.*?)([)\"',.;:]*)", re.DOTALL)
 
 
 def render(diagnosis: Diagnosis) -> str:
-    """Write a diagnosis as Markdown.
-
-    Returns
-    -------
-    str
-        Lines, each ended by a line end; blocks are parted by blank lines.
-    """
+    """Write a diagnosis as lines of Markdown; blocks are parted by blank lines."""
     return "\n\n".join(_blocks(diagnosis)) + "\n"
 
 

@@ -55,12 +55,9 @@ _LEAST_STALL_S = 1e-6
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Baselines:
-    """Another timeline, by the nodes of the one that is drawn; None where there is none.
+    """Own times of the ideal timeline and ends of the clean one, by the nodes of the one that is drawn.
 
-    Attributes
-    ----------
-    ideal_own_s, clean_end_s : ndarray of float64, shape (n_nodes, n_lanes), or None
-        Own times of the ideal, ends of the clean timeline; NaN where it has no such operation.
+    Both have the shape (n_nodes, n_lanes), NaN where there is no such operation; None where there is no such timeline.
     """
 
     ideal_own_s: Seconds | None = None
@@ -69,21 +66,11 @@ class Baselines:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DpTrack:
-    """One dp rank of one timeline: where it is drawn.
-
-    Attributes
-    ----------
-    pid : int
-        Its process.
-    dp : int
-        Index of the dp rank: lane of the timeline.
-    begin_ns : int
-        When the step begins, on the axis of the picture.
-    """
+    """One dp rank of one timeline: where it is drawn."""
 
     pid: int
-    dp: int
-    begin_ns: int
+    dp: int  # Index of the dp rank: lane of the timeline
+    begin_ns: int  # When the step begins, on the axis of the picture
 
     def at(self, seconds: float) -> int:
         """Say where a time of the step lies on the axis."""
@@ -106,16 +93,8 @@ def draw_operations(
 ) -> None:
     """Draw the operations of one dp rank, each on the thread of its stream, and an arrow from each send to its recv.
 
-    Parameters
-    ----------
-    data : ReportData
-        For the names of workers.
-    timeline : Timeline
-        With all dp ranks.
-    facts : OperationFacts
-        What is known of its operations.
-    baselines : Baselines, optional
-        Given for what was recorded: says beside each operation how much slower and later it was.
+    The timeline has all dp ranks. `baselines`, given for what was recorded, say beside each operation how much slower and later it
+    was.
     """
     by_stream: dict[Thread, list[tuple[int, Slice]]] = defaultdict(list)
     n_stages = len(data.diagnosis.stage_labels)

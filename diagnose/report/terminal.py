@@ -62,12 +62,8 @@ def render(
 ) -> str:
     """Write a diagnosis as a report for a terminal or a plain file.
 
-    Parameters
-    ----------
-    verbose : bool
-        Add every rule with its conditions, and every feature.
-    links : sequence of (str, str)
-        What else was written of this job: what it is, and its path.
+    Where verbose, with every rule and its conditions, and every feature. `links` are what else was written of this job: what it
+    is, and its path.
     """
     sections = _sections(diagnosis, width, verbose=verbose, links=links)
     return draw(lambda console: print_sections(console, sections, _PICTURES), width=width, color=color)

@@ -229,13 +229,7 @@ def since(when: When) -> str:
 
 
 def headline(diagnosis: Diagnosis) -> str:
-    """Say the verdict in one sentence.
-
-    Returns
-    -------
-    str
-        Name of the job, verdict, and the first cause with what mending it gives back.
-    """
+    """Say in one sentence the name of the job, the verdict, and the first cause with what mending it gives back."""
     return f"{name(diagnosis.job.job_id) or 'job'}: {finding(diagnosis)}"
 
 

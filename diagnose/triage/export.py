@@ -20,22 +20,9 @@ _TYPES = {sa.Text: pa.string(), sa.BigInteger: pa.int64(), sa.Double: pa.float64
 
 
 def export_store(store: Store, folder: Path) -> dict[str, int]:
-    """Write all rows.
+    """Write all rows, and give the number of rows of each file; UsageError where the folder cannot be written.
 
-    Parameters
-    ----------
-    folder : Path
-        Made when it is not there; files of an earlier export are replaced, each when the new one is complete.
-
-    Returns
-    -------
-    dict
-        Name of each file -> its rows.
-
-    Raises
-    ------
-    UsageError
-        The folder cannot be written.
+    The folder is made when it is not there; files of an earlier export are replaced, each when the new one is complete.
     """
     times = [TIMES.c.diagnosed_at, TIMES.c.took_s]
     jobs = sa.select(*JOBS.c, *times).join(TIMES, JOBS.c.location == TIMES.c.location)

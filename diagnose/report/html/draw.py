@@ -80,17 +80,7 @@ class Box:
 
 
 class Sheet:
-    """One drawing with one pair of axes.
-
-    Parameters
-    ----------
-    key : str
-        Begins every id in the SVG.
-    width, height : float
-        Pixels.
-    left, right, top, bottom : float
-        Margins around the axes, pixels.
-    """
+    """One drawing with one pair of axes; sizes and margins (left, right, top, bottom) in pixels, `key` begins every id in it."""
 
     def __init__(
         self, key: str, width: float, height: float, margins: tuple[float, float, float, float] = (70, 16, 14, 46)

@@ -51,7 +51,7 @@ _PICTURES: tuple[Callable[[ReportData], Picture | None], ...] = (
 
 
 def render(data: ReportData, *, options: str = "", in_site: bool = False) -> str:
-    """Write the page of a job.
+    """Write the page of a job, a whole HTML document.
 
     Parameters
     ----------
@@ -59,11 +59,6 @@ def render(data: ReportData, *, options: str = "", in_site: bool = False) -> str
         Options of the command line that change the diagnosis, for the words on how to make it again.
     in_site : bool
         It lies in a folder beside the index of a site, and links to it.
-
-    Returns
-    -------
-    str
-        A whole HTML document; names that the encoding of a file could not carry are escaped.
     """
     with styled():
         ledger = draw_ledger(data)
@@ -75,20 +70,10 @@ def render(data: ReportData, *, options: str = "", in_site: bool = False) -> str
 
 
 def render_saved(diagnosis: Diagnosis, location: str) -> str:
-    """Write the page of a job whose trace is not at hand, for a folder beside the index of a site.
+    """Write the page of a job whose trace, which was at `location`, is not at hand, for a folder beside the index of a site.
 
-    Parameters
-    ----------
-    diagnosis : Diagnosis
-        As `model.saved.restore` gives it.
-    location : str
-        Where the trace was.
-
-    Returns
-    -------
-    str
-        A whole HTML document: the words and the ledger of `render`, and tables in the place of the other pictures, because a
-        site has thousands of pages.
+    It has the words and the ledger of `render`, and tables in the place of the other pictures, because a site has thousands of
+    pages.
     """
     with styled():
         ledger = draw_waterfall(diagnosis.step_time, diagnosis.ledger)

@@ -40,13 +40,9 @@ _ALL = (
 
 
 def pauses_by_worker_step(data: ReportData) -> tuple[str, Seconds] | None:
-    """Give the seconds that the first cause with pauses, or none in particular, cost each worker in each step.
+    """Give the seconds that the first cause with pauses, or none in particular, cost each worker in each step, with their name.
 
-    Returns
-    -------
-    name : str
-    seconds : ndarray of float64, shape (n_dp, n_stages, n_steps), steps as in `components.steps`
-        None where the job has no pauses worth a picture.
+    They have the shape (n_dp, n_stages, n_steps), steps as in `components.steps`; None where no pauses are worth a picture.
     """
     for cause in data.diagnosis.causes:
         components = data.pictured.get(cause.cause, NO_RULE).components

@@ -16,34 +16,18 @@ MAX_ROWS = 400
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Picture:
-    """A figure with the words and the table that say the same.
+    """A figure with the words and the table that say the same."""
 
-    Attributes
-    ----------
-    key : str
-        Id on the page.
-    title, says : str
-        Heading, and what to see in it.
-    svg : str
-        The drawing, safe to put into the page.
-    head : tuple of str
-        Names of the columns of the table.
-    note : str
-        What the table leaves out.
-    legend : tuple of (str, str)
-        CSS colour and what it means; a colour that begins with `outline` is a frame.
-    probe : dict
-        What the script needs to show values, plain types.
-    """
-
-    key: str
+    key: str  # Id on the page
     title: str
-    says: str
-    svg: str
-    head: tuple[str, ...]
+    says: str  # What to see in it
+    svg: str  # The drawing, safe to put into the page
+    head: tuple[str, ...]  # Names of the columns of the table
     rows: Sequence[tuple[str, ...]]
-    note: str = ""
+    note: str = ""  # What the table leaves out
+    #: CSS colour and what it means; a colour that begins with `outline` is a frame.
     legend: tuple[tuple[str, str], ...] = ()
+    #: What the script needs to show values, plain types.
     probe: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
