@@ -61,7 +61,7 @@ def _figures(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
     if diagnosis.step_time.clean is not None:
         yield "step_time_clean_s", f"{diagnosis.step_time.clean:.6g}"
     yield "gpus", str(diagnosis.job.world_size)
-    yield "made_by", describe_makers(diagnosis)
+    yield "made_by", describe_makers(diagnosis.made_by)
     for warning in diagnosis.warnings:
         yield "warning", prose(warning)
 

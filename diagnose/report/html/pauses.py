@@ -93,13 +93,7 @@ def _draw(name: str, cells: Seconds, steps: Ints, who: list[str], *, n_left_out:
     sheet.axes.set_xlim(0, n_columns)
     sheet.axes.set_ylim(n_rows, 0)
     levels = np.where(cells > 0, np.maximum(level_of(cells, 0.0, top), 1), 0)
-    for level in range(N_LEVELS):
-        at = np.argwhere(levels == level)
-        sheet.cells(
-            [(x, x + 1, y, y + 1) for y, x in at.tolist()],
-            f"heat{level}",
-            edge="line" if _WIDTH / n_columns > 6 else "",
-        )
+    sheet.heat(levels, edge="line" if _WIDTH / n_columns > 6 else "")
     marked = spread(steps, 16)
     sheet.ticks_x([x + 0.5 for x in marked], [str(steps[x]) for x in marked])
     rows_marked = spread(np.arange(n_rows), int(n_rows * high_px // 13))
@@ -107,10 +101,8 @@ def _draw(name: str, cells: Seconds, steps: Ints, who: list[str], *, n_left_out:
     sheet.name_axes("step" if size == 1 else f"first of {size} steps; a cell is the worst of them")
     hit = sorted(((-float(cells[y, x]), int(x), int(y)) for y, x in np.argwhere(cells > 0)))
     found = [(who[y], str(steps[x]), words.seconds(-lost)) for lost, x, y in hit]
-    items = [
-        [*sheet.box(x, x + 1, y, y + 1).listed(), f"{who[y]}, step {steps[x]}: {words.seconds(-lost)}"]
-        for lost, x, y in hit[:4000]
-    ]
+    for lost, x, y in hit[:4000]:
+        sheet.point(x, x + 1, y, y + 1, f"{who[y]}, step {steps[x]}: {words.seconds(-lost)}")
     n_steps = int((cells > 0).any(axis=0).sum())
     says = f"Seconds lost to {name}, by worker and step: in {n_steps} of {n_columns} {'steps' if size == 1 else 'columns'}, "
     says += f"{words.seconds(top)} at most at once ({found[0][0]}, step {found[0][1]})." if found else "none."
@@ -126,7 +118,7 @@ def _draw(name: str, cells: Seconds, steps: Ints, who: list[str], *, n_left_out:
         found[:MAX_ROWS],
         note=f"the {MAX_ROWS} longest of {len(found):,}" if len(found) > MAX_ROWS else "",
         legend=(("heat0", "none"), *((f"heat{n}", f"from {words.seconds(value)}") for n, value in edges)),
-        probe={"kind": "points", "items": items},
+        probe=sheet.points,
     )
 
 
@@ -148,10 +140,7 @@ def draw_links(data: ReportData) -> Picture | None:
     levels = np.where(cells > 0, level_of(cells, 0.0, top), 0)
     labels = diagnosis.stage_labels
     names = [f"stage {labels[s]} - {labels[(s + 1) % n_stages]}" for s in range(n_stages)]
-    for level in range(N_LEVELS):
-        sheet.cells(
-            [(x, x + 1, y, y + 1) for y, x in np.argwhere(levels == level).tolist()], f"heat{level}", edge="line"
-        )
+    sheet.heat(levels, edge="line")
     if wide >= 52:
         for y, x in np.argwhere(cells >= top / 100).tolist():
             of = f"heat{levels[y, x]}-ink"
@@ -160,18 +149,13 @@ def draw_links(data: ReportData) -> Picture | None:
         sheet.write(at + 0.5, -13 / high, f"dp {diagnosis.dp_labels[shown[at]]}", of="muted", across="center")
     for at in spread(labels, int(n_stages * high // 13)):
         sheet.write(-6 / wide, at + 0.5, names[at], of="muted", across="right")
-    found = sorted((-float(cells[y, x]), y, x) for y in range(n_stages) for x in range(len(shown)) if cells[y, x] > 0)
+    found = sorted((-float(cells[y, x]), y, x) for y, x in np.ndindex(cells.shape) if cells[y, x] > 0)
     rows = [(names[y], str(diagnosis.dp_labels[shown[x]]), words.seconds(-lost)) for lost, y, x in found]
     says = "Seconds a step that transfers between two stages took beyond ordinary ones. "
     says += f"The worst link is {rows[0][0]} of dp {rows[0][1]}: {rows[0][2]} a step." if rows else ""
-    items = [
-        [
-            *sheet.box(x, x + 1, y, y + 1).listed(),
-            f"dp {diagnosis.dp_labels[shown[x]]}, {names[y]}: {words.seconds(float(cells[y, x]))}",
-        ]
-        for y in range(n_stages)
-        for x in range(len(shown))
-    ]
+    for y, x in np.ndindex(cells.shape):
+        lost = words.seconds(float(cells[y, x]))
+        sheet.point(x, x + 1, y, y + 1, f"dp {diagnosis.dp_labels[shown[x]]}, {names[y]}: {lost}")
     return Picture(
         "links",
         "Links between stages",
@@ -181,7 +165,7 @@ def draw_links(data: ReportData) -> Picture | None:
         rows[:MAX_ROWS],
         note=f"{len(shown)} of {n_dp:,} dp ranks" if len(shown) < n_dp else "",
         legend=(("heat0", "none"), *((f"heat{n}", f"from {words.seconds(top * n / N_LEVELS)}") for n in (2, 5, 8))),
-        probe={"kind": "points", "items": items},
+        probe=sheet.points,
     )
 
 

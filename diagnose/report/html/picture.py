@@ -1,7 +1,7 @@
 """What a figure of the page consists of, beside its drawing."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,6 +46,11 @@ def find_culprits(diagnosis: Diagnosis) -> Culprits:
     workers = [(dp[w.dp], stage[w.pp]) for cause in diagnosis.causes for w in cause.where.workers]
     stages = [stage[label] for cause in diagnosis.causes for label in cause.where.stages]
     return Culprits(tuple(dict.fromkeys(workers)), tuple(dict.fromkeys(stages)))
+
+
+def largest_first(values: Iterable[tuple[str, float]]) -> list[tuple[str, float]]:
+    """Order named values, the largest first, ties by name."""
+    return sorted(values, key=lambda entry: (-entry[1], entry[0]))
 
 
 def level_of(values: Seconds, low: float, high: float) -> Ints:
