@@ -9,12 +9,12 @@ links to them, and pages that no index links to any more go last. A list of what
 import dataclasses
 import hashlib
 import json
-import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from diagnose.errors import UsageError
+from diagnose.files import appearing
 
 if TYPE_CHECKING:
     from diagnose.model.fleet import Fleet
@@ -172,13 +172,9 @@ def _write_list(folder: Path, made: dict[str, _PageRecord]) -> None:
 
 
 def _put(path: Path, content: bytes) -> None:
-    """Write a file beside its place, then put it there."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
+    """Write a file that appears when it is complete."""
+    with appearing(path) as beside:
         beside.write_bytes(content)
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def _digest(content: bytes) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Literal
 
 from diagnose.model.feature import Features
-from diagnose.model.stalls import Stalls
+from diagnose.model.stalls import StallKind, Stalls
 from diagnose.model.trace import Bools, Ints, Seconds
 
 #: Every component in the order in which it is taken out of the times, with what it is in words. A new one is a line here and a
@@ -25,6 +25,17 @@ COMPONENTS: dict[str, str] = {
     "end-delay": "long or late optimizers",
     "launch-delay": "launch delay elsewhere",
     "between-steps": "time between or at the end of steps",
+}
+
+
+#: The component that a stall of some kind belongs to.
+STALLED: dict[StallKind, str] = {
+    StallKind.COLLECTION: "gc-pause",
+    StallKind.ALLOCATION: "malloc-pause",
+    StallKind.INPUT: "input-delay",
+    StallKind.SAVING: "end-delay",
+    StallKind.WORKER: "worker",
+    StallKind.QUEUE: "queue",
 }
 
 

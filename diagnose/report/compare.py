@@ -9,9 +9,9 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from diagnose.model.comparison import Change, Comparison, Payoff, Side
+from diagnose.model.plain import to_json
 from diagnose.report import words
 from diagnose.report.escape import escape, name, prose
-from diagnose.report.json_lines import to_json
 from diagnose.report.layout import PROSE_WIDTH, draw_bullets, draw_facts, draw_sections, make_grid
 from diagnose.report.markdown import bullets, code, table, text
 

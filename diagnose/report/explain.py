@@ -11,11 +11,11 @@ from rich.table import Table
 from rich.text import Text
 
 from diagnose.model.explanation import CausePrediction, Checked, Explanation, Weight, Worth
+from diagnose.model.plain import to_json
 from diagnose.report import words
 from diagnose.report.conditions import describe_wanted, draw_conditions, format_number
 from diagnose.report.escape import escape, prose
 from diagnose.report.facts import describe_makers
-from diagnose.report.json_lines import to_json
 from diagnose.report.layout import PROSE_WIDTH, draw_facts, draw_sections
 
 #: Conditions named in the sentence that says why.

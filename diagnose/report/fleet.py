@@ -13,10 +13,10 @@ from rich.text import Text
 
 from diagnose.model.fleet import Fleet, FleetCause, FleetJob
 from diagnose.model.fleet_document import STATES, Figure, Finding, HostCount, Hosts, Slice
+from diagnose.model.plain import to_json
 from diagnose.report import words
 from diagnose.report.charts import draw_bar
 from diagnose.report.escape import name, prose
-from diagnose.report.json_lines import to_json
 from diagnose.report.layout import draw, draw_bullets, draw_facts, make_grid, print_sections
 
 #: Jobs, and entries of every other list, on the page where nobody asks for another number; the JSON has all.

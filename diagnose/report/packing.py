@@ -9,10 +9,10 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from diagnose.model.plain import to_json
 from diagnose.packing.compare import Comparison, PackerResult
 from diagnose.report import words
 from diagnose.report.escape import escape
-from diagnose.report.json_lines import to_json
 from diagnose.report.layout import PROSE_WIDTH, draw_facts, draw_sections
 
 SCHEMA = "diagnose-pack/1"

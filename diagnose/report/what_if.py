@@ -7,10 +7,10 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
+from diagnose.model.plain import to_json
 from diagnose.model.priced import HandFixPrice, HandPrices
 from diagnose.report import words
 from diagnose.report.escape import escape, prose
-from diagnose.report.json_lines import to_json
 from diagnose.report.layout import PROSE_WIDTH, draw, make_grid
 from diagnose.report.terminal import fix_lines
 

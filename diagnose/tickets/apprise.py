@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import tenacity
 
 from diagnose.errors import UsageError
+from diagnose.model.plain import to_json
 from diagnose.model.ticket import Ticket
-from diagnose.report.json_lines import to_json
 from diagnose.tickets.compose import describe
 from diagnose.tickets.post import backoff
 from diagnose.tickets.target import HIDDEN, HttpRequest, SilentError, identify

@@ -7,8 +7,8 @@ import contextlib
 import dataclasses
 from collections.abc import Callable, Generator, Iterator, Sequence
 
+from diagnose.model.plain import to_json
 from diagnose.model.ticket import Finding, Ticket
-from diagnose.report.json_lines import to_json
 from diagnose.tickets.alertmanager import Alert, Alertmanager
 from diagnose.tickets.apprise import AppriseService
 from diagnose.tickets.compose import compose

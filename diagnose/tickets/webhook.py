@@ -18,8 +18,8 @@ from pathlib import Path
 
 from diagnose import __version__
 from diagnose.errors import UsageError
+from diagnose.model.plain import to_json
 from diagnose.model.ticket import Ticket
-from diagnose.report.json_lines import to_json
 from diagnose.tickets.post import Poster
 from diagnose.tickets.target import HttpRequest, identify, mask
 

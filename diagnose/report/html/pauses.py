@@ -6,6 +6,7 @@ Enters: a `ReportData`. Leaves: `Picture`s.
 import numpy as np
 
 from diagnose.model.analysis import ReportData
+from diagnose.model.components import STALLED
 from diagnose.model.optype import Op
 from diagnose.model.pictured import NO_RULE
 from diagnose.model.stalls import StallKind
@@ -19,24 +20,16 @@ _WIDTH = 640
 _MAX_WORKERS = 64
 #: Columns at most; where there are more steps, a column is the worst of several.
 _MAX_COLUMNS = 320
-#: What the pauses of a component are, by whose doing they are known, and the rows of the trace that say so.
-_KINDS: dict[str, tuple[str, StallKind, Op | None]] = {
-    "gc-pause": ("pauses for garbage collection", StallKind.COLLECTION, Op.GC),
-    "malloc-pause": ("pauses of the memory allocator", StallKind.ALLOCATION, Op.CUDA_MALLOC),
-    "input-delay": ("waiting for input", StallKind.INPUT, None),
-    "end-delay": ("writing checkpoints", StallKind.SAVING, Op.CHECKPOINT),
+#: What pauses of a kind are, and the rows of the trace that say so.
+_KINDS: dict[StallKind, tuple[str, Op | None]] = {
+    StallKind.COLLECTION: ("pauses for garbage collection", Op.GC),
+    StallKind.ALLOCATION: ("pauses of the memory allocator", Op.CUDA_MALLOC),
+    StallKind.INPUT: ("waiting for input", None),
+    StallKind.SAVING: ("writing checkpoints", Op.CHECKPOINT),
 }
+_KIND_OF = {STALLED[kind]: kind for kind in _KINDS}
 #: Components that hold whole pauses: with one of them found, a picture of all pauses is worth its place.
 _PAUSES = {"gc-pause", "malloc-pause", "input-delay", "pause"}
-_ALL = (
-    StallKind.NOBODY,
-    StallKind.COLLECTION,
-    StallKind.ALLOCATION,
-    StallKind.INPUT,
-    StallKind.SAVING,
-    StallKind.WORKER,
-    StallKind.TOGETHER,
-)
 
 
 def pauses_by_worker_step(data: ReportData) -> tuple[str, Seconds] | None:
@@ -44,13 +37,15 @@ def pauses_by_worker_step(data: ReportData) -> tuple[str, Seconds] | None:
 
     They have the shape (n_dp, n_stages, n_steps), steps as in `components.steps`; None where no pauses are worth a picture.
     """
+    stalls = data.analysis.components.stalls
     for cause in data.diagnosis.causes:
         components = data.pictured.get(cause.cause, NO_RULE).components
         if "queue" in components and data.analysis.components.queue_wait_s is not None:
             found = _by_worker(data, data.analysis.components.queue_wait_s)
             return "waiting behind communication in flight", found
-        for name, whose, op in (_KINDS[component] for component in components if component in _KINDS):
-            found = _by_worker(data, data.analysis.components.stalls.seconds_of(whose))
+        for kind in (_KIND_OF[component] for component in components if component in _KIND_OF):
+            name, op = _KINDS[kind]
+            found = _by_worker(data, stalls.seconds_of(kind))
             if not found.any() and op is not None:
                 found = _by_rows(data, op)
             if found.any():
@@ -58,9 +53,8 @@ def pauses_by_worker_step(data: ReportData) -> tuple[str, Seconds] | None:
     ledger = data.diagnosis.ledger
     if ledger is None or not _PAUSES & {name for name, share in ledger.components.items() if share >= 0.05}:
         return None
-    found = sum(
-        (_by_worker(data, data.analysis.components.stalls.seconds_of(kind)) for kind in _ALL), start=np.zeros(1)
-    )
+    pauses = [kind for kind in StallKind if kind != StallKind.QUEUE]
+    found = sum((_by_worker(data, stalls.seconds_of(kind)) for kind in pauses), start=np.zeros(1))
     return ("pauses of all kinds", np.asarray(found)) if found.any() else None
 
 
