@@ -35,36 +35,24 @@ MAX_MEMORY_RATIO = 1_000
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PackingSetup:
-    """What a batch is, and which packers are compared.
+    """What a batch is, and which packers are compared."""
 
-    Attributes
-    ----------
-    window : int
-        Tokens of a microbatch without a packer.
-    n_microbatches : int
-        Microbatches of one data-parallel rank in a global batch.
-    n_ranks : int
-        Data-parallel ranks.
-    memory_ratio : float
-        Tokens that memory allows in a microbatch, as a multiple of the window; 1 or more.
-    queues : tuple of tuple of int, or None
-        Thresholds in tokens, one tuple a row of the table; None: those of the published table, as parts of the window.
-    exact_s : float or None
-        Seconds for each problem of the exact packer; None leaves it out.
-    n_batches : int or None
-        Global batches at most; None: all.
-    timed : bool
-        Say how long each packer takes: that differs from run to run.
-    """
-
+    #: Tokens of a microbatch without a packer.
     window: int = WINDOW
+    #: Microbatches of one data-parallel rank in a global batch.
     n_microbatches: int = 4
+    #: Data-parallel ranks.
     n_ranks: int = 1
+    #: Tokens that memory allows in a microbatch, as a multiple of the window; 1 or more.
     memory_ratio: float = MEMORY_RATIO
     cost: Cost = PUBLISHED_COST
+    #: Thresholds in tokens, one tuple a row of the table; None: those of the published table, as parts of the window.
     queues: tuple[tuple[int, ...], ...] | None = None
+    #: Seconds for each problem of the exact packer; None leaves it out.
     exact_s: float | None = None
+    #: Global batches at most; None: all.
     n_batches: int | None = None
+    #: Say how long each packer takes: that differs from run to run.
     timed: bool = False
 
     @property
@@ -87,48 +75,32 @@ class PackingSetup:
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class PackerResult:
-    """One packer.
+    """One packer."""
 
-    Attributes
-    ----------
-    packer : str
-        `original`, `greedy`, `exact`, `queues`, `balanced`.
-    together : int
-        Global batches packed as one.
-    thresholds : tuple of int
-        Of `queues`, tokens.
-    rank_imbalance : float
-        Largest over mean cost of a data-parallel rank, mean over batches, 1 = balanced.
-    batch_s : float or None
-        Seconds of packing a batch, where they were asked for.
-    n_windows, n_proven : int or None
-        Of the exact packer: problems, and how many to a proven optimum.
-    """
-
+    #: `original`, `greedy`, `exact`, `queues`, `balanced`.
     packer: str
+    #: Global batches packed as one.
     together: int
+    #: Of `queues`, tokens.
     thresholds: tuple[int, ...]
     measured: Measured
+    #: Largest over mean cost of a data-parallel rank, mean over batches, 1 = balanced.
     rank_imbalance: float
+    #: Seconds of packing a batch, where they were asked for.
     batch_s: float | None
+    #: Of the exact packer: problems, and how many to a proven optimum.
     n_windows: int | None = None
     n_proven: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Comparison:
-    """All packers on one stream.
-
-    Attributes
-    ----------
-    stream : Stream
-        What was packed.
-    n_cut : int
-        Documents longer than the window, each cut into at least two.
-    """
+    """All packers on one stream."""
 
     plan: PackingSetup
+    #: What was packed.
     stream: Stream
+    #: Documents longer than the window, each cut into at least two.
     n_cut: int
     rows: tuple[PackerResult, ...]
 

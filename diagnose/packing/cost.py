@@ -31,15 +31,6 @@ _EXACT = 1e-9
 class Cost:
     """Cost of a microbatch: fixed + linear x tokens + quadratic x sum of squared document lengths.
 
-    Attributes
-    ----------
-    linear : float
-        Cost of a token (matrix products, element-wise work, communication).
-    quadratic : float
-        Cost of a squared token: attention inside each document.
-    fixed : float
-        Cost of a microbatch that does not depend on its documents.
-
     Notes
     -----
     The unit is the caller's: seconds where the numbers are fitted, tokens where `linear` is 1. Packers look at ratios only.
@@ -48,8 +39,11 @@ class Cost:
     [52000.0, 19500.0]
     """
 
+    #: Cost of a token (matrix products, element-wise work, communication).
     linear: float
+    #: Cost of a squared token: attention inside each document.
     quadratic: float
+    #: Cost of a microbatch that does not depend on its documents.
     fixed: float = 0.0
 
     def __post_init__(self) -> None:
@@ -84,26 +78,17 @@ PUBLISHED_COST = Cost(linear=1.0, quadratic=1.0 / 26_000.0)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CostFit:
-    """A fitted cost and how well it says the times.
+    """A fitted cost and how well it says the times."""
 
-    Attributes
-    ----------
-    cost : Cost
-        In seconds.
-    r_squared : float
-        Share of the variance of the times that the cost says, 1 = all; below 0 it is worse than the mean.
-    error_ratio : float
-        Median of the absolute error over the measured time.
-    n_rows : int
-        Microbatches used.
-    n_outliers : int
-        Of these, how many counted less because they lie far off.
-    """
-
+    #: In seconds.
     cost: Cost
+    #: Share of the variance of the times that the cost says, 1 = all; below 0 it is worse than the mean.
     r_squared: float
+    #: Median of the absolute error over the measured time.
     error_ratio: float
+    #: Microbatches used.
     n_rows: int
+    #: Of these, how many counted less because they lie far off.
     n_outliers: int
 
 
