@@ -72,6 +72,11 @@ class Documents:
         for n, start in enumerate(starts):
             yield start, order[bounds[n] : bounds[n + 1]].tolist()
 
+    def place(self, batch: int, placed: dict[int, int]) -> None:
+        """Note the microbatch of each of some documents of a batch."""
+        for doc, bin_ in placed.items():
+            self.batch[doc], self.microbatch[doc] = batch, bin_
+
     def packing(self, *, lookahead: int = 0, n_windows: int | None = None, n_proven: int | None = None) -> Packing:
         """Give what has been placed as a packing."""
         for array in (self.batch, self.microbatch):
@@ -114,11 +119,24 @@ class Bins:
         limit = max_tokens - tokens
         return min((n for n, used in enumerate(self.tokens) if used <= limit), key=self.costs.__getitem__, default=-1)
 
+    def fill(self, docs: Documents, ordered: list[int]) -> tuple[dict[int, int], list[int]]:
+        """Put each document into the cheapest one with room; give the one of each, and what fits nowhere."""
+        placed: dict[int, int] = {}
+        waiting: list[int] = []
+        for doc in ordered:
+            bin_ = self.cheapest_with_room(docs.lengths[doc], docs.max_tokens)
+            if bin_ < 0:
+                waiting.append(doc)
+                continue
+            self.add(bin_, docs.costs[doc], docs.lengths[doc])
+            placed[doc] = bin_
+        return placed, waiting
+
 
 def check_documents(
     lengths: Any, arrives: Any, n_microbatches: int, cost: Cost, max_tokens: int, *, n_batches: int | None = None
 ) -> Documents:
-    """Check the input of a packer.
+    """Check what is to be packed; each packer needs documents of its own, as it notes in them where they go.
 
     Parameters
     ----------
