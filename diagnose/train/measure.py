@@ -47,27 +47,18 @@ class RandomJobs:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MeasuredJob:
-    """What is true about a job, and what was measured of it.
+    """What is true about a job, and what was measured of it."""
 
-    Attributes
-    ----------
-    seed, index : int
-        As `draw_job` was given them.
-    shape : dict of str to int
-        `pp`, `vpp`, `dp`.
-    worth : dict of str to float
-        By cause: part of the step that comes back when the fault is mended, alone or after all others, whichever is more.
-    features : tuple of dict
-        With the evidence rows, and without; empty where the job failed.
-    error : str
-        Why the job could not be generated or diagnosed; empty where it could.
-    """
-
+    #: As `draw_job` was given them.
     seed: int
     index: int
+    #: `pp`, `vpp`, `dp`.
     shape: dict[str, int]
+    #: By cause: part of the step that comes back when the fault is mended, alone or after all others, whichever is more.
     worth: dict[str, float]
+    #: With the evidence rows, and without; empty where the job failed.
     features: tuple[Values, ...]
+    #: Why the job could not be generated or diagnosed; empty where it could.
     error: str = ""
 
 
@@ -82,7 +73,6 @@ def measure_jobs(
 
     Parameters
     ----------
-    wanted : RandomJobs
     cache : Path, optional
         Folder with what was measured before, by the same code; what is measured now is added to it job by job. Jobs that failed
         are tried again.
