@@ -28,10 +28,6 @@ def compare(before: Side, after: Side) -> Comparison:
     ----------
     before, after : Side
         Such as before and after a fix, or of yesterday and today.
-
-    Returns
-    -------
-    Comparison
     """
     changes = tuple(sorted(_match(before, after), key=_rank))
     share = after.recorded_s / before.recorded_s - 1.0

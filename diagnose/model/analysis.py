@@ -58,11 +58,8 @@ class Analysis:
         Compute times taken apart.
     gains : Gains
         Step times without each component.
-    transfers : Transfers
-    features : Features
     courses : dict of str to Course
         Since when each component, or several joined by `+`, costs time; only those that are worth asking.
-    suspects : Suspects
     fidelity : Fidelity
         How well the replay gives the recorded step time.
     filled_share : float
@@ -99,8 +96,6 @@ class ReportData:
 
     Attributes
     ----------
-    analysis : Analysis
-    diagnosis : Diagnosis
     plan : tuple of Change
         What the fixes that are drawn change together: those of the diagnosis' plan, or those given by hand.
     pictured : dict of str to Pictured

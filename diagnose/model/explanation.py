@@ -129,7 +129,6 @@ class Worth:
 
     Attributes
     ----------
-    component : str
     words : str
         What it is.
     alone, last : float or None
@@ -160,7 +159,6 @@ class Explanation:
 
     Attributes
     ----------
-    job_id, cause, title : str
     said : bool
         True where the diagnosis has it among its causes.
     because : tuple of str
@@ -177,21 +175,16 @@ class Explanation:
         File of its rule; empty for `unknown`, which has none.
     fires : bool or None
         Whether the rule's conditions hold; None where that cannot be said, or there is no rule.
-    conditions : CheckedGroup or None
     prediction : CausePrediction or None
         None where there is no classifier.
     changes : tuple of Change
         Steps at which it began or ended to cost time.
     changes_in : str
         Unit of what they change: `seconds` a step, or `log-ratio` of a worker's time over its peers'.
-    when : When
-    where : Where
     recorded_s : float
         Seconds a step.
     worth : tuple of Worth
         One a component, and one of all of them together where there are several; the last one is that of the cause.
-    made_by : MadeBy
-    warnings : tuple of str
     """
 
     job_id: str

@@ -24,7 +24,6 @@ class Dropped:
         In the producer's words: `"B (weight gradient) of stage 3"`.
     n : int
         How many.
-    reason : str
     """
 
     what: str
@@ -40,7 +39,6 @@ class Unobserved:
     ----------
     what : str
         `"point-to-point operations"`.
-    reason : str
     lacks : tuple of str
         Of `CAPABILITIES`: what a diagnosis therefore cannot rest on.
     causes : tuple of str

@@ -95,11 +95,6 @@ class Waits:
 def measure_waits(observed: Sequence[Observed], *, n_stages: int) -> list[Waits]:
     """Say how long each compute was held up by communication in flight.
 
-    Parameters
-    ----------
-    observed : sequence of Observed
-    n_stages : int
-
     Returns
     -------
     list of Waits
@@ -128,11 +123,6 @@ def measure_waits(observed: Sequence[Observed], *, n_stages: int) -> list[Waits]
 
 def measure_late_starts(observed: Sequence[Observed], *, n_stages: int) -> list[Waits]:
     """Say how long computes started late because communication in flight on their worker had not ended.
-
-    Parameters
-    ----------
-    observed : sequence of Observed
-    n_stages : int
 
     Returns
     -------

@@ -26,10 +26,6 @@ def delay_excess(o: Observed) -> dict[int, Seconds]:
     Before forwards of the first stage the usual delay is that before computes elsewhere: a loader that is always slow
     leaves no ordinary delay there to compare with.
 
-    Parameters
-    ----------
-    o : Observed
-
     Returns
     -------
     dict of int to ndarray of float64, shape (n_steps, n_dp)

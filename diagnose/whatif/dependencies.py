@@ -18,15 +18,10 @@ def build_graph(nodes: Nodes, start_s: Seconds, *, has_dp: bool) -> Graph:
 
     Parameters
     ----------
-    nodes : Nodes
     start_s : ndarray of float64, shape (n_nodes,)
         Typical start of each node, seconds after the step began.
     has_dp : bool
         False leaves out the dp collectives (dp x dsp = 1).
-
-    Returns
-    -------
-    Graph
 
     Raises
     ------

@@ -68,11 +68,8 @@ def without_recorded_pauses(
 
     Parameters
     ----------
-    observed : sequence of Observed
-    evidence : Evidence
     compute_s : ndarray of float64, shape (2, n_virtual, n_microbatches, n_steps, n_dp)
         Seconds.
-    n_stages : int
 
     Returns
     -------

@@ -80,7 +80,6 @@ class Layout:
 
     Parameters
     ----------
-    nodes : Nodes
     start_s : ndarray of float64, shape (n_nodes,)
         Typical start of each node, by which streams are ordered.
     """
@@ -150,8 +149,6 @@ def add_barriers(nodes: Nodes, graph: Graph, barriers: dict[int, tuple[Barrier, 
 
     Parameters
     ----------
-    nodes : Nodes
-    graph : Graph
     barriers : dict of int to tuple of Barrier
         By waiter; their `lanes` may also differ by step, shape (n_steps, n_dp).
 

@@ -54,7 +54,6 @@ def observe(trace: Trace, prepared: Sequence[Prepared]) -> tuple[tuple[Observed,
 
     Parameters
     ----------
-    trace : Trace
     prepared : sequence of Prepared, one a block
 
     Returns
@@ -128,10 +127,6 @@ def build_observed_graph(block: Block, start_s: Seconds, *, has_dp: bool) -> Gra
         Typical start of each node.
     has_dp : bool
         As for `build_graph`.
-
-    Returns
-    -------
-    Graph
     """
     layout = Layout(block.nodes, start_s)
     sample = SampledLanes(block)
@@ -139,7 +134,10 @@ def build_observed_graph(block: Block, start_s: Seconds, *, has_dp: bool) -> Gra
     in_graph = {node for event in events for node in event.members}
     waits = essential_waits(layout, has_dp=has_dp)
     order = [
-        sorted(_on_stage(layout, stage, in_graph), key=lambda n: (start_s[n], n)) for stage in range(layout.n_stages)
+        sorted(
+            in_graph.intersection(np.flatnonzero(block.nodes.stage == stage).tolist()), key=lambda n: (start_s[n], n)
+        )
+        for stage in range(layout.n_stages)
     ]
     moving = {node for event in events if len(event.members) > 1 for node in event.members}
     # Transfers to nobody last no time: that they end together says nothing.
@@ -156,11 +154,6 @@ def build_observed_graph(block: Block, start_s: Seconds, *, has_dp: bool) -> Gra
         batches, waits = [], essential_waits(layout, has_dp=has_dp)
         graph = order_graph(layout, waits, events, {}, batches)
     return add_hidden_barriers(block, layout, graph, waits, events, batches)
-
-
-def _on_stage(layout: Layout, stage: int, in_graph: set[int]) -> list[int]:
-    """List the simulated nodes of a stage."""
-    return [node for op in Op for node in layout.of(op, stage) if node in in_graph]
 
 
 def _held_classes(

@@ -32,12 +32,10 @@ class Recorded:
 
     Attributes
     ----------
-    computes : dict of (part, virtual stage, microbatch) to int
     moves : dict of (type, virtual stage, microbatch) to int
         Transfers, those without a peer left out.
     closings : tuple of int
         All other nodes of the graph.
-    microbatches : tuple of int
     last_compute : tuple of int, length n_stages
     """
 
@@ -84,10 +82,6 @@ class Recorded:
 
 def read_recorded(o: Observed) -> Recorded | None:
     """Sort the nodes of a block by what they are for.
-
-    Parameters
-    ----------
-    o : Observed
 
     Returns
     -------

@@ -5,6 +5,7 @@ O(operations) element operations and O(nodes) numpy calls; arrays that do not va
 small, so the ideal part of a scenario costs nothing.
 """
 
+import functools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -25,7 +26,6 @@ def replay(graph: Graph, own: Lanes, delay: Lanes | None = None, *, from_first_s
 
     Parameters
     ----------
-    graph : Graph
     own : sequence of ndarray of float64, length n_nodes, each broadcastable to (n_steps, n_dp)
         Own time of each operation, seconds: duration, or transfer duration.
     delay : same, optional
@@ -58,7 +58,6 @@ def replay_each_rank(graph: Graph, own: Lanes, peer: Lanes) -> Seconds:
 
     Parameters
     ----------
-    graph : Graph
     own : sequence of ndarray of float64, length n_nodes, each broadcastable to (n_steps, n_dp)
     peer : sequence of ndarray of float64, length n_nodes, each broadcastable to (n_steps, 1)
 
@@ -129,10 +128,7 @@ def gate(barrier: Barrier, ends: Mapping[int, Seconds]) -> Seconds:
 
 def _latest(arrays: Sequence[Seconds]) -> Seconds:
     """Elementwise maximum of a few arrays."""
-    latest = arrays[0]
-    for array in arrays[1:]:
-        latest = np.maximum(latest, array)
-    return latest
+    return functools.reduce(np.maximum, arrays)
 
 
 def own_times(block: Block, graph: Graph) -> list[Seconds]:
@@ -153,13 +149,9 @@ def own_times(block: Block, graph: Graph) -> list[Seconds]:
     awaited = {i for event in graph.events for i in event.awaits}
     for i, event in enumerate(graph.events):
         if event.awaits:
-            start = moved[event.awaits[0]]
-            for j in event.awaits[1:]:
-                start = np.fmax(start, moved[j])
+            start = functools.reduce(np.fmax, [moved[j] for j in event.awaits])
         else:
-            start = block.start_s[event.members[0]]
-            for node in event.members[1:]:
-                start = np.fmax(start, block.start_s[node])
+            start = functools.reduce(np.fmax, [block.start_s[node] for node in event.members])
             if event.across_dp:
                 start = np.fmax.reduce(start, axis=1, keepdims=True)
         if i in awaited:

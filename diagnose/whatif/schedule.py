@@ -38,7 +38,6 @@ class Rebuilt:
         ----------
         own, delay : sequence of ndarray of float64, each broadcastable to (n_steps, n_dp)
             Seconds, one array a recorded node.
-        change : Reschedule
 
         Returns
         -------
@@ -124,7 +123,6 @@ def rebuild(observed: Observed, schedule: str, chunks: int) -> Rebuilt | None:
 
     Parameters
     ----------
-    observed : Observed
     schedule : str
         One of `SCHEDULES`.
     chunks : int

@@ -21,7 +21,6 @@ class WaitGraph:
 
     Attributes
     ----------
-    graph : Graph
     delay : dict of int to ndarray of float64, shape (n_steps, n_dp)
         Launch delays of these computes beyond that, seconds, by node.
     """

@@ -47,11 +47,6 @@ class BetweenStepsPart(Part):
 def measure_between(trace: Trace, observed: Sequence[Observed]) -> Seconds:
     """Say how long after each step's end the next one began.
 
-    Parameters
-    ----------
-    trace : Trace
-    observed : sequence of Observed
-
     Returns
     -------
     ndarray of float64, shape (n_steps,)
@@ -84,11 +79,6 @@ def measure_between(trace: Trace, observed: Sequence[Observed]) -> Seconds:
 
 def measure_tails(trace: Trace, observed: Sequence[Observed]) -> Seconds | None:
     """Say how long after each step's end evidence rows of each worker go on.
-
-    Parameters
-    ----------
-    trace : Trace
-    observed : sequence of Observed
 
     Returns
     -------

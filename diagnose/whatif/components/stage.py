@@ -45,12 +45,10 @@ def find_usual_durations(
 
     Parameters
     ----------
-    observed : sequence of Observed
     by_step : ndarray of float64, shape (2, n_virtual, n_steps, n_dp)
         Median over the microbatches, seconds.
     order : ndarray of int64, shape (n_steps,)
         Puts the steps in time.
-    n_stages : int
 
     Returns
     -------
