@@ -67,11 +67,9 @@ class Analysis:
     clock_offset_s : ndarray of float64, shape (n_dp, n_stages)
         Seconds by which the clock of each worker was off; corrected everywhere but in `what_if`.
     price : callable
-        Replays the job with some changes: seconds a step, shape (n_steps,). Costs one replay.
+        Replays the job with some changes. Costs one replay.
     sample : callable
         The same on an even sample of the steps of a large job, for searches: compare with `sample([])` only.
-    timelines : Timelines
-        Draws single steps on demand.
     """
 
     trace: Trace

@@ -52,10 +52,6 @@ class Checked:
     origin: str
     deciding: bool
 
-    def to_dict(self) -> dict[str, Any]:
-        """Give plain types."""
-        return dataclasses.asdict(self)
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CheckedGroup:
@@ -64,10 +60,6 @@ class CheckedGroup:
     kind: str
     holds: bool | None
     parts: tuple["Checked | CheckedGroup", ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Give plain types."""
-        return {"kind": self.kind, "holds": self.holds, "parts": [part.to_dict() for part in self.parts]}
 
     def conditions(self) -> list[Checked]:
         """List all conditions below."""
@@ -236,14 +228,14 @@ class Explanation:
             - `warnings` about the input
         """
         prediction = self.prediction
-        return {
+        found: dict[str, Any] = {
             "schema": SCHEMA,
-            "made_by": to_plain(self.made_by),
+            "made_by": self.made_by,
             "job_id": self.job_id,
             "cause": self.cause,
             "title": self.title,
             "said": self.said,
-            "because": list(self.because),
+            "because": self.because,
             "verdict": self.verdict,
             "doubt": self.doubt or None,
             "confidence": self.confidence,
@@ -251,20 +243,22 @@ class Explanation:
             "least_gain": self.least_gain,
             "rule": None
             if self.conditions is None
-            else {"file": self.rule, "fires": self.fires, "conditions": self.conditions.to_dict()},
+            else {"file": self.rule, "fires": self.fires, "conditions": self.conditions},
             "classifier": None
             if prediction is None
             else {
                 "probability": prediction.probability,
-                "for": [dataclasses.asdict(weight) for weight in prediction.speaks_for],
-                "against": [dataclasses.asdict(weight) for weight in prediction.speaks_against],
+                "for": prediction.speaks_for,
+                "against": prediction.speaks_against,
                 "unlike": prediction.unlike,
             },
-            "when": to_plain(self.when),
-            "where": to_plain(self.where),
-            "changes": [dataclasses.asdict(change) for change in self.changes],
+            "when": self.when,
+            "where": self.where,
+            "changes": self.changes,
             "changes_in": self.changes_in,
             "step_time": {"recorded": self.recorded_s, "without": self.worth[-1].without_s if self.worth else None},
-            "gains": [dataclasses.asdict(worth) for worth in self.worth],
-            "warnings": list(self.warnings),
+            "gains": self.worth,
+            "warnings": self.warnings,
         }
+        plain: dict[str, Any] = to_plain(found)
+        return plain

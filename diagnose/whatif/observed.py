@@ -50,16 +50,11 @@ class Observed:
 def observe(trace: Trace, prepared: Sequence[Prepared]) -> tuple[tuple[Observed, ...], Evidence, Seconds]:
     """Put the blocks of a job on one clock and measure them with the graph that their times show.
 
-    Warm-up steps are left out.
-
-    Parameters
-    ----------
-    prepared : sequence of Prepared, one a block
+    Warm-up steps are left out, and blocks of which none is left.
 
     Returns
     -------
     observed : tuple of Observed
-        One a block that has steps left.
     evidence : Evidence
         The trace's, on the same clock.
     offset_s : ndarray of float64, shape (n_dp, n_stages)
@@ -117,16 +112,9 @@ def _without_steps(block: Block, steps: tuple[int, ...]) -> Block:
 
 
 def build_observed_graph(block: Block, start_s: Seconds, *, has_dp: bool) -> Graph:
-    """Build the graph of the waits that the recorded times bear out.
+    """Build the graph of the waits that the recorded times of a block without gaps, on one clock, bear out.
 
-    Parameters
-    ----------
-    block : Block
-        Without gaps, on one clock.
-    start_s : ndarray of float64, shape (n_nodes,)
-        Typical start of each node.
-    has_dp : bool
-        As for `build_graph`.
+    `start_s` and `has_dp` are as for `build_graph`.
     """
     layout = Layout(block.nodes, start_s)
     sample = SampledLanes(block)

@@ -81,13 +81,7 @@ class Recorded:
 
 
 def read_recorded(o: Observed) -> Recorded | None:
-    """Sort the nodes of a block by what they are for.
-
-    Returns
-    -------
-    Recorded or None
-        None where some microbatch does not run forward and backward on every stage.
-    """
+    """Sort the nodes of a block by what they are for; None where a microbatch does not run both ways on every stage."""
     layout = Layout(o.block.nodes, usual_start(o.block))
     nodes, n_stages = layout.nodes, layout.n_stages
     in_graph = {node for event in o.graph.events for node in event.completes}

@@ -34,15 +34,7 @@ MAX_SHAPLEY_OPS = 750_000
 
 
 class Removal:
-    """Own times and launch delays of every block with any set of components removed.
-
-    Parameters
-    ----------
-    between_s : ndarray of float64, shape (n_steps,)
-        Time between each step and the next, seconds, in the order of the blocks; 0 where not known.
-    tail_s : ndarray of float64, shape (n_steps, n_dp, n_stages), optional
-        Seconds of it in which rows say that a worker was busy.
-    """
+    """Own times and launch delays of every block with any set of components removed; parameters as in `TakenApart`."""
 
     def __init__(
         self,

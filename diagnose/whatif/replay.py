@@ -51,20 +51,10 @@ def replay_ends(graph: Graph, own: Lanes, delay: Lanes | None = None) -> list[Se
 
 
 def replay_each_rank(graph: Graph, own: Lanes, peer: Lanes) -> Seconds:
-    """Replay once for each dp rank: that rank has `own` times, all others have `peer` times.
+    """Replay once for each dp rank: that rank has `own` times, all others have `peer` times, the same for all of them.
 
     All others are alike, so two lanes say what all would: the rank and one peer, meeting in the collectives. One
-    walk gives every dp rank's scenario.
-
-    Parameters
-    ----------
-    own : sequence of ndarray of float64, length n_nodes, each broadcastable to (n_steps, n_dp)
-    peer : sequence of ndarray of float64, length n_nodes, each broadcastable to (n_steps, 1)
-
-    Returns
-    -------
-    ndarray of float64, shape broadcastable to (n_steps, n_dp)
-        Step time in seconds when only that dp rank keeps `own`.
+    walk gives every dp rank's scenario: step times in seconds, shape broadcastable to (n_steps, n_dp).
     """
     n_dp = max(np.shape(array)[-1] for array in own)
     if n_dp == 1:
@@ -134,12 +124,8 @@ def _latest(arrays: Sequence[Seconds]) -> Seconds:
 def own_times(block: Block, graph: Graph) -> list[Seconds]:
     """Say how long each operation took by itself: a compute its duration, a communication its transfer duration.
 
-    The transfer duration is the end minus the latest start among the peers; below -10 ms it counts as 0.
-
-    Returns
-    -------
-    list of ndarray of float64, length n_nodes, each (n_steps, n_dp)
-        Seconds; NaN where the operation is missing.
+    The transfer duration is the end minus the latest start among the peers; below -10 ms it counts as 0. One array a node,
+    shape (n_steps, n_dp), seconds; NaN where the operation is missing.
 
     Source: arXiv 2505.05713, section 3.2.
     """
@@ -166,10 +152,7 @@ def own_times(block: Block, graph: Graph) -> list[Seconds]:
 def launch_delays(block: Block, graph: Graph) -> list[Seconds]:
     """Say how long after all that it waited for each operation started; below -10 ms it counts as 0.
 
-    Returns
-    -------
-    list of ndarray of float64, length n_nodes, each (n_steps, n_dp)
-        Seconds; NaN where the operation or what it waited for is missing.
+    As `own_times` has it; NaN where the operation or what it waited for is missing.
     """
     delays: list[Seconds] = [np.zeros((1, 1))] * graph.n_nodes
     for event in graph.events:

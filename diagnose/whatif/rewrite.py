@@ -22,15 +22,7 @@ _BY_CHUNK = (int(Op.ALL_GATHER), int(Op.REDUCE_SCATTER))
 
 
 class GraphWriter:
-    """Where the new graph of a block is written.
-
-    Parameters
-    ----------
-    chunks : int
-        Model chunks of each stage afterwards.
-    orders : sequence of sequence of Launch
-        Launch order of each stage.
-    """
+    """Where the new graph of a block is written, for so many model chunks a stage and the launch order of each stage."""
 
     def __init__(self, recorded: Recorded, chunks: int, orders: Sequence[Sequence[Launch]]) -> None:
         self.recorded, self.chunks, self.orders = recorded, chunks, orders
@@ -339,9 +331,7 @@ class GraphWriter:
             waiter = self._successor(old)
             if waiter is None:
                 continue
-            carried = [
-                dataclasses.replace(b, waiter=waiter, sources=tuple(self._successors(b.sources))) for b in barriers
-            ]
+            carried = [dataclasses.replace(b, sources=tuple(self._successors(b.sources))) for b in barriers]
             found[waiter] = (*found.get(waiter, ()), *(b for b in carried if b.sources and waiter not in b.sources))
         return {waiter: barriers for waiter, barriers in found.items() if barriers}
 

@@ -124,10 +124,6 @@ def _ideal_by_type(blocks: Sequence[tuple[Block, Graph, list[Seconds]]]) -> dict
 def explore(trace: Trace, prepared: Sequence[Prepared]) -> WhatIf:
     """Replay every scenario of the paper.
 
-    Parameters
-    ----------
-    prepared : sequence of Prepared, one a block
-
     Raises
     ------
     TraceError

@@ -28,14 +28,7 @@ from diagnose.whatif.stalls import attribute_stalls
 
 
 def take_apart(observed: Sequence[Observed], evidence: Evidence, *, n_stages: int) -> Components:
-    """Take the compute durations of a job apart.
-
-    Parameters
-    ----------
-    observed : sequence of Observed, one a block
-    evidence : Evidence
-        Rows that say why an operation was long.
-    """
+    """Take the compute durations of a job apart; `evidence` are rows that say why an operation was long."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # lanes without any value give NaN, which is what is meant
         return _take_apart(observed, evidence, n_stages)

@@ -118,12 +118,10 @@ class TakenApart:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Component:
-    """A name for lost time, with what belongs to it in any job.
+    """A name for lost time, as in `COMPONENTS`, with what belongs to it in any job.
 
     Attributes
     ----------
-    name : str
-        As in `COMPONENTS`.
     part : type of Part
         What it is in one job.
     inside, before : StallKind or None

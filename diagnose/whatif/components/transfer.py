@@ -47,13 +47,7 @@ class TransferPart(Part):
 
 
 def transfer_excess(o: Observed) -> dict[int, Seconds]:
-    """Say how much longer than on an ordinary link, or in ordinary steps, each transfer took; only where it stands out.
-
-    Returns
-    -------
-    dict of int to ndarray of float64, shape (n_steps, n_dp)
-        Seconds by node.
-    """
+    """Say how much longer than on an ordinary link, or in ordinary steps, each transfer took; only where it stands out."""
     nodes = o.block.nodes
     found: dict[int, Seconds] = {}
     step_s = float(np.mean(o.block.end_s.max(axis=(0, 2))))
