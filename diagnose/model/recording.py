@@ -16,16 +16,7 @@ from diagnose.model.capabilities import CAPABILITIES
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Dropped:
-    """Something in the file that has no place in a trace.
-
-    Attributes
-    ----------
-    what : str
-        In the producer's words: `"B (weight gradient) of stage 3"`.
-    n : int
-        How many.
-    reason : str
-    """
+    """Something in the file that has no place in a trace, in the producer's words: `"B (weight gradient) of stage 3"`."""
 
     what: str
     n: int
@@ -40,7 +31,6 @@ class Unobserved:
     ----------
     what : str
         `"point-to-point operations"`.
-    reason : str
     lacks : tuple of str
         Of `CAPABILITIES`: what a diagnosis therefore cannot rest on.
     causes : tuple of str
