@@ -75,7 +75,7 @@ def _diagnoses_of(given: str, options: Options) -> list[dict[str, Any]]:
 
     from diagnose.compare.read import read_saved
 
-    with open_job(given, None, options) as request:
+    with open_job(given, options) as request:
         saved = read_saved(request.source, name_of(given))
         if saved is not None:
             return saved

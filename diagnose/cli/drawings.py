@@ -17,23 +17,31 @@ if TYPE_CHECKING:
 
 def check_html(jobs: tuple[str, ...], options: Options) -> None:
     """Refuse to write a page that cannot be drawn, or where something else is."""
-    import importlib.util
-
     if options.html is None:
         return
     if len(jobs) > 1:
         raise UsageError(f"--html draws one job, and {len(jobs)} are given: diagnose them one by one")
-    others = [
-        *jobs,
-        *(path for path in (options.output, options.perfetto, options.meta, options.log) if path is not None),
-    ]
+    given = (options.output, options.perfetto, options.meta, options.log)
+    others = [*jobs, *(path for path in given if path is not None)]
     if os.path.realpath(options.html) in {os.path.realpath(other) for other in others}:
         raise UsageError(f"--html: {options.html} is read or written already; name another file")
-    if not Path(options.html).absolute().parent.is_dir():
-        raise UsageError(f"--html: there is no folder {Path(options.html).parent}")
+    check_folder_of("--html", options.html)
+    check_can_draw("--html")
+
+
+def check_can_draw(option: str) -> None:
+    """Refuse to draw pages without the packages that do."""
+    import importlib.util
+
     missing = [name for name in ("matplotlib", "jinja2") if importlib.util.find_spec(name) is None]
     if missing:
-        raise UsageError(f"--html needs {' and '.join(missing)}: pip install 'diagnose-training[html]'")
+        raise UsageError(f"{option} needs {' and '.join(missing)}: pip install 'diagnose-training[html]'")
+
+
+def check_folder_of(option: str, path: str | Path) -> None:
+    """Refuse to write where there is no folder."""
+    if not Path(path).absolute().parent.is_dir():
+        raise UsageError(f"{option}: there is no folder {Path(path).parent}")
 
 
 def check_perfetto(jobs: tuple[str, ...], options: Options) -> None:
@@ -47,8 +55,7 @@ def check_perfetto(jobs: tuple[str, ...], options: Options) -> None:
     others = [*jobs, *(path for path in (options.output, options.log) if path is not None)]
     if os.path.realpath(options.perfetto) in {os.path.realpath(other) for other in others}:
         raise UsageError(f"--perfetto: {options.perfetto} is the trace or the report; name another file")
-    if not Path(options.perfetto).absolute().parent.is_dir():
-        raise UsageError(f"--perfetto: there is no folder {Path(options.perfetto).parent}")
+    check_folder_of("--perfetto", options.perfetto)
     parse_numbers("--perfetto-steps", options.perfetto_steps)
     parse_numbers("--perfetto-dp", options.perfetto_dp)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from diagnose.cli.drawings import check_can_draw, check_folder_of
 from diagnose.cli.options import Options, format_option, look_options, output_option, store_option
 from diagnose.cli.output import open_output, print_message
 from diagnose.errors import UsageError
@@ -77,7 +78,8 @@ def fleet_command(  # noqa: PLR0913 - one argument an option
     if site is None and draw:
         raise UsageError("--draw says what to draw in a site: give --site DIR with it")
     if site is not None:
-        check_site(site)
+        check_can_draw("--site")
+        check_folder_of("--site", site)
     with Store(store, may_create=False) as opened:
         found = _measure(
             opened, since, night, rank, {key: value for key, value in filters.items() if value is not None}
@@ -88,17 +90,6 @@ def fleet_command(  # noqa: PLR0913 - one argument an option
     with open_output(output) as write:
         write(look.render(page, found, limit=limit))
     return 0
-
-
-def check_site(folder: Path) -> None:
-    """Refuse to write pages that cannot be drawn, before any work."""
-    import importlib.util
-
-    missing = [name for name in ("matplotlib", "jinja2") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise UsageError(f"--site needs {' and '.join(missing)}: pip install 'diagnose-training[html]'")
-    if not folder.absolute().parent.is_dir():
-        raise UsageError(f"--site: there is no folder {folder.parent}")
 
 
 def _measure(store: "Store", since: str | None, night: str, rank: "Rank", filters: dict[str, str]) -> "Fleet":

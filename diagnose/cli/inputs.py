@@ -8,17 +8,13 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from diagnose.cli.drawings import check_html, check_perfetto
-from diagnose.cli.options import Options
+from diagnose.cli.options import Options, parse_numbers
 from diagnose.cli.output import is_terminal
 from diagnose.cli.progress import StageDisplay
 from diagnose.errors import UsageError
 from diagnose.model.request import Request
-
-if TYPE_CHECKING:
-    from diagnose.model.trace import Ints
 
 
 def check_jobs(jobs: tuple[str, ...], options: Options) -> None:
@@ -61,11 +57,11 @@ def name_of(given: str) -> str:
 
 
 @contextlib.contextmanager
-def open_job(job: str, steps: "Ints | None", options: Options) -> Iterator[Request]:
+def open_job(job: str, options: Options) -> Iterator[Request]:
     """Give what the pipeline is asked about a job, with progress on a terminal until it is done."""
     import io
 
-    name = name_of(job)
+    name, steps = name_of(job), parse_numbers("--steps", options.steps)
     with StageDisplay(name, shown=not options.quiet and is_terminal(sys.stderr)) as progress:
         yield Request(
             io.BytesIO(sys.stdin.buffer.read()) if job == "-" else Path(job),

@@ -30,7 +30,6 @@ from diagnose.errors import DiagnoseError, MetadataError, RuleError
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Diagnosis
-    from diagnose.model.trace import Ints
 
 #: Name in the group of the command that diagnoses: no file and no command can have it.
 JOBS = ""
@@ -74,14 +73,14 @@ def jobs_command(jobs: tuple[str, ...], **given: Any) -> int:
 def diagnose_jobs(jobs: tuple[str, ...], options: Options) -> int:
     """Diagnose every job, write its report or its error, and give the exit code."""
     check_jobs(jobs, options)
-    steps = parse_numbers("--steps", options.steps)
+    parse_numbers("--steps", options.steps)  # refused before any work
     failures: list[int] = []
     straggling = n_written = 0
     frame = _frame_of(options)
     with open_output(options.output) as write:
         for job in jobs:
             try:
-                diagnosis = _diagnose_one(job, steps, options)
+                diagnosis = _diagnose_one(job, options)
                 report = _render(diagnosis, options)
             except DiagnoseError as error:
                 if isinstance(error, RuleError) and not isinstance(error, MetadataError):
@@ -103,9 +102,9 @@ def diagnose_jobs(jobs: tuple[str, ...], options: Options) -> int:
     return _exit_code(len(jobs), failures, straggling=bool(straggling), options=options)
 
 
-def _diagnose_one(job: str, steps: "Ints | None", options: Options) -> "Diagnosis":
+def _diagnose_one(job: str, options: Options) -> "Diagnosis":
     """Run the pipeline on one job, with progress on a terminal."""
-    with open_job(job, steps, options) as request:
+    with open_job(job, options) as request:
         if options.perfetto is None and options.html is None:
             from diagnose.pipeline import diagnose_job
 

@@ -123,10 +123,7 @@ for _command in COMMANDS:
 def main(args: Sequence[str] | None = None) -> int:
     """Run the program and give its exit code; every error ends here in a line on standard error.
 
-    Parameters
-    ----------
-    args : sequence of str, optional
-        Arguments without the name of the program; those of the process when left out.
+    `args` are without the name of the program; those of the process when left out.
     """
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):

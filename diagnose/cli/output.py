@@ -6,13 +6,13 @@ Enters: text or bytes. Leaves: nothing half-written, and nothing that a terminal
 import contextlib
 import errno
 import os
-import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
 from diagnose.errors import UsageError
+from diagnose.files import appearing
 
 
 def is_terminal(stream: TextIO | None) -> bool:
@@ -48,15 +48,12 @@ def open_output(path: str | None) -> Iterator[Callable[[str], object]]:
         with _opened(target, "w", path) as file:
             yield file.write
         return
-    beside = _beside(target)
-    try:
+    with appearing(target) as beside:
         with _opened(beside, "x", path) as file:
             yield file.write
-            written = file.tell() > 0
-        if written:
-            _put_in_place(beside, target)
-    finally:
-        beside.unlink(missing_ok=True)
+            is_empty = file.tell() == 0
+        if is_empty:
+            beside.unlink()
 
 
 def _opened(path: Path, mode: str, named: str) -> Any:
@@ -74,27 +71,10 @@ def write_bytes(option: str, path: str, content: bytes) -> None:
         if target.exists() and not target.is_file():
             target.write_bytes(content)
             return
-        beside = _beside(target)
-        try:
-            with beside.open("xb") as file:
-                file.write(content)
-            _put_in_place(beside, target)
-        finally:
-            beside.unlink(missing_ok=True)
+        with appearing(target) as beside, beside.open("xb") as file:
+            file.write(content)
     except OSError as error:
         raise UsageError(f"{option}: cannot write {path}: {error.strerror}") from None
-
-
-def _beside(target: Path) -> Path:
-    """Name the file that is written before it takes the place of another."""
-    return target.with_name(f".{target.name}.{os.getpid()}.tmp")
-
-
-def _put_in_place(beside: Path, target: Path) -> None:
-    """Let a written file take the place of another, with its permissions."""
-    if target.exists():
-        shutil.copymode(target, beside)
-    beside.replace(target)
 
 
 def count(n: int, noun: str) -> str:

@@ -9,12 +9,12 @@ links to them, and pages that no index links to any more go last. A list of what
 import dataclasses
 import hashlib
 import json
-import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from diagnose.errors import UsageError
+from diagnose.files import appearing
 
 if TYPE_CHECKING:
     from diagnose.model.fleet import Fleet
@@ -48,21 +48,10 @@ class _PageRecord:
 
 
 def write_site(store: "Store", fleet: "Fleet", folder: Path, *, draw: int = 0) -> SiteCounts:
-    """Write the site of a fleet.
+    """Write the site of a fleet, of whose jobs the store has the diagnoses.
 
-    Parameters
-    ----------
-    store : Store
-        Has the diagnoses of its jobs.
-    folder : Path
-        Made where it is missing; must be empty or a site.
-    draw : int
-        Draw the pages of so many jobs, the first of the fleet, from their traces, where these are as they were.
-
-    Raises
-    ------
-    UsageError
-        The folder holds something else, or cannot be written.
+    The folder is made where it is missing; UsageError where it holds something else, or cannot be written. The pages of the first
+    `draw` jobs of the fleet are drawn from their traces, where these are as they were.
     """
     try:
         return _write(store, fleet, folder, draw)
@@ -72,7 +61,7 @@ def write_site(store: "Store", fleet: "Fleet", folder: Path, *, draw: int = 0) -
 
 def _write(store: "Store", fleet: "Fleet", folder: Path, draw: int) -> SiteCounts:
     """Write pages, then the index, then remove what is left over."""
-    from diagnose import __version__
+    from diagnose._version import __version__
     from diagnose.model.pages import page_path
     from diagnose.report import fleet as page
     from diagnose.report.html.page import render_saved
@@ -183,13 +172,9 @@ def _write_list(folder: Path, made: dict[str, _PageRecord]) -> None:
 
 
 def _put(path: Path, content: bytes) -> None:
-    """Write a file beside its place, then put it there."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
+    """Write a file that appears when it is complete."""
+    with appearing(path) as beside:
         beside.write_bytes(content)
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def _digest(content: bytes) -> str:

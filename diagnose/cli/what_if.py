@@ -3,27 +3,15 @@
 Enters: a trace, and fixes given by hand. Leaves: a page, or one JSON object, and timelines where asked for.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from diagnose.cli.drawings import write_perfetto
 from diagnose.cli.inputs import check_jobs, open_job
-from diagnose.cli.options import (
-    Options,
-    format_option,
-    look_options,
-    parse_numbers,
-    perfetto_options,
-    reading_options,
-)
+from diagnose.cli.options import Options, format_option, look_options, perfetto_options, reading_options
 from diagnose.cli.output import write_stdout
 from diagnose.errors import UsageError
-
-if TYPE_CHECKING:
-    from diagnose.model.analysis import ReportData
-    from diagnose.model.priced import HandFixes, HandPrices
-    from diagnose.model.trace import Ints
 
 
 @click.command("what-if")
@@ -52,24 +40,16 @@ def what_if_command(job: str, fixes: tuple[str, ...], scales: tuple[str, ...], *
     Such as --fix replace-worker:dp=0,pp=0 --fix planned-gc:every=200 --set 'forward-compute stage=3 x0.8'.
     """
     from diagnose.model.priced import HandFixes
+    from diagnose.pipeline import price_job
     from diagnose.report import what_if
 
     options = Options(**given)
     check_jobs((job,), options)
     if not fixes and not scales:
         raise UsageError("nothing to price: give --fix (`diagnose fixes` lists them) or --set")
-    found, data = _price_one(job, HandFixes(fixes, scales), parse_numbers("--steps", options.steps), options)
+    with open_job(job, options) as request:
+        found, data = price_job(request, HandFixes(fixes, scales))
     if options.perfetto is not None:
         write_perfetto(data, options.perfetto, options, fixed="the fixes given by hand")
     write_stdout(options.render(what_if, found))
     return 0
-
-
-def _price_one(
-    job: str, fixes_by_hand: "HandFixes", steps: "Ints | None", options: Options
-) -> "tuple[HandPrices, ReportData]":
-    """Run the pipeline on one job, and price what the user asks for."""
-    from diagnose.pipeline import price_job
-
-    with open_job(job, steps, options) as request:
-        return price_job(request, fixes_by_hand)

@@ -28,6 +28,17 @@ COMPONENTS: dict[str, str] = {
 }
 
 
+#: The component that a stall of some kind belongs to.
+STALLED: dict[StallKind, str] = {
+    StallKind.COLLECTION: "gc-pause",
+    StallKind.ALLOCATION: "malloc-pause",
+    StallKind.INPUT: "input-delay",
+    StallKind.SAVING: "end-delay",
+    StallKind.WORKER: "worker",
+    StallKind.QUEUE: "queue",
+}
+
+
 def needs_explanation(_features: Features, _explained: Collection[str]) -> bool:
     """Excuse nothing."""
     return False

@@ -1,5 +1,6 @@
 """Plain values, as JSON knows them, of the types that documents are made of."""
 
+import json
 import math
 from typing import Any
 
@@ -9,6 +10,15 @@ import msgspec
 def to_plain(found: Any) -> Any:
     """Give dicts, lists, texts and numbers of any type that a document is made of; None where a number is not finite."""
     return _finite(msgspec.to_builtins(found, str_keys=True, enc_hook=_to_number))
+
+
+def to_json(value: Any) -> str:
+    """Write a document, or plain values, as JSON on one line, without the line end.
+
+    It is ASCII, so that the bytes are the same in every locale, with keys in the order of the fields; what is not a finite number
+    is null.
+    """
+    return json.dumps(to_plain(value), allow_nan=False)
 
 
 def _to_number(value: Any) -> Any:

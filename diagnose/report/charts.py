@@ -41,17 +41,9 @@ def draw_bar(share: float, width: int) -> str:
 
 
 def draw_sparkline(values: Seconds, width: int) -> str:
-    """Draw a series on the scale of `scale_of`, in at most `width` characters.
+    """Draw slowdowns, shape (n,), on the scale of `scale_of`, in at most `width` characters; a blank where none is known.
 
-    Parameters
-    ----------
-    values : ndarray of float64, shape (n,)
-        Slowdowns, ratios. Where there are more than `width`, a character stands for the largest of its neighbours.
-
-    Returns
-    -------
-    str
-        A blank where no value is known.
+    Where there are more than `width`, a character stands for the largest of its neighbours.
 
     >>> import numpy as np
     >>> draw_sparkline(np.array([1.0, 1.5, 2.0, np.nan]), 10)
@@ -100,11 +92,6 @@ def draw_heat_map(by_worker: Seconds, dp_labels: Ints, stage_labels: Ints, width
         Ranks as the file names them.
     width : int
         Columns to fit into. Jobs that do not fit are binned: a cell is the largest of the ranks it stands for.
-
-    Returns
-    -------
-    list of Text
-        One entry a line.
     """
     names = max(len(f"stage {stage_labels[0]}-{stage_labels[-1]}"), len("stage 0"))
     room = max(width - names - 2, 8)

@@ -6,14 +6,13 @@ Enters: a `Comparison`. Leaves: text; a page reads at any width from 40 columns,
 from collections.abc import Iterator
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from diagnose.model.comparison import Change, Comparison, Payoff, Side
+from diagnose.model.plain import to_json
 from diagnose.report import words
 from diagnose.report.escape import escape, name, prose
-from diagnose.report.json_lines import to_json
-from diagnose.report.layout import PROSE_WIDTH, draw_bullets, draw_facts, draw_sections
+from diagnose.report.layout import PROSE_WIDTH, draw_bullets, draw_facts, draw_sections, make_grid
 from diagnose.report.markdown import bullets, code, table, text
 
 #: What became of a cause, in colour.
@@ -78,9 +77,7 @@ def _draw_changes(comparison: Comparison) -> RenderableType:
     """Draw two lines a cause: what it is and what became of it, and the time lost to it."""
     if not comparison.changes:
         return Text("neither diagnosis says any cause")
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(no_wrap=True)
-    grid.add_column(overflow="fold")
+    grid = make_grid("mark", "text")
     for change in comparison.changes:
         lines = [Text(_name_cause(change)), Text(_describe_times(change))]
         lines += [Text(prose(change.note), style="yellow")] if change.note else []
@@ -115,9 +112,7 @@ def _account_rows(comparison: Comparison) -> list[tuple[str, float]]:
 
 def _draw_account(comparison: Comparison) -> RenderableType:
     """Draw the change of the step time as a sum."""
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(overflow="fold")
-    grid.add_column(justify="right", no_wrap=True)
+    grid = make_grid("text", "number")
     for label, value in _account_rows(comparison):
         is_sum = label == "step time"
         grid.add_row(Text(escape(label), style="bold" if is_sum else ""), f"{'= ' if is_sum else ''}{_signed(value)}")
@@ -147,27 +142,18 @@ def _describe_payoffs(comparison: Comparison) -> list[str]:
 def _describe_payoff(payoff: Payoff, comparison: Comparison) -> str:
     """Say of one fix, or of the whole plan, what it had promised and what came of it."""
     causes = ", ".join(map(escape, payoff.causes))
-    who = (
-        f"{', '.join(map(escape, payoff.fixes))} (for {causes})"
-        if payoff.fixes
-        else f"all fixes of the plan ({causes})"
-    )
-    promised = (
-        f"{words.seconds(payoff.predicted_s)} a step was predicted, {words.seconds(payoff.predicted_gain_s)} less"
-    )
+    fixes = ", ".join(map(escape, payoff.fixes))
+    who = f"{fixes} (for {causes})" if fixes else f"all fixes of the plan ({causes})"
+    gain = words.seconds(payoff.predicted_gain_s)
+    promised = f"{words.seconds(payoff.predicted_s)} a step was predicted, {gain} less"
     now = f"it is {words.seconds(comparison.after.recorded_s)}"
     if payoff.gain_s is None:
         return f"{who}: {promised}; {now}"
     fell = f"time lost to {'it' if len(payoff.causes) == 1 else 'them'} fell by {words.seconds(payoff.gain_s)}"
     if payoff.reached is None:
         return f"{who}: {promised}; {now}; {fell}"
-    kept = (
-        "worth it"
-        if payoff.reached >= _KEPT
-        else "not worth what was promised"
-        if payoff.reached < _BROKEN
-        else "worth a part of it"
-    )
+    kept = "not worth what was promised" if payoff.reached < _BROKEN else "worth a part of it"
+    kept = "worth it" if payoff.reached >= _KEPT else kept
     return f"{kept}: {who}: {promised}; {now}; {fell}, {words.percent(payoff.reached)} of that"
 
 
@@ -176,20 +162,7 @@ def _blocks(comparison: Comparison) -> Iterator[str]:
     yield f"## {text(describe_change(comparison))}"
     sides = [("Before", comparison.before), ("After", comparison.after)]
     head = ["", "Diagnosis", "Job", "Verdict", "Step time", "Clean"]
-    yield table(
-        head,
-        [
-            [
-                label,
-                code(name(side.source)),
-                code(name(side.job_id)),
-                escape(side.verdict),
-                words.seconds(side.recorded_s),
-                words.seconds(side.clean_s),
-            ]
-            for label, side in sides
-        ],
-    )
+    yield table(head, [[label, *_side_cells(side)] for label, side in sides])
     if comparison.changes:
         yield "### What became of the causes"
         yield table(["", "Severity", "Cause", "Place", "Before", "After"], list(map(_row, comparison.changes)))
@@ -206,6 +179,12 @@ def _blocks(comparison: Comparison) -> Iterator[str]:
     if comparison.warnings:
         yield "### Mind"
         yield bullets([text(warning) for warning in comparison.warnings])
+
+
+def _side_cells(side: Side) -> list[str]:
+    """Give the cells of one side behind its label."""
+    named = [code(name(side.source)), code(name(side.job_id)), escape(side.verdict)]
+    return [*named, words.seconds(side.recorded_s), words.seconds(side.clean_s)]
 
 
 def _row(change: Change) -> list[str]:

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from diagnose.model.explanation import Checked, CheckedGroup
 from diagnose.report.escape import escape, prose
+from diagnose.report.layout import make_grid
 
 #: How a condition turned out, in words and colour.
 _OUTCOMES = {True: ("holds", "green"), False: ("does not hold", "red"), None: ("cannot be said", "yellow")}
@@ -19,9 +20,7 @@ _OUTCOMES = {True: ("holds", "green"), False: ("does not hold", "red"), None: ("
 
 def draw_conditions(group: CheckedGroup, *, brief: bool = False) -> Table:
     """Draw the conditions of a rule as a tree, how each turned out before it; where brief, without where thresholds are from."""
-    table = Table.grid(padding=(0, 2))
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
+    table = make_grid("mark", "text")
     for holds, body, depth in _branches(group, 0, brief=brief):
         word, style = _OUTCOMES[holds]
         table.add_row(Text(word, style=style), Padding(body, (0, 0, 0, 2 * depth)))

@@ -11,10 +11,11 @@ from rich.table import Table
 from rich.text import Text
 
 from diagnose.model.explanation import CausePrediction, Checked, Explanation, Weight, Worth
+from diagnose.model.plain import to_json
 from diagnose.report import words
 from diagnose.report.conditions import describe_wanted, draw_conditions, format_number
 from diagnose.report.escape import escape, prose
-from diagnose.report.json_lines import to_json
+from diagnose.report.facts import describe_makers
 from diagnose.report.layout import PROSE_WIDTH, draw_facts, draw_sections
 
 #: Conditions named in the sentence that says why.
@@ -31,13 +32,7 @@ def render(explanation: Explanation, *, width: int, color: bool) -> str:
 
 
 def render_json(explanation: Explanation) -> str:
-    """Write an explanation as one JSON object on one line, without the line end.
-
-    Returns
-    -------
-    str
-        ASCII; the keys of `Explanation.to_dict`, and `why`: the sentence of `describe_why`.
-    """
+    """Write an explanation as one JSON object on one line; `why` is the sentence of `describe_why`."""
     return to_json(explanation.to_dict() | {"why": describe_why(explanation)})
 
 
@@ -183,11 +178,9 @@ def _draw_prediction(prediction: CausePrediction | None) -> RenderableType:
     """Say how probable the classifier thinks the cause, and what that rests on."""
     if prediction is None:
         return Text("this version has none")
-    lines: list[RenderableType] = []
-    if prediction.probability is None:
-        lines.append(Text("it was trained on no job with this cause"))
-    else:
-        lines.append(Text(f"probability {words.ratio(prediction.probability)}"))
+    known = prediction.probability is not None
+    said = f"probability {words.ratio(prediction.probability)}" if known else "it was trained on no job with this cause"
+    lines: list[RenderableType] = [Text(said)]
     if prediction.unlike:
         lines.append(Text(prose(prediction.unlike), style="yellow"))
     if prediction.speaks_for or prediction.speaks_against:
@@ -214,6 +207,4 @@ def _origins(e: Explanation) -> list[tuple[str, RenderableType]]:
     """Say which rule was asked, what made the page, and what is wrong with the input."""
     rows: list[tuple[str, RenderableType]] = [("Rule", escape(e.rule))] if e.rule else []
     rows += [("Warning", prose(warning)) for warning in e.warnings]
-    made = e.made_by
-    classifier = f"classifier {made.classifier}" if made.classifier else "no classifier"
-    return [*rows, ("Made by", f"diagnose {escape(made.version)}, rules {escape(made.rules)}, {escape(classifier)}")]
+    return [*rows, ("Made by", describe_makers(e.made_by))]

@@ -8,12 +8,16 @@ from collections.abc import Sequence
 
 from diagnose.model.cause import Cause, Fix
 from diagnose.model.diagnosis import Diagnosis
+from diagnose.model.diagnosis_document import MadeBy
+from diagnose.model.trace import Job
 from diagnose.model.training_log import LogFacts
 from diagnose.report import words
 from diagnose.report.escape import escape, name, prose
 
 #: Warnings and unchecked causes shown before "and N more".
 MAX_NOTES = 12
+#: Said of a fix that is not priced.
+NO_PREDICTION = "no prediction: no replay says what it gives back"
 #: Restarts told one by one.
 MAX_RESTARTS = 3
 #: Where in the instructions of a fix those for the next framework begin.
@@ -25,26 +29,30 @@ def summarize(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     if diagnosis.is_from_log:
         return _summarize_log(diagnosis)
     times, job, w = diagnosis.step_time, diagnosis.job, diagnosis.what_if
-    sizes = [(job.dp_size, "dp"), (job.pp_size, "pp"), (job.tp_size, "tp"), (job.cp_size, "cp")]
-    shape = _shape(sizes)
     steps = f"{words.count(len(w.steps), 'step')} analysed"
     steps += f", {diagnosis.steps_dropped:,} dropped" if diagnosis.steps_dropped else ""
     clean = [("clean", times.clean)] if times.clean is not None else []
     known = [("recorded", times.recorded), ("simulated", times.simulated), ("ideal", times.ideal), *clean]
-    lost = "" if diagnosis.gpu_hours_wasted is None else f", {words.hours(diagnosis.gpu_hours_wasted)} wasted"
     gpus = words.count(job.world_size, "GPU") + (f" {name(job.gpu_type)}" if job.gpu_type else "")
     rows = [
-        ("Job", f"{gpus} ({shape}), {steps}, {words.count(diagnosis.n_ops, 'operation')}"),
+        ("Job", f"{gpus} ({_shape(job)}), {steps}, {words.count(diagnosis.n_ops, 'operation')}"),
         ("Step time", "   ".join(f"{label} {words.seconds(value)}" for label, value in known)),
         ("Slowdown", f"S {words.ratio(w.slowdown)}, waste {words.percent(1 - 1 / w.slowdown)}"),
-        ("GPU hours", f"{words.hours(diagnosis.gpu_hours_analysed)} analysed{lost}"),
+        ("GPU hours", _describe_hours(diagnosis)),
         ("Replay", describe_replay(diagnosis)),
     ]
     return rows if diagnosis.log is None else [*rows, ("Log", describe_log(diagnosis.log))]
 
 
-def _shape(sizes: Sequence[tuple[int, str]]) -> str:
+def _describe_hours(diagnosis: Diagnosis) -> str:
+    """Say how many GPU hours were analysed, and how many of them were lost."""
+    lost = "" if diagnosis.gpu_hours_wasted is None else f", {words.hours(diagnosis.gpu_hours_wasted)} wasted"
+    return f"{words.hours(diagnosis.gpu_hours_analysed)} analysed{lost}"
+
+
+def _shape(job: Job) -> str:
     """Say how a job is laid out over GPUs."""
+    sizes = [(job.dp_size, "dp"), (job.pp_size, "pp"), (job.tp_size, "tp"), (job.cp_size, "cp")]
     return " x ".join(f"{label} {size}" for size, label in sizes if size > 1) or "1 worker"
 
 
@@ -52,18 +60,14 @@ def _summarize_log(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     """Say what a training log alone tells, each with its label."""
     job, log = diagnosis.job, diagnosis.log
     assert log is not None
-    sizes = [(job.dp_size, "dp"), (job.pp_size, "pp"), (job.tp_size, "tp"), (job.cp_size, "cp")]
-    gpus = (
-        f"{words.count(job.world_size, 'GPU')} ({_shape(sizes)})" if diagnosis.parallelism_known else "GPUs not known"
-    )
+    gpus = f"{words.count(job.world_size, 'GPU')} ({_shape(job)})" if diagnosis.parallelism_known else "GPUs not known"
     rows = [
         ("Job", f"{gpus}, a training log without operations"),
         ("Log", describe_log(log)),
         ("Step time", f"recorded {words.seconds(diagnosis.step_time.recorded)}"),
     ]
     if diagnosis.parallelism_known:
-        lost = "" if diagnosis.gpu_hours_wasted is None else f", {words.hours(diagnosis.gpu_hours_wasted)} wasted"
-        rows.append(("GPU hours", f"{words.hours(diagnosis.gpu_hours_analysed)} analysed{lost}"))
+        rows.append(("GPU hours", _describe_hours(diagnosis)))
     return rows
 
 
@@ -98,18 +102,37 @@ def head(cause: Cause) -> str:
 
 def measure(cause: Cause) -> list[tuple[str, str]]:
     """Say where, since when, how much and how sure, and who can mend it, each with its label; what is not known is left out."""
-    gain = 1 / (1 - cause.recoverable) if cause.recoverable < 1 else float("inf")
-    back = f"{words.percent(cause.recoverable)} of the step time when this alone is gone ({words.ratio(gain)}x as fast)"
-    share = words.NOT_KNOWN if cause.share is None else f"{words.percent(cause.share)} of the lost time"
     rows = [
         ("Where", "\n".join(words.places(cause.where))),
         ("When", words.since(cause.when)),
-        ("Recoverable", back),
-        ("Share", share),
+        ("Recoverable", describe_recoverable(cause)),
+        ("Share", describe_share(cause)),
         ("Confidence", words.confidence(cause.confidence)),
         ("Who acts", name(cause.who or "")),
     ]
     return [(label, fact) for label, fact in rows if fact]
+
+
+def describe_recoverable(cause: Cause) -> str:
+    """Say how much comes back without a cause."""
+    gain = 1 / (1 - cause.recoverable) if cause.recoverable < 1 else float("inf")
+    return f"{words.percent(cause.recoverable)} of the step time when this alone is gone ({words.ratio(gain)}x as fast)"
+
+
+def describe_share(cause: Cause) -> str:
+    """Say how much of the lost time a cause accounts for."""
+    return words.NOT_KNOWN if cause.share is None else f"{words.percent(cause.share)} of the lost time"
+
+
+def describe_nothing(diagnosis: Diagnosis) -> str:
+    """Say plainly that nothing was found, or why nobody can say."""
+    if diagnosis.verdict != "healthy":
+        return f"None: {words.why_inconclusive(diagnosis)}. Take every figure here as a hint at most."
+    said = f"No known cause, removed alone, would make the job at least {diagnosis.min_speedup:g} times as fast"
+    best = words.best_gain(diagnosis)
+    return said + (
+        f"; the most, {best[0]}, would give back {words.percent(best[1])} of the step time." if best else "."
+    )
 
 
 def describe_evidence(cause: Cause) -> list[str]:
@@ -131,7 +154,7 @@ def predict(fix: Fix) -> str | None:
     """Say what a replay of a fix predicts; None where no replay does."""
     if fix.predicted_step_time is None or fix.predicted_speedup is None:
         return None
-    gain = f"predicted: {words.seconds(fix.predicted_step_time)} a step, {words.speedup(fix.predicted_speedup)}"
+    gain = f"predicted: {words.pace(fix.predicted_step_time, fix.predicted_speedup)}"
     steps = fix.figures.get("break_even_steps")
     return gain + (f"; a restart pays off after {words.count(int(steps), 'step')}" if steps is not None else "")
 
@@ -159,9 +182,8 @@ def without_features(reason: str, diagnosis: Diagnosis) -> str:
     return "; ".join(dict.fromkeys(found))
 
 
-def describe_makers(diagnosis: Diagnosis) -> str:
+def describe_makers(made: MadeBy) -> str:
     """Name the program, and the digests of rules and classifier."""
-    made = diagnosis.made_by
     classifier = f", classifier {escape(made.classifier)}" if made.classifier else ", no classifier"
     return f"diagnose {escape(made.version)}, rules {escape(made.rules)}{classifier}"
 

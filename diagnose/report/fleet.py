@@ -13,11 +13,11 @@ from rich.text import Text
 
 from diagnose.model.fleet import Fleet, FleetCause, FleetJob
 from diagnose.model.fleet_document import STATES, Figure, Finding, HostCount, Hosts, Slice
+from diagnose.model.plain import to_json
 from diagnose.report import words
 from diagnose.report.charts import draw_bar
 from diagnose.report.escape import name, prose
-from diagnose.report.json_lines import to_json
-from diagnose.report.layout import draw, draw_bullets, draw_facts, print_sections
+from diagnose.report.layout import draw, draw_bullets, draw_facts, make_grid, print_sections
 
 #: Jobs, and entries of every other list, on the page where nobody asks for another number; the JSON has all.
 N_JOBS = 10
@@ -51,13 +51,7 @@ _STATE_STYLES = {"new": "bold red", "worse": "bold red", "back": "red", "gone": 
 
 
 def render(fleet: Fleet, *, width: int, color: bool, limit: int | None = None) -> str:
-    """Write the fleet as a page.
-
-    Parameters
-    ----------
-    limit : int, optional
-        Jobs listed at most.
-    """
+    """Write the fleet as a page that lists at most so many jobs."""
 
     def write(console: Console) -> None:
         console.print(Text(describe_worst(fleet), style="bold red" if fleet.totals.hours_wasted else "bold"))
@@ -92,27 +86,15 @@ def describe_worst(fleet: Fleet) -> str:
 def list_facts(fleet: Fleet) -> list[tuple[str, str]]:
     """Say in a few lines what the fleet comes to."""
     t = fleet.totals
-    counts = [
-        f"{n:,} {what}"
-        for n, what in (
-            (t.n_straggling, "straggling"),
-            (t.n_healthy, "healthy"),
-            (t.n_inconclusive, "inconclusive"),
-            (t.n_failed, "not analysed"),
-        )
-        if n
-    ]
+    verdicts = [(t.n_straggling, "straggling"), (t.n_healthy, "healthy"), (t.n_inconclusive, "inconclusive")]
+    counts = [f"{n:,} {what}" for n, what in (*verdicts, (t.n_failed, "not analysed")) if n]
     facts = [("Jobs", f"{t.n_jobs:,}" + (f": {', '.join(counts)}" if counts else ""))]
     if t.hours_analysed:
         lost = words.percent(t.hours_wasted / t.hours_analysed)
-        facts.append(
-            (
-                "GPU hours",
-                f"{words.hours(t.hours_analysed)} analysed, {words.hours(t.hours_wasted)} lost ({lost}), "
-                f"{words.hours(t.hours_recoverable)} recoverable by the jobs' plans"
-                + (f"; {words.count(t.n_unpriced, 'job')} without a price" if t.n_unpriced else ""),
-            )
-        )
+        said = f"{words.hours(t.hours_analysed)} analysed, {words.hours(t.hours_wasted)} lost ({lost}), "
+        said += f"{words.hours(t.hours_recoverable)} recoverable by the jobs' plans"
+        said += f"; {words.count(t.n_unpriced, 'job')} without a price" if t.n_unpriced else ""
+        facts.append(("GPU hours", said))
     if fleet.night is not None:
         facts.append(("Last night", describe_last_night(fleet)))
     facts.append(("Store", name(fleet.store)))
@@ -199,10 +181,8 @@ def _sections(fleet: Fleet, limit: int, width: int) -> Iterator[tuple[str, Rende
             yield title, _draw_slices(fleet.by[key], unknown, width, is_time=key == "day")
     yield from _about_hosts(fleet)
     if fleet.study.n_jobs:
-        yield (
-            f"Beside the study of 3,079 jobs (arXiv 2505.05713), {words.count(fleet.study.n_jobs, 'job')}",
-            _draw_study(fleet),
-        )
+        n_jobs = words.count(fleet.study.n_jobs, "job")
+        yield f"Beside the study of 3,079 jobs (arXiv 2505.05713), {n_jobs}", _draw_study(fleet)
     if fleet.coverage:
         yield "Not analysed", _draw_coverage(fleet)
 
@@ -211,10 +191,7 @@ def _draw_jobs(jobs: tuple[FleetJob, ...], width: int) -> RenderableType:
     """Draw a line a job; where there is no room for columns, its figures above its name."""
     if width < NARROW:
         return draw_bullets(f"{_describe_figures(job)}: {name_job(job)}: {_describe_first(job)}" for job in jobs)
-    table = Table.grid(padding=(0, 2))
-    for _ in range(4):
-        table.add_column(justify="right", no_wrap=True)
-    table.add_column(overflow="fold")
+    table = make_grid(*4 * ["number"], "text")
     head = ("lost", "back", "S", "GPUs", "job and first cause")
     table.add_row(*(Text(title, style="dim") for title in head))
     for job in jobs:
@@ -244,9 +221,7 @@ def _describe_first(job: FleetJob) -> str:
 
 def _draw_findings(findings: tuple[Finding, ...]) -> RenderableType:
     """Draw the faults by what became of them, a few of each."""
-    table = Table.grid(padding=(0, 2))
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
+    table = make_grid("mark", "text")
     for state in STATES:
         found = [finding for finding in findings if finding.state == state]
         most = N_LISTED if state in {"new", "worse", "back"} else 3
@@ -304,27 +279,17 @@ def _about_hosts(fleet: Fleet) -> Iterator[tuple[str, RenderableType]]:
 
 def _draw_study(fleet: Fleet) -> RenderableType:
     """Draw the study's figures beside ours."""
-    table = Table.grid(padding=(0, 2))
-    table.add_column(overflow="fold")
-    for _ in range(3):
-        table.add_column(justify="right", no_wrap=True)
+    table = make_grid("text", *3 * ["number"])
     table.add_row("", *(Text(title, style="dim") for title in ("here", "study", "of")))
     for figure in fleet.study.figures:
-        table.add_row(
-            figure.meaning,
-            describe_figure(figure, figure.ours),
-            describe_figure(figure, figure.published),
-            f"{figure.n:,}",
-        )
+        ours, published = describe_figure(figure, figure.ours), describe_figure(figure, figure.published)
+        table.add_row(figure.meaning, ours, published, f"{figure.n:,}")
     return table
 
 
 def _draw_coverage(fleet: Fleet) -> RenderableType:
     """Draw why jobs have no diagnosis that counts."""
-    table = Table.grid(padding=(0, 2))
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
+    table = make_grid("number", "mark", "text")
     for gap in fleet.coverage:
         reason = prose(gap.reason.removeprefix(f"{gap.example}: "))
         table.add_row(f"{gap.n_jobs:,}", name(gap.kind), Text(f"such as {name(gap.example)}: {reason}"))

@@ -1,24 +1,9 @@
-"""The diagnosis as one line of JSON: the contract for programs; and how every other JSON is written."""
-
-import json
-from typing import Any
+"""The diagnosis as one line of JSON: the contract for programs."""
 
 from diagnose.model.diagnosis import Diagnosis
-from diagnose.model.plain import to_plain
+from diagnose.model.plain import to_json
 
 
 def render(diagnosis: Diagnosis) -> str:
     """Write a diagnosis as one JSON object on one line, without the line end."""
     return to_json(diagnosis.to_document())
-
-
-def to_json(value: Any) -> str:
-    """Write a document, or plain values, as JSON on one line, without the line end.
-
-    Returns
-    -------
-    str
-        ASCII, so that the bytes are the same in every locale; keys in the order of the fields; what is not a finite number is
-        null.
-    """
-    return json.dumps(to_plain(value), allow_nan=False)

@@ -30,13 +30,7 @@ _UNKNOWN = "unknown"
 
 
 def render(diagnosis: Diagnosis) -> str:
-    """Write a diagnosis as a test suite.
-
-    Returns
-    -------
-    str
-        One element `testsuite`, indented, ended by a line end.
-    """
+    """Write a diagnosis as one element `testsuite`, indented, ended by a line end."""
     job = name(diagnosis.job.job_id) or "job"
     suite = ET.Element("testsuite", name=job)
     properties = ET.SubElement(suite, "properties")
@@ -53,15 +47,7 @@ def render(diagnosis: Diagnosis) -> str:
 
 
 def render_error(job: str, message: str) -> str:
-    """Write a job that could not be diagnosed as a test suite with one error.
-
-    Parameters
-    ----------
-    job : str
-        File of the job.
-    message : str
-        What was said on standard error.
-    """
+    """Write a job, by its file, that could not be diagnosed as a test suite with one error: what was said on standard error."""
     suite = ET.Element("testsuite", name=name(job))
     case = ET.SubElement(suite, "testcase", classname=name(job), name="trace")
     ET.SubElement(case, "error", type="trace", message=prose(message))
@@ -75,7 +61,7 @@ def _figures(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
     if diagnosis.step_time.clean is not None:
         yield "step_time_clean_s", f"{diagnosis.step_time.clean:.6g}"
     yield "gpus", str(diagnosis.job.world_size)
-    yield "made_by", describe_makers(diagnosis)
+    yield "made_by", describe_makers(diagnosis.made_by)
     for warning in diagnosis.warnings:
         yield "warning", prose(warning)
 

@@ -5,6 +5,7 @@ Enters: sections. Leaves: text that reads at any width from 40 columns, with or 
 
 import io
 from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any
 
 from rich.console import Console, RenderableType
 from rich.padding import Padding
@@ -61,6 +62,19 @@ def draw_sections(sections: Iterable[Section], *, width: int, color: bool) -> st
     return draw(lambda console: print_sections(console, sections), width=width, color=color)
 
 
+def make_grid(*columns: str, gap: int = 2) -> Table:
+    """Make a table without lines, of columns of `text`, which is folded, of a `mark`, which is not, or of a `number`."""
+    kinds: dict[str, dict[str, Any]] = {
+        "text": {"overflow": "fold"},
+        "mark": {"no_wrap": True},
+        "number": {"justify": "right", "no_wrap": True},
+    }
+    table = Table.grid(padding=(0, gap))
+    for column in columns:
+        table.add_column(**kinds[column])
+    return table
+
+
 def draw_facts(rows: Sequence[tuple[str, RenderableType]]) -> Table:
     """Lay out labels and what belongs to them in two columns."""
     table = Table.grid(padding=(0, 2))
@@ -73,9 +87,7 @@ def draw_facts(rows: Sequence[tuple[str, RenderableType]]) -> Table:
 
 def draw_marked(rows: Iterable[tuple[str, RenderableType]]) -> Table:
     """Lay out what stands behind marks or numbers."""
-    table = Table.grid(padding=(0, 1))
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
+    table = make_grid("mark", "text", gap=1)
     for mark, body in rows:
         table.add_row(mark, body)
     return table

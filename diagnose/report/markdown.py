@@ -14,6 +14,7 @@ from diagnose.model.diagnosis_document import Plan
 from diagnose.report import words
 from diagnose.report.escape import escape, name, prose
 from diagnose.report.facts import (
+    NO_PREDICTION,
     describe_evidence,
     describe_makers,
     first_of,
@@ -43,13 +44,7 @@ _WORD = re.compile(r"([(\"']*)(.*?)([)\"',.;:]*)", re.DOTALL)
 
 
 def render(diagnosis: Diagnosis) -> str:
-    """Write a diagnosis as Markdown.
-
-    Returns
-    -------
-    str
-        Lines, each ended by a line end; blocks are parted by blank lines.
-    """
+    """Write a diagnosis as lines of Markdown; blocks are parted by blank lines."""
     return "\n\n".join(_blocks(diagnosis)) + "\n"
 
 
@@ -122,7 +117,7 @@ def _blocks(diagnosis: Diagnosis) -> Iterator[str]:
     if diagnosis.warnings:
         yield "### Warnings"
         yield bullets([text(line) for line in first_of([prose(warning) for warning in diagnosis.warnings])])
-    yield f"Made by {text(describe_makers(diagnosis))}."
+    yield f"Made by {text(describe_makers(diagnosis.made_by))}."
 
 
 def _row(n: int, cause: Cause) -> list[str]:
@@ -160,7 +155,7 @@ def _about_cause(n: int, cause: Cause) -> Iterator[str]:
 def _list_fix(n: int, fix: Fix) -> str:
     """Write one fix as an item of a list: what, how much faster, how, and what to mind."""
     parts = [f"**{text(fix.summary)}** ({code(fix.fix)})"]
-    parts.append(text(predict(fix) or "no prediction: no replay says what it gives back"))
+    parts.append(text(predict(fix) or NO_PREDICTION))
     how = split_how(fix)
     parts += [block(how)] if how else []
     notes = [f"assumed: {text('; '.join(fix.assumptions))}"] if fix.assumptions else []
@@ -182,7 +177,7 @@ def _list_plan(plan: Plan) -> str:
     """Say what the best fix of each cause gives after those before it."""
     lines = []
     for n, step in enumerate(plan.steps, start=1):
-        gain = f"{words.seconds(step.predicted_step_time)} a step, {words.speedup(step.predicted_speedup)}"
+        gain = words.pace(step.predicted_step_time, step.predicted_speedup)
         note = f"; {text(step.note)}" if step.note else ""
         lines.append(f"{n}. {code(step.fix)} ({code(step.cause)}): {gain}{note}")
     return "\n".join(lines)

@@ -9,10 +9,10 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from diagnose.model.plain import to_json
 from diagnose.packing.compare import Comparison, PackerResult
 from diagnose.report import words
 from diagnose.report.escape import escape
-from diagnose.report.json_lines import to_json
 from diagnose.report.layout import PROSE_WIDTH, draw_facts, draw_sections
 
 SCHEMA = "diagnose-pack/1"
@@ -25,24 +25,14 @@ _SHORT_DELAY = 0.5
 
 
 def render(comparison: Comparison, *, name: str, width: int, color: bool) -> str:
-    """Write a comparison of packers as a page for a terminal or a plain file.
-
-    Parameters
-    ----------
-    name : str
-        How the file is called.
-    """
+    """Write a comparison of packers of the file of this name as a page for a terminal or a plain file."""
     return draw_sections(_sections(comparison, name, width), width=min(width, PROSE_WIDTH), color=color)
 
 
 def render_json(comparison: Comparison, *, name: str) -> str:
-    """Write a comparison as one JSON object on one line, without the line end.
+    """Write a comparison as one JSON object on one line.
 
-    Returns
-    -------
-    str
-        ASCII; `schema` is diagnose-pack/1. Delays are in batches, times in seconds, tokens are counts; a rank's imbalance is
-        over the sums of its microbatches.
+    Delays are in batches, times in seconds, tokens are counts; a rank's imbalance is over the sums of its microbatches.
     """
     plan, stream = comparison.plan, comparison.stream
     return to_json(

@@ -65,21 +65,11 @@ class AppliedFixes:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PerfettoFile:
-    """A file for Perfetto.
+    """A file for Perfetto."""
 
-    Attributes
-    ----------
-    content : bytes
-        Chrome's JSON trace events, gzipped unless asked for plain.
-    choice : Choice
-        What was drawn.
-    warnings : tuple of str
-        What was left out, and why.
-    """
-
-    content: bytes
-    choice: Choice
-    warnings: tuple[str, ...]
+    content: bytes  # Chrome's JSON trace events, gzipped unless asked for plain
+    choice: Choice  # What was drawn
+    warnings: tuple[str, ...]  # What was left out, and why
 
 
 def render(
@@ -91,7 +81,7 @@ def render(
     compressed: bool = True,
     applied: AppliedFixes | None = None,
 ) -> PerfettoFile:
-    """Draw some steps of some dp ranks.
+    """Draw some steps of some dp ranks; the same data and choice give the same bytes.
 
     Parameters
     ----------
@@ -101,15 +91,8 @@ def render(
         Dp ranks by the labels of the file; those of the culprits and one sound peer when left out.
     limit_mb : float
         Of the file, in 10^6 bytes; whole steps and ranks are left out, the last first, until it fits.
-    compressed : bool
-        False leaves the JSON plain.
     applied : AppliedFixes, optional
         What to replay as `fixed`; the plan of the diagnosis, if it has one, when left out.
-
-    Returns
-    -------
-    PerfettoFile
-        Same data and choice, same bytes.
 
     Raises
     ------

@@ -12,9 +12,7 @@ from diagnose.errors import UsageError
 from diagnose.model.analysis import ReportData
 from diagnose.model.trace import Ints
 from diagnose.report import words
-from diagnose.report.perfetto_step import (
-    culprits_of,
-)
+from diagnose.report.perfetto_step import culprits_of
 
 #: Dp ranks of culprits drawn unless asked for.
 MAX_CULPRITS = 3
@@ -22,13 +20,7 @@ MAX_CULPRITS = 3
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Choice:
-    """What is drawn; of both what matters most is first.
-
-    Attributes
-    ----------
-    dp : tuple of int
-        Indices of dp ranks.
-    """
+    """What is drawn: numbers of steps, and indices of dp ranks; of both what matters most is first."""
 
     steps: tuple[int, ...]
     dp: tuple[int, ...]

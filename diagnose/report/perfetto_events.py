@@ -22,23 +22,13 @@ _OVERLAP_NS = 100_000
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Slice:
-    """Something that took some time.
-
-    Attributes
-    ----------
-    name, category : str
-        Safe to show.
-    start_ns, end_ns : int
-        Nanoseconds after the first step drawn began.
-    args : dict
-        Plain values that a viewer shows beside it.
-    """
+    """Something that took some time, in nanoseconds after the first step drawn began; name and category are safe to show."""
 
     name: str
     category: str
     start_ns: int
     end_ns: int
-    args: Mapping[str, Any]
+    args: Mapping[str, Any]  # Plain values that a viewer shows beside it
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -73,13 +63,9 @@ class Page:
         self._events.append((what.start_ns, depth, _write(event)))
 
     def side_by_side(self, thread: Thread, slices: Sequence[Slice]) -> list[tuple[Slice, Thread]]:
-        """Add slices, each on the first thread of that name that is free: `name`, `name (2)`, ...
+        """Add slices, each on the first thread of that name that is free: `name`, `name (2)`, ...; give them as drawn, in order.
 
-        Returns
-        -------
-        list of (Slice, Thread)
-            In the order of the slices, as drawn: one that runs into the next by no more than clocks err by ends where that begins,
-            and says so.
+        One that runs into the next by no more than clocks err by ends where that begins, and says so.
         """
         lanes: list[list[int]] = []
         drawn = list(slices)

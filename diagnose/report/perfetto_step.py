@@ -12,6 +12,7 @@ import numpy as np
 
 from diagnose.model.analysis import ReportData
 from diagnose.model.cause import Cause
+from diagnose.model.components import STALLED
 from diagnose.model.optype import NAMES, P2P, Op
 from diagnose.model.stalls import StallKind
 from diagnose.model.timeline import Timeline
@@ -38,16 +39,16 @@ _STALLS = "stalls"
 #: Computes of all stages stand above everything else, so that the schedule of the pipeline can be seen.
 _ORDER = ("compute", _STALLS, _COLLECTIVES, "forward-send", "forward-recv", "backward-send", "backward-recv")
 
-#: What a stall is, and the component that it belongs to.
-_WHOSE = {
-    StallKind.NOBODY: ("stall that nothing explains", ""),
-    StallKind.COLLECTION: ("garbage collection", "gc-pause"),
-    StallKind.ALLOCATION: ("memory allocator", "malloc-pause"),
-    StallKind.INPUT: ("waiting for input", "input-delay"),
-    StallKind.SAVING: ("checkpoint", "end-delay"),
-    StallKind.WORKER: ("slow worker", "worker"),
-    StallKind.TOGETHER: ("all workers together: planned", ""),
-    StallKind.QUEUE: ("queued behind communication", "queue"),
+#: What a stall is called.
+_TITLES = {
+    StallKind.NOBODY: "stall that nothing explains",
+    StallKind.COLLECTION: "garbage collection",
+    StallKind.ALLOCATION: "memory allocator",
+    StallKind.INPUT: "waiting for input",
+    StallKind.SAVING: "checkpoint",
+    StallKind.WORKER: "slow worker",
+    StallKind.TOGETHER: "all workers together: planned",
+    StallKind.QUEUE: "queued behind communication",
 }
 #: A shorter stall than this is not drawn.
 _LEAST_STALL_S = 1e-6
@@ -55,12 +56,9 @@ _LEAST_STALL_S = 1e-6
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Baselines:
-    """Another timeline, by the nodes of the one that is drawn; None where there is none.
+    """Own times of the ideal timeline and ends of the clean one, by the nodes of the one that is drawn.
 
-    Attributes
-    ----------
-    ideal_own_s, clean_end_s : ndarray of float64, shape (n_nodes, n_lanes), or None
-        Own times of the ideal, ends of the clean timeline; NaN where it has no such operation.
+    Both have the shape (n_nodes, n_lanes), NaN where there is no such operation; None where there is no such timeline.
     """
 
     ideal_own_s: Seconds | None = None
@@ -69,21 +67,11 @@ class Baselines:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DpTrack:
-    """One dp rank of one timeline: where it is drawn.
-
-    Attributes
-    ----------
-    pid : int
-        Its process.
-    dp : int
-        Index of the dp rank: lane of the timeline.
-    begin_ns : int
-        When the step begins, on the axis of the picture.
-    """
+    """One dp rank of one timeline: where it is drawn."""
 
     pid: int
-    dp: int
-    begin_ns: int
+    dp: int  # Index of the dp rank: lane of the timeline
+    begin_ns: int  # When the step begins, on the axis of the picture
 
     def at(self, seconds: float) -> int:
         """Say where a time of the step lies on the axis."""
@@ -106,16 +94,8 @@ def draw_operations(
 ) -> None:
     """Draw the operations of one dp rank, each on the thread of its stream, and an arrow from each send to its recv.
 
-    Parameters
-    ----------
-    data : ReportData
-        For the names of workers.
-    timeline : Timeline
-        With all dp ranks.
-    facts : OperationFacts
-        What is known of its operations.
-    baselines : Baselines, optional
-        Given for what was recorded: says beside each operation how much slower and later it was.
+    The timeline has all dp ranks. `baselines`, given for what was recorded, say beside each operation how much slower and later it
+    was.
     """
     by_stream: dict[Thread, list[tuple[int, Slice]]] = defaultdict(list)
     n_stages = len(data.diagnosis.stage_labels)
@@ -231,26 +211,15 @@ def _stalls_of(data: ReportData, timeline: Timeline, node: int, row: DpTrack) ->
     components, stalls = data.analysis.components, data.analysis.components.stalls
     inside_s, before_s = float(stalls.inside_s[place]), float(stalls.before_s[place])
     wait_s = 0.0 if components.queue_wait_s is None else float(components.queue_wait_s[place])
+    before, inside = StallKind(int(stalls.before[place])), StallKind(int(stalls.inside[place]))
     spans = [
-        (
-            start_s - before_s,
-            start_s,
-            StallKind(int(stalls.before[place])),
-            bool(stalls.recorded_before[place]),
-            "before",
-        ),
+        (start_s - before_s, start_s, before, bool(stalls.recorded_before[place]), "before"),
         (start_s, min(start_s + wait_s, end_s), StallKind.QUEUE, False, "inside"),
-        (
-            max(end_s - inside_s, start_s),
-            end_s,
-            StallKind(int(stalls.inside[place])),
-            bool(stalls.recorded_inside[place]),
-            "inside",
-        ),
+        (max(end_s - inside_s, start_s), end_s, inside, bool(stalls.recorded_inside[place]), "inside"),
     ]
     return [
-        _stall(data, timeline.step, (row.at(begin_s), row.at(finish_s)), whose, {"where": where, "has_a_row": recorded})
-        for begin_s, finish_s, whose, recorded, where in spans
+        _stall(data, timeline.step, (row.at(begin_s), row.at(finish_s)), kind, {"where": where, "has_a_row": recorded})
+        for begin_s, finish_s, kind, recorded, where in spans
         if finish_s - begin_s > _LEAST_STALL_S
     ]
 
@@ -268,14 +237,13 @@ def _place(data: ReportData, timeline: Timeline, node: int, dp: int) -> tuple[in
     return place if all(i < n for i, n in zip(place, shape, strict=True)) else None
 
 
-def _stall(data: ReportData, step: int, span: tuple[int, int], whose: StallKind, args: dict[str, Any]) -> Slice:
+def _stall(data: ReportData, step: int, span: tuple[int, int], kind: StallKind, args: dict[str, Any]) -> Slice:
     """Make the slice of a stall, with the cause that it belongs to."""
-    title, component = _WHOSE[whose]
-    cause = next(iter(data.causes_of(component)), None)
+    cause = next(iter(data.causes_of(STALLED.get(kind, ""))), None)
     found = {"step": step, "own_ms": (span[1] - span[0]) / 1e6} | args
     if cause is not None:
         found |= {"cause": prose(cause.title), "why": sentence(cause)}
-    return Slice(title, "stall", *span, found)
+    return Slice(_TITLES[kind], "stall", *span, found)
 
 
 def sentence(cause: Cause) -> str:

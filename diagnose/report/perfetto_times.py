@@ -50,13 +50,7 @@ class OperationFacts:
 
 
 def describe_operations(timeline: Timeline) -> OperationFacts:
-    """Say of each operation what it is called and how its time is made up.
-
-    Parameters
-    ----------
-    timeline : Timeline
-        With all dp ranks: collectives wait for the last of them.
-    """
+    """Say of each operation what it is called and how its time is made up; all dp ranks, as collectives wait for the last."""
     places = _Places(timeline.nodes)
     serves = _serves(timeline, places)
     ready_s = _ready(timeline, places)

@@ -23,8 +23,10 @@ from diagnose.report.charts import are_alike, draw_bar, draw_heat_map, draw_spar
 from diagnose.report.conditions import draw_conditions, format_number
 from diagnose.report.escape import escape, name, prose
 from diagnose.report.facts import (
+    NO_PREDICTION,
     describe_evidence,
     describe_makers,
+    describe_nothing,
     first_of,
     head,
     list_reasons,
@@ -62,12 +64,8 @@ def render(
 ) -> str:
     """Write a diagnosis as a report for a terminal or a plain file.
 
-    Parameters
-    ----------
-    verbose : bool
-        Add every rule with its conditions, and every feature.
-    links : sequence of (str, str)
-        What else was written of this job: what it is, and its path.
+    Where verbose, with every rule and its conditions, and every feature. `links` are what else was written of this job: what it
+    is, and its path.
     """
     sections = _sections(diagnosis, width, verbose=verbose, links=links)
     return draw(lambda console: print_sections(console, sections, _PICTURES), width=width, color=color)
@@ -175,18 +173,15 @@ def _bars(rows: list[tuple[str, float, str]], names: int, bar_width: int) -> Tab
     table.add_column(justify="right", width=5)
     table.add_column(width=bar_width, no_wrap=True)
     for label, share, style in rows:
-        table.add_row(
-            escape(label), words.percent(share).replace("under ", "<"), Text(draw_bar(share, bar_width), style=style)
-        )
+        said = words.percent(share).replace("under ", "<")
+        table.add_row(escape(label), said, Text(draw_bar(share, bar_width), style=style))
     return table
 
 
 def _same_shares(ledger: Ledger) -> bool:
     """Say whether the components only repeat what the causes say."""
-    by_cause, by_part = (
-        sorted(ledger.causes.values()),
-        sorted(v for v in ledger.components.values() if abs(v) >= words.NO_SHARE),
-    )
+    by_cause = sorted(ledger.causes.values())
+    by_part = sorted(v for v in ledger.components.values() if abs(v) >= words.NO_SHARE)
     same_length = len(by_cause) == len(by_part) or not by_part
     return same_length and all(abs(a - b) <= _SAME_SHARE for a, b in zip(by_cause, by_part, strict=False))
 
@@ -221,10 +216,7 @@ def fix_lines(fix: Fix) -> list[Text]:
     """Say in a few lines what a fix changes, what a replay of it predicts, how to do it, and what to mind."""
     lines = [Text(prose(fix.summary), style="bold")]
     gain = predict(fix)
-    if gain is not None:
-        lines.append(Text(gain, style="green"))
-    else:
-        lines.append(Text("no prediction: no replay says what it gives back", style="dim"))
+    lines.append(Text(NO_PREDICTION, style="dim") if gain is None else Text(gain, style="green"))
     lines += [Text(line) for line in split_how(fix)]
     if fix.assumptions:
         lines.append(Text(f"assumed: {prose('; '.join(fix.assumptions))}", style="dim"))
@@ -236,7 +228,7 @@ def _draw_plan(plan: Plan) -> Table:
     """Say what the best fix of each cause gives after those before it."""
     rows: list[tuple[str, RenderableType]] = []
     for n, step in enumerate(plan.steps, start=1):
-        gain = f"{words.seconds(step.predicted_step_time)} a step, {words.speedup(step.predicted_speedup)}"
+        gain = words.pace(step.predicted_step_time, step.predicted_speedup)
         text = Text(escape(step.fix), style="bold").append(f" ({escape(step.cause)}): {gain}", style="not bold")
         if step.note:
             text.append(f"; {prose(step.note)}", style="not bold yellow")
@@ -255,13 +247,7 @@ def _about_nothing(diagnosis: Diagnosis) -> list[tuple[str, RenderableType]]:
     ]
     if diagnosis.features:
         looked.append(f"{measured} of {words.count(len(diagnosis.features), 'feature')} measured")
-    if diagnosis.verdict == "healthy":
-        said = f"No known cause, removed alone, would make the job at least {diagnosis.min_speedup:g} times as fast"
-        best = words.best_gain(diagnosis)
-        said += f"; the most, {best[0]}, would give back {words.percent(best[1])} of the step time." if best else "."
-    else:
-        said = f"None: {words.why_inconclusive(diagnosis)}. Take every figure here as a hint at most."
-    rows: list[tuple[str, RenderableType]] = [("Verdict", said)]
+    rows: list[tuple[str, RenderableType]] = [("Verdict", describe_nothing(diagnosis))]
     if not diagnosis.is_from_log:
         rows.append(("Looked at", ", ".join(looked)))
     if diagnosis.checked:
@@ -356,10 +342,7 @@ def _doubts(diagnosis: Diagnosis) -> list[tuple[str, RenderableType]]:
     error = words.percent(fidelity.replay_error)
     rows: list[tuple[str, RenderableType]] = [
         ("Replay", f"with launch delays it is off by {error} from the recorded step times; trusted up to 5%"),
-        (
-            "Discrepancy",
-            f"{words.percent(fidelity.discrepancy)}: launch delays, which S leaves out",
-        ),
+        ("Discrepancy", f"{words.percent(fidelity.discrepancy)}: launch delays, which S leaves out"),
     ]
     if diagnosis.is_from_log:
         rows = [("Replay", "none: a log has no operations to be replayed")]
@@ -367,5 +350,5 @@ def _doubts(diagnosis: Diagnosis) -> list[tuple[str, RenderableType]]:
         rows.append(("Warnings", draw_bullets(first_of([prose(text) for text in diagnosis.warnings]), mark="!")))
     if diagnosis.not_checked:
         rows.append(("Not checked", draw_bullets(first_of(list_reasons(diagnosis)))))
-    rows.append(("Made by", describe_makers(diagnosis)))
+    rows.append(("Made by", describe_makers(diagnosis.made_by)))
     return rows

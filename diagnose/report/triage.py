@@ -9,10 +9,10 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from diagnose.model.plain import to_json
 from diagnose.model.triage_run import Progress, TriageRun
 from diagnose.report import words
 from diagnose.report.escape import escape
-from diagnose.report.json_lines import to_json
 from diagnose.report.layout import draw, draw_facts, print_sections
 
 #: Failed jobs listed on the page; the JSON has all.

@@ -5,14 +5,13 @@ Enters: a `HandPrices`. Leaves: text that reads at any width from 40 columns, wi
 
 from rich.console import Console
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
+from diagnose.model.plain import to_json
 from diagnose.model.priced import HandFixPrice, HandPrices
 from diagnose.report import words
 from diagnose.report.escape import escape, prose
-from diagnose.report.json_lines import to_json
-from diagnose.report.layout import PROSE_WIDTH, draw
+from diagnose.report.layout import PROSE_WIDTH, draw, make_grid
 from diagnose.report.terminal import fix_lines
 
 
@@ -37,15 +36,14 @@ def _print_one(console: Console, one: HandFixPrice, *, is_first: bool) -> None:
     """Print one fix with its price alone and after those before it."""
     console.print()
     console.print(Text(escape(one.text), style="bold"))
-    table = Table.grid(padding=(0, 1))
-    table.add_column(overflow="fold")
+    table = make_grid("text", gap=1)
     if one.fix is None:
         table.add_row(Text(f"not for this job: {prose(one.refused or '')}", style="yellow"))
     else:
         for line in fix_lines(one.fix):
             table.add_row(line)
         if not is_first:
-            after = f"{words.seconds(one.after_step_time)} a step, {words.speedup(one.after_speedup)}"
+            after = words.pace(one.after_step_time, one.after_speedup)
             table.add_row(Text(f"after those before it: {after}", style="green"))
     console.print(Padding(table, (0, 0, 0, 2)))
 

@@ -115,6 +115,15 @@ def speedup(value: float | None) -> str:
     return f"{ratio(value)}x as fast, steps {percent(1 - 1 / value)} shorter"
 
 
+def pace(step_s: float | None, faster: float | None) -> str:
+    """Say how long a step takes with a fix, and how much faster that is.
+
+    >>> pace(0.8, 1.25)
+    '800 ms a step, 1.25x as fast, steps 20% shorter'
+    """
+    return f"{seconds(step_s)} a step, {speedup(faster)}"
+
+
 def worker(who: Worker) -> str:
     """Name a worker, with its rank and host where they are known; where one member of its group is meant, that one.
 
@@ -229,13 +238,7 @@ def since(when: When) -> str:
 
 
 def headline(diagnosis: Diagnosis) -> str:
-    """Say the verdict in one sentence.
-
-    Returns
-    -------
-    str
-        Name of the job, verdict, and the first cause with what mending it gives back.
-    """
+    """Say in one sentence the name of the job, the verdict, and the first cause with what mending it gives back."""
     return f"{name(diagnosis.job.job_id) or 'job'}: {finding(diagnosis)}"
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import tenacity
 
 from diagnose.errors import UsageError
+from diagnose.model.plain import to_json
 from diagnose.model.ticket import Ticket
-from diagnose.report.json_lines import to_json
 from diagnose.tickets.compose import describe
 from diagnose.tickets.post import backoff
 from diagnose.tickets.target import HIDDEN, HttpRequest, SilentError, identify
@@ -23,13 +23,7 @@ TRIES = 4
 
 
 class AppriseService:
-    """One service by its Apprise URL, of which only the kind is ever shown.
-
-    Raises
-    ------
-    UsageError
-        Apprise is not installed, or knows no such service.
-    """
+    """One service by its Apprise URL, of which only the kind is ever shown; UsageError where Apprise is missing or knows it not."""
 
     def __init__(self, url: str) -> None:
         kind = url.split("://", 1)[0] if "://" in url else ""

@@ -29,15 +29,7 @@ class _LaterError(Exception):
 
 
 class Poster:
-    """Posts to one address.
-
-    Parameters
-    ----------
-    name : str
-        Of the target, as errors show it.
-    timeout_s : float
-        For one try.
-    """
+    """Posts to one address; `name` is the target as errors show it, `timeout_s` is for one try."""
 
     def __init__(self, name: str, url: str, timeout_s: float) -> None:
         self._name = name

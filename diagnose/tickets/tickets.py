@@ -7,8 +7,8 @@ import contextlib
 import dataclasses
 from collections.abc import Callable, Generator, Iterator, Sequence
 
+from diagnose.model.plain import to_json
 from diagnose.model.ticket import Finding, Ticket
-from diagnose.report.json_lines import to_json
 from diagnose.tickets.alertmanager import Alert, Alertmanager
 from diagnose.tickets.apprise import AppriseService
 from diagnose.tickets.compose import compose
@@ -57,15 +57,7 @@ class Unsent:
 
 
 class Tickets:
-    """The findings of a store as they are now, and what is due of them.
-
-    Parameters
-    ----------
-    now_s : float
-        Seconds since 1970.
-    is_trial : bool
-        Leave the store as it is.
-    """
+    """The findings of a store as they are now (seconds since 1970), and what is due of them; a trial leaves the store as it is."""
 
     def __init__(self, store: Store, request: TicketRequest, now_s: float, *, is_trial: bool) -> None:
         self._store = store
@@ -171,13 +163,7 @@ class Tickets:
 
 
 def check_request(request: TicketRequest) -> None:
-    """Refuse what cannot work before anything is done.
-
-    Raises
-    ------
-    UsageError
-        An address is none, or there is no secret to sign with.
-    """
+    """Refuse, before anything is done, an address that is none, and to sign without a secret."""
     for option, urls in (("--webhook", request.webhooks), ("--alertmanager", request.alertmanagers)):
         for url in urls:
             check_web_address(option, url)

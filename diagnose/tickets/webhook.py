@@ -16,10 +16,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from diagnose import __version__
+from diagnose._version import __version__
 from diagnose.errors import UsageError
+from diagnose.model.plain import to_json
 from diagnose.model.ticket import Ticket
-from diagnose.report.json_lines import to_json
 from diagnose.tickets.post import Poster
 from diagnose.tickets.target import HttpRequest, identify, mask
 
@@ -35,17 +35,7 @@ _HOW = f'expected {_PREFIX} and base64 of {_LEAST_BYTES} to {_MOST_BYTES} bytes:
 
 
 class Webhook:
-    """One webhook.
-
-    Parameters
-    ----------
-    timeout_s : float
-        For one try.
-    key : bytes or None
-        What signs; None where nothing will be sent.
-    now : callable
-        Gives seconds since 1970.
-    """
+    """One webhook; `key` signs, and is None where nothing will be sent; `now` gives seconds since 1970."""
 
     def __init__(self, url: str, timeout_s: float, key: bytes | None, now: Callable[[], float] = time.time) -> None:
         self.name = f"webhook {mask(url)}"

@@ -21,7 +21,6 @@ from diagnose.triage.times import read_time
 
 #: Documents read at a time: 10 KB each, 100 KB of the largest jobs.
 CHUNK = 500
-#: The least speedup of stores that do not say it.
 #: Kind of failure of a job whose diagnosis cannot be read.
 UNREADABLE = "document"
 

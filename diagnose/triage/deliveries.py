@@ -16,19 +16,16 @@ class Deliveries:
     def __init__(self, store: Store, target: str) -> None:
         self._store = store
         self._target = target
+        self._arrived = (DELIVERIES.c.target == target) & DELIVERIES.c.sent_at.is_not(None)
 
     def sent(self) -> set[str]:
         """Give the keys of all messages that have arrived."""
-        query = sa.select(DELIVERIES.c.key).where(
-            DELIVERIES.c.target == self._target, DELIVERIES.c.sent_at.is_not(None)
-        )
         with self._store.reading() as read:
-            return {row[0] for rows in read(query) for row in rows}
+            return {row.key for rows in read(sa.select(DELIVERIES.c.key).where(self._arrived)) for row in rows}
 
     def last_events(self) -> dict[str, str]:
         """Give what was told last of each ticket."""
-        arrived = (DELIVERIES.c.target == self._target) & DELIVERIES.c.sent_at.is_not(None)
-        query = sa.select(DELIVERIES.c.ticket, DELIVERIES.c.event).where(arrived).order_by(DELIVERIES.c.sent_at)
+        query = sa.select(DELIVERIES.c.ticket, DELIVERIES.c.event).where(self._arrived).order_by(DELIVERIES.c.sent_at)
         with self._store.reading() as read:
             return {row.ticket: row.event for rows in read(query) for row in rows}
 

@@ -3,9 +3,6 @@
 Enters: a store. Leaves: `jobs.parquet`, `causes.parquet` and `documents.parquet` in a folder, all of one state of the store.
 """
 
-import contextlib
-import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,6 +10,7 @@ import sqlalchemy as sa
 from pyarrow import parquet
 
 from diagnose.errors import UsageError
+from diagnose.files import appearing
 from diagnose.triage.schema import CAUSES, DOCUMENTS, JOBS, TIMES
 from diagnose.triage.store import Store
 
@@ -20,22 +18,9 @@ _TYPES = {sa.Text: pa.string(), sa.BigInteger: pa.int64(), sa.Double: pa.float64
 
 
 def export_store(store: Store, folder: Path) -> dict[str, int]:
-    """Write all rows.
+    """Write all rows, and give the number of rows of each file; UsageError where the folder cannot be written.
 
-    Parameters
-    ----------
-    folder : Path
-        Made when it is not there; files of an earlier export are replaced, each when the new one is complete.
-
-    Returns
-    -------
-    dict
-        Name of each file -> its rows.
-
-    Raises
-    ------
-    UsageError
-        The folder cannot be written.
+    The folder is made when it is not there; files of an earlier export are replaced, each when the new one is complete.
     """
     times = [TIMES.c.diagnosed_at, TIMES.c.took_s]
     jobs = sa.select(*JOBS.c, *times).join(TIMES, JOBS.c.location == TIMES.c.location)
@@ -50,7 +35,7 @@ def export_store(store: Store, folder: Path) -> dict[str, int]:
         with store.reading() as read:
             for name, query in queries.items():
                 schema = pa.schema([(column.name, _TYPES[type(column.type)]) for column in query.selected_columns])
-                with _appearing(folder / f"{name}.parquet") as path, parquet.ParquetWriter(path, schema) as writer:
+                with appearing(folder / f"{name}.parquet") as path, parquet.ParquetWriter(path, schema) as writer:
                     n_rows = 0
                     for rows in read(query):
                         writer.write_table(pa.Table.from_pylist([dict(row._mapping) for row in rows], schema))  # noqa: SLF001 - its name in the library's documentation
@@ -59,14 +44,3 @@ def export_store(store: Store, folder: Path) -> dict[str, int]:
     except OSError as error:
         raise UsageError(f"cannot write into {folder}: {error.strerror or error}") from None
     return counts
-
-
-@contextlib.contextmanager
-def _appearing(path: Path) -> Iterator[Path]:
-    """Give a name to write under; the file gets its own when it is complete."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        yield beside
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)

@@ -3,7 +3,6 @@
 Enters: a connection inside a transaction. Leaves: the same database with the tables of this version, its data kept.
 """
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any, get_type_hints
 
@@ -17,84 +16,54 @@ METADATA = sa.MetaData()
 _TYPES: dict[type, type[sa.types.TypeEngine[Any]]] = {str: sa.Text, int: sa.BigInteger, float: sa.Double}
 
 
-def _columns(row: type, key: tuple[str, ...]) -> list[sa.Column[object]]:
-    """Make columns of the fields of a row."""
-    columns: list[sa.Column[object]] = []
-    for field in dataclasses.fields(row):
-        kind = get_type_hints(row)[field.name]
+def _table(table: str, keys: str, /, **columns: type[sa.types.TypeEngine[Any]]) -> sa.Table:
+    """Describe a table that the migrations make: its name, the columns of its key, and all columns in order."""
+    made = [sa.Column(name, kind, primary_key=name in keys.split()) for name, kind in columns.items()]
+    return sa.Table(table, METADATA, *made)
+
+
+def _table_of(row: type, table: str, keys: str) -> sa.Table:
+    """Describe a table with a column for each field of a row."""
+    kinds = {}
+    for name, kind in get_type_hints(row).items():
         plain = next(one for one in getattr(kind, "__args__", (kind,)) if one is not type(None))
-        columns.append(sa.Column(field.name, _TYPES[plain], primary_key=field.name in key))
-    return columns
+        kinds[name] = _TYPES[plain]
+    return _table(table, keys, **kinds)
 
 
 #: One row a job: its headline, or why it has none.
-JOBS = sa.Table("jobs", METADATA, *_columns(JobRow, ("location",)))
+JOBS = _table_of(JobRow, "jobs", "location")
 #: One row a cause of a job.
-CAUSES = sa.Table("causes", METADATA, *_columns(CauseRow, ("location", "place")))
+CAUSES = _table_of(CauseRow, "causes", "location place")
 #: The diagnosis of a job as JSON.
-DOCUMENTS = sa.Table(
-    "documents", METADATA, sa.Column("location", sa.Text, primary_key=True), sa.Column("document", sa.Text)
-)
+DOCUMENTS = _table("documents", "location", location=sa.Text, document=sa.Text)
 #: When a job was diagnosed (seconds since 1970), how long that took, and the stamp of its file then: apart from the
 #: results, because these differ from one triage run to the next.
-TIMES = sa.Table(
-    "times",
-    METADATA,
-    sa.Column("location", sa.Text, primary_key=True),
-    sa.Column("diagnosed_at", sa.Double),
-    sa.Column("took_s", sa.Double),
-    sa.Column("stamp", sa.Text),
-)
+TIMES = _table("times", "location", location=sa.Text, diagnosed_at=sa.Double, took_s=sa.Double, stamp=sa.Text)
 #: Triage runs at work (the tables call one a night): who they are, and until when they are believed without another sign of life.
-NIGHTS = sa.Table(
-    "nights",
-    METADATA,
-    sa.Column("night", sa.Text, primary_key=True),
-    sa.Column("machine", sa.Text),
-    sa.Column("process", sa.Text),
-    sa.Column("expires", sa.Double),
-)
+NIGHTS = _table("nights", "night", night=sa.Text, machine=sa.Text, process=sa.Text, expires=sa.Double)
 #: Jobs in work, and which triage does them.
-CLAIMS = sa.Table(
-    "claims", METADATA, sa.Column("location", sa.Text, primary_key=True), sa.Column("night", sa.Text, index=True)
-)
+CLAIMS = _table("claims", "location", location=sa.Text, night=sa.Text)
 #: Jobs that `store prune` took out: they are not done again unless they change.
-PRUNED = sa.Table(
-    "pruned",
-    METADATA,
-    sa.Column("location", sa.Text, primary_key=True),
-    sa.Column("content", sa.Text),
-    sa.Column("stamp", sa.Text),
-)
+PRUNED = _table("pruned", "location", location=sa.Text, content=sa.Text, stamp=sa.Text)
 #: Runs that `diagnose tickets` has taken note of: when they ran as far as their metadata says, and when they came.
-RUNS = sa.Table("runs", METADATA, *_columns(RunRow, ("location",)))
+RUNS = _table_of(RunRow, "runs", "location")
 #: One row a fingerprint: what became of it.
-FINDINGS = sa.Table("findings", METADATA, *_columns(Finding, ("fingerprint",)))
+FINDINGS = _table_of(Finding, "findings", "fingerprint")
 #: Which run, by its content, was seen with which finding.
-SIGHTINGS = sa.Table(
-    "sightings",
-    METADATA,
-    sa.Column("fingerprint", sa.Text, primary_key=True),
-    sa.Column("location", sa.Text, primary_key=True),
-    sa.Column("content", sa.Text),
-)
+SIGHTINGS = _table("sightings", "fingerprint location", fingerprint=sa.Text, location=sa.Text, content=sa.Text)
 #: Findings that somebody knows of.
-ACKS = sa.Table("acks", METADATA, *_columns(Ack, ("fingerprint",)))
+ACKS = _table_of(Ack, "acks", "fingerprint")
 #: What was told to whom: messages by their key. `night` is the triage run that claimed it, `sent_at` None until it has arrived.
 #: For a target that is told states and not events, the key is that of the ticket, and `event` what it was told last.
-DELIVERIES = sa.Table(
-    "deliveries",
-    METADATA,
-    sa.Column("target", sa.Text, primary_key=True),
-    sa.Column("key", sa.Text, primary_key=True),
-    sa.Column("ticket", sa.Text),
-    sa.Column("event", sa.Text),
-    sa.Column("night", sa.Text),
-    sa.Column("sent_at", sa.Double),
+DELIVERIES = _table(
+    *("deliveries", "target key"),
+    **dict.fromkeys(("target", "key", "ticket", "event", "night"), sa.Text),
+    sent_at=sa.Double,
 )
 #: Moments worth keeping, seconds since 1970: `night-ended`.
-MOMENTS = sa.Table("moments", METADATA, sa.Column("name", sa.Text, primary_key=True), sa.Column("at_s", sa.Double))
-_VERSION = sa.Table("schema_version", METADATA, sa.Column("version", sa.Integer, primary_key=True))
+MOMENTS = _table("moments", "name", name=sa.Text, at_s=sa.Double)
+_VERSION = _table("schema_version", "version", version=sa.Integer)
 
 
 def migrate(connection: sa.Connection, migrations: tuple[Callable[[sa.Connection], None], ...] | None = None) -> int:

@@ -46,13 +46,11 @@ def note_runs(connection: sa.Connection, now_s: float) -> list[Sighting]:
         | RUNS.c.content.is_distinct_from(JOBS.c.content)
         | RUNS.c.identity.is_distinct_from(JOBS.c.identity)
     )
-    family = (JOBS.c.framework, JOBS.c.dp_size, JOBS.c.pp_size, JOBS.c.tp_size, JOBS.c.cp_size, JOBS.c.vpp_size)
     news = (
         sa.select(
-            *(JOBS.c.location, JOBS.c.content, JOBS.c.identity, JOBS.c.verdict, JOBS.c.started_at, JOBS.c.finished_at),
+            JOBS,
             TIMES.c.diagnosed_at,
             *(RUNS.c[name].label(f"old_{name}") for name in ("content", "began_at", "ended_at", "seen_at", "noted_at")),
-            *family,
         )
         .join(TIMES, TIMES.c.location == JOBS.c.location)
         .outerjoin(RUNS, RUNS.c.location == JOBS.c.location)
@@ -91,16 +89,8 @@ def note_runs(connection: sa.Connection, now_s: float) -> list[Sighting]:
 
 def _make_run(row: Any, now_s: float) -> RunRow:
     """Say when a job ran; one whose content is the same keeps its times."""
-    family = f"{row.framework or 'framework unknown'}, " + ", ".join(
-        f"{name} {size}"
-        for name, size in (
-            ("dp", row.dp_size),
-            ("pp", row.pp_size),
-            ("tp", row.tp_size),
-            ("cp", row.cp_size),
-            ("vpp", row.vpp_size),
-        )
-    )
+    sizes = [f"{kind} {getattr(row, f'{kind}_size')}" for kind in ("dp", "pp", "tp", "cp", "vpp")]
+    family = ", ".join([row.framework or "framework unknown", *sizes])
     same = (row.location, row.content, row.identity, family, row.verdict)
     if row.old_noted_at is not None and row.old_content == row.content:
         return RunRow(*same, row.old_began_at, row.old_ended_at, row.old_seen_at, row.old_noted_at)

@@ -57,18 +57,10 @@ class _Entry:
 
 
 def list_jobs(sources: Iterable[str]) -> list[FoundJob]:
-    """List the jobs that the sources name.
+    """List the jobs that the sources name, by location, each once.
 
-    Parameters
-    ----------
-    sources : iterable of str
-        Folders (all jobs in them, at any depth; a folder with one file a rank is one), files, globs, list files (`.txt`,
-        `.lst`, `.list`: a source a line, `#` begins a comment) and prefixes of object stores.
-
-    Returns
-    -------
-    list of FoundJob
-        By location, each once.
+    Sources are folders (all jobs in them, at any depth; a folder with one file a rank is one), files, globs, list files (`.txt`,
+    `.lst`, `.list`: a source a line, `#` begins a comment) and prefixes of object stores.
 
     Raises
     ------

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from diagnose.errors import DiagnoseError, MetadataError, TraceError
+from diagnose.model.plain import to_json
 from diagnose.model.request import Request
 from diagnose.triage.identity import SETTLED_S, Judge, digest_files
 from diagnose.triage.rows import CauseRow, JobRow, cause_rows, job_row
@@ -214,7 +215,6 @@ def _do_files(task: Task, here: _Fetched) -> Outcome:
 def _diagnose(task: Task, path: Path, content: str) -> Outcome:
     """Run the pipeline, and make the rows."""
     from diagnose.pipeline import diagnose_job
-    from diagnose.report import json_lines
 
     location, judge = task.job.location, task.judge
     rules = None if task.rules is None else Path(task.rules)
@@ -227,7 +227,7 @@ def _diagnose(task: Task, path: Path, content: str) -> Outcome:
         min_speedup=judge.min_speedup,
         size_bytes=task.job.size_bytes,
     )
-    return Outcome(row, cause_rows(location, found), json_lines.render(diagnosis))
+    return Outcome(row, cause_rows(location, found), to_json(found))
 
 
 def _kind(error: DiagnoseError) -> Failure:

@@ -7,7 +7,7 @@ import random
 
 import sqlalchemy as sa
 
-from diagnose.report.json_lines import to_json
+from diagnose.model.plain import to_json
 from diagnose.triage.database import plain_text
 from diagnose.triage.rows import JobRow, cause_rows, job_row
 from diagnose.triage.schema import TIMES

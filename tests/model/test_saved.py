@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from diagnose.model.plain import to_json
 from diagnose.model.saved import restore
 from diagnose.report import words
-from diagnose.report.json_lines import to_json
 from tests.fleet.stores import FIXTURES, diagnosed
 from tests.report.examples import EXAMPLES
 from tests.report.hostile import HOSTILE, hostile

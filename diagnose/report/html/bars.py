@@ -10,7 +10,7 @@ from diagnose.model.components import COMPONENTS
 from diagnose.model.diagnosis_document import Ledger, StepTime
 from diagnose.report import words
 from diagnose.report.html.draw import Sheet, colour, plain
-from diagnose.report.html.picture import Picture, find_culprits, spread
+from diagnose.report.html.picture import Picture, find_culprits, largest_first, spread
 
 _WIDTH = 760
 #: Height of a bar of the waterfall with its name, pixels.
@@ -29,15 +29,9 @@ def draw_waterfall(times: StepTime, ledger: Ledger | None) -> Picture | None:
     if times.clean is None:
         return None
     lost_s = times.recorded - times.clean
-    shares = [] if ledger is None else [(k, v) for k, v in ledger.causes.items() if abs(v) >= words.NO_SHARE]
-    parts = [(name, share, "bad") for name, share in sorted(shares, key=lambda entry: (-entry[1], entry[0]))]
-    if ledger is not None:
-        parts.append(("unexplained", ledger.unexplained, "other"))
-    elif lost_s:
-        parts.append(("no known cause", 1.0, "other"))
     bars = [("recorded", 0.0, times.recorded, "muted", words.seconds(times.recorded))]
     level = times.recorded
-    for name, share, of in parts:
+    for name, share, of in _list_parts(lost_s, ledger):
         sign = "" if not share * lost_s else ("-" if share * lost_s > 0 else "+")
         said = sign + words.seconds(abs(share * lost_s)) + (f" ({words.percent(share)})" if ledger is not None else "")
         bars.append((name, level - share * lost_s, level, of, said))
@@ -49,21 +43,19 @@ def draw_waterfall(times: StepTime, ledger: Ledger | None) -> Picture | None:
     sheet.axes.set_ylim(len(bars), 0)
     sheet.axes.spines["left"].set_visible(False)
     sheet.ticks_y([])
-    items = []
     for row, (name, low, high, of, said) in enumerate(bars):
         sheet.cells([(low, high, row + 0.46, row + 0.92)], of)
-        items.append([*sheet.box(low, high, row + 0.46, row + 0.92).listed(), f"{plain(name)}: {said}"])
+        sheet.point(low, high, row + 0.46, row + 0.92, f"{plain(name)}: {said}")
         sheet.write(0, row + 0.24, f"{plain(name, 36)}: {said}", bold=of in {"bad", "good"})
         if row:
             at = high if row < len(bars) - 1 else level
             sheet.axes.plot([at, at], [row - 0.08, row + 0.46], color=colour("muted"), linewidth=1)
-    probe = {"kind": "points", "items": items}
     sheet.name_axes("seconds a step")
     rows = [(name, said) for name, _, _, _, said in bars]
     if ledger is not None:
         rows += [
             (f"component: {COMPONENTS.get(name, name)}", f"{words.seconds(share * lost_s)} ({words.percent(share)})")
-            for name, share in sorted(ledger.components.items(), key=lambda entry: (-entry[1], entry[0]))
+            for name, share in largest_first(ledger.components.items())
         ]
         rows.append(("component: too small to tell apart", words.percent(ledger.immaterial)))
     says = (
@@ -77,14 +69,25 @@ def draw_waterfall(times: StepTime, ledger: Ledger | None) -> Picture | None:
         sheet.svg(f"Waterfall: {'; '.join(f'{plain(name)} {said}' for name, said in rows[: len(bars)])}"),
         ("part", "seconds a step (share of the lost time)"),
         rows,
-        probe=probe,
+        probe=sheet.points,
     )
+
+
+def _list_parts(lost_s: float, ledger: Ledger | None) -> list[tuple[str, float, str]]:
+    """List what the lost time is made of: name, share, and colour."""
+    if ledger is None:
+        return [("no known cause", 1.0, "other")] if lost_s else []
+    shares = [(name, share) for name, share in ledger.causes.items() if abs(share) >= words.NO_SHARE]
+    return [
+        *((name, share, "bad") for name, share in largest_first(shares)),
+        ("unexplained", ledger.unexplained, "other"),
+    ]
 
 
 def draw_optypes(data: ReportData) -> Picture | None:
     """Draw the slowdown when only one type of operation keeps its own times, largest first."""
     by_type = {name: value for name, value in data.diagnosis.what_if.by_optype.items() if np.isfinite(value)}
-    found = sorted(by_type.items(), key=lambda entry: (-entry[1], entry[0]))
+    found = largest_first(by_type.items())
     if not found:
         return None
     bars = [
@@ -93,7 +96,7 @@ def draw_optypes(data: ReportData) -> Picture | None:
     ]
     sheet = Sheet("optypes", _WIDTH, 28 * len(bars) + 60, (210, 90, 8, 46))
     low = min(1.0, *(value for _, value in found))
-    probe = _draw_rows(sheet, bars, low, max(1.1, found[0][1]))
+    _draw_rows(sheet, bars, low, max(1.1, found[0][1]))
     sheet.name_axes("S when only this type keeps its own times")
     return Picture(
         "optypes",
@@ -102,7 +105,7 @@ def draw_optypes(data: ReportData) -> Picture | None:
         sheet.svg(f"Bars: {'; '.join(f'{plain(name)} {words.ratio(value)}' for name, value in found)}"),
         ("operation type", "S"),
         [(name, words.ratio(value)) for name, value in found],
-        probe=probe,
+        probe=sheet.points,
     )
 
 
@@ -123,13 +126,11 @@ def draw_stages(data: ReportData) -> Picture | None:
     top = float(np.nanmax(typical))
     axes.set_xlim(-0.6, n_virtual - 0.4)
     axes.set_ylim(0, top * 1.06)
-    items = []
     for which, (name, of, shift) in enumerate((("forward", "forward", -0.37), ("backward", "backward", 0.02))):
         known = [(v, float(typical[which, v])) for v in range(n_virtual) if np.isfinite(typical[which, v])]
         sheet.cells([(v + shift, v + shift + 0.35, 0.0, value) for v, value in known], of)
         for v, value in known:
-            box = sheet.box(v + shift, v + shift + 0.35, 0.0, value)
-            items.append([*box.listed(), f"stage {names[v]} {name}: {words.seconds(value)}"])
+            sheet.point(v + shift, v + shift + 0.35, 0.0, value, f"stage {names[v]} {name}: {words.seconds(value)}")
             if n_virtual <= 8:
                 sheet.write(v + shift + 0.175, value + top * 0.03, words.seconds(value), size=11, across="center")
     for stage in culprits:
@@ -152,24 +153,19 @@ def draw_stages(data: ReportData) -> Picture | None:
         ("stage", "forward", "backward"),
         rows,
         legend=(("forward", "forward"), ("backward", "backward")),
-        probe={"kind": "points", "items": items},
+        probe=sheet.points,
     )
 
 
-def _draw_rows(
-    sheet: Sheet, bars: list[tuple[str, float, float, str, str]], low: float, high: float
-) -> dict[str, object]:
-    """Draw named bars (from, to, colour, what it says), one below the other; give what the script needs."""
+def _draw_rows(sheet: Sheet, bars: list[tuple[str, float, float, str, str]], low: float, high: float) -> None:
+    """Draw named bars (from, to, colour, what it says), one below the other."""
     axes = sheet.axes
     axes.set_xlim(low, high if high > low else low + 1.0)
     axes.set_ylim(len(bars) - 0.4, -0.6)
     axes.spines["left"].set_visible(False)
-    items = []
     for row, (name, start, end, of, said) in enumerate(bars):
         sheet.cells([(start, end, row - 0.36, row + 0.36)], of)
-        box = sheet.box(start, end, row - 0.36, row + 0.36)
-        items.append([*box.listed(), f"{plain(name)}: {said}"])
+        sheet.point(start, end, row - 0.36, row + 0.36, f"{plain(name)}: {said}")
         sheet.write(end + (high - low) * 0.012, row, said, size=12)
     sheet.ticks_y(range(len(bars)), [plain(name, 24) for name, *_ in bars])
     axes.tick_params(axis="y", length=0, labelsize=12, labelcolor=colour("ink"))
-    return {"kind": "points", "items": items}

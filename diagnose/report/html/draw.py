@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 
+from diagnose.model.trace import Ints
 from diagnose.report.escape import escape
 
 #: Colours of a heat map, `heat0` to `heat8` in style.css.
@@ -80,23 +81,14 @@ class Box:
 
 
 class Sheet:
-    """One drawing with one pair of axes.
-
-    Parameters
-    ----------
-    key : str
-        Begins every id in the SVG.
-    width, height : float
-        Pixels.
-    left, right, top, bottom : float
-        Margins around the axes, pixels.
-    """
+    """One drawing with one pair of axes; sizes and margins (left, right, top, bottom) in pixels, `key` begins every id in it."""
 
     def __init__(
         self, key: str, width: float, height: float, margins: tuple[float, float, float, float] = (70, 16, 14, 46)
     ) -> None:
         left, right, top, bottom = margins
         self.key, self.width, self.height = key, width, height
+        self._points: list[list[object]] = []
         self.figure = Figure(figsize=(width / 72, height / 72), dpi=72, facecolor="none")
         self.canvas = FigureCanvasSVG(self.figure)
         self.axes: Axes = self.figure.add_axes(
@@ -174,6 +166,21 @@ class Sheet:
         """Say where a rectangle of data coordinates lies."""
         (x0, y0), (x1, y1) = self.axes.transData.transform([(left, low), (right, high)])
         return Box(min(x0, x1), self.height - max(y0, y1), abs(x1 - x0), abs(y1 - y0))
+
+    def point(self, left: float, right: float, low: float, high: float, *said: object) -> None:
+        """Let a rectangle of data coordinates say something to who points at it."""
+        self._points.append([*self.box(left, right, low, high).listed(), *said])
+
+    @property
+    def points(self) -> dict[str, object]:
+        """What the script needs to know of the rectangles that answer to the pointer."""
+        return {"kind": "points", "items": self._points}
+
+    def heat(self, levels: Ints, *, edge: str) -> None:
+        """Fill the cells of a grid (rows down, columns across), each by its level of heat."""
+        for level in range(N_LEVELS):
+            at = np.argwhere(levels == level).tolist()
+            self.cells([(x, x + 1, y, y + 1) for y, x in at], f"heat{level}", edge=edge)
 
     def svg(self, alt: str) -> str:
         """Write the drawing as SVG with its alternative text; the caller escapes nothing, and trusts the result."""

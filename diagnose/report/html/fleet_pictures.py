@@ -47,12 +47,11 @@ def draw_causes(fleet: Fleet) -> Picture | None:
     sheet.axes.set_xlim(0, top)
     sheet.axes.set_ylim(len(bars), 0)
     sheet.ticks_y([row + 0.5 for row in range(len(bars))], [key for key, _, _ in bars])
-    items = []
     for row, (key, value, of) in enumerate(bars):
         said = f"{words.hours(value)} ({words.percent(value / lost)})"
         sheet.cells([(0, value, row + 0.14, row + 0.86)], of)
         sheet.write(value + 0.008 * top, row + 0.5, said)
-        items.append([*sheet.box(0, value, row + 0.14, row + 0.86).listed(), f"{plain(key)}: {said} GPU hours"])
+        sheet.point(0, value, row + 0.14, row + 0.86, f"{plain(key)}: {said} GPU hours")
     sheet.name_axes("GPU hours lost")
     first = known[0] if known else None
     says = f"{words.hours(lost)} GPU hours are lost; each job's ledger shares its own out among its causes."
@@ -65,7 +64,7 @@ def draw_causes(fleet: Fleet) -> Picture | None:
         sheet.svg(f"Bars: {'; '.join(f'{plain(key)} {words.hours(value)}' for key, value, _ in bars)}"),
         ("cause", *_SLICE_HEAD[1:]),
         slice_rows(slices, "no cause explains it"),
-        probe={"kind": "points", "items": items},
+        probe=sheet.points,
     )
 
 
@@ -83,11 +82,10 @@ def draw_days(fleet: Fleet) -> Picture | None:
     every = max(1, -(-len(shown) // 8))
     sheet.ticks_x(list(range(0, len(shown), every)), [entry.key or "" for entry in shown][::every])
     sheet.name_axes("day on which a job ended, or was diagnosed (UTC)", "GPU hours lost")
-    items = []
     for i, entry in enumerate(shown):
         share = words.percent(entry.hours_wasted / entry.hours_analysed if entry.hours_analysed else None)
         said = f"{entry.key}: {words.hours(entry.hours_wasted)} GPU hours lost, {share} of {entry.n_jobs:,} jobs' time"
-        items.append([*sheet.box(i - 0.4, i + 0.4, 0, entry.hours_wasted).listed(), said])
+        sheet.point(i - 0.4, i + 0.4, 0, entry.hours_wasted, said)
     worst = max(shown, key=lambda entry: entry.hours_wasted)
     return Picture(
         "days",
@@ -96,7 +94,7 @@ def draw_days(fleet: Fleet) -> Picture | None:
         sheet.svg(f"Bars of {len(shown)} days; most on {worst.key}"),
         ("day", *_SLICE_HEAD[1:]),
         slice_rows(slices, ""),
-        probe={"kind": "points", "items": items},
+        probe=sheet.points,
     )
 
 
@@ -119,15 +117,14 @@ def draw_waste(fleet: Fleet) -> Picture | None:
             [100 * waste], [100 * at], marker="D", markersize=9, color=colour("backward"), markeredgecolor=colour("ink")
         )
     sheet.name_axes("waste, 1 - 1/S, % of the time", "jobs that waste no more, %")
-    items = []
+    wide, tall = 0.006 * 100 * (high - low), 1.5
     for percent in range(0, 101, 5):
         x = 100 * float(quantiles[percent])
-        wide, tall = 0.006 * 100 * (high - low), 1.5
-        box = sheet.box(x - wide, x + wide, percent - tall, percent + tall)
-        items.append([*box.listed(), f"{percent}% of the jobs here waste {words.percent(quantiles[percent])} or less"])
+        said = f"{percent}% of the jobs here waste {words.percent(quantiles[percent])} or less"
+        sheet.point(x - wide, x + wide, percent - tall, percent + tall, said)
     for waste, at in published:
-        box = sheet.box(100 * waste - 0.5, 100 * waste + 0.5, 100 * at - 2, 100 * at + 2)
-        items.append([*box.listed(), f"the study: {at:.0%} of the jobs waste {words.percent(waste)} or less"])
+        said = f"the study: {at:.0%} of the jobs waste {words.percent(waste)} or less"
+        sheet.point(100 * waste - 0.5, 100 * waste + 0.5, 100 * at - 2, 100 * at + 2, said)
     middle, tenth = float(quantiles[50]), float(quantiles[90])
     study_says = " and ".join(words.percent(waste) for waste, part in published if part < 0.95)
     rows = [(f"{at}%", words.percent(float(quantiles[at])), "") for at in (0, 10, 25)]
@@ -143,7 +140,7 @@ def draw_waste(fleet: Fleet) -> Picture | None:
         ("jobs", "waste here, at most", "in the study"),
         rows,
         legend=(("accent", "jobs here"), ("backward", "published points of the study")),
-        probe={"kind": "points", "items": items},
+        probe=sheet.points,
     )
 
 
@@ -158,14 +155,13 @@ def draw_types(fleet: Fleet) -> Picture | None:
     sheet.axes.set_xlim(low, high)
     sheet.axes.set_ylim(len(found), 0)
     sheet.ticks_y([row + 0.5 for row in range(len(found))], [entry.optype for entry in found])
-    items = []
     for row, entry in enumerate(found):
         p50, p90 = 100 * entry.p50, 100 * entry.p90
         sheet.cells([(min(0.0, p90), max(0.0, p90), row + 0.2, row + 0.8)], "heat3")
         sheet.cells([(min(0.0, p50), max(0.0, p50), row + 0.2, row + 0.8)], "bad")
         sheet.write(max(p90, 0.0) + 0.008 * high, row + 0.5, words.percent(entry.p90))
         said = f"{plain(entry.optype)}: median {words.percent(entry.p50)}, 90th percentile {words.percent(entry.p90)}"
-        items.append([*sheet.box(0, max(p90, 0.5), row + 0.2, row + 0.8).listed(), said])
+        sheet.point(0, max(p90, 0.5), row + 0.2, row + 0.8, said)
     sheet.name_axes("waste with only this type as recorded, %")
     return Picture(
         "types",
@@ -184,7 +180,7 @@ def draw_types(fleet: Fleet) -> Picture | None:
             for entry in found
         ],
         legend=(("bad", "median job"), ("heat3", "90th percentile")),
-        probe={"kind": "points", "items": items},
+        probe=sheet.points,
     )
 
 
@@ -199,12 +195,11 @@ def draw_sizes(fleet: Fleet) -> Picture | None:
     sheet.axes.set_ylim(low - 0.03 * (high - low), high + 0.03 * (high - low))
     sheet.axes.axhline(1.1, color=colour("muted"), linewidth=1, linestyle="--")
     sheet.cells([(i - 0.25, i + 0.25, entry.p10, entry.p90) for i, entry in enumerate(bins)], "heat2", edge="line")
-    items = []
     for i, entry in enumerate(bins):
         sheet.axes.plot([i - 0.25, i + 0.25], [entry.p50] * 2, color=colour("ink"), linewidth=3)
         said = f"{_gpus(entry.least, entry.most)}: median S {words.ratio(entry.p50)}, 10th to 90th percentile "
         said += f"{words.span(entry.p10, entry.p90)}, {entry.n_jobs:,} jobs"
-        items.append([*sheet.box(i - 0.25, i + 0.25, entry.p10, entry.p90).listed(), said])
+        sheet.point(i - 0.25, i + 0.25, entry.p10, entry.p90, said)
     sheet.ticks_x(range(len(bins)), [f"{entry.least:,}-" for entry in bins])
     sheet.name_axes("GPUs of the job", "slowdown S")
     figure = next(figure for figure in fleet.study.figures if figure.key == "size_correlation")
@@ -225,7 +220,7 @@ def draw_sizes(fleet: Fleet) -> Picture | None:
             )
             for entry in bins
         ],
-        probe={"kind": "points", "items": items},
+        probe=sheet.points,
     )
 
 

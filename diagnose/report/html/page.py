@@ -21,12 +21,12 @@ from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.pictured import NO_RULE, Pictured
 from diagnose.report import words
 from diagnose.report.escape import escape, prose
-from diagnose.report.facts import describe_log
+from diagnose.report.facts import NO_PREDICTION, describe_log, describe_nothing, describe_recoverable, describe_share
 from diagnose.report.html.bars import draw_ledger, draw_optypes, draw_stages, draw_waterfall
 from diagnose.report.html.draw import styled
 from diagnose.report.html.environment import make_environment, own_file, safe_json, trusted
 from diagnose.report.html.pauses import draw_links, draw_pauses
-from diagnose.report.html.picture import MAX_ROWS, Picture
+from diagnose.report.html.picture import MAX_ROWS, Picture, largest_first
 from diagnose.report.html.sequences import draw_forward_backward, draw_tokens
 from diagnose.report.html.steps import draw_steps
 from diagnose.report.html.timelines import draw_timeline
@@ -51,7 +51,7 @@ _PICTURES: tuple[Callable[[ReportData], Picture | None], ...] = (
 
 
 def render(data: ReportData, *, options: str = "", in_site: bool = False) -> str:
-    """Write the page of a job.
+    """Write the page of a job, a whole HTML document.
 
     Parameters
     ----------
@@ -59,11 +59,6 @@ def render(data: ReportData, *, options: str = "", in_site: bool = False) -> str
         Options of the command line that change the diagnosis, for the words on how to make it again.
     in_site : bool
         It lies in a folder beside the index of a site, and links to it.
-
-    Returns
-    -------
-    str
-        A whole HTML document; names that the encoding of a file could not carry are escaped.
     """
     with styled():
         ledger = draw_ledger(data)
@@ -75,20 +70,10 @@ def render(data: ReportData, *, options: str = "", in_site: bool = False) -> str
 
 
 def render_saved(diagnosis: Diagnosis, location: str) -> str:
-    """Write the page of a job whose trace is not at hand, for a folder beside the index of a site.
+    """Write the page of a job whose trace, which was at `location`, is not at hand, for a folder beside the index of a site.
 
-    Parameters
-    ----------
-    diagnosis : Diagnosis
-        As `model.saved.restore` gives it.
-    location : str
-        Where the trace was.
-
-    Returns
-    -------
-    str
-        A whole HTML document: the words and the ledger of `render`, and tables in the place of the other pictures, because a
-        site has thousands of pages.
+    It has the words and the ledger of `render`, and tables in the place of the other pictures, because a site has thousands of
+    pages.
     """
     with styled():
         ledger = draw_waterfall(diagnosis.step_time, diagnosis.ledger)
@@ -134,14 +119,14 @@ def _measures(diagnosis: Diagnosis) -> list[_Table]:
     """List the measures that a saved diagnosis has no picture of: title, names of the columns, rows."""
     w = diagnosis.what_if
     known = [(name, value) for name, value in w.by_optype.items() if np.isfinite(value)]
-    optypes = sorted(known, key=lambda row: (-row[1], row[0]))
+    optypes = largest_first(known)
     n_known = int(np.isfinite(w.by_worker).sum())
     workers = [(f"{who.dp}", f"{who.pp}", words.ratio(value)) for who, value in diagnosis.slowest_workers(n_known)]
     stages = zip(diagnosis.stage_labels.tolist(), w.by_stage.tolist(), strict=True)
     steps = sorted(zip(w.steps.tolist(), w.by_step.tolist(), strict=True), key=lambda row: (-row[1], row[0]))
     slowest = sorted(steps[:MAX_ROWS])
     cut = f", the {MAX_ROWS} slowest" if len(steps) > MAX_ROWS else ""
-    tables: list[_Table] = [
+    return [
         (
             "Slowdown by operation type",
             ("operation type", "S"),
@@ -151,7 +136,6 @@ def _measures(diagnosis: Diagnosis) -> list[_Table]:
         ("Slowdown by stage", ("stage", "S"), [(f"{label}", words.ratio(value)) for label, value in stages]),
         (f"Slowdown by step{cut}", ("step", "S"), [(f"{step}", words.ratio(value)) for step, value in slowest]),
     ]
-    return tables
 
 
 def _describe(diagnosis: Diagnosis, options: str, pictured: Mapping[str, Pictured]) -> dict[str, Any]:
@@ -165,7 +149,7 @@ def _describe(diagnosis: Diagnosis, options: str, pictured: Mapping[str, Picture
         "verdict": diagnosis.verdict,
         "facts": _facts(diagnosis),
         "causes": [_about_cause(c, pictured.get(c.cause, NO_RULE).pictures) for c in diagnosis.causes],
-        "nothing": None if diagnosis.causes else _about_nothing(diagnosis),
+        "nothing": None if diagnosis.causes else describe_nothing(diagnosis),
         "plan": _about_plan(diagnosis),
         "doubts": _doubts(diagnosis),
         "warnings": [prose(text) for text in diagnosis.warnings],
@@ -201,18 +185,14 @@ def _facts(diagnosis: Diagnosis) -> list[tuple[str, str, str]]:
 
 def _about_cause(cause: Cause, pictures: tuple[str, ...]) -> dict[str, Any]:
     """Put a cause into words."""
-    gain = 1 / (1 - cause.recoverable) if cause.recoverable < 1 else float("inf")
     return {
         "id": cause.cause,
         "title": words.titled(msgspec.structs.replace(cause, title=cause.title[:1].upper() + cause.title[1:])),
         "confidence": words.confidence(cause.confidence),
         "confidence_value": f"{min(max(cause.confidence, 0.0), 1.0):.3f}",
         "rows": [
-            ("Share", words.NOT_KNOWN if cause.share is None else f"{words.percent(cause.share)} of the lost time"),
-            (
-                "Recoverable",
-                f"{words.percent(cause.recoverable)} of the step time when this alone is gone ({words.ratio(gain)}x as fast)",
-            ),
+            ("Share", describe_share(cause)),
+            ("Recoverable", describe_recoverable(cause)),
             ("Where", "; ".join(words.places(cause.where)) or "spread over the job"),
             ("When", words.since(cause.when) or words.NOT_KNOWN),
         ],
@@ -229,9 +209,9 @@ def _about_cause(cause: Cause, pictures: tuple[str, ...]) -> dict[str, Any]:
 
 def _about_fix(fix: Fix) -> dict[str, Any]:
     """Put a fix into words."""
-    gain = "no prediction: no replay says what it gives back"
+    gain = NO_PREDICTION
     if fix.predicted_step_time is not None and fix.predicted_speedup is not None:
-        gain = f"predicted: {words.seconds(fix.predicted_step_time)} a step, {words.speedup(fix.predicted_speedup)}"
+        gain = f"predicted: {words.pace(fix.predicted_step_time, fix.predicted_speedup)}"
     settings = ",".join(f"{key}={value}" for key, value in fix.settings.items())
     return {
         "fix": fix.fix,
@@ -246,29 +226,13 @@ def _about_fix(fix: Fix) -> dict[str, Any]:
     }
 
 
-def _about_nothing(diagnosis: Diagnosis) -> str:
-    """Say plainly that nothing was found, or why nobody can say."""
-    if diagnosis.verdict != "healthy":
-        return f"None: {words.why_inconclusive(diagnosis)}. Take every figure here as a hint at most."
-    said = f"No known cause, removed alone, would make the job at least {diagnosis.min_speedup:g} times as fast"
-    best = words.best_gain(diagnosis)
-    return said + (
-        f"; the most, {best[0]}, would give back {words.percent(best[1])} of the step time." if best else "."
-    )
-
-
 def _about_plan(diagnosis: Diagnosis) -> list[tuple[str, str, str, str]]:
     """Say in which order to do the fixes; empty where there is one at most."""
     plan = diagnosis.plan
     if plan is None or len(plan.steps) < 2:
         return []
     return [
-        (
-            step.fix,
-            step.cause,
-            f"{words.seconds(step.predicted_step_time)} a step, {words.speedup(step.predicted_speedup)}",
-            prose(step.note or ""),
-        )
+        (step.fix, step.cause, words.pace(step.predicted_step_time, step.predicted_speedup), prose(step.note or ""))
         for step in plan.steps
     ]
 
@@ -286,15 +250,10 @@ def _doubts(diagnosis: Diagnosis) -> list[str]:
 def _metadata(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     """List what is known of the job."""
     job = dataclasses.asdict(diagnosis.job)
-    rows = [
-        (key, _figure(value) if isinstance(value, int | float) else str(value))
-        for key, value in job.items()
-        if value is not None
-    ]
-    steps = diagnosis.what_if.steps
-    analysed = (
-        f"{len(steps):,} ({steps[0]} to {steps[-1]}), {diagnosis.steps_dropped:,} dropped" if len(steps) else "none"
-    )
+    known = [(key, value) for key, value in job.items() if value is not None]
+    rows = [(key, _figure(value) if isinstance(value, int | float) else str(value)) for key, value in known]
+    steps, dropped = diagnosis.what_if.steps, f"{diagnosis.steps_dropped:,} dropped"
+    analysed = f"{len(steps):,} ({steps[0]} to {steps[-1]}), {dropped}" if len(steps) else "none"
     return [*rows, ("steps analysed", analysed), ("operations", f"{diagnosis.n_ops:,}")]
 
 

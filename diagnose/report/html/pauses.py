@@ -6,6 +6,7 @@ Enters: a `ReportData`. Leaves: `Picture`s.
 import numpy as np
 
 from diagnose.model.analysis import ReportData
+from diagnose.model.components import STALLED
 from diagnose.model.optype import Op
 from diagnose.model.pictured import NO_RULE
 from diagnose.model.stalls import StallKind
@@ -19,42 +20,32 @@ _WIDTH = 640
 _MAX_WORKERS = 64
 #: Columns at most; where there are more steps, a column is the worst of several.
 _MAX_COLUMNS = 320
-#: What the pauses of a component are, by whose doing they are known, and the rows of the trace that say so.
-_KINDS: dict[str, tuple[str, StallKind, Op | None]] = {
-    "gc-pause": ("pauses for garbage collection", StallKind.COLLECTION, Op.GC),
-    "malloc-pause": ("pauses of the memory allocator", StallKind.ALLOCATION, Op.CUDA_MALLOC),
-    "input-delay": ("waiting for input", StallKind.INPUT, None),
-    "end-delay": ("writing checkpoints", StallKind.SAVING, Op.CHECKPOINT),
+#: What pauses of a kind are, and the rows of the trace that say so.
+_KINDS: dict[StallKind, tuple[str, Op | None]] = {
+    StallKind.COLLECTION: ("pauses for garbage collection", Op.GC),
+    StallKind.ALLOCATION: ("pauses of the memory allocator", Op.CUDA_MALLOC),
+    StallKind.INPUT: ("waiting for input", None),
+    StallKind.SAVING: ("writing checkpoints", Op.CHECKPOINT),
 }
+_KIND_OF = {STALLED[kind]: kind for kind in _KINDS}
 #: Components that hold whole pauses: with one of them found, a picture of all pauses is worth its place.
 _PAUSES = {"gc-pause", "malloc-pause", "input-delay", "pause"}
-_ALL = (
-    StallKind.NOBODY,
-    StallKind.COLLECTION,
-    StallKind.ALLOCATION,
-    StallKind.INPUT,
-    StallKind.SAVING,
-    StallKind.WORKER,
-    StallKind.TOGETHER,
-)
 
 
 def pauses_by_worker_step(data: ReportData) -> tuple[str, Seconds] | None:
-    """Give the seconds that the first cause with pauses, or none in particular, cost each worker in each step.
+    """Give the seconds that the first cause with pauses, or none in particular, cost each worker in each step, with their name.
 
-    Returns
-    -------
-    name : str
-    seconds : ndarray of float64, shape (n_dp, n_stages, n_steps), steps as in `components.steps`
-        None where the job has no pauses worth a picture.
+    They have the shape (n_dp, n_stages, n_steps), steps as in `components.steps`; None where no pauses are worth a picture.
     """
+    stalls = data.analysis.components.stalls
     for cause in data.diagnosis.causes:
         components = data.pictured.get(cause.cause, NO_RULE).components
         if "queue" in components and data.analysis.components.queue_wait_s is not None:
             found = _by_worker(data, data.analysis.components.queue_wait_s)
             return "waiting behind communication in flight", found
-        for name, whose, op in (_KINDS[component] for component in components if component in _KINDS):
-            found = _by_worker(data, data.analysis.components.stalls.seconds_of(whose))
+        for kind in (_KIND_OF[component] for component in components if component in _KIND_OF):
+            name, op = _KINDS[kind]
+            found = _by_worker(data, stalls.seconds_of(kind))
             if not found.any() and op is not None:
                 found = _by_rows(data, op)
             if found.any():
@@ -62,9 +53,8 @@ def pauses_by_worker_step(data: ReportData) -> tuple[str, Seconds] | None:
     ledger = data.diagnosis.ledger
     if ledger is None or not _PAUSES & {name for name, share in ledger.components.items() if share >= 0.05}:
         return None
-    found = sum(
-        (_by_worker(data, data.analysis.components.stalls.seconds_of(kind)) for kind in _ALL), start=np.zeros(1)
-    )
+    pauses = [kind for kind in StallKind if kind != StallKind.QUEUE]
+    found = sum((_by_worker(data, stalls.seconds_of(kind)) for kind in pauses), start=np.zeros(1))
     return ("pauses of all kinds", np.asarray(found)) if found.any() else None
 
 
@@ -97,13 +87,7 @@ def _draw(name: str, cells: Seconds, steps: Ints, who: list[str], *, n_left_out:
     sheet.axes.set_xlim(0, n_columns)
     sheet.axes.set_ylim(n_rows, 0)
     levels = np.where(cells > 0, np.maximum(level_of(cells, 0.0, top), 1), 0)
-    for level in range(N_LEVELS):
-        at = np.argwhere(levels == level)
-        sheet.cells(
-            [(x, x + 1, y, y + 1) for y, x in at.tolist()],
-            f"heat{level}",
-            edge="line" if _WIDTH / n_columns > 6 else "",
-        )
+    sheet.heat(levels, edge="line" if _WIDTH / n_columns > 6 else "")
     marked = spread(steps, 16)
     sheet.ticks_x([x + 0.5 for x in marked], [str(steps[x]) for x in marked])
     rows_marked = spread(np.arange(n_rows), int(n_rows * high_px // 13))
@@ -111,10 +95,8 @@ def _draw(name: str, cells: Seconds, steps: Ints, who: list[str], *, n_left_out:
     sheet.name_axes("step" if size == 1 else f"first of {size} steps; a cell is the worst of them")
     hit = sorted(((-float(cells[y, x]), int(x), int(y)) for y, x in np.argwhere(cells > 0)))
     found = [(who[y], str(steps[x]), words.seconds(-lost)) for lost, x, y in hit]
-    items = [
-        [*sheet.box(x, x + 1, y, y + 1).listed(), f"{who[y]}, step {steps[x]}: {words.seconds(-lost)}"]
-        for lost, x, y in hit[:4000]
-    ]
+    for lost, x, y in hit[:4000]:
+        sheet.point(x, x + 1, y, y + 1, f"{who[y]}, step {steps[x]}: {words.seconds(-lost)}")
     n_steps = int((cells > 0).any(axis=0).sum())
     says = f"Seconds lost to {name}, by worker and step: in {n_steps} of {n_columns} {'steps' if size == 1 else 'columns'}, "
     says += f"{words.seconds(top)} at most at once ({found[0][0]}, step {found[0][1]})." if found else "none."
@@ -130,7 +112,7 @@ def _draw(name: str, cells: Seconds, steps: Ints, who: list[str], *, n_left_out:
         found[:MAX_ROWS],
         note=f"the {MAX_ROWS} longest of {len(found):,}" if len(found) > MAX_ROWS else "",
         legend=(("heat0", "none"), *((f"heat{n}", f"from {words.seconds(value)}") for n, value in edges)),
-        probe={"kind": "points", "items": items},
+        probe=sheet.points,
     )
 
 
@@ -152,10 +134,7 @@ def draw_links(data: ReportData) -> Picture | None:
     levels = np.where(cells > 0, level_of(cells, 0.0, top), 0)
     labels = diagnosis.stage_labels
     names = [f"stage {labels[s]} - {labels[(s + 1) % n_stages]}" for s in range(n_stages)]
-    for level in range(N_LEVELS):
-        sheet.cells(
-            [(x, x + 1, y, y + 1) for y, x in np.argwhere(levels == level).tolist()], f"heat{level}", edge="line"
-        )
+    sheet.heat(levels, edge="line")
     if wide >= 52:
         for y, x in np.argwhere(cells >= top / 100).tolist():
             of = f"heat{levels[y, x]}-ink"
@@ -164,18 +143,13 @@ def draw_links(data: ReportData) -> Picture | None:
         sheet.write(at + 0.5, -13 / high, f"dp {diagnosis.dp_labels[shown[at]]}", of="muted", across="center")
     for at in spread(labels, int(n_stages * high // 13)):
         sheet.write(-6 / wide, at + 0.5, names[at], of="muted", across="right")
-    found = sorted((-float(cells[y, x]), y, x) for y in range(n_stages) for x in range(len(shown)) if cells[y, x] > 0)
+    found = sorted((-float(cells[y, x]), y, x) for y, x in np.ndindex(cells.shape) if cells[y, x] > 0)
     rows = [(names[y], str(diagnosis.dp_labels[shown[x]]), words.seconds(-lost)) for lost, y, x in found]
     says = "Seconds a step that transfers between two stages took beyond ordinary ones. "
     says += f"The worst link is {rows[0][0]} of dp {rows[0][1]}: {rows[0][2]} a step." if rows else ""
-    items = [
-        [
-            *sheet.box(x, x + 1, y, y + 1).listed(),
-            f"dp {diagnosis.dp_labels[shown[x]]}, {names[y]}: {words.seconds(float(cells[y, x]))}",
-        ]
-        for y in range(n_stages)
-        for x in range(len(shown))
-    ]
+    for y, x in np.ndindex(cells.shape):
+        lost = words.seconds(float(cells[y, x]))
+        sheet.point(x, x + 1, y, y + 1, f"dp {diagnosis.dp_labels[shown[x]]}, {names[y]}: {lost}")
     return Picture(
         "links",
         "Links between stages",
@@ -185,7 +159,7 @@ def draw_links(data: ReportData) -> Picture | None:
         rows[:MAX_ROWS],
         note=f"{len(shown)} of {n_dp:,} dp ranks" if len(shown) < n_dp else "",
         legend=(("heat0", "none"), *((f"heat{n}", f"from {words.seconds(top * n / N_LEVELS)}") for n in (2, 5, 8))),
-        probe={"kind": "points", "items": items},
+        probe=sheet.points,
     )
 
 

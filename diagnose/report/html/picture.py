@@ -1,7 +1,7 @@
 """What a figure of the page consists of, beside its drawing."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,34 +16,18 @@ MAX_ROWS = 400
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Picture:
-    """A figure with the words and the table that say the same.
+    """A figure with the words and the table that say the same."""
 
-    Attributes
-    ----------
-    key : str
-        Id on the page.
-    title, says : str
-        Heading, and what to see in it.
-    svg : str
-        The drawing, safe to put into the page.
-    head : tuple of str
-        Names of the columns of the table.
-    note : str
-        What the table leaves out.
-    legend : tuple of (str, str)
-        CSS colour and what it means; a colour that begins with `outline` is a frame.
-    probe : dict
-        What the script needs to show values, plain types.
-    """
-
-    key: str
+    key: str  # Id on the page
     title: str
-    says: str
-    svg: str
-    head: tuple[str, ...]
+    says: str  # What to see in it
+    svg: str  # The drawing, safe to put into the page
+    head: tuple[str, ...]  # Names of the columns of the table
     rows: Sequence[tuple[str, ...]]
-    note: str = ""
+    note: str = ""  # What the table leaves out
+    #: CSS colour and what it means; a colour that begins with `outline` is a frame.
     legend: tuple[tuple[str, str], ...] = ()
+    #: What the script needs to show values, plain types.
     probe: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
@@ -62,6 +46,11 @@ def find_culprits(diagnosis: Diagnosis) -> Culprits:
     workers = [(dp[w.dp], stage[w.pp]) for cause in diagnosis.causes for w in cause.where.workers]
     stages = [stage[label] for cause in diagnosis.causes for label in cause.where.stages]
     return Culprits(tuple(dict.fromkeys(workers)), tuple(dict.fromkeys(stages)))
+
+
+def largest_first(values: Iterable[tuple[str, float]]) -> list[tuple[str, float]]:
+    """Order named values, the largest first, ties by name."""
+    return sorted(values, key=lambda entry: (-entry[1], entry[0]))
 
 
 def level_of(values: Seconds, low: float, high: float) -> Ints:

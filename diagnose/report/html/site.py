@@ -35,19 +35,9 @@ def digest_of_maker(made_by: str) -> str:
 
 
 def render_index(fleet: Fleet, pages: Mapping[str, str], made_by: str) -> str:
-    """Write the index.
+    """Write the index, a whole HTML document.
 
-    Parameters
-    ----------
-    pages : mapping of str to str
-        Page of a job, from the root of the site, by its location.
-    made_by : str
-        Version of the program.
-
-    Returns
-    -------
-    str
-        A whole HTML document.
+    `pages` are those of the jobs, from the root of the site, by location; `made_by` is the version of the program.
     """
     with styled():
         pictures = draw_all(fleet)

@@ -20,6 +20,8 @@ _MAX_POINTS = 700
 _MAX_PERIODS = 60
 #: Gaps between steps that break the curve at most; with more it would be in pieces.
 _MAX_GAPS = 12
+#: Steps that each have a mark on the curve at most.
+_MAX_MARKS = 150
 
 
 def draw_steps(data: ReportData) -> Picture | None:
@@ -38,28 +40,10 @@ def draw_steps(data: ReportData) -> Picture | None:
     axes.set_ylim(low - room * 1.8, high + room)
     axes.axhline(1.0, color=colour("line"), linewidth=1)
     said = _mark_times(data, sheet, low - room)
-    few = len(w.steps) <= 150
-    gaps = _gaps(w.steps)
-    runs = np.split(np.arange(len(w.steps)), gaps if len(gaps) <= _MAX_GAPS else [])
-    for run in runs:
-        axes.plot(run, recorded[run], color=colour("muted"), linewidth=1.2, linestyle=(0, (4, 2)))
-        mark = "o" if few or len(run) == 1 else None
-        axes.plot(run, w.by_step[run], color=colour("accent"), linewidth=1.8, marker=mark, markersize=4)
-    for run in runs[1:]:
-        axes.axvline(run[0] - 0.5, color=colour("line"), linewidth=1)
+    _draw_curves(sheet, w.steps, recorded, w.by_step)
     worst = int(np.nanargmax(w.by_step))
-    ticks = _ticks(w.steps)
-    sheet.ticks_x(ticks, [str(w.steps[i]) for i in ticks])
-    sheet.name_axes(
-        "step"
-        if not len(gaps)
-        else ("step (numbers jump)" if len(runs) == 1 else "step (a grey line where steps are missing)"),
-        "times the ideal step time",
-    )
-    items = [
-        [*sheet.box(i - 0.5, i + 0.5, low, high).listed(), _describe_step(data, i), int(w.steps[i])]
-        for i in _chosen(w.by_step)
-    ]
+    for i in _chosen(w.by_step):
+        sheet.point(i - 0.5, i + 0.5, low, high, _describe_step(data, i), int(w.steps[i]))
     order = range(len(w.steps)) if len(w.steps) <= MAX_ROWS else _worst(w.by_step)
     says = f"Slowdown of each step, from {words.span(float(np.nanmin(w.by_step)), float(np.nanmax(w.by_step)))}; "
     says += f"most in step {w.steps[worst]}." + "".join(f" {sentence}" for sentence in said)
@@ -79,8 +63,24 @@ def draw_steps(data: ReportData) -> Picture | None:
         ],
         note="" if len(w.steps) <= MAX_ROWS else f"the {MAX_ROWS} slowest of {len(w.steps):,} steps",
         legend=(("accent", "S: without launch delays"), ("muted", "recorded over ideal (dashed)")),
-        probe={"kind": "points", "items": items, "tall": True},
+        probe=sheet.points | {"tall": True},
     )
+
+
+def _draw_curves(sheet: Sheet, steps: Ints, recorded: Seconds, by_step: Seconds) -> None:
+    """Draw both curves, broken where steps are missing, and name the steps."""
+    gaps = _gaps(steps)
+    runs = np.split(np.arange(len(steps)), gaps if len(gaps) <= _MAX_GAPS else [])
+    for run in runs:
+        sheet.axes.plot(run, recorded[run], color=colour("muted"), linewidth=1.2, linestyle=(0, (4, 2)))
+        mark = "o" if len(steps) <= _MAX_MARKS or len(run) == 1 else None
+        sheet.axes.plot(run, by_step[run], color=colour("accent"), linewidth=1.8, marker=mark, markersize=4)
+    for run in runs[1:]:
+        sheet.axes.axvline(run[0] - 0.5, color=colour("line"), linewidth=1)
+    ticks = _ticks(steps)
+    sheet.ticks_x(ticks, [str(steps[i]) for i in ticks])
+    jumps = "step (numbers jump)" if len(runs) == 1 else "step (a grey line where steps are missing)"
+    sheet.name_axes(jumps if len(gaps) else "step", "times the ideal step time")
 
 
 def _mark_times(data: ReportData, sheet: Sheet, foot: float) -> list[str]:
