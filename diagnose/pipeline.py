@@ -7,7 +7,7 @@
 
 import dataclasses
 
-from diagnose.features.catalogue import measure_features
+from diagnose.features.catalogue import Measured, measure_features
 from diagnose.features.courses import find_courses
 from diagnose.features.paces import measure_log
 from diagnose.features.suspects import find_suspects
@@ -22,6 +22,7 @@ from diagnose.judge.pictured import list_pictured
 from diagnose.judge.rules import RuleSet
 from diagnose.judge.unchecked import name_unchecked
 from diagnose.judge.verdict import reach_verdict
+from diagnose.judge.worth import least_gain
 from diagnose.judges import ask_judges, read_rules
 from diagnose.log_alone import diagnose_log
 from diagnose.model.analysis import Analysis, ReportData
@@ -153,8 +154,8 @@ def analyse_job(request: Request, rule_set: RuleSet) -> Analysis:
         components=components,
         gains=gains,
         transfers=transfers,
-        features=measure_features(trace, what_if, components, gains, transfers),
-        courses=find_courses(components, gains, suspects, least=max(request.least_gain, MATERIAL_SHARE)),
+        features=measure_features(Measured(trace, what_if, components, gains, transfers)),
+        courses=find_courses(components, gains, suspects, least=max(least_gain(request.min_speedup), MATERIAL_SHARE)),
         suspects=suspects,
         fidelity=check_fidelity(what_if, gains),
         filled_share=measure_filled(observed),

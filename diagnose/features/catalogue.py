@@ -77,14 +77,8 @@ def list_features() -> dict[str, str]:
     return dict(sorted((name, text) for group in list_groups() for name, text in group.reads_as.items()))
 
 
-def measure_features(
-    trace: Trace, what_if: WhatIf, components: Components, job_gains: Gains, transfers: Transfers
-) -> Features:
-    """Measure every feature of a job; one that cannot be measured is missing with its reason.
-
-    The evidence rows of the trace are on the one clock of the other arguments.
-    """
-    measured = Measured(trace, what_if, components, job_gains, transfers)
+def measure_features(measured: Measured) -> Features:
+    """Measure every feature of a job; one that cannot be measured is missing with its reason."""
     found: Features = {}
     for group in list_groups():
         found |= group.measure(measured)

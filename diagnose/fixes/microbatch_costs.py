@@ -5,7 +5,6 @@ their place. Costs a few passes over the computes and a fit on a sample of the m
 """
 
 import dataclasses
-import warnings
 from collections.abc import Callable
 
 import numpy as np
@@ -16,6 +15,7 @@ from diagnose.model.documents import Documents
 from diagnose.model.optype import Op
 from diagnose.model.trace import Block, Bools, Ints, Seconds
 from diagnose.packing.cost import Cost, fit_cost
+from diagnose.statistics.robust import nan_median
 
 #: Lengths must explain this part of the variance of the microbatches; below, something else makes most of them uneven. On generated
 #: jobs with long documents it is above 0.8 in all but the noisiest, and below 0.1 where the lengths say nothing.
@@ -154,10 +154,9 @@ def _pace_of_ranks(both: Seconds, predicted: Seconds) -> Seconds:
 
     A slow worker among few peers may pass for uneven microbatches; the same factor on all of a rank is no matter of lengths.
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # a rank of which nothing is known: NaN
-        pace = np.nanmedian(both / np.where(predicted > 0, predicted, np.nan), axis=(0, 1))
-        pace = pace / np.nanmedian(pace)
+    pace = nan_median(both / np.where(predicted > 0, predicted, np.nan), axis=(0, 1))
+    with np.errstate(divide="ignore", invalid="ignore"):  # computes that take no time have no pace
+        pace = pace / nan_median(pace, axis=0)
     return np.where(np.isfinite(pace) & (pace > 0), pace, 1.0)
 
 
@@ -165,9 +164,8 @@ def _measured_ratio(c: Components) -> Seconds:
     """Say how long each microbatch took against a typical one, middle of the stages; shape (2, n_microbatches, n_steps, n_dp)."""
     work_s = c.compute_s - c.stalls.inside_s - (0.0 if c.queue_wait_s is None else c.queue_wait_s)
     usual_s = c.typical_s[:, :, None, None, None] * c.step_ratio[:, None, None, :, None] * c.worker_ratio[:, :, None]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # where no stage has it there is no middle: NaN
-        return np.asarray(np.nanmedian(work_s / usual_s, axis=1))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(nan_median(work_s / usual_s, axis=1))  # NaN where no stage has it
 
 
 def _from_documents(documents: Documents | None, steps: Ints, there: Bools) -> Lengths | None:

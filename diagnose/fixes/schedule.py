@@ -29,8 +29,6 @@ SETTINGS = {
 
 #: Numbers of model chunks that are tried where none is said.
 CHUNKS = (2, 4)
-#: Less than this part of the step is not worth another schedule: as `plan.HELPS_FROM`.
-WORTH_SHARE = 0.005
 #: A schedule this much slower than the fastest is as good, if it holds less in memory.
 TIE_SHARE = 0.005
 #: Forward, input and weight gradients take about as long each (arXiv 2401.10241, section 2).

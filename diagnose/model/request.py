@@ -42,11 +42,6 @@ class Request:
     log: Path | None = None
     progress: Callable[[str], None] | None = None
 
-    @property
-    def least_gain(self) -> float:
-        """Part of the step time that must come back without a cause for it to be reported."""
-        return 1.0 - 1.0 / self.min_speedup
-
     def report(self, stage: str) -> None:
         """Pass the name of a stage to whoever watches."""
         if self.progress is not None:
