@@ -6,7 +6,7 @@ cannot show, what was dropped, and how the clocks were aligned.
 
 import dataclasses
 import math
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -170,7 +170,3 @@ class Recording:
     def account(self) -> Account:
         """What is kept of it beside the rows."""
         return Account(self.producer, self.dropped, self.unobserved, self.offsets)
-
-
-#: Who shares a clock in a file: everybody, the ranks of a host, or nobody.
-Clock = Literal["job", "host", "rank"]
