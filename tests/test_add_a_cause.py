@@ -1,64 +1,64 @@
-"""The promise of the README: a new cause is a rule and a fault, two files that nobody else has to know of."""
+"""The promise of the README: a new cause is a rule, a fault and, where none carries its time, a component; no other file knows."""
 
 import json
 import re
+import runpy
+from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from diagnose.cli.main import main
 from diagnose.faults.catalogue import CauseFile, list_cause_files, list_look_alikes
 from diagnose.faults.generate import generate, list_causes
+from diagnose.model.components import COMPONENTS
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.request import Request
 from diagnose.pipeline import diagnose_job, prepare_report
 from diagnose.report.html import page
+from diagnose.whatif.components.catalogue import added
 from tests.judge.cases import causes, culprits, diagnose_table
 
 RULE = """\
-id: offloaded-optimizer
-title: optimizer state lies on the host
+id: gradient-flush
+title: gradients are flushed in the last backward
 status: experimental
 severity: low
 who: job owner
-components: [end-delay]
+components: [last-backward]
 place: workers
-needs: [between-steps]
+needs: [data-parallel-ranks]
 pictures: [timeline]
 story: >
-  One worker keeps its optimizer state in the memory of its host, and moves it there and back in some steps.
+  One worker sums its gradients up in one go, at the end of its last backward of a step.
 conditions:
   all:
-    - feature: gain.end-delay
+    - feature: gain.last-backward
       at_least: 0.05
       from: a part of the step that one sees
-      says: optimizers cost {value%} of the step
-    - feature: stall.regularity
-      below: 0.8
-      from: checkpoints are taken at exact multiples
-      says: "{value%} of the steps that lose time lie on one period"
+      says: last backwards cost {value%} of the step
 fixes:
-  - fix: keep-on-device
-    summary: keep the optimizer state on the device
-looks_like: [checkpoint-stall]
-false_positives: checkpoints now and then
+  - fix: accumulate
+    summary: sum gradients up microbatch by microbatch
+looks_like: [worker-fault]
+false_positives: another kernel for the last microbatch
 source: nobody
 tests:
-  - name: at no period
-    features: {gain.end-delay: 0.2, stall.regularity: 0.3}
+  - name: long last backwards
+    features: {gain.last-backward: 0.2}
     fires: true
-  - name: every fifth step
-    features: {gain.end-delay: 0.2, stall.regularity: 1.0}
+  - name: like all others
+    features: {gain.last-backward: 0.0}
     fires: false
 """
 FAULT = '''
-"""A worker whose optimizer takes longer in some steps, because it moves its state."""
+"""A worker whose last backward of each step takes longer than its others."""
 
 import dataclasses
 from typing import ClassVar
-
-import numpy as np
 
 from diagnose.faults.decoy import Decoy
 from diagnose.faults.example import PLAIN_JOB, SMALL, Example, Fixture, LookAlike
@@ -66,9 +66,14 @@ from diagnose.faults.fault import Fault
 from diagnose.model.optype import Op
 
 
+def last_backwards(inputs):
+    programme = inputs.programme
+    return programme.is_op(Op.BACKWARD) & (programme.microbatch == inputs.spec.microbatches - 1)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class OffloadedOptimizer(Fault):
-    cause: ClassVar[str] = "offloaded-optimizer"
+class GradientFlush(Fault):
+    cause: ClassVar[str] = "gradient-flush"
     dp: int
     stage: int
     slowdown: float
@@ -81,46 +86,82 @@ class OffloadedOptimizer(Fault):
         return ((self.dp, self.stage),)
 
     def apply(self, inputs):
-        work_s, programme = inputs.work_s.copy(), inputs.programme
-        moves = self.random(inputs.spec).random(inputs.spec.steps) < 0.4
-        here = programme.is_op(Op.OPTIMIZER) & (programme.stage == self.stage)
-        work_s[here, :, self.dp] *= np.where(moves, self.slowdown, 1.0)
+        work_s = inputs.work_s.copy()
+        work_s[last_backwards(inputs) & (inputs.programme.stage == self.stage), :, self.dp] *= self.slowdown
         return dataclasses.replace(inputs, work_s=work_s)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LongOptimizers(Decoy):
-    name: ClassVar[str] = "long-optimizers"
-    unlike: ClassVar[frozenset[str]] = frozenset({"offloaded-optimizer"})
+class LongLastBackwards(Decoy):
+    name: ClassVar[str] = "long-last-backwards"
+    unlike: ClassVar[frozenset[str]] = frozenset({"gradient-flush"})
 
     def apply(self, inputs):
         work_s = inputs.work_s.copy()
-        work_s[inputs.programme.is_op(Op.OPTIMIZER)] *= 10.0
+        work_s[last_backwards(inputs)] *= 3.0
         return dataclasses.replace(inputs, work_s=work_s)
 
 
 def draw_fault(spec, rng, *, strength=None, onset=None):
-    return OffloadedOptimizer(
-        dp=int(rng.integers(spec.dp)), stage=int(rng.integers(spec.pp)), slowdown=strength or 100.0, onset=onset
+    return GradientFlush(
+        dp=int(rng.integers(spec.dp)), stage=int(rng.integers(spec.pp)), slowdown=strength or 8.0, onset=onset
     )
 
 
-EXAMPLES = {"an optimizer on the host": Example(OffloadedOptimizer(dp=1, stage=2, slowdown=100.0), SMALL)}
-PLAIN = Example(OffloadedOptimizer(dp=2, stage=1, slowdown=100.0), PLAIN_JOB)
-LOOK_ALIKES = {"long optimizers everywhere": LookAlike(LongOptimizers(), SMALL)}
-FIXTURE = Fixture("the optimizer of one worker takes 100 times as long in some steps", seed=1)
+EXAMPLES = {"gradients flushed at once": Example(GradientFlush(dp=1, stage=2, slowdown=8.0), SMALL)}
+PLAIN = Example(GradientFlush(dp=2, stage=1, slowdown=8.0), PLAIN_JOB)
+LOOK_ALIKES = {"long last backwards everywhere": LookAlike(LongLastBackwards(), SMALL)}
+FIXTURE = Fixture("the last backward of one worker takes 8 times as long", seed=1)
 '''
-CAUSE = "offloaded-optimizer"
+COMPONENT = '''
+"""Last backwards: a worker's last backward of a step takes longer, over its others, than that of usual workers."""
+
+import numpy as np
+
+from diagnose.whatif.components.component import Component, Part, mix
+
+#: A last backward stands out beyond this many times the usual one.
+LONG_RATIO = 1.5
+
+
+class LastBackwardPart(Part):
+    changes_work = True
+
+    def find(self):
+        backward_s = self.job.components.compute_s[1]  # (n_virtual, n_microbatches, n_steps, n_dp)
+        ratio = np.median(backward_s[:, -1] / np.median(backward_s[:, :-1], axis=1), axis=1)  # (n_virtual, n_dp)
+        ratio = ratio / np.median(ratio)
+        self.ratio = np.where(ratio > LONG_RATIO, ratio, 1.0)
+
+    def is_present(self):
+        return bool((self.ratio > 1.0).any())
+
+    def ease_work(self, work, place, steps, lanes):
+        direction, virtual, microbatch = place
+        is_last = microbatch == self.job.components.compute_s.shape[2] - 1
+        return work / mix(lanes, self.ratio[virtual], 1.0) if direction and is_last else work
+
+    def blame(self):
+        longer_s = np.zeros_like(self.job.components.compute_s)
+        longer_s[1, :, -1] = self.job.components.compute_s[1, :, -1] * (1.0 - 1.0 / self.ratio)[:, None]
+        return self.job.by_worker(longer_s)
+
+
+COMPONENT = Component("last-backward", LastBackwardPart)
+'''
+CAUSE = "gradient-flush"
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """Give a folder with the two files of the new cause."""
-    (tmp_path / "rules").mkdir()
-    (tmp_path / "rules" / f"{CAUSE}.yaml").write_text(RULE)
-    (tmp_path / "faults").mkdir()
-    (tmp_path / "faults" / "offloaded_optimizer.py").write_text(FAULT)
-    return tmp_path
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """Give a folder with the three files of the new cause, while its component is taken out of all times."""
+    files = {f"rules/{CAUSE}.yaml": RULE, "faults/gradient_flush.py": FAULT, "last_backward.py": COMPONENT}
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    component = runpy.run_path(str(tmp_path / "last_backward.py"))["COMPONENT"]
+    with added(component, "long last backwards"):
+        yield tmp_path
 
 
 @pytest.fixture
@@ -138,7 +179,7 @@ def diagnose_example(file: CauseFile, folder: Path) -> Diagnosis:
 def test_its_fault_is_listed_beside_the_others(folder: Path) -> None:
     """The new cause can be drawn, and what it brings is among the examples and look-alikes that tests run over."""
     assert set(list_causes(folder / "faults")) == {CAUSE, *list_causes()}
-    assert set(list_look_alikes(folder / "faults")) == {"long optimizers everywhere", *list_look_alikes()}
+    assert set(list_look_alikes(folder / "faults")) == {"long last backwards everywhere", *list_look_alikes()}
 
 
 def test_it_is_found_in_its_place(file: CauseFile, folder: Path) -> None:
@@ -149,17 +190,40 @@ def test_it_is_found_in_its_place(file: CauseFile, folder: Path) -> None:
     assert causes(found) == [CAUSE]
     assert culprits(found, CAUSE) == list(true.workers)
     (cause,) = found.causes
-    assert (cause.title, cause.severity, cause.who) == ("optimizer state lies on the host", "low", "job owner")
+    assert (cause.title, cause.severity, cause.who) == (
+        "gradients are flushed in the last backward",
+        "low",
+        "job owner",
+    )
     assert cause.recoverable == pytest.approx(true.recoverable, abs=0.03)
-    assert re.fullmatch(r"optimizers cost \d+\.?\d*% of the step", cause.evidence[0].text)
-    assert [fix.fix for fix in cause.fixes] == ["keep-on-device"]
+    assert re.fullmatch(r"last backwards cost \d+\.?\d*% of the step", cause.evidence[0].text)
+    assert [fix.fix for fix in cause.fixes] == ["accumulate"]
     assert CAUSE in found.checked
 
 
-def test_without_its_rule_it_is_unknown(file: CauseFile) -> None:
-    """Nothing else in the program knows the cause: by the built-in rules alone its time is lost to something unknown."""
+def test_the_command_line_says_it(file: CauseFile, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`diagnose job.parquet --rules` begins with the cause and its worker."""
     (example,) = file.examples.values()
-    assert causes(diagnose_table(generate(example.spec, [example.fault]).trace)) == ["unknown"]
+    pq.write_table(generate(example.spec, [example.fault]).trace, folder / "job.parquet")
+    code = main([str(folder / "job.parquet"), "--rules", str(folder / "rules"), "--no-color"])
+    said = "job-0: straggling — gradients are flushed in the last backward (dp 1, stage 2)"
+    assert (code, capsys.readouterr().out.startswith(said)) == (0, True)
+
+
+def test_without_its_rule_it_is_unknown(file: CauseFile) -> None:
+    """Nothing else in the program knows the cause: by the built-in rules alone nobody says why its component costs time."""
+    (example,) = file.examples.values()
+    (cause,) = diagnose_table(generate(example.spec, [example.fault]).trace).causes
+    assert (cause.cause, cause.title) == ("unknown", "unexplained: long last backwards")
+
+
+def test_without_its_component_nobody_sees_it(file: CauseFile) -> None:
+    """Without its component nobody sees the time that it costs: the job seems healthy."""
+    (example,) = file.examples.values()
+    table = generate(example.spec, [example.fault]).trace
+    with mock.patch.dict(COMPONENTS):
+        del COMPONENTS["last-backward"]
+        assert causes(diagnose_table(table)) == []
 
 
 def test_its_look_alike_is_healthy(file: CauseFile, folder: Path) -> None:
@@ -189,12 +253,12 @@ def test_it_is_not_checked_where_a_recording_cannot_show_it(file: CauseFile, fol
     """Where what its rule needs is lacking it is neither said nor cleared, and the reason is told; elsewhere it is checked."""
     (example,) = file.examples.values()
     table = generate(example.spec, [example.fault]).trace
-    pq.write_table(lacking(table, "between-steps"), folder / "blind.parquet")
+    pq.write_table(lacking(table, "data-parallel-ranks"), folder / "blind.parquet")
     pq.write_table(lacking(table, "transfers"), folder / "other.parquet")
     blind, other = (
         diagnose_job(Request(folder / f"{name}.parquet", rules=folder / "rules")) for name in ("blind", "other")
     )
     assert {entry.cause: entry.reason for entry in blind.not_checked}[CAUSE] == "a stopwatch: shows little"
     assert CAUSE not in [*blind.checked, *causes(blind)]
-    assert any(f"(not checked for that: checkpoint-stall, {CAUSE})" in warning for warning in blind.warnings)
+    assert any(f"(not checked for that: {CAUSE})" in warning for warning in blind.warnings)
     assert causes(other) == [CAUSE]

@@ -82,6 +82,8 @@ TIERS = {
     "tests/trace/test_restart.py": PLAIN,
     "tests/triage/test_processes.py": LONG,
     "tests/triage/test_s3.py": LONG,
+    "tests/whatif/components/test_catalogue.py::test_a_component_from_outside_is_taken_out_and_named": PLAIN,
+    "tests/whatif/components/test_catalogue.py::test_what_is_special_about_components_reaches_the_judge": PLAIN,
     "tests/whatif/test_between.py": PLAIN,
     "tests/whatif/test_clocks.py": PLAIN,
     "tests/whatif/test_clocks.py::test_clocks_change_neither_verdict_nor_gains": LONG,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from diagnose import __version__
+from diagnose._version import __version__
 from diagnose.cli.output import is_terminal
 from diagnose.errors import UsageError
 from diagnose.model.request import MIN_SPEEDUP

@@ -61,7 +61,7 @@ def write_site(store: "Store", fleet: "Fleet", folder: Path, *, draw: int = 0) -
 
 def _write(store: "Store", fleet: "Fleet", folder: Path, draw: int) -> SiteCounts:
     """Write pages, then the index, then remove what is left over."""
-    from diagnose import __version__
+    from diagnose._version import __version__
     from diagnose.model.pages import page_path
     from diagnose.report import fleet as page
     from diagnose.report.html.page import render_saved

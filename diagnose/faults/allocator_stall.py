@@ -31,36 +31,24 @@ COST_SHARE = (0.015, 2.0)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AllocatorStall(Fault):
-    """Stalls of forwards and backwards in a fixed place; `strength` is the length of a stall in units of a forward.
-
-    Attributes
-    ----------
-    on_stages : tuple of int
-    on_dp_ranks : tuple of int or None
-        None: all of them.
-    stall_ratio : float
-        Median length of a stall when they begin, over the typical forward of the job (not of the stage).
-    probability : float
-        Chance of each forward and backward there to stall when they begin.
-    spread : float
-        Standard deviation of the logarithm of the length, drawn for each stall.
-    frequency_growth, length_growth : float
-        By how much they are more probable, and longer, in the last sampled step than in the first with stalls; 1 is twice.
-    inside_share : float
-        Part of the stalls that make the operation longer; the others delay its start.
-    records : bool
-        The trace has a cuda-malloc row of each.
-    """
+    """Stalls of forwards and backwards in a fixed place; `strength` is the length of a stall in units of a forward."""
 
     cause: ClassVar[str] = "allocator-stall"
     on_stages: tuple[int, ...] = (0,)
+    #: None: all of them.
     on_dp_ranks: tuple[int, ...] | None = None
+    #: Median length of a stall when they begin, over the typical forward of the job (not of the stage).
     stall_ratio: float = 1.5
+    #: Chance of each forward and backward there to stall when they begin.
     probability: float = 0.1
+    #: Standard deviation of the logarithm of the length, drawn for each stall.
     spread: float = 0.3
+    #: By how much they are more probable, and longer, in the last sampled step than in the first with stalls; 1 is twice.
     frequency_growth: float = 0.0
     length_growth: float = 0.0
+    #: Part of the stalls that make the operation longer; the others delay its start.
     inside_share: float = 1.0
+    #: The trace has a cuda-malloc row of each.
     records: bool = False
 
     @property

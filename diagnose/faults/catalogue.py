@@ -21,23 +21,14 @@ from diagnose.faults.fault import DrawFault
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CauseFile:
-    """What the file of a cause brings.
-
-    Attributes
-    ----------
-    draw : DrawFault
-    examples : dict of str to Example
-        Clear faults, by what they are.
-    plain : Example
-        A job whose names, units of time and order of rows must not matter.
-    look_alikes : dict of str to LookAlike
-        What looks like the cause and is none, by what it is.
-    fixture : Fixture
-    """
+    """What the file of a cause brings."""
 
     draw: DrawFault
+    #: Clear faults, by what they are.
     examples: Mapping[str, Example]
+    #: A job whose names, units of time and order of rows must not matter.
     plain: Example
+    #: What looks like the cause and is none, by what it is.
     look_alikes: Mapping[str, LookAlike]
     fixture: Fixture
 

@@ -34,35 +34,24 @@ WHERE_WEIGHT: dict[Where, float] = {"between": 0.5, "before": 0.3, "inside": 0.2
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CheckpointStall(Fault):
-    """Workers that save their state every few steps; `strength` is the seconds of one checkpoint.
-
-    Attributes
-    ----------
-    period_steps, phase : int
-        A checkpoint is taken in each step whose number leaves this rest when divided by `period_steps`.
-    duration_s : float
-        Typical seconds in which a worker saves.
-    first_rank_only : bool
-        Of each stage only dp rank 0 saves, and the others wait for it where they meet it next.
-    where : "between", "before" or "inside"
-        After the optimizer, so that the next step begins later; before the worker's first operations of the step, which
-        come later; in the optimizer, which takes longer.
-    spread : float
-        Standard deviation of the logarithm of the duration, drawn for each worker and checkpoint.
-    barrier : bool
-        Between steps, those who save wait for the slowest of them at a barrier, which belongs to the save (Megatron-LM).
-    recorded : bool
-        The trace has checkpoint rows. Without them, and without absolute times, nothing shows a checkpoint between steps.
-    """
+    """Workers that save their state every few steps; `strength` is the seconds of one checkpoint."""
 
     cause: ClassVar[str] = "checkpoint-stall"
+    #: A checkpoint is taken in each step whose number leaves this rest when divided by `period_steps`.
     period_steps: int = 5
     phase: int = 0
+    #: Typical seconds in which a worker saves.
     duration_s: float = 1.0
+    #: Of each stage only dp rank 0 saves, and the others wait for it where they meet it next.
     first_rank_only: bool = False
+    #: After the optimizer, so that the next step begins later; before the worker's first operations of the step, which
+    #: come later; in the optimizer, which takes longer.
     where: Where = "between"
+    #: Standard deviation of the logarithm of the duration, drawn for each worker and checkpoint.
     spread: float = 0.1
+    #: Between steps, those who save wait for the slowest of them at a barrier, which belongs to the save (Megatron-LM).
     barrier: bool = True
+    #: The trace has checkpoint rows. Without them, and without absolute times, nothing shows a checkpoint between steps.
     recorded: bool = True
 
     @property

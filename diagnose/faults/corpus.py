@@ -32,7 +32,6 @@ def write_corpus(corpus: Corpus, n_jobs: int, n_workers: int = 1) -> Iterator[No
 
     Parameters
     ----------
-    corpus : Corpus
     n_jobs : int
         Job i of a corpus is the same however many there are.
     n_workers : int

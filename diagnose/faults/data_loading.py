@@ -31,42 +31,28 @@ COST_SHARE = (0.025, 2.5)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataLoading(Fault):
-    """Waits of the first stage for its input; `strength` is the mean wait in units of a forward.
-
-    Attributes
-    ----------
-    wait_ratio : float
-        Mean wait over the typical forward of the job.
-    spread : float or None
-        Standard deviation of the logarithm of a wait; None: waits are exponential.
-    probability : float
-        Chance of a step to be late.
-    period_steps : int or None
-        Instead of by chance, steps are late whose number is a multiple of this: a shard of the data is opened.
-    dp_ranks : tuple of int
-        Those with a bad loader; none: see the next two.
-    is_common : bool
-        All dp ranks wait equally long in a late step, for a storage they share.
-    late_share : float
-        Otherwise: part of the dp ranks, others in each step, that are late in a late step; one is in any case.
-    every_microbatch : bool
-        Every forward of a late step waits, each for its own batch, and not the first alone.
-    where : "before" or "inside"
-        The forward begins later, or takes longer.
-    records : bool
-        The trace has a data-load row of each wait.
-    """
+    """Waits of the first stage for its input; `strength` is the mean wait in units of a forward."""
 
     cause: ClassVar[str] = "data-loading"
+    #: Mean wait over the typical forward of the job.
     wait_ratio: float = 2.0
+    #: Standard deviation of the logarithm of a wait; None: waits are exponential.
     spread: float | None = None
+    #: Chance of a step to be late.
     probability: float = 0.7
+    #: Instead of by chance, steps are late whose number is a multiple of this: a shard of the data is opened.
     period_steps: int | None = None
+    #: Those with a bad loader; none: see the next two.
     dp_ranks: tuple[int, ...] = ()
+    #: All dp ranks wait equally long in a late step, for a storage they share.
     is_common: bool = False
+    #: Otherwise: part of the dp ranks, others in each step, that are late in a late step; one is in any case.
     late_share: float = 0.0
+    #: Every forward of a late step waits, each for its own batch, and not the first alone.
     every_microbatch: bool = False
+    #: The forward begins later, or takes longer.
     where: Literal["before", "inside"] = "before"
+    #: The trace has a data-load row of each wait.
     records: bool = False
 
     @property

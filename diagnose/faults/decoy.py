@@ -24,16 +24,10 @@ RunWith = Callable[["Decoy"], Seconds]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Decoy(abc.ABC):
-    """Something that is no fault.
-
-    Attributes
-    ----------
-    name : str
-    unlike : frozenset of str
-        Causes beside which it would be a lie, or part of the fault.
-    """
+    """Something that is no fault."""
 
     name: ClassVar[str]
+    #: Causes beside which it would be a lie, or part of the fault.
     unlike: ClassVar[frozenset[str]] = frozenset()
 
     @abc.abstractmethod
@@ -47,20 +41,13 @@ class Decoy(abc.ABC):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HiddenDecoy(Decoy):
-    """A decoy that is none only while it costs nothing.
+    """A decoy that is none only while it costs nothing."""
 
-    Attributes
-    ----------
-    strengths : tuple of float
-        Part of its full strength in each step, or one for all steps.
-    most : float
-        Part of the step time that it may cost, in each step or, with one strength, on average.
-    least : float
-        Nothing worth having where no strength reaches this.
-    """
-
+    #: Part of the step time that it may cost, in each step or, with one strength, on average.
     most: ClassVar[float] = 0.003
+    #: Nothing worth having where no strength reaches this.
     least: ClassVar[float] = 0.02
+    #: Part of its full strength in each step, or one for all steps.
     strengths: tuple[float, ...] = (1.0,)
 
     def with_strengths(self, strengths: Seconds) -> Self:
@@ -77,10 +64,6 @@ def settle(decoy: Decoy, runs: Sequence[RunWith]) -> Decoy | None:
         Of a `HiddenDecoy` the result costs at most `most`; others cost what they cost.
     runs : sequence of functions
         Each runs one job with a decoy.
-
-    Returns
-    -------
-    Decoy or None
     """
     if not isinstance(decoy, HiddenDecoy):
         return decoy

@@ -39,14 +39,8 @@ def draw_decoys(spec: JobSpec, rng: np.random.Generator, causes: Sequence[str]) 
 
     Parameters
     ----------
-    spec : JobSpec
-    rng : numpy.random.Generator
     causes : sequence of str
         Of the job's faults.
-
-    Returns
-    -------
-    list of Decoy
     """
     n_decoys = int(rng.choice(len(N_DECOYS_SHARES), p=N_DECOYS_SHARES))
     shares = np.array(list(_DRAWN.values()))

@@ -38,21 +38,13 @@ class LookAlike:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Fixture:
-    """The small job of a cause that lies in `fixtures/`.
+    """The small job of a cause that lies in `fixtures/`."""
 
-    Attributes
-    ----------
-    what : str
-        What happens in it, for people.
-    seed : int
-    strength, onset
-        As for `draw_fault`.
-    changes : dict
-        Fields in which its job differs from `SMALL`.
-    """
-
+    #: What happens in it, for people.
     what: str
     seed: int
+    #: As for `draw_fault`.
     strength: float | None = None
     onset: int | None = None
+    #: Fields in which its job differs from `SMALL`.
     changes: dict[str, Any] = dataclasses.field(default_factory=dict)

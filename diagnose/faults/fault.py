@@ -19,21 +19,14 @@ Worker = tuple[int, int]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Fault(abc.ABC):
-    """A fault with its place, strength and time. A cause is one subclass, in a file of its own.
+    """A fault with its place, strength and time. A cause is one subclass, in a file of its own."""
 
-    Attributes
-    ----------
-    cause : str
-        Name of the cause, as in `rules/`.
-    has_exact_onset : bool
-        Where it is clear its first step can be told exactly.
-    onset, recovery : int or None
-        Index among the sampled steps of the first step with the fault and of the first without it again; None: from the
-        beginning, and to the end.
-    """
-
+    #: Name of the cause, as in `rules/`.
     cause: ClassVar[str]
+    #: Where it is clear its first step can be told exactly.
     has_exact_onset: ClassVar[bool] = False
+    #: Index among the sampled steps of the first step with the fault and of the first without it again; None: from the
+    #: beginning, and to the end.
     onset: int | None = None
     recovery: int | None = None
 

@@ -83,44 +83,33 @@ class Bin:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Figures:
-    """All figures over some jobs.
-
-    Attributes
-    ----------
-    causes : tuple of CauseFigures
-        One a cause that is true or said anywhere, by name.
-    macro_f1, published_macro_f1 : float or None
-        Mean F1 over the causes that occur: of what was said, and of the published thresholds on the same jobs.
-    primary : Rate
-        Jobs whose largest true cause was said first.
-    false_alarms : Rate
-        Healthy jobs in which anything was said.
-    unknown : Rate
-        Faulty jobs in which `unknown` was said.
-    worker, stage, onset, gain
-        As for each cause, over all that were found.
-    calibration_error : float or None
-        Expected calibration error of the confidence of everything said, whatever the least confidence asked for.
-    confusion : dict of str to dict of str to int
-        Of jobs with exactly one true cause: true cause -> said first -> jobs.
-    """
+    """All figures over some jobs."""
 
     n_jobs: int
     n_failed: int
     n_healthy: int
     min_confidence: float
+    #: One a cause that is true or said anywhere, by name.
     causes: tuple[CauseFigures, ...]
+    #: Mean F1 over the causes that occur.
     macro_f1: float | None
+    #: Jobs whose largest true cause was said first.
     primary: Rate
+    #: Healthy jobs in which anything was said.
     false_alarms: Rate
+    #: Faulty jobs in which `unknown` was said.
     unknown: Rate
+    #: As for each cause, over all that were found.
     worker: Rate
     stage: Rate
     onset: OnsetFigures
     gain: GainFigures
+    #: Expected calibration error of the confidence of everything said, whatever the least confidence asked for.
     calibration_error: float | None
     bins: tuple[Bin, ...]
+    #: Of jobs with exactly one true cause: true cause -> said first -> jobs.
     confusion: dict[str, dict[str, int]]
+    #: The same of the published thresholds on the same jobs.
     published: tuple[CauseFigures, ...]
     published_macro_f1: float | None
 
@@ -134,10 +123,6 @@ def measure(rows: Sequence[JudgedJob], *, min_confidence: float = 0.0) -> Figure
         In jobs that have a truth and no diagnosis nothing was said; those without a truth count as failed and no more.
     min_confidence : float
         A cause is said from here on.
-
-    Returns
-    -------
-    Figures
     """
     known = [row for row in rows if row.dp]
     sure = [drop_unsure(row, min_confidence) for row in known]

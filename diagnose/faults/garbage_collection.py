@@ -30,41 +30,28 @@ COST_SHARE = (0.015, 2.0)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GarbageCollection(Fault):
-    """Pauses of one forward now and then, on every worker in other steps; `strength` is the seconds of a pause.
-
-    Attributes
-    ----------
-    pause_s : float
-        Median length of a collection at the beginning of the trace, seconds.
-    spread : float
-        Standard deviation of the logarithm of the length, drawn for each collection.
-    growth : float
-        By how much pauses are longer in the last sampled step than in the first, 1 is twice as long: a job that gets old
-        has more objects to look at.
-    worker_period_steps : float
-        Median over workers of the steps from one collection of a worker to its next; a step has at most one. The job as a
-        whole has no period.
-    period_spread : float
-        Standard deviation of the logarithm of the workers' periods.
-    jitter : float
-        Standard deviation of the logarithm of a worker's interval from one collection to the next.
-    allocating_share : float
-        Part of the workers that allocate enough to collect at all; one of them does in any case.
-    inside_share : float
-        Part of the collections that make the forward longer; the others delay its start.
-    records : bool
-        The trace has a gc row of each.
-    """
+    """Pauses of one forward now and then, on every worker in other steps; `strength` is the seconds of a pause."""
 
     cause: ClassVar[str] = "garbage-collection"
+    #: Median length of a collection at the beginning of the trace, seconds.
     pause_s: float = 0.25
+    #: Standard deviation of the logarithm of the length, drawn for each collection.
     spread: float = 0.15
+    #: By how much pauses are longer in the last sampled step than in the first, 1 is twice as long: a job that gets old
+    #: has more objects to look at.
     growth: float = 0.0
+    #: Median over workers of the steps from one collection of a worker to its next; a step has at most one. The job as
+    #: a whole has no period.
     worker_period_steps: float = 8.0
+    #: Standard deviation of the logarithm of the workers' periods.
     period_spread: float = 0.1
+    #: Standard deviation of the logarithm of a worker's interval from one collection to the next.
     jitter: float = 0.1
+    #: Part of the workers that allocate enough to collect at all; one of them does in any case.
     allocating_share: float = 1.0
+    #: Part of the collections that make the forward longer; the others delay its start.
     inside_share: float = 1.0
+    #: The trace has a gc row of each.
     records: bool = False
 
     @property

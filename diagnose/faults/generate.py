@@ -38,65 +38,44 @@ EVIDENCE_COLUMNS = ("tokens", "tokens_sq")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FaultTruth:
-    """What is true about one fault of a job.
-
-    Attributes
-    ----------
-    cause : str
-    workers : tuple of (dp rank, stage)
-    stages : tuple of int
-        Where it happens; both empty where it happens everywhere.
-    onset_step, recovery_step : int or None
-        First step number with it, and first without it again; None: from the beginning, to the end.
-    period_steps : int or None
-        It happens every so many steps; None: it has no period.
-    strength : float
-        In the unit of the cause.
-    settings : dict
-        All fields of the fault.
-    step_time_without_s : float
-        Mean step time, seconds, with this fault alone mended and all others as they are.
-    recoverable : float
-        Part of the mean step time that comes back with this fault alone mended: 1 - step_time_without_s / step_time_s.
-    recoverable_last : float
-        Part of the mean step time with all other faults mended that comes back when this one is mended too.
-    tellable : bool
-        Whether anything in the trace can tell it from the job's normal.
-    place_tellable : bool
-        Whether anything in the trace can tell its workers from others.
-    """
+    """What is true about one fault of a job."""
 
     cause: str
+    #: Tuple of (dp rank, stage).
     workers: tuple[Worker, ...]
+    #: Where it happens; both empty where it happens everywhere.
     stages: tuple[int, ...]
+    #: First step number with it, and first without it again; None: from the beginning, to the end.
     onset_step: int | None
     recovery_step: int | None
+    #: It happens every so many steps; None: it has no period.
     period_steps: int | None
+    #: In the unit of the cause.
     strength: float
+    #: All fields of the fault.
     settings: dict[str, Any]
+    #: Mean step time, seconds, with this fault alone mended and all others as they are.
     step_time_without_s: float
+    #: Part of the mean step time that comes back with this fault alone mended: 1 - step_time_without_s / step_time_s.
     recoverable: float
+    #: Part of the mean step time with all other faults mended that comes back when this one is mended too.
     recoverable_last: float
+    #: Whether anything in the trace can tell it from the job's normal.
     tellable: bool
+    #: Whether anything in the trace can tell its workers from others.
     place_tellable: bool
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Truth:
-    """What is true about a job.
-
-    Attributes
-    ----------
-    step_time_s, step_time_without_any_s : float
-        Mean step time, seconds, as recorded and with all faults mended.
-    decoys : tuple of str
-        What looks like a fault in it and is none.
-    """
+    """What is true about a job."""
 
     spec: JobSpec
     faults: tuple[FaultTruth, ...]
+    #: Mean step time, seconds, as recorded and with all faults mended.
     step_time_s: float
     step_time_without_any_s: float
+    #: What looks like a fault in it and is none.
     decoys: tuple[str, ...] = ()
 
     def to_json(self) -> str:
@@ -118,15 +97,10 @@ def generate(spec: JobSpec, faults: Sequence[Fault] = (), decoys: Sequence[Decoy
 
     Parameters
     ----------
-    spec : JobSpec
     faults : sequence of Fault
         In any order.
     decoys : sequence of Decoy
         What is no fault, in any order. One that cannot be hidden in this job is left out.
-
-    Returns
-    -------
-    Job
 
     Raises
     ------
@@ -155,10 +129,6 @@ def generate(spec: JobSpec, faults: Sequence[Fault] = (), decoys: Sequence[Decoy
 
 def strip_evidence(table: pa.Table) -> pa.Table:
     """Leave out of a trace what not every tracer records: evidence rows and token columns; the metadata stay.
-
-    Parameters
-    ----------
-    table : pyarrow.Table
 
     Returns
     -------
@@ -257,12 +227,6 @@ def _truth(spec: JobSpec, fault: Fault, index: int, steps_s: _MeanSteps) -> Faul
 
 def random_faults(spec: JobSpec, rng: np.random.Generator, causes: Sequence[str] = ()) -> list[Fault]:
     """Draw faults of the causes given, or else of random causes: mostly one, sometimes none, two or three.
-
-    Parameters
-    ----------
-    spec : JobSpec
-    rng : numpy.random.Generator
-    causes : sequence of str
 
     Returns
     -------

@@ -60,22 +60,15 @@ LAYERNORM_GAP_SHARE = 0.25
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Pause:
-    """Seconds in which an operation does no work, and the evidence row that a tracer would write of it.
+    """Seconds in which an operation does no work, and the evidence row that a tracer would write of it."""
 
-    Attributes
-    ----------
-    kind : Op
-        Type of the evidence row: gc, cuda-malloc, data-load, checkpoint.
-    seconds : ndarray of float64, broadcastable to (n_tasks, n_steps, n_dp)
-    where : "inside" or "before"
-        The pause makes the operation longer (its row begins with it), or delays its start.
-    recorded : bool
-        The trace has the row.
-    """
-
+    #: Type of the evidence row: gc, cuda-malloc, data-load, checkpoint.
     kind: Op
+    #: Broadcastable to (n_tasks, n_steps, n_dp).
     seconds: Seconds
+    #: The pause makes the operation longer (its row begins with it), or delays its start.
     where: Literal["inside", "before"]
+    #: The trace has the row.
     recorded: bool
 
 
@@ -84,64 +77,44 @@ class Hold:
     """A compute does no work until `sources`, other tasks of the same worker, have ended, although it has started.
 
     Kernels that queue behind a communication in flight do so.
-
-    Attributes
-    ----------
-    task : int
-    sources : tuple of int
-    held : ndarray of bool, broadcastable to (n_steps, n_dp)
-        In which lanes.
-    late : bool
-        It does not even start until then.
     """
 
     task: int
     sources: tuple[int, ...]
+    #: Broadcastable to (n_steps, n_dp). In which lanes.
     held: Bools
+    #: It does not even start until then.
     late: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Inputs:
-    """Physical times of a job. A fault replaces some of them; nothing here is ever written in place.
-
-    Attributes
-    ----------
-    work_s : ndarray of float64, shape (n_tasks, n_steps, n_dp)
-        Seconds of computing; 0 for communication.
-    transfer_s : ndarray of float64, shape (n_tasks, n_steps, n_dp)
-        Seconds a communication takes by itself, through this member's link; the slowest member counts.
-    stall_s : ndarray of float64, shape (n_tasks, n_steps, n_dp)
-        Seconds in which a transfer or collective does not move at all, whatever its link does; the slowest member counts.
-    delay_s : ndarray of float64, shape (n_tasks, n_steps, n_dp)
-        Seconds the host takes between the end of what the task waits for and its start.
-    pauses : tuple of Pause
-    holds : tuple of Hold
-    tail_s : ndarray of float64, broadcastable to (n_stages, n_steps, n_dp)
-        Seconds after the optimizer, before the worker can begin the next step.
-    tail_kind : Op or None
-        Type of the evidence row that records the tail.
-    tokens, tokens_sq : ndarray of float64, shape (n_microbatches, n_steps, n_dp), or None
-        Sum of document lengths and of their squares; None: not recorded.
-    documents : Documents or None
-        The documents themselves, `step` an index; None: not recorded.
-    late_members : tuple of LateMember
-        Members that the others of their worker wait for.
-    """
+    """Physical times of a job. A fault replaces some of them; nothing here is ever written in place."""
 
     spec: JobSpec
     programme: Programme
+    #: Shape (n_tasks, n_steps, n_dp). Seconds of computing; 0 for communication.
     work_s: Seconds
+    #: Shape (n_tasks, n_steps, n_dp). Seconds a communication takes by itself, through this member's link; the slowest
+    #: member counts.
     transfer_s: Seconds
+    #: Shape (n_tasks, n_steps, n_dp). Seconds in which a transfer or collective does not move at all, whatever its link
+    #: does; the slowest member counts.
     stall_s: Seconds
+    #: Shape (n_tasks, n_steps, n_dp). Seconds the host takes between the end of what the task waits for and its start.
     delay_s: Seconds
+    #: Broadcastable to (n_stages, n_steps, n_dp). Seconds after the optimizer, before the worker can begin the next step.
     tail_s: Seconds
     pauses: tuple[Pause, ...] = ()
     holds: tuple[Hold, ...] = ()
+    #: Type of the evidence row that records the tail.
     tail_kind: Op | None = None
+    #: Shape (n_microbatches, n_steps, n_dp). Sum of document lengths and of their squares; None: not recorded.
     tokens: Seconds | None = None
     tokens_sq: Seconds | None = None
+    #: The documents themselves, `step` an index; None: not recorded.
     documents: Documents | None = None
+    #: Members that the others of their worker wait for.
     late_members: tuple[LateMember, ...] = ()
 
     @property
@@ -151,16 +124,7 @@ class Inputs:
 
 
 def draw_inputs(spec: JobSpec) -> Inputs:
-    """Draw the times of a healthy job.
-
-    Parameters
-    ----------
-    spec : JobSpec
-
-    Returns
-    -------
-    Inputs
-    """
+    """Draw the times of a healthy job."""
     programme = build_programme(spec)
     return Inputs(
         spec=spec,

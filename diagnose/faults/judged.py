@@ -63,36 +63,26 @@ class SaidCause:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class JudgedJob:
-    """One job: what is true, what was said, and what went wrong.
-
-    Attributes
-    ----------
-    dp, pp : int
-        0 where the job could not be made or read, so that there is no truth.
-    steps : tuple of int
-        Numbers of the sampled steps, increasing.
-    decoys : tuple of str
-        What the job has that looks like a cause and is none.
-    truth : tuple of TrueCause
-        One a cause at most.
-    slowdown, m_w, m_s, correlation : float or None
-        What the published thresholds ask for; None where it was not measured.
-    error : str
-        Why there is no diagnosis; empty where there is one.
-    """
+    """One job: what is true, what was said, and what went wrong."""
 
     job: str
+    #: 0 where the job could not be made or read, so that there is no truth.
     dp: int = 0
     pp: int = 0
+    #: Numbers of the sampled steps, increasing.
     steps: tuple[int, ...] = ()
+    #: What the job has that looks like a cause and is none.
     decoys: tuple[str, ...] = ()
+    #: One a cause at most.
     truth: tuple[TrueCause, ...] = ()
     verdict: str | None = None
     said: tuple[SaidCause, ...] = ()
+    #: What the published thresholds ask for; None where it was not measured.
     slowdown: float | None = None
     m_w: float | None = None
     m_s: float | None = None
     correlation: float | None = None
+    #: Why there is no diagnosis; empty where there is one.
     error: str = ""
 
     @property
@@ -177,7 +167,6 @@ def find_worst(rows: Iterable[JudgedJob], n: int) -> list[JudgedJob]:
 
     Parameters
     ----------
-    rows : iterable of JudgedJob
     n : int
         That many at most.
     """

@@ -48,29 +48,20 @@ Queue = tuple[int, tuple[int, ...]]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class KernelQueueContention(Fault):
-    """Computes held up by communication; `strength` is how many times as long that communication takes.
-
-    Attributes
-    ----------
-    rivals : "sends", "recvs", "reduce-scatter" or "all-gather"
-        What computes wait for: the last sends launched before (transfers must be asynchronous); the recv of the next
-        forward, which only backwards wait for; the gradients of the model chunk before, which only backwards wait for
-        (jobs with `separate`); the parameters of later model chunks, which only forwards wait for.
-    held_ops : tuple of Op
-        Forwards, backwards or both.
-    slowdown : float
-        That communication takes this many times as long, with the fault and when it is mended.
-    held_share : float
-        Part of the computes that wait.
-    late : bool
-        They start late, instead of taking long.
-    """
+    """Computes held up by communication; `strength` is how many times as long that communication takes."""
 
     cause: ClassVar[str] = "kernel-queue-contention"
+    #: What computes wait for: the last sends launched before (transfers must be asynchronous); the recv of the next
+    #: forward, which only backwards wait for; the gradients of the model chunk before, which only backwards wait for
+    #: (jobs with `separate`); the parameters of later model chunks, which only forwards wait for.
     rivals: Rivals = "sends"
+    #: Forwards, backwards or both.
     held_ops: tuple[Op, ...] = (Op.BACKWARD,)
+    #: That communication takes this many times as long, with the fault and when it is mended.
     slowdown: float = 1.0
+    #: Part of the computes that wait.
     held_share: float = 1.0
+    #: They start late, instead of taking long.
     late: bool = False
 
     @property

@@ -20,19 +20,13 @@ JITTER_S = 4e-6
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LateMember:
-    """A member that its worker's computes wait for.
-
-    Attributes
-    ----------
-    dp, stage, member : int
-        Member `cp * tp_size + tp` of the worker.
-    late_s : ndarray of float64, shape (n_tasks, n_steps)
-        Seconds by which the others are earlier, by task.
-    """
+    """A member that its worker's computes wait for."""
 
     dp: int
     stage: int
+    #: Member `cp * tp_size + tp` of the worker.
     member: int
+    #: Shape (n_tasks, n_steps). Seconds by which the others are earlier, by task.
     late_s: Seconds
 
 
@@ -73,12 +67,6 @@ def spread_members(
     ----------
     spec : JobSpec
         `members` says on which side lateness shows.
-    late : tuple of LateMember
-    rows : WorkerRows
-
-    Returns
-    -------
-    MemberTimes
     """
     op, dp, stage, start_s, duration_s = rows.op, rows.dp, rows.stage, rows.start_s, rows.duration_s
     rng, n_members = spec.random("member"), spec.n_members

@@ -43,33 +43,23 @@ MAX_SPREAD = 0.2
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NetworkFault(Fault):
-    """Slow transfers of a card, a link or a group; `strength` is the slowdown, or `stall_s` where transfers get stuck.
-
-    Attributes
-    ----------
-    scope : "card", "link" or "group"
-        All transfers and collectives of one worker; point-to-point between `stage` and the next, of one dp rank; the
-        collectives of a stage's dp ranks.
-    dp_rank, stage : int
-        The worker; the sending stage of a link; of a group, `stage` alone counts.
-    slowdown : float
-        A transfer takes this many times as long.
-    stall_s : float
-        It takes these seconds besides.
-    share : float
-        Part of the transfers that do; below 1 the link flaps, and which ones is chance. At least one does.
-    spread : float
-        Standard deviation of the logarithm of what is added, drawn for each transfer.
-    """
+    """Slow transfers of a card, a link or a group; `strength` is the slowdown, or `stall_s` where transfers get stuck."""
 
     cause: ClassVar[str] = "network-fault"
     has_exact_onset: ClassVar[bool] = True
+    #: All transfers and collectives of one worker; point-to-point between `stage` and the next, of one dp rank; the
+    #: collectives of a stage's dp ranks.
     scope: Scope = "card"
+    #: The worker; the sending stage of a link; of a group, `stage` alone counts.
     dp_rank: int = 0
     stage: int = 0
+    #: A transfer takes this many times as long.
     slowdown: float = 10.0
+    #: It takes these seconds besides.
     stall_s: float = 0.0
+    #: Part of the transfers that do; below 1 the link flaps, and which ones is chance. At least one does.
     share: float = 1.0
+    #: Standard deviation of the logarithm of what is added, drawn for each transfer.
     spread: float = 0.1
 
     @property

@@ -65,22 +65,14 @@ class Meeting:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Programme:
-    """The tasks of one model-parallel group and the order in which they are launched.
-
-    Attributes
-    ----------
-    tasks : tuple of Task
-    streams : tuple of tuple of Launch
-        All streams of all workers; a stream is sequential.
-    meetings : tuple of Meeting
-        A communication task in none of them moves nothing (recorded by interleaved schedules at the ends of the model).
-    op, stage, microbatch, chunk : ndarray of int64, shape (n_tasks,)
-        As in `tasks`, for choosing tasks by mask.
-    """
+    """The tasks of one model-parallel group and the order in which they are launched."""
 
     tasks: tuple[Task, ...]
+    #: All streams of all workers; a stream is sequential.
     streams: tuple[tuple[Launch, ...], ...]
+    #: A communication task in none of them moves nothing (recorded by interleaved schedules at the ends of the model).
     meetings: tuple[Meeting, ...]
+    #: Shape (n_tasks,). As in `tasks`, for choosing tasks by mask.
     op: Ints
     stage: Ints
     microbatch: Ints
@@ -97,16 +89,7 @@ class Programme:
 
 
 def build_programme(spec: JobSpec) -> Programme:
-    """Lay down what each worker of a model-parallel group launches in a step.
-
-    Parameters
-    ----------
-    spec : JobSpec
-
-    Returns
-    -------
-    Programme
-    """
+    """Lay down what each worker of a model-parallel group launches in a step."""
     draft = _Draft(spec)
     for stage in range(spec.pp):
         _Worker(draft, stage).write()

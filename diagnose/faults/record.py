@@ -26,11 +26,6 @@ WAIT_CODE = len(Op)
 def record(inputs: Inputs, times: Times) -> pa.Table:
     """Write a job's trace.
 
-    Parameters
-    ----------
-    inputs : Inputs
-    times : Times
-
     Returns
     -------
     pyarrow.Table

@@ -19,7 +19,6 @@ def render(figures: Figures, *, markdown: bool = False) -> str:
 
     Parameters
     ----------
-    figures : Figures
     markdown : bool
         Tables in Markdown, else in aligned columns.
     """

@@ -22,33 +22,22 @@ from diagnose.model.trace import Seconds
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SequenceImbalance(Fault):
-    """Long-tailed documents; `strength` is the part of a mean microbatch's cost that grows with the square of lengths.
-
-    Attributes
-    ----------
-    quadratic_share : float
-        0..1, part of the mean cost that is attention within documents.
-    packed_tokens : int
-        Tokens in each microbatch; a document that does not fit is cut, and its rest begins the next microbatch.
-    median_tokens : float
-        Median length of a document.
-    length_spread : float
-        Standard deviation of the logarithm of lengths.
-    backward_ratio : float
-        What a backward's cost deviates from the mean for each 1 of the forward's; production jobs have 0.7 to 1.4.
-    records_tokens : bool
-        The trace has `tokens` and `tokens_sq`.
-    records_documents : bool
-        The trace has `doc_lengths`, for the steps in which it happens.
-    """
+    """Long-tailed documents; `strength` is the part of a mean microbatch's cost that grows with the square of lengths."""
 
     cause: ClassVar[str] = "sequence-imbalance"
+    #: 0..1, part of the mean cost that is attention within documents.
     quadratic_share: float = 0.4
+    #: Tokens in each microbatch; a document that does not fit is cut, and its rest begins the next microbatch.
     packed_tokens: int = 32768
+    #: Median length of a document.
     median_tokens: float = 1200.0
+    #: Standard deviation of the logarithm of lengths.
     length_spread: float = 1.4
+    #: What a backward's cost deviates from the mean for each 1 of the forward's; production jobs have 0.7 to 1.4.
     backward_ratio: float = 1.0
+    #: The trace has `tokens` and `tokens_sq`.
     records_tokens: bool = False
+    #: The trace has `doc_lengths`, for the steps in which it happens.
     records_documents: bool = False
 
     @property
@@ -80,7 +69,6 @@ class SequenceImbalance(Fault):
 
         Parameters
         ----------
-        inputs : Inputs
         tokens, tokens_sq : ndarray of float64, shape (n_microbatches, n_steps, n_dp)
             Sum of document lengths, and of their squares, in each microbatch.
 

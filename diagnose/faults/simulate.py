@@ -20,31 +20,17 @@ from diagnose.model.trace import Seconds
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Times:
-    """When each task started and ended.
+    """When each task started and ended."""
 
-    Attributes
-    ----------
-    start_s, end_s : ndarray of float64, shape (n_tasks, n_steps, n_dp)
-        Seconds after the step began.
-    step_s : ndarray of float64, shape (n_steps,)
-        Step time: when the last worker has ended its optimizer, and what it does after that.
-    """
-
+    #: Shape (n_tasks, n_steps, n_dp). Seconds after the step began.
     start_s: Seconds
     end_s: Seconds
+    #: Shape (n_steps,). Step time: when the last worker has ended its optimizer, and what it does after that.
     step_s: Seconds
 
 
 def simulate(inputs: Inputs) -> Times:
     """Run a job.
-
-    Parameters
-    ----------
-    inputs : Inputs
-
-    Returns
-    -------
-    Times
 
     Raises
     ------

@@ -35,101 +35,71 @@ MAX_TAIL_NOISE = 0.1
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class JobSpec:
-    """A hybrid-parallel training job.
+    """A hybrid-parallel training job."""
 
-    Attributes
-    ----------
-    pp, dp, tp_size, cp_size : int
-        Pipeline stages, data-parallel ranks, and tensor- and context-parallel members a worker.
-    vpp : int
-        Model chunks a worker; above 1 the schedule is interleaved 1F1B.
-    schedule : "1f1b", "gpipe" or "zero-bubble"
-        Zero-bubble is ZB-H1, whose transfers never block the worker; it can be simulated, but a trace has no name for its weight
-        gradients.
-    weight_share : float
-        Part of a backward that computes weight gradients, where the schedule splits it.
-    microbatches : int
-        Microbatches a dp rank runs in each step; with `vpp` above 1 a multiple of `pp`.
-    steps : int
-        Sampled steps.
-    forward_s : float
-        Typical duration of one forward-compute, seconds.
-    backward_ratio : float
-        Typical backward over forward.
-    transfer_s : float
-        One point-to-point transfer, seconds.
-    collective_s : float
-        One params-all-gather of all model chunks of a worker, seconds; the other collectives are in proportion.
-    optimizer_s : float
-        One optimizer, seconds.
-    launch_delay_s : float
-        Typical time between the end of what an operation waited for and its start, seconds.
-    host_gap_s : float
-        Time the host takes before the first compute of a step, before reduce-scatter and (a quarter) before layernorm, seconds.
-    noise : float
-        1 is the noise of two production jobs (see `inputs`), 0 none.
-    p2p : "blocking" or "asynchronous"
-        Megatron's batches, which block the worker; or one stream for each of the four types.
-    separate : bool
-        Reduce-scatter of a model chunk overlaps with the backward of the next, and a separate-grads-all-reduce follows.
-    averages_loss : bool
-        The last stage averages its loss over the dp ranks before its layernorm-grads; no row records it.
-    rank_0_waits : bool
-        All stages of dp rank 0 wait for each other before layernorm-grads (one production job does so); no row records it.
-    tail_noise : float
-        Heavy tails: a few percent of the computes take longer by about that part; 0 none (see `inputs`).
-    drift : float
-        Standard deviation of the logarithm of a slow drift of all computes over the steps; 0 none (see `inputs`).
-    workers_per_host : int
-        Workers on a host, in the order of their ranks; 0: the trace has no `host` column.
-    members : "one", "ends", "starts" or "waits"
-        The trace has one row for all tensor- and context-parallel members of a worker, or each member's; a late member then ends
-        late, starts late, or all begin and end together and rows of `tp-allreduce` say how long each waited.
-    member_noise : float
-        Standard deviation of how much earlier members are done with a compute than the slowest, part of its duration.
-    member_clock_s : float
-        Standard deviation of how far members' clocks are off, each by a constant, seconds.
-    ranks_per_host : int
-        Global ranks on a host, where each member has rows; 0: `workers_per_host` says it.
-    absolute_times : bool
-        The trace has times within the job instead of within each step.
-    evidence : bool
-        The trace has evidence rows and token columns where the job makes some; without, they are left out of the trace.
-    seed : int
-        Same seed, same job.
-    """
-
+    #: Pipeline stages.
     pp: int = 4
+    #: Model chunks a worker; above 1 the schedule is interleaved 1F1B.
     vpp: int = 1
+    #: Data-parallel ranks.
     dp: int = 4
+    #: Microbatches a dp rank runs in each step; with `vpp` above 1 a multiple of `pp`.
     microbatches: int = 8
+    #: Sampled steps.
     steps: int = 12
+    #: Tensor- and context-parallel members a worker.
     tp_size: int = 1
     cp_size: int = 1
+    #: Typical duration of one forward-compute, seconds.
     forward_s: float = 0.05
+    #: Typical backward over forward.
     backward_ratio: float = 1.8
+    #: One point-to-point transfer, seconds.
     transfer_s: float = 5e-4
+    #: One params-all-gather of all model chunks of a worker, seconds; the other collectives are in proportion.
     collective_s: float = 0.02
+    #: One optimizer, seconds.
     optimizer_s: float = 0.01
+    #: Typical time between the end of what an operation waited for and its start, seconds.
     launch_delay_s: float = 5e-6
+    #: Time the host takes before the first compute of a step, before reduce-scatter and (a quarter) before layernorm, seconds.
     host_gap_s: float = 2e-3
+    #: 1 is the noise of two production jobs (see `inputs`), 0 none.
     noise: float = 1.0
+    #: Megatron's batches, which block the worker; or one stream for each of the four types.
     p2p: P2P = "blocking"
+    #: Reduce-scatter of a model chunk overlaps with the backward of the next, and a separate-grads-all-reduce follows.
     separate: bool = False
+    #: The last stage averages its loss over the dp ranks before its layernorm-grads; no row records it.
     averages_loss: bool = True
+    #: All stages of dp rank 0 wait for each other before layernorm-grads (one production job does so); no row records it.
     rank_0_waits: bool = False
+    #: Heavy tails: a few percent of the computes take longer by about that part; 0 none (see `inputs`).
     tail_noise: float = 0.0
+    #: Standard deviation of the logarithm of a slow drift of all computes over the steps; 0 none (see `inputs`).
     drift: float = 0.0
+    #: Workers on a host, in the order of their ranks; 0: the trace has no `host` column.
     workers_per_host: int = 0
+    #: The trace has times within the job instead of within each step.
     absolute_times: bool = False
+    #: The trace has evidence rows and token columns where the job makes some; without, they are left out of the trace.
     evidence: bool = True
+    #: Same seed, same job.
     seed: int = 0
     job_id: str = ""
+    #: Zero-bubble is ZB-H1, whose transfers never block the worker; it can be simulated, but a trace has no name for
+    #: its weight gradients.
     schedule: Schedule = "1f1b"
+    #: Part of a backward that computes weight gradients, where the schedule splits it.
     weight_share: float = 0.5
+    #: The trace has one row for all tensor- and context-parallel members of a worker, or each member's; a late member
+    #: then ends late, starts late, or all begin and end together and rows of `tp-allreduce` say how long each waited.
     members: MemberRows = "one"
+    #: Standard deviation of how much earlier members are done with a compute than the slowest, part of its duration.
     member_noise: float = 0.003
+    #: Standard deviation of how far members' clocks are off, each by a constant, seconds.
     member_clock_s: float = 0.0
+    #: Global ranks on a host, where each member has rows; 0: `workers_per_host` says it.
     ranks_per_host: int = 0
 
     def __post_init__(self) -> None:
@@ -238,7 +208,6 @@ def random_spec(rng: np.random.Generator, *, noise: tuple[float, float] = NOISE,
 
     Parameters
     ----------
-    rng : numpy.random.Generator
     noise : (float, float)
         Limits of the noise; its logarithm is uniform.
     max_rows : int

@@ -20,22 +20,15 @@ from diagnose.model.trace import Seconds
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StageImbalance(Fault):
-    """One stage slower by a factor, on all dp ranks alike; `strength` is that of forward.
-
-    Attributes
-    ----------
-    stage : int
-        -1 is the last.
-    forward_slowdown, backward_slowdown : float
-        A loss over a large vocabulary costs forward more than backward (2.07 and 1.41 in a production job).
-    chunk : int or None
-        Only this model chunk of the stage, -1 the last; None: all of them.
-    """
+    """One stage slower by a factor, on all dp ranks alike; `strength` is that of forward."""
 
     cause: ClassVar[str] = "stage-imbalance"
+    #: -1 is the last.
     stage: int = -1
+    #: A loss over a large vocabulary costs forward more than backward (2.07 and 1.41 in a production job).
     forward_slowdown: float = 1.6
     backward_slowdown: float = 1.3
+    #: Only this model chunk of the stage, -1 the last; None: all of them.
     chunk: int | None = None
 
     @property
@@ -86,17 +79,12 @@ class UnevenLayers(Fault):
 
     The job's typical times are those of a virtual stage with the mean number of layers. The same job with other `layers` is that
     job repartitioned.
-
-    Attributes
-    ----------
-    layers : tuple of int, length n_virtual
-        Layers of each virtual stage.
-    first, last : (float, float)
-        What the first and the last virtual stage compute beside their layers, forward and backward, in units of a layer.
     """
 
     cause: ClassVar[str] = "stage-imbalance"
+    #: Length n_virtual. Layers of each virtual stage.
     layers: tuple[int, ...]
+    #: What the first and the last virtual stage compute beside their layers, forward and backward, in units of a layer.
     first: tuple[float, float] = (0.0, 0.0)
     last: tuple[float, float] = (0.0, 0.0)
 

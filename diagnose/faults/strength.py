@@ -63,7 +63,6 @@ def find_strength(
 
     Parameters
     ----------
-    spec : JobSpec
     make : callable
         Makes the fault of a strength; it must happen in the first step.
     cost : float

@@ -19,31 +19,22 @@ from diagnose.model.optype import Op
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WorkerFault(Fault):
-    """One worker or several, slower by a factor; `strength` is that factor.
-
-    Attributes
-    ----------
-    places : tuple of (dp rank, stage)
-    slowdown : float
-        Forward and optimizer take this many times as long.
-    backward_slowdown : float or None
-        The same for backward; None: as forward. AR's slowed worker: forward 2.5, backward 2.3.
-    spread : float
-        Standard deviation of the logarithm of the factor, drawn for each compute: a throttled clock is unsteady.
-    sends_slowdown : float
-        Its sends take this many times as long.
-    member : int or None
-        It is this tensor- and context-parallel member of each worker alone (`cp * tp_size + tp`) that is slow, and the others wait
-        for it; None: all members are slow alike.
-    """
+    """One worker or several, slower by a factor; `strength` is that factor."""
 
     cause: ClassVar[str] = "worker-fault"
     has_exact_onset: ClassVar[bool] = True
+    #: Tuple of (dp rank, stage).
     places: tuple[Worker, ...]
+    #: Forward and optimizer take this many times as long.
     slowdown: float = 1.5
+    #: The same for backward; None: as forward. AR's slowed worker: forward 2.5, backward 2.3.
     backward_slowdown: float | None = None
+    #: Standard deviation of the logarithm of the factor, drawn for each compute: a throttled clock is unsteady.
     spread: float = 0.0
+    #: Its sends take this many times as long.
     sends_slowdown: float = 1.0
+    #: It is this tensor- and context-parallel member of each worker alone (`cp * tp_size + tp`) that is slow, and the
+    #: others wait for it; None: all members are slow alike.
     member: int | None = None
 
     @property

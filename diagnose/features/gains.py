@@ -23,17 +23,12 @@ def list_gains() -> dict[str, str]:
 
 
 def measure_gains(components: Components, gains: Gains) -> Features:
-    """Measure what removing each component gives back.
-
-    Those of the worker are missing where no worker has peers.
-    """
+    """Measure what removing each component gives back; missing where nobody can tell."""
     found: Features = {}
-    cannot = {}
-    if components.compute_s.shape[-1] == 1 and not components.slow_workers.any():
-        cannot["worker"] = "with one dp rank no worker has peers on its stage, and none fell behind itself"
     for name in COMPONENTS:
-        if name in cannot:
-            found[f"gain.{name}"] = found[f"last.{name}"] = Feature.missing(cannot[name])
+        why_unmeasured = gains.traits[name].why_unmeasured(components)
+        if why_unmeasured:
+            found[f"gain.{name}"] = found[f"last.{name}"] = Feature.missing(why_unmeasured)
             continue
         found[f"gain.{name}"] = Feature(gains.recoverable(name))
         found[f"last.{name}"] = Feature(gains.recoverable_last(name))

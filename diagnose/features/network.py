@@ -96,16 +96,9 @@ def _rank_ratio(transfers: Transfers) -> Feature:
 
 
 def slow_card(transfers: Transfers) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """Name the worker whose card is slow, or else the slow link.
+    """Name the worker whose card is slow, or else the slow link by its first stage, or neither: (dp index, stage index).
 
     A card is slow if the slowest link ends at it, and the collectives of its group or its other link are slow as well.
-
-    Returns
-    -------
-    workers : list of (dp index, stage index)
-        One whose link and group, or two links, are slow, or none.
-    links : list of (dp index, stage index)
-        The slow link by its first stage, where no worker is named; none where no link is slow.
     """
     n_stages = transfers.link_s.shape[0]
     excess_s = transfers.link_excess_s

@@ -39,13 +39,8 @@ MAX_RANKS = 16
 def measure_log(log: TrainingLog, *, min_speedup: float, sizes: dict[str, int] | None = None) -> LogFacts:
     """Find since when a run is slow, and which ranks are apart from their peers.
 
-    Parameters
-    ----------
-    log : TrainingLog
-    min_speedup : float
-        A pace is slow when the usual one is at least this much faster.
-    sizes : dict of str to int, optional
-        `world_size`, `pp_size`, `tp_size`, `cp_size` by a trace; those of the log where left out.
+    A pace is slow when the usual one is at least `min_speedup` faster. `sizes` are `world_size`, `pp_size`, `tp_size` and
+    `cp_size` by a trace; those of the log where left out.
     """
     iterations, step_s = _last_attempt(log)
     levels = _fit_paces(iterations, step_s, min_speedup)

@@ -86,21 +86,16 @@ def _measure_slow_steps(steps: Ints, ratio: Seconds) -> Features:
 
 
 def _lost_at_borders(steps: Ints, order: Ints, gains: Gains) -> tuple[Ints, Seconds, Bools]:
-    """Add up what is lost at the end of one step and at the start of the next: a border has the number of the step after it.
+    """Add up the seconds lost at the end of one step and at the start of the next: a border has the number of the step after it.
 
-    Returns
-    -------
-    borders : ndarray of int64, shape (n_borders,)
-    lost : ndarray of float64, shape (n_borders,)
-        Seconds.
-    seen : ndarray of bool, shape (n_borders,)
-        True where the trace could show it: the side on which most is lost was sampled.
+    Gives the borders, what is lost there, and which of them the trace could show: the side on which most is lost was sampled.
     """
     borders = np.unique(np.concatenate([steps, steps + 1]))
     lost = np.zeros(len(borders))
     by_side = [0.0, 0.0]
-    for name, side in (("start-delay", 0), ("end-delay", 1), ("between-steps", 1)):
-        if name in gains.alone_steps_s:
+    for name, traits in gains.traits.items():
+        if traits.border is not None and name in gains.alone_steps_s:
+            side = int(traits.border == "end")
             seconds = np.maximum(gains.replayed_steps_s - gains.alone_steps_s[name], 0.0)[order]
             lost[np.searchsorted(borders, steps + side)] += seconds
             by_side[side] += float(seconds.sum())

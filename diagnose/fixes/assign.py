@@ -31,19 +31,9 @@ FLOOR_TURNS = 2_000
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Found:
-    """The best layout found.
+    """The best layout found, its mean seconds a step, and those that no layout goes below; `proven` where no layout is cheaper.
 
-    Attributes
-    ----------
-    layout : tuple of int
-    price_s : float
-        Mean seconds a step.
-    n_layouts, n_replays : int
-        Whole layouts replayed, and replays in all, those for slopes included.
-    floor_s : float
-        No layout is cheaper.
-    proven : bool
-        No layout is cheaper than this one.
+    `n_layouts` are whole layouts replayed, `n_replays` all replays, those for slopes included.
     """
 
     layout: Layout
@@ -55,18 +45,9 @@ class Found:
 
 
 def find_layout(price: PriceLayout, starts: Sequence[Layout], *, limits: tuple[int, int], max_replays: int) -> Found:
-    """Find the layout with the lowest price.
+    """Find the layout with the lowest price, which is convex in the layout; after `max_replays` the best so far.
 
-    Parameters
-    ----------
-    price : callable
-        Convex in the layout.
-    starts : sequence of tuple of int
-        Layouts of the same number of layers to begin with, priced in any case.
-    limits : (int, int)
-        Fewest and most layers of a virtual stage.
-    max_replays : int
-        After as many replays the best so far is given.
+    `starts` are layouts of the same number of layers, priced in any case; `limits` the fewest and most layers of a virtual stage.
     """
     search = _Search(price, limits)
     for start in dict.fromkeys(starts):
@@ -224,16 +205,8 @@ def even_out(
 ) -> Layout:
     """Find the layout whose longest stage is shortest: give each layer to the stage that is shortest with it.
 
-    That is exact where a stage never gets shorter with a layer more.
-
-    Parameters
-    ----------
-    stage_s : callable
-        Seconds of each virtual stage with a layout, shape (n_virtual,).
-    n_virtual, total : int
-        Number of virtual stages, and of layers.
-    limits : (int, int)
-        Fewest and most layers of a virtual stage.
+    That is exact where a stage never gets shorter with a layer more. `stage_s` gives the seconds of each virtual stage with a
+    layout.
 
     >>> even_out(lambda layout: np.array(layout) + [0.0, 2.5], 2, 8, (1, 8))
     (5, 3)

@@ -33,18 +33,7 @@ class Weigh(Protocol):
 
 
 class FixModule(Protocol):
-    """The file of a fix.
-
-    Attributes
-    ----------
-    NAME : str
-        As rules and users call it.
-    TITLE : str
-        What it does, in a few words.
-    SETTINGS : dict of str to str
-        What a user may set, each with its meaning.
-    propose : callable
-    """
+    """The file of a fix: its name for rules and users, what it does, and what a user may set, each with its meaning."""
 
     NAME: str
     TITLE: str
@@ -69,13 +58,7 @@ def list_fixes() -> dict[str, FixModule]:
 
 
 def find_fix(name: str) -> FixModule:
-    """Give the fix of a name.
-
-    Raises
-    ------
-    UsageError
-        There is none.
-    """
+    """Give the fix of a name; a `UsageError` where there is none."""
     known = list_fixes()
     if name in known:
         return known[name]
@@ -85,12 +68,7 @@ def find_fix(name: str) -> FixModule:
 
 
 def check_settings(fix: FixModule, settings: Mapping[str, str]) -> None:
-    """Refuse settings that a fix does not have.
-
-    Raises
-    ------
-    UsageError
-    """
+    """Refuse settings that a fix does not have, by a `UsageError`."""
     for key in settings:
         if key not in fix.SETTINGS:
             known = ", ".join(fix.SETTINGS) or "none"

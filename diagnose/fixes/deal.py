@@ -57,18 +57,7 @@ def deal_evenly(cost: Seconds, there: Bools, *, longest_weight: float) -> Ints:
 
 
 def arrange(cost: Seconds, there: Bools, order: Order) -> Ints:
-    """Put the microbatches of each rank in order; every rank keeps its own.
-
-    Parameters
-    ----------
-    cost, there
-        As for `deal_evenly`.
-    order : str
-
-    Returns
-    -------
-    ndarray of int64, shape (n_microbatches, n_steps, n_dp)
-        As of `deal_evenly`.
+    """Put the microbatches of each rank in order; every rank keeps its own. Takes and gives arrays as `deal_evenly`.
 
     >>> cost = np.array([1.0, 4.0, 2.0, 3.0]).reshape(4, 1, 1)
     >>> source = arrange(cost, np.ones(cost.shape, dtype=bool), "middle")

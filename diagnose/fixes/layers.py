@@ -165,12 +165,7 @@ def _count_layers(
 
 
 def read_layers(text: str, fix: str, key: str) -> tuple[int, ...]:
-    """Read whole numbers with commas or slashes between them.
-
-    Raises
-    ------
-    UsageError
-        They are none.
+    """Read whole numbers with commas or slashes between them; a `UsageError` where they are none.
 
     >>> read_layers("9/9/9/5", "repartition-stages", "layout")
     (9, 9, 9, 5)

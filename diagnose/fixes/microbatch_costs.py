@@ -133,11 +133,11 @@ def fit_costs(analysis: Analysis, tokens: Seconds, tokens_sq: Seconds) -> Length
     known = np.flatnonzero(np.isfinite(both) & np.isfinite(tokens) & np.isfinite(tokens_sq))
     picked = known[:: max(1, -(-len(known) // MAX_FITTED))]
     lengths = tokens.ravel()[picked], tokens_sq.ravel()[picked]
-    first = fit_cost(*lengths, both.ravel()[picked], with_fixed=False)
+    first = fit_cost(*lengths, both.ravel()[picked])
     if first is None:
         return None
     pace = _pace_of_ranks(both, first.cost.linear * tokens + first.cost.quadratic * tokens_sq)
-    fits = [fit_cost(*lengths, (y / pace).ravel()[picked], with_fixed=False) for y in (*ratio, both)]
+    fits = [fit_cost(*lengths, (y / pace).ravel()[picked]) for y in (*ratio, both)]
     if fits[0] is None or fits[1] is None or fits[2] is None:
         return None
     forward, backward = fits[0].cost, fits[1].cost

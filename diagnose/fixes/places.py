@@ -13,12 +13,7 @@ from diagnose.model.trace import Bools, Ints, Trace
 
 
 def mask_workers(trace: Trace, workers: Iterable[tuple[int, int]]) -> Bools:
-    """Mark workers given by labels (dp rank, stage).
-
-    Returns
-    -------
-    ndarray of bool, shape (n_dp, n_stages)
-    """
+    """Mark workers given by labels (dp rank, stage): shape (n_dp, n_stages)."""
     mask = np.zeros((trace.n_dp, trace.n_stages), dtype=bool)
     for dp, stage in workers:
         mask[trace.dp_labels == dp, np.flatnonzero(trace.stage_labels == stage)] = True
@@ -59,10 +54,7 @@ def name_workers(workers: Iterable[Worker | tuple[int, int]]) -> str:
 def read_worker(settings: Mapping[str, str], trace: Trace, fix: str) -> list[tuple[int, int]]:
     """Read the settings `dp` and `pp`: the workers they name, all along a line where one is left out; none without both.
 
-    Raises
-    ------
-    UsageError
-        There is no such worker.
+    Raises a `UsageError` where there is no such worker.
     """
     if "dp" not in settings and "pp" not in settings:
         return []
@@ -83,13 +75,7 @@ def read_labels(settings: Mapping[str, str], key: str, labels: Ints, fix: str) -
 
 
 def read_whole(settings: Mapping[str, str], key: str, fix: str, *, least: int = 0) -> int:
-    """Read a whole number from a setting.
-
-    Raises
-    ------
-    UsageError
-        It is none, or too small.
-    """
+    """Read a whole number from a setting; a `UsageError` where it is none, or too small."""
     text = settings[key]
     if not (text.isascii() and text.isdigit()) or int(text) < least:
         raise UsageError(f"--fix {fix}: {key} is {text!r}; expected a whole number from {least} on")
@@ -97,13 +83,7 @@ def read_whole(settings: Mapping[str, str], key: str, fix: str, *, least: int = 
 
 
 def read_number(settings: Mapping[str, str], key: str, fix: str) -> float:
-    """Read a positive number from a setting.
-
-    Raises
-    ------
-    UsageError
-        It is none.
-    """
+    """Read a positive number from a setting; a `UsageError` where it is none."""
     try:
         value = float(settings[key])
     except ValueError:

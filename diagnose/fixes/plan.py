@@ -33,14 +33,8 @@ class Priced:
 class Prices:
     """What the fixes of some causes give.
 
-    Attributes
-    ----------
-    fixes : tuple of (tuple of Fix, tuple of RefusedFix)
-        One a cause: best first, and those that are not for this job.
-    plan : Plan or None
-        None where no cause has a fix.
-    changes : tuple of Change
-        What the fixes of the plan change together.
+    The fixes of each cause are the best first, and apart those that are not for this job; there is no plan where no cause has a
+    fix; `changes` is what the fixes of the plan change together.
     """
 
     fixes: tuple[tuple[tuple[Fix, ...], tuple[RefusedFix, ...]], ...]

@@ -79,13 +79,7 @@ def propose(analysis: Analysis, place: FaultLocation, settings: Mapping[str, str
 
 
 def _read(settings: Mapping[str, str]) -> RebalanceSettings:
-    """Read the settings.
-
-    Raises
-    ------
-    UsageError
-        One of them makes no sense.
-    """
+    """Read the settings; a `UsageError` where one of them makes no sense."""
     method = settings.get("method")
     if method is not None and method not in get_args(Method):
         raise UsageError(f"--fix {NAME}: method is {method!r}; expected one of {', '.join(get_args(Method))}")

@@ -18,7 +18,7 @@ from diagnose.packing.balanced import pack_balanced
 from diagnose.packing.cost import Cost
 from diagnose.packing.greedy import pack_greedy
 from diagnose.packing.measure import measure
-from diagnose.packing.plan import Packing
+from diagnose.packing.plan import Packing, check_documents
 from diagnose.packing.queues import pack_queues
 
 #: How documents go to microbatches. `ranks` and `flat` keep every document in its step: the first deals them to dp ranks and then
@@ -116,21 +116,8 @@ class _Stream:
 def repack(lengths: Lengths, steps: Ints, cost: Cost, way: Way, *, longest_weight: float) -> Packed | None:
     """Pack the documents of every step whose documents are known, or of an even sample of them.
 
-    Parameters
-    ----------
-    lengths : Lengths
-        With documents.
-    steps : ndarray of int64, shape (n_steps,)
-        Step numbers: packers take the steps in time, as if each followed the one before.
-    cost : Cost
-    way : Way
-    longest_weight : float
-        As for `deal_evenly`.
-
-    Returns
-    -------
-    Packed or None
-        None where one global batch alone is more work than allowed.
+    Packers take the `steps` in time, as if each followed the one before. None where one global batch alone is more work than
+    allowed.
     """
     assert lengths.documents is not None
     waits = way.layout in ("queues", "balanced")
@@ -223,15 +210,15 @@ def _pack(stream: _Stream, cost: Cost, room: int, way: Way) -> Packing:
     """Run a packer; microbatches are numbered as they stand in the places of their step."""
     n_batches = len(stream.steps)
     n_bins = int(stream.places.sum(axis=(0, 2)).max())
-    arguments = stream.lengths, stream.arrives, n_bins, cost, room
-    if way.layout == "queues":
+    if way.layout in ("queues", "balanced"):
+        docs = check_documents(stream.lengths, stream.arrives, n_bins, cost, room, n_batches=n_batches)
+        if way.layout == "balanced":
+            return pack_balanced(docs)
         thresholds = way.thresholds
         if thresholds is None:
             mean = float(cost.of(stream.lengths).sum()) / (n_batches * n_bins)
             thresholds = choose_thresholds(cost, mean, room)
-        return pack_queues(*arguments, thresholds=thresholds, n_batches=n_batches)
-    if way.layout == "balanced":
-        return pack_balanced(*arguments, n_batches=n_batches)
+        return pack_queues(docs, thresholds=thresholds)
     fill = _fill_ranks if way.layout == "ranks" else _fill_flat
     microbatch = np.zeros(len(stream.lengths), dtype=np.int64)
     bounds = np.searchsorted(stream.arrives, np.arange(n_batches + 1)).tolist()
@@ -264,7 +251,7 @@ def _fill_ranks(lengths: Ints, places: Bools, cost: Cost, room: int) -> Ints:
 def _fill_bins(lengths: Ints, n_bins: int, cost: Cost, room: int) -> Ints:
     """Deal documents greedily; what has no room goes where most is left, beyond the limit: nothing waits."""
     arrives = np.zeros(len(lengths), dtype=np.int64)
-    found: Ints = pack_greedy(lengths, arrives, n_bins, cost, room, n_batches=1).microbatch.copy()
+    found: Ints = pack_greedy(check_documents(lengths, arrives, n_bins, cost, room, n_batches=1)).microbatch.copy()
     for document in np.flatnonzero(found < 0).tolist():
         placed = found >= 0
         found[document] = int(np.bincount(found[placed], lengths[placed], n_bins).argmin())

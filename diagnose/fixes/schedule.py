@@ -41,18 +41,9 @@ OFFERS = {"megatron": ("1f1b", "interleaved"), "deepspeed": ("1f1b",)}
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Option:
-    """A schedule with its price.
+    """A schedule with its price, mean seconds a step; without a change where the job runs so now.
 
-    Attributes
-    ----------
-    schedule : str
-    chunks : int
-    step_s : float
-        Mean seconds a step.
-    in_flight : tuple of float
-        Microbatches that each stage holds at most, in units of all that its chunks keep of one.
-    change : Reschedule or None
-        None: it runs so now.
+    `in_flight` are the microbatches that each stage holds at most, in units of all that its chunks keep of one.
     """
 
     schedule: str

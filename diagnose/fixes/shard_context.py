@@ -195,26 +195,14 @@ def _advise(way: str, analysis: Analysis) -> str:
 
 
 def _read_way(settings: Mapping[str, str], key: str, among: tuple[str, ...]) -> str | None:
-    """Read a way to shard; None where it is left out.
-
-    Raises
-    ------
-    UsageError
-        There is no such way.
-    """
+    """Read a way to shard, None where it is left out; a `UsageError` where there is no such way."""
     if key in settings and settings[key] not in among:
         raise UsageError(f"--fix {NAME}: {key} is {settings[key]!r}; expected one of {', '.join(among)}")
     return settings.get(key)
 
 
 def _read_kernel(settings: Mapping[str, str]) -> Kernel:
-    """Read how slow short chunks are.
-
-    Raises
-    ------
-    UsageError
-        It is no part of full speed.
-    """
+    """Read how slow short chunks are; a `UsageError` where it is no part of full speed."""
     if "short_speed" not in settings:
         return Kernel()
     speed = read_number(settings, "short_speed", NAME)

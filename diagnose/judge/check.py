@@ -18,21 +18,9 @@ COMPARISONS = {"at_least": "at least", "at_most": "at most", "above": "above", "
 
 
 def check_folder(folder: Path, known_features: Iterable[str]) -> tuple[list[Rule], list[str]]:
-    """Find all faults of all rule files of a folder.
+    """Find all faults of all rule files, `*.yaml` or `*.yml`, of a folder: `file:line: what`, by file and line.
 
-    Parameters
-    ----------
-    folder : Path
-        With `*.yaml` or `*.yml`.
-    known_features : iterable of str
-        All features there are.
-
-    Returns
-    -------
-    rules : list of Rule
-        Those without faults.
-    faults : list of str
-        `file:line: what`, by file and line.
+    The rules are those without faults.
     """
     faults: list[str] = []
     rules = read_folder(folder, faults, sorted(known_features), complete=True)

@@ -74,18 +74,8 @@ class Prediction:
 class Classifier:
     """What training has learned, by cause.
 
-    Attributes
-    ----------
-    inputs : tuple of str
-        Names of the features that it looks at.
-    trees : dict of str to Trees
-    calibration : dict of str to (slope, intercept)
-        Probability is the logistic function of slope x score + intercept.
-    likeness : Likeness
-    training : dict
-        What it was trained on, and how good it is on other jobs.
-    digest : str
-        Of the file.
+    A probability is the logistic function of slope x score + intercept of `calibration`; `training` says what it was trained on,
+    and how good it is on other jobs; `digest` is that of the file.
     """
 
     inputs: tuple[str, ...]
@@ -101,16 +91,7 @@ class Classifier:
         return tuple(self.trees)
 
     def judge(self, features: Features) -> Prediction:
-        """Judge a job.
-
-        Parameters
-        ----------
-        features : dict of str to Feature
-            All features of a job; a value may be missing, a name may not.
-
-        Returns
-        -------
-        Prediction
+        """Judge a job by all its features: a value may be missing, a name may not.
 
         Raises
         ------
@@ -157,17 +138,7 @@ class Classifier:
 
 
 def load_classifier(path: Path | None = None) -> Classifier | None:
-    """Read a classifier.
-
-    Parameters
-    ----------
-    path : Path, optional
-        The one that ships with the program when left out.
-
-    Returns
-    -------
-    Classifier or None
-        None where no path was given and this version ships without one.
+    """Read a classifier; without a path the one that ships with the program, or None where this version ships without one.
 
     Raises
     ------

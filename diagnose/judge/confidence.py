@@ -6,7 +6,6 @@ import numpy as np
 
 from diagnose.judge.classifier import Prediction
 from diagnose.judge.rule import Judgement, Rule
-from diagnose.judge.traits import is_of_stops, is_of_workers, is_seldom
 from diagnose.judge.worth import chance_above, gain_of
 from diagnose.model.analysis import Analysis
 from diagnose.model.cause import When
@@ -32,9 +31,9 @@ RAREST = 0.005
 #: Twice always looks periodic; with fewer hits, and no rows, a stall between steps is a guess by elimination.
 MIN_PERIODIC_HITS = 3
 RARE_CERTAINTY = 0.75
-#: So many deviations above what was seen the true number of rare events lies at most (one side, 97.5%); fewer than so many, or a
-#: gain below this part of the step, are nothing to speak of.
-SELDOM_DEVIATIONS = 1.96
+#: The true number of rare events is below the limit with this probability; fewer than so many, or a gain below this part of the
+#: step, are nothing to speak of.
+SELDOM_CONFIDENCE = 0.975
 MIN_SELDOM_STEPS = 2
 MIN_SELDOM_GAIN = 0.005
 
@@ -78,7 +77,7 @@ def probability_of(prediction: Prediction | None, cause: str) -> float | None:
 
 def is_rare(analysis: Analysis, rule: Rule) -> bool:
     """Say whether a stall between steps happened too seldom to show a period, and no row says what it was."""
-    if not is_of_stops(rule.components):
+    if not analysis.gains.traits_of(rule.components).stops_all:
         return False
     hits, recorded = analysis.features["stall.hits"].value, analysis.features["stall.checkpoint_share"].value
     return hits is not None and hits < MIN_PERIODIC_HITS and (recorded or 0.0) < 0.5
@@ -88,7 +87,7 @@ def has_one_rank_doubt(analysis: Analysis, rule: Rule) -> bool:
     """Say whether a slow worker and an uneven stage look alike: with one dp rank, from the first step on."""
     if analysis.trace.n_dp > 1:
         return False
-    if is_of_workers(rule.components):
+    if analysis.gains.traits_of(rule.components).whom == "workers":
         return analysis.courses.get("+".join(rule.components), Course(When())).when.onset_step is None
     return rule.place == "stages"
 
@@ -98,13 +97,13 @@ def most_it_may_cost(analysis: Analysis, rule: Rule, least: float) -> float:
 
     Each step that lost at least the least gain counts as one event of a Poisson process, whose true rate may be higher than seen.
     """
-    return analysis.gains.recoverable("+".join(rule.components)) * _most_often(_count_hit(analysis, rule, least))
+    return analysis.gains.recoverable("+".join(rule.components)) * how_often_at_most(_count_hit(analysis, rule, least))
 
 
 def _may_cost(analysis: Analysis, rule: Rule, least: float) -> bool:
     """Say whether stalls that were seen a few times may cost the job the least gain."""
     gains, key = analysis.gains, "+".join(rule.components)
-    if not is_seldom(rule.components) or key not in gains.alone_steps_s:
+    if not gains.traits_of(rule.components).seldom or key not in gains.alone_steps_s:
         return False
     return (
         _count_hit(analysis, rule, least) >= MIN_SELDOM_STEPS
@@ -120,13 +119,14 @@ def _count_hit(analysis: Analysis, rule: Rule, least: float) -> int:
     return int(np.count_nonzero(lost_s > least * gains.replayed_s))
 
 
-def _most_often(n_seen: int) -> float:
-    """Say how many times as often rare events may truly come as they were seen: upper limit of a Poisson mean.
+def how_often_at_most(n_seen: int) -> float:
+    """Say how many times as often rare events may truly come as they were seen, at least one: upper limit of a Poisson mean.
 
-    Source: the approximation of Wilson and Hilferty to Garwood's limit.
+    Source: Garwood, Fiducial limits for the Poisson distribution, Biometrika 28 (1936).
     """
-    n = n_seen + 1.0
-    return float(n * (1.0 - 1.0 / (9.0 * n) + SELDOM_DEVIATIONS / (3.0 * math.sqrt(n))) ** 3 / n_seen)
+    from scipy.special import gammaincinv
+
+    return float(gammaincinv(n_seen + 1, SELDOM_CONFIDENCE) / n_seen)
 
 
 def _weigh(*probabilities: float) -> float:

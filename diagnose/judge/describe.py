@@ -27,13 +27,7 @@ _PLACES = {
 def describe_rule(rule: Rule, titles: Mapping[str, str], features: Mapping[str, str]) -> str:
     """Write everything that a rule says as a page of at most 80 columns.
 
-    Parameters
-    ----------
-    rule : Rule
-    titles : mapping of str to str
-        Titles of the rules there are, by id: for what it looks like.
-    features : mapping of str to str
-        What each feature reads as.
+    `titles` are those of the rules there are, by id; `features` says what each feature reads as.
     """
     facts = [rule.status, f"severity {rule.severity}" if rule.severity else "", f"{rule.who} acts", _PLACES[rule.place]]
     looks_like = [f"{name} ({titles[name]})" if name in titles else name for name in rule.looks_like]

@@ -9,7 +9,6 @@ from diagnose.judge.confidence import has_one_rank_doubt, is_rare, most_it_may_c
 from diagnose.judge.members import MAX_MEMBERS_NAMED, describe_member
 from diagnose.judge.places import label_worker, list_slow_workers, locate
 from diagnose.judge.rule import Judgement, Rule
-from diagnose.judge.traits import SELDOM, is_of_workers, is_seldom
 from diagnose.judge.worth import gain_of
 from diagnose.model.analysis import Analysis
 from diagnose.model.cause import EvidenceItem
@@ -32,7 +31,7 @@ def list_evidence(
     for condition, text in judgement.held:
         value = analysis.features[condition.feature].value
         yield EvidenceItem("rule", f"{rule.id}/{condition.feature}", text, {condition.feature: value})
-    if is_of_workers(rule.components) and rule.place == "workers":
+    if analysis.gains.traits_of(rule.components).whom == "workers" and rule.place == "workers":
         yield from _describe_members(analysis, rule)
     yield from _describe_doubts(analysis, rule, least)
     yield from _describe_chunk(analysis, rule)
@@ -48,7 +47,7 @@ def list_evidence(
 
 def _describe_members(analysis: Analysis, rule: Rule) -> Iterator[EvidenceItem]:
     """Say of the worst slow workers which member is late."""
-    named = zip(list_slow_workers(analysis), locate(analysis, rule).workers, strict=True)
+    named = zip(list_slow_workers(analysis, rule.components), locate(analysis, rule).workers, strict=True)
     for at, worker in list(named)[:MAX_MEMBERS_NAMED]:
         if at in analysis.suspects.late_members:
             yield describe_member(f"{rule.id}/member", worker, analysis.suspects.late_members[at])
@@ -60,7 +59,7 @@ def _describe_doubts(analysis: Analysis, rule: Rule, least: float) -> Iterator[E
         text = "there is one dp rank: "
         text += (
             "only the optimizer's time tells the worker from an uneven stage"
-            if is_of_workers(rule.components)
+            if analysis.gains.traits_of(rule.components).whom == "workers"
             else "a worker that was slow from the first step would look the same"
         )
         yield EvidenceItem("rule", f"{rule.id}/one-dp-rank", text, {"dp_ranks": 1.0})
@@ -94,11 +93,13 @@ def _describe_chunk(analysis: Analysis, rule: Rule) -> Iterator[EvidenceItem]:
 def _describe_stalls(analysis: Analysis, rule: Rule) -> Iterator[EvidenceItem]:
     """Describe stalls that come seldom one by one: which compute, for how long, and what the step lost to it."""
     key = "+".join(rule.components)
-    if not is_seldom(rule.components) or key not in analysis.gains.alone_steps_s:
+    gains = analysis.gains
+    if not gains.traits_of(rule.components).seldom or key not in gains.alone_steps_s:
         return
-    lost_s = analysis.gains.replayed_steps_s - analysis.gains.alone_steps_s[key]
+    lost_s = gains.replayed_steps_s - gains.alone_steps_s[key]
     stalls, steps = analysis.components.stalls, analysis.components.steps
-    seconds = np.sum([stalls.seconds_of(SELDOM[name]) for name in rule.components], axis=0)
+    kinds = {kind for name in rule.components if (kind := gains.traits[name].stall_kind) is not None}
+    seconds = np.sum([stalls.seconds_of(kind) for kind in kinds], axis=0)
     found = np.argwhere(seconds > STALL_SHARE * seconds.max(initial=0.0)).tolist()
     if len(found) > MAX_STALLS:
         return

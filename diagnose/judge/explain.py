@@ -17,7 +17,6 @@ from diagnose.judge.places import locate
 from diagnose.judge.rule import Judgement, Rule
 from diagnose.judge.rules import built_in_rules
 from diagnose.judge.timing import date_cause
-from diagnose.judge.traits import is_of_workers
 from diagnose.judge.unknown import UNKNOWN, UNKNOWN_SHARE, list_unexplained
 from diagnose.judge.verdict import Verdict, list_unobservable_causes
 from diagnose.judge.worth import gain_of, is_unmeasured, least_gain
@@ -72,7 +71,7 @@ def explain_cause(
     )
     course = analysis.courses.get("+".join(components), Course(When()))
     placed = (gain or 0.0) >= LEAST_PLACED
-    is_pace = is_of_workers(components) and bool(analysis.suspects.workers)
+    is_pace = analysis.gains.traits_of(components).whom == "workers" and bool(analysis.suspects.workers)
     return Explanation(
         job_id=analysis.trace.job.job_id,
         cause=cause,

@@ -10,17 +10,7 @@ from diagnose.model.diagnosis_document import MadeBy
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Judged:
-    """What the rules and the classifier say of one job.
-
-    Attributes
-    ----------
-    rule_set : RuleSet
-    judgements : tuple of Judgement
-        One a rule, in the order of `rule_set.rules`.
-    prediction : Prediction or None
-        The classifier's; None where there is no classifier.
-    made_by : MadeBy
-    """
+    """What the rules, in the order of the rule set, and the classifier, if there is one, say of one job."""
 
     rule_set: RuleSet
     judgements: tuple[Judgement, ...]

@@ -33,11 +33,8 @@ INSIDE_SHARE = 0.9
 def judge_log(facts: LogFacts, job: Job, rules: Sequence[Rule]) -> Verdict:
     """Judge a job by its log alone, which leaves the cause of every rule open.
 
-    Returns
-    -------
-    Verdict
-        `straggling` with the cause `unknown` where steps got longer; else `inconclusive`: steps that were slow from the first on
-        look the same as healthy ones.
+    It is `straggling` with the cause `unknown` where steps got longer; else `inconclusive`: steps that were slow from the first on
+    look the same as healthy ones.
     """
     not_checked = tuple(NotChecked(rule.id, NO_OPERATIONS) for rule in rules)
     if facts.when.pattern is None or facts.usual_s is None or facts.slow_s is None:
@@ -68,14 +65,8 @@ def join_log(
 
     Parameters
     ----------
-    causes : sequence of Cause
-    facts : LogFacts
-    rules : sequence of Rule
-        They say whether a change of pace can be a cause's onset.
     steps : ndarray of int64, shape (n_steps,)
-        Traced steps that were analysed, increasing.
-    recorded_s : float
-        Their mean seconds.
+        Traced steps that were analysed, increasing; `recorded_s` is their mean.
 
     Returns
     -------

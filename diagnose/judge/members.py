@@ -4,8 +4,6 @@ Enters: a slow worker and what was found about its members. Leaves: the worker b
 evidence.
 """
 
-import dataclasses
-
 import msgspec.structs
 
 from diagnose.model.cause import EvidenceItem
@@ -33,7 +31,7 @@ def name_member(worker: Worker, members: Members | None, at: tuple[int, int], la
         return worker
     if late.member is None:
         return worker if len(members.hosts_of(*at)) < 2 else msgspec.structs.replace(worker, host=None)
-    return dataclasses.replace(
+    return msgspec.structs.replace(
         worker,
         rank=members.rank(*at, late.member),
         host=members.host(*at, late.member),

@@ -9,9 +9,9 @@ import numpy as np
 
 from diagnose.judge.members import name_member, suspect_hosts
 from diagnose.judge.rule import Rule
-from diagnose.judge.traits import FIRST_STAGE_ONLY, is_of_transfers, is_of_workers
 from diagnose.judge.worth import gain_of
 from diagnose.model.analysis import Analysis
+from diagnose.model.components import Gains
 from diagnose.model.place import Link, Where, Worker
 from diagnose.model.trace import Job, Seconds, Trace
 
@@ -28,35 +28,34 @@ def locate(analysis: Analysis, rule: Rule) -> Where:
         return Where(stages=(int(trace.stage_labels[suspects.longest_stage]),))
     if rule.place != "workers":
         return Where()
-    if is_of_workers(rule.components):
-        return _locate_workers(analysis)
-    if is_of_transfers(rule.components) and (suspects.cards or suspects.links):
+    whom = analysis.gains.traits_of(rule.components).whom
+    if whom == "workers":
+        return _locate_workers(analysis, rule)
+    if whom == "links" and (suspects.cards or suspects.links):
         last = trace.n_stages
         links = [
             Link.between(label_worker(trace, dp, p), label_worker(trace, dp, (p + 1) % last))
             for dp, p in suspects.links
         ]
         return Where(workers=tuple(label_worker(trace, dp, p) for dp, p in suspects.cards), links=tuple(links))
-    if is_of_transfers(rule.components) and suspects.group is not None:
+    if whom == "links" and suspects.group is not None:
         return Where(stages=(int(trace.stage_labels[suspects.group]),))
     return Where(workers=list_blamed(analysis, rule.components))
 
 
-def _locate_workers(analysis: Analysis) -> Where:
+def _locate_workers(analysis: Analysis, rule: Rule) -> Where:
     """Name slow workers by their late members where these are known, and the hosts that may be at fault."""
-    trace, named = analysis.trace, list_slow_workers(analysis)
+    trace, named = analysis.trace, list_slow_workers(analysis, rule.components)
     late = analysis.suspects.late_members
     workers = tuple(name_member(label_worker(trace, *at), trace.members, at, late.get(at)) for at in named)
     hosts = (suspect_hosts(worker, trace.members, at) for worker, at in zip(workers, named, strict=True))
     return Where(workers=workers, hosts=tuple(dict.fromkeys(itertools.chain.from_iterable(hosts))))
 
 
-def list_slow_workers(analysis: Analysis) -> list[tuple[int, int]]:
-    """List slow workers as (dp index, stage index), worst first, without those that are hardly slow beside it."""
-    lost, found = analysis.gains.blame_s["worker"], analysis.suspects.workers
-    if not found:
-        return []
-    top = max(float(lost[worker]) for worker in found)
+def list_slow_workers(analysis: Analysis, components: Sequence[str]) -> list[tuple[int, int]]:
+    """List slow workers as (dp index, stage index), worst first, without those that lose little to the components beside it."""
+    lost, found = _sum_blame(analysis.gains, components), analysis.suspects.workers
+    top = max((float(lost[worker]) for worker in found), default=0.0)
     return [worker for worker in found if lost[worker] >= NAMED_SHARE * top]
 
 
@@ -67,17 +66,22 @@ def list_blamed(analysis: Analysis, components: Sequence[str]) -> tuple[Worker, 
     no row tells of is not known, whoever else is a little late.
     """
     gains = analysis.gains
-    by_component = [gains.blame_s[name] for name in components if name in gains.blame_s]
-    lost: Seconds = np.sum(by_component, axis=0) if by_component else np.zeros((1, 1))
+    lost = _sum_blame(gains, components)
     if lost.max(initial=0.0) <= 0 or lost.sum() < NAMED_SHARE * gain_of(gains, components) * gains.recorded_s:
         return ()
     marked = lost >= SPREAD_SHARE * lost.max()
-    possible = lost.shape[0] if FIRST_STAGE_ONLY.issuperset(components) else lost.size
+    possible = lost.shape[0] if gains.traits_of(components).first_stage_only else lost.size
     if marked.sum() > max(1.0, SPREAD_SHARE * possible):
         return ()
     order = np.argsort(-np.where(marked, lost, -np.inf), axis=None, kind="stable")[: int(marked.sum())]
     n_stages = lost.shape[1]
     return tuple(label_worker(analysis.trace, int(i) // n_stages, int(i) % n_stages) for i in order)
+
+
+def _sum_blame(gains: Gains, components: Sequence[str]) -> Seconds:
+    """Add up the seconds of components that lie on workers, shape (n_dp, n_stages), or (1, 1) where they lie on nobody."""
+    by_component = [gains.blame_s[name] for name in components if name in gains.blame_s]
+    return np.asarray(np.sum(by_component, axis=0)) if by_component else np.zeros((1, 1))
 
 
 def label_worker(trace: Trace, dp: int, stage: int) -> Worker:

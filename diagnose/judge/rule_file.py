@@ -50,24 +50,10 @@ def read_rule(
     *,
     complete: bool = False,
 ) -> Rule | None:
-    """Read one rule file.
+    """Read one rule file; None where there are faults, which are added to `faults`, one line each.
 
-    Parameters
-    ----------
-    path : Path
-        As faults call the file.
-    text : bytes
-    faults : list of str
-        Faults are added, one line each.
-    known_features : sequence of str, optional
-        All other features, in conditions and in cases beside the rule, are faults.
-    complete : bool
-        Fewer than two cases beside the rule that must fire, or two that must not, are a fault.
-
-    Returns
-    -------
-    Rule or None
-        None where there are faults.
+    Where features are known all others, in conditions and in cases beside the rule, are faults; so are, where the rule must be
+    `complete`, fewer than two cases beside it that must fire, or two that must not.
     """
     before = len(faults)
     if len(text) > MAX_RULE_BYTES:

@@ -32,21 +32,10 @@ def built_in_rules() -> Path:
 def load_rules(extra: Path | None = None, known_features: Iterable[str] | None = None) -> RuleSet:
     """Read the built-in rules and a folder of the user's; a rule of the user's replaces one of the same id.
 
-    Parameters
-    ----------
-    extra : Path, optional
-        Folder with `*.yaml` or `*.yml`.
-    known_features : iterable of str, optional
-        Names of all features there are: others in a rule, or in a case beside it, are faults.
-
-    Returns
-    -------
-    RuleSet
-
     Raises
     ------
     RuleError
-        Any file is wrong; the message lists all faults of all files as `file:line: what`.
+        Any file is wrong, or asks for features that are not known; the message lists all faults of all files as `file:line: what`.
     """
     faults: list[str] = []
     digest = hashlib.sha256()
@@ -67,24 +56,9 @@ def read_folder(
     *,
     complete: bool = False,
 ) -> list[Rule]:
-    """Read the rules of one folder, by file name.
+    """Read the rules without faults of one folder, `*.yaml` or `*.yml`, by file name; adds all faults of all files, as `read_rule`.
 
-    Parameters
-    ----------
-    folder : Path
-    faults : list of str
-        All faults of all files are added.
-    known_features : sequence of str, optional
-        As for `read_rule`.
-    tell : callable, optional
-        Takes the names and contents of the files, for a digest.
-    complete : bool
-        A rule that lacks cases is a fault, as for `read_rule`.
-
-    Returns
-    -------
-    list of Rule
-        Those without faults.
+    `tell` takes the names and contents of the files, for a digest.
     """
     paths = sorted([*folder.glob("*.yaml"), *folder.glob("*.yml")])
     if not paths:

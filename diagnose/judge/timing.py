@@ -2,7 +2,6 @@
 
 from diagnose.judge.confidence import is_rare
 from diagnose.judge.rule import Rule
-from diagnose.judge.traits import is_of_stops, is_seldom
 from diagnose.model.analysis import Analysis
 from diagnose.model.cause import When
 
@@ -18,7 +17,7 @@ def date_cause(analysis: Analysis, rule: Rule) -> When:
     if period_steps is not None:
         return When("periodic", period_steps=period_steps)
     course = analysis.courses.get("+".join(rule.components))
-    if course is None and is_seldom(rule.components):
+    if course is None and analysis.gains.traits_of(rule.components).seldom:
         return When("sporadic")
     return course.when if course else When()
 
@@ -26,7 +25,8 @@ def date_cause(analysis: Analysis, rule: Rule) -> When:
 def _find_period(analysis: Analysis, rule: Rule) -> float | None:
     """Give the steps from one stall of all workers to the next; None where they do not come regularly."""
     period, regular = analysis.features.get("stall.period_steps"), analysis.features.get("stall.regularity")
-    if not is_of_stops(rule.components) or period is None or regular is None or is_rare(analysis, rule):
+    stops_all = analysis.gains.traits_of(rule.components).stops_all
+    if not stops_all or period is None or regular is None or is_rare(analysis, rule):
         return None
     is_periodic = (period.value or 0.0) > 1 and (regular.value or 0.0) >= PERIODIC_FROM
     return period.value if is_periodic else None

@@ -89,19 +89,9 @@ class Trees:
         return cls(baseline, roots, feature, left, right, threshold, [m == 1 for m in missing_left], expected, bias)
 
     def explain(self, inputs: Sequence[float]) -> tuple[float, dict[int, float]]:
-        """Score a job, and say what each input adds.
+        """Score a job, NaN for inputs that are missing: log odds before calibration, and what each input adds to them.
 
-        Parameters
-        ----------
-        inputs : sequence of float
-            NaN where missing.
-
-        Returns
-        -------
-        score : float
-            Log odds, before calibration.
-        added : dict of int to float
-            By input: how much the expected value changes at the nodes that look at it. With `bias` they sum to the score.
+        An input adds what the expected value changes at the nodes that look at it; with `bias` that sums to the score.
 
         Source: Saabas, "Random forest interpretation" (2014), for boosted trees.
         """

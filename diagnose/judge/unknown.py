@@ -3,7 +3,6 @@
 from collections.abc import Collection
 
 from diagnose.judge.places import list_blamed, name_fault
-from diagnose.judge.traits import is_excused
 from diagnose.judge.worth import chance_above, is_unmeasured, share_of
 from diagnose.model.analysis import Analysis
 from diagnose.model.cause import Cause, EvidenceItem, When
@@ -25,7 +24,7 @@ def list_unexplained(analysis: Analysis, explained: Collection[str], least: floa
         for name in COMPONENTS
         if name not in explained
         and not is_unmeasured(analysis, (name,))
-        and not is_excused(name, analysis.features, explained)
+        and not analysis.gains.traits[name].is_excused(analysis.features, explained)
     }
     found = [name for name, gain in gains.items() if gain >= max(UNKNOWN_SHARE, least)]
     return sorted(found, key=lambda name: -gains[name])[:1]

@@ -42,18 +42,7 @@ class Verdict:
 def reach_verdict(
     analysis: Analysis, judgements: Sequence[Judgement], *, min_speedup: float, prediction: Prediction | None = None
 ) -> Verdict:
-    """Judge a job.
-
-    Parameters
-    ----------
-    analysis : Analysis
-    judgements : sequence of Judgement
-        One a rule.
-    min_speedup : float
-        Report a cause when removing it makes the job at least this much faster.
-    prediction : Prediction, optional
-        The classifier's.
-    """
+    """Judge a job by what each rule and the classifier say; a cause must make it at least `min_speedup` faster when removed."""
     least = least_gain(min_speedup)
     unobservable = list_unobservable_causes(analysis, {j.rule.id for j in judgements})
     not_checked = [NotChecked(cause, reason) for cause, reason in unobservable.items()]

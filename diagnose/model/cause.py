@@ -86,6 +86,12 @@ class Cause(Struct, frozen=True, kw_only=True):
     ]
 
 
+class KeptCause(Cause, frozen=True, kw_only=True):
+    """A cause as a store gives it back: with any name, so that an odd one does not stop a command that reads them all."""
+
+    cause: str
+
+
 class NotChecked(Struct, frozen=True):
     """A cause that could not be looked for, and why."""
 

@@ -1,7 +1,7 @@
 """What a job's times are made of: the parts that the component what-if removes one by one."""
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Literal
 
 from diagnose.model.feature import Features
@@ -44,6 +44,11 @@ def needs_explanation(_features: Features, _explained: Collection[str]) -> bool:
     return False
 
 
+def is_measured(_components: "Components") -> str:
+    """Leave nothing unmeasured."""
+    return ""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Traits:
     """What is special about a component, for who judges what it costs.
@@ -59,15 +64,24 @@ class Traits:
         A short trace has a handful of its stalls: their mean is known only up to chance.
     stops_all : bool
         It stops all workers together, and may come at regular intervals.
+    border : str or None
+        At which end of a step it loses time: `start` or `end`; None inside the step.
+    stall_kind : StallKind or None
+        Stalls of this kind show since when it is there; None where the step times do.
     is_excused : callable
         Says by the features of a job, and the components that are explained, whether its time needs no explanation.
+    why_unmeasured : callable
+        Says by the `Components` of a job why nobody can tell what it costs; empty where somebody can.
     """
 
     whom: Literal["blamed", "workers", "links"] = "blamed"
     first_stage_only: bool = False
     seldom: bool = False
     stops_all: bool = False
+    border: Literal["start", "end"] | None = None
+    stall_kind: StallKind | None = None
     is_excused: Callable[[Features, Collection[str]], bool] = needs_explanation
+    why_unmeasured: "Callable[[Components], str]" = is_measured
 
 
 NOTHING_SPECIAL = Traits()
@@ -174,3 +188,14 @@ class Gains:
     def recoverable_last(self, name: str) -> float:
         """Part of the step time that comes back when that component is removed after all others."""
         return (self.last_s[name] - self.clean_s) / self.last_s[name] if name in self.last_s else 0.0
+
+    def traits_of(self, names: Sequence[str]) -> Traits:
+        """Give what is special about components that one cause stands for: all must be so; to stop all workers one is enough."""
+        each = [self.traits.get(name, NOTHING_SPECIAL) for name in names]
+        whom = {traits.whom for traits in each}
+        return Traits(
+            whom=whom.pop() if len(whom) == 1 else "blamed",
+            first_stage_only=all(traits.first_stage_only for traits in each),
+            seldom=all(traits.seldom for traits in each),
+            stops_all=any(traits.stops_all for traits in each),
+        )

@@ -1,6 +1,6 @@
 """Variable-length packing that decides for every batch which long documents are worth waiting for.
 
-Enters: lengths and arrivals of documents. Leaves: a `Packing`.
+Enters: documents. Leaves: a `Packing`.
 
 Queues let a long document wait for others between two thresholds, however well it would already fit. Here every batch asks what it
 would cost: for each number of longest documents held back, the rest is laid out, and imbalance is weighed against the tokens
@@ -10,20 +10,18 @@ chosen layout is filled with real ones.
 
 import dataclasses
 import itertools
-from typing import Any
 
 import numpy as np
 
-from diagnose.errors import UsageError
 from diagnose.model.trace import Seconds
-from diagnose.packing.cost import Cost
-from diagnose.packing.plan import Bins, Documents, Packing, check_documents
+from diagnose.packing.plan import Bins, Documents, Packing
 
 #: Documents longer than this part of a microbatch are placed one by one while choosing, and wait at the higher price.
 #: Half of it changed imbalance by less than 0.001.
 _LONG_SHARE = 1 / 8
-#: Imbalance that is taken rather than let long documents of one batch's tokens wait for another batch. Chosen on streams of
-#: seeds 5 and 6, judged on others: 0.4 to 0.7 all keep the mean delay near half a batch and imbalance below 1.03.
+#: Imbalance (largest over mean cost of a microbatch, less 1) that is taken rather than let long documents of one batch's tokens
+#: wait for another batch. Chosen on streams of seeds 5 and 6, judged on others: 0.4 to 0.7 all keep the mean delay near half a
+#: batch and imbalance below 1.03.
 HOLD_PRICE = 0.5
 #: The same for short documents, which are cheaper to hold: they fit anywhere one batch later.
 WAIT_PRICE = 0.4
@@ -35,48 +33,20 @@ _MAX_TRIES = 64
 _TIE = 1e-12
 
 
-def pack_balanced(  # noqa: PLR0913 - what every packer takes, and three prices
-    lengths: Any,
-    arrives: Any,
-    n_microbatches: int,
-    cost: Cost,
-    max_tokens: int,
-    *,
-    hold_price: float = HOLD_PRICE,
-    wait_price: float = WAIT_PRICE,
-    patience: float = PATIENCE,
-    n_batches: int | None = None,
-) -> Packing:
+def pack_balanced(docs: Documents) -> Packing:
     """Balance cost, and hold long documents back only where that buys more balance than it costs delay.
 
     Parameters
     ----------
-    lengths, arrives, n_microbatches, cost, max_tokens, n_batches
-        See `plan.check_documents`; `max_tokens` is the bound that memory sets, above the window.
-    hold_price, wait_price : float
-        Imbalance (largest over mean cost of a microbatch, less 1) that is as bad as letting as many tokens as a batch brings
-        wait for one more batch; of long documents, of short ones. Higher prices, less delay and more imbalance.
-    patience : float
-        Batches after which the price of a waiting long document has doubled.
+    docs : Documents
+        `max_tokens` is the bound that memory sets, above the window.
 
     Returns
     -------
     Packing
         Nothing is trained before it arrives.
-
-    Raises
-    ------
-    UsageError
-        A price below 0, a patience of 0 or less, or what `check_documents` refuses.
     """
-    if not (hold_price >= 0 and wait_price >= 0 and patience > 0):
-        raise UsageError(
-            f"prices of {hold_price:g} and {wait_price:g} with a patience of {patience:g} make no sense; "
-            "expected prices of 0 or more and a patience above 0"
-        )
-    docs = check_documents(lengths, arrives, n_microbatches, cost, max_tokens, n_batches=n_batches)
-    prices = _Prices(hold_price, wait_price, patience)
-    is_long = (docs.length_array > max_tokens * _LONG_SHARE).tolist()
+    is_long = (docs.length_array > docs.max_tokens * _LONG_SHARE).tolist()
     long: list[int] = []
     short: list[int] = []  # oldest first
     arrived = 0
@@ -85,30 +55,20 @@ def pack_balanced(  # noqa: PLR0913 - what every packer takes, and three prices
             (long if is_long[doc] else short).append(doc)
             arrived += docs.lengths[doc]
         long.sort(key=docs.rank.__getitem__)
-        layout = _choose(docs, long, short, prices.at(docs, long, batch, arrived))
-        for doc, bin_ in layout.placed.items():
-            docs.batch[doc], docs.microbatch[doc] = batch, bin_
+        per_batch = max(arrived, 1) / (batch + 1)
+        layout = _choose(docs, long, short, _price_long(docs, long, batch, per_batch), WAIT_PRICE / per_batch)
+        docs.place(batch, layout.placed)
         long = [doc for doc in long if doc not in layout.placed]
         short = _fill(docs, layout, short, batch)
     return docs.packing()
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Prices:
-    """What the caller set."""
-
-    hold: float
-    wait: float
-    patience: float
-
-    def at(self, docs: Documents, long: list[int], batch: int, arrived: int) -> tuple[list[float], float]:
-        """Give the price of holding each long document back once more, and that of a token of a short one."""
-        per_batch = max(arrived, 1) / (batch + 1)
-        held = [
-            self.hold / per_batch * docs.lengths[doc] * (1.0 + (batch - int(docs.arrival_array[doc])) / self.patience)
-            for doc in long
-        ]
-        return held, self.wait / per_batch
+def _price_long(docs: Documents, long: list[int], batch: int, per_batch: float) -> dict[int, float]:
+    """Give the price of holding each long document back once more, where a batch brings so many tokens."""
+    return {
+        doc: HOLD_PRICE / per_batch * docs.lengths[doc] * (1.0 + (batch - int(docs.arrival_array[doc])) / PATIENCE)
+        for doc in long
+    }
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -120,41 +80,26 @@ class _Layout:
     short_tokens: float
 
 
-def _choose(docs: Documents, long: list[int], short: list[int], prices: tuple[list[float], float]) -> _Layout:
+def _choose(
+    docs: Documents, long: list[int], short: list[int], price_of: dict[int, float], short_price: float
+) -> _Layout:
     """Try every number of longest documents to hold back; give the layout of the lowest imbalance plus price."""
-    held_prices, short_price = prices
     amount = float(sum(docs.lengths[doc] for doc in short))
     density = sum(docs.costs[doc] for doc in short) / amount if amount else 0.0
     best, least = _Layout(Bins.empty(docs.n_microbatches), {}, amount), np.inf
-    skipped_prices = [0.0, *itertools.accumulate(held_prices)]
+    skipped_prices = [0.0, *itertools.accumulate(price_of.values())]
     for n_held in range(0, len(long) + 1, 1 + len(long) // _MAX_TRIES):
         skipped = skipped_prices[n_held]
         if skipped >= least:
             break
-        bins, placed, price = _place_long(docs, long, n_held, held_prices)
+        bins = Bins.empty(docs.n_microbatches)
+        placed, left = bins.fill(docs, long[n_held:])
+        price = sum(price_of[doc] for doc in left)
         for short_tokens, imbalance in _level(bins, docs.max_tokens, density, amount):
             score = imbalance - 1.0 + skipped + price + short_price * (amount - short_tokens)
             if score < least - _TIE:
                 best, least = _Layout(bins, placed, short_tokens), score
     return best
-
-
-def _place_long(
-    docs: Documents, long: list[int], n_held: int, prices: list[float]
-) -> tuple[Bins, dict[int, int], float]:
-    """Lay out long documents but the longest few; give where, and the price of those that fit nowhere."""
-    bins = Bins.empty(docs.n_microbatches)
-    placed: dict[int, int] = {}
-    price = 0.0
-    for n in range(n_held, len(long)):
-        doc = long[n]
-        bin_ = bins.cheapest_with_room(docs.lengths[doc], docs.max_tokens)
-        if bin_ < 0:
-            price += prices[n]
-            continue
-        bins.add(bin_, docs.costs[doc], docs.lengths[doc])
-        placed[doc] = bin_
-    return bins, placed, price
 
 
 def _level(bins: Bins, max_tokens: int, density: float, amount: float) -> list[tuple[float, float]]:
@@ -195,19 +140,12 @@ def _imbalance(costs: Seconds) -> float:
 
 def _fill(docs: Documents, layout: _Layout, short: list[int], batch: int) -> list[int]:
     """Add the oldest short documents, longest first; give those that wait, oldest first."""
-    bins, budget, n_taken = layout.bins, layout.short_tokens + 0.5, 0
+    budget, n_taken = layout.short_tokens + 0.5, 0
     for doc in short:
         budget -= docs.lengths[doc]
         if budget < 0:
             break
         n_taken += 1
-    left = []
-    for doc in sorted(short[:n_taken], key=docs.rank.__getitem__):
-        bin_ = bins.cheapest_with_room(docs.lengths[doc], docs.max_tokens)
-        if bin_ < 0:
-            left.append(doc)
-            continue
-        bins.add(bin_, docs.costs[doc], docs.lengths[doc])
-        docs.batch[doc], docs.microbatch[doc] = batch, bin_
-    left += short[n_taken:]
-    return sorted(left, key=docs.arrival_array.__getitem__)
+    placed, left = layout.bins.fill(docs, sorted(short[:n_taken], key=docs.rank.__getitem__))
+    docs.place(batch, placed)
+    return sorted(left + short[n_taken:], key=docs.arrival_array.__getitem__)

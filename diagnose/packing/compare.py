@@ -5,7 +5,8 @@ Enters: whole document lengths and what a batch is. Leaves: a `Comparison`.
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from diagnose.packing.greedy import pack_greedy
 from diagnose.packing.lengths import WINDOW, Stream, cut_stream
 from diagnose.packing.measure import Measured, measure
 from diagnose.packing.original import pack_original
-from diagnose.packing.plan import Packing
+from diagnose.packing.plan import Documents, Packing, check_documents
 from diagnose.packing.queues import pack_queues
 from diagnose.packing.ranks import deal_ranks, sum_ranks
 
@@ -35,36 +36,24 @@ MAX_MEMORY_RATIO = 1_000
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PackingSetup:
-    """What a batch is, and which packers are compared.
+    """What a batch is, and which packers are compared."""
 
-    Attributes
-    ----------
-    window : int
-        Tokens of a microbatch without a packer.
-    n_microbatches : int
-        Microbatches of one data-parallel rank in a global batch.
-    n_ranks : int
-        Data-parallel ranks.
-    memory_ratio : float
-        Tokens that memory allows in a microbatch, as a multiple of the window; 1 or more.
-    queues : tuple of tuple of int, or None
-        Thresholds in tokens, one tuple a row of the table; None: those of the published table, as parts of the window.
-    exact_s : float or None
-        Seconds for each problem of the exact packer; None leaves it out.
-    n_batches : int or None
-        Global batches at most; None: all.
-    timed : bool
-        Say how long each packer takes: that differs from run to run.
-    """
-
+    #: Tokens of a microbatch without a packer.
     window: int = WINDOW
+    #: Microbatches of one data-parallel rank in a global batch.
     n_microbatches: int = 4
+    #: Data-parallel ranks.
     n_ranks: int = 1
+    #: Tokens that memory allows in a microbatch, as a multiple of the window; 1 or more.
     memory_ratio: float = MEMORY_RATIO
     cost: Cost = PUBLISHED_COST
+    #: Thresholds in tokens, one tuple a row of the table; None: those of the published table, as parts of the window.
     queues: tuple[tuple[int, ...], ...] | None = None
+    #: Seconds for each problem of the exact packer; None leaves it out.
     exact_s: float | None = None
+    #: Global batches at most; None: all.
     n_batches: int | None = None
+    #: Say how long each packer takes: that differs from run to run.
     timed: bool = False
 
     @property
@@ -87,48 +76,32 @@ class PackingSetup:
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class PackerResult:
-    """One packer.
+    """One packer."""
 
-    Attributes
-    ----------
-    packer : str
-        `original`, `greedy`, `exact`, `queues`, `balanced`.
-    together : int
-        Global batches packed as one.
-    thresholds : tuple of int
-        Of `queues`, tokens.
-    rank_imbalance : float
-        Largest over mean cost of a data-parallel rank, mean over batches, 1 = balanced.
-    batch_s : float or None
-        Seconds of packing a batch, where they were asked for.
-    n_windows, n_proven : int or None
-        Of the exact packer: problems, and how many to a proven optimum.
-    """
-
+    #: `original`, `greedy`, `exact`, `queues`, `balanced`.
     packer: str
+    #: Global batches packed as one.
     together: int
+    #: Of `queues`, tokens.
     thresholds: tuple[int, ...]
     measured: Measured
+    #: Largest over mean cost of a data-parallel rank, mean over batches, 1 = balanced.
     rank_imbalance: float
+    #: Seconds of packing a batch, where they were asked for.
     batch_s: float | None
+    #: Of the exact packer: problems, and how many to a proven optimum.
     n_windows: int | None = None
     n_proven: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Comparison:
-    """All packers on one stream.
-
-    Attributes
-    ----------
-    stream : Stream
-        What was packed.
-    n_cut : int
-        Documents longer than the window, each cut into at least two.
-    """
+    """All packers on one stream."""
 
     plan: PackingSetup
+    #: What was packed.
     stream: Stream
+    #: Documents longer than the window, each cut into at least two.
     n_cut: int
     rows: tuple[PackerResult, ...]
 
@@ -155,9 +128,20 @@ def compare_packers(lengths: Ints, plan: PackingSetup) -> Comparison:
         )
     rows = [
         _run(stream, plan, "original", pack_original, plan.window),
-        *(_run_greedy(stream, plan, k) for k in GREEDY_TOGETHER if k <= stream.n_batches),
-        *(_run_exact(stream, plan, k) for k in EXACT_TOGETHER if k <= stream.n_batches and plan.exact_s is not None),
-        *(_run_queues(stream, plan, thresholds) for thresholds in plan.thresholds),
+        *(
+            _run(stream, plan, "greedy", partial(pack_greedy, together=k), plan.window, together=k)
+            for k in GREEDY_TOGETHER
+            if k <= stream.n_batches
+        ),
+        *(
+            _run(stream, plan, "exact", partial(pack_exact, limit_s=plan.exact_s, together=k), plan.window, together=k)
+            for k in EXACT_TOGETHER
+            if k <= stream.n_batches and plan.exact_s is not None
+        ),
+        *(
+            _run(stream, plan, "queues", partial(pack_queues, thresholds=bounds), plan.max_tokens, thresholds=bounds)
+            for bounds in plan.thresholds
+        ),
         _run(stream, plan, "balanced", pack_balanced, plan.max_tokens),
     ]
     return Comparison(plan, stream, int((np.asarray(lengths) > plan.window).sum()), tuple(rows))
@@ -175,41 +159,11 @@ def _check(plan: PackingSetup) -> None:
         raise UsageError(f"{plan.n_batches} batches; expected 1 or more")
 
 
-def _run_greedy(stream: Stream, plan: PackingSetup, together: int) -> PackerResult:
-    """Run greedy packing over so many batches."""
-    return _run(stream, plan, "greedy", lambda *a: pack_greedy(*a, together=together), plan.window, together=together)
-
-
-def _run_exact(stream: Stream, plan: PackingSetup, together: int) -> PackerResult:
-    """Run exact packing over so many batches."""
-    limit_s = plan.exact_s or 0.0
-    return _run(
-        stream,
-        plan,
-        "exact",
-        lambda *a: pack_exact(*a, limit_s=limit_s, together=together),
-        plan.window,
-        together=together,
-    )
-
-
-def _run_queues(stream: Stream, plan: PackingSetup, thresholds: Sequence[int]) -> PackerResult:
-    """Run variable-length packing with queues."""
-    return _run(
-        stream,
-        plan,
-        "queues",
-        lambda *a: pack_queues(*a, thresholds=thresholds),
-        plan.max_tokens,
-        thresholds=tuple(thresholds),
-    )
-
-
 def _run(
     stream: Stream,
     plan: PackingSetup,
     packer: str,
-    pack: Callable[[Ints, Ints, int, Cost, int], Packing],
+    pack: Callable[[Documents], Packing],
     max_tokens: int,
     *,
     together: int = 1,
@@ -217,7 +171,7 @@ def _run(
 ) -> PackerResult:
     """Run and time one packer, and deal its microbatches to ranks; without a packer they stay where they are."""
     start = time.perf_counter()
-    packing = pack(stream.lengths, stream.arrives, plan.n_bins, plan.cost, max_tokens)
+    packing = pack(check_documents(stream.lengths, stream.arrives, plan.n_bins, plan.cost, max_tokens))
     batch_s = (time.perf_counter() - start) / stream.n_batches if plan.timed else None
     if plan.n_ranks > 1 and packer != "original":
         packing = deal_ranks(packing, plan.cost, plan.n_ranks)

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from diagnose.errors import UsageError
 from diagnose.model.trace import Seconds
 
-#: Rows below which a fit of three numbers says nothing.
+#: Rows below which a fit says nothing.
 _LEAST_ROWS = 6
 #: Larger numbers would overflow when multiplied by squared lengths.
 _LARGEST = 1e100
-#: Rounds of reweighting; the weights of a fit of three numbers settle in fewer.
+#: Rounds of reweighting; the weights settle in fewer.
 _ROUNDS = 20
 #: A residual beyond so many standard deviations counts less (Huber's constant: 95% efficient on normal noise).
 _HUBER = 1.345
@@ -31,15 +31,6 @@ _EXACT = 1e-9
 class Cost:
     """Cost of a microbatch: fixed + linear x tokens + quadratic x sum of squared document lengths.
 
-    Attributes
-    ----------
-    linear : float
-        Cost of a token (matrix products, element-wise work, communication).
-    quadratic : float
-        Cost of a squared token: attention inside each document.
-    fixed : float
-        Cost of a microbatch that does not depend on its documents.
-
     Notes
     -----
     The unit is the caller's: seconds where the numbers are fitted, tokens where `linear` is 1. Packers look at ratios only.
@@ -48,8 +39,11 @@ class Cost:
     [52000.0, 19500.0]
     """
 
+    #: Cost of a token (matrix products, element-wise work, communication).
     linear: float
+    #: Cost of a squared token: attention inside each document.
     quadratic: float
+    #: Cost of a microbatch that does not depend on its documents.
     fixed: float = 0.0
 
     def __post_init__(self) -> None:
@@ -84,30 +78,15 @@ PUBLISHED_COST = Cost(linear=1.0, quadratic=1.0 / 26_000.0)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CostFit:
-    """A fitted cost and how well it says the times.
+    """A fitted cost and how well it says the times."""
 
-    Attributes
-    ----------
-    cost : Cost
-        In seconds.
-    r_squared : float
-        Share of the variance of the times that the cost says, 1 = all; below 0 it is worse than the mean.
-    error_ratio : float
-        Median of the absolute error over the measured time.
-    n_rows : int
-        Microbatches used.
-    n_outliers : int
-        Of these, how many counted less because they lie far off.
-    """
-
+    #: In seconds.
     cost: Cost
+    #: Share of the variance of the times that the cost says, 1 = all; below 0 it is worse than the mean.
     r_squared: float
-    error_ratio: float
-    n_rows: int
-    n_outliers: int
 
 
-def fit_cost(tokens: Any, tokens_sq: Any, seconds: Any, *, with_fixed: bool = True) -> CostFit | None:
+def fit_cost(tokens: Any, tokens_sq: Any, seconds: Any) -> CostFit | None:
     """Fit the cost of a microbatch to measured times: least squares, no number below 0, outliers counted less.
 
     Parameters
@@ -116,8 +95,6 @@ def fit_cost(tokens: Any, tokens_sq: Any, seconds: Any, *, with_fixed: bool = Tr
         Sum of the document lengths and of their squares in each microbatch.
     seconds : array_like, shape (n,)
         Time of each microbatch. Rows where anything is missing, or the time is not above 0, are left out.
-    with_fixed : bool
-        Fit a part that does not depend on the documents.
 
     Returns
     -------
@@ -131,8 +108,8 @@ def fit_cost(tokens: Any, tokens_sq: Any, seconds: Any, *, with_fixed: bool = Tr
 
     Notes
     -----
-    Three numbers that may not be negative are fitted exactly by trying every set of them that may be above 0. Outliers are
-    held down by Huber's weights, whose scale is the median absolute residual.
+    Numbers that may not be negative are fitted exactly by trying every set of them that may be above 0. Outliers are held down by
+    Huber's weights, whose scale is the median absolute residual.
     """
     x1, x2, y = (np.asarray(values, dtype=np.float64).ravel() for values in (tokens, tokens_sq, seconds))
     if not len(x1) == len(x2) == len(y):
@@ -141,9 +118,9 @@ def fit_cost(tokens: Any, tokens_sq: Any, seconds: Any, *, with_fixed: bool = Tr
     if good.sum() < _LEAST_ROWS:
         return None
     y = y[good]
-    columns = np.column_stack([x1[good], x2[good], np.ones(len(y))])[:, : 3 if with_fixed else 2]
-    weights, numbers = _reweight(columns, y)
-    if numbers[0] + numbers[1] <= 0:
+    columns = np.column_stack([x1[good], x2[good]])
+    numbers = _reweight(columns, y)
+    if numbers.sum() <= 0:
         return None
     predicted = columns @ numbers
     spread = float(((y - y.mean()) ** 2).sum())
@@ -152,25 +129,20 @@ def fit_cost(tokens: Any, tokens_sq: Any, seconds: Any, *, with_fixed: bool = Tr
     return CostFit(
         Cost(*numbers.tolist()),
         r_squared=1.0 - missed / spread if spread > 0 else flat,
-        error_ratio=float(np.median(np.abs(predicted - y) / y)),
-        n_rows=len(y),
-        n_outliers=int((weights < 1.0).sum()),
     )
 
 
-def _reweight(columns: Seconds, y: Seconds) -> tuple[Seconds, Seconds]:
-    """Fit again and again with less weight on what lies far off; give the last weights and numbers."""
-    weights = np.ones(len(y))
+def _reweight(columns: Seconds, y: Seconds) -> Seconds:
+    """Fit again and again with less weight on what lies far off; give the last numbers."""
     numbers = _fit_non_negative(columns, y)
     for _ in range(_ROUNDS):
         off = np.abs(columns @ numbers - y)
         scale = _HUBER * max(_MAD_TO_SD * float(np.median(off)), _EXACT * float(np.median(y)))
-        weights = np.minimum(1.0, scale / np.maximum(off, scale))
-        root = np.sqrt(weights)
+        root = np.sqrt(np.minimum(1.0, scale / np.maximum(off, scale)))
         last, numbers = numbers, _fit_non_negative(columns * root[:, None], y * root)
         if np.allclose(last, numbers, rtol=1e-9, atol=0.0):
             break
-    return weights, numbers
+    return numbers
 
 
 def _fit_non_negative(columns: Seconds, y: Seconds) -> Seconds:

@@ -1,6 +1,6 @@
 """Fixed-length packing by branch and bound, time-limited: the reference for greedy packers.
 
-Enters: lengths and arrivals of documents, seconds. Leaves: a `Packing` that says how much of it is proven.
+Enters: documents, seconds. Leaves: a `Packing` that says how much of it is proven.
 
 A few long documents make the imbalance; the many short ones level what they leave. So only the longest are decided as whole
 documents by the solver, and all others may be split between microbatches: a relaxation, whose optimum bounds every packing
@@ -10,18 +10,16 @@ of the bound it is called proven.
 
 import contextlib
 import ctypes
-import dataclasses
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from diagnose.errors import UsageError
 from diagnose.model.trace import Bools, Seconds
-from diagnose.packing.cost import Cost
-from diagnose.packing.greedy import check_together, deal_batches, fill_greedily, order_documents
-from diagnose.packing.plan import Bins, Documents, Packing, check_documents
+from diagnose.packing.greedy import check_together, deal_batches, order_documents
+from diagnose.packing.plan import Bins, Documents, Packing
 
 if TYPE_CHECKING:
     from scipy.optimize import LinearConstraint
@@ -41,23 +39,13 @@ _MAX_VARIABLES = 2_000_000
 _WHOLE = 0.99
 
 
-def pack_exact(
-    lengths: Any,
-    arrives: Any,
-    n_microbatches: int,
-    cost: Cost,
-    max_tokens: int,
-    *,
-    limit_s: float,
-    together: int = 1,
-    n_batches: int | None = None,
-) -> Packing:
+def pack_exact(docs: Documents, *, limit_s: float, together: int = 1) -> Packing:
     """Pack so that the sum over batches of the dearest microbatch is least, as far as that is found in time.
 
     Parameters
     ----------
-    lengths, arrives, n_microbatches, cost, max_tokens, n_batches
-        See `plan.check_documents`; `max_tokens` is the window.
+    docs : Documents
+        `max_tokens` is the window.
     limit_s : float
         Seconds for each problem. Where a limit ends a search the result depends on the machine: `Packing.depends_on_time`.
     together : int
@@ -72,7 +60,7 @@ def pack_exact(
     Raises
     ------
     UsageError
-        A limit that is not above 0, a problem of more than 2 million variables, or what `check_documents` refuses.
+        A limit that is not above 0, or a problem of more than 2 million variables.
 
     Notes
     -----
@@ -81,51 +69,48 @@ def pack_exact(
     check_together(together)
     if not limit_s > 0:
         raise UsageError(f"a limit of {limit_s:g} seconds leaves no time to solve anything; expected more than 0")
-    docs = check_documents(lengths, arrives, n_microbatches, cost, max_tokens, n_batches=n_batches)
     waiting: list[int] = []
     n_windows = n_proven = 0
     for start, arriving in docs.arriving(together):
         size = min(together, docs.n_batches - start)
         ordered = order_documents(docs, waiting, arriving, start, together)
-        bins, placed, waiting = fill_greedily(docs, ordered, size)
+        bins = Bins.empty(size * docs.n_microbatches)
+        best = _Filled(bins, *bins.fill(docs, ordered))
         if ordered:
-            best = _improve(docs, ordered, size, (bins, placed, waiting), limit_s)
-            bins, placed, waiting = best.bins, best.placed, best.waiting
-            n_windows, n_proven = n_windows + 1, n_proven + best.proven
-        deal_batches(docs, bins, placed, start)
+            best, is_proven = _improve(docs, ordered, size, best, limit_s)
+            n_windows, n_proven = n_windows + 1, n_proven + is_proven
+        waiting = best.waiting
+        deal_batches(docs, best.bins, best.placed, start)
     return docs.packing(lookahead=together - 1, n_windows=n_windows, n_proven=n_proven)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Solution:
-    """Microbatches, the one of each document, what fits nowhere, and whether nothing better exists."""
+class _Filled(NamedTuple):
+    """Microbatches, the one of each document, and what fits nowhere."""
 
     bins: Bins
     placed: dict[int, int]
     waiting: list[int]
-    proven: bool
 
 
 def _improve(
-    docs: Documents, ordered: list[int], n_batches: int, greedy: tuple[Bins, dict[int, int], list[int]], limit_s: float
-) -> _Solution:
-    """Solve one problem, and keep the greedy packing where it is as good."""
+    docs: Documents, ordered: list[int], n_batches: int, greedy: _Filled, limit_s: float
+) -> tuple[_Filled, bool]:
+    """Solve one problem, and keep the greedy packing where it is as good; say whether nothing better exists."""
     n_bins = n_batches * docs.n_microbatches
     if len(ordered) * n_bins > _MAX_VARIABLES:
         raise UsageError(
             f"{len(ordered)} documents in {n_bins} microbatches are too many for the exact packer; "
             "leave it out, or pack fewer batches as one"
         )
-    fitting = greedy[1]
-    longest_first = sorted(fitting, key=docs.rank.__getitem__)
+    longest_first = sorted(greedy.placed, key=docs.rank.__getitem__)
     split, bound = _relax(docs, longest_first, n_batches, limit_s)
     best = greedy
     if split is not None:
         found = _round(docs, ordered, longest_first, split)
-        cheaper = _objective(found[0], n_batches) < _objective(greedy[0], n_batches)
-        if cheaper and _leaves_no_more(docs, found[2], greedy[2], n_bins):
+        cheaper = _objective(found.bins, n_batches) < _objective(greedy.bins, n_batches)
+        if cheaper and _leaves_no_more(docs, found.waiting, greedy.waiting, n_bins):
             best = found
-    return _Solution(*best, proven=bool(_objective(best[0], n_batches) <= bound * (1 + PROVEN_GAP)))
+    return best, bool(_objective(best.bins, n_batches) <= bound * (1 + PROVEN_GAP))
 
 
 def _leaves_no_more(docs: Documents, waiting: list[int], other: list[int], n_bins: int) -> bool:
@@ -229,16 +214,14 @@ def _widen(rows: Any, n: int) -> Any:
     return sparse.hstack([rows, sparse.csr_array((rows.shape[0], n))])
 
 
-def _round(
-    docs: Documents, ordered: list[int], longest_first: list[int], split: Seconds
-) -> tuple[Bins, dict[int, int], list[int]]:
+def _round(docs: Documents, ordered: list[int], longest_first: list[int], split: Seconds) -> _Filled:
     """Put documents where the relaxation has most of them, what no longer fits where most of the planned cost is missing."""
     bins = Bins.empty(split.shape[1])
     costs = np.array([docs.costs[doc] for doc in longest_first])
     missing = (costs @ split).tolist()  # of the planned cost of each microbatch
     main = dict(zip(longest_first, split.argmax(axis=1).tolist(), strict=True))
     placed: dict[int, int] = {}
-    waiting = []
+    waiting: list[int] = []
     for doc in ordered:
         limit = docs.max_tokens - docs.lengths[doc]
         bin_ = main.get(doc, -1)
@@ -251,4 +234,4 @@ def _round(
         bins.add(bin_, docs.costs[doc], docs.lengths[doc])
         missing[bin_] -= docs.costs[doc]
         placed[doc] = bin_
-    return bins, placed, waiting
+    return _Filled(bins, placed, waiting)

@@ -1,13 +1,10 @@
 """Fixed-length greedy packing over one or several global batches.
 
-Enters: lengths and arrivals of documents. Leaves: a `Packing`.
+Enters: documents. Leaves: a `Packing`.
 """
 
-from typing import Any
-
 from diagnose.errors import UsageError
-from diagnose.packing.cost import Cost
-from diagnose.packing.plan import Bins, Documents, Packing, check_documents
+from diagnose.packing.plan import Bins, Documents, Packing
 
 #: Documents up to this part of a microbatch are short: small enough to fill gaps.
 _LONG_SHARE = 1 / 16
@@ -15,22 +12,11 @@ _LONG_SHARE = 1 / 16
 _PATIENCE = 4
 
 
-def pack_greedy(
-    lengths: Any,
-    arrives: Any,
-    n_microbatches: int,
-    cost: Cost,
-    max_tokens: int,
-    *,
-    together: int = 1,
-    n_batches: int | None = None,
-) -> Packing:
+def pack_greedy(docs: Documents, *, together: int = 1) -> Packing:
     """Put the longest documents first, each into the cheapest microbatch that has room.
 
     Parameters
     ----------
-    lengths, arrives, n_microbatches, cost, max_tokens, n_batches
-        See `plan.check_documents`.
     together : int
         Global batches that are read and packed as one. Their microbatches are then sorted by cost and dealt out in that order,
         so that the microbatches of one batch cost alike.
@@ -48,11 +34,10 @@ def pack_greedy(
     as the longest documents open them.
     """
     check_together(together)
-    docs = check_documents(lengths, arrives, n_microbatches, cost, max_tokens, n_batches=n_batches)
     waiting: list[int] = []
     for start, arriving in docs.arriving(together):
-        size = min(together, docs.n_batches - start)
-        bins, placed, waiting = fill_greedily(docs, order_documents(docs, waiting, arriving, start, together), size)
+        bins = Bins.empty(min(together, docs.n_batches - start) * docs.n_microbatches)
+        placed, waiting = bins.fill(docs, order_documents(docs, waiting, arriving, start, together))
         deal_batches(docs, bins, placed, start)
     return docs.packing(lookahead=together - 1)
 
@@ -71,21 +56,6 @@ def order_documents(docs: Documents, waiting: list[int], arriving: list[int], st
     long, since = docs.max_tokens * _LONG_SHARE, start - _PATIENCE * together
     late = {doc for doc in waiting if docs.arrival_array[doc] <= since}
     return sorted(waiting + arriving, key=lambda doc: (docs.lengths[doc] <= long, doc not in late, docs.rank[doc]))
-
-
-def fill_greedily(docs: Documents, longest_first: list[int], n_batches: int) -> tuple[Bins, dict[int, int], list[int]]:
-    """Fill the microbatches of some batches; give them, the microbatch of each document, and what fits nowhere."""
-    bins = Bins.empty(n_batches * docs.n_microbatches)
-    placed: dict[int, int] = {}
-    waiting: list[int] = []
-    for doc in longest_first:
-        bin_ = bins.cheapest_with_room(docs.lengths[doc], docs.max_tokens)
-        if bin_ < 0:
-            waiting.append(doc)
-            continue
-        bins.add(bin_, docs.costs[doc], docs.lengths[doc])
-        placed[doc] = bin_
-    return bins, placed, waiting
 
 
 def deal_batches(docs: Documents, bins: Bins, placed: dict[int, int], start: int) -> None:

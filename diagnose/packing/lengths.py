@@ -18,21 +18,14 @@ _MAX_BATCHES = 1_000_000
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Stream:
-    """Documents in the order in which they are read.
+    """Documents in the order in which they are read."""
 
-    Attributes
-    ----------
-    lengths : ndarray of int64, shape (n_docs,)
-        Tokens, none above the window.
-    arrives : ndarray of int64, shape (n_docs,)
-        Global batch that each would be trained in without any packer: 0, 1, 2, ...
-    tokens_left : int
-        Tokens at the end that fill no whole global batch, left out.
-    """
-
+    #: Shape (n_docs,). Tokens, none above the window.
     lengths: Ints
+    #: Shape (n_docs,). Global batch that each would be trained in without any packer: 0, 1, 2, ...
     arrives: Ints
     n_batches: int
+    #: Tokens at the end that fill no whole global batch, left out.
     tokens_left: int = 0
 
 

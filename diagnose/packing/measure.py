@@ -14,52 +14,36 @@ from diagnose.packing.plan import Packing
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Measured:
-    """What a packing costs and gives.
+    """What a packing costs and gives."""
 
-    Attributes
-    ----------
-    costs : ndarray of float64, shape (n_batches, n_microbatches)
-        Cost of each microbatch.
-    tokens : ndarray of int64, shape (n_batches, n_microbatches)
-    imbalance : ndarray of float64, shape (n_batches,)
-        Largest over mean cost of the microbatches of a batch, 1 = balanced; NaN for a batch without documents.
-    mean_imbalance, max_imbalance : float
-        Over batches with documents; 1 where there is none.
-    slowdown : float
-        Sum of the largest over sum of the mean costs: the same ratio with dear batches counting for what they cost.
-    delayed_share : float
-        Share of all tokens that are trained in a later batch than the one in which they arrive, 0..1.
-    mean_delay : float
-        Batches that a token waits on average, all tokens counted, those without delay too. What still waits at the end counts
-        as if trained in the batch after the last; what is trained early counts 0.
-    mean_delay_documents : float
-        The same, each document counted once instead of by its tokens.
-    max_delay : int
-        Batches that the most delayed document waits.
-    mean_early : float
-        Batches that a token is trained before the one in which it would be without a packer; packers that read ahead only.
-    waiting_documents, waiting_tokens : int
-        What still waits after the last batch.
-    max_tokens : int
-        Tokens of the longest microbatch.
-    memory_ratio : float
-        `max_tokens` over the window.
-    """
-
+    #: Shape (n_batches, n_microbatches). Cost of each microbatch.
     costs: Seconds
+    #: Shape (n_batches, n_microbatches).
     tokens: Ints
+    #: Shape (n_batches,). Largest over mean cost of the microbatches of a batch, 1 = balanced; NaN for a batch without documents.
     imbalance: Seconds
+    #: Over batches with documents; 1 where there is none.
     mean_imbalance: float
     max_imbalance: float
+    #: Sum of the largest over sum of the mean costs: the same ratio with dear batches counting for what they cost.
     slowdown: float
+    #: Share of all tokens that are trained in a later batch than the one in which they arrive, 0..1.
     delayed_share: float
+    #: Batches that a token waits on average, all tokens counted, those without delay too. What still waits at the end
+    #: counts as if trained in the batch after the last; what is trained early counts 0.
     mean_delay: float
+    #: The same, each document counted once instead of by its tokens.
     mean_delay_documents: float
+    #: Batches that the most delayed document waits.
     max_delay: int
+    #: Batches that a token is trained before the one in which it would be without a packer; packers that read ahead only.
     mean_early: float
+    #: What still waits after the last batch.
     waiting_documents: int
     waiting_tokens: int
+    #: Tokens of the longest microbatch.
     max_tokens: int
+    #: `max_tokens` over the window.
     memory_ratio: float
 
 

@@ -23,30 +23,21 @@ _MAX_MICROBATCHES = 100_000_000
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Packing:
-    """Where every document goes.
+    """Where every document goes."""
 
-    Attributes
-    ----------
-    lengths, arrives : ndarray of int64, shape (n_docs,)
-        Tokens, and global batch in which the document arrives; as the packer was given them.
-    batch, microbatch : ndarray of int64, shape (n_docs,)
-        Where it is trained; -1 where it still waits after the last batch.
-    n_batches, n_microbatches : int
-        Global batches, and microbatches in each (all data-parallel ranks together).
-    lookahead : int
-        Batches that are read ahead before one is formed: a document may be trained so many batches before the one in which it
-        arrives.
-    n_windows, n_proven : int or None
-        Of an exact packer: problems solved, and how many of them to a proven optimum. None where nothing is proven.
-    """
-
+    #: Shape (n_docs,). Tokens, and global batch in which the document arrives; as the packer was given them.
     lengths: Ints
     arrives: Ints
+    #: Shape (n_docs,). Where it is trained; -1 where it still waits after the last batch.
     batch: Ints
     microbatch: Ints
+    #: Global batches, and microbatches in each (all data-parallel ranks together).
     n_batches: int
     n_microbatches: int
+    #: Batches that are read ahead before one is formed: a document may be trained so many batches before the one in
+    #: which it arrives.
     lookahead: int = 0
+    #: Of an exact packer: problems solved, and how many of them to a proven optimum. None where nothing is proven.
     n_windows: int | None = None
     n_proven: int | None = None
 
@@ -58,20 +49,14 @@ class Packing:
 
 @dataclasses.dataclass(slots=True)
 class Documents:
-    """Checked input of a packer, as lists where loops walk over them.
-
-    Attributes
-    ----------
-    lengths, costs : list
-        Tokens and cost of each document.
-    rank : list of int
-        Place of each document when all are sorted longest first, ties by index.
-    """
+    """Checked input of a packer, as lists where loops walk over them."""
 
     length_array: Ints
     arrival_array: Ints
+    #: Tokens and cost of each document.
     lengths: list[int]
     costs: list[float]
+    #: Place of each document when all are sorted longest first, ties by index.
     rank: list[int]
     n_batches: int
     n_microbatches: int
@@ -86,6 +71,11 @@ class Documents:
         bounds = np.searchsorted(self.arrival_array[order], [*starts, self.n_batches])
         for n, start in enumerate(starts):
             yield start, order[bounds[n] : bounds[n + 1]].tolist()
+
+    def place(self, batch: int, placed: dict[int, int]) -> None:
+        """Note the microbatch of each of some documents of a batch."""
+        for doc, bin_ in placed.items():
+            self.batch[doc], self.microbatch[doc] = batch, bin_
 
     def packing(self, *, lookahead: int = 0, n_windows: int | None = None, n_proven: int | None = None) -> Packing:
         """Give what has been placed as a packing."""
@@ -129,11 +119,24 @@ class Bins:
         limit = max_tokens - tokens
         return min((n for n, used in enumerate(self.tokens) if used <= limit), key=self.costs.__getitem__, default=-1)
 
+    def fill(self, docs: Documents, ordered: list[int]) -> tuple[dict[int, int], list[int]]:
+        """Put each document into the cheapest one with room; give the one of each, and what fits nowhere."""
+        placed: dict[int, int] = {}
+        waiting: list[int] = []
+        for doc in ordered:
+            bin_ = self.cheapest_with_room(docs.lengths[doc], docs.max_tokens)
+            if bin_ < 0:
+                waiting.append(doc)
+                continue
+            self.add(bin_, docs.costs[doc], docs.lengths[doc])
+            placed[doc] = bin_
+        return placed, waiting
+
 
 def check_documents(
     lengths: Any, arrives: Any, n_microbatches: int, cost: Cost, max_tokens: int, *, n_batches: int | None = None
 ) -> Documents:
-    """Check the input of a packer.
+    """Check what is to be packed; each packer needs documents of its own, as it notes in them where they go.
 
     Parameters
     ----------

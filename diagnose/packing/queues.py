@@ -1,34 +1,23 @@
 """Variable-length packing in which very long documents wait for others of their kind.
 
-Enters: lengths and arrivals of documents, thresholds. Leaves: a `Packing`.
+Enters: documents, thresholds. Leaves: a `Packing`.
 """
 
 import bisect
 import itertools
 from collections.abc import Sequence
-from typing import Any
 
 from diagnose.errors import UsageError
-from diagnose.packing.cost import Cost
-from diagnose.packing.plan import Bins, Documents, Packing, check_documents
+from diagnose.packing.plan import Bins, Documents, Packing
 
 
-def pack_queues(
-    lengths: Any,
-    arrives: Any,
-    n_microbatches: int,
-    cost: Cost,
-    max_tokens: int,
-    *,
-    thresholds: Sequence[int] = (),
-    n_batches: int | None = None,
-) -> Packing:
+def pack_queues(docs: Documents, *, thresholds: Sequence[int] = ()) -> Packing:
     """Balance cost instead of tokens, and let documents above a threshold wait until each microbatch gets one.
 
     Parameters
     ----------
-    lengths, arrives, n_microbatches, cost, max_tokens, n_batches
-        See `plan.check_documents`; `max_tokens` is the bound that memory sets, above the window.
+    docs : Documents
+        `max_tokens` is the bound that memory sets, above the window.
     thresholds : sequence of int
         Tokens, rising. A document of at least the first waits in the queue of the highest threshold that it reaches; in every
         batch each queue that is long enough gives its oldest `n_microbatches`. Without thresholds none waits.
@@ -42,12 +31,11 @@ def pack_queues(
     Raises
     ------
     UsageError
-        Thresholds that do not rise, or what `check_documents` refuses.
+        Thresholds that do not rise.
 
     Source: arXiv 2503.17924, variable-length packing with outlier delay.
     """
-    docs = check_documents(lengths, arrives, n_microbatches, cost, max_tokens, n_batches=n_batches)
-    bounds = list(thresholds)
+    bounds, n_microbatches = list(thresholds), docs.n_microbatches
     if any(low >= high for low, high in itertools.pairwise(bounds)) or any(bound < 1 for bound in bounds):
         raise UsageError(f"queues at {', '.join(map(str, bounds))} tokens; expected thresholds of 1 or more that rise")
     queues: list[list[int]] = [[] for _ in bounds]

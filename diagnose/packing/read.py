@@ -29,17 +29,11 @@ _EXPECTED = "expected a column doc_lengths (lists), lengths or length, or a sing
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Lengths:
-    """Lengths of documents in the order of the file.
+    """Lengths of documents in the order of the file."""
 
-    Attributes
-    ----------
-    lengths : ndarray of int64, shape (n_docs,)
-        Tokens, 1 or more.
-    column : str
-        Where they were found; empty for a file without column names.
-    """
-
+    #: Shape (n_docs,). Tokens, 1 or more.
     lengths: Ints
+    #: Where they were found; empty for a file without column names.
     column: str
 
 

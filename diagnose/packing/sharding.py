@@ -23,16 +23,6 @@ PER_DOCUMENT = "per-document"
 class Kernel:
     """How an attention kernel slows down on chunks with few queries.
 
-    Attributes
-    ----------
-    tile : int
-        Queries that are computed together: a chunk costs as if its queries were rounded up to a multiple. 128 is the tile of
-        FlashAttention on Hopper GPUs.
-    full_speed : int
-        Queries from which on a chunk runs at full speed. Below it keys and values that are loaded serve few tiles. 256: two tiles.
-    slowest : float
-        Speed of a chunk of a single tile or less, as part of full speed; in between it rises linearly with the queries.
-
     Notes
     -----
     time = 2 x quadratic x pairs x (queries rounded up / queries) / speed(queries), pairs being those of query and key that the
@@ -40,8 +30,12 @@ class Kernel:
     are defaults to be replaced by measured ones, for kernels differ.
     """
 
+    #: Queries that are computed together: a chunk costs as if its queries were rounded up to a multiple. 128 is the
+    #: tile of FlashAttention on Hopper GPUs.
     tile: int = 128
+    #: Queries from which on a chunk runs at full speed. Below it keys and values that are loaded serve few tiles. 256: two tiles.
     full_speed: int = 256
+    #: Speed of a chunk of a single tile or less, as part of full speed; in between it rises linearly with the queries.
     slowest: float = 0.75
 
     def __post_init__(self) -> None:

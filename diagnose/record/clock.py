@@ -16,21 +16,15 @@ TICK_NS = 500_000
 
 
 class Moment:
-    """An event on a stream, and when the host put it there.
-
-    Attributes
-    ----------
-    host_ns : int
-        `perf_counter_ns` before the event was recorded.
-    seen_ns : int
-        `perf_counter_ns` when the event was first seen to have passed; 0 before.
-    """
+    """An event on a stream, and when the host put it there."""
 
     __slots__ = ("event", "host_ns", "seen_ns")
 
     def __init__(self, host_ns: int, event: Any) -> None:
+        #: `perf_counter_ns` before the event was recorded.
         self.host_ns = host_ns
         self.event = event
+        #: `perf_counter_ns` when the event was first seen to have passed; 0 before.
         self.seen_ns = 0
 
 
@@ -39,20 +33,14 @@ Mark = int | Moment
 
 
 class Window:
-    """A few steps one after the other, on one pair of clocks.
-
-    Attributes
-    ----------
-    wall_ns : int
-        Unix time when the host's counter stood at 0, nanoseconds.
-    anchor : Moment or None
-        The first event of the window, from which the others count.
-    """
+    """A few steps one after the other, on one pair of clocks."""
 
     def __init__(self) -> None:
         before = time.perf_counter_ns()
         wall = time.time_ns()
+        #: Unix time when the host's counter stood at 0, nanoseconds.
         self.wall_ns = wall - (before + time.perf_counter_ns()) // 2
+        #: The first event of the window, from which the others count.
         self.anchor: Moment | None = None
         self._least_ns = 0  # the counter at the anchor lies between these two
         self._most_ns = 0
@@ -88,20 +76,15 @@ class Window:
 
 
 class Clock:
-    """Gives marks: cheap, on the host, or on the GPU's current stream.
-
-    Attributes
-    ----------
-    moments : deque
-        Events not yet seen to have passed, in the order in which they were recorded, and whatever else waits for those before it.
-    is_paused : bool
-        No event may be asked now.
-    """
+    """Gives marks: cheap, on the host, or on the GPU's current stream."""
 
     def __init__(self) -> None:
         self._cuda: Any = None
         self._free: deque[Any] = deque()
+        #: Events not yet seen to have passed, in the order in which they were recorded, and whatever else waits for
+        #: those before it.
         self.moments: deque[Any] = deque()
+        #: No event may be asked now.
         self.is_paused = False
         self._asking = threading.Lock()
         self._device: Any = None  # the one of the thread that asks

@@ -27,18 +27,13 @@ class Hooks:
     ----------
     fail : function of an exception
         Told what went wrong in a hook.
-
-    Attributes
-    ----------
-    is_compiling : function
-        True while a compiler reads the code instead of running it: then hooks are not there.
-    keep_out : function of a code object and a bool
-        Tell the compiler not to compile this code, nor (True) what it calls.
     """
 
     def __init__(self, fail: Callable[[Exception], None]) -> None:
         self.fail = fail
+        #: True while a compiler reads the code instead of running it: then hooks are not there.
         self.is_compiling: Callable[[], bool] = bool
+        #: Tell the compiler not to compile this code, nor (True) what it calls.
         self.keep_out: Callable[[types.CodeType, bool], None] = lambda _code, _all: None
         self._undo: list[Callable[[], None]] = []
 

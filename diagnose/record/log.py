@@ -20,70 +20,48 @@ MAX_WAITS = 1000
 
 @dataclasses.dataclass(slots=True)
 class Compute:
-    """A forward or a backward of one microbatch.
+    """A forward or a backward of one microbatch."""
 
-    Attributes
-    ----------
-    op : Op or None
-        None for the gradients of weights alone, which the trace format has no type for.
-    virtual : int
-        Pipeline stage within the model, 0 where there is no pipeline; -1 where the framework does not say.
-    start, end : Mark or None
-        `end` is None while it runs, or where nothing says when it ended.
-    waits : list of (Mark, Mark)
-        Times within in which it waited for parameters or gradients of other ranks.
-    n_retries : int
-        Retries of the allocator while it ran.
-    """
-
+    #: None for the gradients of weights alone, which the trace format has no type for.
     op: Op | None
     microbatch: int
+    #: Pipeline stage within the model, 0 where there is no pipeline; -1 where the framework does not say.
     virtual: int
+    #: `end` is None while it runs, or where nothing says when it ended.
     start: Mark
     end: Mark | None = None
+    #: Times within in which it waited for parameters or gradients of other ranks.
     waits: list[tuple[Mark, Mark]] = dataclasses.field(default_factory=list)
+    #: Retries of the allocator while it ran.
     n_retries: int = 0
 
 
 @dataclasses.dataclass(slots=True)
 class Transfer:
-    """Point-to-point operations that were launched together.
+    """Point-to-point operations that were launched together."""
 
-    Attributes
-    ----------
-    members : list of (Op, int, int)
-        Type, microbatch and virtual stage of each.
-    posted, launched : Mark or None
-        Before and after they were launched.
-    wait_start, wait_end : Mark or None
-        When the worker first waited for one of them, and when it had waited for all; None where it never did.
-    posted_at, waited_at : int
-        How many computes had begun in the step by then.
-    """
-
+    #: Type, microbatch and virtual stage of each.
     members: list[tuple[Op, int, int]]
+    #: Before they were launched, and how many computes had begun in the step by then.
     posted: Mark
     posted_at: int
+    #: After they were launched.
     launched: Mark | None = None
+    #: When the worker first waited for one of them, and when it had waited for all; None where it never did.
     wait_start: Mark | None = None
     wait_end: Mark | None = None
+    #: How many computes had begun in the step when `wait_start` was.
     waited_at: int = -1
 
 
 @dataclasses.dataclass(slots=True)
 class Collective:
-    """A collective outside the computes.
+    """A collective outside the computes."""
 
-    Attributes
-    ----------
-    gathers : bool
-        It collects parameters; else it reduces.
-    n_computes : int
-        How many computes had begun in the step.
-    """
-
+    #: It collects parameters; else it reduces.
     gathers: bool
     n_elements: int
+    #: How many computes had begun in the step.
     n_computes: int
     start: Mark
     end: Mark | None = None
@@ -91,17 +69,7 @@ class Collective:
 
 @dataclasses.dataclass(slots=True)
 class StepLog:
-    """One recorded step.
-
-    Attributes
-    ----------
-    others : list of (Op, Mark, Mark)
-        Optimizer and clipping.
-    evidence : list of (Op, int, int)
-        Pauses on the host's clock: type, start and end in nanoseconds.
-    lengths : dict of int to (float, float, list of int or None)
-        By microbatch: tokens, sum of squared document lengths (NaN where unknown), document lengths.
-    """
+    """One recorded step."""
 
     number: int
     window: Window
@@ -109,44 +77,34 @@ class StepLog:
     computes: list[Compute] = dataclasses.field(default_factory=list)
     transfers: list[Transfer] = dataclasses.field(default_factory=list)
     collectives: list[Collective] = dataclasses.field(default_factory=list)
+    #: Optimizer and clipping.
     others: list[tuple[Op, Mark, Mark]] = dataclasses.field(default_factory=list)
+    #: Pauses on the host's clock: type, start and end in nanoseconds.
     evidence: list[tuple[Op, int, int]] = dataclasses.field(default_factory=list)
+    #: By microbatch: tokens, sum of squared document lengths (NaN where unknown), document lengths.
     lengths: dict[int, tuple[float, float, list[int] | None]] = dataclasses.field(default_factory=dict)
     n_left_out: int = 0
 
 
 class Log:
-    """The step that runs now.
-
-    Attributes
-    ----------
-    inside : Switch
-        On while a recorded step runs.
-    beside : Switch
-        On also between a recorded step and its neighbours.
-    always : Switch
-        On until the recorder stops.
-    step : StepLog or None
-        The recorded step, also for a while after it has ended.
-    current : Compute or None
-        The compute that runs now.
-    driver : str
-        Who says what is a compute: "" (autograd does), "pipelining", "megatron" or "own".
-    retries : function
-        How many retries of the allocator there were since it was last asked.
-    in_transfer : bool
-        A transfer that is already noted runs; what it calls is not noted again.
-    """
+    """The step that runs now."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
+        #: On while a recorded step runs.
         self.inside = Switch()
+        #: On also between a recorded step and its neighbours.
         self.beside = Switch()
+        #: On until the recorder stops.
         self.always = Switch()
         self.always.on = True
+        #: The recorded step, also for a while after it has ended.
         self.step: StepLog | None = None
+        #: The compute that runs now.
         self.current: Compute | None = None
+        #: Who says what is a compute: "" (autograd does), "pipelining", "megatron" or "own".
         self.driver = ""
+        #: A transfer that is already noted runs; what it calls is not noted again.
         self.in_transfer = False
         self.backward_depth = 0
         self.saving_depth = 0
@@ -154,6 +112,7 @@ class Log:
         self.pending: dict[int, tuple[Any, Transfer | Collective]] = {}
         self.waiting_input: deque[tuple[int, int]] = deque(maxlen=MAX_WAITS)
         self.thread = threading.get_ident()
+        #: How many retries of the allocator there were since it was last asked.
         self.retries: Callable[[], int] = int
 
     def open(self, number: int, window: Window) -> None:

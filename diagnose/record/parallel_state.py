@@ -19,15 +19,7 @@ MESH_NAMES = {
 
 @dataclasses.dataclass(slots=True)
 class ParallelState:
-    """A rank among data-parallel replicas, pipeline stages, and tensor- and context-parallel members.
-
-    Attributes
-    ----------
-    vpp : int
-        Model chunks a rank.
-    is_said : bool
-        True where a mesh or the user gave it; else the pipeline's process group gives it.
-    """
+    """A rank among data-parallel replicas, pipeline stages, and tensor- and context-parallel members."""
 
     rank: int = 0
     world: int = 1
@@ -39,7 +31,9 @@ class ParallelState:
     tp_size: int = 1
     cp: int = 0
     cp_size: int = 1
+    #: Model chunks a rank.
     vpp: int = 1
+    #: True where a mesh or the user gave it; else the pipeline's process group gives it.
     is_said: bool = False
     host: str = dataclasses.field(default_factory=socket.gethostname)
 

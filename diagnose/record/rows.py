@@ -27,20 +27,14 @@ RECVS = (Op.FORWARD_RECV, Op.BACKWARD_RECV)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OperationRow:
-    """One operation.
-
-    Attributes
-    ----------
-    on_device : bool
-        Whether `start_ns` is nanoseconds after the window's first event, or the host's counter.
-    microbatch, virtual : int
-        -1 beside computes.
-    """
+    """One operation."""
 
     optype: str
+    #: Whether `start_ns` is nanoseconds after the window's first event, or the host's counter.
     on_device: bool
     start_ns: int
     duration_ns: int
+    #: -1 beside computes.
     microbatch: int = -1
     virtual: int = -1
 

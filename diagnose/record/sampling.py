@@ -19,13 +19,9 @@ class Sampling:
 
     Where in the block differs from block to block, by a checksum of the block's number: a window that always stood at the same
     place would see all or none of what comes every so many steps (a planned collection, a checkpoint).
-
-    Attributes
-    ----------
-    share : float
-        Part of the steps that are recorded, above 0 to 1.
     """
 
+    #: Part of the steps that are recorded, above 0 to 1.
     share: float
 
     def __post_init__(self) -> None:

@@ -19,21 +19,11 @@ from diagnose.record.rows import OperationRow
 
 @dataclasses.dataclass(slots=True)
 class RecordedRows:
-    """All rows of one rank so far, an array a column: millions of objects would slow down the training's collections.
+    """All rows of one rank so far, an array a column: millions of objects would slow down the training's collections."""
 
-    Attributes
-    ----------
-    windows : list of Window
-        Each once; `window` says which is a row's.
-    types : list of str
-        Each once; `optype` says which is a row's.
-    loads : array of int
-        Which of `tokens` is a row's, -1 for none.
-    document_ends : array of int
-        Where in `documents` those of each of `tokens` end; `has_documents` is 0 where nothing is known of them.
-    """
-
+    #: Each once; `window` says which is a row's.
     windows: list[Window] = dataclasses.field(default_factory=list)
+    #: Each once; `optype` says which is a row's.
     types: list[str] = dataclasses.field(default_factory=list)
     window: array = dataclasses.field(default_factory=lambda: array("i"))  # type: ignore[type-arg]
     optype: array = dataclasses.field(default_factory=lambda: array("b"))  # type: ignore[type-arg]
@@ -43,11 +33,13 @@ class RecordedRows:
     duration_ns: array = dataclasses.field(default_factory=lambda: array("q"))  # type: ignore[type-arg]
     microbatch: array = dataclasses.field(default_factory=lambda: array("i"))  # type: ignore[type-arg]
     virtual: array = dataclasses.field(default_factory=lambda: array("i"))  # type: ignore[type-arg]
+    #: Which of `tokens` is a row's, -1 for none.
     loads: array = dataclasses.field(default_factory=lambda: array("q"))  # type: ignore[type-arg]
     tokens: array = dataclasses.field(default_factory=lambda: array("d"))  # type: ignore[type-arg]
     tokens_sq: array = dataclasses.field(default_factory=lambda: array("d"))  # type: ignore[type-arg]
     has_documents: array = dataclasses.field(default_factory=lambda: array("b"))  # type: ignore[type-arg]
     documents: array = dataclasses.field(default_factory=lambda: array("q"))  # type: ignore[type-arg]
+    #: Where in `documents` those of each of `tokens` end; `has_documents` is 0 where nothing is known of them.
     document_ends: array = dataclasses.field(default_factory=lambda: array("q"))  # type: ignore[type-arg]
     n_left_out: int = 0
 

@@ -25,18 +25,9 @@ def robust_deviation(residuals: Floats) -> float:
 
 
 def noise_of_differences(values: Floats, *, axis: int = -1) -> Floats:
-    """Estimate the standard deviation of a series by how much neighbours differ: a few changes of level do not count.
+    """Estimate the standard deviation of a series by how much neighbours along an axis differ: a few changes of level do not count.
 
-    Parameters
-    ----------
-    values : ndarray of float64
-    axis : int
-        The axis of time.
-
-    Returns
-    -------
-    ndarray of float64, shape of `values` without `axis`
-        The unit of `values`; 0 for series of fewer than two values.
+    Series of fewer than two values have none: 0.
     """
     if values.shape[axis] < 2:
         return np.zeros(np.delete(values.shape, axis))
@@ -46,16 +37,7 @@ def noise_of_differences(values: Floats, *, axis: int = -1) -> Floats:
 def lower_median(values: Floats, *, axis: int = -1) -> Any:
     """Take the median, of an even number the lower of the two: with two ranks the faster one is the reference.
 
-    Parameters
-    ----------
-    values : ndarray of float64
-        NaN does not count.
-    axis : int
-
-    Returns
-    -------
-    ndarray of float64, or float64
-        Shape of `values` without `axis`; NaN where there is no value.
+    NaN does not count; where there is no value the median is NaN.
 
     >>> float(lower_median(np.array([4.0, 1.0, 3.0, np.nan, 2.0])))
     2.0
@@ -90,21 +72,7 @@ def nan_median(values: Floats, *, axis: int | tuple[int, ...], keepdims: bool = 
 
 
 def nan_quantile(values: Floats, q: float, *, axis: int | tuple[int, ...], keepdims: bool = False) -> Any:
-    """Take a quantile, NaN left out: `numpy.nanquantile` bit by bit, without its Python loop over lanes and without its warning.
-
-    Parameters
-    ----------
-    values : ndarray of float64
-    q : float
-        From 0 to 1; between two values the quantile is linear.
-    axis : int or tuple of int
-    keepdims : bool
-        Keep the axes with length 1.
-
-    Returns
-    -------
-    ndarray of float64, or float64
-        Shape of `values` without `axis`; NaN where there is no value.
+    """Take a quantile, from 0 to 1 and linear between two values, as `nan_median` takes the median: `numpy.nanquantile` bit by bit.
 
     >>> float(nan_quantile(np.array([4.0, 1.0, 3.0, np.nan, 2.0]), 0.5, axis=0))
     2.5

@@ -9,7 +9,7 @@ Source: https://prometheus.io/docs/alerting/latest/alerts_api.
 import dataclasses
 from collections.abc import Sequence
 
-from diagnose import __version__
+from diagnose._version import __version__
 from diagnose.model.plain import to_json
 from diagnose.model.ticket import Ticket, iso
 from diagnose.report.escape import name as safe

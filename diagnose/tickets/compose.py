@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from diagnose.model.cause import Cause
+from diagnose.model.cause import Cause, KeptCause
 from diagnose.model.pages import page_path
 from diagnose.model.place import Where
 from diagnose.model.ticket import Ack, Finding, JobWithFinding, Ticket
@@ -37,7 +37,7 @@ def compose(store: Store, findings: Iterable[Finding], acks: dict[str, Ack], sit
 def _compose_one(finding: Finding, ack: Ack | None, jobs: tuple[int, list[JobWithFinding]], site: str | None) -> Ticket:
     """Write one ticket."""
     found = json.loads(finding.particulars)
-    particulars = msgspec.convert(found, Cause) if found else None
+    particulars = msgspec.convert(found, KeptCause) if found else None
     n_jobs, first = jobs
     linked = tuple(dataclasses.replace(job, report=_link(site, job)) for job in first)
     report = next((job.report for job in linked if job.location == finding.worst_location), None)

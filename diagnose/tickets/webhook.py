@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from diagnose import __version__
+from diagnose._version import __version__
 from diagnose.errors import UsageError
 from diagnose.model.plain import to_json
 from diagnose.model.ticket import Ticket

@@ -42,12 +42,7 @@ class _Ends:
 class LinkFinder:
     """Rows by what they have in common: the step and the members of the job that work on the same microbatches.
 
-    Parameters
-    ----------
-    of_row : ndarray of int64, shape (n_rows,)
-        Clock of each row.
-    group : ndarray of int64, shape (n_rows,)
-        Steps that share an offset.
+    `of_row`, shape (n_rows,), is the clock of each row; `group`, shape (n_rows,), numbers the steps that share an offset.
     """
 
     def __init__(self, recording: Recording, of_row: Ints, group: Ints) -> None:

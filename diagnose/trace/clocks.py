@@ -105,16 +105,9 @@ def _name_clocks(recording: Recording, clock: Clock) -> tuple[Ints, list[str]]:
 def _tie(links: Sequence[ClockLink], n_clocks: int, n_groups: int) -> tuple[Seconds, Seconds, list[str], Ints]:
     """Walk from clock to clock along the surest links.
 
-    Returns
-    -------
-    ahead_s : ndarray of float64, shape (n_clocks, n_groups)
-        How far each clock is ahead of the median one of those that are tied to it.
-    spread_s : ndarray of float64, shape (n_clocks,)
-        How unsure that is, along the way.
-    how : list of str
-        By what; empty where nothing ties the clock to any other.
-    island : ndarray of int64, shape (n_clocks,)
-        Clocks that are tied to each other have one number.
+    Gives how far each clock is ahead of the median one of those that it is tied to, shape (n_clocks, n_groups); how unsure that
+    is along the way, shape (n_clocks,); by what it is tied, empty where by nothing; and the number of its island, shape
+    (n_clocks,): clocks that are tied to each other have one.
     """
     at: list[list[ClockLink]] = [[] for _ in range(n_clocks)]
     for link in links:

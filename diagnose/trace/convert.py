@@ -32,17 +32,9 @@ _WHOLE = {
 
 
 def write_trace(rows: Rows, job: dict[str, Any]) -> bytes:
-    """Write a trace.
+    """Write rows, and the metadata of their job, as a Parquet file.
 
-    Parameters
-    ----------
-    job : dict
-        Metadata of the job.
-
-    Returns
-    -------
-    bytes
-        A Parquet file; rows that cannot be measured, or of an unknown type, are left out as they are when it is read.
+    Rows that cannot be measured, or of an unknown type, are left out as they are when it is read.
     """
     keep = rows.op >= 0
     if rows.bad is not None:

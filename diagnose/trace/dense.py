@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from diagnose.errors import TraceError
 from diagnose.model.optype import EVIDENCE, Op
 from diagnose.model.trace import Ints, Nodes, Seconds
-from diagnose.trace.rows import RowIndex, Rows, derive_seq, row_key, take_index, take_rows
+from diagnose.trace.rows import GridSizes, RowIndex, Rows, derive_seq, row_key, take_index, take_rows
 
 #: An operation that less than this part of the lanes has is a stray.
 STRAY_SHARE = 0.05
@@ -60,22 +60,11 @@ class _Cells:
 
 
 def lay_out_rows(
-    rows: Rows, at: RowIndex, sizes: tuple[int, int, int], *, name: str, vpp_size: int | None, warnings: list[str]
+    rows: Rows, at: RowIndex, sizes: GridSizes, *, name: str, vpp_size: int | None, warnings: list[str]
 ) -> tuple[Dense, Rows, RowIndex]:
-    """Put every simulated row into its cell.
+    """Put every simulated row into its cell; give also the rows, and their indices, without duplicates.
 
-    Parameters
-    ----------
-    at : tuple of ndarray of int, each of shape (n_rows,)
-    sizes : tuple of int
-        Number of steps, dp ranks and stages.
-    vpp_size : int or None
-        Model chunks a worker by the metadata.
-
-    Returns
-    -------
-    Dense, Rows, RowIndex
-        The rows, and their indices, without duplicates.
+    `vpp_size` is the number of model chunks a worker by the metadata.
 
     Raises
     ------
@@ -103,9 +92,7 @@ def lay_out_rows(
     return Dense(nodes, start_s, end_s, tokens, tokens_sq, rows.chunk is not None), rows, at
 
 
-def _count_operations(
-    rows: Rows, at: RowIndex, sizes: tuple[int, int, int], warnings: list[str]
-) -> tuple[Rows, RowIndex]:
+def _count_operations(rows: Rows, at: RowIndex, sizes: GridSizes, warnings: list[str]) -> tuple[Rows, RowIndex]:
     """Make sure that there is a `seq_id` of a possible size."""
     n_evidence = int(min(EVIDENCE))
     of_type = np.bincount(rows.op, minlength=len(Op))[:n_evidence]
@@ -123,7 +110,7 @@ def _count_operations(
 
 
 def _find_cells(
-    rows: Rows, at: RowIndex, sizes: tuple[int, int, int], name: str, warnings: list[str]
+    rows: Rows, at: RowIndex, sizes: GridSizes, name: str, warnings: list[str]
 ) -> tuple[_Cells, Rows, RowIndex]:
     """Say which cell each row goes to, leaving out operations that hardly any lane has where they would blow up the grid."""
     n_steps, n_dp, n_stages = sizes
@@ -176,7 +163,7 @@ def _is_wrong(start_s: Seconds, cells: _Cells) -> bool:
 
 
 def _mend_counts(
-    rows: Rows, at: RowIndex, sizes: tuple[int, int, int], cells: _Cells, start_s: Seconds, warnings: list[str]
+    rows: Rows, at: RowIndex, sizes: GridSizes, cells: _Cells, start_s: Seconds, warnings: list[str]
 ) -> tuple[Rows, RowIndex]:
     """Drop a few rows that claim another's place; where `seq_id` is wrong throughout, count again by start time."""
     simulated = cells.node_at < len(cells.op)
@@ -213,7 +200,7 @@ def _find_nodes(rows: Rows, at: RowIndex, n_stages: int) -> tuple[NDArray[Any], 
     return lookup[key], op, stage, number, counts[used]
 
 
-def _drop_repeated(rows: Rows, at: RowIndex, sizes: tuple[int, int, int], warnings: list[str]) -> tuple[Rows, RowIndex]:
+def _drop_repeated(rows: Rows, at: RowIndex, sizes: GridSizes, warnings: list[str]) -> tuple[Rows, RowIndex]:
     """Drop rows that say the same of the same operation twice; of two that differ in `duration` the longer stays."""
     key = row_key(rows, at, sizes)
     order = np.lexsort((rows.duration_s, rows.start_s, key))

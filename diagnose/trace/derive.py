@@ -37,15 +37,10 @@ def lacks_transfers(blocks: Sequence[Block]) -> bool:
 
 
 def derive_transfers(blocks: Sequence[Block]) -> tuple[tuple[Block, ...], bool]:
-    """Add the transfers between stages to blocks that have none.
+    """Add the transfers between stages to blocks that have none, as nodes behind their own.
 
-    Returns
-    -------
-    blocks : tuple of Block
-        With the nodes of the transfers behind their own.
-    are_told : bool
-        False with interleaved chunks whose workers do not wait for the other end of what they send: then a worker waits for
-        transfers that others have queued, and that looks like slow ones.
+    The second result is False with interleaved chunks whose workers do not wait for the other end of what they send: then a
+    worker waits for transfers that others have queued, and that looks like slow ones.
     """
     n_stages = max(int(block.nodes.stage.max()) for block in blocks) + 1  # damaged steps may lack the last ones
     plans = [_Plan(block, n_stages) for block in blocks]

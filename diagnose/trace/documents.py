@@ -27,46 +27,21 @@ SAME_TOKENS_SHARE = 1e-6
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Candidates:
-    """Forward rows, by their number in the file; all arrays have shape (n_candidates,).
+    """Forward rows, by their number in the file; all arrays have shape (n_candidates,)."""
 
-    Attributes
-    ----------
-    row : ndarray of int64
-        Where the row stands in `Rows`.
-    number : ndarray of int64
-        Which row of the file it is, increasing.
-    key : ndarray of int64
-        Of its microbatch: (step x n_dp + dp) x n_microbatches + microbatch.
-    turn : ndarray of int64
-        Virtual stage: of several rows the one with the lowest is asked.
-    """
-
-    row: Ints
-    number: Ints
-    key: Ints
-    turn: Ints
+    row: Ints  # where the row stands in `Rows`
+    number: Ints  # which row of the file it is, increasing
+    key: Ints  # of its microbatch: (step x n_dp + dp) x n_microbatches + microbatch
+    turn: Ints  # virtual stage: of several rows the one with the lowest is asked
 
 
 def read_documents(
     rows: Rows, at: RowIndex, nodes: Nodes, sizes: tuple[int, int], *, warnings: list[str]
 ) -> Documents | None:
-    """Read the documents of every microbatch that has a list.
+    """Read the documents of every microbatch that has a list; None where none of the rows has one.
 
-    Parameters
-    ----------
-    rows : Rows
-        Without duplicates and earlier attempts, `seq` right.
-    at : RowIndex
-        Step, dp rank and stage of each row.
-    nodes : Nodes
-        The operations of these rows.
-    sizes : tuple of int
-        Number of steps and dp ranks.
-
-    Returns
-    -------
-    Documents or None
-        `step` is an index. None where the file has no list for any of the rows.
+    `rows` have neither duplicates nor earlier attempts, their `seq` is right, and `nodes` are their operations; `sizes` are the
+    numbers of steps and dp ranks. `step` of the documents is an index.
 
     Raises
     ------
@@ -120,15 +95,8 @@ def _find_candidates(rows: Rows, at: RowIndex, nodes: Nodes, n_dp: int, n_microb
 def _read_lists(lists: ListColumn, candidates: _Candidates) -> tuple[Ints, Ints, NDArray[np.int32], Bools]:
     """Read the list of the first stage that has one, for each microbatch; some of a later stage may come before it.
 
-    Returns
-    -------
-    which : ndarray of int64, shape (n_lists,)
-        The candidate that each list is of.
-    n_each : ndarray of int64, shape (n_lists,)
-        Documents in each.
-    lengths : ndarray of int32, shape (n_documents,)
-    is_wrong : ndarray of bool, shape (n_lists,)
-        True where a length is none.
+    Gives the candidate that each list is of, the number of its documents, and whether any of its lengths is none: shape
+    (n_lists,) each, with the lengths of all documents third.
     """
     best = np.full(int(candidates.key.max(initial=-1)) + 1, np.iinfo(np.int64).max)
     found = [(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int32), np.zeros(0, np.bool_))]

@@ -28,12 +28,7 @@ _FIRST, _LAST = ("started_at",), ("finished_at", "steps_total")
 def gather_traces(
     folder: Path, files: tuple[Path, ...], *, name: str, report: Callable[[str], None], n_others: int = 0
 ) -> Rows:
-    """Read all traces of a folder as those of one job.
-
-    Parameters
-    ----------
-    n_others : int
-        Files of the folder that are no traces.
+    """Read all traces of a folder as those of one job; `n_others` files of the folder are no traces.
 
     Raises
     ------

@@ -21,7 +21,7 @@ from diagnose.trace.labels import number_labels
 from diagnose.trace.member_labels import find_member_labels
 from diagnose.trace.members import add_waits, merge_members
 from diagnose.trace.restart import keep_last_attempt
-from diagnose.trace.rows import RowIndex, Rows, take_rows
+from diagnose.trace.rows import GridSizes, RowIndex, Rows, take_rows
 from diagnose.trace.steps import add_collections, find_warm_up, shift_origin, split_steps
 
 #: Longest duration, and latest start, that is taken for a measurement: a third of a year, and the year 5138 in unix time.
@@ -69,12 +69,8 @@ class _MemberCounts:
 def build_grid(rows: Rows, *, name: str, vpp_size: int | None, pick_steps: Ints | None = None) -> Grid:
     """Lay out the rows of one job.
 
-    Parameters
-    ----------
-    vpp_size : int or None
-        Model chunks a worker by the metadata; used where the rows have no `mc`.
-    pick_steps : ndarray of int64, optional
-        Analyse only these steps.
+    `vpp_size` is the number of model chunks a worker by the metadata, used where the rows have no `mc`; of `pick_steps`, where
+    it is given, no other step is analysed.
 
     Raises
     ------
@@ -230,7 +226,7 @@ def _number(rows: Rows, warnings: list[str]) -> tuple[Rows, tuple[Ints, Ints, In
 def _merge_members(
     rows: Rows,
     at: RowIndex,
-    sizes: tuple[int, int, int],
+    sizes: GridSizes,
     labels: tuple[Ints, Ints, Ints],
     waits: Rows | None,
     warnings: list[str],

@@ -18,20 +18,12 @@ CHUNK_ROWS = 1 << 17
 
 
 def number_labels(values: NDArray[Any]) -> tuple[Ints, NDArray[Any], Ints]:
-    """Number the distinct values in order.
-
-    Parameters
-    ----------
-    values : ndarray of int, shape (n_rows,)
+    """Number the distinct values of a column in order, shape (n_rows,).
 
     Returns
     -------
-    labels : ndarray of int64, shape (n_labels,)
-        Increasing.
-    index : ndarray of int, shape (n_rows,)
-        Position of each row's value among the labels.
-    counts : ndarray of int64, shape (n_labels,)
-        Rows of each label.
+    labels, index, counts : ndarray of int, shapes (n_labels,), (n_rows,), (n_labels,)
+        The distinct values, increasing; the position of each row's value among them; the rows of each.
     """
     low, high = int(values.min()), int(values.max())
     if high - low < MAX_LABEL_RANGE:

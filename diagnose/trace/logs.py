@@ -37,14 +37,7 @@ def find_log(source: str | Path | BinaryIO) -> InputFiles | None:
 
 
 def load_log(inputs: InputFiles, *, name: str, report: Callable[[str], None], steps: Ints | None = None) -> TrainingLog:
-    """Read a training log.
-
-    Parameters
-    ----------
-    inputs : InputFiles
-        A file, or a folder with the logs of all nodes.
-    steps : ndarray of int64, optional
-        Keep only the lines of these iterations.
+    """Read a training log: a file, or a folder with the logs of all nodes; where `steps` are given, only their lines.
 
     Raises
     ------

@@ -10,19 +10,16 @@ from numpy.typing import NDArray
 
 from diagnose.model.trace import Ints
 from diagnose.trace.labels import number_labels
-from diagnose.trace.rows import RowIndex, Rows
+from diagnose.trace.rows import GridSizes, RowIndex, Rows
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MemberLabels:
     """How the rows of a trace name the members of a worker.
 
-    Attributes
-    ----------
-    tp, cp : ndarray of int64, or None
-        Distinct labels of the columns; None where a column is missing or the same in all rows.
-    ranks, member_of_rank : ndarray of int64, shape (n_ranks,), or None
-        Where only global ranks tell members apart: all of them, increasing, and which member of its worker each is.
+    `tp` and `cp` are the distinct labels of the columns, None where a column is missing or the same in all rows. Where only
+    global ranks tell members apart, `ranks` are all of them, increasing, and `member_of_rank` says which member of its worker
+    each is.
     """
 
     tp: Ints | None
@@ -59,7 +56,7 @@ class MemberLabels:
         return member
 
 
-def find_member_labels(rows: Rows, at: RowIndex, sizes: tuple[int, int, int]) -> MemberLabels | None:
+def find_member_labels(rows: Rows, at: RowIndex, sizes: GridSizes) -> MemberLabels | None:
     """Say how rows name members; None where each worker is recorded once."""
     labels = [None if column is None else _distinct(column) for column in (rows.tp_rank, rows.cp_rank)]
     tp, cp = (found if found is not None and len(found) > 1 else None for found in labels)
@@ -70,7 +67,7 @@ def find_member_labels(rows: Rows, at: RowIndex, sizes: tuple[int, int, int]) ->
     return _group_of_ranks(rows.rank, at, sizes)
 
 
-def _group_of_ranks(rank: NDArray[np.generic], at: RowIndex, sizes: tuple[int, int, int]) -> MemberLabels | None:
+def _group_of_ranks(rank: NDArray[np.generic], at: RowIndex, sizes: GridSizes) -> MemberLabels | None:
     """Tell members apart by global rank, where every rank belongs to one worker and all workers have equally many."""
     n_workers = sizes[1] * sizes[2]
     ranks, index, _ = number_labels(rank)

@@ -19,7 +19,7 @@ from diagnose.model.optype import EVIDENCE, Op
 from diagnose.model.trace import Bools, Ints, Seconds
 from diagnose.trace.dense import MAX_CELLS_PER_ROW
 from diagnose.trace.member_labels import MemberLabels
-from diagnose.trace.rows import RowIndex, Rows, derive_seq, row_key, take_index, take_rows
+from diagnose.trace.rows import GridSizes, RowIndex, Rows, derive_seq, row_key, take_index, take_rows
 
 #: More members than any group has: the labels are damaged, and nothing is said of single ones.
 MAX_MEMBERS = 1024
@@ -38,23 +38,12 @@ _COMPUTES = (int(Op.FORWARD), int(Op.BACKWARD))
 
 
 def merge_members(
-    rows: Rows, at: RowIndex, sizes: tuple[int, int, int], group: MemberLabels, steps: Ints, warnings: list[str]
+    rows: Rows, at: RowIndex, sizes: GridSizes, group: MemberLabels, steps: Ints, warnings: list[str]
 ) -> tuple[Rows, RowIndex, Members | None]:
-    """Merge the rows of all members of a worker, clocks corrected.
+    """Merge the rows of all members of a worker, clocks corrected: one row an operation.
 
-    Parameters
-    ----------
-    sizes : tuple of int
-        Number of steps, dp ranks and stages.
-    steps : ndarray of int64, shape (n_steps,)
-        Step numbers.
-
-    Returns
-    -------
-    Rows, RowIndex
-        One row an operation; of evidence, rows of members that overlap in time are one.
-    Members or None
-        None where the labels are damaged. `wait_s` is not measured here.
+    Of evidence, rows of members that overlap in time are one. `steps`, shape (n_steps,), are the numbers of the steps. The
+    `Members` are None where the labels are damaged; their `wait_s` is not measured here.
     """
     member = group.number(rows)
     key = row_key(rows, at, sizes)
@@ -146,7 +135,7 @@ class _ComputeTimes:
 def _compare(
     rows: Rows,
     at: RowIndex,
-    sizes: tuple[int, int, int],
+    sizes: GridSizes,
     group: MemberLabels,
     member: Ints,
     computes: Bools,
@@ -207,7 +196,7 @@ def _compare(
 
 
 def _lay_out(
-    rows: Rows, at: RowIndex, sizes: tuple[int, int, int], member: Ints, n_members: int, computes: Bools
+    rows: Rows, at: RowIndex, sizes: GridSizes, member: Ints, n_members: int, computes: Bools
 ) -> _ComputeTimes:
     """Lay the computes out over members, and keep those of which every member that is there has a row."""
     n_workers = sizes[1] * sizes[2]
@@ -309,7 +298,7 @@ def _is_last(side_s: Seconds) -> Seconds:
 
 
 def _name_members(
-    rows: Rows, at: RowIndex, sizes: tuple[int, int, int], member: Ints, n_members: int
+    rows: Rows, at: RowIndex, sizes: GridSizes, member: Ints, n_members: int
 ) -> tuple[Ints | None, tuple[str, ...] | None]:
     """Say which global rank and host each member is; no ranks where members share one."""
     shape = (*sizes[1:], n_members)
@@ -339,18 +328,7 @@ def _describe_clock_offsets(members: Members) -> str:
 
 
 def add_waits(members: Members, rows: Rows, at: RowIndex, group: MemberLabels) -> Members:
-    """Add the time that members spend in the collectives of their group.
-
-    Parameters
-    ----------
-    rows : Rows
-        The collectives of groups alone.
-
-    Returns
-    -------
-    Members
-        With `wait_s`.
-    """
+    """Add the time that members spend in the collectives of their group; `rows` are those collectives alone."""
     shape = members.late_s.shape
     cell = np.ravel_multi_index((*at, group.number(rows)), shape)
     n_cells = int(np.prod(shape))

@@ -28,14 +28,8 @@ TEXTS = ("job_id", "started_at", "finished_at", "gpu_type", "owner", "framework"
 def read_metadata(path: Path | None, footer: dict[str, Any], meta: Path | None) -> dict[str, Any]:
     """Merge the places where metadata may lie; the first that has a key wins.
 
-    Parameters
-    ----------
-    path : Path or None
-        The trace; a YAML file is looked for beside it. None for standard input.
-    footer : dict
-        Job metadata inside the trace file.
-    meta : Path or None
-        A YAML file named by the user.
+    They are the trace file itself (`footer`), a YAML file that the user names (`meta`), and one beside the trace (`path`; None
+    for standard input).
 
     Raises
     ------
@@ -69,27 +63,10 @@ def resolve_job(
     max_rank: int | None,
     n_tp: int | None,
 ) -> tuple[Job, list[str]]:
-    """Make a `Job` of what the metadata says and what the rows show; rows win.
+    """Make a `Job` of what the metadata says and what the rows show; rows win, with a warning for each contradiction.
 
-    Parameters
-    ----------
-    found : dict
-        Merged metadata.
-    name : str
-        Name of the job where the metadata has none.
-    n_dp, n_stages : int
-        Data-parallel ranks and pipeline stages in the rows.
-    n_chunks : int or None
-        Model chunks a worker, None where the rows do not say.
-    max_rank : int or None
-        Largest global rank in the rows.
-    n_tp : int or None
-        Tensor-parallel ranks in the rows, None where they record one a group.
-
-    Returns
-    -------
-    Job, list of str
-        The job, and one warning for each contradiction.
+    `name` is the job's where the metadata has none. The numbers are those of the rows: data-parallel ranks, stages, model
+    chunks a worker, the largest global rank, and tensor-parallel ranks; None where rows do not say, or record one a group.
     """
     warnings: list[str] = []
     sizes = _read_sizes(found, warnings)

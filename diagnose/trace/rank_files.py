@@ -24,17 +24,10 @@ FILES_KNOWN = 2
 
 
 def pick_rank_files(folder: Path, names: Sequence[str]) -> tuple[str, ...]:
-    """Name the files of a folder that are one job together.
+    """Name the files of a folder that are one job together; none where every file is for itself.
 
-    Parameters
-    ----------
-    names : sequence of str
-        Files that lie in the folder itself, sorted, without hidden ones.
-
-    Returns
-    -------
-    tuple of str
-        Empty where every file is for itself. Where there are Parquet files, they decide, and other files are left out.
+    `names` are the files that lie in the folder itself, sorted, without hidden ones. Where there are Parquet files, they
+    decide, and other files are left out.
     """
     traces = [name for name in names if name.endswith(".parquet")]
     if traces:

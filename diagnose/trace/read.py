@@ -29,12 +29,7 @@ DESCRIPTIONS = (".yaml", ".yml")
 
 
 def read_rows(source: str | Path | BinaryIO, *, name: str, report: Callable[[str], None] | None = None) -> Rows:
-    """Read the operations of one job.
-
-    Parameters
-    ----------
-    source : path, or open binary file that can seek
-        A trace, a folder with one trace a rank, or a file or folder of a known producer.
+    """Read the operations of one job: a trace, a folder with one trace a rank, or what a known producer wrote.
 
     Raises
     ------

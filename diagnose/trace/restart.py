@@ -24,12 +24,8 @@ def keep_last_attempt(
 ) -> tuple[Rows, RowIndex, tuple[int, ...]]:
     """Drop all but the last attempt at each step.
 
-    Returns
-    -------
-    Rows, RowIndex
-        Without earlier attempts. Steps whose attempts cannot be told apart by time are dropped, if they are less than half.
-    first : tuple of int
-        Index of the first step of each attempt but the first, where it is known.
+    Steps whose attempts cannot be told apart by time are dropped, if they are less than half. Gives also the index of the first
+    step of each attempt but the first, where it is known.
     """
     forwards = np.flatnonzero(rows.op == Op.FORWARD)
     if rows.seq is None or not len(forwards) or rows.seq[forwards].min() < 0:

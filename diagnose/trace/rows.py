@@ -16,35 +16,18 @@ from diagnose.trace.list_column import ListColumn
 
 #: Index of the step, dp rank and stage of every row.
 RowIndex = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
+#: Numbers of steps, dp ranks and stages.
+GridSizes = tuple[int, int, int]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rows:
-    """The columns of a trace, one entry a row; integer columns keep the width of the file.
-
-    Attributes
-    ----------
-    op : ndarray of int8, shape (n_rows,)
-        Code of the operation type; -1 where the type is unknown.
-    bad : ndarray of bool, shape (n_rows,), or None
-        True where a required value is null, not finite or impossible; None: nowhere.
-    unknown_ops : dict of str to int
-        Rows of each operation type that is not known.
-    waits : ndarray of bool, shape (n_rows,), or None
-        Collectives within a tensor- or context-parallel group (`tp-allreduce`, `cp-...`): not known, not replayed, but they say
-        which member waited; None: nowhere.
-    number : ndarray of int32, shape (n_rows,), or None
-        Which row of the file it is; None where there are no lists to be read later.
-    recording : Account or None
-        What another producer's files could not bring along; None where nothing says that there were any.
-    recording_warnings : tuple of str
-        What the reader of those files warned of.
-    """
+    """The columns of a trace, one entry a row: arrays of shape (n_rows,), whole numbers in the width of the file."""
 
     step: NDArray[Any]
     dp: NDArray[Any]
     stage: NDArray[Any]
-    op: NDArray[np.int8]
+    op: NDArray[np.int8]  # `Op`; -1 where the type is unknown
     start_s: NDArray[Any]
     duration_s: NDArray[Any]
     seq: NDArray[Any] | None
@@ -57,14 +40,15 @@ class Rows:
     host_names: tuple[str, ...]
     tokens: NDArray[Any] | None
     tokens_sq: NDArray[Any] | None
-    bad: Bools | None
-    unknown_ops: dict[str, int]
+    bad: Bools | None  # where a required value is null, not finite or impossible; None: nowhere
+    unknown_ops: dict[str, int]  # rows of each operation type that is not known
     job: dict[str, Any]
-    number: NDArray[np.int32] | None = None
-    lists: ListColumn | None = None
+    number: NDArray[np.int32] | None = None  # which row of the file it is; None without `lists`
+    lists: ListColumn | None = None  # document lengths, read later
+    #: Collectives within a member group (`tp-allreduce`): not replayed, but they say who waited; None: nowhere.
     waits: Bools | None = None
-    recording: Account | None = None
-    recording_warnings: tuple[str, ...] = ()
+    recording: Account | None = None  # what another producer's files could not bring along; None where there were none
+    recording_warnings: tuple[str, ...] = ()  # what the reader of those files warned of
 
     def __len__(self) -> int:
         return len(self.op)
@@ -86,7 +70,7 @@ def take_index(at: RowIndex, keep: NDArray[Any]) -> RowIndex:
     return step[keep], dp[keep], stage[keep]
 
 
-def row_key(rows: Rows, at: RowIndex, sizes: tuple[int, int, int]) -> Ints:
+def row_key(rows: Rows, at: RowIndex, sizes: GridSizes) -> Ints:
     """Number each (step, dp rank, stage, type)."""
     step_at, dp_at, stage_at = at
     worker = (step_at.astype(np.int64) * sizes[1] + dp_at) * sizes[2] + stage_at

@@ -100,13 +100,7 @@ def add_collections(dense: Dense, evidence: Evidence, n_stages: int) -> None:
 
 
 def split_steps(steps: Ints, dense: Dense, warnings: list[str]) -> tuple[list[Block], Bools]:
-    """Group the steps by their number of microbatches and drop those that miss too much.
-
-    Returns
-    -------
-    blocks : list of Block
-    kept : ndarray of bool, shape (n_steps,)
-    """
+    """Group the steps by their number of microbatches and drop those that miss too much; say which are kept, (n_steps,)."""
     nodes = dense.nodes
     there = ~np.isnan(dense.start_s)
     kept = np.ones(len(steps), dtype=bool)

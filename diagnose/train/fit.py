@@ -49,8 +49,6 @@ def train(
         Of other seeds and another noise level: for the calibration, the limit of likeness and the figures.
     rules : sequence of Rule
         Of the causes, each with what its trees may see and its components: the more they give back, the more probable the cause.
-    settings : TreeSettings, optional
-    seed : int
     left_out : sequence of MeasuredJob
         More jobs to give figures of.
 

@@ -17,7 +17,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-import diagnose
 from diagnose.faults.generate import FaultTruth, draw_job, generate, strip_evidence
 from diagnose.judge.rules import load_rules
 from diagnose.judges import read_rules
@@ -48,27 +47,18 @@ class RandomJobs:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MeasuredJob:
-    """What is true about a job, and what was measured of it.
+    """What is true about a job, and what was measured of it."""
 
-    Attributes
-    ----------
-    seed, index : int
-        As `draw_job` was given them.
-    shape : dict of str to int
-        `pp`, `vpp`, `dp`.
-    worth : dict of str to float
-        By cause: part of the step that comes back when the fault is mended, alone or after all others, whichever is more.
-    features : tuple of dict
-        With the evidence rows, and without; empty where the job failed.
-    error : str
-        Why the job could not be generated or diagnosed; empty where it could.
-    """
-
+    #: As `draw_job` was given them.
     seed: int
     index: int
+    #: `pp`, `vpp`, `dp`.
     shape: dict[str, int]
+    #: By cause: part of the step that comes back when the fault is mended, alone or after all others, whichever is more.
     worth: dict[str, float]
+    #: With the evidence rows, and without; empty where the job failed.
     features: tuple[Values, ...]
+    #: Why the job could not be generated or diagnosed; empty where it could.
     error: str = ""
 
 
@@ -83,7 +73,6 @@ def measure_jobs(
 
     Parameters
     ----------
-    wanted : RandomJobs
     cache : Path, optional
         Folder with what was measured before, by the same code; what is measured now is added to it job by job. Jobs that failed
         are tried again.
@@ -132,7 +121,7 @@ def measure_job(trace: pa.Table) -> Values:
 
 def measuring_digest() -> str:
     """Name the version of all code that decides what is measured, and what rules count together."""
-    package = Path(diagnose.__file__).parent
+    package = Path(__file__).parents[1]
     digest = hashlib.sha256()
     paths = [path for part in _MEASURING for path in [package / part, *(package / part).rglob("*.py")]]
     for path in sorted(path for path in paths if path.is_file()):

@@ -34,25 +34,16 @@ FAMILIES: dict[str, Callable[[dict[str, int]], bool]] = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Table:
-    """Jobs in rows: each with its evidence rows and without.
+    """Jobs in rows: each with its evidence rows and without."""
 
-    Attributes
-    ----------
-    names : tuple of str
-        Of the inputs.
-    causes : tuple of str
-    inputs : ndarray of float64, shape (n_rows, n_inputs)
-        As the classifier sees them; NaN where missing.
-    present : ndarray of float64, shape (n_rows, n_causes)
-        In the order of `causes`: 1 there, 0 not, NaN too little to say.
-    job : ndarray of int64, shape (n_rows,)
-        Number of the job, the same for its rows.
-    """
-
+    #: Of the inputs.
     names: tuple[str, ...]
     causes: tuple[str, ...]
+    #: Shape (n_rows, n_inputs). As the classifier sees them; NaN where missing.
     inputs: NDArray[np.float64]
+    #: Shape (n_rows, n_causes). In the order of `causes`: 1 there, 0 not, NaN too little to say.
     present: NDArray[np.float64]
+    #: Shape (n_rows,). Number of the job, the same for its rows.
     job: Ints
 
     def known(self, cause: str) -> Bools:
@@ -71,14 +62,8 @@ def make_table(jobs: Sequence[MeasuredJob], names: Sequence[str], causes: Sequen
 
     Parameters
     ----------
-    jobs : sequence of MeasuredJob
     names : sequence of str
         Of the inputs, from `choose_inputs`.
-    causes : sequence of str
-
-    Returns
-    -------
-    Table
 
     Raises
     ------

@@ -22,24 +22,15 @@ _VALUE_DIGITS = 7
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TreeSettings:
-    """How the trees grow: few, small, and slow to believe.
-
-    Attributes
-    ----------
-    iterations : int
-    learning_rate : float
-    leaves : int
-        At most so many a tree.
-    leaf_rows : int
-        Rows a leaf has at least; a job has two.
-    l2 : float
-        Pulls the values of leaves to 0, as that many rows of weight 1.
-    """
+    """How the trees grow: few, small, and slow to believe."""
 
     iterations: int = 80
     learning_rate: float = 0.1
+    #: At most so many a tree.
     leaves: int = 6
+    #: Rows a leaf has at least; a job has two.
     leaf_rows: int = 40
+    #: Pulls the values of leaves to 0, as that many rows of weight 1.
     l2: float = 5.0
 
 
@@ -56,8 +47,6 @@ def fit_trees(
         Both values occur.
     rising : sequence of bool
         Inputs of which more never makes the cause less probable.
-    settings : TreeSettings
-    seed : int
 
     Returns
     -------

@@ -18,7 +18,7 @@ import msgspec
 import sqlalchemy as sa
 
 from diagnose.errors import UsageError
-from diagnose.model.cause import Cause
+from diagnose.model.cause import Cause, KeptCause
 from diagnose.model.plain import to_plain
 from diagnose.model.ticket import Finding, JobWithFinding
 from diagnose.triage.acks import end_acks
@@ -41,7 +41,7 @@ _UNNAMED = "unknown"
 class _Judged(msgspec.Struct, frozen=True):
     """What is read of a diagnosis: the causes that it names, and those that it was looked at for."""
 
-    causes: tuple[Cause, ...] = ()
+    causes: tuple[KeptCause, ...] = ()
     checked: tuple[str, ...] = ()
 
 
@@ -218,7 +218,7 @@ def _describe(finding: Finding, worst: Sighting, worst_cause: Cause | None) -> F
     )
 
 
-def _read_particulars(connection: sa.Connection, places: set[tuple[str, int]]) -> dict[tuple[str, int], Cause]:
+def _read_particulars(connection: sa.Connection, places: set[tuple[str, int]]) -> dict[tuple[str, int], KeptCause]:
     """Read entries of `causes` from diagnoses: by location and place in the report."""
     wanted: dict[str, list[int]] = defaultdict(list)
     for location, place in places:

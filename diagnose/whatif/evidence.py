@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from diagnose.model.optype import Op
 from diagnose.model.stalls import Kinds, StallKind
 from diagnose.model.trace import Bools, Evidence, Seconds
+from diagnose.statistics.robust import nan_median
 from diagnose.whatif.computes import COMPUTES, iterate_blocks
 from diagnose.whatif.observed import Observed
 
@@ -93,7 +94,7 @@ def without_recorded_pauses(
             continue
         for direction in (0, 1):
             d, e = found[direction], said_s[direction]
-            usual = np.nanmedian(d - e, axis=(1, 2, 3), keepdims=True)  # a stage
+            usual = nan_median(d - e, axis=(1, 2, 3), keepdims=True)  # a stage
             telling = e > TELLING_SHARE * usual
             if not telling.any():
                 continue

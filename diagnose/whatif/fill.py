@@ -11,6 +11,7 @@ import numpy as np
 
 from diagnose.model.optype import COMPUTE
 from diagnose.model.trace import Block, Seconds
+from diagnose.statistics.robust import nan_median
 from diagnose.whatif.batches import SampledLanes, find_batches
 from diagnose.whatif.graph import Event, Graph
 from diagnose.whatif.replay import launch_delays, own_times
@@ -118,10 +119,8 @@ def _fill_group(event: Event, ready: dict[int, Seconds], own: list[float], start
     members = list(event.members)
     starts, ends = start_s[members], end_s[members]  # (n_members, n_steps, n_dp)
     axes: tuple[int, ...] = (0, 2) if event.across_dp else (0,)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)
-        together = np.broadcast_to(np.nanmedian(ends, axis=axes, keepdims=True), ends.shape)
-        latest = np.broadcast_to(np.nanmax(starts, axis=axes, keepdims=True), ends.shape)
+    together = np.broadcast_to(nan_median(ends, axis=axes, keepdims=True), ends.shape)
+    latest = np.broadcast_to(np.fmax.reduce(starts, axis=axes, keepdims=True), ends.shape)
     begun = np.stack([ready[node] for node in members])
     moved = begun.max(axis=axes, keepdims=True)
     for at, node in enumerate(members):

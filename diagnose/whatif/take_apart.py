@@ -12,6 +12,7 @@ import numpy as np
 
 from diagnose.model.components import Components
 from diagnose.model.trace import Bools, Evidence, Ints, Seconds
+from diagnose.statistics.robust import nan_median
 from diagnose.whatif.components.microbatch import find_microbatches
 from diagnose.whatif.components.pause import find_pauses
 from diagnose.whatif.components.queue import find_queue_waits
@@ -55,8 +56,7 @@ def _take_apart(observed: Sequence[Observed], evidence: Evidence, n_stages: int)
     free_s = compute_s if queue.inside_s is None else compute_s - queue.inside_s
     # What rows say of an operation is no part of its work, whatever the medians would say.
     work_s = without_recorded_pauses(observed, evidence, free_s, n_stages)
-    median = np.nanmedian if np.isnan(work_s).any() else np.median
-    by_step = median(work_s, axis=2)  # (2, n_virtual, n_steps, n_dp)
+    by_step = nan_median(work_s, axis=2)  # (2, n_virtual, n_steps, n_dp)
     typical_s, told = find_usual_durations(observed, by_step, order, n_stages)
     pace = by_step / typical_s[:, :, None, None]
     step_ratio = find_slow_steps(pace)

@@ -18,7 +18,7 @@ from diagnose.packing.greedy import pack_greedy
 from diagnose.packing.lengths import WINDOW, Stream
 from diagnose.packing.measure import Measured, measure
 from diagnose.packing.original import pack_original
-from diagnose.packing.plan import Packing
+from diagnose.packing.plan import Packing, check_documents
 from diagnose.packing.queues import pack_queues
 from tests.packing.streams import draw_stream
 
@@ -42,21 +42,21 @@ class Entry:
 
 def greedy(together: int) -> Callable[..., Packing]:
     """Give greedy packing over so many batches."""
-    return lambda *a: pack_greedy(*a, together=together)
+    return lambda *a: pack_greedy(check_documents(*a), together=together)
 
 
 def exact(together: int) -> Callable[..., Packing]:
     """Give exact packing over so many batches."""
-    return lambda *a: pack_exact(*a, together=together, limit_s=20.0)
+    return lambda *a: pack_exact(check_documents(*a), together=together, limit_s=20.0)
 
 
 def queues(*thresholds: int) -> Callable[..., Packing]:
     """Give packing with queues at so many thousands."""
-    return lambda *a: pack_queues(*a, thresholds=[1024 * bound for bound in thresholds])
+    return lambda *a: pack_queues(check_documents(*a), thresholds=[1024 * bound for bound in thresholds])
 
 
 TABLE = [
-    Entry("original", 1.44, "", pack_original, WINDOW),
+    Entry("original", 1.44, "", lambda *a: pack_original(check_documents(*a)), WINDOW),
     Entry("greedy, 1 batch", 1.41, "4-5", greedy(1), WINDOW),
     Entry("greedy, 2 batches", 1.22, "4-5", greedy(2), WINDOW),
     Entry("greedy, 4 batches", 1.11, "4-5", greedy(4), WINDOW),
@@ -67,7 +67,7 @@ TABLE = [
     Entry("queues 96K", 1.24, "8", queues(96), MEMORY),
     Entry("queues 32K 64K", 1.05, "20", queues(32, 64), MEMORY),
     Entry("queues 32K 64K 96K", 1.05, "23", queues(32, 64, 96), MEMORY),
-    Entry("balanced", None, "", pack_balanced, MEMORY),
+    Entry("balanced", None, "", lambda *a: pack_balanced(check_documents(*a)), MEMORY),
 ]
 
 

@@ -10,6 +10,7 @@ from diagnose.model.optype import Op
 from diagnose.model.stalls import StallKind, Stalls
 from diagnose.model.trace import Evidence
 from diagnose.model.whatif import WhatIf
+from diagnose.whatif.components.catalogue import list_components
 
 N_STEPS = 10
 STEPS = np.arange(100, 100 + N_STEPS)
@@ -106,6 +107,7 @@ def gains(lost: Mapping[str, Sequence[float]] | None = None) -> Gains:
         last_s={name: 10.0 + float(values.mean()) for name, values in seconds.items()},
         share={name: float(values.mean()) / total for name, values in seconds.items()} if total else {},
         blame_s={},
+        traits={component.name: component.traits for component in list_components()},
     )
 
 

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diagnose.errors import UsageError
+from diagnose.packing import balanced
 from diagnose.packing.balanced import pack_balanced
 from diagnose.packing.compare import EXACT_TOGETHER, GREEDY_TOGETHER
 from diagnose.packing.cost import PUBLISHED_COST, Cost
@@ -17,7 +18,7 @@ from diagnose.packing.greedy import pack_greedy
 from diagnose.packing.lengths import WINDOW, cut_stream
 from diagnose.packing.measure import Measured, measure
 from diagnose.packing.original import pack_original
-from diagnose.packing.plan import Packing
+from diagnose.packing.plan import Packing, check_documents
 from diagnose.packing.queues import pack_queues
 from tests.packing.streams import draw_stream
 
@@ -30,13 +31,13 @@ QUEUES = {(96,): 1.24, (32, 64): 1.05, (32, 64, 96): 1.05}
 NEAR = 0.05
 
 PACKERS: dict[str, Callable[..., Packing]] = {
-    "original": pack_original,
-    "greedy": pack_greedy,
-    "greedy-3": lambda *a, **k: pack_greedy(*a, together=3, **k),
-    "queues": lambda *a, **k: pack_queues(*a, thresholds=(20, 40), **k),
-    "balanced": pack_balanced,
-    "exact": lambda *a, **k: pack_exact(*a, limit_s=5.0, **k),
-    "exact-2": lambda *a, **k: pack_exact(*a, limit_s=5.0, together=2, **k),
+    "original": lambda *a, **k: pack_original(check_documents(*a, **k)),
+    "greedy": lambda *a, **k: pack_greedy(check_documents(*a, **k)),
+    "greedy-3": lambda *a, **k: pack_greedy(check_documents(*a, **k), together=3),
+    "queues": lambda *a, **k: pack_queues(check_documents(*a, **k), thresholds=(20, 40)),
+    "balanced": lambda *a, **k: pack_balanced(check_documents(*a, **k)),
+    "exact": lambda *a, **k: pack_exact(check_documents(*a, **k), limit_s=5.0),
+    "exact-2": lambda *a, **k: pack_exact(check_documents(*a, **k), limit_s=5.0, together=2),
 }
 
 
@@ -107,7 +108,7 @@ def test_odd_inputs(name: str) -> None:
 def test_bad_arguments(lengths: list[int], arrives: list[int], n: int, said: str) -> None:
     """Whatever makes no sense is refused in one line."""
     with pytest.raises(UsageError, match=said) as caught:
-        pack_queues(np.array(lengths), np.array(arrives), n, PUBLISHED_COST, 100)
+        pack_queues(check_documents(np.array(lengths), np.array(arrives), n, PUBLISHED_COST, 100))
     assert "\n" not in str(caught.value)
 
 
@@ -115,12 +116,10 @@ def test_bad_options() -> None:
     """Options of one packer are checked too."""
     docs = (np.array([1]), np.array([0]), 4, PUBLISHED_COST, 100)
     for call in (
-        lambda: pack_queues(*docs, thresholds=(5, 5)),
-        lambda: pack_queues(*docs, thresholds=(0,)),
-        lambda: pack_greedy(*docs, together=0),
-        lambda: pack_exact(*docs, limit_s=0.0),
-        lambda: pack_balanced(*docs, hold_price=-1.0),
-        lambda: pack_balanced(*docs, patience=float("nan")),
+        lambda: pack_queues(check_documents(*docs), thresholds=(5, 5)),
+        lambda: pack_queues(check_documents(*docs), thresholds=(0,)),
+        lambda: pack_greedy(check_documents(*docs), together=0),
+        lambda: pack_exact(check_documents(*docs), limit_s=0.0),
     ):
         with pytest.raises(UsageError):
             call()
@@ -145,7 +144,7 @@ def test_exact_is_optimal(seed: int) -> None:
     rng = np.random.default_rng(seed)
     lengths = rng.integers(1, 60, 7)
     cost, max_tokens = Cost(1.0, 0.05), 140
-    packing = pack_exact(lengths, np.zeros(7, dtype=int), 4, cost, max_tokens, limit_s=20.0)
+    packing = pack_exact(check_documents(lengths, np.zeros(7, dtype=int), 4, cost, max_tokens), limit_s=20.0)
     found = measure(packing, cost, max_tokens)
     assert packing.n_windows == 1
     assert packing.n_proven == 1 and not packing.depends_on_time
@@ -158,15 +157,17 @@ def test_exact_is_never_dearer_than_greedy() -> None:
     """On the same documents the exact packer improves on greedy or equals it."""
     stream = draw_stream(4, 4, 3)
     once = np.zeros(len(stream.lengths), dtype=int)
-    greedy = pack_greedy(stream.lengths, once, 16, PUBLISHED_COST, MEMORY)
-    exact = pack_exact(stream.lengths, once, 16, PUBLISHED_COST, MEMORY, limit_s=20.0)
+    greedy = pack_greedy(check_documents(stream.lengths, once, 16, PUBLISHED_COST, MEMORY))
+    exact = pack_exact(check_documents(stream.lengths, once, 16, PUBLISHED_COST, MEMORY), limit_s=20.0)
     assert measure(exact, PUBLISHED_COST, WINDOW).costs.max() <= measure(greedy, PUBLISHED_COST, WINDOW).costs.max()
 
 
 def test_original_follows_the_stream() -> None:
     """On a cut stream every microbatch is full and nothing is late."""
     stream = cut_stream(np.array([5, 2, 9, 1, 1, 6]), 2, window=4)
-    found = measure(pack_original(stream.lengths, stream.arrives, 2, PUBLISHED_COST, 4), PUBLISHED_COST, 4)
+    found = measure(
+        pack_original(check_documents(stream.lengths, stream.arrives, 2, PUBLISHED_COST, 4)), PUBLISHED_COST, 4
+    )
     assert found.tokens.tolist() == [[4, 4], [4, 4], [4, 4]]
     assert found.mean_delay == 0
     assert stream.tokens_left == 0
@@ -174,14 +175,14 @@ def test_original_follows_the_stream() -> None:
 
 def test_greedy_by_hand() -> None:
     """The longest go first, each to the cheapest microbatch with room; microbatches are numbered dearest first."""
-    packing = pack_greedy(np.array([2, 6, 4, 4, 5]), np.zeros(5, dtype=int), 2, Cost(1.0, 0.0), 11)
+    packing = pack_greedy(check_documents(np.array([2, 6, 4, 4, 5]), np.zeros(5, dtype=int), 2, Cost(1.0, 0.0), 11))
     assert packing.microbatch.tolist() == [0, 1, 0, 1, 0]
 
 
 def test_queues_by_hand() -> None:
     """Two documents of at least 8 wait for each other; short ones do not wait; what fits nowhere comes one batch later."""
     lengths, arrives = np.array([9, 3, 3, 8, 2, 8]), np.array([0, 0, 0, 1, 1, 2])
-    packing = pack_queues(lengths, arrives, 2, Cost(1.0, 0.0), 10, thresholds=(8,))
+    packing = pack_queues(check_documents(lengths, arrives, 2, Cost(1.0, 0.0), 10), thresholds=(8,))
     assert packing.batch.tolist() == [1, 0, 0, 1, 1, -1]
     assert packing.microbatch.tolist() == [0, 0, 1, 1, 1, -1]
     found = measure(packing, Cost(1.0, 0.0), 10)
@@ -193,19 +194,23 @@ def test_queues_by_hand() -> None:
 
 def test_what_fits_nowhere_is_carried_over() -> None:
     """Three documents that fill two microbatches one and a half times: the last waits one batch."""
-    packing = pack_queues(np.array([10, 10, 10]), np.zeros(3, dtype=int), 2, PUBLISHED_COST, 10, n_batches=2)
+    packing = pack_queues(
+        check_documents(np.array([10, 10, 10]), np.zeros(3, dtype=int), 2, PUBLISHED_COST, 10, n_batches=2)
+    )
     assert packing.batch.tolist() == [0, 0, 1]
 
 
-def test_balanced_waits_for_a_match() -> None:
+def test_balanced_waits_for_a_match(monkeypatch: pytest.MonkeyPatch) -> None:
     """A document as dear as all others together waits until there is one for each microbatch; the others go on."""
     lengths = np.concatenate([[100_000], np.full(40, 2_500), [100_000], np.full(40, 2_500)])
     arrives = np.repeat([0, 1], 41)
-    packing = pack_balanced(lengths, arrives, 2, PUBLISHED_COST, MEMORY, hold_price=0.1)
+    monkeypatch.setattr(balanced, "HOLD_PRICE", 0.1)
+    packing = pack_balanced(check_documents(lengths, arrives, 2, PUBLISHED_COST, MEMORY))
     assert packing.batch[[0, 41]].tolist() == [1, 1]
     assert packing.microbatch[0] != packing.microbatch[41]
     assert (packing.batch[1:41] == 0).all()
-    dear = pack_balanced(lengths, arrives, 2, PUBLISHED_COST, MEMORY, hold_price=100.0)
+    monkeypatch.setattr(balanced, "HOLD_PRICE", 100.0)
+    dear = pack_balanced(check_documents(lengths, arrives, 2, PUBLISHED_COST, MEMORY))
     assert dear.batch[0] == 0
 
 
@@ -213,7 +218,7 @@ def test_balanced_lets_nothing_wait_for_ever() -> None:
     """A document that never finds its match goes once it has waited long enough."""
     lengths = np.concatenate([[130_000], np.full(40 * 150, 3_000)])
     arrives = np.concatenate([[0], np.repeat(np.arange(150), 40)])
-    packing = pack_balanced(lengths, arrives, 4, PUBLISHED_COST, MEMORY)
+    packing = pack_balanced(check_documents(lengths, arrives, 4, PUBLISHED_COST, MEMORY))
     assert 0 < packing.batch[0] < 60
 
 
@@ -226,7 +231,7 @@ def run(request: pytest.FixtureRequest) -> Callable[..., Measured]:
     stream = draw_stream(512, 4, request.param)
 
     def pack_and_measure(packer: Callable[..., Packing], max_tokens: int, **options: object) -> Measured:
-        packing = packer(stream.lengths, stream.arrives, 4, PUBLISHED_COST, max_tokens, **options)
+        packing = packer(check_documents(stream.lengths, stream.arrives, 4, PUBLISHED_COST, max_tokens), **options)
         return measure(packing, PUBLISHED_COST, WINDOW)
 
     return pack_and_measure
@@ -267,7 +272,9 @@ def test_balanced_beats_the_table(run: Callable[..., Measured]) -> None:
 def test_exact_as_published(together: int) -> None:
     """The solver is as even as published."""
     stream = draw_stream({1: 256, 2: 192, 4: 48}[together], 4, 0)
-    packing = pack_exact(stream.lengths, stream.arrives, 4, PUBLISHED_COST, WINDOW, limit_s=5.0, together=together)
+    packing = pack_exact(
+        check_documents(stream.lengths, stream.arrives, 4, PUBLISHED_COST, WINDOW), limit_s=5.0, together=together
+    )
     found = measure(packing, PUBLISHED_COST, WINDOW)
     assert found.mean_imbalance == pytest.approx(EXACT[together], abs=NEAR)
     assert packing.n_windows is not None and packing.n_proven is not None

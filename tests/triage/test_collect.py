@@ -11,6 +11,7 @@ from diagnose.triage import collect as collecting
 from diagnose.triage.collect import collect, read_diagnoses
 from diagnose.triage.schema import DOCUMENTS
 from diagnose.triage.store import Store
+from tests.fixture_jobs import FIXTURES
 from tests.fleet.stores import NEWEST_S, diagnosed, put, vary
 
 
@@ -93,9 +94,7 @@ def test_hosts_of_a_trace_reach_the_fleet(tmp_path) -> None:
     """The hosts in a trace are in its diagnosis, each once, and so in the store."""
     import pyarrow.parquet as pq
 
-    from tests.fleet.stores import ROOT
-
-    table = pq.read_table(ROOT / "fixtures" / "healthy.parquet")
+    table = pq.read_table(FIXTURES["healthy"])
     hosts = [f"gpu-{dp}" for dp in table["dp_rank"].to_pylist()]
     path = tmp_path / "with-hosts.parquet"
     pq.write_table(table.append_column("host", [hosts]), path)

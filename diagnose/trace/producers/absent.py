@@ -12,19 +12,10 @@ from diagnose.model.trace import Ints
 
 
 def find_absent(recording: Recording, *, n_stages: int | None = None, numbered: bool = True) -> tuple[Unobserved, ...]:
-    """Say which neighbours of the pipeline ranks in the files are missing.
+    """Say which neighbours of the pipeline ranks in the files are missing, in one entry or none.
 
-    Parameters
-    ----------
-    n_stages : int, optional
-        How many pipeline ranks the job had, where the files say so.
-    numbered : bool
-        True where `stage` is the number of the pipeline rank; else it only orders them, from 0.
-
-    Returns
-    -------
-    tuple of Unobserved
-        One, or none where nothing seems to be missing.
+    `n_stages` is how many pipeline ranks the job had, where the files say so. With `numbered` a row's `stage` is the number of
+    its pipeline rank; else it only orders them, from 0.
 
     Notes
     -----

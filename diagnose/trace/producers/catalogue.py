@@ -31,18 +31,10 @@ Report = Callable[[str], None]
 
 
 class Producer(Protocol):
-    """Reads the files of one producer.
+    """Reads the files of one producer."""
 
-    Attributes
-    ----------
-    NAME : str
-        `"kineto"`.
-    TITLE : str
-        What it is, for `diagnose convert --list`, in a line.
-    """
-
-    NAME: str
-    TITLE: str
+    NAME: str  # as it is called on a command line and in a report: "kineto"
+    TITLE: str  # what it is, for `diagnose convert --list`, in a line
 
     def recognise(self, inputs: InputFiles) -> bool:
         """Say whether these are its files, from their first bytes; never raises."""

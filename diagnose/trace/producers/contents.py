@@ -19,12 +19,7 @@ _T = TypeVar("_T")
 
 
 def read_bytes(file: Path, *, name: str, most: int = MAX_BYTES) -> bytes:
-    """Read a file, packed by gzip or not.
-
-    Parameters
-    ----------
-    most : int
-        Bytes, unpacked, above which it is refused.
+    """Read a file, packed by gzip or not, of at most so many bytes when unpacked.
 
     Raises
     ------
@@ -46,16 +41,9 @@ def read_bytes(file: Path, *, name: str, most: int = MAX_BYTES) -> bytes:
 
 
 def read_json(file: Path, kind: type[_T], *, name: str, expected: str, most: int = MAX_BYTES) -> _T:
-    """Read a JSON file of a given shape.
+    """Read a JSON file of a given shape; numbers may be written as strings.
 
-    Parameters
-    ----------
-    kind : type
-        What it holds, as `msgspec` describes types; numbers may be written as strings.
-    expected : str
-        The same in words, for the error.
-    most : int
-        As for `read_bytes`.
+    `kind` is what it holds, as `msgspec` describes types, and `expected` says the same in words, for the error.
 
     Raises
     ------

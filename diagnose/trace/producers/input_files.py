@@ -24,15 +24,10 @@ GZIP = b"\x1f\x8b"
 
 @dataclasses.dataclass(frozen=True)
 class InputFiles:
-    """A file, or a folder with files of one job, before anything of it is read.
-
-    Attributes
-    ----------
-    files : tuple of Path
-        The file itself, or all files of the folder and its folders by name; hidden ones are left out.
-    """
+    """A file, or a folder with files of one job, before anything of it is read."""
 
     path: Path
+    #: The file itself, or all files of the folder and its folders by name; hidden ones are left out.
     files: tuple[Path, ...]
 
     @property
@@ -64,12 +59,7 @@ def open_unpacked(file: Path) -> Iterator[BinaryIO]:
 
 
 def list_input_files(path: Path, *, name: str) -> InputFiles:
-    """List the files of a path.
-
-    Parameters
-    ----------
-    path : Path
-        A file, or a folder with files of one job.
+    """List the files of a path: a file, or a folder with files of one job.
 
     Raises
     ------

@@ -20,17 +20,9 @@ _ANSI = re.compile(rb"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)
 
 
 def read_lines(file: Path, *, name: str) -> Iterator[bytes]:
-    r"""Read a file line by line; a carriage return ends a line, too, as progress bars write it.
+    """Read a file line by line, without ends of lines and colours, packed by gzip or not.
 
-    Parameters
-    ----------
-    file : Path
-        Packed by gzip or not.
-
-    Yields
-    ------
-    bytes
-        A line without its end and without colours; lines of more than 16 MiB are passed over.
+    A carriage return ends a line, too, as progress bars write it. Lines of more than 16 MiB are passed over.
 
     Raises
     ------

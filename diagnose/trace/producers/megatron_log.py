@@ -67,13 +67,7 @@ def recognise(inputs: InputFiles) -> bool:
 
 
 def read(inputs: InputFiles, *, name: str, report: Report) -> NoReturn:  # noqa: ARG001 - what every producer takes
-    """Say that a log holds no operations.
-
-    Raises
-    ------
-    TraceError
-        Always.
-    """
+    """Say that a log holds no operations: always raises a `TraceError`."""
     raise TraceError(
         "is a training log, which has step times and no operations; expected a trace: `diagnose LOG` tells since when steps are "
         "slow, `diagnose TRACE --log LOG` joins it to a trace",
@@ -82,12 +76,7 @@ def read(inputs: InputFiles, *, name: str, report: Report) -> NoReturn:  # noqa:
 
 
 def read_log(inputs: InputFiles, *, name: str, report: Report) -> TrainingLog:
-    """Read the lines of one run.
-
-    Parameters
-    ----------
-    inputs : InputFiles
-        A file, or a folder with the logs of all nodes.
+    """Read the lines of one run: a file, or a folder with the logs of all nodes.
 
     Raises
     ------

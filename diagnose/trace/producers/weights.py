@@ -23,25 +23,14 @@ FOLLOWS_SHARE = 0.8
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Timeline:
-    """Operations, one entry each, in any order.
+    """Operations, one entry each, in any order; shape (n,) each."""
 
-    Attributes
-    ----------
-    op : ndarray of int8, shape (n,)
-        `Op.FORWARD`, `Op.BACKWARD`, or `WEIGHTS`.
-    step, stage : ndarray of int64, shape (n,)
-    start_s, end_s : ndarray of float64, shape (n,)
-        NaN where the file has none.
-    microbatch, chunk : ndarray of int64, shape (n,)
-        -1 where the file does not say.
-    """
-
-    op: NDArray[np.int8]
+    op: NDArray[np.int8]  # `Op.FORWARD`, `Op.BACKWARD`, or `WEIGHTS`
     step: Ints
     stage: Ints
-    start_s: Seconds
+    start_s: Seconds  # NaN where the file has none, as for `end_s`
     end_s: Seconds
-    microbatch: Ints
+    microbatch: Ints  # -1 where the file does not say, as for `chunk`
     chunk: Ints
 
     @classmethod
@@ -87,19 +76,10 @@ class Timeline:
 
 
 def drop_weights(timeline: Timeline) -> tuple[Timeline, tuple[Dropped, ...], tuple[Unobserved, ...]]:
-    """Leave out the weight gradients, and say what can no longer be told.
+    """Leave out the weight gradients; say what was left out, with its seconds, and what can no longer be told.
 
     Joined to its backward a W would end after what the stage before does next with that backward's gradient. Left out it is
     time in which the worker seems to wait: alike on all links where it always follows its backward, and else here and there.
-
-    Returns
-    -------
-    Timeline
-        Forwards and backwards.
-    tuple of Dropped
-        What was left out, with its seconds.
-    tuple of Unobserved
-        Where weight gradients stand anywhere: what cannot be told from them.
     """
     is_weight = timeline.op == WEIGHTS
     if not is_weight.any():

@@ -115,4 +115,4 @@ def _is_waited_for(longest_s: Seconds, following_s: Seconds) -> bool:
     return bool(busy.any() and (following_s[busy] >= WAITED_SHARE * longest_s[busy]).all())
 
 
-COMPONENT = Component("between-steps", BetweenStepsPart, traits=Traits(stops_all=True))
+COMPONENT = Component("between-steps", BetweenStepsPart, traits=Traits(stops_all=True, border="end"))

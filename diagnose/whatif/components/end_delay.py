@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from diagnose.model.components import Traits
 from diagnose.model.optype import Op
 from diagnose.whatif.components.component import ByNode, Component, Part
 from diagnose.whatif.delays import recorded
@@ -40,5 +41,8 @@ def _long_optimizers(o: Observed) -> ByNode:
 
 
 COMPONENT = Component(
-    "end-delay", EndDelayPart, owns_delay=lambda o, node: bool(o.block.nodes.op[node] == Op.OPTIMIZER)
+    "end-delay",
+    EndDelayPart,
+    owns_delay=lambda o, node: bool(o.block.nodes.op[node] == Op.OPTIMIZER),
+    traits=Traits(border="end"),
 )

@@ -22,5 +22,9 @@ def attribute_to_collection(found: LongStalls) -> None:
 
 
 COMPONENT = Component(
-    "gc-pause", Part, inside=StallKind.COLLECTION, before=StallKind.COLLECTION, traits=Traits(seldom=True)
+    "gc-pause",
+    Part,
+    inside=StallKind.COLLECTION,
+    before=StallKind.COLLECTION,
+    traits=Traits(seldom=True, stall_kind=StallKind.COLLECTION),
 )

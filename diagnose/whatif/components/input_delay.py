@@ -187,5 +187,9 @@ def _only_here(found: LongStalls) -> bool:
 
 
 COMPONENT = Component(
-    "input-delay", Part, inside=StallKind.INPUT, before=StallKind.INPUT, traits=Traits(first_stage_only=True)
+    "input-delay",
+    Part,
+    inside=StallKind.INPUT,
+    before=StallKind.INPUT,
+    traits=Traits(first_stage_only=True, stall_kind=StallKind.INPUT),
 )

@@ -3,6 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from diagnose.model.components import Traits
 from diagnose.model.stalls import StallKind, Stalls
 from diagnose.model.trace import Bools
 from diagnose.whatif.components.attribution import (
@@ -106,4 +107,10 @@ def _as_long_as_backwards(at: Bools, stalls: Stalls) -> Bools:
     return ~np.isin(level[0], too_many)
 
 
-COMPONENT = Component("malloc-pause", Part, inside=StallKind.ALLOCATION, before=StallKind.ALLOCATION)
+COMPONENT = Component(
+    "malloc-pause",
+    Part,
+    inside=StallKind.ALLOCATION,
+    before=StallKind.ALLOCATION,
+    traits=Traits(stall_kind=StallKind.ALLOCATION),
+)

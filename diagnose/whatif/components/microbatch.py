@@ -3,9 +3,10 @@
 import numpy as np
 
 from diagnose.model.trace import Seconds
+from diagnose.statistics.robust import robust_deviation
 from diagnose.whatif.components.component import Component, Lanes, Part, mix
 from diagnose.whatif.computes import Place
-from diagnose.whatif.medians import MAD_TO_SIGMA, TINY_RATIO, nearest_zero_center
+from diagnose.whatif.medians import TINY_RATIO, nearest_zero_center
 
 #: Microbatches are uneven when forward and backward agree and spread this much (real: 0.226 with, 0.016-0.027 without).
 MIN_CORRELATION = 0.5
@@ -65,7 +66,7 @@ def find_microbatches(left: Seconds) -> tuple[Seconds, float, float | None, floa
         return ones, 0.0, None, None
     f, b = forward[there], backward[there]
     f, b = f - np.median(f), b - np.median(b)
-    spread = float(max(MAD_TO_SIGMA * np.median(np.abs(f)), np.std(f)))
+    spread = float(max(robust_deviation(f), np.std(f)))
     correlation = float(np.mean(f * b) / max(np.sqrt(np.mean(f * f) * np.mean(b * b)), 1e-12))
     if correlation < MIN_CORRELATION or spread < MIN_SPREAD:
         return ones, 0.0, correlation, spread
@@ -74,7 +75,7 @@ def find_microbatches(left: Seconds) -> tuple[Seconds, float, float | None, floa
     slope = max(slope, MIN_SLOPE)
     shared = nearest_zero_center(np.concatenate([logs[0], logs[1] / slope]), axis=0)
     ratio = np.exp(np.nan_to_num(np.stack([shared, shared * slope])))
-    apart = float(MAD_TO_SIGMA * np.median(np.abs(f - b / slope - np.median(f - b / slope))))
+    apart = robust_deviation(f - b / slope - np.median(f - b / slope))
     return ratio, min(apart / (APART_RATIO * spread), 1.0), correlation, spread
 
 

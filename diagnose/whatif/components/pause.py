@@ -4,8 +4,8 @@ import numpy as np
 
 from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Bools, Seconds
+from diagnose.statistics.robust import MAD_TO_SIGMA, lower_median, nan_median
 from diagnose.whatif.components.component import Component, Part
-from diagnose.whatif.medians import MAD_TO_SIGMA
 
 #: A pause stands out by this many robust deviations, and by this part of the operation (prototype).
 PAUSE_DEVIATIONS = 6.0
@@ -47,10 +47,9 @@ def _measure_noise(rest: Seconds, n_stages: int) -> float:
         return 0.0
     by_worker = rest.reshape(2, -1, n_stages, *rest.shape[2:])  # direction, chunk, stage, microbatch, step, dp
     off = np.abs(by_worker - np.nanmedian(rest))
-    median = np.nanmedian if np.isnan(off).any() else np.median
-    mad = median(np.moveaxis(off, (2, 5), (0, 1)).reshape(n_stages * rest.shape[-1], -1), axis=1)
-    mad = np.sort(mad[np.isfinite(mad)])
-    return float(MAD_TO_SIGMA * mad[(len(mad) - 1) // 2]) if len(mad) else 0.0
+    mad = nan_median(np.moveaxis(off, (2, 5), (0, 1)).reshape(n_stages * rest.shape[-1], -1), axis=1)
+    mad = mad[np.isfinite(mad)]
+    return float(MAD_TO_SIGMA * lower_median(mad)) if len(mad) else 0.0
 
 
 def _keep_in_work(pause_s: Seconds, there: Bools) -> None:

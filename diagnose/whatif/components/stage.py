@@ -5,10 +5,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from diagnose.model.trace import Bools, Ints, Seconds
+from diagnose.statistics.robust import lower_median, nan_median, robust_deviation
 from diagnose.whatif.components.component import Component, Lanes, Part, mix
 from diagnose.whatif.components.worker import find_onsets, told_by_optimizer
 from diagnose.whatif.computes import Place
-from diagnose.whatif.medians import MAD_TO_SIGMA, TINY_RATIO, lower_median
+from diagnose.whatif.medians import TINY_RATIO
 from diagnose.whatif.observed import Observed
 
 #: With one dp rank a worker's own fastest steps say what it can do.
@@ -59,9 +60,8 @@ def find_usual_durations(
     told : ndarray of bool, shape (n_stages,)
         With one dp rank: stages whose optimizer says that the worker is slow.
     """
-    median = np.nanmedian if np.isnan(by_step).any() else np.median
-    typical_s = lower_median(median(by_step, axis=2), axis=2)
-    usual_s = np.maximum(np.nan_to_num(np.nanmedian(typical_s, axis=1, keepdims=True)), TINY_S)
+    typical_s = lower_median(nan_median(by_step, axis=2), axis=2)
+    usual_s = np.maximum(np.nan_to_num(nan_median(typical_s, axis=1, keepdims=True)), TINY_S)
     typical_s = np.where(typical_s > 0, typical_s, usual_s)
     if by_step.shape[-1] > 1:
         return typical_s, np.zeros(n_stages, dtype=bool)
@@ -92,13 +92,13 @@ def _typical_before_onset(by_step: Seconds, typical_s: Seconds, n_stages: int) -
     own = np.log(np.maximum(pace / np.where(step > 0, step, 1.0), TINY_RATIO))
     own = np.nan_to_num(own.reshape(2, -1, n_stages, own.shape[2]).mean(axis=(0, 1)))  # (n_stages, n_steps)
     own -= np.quantile(own, FASTEST_SHARE, axis=1, keepdims=True)
-    sigma = MAD_TO_SIGMA * float(np.median(np.abs(np.diff(own, axis=1)))) / np.sqrt(2.0)
-    since = find_onsets(own[:, :, None], sigma)[:, 0]
+    sigma = robust_deviation(np.diff(own, axis=1)) / np.sqrt(2.0)
+    since = find_onsets(own, sigma)
     found = typical_s.copy()
     for virtual in range(typical_s.shape[1]):
         first = int(since[virtual % n_stages])
         if first < by_step.shape[2]:
-            found[:, virtual] = np.nanmedian(by_step[:, virtual, :first], axis=1)
+            found[:, virtual] = nan_median(by_step[:, virtual, :first], axis=1)
     return np.where(found > 0, found, typical_s)
 
 

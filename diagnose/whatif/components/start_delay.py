@@ -39,5 +39,5 @@ COMPONENT = Component(
     inside=StallKind.SAVING,
     before=StallKind.SAVING,
     owns_delay=lambda o, node: not o.graph.waits[node],
-    traits=Traits(stops_all=True, is_excused=_is_beginning),
+    traits=Traits(stops_all=True, border="start", is_excused=_is_beginning),
 )

@@ -8,10 +8,11 @@ from diagnose.model.components import Traits
 from diagnose.model.feature import Features
 from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Bools, Seconds
+from diagnose.statistics.robust import lower_median
 from diagnose.whatif.components.attribution import MANY_A_STEP, TOGETHER_SHARE, LongStalls
 from diagnose.whatif.components.component import Component, Lanes, Part, mix
 from diagnose.whatif.computes import Place
-from diagnose.whatif.medians import TINY_RATIO, lower_median, nearest_zero_center
+from diagnose.whatif.medians import TINY_RATIO, nearest_zero_center
 
 #: A step is slow as a whole beyond this.
 SLOW_WHOLE_STEP_RATIO = 1.03

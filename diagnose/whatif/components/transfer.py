@@ -8,6 +8,7 @@ from diagnose.model.components import Traits
 from diagnose.model.feature import Features
 from diagnose.model.optype import DP_COLLECTIVES, P2P, Op
 from diagnose.model.trace import Seconds
+from diagnose.statistics.robust import lower_median, nan_median, nan_quantile
 from diagnose.whatif.components.component import ByNode, Component, Part
 from diagnose.whatif.delays import recorded
 from diagnose.whatif.observed import Observed
@@ -105,13 +106,13 @@ def _ordinary(by_stage: Sequence[Seconds]) -> tuple[float, float]:
     median of any other. Of one place, it is the shorter of two levels.
     """
     by_stage = [_quick_steps(s) for s in by_stage]
-    medians = np.concatenate([np.nanmedian(s, axis=(0, 1)) for s in by_stage])
-    usual = float(np.sort(medians)[(len(medians) - 1) // 2])
+    medians = np.concatenate([nan_median(s, axis=(0, 1)) for s in by_stage])
+    usual = float(lower_median(medians))
     if 1 < len(medians) <= FEW_PLACES and usual > TWO_LEVELS_RATIO**2 * float(medians.min()) > 0:
         # A slow link makes its neighbours look slow: of few places most may be, but none looks quicker than it is.
         quick = medians <= TWO_LEVELS_RATIO * medians.min()
-        usual = float(np.sort(medians[quick])[(int(quick.sum()) - 1) // 2])
-        by_stage = [s[:, :, np.nanmedian(s, axis=(0, 1)) <= TWO_LEVELS_RATIO * usual] for s in by_stage]
+        usual = float(lower_median(medians[quick]))
+        by_stage = [s[:, :, nan_median(s, axis=(0, 1)) <= TWO_LEVELS_RATIO * usual] for s in by_stage]
     if len(medians) == 1:
         row = by_stage[0][np.isfinite(by_stage[0])]
         # With nothing to compare with, what is wrong may be most of it: then there are two levels, and little between them.
@@ -123,9 +124,9 @@ def _ordinary(by_stage: Sequence[Seconds]) -> tuple[float, float]:
         usual = max(usual, 0.0)
         sigma = max(usual - float(np.quantile(row, LOW_QUANTILE)), 0.0) / HALF_SPREAD_TO_SIGMA
         return usual, usual + TOP_DEVIATIONS * sigma
-    tops = np.concatenate([np.nanquantile(s, HIGH_QUANTILE, axis=(0, 1)) for s in by_stage])
+    tops = np.concatenate([nan_quantile(s, HIGH_QUANTILE, axis=(0, 1)) for s in by_stage])
     usual = max(usual, 0.0)
-    return usual, max(usual, float(np.sort(tops)[(len(tops) - 1) // 2]))
+    return usual, max(usual, float(lower_median(tops)))
 
 
 def _quick_steps(seconds: Seconds) -> Seconds:
@@ -138,7 +139,7 @@ def _quick_steps(seconds: Seconds) -> Seconds:
     by_step = np.median(seconds, axis=0)  # (n_steps, n_dp)
     low = np.quantile(by_step, LOW_QUANTILE, axis=0)
     slow = by_step > TWO_LEVELS_RATIO * low
-    high = np.nanmedian(np.where(slow.any(axis=0) & ~slow, np.nan, by_step), axis=0)
+    high = nan_median(np.where(slow.any(axis=0) & ~slow, np.nan, by_step), axis=0)
     between = (by_step > TWO_LEVELS_RATIO * low) & (by_step < high / TWO_LEVELS_RATIO)
     apart = (low > 0) & slow.any(axis=0) & (between.mean(axis=0) < BETWEEN_SHARE)
     return np.where((slow & apart)[None], np.nan, seconds) if apart.any() else seconds

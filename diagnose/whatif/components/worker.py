@@ -3,16 +3,17 @@
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-from diagnose.model.components import Traits
+from diagnose.model.components import Components, Traits
 from diagnose.model.optype import Op
 from diagnose.model.stalls import StallKind, Stalls
 from diagnose.model.trace import Bools, Seconds
+from diagnose.statistics.change_points import Positions, Rise, find_rise
+from diagnose.statistics.robust import lower_median, nan_median, robust_deviation
 from diagnose.whatif.components.attribution import assign
 from diagnose.whatif.components.component import ByNode, Component, Extent, Lanes, Part, cut, mix
 from diagnose.whatif.computes import Place
-from diagnose.whatif.medians import MAD_TO_SIGMA, TINY_RATIO, lower_median, nearest_zero_center
+from diagnose.whatif.medians import TINY_RATIO, nearest_zero_center
 from diagnose.whatif.observed import Observed
 
 #: A worker is slow when its usual pace is this much behind its peers (2% of a job's time needs about that).
@@ -155,17 +156,17 @@ def find_slow_workers(excess: Seconds, n_stages: int, told: Bools) -> tuple[Seco
         return np.zeros_like(excess), np.zeros((n_dp, n_stages), dtype=bool), np.moveaxis(own, 2, 0)
     usual = np.median(own, axis=1)  # (n_stages, n_dp)
     usual = np.where(np.median(both, axis=1), usual, np.minimum(usual, 0.0))
-    sigma = MAD_TO_SIGMA * float(np.median(np.abs(own - usual[:, None])))
+    sigma = robust_deviation(own - usual[:, None])
     least = max(np.log1p(SLOW_RATIO), CHANCE_DEVIATIONS * sigma / np.sqrt(n_steps))
     constant = ((n_dp > 1) | told[:, None]) & (usual > least)
-    since = find_onsets(np.where(both, own, np.minimum(own, 0.0)), sigma)
+    since = find_onsets(np.moveaxis(np.where(both, own, np.minimum(own, 0.0)), 1, -1), sigma)
     after = np.arange(n_steps)[None, :, None] >= since[:, None]
     hits = both & (own > max(np.log1p(SLOW_STEP_RATIO), SLOW_STEP_DEVIATIONS * sigma))
     changed = since < n_steps  # (n_stages, n_dp)
     constant |= changed
     slow = constant | _are_slow_often(hits)
     # Ordinary variation stays with the work: only what differs from the worker's usual pace by more counts as its own.
-    usual = np.where(changed, np.nan_to_num(np.nanmedian(np.where(after, own, np.nan), axis=1)), usual)
+    usual = np.where(changed, np.nan_to_num(nan_median(np.where(after, own, np.nan), axis=1)), usual)
     pace = np.where(changed[:, None] & ~after, 0.0, usual[:, None])
     even = np.where(np.abs(own - pace) <= ORDINARY_DEVIATIONS * sigma, pace, own)
     level = np.where(constant[:, None], even, np.where(hits, own, 0.0))
@@ -211,47 +212,25 @@ def _are_slow_often(hits: Bools) -> Bools:
     return np.asarray(often & (n_dp > 1) & (n_hits > expected + CHANCE_DEVIATIONS * np.sqrt(expected)))
 
 
-def find_onsets(own: Seconds, sigma: float) -> NDArray[np.int64]:
-    """Find the step from which on each worker is behind: the split of its series into two levels that is least by chance.
+def find_onsets(own: Seconds, sigma: float) -> Positions:
+    """Find the position of the step from which on each worker is behind; n_steps where it does not fall behind.
 
-    Parameters
-    ----------
-    own : ndarray of float64, shape (n_stages, n_steps, n_dp)
-        Log of pace against peers.
-    sigma : float
-        Ordinary variation over steps.
-
-    Returns
-    -------
-    ndarray of int64, shape (n_stages, n_dp)
-        Position of the first slow step; n_steps where no worker falls behind.
+    `own` is the log of pace against peers, time last, and `sigma` its ordinary variation over steps.
     """
-    n_steps = own.shape[1]
-    if n_steps < 2 * MIN_SLOW_STEPS or sigma <= 0:
-        return np.full((own.shape[0], own.shape[2]), n_steps)
-    # One extreme step must not make a level; a level of many steps is not bounded by this.
-    bounded = np.clip(
-        own, -ORDINARY_DEVIATIONS * sigma, np.maximum(ORDINARY_DEVIATIONS * sigma, np.log1p(SLOW_STEP_RATIO))
+    rise = Rise(
+        bound=(-ORDINARY_DEVIATIONS * sigma, max(ORDINARY_DEVIATIONS * sigma, float(np.log1p(SLOW_STEP_RATIO)))),
+        least_level=float(np.log1p(SLOW_RATIO)),
+        min_after=MIN_SLOW_STEPS,
+        deviations=CHANCE_DEVIATIONS + 1.0,
     )
-    summed = np.cumsum(bounded, axis=1)
-    n_before = np.arange(1, n_steps)[None, :, None]
-    n_after = n_steps - n_before
-    before = summed[:, :-1] / n_before
-    after = (summed[:, -1:] - summed[:, :-1]) / n_after
-    height = after - before
-    score = height / (sigma * np.sqrt(1.0 / n_before + 1.0 / n_after))
-    enough = (n_after >= MIN_SLOW_STEPS) & (n_before >= 1) & (after > np.log1p(SLOW_RATIO)) & (before < after / 2)
-    score = np.where(enough, score, -np.inf)
-    best = score.argmax(axis=1)
-    found = np.take_along_axis(score, best[:, None], axis=1)[:, 0] > CHANCE_DEVIATIONS + 1.0
-    return np.asarray(np.where(found, best + 1, n_steps))
+    return find_rise(own, sigma, rise)
 
 
 def _direction_ratio(direction: Seconds, level: Seconds) -> Seconds:
     """Say how a worker's excess splits over forward and backward: a factor a (direction, chunk, worker), about 1."""
     weight = np.where(level > 0, level, np.nan)[None, None]
-    ratio = np.nanmedian(direction / weight, axis=3, keepdims=True)
-    return np.clip(np.nan_to_num(ratio, nan=1.0), 0.0, 2.0)
+    ratio = nan_median(direction / weight, axis=3, keepdims=True)
+    return np.asarray(np.clip(np.nan_to_num(ratio, nan=1.0), 0.0, 2.0))
 
 
 def attribute_to_workers(stalls: Stalls, share: Seconds, worker_ratio: Seconds) -> None:
@@ -261,6 +240,17 @@ def attribute_to_workers(stalls: Stalls, share: Seconds, worker_ratio: Seconds) 
     assign(stalls, unsteady, StallKind.WORKER)
 
 
+def _why_unmeasured(components: Components) -> str:
+    """Say that no worker can be compared with another."""
+    if components.compute_s.shape[-1] > 1 or components.slow_workers.any():
+        return ""
+    return "with one dp rank no worker has peers on its stage, and none fell behind itself"
+
+
 COMPONENT = Component(
-    "worker", WorkerPart, inside=StallKind.WORKER, before=StallKind.WORKER, traits=Traits(whom="workers")
+    "worker",
+    WorkerPart,
+    inside=StallKind.WORKER,
+    before=StallKind.WORKER,
+    traits=Traits(whom="workers", why_unmeasured=_why_unmeasured),
 )

@@ -16,25 +16,15 @@ Dialect = Literal["own", "staged", "unstaged", "phases"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NamedOperation:
-    """An operation that an annotation names.
-
-    Attributes
-    ----------
-    op : Op or None
-        None for what has no place in a trace; `what` says what it is.
-    stage : int or None
-        Stage of the model (virtual stage), where it is said.
-    weights : bool
-        It is the gradient of the weights alone, which the trace format has no type for.
-    """
+    """An operation that an annotation names."""
 
     dialect: Dialect
-    op: Op | None
+    op: Op | None  # None for what has no place in a trace; `what` says what it is
     what: str
-    stage: int | None = None
+    stage: int | None = None  # of the model (virtual stage), where it is said
     microbatch: int | None = None
     chunk: int | None = None
-    weights: bool = False
+    weights: bool = False  # it is the gradient of the weights alone, which the trace format has no type for
 
 
 _ACTIONS = {

@@ -110,22 +110,12 @@ class Columns:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Spans:
-    """Spans of one kind, by start.
+    """Spans of one kind, by start; shape (n,) each."""
 
-    Attributes
-    ----------
-    start, end : ndarray of float64, shape (n,)
-        Microseconds of the file.
-    thread : ndarray of int64, shape (n,)
-        Number of the thread, or of the stream.
-    key : ndarray of int64, shape (n,)
-        Number of the name, or what launched it: -1 where unknown.
-    """
-
-    start: Seconds
+    start: Seconds  # microseconds of the file
     end: Seconds
-    thread: Ints
-    key: Ints
+    thread: Ints  # number of the thread, or of the stream
+    key: Ints  # number of the name, or what launched it; -1 where unknown
 
     def __len__(self) -> int:
         return len(self.start)
@@ -137,33 +127,17 @@ class Spans:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Exchange:
-    """A call of the communication library, or its kernel.
+    """A call of the communication library, or its kernel."""
 
-    Attributes
-    ----------
-    collective : str
-        In one spelling: `"all_reduce"`, `"send"`.
-    start, end : float
-        Microseconds of the file.
-    correlation : int
-        -1 where unknown.
-    group, description : str
-        Of the process group; empty where unknown.
-    seq : int
-        Count of the collective in its group; -1 where unknown.
-    by : str
-        `"kernel"`, `"call"` (an operator of c10d) or `"work"` (an annotation over all of its life, as gloo makes them).
-    """
-
-    collective: str
-    start: float
+    collective: str  # in one spelling: `"all_reduce"`, `"send"`
+    start: float  # microseconds of the file
     end: float
     thread: int
-    correlation: int
-    group: str
+    correlation: int  # -1 where unknown
+    group: str  # of the process group, as `description`; empty where unknown
     description: str
-    seq: int
-    by: str
+    seq: int  # count of the collective in its group; -1 where unknown
+    by: str  # "kernel", "call" (an operator of c10d) or "work" (an annotation over all of its life, as gloo makes them)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -29,12 +29,7 @@ NOT_DATA_PARALLEL = (
 class Collectives:
     """The collectives of one rank that may be data-parallel.
 
-    Attributes
-    ----------
-    asked : list of (float, Exchange)
-        By when the host asked for each.
-    sharded : bool
-        Parameters are gathered inside computes (FSDP).
+    `asked` has each with when the host asked for it; `sharded` says that parameters are gathered inside computes (FSDP).
     """
 
     def __init__(self, found: Collected, gpu: GpuTime, main: int) -> None:

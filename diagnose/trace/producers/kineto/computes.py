@@ -26,13 +26,7 @@ TO_ONE_PEER = ("send", "recv")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Run:
-    """A forward or a backward, as the host saw it.
-
-    Attributes
-    ----------
-    start, end : float
-        Of its first and last operator, microseconds of the file.
-    """
+    """A forward or a backward, as the host saw it: from its first operator to its last, microseconds of the file."""
 
     forward: bool
     start: float
@@ -41,34 +35,17 @@ class Run:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HostOperators:
-    """Operators of one rank that computes are made of, by start.
+    """Operators of one rank that computes are made of, by start; microseconds of the file."""
 
-    Attributes
-    ----------
-    forward : tuple of ndarray of float64
-        Starts and ends of the operators of the main thread that may be of a forward, outermost ones only.
-    backward : tuple of ndarray of float64
-        Merged spans of autograd.
-    calls : tuple of Exchange
-        Sends and receives, as they were called.
-    apart : tuple of float
-        When the host began what ends a forward: fetching input, an update.
-    """
-
+    #: Starts and ends of the operators of the main thread that may be of a forward, outermost ones only.
     forward: tuple[Seconds, Seconds]
-    backward: tuple[Seconds, Seconds]
-    calls: tuple[Exchange, ...]
-    apart: tuple[float, ...]
+    backward: tuple[Seconds, Seconds]  # merged spans of autograd
+    calls: tuple[Exchange, ...]  # sends and receives, as they were called
+    apart: tuple[float, ...]  # when the host began what ends a forward: fetching input, an update
 
 
 def list_operators(found: Collected, main: int) -> HostOperators:
-    """Pick the operators that forwards and backwards are made of.
-
-    Parameters
-    ----------
-    main : int
-        Thread that runs the steps.
-    """
+    """Pick the operators that forwards and backwards are made of; thread `main` runs the steps."""
     backward = merge(found.autograd.start, found.autograd.end)
     outer = _outermost(found.operators.take(found.operators.thread == main))
     apart = np.array([name.startswith(NO_FORWARD) for name in found.names], dtype=bool)
@@ -94,17 +71,9 @@ def list_operators(found: Collected, main: int) -> HostOperators:
 
 
 def find_runs(operators: HostOperators, start: float, end: float) -> list[Run]:
-    """Find the forwards and backwards of one step.
+    """Find the forwards and backwards of one step, by start; the step is given in microseconds of the file.
 
-    Parameters
-    ----------
-    start, end : float
-        Of the step, microseconds of the file.
-
-    Returns
-    -------
-    list of Run
-        By start. Forwards that no backward follows in the step, as those of an evaluation, are left out.
+    Forwards that no backward follows in the step, as those of an evaluation, are left out.
     """
     items: list[tuple[float, float, str]] = []
     for kind, spans in (("forward", operators.forward), ("backward", operators.backward)):

@@ -70,24 +70,12 @@ class Event(msgspec.Struct, gc=False):
 
 @dataclasses.dataclass(slots=True)
 class Stream:
-    """Events of a file as they come; the rest is known once they have all been read.
+    """Events of a file as they come; the rest is known once they have all been read."""
 
-    Attributes
-    ----------
-    header : dict of str to object
-        What stands beside the events, before or after them.
-    n_unreadable : int
-        Entries of the array that are no events.
-    truncated : bool
-        The file ends in the middle: the events up to there are good.
-    n_bytes : int
-        Of text.
-    """
-
-    header: dict[str, Any] = dataclasses.field(default_factory=dict)
-    n_unreadable: int = 0
-    truncated: bool = False
-    n_bytes: int = 0
+    header: dict[str, Any] = dataclasses.field(default_factory=dict)  # what stands beside the events
+    n_unreadable: int = 0  # entries of the array that are no events
+    truncated: bool = False  # the file ends in the middle: the events up to there are good
+    n_bytes: int = 0  # of text
 
 
 _decoder = msgspec.json.Decoder(list[Event], strict=False)
@@ -95,17 +83,7 @@ _loose = msgspec.json.Decoder()
 
 
 def read_events(path: Path, stream: Stream, *, where: str) -> Iterator[list[Event]]:
-    """Read the events of a file.
-
-    Parameters
-    ----------
-    stream : Stream
-        Filled in on the way.
-
-    Yields
-    ------
-    list of Event
-        Some thousand at a time, in the order of the file.
+    """Read the events of a file in its order, some thousand at a time; fills in `stream` on the way.
 
     Raises
     ------

@@ -32,14 +32,9 @@ class GpuTime:
         )
 
     def of(self, start: float, end: float, name: int = -1, nth: int = -1) -> Range | None:
-        """Say when the computing kernels launched from `start` to `end` ran.
+        """Say when the computing kernels launched from `start` to `end` (of the host) ran, microseconds of the file.
 
-        Parameters
-        ----------
-        start, end : float
-            Of the host, microseconds of the file.
-        name, nth : int
-            Which annotation the range is: where no launch is known, the GPU's annotation of that name is taken.
+        Where no launch is known, the `nth` annotation of the GPU with that `name` is taken.
         """
         first, last = np.searchsorted(self._launched, (start, end))
         if last > first:

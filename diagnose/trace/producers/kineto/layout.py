@@ -32,13 +32,7 @@ class RankCoordinates:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Layout:
-    """Places of all ranks.
-
-    Attributes
-    ----------
-    places : tuple of RankCoordinates
-        In the order of the ranks that were given.
-    """
+    """Places of all ranks, in the order of the ranks that were given."""
 
     places: tuple[RankCoordinates, ...]
     n_stages: int
@@ -49,12 +43,7 @@ class Layout:
 
 
 def place_ranks(ranks: Sequence[Rank], numbers: Sequence[int], *, name: str) -> Layout:
-    """Find the place of each rank.
-
-    Parameters
-    ----------
-    numbers : sequence of int
-        Global rank of each.
+    """Find the place of each rank; `numbers` are their global ranks.
 
     Raises
     ------

@@ -15,43 +15,24 @@ from diagnose.model.trace import Ints, Seconds
 
 @dataclasses.dataclass(slots=True)
 class Operation:
-    """One operation of one rank.
-
-    Attributes
-    ----------
-    stage : int
-        Stage of the model, virtual ones counted through; -1 where it is not said.
-    microbatch, chunk : int
-        -1 where there is none.
-    start, end : float
-        When it ran, on the GPU where there is one: microseconds of the file.
-    asked, returned : float
-        When the host launched it, and when the host went on.
-    seq : int
-        Count of a collective in its group; -1 where unknown.
-    """
+    """One operation of one rank; times are microseconds of the file."""
 
     op: int
     step: int
-    start: float
+    start: float  # when it ran, on the GPU where there is one
     end: float
-    asked: float
-    returned: float
-    stage: int = -1
-    microbatch: int = -1
+    asked: float  # when the host launched it
+    returned: float  # when the host went on
+    stage: int = -1  # of the model, virtual ones counted through; -1 where it is not said
+    microbatch: int = -1  # -1 where there is none, as for `chunk`
     chunk: int = -1
-    seq: int = -1
+    seq: int = -1  # count of a collective in its group; -1 where unknown
 
 
 class OperationList:
-    """Operations of one rank as they are found, by step, and what was dropped on the way.
+    """Operations of one rank as they are found, in no order, and what was dropped on the way.
 
-    Attributes
-    ----------
-    listed : list of Operation
-        In no order.
-    numbers, starts, ends : ndarray, shape (n_steps,)
-        Number, start and end of each step; microseconds of the file.
+    Its steps have `numbers`, `starts` and `ends`, shape (n_steps,) each; microseconds of the file.
     """
 
     def __init__(self, numbers: Ints, starts: Seconds, ends: Seconds) -> None:
@@ -77,25 +58,15 @@ class OperationList:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Operations:
-    """Operations of one rank, one entry each, in any order; all of shape (n,).
+    """Operations of one rank, one entry each, in any order, with what `Operation` says of them; shape (n,) each."""
 
-    Attributes
-    ----------
-    op : ndarray of int8
-        `Op`, or `WEIGHTS`.
-    step, stage, microbatch, chunk, seq : ndarray of int64
-        As in `Operation`.
-    start, end : ndarray of float64
-        Microseconds of the file.
-    """
-
-    op: NDArray[np.int8]
+    op: NDArray[np.int8]  # `Op`, or `WEIGHTS`
     step: Ints
     stage: Ints
     microbatch: Ints
     chunk: Ints
     seq: Ints
-    start: Seconds
+    start: Seconds  # microseconds of the file
     end: Seconds
 
     @classmethod

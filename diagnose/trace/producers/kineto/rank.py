@@ -31,33 +31,21 @@ class ProcessGroup:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rank:
-    """What one file says.
-
-    Attributes
-    ----------
-    base_ns : int
-        To be added to its times.
-    dialect : str
-        `"own"`, `"staged"`, `"unstaged"` (annotations name the operations), or `"runs"` (its operators show them).
-    sharded : bool
-        Parameters are gathered inside forwards and backwards (FSDP).
-    n_on_host : int
-        Computes timed by the host though there is a GPU.
-    """
+    """What one file says."""
 
     where: str
     rank: int | None
     rank_from_name: bool
     world: int | None
     host: str
-    base_ns: int
+    base_ns: int  # to be added to its times
     groups: tuple[ProcessGroup, ...]
-    dialect: str
+    dialect: str  # whose annotations name the operations, or "runs": its operators show them
     operations: Operations
     exchanges_with_peers: bool
-    sharded: bool
+    sharded: bool  # parameters are gathered inside forwards and backwards (FSDP)
     on_gpu: bool
-    n_on_host: int
+    n_on_host: int  # computes timed by the host though there is a GPU
     records_collections: bool
     steps: tuple[int, ...]
     steps_named: bool

@@ -40,16 +40,8 @@ class _Ordered:
 class OperationReader:
     """Makes operations of what was collected of one file.
 
-    Attributes
-    ----------
-    made : OperationList
-        After `read`, with evidence, in no order.
-    dialect : str
-        StallKind names, or what, told the computes.
-    steps_named : bool
-        Annotations number the steps.
-    n_on_host : int
-        Computes timed by the host though there is a GPU.
+    `made` holds them after `read`, with evidence, in no order. `dialect` says whose names, or what, told the computes;
+    `steps_named` that annotations number the steps; `n_on_host` how many computes the host timed though there is a GPU.
     """
 
     def __init__(self, found: Collected) -> None:

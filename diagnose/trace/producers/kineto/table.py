@@ -18,21 +18,9 @@ from diagnose.trace.producers.weights import WEIGHTS, Timeline, drop_weights
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OperationTable:
-    """Operations of all ranks, one entry each; all of shape (n,).
+    """Operations of all ranks, one entry each; shape (n,) each."""
 
-    Attributes
-    ----------
-    op : ndarray of int8
-        `Op`, or `WEIGHTS`.
-    step, rank, dp, stage, tp, cp, host : ndarray of int64
-    virtual : ndarray of int64
-        Stage of the model, counted through all model chunks.
-    microbatch, chunk, seq : ndarray of int64
-        -1 where there is none.
-    start_s, end_s : ndarray of float64
-    """
-
-    op: NDArray[np.int8]
+    op: NDArray[np.int8]  # `Op`, or `WEIGHTS`
     step: Ints
     rank: Ints
     dp: Ints
@@ -40,8 +28,8 @@ class OperationTable:
     tp: Ints
     cp: Ints
     host: Ints
-    virtual: Ints
-    microbatch: Ints
+    virtual: Ints  # stage of the model, counted through all model chunks
+    microbatch: Ints  # -1 where there is none, as for `chunk` and `seq`
     chunk: Ints
     seq: Ints
     start_s: Seconds

@@ -65,14 +65,9 @@ def _clock_offsets(reached: Seconds, host: Ints) -> Seconds:
 def choose_clocks(points: Sequence[Seconds], host: Ints) -> tuple[Seconds, int | None]:
     """Say by how much each rank's clock is ahead: what brings ranks closest together at all points, by meeting at one of them.
 
-    Whoever is late by the same time in each step may as well have a clock that is ahead; so the last point of a step, at which all
-    have waited, goes before the others, and ranks of a host have one clock.
-
-    Returns
-    -------
-    offset_s : ndarray of float64, shape (n_ranks,)
-    at : int or None
-        The point; None where clocks need no moving.
+    Whoever is late by the same time in each step may as well have a clock that is ahead; so the last point of a step, at which
+    all have waited, goes before the others, and ranks of a host have one clock. Gives seconds, shape (n_ranks,), and the point;
+    None where clocks need no moving.
     """
     none = np.zeros(len(host))
     best: tuple[float, Seconds, int | None] = (sum(_apart(point, none) for point in points), none, None)
