@@ -172,7 +172,7 @@ def _notes(comparison: Comparison, *, wide: bool) -> list[tuple[str, RenderableT
     """Say what the columns mean, and what is not proven."""
     largest, most = ("; largest: of one batch", "; by docs: a document; most: the longest wait") if wide else ("", "")
     notes: list[tuple[str, RenderableType]] = [
-        ("imbalance", f"largest over mean cost of a batch's microbatches, mean over batches{largest}"),
+        ("imbalance", f"largest over mean cost of a batch's microbatches, mean over batches{largest}")
     ]
     if wide:
         notes.append(
