@@ -165,7 +165,7 @@ def test_an_unfinished_write_leaves_nothing(store: Store, monkeypatch: pytest.Mo
     finish(store, "/a")
     assert store.claim(["/a"])
     with monkeypatch.context() as patch:
-        patch.setattr(store, "_upsert", fail)
+        patch.setattr("diagnose.triage.store.plain_row", fail)
         with pytest.raises(KeyboardInterrupt):
             store.finish([FinishedJob("/a", outcome("/a", identity="j", n_causes=0))])
     assert store.known(["/a"])["/a"].identity == "i"
