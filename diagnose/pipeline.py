@@ -146,7 +146,7 @@ def analyse_job(request: Request, rule_set: RuleSet) -> Analysis:
     )
     gains = removal.gains([rule.components for rule in rule_set.rules])
     request.report("judging")
-    transfers = measure_transfers(observed, n_stages=trace.n_stages)
+    transfers = measure_transfers(removal)
     suspects = find_suspects(trace, components, transfers)
     return Analysis(
         trace=trace,

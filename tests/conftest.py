@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from _pytest.doctest import DoctestModule
 
 from tests.tiers import LONG, QUICK, tier_of, tiers_within
 
@@ -49,13 +48,6 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if config.option.markexpr == QUICK and QUICK not in tiers:
         return True
     return True if tiers == {LONG} and not config.getoption("--all") else None
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_collect_file() -> Iterator[None]:
-    """Look for no doctests in tests."""
-    collectors = yield
-    return [collector for collector in collectors if not isinstance(collector, DoctestModule)]
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -66,12 +66,8 @@ class _JobsCommand(click.Command):
 @quiet_option
 @version_option
 def jobs_command(jobs: tuple[str, ...], **given: Any) -> int:
-    """Diagnose every job."""
-    return diagnose_jobs(jobs, Options(**given))
-
-
-def diagnose_jobs(jobs: tuple[str, ...], options: Options) -> int:
     """Diagnose every job, write its report or its error, and give the exit code."""
+    options = Options(**given)
     check_jobs(jobs, options)
     parse_numbers("--steps", options.steps)  # refused before any work
     failures: list[int] = []

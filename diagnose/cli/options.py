@@ -102,12 +102,7 @@ def parse_numbers(option: str, text: str | None) -> "Ints | None":
 def format_option(*formats: str, meaning: str) -> Callable[[_Command], _Command]:
     """Give `--format` with these choices, the first the default; `meaning` is its help."""
     return click.option(
-        "--format",
-        "output_format",
-        type=click.Choice(formats),
-        default=formats[0],
-        show_default=True,
-        help=meaning,
+        "--format", "output_format", type=click.Choice(formats), default=formats[0], show_default=True, help=meaning
     )
 
 

@@ -82,11 +82,7 @@ def _warn_of_secrets(ctx: click.Context, param: click.Parameter, value: tuple[st
 )
 @click.option("--limit", metavar="N", type=click.IntRange(min=1), help="At most so many new tickets, the costliest.")
 @click.option(
-    "--gone-after",
-    metavar="AGE",
-    default="30d",
-    show_default=True,
-    help="What no run had for so long is fixed.",
+    "--gone-after", metavar="AGE", default="30d", show_default=True, help="What no run had for so long is fixed."
 )
 @click.option("--prometheus-textfile", metavar="FILE", type=click.Path(), help="Write gauges for node_exporter there.")
 @click.option(

@@ -22,17 +22,7 @@ _ORDER = ("came", "grew", "unclear", "same", "shrank", "went")
 
 
 def compare(before: Side, after: Side) -> Comparison:
-    """Say what became of a job between two diagnoses.
-
-    Parameters
-    ----------
-    before, after : Side
-        Such as before and after a fix, or of yesterday and today.
-
-    Returns
-    -------
-    Comparison
-    """
+    """Say what became of a job between two diagnoses, such as before and after a fix, or of yesterday and today."""
     changes = tuple(sorted(_match(before, after), key=_rank))
     share = after.recorded_s / before.recorded_s - 1.0
     return Comparison(

@@ -72,8 +72,6 @@ def choose(found: Sequence[dict[str, Any]], name: str, job: str | None) -> Side:
 
     Parameters
     ----------
-    found : sequence of dict
-        At least one.
     name : str
         How errors call the file.
     job : str, optional

@@ -5,17 +5,17 @@ and ever more. The fault adds time: mended, nothing is left.
 """
 
 import dataclasses
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 
 from diagnose.errors import UsageError
 from diagnose.faults.decoys import HiddenPause
 from diagnose.faults.example import PLAIN_JOB, Example, Fixture, LookAlike
-from diagnose.faults.fault import Fault, Worker
-from diagnose.faults.inputs import Inputs, Pause
-from diagnose.faults.spec import JobSpec
-from diagnose.faults.strength import draw_log_uniform, estimate_step
+from diagnose.faults.fault import Fault, Worker, draw_times
+from diagnose.faults.inputs import Inputs
+from diagnose.faults.spec import JobSpec, draw_log_uniform
+from diagnose.faults.strength import estimate_step
 from diagnose.model.optype import Op
 from diagnose.model.trace import Bools, Ints, Seconds
 
@@ -82,15 +82,10 @@ class AllocatorStall(Fault):
         tasks = np.flatnonzero(programme.is_op(Op.FORWARD, Op.BACKWARD) & np.isin(programme.stage, self.on_stages))
         at, length_s, is_inside = self._draw_stalls(spec, tasks)
         happens = self.active(spec)[at[1], 0] & np.isin(at[2], dp_ranks)
-        places: tuple[tuple[Literal["inside", "before"], Bools], ...] = (("inside", is_inside), ("before", ~is_inside))
-        pauses = []
-        for where, there in places:
-            here = happens & there
-            if here.any():
-                seconds = np.zeros((len(programme.tasks), *inputs.lanes))
-                seconds[at[0][here], at[1][here], at[2][here]] = length_s[here]
-                pauses.append(Pause(Op.CUDA_MALLOC, seconds, where, recorded=self.records))
-        return dataclasses.replace(inputs, pauses=(*inputs.pauses, *pauses))
+        stalls = at[0][happens], at[1][happens], at[2][happens]
+        return inputs.with_pauses_at(
+            stalls, length_s[happens], is_inside[happens], kind=Op.CUDA_MALLOC, recorded=self.records
+        )
 
     def _draw_stalls(self, spec: JobSpec, tasks: Ints) -> tuple[tuple[Ints, Ints, Ints], Seconds, Bools]:
         """Draw which of some tasks stall, on which lanes, for how long, and whether inside; as if on all dp ranks."""
@@ -114,10 +109,8 @@ def draw_fault(
     n_ops = 2 * spec.microbatches * spec.vpp
     if n_ops * spec.dp * spec.steps * PROBABILITY[1] < 1.0:
         return None
-    drawn_onset = int(rng.integers(1, 3 * spec.steps // 4)) if rng.random() < 0.3 and spec.steps > 3 else None
-    onset = drawn_onset if onset is None else onset
-    first, rest = onset or 0, spec.steps - (onset or 0)
-    recovery = first + int(rng.integers(rest // 2, rest)) if rng.random() < 0.07 and rest > 3 else None
+    onset, recovery = draw_times(spec, rng, onset)
+    rest = spec.steps - (onset or 0)
     on_stages, on_dp_ranks = _draw_place(spec, rng)
     n_dp = spec.dp if on_dp_ranks is None else len(on_dp_ranks)
     least = float(np.clip(3.0 / (n_ops * n_dp * rest), PROBABILITY[0], PROBABILITY[1] / 2))

@@ -34,12 +34,7 @@ class CauseFile:
 
 
 def list_cause_files(extra: Path | None = None) -> dict[str, CauseFile]:
-    """Find every cause, by name: the name of its file, with dashes for underscores.
-
-    Parameters
-    ----------
-    extra : Path, optional
-        Folder with files of causes of one's own.
+    """Find every cause, those in a folder `extra` of one's own too, by name: the name of its file, with dashes for underscores.
 
     Raises
     ------

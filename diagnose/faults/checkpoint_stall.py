@@ -14,8 +14,8 @@ from diagnose.faults.example import CLEAR, PLAIN_JOB, Example, Fixture, LookAlik
 from diagnose.faults.fault import Fault, Worker
 from diagnose.faults.inputs import Inputs, Pause
 from diagnose.faults.programme import Programme
-from diagnose.faults.spec import JobSpec
-from diagnose.faults.strength import draw_log_uniform, estimate_step
+from diagnose.faults.spec import JobSpec, draw_log_uniform
+from diagnose.faults.strength import estimate_step
 from diagnose.model.optype import Op
 from diagnose.model.trace import Bools, Ints
 
@@ -105,7 +105,7 @@ class CheckpointStall(Fault):
                 seconds[tasks] = saved_s[programme.stage[tasks]]
                 where: Literal["inside", "before"] = "before" if self.where == "before" else "inside"
                 pauses.append(Pause(Op.CHECKPOINT, seconds, where, recorded=recorded))
-        return dataclasses.replace(inputs, pauses=(*inputs.pauses, *pauses))
+        return inputs.with_pauses(*pauses)
 
 
 def _first_tasks(programme: Programme) -> tuple[Ints, Ints]:

@@ -28,19 +28,9 @@ class Corpus:
 
 
 def write_corpus(corpus: Corpus, n_jobs: int, n_workers: int = 1) -> Iterator[None]:
-    """Write the jobs that the folder does not have yet.
+    """Write the jobs that the folder does not have yet; give None for each job that is there.
 
-    Parameters
-    ----------
-    n_jobs : int
-        Job i of a corpus is the same however many there are.
-    n_workers : int
-        Processes.
-
-    Yields
-    ------
-    None
-        Once for each job that is there.
+    Job i of a corpus is the same however many there are.
     """
     corpus.folder.mkdir(parents=True, exist_ok=True)
     write = functools.partial(_write_one, corpus)

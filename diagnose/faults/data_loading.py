@@ -12,10 +12,10 @@ import numpy as np
 from diagnose.errors import UsageError
 from diagnose.faults.decoys import OrdinaryLoads
 from diagnose.faults.example import PLAIN_JOB, Example, Fixture, LookAlike
-from diagnose.faults.fault import Fault, Worker
+from diagnose.faults.fault import Fault, Worker, draw_times
 from diagnose.faults.inputs import Inputs, Pause
-from diagnose.faults.spec import JobSpec
-from diagnose.faults.strength import draw_log_uniform, estimate_step
+from diagnose.faults.spec import JobSpec, draw_log_uniform
+from diagnose.faults.strength import estimate_step
 from diagnose.model.optype import Op
 from diagnose.model.trace import Bools, Seconds
 
@@ -82,9 +82,7 @@ class DataLoading(Fault):
         tasks = np.flatnonzero(reads & (self.every_microbatch | (programme.microbatch == 0)))
         seconds = np.zeros((len(programme.tasks), *inputs.lanes))
         seconds[tasks] = np.where(late, self._draw_waits(spec, rng, len(tasks)), 0.0)
-        return dataclasses.replace(
-            inputs, pauses=(*inputs.pauses, Pause(Op.DATA_LOAD, seconds, self.where, recorded=self.records))
-        )
+        return inputs.with_pauses(Pause(Op.DATA_LOAD, seconds, self.where, recorded=self.records))
 
     def _draw_late(self, spec: JobSpec, rng: np.random.Generator) -> Bools:
         """Draw who is late in which step, shape (n_steps, n_dp)."""
@@ -116,10 +114,8 @@ def draw_fault(
 
     Every job reads data: never None.
     """
-    drawn_onset = int(rng.integers(1, 3 * spec.steps // 4)) if rng.random() < 0.3 and spec.steps > 3 else None
-    onset = drawn_onset if onset is None else onset
-    first, rest = onset or 0, spec.steps - (onset or 0)
-    recovery = first + int(rng.integers(rest // 2, rest)) if rng.random() < 0.07 and rest > 3 else None
+    onset, recovery = draw_times(spec, rng, onset)
+    first = onset or 0
     drawn_period = int(rng.integers(SHARD_STEPS[0], SHARD_STEPS[1] + 1))
     opens_shard = (spec.step_numbers()[first:recovery] % drawn_period == 0).any()
     period_steps = drawn_period if rng.random() < 0.2 and opens_shard else None

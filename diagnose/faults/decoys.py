@@ -122,8 +122,7 @@ class HiddenPause(HiddenDecoy):
         seconds = np.zeros(inputs.work_s.shape)
         seconds[tasks[self.number], :, self.dp] = self.seconds * np.array(self.strengths)
         kind = Op.GC if self.kind is None else self.kind
-        pause = Pause(kind, seconds, "inside", recorded=self.kind is not None)
-        return dataclasses.replace(inputs, pauses=(*inputs.pauses, pause))
+        return inputs.with_pauses(Pause(kind, seconds, "inside", recorded=self.kind is not None))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -149,8 +148,7 @@ class PlannedCollections(HiddenDecoy):
             here = programme.is_op(Op.FORWARD) & (programme.microbatch == self.microbatch) & (programme.chunk == 0)
         length_s = self.seconds * self.strengths[0] * np.exp(0.05 * self.random(spec).standard_normal(inputs.lanes))
         seconds = np.where(here[:, None, None] & mark_multiples(spec, self.period_steps)[:, None], length_s, 0.0)
-        pause = Pause(Op.GC, seconds, "inside", recorded=self.recorded)
-        return dataclasses.replace(inputs, pauses=(*inputs.pauses, pause))
+        return inputs.with_pauses(Pause(Op.GC, seconds, "inside", recorded=self.recorded))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -168,8 +166,7 @@ class TinyCollections(Decoy):
         has_one = rng.random(inputs.work_s.shape) < self.share
         has_one &= inputs.programme.is_op(Op.FORWARD, Op.BACKWARD)[:, None, None]
         seconds = np.where(has_one, self.seconds * rng.uniform(0.1, 1.0, inputs.work_s.shape), 0.0)
-        pause = Pause(Op.GC, seconds, "inside", recorded=True)
-        return dataclasses.replace(inputs, pauses=(*inputs.pauses, pause))
+        return inputs.with_pauses(Pause(Op.GC, seconds, "inside", recorded=True))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -221,8 +218,8 @@ class OrdinaryLoads(Decoy):
         seconds = np.zeros(delay_s.shape)
         seconds[first] = self.share * delay_s[first]
         delay_s[first] -= seconds[first]
-        pause = Pause(Op.DATA_LOAD, seconds, "before", recorded=True)
-        return dataclasses.replace(inputs, delay_s=delay_s, pauses=(*inputs.pauses, pause))
+        changed = dataclasses.replace(inputs, delay_s=delay_s)
+        return changed.with_pauses(Pause(Op.DATA_LOAD, seconds, "before", recorded=True))
 
 
 #: Those that look like no cause in particular.

@@ -21,7 +21,7 @@ from diagnose.faults.decoys import (
     UniformlySlow,
     WarmUp,
 )
-from diagnose.faults.spec import JobSpec
+from diagnose.faults.spec import JobSpec, draw_log_uniform
 from diagnose.model.optype import Op
 
 #: How many of ten jobs have none, one, two decoys.
@@ -35,13 +35,7 @@ SHORT_STAGE = 0.012
 
 
 def draw_decoys(spec: JobSpec, rng: np.random.Generator, causes: Sequence[str]) -> list[Decoy]:
-    """Draw none, one or two decoys of different kinds that suit a job and the causes of its faults.
-
-    Parameters
-    ----------
-    causes : sequence of str
-        Of the job's faults.
-    """
+    """Draw none, one or two decoys of different kinds that suit a job and the causes of its faults."""
     n_decoys = int(rng.choice(len(N_DECOYS_SHARES), p=N_DECOYS_SHARES))
     shares = np.array(list(_DRAWN.values()))
     drawn: list[Decoy] = []
@@ -77,16 +71,14 @@ def _draw_hidden(spec: JobSpec, rng: np.random.Generator) -> Decoy | None:
     in_step = np.where(rng.random(spec.steps) < rng.uniform(0.1, 1.0), rng.uniform(0.3, 1.0, spec.steps), 0.0)
     in_step[int(rng.integers(spec.steps))] = 1.0
     strengths = tuple(in_step.tolist())
-    length_s = spec.forward_s * float(np.exp(rng.uniform(np.log(0.3), np.log(6.0))))
+    length_s = spec.forward_s * draw_log_uniform(rng, 0.3, 6.0)
     way = rng.choice(["worker", "transfer", "pause"], p=[0.25, 0.25, 0.5])
     if way == "worker" and spec.pp >= 4 and spec.dp > 1:
         shorter = SHORT_STAGE * spec.pp
         return HiddenWorker(dp=dp, stage=stage, shorter=shorter, excess=1.5 * shorter)
     if way == "transfer" and spec.p2p == "asynchronous" and spec.pp > 1 and total > 1:
-        before_last, first = (
-            int(rng.integers(spec.pp - 1)),
-            int(rng.integers(1, total)),
-        )  # number 0 always is waited for
+        before_last = int(rng.integers(spec.pp - 1))
+        first = int(rng.integers(1, total))  # number 0 always is waited for
         return HiddenTransfer(dp=dp, stage=before_last, first=first, seconds=length_s, strengths=strengths)
     if spec.pp == 1 and spec.dp == 1:
         return None

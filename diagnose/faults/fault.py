@@ -74,6 +74,14 @@ class Fault(abc.ABC):
         return spec.random("fault", *self.cause.encode())
 
 
+def draw_times(spec: JobSpec, rng: np.random.Generator, onset: int | None) -> tuple[int | None, int | None]:
+    """Draw when a fault begins, where no onset is given, and when it ends: mostly it is there from the first step to the last."""
+    drawn = int(rng.integers(1, 3 * spec.steps // 4)) if rng.random() < 0.3 and spec.steps > 3 else None
+    onset = drawn if onset is None else onset
+    first, rest = onset or 0, spec.steps - (onset or 0)
+    return onset, first + int(rng.integers(rest // 2, rest)) if rng.random() < 0.07 and rest > 3 else None
+
+
 class DrawFault(Protocol):
     """`draw_fault` of a cause's file."""
 

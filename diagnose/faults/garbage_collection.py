@@ -5,16 +5,16 @@ adds time: mended (all ranks collect together between steps, or hardly ever), no
 """
 
 import dataclasses
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 
 from diagnose.faults.decoys import PlannedCollections, TinyCollections
 from diagnose.faults.example import PLAIN_JOB, Example, Fixture, LookAlike
-from diagnose.faults.fault import Fault
-from diagnose.faults.inputs import Inputs, Pause
-from diagnose.faults.spec import JobSpec
-from diagnose.faults.strength import draw_log_uniform, estimate_step
+from diagnose.faults.fault import Fault, draw_times
+from diagnose.faults.inputs import Inputs
+from diagnose.faults.spec import JobSpec, draw_log_uniform
+from diagnose.faults.strength import estimate_step
 from diagnose.model.optype import Op
 from diagnose.model.trace import Bools, Seconds
 
@@ -68,15 +68,11 @@ class GarbageCollection(Fault):
         is_inside = rng.random(lanes) < self.inside_share
         is_forward = programme.is_op(Op.FORWARD)
         forwards = np.stack([np.flatnonzero(is_forward & (programme.stage == stage)) for stage in range(spec.pp)])
-        places: tuple[tuple[Literal["inside", "before"], Bools], ...] = (("inside", is_inside), ("before", ~is_inside))
-        pauses = []
-        for where, here in places:
-            stage, step, dp = np.nonzero(here & (length_s > 0))
-            if len(stage):
-                seconds = np.zeros((len(programme.tasks), *inputs.lanes))
-                seconds[forwards[stage, number[stage, step, dp]], step, dp] = length_s[stage, step, dp]
-                pauses.append(Pause(Op.GC, seconds, where, recorded=self.records))
-        return dataclasses.replace(inputs, pauses=(*inputs.pauses, *pauses))
+        stage, step, dp = hits = np.nonzero(length_s)
+        tasks = forwards[stage, number[hits]]
+        return inputs.with_pauses_at(
+            (tasks, step, dp), length_s[hits], is_inside[hits], kind=Op.GC, recorded=self.records
+        )
 
     def _draw_hits(self, spec: JobSpec, rng: np.random.Generator) -> Bools:
         """Draw in which steps each worker collects, shape (n_stages, n_steps, n_dp); steps not sampled count, too."""
@@ -110,10 +106,8 @@ def draw_fault(
     """
     if spec.dp * spec.pp * spec.steps < PERIOD_STEPS[0]:
         return None
-    drawn_onset = int(rng.integers(1, 3 * spec.steps // 4)) if rng.random() < 0.3 and spec.steps > 3 else None
-    onset = drawn_onset if onset is None else onset
-    first, rest = onset or 0, spec.steps - (onset or 0)
-    recovery = first + int(rng.integers(rest // 2, rest)) if rng.random() < 0.07 and rest > 3 else None
+    onset, recovery = draw_times(spec, rng, onset)
+    rest = spec.steps - (onset or 0)
     share = 1.0 if rng.random() < 0.7 else float(rng.uniform(0.1, 0.7))
     n_workers = max(share * spec.dp * spec.pp, 1.0)
     longest = float(np.clip(n_workers * rest / 3, PERIOD_STEPS[0] + 1.0, PERIOD_STEPS[1]))

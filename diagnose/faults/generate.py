@@ -130,10 +130,7 @@ def generate(spec: JobSpec, faults: Sequence[Fault] = (), decoys: Sequence[Decoy
 def strip_evidence(table: pa.Table) -> pa.Table:
     """Leave out of a trace what not every tracer records: evidence rows and token columns; the metadata stay.
 
-    Returns
-    -------
-    pyarrow.Table
-        The simulated operations, collections of garbage after the last compute left out too.
+    Collections of garbage after the last compute, which are simulated operations, are left out too.
     """
     names = pa.array([NAMES[op] for op in EVIDENCE])
     kept = table.filter(pc.invert(pc.is_in(table["optype"].cast(pa.string()), names)))
@@ -228,10 +225,7 @@ def _truth(spec: JobSpec, fault: Fault, index: int, steps_s: _MeanSteps) -> Faul
 def random_faults(spec: JobSpec, rng: np.random.Generator, causes: Sequence[str] = ()) -> list[Fault]:
     """Draw faults of the causes given, or else of random causes: mostly one, sometimes none, two or three.
 
-    Returns
-    -------
-    list of Fault
-        Those among them that the job can have; all of different causes.
+    Causes that the job cannot have are left out.
     """
     known = list_causes()
     names = causes or draw_causes(rng)

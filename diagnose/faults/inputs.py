@@ -14,7 +14,7 @@ from diagnose.faults.programme import Programme, Task, build_programme
 from diagnose.faults.spec import JobSpec
 from diagnose.model.documents import Documents
 from diagnose.model.optype import DP_COLLECTIVES, P2P, Op
-from diagnose.model.trace import Bools, Seconds
+from diagnose.model.trace import Bools, Ints, Seconds
 
 # Noise 1: standard deviations of the logarithm of durations in the production traces AR (forward 0.22 s) and ST
 # (0.068 s), without AR's slow worker. Measured as: log duration, minus the median of (stage, dp rank), minus that of
@@ -121,6 +121,30 @@ class Inputs:
     def lanes(self) -> tuple[int, int]:
         """Shape of everything that varies by lane: steps, dp ranks."""
         return self.spec.steps, self.spec.dp
+
+    def with_pauses(self, *pauses: Pause) -> "Inputs":
+        """Give the times of the job with more pauses."""
+        return dataclasses.replace(self, pauses=(*self.pauses, *pauses))
+
+    def with_pauses_at(
+        self, at: tuple[Ints, Ints, Ints], length_s: Seconds, is_inside: Bools, *, kind: Op, recorded: bool
+    ) -> "Inputs":
+        """Give the times of the job with pauses of some tasks in some lanes: inside the operation, or before it.
+
+        Parameters
+        ----------
+        at : (ndarray, ndarray, ndarray) of int64, shape (n_pauses,) each
+            Task, step and dp rank of each pause; none twice.
+        length_s, is_inside : ndarray, shape (n_pauses,)
+        """
+        places: tuple[tuple[Literal["inside", "before"], Bools], ...] = (("inside", is_inside), ("before", ~is_inside))
+        pauses = []
+        for where, here in places:
+            if here.any():
+                seconds = np.zeros(self.work_s.shape)
+                seconds[at[0][here], at[1][here], at[2][here]] = length_s[here]
+                pauses.append(Pause(kind, seconds, where, recorded=recorded))
+        return self.with_pauses(*pauses)
 
 
 def draw_inputs(spec: JobSpec) -> Inputs:

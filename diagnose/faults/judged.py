@@ -163,13 +163,7 @@ def judge_as_published(row: JudgedJob) -> JudgedJob:
 
 
 def find_worst(rows: Iterable[JudgedJob], n: int) -> list[JudgedJob]:
-    """List the jobs that were judged wrong, those where most of the step is at stake first.
-
-    Parameters
-    ----------
-    n : int
-        That many at most.
-    """
+    """List at most `n` jobs that were judged wrong, those where most of the step is at stake first."""
     at_stake = {row.job: sum(stake for _, stake in list_errors(row)) for row in rows}
     wrong = [row for row in rows if list_errors(row)]
     return sorted(wrong, key=lambda row: (-at_stake[row.job], row.job))[:n]

@@ -16,8 +16,8 @@ from diagnose.faults.example import CLEAR_ASYNCHRONOUS, PLAIN_JOB, Example, Fixt
 from diagnose.faults.fault import Fault
 from diagnose.faults.inputs import Hold, Inputs
 from diagnose.faults.programme import Programme, build_programme
-from diagnose.faults.spec import JobSpec
-from diagnose.faults.strength import draw_log_uniform, find_strength
+from diagnose.faults.spec import JobSpec, draw_log_uniform
+from diagnose.faults.strength import find_strength
 from diagnose.model.optype import Op
 
 Rivals = Literal["sends", "recvs", "reduce-scatter", "all-gather"]

@@ -61,12 +61,7 @@ def spread_members(
     """Give each member times of its own.
 
     One member, drawn for each compute, is the slowest unless a fault makes one so; the others are earlier by ordinary noise. What
-    is no compute begins and ends together. Clocks of members are off by a constant.
-
-    Parameters
-    ----------
-    spec : JobSpec
-        `members` says on which side lateness shows.
+    is no compute begins and ends together. Clocks of members are off by a constant. `spec.members` says where lateness shows.
     """
     op, dp, stage, start_s, duration_s = rows.op, rows.dp, rows.stage, rows.start_s, rows.duration_s
     rng, n_members = spec.random("member"), spec.n_members

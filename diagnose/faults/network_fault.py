@@ -15,8 +15,8 @@ from diagnose.faults.example import CLEAR, CLEAR_ASYNCHRONOUS, PLAIN_JOB, Exampl
 from diagnose.faults.fault import Fault, Worker
 from diagnose.faults.inputs import Inputs, draw_inputs
 from diagnose.faults.programme import Programme, build_programme
-from diagnose.faults.spec import JobSpec
-from diagnose.faults.strength import draw_log_uniform, estimate_step, find_strength, quiet_step
+from diagnose.faults.spec import JobSpec, draw_log_uniform
+from diagnose.faults.strength import estimate_step, find_strength, quiet_step
 from diagnose.model.optype import DP_COLLECTIVES, P2P
 from diagnose.model.trace import Bools, Ints
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from diagnose.faults.decoys import WarmUp
 from diagnose.faults.generate import draw_job, generate, list_causes, write_job
+from diagnose.faults.score_tables import table
 from diagnose.faults.spec import NOISE
 from diagnose.model.request import Request
 
@@ -94,14 +95,13 @@ def main(jobs: int, seed: int, noise: tuple[float, float], workers: int, path: P
     by_fix = defaultdict(list)
     for price in prices:
         by_fix[price.fix].append(price)
-    click.echo("| fix | jobs | alone | median error | 90% | largest | of job |")
-    click.echo("| --- | --: | --: | --: | --: | --: | --: |")
+    rows = [["fix", "jobs", "alone", "median error", "90%", "largest", "of job"]]
     for fix, found in sorted(by_fix.items()):
         errors = np.array([price.error for price in found])
-        worst = found[int(errors.argmax())]
+        quantiles = [f"{np.median(errors):.4f}", f"{np.quantile(errors, 0.9):.4f}", f"{errors.max():.3f}"]
         alone = sum(price.alone for price in found)
-        figures = f"{np.median(errors):.4f} | {np.quantile(errors, 0.9):.4f} | {errors.max():.3f} | {worst.index}"
-        click.echo(f"| {fix} | {len(found)} | {alone} | {figures} |")
+        rows.append([fix, str(len(found)), str(alone), *quantiles, str(found[int(errors.argmax())].index)])
+    click.echo(table(rows, markdown=True), nl=False)
     if path is not None:
         path.write_text(json.dumps([dataclasses.asdict(price) for price in prices], indent=1) + "\n")
 

@@ -50,7 +50,7 @@ def record(inputs: Inputs, times: Times) -> pa.Table:
     if len(parts) > 1:
         joined = {f.name: np.concatenate([getattr(p, f.name) for p in parts]) for f in dataclasses.fields(WorkerRows)}
         rows = _count_evidence(WorkerRows(**joined))
-    if _is_absolute(inputs):
+    if inputs.spec.absolute_times:
         rows = dataclasses.replace(rows, start_s=rows.start_s + _origins(inputs, times)[rows.step])
     if inputs.spec.members == "one":
         return _table(inputs, rows)
@@ -71,11 +71,6 @@ def job_metadata(inputs: Inputs) -> dict[str, Any]:
         "steps_total": int(spec.step_numbers()[-1]) + 100,
         "framework": "diagnose.faults",
     }
-
-
-def _is_absolute(inputs: Inputs) -> bool:
-    """Say whether the times are of the whole job."""
-    return inputs.spec.absolute_times
 
 
 def _origins(inputs: Inputs, times: Times) -> Seconds:
@@ -180,7 +175,7 @@ def _table(inputs: Inputs, rows: WorkerRows, member: Ints | None = None) -> pa.T
         "rank": _integers(rank, pa.int16()),
         "step": pa.array(spec.step_numbers()[rows.step]),
         "optype": pa.DictionaryArray.from_arrays(pa.array(rows.op.astype(np.int8)), pa.array(names)),
-        "start_ts": pa.array(rows.start_s.astype(np.float64 if _is_absolute(inputs) else np.float32)),
+        "start_ts": pa.array(rows.start_s.astype(np.float64 if inputs.spec.absolute_times else np.float32)),
         "duration": pa.array(rows.duration_s.astype(np.float32)),
         "seq_id": pa.array(rows.seq.astype(np.int32)),
         "mc": _integers(chunk, pa.int8()),

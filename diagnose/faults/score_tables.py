@@ -15,13 +15,7 @@ Table = tuple[str, list[list[str]]]
 
 
 def render(figures: Figures, *, markdown: bool = False) -> str:
-    """Write all figures as tables.
-
-    Parameters
-    ----------
-    markdown : bool
-        Tables in Markdown, else in aligned columns.
-    """
+    """Write all figures as tables, in Markdown or in aligned columns."""
     tables = [
         _render_causes(figures),
         _render_places(figures),

@@ -14,7 +14,7 @@ from diagnose.faults.decoys import EvenDocuments
 from diagnose.faults.example import PLAIN_JOB, Example, Fixture, LookAlike
 from diagnose.faults.fault import Fault
 from diagnose.faults.inputs import Inputs
-from diagnose.faults.spec import JobSpec
+from diagnose.faults.spec import JobSpec, draw_log_uniform
 from diagnose.model.documents import Documents
 from diagnose.model.optype import Op
 from diagnose.model.trace import Seconds
@@ -49,7 +49,7 @@ class SequenceImbalance(Fault):
         """Make each microbatch as long as its documents, and note them where the trace records them."""
         documents = self.draw_documents(inputs.spec)
         tokens_sq = self._by_microbatch(inputs.spec, documents.tokens_sq())
-        changed = self._scale(inputs, self._cost(inputs.spec, tokens_sq))
+        changed = self.scale(inputs, self._cost(inputs.spec, tokens_sq))
         if self.records_documents:
             known = np.flatnonzero(self.active(inputs.spec)[documents.step, 0])
             changed = dataclasses.replace(changed, documents=documents.take(known))
@@ -62,29 +62,7 @@ class SequenceImbalance(Fault):
     def mend(self, inputs: Inputs) -> Inputs:
         """Give every microbatch the mean cost of its step's global batch."""
         cost = self.draw_cost(inputs.spec)
-        return self._scale(inputs, np.broadcast_to(cost.mean(axis=(0, 2), keepdims=True), cost.shape))
-
-    def repack(self, inputs: Inputs, tokens: Seconds, tokens_sq: Seconds) -> Inputs:
-        """Give the times of the job with its documents packed in another way: what a packer truly leaves.
-
-        Parameters
-        ----------
-        tokens, tokens_sq : ndarray of float64, shape (n_microbatches, n_steps, n_dp)
-            Sum of document lengths, and of their squares, in each microbatch.
-
-        Returns
-        -------
-        Inputs
-            What does not grow with the squares grows with the tokens, forward and backward: an empty microbatch takes no time.
-        """
-        active = self.active(inputs.spec)
-        linear, quadratic = tokens / self.packed_tokens, tokens_sq / self.draw_documents(inputs.spec).tokens_sq().mean()
-        cost = (1.0 - self.quadratic_share) * linear + self.quadratic_share * quadratic
-        return self._scale(inputs, np.where(active, cost, 1.0), np.where(active, linear, 1.0))
-
-    def deal(self, inputs: Inputs, cost: Seconds) -> Inputs:
-        """Give the times of the job with other costs of its microbatches, in units of the job's mean, as `draw_cost`."""
-        return self._scale(inputs, cost)
+        return self.scale(inputs, np.broadcast_to(cost.mean(axis=(0, 2), keepdims=True), cost.shape))
 
     def draw_cost(self, spec: JobSpec) -> Seconds:
         """Draw the cost of each microbatch in units of the job's mean, shape (n_microbatches, n_steps, n_dp)."""
@@ -100,8 +78,16 @@ class SequenceImbalance(Fault):
         """Lay out one value a list, shape (n_microbatches, n_steps, n_dp)."""
         return np.moveaxis(values.reshape(spec.steps, spec.dp, spec.microbatches), 2, 0)
 
-    def _scale(self, inputs: Inputs, cost: Seconds, linear: Seconds | float = 1.0) -> Inputs:
-        """Scale forward and backward of each microbatch on every stage; `linear` are its tokens over those of a full one."""
+    def scale(self, inputs: Inputs, cost: Seconds, linear: Seconds | float = 1.0) -> Inputs:
+        """Scale forward and backward of each microbatch on every stage.
+
+        Parameters
+        ----------
+        cost : ndarray of float64, shape (n_microbatches, n_steps, n_dp)
+            In units of the job's mean, as `draw_cost`.
+        linear : ndarray of float64 of the same shape, or 1
+            Tokens of a microbatch over those of a full one: an empty one takes no time.
+        """
         programme, work_s = inputs.programme, inputs.work_s.copy()
         for op, ratio in ((Op.FORWARD, 1.0), (Op.BACKWARD, self.backward_ratio)):
             tasks = programme.is_op(op)
@@ -144,7 +130,7 @@ def draw_fault(
     return SequenceImbalance(
         quadratic_share=share if strength is None else strength,
         packed_tokens=int(2 ** rng.integers(13, 18)),
-        median_tokens=float(np.exp(rng.uniform(np.log(400), np.log(3000)))),
+        median_tokens=draw_log_uniform(rng, 400, 3000),
         length_spread=float(rng.uniform(1.0, 1.8)),
         backward_ratio=float(rng.uniform(0.85, 1.15)),
         records_tokens=bool(rng.random() < 0.5),

@@ -125,12 +125,14 @@ class JobSpec:
                 "least 2 and a multiple of pp microbatches",
                 where="job spec",
             )
-        if self.p2p not in get_args(P2P):
-            raise UsageError(f"p2p is {self.p2p!r}; expected one of {', '.join(get_args(P2P))}", where="job spec")
-        self._check_schedule()
-        if self.members not in get_args(MemberRows):
-            expected = ", ".join(get_args(MemberRows))
-            raise UsageError(f"members is {self.members!r}; expected one of {expected}", where="job spec")
+        for name, kind in (("p2p", P2P), ("schedule", Schedule), ("members", MemberRows)):
+            if getattr(self, name) not in get_args(kind):
+                expected = ", ".join(get_args(kind))
+                raise UsageError(f"{name} is {getattr(self, name)!r}; expected one of {expected}", where="job spec")
+        if self.schedule != "1f1b" and self.vpp > 1:
+            raise UsageError(f"schedule is {self.schedule!r} with vpp {self.vpp}; expected vpp 1", where="job spec")
+        if self.weight_share > 1:
+            raise UsageError(f"weight_share is {self.weight_share}; expected at most 1", where="job spec")
         if self.members != "one" and self.n_members == 1:
             raise UsageError(
                 f"members is {self.members!r} with one member a worker; expected tp_size or cp_size above 1",
@@ -139,16 +141,6 @@ class JobSpec:
         for name in ("seed", "workers_per_host", "ranks_per_host"):
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} is {getattr(self, name)}; expected at least 0", where="job spec")
-
-    def _check_schedule(self) -> None:
-        """Refuse a schedule that is none, or that these sizes cannot run."""
-        if self.schedule not in get_args(Schedule):
-            expected = ", ".join(get_args(Schedule))
-            raise UsageError(f"schedule is {self.schedule!r}; expected one of {expected}", where="job spec")
-        if self.schedule != "1f1b" and self.vpp > 1:
-            raise UsageError(f"schedule is {self.schedule!r} with vpp {self.vpp}; expected vpp 1", where="job spec")
-        if self.weight_share > 1:
-            raise UsageError(f"weight_share is {self.weight_share}; expected at most 1", where="job spec")
 
     @property
     def has_dp(self) -> bool:
@@ -220,20 +212,20 @@ def random_spec(rng: np.random.Generator, *, noise: tuple[float, float] = NOISE,
         All sizes occur, but not together.
     """
     shape = _random_shape(rng, max_rows)
-    forward_s = _log_uniform(rng, 1e-3, 0.5)
+    forward_s = draw_log_uniform(rng, 1e-3, 0.5)
     compute_s = forward_s * shape.vpp * shape.microbatches
-    level = _log_uniform(rng, *noise)
+    level = draw_log_uniform(rng, *noise)
     recomputes = rng.random() < 0.25  # a backward that runs its forward again first
     return dataclasses.replace(
         shape,
         tp_size=int(rng.choice([1, 2, 4, 8])),
         forward_s=forward_s,
         backward_ratio=float(rng.uniform(1.4, 2.3)) + recomputes,
-        transfer_s=forward_s * _log_uniform(rng, 0.002, 0.05),
-        collective_s=compute_s * _log_uniform(rng, 0.002, 0.08),
-        optimizer_s=compute_s * _log_uniform(rng, 0.003, 0.05),
-        launch_delay_s=min(_log_uniform(rng, 3e-6, 5e-5), 0.01 * forward_s),
-        host_gap_s=min(_log_uniform(rng, 5e-4, 2e-2), 0.05 * compute_s),
+        transfer_s=forward_s * draw_log_uniform(rng, 0.002, 0.05),
+        collective_s=compute_s * draw_log_uniform(rng, 0.002, 0.08),
+        optimizer_s=compute_s * draw_log_uniform(rng, 0.003, 0.05),
+        launch_delay_s=min(draw_log_uniform(rng, 3e-6, 5e-5), 0.01 * forward_s),
+        host_gap_s=min(draw_log_uniform(rng, 5e-4, 2e-2), 0.05 * compute_s),
         noise=level,
         p2p="asynchronous" if rng.random() < (0.7 if shape.vpp > 1 else 0.25) else "blocking",
         averages_loss=bool(rng.random() < 0.7),
@@ -250,7 +242,7 @@ def _random_shape(rng: np.random.Generator, max_rows: int) -> JobSpec:
     """Draw a job's sizes, then cut one of them after the other, in random order, until its trace has few enough rows."""
     pp = int(rng.choice([1, 2, 3, 4, 6, 8, 12, 16], p=[0.1, 0.15, 0.06, 0.22, 0.07, 0.2, 0.05, 0.15]))
     vpp = int(rng.choice([1, 2, 3, 4], p=[0.65, 0.18, 0.09, 0.08])) if pp > 1 else 1
-    microbatches = round(_log_uniform(rng, 0.6, 64.5))
+    microbatches = round(draw_log_uniform(rng, 0.6, 64.5))
     microbatches = min(max(microbatches, 1), 64)
     if vpp > 1:
         microbatches = pp * max(1, microbatches // pp)
@@ -264,7 +256,7 @@ def _random_shape(rng: np.random.Generator, max_rows: int) -> JobSpec:
         cp_size=int(rng.choice([1, 2], p=[0.85, 0.15])),
         separate=bool(rng.random() < 0.3),
     )
-    budget = _log_uniform(rng, min(LEAST_BUDGET, max_rows), max_rows)
+    budget = draw_log_uniform(rng, min(LEAST_BUDGET, max_rows), max_rows)
     while count_rows(shape) > budget:
         smaller = [s for s in _smaller(shape) if s != shape]
         if not smaller:
@@ -285,6 +277,6 @@ def _smaller(shape: JobSpec) -> list[JobSpec]:
     ]
 
 
-def _log_uniform(rng: np.random.Generator, low: float, high: float) -> float:
+def draw_log_uniform(rng: np.random.Generator, low: float, high: float) -> float:
     """Draw a number whose logarithm is uniform."""
     return float(np.exp(rng.uniform(np.log(low), np.log(high))))

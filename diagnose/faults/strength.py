@@ -87,8 +87,3 @@ def find_strength(
         best = int(np.argmax(costs))
         return strengths[best], costs[best]
     return float(np.interp(cost, costs[last - 1 :], strengths[last - 1 : last + 1])), cost
-
-
-def draw_log_uniform(rng: np.random.Generator, low: float, high: float) -> float:
-    """Draw a number whose logarithm is uniform."""
-    return float(np.exp(rng.uniform(np.log(low), np.log(high))))

@@ -13,7 +13,7 @@ from diagnose.faults.example import PLAIN_JOB, Example, Fixture, LookAlike
 from diagnose.faults.fault import Fault, Worker
 from diagnose.faults.inputs import Inputs
 from diagnose.faults.members import LateMember
-from diagnose.faults.spec import JobSpec
+from diagnose.faults.spec import JobSpec, draw_log_uniform
 from diagnose.model.optype import Op
 
 
@@ -89,7 +89,7 @@ def draw_fault(
         return None
     n_places = 2 if spec.dp * spec.pp >= 16 and rng.random() < 0.15 else 1
     picked = rng.choice(spec.dp * spec.pp, size=n_places, replace=False)
-    slowdown = float(np.exp(rng.uniform(np.log(1.08), np.log(4.0))))
+    slowdown = draw_log_uniform(rng, 1.08, 4.0)
     similar = float(rng.uniform(0.85, 1.1))
     drawn_onset = int(rng.integers(1, spec.steps)) if rng.random() < 0.3 and spec.steps > 3 else None
     spread, sends_slowdown = float(rng.uniform(0.0, 0.04)), float(rng.uniform(1.0, 1.3))

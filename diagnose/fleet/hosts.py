@@ -28,13 +28,7 @@ ASSUMPTION = (
 
 
 def count_hosts(jobs: Sequence[FleetJob]) -> Hosts:
-    """Count in how many jobs each host is blamed, and say how likely that is by chance.
-
-    Parameters
-    ----------
-    jobs : sequence of FleetJob
-        Those whose figures count.
-    """
+    """Count in how many of the jobs whose figures count each host is blamed, and say how likely that is by chance."""
     first: dict[str, FleetJob] = {}
     for job in jobs:
         first.setdefault(job.content or job.location, job)
@@ -59,17 +53,9 @@ def count_hosts(jobs: Sequence[FleetJob]) -> Hosts:
 
 
 def tail_probability(chances: Sequence[float], least: int) -> float:
-    """Give the probability that at least so many of independent events happen.
+    """Give the probability that at least so many of independent events happen, by the probability of each, 0..1.
 
-    Parameters
-    ----------
-    chances : sequence of float
-        Probability of each, 0..1.
-
-    Returns
-    -------
-    float
-        Exact but for rounding, however small: only positive numbers are added.
+    Exact but for rounding, however small: only positive numbers are added.
 
     >>> tail_probability([0.5, 0.5], 1), tail_probability([0.5, 0.5], 2), tail_probability([0.1], 2)
     (0.75, 0.25, 0.0)

@@ -39,15 +39,7 @@ class FleetQuery:
 
 
 def measure_fleet(jobs: Sequence[FleetJob], asked: FleetQuery, *, store: str = "") -> Fleet:
-    """Add up all that is asked for.
-
-    Parameters
-    ----------
-    jobs : sequence of FleetJob
-        All of the store.
-    store : str
-        Its URL, for the page.
-    """
+    """Add up all that is asked for, of all jobs of a store; `store` is its URL, for the page."""
     wanted = [job for job in jobs if asked.wants(job)]
     recent = [job for job in wanted if asked.since_s is None or job.when_s >= asked.since_s]
     counted = [job for job in recent if job.counts]

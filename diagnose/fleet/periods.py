@@ -17,21 +17,9 @@ _Occurrence = tuple[FleetJob, FleetCause]
 
 
 def compare_periods(jobs: Sequence[FleetJob], *, until_s: float, period_s: float) -> LastNight:
-    """Compare the period that ends with the newest diagnosis with the one before.
+    """Compare the period up to `until_s`, seconds since 1970, with the one before, by the jobs whose figures count.
 
-    Parameters
-    ----------
-    jobs : sequence of FleetJob
-        Those whose figures count.
-    until_s : float
-        End of the later period, seconds since 1970.
-    period_s : float
-        Length of each, seconds.
-
-    Returns
-    -------
-    LastNight
-        Findings by state, as `STATES` has them, then by GPU hours lost.
+    Findings come by state, as `STATES` has them, then by GPU hours lost.
     """
     began_s = until_s - period_s
     now = [job for job in jobs if began_s < job.when_s <= until_s]

@@ -32,15 +32,7 @@ LEFT_OUT = (
 
 
 def compare_with_study(jobs: Sequence[FleetJob], n_all: int) -> Study:
-    """Put a fleet beside the study.
-
-    Parameters
-    ----------
-    jobs : sequence of FleetJob
-        Those whose figures count.
-    n_all : int
-        All jobs, those that could not be analysed too.
-    """
+    """Put the jobs whose figures count beside the study; `n_all` counts those that could not be analysed, too."""
     known = [job for job in jobs if job.slowdown is not None and job.slowdown > 0 and job.discrepancy is not None]
     gated = [job for job in known if abs(job.discrepancy or 0.0) <= GATE]
     waste = 1.0 - 1.0 / _column(gated, "slowdown")

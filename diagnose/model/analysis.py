@@ -58,11 +58,8 @@ class Analysis:
         Compute times taken apart.
     gains : Gains
         Step times without each component.
-    transfers : Transfers
-    features : Features
     courses : dict of str to Course
         Since when each component, or several joined by `+`, costs time; only those that are worth asking.
-    suspects : Suspects
     fidelity : Fidelity
         How well the replay gives the recorded step time.
     filled_share : float
@@ -70,11 +67,9 @@ class Analysis:
     clock_offset_s : ndarray of float64, shape (n_dp, n_stages)
         Seconds by which the clock of each worker was off; corrected everywhere but in `what_if`.
     price : callable
-        Replays the job with some changes: seconds a step, shape (n_steps,). Costs one replay.
+        Replays the job with some changes. Costs one replay.
     sample : callable
         The same on an even sample of the steps of a large job, for searches: compare with `sample([])` only.
-    timelines : Timelines
-        Draws single steps on demand.
     """
 
     trace: Trace
@@ -99,8 +94,6 @@ class ReportData:
 
     Attributes
     ----------
-    analysis : Analysis
-    diagnosis : Diagnosis
     plan : tuple of Change
         What the fixes that are drawn change together: those of the diagnosis' plan, or those given by hand.
     pictured : dict of str to Pictured

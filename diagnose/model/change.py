@@ -26,14 +26,9 @@ class Remove:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Scale:
-    """Let operations of some types take another time, whatever it consists of.
+    """Multiply the own times of operations of some types, by their `Op` codes, whatever they consist of.
 
-    Attributes
-    ----------
-    ops : frozenset of int
-        `Op` codes.
-    factor : ndarray of float64, broadcastable to (n_stages, n_steps, n_dp)
-        What their own times are multiplied by.
+    The factor is broadcastable to (n_stages, n_steps, n_dp).
     """
 
     ops: frozenset[int]
@@ -46,12 +41,9 @@ class Scale:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Work:
-    """Give computes other work; their stalls stay.
+    """Give computes other work, multiplied by a factor; their stalls stay.
 
-    Attributes
-    ----------
-    factor : ndarray of float64, broadcastable to (2, n_virtual, n_microbatches, n_steps, n_dp)
-        What the work is multiplied by; axes as in `Components`.
+    The factor is broadcastable to (2, n_virtual, n_microbatches, n_steps, n_dp), axes as in `Components`.
     """
 
     factor: Seconds
@@ -59,12 +51,7 @@ class Work:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Spend:
-    """Add time between the steps, in which everybody does the same.
-
-    Attributes
-    ----------
-    seconds : ndarray of float64, broadcastable to (n_steps,)
-    """
+    """Add time between the steps, in which everybody does the same: seconds, broadcastable to (n_steps,)."""
 
     seconds: Seconds
 

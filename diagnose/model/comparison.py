@@ -51,14 +51,8 @@ class Shape(Struct, frozen=True):
 class Side:
     """One of the two diagnoses; step times in seconds.
 
-    Attributes
-    ----------
-    source : str
-        Its file, as the user named it.
-    not_checked : dict
-        Why a cause could not be looked for, by its id.
-    plan : (tuple of str, float) or None
-        Causes that the plan mends, and the step time that it predicts.
+    `source` is its file, as the user named it; `not_checked` says why a cause could not be looked for, by its id; `plan` has the
+    causes that the plan mends, and the step time that it predicts.
     """
 
     source: str
@@ -82,12 +76,7 @@ class Side:
 class Change:
     """What became of one cause in one place: `before` and `after` are None where it is not said.
 
-    Attributes
-    ----------
-    before_s, after_s : float or None
-        Seconds a step lost to it, 0 where it is not said; None where they were not shared out.
-    note : str
-        Why it is unclear.
+    Seconds a step lost to it are 0 where it is not said, and None where they were not shared out. `note` says why it is unclear.
     """
 
     change: ChangeName
@@ -107,11 +96,9 @@ class Change:
     @property
     def change_s(self) -> float | None:
         """Seconds a step that it costs more than before."""
-        return (
-            None
-            if self.before_s is None or self.after_s is None
-            else (whole_ns(self.after_s) - whole_ns(self.before_s)) / 1e9
-        )
+        if self.before_s is None or self.after_s is None:
+            return None
+        return (whole_ns(self.after_s) - whole_ns(self.before_s)) / 1e9
 
     def to_document(self) -> "ChangeDocument":
         """Give one entry of `changes`."""

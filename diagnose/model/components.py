@@ -121,6 +121,8 @@ class Components:
     waited_for : tuple of dict, one a block, or empty
         For the computes that waited for communication in flight, by node: the nodes that they waited for, each with its lanes,
         bool of shape (n_steps, n_dp).
+    late_s : tuple of dict of int to ndarray of float64, shape (n_steps, n_dp), one a block
+        Launch delays beyond the ordinary, seconds by node.
     forward_backward_correlation, microbatch_spread : float or None
         Of the microbatches' forward and backward times, and robust spread of the forward; None with fewer than 8 values.
     """
@@ -140,6 +142,7 @@ class Components:
     microbatch_spread: float | None
     waited_for: tuple[Mapping[int, Mapping[int, Bools]], ...] = ()
     microbatch_ordinary: float = 0.0
+    late_s: tuple[Mapping[int, Seconds], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -214,9 +214,9 @@ class LogLevel(Struct, frozen=True):
 class LogRestart(Struct, frozen=True):
     """The counter of iterations fell back."""
 
-    after: int
-    resumed_at: int
-    lost_s: NotNegative | None
+    after: int  # Last iteration that the log has of the attempt before
+    resumed_at: int  # First one that it has of the next
+    lost_s: NotNegative | None  # From the one line to the other; None where they bear no time
 
 
 class LogSlowRank(Struct, frozen=True):

@@ -52,10 +52,6 @@ class Checked:
     origin: str
     deciding: bool
 
-    def to_dict(self) -> dict[str, Any]:
-        """Give plain types."""
-        return dataclasses.asdict(self)
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CheckedGroup:
@@ -64,10 +60,6 @@ class CheckedGroup:
     kind: str
     holds: bool | None
     parts: tuple["Checked | CheckedGroup", ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Give plain types."""
-        return {"kind": self.kind, "holds": self.holds, "parts": [part.to_dict() for part in self.parts]}
 
     def conditions(self) -> list[Checked]:
         """List all conditions below."""
@@ -129,7 +121,6 @@ class Worth:
 
     Attributes
     ----------
-    component : str
     words : str
         What it is.
     alone, last : float or None
@@ -160,7 +151,6 @@ class Explanation:
 
     Attributes
     ----------
-    job_id, cause, title : str
     said : bool
         True where the diagnosis has it among its causes.
     because : tuple of str
@@ -177,21 +167,16 @@ class Explanation:
         File of its rule; empty for `unknown`, which has none.
     fires : bool or None
         Whether the rule's conditions hold; None where that cannot be said, or there is no rule.
-    conditions : CheckedGroup or None
     prediction : CausePrediction or None
         None where there is no classifier.
     changes : tuple of Change
         Steps at which it began or ended to cost time.
     changes_in : str
         Unit of what they change: `seconds` a step, or `log-ratio` of a worker's time over its peers'.
-    when : When
-    where : Where
     recorded_s : float
         Seconds a step.
     worth : tuple of Worth
         One a component, and one of all of them together where there are several; the last one is that of the cause.
-    made_by : MadeBy
-    warnings : tuple of str
     """
 
     job_id: str
@@ -243,14 +228,14 @@ class Explanation:
             - `warnings` about the input
         """
         prediction = self.prediction
-        return {
+        found: dict[str, Any] = {
             "schema": SCHEMA,
-            "made_by": to_plain(self.made_by),
+            "made_by": self.made_by,
             "job_id": self.job_id,
             "cause": self.cause,
             "title": self.title,
             "said": self.said,
-            "because": list(self.because),
+            "because": self.because,
             "verdict": self.verdict,
             "doubt": self.doubt or None,
             "confidence": self.confidence,
@@ -258,20 +243,22 @@ class Explanation:
             "least_gain": self.least_gain,
             "rule": None
             if self.conditions is None
-            else {"file": self.rule, "fires": self.fires, "conditions": self.conditions.to_dict()},
+            else {"file": self.rule, "fires": self.fires, "conditions": self.conditions},
             "classifier": None
             if prediction is None
             else {
                 "probability": prediction.probability,
-                "for": [dataclasses.asdict(weight) for weight in prediction.speaks_for],
-                "against": [dataclasses.asdict(weight) for weight in prediction.speaks_against],
+                "for": prediction.speaks_for,
+                "against": prediction.speaks_against,
                 "unlike": prediction.unlike,
             },
-            "when": to_plain(self.when),
-            "where": to_plain(self.where),
-            "changes": [dataclasses.asdict(change) for change in self.changes],
+            "when": self.when,
+            "where": self.where,
+            "changes": self.changes,
             "changes_in": self.changes_in,
             "step_time": {"recorded": self.recorded_s, "without": self.worth[-1].without_s if self.worth else None},
-            "gains": [dataclasses.asdict(worth) for worth in self.worth],
-            "warnings": list(self.warnings),
+            "gains": self.worth,
+            "warnings": self.warnings,
         }
+        plain: dict[str, Any] = to_plain(found)
+        return plain

@@ -61,7 +61,6 @@ class FleetJob:
         Where its trace was, and the folder or bucket prefix that it lay in.
     when_s : float
         When it ran: seconds since 1970 of its end where its metadata says that, else of its diagnosis.
-    diagnosed_at_s : float
     failure, reason : str or None
         Why it has no diagnosis; None where it has one.
     hours_analysed, hours_wasted, hours_recoverable : float or None

@@ -84,7 +84,7 @@ class LateMember:
     Attributes
     ----------
     member : int or None
-        None where nobody is named; then `reason` says why.
+        None where nobody is named; then `reason` says why, and is empty otherwise.
     late_s : float or None
         Seconds a compute by which it is late, or by which it waits less than the others; None where nothing was compared.
     late_share : float or None
@@ -93,8 +93,6 @@ class LateMember:
         Part of the computes in which it is the last (or of the steps, in which it waits least).
     how : "ends", "starts", "waits" or ""
         What it is late with: it ends last, starts last, or waits least in the group's collectives.
-    reason : str
-        Why no member is named; empty where one is.
     """
 
     member: int | None

@@ -55,13 +55,10 @@ class HandPrices:
 
     Attributes
     ----------
-    job_id : str
-    recorded_s : float
     predicted_s : float
         With all that were not refused.
     replay_error : float
         By which part of it the replay misses the recorded step time: no prediction is better than that.
-    asked : tuple of HandFixPrice
     changes : tuple of Change
         All that was not refused, for pictures.
     """

@@ -6,7 +6,7 @@ cannot show, what was dropped, and how the clocks were aligned.
 
 import dataclasses
 import math
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,16 +16,7 @@ from diagnose.model.capabilities import CAPABILITIES
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Dropped:
-    """Something in the file that has no place in a trace.
-
-    Attributes
-    ----------
-    what : str
-        In the producer's words: `"B (weight gradient) of stage 3"`.
-    n : int
-        How many.
-    reason : str
-    """
+    """Something in the file that has no place in a trace, in the producer's words: `"B (weight gradient) of stage 3"`."""
 
     what: str
     n: int
@@ -40,7 +31,6 @@ class Unobserved:
     ----------
     what : str
         `"point-to-point operations"`.
-    reason : str
     lacks : tuple of str
         Of `CAPABILITIES`: what a diagnosis therefore cannot rest on.
     causes : tuple of str
@@ -180,7 +170,3 @@ class Recording:
     def account(self) -> Account:
         """What is kept of it beside the rows."""
         return Account(self.producer, self.dropped, self.unobserved, self.offsets)
-
-
-#: Who shares a clock in a file: everybody, the ranks of a host, or nobody.
-Clock = Literal["job", "host", "rank"]

@@ -22,35 +22,10 @@ from diagnose.model.trace import Ints, Seconds
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Restart:
-    """The counter of iterations fell back.
-
-    Attributes
-    ----------
-    after : int
-        Last iteration that the log has of the attempt before.
-    resumed_at : int
-        First one that it has of the next.
-    lost_s : float or None
-        Seconds from the one line to the other; None where they bear no time.
-    """
-
-    after: int
-    resumed_at: int
-    lost_s: float | None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class RankTimes:
-    """One timer of every rank in every report.
+    """One timer of every rank in every report, all arrays of shape (n_values,).
 
-    Attributes
-    ----------
-    iteration : ndarray of int64, shape (n_values,)
-        The iteration that was logged before.
-    rank : ndarray of int64, shape (n_values,)
-    seconds : ndarray of float64, shape (n_values,)
-        Seconds a step, all microbatches together.
+    `iteration` is the one that was logged before; `seconds` are those of a step, all microbatches together.
     """
 
     iteration: Ints
@@ -60,14 +35,9 @@ class RankTimes:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Extremes:
-    """The lowest and highest value of a measure over all ranks, one entry a report of the straggler detector.
+    """The lowest and highest value of a measure over all ranks, in the unit of the log.
 
-    Attributes
-    ----------
-    iteration : ndarray of int64, shape (n_reports,)
-    low, high : ndarray of float64, shape (n_reports,)
-        In the unit of the log.
-    low_rank, high_rank : ndarray of int64, shape (n_reports,)
+    All arrays have shape (n_reports,): one entry a report of the straggler detector.
     """
 
     iteration: Ints
@@ -109,7 +79,7 @@ class TrainingLog:
     step_s: Seconds
     batch_size: Ints
     attempt: Ints
-    restarts: tuple[Restart, ...]
+    restarts: tuple[LogRestart, ...]
     total: int | None
     timers: dict[str, RankTimes]
     extremes: dict[str, Extremes]
@@ -186,7 +156,7 @@ class LogFacts:
     when: When
     deviations: float | None
     lost_s: float
-    restarts: tuple[Restart, ...]
+    restarts: tuple[LogRestart, ...]
     slow_ranks: tuple[SlowRank, ...]
     checkpoints_s: tuple[float, ...]
     traced_s: float | None = None
@@ -202,7 +172,7 @@ class LogFacts:
             step_time=LogStepTime(float(self.step_s.mean()), self.usual_s, self.slow_s, self.traced_s),
             when=self.when,
             levels=tuple(LogLevel(level.first, level.last, level.step_s) for level in self.levels),
-            restarts=tuple(LogRestart(one.after, one.resumed_at, one.lost_s) for one in self.restarts),
+            restarts=self.restarts,
             slow_ranks=tuple(
                 LogSlowRank(slow.rank, slow.measure, slow.worker, slow.text, dict(slow.values))
                 for slow in self.slow_ranks

@@ -57,17 +57,7 @@ class Cost:
             raise UsageError("a cost that does not grow with the tokens balances nothing; expected one number above 0")
 
     def of(self, lengths: Any) -> Seconds:
-        """Give the cost of each document, without the fixed part.
-
-        Parameters
-        ----------
-        lengths : array_like of int, any shape
-            Tokens.
-
-        Returns
-        -------
-        ndarray of float64, same shape
-        """
+        """Give the cost of each document, without the fixed part; `lengths` are tokens, of any shape."""
         tokens = np.asarray(lengths, dtype=np.float64)
         return tokens * (self.linear + self.quadratic * tokens)
 

@@ -48,13 +48,7 @@ class Measured:
 
 
 def measure(packing: Packing, cost: Cost, window: int) -> Measured:
-    """Measure a packing.
-
-    Parameters
-    ----------
-    window : int
-        Tokens of a microbatch without a packer.
-    """
+    """Measure a packing; `window` are the tokens of a microbatch without a packer."""
     p = packing
     costs, tokens = sum_microbatches(p, cost)
     largest, mean = costs.max(axis=1, initial=0.0), costs.sum(axis=1) / p.n_microbatches

@@ -15,12 +15,7 @@ from diagnose.packing.plan import Packing
 
 
 def deal_ranks(packing: Packing, cost: Cost, n_ranks: int) -> Packing:
-    """Deal the microbatches of every batch to data-parallel ranks so that the ranks cost alike.
-
-    Parameters
-    ----------
-    packing : Packing
-        Its microbatches are those of all ranks together.
+    """Deal the microbatches of every batch, which are those of all ranks together, to data-parallel ranks so that these cost alike.
 
     Returns
     -------

@@ -46,16 +46,7 @@ class Kernel:
             )
 
     def loss(self, queries: Ints) -> Seconds:
-        """Say how many times longer a chunk takes for its work than a long one, 1 = no loss.
-
-        Parameters
-        ----------
-        queries : ndarray of int64
-            1 or more.
-
-        Returns
-        -------
-        ndarray of float64, same shape
+        """Say how many times longer a chunk of so many queries, 1 or more, takes for its work than a long one, 1 = no loss.
 
         >>> Kernel().loss(np.array([16, 128, 192, 256, 300])).round(2).tolist()
         [10.67, 1.33, 1.52, 1.0, 1.28]

@@ -5,7 +5,6 @@ Enters: process groups as they are used. Leaves: transfers and collectives in th
 for it, so it stays what it is.
 """
 
-import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,10 +28,7 @@ COLLECTIVES = {
 def hook_communication(hooks: Hooks, log: Log, stage_ranks: Sequence[int]) -> None:
     """Note what process groups do.
 
-    Parameters
-    ----------
-    stage_ranks : sequence of int
-        Global rank of each pipeline stage of this pipeline, for schedules of the job's own; empty: none.
+    For schedules of the job's own `stage_ranks` has the global rank of each stage of this pipeline; else it is empty.
     """
     import torch.distributed as dist
 
@@ -43,18 +39,10 @@ def hook_communication(hooks: Hooks, log: Log, stage_ranks: Sequence[int]) -> No
     _hook_waits(hooks, log, dist.Work)
     if len(stage_ranks) > 1:
         own = _OwnTransfers(log, list(stage_ranks), dist)
-        hooks.around(dist.ProcessGroup, "send", log.inside, own.before_send, own.after_one)
-        hooks.around(dist.ProcessGroup, "recv", log.inside, own.before_recv, own.after_one)
+        hooks.around(dist.ProcessGroup, "send", log.inside, own.before_send, log.launch)
+        hooks.around(dist.ProcessGroup, "recv", log.inside, own.before_recv, log.launch)
         # Those who imported it by name are not seen: then its members are transfers of their own.
         hooks.around(dist, "batch_isend_irecv", log.inside, own.before_batch, own.after_batch)
-
-
-def watch(log: Log, works: Any, noted: Transfer | Collective) -> None:
-    """Look for the end of what was launched where its works are waited for."""
-    for work in works if isinstance(works, list) else [works]:
-        if work is not None:
-            # Not kept alive: a work that nobody waits for holds its tensors. Another may get its id.
-            log.pending[id(work)] = (weakref.ref(work), noted)
 
 
 def _hook_collective(hooks: Hooks, log: Log, owner: Any, name: str, *, gathers: bool) -> None:
@@ -76,7 +64,7 @@ def _hook_collective(hooks: Hooks, log: Log, owner: Any, name: str, *, gathers: 
             return
         noted.end = log.clock.now()
         log.step.collectives.append(noted)
-        watch(log, work, noted)
+        log.watch(work, noted)
 
     hooks.around(owner, name, log.inside, before, after)
 
@@ -145,13 +133,6 @@ class _OwnTransfers:
             return None
         return Transfer([member], log.clock.now(), log.n_computes)
 
-    def after_one(self, transfer: Transfer | None, work: Any) -> None:
-        if transfer is None or self.log.step is None:
-            return
-        transfer.launched = self.log.clock.now()
-        self.log.step.transfers.append(transfer)
-        watch(self.log, work, transfer)
-
     def before_batch(self, *_args: Any, **_kwargs: Any) -> None:
         if self.log.driver not in ("pipelining", "megatron") and not self.log.in_transfer:
             self.batch = Transfer([], self.log.clock.now(), self.log.n_computes)
@@ -159,4 +140,4 @@ class _OwnTransfers:
     def after_batch(self, _token: None, works: Any) -> None:
         transfer, self.batch = self.batch, None
         if transfer is not None and transfer.members:
-            self.after_one(transfer, works)
+            self.log.launch(transfer, works)

@@ -12,10 +12,7 @@ from typing import Any
 from diagnose.model.optype import Op
 from diagnose.record.clock import Mark
 from diagnose.record.hooks import Hooks
-from diagnose.record.log import Collective, Compute, Log
-
-#: Elements of a reduction of which nothing more is known than that it is one of gradients.
-MANY = 1 << 40
+from diagnose.record.log import Compute, Log
 
 
 class Reductions:
@@ -40,17 +37,10 @@ class Reductions:
 
         return isinstance(module, FSDPModule)
 
-    def note(self, start: Mark, end: Mark) -> None:
-        """Note one."""
-        if self.log.step is not None:
-            found = Collective(gathers=False, n_elements=MANY, n_computes=self.log.n_computes, start=start)
-            found.end = end
-            self.log.step.collectives.append(found)
-
     def close(self, backward: Compute) -> None:
         """Cut off what a backward waited for at its end."""
         if self.expected and self.computed is not None and backward.end is not None:
-            self.note(self.computed, backward.end)
+            self.log.note_reduction(self.computed, backward.end)
             backward.end = self.computed
         self.expected, self.computed = False, None
 

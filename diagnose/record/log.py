@@ -6,6 +6,7 @@ Nothing here waits, writes or calls torch but for marks of the clock.
 
 import dataclasses
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,8 @@ from diagnose.model.optype import Op
 from diagnose.record.clock import Clock, Mark, Window
 from diagnose.record.hooks import Switch
 
+#: Elements of a reduction of which nothing more is known than that it is one of gradients.
+MANY = 1 << 40
 #: Of the waits for input before a step (an evaluation has as many as it has batches) the last are kept.
 MAX_WAITS = 1000
 
@@ -151,6 +154,27 @@ class Log:
         compute.n_retries = self.retries()
         if self.current is compute:
             self.current = None
+
+    def launch(self, transfer: Transfer | None, works: Any = None) -> None:
+        """Note a transfer that has been launched, where a hook saw it, and look for its end where its works are waited for."""
+        if transfer is not None and self.step is not None:
+            transfer.launched = self.clock.now()
+            self.step.transfers.append(transfer)
+            self.watch(works, transfer)
+
+    def watch(self, works: Any, noted: Transfer | Collective) -> None:
+        """Look for the end of what was launched where its works are waited for."""
+        for work in works if isinstance(works, list) else [works]:
+            if work is not None:
+                # Not kept alive: a work that nobody waits for holds its tensors. Another may get its id.
+                self.pending[id(work)] = (weakref.ref(work), noted)
+
+    def note_reduction(self, start: Mark, end: Mark) -> None:
+        """Note a reduction of gradients of which nothing more is known."""
+        if self.step is not None:
+            self.step.collectives.append(
+                Collective(gathers=False, n_elements=MANY, n_computes=self.n_computes, start=start, end=end)
+            )
 
     @property
     def n_computes(self) -> int:

@@ -10,9 +10,8 @@ from typing import Any
 
 from diagnose.model.optype import Op
 from diagnose.record.clock import Mark
-from diagnose.record.data_parallel import MANY
 from diagnose.record.hooks import Hooks
-from diagnose.record.log import Collective, Compute, Log, Transfer
+from diagnose.record.log import Compute, Log, Transfer
 from diagnose.record.parallel_state import ParallelState
 
 #: Functions of `p2p_communication`, or of its `P2PCommunicator`: what they do, in this order.
@@ -132,8 +131,7 @@ class _Megatron:
         if transfer is None or self.log.step is None:
             return
         self.log.in_transfer = False
-        transfer.launched = self.log.clock.now()
-        self.log.step.transfers.append(transfer)
+        self.log.launch(transfer)
 
     def before_reduction(self, *_args: Any, **_kwargs: Any) -> Mark | None:
         if not self._enter():
@@ -145,6 +143,4 @@ class _Megatron:
         if start is None or self.log.step is None:
             return
         self.log.in_transfer = False
-        found = Collective(gathers=False, n_elements=MANY, n_computes=self.log.n_computes, start=start)
-        found.end = self.log.clock.now()
-        self.log.step.collectives.append(found)
+        self.log.note_reduction(start, self.log.clock.now())

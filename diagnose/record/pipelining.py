@@ -7,7 +7,6 @@ stages in a V (ZBV, DualPipeV) are refused: the trace format numbers model chunk
 from typing import Any
 
 from diagnose.model.optype import Op
-from diagnose.record.communication import watch
 from diagnose.record.data_parallel import Reductions
 from diagnose.record.hooks import Hooks
 from diagnose.record.log import Compute, Log, Transfer
@@ -52,7 +51,7 @@ def hook_pipelining(hooks: Hooks, log: Log, state: ParallelState, reductions: Re
         for name, op in LISTED.items():
             if name in vars(owner):
                 hooks.around(owner, name, log.inside, pipeline.before_listing(op), pipeline.after_listing)
-    hooks.around(schedules, "_batch_p2p", log.inside, pipeline.before_batch, pipeline.after_batch)
+    hooks.around(schedules, "_batch_p2p", log.inside, pipeline.before_batch, log.launch)
 
 
 class _Pipelining:
@@ -133,7 +132,7 @@ class _Pipelining:
     def after_reduce(self, start: Any, _result: Any) -> None:
         if start is not None:
             self.log.in_transfer = False
-            self.reductions.note(start, self.log.clock.now())
+            self.log.note_reduction(start, self.log.clock.now())
 
     def before_listing(self, op: Op) -> Any:
         def before(stage: Any, chunk_id: int, *_args: Any, **_kwargs: Any) -> tuple[Op, int, int]:
@@ -151,9 +150,3 @@ class _Pipelining:
         labels = [getattr(p2p_op, LABEL, None) for p2p_op in p2p_ops]
         members = list(dict.fromkeys(label for label in labels if label is not None))
         return Transfer(members, self.log.clock.now(), self.log.n_computes) if members else None
-
-    def after_batch(self, transfer: Transfer | None, works: Any) -> None:
-        if transfer is not None and self.log.step is not None:
-            transfer.launched = self.log.clock.now()
-            self.log.step.transfers.append(transfer)
-            watch(self.log, works, transfer)

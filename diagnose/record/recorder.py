@@ -237,20 +237,22 @@ class Recorder:
 
     def _forked(self) -> None:
         """In a process that the job forks (a worker of a data loader) nothing is recorded: it is the parent's trace."""
-        self._is_on = False
-        self._log.inside.on = self._log.beside.on = self._log.always.on = False
-        self._log.step = None
+        self._switch_off()
         atexit.unregister(self.close)
 
     def _stop(self) -> None:
         """Stop recording and remove the hooks."""
-        self._is_on = False
-        self._log.inside.on = self._log.beside.on = self._log.always.on = False
-        self._log.step = None
+        self._switch_off()
         try:
             self._hooks.undo()
         except Exception:
             LOGGER.debug("a hook of diagnose stays in place, switched off", exc_info=True)
+
+    def _switch_off(self) -> None:
+        """Have the hooks that are in place note nothing."""
+        self._is_on = False
+        self._log.inside.on = self._log.beside.on = self._log.always.on = False
+        self._log.step = None
 
     def _begin_step(self, number: int | None) -> None:
         number = self._next_step if number is None else number

@@ -40,18 +40,7 @@ class OperationRow:
 
 
 def list_operations(step: StepLog, *, n_chunks: int) -> list[OperationRow]:
-    """List the operations of one step.
-
-    Parameters
-    ----------
-    n_chunks : int
-        Model chunks on this rank.
-
-    Returns
-    -------
-    list of OperationRow
-        By type, then by start.
-    """
+    """List the operations of one step, by type and then by start; this rank has `n_chunks` model chunks."""
     on_device = step.window.relative_ns(step.begun)[0]
 
     def at(mark: Mark) -> int:

@@ -76,18 +76,7 @@ class RecordedRows:
 
 
 def write_rows(folder: Path, kept: RecordedRows, state: ParallelState, metadata: dict[str, Any]) -> Path:
-    """Write all rows so far beside the file and put it in its place.
-
-    Parameters
-    ----------
-    metadata : dict
-        What the trace's metadata says beside the sizes of the job.
-
-    Returns
-    -------
-    Path
-        `rank-00003.parquet`.
-    """
+    """Write all rows so far to `rank-00003.parquet` or its like; `metadata` is what it says beside the sizes of the job."""
     import pyarrow.parquet as pq
 
     path = folder / f"rank-{state.rank:05}.parquet"

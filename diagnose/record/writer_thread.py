@@ -31,13 +31,7 @@ PATIENCE_AFTER_ERROR_S = 5.0
 
 
 class WriterThread(threading.Thread):
-    """Writes what was recorded.
-
-    Parameters
-    ----------
-    metadata : dict
-        Of the job; read anew for each file.
-    """
+    """Writes what was recorded, with the metadata of the job as they are by then."""
 
     def __init__(
         self,

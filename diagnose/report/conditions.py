@@ -59,10 +59,6 @@ def format_number(value: float) -> str:
     >>> format_number(0.12345), format_number(1234.5), format_number(-0.0)
     ('0.123', '1,234', '0')
     """
-    return (
-        f"{value:,.0f}"
-        if abs(value) >= 1000
-        else f"{value:z.3g}"
-        if abs(value) >= 1e-4 or not value
-        else f"{value:.1e}"
-    )
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:z.3g}" if abs(value) >= 1e-4 or not value else f"{value:.1e}"

@@ -11,17 +11,8 @@ from xml.etree import ElementTree as ET
 
 from diagnose.model.cause import Cause
 from diagnose.model.diagnosis import Diagnosis
-from diagnose.report import words
+from diagnose.report import facts, words
 from diagnose.report.escape import escape, name, prose
-from diagnose.report.facts import (
-    describe_evidence,
-    describe_makers,
-    head,
-    measure,
-    predict,
-    split_how,
-    without_features,
-)
 
 BEFORE = '<?xml version="1.0" encoding="UTF-8"?>\n<testsuites name="diagnose">\n'
 AFTER = "</testsuites>\n"
@@ -61,7 +52,7 @@ def _figures(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
     if diagnosis.step_time.clean is not None:
         yield "step_time_clean_s", f"{diagnosis.step_time.clean:.6g}"
     yield "gpus", str(diagnosis.job.world_size)
-    yield "made_by", describe_makers(diagnosis.made_by)
+    yield "made_by", facts.describe_makers(diagnosis.made_by)
     for warning in diagnosis.warnings:
         yield "warning", prose(warning)
 
@@ -73,7 +64,7 @@ def _outcomes(diagnosis: Diagnosis) -> list[tuple[str, ET.Element | None]]:
         why = words.why_inconclusive(diagnosis)
         found = {cause: ET.Element("skipped", message=f"nobody can judge: {why}") for cause in found}
     for entry in diagnosis.not_checked:
-        reason = prose(without_features(entry.reason, diagnosis))
+        reason = prose(facts.without_features(entry.reason, diagnosis))
         found[entry.cause] = ET.Element("skipped", message=reason)
     for cause in diagnosis.causes:
         found[cause.cause] = _fail(cause)
@@ -83,12 +74,12 @@ def _outcomes(diagnosis: Diagnosis) -> list[tuple[str, ET.Element | None]]:
 def _fail(cause: Cause) -> ET.Element:
     """Say in a failure what was found, and below it how much, why and what to do."""
     gain = f"without it steps are {words.percent(cause.recoverable)} shorter"
-    failure = ET.Element("failure", type=escape(cause.severity or "cause"), message=f"{head(cause)}; {gain}")
-    lines = [f"{label}: {'; '.join(fact.splitlines())}" for label, fact in measure(cause)]
-    lines += [f"Evidence: {sentence}" for sentence in describe_evidence(cause)]
+    failure = ET.Element("failure", type=escape(cause.severity or "cause"), message=f"{facts.head(cause)}; {gain}")
+    lines = [f"{label}: {'; '.join(fact.splitlines())}" for label, fact in facts.measure(cause)]
+    lines += [f"Evidence: {sentence}" for sentence in facts.describe_evidence(cause)]
     for fix in cause.fixes:
-        lines += [f"What to do: {prose(fix.summary)} ({escape(fix.fix)}); {predict(fix) or 'no prediction'}"]
-        lines += [f"  {line}" for line in split_how(fix)]
+        lines += [f"What to do: {prose(fix.summary)} ({escape(fix.fix)}); {facts.predict(fix) or 'no prediction'}"]
+        lines += [f"  {line}" for line in facts.split_how(fix)]
     failure.text = "\n" + "\n".join(lines) + "\n"
     return failure
 

@@ -11,20 +11,8 @@ from collections.abc import Iterator, Sequence
 from diagnose.model.cause import Cause, Fix
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.diagnosis_document import Plan
-from diagnose.report import words
+from diagnose.report import facts, words
 from diagnose.report.escape import escape, name, prose
-from diagnose.report.facts import (
-    NO_PREDICTION,
-    describe_evidence,
-    describe_makers,
-    first_of,
-    list_reasons,
-    list_slow_ranks,
-    measure,
-    predict,
-    split_how,
-    summarize,
-)
 
 #: Stands between the reports of several jobs.
 BETWEEN = "\n---\n\n"
@@ -97,7 +85,9 @@ def _cell(content: str) -> str:
 def _blocks(diagnosis: Diagnosis) -> Iterator[str]:
     """Give the blocks in the order of the report."""
     yield f"## {code(name(diagnosis.job.job_id) or 'job')}: {text(words.finding(diagnosis))}"
-    yield table(["Figure", "Value"], [[label, text(fact.replace("   ", ", "))] for label, fact in summarize(diagnosis)])
+    yield table(
+        ["Figure", "Value"], [[label, text(fact.replace("   ", ", "))] for label, fact in facts.summarize(diagnosis)]
+    )
     if diagnosis.causes:
         head = ["", "Severity", "Cause", "Place", "Since when", "Recoverable", "Share", "Confidence"]
         yield table(head, [_row(n, cause) for n, cause in enumerate(diagnosis.causes, start=1)])
@@ -106,18 +96,18 @@ def _blocks(diagnosis: Diagnosis) -> Iterator[str]:
     if diagnosis.plan is not None and len(diagnosis.plan.steps) > 1:
         yield "### In which order"
         yield _list_plan(diagnosis.plan)
-    if slow_ranks := list_slow_ranks(diagnosis):
+    if slow_ranks := facts.list_slow_ranks(diagnosis):
         yield "### Ranks that the training log sets apart"
-        yield bullets([text(line) for line in first_of(slow_ranks)])
+        yield bullets([text(line) for line in facts.first_of(slow_ranks)])
     if diagnosis.checked and not diagnosis.causes:
         yield f"Looked for: {', '.join(text(cause) for cause in diagnosis.checked)}."
     if diagnosis.not_checked:
         yield "### What could not be checked"
-        yield bullets([text(line) for line in first_of(list_reasons(diagnosis))])
+        yield bullets([text(line) for line in facts.first_of(facts.list_reasons(diagnosis))])
     if diagnosis.warnings:
         yield "### Warnings"
-        yield bullets([text(line) for line in first_of([prose(warning) for warning in diagnosis.warnings])])
-    yield f"Made by {text(describe_makers(diagnosis.made_by))}."
+        yield bullets([text(line) for line in facts.first_of([prose(warning) for warning in diagnosis.warnings])])
+    yield f"Made by {text(facts.describe_makers(diagnosis.made_by))}."
 
 
 def _row(n: int, cause: Cause) -> list[str]:
@@ -140,10 +130,10 @@ def _about_cause(n: int, cause: Cause) -> Iterator[str]:
     where = words.spot(cause.where)
     comma = "" if where.startswith("at ") else ","
     yield f"### {n}. {severity}{code(cause.cause)}{comma} {text(where)}: {text(cause.title)}"
-    yield bullets([f"{label}: {'; '.join(map(text, fact.splitlines()))}" for label, fact in measure(cause)])
+    yield bullets([f"{label}: {'; '.join(map(text, fact.splitlines()))}" for label, fact in facts.measure(cause)])
     if cause.evidence:
         yield "**Evidence**"
-        yield bullets([text(sentence) for sentence in describe_evidence(cause)])
+        yield bullets([text(sentence) for sentence in facts.describe_evidence(cause)])
     if cause.fixes:
         yield "**What to do**"
         yield "\n\n".join(_list_fix(m, fix) for m, fix in enumerate(cause.fixes, start=1))
@@ -155,8 +145,8 @@ def _about_cause(n: int, cause: Cause) -> Iterator[str]:
 def _list_fix(n: int, fix: Fix) -> str:
     """Write one fix as an item of a list: what, how much faster, how, and what to mind."""
     parts = [f"**{text(fix.summary)}** ({code(fix.fix)})"]
-    parts.append(text(predict(fix) or NO_PREDICTION))
-    how = split_how(fix)
+    parts.append(text(facts.predict(fix) or facts.NO_PREDICTION))
+    how = facts.split_how(fix)
     parts += [block(how)] if how else []
     notes = [f"assumed: {text('; '.join(fix.assumptions))}"] if fix.assumptions else []
     notes += [f"mind: {text(risk)}" for risk in fix.risks]

@@ -107,13 +107,10 @@ def _about(comparison: Comparison) -> list[tuple[str, RenderableType]]:
     cut = f", {comparison.n_cut:,} longer than the window and cut" if comparison.n_cut else ""
     left = f"; {stream.tokens_left:,} tokens after the last batch left out" if stream.tokens_left else ""
     ranks = f"{plan.n_ranks} dp ranks x " if plan.n_ranks > 1 else ""
-    cost = plan.cost
+    batch, cost = f"{plan.n_microbatches} microbatches of {plan.window:,}", plan.cost
     return [
         ("Documents", f"{len(stream.lengths):,} pieces in {stream.n_batches:,} batches{cut}{left}"),
-        (
-            "Batch",
-            f"{ranks}{plan.n_microbatches} microbatches of {plan.window:,} tokens; memory for {plan.max_tokens:,}",
-        ),
+        ("Batch", f"{ranks}{batch} tokens; memory for {plan.max_tokens:,}"),
         ("Cost", f"{cost.linear:g} x tokens + {cost.quadratic:.4g} x tokens_sq"),
     ]
 
@@ -124,12 +121,8 @@ def _tabulate(comparison: Comparison, width: int) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("packer", overflow="fold")
     heads = ["imbalance", *(["largest", "time"] if wide else []), *(["ranks"] if ranks else [])]
-    heads += [
-        "delay",
-        *(["by docs", "most"] if wide else []),
-        *(["memory"] if middle else []),
-        *(["ms"] if comparison.plan.timed else []),
-    ]
+    heads += ["delay", *(["by docs", "most"] if wide else []), *(["memory"] if middle else [])]
+    heads += ["ms"] if comparison.plan.timed else []
     for head in heads:
         table.add_column(head, justify="right", no_wrap=True)
     for row in comparison.rows:
@@ -159,11 +152,8 @@ def _title(row: PackerResult) -> str:
         case "exact":
             return f"fixed-length exact{over}"
         case "queues":
-            return (
-                f"queues at {', '.join(map(_tokens, row.thresholds))}"
-                if row.thresholds
-                else "variable-length, no queue"
-            )
+            queues = ", ".join(map(_tokens, row.thresholds))
+            return f"queues at {queues}" if queues else "variable-length, no queue"
     return row.packer
 
 
@@ -182,7 +172,7 @@ def _notes(comparison: Comparison, *, wide: bool) -> list[tuple[str, RenderableT
     """Say what the columns mean, and what is not proven."""
     largest, most = ("; largest: of one batch", "; by docs: a document; most: the longest wait") if wide else ("", "")
     notes: list[tuple[str, RenderableType]] = [
-        ("imbalance", f"largest over mean cost of a batch's microbatches, mean over batches{largest}"),
+        ("imbalance", f"largest over mean cost of a batch's microbatches, mean over batches{largest}")
     ]
     if wide:
         notes.append(
@@ -201,11 +191,8 @@ def _notes(comparison: Comparison, *, wide: bool) -> list[tuple[str, RenderableT
         notes.append(("order", early))
     for row in comparison.rows:
         if row.n_windows is not None:
-            limit = (
-                f"{comparison.plan.exact_s:g} s each, another machine may find more"
-                if row.n_proven != row.n_windows
-                else ""
-            )
             proof = f"{row.n_proven} of {row.n_windows} problems proven optimal to 1%"
-            notes.append((_title(row).removeprefix("fixed-length "), f"{proof}; {limit}" if limit else proof))
+            if row.n_proven != row.n_windows:
+                proof += f"; {comparison.plan.exact_s:g} s each, another machine may find more"
+            notes.append((_title(row).removeprefix("fixed-length "), proof))
     return notes

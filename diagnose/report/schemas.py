@@ -24,10 +24,7 @@ _DOCUMENTS: dict[str, tuple[type[msgspec.Struct], str, str]] = {
 }
 #: What the types cannot say: which verdict has causes and a ledger.
 _VERDICTS = [
-    {
-        "if": {"properties": {"verdict": {"const": "straggling"}}},
-        "then": {"properties": {"causes": {"minItems": 1}}},
-    },
+    {"if": {"properties": {"verdict": {"const": "straggling"}}}, "then": {"properties": {"causes": {"minItems": 1}}}},
     {
         "if": {"properties": {"verdict": {"const": "healthy"}}},
         "then": {"properties": {"causes": {"maxItems": 0}, "ledger": {"type": "null"}}},

@@ -18,24 +18,10 @@ from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.diagnosis_document import Ledger, Plan
 from diagnose.model.explanation import RuleCheck
 from diagnose.model.training_log import LogFacts
-from diagnose.report import words
+from diagnose.report import facts, words
 from diagnose.report.charts import are_alike, draw_bar, draw_heat_map, draw_sparkline, scale_of
 from diagnose.report.conditions import draw_conditions, format_number
 from diagnose.report.escape import escape, name, prose
-from diagnose.report.facts import (
-    NO_PREDICTION,
-    describe_evidence,
-    describe_makers,
-    describe_nothing,
-    first_of,
-    head,
-    list_reasons,
-    list_slow_ranks,
-    measure,
-    predict,
-    split_how,
-    summarize,
-)
 from diagnose.report.layout import (
     PROSE_WIDTH,
     draw,
@@ -89,18 +75,18 @@ def _sections(
     """Give the sections in the order of the report: title and body."""
     headline = Text(words.headline(diagnosis), style=_VERDICT_STYLES.get(diagnosis.verdict, "bold"))
     yield "", Group(headline, *(Text(f"{name(what)}: {escape(path)}") for what, path in links))
-    yield "", draw_facts(summarize(diagnosis))
+    yield "", draw_facts(facts.summarize(diagnosis))
     if diagnosis.ledger is not None:
         yield _ledger_title(diagnosis), _draw_ledger(diagnosis.ledger, min(width, PROSE_WIDTH))
     for n, cause in enumerate(diagnosis.causes, start=1):
-        title = Text(f"{n}. {head(cause)}", style=_SEVERITY_STYLES.get(cause.severity or "", "bold"))
+        title = Text(f"{n}. {facts.head(cause)}", style=_SEVERITY_STYLES.get(cause.severity or "", "bold"))
         yield title, draw_facts(_about_cause(cause))
     if not diagnosis.causes:
         yield "What was found", draw_facts(_about_nothing(diagnosis))
     if diagnosis.plan is not None and len(diagnosis.plan.steps) > 1:
         yield "In which order", _draw_plan(diagnosis.plan)
     if diagnosis.log is not None:
-        yield "Training log", _draw_log(diagnosis.log, list_slow_ranks(diagnosis), width - 2)
+        yield "Training log", _draw_log(diagnosis.log, facts.list_slow_ranks(diagnosis), width - 2)
     if not diagnosis.is_from_log:
         yield "Workers", _draw_workers(diagnosis, width - 2)
         yield "Steps", _draw_steps(diagnosis, width - 2)
@@ -194,9 +180,9 @@ def _largest_first(shares: dict[str, float], style: str) -> list[tuple[str, floa
 
 def _about_cause(cause: Cause) -> list[tuple[str, RenderableType]]:
     """Say where, since when, how much, how sure, why, and what to do."""
-    rows: list[tuple[str, RenderableType]] = list(measure(cause))
+    rows: list[tuple[str, RenderableType]] = list(facts.measure(cause))
     if cause.evidence:
-        rows.append(("Evidence", draw_bullets(describe_evidence(cause))))
+        rows.append(("Evidence", draw_bullets(facts.describe_evidence(cause))))
     if cause.fixes:
         rows.append(("What to do", Group(*(_draw_fix(n, fix) for n, fix in enumerate(cause.fixes, start=1)))))
     if cause.refused_fixes:
@@ -215,9 +201,9 @@ def _draw_fix(n: int, fix: Fix) -> Table:
 def fix_lines(fix: Fix) -> list[Text]:
     """Say in a few lines what a fix changes, what a replay of it predicts, how to do it, and what to mind."""
     lines = [Text(prose(fix.summary), style="bold")]
-    gain = predict(fix)
-    lines.append(Text(NO_PREDICTION, style="dim") if gain is None else Text(gain, style="green"))
-    lines += [Text(line) for line in split_how(fix)]
+    gain = facts.predict(fix)
+    lines.append(Text(facts.NO_PREDICTION, style="dim") if gain is None else Text(gain, style="green"))
+    lines += [Text(line) for line in facts.split_how(fix)]
     if fix.assumptions:
         lines.append(Text(f"assumed: {prose('; '.join(fix.assumptions))}", style="dim"))
     lines += [Text(f"mind: {prose(risk)}", style="dim") for risk in fix.risks]
@@ -247,7 +233,7 @@ def _about_nothing(diagnosis: Diagnosis) -> list[tuple[str, RenderableType]]:
     ]
     if diagnosis.features:
         looked.append(f"{measured} of {words.count(len(diagnosis.features), 'feature')} measured")
-    rows: list[tuple[str, RenderableType]] = [("Verdict", describe_nothing(diagnosis))]
+    rows: list[tuple[str, RenderableType]] = [("Verdict", facts.describe_nothing(diagnosis))]
     if not diagnosis.is_from_log:
         rows.append(("Looked at", ", ".join(looked)))
     if diagnosis.checked:
@@ -332,7 +318,7 @@ def _draw_log(log: LogFacts, slow_ranks: Sequence[str], width: int) -> Renderabl
         Text(span, style="dim"),
     ]
     if slow_ranks:
-        lines.append(draw_bullets(first_of(slow_ranks)))
+        lines.append(draw_bullets(facts.first_of(slow_ranks)))
     return Group(*lines)
 
 
@@ -347,8 +333,8 @@ def _doubts(diagnosis: Diagnosis) -> list[tuple[str, RenderableType]]:
     if diagnosis.is_from_log:
         rows = [("Replay", "none: a log has no operations to be replayed")]
     if diagnosis.warnings:
-        rows.append(("Warnings", draw_bullets(first_of([prose(text) for text in diagnosis.warnings]), mark="!")))
+        rows.append(("Warnings", draw_bullets(facts.first_of([prose(text) for text in diagnosis.warnings]), mark="!")))
     if diagnosis.not_checked:
-        rows.append(("Not checked", draw_bullets(first_of(list_reasons(diagnosis)))))
-    rows.append(("Made by", describe_makers(diagnosis.made_by)))
+        rows.append(("Not checked", draw_bullets(facts.first_of(facts.list_reasons(diagnosis)))))
+    rows.append(("Made by", facts.describe_makers(diagnosis.made_by)))
     return rows

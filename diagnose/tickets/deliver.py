@@ -4,7 +4,7 @@ Enters: tickets, a target, and what it was told. Leaves: what came of it.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from diagnose.model.ticket import Ticket
 from diagnose.tickets.alertmanager import Alert, Alertmanager
@@ -47,7 +47,7 @@ def send_messages(tickets: Sequence[Ticket], target: Messages, deliveries: Deliv
         n_silent = 0
         deliveries.mark(key)
         n_sent += 1
-    return Sent(target.name, n_sent, len(tickets) - n_sent - n_elsewhere, n_elsewhere, _each_once(errors))
+    return Sent(target.name, n_sent, len(tickets) - n_sent - n_elsewhere, n_elsewhere, tuple(dict.fromkeys(errors)))
 
 
 def send_alerts(alerts: Sequence[Alert], target: Alertmanager, deliveries: Deliveries, now_s: float) -> Sent:
@@ -65,7 +65,7 @@ def send_alerts(alerts: Sequence[Alert], target: Alertmanager, deliveries: Deliv
             break
         deliveries.record_events({alert.ticket.finding.ticket: alert.state for alert in few})
         n_sent += len(few)
-    return Sent(target.name, n_sent, len(alerts) - n_sent, 0, _each_once(errors))
+    return Sent(target.name, n_sent, len(alerts) - n_sent, 0, tuple(dict.fromkeys(errors)))
 
 
 def write_tickets(tickets: Sequence[Ticket], write: Callable[[Sequence[Ticket]], None], deliveries: Deliveries) -> Sent:
@@ -83,8 +83,3 @@ def write_tickets(tickets: Sequence[Ticket], write: Callable[[Sequence[Ticket]],
     for ticket in claimed:
         deliveries.mark(ticket.finding.key)
     return Sent("output", len(claimed), 0, len(tickets) - len(claimed))
-
-
-def _each_once(errors: Iterable[str]) -> tuple[str, ...]:
-    """Give each error once, in order."""
-    return tuple(dict.fromkeys(errors))

@@ -6,6 +6,7 @@ Enters: what the user asks for, and a store. Leaves: lines of JSON, what would b
 import contextlib
 import dataclasses
 from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import TypeVar
 
 from diagnose.model.plain import to_json
 from diagnose.model.ticket import Finding, Ticket
@@ -14,7 +15,7 @@ from diagnose.tickets.apprise import AppriseService
 from diagnose.tickets.compose import compose
 from diagnose.tickets.deliver import Sent, send_alerts, send_messages, write_tickets
 from diagnose.tickets.due import Threshold, find_due, find_fixed, open_findings
-from diagnose.tickets.target import HttpRequest, Messages, check_web_address
+from diagnose.tickets.target import HttpRequest, check_web_address
 from diagnose.tickets.webhook import Webhook, read_key
 from diagnose.triage.acks import list_acks
 from diagnose.triage.census import take_census
@@ -24,6 +25,7 @@ from diagnose.triage.store import Store
 
 #: The name under which is kept what went to standard output or a file.
 _OUTPUT = "output"
+_Target = TypeVar("_Target", bound=Webhook | AppriseService | Alertmanager)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,22 +76,23 @@ class Tickets:
 
     def unwritten(self) -> list[Ticket]:
         """Write the tickets that no output had yet."""
-        return self._due(self._deliveries(_OUTPUT))
+        return self._due(Deliveries(self._store, _OUTPUT))
 
     def write(self, write: Callable[[Sequence[Ticket]], None]) -> Sent:
         """Have the tickets written that no output had yet, and remember it."""
-        deliveries = self._deliveries(_OUTPUT)
+        deliveries = Deliveries(self._store, _OUTPUT)
         return write_tickets(self._due(deliveries), write, deliveries)
 
     def show(self) -> Iterator[Unsent]:
         """Say what would be sent to each target."""
         with self._messengers(key=None) as messengers:
             for target in messengers:
-                due = self._due(self._deliveries(target.identity))
+                due = self._due(Deliveries(self._store, target.identity))
                 yield Unsent(target.name, tuple(target.request(ticket) for ticket in due))
         with self._alertmanagers() as alertmanagers:
             for alertmanager in alertmanagers:
-                requests = alertmanager.requests(self._alerts(self._deliveries(alertmanager.identity)), self._now_s)
+                alerts = self._alerts(Deliveries(self._store, alertmanager.identity))
+                requests = alertmanager.requests(alerts, self._now_s)
                 yield Unsent(alertmanager.name, tuple(request for _, request in requests))
 
     def send(self) -> Generator[Sent, None, None]:
@@ -97,10 +100,10 @@ class Tickets:
         key = read_key() if self._request.webhooks else None
         with self._messengers(key) as messengers, self._alertmanagers() as alertmanagers:
             for target in messengers:
-                deliveries = self._deliveries(target.identity)
+                deliveries = Deliveries(self._store, target.identity)
                 yield send_messages(self._due(deliveries), target, deliveries)
             for alertmanager in alertmanagers:
-                deliveries = self._deliveries(alertmanager.identity)
+                deliveries = Deliveries(self._store, alertmanager.identity)
                 yield send_alerts(self._alerts(deliveries), alertmanager, deliveries, self._now_s)
 
     def gauges(self) -> bytes:
@@ -108,10 +111,6 @@ class Tickets:
         from diagnose.tickets.gauges import render_gauges
 
         return render_gauges(take_census(self._store), self._findings, self._acks)
-
-    def _deliveries(self, identity: str) -> Deliveries:
-        """Give what was told to a target."""
-        return Deliveries(self._store, identity)
 
     def _due(self, deliveries: Deliveries) -> list[Ticket]:
         """Write the tickets that a target has not heard of."""
@@ -140,26 +139,23 @@ class Tickets:
         """Write tickets."""
         return compose(self._store, findings, self._acks, self._request.site)
 
-    @contextlib.contextmanager
-    def _messengers(self, key: bytes | None) -> Iterator[list[Messages]]:
+    def _messengers(self, key: bytes | None) -> "contextlib.AbstractContextManager[list[Webhook | AppriseService]]":
         """Open all targets that are told of events."""
-        with contextlib.ExitStack() as stack:
-            targets: list[Webhook | AppriseService] = [
-                Webhook(url, self._request.timeout_s, key) for url in self._request.webhooks
-            ]
-            targets += [AppriseService(url) for url in self._request.apprises]
-            for target in targets:
-                stack.callback(target.close)
-            yield list(targets)
+        webhooks = [Webhook(url, self._request.timeout_s, key) for url in self._request.webhooks]
+        return _closing([*webhooks, *map(AppriseService, self._request.apprises)])
 
-    @contextlib.contextmanager
-    def _alertmanagers(self) -> Iterator[list[Alertmanager]]:
+    def _alertmanagers(self) -> "contextlib.AbstractContextManager[list[Alertmanager]]":
         """Open all Alertmanagers."""
-        with contextlib.ExitStack() as stack:
-            targets = [Alertmanager(url, self._request.timeout_s) for url in self._request.alertmanagers]
-            for target in targets:
-                stack.callback(target.close)
-            yield targets
+        return _closing([Alertmanager(url, self._request.timeout_s) for url in self._request.alertmanagers])
+
+
+@contextlib.contextmanager
+def _closing(targets: list[_Target]) -> Iterator[list[_Target]]:
+    """Close all targets at the end."""
+    with contextlib.ExitStack() as stack:
+        for target in targets:
+            stack.callback(target.close)
+        yield targets
 
 
 def check_request(request: TicketRequest) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from diagnose.model.optype import DP_COLLECTIVES, Op
 from diagnose.model.recording import Recording
 from diagnose.model.trace import Ints, Seconds
+from diagnose.trace.columns import begins_run
 from diagnose.trace.labels import number_combinations
 from diagnose.trace.rows import derive_seq
 
@@ -67,10 +68,7 @@ class LinkFinder:
     def _pairs(self) -> list[ClockLink]:
         """Compare the ends of transfers: the n-th send of a stage, and the n-th recv of the stage it sends to."""
         found = []
-        for send, recv, ahead in (
-            (Op.FORWARD_SEND, Op.FORWARD_RECV, 1),
-            (Op.BACKWARD_SEND, Op.BACKWARD_RECV, -1),
-        ):
+        for send, recv, ahead in ((Op.FORWARD_SEND, Op.FORWARD_RECV, 1), (Op.BACKWARD_SEND, Op.BACKWARD_RECV, -1)):
             sends, recvs = np.flatnonzero(self.r.op == send), np.flatnonzero(self.r.op == recv)
             to = self.stage[sends] + ahead
             sends = sends[(to >= 0) & (to < self.n_stages)]
@@ -107,7 +105,7 @@ class LinkFinder:
             key = np.sort(key)
             if not len(rows):
                 continue
-            first = np.flatnonzero(np.r_[True, key[1:] != key[:-1]])
+            first = np.flatnonzero(begins_run(key))
             hub = np.repeat(rows[first], np.diff(np.r_[first, len(rows)]))
             found.append(_Ends(self.clock[hub], self.clock[rows], self.group[rows], self.end_s[rows] - self.end_s[hub]))
         return _one_way(found, self.n_groups, "collectives")
@@ -162,7 +160,7 @@ def _by_clocks(ends: Sequence[_Ends]) -> dict[tuple[int, int], tuple[Ints, Secon
     low, high = np.minimum(a, b), np.maximum(a, b)
     order = np.lexsort((group, high, low))
     low, high, group, ahead_s = low[order], high[order], group[order], ahead_s[order]
-    first = np.flatnonzero(np.r_[True, (low[1:] != low[:-1]) | (high[1:] != high[:-1])])
+    first = np.flatnonzero(begins_run(low, high))
     return {
         (int(low[i]), int(high[i])): (group[i:j], ahead_s[i:j])
         for i, j in zip(first.tolist(), [*first[1:].tolist(), len(low)], strict=True)
@@ -194,7 +192,7 @@ def _middle(clocks: tuple[int, int], group: Ints, ahead_s: Seconds, n_groups: in
     `group` is sorted.
     """
     found = np.full(n_groups, np.nan)
-    first = np.flatnonzero(np.r_[True, group[1:] != group[:-1]])
+    first = np.flatnonzero(begins_run(group))
     found[group[first]] = [np.median(part) for part in np.split(ahead_s, first[1:])]
     low, high = np.quantile(ahead_s - found[group], [0.25, 0.75])
     one_each = n_groups > 1 and len(first) == len(group)

@@ -7,14 +7,17 @@ clock that was moved. Costs a few sorts of the rows. Smaller offsets that are le
 import dataclasses
 import heapq
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 
-from diagnose.model.recording import Clock, ClockOffset, Recording
+from diagnose.model.recording import ClockOffset, Recording
 from diagnose.model.trace import Ints, Seconds
 from diagnose.trace.clock_links import ClockLink, LinkFinder, or_zero
 from diagnose.trace.labels import number_combinations
 
+#: Who shares a clock in a file: the ranks of a host, or nobody.
+Clock = Literal["host", "rank"]
 #: Clocks named in a warning.
 MAX_NAMED = 5
 
@@ -25,9 +28,9 @@ def align(recording: Recording, clock: Clock, *, per_step: bool = False) -> Reco
     Parameters
     ----------
     recording : Recording
-        Times as recorded. With `clock` "host" it names hosts; with "rank" each (dp, stage, tp rank, cp rank) has a clock.
-    clock : {"job", "host", "rank"}
-        Who shares a clock; "job" leaves everything as it is.
+        Times as recorded.
+    clock : {"host", "rank"}
+        Who shares a clock: the rows of a host, which the recording names, or those of each (dp, stage, tp rank, cp rank).
     per_step : bool
         True where clocks start anew in each step (times since the step began): each step then has offsets of its own, and begins
         at 0. Else one offset holds for all steps.
@@ -47,7 +50,7 @@ def align(recording: Recording, clock: Clock, *, per_step: bool = False) -> Reco
     be in the middle between the tightest bounds, as in the network time protocol: a transfer takes about as long in both
     directions. The median clock stays where it is.
     """
-    if clock == "job" or len(recording) == 0:
+    if not len(recording):
         return recording
     of_row, names = _name_clocks(recording, clock)
     if len(names) < 2:
@@ -74,12 +77,7 @@ def align(recording: Recording, clock: Clock, *, per_step: bool = False) -> Reco
         begun = np.full(finder.n_groups, np.inf)
         np.minimum.at(begun, group, start_s)
         start_s -= begun[group]
-    return dataclasses.replace(
-        recording,
-        start_s=start_s,
-        offsets=(*recording.offsets, *offsets),
-        warnings=warnings,
-    )
+    return dataclasses.replace(recording, start_s=start_s, offsets=(*recording.offsets, *offsets), warnings=warnings)
 
 
 def _name_clocks(recording: Recording, clock: Clock) -> tuple[Ints, list[str]]:
@@ -89,17 +87,12 @@ def _name_clocks(recording: Recording, clock: Clock) -> tuple[Ints, list[str]]:
             return np.zeros(len(recording), dtype=np.int64), []
         labels, of_row = np.unique(recording.host, return_inverse=True)
         return of_row, ["(no host)" if n < 0 else recording.host_names[n] for n in labels.tolist()]
-    columns = [
-        recording.dp,
-        recording.stage,
-        or_zero(recording.tp_rank, recording),
-        or_zero(recording.cp_rank, recording),
-    ]
+    tp, cp = or_zero(recording.tp_rank, recording), or_zero(recording.cp_rank, recording)
+    columns = [recording.dp, recording.stage, tp, cp]
     labels, first, of_row = np.unique(np.stack(columns), axis=1, return_index=True, return_inverse=True)
     if recording.rank is not None and (recording.rank[first] >= 0).all():
         return of_row.ravel(), [f"rank {n}" for n in recording.rank[first].tolist()]
-    said = [f"dp {dp} stage {stage}" for dp, stage, _, _ in labels.T.tolist()]
-    return of_row.ravel(), said
+    return of_row.ravel(), [f"dp {dp} stage {stage}" for dp, stage, _, _ in labels.T.tolist()]
 
 
 def _tie(links: Sequence[ClockLink], n_clocks: int, n_groups: int) -> tuple[Seconds, Seconds, list[str], Ints]:

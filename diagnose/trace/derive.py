@@ -22,6 +22,8 @@ _WAYS = ((Op.FORWARD, Op.FORWARD_SEND, Op.FORWARD_RECV, 1), (Op.BACKWARD, Op.BAC
 
 #: Where a worker sends: on which stage, behind which type of compute and before which.
 _Kind = tuple[int, int, int]
+#: The compute that a transfer goes before or behind, its type, start and end.
+_Transfer = tuple[int, Op, Seconds, Seconds]
 #: Workers block in what they send where they go on after the other end was ready in this part of the cases (a warm-up step, or a
 #: pause, may be among them), to this part of a typical forward.
 BLOCKING_SHARE = 0.9
@@ -105,14 +107,14 @@ class _Plan:
     def fill(self, blocking: set[_Kind]) -> Block:
         """Give the block with all transfers; `blocking` are the kinds of sends that hold up their worker."""
         nodes, last = self.block.nodes, self.n_stages - 1
-        new = _BlockBuilder(self.block)
+        new: list[_Transfer] = []
         ready_s = dict(self.before_s)
         for op, send, _, ahead in _WAYS:
             for n in self.computes[nodes.op[self.computes] == op].tolist():
                 # With interleaving all stages send and receive.
                 if self.is_interleaved or int(nodes.stage[n]) != (last if ahead > 0 else 0):
                     sent = self._sent_s(n, self._peer(n, ahead), blocking)
-                    new.add(n, send, self.block.end_s[n], sent)
+                    new.append((n, send, self.block.end_s[n], sent))
                     following = self.next[n]
                     if following is not None and self._kind(n) in blocking and self._in_turn(n, following):
                         ready_s[following] = sent
@@ -122,8 +124,8 @@ class _Plan:
                     # Without a peer nothing moves: what the compute waits for is its launch delay.
                     moves = self._peer(n, -ahead) is not None
                     begun = ready_s[n]
-                    new.add(n, recv, begun, np.maximum(self.block.start_s[n], begun) if moves else begun)
-        return new.block()
+                    new.append((n, recv, begun, np.maximum(self.block.start_s[n], begun) if moves else begun))
+        return _extend(self.block, new)
 
     def _sent_s(self, n: int, to: int | None, blocking: set[_Kind]) -> Seconds:
         """Say when what a compute sends is over.
@@ -146,46 +148,29 @@ class _Plan:
         return not self.is_interleaved and bool(self.block.nodes.op[following] == self.block.nodes.op[n])
 
 
-class _BlockBuilder:
-    """A block that gets more nodes."""
-
-    def __init__(self, block: Block) -> None:
-        self._block = block
-        self._of: list[int] = []
-        self._op: list[int] = []
-        self._start_s: list[Seconds] = []
-        self._end_s: list[Seconds] = []
-
-    def add(self, compute: int, op: Op, start_s: Seconds, end_s: Seconds) -> None:
-        """Add the transfer before or behind a compute; it is missing where the compute is."""
-        gone = np.isnan(self._block.start_s[compute])
-        self._of.append(compute)
-        self._op.append(int(op))
-        self._start_s.append(np.where(gone, np.nan, start_s))
-        self._end_s.append(np.where(gone, np.nan, end_s))
-
-    def block(self) -> Block:
-        """Give the block with all of them."""
-        if not self._of:
-            return self._block
-        old, of = self._block, np.array(self._of, dtype=np.int64)
-        nodes, unknown = old.nodes, np.full(len(of), -1, dtype=np.int64)
-        start_s, end_s = np.stack(self._start_s), np.stack(self._end_s)
-        there = ~(np.isnan(start_s) | np.isnan(end_s))
-        empty = np.full(start_s.shape, np.nan)
-        return dataclasses.replace(
-            old,
-            nodes=Nodes(
-                op=np.r_[nodes.op, self._op],
-                stage=np.r_[nodes.stage, nodes.stage[of]],
-                seq=np.r_[nodes.seq, nodes.seq[of]],
-                microbatch=np.r_[nodes.microbatch, unknown],
-                chunk=np.r_[nodes.chunk, unknown],
-            ),
-            start_s=np.concatenate([old.start_s, np.where(there, start_s, np.nan)]),
-            end_s=np.concatenate([old.end_s, np.where(there, end_s, np.nan)]),
-            absent=None if old.absent is None else np.concatenate([old.absent, old.absent[of]]),
-            tokens=None if old.tokens is None else np.concatenate([old.tokens, empty]),
-            tokens_sq=None if old.tokens_sq is None else np.concatenate([old.tokens_sq, empty]),
-            filled=None if old.filled is None else np.concatenate([old.filled, old.filled[of]]),
-        )
+def _extend(old: Block, new: Sequence[_Transfer]) -> Block:
+    """Put transfers behind the nodes of a block; one is missing where its compute is."""
+    if not new:
+        return old
+    computes, ops, starts_s, ends_s = zip(*new, strict=True)
+    of = np.array(computes, dtype=np.int64)
+    nodes, unknown = old.nodes, np.full(len(of), -1, dtype=np.int64)
+    start_s, end_s = np.stack(starts_s), np.stack(ends_s)
+    there = ~(np.isnan(old.start_s[of]) | np.isnan(start_s) | np.isnan(end_s))
+    empty = np.full(start_s.shape, np.nan)
+    return dataclasses.replace(
+        old,
+        nodes=Nodes(
+            op=np.r_[nodes.op, [int(op) for op in ops]],
+            stage=np.r_[nodes.stage, nodes.stage[of]],
+            seq=np.r_[nodes.seq, nodes.seq[of]],
+            microbatch=np.r_[nodes.microbatch, unknown],
+            chunk=np.r_[nodes.chunk, unknown],
+        ),
+        start_s=np.concatenate([old.start_s, np.where(there, start_s, np.nan)]),
+        end_s=np.concatenate([old.end_s, np.where(there, end_s, np.nan)]),
+        absent=None if old.absent is None else np.concatenate([old.absent, old.absent[of]]),
+        tokens=None if old.tokens is None else np.concatenate([old.tokens, empty]),
+        tokens_sq=None if old.tokens_sq is None else np.concatenate([old.tokens_sq, empty]),
+        filled=None if old.filled is None else np.concatenate([old.filled, old.filled[of]]),
+    )

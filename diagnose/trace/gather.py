@@ -16,6 +16,7 @@ from diagnose.errors import TraceError
 from diagnose.model.recording import Account
 from diagnose.trace.list_column import ListColumn
 from diagnose.trace.parquet import read_parquet
+from diagnose.trace.producers.contents import name_in
 from diagnose.trace.rows import Rows
 
 #: Columns that may be missing in some files: -1, or NaN, stands for unknown.
@@ -38,8 +39,8 @@ def gather_traces(
     parts = []
     for n, file in enumerate(files, start=1):
         report(f"file {n} of {len(files)}")
-        parts.append(read_parquet(file, name=_name_of(file, folder, name)))
-    names = [_name_of(file, folder, name) for file in files]
+        parts.append(read_parquet(file, name=name_in(folder, file, name)))
+    names = [name_in(folder, file, name) for file in files]
     job = _merge_jobs([part.job for part in parts], names)
     if "job_id" not in job and "trial_name" not in job:
         _refuse_same_workers(parts, names)
@@ -48,11 +49,6 @@ def gather_traces(
         beside = f"{n_others} files of the folder are no traces, and are not read"
         rows = dataclasses.replace(rows, recording_warnings=(*rows.recording_warnings, beside))
     return rows
-
-
-def _name_of(file: Path, folder: Path, name: str) -> str:
-    """Name a file of the folder as errors do."""
-    return f"{name}/{file.relative_to(folder).as_posix()}"
 
 
 def _merge_jobs(jobs: list[dict[str, Any]], names: list[str]) -> dict[str, Any]:

@@ -5,23 +5,21 @@ few passes over the rows; nothing is sorted unless `seq_id` is missing or wrong.
 """
 
 import dataclasses
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from diagnose.errors import TraceError
 from diagnose.model.documents import Documents
 from diagnose.model.members import Members
 from diagnose.model.optype import EVIDENCE, NAMES, Op
-from diagnose.model.trace import Block, Bools, Evidence, Ints, Seconds
+from diagnose.model.trace import Block, Bools, Evidence, Ints, Nodes, Seconds
 from diagnose.trace.dense import lay_out_rows
 from diagnose.trace.documents import read_documents
 from diagnose.trace.labels import number_labels
-from diagnose.trace.member_labels import find_member_labels
+from diagnose.trace.member_labels import MemberLabels, find_member_labels
 from diagnose.trace.members import add_waits, merge_members
 from diagnose.trace.restart import keep_last_attempt
-from diagnose.trace.rows import GridSizes, RowIndex, Rows, take_rows
+from diagnose.trace.rows import GridSizes, RowIndex, Rows, take_index, take_rows
 from diagnose.trace.steps import add_collections, find_warm_up, shift_origin, split_steps
 
 #: Longest duration, and latest start, that is taken for a measurement: a third of a year, and the year 5138 in unix time.
@@ -57,15 +55,6 @@ class Grid:
     warnings: tuple[str, ...]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _MemberCounts:
-    """Members of each worker along tensor and context parallelism, where the rows record them all."""
-
-    n_tp: int | None = None
-    n_cp: int | None = None
-    members: Members | None = None
-
-
 def build_grid(rows: Rows, *, name: str, vpp_size: int | None, pick_steps: Ints | None = None) -> Grid:
     """Lay out the rows of one job.
 
@@ -78,30 +67,20 @@ def build_grid(rows: Rows, *, name: str, vpp_size: int | None, pick_steps: Ints 
         No forward and backward compute at all, more than half of the steps unusable, or none of the picked steps there.
     """
     warnings: list[str] = []
-    if rows.unknown_ops:
-        listed = ", ".join(f"{text!r} ({n})" for text, n in list(rows.unknown_ops.items())[:5])
-        warnings.append(f"{sum(rows.unknown_ops.values())} rows of unknown operation types are not simulated: {listed}")
     waits = None if rows.waits is None else _take_waits(rows, rows.waits)
     rows = _usable(rows, name, warnings)
     if pick_steps is not None:
         rows = _take_steps(rows, pick_steps, name)
-    rows, (steps, dp_labels, stage_labels), (step_at, dp_at, stage_at) = _number(rows, warnings)
-    n_steps, n_dp, n_stages = len(steps), len(dp_labels), len(stage_labels)
-
-    rows, (step_at, dp_at, stage_at), restarted, group = _merge_members(
-        rows, (step_at, dp_at, stage_at), (n_steps, n_dp, n_stages), (steps, dp_labels, stage_labels), waits, warnings
-    )
-    ranks, has_ranks, hosts = _workers(rows, dp_at, stage_at, n_dp, n_stages, group.members)
-    dense, rows, (step_at, dp_at, stage_at) = lay_out_rows(
-        rows, (step_at, dp_at, stage_at), (n_steps, n_dp, n_stages), name=name, vpp_size=vpp_size, warnings=warnings
-    )
-    for stage, label in enumerate(stage_labels.tolist()):
-        if not np.isin(dense.nodes.op[dense.nodes.stage == stage], (Op.FORWARD, Op.BACKWARD)).any():
-            raise TraceError(
-                f"stage {label} has no compute row; expected forward- and backward-compute on every stage", where=name
-            )
-    documents = read_documents(rows, (step_at, dp_at, stage_at), dense.nodes, (n_steps, n_dp), warnings=warnings)
-    origin, evidence = shift_origin(dense, _take_evidence(rows, (step_at, dp_at, stage_at)))
+    rows, labels, at = _number(rows, warnings)
+    steps, dp_labels, stage_labels = labels
+    sizes = n_steps, n_dp, n_stages = len(steps), len(dp_labels), len(stage_labels)
+    group = find_member_labels(rows, at, sizes)
+    rows, at, restarted, members = _merge_members(rows, at, sizes, labels, group, waits, warnings)
+    ranks, has_ranks, hosts = _workers(rows, at, n_dp, n_stages, members)
+    dense, rows, at = lay_out_rows(rows, at, sizes, name=name, vpp_size=vpp_size, warnings=warnings)
+    _refuse_idle_stages(dense.nodes, stage_labels, name)
+    documents = read_documents(rows, at, dense.nodes, (n_steps, n_dp), warnings=warnings)
+    origin, evidence = shift_origin(dense, _take_evidence(rows, at))
     add_collections(dense, evidence, n_stages)
     blocks, kept = split_steps(steps, dense, warnings)
     warm_up_steps = find_warm_up(blocks, warnings)
@@ -111,7 +90,6 @@ def build_grid(rows: Rows, *, name: str, vpp_size: int | None, pick_steps: Ints 
             "the steps complete: check that every rank's rows are in the file",
             where=name,
         )
-    n_chunks = int(dense.nodes.chunk.max()) + 1 if dense.has_chunks else None
     return Grid(
         blocks=tuple(blocks),
         evidence=_evidence_of_steps(evidence, steps, kept),
@@ -120,10 +98,10 @@ def build_grid(rows: Rows, *, name: str, vpp_size: int | None, pick_steps: Ints 
         ranks=ranks,
         has_ranks=has_ranks,
         hosts=hosts,
-        n_chunks=n_chunks,
-        n_tp=group.n_tp,
-        n_cp=group.n_cp,
-        members=group.members,
+        n_chunks=int(dense.nodes.chunk.max()) + 1 if dense.has_chunks else None,
+        n_tp=None if group is None else group.n_tp,
+        n_cp=None if group is None else group.n_cp,
+        members=members,
         step_origin_s=None if origin is None else origin[kept],
         n_ops=int(sum(np.count_nonzero(~np.isnan(block.start_s)) for block in blocks)),
         steps_dropped=n_steps - int(kept.sum()),
@@ -132,6 +110,15 @@ def build_grid(rows: Rows, *, name: str, vpp_size: int | None, pick_steps: Ints 
         documents=_documents_of_steps(documents, steps, kept),
         warnings=tuple(warnings),
     )
+
+
+def _refuse_idle_stages(nodes: Nodes, stage_labels: Ints, name: str) -> None:
+    """Refuse a trace with a stage that never computes."""
+    for stage, label in enumerate(stage_labels.tolist()):
+        if not np.isin(nodes.op[nodes.stage == stage], (Op.FORWARD, Op.BACKWARD)).any():
+            raise TraceError(
+                f"stage {label} has no compute row; expected forward- and backward-compute on every stage", where=name
+            )
 
 
 def _take_steps(rows: Rows, wanted: Ints, name: str) -> Rows:
@@ -174,6 +161,9 @@ def _take_waits(rows: Rows, waits: Bools) -> Rows:
 
 def _usable(rows: Rows, name: str, warnings: list[str]) -> Rows:
     """Leave out rows that cannot be placed or measured, and refuse a trace without computes."""
+    if rows.unknown_ops:
+        listed = ", ".join(f"{text!r} ({n})" for text, n in list(rows.unknown_ops.items())[:5])
+        warnings.append(f"{sum(rows.unknown_ops.values())} rows of unknown operation types are not simulated: {listed}")
     bad = rows.bad
     with np.errstate(invalid="ignore"):
         start_ok = np.abs(rows.start_s) <= MAX_START_S
@@ -228,40 +218,37 @@ def _merge_members(
     at: RowIndex,
     sizes: GridSizes,
     labels: tuple[Ints, Ints, Ints],
+    group: MemberLabels | None,
     waits: Rows | None,
     warnings: list[str],
-) -> tuple[Rows, RowIndex, tuple[int, ...], _MemberCounts]:
+) -> tuple[Rows, RowIndex, tuple[int, ...], Members | None]:
     """Leave one row of each operation: of a step run again the last attempt, and one for all members of a worker.
 
     Gives also the indices of the first steps after restarts, and what is known of members.
     """
-    group = find_member_labels(rows, at, sizes)
     if group is None:
-        rows, at, restarted = keep_last_attempt(rows, at, sizes[0], warnings)
-        return rows, at, restarted, _MemberCounts()
+        return *keep_last_attempt(rows, at, sizes[0], warnings), None
     lanes = (at[0], at[1].astype(np.int64) * group.n_members + group.number(rows), at[2])
     rows, lanes, restarted = keep_last_attempt(rows, lanes, sizes[0], warnings)
     at = (lanes[0], lanes[1] // group.n_members, lanes[2])
     rows, at, members = merge_members(rows, at, sizes, group, labels[0], warnings)
     if members is not None and waits is not None:
-        places = [
-            np.searchsorted(known, column)
-            for known, column in zip(labels, (waits.step, waits.dp, waits.stage), strict=True)
-        ]
+        columns = (waits.step, waits.dp, waits.stage)
+        step, dp, stage = (np.searchsorted(known, column) for known, column in zip(labels, columns, strict=True))
         found = np.ones(len(waits), dtype=bool)
-        for known, place, column in zip(labels, places, (waits.step, waits.dp, waits.stage), strict=True):
+        for known, place, column in zip(labels, (step, dp, stage), columns, strict=True):
             found &= known[np.minimum(place, len(known) - 1)] == column
-        step, dp, stage = (place[found] for place in places)
-        members = add_waits(members, take_rows(waits, found), (step, dp, stage), group)
-    return rows, at, restarted, _MemberCounts(group.n_tp, group.n_cp, members)
+        members = add_waits(members, take_rows(waits, found), take_index((step, dp, stage), found), group)
+    return rows, at, restarted, members
 
 
 def _workers(
-    rows: Rows, dp_at: NDArray[Any], stage_at: NDArray[Any], n_dp: int, n_stages: int, members: Members | None
+    rows: Rows, at: RowIndex, n_dp: int, n_stages: int, members: Members | None
 ) -> tuple[Ints, bool, tuple[str, ...] | None]:
     """Say which global rank and host each worker is: those of its first member."""
     ranks = np.arange(n_dp * n_stages, dtype=np.int64).reshape(n_stages, n_dp).T.copy()
     has_ranks = rows.rank is not None
+    _, dp_at, stage_at = at
     if rows.rank is not None:
         # Every stride-th row names every worker in all but the smallest jobs; the others are asked only if one is missing.
         stride = max(1, len(rows) // (RANK_ROWS * ranks.size))

@@ -33,19 +33,7 @@ class ListColumn:
     others: tuple["ListColumn", ...] = ()
 
     def batches(self) -> Iterator[tuple[int, Any]]:
-        """Read the column a piece at a time: the number of its first row, and a pyarrow array of lists.
-
-        Raises
-        ------
-        TraceError
-            The column is damaged.
-        """
-        yield from self._own_batches()
-        for other in self.others:
-            yield from other.batches()
-
-    def _own_batches(self) -> Iterator[tuple[int, Any]]:
-        """Read the column of the first file."""
+        """Read the column a piece at a time: the number of its first row, and a pyarrow array of lists."""
         first = self.first
         try:
             with pq.ParquetFile(self.source, page_checksum_verification=False) as file:
@@ -55,6 +43,8 @@ class ListColumn:
                     first += len(batch)
         except UNREADABLE as error:
             raise describe_damage(error, f"{self.name}: column {LISTS!r}") from None
+        for other in self.others:
+            yield from other.batches()
 
 
 def describe_damage(error: Exception, where: str) -> TraceError:

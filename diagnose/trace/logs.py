@@ -56,12 +56,6 @@ def load_log(inputs: InputFiles, *, name: str, report: Callable[[str], None], st
 
 
 def load_log_beside(path: Path, *, report: Callable[[str], None]) -> TrainingLog:
-    """Read the training log that belongs to a trace.
-
-    Raises
-    ------
-    TraceError
-        It is missing, has no line of an iteration, or cannot be read.
-    """
+    """Read the training log that belongs to a trace; raises as `load_log` does, and where it is missing."""
     name = str(path)
     return load_log(list_input_files(path, name=name), name=name, report=report)

@@ -17,6 +17,7 @@ import numpy as np
 from diagnose.model.members import Members
 from diagnose.model.optype import EVIDENCE, Op
 from diagnose.model.trace import Bools, Ints, Seconds
+from diagnose.trace.columns import begins_run
 from diagnose.trace.dense import MAX_CELLS_PER_ROW
 from diagnose.trace.member_labels import MemberLabels
 from diagnose.trace.rows import GridSizes, RowIndex, Rows, derive_seq, row_key, take_index, take_rows
@@ -54,12 +55,12 @@ def merge_members(
         rows, start_s=rows.start_s.astype(np.float64), duration_s=rows.duration_s.astype(np.float64), seq=seq
     )
     simulated = rows.op < int(min(EVIDENCE))
-    first = np.flatnonzero(simulated & np.r_[True, (key[1:] != key[:-1]) | (seq[1:] != seq[:-1])])
+    first = np.flatnonzero(simulated & begins_run(key, seq))
     n_simulated = int(simulated.sum())
     members = None
     n_cells = max(len(first), sizes[0] * sizes[1] * sizes[2]) * group.n_members
     if group.n_members <= MAX_MEMBERS and n_cells <= MAX_CELLS_PER_ROW * len(rows):
-        members, offset_s = _compare(rows, at, sizes, group, member, np.isin(rows.op, _COMPUTES), steps)
+        members, offset_s = _compare(rows, at, sizes, group, member, steps)
         if offset_s is not None:
             rows = dataclasses.replace(rows, start_s=rows.start_s - offset_s[(*at, member)])
             warnings.append(_describe_clock_offsets(members))
@@ -107,7 +108,7 @@ def _join_overlapping(rows: Rows, key: Ints, at: Ints) -> tuple[Ints, tuple[Seco
         return at, (np.zeros(0), np.zeros(0))
     order = at[np.lexsort((rows.start_s[at], key[at]))]
     start_s, end_s = rows.start_s[order], rows.start_s[order] + rows.duration_s[order]
-    is_key = np.r_[True, key[order][1:] != key[order][:-1]]
+    is_key = begins_run(key[order])
     # The latest end so far within a key, by whole numbers: times of another key are always earlier.
     moments = np.unique(np.r_[start_s, end_s])
     base = (np.cumsum(is_key) - 1) * (len(moments) + 1)
@@ -133,33 +134,18 @@ class _ComputeTimes:
 
 
 def _compare(
-    rows: Rows,
-    at: RowIndex,
-    sizes: GridSizes,
-    group: MemberLabels,
-    member: Ints,
-    computes: Bools,
-    steps: Ints,
+    rows: Rows, at: RowIndex, sizes: GridSizes, group: MemberLabels, member: Ints, steps: Ints
 ) -> tuple[Members, Seconds | None]:
     """Compare members; `offset_s`, shape (n_steps, n_dp, n_stages, n_members), says what to take off their clocks."""
-    n_steps, n_workers, n_members = sizes[0], sizes[1] * sizes[2], group.n_members
-    table = _lay_out(rows, at, sizes, member, n_members, computes)
-    shape = (n_steps, n_workers, n_members)
+    n_workers, n_members = sizes[1] * sizes[2], group.n_members
+    table = _lay_out(rows, at, sizes, member, n_members)
+    shape = (sizes[0], n_workers, n_members)
     late_s, last_share = np.full(shape, np.nan), np.full(shape, np.nan)
     n_compared = np.zeros(shape[:2], dtype=np.int64)
     clock_s, tightness, starts_late = np.zeros(shape), np.full(n_workers, np.nan), np.zeros(n_workers, dtype=bool)
     correct = False
     if len(table.first):
-        sides = [_difference(side_s) for side_s in (table.start_s, table.end_s)]
-        usual = [_segment_median(side, table.first) for side in sides]
-        spread = [_spread(side, middle, table, n_workers) for side, middle in zip(sides, usual, strict=True)]
-        starts_late = spread[1] < spread[0]
-        tight, loose = np.minimum(*spread), np.maximum(*spread)
-        tightness = (loose + TINY_S) / (tight + TINY_S)
-        clock_s[table.step, table.worker] = np.where(starts_late[table.worker, None], usual[1], usual[0])
-        compared = np.zeros(shape[:2], dtype=bool)
-        compared[table.step, table.worker] = True
-        clock_s = _smooth(clock_s, compared)
+        clock_s, tightness, starts_late = _find_clocks(table, shape)
         segment = np.repeat(np.arange(len(table.first)), np.diff(np.r_[table.first, len(table.start_s)]))
         worker = table.worker[segment]
         side_s = np.where(starts_late[worker, None], table.start_s, table.end_s)
@@ -195,15 +181,26 @@ def _compare(
     return members, clock_s if correct else None
 
 
-def _lay_out(
-    rows: Rows, at: RowIndex, sizes: GridSizes, member: Ints, n_members: int, computes: Bools
-) -> _ComputeTimes:
+def _find_clocks(table: _ComputeTimes, shape: tuple[int, int, int]) -> tuple[Seconds, Seconds, Bools]:
+    """Say how far each member's clock is off, which `shape` this has; how sure that is, and who starts late, (n_workers,)."""
+    sides = [_difference(side_s) for side_s in (table.start_s, table.end_s)]
+    usual = [_segment_median(side, table.first) for side in sides]
+    spread = [_spread(side, middle, table, shape[1]) for side, middle in zip(sides, usual, strict=True)]
+    starts_late = spread[1] < spread[0]
+    tightness = (np.maximum(*spread) + TINY_S) / (np.minimum(*spread) + TINY_S)
+    clock_s, compared = np.zeros(shape), np.zeros(shape[:2], dtype=bool)
+    clock_s[table.step, table.worker] = np.where(starts_late[table.worker, None], usual[1], usual[0])
+    compared[table.step, table.worker] = True
+    return _smooth(clock_s, compared), tightness, starts_late
+
+
+def _lay_out(rows: Rows, at: RowIndex, sizes: GridSizes, member: Ints, n_members: int) -> _ComputeTimes:
     """Lay the computes out over members, and keep those of which every member that is there has a row."""
     n_workers = sizes[1] * sizes[2]
-    picked = np.flatnonzero(computes)
+    picked = np.flatnonzero(np.isin(rows.op, _COMPUTES))
     assert rows.seq is not None
     key, seq = row_key(rows, at, sizes)[picked], rows.seq[picked]
-    is_first = np.r_[True, (key[1:] != key[:-1]) | (seq[1:] != seq[:-1])]
+    is_first = begins_run(key, seq)
     number = np.cumsum(is_first) - 1
     cell = (number, member[picked])
     start_s = np.full((int(number[-1]) + 1, n_members), np.nan)
@@ -218,7 +215,7 @@ def _lay_out(
     whole = (there | ~present[worker]).all(axis=1) & (present[worker].sum(axis=1) > 1)
     keep = np.flatnonzero(whole)
     step, worker = step[keep], worker[keep]
-    segment = np.flatnonzero(np.r_[True, (step[1:] != step[:-1]) | (worker[1:] != worker[:-1])][: len(keep)])
+    segment = np.flatnonzero(begins_run(step, worker))
     unseen = ~present[worker]
     return _ComputeTimes(
         np.where(unseen, np.nan, start_s[keep]),

@@ -236,7 +236,7 @@ def _rows(table: pa.Table, footer: dict[bytes, bytes], name: str) -> Rows:
         tokens_sq=columns.measured("tokens_sq"),
         bad=columns.bad,
         unknown_ops=_count_unknown(codes, names),
-        job=_footer_job(footer, name),
+        job=_footer_object(footer, JOB_KEY, name),
         waits=_mark_waits(codes, names),
         **_footer_recording(footer, name),
     )
@@ -276,11 +276,6 @@ def _strings(column: pa.ChunkedArray) -> tuple[Ints, tuple[str, ...]]:
     if codes.dtype.kind == "u":
         codes = codes.astype(np.int64)
     return codes, names
-
-
-def _footer_job(footer: dict[bytes, bytes], name: str) -> dict[str, Any]:
-    """Read the job metadata that the file itself carries."""
-    return _footer_object(footer, JOB_KEY, name)
 
 
 def _footer_recording(footer: dict[bytes, bytes], name: str) -> dict[str, Any]:

@@ -57,9 +57,10 @@ def _steps_run_again(rows: Rows, at: RowIndex, forwards: Ints, n_steps: int) -> 
     if rows.seq is None:
         return np.zeros(0, dtype=np.int64)
     n_dp, n_stages, n_seq = (int(values.max()) + 1 for values in (at[1], at[2], rows.seq[forwards]))
-    if n_steps * n_dp * n_stages * n_seq > MAX_CELLS_PER_FORWARD * len(forwards) + SPARE_CELLS:
+    n_cells = n_steps * n_dp * n_stages * n_seq
+    if n_cells > MAX_CELLS_PER_FORWARD * len(forwards) + SPARE_CELLS:
         return np.zeros(0, dtype=np.int64)  # damaged numbers; they are counted again later
-    if n_steps * n_dp * n_stages * n_seq == len(forwards):
+    if n_cells == len(forwards):
         return np.zeros(0, dtype=np.int64)  # every forward once, or rows lost for each that is there twice
     cell = ((at[0][forwards].astype(np.int64) * n_dp + at[1][forwards]) * n_stages + at[2][forwards]) * n_seq
     cell += rows.seq[forwards]

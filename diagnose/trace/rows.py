@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from diagnose.model.optype import Op
 from diagnose.model.recording import Account
 from diagnose.model.trace import Bools, Ints
+from diagnose.trace.columns import begins_run
 from diagnose.trace.list_column import ListColumn
 
 #: Index of the step, dp rank and stage of every row.
@@ -81,7 +82,7 @@ def derive_seq(key: Ints, start_s: NDArray[Any]) -> Ints:
     """Count the operations of each key by start."""
     order = np.lexsort((start_s, key))
     ordered = key[order]
-    first = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
+    first = np.flatnonzero(begins_run(ordered))
     seq = np.empty(len(key), dtype=np.int64)
     seq[order] = np.arange(len(key)) - np.repeat(first, np.diff(np.r_[first, len(key)]))
     return seq

@@ -3,8 +3,6 @@
 Enters: an acknowledgement. Leaves: its row in the store, or all of them.
 """
 
-from typing import Any
-
 import sqlalchemy as sa
 
 from diagnose.model.ticket import Ack
@@ -16,13 +14,8 @@ from diagnose.triage.store import Store
 def list_acks(store: Store) -> dict[str, Ack]:
     """Give what somebody knows of, by fingerprint."""
     with store.reading() as read:
-        found = [_ack_of(row) for rows in read(sa.select(ACKS).order_by(ACKS.c.fingerprint)) for row in rows]
+        found = [Ack(*tuple(row)) for rows in read(sa.select(ACKS).order_by(ACKS.c.fingerprint)) for row in rows]
     return {ack.fingerprint: ack for ack in found}
-
-
-def _ack_of(row: Any) -> Ack:
-    """Read a row of acknowledgements."""
-    return Ack(*row)
 
 
 def write_ack(store: Store, ack: Ack) -> None:

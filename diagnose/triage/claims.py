@@ -28,7 +28,12 @@ class Claims:
         self._database = database
         self._lease: _Lease | None = None
         # Made once: to make the statement takes SQLAlchemy longer than the database takes to run it.
-        self._claim = self._make_claim()
+        alive = sa.select(NIGHTS.c.night).where(NIGHTS.c.expires > database.clock)
+        add = database.insert(CLAIMS)
+        new, is_free = {"night": add.excluded.night}, CLAIMS.c.night.not_in(alive)
+        take = add.on_conflict_do_update(index_elements=["location"], set_=new, where=is_free)
+        #: Claims jobs that no living triage has, and returns those that it got.
+        self._claim: sa.Executable = take.returning(CLAIMS.c.location)
 
     @property
     def run_id(self) -> str:
@@ -88,14 +93,6 @@ class Claims:
         given = {plain_text(location): location for location in locations}
         ended = sa.delete(CLAIMS).where(CLAIMS.c.location.in_(given) & (CLAIMS.c.night == self.run_id))
         return {given[key] for key in connection.execute(ended.returning(CLAIMS.c.location)).scalars()}
-
-    def _make_claim(self) -> sa.Executable:
-        """Make the statement that claims jobs no living triage has, and returns those that it got."""
-        alive = sa.select(NIGHTS.c.night).where(NIGHTS.c.expires > self._database.clock)
-        add = self._database.insert(CLAIMS)
-        new = {"night": add.excluded.night}
-        take = add.on_conflict_do_update(index_elements=["location"], set_=new, where=CLAIMS.c.night.not_in(alive))
-        return take.returning(CLAIMS.c.location)
 
 
 class _Lease:

@@ -134,9 +134,7 @@ def _merge(old: Finding | None, sightings: list[Sighting]) -> tuple[Finding, Sig
     if old is None:
         return _begin(None, new)
     known = dataclasses.replace(
-        old,
-        n_seen=old.n_seen + len(new),
-        first_seen_at=min([old.first_seen_at, *(one.run.seen_at for one in new)]),
+        old, n_seen=old.n_seen + len(new), first_seen_at=min([old.first_seen_at, *(one.run.seen_at for one in new)])
     )
     if old.state == "fixed":
         back = [one for one in new if one.compared_at > (old.fixed_at or 0.0)]
@@ -193,10 +191,7 @@ def _worst(sightings: list[Sighting]) -> Sighting | None:
 def _now_worst(finding: Finding, worst: Sighting) -> Finding:
     """Let a run describe a finding."""
     return dataclasses.replace(
-        finding,
-        title=worst.title,
-        worst_location=worst.run.location,
-        gpu_hours_lost_per_day=worst.hours_lost,
+        finding, title=worst.title, worst_location=worst.run.location, gpu_hours_lost_per_day=worst.hours_lost
     )
 
 

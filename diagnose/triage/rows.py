@@ -6,7 +6,6 @@ column.
 
 import dataclasses
 import json
-import math
 from typing import Any
 
 
@@ -106,33 +105,23 @@ class RunRow:
 
 
 def job_row(location: str, found: dict[str, Any]) -> JobRow:
-    """Make the row of a diagnosed job from what `--format json` prints."""
-    job, step, causes = found["job"], found["step_time"], found["causes"]
+    """Make the row of a diagnosed job from what `--format json` prints, where every number is finite or None."""
+    job, causes = found["job"], found["causes"]
     return JobRow(
         location=location,
         status="diagnosed",
         **{key: found["made_by"][key] for key in ("version", "rules", "classifier")},
         **{key: job[key] for key in ("job_id", "owner", "framework", "gpu_type", "started_at", "finished_at")},
         **{key: job[key] for key in ("dp_size", "pp_size", "tp_size", "cp_size", "vpp_size")},
-        n_gpus=job["gpus"],
-        n_steps=job["steps"],
-        n_ops=job["ops"],
-        verdict=found["verdict"],
-        slowdown=_finite(found["slowdown"]),
-        waste=_finite(found["waste"]),
-        recorded_step_s=_finite(step["recorded"]),
-        simulated_step_s=_finite(step["simulated"]),
-        ideal_step_s=_finite(step["ideal"]),
-        clean_step_s=_finite(step["clean"]),
-        gpu_hours_analysed=_finite(found["gpu_hours"]["analysed"]),
-        gpu_hours_wasted=_finite(found["gpu_hours"]["wasted"]),
-        discrepancy=_finite(found["fidelity"]["discrepancy"]),
-        replay_error=_finite(found["fidelity"]["replay_error"]),
-        m_w=_finite(found["what_if"]["m_w"]),
-        m_s=_finite(found["what_if"]["m_s"]),
+        **{f"n_{key}": job[key] for key in ("gpus", "steps", "ops")},
+        **{key: found[key] for key in ("verdict", "slowdown", "waste")},
+        **{f"{key}_step_s": found["step_time"][key] for key in ("recorded", "simulated", "ideal", "clean")},
+        **{f"gpu_hours_{key}": found["gpu_hours"][key] for key in ("analysed", "wasted")},
+        **{key: found["fidelity"][key] for key in ("discrepancy", "replay_error")},
+        **{key: found["what_if"][key] for key in ("m_w", "m_s")},
         n_causes=len(causes),
         top_cause=causes[0]["cause"] if causes else None,
-        top_recoverable=_finite(causes[0]["recoverable"]) if causes else None,
+        top_recoverable=causes[0]["recoverable"] if causes else None,
     )
 
 
@@ -141,33 +130,20 @@ def cause_rows(location: str, found: dict[str, Any]) -> tuple[CauseRow, ...]:
     rows = []
     for place, cause in enumerate(found["causes"], start=1):
         best = cause["fixes"][0] if cause["fixes"] else {}
-        where, when = cause["where"], cause["when"]
+        where: dict[str, Any] = {
+            key: json.dumps(cause["where"][key]) for key in ("workers", "stages", "hosts", "links")
+        }
+        when = cause["when"]
         rows.append(
             CauseRow(
                 location=location,
                 place=place,
-                cause=cause["cause"],
-                title=cause["title"],
-                confidence=_finite(cause["confidence"]),
-                share=_finite(cause["share"]),
-                recoverable=_finite(cause["recoverable"]),
-                workers=json.dumps(where["workers"]),
-                stages=json.dumps(where["stages"]),
-                hosts=json.dumps(where["hosts"]),
-                links=json.dumps(where["links"]),
-                pattern=when["pattern"],
-                onset_step=when["onset_step"],
-                recovery_step=when["recovery_step"],
-                period_steps=_finite(when["period_steps"]),
+                **{key: cause[key] for key in ("cause", "title", "confidence", "share", "recoverable", "fingerprint")},
+                **where,
+                **{key: when[key] for key in ("pattern", "onset_step", "recovery_step", "period_steps")},
                 fix=best.get("fix"),
-                predicted_step_s=_finite(best.get("predicted_step_time")),
-                predicted_speedup=_finite(best.get("predicted_speedup")),
-                fingerprint=cause["fingerprint"],
+                predicted_step_s=best.get("predicted_step_time"),
+                predicted_speedup=best.get("predicted_speedup"),
             )
         )
     return tuple(rows)
-
-
-def _finite(value: float | None) -> float | None:
-    """Give None for what is not a finite number: no two databases agree on it."""
-    return float(value) if value is not None and math.isfinite(value) else None

@@ -66,8 +66,7 @@ def note_runs(connection: sa.Connection, now_s: float) -> list[Sighting]:
         .join(JOBS, JOBS.c.location == CAUSES.c.location)
         .outerjoin(RUNS, RUNS.c.location == JOBS.c.location)
         .outerjoin(
-            SIGHTINGS,
-            (SIGHTINGS.c.location == CAUSES.c.location) & (SIGHTINGS.c.fingerprint == CAUSES.c.fingerprint),
+            SIGHTINGS, (SIGHTINGS.c.location == CAUSES.c.location) & (SIGHTINGS.c.fingerprint == CAUSES.c.fingerprint)
         )
         .where(is_news)
         .order_by(CAUSES.c.location, CAUSES.c.place.desc())

@@ -257,9 +257,7 @@ def _list_remote(source: str) -> Iterator[FoundJob]:
         beside = [f"{folder}/{other}" for other in _names_beside(name)]
         entry = _remote_entry(files, name, details[name])
         yield _make_job(
-            entry.location,
-            [entry],
-            [_remote_entry(files, other, around[other]) for other in beside if other in around],
+            entry.location, [entry], [_remote_entry(files, other, around[other]) for other in beside if other in around]
         )
 
 

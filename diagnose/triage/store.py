@@ -75,15 +75,10 @@ class StoreInfo:
 
 
 class Store(Database):
-    """A database with the tables of this version.
+    """A database with the tables of this version, at `sqlite:///FILE` or `postgresql://USER@HOST/DATABASE`.
 
-    Parameters
-    ----------
-    url : str
-        `sqlite:///FILE` or `postgresql://USER@HOST/DATABASE`. The password comes from `DIAGNOSE_STORE_PASSWORD`, or the file
-        that `DIAGNOSE_STORE_PASSWORD_FILE` names, or what libpq reads.
-    may_create : bool
-        When False, a store that is not there is an error, and nothing is made.
+    The password comes from `DIAGNOSE_STORE_PASSWORD`, or the file that `DIAGNOSE_STORE_PASSWORD_FILE` names, or what libpq reads.
+    Where a store may not be created, one that is not there is an error, and nothing is made.
 
     Raises
     ------
@@ -290,20 +285,18 @@ class Store(Database):
         old = [plain_text(location) for location in replaced]
         for table in (CAUSES, DOCUMENTS, PRUNED) if old else ():
             connection.execute(sa.delete(table).where(table.c.location.in_(old)))
-        self._upsert(connection, JOBS, [plain_row(job.outcome.row) for job in done])
+        connection.execute(self._upserts[JOBS], [plain_row(job.outcome.row) for job in done])
         if causes := [plain_row(cause) for job in done for cause in job.outcome.causes]:
             connection.execute(sa.insert(CAUSES), causes)
-        documents = [
-            (plain_text(job.location), job.outcome.document) for job in done if job.outcome.document is not None
-        ]
-        if documents:
-            connection.execute(sa.insert(DOCUMENTS), [{"location": at, "document": text} for at, text in documents])
+        if documents := [
+            {"location": plain_text(job.location), "document": job.outcome.document}
+            for job in done
+            if job.outcome.document is not None
+        ]:
+            connection.execute(sa.insert(DOCUMENTS), documents)
         times = [(plain_text(job.location), job.outcome.took_s, job.outcome.stamp) for job in done]
-        self._upsert(connection, TIMES, [{"location": at, "took_s": took, "stamp": s} for at, took, s in times])
-
-    def _upsert(self, connection: sa.Connection, table: sa.Table, rows: list[dict[str, Any]]) -> None:
-        """Write rows in the place of those with their locations."""
-        connection.execute(self._upserts[table], rows)
+        rows = [{"location": at, "took_s": took_s, "stamp": stamp} for at, took_s, stamp in times]
+        connection.execute(self._upserts[TIMES], rows)
 
     def _look_up(self, connection: sa.Connection, locations: Sequence[str]) -> dict[str, KnownJob]:
         """Read what is known of a few jobs."""

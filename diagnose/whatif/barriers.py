@@ -123,7 +123,7 @@ def _find_barrier(
             unexplained = np.clip(beyond, 0.0, np.maximum(delay, 0.0))
             left = float(_lane_mean(unexplained)[holds].sum() + _lane_mean(delay)[lanes & ~holds].sum())
             if best is None or left < best[0] - ROUNDING_S:
-                best = left, Barrier(node, (source,), across_dp, None if holds.all() else holds)
+                best = left, Barrier((source,), across_dp, None if holds.all() else holds)
     return None if best is None else best[1]
 
 

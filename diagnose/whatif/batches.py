@@ -3,6 +3,8 @@
 Enters: a block. Leaves: groups of nodes. What is asked of the times is asked of a few lanes only.
 """
 
+import warnings
+
 import numpy as np
 
 from diagnose.model.optype import P2P, Op
@@ -69,6 +71,19 @@ class SampledLanes:
         gap = self.start_s[waiter] - self.end_s[source]
         there = ~np.isnan(gap)
         return float(np.mean(gap[there] >= -self.tolerance_s)) if there.any() else 0.0
+
+
+def find_all_batches(block: Block) -> list[tuple[int, ...]]:
+    """Find the blocking batches of all workers, by what was recorded."""
+    sample, nodes = SampledLanes(block), block.nodes
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # nodes that no lane recorded are in no batch
+        start_s = np.nan_to_num(np.nanmean(sample.start_s, axis=1))
+    found = []
+    for stage in range(int(nodes.stage.max()) + 1):
+        on_stage = sorted(np.flatnonzero(nodes.stage == stage).tolist(), key=lambda node: (start_s[node], node))
+        found += find_batches(nodes, sample, on_stage)
+    return found
 
 
 def find_batches(nodes: Nodes, sample: SampledLanes, order: list[int]) -> list[tuple[int, ...]]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from diagnose.model.optype import DP_COLLECTIVES, Op
 from diagnose.model.trace import Block, Evidence, Seconds
-from diagnose.whatif.batches import SampledLanes, find_batches
+from diagnose.whatif.batches import find_all_batches
 from diagnose.whatif.graph import Graph
 
 #: Offsets below this, and below this part of a typical forward, are the timers' granularity and are left alone.
@@ -30,10 +30,7 @@ def estimate_offsets(blocks: Sequence[tuple[Block, Graph]]) -> Seconds:
     A send and its recv end together, and so do all dp ranks of a collective. Over both directions of a link what one side
     reports late cancels out, as in the network time protocol; medians over all pairs and steps leave the clocks.
 
-    Parameters
-    ----------
-    blocks : sequence of (Block, Graph)
-        Without gaps, with the paper's graph.
+    `blocks` have no gaps, and the paper's graph.
 
     Returns
     -------
@@ -44,25 +41,14 @@ def estimate_offsets(blocks: Sequence[tuple[Block, Graph]]) -> Seconds:
     along = _along_stages(blocks, n_stages)
     offset_s = along + _across_ranks(blocks, along)[:, None]
     offset_s = offset_s - np.median(offset_s)
-    forward_s = min(float(np.median(_typical_forward(block))) for block, _ in blocks)
+    forward_s = min(_typical_forward(block) for block, _ in blocks)
     if np.abs(offset_s).max() < max(MIN_OFFSET_S, MIN_OFFSET_SHARE * forward_s):
         return np.zeros_like(offset_s)
     return np.asarray(offset_s)
 
 
 def correct_clocks(block: Block, offset_s: Seconds) -> Block:
-    """Put all workers of a block on one clock.
-
-    Parameters
-    ----------
-    block : Block
-    offset_s : ndarray of float64, shape (n_dp, n_stages)
-
-    Returns
-    -------
-    Block
-        The same object where no clock is off.
-    """
+    """Put all workers of a block on one clock; `offset_s` as `estimate_offsets` gives it."""
     if not offset_s.any():
         return block
     shift = offset_s.T[block.nodes.stage][:, None, :]
@@ -71,15 +57,7 @@ def correct_clocks(block: Block, offset_s: Seconds) -> Block:
 
 
 def correct_evidence(evidence: Evidence, blocks: Sequence[Block], offset_s: Seconds) -> Evidence:
-    """Put evidence rows on the clock of the blocks.
-
-    Parameters
-    ----------
-    evidence : Evidence
-    blocks : sequence of Block
-        As recorded, before `correct_clocks`.
-    offset_s : ndarray of float64, shape (n_dp, n_stages)
-    """
+    """Put evidence rows on the clock that `correct_clocks` puts blocks on; `blocks` are as recorded."""
     if not offset_s.any() or not len(evidence):
         return evidence
     steps = np.concatenate([block.steps for block in blocks])
@@ -94,10 +72,10 @@ def _first_start(block: Block, offset_s: Seconds) -> Seconds:
     return np.asarray((block.start_s - offset_s.T[block.nodes.stage][:, None, :]).min(axis=(0, 2)))
 
 
-def _typical_forward(block: Block) -> Seconds:
-    """Take the median duration of each forward node."""
+def _typical_forward(block: Block) -> float:
+    """Take the median over the forward nodes of their median durations, seconds."""
     forwards = block.nodes.op == Op.FORWARD
-    return np.asarray(np.median(block.end_s[forwards] - block.start_s[forwards], axis=(1, 2)))
+    return float(np.median(np.median(block.end_s[forwards] - block.start_s[forwards], axis=(1, 2))))
 
 
 def _along_stages(blocks: Sequence[tuple[Block, Graph]], n_stages: int) -> Seconds:
@@ -105,7 +83,7 @@ def _along_stages(blocks: Sequence[tuple[Block, Graph]], n_stages: int) -> Secon
     seen: dict[tuple[int, int], list[Seconds]] = {}
     for block, graph in blocks:
         stride = -(-len(block.steps) // MAX_STEPS)
-        batched = _batched(block)
+        batched = {node for batch in find_all_batches(block) for node in batch}
         for event in graph.events:
             # The end of a batch says when its last transfer ended, not when this one did.
             if batched.intersection(event.members):
@@ -158,17 +136,6 @@ def _across_ranks(blocks: Sequence[tuple[Block, Graph]], along: Seconds) -> Seco
         return np.zeros(n_dp)
     center, spread = _center_and_spread(np.concatenate(ends))
     return np.where(np.abs(center) > MIN_OFFSET_SPREADS * spread, center, 0.0)
-
-
-def _batched(block: Block) -> set[int]:
-    """Find the nodes that end with others in a batch."""
-    sample, nodes = SampledLanes(block), block.nodes
-    start_s = np.nan_to_num(np.nanmean(sample.start_s, axis=1))
-    found: set[int] = set()
-    for stage in range(int(nodes.stage.max()) + 1):
-        on_stage = sorted(np.flatnonzero(nodes.stage == stage).tolist(), key=lambda node: (start_s[node], node))
-        found.update(node for batch in find_batches(nodes, sample, on_stage) for node in batch)
-    return found
 
 
 def _center_and_spread(values: Seconds) -> tuple[Seconds, Seconds]:

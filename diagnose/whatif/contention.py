@@ -61,7 +61,6 @@ class _InFlight:
 
     node: int
     direction: int
-    virtual: int
     sources: tuple[int, ...]
 
 
@@ -71,14 +70,9 @@ WaitedFor = dict[int, Bools]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Waits:
-    """How long computes of one block waited for communication in flight, and for which.
+    """How long computes of one block waited for communication in flight, and for which, by node.
 
-    Attributes
-    ----------
-    seconds : dict of int to ndarray of float64, shape (n_steps, n_dp)
-        By node; nodes that never waited are left out.
-    by : dict of int to WaitedFor
-        The same nodes.
+    Seconds have shape (n_steps, n_dp); nodes that never waited are left out.
     """
 
     seconds: dict[int, Seconds]
@@ -93,18 +87,7 @@ class Waits:
 
 
 def measure_waits(observed: Sequence[Observed], *, n_stages: int) -> list[Waits]:
-    """Say how long each compute was held up by communication in flight.
-
-    Parameters
-    ----------
-    observed : sequence of Observed
-    n_stages : int
-
-    Returns
-    -------
-    list of Waits
-        One a block.
-    """
+    """Say how long each compute was held up by communication in flight, block by block."""
     found = [Waits({}, {}) for _ in observed]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # medians of nothing are NaN, which is what is meant
@@ -127,18 +110,7 @@ def measure_waits(observed: Sequence[Observed], *, n_stages: int) -> list[Waits]
 
 
 def measure_late_starts(observed: Sequence[Observed], *, n_stages: int) -> list[Waits]:
-    """Say how long computes started late because communication in flight on their worker had not ended.
-
-    Parameters
-    ----------
-    observed : sequence of Observed
-    n_stages : int
-
-    Returns
-    -------
-    list of Waits
-        One a block.
-    """
+    """Say how long computes started late because communication in flight on their worker had not ended, block by block."""
     marked = [Waits({}, {}) for _ in observed]
     n_late, n_held = [0, 0], [0, 0]
     for o, of_block in zip(observed, marked, strict=True):
@@ -218,10 +190,9 @@ def _in_flight(o: Observed, op: Op, n_stages: int) -> list[_InFlight]:
             long |= (begun & (end_s[of_each] > least_s)).any(axis=1)
         for i in np.flatnonzero(long).tolist():
             node = int(computes[i])
-            virtual = max(int(nodes.chunk[node]), 0) * n_stages + stage
             direction = int(nodes.op[node] == Op.BACKWARD)
             in_flight = sources.tolist() if op == Op.ALL_GATHER else list(dict.fromkeys(near[:, i].tolist()))
-            found.append(_InFlight(node, direction, virtual, tuple(in_flight)))
+            found.append(_InFlight(node, direction, tuple(in_flight)))
     return found
 
 
@@ -235,13 +206,8 @@ def _find_waits(
     """Decide for one type of communication and direction whether it holds computes up.
 
     What a compute takes without is read off the same microbatch's compute of the other direction on the same stage: long
-    documents, long stages and slow workers are the same for both.
-
-    Returns
-    -------
-    score : float
-        How many usual computes long all waits are; 0 where nothing is held up.
-    holds : list of (block, node, seconds of shape (n_steps, n_dp), what held it up)
+    documents, long stages and slow workers are the same for both. The score says how many usual computes long all waits are; 0
+    where nothing is held up.
     """
     places: list[tuple[int, int, int]] = []
     ratios, waits = [], []

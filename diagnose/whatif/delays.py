@@ -24,16 +24,7 @@ def delay_excess(o: Observed) -> dict[int, Seconds]:
     """Say how much longer than usual each launch delay was, by node.
 
     Before forwards of the first stage the usual delay is that before computes elsewhere: a loader that is always slow
-    leaves no ordinary delay there to compare with.
-
-    Parameters
-    ----------
-    o : Observed
-
-    Returns
-    -------
-    dict of int to ndarray of float64, shape (n_steps, n_dp)
-        Seconds; nodes that were never late are left out.
+    leaves no ordinary delay there to compare with. Seconds, shape (n_steps, n_dp); nodes that were never late are left out.
     """
     nodes = o.block.nodes
     simulated = [n for event in o.graph.events for n in event.members]

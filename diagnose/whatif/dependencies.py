@@ -14,19 +14,9 @@ from diagnose.whatif.graph import Event, Graph, Layout, chain_waits, order_graph
 
 
 def build_graph(nodes: Nodes, start_s: Seconds, *, has_dp: bool) -> Graph:
-    """Build the graph of the paper.
+    """Build the graph of the paper; without `has_dp` the dp collectives are left out (dp x dsp = 1).
 
-    Parameters
-    ----------
-    nodes : Nodes
-    start_s : ndarray of float64, shape (n_nodes,)
-        Typical start of each node, seconds after the step began.
-    has_dp : bool
-        False leaves out the dp collectives (dp x dsp = 1).
-
-    Returns
-    -------
-    Graph
+    `start_s` is the typical start of each node: seconds after the step began, shape (n_nodes,).
 
     Raises
     ------

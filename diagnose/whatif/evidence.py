@@ -66,18 +66,7 @@ def without_recorded_pauses(
     """Take the seconds of evidence rows out of the computes that they lie in, where they did make them longer.
 
     A loader may write rows of what it does beside the compute: then the compute is no longer than others, and stays.
-
-    Parameters
-    ----------
-    observed : sequence of Observed
-    evidence : Evidence
-    compute_s : ndarray of float64, shape (2, n_virtual, n_microbatches, n_steps, n_dp)
-        Seconds.
-    n_stages : int
-
-    Returns
-    -------
-    ndarray of float64, shape of `compute_s`
+    Takes and gives seconds of shape (2, n_virtual, n_microbatches, n_steps, n_dp).
     """
     rows = np.flatnonzero((evidence.end_s > evidence.start_s) & np.isin(evidence.op, [int(op) for op in SAYS]))
     if not len(rows):

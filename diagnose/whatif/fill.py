@@ -12,7 +12,7 @@ import numpy as np
 from diagnose.model.optype import COMPUTE
 from diagnose.model.trace import Block, Seconds
 from diagnose.statistics.robust import nan_median
-from diagnose.whatif.batches import SampledLanes, find_batches
+from diagnose.whatif.batches import find_all_batches
 from diagnose.whatif.graph import Event, Graph
 from diagnose.whatif.replay import launch_delays, own_times
 
@@ -28,16 +28,7 @@ def fill_block(block: Block, graph: Graph) -> Block:
     time (medians over the lanes that have it, else over its type), and ends before what waited for it. One that does not
     exist there (`absent`) takes no time.
 
-    Parameters
-    ----------
-    block : Block
-    graph : Graph
-        The paper's, without batches and barriers.
-
-    Returns
-    -------
-    Block
-        Without NaN, and without `absent`. The same object where nothing was missing.
+    The graph is the paper's, without batches and barriers. What comes back has no NaN and no `absent`.
     """
     gone = np.isnan(block.start_s)
     if not gone.any():
@@ -82,17 +73,11 @@ def fill_block(block: Block, graph: Graph) -> Block:
 
 def _copy_batches(block: Block, start_s: Seconds, end_s: Seconds) -> None:
     """Give lost operations of a blocking batch the times of those of the batch that were recorded."""
-    sample, nodes = SampledLanes(block), block.nodes
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)
-        usual = np.nanmean(sample.start_s, axis=1)
-    for stage in range(int(nodes.stage.max()) + 1):
-        on_stage = sorted(np.flatnonzero(nodes.stage == stage).tolist(), key=lambda node: (usual[node], node))
-        for batch in find_batches(nodes, sample, on_stage):
-            first, last = np.fmax.reduce(start_s[list(batch)]), np.fmax.reduce(end_s[list(batch)])
-            for node in batch:
-                start_s[node] = np.where(np.isnan(start_s[node]), first, start_s[node])
-                end_s[node] = np.where(np.isnan(end_s[node]), last, end_s[node])
+    for batch in find_all_batches(block):
+        first, last = np.fmax.reduce(start_s[list(batch)]), np.fmax.reduce(end_s[list(batch)])
+        for node in batch:
+            start_s[node] = np.where(np.isnan(start_s[node]), first, start_s[node])
+            end_s[node] = np.where(np.isnan(end_s[node]), last, end_s[node])
 
 
 def _ready(node: int, graph: Graph, end_s: Seconds, block: Block, delay: float) -> Seconds:

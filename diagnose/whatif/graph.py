@@ -34,12 +34,11 @@ class Event:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Barrier:
-    """A wait that no row records: `waiter` starts once `sources` have ended on all dp ranks, or on its own rank only.
+    """A wait that no row records: a node starts once `sources` have ended on all dp ranks, or on its own rank only.
 
     `lanes` says for which dp ranks the wait holds (None: all); shape (n_dp,), or (n_steps, n_dp) where steps differ.
     """
 
-    waiter: int
     sources: tuple[int, ...]
     across_dp: bool
     lanes: Bools | None
@@ -78,11 +77,7 @@ class Graph:
 class Layout:
     """Where the nodes of each type stand on each stage, in launch order.
 
-    Parameters
-    ----------
-    nodes : Nodes
-    start_s : ndarray of float64, shape (n_nodes,)
-        Typical start of each node, by which streams are ordered.
+    Streams are ordered by `start_s`, the typical start of each node: seconds, shape (n_nodes,).
     """
 
     def __init__(self, nodes: Nodes, start_s: Seconds) -> None:
@@ -146,14 +141,7 @@ def order_graph(
 
 
 def add_barriers(nodes: Nodes, graph: Graph, barriers: dict[int, tuple[Barrier, ...]]) -> Graph:
-    """Give a graph more waits that no row records.
-
-    Parameters
-    ----------
-    nodes : Nodes
-    graph : Graph
-    barriers : dict of int to tuple of Barrier
-        By waiter; their `lanes` may also differ by step, shape (n_steps, n_dp).
+    """Give a graph more waits that no row records, by waiter; their `lanes` may differ by step.
 
     Raises
     ------

@@ -50,17 +50,11 @@ class Observed:
 def observe(trace: Trace, prepared: Sequence[Prepared]) -> tuple[tuple[Observed, ...], Evidence, Seconds]:
     """Put the blocks of a job on one clock and measure them with the graph that their times show.
 
-    Warm-up steps are left out.
-
-    Parameters
-    ----------
-    trace : Trace
-    prepared : sequence of Prepared, one a block
+    Warm-up steps are left out, and blocks of which none is left.
 
     Returns
     -------
     observed : tuple of Observed
-        One a block that has steps left.
     evidence : Evidence
         The trace's, on the same clock.
     offset_s : ndarray of float64, shape (n_dp, n_stages)
@@ -118,20 +112,9 @@ def _without_steps(block: Block, steps: tuple[int, ...]) -> Block:
 
 
 def build_observed_graph(block: Block, start_s: Seconds, *, has_dp: bool) -> Graph:
-    """Build the graph of the waits that the recorded times bear out.
+    """Build the graph of the waits that the recorded times of a block without gaps, on one clock, bear out.
 
-    Parameters
-    ----------
-    block : Block
-        Without gaps, on one clock.
-    start_s : ndarray of float64, shape (n_nodes,)
-        Typical start of each node.
-    has_dp : bool
-        As for `build_graph`.
-
-    Returns
-    -------
-    Graph
+    `start_s` and `has_dp` are as for `build_graph`.
     """
     layout = Layout(block.nodes, start_s)
     sample = SampledLanes(block)
@@ -139,7 +122,10 @@ def build_observed_graph(block: Block, start_s: Seconds, *, has_dp: bool) -> Gra
     in_graph = {node for event in events for node in event.members}
     waits = essential_waits(layout, has_dp=has_dp)
     order = [
-        sorted(_on_stage(layout, stage, in_graph), key=lambda n: (start_s[n], n)) for stage in range(layout.n_stages)
+        sorted(
+            in_graph.intersection(np.flatnonzero(block.nodes.stage == stage).tolist()), key=lambda n: (start_s[n], n)
+        )
+        for stage in range(layout.n_stages)
     ]
     moving = {node for event in events if len(event.members) > 1 for node in event.members}
     # Transfers to nobody last no time: that they end together says nothing.
@@ -156,11 +142,6 @@ def build_observed_graph(block: Block, start_s: Seconds, *, has_dp: bool) -> Gra
         batches, waits = [], essential_waits(layout, has_dp=has_dp)
         graph = order_graph(layout, waits, events, {}, batches)
     return add_hidden_barriers(block, layout, graph, waits, events, batches)
-
-
-def _on_stage(layout: Layout, stage: int, in_graph: set[int]) -> list[int]:
-    """List the simulated nodes of a stage."""
-    return [node for op in Op for node in layout.of(op, stage) if node in in_graph]
 
 
 def _held_classes(

@@ -32,12 +32,10 @@ class Recorded:
 
     Attributes
     ----------
-    computes : dict of (part, virtual stage, microbatch) to int
     moves : dict of (type, virtual stage, microbatch) to int
         Transfers, those without a peer left out.
     closings : tuple of int
         All other nodes of the graph.
-    microbatches : tuple of int
     last_compute : tuple of int, length n_stages
     """
 
@@ -83,17 +81,7 @@ class Recorded:
 
 
 def read_recorded(o: Observed) -> Recorded | None:
-    """Sort the nodes of a block by what they are for.
-
-    Parameters
-    ----------
-    o : Observed
-
-    Returns
-    -------
-    Recorded or None
-        None where some microbatch does not run forward and backward on every stage.
-    """
+    """Sort the nodes of a block by what they are for; None where a microbatch does not run both ways on every stage."""
     layout = Layout(o.block.nodes, usual_start(o.block))
     nodes, n_stages = layout.nodes, layout.n_stages
     in_graph = {node for event in o.graph.events for node in event.completes}

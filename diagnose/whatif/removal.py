@@ -17,7 +17,7 @@ from diagnose.model.change import Change, Remove, Reschedule, Scale, Spend, Work
 from diagnose.model.components import Components, Gains
 from diagnose.model.trace import Seconds
 from diagnose.whatif.components.catalogue import list_components
-from diagnose.whatif.components.component import Extent, Lanes, TakenApart, cut, find_parts, mix
+from diagnose.whatif.components.component import ByNode, Extent, Lanes, TakenApart, cut, find_parts, mix
 from diagnose.whatif.computes import Place, list_computes, place_of
 from diagnose.whatif.graph import Graph
 from diagnose.whatif.observed import Observed
@@ -34,18 +34,7 @@ MAX_SHAPLEY_OPS = 750_000
 
 
 class Removal:
-    """Own times and launch delays of every block with any set of components removed.
-
-    Parameters
-    ----------
-    observed : sequence of Observed
-    components : Components
-    n_stages : int
-    between_s : ndarray of float64, shape (n_steps,)
-        Time between each step and the next, seconds, in the order of the blocks; 0 where not known.
-    tail_s : ndarray of float64, shape (n_steps, n_dp, n_stages), optional
-        Seconds of it in which rows say that a worker was busy.
-    """
+    """Own times and launch delays of every block with any set of components removed; parameters as in `TakenApart`."""
 
     def __init__(
         self,
@@ -100,20 +89,14 @@ class Removal:
         """Replay an even sample of the steps with some changes: all of them, unless the job is large."""
         return self.price(changes, self._sample_steps())
 
-    def changed_times(self, i: int, changes: Sequence[Change]) -> tuple[list[Seconds], list[Seconds]]:
-        """Give own times and launch delays of block `i` with some changes, one array a node: seconds, (n_steps, n_dp)."""
-        at = slice(0, len(self.observed[i].block.steps))
-        return self._with(i, _Plan(changes), self._steps_at(i, at), at)
+    def change_steps(self, i: int, changes: Sequence[Change], at: slice) -> tuple[Graph, list[Seconds], list[Seconds]]:
+        """Give graph, own times and launch delays of some steps of block `i` with some changes: seconds, (n_steps, n_dp)."""
+        plan = _Plan(changes)
+        return self._graph(i, plan, at), *self._with(i, plan, self._steps_at(i, at), at)
 
-    def changed_step(self, i: int, changes: Sequence[Change], at: int) -> tuple[Graph, list[Seconds], list[Seconds]]:
-        """Give graph, own times and launch delays of one step of block `i` with some changes: seconds, shape (1, n_dp)."""
-        plan, only = _Plan(changes), slice(at, at + 1)
-        own, delay = self._with(i, plan, self._steps_at(i, only), only)
-        return self._graph(i, plan, only), own, delay
-
-    def all_changes(self) -> list[Change]:
-        """List what takes every component out that this job has."""
-        return [Remove(name) for name in self.present()]
+    def own_excess(self, name: str) -> Sequence[ByNode]:
+        """Give what a component adds to the own times of operations that are no computes, one dict a block."""
+        return self._parts[name].own_s
 
     def _steps_at(self, i: int, at: slice) -> slice:
         """Say where some steps of block `i` are among the steps of all blocks."""
@@ -199,8 +182,9 @@ class Removal:
         names = self.present()
         sets = {"+".join(names): frozenset(names) for names in together if len(names) > 1}
         everything = frozenset(names)
-        wanted = [*self._single_sets(names), *(gone & everything for gone in sets.values())]
-        wanted += [everything - gone for gone in sets.values()]
+        wanted = [frozenset[str](), everything, *(frozenset({name}) for name in names)]
+        wanted += [everything - {name} for name in names]
+        wanted += [gone & everything for gone in sets.values()] + [everything - gone for gone in sets.values()]
         distinct = list(dict.fromkeys(wanted))
         by_step = dict(zip(distinct, self._replay_all(distinct), strict=True))
         step_s = {gone: float(times.mean()) for gone, times in by_step.items()}
@@ -214,6 +198,7 @@ class Removal:
         recorded = float(
             sum(float(o.block.end_s.max(axis=(0, 2)).sum()) for o in self.observed) + self.between_s.sum()
         ) / len(self.components.steps)
+        blame = {name: part.blame() for name, part in self._parts.items()}
         for key, gone in sets.items():
             alone[key], last[key] = step_s[gone & everything], step_s[everything - gone]
         return Gains(
@@ -226,27 +211,14 @@ class Removal:
             alone_s=alone,
             last_s=last,
             share=self._shapley(players, names),
-            blame_s=self._blame(),
+            blame_s={name: seconds for name, seconds in blame.items() if seconds is not None},
             traits={name: part.component.traits for name, part in self._parts.items()},
         )
-
-    def _blame(self) -> dict[str, Seconds]:
-        """Give the seconds of each component by worker, mean a step, shape (n_dp, n_stages), where it lies on any."""
-        blame = {name: part.blame() for name, part in self._parts.items()}
-        return {name: seconds for name, seconds in blame.items() if seconds is not None}
 
     def _replay_all(self, sets: Sequence[Iterable[str]], pick: Sequence[slice] | None = None) -> list[Seconds]:
         """Replay without each of several sets, side by side; the result does not depend on how many at once."""
         with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
             return list(pool.map(lambda gone: self.step_times(gone, pick), sets))
-
-    @staticmethod
-    def _single_sets(names: Sequence[str]) -> list[frozenset[str]]:
-        """List the empty set, each component, everything, and everything but each component, once."""
-        everything = frozenset(names)
-        sets = [frozenset[str](), everything]
-        sets += [frozenset({name}) for name in names] + [everything - {name} for name in names]
-        return list(dict.fromkeys(sets))
 
     def _shapley(self, players: Sequence[str], names: Sequence[str]) -> dict[str, float]:
         """Share the lost time out: each component's part averaged over all orders of removing them.

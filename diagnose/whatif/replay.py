@@ -5,6 +5,7 @@ O(operations) element operations and O(nodes) numpy calls; arrays that do not va
 small, so the ideal part of a scenario costs nothing.
 """
 
+import functools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -25,7 +26,6 @@ def replay(graph: Graph, own: Lanes, delay: Lanes | None = None, *, from_first_s
 
     Parameters
     ----------
-    graph : Graph
     own : sequence of ndarray of float64, length n_nodes, each broadcastable to (n_steps, n_dp)
         Own time of each operation, seconds: duration, or transfer duration.
     delay : same, optional
@@ -51,21 +51,10 @@ def replay_ends(graph: Graph, own: Lanes, delay: Lanes | None = None) -> list[Se
 
 
 def replay_each_rank(graph: Graph, own: Lanes, peer: Lanes) -> Seconds:
-    """Replay once for each dp rank: that rank has `own` times, all others have `peer` times.
+    """Replay once for each dp rank: that rank has `own` times, all others have `peer` times, the same for all of them.
 
     All others are alike, so two lanes say what all would: the rank and one peer, meeting in the collectives. One
-    walk gives every dp rank's scenario.
-
-    Parameters
-    ----------
-    graph : Graph
-    own : sequence of ndarray of float64, length n_nodes, each broadcastable to (n_steps, n_dp)
-    peer : sequence of ndarray of float64, length n_nodes, each broadcastable to (n_steps, 1)
-
-    Returns
-    -------
-    ndarray of float64, shape broadcastable to (n_steps, n_dp)
-        Step time in seconds when only that dp rank keeps `own`.
+    walk gives every dp rank's scenario: step times in seconds, shape broadcastable to (n_steps, n_dp).
     """
     n_dp = max(np.shape(array)[-1] for array in own)
     if n_dp == 1:
@@ -129,21 +118,14 @@ def gate(barrier: Barrier, ends: Mapping[int, Seconds]) -> Seconds:
 
 def _latest(arrays: Sequence[Seconds]) -> Seconds:
     """Elementwise maximum of a few arrays."""
-    latest = arrays[0]
-    for array in arrays[1:]:
-        latest = np.maximum(latest, array)
-    return latest
+    return functools.reduce(np.maximum, arrays)
 
 
 def own_times(block: Block, graph: Graph) -> list[Seconds]:
     """Say how long each operation took by itself: a compute its duration, a communication its transfer duration.
 
-    The transfer duration is the end minus the latest start among the peers; below -10 ms it counts as 0.
-
-    Returns
-    -------
-    list of ndarray of float64, length n_nodes, each (n_steps, n_dp)
-        Seconds; NaN where the operation is missing.
+    The transfer duration is the end minus the latest start among the peers; below -10 ms it counts as 0. One array a node,
+    shape (n_steps, n_dp), seconds; NaN where the operation is missing.
 
     Source: arXiv 2505.05713, section 3.2.
     """
@@ -153,13 +135,9 @@ def own_times(block: Block, graph: Graph) -> list[Seconds]:
     awaited = {i for event in graph.events for i in event.awaits}
     for i, event in enumerate(graph.events):
         if event.awaits:
-            start = moved[event.awaits[0]]
-            for j in event.awaits[1:]:
-                start = np.fmax(start, moved[j])
+            start = functools.reduce(np.fmax, [moved[j] for j in event.awaits])
         else:
-            start = block.start_s[event.members[0]]
-            for node in event.members[1:]:
-                start = np.fmax(start, block.start_s[node])
+            start = functools.reduce(np.fmax, [block.start_s[node] for node in event.members])
             if event.across_dp:
                 start = np.fmax.reduce(start, axis=1, keepdims=True)
         if i in awaited:
@@ -174,10 +152,7 @@ def own_times(block: Block, graph: Graph) -> list[Seconds]:
 def launch_delays(block: Block, graph: Graph) -> list[Seconds]:
     """Say how long after all that it waited for each operation started; below -10 ms it counts as 0.
 
-    Returns
-    -------
-    list of ndarray of float64, length n_nodes, each (n_steps, n_dp)
-        Seconds; NaN where the operation or what it waited for is missing.
+    As `own_times` has it; NaN where the operation or what it waited for is missing.
     """
     delays: list[Seconds] = [np.zeros((1, 1))] * graph.n_nodes
     for event in graph.events:

@@ -14,7 +14,7 @@ from diagnose.model.optype import Op
 from diagnose.model.schedule import Launch
 from diagnose.model.trace import Nodes
 from diagnose.whatif.computes import COMPUTES
-from diagnose.whatif.graph import Barrier, Event, Graph, Layout, order_graph
+from diagnose.whatif.graph import Barrier, Event, Graph, Layout, chain_waits, order_graph
 from diagnose.whatif.recorded import WAYS, ComputeKey, MoveKey, NewClosing, NewCompute, NewMove, Recorded
 
 #: Collectives of which each model chunk has its own.
@@ -22,16 +22,7 @@ _BY_CHUNK = (int(Op.ALL_GATHER), int(Op.REDUCE_SCATTER))
 
 
 class GraphWriter:
-    """Where the new graph of a block is written.
-
-    Parameters
-    ----------
-    recorded : Recorded
-    chunks : int
-        Model chunks of each stage afterwards.
-    orders : sequence of sequence of Launch
-        Launch order of each stage.
-    """
+    """Where the new graph of a block is written, for so many model chunks a stage and the launch order of each stage."""
 
     def __init__(self, recorded: Recorded, chunks: int, orders: Sequence[Sequence[Launch]]) -> None:
         self.recorded, self.chunks, self.orders = recorded, chunks, orders
@@ -132,7 +123,7 @@ class GraphWriter:
 
     def _link(self, stage: int) -> None:
         """Let computes wait for each other across stages where the trace records no transfers."""
-        self._chain(self.launched[stage])
+        chain_waits(self.waits, self.launched[stage])
         for (part, virtual, m), node in self.computes.items():
             if part == "weight" or virtual % self.recorded.n_stages != stage:
                 continue
@@ -145,7 +136,7 @@ class GraphWriter:
 
         A recv is posted once the compute before has ended, the first of the backwards together with the last forwards before them.
         """
-        self._chain(self.launched[stage])
+        chain_waits(self.waits, self.launched[stage])
         order, computes = self.orders[stage], self.launched[stage]
         first = next((i for i, launch in enumerate(order) if launch.part == "backward"), 0)
         opening = computes[first - 2 : first - 1] if first >= 2 else []
@@ -274,7 +265,7 @@ class GraphWriter:
         """Put the collectives of the new chunks one after the other where those of the recorded ones were."""
         r = self.recorded
         group = [n for n in r.closings if int(r.nodes.op[n]) == op and int(r.nodes.stage[n]) == stage]
-        self._chain(new)
+        chain_waits(self.waits, new)
         waits = r.observed.graph.waits
         if self._is_overlapped(group):
             for node in new:
@@ -340,9 +331,7 @@ class GraphWriter:
             waiter = self._successor(old)
             if waiter is None:
                 continue
-            carried = [
-                dataclasses.replace(b, waiter=waiter, sources=tuple(self._successors(b.sources))) for b in barriers
-            ]
+            carried = [dataclasses.replace(b, sources=tuple(self._successors(b.sources))) for b in barriers]
             found[waiter] = (*found.get(waiter, ()), *(b for b in carried if b.sources and waiter not in b.sources))
         return {waiter: barriers for waiter, barriers in found.items() if barriers}
 
@@ -370,11 +359,6 @@ class GraphWriter:
             opens = op == Op.FORWARD_RECV and self.rows[node][2] == 0 and bool(r.layout.of(Op.FORWARD_RECV, stage))
             found.append(NewMove(node, alike, tuple(r.layout.of(Op.FORWARD_RECV, stage)[:1]) if opens else alike))
         return found
-
-    def _chain(self, stream: Sequence[int]) -> None:
-        """Let each operation of a stream wait for the one before it."""
-        for i in range(1, len(stream)):
-            self.waits[stream[i]].add(stream[i - 1])
 
 
 class _Worker:

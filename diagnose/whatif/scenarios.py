@@ -124,15 +124,6 @@ def _ideal_by_type(blocks: Sequence[tuple[Block, Graph, list[Seconds]]]) -> dict
 def explore(trace: Trace, prepared: Sequence[Prepared]) -> WhatIf:
     """Replay every scenario of the paper.
 
-    Parameters
-    ----------
-    trace : Trace
-    prepared : sequence of Prepared, one a block
-
-    Returns
-    -------
-    WhatIf
-
     Raises
     ------
     TraceError
@@ -167,7 +158,13 @@ def explore(trace: Trace, prepared: Sequence[Prepared]) -> WhatIf:
     if not (ideal_s > 0).all():
         raise TraceError("the usual operation of every type takes no time; expected seconds", where="column 'duration'")
     by_worker = worker_s.sum(axis=1).T / total
-    workers_fixed_s, stage_fixed_s = run([_workers_fixed(_slowest(by_worker)), _stage_fixed(n_stages - 1)])
+    slowest = _slowest(by_worker)
+    workers_fixed_s, stage_fixed_s = run(
+        [
+            lambda p: _steps(p, replay(p.graph, _fix_workers(p, slowest))),
+            lambda p: _steps(p, replay(p.graph, _keep(p, p.block.nodes.stage != n_stages - 1))),
+        ]
+    )
     lost = float(simulated_s.sum()) - total
     recorded_s = np.concatenate([step_lengths(p.block) for p in prepared])[order]
     return WhatIf(
@@ -245,16 +242,6 @@ def _keep_in_turn(prepared: Prepared, group: list[int]) -> list[Seconds]:
         lanes[place[stage] * n_steps : (place[stage] + 1) * n_steps] = own
         times.append(lanes)
     return times
-
-
-def _workers_fixed(fixed: Bools) -> Scenario:
-    """Give some workers (shape (n_dp, n_stages)) ideal times."""
-    return lambda p: _steps(p, replay(p.graph, _fix_workers(p, fixed)))
-
-
-def _stage_fixed(stage: int) -> Scenario:
-    """Give one stage ideal times."""
-    return lambda p: _steps(p, replay(p.graph, _keep(p, p.block.nodes.stage != stage)))
 
 
 def _slowest(by_worker: Seconds) -> Bools:

@@ -32,19 +32,7 @@ class Rebuilt:
     closed: Sequence[NewClosing]
 
     def times(self, own: Lanes, delay: Lanes, change: Reschedule) -> tuple[list[Seconds], list[Seconds]]:
-        """Give own times and launch delays of the new graph's nodes from those of the recorded one's.
-
-        Parameters
-        ----------
-        own, delay : sequence of ndarray of float64, each broadcastable to (n_steps, n_dp)
-            Seconds, one array a recorded node.
-        change : Reschedule
-
-        Returns
-        -------
-        own, delay : list of ndarray of float64
-            Seconds, one array a new node.
-        """
+        """Give own times and launch delays of the new graph's nodes from those of the recorded one's: seconds, one array a node."""
         zero = np.zeros((1, 1))
         new_own, new_delay = [zero] * self.graph.n_nodes, [zero] * self.graph.n_nodes
         work = self._work(own, change)
@@ -120,30 +108,16 @@ class Rebuilt:
 
 
 def rebuild(observed: Observed, schedule: str, chunks: int) -> Rebuilt | None:
-    """Build the graph of a block under another schedule.
+    """Build the graph of a block under one of `SCHEDULES`, with so many model chunks a stage.
 
-    Parameters
-    ----------
-    observed : Observed
-    schedule : str
-        One of `SCHEDULES`.
-    chunks : int
-        Model chunks of each stage afterwards.
-
-    Returns
-    -------
-    Rebuilt or None
-        None where these steps cannot run so: not every microbatch runs forward and backward on every stage (an evaluation), or
-        the schedule asks for another number of microbatches.
+    None where these steps cannot run so: not every microbatch runs forward and backward on every stage (an evaluation), or
+    the schedule asks for another number of microbatches. Workers block on transfers where the recorded ones do, except under
+    `zero-bubble`, whose published implementations do not.
 
     Raises
     ------
     TraceError
         Operations would wait for each other in a circle.
-
-    Notes
-    -----
-    Workers block on transfers where the recorded ones do, except under `zero-bubble`, whose published implementations do not.
     """
     recorded = read_recorded(observed)
     if recorded is None:

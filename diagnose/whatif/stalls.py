@@ -50,8 +50,6 @@ def attribute_stalls(  # noqa: PLR0913 - all that may tell what a stall is
 
     Parameters
     ----------
-    observed : sequence of Observed
-    evidence : Evidence
     inside_s, before_s, work_s : ndarray of float64, shape (2, n_virtual, n_microbatches, n_steps, n_dp)
         Seconds in computes and before them that their work does not explain, and that work; NaN where there is no compute.
     worker_ratio : ndarray of float64, shape (2, n_virtual, n_steps, n_dp)
@@ -59,11 +57,6 @@ def attribute_stalls(  # noqa: PLR0913 - all that may tell what a stall is
         True where a compute started late because of communication in flight.
     starts_late : ndarray of bool, shape (n_steps, n_dp), optional
         True where the workers begin the step late, whatever they begin it with.
-    n_stages : int
-
-    Returns
-    -------
-    Stalls
     """
     inside, recorded_inside = attribute_by_rows(observed, evidence, inside_s, n_stages, before=False)
     before, recorded_before = attribute_by_rows(observed, evidence, before_s, n_stages, before=True)

@@ -29,19 +29,7 @@ from diagnose.whatif.stalls import attribute_stalls
 
 
 def take_apart(observed: Sequence[Observed], evidence: Evidence, *, n_stages: int) -> Components:
-    """Take the compute durations of a job apart.
-
-    Parameters
-    ----------
-    observed : sequence of Observed, one a block
-    evidence : Evidence
-        Rows that say why an operation was long.
-    n_stages : int
-
-    Returns
-    -------
-    Components
-    """
+    """Take the compute durations of a job apart; `evidence` are rows that say why an operation was long."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # lanes without any value give NaN, which is what is meant
         return _take_apart(observed, evidence, n_stages)
@@ -65,7 +53,8 @@ def _take_apart(observed: Sequence[Observed], evidence: Evidence, n_stages: int)
         step_ratio = without_microbatches(step_ratio)
         parts = _find_workers_and_microbatches(work_s, typical_s, pace, step_ratio, order, told)
     pause_s, noise = find_pauses(work_s, free_s, parts.left, n_stages)
-    before_s = gather_seconds(observed, [delay_excess(o) for o in observed], compute_s.shape, n_stages)
+    late_s = tuple(delay_excess(o) for o in observed)
+    before_s = gather_seconds(observed, late_s, compute_s.shape, n_stages)
     before_s = np.zeros_like(pause_s) if before_s is None else before_s
     stalls = attribute_stalls(
         observed,
@@ -75,7 +64,7 @@ def _take_apart(observed: Sequence[Observed], evidence: Evidence, n_stages: int)
         free_s - pause_s,
         parts.worker_ratio,
         queued=None if queue.before_s is None else queue.before_s > 0,
-        starts_late=find_late_starts(observed, pause_s.shape),
+        starts_late=find_late_starts(observed, late_s, pause_s.shape),
         n_stages=n_stages,
     )
     return Components(
@@ -94,6 +83,7 @@ def _take_apart(observed: Sequence[Observed], evidence: Evidence, n_stages: int)
         forward_backward_correlation=parts.correlation,
         microbatch_spread=parts.spread,
         waited_for=queue.by,
+        late_s=late_s,
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from diagnose.model.change import Change, Reschedule
+from diagnose.model.change import Change, Remove, Reschedule
 from diagnose.model.optype import P2P, Op
 from diagnose.model.timeline import Timeline
 from diagnose.model.trace import Ints, Seconds
@@ -61,7 +61,7 @@ class Timelines:
         if found is None or any(isinstance(change, Reschedule) for change in changes):
             return None
         i, o, at = found
-        graph, own, delay = self._removal.changed_step(i, changes, at)
+        graph, own, delay = self._removal.change_steps(i, changes, slice(at, at + 1))
         start_s, end_s = _times(graph, own, delay, (len(o.block.nodes), o.block.n_dp))
         if o.block.absent is not None:
             start_s, end_s = (np.where(o.block.absent[:, at], np.nan, values) for values in (start_s, end_s))
@@ -69,7 +69,7 @@ class Timelines:
 
     def clean(self, step: int, dp: Ints) -> Timeline | None:
         """Give a step replayed with every component removed."""
-        return self.changed("clean", step, dp, self._removal.all_changes())
+        return self.changed("clean", step, dp, [Remove(name) for name in self._removal.present()])
 
     def _find(self, step: int) -> tuple[int, Observed, int] | None:
         """Find the block that has a step, and its position there."""

@@ -1,6 +1,6 @@
 """Measure transfers by link and by group, and what they take beyond that of ordinary ones.
 
-Enters: observed blocks. Leaves: `Transfers`, and seconds by node. Costs a few passes over the communication.
+Enters: observed blocks, and what each transfer took too long. Leaves: `Transfers`. Costs a few passes over the communication.
 """
 
 from collections.abc import Sequence
@@ -10,8 +10,9 @@ import numpy as np
 from diagnose.model.optype import DP_COLLECTIVES, P2P, Op
 from diagnose.model.trace import Nodes, Seconds
 from diagnose.model.transfers import Transfers
-from diagnose.whatif.components.transfer import stride_of, transfer_excess
+from diagnose.whatif.components.transfer import COMPONENT, stride_of
 from diagnose.whatif.observed import Observed
+from diagnose.whatif.removal import Removal
 
 #: Beyond this many times the median of all links a single transfer is late (a flap is seconds against milliseconds).
 LATE_RATIO = 3.0
@@ -19,66 +20,69 @@ LATE_RATIO = 3.0
 SUSPECT_SHARE = 0.2
 
 
-def measure_transfers(observed: Sequence[Observed], *, n_stages: int) -> Transfers:
-    """Measure the transfers of a job.
+def measure_transfers(removal: Removal) -> Transfers:
+    """Measure the transfers of a job."""
+    observed, n_stages, n_steps = removal.observed, removal.n_stages, len(removal.components.steps)
+    excesses = removal.own_excess(COMPONENT.name)
+    link_s, late_s = _measure_links(observed, n_stages, n_steps)
+    link_excess_s, group_excess_s, excess_ratio = _add_up_excess(observed, excesses, n_stages, n_steps)
+    step_s = float(np.concatenate([o.block.end_s.max(axis=(0, 2)) for o in observed]).mean())
+    alone_s = _measure_alone(observed, excesses, link_excess_s) if link_excess_s.any() else None
+    group_s = _measure_groups(observed, n_stages)
+    return Transfers(link_s, late_s, group_s, step_s, link_excess_s, group_excess_s, excess_ratio, alone_s)
 
-    Parameters
-    ----------
-    observed : sequence of Observed
-    n_stages : int
 
-    Returns
-    -------
-    Transfers
-    """
-    n_dp = observed[0].block.n_dp
+def _measure_links(observed: Sequence[Observed], n_stages: int, n_steps: int) -> tuple[Seconds, Seconds]:
+    """Say how long a transfer of each link usually takes, and what late ones cost a step; shape (n_stages, n_dp)."""
     by_link: dict[int, list[Seconds]] = {}
-    by_group: dict[int, dict[tuple[int, int], list[Seconds]]] = {}
     for o in observed:
-        nodes = o.block.nodes
-        for event in o.graph.events:
-            ops = {int(nodes.op[node]) for node in event.members}
-            if len(event.members) == 2 and ops <= {int(op) for op in P2P}:
-                a, b = (int(nodes.stage[node]) for node in event.members)
-                link = min(a, b) if abs(a - b) == 1 else max(a, b)
-                # A member of a batch ends with the batch; the other end of the pair says when this transfer did.
-                by_link.setdefault(link, []).append(np.minimum(o.own[event.members[0]], o.own[event.members[1]]))
-            elif event.across_dp and ops <= {int(op) for op in DP_COLLECTIVES}:
-                node = event.members[0]
-                place = int(nodes.op[node]), int(nodes.seq[node])
-                group = by_group.setdefault(int(nodes.stage[node]), {})
-                group.setdefault(place, []).append(o.own[node].min(axis=1))
-    n_steps = sum(len(o.block.steps) for o in observed)
-    link_excess_s, group_excess_s, ratios = np.zeros((n_stages, n_dp)), np.zeros(n_stages), []
-    excesses = [transfer_excess(o) for o in observed]
-    for o, excess in zip(observed, excesses, strict=True):
-        nodes = o.block.nodes
-        for event in o.graph.events:
-            slow = [excess[node] for node in event.members if node in excess]
-            if not slow:
-                continue
-            seconds = np.max(np.stack(slow), axis=0)
-            ratios.append((seconds / np.maximum(o.own[event.members[0]] - seconds, 1e-9))[seconds > 0])
-            if len(event.members) == 2 and int(nodes.op[event.members[0]]) in {int(op) for op in P2P}:
-                a, b = (int(nodes.stage[node]) for node in event.members)
-                link_excess_s[min(a, b) if abs(a - b) == 1 else max(a, b)] += seconds.sum(axis=0) / n_steps
-            elif event.across_dp and len(event.members) == 1:
-                group_excess_s[int(nodes.stage[event.members[0]])] += float(seconds.max(axis=1).sum()) / n_steps
-    link_s = np.full((n_stages, n_dp), np.nan)
-    late_s = np.full((n_stages, n_dp), np.nan)
+        for pair in _pairs(o):
+            # A member of a batch ends with the batch; the other end of the pair says when this transfer did.
+            by_link.setdefault(_way(o.block.nodes, pair)[0], []).append(np.minimum(o.own[pair[0]], o.own[pair[1]]))
+    link_s, late_s = np.full((2, n_stages, observed[0].block.n_dp), np.nan)
     for link, own in by_link.items():
         link_s[link] = np.median(np.concatenate([seconds[:: stride_of(seconds)] for seconds in own]), axis=0)
     usual = max(float(np.nanmedian(link_s)), 0.0) if by_link else 0.0
     for link, own in by_link.items():
         late = sum(np.where(seconds > LATE_RATIO * usual, seconds - usual, 0.0).sum(axis=0) for seconds in own)
         late_s[link] = late / n_steps
+    return link_s, late_s
+
+
+def _measure_groups(observed: Sequence[Observed], n_stages: int) -> Seconds:
+    """Say how long the collectives of each stage's dp ranks usually take, together; shape (n_stages,)."""
+    by_group: dict[int, dict[tuple[int, int], list[Seconds]]] = {}
+    for o in observed:
+        nodes = o.block.nodes
+        for node in (event.members[0] for event in o.graph.events if event.across_dp):
+            if nodes.op[node] in DP_COLLECTIVES:
+                place = int(nodes.op[node]), int(nodes.seq[node])
+                group = by_group.setdefault(int(nodes.stage[node]), {})
+                group.setdefault(place, []).append(o.own[node].min(axis=1))
     group_s = np.full(n_stages, np.nan)
     for stage, places in by_group.items():
         group_s[stage] = sum(float(np.median(np.concatenate(own))) for own in places.values())
-    step_s = float(np.concatenate([o.block.end_s.max(axis=(0, 2)) for o in observed]).mean())
-    excess_ratio = float(np.median(np.concatenate(ratios))) if ratios else None
-    alone_s = _measure_alone(observed, excesses, link_excess_s) if link_excess_s.any() else None
-    return Transfers(link_s, late_s, group_s, step_s, link_excess_s, group_excess_s, excess_ratio, alone_s)
+    return group_s
+
+
+def _add_up_excess(
+    observed: Sequence[Observed], excesses: Sequence[dict[int, Seconds]], n_stages: int, n_steps: int
+) -> tuple[Seconds, Seconds, float | None]:
+    """Add up what transfers took beyond ordinary ones by link and by group, seconds a step, and say how many times as long."""
+    link_excess_s, group_excess_s, ratios = np.zeros((n_stages, observed[0].block.n_dp)), np.zeros(n_stages), []
+    for o, excess in zip(observed, excesses, strict=True):
+        nodes, pairs = o.block.nodes, set(_pairs(o))
+        for event in o.graph.events:
+            slow = [excess[node] for node in event.members if node in excess]
+            if not slow:
+                continue
+            seconds = np.max(np.stack(slow), axis=0)
+            ratios.append((seconds / np.maximum(o.own[event.members[0]] - seconds, 1e-9))[seconds > 0])
+            if event.members in pairs:
+                link_excess_s[_way(nodes, event.members)[0]] += seconds.sum(axis=0) / n_steps
+            elif event.across_dp and len(event.members) == 1:
+                group_excess_s[int(nodes.stage[event.members[0]])] += float(seconds.max(axis=1).sum()) / n_steps
+    return link_excess_s, group_excess_s, float(np.median(np.concatenate(ratios))) if ratios else None
 
 
 def _measure_alone(
@@ -94,7 +98,7 @@ def _measure_alone(
     for o, excess in zip(observed, excesses, strict=True):
         nodes = o.block.nodes
         batch_of = {node: i for i, event in enumerate(o.graph.events) if event.awaits for node in event.completes}
-        pairs = [e.members for e in o.graph.events if len(e.members) == 2 and int(nodes.op[e.members[0]]) in P2P]
+        pairs = _pairs(o)
         by_batch: dict[int, set[tuple[int, int]]] = {}
         slow = np.zeros((suspect.shape[0], *o.block.start_s.shape[1:]), dtype=bool)
         for pair in pairs:
@@ -113,6 +117,11 @@ def _measure_alone(
             count[direction, link] += alone.sum(axis=0)
     mean_s = np.where(count > 0, seconds / np.maximum(count, 1), np.inf).min(axis=0)
     return np.asarray(np.where(np.isfinite(mean_s), mean_s, np.nan))
+
+
+def _pairs(o: Observed) -> list[tuple[int, ...]]:
+    """List the point-to-point pairs."""
+    return [e.members for e in o.graph.events if len(e.members) == 2 and o.block.nodes.op[e.members[0]] in P2P]
 
 
 def _way(nodes: Nodes, pair: tuple[int, ...]) -> tuple[int, int]:

@@ -19,11 +19,7 @@ from diagnose.whatif.observed import Observed
 class WaitGraph:
     """A block's graph in which some computes wait for what held them up.
 
-    Attributes
-    ----------
-    graph : Graph
-    delay : dict of int to ndarray of float64, shape (n_steps, n_dp)
-        Launch delays of these computes beyond that, seconds, by node.
+    `delay` are the launch delays of these computes beyond that, by node: seconds, shape (n_steps, n_dp).
     """
 
     graph: Graph
@@ -62,9 +58,7 @@ def add_waits(o: Observed, waited_for: Mapping[int, Mapping[int, Bools]]) -> Wai
         after_s = np.where(held, start - opens, 0.0)
         inside = after_s < -late_tolerance(o, node)
         delay[node] = np.where(held, np.where(inside, 0.0, after_s), o.delay[node])
-        barriers[node] = tuple(
-            Barrier(node, (source,), across_dp=False, lanes=lanes) for source, lanes in sources.items()
-        )
+        barriers[node] = tuple(Barrier((source,), across_dp=False, lanes=lanes) for source, lanes in sources.items())
     if not barriers:
         return None
     try:

@@ -11,8 +11,8 @@ from diagnose.faults.inputs import draw_inputs
 from diagnose.faults.record import record
 from diagnose.faults.simulate import simulate
 from diagnose.faults.spec import JobSpec
-from diagnose.faults.stage_imbalance import UnevenLayers
 from diagnose.model.optype import Op
+from tests.uneven_layers import UnevenLayers
 
 #: Forward 1 s, backward 2 s, all else takes no time.
 BY_HAND = JobSpec(

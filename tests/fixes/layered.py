@@ -14,7 +14,6 @@ from diagnose.faults.inputs import draw_inputs
 from diagnose.faults.record import record
 from diagnose.faults.simulate import simulate
 from diagnose.faults.spec import JobSpec, random_spec
-from diagnose.faults.stage_imbalance import UnevenLayers
 from diagnose.model.analysis import Analysis, Suspects
 from diagnose.trace.load import load_trace
 from diagnose.whatif.components.between_steps import measure_between
@@ -23,6 +22,7 @@ from diagnose.whatif.removal import Removal
 from diagnose.whatif.scenarios import prepare
 from diagnose.whatif.take_apart import take_apart
 from tests.jobs import to_file
+from tests.uneven_layers import UnevenLayers
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import numpy as np
 
 from diagnose.faults.fault import Fault
 from diagnose.faults.generate import list_causes
-from diagnose.faults.inputs import draw_inputs
+from diagnose.faults.inputs import Inputs, draw_inputs
 from diagnose.faults.record import record
 from diagnose.faults.sequence_imbalance import SequenceImbalance
 from diagnose.faults.simulate import simulate
@@ -50,10 +50,21 @@ def simulated_steps_s(spec: JobSpec, faults: Sequence[Fault], found: Rebalanced 
         if found is None or not isinstance(fault, SequenceImbalance):
             inputs = fault.apply(inputs)
         elif found.packed is not None:
-            inputs = fault.repack(inputs, found.packed.tokens, found.packed.tokens_sq)
+            inputs = repack(fault, inputs, found.packed.tokens, found.packed.tokens_sq)
         else:
-            inputs = fault.deal(inputs, take_dealt(fault.draw_cost(spec), found.source))
+            inputs = fault.scale(inputs, take_dealt(fault.draw_cost(spec), found.source))
     return simulate(inputs).step_s
+
+
+def repack(fault: SequenceImbalance, inputs: Inputs, tokens: Seconds, tokens_sq: Seconds) -> Inputs:
+    """Pack the documents in another way, of these sums in each microbatch, shape (n_microbatches, n_steps, n_dp).
+
+    What does not grow with the squares grows with the tokens, forward and backward: an empty microbatch takes no time.
+    """
+    active = fault.active(inputs.spec)
+    linear, quadratic = tokens / fault.packed_tokens, tokens_sq / fault.draw_documents(inputs.spec).tokens_sq().mean()
+    cost = (1.0 - fault.quadratic_share) * linear + fault.quadratic_share * quadratic
+    return fault.scale(inputs, np.where(active, cost, 1.0), np.where(active, linear, 1.0))
 
 
 def error_of(spec: JobSpec, faults: Sequence[Fault], asked: RebalanceSettings) -> float | None:

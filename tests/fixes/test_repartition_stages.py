@@ -12,13 +12,13 @@ import pytest
 
 from diagnose.errors import UsageError
 from diagnose.faults.spec import JobSpec
-from diagnose.faults.stage_imbalance import UnevenLayers
 from diagnose.fixes import repartition_stages
 from diagnose.fixes.assign import even_out, find_layout
 from diagnose.fixes.layers import LayerModel, model_layers
 from diagnose.model.change import Reschedule, Work
 from diagnose.model.remedy import FaultLocation, Refusal, Remedy
 from tests.fixes.layered import Layered, draw_layered, look, measure_layered, true_step_s
+from tests.uneven_layers import UnevenLayers
 
 ST = Path(__file__).parents[3] / "shared" / "artifact" / "trace-ST.parquet"
 SPEC = JobSpec(pp=4, dp=4, microbatches=8, steps=10, seed=21)

@@ -6,11 +6,11 @@ import pytest
 
 from diagnose.errors import UsageError
 from diagnose.faults.spec import JobSpec
-from diagnose.faults.stage_imbalance import UnevenLayers
 from diagnose.fixes import schedule
 from diagnose.model.change import Reschedule
 from diagnose.model.remedy import FaultLocation, Refusal, Remedy
 from tests.fixes.layered import Layered, measure_layered, run_otherwise, true_step_s
+from tests.uneven_layers import UnevenLayers
 
 SPEC = JobSpec(pp=4, dp=2, microbatches=8, steps=10, seed=31)
 LAYERS = UnevenLayers(layers=(8,) * 4, last=(1.0, 0.5))

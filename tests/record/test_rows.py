@@ -6,7 +6,7 @@ import pytest
 
 from diagnose.model.optype import Op
 from diagnose.record.clock import Clock, Moment, Window
-from diagnose.record.communication import _hook_waits, watch
+from diagnose.record.communication import _hook_waits
 from diagnose.record.data_parallel import Reductions, _Autograd
 from diagnose.record.graphs import hook_captures
 from diagnose.record.hooks import Hooks
@@ -245,7 +245,7 @@ def test_a_work_that_nobody_waits_for():
     log.open(1, Window())
     dropped, other, waited = Work(), Work(), Work()
     gone, first, second = weakref.ref(dropped), Collective(False, 1, 0, 0), Collective(False, 1, 0, 0)
-    watch(log, [dropped, waited], second)
+    log.watch([dropped, waited], second)
     log.pending[id(other)] = (gone, first)
     del dropped
     assert gone() is None

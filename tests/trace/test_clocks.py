@@ -41,12 +41,6 @@ def take(recording: Recording, keep: np.ndarray) -> Recording:
     return dataclasses.replace(recording, **{field: getattr(recording, field)[keep] for field in fields})
 
 
-def test_a_job_on_one_clock_is_left_alone() -> None:
-    """Where everybody shares a clock nothing is moved, whatever the times."""
-    recording = recording_of(FIXTURE)
-    assert align(recording, "job") is recording
-
-
 @pytest.mark.parametrize("per_step", [False, True])
 @pytest.mark.parametrize("computes_only", [False, True])
 def test_offsets_that_were_put_in_are_taken_out(computes_only: bool, per_step: bool) -> None:

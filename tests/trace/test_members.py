@@ -54,6 +54,27 @@ def test_lateness_that_one_can_add(clock_s: float) -> None:
     assert any("clocks of members differ" in text for text in trace.warnings) == bool(clock_s)
 
 
+@pytest.mark.parametrize(("clock_s", "is_moved"), [(0.007, False), (0.008, True)])
+def test_a_clock_that_is_hardly_off_stays(clock_s: float, is_moved: bool) -> None:
+    """A clock that is off by less than half a percent of a compute, here of 1.5 s, is left as it is."""
+    trace = load(two_members(early=0.0, clock_s=clock_s))
+    assert any("clocks of members differ" in text for text in trace.warnings) == is_moved
+    assert_times(trace, load(hand_job()), 1e-9 if is_moved else 2 * clock_s)
+
+
+@pytest.mark.parametrize(("n_left", "n_compared"), [(3, 8), (4, 4)])
+def test_a_member_that_lost_most_of_its_rows_is_left_out(n_left: int, n_compared: int) -> None:
+    """With fewer than half of its 8 computes a member is not compared, and the others are in all of theirs; with more it is."""
+    rows = two_members().query("stage == 0")
+    third = rows[rows.tp_rank == 1].assign(tp_rank=2)
+    computes = third.index[third.optype.str.endswith("-compute")]
+    members = members_of(
+        load(pd.concat([rows, third.drop(computes[n_left:])], ignore_index=True), {"dp_size": 1, "pp_size": 1})
+    )
+    assert members.n_compared.sum() == n_compared
+    assert np.isnan(members.late_s[..., 2]).all() == (n_left == 3)
+
+
 def test_members_that_start_apart_and_end_together() -> None:
     """A member held up before its computes is late with their starts, and the group's operation begins with the others."""
     rows = two_members(early=0.0)

@@ -179,7 +179,7 @@ def test_without_learned_waits_the_gain_is_lost(shared: Path) -> None:
     m = measured_file(shared / "artifact" / "trace-AR.parquet")
     p = m.prepared[0]
     delay = launch_delays(p.block, p.graph)
-    own = m.removal.changed_times(0, [Remove("worker")])[0]
+    _, own, _ = m.removal.change_steps(0, [Remove("worker")], slice(0, len(m.observed[0].block.steps)))
     computes = np.isin(p.block.nodes.op, (Op.FORWARD, Op.BACKWARD))
     mended = [own[node] if computes[node] else p.own[node] for node in range(len(p.own))]
     gain = replay(p.graph, p.own, delay).sum() / replay(p.graph, mended, delay).sum() - 1.0

@@ -179,7 +179,7 @@ def test_removing_imbalance_keeps_the_work(fault: Any) -> None:
     m = measured(SPEC, fault)
     component = "stage" if fault is STAGE else "microbatch"
     for i, o in enumerate(m.observed):
-        own, _ = m.removal.changed_times(i, [Remove(component)])
+        _, own, _ = m.removal.change_steps(i, [Remove(component)], slice(0, len(o.block.steps)))
         before = sum(float(a.sum()) for a, op in zip(o.own, o.block.nodes.op, strict=True) if op in (0, 1))
         after = sum(float(a.sum()) for a, op in zip(own, o.block.nodes.op, strict=True) if op in (0, 1))
         assert after == pytest.approx(before, rel=0.01)
@@ -189,7 +189,7 @@ def test_removing_a_fault_takes_its_work_away() -> None:
     """A slow worker's computes and optimizer become its peers', everybody else's stay as they are."""
     m = measured(SPEC, WORKER)
     (o,) = m.observed
-    own, _ = m.removal.changed_times(0, [Remove("worker")])
+    _, own, _ = m.removal.change_steps(0, [Remove("worker")], slice(0, SPEC.steps))
     for node, (before, after) in enumerate(zip(o.own, own, strict=True)):
         op, stage = int(o.block.nodes.op[node]), int(o.block.nodes.stage[node])
         if op in (0, 1, 12) and stage == 2:

@@ -8,13 +8,13 @@ import pytest
 
 from diagnose.faults.generate import draw_job, generate
 from diagnose.faults.spec import JobSpec
-from diagnose.faults.stage_imbalance import UnevenLayers
 from diagnose.model.change import Reschedule, Scale, Work
 from diagnose.model.optype import Op
 from diagnose.model.schedule import count_in_flight, order_launches, refuse_schedule
 from diagnose.whatif.schedule import rebuild
 from tests.fixes.layered import Layered, draw_layered, look, measure_layered, run_otherwise, true_step_s
 from tests.jobs import to_file
+from tests.uneven_layers import UnevenLayers
 
 ARTIFACT = Path(__file__).parents[3] / "shared" / "artifact"
 EXACT = JobSpec(pp=4, dp=2, microbatches=8, steps=3, noise=0.0, launch_delay_s=0.0, seed=8)

@@ -40,7 +40,7 @@ def job(mode: specs.P2P, *links: int, steps: tuple[int, ...] = ()) -> Measured:
 
 def transfers_of(found: Measured) -> Transfers:
     """Measure the transfers of a job."""
-    return measure_transfers(found.observed, n_stages=4)
+    return measure_transfers(found.removal)
 
 
 @pytest.mark.parametrize("mode", MODES)

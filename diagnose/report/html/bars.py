@@ -19,13 +19,8 @@ _WATERFALL = 46
 _MAX_STAGES = 128
 
 
-def draw_ledger(data: ReportData) -> Picture | None:
-    """Draw what lies between the recorded and the clean step time as a waterfall; None where no clean time is known."""
-    return draw_waterfall(data.diagnosis.step_time, data.diagnosis.ledger)
-
-
 def draw_waterfall(times: StepTime, ledger: Ledger | None) -> Picture | None:
-    """Draw step times and the ledger between them; None where no clean time is known."""
+    """Draw what lies between the recorded and the clean step time as a waterfall; None where no clean time is known."""
     if times.clean is None:
         return None
     lost_s = times.recorded - times.clean

@@ -123,20 +123,13 @@ class Sheet:
             self.axes.set_ylabel(plain(up), color=colour("muted"), fontsize=12)
 
     def write(
-        self,
-        x: float,
-        y: float,
-        text: str,
-        *,
-        of: str = "ink",
-        size: float = 12,
-        across: str = "left",
-        bold: bool = False,
-    ) -> None:
+        self, x: float, y: float, text: str, *, of: str = "ink", size: float = 12, across: str = "left", bold: bool = False,
+        key: str | None = None,
+    ) -> None:  # fmt: skip
         """Write a word at a place in data coordinates, centred on its height."""
         self.axes.text(
             x, y, plain(text), color=colour(of), fontsize=size, ha=across, va="center",
-            fontweight="bold" if bold else "normal", clip_on=False,
+            fontweight="bold" if bold else "normal", clip_on=False, gid=key,
         )  # fmt: skip
 
     def cells(self, rectangles: Iterable[Sequence[float]], of: str, name: str = "", *, edge: str = "") -> None:

@@ -5,6 +5,7 @@ Enters: values from traces and stores, which may hold anything. Leaves: text tha
 
 import functools
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import jinja2
 from markupsafe import Markup
 
 from diagnose.report.escape import escape
+from diagnose.report.html.picture import Picture
 
 FOLDER = Path(__file__).parent
 #: Characters of one value on the page; what is longer is cut, and says so.
@@ -31,6 +33,20 @@ def make_environment() -> jinja2.Environment:
     )
     environment.globals["trusted"] = trusted
     return environment
+
+
+def fill_in(template: str, probed: Iterable[Picture], /, *, more_style: str = "", **values: Any) -> str:
+    """Fill in a template: style, script what the script needs of these pictures, and values."""
+    return (
+        make_environment()
+        .get_template(template)
+        .render(
+            style=own_file("style.css") + more_style,
+            script=own_file("script.js"),
+            probes=trusted(safe_json({picture.key: picture.probe for picture in probed})),
+            **values,
+        )
+    )
 
 
 def tame(value: Any) -> Any:

@@ -170,13 +170,7 @@ def draw_types(fleet: Fleet) -> Picture | None:
         sheet.svg(f"Bars: {'; '.join(f'{plain(entry.optype)} {words.percent(entry.p90)}' for entry in found)}"),
         ("operation type", "median job", "90th percentile", "of all GPU hours", "jobs"),
         [
-            (
-                entry.optype,
-                words.percent(entry.p50),
-                words.percent(entry.p90),
-                words.percent(entry.of_hours),
-                f"{entry.n_jobs:,}",
-            )
+            (entry.optype, *map(words.percent, (entry.p50, entry.p90, entry.of_hours)), f"{entry.n_jobs:,}")
             for entry in found
         ],
         legend=(("bad", "median job"), ("heat3", "90th percentile")),
@@ -211,13 +205,7 @@ def draw_sizes(fleet: Fleet) -> Picture | None:
         sheet.svg("Slowdown by number of GPUs: median and 10th to 90th percentile"),
         ("GPUs", "10th percentile", "median", "90th percentile", "jobs"),
         [
-            (
-                _gpus(entry.least, entry.most),
-                words.ratio(entry.p10),
-                words.ratio(entry.p50),
-                words.ratio(entry.p90),
-                f"{entry.n_jobs:,}",
-            )
+            (_gpus(entry.least, entry.most), *map(words.ratio, (entry.p10, entry.p50, entry.p90)), f"{entry.n_jobs:,}")
             for entry in bins
         ],
         probe=sheet.points,

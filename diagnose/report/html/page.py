@@ -22,9 +22,9 @@ from diagnose.model.pictured import NO_RULE, Pictured
 from diagnose.report import words
 from diagnose.report.escape import escape, prose
 from diagnose.report.facts import NO_PREDICTION, describe_log, describe_nothing, describe_recoverable, describe_share
-from diagnose.report.html.bars import draw_ledger, draw_optypes, draw_stages, draw_waterfall
+from diagnose.report.html.bars import draw_optypes, draw_stages, draw_waterfall
 from diagnose.report.html.draw import styled
-from diagnose.report.html.environment import make_environment, own_file, safe_json, trusted
+from diagnose.report.html.environment import fill_in
 from diagnose.report.html.pauses import draw_links, draw_pauses
 from diagnose.report.html.picture import MAX_ROWS, Picture, largest_first
 from diagnose.report.html.sequences import draw_forward_backward, draw_tokens
@@ -61,12 +61,10 @@ def render(data: ReportData, *, options: str = "", in_site: bool = False) -> str
         It lies in a folder beside the index of a site, and links to it.
     """
     with styled():
-        ledger = draw_ledger(data)
+        ledger = draw_waterfall(data.diagnosis.step_time, data.diagnosis.ledger)
         pictures = [picture for draw in _PICTURES if (picture := draw(data)) is not None]
     lead = _choose_lead(data, pictures)
-    return _fill(
-        data.diagnosis, options, lead=lead, ledger=ledger, pictures=pictures, in_site=in_site, pictured=data.pictured
-    )
+    return _fill(data.diagnosis, lead, ledger, pictures, in_site=in_site, options=options, pictured=data.pictured)
 
 
 def render_saved(diagnosis: Diagnosis, location: str) -> str:
@@ -77,17 +75,17 @@ def render_saved(diagnosis: Diagnosis, location: str) -> str:
     """
     with styled():
         ledger = draw_waterfall(diagnosis.step_time, diagnosis.ledger)
-    return _fill(diagnosis, "", lead=None, ledger=ledger, pictures=[], in_site=True, location=location)
+    return _fill(diagnosis, None, ledger, [], in_site=True, location=location)
 
 
 def _fill(
     diagnosis: Diagnosis,
-    options: str,
-    *,
     lead: Picture | None,
     ledger: Picture | None,
     pictures: list[Picture],
+    *,
     in_site: bool,
+    options: str = "",
     pictured: Mapping[str, Pictured] | None = None,
     location: str | None = None,
 ) -> str:
@@ -97,21 +95,16 @@ def _fill(
     if location is not None:
         said["command"] = f"diagnose {shlex.quote(location)} --min-speedup {diagnosis.min_speedup:g} --html report.html"
         said["metadata"] = [("trace", location), *said["metadata"]]
-    return (
-        make_environment()
-        .get_template("page.html.j2")
-        .render(
-            style=own_file("style.css"),
-            script=own_file("script.js"),
-            probes=trusted(safe_json({picture.key: picture.probe for picture in shown})),
-            lead=lead,
-            shown={picture.key for picture in shown},
-            ledger=ledger,
-            pictures=[picture for picture in pictures if picture is not lead],
-            in_site=in_site,
-            measures=[] if location is None else _measures(diagnosis),
-            **said,
-        )
+    return fill_in(
+        "page.html.j2",
+        shown,
+        lead=lead,
+        shown={picture.key for picture in shown},
+        ledger=ledger,
+        pictures=[picture for picture in pictures if picture is not lead],
+        in_site=in_site,
+        measures=[] if location is None else _measures(diagnosis),
+        **said,
     )
 
 

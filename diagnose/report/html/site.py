@@ -13,7 +13,7 @@ from diagnose.report import fleet as text
 from diagnose.report import words
 from diagnose.report.escape import escape, name
 from diagnose.report.html.draw import styled
-from diagnose.report.html.environment import FOLDER, make_environment, own_file, safe_json, trusted
+from diagnose.report.html.environment import FOLDER, fill_in, own_file
 from diagnose.report.html.fleet_pictures import draw_all, slice_rows
 
 #: Rows of tables beside that of the jobs; what is left out is said.
@@ -42,32 +42,28 @@ def render_index(fleet: Fleet, pages: Mapping[str, str], made_by: str) -> str:
     with styled():
         pictures = draw_all(fleet)
     worst = text.describe_worst(fleet).removeprefix("worst: ")
-    return (
-        make_environment()
-        .get_template("fleet.html.j2")
-        .render(
-            version=made_by,
-            style=own_file("style.css") + own_file("fleet.css"),
-            script=own_file("script.js"),
-            fleet_script=own_file("fleet.js"),
-            probes=trusted(safe_json({picture.key: picture.probe for picture in pictures})),
-            headline=worst,
-            worst=pages.get(fleet.jobs[0].location) if fleet.jobs else None,
-            facts=text.list_facts(fleet),
-            pictures=pictures,
-            night=_about_night(fleet, pages),
-            hosts=_about_hosts(fleet, pages),
-            study=_about_study(fleet),
-            n_study=fleet.study.n_jobs,
-            left_out=fleet.study.left_out,
-            slices=[_about_slice(fleet, key) for key in _TABLES if any(entry.key for entry in fleet.by[key])],
-            jobs=[_row(job, pages) for job in (*fleet.jobs, *(job for job in fleet.uncounted if job.failure is None))],
-            verdicts=sorted({job.verdict or "" for job in (*fleet.jobs, *fleet.uncounted) if job.failure is None}),
-            causes=sorted({name(cause.cause) for job in fleet.jobs for cause in job.causes}),
-            gaps=[(gap.kind, f"{gap.n_jobs:,}") for gap in fleet.coverage],
-            failed=_list_failed(fleet)[:_MAX_ROWS],
-            n_failed=fleet.totals.n_failed,
-        )
+    return fill_in(
+        "fleet.html.j2",
+        pictures,
+        more_style=own_file("fleet.css"),
+        version=made_by,
+        fleet_script=own_file("fleet.js"),
+        headline=worst,
+        worst=pages.get(fleet.jobs[0].location) if fleet.jobs else None,
+        facts=text.list_facts(fleet),
+        pictures=pictures,
+        night=_about_night(fleet, pages),
+        hosts=_about_hosts(fleet, pages),
+        study=_about_study(fleet),
+        n_study=fleet.study.n_jobs,
+        left_out=fleet.study.left_out,
+        slices=[_about_slice(fleet, key) for key in _TABLES if any(entry.key for entry in fleet.by[key])],
+        jobs=[_row(job, pages) for job in (*fleet.jobs, *(job for job in fleet.uncounted if job.failure is None))],
+        verdicts=sorted({job.verdict or "" for job in (*fleet.jobs, *fleet.uncounted) if job.failure is None}),
+        causes=sorted({name(cause.cause) for job in fleet.jobs for cause in job.causes}),
+        gaps=[(gap.kind, f"{gap.n_jobs:,}") for gap in fleet.coverage],
+        failed=_list_failed(fleet)[:_MAX_ROWS],
+        n_failed=fleet.totals.n_failed,
     )
 
 
@@ -143,16 +139,11 @@ def _about_hosts(fleet: Fleet, pages: Mapping[str, str]) -> dict[str, Any] | Non
 
 def _about_study(fleet: Fleet) -> list[tuple[str, ...]]:
     """Put the figures of the study beside those of the fleet."""
-    return [
-        (
-            figure.meaning,
-            text.describe_figure(figure, figure.ours),
-            text.describe_figure(figure, figure.published),
-            f"{figure.n:,}",
-            figure.source,
-        )
-        for figure in fleet.study.figures
-    ]
+    rows: list[tuple[str, ...]] = []
+    for figure in fleet.study.figures:
+        ours, published = text.describe_figure(figure, figure.ours), text.describe_figure(figure, figure.published)
+        rows.append((figure.meaning, ours, published, f"{figure.n:,}", figure.source))
+    return rows
 
 
 def _list_failed(fleet: Fleet) -> list[tuple[str, str, str]]:

@@ -125,14 +125,7 @@ def _draw(data: ReportData, lines: list[Timeline], bars: _Bars, step: int) -> Pi
     sheet.axes.set_xlim(0, end_s)
     sheet.axes.set_ylim(y, 0)
     sheet.axes.spines["left"].set_visible(False)
-    tops_px = np.array(tops)[bars.lane]
-    is_comm = bars.kind == _KINDS.index("comm")
-    low = np.where(is_comm, tops_px + lane_px * 0.72, tops_px + 0.5)
-    high = np.where(is_comm, tops_px + lane_px * 0.95, tops_px + lane_px * 0.70)
-    for k, name in enumerate(_KINDS):
-        mine = np.flatnonzero(bars.kind == k)
-        rectangles = np.stack([bars.start_s, bars.end_s, low, high], axis=1)[mine]
-        sheet.cells(rectangles, name, f"kind{k}")
+    _draw_bars(sheet, bars, np.array(tops)[bars.lane], lane_px)
     for at, text in heads:
         sheet.write(0, at, text, size=12, bold=True)
     for n, line in enumerate(lines):
@@ -148,9 +141,7 @@ def _draw(data: ReportData, lines: list[Timeline], bars: _Bars, step: int) -> Pi
     sheet.ticks_x(ticks.tolist(), [f"{t:.4g}" for t in ticks])
     sheet.name_axes("seconds after the step began")
     frame = sheet.box(0, end_s, 0, y)
-    unit = 10.0 ** (math.floor(math.log10(end_s)) - 5)
-    flat = np.stack([bars.lane, bars.kind, bars.op, bars.microbatch], axis=1)
-    times = np.round(np.stack([bars.start_s, bars.end_s], axis=1) / unit).astype(np.int64)
+    unit = 10.0 ** (math.floor(math.log10(end_s)) - 5)  # six digits of the times are left
     rows = [_row(data, line, rank) for line in lines for rank in dp.tolist()]
     says = f"Step {step}, the one furthest above its ideal time, as recorded, ideal, and {_fixed_words(data, lines)}; "
     says += f"dp {diagnosis.dp_labels[dp[0]]} is affected"
@@ -180,9 +171,27 @@ def _draw(data: ReportData, lines: list[Timeline], bars: _Bars, step: int) -> Pi
                 for label in diagnosis.stage_labels
             ],
             "ops": {str(int(op)): NAMES[op] for op in Op},
-            "bars": np.concatenate([flat, times], axis=1).ravel().tolist(),
+            "bars": _pack(bars, unit),
         },
     )  # fmt: skip
+
+
+def _draw_bars(sheet: Sheet, bars: _Bars, tops_px: np.ndarray, lane_px: float) -> None:
+    """Draw the bars of each kind as one path; communication is thin, at the foot of its lane."""
+    is_comm = bars.kind == _KINDS.index("comm")
+    low = np.where(is_comm, tops_px + lane_px * 0.72, tops_px + 0.5)
+    high = np.where(is_comm, tops_px + lane_px * 0.95, tops_px + lane_px * 0.70)
+    rectangles = np.stack([bars.start_s, bars.end_s, low, high], axis=1)
+    for kind, name in enumerate(_KINDS):
+        sheet.cells(rectangles[bars.kind == kind], name, f"kind{kind}")
+
+
+def _pack(bars: _Bars, unit: float) -> list[int]:
+    """Give all bars to the script, one after the other, times in a unit of seconds."""
+    flat = np.stack([bars.lane, bars.kind, bars.op, bars.microbatch], axis=1)
+    times = np.round(np.stack([bars.start_s, bars.end_s], axis=1) / unit).astype(np.int64)
+    packed: list[int] = np.concatenate([flat, times], axis=1).ravel().tolist()
+    return packed
 
 
 def _fixed_words(data: ReportData, lines: list[Timeline]) -> str:

@@ -10,11 +10,12 @@ import numpy as np
 
 from diagnose.model.analysis import ReportData
 from diagnose.model.diagnosis import MAX_WORKERS_LISTED, Diagnosis
+from diagnose.model.place import Worker
 from diagnose.model.trace import Ints, Seconds
 from diagnose.report import words
 from diagnose.report.charts import scale_of
 from diagnose.report.escape import escape
-from diagnose.report.html.draw import N_LEVELS, Sheet, colour
+from diagnose.report.html.draw import N_LEVELS, Sheet
 from diagnose.report.html.picture import Culprits, Picture, find_culprits, level_of, spread, worker_name
 
 _WIDTH = 660
@@ -73,14 +74,7 @@ def draw_workers(data: ReportData) -> Picture | None:
         _write_numbers(sheet, grid, by_worker, levels, culprits)
     _name_ranks(sheet, grid, diagnosis)
     worst = diagnosis.slowest_workers(MAX_WORKERS_LISTED)
-    first = worst[0]
-    says = (
-        f"Slowdown of the whole job when only that worker keeps its own times. The worst is {words.worker(first[0])} with "
-        f"{words.ratio(first[1])}."
-    )
-    if culprits.workers:
-        names = [worker_name(diagnosis, *place) for place in culprits.workers]
-        says += f" Framed: {'; '.join(words.some_of(names))}, named by a cause."
+    says = _describe(diagnosis, *worst[0], culprits)
     box = sheet.box(0, 1, 0, 1)
     return Picture(
         "workers",
@@ -88,10 +82,7 @@ def draw_workers(data: ReportData) -> Picture | None:
         says,
         sheet.svg(f"Heat map of {by_worker.size:,} workers. {says}"),
         ("dp", "stage", "rank", "host", "S"),
-        [
-            (str(w.dp), str(w.pp), "" if w.rank is None else str(w.rank), w.host or "", words.ratio(value))
-            for w, value in worst
-        ],
+        [_row(who, value) for who, value in worst],
         note=f"the {MAX_WORKERS_LISTED} worst of {by_worker.size:,} workers" if by_worker.size > len(worst) else "",
         legend=_legend(low, high, framed=bool(culprits.workers or culprits.stages)),
         probe={
@@ -110,6 +101,16 @@ def draw_workers(data: ReportData) -> Picture | None:
             **_pack(diagnosis),
         },
     )
+
+
+def _describe(diagnosis: Diagnosis, worst: Worker, slowdown: float, culprits: Culprits) -> str:
+    """Say what to see in the map."""
+    says = "Slowdown of the whole job when only that worker keeps its own times. "
+    says += f"The worst is {words.worker(worst)} with {words.ratio(slowdown)}."
+    if culprits.workers:
+        names = [worker_name(diagnosis, *place) for place in culprits.workers]
+        says += f" Framed: {'; '.join(words.some_of(names))}, named by a cause."
+    return says
 
 
 def _lay_out(n_dp: int, n_stages: int) -> _Map:
@@ -143,15 +144,11 @@ def _write_numbers(sheet: Sheet, grid: _Map, by_worker: Seconds, levels: Ints, c
             bold = (dp, stage) in named
             up = 0.35 if bold else 0.5
             text = words.ratio(float(by_worker[dp, stage])) if level >= 0 else "?"
-            sheet.axes.text(
-                (left + right) / 2, low + (high - low) * up, text, color=colour(of), fontsize=12, ha="center", va="center",
-                fontweight="bold" if bold else "normal", gid=f"n{dp}-{stage}",
-            )  # fmt: skip
+            x, y = (left + right) / 2, low + (high - low) * up
+            sheet.write(x, y, text, of=of, across="center", bold=bold, key=f"n{dp}-{stage}")
             if bold:
-                sheet.axes.text(
-                    (left + right) / 2, low + (high - low) * 0.74, "culprit", color=colour(of), fontsize=10.5,
-                    ha="center", va="center", gid=f"c{dp}-{stage}",
-                )  # fmt: skip
+                y = low + (high - low) * 0.74
+                sheet.write(x, y, "culprit", of=of, size=10.5, across="center", key=f"c{dp}-{stage}")
 
 
 def _name_ranks(sheet: Sheet, grid: _Map, diagnosis: Diagnosis) -> None:
@@ -159,13 +156,8 @@ def _name_ranks(sheet: Sheet, grid: _Map, diagnosis: Diagnosis) -> None:
     dp_labels, stage_labels = diagnosis.dp_labels, diagnosis.stage_labels
     first = dp_labels[: grid.band]
     for at in spread(first, int(sheet.width // 40)):
-        sheet.write(
-            at + 0.5,
-            -13 / grid.high,
-            f"dp {first[at]}" if grid.wide > 36 else str(first[at]),
-            of="muted",
-            across="center",
-        )
+        name = f"dp {first[at]}" if grid.wide > 36 else str(first[at])
+        sheet.write(at + 0.5, -13 / grid.high, name, of="muted", across="center")
     if grid.n_bands == 1:
         for at in spread(stage_labels, int(grid.n_stages * grid.high // 14)):
             sheet.write(-6 / grid.wide, at + 0.5, f"stage {stage_labels[at]}", of="muted", across="right")
@@ -175,6 +167,11 @@ def _name_ranks(sheet: Sheet, grid: _Map, diagnosis: Diagnosis) -> None:
         labels = dp_labels[band * grid.band : (band + 1) * grid.band]
         name = f"dp {labels[0]}-{labels[-1]}"
         sheet.write(-6 / grid.wide, low + grid.n_stages / 2, name, of="muted", across="right", size=11)
+
+
+def _row(who: Worker, slowdown: float) -> tuple[str, ...]:
+    """Give the line of a worker in the table."""
+    return str(who.dp), str(who.pp), "" if who.rank is None else str(who.rank), who.host or "", words.ratio(slowdown)
 
 
 def _legend(low: float, high: float, *, framed: bool) -> tuple[tuple[str, str], ...]:
@@ -206,9 +203,4 @@ def _pack(diagnosis: Diagnosis) -> dict[str, object]:
     values = np.concatenate([w.by_worker[:, :, None], w.by_worker_step[:, :, chosen]], axis=2)
     whole = np.where(np.isfinite(values), np.clip(np.round(values * _UNIT), 0, _UNKNOWN - 1), _UNKNOWN).astype("<u2")
     packed = base64.b64encode(np.ascontiguousarray(np.moveaxis(whole, 2, 0)).tobytes()).decode("ascii")
-    return {
-        "steps": w.steps[chosen].tolist(),
-        "values": packed,
-        "unit": _UNIT,
-        "left_out": n_steps - keep,
-    }
+    return {"steps": w.steps[chosen].tolist(), "values": packed, "unit": _UNIT, "left_out": n_steps - keep}

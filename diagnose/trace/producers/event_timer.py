@@ -23,7 +23,7 @@ from diagnose.trace.producers.absent import find_absent
 from diagnose.trace.producers.catalogue import Report
 from diagnose.trace.producers.contents import name_in, read_bytes
 from diagnose.trace.producers.input_files import InputFiles
-from diagnose.trace.producers.weights import WEIGHTS, Timeline, drop_weights
+from diagnose.trace.producers.weights import WEIGHTS, Computes, drop_weight_gradients
 
 NAME = "event-timer"
 TITLE = "event-timer logs of zero-bubble and PipeMorph: lines such as `[RANK1] F @ 12.5 (ms) to 45.0 (ms), cudaEventElapsed = ..`"
@@ -49,13 +49,7 @@ def recognise(inputs: InputFiles) -> bool:
 
 
 def read(inputs: InputFiles, *, name: str, report: Report) -> Recording:
-    """Read all logs.
-
-    Raises
-    ------
-    TraceError
-        A log cannot be read, or none has a whole line.
-    """
+    """Read all logs, of which one must have a whole line."""
     files = [file for file in inputs.files if _EVENT.search(inputs.head(file))]
     left_out: Counter[bytes] = Counter()
     found, attempts = _read_files(files, left_out, inputs, name, report)
@@ -68,26 +62,20 @@ def read(inputs: InputFiles, *, name: str, report: Report) -> Recording:
     unknown = np.full(len(op), -1, dtype=np.int64)
     # Unix time: a common base taken away keeps the digits.
     base_s = float(np.floor(columns[3].min() / 1e3))
-    timeline, weights, unobserved = drop_weights(
-        Timeline(op.astype(np.int8), step, rank, columns[3] / 1e3 - base_s, columns[4] / 1e3 - base_s, unknown, unknown)
+    computes, weights, unobserved = drop_weight_gradients(
+        Computes(op.astype(np.int8), step, rank, columns[3] / 1e3 - base_s, columns[4] / 1e3 - base_s, unknown, unknown)
     )
     why = "no operation of a pipeline that this version knows"
-    dropped = [*weights, *(Dropped(_word(what), n, why) for what, n in sorted(left_out.items()))]
+    dropped = [*weights, *(Dropped(what.decode("ascii", "replace"), n, why) for what, n in sorted(left_out.items()))]
     if n_again:
         why = f"{n_again} iterations were run again: the last attempt counts, and not the time between attempts"
         dropped.append(Dropped("operations", int((~is_last).sum()), why))
     others = len(inputs.files) - len(files)
     if others:
         dropped.append(Dropped("files", others, "have no line of the event timer"))
-    recording = Recording(
+    recording = computes.recorded(
         producer=NAME,
-        op=timeline.op,
-        step=timeline.step,
-        dp=np.zeros(len(timeline.op), dtype=np.int64),
-        stage=timeline.stage,
-        start_s=timeline.start_s,
-        duration_s=timeline.end_s - timeline.start_s,
-        rank=timeline.stage,
+        rank=computes.stage,
         job={"framework": "zero-bubble"},
         dropped=tuple(dropped),
         unobserved=(
@@ -184,8 +172,3 @@ def _read_log(
             # Where the host did not wait, the device says how long it took.
             elapsed = float(match[6]) if match[6] is not None else 0.0
             yield attempt[rank], (_OPS[what], iteration[rank], rank, start, max(end, start + elapsed))
-
-
-def _word(what: bytes) -> str:
-    """Write a word of the log."""
-    return what.decode("ascii", "replace")

@@ -63,21 +63,26 @@ _EVENT = re.compile(
 )
 
 
-class _Args(msgspec.Struct):
-    """What an aggregated event says of itself; older ones say it at their end only."""
+class _Numbers(msgspec.Struct):
+    """Which operation of which rank an event is about."""
 
     iteration: int | None = None
     microbatch: int | None = None
     micro_batch_index: int | None = None
     model_chunk: int | None = None
-    pp_rank: int | None = None
     dp_rk: int | None = None
     pp_rk: int | None = None
     tp_rk: int | None = None
     g_rk: int | None = None
 
 
-class _Event(msgspec.Struct):
+class _Args(_Numbers):
+    """What an aggregated event says of itself; older ones say it at their end only."""
+
+    pp_rank: int | None = None
+
+
+class _Event(_Numbers):
     """An event of either form: `ts` and `dur` in microseconds, `rel_ts` in nanoseconds since its iteration began."""
 
     name: str = ""
@@ -90,14 +95,6 @@ class _Event(msgspec.Struct):
     rel_ts: float | None = None
     pad_before: float | None = None
     duration_wall: float | None = None
-    iteration: int | None = None
-    dp_rk: int | None = None
-    pp_rk: int | None = None
-    tp_rk: int | None = None
-    g_rk: int | None = None
-    micro_batch_index: int | None = None
-    microbatch: int | None = None
-    model_chunk: int | None = None
 
 
 class _Scope(msgspec.Struct):
@@ -121,13 +118,7 @@ def recognise(inputs: InputFiles) -> bool:
 
 
 def read(inputs: InputFiles, *, name: str, report: Report) -> Recording:
-    """Read all ranks.
-
-    Raises
-    ------
-    TraceError
-        A file is damaged or holds something else, or two aggregated timelines were given as one job.
-    """
+    """Read all ranks: raw files, or one aggregated timeline of all."""
     forms = {file: _form(inputs.head(file)) for file in inputs.files}
     raw = [file for file in inputs.files if forms[file] == "raw"]
     lists = [file for file in inputs.files if forms[file] == "aggregated"]

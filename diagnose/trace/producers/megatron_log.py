@@ -13,7 +13,8 @@ from typing import NoReturn
 import numpy as np
 
 from diagnose.errors import TraceError
-from diagnose.model.training_log import Extremes, RankTimes, Restart, TrainingLog
+from diagnose.model.diagnosis_document import LogRestart
+from diagnose.model.training_log import Extremes, RankTimes, TrainingLog
 from diagnose.trace.producers.catalogue import Report
 from diagnose.trace.producers.contents import name_in
 from diagnose.trace.producers.input_files import InputFiles
@@ -120,7 +121,7 @@ class _Lines:
     def __init__(self) -> None:
         self.iteration, self.step_s, self.batch_size = array("q"), array("d"), array("q")
         self.attempt, self.stamp = array("q"), array("d")
-        self.restarts: list[Restart] = []
+        self.restarts: list[LogRestart] = []
         self.total: int | None = None
         self.timers = {timer: (array("q"), array("l"), array("f")) for timer in TIMERS}
         self.timer: bytes | None = None
@@ -156,7 +157,7 @@ class _Lines:
             if iteration == self.iteration[-1] and step_s == self.step_s[-1]:
                 return  # the same line by two ways
             gap_s = stamp - self.stamp[-1]
-            self.restarts.append(Restart(self.iteration[-1], iteration, gap_s if gap_s >= 0 else None))
+            self.restarts.append(LogRestart(self.iteration[-1], iteration, gap_s if gap_s >= 0 else None))
         batch = _BATCH.search(line, match.end())
         self.total = int(match[2])
         self.iteration.append(iteration)

@@ -9,6 +9,7 @@ loader takes the n-th operation of a type in launch order, and chunks from the s
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -19,6 +20,7 @@ from diagnose.errors import TraceError
 from diagnose.model.optype import BY_NAME, Op
 from diagnose.model.recording import Dropped, Recording, Unobserved
 from diagnose.model.trace import Ints
+from diagnose.trace.columns import begins_run
 from diagnose.trace.producers.catalogue import Report
 from diagnose.trace.producers.contents import name_in, read_json
 from diagnose.trace.producers.input_files import InputFiles
@@ -123,13 +125,7 @@ def recognise(inputs: InputFiles) -> bool:
 
 
 def read(inputs: InputFiles, *, name: str, report: Report) -> Recording:
-    """Read all files of one job.
-
-    Raises
-    ------
-    TraceError
-        A file is damaged, or none holds an operation.
-    """
+    """Read all files of one job, of which one must hold an operation."""
     found = _Found()
     for n, file in enumerate(inputs.files):
         report(f"file {n + 1} of {len(inputs.files)}")
@@ -239,32 +235,20 @@ def _record(found: _Found) -> Recording:
     columns = {key: found.take(key).astype(np.int64) for key in ("step", "rank", "dp", "tp", "pp", "host")}
     start_s, duration_s = found.take("start"), found.take("duration")
     names = list(found.names)
-    counts = np.bincount(name, minlength=len(names))
     merged = _join_optimizer(names, name, columns, start_s, duration_s)
-    picks: list[Ints] = []
-    ops: list[NDArray[np.int8]] = []
-    dropped = []
-    for code, text in enumerate(names):
-        rows = np.flatnonzero(name == code)
-        for op in MEANINGS.get(text, ()):
-            picks.append(rows)
-            ops.append(np.full(len(rows), int(op), dtype=np.int8))
-        if text not in MEANINGS and not (merged is not None and text in OPTIMIZER_PARTS):
-            reason = next((why for begin, why in LEFT_OUT.items() if text.startswith(begin)), NOT_KNOWN)
-            dropped.append(Dropped(text, int(counts[code]), reason))
+    pick, op, dropped = _pick_operations(names, name, OPTIMIZER_PARTS if merged is not None else ())
     dropped += [Dropped(what, n, "damaged") for what, n in found.broken.items()]
-    if merged is not None:
-        picks.append(merged[0])
-        ops.append(np.full(len(merged[0]), int(Op.OPTIMIZER), dtype=np.int8))
-    pick = np.concatenate(picks) if picks else np.zeros(0, dtype=np.int64)
     start, duration = start_s[pick], duration_s[pick]
-    if merged is not None and len(merged[0]):
-        start[-len(merged[0]) :], duration[-len(merged[0]) :] = merged[1], merged[2]
+    if merged is not None:
+        pick, start, duration = (
+            np.r_[values, more] for values, more in zip((pick, start, duration), merged, strict=True)
+        )
+        op = np.r_[op, np.full(len(merged[0]), int(Op.OPTIMIZER), dtype=np.int8)]
     finite = start[np.isfinite(start)]
     dp, warnings = _dp_ranks(columns)
     return Recording(
         producer=NAME,
-        op=np.concatenate(ops) if ops else np.zeros(0, dtype=np.int8),
+        op=op,
         step=columns["step"][pick],
         dp=dp[pick],
         stage=columns["pp"][pick],
@@ -287,6 +271,22 @@ def _record(found: _Found) -> Recording:
     )
 
 
+def _pick_operations(
+    names: list[str], name: Ints, known: Sequence[str]
+) -> tuple[Ints, NDArray[np.int8], list[Dropped]]:
+    """Give the row and the type of each operation that the names stand for, and the names that stand for none but are `known`."""
+    picks, ops, dropped = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int8)], []
+    for code, text in enumerate(names):
+        rows = np.flatnonzero(name == code)
+        for op in MEANINGS.get(text, ()):
+            picks.append(rows)
+            ops.append(np.full(len(rows), int(op), dtype=np.int8))
+        if text not in MEANINGS and text not in known:
+            reason = next((why for begin, why in LEFT_OUT.items() if text.startswith(begin)), NOT_KNOWN)
+            dropped.append(Dropped(text, len(rows), reason))
+    return np.concatenate(picks), np.concatenate(ops), dropped
+
+
 def _join_optimizer(
     names: list[str],
     name: Ints,
@@ -300,7 +300,7 @@ def _join_optimizer(
         return None
     order = parts[np.lexsort((columns["step"][parts], columns["rank"][parts]))]
     rank, step = columns["rank"][order], columns["step"][order]
-    first = np.flatnonzero(np.r_[True, (rank[1:] != rank[:-1]) | (step[1:] != step[:-1])])
+    first = np.flatnonzero(begins_run(rank, step))
     start = np.minimum.reduceat(start_s[order], first)
     end = np.maximum.reduceat((start_s + duration_s)[order], first)
     return order[first], start, end - start
@@ -315,8 +315,7 @@ def _dp_ranks(columns: dict[str, Ints]) -> tuple[Ints, tuple[str, ...]]:
     workers, at = np.unique(
         np.stack([columns["pp"], columns["tp"], columns["rank"]])[:, unobserved], axis=1, return_inverse=True
     )
-    change = np.r_[True, (workers[:2, 1:] != workers[:2, :-1]).any(axis=0)]
-    first = np.flatnonzero(change)
+    first = np.flatnonzero(begins_run(*workers[:2]))
     sizes = np.diff(np.r_[first, workers.shape[1]])
     dp[unobserved] = (np.arange(workers.shape[1]) - np.repeat(first, sizes))[at.ravel()]
     if len(set(sizes.tolist())) == 1:

@@ -1,4 +1,4 @@
-"""Pipeline timelines of Primus (AMD-AGI): `--dump_pp_data`, one JSON file a pipeline rank, and `config.json` beside them.
+"""Pipeline parts of Primus (AMD-AGI): `--dump_pp_data`, one JSON file a pipeline rank, and `config.json` beside them.
 
 Enters: the folder, or one file of it. Leaves: a `Recording` of forwards and backwards. Each rank counts milliseconds from where
 it entered the schedule of the iteration, so that the ranks are aligned in each iteration. Weight gradients that a
@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
-import numpy as np
 
 from diagnose.errors import TraceError
 from diagnose.model.optype import Op
@@ -21,7 +20,7 @@ from diagnose.trace.producers.absent import find_absent
 from diagnose.trace.producers.catalogue import Report
 from diagnose.trace.producers.contents import name_in, read_json
 from diagnose.trace.producers.input_files import InputFiles
-from diagnose.trace.producers.weights import Timeline, drop_weights
+from diagnose.trace.producers.weights import Computes, drop_weight_gradients
 
 NAME = "primus"
 TITLE = "Primus pipeline dump (--dump_pp_data): a folder with pp_rank_*.json and config.json"
@@ -30,7 +29,6 @@ TITLE = "Primus pipeline dump (--dump_pp_data): a folder with pp_rank_*.json and
 MAX_NUMBER = 10**9
 _NUMBER = re.compile(r"(\d{1,9})(?!.*\d)")
 _TIMELINE = re.compile(rb'^\s*\{\s*"\d{1,9}"\s*:\s*\{.{0,4000}?"(?:fwd|bwd)_(?:start|end)"\s*:\s*\[', re.DOTALL)
-_PLACES = ("fwd", "bwd", "wgrad")
 
 
 class _Config(msgspec.Struct):
@@ -67,36 +65,24 @@ def recognise(inputs: InputFiles) -> bool:
 
 
 def read(inputs: InputFiles, *, name: str, report: Report) -> Recording:
-    """Read all pipeline ranks.
-
-    Raises
-    ------
-    TraceError
-        A file is damaged or holds something else.
-    """
+    """Read all pipeline ranks."""
     files = [file for file in inputs.files if _TIMELINE.match(inputs.head(file))]
     others = [file for file in inputs.files if file not in set(files)]
     config = _read_config(others, inputs, name)
     _refuse_two_dumps(files, inputs, name)
     ranks, warnings = _rank_files(files, config)
-    timelines = []
+    parts = []
     for n, (file, stage) in enumerate(zip(files, ranks, strict=True), start=1):
         report(f"rank {n} of {len(files)}")
-        timelines.append(_read_rank(file, stage, where=name_in(inputs.path, file, name)))
-    timeline, dropped, unobserved = drop_weights(Timeline.concatenate(timelines))
-    if len(others) > (config is not None):
-        n_others = len(others) - (config is not None)
+        parts.append(_read_rank(file, stage, where=name_in(inputs.path, file, name)))
+    computes, dropped, unobserved = drop_weight_gradients(Computes.concatenate(parts))
+    n_others = len(others) - (config is not None)
+    if n_others:
         dropped = (*dropped, Dropped("files", n_others, "hold no timeline of a pipeline rank"))
-    recording = Recording(
+    recording = computes.recorded(
         producer=NAME,
-        op=timeline.op,
-        step=timeline.step,
-        dp=np.zeros(len(timeline.op), dtype=np.int64),
-        stage=timeline.stage,
-        start_s=timeline.start_s,
-        duration_s=timeline.end_s - timeline.start_s,
-        microbatch=timeline.microbatch,
-        chunk=timeline.chunk,
+        microbatch=computes.microbatch,
+        chunk=computes.chunk,
         job=_describe(config),
         dropped=dropped,
         unobserved=(
@@ -154,7 +140,7 @@ def _rank_files(files: Sequence[Path], config: _Config | None) -> tuple[list[int
     return ranks, tuple(warnings)
 
 
-def _read_rank(file: Path, stage: int, *, where: str) -> Timeline:
+def _read_rank(file: Path, stage: int, *, where: str) -> Computes:
     """Read one file: its operations, milliseconds made seconds."""
     iterations = read_json(
         file,
@@ -166,7 +152,7 @@ def _read_rank(file: Path, stage: int, *, where: str) -> Timeline:
     for text, iteration in iterations.items():
         if not text.isdecimal() or int(text) > MAX_NUMBER:
             raise TraceError(f"has a key {text[:40]!r}; expected the number of an iteration", where=where)
-        for place, op in zip(_PLACES, (Op.FORWARD, Op.BACKWARD, None), strict=True):
+        for place, op in (("fwd", Op.FORWARD), ("bwd", Op.BACKWARD), ("wgrad", None)):
             starts, ends = (getattr(iteration, f"{place}_{side}") for side in ("start", "end"))
             if len(starts) != len(ends):
                 raise TraceError(
@@ -181,8 +167,8 @@ def _read_rank(file: Path, stage: int, *, where: str) -> Timeline:
                 )
                 for what in ("minibatch", "chunk")
             ]
-            parts.append(Timeline.of(op, int(text), stage, starts, ends, *numbers, unit_s=1e-3))
-    return Timeline.concatenate(parts)
+            parts.append(Computes.of(op, int(text), stage, starts, ends, *numbers, unit_s=1e-3))
+    return Computes.concatenate(parts)
 
 
 def _numbers(values: list[int] | None, n: int, *, where: str) -> list[int] | None:
@@ -200,15 +186,10 @@ def _describe(config: _Config | None) -> dict[str, object]:
     """Turn the sizes into metadata of the job; the rows are of one dp rank."""
     if config is None:
         return {"framework": "Primus"}
-    sizes = dataclasses.asdict(_Sizes(config.tp_size, config.pp_size, config.vp_size, config.train_iters))
+    sizes = {
+        "tp_size": config.tp_size,
+        "pp_size": config.pp_size,
+        "vpp_size": config.vp_size,
+        "steps_total": config.train_iters,
+    }
     return {"framework": "Primus"} | {key: value for key, value in sizes.items() if value is not None}
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Sizes:
-    """Metadata of the job, by its names in the trace format."""
-
-    tp_size: int | None
-    pp_size: int | None
-    vpp_size: int | None
-    steps_total: int | None

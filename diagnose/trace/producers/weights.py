@@ -6,14 +6,15 @@ format knows one backward.
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from diagnose.model.optype import Op
-from diagnose.model.recording import Dropped, Unobserved
-from diagnose.model.trace import Bools, Ints, Seconds
+from diagnose.model.recording import Dropped, Recording, Unobserved
+from diagnose.model.trace import Ints, Seconds
+from diagnose.trace.columns import ColumnTable
 
 #: Code of a weight gradient among operation types.
 WEIGHTS = -1
@@ -22,7 +23,7 @@ FOLLOWS_SHARE = 0.8
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Timeline:
+class Computes(ColumnTable):
     """Operations, one entry each, in any order; shape (n,) each."""
 
     op: NDArray[np.int8]  # `Op.FORWARD`, `Op.BACKWARD`, or `WEIGHTS`
@@ -62,42 +63,42 @@ class Timeline:
             chunk=unknown if chunk is None else np.array(chunk, dtype=np.int64),
         )
 
-    @classmethod
-    def concatenate(cls, parts: Sequence[Self]) -> Self:
-        """Put timelines one after the other."""
-        if not parts:
-            empty = np.zeros(0, dtype=np.int64)
-            return cls(empty.astype(np.int8), empty, empty, empty.astype(float), empty.astype(float), empty, empty)
-        return cls(*(np.concatenate([getattr(part, f.name) for part in parts]) for f in dataclasses.fields(cls)))
+    def recorded(self, **others: Any) -> Recording:
+        """Make a recording of one data-parallel rank; `others` are the other fields of a `Recording`."""
+        return Recording(
+            op=self.op,
+            step=self.step,
+            dp=np.zeros(len(self), dtype=np.int64),
+            stage=self.stage,
+            start_s=self.start_s,
+            duration_s=self.end_s - self.start_s,
+            **others,
+        )
 
-    def take(self, keep: Bools | Ints) -> "Timeline":
-        """Keep some operations."""
-        return Timeline(*(getattr(self, f.name)[keep] for f in dataclasses.fields(self)))
 
-
-def drop_weights(timeline: Timeline) -> tuple[Timeline, tuple[Dropped, ...], tuple[Unobserved, ...]]:
+def drop_weight_gradients(computes: Computes) -> tuple[Computes, tuple[Dropped, ...], tuple[Unobserved, ...]]:
     """Leave out the weight gradients; say what was left out, with its seconds, and what can no longer be told.
 
     Joined to its backward a W would end after what the stage before does next with that backward's gradient. Left out it is
     time in which the worker seems to wait: alike on all links where it always follows its backward, and else here and there.
     """
-    is_weight = timeline.op == WEIGHTS
+    is_weight = computes.op == WEIGHTS
     if not is_weight.any():
-        return timeline, (), ()
-    order = np.lexsort((timeline.start_s, timeline.step, timeline.stage))
-    t = timeline.take(order)
+        return computes, (), ()
+    order = np.lexsort((computes.start_s, computes.step, computes.stage))
+    t = computes.take(order)
     follows = np.r_[False, (t.op[1:] == WEIGHTS) & (t.op[:-1] == Op.BACKWARD) & (t.stage[1:] == t.stage[:-1])]
-    seconds = float(np.nansum((timeline.end_s - timeline.start_s)[is_weight]))
+    seconds = float(np.nansum((computes.end_s - computes.start_s)[is_weight]))
     reason = f"the trace format has one backward; {seconds:.3g} s of all ranks, in which workers seem to wait"
     dropped = (Dropped("W (weight gradients)", int(is_weight.sum()), reason),)
     unobserved: tuple[Unobserved, ...] = ()
     if follows.sum() < FOLLOWS_SHARE * is_weight.sum() or _one_in_a_gap(t) < FOLLOWS_SHARE:
         why = "they stand anywhere between forwards and backwards, and a worker that computes them seems to wait"
         unobserved = (Unobserved("weight gradients", why, ("input", "transfers")),)
-    return timeline.take(~is_weight), dropped, unobserved
+    return computes.take(~is_weight), dropped, unobserved
 
 
-def _one_in_a_gap(t: Timeline) -> float:
+def _one_in_a_gap(t: Computes) -> float:
     """Give the share of backwards that exactly one weight gradient follows before the next operation."""
     place = np.cumsum(t.op != WEIGHTS)  # a weight gradient has the number of the operation that it stands behind
     n_behind = np.bincount(place[t.op == WEIGHTS], minlength=int(place[-1]) + 1)[1:]

@@ -39,7 +39,6 @@ class LongStalls:
         Which computes have such a stall, and which there are.
     share : ndarray of float64, same shape
         Stalled seconds over the seconds of work.
-    n_stages : int
     """
 
     stalls: Stalls

@@ -47,11 +47,6 @@ class BetweenStepsPart(Part):
 def measure_between(trace: Trace, observed: Sequence[Observed]) -> Seconds:
     """Say how long after each step's end the next one began.
 
-    Parameters
-    ----------
-    trace : Trace
-    observed : sequence of Observed
-
     Returns
     -------
     ndarray of float64, shape (n_steps,)
@@ -83,17 +78,9 @@ def measure_between(trace: Trace, observed: Sequence[Observed]) -> Seconds:
 
 
 def measure_tails(trace: Trace, observed: Sequence[Observed]) -> Seconds | None:
-    """Say how long after each step's end evidence rows of each worker go on.
+    """Say how long after each step's end evidence rows of each worker go on: seconds, shape (n_steps, n_dp, n_stages).
 
-    Parameters
-    ----------
-    trace : Trace
-    observed : sequence of Observed
-
-    Returns
-    -------
-    ndarray of float64, shape (n_steps, n_dp, n_stages), or None
-        Seconds, 0 for workers whose rows end before; None where the trace has no evidence rows.
+    0 for workers whose rows end before; None where the trace has no evidence rows.
     """
     if not len(trace.evidence):
         return None

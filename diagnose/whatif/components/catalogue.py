@@ -30,7 +30,6 @@ def added(component: Component, words: str) -> Iterator[None]:
 
     Parameters
     ----------
-    component : Component
     words : str
         What it is: "slow workers".
     """

@@ -13,7 +13,6 @@ from diagnose.model.components import NOTHING_SPECIAL, Components, Traits
 from diagnose.model.stalls import Kinds, StallKind
 from diagnose.model.trace import Bools, Seconds
 from diagnose.whatif.computes import COMPUTES, Place, iterate_blocks, list_computes, place_of
-from diagnose.whatif.delays import delay_excess
 from diagnose.whatif.observed import Observed
 from diagnose.whatif.waits import WaitGraph
 
@@ -63,9 +62,6 @@ class TakenApart:
 
     Parameters
     ----------
-    observed : sequence of Observed
-    components : Components
-    n_stages : int
     between_s : ndarray of float64, shape (n_steps,)
         Time between each step and the next, seconds, in the order of the blocks; 0 where not known.
     tail_s : ndarray of float64, shape (n_steps, n_dp, n_stages), or None
@@ -90,7 +86,7 @@ class TakenApart:
         self.total_s = sum(float(o.block.end_s.max(axis=(0, 2)).sum()) for o in observed)
         self.members = [_members_of(o) for o in observed]
         #: Launch delays beyond the ordinary: of all that is no compute, and of computes by kind of stall; one a block.
-        self.late_s = [_without_computes(o, delay_excess(o)) for o in observed]
+        self.late_s = [_without_computes(o, late_s) for o, late_s in zip(observed, components.late_s, strict=True)]
         self.late_computes_s = [self._late_computes(o, steps) for steps, o in iterate_blocks(observed)]
         stalls = components.stalls
         #: Stalls on the worst lane of each compute by kind, seconds.
@@ -122,12 +118,10 @@ class TakenApart:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Component:
-    """A name for lost time, with what belongs to it in any job.
+    """A name for lost time, as in `COMPONENTS`, with what belongs to it in any job.
 
     Attributes
     ----------
-    name : str
-        As in `COMPONENTS`.
     part : type of Part
         What it is in one job.
     inside, before : StallKind or None
@@ -167,7 +161,7 @@ class Part:
         self.component = component
         self.job = job
         self.late_s = late_s
-        self.own_s = self.find_own()
+        self.own_s: Sequence[ByNode] = [{} for _ in job.observed]
         self.wait_s: Seconds | None = None
         self.find()
 
@@ -182,11 +176,7 @@ class Part:
         return self.changes_work or self.component.inside is not None
 
     def find(self) -> None:
-        """Find what else belongs to it in the job."""
-
-    def find_own(self) -> Sequence[ByNode]:
-        """Find its seconds in the own times of operations that are no computes."""
-        return [{} for _ in self.job.observed]
+        """Find what else belongs to it in the job, such as `own_s` and `wait_s`."""
 
     def is_present(self) -> bool:
         """Say whether the job has it at all."""
@@ -276,7 +266,7 @@ def _shorten(times: Seconds, by_s: Seconds) -> Seconds:
     return np.asarray(times - np.minimum(by_s, np.maximum(times, 0.0)))
 
 
-def _without_computes(o: Observed, excess: ByNode) -> ByNode:
+def _without_computes(o: Observed, excess: Mapping[int, Seconds]) -> ByNode:
     """Leave computes out: their late starts are stalls."""
     return {node: seconds for node, seconds in excess.items() if o.block.nodes.op[node] not in COMPUTES}
 

@@ -1,7 +1,5 @@
 """Long or late optimizers: what ends a step starts late, or takes longer than its worker's usual."""
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from diagnose.model.components import Traits
@@ -20,9 +18,9 @@ LOW_SPREAD_TO_SIGMA = 1.12
 class EndDelayPart(Part):
     """Without it optimizers take as long as usual, and start as soon."""
 
-    def find_own(self) -> Sequence[ByNode]:
+    def find(self) -> None:
         """Find what optimizers take beyond their worker's usual."""
-        return [_long_optimizers(o) for o in self.job.observed]
+        self.own_s = [_long_optimizers(o) for o in self.job.observed]
 
 
 def _long_optimizers(o: Observed) -> ByNode:

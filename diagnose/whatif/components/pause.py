@@ -24,7 +24,6 @@ def find_pauses(work_s: Seconds, free_s: Seconds, left: Seconds, n_stages: int) 
         Computes without the seconds that rows say, and with them; both without waits for communication.
     left : ndarray of float64, same shape
         Durations over all factors; about 1.
-    n_stages : int
 
     Returns
     -------

@@ -46,12 +46,10 @@ def find_usual_durations(
 
     Parameters
     ----------
-    observed : sequence of Observed
     by_step : ndarray of float64, shape (2, n_virtual, n_steps, n_dp)
         Median over the microbatches, seconds.
     order : ndarray of int64, shape (n_steps,)
         Puts the steps in time.
-    n_stages : int
 
     Returns
     -------
@@ -76,14 +74,7 @@ def find_usual_durations(
 def _typical_before_onset(by_step: Seconds, typical_s: Seconds, n_stages: int) -> Seconds:
     """With one dp rank nobody is a peer but the worker itself: what is usual is what it took before it fell behind.
 
-    Parameters
-    ----------
-    by_step : ndarray of float64, shape (2, n_virtual, n_steps)
-    typical_s : ndarray of float64, shape (2, n_virtual)
-
-    Returns
-    -------
-    ndarray of float64, shape (2, n_virtual)
+    `by_step` has shape (2, n_virtual, n_steps) here; `typical_s`, and what comes back, (2, n_virtual).
     """
     if n_stages == 1:
         return typical_s

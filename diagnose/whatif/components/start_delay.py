@@ -1,6 +1,6 @@
 """Late workers at the start of a step: operations that wait for nothing start late, as after writing a checkpoint."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -8,18 +8,19 @@ from diagnose.model.components import Traits
 from diagnose.model.feature import Features
 from diagnose.model.optype import Op
 from diagnose.model.stalls import StallKind
-from diagnose.model.trace import Bools
+from diagnose.model.trace import Bools, Seconds
 from diagnose.whatif.components.component import Component, Part
 from diagnose.whatif.computes import iterate_blocks
-from diagnose.whatif.delays import delay_excess
 from diagnose.whatif.observed import Observed
 
 
-def find_late_starts(observed: Sequence[Observed], shape: tuple[int, ...]) -> Bools:
+def find_late_starts(
+    observed: Sequence[Observed], late_s: Sequence[Mapping[int, Seconds]], shape: tuple[int, ...]
+) -> Bools:
     """Say where most of what opens a step on the workers, computes left out, is late: shape (n_steps, n_dp)."""
     found = np.zeros(shape[3:], dtype=bool)
-    for at, o in iterate_blocks(observed):
-        late, nodes = delay_excess(o), o.block.nodes
+    for (at, o), late in zip(iterate_blocks(observed), late_s, strict=True):
+        nodes = o.block.nodes
         opening = [n for e in o.graph.events for n in e.members if not o.graph.waits[n] and nodes.op[n] != Op.FORWARD]
         if opening and any(n in late for n in opening):
             n_late = sum((late[n] > 0 for n in opening if n in late), np.zeros(found[at].shape))

@@ -9,7 +9,7 @@ from diagnose.model.feature import Features
 from diagnose.model.optype import DP_COLLECTIVES, P2P, Op
 from diagnose.model.trace import Seconds
 from diagnose.statistics.robust import lower_median, nan_median, nan_quantile
-from diagnose.whatif.components.component import ByNode, Component, Part
+from diagnose.whatif.components.component import Component, Part
 from diagnose.whatif.delays import recorded
 from diagnose.whatif.observed import Observed
 
@@ -42,23 +42,13 @@ MAX_LINK_STEPS = 16
 class TransferPart(Part):
     """Without it transfers take as long as ordinary ones of their type."""
 
-    def find_own(self) -> Sequence[ByNode]:
+    def find(self) -> None:
         """Find what transfers take beyond that of ordinary ones."""
-        return [transfer_excess(o) for o in self.job.observed]
+        self.own_s = [transfer_excess(o) for o in self.job.observed]
 
 
 def transfer_excess(o: Observed) -> dict[int, Seconds]:
-    """Say how much longer than on an ordinary link, or in ordinary steps, each transfer took; only where it stands out.
-
-    Parameters
-    ----------
-    o : Observed
-
-    Returns
-    -------
-    dict of int to ndarray of float64, shape (n_steps, n_dp)
-        Seconds by node.
-    """
+    """Say how much longer than on an ordinary link, or in ordinary steps, each transfer took; only where it stands out."""
     nodes = o.block.nodes
     found: dict[int, Seconds] = {}
     step_s = float(np.mean(o.block.end_s.max(axis=(0, 2))))

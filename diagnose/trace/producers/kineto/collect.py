@@ -7,14 +7,14 @@ import dataclasses
 import enum
 from array import array
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from diagnose.model.trace import Ints, Seconds
+from diagnose.trace.columns import ColumnTable
 from diagnose.trace.producers.kineto.annotations import parse_annotation, parse_step
 from diagnose.trace.producers.kineto.events import Args, Event, Stream, read_events
 
@@ -109,7 +109,7 @@ class Columns:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Spans:
+class Spans(ColumnTable):
     """Spans of one kind, by start; shape (n,) each."""
 
     start: Seconds  # microseconds of the file
@@ -117,12 +117,9 @@ class Spans:
     thread: Ints  # number of the thread, or of the stream
     key: Ints  # number of the name, or what launched it; -1 where unknown
 
-    def __len__(self) -> int:
-        return len(self.start)
-
-    def take(self, at: NDArray[Any]) -> "Spans":
-        """Give some of the spans."""
-        return Spans(self.start[at], self.end[at], self.thread[at], self.key[at])
+    def ranges(self) -> Iterator[tuple[float, float]]:
+        """Give start and end of each."""
+        return zip(self.start.tolist(), self.end.tolist(), strict=True)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -303,13 +300,7 @@ class Collector:
 
 
 def collect(path: Path, *, where: str) -> Collected:
-    """Read the events of one file.
-
-    Raises
-    ------
-    TraceError
-        It cannot be read as a Kineto trace.
-    """
+    """Read the events of one file."""
     stream, collector = Stream(), Collector()
     for events in read_events(path, stream, where=where):
         collector.take(events)
@@ -320,17 +311,13 @@ def list_steps(found: Collected) -> tuple[Ints, Seconds, Seconds, int]:
     """Give number, start and end of each step by start, and the thread that runs them (-1: no step is annotated)."""
     numbers = np.array([-1 if (step := parse_step(name)) is None else step for name in found.names], dtype=np.int64)
     spans = found.annotations
-    if not len(spans) or not (numbers[spans.key] >= 0).any():
+    if not (numbers[spans.key] >= 0).any():
         spans = found.gpu_annotations
-    if not len(spans):
-        return np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0), -1
     of = numbers[spans.key]
     at = np.flatnonzero(of >= 0)
-    if not len(at):
-        return np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0), -1
     _, first = np.unique(of[at], return_index=True)
     at = np.sort(at[first])
-    return of[at], spans.start[at], spans.end[at], int(spans.thread[at[0]])
+    return of[at], spans.start[at], spans.end[at], int(spans.thread[at[0]]) if len(at) else -1
 
 
 def _is_work(name: str) -> bool:

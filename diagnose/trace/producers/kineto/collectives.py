@@ -43,7 +43,7 @@ class Collectives:
 
     def _list_asked(self, found: Collected) -> list[tuple[float, Exchange]]:
         """List the collectives that may be data-parallel by when the host asked for them: kernels, else works, else calls."""
-        listed = self.gpu.launched()
+        listed = self.gpu.launched
         for by in ("work", "call"):
             if not listed:
                 listed = [(exchange.start, exchange) for exchange in found.exchanges if exchange.by == by]

@@ -7,6 +7,7 @@ place, inside a string or a nested object, leaves text that is no JSON, so what 
 """
 
 import dataclasses
+import itertools
 import json
 import re
 import zlib
@@ -43,16 +44,12 @@ class Args(msgspec.Struct, gc=False):
     """What is read of the arguments of an event; of any type, as versions differ."""
 
     correlation: Any = None
-    external_id: Any = msgspec.field(name="External id", default=None)
     forward_thread: Any = msgspec.field(name="Fwd thread id", default=None)
     collective: Any = msgspec.field(name="Collective name", default=None)
     group: Any = msgspec.field(name="Process Group Name", default=None)
     description: Any = msgspec.field(name="Process Group Description", default=None)
     ranks: Any = msgspec.field(name="Process Group Ranks", default=None)
-    group_size: Any = msgspec.field(name="Group size", default=None)
     seq: Any = msgspec.field(name="Seq", default=None)
-    source: Any = msgspec.field(name="Src Rank", default=None)
-    target: Any = msgspec.field(name="Dst Rank", default=None)
 
 
 class Event(msgspec.Struct, gc=False):
@@ -105,16 +102,14 @@ def read_events(path: Path, stream: Stream, *, where: str) -> Iterator[list[Even
                 "it: export the trace again",
                 where=where,
             )
+    else:
+        events, pending, ended = _take_events(pending, stream, last=True)
+        if events:
+            yield events
     if ended:
         _read_footer(pending, pieces, stream)
         return
-    events, rest, ended = _take_events(pending, stream, last=True)
-    if events:
-        yield events
-    if ended:
-        _read_footer(rest, pieces, stream)
-        return
-    _refuse_damage(rest, stream, where)
+    _refuse_damage(pending, stream, where)
     stream.truncated = True
 
 
@@ -139,19 +134,14 @@ def _read_header(pieces: Iterator[bytes], stream: Stream, where: str) -> tuple[b
         found = _KEY.search(pending)
         if found:
             stream.header.update(_decode_object(pending[: found.start()].rstrip().rstrip(b",") + b"}"))
-            return pending[found.end() :], _start_with_rest(pieces)
+            # An empty piece comes first, so that the text already read is decoded before more is read.
+            return pending[found.end() :], itertools.chain((b"",), pieces)
         if len(pending) > MAX_HEADER_BYTES:
             break
     raise TraceError(
         'has no "traceEvents"; expected a trace that torch.profiler exported (export_chrome_trace, tensorboard_trace_handler)',
         where=where,
     )
-
-
-def _start_with_rest(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Give an empty piece first, so that the text already read is decoded before more is read."""
-    yield b""
-    yield from pieces
 
 
 def _read_footer(pending: bytes, pieces: Iterator[bytes], stream: Stream) -> None:

@@ -22,11 +22,9 @@ def add_evidence(found: Collected, input_waits: Sequence[tuple[float, float]], m
     """Add what explains operations: allocator calls, collections, and the waits for input that are given."""
     by_start = sorted((o for o in made.listed if o.op not in EVIDENCE), key=lambda o: o.asked)
     asked = np.array([o.asked for o in by_start])
-    spans = found.allocations
-    for start, end in zip(spans.start.tolist(), spans.end.tolist(), strict=True):
+    for start, end in found.allocations.ranges():
         _explain(made, Op.CUDA_MALLOC, start, end, by_start, asked)
-    spans = found.collections
-    for start, end in zip(spans.start.tolist(), spans.end.tolist(), strict=True):
+    for start, end in found.collections.ranges():
         if end - start < LEAST_COLLECTION_US:
             made.dropped["collections of Python", f"each took less than {LEAST_COLLECTION_US:.0f} us"] += 1
         else:

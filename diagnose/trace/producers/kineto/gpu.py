@@ -21,8 +21,9 @@ class GpuTime:
     def __init__(self, found: Collected) -> None:
         self._launched, self._start, self._end = _join(found.kernels, found.launches)
         communication = [exchange for exchange in found.exchanges if exchange.by == "kernel"]
-        self._communication = _by_launch(communication, found.launches)
-        self._comm_launched = np.array([launched for launched, _ in self._communication])
+        #: All kernels of the communication library, with when the host launched each.
+        self.launched = _by_launch(communication, found.launches)
+        self._comm_launched = np.array([launched for launched, _ in self.launched])
         self._annotations = found.gpu_annotations
         self.is_there = bool(len(found.kernels) or communication or len(found.gpu_annotations))
         self._busy = merge(found.kernels.start, found.kernels.end)
@@ -48,11 +49,7 @@ class GpuTime:
     def communication(self, start: float, end: float) -> list[Exchange]:
         """List the kernels of the communication library launched from `start` to `end`."""
         first, last = np.searchsorted(self._comm_launched, (start, end))
-        return [exchange for _, exchange in self._communication[first:last]]
-
-    def launched(self) -> list[tuple[float, Exchange]]:
-        """List all kernels of the communication library with when the host launched each."""
-        return self._communication
+        return [exchange for _, exchange in self.launched[first:last]]
 
     def waited(self, start: float, end: float) -> float:
         """Say how long only communication ran from `start` to `end`, microseconds."""

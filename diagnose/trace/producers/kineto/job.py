@@ -26,13 +26,13 @@ from diagnose.trace.producers.catalogue import Report
 from diagnose.trace.producers.contents import name_in
 from diagnose.trace.producers.input_files import InputFiles
 from diagnose.trace.producers.kineto.layout import Layout, place_ranks
+from diagnose.trace.producers.kineto.operations import Operations
 from diagnose.trace.producers.kineto.rank import Rank, read_rank, read_rank_safely
 from diagnose.trace.producers.kineto.table import (
     OperationTable,
     drop_mismatched,
     end_sends,
     fill_ends,
-    is_transfer,
     leave_out_weights,
 )
 
@@ -62,13 +62,7 @@ def recognise(inputs: InputFiles) -> bool:
 
 
 def read(inputs: InputFiles, *, name: str, report: Report) -> Recording:
-    """Read the traces of all ranks.
-
-    Raises
-    ------
-    TraceError
-        A trace is damaged, two are of one rank and step, or nothing in them says what was computed.
-    """
+    """Read the traces of all ranks: of each rank and step one, in which something says what was computed."""
     files = [file for file in inputs.files if _is_trace(inputs, file)]
     where = [name_in(inputs.path, file, name) for file in files]
     parts = []
@@ -190,13 +184,9 @@ def _join_cycles(parts: Sequence[Rank], numbers: Sequence[int]) -> tuple[list[Ra
         moved = dataclasses.replace(
             part.operations, start=part.operations.start + shift, end=part.operations.end + shift
         )
-        columns = {
-            field.name: np.concatenate([getattr(before.operations, field.name), getattr(moved, field.name)])
-            for field in dataclasses.fields(moved)
-        }
         joined[number] = dataclasses.replace(
             before,
-            operations=dataclasses.replace(moved, **columns),
+            operations=Operations.concatenate([before.operations, moved]),
             groups=(*before.groups, *part.groups),
             steps=(*before.steps, *part.steps),
             n_on_host=before.n_on_host + part.n_on_host,
@@ -296,20 +286,20 @@ def _settle_transfers(
     table: OperationTable, parts: Sequence[Rank], layout: Layout, *, one_clock: bool
 ) -> tuple[OperationTable, list[Unobserved]]:
     """Bring sends and receives into the form of the trace format, or say why there are none."""
-    if not is_transfer(table).any():
+    if not table.is_op(*P2P).any():
         return table, []
     lacks = ("transfers", "communication-in-flight")
     if all(part.dialect != "own" for part in parts) and not any(part.on_gpu for part in parts):
         if not one_clock:
             reason = "on the CPU a send is known to have ended once it was waited for, and the ranks share no clock"
-            return table.take(~is_transfer(table)), [Unobserved("transfers between stages", reason, lacks)]
+            return table.take(~table.is_op(*P2P)), [Unobserved("transfers between stages", reason, lacks)]
         table = end_sends(table)
     if layout.n_chunks == 1:
         return table, []
     filled = fill_ends(table, layout.n_stages * layout.n_chunks)
     if filled is None:
         reason = "sends and receives do not go with the computes one by one: some are missing, or in another order"
-        return table.take(~is_transfer(table)), [Unobserved("transfers between stages", reason, lacks)]
+        return table.take(~table.is_op(*P2P)), [Unobserved("transfers between stages", reason, lacks)]
     return filled, []
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diagnose.model.trace import Ints, Seconds
+from diagnose.trace.columns import ColumnTable
 
 
 @dataclasses.dataclass(slots=True)
@@ -57,7 +58,7 @@ class OperationList:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Operations:
+class Operations(ColumnTable):
     """Operations of one rank, one entry each, in any order, with what `Operation` says of them; shape (n,) each."""
 
     op: NDArray[np.int8]  # `Op`, or `WEIGHTS`
@@ -72,20 +73,6 @@ class Operations:
     @classmethod
     def of(cls, listed: Sequence[Operation]) -> "Operations":
         """Put operations into columns."""
-
-        def whole(field: str) -> Ints:
-            return np.array([getattr(made, field) for made in listed], dtype=np.int64)
-
-        return cls(
-            op=whole("op").astype(np.int8),
-            step=whole("step"),
-            stage=whole("stage"),
-            microbatch=whole("microbatch"),
-            chunk=whole("chunk"),
-            seq=whole("seq"),
-            start=np.array([made.start for made in listed], dtype=np.float64),
-            end=np.array([made.end for made in listed], dtype=np.float64),
-        )
-
-    def __len__(self) -> int:
-        return len(self.op)
+        kinds: dict[str, type] = {"op": np.int8, "start": np.float64, "end": np.float64}
+        names = [field.name for field in dataclasses.fields(cls)]
+        return cls(*(np.array([getattr(o, name) for o in listed], kinds.get(name, np.int64)) for name in names))

@@ -56,13 +56,7 @@ class Rank:
 
 
 def read_rank(path: Path, where: str) -> Rank:
-    """Read the file of one rank.
-
-    Raises
-    ------
-    TraceError
-        It cannot be read as a Kineto trace.
-    """
+    """Read the file of one rank."""
     found = collect(path, where=where)
     header = found.stream.header
     info = _object(header.get("distributedInfo"))
@@ -110,15 +104,12 @@ def _rank_of_name(name: str) -> int | None:
 
 def _groups(value: Any) -> tuple[ProcessGroup, ...]:
     """Read the process groups of the header."""
-    if isinstance(value, str):
-        value = _decoded(value)
+    value = _decoded(value)
     groups = []
     for entry in value if isinstance(value, list) else ():
         if not isinstance(entry, dict):
             continue
-        ranks = entry.get("ranks")
-        if isinstance(ranks, str):
-            ranks = _decoded(ranks)
+        ranks = _decoded(entry.get("ranks"))
         if isinstance(ranks, list) and all(isinstance(rank, int) for rank in ranks):
             groups.append(ProcessGroup(_text(entry.get("pg_name")), _text(entry.get("pg_desc")), tuple(ranks)))
     return tuple(groups)
@@ -135,15 +126,14 @@ def _gpu_type(value: Any) -> str | None:
 
 def _object(value: Any) -> dict[str, Any]:
     """Read an object, which may be a string with one."""
-    if isinstance(value, str):
-        value = _decoded(value)
+    value = _decoded(value)
     return value if isinstance(value, dict) else {}
 
 
-def _decoded(text: str) -> Any:
-    """Decode a string with JSON in it; None where it is none."""
+def _decoded(value: Any) -> Any:
+    """Decode a string with JSON in it; None where it holds none. What is no string is decoded already."""
     try:
-        return json.loads(text)
+        return json.loads(value) if isinstance(value, str) else value
     except (ValueError, RecursionError):
         return None
 

@@ -99,8 +99,7 @@ class OperationReader:
         """List the annotations whose name begins so, by start."""
         keys = np.array([name.startswith(prefix) for name in self.found.names], dtype=bool)
         spans = self.found.annotations
-        at = np.flatnonzero(keys[spans.key]) if len(spans) else np.zeros(0, dtype=np.int64)
-        return list(zip(spans.start[at].tolist(), spans.end[at].tolist(), strict=True))
+        return list(spans.take(keys[spans.key]).ranges())
 
     def _list_named(self) -> list[tuple[NamedOperation, float, float, int, int]]:
         """List the annotations that name operations: what, start, end, number of the name, and how often it came before."""

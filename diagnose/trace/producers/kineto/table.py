@@ -9,15 +9,16 @@ import dataclasses
 import numpy as np
 from numpy.typing import NDArray
 
-from diagnose.model.optype import P2P, Op
+from diagnose.model.optype import Op
 from diagnose.model.recording import Dropped, Unobserved
 from diagnose.model.trace import Bools, Ints, Seconds
+from diagnose.trace.columns import ColumnTable
 from diagnose.trace.labels import number_combinations
-from diagnose.trace.producers.weights import WEIGHTS, Timeline, drop_weights
+from diagnose.trace.producers.weights import WEIGHTS, Computes, drop_weight_gradients
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class OperationTable:
+class OperationTable(ColumnTable):
     """Operations of all ranks, one entry each; shape (n,) each."""
 
     op: NDArray[np.int8]  # `Op`, or `WEIGHTS`
@@ -34,19 +35,6 @@ class OperationTable:
     seq: Ints
     start_s: Seconds
     end_s: Seconds
-
-    def __len__(self) -> int:
-        return len(self.op)
-
-    def take(self, at: Bools | Ints) -> "OperationTable":
-        """Give some of the rows."""
-        return OperationTable(*(getattr(self, field.name)[at] for field in dataclasses.fields(self)))
-
-    def append(self, other: "OperationTable") -> "OperationTable":
-        """Put other rows behind these."""
-        return OperationTable(
-            *(np.concatenate([getattr(self, f.name), getattr(other, f.name)]) for f in dataclasses.fields(self))
-        )
 
     def is_op(self, *ops: Op) -> Bools:
         """Mark the rows of some types."""
@@ -113,16 +101,15 @@ def fill_ends(table: OperationTable, n_virtual: int) -> OperationTable | None:
         if (np.diff(begun_s)[same] < 0).any():
             return None
         new = table.take(computes[missing])
-        filled = filled.append(
-            dataclasses.replace(
-                new,
-                op=np.full(len(new), int(op), dtype=np.int8),
-                chunk=np.full(len(new), -1),
-                seq=np.full(len(new), -1),
-                start_s=begun_s[missing],
-                end_s=begun_s[missing],
-            )
+        new = dataclasses.replace(
+            new,
+            op=np.full(len(new), int(op), dtype=np.int8),
+            chunk=np.full(len(new), -1),
+            seq=np.full(len(new), -1),
+            start_s=begun_s[missing],
+            end_s=begun_s[missing],
         )
+        filled = OperationTable.concatenate([filled, new])
     return filled
 
 
@@ -148,8 +135,8 @@ def leave_out_weights(table: OperationTable) -> tuple[OperationTable, tuple[Drop
     if not apart.any():
         return table, (), ()
     found = table.take(np.flatnonzero(table.is_op(Op.FORWARD, Op.BACKWARD) | apart))
-    timeline = Timeline(found.op, found.step, found.rank, found.start_s, found.end_s, found.microbatch, found.chunk)
-    _, dropped, unobserved = drop_weights(timeline)
+    computes = Computes(found.op, found.step, found.rank, found.start_s, found.end_s, found.microbatch, found.chunk)
+    _, dropped, unobserved = drop_weight_gradients(computes)
     return table.take(~apart), dropped, unobserved
 
 
@@ -178,8 +165,3 @@ def drop_mismatched(table: OperationTable) -> tuple[OperationTable, list[Dropped
     keep[rows[wrong]] = False
     reason = "their counts in the process group differ from rank to rank: they are not the same ones"
     return table.take(keep), [Dropped("reductions of gradients", int(wrong.sum()), reason)]
-
-
-def is_transfer(table: OperationTable) -> Bools:
-    """Mark sends and receives."""
-    return table.is_op(*P2P)

@@ -68,13 +68,7 @@ def recognise(inputs: InputFiles) -> bool:
 
 
 def read(inputs: InputFiles, *, name: str, report: Report) -> Recording:
-    """Read the logs of all ranks.
-
-    Raises
-    ------
-    TraceError
-        No rank has a whole training step.
-    """
+    """Read the logs of all ranks, of which one must have a whole training step."""
     found = LogColumns()
     files = [file for file in inputs.files if is_structured(inputs.head(file))]
     others = len(inputs.files) - len(files)
@@ -118,18 +112,7 @@ def _record(spans: Spans, found: LogColumns, warnings: tuple[str, ...]) -> Recor
     grid = Grid(_cut_evaluations(spans))
     names = tuple(dict.fromkeys(found.hosts.values()))
     codes = np.array([names.index(found.hosts[r]) if r in found.hosts else -1 for r in grid.ranks.tolist()])
-    offsets: tuple[ClockOffset, ...] = ()
-    met: list[str] = []
-    if len(grid.ranks) > 1:
-        clocks = codes if codes.min() >= 0 else np.arange(len(codes))
-        points = [find_begins(grid), grid.first(COMPUTE), grid.first_end(COMPUTE), grid.last(OPTIMIZER)]
-        offset_s, at = choose_clocks(points, clocks)
-        if at is not None:
-            offsets = _list_offsets(grid, offset_s, points[at])
-            grid = Grid(align_spans(grid, offset_s))
-        met = find_meetings(grid)
-        if "compute" in met and "tokens" not in met:
-            grid = Grid(cut_waits(grid))
+    grid, met, offsets = _align_ranks(grid, codes)
     fetched, begun = grid.last(FETCH), grid.first(COMPUTE)
     rows = _Rows()
     _add_begins(grid, begun, rows)
@@ -162,6 +145,22 @@ def _record(spans: Spans, found: LogColumns, warnings: tuple[str, ...]) -> Recor
         offsets=offsets,
         warnings=warnings,
     )
+
+
+def _align_ranks(grid: Grid, hosts: Ints) -> tuple[Grid, list[str], tuple[ClockOffset, ...]]:
+    """Put all ranks on one clock, and say where they are seen to wait for each other; `hosts`, shape (n_ranks,)."""
+    if len(grid.ranks) == 1:
+        return grid, [], ()
+    offsets: tuple[ClockOffset, ...] = ()
+    points = [find_begins(grid), grid.first(COMPUTE), grid.first_end(COMPUTE), grid.last(OPTIMIZER)]
+    offset_s, at = choose_clocks(points, hosts if hosts.min() >= 0 else np.arange(len(hosts)))
+    if at is not None:
+        offsets = _list_offsets(grid, offset_s, points[at])
+        grid = Grid(align_spans(grid, offset_s))
+    met = find_meetings(grid)
+    if "compute" in met and "tokens" not in met:
+        grid = Grid(cut_waits(grid))
+    return grid, met, offsets
 
 
 def _add_begins(grid: Grid, begun: Seconds, rows: _Rows) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diagnose.model.trace import Ints, Seconds
+from diagnose.trace.columns import ColumnTable
 from diagnose.trace.labels import number_combinations
 
 #: Whole numbers beyond this are damage, and not exact in floating point.
@@ -48,8 +49,8 @@ class _Record(msgspec.Struct):
     host_name: str | None = None
 
 
-@dataclasses.dataclass(slots=True)
-class Spans:
+@dataclasses.dataclass(frozen=True, slots=True)
+class Spans(ColumnTable):
     """Spans of all ranks, one entry a span; seconds in unix time."""
 
     kind: Ints
@@ -58,10 +59,6 @@ class Spans:
     attempt: Ints
     start_s: Seconds
     end_s: Seconds
-
-    def take(self, keep: NDArray[np.bool_] | Ints) -> "Spans":
-        """Keep some spans."""
-        return Spans(*(getattr(self, field.name)[keep] for field in dataclasses.fields(self)))
 
 
 class LogColumns:
