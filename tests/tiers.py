@@ -82,6 +82,7 @@ TIERS = {
     "tests/trace/test_restart.py": PLAIN,
     "tests/triage/test_processes.py": LONG,
     "tests/triage/test_s3.py": LONG,
+    "tests/whatif/components/test_catalogue.py": PLAIN,
     "tests/whatif/test_between.py": PLAIN,
     "tests/whatif/test_clocks.py": PLAIN,
     "tests/whatif/test_clocks.py::test_clocks_change_neither_verdict_nor_gains": LONG,
