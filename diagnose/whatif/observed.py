@@ -46,6 +46,12 @@ class Observed:
     own: list[Seconds]
     delay: list[Seconds]
 
+    @property
+    def pairs(self) -> list[tuple[int, int]]:
+        """The point-to-point pairs."""
+        events, op = self.graph.events, self.block.nodes.op
+        return [(e.members[0], e.members[1]) for e in events if len(e.members) == 2 and op[e.members[0]] in P2P]
+
 
 def observe(trace: Trace, prepared: Sequence[Prepared]) -> tuple[tuple[Observed, ...], Evidence, Seconds]:
     """Put the blocks of a job on one clock and measure them with the graph that their times show.

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from diagnose.model.change import Change, Remove, Reschedule
-from diagnose.model.optype import P2P, Op
 from diagnose.model.timeline import Timeline
 from diagnose.model.trace import Ints, Seconds
 from diagnose.whatif.graph import Graph
@@ -82,12 +81,7 @@ class Timelines:
 
 def _timeline(name: str, step: int, dp: Ints, o: Observed, start_s: Seconds, end_s: Seconds, step_s: float) -> Timeline:
     """Keep some dp ranks of a step."""
-    pairs = tuple(
-        (e.members[0], e.members[1])
-        for e in o.graph.events
-        if len(e.members) == 2 and Op(int(o.block.nodes.op[e.members[0]])) in P2P
-    )
-    return Timeline(name, step, dp, o.block.nodes, start_s[:, dp], end_s[:, dp], pairs, step_s)
+    return Timeline(name, step, dp, o.block.nodes, start_s[:, dp], end_s[:, dp], tuple(o.pairs), step_s)
 
 
 def _times(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from diagnose.model.optype import DP_COLLECTIVES, P2P, Op
+from diagnose.model.optype import DP_COLLECTIVES, Op
 from diagnose.model.trace import Nodes, Seconds
 from diagnose.model.transfers import Transfers
 from diagnose.whatif.components.transfer import COMPONENT, stride_of
@@ -36,7 +36,7 @@ def _measure_links(observed: Sequence[Observed], n_stages: int, n_steps: int) ->
     """Say how long a transfer of each link usually takes, and what late ones cost a step; shape (n_stages, n_dp)."""
     by_link: dict[int, list[Seconds]] = {}
     for o in observed:
-        for pair in _pairs(o):
+        for pair in o.pairs:
             # A member of a batch ends with the batch; the other end of the pair says when this transfer did.
             by_link.setdefault(_way(o.block.nodes, pair)[0], []).append(np.minimum(o.own[pair[0]], o.own[pair[1]]))
     link_s, late_s = np.full((2, n_stages, observed[0].block.n_dp), np.nan)
@@ -71,7 +71,7 @@ def _add_up_excess(
     """Add up what transfers took beyond ordinary ones by link and by group, seconds a step, and say how many times as long."""
     link_excess_s, group_excess_s, ratios = np.zeros((n_stages, observed[0].block.n_dp)), np.zeros(n_stages), []
     for o, excess in zip(observed, excesses, strict=True):
-        nodes, pairs = o.block.nodes, set(_pairs(o))
+        nodes, pairs = o.block.nodes, set[tuple[int, ...]](o.pairs)
         for event in o.graph.events:
             slow = [excess[node] for node in event.members if node in excess]
             if not slow:
@@ -98,15 +98,14 @@ def _measure_alone(
     for o, excess in zip(observed, excesses, strict=True):
         nodes = o.block.nodes
         batch_of = {node: i for i, event in enumerate(o.graph.events) if event.awaits for node in event.completes}
-        pairs = _pairs(o)
         by_batch: dict[int, set[tuple[int, int]]] = {}
         slow = np.zeros((suspect.shape[0], *o.block.start_s.shape[1:]), dtype=bool)
-        for pair in pairs:
+        for pair in o.pairs:
             for node in pair:
                 by_batch.setdefault(batch_of.get(node, -1), set()).add(_way(nodes, pair))
                 if node in excess:
                     slow[_way(nodes, pair)[0]] |= excess[node] > 0
-        for pair in pairs:
+        for pair in o.pairs:
             link, direction = _way(nodes, pair)
             recv = next(node for node in pair if nodes.op[node] in (Op.FORWARD_RECV, Op.BACKWARD_RECV))
             others = by_batch[batch_of[recv]] - {(link, direction)} if recv in batch_of else set()
@@ -117,11 +116,6 @@ def _measure_alone(
             count[direction, link] += alone.sum(axis=0)
     mean_s = np.where(count > 0, seconds / np.maximum(count, 1), np.inf).min(axis=0)
     return np.asarray(np.where(np.isfinite(mean_s), mean_s, np.nan))
-
-
-def _pairs(o: Observed) -> list[tuple[int, ...]]:
-    """List the point-to-point pairs."""
-    return [e.members for e in o.graph.events if len(e.members) == 2 and o.block.nodes.op[e.members[0]] in P2P]
 
 
 def _way(nodes: Nodes, pair: tuple[int, ...]) -> tuple[int, int]:
