@@ -136,10 +136,10 @@ def analyse_job(request: Request, rule_set: RuleSet) -> Analysis:
     request.report("taking apart")
     observed, evidence, clock_offset_s = observe(trace, prepared)
     trace = dataclasses.replace(trace, evidence=evidence)
-    components = take_apart(observed, evidence, n_stages=trace.n_stages)
+    breakdown = take_apart(observed, evidence, n_stages=trace.n_stages)
     removal = Removal(
         observed,
-        components,
+        breakdown,
         n_stages=trace.n_stages,
         between_s=measure_between(trace, observed),
         tail_s=measure_tails(trace, observed),
@@ -147,15 +147,15 @@ def analyse_job(request: Request, rule_set: RuleSet) -> Analysis:
     gains = removal.gains([rule.components for rule in rule_set.rules])
     request.report("judging")
     transfers = measure_transfers(removal)
-    suspects = find_suspects(trace, components, transfers)
+    suspects = find_suspects(trace, breakdown, transfers)
     return Analysis(
         trace=trace,
         what_if=what_if,
-        components=components,
+        breakdown=breakdown,
         gains=gains,
         transfers=transfers,
-        features=measure_features(Measured(trace, what_if, components, gains, transfers)),
-        courses=find_courses(components, gains, suspects, least=max(least_gain(request.min_speedup), MATERIAL_SHARE)),
+        features=measure_features(Measured(trace, what_if, breakdown, gains, transfers)),
+        courses=find_courses(breakdown, gains, suspects, least=max(least_gain(request.min_speedup), MATERIAL_SHARE)),
         suspects=suspects,
         fidelity=check_fidelity(what_if, gains),
         filled_share=measure_filled(observed),

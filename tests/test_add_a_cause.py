@@ -128,7 +128,7 @@ class LastBackwardPart(Part):
     changes_work = True
 
     def find(self):
-        backward_s = self.job.components.compute_s[1]  # (n_virtual, n_microbatches, n_steps, n_dp)
+        backward_s = self.job.breakdown.compute_s[1]  # (n_virtual, n_microbatches, n_steps, n_dp)
         ratio = np.median(backward_s[:, -1] / np.median(backward_s[:, :-1], axis=1), axis=1)  # (n_virtual, n_dp)
         ratio = ratio / np.median(ratio)
         self.ratio = np.where(ratio > LONG_RATIO, ratio, 1.0)
@@ -138,12 +138,12 @@ class LastBackwardPart(Part):
 
     def ease_work(self, work, place, steps, lanes):
         direction, virtual, microbatch = place
-        is_last = microbatch == self.job.components.compute_s.shape[2] - 1
+        is_last = microbatch == self.job.breakdown.compute_s.shape[2] - 1
         return work / mix(lanes, self.ratio[virtual], 1.0) if direction and is_last else work
 
     def blame(self):
-        longer_s = np.zeros_like(self.job.components.compute_s)
-        longer_s[1, :, -1] = self.job.components.compute_s[1, :, -1] * (1.0 - 1.0 / self.ratio)[:, None]
+        longer_s = np.zeros_like(self.job.breakdown.compute_s)
+        longer_s[1, :, -1] = self.job.breakdown.compute_s[1, :, -1] * (1.0 - 1.0 / self.ratio)[:, None]
         return self.job.by_worker(longer_s)
 
 

@@ -22,7 +22,7 @@ from diagnose.features import (
     stalls,
     workers,
 )
-from diagnose.model.components import Components, Gains
+from diagnose.model.components import Breakdown, Gains
 from diagnose.model.feature import Features
 from diagnose.model.trace import Trace
 from diagnose.model.transfers import Transfers
@@ -35,7 +35,7 @@ class Measured:
 
     trace: Trace
     what_if: WhatIf
-    components: Components
+    breakdown: Breakdown
     gains: Gains
     transfers: Transfers
 
@@ -52,18 +52,18 @@ class FeatureGroup(NamedTuple):
 def list_groups() -> tuple[FeatureGroup, ...]:
     """List the groups; those of gains are of the components that there are when it is asked."""
     return (
-        FeatureGroup(job.READS_AS, lambda m: job.measure_job(m.what_if, m.components)),
-        FeatureGroup(gains.list_gains(), lambda m: gains.measure_gains(m.components, m.gains)),
-        FeatureGroup(stages.READS_AS, lambda m: stages.measure_stages(m.components, m.trace.n_stages)),
-        FeatureGroup(workers.READS_AS, lambda m: workers.measure_workers(m.components, m.what_if)),
-        FeatureGroup(hosts.READS_AS, lambda m: hosts.measure_hosts(m.components, m.trace)),
-        FeatureGroup(members.READS_AS, lambda m: members.measure_members(m.trace, m.components)),
-        FeatureGroup(sequences.READS_AS, lambda m: sequences.measure_sequences(m.components, m.trace)),
-        FeatureGroup(stalls.READS_AS, lambda m: stalls.measure_stalls(m.components, m.trace.evidence)),
-        FeatureGroup(contention.READS_AS, lambda m: contention.measure_contention(m.components)),
-        FeatureGroup(network.READS_AS, lambda m: network.measure_network(m.transfers, m.components)),
+        FeatureGroup(job.READS_AS, lambda m: job.measure_job(m.what_if, m.breakdown)),
+        FeatureGroup(gains.list_gains(), lambda m: gains.measure_gains(m.breakdown, m.gains)),
+        FeatureGroup(stages.READS_AS, lambda m: stages.measure_stages(m.breakdown, m.trace.n_stages)),
+        FeatureGroup(workers.READS_AS, lambda m: workers.measure_workers(m.breakdown, m.what_if)),
+        FeatureGroup(hosts.READS_AS, lambda m: hosts.measure_hosts(m.breakdown, m.trace)),
+        FeatureGroup(members.READS_AS, lambda m: members.measure_members(m.trace, m.breakdown)),
+        FeatureGroup(sequences.READS_AS, lambda m: sequences.measure_sequences(m.breakdown, m.trace)),
+        FeatureGroup(stalls.READS_AS, lambda m: stalls.measure_stalls(m.breakdown, m.trace.evidence)),
+        FeatureGroup(contention.READS_AS, lambda m: contention.measure_contention(m.breakdown)),
+        FeatureGroup(network.READS_AS, lambda m: network.measure_network(m.transfers, m.breakdown)),
         FeatureGroup(
-            periodicity.READS_AS, lambda m: periodicity.measure_periodicity(m.components, m.gains, m.trace.evidence)
+            periodicity.READS_AS, lambda m: periodicity.measure_periodicity(m.breakdown, m.gains, m.trace.evidence)
         ),
     )
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from diagnose.model.components import Components
+from diagnose.model.components import Breakdown
 from diagnose.model.feature import Feature, Features
 from diagnose.model.stalls import StallKind
 
@@ -19,19 +19,19 @@ READS_AS = {
 }
 
 
-def measure_contention(components: Components) -> Features:
+def measure_contention(breakdown: Breakdown) -> Features:
     """Measure how computes are held up by communication; all are missing where nothing is held up."""
-    inside_s = np.zeros(()) if components.queue_wait_s is None else components.queue_wait_s
-    wait_s = components.stalls.seconds_of(StallKind.QUEUE) + inside_s
+    inside_s = np.zeros(()) if breakdown.queue_wait_s is None else breakdown.queue_wait_s
+    wait_s = breakdown.stalls.seconds_of(StallKind.QUEUE) + inside_s
     held = wait_s > 0
     if not held.any():
         return {name: Feature.missing("no compute is held up by communication in flight") for name in READS_AS}
-    n_stages = components.slow_workers.shape[1]
+    n_stages = breakdown.slow_workers.shape[1]
     by_virtual = held.any(axis=(0, 2, 3))
     workers = by_virtual.reshape(-1, n_stages, by_virtual.shape[-1]).any(axis=0)
-    work_s = np.maximum(components.compute_s - components.stalls.inside_s - inside_s, TINY_S)
+    work_s = np.maximum(breakdown.compute_s - breakdown.stalls.inside_s - inside_s, TINY_S)
     concerned = held.any(axis=(3, 4), keepdims=True) & held.any(axis=(0, 1, 2, 4), keepdims=True)
-    concerned = concerned & np.isfinite(components.compute_s)
+    concerned = concerned & np.isfinite(breakdown.compute_s)
     return {
         "queue.held_share": Feature(float(held.sum() / concerned.sum())),
         "queue.workers_share": Feature(float(workers.mean())),

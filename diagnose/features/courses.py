@@ -6,26 +6,26 @@ from diagnose.features.onset import find_course
 from diagnose.features.stalls import stall_course
 from diagnose.features.workers import slow_steps
 from diagnose.model.analysis import Suspects
-from diagnose.model.components import NOTHING_SPECIAL, Components, Gains
+from diagnose.model.components import NOTHING_SPECIAL, Breakdown, Gains
 from diagnose.model.course import Course
 
 
-def find_courses(components: Components, gains: Gains, suspects: Suspects, *, least: float) -> dict[str, Course]:
+def find_courses(breakdown: Breakdown, gains: Gains, suspects: Suspects, *, least: float) -> dict[str, Course]:
     """Say since when a component, or several joined, costs time, by what its removal gives back in each step.
 
     A slow worker's pace, and stalls of one kind, say more than that. What gives back less than `least` of the step is left out:
     fitting costs.
     """
-    order = np.argsort(components.steps, kind="stable")
+    order = np.argsort(breakdown.steps, kind="stable")
     found = {}
     for name, without_s in gains.alone_steps_s.items():
         if max(gains.recoverable(name), gains.recoverable_last(name)) < least:
             continue
         traits = gains.traits.get(name, NOTHING_SPECIAL)
         if traits.whom == "workers" and suspects.workers:
-            found[name] = find_course(*slow_steps(components, suspects.workers[0]))
+            found[name] = find_course(*slow_steps(breakdown, suspects.workers[0]))
         elif traits.stall_kind is not None:
-            found[name] = stall_course(components, traits.stall_kind)
+            found[name] = stall_course(breakdown, traits.stall_kind)
         else:
-            found[name] = find_course(components.steps[order], (gains.replayed_steps_s - without_s)[order])
+            found[name] = find_course(breakdown.steps[order], (gains.replayed_steps_s - without_s)[order])
     return found

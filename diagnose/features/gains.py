@@ -1,6 +1,6 @@
 """What each component gives back, as features: the gate of every cause."""
 
-from diagnose.model.components import COMPONENTS, Components, Gains
+from diagnose.model.components import COMPONENTS, Breakdown, Gains
 from diagnose.model.feature import Feature, Features
 
 
@@ -22,11 +22,11 @@ def list_gains() -> dict[str, str]:
     return found
 
 
-def measure_gains(components: Components, gains: Gains) -> Features:
+def measure_gains(breakdown: Breakdown, gains: Gains) -> Features:
     """Measure what removing each component gives back; missing where nobody can tell."""
     found: Features = {}
     for name in COMPONENTS:
-        why_unmeasured = gains.traits[name].why_unmeasured(components)
+        why_unmeasured = gains.traits[name].why_unmeasured(breakdown)
         if why_unmeasured:
             found[f"gain.{name}"] = found[f"last.{name}"] = Feature.missing(why_unmeasured)
             continue

@@ -3,7 +3,7 @@
 import numpy as np
 
 from diagnose.features.workers import slow_workers
-from diagnose.model.components import Components
+from diagnose.model.components import Breakdown
 from diagnose.model.feature import Feature, Features
 from diagnose.model.optype import DP_COLLECTIVES
 from diagnose.model.trace import Seconds, Trace
@@ -17,12 +17,12 @@ READS_AS = {
 }
 
 
-def measure_hosts(components: Components, trace: Trace) -> Features:
+def measure_hosts(breakdown: Breakdown, trace: Trace) -> Features:
     """Measure the surroundings of the slowest worker.
 
     They are missing where no worker is slow, or the trace does not say.
     """
-    slow = slow_workers(components)
+    slow = slow_workers(breakdown)
     if not slow:
         return {name: Feature.missing("no worker is slow") for name in READS_AS}
     return {"worker.wait_share": _wait_share(trace, slow[0]), "host.slow_share": _slow_share(trace, slow)}

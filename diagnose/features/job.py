@@ -1,6 +1,6 @@
 """What the job as a whole loses, and how far its times vary by themselves."""
 
-from diagnose.model.components import Components
+from diagnose.model.components import Breakdown
 from diagnose.model.feature import Feature, Features
 from diagnose.model.whatif import WhatIf
 
@@ -12,10 +12,10 @@ READS_AS = {
 }
 
 
-def measure_job(what_if: WhatIf, components: Components) -> Features:
+def measure_job(what_if: WhatIf, breakdown: Breakdown) -> Features:
     """Measure what the whole job lost; never missing."""
     return {
         "slowdown": Feature(what_if.slowdown),
         "discrepancy": Feature(what_if.discrepancy),
-        "noise": Feature(components.noise_ratio),
+        "noise": Feature(breakdown.noise_ratio),
     }

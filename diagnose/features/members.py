@@ -7,7 +7,7 @@ good part of those by which the worker is behind its peers; and it did not itsel
 import numpy as np
 
 from diagnose.features.workers import is_slow, slow_steps, slow_workers
-from diagnose.model.components import Components
+from diagnose.model.components import Breakdown
 from diagnose.model.feature import Feature, Features
 from diagnose.model.members import LateMember, Members
 from diagnose.model.trace import Ints, Seconds, Trace
@@ -31,28 +31,28 @@ LATE_SHARE = 0.5
 MIN_TIGHTNESS = 2.0
 
 
-def find_late_members(trace: Trace, components: Components) -> dict[tuple[int, int], LateMember]:
+def find_late_members(trace: Trace, breakdown: Breakdown) -> dict[tuple[int, int], LateMember]:
     """Find the late member of each slow worker, by (dp index, stage index), or why none can be named.
 
     Empty where the trace records one row for all members.
     """
     if trace.members is None:
         return {}
-    return {worker: _find_late_member(trace.members, components, worker) for worker in slow_workers(components)}
+    return {worker: _find_late_member(trace.members, breakdown, worker) for worker in slow_workers(breakdown)}
 
 
-def measure_members(trace: Trace, components: Components) -> Features:
+def measure_members(trace: Trace, breakdown: Breakdown) -> Features:
     """Measure how far one member of the slowest worker is behind the others.
 
     They are missing where no worker is slow, or nothing tells its members apart.
     """
-    slow = slow_workers(components)
+    slow = slow_workers(breakdown)
     if trace.members is None or not slow:
         reason = (
             "no worker is slow" if trace.members else "the trace does not record the members of a worker one by one"
         )
         return {name: Feature.missing(reason) for name in READS_AS}
-    late = _find_late_member(trace.members, components, slow[0])
+    late = _find_late_member(trace.members, breakdown, slow[0])
     values = {"member.last_share": late.last_share, "member.late_share": late.late_share}
     return {
         name: Feature.missing(late.reason or "nothing was compared") if value is None else Feature(value)
@@ -60,9 +60,9 @@ def measure_members(trace: Trace, components: Components) -> Features:
     }
 
 
-def _find_late_member(members: Members, components: Components, worker: tuple[int, int]) -> LateMember:
+def _find_late_member(members: Members, breakdown: Breakdown, worker: tuple[int, int]) -> LateMember:
     """Find the late member of a worker by ends and starts, and by waits, if the two do not contradict each other."""
-    at, lost_s, n_computes = _measure_loss(components, worker)
+    at, lost_s, n_computes = _measure_loss(breakdown, worker)
     position = np.searchsorted(members.steps, at)
     lateness = _find_last_member(members, worker, position, lost_s)
     waits = _find_shortest_waits(members, worker, position, lost_s, n_computes)
@@ -77,15 +77,15 @@ def _find_late_member(members: Members, components: Components, worker: tuple[in
     return waits
 
 
-def _measure_loss(components: Components, worker: tuple[int, int]) -> tuple[Ints, Seconds, Ints]:
+def _measure_loss(breakdown: Breakdown, worker: tuple[int, int]) -> tuple[Ints, Seconds, Ints]:
     """Give the steps in which a worker is slow, increasing, the seconds a compute lost there, and the number of computes."""
     dp, stage = worker
-    n_stages = components.slow_workers.shape[1]
-    steps, behind = slow_steps(components, worker)
-    order = np.argsort(components.steps, kind="stable")
+    n_stages = breakdown.slow_workers.shape[1]
+    steps, behind = slow_steps(breakdown, worker)
+    order = np.argsort(breakdown.steps, kind="stable")
     slow = is_slow(behind)
-    compute_s = components.compute_s[:, stage::n_stages, :, :, dp]
-    lost_s = compute_s * (1.0 - 1.0 / components.worker_ratio[:, stage::n_stages, None, :, dp])
+    compute_s = breakdown.compute_s[:, stage::n_stages, :, :, dp]
+    lost_s = compute_s * (1.0 - 1.0 / breakdown.worker_ratio[:, stage::n_stages, None, :, dp])
     n_computes = (~np.isnan(compute_s)).sum(axis=(0, 1, 2))
     of_step = np.nansum(lost_s, axis=(0, 1, 2)) / np.maximum(n_computes, 1)
     return steps[slow], of_step[order][slow], n_computes[order][slow]

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from diagnose.model.components import Components
+from diagnose.model.components import Breakdown
 from diagnose.model.feature import Feature, Features
 from diagnose.model.trace import Bools, Seconds
 from diagnose.model.transfers import Transfers
@@ -42,7 +42,7 @@ PACE_QUANTILE = 0.9
 MOST = 1000.0
 
 
-def measure_network(transfers: Transfers, components: Components) -> Features:
+def measure_network(transfers: Transfers, breakdown: Breakdown) -> Features:
     """Measure how far the slowest link and group are from their equals.
 
     They are missing where nothing is there to compare with.
@@ -72,7 +72,7 @@ def measure_network(transfers: Transfers, components: Components) -> Features:
         found["network.place_share"] = Feature(worst / (links_s + groups_s))
         found["network.links_share"] = Feature(links_s / (links_s + groups_s))
         found["network.rank_ratio"] = _rank_ratio(transfers)
-    found["network.by_slow_worker"] = Feature(float(_is_by_slow_worker(transfers, components)))
+    found["network.by_slow_worker"] = Feature(float(_is_by_slow_worker(transfers, breakdown)))
     return found
 
 
@@ -160,16 +160,16 @@ def _usual(transfers: Transfers) -> float | None:
     return max(float(lower_median(links)), LEAST_SHARE * transfers.step_s) if len(links) >= 2 else None
 
 
-def _is_by_slow_worker(transfers: Transfers, components: Components) -> bool:
+def _is_by_slow_worker(transfers: Transfers, breakdown: Breakdown) -> bool:
     """Say whether the worst link, else the worst group, has a slow worker at its end that is slow enough to explain it."""
-    slow = components.slow_workers
+    slow = breakdown.slow_workers
     if not slow.any():
         return False
     ends = _ends_of_worst(transfers, slow)
     if not ends or transfers.excess_ratio is None:
         return bool(ends)
     pace = max(
-        float(np.quantile(components.worker_ratio[:, p :: slow.shape[1], :, dp], PACE_QUANTILE)) for dp, p in ends
+        float(np.quantile(breakdown.worker_ratio[:, p :: slow.shape[1], :, dp], PACE_QUANTILE)) for dp, p in ends
     )
     return 1.0 + transfers.excess_ratio <= THROTTLED_RATIO * pace
 

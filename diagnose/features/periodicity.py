@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from diagnose.model.components import Components, Gains
+from diagnose.model.components import Breakdown, Gains
 from diagnose.model.feature import Feature, Features
 from diagnose.model.optype import Op
 from diagnose.model.trace import Bools, Evidence, Ints, Seconds
@@ -37,11 +37,11 @@ BETTER = 1e-9
 SLOW_STEP_RATIO = 1.1
 
 
-def measure_periodicity(components: Components, gains: Gains, evidence: Evidence) -> Features:
+def measure_periodicity(breakdown: Breakdown, gains: Gains, evidence: Evidence) -> Features:
     """Measure when time is lost outside operations, and when all workers are slow."""
-    order = np.argsort(components.steps, kind="stable")
-    return _measure_borders(components.steps[order], order, gains, evidence) | _measure_slow_steps(
-        components.steps[order], components.step_ratio[:, order]
+    order = np.argsort(breakdown.steps, kind="stable")
+    return _measure_borders(breakdown.steps[order], order, gains, evidence) | _measure_slow_steps(
+        breakdown.steps[order], breakdown.step_ratio[:, order]
     )
 
 

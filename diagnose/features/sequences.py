@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from diagnose.model.components import Components
+from diagnose.model.components import Breakdown
 from diagnose.model.feature import Feature, Features
 from diagnose.model.optype import Op
 from diagnose.model.trace import Trace
@@ -26,28 +26,28 @@ MIN_MICROBATCHES = 8
 TAIL_QUANTILE = 0.99
 
 
-def measure_sequences(components: Components, trace: Trace) -> Features:
+def measure_sequences(breakdown: Breakdown, trace: Trace) -> Features:
     """Measure how uneven microbatches are.
 
     All are missing with too few microbatches, and the fit without token columns.
     """
-    if components.forward_backward_correlation is None or components.microbatch_spread is None:
+    if breakdown.forward_backward_correlation is None or breakdown.microbatch_spread is None:
         reason = "fewer than 8 microbatches with forward and backward"
         return {name: Feature.missing(reason) for name in READS_AS}
-    ratio = components.microbatch_ratio[0]
+    ratio = breakdown.microbatch_ratio[0]
     return {
-        "sequence.correlation": Feature(components.forward_backward_correlation),
-        "sequence.spread": Feature(components.microbatch_spread),
-        "sequence.tokens_fit": _fit_tokens(components, trace),
+        "sequence.correlation": Feature(breakdown.forward_backward_correlation),
+        "sequence.spread": Feature(breakdown.microbatch_spread),
+        "sequence.tokens_fit": _fit_tokens(breakdown, trace),
         "sequence.tail_ratio": Feature(float(np.quantile(ratio, TAIL_QUANTILE) / np.median(ratio))),
         "sequence.worst_ratio": Feature(float(ratio.max())),
     }
 
 
-def _fit_tokens(components: Components, trace: Trace) -> Feature:
+def _fit_tokens(breakdown: Breakdown, trace: Trace) -> Feature:
     """Fit the forwards of the first stage on tokens and their squares: cost = a + b x tokens + c x tokens_sq."""
     rows = []
-    at = {int(step): i for i, step in enumerate(components.steps)}
+    at = {int(step): i for i, step in enumerate(breakdown.steps)}
     for block in trace.blocks:
         if block.tokens is None and block.tokens_sq is None:
             return Feature.missing("the trace has no columns tokens and tokens_sq")
@@ -55,7 +55,7 @@ def _fit_tokens(components: Components, trace: Trace) -> Feature:
         places = [at[int(step)] for step in block.steps[kept]]
         first = (block.nodes.op == Op.FORWARD) & (block.nodes.stage == 0) & (block.nodes.chunk <= 0)
         for node in np.flatnonzero(first).tolist():
-            seconds = components.compute_s[0, 0, int(block.nodes.microbatch[node])][places]
+            seconds = breakdown.compute_s[0, 0, int(block.nodes.microbatch[node])][places]
             columns = [np.ones_like(seconds)]
             columns += [c[node][kept] for c in (block.tokens, block.tokens_sq) if c is not None]
             rows.append(np.stack([*columns, seconds], axis=-1).reshape(-1, len(columns) + 1))

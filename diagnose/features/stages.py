@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from diagnose.model.components import Components
+from diagnose.model.components import Breakdown
 from diagnose.model.feature import Feature, Features
 from diagnose.model.trace import Seconds
 from diagnose.statistics.robust import nan_median
@@ -18,7 +18,7 @@ READS_AS = {
 }
 
 
-def measure_stages(components: Components, n_stages: int) -> Features:
+def measure_stages(breakdown: Breakdown, n_stages: int) -> Features:
     """Measure the unevenness of stages.
 
     All are missing with one stage.
@@ -26,8 +26,8 @@ def measure_stages(components: Components, n_stages: int) -> Features:
     if n_stages == 1:
         reason = "the job has one pipeline stage"
         return {name: Feature.missing(reason) for name in READS_AS}
-    load = _by_stage(components.typical_s, n_stages)  # (2, n_stages)
-    worst = longest_stage(components, n_stages)
+    load = _by_stage(breakdown.typical_s, n_stages)  # (2, n_stages)
+    worst = longest_stage(breakdown, n_stages)
     others = np.arange(n_stages) != worst
     forward, backward = load[0, worst] / load[0, others].mean(), load[1, worst] / load[1, others].mean()
     found = {
@@ -35,12 +35,12 @@ def measure_stages(components: Components, n_stages: int) -> Features:
         "stage.forward_ratio": Feature(float(forward)),
         "stage.backward_ratio": Feature(float(backward)),
     }
-    n_dp = components.compute_s.shape[-1]
+    n_dp = breakdown.compute_s.shape[-1]
     # A rank without any value has no median and contradicts nobody.
-    by_rank = np.nan_to_num(nan_median(components.compute_s, axis=(2, 3)))  # (2, n_virtual, n_dp)
+    by_rank = np.nan_to_num(nan_median(breakdown.compute_s, axis=(2, 3)))  # (2, n_virtual, n_dp)
     rank_load = by_rank.sum(axis=0).reshape(-1, n_stages, n_dp).sum(axis=0)
     contradicted = float(np.mean(rank_load.argmax(axis=0) != worst))
-    if n_dp == 1 and not components.slow_workers.any():
+    if n_dp == 1 and not breakdown.slow_workers.any():
         contradicted = (
             0.0  # of two stages about as long the median may find the other one longer; that is no contradiction
         )
@@ -48,9 +48,9 @@ def measure_stages(components: Components, n_stages: int) -> Features:
     return found
 
 
-def longest_stage(components: Components, n_stages: int) -> int:
+def longest_stage(breakdown: Breakdown, n_stages: int) -> int:
     """Name the stage whose forward and backward of all its model chunks take longest."""
-    return int(_by_stage(components.typical_s, n_stages).sum(axis=0).argmax())
+    return int(_by_stage(breakdown.typical_s, n_stages).sum(axis=0).argmax())
 
 
 def _by_stage(typical_s: Seconds, n_stages: int) -> Seconds:

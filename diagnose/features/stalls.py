@@ -4,7 +4,7 @@ import numpy as np
 
 from diagnose.features.contention import TINY_S
 from diagnose.features.onset import find_course
-from diagnose.model.components import Components
+from diagnose.model.components import Breakdown
 from diagnose.model.course import Course
 from diagnose.model.feature import Feature, Features
 from diagnose.model.optype import NAMES as OPTYPES
@@ -48,32 +48,32 @@ MOST = 100.0
 MIN_STALLS = 6
 
 
-def measure_stalls(components: Components, evidence: Evidence) -> Features:
+def measure_stalls(breakdown: Breakdown, evidence: Evidence) -> Features:
     """Measure the stalls of each kind; those of a kind are missing where no stall belongs to it."""
     found: Features = {}
     for kind, (whose, row) in KINDS.items():
-        found |= {f"{kind}.{name}": feature for name, feature in _measure(components, evidence, whose, row).items()}
-    return found | {"allocator.backward_contrast": _backward_contrast(components)}
+        found |= {f"{kind}.{name}": feature for name, feature in _measure(breakdown, evidence, whose, row).items()}
+    return found | {"allocator.backward_contrast": _backward_contrast(breakdown)}
 
 
-def stall_course(components: Components, whose: StallKind) -> Course:
+def stall_course(breakdown: Breakdown, whose: StallKind) -> Course:
     """Say since when stalls of one kind are there, from the first sign of them on."""
-    order = np.argsort(components.steps, kind="stable")
-    by_step = components.stalls.seconds_of(whose).sum(axis=(0, 1, 2, 4))[order]
-    return find_course(components.steps[order], by_step, least=FIRST_SIGN)
+    order = np.argsort(breakdown.steps, kind="stable")
+    by_step = breakdown.stalls.seconds_of(whose).sum(axis=(0, 1, 2, 4))[order]
+    return find_course(breakdown.steps[order], by_step, least=FIRST_SIGN)
 
 
-def _measure(components: Components, evidence: Evidence, whose: StallKind, row: Op) -> Features:
+def _measure(breakdown: Breakdown, evidence: Evidence, whose: StallKind, row: Op) -> Features:
     """Measure the stalls of one kind."""
-    stalls = components.stalls
+    stalls = breakdown.stalls
     seconds = stalls.seconds_of(whose)
     at = seconds > 0
     names = [name.split(".")[1] for name in READS_AS if name.startswith("input.")]
     if not at.any():
         return {name: Feature.missing("no compute stalls in that way") for name in names}
     total = float(seconds.sum())
-    work = np.maximum(np.nan_to_num(components.compute_s) - stalls.inside_s, TINY_S)
-    n_stages = components.slow_workers.shape[1]
+    work = np.maximum(np.nan_to_num(breakdown.compute_s) - stalls.inside_s, TINY_S)
+    n_stages = breakdown.slow_workers.shape[1]
     by_worker = _add_chunks(at.sum(axis=2), n_stages)  # (2, n_stages, n_steps, n_dp)
     counts = by_worker.sum(axis=0)
     hit = counts.sum(axis=1) > 0  # (n_stages, n_dp)
@@ -81,7 +81,7 @@ def _measure(components: Components, evidence: Evidence, whose: StallKind, row: 
     recorded_s += np.where(stalls.recorded_before & (stalls.before == whose), stalls.before_s, 0.0).sum()
     before = float(np.where(stalls.before == whose, stalls.before_s, 0.0).sum())
     in_step = (counts > 0).sum(axis=(0, 2))  # workers a step
-    order = np.argsort(components.steps, kind="stable")
+    order = np.argsort(breakdown.steps, kind="stable")
     return {
         "recorded_share": Feature(float(recorded_s) / total)
         if (evidence.op == row).any()
@@ -91,7 +91,7 @@ def _measure(components: Components, evidence: Evidence, whose: StallKind, row: 
         "a_step": Feature(float(counts.sum(axis=1)[hit].mean()) / counts.shape[1]),
         "in_a_step": Feature(float(counts[counts > 0].mean())),
         "workers_share": Feature(float(hit.mean())),
-        "contrast": _contrast(components, hit, whose),
+        "contrast": _contrast(breakdown, hit, whose),
         "before_share": Feature(before / total),
         "first_share": Feature(float(at[:, :, 0].sum() / at.sum())),
         "steps_share": Feature(float((in_step > 0).mean())),
@@ -106,12 +106,12 @@ def _add_chunks(by_virtual: Seconds, n_stages: int) -> Seconds:
     return np.asarray(by_virtual.reshape(shape).sum(axis=1))
 
 
-def _contrast(components: Components, hit: Bools, whose: StallKind) -> Feature:
+def _contrast(breakdown: Breakdown, hit: Bools, whose: StallKind) -> Feature:
     """Say how many times as long stalls are on the workers that have them as stalls of other kinds are on the others.
 
     For collections the others are backwards, which they never stop.
     """
-    stalls = components.stalls
+    stalls = breakdown.stalls
     known = [whose, StallKind.WORKER, StallKind.QUEUE, StallKind.TOGETHER]
     known += [StallKind.ALLOCATION] if whose == StallKind.COLLECTION else []  # the allocator stops backwards, too
     other = np.where(np.isin(stalls.inside, known), 0.0, stalls.inside_s)
@@ -128,9 +128,9 @@ def _contrast(components: Components, hit: Bools, whose: StallKind) -> Feature:
     return Feature(min(here / there, MOST) if there > 0 else MOST)
 
 
-def _backward_contrast(components: Components) -> Feature:
+def _backward_contrast(breakdown: Breakdown) -> Feature:
     """Say how many times as long backwards stall on the workers with stalls of the allocator as on the others."""
-    stalls, n_stages = components.stalls, components.slow_workers.shape[1]
+    stalls, n_stages = breakdown.stalls, breakdown.slow_workers.shape[1]
     at = stalls.seconds_of(StallKind.ALLOCATION) > 0
     if not at.any():
         return Feature.missing("no compute stalls in that way")

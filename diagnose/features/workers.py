@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from diagnose.model.components import Components
+from diagnose.model.components import Breakdown
 from diagnose.model.feature import Feature, Features
 from diagnose.model.trace import Bools, Ints, Seconds
 from diagnose.model.whatif import WhatIf
@@ -26,24 +26,24 @@ SLOW_STEP_SHARE = 0.5
 MOST_QUANTILE = 0.9
 
 
-def measure_workers(components: Components, what_if: WhatIf) -> Features:
+def measure_workers(breakdown: Breakdown, what_if: WhatIf) -> Features:
     """Measure how far the slowest worker is behind its peers.
 
     They are missing where no worker has peers, or nothing was lost.
     """
-    n_dp = components.compute_s.shape[-1]
+    n_dp = breakdown.compute_s.shape[-1]
     names = ("ratio", "forward_ratio", "backward_ratio", "slow_steps_share", "slow_share")
     found: Features
-    if n_dp == 1 and not components.slow_workers.any():
+    if n_dp == 1 and not breakdown.slow_workers.any():
         reason = "with one dp rank no worker has peers on its stage, and none fell behind itself"
         found = {f"worker.{name}": Feature.missing(reason) for name in names}
-    elif not components.slow_workers.any():
+    elif not breakdown.slow_workers.any():
         values = {"ratio": 1.0, "forward_ratio": 1.0, "backward_ratio": 1.0, "slow_steps_share": 0.0, "slow_share": 0.0}
         found = {f"worker.{name}": Feature(value) for name, value in values.items()}
     else:
-        dp, stage = slow_workers(components)[0]
-        n_stages = components.slow_workers.shape[1]
-        ratio = components.worker_ratio[:, stage::n_stages, :, dp].mean(axis=1)  # (2, n_steps)
+        dp, stage = slow_workers(breakdown)[0]
+        n_stages = breakdown.slow_workers.shape[1]
+        ratio = breakdown.worker_ratio[:, stage::n_stages, :, dp].mean(axis=1)  # (2, n_steps)
         level = np.log(ratio).mean(axis=0)
         at = is_slow(level)
         forward, backward = ratio[:, at].mean(axis=1) if at.any() else (1.0, 1.0)
@@ -52,7 +52,7 @@ def measure_workers(components: Components, what_if: WhatIf) -> Features:
             "worker.forward_ratio": Feature(float(forward)),
             "worker.backward_ratio": Feature(float(backward)),
             "worker.slow_steps_share": Feature(float(at.mean())),
-            "worker.slow_share": Feature(float(components.slow_workers.mean())),
+            "worker.slow_share": Feature(float(breakdown.slow_workers.mean())),
         }
     missing = Feature.missing("no time was lost against the ideal")
     found["worker.m_w"] = missing if what_if.m_w is None else Feature(what_if.m_w)
@@ -65,19 +65,19 @@ def is_slow(behind: Seconds) -> Bools:
     return np.asarray(behind > SLOW_STEP_SHARE * float(np.quantile(behind, MOST_QUANTILE)))
 
 
-def slow_workers(components: Components) -> list[tuple[int, int]]:
+def slow_workers(breakdown: Breakdown) -> list[tuple[int, int]]:
     """List the slow workers as (dp index, stage index), most lost time first."""
-    n_stages = components.slow_workers.shape[1]
-    lost: Seconds = np.log(components.worker_ratio).sum(axis=(0, 2))  # (n_virtual, n_dp)
+    n_stages = breakdown.slow_workers.shape[1]
+    lost: Seconds = np.log(breakdown.worker_ratio).sum(axis=(0, 2))  # (n_virtual, n_dp)
     by_worker = lost.reshape(-1, n_stages, lost.shape[-1]).sum(axis=0).T  # (n_dp, n_stages)
-    found: list[tuple[int, int]] = [(int(dp), int(stage)) for dp, stage in np.argwhere(components.slow_workers)]
+    found: list[tuple[int, int]] = [(int(dp), int(stage)) for dp, stage in np.argwhere(breakdown.slow_workers)]
     return sorted(found, key=lambda worker: (-by_worker[worker], worker))
 
 
-def slow_steps(components: Components, worker: tuple[int, int]) -> tuple[Ints, Seconds]:
+def slow_steps(breakdown: Breakdown, worker: tuple[int, int]) -> tuple[Ints, Seconds]:
     """Give the step numbers, increasing, and how far the worker was behind in each (log ratio; 0 where it was not)."""
     dp, stage = worker
-    n_stages = components.slow_workers.shape[1]
-    order = np.argsort(components.steps, kind="stable")
-    behind: Seconds = np.log(components.worker_ratio[:, stage::n_stages, :, dp]).mean(axis=(0, 1))
-    return components.steps[order], behind[order]
+    n_stages = breakdown.slow_workers.shape[1]
+    order = np.argsort(breakdown.steps, kind="stable")
+    behind: Seconds = np.log(breakdown.worker_ratio[:, stage::n_stages, :, dp]).mean(axis=(0, 1))
+    return breakdown.steps[order], behind[order]

@@ -25,7 +25,7 @@ _HOW = {
 
 def propose(analysis: Analysis, place: FaultLocation, settings: Mapping[str, str]) -> Remedy | Refusal:  # noqa: ARG001 - a fix's interface
     """Take out what the allocator stalls."""
-    stall_s = analysis.components.stalls.seconds_of(StallKind.ALLOCATION)
+    stall_s = analysis.breakdown.stalls.seconds_of(StallKind.ALLOCATION)
     if not stall_s.any():
         return Refusal("no pause looks like the memory allocator's")
     return Remedy(

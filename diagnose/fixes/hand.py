@@ -64,7 +64,7 @@ def parse_set(text: str, analysis: Analysis) -> Scale:
     if len(parts) < 2 or not re.fullmatch(r"x\d*\.?\d+(e[+-]?\d+)?", parts[-1]):
         raise UsageError(f"--set {text!r}: expected operation types, places and a factor, such as {_SET_EXAMPLE}")
     trace = analysis.trace
-    axes = {"stage": trace.stage_labels, "step": analysis.components.steps, "dp": trace.dp_labels}
+    axes = {"stage": trace.stage_labels, "step": analysis.breakdown.steps, "dp": trace.dp_labels}
     masks = {name: np.ones(len(labels), dtype=bool) for name, labels in axes.items()}
     for part in parts[1:-1]:
         key, equals, value = part.partition("=")

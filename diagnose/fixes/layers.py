@@ -113,7 +113,7 @@ def model_layers(analysis: Analysis, settings: Mapping[str, str], fix: str) -> L
     UsageError
         `layers` is none of both.
     """
-    typical_s, n_stages = analysis.components.typical_s, analysis.trace.n_stages
+    typical_s, n_stages = analysis.breakdown.typical_s, analysis.trace.n_stages
     n_virtual = typical_s.shape[1]
     if n_stages < 2:
         return Refusal("the job has one pipeline stage: there is nothing to move between stages")

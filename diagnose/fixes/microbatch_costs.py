@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from diagnose.model.analysis import Analysis
-from diagnose.model.components import Components
+from diagnose.model.components import Breakdown
 from diagnose.model.documents import Documents
 from diagnose.model.optype import Op
 from diagnose.model.trace import Block, Bools, Ints, Seconds
@@ -75,38 +75,38 @@ class Lengths:
     list_at: Ints
 
 
-def weigh_directions(components: Components) -> Seconds:
+def weigh_directions(breakdown: Breakdown) -> Seconds:
     """Say which part of a typical microbatch's time is forward and which backward, shape (2, 1, 1, 1)."""
-    weight = np.nan_to_num(components.typical_s).sum(axis=1)
+    weight = np.nan_to_num(breakdown.typical_s).sum(axis=1)
     return np.asarray(weight / max(float(weight.sum()), 1e-12)).reshape(2, 1, 1, 1)
 
 
-def find_places(components: Components) -> Bools:
+def find_places(breakdown: Breakdown) -> Bools:
     """Say which microbatches there are, shape (n_microbatches, n_steps, n_dp)."""
-    return np.asarray(~np.isnan(components.compute_s).all(axis=(0, 1)))
+    return np.asarray(~np.isnan(breakdown.compute_s).all(axis=(0, 1)))
 
 
-def implied_cost(components: Components) -> Seconds:
+def implied_cost(breakdown: Breakdown) -> Seconds:
     """Give what the times say that each microbatch costs; shape (2, n_microbatches, n_steps, n_dp).
 
     `microbatch_ordinary` says how much of the spread is ordinary. Its square is the part of the variance, and so how far a value
     is to be drawn back to the middle for what it owes to chance. (Removing the component keeps the spread instead, which would
     cut the longest microbatches short here: they move, they do not go.)
     """
-    return np.asarray(components.microbatch_ratio ** (1.0 - components.microbatch_ordinary**2))
+    return np.asarray(breakdown.microbatch_ratio ** (1.0 - breakdown.microbatch_ordinary**2))
 
 
 def read_lengths(analysis: Analysis) -> Lengths | None:
     """Put documents, or else the sums that the rows say, into their places; None where the trace has neither."""
-    shape = analysis.components.compute_s.shape[2:]
-    found = _from_documents(analysis.trace.documents, analysis.components.steps, find_places(analysis.components))
+    shape = analysis.breakdown.compute_s.shape[2:]
+    found = _from_documents(analysis.trace.documents, analysis.breakdown.steps, find_places(analysis.breakdown))
     if found is not None:
         return found
     tokens, tokens_sq = np.full(shape, np.nan), np.full(shape, np.nan)
     for block in analysis.trace.blocks:
         if block.tokens is None or block.tokens_sq is None:
             return None
-        at, of_block = _find_steps(block.steps, analysis.components.steps)
+        at, of_block = _find_steps(block.steps, analysis.breakdown.steps)
         for values, rows in ((tokens, block.tokens), (tokens_sq, block.tokens_sq)):
             for node in _first_stage(block):
                 values[block.nodes.microbatch[node], at] = rows[node][of_block]
@@ -127,8 +127,8 @@ def fit_costs(analysis: Analysis, tokens: Seconds, tokens_sq: Seconds) -> Length
     LengthCost or None
         None where too few microbatches are known, or their times do not grow with the lengths.
     """
-    ratio = _measured_ratio(analysis.components)
-    weight = weigh_directions(analysis.components)
+    ratio = _measured_ratio(analysis.breakdown)
+    weight = weigh_directions(analysis.breakdown)
     both = (ratio * weight).sum(axis=0)
     known = np.flatnonzero(np.isfinite(both) & np.isfinite(tokens) & np.isfinite(tokens_sq))
     picked = known[:: max(1, -(-len(known) // MAX_FITTED))]
@@ -160,7 +160,7 @@ def _pace_of_ranks(both: Seconds, predicted: Seconds) -> Seconds:
     return np.where(np.isfinite(pace) & (pace > 0), pace, 1.0)
 
 
-def _measured_ratio(c: Components) -> Seconds:
+def _measured_ratio(c: Breakdown) -> Seconds:
     """Say how long each microbatch took against a typical one, middle of the stages; shape (2, n_microbatches, n_steps, n_dp)."""
     work_s = c.compute_s - c.stalls.inside_s - (0.0 if c.queue_wait_s is None else c.queue_wait_s)
     usual_s = c.typical_s[:, :, None, None, None] * c.step_ratio[:, None, None, :, None] * c.worker_ratio[:, :, None]

@@ -43,7 +43,7 @@ def propose(analysis: Analysis, place: FaultLocation, settings: Mapping[str, str
         return Refusal("no pause looks like a collection of garbage")
     now_s, growth_s = _length_now(steps, pause_s)
     n_workers = analysis.trace.n_dp * analysis.trace.n_stages
-    interval_now = n_workers * len(analysis.components.steps) / len(pause_s)
+    interval_now = n_workers * len(analysis.breakdown.steps) / len(pause_s)
     every = (
         read_whole(settings, "every", NAME, least=1)
         if "every" in settings
@@ -77,9 +77,9 @@ def propose(analysis: Analysis, place: FaultLocation, settings: Mapping[str, str
 
 def _pauses(analysis: Analysis) -> tuple[Ints, Seconds]:
     """List the step and the length of every collection."""
-    stall_s = analysis.components.stalls.seconds_of(StallKind.COLLECTION)
+    stall_s = analysis.breakdown.stalls.seconds_of(StallKind.COLLECTION)
     at = np.nonzero(stall_s)
-    return analysis.components.steps[at[3]], stall_s[at]
+    return analysis.breakdown.steps[at[3]], stall_s[at]
 
 
 def _length_now(steps: Ints, pause_s: Seconds) -> tuple[float, float]:

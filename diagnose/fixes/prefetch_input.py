@@ -24,7 +24,7 @@ _HOW = {
 
 def propose(analysis: Analysis, place: FaultLocation, settings: Mapping[str, str]) -> Remedy | Refusal:  # noqa: ARG001 - a fix's interface
     """Take out the waits for input."""
-    stall_s = analysis.components.stalls.seconds_of(StallKind.INPUT)
+    stall_s = analysis.breakdown.stalls.seconds_of(StallKind.INPUT)
     if not stall_s.any():
         return Refusal("no worker waits for input")
     hosts = [worker.host for worker in place.where.workers if worker.host]

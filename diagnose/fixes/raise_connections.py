@@ -25,7 +25,7 @@ _HOW = {
 
 def propose(analysis: Analysis, place: FaultLocation, settings: Mapping[str, str]) -> Remedy | Refusal:  # noqa: ARG001 - a fix's interface
     """Take out the waits for communication in flight, unless the job must have one queue, or ignores the setting."""
-    wait_s = analysis.components.queue_wait_s
+    wait_s = analysis.breakdown.queue_wait_s
     if wait_s is None or not wait_s.any():
         return Refusal("no compute waits for communication in flight")
     n = read_whole(settings, "connections", NAME, least=1) if "connections" in settings else CONNECTIONS

@@ -126,7 +126,7 @@ class Rebalanced:
 
 def know(analysis: Analysis) -> Known:
     """Gather what is known of a job's microbatches: costs by lengths where these explain the times, else as the times imply."""
-    c = analysis.components
+    c = analysis.breakdown
     there = find_places(c)
     lengths = read_lengths(analysis)
     fit = None if lengths is None else fit_costs(analysis, lengths.tokens, lengths.tokens_sq)
@@ -156,7 +156,7 @@ def rebalance(
         return refusal
     max_work = MAX_WORK if asked.method is None else MAX_WORK_ASKED
     pipelined = analysis.trace.n_stages > 1
-    interleaved = analysis.components.typical_s.shape[1] > analysis.trace.n_stages
+    interleaved = analysis.breakdown.typical_s.shape[1] > analysis.trace.n_stages
     first: Order = ("falling" if interleaved else "middle") if pipelined else "arrival"
     found = []
     for layout in LAYOUTS[method]:
@@ -228,7 +228,7 @@ def _try(
     assert known.lengths is not None
     assert known.fit is not None
     way = Way(layout, asked.memory, asked.thresholds, max_work)
-    packed = repack(known.lengths, analysis.components.steps, known.fit.both, way, longest_weight=known.longest_weight)
+    packed = repack(known.lengths, analysis.breakdown.steps, known.fit.both, way, longest_weight=known.longest_weight)
     if packed is None:
         return None
     return _place(analysis, known, packed, layout, order)

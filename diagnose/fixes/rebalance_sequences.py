@@ -57,8 +57,8 @@ _HOW = {
 def propose(analysis: Analysis, place: FaultLocation, settings: Mapping[str, str]) -> Remedy | Refusal:  # noqa: ARG001 - a fix's interface
     """Deal the work of each step out anew."""
     asked = _read(settings)
-    spread = analysis.components.microbatch_spread
-    if not (analysis.components.microbatch_ratio != 1.0).any():
+    spread = analysis.breakdown.microbatch_spread
+    if not (analysis.breakdown.microbatch_ratio != 1.0).any():
         much = "" if spread is None else f" (they vary by {spread:.1%})"
         return Refusal(f"microbatches take about as long as each other{much}")
     known = know(analysis)

@@ -55,7 +55,7 @@ def propose(analysis: Analysis, place: FaultLocation, settings: Mapping[str, str
     chunks = read_whole(settings, "chunks", NAME, least=1) if "chunks" in settings else model.chunks
     n_virtual = model.n_stages * chunks
     if chunks > 1 and chunks != model.chunks:
-        n_microbatches = analysis.components.compute_s.shape[2]
+        n_microbatches = analysis.breakdown.compute_s.shape[2]
         reason = refuse_schedule("interleaved", n_stages=model.n_stages, chunks=chunks, n_microbatches=n_microbatches)
         if reason is not None:
             return Refusal(reason)
@@ -85,7 +85,7 @@ class _LayoutPrices:
 
     def __init__(self, analysis: Analysis, model: LayerModel, n_virtual: int) -> None:
         self.analysis, self.model, self.n_virtual = analysis, model, n_virtual
-        self.aside: tuple[Change, ...] = (Remove("worker"),) if analysis.components.slow_workers.any() else ()
+        self.aside: tuple[Change, ...] = (Remove("worker"),) if analysis.breakdown.slow_workers.any() else ()
         self.present_s = float(analysis.sample(self.aside).mean())
 
     @property

@@ -38,7 +38,7 @@ SETTINGS = {
 #: What a restart of a large job costs besides the work since its last checkpoint: scheduling, start-up, loading. A guess to be
 #: replaced by the user's own figure.
 RESTART_S = 600.0
-#: Components that sit on single workers because their hardware is slow.
+#: Breakdown that sit on single workers because their hardware is slow.
 _COMPONENTS = ("worker",)
 _HOW = {
     "any": "Confirm first: clocks_event_reasons in nvidia-smi -q (0x4 power cap, 0x20 and 0x40 thermal, 0x80 power brake), dcgmi "
@@ -50,7 +50,7 @@ _HOW = {
 
 def propose(analysis: Analysis, place: FaultLocation, settings: Mapping[str, str]) -> Remedy | Refusal:
     """Replace the workers that are named, or those that the place names, or all that are slow."""
-    trace, slow = analysis.trace, analysis.components.slow_workers
+    trace, slow = analysis.trace, analysis.breakdown.slow_workers
     chosen = _choose(analysis, place, settings)
     if not chosen.any():
         return Refusal("no worker is slower than its peers")
@@ -88,7 +88,7 @@ def weigh(analysis: Analysis, remedy: Remedy, gain_s: float) -> Remedy:
     restart_s = remedy.figures["restart_s"] or RESTART_S
     steps = math.ceil(restart_s / gain_s) if gain_s > 0 else None
     total = analysis.trace.job.steps_total
-    left = None if total is None else max(total - int(analysis.components.steps.max()) - 1, 0)
+    left = None if total is None else max(total - int(analysis.breakdown.steps.max()) - 1, 0)
     figures = {**remedy.figures, "break_even_steps": steps, "steps_left": left}
     risks = remedy.risks
     if steps is not None and left is not None and left < steps:
@@ -99,7 +99,7 @@ def weigh(analysis: Analysis, remedy: Remedy, gain_s: float) -> Remedy:
 
 def _choose(analysis: Analysis, place: FaultLocation, settings: Mapping[str, str]) -> Bools:
     """Mark the workers to be replaced."""
-    trace, slow = analysis.trace, analysis.components.slow_workers
+    trace, slow = analysis.trace, analysis.breakdown.slow_workers
     if "host" in settings:
         if settings["host"] not in (trace.hosts or ()):
             raise UsageError(f"--fix {NAME}: the trace has no host {settings['host']!r}")

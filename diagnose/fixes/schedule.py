@@ -129,7 +129,7 @@ def _hold(analysis: Analysis, schedule: str, chunks: int) -> tuple[float, ...]:
     sizes = {
         "n_stages": analysis.trace.n_stages,
         "chunks": chunks,
-        "n_microbatches": analysis.components.compute_s.shape[2],
+        "n_microbatches": analysis.breakdown.compute_s.shape[2],
     }
     return tuple(
         count_in_flight(order_launches(schedule, stage, **sizes), chunks) for stage in range(analysis.trace.n_stages)
@@ -163,7 +163,7 @@ def _price_options(
 
 def _refuse(analysis: Analysis, model: LayerModel, schedule: str, chunks: int) -> str | None:
     """Say why the job cannot run a schedule."""
-    n_microbatches = analysis.components.compute_s.shape[2]
+    n_microbatches = analysis.breakdown.compute_s.shape[2]
     n_virtual, total = model.n_stages * chunks, sum(model.layers)
     reason = refuse_schedule(schedule, n_stages=model.n_stages, chunks=chunks, n_microbatches=n_microbatches)
     if reason is None and model.known and chunks != model.chunks and total % n_virtual:
@@ -235,7 +235,7 @@ def _bubble(analysis: Analysis, step_s: float) -> float:
 
     What comes before and after the pipeline is taken as it is now.
     """
-    work = np.nansum(analysis.components.compute_s, axis=(0, 1, 2)).mean() / analysis.trace.n_stages
+    work = np.nansum(analysis.breakdown.compute_s, axis=(0, 1, 2)).mean() / analysis.trace.n_stages
     beside = []
     for block in analysis.trace.blocks:
         computes = np.isin(block.nodes.op, (Op.FORWARD, Op.BACKWARD))

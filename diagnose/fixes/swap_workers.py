@@ -91,7 +91,7 @@ def _over(slow_s: Seconds, equal_s: Seconds) -> float:
 def _move(analysis: Analysis, mask: np.ndarray, dp: int, to: int, ratios: tuple[float, float]) -> tuple[Change, ...]:
     """Say what a card costs no more where it was, and costs where it goes."""
     n_stages, n_dp = analysis.trace.n_stages, analysis.trace.n_dp
-    wraps = analysis.components.typical_s.shape[1] > n_stages
+    wraps = analysis.breakdown.typical_s.shape[1] > n_stages
 
     def at(stage: int, ratio: float, *, all_ranks: bool = False) -> Seconds:
         factor = np.ones((n_stages, 1, n_dp))

@@ -22,8 +22,8 @@ def assemble(
 ) -> Diagnosis:
     """Put all that was measured and judged into a diagnosis."""
     trace, gains, what_if = analysis.trace, analysis.gains, analysis.what_if
-    analysed = np.isin(what_if.steps, analysis.components.steps)  # all but a warm-up
-    hours = gains.recorded_s * len(analysis.components.steps) * trace.job.world_size / 3600.0
+    analysed = np.isin(what_if.steps, analysis.breakdown.steps)  # all but a warm-up
+    hours = gains.recorded_s * len(analysis.breakdown.steps) * trace.job.world_size / 3600.0
     return Diagnosis(
         made_by=judged.made_by,
         job=trace.job,

@@ -68,7 +68,7 @@ def _describe_doubts(analysis: Analysis, rule: Rule, least: float) -> Iterator[E
         text = f"it happened {hits:.0f} times only, too seldom to show a period: anything that stops all workers looks like it"
         yield EvidenceItem("rule", f"{rule.id}/rare", text, {"stall.hits": hits})
     if gain_of(analysis.gains, rule.components) < least:
-        n_steps = len(analysis.components.steps)
+        n_steps = len(analysis.breakdown.steps)
         most = most_it_may_cost(analysis, rule, least)
         text = f"it cost single steps much, but {n_steps} steps are too few to say what it costs the job: up to {100 * most:.2g}%"
         yield EvidenceItem("rule", f"{rule.id}/seldom", text, {"gain.most": most})
@@ -79,7 +79,7 @@ def _describe_chunk(analysis: Analysis, rule: Rule) -> Iterator[EvidenceItem]:
     stage, n_stages = analysis.suspects.longest_stage, analysis.trace.n_stages
     if rule.place != "stages" or stage is None:
         return
-    typical_s = analysis.components.typical_s[:, stage::n_stages].sum(axis=0)
+    typical_s = analysis.breakdown.typical_s[:, stage::n_stages].sum(axis=0)
     chunk = int(typical_s.argmax())
     others_s = float(np.median(np.delete(typical_s, chunk))) if len(typical_s) > 1 else 0.0
     if others_s > 0 and typical_s[chunk] > LONG_CHUNK_RATIO * others_s:
@@ -97,7 +97,7 @@ def _describe_stalls(analysis: Analysis, rule: Rule) -> Iterator[EvidenceItem]:
     if not gains.traits_of(rule.components).seldom or key not in gains.alone_steps_s:
         return
     lost_s = gains.replayed_steps_s - gains.alone_steps_s[key]
-    stalls, steps = analysis.components.stalls, analysis.components.steps
+    stalls, steps = analysis.breakdown.stalls, analysis.breakdown.steps
     kinds = {kind for name in rule.components if (kind := gains.traits[name].stall_kind) is not None}
     seconds = np.sum([stalls.seconds_of(kind) for kind in kinds], axis=0)
     found = np.argwhere(seconds > STALL_SHARE * seconds.max(initial=0.0)).tolist()
@@ -108,9 +108,9 @@ def _describe_stalls(analysis: Analysis, rule: Rule) -> Iterator[EvidenceItem]:
 
 
 def _describe_stall(analysis: Analysis, rule: Rule, place: list[int], pause_s: float, lost_s: float) -> EvidenceItem:
-    """Describe the stall of one compute, given by its indices as in `Components`."""
+    """Describe the stall of one compute, given by its indices as in `Breakdown`."""
     direction, virtual, microbatch, at, dp = place
-    n_stages, step = analysis.trace.n_stages, int(analysis.components.steps[at])
+    n_stages, step = analysis.trace.n_stages, int(analysis.breakdown.steps[at])
     worker = label_worker(analysis.trace, dp, virtual % n_stages)
     cost = f"and the step {1e3 * lost_s:.0f} ms" if lost_s >= 1e-3 else "and the step nothing: others waited anyway"
     text = (

@@ -53,7 +53,7 @@ def reach_verdict(
         NotChecked(j.rule.id, _why_not(analysis, j)) for j in judgements if _could_not_look(analysis, j, least)
     ]
     checked = tuple(j.rule.id for j in judgements if not _could_not_look(analysis, j, least))
-    few = len(analysis.components.steps) < MIN_STEPS
+    few = len(analysis.breakdown.steps) < MIN_STEPS
     sure = [j for j in judgements if few and analysis.fidelity.ok and _shows_stage(analysis, j, least, prediction)]
     if (few and not sure) or not analysis.fidelity.ok:
         return Verdict("inconclusive", (), None, checked, tuple(not_checked), (_why_inconclusive(analysis),))
@@ -83,12 +83,12 @@ def list_unobservable_causes(analysis: Analysis, known: set[str]) -> dict[str, s
 
 def _describe_few(analysis: Analysis) -> str:
     """Say that there are too few steps."""
-    return f"only {len(analysis.components.steps)} steps could be analysed, fewer than {MIN_STEPS}"
+    return f"only {len(analysis.breakdown.steps)} steps could be analysed, fewer than {MIN_STEPS}"
 
 
 def _why_inconclusive(analysis: Analysis) -> str:
     """Say why nobody can judge the job."""
-    if len(analysis.components.steps) < MIN_STEPS:
+    if len(analysis.breakdown.steps) < MIN_STEPS:
         return f"{_describe_few(analysis)}: nothing that varies can be told from chance"
     error = analysis.fidelity.replay_error
     return f"the replay misses the recorded step time by {error:.3g} of it: no figure is to be trusted"
@@ -111,7 +111,7 @@ def _shows_stage(analysis: Analysis, judgement: Judgement, least: float, predict
     """Say whether a cause is an uneven stage, and is shown by the many microbatches of a few steps."""
     return (
         judgement.rule.place == "stages"
-        and int(analysis.components.compute_s.shape[2]) >= MIN_MICROBATCHES
+        and int(analysis.breakdown.compute_s.shape[2]) >= MIN_MICROBATCHES
         and not is_unmeasured(analysis, judgement.rule.components)
         and gain_of(analysis.gains, judgement.rule.components) >= least
         and be_sure(analysis, judgement, least, prediction) is not None

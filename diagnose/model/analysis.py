@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from diagnose.model.cause import Cause
 from diagnose.model.change import Change, Price
-from diagnose.model.components import Components, Gains
+from diagnose.model.components import Breakdown, Gains
 from diagnose.model.course import Course
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.diagnosis_document import Fidelity
@@ -54,7 +54,7 @@ class Analysis:
         With the evidence rows on the one clock of all else.
     what_if : WhatIf
         The paper's measures.
-    components : Components
+    breakdown : Breakdown
         Compute times taken apart.
     gains : Gains
         Step times without each component.
@@ -74,7 +74,7 @@ class Analysis:
 
     trace: Trace
     what_if: WhatIf
-    components: Components
+    breakdown: Breakdown
     gains: Gains
     transfers: Transfers
     features: Features

@@ -43,7 +43,7 @@ class Scale:
 class Work:
     """Give computes other work, multiplied by a factor; their stalls stay.
 
-    The factor is broadcastable to (2, n_virtual, n_microbatches, n_steps, n_dp), axes as in `Components`.
+    The factor is broadcastable to (2, n_virtual, n_microbatches, n_steps, n_dp), axes as in `Breakdown`.
     """
 
     factor: Seconds

@@ -44,7 +44,7 @@ def needs_explanation(_features: Features, _explained: Collection[str]) -> bool:
     return False
 
 
-def is_measured(_components: "Components") -> str:
+def is_measured(_components: "Breakdown") -> str:
     """Leave nothing unmeasured."""
     return ""
 
@@ -71,7 +71,7 @@ class Traits:
     is_excused : callable
         Says by the features of a job, and the components that are explained, whether its time needs no explanation.
     why_unmeasured : callable
-        Says by the `Components` of a job why nobody can tell what it costs; empty where somebody can.
+        Says by the `Breakdown` of a job why nobody can tell what it costs; empty where somebody can.
     """
 
     whom: Literal["blamed", "workers", "links"] = "blamed"
@@ -81,14 +81,14 @@ class Traits:
     border: Literal["start", "end"] | None = None
     stall_kind: StallKind | None = None
     is_excused: Callable[[Features, Collection[str]], bool] = needs_explanation
-    why_unmeasured: "Callable[[Components], str]" = is_measured
+    why_unmeasured: "Callable[[Breakdown], str]" = is_measured
 
 
 NOTHING_SPECIAL = Traits()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Components:
+class Breakdown:
     """Compute durations taken apart: duration = typical x stage x step x worker x microbatch x rest + pause + queue wait.
 
     Axes: direction (0 forward, 1 backward), virtual stage (chunk x n_stages + stage), microbatch, step (in the order of

@@ -28,7 +28,7 @@ class StallKind(enum.IntEnum):
 class Stalls:
     """Seconds in computes, or before them, that their work does not explain.
 
-    All arrays have shape (2, n_virtual, n_microbatches, n_steps, n_dp), axes as in `Components`.
+    All arrays have shape (2, n_virtual, n_microbatches, n_steps, n_dp), axes as in `Breakdown`.
 
     Attributes
     ----------

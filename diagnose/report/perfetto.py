@@ -244,7 +244,7 @@ def _last(timeline: Timeline, lanes: Sequence[int]) -> float:
 def _lost_between(data: ReportData, step: int) -> float:
     """Say how many seconds a step loses between it and the next, 0 where not known."""
     without_s = data.analysis.gains.alone_steps_s.get("between-steps")
-    at = np.flatnonzero(data.analysis.components.steps == step)
+    at = np.flatnonzero(data.analysis.breakdown.steps == step)
     if without_s is None or not len(at):
         return 0.0
     return max(0.0, float(data.analysis.gains.replayed_steps_s[at[0]] - without_s[at[0]]))

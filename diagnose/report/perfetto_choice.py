@@ -29,7 +29,7 @@ class Choice:
 def choose_steps(data: ReportData) -> tuple[int, ...]:
     """Choose the step that is slowest against its ideal, launch delays included, and the one nearest to the median."""
     w = data.diagnosis.what_if
-    at = np.flatnonzero(np.isin(w.steps, data.analysis.components.steps))
+    at = np.flatnonzero(np.isin(w.steps, data.analysis.breakdown.steps))
     slowdown = w.recorded_s[at] / w.ideal_s[at]
     worst = int(np.argmax(slowdown))
     distance = np.abs(slowdown - np.median(slowdown))
@@ -51,7 +51,7 @@ def choose_dp(data: ReportData) -> tuple[int, ...]:
 
 def known_steps(data: ReportData, steps: Ints) -> tuple[int, ...]:
     """Refuse steps that were not analysed."""
-    analysed = set(data.analysis.components.steps.tolist())
+    analysed = set(data.analysis.breakdown.steps.tolist())
     for step in steps.tolist():
         if step not in analysed:
             some = words.some_of([str(known) for known in sorted(analysed)])

@@ -208,9 +208,9 @@ def _stalls_of(data: ReportData, timeline: Timeline, node: int, row: DpTrack) ->
     place = _place(data, timeline, node, row.dp)
     if place is None or np.isnan(start_s) or np.isnan(end_s):
         return []
-    components, stalls = data.analysis.components, data.analysis.components.stalls
+    breakdown, stalls = data.analysis.breakdown, data.analysis.breakdown.stalls
     inside_s, before_s = float(stalls.inside_s[place]), float(stalls.before_s[place])
-    wait_s = 0.0 if components.queue_wait_s is None else float(components.queue_wait_s[place])
+    wait_s = 0.0 if breakdown.queue_wait_s is None else float(breakdown.queue_wait_s[place])
     before, inside = StallKind(int(stalls.before[place])), StallKind(int(stalls.inside[place]))
     spans = [
         (start_s - before_s, start_s, before, bool(stalls.recorded_before[place]), "before"),
@@ -225,15 +225,15 @@ def _stalls_of(data: ReportData, timeline: Timeline, node: int, row: DpTrack) ->
 
 
 def _place(data: ReportData, timeline: Timeline, node: int, dp: int) -> tuple[int, int, int, int, int] | None:
-    """Say where a compute stands in the arrays of `Components`; None where it does not."""
-    nodes, components = timeline.nodes, data.analysis.components
-    at = np.flatnonzero(components.steps == timeline.step)
+    """Say where a compute stands in the arrays of `Breakdown`; None where it does not."""
+    nodes, breakdown = timeline.nodes, data.analysis.breakdown
+    at = np.flatnonzero(breakdown.steps == timeline.step)
     virtual = max(int(nodes.chunk[node]), 0) * data.analysis.trace.n_stages + int(nodes.stage[node])
     microbatch = int(nodes.microbatch[node])
     if not len(at) or microbatch < 0:
         return None
     place = (int(nodes.op[node] == Op.BACKWARD), virtual, microbatch, int(at[0]), dp)
-    shape = components.compute_s.shape
+    shape = breakdown.compute_s.shape
     return place if all(i < n for i, n in zip(place, shape, strict=True)) else None
 
 

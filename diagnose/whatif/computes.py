@@ -1,4 +1,4 @@
-"""Blocks and their computes: which steps a block has, and where each compute stands in the arrays of `Components`.
+"""Blocks and their computes: which steps a block has, and where each compute stands in the arrays of `Breakdown`.
 
 Enters: observed blocks. Leaves: places of computes, and arrays of their seconds. Costs a pass over the computes.
 """
@@ -33,7 +33,7 @@ def list_computes(nodes: Nodes) -> list[int]:
 
 
 def place_of(nodes: Nodes, node: int, n_stages: int) -> Place:
-    """Say where a compute stands in the arrays of `Components`."""
+    """Say where a compute stands in the arrays of `Breakdown`."""
     virtual = max(int(nodes.chunk[node]), 0) * n_stages + int(nodes.stage[node])
     return int(nodes.op[node] == Op.BACKWARD), virtual, int(nodes.microbatch[node])
 

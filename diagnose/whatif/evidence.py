@@ -104,7 +104,7 @@ def _computes_of(
     ------
     rows : ndarray of int64, shape (n_rows,)
     place : tuple of five ndarray, broadcastable to (n_computes, n_rows)
-        Where each compute stands in arrays as `Components` has them.
+        Where each compute stands in arrays as `Breakdown` has them.
     start_s, end_s : ndarray of float64, shape (n_computes, n_rows)
     """
     for span, o in iterate_blocks(observed):

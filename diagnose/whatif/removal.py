@@ -1,6 +1,6 @@
 """Replay a job with some of its components removed, and share the lost time out among them.
 
-Enters: observed blocks and `Components`. Leaves: `Gains`. Costs one replay with launch delays for each set of components
+Enters: observed blocks and `Breakdown`. Leaves: `Gains`. Costs one replay with launch delays for each set of components
 looked at: two for each component that exists, and 2^n for the Shapley shares of the n that matter (n at most 6; on large
 jobs on an even sample of the steps).
 """
@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from diagnose.model.change import Change, Remove, Reschedule, Scale, Spend, Work
-from diagnose.model.components import Components, Gains
+from diagnose.model.components import Breakdown, Gains
 from diagnose.model.trace import Seconds
 from diagnose.whatif.components.catalogue import list_components
 from diagnose.whatif.components.component import ByNode, Extent, Lanes, TakenApart, cut, find_parts, mix
@@ -27,7 +27,7 @@ from diagnose.whatif.waits import WaitGraph
 
 #: A component matters when removing it, alone or last, gives back this part of the step.
 MATERIAL_SHARE = 0.005
-#: Components shared out by Shapley values at most; the rest of the lost time is unexplained.
+#: Breakdown shared out by Shapley values at most; the rest of the lost time is unexplained.
 MAX_PLAYERS = 6
 #: Operations replayed for the Shapley shares, and for each candidate of a search, at most; larger jobs are sampled by steps.
 MAX_SHAPLEY_OPS = 750_000
@@ -39,17 +39,17 @@ class Removal:
     def __init__(
         self,
         observed: Sequence[Observed],
-        components: Components,
+        breakdown: Breakdown,
         *,
         n_stages: int,
         between_s: Seconds,
         tail_s: Seconds | None = None,
     ) -> None:
         self.observed = observed
-        self.components = components
+        self.breakdown = breakdown
         self.n_stages = n_stages
         self.between_s = between_s
-        self._job = TakenApart(observed, components, n_stages=n_stages, between_s=between_s, tail_s=tail_s)
+        self._job = TakenApart(observed, breakdown, n_stages=n_stages, between_s=between_s, tail_s=tail_s)
         self._parts = {part.name: part for part in find_parts(self._job, list_components())}
         self._stalls_of = {part.component.inside: name for name, part in self._parts.items()}
         self._first_step = np.cumsum([0, *(len(o.block.steps) for o in observed)]).tolist()
@@ -69,7 +69,7 @@ class Removal:
         Costs one replay. What several changes do to the same operation is joined: factors multiply, places add up.
         """
         plan = _Plan(changes)
-        spent_s = plan.spent(len(self.components.steps))
+        spent_s = plan.spent(len(self.breakdown.steps))
         times = []
         for i, o in enumerate(self.observed):
             at = slice(0, len(o.block.steps)) if pick is None else pick[i]
@@ -149,7 +149,7 @@ class Removal:
 
         What a compute waits for in the graph is no part of its duration.
         """
-        stalls, stage = self.components.stalls, place[1] % self.n_stages
+        stalls, stage = self.breakdown.stalls, place[1] % self.n_stages
         stall = stalls.inside_s[(*place, steps)]
         waits = [(part, part.wait_s[(*place, steps)]) for part in self._parts.values() if part.wait_s is not None]
         work = own - stall
@@ -197,7 +197,7 @@ class Removal:
         ]
         recorded = float(
             sum(float(o.block.end_s.max(axis=(0, 2)).sum()) for o in self.observed) + self.between_s.sum()
-        ) / len(self.components.steps)
+        ) / len(self.breakdown.steps)
         blame = {name: part.blame() for name, part in self._parts.items()}
         for key, gone in sets.items():
             alone[key], last[key] = step_s[gone & everything], step_s[everything - gone]
@@ -223,7 +223,7 @@ class Removal:
     def _shapley(self, players: Sequence[str], names: Sequence[str]) -> dict[str, float]:
         """Share the lost time out: each component's part averaged over all orders of removing them.
 
-        Components that do not matter are one more player; its part is unexplained and is not listed.
+        Breakdown that do not matter are one more player; its part is unexplained and is not listed.
         """
         rest = [name for name in names if name not in players]
         all_players: list[tuple[str, ...]] = [(name,) for name in players] + ([tuple(rest)] if rest else [])

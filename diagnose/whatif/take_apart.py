@@ -1,6 +1,6 @@
 """Take compute durations apart: waits for communication in flight, then stage, step, worker, microbatch and stalls, robustly.
 
-Enters: observed blocks on one clock. Leaves: `Components`. Costs a few passes over the computes; the medians are over
+Enters: observed blocks on one clock. Leaves: `Breakdown`. Costs a few passes over the computes; the medians are over
 microbatches first, everything after works on arrays without that axis.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from diagnose.model.components import Components
+from diagnose.model.components import Breakdown
 from diagnose.model.trace import Bools, Evidence, Ints, Seconds
 from diagnose.statistics.robust import nan_median
 from diagnose.whatif.components.microbatch import find_microbatches
@@ -28,14 +28,14 @@ from diagnose.whatif.observed import Observed
 from diagnose.whatif.stalls import attribute_stalls
 
 
-def take_apart(observed: Sequence[Observed], evidence: Evidence, *, n_stages: int) -> Components:
+def take_apart(observed: Sequence[Observed], evidence: Evidence, *, n_stages: int) -> Breakdown:
     """Take the compute durations of a job apart; `evidence` are rows that say why an operation was long."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # lanes without any value give NaN, which is what is meant
         return _take_apart(observed, evidence, n_stages)
 
 
-def _take_apart(observed: Sequence[Observed], evidence: Evidence, n_stages: int) -> Components:
+def _take_apart(observed: Sequence[Observed], evidence: Evidence, n_stages: int) -> Breakdown:
     """Do the work of `take_apart`."""
     steps = np.concatenate([o.block.steps for o in observed])
     order = np.argsort(steps, kind="stable")  # blocks come one after the other, steps in time
@@ -67,7 +67,7 @@ def _take_apart(observed: Sequence[Observed], evidence: Evidence, n_stages: int)
         starts_late=find_late_starts(observed, late_s, pause_s.shape),
         n_stages=n_stages,
     )
-    return Components(
+    return Breakdown(
         steps=steps,
         compute_s=compute_s,
         typical_s=typical_s,
@@ -89,7 +89,7 @@ def _take_apart(observed: Sequence[Observed], evidence: Evidence, n_stages: int)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Parts:
-    """What workers and microbatches explain, and the ratio that is left: fields as in `Components`."""
+    """What workers and microbatches explain, and the ratio that is left: fields as in `Breakdown`."""
 
     worker_ratio: Seconds
     slow_workers: Bools

@@ -22,7 +22,7 @@ SUSPECT_SHARE = 0.2
 
 def measure_transfers(removal: Removal) -> Transfers:
     """Measure the transfers of a job."""
-    observed, n_stages, n_steps = removal.observed, removal.n_stages, len(removal.components.steps)
+    observed, n_stages, n_steps = removal.observed, removal.n_stages, len(removal.breakdown.steps)
     excesses = removal.own_excess(COMPONENT.name)
     link_s, late_s = _measure_links(observed, n_stages, n_steps)
     link_excess_s, group_excess_s, excess_ratio = _add_up_excess(observed, excesses, n_stages, n_steps)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from diagnose.model.components import Components, Gains
+from diagnose.model.components import Breakdown, Gains
 from diagnose.model.optype import Op
 from diagnose.model.stalls import StallKind, Stalls
 from diagnose.model.trace import Evidence
@@ -22,7 +22,7 @@ Stall = tuple[float, StallKind]
 
 def components(
     *, n_stages: int = 2, n_chunks: int = 1, n_dp: int = 2, n_microbatches: int = 2, **changes: Any
-) -> Components:
+) -> Breakdown:
     """Give the parts of a job without any fault, some of them changed."""
     n_virtual = n_stages * n_chunks
     compute_s = np.ones((2, n_virtual, n_microbatches, N_STEPS, n_dp))
@@ -42,10 +42,10 @@ def components(
         "forward_backward_correlation": 0.2,
         "microbatch_spread": 0.02,
     }
-    return Components(**(parts | changes))
+    return Breakdown(**(parts | changes))
 
 
-def slowed(places: Mapping[tuple[int, int], float], *, steps: slice = slice(None), backward: float = 1.0) -> Components:
+def slowed(places: Mapping[tuple[int, int], float], *, steps: slice = slice(None), backward: float = 1.0) -> Breakdown:
     """Slow some workers (dp, stage) down by a factor, in some steps; `backward` is the part of the excess that it has."""
     base = components()
     ratio, slow = base.worker_ratio.copy(), base.slow_workers.copy()
@@ -83,7 +83,7 @@ def stalled(
     *,
     recorded: Collection[Place] = (),
     **shape: int,
-) -> Components:
+) -> Breakdown:
     """Let computes stand still, or start late."""
     base = components(**shape)
     kept = stalls(base.compute_s.shape, inside, before, recorded=recorded)

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from diagnose.features.contention import READS_AS, measure_contention
-from diagnose.model.components import Components
+from diagnose.model.components import Breakdown
 from diagnose.model.stalls import StallKind
 from tests.features.hand import N_STEPS, components, stalled
 
 
-def held(*places: tuple[object, ...], seconds: float = 1.0) -> Components:
+def held(*places: tuple[object, ...], seconds: float = 1.0) -> Breakdown:
     """Hold computes up for some seconds each, at places that may be slices."""
     base = components()
     wait_s = np.zeros_like(base.compute_s)
@@ -20,13 +20,13 @@ def held(*places: tuple[object, ...], seconds: float = 1.0) -> Components:
     return components(queue_wait_s=wait_s, compute_s=base.compute_s + wait_s)
 
 
-def values(parts: Components) -> dict[str, float | None]:
+def values(parts: Breakdown) -> dict[str, float | None]:
     """Measure, by name without the kind."""
     return {name.removeprefix("queue."): feature.value for name, feature in measure_contention(parts).items()}
 
 
 @pytest.mark.parametrize("parts", [components(), held()], ids=["no communication beside computes", "none holds any up"])
-def test_nothing_held_is_nothing_to_measure(parts: Components) -> None:
+def test_nothing_held_is_nothing_to_measure(parts: Breakdown) -> None:
     """Where no compute waits everything is missing, with the reason."""
     found = measure_contention(parts)
     assert set(found) == set(READS_AS)

@@ -55,7 +55,7 @@ def test_few_microbatches_are_not_fitted() -> None:
     spec = JobSpec(pp=2, dp=4, microbatches=8, steps=8, seed=3)
     job = measured(spec, SequenceImbalance(quadratic_share=0.5, records_tokens=True))
     for n_left, is_fitted in ((7, False), (8, True)):
-        compute_s = job.components.compute_s.copy()
+        compute_s = job.breakdown.compute_s.copy()
         compute_s[0, 0].reshape(-1)[n_left:] = np.nan
-        found = measure_sequences(dataclasses.replace(job.components, compute_s=compute_s), job.trace)
+        found = measure_sequences(dataclasses.replace(job.breakdown, compute_s=compute_s), job.trace)
         assert (found["sequence.tokens_fit"].value is not None) == is_fitted

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from diagnose.features.stalls import KINDS, measure_stalls, stall_course
-from diagnose.model.components import Components
+from diagnose.model.components import Breakdown
 from diagnose.model.optype import Op
 from diagnose.model.stalls import StallKind
 from tests.features.hand import N_STEPS, Place, Stall, evidence, stalled
@@ -20,7 +20,7 @@ ASKED = {
 }  # fmt: skip
 
 
-def values(parts: Components, kind: str, *rows: tuple[Op, int]) -> dict[str, float | None]:
+def values(parts: Breakdown, kind: str, *rows: tuple[Op, int]) -> dict[str, float | None]:
     """Measure the stalls of one kind, by name without the kind."""
     found = measure_stalls(parts, evidence(rows))
     return {name.split(".")[1]: feature.value for name, feature in found.items() if name.startswith(f"{kind}.")}

@@ -44,13 +44,13 @@ def look(source: Path | BinaryIO, layers: tuple[int, ...] | None = None) -> Laye
     observed, evidence, _ = observe(trace, prepare(trace))
     job = dataclasses.replace(trace.job, layers_per_stage=layers)
     trace = dataclasses.replace(trace, evidence=evidence, job=job)
-    components = take_apart(observed, evidence, n_stages=trace.n_stages)
-    removal = Removal(observed, components, n_stages=trace.n_stages, between_s=measure_between(trace, observed))
+    breakdown = take_apart(observed, evidence, n_stages=trace.n_stages)
+    removal = Removal(observed, breakdown, n_stages=trace.n_stages, between_s=measure_between(trace, observed))
     unseen: Any = None  # by fixes of the pipeline
     analysis = Analysis(
         trace=trace,
         what_if=unseen,
-        components=components,
+        breakdown=breakdown,
         gains=removal.gains(),
         transfers=unseen,
         features={},

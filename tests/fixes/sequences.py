@@ -70,9 +70,9 @@ def repack(fault: SequenceImbalance, inputs: Inputs, tokens: Seconds, tokens_sq:
 def error_of(spec: JobSpec, faults: Sequence[Fault], asked: RebalanceSettings) -> float | None:
     """Say how far the predicted speedup is from the true one, over the steps dealt anew; None where nothing is dealt."""
     job, _, found = rebalanced(spec, *faults, asked=asked)
-    if isinstance(found, Refusal) or not (job.components.microbatch_ratio != 1.0).any():
+    if isinstance(found, Refusal) or not (job.breakdown.microbatch_ratio != 1.0).any():
         return None
-    at = np.searchsorted(spec.step_numbers(), job.components.steps)
+    at = np.searchsorted(spec.step_numbers(), job.breakdown.steps)
     dealt = np.ones(len(at), dtype=bool) if found.packed is None else ~found.packed.left
     predicted = job.gains.replayed_steps_s[dealt].sum() / job.price([found.work])[dealt].sum()
     before, after = (simulated_steps_s(spec, faults, one)[at][dealt].sum() for one in (None, found))

@@ -54,7 +54,7 @@ def test_a_scaling_is_where_it_says() -> None:
     expected = np.ones((4, 12, 4))
     expected[3][:, [0, 2, 3]] = 0.8
     np.testing.assert_array_equal(scale.factor, expected)
-    first = int(job.components.steps[0])
+    first = int(job.breakdown.steps[0])
     assert (parse_set(f"compute step={first} x2", job).factor[:, 0] == 2.0).all()
     assert (parse_set(f"compute step={first} x2", job).factor[:, 1:] == 1.0).all()
 

@@ -296,7 +296,7 @@ def test_memory_is_kept(layout: Any, memory: float) -> None:
     """Packers that let documents wait keep the limit; those that do not exceed it only where nothing else is left."""
     job = analysis(SPEC, SEQUENCES)
     cost = Cost(1.0, 1 / 10_000)
-    packed = repack(lengths_of(job), job.components.steps, cost, Way(layout, memory), longest_weight=3.0)
+    packed = repack(lengths_of(job), job.breakdown.steps, cost, Way(layout, memory), longest_weight=3.0)
     assert packed is not None
     longest = packed.tokens.max() / 32768
     assert packed.memory_ratio <= (memory if layout in ("queues", "balanced") else max(memory, 1.05)) + 1e-9
@@ -350,7 +350,7 @@ def test_ranks_with_fewer_microbatches() -> None:
     list_at[2:, 3, 1] = -1
     list_at[:, 5] = -1
     cut = dataclasses.replace(lengths, list_at=list_at)
-    packed = repack(cut, job.components.steps, Cost(1.0, 1e-4), Way("ranks", 1.1), longest_weight=3.0)
+    packed = repack(cut, job.breakdown.steps, Cost(1.0, 1e-4), Way("ranks", 1.1), longest_weight=3.0)
     assert packed is not None
     np.testing.assert_array_equal(packed.known, list_at >= 0)
     for values, before in ((packed.tokens, lengths.tokens), (packed.tokens_sq, lengths.tokens_sq)):

@@ -152,7 +152,7 @@ def test_a_restart_pays_off_after() -> None:
     weighed = replace_worker.weigh(job, remedy, 0.3)
     assert weighed.figures["break_even_steps"] == 334
     trace = dataclasses.replace(
-        job.trace, job=dataclasses.replace(job.trace.job, steps_total=int(job.components.steps.max()) + 11)
+        job.trace, job=dataclasses.replace(job.trace.job, steps_total=int(job.breakdown.steps.max()) + 11)
     )
     short = replace_worker.weigh(dataclasses.replace(job, trace=trace), remedy, 0.3)
     assert short.figures["steps_left"] == 10

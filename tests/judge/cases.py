@@ -17,7 +17,7 @@ from diagnose.faults.spec import JobSpec
 from diagnose.judge.rule import Judgement
 from diagnose.judge.rules import RuleSet, load_rules
 from diagnose.model.analysis import Analysis
-from diagnose.model.components import Components, Gains
+from diagnose.model.components import Breakdown, Gains
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.request import Request
 from diagnose.model.trace import Seconds, Trace
@@ -35,7 +35,7 @@ class Measured:
     prepared: tuple[Prepared, ...]
     observed: tuple[Observed, ...]
     offset_s: Seconds
-    components: Components
+    breakdown: Breakdown
     removal: Removal
     analysis: Analysis
     diagnosis: Diagnosis

@@ -244,7 +244,7 @@ def test_steps_end_as_the_replay_says(path: Path) -> None:
                 last = max(s["end"] for s in drawn if s["cat"] not in ("evidence", "stall"))
                 assert (last - one["start"]) / 1e9 <= args[f"{kind}_s"] + 1e-8
     # The mean over all steps is the figure of the report.
-    clean = [data.analysis.timelines.clean(int(step), everyone).step_s for step in data.analysis.components.steps]
+    clean = [data.analysis.timelines.clean(int(step), everyone).step_s for step in data.analysis.breakdown.steps]
     assert np.mean(clean) == pytest.approx(data.diagnosis.step_time.clean, rel=0.02)
 
 
@@ -331,7 +331,7 @@ def test_stalls_name_their_cause() -> None:
     stalls = [s for s in taken.slices if s["name"] == "memory allocator"]
     assert stalls
     assert {s["args"]["why"] for s in stalls} == {data.diagnosis.causes[0].evidence[0].text}
-    c = data.analysis.components
+    c = data.analysis.breakdown
     for place in picture_of(path).choice.dp:
         for step in picture_of(path).choice.steps:
             at = int(np.flatnonzero(c.steps == step)[0])
@@ -417,9 +417,9 @@ def test_a_plain_file_says_the_same() -> None:
 def test_what_does_not_fit_is_left_out_and_told() -> None:
     """Whole steps and ranks are left out, the culprit and the worst step last, and it is said which."""
     data = scene_of(ROOT / "fixtures" / "worker-fault.parquet")
-    everything = render(data, steps=data.analysis.components.steps, dp=data.diagnosis.dp_labels)
+    everything = render(data, steps=data.analysis.breakdown.steps, dp=data.diagnosis.dp_labels)
     limit_mb = 0.3 * len(everything.content) / 1e6
-    some = render(data, steps=data.analysis.components.steps, dp=data.diagnosis.dp_labels, limit_mb=limit_mb)
+    some = render(data, steps=data.analysis.breakdown.steps, dp=data.diagnosis.dp_labels, limit_mb=limit_mb)
     assert len(some.content) <= limit_mb * 1e6
     assert len(some.content) > 0.4 * limit_mb * 1e6
     assert some.choice.dp[0] == 1

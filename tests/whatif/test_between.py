@@ -30,7 +30,7 @@ def job(starts: dict[int, float], rows: list[tuple[Any, ...]] | None = None) -> 
 def between(m: Measured) -> dict[int, float]:
     """Give the seconds after each step, by step."""
     seconds = measure_between(m.trace, m.observed)
-    return dict(zip(m.components.steps.tolist(), seconds.tolist(), strict=True))
+    return dict(zip(m.breakdown.steps.tolist(), seconds.tolist(), strict=True))
 
 
 def test_a_gap_between_steps_is_measured_on_the_jobs_clock() -> None:
@@ -81,7 +81,7 @@ def test_the_order_of_blocks_does_not_matter() -> None:
     m = job({10: 1000.0, 11: 1010.0, 12: 1021.0, 13: 1033.0}, [(11, stage, "gc", 8.999, 0.001) for stage in (0, 1)])
     found = between(m)
     assert [found[step] for step in (10, 11, 12)] == pytest.approx([1.0, 2.0, 3.0], abs=0.01)
-    np.testing.assert_array_equal(np.sort(m.components.steps), [10, 11, 12, 13])
+    np.testing.assert_array_equal(np.sort(m.breakdown.steps), [10, 11, 12, 13])
 
 
 def test_the_gap_is_a_component() -> None:

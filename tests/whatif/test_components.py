@@ -53,7 +53,7 @@ def test_a_workers_factor_comes_out(slowdown: float, place: tuple[int, int]) -> 
     """A slow worker, forward by one factor and backward by another, has those factors, and nobody else has any."""
     backward = 1.0 + (slowdown - 1.0) * 0.9
     fault = WorkerFault(places=(place,), slowdown=slowdown, backward_slowdown=backward)
-    c = measured(SPEC, fault).components
+    c = measured(SPEC, fault).breakdown
     assert np.argwhere(c.slow_workers).tolist() == [list(place)]
     found = np.median(c.worker_ratio[:, place[1], :, place[0]], axis=1)
     np.testing.assert_allclose(found, [slowdown, backward], rtol=0.03)
@@ -65,7 +65,7 @@ def test_a_workers_factor_comes_out(slowdown: float, place: tuple[int, int]) -> 
 @pytest.mark.parametrize("onset", [3, 8])
 def test_a_workers_factor_begins_with_its_onset(onset: int) -> None:
     """Before its onset a slow worker's factor is 1, after it the fault's."""
-    c = measured(SPEC, WorkerFault(places=((2, 1),), slowdown=1.5, onset=onset)).components
+    c = measured(SPEC, WorkerFault(places=((2, 1),), slowdown=1.5, onset=onset)).breakdown
     ratio = c.worker_ratio[:, 1, :, 2].mean(axis=0)
     np.testing.assert_allclose(ratio[:onset], 1.0, atol=1e-12)
     np.testing.assert_allclose(ratio[onset:], 1.5, rtol=0.06)
@@ -74,7 +74,7 @@ def test_a_workers_factor_begins_with_its_onset(onset: int) -> None:
 @pytest.mark.parametrize("stage", [0, 2, -1])
 def test_a_stages_factor_comes_out(stage: int) -> None:
     """A long stage takes longer than the others by its factors, and no worker is called slow."""
-    c = measured(SPEC, StageImbalance(stage=stage, forward_slowdown=1.8, backward_slowdown=1.4)).components
+    c = measured(SPEC, StageImbalance(stage=stage, forward_slowdown=1.8, backward_slowdown=1.4)).breakdown
     others = np.delete(c.typical_s, stage, axis=1)
     np.testing.assert_allclose(c.typical_s[:, stage] / others.mean(axis=1), [1.8, 1.4], rtol=0.02)
     np.testing.assert_allclose(others / others.mean(axis=1, keepdims=True), 1.0, atol=0.02)
@@ -84,7 +84,7 @@ def test_a_stages_factor_comes_out(stage: int) -> None:
 def test_a_microbatchs_factor_comes_out() -> None:
     """Long microbatches have the factor that their documents give them, each in its step, on its rank."""
     fault = SequenceImbalance(quadratic_share=0.5, backward_ratio=1.0)
-    c = measured(SPEC, fault).components
+    c = measured(SPEC, fault).breakdown
     cost = fault.draw_cost(SPEC)
     for direction in range(2):
         ratio = c.microbatch_ratio[direction] / np.median(c.microbatch_ratio[direction])
@@ -97,7 +97,7 @@ def test_a_microbatchs_factor_comes_out() -> None:
 @pytest.mark.parametrize("backward_ratio", [0.7, 1.4])
 def test_forward_and_backward_have_slopes_of_their_own(backward_ratio: float) -> None:
     """Where backward grows less, or more, with length than forward, its factors do so too."""
-    c = measured(SPEC, SequenceImbalance(quadratic_share=0.4, backward_ratio=backward_ratio)).components
+    c = measured(SPEC, SequenceImbalance(quadratic_share=0.4, backward_ratio=backward_ratio)).breakdown
     forward, backward = (c.microbatch_ratio[i].ravel() / np.median(c.microbatch_ratio[i]) for i in range(2))
     slope = float(np.polyfit(forward - 1.0, backward - 1.0, 1)[0])
     assert slope == pytest.approx(backward_ratio, rel=0.15)
@@ -108,7 +108,7 @@ def test_forward_and_backward_have_slopes_of_their_own(backward_ratio: float) ->
 )
 def test_a_healthy_job_has_no_factors(spec: JobSpec) -> None:
     """Without a fault nobody is slow, no microbatch is long, and stages are alike to a hundredth."""
-    c = measured(spec).components
+    c = measured(spec).breakdown
     assert not c.slow_workers.any()
     assert (c.worker_ratio == 1.0).all()
     assert (c.microbatch_ratio == 1.0).all()
@@ -121,7 +121,7 @@ def test_one_fault_is_not_taken_for_another() -> None:
         WorkerFault(places=((1, 0),), slowdown=1.6),
         StageImbalance(forward_slowdown=1.7, backward_slowdown=1.4),
     )
-    c = measured(SPEC, worker, stage, SequenceImbalance(quadratic_share=0.4)).components
+    c = measured(SPEC, worker, stage, SequenceImbalance(quadratic_share=0.4)).breakdown
     assert np.argwhere(c.slow_workers).tolist() == [[1, 0]]
     assert float(np.median(c.worker_ratio[:, 0, :, 1])) == pytest.approx(1.6, rel=0.05)
     np.testing.assert_allclose(c.typical_s[:, -1] / c.typical_s[:, :-1].mean(axis=1), [1.7, 1.4], rtol=0.04)
@@ -155,10 +155,10 @@ def test_a_pause_is_seconds_and_not_a_factor(op: Op, slowdown: float) -> None:
     inputs, (microbatch, stage) = pausing(inputs, op, 2, 1, 0.3, slice(4, 20, 5))
     table, with_s = run(inputs)
     m = measure(table)
-    found = m.components.stalls.inside_s[int(op == Op.BACKWARD), stage, microbatch, :, 1]
+    found = m.breakdown.stalls.inside_s[int(op == Op.BACKWARD), stage, microbatch, :, 1]
     np.testing.assert_allclose(found[4::5], 0.3, rtol=0.05)
     assert (np.delete(found, [4, 9, 14, 19]) < 0.02).all()
-    assert m.components.slow_workers.sum() == (slowdown > 1.0)
+    assert m.breakdown.slow_workers.sum() == (slowdown > 1.0)
     assert with_s > without_s * 1.02
     without = m.gains.alone_s["gc-pause" if op == Op.FORWARD else "malloc-pause"]
     assert without == pytest.approx(without_s, rel=0.005)
@@ -273,7 +273,7 @@ def hand_measured(**options: Any) -> Measured:
 def test_the_hand_made_stage() -> None:
     """A stage of F 2 s, B 4 s behind one of F 1 s, B 2 s; evenly spread both take F 1.5 s, B 3 s: 15 s become 13.5 s."""
     m = hand_measured(slow_stage=1)
-    np.testing.assert_allclose(m.components.typical_s, [[1.0, 2.0], [2.0, 4.0]])
+    np.testing.assert_allclose(m.breakdown.typical_s, [[1.0, 2.0], [2.0, 4.0]])
     assert m.gains.recorded_s == pytest.approx(15.0)
     assert m.gains.alone_s["stage"] == pytest.approx(13.5)
     assert m.gains.recoverable("stage") == pytest.approx(0.1)
@@ -297,5 +297,5 @@ def test_what_stands_still_is_no_noise() -> None:
     spec = JobSpec(pp=2, vpp=3, dp=6, microbatches=2, steps=16, seed=9)
     fault = AllocatorStall(on_stages=(0,), stall_ratio=0.3, probability=0.35, spread=0.3, records=False)
     healthy, found = measured(spec), measured(spec, fault)
-    assert found.components.noise_ratio < 1.5 * healthy.components.noise_ratio
+    assert found.breakdown.noise_ratio < 1.5 * healthy.breakdown.noise_ratio
     assert causes(found.diagnosis) == ["allocator-stall"]

@@ -44,12 +44,12 @@ CASES: dict[str, tuple[JobSpec, KernelQueueContention]] = {
 
 def held_s(m: Measured) -> np.ndarray:
     """Give the seconds that each compute waited for communication, in it or before it."""
-    c = m.components
+    c = m.breakdown
     return c.stalls.seconds_of(StallKind.QUEUE) + (0.0 if c.queue_wait_s is None else c.queue_wait_s)
 
 
 def true_hold_s(spec: JobSpec, fault: KernelQueueContention) -> np.ndarray:
-    """Run the job and compare the length of its computes with their work: seconds, shape of `Components.compute_s`."""
+    """Run the job and compare the length of its computes with their work: seconds, shape of `Breakdown.compute_s`."""
     inputs = fault.apply(draw_inputs(spec))
     times, programme = simulate(inputs), inputs.programme
     found = np.zeros((2, spec.pp * spec.vpp, spec.microbatches, spec.steps, spec.dp))
@@ -89,7 +89,7 @@ def test_late_computes_are_held_before_they_start(case: str) -> None:
     """Computes that start late, instead of taking long, have their wait before them, and none in them."""
     spec, fault = CASES[case]
     late = dataclasses.replace(fault, late=True)
-    c = measured(spec, late).components
+    c = measured(spec, late).breakdown
     assert c.queue_wait_s is None or not c.queue_wait_s.any()
     assert (c.stalls.before_s[c.stalls.before == StallKind.QUEUE] > 0).sum() > 50
 
@@ -178,5 +178,5 @@ def test_unevenness_is_no_contention(spec: JobSpec, fault: Any) -> None:
 def test_blocking_transfers_hold_nobody_up() -> None:
     """Where transfers block the worker no compute overlaps any."""
     m = measured(dataclasses.replace(SPEC, p2p="blocking"))
-    assert m.components.queue_wait_s is None
+    assert m.breakdown.queue_wait_s is None
     assert "queue" not in m.removal.present()

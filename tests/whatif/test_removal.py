@@ -1,4 +1,4 @@
-"""Components removed by replay: alone, last, together; and the lost time shared out so that it adds up."""
+"""Breakdown removed by replay: alone, last, together; and the lost time shared out so that it adds up."""
 
 import dataclasses
 import itertools
@@ -45,7 +45,7 @@ def hand_ranks() -> Measured:
 def test_the_hand_made_worker() -> None:
     """One worker twice as long makes steps of 15 s; as fast as its peer they take 9 s, and all of the loss is its."""
     m = hand_ranks()
-    assert np.argwhere(m.components.slow_workers).tolist() == [[1, 1]]
+    assert np.argwhere(m.breakdown.slow_workers).tolist() == [[1, 1]]
     assert m.gains.recorded_s == pytest.approx(15.0)
     assert m.gains.alone_s["worker"] == pytest.approx(9.0)
     assert m.gains.recoverable("worker") == pytest.approx(0.4)
@@ -156,7 +156,7 @@ def test_time_between_steps_is_kept_until_it_is_removed() -> None:
     m = measured(SPEC)
     between_s = np.full(SPEC.steps, 0.005)
     between_s[[2, 7]] = 4.005
-    removal = Removal(m.observed, m.components, n_stages=SPEC.pp, between_s=between_s)
+    removal = Removal(m.observed, m.breakdown, n_stages=SPEC.pp, between_s=between_s)
     plain = m.removal.step_times([])
     np.testing.assert_allclose(removal.step_times([]), plain + between_s)
     np.testing.assert_allclose(removal.step_times(["between-steps"]), plain + 0.005)
@@ -168,7 +168,7 @@ def test_time_between_steps_is_kept_until_it_is_removed() -> None:
 def test_time_between_all_steps_is_lost_too() -> None:
     """Half a second between each step and the next is lost time, though no gap is longer than another."""
     m = measured(SPEC)
-    removal = Removal(m.observed, m.components, n_stages=SPEC.pp, between_s=np.full(SPEC.steps, 0.5))
+    removal = Removal(m.observed, m.breakdown, n_stages=SPEC.pp, between_s=np.full(SPEC.steps, 0.5))
     gains = removal.gains()
     assert 0.45 < gains.replayed_s - gains.alone_s["between-steps"] <= 0.5
 

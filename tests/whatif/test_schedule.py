@@ -23,14 +23,14 @@ EVEN = UnevenLayers(layers=(4, 4, 4, 4))
 
 def stay(job: Layered) -> Reschedule:
     """Run as now."""
-    n_virtual = job.analysis.components.typical_s.shape[1]
+    n_virtual = job.analysis.breakdown.typical_s.shape[1]
     chunks = n_virtual // job.analysis.trace.n_stages
     return Reschedule("interleaved" if chunks > 1 else "1f1b", chunks, np.stack([np.eye(n_virtual)] * 2))
 
 
 def spread(job: Layered, schedule: str, chunks: int) -> Reschedule:
     """Run another schedule, the work of all virtual stages spread evenly."""
-    n_before, n_after = job.analysis.components.typical_s.shape[1], chunks * job.analysis.trace.n_stages
+    n_before, n_after = job.analysis.breakdown.typical_s.shape[1], chunks * job.analysis.trace.n_stages
     return Reschedule(schedule, chunks, np.full((2, n_after, n_before), 1.0 / n_after))
 
 
@@ -138,7 +138,7 @@ def speedup_errors(schedule: str, jobs: range) -> list[float]:
         spec, fault = draw_layered(i)
         chunks = (3 if spec.vpp == 2 else 2) if schedule == "interleaved" else 1
         job = measure_layered(spec, fault)
-        model = job.analysis.components.typical_s
+        model = job.analysis.breakdown.typical_s
         runs = refuse_schedule(schedule, n_stages=spec.pp, chunks=chunks, n_microbatches=spec.microbatches) is None
         if not runs or (schedule == "1f1b" and spec.vpp == 1):
             continue

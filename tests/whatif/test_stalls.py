@@ -25,7 +25,7 @@ STALL_S = 3.0
 
 
 def nothing(*, n_stages: int = STAGES, n_microbatches: int = MICROBATCHES, n_dp: int = DP) -> np.ndarray:
-    """Give no stalls, or none anywhere: zeros, axes as in `Components`."""
+    """Give no stalls, or none anywhere: zeros, axes as in `Breakdown`."""
     return np.zeros((2, n_stages, n_microbatches, STEPS, n_dp))
 
 
@@ -351,7 +351,7 @@ def recorded(kind: Op, place: str, where: Literal["inside", "before"], *, rows: 
 @pytest.mark.parametrize("kind", SAYS, ids=str)
 def test_rows_come_first(kind: Op, place: str, where: Literal["inside", "before"]) -> None:
     """What an evidence row says of a stall is believed, wherever the stall lies, and is marked as recorded."""
-    stalls = recorded(kind, place, where).components.stalls
+    stalls = recorded(kind, place, where).breakdown.stalls
     seconds, whose, said = (
         (stalls.inside_s, stalls.inside, stalls.recorded_inside)
         if where == "inside"
@@ -373,7 +373,7 @@ def test_rows_come_first(kind: Op, place: str, where: Literal["inside", "before"
 )
 def test_without_rows_the_place_says(place: str, whose: StallKind) -> None:
     """The same stalls without rows are attributed by their place, and none is marked as recorded."""
-    stalls = recorded(Op.GC, place, "inside", rows=False).components.stalls
+    stalls = recorded(Op.GC, place, "inside", rows=False).breakdown.stalls
     long = stalls.inside_s > SPEC.forward_s
     assert (stalls.inside[long] == whose).mean() > 0.9
     assert not stalls.recorded_inside.any()
@@ -385,7 +385,7 @@ def test_rows_do_not_hide_a_median() -> None:
     here = inputs.programme.is_op(Op.BACKWARD) & (inputs.programme.stage == 0)
     seconds = np.where(here[:, None, None], 2.0 * SPEC.forward_s, 0.0) * np.ones(inputs.work_s.shape)
     inputs = dataclasses.replace(inputs, pauses=(Pause(Op.CUDA_MALLOC, seconds, "inside", recorded=True),))
-    c = measure(record(inputs, simulate(inputs))).components
+    c = measure(record(inputs, simulate(inputs))).breakdown
     np.testing.assert_allclose(c.typical_s[BACKWARD, 0] / c.typical_s[BACKWARD, 1:].mean(), 1.0, atol=0.1)
     assert c.stalls.seconds_of(StallKind.ALLOCATION).sum() == pytest.approx(seconds.sum(), rel=0.1)
 
@@ -395,7 +395,7 @@ def test_rows_do_not_hide_a_median() -> None:
 )
 def test_without_pauses_next_to_nothing_is_attributed(fault: Any) -> None:
     """A job in which nothing stands still has no stalls to speak of, not even beside an unsteady slow worker."""
-    c = measured(SPEC, *fault).components
+    c = measured(SPEC, *fault).breakdown
     blamed = sum(
         c.stalls.seconds_of(whose).sum() for whose in (StallKind.COLLECTION, StallKind.ALLOCATION, StallKind.INPUT)
     )

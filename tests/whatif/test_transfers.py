@@ -58,7 +58,7 @@ def test_one_slow_link(mode: specs.P2P, link: int) -> None:
     """A link of 5 times the transfer is measured as 5 times the others, and the link is named and no worker."""
     found = job(mode, link)
     transfers = transfers_of(found)
-    features = measure_network(transfers, found.components)
+    features = measure_network(transfers, found.breakdown)
     assert features["network.link_ratio"].value == pytest.approx(FACTOR, rel=0.15)
     assert slow_card(transfers) == ([], [(DP, link)])
 
@@ -69,7 +69,7 @@ def test_a_slow_card(mode: specs.P2P, stage: int) -> None:
     """A worker both of whose links are slow is named, and no link."""
     found = job(mode, stage - 1, stage)
     transfers = transfers_of(found)
-    features = measure_network(transfers, found.components)
+    features = measure_network(transfers, found.breakdown)
     assert features["network.link_ratio"].value == pytest.approx(FACTOR, rel=0.15)
     assert slow_card(transfers) == ([(DP, stage)], [])
 

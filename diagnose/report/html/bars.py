@@ -106,7 +106,7 @@ def draw_optypes(data: ReportData) -> Picture | None:
 
 def draw_stages(data: ReportData) -> Picture | None:
     """Draw the usual forward and backward time of every stage, or of every model chunk of every stage."""
-    typical = data.analysis.components.typical_s
+    typical = data.analysis.breakdown.typical_s
     n_virtual = typical.shape[1]
     if n_virtual > _MAX_STAGES or np.isnan(typical).all():
         return None

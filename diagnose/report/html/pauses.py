@@ -28,20 +28,20 @@ _KINDS: dict[StallKind, tuple[str, Op | None]] = {
     StallKind.SAVING: ("writing checkpoints", Op.CHECKPOINT),
 }
 _KIND_OF = {STALLED[kind]: kind for kind in _KINDS}
-#: Components that hold whole pauses: with one of them found, a picture of all pauses is worth its place.
+#: Breakdown that hold whole pauses: with one of them found, a picture of all pauses is worth its place.
 _PAUSES = {"gc-pause", "malloc-pause", "input-delay", "pause"}
 
 
 def pauses_by_worker_step(data: ReportData) -> tuple[str, Seconds] | None:
     """Give the seconds that the first cause with pauses, or none in particular, cost each worker in each step, with their name.
 
-    They have the shape (n_dp, n_stages, n_steps), steps as in `components.steps`; None where no pauses are worth a picture.
+    They have the shape (n_dp, n_stages, n_steps), steps as in `breakdown.steps`; None where no pauses are worth a picture.
     """
-    stalls = data.analysis.components.stalls
+    stalls = data.analysis.breakdown.stalls
     for cause in data.diagnosis.causes:
         components = data.pictured.get(cause.cause, NO_RULE).components
-        if "queue" in components and data.analysis.components.queue_wait_s is not None:
-            found = _by_worker(data, data.analysis.components.queue_wait_s)
+        if "queue" in components and data.analysis.breakdown.queue_wait_s is not None:
+            found = _by_worker(data, data.analysis.breakdown.queue_wait_s)
             return "waiting behind communication in flight", found
         for kind in (_KIND_OF[component] for component in components if component in _KIND_OF):
             name, op = _KINDS[kind]
@@ -66,8 +66,8 @@ def draw_pauses(data: ReportData) -> Picture | None:
     name, lost_s = found
     diagnosis = data.diagnosis
     n_dp, n_stages, _ = lost_s.shape
-    order = np.argsort(data.analysis.components.steps, kind="stable")
-    steps, table = data.analysis.components.steps[order], lost_s[:, :, order].reshape(n_dp * n_stages, -1)
+    order = np.argsort(data.analysis.breakdown.steps, kind="stable")
+    steps, table = data.analysis.breakdown.steps[order], lost_s[:, :, order].reshape(n_dp * n_stages, -1)
     shown = np.argsort(-table.sum(axis=1), kind="stable")[:_MAX_WORKERS]
     shown = np.sort(shown) if len(table) <= _MAX_WORKERS else shown
     size = -(-len(steps) // _MAX_COLUMNS)
@@ -173,7 +173,7 @@ def _by_worker(data: ReportData, values: Seconds) -> Seconds:
 
 def _by_rows(data: ReportData, op: Op) -> Seconds:
     """Add up the rows of one kind of evidence by worker and step."""
-    evidence, steps = data.analysis.trace.evidence, data.analysis.components.steps
+    evidence, steps = data.analysis.trace.evidence, data.analysis.breakdown.steps
     found = np.zeros((data.analysis.trace.n_dp, data.analysis.trace.n_stages, len(steps)))
     at = {int(step): i for i, step in enumerate(steps)}
     for i in np.flatnonzero(evidence.op == op).tolist():

@@ -20,11 +20,11 @@ _MAX_ROWS = 120
 
 def draw_forward_backward(data: ReportData) -> Picture | None:
     """Draw the forward of every microbatch of the first stage against its backward, where documents differ in length."""
-    compute = data.analysis.components.compute_s
+    compute = data.analysis.breakdown.compute_s
     if not _about_sequences(data) or compute.shape[0] < 2:
         return None
     forward, backward = compute[0, 0].ravel(), compute[1, 0].ravel()
-    found = data.analysis.components.forward_backward_correlation
+    found = data.analysis.breakdown.forward_backward_correlation
     says = "Each point is one microbatch on the first stage. Microbatches long in both directions carry long documents"
     says += f"; correlation of their times {words.ratio(found)}." if found is not None else "."
     return _scatter(

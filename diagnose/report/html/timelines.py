@@ -53,7 +53,7 @@ def draw_timeline(data: ReportData) -> Picture | None:
 def worst_step(data: ReportData) -> int:
     """Give the step that was recorded furthest above its ideal; a warm-up does not count."""
     w = data.diagnosis.what_if
-    over = np.where(np.isin(w.steps, data.analysis.components.steps), w.recorded_s / w.ideal_s, -np.inf)
+    over = np.where(np.isin(w.steps, data.analysis.breakdown.steps), w.recorded_s / w.ideal_s, -np.inf)
     return int(w.steps[int(np.nanargmax(over))])
 
 
@@ -66,7 +66,7 @@ def choose_ranks(data: ReportData, step: int) -> tuple[int, int | None]:
         affected = culprits[0][0]
     else:
         paused = pauses_by_worker_step(data)
-        at = np.flatnonzero(data.analysis.components.steps == step)
+        at = np.flatnonzero(data.analysis.breakdown.steps == step)
         lost = paused[1][:, :, at[0]].sum(axis=1) if paused is not None and len(at) else np.zeros(1)
         affected = int(lost.argmax()) if lost.any() else int(in_step.argmax())
     named = {place[0] for place in culprits} | {affected}

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from diagnose.model.components import COMPONENTS
 from diagnose.whatif.components.component import Component
 
-#: Components from outside of the package, by name.
+#: Breakdown from outside of the package, by name.
 _ADDED: dict[str, Component] = {}
 
 

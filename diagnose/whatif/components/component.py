@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from diagnose.model.components import NOTHING_SPECIAL, Components, Traits
+from diagnose.model.components import NOTHING_SPECIAL, Breakdown, Traits
 from diagnose.model.stalls import Kinds, StallKind
 from diagnose.model.trace import Bools, Seconds
 from diagnose.whatif.computes import COMPUTES, Place, iterate_blocks, list_computes, place_of
@@ -71,24 +71,24 @@ class TakenApart:
     def __init__(
         self,
         observed: Sequence[Observed],
-        components: Components,
+        breakdown: Breakdown,
         *,
         n_stages: int,
         between_s: Seconds,
         tail_s: Seconds | None,
     ) -> None:
         self.observed = observed
-        self.components = components
+        self.breakdown = breakdown
         self.n_stages = n_stages
         self.between_s = between_s
         self.tail_s = tail_s
-        self.n_steps, self.n_dp = len(components.steps), components.compute_s.shape[-1]
+        self.n_steps, self.n_dp = len(breakdown.steps), breakdown.compute_s.shape[-1]
         self.total_s = sum(float(o.block.end_s.max(axis=(0, 2)).sum()) for o in observed)
         self.members = [_members_of(o) for o in observed]
         #: Launch delays beyond the ordinary: of all that is no compute, and of computes by kind of stall; one a block.
-        self.late_s = [_without_computes(o, late_s) for o, late_s in zip(observed, components.late_s, strict=True)]
+        self.late_s = [_without_computes(o, late_s) for o, late_s in zip(observed, breakdown.late_s, strict=True)]
         self.late_computes_s = [self._late_computes(o, steps) for steps, o in iterate_blocks(observed)]
-        stalls = components.stalls
+        stalls = breakdown.stalls
         #: Stalls on the worst lane of each compute by kind, seconds.
         self.inside_s = _worst_by_kind(stalls.inside_s, stalls.inside)
         self.before_s = _worst_by_kind(stalls.before_s, stalls.before)
@@ -104,7 +104,7 @@ class TakenApart:
 
     def _late_computes(self, o: Observed, steps: slice) -> dict[int, ByNode]:
         """Give the late starts of a block's computes by kind of stall."""
-        stalls, found = self.components.stalls, dict[int, ByNode]()
+        stalls, found = self.breakdown.stalls, dict[int, ByNode]()
         for node in list_computes(o.block.nodes):
             place = (*place_of(o.block.nodes, node, self.n_stages), steps)
             late_s = stalls.before_s[place]
@@ -150,7 +150,7 @@ class Part:
         Launch delays that go with it, seconds by node, one dict a block.
     own_s : sequence of dict of int to ndarray of float64, shape (n_steps, n_dp)
         Own times that go with it, of operations that are no computes.
-    wait_s : ndarray of float64, axes as in `Components`, or None
+    wait_s : ndarray of float64, axes as in `Breakdown`, or None
         Seconds inside computes that are neither work nor a stall.
     """
 
@@ -221,7 +221,7 @@ class Part:
 
     def blame_stalls(self, found: Seconds | None) -> Seconds | None:
         """Add the seconds of its stalls, launch delays and own times to those found otherwise."""
-        job, stalls = self.job, self.job.components.stalls
+        job, stalls = self.job, self.job.breakdown.stalls
         if self.component.inside is not None and self.component.inside in job.inside_s:
             stalled = job.by_worker(np.where(stalls.inside == self.component.inside, stalls.inside_s, 0.0))
             found = stalled if found is None else found + stalled

@@ -25,14 +25,14 @@ class MicrobatchPart(Part):
 
     def find(self) -> None:
         """Weigh each microbatch, ordinary variation left out, against the mean of its step."""
-        c = self.job.components
+        c = self.job.breakdown
         self._weight = weight = c.microbatch_ratio ** (1.0 - c.microbatch_ordinary)
         there = ~np.isnan(c.compute_s).all(axis=1)
         self._mean = np.where(there, weight, 0.0).sum(axis=(1, 3)) / np.maximum(there.sum(axis=(1, 3)), 1)
 
     def is_present(self) -> bool:
         """Say whether any microbatch differs from the others."""
-        return bool((self.job.components.microbatch_ratio != 1.0).any())
+        return bool((self.job.breakdown.microbatch_ratio != 1.0).any())
 
     def ease_work(self, work: Seconds, place: Place, steps: slice, lanes: Lanes) -> Seconds:
         """Give a compute the work of a mean microbatch of its step."""

@@ -20,7 +20,7 @@ def find_pauses(work_s: Seconds, free_s: Seconds, left: Seconds, n_stages: int) 
 
     Parameters
     ----------
-    work_s, free_s : ndarray of float64, axes as in `Components`
+    work_s, free_s : ndarray of float64, axes as in `Breakdown`
         Computes without the seconds that rows say, and with them; both without waits for communication.
     left : ndarray of float64, same shape
         Durations over all factors; about 1.

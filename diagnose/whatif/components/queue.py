@@ -16,10 +16,10 @@ class QueuePart(Part):
     """What computes wait for is in the graph where it can be: then a scenario with shorter transfers has shorter waits."""
 
     def find(self) -> None:
-        """Take the waits inside computes from the components, and put waits into the graphs."""
-        components, observed = self.job.components, self.job.observed
-        self.wait_s = components.queue_wait_s
-        waited_for = components.waited_for or ({},) * len(observed)
+        """Take the waits inside computes from the breakdown, and put waits into the graphs."""
+        breakdown, observed = self.job.breakdown, self.job.observed
+        self.wait_s = breakdown.queue_wait_s
+        waited_for = breakdown.waited_for or ({},) * len(observed)
         self._waits = [add_waits(o, of_block) for o, of_block in zip(observed, waited_for, strict=True)]
 
     def worst_s(self) -> float:
@@ -38,7 +38,7 @@ class QueueWaits:
 
     Attributes
     ----------
-    inside_s, before_s : ndarray of float64, axes as in `Components`, or None
+    inside_s, before_s : ndarray of float64, axes as in `Breakdown`, or None
         Seconds inside computes, and before them; None where there are none.
     by : tuple of dict of int to WaitedFor, one a block
         What each of them waited for, by node.

@@ -25,12 +25,12 @@ class StagePart(Part):
 
     def find(self) -> None:
         """Compare each stage with the mean of all."""
-        typical_s = self.job.components.typical_s
+        typical_s = self.job.breakdown.typical_s
         self._even_ratio = typical_s.mean(axis=1, keepdims=True) / typical_s
 
     def is_present(self) -> bool:
         """Say whether there are several stages."""
-        return bool(self.job.components.typical_s.shape[1] > 1)
+        return bool(self.job.breakdown.typical_s.shape[1] > 1)
 
     def ease_work(self, work: Seconds, place: Place, steps: slice, lanes: Lanes) -> Seconds:
         """Give a compute the work of a mean stage."""

@@ -30,12 +30,12 @@ class StepPart(Part):
 
     def is_present(self) -> bool:
         """Say whether a step is slow, or all stall in one together."""
-        slow = (self.job.components.step_ratio > SLOW_WHOLE_STEP_RATIO).any()
+        slow = (self.job.breakdown.step_ratio > SLOW_WHOLE_STEP_RATIO).any()
         return bool(slow) or super().is_present()
 
     def ease_work(self, work: Seconds, place: Place, steps: slice, lanes: Lanes) -> Seconds:
         """Give a compute of a slow step the work of the usual one."""
-        ratio = self.job.components.step_ratio[place[0], steps, None]
+        ratio = self.job.breakdown.step_ratio[place[0], steps, None]
         return work / mix(lanes, np.where(ratio > SLOW_WHOLE_STEP_RATIO, ratio, 1.0), 1.0)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from diagnose.model.components import Components, Traits
+from diagnose.model.components import Breakdown, Traits
 from diagnose.model.optype import Op
 from diagnose.model.stalls import StallKind, Stalls
 from diagnose.model.trace import Bools, Seconds
@@ -56,12 +56,12 @@ class WorkerPart(Part):
 
     def is_present(self) -> bool:
         """Say whether a worker is slow, or stalls as a slow one does."""
-        return bool(self.job.components.slow_workers.any()) or super().is_present()
+        return bool(self.job.breakdown.slow_workers.any()) or super().is_present()
 
     def ease_work(self, work: Seconds, place: Place, steps: slice, lanes: Lanes) -> Seconds:
         """Give a compute of a slow worker the work of its peers'."""
         direction, virtual, _ = place
-        c = self.job.components
+        c = self.job.breakdown
         if not c.slow_workers[:, virtual % self.job.n_stages].any():
             return work
         return work / mix(lanes, c.worker_ratio[direction, virtual, steps], 1.0)
@@ -76,7 +76,7 @@ class WorkerPart(Part):
 
     def blame(self) -> Seconds | None:
         """Add up what each worker takes longer than its peers, and its stalls."""
-        c = self.job.components
+        c = self.job.breakdown
         longer = np.nan_to_num(c.compute_s) * (1.0 - 1.0 / c.worker_ratio[:, :, None])
         return self.blame_stalls(self.job.by_worker(longer))
 
@@ -85,7 +85,7 @@ class WorkerPart(Part):
         o = self.job.observed[i]
         nodes, found = o.block.nodes, ByNode()
         for node in np.flatnonzero(nodes.op == Op.OPTIMIZER).tolist():
-            slow = self.job.components.slow_workers[:, nodes.stage[node]]
+            slow = self.job.breakdown.slow_workers[:, nodes.stage[node]]
             if slow.any():
                 peers = lower_median(o.own[node], axis=1)[:, None]
                 found[node] = np.where(slow, np.maximum(peers, 0.0), np.inf)
@@ -240,9 +240,9 @@ def attribute_to_workers(stalls: Stalls, share: Seconds, worker_ratio: Seconds) 
     assign(stalls, unsteady, StallKind.WORKER)
 
 
-def _why_unmeasured(components: Components) -> str:
+def _why_unmeasured(breakdown: Breakdown) -> str:
     """Say that no worker can be compared with another."""
-    if components.compute_s.shape[-1] > 1 or components.slow_workers.any():
+    if breakdown.compute_s.shape[-1] > 1 or breakdown.slow_workers.any():
         return ""
     return "with one dp rank no worker has peers on its stage, and none fell behind itself"
 

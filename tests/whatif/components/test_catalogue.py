@@ -1,4 +1,4 @@
-"""Components as objects: each name has its file, and one from outside of the package goes all the way to the report."""
+"""Breakdown as objects: each name has its file, and one from outside of the package goes all the way to the report."""
 
 from pathlib import Path
 
