@@ -5,6 +5,7 @@ refused.
 """
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -111,17 +112,16 @@ def _concatenate(parts: list[Rows], job: dict[str, Any]) -> Rows:
     bad = None
     if any(part.bad is not None for part in parts):
         bad = np.concatenate([np.zeros(len(part), dtype=bool) if part.bad is None else part.bad for part in parts])
-    unknown_ops: dict[str, int] = {}
+    unknown_ops: Counter[str] = Counter()
     for part in parts:
-        for text, n in part.unknown_ops.items():
-            unknown_ops[text] = unknown_ops.get(text, 0) + n
+        unknown_ops.update(part.unknown_ops)
     lists = _join_lists(parts)
     return Rows(
         **columns,
         host=host,
         host_names=host_names,
         bad=bad,
-        unknown_ops=unknown_ops,
+        unknown_ops=dict(unknown_ops),
         job=job,
         number=None if lists is None else np.arange(len(columns["op"]), dtype=np.int32),
         lists=lists,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diagnose.model.trace import Ints
+from diagnose.model.trace import Bools, Ints
 
 #: Labels are numbered by a table where they span no more than this; else they are sorted.
 MAX_LABEL_RANGE = 1 << 20
@@ -49,3 +49,11 @@ def number_combinations(*columns: NDArray[Any]) -> Ints:
         values, index = np.unique(column, return_inverse=True)
         found = np.unique(found * max(len(values), 1) + index, return_inverse=True)[1]
     return found
+
+
+def mark_last_attempts(attempt: Ints, *place: Ints) -> Bools:
+    """Mark the rows, shape (n_rows,), of the last attempt at each place, such as a step, or a step of a rank."""
+    key = number_combinations(*place)
+    last = np.full(int(key.max(initial=-1)) + 1, -1, dtype=np.int64)
+    np.maximum.at(last, key, attempt)
+    return np.asarray(attempt == last[key])

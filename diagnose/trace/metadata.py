@@ -77,14 +77,11 @@ def resolve_job(
             warnings.append(f"metadata: {key} is {said}, the rows have {rows_say}; the rows are used")
         if rows_say is not None:
             sizes[key] = rows_say
-    dp, pp = n_dp, n_stages
-    cp = sizes["cp_size"] or 1
-    world = sizes["world_size"]
-    tp = sizes["tp_size"]
-    if tp is None and world is not None and world % (dp * pp * cp) == 0:
-        tp = world // (dp * pp * cp)
-    if tp is None and world is None and max_rank is not None and (max_rank + 1) % (dp * pp * cp) == 0:
-        tp = (max_rank + 1) // (dp * pp * cp)
+    dp, pp, cp = n_dp, n_stages, sizes["cp_size"] or 1
+    world, tp = sizes["world_size"], sizes["tp_size"]
+    n_ranks = world if world is not None or max_rank is None else max_rank + 1
+    if tp is None and n_ranks is not None and n_ranks % (dp * pp * cp) == 0:
+        tp = n_ranks // (dp * pp * cp)
     if not any(found.get(key) for key in SIZES):
         warnings.append(
             f"no metadata: parallelism taken from the rows (dp {dp}, pp {pp}, tp {tp or 'unknown, taken as 1'}, cp taken as 1)"

@@ -12,13 +12,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from diagnose.errors import TraceError
 from diagnose.model.optype import Op
 from diagnose.model.recording import Dropped, Recording, Unobserved
 from diagnose.model.trace import Ints, Seconds
 from diagnose.trace.clocks import align
+from diagnose.trace.labels import mark_last_attempts
 from diagnose.trace.producers.absent import find_absent
 from diagnose.trace.producers.catalogue import Report
 from diagnose.trace.producers.contents import name_in, read_bytes
@@ -55,7 +55,7 @@ def read(inputs: InputFiles, *, name: str, report: Report) -> Recording:
     found, attempts = _read_files(files, left_out, inputs, name, report)
     columns = np.array(found, dtype=np.float64).T
     attempt_of = np.array(attempts, dtype=np.int64)
-    is_last = _is_of_last_attempt(columns[1].astype(np.int64), attempt_of)
+    is_last = mark_last_attempts(attempt_of, columns[1])  # of all ranks, at each iteration
     n_again = len(np.unique(columns[1, ~is_last]))
     columns = _close_gaps(columns[:, is_last], attempt_of[is_last])
     op, step, rank = (column.astype(np.int64) for column in columns[:3])
@@ -114,14 +114,6 @@ def _read_files(
     if not found:
         raise TraceError("has no operation after a line `Iteration`; expected `[RANK1] Iteration 3`", where=name)
     return found, attempts
-
-
-def _is_of_last_attempt(step: Ints, attempt: Ints) -> NDArray[np.bool_]:
-    """Say whether each operation is of the last attempt that any rank made at its iteration, shape (n_operations,)."""
-    _, at = np.unique(step, return_inverse=True)
-    last = np.zeros(int(at.max()) + 1, dtype=np.int64)
-    np.maximum.at(last, at, attempt)
-    return np.asarray(attempt == last[at])
 
 
 def _close_gaps(columns: Seconds, attempt: Ints) -> Seconds:

@@ -132,7 +132,8 @@ def read(inputs: InputFiles, *, name: str, report: Report) -> Recording:
         head = inputs.head(file)
         where = name_in(inputs.path, file, name)
         if _is_events(head):
-            _read_events(file, _host_of(inputs, file), where, found)
+            has_folder = inputs.is_folder and file.parent != inputs.path  # of its host
+            _read_events(file, file.parent.name if has_folder else "", where, found)
         elif _RAW.search(head):
             _read_log(file, where, found)
         else:
@@ -150,11 +151,6 @@ def _is_events(head: bytes) -> bool:
     if head.lstrip()[:1] != b"[":
         return False
     return any(all(key in args for key in _KEYS) for args in _ARGS.findall(head)[:64])
-
-
-def _host_of(inputs: InputFiles, file: Path) -> str:
-    """Name the host by its folder, where each has one."""
-    return file.parent.name if inputs.is_folder and file.parent != inputs.path else ""
 
 
 def _read_events(file: Path, host: str, where: str, found: _Found) -> None:

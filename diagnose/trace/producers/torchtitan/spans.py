@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from diagnose.model.trace import Ints, Seconds
 from diagnose.trace.columns import ColumnTable
-from diagnose.trace.labels import number_combinations
+from diagnose.trace.labels import mark_last_attempts, number_combinations
 
 #: Whole numbers beyond this are damage, and not exact in floating point.
 MAX_NUMBER = 2**53
@@ -119,10 +119,7 @@ def take_line(line: bytes, attempt: int, found: LogColumns) -> None:
 
 def keep_last_attempt(spans: Spans) -> tuple[Spans, tuple[str, ...]]:
     """Keep the last attempt of each rank at each step."""
-    key = number_combinations(spans.rank, spans.step)
-    last = np.full(int(key.max(initial=-1)) + 1, -1, dtype=np.int64)
-    np.maximum.at(last, key, spans.attempt)
-    keep = spans.attempt == last[key]
+    keep = mark_last_attempts(spans.attempt, spans.rank, spans.step)
     if keep.all():
         return spans, ()
     n_steps = len(np.unique(spans.step[~keep]))
