@@ -36,8 +36,10 @@ def compose(store: Store, findings: Iterable[Finding], acks: dict[str, Ack], sit
 
 def _compose_one(finding: Finding, ack: Ack | None, jobs: tuple[int, list[JobWithFinding]], site: str | None) -> Ticket:
     """Write one ticket."""
-    found = json.loads(finding.particulars)
-    particulars = msgspec.convert(found, KeptCause) if found else None
+    try:
+        particulars = msgspec.convert(json.loads(finding.particulars), KeptCause)
+    except msgspec.ValidationError:  # none are kept, or no longer those of a cause: the ticket goes without them
+        particulars = None
     n_jobs, first = jobs
     linked = tuple(dataclasses.replace(job, report=_link(site, job)) for job in first)
     report = next((job.report for job in linked if job.location == finding.worst_location), None)

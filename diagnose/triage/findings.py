@@ -227,11 +227,15 @@ def _read_particulars(connection: sa.Connection, places: set[tuple[str, int]]) -
 
 
 def _read_diagnoses(connection: sa.Connection, locations: Sequence[str]) -> Iterator[tuple[str, _Judged]]:
-    """Read diagnoses, a few at a time; those that are not there are left out."""
+    """Read diagnoses, a few at a time; those that are not there, or no longer diagnoses, are left out."""
     for some in in_chunks(locations):
         query = sa.select(DOCUMENTS.c.location, DOCUMENTS.c.document).where(DOCUMENTS.c.location.in_(some))
         for location, document in connection.execute(query):
-            yield location, msgspec.convert(json.loads(document), _Judged)
+            try:
+                judged = msgspec.convert(json.loads(document), _Judged)
+            except msgspec.ValidationError:
+                continue
+            yield location, judged
 
 
 def _close(connection: sa.Connection, now_s: float, gone_after_s: float) -> None:

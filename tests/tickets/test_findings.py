@@ -292,6 +292,16 @@ def test_names_may_be_anything(shelf: Shelf) -> None:
     assert len(ticket["summary"]) < 5000 and ticket["summary"].isprintable()
 
 
+def test_a_diagnosis_that_can_no_longer_be_read_stops_no_ticket(shelf: Shelf) -> None:
+    """A stored cause that lacks what every cause has is told without particulars, and all others with theirs."""
+    broken = cause_of("f1")
+    del broken["evidence"]
+    shelf.put("/a", broken)
+    shelf.put("/b", cause_of("f2"))
+    told = {ticket["fingerprint"]: ticket for ticket in shelf.emit()}
+    assert {fingerprint: bool(ticket["evidence"]) for fingerprint, ticket in told.items()} == {"f1": False, "f2": True}
+
+
 def test_many_findings_at_once(shelf: Shelf) -> None:
     """More than a query takes at a time."""
     causes = [cause_of(f"{i:04x}") for i in range(1100)]
