@@ -39,13 +39,13 @@ STALLED: dict[StallKind, str] = {
 }
 
 
-def needs_explanation(_features: Features, _explained: Collection[str]) -> bool:
-    """Excuse nothing."""
+def never_excused(_features: Features, _explained: Collection[str]) -> bool:
+    """Say no: its time always needs an explanation."""
     return False
 
 
-def is_measured(_components: "Breakdown") -> str:
-    """Leave nothing unmeasured."""
+def always_measured(_breakdown: "Breakdown") -> str:
+    """Give no reason: what it costs can always be told."""
     return ""
 
 
@@ -80,8 +80,8 @@ class Traits:
     stops_all: bool = False
     border: Literal["start", "end"] | None = None
     stall_kind: StallKind | None = None
-    is_excused: Callable[[Features, Collection[str]], bool] = needs_explanation
-    why_unmeasured: "Callable[[Breakdown], str]" = is_measured
+    is_excused: Callable[[Features, Collection[str]], bool] = never_excused
+    why_unmeasured: "Callable[[Breakdown], str]" = always_measured
 
 
 NOTHING_SPECIAL = Traits()
