@@ -65,7 +65,6 @@ def diagnose(
 
     from diagnose.errors import UsageError
     from diagnose.pipeline import diagnose_job
-    from diagnose.report import terminal  # noqa: F401 - a notebook then shows the diagnosis as its page
 
     if not 1.0 <= min_speedup < math.inf:
         raise UsageError(f"min_speedup is {min_speedup}, expected a finite number of at least 1")

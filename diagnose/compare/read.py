@@ -155,7 +155,7 @@ def _begins_as_json(source: BinaryIO) -> bool:
 def _parse(text: str, name: str) -> list[Any]:
     """Read one JSON value, or one a line."""
     try:
-        found = json.loads(text, parse_float=_finite)
+        found = json.loads(text, parse_float=_finite, parse_constant=_finite)
     except (ValueError, RecursionError):
         return [_parse_line(line, f"{name}:{n}") for n, line in enumerate(text.split("\n"), start=1) if line.strip()]
     return found if isinstance(found, list) else [found]
@@ -164,14 +164,14 @@ def _parse(text: str, name: str) -> list[Any]:
 def _parse_line(line: str, where: str) -> Any:
     """Read one line."""
     try:
-        return json.loads(line, parse_float=_finite)
+        return json.loads(line, parse_float=_finite, parse_constant=_finite)
     except (ValueError, RecursionError):
         message = "it is no JSON, or cut off; expected one diagnosis a line; save it again with --format json"
         raise TraceError(message, where=where) from None
 
 
 def _finite(text: str) -> float | None:
-    """Read a number; one that is larger than any float is none."""
+    """Read a number; one that is larger than any float, or none at all, is null."""
     value = float(text)
     return value if math.isfinite(value) else None
 
@@ -180,12 +180,15 @@ def _read_document(entry: dict[str, Any], name: str) -> DiagnosisDocument:
     """Read what `--format json` prints, and say what is wrong with anything else."""
     try:
         return msgspec.convert(entry, DiagnosisDocument)
+    except UnicodeEncodeError:
+        what = "a text in it is no text (half of a surrogate pair)"
+        raise TraceError(f"{what}; save it again with --format json", where=name) from None
     except msgspec.ValidationError as error:
         said, _, at = str(error).partition(" - at ")
         steps: list[str | int] = [key or int(n) for key, n in _STEP.findall(at)]
         if absent := re.match("Object missing required field `(.+)`", said):
             steps.append("job" if not at and "job" not in entry else absent[1])  # of several, what a diagnosis is of
-    expected = _say_expected(said, entry, steps)
+    expected = _describe_expected(said, entry, steps)
     if isinstance(steps[-1] if steps else None, int) and expected in _PLURAL:
         expected = f"a list of {_PLURAL[expected]}"
         steps.pop()
@@ -197,7 +200,7 @@ def _read_document(entry: dict[str, Any], name: str) -> DiagnosisDocument:
     )
 
 
-def _say_expected(said: str, entry: dict[str, Any], steps: list[str | int]) -> str:
+def _describe_expected(said: str, entry: dict[str, Any], steps: list[str | int]) -> str:
     """Say what should stand at a place, by what the validator said of it."""
     if steps and steps[-1] in _CHOICES:
         return " or ".join(get_args(_CHOICES[steps[-1]]))

@@ -79,6 +79,10 @@ class RuleTest:
     lines: dict[str, int] = dataclasses.field(default_factory=dict)
 
 
+#: Headings that a rule in the place of another may leave out: they say what is so of the cause, not when the rule fires.
+_KEPT = ("needs", "pictures", "dated_by_log", "classifier")
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rule:
     """The room of one cause; `severity` and `false_positives` are empty where its file says nothing of them.
@@ -93,6 +97,8 @@ class Rule:
         A change of pace in a training log may be this cause's onset; False for what is so from the first step on.
     classifier : tuple of str
         Patterns of the features that the classifier is trained to see for this cause; none: all that it sees for others.
+    given : frozenset of str
+        The headings of its file.
     """
 
     id: str
@@ -114,6 +120,12 @@ class Rule:
     source: str
     tests: tuple[RuleTest, ...]
     path: str
+    given: frozenset[str] = frozenset()
+
+    def replace(self, other: "Rule") -> "Rule":
+        """Give this rule in the place of another of its id: what its file does not say of recordings and pages stays as it was."""
+        kept = {key: getattr(other, key) for key in _KEPT if key not in self.given}
+        return dataclasses.replace(self, **kept)
 
     def judge(self, features: Features) -> "Judgement":
         """Say whether the rule fires on these features, with the sentences that hold and what could not be measured."""

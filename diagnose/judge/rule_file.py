@@ -85,7 +85,7 @@ def read_rule(
         story=reader.text(fields.get("story")),
         components=components,
         place=reader.text(fields["place"], PLACES) if "place" in fields else "spread",
-        needs=reader.words(fields["needs"], tuple(CAPABILITIES)) if "needs" in fields else (),
+        needs=reader.words(fields["needs"], tuple(CAPABILITIES), least=0) if "needs" in fields else (),
         pictures=reader.words(fields["pictures"], PICTURES) if "pictures" in fields else NO_RULE.pictures,
         dated_by_log=reader.flag(fields["dated_by_log"]) if "dated_by_log" in fields else True,
         classifier=tuple(reader.items(fields["classifier"], reader.pattern)) if "classifier" in fields else (),
@@ -96,6 +96,7 @@ def read_rule(
         source=reader.text(fields.get("source")),
         tests=tuple(reader.items(fields.get("tests"), reader.test)),
         path=str(path),
+        given=frozenset(fields),
     )
     if complete and isinstance(fields.get("tests"), yaml.SequenceNode):
         n_fire = sum(case.fires for case in rule.tests)
@@ -185,15 +186,15 @@ class _Reader:
         """Read `true` or `false`."""
         return self.text(node, ("true", "false")) == "true"
 
-    def words(self, node: yaml.Node | None, allowed: Sequence[str] = ()) -> tuple[str, ...]:
-        """Read a list of words."""
-        return tuple(self.items(node, lambda item: self.text(item, allowed)))
+    def words(self, node: yaml.Node | None, allowed: Sequence[str] = (), *, least: int = 1) -> tuple[str, ...]:
+        """Read a list of words, so many at least."""
+        return tuple(self.items(node, lambda item: self.text(item, allowed), least=least))
 
-    def items(self, node: yaml.Node | None, read: Callable[[yaml.Node], _Item]) -> list[_Item]:
-        """Read a list, each item its own way."""
+    def items(self, node: yaml.Node | None, read: Callable[[yaml.Node], _Item], *, least: int = 1) -> list[_Item]:
+        """Read a list of so many items at least, each its own way."""
         if node is None:
             return []
-        if not isinstance(node, yaml.SequenceNode) or not node.value:
+        if not isinstance(node, yaml.SequenceNode) or len(node.value) < least:
             self.fault(node, "expected a list")
             return []
         return [read(item) for item in node.value]

@@ -42,7 +42,8 @@ def load_rules(extra: Path | None = None, known_features: Iterable[str] | None =
     known = None if known_features is None else sorted(known_features)
     by_id = {rule.id: rule for rule in read_folder(built_in_rules(), faults, known, digest.update, complete=True)}
     if extra is not None:
-        by_id |= {rule.id: rule for rule in read_folder(extra, faults, known, digest.update)}
+        for rule in read_folder(extra, faults, known, digest.update):
+            by_id[rule.id] = rule.replace(by_id[rule.id]) if rule.id in by_id else rule
     if faults:
         raise RuleError("\n".join(faults))
     return RuleSet(tuple(by_id[key] for key in sorted(by_id)), digest.hexdigest()[:12])

@@ -31,7 +31,7 @@ class EvidenceItem(Struct, frozen=True):
     source: Source
     id: str
     text: str
-    values: dict[str, float | None]
+    values: dict[str, int | float | None]
 
 
 class Fix(Struct, frozen=True):
@@ -48,7 +48,7 @@ class Fix(Struct, frozen=True):
     assumptions: Annotated[tuple[str, ...], Meta(description="what the prediction takes for granted")] = ()
     risks: Annotated[tuple[str, ...], Meta(description="what may go wrong, or cost elsewhere")] = ()
     figures: Annotated[
-        dict[str, float | None],
+        dict[str, int | float | None],
         Meta(description="numbers worth knowing beside the step time, unit at the end of the name"),
     ] = {}
 

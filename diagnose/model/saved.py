@@ -44,7 +44,7 @@ def restore(found: Any, *, min_speedup: float) -> Diagnosis:
         raise ValueError(f"its schema is {kind!r}, not {SCHEMA!r}")
     try:
         return _restore(msgspec.convert(found, DiagnosisDocument), min_speedup)
-    except (msgspec.ValidationError, KeyError) as error:
+    except (msgspec.ValidationError, UnicodeEncodeError, KeyError) as error:
         raise ValueError(f"it lacks or distorts {error}") from None
 
 

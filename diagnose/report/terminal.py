@@ -65,10 +65,6 @@ def render_html(diagnosis: Diagnosis) -> str:
     return console.export_html(inline_styles=True, code_format=f'<pre style="{style}">{{code}}</pre>')
 
 
-#: A notebook asks the object itself for its page; `model` knows of no report.
-Diagnosis._repr_html_ = render_html  # type: ignore[attr-defined]
-
-
 def _sections(
     diagnosis: Diagnosis, width: int, *, verbose: bool = False, links: Sequence[tuple[str, str]] = ()
 ) -> Iterator[tuple[str | Text, RenderableType]]:

@@ -38,7 +38,10 @@ def _compose_one(finding: Finding, ack: Ack | None, jobs: tuple[int, list[JobWit
     """Write one ticket."""
     try:
         particulars = msgspec.convert(json.loads(finding.particulars), KeptCause)
-    except msgspec.ValidationError:  # none are kept, or no longer those of a cause: the ticket goes without them
+    except (
+        msgspec.ValidationError,
+        UnicodeEncodeError,
+    ):  # none are kept, or no longer those of a cause: the ticket goes without them
         particulars = None
     n_jobs, first = jobs
     linked = tuple(dataclasses.replace(job, report=_link(site, job)) for job in first)

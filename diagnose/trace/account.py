@@ -7,6 +7,7 @@ import dataclasses
 import math
 from typing import Any
 
+from diagnose.model.capabilities import CAPABILITIES
 from diagnose.model.recording import Account, ClockOffset, Dropped, Unobserved
 
 
@@ -31,7 +32,8 @@ def read_account(found: dict[str, Any]) -> tuple[Account, tuple[str, ...]]:
             Unobserved(
                 str(e["what"]),
                 str(e["reason"]),
-                tuple(str(name) for name in e.get("lacks", ())),
+                # A word that is not known is a later version's.
+                tuple(name for name in e.get("lacks") or () if name in CAPABILITIES),
                 tuple(str(cause) for cause in e["causes"]),
             )
             for e in found["unsaid"]

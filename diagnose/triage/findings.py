@@ -233,7 +233,7 @@ def _read_diagnoses(connection: sa.Connection, locations: Sequence[str]) -> Iter
         for location, document in connection.execute(query):
             try:
                 judged = msgspec.convert(json.loads(document), _Judged)
-            except msgspec.ValidationError:
+            except (msgspec.ValidationError, UnicodeEncodeError):
                 continue
             yield location, judged
 

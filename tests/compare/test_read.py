@@ -101,6 +101,7 @@ def test_what_is_no_diagnosis_is_refused(text: str | bytes, says: str) -> None:
         (("causes", 0, "where", "stages"), ["a"], "causes[0].where.stages"),
         (("causes", 0, "where", "hosts"), [1], "causes[0].where.hosts is [1]; expected a list of texts"),
         (("job", "job_id"), 7, "job.job_id is 7; expected a text"),
+        (("job", "gpus"), "\ud800", "a text in it is no text (half of a surrogate pair)"),
     ],
 )
 def test_wrong_values_are_named(path: tuple[str | int, ...], wrong: object, says: str) -> None:
@@ -113,6 +114,16 @@ def test_wrong_values_are_named(path: tuple[str | int, ...], wrong: object, says
     with pytest.raises(TraceError) as error:
         read_side(found, "a.json")
     assert str(error.value).startswith("a.json: ") and says in str(error.value)
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
+def test_what_is_no_number_is_missing(number: float) -> None:
+    """JSON knows no NaN and no infinity, but programs write them."""
+    found = saved(worker_fault())
+    found["causes"][0]["confidence"] = number
+    (entry,) = read(json.dumps(found)) or []
+    with pytest.raises(TraceError, match=r"causes\[0\]\.confidence is missing; expected a number"):
+        read_side(entry, "a.json")
 
 
 def test_one_of_several_is_chosen_by_its_job() -> None:

@@ -80,3 +80,30 @@ def test_a_copy_of_a_rule_is_as_blind_as_the_rule(tmp_path: Path) -> None:
     assert found.recording is not None
     (entry,) = [entry for entry in found.recording.unobserved if entry.what == "time between steps"]
     assert entry.causes == ("checkpoint-stall", "slow-saves")
+
+
+def test_a_rule_in_the_place_of_another_keeps_what_it_leaves_out(tmp_path: Path) -> None:
+    """A user's version of a built-in rule, written before rules said what they need, is as blind as the built-in one."""
+    lines = (built_in_rules() / "network-fault.yaml").read_text().splitlines(keepends=True)
+    first = [line.split(":")[0] for line in lines]
+    headings = ("needs", "pictures", "dated_by_log", "classifier")
+    start, kept, inside = 0, [], False
+    for line, head in zip(lines, first, strict=True):
+        inside = head in headings or (inside and line.startswith((" ", "-", "]")))
+        start += inside
+        kept += [] if inside else [line]
+    assert start >= 3, "the rule has headings to leave out"
+    (tmp_path / "mine.yaml").write_text("".join(kept).replace("title: slow network", "title: our network"))
+    mine = {rule.id: rule for rule in load_rules(tmp_path).rules}["network-fault"]
+    ours = {rule.id: rule for rule in RULES}["network-fault"]
+    assert mine.title == "our network"
+    assert [getattr(mine, key) for key in headings] == [getattr(ours, key) for key in headings]
+    assert ours.needs and ours.pictures != ("workers",)
+
+
+def test_a_rule_may_say_that_it_needs_nothing(tmp_path: Path) -> None:
+    """What its file does say counts, also where that is nothing."""
+    text = (built_in_rules() / "checkpoint-stall.yaml").read_text()
+    needs = next(line for line in text.splitlines() if line.startswith("needs:"))
+    (tmp_path / "mine.yaml").write_text(text.replace(needs, "needs: []"))
+    assert {rule.id: rule for rule in load_rules(tmp_path).rules}["checkpoint-stall"].needs == ()

@@ -1,5 +1,7 @@
 """What becomes of findings as triage runs pass: opened once, fixed, reopened, acknowledged, on both kinds of database."""
 
+import json
+
 import pytest
 import sqlalchemy as sa
 
@@ -294,12 +296,25 @@ def test_names_may_be_anything(shelf: Shelf) -> None:
 
 def test_a_diagnosis_that_can_no_longer_be_read_stops_no_ticket(shelf: Shelf) -> None:
     """A stored cause that lacks what every cause has is told without particulars, and all others with theirs."""
-    broken = cause_of("f1")
-    del broken["evidence"]
-    shelf.put("/a", broken)
-    shelf.put("/b", cause_of("f2"))
-    told = {ticket["fingerprint"]: ticket for ticket in shelf.emit()}
-    assert {fingerprint: bool(ticket["evidence"]) for fingerprint, ticket in told.items()} == {"f1": False, "f2": True}
+    lacking, odd = cause_of("f1"), cause_of("f2")
+    del lacking["evidence"]
+    odd["evidence"][0]["values"] = {"x": "\ud800"}
+    shelf.put("/a", lacking)
+    shelf.put("/b", odd)
+    shelf.put("/c", cause_of("f3"))
+    told = {ticket["fingerprint"]: bool(ticket["evidence"]) for ticket in shelf.emit()}
+    assert told == {"f1": False, "f2": False, "f3": True}
+
+
+def test_whole_numbers_stay_whole(shelf: Shelf) -> None:
+    """A ticket gives figures and values as the diagnosis printed them."""
+    cause = cause_of("f1")
+    cause["fixes"][0]["figures"] = {"break_even_steps": 2045, "gain": 0.5}
+    cause["evidence"][0]["values"] = {"stall.hits": 3}
+    shelf.put("/a", cause)
+    (ticket,) = shelf.emit()
+    assert json.dumps(ticket["fixes"][0]["figures"]) == '{"break_even_steps": 2045, "gain": 0.5}'
+    assert json.dumps(ticket["evidence"][0]["values"]) == '{"stall.hits": 3}'
 
 
 def test_many_findings_at_once(shelf: Shelf) -> None:

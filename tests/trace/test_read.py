@@ -217,6 +217,13 @@ def test_an_account_of_an_earlier_version_is_honoured(tmp_path: Path) -> None:
     assert reasons["worker-fault"] == "ends of computes: only the host's times"
 
 
+def test_an_account_of_a_later_version_is_read(tmp_path: Path) -> None:
+    """A word for what is lacking that this version does not know is left out; the file and the other words count."""
+    entry = {"what": "w", "reason": "r", "lacks": ["warp-speed", "transfers"], "causes": []}
+    found, _ = read_account({"producer": "x", "dropped": [], "unsaid": [entry], "offsets": [], "warnings": []})
+    assert found.unobserved[0].lacks == ("transfers",)
+
+
 def test_a_damaged_account_is_refused(tmp_path: Path) -> None:
     """Metadata that no conversion writes is told with its key."""
     table = pq.read_table(FIXTURE)
