@@ -46,7 +46,7 @@ LIBRARIES = {
     "yaml": ("diagnose/judge/rule_file.py", "diagnose/trace/metadata.py"),
     "rich": ("diagnose/report/", "diagnose/cli/progress.py", "diagnose/faults/__main__.py"),
     "sklearn": ("diagnose/train/trees.py",),
-    "ruptures": ("diagnose/statistics/",),
+    "ruptures": ("diagnose/numerics/",),
     "pandas": ("diagnose/model/diagnosis.py",),
     "click": (
         "diagnose/cli/",

@@ -6,7 +6,7 @@ from diagnose.model.components import Breakdown
 from diagnose.model.feature import Feature, Features
 from diagnose.model.trace import Bools, Seconds
 from diagnose.model.transfers import Transfers
-from diagnose.statistics.robust import lower_median
+from diagnose.numerics.robust import lower_median
 
 #: Each feature: what its values read as, and when it misleads.
 READS_AS = {

@@ -10,7 +10,7 @@ import numpy as np
 from diagnose.model.cause import When
 from diagnose.model.course import Change, Course
 from diagnose.model.trace import Bools, Ints, Seconds
-from diagnose.statistics.change_points import fit_changes
+from diagnose.numerics.change_points import fit_changes
 
 #: Steps above this part of the effect have it.
 HALF = 0.5

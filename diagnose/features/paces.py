@@ -13,8 +13,8 @@ from diagnose.model.cause import When
 from diagnose.model.place import Worker
 from diagnose.model.trace import Bools, Ints, Seconds
 from diagnose.model.training_log import Level, LogFacts, SlowRank, TrainingLog
-from diagnose.statistics.change_points import LEAST_NOISE_RATIO, MIN_LEVEL, fit_levels
-from diagnose.statistics.robust import noise_of_differences, robust_deviation
+from diagnose.numerics.change_points import LEAST_NOISE_RATIO, MIN_LEVEL, fit_levels
+from diagnose.numerics.robust import noise_of_differences, robust_deviation
 
 #: Lines after a start that its first line is compared with.
 START_UP_LINES = 5

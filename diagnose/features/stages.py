@@ -5,7 +5,7 @@ import numpy as np
 from diagnose.model.components import Breakdown
 from diagnose.model.feature import Feature, Features
 from diagnose.model.trace import Seconds
-from diagnose.statistics.robust import nan_median
+from diagnose.numerics.robust import nan_median
 
 #: Each feature: what its values read as, and when it misleads.
 READS_AS = {

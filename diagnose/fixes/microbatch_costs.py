@@ -14,8 +14,8 @@ from diagnose.model.components import Breakdown
 from diagnose.model.documents import Documents
 from diagnose.model.optype import Op
 from diagnose.model.trace import Block, Bools, Ints, Seconds
+from diagnose.numerics.robust import nan_median
 from diagnose.packing.cost import Cost, fit_cost
-from diagnose.statistics.robust import nan_median
 
 #: Lengths must explain this part of the variance of the microbatches; below, something else makes most of them uneven. On generated
 #: jobs with long documents it is above 0.8 in all but the noisiest, and below 0.1 where the lengths say nothing.

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from diagnose.model.optype import DP_COLLECTIVES, P2P, Op
 from diagnose.model.trace import Bools, Ints, Seconds
-from diagnose.statistics.robust import robust_deviation
+from diagnose.numerics.robust import robust_deviation
 from diagnose.whatif.observed import Observed
 
 #: Communication of each type that a compute may queue behind: the last ones launched before it.

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from diagnose.model.optype import Op
 from diagnose.model.stalls import Kinds, StallKind
 from diagnose.model.trace import Bools, Evidence, Seconds
-from diagnose.statistics.robust import nan_median
+from diagnose.numerics.robust import nan_median
 from diagnose.whatif.computes import COMPUTES, iterate_blocks
 from diagnose.whatif.observed import Observed
 

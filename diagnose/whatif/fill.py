@@ -11,7 +11,7 @@ import numpy as np
 
 from diagnose.model.optype import COMPUTE
 from diagnose.model.trace import Block, Seconds
-from diagnose.statistics.robust import nan_median
+from diagnose.numerics.robust import nan_median
 from diagnose.whatif.batches import find_all_batches
 from diagnose.whatif.graph import Event, Graph
 from diagnose.whatif.replay import launch_delays, own_times

@@ -3,7 +3,7 @@
 import numpy as np
 
 from diagnose.model.trace import Seconds
-from diagnose.statistics.robust import nan_median
+from diagnose.numerics.robust import nan_median
 
 #: Nothing is faster than its peers by more: logarithms of ratios stay finite where durations of 0 are recorded.
 TINY_RATIO = 1e-9

@@ -12,7 +12,7 @@ import numpy as np
 
 from diagnose.model.components import Breakdown
 from diagnose.model.trace import Bools, Evidence, Ints, Seconds
-from diagnose.statistics.robust import nan_median
+from diagnose.numerics.robust import nan_median
 from diagnose.whatif.components.microbatch import find_microbatches
 from diagnose.whatif.components.pause import find_pauses
 from diagnose.whatif.components.queue import find_queue_waits

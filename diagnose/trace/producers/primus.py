@@ -148,7 +148,7 @@ def _read_rank(file: Path, stage: int, *, where: str) -> Computes:
         name=where,
         expected='{"<iteration>": {"fwd_start": [ms, ..], "fwd_end": [..], ..}, ..}',
     )
-    parts = []
+    parts = [Computes.of(None, 0, stage, (), (), None, None, unit_s=1e-3)]  # all there is of a rank without iterations
     for text, iteration in iterations.items():
         if not text.isdecimal() or int(text) > MAX_NUMBER:
             raise TraceError(f"has a key {text[:40]!r}; expected the number of an iteration", where=where)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from diagnose.model.trace import Seconds
-from diagnose.statistics.robust import robust_deviation
+from diagnose.numerics.robust import robust_deviation
 from diagnose.whatif.components.component import Component, Lanes, Part, mix
 from diagnose.whatif.computes import Place
 from diagnose.whatif.medians import TINY_RATIO, nearest_zero_center

@@ -4,7 +4,7 @@ import numpy as np
 
 from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Bools, Seconds
-from diagnose.statistics.robust import MAD_TO_SIGMA, lower_median, nan_median
+from diagnose.numerics.robust import MAD_TO_SIGMA, lower_median, nan_median
 from diagnose.whatif.components.component import Component, Part
 
 #: A pause stands out by this many robust deviations, and by this part of the operation (prototype).

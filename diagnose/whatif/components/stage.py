@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from diagnose.model.trace import Bools, Ints, Seconds
-from diagnose.statistics.robust import lower_median, nan_median, robust_deviation
+from diagnose.numerics.robust import lower_median, nan_median, robust_deviation
 from diagnose.whatif.components.component import Component, Lanes, Part, mix
 from diagnose.whatif.components.worker import find_onsets, told_by_optimizer
 from diagnose.whatif.computes import Place

@@ -8,7 +8,7 @@ from diagnose.model.components import Traits
 from diagnose.model.feature import Features
 from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Bools, Seconds
-from diagnose.statistics.robust import lower_median
+from diagnose.numerics.robust import lower_median
 from diagnose.whatif.components.attribution import MANY_A_STEP, TOGETHER_SHARE, LongStalls
 from diagnose.whatif.components.component import Component, Lanes, Part, mix
 from diagnose.whatif.computes import Place

@@ -8,7 +8,7 @@ from diagnose.model.components import Traits
 from diagnose.model.feature import Features
 from diagnose.model.optype import DP_COLLECTIVES, P2P, Op
 from diagnose.model.trace import Seconds
-from diagnose.statistics.robust import lower_median, nan_median, nan_quantile
+from diagnose.numerics.robust import lower_median, nan_median, nan_quantile
 from diagnose.whatif.components.component import Component, Part
 from diagnose.whatif.delays import recorded
 from diagnose.whatif.observed import Observed

@@ -8,8 +8,8 @@ from diagnose.model.components import Breakdown, Traits
 from diagnose.model.optype import Op
 from diagnose.model.stalls import StallKind, Stalls
 from diagnose.model.trace import Bools, Seconds
-from diagnose.statistics.change_points import Positions, Rise, find_rise
-from diagnose.statistics.robust import lower_median, nan_median, robust_deviation
+from diagnose.numerics.change_points import Positions, Rise, find_rise
+from diagnose.numerics.robust import lower_median, nan_median, robust_deviation
 from diagnose.whatif.components.attribution import assign
 from diagnose.whatif.components.component import ByNode, Component, Extent, Lanes, Part, cut, mix
 from diagnose.whatif.computes import Place

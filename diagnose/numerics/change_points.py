@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from diagnose.statistics.robust import Floats, noise_of_differences
+from diagnose.numerics.robust import Floats, noise_of_differences
 
 Positions = NDArray[np.int64]
 

@@ -9,7 +9,7 @@ import ruptures
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from diagnose.statistics.change_points import (
+from diagnose.numerics.change_points import (
     MAX_POSITIONS,
     MIN_STEPS,
     Rise,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diagnose.statistics.robust import (
+from diagnose.numerics.robust import (
     LONG_LANE,
     lower_median,
     nan_median,
