@@ -22,6 +22,7 @@ from diagnose.errors import DiagnoseError
 from diagnose.triage import pools
 from diagnose.triage.database import read_url
 from diagnose.triage.identity import Judge
+from diagnose.triage.machine import is_alive
 from diagnose.triage.source import list_jobs
 from diagnose.triage.worker import Task
 
@@ -156,6 +157,10 @@ def test_a_full_disk(full_disk: Path, make_folder, tmp_path: Path) -> None:
     assert "is full; make room and start again" in err and err.count("\n") == 1
     with contextlib.closing(sqlite3.connect(full_disk / "a.db")) as database:
         assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    with contextlib.closing(sqlite3.connect(full_disk / "a.db")) as database:
+        nights = dict(database.execute("SELECT night, process FROM nights"))
+        claimed_by = {night for (night,) in database.execute("SELECT night FROM claims")}
+    assert claimed_by <= nights.keys() and not any(is_alive(process) for process in nights.values())
     n_done = count_done(url)
     assert 0 < n_done < 80
     subprocess.run(["mount", "-o", "remount,size=20m", str(full_disk)], check=True)
