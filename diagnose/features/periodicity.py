@@ -6,6 +6,7 @@ from diagnose.model.components import Breakdown, Gains
 from diagnose.model.feature import Feature, Features
 from diagnose.model.optype import Op
 from diagnose.model.trace import Bools, Evidence, Ints, Seconds
+from diagnose.numerics.period import MIN_HITS, find_period
 
 #: Each feature: what its values read as, and when it misleads.
 READS_AS = {
@@ -25,14 +26,6 @@ READS_AS = {
 HIT_SHARE = 0.3
 #: Less than this part of a step is nothing.
 NEGLIGIBLE_SHARE = 0.01
-#: Hits needed for a period.
-MIN_HITS = 2
-#: Distances looked at: the candidates grow with their square.
-MAX_GAPS = 64
-#: Periods that are always tried, as sampled steps miss some multiples.
-SHORT_PERIODS = np.arange(2, 65)
-#: A longer period is better by more than this, else the shorter one is the period.
-BETTER = 1e-9
 #: All computes of a slow step take so many times as long as usual.
 SLOW_STEP_RATIO = 1.1
 
@@ -116,45 +109,3 @@ def _describe_period(steps: Ints, hits: Bools) -> Features:
         "stall.regularity": Feature(regularity),
         "stall.chance": Feature(chance),
     }
-
-
-def find_period(steps: Ints, hits: Bools) -> tuple[int, float, float]:
-    """Find the interval on whose multiples, from some step on, the steps hit lie, and no others.
-
-    Parameters
-    ----------
-    steps : ndarray of int64, shape (n_steps,)
-        Step numbers, increasing; sampled, so that some are left out.
-    hits : ndarray of bool, shape (n_steps,)
-
-    Returns
-    -------
-    period : int
-        In steps; 1 where no longer one is as good.
-    regularity : float
-        The smaller of two parts: of the hits, those on the period; of the sampled steps on the period between the first hit and
-        the last, those hit.
-    chance : float
-        Probability that so many hits lie on one period of that length by chance.
-
-    >>> find_period(np.arange(20), np.arange(20) % 5 == 2)[:2]
-    (5, 1.0)
-    """
-    at = steps[hits]
-    if len(at) < MIN_HITS:
-        return 1, 0.0, 1.0
-    inside = steps[(steps >= at[0]) & (steps <= at[-1])]
-    best = (0.0, 1, 1.0)
-    # A period divides some distance of neighbours, or two of them: no others need be tried.
-    gaps = np.unique(np.diff(at))[:MAX_GAPS]
-    candidates = np.unique(np.concatenate([gaps, np.gcd.outer(gaps, gaps).ravel(), SHORT_PERIODS]))
-    for period in candidates[(candidates > 1) & (candidates <= at[-1] - at[0])].tolist():
-        phases, counts = np.unique(at % period, return_counts=True)
-        phase, count = int(phases[counts.argmax()]), int(counts.max())
-        n_there = int((inside % period == phase).sum())
-        regularity = min(count / len(at), count / n_there)
-        # That the others of a phase are hit, too, is what chance has to explain.
-        chance = min(1.0, period * (1.0 / period) ** count)
-        if regularity > best[0] + BETTER and count >= MIN_HITS:
-            best = (regularity, period, chance)
-    return best[1], best[0], best[2]
