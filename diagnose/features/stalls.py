@@ -38,8 +38,8 @@ READS_AS = {
     }.items()
 } | {
     "input.start_share": "part of the seconds waited for input, of who waits longest, before workers begin a step; 1 all of them",
-    "input.unseen_share": "part of them where nearly all workers begin the step late together, and no row says what for: it may be "
-    "something else on the host",
+    "input.unseen_doubt": "how probable it is that they wait for something else on a host: where nearly all workers begin a step "
+    "late together no row says for whom, or for what",
     "input.between_share": "part of them between steps, where only rows show it; 1 all",
     "allocator.backward_contrast": "seconds stalled in or before backwards on the workers with stalls of the allocator over those "
     "on other workers, at most 100; collections and loaders elsewhere do not count, as they stop no backward",
@@ -48,6 +48,9 @@ READS_AS = {
 FIRST_SIGN = 0.05
 #: In one step and on this part of the workers: together.
 TOGETHER_SHARE = 0.6
+#: Workers that begin steps late together, at no period, wait for input in about two of three cases: nothing else is asked for in
+#: each step, but the host may be busy.
+UNSEEN_CHANCE = 0.35
 #: Ratios above are as good as infinite.
 MOST = 100.0
 #: Fewer stalls have no trend.
@@ -64,7 +67,7 @@ def measure_stalls(breakdown: Breakdown, evidence: Evidence) -> Features:
 
 def _measure_places_of_waits(breakdown: Breakdown) -> Features:
     """Say which parts of the seconds waited for input lie before workers begin a step, and between steps."""
-    names = ("input.start_share", "input.unseen_share", "input.between_share")
+    names = ("input.start_share", "input.unseen_doubt", "input.between_share")
     start_s = np.zeros((1, 1, 1)) if breakdown.start_s is None else breakdown.start_s
     between_s = float(np.sum(breakdown.between_s.get(StallKind.INPUT, 0.0)))
     # Many wait in one step: whoever waits longest is who counts, as between steps.
@@ -79,7 +82,7 @@ def _measure_places_of_waits(breakdown: Breakdown) -> Features:
     if breakdown.start_recorded is not None:
         unseen &= ~breakdown.start_recorded.any(axis=(0, 2))
     longest_s = start_s.max(axis=(0, 2))
-    parts = (float(longest_s.sum()), float(longest_s[unseen].sum()), between_s)
+    parts = (float(longest_s.sum()), UNSEEN_CHANCE * float(longest_s[unseen].sum()), between_s)
     return {name: Feature(seconds / total_s) for name, seconds in zip(names, parts, strict=True)}
 
 

@@ -88,7 +88,7 @@ def attribute_delays(
     found = []
     for o, late in zip(observed, late_s, strict=True):
         delays = Delays(dict(late), {}, {}, {})
-        opening = [_list_opening(o, stage) for stage in range(n_stages)]
+        opening = [list_opening(o, stage) for stage in range(n_stages)]
         latest = _LatestRows.none(len(o.block.steps))
         for stage in range(n_stages):
             _ask_rows(o, evidence, delays, latest, stage, opening[stage])
@@ -140,7 +140,7 @@ def gather_starts(
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Opening:
+class Opening:
     """What a worker begins a step with: what waits for nothing, and the first of its pipeline where that waits for such."""
 
     free: tuple[int, ...]
@@ -148,6 +148,7 @@ class _Opening:
 
     @property
     def nodes(self) -> tuple[int, ...]:
+        """List both."""
         return (*self.free, *self.first)
 
 
@@ -172,18 +173,18 @@ class _LatestRows:
         self.begins_s[at], self.ends_s[at], self.kind[at] = begins_s[later], ends_s[later], kind
 
 
-def _list_opening(o: Observed, stage: int) -> _Opening:
+def list_opening(o: Observed, stage: int) -> Opening:
     """List what the workers of a stage begin a step with."""
     nodes = o.block.nodes
     mine = [n for e in o.graph.events for n in e.members if nodes.stage[n] == stage]
     free = tuple(n for n in mine if not o.graph.waits[n])
     pipelined = [n for n in mine if nodes.op[n] in (Op.FORWARD, Op.FORWARD_RECV)]
     first = min(pipelined, key=lambda n: float(np.median(o.block.start_s[n])), default=None)
-    return _Opening(free, () if first is None or first in free else (first,))
+    return Opening(free, () if first is None or first in free else (first,))
 
 
 def _ask_rows(
-    o: Observed, evidence: Evidence, delays: Delays, latest: _LatestRows, stage: int, opening: _Opening
+    o: Observed, evidence: Evidence, delays: Delays, latest: _LatestRows, stage: int, opening: Opening
 ) -> None:
     """Attribute the launch delays of a stage to the rows of their worker that lie in them."""
     nodes = [n for e in o.graph.events for n in e.members if o.block.nodes.stage[n] == stage]
@@ -222,7 +223,7 @@ def _rows_of(o: Observed, evidence: Evidence, stage: int) -> Iterator[tuple[Stal
             yield kind, part, at[part]
 
 
-def _follow_rows(o: Observed, delays: Delays, opening: Sequence[_Opening], latest: _LatestRows) -> None:
+def _follow_rows(o: Observed, delays: Delays, opening: Sequence[Opening], latest: _LatestRows) -> None:
     """Let workers that begin a step when another's row ends, never earlier, wait for what that row says: a hidden barrier."""
     ends_s, begins_s = latest.ends_s[:, None], latest.begins_s[:, None]
     if not np.isfinite(ends_s).any():
@@ -253,7 +254,7 @@ def _ask_places(observed: Sequence[Observed], delays: Sequence[Delays], n_stages
     """
     steps = np.concatenate([o.block.steps for o in observed])
     order = np.argsort(steps, kind="stable")
-    openings = [[_list_opening(o, stage) for stage in range(n_stages)] for o in observed]
+    openings = [[list_opening(o, stage) for stage in range(n_stages)] for o in observed]
     for _ in range(2):
         late_s = np.concatenate(
             [_late_starts(o, d, of_block) for o, d, of_block in zip(observed, delays, openings, strict=True)], axis=1
@@ -282,7 +283,7 @@ def _ask_places(observed: Sequence[Observed], delays: Sequence[Delays], n_stages
                         )
 
 
-def _late_starts(o: Observed, delays: Delays, opening: Sequence[_Opening]) -> Seconds:
+def _late_starts(o: Observed, delays: Delays, opening: Sequence[Opening]) -> Seconds:
     """Say how late each worker begins a step, beyond the ordinary and beyond what is known: seconds, (n_stages, n_steps, n_dp)."""
     zero = np.zeros(o.block.start_s.shape[1:])
 

@@ -9,12 +9,16 @@ from diagnose.model.optype import Op
 from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Bools, Evidence, Ints, Seconds, Trace
 from diagnose.whatif.components.component import Component, Part
+from diagnose.whatif.computes import iterate_blocks
 from diagnose.whatif.delays import ORDINARY_SHARE
 from diagnose.whatif.evidence import SAYS
 from diagnose.whatif.observed import Observed
+from diagnose.whatif.starts import list_opening
 
 #: The next step waits for what rows say of some workers if it has begun no earlier than this part of it, where it is known.
 WAITED_SHARE = 0.95
+#: Who was busy after a step begins the next one late by this part of it, in most cases, where that shows there.
+SHOWN_SHARE = 0.5
 
 
 class BetweenStepsPart(Part):
@@ -57,16 +61,16 @@ def measure_between(trace: Trace, observed: Sequence[Observed]) -> Seconds:
     ndarray of float64, shape (n_steps,)
         Seconds, in the order of the blocks: the gap to the next step where that is in the trace (where not, what rows say of it
         and the median of what they leave of the known gaps: a sampled trace says nothing of the steps it left out), if times are
-        of the whole job; else until the first worker had done what its evidence rows say, or the last where known steps waited
-        for it; else 0.
+        of the whole job; else until the last worker had done what its evidence rows say, or the first where the next step shows
+        who is late. What rows say of the time before a step whose predecessor was not sampled counts as after it.
     """
     steps, length_s = _steps_of(observed)
-    gap_s = np.zeros(len(steps))
+    gap_s, before_s = np.zeros(len(steps)), np.zeros(len(steps))
     tail_s = measure_tails(trace, observed)
     if tail_s is not None:
-        # What some workers do after the optimizer delays the next step's first collective and shows there; only what all of
-        # them do lies between the steps.
-        gap_s = tail_s.min(axis=(1, 2))
+        # Where the next step shows who is late, only what all of them do lies between the steps.
+        shown = trace.step_origin_s is not None or _shows_in_next_step(observed, steps, tail_s)
+        gap_s = tail_s.min(axis=(1, 2)) if shown else tail_s.max(axis=(1, 2))
     if trace.step_origin_s is not None and len(trace.step_origin_s) > 1:
         every_step = np.sort(trace.steps)
         position = np.searchsorted(every_step, steps)
@@ -77,10 +81,12 @@ def measure_between(trace: Trace, observed: Sequence[Observed]) -> Seconds:
             # Where the next step was not sampled rows may still say what followed.
             if tail_s is not None and _is_waited_for(tail_s[known].max(axis=(1, 2)), following[known]):
                 gap_s = tail_s.max(axis=(1, 2))
-            gap_s = np.maximum(gap_s, sum(_measure_leads(trace, observed).values(), start=np.zeros(len(steps))))
-            beyond_s = max(float(np.median((following - gap_s)[known])), 0.0)
+            leads = _measure_leads(trace, observed).values()
+            led_s = sum((lead_s for lead_s, _ in leads), start=np.zeros(len(steps)))
+            before_s = sum((lead_s for _, lead_s in leads), start=before_s)
+            beyond_s = max(float(np.median((following - np.maximum(gap_s, led_s))[known])), 0.0)
             gap_s = np.where(known, following, gap_s + beyond_s)
-    return np.maximum(gap_s, 0.0)
+    return np.maximum(gap_s, 0.0) + before_s
 
 
 def explain_between(trace: Trace, observed: Sequence[Observed], between_s: Seconds) -> dict[StallKind, Seconds]:
@@ -91,48 +97,74 @@ def explain_between(trace: Trace, observed: Sequence[Observed], between_s: Secon
     dict of StallKind to ndarray of float64, shape (n_steps,)
         Seconds, together no more than `between_s`.
     """
-    found = _measure_leads(trace, observed)
+    leads = _measure_leads(trace, observed)
     steps, length_s = _steps_of(observed)
+    found, left_s = dict[StallKind, Seconds](), between_s
     for kind, rows in _rows_by_kind(trace.evidence).items():
-        at, there = _find_steps(steps, trace.evidence.step[rows])
-        busy_s = np.zeros((len(steps), trace.n_dp, trace.n_stages))
-        seconds = trace.evidence.end_s[rows] - np.maximum(trace.evidence.start_s[rows], length_s[at])
-        place = (at[there], trace.evidence.dp[rows][there], trace.evidence.stage[rows][there])
-        np.add.at(busy_s, place, np.maximum(seconds[there], 0.0))
-        found[kind] = found.get(kind, 0.0) + busy_s.max(axis=(1, 2))
-    left_s = between_s
-    for kind, seconds in found.items():
-        found[kind] = np.minimum(seconds, left_s)
-        left_s = left_s - found[kind]
-    return {kind: seconds for kind, seconds in found.items() if seconds.any()}
-
-
-def _measure_leads(trace: Trace, observed: Sequence[Observed]) -> dict[StallKind, Seconds]:
-    """Say by kind how long rows that lie before a step's first operation kept the worker that was kept longest.
-
-    On the clock of the job a step begins with its first operation: whatever all workers do before lies between the steps. Seconds
-    after each step, shape (n_steps,); where the next one was not sampled, those before a step on average.
-    """
-    found: dict[StallKind, Seconds] = {}
-    if trace.step_origin_s is None:
-        return found
-    steps, _ = _steps_of(observed)
-    for kind, rows in _rows_by_kind(trace.evidence).items():
-        at, there = _find_steps(steps, trace.evidence.step[rows])
-        lead_s = np.zeros((len(steps), trace.n_dp, trace.n_stages))
-        seconds = np.minimum(trace.evidence.end_s[rows], 0.0) - trace.evidence.start_s[rows]
-        place = (at[there], trace.evidence.dp[rows][there], trace.evidence.stage[rows][there])
-        np.add.at(lead_s, place, np.maximum(seconds[there], 0.0))
-        longest_s = lead_s.max(axis=(1, 2))
-        if longest_s.any():
-            following, sampled = _find_steps(steps, steps + 1)
-            found[kind] = np.where(sampled, longest_s[following], longest_s.mean())
+        if kind == StallKind.SAVING:
+            continue
+        lasts_s = trace.evidence.end_s[rows] - np.maximum(
+            trace.evidence.start_s[rows], length_s[_find_steps(steps, trace.evidence.step[rows])[0]]
+        )
+        explained_s = _longest_by_step(trace, steps, rows, lasts_s) + sum(
+            leads.get(kind, ()), start=np.zeros(len(steps))
+        )
+        if explained_s.any():
+            found[kind] = np.minimum(explained_s, left_s)
+            left_s = left_s - found[kind]
     return found
 
 
+def _measure_leads(trace: Trace, observed: Sequence[Observed]) -> dict[StallKind, tuple[Seconds, Seconds]]:
+    """Say by kind how long rows that lie before a step's first operation kept the worker that was kept longest.
+
+    On the clock of the job a step begins with its first operation: whatever all workers do before lies between the steps. Seconds
+    by the step that they follow, and those before steps whose predecessor was not sampled by that step; shape (n_steps,) each.
+    """
+    found: dict[StallKind, tuple[Seconds, Seconds]] = {}
+    if trace.step_origin_s is None:
+        return found
+    steps, _ = _steps_of(observed)
+    following, sampled = _find_steps(steps, steps + 1)
+    follows = _find_steps(steps, steps - 1)[1]
+    for kind, rows in _rows_by_kind(trace.evidence).items():
+        lead_s = _longest_by_step(
+            trace, steps, rows, np.minimum(trace.evidence.end_s[rows], 0.0) - trace.evidence.start_s[rows]
+        )
+        if lead_s.any():
+            found[kind] = np.where(sampled, lead_s[following], 0.0), np.where(follows, 0.0, lead_s)
+    return found
+
+
+def _longest_by_step(trace: Trace, steps: Ints, rows: Ints, lasts_s: Seconds) -> Seconds:
+    """Add up seconds of evidence rows by worker, and give those of the worker that has most of them in each step."""
+    at, there = _find_steps(steps, trace.evidence.step[rows])
+    of_worker = np.zeros((len(steps), trace.n_dp, trace.n_stages))
+    place = (at[there], trace.evidence.dp[rows][there], trace.evidence.stage[rows][there])
+    np.add.at(of_worker, place, np.maximum(lasts_s[there], 0.0))
+    return np.asarray(of_worker.max(axis=(1, 2)))
+
+
+def _shows_in_next_step(observed: Sequence[Observed], steps: Ints, tail_s: Seconds) -> bool:
+    """Say whether workers that were busy after a step begin the next one late, as far as steps follow each other at all.
+
+    Where they do not, the next step is counted from when all were ready.
+    """
+    late_s = np.zeros(tail_s.shape)
+    for at, o in iterate_blocks(observed):
+        for stage in range(tail_s.shape[2]):
+            waits = [np.broadcast_to(o.delay[node], o.block.start_s.shape[1:]) for node in list_opening(o, stage).nodes]
+            if waits:
+                late_s[at, :, stage] = np.max(waits, axis=0)
+    following, sampled = _find_steps(steps, steps + 1)
+    busy = (tail_s > 0) & sampled[:, None, None]
+    shown = late_s[following][busy] >= SHOWN_SHARE * tail_s[busy]
+    return bool(shown.size and shown.mean() > SHOWN_SHARE)
+
+
 def _rows_by_kind(evidence: Evidence) -> dict[StallKind, Ints]:
-    """List the rows of each kind that is no save."""
-    kinds = (StallKind.INPUT, StallKind.PLANNED)
+    """List the rows of each kind that may lie between steps."""
+    kinds = (StallKind.INPUT, StallKind.PLANNED, StallKind.SAVING)
     every = {kind: np.flatnonzero(np.isin(evidence.op, [op for op in SAYS if SAYS[op] == kind])) for kind in kinds}
     return {kind: rows for kind, rows in every.items() if len(rows)}
 
