@@ -284,19 +284,23 @@ def _ask_places(observed: Sequence[Observed], delays: Sequence[Delays], n_stages
 
 
 def _late_starts(o: Observed, delays: Delays, opening: Sequence[Opening]) -> Seconds:
-    """Say how late each worker begins a step, beyond the ordinary and beyond what is known: seconds, (n_stages, n_steps, n_dp)."""
+    """Say how late each worker begins a step, beyond the ordinary and beyond what is known: seconds, (n_stages, n_steps, n_dp).
+
+    Where forwards alone are late in a step they have a reason of their own, which their place among other forwards tells.
+    """
     zero = np.zeros(o.block.start_s.shape[1:])
 
-    def unknown(node: int) -> Seconds:
-        late_s = delays.late_s.get(node, zero)
-        return np.where(delays.kinds[node] == StallKind.NOBODY, late_s, 0.0) if node in delays.kinds else late_s
+    def unknown(nodes: Sequence[int]) -> list[Seconds]:
+        known = {node: delays.kinds[node] != StallKind.NOBODY for node in nodes if node in delays.kinds}
+        return [np.where(known.get(node, False), 0.0, delays.late_s.get(node, zero)) for node in nodes]
 
-    found = []
+    found, others = [], zero
     for of_stage in opening:
         # Of what could start at once most is late where the worker is; one alone has a reason of its own.
-        free = np.sort([unknown(node) for node in of_stage.free] or [zero], axis=0)
-        found.append(free[(len(free) - 1) // 2] + sum((unknown(node) for node in of_stage.first), start=zero))
-    return np.stack(found)
+        free = np.sort(unknown(of_stage.free) or [zero], axis=0)
+        found.append(free[(len(free) - 1) // 2] + sum(unknown(of_stage.first), start=zero))
+        others = others + sum(unknown([n for n in of_stage.nodes if o.block.nodes.op[n] not in COMPUTES]), start=zero)
+    return np.where(others.any(axis=1)[None, :, None], np.stack(found), 0.0)
 
 
 def _is_input(steps: Ints, late_s: Seconds, late: Bools, readers: Sequence[int]) -> bool:

@@ -72,23 +72,24 @@ class _Reader:
 
 def _find_readers(found: LongStalls) -> list[int]:
     """List the virtual stages that read data: the first, and the last, for labels, where its forwards stall as the first's do."""
-    last = found.long.shape[1] - 1
-    if found.n_stages == 1 or not found.long[0, 0].any():
+    last, long = found.long.shape[1] - 1, found.long
+    if found.n_stages == 1 or not long[0, last].any():
         return [0]
+    # What is known to wait, of another size or by rows, reads data all the same.
+    long = long | (found.stalls.inside == StallKind.INPUT) | (found.stalls.before == StallKind.INPUT)
     middle = list(range(1, found.n_stages - 1))
     for only_first in (True, False):
         pick = slice(0, 1) if only_first else slice(None)
         usual = max(
-            rate(found.long[0, middle, pick], found.there[0, middle, pick]),
-            *(rate(found.long[1, v], found.there[1, v]) for v in (0, last)),
+            rate(long[0, middle, pick], found.there[0, middle, pick]),
+            *(rate(long[1, v], found.there[1, v]) for v in (0, last)),
         )
         if only_first:
-            rests = [(found.long[0, v, 1:], found.there[0, v, 1:]) for v in (0, last)]
+            rests = [(long[0, v, 1:], found.there[0, v, 1:]) for v in (0, last)]
             usual = max(usual, *(rate(*rest) for rest in rests))
-        elif not middle:
-            # Nothing to compare with but how often a worker can collect.
-            usual = max(usual, MAX_COLLECTIONS_A_STEP / found.long.shape[2])
-        stalled = [(int(found.long[0, v, pick].sum()), int(found.there[0, v, pick].sum())) for v in (0, last)]
+        elif not middle and not all(_is_each(np.asarray(long[0, v])) for v in (0, last)):
+            continue  # nothing to compare with, and no more often than workers collect
+        stalled = [(int(long[0, v, pick].sum()), int(found.there[0, v, pick].sum())) for v in (0, last)]
         if all(more_than_chance(n_stalled, n, usual, INPUT_RATE_RATIO) for n_stalled, n in stalled):
             return [0, last]
     return [0]
