@@ -41,6 +41,8 @@ class FaultTruth:
     """What is true about one fault of a job."""
 
     cause: str
+    #: The cause and its kind, as `Fault.full_kind`.
+    kind: str
     #: Tuple of (dp rank, stage).
     workers: tuple[Worker, ...]
     #: Where it happens; both empty where it happens everywhere.
@@ -207,6 +209,7 @@ def _truth(spec: JobSpec, fault: Fault, index: int, steps_s: _MeanSteps) -> Faul
     period = getattr(fault, "period_steps", None)
     return FaultTruth(
         cause=fault.cause,
+        kind=fault.full_kind,
         workers=fault.workers(spec),
         stages=fault.stages(spec),
         onset_step=int(numbers[fault.onset]) if fault.onset else None,
