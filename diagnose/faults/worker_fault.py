@@ -1,10 +1,13 @@
-"""A worker whose clock is throttled: everything it computes takes longer, on every microbatch.
+"""Workers whose clocks are throttled: everything they compute takes longer, on every microbatch.
+
+One worker, a data-parallel replica, the workers of a host or of several, more than half of a stage; all the time, from a step on,
+growing, on and off, for a few steps; everything or forwards only, where the host's processor is what is slow.
 
 The fault adds work: mended, the worker does what its peers do.
 """
 
 import dataclasses
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -15,6 +18,13 @@ from diagnose.faults.inputs import Inputs
 from diagnose.faults.members import LateMember
 from diagnose.faults.spec import JobSpec, draw_log_uniform
 from diagnose.model.optype import Op
+from diagnose.model.trace import Seconds
+
+
+#: How a fault goes over the steps in which it happens.
+Course = Literal["steady", "ramp", "on-off"]
+#: A fault that comes and goes is there in this part of the steps, so many at a time.
+ON_SHARE, ON_STEPS = 0.4, (1, 6)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -29,6 +39,10 @@ class WorkerFault(Fault):
     slowdown: float = 1.5
     #: The same for backward; None: as forward. AR's slowed worker: forward 2.5, backward 2.3.
     backward_slowdown: float | None = None
+    #: How it goes over the steps in which it happens: the same all the time, growing evenly to its strength, or in some steps only.
+    course: Course = "steady"
+    #: Its optimizer is as slow as its forward.
+    slows_optimizer: bool = True
     #: Standard deviation of the logarithm of the factor, drawn for each compute: a throttled clock is unsteady.
     spread: float = 0.0
     #: Its sends take this many times as long.
@@ -58,9 +72,10 @@ class WorkerFault(Fault):
         if self.member is not None and not 0 <= self.member < spec.n_members:
             raise UsageError(f"no member {self.member}; workers have {spec.n_members}", where=self.cause)
         work_s, transfer_s, late = inputs.work_s.copy(), inputs.transfer_s.copy(), list(inputs.late_members)
-        rng, active = self.random(spec), self.active(spec)[:, 0]
+        rng, level = self.random(spec), self._level(spec)
         backward = self.slowdown if self.backward_slowdown is None else self.backward_slowdown
-        factors = {Op.FORWARD: self.slowdown, Op.BACKWARD: backward, Op.OPTIMIZER: self.slowdown}
+        factors = {Op.FORWARD: self.slowdown, Op.BACKWARD: backward}
+        factors |= {Op.OPTIMIZER: self.slowdown} if self.slows_optimizer else {}
         for dp, stage in self.places:
             if not (0 <= dp < spec.dp and 0 <= stage < spec.pp):
                 raise UsageError(
@@ -70,12 +85,24 @@ class WorkerFault(Fault):
             for op, factor in factors.items():
                 tasks = np.flatnonzero(here & programme.is_op(op))
                 unsteady = np.exp(self.spread * rng.standard_normal((len(tasks), spec.steps)))
-                work_s[tasks, :, dp] *= np.where(active, factor * unsteady, 1.0)
+                work_s[tasks, :, dp] *= np.where(level > 0, (1.0 + (factor - 1.0) * level) * unsteady, 1.0)
             if self.member is not None:
                 late.append(LateMember(dp, stage, self.member, work_s[:, :, dp] - inputs.work_s[:, :, dp]))
             sends = np.flatnonzero(here & programme.is_op(Op.FORWARD_SEND, Op.BACKWARD_SEND))
-            transfer_s[sends, :, dp] *= np.where(active, self.sends_slowdown, 1.0)
+            transfer_s[sends, :, dp] *= 1.0 + (self.sends_slowdown - 1.0) * level
         return dataclasses.replace(inputs, work_s=work_s, transfer_s=transfer_s, late_members=tuple(late))
+
+    def _level(self, spec: JobSpec) -> Seconds:
+        """Give the part of its strength that it has in each step, shape (n_steps,)."""
+        active = self.active(spec)[:, 0]
+        if self.course == "ramp":
+            return np.asarray(active * active.cumsum() / max(active.sum(), 1))
+        if self.course == "on-off":
+            rng = spec.random("fault", *f"{self.cause}/on-off".encode())
+            lengths = rng.integers(*ON_STEPS, size=spec.steps + 2)
+            on = np.repeat(rng.random(len(lengths)) < ON_SHARE, lengths)[: spec.steps]
+            return np.asarray((active & on).astype(np.float64))
+        return active.astype(np.float64)
 
 
 def draw_fault(

@@ -106,8 +106,6 @@ class Breakdown:
     worker_ratio : ndarray of float64, shape (2, n_virtual, n_steps, n_dp)
         How long a slow worker takes against its peers; exactly 1 for all others.
     slow_workers : ndarray of bool, shape (n_dp, n_stages)
-    worker_excess : ndarray of float64, shape (n_dp, n_stages, n_steps)
-        Log of each worker's pace against its peers on the same stage, workload taken out; slow or not.
     microbatch_ratio : ndarray of float64, shape (2, n_microbatches, n_steps, n_dp)
         How long a microbatch takes on every stage against a typical one; 1 where the job has no such pattern.
     microbatch_ordinary : float
@@ -133,7 +131,6 @@ class Breakdown:
     step_ratio: Seconds
     worker_ratio: Seconds
     slow_workers: Bools
-    worker_excess: Seconds
     microbatch_ratio: Seconds
     queue_wait_s: Seconds | None
     stalls: Stalls

@@ -12,7 +12,7 @@ import numpy as np
 
 from diagnose.model.components import Breakdown
 from diagnose.model.trace import Bools, Evidence, Ints, Seconds
-from diagnose.numerics.robust import nan_median
+from diagnose.numerics.robust import MAD_TO_SIGMA, lower_median, nan_median
 from diagnose.whatif.components.microbatch import find_microbatches
 from diagnose.whatif.components.pause import find_pauses
 from diagnose.whatif.components.queue import find_queue_waits
@@ -26,6 +26,9 @@ from diagnose.whatif.evidence import without_recorded_pauses
 from diagnose.whatif.medians import TINY_RATIO
 from diagnose.whatif.observed import Observed
 from diagnose.whatif.stalls import attribute_stalls
+
+#: Standard deviation of a median over that of a mean of as many values.
+MEDIAN_ERROR = 1.2533
 
 
 def take_apart(observed: Sequence[Observed], evidence: Evidence, *, n_stages: int) -> Breakdown:
@@ -49,6 +52,14 @@ def _take_apart(observed: Sequence[Observed], evidence: Evidence, n_stages: int)
     pace = by_step / typical_s[:, :, None, None]
     step_ratio = find_slow_steps(pace)
     parts = _find_workers_and_microbatches(work_s, typical_s, pace, step_ratio, order, told)
+    if parts.slow_workers.any() and not told.any():
+        # What is usual is what those take who are not slow; who is slow was measured against a mixture of both.
+        quick = np.where(parts.worker_ratio > 1.0, np.nan, by_step)
+        of_quick = lower_median(nan_median(quick, axis=2), axis=2)
+        typical_s = np.where(of_quick > 0, of_quick, typical_s)
+        pace = by_step / typical_s[:, :, None, None]
+        step_ratio = find_slow_steps(np.where(parts.worker_ratio > 1.0, np.nan, pace))
+        parts = _find_workers_and_microbatches(work_s, typical_s, pace, step_ratio, order, told)
     if (parts.microbatch_ratio != 1.0).any():
         step_ratio = without_microbatches(step_ratio)
         parts = _find_workers_and_microbatches(work_s, typical_s, pace, step_ratio, order, told)
@@ -74,7 +85,6 @@ def _take_apart(observed: Sequence[Observed], evidence: Evidence, n_stages: int)
         step_ratio=step_ratio,
         worker_ratio=parts.worker_ratio,
         slow_workers=parts.slow_workers,
-        worker_excess=parts.worker_excess,
         microbatch_ratio=parts.microbatch_ratio,
         microbatch_ordinary=parts.microbatch_ordinary,
         queue_wait_s=queue.inside_s,
@@ -93,7 +103,6 @@ class _Parts:
 
     worker_ratio: Seconds
     slow_workers: Bools
-    worker_excess: Seconds
     microbatch_ratio: Seconds
     microbatch_ordinary: float
     correlation: float | None
@@ -107,9 +116,11 @@ def _find_workers_and_microbatches(
     """Take slow workers out of the times, and uneven microbatches out of what is left; `order` puts the steps in time."""
     n_stages = len(told)
     excess = np.log(np.maximum(pace / step_ratio[:, None, :, None], TINY_RATIO))  # (2, n_virtual, n_steps, n_dp)
-    worker_log, slow, worker_excess = find_slow_workers(excess[:, :, order], n_stages, told)
-    back = np.argsort(order)
-    worker_log, worker_excess = worker_log[:, :, back], worker_excess[:, :, back]
+    sampled = _measure_sampling(compute_s[0, 0][:, order])
+    worker_log, slow = find_slow_workers(
+        excess[:, :, order], n_stages, told, sampled=sampled, n_microbatches=compute_s.shape[2]
+    )
+    worker_log = worker_log[:, :, np.argsort(order)]
     if slow.any():
         slow &= slow_throughout(compute_s, typical_s, step_ratio, worker_log, n_stages)
         worker_log = np.where(np.tile(slow.T, (worker_log.shape[1] // n_stages, 1))[None, :, None, :], worker_log, 0.0)
@@ -118,4 +129,16 @@ def _find_workers_and_microbatches(
     left = compute_s / usual_s
     microbatch_ratio, ordinary, correlation, spread = find_microbatches(left)
     left /= microbatch_ratio[:, None]
-    return _Parts(worker_ratio, slow, worker_excess, microbatch_ratio, ordinary, correlation, spread, left)
+    return _Parts(worker_ratio, slow, microbatch_ratio, ordinary, correlation, spread, left)
+
+
+def _measure_sampling(forward_s: Seconds) -> Seconds:
+    """Say how far the median of some microbatches is off by chance, as standard deviation of its log, shape (n_steps, n_dp).
+
+    `forward_s` are the forwards of one stage, shape (n_microbatches, n_steps, n_dp).
+    """
+    if forward_s.shape[0] < 2:
+        return np.zeros(forward_s.shape[1:])
+    logs = np.log(np.maximum(forward_s, TINY_RATIO))
+    spread = MAD_TO_SIGMA * nan_median(np.abs(logs - nan_median(logs, axis=0)), axis=0)
+    return np.asarray(np.nan_to_num(MEDIAN_ERROR * spread / np.sqrt(forward_s.shape[0])))

@@ -8,7 +8,6 @@ from diagnose.model.components import Traits
 from diagnose.model.feature import Features
 from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Bools, Seconds
-from diagnose.numerics.robust import lower_median
 from diagnose.whatif.components.attribution import MANY_A_STEP, TOGETHER_SHARE, LongStalls
 from diagnose.whatif.components.component import Component, Lanes, Part, mix
 from diagnose.whatif.computes import Place
@@ -42,7 +41,10 @@ class StepPart(Part):
 def find_slow_steps(pace: Seconds) -> Seconds:
     """Say how long all computes of a step are against the usual step: shape (2, n_steps)."""
     n_steps = pace.shape[2]
-    ratio = lower_median(np.moveaxis(pace, 2, 1).reshape(2, n_steps, -1), axis=2)
+    ordered = np.sort(np.moveaxis(pace, 2, 1).reshape(2, n_steps, -1), axis=2)  # NaN last
+    count = np.maximum((~np.isnan(ordered)).sum(axis=2, keepdims=True), 1)
+    # Of the quickest third: a fault may slow more than half of the workers, and is none of the step's.
+    ratio = np.take_along_axis(ordered, (count - 1) // 3, axis=2)[:, :, 0]
     ratio = np.where(ratio > 0, ratio, 1.0)
     return np.asarray(ratio / np.median(ratio, axis=1, keepdims=True))
 
