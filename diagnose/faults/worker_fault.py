@@ -20,7 +20,6 @@ from diagnose.faults.spec import JobSpec, draw_log_uniform
 from diagnose.model.optype import Op
 from diagnose.model.trace import Seconds
 
-
 #: How a fault goes over the steps in which it happens.
 Course = Literal["steady", "ramp", "on-off"]
 #: A fault that comes and goes is there in this part of the steps, so many at a time.

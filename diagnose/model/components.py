@@ -123,6 +123,8 @@ class Breakdown:
         Launch delays beyond the ordinary, seconds by node.
     forward_backward_correlation, microbatch_spread : float or None
         Of the microbatches' forward and backward times, and robust spread of the forward; None with fewer than 8 values.
+    stage_share : float or None
+        Part of what forward and backward of a compute have in common that other stages have, too, about 0..1; None with one stage.
     """
 
     steps: Ints
@@ -137,6 +139,7 @@ class Breakdown:
     noise_ratio: float
     forward_backward_correlation: float | None
     microbatch_spread: float | None
+    stage_share: float | None = None
     waited_for: tuple[Mapping[int, Mapping[int, Bools]], ...] = ()
     microbatch_ordinary: float = 0.0
     late_s: tuple[Mapping[int, Seconds], ...] = ()

@@ -13,7 +13,7 @@ import numpy as np
 from diagnose.model.components import Breakdown
 from diagnose.model.trace import Bools, Evidence, Ints, Seconds
 from diagnose.numerics.robust import MAD_TO_SIGMA, lower_median, nan_median
-from diagnose.whatif.components.microbatch import find_microbatches
+from diagnose.whatif.components.microbatch import Microbatches, find_microbatches
 from diagnose.whatif.components.pause import find_pauses
 from diagnose.whatif.components.queue import find_queue_waits
 from diagnose.whatif.components.stage import find_usual_durations
@@ -60,7 +60,7 @@ def _take_apart(observed: Sequence[Observed], evidence: Evidence, n_stages: int)
         pace = by_step / typical_s[:, :, None, None]
         step_ratio = find_slow_steps(np.where(parts.worker_ratio > 1.0, np.nan, pace))
         parts = _find_workers_and_microbatches(work_s, typical_s, pace, step_ratio, order, told)
-    if (parts.microbatch_ratio != 1.0).any():
+    if (parts.microbatches.ratio != 1.0).any():
         step_ratio = without_microbatches(step_ratio)
         parts = _find_workers_and_microbatches(work_s, typical_s, pace, step_ratio, order, told)
     pause_s, noise = find_pauses(work_s, free_s, parts.left, n_stages)
@@ -85,13 +85,14 @@ def _take_apart(observed: Sequence[Observed], evidence: Evidence, n_stages: int)
         step_ratio=step_ratio,
         worker_ratio=parts.worker_ratio,
         slow_workers=parts.slow_workers,
-        microbatch_ratio=parts.microbatch_ratio,
-        microbatch_ordinary=parts.microbatch_ordinary,
+        microbatch_ratio=parts.microbatches.ratio,
+        microbatch_ordinary=parts.microbatches.ordinary,
         queue_wait_s=queue.inside_s,
         stalls=stalls,
         noise_ratio=noise,
-        forward_backward_correlation=parts.correlation,
-        microbatch_spread=parts.spread,
+        forward_backward_correlation=parts.microbatches.correlation,
+        microbatch_spread=parts.microbatches.spread,
+        stage_share=parts.microbatches.stage_share,
         waited_for=queue.by,
         late_s=late_s,
     )
@@ -103,10 +104,7 @@ class _Parts:
 
     worker_ratio: Seconds
     slow_workers: Bools
-    microbatch_ratio: Seconds
-    microbatch_ordinary: float
-    correlation: float | None
-    spread: float | None
+    microbatches: Microbatches
     left: Seconds
 
 
@@ -127,9 +125,9 @@ def _find_workers_and_microbatches(
     worker_ratio = np.exp(worker_log)
     usual_s = typical_s[:, :, None, None, None] * step_ratio[:, None, None, :, None] * worker_ratio[:, :, None]
     left = compute_s / usual_s
-    microbatch_ratio, ordinary, correlation, spread = find_microbatches(left)
-    left /= microbatch_ratio[:, None]
-    return _Parts(worker_ratio, slow, microbatch_ratio, ordinary, correlation, spread, left)
+    microbatches = find_microbatches(left)
+    left /= microbatches.ratio[:, None]
+    return _Parts(worker_ratio, slow, microbatches, left)
 
 
 def _measure_sampling(forward_s: Seconds) -> Seconds:

@@ -24,6 +24,8 @@ CHANCE_DEVIATIONS = 5.0
 ORDINARY_DEVIATIONS = 4.0
 #: A single step is slow beyond this many deviations.
 SLOW_STEP_DEVIATIONS = 6.0
+#: ... and, where all stages of a rank share it, so many times the most that any other rank has.
+BEYOND_OTHERS = 2.0
 #: A level that lasts is looked for in values of at most this, or of so many deviations: one extreme step makes no level.
 BOUND_RATIO = 0.10
 #: Where so many microbatches of a step agree, one direction alone may be slow (`slow_throughout` asks them); else both are, each
@@ -174,8 +176,8 @@ def find_slow_workers(
     chance = np.hypot(sigma, sampled.T) if n_stages == 1 else np.full(own.shape[1:], sigma)
     level = _find_levels(own, agree, sigma, chance, has_peers)
     level = np.moveaxis(level, -1, 1)
-    worker_log = (level[None, None] * _direction_ratio(direction - common, level)).reshape(excess.shape)
-    return worker_log, (level > 0).any(axis=1).T
+    worker_log = np.reshape(level[None, None] * _direction_ratio(direction - common, level), excess.shape)
+    return worker_log, np.asarray((level > 0).any(axis=1).T)
 
 
 def _shared_by_microbatches(by_worker: Seconds, sampled: Seconds) -> Seconds:
@@ -194,6 +196,9 @@ def _shared_by_microbatches(by_worker: Seconds, sampled: Seconds) -> Seconds:
     sigma = np.maximum(others, float(np.median(noise_of_differences(common, axis=0))))  # (n_dp,)
     chance = np.hypot(sigma[:, None], sampled.T)
     usual = np.median(chance, axis=1)
+    # One step is nothing special where other ranks have such steps, too: some rank draws many long documents.
+    longest = np.array([np.delete(np.abs(common), dp, axis=1).max() for dp in range(n_dp)])
+    chance = np.maximum(chance, BEYOND_OTHERS * longest[:, None] / SLOW_STEP_DEVIATIONS)
     every = np.ones((1, n_dp, n_steps), dtype=bool)
     scaled = _find_levels(
         (common.T / usual[:, None])[None], every, 1.0, chance / usual[:, None], every[..., 0], unit=1.0 / usual
@@ -261,7 +266,10 @@ def find_onsets(own: Seconds, sigma: float, unit: Seconds | float = 1.0) -> Posi
     """
     least = np.log1p(SLOW_RATIO) * np.broadcast_to(unit, own.shape[:-1])[..., None]
     rise = Rise(
-        bound=(-ORDINARY_DEVIATIONS * sigma, max(ORDINARY_DEVIATIONS * sigma, float(np.log1p(BOUND_RATIO) * np.min(unit)))),
+        bound=(
+            -ORDINARY_DEVIATIONS * sigma,
+            max(ORDINARY_DEVIATIONS * sigma, float(np.log1p(BOUND_RATIO) * np.min(unit))),
+        ),
         least_level=least,
         min_after=MIN_LEVEL_STEPS,
         deviations=CHANCE_DEVIATIONS + 1.0,
@@ -272,7 +280,9 @@ def find_onsets(own: Seconds, sigma: float, unit: Seconds | float = 1.0) -> Posi
 def _direction_ratio(direction: Seconds, level: Seconds) -> Seconds:
     """Say how a worker's excess splits over forward and backward: a factor a (direction, chunk, worker), about 1."""
     weight = np.where(np.isnan(direction), 0.0, level[None, None])
-    ratio = (weight * np.nan_to_num(direction)).sum(axis=3, keepdims=True) / np.maximum((weight**2).sum(axis=3, keepdims=True), TINY_RATIO)
+    ratio = (weight * np.nan_to_num(direction)).sum(axis=3, keepdims=True) / np.maximum(
+        (weight**2).sum(axis=3, keepdims=True), TINY_RATIO
+    )
     return np.asarray(np.clip(ratio, 0.0, 2.0))
 
 
