@@ -41,6 +41,10 @@ def measure_sequences(breakdown: Breakdown, trace: Trace) -> Features:
     return {
         "sequence.correlation": Feature(breakdown.forward_backward_correlation),
         "sequence.spread": Feature(breakdown.microbatch_spread),
+        "sequence.stage_share": (
+            Feature.missing("there is one stage") if breakdown.stage_share is None else Feature(breakdown.stage_share)
+        ),
+        "sequence.one_stage": Feature(float(breakdown.typical_s.shape[1] == 1)),
         "sequence.tokens_fit": _fit_tokens(breakdown, trace),
         "sequence.tail_ratio": Feature(float(np.quantile(ratio, TAIL_QUANTILE) / np.median(ratio))),
         "sequence.worst_ratio": Feature(float(ratio.max())),

@@ -12,23 +12,20 @@ import numpy as np
 
 from diagnose.model.components import Breakdown
 from diagnose.model.trace import Bools, Evidence, Ints, Seconds
-from diagnose.numerics.robust import MAD_TO_SIGMA, lower_median, nan_median
+from diagnose.numerics.robust import lower_median, nan_median
 from diagnose.whatif.components.microbatch import Microbatches, find_microbatches
 from diagnose.whatif.components.pause import find_pauses
 from diagnose.whatif.components.queue import find_queue_waits
 from diagnose.whatif.components.stage import find_usual_durations
 from diagnose.whatif.components.start_delay import find_late_starts
 from diagnose.whatif.components.step import find_slow_steps, without_microbatches
-from diagnose.whatif.components.worker import find_slow_workers, slow_throughout
+from diagnose.whatif.components.worker import find_slow_workers, measure_draws, slow_throughout
 from diagnose.whatif.computes import gather_computes, gather_seconds
 from diagnose.whatif.delays import delay_excess
 from diagnose.whatif.evidence import without_recorded_pauses
 from diagnose.whatif.medians import TINY_RATIO
 from diagnose.whatif.observed import Observed
 from diagnose.whatif.stalls import attribute_stalls
-
-#: Standard deviation of a median over that of a mean of as many values.
-MEDIAN_ERROR = 1.2533
 
 
 def take_apart(observed: Sequence[Observed], evidence: Evidence, *, n_stages: int) -> Breakdown:
@@ -114,10 +111,8 @@ def _find_workers_and_microbatches(
     """Take slow workers out of the times, and uneven microbatches out of what is left; `order` puts the steps in time."""
     n_stages = len(told)
     excess = np.log(np.maximum(pace / step_ratio[:, None, :, None], TINY_RATIO))  # (2, n_virtual, n_steps, n_dp)
-    sampled = _measure_sampling(compute_s[0, 0][:, order])
-    worker_log, slow = find_slow_workers(
-        excess[:, :, order], n_stages, told, sampled=sampled, n_microbatches=compute_s.shape[2]
-    )
+    drawn = measure_draws(compute_s[0, 0][:, order])
+    worker_log, slow = find_slow_workers(excess[:, :, order], n_stages, told, drawn)
     worker_log = worker_log[:, :, np.argsort(order)]
     if slow.any():
         slow &= slow_throughout(compute_s, typical_s, step_ratio, worker_log, n_stages)
@@ -128,15 +123,3 @@ def _find_workers_and_microbatches(
     microbatches = find_microbatches(left)
     left /= microbatches.ratio[:, None]
     return _Parts(worker_ratio, slow, microbatches, left)
-
-
-def _measure_sampling(forward_s: Seconds) -> Seconds:
-    """Say how far the median of some microbatches is off by chance, as standard deviation of its log, shape (n_steps, n_dp).
-
-    `forward_s` are the forwards of one stage, shape (n_microbatches, n_steps, n_dp).
-    """
-    if forward_s.shape[0] < 2:
-        return np.zeros(forward_s.shape[1:])
-    logs = np.log(np.maximum(forward_s, TINY_RATIO))
-    spread = MAD_TO_SIGMA * nan_median(np.abs(logs - nan_median(logs, axis=0)), axis=0)
-    return np.asarray(np.nan_to_num(MEDIAN_ERROR * spread / np.sqrt(forward_s.shape[0])))

@@ -1,5 +1,6 @@
 """Slow workers: one worker takes longer than its peers on the same stage, in all steps, from one on, or in single ones."""
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,7 +10,7 @@ from diagnose.model.optype import Op
 from diagnose.model.stalls import StallKind, Stalls
 from diagnose.model.trace import Bools, Seconds
 from diagnose.numerics.change_points import Positions, Rise, find_rise
-from diagnose.numerics.robust import MAD_TO_SIGMA, lower_median, nan_median, noise_of_differences
+from diagnose.numerics.robust import MAD_TO_SIGMA, lower_median, nan_median, nan_quantile, noise_of_differences
 from diagnose.whatif.components.attribution import assign
 from diagnose.whatif.components.component import ByNode, Component, Extent, Lanes, Part, cut, mix
 from diagnose.whatif.computes import Place
@@ -24,6 +25,8 @@ CHANCE_DEVIATIONS = 5.0
 ORDINARY_DEVIATIONS = 4.0
 #: A single step is slow beyond this many deviations.
 SLOW_STEP_DEVIATIONS = 6.0
+#: Standard deviation of a median over that of a mean of as many values; and a microbatch that is long, not the longest.
+MEDIAN_ERROR, LONG_QUANTILE = 1.2533, 0.99
 #: ... and, where all stages of a rank share it, so many times the most that any other rank has.
 BEYOND_OTHERS = 2.0
 #: A level that lasts is looked for in values of at most this, or of so many deviations: one extreme step makes no level.
@@ -134,9 +137,37 @@ def slow_throughout(
     return found
 
 
-def find_slow_workers(
-    excess: Seconds, n_stages: int, told: Bools, *, sampled: Seconds, n_microbatches: int
-) -> tuple[Seconds, Bools]:
+@dataclasses.dataclass(frozen=True, slots=True)
+class Draws:
+    """What the microbatches that a rank draws do to its pace.
+
+    Attributes
+    ----------
+    n_microbatches : int
+        How many say what the pace of a step is.
+    error : ndarray of float64, shape (n_steps, n_dp)
+        How far the pace is off by which microbatches were drawn: standard deviation of its log.
+    longest : ndarray of float64, shape (n_dp,)
+        Log of the microbatch that one in a hundred exceeds over the usual one.
+    """
+
+    n_microbatches: int
+    error: Seconds
+    longest: Seconds
+
+
+def measure_draws(forward_s: Seconds) -> Draws:
+    """Measure by the forwards of one stage, shape (n_microbatches, n_steps, n_dp), steps in time."""
+    n_microbatches = forward_s.shape[0]
+    logs = np.log(np.maximum(forward_s, TINY_RATIO))
+    usual = nan_median(logs, axis=0)
+    longest = nan_quantile(logs - nan_median(usual, axis=0), LONG_QUANTILE, axis=(0, 1))
+    spread = MAD_TO_SIGMA * nan_median(np.abs(logs - usual), axis=0)
+    error = MEDIAN_ERROR * spread / np.sqrt(n_microbatches)
+    return Draws(n_microbatches, np.nan_to_num(error), np.nan_to_num(longest))
+
+
+def find_slow_workers(excess: Seconds, n_stages: int, told: Bools, drawn: Draws) -> tuple[Seconds, Bools]:
     """Find the workers that are behind their peers: constantly, from a step on, or in single steps.
 
     Parameters
@@ -145,10 +176,8 @@ def find_slow_workers(
         Log of pace against the stage's and step's usual, steps in time.
     told : ndarray of bool, shape (n_stages,)
         With one dp rank: stages whose optimizer says that the worker is slow.
-    sampled : ndarray of float64, shape (n_steps, n_dp)
-        How far the pace of a rank in one step is off by chance, for the microbatches that it drew: standard deviation of the log.
-    n_microbatches : int
-        How many say what the pace is.
+    drawn : Draws
+        Steps in time.
 
     Returns
     -------
@@ -162,10 +191,10 @@ def find_slow_workers(
         return np.zeros_like(excess), np.zeros((n_dp, n_stages), dtype=bool)
     # Both directions and all chunks of a worker: the forward and backward of a slow worker are mostly both slow.
     by_worker = np.nanmean(direction, axis=(0, 1))  # (n_stages, n_steps, n_dp)
-    common = _shared_by_microbatches(by_worker, sampled)
+    common = _shared_by_microbatches(by_worker, drawn)
     own = np.moveaxis(np.nan_to_num(by_worker - common), 1, -1)  # (n_stages, n_dp, n_steps)
     agree = np.ones(own.shape, dtype=bool)
-    if n_microbatches < MIN_AGREEING:
+    if drawn.n_microbatches < MIN_AGREEING:
         # A slow clock slows both; pauses that hit most forwards of a step, or the only one, leave its backwards alone.
         least = np.nan_to_num(np.nanmin(np.nanmean(direction, axis=1) - common, axis=0))
         agree = np.moveaxis(least, 1, -1) > BOTH_SHARE * own
@@ -173,14 +202,14 @@ def find_slow_workers(
     apart = MAD_TO_SIGMA * np.median(np.abs(own - np.median(own, axis=-1, keepdims=True)), axis=-1)
     sigma = max(_lower_third(apart.ravel()), float(np.median(noise_of_differences(own))))
     has_peers = np.broadcast_to((n_dp > 1) | told[:, None], own.shape[:-1])
-    chance = np.hypot(sigma, sampled.T) if n_stages == 1 else np.full(own.shape[1:], sigma)
+    chance = np.hypot(sigma, drawn.error.T) if n_stages == 1 else np.full(own.shape[1:], sigma)
     level = _find_levels(own, agree, sigma, chance, has_peers)
     level = np.moveaxis(level, -1, 1)
     worker_log = np.reshape(level[None, None] * _direction_ratio(direction - common, level), excess.shape)
     return worker_log, np.asarray((level > 0).any(axis=1).T)
 
 
-def _shared_by_microbatches(by_worker: Seconds, sampled: Seconds) -> Seconds:
+def _shared_by_microbatches(by_worker: Seconds, drawn: Draws) -> Seconds:
     """Say what the stages of a dp rank share in one step for the microbatches that it drew, shape (n_steps, n_dp).
 
     Documents are drawn anew in each step. What a whole rank has in all steps, from one on, or in some steps beyond what documents
@@ -194,10 +223,12 @@ def _shared_by_microbatches(by_worker: Seconds, sampled: Seconds) -> Seconds:
     # Not a robust deviation: documents have heavy tails. That of the other ranks: its own is what is asked about.
     others = np.array([_lower_third(np.delete(apart, dp)) for dp in range(n_dp)])
     sigma = np.maximum(others, float(np.median(noise_of_differences(common, axis=0))))  # (n_dp,)
-    chance = np.hypot(sigma[:, None], sampled.T)
+    chance = np.hypot(sigma[:, None], drawn.error.T)
     usual = np.median(chance, axis=1)
-    # One step is nothing special where other ranks have such steps, too: some rank draws many long documents.
-    longest = np.array([np.delete(np.abs(common), dp, axis=1).max() for dp in range(n_dp)])
+    # One step is nothing special where other ranks have such steps, or such microbatches: a long document may fill a step.
+    longest = np.array(
+        [max(np.delete(np.abs(common), dp, axis=1).max(), np.delete(drawn.longest, dp).max()) for dp in range(n_dp)]
+    )
     chance = np.maximum(chance, BEYOND_OTHERS * longest[:, None] / SLOW_STEP_DEVIATIONS)
     every = np.ones((1, n_dp, n_steps), dtype=bool)
     scaled = _find_levels(
@@ -232,9 +263,8 @@ def _find_levels(
     n_steps = own.shape[-1]
     unit = np.broadcast_to(unit, own.shape[:-1])
     usual = np.median(own, axis=-1)
-    usual = np.where(np.median(agree, axis=-1) > 0, usual, np.minimum(usual, 0.0))
     least = np.maximum(np.log1p(SLOW_RATIO) * unit, CHANCE_DEVIATIONS * sigma / np.sqrt(n_steps))
-    since = find_onsets(np.where(agree, own, np.minimum(own, 0.0)), sigma, unit)
+    since = find_onsets(own, sigma, unit)
     after = np.arange(n_steps) >= since[..., None]
     usual_after = np.nan_to_num(nan_median(np.where(after, own, np.nan), axis=-1))
     changed = (since < n_steps) & (usual_after > np.log1p(SLOW_RATIO) * unit)  # else it was slow in a few steps
@@ -251,12 +281,13 @@ def _find_levels(
 
 
 def _are_slow_often(hits: Bools) -> Bools:
-    """Say which workers are slow in more single steps than others are, shape (..., n_dp); `hits` are these steps."""
+    """Say which workers are slow in more single steps than their peers, shape (..., n_dp); `hits` are these steps."""
     n_hits = hits.sum(axis=-1)
-    # With one stage a long document is a slow step of its rank: all ranks draw some.
-    expected = (n_hits.sum() - n_hits) / max(n_hits.size - 1, 1)
+    n_dp = hits.shape[-2]
+    # With one stage a long document is a slow step of its rank: all ranks draw some. Other stages of its rank may share its fault.
+    expected = (n_hits.sum(axis=-1, keepdims=True) - n_hits) / max(n_dp - 1, 1)
     often = (n_hits >= 1) & (n_hits >= HITS_RATIO * expected)
-    return np.asarray(often & (hits.shape[-2] > 1) & (n_hits > expected + CHANCE_DEVIATIONS * np.sqrt(expected)))
+    return np.asarray(often & (n_dp > 1) & (n_hits > expected + CHANCE_DEVIATIONS * np.sqrt(expected)))
 
 
 def find_onsets(own: Seconds, sigma: float, unit: Seconds | float = 1.0) -> Positions:
