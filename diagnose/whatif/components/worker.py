@@ -216,9 +216,11 @@ def _shared_by_microbatches(by_worker: Seconds, drawn: Draws) -> Seconds:
     do to other ranks is its machines': then it stays with its workers.
     """
     n_stages, n_steps, n_dp = by_worker.shape
-    if n_stages < 2 or n_dp < 2:
+    if n_stages < 2:
         return np.zeros((n_steps, n_dp))
     common = np.nan_to_num(nearest_zero_center(by_worker, axis=0))
+    if n_dp < 2:
+        return np.asarray(common)
     apart = np.std(common - np.median(common, axis=0), axis=0)
     # Not a robust deviation: documents have heavy tails. That of the other ranks: its own is what is asked about.
     others = np.array([_lower_third(np.delete(apart, dp)) for dp in range(n_dp)])
@@ -287,7 +289,7 @@ def _are_slow_often(hits: Bools) -> Bools:
     # With one stage a long document is a slow step of its rank: all ranks draw some. Other stages of its rank may share its fault.
     expected = (n_hits.sum(axis=-1, keepdims=True) - n_hits) / max(n_dp - 1, 1)
     often = (n_hits >= 1) & (n_hits >= HITS_RATIO * expected)
-    return np.asarray(often & (n_dp > 1) & (n_hits > expected + CHANCE_DEVIATIONS * np.sqrt(expected)))
+    return np.asarray(often & (n_hits > expected + CHANCE_DEVIATIONS * np.sqrt(expected)))
 
 
 def find_onsets(own: Seconds, sigma: float, unit: Seconds | float = 1.0) -> Positions:
