@@ -57,8 +57,8 @@ def _take_apart(observed: Sequence[Observed], evidence: Evidence, n_stages: int)
         pace = by_step / typical_s[:, :, None, None]
         step_ratio = find_slow_steps(np.where(parts.worker_ratio > 1.0, np.nan, pace))
         parts = _find_workers_and_microbatches(work_s, typical_s, pace, step_ratio, order, told)
-    if (parts.microbatches.ratio != 1.0).any():
-        step_ratio = without_microbatches(step_ratio)
+    if (error := parts.microbatches.error_of_step()) > 0:
+        step_ratio = without_microbatches(step_ratio, error)
         parts = _find_workers_and_microbatches(work_s, typical_s, pace, step_ratio, order, told)
     pause_s, noise = find_pauses(work_s, free_s, parts.left, n_stages)
     late_s = tuple(delay_excess(o) for o in observed)
@@ -121,5 +121,5 @@ def _find_workers_and_microbatches(
     usual_s = typical_s[:, :, None, None, None] * step_ratio[:, None, None, :, None] * worker_ratio[:, :, None]
     left = compute_s / usual_s
     microbatches = find_microbatches(left)
-    left /= microbatches.ratio[:, None]
+    left /= microbatches.uneven()[:, None]  # ordinary variation stays what it is
     return _Parts(worker_ratio, slow, microbatches, left)

@@ -280,7 +280,7 @@ def test_a_missing_feature_of_a_cause_worth_nothing_is_no_gap() -> None:
     }
     found = reach(analysis, features=features)
     assert [(e.cause, e.reason) for e in found.not_checked] == [
-        ("sequence-imbalance", "sequence.correlation: lost; sequence.spread: lost")
+        ("sequence-imbalance", "sequence.correlation: lost; sequence.stage_share: lost")
     ]
 
 

@@ -8,7 +8,7 @@ from diagnose.model.trace import Seconds
 from diagnose.numerics.robust import MAD_TO_SIGMA, robust_deviation
 from diagnose.whatif.components.component import Component, Lanes, Part, mix
 from diagnose.whatif.computes import Place
-from diagnose.whatif.medians import TINY_RATIO, nearest_zero_center
+from diagnose.whatif.medians import MEDIAN_ERROR, TINY_RATIO, nearest_zero_center
 
 #: Forward and backward of uneven microbatches are long together.
 MIN_CORRELATION = 0.5
@@ -41,7 +41,7 @@ class MicrobatchPart(Part):
 
     def is_present(self) -> bool:
         """Say whether any microbatch differs from the others."""
-        return bool((self.job.breakdown.microbatch_ratio != 1.0).any())
+        return bool((self._weight != 1.0).any())
 
     def ease_work(self, work: Seconds, place: Place, steps: slice, lanes: Lanes) -> Seconds:
         """Give a compute the work of a mean microbatch of its step."""
@@ -71,6 +71,15 @@ class Microbatches:
     correlation: float | None = None
     spread: float | None = None
     stage_share: float | None = None
+
+    def uneven(self) -> Seconds:
+        """Give the ratio without its ordinary part."""
+        return np.asarray(self.ratio ** (1.0 - self.ordinary))
+
+    def error_of_step(self) -> float:
+        """Say how far the usual microbatch of a step is off by which were drawn: standard deviation of the log."""
+        n_drawn = self.ratio.shape[1] * self.ratio.shape[3]
+        return MEDIAN_ERROR * (1.0 - self.ordinary) * float(np.std(np.log(self.ratio))) / float(np.sqrt(n_drawn))
 
 
 def find_microbatches(left: Seconds) -> Microbatches:

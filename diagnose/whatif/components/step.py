@@ -15,6 +15,8 @@ from diagnose.whatif.medians import TINY_RATIO, nearest_zero_center
 
 #: A step is slow as a whole beyond this.
 SLOW_WHOLE_STEP_RATIO = 1.03
+#: Documents make a step long by so many standard deviations at most.
+DRAWN_DEVIATIONS = 4.0
 #: Fewer workers than this do nothing together.
 MIN_TOGETHER = 4
 #: Steps whose forwards alone are slow on all workers, on one period to this part, are evaluations.
@@ -49,12 +51,14 @@ def find_slow_steps(pace: Seconds) -> Seconds:
     return np.asarray(ratio / np.median(ratio, axis=1, keepdims=True))
 
 
-def without_microbatches(step_ratio: Seconds) -> Seconds:
+def without_microbatches(step_ratio: Seconds, error: float) -> Seconds:
     """Say how slow steps are where microbatches are uneven: long documents make whole steps long, too.
 
-    Then a step is as long as its microbatches. What only one direction has, as an evaluation, stays with the step.
+    As far as drawing them explains, a step is as long as its microbatches; `error` is what it does to the usual one of a step,
+    as standard deviation of the log. What only one direction has, as an evaluation, stays with the step.
     """
     shared = nearest_zero_center(np.log(np.maximum(step_ratio, TINY_RATIO)), axis=0)
+    shared = np.clip(shared, -DRAWN_DEVIATIONS * error, DRAWN_DEVIATIONS * error)
     step_ratio = step_ratio / np.exp(shared)
     return np.where(step_ratio > SLOW_WHOLE_STEP_RATIO, step_ratio, 1.0)
 

@@ -14,7 +14,7 @@ from diagnose.numerics.robust import MAD_TO_SIGMA, lower_median, nan_median, nan
 from diagnose.whatif.components.attribution import assign
 from diagnose.whatif.components.component import ByNode, Component, Extent, Lanes, Part, cut, mix
 from diagnose.whatif.computes import Place
-from diagnose.whatif.medians import TINY_RATIO, nearest_zero_center
+from diagnose.whatif.medians import MEDIAN_ERROR, TINY_RATIO, nearest_zero_center
 from diagnose.whatif.observed import Observed
 
 #: A worker is looked at when its usual pace is this much behind its peers: healthy ones of production jobs are 0.1 to 0.6% apart.
@@ -25,8 +25,8 @@ CHANCE_DEVIATIONS = 5.0
 ORDINARY_DEVIATIONS = 4.0
 #: A single step is slow beyond this many deviations.
 SLOW_STEP_DEVIATIONS = 6.0
-#: Standard deviation of a median over that of a mean of as many values; and a microbatch that is long, not the longest.
-MEDIAN_ERROR, LONG_QUANTILE = 1.2533, 0.99
+#: A microbatch that is long, but not the longest.
+LONG_QUANTILE = 0.99
 #: ... and, where all stages of a rank share it, so many times the most that any other rank has.
 BEYOND_OTHERS = 2.0
 #: A level that lasts is looked for in values of at most this, or of so many deviations: one extreme step makes no level.
