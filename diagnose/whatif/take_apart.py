@@ -56,10 +56,10 @@ def _take_apart(observed: Sequence[Observed], evidence: Evidence, n_stages: int)
         typical_s = np.where(of_quick > 0, of_quick, typical_s)
         pace = by_step / typical_s[:, :, None, None]
         step_ratio = find_slow_steps(np.where(parts.worker_ratio > 1.0, np.nan, pace))
-        parts = _find_workers_and_microbatches(work_s, typical_s, pace, step_ratio, order, told)
+        parts = _find_workers_and_microbatches(work_s, typical_s, pace, step_ratio, order, told, parts.worker_ratio)
     if (error := parts.microbatches.error_of_step()) > 0:
         step_ratio = without_microbatches(step_ratio, error)
-        parts = _find_workers_and_microbatches(work_s, typical_s, pace, step_ratio, order, told)
+        parts = _find_workers_and_microbatches(work_s, typical_s, pace, step_ratio, order, told, parts.worker_ratio)
     pause_s, noise = find_pauses(work_s, free_s, parts.left, n_stages)
     late_s = tuple(delay_excess(o) for o in observed)
     before_s = gather_seconds(observed, late_s, compute_s.shape, n_stages)
@@ -106,13 +106,20 @@ class _Parts:
 
 
 def _find_workers_and_microbatches(
-    compute_s: Seconds, typical_s: Seconds, pace: Seconds, step_ratio: Seconds, order: Ints, told: Bools
+    compute_s: Seconds,
+    typical_s: Seconds,
+    pace: Seconds,
+    step_ratio: Seconds,
+    order: Ints,
+    told: Bools,
+    known: Seconds | None = None,
 ) -> _Parts:
     """Take slow workers out of the times, and uneven microbatches out of what is left; `order` puts the steps in time."""
     n_stages = len(told)
     excess = np.log(np.maximum(pace / step_ratio[:, None, :, None], TINY_RATIO))  # (2, n_virtual, n_steps, n_dp)
     drawn = measure_draws(compute_s[0, 0][:, order])
-    worker_log, slow = find_slow_workers(excess[:, :, order], n_stages, told, drawn)
+    known = None if known is None else np.log(known[:, :, order])
+    worker_log, slow = find_slow_workers(excess[:, :, order], n_stages, told, drawn, known)
     worker_log = worker_log[:, :, np.argsort(order)]
     if slow.any():
         slow &= slow_throughout(compute_s, typical_s, step_ratio, worker_log, n_stages)

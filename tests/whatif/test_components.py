@@ -32,7 +32,7 @@ from tests.judge.cases import (
 
 SPEC = JobSpec(pp=4, dp=4, microbatches=8, steps=12, seed=41)
 COMPONENT = {"worker-fault": "worker", "stage-imbalance": "stage", "sequence-imbalance": "microbatch"}
-SEEDS = range(60)
+SEEDS = range(62)
 #: A predicted gain must come that near to the true one; on average nearer.
 GAIN_TOLERANCE, MEAN_TOLERANCE = 0.02, 0.01
 SHARE_TOLERANCE = 0.05

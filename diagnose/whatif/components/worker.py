@@ -167,7 +167,9 @@ def measure_draws(forward_s: Seconds) -> Draws:
     return Draws(n_microbatches, np.nan_to_num(error), np.nan_to_num(longest))
 
 
-def find_slow_workers(excess: Seconds, n_stages: int, told: Bools, drawn: Draws) -> tuple[Seconds, Bools]:
+def find_slow_workers(
+    excess: Seconds, n_stages: int, told: Bools, drawn: Draws, known: Seconds | None = None
+) -> tuple[Seconds, Bools]:
     """Find the workers that are behind their peers: constantly, from a step on, or in single steps.
 
     Parameters
@@ -178,6 +180,8 @@ def find_slow_workers(excess: Seconds, n_stages: int, told: Bools, drawn: Draws)
         With one dp rank: stages whose optimizer says that the worker is slow.
     drawn : Draws
         Steps in time.
+    known : ndarray of float64, shape of `excess`, optional
+        What an earlier look found: no part of what the stages of a rank share.
 
     Returns
     -------
@@ -191,7 +195,8 @@ def find_slow_workers(excess: Seconds, n_stages: int, told: Bools, drawn: Draws)
         return np.zeros_like(excess), np.zeros((n_dp, n_stages), dtype=bool)
     # Both directions and all chunks of a worker: the forward and backward of a slow worker are mostly both slow.
     by_worker = np.nanmean(direction, axis=(0, 1))  # (n_stages, n_steps, n_dp)
-    common = _shared_by_microbatches(by_worker, drawn)
+    slow = np.zeros_like(by_worker) if known is None else known.reshape(direction.shape).mean(axis=(0, 1))
+    common = _shared_by_microbatches(by_worker - slow, drawn)
     own = np.moveaxis(np.nan_to_num(by_worker - common), 1, -1)  # (n_stages, n_dp, n_steps)
     agree = np.ones(own.shape, dtype=bool)
     if drawn.n_microbatches < MIN_AGREEING:
