@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from diagnose.errors import DiagnoseError, UsageError
 from diagnose.faults.fault import Worker
 from diagnose.faults.figures import Figures, drop_unsure, measure
-from diagnose.faults.generate import draw_job, generate, name_truth
+from diagnose.faults.generate import Job, draw_job, generate, name_truth
 from diagnose.faults.judged import JudgedJob, SaidCause, TrueCause, describe, find_worst
 from diagnose.faults.score_tables import render
 from diagnose.model.request import Request
@@ -161,7 +161,15 @@ def judge_drawn(seed: int, i: int, options: dict[str, Any]) -> JudgedJob:
     row = JudgedJob(f"job-{seed}-{i:05d}")
     try:
         job = generate(*draw_job(seed, i, **options))
-        row = read_truth(json.loads(job.truth.to_json()), job.truth.spec.step_numbers().tolist())
+    except Exception as error:  # noqa: BLE001 - one broken job must not stop the others
+        return dataclasses.replace(row, error=_what(error))
+    return judge_generated(job)
+
+
+def judge_generated(job: Job) -> JudgedJob:
+    """Diagnose a job that was made."""
+    row = read_truth(json.loads(job.truth.to_json()), job.truth.spec.step_numbers().tolist())
+    try:
         file = io.BytesIO()
         pq.write_table(job.trace, file)
         file.seek(0)
@@ -188,6 +196,7 @@ def read_truth(truth: dict[str, Any], steps: Sequence[int]) -> JudgedJob:
             recoverable_last=fault.get("recoverable_last", fault["recoverable"]),
             tellable=fault.get("tellable", True),
             place_tellable=fault.get("place_tellable", True),
+            kind=fault.get("kind", ""),
         )
         other = causes.get(one.cause)
         if other is not None:
@@ -200,6 +209,7 @@ def read_truth(truth: dict[str, Any], steps: Sequence[int]) -> JudgedJob:
         pp=truth["spec"]["pp"],
         steps=tuple(steps),
         decoys=tuple(truth.get("decoys", ())),
+        world=tuple(truth.get("world", ())),
         truth=tuple(causes.values()),
     )
 
