@@ -25,6 +25,9 @@ READS_AS = {
     "network.links_share": "part of that time on links between stages and not in collectives; 1 links only",
     "network.rank_ratio": "that time on the worst link over what the same link has on the other dp ranks; 1 all ranks alike, no "
     "link's fault; misleads with one dp rank, where nothing can be alike, and when whole stages sit behind one switch",
+    "network.apart": "where too few transfers are slow, or only one place is there, to tell whether they repeat: how far they are "
+    "beyond an ordinary one, over how far the upper end of ordinary ones is; 5 noise, 100 a transfer that got stuck; misleads "
+    "where a paused process holds up a transfer",
     "network.by_slow_worker": "1 where the slowest link or group ends at a worker whose computes are slow, and is not far slower "
     "than they are, else 0; misleads when one host has both faults",
 }
@@ -72,15 +75,12 @@ def measure_network(transfers: Transfers, breakdown: Breakdown) -> Features:
         found["network.links_share"] = Feature(links_s / (links_s + groups_s))
         found["network.rank_ratio"] = _rank_ratio(transfers)
     repeats = None if transfers.slow is None else transfers.slow.repeats
-    if repeats is not None:
-        found["network.repeats"] = Feature(repeats)
-    else:
-        why = (
-            "no transfer takes longer than ordinary ones"
-            if links_s + groups_s <= 0
-            else "slow transfers are in one step only"
-        )
-        found["network.repeats"] = Feature.missing(why)
+    apart = None if transfers.slow is None else transfers.slow.apart
+    nothing = "no transfer takes longer than ordinary ones"
+    few = nothing if links_s + groups_s <= 0 else "too few transfers are slow, or only one place is there, to tell"
+    many = nothing if links_s + groups_s <= 0 else "enough transfers are slow to tell whether they repeat"
+    found["network.repeats"] = Feature.missing(few) if repeats is None else Feature(repeats)
+    found["network.apart"] = Feature.missing(many) if apart is None else Feature(min(apart, MOST))
     found["network.by_slow_worker"] = Feature(float(_is_by_slow_worker(transfers, breakdown)))
     return found
 

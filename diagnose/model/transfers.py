@@ -21,7 +21,10 @@ class SlowPlaces:
         Workers all of whose links and collectives are slow; these are among `ways` and `groups`, too.
     repeats : float or None
         Part of the lost seconds that lies where, or when, half of the steps, or of the places, says of the other half; 0 as chance
-        has it, 1 all. None where a single step has them all.
+        has it, 1 all. None where too few are slow, or only one place is there, to tell.
+    apart : float or None
+        Where nobody can tell whether they repeat: half of the lost seconds are in transfers that are so many times as far beyond an
+        ordinary one as the upper end of ordinary ones is.
     victims : ndarray of bool, shape (2, n_stages, n_dp)
         Links that are slow because a worker at their end is held up by a slow one, or that share its batches.
     """
@@ -31,6 +34,7 @@ class SlowPlaces:
     cards: Bools
     repeats: float | None
     victims: Bools
+    apart: float | None = None
 
     @classmethod
     def nowhere(cls, n_stages: int, n_dp: int) -> "SlowPlaces":

@@ -13,7 +13,7 @@ import numpy as np
 from diagnose.model.optype import DP_COLLECTIVES, Op
 from diagnose.model.trace import Bools, Nodes, Seconds
 from diagnose.model.transfers import SlowPlaces
-from diagnose.numerics.robust import upper_level
+from diagnose.numerics.robust import upper_level, weighted_median
 from diagnose.whatif.observed import Observed
 
 #: A place is slow if it loses so many times the seconds that a quarter of its equals stay below: noise is on all of them.
@@ -24,6 +24,8 @@ BESIDE_WORST_SHARE = 0.2
 BESIDE_ANY_SHARE = 0.02
 #: Places are named where, chosen by half of the steps, they have this part of the lost seconds of the other half, beyond chance.
 REPEATS_FROM = 0.5
+#: Of fewer slow transfers nobody can tell whether they repeat.
+FEW_TRANSFERS = 6.0
 #: Nothing is learned from a half of the steps that has less than this part of the lost seconds.
 MIN_HALF_SHARE = 0.02
 #: So many slow transfers must be expected of a direction before that none is slow clears it.
@@ -48,16 +50,25 @@ class _Lost:
     exists : ndarray of bool, shape (2, n_stages, n_dp)
         Where anything moves between two stages.
     has_group : ndarray of bool, shape (n_stages,)
+    n_transfers : float
+        Slow transfers and collectives, by their seconds: so many alike would have them.
+    apart : float or None
+        Seconds beyond over the spread of ordinary transfers: half of the lost seconds are in transfers above it.
     """
 
     ways: Seconds
     groups: Seconds
     exists: Bools
     has_group: Bools
+    n_transfers: float
+    apart: float | None
 
 
 def find_slow_places(
-    observed: Sequence[Observed], excesses: Sequence[Mapping[int, Seconds]], n_stages: int
+    observed: Sequence[Observed],
+    excesses: Sequence[Mapping[int, Seconds]],
+    spreads: Sequence[Mapping[int, float]],
+    n_stages: int,
 ) -> SlowPlaces:
     """Find the places that slow transfers lie on.
 
@@ -66,6 +77,8 @@ def find_slow_places(
     observed : sequence of Observed
     excesses : sequence of dict of int to ndarray of float64, shape (n_steps, n_dp), one a block
         What transfers took beyond ordinary ones, seconds by node.
+    spreads : sequence of dict of int to float, one a block
+        How far the upper end of ordinary ones is above the usual, seconds by node.
     n_stages : int
 
     Returns
@@ -73,7 +86,7 @@ def find_slow_places(
     SlowPlaces
         No place at all where slow transfers are anywhere at random.
     """
-    lost = _add_up(observed, excesses, n_stages)
+    lost = _add_up(observed, excesses, spreads, n_stages)
     by_step = lost.ways.sum(axis=(0, 1, 2)) + lost.groups.sum(axis=0)  # (n_steps,)
     n_dp = lost.ways.shape[2]
     nowhere = SlowPlaces.nowhere(n_stages, n_dp)
@@ -82,10 +95,16 @@ def find_slow_places(
     ways, groups = _stand_out(lost.ways.sum(axis=-1), lost.groups.sum(axis=-1), lost)
     by_place = _repeat_places(lost, by_step)
     in_time = _repeat_steps(observed, lost)
-    if max(by_place or 0.0, in_time) < REPEATS_FROM:
-        return dataclasses.replace(
-            nowhere, repeats=None if by_place is None and not in_time else max(by_place or 0.0, in_time)
-        )
+    repeats = max(by_place or 0.0, in_time)
+    if repeats < REPEATS_FROM:
+        is_one_place = np.count_nonzero(lost.exists.any(axis=0)) + np.count_nonzero(lost.has_group) == 1
+        if not is_one_place and lost.n_transfers >= FEW_TRANSFERS:
+            return dataclasses.replace(nowhere, repeats=repeats)
+        # Nobody can tell whether they repeat: how far they are from all others must say that they are no noise.
+        if is_one_place:
+            ways, groups = lost.exists, lost.has_group
+        cards = _find_cards(ways, groups, lost)
+        return SlowPlaces(ways, groups, cards, repeats=None, victims=nowhere.victims, apart=lost.apart)
     if (by_place or 0.0) < REPEATS_FROM:
         shared = lost.groups.sum() >= lost.ways.sum()
         return SlowPlaces(
@@ -153,13 +172,23 @@ def pair_excess(excess: Mapping[int, Seconds], pair: tuple[int, int]) -> Seconds
     return np.minimum(excess[pair[0]], excess[pair[1]])
 
 
-def _add_up(observed: Sequence[Observed], excesses: Sequence[Mapping[int, Seconds]], n_stages: int) -> _Lost:
+def _add_up(
+    observed: Sequence[Observed],
+    excesses: Sequence[Mapping[int, Seconds]],
+    spreads: Sequence[Mapping[int, float]],
+    n_stages: int,
+) -> _Lost:
     """Add up the lost seconds by place and step."""
     n_dp, n_steps = observed[0].block.n_dp, sum(len(o.block.steps) for o in observed)
     ways, groups = np.zeros((2, n_stages, n_dp, n_steps)), np.zeros((n_stages, n_steps))
     exists, has_group = np.zeros((2, n_stages, n_dp), dtype=bool), np.zeros(n_stages, dtype=bool)
-    first = 0
-    for o, excess in zip(observed, excesses, strict=True):
+    first, every, apart = 0, [np.zeros(0)], [np.zeros(0)]
+
+    def count(seconds: Seconds, spread_s: float) -> None:
+        every.append(seconds[seconds > 0])
+        apart.append(every[-1] / spread_s)
+
+    for o, excess, spread in zip(observed, excesses, spreads, strict=True):
         nodes, at = o.block.nodes, slice(first, first + len(o.block.steps))
         first = at.stop
         for pair in o.pairs:
@@ -168,13 +197,18 @@ def _add_up(observed: Sequence[Observed], excesses: Sequence[Mapping[int, Second
             seconds = pair_excess(excess, pair)
             if seconds is not None:
                 ways[direction, link, :, at] += seconds.T
+                count(seconds, spread[pair[0]])
         for event in o.graph.events:
             if event.across_dp and len(event.members) == 1 and int(nodes.op[event.members[0]]) in DP_COLLECTIVES:
                 (node,) = event.members
                 has_group[nodes.stage[node]] = True
                 if node in excess:  # all members move together: one that ends late for itself is no slow group
-                    groups[nodes.stage[node], at] += np.median(excess[node], axis=1)
-    return _Lost(ways, groups, exists, has_group)
+                    seconds = np.median(excess[node], axis=1)
+                    groups[nodes.stage[node], at] += seconds
+                    count(seconds, spread[node])
+    seconds_s = np.concatenate(every)
+    n_transfers = float(seconds_s.sum() ** 2 / max(float((seconds_s**2).sum()), np.finfo(float).tiny))
+    return _Lost(ways, groups, exists, has_group, n_transfers, weighted_median(np.concatenate(apart), seconds_s))
 
 
 def _stand_out(ways_s: Seconds, groups_s: Seconds, lost: _Lost) -> tuple[Bools, Bools]:

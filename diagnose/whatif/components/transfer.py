@@ -25,6 +25,8 @@ SLOW_TRANSFER_SHARE = 5e-4
 SLOW_LINK_RATIO = 1.5
 LEAST_SLOW_SHARE = 0.08
 SLOW_LEVEL_SHARE = 1e-4
+#: The spread of ordinary transfers counts as this part of the step at least.
+LEAST_SPREAD_SHARE = 1e-5
 #: Groups of healthy jobs differ by as much, as their buffers do.
 GROUPS_DIFFER_RATIO = 3.0
 #: Transfers that come into a stage: where those of both sides are slow its collectives are compared with those of other stages.
@@ -64,17 +66,27 @@ class TransferPart(Part):
     def find(self) -> None:
         """Find what transfers take beyond that of ordinary ones; where it lies on slow places, what is elsewhere is ordinary."""
         observed = self.job.observed
-        self.excess_s = [transfer_excess(o) for o in observed]
-        self.slow = find_slow_places(observed, self.excess_s, self.job.n_stages)
+        measured = [transfer_excess(o) for o in observed]
+        self.excess_s = [excess for excess, _ in measured]
+        self.slow = find_slow_places(observed, self.excess_s, [spread for _, spread in measured], self.job.n_stages)
         self.own_s = self.excess_s
         if self.slow.found:
             self.own_s = [restrict(o, excess, self.slow) for o, excess in zip(observed, self.excess_s, strict=True)]
 
 
-def transfer_excess(o: Observed) -> dict[int, Seconds]:
-    """Say how much longer than on an ordinary link, or in ordinary steps, each transfer took; only where it stands out."""
+def transfer_excess(o: Observed) -> tuple[dict[int, Seconds], dict[int, float]]:
+    """Say how much longer than on an ordinary link, or in ordinary steps, each transfer took; only where it stands out.
+
+    Returns
+    -------
+    excess_s : dict of int to ndarray of float64, shape (n_steps, n_dp)
+        Seconds by node.
+    spread_s : dict of int to float
+        How far the upper end of ordinary ones is above the usual, seconds by node.
+    """
     nodes = o.block.nodes
     found: dict[int, Seconds] = {}
+    spread_s: dict[int, float] = {}
     slow_ends: set[tuple[int, int]] = set()
     step_s = float(np.mean(o.block.end_s.max(axis=(0, 2))))
     for op in (*P2P, *DP_COLLECTIVES, Op.EMBEDDING, Op.CLIP, Op.LAYERNORM):
@@ -122,7 +134,8 @@ def transfer_excess(o: Observed) -> dict[int, Seconds]:
                 excess = recorded(o, node, np.maximum(excess, 0.0))
                 if excess.any():
                     found[node] = excess
-    return found
+                    spread_s[node] = max(top - usual, LEAST_SPREAD_SHARE * step_s)
+    return found, spread_s
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
