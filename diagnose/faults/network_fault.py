@@ -5,7 +5,7 @@ fault adds time: mended, transfers take what they take by themselves.
 """
 
 import dataclasses
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -23,8 +23,29 @@ from diagnose.model.trace import Bools, Ints
 Scope = Literal["card", "link", "group", "switch", "collectives"]
 #: Which transfers of a link: those of one direction of the pipeline, or all.
 Direction = Literal["both", "forward", "backward"]
-#: How often a random fault is in each, where the job has it.
-SCOPE_WEIGHT: dict[Scope, float] = {"card": 0.4, "link": 0.3, "group": 0.15, "switch": 0.08, "collectives": 0.07}
+#: How often a random fault is of each kind; and in which scopes it can be, one of them at random.
+KINDS = {
+    "card": 0.24,
+    "link": 0.17,
+    "direction": 0.09,
+    "several": 0.1,
+    "group": 0.1,
+    "flaps": 0.15,
+    "hours": 0.05,
+    "switch": 0.05,
+    "collectives": 0.05,
+}
+SCOPES_OF: dict[str, tuple[Scope, ...]] = {
+    "card": ("card",),
+    "link": ("link",),
+    "direction": ("link",),
+    "several": ("link", "card", "group"),
+    "group": ("group",),
+    "flaps": ("card", "link", "group"),
+    "hours": ("link", "group", "card"),
+    "switch": ("switch",),
+    "collectives": ("collectives",),
+}
 #: Scopes of collectives, which all dp ranks share.
 OF_GROUPS = ("group", "collectives")
 #: Times as long: all transfers of a bad card, link or switch; congested collectives; a transfer that flaps.
@@ -35,13 +56,10 @@ SLOWDOWN: dict[Scope, tuple[float, float]] = {
     "switch": (1.5, 40.0),
     "collectives": (1.2, 10.0),
 }
-#: How often a random link is slow in one direction only, a random card, link or group is not the only one, and a fault comes and
-#: goes, as by the time of day.
-ONE_WAY_CHANCE, SEVERAL_CHANCE, HOURS_CHANCE = 0.25, 0.2, 0.12
 FLAP_SLOWDOWN = (5.0, 300.0)
 #: Seconds that a flap lasts, where it is a timeout; at least as many transfers as `FLAP_SLOWDOWN` says.
 STALL_S = (1e-3, 10.0)
-FLAP_CHANCE, STALL_CHANCE = 0.25, 0.5
+STALL_CHANCE = 0.5
 FLAP_SHARE = (0.01, 0.10)
 #: A bad card or link is so from an onset; congestion always begins, and often ends.
 ONSET_CHANCE = 0.3
@@ -198,10 +216,6 @@ def list_transfers(
     return np.array(sorted(found), dtype=np.int64)
 
 
-#: How often a random fault is of each kind.
-KINDS = {"network": 1.0}
-
-
 def draw_fault(
     spec: JobSpec,
     rng: np.random.Generator,
@@ -210,24 +224,25 @@ def draw_fault(
     onset: int | None = None,
     kind: str | None = None,
 ) -> NetworkFault | None:
-    """Draw bad cards or links, a switch or congested collectives, a quarter flapping, as slow as it takes to be felt.
+    """Draw a fault of the network, as slow as it takes to be felt.
 
-    A job of one worker has no network to speak of: None.
+    A job of one worker has no network to speak of, and another may not have that kind: None.
     """
     if spec.dp * spec.pp == 1:
         return None
-    weight = np.array(list(SCOPE_WEIGHT.values()))
-    scopes = [get_args(Scope)[i] for i in rng.choice(len(weight), size=len(weight), replace=False, p=weight)]
-    scopes = [scope for scope in scopes if _has(spec, scope)]
-    stays, flaps = rng.random() < STAYS_CHANCE, bool(rng.random() < FLAP_CHANCE)
-    found: list[tuple[NetworkFault, float]] = []
     chosen = choose_kind(KINDS, rng, kind)
-    for scope in scopes:
-        drawn = dataclasses.replace(_draw_in_scope(spec, rng, scope, flaps=flaps, onset=onset), kind=chosen)
-        found.append(_choose_slowdown(spec, rng, drawn, strength))
-        if found[-1][1] >= MIN_COST or stays or strength is not None:
-            return found[-1][0]
-    return max(found, key=lambda pair: pair[1])[0]
+    others = [name for name in rng.permutation(list(KINDS)).tolist() if name != chosen] if kind is None else []
+    stays = rng.random() < STAYS_CHANCE
+    found: list[tuple[NetworkFault, float]] = []
+    for name in (chosen, *others):
+        for scope in rng.permutation(SCOPES_OF[name]).tolist():
+            drawn = _draw_in_scope(spec, rng, scope, name, onset) if _has(spec, scope) else None
+            if drawn is None:
+                continue
+            found.append(_choose_slowdown(spec, rng, drawn, strength))
+            if found[-1][1] >= MIN_COST or stays or strength is not None:
+                return found[-1][0]
+    return max(found, key=lambda pair: pair[1])[0] if found else None
 
 
 def _has(spec: JobSpec, scope: Scope) -> bool:
@@ -240,33 +255,34 @@ def _has(spec: JobSpec, scope: Scope) -> bool:
 
 
 def _draw_in_scope(
-    spec: JobSpec, rng: np.random.Generator, scope: Scope, *, flaps: bool, onset: int | None
-) -> NetworkFault:
-    """Draw everything but how slow it is."""
-    is_link = scope in ("link", "switch")
-    n_places = spec.pp - 1 if is_link and (spec.vpp == 1 or spec.pp == 2) else spec.pp
-    drawn_onset, drawn_recovery = _draw_times(spec, rng, scope)
+    spec: JobSpec, rng: np.random.Generator, scope: Scope, kind: str, onset: int | None
+) -> NetworkFault | None:
+    """Draw everything but how slow it is; None where the job is too short or too small for it."""
+    n_places = spec.pp - 1 if scope in ("link", "switch") and (spec.vpp == 1 or spec.pp == 2) else spec.pp
     n_ranks = spec.dp if scope in ("card", "link") else 1
-    places = [
-        (int(at) // n_places, int(at) % n_places)
-        for at in rng.choice(n_ranks * n_places, size=min(2, n_ranks * n_places), replace=False)
-    ]
-    several = rng.random() < SEVERAL_CHANCE and scope in ("card", "link", "group")
-    one_way, turn, cycle = rng.random() < ONE_WAY_CHANCE, int(rng.integers(2)), 2 * int(rng.integers(2, 7))
-    hours = rng.random() < HOURS_CHANCE and onset is None and spec.steps >= 2 * cycle
-    if scope in ("switch", "collectives") and drawn_onset is None and not flaps:
-        hours = True  # all the time it would be the job's layout
+    drawn_onset, drawn_recovery = _draw_times(spec, rng, scope)
+    n_drawn = 2 if kind == "several" else 1
+    direction: Direction = ("forward", "backward")[int(rng.integers(2))] if kind == "direction" else "both"
+    cycle = 2 * int(rng.integers(2, 7))
+    if n_drawn > n_places * n_ranks or (kind == "hours" and spec.steps < 2 * cycle):
+        return None
+    if scope in ("switch", "collectives") and drawn_onset is None and onset is None:
+        return None  # all the time it would be how the job is laid out
+    at = rng.choice(n_ranks * n_places, size=n_drawn, replace=False)
+    places = [(int(i) // n_places, int(i) % n_places) for i in at]
+    given = onset is not None or kind == "hours"
     return NetworkFault(
+        kind=kind,
         scope=scope,
         dp_rank=places[0][0],
         stage=places[0][1],
-        also=tuple(places[1:]) if several else (),
-        direction=(("forward", "backward")[turn] if one_way and is_link else "both"),
-        cycle_steps=cycle if hours else None,
+        also=tuple(places[1:]),
+        direction=direction,
+        cycle_steps=cycle if kind == "hours" else None,
         spread=float(rng.uniform(0.0, MAX_SPREAD)),
-        share=float(rng.uniform(*FLAP_SHARE)) if flaps else 1.0,
-        onset=drawn_onset if onset is None else onset,
-        recovery=drawn_recovery if onset is None else None,
+        share=float(rng.uniform(*FLAP_SHARE)) if kind == "flaps" else 1.0,
+        onset=onset if given else drawn_onset,
+        recovery=None if given else drawn_recovery,
     )
 
 
@@ -354,6 +370,4 @@ LOOK_ALIKES = {
         HiddenTransfer(dp=1, stage=1, first=2, seconds=0.05, strengths=(1.0, 0.5) * 12), CLEAR_ASYNCHRONOUS
     ),
 }
-FIXTURE = Fixture(
-    "single transfers and collectives of dp rank 3, stage 2 take 73 times as long", seed=1, kind="network"
-)
+FIXTURE = Fixture("single transfers and collectives of dp rank 1, stage 1 stick for 83 ms", seed=2, kind="flaps")
