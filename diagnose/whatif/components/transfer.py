@@ -172,7 +172,7 @@ def _measure_ordinary(by_stage: Sequence[Seconds]) -> _Ordinary:
         by_stage = quick  # the middle of the places is no longer ordinary; of a minority it still is
     medians = np.concatenate([nan_median(s, axis=(0, 1)) for s in by_stage])
     usual = float(lower_median(medians))
-    if 1 < len(medians) <= FEW_PLACES and usual > TWO_LEVELS_RATIO**2 * float(medians.min()) > 0:
+    if 1 < len(medians) <= FEW_PLACES and usual > TWO_LEVELS_RATIO * float(medians.min()) > 0:
         # A slow link makes its neighbours look slow: of few places most may be, but none looks quicker than it is.
         quickest = medians <= TWO_LEVELS_RATIO * medians.min()
         usual = float(lower_median(medians[quickest]))
