@@ -10,7 +10,7 @@ import numpy as np
 from diagnose.judge.members import name_member, suspect_hosts
 from diagnose.judge.rule import Rule
 from diagnose.judge.worth import gain_of
-from diagnose.model.analysis import Analysis
+from diagnose.model.analysis import Analysis, Suspects
 from diagnose.model.components import Gains
 from diagnose.model.place import Link, Where, Worker
 from diagnose.model.trace import Job, Seconds, Trace
@@ -31,16 +31,22 @@ def locate(analysis: Analysis, rule: Rule) -> Where:
     whom = analysis.gains.traits_of(rule.components).whom
     if whom == "workers":
         return _locate_workers(analysis, rule)
-    if whom == "links" and (suspects.cards or suspects.links):
-        last = trace.n_stages
-        links = [
-            Link.between(label_worker(trace, dp, p), label_worker(trace, dp, (p + 1) % last))
-            for dp, p in suspects.links
-        ]
-        return Where(workers=tuple(label_worker(trace, dp, p) for dp, p in suspects.cards), links=tuple(links))
-    if whom == "links" and suspects.group is not None:
-        return Where(stages=(int(trace.stage_labels[suspects.group]),))
+    if whom == "links":
+        return _locate_links(trace, suspects)
     return Where(workers=list_blamed(analysis, rule.components))
+
+
+def _locate_links(trace: Trace, suspects: Suspects) -> Where:
+    """Name slow cards, links and groups; a link that is slow in one direction in that direction."""
+    links = []
+    for direction, stage, dp in suspects.ways:
+        ends = [label_worker(trace, dp, p) for p in (stage, (stage + 1) % trace.n_stages)]
+        links.append(Link.between(*(ends[::-1] if direction == 1 else ends)))
+    return Where(
+        workers=tuple(label_worker(trace, dp, p) for dp, p in suspects.cards),
+        stages=tuple(int(trace.stage_labels[group]) for group in suspects.groups),
+        links=tuple(links),
+    )
 
 
 def _locate_workers(analysis: Analysis, rule: Rule) -> Where:
