@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from diagnose.judge.members import name_member, suspect_hosts
-from diagnose.judge.rule import Rule
-from diagnose.judge.worth import gain_of
+from diagnose.judge.worth import measure_named, most_gain
 from diagnose.model.analysis import Analysis
 from diagnose.model.components import Gains
 from diagnose.model.place import Link, Where, Worker
@@ -19,18 +18,22 @@ from diagnose.model.trace import Job, Seconds, Trace
 NAMED_SHARE = 0.25
 #: Where more than this part of the workers would be named, the cause is spread over the job.
 SPREAD_SHARE = 0.5
+#: A slow worker that loses this part of the step would cost the least gain that is reported, once a worse one is mended.
+WORTH_NAMING_SHARE = 0.02
+#: So little of the lost seconds on others than the named workers is rounding.
+ELSEWHERE_SHARE = 0.001
+#: Named workers are the culprits where mending them gives back this part of all.
+MOSTLY = 0.5
 
 
-def locate(analysis: Analysis, rule: Rule) -> Where:
-    """Name the culprits of a cause, worst first."""
+def locate(analysis: Analysis, components: Sequence[str], place: str) -> Where:
+    """Name the culprits of components, worst first; `place` is a rule's: workers, stages or spread."""
     trace, suspects = analysis.trace, analysis.suspects
-    if rule.place == "stages" and suspects.longest_stage is not None:
+    if place == "stages" and suspects.longest_stage is not None:
         return Where(stages=(int(trace.stage_labels[suspects.longest_stage]),))
-    if rule.place != "workers":
+    if place != "workers":
         return Where()
-    whom = analysis.gains.traits_of(rule.components).whom
-    if whom == "workers":
-        return _locate_workers(analysis, rule)
+    whom = analysis.gains.traits_of(components).whom
     if whom == "links" and (suspects.cards or suspects.links):
         last = trace.n_stages
         links = [
@@ -40,42 +43,76 @@ def locate(analysis: Analysis, rule: Rule) -> Where:
         return Where(workers=tuple(label_worker(trace, dp, p) for dp, p in suspects.cards), links=tuple(links))
     if whom == "links" and suspects.group is not None:
         return Where(stages=(int(trace.stage_labels[suspects.group]),))
-    return Where(workers=list_blamed(analysis, rule.components))
+    return _name_workers(analysis, find_culprits(analysis, components), slow=whom == "workers")
 
 
-def _locate_workers(analysis: Analysis, rule: Rule) -> Where:
-    """Name slow workers by their late members where these are known, and the hosts that may be at fault."""
-    trace, named = analysis.trace, list_slow_workers(analysis, rule.components)
+def locate_and_price(analysis: Analysis, components: Sequence[str], place: str, least: float) -> tuple[Where, float]:
+    """Name the culprits of components, and say which part of the step comes back when these are mended.
+
+    Where workers are named and components lie on others too, the named ones are priced, by one replay. Where that is not even half
+    of all, and all is worth saying, they are not the culprits: it is spread over the job.
+    """
+    where, whole = locate(analysis, components, place), analysis.gains.recoverable("+".join(components))
+    if place != "workers" or not where.workers or analysis.gains.traits_of(components).whom == "links":
+        return where, whole
+    lost = _sum_blame(analysis.gains, components)
+    named = np.zeros(lost.shape, dtype=bool)
+    named[tuple(np.transpose(find_culprits(analysis, components)))] = True
+    if lost[~named].sum() <= ELSEWHERE_SHARE * lost.sum():
+        return where, whole
+    theirs = measure_named(analysis, components, named)
+    return (Where(), whole) if theirs < MOSTLY * whole and whole >= least else (where, theirs)
+
+
+def find_culprits(analysis: Analysis, components: Sequence[str]) -> list[tuple[int, int]]:
+    """Find the workers that components lie on, as (dp index, stage index), worst first."""
+    if analysis.gains.traits_of(components).whom == "workers":
+        return list_slow_workers(analysis, components)
+    return list_blamed(analysis, components)
+
+
+def _name_workers(analysis: Analysis, at: Sequence[tuple[int, int]], *, slow: bool) -> Where:
+    """Name workers; slow ones by their late members where these are known, with the hosts that may be at fault."""
+    trace = analysis.trace
+    workers = tuple(label_worker(trace, *one) for one in at)
+    if not slow:
+        return Where(workers=workers)
     late = analysis.suspects.late_members
-    workers = tuple(name_member(label_worker(trace, *at), trace.members, at, late.get(at)) for at in named)
-    hosts = (suspect_hosts(worker, trace.members, at) for worker, at in zip(workers, named, strict=True))
+    workers = tuple(
+        name_member(worker, trace.members, one, late.get(one)) for worker, one in zip(workers, at, strict=True)
+    )
+    hosts = (suspect_hosts(worker, trace.members, one) for worker, one in zip(workers, at, strict=True))
     return Where(workers=workers, hosts=tuple(dict.fromkeys(itertools.chain.from_iterable(hosts))))
 
 
 def list_slow_workers(analysis: Analysis, components: Sequence[str]) -> list[tuple[int, int]]:
-    """List slow workers as (dp index, stage index), worst first, without those that lose little to the components beside it."""
+    """List slow workers as (dp index, stage index), worst first, without those that lose little to the components.
+
+    That is little beside the worst, and less than is worth saying of one alone.
+    """
     lost, found = _sum_blame(analysis.gains, components), analysis.suspects.workers
     top = max((float(lost[worker]) for worker in found), default=0.0)
-    return [worker for worker in found if lost[worker] >= NAMED_SHARE * top]
+    little = min(NAMED_SHARE * top, WORTH_NAMING_SHARE * analysis.gains.recorded_s)
+    return [worker for worker in found if lost[worker] >= little]
 
 
-def list_blamed(analysis: Analysis, components: Sequence[str]) -> tuple[Worker, ...]:
-    """List the workers that most of the components' seconds lie on, worst first.
+def list_blamed(analysis: Analysis, components: Sequence[str]) -> list[tuple[int, int]]:
+    """List the workers that most of the components' seconds lie on as (dp index, stage index), worst first.
 
     None where they are spread over the job, or where most of what is lost lies on nobody: who holds up a gap between steps that
     no row tells of is not known, whoever else is a little late.
     """
     gains = analysis.gains
     lost = _sum_blame(gains, components)
-    if lost.max(initial=0.0) <= 0 or lost.sum() < NAMED_SHARE * gain_of(gains, components) * gains.recorded_s:
-        return ()
+    if lost.max(initial=0.0) <= 0 or lost.sum() < NAMED_SHARE * most_gain(gains, components) * gains.recorded_s:
+        return []
     marked = lost >= SPREAD_SHARE * lost.max()
     possible = lost.shape[0] if gains.traits_of(components).first_stage_only else lost.size
     if marked.sum() > max(1.0, SPREAD_SHARE * possible):
-        return ()
+        return []
     order = np.argsort(-np.where(marked, lost, -np.inf), axis=None, kind="stable")[: int(marked.sum())]
     n_stages = lost.shape[1]
-    return tuple(label_worker(analysis.trace, int(i) // n_stages, int(i) % n_stages) for i in order)
+    return [(int(i) // n_stages, int(i) % n_stages) for i in order]
 
 
 def _sum_blame(gains: Gains, components: Sequence[str]) -> Seconds:

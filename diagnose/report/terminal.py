@@ -37,7 +37,12 @@ _BAR_WIDTH = 44
 _LEAST_BAR = 8
 #: Width of a report in a notebook.
 _HTML_WIDTH = 110
-_VERDICT_STYLES = {"healthy": "bold green", "straggling": "bold red", "inconclusive": "bold yellow"}
+_VERDICT_STYLES = {
+    "healthy": "bold green",
+    "noisy": "bold cyan",
+    "straggling": "bold red",
+    "inconclusive": "bold yellow",
+}
 _SEVERITY_STYLES = {"high": "bold red", "medium": "bold yellow"}
 #: The two components of a ledger and its causes say the same when no share differs by more than this.
 _SAME_SHARE = 0.005

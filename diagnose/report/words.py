@@ -250,6 +250,8 @@ def finding(diagnosis: Diagnosis) -> str:
         return f"healthy — no known cause that is worth a speedup of {diagnosis.min_speedup:g}"
     if diagnosis.verdict == "inconclusive":
         return f"inconclusive — {why_inconclusive(diagnosis)}"
+    if diagnosis.verdict == "noisy":
+        return f"noisy — {prose(diagnosis.why)}"
     if not diagnosis.causes:
         return escape(diagnosis.verdict)
     first = diagnosis.causes[0]
@@ -305,6 +307,8 @@ def why_inconclusive(diagnosis: Diagnosis) -> str:
     """Say why a trace, or a log alone, does not let anyone judge."""
     if diagnosis.is_from_log:
         return "the log shows no change of pace, and cannot say whether steps were slow from the first on"
+    if diagnosis.why:
+        return prose(diagnosis.why)
     if not diagnosis.fidelity.ok:
         return f"the replay is off by {percent(diagnosis.fidelity.replay_error)}, too far to be trusted"
     n_steps = len(diagnosis.what_if.steps)

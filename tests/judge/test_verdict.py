@@ -22,7 +22,7 @@ from diagnose.judge.verdict import (
     Verdict,
     reach_verdict,
 )
-from diagnose.judge.worth import gain_of
+from diagnose.judge.worth import measure_alone
 from diagnose.model.analysis import Analysis
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.diagnosis_document import Fidelity
@@ -94,7 +94,7 @@ def test_the_least_speedup_is_honoured(fault: Any) -> None:
     """A cause is reported just below the speedup that its removal gives, and not just above."""
     analysis = measured(SPEC, fault).analysis
     (rule,) = [j.rule for j in judge(analysis) if j.rule.id == fault.cause]
-    speedup = 1.0 / (1.0 - gain_of(analysis.gains, rule.components))
+    speedup = 1.0 / (1.0 - measure_alone(analysis.gains, rule.components).gain)
     assert fault.cause in [c.cause for c in reach(analysis, min_speedup=speedup - 1e-6).causes]
     assert fault.cause not in [c.cause for c in reach(analysis, min_speedup=speedup + 1e-6).causes]
 
@@ -130,7 +130,7 @@ def test_figures_of_a_cause_fit_together(faults: tuple[Any, ...]) -> None:
 def test_confidence_falls_near_the_least_speedup() -> None:
     """A fault far above what is asked for is surer than one at the limit, which is an even chance at most."""
     analysis = measured(SPEC, SLOW).analysis
-    speedup = 1.0 / (1.0 - gain_of(analysis.gains, ("worker",)))
+    speedup = 1.0 / (1.0 - measure_alone(analysis.gains, ("worker",)).gain)
     far, near = (reach(analysis, min_speedup=s).causes[0].confidence for s in (1.02, speedup - 1e-9))
     assert far > 0.9
     assert near <= 0.5
@@ -379,18 +379,40 @@ def test_agreement_and_disagreement() -> None:
     assert "worker-fault" not in [cause.cause for cause in said[0.001]]
 
 
-def test_a_classifier_alone_says_nothing() -> None:
-    """Where the rule is silent no cause is said, however sure the classifier is: it has no evidence to show."""
+def forwards_only() -> Analysis:
+    """Measure a job with a slow worker whose backwards, as the features have it, are not slow."""
     analysis = slow_job()
-    features = analysis.features | {"worker.backward_ratio": Feature(1.0), "worker.forward_ratio": Feature(1.0)}
-    analysis = dataclasses.replace(analysis, features=features)
-    assert "worker-fault" not in [c.cause for c in reach(analysis, prediction=prediction("worker-fault", 0.999)).causes]
+    return dataclasses.replace(analysis, features=analysis.features | {"worker.backward_ratio": Feature(1.0)})
 
 
-def test_a_job_unlike_any_other_is_judged_by_rules() -> None:
-    """Where the job is unlike training the classifier's probability does not count, and a warning says why."""
+def test_a_sure_classifier_is_heard_where_the_rule_is_silent() -> None:
+    """What gives back much is named with less confidence, and the evidence says which condition fails."""
+    (cause,) = reach(forwards_only(), prediction=prediction("worker-fault", 0.97)).causes
+    assert cause.cause == "worker-fault"
+    assert cause.confidence < 0.8 < reach(slow_job(), prediction=prediction("worker-fault", 0.97)).causes[0].confidence
+    (silent,) = [item for item in cause.evidence if item.id == "worker-fault/silent"]
+    assert "worker.backward_ratio to be at least 1.015, and it is 1;" in silent.text
+    assert not any("the rule holds" in item.text for item in cause.evidence)
+
+
+@pytest.mark.parametrize(("probability", "unlike"), [(0.8, None), (0.97, "nothing like it")], ids=["unsure", "unlike"])
+def test_a_classifier_that_does_not_know_says_nothing(probability: float, unlike: str | None) -> None:
+    """Where the rule is silent, an unsure classifier, or one that knows no such job, names no cause: the time is unknown."""
+    found = reach(forwards_only(), prediction=prediction("worker-fault", probability, unlike))
+    assert [cause.cause for cause in found.causes] == ["unknown"]
+
+
+def test_a_classifier_alone_names_nothing_small() -> None:
+    """Below 5% of the step a silent rule is not overruled."""
+    analysis = measured(SPEC, WEAK).analysis
+    features = analysis.features | {"worker.backward_ratio": Feature(1.0)}
+    assert reach(analysis, features=features, prediction=prediction("worker-fault", 0.999)).causes == ()
+
+
+def test_a_job_unlike_any_other_is_judged_by_rules_and_less_sure() -> None:
+    """Where the job is unlike training the classifier's probability does not count, confidence falls, and a warning says why."""
     verdict = reach(slow_job(), prediction=prediction("worker-fault", 0.001, unlike="nothing like it"))
-    assert verdict.causes[0].confidence == reach(slow_job()).causes[0].confidence
+    assert 0.5 < verdict.causes[0].confidence < 0.9 * reach(slow_job()).causes[0].confidence
     assert any("nothing like it" in warning for warning in verdict.warnings)
 
 

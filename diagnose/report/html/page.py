@@ -21,7 +21,14 @@ from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.pictured import NO_RULE, Pictured
 from diagnose.report import words
 from diagnose.report.escape import escape, prose
-from diagnose.report.facts import NO_PREDICTION, describe_log, describe_nothing, describe_recoverable, describe_share
+from diagnose.report.facts import (
+    NO_PREDICTION,
+    describe_alternatives,
+    describe_log,
+    describe_nothing,
+    describe_recoverable,
+    describe_share,
+)
 from diagnose.report.html.bars import draw_optypes, draw_stages, draw_waterfall
 from diagnose.report.html.draw import styled
 from diagnose.report.html.environment import fill_in
@@ -188,6 +195,7 @@ def _about_cause(cause: Cause, pictures: tuple[str, ...]) -> dict[str, Any]:
             ("Recoverable", describe_recoverable(cause)),
             ("Where", "; ".join(words.places(cause.where)) or "spread over the job"),
             ("When", words.since(cause.when) or words.NOT_KNOWN),
+            *(("Or else", line) for line in describe_alternatives(cause.alternatives)),
         ],
         "evidence": [
             (prose(item.text), item.source, item.id, [(key, _figure(value)) for key, value in item.values.items()])
