@@ -3,9 +3,11 @@
 import math
 from collections.abc import Sequence
 
+import numpy as np
+
 from diagnose.judge.classifier import Prediction
 from diagnose.judge.rule import Judgement, Rule
-from diagnose.judge.worth import Benefit, chance_above, measure_alone
+from diagnose.judge.worth import Benefit, measure_alone
 from diagnose.model.analysis import Analysis
 from diagnose.model.cause import When
 from diagnose.model.components import Gains
@@ -41,6 +43,8 @@ CLASSIFIER_ALONE_FROM = 0.9
 ALONE_GAIN = 0.05
 #: On a job unlike all of training no rule was tried out: it is as sure as an experimental one.
 UNLIKE_CERTAINTY = CERTAINTY["experimental"]
+#: Error of a gain besides its spread over steps: what the taking apart itself gets wrong (share of the step).
+GAIN_ERROR = 0.005
 #: Microbatches and workers of one step see the same fault about half as independently as steps do.
 ALIKE_IN_STEP = 0.5
 
@@ -86,6 +90,23 @@ def be_sure(
     probability = probability_of(prediction, rule.id)
     weighed = sure if probability is None else _weigh(sure, probability)
     return round(weighed * trust_looks(analysis, rule.place), 4)
+
+
+def chance_above(benefit: Benefit, least: float) -> float:
+    """Say how probable it is that the gain is truly above the least one, from its spread over steps.
+
+    The mean of n steps has an error of Student's t with n - 1 degrees of freedom; beside the constant error of the taking apart, of
+    as many as Welch and Satterthwaite give their sum.
+
+    Source: Welch, The generalization of Student's problem, Biometrika 34 (1947).
+    """
+    from scipy.special import stdtr
+
+    n_steps = len(benefit.by_step)
+    of_mean = float(np.var(benefit.by_step, ddof=1)) / n_steps if n_steps > 1 else 0.0
+    variance = of_mean + GAIN_ERROR**2
+    freedom = (n_steps - 1) * (variance / of_mean) ** 2 if of_mean > 0 else math.inf
+    return float(stdtr(min(freedom, 1e9), (benefit.gain - least) / math.sqrt(variance)))
 
 
 def trust_looks(analysis: Analysis, place: str) -> float:

@@ -2,9 +2,11 @@
 
 from collections.abc import Collection, Sequence
 
+from diagnose.judge.confidence import chance_above
+from diagnose.judge.lone import is_lone_rank, only_waits
 from diagnose.judge.places import locate_and_price, name_fault
 from diagnose.judge.timing import date_cause
-from diagnose.judge.worth import chance_above, is_unmeasured, measure_alone, share_of
+from diagnose.judge.worth import is_unmeasured, measure_alone, share_of
 from diagnose.model.analysis import Analysis
 from diagnose.model.cause import Cause, EvidenceItem
 from diagnose.model.components import COMPONENTS
@@ -18,11 +20,16 @@ UNKNOWN_CERTAINTY = 0.6
 
 
 def list_unexplained(analysis: Analysis, explained: Collection[str], least: float) -> list[str]:
-    """Give the component that costs most of those that no rule explains, where that is too much for ordinary variation."""
+    """Give the component that costs most of those that no rule explains, where that is too much for ordinary variation.
+
+    What may be nothing but waits of a lone rank is not one: whom it waits for is not there.
+    """
+    lone = is_lone_rank(analysis.trace)
     gains = {
         name: analysis.gains.recoverable(name)
         for name in COMPONENTS
         if name not in explained
+        and not (lone and only_waits(analysis, (name,)))
         and not is_unmeasured(analysis, (name,))
         and not analysis.gains.traits[name].is_excused(analysis.features, explained)
     }

@@ -122,7 +122,7 @@ def _name_verdict(
     if causes:
         return "straggling", ""
     if is_lone_rank(analysis.trace):
-        return "inconclusive", "one rank of several was recorded: whom it waits for, or who waits for it, is not there"
+        return "inconclusive", "one rank of several was recorded: those that it waits for are not there"
     if open_question:
         return "inconclusive", open_question
     if rest := describe_rest(analysis, least):

@@ -1,10 +1,7 @@
 """What the components of a cause are worth: what comes back without them, their share of the lost time, and how certain that is."""
 
 import dataclasses
-import math
 from collections.abc import Iterable, Mapping, Sequence
-
-import numpy as np
 
 from diagnose.model.analysis import Analysis
 from diagnose.model.change import Remove
@@ -13,8 +10,6 @@ from diagnose.model.trace import Bools, Seconds
 
 #: Whatever speedup is asked for, less than this is rounding.
 NO_GAIN = 1e-9
-#: Error of a gain besides its spread over steps: what the taking apart itself gets wrong (share of the step).
-GAIN_ERROR = 0.005
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -79,23 +74,6 @@ def most_gain(gains: Gains, components: Sequence[str]) -> float:
 def is_unmeasured(analysis: Analysis, components: Sequence[str]) -> bool:
     """Say whether nobody can tell what components cost."""
     return any(analysis.features[f"gain.{name}"].value is None for name in components)
-
-
-def chance_above(benefit: Benefit, least: float) -> float:
-    """Say how probable it is that the gain is truly above the least one, from its spread over steps.
-
-    The mean of n steps has an error of Student's t with n - 1 degrees of freedom; beside the constant error of the taking apart, of
-    as many as Welch and Satterthwaite give their sum.
-
-    Source: Welch, The generalization of Student's problem, Biometrika 34 (1947).
-    """
-    from scipy.special import stdtr
-
-    n_steps = len(benefit.by_step)
-    of_mean = float(np.var(benefit.by_step, ddof=1)) / n_steps if n_steps > 1 else 0.0
-    variance = of_mean + GAIN_ERROR**2
-    freedom = (n_steps - 1) * (variance / of_mean) ** 2 if of_mean > 0 else math.inf
-    return float(stdtr(min(freedom, 1e9), (benefit.gain - least) / math.sqrt(variance)))
 
 
 def share_of(gains: Gains, components: Sequence[str], claims: Mapping[str, int] | None = None) -> float | None:
