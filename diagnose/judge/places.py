@@ -14,7 +14,7 @@ from diagnose.model.components import Gains
 from diagnose.model.place import Link, Where, Worker
 from diagnose.model.trace import Job, Seconds, Trace
 
-#: Workers with less than this part of the worst worker's lost time are not named, and nobody if all have less of the gain.
+#: Nobody is named where the workers together have less than this part of the gain.
 NAMED_SHARE = 0.25
 #: Where more than this part of the workers would be named, the cause is spread over the job.
 SPREAD_SHARE = 0.5
@@ -22,8 +22,11 @@ SPREAD_SHARE = 0.5
 WORTH_NAMING_SHARE = 0.02
 #: So little of the lost seconds on others than the named workers is rounding.
 ELSEWHERE_SHARE = 0.001
-#: Named workers are the culprits where mending them gives back this part of all.
-MOSTLY = 0.5
+#: Who bears at least such a share of what the worst worker bears is named: the first that names the culprits.
+NAMED_FROM = (0.5, 0.25, 0.1)
+#: Named workers are the culprits where mending them gives back this part of all; of what chance spreads over a few workers the
+#: worst ones bear up to 0.8.
+MOSTLY = 0.9
 
 
 def locate(analysis: Analysis, components: Sequence[str], place: str) -> Where:
@@ -49,26 +52,34 @@ def locate(analysis: Analysis, components: Sequence[str], place: str) -> Where:
 def locate_and_price(analysis: Analysis, components: Sequence[str], place: str, least: float) -> tuple[Where, float]:
     """Name the culprits of components, and say which part of the step comes back when these are mended.
 
-    Where workers are named and components lie on others too, the named ones are priced, by one replay. Where that is not even half
-    of all, and all is worth saying, they are not the culprits: it is spread over the job.
+    Where components lie on other workers than the named ones, too, the named ones are priced, by one replay. Where that is not
+    nearly all that the components cost, those that bear less are named with them; where that is not enough, nobody is.
     """
-    where, whole = locate(analysis, components, place), analysis.gains.recoverable("+".join(components))
-    if place != "workers" or not where.workers or analysis.gains.traits_of(components).whom == "links":
+    whole, whom = analysis.gains.recoverable("+".join(components)), analysis.gains.traits_of(components).whom
+    where = locate(analysis, components, place)
+    if place != "workers" or whom == "links" or not where.workers:
         return where, whole
-    lost = _sum_blame(analysis.gains, components)
-    named = np.zeros(lost.shape, dtype=bool)
-    named[tuple(np.transpose(find_culprits(analysis, components)))] = True
-    if lost[~named].sum() <= ELSEWHERE_SHARE * lost.sum():
-        return where, whole
-    theirs = measure_named(analysis, components, named)
-    return (Where(), whole) if theirs < MOSTLY * whole and whole >= least else (where, theirs)
+    lost, theirs = _sum_blame(analysis.gains, components), whole
+    by_share = [tuple(find_culprits(analysis, components, share)) for share in NAMED_FROM]
+    for culprits in dict.fromkeys(by_share):
+        if not culprits:
+            break
+        where = _name_workers(analysis, culprits, slow=whom == "workers")
+        named = np.zeros(lost.shape, dtype=bool)
+        named[tuple(np.transpose(culprits))] = True
+        if lost[~named].sum() <= ELSEWHERE_SHARE * lost.sum():
+            return where, whole
+        theirs = measure_named(analysis, components, named)
+        if theirs >= MOSTLY * whole or whole < least:
+            return where, theirs
+    return (where, theirs) if whom == "workers" else (Where(), whole)
 
 
-def find_culprits(analysis: Analysis, components: Sequence[str]) -> list[tuple[int, int]]:
-    """Find the workers that components lie on, as (dp index, stage index), worst first."""
+def find_culprits(analysis: Analysis, components: Sequence[str], share: float = NAMED_FROM[0]) -> list[tuple[int, int]]:
+    """Find the workers that components lie on, as (dp index, stage index), worst first; `share` is as in `list_blamed`."""
     if analysis.gains.traits_of(components).whom == "workers":
-        return list_slow_workers(analysis, components)
-    return list_blamed(analysis, components)
+        return list_slow_workers(analysis, components, share)
+    return list_blamed(analysis, components, share)
 
 
 def _name_workers(analysis: Analysis, at: Sequence[tuple[int, int]], *, slow: bool) -> Where:
@@ -85,19 +96,21 @@ def _name_workers(analysis: Analysis, at: Sequence[tuple[int, int]], *, slow: bo
     return Where(workers=workers, hosts=tuple(dict.fromkeys(itertools.chain.from_iterable(hosts))))
 
 
-def list_slow_workers(analysis: Analysis, components: Sequence[str]) -> list[tuple[int, int]]:
+def list_slow_workers(
+    analysis: Analysis, components: Sequence[str], share: float = NAMED_FROM[0]
+) -> list[tuple[int, int]]:
     """List slow workers as (dp index, stage index), worst first, without those that lose little to the components.
 
-    That is little beside the worst, and less than is worth saying of one alone.
+    That is little beside the worst, half of `share`, and less than is worth saying of one alone.
     """
     lost, found = _sum_blame(analysis.gains, components), analysis.suspects.workers
     top = max((float(lost[worker]) for worker in found), default=0.0)
-    little = min(NAMED_SHARE * top, WORTH_NAMING_SHARE * analysis.gains.recorded_s)
+    little = min(0.5 * share * top, WORTH_NAMING_SHARE * analysis.gains.recorded_s)
     return [worker for worker in found if lost[worker] >= little]
 
 
-def list_blamed(analysis: Analysis, components: Sequence[str]) -> list[tuple[int, int]]:
-    """List the workers that most of the components' seconds lie on as (dp index, stage index), worst first.
+def list_blamed(analysis: Analysis, components: Sequence[str], share: float = NAMED_FROM[0]) -> list[tuple[int, int]]:
+    """List the workers that bear at least a share of what the worst one does, as (dp index, stage index), worst first.
 
     None where they are spread over the job, or where most of what is lost lies on nobody: who holds up a gap between steps that
     no row tells of is not known, whoever else is a little late.
@@ -106,7 +119,7 @@ def list_blamed(analysis: Analysis, components: Sequence[str]) -> list[tuple[int
     lost = _sum_blame(gains, components)
     if lost.max(initial=0.0) <= 0 or lost.sum() < NAMED_SHARE * most_gain(gains, components) * gains.recorded_s:
         return []
-    marked = lost >= SPREAD_SHARE * lost.max()
+    marked = lost >= share * lost.max()
     possible = lost.shape[0] if gains.traits_of(components).first_stage_only else lost.size
     if marked.sum() > max(1.0, SPREAD_SHARE * possible):
         return []

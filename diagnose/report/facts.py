@@ -91,14 +91,8 @@ def describe_log(log: LogFacts) -> str:
 
 def describe_replay(diagnosis: Diagnosis) -> str:
     """Say whether the replay gives the recorded times again."""
-    fidelity = diagnosis.fidelity
-    error = words.percent(fidelity.replay_error)
-    if fidelity.ok:
-        return f"faithful, off by {error}"
-    if fidelity.discrepancy < 0 and (fidelity.replay_error or 0.0) < abs(fidelity.discrepancy):
-        longer = words.percent(1.0 / (1.0 + fidelity.discrepancy) - 1.0)
-        return f"NOT faithful, simulated steps are {longer} longer than recorded (5% at most)"
-    return f"NOT faithful, off by {error} (5% at most)"
+    miss = words.describe_miss(diagnosis.fidelity)
+    return f"faithful, {miss}" if diagnosis.fidelity.ok else f"NOT faithful, {miss} (5% at most)"
 
 
 def head(cause: Cause) -> str:
