@@ -26,16 +26,24 @@ from diagnose.whatif.evidence import without_recorded_pauses
 from diagnose.whatif.medians import TINY_RATIO
 from diagnose.whatif.observed import Observed
 from diagnose.whatif.stalls import attribute_stalls
+from diagnose.whatif.starts import attribute_delays, gather_delays, gather_starts
 
 
-def take_apart(observed: Sequence[Observed], evidence: Evidence, *, n_stages: int) -> Breakdown:
-    """Take the compute durations of a job apart; `evidence` are rows that say why an operation was long."""
+def take_apart(
+    observed: Sequence[Observed], evidence: Evidence, *, n_stages: int, reads_input: bool | None = None
+) -> Breakdown:
+    """Take the compute durations of a job apart; `evidence` are rows that say why an operation was long or late.
+
+    `reads_input` says whether any worker reads data; None where nobody says.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # lanes without any value give NaN, which is what is meant
-        return _take_apart(observed, evidence, n_stages)
+        return _take_apart(observed, evidence, n_stages, reads_input=reads_input)
 
 
-def _take_apart(observed: Sequence[Observed], evidence: Evidence, n_stages: int) -> Breakdown:
+def _take_apart(
+    observed: Sequence[Observed], evidence: Evidence, n_stages: int, *, reads_input: bool | None
+) -> Breakdown:
     """Do the work of `take_apart`."""
     steps = np.concatenate([o.block.steps for o in observed])
     order = np.argsort(steps, kind="stable")  # blocks come one after the other, steps in time
@@ -61,7 +69,10 @@ def _take_apart(observed: Sequence[Observed], evidence: Evidence, n_stages: int)
         step_ratio = without_microbatches(step_ratio, error)
         parts = _find_workers_and_microbatches(work_s, typical_s, pace, step_ratio, order, told, parts.worker_ratio)
     pause_s, noise = find_pauses(work_s, free_s, parts.left, n_stages)
-    late_s = tuple(delay_excess(o) for o in observed)
+    excess_s = [delay_excess(o) for o in observed]
+    delays = attribute_delays(observed, evidence, excess_s, n_stages, reads_input=reads_input)
+    late_s = tuple(d.late_s for d in delays)
+    start_s, start_recorded = gather_starts(observed, delays, n_stages)
     before_s = gather_seconds(observed, late_s, compute_s.shape, n_stages)
     before_s = np.zeros_like(pause_s) if before_s is None else before_s
     stalls = attribute_stalls(
@@ -71,8 +82,11 @@ def _take_apart(observed: Sequence[Observed], evidence: Evidence, n_stages: int)
         before_s if queue.before_s is None else np.maximum(before_s, queue.before_s),
         free_s - pause_s,
         parts.worker_ratio,
+        late=gather_delays(observed, delays, pause_s.shape, n_stages),
         queued=None if queue.before_s is None else queue.before_s > 0,
         starts_late=find_late_starts(observed, late_s, pause_s.shape),
+        steps=steps,
+        reads_input=reads_input,
         n_stages=n_stages,
     )
     return Breakdown(
@@ -92,6 +106,10 @@ def _take_apart(observed: Sequence[Observed], evidence: Evidence, n_stages: int)
         stage_share=parts.microbatches.stage_share,
         waited_for=queue.by,
         late_s=late_s,
+        late_kinds=tuple(d.kinds for d in delays),
+        late_for_others=tuple(d.for_others for d in delays),
+        start_s=start_s,
+        start_recorded=start_recorded,
     )
 
 
