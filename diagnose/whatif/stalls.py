@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from diagnose.model.stalls import StallKind, Stalls
-from diagnose.model.trace import Bools, Evidence, Seconds
+from diagnose.model.trace import Bools, Evidence, Ints, Seconds
 from diagnose.whatif.components.attribution import MAX_QUIET_RATIO, MIN_STALLS, TINY_S, LongStalls
 from diagnose.whatif.components.gc_pause import attribute_to_collection
 from diagnose.whatif.components.input_delay import attribute_to_input
@@ -71,11 +71,17 @@ def attribute_stalls(  # noqa: PLR0913 - all that may tell what a stall is
         opens[starts_late & (before_s[0, 0, 0] > 0) & (opens == StallKind.NOBODY)] = StallKind.SAVING
     share = (inside_s + before_s) / np.maximum(np.nan_to_num(work_s, nan=1.0), TINY_S)
     attribute_to_workers(stalls, share, worker_ratio)
-    _attribute_by_place(stalls, np.isfinite(work_s), share, n_stages)
+    in_time = np.argsort(_step_numbers(observed, work_s.shape[3]), kind="stable")
+    _attribute_by_place(stalls, np.isfinite(work_s), share, n_stages, in_time)
     return stalls
 
 
-def _attribute_by_place(stalls: Stalls, there: Bools, share: Seconds, n_stages: int) -> None:
+def _step_numbers(observed: Sequence[Observed], n_steps: int) -> Ints:
+    """Give the numbers of the steps in the order of the blocks."""
+    return np.concatenate([o.block.steps for o in observed]) if observed else np.arange(n_steps)
+
+
+def _attribute_by_place(stalls: Stalls, there: Bools, share: Seconds, n_stages: int, in_time: Ints) -> None:
     """Attribute the stalls that stand out by where they lie; those of one size at a time."""
     seconds = stalls.inside_s + stalls.before_s
     left = share > _quiet_ratio(share, stalls, n_stages)
@@ -91,7 +97,7 @@ def _attribute_by_place(stalls: Stalls, there: Bools, share: Seconds, n_stages: 
         # Collections of one job do not differ so much: where some stand apart, shorter ones are none.
         apart = size and apart_s is not None and (stalls.inside == StallKind.COLLECTION).any()
         for attribute in BY_PLACE[:-1] if apart else BY_PLACE:
-            attribute(LongStalls(stalls, long, there, share, n_stages))
+            attribute(LongStalls(stalls, long, there, share, n_stages, in_time))
             long &= (stalls.inside == 0) & (stalls.before == 0)
 
 

@@ -88,7 +88,9 @@ def _every_forward(found: LongStalls, known: Bools) -> Bools:
     alone = (by_rank > 0).sum() == 1 and not long[0, 1:n_stages].any()
     ranks = by_rank > (BAD_LOADER_SHARE if alone else MAX_COLLECTIONS_A_STEP)
     ranks &= by_rank * forward.shape[1] >= MIN_STALLS
-    ranks &= backward_rate * INPUT_RATE_RATIO < by_rank / len(forward)
+    # The allocator of that rank alone would stop its backwards as often.
+    backward = long[1, 0].sum(axis=(0, 1)) / np.maximum(there[1, 0].sum(axis=(0, 1)), 1)
+    ranks &= np.maximum(backward, backward_rate) * INPUT_RATE_RATIO < by_rank / len(forward)
     return np.broadcast_to(ranks, forward.shape)
 
 
