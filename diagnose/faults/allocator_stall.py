@@ -12,7 +12,7 @@ import numpy as np
 from diagnose.errors import UsageError
 from diagnose.faults.decoys import HiddenPause
 from diagnose.faults.example import PLAIN_JOB, Example, Fixture, LookAlike
-from diagnose.faults.fault import Fault, Worker, draw_times
+from diagnose.faults.fault import Fault, Worker, choose_kind, draw_times
 from diagnose.faults.inputs import Inputs
 from diagnose.faults.spec import JobSpec, draw_log_uniform
 from diagnose.faults.strength import estimate_step
@@ -120,8 +120,17 @@ class AllocatorStall(Fault):
         return np.asarray(number > np.concatenate([np.zeros((length, spec.dp), dtype=np.int64), number[:-length]]))
 
 
+#: How often a random fault is of each kind.
+KINDS = {"full-memory": 0.6, "replicas": 0.12, "storms": 0.13, "growth": 0.15}
+
+
 def draw_fault(
-    spec: JobSpec, rng: np.random.Generator, *, strength: float | None = None, onset: int | None = None
+    spec: JobSpec,
+    rng: np.random.Generator,
+    *,
+    strength: float | None = None,
+    onset: int | None = None,
+    kind: str | None = None,
 ) -> AllocatorStall | None:
     """Draw stalls on the first stage or stages, sometimes on some of their dp ranks or on a single worker.
 
@@ -141,13 +150,12 @@ def draw_fault(
     step_ratio = estimate_step(spec) / spec.forward_s
     # Dp ranks that stall in one step wait for the one that stalls most, and stages partly hide each other's stalls.
     n_stalls = n_ops * probability * (1.0 + frequency_growth / 2) * (1.0 + length_growth / 2)
-    storm_steps = int(rng.integers(2, 6)) if rng.random() < 0.15 and not grows else 0
-    storm_share = float(rng.uniform(0.2, 0.6))
-    n_stalls *= storm_share if storm_steps else 1.0
     n_lost = 0.7 * (n_stalls + np.sqrt(2.0 * n_stalls * np.log(n_dp)))
     ratio = float(np.clip(draw_log_uniform(rng, *COST_SHARE) * step_ratio / n_lost, *STALL_RATIO))
     inside = rng.random()
-    return AllocatorStall(
+    kind = choose_kind(KINDS, rng, kind)
+    drawn = AllocatorStall(
+        kind=kind,
         on_stages=on_stages,
         on_dp_ranks=on_dp_ranks,
         stall_ratio=ratio if strength is None else strength,
@@ -155,13 +163,29 @@ def draw_fault(
         spread=float(rng.uniform(0.1, 0.7)),
         frequency_growth=frequency_growth,
         length_growth=length_growth,
-        storm_steps=storm_steps,
-        storm_share=storm_share,
         inside_share=1.0 if inside < 0.6 else float(rng.uniform(0.5, 1.0)) if inside < 0.9 else 0.0,
         records=bool(rng.random() < 0.5),
         onset=onset,
         recovery=recovery,
     )
+    own = rng.spawn(1)[0]
+    match kind:
+        case "replicas" if spec.dp > 1:
+            dp_ranks = own.permutation(spec.dp)[: int(own.integers(1, max(spec.dp // 2, 1) + 1))]
+            return dataclasses.replace(drawn, on_dp_ranks=tuple(sorted(dp_ranks.tolist())))
+        case "storms":
+            share, often = float(own.uniform(0.2, 0.6)), float(own.uniform(0.3, 0.7))
+            return dataclasses.replace(
+                drawn,
+                probability=often,
+                stall_ratio=max(drawn.stall_ratio * min(probability / (share * often), 1.0), STALL_RATIO[0]),
+                storm_steps=int(own.integers(2, 6)),
+                storm_share=share,
+                frequency_growth=0.0,
+            )
+        case "growth":
+            return dataclasses.replace(drawn, frequency_growth=float(own.uniform(2.0, 6.0)), length_growth=1.0)
+    return drawn
 
 
 def _draw_place(spec: JobSpec, rng: np.random.Generator) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
@@ -201,4 +225,6 @@ LOOK_ALIKES = {
         )
     ),
 }
-FIXTURE = Fixture("stage 0 stalls in both directions, more often as the job goes on; no rows", seed=7)
+FIXTURE = Fixture(
+    "stage 0 stalls in both directions, more often as the job goes on; no rows", seed=7, kind="full-memory"
+)

@@ -13,7 +13,7 @@ import numpy as np
 from diagnose.faults.compute_order import order_computes
 from diagnose.faults.decoys import PlannedCollections, TinyCollections
 from diagnose.faults.example import PLAIN_JOB, Example, Fixture, LookAlike
-from diagnose.faults.fault import Fault, Worker, draw_times
+from diagnose.faults.fault import Fault, Worker, choose_kind, draw_times
 from diagnose.faults.inputs import Inputs
 from diagnose.faults.spec import JobSpec, draw_log_uniform
 from diagnose.faults.strength import estimate_step
@@ -148,8 +148,24 @@ def _order_tasks(inputs: Inputs) -> tuple[Ints, Ints]:
     return forwards, backwards
 
 
+#: How often a random fault is of each kind.
+KINDS = {
+    "own-periods": 0.5,
+    "growing": 0.12,
+    "by-generation": 0.12,
+    "rank-0": 0.08,
+    "twice-a-step": 0.08,
+    "reaching-into-backwards": 0.1,
+}
+
+
 def draw_fault(
-    spec: JobSpec, rng: np.random.Generator, *, strength: float | None = None, onset: int | None = None
+    spec: JobSpec,
+    rng: np.random.Generator,
+    *,
+    strength: float | None = None,
+    onset: int | None = None,
+    kind: str | None = None,
 ) -> GarbageCollection | None:
     """Draw collections that hit a trace at least a few times, half of them recorded, some only from a step on.
 
@@ -164,8 +180,10 @@ def draw_fault(
     longest = float(np.clip(n_workers * rest / 3, PERIOD_STEPS[0] + 1.0, PERIOD_STEPS[1]))
     period_steps = draw_log_uniform(rng, PERIOD_STEPS[0], longest)
     pause_s = _draw_pause_s(spec, rng, n_workers / period_steps)
-    inside, kind = rng.random(), rng.random()
-    return GarbageCollection(
+    inside = rng.random()
+    kind = choose_kind(KINDS, rng, kind)
+    drawn = GarbageCollection(
+        kind=kind,
         pause_s=pause_s if strength is None else strength,
         spread=float(rng.uniform(0.05, 0.4)),
         growth=float(rng.uniform(0.0, 1.0)),
@@ -173,16 +191,26 @@ def draw_fault(
         period_spread=float(rng.uniform(0.0, 0.4)),
         jitter=float(rng.uniform(0.0, 0.3)),
         allocating_share=share,
-        on_workers=((0, 0),) if kind < 0.08 else None,
-        a_step=2 if 0.08 <= kind < 0.16 else 1,
-        full_every=int(rng.integers(3, 9)) if 0.16 <= kind < 0.26 else 0,
-        full_ratio=float(rng.uniform(2.0, 8.0)),
-        spill_share=float(rng.uniform(0.1, 0.5)) if 0.26 <= kind < 0.36 else 0.0,
         inside_share=1.0 if inside < 0.6 else 0.0 if inside < 0.75 else float(rng.uniform(0.2, 0.9)),
         records=bool(rng.random() < 0.5),
         onset=onset,
         recovery=recovery,
     )
+    own = rng.spawn(1)[0]
+    match kind:
+        case "growing":
+            return dataclasses.replace(drawn, growth=float(own.uniform(1.0, 4.0)))
+        case "by-generation":
+            ratio = float(own.uniform(2.0, 8.0))
+            return dataclasses.replace(drawn, full_every=int(own.integers(3, 9)), full_ratio=ratio)
+        case "rank-0":
+            pause_s = _draw_pause_s(spec, own, 1.0 / period_steps) if strength is None else strength
+            return dataclasses.replace(drawn, on_workers=((0, 0),), pause_s=pause_s)
+        case "twice-a-step":
+            return dataclasses.replace(drawn, a_step=2)
+        case "reaching-into-backwards":
+            return dataclasses.replace(drawn, spill_share=float(own.uniform(0.1, 0.5)))
+    return drawn
 
 
 def _draw_pause_s(spec: JobSpec, rng: np.random.Generator, n_pauses: float) -> float:
@@ -216,4 +244,4 @@ LOOK_ALIKES = {
     ),
     "tiny collections": LookAlike(TinyCollections(share=0.02, seconds=1e-3)),
 }
-FIXTURE = Fixture("each rank collects in steps of its own, about every 21; no rows", seed=5)
+FIXTURE = Fixture("each rank collects in steps of its own, about every 21; no rows", seed=5, kind="own-periods")

@@ -123,6 +123,8 @@ class Breakdown:
         bool of shape (n_steps, n_dp).
     late_s : tuple of dict of int to ndarray of float64, shape (n_steps, n_dp), one a block
         Launch delays beyond the ordinary, seconds by node.
+    queue_deviations : float
+        By how many standard deviations more computes wait for communication in flight than by chance; 0 where none does.
     forward_backward_correlation, microbatch_spread : float or None
         Of the microbatches' forward and backward times, and robust spread of the forward; None with fewer than 8 values.
     """
@@ -143,6 +145,7 @@ class Breakdown:
     waited_for: tuple[Mapping[int, Mapping[int, Bools]], ...] = ()
     microbatch_ordinary: float = 0.0
     late_s: tuple[Mapping[int, Seconds], ...] = ()
+    queue_deviations: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -84,6 +84,7 @@ def _take_apart(observed: Sequence[Observed], evidence: Evidence, n_stages: int)
         microbatch_spread=parts.spread,
         waited_for=queue.by,
         late_s=late_s,
+        queue_deviations=queue.deviations,
     )
 
 
