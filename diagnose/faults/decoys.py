@@ -277,6 +277,7 @@ LOOK_ALIKES = {
     "warm-up": LookAlike(WarmUp(n_steps=2, slowdown=3.0)),
     "uniformly slow": LookAlike(UniformlySlow(slowdown=2.0)),
     "long computes at random": LookAlike(LongComputes(share=0.4, mean=0.06)),
+    "busy hosts": LookAlike(BusyHosts(workers_per_host=8, busy_share=0.4, burst_steps=3.0, scale=0.06)),
     "hidden pause of a forward": LookAlike(
         HiddenPause(dp=1, stage=2, op=Op.FORWARD, number=1, seconds=0.1, kind=None, strengths=(0.0, 0.0, 1.0) * 8)
     ),

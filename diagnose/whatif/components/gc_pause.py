@@ -15,7 +15,8 @@ FORWARD_RATE_RATIO = 3.0
 def attribute_to_collection(found: LongStalls) -> None:
     """Attribute what is left in forwards to collections, on workers where it is no more frequent than they are.
 
-    Where backwards stall as well, by as many seconds, forwards must do so far more often than chance explains.
+    Where backwards stall as well, by as many seconds, forwards must do so far more often than chance explains. Backwards right
+    after such a forward do not count, and go with it.
     """
     long, there, n_stages = found.long, found.there, found.n_stages
     n_virtual, n_steps, n_dp = long.shape[1], *long.shape[3:]
@@ -24,11 +25,13 @@ def attribute_to_collection(found: LongStalls) -> None:
     sparse = in_step.sum(axis=1) <= MAX_COLLECTIONS_A_STEP * max(n_steps, 1)  # (n_stages, n_dp)
     mask = np.tile(sparse, (n_virtual // n_stages, 1))[:, None, None, :]
     at = long & mask[None]
+    reached = found.reached_by(at[0])
+    at[1] &= ~reached
     if at[1].any():
         backward = rate(at[1], there[1] & mask)
         if not more_than_chance(int(at[0].sum()), int((there[0] & mask).sum()), backward, FORWARD_RATE_RATIO):
             return
-    at[1] = False
+    at[1] = reached
     found.assign(at, StallKind.COLLECTION)
 
 

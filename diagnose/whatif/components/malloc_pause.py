@@ -33,7 +33,8 @@ def attribute_to_allocator(found: LongStalls) -> None:
     long, there, n_stages = found.long, found.there, found.n_stages
     shape = (2, long.shape[1] // n_stages, n_stages, *long.shape[2:])
     # Both (2, n_stages, n_steps, n_dp), in time.
-    stalled, exists = (a.reshape(shape).sum(axis=(1, 3))[:, :, found.in_time] for a in (long, there))
+    alone = np.stack([long[0], long[1] & ~found.reached_by(long[0])])
+    stalled, exists = (a.reshape(shape).sum(axis=(1, 3))[:, :, found.in_time] for a in (alone, there))
     if stalled[1].sum() < MIN_STALLS:
         return
     marked = _find_subset(stalled[1], exists[1])
