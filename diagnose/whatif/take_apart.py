@@ -110,6 +110,7 @@ def _take_apart(
         late_for_others=tuple(d.for_others for d in delays),
         start_s=start_s,
         start_recorded=start_recorded,
+        queue_deviations=queue.deviations,
     )
 
 
