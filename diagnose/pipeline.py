@@ -136,7 +136,7 @@ def analyse_job(request: Request, rule_set: RuleSet) -> Analysis:
     request.report("taking apart")
     observed, evidence, clock_offset_s = observe(trace, prepared)
     trace = dataclasses.replace(trace, evidence=evidence)
-    breakdown = take_apart(observed, evidence, n_stages=trace.n_stages)
+    breakdown = take_apart(observed, evidence, n_stages=trace.n_stages, ep_size=trace.job.ep_size)
     removal = Removal(
         observed,
         breakdown,

@@ -13,6 +13,7 @@ import numpy as np
 from diagnose.model.components import Breakdown
 from diagnose.model.trace import Bools, Evidence, Ints, Seconds
 from diagnose.numerics.robust import nan_median
+from diagnose.whatif.components.expert import find_experts, read_experts
 from diagnose.whatif.components.microbatch import find_microbatches
 from diagnose.whatif.components.pause import find_pauses
 from diagnose.whatif.components.queue import find_queue_waits
@@ -28,14 +29,19 @@ from diagnose.whatif.observed import Observed
 from diagnose.whatif.stalls import attribute_stalls
 
 
-def take_apart(observed: Sequence[Observed], evidence: Evidence, *, n_stages: int) -> Breakdown:
-    """Take the compute durations of a job apart; `evidence` are rows that say why an operation was long."""
+def take_apart(
+    observed: Sequence[Observed], evidence: Evidence, *, n_stages: int, ep_size: int | None = None
+) -> Breakdown:
+    """Take the compute durations of a job apart; `evidence` are rows that say why an operation was long.
+
+    `ep_size` is how many data-parallel ranks share the experts; None where nobody says.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # lanes without any value give NaN, which is what is meant
-        return _take_apart(observed, evidence, n_stages)
+        return _take_apart(observed, evidence, n_stages, ep_size)
 
 
-def _take_apart(observed: Sequence[Observed], evidence: Evidence, n_stages: int) -> Breakdown:
+def _take_apart(observed: Sequence[Observed], evidence: Evidence, n_stages: int, ep_size: int | None) -> Breakdown:
     """Do the work of `take_apart`."""
     steps = np.concatenate([o.block.steps for o in observed])
     order = np.argsort(steps, kind="stable")  # blocks come one after the other, steps in time
@@ -44,15 +50,18 @@ def _take_apart(observed: Sequence[Observed], evidence: Evidence, n_stages: int)
     free_s = compute_s if queue.inside_s is None else compute_s - queue.inside_s
     # What rows say of an operation is no part of its work, whatever the medians would say.
     work_s = without_recorded_pauses(observed, evidence, free_s, n_stages)
-    by_step = nan_median(work_s, axis=2)  # (2, n_virtual, n_steps, n_dp)
+    experts = read_experts(observed, work_s, n_stages, ep_size)
+    even_s = work_s if experts.ratio is None else work_s / experts.ratio
+    by_step = nan_median(even_s, axis=2)  # (2, n_virtual, n_steps, n_dp)
     typical_s, told = find_usual_durations(observed, by_step, order, n_stages)
     pace = by_step / typical_s[:, :, None, None]
     step_ratio = find_slow_steps(pace)
-    parts = _find_workers_and_microbatches(work_s, typical_s, pace, step_ratio, order, told)
+    parts = _find_workers_and_microbatches(even_s, typical_s, pace, step_ratio, order, told)
     if (parts.microbatch_ratio != 1.0).any():
         step_ratio = without_microbatches(step_ratio)
-        parts = _find_workers_and_microbatches(work_s, typical_s, pace, step_ratio, order, told)
-    pause_s, noise = find_pauses(work_s, free_s, parts.left, n_stages)
+        parts = _find_workers_and_microbatches(even_s, typical_s, pace, step_ratio, order, told)
+    experts, left = find_experts(parts.left, parts.microbatch_ratio, experts, ep_size)
+    pause_s, noise = find_pauses(work_s, free_s, left, n_stages)
     late_s = tuple(delay_excess(o) for o in observed)
     before_s = gather_seconds(observed, late_s, compute_s.shape, n_stages)
     before_s = np.zeros_like(pause_s) if before_s is None else before_s
@@ -84,6 +93,7 @@ def _take_apart(observed: Sequence[Observed], evidence: Evidence, n_stages: int)
         microbatch_spread=parts.spread,
         waited_for=queue.by,
         late_s=late_s,
+        experts=experts,
     )
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from diagnose.model.trace import Seconds
-from diagnose.numerics.robust import robust_deviation
+from diagnose.numerics.robust import nan_median, robust_deviation
 from diagnose.whatif.components.component import Component, Lanes, Part, mix
 from diagnose.whatif.computes import Place
 from diagnose.whatif.medians import TINY_RATIO, nearest_zero_center
@@ -16,6 +16,9 @@ MIN_SLOPE = 0.1
 #: Without documents, forward and backward of a microbatch vary together with a correlation of 0.86, the backward 1.25 times as much
 #: (production traces): then they are this part of the forward's spread apart.
 APART_RATIO = 0.64
+#: Beyond so many robust deviations a pause counts as so many; stages agree beyond so many standard errors over steps.
+CLIP_DEVIATIONS = 6.0
+CHANCE_DEVIATIONS = 3.0
 
 
 class MicrobatchPart(Part):
@@ -74,9 +77,39 @@ def find_microbatches(left: Seconds) -> tuple[Seconds, float, float | None, floa
     # One length explains both directions on every stage; a pause in one of them does not move the median of all.
     slope = max(slope, MIN_SLOPE)
     shared = nearest_zero_center(np.concatenate([logs[0], logs[1] / slope]), axis=0)
+    shared = shared * _share_of_stages(logs, slope)
     ratio = np.exp(np.nan_to_num(np.stack([shared, shared * slope])))
     apart = robust_deviation(f - b / slope - np.median(f - b / slope))
     return ratio, min(apart / (APART_RATIO * spread), 1.0), correlation, spread
+
+
+def _share_of_stages(logs: Seconds, slope: float) -> float:
+    """Say which part of the mean over stages is what they share, 0..1: the rest is the mean of what each stage has by itself.
+
+    Documents are the same on all stages. With one stage nobody can tell, and all of it counts.
+    """
+    both = _mean_of_directions(logs, slope)  # (n_virtual, n_microbatches, n_steps, n_dp)
+    there = np.isfinite(both)
+    n = there.sum(axis=0)
+    if len(both) < 2 or not (n >= 2).any():
+        return 1.0
+    both = np.where(there & (n >= 2), both, 0.0)
+    width = CLIP_DEVIATIONS * robust_deviation(both[there])
+    both = np.clip(both, -width, width)
+    squares, total = both**2, both.sum(axis=0)
+    pairs = (total**2 - squares.sum(axis=0)) / np.maximum(n * (n - 1), 1)  # mean product of two stages
+    by_step = pairs.sum(axis=(0, 2))
+    error = by_step.std(ddof=1) * np.sqrt(len(by_step)) if len(by_step) > 1 else 0.0
+    if by_step.sum() <= CHANCE_DEVIATIONS * error:
+        return 0.0
+    mean_squares = ((total / np.maximum(n, 1)) ** 2).sum()
+    return float(min(by_step.sum() / max(mean_squares, TINY_RATIO), 1.0))
+
+
+def _mean_of_directions(logs: Seconds, slope: float) -> Seconds:
+    """Take the mean of forward and backward of each compute, each around its usual value on its stage."""
+    centered = logs - nan_median(logs, axis=(2, 3, 4), keepdims=True)
+    return np.asarray((centered[0] + centered[1] / slope) / 2.0)
 
 
 COMPONENT = Component("microbatch", MicrobatchPart)
