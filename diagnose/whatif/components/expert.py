@@ -36,6 +36,8 @@ CLIP_DEVIATIONS = 6.0
 SLOPES = (0.5, 2.0)
 #: Members of a group share at least this part.
 ALIKE_FROM = 0.5
+#: ... and as much, up to chance, as a part of the group: two groups taken as one are at most half as much alike.
+ALIKE_SHARE = 0.8
 
 
 class ExpertPart(Part):
@@ -108,8 +110,8 @@ def find_experts(
     n_virtual, n_microbatches, n_steps, n_dp = there.shape
     if n_virtual < 2 or n_microbatches < 2 or n_steps < MIN_STEPS or there.sum() < MIN_COMPUTES:
         return told, left
-    logs, contrast = _contrast(left, there)
-    _, whole = _contrast(left * microbatch_ratio[:, None], there)
+    contrast = _contrast(left, there)
+    whole = _contrast(left * microbatch_ratio[:, None], there)
     scale = np.sqrt((contrast**2).mean(axis=(1, 2, 3, 4)))
     if not (scale > 0).all():
         return told, left
@@ -120,15 +122,15 @@ def find_experts(
         return found, left
     group, alike = _find_group(contrast, ep_size)
     slope = float(np.clip(scale[1] / scale[0], *SLOPES))
-    own = np.where(there, logs - _shared_by_stages(logs, contrast, there), np.nan)
+    logs = np.where(there, np.log(np.maximum(left, TINY_RATIO)), np.nan)
+    own = logs - _shared_by_stages(logs, contrast, there)
     own = nan_median(own.reshape(2, n_virtual, n_microbatches, n_steps, n_dp // group, group), axis=-1, keepdims=True)
     # What lengthens one direction alone, a pause or noise, is no expert's.
     both = nearest_zero_center(np.stack([own[0], own[1] / slope]), axis=0)
     both = np.broadcast_to(both, (*both.shape[:-1], group)).reshape(there.shape)
     ratio = np.where(there, np.exp(np.stack([both, both * slope])), np.nan)
-    ratio /= np.nan_to_num(np.nanmean(ratio, axis=(2, 3, 4), keepdims=True), nan=1.0)
-    ratio = np.nan_to_num(ratio, nan=1.0)
-    return dataclasses.replace(found, ratio=ratio, group=group, alike=alike), left / ratio
+    even = np.nan_to_num(ratio / np.nanmean(ratio, axis=(2, 3, 4), keepdims=True), nan=1.0)
+    return dataclasses.replace(found, ratio=even, group=group, alike=alike), left / np.nan_to_num(ratio, nan=1.0)
 
 
 def _gather_tokens(observed: Sequence[Observed], shape: tuple[int, ...], n_stages: int) -> Seconds | None:
@@ -185,11 +187,8 @@ def _deviations_above_zero(by_step: Seconds) -> float:
     return float(by_step.mean() / max(by_step.std(ddof=1) / math.sqrt(len(by_step)), TINY_RATIO))
 
 
-def _contrast(left: Seconds, there: Bools) -> tuple[Seconds, Seconds]:
-    """Give the logarithms of what is left, and how each microbatch differs from the others of its worker and step.
-
-    Both are 0 where a compute is missing.
-    """
+def _contrast(left: Seconds, there: Bools) -> Seconds:
+    """Say how each microbatch differs from the others of its worker and step (log); 0 where a compute is missing."""
     logs = np.where(there, np.log(np.maximum(left, TINY_RATIO)), np.nan)
     # What a place has in every step and on every rank belongs to the schedule.
     logs = np.nan_to_num(logs - nan_median(logs, axis=(3, 4), keepdims=True))
@@ -197,7 +196,7 @@ def _contrast(left: Seconds, there: Bools) -> tuple[Seconds, Seconds]:
     clipped = np.clip(logs, -CLIP_DEVIATIONS * width, CLIP_DEVIATIONS * width)
     # What all microbatches of a worker share in a step is its pace.
     pace = clipped.sum(axis=2, keepdims=True) / np.maximum(there.sum(axis=1)[None, :, None], 1)
-    return logs, np.where(there, clipped - pace, 0.0)
+    return np.where(there, clipped - pace, 0.0)
 
 
 def _of_others(values: Seconds, there: Bools) -> Seconds:
@@ -256,18 +255,20 @@ def _miss(target: Seconds, known: list[Seconds]) -> Seconds:
 
 
 def _find_group(contrast: Seconds, ep_size: int | None) -> tuple[int, float | None]:
-    """Find how many ranks, one after the other, are long together; and which part of it they share."""
+    """Find how many ranks, one after the other, are long together, and which part of it they share; largest sizes first."""
     n_dp = contrast.shape[-1]
     sizes = [size for size in range(n_dp, 1, -1) if n_dp % size == 0 and (ep_size is None or size == ep_size)]
     within = float((contrast[0] * contrast[1]).sum())
-    best = None
+    shared: dict[int, float] = {}
     for size in sizes:
         forward, backward = contrast.reshape(*contrast.shape[:-1], -1, size).sum(axis=-1)
-        shared = (float((forward * backward).sum()) - within) / (size - 1) / within
-        if shared >= ALIKE_FROM:
-            return size, min(shared, 1.0)
-        best = shared if best is None else max(best, shared)
-    return 1, None if best is None else max(best, 0.0)
+        both = (float((forward * backward).sum()) - within) / (size - 1) / within
+        shared[size] = min(max(both, 0.0), 1.0)
+    best = max(shared.values(), default=0.0)
+    if best < ALIKE_FROM:
+        return 1, best if shared else None
+    # A part of a group is as much alike as the group, and several groups are less so.
+    return next((size, both) for size, both in shared.items() if both >= ALIKE_SHARE * best)
 
 
 def _shared_by_stages(logs: Seconds, contrast: Seconds, there: Bools) -> Seconds:
@@ -277,7 +278,7 @@ def _shared_by_stages(logs: Seconds, contrast: Seconds, there: Bools) -> Seconds
     apart = (mean**2).sum() * len(there)
     across = float((contrast * _of_others(contrast, there)).sum())
     share = min(max(across / apart, 0.0), 1.0) if apart > 0 else 0.0
-    return np.asarray(share * nan_median(np.where(there, logs, np.nan), axis=1, keepdims=True))
+    return np.asarray(share * nan_median(logs, axis=1, keepdims=True))
 
 
 COMPONENT = Component("expert", ExpertPart)

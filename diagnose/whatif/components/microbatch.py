@@ -77,10 +77,11 @@ def find_microbatches(left: Seconds) -> tuple[Seconds, float, float | None, floa
     # One length explains both directions on every stage; a pause in one of them does not move the median of all.
     slope = max(slope, MIN_SLOPE)
     shared = nearest_zero_center(np.concatenate([logs[0], logs[1] / slope]), axis=0)
-    shared = shared * _share_of_stages(logs, slope)
+    share = _share_of_stages(logs, slope)
+    shared = shared * share
     ratio = np.exp(np.nan_to_num(np.stack([shared, shared * slope])))
     apart = robust_deviation(f - b / slope - np.median(f - b / slope))
-    return ratio, min(apart / (APART_RATIO * spread), 1.0), correlation, spread
+    return ratio, min(apart / (APART_RATIO * spread), 1.0), correlation, spread * float(np.sqrt(share))
 
 
 def _share_of_stages(logs: Seconds, slope: float) -> float:
@@ -91,11 +92,14 @@ def _share_of_stages(logs: Seconds, slope: float) -> float:
     both = _mean_of_directions(logs, slope)  # (n_virtual, n_microbatches, n_steps, n_dp)
     there = np.isfinite(both)
     n = there.sum(axis=0)
-    if len(both) < 2 or not (n >= 2).any():
+    if len(both) < 2 or both.shape[1] < 2 or not (n >= 2).any():
         return 1.0
-    both = np.where(there & (n >= 2), both, 0.0)
     width = CLIP_DEVIATIONS * robust_deviation(both[there])
     both = np.clip(both, -width, width)
+    # Microbatches of one worker and step must differ, not steps or workers.
+    both = np.where(
+        there, both - both.sum(axis=1, keepdims=True) / np.maximum(there.sum(axis=1, keepdims=True), 1), 0.0
+    )
     squares, total = both**2, both.sum(axis=0)
     pairs = (total**2 - squares.sum(axis=0)) / np.maximum(n * (n - 1), 1)  # mean product of two stages
     by_step = pairs.sum(axis=(0, 2))
