@@ -34,6 +34,9 @@ PRICE_COMPUTES = 10.0
 CLIP_DEVIATIONS = 6.0
 #: Backwards are long by this much for each 1 of forwards (production jobs: 0.7 to 1.4), whatever noise makes of it.
 SLOPES = (0.5, 2.0)
+#: A stage is long with documents by so much less or more than all stages are, and so much less for each 1 that they are long:
+#: half of its time may have nothing to do with them, and log(a exp(x) + b) bends by at most an eighth.
+RESPONSES = (0.5, 0.125)
 #: Members of a group share at least this part.
 ALIKE_FROM = 0.5
 #: ... and as much, up to chance, as a part of the group: two groups taken as one are at most half as much alike.
@@ -110,19 +113,21 @@ def find_experts(
     n_virtual, n_microbatches, n_steps, n_dp = there.shape
     if n_virtual < 2 or n_microbatches < 2 or n_steps < MIN_STEPS or there.sum() < MIN_COMPUTES:
         return told, left
-    contrast = _contrast(left, there)
-    whole = _contrast(left * microbatch_ratio[:, None], there)
+    logs = np.where(there, np.log(np.maximum(left, TINY_RATIO)), np.nan)
+    documents = np.log(microbatch_ratio)[:, None]
+    whole = _contrast(logs + documents, there)
+    logs = _without_documents(logs, documents.mean(axis=0), there)
+    contrast = _contrast(logs, there)
     scale = np.sqrt((contrast**2).mean(axis=(1, 2, 3, 4)))
     if not (scale > 0).all():
         return told, left
-    explained = _predict_other_direction(whole, there)
-    alone_share, chance = _share_alone(whole, there)
+    explained = _predict_other_direction(contrast, there)
+    alone_share, chance = _share_alone(whole, there)[0], _share_alone(contrast, there)[1]
     found = dataclasses.replace(told, explained=explained, alone_share=alone_share)
     if told.ratio is not None or explained < LEAST_EXPLAINED or chance < CHANCE_DEVIATIONS:
         return found, left
     group, alike = _find_group(contrast, ep_size)
     slope = float(np.clip(scale[1] / scale[0], *SLOPES))
-    logs = np.where(there, np.log(np.maximum(left, TINY_RATIO)), np.nan)
     own = logs - _shared_by_stages(logs, contrast, there)
     own = nan_median(own.reshape(2, n_virtual, n_microbatches, n_steps, n_dp // group, group), axis=-1, keepdims=True)
     # What lengthens one direction alone, a pause or noise, is no expert's.
@@ -187,9 +192,28 @@ def _deviations_above_zero(by_step: Seconds) -> float:
     return float(by_step.mean() / max(by_step.std(ddof=1) / math.sqrt(len(by_step)), TINY_RATIO))
 
 
-def _contrast(left: Seconds, there: Bools) -> Seconds:
+def _without_documents(logs: Seconds, documents: Seconds, there: Bools) -> Seconds:
+    """Take out how stages respond to longer documents than others do: one with work of another kind is long by less.
+
+    `documents` is the log of what all stages of a microbatch share, shape (1, n_microbatches, n_steps, n_dp).
+    """
+    lengths = np.where(there, documents - documents.mean(), 0.0)
+    left = np.array(logs)
+    for power, most in enumerate(RESPONSES, start=1):
+        x = lengths**power
+        x = np.where(
+            there,
+            x - x.sum(axis=(1, 2, 3), keepdims=True) / np.maximum(there.sum(axis=(1, 2, 3), keepdims=True), 1),
+            0.0,
+        )
+        products, squares = np.nansum(left * x, axis=(2, 3, 4)), (x * x).sum(axis=(1, 2, 3))
+        response = np.clip(products / np.maximum(squares, TINY_RATIO), -most, most)
+        left -= response[:, :, None, None, None] * x
+    return left
+
+
+def _contrast(logs: Seconds, there: Bools) -> Seconds:
     """Say how each microbatch differs from the others of its worker and step (log); 0 where a compute is missing."""
-    logs = np.where(there, np.log(np.maximum(left, TINY_RATIO)), np.nan)
     # What a place has in every step and on every rank belongs to the schedule.
     logs = np.nan_to_num(logs - nan_median(logs, axis=(3, 4), keepdims=True))
     width = np.array([robust_deviation(of_direction[there]) for of_direction in logs])[:, None, None, None, None]
