@@ -132,6 +132,9 @@ def find_experts(
     own = nan_median(own.reshape(2, n_virtual, n_microbatches, n_steps, n_dp // group, group), axis=-1, keepdims=True)
     # What lengthens one direction alone, a pause or noise, is no expert's.
     both = nearest_zero_center(np.stack([own[0], own[1] / slope]), axis=0)
+    # Two pauses that met in one microbatch are none either.
+    width = CLIP_DEVIATIONS * robust_deviation(both[np.isfinite(both)])
+    both = np.clip(both, -width, width)
     both = np.broadcast_to(both, (*both.shape[:-1], group)).reshape(there.shape)
     ratio = np.where(there, np.exp(np.stack([both, both * slope])), np.nan)
     even = np.nan_to_num(ratio / np.nanmean(ratio, axis=(2, 3, 4), keepdims=True), nan=1.0)
