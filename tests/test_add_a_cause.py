@@ -62,7 +62,7 @@ from typing import ClassVar
 
 from diagnose.faults.decoy import Decoy
 from diagnose.faults.example import PLAIN_JOB, SMALL, Example, Fixture, LookAlike
-from diagnose.faults.fault import Fault
+from diagnose.faults.fault import Fault, choose_kind
 from diagnose.model.optype import Op
 
 
@@ -102,8 +102,12 @@ class LongLastBackwards(Decoy):
         return dataclasses.replace(inputs, work_s=work_s)
 
 
-def draw_fault(spec, rng, *, strength=None, onset=None):
+KINDS = {"last": 1.0}
+
+
+def draw_fault(spec, rng, *, strength=None, onset=None, kind=None):
     return GradientFlush(
+        kind=choose_kind(KINDS, rng, kind),
         dp=int(rng.integers(spec.dp)), stage=int(rng.integers(spec.pp)), slowdown=strength or 8.0, onset=onset
     )
 

@@ -11,7 +11,8 @@ Enters: a `JobSpec` and faults. Leaves: a trace as a training job would record i
     record.py      what a tracer records  -> pyarrow.Table
     generate.py    all of it in order     -> Job, with its Truth
 
-A new cause is a new file: a subclass of `Fault`; `draw_fault(spec, rng, *, strength, onset)`; and what tests run over: `EXAMPLES`,
-`PLAIN`, `LOOK_ALIKES` and `FIXTURE` (see `example.py`). The name of the file is the name of the cause with underscores, and
-`catalogue.py` finds it by that.
+A new cause is a new file: a subclass of `Fault`; `KINDS` and `draw_fault(spec, rng, *, strength, onset, kind)` (see `fault.py`);
+and what tests run over: `EXAMPLES`, `PLAIN`, `LOOK_ALIKES` and `FIXTURE` (see `example.py`). The name of the file is the name of
+the cause with underscores, and `catalogue.py` finds it by that. A new kind of a fault is a line in `KINDS`, and what `draw_fault`
+draws for it.
 """

@@ -46,6 +46,7 @@ def add_spec_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--cause", "causes", multiple=True, help="Cause of a fault in the job; may be repeated. None: healthy.")
 @click.option("--strength", type=float, help="Strength of the faults, in the unit of the cause; drawn when left out.")
 @click.option("--onset", type=int, help="Index of the sampled step from which on the faults happen.")
+@click.option("--kind", help="Kind of the faults, one of the cause's; drawn when left out.")
 @click.option("--jobs", type=click.IntRange(min=1), help="Write that many random jobs into the folder OUT instead.")
 @click.option(
     "--noise-range", type=(float, float), default=NOISE, show_default=True, help="Limits of the noise of random jobs."
@@ -57,6 +58,7 @@ def main(
     causes: tuple[str, ...],
     strength: float | None,
     onset: int | None,
+    kind: str | None,
     jobs: int | None,
     noise_range: tuple[float, float],
     workers: int,
@@ -83,7 +85,7 @@ def main(
             _watch(write_corpus(corpus, jobs, workers), jobs)
             return
         spec = JobSpec(**fields)
-        write_job(make_job(spec, causes, strength=strength, onset=onset), out)
+        write_job(make_job(spec, causes, strength=strength, onset=onset, kind=kind), out)
     except DiagnoseError as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(error.exit_code)

@@ -12,7 +12,7 @@ import numpy as np
 from diagnose.errors import UsageError
 from diagnose.faults.decoys import HiddenPause
 from diagnose.faults.example import PLAIN_JOB, Example, Fixture, LookAlike
-from diagnose.faults.fault import Fault, Worker, draw_times
+from diagnose.faults.fault import Fault, Worker, choose_kind, draw_times
 from diagnose.faults.inputs import Inputs
 from diagnose.faults.spec import JobSpec, draw_log_uniform
 from diagnose.faults.strength import estimate_step
@@ -99,8 +99,17 @@ class AllocatorStall(Fault):
         return (tasks[number], step, dp), length_s, rng.random(len(number)) < self.inside_share
 
 
+#: How often a random fault is of each kind.
+KINDS = {"full-memory": 1.0}
+
+
 def draw_fault(
-    spec: JobSpec, rng: np.random.Generator, *, strength: float | None = None, onset: int | None = None
+    spec: JobSpec,
+    rng: np.random.Generator,
+    *,
+    strength: float | None = None,
+    onset: int | None = None,
+    kind: str | None = None,
 ) -> AllocatorStall | None:
     """Draw stalls on the first stage or stages, sometimes on some of their dp ranks or on a single worker.
 
@@ -124,6 +133,7 @@ def draw_fault(
     ratio = float(np.clip(draw_log_uniform(rng, *COST_SHARE) * step_ratio / n_lost, *STALL_RATIO))
     inside = rng.random()
     return AllocatorStall(
+        kind=choose_kind(KINDS, rng, kind),
         on_stages=on_stages,
         on_dp_ranks=on_dp_ranks,
         stall_ratio=ratio if strength is None else strength,
@@ -166,4 +176,6 @@ LOOK_ALIKES = {
         )
     ),
 }
-FIXTURE = Fixture("stage 0 stalls in both directions, more often as the job goes on; no rows", seed=7)
+FIXTURE = Fixture(
+    "stage 0 stalls in both directions, more often as the job goes on; no rows", seed=7, kind="full-memory"
+)

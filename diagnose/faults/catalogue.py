@@ -24,6 +24,8 @@ class CauseFile:
     """What the file of a cause brings."""
 
     draw: DrawFault
+    #: How often a random fault is of each kind, by name.
+    kinds: Mapping[str, float]
     #: Clear faults, by what they are.
     examples: Mapping[str, Example]
     #: A job whose names, units of time and order of rows must not matter.
@@ -77,7 +79,7 @@ def _read_module(name: str, module: ModuleType) -> dict[str, CauseFile]:
     """Read the file of a cause; nothing where it is none."""
     if not hasattr(module, "draw_fault"):
         return {}
-    wanted = ("EXAMPLES", "PLAIN", "LOOK_ALIKES", "FIXTURE")
+    wanted = ("KINDS", "EXAMPLES", "PLAIN", "LOOK_ALIKES", "FIXTURE")
     if lacking := [attribute for attribute in wanted if not hasattr(module, attribute)]:
         raise UsageError(f"has draw_fault and no {', '.join(lacking)}", where=str(module.__file__))
     parts = (getattr(module, attribute) for attribute in wanted)

@@ -11,7 +11,7 @@ import numpy as np
 from diagnose.errors import UsageError
 from diagnose.faults.decoys import QuickCheckpoints
 from diagnose.faults.example import CLEAR, PLAIN_JOB, Example, Fixture, LookAlike
-from diagnose.faults.fault import Fault, Worker
+from diagnose.faults.fault import Fault, Worker, choose_kind
 from diagnose.faults.inputs import Inputs, Pause
 from diagnose.faults.programme import Programme
 from diagnose.faults.spec import JobSpec, draw_log_uniform
@@ -118,8 +118,17 @@ def _first_tasks(programme: Programme) -> tuple[Ints, Ints]:
     return told, np.setdiff1d(free, told)
 
 
+#: How often a random fault is of each kind.
+KINDS = {"saves": 1.0}
+
+
 def draw_fault(
-    spec: JobSpec, rng: np.random.Generator, *, strength: float | None = None, onset: int | None = None
+    spec: JobSpec,
+    rng: np.random.Generator,
+    *,
+    strength: float | None = None,
+    onset: int | None = None,
+    kind: str | None = None,
 ) -> CheckpointStall | None:
     """Draw an interval of which a sampled step has a checkpoint, anywhere where the trace shows it; half are recorded.
 
@@ -143,6 +152,7 @@ def draw_fault(
         step_s, n_saves = estimate_step(spec), int((numbers % period_steps == phase).sum())
         strength = step_s * float(np.clip(cost * len(numbers) / n_saves, *DURATION_STEPS))
     return CheckpointStall(
+        kind=choose_kind(KINDS, rng, kind),
         period_steps=period_steps,
         phase=phase,
         duration_s=strength,
@@ -166,4 +176,4 @@ EXAMPLES = {
 }
 PLAIN = Example(CheckpointStall(period_steps=4, duration_s=1.0, where="inside"), PLAIN_JOB)
 LOOK_ALIKES = {"quick checkpoints": LookAlike(QuickCheckpoints(period_steps=5, seconds=2e-3))}
-FIXTURE = Fixture("dp rank 0 writes checkpoints inside the optimizer; with `checkpoint` rows", seed=8)
+FIXTURE = Fixture("dp rank 0 writes checkpoints inside the optimizer; with `checkpoint` rows", seed=8, kind="saves")

@@ -46,7 +46,7 @@ def count_warmup(spec: JobSpec, stage: int) -> int:
     if spec.schedule == "gpipe":
         return total
     if spec.vpp == 1:
-        return min(spec.pp - stage - 1, total)
+        return min((1 + (spec.schedule == "eager")) * (spec.pp - stage - 1), total)
     if spec.microbatches == spec.pp:
         return total
     return min(2 * (spec.pp - stage - 1) + (spec.vpp - 1) * spec.pp, total)

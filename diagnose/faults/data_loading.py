@@ -12,7 +12,7 @@ import numpy as np
 from diagnose.errors import UsageError
 from diagnose.faults.decoys import OrdinaryLoads
 from diagnose.faults.example import PLAIN_JOB, Example, Fixture, LookAlike
-from diagnose.faults.fault import Fault, Worker, draw_times
+from diagnose.faults.fault import Fault, Worker, choose_kind, draw_times
 from diagnose.faults.inputs import Inputs, Pause
 from diagnose.faults.spec import JobSpec, draw_log_uniform
 from diagnose.faults.strength import estimate_step
@@ -107,8 +107,17 @@ class DataLoading(Fault):
         return self.wait_ratio * spec.forward_s * ratio
 
 
+#: How often a random fault is of each kind.
+KINDS = {"late-batches": 1.0}
+
+
 def draw_fault(
-    spec: JobSpec, rng: np.random.Generator, *, strength: float | None = None, onset: int | None = None
+    spec: JobSpec,
+    rng: np.random.Generator,
+    *,
+    strength: float | None = None,
+    onset: int | None = None,
+    kind: str | None = None,
 ) -> DataLoading:
     """Draw waits for data, mostly before the first forward of a step; half of the jobs record them.
 
@@ -119,9 +128,9 @@ def draw_fault(
     drawn_period = int(rng.integers(SHARD_STEPS[0], SHARD_STEPS[1] + 1))
     opens_shard = (spec.step_numbers()[first:recovery] % drawn_period == 0).any()
     period_steps = drawn_period if rng.random() < 0.2 and opens_shard else None
-    kind, bad = rng.random(), int(rng.integers(0, spec.dp))
-    is_common = period_steps is not None or kind < 0.3
-    dp_ranks = (bad,) if not is_common and kind < 0.55 and spec.dp > 1 else ()
+    who, bad = rng.random(), int(rng.integers(0, spec.dp))
+    is_common = period_steps is not None or who < 0.3
+    dp_ranks = (bad,) if not is_common and who < 0.55 and spec.dp > 1 else ()
     late_share = float(rng.uniform(0.0, 0.5)) if rng.random() < 0.5 else 0.0
     # At least about three late steps, where there are so many.
     least = min(3.0 / ((recovery or spec.steps) - first), 1.0)
@@ -133,6 +142,7 @@ def draw_fault(
     n_waits *= spec.microbatches if every_microbatch else 1
     ratio = float(np.clip(draw_log_uniform(rng, *COST_SHARE) * step_ratio / n_waits, *WAIT_RATIO))
     return DataLoading(
+        kind=choose_kind(KINDS, rng, kind),
         wait_ratio=ratio if strength is None else strength,
         spread=None if rng.random() < 0.4 else float(rng.uniform(0.1, 0.9)),
         probability=probability,
@@ -155,4 +165,4 @@ EXAMPLES = {
 }
 PLAIN = Example(DataLoading(wait_ratio=8.0, records=True), PLAIN_JOB)
 LOOK_ALIKES = {"ordinary loads": LookAlike(OrdinaryLoads(share=0.6))}
-FIXTURE = Fixture("stage 0 waits for input before the first forward; no rows", seed=1)
+FIXTURE = Fixture("stage 0 waits for input before the first forward; no rows", seed=1, kind="late-batches")

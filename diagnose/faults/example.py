@@ -46,5 +46,6 @@ class Fixture:
     #: As for `draw_fault`.
     strength: float | None = None
     onset: int | None = None
+    kind: str | None = None
     #: Fields in which its job differs from `SMALL`.
     changes: dict[str, Any] = dataclasses.field(default_factory=dict)

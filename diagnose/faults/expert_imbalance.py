@@ -11,7 +11,7 @@ import numpy as np
 
 from diagnose.faults.decoys import EvenDocuments
 from diagnose.faults.example import CLEAR, PLAIN_JOB, Example, Fixture, LookAlike
-from diagnose.faults.fault import Fault
+from diagnose.faults.fault import Fault, choose_kind
 from diagnose.faults.inputs import Inputs
 from diagnose.faults.spec import JobSpec
 from diagnose.model.optype import Op
@@ -60,6 +60,10 @@ class ExpertImbalance(Fault):
         tokens = np.rint(EVEN_TOKENS * factor[..., None] * shares).astype(np.int64)
         return dataclasses.replace(changed, expert_tokens=tokens)
 
+    def tellable(self, spec: JobSpec) -> bool:
+        """Say whether stages tell it from documents: with one of them only the column does."""
+        return spec.n_virtual > 1 or (self.records_tokens and spec.evidence)
+
     def draw_factor(self, spec: JobSpec) -> Seconds:
         """Draw how long computes are against the mean of their virtual stage, shape (n_virtual, n_microbatches, n_steps, n_dp)."""
         rng = self.random(spec)
@@ -77,21 +81,37 @@ class ExpertImbalance(Fault):
         return np.asarray(factor / np.where(active, factor.mean(axis=(1, 2, 3), keepdims=True), 1.0))
 
 
-def draw_fault(
-    spec: JobSpec, rng: np.random.Generator, *, strength: float | None = None, onset: int | None = None
-) -> ExpertImbalance | None:
-    """Draw uneven experts: each rank its own or groups that wait for each other, new ones for each microbatch or hot for long.
+#: How often a random fault is of each kind: each rank has its own share of a microbatch, or all of an expert-parallel group wait
+#: for each other, or some experts stay hot.
+KINDS = {"each-rank": 0.35, "group": 0.35, "hot": 0.3}
+#: Hot experts that no column counts must leave so much to the microbatch: else they look like a slow worker, in every number.
+MOST_HOT, MOST_HOT_UNSEEN = 0.9, 0.4
 
-    With one stage and no column nothing tells them from documents, and with one microbatch of one rank there is nothing to balance.
+
+def draw_fault(
+    spec: JobSpec,
+    rng: np.random.Generator,
+    *,
+    strength: float | None = None,
+    onset: int | None = None,
+    kind: str | None = None,
+) -> ExpertImbalance | None:
+    """Draw uneven experts; with one virtual stage nothing but the column tells them from documents, so it is there.
+
+    With one microbatch, or few groups of ranks, nothing varies: None.
     """
-    if spec.pp == 1 or spec.microbatches < 2:
+    if spec.microbatches < 2:
         return None
-    groups = [size for size in (1, 2, 4, 8) if spec.dp % size == 0]
-    recorded = bool(rng.random() < 0.4)
+    kind = choose_kind(KINDS, rng, kind)
+    groups = [size for size in (2, 4, 8) if spec.dp % size == 0]
+    group = int(rng.choice(groups)) if groups and kind != "each-rank" else 1
+    recorded = bool(rng.random() < 0.4) or spec.n_virtual == 1
+    hot = float(rng.uniform(0.2, MOST_HOT if recorded else MOST_HOT_UNSEEN))
     return ExpertImbalance(
+        kind=kind,
         spread=float(rng.uniform(0.06, 0.4)) if strength is None else strength,
-        group=int(rng.choice(groups)),
-        hot_share=float(rng.uniform(0.0, 0.8 if recorded else 0.3)) if rng.random() < 0.5 else 0.0,
+        group=group,
+        hot_share=hot if kind == "hot" else 0.0,
         drift_steps=float(rng.uniform(5, 60)),
         records_tokens=recorded,
         says_ep_size=bool(rng.random() < 0.5),
@@ -102,6 +122,7 @@ def draw_fault(
 EXAMPLES = {
     "uneven experts": Example(ExpertImbalance(spread=0.3)),
     "uneven experts of groups": Example(ExpertImbalance(spread=0.3, group=2, says_ep_size=True)),
+    "experts that stay hot": Example(ExpertImbalance(spread=0.3, hot_share=0.2)),
     "uneven experts of interleaved stages": Example(
         ExpertImbalance(spread=0.35), dataclasses.replace(CLEAR, pp=2, vpp=2)
     ),
@@ -111,5 +132,8 @@ LOOK_ALIKES = {
     "even documents of experts": LookAlike(EvenDocuments(packed_tokens=8192, document_tokens=4096, spread=0.01)),
 }
 FIXTURE = Fixture(
-    "experts are given uneven shares of the tokens, others on each stage; no columns", seed=3, strength=0.3
+    "experts are given uneven shares of the tokens, others on each stage; no columns",
+    seed=3,
+    strength=0.3,
+    kind="each-rank",
 )

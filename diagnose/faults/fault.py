@@ -1,14 +1,20 @@
 """What a fault is: something that happens to a job's physical times, somewhere, from some step on.
 
 Enters: `Inputs` of a job without it. Leaves: `Inputs` of the job with it.
+
+A cause has *kinds*: `KINDS` of its file names them, each with how often a random fault is of it. `draw_fault` draws one of them, or
+the one it is given, with `choose_kind`, and notes it in `Fault.kind`. The truth calls it `cause/kind`; jobs are drawn, left out of
+training, swept and scored by that name.
 """
 
 import abc
 import dataclasses
+from collections.abc import Mapping
 from typing import ClassVar, Protocol
 
 import numpy as np
 
+from diagnose.errors import UsageError
 from diagnose.faults.inputs import Inputs
 from diagnose.faults.spec import JobSpec
 from diagnose.model.trace import Bools
@@ -29,6 +35,13 @@ class Fault(abc.ABC):
     #: beginning, and to the end.
     onset: int | None = None
     recovery: int | None = None
+    #: One of `KINDS` of its file; empty where nobody drew it.
+    kind: str = ""
+
+    @property
+    def full_kind(self) -> str:
+        """Name the kind with its cause, as the truth does: `worker-fault/replica`."""
+        return f"{self.cause}/{self.kind}" if self.kind else self.cause
 
     @property
     @abc.abstractmethod
@@ -82,11 +95,36 @@ def draw_times(spec: JobSpec, rng: np.random.Generator, onset: int | None) -> tu
     return onset, first + int(rng.integers(rest // 2, rest)) if rng.random() < 0.07 and rest > 3 else None
 
 
+def choose_kind(kinds: Mapping[str, float], rng: np.random.Generator, kind: str | None = None) -> str:
+    """Give the kind that is asked for, or draw one by how often each is to be; `rng` draws the same afterwards.
+
+    Raises
+    ------
+    UsageError
+        The cause has no such kind.
+
+    >>> choose_kind({"replica": 1.0}, np.random.default_rng(0))
+    'replica'
+    """
+    if kind is None:
+        weight = np.array(list(kinds.values()))
+        return list(kinds)[int(rng.spawn(1)[0].choice(len(weight), p=weight / weight.sum()))]
+    if kind not in kinds:
+        raise UsageError(f"no kind {kind!r}; expected one of {', '.join(kinds)}", where="kind")
+    return kind
+
+
 class DrawFault(Protocol):
     """`draw_fault` of a cause's file."""
 
     def __call__(
-        self, spec: JobSpec, rng: np.random.Generator, *, strength: float | None = None, onset: int | None = None
+        self,
+        spec: JobSpec,
+        rng: np.random.Generator,
+        *,
+        strength: float | None = None,
+        onset: int | None = None,
+        kind: str | None = None,
     ) -> Fault | None:
         """Draw a fault that suits the job, its place and all that is not given at random; None where none suits."""
         ...

@@ -36,18 +36,25 @@ is mended and the job run again. From the root of the repository, each command m
 _TAIL = "A test runs these commands and compares the tables. On another processor the last bit of a time may differ.\n"
 
 
-def make_job(spec: JobSpec, causes: Sequence[str], *, strength: float | None = None, onset: int | None = None) -> Job:
+def make_job(
+    spec: JobSpec,
+    causes: Sequence[str],
+    *,
+    strength: float | None = None,
+    onset: int | None = None,
+    kind: str | None = None,
+) -> Job:
     """Make a job with a fault of each cause, drawn by the job's own seed.
 
     Raises
     ------
     UsageError
-        A job of this shape cannot have one of them.
+        A job of this shape cannot have one of them, or a cause has no such kind.
     """
     rng, known = spec.random("fault"), list_cause_files()
     faults = []
     for cause in causes:
-        fault = known[cause].draw(spec, rng, strength=strength, onset=onset)
+        fault = known[cause].draw(spec, rng, strength=strength, onset=onset, kind=kind)
         if fault is None:
             raise UsageError(
                 "a job of this shape cannot have it; use more stages, dp ranks or microbatches", where=cause
@@ -69,7 +76,12 @@ def write_fixtures(folder: Path) -> Iterator[Path]:
         path = folder / f"{name}.parquet"
         if not (path.exists() and name_truth(path).exists()):
             causes = [] if name == HEALTHY else [name]
-            write_job(make_job(_spec_of(name, fixture), causes, strength=fixture.strength, onset=fixture.onset), path)
+            write_job(
+                make_job(
+                    _spec_of(name, fixture), causes, strength=fixture.strength, onset=fixture.onset, kind=fixture.kind
+                ),
+                path,
+            )
             yield path
     page, text = folder / "README.md", write_readme(folder)
     if not page.exists() or page.read_text(encoding="utf-8") != text:
@@ -107,6 +119,7 @@ def _command(folder: str, name: str, fixture: Fixture) -> str:
         "cause": None if name == HEALTHY else name,
         "strength": fixture.strength,
         "onset": fixture.onset,
+        "kind": fixture.kind,
         "job-id": name,
         **{size: getattr(SMALL, size) for size in _SIZES},
         **{field.replace("_", "-"): value for field, value in fixture.changes.items()},

@@ -11,7 +11,7 @@ import numpy as np
 
 from diagnose.faults.decoys import PlannedCollections, TinyCollections
 from diagnose.faults.example import PLAIN_JOB, Example, Fixture, LookAlike
-from diagnose.faults.fault import Fault, draw_times
+from diagnose.faults.fault import Fault, choose_kind, draw_times
 from diagnose.faults.inputs import Inputs
 from diagnose.faults.spec import JobSpec, draw_log_uniform
 from diagnose.faults.strength import estimate_step
@@ -97,8 +97,17 @@ class GarbageCollection(Fault):
         return np.asarray(self.pause_s * (1.0 + self.growth * age[:, None]) * np.exp(log))
 
 
+#: How often a random fault is of each kind.
+KINDS = {"own-periods": 1.0}
+
+
 def draw_fault(
-    spec: JobSpec, rng: np.random.Generator, *, strength: float | None = None, onset: int | None = None
+    spec: JobSpec,
+    rng: np.random.Generator,
+    *,
+    strength: float | None = None,
+    onset: int | None = None,
+    kind: str | None = None,
 ) -> GarbageCollection | None:
     """Draw collections that hit a trace at least a few times, half of them recorded, some only from a step on.
 
@@ -115,6 +124,7 @@ def draw_fault(
     pause_s = _draw_pause_s(spec, rng, n_workers / period_steps)
     inside = rng.random()
     return GarbageCollection(
+        kind=choose_kind(KINDS, rng, kind),
         pause_s=pause_s if strength is None else strength,
         spread=float(rng.uniform(0.05, 0.4)),
         growth=float(rng.uniform(0.0, 1.0)),
@@ -151,4 +161,4 @@ LOOK_ALIKES = {
     ),
     "tiny collections": LookAlike(TinyCollections(share=0.02, seconds=1e-3)),
 }
-FIXTURE = Fixture("each rank collects in steps of its own, about every 21; no rows", seed=5)
+FIXTURE = Fixture("each rank collects in steps of its own, about every 21; no rows", seed=5, kind="own-periods")

@@ -7,7 +7,7 @@ again; decoys stay.
 import dataclasses
 import functools
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,12 @@ from diagnose.errors import UsageError
 from diagnose.faults.catalogue import list_cause_files
 from diagnose.faults.decoy import Decoy, HiddenDecoy, settle
 from diagnose.faults.draw_decoys import draw_decoys
-from diagnose.faults.fault import DrawFault, Fault, Worker
+from diagnose.faults.fault import DrawFault, Fault, Worker, choose_kind
 from diagnose.faults.inputs import Inputs, draw_inputs
 from diagnose.faults.record import record
 from diagnose.faults.simulate import simulate
-from diagnose.faults.spec import NOISE, JobSpec, random_spec
+from diagnose.faults.spec import NOISE, JobSpec
+from diagnose.faults.world import draw_world, name_world
 from diagnose.model.optype import EVIDENCE, NAMES
 from diagnose.model.trace import Seconds
 
@@ -41,6 +42,8 @@ class FaultTruth:
     """What is true about one fault of a job."""
 
     cause: str
+    #: The cause and its kind, as `Fault.full_kind`.
+    kind: str
     #: Tuple of (dp rank, stage).
     workers: tuple[Worker, ...]
     #: Where it happens; both empty where it happens everywhere.
@@ -77,6 +80,8 @@ class Truth:
     step_time_without_any_s: float
     #: What looks like a fault in it and is none.
     decoys: tuple[str, ...] = ()
+    #: Features of its world, by the names of `world`.
+    world: tuple[str, ...] = ()
 
     def to_json(self) -> str:
         """Write the truth as JSON; same job, same bytes."""
@@ -122,7 +127,7 @@ def generate(spec: JobSpec, faults: Sequence[Fault] = (), decoys: Sequence[Decoy
     times = simulate(inputs)
     steps_s = _MeanSteps(healthy, faults, {frozenset(): float(times.step_s.mean())})
     truths = tuple(_truth(spec, fault, i, steps_s) for i, fault in enumerate(faults))
-    truth = Truth(spec, truths, steps_s[frozenset()], steps_s[everything], tuple(present))
+    truth = Truth(spec, truths, steps_s[frozenset()], steps_s[everything], tuple(present), name_world(spec))
     trace = record(inputs, times)
     return Job(trace if spec.evidence else strip_evidence(trace), truth)
 
@@ -207,6 +212,7 @@ def _truth(spec: JobSpec, fault: Fault, index: int, steps_s: _MeanSteps) -> Faul
     period = getattr(fault, "period_steps", None)
     return FaultTruth(
         cause=fault.cause,
+        kind=fault.full_kind,
         workers=fault.workers(spec),
         stages=fault.stages(spec),
         onset_step=int(numbers[fault.onset]) if fault.onset else None,
@@ -225,11 +231,13 @@ def _truth(spec: JobSpec, fault: Fault, index: int, steps_s: _MeanSteps) -> Faul
 def random_faults(spec: JobSpec, rng: np.random.Generator, causes: Sequence[str] = ()) -> list[Fault]:
     """Draw faults of the causes given, or else of random causes: mostly one, sometimes none, two or three.
 
-    Causes that the job cannot have are left out.
+    A cause may come with a kind of it, as `worker-fault/replica`. Causes that the job cannot have are left out.
     """
     known = list_causes()
-    names = causes or draw_causes(rng)
-    drawn = [known[name](spec, rng) for name in names]
+    drawn = []
+    for name in causes or draw_causes(rng):
+        cause, _, kind = name.partition("/")
+        drawn.append(known[cause](spec, rng, kind=kind or None))
     return [fault for fault in drawn if fault is not None]
 
 
@@ -240,12 +248,36 @@ def draw_causes(rng: np.random.Generator) -> tuple[str, ...]:
     return tuple(rng.choice(known, size=min(n_faults, len(known)), replace=False).tolist())
 
 
+def draw_kinds(rng: np.random.Generator, causes: Sequence[str], without: Collection[str] = ()) -> tuple[str, ...]:
+    """Draw a kind of each cause that is given without one, by how often it is to be; a cause with none left is left out."""
+    files, named = list_cause_files(), []
+    for cause in causes:
+        kinds = (
+            {kind: n for kind, n in files[cause].kinds.items() if f"{cause}/{kind}" not in without}
+            if "/" not in cause
+            else {}
+        )
+        if "/" in cause:
+            named.append(cause)
+        elif kinds:
+            named.append(f"{cause}/{choose_kind(kinds, rng)}")
+    return tuple(named)
+
+
 def draw_job(
-    seed: int, i: int, *, noise: tuple[float, float] = NOISE, evidence: bool = True, causes: Sequence[str] = ()
+    seed: int,
+    i: int,
+    *,
+    noise: tuple[float, float] = NOISE,
+    evidence: bool = True,
+    causes: Sequence[str] = (),
+    world: str | None = None,
+    without: Collection[str] = (),
 ) -> tuple[JobSpec, list[Fault], list[Decoy]]:
     """Draw job i of a corpus: the same whatever other jobs are drawn.
 
-    The causes are drawn first, and then a shape that can have them, so that all causes are equally frequent.
+    The causes and their kinds are drawn first, and then a world that can have them, so that all causes are equally frequent. Faults
+    and decoys come last.
 
     Parameters
     ----------
@@ -256,7 +288,11 @@ def draw_job(
     evidence : bool
         The trace has evidence rows and token columns. Without, it is the same job in all else.
     causes : sequence of str
-        Of these instead of random causes.
+        Of these instead of random causes; one may come with a kind of it, as `worker-fault/replica`.
+    world : str, optional
+        A feature that its world has.
+    without : collection of str
+        Features that its world does not have, and kinds of faults (`worker-fault/replica`) that are not drawn.
 
     Returns
     -------
@@ -266,10 +302,10 @@ def draw_job(
         For `generate`.
     """
     rng = np.random.default_rng([seed, i])
-    names = tuple(causes) or draw_causes(rng)
+    names = draw_kinds(rng, tuple(causes) or draw_causes(rng), without)
     best: tuple[JobSpec, list[Fault]] | None = None
     for _ in range(MAX_SHAPES):
-        spec = random_spec(rng, noise=noise)
+        spec = draw_world(rng, noise=noise, only=world, without=without)
         faults = random_faults(spec, rng, names) if names else []
         if best is None or len(faults) > len(best[1]):
             best = spec, faults

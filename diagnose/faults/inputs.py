@@ -41,6 +41,8 @@ TRANSFER_SPREAD = 0.080
 TAIL_SHARE, LONGEST_TAIL = 0.03, 3.0
 #: Drift of a worker by itself, for each 1 of the drift of all.
 OWN_DRIFT = 0.25
+#: Steps of one tide of the network, in units of the steps from the first sampled one to the last.
+TIDE_STEPS = (0.4, 2.0)
 #: Launch delays: 5th and 95th percentile are 2 and 9 us about a median of 4 us in ST.
 LAUNCH_SPREAD = 0.45
 #: Host gaps keep within 1% in ST and 20% in AR.
@@ -191,7 +193,7 @@ def _draw_work(spec: JobSpec, programme: Programme) -> Seconds:
     computes = np.flatnonzero(programme.is_op(Op.FORWARD, Op.BACKWARD))
     if spec.tail_noise:
         work_s[computes] *= _draw_tails(spec, len(computes))
-    if spec.drift:
+    if spec.drift or spec.host_drift:
         work_s[computes] *= _draw_drift(spec)[programme.stage[computes]]
     return work_s
 
@@ -207,13 +209,15 @@ def _draw_tails(spec: JobSpec, n_computes: int) -> Seconds:
 
 
 def _draw_drift(spec: JobSpec) -> Seconds:
-    """Draw the factor of each worker in each step, shape (n_stages, n_steps, n_dp): a random walk of all, and one of each."""
-    rng = spec.random("drift")
-    walks = rng.standard_normal((1 + spec.pp * spec.dp, spec.steps)).cumsum(axis=1)
+    """Draw the factor of each worker in each step, shape (n_stages, n_steps, n_dp): random walks of all, each, and each host."""
+    rng, n_workers = spec.random("drift"), spec.pp * spec.dp
+    walks = rng.standard_normal((1 + 2 * n_workers, spec.steps)).cumsum(axis=1)
     walks -= walks.mean(axis=1, keepdims=True)
     walks /= np.maximum(walks.std(axis=1, keepdims=True), 1e-9)
-    own = walks[1:].reshape(spec.pp, spec.dp, spec.steps).transpose(0, 2, 1)
-    return np.asarray(np.exp(spec.drift * (walks[0][None, :, None] + OWN_DRIFT * own)))
+    own = walks[1 : 1 + n_workers].reshape(spec.pp, spec.dp, spec.steps).transpose(0, 2, 1)
+    by_host = walks[1 + n_workers + spec.hosts()].transpose(0, 2, 1)
+    log = spec.drift * (walks[0][None, :, None] + OWN_DRIFT * own) + spec.host_drift * by_host
+    return np.asarray(np.exp(log))
 
 
 def _draw_transfers(spec: JobSpec, programme: Programme) -> Seconds:
@@ -231,7 +235,23 @@ def _draw_transfers(spec: JobSpec, programme: Programme) -> Seconds:
         if programme.tasks[meeting.members[0]].op in P2P:
             typical_s[list(meeting.members)] = spec.transfer_s
             log[meeting.members[1]] = log[meeting.members[0]]
-    return np.asarray(typical_s[:, None, None] * np.exp(spec.noise * log))
+    transfer_s = typical_s[:, None, None] * np.exp(spec.noise * log)
+    if spec.network_tide:
+        transfer_s *= _draw_tide(spec)[:, None]
+    if spec.link_ratio != 1.0:
+        hosts = spec.hosts()
+        for meeting in programme.meetings:
+            if programme.tasks[meeting.members[0]].op in P2P:
+                ends = [hosts[programme.stage[member]] for member in meeting.members]
+                transfer_s[list(meeting.members)] *= np.where(ends[0] != ends[-1], spec.link_ratio, 1.0)
+    return np.asarray(transfer_s)
+
+
+def _draw_tide(spec: JobSpec) -> Seconds:
+    """Draw the factor of all communication in each step, shape (n_steps,): it comes and goes with the hours."""
+    rng, numbers = spec.random("tide"), spec.step_numbers()
+    period = max(rng.uniform(*TIDE_STEPS) * (numbers[-1] - numbers[0]), 1.0)
+    return np.asarray(1.0 + spec.network_tide * np.sin(np.pi * ((numbers - numbers[0]) / period + rng.random())) ** 2)
 
 
 def _draw_delays(spec: JobSpec, programme: Programme) -> Seconds:

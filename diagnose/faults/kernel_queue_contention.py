@@ -13,7 +13,7 @@ import numpy as np
 from diagnose.errors import UsageError
 from diagnose.faults.compute_order import order_computes
 from diagnose.faults.example import CLEAR_ASYNCHRONOUS, PLAIN_JOB, Example, Fixture, LookAlike
-from diagnose.faults.fault import Fault
+from diagnose.faults.fault import Fault, choose_kind
 from diagnose.faults.inputs import Hold, Inputs
 from diagnose.faults.programme import Programme, build_programme
 from diagnose.faults.spec import JobSpec, draw_log_uniform
@@ -158,8 +158,17 @@ def _gathers(spec: JobSpec, n_run: dict[Op, int]) -> list[tuple[Op, int]]:
     return [(Op.ALL_GATHER, chunk) for chunk in range(n_begun, spec.vpp)]
 
 
+#: How often a random fault is of each kind.
+KINDS = {"queued": 1.0}
+
+
 def draw_fault(
-    spec: JobSpec, rng: np.random.Generator, *, strength: float | None = None, onset: int | None = None
+    spec: JobSpec,
+    rng: np.random.Generator,
+    *,
+    strength: float | None = None,
+    onset: int | None = None,
+    kind: str | None = None,
 ) -> KernelQueueContention | None:
     """Draw computes that wait for communication, which takes as long as it must to be felt.
 
@@ -174,9 +183,10 @@ def draw_fault(
     drawn_onset = int(rng.integers(1, spec.steps)) if rng.random() < ONSET_CHANCE and spec.steps > 3 else None
     onset = drawn_onset if onset is None else onset
     cost *= spec.steps / (spec.steps - (onset or 0))
-    for kind in in_turn:
-        suiting = tuple(op for op in drawn_ops if op in HOLDABLE[kind]) or HOLDABLE[kind]
-        fault = KernelQueueContention(rivals=kind, held_ops=suiting, held_share=held_share, late=late)
+    chosen = choose_kind(KINDS, rng, kind)
+    for rival in in_turn:
+        suiting = tuple(op for op in drawn_ops if op in HOLDABLE[rival]) or HOLDABLE[rival]
+        fault = KernelQueueContention(kind=chosen, rivals=rival, held_ops=suiting, held_share=held_share, late=late)
         slowdown = _choose_slowdown(spec, fault, cost, strength)
         if slowdown is not None:
             return dataclasses.replace(fault, slowdown=slowdown, onset=onset)
@@ -208,5 +218,8 @@ PLAIN = Example(
 )
 LOOK_ALIKES: dict[str, LookAlike] = {}
 FIXTURE = Fixture(
-    "backwards queue behind the recv in flight", seed=1, changes={"p2p": "asynchronous", "transfer_s": 0.02}
+    "backwards queue behind the recv in flight",
+    seed=1,
+    kind="queued",
+    changes={"p2p": "asynchronous", "transfer_s": 0.02},
 )

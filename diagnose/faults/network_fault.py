@@ -12,7 +12,7 @@ import numpy as np
 from diagnose.errors import UsageError
 from diagnose.faults.decoys import HiddenTransfer
 from diagnose.faults.example import CLEAR, CLEAR_ASYNCHRONOUS, PLAIN_JOB, Example, Fixture, LookAlike
-from diagnose.faults.fault import Fault, Worker
+from diagnose.faults.fault import Fault, Worker, choose_kind
 from diagnose.faults.inputs import Inputs, draw_inputs
 from diagnose.faults.programme import Programme, build_programme
 from diagnose.faults.spec import JobSpec, draw_log_uniform
@@ -146,8 +146,17 @@ def list_transfers(spec: JobSpec, programme: Programme, scope: Scope, stage: int
     return np.array(sorted(found), dtype=np.int64)
 
 
+#: How often a random fault is of each kind.
+KINDS = {"network": 1.0}
+
+
 def draw_fault(
-    spec: JobSpec, rng: np.random.Generator, *, strength: float | None = None, onset: int | None = None
+    spec: JobSpec,
+    rng: np.random.Generator,
+    *,
+    strength: float | None = None,
+    onset: int | None = None,
+    kind: str | None = None,
 ) -> NetworkFault | None:
     """Draw a bad card, a bad link or a congested group, a quarter of them flapping, as slow as it takes to be felt.
 
@@ -160,8 +169,9 @@ def draw_fault(
     scopes = [s for s in scopes if s == "card" or (spec.pp > 1 if s == "link" else spec.has_dp)]
     stays, flaps = rng.random() < STAYS_CHANCE, bool(rng.random() < FLAP_CHANCE)
     found: list[tuple[NetworkFault, float]] = []
+    chosen = choose_kind(KINDS, rng, kind)
     for scope in scopes:
-        drawn = _draw_in_scope(spec, rng, scope, flaps=flaps, onset=onset)
+        drawn = dataclasses.replace(_draw_in_scope(spec, rng, scope, flaps=flaps, onset=onset), kind=chosen)
         found.append(_choose_slowdown(spec, rng, drawn, strength))
         if found[-1][1] >= MIN_COST or stays or strength is not None:
             return found[-1][0]
@@ -248,4 +258,6 @@ LOOK_ALIKES = {
         HiddenTransfer(dp=1, stage=1, first=2, seconds=0.05, strengths=(1.0, 0.5) * 12), CLEAR_ASYNCHRONOUS
     ),
 }
-FIXTURE = Fixture("single transfers and collectives of dp rank 3, stage 2 take 73 times as long", seed=1)
+FIXTURE = Fixture(
+    "single transfers and collectives of dp rank 3, stage 2 take 73 times as long", seed=1, kind="network"
+)

@@ -47,12 +47,14 @@ class Gate:
 class Launch:
     """What a stream of a worker launches at once: the next launch waits until all its tasks have ended.
 
-    `after` are tasks of other streams of the same worker that must have ended before.
+    `after` are tasks of other streams of the same worker that must have ended before. Where it is `together` all dp ranks start it
+    when the last of them would.
     """
 
     tasks: tuple[int, ...]
     after: tuple[int, ...] = ()
     gates: tuple[Gate, ...] = ()
+    together: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -91,15 +93,19 @@ class Programme:
 def build_programme(spec: JobSpec) -> Programme:
     """Lay down what each worker of a model-parallel group launches in a step."""
     draft = _Draft(spec)
-    for stage in range(spec.pp):
-        _Worker(draft, stage).write()
+    workers = [_Worker(draft, stage) for stage in range(spec.pp)]
+    for worker in workers:
+        worker.write()
+    _add_barriers(spec, [worker.main for worker in workers])
     ids = draft.ids
     meetings = [
         *_pairs(spec, ids),
         *(Meeting((t,), across_dp=True) for (op, _, _), t in ids.items() if op in DP_COLLECTIVES),
         Meeting(tuple(ids[Op.EMBEDDING, s, 0] for s in sorted({0, spec.pp - 1})), across_dp=False),
-        Meeting(tuple(ids[Op.CLIP, s, 0] for s in range(spec.pp)), across_dp=True),
     ]
+    if spec.clip != "none":
+        clips = tuple(ids[Op.CLIP, s, 0] for s in range(spec.pp))
+        meetings.append(Meeting(clips, across_dp=spec.clip == "all"))
     tasks = draft.tasks
     return Programme(
         tasks=tuple(tasks),
@@ -110,6 +116,18 @@ def build_programme(spec: JobSpec) -> Programme:
         microbatch=np.array([t.microbatch for t in tasks], dtype=np.int64),
         chunk=np.array([t.chunk for t in tasks], dtype=np.int64),
     )
+
+
+def _add_barriers(spec: JobSpec, mains: Sequence[list[Launch]]) -> None:
+    """Let workers wait for each other at the start of a step and before the optimizer, where the job does."""
+    if spec.starts_together:
+        blocks = spec.p2p in ("blocking", "pairs") and spec.schedule != "zero-bubble"
+        for main in mains if blocks else mains[:1]:
+            main[0] = dataclasses.replace(main[0], together=True)
+    if spec.optimizer_waits:
+        gate = Gate(tuple(main[-2].tasks[-1] for main in mains), across_dp=True)
+        for main in mains:
+            main[-1] = dataclasses.replace(main[-1], gates=(gate,))
 
 
 def _pairs(spec: JobSpec, ids: dict[tuple[Op, int, int], int]) -> list[Meeting]:
@@ -171,14 +189,14 @@ class _Worker:
 
     def write(self) -> None:
         """Write the worker's step from all-gather to optimizer."""
-        if self.spec.has_dp:
+        if self.spec.has_dp and self.spec.gathers:
             self.gathers = [self._task(Op.ALL_GATHER, chunk, chunk=chunk) for chunk in range(self.spec.vpp)]
             self.collectives += [Launch((gather,)) for gather in self.gathers]
         if self.spec.pp == 1:
             for op, number in self.order:
                 self._compute(op, number)
             self._collect_garbage()
-        elif self.spec.p2p == "asynchronous" or self.spec.schedule == "zero-bubble":
+        elif self.spec.p2p in ("asynchronous", "lazy") or self.spec.schedule == "zero-bubble":
             self._write_asynchronous()
         elif self.spec.schedule == "gpipe":
             self._write_blocking_gpipe()
@@ -207,11 +225,19 @@ class _Worker:
         self.main.append(Launch((self.draft.ids[op, self.stage, number],), after=tuple(needs)))
 
     def _batch(self, *transfers: tuple[Op, int]) -> None:
-        """Launch a batch of sends and recvs that blocks the worker; leaves out those that this stage does not have."""
+        """Launch a batch of sends and recvs that blocks the worker; leaves out those that this stage does not have.
+
+        Pairs are launched one by one: neighbours must not both begin with a send, so that odd stages begin with the recv.
+        """
         tasks = tuple(self._task(op, number) for op, number in transfers if number < self.total and self._has(op))
-        if tasks:
+        if self.spec.p2p == "pairs":
+            turned = self.stage % 2 and self.spec.schedule == "1f1b"
+            batches: list[tuple[int, ...]] = [(task,) for task in (tasks[::-1] if turned else tasks)]
+        else:
+            batches = [tasks] if tasks else []
+        for batch in batches:
             first = not self.main
-            self.main.append(Launch(tasks, after=tuple(self.gathers[:1]) if first else ()))
+            self.main.append(Launch(batch, after=tuple(self.gathers[:1]) if first else ()))
 
     def _write_blocking(self) -> None:
         """1F1B as Megatron's forward_backward_pipelining_without_interleaving."""
@@ -283,7 +309,10 @@ class _Worker:
         self.main.append(Launch((self._task(Op.GC),)))
 
     def _write_asynchronous(self) -> None:
-        """Computes in one stream, each point-to-point type in its own; a recv is posted once the compute before has ended."""
+        """Computes in one stream, each point-to-point type in its own; a recv is posted once the compute before has ended.
+
+        A lazy recv is posted when the worker has nothing else to do, and blocks it.
+        """
         ids, stage = self.draft.ids, self.stage
         recv_of = {Op.FORWARD: Op.FORWARD_RECV, Op.BACKWARD: Op.BACKWARD_RECV}
         send_of = {Op.FORWARD: Op.FORWARD_SEND, Op.BACKWARD: Op.BACKWARD_SEND}
@@ -300,7 +329,10 @@ class _Worker:
             if self._has(recv):
                 received = (self._task(recv, number),)
                 before = (ids[op, stage, number - 1],) if number else ()
-                self.apart[recv].append(Launch(received, after=before + held))
+                if self.spec.p2p == "lazy":
+                    self.main.append(Launch(received))
+                else:
+                    self.apart[recv].append(Launch(received, after=before + held))
             self._compute(op, number, after=received)
             if self._has(send):
                 after = (ids[op, stage, number], *held)
@@ -328,7 +360,8 @@ class _Worker:
             self.main.append(Launch((self._task(Op.SEPARATE),)))
         else:
             self.main += [Launch((scatter,)) for scatter in scatters]
-        self.main += [Launch((self._task(op),)) for op in (Op.CLIP, Op.OPTIMIZER)]
+        closing = (Op.OPTIMIZER,) if spec.clip == "none" else (Op.CLIP, Op.OPTIMIZER)
+        self.main += [Launch((self._task(op),)) for op in closing]
 
     def _last_backward(self, chunk: int) -> int:
         """Find the backward after which a chunk's gradients are complete."""
@@ -343,4 +376,6 @@ class _Worker:
             gates.append(Gate((self.draft.last_computes[-1],), across_dp=True))
         if self.spec.rank_0_waits:
             gates.append(Gate(tuple(self.draft.last_computes), across_dp=False, dp_ranks=(0,)))
+        if self.spec.gradients_wait:
+            gates.append(Gate((self.draft.last_computes[self.stage],), across_dp=True))
         return tuple(gates)

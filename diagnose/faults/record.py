@@ -15,12 +15,15 @@ from diagnose.errors import UsageError
 from diagnose.faults.inputs import Inputs
 from diagnose.faults.members import WAIT, WorkerRows, spread_members
 from diagnose.faults.simulate import Times
+from diagnose.faults.spec import JobSpec
 from diagnose.model.documents import Documents
 from diagnose.model.optype import EVIDENCE, NAMES, Op
 from diagnose.model.trace import Ints, Seconds
 
 #: Code of rows in which members wait for each other, behind those of the types that there are.
 WAIT_CODE = len(Op)
+#: Most rows that are lost in a run.
+LOST_ROWS = 12
 
 
 def record(inputs: Inputs, times: Times) -> pa.Table:
@@ -50,11 +53,25 @@ def record(inputs: Inputs, times: Times) -> pa.Table:
     if len(parts) > 1:
         joined = {f.name: np.concatenate([getattr(p, f.name) for p in parts]) for f in dataclasses.fields(WorkerRows)}
         rows = _count_evidence(WorkerRows(**joined))
+    if inputs.spec.clock_s:
+        clock_s = inputs.spec.clock_s * inputs.spec.random("clock").standard_normal((inputs.spec.pp, inputs.spec.dp))
+        rows = dataclasses.replace(rows, start_s=rows.start_s + clock_s[rows.stage, rows.dp])
     if inputs.spec.absolute_times:
         rows = dataclasses.replace(rows, start_s=rows.start_s + _origins(inputs, times)[rows.step])
-    if inputs.spec.members == "one":
-        return _table(inputs, rows)
-    return _table(inputs, *_member_rows(inputs, rows))
+    table = _table(inputs, rows) if inputs.spec.members == "one" else _table(inputs, *_member_rows(inputs, rows))
+    return _lose(inputs.spec, table)
+
+
+def _lose(spec: JobSpec, table: pa.Table) -> pa.Table:
+    """Leave out the columns that the trace lacks, and runs of rows that are lost."""
+    table = table.drop_columns([name for name in spec.lacked if name in table.column_names])
+    if not spec.lost_share:
+        return table
+    rng, mean_rows = spec.random("lost"), (1 + LOST_ROWS) / 2
+    kept = np.ones(table.num_rows, dtype=bool)
+    for first in rng.integers(table.num_rows, size=max(1, round(spec.lost_share * table.num_rows / mean_rows))):
+        kept[first : first + int(rng.integers(1, LOST_ROWS + 1))] = False
+    return table.filter(pa.array(kept))
 
 
 def job_metadata(inputs: Inputs) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from diagnose.faults.decoys import EvenDocuments
 from diagnose.faults.example import PLAIN_JOB, Example, Fixture, LookAlike
-from diagnose.faults.fault import Fault
+from diagnose.faults.fault import Fault, choose_kind
 from diagnose.faults.inputs import Inputs
 from diagnose.faults.spec import JobSpec, draw_log_uniform
 from diagnose.model.documents import Documents
@@ -117,8 +117,17 @@ class SequenceImbalance(Fault):
         )
 
 
+#: How often a random fault is of each kind.
+KINDS = {"packed": 1.0}
+
+
 def draw_fault(
-    spec: JobSpec, rng: np.random.Generator, *, strength: float | None = None, onset: int | None = None
+    spec: JobSpec,
+    rng: np.random.Generator,
+    *,
+    strength: float | None = None,
+    onset: int | None = None,
+    kind: str | None = None,
 ) -> SequenceImbalance | None:
     """Draw a mixture of documents, from a little uneven to a spread of forwards of a third; half of the jobs record tokens.
 
@@ -128,6 +137,7 @@ def draw_fault(
         return None
     share = float(rng.uniform(0.15, 0.6))
     return SequenceImbalance(
+        kind=choose_kind(KINDS, rng, kind),
         quadratic_share=share if strength is None else strength,
         packed_tokens=int(2 ** rng.integers(13, 18)),
         median_tokens=draw_log_uniform(rng, 400, 3000),
@@ -141,4 +151,6 @@ def draw_fault(
 EXAMPLES = {"long documents": Example(SequenceImbalance(quadratic_share=0.5))}
 PLAIN = Example(SequenceImbalance(quadratic_share=0.5), PLAIN_JOB)
 LOOK_ALIKES = {"even documents": LookAlike(EvenDocuments(packed_tokens=8192, document_tokens=2048, spread=0.02))}
-FIXTURE = Fixture("packed documents, 0.49 of the cost is attention; with `tokens` and `tokens_sq`", seed=2)
+FIXTURE = Fixture(
+    "packed documents, 0.49 of the cost is attention; with `tokens` and `tokens_sq`", seed=2, kind="packed"
+)

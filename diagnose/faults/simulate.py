@@ -112,6 +112,8 @@ class _Run:
             start_s = np.maximum(start_s, self._open(gate))
         delays = [self._delay(task) for task in launch.tasks]
         start_s = start_s + _latest(delays)
+        if launch.together:
+            start_s = np.broadcast_to(start_s.max(axis=1, keepdims=True), self.inputs.lanes)
         for task in launch.tasks:
             start_s = self._queue(task, start_s, late=True)
         for task in launch.tasks:

@@ -12,14 +12,20 @@ import numpy as np
 from diagnose.errors import UsageError
 from diagnose.model.trace import Ints
 
-P2P = Literal["blocking", "asynchronous"]
-#: 1F1B is interleaved where `vpp` is above 1; the others run one model chunk a worker.
-Schedule = Literal["1f1b", "gpipe", "zero-bubble"]
+#: Batches that block the worker; sends and recvs one by one, each of which blocks; one stream for each of the four types, the recv
+#: posted early; sends in streams, and a recv that blocks the worker when its data are needed.
+P2P = Literal["blocking", "pairs", "asynchronous", "lazy"]
+#: 1F1B is interleaved where `vpp` is above 1; the others run one model chunk a worker. Eager 1F1B starts with twice the forwards.
+Schedule = Literal["1f1b", "eager", "gpipe", "zero-bubble"]
+#: Who meets in optimizer-clip-main-grad: all workers, the stages of each dp rank, or there is none.
+Clip = Literal["all", "stages", "none"]
 #: Which rows a trace has of tensor- and context-parallel members: one for all of a worker, or each member's, a late one of which
 #: ends late, starts late, or shows only in how long the others wait in collectives of the group.
 MemberRows = Literal["one", "ends", "starts", "waits"]
 #: Random streams of a job; each draws from its own, so that one more draw in one changes nothing in another.
-RandomStream = Literal["steps", "compute", "tail", "drift", "transfer", "delay", "fault", "decoy", "member"]
+RandomStream = Literal[
+    "steps", "compute", "tail", "drift", "transfer", "delay", "fault", "decoy", "member", "tide", "clock", "lost"
+]
 #: Limits of a sampled run of contiguous steps, and of the gap before the next one.
 RUN_STEPS = (2, 8)
 GAP_STEPS = (15, 400)
@@ -29,6 +35,8 @@ NOISE = (0.3, 3.0)
 MAX_ROWS, LEAST_BUDGET = 150_000, 30_000
 #: How often random jobs have each number of dp ranks, before they are made to fit.
 DP_SHARES = (0.07, 0.11, 0.04, 0.15, 0.04, 0.15, 0.04, 0.13, 0.04, 0.09, 0.06, 0.04, 0.04)
+#: Columns that a trace may lack.
+OPTIONAL_COLUMNS = ("rank", "seq_id", "mc", "mb_id", "gmc", "host")
 #: Tails longer than a third of a compute are faults.
 MAX_TAIL_NOISE = 0.1
 
@@ -66,18 +74,40 @@ class JobSpec:
     host_gap_s: float = 2e-3
     #: 1 is the noise of two production jobs (see `inputs`), 0 none.
     noise: float = 1.0
-    #: Megatron's batches, which block the worker; or one stream for each of the four types.
     p2p: P2P = "blocking"
+    clip: Clip = "all"
+    #: Parameters are gathered at the start of a step; without, gradients are reduced and every rank keeps all parameters.
+    gathers: bool = True
     #: Reduce-scatter of a model chunk overlaps with the backward of the next, and a separate-grads-all-reduce follows.
     separate: bool = False
     #: The last stage averages its loss over the dp ranks before its layernorm-grads; no row records it.
     averages_loss: bool = True
     #: All stages of dp rank 0 wait for each other before layernorm-grads (one production job does so); no row records it.
     rank_0_waits: bool = False
+    #: The dp ranks of a stage begin a step together, once the last of them has its input; no row records it, nor the next two.
+    starts_together: bool = False
+    #: The dp ranks of a stage wait for each other after their last backward.
+    gradients_wait: bool = False
+    #: All workers wait for each other before the optimizer.
+    optimizer_waits: bool = False
     #: Heavy tails: a few percent of the computes take longer by about that part; 0 none (see `inputs`).
     tail_noise: float = 0.0
     #: Standard deviation of the logarithm of a slow drift of all computes over the steps; 0 none (see `inputs`).
     drift: float = 0.0
+    #: The same of each host by itself, where there are hosts.
+    host_drift: float = 0.0
+    #: All communication takes longer by up to this part, as the hours go; 0 none (see `inputs`).
+    network_tide: float = 0.0
+    #: Transfers between workers of different hosts take this many times as long.
+    link_ratio: float = 1.0
+    #: Sampled steps are contiguous; else runs of steps with gaps.
+    contiguous: bool = False
+    #: Part of the rows that are lost, in short runs.
+    lost_share: float = 0.0
+    #: Columns that the trace lacks, joined by commas.
+    lacks: str = ""
+    #: Standard deviation of how far the clocks of workers are off, each by a constant, seconds.
+    clock_s: float = 0.0
     #: Workers on a host, in the order of their ranks; 0: the trace has no `host` column.
     workers_per_host: int = 0
     #: The trace has times within the job instead of within each step.
@@ -109,8 +139,9 @@ class JobSpec:
         ------
         UsageError
             A size below 1, a negative or infinite time, interleaving without stages or with odd microbatches, an unknown
-            point-to-point mode, schedule or kind of member rows, rows of every member where there is one, a schedule that does not
-            interleave with several chunks, a part above 1, a negative seed or number of workers or ranks on a host.
+            point-to-point mode, schedule, clip or kind of member rows, rows of every member where there is one, a schedule that
+            does not interleave with several chunks, transfers that would wait in a circle, columns that a trace cannot lack, a part
+            above 1, a negative seed or number of workers or ranks on a host.
         """
         for name in ("pp", "vpp", "dp", "microbatches", "steps", "tp_size", "cp_size"):
             if getattr(self, name) < 1:
@@ -125,7 +156,7 @@ class JobSpec:
                 "least 2 and a multiple of pp microbatches",
                 where="job spec",
             )
-        for name, kind in (("p2p", P2P), ("schedule", Schedule), ("members", MemberRows)):
+        for name, kind in (("p2p", P2P), ("schedule", Schedule), ("members", MemberRows), ("clip", Clip)):
             if getattr(self, name) not in get_args(kind):
                 expected = ", ".join(get_args(kind))
                 raise UsageError(f"{name} is {getattr(self, name)!r}; expected one of {expected}", where="job spec")
@@ -138,9 +169,25 @@ class JobSpec:
                 f"members is {self.members!r} with one member a worker; expected tp_size or cp_size above 1",
                 where="job spec",
             )
+        self._check_transfers_and_rows()
         for name in ("seed", "workers_per_host", "ranks_per_host"):
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} is {getattr(self, name)}; expected at least 0", where="job spec")
+
+    def _check_transfers_and_rows(self) -> None:
+        """Refuse transfers that would wait in a circle, and a trace that lacks what it must have."""
+        if self.schedule == "eager" and self.p2p not in ("asynchronous", "lazy"):
+            raise UsageError(
+                f"schedule is 'eager' with p2p {self.p2p!r}; expected sends that do not block", where="job spec"
+            )
+        if self.p2p == "pairs" and self.vpp > 1:
+            raise UsageError(f"p2p is 'pairs' with vpp {self.vpp}; expected vpp 1", where="job spec")
+        if unknown := set(self.lacked) - set(OPTIONAL_COLUMNS):
+            raise UsageError(
+                f"lacks {', '.join(sorted(unknown))}; expected some of {', '.join(OPTIONAL_COLUMNS)}", where="job spec"
+            )
+        if self.lost_share >= 1:
+            raise UsageError(f"lost_share is {self.lost_share}; expected less than 1", where="job spec")
 
     @property
     def has_dp(self) -> bool:
@@ -151,6 +198,11 @@ class JobSpec:
     def n_members(self) -> int:
         """Tensor- and context-parallel members of a worker."""
         return self.tp_size * self.cp_size
+
+    @property
+    def lacked(self) -> tuple[str, ...]:
+        """Columns that the trace lacks."""
+        return tuple(self.lacks.split(",")) if self.lacks else ()
 
     @property
     def n_virtual(self) -> int:
@@ -166,12 +218,19 @@ class JobSpec:
         """Give the generator of one random stream of this job."""
         return np.random.default_rng([self.seed, *stream.encode(), *salt])
 
+    def hosts(self) -> Ints:
+        """Number the host of each worker, shape (n_stages, n_dp); without hosts each is one by itself."""
+        rank = np.arange(self.pp * self.dp).reshape(self.pp, self.dp)
+        return rank // max(self.workers_per_host, 1)
+
     def step_numbers(self) -> Ints:
         """Number the sampled steps: runs of contiguous steps with gaps, as production traces are sampled.
 
         >>> JobSpec(steps=8).step_numbers().tolist()
         [16, 17, 18, 19, 20, 21, 22, 23]
         """
+        if self.contiguous:
+            return np.arange(16, 16 + self.steps)
         rng = self.random("steps")
         numbers: list[int] = []
         start = 16
@@ -190,8 +249,9 @@ def count_rows(spec: JobSpec) -> int:
     """
     computes = 2 * spec.n_virtual * spec.microbatches
     transfers = 2 * computes if spec.vpp > 1 else 4 * spec.microbatches * (spec.pp - 1)
-    collectives = spec.pp * (2 * spec.vpp + spec.separate) if spec.has_dp else 0
-    alone = 4 * spec.pp + min(spec.pp, 2)  # gc, layernorm, clip, optimizer; embedding on the first and last stage
+    collectives = spec.pp * ((1 + spec.gathers) * spec.vpp + spec.separate) if spec.has_dp else 0
+    # gc, layernorm, clip, optimizer; embedding on the first and last stage
+    alone = (3 + (spec.clip != "none")) * spec.pp + min(spec.pp, 2)
     return spec.steps * spec.dp * (computes + transfers + collectives + alone)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from diagnose.errors import UsageError
 from diagnose.faults.decoys import HiddenWorker
 from diagnose.faults.example import CLEAR_ASYNCHRONOUS, PLAIN_JOB, Example, Fixture, LookAlike
-from diagnose.faults.fault import Fault
+from diagnose.faults.fault import Fault, choose_kind
 from diagnose.faults.inputs import Inputs
 from diagnose.faults.spec import JobSpec
 from diagnose.model.optype import Op
@@ -73,8 +73,17 @@ class StageImbalance(Fault):
         return dataclasses.replace(inputs, work_s=work_s)
 
 
+#: How often a random fault is of each kind.
+KINDS = {"stage": 1.0}
+
+
 def draw_fault(
-    spec: JobSpec, rng: np.random.Generator, *, strength: float | None = None, onset: int | None = None
+    spec: JobSpec,
+    rng: np.random.Generator,
+    *,
+    strength: float | None = None,
+    onset: int | None = None,
+    kind: str | None = None,
 ) -> StageImbalance | None:
     """Draw an uneven stage, mostly the last; where interleaved, half of them in its last model chunk only.
 
@@ -86,6 +95,7 @@ def draw_fault(
     chunk = -1 if spec.vpp > 1 and rng.random() < 0.5 else None
     forward = float(rng.uniform(1.1, 2.6)) if strength is None else strength
     return StageImbalance(
+        kind=choose_kind(KINDS, rng, kind),
         stage=stage,
         chunk=chunk,
         forward_slowdown=forward,
@@ -102,4 +112,4 @@ EXAMPLES = {
 }
 PLAIN = Example(StageImbalance(stage=-1, forward_slowdown=1.8, backward_slowdown=1.5), PLAIN_JOB)
 LOOK_ALIKES = {"hidden worker": LookAlike(HiddenWorker(dp=1, stage=2, shorter=0.05, excess=0.07))}
-FIXTURE = Fixture("stage 3: forward 1.80, backward 1.45 times the others", seed=4, strength=1.8)
+FIXTURE = Fixture("stage 3: forward 1.80, backward 1.45 times the others", seed=4, kind="stage", strength=1.8)

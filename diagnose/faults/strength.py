@@ -40,6 +40,8 @@ def quiet_step(spec: JobSpec) -> JobSpec:
         noise=0.0,
         tail_noise=0.0,
         drift=0.0,
+        host_drift=0.0,
+        network_tide=0.0,
     )
 
 

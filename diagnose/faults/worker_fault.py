@@ -10,7 +10,7 @@ import numpy as np
 
 from diagnose.errors import UsageError
 from diagnose.faults.example import PLAIN_JOB, Example, Fixture, LookAlike
-from diagnose.faults.fault import Fault, Worker
+from diagnose.faults.fault import Fault, Worker, choose_kind
 from diagnose.faults.inputs import Inputs
 from diagnose.faults.members import LateMember
 from diagnose.faults.spec import JobSpec, draw_log_uniform
@@ -78,8 +78,17 @@ class WorkerFault(Fault):
         return dataclasses.replace(inputs, work_s=work_s, transfer_s=transfer_s, late_members=tuple(late))
 
 
+#: How often a random fault is of each kind.
+KINDS = {"worker": 1.0}
+
+
 def draw_fault(
-    spec: JobSpec, rng: np.random.Generator, *, strength: float | None = None, onset: int | None = None
+    spec: JobSpec,
+    rng: np.random.Generator,
+    *,
+    strength: float | None = None,
+    onset: int | None = None,
+    kind: str | None = None,
 ) -> WorkerFault | None:
     """Draw a slow worker anywhere, or two, some of them only from a step on.
 
@@ -95,6 +104,7 @@ def draw_fault(
     spread, sends_slowdown = float(rng.uniform(0.0, 0.04)), float(rng.uniform(1.0, 1.3))
     slowdown = slowdown if strength is None else strength
     return WorkerFault(
+        kind=choose_kind(KINDS, rng, kind),
         places=tuple((int(p) // spec.pp, int(p) % spec.pp) for p in picked),
         slowdown=slowdown,
         backward_slowdown=1.0 + (slowdown - 1.0) * similar,
@@ -111,4 +121,6 @@ EXAMPLES = {
 }
 PLAIN = Example(WorkerFault(places=((2, 1),), slowdown=1.8), PLAIN_JOB)
 LOOK_ALIKES: dict[str, LookAlike] = {}
-FIXTURE = Fixture("dp rank 1 of stage 0 computes 1.60 times as long from step 37 on", seed=5, strength=1.6, onset=4)
+FIXTURE = Fixture(
+    "dp rank 1 of stage 0 computes 1.60 times as long from step 37 on", seed=5, kind="worker", strength=1.6, onset=4
+)

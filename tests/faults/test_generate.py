@@ -13,7 +13,8 @@ from click.testing import CliRunner
 import diagnose.faults
 from diagnose.errors import UsageError
 from diagnose.faults.__main__ import main
-from diagnose.faults.fault import Fault
+from diagnose.faults.catalogue import list_cause_files
+from diagnose.faults.fault import Fault, choose_kind
 from diagnose.faults.generate import generate, list_causes
 from diagnose.faults.inputs import Pause, draw_inputs
 from diagnose.faults.record import record
@@ -244,6 +245,29 @@ def test_a_cause_is_found_by_its_file() -> None:
         strength = {"sequence-imbalance": 0.5}.get(name, 1.5)
         drawn = [draw(spec, rng, strength=strength) for spec in (SMALL, roomy)]
         assert {fault.cause for fault in drawn if fault is not None} == {name}
+
+
+def test_every_kind_of_a_cause_can_be_asked_for() -> None:
+    """A fault that is drawn says which kind it is: the one asked for, or one of its file; an unknown one is refused."""
+    roomy = dataclasses.replace(
+        SMALL, pp=4, dp=4, vpp=2, p2p="asynchronous", separate=True, microbatches=8, steps=16, transfer_s=5e-3
+    )
+    for name, file in list_cause_files().items():
+        for kind in file.kinds:
+            drawn = [file.draw(spec, np.random.default_rng(5), kind=kind) for spec in (SMALL, roomy)]
+            assert {fault.full_kind for fault in drawn if fault is not None} == {f"{name}/{kind}"}
+        with pytest.raises(UsageError, match="no kind 'gremlins'"):
+            file.draw(roomy, np.random.default_rng(5), kind="gremlins")
+
+
+def test_choosing_a_kind_draws_nothing_else() -> None:
+    """A generator draws the same after a kind was chosen by it; kinds come as often as they are to."""
+    kinds = {"rare": 1.0, "usual": 9.0}
+    drawn = [choose_kind(kinds, np.random.default_rng(seed)) for seed in range(300)]
+    assert 0.05 < drawn.count("rare") / 300 < 0.15
+    rng = np.random.default_rng(7)
+    choose_kind(kinds, rng)
+    assert rng.random() == np.random.default_rng(7).random()
 
 
 def test_generator_does_not_know_the_replay() -> None:

@@ -87,7 +87,7 @@ def test_layers_by_hand() -> None:
 
 def test_what_makes_no_sense_is_refused() -> None:
     """Each message says what was found and what was expected."""
-    with pytest.raises(UsageError, match=r"schedule is 'gippe'; expected one of 1f1b, gpipe, zero-bubble"):
+    with pytest.raises(UsageError, match=r"schedule is 'gippe'; expected one of 1f1b, eager, gpipe, zero-bubble"):
         JobSpec(schedule="gippe")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="with vpp 2; expected vpp 1"):
         JobSpec(schedule="gpipe", vpp=2)

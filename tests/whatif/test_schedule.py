@@ -53,7 +53,8 @@ def test_generated_jobs_stay_the_same() -> None:
     """The recorded schedule, built anew, gives the replayed steps again, whatever the shape and the fault."""
     errors = []
     for i in range(5, 15):
-        spec, faults, decoys = draw_job(5, i, evidence=True)
+        # What is rebuilt is 1F1B, as the job's own framework launches it.
+        spec, faults, decoys = draw_job(5, i, without=("gpipe", "eager", "pairs", "lazy-recvs", "optimizer-barrier"))
         if spec.pp > 1:
             errors.append(error_of_staying(look(to_file(generate(spec, faults, decoys).trace))))
     assert len(errors) >= 8
