@@ -235,8 +235,8 @@ def _of_others(values: Seconds, there: Bools) -> Seconds:
 def _share_alone(whole: Seconds, there: Bools) -> tuple[float, float]:
     """Say which part of what forward and backward share is the stage's own, and how many standard errors that is above zero.
 
-    What a stage has alone is the covariance of its own two directions, less that with the other direction of other stages; and it is
-    above zero if it is also more than that with the other direction of the microbatch before or after.
+    What a stage has alone is the covariance of its own two directions, less that with the other direction of other stages; and it
+    must be more than that with the other direction of the microbatch before or after.
     """
     within = (whole[0] * whole[1]).sum(axis=(0, 1, 3))  # by step
     across = (whole[0] * _of_others(whole, there)[1]).sum(axis=(0, 1, 3))
@@ -245,7 +245,8 @@ def _share_alone(whole: Seconds, there: Bools) -> tuple[float, float]:
     if whole.shape[2] >= MIN_FOR_NEIGHBOURS:
         # A forward may stand between its own backward and another one: a moment of contention is in both.
         later, earlier = whole[0][:, 1:] * whole[1][:, :-1], whole[0][:, :-1] * whole[1][:, 1:]
-        beside = max((later, earlier), key=np.sum).sum(axis=(0, 1, 3))
+        n_pairs = later.shape[1]
+        beside = max((later, earlier), key=np.sum).sum(axis=(0, 1, 3)) * (n_pairs + 1) / n_pairs
         chance = min(chance, _deviations_above_zero(within - beside))
     return alone, chance
 
