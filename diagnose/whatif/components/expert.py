@@ -28,6 +28,8 @@ CHANCE_DEVIATIONS = 4.0
 MIN_COMPUTES, MIN_STEPS = 32, 4
 #: With fewer microbatches each one's neighbours in time are all others.
 MIN_FOR_NEIGHBOURS = 4
+#: Directions further apart than so many of their robust deviations do not agree.
+FAR_DEVIATIONS = 4.0
 #: Each weight of a prediction is drawn to 0 as so many more computes without any effect would do.
 PRICE_COMPUTES = 10.0
 #: A pause is no work: beyond this many robust deviations it counts as so many.
@@ -130,8 +132,7 @@ def find_experts(
     slope = float(np.clip(scale[1] / scale[0], *SLOPES))
     own = logs - _shared_by_stages(logs, contrast, there)
     own = nan_median(own.reshape(2, n_virtual, n_microbatches, n_steps, n_dp // group, group), axis=-1, keepdims=True)
-    # What lengthens one direction alone, a pause or noise, is no expert's.
-    both = nearest_zero_center(np.stack([own[0], own[1] / slope]), axis=0)
+    both = _agree(own[0], own[1] / slope)
     # Two pauses that met in one microbatch are none either.
     width = CLIP_DEVIATIONS * robust_deviation(both[np.isfinite(both)])
     both = np.clip(both, -width, width)
@@ -304,6 +305,19 @@ def _find_group(contrast: Seconds, ep_size: int | None) -> tuple[int, float | No
         return 1, best if shared else None
     # A part of a group is as much alike as the group, and several groups are less so.
     return next((size, both) for size, both in shared.items() if both >= ALIKE_SHARE * best)
+
+
+def _agree(forward: Seconds, backward: Seconds) -> Seconds:
+    """Take what two directions agree on: their mean, as far as it is no chance; what lengthens one alone is no expert's."""
+    apart = forward - backward
+    apart -= np.nanmedian(apart)
+    far = np.abs(apart) > FAR_DEVIATIONS * robust_deviation(apart[np.isfinite(apart)])
+    mean = (forward + backward) / 2.0
+    near = np.isfinite(mean) & ~far
+    total = float((mean[near] ** 2).sum())
+    # The mean of two has half the variance that noise gives their difference, halved.
+    share = max(1.0 - float((apart[near] ** 2).sum()) / 4.0 / total, 0.0) if total > 0 else 0.0
+    return np.where(far, nearest_zero_center(np.stack([forward, backward]), axis=0), mean * share)
 
 
 def _shared_by_stages(logs: Seconds, contrast: Seconds, there: Bools) -> Seconds:
