@@ -17,7 +17,7 @@ READS_AS = {
 
 def measure_job(what_if: WhatIf, breakdown: Breakdown, job: Job) -> Features:
     """Measure what the whole job lost, and give what is known of it; only what nobody says is missing."""
-    flags = {name: getattr(job, name, None) for name in ("saves", "reads_input")}
+    flags = {"saves": job.saves, "reads_input": job.reads_input}
     return {
         f"job.{name}": Feature.missing("the metadata do not say") if flag is None else Feature(float(flag))
         for name, flag in flags.items()
