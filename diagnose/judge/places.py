@@ -9,7 +9,7 @@ import numpy as np
 
 from diagnose.judge.members import name_member, suspect_hosts
 from diagnose.judge.worth import measure_named, most_gain
-from diagnose.model.analysis import Analysis
+from diagnose.model.analysis import Analysis, Suspects
 from diagnose.model.components import Gains
 from diagnose.model.place import Link, Where, Worker
 from diagnose.model.trace import Job, Seconds, Trace
@@ -37,16 +37,22 @@ def locate(analysis: Analysis, components: Sequence[str], place: str) -> Where:
     if place != "workers":
         return Where()
     whom = analysis.gains.traits_of(components).whom
-    if whom == "links" and (suspects.cards or suspects.links):
-        last = trace.n_stages
-        links = [
-            Link.between(label_worker(trace, dp, p), label_worker(trace, dp, (p + 1) % last))
-            for dp, p in suspects.links
-        ]
-        return Where(workers=tuple(label_worker(trace, dp, p) for dp, p in suspects.cards), links=tuple(links))
-    if whom == "links" and suspects.group is not None:
-        return Where(stages=(int(trace.stage_labels[suspects.group]),))
+    if whom == "links":
+        return _locate_links(trace, suspects)
     return _name_workers(analysis, find_culprits(analysis, components), slow=whom == "workers")
+
+
+def _locate_links(trace: Trace, suspects: Suspects) -> Where:
+    """Name slow cards, links and groups; a link that is slow in one direction in that direction."""
+    links = []
+    for direction, stage, dp in suspects.ways:
+        ends = [label_worker(trace, dp, p) for p in (stage, (stage + 1) % trace.n_stages)]
+        links.append(Link.between(*(ends[::-1] if direction == 1 else ends)))
+    return Where(
+        workers=tuple(label_worker(trace, dp, p) for dp, p in suspects.cards),
+        stages=tuple(int(trace.stage_labels[group]) for group in suspects.groups),
+        links=tuple(links),
+    )
 
 
 def locate_and_price(analysis: Analysis, components: Sequence[str], place: str, least: float) -> tuple[Where, float]:
@@ -120,7 +126,8 @@ def list_blamed(analysis: Analysis, components: Sequence[str], share: float = NA
     if lost.max(initial=0.0) <= 0 or lost.sum() < NAMED_SHARE * most_gain(gains, components) * gains.recorded_s:
         return []
     marked = lost >= share * lost.max()
-    possible = lost.shape[0] if gains.traits_of(components).first_stage_only else lost.size
+    of_stages = int((lost > 0).any(axis=0).sum()) if gains.traits_of(components).few_stages else lost.shape[1]
+    possible = lost.shape[0] * of_stages
     if marked.sum() > max(1.0, SPREAD_SHARE * possible):
         return []
     order = np.argsort(-np.where(marked, lost, -np.inf), axis=None, kind="stable")[: int(marked.sum())]

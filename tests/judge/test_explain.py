@@ -104,7 +104,7 @@ def test_what_keeps_a_cause_from_being_said_is_named(changes: dict[str, Any], be
 def test_conditions_have_their_values_and_reasons() -> None:
     """Every condition of the rule is there in its order, with value or reason, sentence and origin; what decides is marked."""
     missing, low = Feature.missing("nobody looked"), Feature(1.0)
-    changes = {"worker.forward_ratio": low, "worker.slow_share": missing}
+    changes = {"worker.forward_ratio": low, "worker.backward_ratio": low, "worker.slow_share": missing}
     found = explain("worker-fault", measured_file(SLOW).analysis, features=changes)
     (rule,) = [rule for rule in built_in().rules if rule.id == "worker-fault"]
     tree = found.conditions
@@ -113,8 +113,8 @@ def test_conditions_have_their_values_and_reasons() -> None:
     assert [(c.feature, c.comparison, c.threshold, c.origin) for c in conditions] == [
         (c.feature, c.comparison, c.threshold, c.origin) for c in rule.conditions.conditions()
     ]
-    assert [condition.holds for condition in conditions] == [True, False, True, None]
-    assert [condition.deciding for condition in conditions] == [False, True, False, False]
+    assert [condition.holds for condition in conditions] == [True, False, False, None, True]
+    assert [condition.deciding for condition in conditions] == [False, True, True, False, False]
     assert conditions[0].says.startswith("it takes 1.6")
     assert (conditions[1].value, conditions[1].says) == (1.0, "")
     assert (conditions[3].value, conditions[3].reason) == (None, "nobody looked")

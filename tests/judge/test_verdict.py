@@ -273,18 +273,18 @@ def test_a_missing_feature_of_a_cause_worth_nothing_is_no_gap() -> None:
     """What could not be measured matters only where time may be lost to it."""
     analysis = measured(SPEC).analysis
     features = analysis.features | {
-        "sequence.spread": Feature.missing("lost"),
+        "sequence.stage_share": Feature.missing("lost"),
         "sequence.correlation": Feature.missing("lost"),
     }
     assert "sequence-imbalance" in reach(analysis, features=features).checked
     analysis = measured(SPEC, SEQUENCES).analysis
     features = analysis.features | {
-        "sequence.spread": Feature.missing("lost"),
+        "sequence.stage_share": Feature.missing("lost"),
         "sequence.correlation": Feature.missing("lost"),
     }
     found = reach(analysis, features=features)
     assert [(e.cause, e.reason) for e in found.not_checked] == [
-        ("sequence-imbalance", "sequence.correlation: lost; sequence.spread: lost")
+        ("sequence-imbalance", "sequence.correlation: lost; sequence.stage_share: lost")
     ]
 
 
