@@ -93,6 +93,7 @@ TIERS = {
     "tests/triage/test_s3.py": LONG,
     "tests/triage/test_triage_cli.py::test_progress_on_a_terminal": LONG,
     "tests/whatif/components/test_catalogue.py": PLAIN,
+    "tests/whatif/components/test_expert.py": PLAIN,
     "tests/whatif/test_between.py": PLAIN,
     "tests/whatif/test_clocks.py": PLAIN,
     "tests/whatif/test_clocks.py::test_clocks_change_neither_verdict_nor_gains": LONG,
@@ -114,6 +115,7 @@ TIERS = {
     "tests/whatif/test_removal.py": PLAIN,
     "tests/whatif/test_schedule.py::test_generated_jobs_stay_the_same": LONG,
     "tests/whatif/test_schedule.py::test_speedups_are_those_of_truly_running_so": LONG,
+    "tests/whatif/test_slow_places.py": PLAIN,
     "tests/whatif/test_stalls.py": PLAIN,
     "tests/whatif/test_transfers.py": PLAIN,
 }

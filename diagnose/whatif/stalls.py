@@ -12,10 +12,11 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from diagnose.model.stalls import StallKind, Stalls
-from diagnose.model.trace import Bools, Evidence, Seconds
+from diagnose.model.stalls import Kinds, StallKind, Stalls
+from diagnose.model.trace import Bools, Evidence, Ints, Seconds
 from diagnose.numerics.robust import weighted_median
 from diagnose.whatif.components.attribution import MAX_QUIET_RATIO, MIN_STALLS, TINY_S, LongStalls
+from diagnose.whatif.components.evaluation import attribute_planned_collections
 from diagnose.whatif.components.gc_pause import attribute_to_collection
 from diagnose.whatif.components.input_delay import attribute_to_input
 from diagnose.whatif.components.malloc_pause import attribute_to_allocator
@@ -47,8 +48,11 @@ def attribute_stalls(  # noqa: PLR0913 - all that may tell what a stall is
     worker_ratio: Seconds,
     *,
     queued: Bools | None,
+    late: tuple[Kinds, Bools] | None = None,
     starts_late: Bools | None = None,
     n_stages: int,
+    steps: Ints | None = None,
+    reads_input: bool | None = None,
 ) -> Stalls:
     """Attribute every stall to something, or to nobody.
 
@@ -59,26 +63,38 @@ def attribute_stalls(  # noqa: PLR0913 - all that may tell what a stall is
     worker_ratio : ndarray of float64, shape (2, n_virtual, n_steps, n_dp)
     queued : ndarray of bool, shape as `before_s`, or None
         True where a compute started late because of communication in flight.
+    steps : ndarray of int64, shape (n_steps,), optional
+        Step numbers; consecutive where left out.
+    reads_input : bool, optional
+        Whether any worker reads data; None where nobody says.
+    late : (ndarray of int8, ndarray of bool), shape as `before_s`, optional
+        What is known of the seconds before computes: their kind, and where a row says it.
     starts_late : ndarray of bool, shape (n_steps, n_dp), optional
         True where the workers begin the step late, whatever they begin it with.
     """
-    inside, recorded_inside = attribute_by_rows(observed, evidence, inside_s, n_stages, before=False)
-    before, recorded_before = attribute_by_rows(observed, evidence, before_s, n_stages, before=True)
+    inside, recorded_inside = attribute_by_rows(observed, evidence, inside_s, n_stages)
+    before: Kinds = np.zeros(before_s.shape, dtype=np.int8)
+    recorded_before: Bools = np.zeros(before_s.shape, dtype=bool)
+    if late is not None:
+        before[before_s > 0] = late[0][before_s > 0]
+        recorded_before[before_s > 0] = late[1][before_s > 0]
     stalls = Stalls(inside_s, before_s, inside, before, recorded_inside, recorded_before)
     if not (inside_s.any() or before_s.any()):
         return stalls
     if queued is not None:
-        before[queued & (before_s > 0)] = StallKind.QUEUE
+        before[queued & (before_s > 0) & (before == StallKind.NOBODY)] = StallKind.QUEUE
     # A forward that opens a step is late for what all others are late for, too.
     if starts_late is not None:
         opens = before[0, 0, 0]
         opens[starts_late & (before_s[0, 0, 0] > 0) & (opens == StallKind.NOBODY)] = StallKind.SAVING
     share = (inside_s + before_s) / np.maximum(np.nan_to_num(work_s, nan=1.0), TINY_S)
     attribute_to_workers(stalls, share, worker_ratio)
-    numbers = np.concatenate([o.block.steps for o in observed]) if observed else np.arange(work_s.shape[3])
+    if steps is None:
+        steps = np.arange(inside_s.shape[3])
     follow = tuple(_list_followers(observed, n_stages))
-    all_stalls = LongStalls(stalls, share > 0, np.isfinite(work_s), share, n_stages, np.argsort(numbers), follow)
+    all_stalls = LongStalls(stalls, share > 0, np.isfinite(work_s), share, n_stages, steps, follow, reads_input)
     _attribute_by_place(all_stalls)
+    attribute_planned_collections(stalls, steps, n_stages)
     return stalls
 
 
@@ -103,7 +119,9 @@ def _attribute_by_place(found: LongStalls) -> None:
         if not left.any():
             break
         # Large ones first, by themselves: beside them small ones are ordinary variation, or somebody else's.
-        least_s = LARGE_SHARE * weighted_median(seconds[left]) if size or apart_s is None else apart_s
+        # The usual length splits the time lost in halves: a few long ones count for more than many short.
+        usual_s = weighted_median(seconds[left], seconds[left])
+        least_s = LARGE_SHARE * (usual_s or 0.0) if size or apart_s is None else apart_s
         long = left & (seconds >= least_s)
         left &= ~long
         # Collections of one job do not differ so much: where some stand apart, shorter ones are none.

@@ -41,8 +41,9 @@ class LongStalls:
         Which computes have such a stall, and which there are.
     share : ndarray of float64, same shape
         Stalled seconds over the seconds of work.
-    in_time : ndarray of int64, shape (n_steps,)
-        Puts the steps in time.
+    steps : ndarray of int64, shape (n_steps,)
+    reads_input : bool or None
+        Whether any worker reads data; None where nobody says.
     follow : sequence of (slice, Place, Place)
         Backwards, each with the forward that its worker runs right before it, in some steps.
     """
@@ -52,8 +53,14 @@ class LongStalls:
     there: Bools
     share: Seconds
     n_stages: int
-    in_time: Ints
+    steps: Ints
     follow: Sequence[tuple[slice, Place, Place]]
+    reads_input: bool | None = None
+
+    @property
+    def in_time(self) -> Ints:
+        """Put the steps in time."""
+        return np.argsort(self.steps, kind="stable")
 
     def assign(self, at: Bools, kind: StallKind) -> None:
         """Attribute the stalls at some places, where nothing was attributed to them yet."""
