@@ -12,6 +12,7 @@ from diagnose.model.optype import Op
 from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Bools, Evidence, Seconds
 from diagnose.numerics.chance import chance_of_excess, chance_of_growth
+from diagnose.numerics.robust import weighted_median
 
 #: Each kind of stall with the prefix of its features, and the evidence row that says so.
 KINDS = {
@@ -62,6 +63,8 @@ TOGETHER_SHARE = 0.6
 UNSEEN_CHANCE = 0.35
 #: Ratios above are as good as infinite.
 MOST = 100.0
+#: Stalls shorter than this part of the length in which half of the time is lost are those of something else.
+LONG_SHARE = 0.1
 #: Fewer stalls have no trend.
 MIN_STALLS = 6
 
@@ -201,14 +204,17 @@ def _worker_steps_share(breakdown: Breakdown, whose: StallKind) -> Feature:
 
 
 def _measure_chances(breakdown: Breakdown) -> Features:
-    """Say whether chance explains where the allocator's stalls are, and when."""
+    """Say whether chance explains where the allocator's stalls are, and when; beside long ones short ones do not count."""
     stalls, n_stages = breakdown.stalls, breakdown.slow_workers.shape[1]
-    at = stalls.seconds_of(StallKind.ALLOCATION) > 0
+    seconds = stalls.seconds_of(StallKind.ALLOCATION)
+    lengths = seconds[seconds > 0]
+    least_s = LONG_SHARE * (weighted_median(lengths, lengths) or 0.0)
+    at = seconds > least_s
     names = ("allocator.place_chance", "allocator.growth_chance")
     if not at.any():
         return dict.fromkeys(names, Feature.missing("no compute stalls in that way"))
     in_time = np.argsort(breakdown.steps, kind="stable")
-    free = at | (stalls.seconds_of(StallKind.NOBODY) > 0)
+    free = at | (stalls.seconds_of(StallKind.NOBODY) > least_s)
     # (n_stages, n_steps, n_dp) of the backwards, in time.
     stalled, there = (
         _add_chunks(a.sum(axis=2), n_stages)[1][:, in_time] for a in (free, np.isfinite(breakdown.compute_s))
