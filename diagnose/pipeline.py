@@ -138,7 +138,11 @@ def analyse_job(request: Request, rule_set: RuleSet) -> Analysis:
     observed, evidence, clock_offset_s = observe(trace, prepared)
     trace = dataclasses.replace(trace, evidence=evidence)
     breakdown = take_apart(
-        observed, carry_over(trace), n_stages=trace.n_stages, reads_input=getattr(trace.job, "reads_input", None)
+        observed,
+        carry_over(trace),
+        n_stages=trace.n_stages,
+        reads_input=trace.job.reads_input,
+        ep_size=trace.job.ep_size,
     )
     between_s = measure_between(trace, observed)
     breakdown = dataclasses.replace(breakdown, between_s=explain_between(trace, observed, between_s))

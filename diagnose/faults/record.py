@@ -87,7 +87,7 @@ def job_metadata(inputs: Inputs) -> dict[str, Any]:
         "world_size": spec.dp * spec.pp * spec.tp_size * spec.cp_size,
         "steps_total": int(spec.step_numbers()[-1]) + 100,
         "framework": "diagnose.faults",
-    }
+    } | ({} if inputs.ep_size is None else {"ep_size": inputs.ep_size})
 
 
 def _origins(inputs: Inputs, times: Times) -> Seconds:
@@ -219,6 +219,11 @@ def _table(inputs: Inputs, rows: WorkerRows, member: Ints | None = None) -> pa.T
             columns[name] = pa.array(per_row, mask=~compute).cast(kind)
     if inputs.documents is not None:
         columns["doc_lengths"] = _lists(inputs.documents, microbatch, rows)
+    if inputs.expert_tokens is not None:
+        tokens = inputs.expert_tokens[np.maximum(chunk, 0) * spec.pp + rows.stage, microbatch, rows.step, rows.dp]
+        offsets = np.arange(len(tokens) + 1, dtype=np.int32) * tokens.shape[1]
+        lists = pa.ListArray.from_arrays(pa.array(offsets), pa.array(tokens.ravel().astype(np.int32)))
+        columns["expert_tokens"] = lists.take(pa.array(np.arange(len(tokens)), mask=~compute))
     metadata = {"diagnose.job": json.dumps(job_metadata(inputs), sort_keys=True)}
     return pa.table(columns).replace_schema_metadata(metadata)
 

@@ -15,6 +15,7 @@ COMPONENTS: dict[str, str] = {
     "stage": "uneven pipeline stages",
     "worker": "slow workers",
     "microbatch": "uneven microbatches",
+    "expert": "uneven experts",
     "evaluation": "evaluation, logging and other planned work",
     "step": "slow computes of whole steps",
     "gc-pause": "pauses for garbage collection",
@@ -90,8 +91,39 @@ NOTHING_SPECIAL = Traits()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Experts:
+    """What uneven experts explain: the same (step, virtual stage, microbatch) is long in both directions, on that stage alone.
+
+    Attributes
+    ----------
+    ratio : ndarray of float64, axes as in `Breakdown`, or None
+        How long a compute takes against the mean of its virtual stage and direction; None where experts explain nothing.
+    explained : float or None
+        Part of what varies from microbatch to microbatch that the other direction of the same compute predicts where it was not
+        fitted, beyond what other stages and neighbours in time predict; None where nobody can tell.
+    alone_share : float or None
+        Part of what forward and backward of a microbatch share that other stages do not, 0..1; None with one stage.
+    alike : float or None
+        Part of it that data-parallel ranks of one group share, 0..1, and `group` how many ranks, one after the other, that are;
+        None where no compute is uneven, or with one rank.
+    tokens_fit : float or None
+        Part of the variation of computes that `expert_tokens` predict where they were not fitted; None without them.
+    """
+
+    ratio: Seconds | None = None
+    explained: float | None = None
+    alone_share: float | None = None
+    alike: float | None = None
+    group: int = 1
+    tokens_fit: float | None = None
+
+
+NO_EXPERTS = Experts()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Breakdown:
-    """Compute durations taken apart: duration = typical x stage x step x worker x microbatch x rest + pause + queue wait.
+    """Compute durations taken apart: duration = typical x stage x step x worker x microbatch x expert x rest + pause + queue wait.
 
     Axes: direction (0 forward, 1 backward), virtual stage (chunk x n_stages + stage), microbatch, step (in the order of
     the blocks), dp rank. All factors are ratios around 1.
@@ -139,6 +171,8 @@ class Breakdown:
         Of the microbatches' forward and backward times, and robust spread of the forward; None with fewer than 8 values.
     stage_share : float or None
         Part of what forward and backward of a compute have in common that other stages have, too, about 0..1; None with one stage.
+    experts : Experts
+        What uneven experts explain of what is left.
     """
 
     steps: Ints
@@ -163,6 +197,7 @@ class Breakdown:
     start_recorded: Bools | None = None
     between_s: Mapping[StallKind, Seconds] = dataclasses.field(default_factory=dict)
     queue_deviations: float = 0.0
+    experts: Experts = NO_EXPERTS
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
