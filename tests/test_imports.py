@@ -53,6 +53,7 @@ LIBRARIES = {
         "diagnose/faults/__main__.py",
         "diagnose/faults/prices.py",
         "diagnose/faults/score.py",
+        "diagnose/faults/sweep.py",
         "diagnose/train/__main__.py",
     ),
 }
@@ -63,6 +64,7 @@ PROGRAMS = {
     "diagnose/faults/__main__.py",
     "diagnose/faults/prices.py",
     "diagnose/faults/score.py",
+    "diagnose/faults/sweep.py",
     "diagnose/train/__main__.py",
 }
 #: Modules that no other name than these may import at their top: they answer before numpy is there.

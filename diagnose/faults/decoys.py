@@ -222,6 +222,59 @@ class OrdinaryLoads(Decoy):
         return changed.with_pauses(Pause(Op.DATA_LOAD, seconds, "before", recorded=True))
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LongerComputes(Decoy):
+    """Computes that take longer by chance, on all workers alike: processors that are shared with somebody."""
+
+    name: ClassVar[str] = "longer-computes"
+    #: Part of the computes that do, and by how much on average.
+    share: float = 0.4
+    excess: float
+
+    def apply(self, inputs: Inputs) -> Inputs:
+        """Make a share of the computes longer, each by an exponential draw."""
+        rng, work_s = self.random(inputs.spec), inputs.work_s.copy()
+        computes = np.flatnonzero(inputs.programme.is_op(Op.FORWARD, Op.BACKWARD))
+        shape = work_s[computes].shape
+        work_s[computes] *= 1.0 + np.where(rng.random(shape) < self.share, rng.exponential(self.excess, shape), 0.0)
+        return dataclasses.replace(inputs, work_s=work_s)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OlderMachines(Decoy):
+    """Half of the dp ranks, the last ones, run on older machines: everybody waits for them, as the job was laid out."""
+
+    name: ClassVar[str] = "older-machines"
+    unlike: ClassVar[frozenset[str]] = frozenset({"worker-fault", "sequence-imbalance"})
+    slowdown: float
+
+    def apply(self, inputs: Inputs) -> Inputs:
+        """Make all computes of those ranks longer."""
+        work_s = inputs.work_s.copy()
+        work_s[:, :, inputs.spec.dp - inputs.spec.dp // 2 :] *= self.slowdown
+        return dataclasses.replace(inputs, work_s=work_s)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class UnevenExperts(Decoy):
+    """Experts that are given more tokens than others: a microbatch takes longer on a stage, forward and backward alike."""
+
+    name: ClassVar[str] = "uneven-experts"
+    unlike: ClassVar[frozenset[str]] = frozenset({"expert-imbalance", "sequence-imbalance"})
+    #: Standard deviation of the logarithm of what computes take, drawn for each microbatch and virtual stage of a step; all dp
+    #: ranks of a stage share the experts.
+    spread: float
+
+    def apply(self, inputs: Inputs) -> Inputs:
+        """Scale the computes."""
+        spec, programme, work_s = inputs.spec, inputs.programme, inputs.work_s.copy()
+        log = self.random(spec).standard_normal((spec.n_virtual, spec.microbatches, spec.steps, 1))
+        computes = np.flatnonzero(programme.is_op(Op.FORWARD, Op.BACKWARD))
+        virtual = programme.chunk[computes] * spec.pp + programme.stage[computes]
+        work_s[computes] *= np.exp(self.spread * log[virtual, programme.microbatch[computes]])
+        return dataclasses.replace(inputs, work_s=work_s)
+
+
 #: Those that look like no cause in particular.
 LOOK_ALIKES = {
     "evaluation": LookAlike(Evaluation(period_steps=4, slowdown=2.0)),

@@ -14,6 +14,7 @@ from diagnose.faults.decoys import (
     HiddenPause,
     HiddenTransfer,
     HiddenWorker,
+    LongerComputes,
     OrdinaryLoads,
     PlannedCollections,
     QuickCheckpoints,
@@ -123,6 +124,10 @@ def _draw_ordinary_loads(spec: JobSpec, rng: np.random.Generator) -> Decoy | Non
     return OrdinaryLoads(share=float(rng.uniform(0.1, 0.9)))
 
 
+def _draw_longer_computes(spec: JobSpec, rng: np.random.Generator) -> Decoy | None:  # noqa: ARG001 - as the others
+    return LongerComputes(share=float(rng.uniform(0.05, 0.6)), excess=draw_log_uniform(rng, 0.02, 0.3))
+
+
 #: Ways to draw a decoy, one for each kind, and how often each comes first.
 _DRAWN: dict[Callable[[JobSpec, np.random.Generator], Decoy | None], float] = {
     _draw_hidden: 2.5,
@@ -134,6 +139,7 @@ _DRAWN: dict[Callable[[JobSpec, np.random.Generator], Decoy | None], float] = {
     _draw_quick_checkpoints: 1.0,
     _draw_uniformly_slow: 0.7,
     _draw_even_documents: 0.7,
+    _draw_longer_computes: 0.7,
 }
 
 

@@ -14,6 +14,8 @@ from diagnose.faults.judged import COUNTS, NOTHING, TOO_SMALL, UNKNOWN, Found, J
 #: A true cause that costs at most this part less than the largest may be taken for it.
 AS_LARGE = 0.1
 N_BINS = 10
+#: What is said from here on is said surely.
+SURE = 0.9
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -82,6 +84,26 @@ class Bin:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class PartFigures:
+    """How good diagnoses of some of the jobs are: those with a kind of fault, or with a feature of their world.
+
+    Of a kind `found` and `missed` count the jobs that have it, of a feature all true causes; `made_up` is all that was made up.
+    """
+
+    name: str
+    n_jobs: int
+    found: int
+    missed: int
+    made_up: int
+    f1: float | None
+    macro_f1: float | None
+    #: Of what was said surely: what is there.
+    sure: Rate
+    #: Healthy jobs in which anything was said.
+    false_alarms: Rate
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Figures:
     """All figures over some jobs."""
 
@@ -107,6 +129,10 @@ class Figures:
     #: Expected calibration error of the confidence of everything said, whatever the least confidence asked for.
     calibration_error: float | None
     bins: tuple[Bin, ...]
+    #: Of everything said surely: what is there.
+    sure: Rate
+    kinds: tuple[PartFigures, ...]
+    worlds: tuple[PartFigures, ...]
     #: Of jobs with exactly one true cause: true cause -> said first -> jobs.
     confusion: dict[str, dict[str, int]]
     #: The same of the published thresholds on the same jobs.
@@ -147,6 +173,9 @@ def measure(rows: Sequence[JudgedJob], *, min_confidence: float = 0.0) -> Figure
         gain=measure_gains(found),
         calibration_error=calibration_error(bins),
         bins=bins,
+        sure=measure_sure(known),
+        kinds=measure_kinds(sure),
+        worlds=measure_worlds(sure),
         confusion=confuse(sure),
         published=published,
         published_macro_f1=macro_f1(published),
@@ -257,23 +286,77 @@ def measure_gains(found: Iterable[Found]) -> GainFigures:
     return GainFigures(len(errors), float(np.mean(errors)), float(np.quantile(errors, 0.9)))
 
 
+def measure_kinds(rows: Sequence[JudgedJob]) -> tuple[PartFigures, ...]:
+    """Measure the jobs of each kind of fault that has to be said, by name."""
+    by_kind: dict[str, list[JudgedJob]] = {}
+    for row in rows:
+        for kind in dict.fromkeys(true.kind or true.cause for true in row.countable()):
+            by_kind.setdefault(kind, []).append(row)
+    return tuple(measure_kind(kind, by_kind[kind]) for kind in sorted(by_kind))
+
+
+def measure_kind(kind: str, rows: Sequence[JudgedJob]) -> PartFigures:
+    """Measure jobs that have a kind of fault: was it found, and what was made up beside it."""
+    cause = kind.partition("/")[0]
+    found = sum(any(item.true.cause == cause for item in row.found()) for row in rows)
+    return _part(kind, rows, found, len(rows) - found)
+
+
+def measure_worlds(rows: Sequence[JudgedJob]) -> tuple[PartFigures, ...]:
+    """Measure the jobs of each feature of worlds, by name."""
+    names = sorted({name for row in rows for name in row.world})
+    return tuple(measure_world(name, [row for row in rows if name in row.world]) for name in names)
+
+
+def measure_world(name: str, rows: Sequence[JudgedJob]) -> PartFigures:
+    """Measure jobs of a world."""
+    return _part(name, rows, sum(len(row.found()) for row in rows), sum(len(row.missed()) for row in rows))
+
+
+def _part(name: str, rows: Sequence[JudgedJob], found: int, missed: int) -> PartFigures:
+    """Put the figures of some jobs together."""
+    made_up = sum(said.cause != UNKNOWN for row in rows for said in row.made_up())
+    return PartFigures(
+        name=name,
+        n_jobs=len(rows),
+        found=found,
+        missed=missed,
+        made_up=made_up,
+        f1=2 * found / (2 * found + missed + made_up) if found + missed else None,
+        macro_f1=macro_f1(measure_causes(rows)),
+        sure=measure_sure(rows),
+        false_alarms=rate(bool(row.said) for row in rows if row.is_healthy and not row.error),
+    )
+
+
+def measure_sure(rows: Iterable[JudgedJob]) -> Rate:
+    """Count what is there of everything that was said surely; left out is what `bin_confidence` leaves out."""
+    return rate(there for confidence, there in list_said(rows) if confidence >= SURE)
+
+
 def bin_confidence(rows: Iterable[JudgedJob]) -> tuple[Bin, ...]:
     """Part everything said into bins of equal count by confidence, and see how much of it is there.
 
     Left out: `unknown`, which has no truth, and causes that are there and too small to be required.
     """
-    said: list[tuple[float, bool]] = []
-    for row in rows:
-        worth = {true.cause: true.worth for true in row.truth if true.tellable}
-        worth |= {true.cause: TOO_SMALL for true in row.truth if not true.tellable}
-        pairs = [(cause.confidence, worth.get(cause.cause, 0.0)) for cause in row.named()]
-        said += [(confidence, value >= COUNTS) for confidence, value in pairs if not TOO_SMALL <= value < COUNTS]
+    said = list_said(rows)
     said.sort(key=lambda pair: pair[0])
     parts = [part for part in np.array_split(np.array(said, dtype=np.float64).reshape(-1, 2), N_BINS) if len(part)]
     return tuple(
         Bin(len(part), float(part[0, 0]), float(part[-1, 0]), float(part[:, 0].mean()), float(part[:, 1].mean()))
         for part in parts
     )
+
+
+def list_said(rows: Iterable[JudgedJob]) -> list[tuple[float, bool]]:
+    """List the confidence of everything said, and whether it is there; what is neither required nor false is left out."""
+    said: list[tuple[float, bool]] = []
+    for row in rows:
+        worth = {true.cause: true.worth for true in row.truth if true.tellable}
+        worth |= {true.cause: TOO_SMALL for true in row.truth if not true.tellable}
+        pairs = [(cause.confidence, worth.get(cause.cause, 0.0)) for cause in row.named()]
+        said += [(confidence, value >= COUNTS) for confidence, value in pairs if not TOO_SMALL <= value < COUNTS]
+    return said
 
 
 def calibration_error(bins: Sequence[Bin]) -> float | None:

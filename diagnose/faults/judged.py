@@ -15,6 +15,8 @@ COUNTS = 1.0 - 1.0 / MIN_SPEEDUP
 TOO_SMALL = 0.008
 #: Said where time is lost and no cause is known for it.
 UNKNOWN = "unknown"
+#: Decoys that cost time, which is nobody's fault.
+COSTLY = frozenset({"longer-computes", "older-machines", "uneven-experts"})
 #: Column of the confusion table for jobs in which nothing was said.
 NOTHING = "nothing"
 #: Thresholds of arXiv 2505.05713: a job straggles, one worker or the last stage makes up for half of it, sequences vary.
@@ -39,6 +41,8 @@ class TrueCause:
     recoverable_last: float
     tellable: bool = True
     place_tellable: bool = True
+    #: With its kind, as `worker-fault/replica`; of several faults of a cause, that of the one that costs most.
+    kind: str = ""
 
     @property
     def worth(self) -> float:
@@ -73,6 +77,8 @@ class JudgedJob:
     steps: tuple[int, ...] = ()
     #: What the job has that looks like a cause and is none.
     decoys: tuple[str, ...] = ()
+    #: Features of its world.
+    world: tuple[str, ...] = ()
     #: One a cause at most.
     truth: tuple[TrueCause, ...] = ()
     verdict: str | None = None
@@ -110,9 +116,11 @@ class JudgedJob:
         return [true for true in self.countable() if true.cause not in names]
 
     def made_up(self) -> list[SaidCause]:
-        """List what was said and is not there; `unknown` is made up in a healthy job only."""
+        """List what was said and is not there; `unknown` is made up only where nothing costs time."""
         there = {true.cause for true in self.truth if true.worth >= TOO_SMALL}
-        return [s for s in self.ranked() if s.cause not in there and (s.cause != UNKNOWN or self.is_healthy)]
+        if not self.is_healthy or not COSTLY.isdisjoint(self.decoys):
+            there.add(UNKNOWN)
+        return [said for said in self.ranked() if said.cause not in there]
 
     def found(self) -> "list[Found]":
         """List the true causes that had to be said and were, with what was said of them."""

@@ -25,12 +25,13 @@ import pyarrow.parquet as pq
 from diagnose.errors import DiagnoseError, UsageError
 from diagnose.faults.fault import Worker
 from diagnose.faults.figures import Figures, drop_unsure, measure
-from diagnose.faults.generate import draw_job, generate, name_truth
+from diagnose.faults.generate import Job, draw_job, generate, name_truth
 from diagnose.faults.judged import JudgedJob, SaidCause, TrueCause, describe, find_worst
 from diagnose.faults.score_tables import render
 from diagnose.model.request import Request
 
 if TYPE_CHECKING:
+    from diagnose.model.cause import Cause
     from diagnose.model.diagnosis import Diagnosis
 
 EXIT_BATCH = 5
@@ -45,6 +46,10 @@ EXIT_BATCH = 5
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the jobs made.")
 @click.option("--noise", type=float, nargs=2, metavar="LOW HIGH", help="Range of the noise of the jobs made.")
+@click.option(
+    "--cause", "causes", multiple=True, help="Make jobs with these causes, or kinds (worker-fault/replica), alone."
+)
+@click.option("--world", help="Make jobs whose worlds have this feature.")
 @click.option("--no-evidence", is_flag=True, help="Make jobs without evidence rows (gc, data-load, ...).")
 @click.option(
     "--workers", type=click.IntRange(min=1), default=1, show_default=True, help="Processes; they change nothing."
@@ -88,6 +93,8 @@ def judge_jobs(
     jobs: int | None,
     seed: int,
     noise: tuple[float, float] | None,
+    causes: tuple[str, ...] = (),
+    world: str | None = None,
     no_evidence: bool,
     workers: int,
 ) -> list[JudgedJob]:
@@ -102,9 +109,10 @@ def judge_jobs(
         raise UsageError("expected a folder of jobs, or --jobs N to make some", where="jobs")
     calls: list[functools.partial[JudgedJob]]
     if folder is not None:
-        if noise or no_evidence:
+        if noise or no_evidence or causes or world:
             raise UsageError(
-                "the jobs of a folder are as they are; --noise and --no-evidence go with --jobs", where="jobs"
+                "the jobs of a folder are as they are; --noise, --cause, --world and --no-evidence go with --jobs",
+                where="jobs",
             )
         paths = sorted(path for path in folder.glob("*.parquet") if name_truth(path).is_file())
         if not paths:
@@ -113,6 +121,8 @@ def judge_jobs(
     else:
         options: dict[str, Any] = {"noise": noise} if noise else {}
         options |= {"evidence": False} if no_evidence else {}
+        options |= {"causes": causes} if causes else {}
+        options |= {"world": world} if world else {}
         calls = [functools.partial(judge_drawn, seed, i, options) for i in range(jobs or 0)]
     rows = []
     shown = sys.stderr.isatty()
@@ -161,7 +171,15 @@ def judge_drawn(seed: int, i: int, options: dict[str, Any]) -> JudgedJob:
     row = JudgedJob(f"job-{seed}-{i:05d}")
     try:
         job = generate(*draw_job(seed, i, **options))
-        row = read_truth(json.loads(job.truth.to_json()), job.truth.spec.step_numbers().tolist())
+    except Exception as error:  # noqa: BLE001 - one broken job must not stop the others
+        return dataclasses.replace(row, error=_what(error))
+    return judge_generated(job)
+
+
+def judge_generated(job: Job) -> JudgedJob:
+    """Diagnose a job that was made."""
+    row = read_truth(json.loads(job.truth.to_json()), job.truth.spec.step_numbers().tolist())
+    try:
         file = io.BytesIO()
         pq.write_table(job.trace, file)
         file.seek(0)
@@ -188,6 +206,7 @@ def read_truth(truth: dict[str, Any], steps: Sequence[int]) -> JudgedJob:
             recoverable_last=fault.get("recoverable_last", fault["recoverable"]),
             tellable=fault.get("tellable", True),
             place_tellable=fault.get("place_tellable", True),
+            kind=fault.get("kind", ""),
         )
         other = causes.get(one.cause)
         if other is not None:
@@ -200,6 +219,7 @@ def read_truth(truth: dict[str, Any], steps: Sequence[int]) -> JudgedJob:
         pp=truth["spec"]["pp"],
         steps=tuple(steps),
         decoys=tuple(truth.get("decoys", ())),
+        world=tuple(truth.get("world", ())),
         truth=tuple(causes.values()),
     )
 
@@ -223,26 +243,31 @@ def add_diagnosis(row: JudgedJob, diagnosis: "Diagnosis") -> JudgedJob:
     return dataclasses.replace(
         row,
         verdict=diagnosis.verdict,
-        said=tuple(
-            SaidCause(
-                cause=cause.cause,
-                confidence=cause.confidence,
-                share=cause.share,
-                recoverable=cause.recoverable,
-                workers=tuple((worker.dp, worker.pp) for worker in cause.where.workers),
-                stages=cause.where.stages,
-                links=tuple(
-                    ((link.source.dp, link.source.pp), (link.target.dp, link.target.pp)) for link in cause.where.links
-                ),
-                onset_step=cause.when.onset_step,
-                pattern=cause.when.pattern,
-            )
-            for cause in diagnosis.causes
-        ),
+        said=read_said(diagnosis.causes),
         slowdown=diagnosis.what_if.slowdown,
         m_w=diagnosis.features.get("worker.m_w"),
         m_s=diagnosis.features.get("stage.m_s"),
         correlation=diagnosis.features.get("sequence.correlation"),
+    )
+
+
+def read_said(causes: "Sequence[Cause]") -> tuple[SaidCause, ...]:
+    """Take what is needed from the causes of a diagnosis."""
+    return tuple(
+        SaidCause(
+            cause=cause.cause,
+            confidence=cause.confidence,
+            share=cause.share,
+            recoverable=cause.recoverable,
+            workers=tuple((worker.dp, worker.pp) for worker in cause.where.workers),
+            stages=cause.where.stages,
+            links=tuple(
+                ((link.source.dp, link.source.pp), (link.target.dp, link.target.pp)) for link in cause.where.links
+            ),
+            onset_step=cause.when.onset_step,
+            pattern=cause.when.pattern,
+        )
+        for cause in causes
     )
 
 

@@ -5,7 +5,7 @@ Enters: `Figures`. Leaves: text.
 
 from collections.abc import Sequence
 
-from diagnose.faults.figures import CauseFigures, Figures, OnsetFigures, Rate
+from diagnose.faults.figures import SURE, CauseFigures, Figures, OnsetFigures, PartFigures, Rate
 from diagnose.faults.judged import NOTHING, UNKNOWN
 
 #: A cell of a table without a figure.
@@ -23,6 +23,8 @@ def render(figures: Figures, *, markdown: bool = False) -> str:
         _render_published(figures),
         _render_calibration(figures),
         _render_confusion(figures),
+        render_parts("By kind of fault: jobs in which it has to be said", figures.kinds),
+        render_parts("By feature of the world", figures.worlds),
     ]
     return "\n".join(f"{_title(title, markdown)}\n{table(cells, markdown=markdown)}" for title, cells in tables)
 
@@ -78,6 +80,7 @@ def _render_job_rates(figures: Figures) -> Table:
         ("largest cause said first", figures.primary),
         ("healthy with anything said", figures.false_alarms),
         (f"faulty with `{UNKNOWN}` said", figures.unknown),
+        (f"of causes said with {SURE:g} or more: there", figures.sure),
     ):
         cells.append([name, ratio(found.share), f"{found.hits} of {found.n}"])
     return "Jobs", cells
@@ -111,6 +114,30 @@ def _render_confusion(figures: Figures) -> Table:
     for cause, row in figures.confusion.items():
         cells.append([cause, *(str(row.get(name, "")) for name in columns)])
     return "Jobs with exactly one cause", cells
+
+
+def render_parts(title: str, parts: Sequence[PartFigures]) -> Table:
+    """Show jobs cut by what they have."""
+    cells = [
+        [
+            "jobs with",
+            "jobs",
+            "found",
+            "missed",
+            "made up",
+            "F1",
+            "macro-F1",
+            f"sure ({SURE:g})",
+            "there",
+            "healthy wrong",
+        ]
+    ]
+    for part in parts:
+        counts = [str(n) for n in (part.n_jobs, part.found, part.missed, part.made_up)]
+        alarms = f"{part.false_alarms.hits} of {part.false_alarms.n}"
+        sure = [str(part.sure.n), ratio(part.sure.share)]
+        cells.append([part.name, *counts, ratio(part.f1), ratio(part.macro_f1), *sure, alarms])
+    return title, cells
 
 
 def ratio(value: float | None, digits: int = 3) -> str:

@@ -1,6 +1,7 @@
 """How strong a fault must be to cost a given part of the step: transfers are a tiny part of some jobs and a large one of others.
 
-Enters: a `JobSpec`, and what makes a fault of a strength. Leaves: the strength. Each candidate is tried on one quiet step.
+Enters: a `JobSpec`, and what makes a fault of a strength. Leaves: the strength. Each candidate is tried on one quiet step, or on
+the whole job.
 """
 
 import dataclasses
@@ -9,10 +10,13 @@ from collections.abc import Callable
 import numpy as np
 
 from diagnose.faults.fault import Fault
-from diagnose.faults.inputs import draw_inputs
+from diagnose.faults.inputs import Inputs, draw_inputs
 from diagnose.faults.simulate import simulate
 from diagnose.faults.spec import JobSpec
 
+#: What is added to no fault at all, first and last tried; and how often the range is halved, or doubled.
+ADDED = (1e-3, 1e3)
+N_HALVINGS = 7
 #: Strengths tried between the limits, in equal ratios.
 N_TRIED = 8
 #: Microbatches for each stage beyond which a step is more of the same.
@@ -89,3 +93,50 @@ def find_strength(
         best = int(np.argmax(costs))
         return strengths[best], costs[best]
     return float(np.interp(cost, costs[last - 1 :], strengths[last - 1 : last + 1])), cost
+
+
+def lost_share(healthy: Inputs, fault: Fault) -> float:
+    """Measure which part of a job's mean step time is lost to a fault: what comes back with it mended."""
+    faulty_s, mended_s = (float(simulate(i).step_s.mean()) for i in (fault.apply(healthy), fault.mend(healthy)))
+    return 1.0 - mended_s / faulty_s
+
+
+def find_losing(spec: JobSpec, make: Callable[[float], Fault], lost: float) -> tuple[Fault, float]:
+    """Find the fault of a job to which a given part of its mean step time is lost.
+
+    Parameters
+    ----------
+    make : callable
+        Makes the fault of a strength, as its cause counts it: 1 is none at all where the strength is a factor, 0 elsewhere.
+    lost : float
+        That part.
+
+    Returns
+    -------
+    fault : Fault
+    lost : float
+        What is lost to it: as asked for to a few percent of it, or what it can cost at most.
+    """
+    healthy = draw_inputs(spec)
+    none = 1.0 if abs(lost_share(healthy, make(1.0))) < 1e-6 else 0.0
+    low, high = ADDED[0], ADDED[0]
+    found = make(none + high), 0.0
+    while high <= ADDED[1]:
+        fault = make(none + high)
+        share = lost_share(healthy, fault)
+        if share > found[1]:
+            found = fault, share
+        if share >= lost:
+            break
+        low, high = high, 3.0 * high
+    if found[1] < lost:
+        return found
+    for _ in range(N_HALVINGS):
+        middle = float(np.sqrt(low * high))
+        fault = make(none + middle)
+        share = lost_share(healthy, fault)
+        if share >= lost:
+            high, found = middle, (fault, share)
+        else:
+            low = middle
+    return found

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection
 
 import numpy as np
 
+from diagnose.errors import UsageError
 from diagnose.faults.spec import MAX_ROWS, NOISE, OPTIONAL_COLUMNS, JobSpec, count_rows, draw_log_uniform, random_spec
 from diagnose.faults.strength import estimate_step
 
@@ -54,9 +55,11 @@ def draw_world(
 
     Raises
     ------
-    RuntimeError
-        No such job is found.
+    UsageError
+        There is no such feature, or no such job is found.
     """
+    if only is not None and only not in WORLDS:
+        raise UsageError(f"no feature {only!r}; expected one of {', '.join(WORLDS)}", where="world")
     for _ in range(MAX_DRAWS):
         spec = random_spec(rng, noise=noise, max_rows=max_rows)
         given = [name for name, feature in WORLDS.items() if rng.random() < feature.share and name not in without]
@@ -68,7 +71,9 @@ def draw_world(
         named = name_world(spec)
         if (only is None or only in named) and not set(without).intersection(named):
             return spec
-    raise RuntimeError(f"no job with {only or 'any feature'} and without {', '.join(without)} in {MAX_DRAWS}")
+    raise UsageError(
+        f"no job with {only or 'any feature'} and without {', '.join(without)} in {MAX_DRAWS}", where="world"
+    )
 
 
 def name_world(spec: JobSpec) -> tuple[str, ...]:

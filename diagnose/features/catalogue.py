@@ -70,7 +70,10 @@ def list_groups() -> tuple[FeatureGroup, ...]:
         FeatureGroup(contention.READS_AS, lambda m: contention.measure_contention(m.breakdown)),
         FeatureGroup(network.READS_AS, lambda m: network.measure_network(m.transfers, m.breakdown)),
         FeatureGroup(
-            periodicity.READS_AS, lambda m: periodicity.measure_periodicity(m.breakdown, m.gains, m.trace.evidence)
+            periodicity.READS_AS,
+            lambda m: periodicity.measure_periodicity(
+                m.breakdown, m.gains, m.trace.evidence, on_one_clock=m.trace.step_origin_s is not None
+            ),
         ),
     )
 

@@ -37,11 +37,20 @@ READS_AS = {
         "growth": "seconds a step in the later half of the steps over the earlier; 1 steady; at most 100",
     }.items()
 } | {
+    "input.start_share": "part of the seconds waited for input, of who waits longest, before workers begin a step; 1 all of them",
+    "input.unseen_doubt": "how probable it is that they wait for something else on a host: where nearly all workers begin a step "
+    "late together no row says for whom, or for what",
+    "input.between_share": "part of them between steps, where only rows show it; 1 all",
     "allocator.backward_contrast": "seconds stalled in or before backwards on the workers with stalls of the allocator over those "
     "on other workers, at most 100; collections and loaders elsewhere do not count, as they stop no backward",
 }
 #: Stalls may begin short and rare and grow: a step has some from this part on of what a step with many has.
 FIRST_SIGN = 0.05
+#: In one step and on this part of the workers: together.
+TOGETHER_SHARE = 0.6
+#: Workers that begin steps late together, at no period, wait for input in about two of three cases: nothing else is asked for in
+#: each step, but the host may be busy.
+UNSEEN_CHANCE = 0.35
 #: Ratios above are as good as infinite.
 MOST = 100.0
 #: Fewer stalls have no trend.
@@ -53,7 +62,28 @@ def measure_stalls(breakdown: Breakdown, evidence: Evidence) -> Features:
     found: Features = {}
     for kind, (whose, row) in KINDS.items():
         found |= {f"{kind}.{name}": feature for name, feature in _measure(breakdown, evidence, whose, row).items()}
-    return found | {"allocator.backward_contrast": _backward_contrast(breakdown)}
+    return found | {"allocator.backward_contrast": _backward_contrast(breakdown)} | _measure_places_of_waits(breakdown)
+
+
+def _measure_places_of_waits(breakdown: Breakdown) -> Features:
+    """Say which parts of the seconds waited for input lie before workers begin a step, and between steps."""
+    names = ("input.start_share", "input.unseen_doubt", "input.between_share")
+    start_s = np.zeros((1, 1, 1)) if breakdown.start_s is None else breakdown.start_s
+    between_s = float(np.sum(breakdown.between_s.get(StallKind.INPUT, 0.0)))
+    # Many wait in one step: whoever waits longest is who counts, as between steps.
+    inside_s = float(breakdown.stalls.seconds_of(StallKind.INPUT).sum(axis=(0, 1, 2)).max(axis=-1).sum())
+    total_s = inside_s + float(start_s.max(axis=(0, 2)).sum()) + between_s
+    if not total_s:
+        return dict.fromkeys(
+            names, Feature.missing("no compute stalls in that way, and no worker begins a step late for input")
+        )
+    late = start_s > 0
+    unseen = late.mean(axis=(0, 2)) >= TOGETHER_SHARE
+    if breakdown.start_recorded is not None:
+        unseen &= ~breakdown.start_recorded.any(axis=(0, 2))
+    longest_s = start_s.max(axis=(0, 2))
+    parts = (float(longest_s.sum()), UNSEEN_CHANCE * float(longest_s[unseen].sum()), between_s)
+    return {name: Feature(seconds / total_s) for name, seconds in zip(names, parts, strict=True)}
 
 
 def stall_course(breakdown: Breakdown, whose: StallKind) -> Course:
@@ -67,8 +97,16 @@ def _measure(breakdown: Breakdown, evidence: Evidence, whose: StallKind, row: Op
     """Measure the stalls of one kind."""
     stalls = breakdown.stalls
     seconds = stalls.seconds_of(whose)
+    recorded_s = np.where(stalls.recorded_inside & (stalls.inside == whose), stalls.inside_s, 0.0).sum()
+    recorded_s += np.where(stalls.recorded_before & (stalls.before == whose), stalls.before_s, 0.0).sum()
+    before = float(np.where(stalls.before == whose, stalls.before_s, 0.0).sum())
+    if whose == StallKind.INPUT and breakdown.start_s is not None and breakdown.start_recorded is not None:
+        # Who waits for input before it begins the step with anything waits for its first forward.
+        seconds[0, : len(breakdown.start_s), 0] += breakdown.start_s
+        recorded_s += np.where(breakdown.start_recorded, breakdown.start_s, 0.0).sum()
+        before += float(breakdown.start_s.sum())
     at = seconds > 0
-    names = [name.split(".")[1] for name in READS_AS if name.startswith("input.")]
+    names = [name.split(".")[1] for name in READS_AS if name.startswith("collection.")]
     if not at.any():
         return {name: Feature.missing("no compute stalls in that way") for name in names}
     total = float(seconds.sum())
@@ -77,9 +115,6 @@ def _measure(breakdown: Breakdown, evidence: Evidence, whose: StallKind, row: Op
     by_worker = _add_chunks(at.sum(axis=2), n_stages)  # (2, n_stages, n_steps, n_dp)
     counts = by_worker.sum(axis=0)
     hit = counts.sum(axis=1) > 0  # (n_stages, n_dp)
-    recorded_s = np.where(stalls.recorded_inside & (stalls.inside == whose), stalls.inside_s, 0.0).sum()
-    recorded_s += np.where(stalls.recorded_before & (stalls.before == whose), stalls.before_s, 0.0).sum()
-    before = float(np.where(stalls.before == whose, stalls.before_s, 0.0).sum())
     in_step = (counts > 0).sum(axis=(0, 2))  # workers a step
     order = np.argsort(breakdown.steps, kind="stable")
     return {

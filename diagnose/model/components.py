@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Literal
 
 from diagnose.model.feature import Features
-from diagnose.model.stalls import StallKind, Stalls
+from diagnose.model.stalls import Kinds, StallKind, Stalls
 from diagnose.model.trace import Bools, Ints, Seconds
 
 #: Every component in the order in which it is taken out of the times, with what it is in words. A new one is a line here and a
@@ -16,10 +16,11 @@ COMPONENTS: dict[str, str] = {
     "worker": "slow workers",
     "microbatch": "uneven microbatches",
     "expert": "uneven experts",
+    "evaluation": "evaluation, logging and other planned work",
     "step": "slow computes of whole steps",
     "gc-pause": "pauses for garbage collection",
     "malloc-pause": "pauses of the memory allocator",
-    "input-delay": "waiting for input before or in forwards of the first stage",
+    "input-delay": "waiting for input",
     "pause": "other pauses inside computes",
     "transfer": "slow transfers",
     "start-delay": "late workers at the start of a step",
@@ -37,6 +38,7 @@ STALLED: dict[StallKind, str] = {
     StallKind.SAVING: "end-delay",
     StallKind.WORKER: "worker",
     StallKind.QUEUE: "queue",
+    StallKind.PLANNED: "evaluation",
 }
 
 
@@ -59,8 +61,8 @@ class Traits:
     whom : str
         Who is to blame: `blamed` are the workers that its seconds lie on, `workers` those that are slow in all they compute,
         `links` slow links, network cards or groups.
-    first_stage_only : bool
-        Only workers of the first stage can have it.
+    few_stages : bool
+        Only workers of some stages can have it: those that read data.
     seldom : bool
         A short trace has a handful of its stalls: their mean is known only up to chance.
     stops_all : bool
@@ -76,7 +78,7 @@ class Traits:
     """
 
     whom: Literal["blamed", "workers", "links"] = "blamed"
-    first_stage_only: bool = False
+    few_stages: bool = False
     seldom: bool = False
     stops_all: bool = False
     border: Literal["start", "end"] | None = None
@@ -138,8 +140,6 @@ class Breakdown:
     worker_ratio : ndarray of float64, shape (2, n_virtual, n_steps, n_dp)
         How long a slow worker takes against its peers; exactly 1 for all others.
     slow_workers : ndarray of bool, shape (n_dp, n_stages)
-    worker_excess : ndarray of float64, shape (n_dp, n_stages, n_steps)
-        Log of each worker's pace against its peers on the same stage, workload taken out; slow or not.
     microbatch_ratio : ndarray of float64, shape (2, n_microbatches, n_steps, n_dp)
         How long a microbatch takes on every stage against a typical one; 1 where the job has no such pattern.
     microbatch_ordinary : float
@@ -154,9 +154,21 @@ class Breakdown:
         For the computes that waited for communication in flight, by node: the nodes that they waited for, each with its lanes,
         bool of shape (n_steps, n_dp).
     late_s : tuple of dict of int to ndarray of float64, shape (n_steps, n_dp), one a block
-        Launch delays beyond the ordinary, seconds by node.
+        Launch delays beyond the ordinary, or that rows explain, seconds by node.
+    late_kinds : tuple of dict of int to ndarray of int8, shape (n_steps, n_dp), one a block, or empty
+        What they are attributed to, a `StallKind`, by node; of computes `stalls` says it.
+    late_for_others : tuple of dict of int to ndarray of bool, shape (n_steps, n_dp), one a block, or empty
+        True where a row of another worker says what everybody waited for.
+    start_s : ndarray of float64, shape (n_stages, n_steps, n_dp), or None
+        Seconds by which workers begin a step late, computes left out, as they wait for input; None where none does.
+    start_recorded : ndarray of bool, shape as `start_s`, or None
+        True where a row says so.
+    between_s : dict of StallKind to ndarray of float64, shape (n_steps,)
+        Time between steps that rows explain by something that is no save, seconds by what it is.
     forward_backward_correlation, microbatch_spread : float or None
         Of the microbatches' forward and backward times, and robust spread of the forward; None with fewer than 8 values.
+    stage_share : float or None
+        Part of what forward and backward of a compute have in common that other stages have, too, about 0..1; None with one stage.
     experts : Experts
         What uneven experts explain of what is left.
     """
@@ -167,16 +179,21 @@ class Breakdown:
     step_ratio: Seconds
     worker_ratio: Seconds
     slow_workers: Bools
-    worker_excess: Seconds
     microbatch_ratio: Seconds
     queue_wait_s: Seconds | None
     stalls: Stalls
     noise_ratio: float
     forward_backward_correlation: float | None
     microbatch_spread: float | None
+    stage_share: float | None = None
     waited_for: tuple[Mapping[int, Mapping[int, Bools]], ...] = ()
     microbatch_ordinary: float = 0.0
     late_s: tuple[Mapping[int, Seconds], ...] = ()
+    late_kinds: tuple[Mapping[int, Kinds], ...] = ()
+    late_for_others: tuple[Mapping[int, Bools], ...] = ()
+    start_s: Seconds | None = None
+    start_recorded: Bools | None = None
+    between_s: Mapping[StallKind, Seconds] = dataclasses.field(default_factory=dict)
     experts: Experts = NO_EXPERTS
 
 
@@ -233,7 +250,7 @@ class Gains:
         whom = {traits.whom for traits in each}
         return Traits(
             whom=whom.pop() if len(whom) == 1 else "blamed",
-            first_stage_only=all(traits.first_stage_only for traits in each),
+            few_stages=all(traits.few_stages for traits in each),
             seldom=all(traits.seldom for traits in each),
             stops_all=any(traits.stops_all for traits in each),
         )

@@ -27,7 +27,19 @@ from diagnose.pipeline import analyse_job
 _MEASURING = ("errors.py", "pipeline.py", "model", "trace", "whatif", "features", "faults")
 #: Programs among them.
 _NOT_MEASURING = tuple(
-    f"faults/{name}.py" for name in ("__main__", "corpus", "fixtures", "score", "score_tables", "figures", "judged")
+    f"faults/{name}.py"
+    for name in (
+        "__main__",
+        "corpus",
+        "fixtures",
+        "figures",
+        "judged",
+        "score",
+        "score_tables",
+        "sweep",
+        "sweep_tables",
+        "swept",
+    )
 )
 #: Jobs that a worker process takes at once.
 _CHUNK = 4

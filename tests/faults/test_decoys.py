@@ -12,10 +12,13 @@ from diagnose.faults.decoys import (
     HiddenPause,
     HiddenTransfer,
     HiddenWorker,
+    LongerComputes,
+    OlderMachines,
     OrdinaryLoads,
     PlannedCollections,
     QuickCheckpoints,
     TinyCollections,
+    UnevenExperts,
     UniformlySlow,
     WarmUp,
 )
@@ -53,7 +56,12 @@ HARMLESS = (
     QuickCheckpoints(period_steps=PERIOD, seconds=1e-3),
     OrdinaryLoads(share=0.5),
 )
-LOUD = (Evaluation(period_steps=PERIOD, slowdown=2.0), WarmUp(n_steps=2, slowdown=3.0), UniformlySlow(slowdown=1.5))
+LOUD = (
+    Evaluation(period_steps=PERIOD, slowdown=2.0),
+    WarmUp(n_steps=2, slowdown=3.0),
+    UniformlySlow(slowdown=1.5),
+    LongerComputes(excess=0.2),
+)
 
 
 def changed(decoy: Decoy) -> tuple[np.ndarray, np.ndarray]:
@@ -83,6 +91,32 @@ def test_a_warm_up_is_over_after_its_steps() -> None:
 def test_uniform_slowness_has_no_straggler() -> None:
     """Where all machines are slow every compute takes as many times as long."""
     assert changed(LOUD[2])[0] == pytest.approx(1.5)
+
+
+def test_computes_that_are_longer_by_chance_are_so_on_all_workers() -> None:
+    """As many computes as asked for are longer, by as much on average, whoever runs them."""
+    ratio, _ = changed(LongerComputes(share=0.4, excess=0.2))
+    assert (ratio > 1.0).mean() == pytest.approx(0.4, abs=0.02)
+    assert ratio.mean(axis=(0, 1)) == pytest.approx([1.08] * 3, abs=0.015)
+
+
+def test_older_machines_are_half_of_the_ranks() -> None:
+    """The last half of the dp ranks computes more slowly, in every step alike."""
+    ratio, _ = changed(OlderMachines(slowdown=1.3))
+    assert np.unique(ratio[:, :, :2]).tolist() == [1.0]
+    assert ratio[:, :, 2] == pytest.approx(1.3)
+
+
+def test_uneven_experts_differ_from_stage_to_stage() -> None:
+    """All dp ranks of a stage take as many times as long for a microbatch, forward as backward; other stages do not follow."""
+    ratio, forward = changed(UnevenExperts(spread=0.2))
+    assert np.ptp(ratio, axis=2).max() < 1e-9
+    before = draw_inputs(SPEC).programme
+    order = np.lexsort((before.microbatch, before.stage, before.op))
+    by_place = ratio[np.argsort(np.argsort(order[np.isin(before.op[order], (0, 1))]))]
+    assert forward.sum() == len(ratio) / 2
+    assert np.log(ratio).std() == pytest.approx(0.2, rel=0.1)
+    assert by_place.shape == ratio.shape
 
 
 @pytest.mark.parametrize(("spec", "decoy"), HIDDEN, ids=lambda x: getattr(x, "name", ""))

@@ -326,3 +326,34 @@ def test_hearing_changes_nothing_but_what_was_said() -> None:
     """A threshold of confidence leaves truth and measurements as they are."""
     job = row(true("a"), said("a", confidence=0.2), m_w=0.7)
     assert drop_unsure(job, 0.5) == dataclasses.replace(job, said=())
+
+
+# ------------------------------------------------------------------------------------------ parts of the jobs
+
+
+def test_jobs_are_cut_by_kind() -> None:
+    """Of a kind its own cause is found or missed, and all that is made up beside it counts; small faults are of no kind."""
+    rows = [
+        row(true("a", kind="a/one"), said("a"), said("b")),
+        row(true("a", kind="a/one"), true("b", kind="b/two"), said("b")),
+        row(true("b", 0.01, kind="b/three"), said("b")),
+    ]
+    one, two = measure(rows).kinds
+    assert (one.name, one.n_jobs, one.found, one.missed, one.made_up, one.f1) == ("a/one", 2, 1, 1, 1, 0.5)
+    assert (two.name, two.n_jobs, two.found, two.missed, two.made_up, two.f1) == ("b/two", 1, 1, 0, 0, 1.0)
+
+
+def test_jobs_are_cut_by_world() -> None:
+    """Of a feature all true causes of its jobs count, and its healthy jobs."""
+    rows = [row(true("a"), said("a"), world=("gpipe", "pairs")), row(said("b", confidence=0.95), world=("pairs",))]
+    gpipe, pairs = measure(rows).worlds
+    assert (gpipe.name, gpipe.macro_f1, gpipe.false_alarms) == ("gpipe", 1.0, Rate(0, 0, None))
+    assert (pairs.n_jobs, pairs.found, pairs.made_up, pairs.false_alarms) == (2, 1, 1, Rate(1, 1, 1.0))
+    assert pairs.sure == Rate(2, 1, 0.5) == measure(rows).sure
+
+
+def test_unknown_is_right_where_chance_costs_time() -> None:
+    """Computes that are longer by chance are no cause, and time that is lost."""
+    assert measure([row(said(UNKNOWN), decoys=("longer-computes",))]).causes == ()
+    assert not row(said(UNKNOWN), decoys=("longer-computes",)).made_up()
+    assert row(said(UNKNOWN), decoys=("warm-up",)).made_up()

@@ -181,7 +181,7 @@ def test_tables_in_markdown() -> None:
     """`--markdown` writes the same cells as tables of Markdown, each with its rule below its head."""
     plain, marked = (render(measure(ROWS), markdown=markdown) for markdown in (False, True))
     assert "| worker-fault | 1 | 0 | 1 | 0 | - | 0.000 | 0.000 |" in marked
-    assert marked.count("| --- |") == marked.count("**\n\n|") == 6
+    assert marked.count("| --- |") == marked.count("**\n\n|") == 8
     words = [" ".join(text.replace("|", " ").replace("**", "").split()) for text in (plain, marked)]
     assert words[0] == " ".join(word for word in words[1].split() if word not in {"---", "--:"})
 

@@ -79,6 +79,14 @@ def test_a_world_and_kinds_are_left_out_of_jobs() -> None:
     assert draw_job(6, 1, causes=("worker-fault/worker",), world="gpipe")[0] == spec
 
 
+def test_a_world_that_is_not_is_refused() -> None:
+    """A feature that does not exist, and one that is left out and asked for, are said to be so."""
+    with pytest.raises(UsageError, match="no feature 'flat'; expected one of gpipe"):
+        draw_world(np.random.default_rng(0), only="flat")
+    with pytest.raises(UsageError, match="no job with gpipe and without gpipe"):
+        draw_world(np.random.default_rng(0), only="gpipe", without=("gpipe",), max_rows=2000)
+
+
 @pytest.mark.parametrize("name", ["network-tide", "unequal-links"])
 def test_a_slower_network_costs_little(name: str) -> None:
     """What is usual in a job's network is no fault."""

@@ -246,6 +246,14 @@ def test_all_workers_at_once_are_a_plan() -> None:
     seconds = nothing()
     seconds[FORWARD, :, 3, ::6] = STALL_S
     stalls = judged(seconds)
+    assert share_of(stalls, StallKind.PLANNED) == 1.0
+
+
+def test_all_workers_at_once_now_and_then_have_no_plan() -> None:
+    """All workers in the same forward of steps without a period: slow steps."""
+    seconds = nothing()
+    seconds[FORWARD, :, 3, [0, 3, 4, 11, 13, 18, 23]] = STALL_S
+    stalls = judged(seconds)
     assert share_of(stalls, StallKind.TOGETHER) == 1.0
 
 

@@ -8,7 +8,7 @@ import dataclasses
 import numpy as np
 
 from diagnose.model.stalls import StallKind, Stalls
-from diagnose.model.trace import Bools, Seconds
+from diagnose.model.trace import Bools, Ints, Seconds
 
 #: Ordinary variation is never more than this part of the operation: no compute varies so much by itself.
 MAX_QUIET_RATIO = 0.35
@@ -39,6 +39,9 @@ class LongStalls:
         Which computes have such a stall, and which there are.
     share : ndarray of float64, same shape
         Stalled seconds over the seconds of work.
+    steps : ndarray of int64, shape (n_steps,)
+    reads_input : bool or None
+        Whether any worker reads data; None where nobody says.
     """
 
     stalls: Stalls
@@ -46,6 +49,8 @@ class LongStalls:
     there: Bools
     share: Seconds
     n_stages: int
+    steps: Ints
+    reads_input: bool | None = None
 
     def assign(self, at: Bools, kind: StallKind) -> None:
         """Attribute the stalls at some places, where nothing was attributed to them yet."""

@@ -1,26 +1,19 @@
-"""Slow computes of whole steps: all workers compute longer in one step than in the usual one."""
-
-from collections.abc import Collection
+"""Slow computes of whole steps: all workers compute longer in one step than in the usual one, and that is no evaluation."""
 
 import numpy as np
 
-from diagnose.model.components import Traits
-from diagnose.model.feature import Features
 from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Bools, Seconds
-from diagnose.numerics.robust import lower_median
 from diagnose.whatif.components.attribution import MANY_A_STEP, TOGETHER_SHARE, LongStalls
 from diagnose.whatif.components.component import Component, Lanes, Part, mix
+from diagnose.whatif.components.evaluation import SLOW_WHOLE_STEP_RATIO, find_evaluations, is_planned
 from diagnose.whatif.computes import Place
 from diagnose.whatif.medians import TINY_RATIO, nearest_zero_center
 
-#: A step is slow as a whole beyond this.
-SLOW_WHOLE_STEP_RATIO = 1.03
+#: Documents make a step long by so many standard deviations at most.
+DRAWN_DEVIATIONS = 4.0
 #: Fewer workers than this do nothing together.
 MIN_TOGETHER = 4
-#: Steps whose forwards alone are slow on all workers, on one period to this part, are evaluations.
-EVALUATION_FORWARD_SHARE = 0.8
-EVALUATION_REGULARITY = 0.8
 
 
 class StepPart(Part):
@@ -28,37 +21,50 @@ class StepPart(Part):
 
     changes_work = True
 
+    def find(self) -> None:
+        """Find the slow steps."""
+        breakdown = self.job.breakdown
+        evaluates = find_evaluations(breakdown.step_ratio, breakdown.steps)
+        self._slow = (breakdown.step_ratio > SLOW_WHOLE_STEP_RATIO) & ~evaluates
+
     def is_present(self) -> bool:
         """Say whether a step is slow, or all stall in one together."""
-        slow = (self.job.breakdown.step_ratio > SLOW_WHOLE_STEP_RATIO).any()
-        return bool(slow) or super().is_present()
+        return bool(self._slow.any()) or super().is_present()
 
     def ease_work(self, work: Seconds, place: Place, steps: slice, lanes: Lanes) -> Seconds:
         """Give a compute of a slow step the work of the usual one."""
         ratio = self.job.breakdown.step_ratio[place[0], steps, None]
-        return work / mix(lanes, np.where(ratio > SLOW_WHOLE_STEP_RATIO, ratio, 1.0), 1.0)
+        return work / mix(lanes, np.where(self._slow[place[0], steps, None], ratio, 1.0), 1.0)
 
 
 def find_slow_steps(pace: Seconds) -> Seconds:
     """Say how long all computes of a step are against the usual step: shape (2, n_steps)."""
     n_steps = pace.shape[2]
-    ratio = lower_median(np.moveaxis(pace, 2, 1).reshape(2, n_steps, -1), axis=2)
+    ordered = np.sort(np.moveaxis(pace, 2, 1).reshape(2, n_steps, -1), axis=2)  # NaN last
+    count = np.maximum((~np.isnan(ordered)).sum(axis=2, keepdims=True), 1)
+    # Of the quickest third: a fault may slow more than half of the workers, and is none of the step's.
+    ratio = np.take_along_axis(ordered, (count - 1) // 3, axis=2)[:, :, 0]
     ratio = np.where(ratio > 0, ratio, 1.0)
     return np.asarray(ratio / np.median(ratio, axis=1, keepdims=True))
 
 
-def without_microbatches(step_ratio: Seconds) -> Seconds:
+def without_microbatches(step_ratio: Seconds, error: float) -> Seconds:
     """Say how slow steps are where microbatches are uneven: long documents make whole steps long, too.
 
-    Then a step is as long as its microbatches. What only one direction has, as an evaluation, stays with the step.
+    As far as drawing them explains, a step is as long as its microbatches; `error` is what it does to the usual one of a step,
+    as standard deviation of the log. What only one direction has, as an evaluation, stays with the step.
     """
     shared = nearest_zero_center(np.log(np.maximum(step_ratio, TINY_RATIO)), axis=0)
+    shared = np.clip(shared, -DRAWN_DEVIATIONS * error, DRAWN_DEVIATIONS * error)
     step_ratio = step_ratio / np.exp(shared)
     return np.where(step_ratio > SLOW_WHOLE_STEP_RATIO, step_ratio, 1.0)
 
 
 def attribute_to_plan(found: LongStalls) -> None:
-    """Attribute stalls that nearly all workers have in one step to a plan, or to a batch that all wait for."""
+    """Attribute stalls that nearly all workers have in one step to a plan, or to a batch that all wait for.
+
+    What is planned comes at a period; what all have in other steps is slow, whatever it is.
+    """
     long, n_stages = found.long, found.n_stages
     n_virtual, n_dp = long.shape[1], long.shape[-1]
     n_workers = n_stages * n_dp
@@ -85,15 +91,7 @@ def attribute_to_plan(found: LongStalls) -> None:
         found.assign(at, StallKind.INPUT)
         return
     at = long & planned[None, None, None, :, None] & (at_once == by_step)[None, None, :, :, None]
-    found.assign(at, StallKind.TOGETHER)
-
-
-def _is_evaluation(features: Features, _explained: Collection[str]) -> bool:
-    """Say whether the slow steps are evaluations: forwards only, on all workers, at regular intervals. That is no loss."""
-    forward, regular = features.get("step.forward_only"), features.get("step.regularity")
-    if forward is None or regular is None or forward.value is None or regular.value is None:
-        return False
-    return forward.value >= EVALUATION_FORWARD_SHARE and regular.value >= EVALUATION_REGULARITY
+    found.assign(at, StallKind.PLANNED if is_planned(found.steps, planned) else StallKind.TOGETHER)
 
 
 COMPONENT = Component(
@@ -101,5 +99,4 @@ COMPONENT = Component(
     StepPart,
     inside=StallKind.TOGETHER,
     before=StallKind.TOGETHER,
-    traits=Traits(is_excused=_is_evaluation),
 )
