@@ -11,6 +11,7 @@ from diagnose.model.optype import NAMES as OPTYPES
 from diagnose.model.optype import Op
 from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Bools, Evidence, Seconds
+from diagnose.numerics.chance import chance_of_excess, chance_of_growth
 
 #: Each kind of stall with the prefix of its features, and the evidence row that says so.
 KINDS = {
@@ -43,6 +44,12 @@ READS_AS = {
     "input.between_share": "part of them between steps, where only rows show it; 1 all",
     "allocator.backward_contrast": "seconds stalled in or before backwards on the workers with stalls of the allocator over those "
     "on other workers, at most 100; collections and loaders elsewhere do not count, as they stop no backward",
+    "allocator.place_chance": "chance that so many of all stalls of backwards lie on the workers with stalls of the allocator, did "
+    "they choose none; 0 a fixed part of the workers, 1 all of them, or others in each burst; misleads where a host is a stage",
+    "allocator.growth_chance": "chance that stalls of the allocator come so much more often to the end, were they as frequent all "
+    "the time; 0 memory fills up; misleads when noise grows as well",
+    "collection.worker_steps_share": "part of the steps of a worker that has any collections in which it has some; below 0.5 "
+    "collections, near 1 a loader; misleads with few steps",
 }
 #: Stalls may begin short and rare and grow: a step has some from this part on of what a step with many has.
 FIRST_SIGN = 0.05
@@ -62,7 +69,9 @@ def measure_stalls(breakdown: Breakdown, evidence: Evidence) -> Features:
     found: Features = {}
     for kind, (whose, row) in KINDS.items():
         found |= {f"{kind}.{name}": feature for name, feature in _measure(breakdown, evidence, whose, row).items()}
-    return found | {"allocator.backward_contrast": _backward_contrast(breakdown)} | _measure_places_of_waits(breakdown)
+    found["collection.worker_steps_share"] = _worker_steps_share(breakdown, StallKind.COLLECTION)
+    found |= {"allocator.backward_contrast": _backward_contrast(breakdown)} | _measure_chances(breakdown)
+    return found | _measure_places_of_waits(breakdown)
 
 
 def _measure_places_of_waits(breakdown: Breakdown) -> Features:
@@ -178,6 +187,38 @@ def _backward_contrast(breakdown: Breakdown) -> Feature:
     by_worker = seconds.sum(axis=(1, 2)).reshape(-1, n_stages, seconds.shape[-1]).sum(axis=0)
     here, there = float(by_worker[hit].mean()), float(by_worker[~hit].mean())
     return Feature(min(here / there, MOST) if there > 0 else MOST)
+
+
+def _worker_steps_share(breakdown: Breakdown, whose: StallKind) -> Feature:
+    """Say in which part of its steps a worker stalls: the mean of those that do at all."""
+    at = breakdown.stalls.seconds_of(whose) > 0
+    if not at.any():
+        return Feature.missing("no compute stalls in that way")
+    by_step = _add_chunks(at.sum(axis=2), breakdown.slow_workers.shape[1]).sum(axis=0) > 0  # (n_stages, n_steps, n_dp)
+    share = by_step.mean(axis=1)
+    return Feature(float(share[share > 0].mean()))
+
+
+def _measure_chances(breakdown: Breakdown) -> Features:
+    """Say whether chance explains where the allocator's stalls are, and when."""
+    stalls, n_stages = breakdown.stalls, breakdown.slow_workers.shape[1]
+    at = stalls.seconds_of(StallKind.ALLOCATION) > 0
+    names = ("allocator.place_chance", "allocator.growth_chance")
+    if not at.any():
+        return dict.fromkeys(names, Feature.missing("no compute stalls in that way"))
+    in_time = np.argsort(breakdown.steps, kind="stable")
+    free = at | (stalls.seconds_of(StallKind.NOBODY) > 0)
+    # (n_stages, n_steps, n_dp) of the backwards, in time.
+    stalled, there = (
+        _add_chunks(a.sum(axis=2), n_stages)[1][:, in_time] for a in (free, np.isfinite(breakdown.compute_s))
+    )
+    hit = _add_chunks(at.sum(axis=2), n_stages).sum(axis=(0, 2))[:, None] > 0
+    here, elsewhere = ([np.where(mask, a, 0).sum(axis=(0, 2)) for a in (stalled, there)] for mask in (hit, ~hit))
+    by_step = [a.sum(axis=(0, 1, 2, 4))[in_time] for a in (at, np.isfinite(breakdown.compute_s))]
+    return {
+        "allocator.place_chance": Feature(chance_of_excess(*here, *elsewhere)),
+        "allocator.growth_chance": Feature(chance_of_growth(*by_step)),
+    }
 
 
 def _growth(by_step: Seconds, n_stalls: int) -> Feature:

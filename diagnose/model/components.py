@@ -165,6 +165,8 @@ class Breakdown:
         True where a row says so.
     between_s : dict of StallKind to ndarray of float64, shape (n_steps,)
         Time between steps that rows explain by something that is no save, seconds by what it is.
+    queue_deviations : float
+        By how many standard deviations more computes wait for communication in flight than by chance; 0 where none does.
     forward_backward_correlation, microbatch_spread : float or None
         Of the microbatches' forward and backward times, and robust spread of the forward; None with fewer than 8 values.
     stage_share : float or None
@@ -194,6 +196,7 @@ class Breakdown:
     start_s: Seconds | None = None
     start_recorded: Bools | None = None
     between_s: Mapping[StallKind, Seconds] = dataclasses.field(default_factory=dict)
+    queue_deviations: float = 0.0
     experts: Experts = NO_EXPERTS
 
 

@@ -6,7 +6,9 @@ Costs a few passes over the computes, and what `evidence` costs.
 Source of the order: the prototype's (evidence first, then a slow worker, input, the allocator, else collection).
 """
 
-from collections.abc import Sequence
+import dataclasses
+import itertools
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -19,6 +21,7 @@ from diagnose.whatif.components.input_delay import attribute_to_input
 from diagnose.whatif.components.malloc_pause import attribute_to_allocator
 from diagnose.whatif.components.step import attribute_to_plan
 from diagnose.whatif.components.worker import attribute_to_workers
+from diagnose.whatif.computes import Place, iterate_blocks, list_computes, place_of
 from diagnose.whatif.evidence import attribute_by_rows
 from diagnose.whatif.observed import Observed
 
@@ -87,17 +90,28 @@ def attribute_stalls(  # noqa: PLR0913 - all that may tell what a stall is
     attribute_to_workers(stalls, share, worker_ratio)
     if steps is None:
         steps = np.arange(inside_s.shape[3])
-    _attribute_by_place(stalls, np.isfinite(work_s), share, n_stages, steps, reads_input=reads_input)
+    follow = tuple(_list_followers(observed, n_stages))
+    all_stalls = LongStalls(stalls, share > 0, np.isfinite(work_s), share, n_stages, steps, follow, reads_input)
+    _attribute_by_place(all_stalls)
     attribute_planned_collections(stalls, steps, n_stages)
     return stalls
 
 
-def _attribute_by_place(
-    stalls: Stalls, there: Bools, share: Seconds, n_stages: int, steps: Ints, *, reads_input: bool | None
-) -> None:
+def _list_followers(observed: Sequence[Observed], n_stages: int) -> Iterator[tuple[slice, Place, Place]]:
+    """List the backwards that a worker usually runs right after a forward, with that forward, block by block."""
+    for steps, o in iterate_blocks(observed):
+        nodes, computes = o.block.nodes, np.array(list_computes(o.block.nodes))
+        computes = computes[np.argsort(o.block.start_s[computes].mean(axis=(1, 2)), kind="stable")]
+        for stage in range(n_stages):
+            places = [place_of(nodes, node, n_stages) for node in computes[nodes.stage[computes] == stage].tolist()]
+            yield from ((steps, after, before) for before, after in itertools.pairwise(places) if before[0] < after[0])
+
+
+def _attribute_by_place(found: LongStalls) -> None:
     """Attribute the stalls that stand out by where they lie; those of one size at a time."""
+    stalls, share = found.stalls, found.share
     seconds = stalls.inside_s + stalls.before_s
-    left = share > _quiet_ratio(share, stalls, n_stages)
+    left = share > _quiet_ratio(share, stalls, found.n_stages)
     left &= (stalls.inside == 0) & (stalls.before == 0)
     apart_s = _length_apart(seconds, left)
     for size in range(MAX_SIZES + (apart_s is not None)):
@@ -110,7 +124,7 @@ def _attribute_by_place(
         # Collections of one job do not differ so much: where some stand apart, shorter ones are none.
         apart = size and apart_s is not None and (stalls.inside == StallKind.COLLECTION).any()
         for attribute in BY_PLACE[:-1] if apart else BY_PLACE:
-            attribute(LongStalls(stalls, long, there, share, n_stages, steps, reads_input))
+            attribute(dataclasses.replace(found, long=long))
             long &= (stalls.inside == 0) & (stalls.before == 0)
 
 

@@ -40,7 +40,8 @@ def take_apart(
 ) -> Breakdown:
     """Take the compute durations of a job apart; `evidence` are rows that say why an operation was long or late.
 
-    `reads_input` says whether any worker reads data, `ep_size` how many ranks share the experts; None where nobody says.
+    `reads_input` says whether any worker reads data, `ep_size` how many data-parallel ranks share the experts; None where nobody
+    says.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # lanes without any value give NaN, which is what is meant
@@ -115,11 +116,12 @@ def _take_apart(
         stage_share=parts.microbatches.stage_share,
         waited_for=queue.by,
         late_s=late_s,
-        experts=experts,
         late_kinds=tuple(d.kinds for d in delays),
         late_for_others=tuple(d.for_others for d in delays),
         start_s=start_s,
         start_recorded=start_recorded,
+        queue_deviations=queue.deviations,
+        experts=experts,
     )
 
 

@@ -140,7 +140,9 @@ def _every_forward(here: _Reader, known: Bools) -> Bools:
     alone = (by_rank > 0).sum() == 1 and not elsewhere.any()
     ranks = by_rank > (BAD_LOADER_SHARE if alone else MAX_COLLECTIONS_A_STEP)
     ranks &= by_rank * forward.shape[1] >= MIN_STALLS
-    ranks &= here.backward_rate * INPUT_RATE_RATIO < by_rank / len(forward)
+    # The allocator of that rank alone would stop its backwards as often.
+    backward = long[1, here.stage].sum(axis=(0, 1)) / np.maximum(there[1, here.stage].sum(axis=(0, 1)), 1)
+    ranks &= np.maximum(backward, here.backward_rate) * INPUT_RATE_RATIO < by_rank / len(forward)
     return np.broadcast_to(ranks, forward.shape)
 
 
