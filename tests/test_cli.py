@@ -158,7 +158,7 @@ def test_color_on_a_terminal(
 
 def test_fail_on_straggling(pipeline: FakePipeline) -> None:
     """`--fail-on straggling` ends with 1 when one of the jobs straggles, else with 0."""
-    assert main(["healthy.parquet", "inconclusive.parquet", "--fail-on", "straggling"]) == 0
+    assert main(["healthy.parquet", "noisy.parquet", "inconclusive.parquet", "--fail-on", "straggling"]) == 0
     assert main(["healthy.parquet", "worker-fault.parquet", "--fail-on", "straggling"]) == 1
 
 

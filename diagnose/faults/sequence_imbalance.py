@@ -6,7 +6,7 @@ microbatch of a step costs the mean over that step's global batch (all dp ranks 
 """
 
 import dataclasses
-from typing import ClassVar
+from typing import ClassVar, Literal, cast
 
 import numpy as np
 
@@ -18,6 +18,13 @@ from diagnose.faults.spec import JobSpec, draw_log_uniform
 from diagnose.model.documents import Documents
 from diagnose.model.optype import Op
 from diagnose.model.trace import Seconds
+
+#: How documents come to lie in microbatches.
+Layout = Literal["packed", "sorted", "one-replica", "lognormal"]
+#: Standard deviation of the logarithm of the squares of lengths that are not packed.
+LOGNORMAL_SPREAD = 0.7
+#: Documents are capped at this part of a microbatch.
+CAPPED_AT = 0.5
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -35,6 +42,13 @@ class SequenceImbalance(Fault):
     length_spread: float = 1.4
     #: What a backward's cost deviates from the mean for each 1 of the forward's; production jobs have 0.7 to 1.4.
     backward_ratio: float = 1.0
+    #: How documents come to lie in microbatches: as they come; those of a rank in a step longest first; one replica is always given
+    #: the longer ones; or microbatches are as long as they are, lognormal, without being packed.
+    layout: Layout = "packed"
+    #: No document is longer than this; None: as long as it is.
+    most_tokens: float | None = None
+    #: The replica that is given the longer ones.
+    replica: int = 0
     #: The trace has `tokens` and `tokens_sq`.
     records_tokens: bool = False
     #: The trace has `doc_lengths`, for the steps in which it happens.
@@ -48,9 +62,9 @@ class SequenceImbalance(Fault):
     def apply(self, inputs: Inputs) -> Inputs:
         """Make each microbatch as long as its documents, and note them where the trace records them."""
         documents = self.draw_documents(inputs.spec)
-        tokens_sq = self._by_microbatch(inputs.spec, documents.tokens_sq())
+        tokens_sq = self._arrange(inputs.spec, documents)
         changed = self.scale(inputs, self._cost(inputs.spec, tokens_sq))
-        if self.records_documents:
+        if self.records_documents and self.layout == "packed":
             known = np.flatnonzero(self.active(inputs.spec)[documents.step, 0])
             changed = dataclasses.replace(changed, documents=documents.take(known))
         if not self.records_tokens:
@@ -66,7 +80,21 @@ class SequenceImbalance(Fault):
 
     def draw_cost(self, spec: JobSpec) -> Seconds:
         """Draw the cost of each microbatch in units of the job's mean, shape (n_microbatches, n_steps, n_dp)."""
-        return self._cost(spec, self._by_microbatch(spec, self.draw_documents(spec).tokens_sq()))
+        return self._cost(spec, self._arrange(spec, self.draw_documents(spec)))
+
+    def _arrange(self, spec: JobSpec, documents: Documents) -> Seconds:
+        """Give the sum of squared lengths of each microbatch, shape (n_microbatches, n_steps, n_dp)."""
+        if self.layout == "lognormal":
+            log = LOGNORMAL_SPREAD * self.random(spec).standard_normal((spec.microbatches, spec.steps, spec.dp))
+            return np.asarray(np.exp(log))
+        tokens_sq = self._by_microbatch(spec, documents.tokens_sq())
+        if self.layout == "sorted":
+            return np.sort(tokens_sq, axis=0)[::-1]
+        if self.layout == "one-replica":
+            tokens_sq = tokens_sq.copy()
+            other = np.roll(tokens_sq[:, :, self.replica], 1, axis=0)
+            tokens_sq[:, :, self.replica] = np.maximum(tokens_sq[:, :, self.replica], other)
+        return tokens_sq
 
     def _cost(self, spec: JobSpec, tokens_sq: Seconds) -> Seconds:
         """Work out the cost of each microbatch in units of the job's mean, shape (n_microbatches, n_steps, n_dp)."""
@@ -103,7 +131,7 @@ class SequenceImbalance(Fault):
         ends = np.zeros(0, dtype=np.int64)
         while not len(ends) or ends[-1] < total:
             log = self.length_spread * rng.standard_normal(int(total / mean) // 4 + 64)
-            lengths = np.maximum(self.median_tokens * np.exp(log), 1.0).astype(np.int64)
+            lengths = np.clip(self.median_tokens * np.exp(log), 1.0, self.most_tokens).astype(np.int64)
             ends = np.concatenate([ends, lengths.cumsum() + (ends[-1] if len(ends) else 0)])
         borders = np.arange(n_packs + 1, dtype=np.int64) * self.packed_tokens
         cuts = np.union1d(ends[ends < total], borders)
@@ -118,7 +146,7 @@ class SequenceImbalance(Fault):
 
 
 #: How often a random fault is of each kind.
-KINDS = {"packed": 1.0}
+KINDS = {"packed": 0.55, "capped": 0.1, "sorted": 0.1, "one-replica": 0.1, "lognormal": 0.15}
 
 
 def draw_fault(
@@ -136,7 +164,7 @@ def draw_fault(
     if spec.dp * spec.microbatches == 1:
         return None
     share = float(rng.uniform(0.15, 0.6))
-    return SequenceImbalance(
+    fault = SequenceImbalance(
         kind=choose_kind(KINDS, rng, kind),
         quadratic_share=share if strength is None else strength,
         packed_tokens=int(2 ** rng.integers(13, 18)),
@@ -146,9 +174,22 @@ def draw_fault(
         records_tokens=bool(rng.random() < 0.5),
         onset=onset,
     )
+    if fault.kind == "capped":
+        return dataclasses.replace(fault, most_tokens=CAPPED_AT * fault.packed_tokens)
+    if fault.kind == "one-replica" and spec.dp == 1:
+        return None
+    layout = cast("Layout", fault.kind)
+    return dataclasses.replace(
+        fault, layout=layout, replica=int(rng.integers(spec.dp)) if layout == "one-replica" else 0
+    )
 
 
-EXAMPLES = {"long documents": Example(SequenceImbalance(quadratic_share=0.5))}
+EXAMPLES = {
+    "long documents": Example(SequenceImbalance(quadratic_share=0.5)),
+    "documents that are not packed": Example(SequenceImbalance(quadratic_share=0.3, layout="lognormal")),
+    "documents sorted within a rank": Example(SequenceImbalance(quadratic_share=0.4, layout="sorted")),
+    "longer documents on one replica": Example(SequenceImbalance(quadratic_share=0.4, layout="one-replica", replica=2)),
+}
 PLAIN = Example(SequenceImbalance(quadratic_share=0.5), PLAIN_JOB)
 LOOK_ALIKES = {"even documents": LookAlike(EvenDocuments(packed_tokens=8192, document_tokens=2048, spread=0.02))}
 FIXTURE = Fixture(

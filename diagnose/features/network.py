@@ -16,19 +16,21 @@ READS_AS = {
     "others; misleads when stages have unequally large gradients",
     "network.late_share": "single late transfers of the worst link beyond those of an ordinary one, as part of the step; 0.1 a "
     "tenth of the step; misleads when every link has the fault",
-    "network.excess_ratio": "what slow transfers and collectives take beyond ordinary ones, over those; 100 a flap",
+    "network.excess_ratio": "what slow transfers and collectives take beyond ordinary ones, over those, half of the lost seconds "
+    "above it; 100 a flap",
+    "network.repeats": "part of the lost seconds that lies on the places that half of the steps says of the other half, or in the "
+    "steps that half of the places says of the others; 0 at random, 1 all; misleads where single transfers are slow in few steps",
     "network.place_share": "part of that time on the worst link or group; 1 all in one place, misleads where a bad "
     "card spoils both its links and its group",
     "network.links_share": "part of that time on links between stages and not in collectives; 1 links only",
     "network.rank_ratio": "that time on the worst link over what the same link has on the other dp ranks; 1 all ranks alike, no "
     "link's fault; misleads with one dp rank, where nothing can be alike, and when whole stages sit behind one switch",
+    "network.apart": "where too few transfers are slow, or only one place is there, to tell whether they repeat: how far they are "
+    "beyond an ordinary one, over how far the upper end of ordinary ones is; 5 noise, 100 a transfer that got stuck; misleads "
+    "where a paused process holds up a transfer",
     "network.by_slow_worker": "1 where the slowest link or group ends at a worker whose computes are slow, and is not far slower "
     "than they are, else 0; misleads when one host has both faults",
 }
-#: A slow link belongs to the card whose other link is slow as well, if that one is at least this much slower than usual.
-BOTH_RATIO = 1.3
-#: ... or if it takes this part of the time beyond the ordinary that the worst one takes.
-BOTH_SHARE = 0.2
 #: Less time beyond the ordinary than this part of the step names nobody.
 NAMED_SHARE = 0.002
 #: Transfers shorter than this part of the step count as this long.
@@ -72,6 +74,13 @@ def measure_network(transfers: Transfers, breakdown: Breakdown) -> Features:
         found["network.place_share"] = Feature(worst / (links_s + groups_s))
         found["network.links_share"] = Feature(links_s / (links_s + groups_s))
         found["network.rank_ratio"] = _rank_ratio(transfers)
+    repeats = None if transfers.slow is None else transfers.slow.repeats
+    apart = None if transfers.slow is None else transfers.slow.apart
+    nothing = "no transfer takes longer than ordinary ones"
+    few = nothing if links_s + groups_s <= 0 else "too few transfers are slow, or only one place is there, to tell"
+    many = nothing if links_s + groups_s <= 0 else "enough transfers are slow to tell whether they repeat"
+    found["network.repeats"] = Feature.missing(few) if repeats is None else Feature(repeats)
+    found["network.apart"] = Feature.missing(many) if apart is None else Feature(min(apart, MOST))
     found["network.by_slow_worker"] = Feature(float(_is_by_slow_worker(transfers, breakdown)))
     return found
 
@@ -95,83 +104,18 @@ def _rank_ratio(transfers: Transfers) -> Feature:
     return Feature(min(worst / usual, MOST) if usual > 0 else MOST)
 
 
-def slow_card(transfers: Transfers) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """Name the worker whose card is slow, or else the slow link by its first stage, or neither: (dp index, stage index).
-
-    A card is slow if the slowest link ends at it, and the collectives of its group or its other link are slow as well.
-    """
-    n_stages = transfers.link_s.shape[0]
-    excess_s = transfers.link_excess_s
-    if float(excess_s.max(initial=0.0)) > NAMED_SHARE * transfers.step_s:
-        score, both = excess_s, BOTH_SHARE * float(excess_s.max())
-    else:
-        usual = _usual(transfers)
-        if usual is None:
-            return [], []
-        score, both = np.where(np.isfinite(transfers.link_s), transfers.link_s, -np.inf) / usual, BOTH_RATIO
-        if float(score.max()) < BOTH_RATIO:
-            return [], []
-    stage, dp = (int(i) for i in np.unravel_index(int(score.argmax()), score.shape))
-    ends = [stage, (stage + 1) % n_stages]
-    # A slow card makes the collectives of its group slow, too. Where sends and receives end as one batch, its other link is no
-    # evidence, and the group is.
-    group_s = transfers.group_excess_s[ends]
-    if float(group_s.max()) > NAMED_SHARE * transfers.step_s and group_s.min() < BOTH_SHARE * group_s.max():
-        return [(dp, ends[int(group_s.argmax())])], []
-    if n_stages == 2:
-        return [], [(dp, 0)]
-    other = [score[(ends[0] - 1) % n_stages, dp], score[ends[1], dp]]
-    if max(other) < both:
-        return [], [(dp, stage)]
-    at = int(np.argmax(other))
-    faulty = _faulty_link(transfers, [stage, [(ends[0] - 1) % n_stages, ends[1]][at]], dp)
-    if faulty is not None:
-        return [], [(dp, faulty)]
-    return [(dp, ends[at])], []
-
-
-def _faulty_link(transfers: Transfers, links: list[int], dp: int) -> int | None:
-    """Name the one of two slow links of a worker that is at fault, if the other one is fast in one direction.
-
-    A worker that blocks in a slow transfer is late for its other transfers, too, so both links look slow. But a link that is fast
-    when measured alone is not the fault, and then neither is the card that both links share.
-    """
-    if transfers.link_alone_s is None:
-        return None
-    first, second = (float(transfers.link_alone_s[link, dp]) for link in links)
-    if not (np.isfinite(first) and np.isfinite(second)):
-        return None
-    if min(first, second) >= BOTH_SHARE * max(first, second):
-        return None
-    return links[0] if first > second else links[1]
-
-
-def slow_group(transfers: Transfers) -> int | None:
-    """Name the stage whose dp ranks have slow collectives but no slow links; None where there is none."""
-    group_s = transfers.group_excess_s
-    if float(group_s.max(initial=0.0)) <= NAMED_SHARE * transfers.step_s:
-        return None
-    return int(group_s.argmax()) if transfers.link_excess_s.max(initial=0.0) < BOTH_SHARE * group_s.max() else None
-
-
-def _usual(transfers: Transfers) -> float | None:
-    """Take the lower median over all links."""
-    links = transfers.link_s[np.isfinite(transfers.link_s)]
-    return max(float(lower_median(links)), LEAST_SHARE * transfers.step_s) if len(links) >= 2 else None
-
-
 def _is_by_slow_worker(transfers: Transfers, breakdown: Breakdown) -> bool:
     """Say whether the worst link, else the worst group, has a slow worker at its end that is slow enough to explain it."""
     slow = breakdown.slow_workers
     if not slow.any():
         return False
     ends = _ends_of_worst(transfers, slow)
-    if not ends or transfers.excess_ratio is None:
+    if not ends or transfers.typical_ratio is None:
         return bool(ends)
     pace = max(
         float(np.quantile(breakdown.worker_ratio[:, p :: slow.shape[1], :, dp], PACE_QUANTILE)) for dp, p in ends
     )
-    return 1.0 + transfers.excess_ratio <= THROTTLED_RATIO * pace
+    return 1.0 + transfers.typical_ratio <= THROTTLED_RATIO * pace
 
 
 def _ends_of_worst(transfers: Transfers, slow: Bools) -> list[tuple[int, int]]:

@@ -13,6 +13,9 @@ READS_AS = {
     "misleads when the spread is that of noise (a slow worker reaches 0.999), or one stage pauses in both directions",
     "sequence.spread": "relative spread of the microbatches' forwards; 0.02 noise, 0.2 long documents; misleads when the "
     "correlation is low: then it is no length",
+    "sequence.stage_share": "part of what forward and backward of a compute have in common that other stages have, too; 1 "
+    "documents, 0 what each stage has by itself, as uneven experts; misleads when forward and backward have little in common",
+    "sequence.one_stage": "1 with one pipeline stage, else 0; misleads never",
     "sequence.tokens_fit": "part of the variation of the forwards that tokens and their squares explain (R squared); 1 all: the "
     "documents; misleads when all microbatches are alike, as noise is left",
     "sequence.tail_ratio": "the microbatch that one in a hundred exceeds over the median one: the tail of the lengths that times "
@@ -38,6 +41,10 @@ def measure_sequences(breakdown: Breakdown, trace: Trace) -> Features:
     return {
         "sequence.correlation": Feature(breakdown.forward_backward_correlation),
         "sequence.spread": Feature(breakdown.microbatch_spread),
+        "sequence.stage_share": (
+            Feature.missing("there is one stage") if breakdown.stage_share is None else Feature(breakdown.stage_share)
+        ),
+        "sequence.one_stage": Feature(float(breakdown.typical_s.shape[1] == 1)),
         "sequence.tokens_fit": _fit_tokens(breakdown, trace),
         "sequence.tail_ratio": Feature(float(np.quantile(ratio, TAIL_QUANTILE) / np.median(ratio))),
         "sequence.worst_ratio": Feature(float(ratio.max())),

@@ -15,6 +15,8 @@ READS_AS = {
     "worker.backward_ratio": "as worker.ratio, of the backward; far below the forward's: pauses and no slow clock",
     "worker.slow_steps_share": "part of the steps in which the slowest worker is slow; 1 constant, 0.5 half of them",
     "worker.slow_share": "part of all workers that are slow; above 0.5 the peers are no reference",
+    "worker.began_share": "part of the slow workers that were not slow in the first steps; 1 all fell behind; misleads when slow "
+    "steps come and go",
     "worker.m_w": "M_W of the paper: part of S's lost time that comes back when the slowest 3% of the workers are ideal; may "
     "pass 1; misleads when slow workers and uneven stages overlap",
     "stage.m_s": "M_S of the paper: part of S's lost time that comes back when the last stage is ideal; may pass 1; misleads when "
@@ -24,6 +26,8 @@ READS_AS = {
 #: as one step may be extreme (both as for any effect in `onset`).
 SLOW_STEP_SHARE = 0.5
 MOST_QUANTILE = 0.9
+#: Who is slow in none of so many steps at the beginning was not slow before.
+FIRST_STEPS = 2
 
 
 def measure_workers(breakdown: Breakdown, what_if: WhatIf) -> Features:
@@ -32,13 +36,13 @@ def measure_workers(breakdown: Breakdown, what_if: WhatIf) -> Features:
     They are missing where no worker has peers, or nothing was lost.
     """
     n_dp = breakdown.compute_s.shape[-1]
-    names = ("ratio", "forward_ratio", "backward_ratio", "slow_steps_share", "slow_share")
+    names = ("ratio", "forward_ratio", "backward_ratio", "slow_steps_share", "slow_share", "began_share")
     found: Features
     if n_dp == 1 and not breakdown.slow_workers.any():
         reason = "with one dp rank no worker has peers on its stage, and none fell behind itself"
         found = {f"worker.{name}": Feature.missing(reason) for name in names}
     elif not breakdown.slow_workers.any():
-        values = {"ratio": 1.0, "forward_ratio": 1.0, "backward_ratio": 1.0, "slow_steps_share": 0.0, "slow_share": 0.0}
+        values = dict.fromkeys(names, 0.0) | {"ratio": 1.0, "forward_ratio": 1.0, "backward_ratio": 1.0}
         found = {f"worker.{name}": Feature(value) for name, value in values.items()}
     else:
         dp, stage = slow_workers(breakdown)[0]
@@ -53,11 +57,18 @@ def measure_workers(breakdown: Breakdown, what_if: WhatIf) -> Features:
             "worker.backward_ratio": Feature(float(backward)),
             "worker.slow_steps_share": Feature(float(at.mean())),
             "worker.slow_share": Feature(float(breakdown.slow_workers.mean())),
+            "worker.began_share": Feature(_count_began(breakdown)),
         }
     missing = Feature.missing("no time was lost against the ideal")
     found["worker.m_w"] = missing if what_if.m_w is None else Feature(what_if.m_w)
     found["stage.m_s"] = missing if what_if.m_s is None else Feature(what_if.m_s)
     return found
+
+
+def _count_began(breakdown: Breakdown) -> float:
+    """Say which part of the slow workers were not slow in the first steps."""
+    behind = [slow_steps(breakdown, worker)[1] for worker in slow_workers(breakdown)]
+    return sum(not is_slow(one)[:FIRST_STEPS].any() for one in behind) / len(behind)
 
 
 def is_slow(behind: Seconds) -> Bools:

@@ -9,6 +9,7 @@ from diagnose.fixes.frameworks import choose_how
 from diagnose.fixes.places import labels_of, mask_workers, name_workers, read_worker
 from diagnose.model.analysis import Analysis
 from diagnose.model.change import Remove
+from diagnose.model.place import Where
 from diagnose.model.remedy import FaultLocation, Refusal, Remedy
 
 NAME = "fix-link"
@@ -29,20 +30,14 @@ def propose(analysis: Analysis, place: FaultLocation, settings: Mapping[str, str
     trace = analysis.trace
     if "transfer" not in analysis.gains.alone_s:
         return Refusal("no transfer is slower than its equals")
-    named = read_worker(settings, trace, NAME) or [(worker.dp, worker.pp) for worker in place.where.workers]
-    named = named or [(link.source.dp, link.source.pp) for link in place.where.links]
-    named = named or [(int(dp), stage) for stage in place.where.stages for dp in trace.dp_labels]
-    mask = mask_workers(trace, named) if named else None
-    if mask is None:
-        summary = "mend the network: transfers of many links are slow at times"
-    elif place.where.stages and not place.where.workers and not settings:
-        summary = f"mend the network of the data-parallel group of stage {place.where.stages[0]}"
-    elif place.where.links and not place.where.workers and not settings:
-        first, second = place.where.links[0].ends
-        summary = f"mend the link between {name_workers([first])} and {name_workers([second])}"
-    else:
+    named = read_worker(settings, trace, NAME)
+    mask = mask_workers(trace, named) if named else None  # else all places that are named: the component is on no other
+    if mask is not None:
         summary = f"mend the card, port or cable of the worker at {name_workers(labels_of(trace, mask))}"
-    one = labels_of(trace, mask) if mask is not None and mask.sum() == 1 else []
+    else:
+        summary = _describe(place.where)
+    workers = place.where.workers if not place.where.links and not place.where.stages else ()
+    one = named if len(named) == 1 else [(worker.dp, worker.pp) for worker in workers if len(workers) == 1]
     return Remedy(
         summary=summary,
         how=choose_how(_HOW, trace.job),
@@ -52,3 +47,19 @@ def propose(analysis: Analysis, place: FaultLocation, settings: Mapping[str, str
         risks=() if one else ("a fault of a switch comes back on whatever host is put there",),
         figures={"slower_than_equals": analysis.transfers.excess_ratio},
     )
+
+
+def _describe(where: Where) -> str:
+    """Say in one sentence what to mend."""
+    named = []
+    if where.workers:
+        named.append(f"the card, port or cable of the worker at {name_workers(where.workers)}")
+    if where.links:
+        pairs = [f"{name_workers([a])} and {name_workers([b])}" for a, b in (link.ends for link in where.links[:3])]
+        more = f" and {len(where.links) - 3} more" if len(where.links) > 3 else ""
+        named.append(f"the link{'s' if len(pairs) > 1 else ''} between {', '.join(pairs)}{more}")
+    if where.stages:
+        stages = f"stage {where.stages[0]}" if len(where.stages) == 1 else f"stages {', '.join(map(str, where.stages))}"
+        groups = "group" if len(where.stages) == 1 else "groups"
+        named.append(f"the network of the data-parallel {groups} of {stages}")
+    return f"mend {', and '.join(named)}" if named else "mend the network: transfers are slow everywhere at times"

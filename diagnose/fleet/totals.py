@@ -22,6 +22,7 @@ def add_up(jobs: Sequence[FleetJob]) -> Totals:
         n_counted=len(counted),
         n_straggling=verdicts["straggling"],
         n_healthy=verdicts["healthy"],
+        n_noisy=verdicts["noisy"],
         n_inconclusive=verdicts[INCONCLUSIVE],
         n_failed=sum(job.failure is not None for job in jobs),
         hours_analysed=_sum(job.hours_analysed for job in counted),

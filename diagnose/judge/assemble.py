@@ -54,6 +54,7 @@ def assemble(
         min_speedup=min_speedup,
         plan=plan,
         details=list_details(judged.judgements, analysis.features),
+        why=verdict.why,
     )
 
 

@@ -87,7 +87,8 @@ def try_case(rule: Rule, case: RuleTest) -> Trial:
         name: Feature.missing("null in the case") if value is None else Feature(value)
         for name, value in case.features.items()
     }
-    return Trial(rule, case, rule.conditions.holds(features), tuple(find_deciding(rule.conditions, features)))
+    deciding = rule.vetoes if rule.vetoes.holds(features) else rule.conditions
+    return Trial(rule, case, rule.fires(features), tuple(find_deciding(deciding, features)))
 
 
 def find_deciding(part: Condition | Group, features: Features) -> Sequence[Condition]:

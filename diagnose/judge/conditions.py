@@ -15,7 +15,15 @@ from diagnose.model.feature import Feature, Features
 def list_details(judgements: Iterable[Judgement], features: Features) -> Details:
     """List how every condition of every rule turned out, and why features are missing."""
     return Details(
-        rules=tuple(RuleCheck(j.rule.id, j.fires, check_conditions(j.rule.conditions, features)) for j in judgements),
+        rules=tuple(
+            RuleCheck(
+                j.rule.id,
+                j.fires,
+                check_conditions(j.rule.conditions, features),
+                check_conditions(j.rule.vetoes, features),
+            )
+            for j in judgements
+        ),
         missing={name: feature.reason or "not measured" for name, feature in features.items() if feature.value is None},
     )
 

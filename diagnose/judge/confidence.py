@@ -1,12 +1,13 @@
 """How sure a cause is: rule and classifier weighed against each other, and what makes either less certain."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
 from diagnose.judge.classifier import Prediction
 from diagnose.judge.rule import Judgement, Rule
-from diagnose.judge.worth import chance_above, gain_of
+from diagnose.judge.worth import Benefit, measure_alone
 from diagnose.model.analysis import Analysis
 from diagnose.model.cause import When
 from diagnose.model.components import Gains
@@ -31,43 +32,114 @@ RAREST = 0.005
 #: Twice always looks periodic; with fewer hits, and no rows, a stall between steps is a guess by elimination.
 MIN_PERIODIC_HITS = 3
 RARE_CERTAINTY = 0.75
-#: The true number of rare events is below the limit with this probability; fewer than so many, or a gain below this part of the
-#: step, are nothing to speak of.
-SELDOM_CONFIDENCE = 0.975
-MIN_SELDOM_STEPS = 2
-MIN_SELDOM_GAIN = 0.005
+#: Simulated steps this much longer than the recorded ones: operations overlap that the graph puts one after the other, as no launch
+#: delay is negative. As much as the replay may be off.
+MAX_OVERLAP = 0.05
+#: A rule that is silent speaks against its cause with odds of three to one: a classifier that gives it 0.9 then leaves it 0.63, the
+#: surest 0.89.
+SILENT_CERTAINTY = 0.25
+#: Where the rule is silent a cause is said only where the classifier is this sure, and so much of the step comes back.
+CLASSIFIER_ALONE_FROM = 0.9
+ALONE_GAIN = 0.05
+#: On a job unlike all of training no rule was tried out: it is as sure as an experimental one.
+UNLIKE_CERTAINTY = CERTAINTY["experimental"]
+#: Error of a gain besides its spread over steps: what the taking apart itself gets wrong (share of the step).
+GAIN_ERROR = 0.005
+#: Microbatches and workers of one step see the same fault about half as independently as steps do.
+ALIKE_IN_STEP = 0.5
 
 
 def check_fidelity(what_if: WhatIf, gains: Gains) -> Fidelity:
     """Say how well the replay gives the recorded step time, and whether that is enough to judge."""
     error = abs(gains.replayed_s / gains.recorded_s - 1.0)
-    return Fidelity(what_if.discrepancy, error, error <= MAX_REPLAY_ERROR)
+    return Fidelity(
+        what_if.discrepancy, error, error <= MAX_REPLAY_ERROR and not overlaps_too_much(what_if.discrepancy)
+    )
 
 
-def be_sure(analysis: Analysis, judgement: Judgement, least: float, prediction: Prediction | None) -> float | None:
-    """Weigh rule and classifier alike, by the mean of their log odds; None where the cause is not to be reported.
+def overlaps_too_much(discrepancy: float) -> bool:
+    """Say whether simulated steps are longer than recorded ones by more than the replay may be off."""
+    return 1.0 / (1.0 + discrepancy) - 1.0 > MAX_OVERLAP
 
-    A rule that fires is as sure as its status lets it be, times the chance that the gain is truly above the least one. The
-    classifier's probability counts where it knows the cause, and jobs like this one: it can keep a cause from being reported. Where
-    the rule is silent the classifier is not asked: it has no evidence that a person could check, and rules were right where
-    classifiers had learned their generator.
+
+def believe(analysis: Analysis, judgement: Judgement, prediction: Prediction | None) -> float | None:
+    """Say how sure a judgement is at most that its cause is there, whatever that costs; None where it is not to be reported.
+
+    A rule that fires is as sure as its status lets it be; the classifier can keep its cause from being reported. A rule that is
+    silent counts against it, and a veto forbids it. Where the rule is silent the classifier must be sure, and much must come back.
     """
-    rule = judgement.rule
-    if not judgement.fires:
+    probability = probability_of(prediction, judgement.rule.id)
+    if judgement.is_vetoed:
         return None
+    if not judgement.fires:
+        sure = probability is not None and probability >= CLASSIFIER_ALONE_FROM
+        return SILENT_CERTAINTY if sure and _gives_much(analysis, judgement.rule) else None
+    certain = _trust_rule(analysis, judgement.rule, prediction)
+    return certain if probability is None or _weigh(certain, probability) >= REPORTED_FROM else None
+
+
+def be_sure(
+    analysis: Analysis, rule: Rule, certain: float, benefit: Benefit, least: float, prediction: Prediction | None
+) -> float:
+    """Weigh rule and classifier alike, by the mean of their log odds; `certain` is as sure as the judgement is at most.
+
+    It counts times the chance that the gain is truly above the least one; and all of it for as much as so few looks are worth. The
+    classifier's probability counts where it knows the cause, and jobs like this one.
+    """
+    sure = certain * chance_above(benefit, least)
+    probability = probability_of(prediction, rule.id)
+    weighed = sure if probability is None else _weigh(sure, probability)
+    return round(weighed * trust_looks(analysis, rule.place), 4)
+
+
+def chance_above(benefit: Benefit, least: float) -> float:
+    """Say how probable it is that the gain is truly above the least one, from its spread over steps.
+
+    The mean of n steps has an error of Student's t with n - 1 degrees of freedom; beside the constant error of the taking apart, of
+    as many as Welch and Satterthwaite give their sum.
+
+    Source: Welch, The generalization of Student's problem, Biometrika 34 (1947).
+    """
+    from scipy.special import stdtr
+
+    n_steps = len(benefit.by_step)
+    of_mean = float(np.var(benefit.by_step, ddof=1)) / n_steps if n_steps > 1 else 0.0
+    variance = of_mean + GAIN_ERROR**2
+    freedom = (n_steps - 1) * (variance / of_mean) ** 2 if of_mean > 0 else math.inf
+    return float(stdtr(min(freedom, 1e9), (benefit.gain - least) / math.sqrt(variance)))
+
+
+def trust_looks(analysis: Analysis, place: str) -> float:
+    """Say how far what was seen in all steps can be trusted to be so: the more steps, microbatches and workers the more.
+
+    That is the mean of what is known of a share after it was 1 in n looks (Jeffreys' prior). Looks within a step are alike: so many
+    count as n / (1 + (n - 1) x `ALIKE_IN_STEP`), the design effect of a sample of clusters. Of a stage, each dp rank and microbatch
+    is a look; of what is spread over the job, each worker and microbatch; of a worker, each microbatch.
+
+    Source: Kish, Survey sampling (1965), section 5.4.
+    """
+    *_, n_microbatches, n_steps, n_dp = analysis.breakdown.compute_s.shape
+    places = {"stages": n_dp, "spread": n_dp * analysis.trace.n_stages}.get(place, 1)
+    in_step = n_microbatches * places
+    looks = n_steps * in_step / (1.0 + (in_step - 1.0) * ALIKE_IN_STEP)
+    return float((looks + 0.5) / (looks + 1.0))
+
+
+def _gives_much(analysis: Analysis, rule: Rule) -> bool:
+    """Say whether more than ordinary variation comes back without a rule's components."""
+    return measure_alone(analysis.gains, rule.components).gain >= ALONE_GAIN
+
+
+def _trust_rule(analysis: Analysis, rule: Rule, prediction: Prediction | None) -> float:
+    """Say how sure a rule that fires can be at most on this job."""
     certain = CERTAINTY[rule.status] * (1.0 - min(DOUBT_BY_FILLED * analysis.filled_share, MAX_DOUBT))
     if has_one_rank_doubt(analysis, rule):
         certain *= ONE_RANK_CERTAINTY
-    if is_rare(analysis, rule):
+    if is_rare(analysis, rule.components):
         certain *= RARE_CERTAINTY
-    if gain_of(analysis.gains, rule.components) < least:
-        # Its gain is known up to chance only, and the classifier knows no cause that gains so little.
-        return round(certain * RARE_CERTAINTY, 4) if _may_cost(analysis, rule, least) else None
-    sure = certain * chance_above(analysis.gains, rule.components, least)
-    probability = probability_of(prediction, rule.id)
-    if probability is None:
-        return round(sure, 4)
-    return round(_weigh(sure, probability), 4) if _weigh(certain, probability) >= REPORTED_FROM else None
+    if prediction is not None and prediction.unlike:
+        certain *= UNLIKE_CERTAINTY
+    return certain
 
 
 def probability_of(prediction: Prediction | None, cause: str) -> float | None:
@@ -75,9 +147,9 @@ def probability_of(prediction: Prediction | None, cause: str) -> float | None:
     return None if prediction is None or prediction.unlike else prediction.probability.get(cause)
 
 
-def is_rare(analysis: Analysis, rule: Rule) -> bool:
+def is_rare(analysis: Analysis, components: Sequence[str]) -> bool:
     """Say whether a stall between steps happened too seldom to show a period, and no row says what it was."""
-    if not analysis.gains.traits_of(rule.components).stops_all:
+    if not analysis.gains.traits_of(components).stops_all:
         return False
     hits, recorded = analysis.features["stall.hits"].value, analysis.features["stall.checkpoint_share"].value
     return hits is not None and hits < MIN_PERIODIC_HITS and (recorded or 0.0) < 0.5
@@ -90,43 +162,6 @@ def has_one_rank_doubt(analysis: Analysis, rule: Rule) -> bool:
     if analysis.gains.traits_of(rule.components).whom == "workers":
         return analysis.courses.get("+".join(rule.components), Course(When())).when.onset_step is None
     return rule.place == "stages"
-
-
-def most_it_may_cost(analysis: Analysis, rule: Rule, least: float) -> float:
-    """Give the largest part of the step that stalls seen a few times may cost, for all that a short trace tells.
-
-    Each step that lost at least the least gain counts as one event of a Poisson process, whose true rate may be higher than seen.
-    """
-    return analysis.gains.recoverable("+".join(rule.components)) * how_often_at_most(_count_hit(analysis, rule, least))
-
-
-def _may_cost(analysis: Analysis, rule: Rule, least: float) -> bool:
-    """Say whether stalls that were seen a few times may cost the job the least gain."""
-    gains, key = analysis.gains, "+".join(rule.components)
-    if not gains.traits_of(rule.components).seldom or key not in gains.alone_steps_s:
-        return False
-    return (
-        _count_hit(analysis, rule, least) >= MIN_SELDOM_STEPS
-        and gains.recoverable(key) >= MIN_SELDOM_GAIN
-        and most_it_may_cost(analysis, rule, least) >= least
-    )
-
-
-def _count_hit(analysis: Analysis, rule: Rule, least: float) -> int:
-    """Count the steps that lost at least the least gain to a rule's components."""
-    gains = analysis.gains
-    lost_s = gains.replayed_steps_s - gains.alone_steps_s["+".join(rule.components)]
-    return int(np.count_nonzero(lost_s > least * gains.replayed_s))
-
-
-def how_often_at_most(n_seen: int) -> float:
-    """Say how many times as often rare events may truly come as they were seen, at least one: upper limit of a Poisson mean.
-
-    Source: Garwood, Fiducial limits for the Poisson distribution, Biometrika 28 (1936).
-    """
-    from scipy.special import gammaincinv
-
-    return float(gammaincinv(n_seen + 1, SELDOM_CONFIDENCE) / n_seen)
 
 
 def _weigh(*probabilities: float) -> float:

@@ -35,10 +35,15 @@ def describe_rule(rule: Rule, titles: Mapping[str, str], features: Mapping[str, 
         "\n".join([*_wrap(f"{rule.id}: {rule.title}"), *_wrap("; ".join(fact for fact in facts if fact))]),
         _section("Story", _wrap(rule.story, "  ")),
         _section("Fires when " + _GROUPS[rule.conditions.kind], _conditions(rule.conditions, features, "  ")),
+        _section("Never said where " + _GROUPS["any"], _conditions(rule.vetoes, features, "  ")),
         _section(
             "Reported only where the job is faster without", _bullets(COMPONENTS[name] for name in rule.components)
         ),
         _section("Looks like, but is not", _bullets(looks_like)),
+        _section(
+            "Told together with",
+            _bullets(f"{other.cause}, as {other.feature} says; {other.tells_apart}" for other in rule.alternatives),
+        ),
         _section("False positives", _wrap(rule.false_positives, "  ")),
         _section("What to do", [line for fix in rule.fixes for line in _fix(fix.fix, fix.summary, fix.how)]),
         _section(

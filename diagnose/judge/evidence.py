@@ -4,14 +4,16 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from diagnose.judge.check import COMPARISONS, find_deciding
 from diagnose.judge.classifier import Prediction
-from diagnose.judge.confidence import has_one_rank_doubt, is_rare, most_it_may_cost, probability_of
+from diagnose.judge.confidence import has_one_rank_doubt, is_rare, probability_of
 from diagnose.judge.members import MAX_MEMBERS_NAMED, describe_member
 from diagnose.judge.places import label_worker, list_slow_workers, locate
 from diagnose.judge.rule import Judgement, Rule
-from diagnose.judge.worth import gain_of
+from diagnose.judge.worth import Benefit
 from diagnose.model.analysis import Analysis
 from diagnose.model.cause import EvidenceItem
+from diagnose.model.components import COMPONENTS
 
 #: Below this probability the classifier disagrees with a rule that fires.
 DISAGREES = 0.5
@@ -24,16 +26,18 @@ STALL_SHARE = 0.1
 
 
 def list_evidence(
-    analysis: Analysis, judgement: Judgement, prediction: Prediction | None, least: float
+    analysis: Analysis, judgement: Judgement, benefit: Benefit, prediction: Prediction | None
 ) -> Iterator[EvidenceItem]:
-    """List conditions, members, doubts, single stalls, change points and the classifier, in this order."""
+    """List conditions, those that fail, members, doubts, single stalls, change points and the classifier, in this order."""
     rule = judgement.rule
     for condition, text in judgement.held:
         value = analysis.features[condition.feature].value
         yield EvidenceItem("rule", f"{rule.id}/{condition.feature}", text, {condition.feature: value})
+    yield from _describe_silence(analysis, judgement)
+    yield from _describe_hiding(rule, benefit, analysis.gains.recoverable("+".join(rule.components)))
     if analysis.gains.traits_of(rule.components).whom == "workers" and rule.place == "workers":
         yield from _describe_members(analysis, rule)
-    yield from _describe_doubts(analysis, rule, least)
+    yield from _describe_doubts(analysis, rule)
     yield from _describe_chunk(analysis, rule)
     yield from _describe_stalls(analysis, rule)
     course = analysis.courses.get("+".join(rule.components))
@@ -41,19 +45,41 @@ def list_evidence(
         text = f"from step {change.step} on it is on another level, which chance does with a probability of {change.chance:.2g}"
         values: dict[str, float | None] = {"before": change.before, "after": change.after, "chance": change.chance}
         yield EvidenceItem("change-point", f"{rule.id}/step-{change.step}", text, values)
-    if gain_of(analysis.gains, rule.components) >= least:
-        yield from _describe_classifier(prediction, rule)
+    yield from _describe_classifier(prediction, judgement)
+
+
+def _describe_silence(analysis: Analysis, judgement: Judgement) -> Iterator[EvidenceItem]:
+    """Say which conditions fail where the rule is silent and the classifier alone names the cause."""
+    if judgement.fires:
+        return
+    for condition in dict.fromkeys(find_deciding(judgement.rule.conditions, analysis.features)):
+        feature = analysis.features[condition.feature]
+        wanted = f"{condition.feature} to be {COMPARISONS[condition.comparison]} {condition.threshold:g}"
+        found = "could not be measured" if feature.value is None else f"is {feature.value:.3g}"
+        text = (
+            f"the rule does not hold: it asks for {wanted}, and it {found}; the classifier names the cause all the same"
+        )
+        yield EvidenceItem("rule", f"{judgement.rule.id}/silent", text, {condition.feature: feature.value})
+
+
+def _describe_hiding(rule: Rule, benefit: Benefit, alone: float) -> Iterator[EvidenceItem]:
+    """Say that a cause gives something back only after others."""
+    if benefit.after:
+        first = " and ".join(COMPONENTS[name] for name in benefit.after)
+        text = f"alone it gives back {100 * max(alone, 0.0):.2g}% of the step; without {first} it is {100 * benefit.gain:.2g}%"
+        yield EvidenceItem("rule", f"{rule.id}/after", text, {"gain.after": benefit.gain, "gain.alone": alone})
 
 
 def _describe_members(analysis: Analysis, rule: Rule) -> Iterator[EvidenceItem]:
     """Say of the worst slow workers which member is late."""
-    named = zip(list_slow_workers(analysis, rule.components), locate(analysis, rule).workers, strict=True)
+    where = locate(analysis, rule.components, rule.place)
+    named = zip(list_slow_workers(analysis, rule.components), where.workers, strict=True)
     for at, worker in list(named)[:MAX_MEMBERS_NAMED]:
         if at in analysis.suspects.late_members:
             yield describe_member(f"{rule.id}/member", worker, analysis.suspects.late_members[at])
 
 
-def _describe_doubts(analysis: Analysis, rule: Rule, least: float) -> Iterator[EvidenceItem]:
+def _describe_doubts(analysis: Analysis, rule: Rule) -> Iterator[EvidenceItem]:
     """Say what else it may be, and what cannot be known of its cost."""
     if has_one_rank_doubt(analysis, rule):
         text = "there is one dp rank: "
@@ -63,15 +89,10 @@ def _describe_doubts(analysis: Analysis, rule: Rule, least: float) -> Iterator[E
             else "a worker that was slow from the first step would look the same"
         )
         yield EvidenceItem("rule", f"{rule.id}/one-dp-rank", text, {"dp_ranks": 1.0})
-    if is_rare(analysis, rule):
+    if is_rare(analysis, rule.components):
         hits = analysis.features["stall.hits"].value
         text = f"it happened {hits:.0f} times only, too seldom to show a period: anything that stops all workers looks like it"
         yield EvidenceItem("rule", f"{rule.id}/rare", text, {"stall.hits": hits})
-    if gain_of(analysis.gains, rule.components) < least:
-        n_steps = len(analysis.breakdown.steps)
-        most = most_it_may_cost(analysis, rule, least)
-        text = f"it cost single steps much, but {n_steps} steps are too few to say what it costs the job: up to {100 * most:.2g}%"
-        yield EvidenceItem("rule", f"{rule.id}/seldom", text, {"gain.most": most})
 
 
 def _describe_chunk(analysis: Analysis, rule: Rule) -> Iterator[EvidenceItem]:
@@ -129,13 +150,14 @@ def _describe_stall(analysis: Analysis, rule: Rule, place: list[int], pause_s: f
     return EvidenceItem("rule", f"{rule.id}/stall", text, values)
 
 
-def _describe_classifier(prediction: Prediction | None, rule: Rule) -> Iterator[EvidenceItem]:
+def _describe_classifier(prediction: Prediction | None, judgement: Judgement) -> Iterator[EvidenceItem]:
     """Say what the classifier makes of a cause that it knows."""
+    rule = judgement.rule
     probability = probability_of(prediction, rule.id)
     if prediction is None or probability is None:
         return
     text = f"a classifier trained on generated jobs gives it a probability of {probability:.2g}"
-    if probability < DISAGREES:
+    if judgement.fires and probability < DISAGREES:
         text = f"the rule holds, but {text}: they disagree"
     seen: dict[str, float | None] = {"probability": probability}
     seen.update((c.feature, c.value) for c in prediction.contributions(rule.id)[:1])

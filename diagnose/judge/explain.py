@@ -17,9 +17,9 @@ from diagnose.judge.places import locate
 from diagnose.judge.rule import Judgement, Rule
 from diagnose.judge.rules import built_in_rules
 from diagnose.judge.timing import date_cause
-from diagnose.judge.unknown import UNKNOWN, UNKNOWN_SHARE, list_unexplained
+from diagnose.judge.unknown import UNKNOWN, UNKNOWN_SHARE, list_unexplained, place_of
 from diagnose.judge.verdict import Verdict, list_unobservable_causes
-from diagnose.judge.worth import gain_of, is_unmeasured, least_gain
+from diagnose.judge.worth import is_unmeasured, least_gain, measure_best, most_gain
 from diagnose.model.analysis import Analysis
 from diagnose.model.cause import Cause, When
 from diagnose.model.components import COMPONENTS
@@ -61,13 +61,23 @@ def explain_cause(
     least = least_gain(min_speedup)
     components = judgement.rule.components if judgement else (_choose_unexplained(analysis, judged, said, least),)
     worth = _worth_of(analysis, components, None if said is None else said.share)
-    gain = worth[-1].gain
-    if judgement is None:  # an unknown is measured by what it gives back alone
-        gain, least = worth[-1].alone, max(UNKNOWN_SHARE, least)
+    gain, after = worth[-1].alone, False
+    if judgement is None:
+        least = max(UNKNOWN_SHARE, least)
+    elif gain is not None:
+        rules = [
+            j.rule for j in judged.judgements if j.rule.id != cause and j.rule.id in {c.cause for c in verdict.causes}
+        ]
+        benefit = measure_best(analysis, components, [name for rule in rules for name in rule.components])
+        gain, after = benefit.gain, bool(benefit.after)
     unsaid = list_unobservable_causes(analysis, {cause}).get(cause, "")
     fires = True if judgement is None else judgement.fires
-    against = tuple(_reasons(verdict, gain, least, fires=fires)) or (
-        "explained" if judged.prediction is None else "classifier",
+    vetoed = judgement is not None and judgement.is_vetoed
+    is_told = any(other.cause == cause for one in verdict.causes for other in one.alternatives)
+    against = (
+        tuple(_reasons(verdict, gain, least, fires=fires, vetoed=vetoed))
+        or (("alternative",) if is_told else ())
+        or ("explained" if judged.prediction is None else "classifier",)
     )
     course = analysis.courses.get("+".join(components), Course(When()))
     placed = (gain or 0.0) >= LEAST_PLACED
@@ -79,18 +89,21 @@ def explain_cause(
         said=said is not None,
         because=("unsaid",) if unsaid else against if said is None else (),
         verdict=verdict.verdict,
-        doubt=unsaid or ("; ".join(verdict.warnings) if verdict.verdict == "inconclusive" else ""),
+        doubt=unsaid or (verdict.why if verdict.verdict == "inconclusive" else ""),
         confidence=None if said is None else said.confidence,
+        alternatives=() if said is None else said.alternatives,
         gain=gain,
+        after_others=after,
         least_gain=least,
         rule=_file_of(judgement.rule) if judgement else "",
         fires=judgement.fires if judgement else None,
         conditions=check_conditions(judgement.rule.conditions, analysis.features) if judgement else None,
+        vetoes=check_conditions(judgement.rule.vetoes, analysis.features) if judgement else None,
         prediction=None if judged.prediction is None else _predict_cause(judged.prediction, cause),
         changes=course.changes if placed else (),
         changes_in="log-ratio" if is_pace else "seconds",
         when=_since(analysis, judgement, said, course) if placed else When(),
-        where=_place(analysis, judgement, said) if placed else Where(),
+        where=_place(analysis, components, judgement, said) if placed else Where(),
         recorded_s=analysis.gains.recorded_s,
         worth=worth,
         made_by=judged.made_by,
@@ -108,7 +121,7 @@ def _choose_unexplained(analysis: Analysis, judged: Judged, said: Cause | None, 
     """Name the component that is said to be unexplained, or else the one that costs most of those no rule explains."""
     evidence = () if said is None else said.evidence
     named = [name for name in COMPONENTS if any(f"gain.{name}" in item.values for item in evidence)]
-    fired = [j for j in judged.judgements if j.fires and gain_of(analysis.gains, j.rule.components) >= least]
+    fired = [j for j in judged.judgements if j.fires and most_gain(analysis.gains, j.rule.components) >= least]
     explained = {name for j in fired for name in j.rule.components}
     named += list_unexplained(analysis, explained, least)
     # What costs enough and is not open has its reason to be there, as evaluations have.
@@ -137,7 +150,7 @@ def _worth_of(analysis: Analysis, components: Sequence[str], share: float | None
     return (*found[:-1], found[-1] if share is None else dataclasses.replace(found[-1], share=share))
 
 
-def _reasons(verdict: Verdict, gain: float | None, least: float, *, fires: bool | None) -> Iterable[str]:
+def _reasons(verdict: Verdict, gain: float | None, least: float, *, fires: bool | None, vetoed: bool) -> Iterable[str]:
     """Say in codes what keeps a cause from being said; nothing where the rule and its gain would have it said."""
     if verdict.verdict == "inconclusive":
         yield "inconclusive"
@@ -145,7 +158,9 @@ def _reasons(verdict: Verdict, gain: float | None, least: float, *, fires: bool 
         yield "unmeasured"
     elif gain < least:
         yield "gain"
-    if fires is False:
+    if vetoed:
+        yield "veto"
+    elif fires is False:
         yield "conditions"
     elif fires is None and (gain is None or gain >= least):
         yield "unknown-conditions"
@@ -170,11 +185,11 @@ def _since(analysis: Analysis, judgement: Judgement | None, said: Cause | None, 
     """Say since when the cause is there."""
     if said is not None:
         return said.when
-    return course.when if judgement is None else date_cause(analysis, judgement.rule)
+    return course.when if judgement is None else date_cause(analysis, judgement.rule.components, judgement.rule.place)
 
 
-def _place(analysis: Analysis, judgement: Judgement | None, said: Cause | None) -> Where:
-    """Name the culprits; of time that no rule explains, and that is not reported, none."""
+def _place(analysis: Analysis, components: Sequence[str], judgement: Judgement | None, said: Cause | None) -> Where:
+    """Name the culprits."""
     if said is not None:
         return said.where
-    return Where() if judgement is None else locate(analysis, judgement.rule)
+    return locate(analysis, components, place_of(components) if judgement is None else judgement.rule.place)

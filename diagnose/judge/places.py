@@ -8,74 +8,130 @@ from collections.abc import Sequence
 import numpy as np
 
 from diagnose.judge.members import name_member, suspect_hosts
-from diagnose.judge.rule import Rule
-from diagnose.judge.worth import gain_of
-from diagnose.model.analysis import Analysis
+from diagnose.judge.worth import measure_named, most_gain
+from diagnose.model.analysis import Analysis, Suspects
 from diagnose.model.components import Gains
 from diagnose.model.place import Link, Where, Worker
 from diagnose.model.trace import Job, Seconds, Trace
 
-#: Workers with less than this part of the worst worker's lost time are not named, and nobody if all have less of the gain.
+#: Nobody is named where the workers together have less than this part of the gain.
 NAMED_SHARE = 0.25
 #: Where more than this part of the workers would be named, the cause is spread over the job.
 SPREAD_SHARE = 0.5
+#: A slow worker that loses this part of the step would cost the least gain that is reported, once a worse one is mended.
+WORTH_NAMING_SHARE = 0.02
+#: So little of the lost seconds on others than the named workers is rounding.
+ELSEWHERE_SHARE = 0.001
+#: Who bears at least such a share of what the worst worker bears is named: the first that names the culprits.
+NAMED_FROM = (0.5, 0.25, 0.1)
+#: Named workers are the culprits where mending them gives back this part of all; of what chance spreads over a few workers the
+#: worst ones bear up to 0.8.
+MOSTLY = 0.9
 
 
-def locate(analysis: Analysis, rule: Rule) -> Where:
-    """Name the culprits of a cause, worst first."""
+def locate(analysis: Analysis, components: Sequence[str], place: str) -> Where:
+    """Name the culprits of components, worst first; `place` is a rule's: workers, stages or spread."""
     trace, suspects = analysis.trace, analysis.suspects
-    if rule.place == "stages" and suspects.longest_stage is not None:
+    if place == "stages" and suspects.longest_stage is not None:
         return Where(stages=(int(trace.stage_labels[suspects.longest_stage]),))
-    if rule.place != "workers":
+    if place != "workers":
         return Where()
-    whom = analysis.gains.traits_of(rule.components).whom
-    if whom == "workers":
-        return _locate_workers(analysis, rule)
-    if whom == "links" and (suspects.cards or suspects.links):
-        last = trace.n_stages
-        links = [
-            Link.between(label_worker(trace, dp, p), label_worker(trace, dp, (p + 1) % last))
-            for dp, p in suspects.links
-        ]
-        return Where(workers=tuple(label_worker(trace, dp, p) for dp, p in suspects.cards), links=tuple(links))
-    if whom == "links" and suspects.group is not None:
-        return Where(stages=(int(trace.stage_labels[suspects.group]),))
-    return Where(workers=list_blamed(analysis, rule.components))
+    whom = analysis.gains.traits_of(components).whom
+    if whom == "links":
+        return _locate_links(trace, suspects)
+    return _name_workers(analysis, find_culprits(analysis, components), slow=whom == "workers")
 
 
-def _locate_workers(analysis: Analysis, rule: Rule) -> Where:
-    """Name slow workers by their late members where these are known, and the hosts that may be at fault."""
-    trace, named = analysis.trace, list_slow_workers(analysis, rule.components)
+def _locate_links(trace: Trace, suspects: Suspects) -> Where:
+    """Name slow cards, links and groups; a link that is slow in one direction in that direction."""
+    links = []
+    for direction, stage, dp in suspects.ways:
+        ends = [label_worker(trace, dp, p) for p in (stage, (stage + 1) % trace.n_stages)]
+        links.append(Link.between(*(ends[::-1] if direction == 1 else ends)))
+    return Where(
+        workers=tuple(label_worker(trace, dp, p) for dp, p in suspects.cards),
+        stages=tuple(int(trace.stage_labels[group]) for group in suspects.groups),
+        links=tuple(links),
+    )
+
+
+def locate_and_price(analysis: Analysis, components: Sequence[str], place: str, least: float) -> tuple[Where, float]:
+    """Name the culprits of components, and say which part of the step comes back when these are mended.
+
+    Where components lie on other workers than the named ones, too, the named ones are priced, by one replay. Where that is not
+    nearly all that the components cost, those that bear less are named with them; where that is not enough, nobody is.
+    """
+    whole, whom = analysis.gains.recoverable("+".join(components)), analysis.gains.traits_of(components).whom
+    where = locate(analysis, components, place)
+    if place != "workers" or whom == "links" or not where.workers:
+        return where, whole
+    lost, theirs = _sum_blame(analysis.gains, components), whole
+    by_share = [tuple(find_culprits(analysis, components, share)) for share in NAMED_FROM]
+    for culprits in dict.fromkeys(by_share):
+        if not culprits:
+            break
+        where = _name_workers(analysis, culprits, slow=whom == "workers")
+        named = np.zeros(lost.shape, dtype=bool)
+        named[tuple(np.transpose(culprits))] = True
+        if lost[~named].sum() <= ELSEWHERE_SHARE * lost.sum():
+            return where, whole
+        theirs = measure_named(analysis, components, named)
+        if theirs >= MOSTLY * whole or whole < least:
+            return where, theirs
+    return (where, theirs) if whom == "workers" else (Where(), whole)
+
+
+def find_culprits(analysis: Analysis, components: Sequence[str], share: float = NAMED_FROM[0]) -> list[tuple[int, int]]:
+    """Find the workers that components lie on, as (dp index, stage index), worst first; `share` is as in `list_blamed`."""
+    if analysis.gains.traits_of(components).whom == "workers":
+        return list_slow_workers(analysis, components, share)
+    return list_blamed(analysis, components, share)
+
+
+def _name_workers(analysis: Analysis, at: Sequence[tuple[int, int]], *, slow: bool) -> Where:
+    """Name workers; slow ones by their late members where these are known, with the hosts that may be at fault."""
+    trace = analysis.trace
+    workers = tuple(label_worker(trace, *one) for one in at)
+    if not slow:
+        return Where(workers=workers)
     late = analysis.suspects.late_members
-    workers = tuple(name_member(label_worker(trace, *at), trace.members, at, late.get(at)) for at in named)
-    hosts = (suspect_hosts(worker, trace.members, at) for worker, at in zip(workers, named, strict=True))
+    workers = tuple(
+        name_member(worker, trace.members, one, late.get(one)) for worker, one in zip(workers, at, strict=True)
+    )
+    hosts = (suspect_hosts(worker, trace.members, one) for worker, one in zip(workers, at, strict=True))
     return Where(workers=workers, hosts=tuple(dict.fromkeys(itertools.chain.from_iterable(hosts))))
 
 
-def list_slow_workers(analysis: Analysis, components: Sequence[str]) -> list[tuple[int, int]]:
-    """List slow workers as (dp index, stage index), worst first, without those that lose little to the components beside it."""
+def list_slow_workers(
+    analysis: Analysis, components: Sequence[str], share: float = NAMED_FROM[0]
+) -> list[tuple[int, int]]:
+    """List slow workers as (dp index, stage index), worst first, without those that lose little to the components.
+
+    That is little beside the worst, half of `share`, and less than is worth saying of one alone.
+    """
     lost, found = _sum_blame(analysis.gains, components), analysis.suspects.workers
     top = max((float(lost[worker]) for worker in found), default=0.0)
-    return [worker for worker in found if lost[worker] >= NAMED_SHARE * top]
+    little = min(0.5 * share * top, WORTH_NAMING_SHARE * analysis.gains.recorded_s)
+    return [worker for worker in found if lost[worker] >= little]
 
 
-def list_blamed(analysis: Analysis, components: Sequence[str]) -> tuple[Worker, ...]:
-    """List the workers that most of the components' seconds lie on, worst first.
+def list_blamed(analysis: Analysis, components: Sequence[str], share: float = NAMED_FROM[0]) -> list[tuple[int, int]]:
+    """List the workers that bear at least a share of what the worst one does, as (dp index, stage index), worst first.
 
     None where they are spread over the job, or where most of what is lost lies on nobody: who holds up a gap between steps that
     no row tells of is not known, whoever else is a little late.
     """
     gains = analysis.gains
     lost = _sum_blame(gains, components)
-    if lost.max(initial=0.0) <= 0 or lost.sum() < NAMED_SHARE * gain_of(gains, components) * gains.recorded_s:
-        return ()
-    marked = lost >= SPREAD_SHARE * lost.max()
+    if lost.max(initial=0.0) <= 0 or lost.sum() < NAMED_SHARE * most_gain(gains, components) * gains.recorded_s:
+        return []
+    marked = lost >= share * lost.max()
     possible = lost.shape[0] if gains.traits_of(components).first_stage_only else lost.size
     if marked.sum() > max(1.0, SPREAD_SHARE * possible):
-        return ()
+        return []
     order = np.argsort(-np.where(marked, lost, -np.inf), axis=None, kind="stable")[: int(marked.sum())]
     n_stages = lost.shape[1]
-    return tuple(label_worker(analysis.trace, int(i) // n_stages, int(i) % n_stages) for i in order)
+    return [(int(i) // n_stages, int(i) % n_stages) for i in order]
 
 
 def _sum_blame(gains: Gains, components: Sequence[str]) -> Seconds:

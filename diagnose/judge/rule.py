@@ -6,8 +6,12 @@ Enters: features. Leaves: a `Judgement`, with the sentences that hold.
 import dataclasses
 import math
 import re
+from collections.abc import Iterable, Iterator
 
 from diagnose.model.feature import Feature, Features
+
+#: What is said of a feature that a job does not have.
+NOT_MEASURED = Feature.missing("not measured")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -23,7 +27,7 @@ class Condition:
 
     def holds(self, features: Features) -> bool | None:
         """Compare; None where the feature could not be measured."""
-        value = features.get(self.feature, Feature.missing("not measured")).value
+        value = features.get(self.feature, NOT_MEASURED).value
         if value is None or math.isnan(value):
             return None
         return {
@@ -59,6 +63,19 @@ class Group:
         return found
 
 
+#: Of a rule that nothing forbids.
+NO_VETO = Group("any", ())
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RuleAlternative:
+    """Another cause that explains the same seconds, the feature that says how probably (0..1), and what would tell them apart."""
+
+    cause: str
+    feature: str
+    tells_apart: str
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class RuleFix:
     """What mends a cause: the name of a fix of `diagnose.fixes`, which says how, or one of the rule's own with `how`."""
@@ -80,7 +97,7 @@ class RuleTest:
 
 
 #: Headings that a rule in the place of another may leave out: they say what is so of the cause, not when the rule fires.
-_KEPT = ("needs", "pictures", "dated_by_log", "classifier")
+_KEPT = ("needs", "vetoes", "alternatives", "pictures", "dated_by_log", "classifier")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -91,6 +108,10 @@ class Rule:
     ----------
     needs : tuple of str
         Of `CAPABILITIES`: where a recording lacks one the cause is not checked.
+    vetoes : Group
+        Any of these that holds keeps the cause from being said, whatever the classifier says; what could not be measured does not.
+    alternatives : tuple of RuleAlternative
+        What else may explain the same seconds.
     pictures : tuple of str
         Of `PICTURES`: those that make the cause obvious, the best first.
     dated_by_log : bool
@@ -121,6 +142,8 @@ class Rule:
     tests: tuple[RuleTest, ...]
     path: str
     given: frozenset[str] = frozenset()
+    vetoes: Group = NO_VETO
+    alternatives: tuple[RuleAlternative, ...] = ()
 
     def replace(self, other: "Rule") -> "Rule":
         """Give this rule in the place of another of its id: what its file does not say of recordings and pages stays as it was."""
@@ -129,25 +152,49 @@ class Rule:
 
     def judge(self, features: Features) -> "Judgement":
         """Say whether the rule fires on these features, with the sentences that hold and what could not be measured."""
-        held, missing = [], []
-        for condition in self.conditions.conditions():
-            holds = condition.holds(features)
-            feature = features.get(condition.feature, Feature.missing("not measured"))
-            if holds and condition.says and feature.value is not None:
-                held.append((condition, write_sentence(condition, feature.value)))
-            if holds is None:
-                missing.append(f"{condition.feature}: {feature.reason or 'not measured'}")
-        return Judgement(self, self.conditions.holds(features), tuple(held), tuple(dict.fromkeys(missing)))
+        conditions = self.conditions.conditions()
+        missing = [
+            f"{condition.feature}: {features.get(condition.feature, NOT_MEASURED).reason or 'not measured'}"
+            for condition in conditions
+            if condition.holds(features) is None
+        ]
+        vetoes = [part for part in self.vetoes.parts if part.holds(features)]
+        forbidding = [found for part in vetoes for found in (part.conditions() if isinstance(part, Group) else [part])]
+        return Judgement(
+            self,
+            self.fires(features),
+            tuple(_list_sentences(conditions, features)),
+            tuple(dict.fromkeys(missing)),
+            is_vetoed=bool(vetoes),
+            vetoes=tuple(_list_sentences(forbidding, features)),
+        )
+
+    def fires(self, features: Features) -> bool | None:
+        """Say whether the conditions hold and no veto does; None where nobody can say."""
+        return False if self.vetoes.holds(features) else self.conditions.holds(features)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Judgement:
-    """What a rule makes of a job: `fires` is None where it could not look."""
+    """What a rule makes of a job: `fires` is None where it could not look, and False where a veto holds.
+
+    `held` and `vetoes` are the conditions, and the vetoes, that hold, with their sentences.
+    """
 
     rule: Rule
     fires: bool | None
     held: tuple[tuple[Condition, str], ...]
     missing: tuple[str, ...]
+    is_vetoed: bool = False
+    vetoes: tuple[tuple[Condition, str], ...] = ()
+
+
+def _list_sentences(conditions: Iterable[Condition], features: Features) -> Iterator[tuple[Condition, str]]:
+    """Give the conditions that hold, each with its sentence, where it has one."""
+    for condition in conditions:
+        value = features.get(condition.feature, NOT_MEASURED).value
+        if condition.says and value is not None and condition.holds(features):
+            yield condition, write_sentence(condition, value)
 
 
 def write_sentence(condition: Condition, value: float) -> str:

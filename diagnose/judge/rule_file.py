@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import yaml
 
-from diagnose.judge.rule import Condition, Group, Rule, RuleFix, RuleTest
+from diagnose.judge.rule import Condition, Group, Rule, RuleAlternative, RuleFix, RuleTest
 from diagnose.model.capabilities import CAPABILITIES
 from diagnose.model.components import COMPONENTS
 from diagnose.model.pictured import NO_RULE, PICTURES
@@ -29,7 +29,7 @@ _COMPARISONS = ("at_least", "at_most", "above", "below")
 _REQUIRED = ("id", "title", "status", "who", "story", "components", "conditions", "fixes", "source", "tests")
 _OPTIONAL = (
     *("looks_like", "false_positives", "place", "severity"),
-    *("needs", "pictures", "dated_by_log", "classifier"),
+    *("needs", "vetoes", "alternatives", "pictures", "dated_by_log", "classifier"),
 )
 PLACES = ("workers", "stages", "spread")
 #: Names less similar than this are no misspelling of each other: features of all subjects end alike.
@@ -86,6 +86,8 @@ def read_rule(
         components=components,
         place=reader.text(fields["place"], PLACES) if "place" in fields else "spread",
         needs=reader.words(fields["needs"], tuple(CAPABILITIES), least=0) if "needs" in fields else (),
+        vetoes=Group("any", tuple(reader.items(fields.get("vetoes"), reader.veto, least=0))),
+        alternatives=tuple(reader.items(fields.get("alternatives"), reader.alternative, least=0)),
         pictures=reader.words(fields["pictures"], PICTURES) if "pictures" in fields else NO_RULE.pictures,
         dated_by_log=reader.flag(fields["dated_by_log"]) if "dated_by_log" in fields else True,
         classifier=tuple(reader.items(fields["classifier"], reader.pattern)) if "classifier" in fields else (),
@@ -223,6 +225,23 @@ class _Reader:
             self.fault(value, "expected a list of conditions")
             return Group(kind, ())
         return Group(kind, tuple(self._part(item, depth + 1) for item in value.value))
+
+    def veto(self, node: yaml.Node) -> Condition | Group:
+        """Read a condition, or a group of them, that forbids a cause: each says why, and where its threshold is from."""
+        part = self._part(node, 0)
+        for condition in part.conditions() if isinstance(part, Group) else [part]:
+            if not condition.says or not condition.origin:
+                self.faults.append(f"{self.path}:{condition.line}: a veto needs says and from")
+        return part
+
+    def alternative(self, node: yaml.Node) -> RuleAlternative:
+        """Read what else may explain the same seconds."""
+        fields = self.mapping(node, ("cause", "feature", "tells_apart"))
+        return RuleAlternative(
+            cause=self.text(fields.get("cause"), pattern=r"[a-z][a-z0-9-]*"),
+            feature=self.feature(fields.get("feature")),
+            tells_apart=self.text(fields.get("tells_apart")),
+        )
 
     def _part(self, node: yaml.Node, depth: int) -> Condition | Group:
         """Read a condition, or a group within a group."""

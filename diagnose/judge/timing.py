@@ -1,7 +1,8 @@
 """Since when a cause is there, and how often."""
 
+from collections.abc import Sequence
+
 from diagnose.judge.confidence import is_rare
-from diagnose.judge.rule import Rule
 from diagnose.model.analysis import Analysis
 from diagnose.model.cause import When
 
@@ -9,24 +10,24 @@ from diagnose.model.cause import When
 PERIODIC_FROM = 0.5
 
 
-def date_cause(analysis: Analysis, rule: Rule) -> When:
-    """Say since when a cause is there, and how often."""
-    if rule.place == "stages":
+def date_cause(analysis: Analysis, components: Sequence[str], place: str) -> When:
+    """Say since when components cost time, and how often; `place` is the rule's."""
+    if place == "stages":
         return When("constant")
-    period_steps = _find_period(analysis, rule)
+    period_steps = _find_period(analysis, components)
     if period_steps is not None:
         return When("periodic", period_steps=period_steps)
-    course = analysis.courses.get("+".join(rule.components))
-    if course is None and analysis.gains.traits_of(rule.components).seldom:
+    course = analysis.courses.get("+".join(components))
+    if course is None and analysis.gains.traits_of(components).seldom:
         return When("sporadic")
     return course.when if course else When()
 
 
-def _find_period(analysis: Analysis, rule: Rule) -> float | None:
+def _find_period(analysis: Analysis, components: Sequence[str]) -> float | None:
     """Give the steps from one stall of all workers to the next; None where they do not come regularly."""
     period, regular = analysis.features.get("stall.period_steps"), analysis.features.get("stall.regularity")
-    stops_all = analysis.gains.traits_of(rule.components).stops_all
-    if not stops_all or period is None or regular is None or is_rare(analysis, rule):
+    stops_all = analysis.gains.traits_of(components).stops_all
+    if not stops_all or period is None or regular is None or is_rare(analysis, components):
         return None
     is_periodic = (period.value or 0.0) > 1 and (regular.value or 0.0) >= PERIODIC_FROM
     return period.value if is_periodic else None

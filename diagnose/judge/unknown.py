@@ -1,13 +1,15 @@
 """Lost time that no rule explains: a finding of its own, under the name `unknown`."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
-from diagnose.judge.places import list_blamed, name_fault
-from diagnose.judge.worth import chance_above, is_unmeasured, share_of
+from diagnose.judge.confidence import chance_above
+from diagnose.judge.lone import is_lone_rank, only_waits
+from diagnose.judge.places import locate_and_price, name_fault
+from diagnose.judge.timing import date_cause
+from diagnose.judge.worth import is_unmeasured, measure_alone, share_of
 from diagnose.model.analysis import Analysis
-from diagnose.model.cause import Cause, EvidenceItem, When
+from diagnose.model.cause import Cause, EvidenceItem
 from diagnose.model.components import COMPONENTS
-from diagnose.model.place import Where
 
 #: What is said of time that no rule explains.
 UNKNOWN = "unknown"
@@ -18,11 +20,16 @@ UNKNOWN_CERTAINTY = 0.6
 
 
 def list_unexplained(analysis: Analysis, explained: Collection[str], least: float) -> list[str]:
-    """Give the component that costs most of those that no rule explains, where that is too much for ordinary variation."""
+    """Give the component that costs most of those that no rule explains, where that is too much for ordinary variation.
+
+    What may be nothing but waits of a lone rank is not one: whom it waits for is not there.
+    """
+    lone = is_lone_rank(analysis.trace)
     gains = {
         name: analysis.gains.recoverable(name)
         for name in COMPONENTS
         if name not in explained
+        and not (lone and only_waits(analysis, (name,)))
         and not is_unmeasured(analysis, (name,))
         and not analysis.gains.traits[name].is_excused(analysis.features, explained)
     }
@@ -30,20 +37,25 @@ def list_unexplained(analysis: Analysis, explained: Collection[str], least: floa
     return sorted(found, key=lambda name: -gains[name])[:1]
 
 
+def place_of(components: Sequence[str]) -> str:
+    """Say what time that no rule explains lies on, as rules do: stages or workers."""
+    return "stages" if tuple(components) == ("stage",) else "workers"
+
+
 def report_unknown(analysis: Analysis, component: str, least: float) -> Cause:
     """Report lost time that no rule explains."""
     gains = analysis.gains
-    where = Where(workers=list_blamed(analysis, (component,)))
+    place = place_of((component,))
+    where, gain = locate_and_price(analysis, (component,), place, least)
     text = f"time is lost to {COMPONENTS[component]}, and no rule says why"
-    gain = gains.recoverable(component)
     return Cause(
         cause=UNKNOWN,
         title=f"unexplained: {COMPONENTS[component]}",
-        confidence=round(UNKNOWN_CERTAINTY * chance_above(gains, (component,), least), 4),
+        confidence=round(UNKNOWN_CERTAINTY * chance_above(measure_alone(gains, (component,)), least), 4),
         share=share_of(gains, (component,)),
         recoverable=gain,
         where=where,
-        when=analysis.courses[component].when if component in analysis.courses else When(),
+        when=date_cause(analysis, (component,), place),
         evidence=(EvidenceItem("rule", f"{UNKNOWN}/gain.{component}", text, {f"gain.{component}": gain}),),
         fixes=(),
         fingerprint=name_fault(analysis.trace.job, f"{UNKNOWN}/{component}", where),

@@ -1,7 +1,8 @@
 """Bring rules, classifier, gains and places together: which causes are there, how sure, where, since when, and the ledger.
 
-Enters: an `Analysis`, and what each judge says. Leaves: a `Verdict`. A cause is reported when its removal makes the job faster by
-the least speedup asked for, and rule and classifier together find it more probable than not.
+Enters: an `Analysis`, and what each judge says. Leaves: a `Verdict`. A cause is reported when its removal, alone or after those
+reported before it, makes the job faster by the least speedup asked for, and rule and classifier together find it more probable
+than not.
 """
 
 import dataclasses
@@ -9,14 +10,25 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import cast
 
+from diagnose.judge.alternatives import merge_alternatives, split_confidence
 from diagnose.judge.classifier import Prediction
-from diagnose.judge.confidence import be_sure
+from diagnose.judge.confidence import be_sure, believe, overlaps_too_much
 from diagnose.judge.evidence import list_evidence
-from diagnose.judge.places import locate, name_fault
+from diagnose.judge.lone import is_lone_rank, only_waits
+from diagnose.judge.places import locate_and_price, name_fault
+from diagnose.judge.rest import describe_noise, describe_rest, describe_unlooked
 from diagnose.judge.rule import Judgement
 from diagnose.judge.timing import date_cause
 from diagnose.judge.unknown import list_unexplained, report_unknown
-from diagnose.judge.worth import gain_of, is_unmeasured, least_gain, share_of
+from diagnose.judge.worth import (
+    Benefit,
+    is_unmeasured,
+    least_gain,
+    measure_after,
+    measure_alone,
+    most_gain,
+    share_of,
+)
 from diagnose.model.analysis import Analysis
 from diagnose.model.cause import Cause, NotChecked, Severity
 from diagnose.model.diagnosis_document import Ledger, VerdictName
@@ -29,7 +41,7 @@ MIN_MICROBATCHES = 4
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Verdict:
-    """The judged part of a diagnosis."""
+    """The judged part of a diagnosis; `why` says in a sentence why it is `noisy` or `inconclusive`."""
 
     verdict: VerdictName
     causes: tuple[Cause, ...]
@@ -37,6 +49,16 @@ class Verdict:
     checked: tuple[str, ...]
     not_checked: tuple[NotChecked, ...]
     warnings: tuple[str, ...]
+    why: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Said:
+    """A cause that is said: by which judgement, how sure that is at most, and what mending it gives back."""
+
+    judgement: Judgement
+    certain: float
+    benefit: Benefit
 
 
 def reach_verdict(
@@ -46,30 +68,67 @@ def reach_verdict(
     least = least_gain(min_speedup)
     unobservable = list_unobservable_causes(analysis, {j.rule.id for j in judgements})
     not_checked = [NotChecked(cause, reason) for cause, reason in unobservable.items()]
-    unlooked = {name for j in judgements if j.rule.id in unobservable for name in j.rule.components}
+    # What looks like a cause that nobody can look for may be nobody's fault: who waits inside it seems slow.
+    unlooked = {name: j.rule.id for j in judgements if j.rule.id in unobservable for name in j.rule.components}
     judgements = [j for j in judgements if j.rule.id not in unobservable]
-    unlooked -= {name for j in judgements for name in j.rule.components}
-    not_checked += [
-        NotChecked(j.rule.id, _why_not(analysis, j)) for j in judgements if _could_not_look(analysis, j, least)
-    ]
-    checked = tuple(j.rule.id for j in judgements if not _could_not_look(analysis, j, least))
+    unlooked = {
+        name: cause for name, cause in unlooked.items() if all(name not in j.rule.components for j in judgements)
+    }
+    lacking = [j for j in judgements if _could_not_look(analysis, j, least)]
+    not_checked += [NotChecked(j.rule.id, _why_not(analysis, j)) for j in lacking]
+    checked = tuple(j.rule.id for j in judgements if j not in lacking)
     few = len(analysis.breakdown.steps) < MIN_STEPS
     sure = [j for j in judgements if few and analysis.fidelity.ok and _shows_stage(analysis, j, least, prediction)]
     if (few and not sure) or not analysis.fidelity.ok:
-        return Verdict("inconclusive", (), None, checked, tuple(not_checked), (_why_inconclusive(analysis),))
+        why = _why_inconclusive(analysis)
+        return Verdict("inconclusive", (), None, checked, tuple(not_checked), (why,), why)
     if few:
         # What differs between stages does so in every microbatch of a step; of all that varies over steps nobody can tell.
-        why = _describe_few(analysis)
-        not_checked += [NotChecked(cause, why) for cause in checked if cause not in {j.rule.id for j in sure}]
+        too_few = _describe_few(analysis)
+        not_checked += [NotChecked(cause, too_few) for cause in checked if cause not in {j.rule.id for j in sure}]
         judgements, checked = sure, tuple(j.rule.id for j in sure)
-    causes, explained = _list_causes(analysis, judgements, least, prediction)
-    # What looks like a cause that nobody can look for may be nobody's fault: who waits inside it seems slow.
-    unexplained = [] if few else list_unexplained(analysis, explained | unlooked, least)
+    said = _choose(analysis, judgements, least, prediction)
+    explained = {name for one in said for name in one.judgement.rule.components}
+    causes = _list_causes(analysis, said, least, prediction)
+    unexplained = [] if few else list_unexplained(analysis, explained | set(unlooked), least)
     causes += [report_unknown(analysis, name, least) for name in unexplained]
     causes.sort(key=lambda cause: (-(cause.share or 0.0), -cause.recoverable, cause.cause))
-    verdict: VerdictName = "straggling" if causes else "healthy"
-    warnings = (f"the classifier was not asked: {prediction.unlike}",) if prediction and prediction.unlike else ()
-    return Verdict(verdict, tuple(causes), _share_out(analysis, causes), checked, tuple(not_checked), warnings)
+    named = {cause.cause for cause in causes}
+    checked = (*checked, *(entry.cause for entry in not_checked if entry.cause in named))
+    not_checked = [entry for entry in not_checked if entry.cause not in named]
+    warnings = []
+    if prediction and prediction.unlike:
+        warnings.append(
+            f"the classifier was not asked, and no cause is surer than a rule new to such jobs: {prediction.unlike}"
+        )
+    open_question = "" if few else describe_unlooked(analysis, explained, unlooked, unobservable, least)
+    verdict, why = _name_verdict(analysis, causes, open_question, explained, least)
+    warnings += [text for text in dict.fromkeys((open_question, why if verdict == "inconclusive" else "")) if text]
+    return Verdict(
+        verdict,
+        tuple(causes),
+        _share_out(analysis, causes),
+        tuple(sorted(checked)),
+        tuple(not_checked),
+        tuple(warnings),
+        why,
+    )
+
+
+def _name_verdict(
+    analysis: Analysis, causes: Sequence[Cause], open_question: str, explained: set[str], least: float
+) -> tuple[VerdictName, str]:
+    """Give the verdict on what was found, and why where that is not plain from the causes."""
+    if causes:
+        return "straggling", ""
+    if is_lone_rank(analysis.trace):
+        return "inconclusive", "one rank of several was recorded: those that it waits for are not there"
+    if open_question:
+        return "inconclusive", open_question
+    if rest := describe_rest(analysis, least):
+        return "inconclusive", rest
+    noise = describe_noise(analysis, explained, least)
+    return ("noisy", noise) if noise else ("healthy", "")
 
 
 def list_unobservable_causes(analysis: Analysis, known: set[str]) -> dict[str, str]:
@@ -90,15 +149,21 @@ def _why_inconclusive(analysis: Analysis) -> str:
     """Say why nobody can judge the job."""
     if len(analysis.breakdown.steps) < MIN_STEPS:
         return f"{_describe_few(analysis)}: nothing that varies can be told from chance"
-    error = analysis.fidelity.replay_error
-    return f"the replay misses the recorded step time by {error:.3g} of it: no figure is to be trusted"
+    fidelity = analysis.fidelity
+    if overlaps_too_much(fidelity.discrepancy):
+        longer = 100.0 * (1.0 / (1.0 + fidelity.discrepancy) - 1.0)
+        return (
+            f"simulated steps are {longer:.2g}% longer than the recorded ones: operations run side by side that are taken to wait "
+            "for each other, and no figure is to be trusted"
+        )
+    return f"the replay misses the recorded step time by {fidelity.replay_error:.3g} of it: no figure is to be trusted"
 
 
 def _could_not_look(analysis: Analysis, judgement: Judgement, least: float) -> bool:
     """Say whether a cause can be neither found nor ruled out: what its rule asks for is missing, and time may be lost to it."""
     if is_unmeasured(analysis, judgement.rule.components):
         return True
-    return judgement.fires is None and gain_of(analysis.gains, judgement.rule.components) >= least
+    return judgement.fires is None and most_gain(analysis.gains, judgement.rule.components) >= least
 
 
 def _why_not(analysis: Analysis, judgement: Judgement) -> str:
@@ -113,46 +178,85 @@ def _shows_stage(analysis: Analysis, judgement: Judgement, least: float, predict
         judgement.rule.place == "stages"
         and int(analysis.breakdown.compute_s.shape[2]) >= MIN_MICROBATCHES
         and not is_unmeasured(analysis, judgement.rule.components)
-        and gain_of(analysis.gains, judgement.rule.components) >= least
-        and be_sure(analysis, judgement, least, prediction) is not None
+        and most_gain(analysis.gains, judgement.rule.components) >= least
+        and believe(analysis, judgement, prediction) is not None
     )
 
 
-def _list_causes(
+def _choose(
     analysis: Analysis, judgements: Sequence[Judgement], least: float, prediction: Prediction | None
-) -> tuple[list[Cause], set[str]]:
-    """Report the causes that are there, and name the components that they explain."""
-    found = [
-        (j, sure)
+) -> list[_Said]:
+    """Choose the causes that are believed and worth saying, by what each gives back alone, or after those chosen before it.
+
+    Those that give back enough alone come first, the largest first; then, one after the other, what gives back most once these are
+    gone. Costs two replays for each of the latter.
+    """
+    believed = [
+        _Said(j, certain, measure_alone(analysis.gains, j.rule.components))
         for j in judgements
         if not is_unmeasured(analysis, j.rule.components)
-        and (sure := be_sure(analysis, j, least, prediction)) is not None
+        and (certain := believe(analysis, j, prediction)) is not None
+        and not (is_lone_rank(analysis.trace) and only_waits(analysis, j.rule.components))
     ]
-    claims = Counter(name for j, _ in found for name in j.rule.components)
-    return [_report(analysis, j, sure, claims, prediction, least) for j, sure in found], set(claims)
+    # Where a rule fires, or its cause explains the time of others too, the classifier need not guess whose it is.
+    claimed = {name for one in believed if one.judgement.fires for name in one.judgement.rule.components}
+    believed = [one for one in believed if one.judgement.fires or not _is_claimed(analysis, one.judgement, claimed)]
+    believed.sort(key=lambda one: -one.benefit.gain)  # stable: by id where they are equal
+    said = [one for one in believed if one.benefit.gain >= least]
+    hidden = [
+        one
+        for one in believed
+        if one.benefit.gain < least <= analysis.gains.recoverable_last("+".join(one.judgement.rule.components))
+    ]
+    while said and hidden:
+        gone = [name for one in said for name in one.judgement.rule.components]
+        uncovered = [
+            dataclasses.replace(one, benefit=measure_after(analysis, one.judgement.rule.components, gone))
+            for one in hidden
+        ]
+        best = max(range(len(uncovered)), key=lambda i: uncovered[i].benefit.gain)
+        if uncovered[best].benefit.gain < least:
+            break
+        said.append(uncovered[best])
+        hidden.pop(best)
+    return said
+
+
+def _is_claimed(analysis: Analysis, judgement: Judgement, claimed: set[str]) -> bool:
+    """Say whether other causes stand for a cause's components, or explain their time."""
+    traits = analysis.gains.traits
+    return any(
+        name in claimed or (name in traits and traits[name].is_excused(analysis.features, claimed))
+        for name in judgement.rule.components
+    )
+
+
+def _list_causes(analysis: Analysis, said: Sequence[_Said], least: float, prediction: Prediction | None) -> list[Cause]:
+    """Report the causes that are said; those that are told as an alternative of another are one finding with it."""
+    claims = Counter(name for one in said for name in one.judgement.rule.components)
+    found = [_report(analysis, one, claims, prediction, least) for one in said]
+    return merge_alternatives(found)
 
 
 def _report(
-    analysis: Analysis,
-    judgement: Judgement,
-    sure: float,
-    claims: Mapping[str, int],
-    prediction: Prediction | None,
-    least: float,
+    analysis: Analysis, said: _Said, claims: Mapping[str, int], prediction: Prediction | None, least: float
 ) -> Cause:
     """Report one cause; `claims` says how many reported rules share each component."""
-    rule, gains = judgement.rule, analysis.gains
-    where = locate(analysis, rule)
+    rule = said.judgement.rule
+    where, recoverable = locate_and_price(analysis, rule.components, rule.place, least)
+    sure = be_sure(analysis, rule, said.certain, said.benefit, least, prediction)
+    confidence, alternatives = split_confidence(rule, analysis.features, sure)
     return Cause(
         cause=rule.id,
         title=rule.title,
-        confidence=sure,
-        share=share_of(gains, rule.components, claims),
-        recoverable=gains.recoverable("+".join(rule.components)),
+        confidence=confidence,
+        share=share_of(analysis.gains, rule.components, claims),
+        recoverable=recoverable,
         where=where,
-        when=date_cause(analysis, rule),
-        evidence=tuple(list_evidence(analysis, judgement, prediction, least)),
+        when=date_cause(analysis, rule.components, rule.place),
+        evidence=tuple(list_evidence(analysis, said.judgement, said.benefit, prediction)),
         fixes=(),
+        alternatives=alternatives,
         fingerprint=name_fault(analysis.trace.job, rule.id, where),
         severity=cast("Severity | None", rule.severity or None),
         who=rule.who or None,

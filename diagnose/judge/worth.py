@@ -1,17 +1,34 @@
 """What the components of a cause are worth: what comes back without them, their share of the lost time, and how certain that is."""
 
-import math
-from collections.abc import Mapping, Sequence
-
-import numpy as np
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
 
 from diagnose.model.analysis import Analysis
+from diagnose.model.change import Remove
 from diagnose.model.components import Gains
+from diagnose.model.trace import Bools, Seconds
 
 #: Whatever speedup is asked for, less than this is rounding.
 NO_GAIN = 1e-9
-#: Error of a gain besides its spread over steps: what the taking apart itself gets wrong (share of the step).
-GAIN_ERROR = 0.005
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Benefit:
+    """What comes back without the components of a cause.
+
+    Attributes
+    ----------
+    gain : float
+        Part of the step time.
+    by_step : ndarray of float64, shape (n_steps,)
+        The same of each step, as part of the mean one.
+    after : tuple of str
+        Components that have to go first; empty: it is what comes back alone.
+    """
+
+    gain: float
+    by_step: Seconds
+    after: tuple[str, ...] = ()
 
 
 def least_gain(min_speedup: float) -> float:
@@ -19,7 +36,36 @@ def least_gain(min_speedup: float) -> float:
     return max(1.0 - 1.0 / min_speedup, NO_GAIN)
 
 
-def gain_of(gains: Gains, components: Sequence[str]) -> float:
+def measure_alone(gains: Gains, components: Sequence[str]) -> Benefit:
+    """Say what comes back without components, all else as it is."""
+    key = "+".join(components)
+    without_s = gains.alone_steps_s.get(key, gains.replayed_steps_s)
+    return Benefit(gains.recoverable(key), (gains.replayed_steps_s - without_s) / gains.replayed_s)
+
+
+def measure_after(analysis: Analysis, components: Sequence[str], gone: Iterable[str]) -> Benefit:
+    """Say what comes back without components once others are gone; costs two replays."""
+    first = tuple(dict.fromkeys(gone))
+    before_s = analysis.price([Remove(name) for name in first])
+    after_s = analysis.price([Remove(name) for name in dict.fromkeys((*first, *components))])
+    by_step = (before_s - after_s) / float(before_s.mean())
+    return Benefit(float(by_step.mean()), by_step, first)
+
+
+def measure_best(analysis: Analysis, components: Sequence[str], gone: Iterable[str]) -> Benefit:
+    """Say what comes back without components, alone or once others are gone: the larger one."""
+    alone, first = measure_alone(analysis.gains, components), [name for name in gone if name not in components]
+    return max(alone, measure_after(analysis, components, first), key=lambda one: one.gain) if first else alone
+
+
+def measure_named(analysis: Analysis, components: Sequence[str], workers: Bools) -> float:
+    """Say which part of the recorded step comes back without components on some workers, shape (n_dp, n_stages); one replay."""
+    gains = analysis.gains
+    step_s = float(analysis.price([Remove(name, workers) for name in components]).mean())
+    return (gains.replayed_s - step_s) / gains.recorded_s
+
+
+def most_gain(gains: Gains, components: Sequence[str]) -> float:
     """Part of the step that comes back when components are removed alone, or after all others: the larger one."""
     key = "+".join(components)
     return max(gains.recoverable(key), gains.recoverable_last(key))
@@ -28,14 +74,6 @@ def gain_of(gains: Gains, components: Sequence[str]) -> float:
 def is_unmeasured(analysis: Analysis, components: Sequence[str]) -> bool:
     """Say whether nobody can tell what components cost."""
     return any(analysis.features[f"gain.{name}"].value is None for name in components)
-
-
-def chance_above(gains: Gains, components: Sequence[str], least: float) -> float:
-    """Say how probable it is that the gain is truly above the least one, from its spread over steps."""
-    without_s = gains.alone_steps_s.get("+".join(components), gains.replayed_steps_s)
-    by_step = (gains.replayed_steps_s - without_s) / gains.replayed_s
-    error = math.hypot(float(np.std(by_step)) / math.sqrt(len(by_step)), GAIN_ERROR)
-    return 0.5 * (1.0 + math.erf((gain_of(gains, components) - least) / (error * math.sqrt(2.0))))
 
 
 def share_of(gains: Gains, components: Sequence[str], claims: Mapping[str, int] | None = None) -> float | None:

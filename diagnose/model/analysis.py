@@ -28,10 +28,12 @@ class Suspects:
         Slow workers as (dp index, stage index), worst first.
     late_members : dict of (int, int) to LateMember
         Which member of each slow worker the others wait for, where the trace records them.
-    cards, links : sequence of (int, int)
-        Slow network cards, and slow links by their first stage: (dp index, stage index), worst first.
-    group : int or None
-        Stage index of the slow data-parallel group.
+    cards : sequence of (int, int)
+        Slow network cards: (dp index, stage index).
+    ways : sequence of (int, int, int)
+        Slow links by their first stage: (direction, stage index, dp index); 0 forwards, 1 backwards, 2 both.
+    groups : sequence of int
+        Stage indices of slow data-parallel groups.
     longest_stage : int or None
         Stage index; None with one stage.
     """
@@ -39,8 +41,8 @@ class Suspects:
     workers: Sequence[tuple[int, int]] = ()
     late_members: Mapping[tuple[int, int], LateMember] = dataclasses.field(default_factory=dict)
     cards: Sequence[tuple[int, int]] = ()
-    links: Sequence[tuple[int, int]] = ()
-    group: int | None = None
+    ways: Sequence[tuple[int, int, int]] = ()
+    groups: Sequence[int] = ()
     longest_stage: int | None = None
 
 

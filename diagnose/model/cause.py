@@ -60,6 +60,14 @@ class RefusedFix(Struct, frozen=True):
     reason: str
 
 
+class Alternative(Struct, frozen=True):
+    """Another cause that explains the same seconds nearly as well, and what would tell the two apart."""
+
+    cause: CauseId
+    confidence: Annotated[float, Meta(ge=0, le=1)]
+    tells_apart: str
+
+
 class Cause(Struct, frozen=True, kw_only=True):
     """One cause found."""
 
@@ -74,13 +82,23 @@ class Cause(Struct, frozen=True, kw_only=True):
     share: Annotated[float | None, Meta(description="part of the lost time in the ledger")]
     recoverable: Annotated[
         float,
-        Meta(le=1, description="fraction of the recorded step time that comes back when this cause alone is removed"),
+        Meta(
+            le=1,
+            description="fraction of the recorded step time that comes back when this cause alone is removed, where workers are "
+            "named from these",
+        ),
     ]
     where: Where
     when: When
     evidence: tuple[EvidenceItem, ...]
     fixes: Annotated[tuple[Fix, ...], Meta(description="Best first")]
     refused_fixes: Annotated[tuple[RefusedFix, ...], Meta(description="fixes that are not for this job")] = ()
+    alternatives: Annotated[
+        tuple[Alternative, ...],
+        Meta(
+            description="causes that explain the same seconds nearly as well, the likeliest first; the confidence is split"
+        ),
+    ] = ()
     fingerprint: Annotated[
         str, Meta(description="the same over runs of one job family with the same fault in the same place")
     ]

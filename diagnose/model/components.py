@@ -106,8 +106,6 @@ class Breakdown:
     worker_ratio : ndarray of float64, shape (2, n_virtual, n_steps, n_dp)
         How long a slow worker takes against its peers; exactly 1 for all others.
     slow_workers : ndarray of bool, shape (n_dp, n_stages)
-    worker_excess : ndarray of float64, shape (n_dp, n_stages, n_steps)
-        Log of each worker's pace against its peers on the same stage, workload taken out; slow or not.
     microbatch_ratio : ndarray of float64, shape (2, n_microbatches, n_steps, n_dp)
         How long a microbatch takes on every stage against a typical one; 1 where the job has no such pattern.
     microbatch_ordinary : float
@@ -125,6 +123,8 @@ class Breakdown:
         Launch delays beyond the ordinary, seconds by node.
     forward_backward_correlation, microbatch_spread : float or None
         Of the microbatches' forward and backward times, and robust spread of the forward; None with fewer than 8 values.
+    stage_share : float or None
+        Part of what forward and backward of a compute have in common that other stages have, too, about 0..1; None with one stage.
     """
 
     steps: Ints
@@ -133,13 +133,13 @@ class Breakdown:
     step_ratio: Seconds
     worker_ratio: Seconds
     slow_workers: Bools
-    worker_excess: Seconds
     microbatch_ratio: Seconds
     queue_wait_s: Seconds | None
     stalls: Stalls
     noise_ratio: float
     forward_backward_correlation: float | None
     microbatch_spread: float | None
+    stage_share: float | None = None
     waited_for: tuple[Mapping[int, Mapping[int, Bools]], ...] = ()
     microbatch_ordinary: float = 0.0
     late_s: tuple[Mapping[int, Seconds], ...] = ()

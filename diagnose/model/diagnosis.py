@@ -45,7 +45,8 @@ MAX_WORKERS_LISTED = 64
 class Diagnosis:
     """All that is known about one job. `to_dict` gives the JSON; the arrays and `details` stay for pictures, tables and pages.
 
-    `log` is what the training log says, alone or beside the trace; a log alone may not tell how the job is laid out over GPUs.
+    `why` says in a sentence why the verdict is `noisy` or `inconclusive`. `log` is what the training log says, alone or beside the
+    trace; a log alone may not tell how the job is laid out over GPUs.
     """
 
     made_by: MadeBy
@@ -74,6 +75,7 @@ class Diagnosis:
     details: "Details | None" = None
     log: "LogFacts | None" = None
     parallelism_known: bool = True
+    why: str = ""
 
     @property
     def is_from_log(self) -> bool:

@@ -23,7 +23,7 @@ else:
 
 SCHEMA: Final = "diagnose/1"
 Count = Annotated[int, Meta(ge=0)]
-VerdictName = Literal["healthy", "straggling", "inconclusive"]
+VerdictName = Literal["healthy", "noisy", "straggling", "inconclusive"]
 _PerName = Annotated[dict[str, NotNegative | None], Meta(description="Name to slowdown, ratio")]
 _JobSize = Annotated[
     Annotated[int, Meta(ge=1)] | None, Meta(description="null where a training log alone does not say")
@@ -271,10 +271,10 @@ class DiagnosisDocument(Struct, frozen=True, kw_only=True):
     gpu_hours: GpuHours
     fidelity: Fidelity
     what_if: Slowdowns
-    causes: Annotated[tuple[Cause, ...], Meta(description="Largest share first; empty when healthy")]
+    causes: Annotated[tuple[Cause, ...], Meta(description="Largest share first; empty when healthy or noisy")]
     ledger: Annotated[
         Ledger | None,
-        Meta(description="Parts of the lost time; causes and unexplained sum to 1. Null when healthy"),
+        Meta(description="Parts of the lost time; causes and unexplained sum to 1. Null when healthy or noisy"),
     ]
     plan: Annotated[
         Plan | None,

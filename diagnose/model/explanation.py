@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from diagnose.model.cause import When
+from diagnose.model.cause import Alternative, When
 from diagnose.model.course import Change
 from diagnose.model.diagnosis_document import MadeBy
 from diagnose.model.place import Where
@@ -18,6 +18,8 @@ REASONS = {
     "unmeasured": "nobody can tell what its components cost",
     "gain": "too little comes back without it",
     "conditions": "a condition that must hold does not",
+    "alternative": "it is told as what else another cause may be",
+    "veto": "something holds that forbids it",
     "unknown-conditions": "conditions that decide could not be measured",
     "classifier": "the rule says yes, and the verdict no, as the classifier objects",
     "explained": "other causes account for the lost time",
@@ -71,11 +73,12 @@ class CheckedGroup:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RuleCheck:
-    """What a rule, named by its cause, makes of a job: `fires` is None where it could not look."""
+    """What a rule, named by its cause, makes of a job: `fires` is None where it could not look; `vetoes` forbid it."""
 
     cause: str
     fires: bool | None
     conditions: CheckedGroup
+    vetoes: CheckedGroup
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -139,11 +142,6 @@ class Worth:
     without_s: float | None
     reason: str
 
-    @property
-    def gain(self) -> float | None:
-        """The larger gain: what a cause is measured by."""
-        return None if self.alone is None or self.last is None else max(self.alone, self.last)
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Explanation:
@@ -161,12 +159,19 @@ class Explanation:
         Why nobody can judge, where the verdict is `inconclusive` or the recording cannot show the cause.
     confidence : float or None
         Of the cause, where it is said.
+    alternatives : tuple of Alternative
+        What else may explain the same time, where it is said.
     gain, least_gain : float or None, float
-        Part of the step time that comes back without it, alone or after all others, and the part that must for it to be said.
+        Part of the step time that comes back without it, alone or after the causes that are said, and the part that must for it to
+        be said.
+    after_others : bool
+        More comes back after the causes that are said than alone.
     rule : str
         File of its rule; empty for `unknown`, which has none.
     fires : bool or None
-        Whether the rule's conditions hold; None where that cannot be said, or there is no rule.
+        Whether the rule's conditions hold, and no veto; None where that cannot be said, or there is no rule.
+    conditions, vetoes : CheckedGroup or None
+        What must hold, and what must not; None where there is no rule.
     prediction : CausePrediction or None
         None where there is no classifier.
     changes : tuple of Change
@@ -201,6 +206,9 @@ class Explanation:
     worth: tuple[Worth, ...]
     made_by: MadeBy
     warnings: tuple[str, ...]
+    vetoes: CheckedGroup | None = None
+    alternatives: tuple[Alternative, ...] = ()
+    after_others: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Give plain types: what `diagnose explain --format json` prints, but for the sentence `why`.
@@ -213,11 +221,13 @@ class Explanation:
             - `schema`: `diagnose-explain/1`; `made_by`: as in the diagnosis; `job_id`
             - `cause`, `title`; `said`: whether the diagnosis has it among its causes
             - `because`: codes of what keeps it from being said, as in `REASONS`; empty where it is said
-            - `verdict` of the job; `doubt`: why nobody can judge; `confidence` of the cause: null where it is not said
-            - `gain`: part of the step time that comes back; `least_gain`: the part that must, for it to be said
-            - `rule`: null for `unknown`, else `file`, `fires` (null where that cannot be said) and `conditions`, a tree of groups
-              (`kind`: `all`, `any` or `none`; `holds`, `parts`) and conditions (`feature`, `comparison`, `threshold`, `holds`,
-              `value`, `reason`, `says`, `origin`, `deciding`), `holds` null where that cannot be said
+            - `verdict` of the job; `doubt`: why nobody can judge; `confidence` of the cause: null where it is not said;
+              `alternatives`: as in the diagnosis
+            - `gain`: part of the step time that comes back, alone or after the causes that are said; `least_gain`: the part that
+              must, for it to be said
+            - `rule`: null for `unknown`, else `file`, `fires` (null where that cannot be said), `conditions` and `vetoes`, trees of
+              groups (`kind`: `all`, `any` or `none`; `holds`, `parts`) and conditions (`feature`, `comparison`, `threshold`,
+              `holds`, `value`, `reason`, `says`, `origin`, `deciding`), `holds` null where that cannot be said
             - `classifier`: null where there is none, else `probability`, `for` and `against` (lists, strongest first, of `feature`,
               `value`, `log_odds`), and `unlike`
             - `when`, `where`: as in the diagnosis
@@ -239,11 +249,12 @@ class Explanation:
             "verdict": self.verdict,
             "doubt": self.doubt or None,
             "confidence": self.confidence,
+            "alternatives": self.alternatives,
             "gain": self.gain,
             "least_gain": self.least_gain,
             "rule": None
             if self.conditions is None
-            else {"file": self.rule, "fires": self.fires, "conditions": self.conditions},
+            else {"file": self.rule, "fires": self.fires, "conditions": self.conditions, "vetoes": self.vetoes},
             "classifier": None
             if prediction is None
             else {

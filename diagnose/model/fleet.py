@@ -108,7 +108,7 @@ class FleetJob:
     @property
     def counts(self) -> bool:
         """True where its figures can be trusted: it has a diagnosis that says something."""
-        return self.failure is None and self.verdict in {"healthy", "straggling"}
+        return self.failure is None and self.verdict in {"healthy", "noisy", "straggling"}
 
     @property
     def family(self) -> tuple[object, ...]:

@@ -11,7 +11,7 @@ from diagnose.model.diagnosis_document import Count
 from diagnose.model.place import Where
 
 #: Verdicts of jobs whose figures count.
-Counted = Literal["healthy", "straggling"]
+Counted = Literal["healthy", "noisy", "straggling"]
 Unit = Literal["share", "ratio", "correlation"]
 Rank = Literal["lost", "recoverable"]
 #: What may have become of a fault: never seen before; seen before, but not last time; as before; costs more; its jobs ran without
@@ -44,10 +44,11 @@ class Totals(Struct, frozen=True):
 
     n_jobs: Count
     n_counted: Annotated[
-        int, Meta(ge=0, description="jobs whose figures count: healthy or straggling; all sums are of these")
+        int, Meta(ge=0, description="jobs whose figures count: healthy, noisy or straggling; all sums are of these")
     ]
     n_straggling: Count
     n_healthy: Count
+    n_noisy: Count
     n_inconclusive: Count
     n_failed: Count
     hours_analysed: float

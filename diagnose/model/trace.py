@@ -143,6 +143,8 @@ class Trace:
         The tensor- and context-parallel members of each worker; None where the trace records one row for all of them.
     recording : Account or None
         What another producer's files could not bring along; None where the rows were written as a trace.
+    ranks_told : int
+        Ranks that the job has by its metadata, which may be more than the rows are of; 0 where it does not say.
     """
 
     job: Job
@@ -161,6 +163,7 @@ class Trace:
     documents: Documents | None = None
     members: Members | None = None
     recording: Account | None = None
+    ranks_told: int = 0
 
     @property
     def steps(self) -> Ints:

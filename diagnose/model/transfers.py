@@ -2,7 +2,50 @@
 
 import dataclasses
 
-from diagnose.model.trace import Seconds
+import numpy as np
+
+from diagnose.model.trace import Bools, Seconds
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SlowPlaces:
+    """Where slow transfers are.
+
+    Attributes
+    ----------
+    ways : ndarray of bool, shape (2, n_stages, n_dp)
+        Slow links between each stage and the next by direction: 0 as forwards go, 1 as backwards do.
+    groups : ndarray of bool, shape (n_stages,)
+        Stages whose dp ranks have slow collectives.
+    cards : ndarray of bool, shape (n_dp, n_stages)
+        Workers all of whose links and collectives are slow; these are among `ways` and `groups`, too.
+    repeats : float or None
+        Part of the lost seconds that lies where, or when, half of the steps, or of the places, says of the other half; 0 as chance
+        has it, 1 all. None where too few are slow, or only one place is there, to tell.
+    apart : float or None
+        Where nobody can tell whether they repeat: half of the lost seconds are in transfers that are so many times as far beyond an
+        ordinary one as the upper end of ordinary ones is.
+    victims : ndarray of bool, shape (2, n_stages, n_dp)
+        Links that are slow because a worker at their end is held up by a slow one, or that share its batches.
+    """
+
+    ways: Bools
+    groups: Bools
+    cards: Bools
+    repeats: float | None
+    victims: Bools
+    apart: float | None = None
+
+    @classmethod
+    def nowhere(cls, n_stages: int, n_dp: int) -> "SlowPlaces":
+        """Name no place."""
+        ways, groups = np.zeros((2, n_stages, n_dp), dtype=bool), np.zeros(n_stages, dtype=bool)
+        return cls(ways, groups, np.zeros((n_dp, n_stages), dtype=bool), None, ways)
+
+    @property
+    def found(self) -> bool:
+        """Say whether any place is named."""
+        return bool(self.ways.any() or self.groups.any())
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -25,10 +68,11 @@ class Transfers:
     group_excess_s : ndarray of float64, shape (n_stages,)
         The same of the collectives of a stage's dp ranks.
     excess_ratio : float or None
-        Typical seconds beyond over those of an ordinary one, where any stand out.
-    link_alone_s : ndarray of float64, shape (n_stages, n_dp), or None
-        Mean seconds beyond ordinary ones of transfers that share no batch with one the other way on their link, in the steps in
-        which the link is slow, of the quicker direction; NaN where there are none.
+        Seconds beyond over those of an ordinary one, where any stand out: half of the seconds beyond are in transfers above it.
+    typical_ratio : float or None
+        The same of a typical transfer of those that stand out.
+    slow : SlowPlaces or None
+        Where slow transfers lie.
     """
 
     link_s: Seconds
@@ -38,4 +82,5 @@ class Transfers:
     link_excess_s: Seconds
     group_excess_s: Seconds
     excess_ratio: float | None
-    link_alone_s: Seconds | None = None
+    typical_ratio: float | None = None
+    slow: SlowPlaces | None = None

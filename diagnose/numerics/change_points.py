@@ -51,8 +51,8 @@ class Rise(NamedTuple):
 
     bound: tuple[float, float]
     """Values beyond these two count as these: one extreme step makes no level."""
-    least_level: float
-    """The mean after the rise is above this, and more than twice that before."""
+    least_level: Floats | float
+    """The mean after the rise is above this, and more than twice that before; broadcastable to the shape of the series."""
     min_after: int
     """The new level lasts at least so many steps."""
     deviations: float

@@ -10,12 +10,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from diagnose.model.explanation import CausePrediction, Checked, Explanation, Weight, Worth
+from diagnose.model.explanation import REASONS, CausePrediction, Checked, Explanation, Weight, Worth
 from diagnose.model.plain import to_json
 from diagnose.report import words
 from diagnose.report.conditions import describe_wanted, draw_conditions, format_number
 from diagnose.report.escape import escape, prose
-from diagnose.report.facts import describe_makers
+from diagnose.report.facts import describe_alternatives, describe_makers
 from diagnose.report.layout import PROSE_WIDTH, draw_facts, draw_sections
 
 #: Conditions named in the sentence that says why.
@@ -55,8 +55,8 @@ def describe_why(explanation: Explanation) -> str:
 def _describe_reason(e: Explanation, code: str) -> str:
     """Say one thing that keeps the cause from being said."""
     match code:
-        case "inconclusive":
-            return prose(e.doubt) or "the trace does not let anyone judge"
+        case "inconclusive" | "alternative":
+            return prose(e.doubt) or REASONS[code]
         case "unsaid":
             return f"what was recorded cannot show it; {prose(e.doubt)}"
         case "unmeasured":
@@ -68,6 +68,9 @@ def _describe_reason(e: Explanation, code: str) -> str:
             named = [_describe_failed(part) for part in deciding[:_MAX_NAMED]]
             more = len(deciding) - len(named)
             return " and ".join([", ".join(named), f"{more} more"] if more > 0 else named)
+        case "veto":
+            held = [part for part in e.vetoes.conditions() if part.holds and part.says] if e.vetoes else []
+            return f"it is ruled out: {' and '.join(part.says for part in held) or 'a veto of its rule holds'}"
         case "classifier":
             return f"the conditions of its rule hold and {_describe_gain(e)}, but {_describe_probability(e.prediction)}"
         case _:
@@ -77,12 +80,11 @@ def _describe_reason(e: Explanation, code: str) -> str:
 def _describe_gain(e: Explanation) -> str:
     """Say how much shorter steps would be, against what is asked for."""
     least = words.percent(e.least_gain)
-    gain, alone = e.gain or 0.0, e.worth[-1].alone or 0.0
+    gain = e.gain or 0.0
     if gain < words.NO_SHARE:
         return f"nothing comes back without it ({least} of the step time is asked for)"
-    if alone >= min(gain, e.least_gain):
-        return f"without it steps are {words.percent(alone)} shorter ({least} is asked for)"
-    return f"without it, once all others are gone, steps are {words.percent(gain)} shorter ({least} is asked for)"
+    first = ", once the causes that are said are gone," if e.after_others else ""
+    return f"without it{first} steps are {words.percent(gain)} shorter ({least} is asked for)"
 
 
 def _describe_failed(part: Checked) -> str:
@@ -115,6 +117,8 @@ def _sections(e: Explanation) -> Iterator[tuple[str, RenderableType]]:
     yield "", draw_facts(_summary(e))
     if e.conditions is not None:
         yield "Conditions of its rule", draw_conditions(e.conditions)
+    if e.vetoes is not None and e.vetoes.parts:
+        yield "What would rule it out", draw_conditions(e.vetoes)
     yield "What removing it gives back", _draw_worth(e)
     if e.changes:
         yield "Change points", _draw_changes(e)
@@ -127,6 +131,8 @@ def _summary(e: Explanation) -> list[tuple[str, RenderableType]]:
     rows: list[tuple[str, RenderableType]] = [("Why", describe_why(e))]
     if e.confidence is not None:
         rows.append(("Confidence", words.confidence(e.confidence)))
+    if e.alternatives:
+        rows.append(("Or else", "\n".join(describe_alternatives(e.alternatives))))
     without = e.worth[-1].without_s
     rows.append(("Step time", f"recorded {words.seconds(e.recorded_s)}, without it {words.seconds(without)}"))
     where = words.places(e.where)

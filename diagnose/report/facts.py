@@ -6,7 +6,7 @@ Enters: a diagnosis, or one of its causes. Leaves: lines of text, user strings e
 import re
 from collections.abc import Sequence
 
-from diagnose.model.cause import Cause, Fix
+from diagnose.model.cause import Alternative, Cause, Fix
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.diagnosis_document import MadeBy
 from diagnose.model.trace import Job
@@ -91,8 +91,8 @@ def describe_log(log: LogFacts) -> str:
 
 def describe_replay(diagnosis: Diagnosis) -> str:
     """Say whether the replay gives the recorded times again."""
-    error = words.percent(diagnosis.fidelity.replay_error)
-    return f"faithful, off by {error}" if diagnosis.fidelity.ok else f"NOT faithful, off by {error} (5% at most)"
+    miss = words.describe_miss(diagnosis.fidelity)
+    return f"faithful, {miss}" if diagnosis.fidelity.ok else f"NOT faithful, {miss} (5% at most)"
 
 
 def head(cause: Cause) -> str:
@@ -108,13 +108,24 @@ def measure(cause: Cause) -> list[tuple[str, str]]:
         ("Recoverable", describe_recoverable(cause)),
         ("Share", describe_share(cause)),
         ("Confidence", words.confidence(cause.confidence)),
+        ("Or else", "\n".join(describe_alternatives(cause.alternatives))),
         ("Who acts", name(cause.who or "")),
     ]
     return [(label, fact) for label, fact in rows if fact]
 
 
+def describe_alternatives(alternatives: Sequence[Alternative]) -> list[str]:
+    """Say what else may explain the same seconds, how surely, and what would tell it apart."""
+    return [
+        f"{escape(other.cause)}, {words.confidence(other.confidence)}; what would tell: {prose(other.tells_apart)}"
+        for other in alternatives
+    ]
+
+
 def describe_recoverable(cause: Cause) -> str:
     """Say how much comes back without a cause."""
+    if cause.recoverable < words.NO_SHARE:
+        return "nothing when this alone is gone"
     gain = 1 / (1 - cause.recoverable) if cause.recoverable < 1 else float("inf")
     return f"{words.percent(cause.recoverable)} of the step time when this alone is gone ({words.ratio(gain)}x as fast)"
 
@@ -126,6 +137,8 @@ def describe_share(cause: Cause) -> str:
 
 def describe_nothing(diagnosis: Diagnosis) -> str:
     """Say plainly that nothing was found, or why nobody can say."""
+    if diagnosis.verdict == "noisy":
+        return f"None: {prose(diagnosis.why)}."
     if diagnosis.verdict != "healthy":
         return f"None: {words.why_inconclusive(diagnosis)}. Take every figure here as a hint at most."
     said = f"No known cause, removed alone, would make the job at least {diagnosis.min_speedup:g} times as fast"

@@ -86,7 +86,12 @@ def describe_worst(fleet: Fleet) -> str:
 def list_facts(fleet: Fleet) -> list[tuple[str, str]]:
     """Say in a few lines what the fleet comes to."""
     t = fleet.totals
-    verdicts = [(t.n_straggling, "straggling"), (t.n_healthy, "healthy"), (t.n_inconclusive, "inconclusive")]
+    verdicts = [
+        (t.n_straggling, "straggling"),
+        (t.n_healthy, "healthy"),
+        (t.n_noisy, "noisy"),
+        (t.n_inconclusive, "inconclusive"),
+    ]
     counts = [f"{n:,} {what}" for n, what in (*verdicts, (t.n_failed, "not analysed")) if n]
     facts = [("Jobs", f"{t.n_jobs:,}" + (f": {', '.join(counts)}" if counts else ""))]
     if t.hours_analysed:

@@ -26,7 +26,7 @@ _DOCUMENTS: dict[str, tuple[type[msgspec.Struct], str, str]] = {
 _VERDICTS = [
     {"if": {"properties": {"verdict": {"const": "straggling"}}}, "then": {"properties": {"causes": {"minItems": 1}}}},
     {
-        "if": {"properties": {"verdict": {"const": "healthy"}}},
+        "if": {"properties": {"verdict": {"enum": ["healthy", "noisy"]}}},
         "then": {"properties": {"causes": {"maxItems": 0}, "ledger": {"type": "null"}}},
     },
 ]

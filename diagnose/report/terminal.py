@@ -37,7 +37,17 @@ _BAR_WIDTH = 44
 _LEAST_BAR = 8
 #: Width of a report in a notebook.
 _HTML_WIDTH = 110
-_VERDICT_STYLES = {"healthy": "bold green", "straggling": "bold red", "inconclusive": "bold yellow"}
+_VERDICT_STYLES = {
+    "healthy": "bold green",
+    "noisy": "bold cyan",
+    "straggling": "bold red",
+    "inconclusive": "bold yellow",
+}
+#: What recorded steps are beside simulated ones: longer, or shorter.
+_DISCREPANCY = {
+    False: "launch delays, which S leaves out",
+    True: "operations run side by side that S puts one after the other",
+}
 _SEVERITY_STYLES = {"high": "bold red", "medium": "bold yellow"}
 #: The two components of a ledger and its causes say the same when no share differs by more than this.
 _SAME_SHARE = 0.005
@@ -324,7 +334,7 @@ def _doubts(diagnosis: Diagnosis) -> list[tuple[str, RenderableType]]:
     error = words.percent(fidelity.replay_error)
     rows: list[tuple[str, RenderableType]] = [
         ("Replay", f"with launch delays it is off by {error} from the recorded step times; trusted up to 5%"),
-        ("Discrepancy", f"{words.percent(fidelity.discrepancy)}: launch delays, which S leaves out"),
+        ("Discrepancy", f"{words.percent(fidelity.discrepancy)}: {_DISCREPANCY[fidelity.discrepancy < 0]}"),
     ]
     if diagnosis.is_from_log:
         rows = [("Replay", "none: a log has no operations to be replayed")]

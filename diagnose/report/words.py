@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from diagnose.model.cause import Cause, When
 from diagnose.model.components import COMPONENTS
 from diagnose.model.diagnosis import Diagnosis
+from diagnose.model.diagnosis_document import Fidelity
 from diagnose.model.place import Link, Where, Worker
 from diagnose.report.escape import escape, name, prose
 
@@ -250,6 +251,8 @@ def finding(diagnosis: Diagnosis) -> str:
         return f"healthy — no known cause that is worth a speedup of {diagnosis.min_speedup:g}"
     if diagnosis.verdict == "inconclusive":
         return f"inconclusive — {why_inconclusive(diagnosis)}"
+    if diagnosis.verdict == "noisy":
+        return f"noisy — {prose(diagnosis.why)}"
     if not diagnosis.causes:
         return escape(diagnosis.verdict)
     first = diagnosis.causes[0]
@@ -306,14 +309,29 @@ def why_inconclusive(diagnosis: Diagnosis) -> str:
     if diagnosis.is_from_log:
         return "the log shows no change of pace, and cannot say whether steps were slow from the first on"
     if not diagnosis.fidelity.ok:
-        return f"the replay is off by {percent(diagnosis.fidelity.replay_error)}, too far to be trusted"
+        return f"the replay is {describe_miss(diagnosis.fidelity)}, too far to be trusted"
     n_steps = len(diagnosis.what_if.steps)
     if n_steps < FEW_STEPS:
         return f"only {n_steps} {'step' if n_steps == 1 else 'steps'} could be analysed, too few to tell anything from chance"
+    if diagnosis.why:
+        return prose(diagnosis.why)
     if diagnosis.not_checked and not diagnosis.causes:
         n = len(diagnosis.not_checked)
         return f"{n} {'cause' if n == 1 else 'causes'} could not be checked, and nothing else was found"
     return "the trace does not say enough to judge"
+
+
+def describe_miss(fidelity: Fidelity) -> str:
+    """Say how far the replay is off: with launch delays, or without them where its steps are longer than the recorded ones.
+
+    >>> describe_miss(Fidelity(0.03, 0.12, ok=False)), describe_miss(Fidelity(-0.2, 0.01, ok=False))
+    ('off by 12%', 'off by 1.0%, and without launch delays its steps are 25% longer than the recorded ones')
+    """
+    said = f"off by {percent(fidelity.replay_error)}"
+    if fidelity.ok or not -fidelity.discrepancy > (fidelity.replay_error or 0.0):
+        return said
+    longer = 1.0 / (1.0 + fidelity.discrepancy) - 1.0
+    return f"{said}, and without launch delays its steps are {percent(longer)} longer than the recorded ones"
 
 
 def _three_digits(value: float) -> str:

@@ -33,7 +33,7 @@ def render_gauges(census: Census, findings: Iterable[Finding], acked: Collection
     def show_one(name: str, meaning: str, value: float) -> None:
         Gauge(name, meaning, registry=registry).set(value)
 
-    verdicts = dict.fromkeys(("healthy", "straggling", "inconclusive"), 0) | census.jobs_by_verdict
+    verdicts = dict.fromkeys(("healthy", "noisy", "straggling", "inconclusive"), 0) | census.jobs_by_verdict
     show("diagnose_jobs", "Jobs in the store that were diagnosed, by verdict.", dict(verdicts), "verdict")
     show_one("diagnose_jobs_failed", "Jobs in the store without a diagnosis.", sum(census.failed_by_kind.values()))
     analysed, wasted = census.gpu_hours_analysed * _HOUR_S, census.gpu_hours_wasted * _HOUR_S

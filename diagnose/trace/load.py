@@ -15,7 +15,7 @@ from diagnose.model.recording import Unobserved
 from diagnose.model.trace import Ints, Job, Trace
 from diagnose.trace.derive import derive_transfers, lacks_transfers
 from diagnose.trace.grid import Grid, build_grid
-from diagnose.trace.metadata import read_metadata, resolve_job
+from diagnose.trace.metadata import count_ranks_told, read_metadata, resolve_job
 from diagnose.trace.read import read_rows
 
 #: Model chunks a worker beyond which metadata is damage.
@@ -86,6 +86,7 @@ def load_trace(
         recording = dataclasses.replace(recording, unobserved=(*recording.unobserved, lack))
     return Trace(
         job=job,
+        ranks_told=count_ranks_told(found),
         blocks=blocks,
         evidence=grid.evidence,
         dp_labels=grid.dp_labels,

@@ -5,6 +5,7 @@ warnings where the two contradicted each other.
 """
 
 import datetime as dt
+import math
 import reprlib
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,13 @@ def resolve_job(
         **({"job_id": name} | _texts(found, warnings)),
     )
     return job, warnings
+
+
+def count_ranks_told(found: dict[str, Any]) -> int:
+    """Count the ranks that the metadata tells of, whether or not the rows have them; 0 where it tells of none."""
+    sizes = _read_sizes(found, [])
+    layout = [sizes[key] for key in ("dp_size", "pp_size", "tp_size", "cp_size")]
+    return max(sizes["world_size"] or 0, math.prod(size or 1 for size in layout) if any(layout) else 0)
 
 
 def _read_sizes(found: dict[str, Any], warnings: list[str]) -> dict[str, int | None]:

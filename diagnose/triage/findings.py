@@ -33,7 +33,7 @@ _LOCK = 7_236_106
 #: Diagnoses read, the newest first, to find one that was looked at for a cause: the first nearly always was.
 _MOST_LOOKED_AT = 20
 #: Verdicts that say that causes were looked for.
-_JUDGED = ("healthy", "straggling")
+_JUDGED = ("healthy", "noisy", "straggling")
 #: A cause that no rule names, so that no list of what was looked for does either.
 _UNNAMED = "unknown"
 

@@ -10,6 +10,7 @@ import math
 import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from diagnose.model.change import Change, Remove, Reschedule, Scale, Spend, Work
 from diagnose.model.components import Breakdown, Gains
 from diagnose.model.trace import Seconds
 from diagnose.whatif.components.catalogue import list_components
-from diagnose.whatif.components.component import ByNode, Extent, Lanes, TakenApart, cut, find_parts, mix
+from diagnose.whatif.components.component import Extent, Lanes, Part, TakenApart, cut, find_parts, mix
 from diagnose.whatif.computes import Place, list_computes, place_of
 from diagnose.whatif.graph import Graph
 from diagnose.whatif.observed import Observed
@@ -31,6 +32,8 @@ MATERIAL_SHARE = 0.005
 MAX_PLAYERS = 6
 #: Operations replayed for the Shapley shares, and for each candidate of a search, at most; larger jobs are sampled by steps.
 MAX_SHAPLEY_OPS = 750_000
+
+P = TypeVar("P", bound=Part)
 
 
 class Removal:
@@ -94,9 +97,9 @@ class Removal:
         plan = _Plan(changes)
         return self._graph(i, plan, at), *self._with(i, plan, self._steps_at(i, at), at)
 
-    def own_excess(self, name: str) -> Sequence[ByNode]:
-        """Give what a component adds to the own times of operations that are no computes, one dict a block."""
-        return self._parts[name].own_s
+    def part_of(self, kind: type[P]) -> P:
+        """Give a component's part in this job."""
+        return next(part for part in self._parts.values() if isinstance(part, kind))
 
     def _steps_at(self, i: int, at: slice) -> slice:
         """Say where some steps of block `i` are among the steps of all blocks."""

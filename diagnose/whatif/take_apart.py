@@ -12,14 +12,14 @@ import numpy as np
 
 from diagnose.model.components import Breakdown
 from diagnose.model.trace import Bools, Evidence, Ints, Seconds
-from diagnose.numerics.robust import nan_median
-from diagnose.whatif.components.microbatch import find_microbatches
+from diagnose.numerics.robust import lower_median, nan_median
+from diagnose.whatif.components.microbatch import Microbatches, find_microbatches
 from diagnose.whatif.components.pause import find_pauses
 from diagnose.whatif.components.queue import find_queue_waits
 from diagnose.whatif.components.stage import find_usual_durations
 from diagnose.whatif.components.start_delay import find_late_starts
 from diagnose.whatif.components.step import find_slow_steps, without_microbatches
-from diagnose.whatif.components.worker import find_slow_workers, slow_throughout
+from diagnose.whatif.components.worker import find_slow_workers, measure_draws, slow_throughout
 from diagnose.whatif.computes import gather_computes, gather_seconds
 from diagnose.whatif.delays import delay_excess
 from diagnose.whatif.evidence import without_recorded_pauses
@@ -49,9 +49,17 @@ def _take_apart(observed: Sequence[Observed], evidence: Evidence, n_stages: int)
     pace = by_step / typical_s[:, :, None, None]
     step_ratio = find_slow_steps(pace)
     parts = _find_workers_and_microbatches(work_s, typical_s, pace, step_ratio, order, told)
-    if (parts.microbatch_ratio != 1.0).any():
-        step_ratio = without_microbatches(step_ratio)
-        parts = _find_workers_and_microbatches(work_s, typical_s, pace, step_ratio, order, told)
+    if parts.slow_workers.any() and not told.any():
+        # What is usual is what those take who are not slow; who is slow was measured against a mixture of both.
+        quick = np.where(parts.worker_ratio > 1.0, np.nan, by_step)
+        of_quick = lower_median(nan_median(quick, axis=2), axis=2)
+        typical_s = np.where(of_quick > 0, of_quick, typical_s)
+        pace = by_step / typical_s[:, :, None, None]
+        step_ratio = find_slow_steps(np.where(parts.worker_ratio > 1.0, np.nan, pace))
+        parts = _find_workers_and_microbatches(work_s, typical_s, pace, step_ratio, order, told, parts.worker_ratio)
+    if (error := parts.microbatches.error_of_step()) > 0:
+        step_ratio = without_microbatches(step_ratio, error)
+        parts = _find_workers_and_microbatches(work_s, typical_s, pace, step_ratio, order, told, parts.worker_ratio)
     pause_s, noise = find_pauses(work_s, free_s, parts.left, n_stages)
     late_s = tuple(delay_excess(o) for o in observed)
     before_s = gather_seconds(observed, late_s, compute_s.shape, n_stages)
@@ -74,14 +82,14 @@ def _take_apart(observed: Sequence[Observed], evidence: Evidence, n_stages: int)
         step_ratio=step_ratio,
         worker_ratio=parts.worker_ratio,
         slow_workers=parts.slow_workers,
-        worker_excess=parts.worker_excess,
-        microbatch_ratio=parts.microbatch_ratio,
-        microbatch_ordinary=parts.microbatch_ordinary,
+        microbatch_ratio=parts.microbatches.ratio,
+        microbatch_ordinary=parts.microbatches.ordinary,
         queue_wait_s=queue.inside_s,
         stalls=stalls,
         noise_ratio=noise,
-        forward_backward_correlation=parts.correlation,
-        microbatch_spread=parts.spread,
+        forward_backward_correlation=parts.microbatches.correlation,
+        microbatch_spread=parts.microbatches.spread,
+        stage_share=parts.microbatches.stage_share,
         waited_for=queue.by,
         late_s=late_s,
     )
@@ -93,29 +101,32 @@ class _Parts:
 
     worker_ratio: Seconds
     slow_workers: Bools
-    worker_excess: Seconds
-    microbatch_ratio: Seconds
-    microbatch_ordinary: float
-    correlation: float | None
-    spread: float | None
+    microbatches: Microbatches
     left: Seconds
 
 
 def _find_workers_and_microbatches(
-    compute_s: Seconds, typical_s: Seconds, pace: Seconds, step_ratio: Seconds, order: Ints, told: Bools
+    compute_s: Seconds,
+    typical_s: Seconds,
+    pace: Seconds,
+    step_ratio: Seconds,
+    order: Ints,
+    told: Bools,
+    known: Seconds | None = None,
 ) -> _Parts:
     """Take slow workers out of the times, and uneven microbatches out of what is left; `order` puts the steps in time."""
     n_stages = len(told)
     excess = np.log(np.maximum(pace / step_ratio[:, None, :, None], TINY_RATIO))  # (2, n_virtual, n_steps, n_dp)
-    worker_log, slow, worker_excess = find_slow_workers(excess[:, :, order], n_stages, told)
-    back = np.argsort(order)
-    worker_log, worker_excess = worker_log[:, :, back], worker_excess[:, :, back]
+    drawn = measure_draws(compute_s[0, 0][:, order])
+    known = None if known is None else np.log(known[:, :, order])
+    worker_log, slow = find_slow_workers(excess[:, :, order], n_stages, told, drawn, known)
+    worker_log = worker_log[:, :, np.argsort(order)]
     if slow.any():
         slow &= slow_throughout(compute_s, typical_s, step_ratio, worker_log, n_stages)
         worker_log = np.where(np.tile(slow.T, (worker_log.shape[1] // n_stages, 1))[None, :, None, :], worker_log, 0.0)
     worker_ratio = np.exp(worker_log)
     usual_s = typical_s[:, :, None, None, None] * step_ratio[:, None, None, :, None] * worker_ratio[:, :, None]
     left = compute_s / usual_s
-    microbatch_ratio, ordinary, correlation, spread = find_microbatches(left)
-    left /= microbatch_ratio[:, None]
-    return _Parts(worker_ratio, slow, worker_excess, microbatch_ratio, ordinary, correlation, spread, left)
+    microbatches = find_microbatches(left)
+    left /= microbatches.uneven()[:, None]  # ordinary variation stays what it is
+    return _Parts(worker_ratio, slow, microbatches, left)

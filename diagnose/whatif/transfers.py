@@ -3,33 +3,32 @@
 Enters: observed blocks, and what each transfer took too long. Leaves: `Transfers`. Costs a few passes over the communication.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from diagnose.model.optype import DP_COLLECTIVES, Op
-from diagnose.model.trace import Nodes, Seconds
+from diagnose.model.optype import DP_COLLECTIVES
+from diagnose.model.trace import Seconds
 from diagnose.model.transfers import Transfers
-from diagnose.whatif.components.transfer import COMPONENT, stride_of
+from diagnose.numerics.robust import weighted_median
+from diagnose.whatif.components.transfer import TransferPart, stride_of
 from diagnose.whatif.observed import Observed
 from diagnose.whatif.removal import Removal
+from diagnose.whatif.slow_places import way_of
 
 #: Beyond this many times the median of all links a single transfer is late (a flap is seconds against milliseconds).
 LATE_RATIO = 3.0
-#: A link may be at fault if it has this part of the seconds beyond ordinary transfers that the worst link has.
-SUSPECT_SHARE = 0.2
 
 
 def measure_transfers(removal: Removal) -> Transfers:
     """Measure the transfers of a job."""
     observed, n_stages, n_steps = removal.observed, removal.n_stages, len(removal.breakdown.steps)
-    excesses = removal.own_excess(COMPONENT.name)
+    part = removal.part_of(TransferPart)
     link_s, late_s = _measure_links(observed, n_stages, n_steps)
-    link_excess_s, group_excess_s, excess_ratio = _add_up_excess(observed, excesses, n_stages, n_steps)
+    link_excess_s, group_excess_s, ratio, typical = _add_up_excess(observed, part.excess_s, n_stages, n_steps)
     step_s = float(np.concatenate([o.block.end_s.max(axis=(0, 2)) for o in observed]).mean())
-    alone_s = _measure_alone(observed, excesses, link_excess_s) if link_excess_s.any() else None
     group_s = _measure_groups(observed, n_stages)
-    return Transfers(link_s, late_s, group_s, step_s, link_excess_s, group_excess_s, excess_ratio, alone_s)
+    return Transfers(link_s, late_s, group_s, step_s, link_excess_s, group_excess_s, ratio, typical, part.slow)
 
 
 def _measure_links(observed: Sequence[Observed], n_stages: int, n_steps: int) -> tuple[Seconds, Seconds]:
@@ -38,7 +37,7 @@ def _measure_links(observed: Sequence[Observed], n_stages: int, n_steps: int) ->
     for o in observed:
         for pair in o.pairs:
             # A member of a batch ends with the batch; the other end of the pair says when this transfer did.
-            by_link.setdefault(_way(o.block.nodes, pair)[0], []).append(np.minimum(o.own[pair[0]], o.own[pair[1]]))
+            by_link.setdefault(way_of(o.block.nodes, pair)[0], []).append(np.minimum(o.own[pair[0]], o.own[pair[1]]))
     link_s, late_s = np.full((2, n_stages, observed[0].block.n_dp), np.nan)
     for link, own in by_link.items():
         link_s[link] = np.median(np.concatenate([seconds[:: stride_of(seconds)] for seconds in own]), axis=0)
@@ -66,60 +65,31 @@ def _measure_groups(observed: Sequence[Observed], n_stages: int) -> Seconds:
 
 
 def _add_up_excess(
-    observed: Sequence[Observed], excesses: Sequence[dict[int, Seconds]], n_stages: int, n_steps: int
-) -> tuple[Seconds, Seconds, float | None]:
-    """Add up what transfers took beyond ordinary ones by link and by group, seconds a step, and say how many times as long."""
-    link_excess_s, group_excess_s, ratios = np.zeros((n_stages, observed[0].block.n_dp)), np.zeros(n_stages), []
+    observed: Sequence[Observed], excesses: Sequence[Mapping[int, Seconds]], n_stages: int, n_steps: int
+) -> tuple[Seconds, Seconds, float | None, float | None]:
+    """Add up what transfers took beyond ordinary ones by link and by group, seconds a step, and say how many times as long.
+
+    First as a typical second of that time has it, for a flap is few transfers and most of the seconds; then as a typical transfer.
+    """
+    link_excess_s, group_excess_s = np.zeros((n_stages, observed[0].block.n_dp)), np.zeros(n_stages)
+    ratios, weights = [], []
     for o, excess in zip(observed, excesses, strict=True):
         nodes, pairs = o.block.nodes, set[tuple[int, ...]](o.pairs)
         for event in o.graph.events:
             slow = [excess[node] for node in event.members if node in excess]
             if not slow:
                 continue
-            seconds = np.max(np.stack(slow), axis=0)
-            ratios.append((seconds / np.maximum(o.own[event.members[0]] - seconds, 1e-9))[seconds > 0])
-            if event.members in pairs:
-                link_excess_s[_way(nodes, event.members)[0]] += seconds.sum(axis=0) / n_steps
+            is_pair = event.members in pairs
+            # Of a pair the end that took less says it: the other one may have ended with the rest of its batch.
+            seconds = np.min(np.stack(slow), axis=0) if is_pair else np.max(np.stack(slow), axis=0)
+            seconds = seconds if not is_pair or len(slow) > 1 else np.zeros_like(seconds)
+            late = seconds > 0
+            ratios.append((seconds / np.maximum(o.own[event.members[0]] - seconds, 1e-9))[late])
+            weights.append(seconds[late])
+            if is_pair:
+                link_excess_s[way_of(nodes, event.members)[0]] += seconds.sum(axis=0) / n_steps
             elif event.across_dp and len(event.members) == 1:
                 group_excess_s[int(nodes.stage[event.members[0]])] += float(seconds.max(axis=1).sum()) / n_steps
-    return link_excess_s, group_excess_s, float(np.median(np.concatenate(ratios))) if ratios else None
-
-
-def _measure_alone(
-    observed: Sequence[Observed], excesses: Sequence[dict[int, Seconds]], link_excess_s: Seconds
-) -> Seconds:
-    """Say how slow the quicker direction of each link is while the link is slow, by transfers that nothing else holds up.
-
-    Of two transfers of one batch that go both ways over a link nobody can tell which was slow; and the one that comes over a
-    healthy link ends as late as the one of the same batch that goes over a slow one.
-    """
-    suspect = link_excess_s > SUSPECT_SHARE * link_excess_s.max()  # (n_stages, n_dp)
-    seconds, count = np.zeros((2, 2, *suspect.shape))
-    for o, excess in zip(observed, excesses, strict=True):
-        nodes = o.block.nodes
-        batch_of = {node: i for i, event in enumerate(o.graph.events) if event.awaits for node in event.completes}
-        by_batch: dict[int, set[tuple[int, int]]] = {}
-        slow = np.zeros((suspect.shape[0], *o.block.start_s.shape[1:]), dtype=bool)
-        for pair in o.pairs:
-            for node in pair:
-                by_batch.setdefault(batch_of.get(node, -1), set()).add(_way(nodes, pair))
-                if node in excess:
-                    slow[_way(nodes, pair)[0]] |= excess[node] > 0
-        for pair in o.pairs:
-            link, direction = _way(nodes, pair)
-            recv = next(node for node in pair if nodes.op[node] in (Op.FORWARD_RECV, Op.BACKWARD_RECV))
-            others = by_batch[batch_of[recv]] - {(link, direction)} if recv in batch_of else set()
-            alone = slow[link].copy()  # (n_steps, n_dp)
-            for other, _ in others:
-                alone &= ~suspect[other] if other != link else False
-            seconds[direction, link] += np.where(alone, excess.get(recv, 0.0), 0.0).sum(axis=0)
-            count[direction, link] += alone.sum(axis=0)
-    mean_s = np.where(count > 0, seconds / np.maximum(count, 1), np.inf).min(axis=0)
-    return np.asarray(np.where(np.isfinite(mean_s), mean_s, np.nan))
-
-
-def _way(nodes: Nodes, pair: tuple[int, ...]) -> tuple[int, int]:
-    """Name the link of a pair by its first stage, and its direction: 0 as forwards go."""
-    a, b = (int(nodes.stage[node]) for node in pair)
-    link = min(a, b) if abs(a - b) == 1 else max(a, b)
-    return link, int(int(nodes.op[pair[0]]) in (Op.BACKWARD_SEND, Op.BACKWARD_RECV))
+    ratio, weight = np.concatenate([[], *ratios]), np.concatenate([[], *weights])
+    typical = float(np.median(ratio)) if len(ratio) else None
+    return link_excess_s, group_excess_s, weighted_median(ratio, weight), typical

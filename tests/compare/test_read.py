@@ -88,7 +88,7 @@ def test_what_is_no_diagnosis_is_refused(text: str | bytes, says: str) -> None:
         (("step_time", "recorded"), 0, "step_time.recorded is 0; expected seconds above 0"),
         (("step_time", "recorded"), 10**400, "expected a number"),
         (("step_time", "recorded"), True, "step_time.recorded is true; expected a number"),
-        (("verdict",), "fine", 'verdict is "fine"; expected healthy or straggling or inconclusive'),
+        (("verdict",), "fine", 'verdict is "fine"; expected healthy or noisy or straggling or inconclusive'),
         (("causes",), {}, "causes is {}; expected a list"),
         (("causes", 0), 3, "causes[0] is 3; expected an object"),
         (("causes", 0, "cause"), "<b>", 'causes[0].cause is "<b>"'),

@@ -250,7 +250,16 @@ def test_a_cause_is_found_by_its_file() -> None:
 def test_every_kind_of_a_cause_can_be_asked_for() -> None:
     """A fault that is drawn says which kind it is: the one asked for, or one of its file; an unknown one is refused."""
     roomy = dataclasses.replace(
-        SMALL, pp=4, dp=4, vpp=2, p2p="asynchronous", separate=True, microbatches=8, steps=16, transfer_s=5e-3
+        SMALL,
+        pp=4,
+        dp=4,
+        vpp=2,
+        p2p="asynchronous",
+        separate=True,
+        microbatches=8,
+        steps=16,
+        transfer_s=5e-3,
+        workers_per_host=4,
     )
     for name, file in list_cause_files().items():
         for kind in file.kinds:

@@ -34,7 +34,6 @@ def components(
         "step_ratio": np.ones((2, N_STEPS)),
         "worker_ratio": np.ones((2, n_virtual, N_STEPS, n_dp)),
         "slow_workers": np.zeros((n_dp, n_stages), dtype=bool),
-        "worker_excess": np.zeros((n_dp, n_stages, N_STEPS)),
         "microbatch_ratio": np.ones((2, n_microbatches, N_STEPS, n_dp)),
         "queue_wait_s": None,
         "stalls": stalls(compute_s.shape),
@@ -49,14 +48,13 @@ def slowed(places: Mapping[tuple[int, int], float], *, steps: slice = slice(None
     """Slow some workers (dp, stage) down by a factor, in some steps; `backward` is the part of the excess that it has."""
     base = components()
     ratio, slow = base.worker_ratio.copy(), base.slow_workers.copy()
-    compute_s, excess = base.compute_s.copy(), base.worker_excess.copy()
+    compute_s = base.compute_s.copy()
     for (dp, stage), factor in places.items():
         ratio[0, stage, steps, dp] = factor
         ratio[1, stage, steps, dp] = 1.0 + (factor - 1.0) * backward
         slow[dp, stage] = True
-        excess[dp, stage, steps] = np.log(ratio[:, stage, steps, dp]).mean(axis=0)
     compute_s *= ratio[:, :, None]
-    return components(worker_ratio=ratio, slow_workers=slow, compute_s=compute_s, worker_excess=excess)
+    return components(worker_ratio=ratio, slow_workers=slow, compute_s=compute_s)
 
 
 def stalls(

@@ -67,7 +67,6 @@ def test_steps_of_a_slow_worker_come_in_their_order() -> None:
     shuffled = components(
         steps=STEPS[order],
         worker_ratio=parts.worker_ratio[:, :, order],
-        worker_excess=parts.worker_excess[:, :, order],
         slow_workers=parts.slow_workers,
     )
     steps, behind = slow_steps(shuffled, (1, 0))

@@ -23,10 +23,11 @@ JOBS = [
 def test_totals() -> None:
     """Jobs are counted by what came of them, and GPU hours are of those that say something."""
     odd = job("/odd", verdict="inconclusive", wasted=1000.0)
-    found = add_up([*JOBS, odd, failed("/f")])
-    assert (found.n_jobs, found.n_counted, found.n_straggling, found.n_healthy) == (5, 3, 2, 1)
+    found = add_up([*JOBS, job("/rough", verdict="noisy"), odd, failed("/f")])
+    counts = (found.n_jobs, found.n_counted, found.n_straggling, found.n_healthy, found.n_noisy)
+    assert counts == (6, 4, 2, 1, 1)
     assert (found.n_inconclusive, found.n_failed) == (1, 1)
-    assert (found.hours_analysed, found.hours_wasted, found.hours_recoverable) == (300.0, 61.0, 10.0)
+    assert (found.hours_analysed, found.hours_wasted, found.hours_recoverable) == (400.0, 71.0, 10.0)
 
 
 def test_unpriced_jobs_are_counted() -> None:
@@ -88,7 +89,7 @@ jobs = st.lists(
         framework=names,
         wasted=st.none() | st.floats(0, 1e6),
         when_s=st.floats(0, 1e9),
-        verdict=st.sampled_from(["healthy", "straggling", "inconclusive"]),
+        verdict=st.sampled_from(["healthy", "noisy", "straggling", "inconclusive"]),
     ),
     max_size=8,
 )

@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 from diagnose.errors import RuleError
 from diagnose.faults.spec import JobSpec
 from diagnose.features.catalogue import list_features
+from diagnose.judge.check import try_case
+from diagnose.judge.describe import describe_rule
 from diagnose.judge.rule import Condition, Group, Rule, RuleTest, write_sentence
 from diagnose.judge.rule_file import MAX_DEPTH, MAX_RULE_BYTES, SEVERITIES, read_rule
 from diagnose.judge.rules import built_in_rules, load_rules
@@ -108,11 +110,12 @@ def test_each_rule_says_how_severe_it_is_and_where_its_thresholds_come_from(rule
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
 def test_each_rule_speaks_of_features_that_a_job_has(rule: Rule) -> None:
-    """Every feature that conditions and cases name is among those of a real diagnosis."""
+    """Every feature that conditions and cases name is among those of a real diagnosis; cases may name those of vetoes."""
     known = measured(SMALL).analysis.features
     named = {name for case in rule.tests for name in case.features}
     assert named <= set(known)
-    assert named == {condition.feature for condition in rule.conditions.conditions()}
+    conditions = {condition.feature for condition in rule.conditions.conditions()}
+    assert conditions <= named <= conditions | {condition.feature for condition in rule.vetoes.conditions()}
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
@@ -572,3 +575,94 @@ def test_a_broken_link_is_told(tmp_path: Path) -> None:
     (tmp_path / "gone.yaml").symlink_to(tmp_path / "nowhere")
     with pytest.raises(RuleError, match=r"gone\.yaml"):
         load_rules(tmp_path)
+
+
+# ------------------------------------------------------------------------------------------ vetoes and alternatives
+
+FORBIDS = """\
+vetoes:
+  - feature: noise
+    at_least: 0.1
+    from: a test
+    says: noise is {value}
+  - all:
+      - {feature: stage.ratio, at_least: 2.0, from: a test, says: a stage is long}
+      - {feature: worker.ratio, at_most: 1.0, from: a test, says: nobody is slow}
+alternatives:
+  - cause: worker-fault
+    feature: worker.slow_share
+    tells_apart: the optimizer of that worker
+"""
+
+
+def forbidden(tmp_path: Path) -> Rule:
+    """Read the rule with vetoes and an alternative."""
+    faults: list[str] = []
+    rule = read_rule(tmp_path / "a.yaml", (A_RULE + FORBIDS).encode(), faults, sorted(list_features()))
+    assert rule is not None, faults
+    return rule
+
+
+@pytest.mark.parametrize(
+    ("values", "sentences"),
+    [
+        ({"noise": 0.2}, ["noise is 0.2"]),
+        ({"stage.ratio": 2.5, "worker.ratio": 1.0}, ["a stage is long", "nobody is slow"]),
+        ({"noise": 0.0, "stage.ratio": 2.5, "worker.ratio": 1.2}, None),
+        ({"noise": None, "stage.ratio": 2.5, "worker.ratio": None}, None),
+        ({}, None),
+    ],
+    ids=["one", "a group", "none", "not measured", "not there"],
+)
+def test_a_veto_silences_a_rule_whose_conditions_hold(
+    tmp_path: Path, values: dict[str, float | None], sentences: list[str] | None
+) -> None:
+    """Any veto that holds is enough, and says why; what could not be measured forbids nothing."""
+    judgement = forbidden(tmp_path).judge(features_of({"slowdown": 1.5} | values))
+    assert judgement.fires == (sentences is None)
+    assert judgement.is_vetoed == (sentences is not None)
+    assert [text for _, text in judgement.vetoes] == (sentences or [])
+
+
+def test_a_case_beside_a_rule_may_be_vetoed(tmp_path: Path) -> None:
+    """A case that a veto silences passes where it must not fire, and what decided is the veto."""
+    case = RuleTest("noisy", {"slowdown": 1.5, "noise": 0.2}, fires=False, line=1)
+    trial = try_case(forbidden(tmp_path), case)
+    assert trial.passes
+    assert [part.feature for part in trial.deciding] == ["noise"]
+
+
+def test_a_rule_in_the_place_of_another_keeps_its_vetoes_and_alternatives(tmp_path: Path) -> None:
+    """Like what it needs: a file that says nothing of them leaves them as they were."""
+    faults: list[str] = []
+    bare = read_rule(tmp_path / "b.yaml", A_RULE.encode(), faults)
+    emptied = read_rule(tmp_path / "c.yaml", f"{A_RULE}vetoes: []\nalternatives: []\n".encode(), faults)
+    assert bare is not None and emptied is not None, faults
+    rule = forbidden(tmp_path)
+    assert (bare.replace(rule).vetoes, bare.replace(rule).alternatives) == (rule.vetoes, rule.alternatives)
+    assert (emptied.replace(rule).vetoes.parts, emptied.replace(rule).alternatives) == ((), ())
+
+
+def test_faults_of_vetoes_and_alternatives_are_told(tmp_path: Path) -> None:
+    """A veto says why and where its threshold is from; an alternative has all its keys; both speak of features that there are."""
+    text = f"{A_RULE}vetoes:\n  - feature: noise\n    at_least: 0.1\nalternatives:\n  - cause: worker-fault\n    feature: nose\n"
+    faults: list[str] = []
+    assert read_rule(tmp_path / "a.yaml", text.encode(), faults, sorted(list_features())) is None
+    found = " ".join(faults)
+    assert "a veto needs says and from" in found
+    assert "key 'tells_apart' is missing" in found
+    assert "there is no feature 'nose'; did you mean 'noise'" in found
+
+
+def test_the_page_of_a_rule_has_its_vetoes_and_alternatives(tmp_path: Path) -> None:
+    """Who reads a rule sees what rules its cause out, and what else it may be."""
+    page = describe_rule(forbidden(tmp_path), {}, list_features())
+    assert "Never said where any of these holds" in page
+    assert "noise is at least 0.1" in page
+    assert "Told together with" in page and "the optimizer of that worker" in " ".join(page.split())
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
+def test_alternatives_are_causes_that_there_are(rule: Rule) -> None:
+    """What else a built-in cause may be is the cause of a built-in rule."""
+    assert {other.cause for other in rule.alternatives} <= {other.id for other in RULES} - {rule.id}

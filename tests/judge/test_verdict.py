@@ -1,9 +1,11 @@
 """The verdict: what is reported, in which order, how the lost time is shared out, and what could not be said."""
 
 import dataclasses
+import json
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
@@ -14,7 +16,8 @@ from diagnose.faults.spec import JobSpec
 from diagnose.faults.stage_imbalance import StageImbalance
 from diagnose.faults.worker_fault import WorkerFault
 from diagnose.judge.classifier import Prediction
-from diagnose.judge.confidence import MAX_REPLAY_ERROR
+from diagnose.judge.confidence import MAX_REPLAY_ERROR, chance_above, check_fidelity, trust_looks
+from diagnose.judge.rule import Condition, Group, RuleAlternative
 from diagnose.judge.unchecked import name_unchecked
 from diagnose.judge.unknown import UNKNOWN_SHARE
 from diagnose.judge.verdict import (
@@ -22,13 +25,14 @@ from diagnose.judge.verdict import (
     Verdict,
     reach_verdict,
 )
-from diagnose.judge.worth import gain_of
+from diagnose.judge.worth import Benefit, measure_alone
 from diagnose.model.analysis import Analysis
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.diagnosis_document import Fidelity
 from diagnose.model.feature import Feature
 from diagnose.model.recording import Account, Unobserved
-from tests.judge.cases import built_in, causes, culprits, diagnose_table, diagnosed, judge, make, measured
+from diagnose.model.whatif import WhatIf
+from tests.judge.cases import built_in, causes, culprits, diagnose_table, diagnosed, judge, make, measure, measured
 
 SPEC = JobSpec(pp=4, dp=4, microbatches=8, steps=10, seed=5)
 SLOW = WorkerFault(places=((1, 2),), slowdown=1.6)
@@ -94,7 +98,7 @@ def test_the_least_speedup_is_honoured(fault: Any) -> None:
     """A cause is reported just below the speedup that its removal gives, and not just above."""
     analysis = measured(SPEC, fault).analysis
     (rule,) = [j.rule for j in judge(analysis) if j.rule.id == fault.cause]
-    speedup = 1.0 / (1.0 - gain_of(analysis.gains, rule.components))
+    speedup = 1.0 / (1.0 - measure_alone(analysis.gains, rule.components).gain)
     assert fault.cause in [c.cause for c in reach(analysis, min_speedup=speedup - 1e-6).causes]
     assert fault.cause not in [c.cause for c in reach(analysis, min_speedup=speedup + 1e-6).causes]
 
@@ -130,7 +134,7 @@ def test_figures_of_a_cause_fit_together(faults: tuple[Any, ...]) -> None:
 def test_confidence_falls_near_the_least_speedup() -> None:
     """A fault far above what is asked for is surer than one at the limit, which is an even chance at most."""
     analysis = measured(SPEC, SLOW).analysis
-    speedup = 1.0 / (1.0 - gain_of(analysis.gains, ("worker",)))
+    speedup = 1.0 / (1.0 - measure_alone(analysis.gains, ("worker",)).gain)
     far, near = (reach(analysis, min_speedup=s).causes[0].confidence for s in (1.02, speedup - 1e-9))
     assert far > 0.9
     assert near <= 0.5
@@ -269,18 +273,18 @@ def test_a_missing_feature_of_a_cause_worth_nothing_is_no_gap() -> None:
     """What could not be measured matters only where time may be lost to it."""
     analysis = measured(SPEC).analysis
     features = analysis.features | {
-        "sequence.spread": Feature.missing("lost"),
+        "sequence.stage_share": Feature.missing("lost"),
         "sequence.correlation": Feature.missing("lost"),
     }
     assert "sequence-imbalance" in reach(analysis, features=features).checked
     analysis = measured(SPEC, SEQUENCES).analysis
     features = analysis.features | {
-        "sequence.spread": Feature.missing("lost"),
+        "sequence.stage_share": Feature.missing("lost"),
         "sequence.correlation": Feature.missing("lost"),
     }
     found = reach(analysis, features=features)
     assert [(e.cause, e.reason) for e in found.not_checked] == [
-        ("sequence-imbalance", "sequence.correlation: lost; sequence.spread: lost")
+        ("sequence-imbalance", "sequence.correlation: lost; sequence.stage_share: lost")
     ]
 
 
@@ -379,18 +383,40 @@ def test_agreement_and_disagreement() -> None:
     assert "worker-fault" not in [cause.cause for cause in said[0.001]]
 
 
-def test_a_classifier_alone_says_nothing() -> None:
-    """Where the rule is silent no cause is said, however sure the classifier is: it has no evidence to show."""
+def forwards_only() -> Analysis:
+    """Measure a job with a slow worker whose backwards, as the features have it, are not slow."""
     analysis = slow_job()
-    features = analysis.features | {"worker.backward_ratio": Feature(1.0), "worker.forward_ratio": Feature(1.0)}
-    analysis = dataclasses.replace(analysis, features=features)
-    assert "worker-fault" not in [c.cause for c in reach(analysis, prediction=prediction("worker-fault", 0.999)).causes]
+    return dataclasses.replace(analysis, features=analysis.features | {"worker.backward_ratio": Feature(1.0)})
 
 
-def test_a_job_unlike_any_other_is_judged_by_rules() -> None:
-    """Where the job is unlike training the classifier's probability does not count, and a warning says why."""
+def test_a_sure_classifier_is_heard_where_the_rule_is_silent() -> None:
+    """What gives back much is named with less confidence, and the evidence says which condition fails."""
+    (cause,) = reach(forwards_only(), prediction=prediction("worker-fault", 0.97)).causes
+    assert cause.cause == "worker-fault"
+    assert cause.confidence < 0.8 < reach(slow_job(), prediction=prediction("worker-fault", 0.97)).causes[0].confidence
+    (silent,) = [item for item in cause.evidence if item.id == "worker-fault/silent"]
+    assert "worker.backward_ratio to be at least 1.015, and it is 1;" in silent.text
+    assert not any("the rule holds" in item.text for item in cause.evidence)
+
+
+@pytest.mark.parametrize(("probability", "unlike"), [(0.8, None), (0.97, "nothing like it")], ids=["unsure", "unlike"])
+def test_a_classifier_that_does_not_know_says_nothing(probability: float, unlike: str | None) -> None:
+    """Where the rule is silent, an unsure classifier, or one that knows no such job, names no cause: the time is unknown."""
+    found = reach(forwards_only(), prediction=prediction("worker-fault", probability, unlike))
+    assert [cause.cause for cause in found.causes] == ["unknown"]
+
+
+def test_a_classifier_alone_names_nothing_small() -> None:
+    """Below 5% of the step a silent rule is not overruled."""
+    analysis = measured(SPEC, WEAK).analysis
+    features = analysis.features | {"worker.backward_ratio": Feature(1.0)}
+    assert reach(analysis, features=features, prediction=prediction("worker-fault", 0.999)).causes == ()
+
+
+def test_a_job_unlike_any_other_is_judged_by_rules_and_less_sure() -> None:
+    """Where the job is unlike training the classifier's probability does not count, confidence falls, and a warning says why."""
     verdict = reach(slow_job(), prediction=prediction("worker-fault", 0.001, unlike="nothing like it"))
-    assert verdict.causes[0].confidence == reach(slow_job()).causes[0].confidence
+    assert 0.5 < verdict.causes[0].confidence < 0.9 * reach(slow_job()).causes[0].confidence
     assert any("nothing like it" in warning for warning in verdict.warnings)
 
 
@@ -448,3 +474,323 @@ def test_nobody_is_named_for_what_no_row_tells_of() -> None:
         gains = dataclasses.replace(analysis.gains, blame_s={"start-delay": late} | analysis.gains.blame_s)
         (cause,) = reach(analysis, gains=gains).causes
         assert (cause.cause, cause.where.workers) == ("checkpoint-stall", ())
+
+
+# ------------------------------------------------------------------------------------------ worth saying
+
+
+def with_metadata(table: pa.Table, metadata: dict[str, int]) -> pa.Table:
+    """Give a table metadata as a trace has it."""
+    return table.replace_schema_metadata({"diagnose.job": json.dumps(metadata)})
+
+
+def measured_table(table: pa.Table) -> Analysis:
+    """Measure a table."""
+    return measure(table).analysis
+
+
+#: Part of the step that is left without all components.
+CLEAN = 0.95
+
+
+def with_gains(analysis: Analysis, *, price: Any = None, **gains: tuple[float, float]) -> Analysis:
+    """Give a job whose components give back these parts of the step, alone and after all others, and all others nothing."""
+    old = analysis.gains
+    replayed_s = old.replayed_s
+    alone = {name.replace("_", "-"): replayed_s * (1.0 - alone) for name, (alone, _) in gains.items()}
+    last = {name.replace("_", "-"): CLEAN * replayed_s / (1.0 - last) for name, (_, last) in gains.items()}
+    steps = dict.fromkeys(old.alone_steps_s, old.replayed_steps_s)
+    steps |= {name: old.replayed_steps_s * alone_s / replayed_s for name, alone_s in alone.items()}
+    changed = dataclasses.replace(
+        old,
+        recorded_s=replayed_s,
+        clean_s=CLEAN * replayed_s,
+        alone_steps_s=steps,
+        alone_s=dict.fromkeys(old.alone_s, replayed_s) | alone,
+        last_s=dict.fromkeys(old.last_s, CLEAN * replayed_s) | last,
+    )
+    return dataclasses.replace(analysis, gains=changed, price=price or analysis.price)
+
+
+def priced(analysis: Analysis, worth: dict[frozenset[str], float]) -> Any:
+    """Replay nothing: the job without these components takes this part of its time."""
+    return lambda changes: analysis.gains.replayed_steps_s * worth[frozenset(change.component for change in changes)]
+
+
+BOTH = (SLOW, STAGE)
+WORKER, STAGES = frozenset({"worker"}), frozenset({"stage"})
+
+
+@pytest.mark.parametrize(
+    ("after", "said"),
+    [(0.9, ["worker-fault", "stage-imbalance"]), (0.79, ["worker-fault"])],
+    ids=["worth it", "nothing"],
+)
+def test_a_cause_that_others_hide_is_said_after_those_said_before_it(after: float, said: list[str]) -> None:
+    """What gives nothing alone is said where it gives enough once the causes said before it are gone, not only all others."""
+    base = measured(SPEC, *BOTH).analysis
+    price = priced(base, {WORKER: 0.8, WORKER | STAGES: 0.8 * 0.9 if after == 0.9 else after})
+    analysis = with_gains(base, price=price, worker=(0.2, 0.2), stage=(0.0, 0.3))
+    found = reach(analysis)
+    assert {cause.cause for cause in found.causes} == set(said)
+    texts = [item.text for cause in found.causes for item in cause.evidence if item.id.endswith("/after")]
+    assert texts == (["alone it gives back 0% of the step; without slow workers it is 10%"] if len(said) > 1 else [])
+
+
+def test_nothing_is_said_first_that_gives_nothing_alone() -> None:
+    """Where no cause gives enough alone there is none after which another one could."""
+    analysis = with_gains(measured(SPEC, *BOTH).analysis, price=None, worker=(-0.02, 0.3), stage=(0.01, 0.3))
+    assert reach(analysis).causes == ()
+
+
+def test_a_cause_gives_back_what_mending_the_named_workers_gives() -> None:
+    """Where a component lies on others than the named workers too, `recoverable` is the price of the named ones."""
+    faults = (WorkerFault(places=((1, 2),), slowdown=1.6), WorkerFault(places=((3, 0),), slowdown=1.02))
+    base = measured(SPEC, faults[0]).analysis
+    lost = np.zeros((SPEC.dp, SPEC.pp))
+    lost[1, 2], lost[3, 0] = 1.0, 0.01
+    gains = dataclasses.replace(base.gains, blame_s=base.gains.blame_s | {"worker": lost})
+    masks = []
+
+    def price(changes: Any) -> Any:
+        masks.extend(change.workers for change in changes)
+        return base.gains.replayed_steps_s * 0.85
+
+    (cause,) = reach(base, gains=gains, price=price).causes
+    assert [(worker.dp, worker.pp) for worker in cause.where.workers] == [(1, 2)]
+    assert cause.recoverable == pytest.approx(0.15 * gains.replayed_s / gains.recorded_s)
+    (mask,) = masks
+    assert np.argwhere(mask).tolist() == [[1, 2]]
+
+
+@pytest.mark.parametrize(
+    ("prices", "workers", "recoverable"),
+    [
+        ([0.805], [(1, 2)], 0.195),
+        ([0.9, 0.805], [(1, 2), (0, 0), (0, 1)], 0.195),
+        ([0.9, 0.85], [], 0.2),
+    ],
+    ids=["the worst", "with those that bear less", "spread"],
+)
+def test_named_workers_bear_nearly_all_of_it(
+    prices: list[float], workers: list[tuple[int, int]], recoverable: float
+) -> None:
+    """Where mending the worst workers leaves much of it those that bear less are named, too; or nobody, if that is not enough."""
+    base = measured(SPEC).analysis
+    lost = np.full((SPEC.dp, SPEC.pp), 0.05)
+    lost[1, 2], lost[0, 0], lost[0, 1] = 1.0, 0.4, 0.3
+    gains = dataclasses.replace(base.gains, blame_s=base.gains.blame_s | {"pause": lost})
+    analysis = with_gains(dataclasses.replace(base, gains=gains), pause=(0.2, 0.2))
+    left = iter([*prices, prices[-1]])
+    price = lambda _: base.gains.replayed_steps_s * next(left)  # noqa: E731 - one line
+    (cause,) = reach(dataclasses.replace(analysis, price=price)).causes
+    assert [(worker.dp, worker.pp) for worker in cause.where.workers] == workers
+    assert cause.recoverable == pytest.approx(recoverable, abs=1e-6)
+
+
+# ------------------------------------------------------------------------------------------ healthy, noisy, inconclusive
+
+
+def with_slowdown(analysis: Analysis, slowdown: float) -> WhatIf:
+    """Give what-if measures of a job that takes so many times as long as with ideal times."""
+    return dataclasses.replace(analysis.what_if, simulated_s=slowdown * analysis.what_if.ideal_s)
+
+
+def unseen(analysis: Analysis) -> Analysis:
+    """Give a job of a recording that cannot show transfers."""
+    account = Account("theirs", unobserved=(Unobserved("transfers", "they are guessed", ("transfers",)),))
+    recording = name_unchecked(account, built_in().rules)
+    return dataclasses.replace(analysis, trace=dataclasses.replace(analysis.trace, recording=recording))
+
+
+def test_what_could_not_be_looked_for_is_not_healthy() -> None:
+    """Where slow transfers would give back much and their cause cannot be looked for, nobody can say; little is healthy."""
+    base = unseen(measured(SPEC).analysis)
+    found = reach(with_gains(base, transfer=(0.45, 0.45)))
+    assert (found.verdict, found.causes) == ("inconclusive", ())
+    assert found.why.startswith("slow transfers would give back 45% of the step time, and network-fault could not be")
+    assert found.why in found.warnings
+    assert reach(with_gains(base, transfer=(0.04, 0.04))).verdict == "healthy"
+
+
+def test_what_could_not_be_looked_for_is_told_beside_causes() -> None:
+    """A job with a cause is straggling all the same, and a warning tells of what else may be lost."""
+    found = reach(with_gains(unseen(measured(SPEC, SLOW).analysis), worker=(0.2, 0.2), transfer=(0.3, 0.3)))
+    assert [cause.cause for cause in found.causes] == ["worker-fault"]
+    assert any(text.startswith("slow transfers would give back 30%") for text in found.warnings)
+
+
+@pytest.mark.parametrize(("slowdown", "verdict"), [(1.06, "healthy"), (1.15, "noisy"), (2.31, "inconclusive")])
+def test_a_large_slowdown_that_nothing_explains_is_not_healthy(slowdown: float, verdict: str) -> None:
+    """Up to 5% is any job's; up to a quarter may be noise; beyond that nobody knows, and the sentence says how much it is."""
+    base = measured(SPEC).analysis
+    what_if = with_slowdown(base, slowdown)
+    found = reach(base, what_if=what_if)
+    assert (found.verdict, found.causes, found.ledger) == (verdict, (), None)
+    assert f"{100 * (1 - 1 / slowdown):.2g}%" in found.why or verdict == "healthy"
+    assert found.why.endswith("nothing to name") == (verdict == "noisy")
+
+
+def test_steps_that_vary_are_noisy() -> None:
+    """Where steps vary by a tenth and more, and no component is large, the job is noisy; two levels are not asked for."""
+    base = measured(SPEC).analysis
+    gains = base.gains
+    rough = gains.replayed_steps_s * np.where(np.arange(SPEC.steps) % 2, 0.85, 1.15)
+    found = reach(base, gains=dataclasses.replace(gains, replayed_steps_s=rough))
+    assert (found.verdict, found.causes) == ("noisy", ())
+    assert found.why.startswith("steps vary by 2")
+
+
+def test_who_asks_for_a_large_speedup_calls_less_healthy() -> None:
+    """What is below the speedup asked for is no noise either."""
+    base = measured(SPEC).analysis
+    what_if = with_slowdown(base, 1.2)
+    assert reach(base, what_if=what_if, min_speedup=1.5).verdict == "healthy"
+
+
+@pytest.mark.parametrize("metadata", [{}, {"dp_size": 1, "pp_size": 1, "world_size": 1}], ids=["untold", "alone"])
+def test_one_rank_alone_may_be_healthy(metadata: dict[str, int]) -> None:
+    """A job of one rank is judged like any other."""
+    table = make(dataclasses.replace(SPEC, dp=1, pp=1)).trace.replace_schema_metadata(None)
+    file = with_metadata(table, metadata)
+    assert diagnose_table(file).verdict == "healthy"
+
+
+@pytest.mark.parametrize("metadata", [{"dp_size": 4}, {"world_size": 16, "tp_size": 1}], ids=str)
+def test_a_lone_rank_of_several_is_inconclusive(metadata: dict[str, int]) -> None:
+    """Where the rows are of one rank of several, what it waits for is not there: never healthy, and no late optimizer."""
+    table = make(dataclasses.replace(SPEC, dp=1, pp=1)).trace.replace_schema_metadata(None)
+    found = diagnose_table(with_metadata(table, metadata))
+    assert (found.verdict, found.causes) == ("inconclusive", ())
+    assert found.why.startswith("one rank of several")
+    analysis = measured_table(with_metadata(table, metadata))
+    for component in ("end-delay", "transfer", "between-steps"):
+        late = with_gains(analysis, **{component.replace("-", "_"): (0.3, 0.3)})
+        assert (reach(late).verdict, reach(late).causes) == ("inconclusive", ())
+        told = dataclasses.replace(late, trace=dataclasses.replace(late.trace, ranks_told=1))
+        assert reach(told).verdict != "inconclusive"
+
+
+def test_simulated_steps_longer_than_recorded_ones_are_not_trusted() -> None:
+    """Where operations overlap that the graph puts one after the other the replay is not faithful; a little of it is nothing."""
+    analysis = slow_job()
+    verdicts = {}
+    for discrepancy in (0.5, -0.03, -0.1):
+        what_if = dataclasses.replace(analysis.what_if, discrepancy=discrepancy)
+        fidelity = check_fidelity(what_if, analysis.gains)
+        found = reach(analysis, what_if=what_if, fidelity=fidelity)
+        verdicts[discrepancy] = (fidelity.ok, found.verdict)
+    assert verdicts == {0.5: (True, "straggling"), -0.03: (True, "straggling"), -0.1: (False, "inconclusive")}
+    assert found.why.startswith("simulated steps are 11% longer than the recorded ones")
+
+
+# ------------------------------------------------------------------------------------------ how sure
+
+
+def test_confidence_grows_with_steps() -> None:
+    """The same fault is surer the more steps show it; of three steps nobody is almost certain."""
+    found = [diagnosed(dataclasses.replace(SPEC, steps=steps), STRONG).causes[0].confidence for steps in (3, 6, 12, 48)]
+    assert found == sorted(found)
+    assert found[0] < 0.93
+    assert found[-1] > found[0] + 0.04
+
+
+def test_looks_within_a_step_count_less_than_steps() -> None:
+    """Twice the steps say more than twice the microbatches."""
+    analysis = slow_job()
+    few, more_steps, more_microbatches = (
+        dataclasses.replace(
+            analysis,
+            breakdown=dataclasses.replace(analysis.breakdown, compute_s=np.zeros((2, 4, n_microbatches, n_steps, 4))),
+        )
+        for n_microbatches, n_steps in ((4, 5), (4, 10), (8, 5))
+    )
+    looks = [trust_looks(job, "workers") for job in (few, more_microbatches, more_steps)]
+    assert looks == sorted(looks)
+    assert trust_looks(few, "workers") < trust_looks(few, "spread") < trust_looks(more_steps, "workers") < 1.0
+
+
+def test_the_chance_is_that_of_students_t() -> None:
+    """With three steps a gain two standard errors above the least one is less sure than with many; without spread it is certain."""
+    rng = np.random.default_rng(1)
+    for n_steps, expected in ((3, 0.908), (400, 0.977)):
+        draws = rng.normal(size=n_steps)
+        draws = (draws - draws.mean()) / draws.std(ddof=1) * 10.0  # so wide that the constant error is nothing
+        benefit = Benefit(0.5 + 20.0 / np.sqrt(n_steps), draws)
+        assert chance_above(benefit, 0.5) == pytest.approx(expected, abs=2e-3)
+    assert chance_above(Benefit(0.1, np.full(5, 0.1)), 0.02) > 0.999
+    assert chance_above(Benefit(0.02, np.full(5, 0.02)), 0.02) == 0.5
+
+
+# ------------------------------------------------------------------------------------------ vetoes and alternatives
+
+
+def with_rule(analysis: Analysis, cause: str, **changes: Any) -> list[Any]:
+    """Judge a job by the built-in rules, one of them changed."""
+    rules = [dataclasses.replace(rule, **changes) if rule.id == cause else rule for rule in built_in().rules]
+    return [rule.judge(analysis.features) for rule in rules]
+
+
+def test_a_veto_silences_rule_and_classifier() -> None:
+    """However sure the classifier is and whatever the rule says, what a veto rules out is not said: the time is unknown."""
+    analysis = slow_job()
+    veto = Group("any", (Condition("worker.ratio", "at_least", 1.5, "it is too slow", 1, "a test"),))
+    judgements = with_rule(analysis, "worker-fault", vetoes=veto)
+    found = reach_verdict(analysis, judgements, min_speedup=1.02, prediction=prediction("worker-fault", 0.999))
+    assert [cause.cause for cause in found.causes] == ["unknown"]
+    assert "worker-fault" in found.checked
+
+
+TELL = RuleAlternative("sequence-imbalance", "story.other", "the documents of that replica")
+
+
+@pytest.mark.parametrize(("probability", "told"), [(0.1, False), (0.25, True), (0.6, True), (None, False)])
+def test_an_alternative_takes_its_part_of_the_confidence(probability: float | None, told: bool) -> None:
+    """From a quarter on another cause is told, with its part of the confidence and with what would tell them apart."""
+    analysis = slow_job()
+    whole = reach(analysis).causes[0].confidence
+    feature = Feature.missing("nobody looked") if probability is None else Feature(probability)
+    analysis = dataclasses.replace(analysis, features=analysis.features | {"story.other": feature})
+    judgements = with_rule(analysis, "worker-fault", alternatives=(TELL,))
+    (cause,) = reach_verdict(analysis, judgements, min_speedup=1.02).causes
+    if not told:
+        assert (cause.alternatives, cause.confidence) == ((), whole)
+        return
+    (other,) = cause.alternatives
+    assert (other.cause, other.tells_apart) == ("sequence-imbalance", "the documents of that replica")
+    assert other.confidence == pytest.approx(probability * whole, abs=1e-4)
+    assert cause.confidence == pytest.approx((1.0 - probability) * whole, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("probability", "said"), [(0.3, ["worker-fault"]), (0.1, ["worker-fault", "sequence-imbalance"])]
+)
+def test_causes_that_compete_are_one_finding(probability: float, said: list[str]) -> None:
+    """Two causes of which one is told as the other's alternative are one finding; where they do not compete both are said."""
+    analysis = measured(SPEC, SLOW, SEQUENCES).analysis
+    analysis = dataclasses.replace(analysis, features=analysis.features | {"story.other": Feature(probability)})
+    for cause, other in (("worker-fault", "sequence-imbalance"), ("sequence-imbalance", "worker-fault")):
+        judgements = with_rule(
+            analysis, cause, alternatives=(dataclasses.replace(TELL, cause=other, tells_apart="look"),)
+        )
+        found = reach_verdict(analysis, judgements, min_speedup=1.02).causes
+        assert len(found) == len(said)
+        assert len([a for one in found for a in one.alternatives]) == (1 if len(said) == 1 else 0)
+        if len(said) == 1:
+            # The surer one stays: the one that is not split.
+            assert (found[0].cause, found[0].alternatives[0].cause) == (other, cause)
+            assert found[0].alternatives[0].tells_apart == "look"
+
+
+# ------------------------------------------------------------------------------------------ the unknown has its place
+
+
+def test_unknown_time_has_place_and_onset() -> None:
+    """What no rule explains is placed and dated as a cause would be: workers, stage, or the steps from which on it is there."""
+    spec = dataclasses.replace(SPEC, steps=16)
+    analysis = measured(spec, dataclasses.replace(SLOW, onset=4)).analysis
+    (cause,) = silent(analysis).causes
+    assert [(worker.dp, worker.pp) for worker in cause.where.workers] == [(1, 2)]
+    assert (cause.when.pattern, cause.when.onset_step) == ("onset", int(spec.step_numbers()[4]))
+    (cause,) = silent(measured(SPEC, STAGE).analysis).causes
+    assert cause.where.stages == (SPEC.pp - 1,)

@@ -5,7 +5,7 @@ import dataclasses
 import msgspec.structs
 import numpy as np
 
-from diagnose.model.cause import Cause, EvidenceItem, Fix, NotChecked, When
+from diagnose.model.cause import Alternative, Cause, EvidenceItem, Fix, NotChecked, When
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.diagnosis_document import Fidelity, Ledger, MadeBy, StepTime
 from diagnose.model.place import Link, Where, Worker
@@ -200,6 +200,28 @@ def inconclusive() -> Diagnosis:
     )
 
 
+def noisy() -> Diagnosis:
+    """Make a job whose computes vary, and in which nothing is to be named."""
+    return dataclasses.replace(
+        healthy(), verdict="noisy", why="steps vary by 4% and computes by 16%, which costs 11% of them, nothing to name"
+    )
+
+
+def overlapping() -> Diagnosis:
+    """Make a job whose simulated steps are longer than the recorded ones."""
+    return dataclasses.replace(
+        healthy(), verdict="inconclusive", fidelity=Fidelity(discrepancy=-0.2, replay_error=0.01, ok=False)
+    )
+
+
+def either() -> Diagnosis:
+    """Make a job with a finding that may be one of two causes."""
+    found = worker_fault()
+    other = Alternative("sequence-imbalance", 0.37, "the documents that dp 0 reads, or its optimizer")
+    cause = msgspec.structs.replace(found.causes[0], confidence=0.55, alternatives=(other,))
+    return dataclasses.replace(found, causes=(cause,))
+
+
 def big() -> Diagnosis:
     """Make a job of 256 dp ranks and 16 stages with a slow host of eight workers, from step 140 on."""
     slow = {(200 + n, 5): 1.3 + 0.01 * n for n in range(8)}
@@ -271,6 +293,9 @@ EXAMPLES = {
     "worker-fault": worker_fault,
     "two-causes": two_causes,
     "inconclusive": inconclusive,
+    "noisy": noisy,
+    "overlapping": overlapping,
+    "either": either,
     "big": big,
     "unknown": unknown,
 }

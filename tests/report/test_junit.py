@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from diagnose.model.cause import NotChecked
 from diagnose.report.junit import AFTER, BEFORE, render, render_error
-from tests.report.examples import EXAMPLES, healthy, inconclusive, two_causes, worker_fault
+from tests.report.examples import EXAMPLES, healthy, inconclusive, noisy, two_causes, worker_fault
 from tests.report.hostile import HOSTILE, hostile
 
 #: What an element may hold, and its attributes: needed, and allowed beside those.
@@ -84,6 +84,11 @@ def test_failure_says_what_to_do() -> None:
     assert failure.get("message") == message
     assert "Evidence: Its own waits in collectives are the shortest of all." in failure.text
     assert "What to do: Drain gpu-17 and replace it (replace-node); predicted: 6.35 s a step" in failure.text
+
+
+def test_noise_fails_nothing() -> None:
+    """A job whose steps merely vary has passed, as a healthy one has."""
+    assert outcomes(read(render(noisy()))) == outcomes(read(render(healthy())))
 
 
 def test_inconclusive_passes_nothing() -> None:

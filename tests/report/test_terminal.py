@@ -12,7 +12,7 @@ from rich.cells import cell_len
 from diagnose.model.cause import NotChecked
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.diagnosis_document import Ledger
-from diagnose.report import words
+from diagnose.report import junit, markdown, words
 from diagnose.report.charts import draw_heat_map, draw_sparkline
 from diagnose.report.escape import to_encoding
 from diagnose.report.terminal import render, render_html
@@ -21,6 +21,7 @@ from tests.report.examples import (
     EXAMPLES,
     MADE_BY,
     big,
+    either,
     healthy,
     inconclusive,
     two_causes,
@@ -228,6 +229,23 @@ def test_ascii_keeps_the_picture(name: str) -> None:
     assert plain.isascii()
     assert [len(line) for line in plain.splitlines()] == [len(line) for line in report.splitlines()]
     assert to_encoding(report, "utf-8") == report
+
+
+def test_alternatives_are_told_everywhere() -> None:
+    """Each report for people has what else a cause may be, how surely, and what would tell."""
+    told = "sequence-imbalance, possible (0.37); what would tell: the documents that dp 0 reads, or its optimizer"
+    pages = [render(either(), width=200, color=False), markdown.render(either()), junit.render(either())]
+    for page in pages:
+        assert told in " ".join(page.split()).replace("\\", "")
+    (cause,) = either().to_dict()["causes"]
+    assert cause["alternatives"] == [
+        {
+            "cause": "sequence-imbalance",
+            "confidence": 0.37,
+            "tells_apart": "the documents that dp 0 reads, or its optimizer",
+        }
+    ]
+    assert worker_fault().to_dict()["causes"][0]["alternatives"] == []
 
 
 def test_inconclusive_says_why() -> None:

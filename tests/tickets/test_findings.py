@@ -96,6 +96,7 @@ def test_a_clean_run_of_the_same_night_closes_nothing(shelf: Shelf) -> None:
         ({"dp_size": 8}, False),
         ({"framework": "deepspeed"}, False),
         ({"framework": None}, False),
+        ({"verdict": "noisy"}, True),
         ({"verdict": "inconclusive"}, False),
         ({"checked": ["network-fault"]}, False),
     ],

@@ -32,7 +32,7 @@ from tests.judge.cases import (
 
 SPEC = JobSpec(pp=4, dp=4, microbatches=8, steps=12, seed=41)
 COMPONENT = {"worker-fault": "worker", "stage-imbalance": "stage", "sequence-imbalance": "microbatch"}
-SEEDS = range(60)
+SEEDS = range(62)
 #: A predicted gain must come that near to the true one; on average nearer.
 GAIN_TOLERANCE, MEAN_TOLERANCE = 0.02, 0.01
 SHARE_TOLERANCE = 0.05
@@ -107,11 +107,11 @@ def test_forward_and_backward_have_slopes_of_their_own(backward_ratio: float) ->
     "spec", [SPEC, dataclasses.replace(SPEC, noise=3.0), dataclasses.replace(SPEC, dp=2, pp=2)], ids=str
 )
 def test_a_healthy_job_has_no_factors(spec: JobSpec) -> None:
-    """Without a fault nobody is slow, no microbatch is long, and stages are alike to a hundredth."""
+    """Without a fault nobody is slow, microbatches differ as ordinary ones do, and stages are alike to a hundredth."""
     c = measured(spec).breakdown
     assert not c.slow_workers.any()
     assert (c.worker_ratio == 1.0).all()
-    assert (c.microbatch_ratio == 1.0).all()
+    np.testing.assert_allclose(c.microbatch_ratio ** (1.0 - c.microbatch_ordinary), 1.0, atol=0.01)
     np.testing.assert_allclose(c.typical_s / c.typical_s.mean(axis=1, keepdims=True), 1.0, atol=0.02)
 
 

@@ -12,9 +12,10 @@ from diagnose.faults.inputs import draw_inputs
 from diagnose.faults.record import record
 from diagnose.faults.simulate import simulate
 from diagnose.faults.spec import JobSpec
-from diagnose.features.network import measure_network, slow_card
+from diagnose.features.network import measure_network
+from diagnose.features.suspects import list_ways
 from diagnose.model.optype import P2P, Op
-from diagnose.model.transfers import Transfers
+from diagnose.model.transfers import SlowPlaces, Transfers
 from diagnose.whatif.transfers import measure_transfers
 from tests.judge.cases import Measured, measure
 
@@ -43,13 +44,20 @@ def transfers_of(found: Measured) -> Transfers:
     return measure_transfers(found.removal)
 
 
+def slow_in(found: Measured) -> SlowPlaces:
+    """Say where the slow transfers of a job are."""
+    slow = transfers_of(found).slow
+    assert slow is not None
+    return slow
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_without_a_fault_all_links_take_the_same(mode: specs.P2P) -> None:
     """Links and groups of a healthy job are within 20% of what the job is made of, and no card is slow."""
     transfers = transfers_of(job(mode))
     assert np.isnan(transfers.link_s[-1]).all()  # no link leaves the last stage
     np.testing.assert_allclose(transfers.link_s[:-1], 5e-4, rtol=0.2)
-    assert slow_card(transfers) == ([], [])
+    assert not slow_in(job(mode)).found
 
 
 @pytest.mark.parametrize("link", [0, 1, 2])
@@ -60,7 +68,8 @@ def test_one_slow_link(mode: specs.P2P, link: int) -> None:
     transfers = transfers_of(found)
     features = measure_network(transfers, found.breakdown)
     assert features["network.link_ratio"].value == pytest.approx(FACTOR, rel=0.15)
-    assert slow_card(transfers) == ([], [(DP, link)])
+    assert list_ways(slow_in(found)) == [(2, link, DP)]
+    assert not slow_in(found).cards.any()
 
 
 @pytest.mark.parametrize("stage", [1, 2])
@@ -71,7 +80,8 @@ def test_a_slow_card(mode: specs.P2P, stage: int) -> None:
     transfers = transfers_of(found)
     features = measure_network(transfers, found.breakdown)
     assert features["network.link_ratio"].value == pytest.approx(FACTOR, rel=0.15)
-    assert slow_card(transfers) == ([(DP, stage)], [])
+    assert np.argwhere(slow_in(found).cards).tolist() == [[DP, stage]]
+    assert list_ways(slow_in(found)) == []
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -21,7 +21,14 @@ from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.pictured import NO_RULE, Pictured
 from diagnose.report import words
 from diagnose.report.escape import escape, prose
-from diagnose.report.facts import NO_PREDICTION, describe_log, describe_nothing, describe_recoverable, describe_share
+from diagnose.report.facts import (
+    NO_PREDICTION,
+    describe_alternatives,
+    describe_log,
+    describe_nothing,
+    describe_recoverable,
+    describe_share,
+)
 from diagnose.report.html.bars import draw_optypes, draw_stages, draw_waterfall
 from diagnose.report.html.draw import styled
 from diagnose.report.html.environment import fill_in
@@ -171,9 +178,8 @@ def _facts(diagnosis: Diagnosis) -> list[tuple[str, str, str]]:
     if diagnosis.log is not None:
         pace_s = float(diagnosis.log.step_s.mean()) if diagnosis.log.slow_s is None else diagnosis.log.slow_s
         facts.append(("By the log", words.seconds(pace_s), describe_log(diagnosis.log)))
-    error = words.percent(diagnosis.fidelity.replay_error)
     replay = "faithful" if diagnosis.fidelity.ok else "NOT faithful"
-    return [*facts, ("Replay", replay, f"off by {error}; trusted up to 5%")]
+    return [*facts, ("Replay", replay, f"{words.describe_miss(diagnosis.fidelity)}; trusted up to 5%")]
 
 
 def _about_cause(cause: Cause, pictures: tuple[str, ...]) -> dict[str, Any]:
@@ -188,6 +194,7 @@ def _about_cause(cause: Cause, pictures: tuple[str, ...]) -> dict[str, Any]:
             ("Recoverable", describe_recoverable(cause)),
             ("Where", "; ".join(words.places(cause.where)) or "spread over the job"),
             ("When", words.since(cause.when) or words.NOT_KNOWN),
+            *(("Or else", line) for line in describe_alternatives(cause.alternatives)),
         ],
         "evidence": [
             (prose(item.text), item.source, item.id, [(key, _figure(value)) for key, value in item.values.items()])
@@ -236,7 +243,12 @@ def _doubts(diagnosis: Diagnosis) -> list[str]:
     error = words.percent(fidelity.replay_error)
     return [
         f"With launch delays the replay is off by {error} from the recorded step times; trusted up to 5%.",
-        f"S leaves launch delays out; they, and what the graph misses, come to {words.percent(fidelity.discrepancy)}.",
+        f"S leaves launch delays out; they, and what the graph misses, come to {words.percent(fidelity.discrepancy)}"
+        + (
+            "; below zero operations run side by side that it puts one after the other."
+            if fidelity.discrepancy < 0
+            else "."
+        ),
     ]
 
 

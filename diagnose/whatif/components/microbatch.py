@@ -1,16 +1,25 @@
 """Uneven microbatches: one microbatch takes longer on every stage, forward and backward, than the others of its step."""
 
+import dataclasses
+
 import numpy as np
 
 from diagnose.model.trace import Seconds
-from diagnose.numerics.robust import robust_deviation
+from diagnose.numerics.robust import MAD_TO_SIGMA, robust_deviation
 from diagnose.whatif.components.component import Component, Lanes, Part, mix
 from diagnose.whatif.computes import Place
-from diagnose.whatif.medians import TINY_RATIO, nearest_zero_center
+from diagnose.whatif.medians import MEDIAN_ERROR, TINY_RATIO, nearest_zero_center
 
-#: Microbatches are uneven when forward and backward agree and spread this much (real: 0.226 with, 0.016-0.027 without).
+#: Forward and backward of uneven microbatches are long together.
 MIN_CORRELATION = 0.5
-MIN_SPREAD = 0.06
+#: Stages agree on which microbatches are long: this part of what forward and backward of a compute share, other stages share, too.
+MIN_STAGE_SHARE = 0.5
+#: ... and by more than so many standard deviations of a correlation by chance.
+CHANCE_DEVIATIONS = 4.0
+#: Beyond so many robust deviations a microbatch counts as that far: a pause is no length.
+BOUND_DEVIATIONS = 6.0
+#: Fewer microbatches say nothing.
+MIN_MICROBATCHES = 8
 #: Backward grows with length at least this much as forward does (real: 0.7 to 1.4).
 MIN_SLOPE = 0.1
 #: Without documents, forward and backward of a microbatch vary together with a correlation of 0.86, the backward 1.25 times as much
@@ -32,7 +41,7 @@ class MicrobatchPart(Part):
 
     def is_present(self) -> bool:
         """Say whether any microbatch differs from the others."""
-        return bool((self.job.breakdown.microbatch_ratio != 1.0).any())
+        return bool((self._weight != 1.0).any())
 
     def ease_work(self, work: Seconds, place: Place, steps: slice, lanes: Lanes) -> Seconds:
         """Give a compute the work of a mean microbatch of its step."""
@@ -41,42 +50,92 @@ class MicrobatchPart(Part):
         return work * mix(lanes, even, 1.0)
 
 
-def find_microbatches(left: Seconds) -> tuple[Seconds, float, float | None, float | None]:
+@dataclasses.dataclass(frozen=True, slots=True)
+class Microbatches:
+    """How microbatches differ.
+
+    Attributes
+    ----------
+    ratio : ndarray of float64, shape (2, n_microbatches, n_steps, n_dp)
+        What each takes against a typical one, on every stage; 1 where nothing says so.
+    ordinary : float
+        Part of the ratio's logarithm that a job with even microbatches has, too, 0..1.
+    correlation, spread : float or None
+        Between forward and backward, and robust spread of the forward (log); None with too few.
+    stage_share : float or None
+        Part of what forward and backward of a compute share that other stages share, about 0..1; None with one stage, too.
+    """
+
+    ratio: Seconds
+    ordinary: float = 0.0
+    correlation: float | None = None
+    spread: float | None = None
+    stage_share: float | None = None
+
+    def uneven(self) -> Seconds:
+        """Give the ratio without its ordinary part."""
+        return np.asarray(self.ratio ** (1.0 - self.ordinary))
+
+    def error_of_step(self) -> float:
+        """Say how far the usual microbatch of a step is off by which were drawn: standard deviation of the log."""
+        n_drawn = self.ratio.shape[1] * self.ratio.shape[3]
+        return MEDIAN_ERROR * (1.0 - self.ordinary) * float(np.std(np.log(self.ratio))) / float(np.sqrt(n_drawn))
+
+
+def find_microbatches(left: Seconds) -> Microbatches:
     """Find what a microbatch takes on every stage, forward and backward each with its own slope.
+
+    However little they differ it is found: whether it matters is for the replay to say.
 
     Parameters
     ----------
     left : ndarray of float64, shape (2, n_virtual, n_microbatches, n_steps, n_dp)
         Durations over everything found before.
-
-    Returns
-    -------
-    ratio : ndarray of float64, shape (2, n_microbatches, n_steps, n_dp)
-    ordinary : float
-        Part of the ratio's logarithm that a job with even microbatches has, too, 0..1.
-    correlation, spread : float or None
-        Between forward and backward, and robust spread of the forward (log).
     """
     logs = np.log(np.maximum(left, TINY_RATIO))
-    over_stages = nearest_zero_center(logs, axis=1)  # (2, n_microbatches, n_steps, n_dp)
-    forward, backward = over_stages[0], over_stages[1]
+    forward, backward = nearest_zero_center(logs, axis=1)  # (n_microbatches, n_steps, n_dp)
     there = np.isfinite(forward) & np.isfinite(backward)
-    ones = np.ones_like(over_stages)
-    if there.sum() < 8:
-        return ones, 0.0, None, None
+    none = np.ones((2, *forward.shape))
+    n = int(there.sum())
+    if n < MIN_MICROBATCHES:
+        return Microbatches(none)
     f, b = forward[there], backward[there]
     f, b = f - np.median(f), b - np.median(b)
     spread = float(max(robust_deviation(f), np.std(f)))
-    correlation = float(np.mean(f * b) / max(np.sqrt(np.mean(f * f) * np.mean(b * b)), 1e-12))
-    if correlation < MIN_CORRELATION or spread < MIN_SPREAD:
-        return ones, 0.0, correlation, spread
+    together = float(np.mean(f * b))
+    correlation = together / max(float(np.sqrt(np.mean(f * f) * np.mean(b * b))), 1e-12)
+    stage_share, apart = _compare_stages(logs)
+    agree = stage_share is None or (stage_share >= MIN_STAGE_SHARE and apart * np.sqrt(n) > CHANCE_DEVIATIONS)
+    if correlation < MIN_CORRELATION or not agree:
+        return Microbatches(none, 0.0, correlation, spread, stage_share)
     slope = float(np.sum(f * b) / max(np.sum(f * f), 1e-12))
     # One length explains both directions on every stage; a pause in one of them does not move the median of all.
     slope = max(slope, MIN_SLOPE)
     shared = nearest_zero_center(np.concatenate([logs[0], logs[1] / slope]), axis=0)
     ratio = np.exp(np.nan_to_num(np.stack([shared, shared * slope])))
-    apart = robust_deviation(f - b / slope - np.median(f - b / slope))
-    return ratio, min(apart / (APART_RATIO * spread), 1.0), correlation, spread
+    residual = robust_deviation(f - b / slope - np.median(f - b / slope))
+    return Microbatches(ratio, min(residual / (APART_RATIO * spread), 1.0), correlation, spread, stage_share)
+
+
+def _compare_stages(logs: Seconds) -> tuple[float | None, float]:
+    """Say which part of what forward and backward share other stages share, and how one stage's half predicts the other's.
+
+    What forward and backward of a compute have in common is no noise of single operations; documents are the same on all stages,
+    what a stage's own experts were given is not. The second value is a correlation, 0 with one stage.
+    """
+    if logs.shape[1] < 2:
+        return None, 0.0
+    halves = np.stack([nearest_zero_center(logs[:, first::2], axis=1) for first in (0, 1)])  # (half, direction, ...)
+    there = np.isfinite(halves).all(axis=(0, 1))
+    values = halves[:, :, there]
+    values = values - np.median(values, axis=2, keepdims=True)
+    bound = BOUND_DEVIATIONS * MAD_TO_SIGMA * np.median(np.abs(values), axis=2, keepdims=True)
+    values = np.clip(values, -bound, bound)
+    same = float(np.mean(values[:, 0] * values[:, 1]))
+    other = float(np.mean(values[:, 0] * values[::-1, 1]))
+    deviations = np.sqrt(np.mean(values**2, axis=2))
+    scale = float(np.mean(deviations[:, 0] * deviations[::-1, 1]))
+    return (other / same if same > 0 else 0.0), (other / scale if scale > 0 else 0.0)
 
 
 COMPONENT = Component("microbatch", MicrobatchPart)

@@ -5,15 +5,17 @@ from collections.abc import Sequence
 import numpy as np
 
 from diagnose.model.trace import Bools, Ints, Seconds
-from diagnose.numerics.robust import lower_median, nan_median, robust_deviation
+from diagnose.numerics.robust import MAD_TO_SIGMA, lower_median, nan_median, robust_deviation
 from diagnose.whatif.components.component import Component, Lanes, Part, mix
-from diagnose.whatif.components.worker import find_onsets, told_by_optimizer
+from diagnose.whatif.components.worker import CHANCE_DEVIATIONS, SLOW_RATIO, find_onsets, told_by_optimizer
 from diagnose.whatif.computes import Place
 from diagnose.whatif.medians import TINY_RATIO
 from diagnose.whatif.observed import Observed
 
 #: With one dp rank a worker's own fastest steps say what it can do.
 FASTEST_SHARE = 0.1
+#: Where more than half of a stage's ranks are slow the others are at least one in so many: one odd quick rank is no reference.
+LEAST_QUICK = 4
 #: Durations of 0 are recorded; nothing takes less than this.
 TINY_S = 1e-12
 
@@ -58,7 +60,8 @@ def find_usual_durations(
     told : ndarray of bool, shape (n_stages,)
         With one dp rank: stages whose optimizer says that the worker is slow.
     """
-    typical_s = lower_median(nan_median(by_step, axis=2), axis=2)
+    by_rank = nan_median(by_step, axis=2)  # (2, n_virtual, n_dp)
+    typical_s = lower_median(np.where(_quick_ranks(by_step, by_rank, n_stages), by_rank, np.nan), axis=2)
     usual_s = np.maximum(np.nan_to_num(nan_median(typical_s, axis=1, keepdims=True)), TINY_S)
     typical_s = np.where(typical_s > 0, typical_s, usual_s)
     if by_step.shape[-1] > 1:
@@ -69,6 +72,33 @@ def find_usual_durations(
         others = np.flatnonzero(np.arange(typical_s.shape[1]) % n_stages != stage)
         typical_s[:, stage::n_stages] = np.median(typical_s[:, others], axis=1, keepdims=True)
     return typical_s, told
+
+
+def _quick_ranks(by_step: Seconds, by_rank: Seconds, n_stages: int) -> Bools:
+    """Mark the dp ranks that say what is usual on each stage: all, or where more than half are slow the others.
+
+    Ranks are on two levels where the widest gap between neighbours is far wider than what is on both sides of it varies. A single
+    rank in many that is quicker than all others says nothing of them. Shape (1 or n_virtual, n_dp), broadcastable to `by_rank`.
+    """
+    n_dp = by_rank.shape[-1]
+    quick = np.ones((1, n_dp), dtype=bool)
+    first = -(-n_dp // LEAST_QUICK)
+    if first > (n_dp - 1) // 2:
+        return quick
+    log = np.log(np.maximum(by_rank / lower_median(by_rank, axis=2)[:, :, None], TINY_RATIO))
+    level = np.nan_to_num(np.nanmean(log.reshape(2, -1, n_stages, n_dp), axis=(0, 1)))  # (n_stages, n_dp)
+    over_steps = np.log(np.maximum(by_step / by_rank[:, :, None], TINY_RATIO))
+    chance = CHANCE_DEVIATIONS * MAD_TO_SIGMA * float(np.nanmedian(np.abs(over_steps))) / np.sqrt(by_step.shape[2])
+    ordered = np.sort(level, axis=1)
+    found = np.ones((n_stages, n_dp), dtype=bool)
+    for stage, row in enumerate(ordered):
+        gaps = np.diff(row)
+        at = first - 1 + int(gaps[first - 1 : (n_dp - 1) // 2].argmax())
+        apart = np.concatenate([row[: at + 1] - row[: at + 1].mean(), row[at + 1 :] - row[at + 1 :].mean()])
+        least = max(np.log1p(SLOW_RATIO), chance, CHANCE_DEVIATIONS * float(np.sqrt(np.mean(apart**2))))
+        if gaps[at] > least:
+            found[stage] = level[stage] <= row[at]
+    return np.tile(found, (by_rank.shape[1] // n_stages, 1))
 
 
 def _typical_before_onset(by_step: Seconds, typical_s: Seconds, n_stages: int) -> Seconds:

@@ -8,7 +8,6 @@ from diagnose.model.components import Traits
 from diagnose.model.feature import Features
 from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Bools, Seconds
-from diagnose.numerics.robust import lower_median
 from diagnose.whatif.components.attribution import MANY_A_STEP, TOGETHER_SHARE, LongStalls
 from diagnose.whatif.components.component import Component, Lanes, Part, mix
 from diagnose.whatif.computes import Place
@@ -16,6 +15,8 @@ from diagnose.whatif.medians import TINY_RATIO, nearest_zero_center
 
 #: A step is slow as a whole beyond this.
 SLOW_WHOLE_STEP_RATIO = 1.03
+#: Documents make a step long by so many standard deviations at most.
+DRAWN_DEVIATIONS = 4.0
 #: Fewer workers than this do nothing together.
 MIN_TOGETHER = 4
 #: Steps whose forwards alone are slow on all workers, on one period to this part, are evaluations.
@@ -42,17 +43,22 @@ class StepPart(Part):
 def find_slow_steps(pace: Seconds) -> Seconds:
     """Say how long all computes of a step are against the usual step: shape (2, n_steps)."""
     n_steps = pace.shape[2]
-    ratio = lower_median(np.moveaxis(pace, 2, 1).reshape(2, n_steps, -1), axis=2)
+    ordered = np.sort(np.moveaxis(pace, 2, 1).reshape(2, n_steps, -1), axis=2)  # NaN last
+    count = np.maximum((~np.isnan(ordered)).sum(axis=2, keepdims=True), 1)
+    # Of the quickest third: a fault may slow more than half of the workers, and is none of the step's.
+    ratio = np.take_along_axis(ordered, (count - 1) // 3, axis=2)[:, :, 0]
     ratio = np.where(ratio > 0, ratio, 1.0)
     return np.asarray(ratio / np.median(ratio, axis=1, keepdims=True))
 
 
-def without_microbatches(step_ratio: Seconds) -> Seconds:
+def without_microbatches(step_ratio: Seconds, error: float) -> Seconds:
     """Say how slow steps are where microbatches are uneven: long documents make whole steps long, too.
 
-    Then a step is as long as its microbatches. What only one direction has, as an evaluation, stays with the step.
+    As far as drawing them explains, a step is as long as its microbatches; `error` is what it does to the usual one of a step,
+    as standard deviation of the log. What only one direction has, as an evaluation, stays with the step.
     """
     shared = nearest_zero_center(np.log(np.maximum(step_ratio, TINY_RATIO)), axis=0)
+    shared = np.clip(shared, -DRAWN_DEVIATIONS * error, DRAWN_DEVIATIONS * error)
     step_ratio = step_ratio / np.exp(shared)
     return np.where(step_ratio > SLOW_WHOLE_STEP_RATIO, step_ratio, 1.0)
 

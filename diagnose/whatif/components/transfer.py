@@ -1,5 +1,6 @@
 """Slow transfers: communication that takes longer than on an ordinary link, or in ordinary steps."""
 
+import dataclasses
 from collections.abc import Collection, Sequence
 
 import numpy as np
@@ -8,10 +9,11 @@ from diagnose.model.components import Traits
 from diagnose.model.feature import Features
 from diagnose.model.optype import DP_COLLECTIVES, P2P, Op
 from diagnose.model.trace import Seconds
-from diagnose.numerics.robust import lower_median, nan_median, nan_quantile
+from diagnose.numerics.robust import lower_median, nan_median, nan_quantile, upper_level
 from diagnose.whatif.components.component import Component, Part
 from diagnose.whatif.delays import recorded
 from diagnose.whatif.observed import Observed
+from diagnose.whatif.slow_places import find_slow_places, restrict
 
 #: A transfer is slow beyond this many times the upper end of its type on an ordinary link, and by seconds enough.
 SLOW_TRANSFER_RATIO = 3.0
@@ -19,15 +21,26 @@ SLOW_TRANSFER_RATIO = 3.0
 SLOW_COLLECTIVE_RATIO = 1.5
 SLOW_TRANSFER_SHARE = 5e-4
 #: A link is slow, as a whole or in a step, when its median is this many times that of an ordinary link (the modes of healthy
-#: links of a production job are 1.7 apart, but on every link).
+#: links of a production job are 1.7 apart, but on every link), or beyond what many links differ by, and by so much at least.
 SLOW_LINK_RATIO = 1.5
-#: ... and in a step, of the upper end.
+LEAST_SLOW_SHARE = 0.08
+SLOW_LEVEL_SHARE = 1e-4
+#: The spread of ordinary transfers counts as this part of the step at least.
+LEAST_SPREAD_SHARE = 1e-5
+#: Groups of healthy jobs differ by as much, as their buffers do.
+GROUPS_DIFFER_RATIO = 3.0
+#: Transfers that come into a stage: where those of both sides are slow its collectives are compared with those of other stages.
+INTO = (Op.FORWARD_RECV, Op.BACKWARD_RECV)
+#: A single transfer is slow beyond this many times the upper end, and beyond this many times what that is above the usual.
 SLOW_STEP_RATIO = 1.2
+FAR_TOPS = 5.0
 #: Of transfers that are so many times as long in one half of the lanes as in a tenth of them the shorter are the ordinary ones.
 TWO_LEVELS_RATIO = 2.0
 LOW_QUANTILE = 0.1
 BETWEEN_SHARE = 0.1
 HIGH_QUANTILE = 0.95
+#: From the usual to that quantile, in standard deviations of a normal distribution.
+HIGH_QUANTILE_TO_SIGMA = 1.64
 #: Of so many places at most the slow ones may be most: the links of a pipeline of four stages, and the one beside it.
 FEW_PLACES = 4
 #: From the lower half of the spread of a normal distribution to its standard deviation.
@@ -40,17 +53,41 @@ MAX_LINK_STEPS = 16
 
 
 class TransferPart(Part):
-    """Without it transfers take as long as ordinary ones of their type."""
+    """Without it transfers take as long as ordinary ones of their type.
+
+    Attributes
+    ----------
+    excess_s : sequence of dict of int to ndarray of float64, shape (n_steps, n_dp)
+        What any transfer takes beyond ordinary ones, seconds by node, one dict a block.
+    slow : SlowPlaces
+        Where it lies, if it lies anywhere.
+    """
 
     def find(self) -> None:
-        """Find what transfers take beyond that of ordinary ones."""
-        self.own_s = [transfer_excess(o) for o in self.job.observed]
+        """Find what transfers take beyond that of ordinary ones; where it lies on slow places, what is elsewhere is ordinary."""
+        observed = self.job.observed
+        measured = [transfer_excess(o) for o in observed]
+        self.excess_s = [excess for excess, _ in measured]
+        self.slow = find_slow_places(observed, self.excess_s, [spread for _, spread in measured], self.job.n_stages)
+        self.own_s = self.excess_s
+        if self.slow.found:
+            self.own_s = [restrict(o, excess, self.slow) for o, excess in zip(observed, self.excess_s, strict=True)]
 
 
-def transfer_excess(o: Observed) -> dict[int, Seconds]:
-    """Say how much longer than on an ordinary link, or in ordinary steps, each transfer took; only where it stands out."""
+def transfer_excess(o: Observed) -> tuple[dict[int, Seconds], dict[int, float]]:
+    """Say how much longer than on an ordinary link, or in ordinary steps, each transfer took; only where it stands out.
+
+    Returns
+    -------
+    excess_s : dict of int to ndarray of float64, shape (n_steps, n_dp)
+        Seconds by node.
+    spread_s : dict of int to float
+        How far the upper end of ordinary ones is above the usual, seconds by node.
+    """
     nodes = o.block.nodes
     found: dict[int, Seconds] = {}
+    spread_s: dict[int, float] = {}
+    slow_ends: set[tuple[int, int]] = set()
     step_s = float(np.mean(o.block.end_s.max(axis=(0, 2))))
     for op in (*P2P, *DP_COLLECTIVES, Op.EMBEDDING, Op.CLIP, Op.LAYERNORM):
         by_stage: dict[int, list[int]] = {}
@@ -63,60 +100,116 @@ def transfer_excess(o: Observed) -> dict[int, Seconds]:
         sampled = {
             stage: np.stack([o.own[n][:: stride_of(o.own[n])] for n in at]) for stage, at in by_stage.items()
         }  # (n_nodes, n_steps, n_dp)
-        if op in DP_COLLECTIVES:  # all members move together: a stage's group is one place
-            usual, top = _ordinary([s.min(axis=2, keepdims=True) for s in sampled.values()])
-        else:
-            usual, top = _ordinary(list(sampled.values()))
-        ratio = SLOW_TRANSFER_RATIO if op in P2P else SLOW_COLLECTIVE_RATIO
-        longest = max(ratio * top, top + SLOW_TRANSFER_SHARE * step_s)
-        slow_level = SLOW_LINK_RATIO * usual + 1e-4 * step_s
-        slow_step = max(slow_level, SLOW_STEP_RATIO * top)
-        for stage, at in by_stage.items():
+        places = list(by_stage.items())
+        if (
+            op in DP_COLLECTIVES
+        ):  # all members move together: a stage's group is one place; each chunk has buffers of its size
+            sampled = {stage: s.min(axis=2, keepdims=True) for stage, s in sampled.items()}
+            places = [(stage, [node]) for stage, at in by_stage.items() for node in at]
+        equals = _measure_ordinary(list(sampled.values()))
+        for stage, at in places:
+            ordinary = equals
+            if op in DP_COLLECTIVES and not {(int(into), stage) for into in INTO} <= slow_ends:
+                ordinary = _measure_group(o.own[at[0]].min(axis=1), equals)
+            usual, top = ordinary.usual_s, ordinary.top_s
+            slow_level = ordinary.slow_s + SLOW_LEVEL_SHARE * step_s
+            slow_step = max(slow_level, top)
+            far = SLOW_TRANSFER_RATIO if op in P2P else SLOW_COLLECTIVE_RATIO
+            longest = max(min(far * top, ordinary.far_s), top + SLOW_TRANSFER_SHARE * step_s)
             own = np.stack([np.broadcast_to(o.own[n], o.block.start_s[n].shape) for n in at])
-            level = np.broadcast_to(np.median(sampled[stage], axis=(0, 1)), own.shape[1:])  # (n_steps, n_dp)
+            level = np.broadcast_to(
+                np.median(own[:, :: stride_of(own[0])], axis=(0, 1)), own.shape[1:]
+            )  # (n_steps, n_dp)
             if len(at) >= MIN_IN_STEP and (own > slow_step).any():
                 in_step = np.median(own, axis=0)
                 level = np.where(in_step > slow_step, np.maximum(level, in_step), level)
             slow = level > slow_level
             if not slow.any() and not (own > longest).any():
                 continue
+            if op in INTO and slow.any():
+                slow_ends.add((int(op), stage))
             for node, seconds in zip(at, own, strict=True):
                 excess = np.where(seconds > longest, seconds - usual, 0.0)
                 excess = np.where(slow, np.maximum(excess, np.minimum(level, seconds) - usual), excess)
                 excess = recorded(o, node, np.maximum(excess, 0.0))
                 if excess.any():
                     found[node] = excess
-    return found
+                    spread_s[node] = max(top - usual, LEAST_SPREAD_SHARE * step_s)
+    return found, spread_s
 
 
-def _ordinary(by_stage: Sequence[Seconds]) -> tuple[float, float]:
-    """Say how long a transfer of one type usually takes, and at most, where nothing is wrong; seconds.
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Ordinary:
+    """How long a transfer of one type takes where nothing is wrong, seconds.
+
+    Attributes
+    ----------
+    usual_s, top_s : float
+        Usually, and at most.
+    slow_s : float
+        A place whose median is above is slow: beyond what places differ by.
+    """
+
+    usual_s: float
+    top_s: float
+    slow_s: float
+
+    @property
+    def far_s(self) -> float:
+        """A single transfer that takes as long is far above the upper end, by how far that is above the usual."""
+        return max(SLOW_STEP_RATIO * self.top_s, self.usual_s + FAR_TOPS * (self.top_s - self.usual_s))
+
+
+def _measure_ordinary(by_stage: Sequence[Seconds]) -> _Ordinary:
+    """Measure transfers of one type on their places, which are equals: each of shape (n_nodes, n_steps, n_dp), NaN left out.
 
     Of several places the ordinary ones are in the middle, by their medians and by their upper ends apart: a link that flaps has the
     median of any other. Of one place, it is the shorter of two levels.
     """
-    by_stage = [_quick_steps(s) for s in by_stage]
+    quick = [_quick_steps(s) for s in by_stage]
+    on_two_levels = np.concatenate([np.isnan(s).any(axis=(0, 1)) for s in quick])
+    if 2 * np.count_nonzero(on_two_levels) > len(on_two_levels):
+        by_stage = quick  # the middle of the places is no longer ordinary; of a minority it still is
     medians = np.concatenate([nan_median(s, axis=(0, 1)) for s in by_stage])
     usual = float(lower_median(medians))
-    if 1 < len(medians) <= FEW_PLACES and usual > TWO_LEVELS_RATIO**2 * float(medians.min()) > 0:
+    if 1 < len(medians) <= FEW_PLACES and usual > TWO_LEVELS_RATIO * float(medians.min()) > 0:
         # A slow link makes its neighbours look slow: of few places most may be, but none looks quicker than it is.
-        quick = medians <= TWO_LEVELS_RATIO * medians.min()
-        usual = float(lower_median(medians[quick]))
+        quickest = medians <= TWO_LEVELS_RATIO * medians.min()
+        usual = float(lower_median(medians[quickest]))
         by_stage = [s[:, :, nan_median(s, axis=(0, 1)) <= TWO_LEVELS_RATIO * usual] for s in by_stage]
     if len(medians) == 1:
-        row = by_stage[0][np.isfinite(by_stage[0])]
-        # With nothing to compare with, what is wrong may be most of it: then there are two levels, and little between them.
-        low = float(np.quantile(row, LOW_QUANTILE))
-        between = (row > TWO_LEVELS_RATIO * low) & (row < usual / TWO_LEVELS_RATIO)
-        if usual > TWO_LEVELS_RATIO**2 * low > 0 and float(between.mean()) < BETWEEN_SHARE:
-            row = row[row <= TWO_LEVELS_RATIO * low]
-            usual = float(np.median(row))
-        usual = max(usual, 0.0)
-        sigma = max(usual - float(np.quantile(row, LOW_QUANTILE)), 0.0) / HALF_SPREAD_TO_SIGMA
-        return usual, usual + TOP_DEVIATIONS * sigma
+        return _measure_place(by_stage[0])
     tops = np.concatenate([nan_quantile(s, HIGH_QUANTILE, axis=(0, 1)) for s in by_stage])
     usual = max(usual, 0.0)
-    return usual, max(usual, float(lower_median(tops)))
+    top = max(usual, float(lower_median(tops)))
+    slow = SLOW_LINK_RATIO * usual
+    if len(medians) > FEW_PLACES:
+        between = max(usual - float(np.quantile(medians, LOW_QUANTILE)), 0.0) / HALF_SPREAD_TO_SIGMA
+        within = (top - usual) / HIGH_QUANTILE_TO_SIGMA / np.sqrt(by_stage[0].shape[0] * by_stage[0].shape[1])
+        slow = min(slow, usual + max(TOP_DEVIATIONS * float(np.hypot(between, within)), LEAST_SLOW_SHARE * usual))
+    return _Ordinary(usual, top, slow)
+
+
+def _measure_place(seconds: Seconds) -> _Ordinary:
+    """Measure transfers of one type on their only place, of any shape: by the lower of two levels, if there are two."""
+    row = seconds[np.isfinite(seconds)]
+    upper = upper_level(row)
+    if upper.any():
+        row = row[~upper]
+    usual = max(float(np.median(row)), 0.0)
+    sigma = max(usual - float(np.quantile(row, LOW_QUANTILE)), 0.0) / HALF_SPREAD_TO_SIGMA
+    return _Ordinary(usual, usual + TOP_DEVIATIONS * sigma, SLOW_LINK_RATIO * usual)
+
+
+def _measure_group(seconds: Seconds, equals: _Ordinary) -> _Ordinary:
+    """Measure a collective of one stage, shape (n_steps,), against itself, unless it takes far longer than those of other stages.
+
+    Stages have buffers of different sizes, so that a group is as long as it is says nothing by itself.
+    """
+    own = _measure_place(seconds)
+    if own.usual_s > GROUPS_DIFFER_RATIO * equals.usual_s:
+        return equals
+    return dataclasses.replace(own, slow_s=max(own.slow_s, own.top_s))
 
 
 def _quick_steps(seconds: Seconds) -> Seconds:

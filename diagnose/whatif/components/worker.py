@@ -1,5 +1,6 @@
 """Slow workers: one worker takes longer than its peers on the same stage, in all steps, from one on, or in single ones."""
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,33 +10,37 @@ from diagnose.model.optype import Op
 from diagnose.model.stalls import StallKind, Stalls
 from diagnose.model.trace import Bools, Seconds
 from diagnose.numerics.change_points import Positions, Rise, find_rise
-from diagnose.numerics.robust import lower_median, nan_median, robust_deviation
+from diagnose.numerics.robust import MAD_TO_SIGMA, lower_median, nan_median, nan_quantile, noise_of_differences
 from diagnose.whatif.components.attribution import assign
 from diagnose.whatif.components.component import ByNode, Component, Extent, Lanes, Part, cut, mix
 from diagnose.whatif.computes import Place
-from diagnose.whatif.medians import TINY_RATIO, nearest_zero_center
+from diagnose.whatif.medians import MEDIAN_ERROR, TINY_RATIO, nearest_zero_center
 from diagnose.whatif.observed import Observed
 
-#: A worker is slow when its usual pace is this much behind its peers (2% of a job's time needs about that).
-SLOW_RATIO = 0.03
+#: A worker is looked at when its usual pace is this much behind its peers: healthy ones of production jobs are 0.1 to 0.6% apart.
+SLOW_RATIO = 0.015
 #: A median over all steps is no chance beyond this many of its deviations (a median's is 1.25 sigma / sqrt(n)).
 CHANCE_DEVIATIONS = 5.0
 #: Around its usual pace a worker varies this many deviations.
 ORDINARY_DEVIATIONS = 4.0
-#: ... or when it is this much behind, and this many robust deviations, in enough single steps.
-SLOW_STEP_RATIO = 0.10
+#: A single step is slow beyond this many deviations.
 SLOW_STEP_DEVIATIONS = 6.0
-#: Both directions of a slow worker are behind at least this part of their mean.
+#: A microbatch that is long, but not the longest.
+LONG_QUANTILE = 0.99
+#: ... and, where all stages of a rank share it, so many times the most that any other rank has.
+BEYOND_OTHERS = 2.0
+#: A level that lasts is looked for in values of at most this, or of so many deviations: one extreme step makes no level.
+BOUND_RATIO = 0.10
+#: Where so many microbatches of a step agree, one direction alone may be slow (`slow_throughout` asks them); else both are, each
+#: by at least this part of their mean.
+MIN_AGREEING = 4
 BOTH_SHARE = 0.25
 #: In its slow steps this part of a slow worker's computes take at least this part of its excess.
 THROUGHOUT_SHARE = 0.85
 THROUGHOUT_LEVEL = 0.35
-#: Steps in which a worker must be slow to be called so.
-MIN_SLOW_STEPS = 3
-MIN_SLOW_SHARE = 0.10
-#: ... or the last ones.
-MIN_LAST_STEPS = 2
-#: ... and so many times as many as other workers are.
+#: A level lasts so many steps.
+MIN_LEVEL_STEPS = 3
+#: A worker is slow in so many times as many single steps as others are.
 HITS_RATIO = 3.0
 #: With one dp rank a worker's optimizer says that it is the worker and not the stage that is long, if forward, backward and
 #: optimizer are long by at least this part of the longest (log).
@@ -132,95 +137,179 @@ def slow_throughout(
     return found
 
 
-def find_slow_workers(excess: Seconds, n_stages: int, told: Bools) -> tuple[Seconds, Bools, Seconds]:
-    """Find the workers that are behind their peers, constantly or in single steps.
+@dataclasses.dataclass(frozen=True, slots=True)
+class Draws:
+    """What the microbatches that a rank draws do to its pace.
+
+    Attributes
+    ----------
+    n_microbatches : int
+        How many say what the pace of a step is.
+    error : ndarray of float64, shape (n_steps, n_dp)
+        How far the pace is off by which microbatches were drawn: standard deviation of its log.
+    longest : ndarray of float64, shape (n_dp,)
+        Log of the microbatch that one in a hundred exceeds over the usual one.
+    """
+
+    n_microbatches: int
+    error: Seconds
+    longest: Seconds
+
+
+def measure_draws(forward_s: Seconds) -> Draws:
+    """Measure by the forwards of one stage, shape (n_microbatches, n_steps, n_dp), steps in time."""
+    n_microbatches = forward_s.shape[0]
+    logs = np.log(np.maximum(forward_s, TINY_RATIO))
+    usual = nan_median(logs, axis=0)
+    longest = nan_quantile(logs - nan_median(usual, axis=0), LONG_QUANTILE, axis=(0, 1))
+    spread = MAD_TO_SIGMA * nan_median(np.abs(logs - usual), axis=0)
+    error = MEDIAN_ERROR * spread / np.sqrt(n_microbatches)
+    return Draws(n_microbatches, np.nan_to_num(error), np.nan_to_num(longest))
+
+
+def find_slow_workers(
+    excess: Seconds, n_stages: int, told: Bools, drawn: Draws, known: Seconds | None = None
+) -> tuple[Seconds, Bools]:
+    """Find the workers that are behind their peers: constantly, from a step on, or in single steps.
 
     Parameters
     ----------
     excess : ndarray of float64, shape (2, n_virtual, n_steps, n_dp)
-        Log of pace against the stage's and step's usual.
+        Log of pace against the stage's and step's usual, steps in time.
     told : ndarray of bool, shape (n_stages,)
         With one dp rank: stages whose optimizer says that the worker is slow.
+    drawn : Draws
+        Steps in time.
+    known : ndarray of float64, shape of `excess`, optional
+        What an earlier look found: no part of what the stages of a rank share.
 
     Returns
     -------
     worker_log : ndarray of float64, shape of `excess`
         Log of the slow workers' ratio, 0 for all others.
     slow : ndarray of bool, shape (n_dp, n_stages)
-    worker_excess : ndarray of float64, shape (n_dp, n_stages, n_steps)
     """
     _, n_virtual, n_steps, n_dp = excess.shape
     direction = excess.reshape(2, n_virtual // n_stages, n_stages, n_steps, n_dp)
-    own, both = _own_pace(direction)
     if n_dp == 1 and n_stages == 1:
-        return np.zeros_like(excess), np.zeros((n_dp, n_stages), dtype=bool), np.moveaxis(own, 2, 0)
-    usual = np.median(own, axis=1)  # (n_stages, n_dp)
-    usual = np.where(np.median(both, axis=1), usual, np.minimum(usual, 0.0))
-    sigma = robust_deviation(own - usual[:, None])
-    least = max(np.log1p(SLOW_RATIO), CHANCE_DEVIATIONS * sigma / np.sqrt(n_steps))
-    constant = ((n_dp > 1) | told[:, None]) & (usual > least)
-    since = find_onsets(np.moveaxis(np.where(both, own, np.minimum(own, 0.0)), 1, -1), sigma)
-    after = np.arange(n_steps)[None, :, None] >= since[:, None]
-    hits = both & (own > max(np.log1p(SLOW_STEP_RATIO), SLOW_STEP_DEVIATIONS * sigma))
-    changed = since < n_steps  # (n_stages, n_dp)
-    constant |= changed
+        return np.zeros_like(excess), np.zeros((n_dp, n_stages), dtype=bool)
+    # Both directions and all chunks of a worker: the forward and backward of a slow worker are mostly both slow.
+    by_worker = np.nanmean(direction, axis=(0, 1))  # (n_stages, n_steps, n_dp)
+    slow = np.zeros_like(by_worker) if known is None else known.reshape(direction.shape).mean(axis=(0, 1))
+    common = _shared_by_microbatches(by_worker - slow, drawn)
+    own = np.moveaxis(np.nan_to_num(by_worker - common), 1, -1)  # (n_stages, n_dp, n_steps)
+    agree = np.ones(own.shape, dtype=bool)
+    if drawn.n_microbatches < MIN_AGREEING:
+        # A slow clock slows both; pauses that hit most forwards of a step, or the only one, leave its backwards alone.
+        least = np.nan_to_num(np.nanmin(np.nanmean(direction, axis=1) - common, axis=0))
+        agree = np.moveaxis(least, 1, -1) > BOTH_SHARE * own
+    # A fault may change most series, none so often that it would be most of the differences between neighbours.
+    apart = MAD_TO_SIGMA * np.median(np.abs(own - np.median(own, axis=-1, keepdims=True)), axis=-1)
+    sigma = max(_lower_third(apart.ravel()), float(np.median(noise_of_differences(own))))
+    has_peers = np.broadcast_to((n_dp > 1) | told[:, None], own.shape[:-1])
+    chance = np.hypot(sigma, drawn.error.T) if n_stages == 1 else np.full(own.shape[1:], sigma)
+    level = _find_levels(own, agree, sigma, chance, has_peers)
+    level = np.moveaxis(level, -1, 1)
+    worker_log = np.reshape(level[None, None] * _direction_ratio(direction - common, level), excess.shape)
+    return worker_log, np.asarray((level > 0).any(axis=1).T)
+
+
+def _shared_by_microbatches(by_worker: Seconds, drawn: Draws) -> Seconds:
+    """Say what the stages of a dp rank share in one step for the microbatches that it drew, shape (n_steps, n_dp).
+
+    Documents are drawn anew in each step. What a whole rank has in all steps, from one on, or in some steps beyond what documents
+    do to other ranks is its machines': then it stays with its workers.
+    """
+    n_stages, n_steps, n_dp = by_worker.shape
+    if n_stages < 2:
+        return np.zeros((n_steps, n_dp))
+    common = np.nan_to_num(nearest_zero_center(by_worker, axis=0))
+    if n_dp < 2:
+        return np.asarray(common)
+    apart = np.std(common - np.median(common, axis=0), axis=0)
+    # Not a robust deviation: documents have heavy tails. That of the other ranks: its own is what is asked about.
+    others = np.array([_lower_third(np.delete(apart, dp)) for dp in range(n_dp)])
+    sigma = np.maximum(others, float(np.median(noise_of_differences(common, axis=0))))  # (n_dp,)
+    chance = np.hypot(sigma[:, None], drawn.error.T)
+    usual = np.median(chance, axis=1)
+    # One step is nothing special where other ranks have such steps, or such microbatches: a long document may fill a step.
+    longest = np.array(
+        [max(np.delete(np.abs(common), dp, axis=1).max(), np.delete(drawn.longest, dp).max()) for dp in range(n_dp)]
+    )
+    chance = np.maximum(chance, BEYOND_OTHERS * longest[:, None] / SLOW_STEP_DEVIATIONS)
+    every = np.ones((1, n_dp, n_steps), dtype=bool)
+    scaled = _find_levels(
+        (common.T / usual[:, None])[None], every, 1.0, chance / usual[:, None], every[..., 0], unit=1.0 / usual
+    )
+    return np.asarray(common - (scaled[0] * usual[:, None]).T)
+
+
+def _lower_third(values: Seconds) -> float:
+    """Give the value that a third of them do not exceed: a fault may have more than half of them."""
+    return float(np.sort(values)[(len(values) - 1) // 3])
+
+
+def _find_levels(
+    own: Seconds, agree: Bools, sigma: float, chance: Seconds, has_peers: Bools, unit: Seconds | float = 1.0
+) -> Seconds:
+    """Find on which level above 0 each series is in each step; 0 where it is on none.
+
+    Parameters
+    ----------
+    own : ndarray of float64, shape (..., n_dp, n_steps)
+        How far it is behind (log), in `unit`.
+    agree : ndarray of bool, same shape
+        Where both directions, or enough microbatches, say so.
+    sigma : float
+        How far values vary.
+    chance : ndarray of float64, shape (n_dp, n_steps)
+        How far single values are off by chance.
+    has_peers : ndarray of bool, shape (..., n_dp)
+        Series that can be behind from the first step on: there is somebody to be behind.
+    """
+    n_steps = own.shape[-1]
+    unit = np.broadcast_to(unit, own.shape[:-1])
+    usual = np.median(own, axis=-1)
+    least = np.maximum(np.log1p(SLOW_RATIO) * unit, CHANCE_DEVIATIONS * sigma / np.sqrt(n_steps))
+    since = find_onsets(own, sigma, unit)
+    after = np.arange(n_steps) >= since[..., None]
+    usual_after = np.nan_to_num(nan_median(np.where(after, own, np.nan), axis=-1))
+    changed = (since < n_steps) & (usual_after > np.log1p(SLOW_RATIO) * unit)  # else it was slow in a few steps
+    after &= changed[..., None]
+    constant = (has_peers & (usual > least)) | changed
+    hits = agree & (own > np.maximum(SLOW_STEP_DEVIATIONS * chance, np.log1p(SLOW_RATIO) * unit[..., None]))
     slow = constant | _are_slow_often(hits)
     # Ordinary variation stays with the work: only what differs from the worker's usual pace by more counts as its own.
-    usual = np.where(changed, np.nan_to_num(nan_median(np.where(after, own, np.nan), axis=1)), usual)
-    pace = np.where(changed[:, None] & ~after, 0.0, usual[:, None])
+    usual = np.where(changed, usual_after, usual)
+    pace = np.where(changed[..., None] & ~after, 0.0, usual[..., None])
     even = np.where(np.abs(own - pace) <= ORDINARY_DEVIATIONS * sigma, pace, own)
-    level = np.where(constant[:, None], even, np.where(hits, own, 0.0))
-    level = np.where(slow[:, None], np.maximum(level, 0.0), 0.0)  # (n_stages, n_steps, n_dp)
-    worker_log = (level[None, None] * _direction_ratio(direction, level)).reshape(excess.shape)
-    return worker_log, slow.T.copy(), np.moveaxis(own, 2, 0)
-
-
-def _own_pace(direction: Seconds) -> tuple[Seconds, Bools]:
-    """Say how far each worker is behind its peers in each step, and where its forwards and backwards both are.
-
-    Takes the log of pace, shape (2, n_chunks, n_stages, n_steps, n_dp); gives shapes (n_stages, n_steps, n_dp).
-    """
-    n_stages, n_steps, n_dp = direction.shape[2:]
-    # Both directions and all chunks of a worker: the forward and backward of a slow worker are both slow.
-    by_worker = np.nanmean(direction, axis=(0, 1))
-    if n_dp == 1 and n_stages == 1:
-        return by_worker, np.zeros(by_worker.shape, dtype=bool)
-    common = np.zeros((n_steps, n_dp))
-    if n_stages >= 2 and n_dp >= 2:
-        # What a whole dp rank shares in one step is its microbatches; what it shares in all steps is not.
-        common = np.nan_to_num(nearest_zero_center(by_worker, axis=0))
-        steady = np.median(common, axis=0)
-        # The standard deviation, not a robust one: documents have heavy tails, and a rank that drew a few is not slow.
-        spread = float(np.std(common - steady))
-        common = common - np.where(steady > CHANCE_DEVIATIONS * spread / np.sqrt(n_steps), steady, 0.0)
-    own = np.nan_to_num(by_worker - common)
-    # A slow clock slows both; pauses that hit most forwards of a step, or the only one, leave its backwards alone.
-    least = np.nan_to_num(np.nanmin(np.nanmean(direction, axis=1) - common, axis=0))
-    return own, np.asarray(least > BOTH_SHARE * own)
+    level = np.where(constant[..., None], even, np.where(hits, own, 0.0))
+    return np.where(slow[..., None], np.maximum(level, 0.0), 0.0)
 
 
 def _are_slow_often(hits: Bools) -> Bools:
-    """Say which workers are slow in more single steps than others are, shape (n_stages, n_dp); `hits` are these steps."""
-    n_steps, n_dp = hits.shape[1:]
-    n_hits = hits.sum(axis=1)  # (n_stages, n_dp)
-    # With one stage a long document is a slow step of its rank: all ranks draw some.
-    expected = (n_hits.sum() - n_hits) / max(n_hits.size - 1, 1)
-    least = max(MIN_SLOW_STEPS, MIN_SLOW_SHARE * n_steps)
-    often = n_hits >= np.maximum(least, HITS_RATIO * expected)
-    # Where many microbatches agree (`slow_throughout` asks them), the last steps may be fewer.
-    often |= (n_hits >= MIN_LAST_STEPS) & hits[:, -MIN_LAST_STEPS:].all(axis=1) & (n_hits > HITS_RATIO * expected)
-    return np.asarray(often & (n_dp > 1) & (n_hits > expected + CHANCE_DEVIATIONS * np.sqrt(expected)))
+    """Say which workers are slow in more single steps than their peers, shape (..., n_dp); `hits` are these steps."""
+    n_hits = hits.sum(axis=-1)
+    n_dp = hits.shape[-2]
+    # With one stage a long document is a slow step of its rank: all ranks draw some. Other stages of its rank may share its fault.
+    expected = (n_hits.sum(axis=-1, keepdims=True) - n_hits) / max(n_dp - 1, 1)
+    often = (n_hits >= 1) & (n_hits >= HITS_RATIO * expected)
+    return np.asarray(often & (n_hits > expected + CHANCE_DEVIATIONS * np.sqrt(expected)))
 
 
-def find_onsets(own: Seconds, sigma: float) -> Positions:
+def find_onsets(own: Seconds, sigma: float, unit: Seconds | float = 1.0) -> Positions:
     """Find the position of the step from which on each worker is behind; n_steps where it does not fall behind.
 
-    `own` is the log of pace against peers, time last, and `sigma` its ordinary variation over steps.
+    `own` is the log of pace against peers in `unit`, time last, and `sigma` its ordinary variation over steps.
     """
+    least = np.log1p(SLOW_RATIO) * np.broadcast_to(unit, own.shape[:-1])[..., None]
     rise = Rise(
-        bound=(-ORDINARY_DEVIATIONS * sigma, max(ORDINARY_DEVIATIONS * sigma, float(np.log1p(SLOW_STEP_RATIO)))),
-        least_level=float(np.log1p(SLOW_RATIO)),
-        min_after=MIN_SLOW_STEPS,
+        bound=(
+            -ORDINARY_DEVIATIONS * sigma,
+            max(ORDINARY_DEVIATIONS * sigma, float(np.log1p(BOUND_RATIO) * np.min(unit))),
+        ),
+        least_level=least,
+        min_after=MIN_LEVEL_STEPS,
         deviations=CHANCE_DEVIATIONS + 1.0,
     )
     return find_rise(own, sigma, rise)
@@ -228,9 +317,11 @@ def find_onsets(own: Seconds, sigma: float) -> Positions:
 
 def _direction_ratio(direction: Seconds, level: Seconds) -> Seconds:
     """Say how a worker's excess splits over forward and backward: a factor a (direction, chunk, worker), about 1."""
-    weight = np.where(level > 0, level, np.nan)[None, None]
-    ratio = nan_median(direction / weight, axis=3, keepdims=True)
-    return np.asarray(np.clip(np.nan_to_num(ratio, nan=1.0), 0.0, 2.0))
+    weight = np.where(np.isnan(direction), 0.0, level[None, None])
+    ratio = (weight * np.nan_to_num(direction)).sum(axis=3, keepdims=True) / np.maximum(
+        (weight**2).sum(axis=3, keepdims=True), TINY_RATIO
+    )
+    return np.asarray(np.clip(ratio, 0.0, 2.0))
 
 
 def attribute_to_workers(stalls: Stalls, share: Seconds, worker_ratio: Seconds) -> None:

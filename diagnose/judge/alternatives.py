@@ -1,0 +1,55 @@
+"""What else may explain the same seconds as a cause: the confidence is split, and both are one finding.
+
+Enters: a rule and features; causes as found. Leaves: causes with their alternatives.
+"""
+
+import msgspec.structs
+
+from diagnose.judge.rule import Rule
+from diagnose.model.cause import Alternative, Cause
+from diagnose.model.feature import Features
+
+#: What is less probable than this is no alternative worth a sentence: one in four, as odds of three to one end most doubts.
+TOLD_FROM = 0.25
+
+
+def split_confidence(rule: Rule, features: Features, sure: float) -> tuple[float, tuple[Alternative, ...]]:
+    """Split how sure a cause is with what else explains the same seconds, as probably as the rule's features say."""
+    told = [
+        (other, min(value, 1.0))
+        for other in rule.alternatives
+        if (value := _read(features, other.feature)) >= TOLD_FROM
+    ]
+    whole = max(sum(probability for _, probability in told), 1.0)
+    found = [Alternative(other.cause, round(sure * p / whole, 4), other.tells_apart) for other, p in told]
+    found.sort(key=lambda other: -other.confidence)
+    left = 1.0 - sum(probability for _, probability in told) / whole
+    return round(sure * left, 4), tuple(found)
+
+
+def merge_alternatives(causes: list[Cause]) -> list[Cause]:
+    """Make one finding of causes that are told as alternatives of each other: the surer one stays, in the order given."""
+    kept: list[Cause] = []
+    for cause in sorted(causes, key=lambda one: -one.confidence):  # stable
+        rival = next((one for one in kept if _compete(one, cause)), None)
+        if rival is None:
+            kept.append(cause)
+        elif all(other.cause != cause.cause for other in rival.alternatives):
+            tells_apart = next(other.tells_apart for other in cause.alternatives if other.cause == rival.cause)
+            merged = (*rival.alternatives, Alternative(cause.cause, cause.confidence, tells_apart))
+            kept[kept.index(rival)] = msgspec.structs.replace(rival, alternatives=merged)
+    order = [cause.cause for cause in causes]
+    return sorted(kept, key=lambda one: order.index(one.cause))
+
+
+def _compete(one: Cause, other: Cause) -> bool:
+    """Say whether one of two causes is told as an alternative of the other."""
+    return any(a.cause == other.cause for a in one.alternatives) or any(
+        a.cause == one.cause for a in other.alternatives
+    )
+
+
+def _read(features: Features, name: str) -> float:
+    """Read a probability; what could not be measured is none."""
+    feature = features.get(name)
+    return 0.0 if feature is None or feature.value is None else feature.value

@@ -1,0 +1,98 @@
+"""What is lost where no cause was found: to what nobody can look for, to nothing that is known, to ordinary variation.
+
+Enters: an `Analysis`. Leaves: sentences, empty where there is nothing to say.
+"""
+
+from collections.abc import Collection, Mapping
+
+import numpy as np
+
+from diagnose.judge.unknown import UNKNOWN_SHARE
+from diagnose.judge.worth import is_unmeasured
+from diagnose.model.analysis import Analysis
+from diagnose.model.components import COMPONENTS
+from diagnose.numerics.robust import robust_deviation
+
+#: A job straggles from S = 1.1 on (arXiv 2505.05713): where so much of a step is lost, and nothing is to be named, it is noise.
+#: Healthy recorded jobs lose 5%.
+NOISY_SHARE = 1.0 - 1.0 / 1.1
+#: Ordinary variation never cost more: jobs on machines with twice as many workers as cores have S up to 1.2.
+MOST_NOISE = 1.0 - 1.0 / 1.25
+
+
+def describe_unlooked(
+    analysis: Analysis,
+    explained: Collection[str],
+    unlooked: Mapping[str, str],
+    reasons: Mapping[str, str],
+    least: float,
+) -> str:
+    """Say which component would give back most of those that no cause could be looked for in, and why not.
+
+    Parameters
+    ----------
+    explained : collection of str
+        Components of the causes that are said.
+    unlooked : dict of str to str
+        Components that only causes own that the recording cannot show, each with such a cause.
+    reasons : dict of str to str
+        Why each cause cannot be looked for.
+    """
+    gains = analysis.gains
+    found = {name: f"{cause} could not be looked for ({reasons[cause]})" for name, cause in unlooked.items()}
+    found |= {
+        name: f"nobody can tell whose fault it is ({analysis.features[f'gain.{name}'].reason})"
+        for name in COMPONENTS
+        if is_unmeasured(analysis, (name,)) and name not in found
+    }
+    large = [
+        name
+        for name in found
+        if name not in explained
+        and gains.recoverable(name) >= max(UNKNOWN_SHARE, least)
+        and not gains.traits[name].is_excused(analysis.features, explained)
+    ]
+    if not large:
+        return ""
+    worst = max(large, key=gains.recoverable)
+    return f"{COMPONENTS[worst]} would give back {100 * gains.recoverable(worst):.2g}% of the step time, and {found[worst]}"
+
+
+def describe_rest(analysis: Analysis, least: float) -> str:
+    """Say how much ideal times would give back, where that is more than ordinary variation ever costs."""
+    waste = _measure_waste(analysis)
+    if waste < max(MOST_NOISE, least):
+        return ""
+    return (
+        f"with ideal times steps would be {100 * waste:.2g}% shorter (S {analysis.what_if.slowdown:.3g}), and nothing that was "
+        "looked for accounts for it"
+    )
+
+
+def describe_noise(analysis: Analysis, explained: Collection[str], least: float) -> str:
+    """Say what varies, and by how much, where that is more than in a healthy job.
+
+    It may be steps; computes and transfers within steps, for which others wait; or many parts that are each too little to be named.
+    """
+    gains = analysis.gains
+    steps_s = gains.replayed_steps_s
+    typical_s = float(np.median(steps_s))
+    spread = robust_deviation(steps_s - typical_s) / typical_s
+    waste = _measure_waste(analysis)
+    excused = sum(
+        max(gains.recoverable(name), 0.0)
+        for name, traits in gains.traits.items()
+        if traits.is_excused(analysis.features, explained)
+    )
+    parts = 1.0 - gains.clean_s / gains.replayed_s - excused
+    if max(spread, waste, parts) < max(NOISY_SHARE, least):
+        return ""
+    inside = f" and computes by {100 * analysis.breakdown.noise_ratio:.2g}%"
+    cost = f", which costs {100 * waste:.2g}% of them" if waste > 0 else ""
+    return f"steps vary by {100 * spread:.2g}%{inside}{cost}, nothing to name"
+
+
+def _measure_waste(analysis: Analysis) -> float:
+    """Say which part of a step ideal times would give back; 0 where that is not known."""
+    slowdown = analysis.what_if.slowdown
+    return 1.0 - 1.0 / slowdown if slowdown > 0 else 0.0

@@ -1,0 +1,368 @@
+"""Say where slow transfers are: on which links, one direction of them, at which cards, in which groups; and whether that repeats.
+
+Enters: observed blocks, and what each transfer took beyond ordinary ones. Leaves: `SlowPlaces`. Costs a few passes over the
+communication. Seconds say where, not how many transfers. What is random hits other places in other steps: places are chosen by half
+of the steps and must hold the lost seconds of the other half.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from diagnose.model.optype import DP_COLLECTIVES, Op
+from diagnose.model.trace import Bools, Nodes, Seconds
+from diagnose.model.transfers import SlowPlaces
+from diagnose.numerics.robust import upper_level, weighted_median
+from diagnose.whatif.observed import Observed
+
+#: A place is slow if it loses so many times the seconds that a quarter of its equals stay below: noise is on all of them.
+OVER_EQUALS_RATIO = 3.0
+EQUALS_QUANTILE = 0.25
+#: ... and this part of the seconds of the worst one of its kind, or of any kind.
+BESIDE_WORST_SHARE = 0.2
+BESIDE_ANY_SHARE = 0.02
+#: Places are named where, chosen by half of the steps, they have this part of the lost seconds of the other half, beyond chance.
+REPEATS_FROM = 0.5
+#: Of fewer slow transfers nobody can tell whether they repeat.
+FEW_TRANSFERS = 6.0
+#: Nothing is learned from a half of the steps that has less than this part of the lost seconds.
+MIN_HALF_SHARE = 0.02
+#: So many slow transfers must be expected of a direction before that none is slow clears it.
+MIN_EXPECTED = 5.0
+#: A link is cleared where its transfers, alone in their batches, lose less than this part of what those of a link beside it do; and
+#: a direction of a link beside the other one.
+CLEARED_SHARE, CLEARED_WAY_SHARE = 0.2, 0.1
+#: Slow steps are one or a few stretches if there are at most this part of the stretches that chance would make.
+STRETCHES_SHARE = 0.6
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Lost:
+    """Seconds beyond ordinary transfers by place and step.
+
+    Attributes
+    ----------
+    ways : ndarray of float64, shape (2, n_stages, n_dp, n_steps)
+        Of links by their first stage, by direction: 0 as forwards go.
+    groups : ndarray of float64, shape (n_stages, n_steps)
+        Of the collectives of a stage's dp ranks.
+    exists : ndarray of bool, shape (2, n_stages, n_dp)
+        Where anything moves between two stages.
+    has_group : ndarray of bool, shape (n_stages,)
+    n_transfers : float
+        Slow transfers and collectives, by their seconds: so many alike would have them.
+    apart : float or None
+        Seconds beyond over the spread of ordinary transfers: half of the lost seconds are in transfers above it.
+    """
+
+    ways: Seconds
+    groups: Seconds
+    exists: Bools
+    has_group: Bools
+    n_transfers: float
+    apart: float | None
+
+
+def find_slow_places(
+    observed: Sequence[Observed],
+    excesses: Sequence[Mapping[int, Seconds]],
+    spreads: Sequence[Mapping[int, float]],
+    n_stages: int,
+) -> SlowPlaces:
+    """Find the places that slow transfers lie on.
+
+    Parameters
+    ----------
+    observed : sequence of Observed
+    excesses : sequence of dict of int to ndarray of float64, shape (n_steps, n_dp), one a block
+        What transfers took beyond ordinary ones, seconds by node.
+    spreads : sequence of dict of int to float, one a block
+        How far the upper end of ordinary ones is above the usual, seconds by node.
+    n_stages : int
+
+    Returns
+    -------
+    SlowPlaces
+        No place at all where slow transfers are anywhere at random.
+    """
+    lost = _add_up(observed, excesses, spreads, n_stages)
+    by_step = lost.ways.sum(axis=(0, 1, 2)) + lost.groups.sum(axis=0)  # (n_steps,)
+    n_dp = lost.ways.shape[2]
+    nowhere = SlowPlaces.nowhere(n_stages, n_dp)
+    if not by_step.any():
+        return nowhere
+    ways, groups = _stand_out(lost.ways.sum(axis=-1), lost.groups.sum(axis=-1), lost)
+    by_place = _repeat_places(lost, by_step)
+    in_time = _repeat_steps(observed, lost)
+    repeats = max(by_place or 0.0, in_time)
+    if repeats < REPEATS_FROM:
+        is_one_place = np.count_nonzero(lost.exists.any(axis=0)) + np.count_nonzero(lost.has_group) == 1
+        if not is_one_place and lost.n_transfers >= FEW_TRANSFERS:
+            return dataclasses.replace(nowhere, repeats=repeats)
+        # Nobody can tell whether they repeat: how far they are from all others must say that they are no noise.
+        if is_one_place:
+            ways, groups = lost.exists, lost.has_group
+        cards = _find_cards(ways, groups, lost)
+        return SlowPlaces(ways, groups, cards, repeats=None, victims=nowhere.victims, apart=lost.apart)
+    if (by_place or 0.0) < REPEATS_FROM:
+        shared = lost.groups.sum() >= lost.ways.sum()
+        return SlowPlaces(
+            ways=lost.exists & (not shared),
+            groups=lost.has_group & shared,
+            cards=nowhere.cards,
+            repeats=in_time,
+            victims=nowhere.victims,
+        )
+    innocent = _find_victims(observed, excesses, ways, n_stages)
+    ways &= ~innocent
+    cards = _find_cards(ways, groups, lost)
+    # All that goes through a slow card is slow, however little of it there is beside the worst.
+    touched = cards.T | np.roll(cards.T, -1, axis=0)
+    return SlowPlaces(
+        ways=(ways | touched) & lost.exists,
+        groups=(groups | cards.any(axis=0)) & lost.has_group,
+        cards=cards,
+        repeats=by_place,
+        victims=innocent,
+    )
+
+
+def restrict(o: Observed, excess: Mapping[int, Seconds], places: SlowPlaces) -> dict[int, Seconds]:
+    """Keep of what transfers took beyond ordinary ones only what lies on slow places and their victims; seconds by node.
+
+    Operations of one batch end together, so all of a batch that goes through a slow place are kept.
+    """
+    nodes, found = o.block.nodes, dict[int, Seconds]()
+    batch_of = {node: event.completes for event in o.graph.events if event.awaits for node in event.completes}
+    members_of = {node: event.members for event in o.graph.events for node in event.members}
+    pair_of = {node: pair for pair in o.pairs for node in pair}
+    has_card, mended = places.cards.any(), places.ways | places.victims
+    for node, seconds in excess.items():
+        op, stage = int(nodes.op[node]), int(nodes.stage[node])
+        if node in pair_of:
+            lanes = np.zeros(seconds.shape[-1], dtype=bool)
+            for other in batch_of.get(node, (node,)):
+                if other in pair_of:
+                    link, direction = way_of(nodes, pair_of[other])
+                    lanes |= mended[direction, link]
+            kept = np.where(lanes, seconds, 0.0)
+        elif op in DP_COLLECTIVES:
+            kept = seconds if places.groups[stage] else np.zeros_like(seconds)
+        else:  # what a card shares with all or some others, or by itself
+            whole = places.groups.all() or (op == Op.CLIP and has_card)
+            ends = [int(nodes.stage[member]) for member in members_of.get(node, (node,))]
+            kept = seconds if whole else np.where(places.cards[:, ends].any(axis=1), seconds, 0.0)
+        if kept.any():
+            found[node] = kept
+    return found
+
+
+def way_of(nodes: Nodes, pair: tuple[int, ...]) -> tuple[int, int]:
+    """Name the link of a pair by its first stage, and its direction: 0 as forwards go."""
+    a, b = (int(nodes.stage[node]) for node in pair)
+    link = min(a, b) if abs(a - b) == 1 else max(a, b)
+    return link, int(int(nodes.op[pair[0]]) in (Op.BACKWARD_SEND, Op.BACKWARD_RECV))
+
+
+def pair_excess(excess: Mapping[int, Seconds], pair: tuple[int, int]) -> Seconds | None:
+    """Say what a pair took beyond an ordinary one: a member of a batch ends with the batch, so the end that took less says it."""
+    if pair[0] not in excess or pair[1] not in excess:
+        return None
+    return np.minimum(excess[pair[0]], excess[pair[1]])
+
+
+def _add_up(
+    observed: Sequence[Observed],
+    excesses: Sequence[Mapping[int, Seconds]],
+    spreads: Sequence[Mapping[int, float]],
+    n_stages: int,
+) -> _Lost:
+    """Add up the lost seconds by place and step."""
+    n_dp, n_steps = observed[0].block.n_dp, sum(len(o.block.steps) for o in observed)
+    ways, groups = np.zeros((2, n_stages, n_dp, n_steps)), np.zeros((n_stages, n_steps))
+    exists, has_group = np.zeros((2, n_stages, n_dp), dtype=bool), np.zeros(n_stages, dtype=bool)
+    first, every, apart = 0, [np.zeros(0)], [np.zeros(0)]
+
+    def count(seconds: Seconds, spread_s: float) -> None:
+        every.append(seconds[seconds > 0])
+        apart.append(every[-1] / spread_s)
+
+    for o, excess, spread in zip(observed, excesses, spreads, strict=True):
+        nodes, at = o.block.nodes, slice(first, first + len(o.block.steps))
+        first = at.stop
+        for pair in o.pairs:
+            link, direction = way_of(nodes, pair)
+            exists[direction, link] = True
+            seconds = pair_excess(excess, pair)
+            if seconds is not None:
+                ways[direction, link, :, at] += seconds.T
+                count(seconds, spread[pair[0]])
+        for event in o.graph.events:
+            if event.across_dp and len(event.members) == 1 and int(nodes.op[event.members[0]]) in DP_COLLECTIVES:
+                (node,) = event.members
+                has_group[nodes.stage[node]] = True
+                if node in excess:  # all members move together: one that ends late for itself is no slow group
+                    seconds = np.median(excess[node], axis=1)
+                    groups[nodes.stage[node], at] += seconds
+                    count(seconds, spread[node])
+    seconds_s = np.concatenate(every)
+    n_transfers = float(seconds_s.sum() ** 2 / max(float((seconds_s**2).sum()), np.finfo(float).tiny))
+    return _Lost(ways, groups, exists, has_group, n_transfers, weighted_median(np.concatenate(apart), seconds_s))
+
+
+def _stand_out(ways_s: Seconds, groups_s: Seconds, lost: _Lost) -> tuple[Bools, Bools]:
+    """Mark the places that lose far more than their equals: ways (2, n_stages, n_dp), and groups (n_stages,)."""
+    least = BESIDE_ANY_SHARE * max(float(ways_s.max(initial=0.0)), float(groups_s.max(initial=0.0)))
+    ways, groups = ways_s > least, groups_s > least
+    ways[lost.exists] &= _above_equals(ways_s[lost.exists])
+    groups[lost.has_group] &= _above_equals(groups_s[lost.has_group])
+    return ways & lost.exists, groups & lost.has_group
+
+
+def _above_equals(seconds: Seconds) -> Bools:
+    """Mark what is far above a quarter of its equals, and not far below the worst."""
+    if not seconds.any():
+        return np.zeros(seconds.shape, dtype=bool)
+    equals = float(np.quantile(seconds, EQUALS_QUANTILE, method="lower"))
+    return np.asarray(seconds > max(OVER_EQUALS_RATIO * equals, BESIDE_WORST_SHARE * float(seconds.max())))
+
+
+def _repeat_places(lost: _Lost, by_step: Seconds) -> float | None:
+    """Say which part of the lost seconds lies where the other half of the steps says, beyond chance; None where no half can say.
+
+    The halves take turns with the steps that lost most, so that each has its part of them.
+    """
+    order = np.argsort(-by_step, kind="stable")
+    halves = order[::2], order[1::2]
+    if min(float(by_step[half].sum()) for half in halves) < MIN_HALF_SHARE * float(by_step.sum()):
+        return None
+    found = []
+    for chosen_by, seen_in in (halves, halves[::-1]):
+        ways, groups = _stand_out(lost.ways[..., chosen_by].sum(axis=-1), lost.groups[:, chosen_by].sum(axis=-1), lost)
+        ways_s, groups_s = lost.ways[..., seen_in].sum(axis=-1), lost.groups[:, seen_in].sum(axis=-1)
+        total = float(ways_s.sum() + groups_s.sum())
+        held = float(ways_s[ways].sum() + groups_s[groups].sum()) / total
+        chance = (
+            float(ways_s.sum()) * ways.sum() / max(lost.exists.sum(), 1)
+            + float(groups_s.sum()) * groups.sum() / max(lost.has_group.sum(), 1)
+        ) / total
+        found.append((held - chance) / (1.0 - chance) if chance < 1.0 else 0.0)
+    return max(float(np.mean(found)), 0.0)
+
+
+def _repeat_steps(observed: Sequence[Observed], lost: _Lost) -> float:
+    """Say which part of the lost seconds lies in the slow steps that half of the places say, beyond chance.
+
+    Slow steps are on another level than the others, and come in stretches: what is slow at random in many places is noise.
+    """
+    shared = lost.groups.sum() >= lost.ways.sum()
+    by_place = lost.groups[lost.has_group] if shared else lost.ways[lost.exists]  # (n_places, n_steps)
+    time = np.argsort(np.concatenate([o.block.steps for o in observed]), kind="stable")
+    by_place = by_place[:, time]
+    halves = (by_place[::2], by_place[1::2]) if len(by_place) > 1 else (by_place, by_place)
+    found = []
+    for chosen_by, seen_in in (halves, halves[::-1]):
+        slow = upper_level(chosen_by.sum(axis=0))
+        total = float(seen_in.sum())
+        if not slow.any() or total <= 0.0 or not _is_stretch(slow):
+            return 0.0
+        chance = float(slow.mean())
+        found.append((float(seen_in[:, slow].sum()) / total - chance) / (1.0 - chance))
+    return max(float(np.mean(found)), 0.0)
+
+
+def _is_stretch(slow: Bools) -> bool:
+    """Say whether steps in the order of time come in stretches rather than here and there."""
+    n_stretches = int(slow[0]) + int(np.count_nonzero(slow[1:] & ~slow[:-1]))
+    by_chance = float(slow.sum()) * float(1.0 - slow.mean()) + float(slow.mean())
+    return 1 < slow.sum() < len(slow) and n_stretches <= max(1.0, STRETCHES_SHARE * by_chance)
+
+
+def _find_victims(
+    observed: Sequence[Observed], excesses: Sequence[Mapping[int, Seconds]], ways: Bools, n_stages: int
+) -> Bools:
+    """Mark directions of links that are slow only in company of those at fault: shape (2, n_stages, n_dp).
+
+    All transfers of a batch end together: which was slow is told by those that share none with another slow one.
+    """
+    seconds, count, n_slow, n_all = np.zeros((4, 2, n_stages, observed[0].block.n_dp))
+    for o, excess in zip(observed, excesses, strict=True):
+        nodes = o.block.nodes
+        batch_of = {node: i for i, event in enumerate(o.graph.events) if event.awaits for node in event.completes}
+        ways_in: dict[int, set[tuple[int, int]]] = {}
+        slow = np.zeros((n_stages, *o.block.start_s.shape[1:]), dtype=bool)  # (n_stages, n_steps, n_dp)
+        by_pair = {pair: pair_excess(excess, pair) for pair in o.pairs}
+        for pair, beyond in by_pair.items():
+            way = way_of(nodes, pair)
+            if beyond is not None:
+                slow[way[0]] |= beyond > 0
+            for node in pair:
+                ways_in.setdefault(batch_of.get(node, -1), set()).add(way)
+        for pair, beyond in by_pair.items():
+            link, direction = way_of(nodes, pair)
+            here = slow[link] & ways[direction, link]
+            if not here.any():
+                continue
+            others = _in_each(pair, batch_of, ways_in, (link, direction))
+            alone = here.copy()
+            for other, other_direction in others:
+                alone &= ~ways[other_direction, other]
+            lost = np.zeros(here.shape) if beyond is None else beyond
+            seconds[direction, link] += np.where(alone, lost, 0.0).sum(axis=0)
+            count[direction, link] += alone.sum(axis=0)
+            n_slow[direction, link] += (here & (lost > 0)).sum(axis=0)
+            n_all[direction, link] += here.sum(axis=0)
+    expected = count * n_slow / np.maximum(n_all, 1.0)
+    mean_s = np.where(expected >= MIN_EXPECTED, seconds / np.maximum(count, 1.0), np.nan)
+    return _find_innocent(ways, mean_s)
+
+
+def _find_innocent(ways: Bools, mean_s: Seconds) -> Bools:
+    """Mark slow ways that are quick when measured alone: shape (2, n_stages, n_dp).
+
+    A worker that blocks in a slow transfer is late for its other transfers, so that its other link looks slow, but in one direction
+    only. Of a link by itself, the quick direction is cleared.
+    """
+    innocent = np.zeros(ways.shape, dtype=bool)
+    quicker = np.where(np.isnan(mean_s), np.inf, mean_s).min(
+        axis=0
+    )  # (n_stages, n_dp), of the directions that are known
+    known, links = np.isfinite(quicker), np.asarray(ways.any(axis=0))
+    for shift in (1, -1):
+        beside = np.roll(quicker, shift, axis=0)
+        both = links & known & np.roll(links & known, shift, axis=0)
+        innocent |= both & (quicker < CLEARED_SHARE * np.where(both, beside, 0.0))
+    other_way = mean_s[::-1]
+    innocent |= ways[::-1] & ~innocent[::-1] & (mean_s < CLEARED_WAY_SHARE * other_way)
+    return innocent
+
+
+def _in_each(
+    pair: tuple[int, int],
+    batch_of: Mapping[int, int],
+    ways_in: Mapping[int, Iterable[tuple[int, int]]],
+    own: tuple[int, int],
+) -> set[tuple[int, int]]:
+    """List the other ways that hold up both ends of a pair: those in the batch of either end, if both are in one."""
+    if not all(node in batch_of for node in pair):
+        return set()
+    first, second = (set(ways_in[batch_of[node]]) - {own} for node in pair)
+    return first & second
+
+
+def _find_cards(ways: Bools, groups: Bools, lost: _Lost) -> Bools:
+    """Mark the workers all of whose network is slow: shape (n_dp, n_stages).
+
+    Both links of a worker are slow, and no further one; or a link, and the group of one of its ends.
+    """
+    links, has_link = np.asarray(ways.any(axis=0)), np.asarray(lost.exists.any(axis=0))  # (n_stages, n_dp)
+    n_stages, n_dp = links.shape
+    cards = np.zeros((n_dp, n_stages), dtype=bool)
+    for stage in range(n_stages):
+        before, after = links[stage - 1], links[stage]  # (n_dp,)
+        both = has_link[stage - 1] & has_link[stage] & before & after
+        alone = ~links[stage - 2] & ~links[(stage + 1) % n_stages] if n_stages > 3 else np.ones(n_dp, dtype=bool)
+        touched = before | after
+        cards[:, stage] = touched & groups[stage] if groups[stage] else both & alone & (n_stages > 2)
+    return cards

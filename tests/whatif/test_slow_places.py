@@ -1,0 +1,103 @@
+"""Where slow transfers are, on hand-made seconds: what repeats is named, what is random is not."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from diagnose.faults.decoy import Decoy
+from diagnose.faults.generate import generate
+from diagnose.faults.inputs import Inputs
+from diagnose.faults.network_fault import NetworkFault
+from diagnose.faults.spec import JobSpec
+from diagnose.model.optype import P2P
+from diagnose.model.trace import Bools
+from diagnose.model.transfers import SlowPlaces
+from diagnose.whatif.components.transfer import TransferPart
+from tests.judge.cases import Measured, causes, measure
+
+JOB = JobSpec(pp=4, dp=4, microbatches=8, steps=16, transfer_s=5e-3, seed=53)
+
+
+def with_fault(fault: NetworkFault, spec: JobSpec = JOB) -> Measured:
+    """Measure a job with one fault."""
+    return measure(generate(spec, [fault]).trace)
+
+
+def slow_in(found: Measured) -> SlowPlaces:
+    """Say where the slow transfers of a job are."""
+    return found.removal.part_of(TransferPart).slow
+
+
+def named(mask: Bools) -> list[list[int]]:
+    """List where a mask is true."""
+    return [list(map(int, at)) for at in np.argwhere(mask)]
+
+
+@pytest.mark.parametrize("also", [(0, 2), (3, 1), (2, 0)])
+def test_two_links_are_both_named_and_both_mended(also: tuple[int, int]) -> None:
+    """Two slow links are named, on one dp rank or on two, and the first fix gives back what mending both does."""
+    fault = NetworkFault(scope="link", dp_rank=0, stage=0, slowdown=10.0, also=(also,))
+    job = generate(JOB, [fault])
+    found = measure(job.trace)
+    (cause,) = found.diagnosis.causes
+    links = {(link.source.dp, link.source.pp) for link in cause.where.links}
+    assert links == {(0, 0), also}
+    (truth,) = job.truth.faults
+    assert cause.recoverable == pytest.approx(truth.recoverable, abs=0.02)
+    assert 1.0 - 1.0 / (cause.fixes[0].predicted_speedup or 1.0) == pytest.approx(cause.recoverable, abs=0.003)
+
+
+def test_one_direction_of_a_link_is_one_direction() -> None:
+    """Where transfers do not block, only the direction that is slow is named; backwards it goes from the later stage."""
+    spec = JobSpec(pp=4, dp=4, microbatches=8, steps=16, transfer_s=5e-3, p2p="asynchronous", seed=53)
+    for index, direction in enumerate(("forward", "backward")):
+        fault = NetworkFault(scope="link", dp_rank=1, stage=1, slowdown=15.0, direction=direction)  # type: ignore[arg-type]
+        found = with_fault(fault, spec)
+        assert named(slow_in(found).ways) == [[index, 1, 1]]
+        (link,) = found.diagnosis.causes[0].where.links
+        assert (link.source.pp, link.target.pp) == ((1, 2), (2, 1))[index]
+
+
+def test_flapping_collectives_are_weighed_by_their_seconds() -> None:
+    """4 of 32 collectives of a stage with nearly all the lost seconds are found, and their excess is theirs, not the median's."""
+    found = with_fault(NetworkFault(scope="group", stage=1, slowdown=1.0, stall_s=0.5, share=0.15))
+    assert causes(found.diagnosis) == ["network-fault"]
+    assert found.diagnosis.causes[0].where.stages == (1,)
+    assert (found.diagnosis.features["network.excess_ratio"] or 0.0) > 10.0
+
+
+def test_all_collectives_from_an_onset_are_nobodys() -> None:
+    """Collectives of all stages slow from some step on are a fault of the network in no place."""
+    found = with_fault(NetworkFault(scope="collectives", slowdown=6.0, onset=6))
+    (cause,) = found.diagnosis.causes
+    assert cause.cause == "network-fault"
+    assert not (cause.where.workers or cause.where.stages or cause.where.links)
+    assert named(slow_in(found).groups) == [[0], [1], [2], [3]]
+
+
+class LongAtRandom(Decoy):
+    """Transfers anywhere are long at random."""
+
+    name = "long-at-random"
+
+    def apply(self, inputs: Inputs) -> Inputs:
+        """Let one transfer of 25 take 10 ms to a second longer, wherever it is."""
+        rng = np.random.default_rng(7)
+        stall_s = inputs.stall_s.copy()
+        tasks = np.flatnonzero(inputs.programme.is_op(*P2P))
+        stall_s[tasks] += np.where(
+            rng.random((len(tasks), *inputs.lanes)) < 0.04,
+            np.exp(rng.normal(-4.0, 1.0, (len(tasks), *inputs.lanes))),
+            0.0,
+        )
+        return dataclasses.replace(inputs, stall_s=stall_s)
+
+
+def test_what_is_long_at_random_is_no_fault_of_the_network() -> None:
+    """Transfers that are long at random on all links alike are no network fault, whatever they cost."""
+    found = measure(generate(JOB, [], [LongAtRandom()]).trace)
+    assert found.gains.recoverable("transfer") > 0.05
+    assert not slow_in(found).found
+    assert (found.diagnosis.features["network.repeats"] or 0.0) < 0.3
+    assert "network-fault" not in causes(found.diagnosis)
