@@ -32,7 +32,8 @@ from diagnose.model.priced import HandFixes, HandPrices
 from diagnose.model.request import Request
 from diagnose.trace.load import load_trace
 from diagnose.trace.logs import find_log, load_log_beside
-from diagnose.whatif.components.between_steps import measure_between, measure_tails
+from diagnose.whatif.components.between_steps import explain_between, measure_between, measure_tails
+from diagnose.whatif.evidence import carry_over
 from diagnose.whatif.observed import measure_filled, observe
 from diagnose.whatif.removal import MATERIAL_SHARE, Removal
 from diagnose.whatif.scenarios import explore, prepare
@@ -136,12 +137,20 @@ def analyse_job(request: Request, rule_set: RuleSet) -> Analysis:
     request.report("taking apart")
     observed, evidence, clock_offset_s = observe(trace, prepared)
     trace = dataclasses.replace(trace, evidence=evidence)
-    breakdown = take_apart(observed, evidence, n_stages=trace.n_stages)
+    breakdown = take_apart(
+        observed,
+        carry_over(trace),
+        n_stages=trace.n_stages,
+        reads_input=trace.job.reads_input,
+        ep_size=trace.job.ep_size,
+    )
+    between_s = measure_between(trace, observed)
+    breakdown = dataclasses.replace(breakdown, between_s=explain_between(trace, observed, between_s))
     removal = Removal(
         observed,
         breakdown,
         n_stages=trace.n_stages,
-        between_s=measure_between(trace, observed),
+        between_s=between_s,
         tail_s=measure_tails(trace, observed),
     )
     gains = removal.gains([rule.components for rule in rule_set.rules])

@@ -94,6 +94,7 @@ TIERS = {
     "tests/triage/test_s3.py": LONG,
     "tests/triage/test_triage_cli.py::test_progress_on_a_terminal": LONG,
     "tests/whatif/components/test_catalogue.py": PLAIN,
+    "tests/whatif/components/test_expert.py": PLAIN,
     "tests/whatif/test_between.py": PLAIN,
     "tests/whatif/test_clocks.py": PLAIN,
     "tests/whatif/test_clocks.py::test_clocks_change_neither_verdict_nor_gains": LONG,

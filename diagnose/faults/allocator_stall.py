@@ -46,6 +46,10 @@ class AllocatorStall(Fault):
     #: By how much they are more probable, and longer, in the last sampled step than in the first with stalls; 1 is twice.
     frequency_growth: float = 0.0
     length_growth: float = 0.0
+    #: Memory is near its limit for so many steps at a time only, on each rank in other steps; 0: all the time.
+    storm_steps: int = 0
+    #: Part of the steps that have such a storm on a rank.
+    storm_share: float = 0.3
     #: Part of the stalls that make the operation longer; the others delay its start.
     inside_share: float = 1.0
     #: The trace has a cuda-malloc row of each.
@@ -64,6 +68,11 @@ class AllocatorStall(Fault):
         """List the stages that stall on all dp ranks; none where that is the whole job."""
         everywhere = set(self.on_stages) == set(range(spec.pp))
         return () if everywhere or self.on_dp_ranks is not None else self.on_stages
+
+    def tellable(self, spec: JobSpec) -> bool:
+        """Stalls on all workers alike that get no more frequent look like noise, unless rows tell of them."""
+        everywhere = set(self.on_stages) == set(range(spec.pp)) and self.on_dp_ranks in (None, tuple(range(spec.dp)))
+        return (self.records and spec.evidence) or self.frequency_growth > 0 or not everywhere
 
     def apply(self, inputs: Inputs) -> Inputs:
         """Let some of the forwards and backwards there stall.
@@ -93,14 +102,26 @@ class AllocatorStall(Fault):
         begin = numbers[self.onset or 0]
         age = np.maximum(numbers - begin, 0) / max(int(numbers[-1] - begin), 1)
         probability = np.minimum(self.probability * (1.0 + self.frequency_growth * age), MOST_PROBABLE)
-        number, step, dp = np.nonzero(rng.random((len(tasks), spec.steps, spec.dp)) < probability[:, None])
+        stalls = rng.random((len(tasks), spec.steps, spec.dp)) < probability[:, None]
+        number, step, dp = np.nonzero(stalls & self._draw_storms(spec))
         log = self.spread * rng.standard_normal(len(number))
         length_s = self.stall_ratio * spec.forward_s * (1.0 + self.length_growth * age[step]) * np.exp(log)
         return (tasks[number], step, dp), length_s, rng.random(len(number)) < self.inside_share
 
+    def _draw_storms(self, spec: JobSpec) -> Bools:
+        """Draw in which steps memory is near its limit on each rank, shape (n_steps, n_dp)."""
+        if not self.storm_steps:
+            return np.ones((spec.steps, spec.dp), dtype=bool)
+        rng = spec.random("fault", *self.cause.encode(), 1)
+        length = min(self.storm_steps, spec.steps)
+        begins = rng.random((spec.steps, spec.dp)) < self.storm_share / length
+        begins[rng.integers(0, spec.steps - length + 1, spec.dp), np.arange(spec.dp)] = True  # each rank has one
+        number = begins.cumsum(axis=0)
+        return np.asarray(number > np.concatenate([np.zeros((length, spec.dp), dtype=np.int64), number[:-length]]))
+
 
 #: How often a random fault is of each kind.
-KINDS = {"full-memory": 1.0}
+KINDS = {"full-memory": 0.6, "replicas": 0.12, "storms": 0.13, "growth": 0.15}
 
 
 def draw_fault(
@@ -132,8 +153,9 @@ def draw_fault(
     n_lost = 0.7 * (n_stalls + np.sqrt(2.0 * n_stalls * np.log(n_dp)))
     ratio = float(np.clip(draw_log_uniform(rng, *COST_SHARE) * step_ratio / n_lost, *STALL_RATIO))
     inside = rng.random()
-    return AllocatorStall(
-        kind=choose_kind(KINDS, rng, kind),
+    kind = choose_kind(KINDS, rng, kind)
+    drawn = AllocatorStall(
+        kind=kind,
         on_stages=on_stages,
         on_dp_ranks=on_dp_ranks,
         stall_ratio=ratio if strength is None else strength,
@@ -146,6 +168,24 @@ def draw_fault(
         onset=onset,
         recovery=recovery,
     )
+    own = rng.spawn(1)[0]
+    match kind:
+        case "replicas" if spec.dp > 1:
+            dp_ranks = own.permutation(spec.dp)[: int(own.integers(1, max(spec.dp // 2, 1) + 1))]
+            return dataclasses.replace(drawn, on_dp_ranks=tuple(sorted(dp_ranks.tolist())))
+        case "storms":
+            share, often = float(own.uniform(0.2, 0.6)), float(own.uniform(0.3, 0.7))
+            return dataclasses.replace(
+                drawn,
+                probability=often,
+                stall_ratio=max(drawn.stall_ratio * min(probability / (share * often), 1.0), STALL_RATIO[0]),
+                storm_steps=int(own.integers(2, 6)),
+                storm_share=share,
+                frequency_growth=0.0,
+            )
+        case "growth":
+            return dataclasses.replace(drawn, frequency_growth=float(own.uniform(2.0, 6.0)), length_growth=1.0)
+    return drawn
 
 
 def _draw_place(spec: JobSpec, rng: np.random.Generator) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
@@ -166,6 +206,15 @@ EXAMPLES = {
     "an allocator of two ranks": Example(AllocatorStall(on_dp_ranks=(1, 2), stall_ratio=8.0, probability=0.15)),
     "an allocator that gets worse": Example(
         AllocatorStall(stall_ratio=4.0, probability=0.1, frequency_growth=2.0, length_growth=1.0)
+    ),
+    "an allocator that storms": Example(
+        AllocatorStall(stall_ratio=5.0, probability=0.4, storm_steps=3, storm_share=0.4)
+    ),
+    "an allocator of one worker": Example(
+        AllocatorStall(on_stages=(2,), on_dp_ranks=(1,), stall_ratio=6.0, probability=0.15)
+    ),
+    "an allocator since step 8, partly before computes": Example(
+        AllocatorStall(stall_ratio=6.0, probability=0.15, inside_share=0.5, onset=8)
     ),
 }
 PLAIN = Example(AllocatorStall(stall_ratio=5.0, probability=0.15), PLAIN_JOB)

@@ -12,12 +12,12 @@ from diagnose.errors import UsageError
 from diagnose.faults.decoys import QuickCheckpoints
 from diagnose.faults.example import CLEAR, PLAIN_JOB, Example, Fixture, LookAlike
 from diagnose.faults.fault import Fault, Worker, choose_kind
+from diagnose.faults.first_tasks import delay_first_tasks
 from diagnose.faults.inputs import Inputs, Pause
-from diagnose.faults.programme import Programme
 from diagnose.faults.spec import JobSpec, draw_log_uniform
 from diagnose.faults.strength import estimate_step
 from diagnose.model.optype import Op
-from diagnose.model.trace import Bools, Ints
+from diagnose.model.trace import Bools
 
 Where = Literal["between", "before", "inside"]
 #: Steps from one checkpoint to the next, and what one takes in units of a healthy step.
@@ -29,6 +29,7 @@ FIRST_RANK_CHANCE, RECORDED_CHANCE = 0.35, 0.5
 #: Without a barrier the wait for the slowest shows in the job's time alone, so jobs without absolute times have one.
 BARRIER_CHANCE = 0.5
 SPREAD = (0.05, 0.30)
+GROWTH, GROWING_CHANCE = (0.05, 0.5), 0.15
 WHERE_WEIGHT: dict[Where, float] = {"between": 0.5, "before": 0.3, "inside": 0.2}
 
 
@@ -51,6 +52,10 @@ class CheckpointStall(Fault):
     spread: float = 0.1
     #: Between steps, those who save wait for the slowest of them at a barrier, which belongs to the save (Megatron-LM).
     barrier: bool = True
+    #: Each save takes so much longer than the one before, part of the first: the state grows, or the disk fills up.
+    growth: float = 0.0
+    #: Where they begin the step with a save, all workers wait for the slowest; no row records whom they wait for.
+    held_together: bool = False
     #: The trace has checkpoint rows. Without them, and without absolute times, nothing shows a checkpoint between steps.
     recorded: bool = True
 
@@ -88,34 +93,22 @@ class CheckpointStall(Fault):
         spec, programme = inputs.spec, inputs.programme
         unsteady = np.exp(self.spread * self.random(spec).standard_normal((spec.pp, *inputs.lanes)))
         saver = (np.arange(spec.dp) == 0) | (not self.first_rank_only)
-        saved_s = np.where(self.saves(spec) & saver, self.duration_s * unsteady, 0.0)  # by stage
+        is_saved = self.saves(spec)
+        longer = 1.0 + self.growth * np.maximum(np.cumsum(is_saved, axis=0) - 1, 0)
+        saved_s = np.where(is_saved & saver, self.duration_s * longer * unsteady, 0.0)  # by stage
         if self.where == "between":
             if self.barrier:
                 saved_s = np.where(saved_s > 0, saved_s.max(axis=(0, 2), keepdims=True), 0.0)
             kind = Op.CHECKPOINT if self.recorded else inputs.tail_kind
             return dataclasses.replace(inputs, tail_s=inputs.tail_s + saved_s, tail_kind=kind)
-        told = np.flatnonzero(programme.is_op(Op.OPTIMIZER))
-        untold = told[:0]
         if self.where == "before":
-            told, untold = _first_tasks(programme)
-        pauses = []
-        for tasks, recorded in ((told, self.recorded), (untold, False)):
-            if len(tasks):
-                seconds = np.zeros((len(programme.tasks), *inputs.lanes))
-                seconds[tasks] = saved_s[programme.stage[tasks]]
-                where: Literal["inside", "before"] = "before" if self.where == "before" else "inside"
-                pauses.append(Pause(Op.CHECKPOINT, seconds, where, recorded=recorded))
-        return inputs.with_pauses(*pauses)
-
-
-def _first_tasks(programme: Programme) -> tuple[Ints, Ints]:
-    """List one task of each worker that can start at once when a step begins, and the others that can, too."""
-    free = [s[0].tasks[0] for s in programme.streams if not s[0].after and not s[0].gates]
-    stages, first = np.unique(programme.stage[free], return_index=True)
-    told = np.array(free)[first]
-    if len(stages) != len(np.unique(programme.stage)):
-        raise RuntimeError("a worker has nothing that it could start with: a programme is wrong")
-    return told, np.setdiff1d(free, told)
+            held = self.held_together
+            pauses = delay_first_tasks(programme, Op.CHECKPOINT, saved_s, recorded=self.recorded, together=held)
+            return inputs.with_pauses(*pauses)
+        optimizers = np.flatnonzero(programme.is_op(Op.OPTIMIZER))
+        seconds = np.zeros((len(programme.tasks), *inputs.lanes))
+        seconds[optimizers] = saved_s[programme.stage[optimizers]]
+        return inputs.with_pauses(Pause(Op.CHECKPOINT, seconds, "inside", recorded=self.recorded))
 
 
 #: How often a random fault is of each kind.
@@ -162,6 +155,8 @@ def draw_fault(
         barrier=barrier,
         recorded=recorded,
         onset=onset,
+        growth=float(rng.uniform(*GROWTH)) if rng.random() < GROWING_CHANCE else 0.0,
+        held_together=where == "before" and bool(rng.random() < BARRIER_CHANCE),
     )
 
 
@@ -172,6 +167,16 @@ EXAMPLES = {
     "checkpoints before steps": Example(CheckpointStall(period_steps=4, duration_s=2.5, where="before")),
     "checkpoints in optimizers": Example(
         CheckpointStall(period_steps=4, duration_s=2.5, where="inside", recorded=False)
+    ),
+    "checkpoints of dp rank 0": Example(
+        CheckpointStall(period_steps=4, duration_s=2.5, where="before", first_rank_only=True)
+    ),
+    "checkpoints of dp rank 0 that all wait for": Example(
+        CheckpointStall(period_steps=4, duration_s=2.5, where="before", first_rank_only=True, held_together=True)
+    ),
+    "growing checkpoints": Example(CheckpointStall(period_steps=4, duration_s=1.0, growth=0.5, where="before")),
+    "short pauses of saves in the background": Example(
+        CheckpointStall(period_steps=3, duration_s=0.15), dataclasses.replace(CLEAR, absolute_times=True)
     ),
 }
 PLAIN = Example(CheckpointStall(period_steps=4, duration_s=1.0, where="inside"), PLAIN_JOB)

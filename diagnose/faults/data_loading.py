@@ -13,6 +13,7 @@ from diagnose.errors import UsageError
 from diagnose.faults.decoys import OrdinaryLoads
 from diagnose.faults.example import PLAIN_JOB, Example, Fixture, LookAlike
 from diagnose.faults.fault import Fault, Worker, choose_kind, draw_times
+from diagnose.faults.first_tasks import delay_first_tasks
 from diagnose.faults.inputs import Inputs, Pause
 from diagnose.faults.spec import JobSpec, draw_log_uniform
 from diagnose.faults.strength import estimate_step
@@ -27,6 +28,11 @@ SHARD_STEPS = (2, 10)
 WAIT_RATIO = (0.1, 20.0)
 #: Seconds that all waits together cost, roughly, for each second of a healthy step.
 COST_SHARE = (0.025, 2.5)
+
+Where = Literal["before", "inside", "step"]
+#: Of random jobs with late first batches so many ask for them before the step, and half of these have a barrier behind it.
+STEP_CHANCE, TOGETHER_CHANCE = 0.35, 0.5
+LAST_STAGE_CHANCE = 0.3
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -50,8 +56,12 @@ class DataLoading(Fault):
     late_share: float = 0.0
     #: Every forward of a late step waits, each for its own batch, and not the first alone.
     every_microbatch: bool = False
-    #: The forward begins later, or takes longer.
-    where: Literal["before", "inside"] = "before"
+    #: The last stage reads data, too: labels.
+    reads_last: bool = False
+    #: The forward begins later, or takes longer; or the worker asks for its batch before it begins the step with anything.
+    where: Where = "before"
+    #: Where workers ask before they begin the step, all wait until the last has its batch: a barrier that no row records.
+    held_together: bool = False
     #: The trace has a data-load row of each wait.
     records: bool = False
 
@@ -60,9 +70,18 @@ class DataLoading(Fault):
         """Mean wait over a typical forward."""
         return self.wait_ratio
 
-    def workers(self, spec: JobSpec) -> tuple[Worker, ...]:  # noqa: ARG002 - of the base class
+    def workers(self, spec: JobSpec) -> tuple[Worker, ...]:
         """List the workers with a bad loader."""
-        return tuple((dp, 0) for dp in self.dp_ranks)
+        stages = (0, spec.pp - 1) if self.reads_last and spec.pp > 1 else (0,)
+        return tuple((dp, stage) for dp in self.dp_ranks for stage in stages)
+
+    def tellable(self, spec: JobSpec) -> bool:
+        """What all wait for before the step begins lies between the steps of a job's own clock: there only rows tell."""
+        return not self.held_together or not spec.absolute_times or (self.records and spec.evidence)
+
+    def place_tellable(self, spec: JobSpec) -> bool:
+        """Where all wait for the last batch only rows say who waited for input."""
+        return not self.held_together or (self.records and spec.evidence)
 
     def apply(self, inputs: Inputs) -> Inputs:
         """Let forwards of the first stage wait; of model chunks, the first alone reads data.
@@ -78,7 +97,17 @@ class DataLoading(Fault):
                 raise UsageError(f"no dp rank {dp}; the job has {spec.dp}", where=self.cause)
         rng = self.random(spec)
         late = self._draw_late(spec, rng)
-        reads = programme.is_op(Op.FORWARD) & (programme.stage == 0) & (programme.chunk == 0)
+        readers = [(0, 0), *([(spec.pp - 1, spec.vpp - 1)] if self.reads_last and spec.pp > 1 else [])]
+        if self.where == "step":
+            busy_s = np.zeros((spec.pp, *inputs.lanes))
+            busy_s[[stage for stage, _ in readers]] = np.where(late, self._draw_waits(spec, rng, len(readers)), 0.0)
+            pauses = delay_first_tasks(
+                programme, Op.DATA_LOAD, busy_s, recorded=self.records, together=self.held_together
+            )
+            return inputs.with_pauses(*pauses)
+        reads = np.zeros(len(programme.tasks), dtype=bool)
+        for stage, chunk in readers:
+            reads |= programme.is_op(Op.FORWARD) & (programme.stage == stage) & (programme.chunk == chunk)
         tasks = np.flatnonzero(reads & (self.every_microbatch | (programme.microbatch == 0)))
         seconds = np.zeros((len(programme.tasks), *inputs.lanes))
         seconds[tasks] = np.where(late, self._draw_waits(spec, rng, len(tasks)), 0.0)
@@ -141,7 +170,7 @@ def draw_fault(
     n_waits = (1.0 / period_steps if period_steps else probability) * (1.0 + np.log(n_late))
     n_waits *= spec.microbatches if every_microbatch else 1
     ratio = float(np.clip(draw_log_uniform(rng, *COST_SHARE) * step_ratio / n_waits, *WAIT_RATIO))
-    return DataLoading(
+    fault = DataLoading(
         kind=choose_kind(KINDS, rng, kind),
         wait_ratio=ratio if strength is None else strength,
         spread=None if rng.random() < 0.4 else float(rng.uniform(0.1, 0.9)),
@@ -156,12 +185,30 @@ def draw_fault(
         onset=onset,
         recovery=recovery,
     )
+    turns = rng.random(3)
+    if turns[0] < LAST_STAGE_CHANCE and spec.pp > 1:
+        fault = dataclasses.replace(fault, reads_last=True)
+    if turns[1] < STEP_CHANCE and fault.where == "before" and not every_microbatch:
+        fault = dataclasses.replace(fault, where="step", held_together=bool(turns[2] < TOGETHER_CHANCE))
+    return fault
 
 
 EXAMPLES = {
     "late first batches": Example(DataLoading(wait_ratio=8.0, records=True)),
     "late batches in forwards": Example(DataLoading(wait_ratio=3.0, spread=0.3, every_microbatch=True, where="inside")),
     "one bad loader": Example(DataLoading(wait_ratio=12.0, probability=0.9, dp_ranks=(2,))),
+    "late batches of the first and the last stage": Example(DataLoading(wait_ratio=6.0, where="step", reads_last=True)),
+    "late labels in forwards": Example(
+        DataLoading(wait_ratio=3.0, spread=0.3, every_microbatch=True, where="inside", reads_last=True)
+    ),
+    "late batches that all wait for": Example(
+        DataLoading(wait_ratio=6.0, where="step", held_together=True, records=True)
+    ),
+    "a shard opened every few steps": Example(DataLoading(wait_ratio=10.0, period_steps=4, is_common=True)),
+    "a burst of late batches": Example(DataLoading(wait_ratio=30.0, spread=0.3, probability=1.0, onset=9, recovery=12)),
+    "always late, with rows": Example(
+        DataLoading(wait_ratio=3.0, spread=0.0, probability=1.0, is_common=True, records=True)
+    ),
 }
 PLAIN = Example(DataLoading(wait_ratio=8.0, records=True), PLAIN_JOB)
 LOOK_ALIKES = {"ordinary loads": LookAlike(OrdinaryLoads(share=0.6))}

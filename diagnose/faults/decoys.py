@@ -275,11 +275,45 @@ class UnevenExperts(Decoy):
         return dataclasses.replace(inputs, work_s=work_s)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BusyHosts(Decoy):
+    """More processes than processors on every host: for some steps at a time its workers' computes have heavy tails."""
+
+    name: ClassVar[str] = "busy-hosts"
+    unlike: ClassVar[frozenset[str]] = frozenset({"worker-fault"})
+    workers_per_host: int
+    #: Part of the steps in which a host is busy, and the mean length of such a burst, steps.
+    busy_share: float
+    burst_steps: float
+    #: Scale of the excess of a compute there, a Lomax variable of 3 degrees, part of the compute.
+    scale: float
+
+    def apply(self, inputs: Inputs) -> Inputs:
+        """Make the computes of busy hosts longer, each by itself."""
+        spec, rng = inputs.spec, self.random(inputs.spec)
+        n_hosts = -(-spec.pp * spec.dp // self.workers_per_host)
+        busy = np.zeros((n_hosts, spec.steps), dtype=bool)
+        now = rng.random(n_hosts) < self.busy_share
+        end = 1.0 / self.burst_steps
+        begin = end * self.busy_share / max(1.0 - self.busy_share, end)
+        for step in range(spec.steps):
+            busy[:, step] = now
+            now = np.where(now, rng.random(n_hosts) >= end, rng.random(n_hosts) < begin)
+        # Ranks count through the dp ranks of a stage before those of the next, as Megatron's do.
+        host = (np.arange(spec.pp)[:, None] * spec.dp + np.arange(spec.dp)) // self.workers_per_host
+        here = busy[host].transpose(0, 2, 1)[inputs.programme.stage]  # (n_tasks, n_steps, n_dp)
+        longer = np.where(here, self.scale * rng.pareto(3.0, here.shape), 0.0)
+        computes = inputs.programme.is_op(Op.FORWARD, Op.BACKWARD)[:, None, None]
+        return dataclasses.replace(inputs, work_s=inputs.work_s * np.where(computes, 1.0 + longer, 1.0))
+
+
 #: Those that look like no cause in particular.
 LOOK_ALIKES = {
     "evaluation": LookAlike(Evaluation(period_steps=4, slowdown=2.0)),
     "warm-up": LookAlike(WarmUp(n_steps=2, slowdown=3.0)),
     "uniformly slow": LookAlike(UniformlySlow(slowdown=2.0)),
+    "long computes at random": LookAlike(LongerComputes(share=0.4, excess=0.06)),
+    "busy hosts": LookAlike(BusyHosts(workers_per_host=8, busy_share=0.4, burst_steps=3.0, scale=0.06)),
     "hidden pause of a forward": LookAlike(
         HiddenPause(dp=1, stage=2, op=Op.FORWARD, number=1, seconds=0.1, kind=None, strengths=(0.0, 0.0, 1.0) * 8)
     ),

@@ -5,18 +5,20 @@ adds time: mended (all ranks collect together between steps, or hardly ever), no
 """
 
 import dataclasses
+import itertools
 from typing import ClassVar
 
 import numpy as np
 
+from diagnose.faults.compute_order import order_computes
 from diagnose.faults.decoys import PlannedCollections, TinyCollections
 from diagnose.faults.example import PLAIN_JOB, Example, Fixture, LookAlike
-from diagnose.faults.fault import Fault, choose_kind, draw_times
+from diagnose.faults.fault import Fault, Worker, choose_kind, draw_times
 from diagnose.faults.inputs import Inputs
 from diagnose.faults.spec import JobSpec, draw_log_uniform
 from diagnose.faults.strength import estimate_step
 from diagnose.model.optype import Op
-from diagnose.model.trace import Bools, Seconds
+from diagnose.model.trace import Bools, Ints, Seconds
 
 #: Steps between two collections of a rank.
 PERIOD_STEPS = (3.0, 40.0)
@@ -49,6 +51,15 @@ class GarbageCollection(Fault):
     jitter: float = 0.1
     #: Part of the workers that allocate enough to collect at all; one of them does in any case.
     allocating_share: float = 1.0
+    #: Only these workers allocate enough, as (dp rank, stage); None: `allocating_share` of all.
+    on_workers: tuple[Worker, ...] | None = None
+    #: Collections in a step that has any.
+    a_step: int = 1
+    #: Every so-manieth collection of a worker is one of the oldest generation, and takes so many times as long; 0: all are alike.
+    full_every: int = 0
+    full_ratio: float = 4.0
+    #: Part of the collections that reach into the backward of the microbatch, with half of their length.
+    spill_share: float = 0.0
     #: Part of the collections that make the forward longer; the others delay its start.
     inside_share: float = 1.0
     #: The trace has a gc row of each.
@@ -61,18 +72,33 @@ class GarbageCollection(Fault):
 
     def apply(self, inputs: Inputs) -> Inputs:
         """Let each collection hit a forward of its step, whichever."""
-        spec, programme = inputs.spec, inputs.programme
-        rng, lanes = self.random(spec), (spec.pp, *inputs.lanes)
-        length_s = np.where(self._draw_hits(spec, rng), self._draw_lengths(spec, rng), 0.0)
+        spec = inputs.spec
+        rng = self.random(spec)
+        hits = self._draw_hits(spec, rng)
+        length_s = np.where(hits, self._draw_lengths(spec, rng, hits), 0.0)
+        for _ in range(self.a_step):
+            inputs = self._pause(inputs, length_s, rng)
+        return inputs
+
+    def _pause(self, inputs: Inputs, length_s: Seconds, rng: np.random.Generator) -> Inputs:
+        """Stop one forward of each worker and step that collects, and at times the backward after it; (n_stages, n_steps, n_dp)."""
+        spec, lanes = inputs.spec, (inputs.spec.pp, *inputs.lanes)
+        forwards, backwards = _order_tasks(inputs)
         number = rng.integers(0, spec.microbatches * spec.vpp, lanes)
         is_inside = rng.random(lanes) < self.inside_share
-        is_forward = programme.is_op(Op.FORWARD)
-        forwards = np.stack([np.flatnonzero(is_forward & (programme.stage == stage)) for stage in range(spec.pp)])
         stage, step, dp = hits = np.nonzero(length_s)
-        tasks = forwards[stage, number[hits]]
-        return inputs.with_pauses_at(
-            (tasks, step, dp), length_s[hits], is_inside[hits], kind=Op.GC, recorded=self.records
+        task, after, seconds = forwards[stage, number[hits]], backwards[stage, number[hits]], length_s[hits]
+        spills = (
+            (after >= 0) & (rng.random(len(seconds)) < self.spill_share)
+            if self.spill_share
+            else np.zeros(len(stage), bool)
         )
+        inputs = inputs.with_pauses_at(
+            (task, step, dp), np.where(spills, seconds / 2, seconds), is_inside[hits], kind=Op.GC, recorded=self.records
+        )
+        rest = after[spills], step[spills], dp[spills]
+        inside = np.ones(int(spills.sum()), dtype=bool)
+        return inputs.with_pauses_at(rest, seconds[spills] / 2, inside, kind=Op.GC, recorded=self.records)
 
     def _draw_hits(self, spec: JobSpec, rng: np.random.Generator) -> Bools:
         """Draw in which steps each worker collects, shape (n_stages, n_steps, n_dp); steps not sampled count, too."""
@@ -82,6 +108,8 @@ class GarbageCollection(Fault):
         due = numbers[0] + period * rng.random(workers)
         rank = rng.random(workers)
         allocates = (rank < self.allocating_share) | (rank == rank.min())
+        if self.on_workers is not None:
+            allocates = np.array([[(d, stage) in self.on_workers for d in range(spec.dp)] for stage in range(spec.pp)])
         hits = np.zeros((spec.pp, spec.steps, spec.dp), dtype=bool)
         for i, number in enumerate(numbers):
             due += period * np.maximum(np.ceil((number - due) / period), 0.0)
@@ -89,16 +117,46 @@ class GarbageCollection(Fault):
             due += np.where(hits[:, i], period * np.exp(self.jitter * rng.standard_normal(workers)), 0.0)
         return np.asarray(hits & allocates[:, None] & self.active(spec))
 
-    def _draw_lengths(self, spec: JobSpec, rng: np.random.Generator) -> Seconds:
+    def _draw_lengths(self, spec: JobSpec, rng: np.random.Generator, hits: Bools) -> Seconds:
         """Draw how long a collection takes on each worker in each step, shape (n_stages, n_steps, n_dp)."""
         numbers = spec.step_numbers()
         age = (numbers - numbers[0]) / max(int(numbers[-1] - numbers[0]), 1)
         log = self.spread * rng.standard_normal((spec.pp, spec.steps, spec.dp))
-        return np.asarray(self.pause_s * (1.0 + self.growth * age[:, None]) * np.exp(log))
+        length_s = self.pause_s * (1.0 + self.growth * age[:, None]) * np.exp(log)
+        if self.full_every:
+            length_s = np.where(hits.cumsum(axis=1) % self.full_every == 0, self.full_ratio * length_s, length_s)
+        return np.asarray(length_s)
+
+
+def _order_tasks(inputs: Inputs) -> tuple[Ints, Ints]:
+    """Give the forwards of each stage, and the backward that its worker runs right after each, -1 where that is none.
+
+    Shape of both (n_stages, n_forwards).
+    """
+    spec, programme = inputs.spec, inputs.programme
+    ids = {(task.op, task.stage, task.seq): i for i, task in enumerate(programme.tasks)}
+    shape = (spec.pp, spec.microbatches * spec.vpp)
+    forwards, backwards = np.zeros(shape, dtype=np.int64), np.full(shape, -1, dtype=np.int64)
+    for stage in range(spec.pp):
+        for (op, number), (next_op, next_number) in itertools.pairwise(
+            [*order_computes(spec, stage), (Op.OPTIMIZER, 0)]
+        ):
+            if op == Op.FORWARD:
+                forwards[stage, number] = ids[op, stage, number]
+                if next_op == Op.BACKWARD:
+                    backwards[stage, number] = ids[next_op, stage, next_number]
+    return forwards, backwards
 
 
 #: How often a random fault is of each kind.
-KINDS = {"own-periods": 1.0}
+KINDS = {
+    "own-periods": 0.5,
+    "growing": 0.12,
+    "by-generation": 0.12,
+    "rank-0": 0.08,
+    "twice-a-step": 0.08,
+    "reaching-into-backwards": 0.1,
+}
 
 
 def draw_fault(
@@ -123,8 +181,9 @@ def draw_fault(
     period_steps = draw_log_uniform(rng, PERIOD_STEPS[0], longest)
     pause_s = _draw_pause_s(spec, rng, n_workers / period_steps)
     inside = rng.random()
-    return GarbageCollection(
-        kind=choose_kind(KINDS, rng, kind),
+    kind = choose_kind(KINDS, rng, kind)
+    drawn = GarbageCollection(
+        kind=kind,
         pause_s=pause_s if strength is None else strength,
         spread=float(rng.uniform(0.05, 0.4)),
         growth=float(rng.uniform(0.0, 1.0)),
@@ -137,6 +196,21 @@ def draw_fault(
         onset=onset,
         recovery=recovery,
     )
+    own = rng.spawn(1)[0]
+    match kind:
+        case "growing":
+            return dataclasses.replace(drawn, growth=float(own.uniform(1.0, 4.0)))
+        case "by-generation":
+            ratio = float(own.uniform(2.0, 8.0))
+            return dataclasses.replace(drawn, full_every=int(own.integers(3, 9)), full_ratio=ratio)
+        case "rank-0":
+            pause_s = _draw_pause_s(spec, own, 1.0 / period_steps) if strength is None else strength
+            return dataclasses.replace(drawn, on_workers=((0, 0),), pause_s=pause_s)
+        case "twice-a-step":
+            return dataclasses.replace(drawn, a_step=2)
+        case "reaching-into-backwards":
+            return dataclasses.replace(drawn, spill_share=float(own.uniform(0.1, 0.5)))
+    return drawn
 
 
 def _draw_pause_s(spec: JobSpec, rng: np.random.Generator, n_pauses: float) -> float:
@@ -152,6 +226,15 @@ def _draw_pause_s(spec: JobSpec, rng: np.random.Generator, n_pauses: float) -> f
 EXAMPLES = {
     "collections with rows": Example(GarbageCollection(pause_s=0.4, worker_period_steps=6.0, records=True)),
     "collections since step 10": Example(GarbageCollection(pause_s=0.6, worker_period_steps=6.0, onset=10)),
+    "collections of rank 0": Example(GarbageCollection(pause_s=0.8, worker_period_steps=3.0, on_workers=((0, 0),))),
+    "two collections in a step": Example(GarbageCollection(pause_s=0.3, worker_period_steps=6.0, a_step=2)),
+    "collections by generation": Example(
+        GarbageCollection(pause_s=0.15, worker_period_steps=4.0, full_every=4, full_ratio=4.0)
+    ),
+    "collections that reach into backwards": Example(
+        GarbageCollection(pause_s=0.4, worker_period_steps=6.0, spill_share=0.3)
+    ),
+    "collections that grow": Example(GarbageCollection(pause_s=0.2, worker_period_steps=6.0, growth=3.0)),
 }
 PLAIN = Example(GarbageCollection(pause_s=0.4, worker_period_steps=5.0, records=True), PLAIN_JOB)
 LOOK_ALIKES = {

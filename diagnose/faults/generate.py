@@ -34,7 +34,7 @@ N_FAULTS_SHARES = (0.2, 0.46, 0.23, 0.11)
 #: How many shapes are drawn for causes before fewer of them do.
 MAX_SHAPES = 20
 #: Columns of a trace that are evidence.
-EVIDENCE_COLUMNS = ("tokens", "tokens_sq")
+EVIDENCE_COLUMNS = ("tokens", "tokens_sq", "expert_tokens")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

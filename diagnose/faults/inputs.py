@@ -116,6 +116,10 @@ class Inputs:
     tokens_sq: Seconds | None = None
     #: The documents themselves, `step` an index; None: not recorded.
     documents: Documents | None = None
+    #: Shape (n_virtual, n_microbatches, n_steps, n_dp, n_experts). Tokens that each local expert was given; None: not recorded.
+    expert_tokens: Ints | None = None
+    #: How many ranks share the experts, as the metadata say; None: they do not.
+    ep_size: int | None = None
     #: Members that the others of their worker wait for.
     late_members: tuple[LateMember, ...] = ()
 

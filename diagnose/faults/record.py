@@ -87,7 +87,7 @@ def job_metadata(inputs: Inputs) -> dict[str, Any]:
         "world_size": spec.dp * spec.pp * spec.tp_size * spec.cp_size,
         "steps_total": int(spec.step_numbers()[-1]) + 100,
         "framework": "diagnose.faults",
-    }
+    } | ({} if inputs.ep_size is None else {"ep_size": inputs.ep_size})
 
 
 def _origins(inputs: Inputs, times: Times) -> Seconds:
@@ -115,15 +115,18 @@ def _task_rows(inputs: Inputs, times: Times) -> WorkerRows:
 
 
 def _pause_rows(inputs: Inputs, times: Times) -> list[WorkerRows]:
-    """List the evidence rows of pauses that are recorded: from the start of the operation, or up to it."""
+    """List the evidence rows of pauses that are recorded: from the start of the operation, or up to it, one after the other."""
     found = []
-    for pause in inputs.pauses:
+    for i, pause in enumerate(inputs.pauses):
         if not pause.recorded:
             continue
         seconds = np.broadcast_to(pause.seconds, times.start_s.shape)
         # A collection after the last compute has its row already.
         at = np.nonzero(seconds * ~inputs.programme.is_op(pause.kind)[:, None, None])
-        start_s = times.start_s[at] - (seconds[at] if pause.where == "before" else 0.0)
+        start_s = times.start_s[at]
+        if pause.where == "before":
+            behind = [other.seconds for other in inputs.pauses[i:] if other.where == "before"]
+            start_s = start_s - sum(np.broadcast_to(seconds_of, times.start_s.shape)[at] for seconds_of in behind)
         found.append(_evidence(pause.kind, inputs.programme.stage[at[0]], at[1], at[2], start_s, seconds[at]))
     return found
 
@@ -185,13 +188,16 @@ def _table(inputs: Inputs, rows: WorkerRows, member: Ints | None = None) -> pa.T
     microbatch = np.where(is_task, programme.microbatch[rows.task], -1)
     compute = microbatch >= 0
     rank = (rows.stage * spec.dp + rows.dp) * spec.n_members + (0 if member is None else member)
-    names = [NAMES[op] for op in Op] + ([WAIT] if (rows.op == WAIT_CODE).any() else [])
+    planned = [op for op in (Op.EVAL, Op.LOG) if (rows.op == op).any()]
+    codes = [op for op in Op if op not in (Op.EVAL, Op.LOG) or op in planned]
+    names = [NAMES[op] for op in codes] + ([WAIT] if (rows.op == WAIT_CODE).any() else [])
+    number = np.searchsorted(codes, rows.op)
     columns: dict[str, pa.Array] = {
         "dp_rank": _integers(rows.dp, pa.int8()),
         "stage": _integers(rows.stage, pa.int8()),
         "rank": _integers(rank, pa.int16()),
         "step": pa.array(spec.step_numbers()[rows.step]),
-        "optype": pa.DictionaryArray.from_arrays(pa.array(rows.op.astype(np.int8)), pa.array(names)),
+        "optype": pa.DictionaryArray.from_arrays(pa.array(number.astype(np.int8)), pa.array(names)),
         "start_ts": pa.array(rows.start_s.astype(np.float64 if inputs.spec.absolute_times else np.float32)),
         "duration": pa.array(rows.duration_s.astype(np.float32)),
         "seq_id": pa.array(rows.seq.astype(np.int32)),
@@ -213,6 +219,11 @@ def _table(inputs: Inputs, rows: WorkerRows, member: Ints | None = None) -> pa.T
             columns[name] = pa.array(per_row, mask=~compute).cast(kind)
     if inputs.documents is not None:
         columns["doc_lengths"] = _lists(inputs.documents, microbatch, rows)
+    if inputs.expert_tokens is not None:
+        tokens = inputs.expert_tokens[np.maximum(chunk, 0) * spec.pp + rows.stage, microbatch, rows.step, rows.dp]
+        offsets = np.arange(len(tokens) + 1, dtype=np.int32) * tokens.shape[1]
+        lists = pa.ListArray.from_arrays(pa.array(offsets), pa.array(tokens.ravel().astype(np.int32)))
+        columns["expert_tokens"] = lists.take(pa.array(np.arange(len(tokens)), mask=~compute))
     metadata = {"diagnose.job": json.dumps(job_metadata(inputs), sort_keys=True)}
     return pa.table(columns).replace_schema_metadata(metadata)
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from diagnose.features import (
     contention,
+    experts,
     gains,
     hosts,
     job,
@@ -23,7 +24,7 @@ from diagnose.features import (
     workers,
 )
 from diagnose.model.components import Breakdown, Gains
-from diagnose.model.feature import Features
+from diagnose.model.feature import Feature, Features
 from diagnose.model.trace import Trace
 from diagnose.model.transfers import Transfers
 from diagnose.model.whatif import WhatIf
@@ -38,6 +39,11 @@ class Measured:
     breakdown: Breakdown
     gains: Gains
     transfers: Transfers
+
+    @property
+    def documents_fit(self) -> Feature:
+        """How well the documents predict the times."""
+        return sequences.fit_tokens(self.breakdown, self.trace)
 
 
 class FeatureGroup(NamedTuple):
@@ -59,11 +65,15 @@ def list_groups() -> tuple[FeatureGroup, ...]:
         FeatureGroup(hosts.READS_AS, lambda m: hosts.measure_hosts(m.breakdown, m.trace)),
         FeatureGroup(members.READS_AS, lambda m: members.measure_members(m.trace, m.breakdown)),
         FeatureGroup(sequences.READS_AS, lambda m: sequences.measure_sequences(m.breakdown, m.trace)),
+        FeatureGroup(experts.READS_AS, lambda m: experts.measure_experts(m.breakdown, m.trace, m.documents_fit)),
         FeatureGroup(stalls.READS_AS, lambda m: stalls.measure_stalls(m.breakdown, m.trace.evidence)),
         FeatureGroup(contention.READS_AS, lambda m: contention.measure_contention(m.breakdown)),
         FeatureGroup(network.READS_AS, lambda m: network.measure_network(m.transfers, m.breakdown)),
         FeatureGroup(
-            periodicity.READS_AS, lambda m: periodicity.measure_periodicity(m.breakdown, m.gains, m.trace.evidence)
+            periodicity.READS_AS,
+            lambda m: periodicity.measure_periodicity(
+                m.breakdown, m.gains, m.trace.evidence, on_one_clock=m.trace.step_origin_s is not None
+            ),
         ),
     )
 

@@ -15,6 +15,8 @@ READS_AS = {
     "overlap that chance explains it",
     "queue.workers_share": "part of the workers on which computes are held up; 1 all, as the software is the same",
     "queue.steps_share": "part of the steps in which computes are held up; less than 1 since a change of versions",
+    "queue.chance_deviations": "by how many standard deviations more computes end, or start, with communication in flight than by "
+    "chance; 0 none, 4 no chance; misleads where a framework waits on purpose",
     "queue.ratio": "time that a held compute waits over its work",
 }
 
@@ -36,5 +38,6 @@ def measure_contention(breakdown: Breakdown) -> Features:
         "queue.held_share": Feature(float(held.sum() / concerned.sum())),
         "queue.workers_share": Feature(float(workers.mean())),
         "queue.steps_share": Feature(float(held.any(axis=(0, 1, 2, 4)).mean())),
+        "queue.chance_deviations": Feature(breakdown.queue_deviations),
         "queue.ratio": Feature(float(np.median(wait_s[held] / work_s[held]))),
     }

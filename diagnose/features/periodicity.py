@@ -6,6 +6,7 @@ from diagnose.model.components import Breakdown, Gains
 from diagnose.model.feature import Feature, Features
 from diagnose.model.optype import Op
 from diagnose.model.trace import Bools, Evidence, Ints, Seconds
+from diagnose.numerics.period import MIN_HITS, find_period
 
 #: Each feature: what its values read as, and when it misleads.
 READS_AS = {
@@ -18,31 +19,67 @@ READS_AS = {
     "stall.checkpoint_share": "part of the time lost there in steps with checkpoint rows or right after one; 1 all explained",
     "stall.steps_share": "part of the borders between steps that lose time; 1 all of them: no checkpoint",
     "stall.size_ratio": "seconds lost at such a border over an ordinary step",
+    "stall.planned_doubt": "how probable it is that what is lost there is planned work, as an evaluation every so many steps, "
+    "and no save: 0 where checkpoint rows say so, or only the first data-parallel rank is busy",
+    "stall.background_doubt": "how probable it is that saves between steps go on in the background: rows of some workers alone, "
+    "in a trace whose times say nothing of when the next step began",
     "step.forward_only": "part of the slow steps' excess that is in forwards; 1 an evaluation, 0.5 both directions alike",
     "step.regularity": "as stall.regularity, of steps whose computes are slow on all workers",
 }
 #: Steps that lost more than this part of the most that any step lost count as hit.
 HIT_SHARE = 0.3
+#: Rows explain what is lost from this part of it on.
+EXPLAINED_SHARE = 0.5
+#: Without rows a stall of all workers every so many steps is a save in about two of three cases: frameworks save, evaluate and
+#: log at intervals, and saves are the long ones.
+PLANNED_CHANCE = 0.35
+#: Of frameworks that save asynchronously some write rows of what they do in the background.
+BACKGROUND_CHANCE = 0.3
+#: The component of what optimizers take longer: no evaluation or logging lies in them.
+IN_OPTIMIZERS = "end-delay"
 #: Less than this part of a step is nothing.
 NEGLIGIBLE_SHARE = 0.01
-#: Hits needed for a period.
-MIN_HITS = 2
-#: Distances looked at: the candidates grow with their square.
-MAX_GAPS = 64
-#: Periods that are always tried, as sampled steps miss some multiples.
-SHORT_PERIODS = np.arange(2, 65)
-#: A longer period is better by more than this, else the shorter one is the period.
-BETTER = 1e-9
 #: All computes of a slow step take so many times as long as usual.
 SLOW_STEP_RATIO = 1.1
 
 
-def measure_periodicity(breakdown: Breakdown, gains: Gains, evidence: Evidence) -> Features:
-    """Measure when time is lost outside operations, and when all workers are slow."""
+def measure_periodicity(
+    breakdown: Breakdown, gains: Gains, evidence: Evidence, *, on_one_clock: bool = True
+) -> Features:
+    """Measure when time is lost outside operations, and when all workers are slow.
+
+    `on_one_clock` says that times are of the whole job, and not relative to the start of each step.
+    """
     order = np.argsort(breakdown.steps, kind="stable")
-    return _measure_borders(breakdown.steps[order], order, gains, evidence) | _measure_slow_steps(
-        breakdown.steps[order], breakdown.step_ratio[:, order]
-    )
+    borders = _measure_borders(breakdown.steps[order], order, gains, evidence)
+    doubts = _measure_doubts(gains, evidence, borders["stall.checkpoint_share"], on_one_clock=on_one_clock)
+    return borders | doubts | _measure_slow_steps(breakdown.steps[order], breakdown.step_ratio[:, order])
+
+
+def _measure_doubts(gains: Gains, evidence: Evidence, rows_say: Feature, *, on_one_clock: bool) -> Features:
+    """Say how probable it is that what looks like a save is planned work, or goes on in the background."""
+    lost = {
+        name: max(gains.recoverable(name), 0.0) for name, traits in gains.traits.items() if traits.border is not None
+    }
+    total = sum(lost.values())
+    if not total:
+        missing = Feature.missing("no time was lost at the start or end of steps")
+        return {"stall.planned_doubt": missing, "stall.background_doubt": missing}
+    is_told = rows_say.value is not None and rows_say.value >= EXPLAINED_SHARE
+    of_all = 0.0
+    for name, gain in lost.items():
+        on = gains.blame_s.get(name)
+        of_first = on is not None and on.shape[0] > 1 and on[0].sum() > EXPLAINED_SHARE * on.sum()
+        of_all += 0.0 if name == IN_OPTIMIZERS or of_first else gain
+    saving = evidence.op == Op.CHECKPOINT
+    workers = len(np.unique(np.stack([evidence.dp[saving], evidence.stage[saving]]), axis=1).T)
+    n_workers = max((on.size for on in gains.blame_s.values()), default=0)
+    between = lost.get("between-steps", 0.0) / total
+    hidden = is_told and not on_one_clock and workers < n_workers
+    return {
+        "stall.planned_doubt": Feature(0.0 if is_told else PLANNED_CHANCE * of_all / total),
+        "stall.background_doubt": Feature(BACKGROUND_CHANCE * between if hidden else 0.0),
+    }
 
 
 def _measure_borders(steps: Ints, order: Ints, gains: Gains, evidence: Evidence) -> Features:
@@ -63,12 +100,13 @@ def _measure_borders(steps: Ints, order: Ints, gains: Gains, evidence: Evidence)
     found["stall.size_ratio"] = Feature(float(lost[hits].mean()) / float(np.median(gains.replayed_steps_s)))
     saved = np.unique(evidence.step[evidence.op == Op.CHECKPOINT])
     near = np.isin(borders, np.concatenate([saved, saved + 1]))
-    found["stall.checkpoint_share"] = (
-        Feature(float(lost[near].sum() / lost.sum()))
-        if len(saved)
-        else Feature.missing("the trace has no checkpoint rows")
-    )
-    return found
+    if not len(saved):
+        return found | {"stall.checkpoint_share": Feature.missing("the trace has no checkpoint rows")}
+    share = float(lost[near].sum() / lost.sum())
+    if share >= EXPLAINED_SHARE:
+        # Rows know better when it was: what lies before a step whose predecessor was not sampled counts as after it.
+        found |= _describe_period(steps, np.isin(steps, saved))
+    return found | {"stall.checkpoint_share": Feature(share)}
 
 
 def _measure_slow_steps(steps: Ints, ratio: Seconds) -> Features:
@@ -116,45 +154,3 @@ def _describe_period(steps: Ints, hits: Bools) -> Features:
         "stall.regularity": Feature(regularity),
         "stall.chance": Feature(chance),
     }
-
-
-def find_period(steps: Ints, hits: Bools) -> tuple[int, float, float]:
-    """Find the interval on whose multiples, from some step on, the steps hit lie, and no others.
-
-    Parameters
-    ----------
-    steps : ndarray of int64, shape (n_steps,)
-        Step numbers, increasing; sampled, so that some are left out.
-    hits : ndarray of bool, shape (n_steps,)
-
-    Returns
-    -------
-    period : int
-        In steps; 1 where no longer one is as good.
-    regularity : float
-        The smaller of two parts: of the hits, those on the period; of the sampled steps on the period between the first hit and
-        the last, those hit.
-    chance : float
-        Probability that so many hits lie on one period of that length by chance.
-
-    >>> find_period(np.arange(20), np.arange(20) % 5 == 2)[:2]
-    (5, 1.0)
-    """
-    at = steps[hits]
-    if len(at) < MIN_HITS:
-        return 1, 0.0, 1.0
-    inside = steps[(steps >= at[0]) & (steps <= at[-1])]
-    best = (0.0, 1, 1.0)
-    # A period divides some distance of neighbours, or two of them: no others need be tried.
-    gaps = np.unique(np.diff(at))[:MAX_GAPS]
-    candidates = np.unique(np.concatenate([gaps, np.gcd.outer(gaps, gaps).ravel(), SHORT_PERIODS]))
-    for period in candidates[(candidates > 1) & (candidates <= at[-1] - at[0])].tolist():
-        phases, counts = np.unique(at % period, return_counts=True)
-        phase, count = int(phases[counts.argmax()]), int(counts.max())
-        n_there = int((inside % period == phase).sum())
-        regularity = min(count / len(at), count / n_there)
-        # That the others of a phase are hit, too, is what chance has to explain.
-        chance = min(1.0, period * (1.0 / period) ** count)
-        if regularity > best[0] + BETTER and count >= MIN_HITS:
-            best = (regularity, period, chance)
-    return best[1], best[0], best[2]

@@ -45,13 +45,13 @@ def measure_sequences(breakdown: Breakdown, trace: Trace) -> Features:
             Feature.missing("there is one stage") if breakdown.stage_share is None else Feature(breakdown.stage_share)
         ),
         "sequence.one_stage": Feature(float(breakdown.typical_s.shape[1] == 1)),
-        "sequence.tokens_fit": _fit_tokens(breakdown, trace),
+        "sequence.tokens_fit": fit_tokens(breakdown, trace),
         "sequence.tail_ratio": Feature(float(np.quantile(ratio, TAIL_QUANTILE) / np.median(ratio))),
         "sequence.worst_ratio": Feature(float(ratio.max())),
     }
 
 
-def _fit_tokens(breakdown: Breakdown, trace: Trace) -> Feature:
+def fit_tokens(breakdown: Breakdown, trace: Trace) -> Feature:
     """Fit the forwards of the first stage on tokens and their squares: cost = a + b x tokens + c x tokens_sq."""
     rows = []
     at = {int(step): i for i, step in enumerate(breakdown.steps)}

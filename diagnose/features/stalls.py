@@ -11,6 +11,7 @@ from diagnose.model.optype import NAMES as OPTYPES
 from diagnose.model.optype import Op
 from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Bools, Evidence, Seconds
+from diagnose.numerics.chance import chance_of_excess, chance_of_growth
 
 #: Each kind of stall with the prefix of its features, and the evidence row that says so.
 KINDS = {
@@ -37,11 +38,26 @@ READS_AS = {
         "growth": "seconds a step in the later half of the steps over the earlier; 1 steady; at most 100",
     }.items()
 } | {
+    "input.start_share": "part of the seconds waited for input, of who waits longest, before workers begin a step; 1 all of them",
+    "input.unseen_doubt": "how probable it is that they wait for something else on a host: where nearly all workers begin a step "
+    "late together no row says for whom, or for what",
+    "input.between_share": "part of them between steps, where only rows show it; 1 all",
     "allocator.backward_contrast": "seconds stalled in or before backwards on the workers with stalls of the allocator over those "
     "on other workers, at most 100; collections and loaders elsewhere do not count, as they stop no backward",
+    "allocator.place_chance": "chance that so many of all stalls of backwards lie on the workers with stalls of the allocator, did "
+    "they choose none; 0 a fixed part of the workers, 1 all of them, or others in each burst; misleads where a host is a stage",
+    "allocator.growth_chance": "chance that stalls of the allocator come so much more often to the end, were they as frequent all "
+    "the time; 0 memory fills up; misleads when noise grows as well",
+    "collection.worker_steps_share": "part of the steps of a worker that has any collections in which it has some; below 0.5 "
+    "collections, near 1 a loader; misleads with few steps",
 }
 #: Stalls may begin short and rare and grow: a step has some from this part on of what a step with many has.
 FIRST_SIGN = 0.05
+#: In one step and on this part of the workers: together.
+TOGETHER_SHARE = 0.6
+#: Workers that begin steps late together, at no period, wait for input in about two of three cases: nothing else is asked for in
+#: each step, but the host may be busy.
+UNSEEN_CHANCE = 0.35
 #: Ratios above are as good as infinite.
 MOST = 100.0
 #: Fewer stalls have no trend.
@@ -53,7 +69,30 @@ def measure_stalls(breakdown: Breakdown, evidence: Evidence) -> Features:
     found: Features = {}
     for kind, (whose, row) in KINDS.items():
         found |= {f"{kind}.{name}": feature for name, feature in _measure(breakdown, evidence, whose, row).items()}
-    return found | {"allocator.backward_contrast": _backward_contrast(breakdown)}
+    found["collection.worker_steps_share"] = _worker_steps_share(breakdown, StallKind.COLLECTION)
+    found |= {"allocator.backward_contrast": _backward_contrast(breakdown)} | _measure_chances(breakdown)
+    return found | _measure_places_of_waits(breakdown)
+
+
+def _measure_places_of_waits(breakdown: Breakdown) -> Features:
+    """Say which parts of the seconds waited for input lie before workers begin a step, and between steps."""
+    names = ("input.start_share", "input.unseen_doubt", "input.between_share")
+    start_s = np.zeros((1, 1, 1)) if breakdown.start_s is None else breakdown.start_s
+    between_s = float(np.sum(breakdown.between_s.get(StallKind.INPUT, 0.0)))
+    # Many wait in one step: whoever waits longest is who counts, as between steps.
+    inside_s = float(breakdown.stalls.seconds_of(StallKind.INPUT).sum(axis=(0, 1, 2)).max(axis=-1).sum())
+    total_s = inside_s + float(start_s.max(axis=(0, 2)).sum()) + between_s
+    if not total_s:
+        return dict.fromkeys(
+            names, Feature.missing("no compute stalls in that way, and no worker begins a step late for input")
+        )
+    late = start_s > 0
+    unseen = late.mean(axis=(0, 2)) >= TOGETHER_SHARE
+    if breakdown.start_recorded is not None:
+        unseen &= ~breakdown.start_recorded.any(axis=(0, 2))
+    longest_s = start_s.max(axis=(0, 2))
+    parts = (float(longest_s.sum()), UNSEEN_CHANCE * float(longest_s[unseen].sum()), between_s)
+    return {name: Feature(seconds / total_s) for name, seconds in zip(names, parts, strict=True)}
 
 
 def stall_course(breakdown: Breakdown, whose: StallKind) -> Course:
@@ -67,8 +106,16 @@ def _measure(breakdown: Breakdown, evidence: Evidence, whose: StallKind, row: Op
     """Measure the stalls of one kind."""
     stalls = breakdown.stalls
     seconds = stalls.seconds_of(whose)
+    recorded_s = np.where(stalls.recorded_inside & (stalls.inside == whose), stalls.inside_s, 0.0).sum()
+    recorded_s += np.where(stalls.recorded_before & (stalls.before == whose), stalls.before_s, 0.0).sum()
+    before = float(np.where(stalls.before == whose, stalls.before_s, 0.0).sum())
+    if whose == StallKind.INPUT and breakdown.start_s is not None and breakdown.start_recorded is not None:
+        # Who waits for input before it begins the step with anything waits for its first forward.
+        seconds[0, : len(breakdown.start_s), 0] += breakdown.start_s
+        recorded_s += np.where(breakdown.start_recorded, breakdown.start_s, 0.0).sum()
+        before += float(breakdown.start_s.sum())
     at = seconds > 0
-    names = [name.split(".")[1] for name in READS_AS if name.startswith("input.")]
+    names = [name.split(".")[1] for name in READS_AS if name.startswith("collection.")]
     if not at.any():
         return {name: Feature.missing("no compute stalls in that way") for name in names}
     total = float(seconds.sum())
@@ -77,9 +124,6 @@ def _measure(breakdown: Breakdown, evidence: Evidence, whose: StallKind, row: Op
     by_worker = _add_chunks(at.sum(axis=2), n_stages)  # (2, n_stages, n_steps, n_dp)
     counts = by_worker.sum(axis=0)
     hit = counts.sum(axis=1) > 0  # (n_stages, n_dp)
-    recorded_s = np.where(stalls.recorded_inside & (stalls.inside == whose), stalls.inside_s, 0.0).sum()
-    recorded_s += np.where(stalls.recorded_before & (stalls.before == whose), stalls.before_s, 0.0).sum()
-    before = float(np.where(stalls.before == whose, stalls.before_s, 0.0).sum())
     in_step = (counts > 0).sum(axis=(0, 2))  # workers a step
     order = np.argsort(breakdown.steps, kind="stable")
     return {
@@ -143,6 +187,38 @@ def _backward_contrast(breakdown: Breakdown) -> Feature:
     by_worker = seconds.sum(axis=(1, 2)).reshape(-1, n_stages, seconds.shape[-1]).sum(axis=0)
     here, there = float(by_worker[hit].mean()), float(by_worker[~hit].mean())
     return Feature(min(here / there, MOST) if there > 0 else MOST)
+
+
+def _worker_steps_share(breakdown: Breakdown, whose: StallKind) -> Feature:
+    """Say in which part of its steps a worker stalls: the mean of those that do at all."""
+    at = breakdown.stalls.seconds_of(whose) > 0
+    if not at.any():
+        return Feature.missing("no compute stalls in that way")
+    by_step = _add_chunks(at.sum(axis=2), breakdown.slow_workers.shape[1]).sum(axis=0) > 0  # (n_stages, n_steps, n_dp)
+    share = by_step.mean(axis=1)
+    return Feature(float(share[share > 0].mean()))
+
+
+def _measure_chances(breakdown: Breakdown) -> Features:
+    """Say whether chance explains where the allocator's stalls are, and when."""
+    stalls, n_stages = breakdown.stalls, breakdown.slow_workers.shape[1]
+    at = stalls.seconds_of(StallKind.ALLOCATION) > 0
+    names = ("allocator.place_chance", "allocator.growth_chance")
+    if not at.any():
+        return dict.fromkeys(names, Feature.missing("no compute stalls in that way"))
+    in_time = np.argsort(breakdown.steps, kind="stable")
+    free = at | (stalls.seconds_of(StallKind.NOBODY) > 0)
+    # (n_stages, n_steps, n_dp) of the backwards, in time.
+    stalled, there = (
+        _add_chunks(a.sum(axis=2), n_stages)[1][:, in_time] for a in (free, np.isfinite(breakdown.compute_s))
+    )
+    hit = _add_chunks(at.sum(axis=2), n_stages).sum(axis=(0, 2))[:, None] > 0
+    here, elsewhere = ([np.where(mask, a, 0).sum(axis=(0, 2)) for a in (stalled, there)] for mask in (hit, ~hit))
+    by_step = [a.sum(axis=(0, 1, 2, 4))[in_time] for a in (at, np.isfinite(breakdown.compute_s))]
+    return {
+        "allocator.place_chance": Feature(chance_of_excess(*here, *elsewhere)),
+        "allocator.growth_chance": Feature(chance_of_growth(*by_step)),
+    }
 
 
 def _growth(by_step: Seconds, n_stalls: int) -> Feature:

@@ -126,7 +126,8 @@ def list_blamed(analysis: Analysis, components: Sequence[str], share: float = NA
     if lost.max(initial=0.0) <= 0 or lost.sum() < NAMED_SHARE * most_gain(gains, components) * gains.recorded_s:
         return []
     marked = lost >= share * lost.max()
-    possible = lost.shape[0] if gains.traits_of(components).first_stage_only else lost.size
+    of_stages = int((lost > 0).any(axis=0).sum()) if gains.traits_of(components).few_stages else lost.shape[1]
+    possible = lost.shape[0] * of_stages
     if marked.sum() > max(1.0, SPREAD_SHARE * possible):
         return []
     order = np.argsort(-np.where(marked, lost, -np.inf), axis=None, kind="stable")[: int(marked.sum())]

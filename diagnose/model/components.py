@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Literal
 
 from diagnose.model.feature import Features
-from diagnose.model.stalls import StallKind, Stalls
+from diagnose.model.stalls import Kinds, StallKind, Stalls
 from diagnose.model.trace import Bools, Ints, Seconds
 
 #: Every component in the order in which it is taken out of the times, with what it is in words. A new one is a line here and a
@@ -15,10 +15,12 @@ COMPONENTS: dict[str, str] = {
     "stage": "uneven pipeline stages",
     "worker": "slow workers",
     "microbatch": "uneven microbatches",
+    "expert": "uneven experts",
+    "evaluation": "evaluation, logging and other planned work",
     "step": "slow computes of whole steps",
     "gc-pause": "pauses for garbage collection",
     "malloc-pause": "pauses of the memory allocator",
-    "input-delay": "waiting for input before or in forwards of the first stage",
+    "input-delay": "waiting for input",
     "pause": "other pauses inside computes",
     "transfer": "slow transfers",
     "start-delay": "late workers at the start of a step",
@@ -36,6 +38,7 @@ STALLED: dict[StallKind, str] = {
     StallKind.SAVING: "end-delay",
     StallKind.WORKER: "worker",
     StallKind.QUEUE: "queue",
+    StallKind.PLANNED: "evaluation",
 }
 
 
@@ -58,8 +61,8 @@ class Traits:
     whom : str
         Who is to blame: `blamed` are the workers that its seconds lie on, `workers` those that are slow in all they compute,
         `links` slow links, network cards or groups.
-    first_stage_only : bool
-        Only workers of the first stage can have it.
+    few_stages : bool
+        Only workers of some stages can have it: those that read data.
     seldom : bool
         A short trace has a handful of its stalls: their mean is known only up to chance.
     stops_all : bool
@@ -75,7 +78,7 @@ class Traits:
     """
 
     whom: Literal["blamed", "workers", "links"] = "blamed"
-    first_stage_only: bool = False
+    few_stages: bool = False
     seldom: bool = False
     stops_all: bool = False
     border: Literal["start", "end"] | None = None
@@ -88,8 +91,39 @@ NOTHING_SPECIAL = Traits()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Experts:
+    """What uneven experts explain: the same (step, virtual stage, microbatch) is long in both directions, on that stage alone.
+
+    Attributes
+    ----------
+    ratio : ndarray of float64, axes as in `Breakdown`, or None
+        How long a compute takes against the mean of its virtual stage and direction; None where experts explain nothing.
+    explained : float or None
+        Part of what varies from microbatch to microbatch that the other direction of the same compute predicts where it was not
+        fitted, beyond what other stages and neighbours in time predict; None where nobody can tell.
+    alone_share : float or None
+        Part of what forward and backward of a microbatch share that other stages do not, 0..1; None with one stage.
+    alike : float or None
+        Part of it that data-parallel ranks of one group share, 0..1, and `group` how many ranks, one after the other, that are;
+        None where no compute is uneven, or with one rank.
+    tokens_fit : float or None
+        Part of the variation of computes that `expert_tokens` predict where they were not fitted; None without them.
+    """
+
+    ratio: Seconds | None = None
+    explained: float | None = None
+    alone_share: float | None = None
+    alike: float | None = None
+    group: int = 1
+    tokens_fit: float | None = None
+
+
+NO_EXPERTS = Experts()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Breakdown:
-    """Compute durations taken apart: duration = typical x stage x step x worker x microbatch x rest + pause + queue wait.
+    """Compute durations taken apart: duration = typical x stage x step x worker x microbatch x expert x rest + pause + queue wait.
 
     Axes: direction (0 forward, 1 backward), virtual stage (chunk x n_stages + stage), microbatch, step (in the order of
     the blocks), dp rank. All factors are ratios around 1.
@@ -120,11 +154,25 @@ class Breakdown:
         For the computes that waited for communication in flight, by node: the nodes that they waited for, each with its lanes,
         bool of shape (n_steps, n_dp).
     late_s : tuple of dict of int to ndarray of float64, shape (n_steps, n_dp), one a block
-        Launch delays beyond the ordinary, seconds by node.
+        Launch delays beyond the ordinary, or that rows explain, seconds by node.
+    late_kinds : tuple of dict of int to ndarray of int8, shape (n_steps, n_dp), one a block, or empty
+        What they are attributed to, a `StallKind`, by node; of computes `stalls` says it.
+    late_for_others : tuple of dict of int to ndarray of bool, shape (n_steps, n_dp), one a block, or empty
+        True where a row of another worker says what everybody waited for.
+    start_s : ndarray of float64, shape (n_stages, n_steps, n_dp), or None
+        Seconds by which workers begin a step late, computes left out, as they wait for input; None where none does.
+    start_recorded : ndarray of bool, shape as `start_s`, or None
+        True where a row says so.
+    between_s : dict of StallKind to ndarray of float64, shape (n_steps,)
+        Time between steps that rows explain by something that is no save, seconds by what it is.
+    queue_deviations : float
+        By how many standard deviations more computes wait for communication in flight than by chance; 0 where none does.
     forward_backward_correlation, microbatch_spread : float or None
         Of the microbatches' forward and backward times, and robust spread of the forward; None with fewer than 8 values.
     stage_share : float or None
         Part of what forward and backward of a compute have in common that other stages have, too, about 0..1; None with one stage.
+    experts : Experts
+        What uneven experts explain of what is left.
     """
 
     steps: Ints
@@ -143,6 +191,13 @@ class Breakdown:
     waited_for: tuple[Mapping[int, Mapping[int, Bools]], ...] = ()
     microbatch_ordinary: float = 0.0
     late_s: tuple[Mapping[int, Seconds], ...] = ()
+    late_kinds: tuple[Mapping[int, Kinds], ...] = ()
+    late_for_others: tuple[Mapping[int, Bools], ...] = ()
+    start_s: Seconds | None = None
+    start_recorded: Bools | None = None
+    between_s: Mapping[StallKind, Seconds] = dataclasses.field(default_factory=dict)
+    queue_deviations: float = 0.0
+    experts: Experts = NO_EXPERTS
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -198,7 +253,7 @@ class Gains:
         whom = {traits.whom for traits in each}
         return Traits(
             whom=whom.pop() if len(whom) == 1 else "blamed",
-            first_stage_only=all(traits.first_stage_only for traits in each),
+            few_stages=all(traits.few_stages for traits in each),
             seldom=all(traits.seldom for traits in each),
             stops_all=any(traits.stops_all for traits in each),
         )

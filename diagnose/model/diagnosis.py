@@ -125,7 +125,8 @@ class Diagnosis:
 
     def _job_facts(self) -> JobFacts:
         """Give what the JSON tells of the job."""
-        known = dataclasses.asdict(self.job)
+        said = dataclasses.asdict(self.job)
+        known = {key: said[key] for key in JobFacts.__struct_fields__ if key in said}
         if self.is_from_log and not self.parallelism_known:
             known |= dict.fromkeys(_SIZES)
         return JobFacts(

@@ -26,6 +26,8 @@ class Op(enum.IntEnum):
     CUDA_MALLOC = 14
     DATA_LOAD = 15
     CHECKPOINT = 16
+    EVAL = 17
+    LOG = 18
 
 
 NAMES: dict[Op, str] = {
@@ -46,6 +48,8 @@ NAMES: dict[Op, str] = {
     Op.CUDA_MALLOC: "cuda-malloc",
     Op.DATA_LOAD: "data-load",
     Op.CHECKPOINT: "checkpoint",
+    Op.EVAL: "eval",
+    Op.LOG: "log",
 }
 BY_NAME: dict[str, Op] = {name: op for op, name in NAMES.items()}
 
@@ -55,5 +59,5 @@ COMPUTE = frozenset({Op.FORWARD, Op.BACKWARD, Op.GC, Op.OPTIMIZER})
 P2P = (Op.FORWARD_SEND, Op.FORWARD_RECV, Op.BACKWARD_SEND, Op.BACKWARD_RECV)
 #: Collectives over all dp ranks of a stage.
 DP_COLLECTIVES = (Op.ALL_GATHER, Op.REDUCE_SCATTER, Op.SEPARATE)
-#: Rows that explain other rows. `gc` is simulated where it follows a worker's last compute.
-EVIDENCE = (Op.GC, Op.CUDA_MALLOC, Op.DATA_LOAD, Op.CHECKPOINT)
+#: Rows that explain other rows; `eval` and `log` are planned work. `gc` is simulated where it follows a worker's last compute.
+EVIDENCE = (Op.GC, Op.CUDA_MALLOC, Op.DATA_LOAD, Op.CHECKPOINT, Op.EVAL, Op.LOG)

@@ -22,6 +22,7 @@ class StallKind(enum.IntEnum):
     WORKER = 5  #: a worker that is slow anyway
     TOGETHER = 6  #: all workers in the same step: planned
     QUEUE = 7  #: communication in flight
+    PLANNED = 8  #: evaluation, logging and other work of all workers at regular intervals
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

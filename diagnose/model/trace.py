@@ -17,10 +17,17 @@ Seconds = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
+#: Columns that say how much a compute has to do, from whatever holds rows to a block.
+TOKEN_COLUMNS = ("tokens", "tokens_sq", "expert_tokens")
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Job:
-    """What is known about the job itself; sizes agree with the rows, everything else is free text or None."""
+    """What is known about the job itself; sizes agree with the rows, everything else is as somebody says, or None.
+
+    `name` is what the team calls the job, the same from run to run. `schedule` is a hint: rows win. `has_cuda`, `saves` and
+    `reads_input` say whether the job can have allocator stalls of a GPU, saves its state, and reads data at all.
+    """
 
     job_id: str
     dp_size: int
@@ -36,6 +43,13 @@ class Job:
     gpu_type: str | None = None
     owner: str | None = None
     framework: str | None = None
+    ep_size: int | None = None
+    schedule: str | None = None
+    name: str | None = None
+    has_cuda: bool | None = None
+    n_hosts: int | None = None
+    saves: bool | None = None
+    reads_input: bool | None = None
 
     @property
     def has_dp(self) -> bool:
@@ -79,6 +93,8 @@ class Block:
         True where the operation does not exist there (fewer microbatches on one dp rank, no collection); None: nowhere.
     tokens, tokens_sq : ndarray of float64, shape (n_nodes, n_steps, n_dp), or None
         As in the trace, NaN where unknown.
+    expert_tokens : ndarray of float64, shape (n_nodes, n_steps, n_dp), or None
+        Tokens that all local experts together were given, NaN where unknown.
     filled : ndarray of bool, shape (n_nodes, n_steps, n_dp), or None
         True where a missing operation was filled in: nothing is learned from it, and nobody blamed for it. None: nowhere.
     """
@@ -91,6 +107,7 @@ class Block:
     tokens: Seconds | None = None
     tokens_sq: Seconds | None = None
     filled: Bools | None = None
+    expert_tokens: Seconds | None = None
 
     @property
     def n_dp(self) -> int:

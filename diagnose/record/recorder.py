@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from diagnose.model.optype import BY_NAME, Op
+from diagnose.model.optype import BY_NAME, EVIDENCE, Op
 from diagnose.record.clock import Clock, Window
 from diagnose.record.communication import hook_communication
 from diagnose.record.data_parallel import Reductions, hook_data_parallel
@@ -309,7 +309,7 @@ class Recorder:
         if op in (Op.FORWARD, Op.BACKWARD):
             self._log.driver = "own"
             return self._log.begin(op, microbatch, chunk * self._state.pp_size + self._state.stage)
-        host = op in (Op.GC, Op.CUDA_MALLOC, Op.DATA_LOAD, Op.CHECKPOINT)
+        host = op in EVIDENCE
         return op, time.perf_counter_ns() if host else self._log.clock.now()
 
     def _end_operation(self, token: Any) -> None:

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from diagnose.model.optype import NAMES, Op
 from diagnose.trace.account import write_account
 from diagnose.trace.list_column import LISTS
-from diagnose.trace.parquet import JOB_KEY, RECORDING_KEY
+from diagnose.trace.parquet import EXPERT_TOKENS, JOB_KEY, RECORDING_KEY
 from diagnose.trace.rows import Rows
 
 #: Columns of whole numbers: name in the file, and in `Rows`.
@@ -53,6 +53,13 @@ def write_trace(rows: Rows, job: dict[str, Any]) -> bytes:
         values = getattr(rows, column)
         if values is not None:
             columns[column] = pa.array(values[keep].astype(np.float64), from_pandas=True)
+    if rows.expert_tokens is not None:
+        given = rows.expert_tokens[keep]
+        known = np.isfinite(given)
+        each = pa.ListArray.from_arrays(
+            np.arange(len(given) + 1, dtype=np.int32), np.where(known, given, 0).astype(np.int64)
+        )
+        columns[EXPERT_TOKENS] = each.take(pa.array(np.arange(len(given)), mask=~known))
     if rows.host is not None:
         host = rows.host[keep]
         codes = pa.array(np.maximum(host, 0).astype(np.int32), mask=host < 0)

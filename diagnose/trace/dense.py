@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from diagnose.errors import TraceError
 from diagnose.model.optype import EVIDENCE, Op
-from diagnose.model.trace import Ints, Nodes, Seconds
+from diagnose.model.trace import TOKEN_COLUMNS, Ints, Nodes, Seconds
 from diagnose.trace.rows import GridSizes, RowIndex, Rows, derive_seq, row_key, take_index, take_rows
 
 #: An operation that less than this part of the lanes has is a stray.
@@ -40,6 +40,7 @@ class Dense:
     end_s: Seconds
     tokens: Seconds | None
     tokens_sq: Seconds | None
+    expert_tokens: Seconds | None
     has_chunks: bool
 
 
@@ -84,12 +85,14 @@ def lay_out_rows(
             start_s = _fill(cells, rows.start_s)
     end_s = _fill(cells, rows.duration_s)
     end_s += start_s
-    tokens, tokens_sq = (None if column is None else _fill(cells, column) for column in (rows.tokens, rows.tokens_sq))
-    for values in (tokens, tokens_sq):
+    tokens, tokens_sq, expert_tokens = (
+        None if (column := getattr(rows, name)) is None else _fill(cells, column) for name in TOKEN_COLUMNS
+    )
+    for values in (tokens, tokens_sq, expert_tokens):
         if values is not None:
             values[values < 0] = np.nan
     nodes = _name_nodes(rows, at, cells, start_s, vpp_size or 1, n_stages=sizes[2])
-    return Dense(nodes, start_s, end_s, tokens, tokens_sq, rows.chunk is not None), rows, at
+    return Dense(nodes, start_s, end_s, tokens, tokens_sq, expert_tokens, rows.chunk is not None), rows, at
 
 
 def _count_operations(rows: Rows, at: RowIndex, sizes: GridSizes, warnings: list[str]) -> tuple[Rows, RowIndex]:

@@ -170,7 +170,8 @@ def _extend(old: Block, new: Sequence[_Transfer]) -> Block:
         start_s=np.concatenate([old.start_s, np.where(there, start_s, np.nan)]),
         end_s=np.concatenate([old.end_s, np.where(there, end_s, np.nan)]),
         absent=None if old.absent is None else np.concatenate([old.absent, old.absent[of]]),
+        filled=None if old.filled is None else np.concatenate([old.filled, old.filled[of]]),
         tokens=None if old.tokens is None else np.concatenate([old.tokens, empty]),
         tokens_sq=None if old.tokens_sq is None else np.concatenate([old.tokens_sq, empty]),
-        filled=None if old.filled is None else np.concatenate([old.filled, old.filled[of]]),
+        expert_tokens=None if old.expert_tokens is None else np.concatenate([old.expert_tokens, empty]),
     )

@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 
 from diagnose.errors import TraceError
 from diagnose.model.recording import Account
+from diagnose.model.trace import TOKEN_COLUMNS
 from diagnose.trace.list_column import ListColumn
 from diagnose.trace.parquet import read_parquet
 from diagnose.trace.producers.contents import name_in
 from diagnose.trace.rows import Rows
 
-#: Columns that may be missing in some files: -1, or NaN, stands for unknown.
+#: Columns that may be missing in some files: -1 stands for unknown, and in those of tokens NaN.
 _WHOLE = ("microbatch", "chunk", "rank", "tp_rank", "cp_rank")
-_MEASURED = ("tokens", "tokens_sq")
 #: Each process writes these for itself, and they may differ: the job began with the first process and ended with the last.
 _FIRST, _LAST = ("started_at",), ("finished_at", "steps_total")
 
@@ -104,7 +104,7 @@ def _concatenate(parts: list[Rows], job: dict[str, Any]) -> Rows:
         columns[column] = np.concatenate([getattr(part, column) for part in parts])
     for column in _WHOLE:
         columns[column] = _join(parts, column, -1)
-    for column in _MEASURED:
+    for column in TOKEN_COLUMNS:
         columns[column] = _join(parts, column, np.nan)
     numbered = all(part.seq is not None for part in parts)
     columns["seq"] = np.concatenate([part.seq for part in parts if part.seq is not None]) if numbered else None
@@ -137,7 +137,7 @@ def _join(parts: list[Rows], column: str, unknown: float) -> NDArray[Any] | None
         return None
     return np.concatenate(
         [np.full(len(part), unknown) if values is None else values for part, values in zip(parts, found, strict=True)]
-    ).astype(np.float64 if column in _MEASURED else np.int64)
+    ).astype(np.float64 if column in TOKEN_COLUMNS else np.int64)
 
 
 def _join_hosts(parts: list[Rows]) -> tuple[NDArray[Any] | None, tuple[str, ...]]:

@@ -23,7 +23,7 @@ MAX_META_BYTES = 256 * 1024
 MAX_NUMBER = 10**12
 #: A parallel size beyond this is damage: no job has so many GPUs.
 MAX_SIZE = 1e8
-TEXTS = ("job_id", "started_at", "finished_at", "gpu_type", "owner", "framework")
+TEXTS = ("job_id", "name", "schedule", "started_at", "finished_at", "gpu_type", "owner", "framework")
 
 
 def read_metadata(path: Path | None, footer: dict[str, Any], meta: Path | None) -> dict[str, Any]:
@@ -101,7 +101,12 @@ def resolve_job(
         vpp_size=sizes["vpp_size"] or 1,
         world_size=dp * pp * tp * cp,
         layers_per_stage=layers,
-        steps_total=_read_total(found.get("steps_total"), warnings),
+        steps_total=_read_count(found, "steps_total", warnings),
+        ep_size=_read_count(found, "ep_size", warnings, most=int(MAX_SIZE)),
+        n_hosts=_read_count(found, "n_hosts", warnings, most=int(MAX_SIZE)),
+        has_cuda=_read_flag(found, "has_cuda", warnings),
+        saves=_read_flag(found, "saves", warnings),
+        reads_input=_read_flag(found, "reads_input", warnings),
         **({"job_id": name} | _texts(found, warnings)),
     )
     return job, warnings
@@ -143,11 +148,21 @@ def _read_layers(layers: Any, warnings: list[str]) -> tuple[int, ...] | None:
     return None
 
 
-def _read_total(total: Any, warnings: list[str]) -> int | None:
-    """Read how many steps the job is to run; None where nothing says it."""
-    if total is None or (isinstance(total, int) and not isinstance(total, bool) and 1 <= total < MAX_NUMBER):
-        return total
-    warnings.append(f"metadata: steps_total is {_shown(total)}, expected a whole number from 1; ignored")
+def _read_count(found: dict[str, Any], key: str, warnings: list[str], *, most: int = MAX_NUMBER) -> int | None:
+    """Read a whole number from 1; None where nothing says it."""
+    value = found.get(key)
+    if value is None or (isinstance(value, int) and not isinstance(value, bool) and 1 <= value < most):
+        return value
+    warnings.append(f"metadata: {key} is {_shown(value)}, expected a whole number from 1; ignored")
+    return None
+
+
+def _read_flag(found: dict[str, Any], key: str, warnings: list[str]) -> bool | None:
+    """Read what is true or false; None where nothing says it."""
+    value = found.get(key)
+    if value is None or isinstance(value, bool):
+        return value
+    warnings.append(f"metadata: {key} is {_shown(value)}, expected true or false; ignored")
     return None
 
 

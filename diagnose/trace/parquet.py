@@ -43,6 +43,8 @@ OPTIONAL = {
     "tokens": "float",
     "tokens_sq": "float",
 }
+#: Lists of whole numbers, added up as they are read.
+EXPERT_TOKENS = "expert_tokens"
 #: Rows a file may claim; above it a damaged footer is likelier than a job (100 steps of 100,000 GPUs are 10 times less).
 MAX_ROWS = 2_000_000_000
 
@@ -78,7 +80,7 @@ def read_parquet(source: str | Path | BinaryIO, *, name: str) -> Rows:
         with pq.ParquetFile(source, page_checksum_verification=False) as file:
             schema = file.schema_arrow
             _check_schema(file, name)
-            columns = [c for c in (*REQUIRED, *OPTIONAL) if c in schema.names]
+            columns = [c for c in (*REQUIRED, *OPTIONAL, EXPERT_TOKENS) if c in schema.names]
             table = file.read(columns=columns, use_threads=True)
             table.validate()
             footer = schema.metadata or {}
@@ -115,7 +117,7 @@ def _check_schema(file: pq.ParquetFile, name: str) -> None:
             f"{', '.join(REQUIRED)}: rename the columns, or use `diagnose convert` if it is another tool's trace",
             where=name,
         )
-    for column, kind in (REQUIRED | OPTIONAL | {LISTS: "list"}).items():
+    for column, kind in (REQUIRED | OPTIONAL | {LISTS: "list", EXPERT_TOKENS: "list"}).items():
         if schema.names.count(column) > 1:
             raise TraceError(
                 "appears more than once; expected one column of that name", where=f"{name}: column {column!r}"
@@ -234,12 +236,33 @@ def _rows(table: pa.Table, footer: dict[bytes, bytes], name: str) -> Rows:
         host_names=host_names,
         tokens=columns.measured("tokens"),
         tokens_sq=columns.measured("tokens_sq"),
+        expert_tokens=_add_up(table, EXPERT_TOKENS),
         bad=columns.bad,
         unknown_ops=_count_unknown(codes, names),
         job=_footer_object(footer, JOB_KEY, name),
         waits=_mark_waits(codes, names),
         **_footer_recording(footer, name),
     )
+
+
+def _add_up(table: pa.Table, column: str) -> NDArray[np.float64] | None:
+    """Add up the lists of a column, NaN where there is none or one is damaged; None where the column is missing or empty."""
+    if column not in table.column_names or pa.types.is_null(table[column].type):
+        return None
+    lists = table[column]
+    n_each = pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
+    # Offsets of what is taken, whatever a null hides.
+    flat = pc.list_flatten(lists)
+    values = (
+        pc.fill_null(flat, -1).to_numpy().astype(np.float64) if len(flat) and not pa.types.is_null(flat.type) else None
+    )
+    found = np.full(len(n_each), np.nan)
+    if values is None:
+        return found
+    some = np.flatnonzero(n_each > 0)
+    first = np.concatenate([[0], np.cumsum(n_each[some])[:-1]]).astype(np.int64)
+    found[some] = np.add.reduceat(np.where((values < 0) | (values >= MAX_INTEGER), np.nan, values), first)
+    return found
 
 
 def _mark_waits(codes: Ints, names: tuple[str, ...]) -> Bools | None:

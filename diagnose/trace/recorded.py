@@ -48,6 +48,7 @@ def make_rows(recording: Recording, *, name: str) -> Rows:
     columns["op"] = op.astype(np.int8)
     return Rows(
         **columns,  # type: ignore[arg-type]  # the required ones are there
+        expert_tokens=None,
         seq=None,
         host_names=tuple(recording.host_names),
         bad=None,

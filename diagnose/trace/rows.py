@@ -41,6 +41,7 @@ class Rows:
     host_names: tuple[str, ...]
     tokens: NDArray[Any] | None
     tokens_sq: NDArray[Any] | None
+    expert_tokens: NDArray[Any] | None
     bad: Bools | None  # where a required value is null, not finite or impossible; None: nowhere
     unknown_ops: dict[str, int]  # rows of each operation type that is not known
     job: dict[str, Any]

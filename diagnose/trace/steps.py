@@ -8,7 +8,7 @@ import dataclasses
 import numpy as np
 
 from diagnose.model.optype import Op
-from diagnose.model.trace import Block, Bools, Evidence, Ints, Nodes, Seconds
+from diagnose.model.trace import TOKEN_COLUMNS, Block, Bools, Evidence, Ints, Nodes, Seconds
 from diagnose.trace.dense import Dense
 
 #: A step with a larger part of its operations missing is dropped; below, the gaps are filled by usual values.
@@ -93,7 +93,7 @@ def add_collections(dense: Dense, evidence: Evidence, n_stages: int) -> None:
     )
     dense.start_s = np.concatenate([dense.start_s, [start for _, start in starts]])
     dense.end_s = np.concatenate([dense.end_s, ends])
-    for column in ("tokens", "tokens_sq"):
+    for column in TOKEN_COLUMNS:
         values = getattr(dense, column)
         if values is not None:
             setattr(dense, column, np.concatenate([values, np.full((n_new, *values.shape[1:]), np.nan)]))
@@ -105,7 +105,8 @@ def split_steps(steps: Ints, dense: Dense, warnings: list[str]) -> tuple[list[Bl
     there = ~np.isnan(dense.start_s)
     kept = np.ones(len(steps), dtype=bool)
     if there.all():
-        return [Block(steps, nodes, dense.start_s, dense.end_s, None, dense.tokens, dense.tokens_sq)], kept
+        tokens = dense.tokens, dense.tokens_sq
+        return [Block(steps, nodes, dense.start_s, dense.end_s, None, *tokens, expert_tokens=dense.expert_tokens)], kept
     count = _count_operations(nodes, there)
     per_step = count.max(axis=1)
     cut_off = _find_cut_off(nodes, there)
@@ -192,6 +193,7 @@ def _cut_block(steps: Ints, dense: Dense, kept_node: Bools, at: Ints, absent: Bo
         absent=absent if absent.any() else None,
         tokens=None if dense.tokens is None else dense.tokens[pick],
         tokens_sq=None if dense.tokens_sq is None else dense.tokens_sq[pick],
+        expert_tokens=None if dense.expert_tokens is None else dense.expert_tokens[pick],
     )
 
 

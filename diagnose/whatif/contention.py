@@ -8,6 +8,7 @@ taken. Costs nothing where no communication overlaps a compute (blocking transfe
 import dataclasses
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,23 +31,24 @@ LATE_TOLERANCE_S = 3e-5
 GATHER_SHARE = 0.3
 #: Operations before it that a late compute may have waited for.
 MAX_LATE = 6
-#: Of the late computes of a direction this part must have waited for communication in flight.
-MIN_LATE_SHARE = 0.5
+#: What would by chance end as a late compute starts is counted at these parts of its wait, where that is so many tolerances long.
+SHIFTS = (0.25, 0.5, 0.75)
+MIN_SHIFTED = 8.0
 #: Lanes on which it is decided whether there is contention at all.
 MAX_LANES = 512
 #: Overlaps below this part of the compute say nothing, and from the second on they tell whether it was held.
 MIN_OVERLAP_SHARE = 0.03
 TELLING_SHARE = 0.2
-#: At least so many overlaps must tell.
+#: At least so many computes say what is usual.
 MIN_OVERLAPS = 12
 #: A compute is held when its time beyond the overlap is usual within so many deviations, or this part.
 HELD_DEVIATIONS = 4.0
 HELD_RATIO = 0.10
 MAX_SIGMA_RATIO = 0.08
-#: Of the overlaps long enough to tell, this part must have held the compute: chance leaves few.
-MIN_HELD_SHARE = 0.1
-#: Overlapping computes that are neither usual nor held: at most this part.
-MAX_ODD_SHARE = 0.4
+#: More computes must end, or start, with communication in flight than by chance, by so many standard deviations: of counting, and
+#: of chance itself, which is known to this part only, as computes beside communication vary otherwise than those that stand apart.
+CHANCE_DEVIATIONS = 4.0
+CHANCE_ERROR = 0.5
 #: Without the waits the computes must vary so much less, where all of them overlap.
 MAX_SPREAD_RATIO = 0.5
 
@@ -86,9 +88,13 @@ class Waits:
             waited_for[source] = waited_for[source] | lanes if source in waited_for else lanes
 
 
-def measure_waits(observed: Sequence[Observed], *, n_stages: int) -> list[Waits]:
-    """Say how long each compute was held up by communication in flight, block by block."""
+def measure_waits(observed: Sequence[Observed], *, n_stages: int) -> tuple[list[Waits], float]:
+    """Say how long each compute was held up by communication in flight, block by block, and how far that is above chance.
+
+    The latter is in standard deviations of the number that chance alone holds up; 0 where nothing is held up.
+    """
     found = [Waits({}, {}) for _ in observed]
+    most = 0.0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # medians of nothing are NaN, which is what is meant
         candidates = []
@@ -100,19 +106,20 @@ def measure_waits(observed: Sequence[Observed], *, n_stages: int) -> list[Waits]
         # What explains most comes first; what is left must still be explained by the next.
         while candidates:
             judged = [(_find_waits(observed, pairs, d, found, n_stages), (op, d, pairs)) for op, d, pairs in candidates]
-            (score, waits), best = max(judged, key=lambda item: item[0][0])
+            (score, deviations, waits), best = max(judged, key=lambda item: item[0][0])
             if score <= 0.0:
                 break
+            most = max(most, deviations)
             for i, node, wait_s, waited_for in waits:
                 found[i].add(node, wait_s, waited_for)
-            candidates = [c for (h, _), c in judged if h > 0.0 and c is not best]
-    return found
+            candidates = [c for (h, *_), c in judged if h > 0.0 and c is not best]
+    return found, most
 
 
-def measure_late_starts(observed: Sequence[Observed], *, n_stages: int) -> list[Waits]:
-    """Say how long computes started late because communication in flight on their worker had not ended, block by block."""
+def measure_late_starts(observed: Sequence[Observed], *, n_stages: int) -> tuple[list[Waits], float]:
+    """Say how long computes started late because communication in flight on their worker had not ended; as `measure_waits`."""
     marked = [Waits({}, {}) for _ in observed]
-    n_late, n_held = [0, 0], [0, 0]
+    n_held, n_chance = np.zeros(2), np.zeros(2)
     for o, of_block in zip(observed, marked, strict=True):
         block, nodes = o.block, o.block.nodes
         usual_s = block.start_s.mean(axis=(1, 2))
@@ -131,31 +138,44 @@ def measure_late_starts(observed: Sequence[Observed], *, n_stages: int) -> list[
                 if not is_late.any():
                     continue
                 last = int(np.searchsorted(usual_s[sources], usual_s[node]))
-                held = np.zeros(start.shape, dtype=bool)
-                waited_for: WaitedFor = {}
-                for source in sources[max(0, last - MAX_LATE) : last + 1].tolist():
-                    in_flight = block.start_s[source] <= start - delay + tolerance_s
-                    after_s = start - block.end_s[source]
-                    ends_then = np.abs(after_s) <= tolerance_s
-                    if nodes.op[source] == Op.ALL_GATHER:
-                        # Those of later chunks follow each other, and the host prepares the step before its first forward.
-                        in_flight = block.start_s[source] <= start
-                        ends_then |= (after_s >= 0) & (after_s <= GATHER_SHARE * delay)
-                    ends_then &= is_late & in_flight & ~held
-                    if ends_then.any():
-                        waited_for[source] = ends_then
-                        held |= ends_then
+                near = sources[max(0, last - MAX_LATE) : last + 1].tolist()
+                waited_for = _ends_then(o, near, start, delay, tolerance_s, is_late)
                 direction = int(nodes.op[node] == Op.BACKWARD)
-                n_late[direction] += int(is_late.sum())
-                n_held[direction] += int(held.sum())
-                if held.any():
+                shifted = is_late & (delay > MIN_SHIFTED * tolerance_s)
+                n_held[direction] += sum(int((at & shifted).sum()) for at in waited_for.values())
+                for shift in SHIFTS if shifted.any() else ():
+                    by_chance = _ends_then(o, near, start - shift * delay, (1.0 - shift) * delay, tolerance_s, shifted)
+                    n_chance[direction] += sum(int(at.sum()) for at in by_chance.values()) / len(SHIFTS)
+                if waited_for:
+                    held = np.any(list(waited_for.values()), axis=0)
                     of_block.add(node, np.where(held, delay - tolerance_s, 0.0), waited_for)
-    told = [n_held[d] >= max(MIN_OVERLAPS, MIN_LATE_SHARE * n_late[d]) for d in (0, 1)]
+    deviations = _deviations(n_held, n_chance)
+    told = deviations >= CHANCE_DEVIATIONS
     kept = []
     for o, of_block in zip(observed, marked, strict=True):
         sure = [n for n in of_block.seconds if told[int(o.block.nodes.op[n] == Op.BACKWARD)]]
         kept.append(Waits({n: of_block.seconds[n] for n in sure}, {n: of_block.by[n] for n in sure}))
-    return kept
+    return kept, float(deviations[told].max(initial=0.0))
+
+
+def _ends_then(
+    o: Observed, sources: Sequence[int], start: Seconds, delay: Seconds, tolerance_s: Seconds, among: Bools
+) -> WaitedFor:
+    """Say which communication in flight ends at some times, after a wait of `delay`; shape of all (n_steps, n_dp)."""
+    block, found, held = o.block, WaitedFor(), np.zeros(start.shape, dtype=bool)
+    for source in sources:
+        in_flight = block.start_s[source] <= start - delay + tolerance_s
+        after_s = start - block.end_s[source]
+        ends_then = np.abs(after_s) <= tolerance_s
+        if block.nodes.op[source] == Op.ALL_GATHER:
+            # Those of later chunks follow each other, and the host prepares the step before its first forward.
+            in_flight = block.start_s[source] <= start
+            ends_then |= (after_s >= 0) & (after_s <= GATHER_SHARE * delay)
+        ends_then &= among & in_flight & ~held
+        if ends_then.any():
+            found[source] = ends_then
+            held |= ends_then
+    return found
 
 
 def late_tolerance(o: Observed, node: int) -> Seconds:
@@ -202,15 +222,15 @@ def _find_waits(
     direction: int,
     known: Sequence[Waits],
     n_stages: int,
-) -> tuple[float, list[_Wait]]:
+) -> tuple[float, float, list[_Wait]]:
     """Decide for one type of communication and direction whether it holds computes up.
 
     What a compute takes without is read off the same microbatch's compute of the other direction on the same stage: long
     documents, long stages and slow workers are the same for both. The score says how many usual computes long all waits are; 0
-    where nothing is held up.
+    where no more are held up than by chance. Beside it by how many standard deviations they are more.
     """
     places: list[tuple[int, int, int]] = []
-    ratios, waits = [], []
+    ratios, waits, outlasting = [], [], []
     for i, (o, of_block) in enumerate(zip(observed, pairs, strict=True)):
         in_flight = {p.node: p for p in of_block if p.direction == direction}
         for node, partner, place in _partners(o, direction, n_stages):
@@ -218,11 +238,13 @@ def _find_waits(
             places.append((i, node, place))
             ratios.append(_duration(o, node, known[i].seconds) / other)
             p = in_flight.get(node)
-            waits.append(np.zeros(other.shape) if p is None else _overlap(o, p)[0] / other)
-    nothing = (0.0, list[_Wait]())
+            overlap_s, outlasting_s, _ = _overlap(o, p) if p is not None else (np.zeros(other.shape),) * 3
+            waits.append(overlap_s / other)
+            outlasting.append(outlasting_s / other)
+    nothing = (0.0, 0.0, list[_Wait]())
     if not places:
         return nothing
-    y, x = (np.concatenate([a.ravel() for a in arrays]) for arrays in (ratios, waits))
+    y, x, outlasts = (np.concatenate([a.ravel() for a in arrays]) for arrays in (ratios, waits, outlasting))
     virtual = np.concatenate([np.full(r.size, v) for r, (_, _, v) in zip(ratios, places, strict=True)])
     there = np.isfinite(y)
     overlapping = there & (x > MIN_OVERLAP_SHARE * y) & (x < y)
@@ -230,16 +252,19 @@ def _find_waits(
     if overlapping.sum() < MIN_OVERLAPS:
         return nothing
     usual, sigma = _usual_ratio(y, x, apart, overlapping, virtual)
-    if usual is None:
-        return nothing
+    within = np.maximum(HELD_DEVIATIONS * sigma, HELD_RATIO * usual)
     telling = overlapping & (x > TELLING_SHARE * usual)
-    beyond = np.abs(y - x - usual)
-    held = (
-        overlapping & (beyond < np.abs(y - usual)) & (beyond <= np.maximum(HELD_DEVIATIONS * sigma, HELD_RATIO * usual))
-    )
-    odd = telling & ~held & (np.abs(y - usual) > TELLING_SHARE * usual)
+    held = overlapping & _is_held(y - usual, x, within)
     n_held = int((held & telling).sum())
-    if n_held < MIN_OVERLAPS or n_held < MIN_HELD_SHARE * telling.sum() or odd.sum() > MAX_ODD_SHARE * telling.sum():
+    if not n_held:
+        return nothing
+    # What is still in flight as a compute ends did not hold it, but could have.
+    asked = there & (np.where(telling, x, outlasts) > TELLING_SHARE * usual)
+    by_chance = _count_by_chance(
+        (y - usual) / usual, np.where(telling, x, outlasts) / usual, within / usual, asked, apart, virtual
+    )
+    deviations = float(_deviations(n_held, by_chance))
+    if deviations < CHANCE_DEVIATIONS:
         return nothing
     first, holds = 0, []
     for (i, node, _), ratio in zip(places, ratios, strict=True):
@@ -248,10 +273,39 @@ def _find_waits(
         is_held = held[at].reshape(ratio.shape)
         if is_held.any():
             p = next(p for p in pairs[i] if p.node == node)
-            seconds, last = _overlap(observed[i], p)
+            seconds, _, last = _overlap(observed[i], p)
             waited_for = {source: is_held & (last == source) for source in np.unique(last[is_held]).tolist()}
             holds.append((i, node, np.where(is_held, seconds, 0.0), waited_for))
-    return float((x[held] / usual[held]).sum()), holds
+    return float((x[held] / usual[held]).sum()), deviations, holds
+
+
+def _deviations(n_held: Any, by_chance: Any) -> Any:
+    """Say by how many standard deviations more are held than by chance; one more by chance than was counted."""
+    return (n_held - by_chance) / np.sqrt(by_chance + (CHANCE_ERROR * by_chance) ** 2 + 1.0)
+
+
+def _count_by_chance(
+    excess: Seconds, overlap: Seconds, within: Seconds, asked: Bools, apart: Bools, virtual: NDArray[np.int64]
+) -> float:
+    """Say how many computes would be held if their overlaps were those of others: of such of their stage that nothing is beside.
+
+    All in parts of the usual. Where too few stand apart those of all stages do, and where these are too few, the overlapping ones.
+    """
+    of_all = excess[apart if apart.sum() >= MIN_OVERLAPS else asked]
+    found = 0.0
+    for v in np.unique(virtual[asked]):
+        here, own = asked & (virtual == v), excess[apart & (virtual == v)]
+        pool = np.sort(own if len(own) >= MIN_OVERLAPS else of_all)
+        low, high = np.maximum(overlap[here] - within[here], overlap[here] / 2.0), overlap[here] + within[here]
+        n_alike = np.searchsorted(pool, high, side="right") - np.searchsorted(pool, low)
+        found += float(np.maximum(n_alike / len(pool), 1.0 / (len(of_all) + 1)).sum())
+    return found
+
+
+def _is_held(excess: Seconds, overlap: Seconds, within: Seconds) -> Bools:
+    """Mark the computes that are as much longer than usual as communication in flight overlaps them, and not as long as usual."""
+    beyond = np.abs(excess - overlap)
+    return np.asarray((beyond < np.abs(excess)) & (beyond <= within))
 
 
 def _partners(o: Observed, direction: int, n_stages: int) -> list[tuple[int, int, int]]:
@@ -270,21 +324,20 @@ def _partners(o: Observed, direction: int, n_stages: int) -> list[tuple[int, int
 
 def _usual_ratio(
     y: Seconds, x: Seconds, apart: Bools, overlapping: Bools, virtual: NDArray[np.int64]
-) -> tuple[Seconds | None, Seconds]:
+) -> tuple[Seconds, Seconds]:
     """Say what a compute takes over its partner without any wait, and how that varies: of its stage, or of the job.
 
-    Known from the computes that nothing overlaps. Where there are none, the waits must explain most of the variation.
+    Known from the computes that nothing overlaps. Where there are none, most wait if that explains most of the variation, or few.
     """
-    if apart.sum() >= MIN_OVERLAPS:
-        sample = y[apart]
-    else:
-        sample = (y - x)[overlapping]
-        if _spread(sample) > MAX_SPREAD_RATIO * _spread(y[overlapping]):
-            return None, y
-    center = float(np.median(sample))
-    usual, sigma = np.full(y.shape, center), np.full(y.shape, _spread(sample))
+    by_itself, among = y, apart
+    if apart.sum() < MIN_OVERLAPS:
+        among = overlapping
+        if _spread((y - x)[among]) <= MAX_SPREAD_RATIO * _spread(y[among]):
+            by_itself = y - x
+    center = float(np.median(by_itself[among]))
+    usual, sigma = np.full(y.shape, center), np.full(y.shape, _spread(by_itself[among]))
     for v in np.unique(virtual):
-        own = y[apart & (virtual == v)]
+        own = by_itself[among & (virtual == v)]
         if len(own) >= MIN_OVERLAPS:
             usual[virtual == v] = np.median(own)
             sigma[virtual == v] = _spread(own)
@@ -302,19 +355,21 @@ def _duration(o: Observed, node: int, known: dict[int, Seconds]) -> Seconds:
     return seconds if o.block.filled is None else np.where(o.block.filled[node], np.nan, seconds)
 
 
-def _overlap(o: Observed, p: _InFlight) -> tuple[Seconds, Ints]:
-    """Say how long after a compute's start the last communication in flight ended, and which; 0 where it outlasts the compute."""
+def _overlap(o: Observed, p: _InFlight) -> tuple[Seconds, Seconds, Ints]:
+    """Say how long after a compute's start the last communication in flight ended while it ran, or after, and which ended while."""
     block = o.block
     start, end = block.start_s[p.node], block.end_s[p.node]
     overlap: Seconds = np.zeros(start.shape)
+    outlasting: Seconds = np.zeros(start.shape)
     last = np.full(start.shape, -1, dtype=np.int64)
     tolerance_s = LAUNCH_TOLERANCE * (end - start)
     for source in p.sources:
         # Parameters of the next chunks are gathered one right after the other: that is one wait.
         chained = bool(block.nodes.op[source] == Op.ALL_GATHER) * overlap
         begun = block.start_s[source] <= start + tolerance_s + chained
-        in_flight = begun & (block.end_s[source] > start) & (block.end_s[source] < end)
-        longer = in_flight & (block.end_s[source] - start > overlap)
-        overlap = np.where(longer, block.end_s[source] - start, overlap)
+        length = block.end_s[source] - start
+        longer = begun & (length > overlap) & (block.end_s[source] < end)
+        overlap = np.where(longer, length, overlap)
         last = np.where(longer, source, last)
-    return overlap, last
+        outlasting = np.where(begun & (block.end_s[source] >= end), np.maximum(outlasting, length), outlasting)
+    return overlap, outlasting, last

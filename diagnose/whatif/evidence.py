@@ -4,6 +4,7 @@ Enters: observed blocks, evidence rows and seconds of computes. Leaves: kinds of
 Costs O(rows x computes of a worker) comparisons.
 """
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from diagnose.model.optype import Op
 from diagnose.model.stalls import Kinds, StallKind
-from diagnose.model.trace import Bools, Evidence, Seconds
+from diagnose.model.trace import Bools, Evidence, Seconds, Trace
 from diagnose.numerics.robust import nan_median
 from diagnose.whatif.computes import COMPUTES, iterate_blocks
 from diagnose.whatif.observed import Observed
@@ -22,6 +23,8 @@ SAYS = {
     Op.CUDA_MALLOC: StallKind.ALLOCATION,
     Op.DATA_LOAD: StallKind.INPUT,
     Op.CHECKPOINT: StallKind.SAVING,
+    Op.EVAL: StallKind.PLANNED,
+    Op.LOG: StallKind.PLANNED,
 }
 #: A row counts where it covers this part of the stall.
 COVERED_SHARE = 0.3
@@ -33,10 +36,33 @@ LEAST_WORK_SHARE = 0.5
 CHUNK_ROWS = 4096
 
 
+def carry_over(trace: Trace) -> Evidence:
+    """Give the evidence rows of a job, those that go on when the next step has begun as rows of that step, too.
+
+    Only the job's own clock shows it: a save after the optimizer, which some workers still write when others begin.
+    """
+    evidence, origin_s = trace.evidence, trace.step_origin_s
+    if origin_s is None or not len(evidence):
+        return evidence
+    every_step = np.sort(trace.steps)
+    at = np.minimum(np.searchsorted(every_step, evidence.step + 1), len(every_step) - 1)
+    before = np.minimum(np.searchsorted(every_step, evidence.step), len(every_step) - 1)
+    shift_s = origin_s[at] - origin_s[before]
+    over = (every_step[at] == evidence.step + 1) & (evidence.end_s > shift_s)
+    over &= ~np.isin(evidence.step + 1, trace.restarted_steps)
+    moved = {
+        "step": evidence.step[over] + 1,
+        "start_s": evidence.start_s[over] - shift_s[over],
+        "end_s": evidence.end_s[over] - shift_s[over],
+    }
+    fields = {f.name: getattr(evidence, f.name) for f in dataclasses.fields(evidence)}
+    return Evidence(**{name: np.concatenate([of, moved.get(name, of[over])]) for name, of in fields.items()})
+
+
 def attribute_by_rows(
-    observed: Sequence[Observed], evidence: Evidence, stall_s: Seconds, n_stages: int, *, before: bool
+    observed: Sequence[Observed], evidence: Evidence, stall_s: Seconds, n_stages: int
 ) -> tuple[Kinds, Bools]:
-    """Ask the evidence rows that cover each stall."""
+    """Ask the evidence rows that cover each stall inside a compute."""
     found, said = np.zeros(stall_s.shape, dtype=np.int8), np.zeros(stall_s.shape, dtype=bool)
     rows = np.flatnonzero(evidence.end_s > evidence.start_s)
     if not len(rows) or not stall_s.any():
@@ -46,8 +72,7 @@ def attribute_by_rows(
     rows = rows[kinds[rows] > 0]
     for part, place, start_s, end_s in _computes_of(observed, evidence, rows, n_stages):
         seconds = stall_s[place]
-        low, high = (start_s - seconds, start_s) if before else (start_s, end_s)
-        overlap = np.minimum(high, evidence.end_s[part]) - np.maximum(low, evidence.start_s[part])
+        overlap = np.minimum(end_s, evidence.end_s[part]) - np.maximum(start_s, evidence.start_s[part])
         hit = np.nonzero((seconds > 0) & (overlap > COVERED_SHARE * seconds))
         # Where several rows cover one stall, the longest says: it comes last.
         order = np.argsort(overlap[hit], kind="stable")

@@ -111,9 +111,10 @@ def _without_steps(block: Block, steps: tuple[int, ...]) -> Block:
         steps=block.steps[keep],
         start_s=block.start_s[:, keep],
         end_s=block.end_s[:, keep],
+        filled=None if block.filled is None else block.filled[:, keep],
         tokens=None if block.tokens is None else block.tokens[:, keep],
         tokens_sq=None if block.tokens_sq is None else block.tokens_sq[:, keep],
-        filled=None if block.filled is None else block.filled[:, keep],
+        expert_tokens=None if block.expert_tokens is None else block.expert_tokens[:, keep],
     )
 
 

@@ -84,7 +84,7 @@ class Removal:
             replayed = replay(graph, own, delay)
             between = self.between_s[steps]
             for name, part in self._parts.items():
-                between = part.ease_between(between) if name in plan.gone else between
+                between = part.ease_between(between, steps) if name in plan.gone else between
             times.append(np.broadcast_to(replayed, (len(between), 1))[:, 0] + between + spent_s[steps])
         return np.concatenate(times)
 

@@ -6,18 +6,22 @@ Costs a few passes over the computes, and what `evidence` costs.
 Source of the order: the prototype's (evidence first, then a slow worker, input, the allocator, else collection).
 """
 
-from collections.abc import Sequence
+import dataclasses
+import itertools
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from diagnose.model.stalls import StallKind, Stalls
-from diagnose.model.trace import Bools, Evidence, Seconds
+from diagnose.model.stalls import Kinds, StallKind, Stalls
+from diagnose.model.trace import Bools, Evidence, Ints, Seconds
 from diagnose.whatif.components.attribution import MAX_QUIET_RATIO, MIN_STALLS, TINY_S, LongStalls
+from diagnose.whatif.components.evaluation import attribute_planned_collections
 from diagnose.whatif.components.gc_pause import attribute_to_collection
 from diagnose.whatif.components.input_delay import attribute_to_input
 from diagnose.whatif.components.malloc_pause import attribute_to_allocator
 from diagnose.whatif.components.step import attribute_to_plan
 from diagnose.whatif.components.worker import attribute_to_workers
+from diagnose.whatif.computes import Place, iterate_blocks, list_computes, place_of
 from diagnose.whatif.evidence import attribute_by_rows
 from diagnose.whatif.observed import Observed
 
@@ -43,8 +47,11 @@ def attribute_stalls(  # noqa: PLR0913 - all that may tell what a stall is
     worker_ratio: Seconds,
     *,
     queued: Bools | None,
+    late: tuple[Kinds, Bools] | None = None,
     starts_late: Bools | None = None,
     n_stages: int,
+    steps: Ints | None = None,
+    reads_input: bool | None = None,
 ) -> Stalls:
     """Attribute every stall to something, or to nobody.
 
@@ -55,30 +62,56 @@ def attribute_stalls(  # noqa: PLR0913 - all that may tell what a stall is
     worker_ratio : ndarray of float64, shape (2, n_virtual, n_steps, n_dp)
     queued : ndarray of bool, shape as `before_s`, or None
         True where a compute started late because of communication in flight.
+    steps : ndarray of int64, shape (n_steps,), optional
+        Step numbers; consecutive where left out.
+    reads_input : bool, optional
+        Whether any worker reads data; None where nobody says.
+    late : (ndarray of int8, ndarray of bool), shape as `before_s`, optional
+        What is known of the seconds before computes: their kind, and where a row says it.
     starts_late : ndarray of bool, shape (n_steps, n_dp), optional
         True where the workers begin the step late, whatever they begin it with.
     """
-    inside, recorded_inside = attribute_by_rows(observed, evidence, inside_s, n_stages, before=False)
-    before, recorded_before = attribute_by_rows(observed, evidence, before_s, n_stages, before=True)
+    inside, recorded_inside = attribute_by_rows(observed, evidence, inside_s, n_stages)
+    before: Kinds = np.zeros(before_s.shape, dtype=np.int8)
+    recorded_before: Bools = np.zeros(before_s.shape, dtype=bool)
+    if late is not None:
+        before[before_s > 0] = late[0][before_s > 0]
+        recorded_before[before_s > 0] = late[1][before_s > 0]
     stalls = Stalls(inside_s, before_s, inside, before, recorded_inside, recorded_before)
     if not (inside_s.any() or before_s.any()):
         return stalls
     if queued is not None:
-        before[queued & (before_s > 0)] = StallKind.QUEUE
+        before[queued & (before_s > 0) & (before == StallKind.NOBODY)] = StallKind.QUEUE
     # A forward that opens a step is late for what all others are late for, too.
     if starts_late is not None:
         opens = before[0, 0, 0]
         opens[starts_late & (before_s[0, 0, 0] > 0) & (opens == StallKind.NOBODY)] = StallKind.SAVING
     share = (inside_s + before_s) / np.maximum(np.nan_to_num(work_s, nan=1.0), TINY_S)
     attribute_to_workers(stalls, share, worker_ratio)
-    _attribute_by_place(stalls, np.isfinite(work_s), share, n_stages)
+    if steps is None:
+        steps = np.arange(inside_s.shape[3])
+    follow = tuple(_list_followers(observed, n_stages))
+    all_stalls = LongStalls(stalls, share > 0, np.isfinite(work_s), share, n_stages, steps, follow, reads_input)
+    _attribute_by_place(all_stalls)
+    attribute_planned_collections(stalls, steps, n_stages)
     return stalls
 
 
-def _attribute_by_place(stalls: Stalls, there: Bools, share: Seconds, n_stages: int) -> None:
+def _list_followers(observed: Sequence[Observed], n_stages: int) -> Iterator[tuple[slice, Place, Place]]:
+    """List the backwards that a worker usually runs right after a forward, with that forward, block by block."""
+    for steps, o in iterate_blocks(observed):
+        nodes, computes = o.block.nodes, np.array(list_computes(o.block.nodes))
+        computes = computes[np.argsort(o.block.start_s[computes].mean(axis=(1, 2)), kind="stable")]
+        for stage in range(n_stages):
+            places = [place_of(nodes, node, n_stages) for node in computes[nodes.stage[computes] == stage].tolist()]
+            yield from ((steps, after, before) for before, after in itertools.pairwise(places) if before[0] < after[0])
+
+
+def _attribute_by_place(found: LongStalls) -> None:
     """Attribute the stalls that stand out by where they lie; those of one size at a time."""
+    stalls, share = found.stalls, found.share
     seconds = stalls.inside_s + stalls.before_s
-    left = share > _quiet_ratio(share, stalls, n_stages)
+    left = share > _quiet_ratio(share, stalls, found.n_stages)
     left &= (stalls.inside == 0) & (stalls.before == 0)
     apart_s = _length_apart(seconds, left)
     for size in range(MAX_SIZES + (apart_s is not None)):
@@ -91,7 +124,7 @@ def _attribute_by_place(stalls: Stalls, there: Bools, share: Seconds, n_stages: 
         # Collections of one job do not differ so much: where some stand apart, shorter ones are none.
         apart = size and apart_s is not None and (stalls.inside == StallKind.COLLECTION).any()
         for attribute in BY_PLACE[:-1] if apart else BY_PLACE:
-            attribute(LongStalls(stalls, long, there, share, n_stages))
+            attribute(dataclasses.replace(found, long=long))
             long &= (stalls.inside == 0) & (stalls.before == 0)
 
 

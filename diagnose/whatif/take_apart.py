@@ -13,6 +13,7 @@ import numpy as np
 from diagnose.model.components import Breakdown
 from diagnose.model.trace import Bools, Evidence, Ints, Seconds
 from diagnose.numerics.robust import lower_median, nan_median
+from diagnose.whatif.components.expert import find_experts, read_experts
 from diagnose.whatif.components.microbatch import Microbatches, find_microbatches
 from diagnose.whatif.components.pause import find_pauses
 from diagnose.whatif.components.queue import find_queue_waits
@@ -26,16 +27,30 @@ from diagnose.whatif.evidence import without_recorded_pauses
 from diagnose.whatif.medians import TINY_RATIO
 from diagnose.whatif.observed import Observed
 from diagnose.whatif.stalls import attribute_stalls
+from diagnose.whatif.starts import attribute_delays, gather_delays, gather_starts
 
 
-def take_apart(observed: Sequence[Observed], evidence: Evidence, *, n_stages: int) -> Breakdown:
-    """Take the compute durations of a job apart; `evidence` are rows that say why an operation was long."""
+def take_apart(
+    observed: Sequence[Observed],
+    evidence: Evidence,
+    *,
+    n_stages: int,
+    reads_input: bool | None = None,
+    ep_size: int | None = None,
+) -> Breakdown:
+    """Take the compute durations of a job apart; `evidence` are rows that say why an operation was long or late.
+
+    `reads_input` says whether any worker reads data, `ep_size` how many data-parallel ranks share the experts; None where nobody
+    says.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # lanes without any value give NaN, which is what is meant
-        return _take_apart(observed, evidence, n_stages)
+        return _take_apart(observed, evidence, n_stages, reads_input=reads_input, ep_size=ep_size)
 
 
-def _take_apart(observed: Sequence[Observed], evidence: Evidence, n_stages: int) -> Breakdown:
+def _take_apart(
+    observed: Sequence[Observed], evidence: Evidence, n_stages: int, *, reads_input: bool | None, ep_size: int | None
+) -> Breakdown:
     """Do the work of `take_apart`."""
     steps = np.concatenate([o.block.steps for o in observed])
     order = np.argsort(steps, kind="stable")  # blocks come one after the other, steps in time
@@ -44,11 +59,13 @@ def _take_apart(observed: Sequence[Observed], evidence: Evidence, n_stages: int)
     free_s = compute_s if queue.inside_s is None else compute_s - queue.inside_s
     # What rows say of an operation is no part of its work, whatever the medians would say.
     work_s = without_recorded_pauses(observed, evidence, free_s, n_stages)
-    by_step = nan_median(work_s, axis=2)  # (2, n_virtual, n_steps, n_dp)
+    experts = read_experts(observed, work_s, n_stages, ep_size)
+    even_s = work_s if experts.ratio is None else work_s / experts.ratio
+    by_step = nan_median(even_s, axis=2)  # (2, n_virtual, n_steps, n_dp)
     typical_s, told = find_usual_durations(observed, by_step, order, n_stages)
     pace = by_step / typical_s[:, :, None, None]
     step_ratio = find_slow_steps(pace)
-    parts = _find_workers_and_microbatches(work_s, typical_s, pace, step_ratio, order, told)
+    parts = _find_workers_and_microbatches(even_s, typical_s, pace, step_ratio, order, told)
     if parts.slow_workers.any() and not told.any():
         # What is usual is what those take who are not slow; who is slow was measured against a mixture of both.
         quick = np.where(parts.worker_ratio > 1.0, np.nan, by_step)
@@ -56,12 +73,16 @@ def _take_apart(observed: Sequence[Observed], evidence: Evidence, n_stages: int)
         typical_s = np.where(of_quick > 0, of_quick, typical_s)
         pace = by_step / typical_s[:, :, None, None]
         step_ratio = find_slow_steps(np.where(parts.worker_ratio > 1.0, np.nan, pace))
-        parts = _find_workers_and_microbatches(work_s, typical_s, pace, step_ratio, order, told, parts.worker_ratio)
+        parts = _find_workers_and_microbatches(even_s, typical_s, pace, step_ratio, order, told, parts.worker_ratio)
     if (error := parts.microbatches.error_of_step()) > 0:
         step_ratio = without_microbatches(step_ratio, error)
-        parts = _find_workers_and_microbatches(work_s, typical_s, pace, step_ratio, order, told, parts.worker_ratio)
-    pause_s, noise = find_pauses(work_s, free_s, parts.left, n_stages)
-    late_s = tuple(delay_excess(o) for o in observed)
+        parts = _find_workers_and_microbatches(even_s, typical_s, pace, step_ratio, order, told, parts.worker_ratio)
+    experts, left = find_experts(parts.left, parts.microbatches.uneven(), experts, ep_size)
+    pause_s, noise = find_pauses(work_s, free_s, left, n_stages)
+    excess_s = [delay_excess(o) for o in observed]
+    delays = attribute_delays(observed, evidence, excess_s, n_stages, reads_input=reads_input)
+    late_s = tuple(d.late_s for d in delays)
+    start_s, start_recorded = gather_starts(observed, delays, n_stages)
     before_s = gather_seconds(observed, late_s, compute_s.shape, n_stages)
     before_s = np.zeros_like(pause_s) if before_s is None else before_s
     stalls = attribute_stalls(
@@ -71,8 +92,11 @@ def _take_apart(observed: Sequence[Observed], evidence: Evidence, n_stages: int)
         before_s if queue.before_s is None else np.maximum(before_s, queue.before_s),
         free_s - pause_s,
         parts.worker_ratio,
+        late=gather_delays(observed, delays, pause_s.shape, n_stages),
         queued=None if queue.before_s is None else queue.before_s > 0,
         starts_late=find_late_starts(observed, late_s, pause_s.shape),
+        steps=steps,
+        reads_input=reads_input,
         n_stages=n_stages,
     )
     return Breakdown(
@@ -92,6 +116,12 @@ def _take_apart(observed: Sequence[Observed], evidence: Evidence, n_stages: int)
         stage_share=parts.microbatches.stage_share,
         waited_for=queue.by,
         late_s=late_s,
+        late_kinds=tuple(d.kinds for d in delays),
+        late_for_others=tuple(d.for_others for d in delays),
+        start_s=start_s,
+        start_recorded=start_recorded,
+        queue_deviations=queue.deviations,
+        experts=experts,
     )
 
 

@@ -48,6 +48,6 @@ def test_traits_of_several_components_are_what_all_have() -> None:
     assert found.traits_of(("worker", "transfer")).whom == found.traits_of(("worker", "pause")).whom == "blamed"
     assert found.traits_of(("gc-pause",)).seldom
     assert not found.traits_of(("gc-pause", "pause")).seldom
-    assert not found.traits_of(("input-delay", "pause")).first_stage_only
+    assert not found.traits_of(("input-delay", "pause")).few_stages
     assert found.traits_of(("end-delay", "between-steps")).stops_all
     assert not found.traits_of(("end-delay",)).stops_all

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from diagnose.features.periodicity import find_period, measure_periodicity
+from diagnose.features.periodicity import measure_periodicity
 from diagnose.model.feature import Features
 from diagnose.model.optype import Op
+from diagnose.numerics.period import find_period
 from tests.features.hand import N_STEPS, components, evidence, gains
 
 #: A checkpoint's rule asks for about so much regularity.

@@ -117,11 +117,46 @@ def test_stalls_of_both_directions_in_one_place_are_the_allocators(seed: int, st
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_the_allocator_may_be_everywhere(seed: int) -> None:
-    """Where all workers stall in backwards as often as in forwards no collection does that."""
-    stalls = judged(at_random(marked(FORWARD) | marked(BACKWARD), 0.05, seed))
+@pytest.mark.parametrize("share", [0.02, 0.05, 0.4])
+def test_stalls_everywhere_are_nobodys(seed: int, share: float) -> None:
+    """Where all workers stall in both directions at random it is neither the allocator nor a collection, however many do."""
+    stalls = judged(at_random(marked(FORWARD) | marked(BACKWARD), share, seed))
+    assert share_of(stalls, StallKind.NOBODY) == 1.0
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_stalls_everywhere_that_come_ever_more_often_are_the_allocators(seed: int) -> None:
+    """Memory fills up: all workers stall in both directions, in the last steps several times as often as in the first."""
+    rng = np.random.default_rng(seed)
+    often = rng.random(nothing().shape) < np.linspace(0.01, 0.12, STEPS)[:, None]
+    stalls = judged(np.where(often, STALL_S, 0.0))
     assert share_of(stalls, StallKind.ALLOCATION) > 0.9
-    assert share_of(stalls, StallKind.COLLECTION) < 0.05
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_bursts_on_half_of_the_workers_at_a_time_are_nobodys(seed: int) -> None:
+    """Two hosts are busy for three steps now and then, on two stages each: no part of the workers is the one that stalls."""
+    rng = np.random.default_rng(seed)
+    busy = np.zeros((2, STEPS), dtype=bool)
+    for host, since in ((0, 1), (1, 4), (0, 9), (1, 15), (1, 20)):
+        busy[host, since : since + 3] = True
+    where = np.broadcast_to(np.repeat(busy, 2, axis=0)[:, None, :, None], nothing().shape[1:])
+    stalls = judged(np.where((rng.random(nothing().shape) < 0.3) & where, STALL_S, 0.0))
+    assert share_of(stalls, StallKind.ALLOCATION) == 0.0
+    assert share_of(stalls, StallKind.COLLECTION) == 0.0
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_collections_that_lengthen_a_few_backwards_stay_collections(seed: int) -> None:
+    """A few backwards of one worker or of all are longer, too: far fewer than forwards, so it is no allocator."""
+    for dp in (slice(None), 1):
+        forwards, backwards = (
+            at_random(marked(FORWARD, dp=dp), 0.03, seed),
+            at_random(marked(BACKWARD, dp=dp), 0.004, seed + 50),
+        )
+        stalls = judged(forwards + backwards)
+        assert (stalls.inside[forwards > 0] == StallKind.COLLECTION).all()
+        assert share_of(stalls, StallKind.ALLOCATION) == 0.0
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -245,6 +280,14 @@ def test_all_workers_at_once_are_a_plan() -> None:
     """All workers in the same forward of every sixth step: planned, and nobody's collection."""
     seconds = nothing()
     seconds[FORWARD, :, 3, ::6] = STALL_S
+    stalls = judged(seconds)
+    assert share_of(stalls, StallKind.PLANNED) == 1.0
+
+
+def test_all_workers_at_once_now_and_then_have_no_plan() -> None:
+    """All workers in the same forward of steps without a period: slow steps."""
+    seconds = nothing()
+    seconds[FORWARD, :, 3, [0, 3, 4, 11, 13, 18, 23]] = STALL_S
     stalls = judged(seconds)
     assert share_of(stalls, StallKind.TOGETHER) == 1.0
 

@@ -4,11 +4,13 @@ Enters: stalls and the computes that they lie in. Leaves: kinds of stalls, in pl
 """
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 
 from diagnose.model.stalls import StallKind, Stalls
-from diagnose.model.trace import Bools, Seconds
+from diagnose.model.trace import Bools, Ints, Seconds
+from diagnose.whatif.computes import Place
 
 #: Ordinary variation is never more than this part of the operation: no compute varies so much by itself.
 MAX_QUIET_RATIO = 0.35
@@ -39,6 +41,11 @@ class LongStalls:
         Which computes have such a stall, and which there are.
     share : ndarray of float64, same shape
         Stalled seconds over the seconds of work.
+    steps : ndarray of int64, shape (n_steps,)
+    reads_input : bool or None
+        Whether any worker reads data; None where nobody says.
+    follow : sequence of (slice, Place, Place)
+        Backwards, each with the forward that its worker runs right before it, in some steps.
     """
 
     stalls: Stalls
@@ -46,10 +53,28 @@ class LongStalls:
     there: Bools
     share: Seconds
     n_stages: int
+    steps: Ints
+    follow: Sequence[tuple[slice, Place, Place]]
+    reads_input: bool | None = None
+
+    @property
+    def in_time(self) -> Ints:
+        """Put the steps in time."""
+        return np.argsort(self.steps, kind="stable")
 
     def assign(self, at: Bools, kind: StallKind) -> None:
         """Attribute the stalls at some places, where nothing was attributed to them yet."""
         assign(self.stalls, at, kind)
+
+    def reached_by(self, forward: Bools) -> Bools:
+        """Mark the long backwards right after some forwards: a pause that begins in the one may end in the other.
+
+        Shape of both (n_virtual, n_microbatches, n_steps, n_dp).
+        """
+        found = np.zeros(forward.shape, dtype=bool)
+        for steps, backward, before in self.follow:
+            found[(*backward[1:], steps)] = forward[(*before[1:], steps)]
+        return np.asarray(found & self.long[1])
 
     def late_or_long(self) -> tuple[Bools, Bools]:
         """Mark the computes that mostly start late, and those that mostly stand still."""

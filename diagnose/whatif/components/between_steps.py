@@ -6,13 +6,19 @@ import numpy as np
 
 from diagnose.model.components import Traits
 from diagnose.model.optype import Op
-from diagnose.model.trace import Seconds, Trace
+from diagnose.model.stalls import StallKind
+from diagnose.model.trace import Bools, Evidence, Ints, Seconds, Trace
 from diagnose.whatif.components.component import Component, Part
+from diagnose.whatif.computes import iterate_blocks
 from diagnose.whatif.delays import ORDINARY_SHARE
+from diagnose.whatif.evidence import SAYS
 from diagnose.whatif.observed import Observed
+from diagnose.whatif.starts import list_opening
 
 #: The next step waits for what rows say of some workers if it has begun no earlier than this part of it, where it is known.
 WAITED_SHARE = 0.95
+#: Who was busy after a step begins the next one late by this part of it, in most cases, where that shows there.
+SHOWN_SHARE = 0.5
 
 
 class BetweenStepsPart(Part):
@@ -21,25 +27,28 @@ class BetweenStepsPart(Part):
     def find(self) -> None:
         """Say what time between steps is ordinary in this job."""
         job = self.job
-        self._ordinary_s = float(np.median(job.between_s))
+        explained_s = sum(job.gap_s.values(), start=np.zeros_like(job.between_s))
+        rest_s = np.maximum(job.between_s - explained_s, 0.0)
+        self._ordinary_s = float(np.median(rest_s))
         # Where no optimizer was recorded it lies between the steps, with all else that ends one.
         if any((o.block.nodes.op == Op.OPTIMIZER).any() for o in job.observed):
             self._ordinary_s = min(self._ordinary_s, ORDINARY_SHARE * (job.total_s / job.n_steps))
+        self._excess_s = np.maximum(rest_s - self._ordinary_s, 0.0)
 
     def is_present(self) -> bool:
         """Say whether a step is followed by more than that."""
-        return bool((self.job.between_s > self._ordinary_s).any())
+        return bool(self._excess_s.any())
 
-    def ease_between(self, between_s: Seconds) -> Seconds:
-        """Cut what is more than ordinary."""
-        return np.minimum(between_s, self._ordinary_s)
+    def ease_between(self, between_s: Seconds, steps: slice) -> Seconds:
+        """Cut what is more than ordinary, and what no row explains by something else."""
+        return np.maximum(between_s - self._excess_s[steps], 0.0)
 
     def blame(self) -> Seconds | None:
         """Add up the seconds in which rows say that a worker was busy, of the gaps that are more than ordinary."""
         job = self.job
         if job.tail_s is None or not job.tail_s.any():
             return None
-        long = job.between_s > self._ordinary_s
+        long = self._excess_s > 0
         busy_s = np.minimum(job.tail_s, job.between_s[:, None, None])
         return np.asarray(busy_s[long].sum(axis=0) / job.n_steps)
 
@@ -50,18 +59,18 @@ def measure_between(trace: Trace, observed: Sequence[Observed]) -> Seconds:
     Returns
     -------
     ndarray of float64, shape (n_steps,)
-        Seconds, in the order of the blocks: the gap to the next step where that is in the trace (where not, the median of the
-        gaps that are, because a sampled trace says nothing of the steps it left out), if times are of the whole
-        job; else until the first worker had done what its evidence rows say, or the last where known steps waited for it; else 0.
+        Seconds, in the order of the blocks: the gap to the next step where that is in the trace (where not, what rows say of it
+        and the median of what they leave of the known gaps: a sampled trace says nothing of the steps it left out), if times are
+        of the whole job; else until the last worker had done what its evidence rows say, or the first where the next step shows
+        who is late. What rows say of the time before a step whose predecessor was not sampled counts as after it.
     """
-    steps = np.concatenate([o.block.steps for o in observed])
-    length_s = np.concatenate([o.block.end_s.max(axis=(0, 2)) for o in observed])
-    gap_s = np.zeros(len(steps))
+    steps, length_s = _steps_of(observed)
+    gap_s, before_s = np.zeros(len(steps)), np.zeros(len(steps))
     tail_s = measure_tails(trace, observed)
     if tail_s is not None:
-        # What some workers do after the optimizer delays the next step's first collective and shows there; only what all of
-        # them do lies between the steps.
-        gap_s = tail_s.min(axis=(1, 2))
+        # Where the next step shows who is late, only what all of them do lies between the steps.
+        shown = trace.step_origin_s is not None or _shows_in_next_step(observed, steps, tail_s)
+        gap_s = tail_s.min(axis=(1, 2)) if shown else tail_s.max(axis=(1, 2))
     if trace.step_origin_s is not None and len(trace.step_origin_s) > 1:
         every_step = np.sort(trace.steps)
         position = np.searchsorted(every_step, steps)
@@ -72,9 +81,105 @@ def measure_between(trace: Trace, observed: Sequence[Observed]) -> Seconds:
             # Where the next step was not sampled rows may still say what followed.
             if tail_s is not None and _is_waited_for(tail_s[known].max(axis=(1, 2)), following[known]):
                 gap_s = tail_s.max(axis=(1, 2))
-            beyond_s = max(float(np.median((following - gap_s)[known])), 0.0)
+            leads = _measure_leads(trace, observed).values()
+            led_s = sum((lead_s for lead_s, _ in leads), start=np.zeros(len(steps)))
+            before_s = sum((lead_s for _, lead_s in leads), start=before_s)
+            beyond_s = max(float(np.median((following - np.maximum(gap_s, led_s))[known])), 0.0)
             gap_s = np.where(known, following, gap_s + beyond_s)
-    return np.maximum(gap_s, 0.0)
+    return np.maximum(gap_s, 0.0) + before_s
+
+
+def explain_between(trace: Trace, observed: Sequence[Observed], between_s: Seconds) -> dict[StallKind, Seconds]:
+    """Say which part of the time between steps rows explain by something that is no save: waits for input, planned work.
+
+    Returns
+    -------
+    dict of StallKind to ndarray of float64, shape (n_steps,)
+        Seconds, together no more than `between_s`.
+    """
+    leads = _measure_leads(trace, observed)
+    steps, length_s = _steps_of(observed)
+    found, left_s = dict[StallKind, Seconds](), between_s
+    for kind, rows in _rows_by_kind(trace.evidence).items():
+        if kind == StallKind.SAVING:
+            continue
+        lasts_s = trace.evidence.end_s[rows] - np.maximum(
+            trace.evidence.start_s[rows], length_s[_find_steps(steps, trace.evidence.step[rows])[0]]
+        )
+        explained_s = _longest_by_step(trace, steps, rows, lasts_s) + sum(
+            leads.get(kind, ()), start=np.zeros(len(steps))
+        )
+        if explained_s.any():
+            found[kind] = np.minimum(explained_s, left_s)
+            left_s = left_s - found[kind]
+    return found
+
+
+def _measure_leads(trace: Trace, observed: Sequence[Observed]) -> dict[StallKind, tuple[Seconds, Seconds]]:
+    """Say by kind how long rows that lie before a step's first operation kept the worker that was kept longest.
+
+    On the clock of the job a step begins with its first operation: whatever all workers do before lies between the steps. Seconds
+    by the step that they follow, and those before steps whose predecessor was not sampled by that step; shape (n_steps,) each.
+    """
+    found: dict[StallKind, tuple[Seconds, Seconds]] = {}
+    if trace.step_origin_s is None:
+        return found
+    steps, _ = _steps_of(observed)
+    following, sampled = _find_steps(steps, steps + 1)
+    follows = _find_steps(steps, steps - 1)[1]
+    for kind, rows in _rows_by_kind(trace.evidence).items():
+        lead_s = _longest_by_step(
+            trace, steps, rows, np.minimum(trace.evidence.end_s[rows], 0.0) - trace.evidence.start_s[rows]
+        )
+        if lead_s.any():
+            found[kind] = np.where(sampled, lead_s[following], 0.0), np.where(follows, 0.0, lead_s)
+    return found
+
+
+def _longest_by_step(trace: Trace, steps: Ints, rows: Ints, lasts_s: Seconds) -> Seconds:
+    """Add up seconds of evidence rows by worker, and give those of the worker that has most of them in each step."""
+    at, there = _find_steps(steps, trace.evidence.step[rows])
+    of_worker = np.zeros((len(steps), trace.n_dp, trace.n_stages))
+    place = (at[there], trace.evidence.dp[rows][there], trace.evidence.stage[rows][there])
+    np.add.at(of_worker, place, np.maximum(lasts_s[there], 0.0))
+    return np.asarray(of_worker.max(axis=(1, 2)))
+
+
+def _shows_in_next_step(observed: Sequence[Observed], steps: Ints, tail_s: Seconds) -> bool:
+    """Say whether workers that were busy after a step begin the next one late, as far as steps follow each other at all.
+
+    Where they do not, the next step is counted from when all were ready.
+    """
+    late_s = np.zeros(tail_s.shape)
+    for at, o in iterate_blocks(observed):
+        for stage in range(tail_s.shape[2]):
+            waits = [np.broadcast_to(o.delay[node], o.block.start_s.shape[1:]) for node in list_opening(o, stage).nodes]
+            if waits:
+                late_s[at, :, stage] = np.max(waits, axis=0)
+    following, sampled = _find_steps(steps, steps + 1)
+    busy = (tail_s > 0) & sampled[:, None, None]
+    shown = late_s[following][busy] >= SHOWN_SHARE * tail_s[busy]
+    return bool(shown.size and shown.mean() > SHOWN_SHARE)
+
+
+def _rows_by_kind(evidence: Evidence) -> dict[StallKind, Ints]:
+    """List the rows of each kind that may lie between steps."""
+    kinds = (StallKind.INPUT, StallKind.PLANNED, StallKind.SAVING)
+    every = {kind: np.flatnonzero(np.isin(evidence.op, [op for op in SAYS if SAYS[op] == kind])) for kind in kinds}
+    return {kind: rows for kind, rows in every.items() if len(rows)}
+
+
+def _steps_of(observed: Sequence[Observed]) -> tuple[Ints, Seconds]:
+    """Give the steps in the order of the blocks, and their lengths in seconds."""
+    steps = np.concatenate([o.block.steps for o in observed])
+    return steps, np.concatenate([o.block.end_s.max(axis=(0, 2)) for o in observed])
+
+
+def _find_steps(steps: Ints, wanted: Ints) -> tuple[Ints, Bools]:
+    """Say where some step numbers stand in the order of the blocks, and which are there at all."""
+    order = np.argsort(steps)
+    at = order[np.minimum(np.searchsorted(steps[order], wanted), len(steps) - 1)]
+    return at, steps[at] == wanted
 
 
 def measure_tails(trace: Trace, observed: Sequence[Observed]) -> Seconds | None:
@@ -84,11 +189,8 @@ def measure_tails(trace: Trace, observed: Sequence[Observed]) -> Seconds | None:
     """
     if not len(trace.evidence):
         return None
-    steps = np.concatenate([o.block.steps for o in observed])
-    length_s = np.concatenate([o.block.end_s.max(axis=(0, 2)) for o in observed])
-    order = np.argsort(steps)
-    at = order[np.minimum(np.searchsorted(steps[order], trace.evidence.step), len(steps) - 1)]
-    there = steps[at] == trace.evidence.step
+    steps, length_s = _steps_of(observed)
+    at, there = _find_steps(steps, trace.evidence.step)
     ends_s = np.zeros((len(steps), trace.n_dp, trace.n_stages))
     np.maximum.at(
         ends_s, (at[there], trace.evidence.dp[there], trace.evidence.stage[there]), trace.evidence.end_s[there]

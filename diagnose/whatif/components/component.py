@@ -82,12 +82,16 @@ class TakenApart:
         self.n_stages = n_stages
         self.between_s = between_s
         self.tail_s = tail_s
+        #: Time between steps that rows explain by something that is no save, seconds by kind, shape (n_steps,).
+        self.gap_s = breakdown.between_s
         self.n_steps, self.n_dp = len(breakdown.steps), breakdown.compute_s.shape[-1]
         self.total_s = sum(float(o.block.end_s.max(axis=(0, 2)).sum()) for o in observed)
         self.members = [_members_of(o) for o in observed]
-        #: Launch delays beyond the ordinary: of all that is no compute, and of computes by kind of stall; one a block.
+        #: Launch delays beyond the ordinary: of all that is no compute and nothing is known of, and of others by kind of stall.
         self.late_s = [_without_computes(o, late_s) for o, late_s in zip(observed, breakdown.late_s, strict=True)]
-        self.late_computes_s = [self._late_computes(o, steps) for steps, o in iterate_blocks(observed)]
+        self.late_by_kind_s = [self._late_computes(o, steps) for steps, o in iterate_blocks(observed)]
+        for late_s, by_kind, kinds in zip(self.late_s, self.late_by_kind_s, breakdown.late_kinds, strict=False):
+            _split_by_kind(late_s, by_kind, kinds)
         stalls = breakdown.stalls
         #: Stalls on the worst lane of each compute by kind, seconds.
         self.inside_s = _worst_by_kind(stalls.inside_s, stalls.inside)
@@ -189,6 +193,7 @@ class Part:
             found += self.job.inside_s.get(self.component.inside, 0.0)
         if self.component.before is not None:
             found += self.job.before_s.get(self.component.before, 0.0)
+            found += float(np.sum(self.job.gap_s.get(self.component.before, 0.0)))
         every = [e for of_blocks in (self.late_s, self.own_s) for of_block in of_blocks for e in of_block.values()]
         return found + sum(float(e.max(axis=-1).sum()) for e in every)
 
@@ -206,9 +211,10 @@ class Part:
             late = extent.part(Members((int(stage[node]),), across_dp=False), excess[at])
             delay[node] = _shorten(delay[node], late)
 
-    def ease_between(self, between_s: Seconds) -> Seconds:
-        """Give the time between steps without it, seconds."""
-        return between_s
+    def ease_between(self, between_s: Seconds, steps: slice) -> Seconds:
+        """Give the time between some steps without it, seconds."""
+        known = self.job.gap_s.get(self.component.before) if self.component.before is not None else None
+        return between_s if known is None else _shorten(between_s, known[steps])
 
     def waits(self, i: int) -> WaitGraph | None:
         """Give the graph of block `i` in which the waits that it causes are waits, or None; `wait_s` is then no duration."""
@@ -225,9 +231,13 @@ class Part:
         if self.component.inside is not None and self.component.inside in job.inside_s:
             stalled = job.by_worker(np.where(stalls.inside == self.component.inside, stalls.inside_s, 0.0))
             found = stalled if found is None else found + stalled
-        for by_block in (self.late_s, self.own_s):
-            for o, of_block in zip(job.observed, by_block, strict=True):
-                for node, excess in of_block.items():
+        nobody: tuple[Mapping[int, Bools], ...] = ({},) * len(job.observed)
+        follows = job.breakdown.late_for_others or nobody
+        for by_block, for_others in ((self.late_s, follows), (self.own_s, nobody)):
+            for o, of_block, others in zip(job.observed, by_block, for_others, strict=True):
+                for node, late_s in of_block.items():
+                    # Who waits at a barrier for somebody else is a victim.
+                    excess = np.where(others[node], 0.0, late_s) if node in others else late_s
                     found = np.zeros((job.n_dp, job.n_stages)) if found is None else found
                     found[:, int(o.block.nodes.stage[node])] += excess.sum(axis=0) / job.n_steps
         return found
@@ -237,7 +247,7 @@ def find_parts(job: TakenApart, catalogue: Sequence[Component]) -> list[Part]:
     """Find each component in a job, in the order of the catalogue."""
     nobodys = next(component for component in catalogue if component.before == StallKind.NOBODY)
     late: dict[str, list[ByNode]] = {component.name: [] for component in catalogue}
-    for o, of_block, by_kind in zip(job.observed, job.late_s, job.late_computes_s, strict=True):
+    for o, of_block, by_kind in zip(job.observed, job.late_s, job.late_by_kind_s, strict=True):
         owned: dict[str, ByNode] = {component.name: {} for component in catalogue}
         for node, excess in of_block.items():
             owner = next((c for c in catalogue if c.owns_delay is not None and c.owns_delay(o, node)), nobodys)
@@ -269,6 +279,16 @@ def _shorten(times: Seconds, by_s: Seconds) -> Seconds:
 def _without_computes(o: Observed, excess: Mapping[int, Seconds]) -> ByNode:
     """Leave computes out: their late starts are stalls."""
     return {node: seconds for node, seconds in excess.items() if o.block.nodes.op[node] not in COMPUTES}
+
+
+def _split_by_kind(late_s: ByNode, by_kind: dict[int, ByNode], kinds: Mapping[int, Kinds]) -> None:
+    """Move the launch delays of which it is known what they wait for, in place, to what they are."""
+    for node, of_node in kinds.items():
+        if node not in late_s:
+            continue
+        for kind in np.unique(of_node[of_node != StallKind.NOBODY]).tolist():
+            by_kind.setdefault(kind, {})[node] = np.where(of_node == kind, late_s[node], 0.0)
+        late_s[node] = np.where(of_node == StallKind.NOBODY, late_s[node], 0.0)
 
 
 def _worst_by_kind(seconds: Seconds, kinds: Kinds) -> Mapping[int, float]:

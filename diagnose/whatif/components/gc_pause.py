@@ -4,20 +4,34 @@ import numpy as np
 
 from diagnose.model.components import Traits
 from diagnose.model.stalls import StallKind
-from diagnose.whatif.components.attribution import MAX_COLLECTIONS_A_STEP, LongStalls
+from diagnose.whatif.components.attribution import MAX_COLLECTIONS_A_STEP, LongStalls, more_than_chance, rate
 from diagnose.whatif.components.component import Component, Part
+
+#: Forwards stall so many times as often as backwards where collections stop them: noise stops both, and a long pause sometimes
+#: reaches into the backward that follows.
+FORWARD_RATE_RATIO = 3.0
 
 
 def attribute_to_collection(found: LongStalls) -> None:
-    """Attribute what is left in forwards to collections, on workers where it is no more frequent than they are."""
-    long, n_stages = found.long, found.n_stages
-    forward = long[0].any(axis=1)  # (n_virtual, n_steps, n_dp): one a step counts once
-    n_virtual, n_steps, n_dp = forward.shape
-    count = long[0].sum(axis=(1, 2)).reshape(n_virtual // n_stages, n_stages, n_dp).sum(axis=0)
-    sparse = count <= MAX_COLLECTIONS_A_STEP * max(n_steps, 1)  # (n_stages, n_dp)
+    """Attribute what is left in forwards to collections, on workers where it is no more frequent than they are.
+
+    Where backwards stall as well, by as many seconds, forwards must do so far more often than chance explains. Backwards right
+    after such a forward do not count, and go with it.
+    """
+    long, there, n_stages = found.long, found.there, found.n_stages
+    n_virtual, n_steps, n_dp = long.shape[1], *long.shape[3:]
+    # A worker may collect twice in a step: the step counts once.
+    in_step = long[0].any(axis=1).reshape(n_virtual // n_stages, n_stages, n_steps, n_dp).any(axis=0)
+    sparse = in_step.sum(axis=1) <= MAX_COLLECTIONS_A_STEP * max(n_steps, 1)  # (n_stages, n_dp)
     mask = np.tile(sparse, (n_virtual // n_stages, 1))[:, None, None, :]
     at = long & mask[None]
-    at[1] = False
+    reached = found.reached_by(at[0])
+    at[1] &= ~reached
+    if at[1].any():
+        backward = rate(at[1], there[1] & mask)
+        if not more_than_chance(int(at[0].sum()), int((there[0] & mask).sum()), backward, FORWARD_RATE_RATIO):
+            return
+    at[1] = reached
     found.assign(at, StallKind.COLLECTION)
 
 

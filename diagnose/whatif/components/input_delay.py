@@ -1,5 +1,6 @@
-"""Waiting for input: forwards of the first stage start late, or stand still, until a batch is there."""
+"""Waiting for input: workers begin a step late, or forwards of the stages that read data stand still, until a batch is there."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -20,42 +21,94 @@ from diagnose.whatif.components.attribution import (
 )
 from diagnose.whatif.components.component import Component, Part
 
-#: The one worker that stalls at all, on the first stage, has a bad loader if it does so in more of its steps.
+#: The one worker that stalls at all, on a stage that reads data, has a bad loader if it does so in more of its steps.
 BAD_LOADER_SHARE = 0.36
-#: Of the stalls in forwards of the first stage, so many times the rate elsewhere must be there to be attributed to input.
+#: Of the stalls in forwards of a stage that reads data, so many times the rate elsewhere must be there to be attributed to input.
 INPUT_RATE_RATIO = 3.0
 
 
 def attribute_to_input(found: LongStalls) -> None:
-    """Attribute stalls of the first stage's forwards to input: those of a step's first one, or of every one.
+    """Attribute stalls of forwards to input on the stages that read data: those of a step's first one, or of every one.
 
     Collections differ from worker to worker, so that a high rate says nothing; but they choose no microbatch, and stop a
     worker at most about once a step. The allocator stalls backwards, too.
     """
-    if not found.long[0, 0].any():
+    if found.reads_input is False:
         return
     at = np.zeros(found.long.shape, dtype=bool)
-    at[0, 0, 0] = _firsts_of_steps(found)
-    at[0, 0] |= _all_at_once(found)
-    at[0, 0] |= _every_forward(found, at[0, 0])
+    readers = _find_readers(found)
+    for reader in readers:
+        here = _Reader(found, reader, [v for v in range(found.n_stages) if v not in readers])
+        if here.forward.any():
+            at[0, reader, 0] = _firsts_of_steps(here)
+            at[0, reader] |= _all_at_once(here)
+            at[0, reader] |= _every_forward(here, at[0, reader])
     found.assign(at & found.long, StallKind.INPUT)
 
 
-def _firsts_of_steps(found: LongStalls) -> Bools:
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Reader:
+    """The computes of a virtual stage that reads data, and the virtual stages of the first chunk that do not."""
+
+    found: LongStalls
+    stage: int
+    others: list[int]
+
+    @property
+    def forward(self) -> Bools:
+        """Mark its forwards that stall, shape (n_microbatches, n_steps, n_dp)."""
+        return np.asarray(self.found.long[0, self.stage])
+
+    @property
+    def exists(self) -> Bools:
+        """Mark the forwards that there are, same shape."""
+        return np.asarray(self.found.there[0, self.stage])
+
+    @property
+    def backward_rate(self) -> float:
+        """How frequent stalls of its backwards are."""
+        return rate(self.found.long[1, self.stage], self.found.there[1, self.stage])
+
+
+def _find_readers(found: LongStalls) -> list[int]:
+    """List the virtual stages that read data: the first, and the last, for labels, where its forwards stall as the first's do."""
+    last, long = found.long.shape[1] - 1, found.long
+    if found.n_stages == 1 or not long[0, last].any():
+        return [0]
+    # What is known to wait, of another size or by rows, reads data all the same.
+    long = long | (found.stalls.inside == StallKind.INPUT) | (found.stalls.before == StallKind.INPUT)
+    middle = list(range(1, found.n_stages - 1))
+    for only_first in (True, False):
+        pick = slice(0, 1) if only_first else slice(None)
+        usual = max(
+            rate(long[0, middle, pick], found.there[0, middle, pick]),
+            *(rate(long[1, v], found.there[1, v]) for v in (0, last)),
+        )
+        if only_first:
+            rests = [(long[0, v, 1:], found.there[0, v, 1:]) for v in (0, last)]
+            usual = max(usual, *(rate(*rest) for rest in rests))
+        elif not middle and not all(_is_each(np.asarray(long[0, v])) for v in (0, last)):
+            continue  # nothing to compare with, and no more often than workers collect
+        stalled = [(int(long[0, v, pick].sum()), int(found.there[0, v, pick].sum())) for v in (0, last)]
+        if all(more_than_chance(n_stalled, n, usual, INPUT_RATE_RATIO) for n_stalled, n in stalled):
+            return [0, last]
+    return [0]
+
+
+def _firsts_of_steps(here: _Reader) -> Bools:
     """Mark the first forwards of steps that wait for input, shape (n_steps, n_dp)."""
+    found, forward, exists = here.found, here.forward, here.exists
     long, there, n_stages = found.long, found.there, found.n_stages
-    forward, exists = long[0, 0], there[0, 0]  # of the first stage: (n_microbatches, n_steps, n_dp)
     at = np.zeros(forward[0].shape, dtype=bool)
-    backward_rate = rate(long[1, 0], there[1, 0])
     first, first_n = int(forward[0].sum()), int(exists[0].sum())
-    usual = max(rate(forward[1:], exists[1:]), backward_rate)
+    usual = max(rate(forward[1:], exists[1:]), here.backward_rate)
     if len(forward) > 1 and more_than_chance(first, first_n, usual, INPUT_RATE_RATIO):
-        at[:] = 2.0 * rate(long[0, 1:n_stages, 0], there[0, 1:n_stages, 0]) < first / first_n
+        at[:] = 2.0 * rate(long[0, here.others, 0], there[0, here.others, 0]) < first / first_n
     elif len(forward) > 1 or n_stages > 1:
         # What else stalls there does so inside of computes: gaps before them may still be at the first alone.
         late = long & found.late_or_long()[0]
-        at = late[0, 0, 0] & _are_late_at_first(late, there, n_stages)
-    elif more_than_chance(first, first_n, backward_rate, INPUT_RATE_RATIO):
+        at = late[0, here.stage, 0] & _are_late_at_first(late, here)
+    elif more_than_chance(first, first_n, here.backward_rate, INPUT_RATE_RATIO):
         # With one forward a step, only whether workers stall in the same ones tells waits from collections.
         for alike in found.late_or_long():
             some = forward[0] & alike[0, 0, 0]
@@ -63,32 +116,33 @@ def _firsts_of_steps(found: LongStalls) -> Bools:
     return np.asarray(at)
 
 
-def _every_forward(found: LongStalls, known: Bools) -> Bools:
-    """Mark the forwards of the first stage where every one waits for input, or those of single ranks with a bad loader.
+def _every_forward(here: _Reader, known: Bools) -> Bools:
+    """Mark the forwards where every one waits for input, or those of single ranks with a bad loader.
 
     `known` are those that are known to wait. Shape of both (n_microbatches, n_steps, n_dp).
     """
+    found, forward, exists = here.found, here.forward, here.exists
     long, there, n_stages = found.long, found.there, found.n_stages
-    forward, exists = long[0, 0], there[0, 0]
-    backward_rate = rate(long[1, 0], there[1, 0])
     left = forward & ~known
-    others = max(rate(long[0, 1:n_stages], there[0, 1:n_stages]), backward_rate)
+    elsewhere = long[0, here.others]
+    others = max(rate(elsewhere, there[0, here.others]), here.backward_rate)
     if more_than_chance(int(forward.sum()), int(exists.sum()), others, INPUT_RATE_RATIO):
         # A loader does mostly the one or the other: what does the other may be collections beside it.
-        alike = left & found.late_or_long()[0][0, 0]
+        alike = left & found.late_or_long()[0][0, here.stage]
         alike = alike if 2 * alike.sum() > left.sum() else left & ~alike
         for each in (alike, left):
             if _is_each(each):
                 return np.asarray(each)
-        elsewhere = long[0, 1:n_stages]
-        if n_stages > 1 and len(forward) == 1 and (_all_above(forward, elsewhere) or _only_here(found)):
+        if n_stages > 1 and len(forward) == 1 and (_all_above(forward, elsewhere) or _only_here(here)):
             return np.ones(forward.shape, dtype=bool)
-    # One bad loader: the first stage of one dp rank, far more often than a collection could.
+    # One bad loader: one dp rank, far more often than a collection could.
     by_rank = left.any(axis=0).mean(axis=0)  # (n_dp,)
-    alone = (by_rank > 0).sum() == 1 and not long[0, 1:n_stages].any()
+    alone = (by_rank > 0).sum() == 1 and not elsewhere.any()
     ranks = by_rank > (BAD_LOADER_SHARE if alone else MAX_COLLECTIONS_A_STEP)
     ranks &= by_rank * forward.shape[1] >= MIN_STALLS
-    ranks &= backward_rate * INPUT_RATE_RATIO < by_rank / len(forward)
+    # The allocator of that rank alone would stop its backwards as often.
+    backward = long[1, here.stage].sum(axis=(0, 1)) / np.maximum(there[1, here.stage].sum(axis=(0, 1)), 1)
+    ranks &= np.maximum(backward, here.backward_rate) * INPUT_RATE_RATIO < by_rank / len(forward)
     return np.broadcast_to(ranks, forward.shape)
 
 
@@ -102,40 +156,41 @@ def _is_each(forward: Bools) -> bool:
     return many > MANY_A_STEP or float(np.median(by_rank[by_rank > 0])) > MAX_COLLECTIONS_A_STEP
 
 
-def _are_late_at_first(late: Bools, there: Bools, n_stages: int) -> bool:
-    """Say whether the first forwards of the first stage start late where others do not.
+def _are_late_at_first(late: Bools, here: _Reader) -> bool:
+    """Say whether a step's first forwards start late where others do not.
 
     A collection chooses none of its worker's forwards, and no worker of a stage: a few that are all there are no chance, either.
     """
-    first, first_n = int(late[0, 0, 0].sum()), int(there[0, 0, 0].sum())
-    other = rate(late[0, 1:n_stages, 0], there[0, 1:n_stages, 0])
-    usual = max(rate(late[0, 0, 1:], there[0, 0, 1:]), rate(late[1, 0], there[1, 0]))
+    there, n_stages, stage = here.found.there, here.found.n_stages, here.stage
+    first, first_n = int(late[0, stage, 0].sum()), int(there[0, stage, 0].sum())
+    other = rate(late[0, here.others, 0], there[0, here.others, 0])
+    usual = max(rate(late[0, stage, 1:], there[0, stage, 1:]), rate(late[1, stage], there[1, stage]))
     if late.shape[2] == 1:
         usual = max(usual, other)
     if more_than_chance(first, first_n, usual, INPUT_RATE_RATIO):
         return bool(2.0 * other < first / first_n)
     n_forwards = late.shape[2] * (late.shape[1] // n_stages)
-    n_workers = int(late[0, 0, 0].any(axis=0).sum())
+    n_workers = int(late[0, stage, 0].any(axis=0).sum())
     return 0 < first == int(late.sum()) and n_forwards**-first * n_stages**-n_workers < CHANCE
 
 
-def _all_at_once(found: LongStalls) -> Bools:
-    """Mark the forwards of the first stage that so many dp ranks wait for at once that no collections explain it.
+def _all_at_once(here: _Reader) -> Bools:
+    """Mark the forwards that so many dp ranks wait for at once that no collections explain it.
 
     They would stop each worker in every second step at most, at any of its forwards; a plan would stop other stages, too, and the
     allocator backwards. Shape (n_microbatches, n_steps, n_dp).
     """
-    long, there, n_stages = found.long, found.there, found.n_stages
-    together = np.zeros(long[0, 0].shape, dtype=bool)
-    if n_stages == 1:
+    long, there, n_stages, stage = here.found.long, here.found.there, here.found.n_stages, here.stage
+    together = np.zeros(here.forward.shape, dtype=bool)
+    if not here.others:
         return together
     n_forwards = long.shape[2] * (long.shape[1] // n_stages)
-    backward = long[1, 0].sum(axis=(0, 2)) / np.maximum(there[1, 0].sum(axis=(0, 2)), 1)  # (n_steps,)
+    backward = long[1, stage].sum(axis=(0, 2)) / np.maximum(there[1, stage].sum(axis=(0, 2)), 1)  # (n_steps,)
     rate = np.minimum(np.maximum(MAX_COLLECTIONS_A_STEP / n_forwards, 2.0 * backward), 1.0 - TINY_S)
-    elsewhere = long[0, 1:n_stages].any(axis=1).mean(axis=(0, 2))  # (n_steps,): of the workers
-    n = there[0, 0].sum(axis=2)  # (n_microbatches, n_steps)
-    for alike in found.late_or_long():
-        some = long[0, 0] & alike[0, 0]
+    elsewhere = long[0, here.others].any(axis=1).mean(axis=(0, 2))  # (n_steps,): of the workers
+    n = here.exists.sum(axis=2)  # (n_microbatches, n_steps)
+    for alike in here.found.late_or_long():
+        some = here.forward & alike[0, stage]
         share = some.sum(axis=2) / np.maximum(n, 1)
         least = np.clip(share, rate, 1.0)
         # Chernoff's bound of the chance that so large a part stalls, were it by themselves.
@@ -175,15 +230,15 @@ def _all_above(forward: Bools, elsewhere: Bools) -> bool:
     return len(here) >= MIN_STALLS and float(np.median(here)) > float(np.quantile(there, 0.9))
 
 
-def _only_here(found: LongStalls) -> bool:
-    """Say whether no other stage's forwards stall, and those of the first on several ranks or before: with one microbatch."""
-    long, stalls = found.long, found.stalls
-    if long[0, 1 : found.n_stages].any():
+def _only_here(here: _Reader) -> bool:
+    """Say whether no other stage's forwards stall, and those of this one on several ranks or before: with one microbatch."""
+    stalls = here.found.stalls
+    if here.found.long[0, here.others].any():
         return False
-    if long[0, 0].any(axis=(0, 1)).sum() > 1:
+    if here.forward.any(axis=(0, 1)).sum() > 1:
         return True
-    before_s = float(np.where(long[0, 0], stalls.before_s[0, 0], 0.0).sum())
-    return before_s > float(np.where(long[0, 0], stalls.inside_s[0, 0], 0.0).sum())
+    before_s = float(np.where(here.forward, stalls.before_s[0, here.stage], 0.0).sum())
+    return before_s > float(np.where(here.forward, stalls.inside_s[0, here.stage], 0.0).sum())
 
 
 COMPONENT = Component(
@@ -191,5 +246,5 @@ COMPONENT = Component(
     Part,
     inside=StallKind.INPUT,
     before=StallKind.INPUT,
-    traits=Traits(first_stage_only=True, stall_kind=StallKind.INPUT),
+    traits=Traits(few_stages=True, stall_kind=StallKind.INPUT),
 )

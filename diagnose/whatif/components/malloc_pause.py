@@ -1,17 +1,16 @@
 """Pauses of the memory allocator: workers whose memory is nearly full stop, in backwards too."""
 
 import numpy as np
-from numpy.typing import NDArray
 
 from diagnose.model.components import Traits
 from diagnose.model.stalls import StallKind, Stalls
-from diagnose.model.trace import Bools
+from diagnose.model.trace import Bools, Ints
+from diagnose.numerics.chance import chance_of_excess, chance_of_growth
 from diagnose.whatif.components.attribution import (
-    MAX_QUIET_RATIO,
+    CHANCE,
     MIN_STALLS,
     TINY_S,
     LongStalls,
-    more_than_chance,
     rate,
 )
 from diagnose.whatif.components.component import Component, Part
@@ -24,29 +23,26 @@ MAX_MARKED_WORKERS = 64
 #: backwards are not the allocator's.
 LEVELS_A_DOUBLING = 1
 FORWARD_RATIO = 3.0
-#: Without a fixed subset, stalls in backwards are so many of those in forwards.
-EVERYWHERE_SHARE = 0.2
 
 
 def attribute_to_allocator(found: LongStalls) -> None:
-    """Attribute stalls on workers whose backwards stall, too, to the allocator; collections never stop a backward."""
-    long, there, share, n_stages = found.long, found.there, found.share, found.n_stages
-    n_virtual, _, _, n_dp = long.shape[1:]
-    shape = (n_virtual // n_stages, n_stages)
-    backward = long[1].sum(axis=(1, 2)).reshape(*shape, n_dp).sum(axis=0)  # (n_stages, n_dp)
-    exists = there[1].sum(axis=(1, 2)).reshape(*shape, n_dp).sum(axis=0)
-    forward = long[0].sum(axis=(1, 2)).reshape(*shape, n_dp).sum(axis=0)
-    total = int(backward.sum())
-    if total < MIN_STALLS:
+    """Attribute stalls in both directions to the allocator: on a fixed part of the workers, or more and more of them on all.
+
+    Collections never stop a backward. What stalls on all workers alike, or on others in each burst, is nobody's.
+    """
+    long, there, n_stages = found.long, found.there, found.n_stages
+    shape = (2, long.shape[1] // n_stages, n_stages, *long.shape[2:])
+    # Both (2, n_stages, n_steps, n_dp), in time.
+    alone = np.stack([long[0], long[1] & ~found.reached_by(long[0])])
+    stalled, exists = (a.reshape(shape).sum(axis=(1, 3))[:, :, found.in_time] for a in (alone, there))
+    if stalled[1].sum() < MIN_STALLS:
         return
-    marked = _find_subset(backward, exists)
+    marked = _find_subset(stalled[1], exists[1])
     if not marked.any():
-        # No subset: everywhere, if backwards stall about as often as forwards, and by more than they vary.
-        beyond = int((long[1] & (share[1] > MAX_QUIET_RATIO)).sum())
-        if beyond < max(MIN_STALLS, EVERYWHERE_SHARE * float(forward.sum())):
+        if not _grow(stalled.sum(axis=(1, 3)), exists.sum(axis=(1, 3))):
             return
         marked[:] = True
-    mask = np.tile(marked, (shape[0], 1))[:, None, None, :]
+    mask = np.tile(marked, (shape[1], 1))[:, None, None, :]
     at = long & mask[None]
     # Where forwards elsewhere start late as often, or stand still as often, collections do so here, too.
     for alike in found.late_or_long():
@@ -54,40 +50,60 @@ def attribute_to_allocator(found: LongStalls) -> None:
         here, elsewhere = rate(kind & mask, there[0] & mask), rate(kind & ~mask, there[0] & ~mask)
         if here <= 2.0 * elsewhere:
             at[0] &= ~kind
-    if at[0].any():
-        at[0] &= _as_long_as_backwards(at, found.stalls)
+    alike = at[0] & _as_long_as_backwards(at, found.stalls)
+    # Far more forwards than backwards of their length: collections, which hold a backward up now and then.
+    if (at[0] & ~alike).sum() > FORWARD_RATIO * at[1].sum():
+        return
+    at[0] = alike
     found.assign(at, StallKind.ALLOCATION)
 
 
-def _find_subset(stalled: NDArray[np.int64], there: NDArray[np.int64]) -> Bools:
-    """Mark the stages, and workers, whose backwards stall far more often than those of all that are not marked.
+def _find_subset(stalled: Ints, there: Ints) -> Bools:
+    """Mark the stages, and workers, whose backwards stall far more often than those of all that are not marked, burst by burst.
 
-    Counts have shape (n_stages, n_dp).
+    Counts have shape (n_stages, n_steps, n_dp), in time; the result (n_stages, n_dp).
     """
-    marked = np.zeros(stalled.shape, dtype=bool)
-    of_stage, n_of_stage = stalled.sum(axis=1), there.sum(axis=1)
+    n_stages, _, n_dp = stalled.shape
+    marked = np.zeros((n_stages, n_dp), dtype=bool)
+    of_stage = stalled.sum(axis=(1, 2))
     order = np.argsort(-of_stage, kind="stable")
     # As many as there are, together against the rest: where half of the stages stall, none does far more often than all others.
     # More than half have no full memory: it gets emptier from stage to stage.
-    for n_marked in range(len(order) // 2 + len(order) % 2, 0, -1) if len(order) > 1 else ():
-        rest, least = order[n_marked:], order[n_marked - 1]
-        rate = (float(of_stage[rest].sum()) + 0.5) / max(float(n_of_stage[rest].sum()), 1.0)
-        if more_than_chance(int(of_stage[least]), int(n_of_stage[least]), rate, ALLOCATOR_RATE_RATIO):
+    for n_marked in range(n_stages // 2 + n_stages % 2, 0, -1) if n_stages > 1 else ():
+        rest, least = np.zeros_like(marked), np.zeros_like(marked)
+        rest[order[n_marked:]], least[order[n_marked - 1]] = True, True
+        if _is_apart(stalled, there, least, rest, n_stages):
             marked[order[:n_marked]] = True
             return marked
     # Not a whole stage: single workers, most stalled first.
-    for worker in np.argsort(-stalled, axis=None, kind="stable")[:MAX_MARKED_WORKERS].tolist():
-        mask = np.zeros(marked.shape, dtype=bool)
+    for worker in np.argsort(-stalled.sum(axis=1), axis=None, kind="stable")[:MAX_MARKED_WORKERS].tolist():
+        mask = np.zeros_like(marked)
         mask.flat[worker] = True
-        others = ~(marked | mask)
-        rate = (float(stalled[others].sum()) + 0.5) / max(float(there[others].sum()), 1.0)
-        if not (
-            others.any()
-            and more_than_chance(int(stalled[mask].sum()), int(there[mask].sum()), rate, ALLOCATOR_RATE_RATIO)
-        ):
+        if not _is_apart(stalled, there, mask, ~(marked | mask), marked.size):
             break
         marked = marked | mask
     return marked
+
+
+def _grow(stalled: Ints, there: Ints) -> bool:
+    """Say whether stalls of both directions get more frequent with time; shape of both (2, n_steps), in time."""
+    halves = [
+        rates[:, half].sum(axis=1)
+        for rates in (stalled, there)
+        for half in np.array_split(np.arange(stalled.shape[1]), 2)
+    ]
+    both = bool((halves[0] / np.maximum(halves[2], 1) < halves[1] / np.maximum(halves[3], 1)).all())
+    return both and chance_of_growth(stalled.sum(axis=0), there.sum(axis=0)) < CHANCE
+
+
+def _is_apart(stalled: Ints, there: Ints, here: Bools, elsewhere: Bools, n_asked: int) -> bool:
+    """Say whether workers stall far more often than others, and no chance explains it though so many places are asked."""
+    counts = [np.where(mask[:, None], a, 0).sum(axis=(0, 2)) for mask in (here, elsewhere) for a in (stalled, there)]
+    found, n, found_elsewhere, n_elsewhere = (int(count.sum()) for count in counts)
+    if found < MIN_STALLS or not n_elsewhere:
+        return False
+    often = found / max(n, 1) > ALLOCATOR_RATE_RATIO * (found_elsewhere + 0.5) / n_elsewhere
+    return often and chance_of_excess(*counts) * n_asked < CHANCE
 
 
 def _as_long_as_backwards(at: Bools, stalls: Stalls) -> Bools:

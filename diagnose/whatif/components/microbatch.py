@@ -5,16 +5,14 @@ import dataclasses
 import numpy as np
 
 from diagnose.model.trace import Seconds
-from diagnose.numerics.robust import MAD_TO_SIGMA, robust_deviation
+from diagnose.numerics.robust import MAD_TO_SIGMA, nan_median, robust_deviation
 from diagnose.whatif.components.component import Component, Lanes, Part, mix
 from diagnose.whatif.computes import Place
 from diagnose.whatif.medians import MEDIAN_ERROR, TINY_RATIO, nearest_zero_center
 
 #: Forward and backward of uneven microbatches are long together.
 MIN_CORRELATION = 0.5
-#: Stages agree on which microbatches are long: this part of what forward and backward of a compute share, other stages share, too.
-MIN_STAGE_SHARE = 0.5
-#: ... and by more than so many standard deviations of a correlation by chance.
+#: Stages agree on which microbatches are long, by more than so many standard deviations of a correlation by chance.
 CHANCE_DEVIATIONS = 4.0
 #: Beyond so many robust deviations a microbatch counts as that far: a pause is no length.
 BOUND_DEVIATIONS = 6.0
@@ -25,6 +23,8 @@ MIN_SLOPE = 0.1
 #: Without documents, forward and backward of a microbatch vary together with a correlation of 0.86, the backward 1.25 times as much
 #: (production traces): then they are this part of the forward's spread apart.
 APART_RATIO = 0.64
+#: What stages share is there beyond so many standard errors over steps.
+CHANCE_ERRORS = 3.0
 
 
 class MicrobatchPart(Part):
@@ -105,13 +105,15 @@ def find_microbatches(left: Seconds) -> Microbatches:
     together = float(np.mean(f * b))
     correlation = together / max(float(np.sqrt(np.mean(f * f) * np.mean(b * b))), 1e-12)
     stage_share, apart = _compare_stages(logs)
-    agree = stage_share is None or (stage_share >= MIN_STAGE_SHARE and apart * np.sqrt(n) > CHANCE_DEVIATIONS)
+    agree = stage_share is None or apart * np.sqrt(n) > CHANCE_DEVIATIONS
     if correlation < MIN_CORRELATION or not agree:
         return Microbatches(none, 0.0, correlation, spread, stage_share)
     slope = float(np.sum(f * b) / max(np.sum(f * f), 1e-12))
     # One length explains both directions on every stage; a pause in one of them does not move the median of all.
     slope = max(slope, MIN_SLOPE)
     shared = nearest_zero_center(np.concatenate([logs[0], logs[1] / slope]), axis=0)
+    share = _share_of_stages(logs, slope)
+    shared = shared * share
     ratio = np.exp(np.nan_to_num(np.stack([shared, shared * slope])))
     residual = robust_deviation(f - b / slope - np.median(f - b / slope))
     return Microbatches(ratio, min(residual / (APART_RATIO * spread), 1.0), correlation, spread, stage_share)
@@ -136,6 +138,38 @@ def _compare_stages(logs: Seconds) -> tuple[float | None, float]:
     deviations = np.sqrt(np.mean(values**2, axis=2))
     scale = float(np.mean(deviations[:, 0] * deviations[::-1, 1]))
     return (other / same if same > 0 else 0.0), (other / scale if scale > 0 else 0.0)
+
+
+def _share_of_stages(logs: Seconds, slope: float) -> float:
+    """Say which part of the mean over stages is what they share, 0..1: the rest is the mean of what each stage has by itself.
+
+    Documents are the same on all stages. With one stage nobody can tell, and all of it counts.
+    """
+    both = _mean_of_directions(logs, slope)  # (n_virtual, n_microbatches, n_steps, n_dp)
+    there = np.isfinite(both)
+    n = there.sum(axis=0)
+    if len(both) < 2 or both.shape[1] < 2 or not (n >= 2).any():
+        return 1.0
+    width = BOUND_DEVIATIONS * robust_deviation(both[there])
+    both = np.clip(both, -width, width)
+    # Microbatches of one worker and step must differ, not steps or workers.
+    both = np.where(
+        there, both - both.sum(axis=1, keepdims=True) / np.maximum(there.sum(axis=1, keepdims=True), 1), 0.0
+    )
+    squares, total = both**2, both.sum(axis=0)
+    pairs = (total**2 - squares.sum(axis=0)) / np.maximum(n * (n - 1), 1)  # mean product of two stages
+    by_step = pairs.sum(axis=(0, 2))
+    error = by_step.std(ddof=1) * np.sqrt(len(by_step)) if len(by_step) > 1 else 0.0
+    if by_step.sum() <= CHANCE_ERRORS * error:
+        return 0.0
+    mean_squares = ((total / np.maximum(n, 1)) ** 2).sum()
+    return float(min(by_step.sum() / max(mean_squares, TINY_RATIO), 1.0))
+
+
+def _mean_of_directions(logs: Seconds, slope: float) -> Seconds:
+    """Take the mean of forward and backward of each compute, each around its usual value on its stage."""
+    centered = logs - nan_median(logs, axis=(2, 3, 4), keepdims=True)
+    return np.asarray((centered[0] + centered[1] / slope) / 2.0)
 
 
 COMPONENT = Component("microbatch", MicrobatchPart)

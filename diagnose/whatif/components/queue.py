@@ -42,21 +42,28 @@ class QueueWaits:
         Seconds inside computes, and before them; None where there are none.
     by : tuple of dict of int to WaitedFor, one a block
         What each of them waited for, by node.
+    deviations : float
+        By how many standard deviations more computes wait than by chance; 0 where none does.
     """
 
     inside_s: Seconds | None
     before_s: Seconds | None
     by: tuple[dict[int, WaitedFor], ...]
+    deviations: float
 
 
 def find_queue_waits(observed: Sequence[Observed], shape: tuple[int, ...], n_stages: int) -> QueueWaits:
     """Find the computes that communication in flight made long, or late."""
-    long, late = measure_waits(observed, n_stages=n_stages), measure_late_starts(observed, n_stages=n_stages)
+    (long, of_long), (late, of_late) = (
+        measure(observed, n_stages=n_stages) for measure in (measure_waits, measure_late_starts)
+    )
     inside_s, before_s = (
         gather_seconds(observed, [of_block.seconds for of_block in of_blocks], shape, n_stages)
         for of_blocks in (long, late)
     )
-    return QueueWaits(inside_s, before_s, tuple(_merge_waits(*pair) for pair in zip(long, late, strict=True)))
+    return QueueWaits(
+        inside_s, before_s, tuple(_merge_waits(*pair) for pair in zip(long, late, strict=True)), max(of_long, of_late)
+    )
 
 
 def _merge_waits(long: Waits, late: Waits) -> dict[int, WaitedFor]:

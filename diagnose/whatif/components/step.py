@@ -1,27 +1,19 @@
-"""Slow computes of whole steps: all workers compute longer in one step than in the usual one."""
-
-from collections.abc import Collection
+"""Slow computes of whole steps: all workers compute longer in one step than in the usual one, and that is no evaluation."""
 
 import numpy as np
 
-from diagnose.model.components import Traits
-from diagnose.model.feature import Features
 from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Bools, Seconds
 from diagnose.whatif.components.attribution import MANY_A_STEP, TOGETHER_SHARE, LongStalls
 from diagnose.whatif.components.component import Component, Lanes, Part, mix
+from diagnose.whatif.components.evaluation import SLOW_WHOLE_STEP_RATIO, find_evaluations, is_planned
 from diagnose.whatif.computes import Place
 from diagnose.whatif.medians import TINY_RATIO, nearest_zero_center
 
-#: A step is slow as a whole beyond this.
-SLOW_WHOLE_STEP_RATIO = 1.03
 #: Documents make a step long by so many standard deviations at most.
 DRAWN_DEVIATIONS = 4.0
 #: Fewer workers than this do nothing together.
 MIN_TOGETHER = 4
-#: Steps whose forwards alone are slow on all workers, on one period to this part, are evaluations.
-EVALUATION_FORWARD_SHARE = 0.8
-EVALUATION_REGULARITY = 0.8
 
 
 class StepPart(Part):
@@ -29,15 +21,20 @@ class StepPart(Part):
 
     changes_work = True
 
+    def find(self) -> None:
+        """Find the slow steps."""
+        breakdown = self.job.breakdown
+        evaluates = find_evaluations(breakdown.step_ratio, breakdown.steps)
+        self._slow = (breakdown.step_ratio > SLOW_WHOLE_STEP_RATIO) & ~evaluates
+
     def is_present(self) -> bool:
         """Say whether a step is slow, or all stall in one together."""
-        slow = (self.job.breakdown.step_ratio > SLOW_WHOLE_STEP_RATIO).any()
-        return bool(slow) or super().is_present()
+        return bool(self._slow.any()) or super().is_present()
 
     def ease_work(self, work: Seconds, place: Place, steps: slice, lanes: Lanes) -> Seconds:
         """Give a compute of a slow step the work of the usual one."""
         ratio = self.job.breakdown.step_ratio[place[0], steps, None]
-        return work / mix(lanes, np.where(ratio > SLOW_WHOLE_STEP_RATIO, ratio, 1.0), 1.0)
+        return work / mix(lanes, np.where(self._slow[place[0], steps, None], ratio, 1.0), 1.0)
 
 
 def find_slow_steps(pace: Seconds) -> Seconds:
@@ -64,7 +61,10 @@ def without_microbatches(step_ratio: Seconds, error: float) -> Seconds:
 
 
 def attribute_to_plan(found: LongStalls) -> None:
-    """Attribute stalls that nearly all workers have in one step to a plan, or to a batch that all wait for."""
+    """Attribute stalls that nearly all workers have in one step to a plan, or to a batch that all wait for.
+
+    What is planned comes at a period; what all have in other steps is slow, whatever it is.
+    """
     long, n_stages = found.long, found.n_stages
     n_virtual, n_dp = long.shape[1], long.shape[-1]
     n_workers = n_stages * n_dp
@@ -91,15 +91,7 @@ def attribute_to_plan(found: LongStalls) -> None:
         found.assign(at, StallKind.INPUT)
         return
     at = long & planned[None, None, None, :, None] & (at_once == by_step)[None, None, :, :, None]
-    found.assign(at, StallKind.TOGETHER)
-
-
-def _is_evaluation(features: Features, _explained: Collection[str]) -> bool:
-    """Say whether the slow steps are evaluations: forwards only, on all workers, at regular intervals. That is no loss."""
-    forward, regular = features.get("step.forward_only"), features.get("step.regularity")
-    if forward is None or regular is None or forward.value is None or regular.value is None:
-        return False
-    return forward.value >= EVALUATION_FORWARD_SHARE and regular.value >= EVALUATION_REGULARITY
+    found.assign(at, StallKind.PLANNED if is_planned(found.steps, planned) else StallKind.TOGETHER)
 
 
 COMPONENT = Component(
@@ -107,5 +99,4 @@ COMPONENT = Component(
     StepPart,
     inside=StallKind.TOGETHER,
     before=StallKind.TOGETHER,
-    traits=Traits(is_excused=_is_evaluation),
 )

@@ -1,0 +1,63 @@
+"""Whether experts are given uneven shares of the tokens: computes long in both directions, on their own stage alone."""
+
+from diagnose.model.components import Breakdown
+from diagnose.model.feature import Feature, Features
+from diagnose.model.trace import Trace
+
+#: Each feature: what its values read as, and when it misleads.
+READS_AS = {
+    "expert.explained": "part of how computes vary that the other direction of the same microbatch and stage predicts, where it "
+    "was not fitted and beyond other stages and neighbours in time; 0 nothing, 1 all; misleads when a stage pauses both ways",
+    "expert.alone_share": "part of what forward and backward of a microbatch share that other stages do not; 0 documents, "
+    "1 experts; misleads when they share nothing",
+    "expert.or_sequences": "probability that microbatches are uneven for their experts and not for their documents; misleads "
+    "with one stage and no columns, where it is no more than how often each happens",
+    "expert.tokens_fit": "part of how computes vary that the tokens of their experts predict, where they were not fitted; 1 all; "
+    "misleads when they are recorded of other layers",
+    "expert.alike": "part of it that the ranks of one expert-parallel group share; 1 they wait for each other inside the compute; "
+    "misleads when the group is no run of data-parallel ranks",
+    "expert.ep_size": "ranks that share the experts, by the metadata; 1 none do, and no rank can have more tokens than others; "
+    "misleads when the metadata are of another run",
+}
+#: From this part on columns settle it.
+TOKENS_SETTLE = 0.5
+#: With one stage nothing in the times parts them: one in four where nobody says that there are experts, else half and half.
+UNKNOWN_CHANCE, SHARED_CHANCE = 0.25, 0.5
+#: What documents that are known and do not predict the times leave of sequences.
+SETTLED_CHANCE = 0.9
+
+
+def measure_experts(breakdown: Breakdown, trace: Trace, tokens_fit: Feature) -> Features:
+    """Measure how uneven experts are; `tokens_fit` says how well documents predict the times."""
+    experts, ep_size = breakdown.experts, trace.job.ep_size
+    few = "one stage, one microbatch or too few steps: nothing parts experts from documents"
+    uneven = "no compute is long in both directions on its stage alone, or there is one dp rank"
+    return {
+        "expert.explained": _known(experts.explained, few),
+        "expert.alone_share": _known(experts.alone_share, few),
+        "expert.or_sequences": Feature(_weigh_against_sequences(breakdown, ep_size, tokens_fit.value)),
+        "expert.tokens_fit": _known(experts.tokens_fit, "the trace has no column expert_tokens, or all are the same"),
+        "expert.alike": _known(experts.alike, uneven),
+        "expert.ep_size": _known(None if ep_size is None else float(ep_size), "the metadata have no ep_size"),
+    }
+
+
+def _known(value: float | None, reason: str) -> Feature:
+    """Give a value, or why there is none."""
+    return Feature.missing(reason) if value is None else Feature(value)
+
+
+def _weigh_against_sequences(breakdown: Breakdown, ep_size: int | None, documents_fit: float | None) -> float:
+    """Say how probable experts are against documents: columns settle it, else the stages, else how often each happens."""
+    experts = breakdown.experts
+    if ep_size == 1:
+        return 0.0
+    if (experts.tokens_fit or 0.0) >= TOKENS_SETTLE:
+        return 1.0
+    if (documents_fit or 0.0) >= TOKENS_SETTLE:
+        return 0.0
+    if experts.alone_share is not None:
+        return experts.alone_share
+    if documents_fit is not None:
+        return SETTLED_CHANCE
+    return UNKNOWN_CHANCE if ep_size is None else SHARED_CHANCE

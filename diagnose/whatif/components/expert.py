@@ -1,0 +1,333 @@
+"""Uneven experts: a compute is long forward and backward, by like ratios, and other stages of its microbatch do not share it.
+
+A mixture of experts routes the tokens of each microbatch anew in each layer. Whether that is there is decided by prediction: does
+one direction of a compute tell the other one, in steps that nothing was fitted on, beyond what other stages (documents) and the
+neighbours in time (a moment of contention) tell? Where the trace counts the tokens of experts they are asked instead.
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from diagnose.model.components import Experts
+from diagnose.model.trace import Bools, Seconds
+from diagnose.numerics.robust import nan_median, robust_deviation
+from diagnose.whatif.components.component import Component, Lanes, Part, mix
+from diagnose.whatif.computes import Place, iterate_blocks, list_computes, place_of
+from diagnose.whatif.medians import TINY_RATIO, nearest_zero_center
+from diagnose.whatif.observed import Observed
+
+#: Experts are there from this part on of what is predicted where nothing was fitted: below, one more story explains nothing
+#: (forward selection of stories on real recordings).
+LEAST_EXPLAINED = 0.05
+#: ... and beyond chance: the mean of the steps is this many of its standard errors above zero.
+CHANCE_DEVIATIONS = 4.0
+#: Fewer computes of a direction than this, or fewer steps, tell nothing.
+MIN_COMPUTES, MIN_STEPS = 32, 4
+#: With fewer microbatches each one's neighbours in time are all others.
+MIN_FOR_NEIGHBOURS = 4
+#: Directions further apart than so many of their robust deviations do not agree.
+FAR_DEVIATIONS = 4.0
+#: Each weight of a prediction is drawn to 0 as so many more computes without any effect would do.
+PRICE_COMPUTES = 10.0
+#: A pause is no work: beyond this many robust deviations it counts as so many.
+CLIP_DEVIATIONS = 6.0
+#: Backwards are long by this much for each 1 of forwards (production jobs: 0.7 to 1.4), whatever noise makes of it.
+SLOPES = (0.5, 2.0)
+#: A stage is long with documents by so much less or more than all stages are, and so much less for each 1 that they are long:
+#: half of its time may have nothing to do with them, and log(a exp(x) + b) bends by at most an eighth.
+RESPONSES = (0.5, 0.125)
+#: Members of a group share at least this part.
+ALIKE_FROM = 0.5
+#: ... and as much, up to chance, as a part of the group: two groups taken as one are at most half as much alike.
+ALIKE_SHARE = 0.8
+
+
+class ExpertPart(Part):
+    """Without it the tokens are dealt evenly: each compute takes the mean of its virtual stage, and the work is kept."""
+
+    changes_work = True
+
+    def is_present(self) -> bool:
+        """Say whether experts explain anything."""
+        return self.job.breakdown.experts.ratio is not None
+
+    def ease_work(self, work: Seconds, place: Place, steps: slice, lanes: Lanes) -> Seconds:
+        """Give a compute the work that it has with evenly dealt tokens."""
+        ratio = self.job.breakdown.experts.ratio
+        if ratio is None:
+            return work
+        return work / mix(lanes, ratio[(*place, steps)], 1.0)
+
+
+def read_experts(observed: Sequence[Observed], work_s: Seconds, n_stages: int, ep_size: int | None) -> Experts:
+    """Ask the tokens that experts were given how long each compute is; they count however small or constant it is.
+
+    Parameters
+    ----------
+    work_s : ndarray of float64, axes as in `Breakdown`
+        Computes without waits and recorded pauses, seconds.
+    ep_size : int or None
+        How many data-parallel ranks, one after the other, share the experts; None where nobody says.
+    """
+    tokens = _gather_tokens(observed, work_s.shape, n_stages)
+    if tokens is None:
+        return Experts()
+    n_dp = work_s.shape[-1]
+    sizes = [1, *({ep_size} if ep_size and n_dp % ep_size == 0 else {n_dp})]
+    found = Experts(tokens_fit=0.0)
+    for size in dict.fromkeys(sizes):
+        # Members that wait for each other inside the compute take as long as the busiest.
+        busiest = np.fmax.reduce(tokens.reshape(*tokens.shape[:-1], -1, size), axis=-1, keepdims=True)
+        load = np.broadcast_to(busiest, (*busiest.shape[:-1], size)).reshape(tokens.shape)
+        load = load / np.nanmean(load, axis=(2, 3, 4), keepdims=True) - 1.0
+        fit, ratio = _fit_tokens(load, work_s / np.nanmean(work_s, axis=(2, 3, 4), keepdims=True) - 1.0)
+        if fit > (found.tokens_fit or 0.0):
+            found = Experts(ratio, tokens_fit=fit, group=size)
+    return found
+
+
+def find_experts(
+    left: Seconds, microbatch_ratio: Seconds, told: Experts, ep_size: int | None
+) -> tuple[Experts, Seconds]:
+    """Find the computes that are long in both directions and on their own stage alone.
+
+    Parameters
+    ----------
+    left : ndarray of float64, shape (2, n_virtual, n_microbatches, n_steps, n_dp)
+        Durations over all that was found before, microbatches among it.
+    microbatch_ratio : ndarray of float64, shape (2, n_microbatches, n_steps, n_dp)
+        What all stages of a microbatch share.
+    told : Experts
+        What `read_experts` found: where tokens tell, times are not asked.
+    ep_size : int or None
+        As for `read_experts`.
+
+    Returns
+    -------
+    experts : Experts
+    left : ndarray of float64
+        What is left without them.
+    """
+    there: Bools = np.asarray((np.isfinite(left) & (left > 0)).all(axis=0))
+    n_virtual, n_microbatches, n_steps, n_dp = there.shape
+    if n_virtual < 2 or n_microbatches < 2 or n_steps < MIN_STEPS or there.sum() < MIN_COMPUTES:
+        return told, left
+    logs = np.where(there, np.log(np.maximum(left, TINY_RATIO)), np.nan)
+    documents = np.log(microbatch_ratio)[:, None]
+    whole = _contrast(logs + documents, there)
+    logs = _without_documents(logs, documents.mean(axis=0), there)
+    contrast = _contrast(logs, there)
+    scale = np.sqrt((contrast**2).mean(axis=(1, 2, 3, 4)))
+    if not (scale > 0).all():
+        return told, left
+    explained = _predict_other_direction(contrast, there)
+    alone_share, chance = _share_alone(whole, there)[0], _share_alone(contrast, there)[1]
+    found = dataclasses.replace(told, explained=explained, alone_share=alone_share)
+    if told.ratio is not None or explained < LEAST_EXPLAINED or chance < CHANCE_DEVIATIONS:
+        return found, left
+    group, alike = _find_group(contrast, ep_size)
+    slope = float(np.clip(scale[1] / scale[0], *SLOPES))
+    own = logs - _shared_by_stages(logs, contrast, there)
+    own = nan_median(own.reshape(2, n_virtual, n_microbatches, n_steps, n_dp // group, group), axis=-1, keepdims=True)
+    both = _agree(own[0], own[1] / slope)
+    # Two pauses that met in one microbatch are none either.
+    width = CLIP_DEVIATIONS * robust_deviation(both[np.isfinite(both)])
+    both = np.clip(both, -width, width)
+    both = np.broadcast_to(both, (*both.shape[:-1], group)).reshape(there.shape)
+    ratio = np.where(there, np.exp(np.stack([both, both * slope])), np.nan)
+    even = np.nan_to_num(ratio / np.nanmean(ratio, axis=(2, 3, 4), keepdims=True), nan=1.0)
+    return dataclasses.replace(found, ratio=even, group=group, alike=alike), left / np.nan_to_num(ratio, nan=1.0)
+
+
+def _gather_tokens(observed: Sequence[Observed], shape: tuple[int, ...], n_stages: int) -> Seconds | None:
+    """Lay out the tokens of experts, for each token of the microbatch, as computes are; None where there are none, or even ones."""
+    found = np.full(shape, np.nan)
+    for steps, o in iterate_blocks(observed):
+        given = o.block.expert_tokens
+        if given is None:
+            continue
+        if o.block.tokens is not None:  # more tokens in all are a longer microbatch
+            given = given / np.where(o.block.tokens > 0, o.block.tokens, np.nan)
+        for node in list_computes(o.block.nodes):
+            found[(*place_of(o.block.nodes, node, n_stages), steps)] = given[node]
+    known = np.isfinite(found)
+    return found if known.any() and np.ptp(found[known]) > 0 else None
+
+
+def _fit_tokens(load: Seconds, excess: Seconds) -> tuple[float, Seconds | None]:
+    """Fit, in each direction, how much longer a compute is for each part that its load is above the mean.
+
+    Gives the part of the variance that is predicted in steps that were not fitted, and the ratio of each compute; None where
+    nothing is. Both arrays have the axes of `Breakdown`.
+    """
+    there = np.isfinite(load) & np.isfinite(excess)
+    n_steps = load.shape[3]
+    if there.sum() < MIN_COMPUTES or n_steps < MIN_STEPS:
+        return 0.0, None
+    middle = nan_median(excess, axis=(2, 3, 4), keepdims=True)
+    width = CLIP_DEVIATIONS * robust_deviation((excess - middle)[there])
+    y = np.clip(excess, middle - width, middle + width)  # a pause is no work
+    x, y = np.where(there, load, 0.0), np.where(there, y - np.nanmean(y, axis=(2, 3, 4), keepdims=True), 0.0)
+    products, squares = (x * y).sum(axis=(1, 2, 4)), (x * x).sum(axis=(1, 2, 4))  # (2, n_steps)
+    slope = np.stack([_slope(products[:, part], squares[:, part]) for part in _halves(n_steps)])
+    slope = np.where(np.arange(n_steps) % 2 == 0, slope[1][:, None], slope[0][:, None])  # of the other half
+    gain = (2.0 * slope * products - slope**2 * squares).sum(axis=0)
+    if _deviations_above_zero(gain) < CHANCE_DEVIATIONS:
+        return 0.0, None
+    ratio = 1.0 + _slope(products, squares)[:, None, None, None, None] * x
+    return float(gain.sum() / (y * y).sum()), np.maximum(ratio, TINY_RATIO)
+
+
+def _slope(products: Seconds, squares: Seconds) -> Seconds:
+    """Give the slopes, not below 0, of lines through the origin; sums over the last axis."""
+    return np.asarray(np.maximum(products.sum(axis=-1) / np.maximum(squares.sum(axis=-1), TINY_RATIO), 0.0))
+
+
+def _halves(n_steps: int) -> tuple[slice, slice]:
+    """Give every second step, and the others."""
+    return slice(0, n_steps, 2), slice(1, n_steps, 2)
+
+
+def _deviations_above_zero(by_step: Seconds) -> float:
+    """Say how many of its standard errors the mean over steps is above zero."""
+    return float(by_step.mean() / max(by_step.std(ddof=1) / math.sqrt(len(by_step)), TINY_RATIO))
+
+
+def _without_documents(logs: Seconds, documents: Seconds, there: Bools) -> Seconds:
+    """Take out how stages respond to longer documents than others do: one with work of another kind is long by less.
+
+    `documents` is the log of what all stages of a microbatch share, shape (1, n_microbatches, n_steps, n_dp).
+    """
+    lengths = np.where(there, documents - documents.mean(), 0.0)
+    left = np.array(logs)
+    for power, most in enumerate(RESPONSES, start=1):
+        x = lengths**power
+        x = np.where(
+            there,
+            x - x.sum(axis=(1, 2, 3), keepdims=True) / np.maximum(there.sum(axis=(1, 2, 3), keepdims=True), 1),
+            0.0,
+        )
+        products, squares = np.nansum(left * x, axis=(2, 3, 4)), (x * x).sum(axis=(1, 2, 3))
+        response = np.clip(products / np.maximum(squares, TINY_RATIO), -most, most)
+        left -= response[:, :, None, None, None] * x
+    return left
+
+
+def _contrast(logs: Seconds, there: Bools) -> Seconds:
+    """Say how each microbatch differs from the others of its worker and step (log); 0 where a compute is missing."""
+    # What a place has in every step and on every rank belongs to the schedule.
+    logs = np.nan_to_num(logs - nan_median(logs, axis=(3, 4), keepdims=True))
+    width = np.array([robust_deviation(of_direction[there]) for of_direction in logs])[:, None, None, None, None]
+    clipped = np.clip(logs, -CLIP_DEVIATIONS * width, CLIP_DEVIATIONS * width)
+    # What all microbatches of a worker share in a step is its pace.
+    pace = clipped.sum(axis=2, keepdims=True) / np.maximum(there.sum(axis=1)[None, :, None], 1)
+    return np.where(there, clipped - pace, 0.0)
+
+
+def _of_others(values: Seconds, there: Bools) -> Seconds:
+    """Take the mean of all other virtual stages, 0 where there is none; shape (2, n_virtual, ...)."""
+    n = there.sum(axis=0) - there
+    return np.asarray((values.sum(axis=1, keepdims=True) - values) / np.maximum(n, 1))
+
+
+def _share_alone(whole: Seconds, there: Bools) -> tuple[float, float]:
+    """Say which part of what forward and backward share is the stage's own, and how many standard errors that is above zero.
+
+    What a stage has alone is the covariance of its own two directions, less that with the other direction of other stages; and it
+    must be more than that with the other direction of the microbatch before or after.
+    """
+    within = (whole[0] * whole[1]).sum(axis=(0, 1, 3))  # by step
+    across = (whole[0] * _of_others(whole, there)[1]).sum(axis=(0, 1, 3))
+    alone = float(np.clip(1.0 - across.sum() / within.sum(), 0.0, 1.0)) if within.sum() > 0 else 0.0
+    chance = _deviations_above_zero(within - across)
+    if whole.shape[2] >= MIN_FOR_NEIGHBOURS:
+        # A forward may stand between its own backward and another one: a moment of contention is in both.
+        later, earlier = whole[0][:, 1:] * whole[1][:, :-1], whole[0][:, :-1] * whole[1][:, 1:]
+        n_pairs = later.shape[1]
+        beside = max((later, earlier), key=np.sum).sum(axis=(0, 1, 3)) * (n_pairs + 1) / n_pairs
+        chance = min(chance, _deviations_above_zero(within - beside))
+    return alone, chance
+
+
+def _predict_other_direction(whole: Seconds, there: Bools) -> float:
+    """Say which part of what other stages and neighbours in time leave one direction tells of the other, in steps not fitted."""
+    n_steps = whole.shape[3]
+    others = _of_others(whole, there)
+    without, with_other = np.zeros(n_steps), np.zeros(n_steps)  # squares that are missed
+    for direction in range(2):
+        target, other = whole[direction], whole[1 - direction]
+        known = [others[0], others[1]]
+        if whole.shape[2] >= MIN_FOR_NEIGHBOURS:
+            before, after = np.zeros_like(other), np.zeros_like(other)
+            before[:, 1:], after[:, :-1] = other[:, :-1], other[:, 1:]
+            known += [before, after]
+        scale = max(float((target**2).mean()), TINY_RATIO)
+        without += _miss(target, known) / scale
+        with_other += _miss(target, [*known, other]) / scale
+    return float(1.0 - with_other.sum() / max(without.sum(), TINY_RATIO))
+
+
+def _miss(target: Seconds, known: list[Seconds]) -> Seconds:
+    """Fit a target on what is known, each virtual stage by itself, and give the squares of what is missed by step, not fitted.
+
+    All have shape (n_virtual, n_microbatches, n_steps, n_dp).
+    """
+    columns = np.stack([target, *known])
+    gram = np.einsum("ivmsd,jvmsd->svij", columns, columns)
+    missed = np.zeros(len(gram))
+    halves = _halves(len(gram))
+    for fitted, tested in (halves, halves[::-1]):
+        fit = gram[fitted].sum(axis=0)  # (n_virtual, n, n)
+        spread = np.maximum(np.diagonal(fit, axis1=1, axis2=2), TINY_RATIO)
+        price = PRICE_COMPUTES / max(target.size / 2.0 / len(target), 1.0) * spread[:, 1:]
+        inner = fit[:, 1:, 1:] + price[:, :, None] * np.eye(len(known))
+        weight = np.linalg.solve(inner, fit[:, 1:, :1])[..., 0]
+        signed = np.concatenate([np.ones((len(weight), 1)), -weight], axis=1)
+        missed[tested] = np.einsum("vi,svij,vj->s", signed, gram[tested], signed)
+    return missed
+
+
+def _find_group(contrast: Seconds, ep_size: int | None) -> tuple[int, float | None]:
+    """Find how many ranks, one after the other, are long together, and which part of it they share; largest sizes first."""
+    n_dp = contrast.shape[-1]
+    sizes = [size for size in range(n_dp, 1, -1) if n_dp % size == 0 and (ep_size is None or size == ep_size)]
+    within = float((contrast[0] * contrast[1]).sum())
+    shared: dict[int, float] = {}
+    for size in sizes:
+        forward, backward = contrast.reshape(*contrast.shape[:-1], -1, size).sum(axis=-1)
+        both = (float((forward * backward).sum()) - within) / (size - 1) / within
+        shared[size] = min(max(both, 0.0), 1.0)
+    best = max(shared.values(), default=0.0)
+    if best < ALIKE_FROM:
+        return 1, best if shared else None
+    # A part of a group is as much alike as the group, and several groups are less so.
+    return next((size, both) for size, both in shared.items() if both >= ALIKE_SHARE * best)
+
+
+def _agree(forward: Seconds, backward: Seconds) -> Seconds:
+    """Take what two directions agree on: their mean, as far as it is no chance; what lengthens one alone is no expert's."""
+    apart = forward - backward
+    apart -= np.nanmedian(apart)
+    far = np.abs(apart) > FAR_DEVIATIONS * robust_deviation(apart[np.isfinite(apart)])
+    mean = (forward + backward) / 2.0
+    near = np.isfinite(mean) & ~far
+    total = float((mean[near] ** 2).sum())
+    # The mean of two has half the variance that noise gives their difference, halved.
+    share = max(1.0 - float((apart[near] ** 2).sum()) / 4.0 / total, 0.0) if total > 0 else 0.0
+    return np.where(far, nearest_zero_center(np.stack([forward, backward]), axis=0), mean * share)
+
+
+def _shared_by_stages(logs: Seconds, contrast: Seconds, there: Bools) -> Seconds:
+    """Estimate what the stages of a microbatch share, shrunk as far as their mean is chance; shape (2, 1, ...)."""
+    n = there.sum(axis=0)
+    mean = contrast.sum(axis=1) / np.maximum(n, 1)
+    apart = (mean**2).sum() * len(there)
+    across = float((contrast * _of_others(contrast, there)).sum())
+    share = min(max(across / apart, 0.0), 1.0) if apart > 0 else 0.0
+    return np.asarray(share * nan_median(logs, axis=1, keepdims=True))
+
+
+COMPONENT = Component("expert", ExpertPart)

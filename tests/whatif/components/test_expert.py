@@ -1,0 +1,154 @@
+"""Uneven experts: found where forward and backward of a compute agree and other stages do not, and nowhere else."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from diagnose.faults.expert_imbalance import ExpertImbalance
+from diagnose.faults.fault import Fault
+from diagnose.faults.sequence_imbalance import SequenceImbalance
+from diagnose.faults.spec import JobSpec
+from diagnose.faults.worker_fault import WorkerFault
+from diagnose.model.components import Experts
+from diagnose.model.trace import Seconds
+from diagnose.whatif.components.expert import find_experts
+from tests.judge.cases import causes, make, measured
+
+SPEC = JobSpec(pp=4, dp=4, microbatches=8, steps=16, seed=5)
+SHAPE = (2, 4, 8, 16, 4)
+NO_DOCUMENTS = np.ones((2, 8, 16, 4))
+
+
+def noise(spread: float = 0.01, seed: int = 0) -> Seconds:
+    """Give what is left of computes in a healthy job."""
+    return np.asarray(np.exp(spread * np.random.default_rng(seed).standard_normal(SHAPE)))
+
+
+def found(left: Seconds, ep_size: int | None = None) -> Experts:
+    """Look for experts in what is left."""
+    return find_experts(left, NO_DOCUMENTS, Experts(), ep_size)[0]
+
+
+def test_both_directions_of_one_stage() -> None:
+    """What forward and backward share on each stage by itself is found, to the percent, around the mean of the stage."""
+    factor = np.exp(0.2 * np.random.default_rng(1).standard_normal(SHAPE[1:]))
+    experts = found(noise() * factor)
+    assert experts.ratio is not None and experts.explained is not None and experts.alone_share is not None
+    assert experts.explained > 0.9 and experts.alone_share > 0.9
+    mean = (factor / factor.mean(axis=(1, 2, 3), keepdims=True))[None]
+    assert np.median(np.abs(experts.ratio / mean - 1.0)) < 0.02
+    assert experts.ratio.mean(axis=(2, 3, 4)) == pytest.approx(1.0)
+
+
+def test_groups_are_learned() -> None:
+    """Ranks that wait for each other share a factor: two by two, unless the metadata say that others do."""
+    factor = np.repeat(np.exp(0.2 * np.random.default_rng(1).standard_normal((4, 8, 16, 2))), 2, axis=3)
+    experts = found(noise() * factor)
+    assert experts.group == 2 and experts.alike == pytest.approx(1.0, abs=0.05)
+    assert found(noise() * factor, ep_size=4).group == 1
+
+
+@pytest.mark.parametrize(
+    "axes",
+    [
+        pytest.param((1, 8, 16, 4), id="what all stages share"),
+        pytest.param((4, 1, 16, 4), id="what a worker has in all microbatches of a step"),
+        pytest.param((4, 8, 1, 1), id="what a place has in all steps"),
+        pytest.param((4, 1, 1, 4), id="a slow worker"),
+    ],
+)
+def test_what_is_no_expert(axes: tuple[int, ...]) -> None:
+    """Documents, a pace, a place in the schedule and a slow worker are none, however large."""
+    factor = np.exp(0.3 * np.random.default_rng(2).standard_normal(axes))
+    assert found(noise() * factor).ratio is None
+
+
+def test_one_direction_is_no_expert() -> None:
+    """Pauses of forwards, however long, and random longer computes in both directions are none."""
+    pauses, rng = np.ones(SHAPE), np.random.default_rng(3)
+    pauses[0][rng.random(SHAPE[1:]) < 0.1] = 4.0
+    assert found(noise() * pauses).ratio is None
+    assert found(noise() * np.where(rng.random(SHAPE) < 0.4, 1.2, 1.0)).ratio is None
+
+
+def test_a_moment_of_contention_is_no_expert() -> None:
+    """On the last stage the backward follows its forward: what lasts for two computes is in both, and in the neighbours."""
+    rng = np.random.default_rng(4)
+    course = rng.standard_normal((4, 18, 16, 4))  # forward 0, backward 0, forward 1, ...
+    course = np.exp(0.1 * (course[:, 1:-1] + course[:, 2:] + course[:, :-2]))
+    left = noise() * np.stack([course[:, 0::2], course[:, 1::2]])
+    assert found(left).ratio is None
+    assert found(left * np.exp(0.2 * rng.standard_normal(SHAPE[1:]))).ratio is not None
+
+
+def test_too_few() -> None:
+    """One stage, one microbatch or three steps tell nothing: it is not known, and nothing is taken out."""
+    for left in (noise()[:, :1], noise()[:, :, :1], noise()[:, :, :, :3]):
+        experts, same = find_experts(left, np.ones(left[:, 0].shape), Experts(), None)
+        assert experts == Experts()
+        assert same is left
+
+
+def test_missing_computes() -> None:
+    """A hole in the times changes nothing elsewhere."""
+    factor = np.exp(0.2 * np.random.default_rng(1).standard_normal(SHAPE[1:]))
+    left = noise() * factor
+    holes = np.where(np.random.default_rng(5).random(SHAPE) < 0.05, np.nan, left)
+    whole, some = found(left), found(holes)
+    assert whole.ratio is not None and some.ratio is not None
+    there = np.isfinite(holes).all(axis=0)
+    assert np.isfinite(some.ratio).all()
+    assert np.median(np.abs(some.ratio / whole.ratio - 1.0)[:, there]) < 0.02
+
+
+# ------------------------------------------------------------------------------------------- whole jobs
+
+
+@pytest.mark.parametrize("spread", [0.15, 0.4])
+@pytest.mark.parametrize(
+    "shape", [{}, {"pp": 2, "dp": 8, "microbatches": 4}, {"pp": 2, "vpp": 2}, {"dp": 1, "steps": 30}]
+)
+def test_its_gain_is_the_true_one(spread: float, shape: dict[str, int]) -> None:
+    """Uneven experts are named, alone, and what dealing tokens evenly gives back is what it truly does."""
+    spec, fault = dataclasses.replace(SPEC, **shape), ExpertImbalance(spread=spread)
+    said = measured(spec, fault).diagnosis
+    assert causes(said) == ["expert-imbalance"]
+    assert said.causes[0].recoverable == pytest.approx(make(spec, fault).truth.faults[0].recoverable, abs=0.02)
+
+
+def test_columns_prove_what_times_do_not() -> None:
+    """Hot experts that stay look like slow workers; where the column counts their tokens no worker is slow."""
+    hot = ExpertImbalance(spread=0.2, hot_share=0.95, drift_steps=200, records_tokens=True)
+    analysis = measured(SPEC, hot).analysis
+    fit = analysis.features["expert.tokens_fit"].value
+    assert fit is not None and fit > 0.9
+    assert causes(measured(SPEC, hot).diagnosis) == ["expert-imbalance"]
+    assert not analysis.breakdown.slow_workers.any()
+    true = make(SPEC, hot).truth.faults[0].recoverable
+    assert analysis.gains.recoverable("expert") == pytest.approx(true, abs=0.01)
+
+
+def test_columns_tell_with_one_stage() -> None:
+    """With one stage nothing but the column parts experts from documents; a column that predicts nothing proves nothing."""
+    spec = dataclasses.replace(SPEC, pp=1, dp=8, steps=20)
+    fault = ExpertImbalance(spread=0.3, records_tokens=True)
+    assert causes(measured(spec, fault).diagnosis) == ["expert-imbalance"]
+    others = measured(spec, ExpertImbalance(spread=1e-6, records_tokens=True), SequenceImbalance()).analysis
+    assert others.breakdown.experts.ratio is None
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(SequenceImbalance(quadratic_share=0.5), id="documents"),
+        pytest.param(WorkerFault(places=((1, 2),), slowdown=1.6), id="worker"),
+        pytest.param(None, id="healthy"),
+    ],
+)
+@pytest.mark.parametrize("level", [0.3, 3.0])
+def test_other_jobs_have_none(fault: Fault | None, level: float) -> None:
+    """Removing experts gives nothing back in a job whose documents are long, whose worker is slow, or that is healthy."""
+    spec = dataclasses.replace(SPEC, noise=level)
+    analysis = measured(spec, *([] if fault is None else [fault])).analysis
+    assert abs(analysis.gains.recoverable("expert")) < 0.005
