@@ -116,6 +116,12 @@ def _give_schedule(schedule: str) -> Draw:
     return give
 
 
+def _give_zero_bubble(spec: JobSpec, rng: np.random.Generator) -> JobSpec:  # noqa: ARG001 - as the others
+    if spec.pp == 1 or spec.vpp > 1:
+        return spec
+    return dataclasses.replace(spec, schedule="zero-bubble", p2p="asynchronous")
+
+
 def _give_chunks(spec: JobSpec, rng: np.random.Generator) -> JobSpec:
     if spec.pp == 1:
         return spec
@@ -210,6 +216,8 @@ def _give_clocks(spec: JobSpec, rng: np.random.Generator) -> JobSpec:
 WORLDS: dict[str, Feature] = {
     "gpipe": Feature(0.2, lambda s: s.schedule == "gpipe", _give_schedule("gpipe")),
     "eager": Feature(0.2, lambda s: s.schedule == "eager", _give_schedule("eager")),
+    # Replays do not know weight gradients apart yet: nothing is trained on them.
+    "zero-bubble": Feature(0.0, lambda s: s.schedule == "zero-bubble", _give_zero_bubble),
     "interleaved": Feature(0.0, lambda s: s.vpp > 1, _give_chunks),
     "odd-stages": Feature(0.12, lambda s: s.pp > 1 and s.pp % 2 == 1, _give_stages),
     "odd-ranks": Feature(
