@@ -111,13 +111,23 @@ def chance_above(benefit: Benefit, least: float) -> float:
 
     Source: Welch, The generalization of Student's problem, Biometrika 34 (1947).
     """
-    from scipy.special import stdtr
-
     n_steps = len(benefit.by_step)
     of_mean = float(np.var(benefit.by_step, ddof=1)) / n_steps if n_steps > 1 else 0.0
     variance = of_mean + GAIN_ERROR**2
     freedom = (n_steps - 1) * (variance / of_mean) ** 2 if of_mean > 0 else math.inf
-    return float(stdtr(min(freedom, 1e9), (benefit.gain - least) / math.sqrt(variance)))
+    return student_below((benefit.gain - least) / math.sqrt(variance), freedom)
+
+
+def student_below(t: float, freedom: float) -> float:
+    """Say how probable it is that Student's t is below a value, to 0.003 from two degrees of freedom on.
+
+    Source: Wallace, Bounds on normal approximations to Student's and the chi-square distributions, Annals of Mathematical
+    Statistics 30 (1959).
+    """
+    z = abs(t)
+    if math.isfinite(freedom):
+        z = math.sqrt(freedom * math.log1p(t * t / freedom)) * (8.0 * freedom + 1.0) / (8.0 * freedom + 3.0)
+    return 0.5 * (1.0 + math.erf(math.copysign(z, t) / math.sqrt(2.0)))
 
 
 def trust_looks(analysis: Analysis, place: str) -> float:

@@ -2,12 +2,14 @@
 
 import dataclasses
 import json
+import math
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from scipy import stats
 
 from diagnose.faults.checkpoint_stall import CheckpointStall
 from diagnose.faults.network_fault import NetworkFault
@@ -16,7 +18,7 @@ from diagnose.faults.spec import JobSpec
 from diagnose.faults.stage_imbalance import StageImbalance
 from diagnose.faults.worker_fault import WorkerFault
 from diagnose.judge.classifier import Prediction
-from diagnose.judge.confidence import MAX_REPLAY_ERROR, chance_above, check_fidelity, trust_looks
+from diagnose.judge.confidence import MAX_REPLAY_ERROR, chance_above, check_fidelity, student_below, trust_looks
 from diagnose.judge.rule import Condition, Group, RuleAlternative
 from diagnose.judge.unchecked import name_unchecked
 from diagnose.judge.unknown import UNKNOWN_SHARE
@@ -727,6 +729,15 @@ def test_the_chance_is_that_of_students_t() -> None:
         assert chance_above(benefit, 0.5) == pytest.approx(expected, abs=2e-3)
     assert chance_above(Benefit(0.1, np.full(5, 0.1)), 0.02) > 0.999
     assert chance_above(Benefit(0.02, np.full(5, 0.02)), 0.02) == 0.5
+
+
+@pytest.mark.parametrize("freedom", [2, 3, 5, 10, 100, math.inf])
+def test_students_t_is_that_of_scipy(freedom: float) -> None:
+    """The approximation is as near as it says, on both sides, and exact at its middle and for many steps."""
+    for t in np.linspace(-6.0, 6.0, 49).tolist():
+        expected = stats.norm.cdf(t) if math.isinf(freedom) else stats.t.cdf(t, freedom)
+        assert student_below(t, freedom) == pytest.approx(expected, abs=1e-12 if math.isinf(freedom) else 3e-3)
+    assert student_below(0.0, freedom) == 0.5
 
 
 # ------------------------------------------------------------------------------------------ vetoes and alternatives
