@@ -20,25 +20,27 @@ KINDS = {
     "allocator": (StallKind.ALLOCATION, Op.CUDA_MALLOC),
     "input": (StallKind.INPUT, Op.DATA_LOAD),
 }
-#: Each feature: what its values read as, and when it misleads.
+#: What is measured of the stalls of each kind: what its values read as, and when it misleads.
+OF_EACH_KIND = {
+    "recorded_share": "part of the stalls' seconds with {row} rows; 1 all are recorded; misleads when rows are sampled",
+    "backward_share": "part of the stalls' seconds in or before backwards; collections 0, allocator about 0.5",
+    "stall_ratio": "a typical stall over the compute it stretches; 1 as long again; misleads on very short computes",
+    "a_step": "stalls a step on the workers that have any; collections below 1, a slow loader as many as forwards",
+    "worker_steps_share": "part of the steps of the workers that have any in which they do; collections below 0.5",
+    "in_a_step": "stalls of a worker in the steps in which it has any; 1 single ones, more: as a loader for each microbatch",
+    "workers_share": "part of the workers that have such stalls; 1 all of them",
+    "contrast": "seconds stalled there over those on other workers (collections: over those of backwards), at most 100",
+    "before_share": "part of the seconds in the gap before the compute and not in it",
+    "first_share": "part of the stalls in the first microbatch; 1 only there; misleads with one microbatch",
+    "steps_share": "part of the steps that have such a stall anywhere",
+    "together_share": "part of the workers that stall, in a typical step with any; 1 all at once, planned",
+    "growth": "seconds a step in the later half of the steps over the earlier; 1 steady; at most 100",
+}
+#: Each feature, likewise.
 READS_AS = {
     f"{kind}.{name}": text.format(row=OPTYPES[row])
     for kind, (_, row) in KINDS.items()
-    for name, text in {
-        "recorded_share": "part of the stalls' seconds with {row} rows; 1 all are recorded; misleads when rows are sampled",
-        "backward_share": "part of the stalls' seconds in or before backwards; collections 0, allocator about 0.5",
-        "stall_ratio": "a typical stall over the compute it stretches; 1 as long again; misleads on very short computes",
-        "a_step": "stalls a step on the workers that have any; collections below 1, a slow loader as many as forwards",
-        "worker_steps_share": "part of the steps of the workers that have any in which they do; collections below 0.5",
-        "in_a_step": "stalls of a worker in the steps in which it has any; 1 single ones, more: as a loader for each microbatch",
-        "workers_share": "part of the workers that have such stalls; 1 all of them",
-        "contrast": "seconds stalled there over those on other workers (collections: over those of backwards), at most 100",
-        "before_share": "part of the seconds in the gap before the compute and not in it",
-        "first_share": "part of the stalls in the first microbatch; 1 only there; misleads with one microbatch",
-        "steps_share": "part of the steps that have such a stall anywhere",
-        "together_share": "part of the workers that stall, in a typical step with any; 1 all at once, planned",
-        "growth": "seconds a step in the later half of the steps over the earlier; 1 steady; at most 100",
-    }.items()
+    for name, text in OF_EACH_KIND.items()
 } | {
     "input.start_share": "part of the seconds waited for input, of who waits longest, before workers begin a step; 1 all of them",
     "input.unseen_doubt": "how probable it is that they wait for something else on a host: where nearly all workers begin a step "
@@ -116,9 +118,8 @@ def _measure(breakdown: Breakdown, evidence: Evidence, whose: StallKind, row: Op
         recorded_s += np.where(breakdown.start_recorded, breakdown.start_s, 0.0).sum()
         before += float(breakdown.start_s.sum())
     at = seconds > 0
-    names = [name.split(".")[1] for name in READS_AS if name.startswith("collection.")]
     if not at.any():
-        return {name: Feature.missing("no compute stalls in that way") for name in names}
+        return dict.fromkeys(OF_EACH_KIND, Feature.missing("no compute stalls in that way"))
     total = float(seconds.sum())
     work = np.maximum(np.nan_to_num(breakdown.compute_s) - stalls.inside_s, TINY_S)
     n_stages = breakdown.slow_workers.shape[1]
