@@ -25,6 +25,7 @@ TIERS = {
     "tests/faults/test_corpus.py::test_shapes_are_found_for_causes": LONG,
     "tests/faults/test_pauses.py::test_drawn_faults_vary": LONG,
     "tests/faults/test_score.py::test_the_number_of_processes_changes_nothing": LONG,
+    "tests/faults/test_sweep.py::test_jobs_of_every_kind_are_found": LONG,
     "tests/features/test_catalogue.py::test_the_catalogue_lists": PLAIN,
     "tests/features/test_hosts.py": PLAIN,
     "tests/features/test_sequences.py": PLAIN,

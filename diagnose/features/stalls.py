@@ -12,6 +12,7 @@ from diagnose.model.optype import Op
 from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Bools, Evidence, Seconds
 from diagnose.numerics.chance import chance_of_excess, chance_of_growth
+from diagnose.numerics.robust import weighted_median
 
 #: Each kind of stall with the prefix of its features, and the evidence row that says so.
 KINDS = {
@@ -19,24 +20,26 @@ KINDS = {
     "allocator": (StallKind.ALLOCATION, Op.CUDA_MALLOC),
     "input": (StallKind.INPUT, Op.DATA_LOAD),
 }
-#: Each feature: what its values read as, and when it misleads.
+#: What is measured of the stalls of each kind: what its values read as, and when it misleads.
+OF_EACH_KIND = {
+    "recorded_share": "part of the stalls' seconds with {row} rows; 1 all are recorded; misleads when rows are sampled",
+    "backward_share": "part of the stalls' seconds in or before backwards; collections 0, allocator about 0.5",
+    "stall_ratio": "a typical stall over the compute it stretches; 1 as long again; misleads on very short computes",
+    "a_step": "stalls a step on the workers that have any; collections below 1, a slow loader as many as forwards",
+    "in_a_step": "stalls of a worker in the steps in which it has any; 1 single ones, more: as a loader for each microbatch",
+    "workers_share": "part of the workers that have such stalls; 1 all of them",
+    "contrast": "seconds stalled there over those on other workers (collections: over those of backwards), at most 100",
+    "before_share": "part of the seconds in the gap before the compute and not in it",
+    "first_share": "part of the stalls in the first microbatch; 1 only there; misleads with one microbatch",
+    "steps_share": "part of the steps that have such a stall anywhere",
+    "together_share": "part of the workers that stall, in a typical step with any; 1 all at once, planned",
+    "growth": "seconds a step in the later half of the steps over the earlier; 1 steady; at most 100",
+}
+#: Each feature, likewise.
 READS_AS = {
     f"{kind}.{name}": text.format(row=OPTYPES[row])
     for kind, (_, row) in KINDS.items()
-    for name, text in {
-        "recorded_share": "part of the stalls' seconds with {row} rows; 1 all are recorded; misleads when rows are sampled",
-        "backward_share": "part of the stalls' seconds in or before backwards; collections 0, allocator about 0.5",
-        "stall_ratio": "a typical stall over the compute it stretches; 1 as long again; misleads on very short computes",
-        "a_step": "stalls a step on the workers that have any; collections below 1, a slow loader as many as forwards",
-        "in_a_step": "stalls of a worker in the steps in which it has any; 1 single ones, more: as a loader for each microbatch",
-        "workers_share": "part of the workers that have such stalls; 1 all of them",
-        "contrast": "seconds stalled there over those on other workers (collections: over those of backwards), at most 100",
-        "before_share": "part of the seconds in the gap before the compute and not in it",
-        "first_share": "part of the stalls in the first microbatch; 1 only there; misleads with one microbatch",
-        "steps_share": "part of the steps that have such a stall anywhere",
-        "together_share": "part of the workers that stall, in a typical step with any; 1 all at once, planned",
-        "growth": "seconds a step in the later half of the steps over the earlier; 1 steady; at most 100",
-    }.items()
+    for name, text in OF_EACH_KIND.items()
 } | {
     "input.start_share": "part of the seconds waited for input, of who waits longest, before workers begin a step; 1 all of them",
     "input.unseen_doubt": "how probable it is that they wait for something else on a host: where nearly all workers begin a step "
@@ -60,6 +63,8 @@ TOGETHER_SHARE = 0.6
 UNSEEN_CHANCE = 0.35
 #: Ratios above are as good as infinite.
 MOST = 100.0
+#: Stalls shorter than this part of the length in which half of the time is lost are those of something else.
+LONG_SHARE = 0.1
 #: Fewer stalls have no trend.
 MIN_STALLS = 6
 
@@ -115,9 +120,8 @@ def _measure(breakdown: Breakdown, evidence: Evidence, whose: StallKind, row: Op
         recorded_s += np.where(breakdown.start_recorded, breakdown.start_s, 0.0).sum()
         before += float(breakdown.start_s.sum())
     at = seconds > 0
-    names = [name.split(".")[1] for name in READS_AS if name.startswith("collection.")]
     if not at.any():
-        return {name: Feature.missing("no compute stalls in that way") for name in names}
+        return dict.fromkeys(OF_EACH_KIND, Feature.missing("no compute stalls in that way"))
     total = float(seconds.sum())
     work = np.maximum(np.nan_to_num(breakdown.compute_s) - stalls.inside_s, TINY_S)
     n_stages = breakdown.slow_workers.shape[1]
@@ -200,14 +204,17 @@ def _worker_steps_share(breakdown: Breakdown, whose: StallKind) -> Feature:
 
 
 def _measure_chances(breakdown: Breakdown) -> Features:
-    """Say whether chance explains where the allocator's stalls are, and when."""
+    """Say whether chance explains where the allocator's stalls are, and when; beside long ones short ones do not count."""
     stalls, n_stages = breakdown.stalls, breakdown.slow_workers.shape[1]
-    at = stalls.seconds_of(StallKind.ALLOCATION) > 0
+    seconds = stalls.seconds_of(StallKind.ALLOCATION)
+    lengths = seconds[seconds > 0]
+    least_s = LONG_SHARE * (weighted_median(lengths, lengths) or 0.0)
+    at = seconds > least_s
     names = ("allocator.place_chance", "allocator.growth_chance")
     if not at.any():
         return dict.fromkeys(names, Feature.missing("no compute stalls in that way"))
     in_time = np.argsort(breakdown.steps, kind="stable")
-    free = at | (stalls.seconds_of(StallKind.NOBODY) > 0)
+    free = at | (stalls.seconds_of(StallKind.NOBODY) > least_s)
     # (n_stages, n_steps, n_dp) of the backwards, in time.
     stalled, there = (
         _add_chunks(a.sum(axis=2), n_stages)[1][:, in_time] for a in (free, np.isfinite(breakdown.compute_s))

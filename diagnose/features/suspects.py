@@ -18,8 +18,8 @@ def find_suspects(trace: Trace, breakdown: Breakdown, transfers: Transfers) -> S
         workers=slow_workers(breakdown),
         late_members=find_late_members(trace, breakdown),
         cards=_list_true(slow.cards),
-        ways=list_ways(slow),
-        groups=list_groups(slow),
+        ways=[] if slow.in_time else list_ways(slow),
+        groups=[] if slow.in_time and len(slow.groups) > 1 else list_groups(slow),
         longest_stage=longest_stage(breakdown, trace.n_stages) if trace.n_stages > 1 else None,
     )
 
@@ -35,9 +35,8 @@ def list_ways(slow: SlowPlaces) -> list[tuple[int, int, int]]:
 
 
 def list_groups(slow: SlowPlaces) -> list[int]:
-    """List the stages whose collectives are slow, and where no card is; none where all are."""
-    free = slow.groups & ~slow.cards.any(axis=0)
-    return [] if len(free) > 1 and free.all() else np.flatnonzero(free).tolist()
+    """List the stages whose collectives are slow, and where no card is."""
+    return np.flatnonzero(slow.groups & ~slow.cards.any(axis=0)).tolist()
 
 
 def _list_true(mask: Bools) -> list[tuple[int, int]]:

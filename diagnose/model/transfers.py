@@ -22,6 +22,8 @@ class SlowPlaces:
     repeats : float or None
         Part of the lost seconds that lies where, or when, half of the steps, or of the places, says of the other half; 0 as chance
         has it, 1 all. None where too few are slow, or only one place is there, to tell.
+    in_time : bool
+        All of them are slow together in some steps: no place stands out.
     apart : float or None
         Where nobody can tell whether they repeat: half of the lost seconds are in transfers that are so many times as far beyond an
         ordinary one as the upper end of ordinary ones is.
@@ -35,6 +37,7 @@ class SlowPlaces:
     repeats: float | None
     victims: Bools
     apart: float | None = None
+    in_time: bool = False
 
     @classmethod
     def nowhere(cls, n_stages: int, n_dp: int) -> "SlowPlaces":

@@ -113,6 +113,7 @@ def find_slow_places(
             cards=nowhere.cards,
             repeats=in_time,
             victims=nowhere.victims,
+            in_time=True,
         )
     innocent = _find_victims(observed, excesses, ways, n_stages)
     ways &= ~innocent

@@ -300,8 +300,8 @@ def _late_starts(o: Observed, delays: Delays, opening: Sequence[Opening]) -> Sec
         free = np.sort(unknown(of_stage.free) or [zero], axis=0)
         found.append(free[(len(free) - 1) // 2] + sum(unknown(of_stage.first), start=zero))
         others = others + sum(unknown([n for n in of_stage.nodes if o.block.nodes.op[n] not in COMPUTES]), start=zero)
-    opens = np.asarray(others.any(axis=1))
-    return np.where(opens[None, :, None], np.stack(found), 0.0)
+    late = np.any(np.asarray(others), axis=1)
+    return np.where(late[None, :, None], np.stack(found), 0.0)
 
 
 def _is_input(steps: Ints, late_s: Seconds, late: Bools, readers: Sequence[int]) -> bool:

@@ -426,7 +426,8 @@ def test_a_stall_that_happened_too_seldom_is_a_guess(hits: float, doubted: bool)
     analysis = measured(
         SPEC, CheckpointStall(period_steps=3, duration_s=2.0, where="before", phase=0, recorded=False)
     ).analysis
-    analysis = dataclasses.replace(analysis, features=analysis.features | {"stall.hits": Feature(hits)})
+    seen = {"stall.hits": Feature(hits), "stall.planned_doubt": Feature(0.0)}
+    analysis = dataclasses.replace(analysis, features=analysis.features | seen)
     (cause,) = [c for c in reach(analysis).causes if c.cause == "checkpoint-stall"]
     assert any(item.id.endswith("/rare") for item in cause.evidence) == doubted
     assert (cause.confidence < 0.8) == doubted

@@ -39,6 +39,9 @@ def attribute_to_allocator(found: LongStalls) -> None:
         return
     marked = _find_subset(stalled[1], exists[1])
     if not marked.any():
+        # Few stalls say more with those of forwards, which may be somebody else's.
+        marked = _find_subset(stalled.sum(axis=0), exists.sum(axis=0))
+    if not marked.any():
         if not _grow(stalled.sum(axis=(1, 3)), exists.sum(axis=(1, 3))):
             return
         marked[:] = True

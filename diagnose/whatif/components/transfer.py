@@ -29,8 +29,8 @@ SLOW_LEVEL_SHARE = 1e-4
 LEAST_SPREAD_SHARE = 1e-5
 #: Groups of healthy jobs differ by as much, as their buffers do.
 GROUPS_DIFFER_RATIO = 3.0
-#: Transfers that come into a stage: where those of both sides are slow its collectives are compared with those of other stages.
-INTO = (Op.FORWARD_RECV, Op.BACKWARD_RECV)
+#: A group is slow by the card that a link is slow by if both take about as many times as long.
+ALIKE_RATIO = 1.3
 #: A single transfer is slow beyond this many times the upper end, and beyond this many times what that is above the usual.
 SLOW_STEP_RATIO = 1.2
 FAR_TOPS = 5.0
@@ -87,7 +87,7 @@ def transfer_excess(o: Observed) -> tuple[dict[int, Seconds], dict[int, float]]:
     nodes = o.block.nodes
     found: dict[int, Seconds] = {}
     spread_s: dict[int, float] = {}
-    slow_ends: set[tuple[int, int]] = set()
+    slow_links: dict[int, float] = {}  # how many times as long the slow links of a stage take
     step_s = float(np.mean(o.block.end_s.max(axis=(0, 2))))
     for op in (*P2P, *DP_COLLECTIVES, Op.EMBEDDING, Op.CLIP, Op.LAYERNORM):
         by_stage: dict[int, list[int]] = {}
@@ -109,8 +109,8 @@ def transfer_excess(o: Observed) -> tuple[dict[int, Seconds], dict[int, float]]:
         equals = _measure_ordinary(list(sampled.values()))
         for stage, at in places:
             ordinary = equals
-            if op in DP_COLLECTIVES and not {(int(into), stage) for into in INTO} <= slow_ends:
-                ordinary = _measure_group(o.own[at[0]].min(axis=1), equals)
+            if op in DP_COLLECTIVES:
+                ordinary = _measure_group(o.own[at[0]].min(axis=1), equals, slow_links.get(stage))
             usual, top = ordinary.usual_s, ordinary.top_s
             slow_level = ordinary.slow_s + SLOW_LEVEL_SHARE * step_s
             slow_step = max(slow_level, top)
@@ -126,8 +126,8 @@ def transfer_excess(o: Observed) -> tuple[dict[int, Seconds], dict[int, float]]:
             slow = level > slow_level
             if not slow.any() and not (own > longest).any():
                 continue
-            if op in INTO and slow.any():
-                slow_ends.add((int(op), stage))
+            if op in P2P and slow.any() and usual > 0:
+                slow_links[stage] = max(slow_links.get(stage, 0.0), float(np.median(level[slow])) / usual)
             for node, seconds in zip(at, own, strict=True):
                 excess = np.where(seconds > longest, seconds - usual, 0.0)
                 excess = np.where(slow, np.maximum(excess, np.minimum(level, seconds) - usual), excess)
@@ -201,13 +201,16 @@ def _measure_place(seconds: Seconds) -> _Ordinary:
     return _Ordinary(usual, usual + TOP_DEVIATIONS * sigma, SLOW_LINK_RATIO * usual)
 
 
-def _measure_group(seconds: Seconds, equals: _Ordinary) -> _Ordinary:
+def _measure_group(seconds: Seconds, equals: _Ordinary, link_ratio: float | None) -> _Ordinary:
     """Measure a collective of one stage, shape (n_steps,), against itself, unless it takes far longer than those of other stages.
 
-    Stages have buffers of different sizes, so that a group is as long as it is says nothing by itself.
+    Stages have buffers of different sizes, so how long a group takes says nothing by itself. But where a link of the stage takes as
+    many times as long, it is one card.
     """
     own = _measure_place(seconds)
-    if own.usual_s > GROUPS_DIFFER_RATIO * equals.usual_s:
+    ratio = own.usual_s / equals.usual_s if equals.usual_s > 0 else 1.0
+    is_card = link_ratio is not None and link_ratio / ALIKE_RATIO < ratio < link_ratio * ALIKE_RATIO
+    if ratio > GROUPS_DIFFER_RATIO or is_card:
         return equals
     return dataclasses.replace(own, slow_s=max(own.slow_s, own.top_s))
 
