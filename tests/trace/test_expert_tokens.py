@@ -55,10 +55,9 @@ def test_none(rows: pd.DataFrame) -> None:
 @pytest.mark.parametrize("damaged", [[-1, 5], [None, 5], [2**60]])
 def test_what_cannot_be_is_not_known(rows: pd.DataFrame, damaged: list[int | None]) -> None:
     """A negative, missing or impossible number makes that compute unknown, and no other."""
-    changed = counted(rows)
-    first = int(np.flatnonzero(changed.mb_id >= 0)[0])
-    changed.at[changed.index[first], "expert_tokens"] = damaged
-    (block,) = load(changed, SHAPE.meta).blocks
+    lists = list(counted(rows).expert_tokens)
+    lists[int(np.flatnonzero(rows.mb_id >= 0)[0])] = damaged
+    (block,) = load(rows.assign(expert_tokens=lists), SHAPE.meta).blocks
     assert block.expert_tokens is not None
     computes = np.isin(block.nodes.op, (Op.FORWARD, Op.BACKWARD))
     assert int(np.isnan(block.expert_tokens[computes]).sum()) == 1
