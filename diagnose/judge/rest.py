@@ -93,6 +93,13 @@ def describe_noise(analysis: Analysis, explained: Collection[str], least: float)
 
 
 def _measure_waste(analysis: Analysis) -> float:
-    """Say which part of a step ideal times would give back; 0 where that is not known."""
-    slowdown = analysis.what_if.slowdown
-    return 1.0 - 1.0 / slowdown if slowdown > 0 else 0.0
+    """Say which part of a step ideal times would give back, planned work left out; 0 where that is not known."""
+    slowdown, gains = analysis.what_if.slowdown, analysis.gains
+    if slowdown <= 0:
+        return 0.0
+    planned = sum(
+        max(gains.recoverable(name), 0.0)
+        for name, traits in gains.traits.items()
+        if traits.is_excused(analysis.features, ())
+    )
+    return max(1.0 - 1.0 / slowdown - planned, 0.0)
