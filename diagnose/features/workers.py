@@ -19,8 +19,8 @@ READS_AS = {
     "steps come and go",
     "worker.layout_doubt": "how probable it is that the slow workers are older machines and no fault: about half of all, alike, "
     "from the first step on; misleads where a rack is half of the job",
-    "worker.loader_doubt": "how probable it is that slow workers wait for input inside their forwards: they are of the first stage, "
-    "and slow in forwards of its first chunk only; misleads where no worker reads data",
+    "worker.loader_doubt": "how probable it is that slow workers wait for input in their forwards: they are of the first stage, "
+    "and slow in forwards of its first chunk alone; misleads where no worker reads data",
     "worker.m_w": "M_W of the paper: part of S's lost time that comes back when the slowest 3% of the workers are ideal; may "
     "pass 1; misleads when slow workers and uneven stages overlap",
     "stage.m_s": "M_S of the paper: part of S's lost time that comes back when the last stage is ideal; may pass 1; misleads when "
