@@ -29,7 +29,7 @@ def attribute_to_collection(found: LongStalls) -> None:
     reached = found.reached_by(at[0])
     at[1] &= ~reached
     exists = there & mask
-    # Beside longer collections shorter stalls are none that are few, in backwards, too, or mostly on workers where they are frequent.
+    # Beside longer collections shorter stalls are none that are few, in backwards, too, or mostly where they are frequent.
     known = any((kinds == StallKind.COLLECTION).any() for kinds in (found.stalls.inside, found.stalls.before))
     if known and 2 * at[0].sum() < long[0].sum():
         return
