@@ -6,14 +6,13 @@ import math
 import numpy as np
 
 from diagnose.model.components import Traits
-from diagnose.model.stalls import StallKind
+from diagnose.model.stalls import MIN_STALLS, StallKind
 from diagnose.model.trace import Bools
 from diagnose.whatif.components.attribution import (
     CHANCE,
     CHANCE_DEVIATIONS,
     MANY_A_STEP,
     MAX_COLLECTIONS_A_STEP,
-    MIN_STALLS,
     TINY_S,
     LongStalls,
     more_than_chance,
