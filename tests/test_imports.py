@@ -22,7 +22,7 @@ LIBRARIES = {
         "diagnose/packing/read.py",
         "diagnose/record/write.py",
     ),
-    "scipy": ("diagnose/packing/", "diagnose/fleet/", "diagnose/judge/confidence.py", "diagnose/numerics/chance.py"),
+    "scipy": ("diagnose/packing/", "diagnose/fleet/", "diagnose/numerics/chance.py"),
     "torch": ("diagnose/record/",),
     "msgspec": (
         "diagnose/trace/producers/",
@@ -55,6 +55,7 @@ LIBRARIES = {
         "diagnose/faults/score.py",
         "diagnose/faults/sweep.py",
         "diagnose/train/__main__.py",
+        "diagnose/train/leave_out.py",
     ),
 }
 #: What is run as a program, and so may print and exit; `faults` makes jobs and judges diagnoses of them, `train` learns from them.
@@ -66,6 +67,7 @@ PROGRAMS = {
     "diagnose/faults/score.py",
     "diagnose/faults/sweep.py",
     "diagnose/train/__main__.py",
+    "diagnose/train/leave_out.py",
 }
 #: Modules that no other name than these may import at their top: they answer before numpy is there.
 LIGHT = {"diagnose/__init__.py", "diagnose/__main__.py", *CLI, "diagnose/errors.py"}

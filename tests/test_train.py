@@ -15,11 +15,12 @@ from diagnose.errors import UsageError
 from diagnose.faults.generate import generate
 from diagnose.faults.spec import JobSpec
 from diagnose.judge.classifier import load_classifier, read_classifier
+from diagnose.model.feature import Feature
 from diagnose.train import __main__ as program
 from diagnose.train import measure
 from diagnose.train.calibrate import fit_calibration, probabilities
 from diagnose.train.fit import dump_model, measure_figures, train, write_model
-from diagnose.train.measure import MeasuredJob, RandomJobs, measure_job, measure_jobs, worth_by_cause
+from diagnose.train.measure import MeasuredJob, Order, RandomJobs, measure_job, measure_jobs, worth_by_cause
 from diagnose.train.table import Table, choose_inputs, label, list_patterns, make_table
 from diagnose.train.trees import TreeSettings
 from tests.judge.measured_jobs import RULES, SMALL, as_features, draw_jobs, trained
@@ -116,14 +117,14 @@ def measured(index: int, error: str = "") -> MeasuredJob:
         if error
         else ({"gain.stage": 0.1 * index, "worker.ratio": None}, {"gain.stage": 0.1 * index, "worker.ratio": 1.0})
     )
-    return MeasuredJob(1, index, {"pp": 1, "vpp": 1, "dp": 1}, {"stage-imbalance": 0.1}, features, error)
+    return MeasuredJob(1, index, ("stage-imbalance/stage",), ("gpipe",), {"stage-imbalance": 0.1}, features, error)
 
 
 def test_what_was_measured_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second training measures only jobs that the first did not, and goes on where an interrupted one stopped."""
     asked: list[int] = []
 
-    def measure_one(order: tuple[int, int, tuple[float, float]]) -> MeasuredJob:
+    def measure_one(order: Order) -> MeasuredJob:
         asked.append(order[1])
         return measured(order[1])
 
@@ -176,7 +177,7 @@ def test_a_job_that_fails_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
         return (JobSpec(pp=1, dp=2, microbatches=2, steps=4, noise=options["noise"][0], seed=index),)
 
     monkeypatch.setattr(measure, "draw_job", draw)
-    monkeypatch.setattr(measure, "measure_job", lambda _: {"gain.stage": 0.0})
+    monkeypatch.setattr(measure, "_analyse", lambda _: SimpleNamespace(features={"gain.stage": Feature(0.0)}))
     jobs = measure_jobs(dataclasses.replace(WANTED, n_jobs=3))
     assert [bool(job.features) for job in jobs] == [True, False, True]
     assert jobs[1].error.startswith("ZeroDivisionError: as drawn (test_train.py:")
@@ -311,7 +312,7 @@ def test_the_command_trains_and_reports(tmp_path: Path, asked_for: list[RandomJo
     assert lower < low < high < higher
 
 
-def test_a_family_of_shapes_can_be_left_out(tmp_path: Path, asked_for: list[RandomJobs]) -> None:
+def test_a_feature_of_worlds_can_be_left_out(tmp_path: Path, asked_for: list[RandomJobs]) -> None:
     """Interleaved jobs are kept from trees and calibration, and rated apart; the package gets no such classifier."""
     file = tmp_path / "classifier.json"
     options = ["--jobs", "121", "--calibrate", "61", "--leave-out", "interleaved"]
@@ -320,8 +321,8 @@ def test_a_family_of_shapes_can_be_left_out(tmp_path: Path, asked_for: list[Rand
     assert "--out" in refused.output
     assert not asked_for
     found = CliRunner().invoke(program.main, [*options, "--out", str(file)])
-    assert "on 90 interleaved jobs, left out" in found.output
+    assert "on 90 jobs with interleaved, left out" in found.output
     training = json.loads(file.read_text())["training"]
     assert training["jobs"] == {"trees": 60, "calibration": 30}
     assert training["left_out"]["jobs"] == 90
-    assert training["left_out_family"] == "interleaved"
+    assert training["left_out_name"] == "interleaved"

@@ -29,7 +29,9 @@ FIRST_RANK_CHANCE, RECORDED_CHANCE = 0.35, 0.5
 #: Without a barrier the wait for the slowest shows in the job's time alone, so jobs without absolute times have one.
 BARRIER_CHANCE = 0.5
 SPREAD = (0.05, 0.30)
-GROWTH, GROWING_CHANCE = (0.05, 0.5), 0.15
+#: Part of the first by which each save takes longer than the one before, where they grow; steps that a save in the background
+#: pauses for.
+GROWTH, BACKGROUND_STEPS = (0.05, 0.5), (0.05, 0.4)
 WHERE_WEIGHT: dict[Where, float] = {"between": 0.5, "before": 0.3, "inside": 0.2}
 
 
@@ -81,7 +83,9 @@ class CheckpointStall(Fault):
         return np.asarray(self.active(spec) & (spec.step_numbers() % self.period_steps == self.phase)[:, None])
 
     def tellable(self, spec: JobSpec) -> bool:
-        """Between steps only rows show it, or times of the whole job."""
+        """Between steps only rows show it, or times of the whole job; on these what all begin a step with, only rows."""
+        if self.held_together and self.where == "before" and spec.absolute_times:
+            return self.recorded and spec.evidence
         return self.where != "between" or spec.absolute_times or (self.recorded and spec.evidence)
 
     def place_tellable(self, spec: JobSpec) -> bool:
@@ -112,7 +116,7 @@ class CheckpointStall(Fault):
 
 
 #: How often a random fault is of each kind.
-KINDS = {"saves": 1.0}
+KINDS = {"saves": 0.6, "growing": 0.15, "behind-barrier": 0.15, "background": 0.1}
 
 
 def draw_fault(
@@ -144,8 +148,9 @@ def draw_fault(
     if strength is None:
         step_s, n_saves = estimate_step(spec), int((numbers % period_steps == phase).sum())
         strength = step_s * float(np.clip(cost * len(numbers) / n_saves, *DURATION_STEPS))
-    return CheckpointStall(
-        kind=choose_kind(KINDS, rng, kind),
+    kind = choose_kind(KINDS, rng, kind)
+    fault = CheckpointStall(
+        kind=kind,
         period_steps=period_steps,
         phase=phase,
         duration_s=strength,
@@ -155,9 +160,17 @@ def draw_fault(
         barrier=barrier,
         recorded=recorded,
         onset=onset,
-        growth=float(rng.uniform(*GROWTH)) if rng.random() < GROWING_CHANCE else 0.0,
-        held_together=where == "before" and bool(rng.random() < BARRIER_CHANCE),
     )
+    if kind == "growing":
+        return dataclasses.replace(fault, growth=float(rng.uniform(*GROWTH)))
+    if kind == "behind-barrier":
+        # What all wait for before the step begins only rows show on the job's own clock.
+        recorded |= spec.absolute_times and spec.evidence
+        return dataclasses.replace(fault, where="before", held_together=True, recorded=recorded)
+    if kind == "background":
+        pause_s = estimate_step(spec) * float(rng.uniform(*BACKGROUND_STEPS))
+        return dataclasses.replace(fault, duration_s=min(pause_s, strength))
+    return fault
 
 
 EXAMPLES = {

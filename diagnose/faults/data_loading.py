@@ -5,7 +5,7 @@ The fault adds time: mended (batches are fetched ahead), nothing is left.
 """
 
 import dataclasses
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -30,9 +30,8 @@ WAIT_RATIO = (0.1, 20.0)
 COST_SHARE = (0.025, 2.5)
 
 Where = Literal["before", "inside", "step"]
-#: Of random jobs with late first batches so many ask for them before the step, and half of these have a barrier behind it.
-STEP_CHANCE, TOGETHER_CHANCE = 0.35, 0.5
-LAST_STAGE_CHANCE = 0.3
+#: Steps that a burst lasts, and how much longer its waits are.
+BURST_STEPS, BURST_RATIO = (2, 4), 4.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -76,12 +75,15 @@ class DataLoading(Fault):
         return tuple((dp, stage) for dp in self.dp_ranks for stage in stages)
 
     def tellable(self, spec: JobSpec) -> bool:
-        """What all wait for before the step begins lies between the steps of a job's own clock: there only rows tell."""
-        return not self.held_together or not spec.absolute_times or (self.records and spec.evidence)
+        """What is always there, and what all wait for between the steps of a job's own clock, only rows tell."""
+        is_constant = self.spread == 0.0 and self.probability >= 1.0 and self.is_common and self.period_steps is None
+        hidden = is_constant or (self.held_together and spec.absolute_times)
+        return not hidden or (self.records and spec.evidence)
 
     def place_tellable(self, spec: JobSpec) -> bool:
         """Where all wait for the last batch only rows say who waited for input."""
-        return not self.held_together or (self.records and spec.evidence)
+        waits_for_all = spec.starts_together and self.where != "inside" and not self.every_microbatch
+        return not (self.held_together or waits_for_all) or (self.records and spec.evidence)
 
     def apply(self, inputs: Inputs) -> Inputs:
         """Let forwards of the first stage wait; of model chunks, the first alone reads data.
@@ -137,7 +139,14 @@ class DataLoading(Fault):
 
 
 #: How often a random fault is of each kind.
-KINDS = {"late-batches": 1.0}
+KINDS = {
+    "late-batches": 0.5,
+    "late-labels": 0.12,
+    "before-steps": 0.1,
+    "behind-barrier": 0.12,
+    "constant": 0.08,
+    "burst": 0.08,
+}
 
 
 def draw_fault(
@@ -170,8 +179,9 @@ def draw_fault(
     n_waits = (1.0 / period_steps if period_steps else probability) * (1.0 + np.log(n_late))
     n_waits *= spec.microbatches if every_microbatch else 1
     ratio = float(np.clip(draw_log_uniform(rng, *COST_SHARE) * step_ratio / n_waits, *WAIT_RATIO))
+    kind = choose_kind(KINDS, rng, kind)
     fault = DataLoading(
-        kind=choose_kind(KINDS, rng, kind),
+        kind=kind,
         wait_ratio=ratio if strength is None else strength,
         spread=None if rng.random() < 0.4 else float(rng.uniform(0.1, 0.9)),
         probability=probability,
@@ -185,12 +195,28 @@ def draw_fault(
         onset=onset,
         recovery=recovery,
     )
-    turns = rng.random(3)
-    if turns[0] < LAST_STAGE_CHANCE and spec.pp > 1:
-        fault = dataclasses.replace(fault, reads_last=True)
-    if turns[1] < STEP_CHANCE and fault.where == "before" and not every_microbatch:
-        fault = dataclasses.replace(fault, where="step", held_together=bool(turns[2] < TOGETHER_CHANCE))
-    return fault
+    return fault if kind == "late-batches" else _change_kind(spec, rng, fault)
+
+
+def _change_kind(spec: JobSpec, rng: np.random.Generator, fault: DataLoading) -> DataLoading:
+    """Make of late batches one of the other kinds."""
+    early = {"where": "step", "every_microbatch": False}
+    changes: dict[str, dict[str, Any]] = {
+        "late-labels": {"reads_last": True},
+        "before-steps": {"reads_last": bool(rng.random() < 0.5), **early},
+        # What all wait for before the step begins only rows show on the job's own clock.
+        "behind-barrier": {"held_together": True, "records": fault.records or spec.absolute_times, **early},
+        # What is always as long only rows tell from how a job is.
+        "constant": {"spread": 0.0, "probability": 1.0, "period_steps": None, "is_common": True, "records": True},
+    }
+    if fault.kind != "burst":
+        return dataclasses.replace(fault, **changes[fault.kind])
+    first = fault.onset if fault.onset is not None else int(rng.integers(0, max(spec.steps // 2, 1)))
+    last = min(first + int(rng.integers(BURST_STEPS[0], BURST_STEPS[1] + 1)), spec.steps - 1)
+    longer = fault.wait_ratio * BURST_RATIO
+    if last > first:
+        fault = dataclasses.replace(fault, onset=first, recovery=last)
+    return dataclasses.replace(fault, wait_ratio=longer, probability=1.0, period_steps=None)
 
 
 EXAMPLES = {

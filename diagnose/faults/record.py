@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from diagnose.errors import UsageError
 from diagnose.faults.inputs import Inputs
 from diagnose.faults.members import WAIT, WorkerRows, spread_members
 from diagnose.faults.simulate import Times
@@ -22,6 +21,8 @@ from diagnose.model.trace import Ints, Seconds
 
 #: Code of rows in which members wait for each other, behind those of the types that there are.
 WAIT_CODE = len(Op)
+#: Name and code of the weight gradients of a backward that a schedule splits.
+WEIGHT, WEIGHT_CODE = "backward-weight", len(Op) + 1
 #: Most rows that are lost in a run.
 LOST_ROWS = 12
 
@@ -35,16 +36,7 @@ def record(inputs: Inputs, times: Times) -> pa.Table:
         One row an operation, by step, dp rank, stage and launch order, then the evidence rows; job metadata under the key
         `diagnose.job` of the schema. Times in seconds after the step began, or where the job has `absolute_times` after its
         first recorded step began.
-
-    Raises
-    ------
-    UsageError
-        The schedule splits backwards: a trace has no type for weight gradients.
     """
-    if inputs.spec.schedule == "zero-bubble":
-        raise UsageError(
-            "a zero-bubble job can be simulated, but not written as a trace: weight gradients have no type"
-        )
     parts = [_task_rows(inputs, times), *_pause_rows(inputs, times)]
     tail = _tail_rows(inputs, times)
     if tail is not None:
@@ -102,10 +94,14 @@ def _task_rows(inputs: Inputs, times: Times) -> WorkerRows:
     order = np.array(sorted(range(len(tasks)), key=lambda t: (tasks[t].stage, int(tasks[t].op), tasks[t].seq)))
     start_s = times.start_s[order].transpose(1, 2, 0)
     n_lanes = n_steps * n_dp
+    op, seq = inputs.programme.op[order], np.array([tasks[t].seq for t in order])
+    if inputs.spec.schedule == "zero-bubble":
+        is_weight = (op == int(Op.BACKWARD)) & (seq >= inputs.spec.microbatches)
+        op, seq = np.where(is_weight, WEIGHT_CODE, op), np.where(is_weight, seq - inputs.spec.microbatches, seq)
     return WorkerRows(
-        op=np.tile(inputs.programme.op[order], n_lanes),
+        op=np.tile(op, n_lanes),
         task=np.tile(order, n_lanes),
-        seq=np.tile(np.array([tasks[t].seq for t in order]), n_lanes),
+        seq=np.tile(seq, n_lanes),
         step=np.repeat(np.arange(n_steps), n_dp * len(order)),
         dp=np.tile(np.repeat(np.arange(n_dp), len(order)), n_steps),
         stage=np.tile(inputs.programme.stage[order], n_lanes),
@@ -188,9 +184,9 @@ def _table(inputs: Inputs, rows: WorkerRows, member: Ints | None = None) -> pa.T
     microbatch = np.where(is_task, programme.microbatch[rows.task], -1)
     compute = microbatch >= 0
     rank = (rows.stage * spec.dp + rows.dp) * spec.n_members + (0 if member is None else member)
-    planned = [op for op in (Op.EVAL, Op.LOG) if (rows.op == op).any()]
-    codes = [op for op in Op if op not in (Op.EVAL, Op.LOG) or op in planned]
-    names = [NAMES[op] for op in codes] + ([WAIT] if (rows.op == WAIT_CODE).any() else [])
+    known, seldom = dict(NAMES) | {WAIT_CODE: WAIT, WEIGHT_CODE: WEIGHT}, {Op.EVAL, Op.LOG, WAIT_CODE, WEIGHT_CODE}
+    codes = [code for code in (*Op, WAIT_CODE, WEIGHT_CODE) if code not in seldom or (rows.op == code).any()]
+    names = [known[code] for code in codes]
     number = np.searchsorted(codes, rows.op)
     columns: dict[str, pa.Array] = {
         "dp_rank": _integers(rows.dp, pa.int8()),

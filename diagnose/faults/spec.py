@@ -117,8 +117,7 @@ class JobSpec:
     #: Same seed, same job.
     seed: int = 0
     job_id: str = ""
-    #: Zero-bubble is ZB-H1, whose transfers never block the worker; it can be simulated, but a trace has no name for
-    #: its weight gradients.
+    #: Zero-bubble is ZB-H1, whose transfers never block the worker.
     schedule: Schedule = "1f1b"
     #: Part of a backward that computes weight gradients, where the schedule splits it.
     weight_share: float = 0.5
@@ -247,7 +246,7 @@ def count_rows(spec: JobSpec) -> int:
     >>> count_rows(JobSpec(pp=4, dp=4, microbatches=8, steps=12))
     8928
     """
-    computes = 2 * spec.n_virtual * spec.microbatches
+    computes = (2 + (spec.schedule == "zero-bubble")) * spec.n_virtual * spec.microbatches
     transfers = 2 * computes if spec.vpp > 1 else 4 * spec.microbatches * (spec.pp - 1)
     collectives = spec.pp * ((1 + spec.gathers) * spec.vpp + spec.separate) if spec.has_dp else 0
     # gc, layernorm, clip, optimizer; embedding on the first and last stage

@@ -68,6 +68,8 @@ def draw_world(
         if only is not None:
             spec = WORLDS[only].give(spec, rng)
         spec = _fit(spec, max_rows)
+        if count_rows(spec) > max_rows:
+            continue
         named = name_world(spec)
         if (only is None or only in named) and not set(without).intersection(named):
             return spec
@@ -82,17 +84,18 @@ def name_world(spec: JobSpec) -> tuple[str, ...]:
 
 
 def _fit(spec: JobSpec, max_rows: int) -> JobSpec:
-    """Cut microbatches, dp ranks and steps until the trace has few enough rows."""
+    """Cut microbatches, steps and dp ranks until the trace has few enough rows, as far as they can be cut."""
     unit = spec.pp if spec.vpp > 1 else 1
     while count_rows(spec) * (1 if spec.members == "one" else spec.n_members) > max_rows:
-        if spec.microbatches > max(2 * unit, 4):
-            spec = dataclasses.replace(spec, microbatches=unit * max(spec.microbatches * 2 // 3 // unit, 1))
-        elif spec.steps > max(FEW_STEPS[1], 8):
-            spec = dataclasses.replace(spec, steps=max(spec.steps * 2 // 3, 8))
-        elif spec.dp > 3:
-            spec = dataclasses.replace(spec, dp=spec.dp // 2)
-        else:
+        cut = (
+            dataclasses.replace(spec, microbatches=unit * max(spec.microbatches * 2 // 3 // unit, 1)),
+            dataclasses.replace(spec, steps=max(spec.steps * 2 // 3, min(spec.steps, 8))),
+            dataclasses.replace(spec, dp=max(spec.dp // 2, min(spec.dp, 2))),
+        )
+        smaller = [one for one in cut if one != spec]
+        if not smaller:
             break
+        spec = max(smaller, key=count_rows)
     return spec
 
 
@@ -111,6 +114,12 @@ def _give_schedule(schedule: str) -> Draw:
         return dataclasses.replace(spec, schedule=schedule, p2p=streams)  # type: ignore[arg-type] # one of Schedule
 
     return give
+
+
+def _give_zero_bubble(spec: JobSpec, rng: np.random.Generator) -> JobSpec:  # noqa: ARG001 - as the others
+    if spec.pp == 1 or spec.vpp > 1:
+        return spec
+    return dataclasses.replace(spec, schedule="zero-bubble", p2p="asynchronous")
 
 
 def _give_chunks(spec: JobSpec, rng: np.random.Generator) -> JobSpec:
@@ -207,6 +216,8 @@ def _give_clocks(spec: JobSpec, rng: np.random.Generator) -> JobSpec:
 WORLDS: dict[str, Feature] = {
     "gpipe": Feature(0.2, lambda s: s.schedule == "gpipe", _give_schedule("gpipe")),
     "eager": Feature(0.2, lambda s: s.schedule == "eager", _give_schedule("eager")),
+    # Replays do not know weight gradients apart yet: nothing is trained on them.
+    "zero-bubble": Feature(0.0, lambda s: s.schedule == "zero-bubble", _give_zero_bubble),
     "interleaved": Feature(0.0, lambda s: s.vpp > 1, _give_chunks),
     "odd-stages": Feature(0.12, lambda s: s.pp > 1 and s.pp % 2 == 1, _give_stages),
     "odd-ranks": Feature(

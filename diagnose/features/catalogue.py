@@ -58,7 +58,7 @@ class FeatureGroup(NamedTuple):
 def list_groups() -> tuple[FeatureGroup, ...]:
     """List the groups; those of gains are of the components that there are when it is asked."""
     return (
-        FeatureGroup(job.READS_AS, lambda m: job.measure_job(m.what_if, m.breakdown)),
+        FeatureGroup(job.READS_AS, lambda m: job.measure_job(m.what_if, m.breakdown, m.trace.job)),
         FeatureGroup(gains.list_gains(), lambda m: gains.measure_gains(m.breakdown, m.gains)),
         FeatureGroup(stages.READS_AS, lambda m: stages.measure_stages(m.breakdown, m.trace.n_stages)),
         FeatureGroup(workers.READS_AS, lambda m: workers.measure_workers(m.breakdown, m.what_if)),

@@ -10,8 +10,10 @@ READS_AS = {
     "was not fitted and beyond other stages and neighbours in time; 0 nothing, 1 all; misleads when a stage pauses both ways",
     "expert.alone_share": "part of what forward and backward of a microbatch share that other stages do not; 0 documents, "
     "1 experts; misleads when they share nothing",
-    "expert.or_sequences": "probability that microbatches are uneven for their experts and not for their documents; misleads "
-    "with one stage and no columns, where it is no more than how often each happens",
+    "expert.or_sequences": "probability that what looks like documents of different length are uneven experts; 0 where several "
+    "stages, or columns, tell; misleads with one stage and no columns: then it is no more than how often each happens",
+    "expert.or_worker": "probability that what looks like a slow worker are experts that stay hot; 0 without experts; misleads "
+    "as it is no more than how often each happens",
     "expert.tokens_fit": "part of how computes vary that the tokens of their experts predict, where they were not fitted; 1 all; "
     "misleads when they are recorded of other layers",
     "expert.alike": "part of it that the ranks of one expert-parallel group share; 1 they wait for each other inside the compute; "
@@ -21,10 +23,10 @@ READS_AS = {
 }
 #: From this part on columns settle it.
 TOKENS_SETTLE = 0.5
-#: With one stage nothing in the times parts them: one in four where nobody says that there are experts, else half and half.
+#: What nothing in the times tells: one in four where nobody says that there are experts, else half and half.
 UNKNOWN_CHANCE, SHARED_CHANCE = 0.25, 0.5
-#: What documents that are known and do not predict the times leave of sequences.
-SETTLED_CHANCE = 0.9
+#: Where experts explain this part of how computes vary the job has them, and they are uneven.
+SURE_EXPLAINED = 0.5
 
 
 def measure_experts(breakdown: Breakdown, trace: Trace, tokens_fit: Feature) -> Features:
@@ -36,6 +38,7 @@ def measure_experts(breakdown: Breakdown, trace: Trace, tokens_fit: Feature) -> 
         "expert.explained": _known(experts.explained, few),
         "expert.alone_share": _known(experts.alone_share, few),
         "expert.or_sequences": Feature(_weigh_against_sequences(breakdown, ep_size, tokens_fit.value)),
+        "expert.or_worker": Feature(_weigh_against_worker(breakdown, ep_size)),
         "expert.tokens_fit": _known(experts.tokens_fit, "the trace has no column expert_tokens, or all are the same"),
         "expert.alike": _known(experts.alike, uneven),
         "expert.ep_size": _known(None if ep_size is None else float(ep_size), "the metadata have no ep_size"),
@@ -48,16 +51,19 @@ def _known(value: float | None, reason: str) -> Feature:
 
 
 def _weigh_against_sequences(breakdown: Breakdown, ep_size: int | None, documents_fit: float | None) -> float:
-    """Say how probable experts are against documents: columns settle it, else the stages, else how often each happens."""
-    experts = breakdown.experts
-    if ep_size == 1:
+    """Say how probable experts are where all stages agree: with one stage nothing but columns tells."""
+    one_stage = breakdown.typical_s.shape[1] == 1
+    told = breakdown.experts.tokens_fit is not None or (documents_fit or 0.0) >= TOKENS_SETTLE
+    if ep_size == 1 or told or not one_stage:
         return 0.0
-    if (experts.tokens_fit or 0.0) >= TOKENS_SETTLE:
-        return 1.0
-    if (documents_fit or 0.0) >= TOKENS_SETTLE:
-        return 0.0
-    if experts.alone_share is not None:
-        return experts.alone_share
-    if documents_fit is not None:
-        return SETTLED_CHANCE
     return UNKNOWN_CHANCE if ep_size is None else SHARED_CHANCE
+
+
+def _weigh_against_worker(breakdown: Breakdown, ep_size: int | None) -> float:
+    """Say how probable experts are where a worker is slow in all that it computes: nothing but a column tells."""
+    experts = breakdown.experts
+    if ep_size == 1 or experts.tokens_fit is not None:
+        return 0.0
+    if experts.ratio is not None and (experts.explained or 0.0) >= SURE_EXPLAINED:
+        return SHARED_CHANCE
+    return 0.0 if ep_size is None else UNKNOWN_CHANCE

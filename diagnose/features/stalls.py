@@ -12,6 +12,7 @@ from diagnose.model.optype import Op
 from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Bools, Evidence, Seconds
 from diagnose.numerics.chance import chance_of_excess, chance_of_growth
+from diagnose.numerics.robust import weighted_median
 
 #: Each kind of stall with the prefix of its features, and the evidence row that says so.
 KINDS = {
@@ -19,24 +20,27 @@ KINDS = {
     "allocator": (StallKind.ALLOCATION, Op.CUDA_MALLOC),
     "input": (StallKind.INPUT, Op.DATA_LOAD),
 }
-#: Each feature: what its values read as, and when it misleads.
+#: What is measured of the stalls of each kind: what its values read as, and when it misleads.
+OF_EACH_KIND = {
+    "recorded_share": "part of the stalls' seconds with {row} rows; 1 all are recorded; misleads when rows are sampled",
+    "backward_share": "part of the stalls' seconds in or before backwards; collections 0, allocator about 0.5",
+    "stall_ratio": "a typical stall over the compute it stretches; 1 as long again; misleads on very short computes",
+    "a_step": "stalls a step on the workers that have any; collections below 1, a slow loader as many as forwards",
+    "worker_steps_share": "part of the steps of the workers that have any in which they do; collections below 0.5",
+    "in_a_step": "stalls of a worker in the steps in which it has any; 1 single ones, more: as a loader for each microbatch",
+    "workers_share": "part of the workers that have such stalls; 1 all of them",
+    "contrast": "seconds stalled there over those on other workers (collections: over those of backwards), at most 100",
+    "before_share": "part of the seconds in the gap before the compute and not in it",
+    "first_share": "part of the stalls in the first microbatch; 1 only there; misleads with one microbatch",
+    "steps_share": "part of the steps that have such a stall anywhere",
+    "together_share": "part of the workers that stall, in a typical step with any; 1 all at once, planned",
+    "growth": "seconds a step in the later half of the steps over the earlier; 1 steady; at most 100",
+}
+#: Each feature, likewise.
 READS_AS = {
     f"{kind}.{name}": text.format(row=OPTYPES[row])
     for kind, (_, row) in KINDS.items()
-    for name, text in {
-        "recorded_share": "part of the stalls' seconds with {row} rows; 1 all are recorded; misleads when rows are sampled",
-        "backward_share": "part of the stalls' seconds in or before backwards; collections 0, allocator about 0.5",
-        "stall_ratio": "a typical stall over the compute it stretches; 1 as long again; misleads on very short computes",
-        "a_step": "stalls a step on the workers that have any; collections below 1, a slow loader as many as forwards",
-        "in_a_step": "stalls of a worker in the steps in which it has any; 1 single ones, more: as a loader for each microbatch",
-        "workers_share": "part of the workers that have such stalls; 1 all of them",
-        "contrast": "seconds stalled there over those on other workers (collections: over those of backwards), at most 100",
-        "before_share": "part of the seconds in the gap before the compute and not in it",
-        "first_share": "part of the stalls in the first microbatch; 1 only there; misleads with one microbatch",
-        "steps_share": "part of the steps that have such a stall anywhere",
-        "together_share": "part of the workers that stall, in a typical step with any; 1 all at once, planned",
-        "growth": "seconds a step in the later half of the steps over the earlier; 1 steady; at most 100",
-    }.items()
+    for name, text in OF_EACH_KIND.items()
 } | {
     "input.start_share": "part of the seconds waited for input, of who waits longest, before workers begin a step; 1 all of them",
     "input.unseen_doubt": "how probable it is that they wait for something else on a host: where nearly all workers begin a step "
@@ -48,8 +52,6 @@ READS_AS = {
     "they choose none; 0 a fixed part of the workers, 1 all of them, or others in each burst; misleads where a host is a stage",
     "allocator.growth_chance": "chance that stalls of the allocator come so much more often to the end, were they as frequent all "
     "the time; 0 memory fills up; misleads when noise grows as well",
-    "collection.worker_steps_share": "part of the steps of a worker that has any collections in which it has some; below 0.5 "
-    "collections, near 1 a loader; misleads with few steps",
 }
 #: Stalls may begin short and rare and grow: a step has some from this part on of what a step with many has.
 FIRST_SIGN = 0.05
@@ -60,6 +62,8 @@ TOGETHER_SHARE = 0.6
 UNSEEN_CHANCE = 0.35
 #: Ratios above are as good as infinite.
 MOST = 100.0
+#: Stalls shorter than this part of the length in which half of the time is lost are those of something else.
+LONG_SHARE = 0.1
 #: Fewer stalls have no trend.
 MIN_STALLS = 6
 
@@ -69,7 +73,6 @@ def measure_stalls(breakdown: Breakdown, evidence: Evidence) -> Features:
     found: Features = {}
     for kind, (whose, row) in KINDS.items():
         found |= {f"{kind}.{name}": feature for name, feature in _measure(breakdown, evidence, whose, row).items()}
-    found["collection.worker_steps_share"] = _worker_steps_share(breakdown, StallKind.COLLECTION)
     found |= {"allocator.backward_contrast": _backward_contrast(breakdown)} | _measure_chances(breakdown)
     return found | _measure_places_of_waits(breakdown)
 
@@ -115,9 +118,8 @@ def _measure(breakdown: Breakdown, evidence: Evidence, whose: StallKind, row: Op
         recorded_s += np.where(breakdown.start_recorded, breakdown.start_s, 0.0).sum()
         before += float(breakdown.start_s.sum())
     at = seconds > 0
-    names = [name.split(".")[1] for name in READS_AS if name.startswith("collection.")]
     if not at.any():
-        return {name: Feature.missing("no compute stalls in that way") for name in names}
+        return dict.fromkeys(OF_EACH_KIND, Feature.missing("no compute stalls in that way"))
     total = float(seconds.sum())
     work = np.maximum(np.nan_to_num(breakdown.compute_s) - stalls.inside_s, TINY_S)
     n_stages = breakdown.slow_workers.shape[1]
@@ -133,6 +135,7 @@ def _measure(breakdown: Breakdown, evidence: Evidence, whose: StallKind, row: Op
         "backward_share": Feature(float(seconds[1].sum()) / total),
         "stall_ratio": Feature(float(np.median(seconds[at] / work[at]))),
         "a_step": Feature(float(counts.sum(axis=1)[hit].mean()) / counts.shape[1]),
+        "worker_steps_share": Feature(float((counts > 0).mean(axis=1)[hit].mean())),
         "in_a_step": Feature(float(counts[counts > 0].mean())),
         "workers_share": Feature(float(hit.mean())),
         "contrast": _contrast(breakdown, hit, whose),
@@ -189,25 +192,18 @@ def _backward_contrast(breakdown: Breakdown) -> Feature:
     return Feature(min(here / there, MOST) if there > 0 else MOST)
 
 
-def _worker_steps_share(breakdown: Breakdown, whose: StallKind) -> Feature:
-    """Say in which part of its steps a worker stalls: the mean of those that do at all."""
-    at = breakdown.stalls.seconds_of(whose) > 0
-    if not at.any():
-        return Feature.missing("no compute stalls in that way")
-    by_step = _add_chunks(at.sum(axis=2), breakdown.slow_workers.shape[1]).sum(axis=0) > 0  # (n_stages, n_steps, n_dp)
-    share = by_step.mean(axis=1)
-    return Feature(float(share[share > 0].mean()))
-
-
 def _measure_chances(breakdown: Breakdown) -> Features:
-    """Say whether chance explains where the allocator's stalls are, and when."""
+    """Say whether chance explains where the allocator's stalls are, and when; beside long ones short ones do not count."""
     stalls, n_stages = breakdown.stalls, breakdown.slow_workers.shape[1]
-    at = stalls.seconds_of(StallKind.ALLOCATION) > 0
+    seconds = stalls.seconds_of(StallKind.ALLOCATION)
+    lengths = seconds[seconds > 0]
+    least_s = LONG_SHARE * (weighted_median(lengths, lengths) or 0.0)
+    at = seconds > least_s
     names = ("allocator.place_chance", "allocator.growth_chance")
     if not at.any():
         return dict.fromkeys(names, Feature.missing("no compute stalls in that way"))
     in_time = np.argsort(breakdown.steps, kind="stable")
-    free = at | (stalls.seconds_of(StallKind.NOBODY) > 0)
+    free = at | (stalls.seconds_of(StallKind.NOBODY) > least_s)
     # (n_stages, n_steps, n_dp) of the backwards, in time.
     stalled, there = (
         _add_chunks(a.sum(axis=2), n_stages)[1][:, in_time] for a in (free, np.isfinite(breakdown.compute_s))

@@ -50,7 +50,8 @@ def restore(found: Any, *, min_speedup: float) -> Diagnosis:
 
 def _restore(found: DiagnosisDocument, min_speedup: float) -> Diagnosis:
     """Put the parts of a document into their places."""
-    job = {field.name: getattr(found.job, field.name) for field in dataclasses.fields(Job)}
+    known = {field.name for field in dataclasses.fields(Job)}
+    job = {key: getattr(found.job, key) for key in found.job.__struct_fields__ if key in known}
     what_if = _read_what_if(found)
     return Diagnosis(
         made_by=found.made_by,
@@ -58,6 +59,7 @@ def _restore(found: DiagnosisDocument, min_speedup: float) -> Diagnosis:
         n_ops=found.job.ops,
         steps_dropped=found.job.steps_dropped,
         verdict=found.verdict,
+        why=found.why,
         step_time=found.step_time,
         gpu_hours_analysed=_number(found.gpu_hours.analysed),
         gpu_hours_wasted=found.gpu_hours.wasted,

@@ -3,6 +3,8 @@
 python -m diagnose.train
 python -m diagnose.train --jobs 60 --calibrate 30 --out /tmp/classifier.json
 python -m diagnose.train --leave-out interleaved --out /tmp/classifier.json
+
+`python -m diagnose.train.leave_out` leaves out one after the other.
 """
 
 import os
@@ -18,7 +20,6 @@ from diagnose.judge.classifier import PACKAGED, load_classifier
 from diagnose.judge.rules import load_rules
 from diagnose.train.fit import train, write_model
 from diagnose.train.measure import MeasuredJob, RandomJobs, measure_jobs, measuring_digest
-from diagnose.train.table import FAMILIES
 
 #: Noise of the jobs for the trees, and of those for the calibration: beyond it on both sides.
 NOISE = (0.3, 3.0)
@@ -77,7 +78,10 @@ class Progress:
     help="Processes; they change nothing but the time.",
 )
 @click.option(
-    "--leave-out", "family", type=click.Choice(sorted(FAMILIES)), help="Train without such jobs, and rate them apart."
+    "--leave-out",
+    "name",
+    metavar="NAME",
+    help="Train without jobs that have a kind of fault (worker-fault/replica) or a feature (gpipe), and rate them apart.",
 )
 def main(**options: Any) -> None:
     """Train the classifier and write it."""
@@ -90,10 +94,10 @@ def main(**options: Any) -> None:
 
 
 def run(
-    *, n_jobs: int, n_calibrate: int, seed: int, out: Path | None, cache: Path, workers: int, family: str | None
+    *, n_jobs: int, n_calibrate: int, seed: int, out: Path | None, cache: Path, workers: int, name: str | None
 ) -> int:
     """Measure, train, write and print; give the number of jobs that failed."""
-    if family and out is None:
+    if name and out is None:
         raise UsageError(
             "--leave-out trains no classifier to ship; say with --out where to write it", where="--leave-out"
         )
@@ -112,22 +116,18 @@ def run(
         raise UsageError("the code that measures changed meanwhile; run again", where="diagnose")
     failed = [job for jobs in measured.values() for job in jobs if job.error]
     left_out: list[MeasuredJob] = []
-    if family:
-        is_left_out = FAMILIES[family]
-        left_out = [job for jobs in measured.values() for job in jobs if job.features and is_left_out(job.shape)]
-        measured = {
-            name: [job for job in jobs if job.features and not is_left_out(job.shape)]
-            for name, jobs in measured.items()
-        }
+    if name:
+        left_out = [job for jobs in measured.values() for job in jobs if job.features and job.has(name)]
+        measured = {part: [job for job in jobs if not job.has(name)] for part, jobs in measured.items()}
         if not left_out:
-            click.echo(f"warning: no job is {family}", err=True)
+            click.echo(f"warning: no job has {name}", err=True)
     rules = load_rules().rules
     model = train(measured["trees"], measured["calibration"], rules, seed=seed, left_out=left_out)
     model["training"] |= {
         "seeds": {name: part.seed for name, part in wanted.items()},
         "noise": {name: list(part.noise) for name, part in wanted.items()},
         "failed": len(failed),
-        "left_out_family": family,
+        "left_out_name": name,
         "measured_by": digest,
     }
     write_model(model, path)
@@ -149,7 +149,7 @@ def _render(figures: dict[str, Any], path: Path, took: str) -> str:
     ]
     if "left_out" in figures:
         part = figures["left_out"]
-        lines += _render_part(f"on {part['jobs']} {figures['left_out_family']} jobs, left out", part)
+        lines += _render_part(f"on {part['jobs']} jobs with {figures['left_out_name']}, left out", part)
     if figures["causes_without_jobs"]:
         lines.append(f"no job with (or without): {', '.join(figures['causes_without_jobs'])}")
     return "".join(f"{line}\n" for line in lines)

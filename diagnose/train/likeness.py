@@ -43,7 +43,8 @@ def learn_likeness(inputs: _Floats, held_out: _Floats) -> dict[str, Any]:
     ruler = Likeness(
         [(np.array(k["value"]), np.array(k["rank"])) for k in knots], np.empty((0, inputs.shape[1])), 1.0, 1.0
     )
-    places = np.round([ruler.place(row) for row in inputs], _RANK_DIGITS)
+    columns = [_rank(column, *knot) for column, knot in zip(inputs.T, ruler.knots, strict=True)]
+    places = np.round(np.stack(columns, axis=1), _RANK_DIGITS).astype(np.float64)
     prototypes = _spread_out(places)
     ruler = dataclasses.replace(ruler, prototypes=prototypes)
     rows = [row.tolist() for row in held_out]
@@ -57,6 +58,13 @@ def learn_likeness(inputs: _Floats, held_out: _Floats) -> dict[str, Any]:
         "limit": limit,
         "reach": _limit_above(excess, LEAST_REACH),
     }
+
+
+def _rank(column: _Floats, values: _Floats, ranks: _Floats) -> _Floats:
+    """Turn an input of all jobs of training into ranks, as `Likeness.place` does for one job."""
+    if not len(values):
+        return np.full(len(column), np.nan)
+    return np.where(np.isnan(column), np.nan, np.interp(np.round(column, LIKENESS_DIGITS), values, ranks))
 
 
 def _limit_above(found: list[float], least: float) -> float:

@@ -17,11 +17,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from diagnose.faults.generate import FaultTruth, draw_job, generate, strip_evidence
+from diagnose.faults.generate import FaultTruth, Job, draw_job, generate, strip_evidence
+from diagnose.faults.score import read_truth
 from diagnose.judge.rules import load_rules
 from diagnose.judges import read_rules
+from diagnose.model.analysis import Analysis
 from diagnose.model.request import Request
 from diagnose.pipeline import analyse_job
+from diagnose.train.kept import KeptJob, keep_job, write_kept
 
 #: Parts of the package that decide what is measured of which job; judging and reporting do not.
 _MEASURING = ("errors.py", "pipeline.py", "model", "trace", "whatif", "features", "faults")
@@ -44,6 +47,8 @@ _NOT_MEASURING = tuple(
 #: Jobs that a worker process takes at once.
 _CHUNK = 4
 
+#: Seed, index and noise of a job, and where it is kept.
+Order = tuple[int, int, tuple[float, float], Path | None]
 #: Feature by name, None where it could not be measured.
 Values = dict[str, float | None]
 
@@ -64,8 +69,9 @@ class MeasuredJob:
     #: As `draw_job` was given them.
     seed: int
     index: int
-    #: `pp`, `vpp`, `dp`.
-    shape: dict[str, int]
+    #: Kinds of its faults, as `worker-fault/replica`, and features of its world.
+    kinds: tuple[str, ...]
+    world: tuple[str, ...]
     #: By cause: part of the step that comes back when the fault is mended, alone or after all others, whichever is more.
     worth: dict[str, float]
     #: With the evidence rows, and without; empty where the job failed.
@@ -73,11 +79,16 @@ class MeasuredJob:
     #: Why the job could not be generated or diagnosed; empty where it could.
     error: str = ""
 
+    def has(self, name: str) -> bool:
+        """Say whether it has a kind of fault, or a feature of worlds."""
+        return name in self.kinds or name in self.world
+
 
 def measure_jobs(
     wanted: RandomJobs,
     *,
     cache: Path | None = None,
+    keeps: bool = False,
     workers: int = 1,
     progress: Callable[[MeasuredJob, int], None] | None = None,
 ) -> list[MeasuredJob]:
@@ -88,6 +99,8 @@ def measure_jobs(
     cache : Path, optional
         Folder with what was measured before, by the same code; what is measured now is added to it job by job. Jobs that failed
         are tried again.
+    keeps : bool
+        Keep each job (half a megabyte) in the cache so that it can be judged again, see `kept`.
     workers : int
         Processes; they change nothing but the time.
     progress : callable, optional
@@ -102,16 +115,18 @@ def measure_jobs(
         jobs: dict[int, MeasuredJob] = {}
         keep = None
         if cache is not None:
-            low, high = wanted.noise
-            file = cache / f"seed-{wanted.seed}-noise-{low:g}-{high:g}-{measuring_digest()}.jsonl"
+            file = cache / f"{name_jobs(wanted)}.jsonl"
             cache.mkdir(parents=True, exist_ok=True)
             jobs = _read_jobs(file)
             _write_jobs(
                 file, jobs
             )  # without what failed, and a last line that an interrupted training left half written
             keep = stack.enter_context(file.open("a", encoding="utf-8"))
-        left = [index for index in range(wanted.n_jobs) if index not in jobs]
-        orders = [(wanted.seed, index, wanted.noise) for index in left]
+        kept = {index: place_kept(cache, wanted, index) for index in range(wanted.n_jobs)} if cache and keeps else {}
+        for path in kept.values():
+            path.parent.mkdir(exist_ok=True)
+        left = [i for i in range(wanted.n_jobs) if i not in jobs or (i in kept and not kept[i].exists())]
+        orders = [(wanted.seed, index, wanted.noise, kept.get(index)) for index in left]
         for n_done, job in enumerate(stack.enter_context(contextlib.closing(_run(orders, workers))), start=1):
             jobs[job.index] = job
             if keep is not None:
@@ -122,13 +137,42 @@ def measure_jobs(
     return [jobs[index] for index in range(wanted.n_jobs)]
 
 
+def name_jobs(wanted: RandomJobs) -> str:
+    """Name the file of what was measured of some jobs by this version of the code."""
+    low, high = wanted.noise
+    return f"seed-{wanted.seed}-noise-{low:g}-{high:g}-{measuring_digest()}"
+
+
+def place_kept(cache: Path, wanted: RandomJobs, index: int) -> Path:
+    """Say where a job is kept."""
+    return cache / name_jobs(wanted) / f"{index}.kept"
+
+
 def measure_job(trace: pa.Table) -> Values:
     """Measure the features of one job, as the pipeline does."""
+    return _values_of(_analyse(trace))
+
+
+def measure_again(seed: int, index: int, noise: tuple[float, float]) -> KeptJob:
+    """Make a job and measure it, to be judged in other ways."""
+    job = generate(*draw_job(seed, index, noise=noise))
+    return _keep(job, _analyse(job.trace))
+
+
+def _analyse(trace: pa.Table) -> Analysis:
     file = io.BytesIO()
     pq.write_table(trace, file)
     file.seek(0)
-    features = analyse_job(Request(file, name="generated job"), read_rules()).features
-    return {name: feature.value for name, feature in features.items()}
+    return analyse_job(Request(file, name="generated job"), read_rules())
+
+
+def _values_of(analysis: Analysis) -> Values:
+    return {name: feature.value for name, feature in analysis.features.items()}
+
+
+def _keep(job: Job, analysis: Analysis) -> KeptJob:
+    truth = json.loads(job.truth.to_json())
+    return keep_job(read_truth(truth, job.truth.spec.step_numbers().tolist()), analysis, read_rules())
 
 
 def measuring_digest() -> str:
@@ -157,7 +201,7 @@ def worth_by_cause(faults: Iterable[FaultTruth]) -> dict[str, float]:
     return worth
 
 
-def _run(orders: list[tuple[int, int, tuple[float, float]]], workers: int) -> Generator[MeasuredJob, None, None]:
+def _run(orders: list[Order], workers: int) -> Generator[MeasuredJob, None, None]:
     """Measure jobs in order, here or in other processes."""
     if workers == 1 or len(orders) <= 1:
         yield from map(_measure_one, orders)
@@ -166,19 +210,21 @@ def _run(orders: list[tuple[int, int, tuple[float, float]]], workers: int) -> Ge
         yield from pool.map(_measure_one, orders, chunksize=_CHUNK)
 
 
-def _measure_one(order: tuple[int, int, tuple[float, float]]) -> MeasuredJob:
+def _measure_one(order: Order) -> MeasuredJob:
     """Generate a job and measure it with its evidence rows and without; whatever goes wrong is a finding."""
-    seed, index, noise = order
+    seed, index, noise, path = order
     try:
         job = generate(*draw_job(seed, index, noise=noise))
         bare = strip_evidence(job.trace)
-        whole = measure_job(job.trace)
+        analysis = _analyse(job.trace)
+        if path is not None:
+            write_kept(_keep(job, analysis), path)
+        whole = _values_of(analysis)
         features = (whole, whole if bare.equals(job.trace) else measure_job(bare))
     except Exception as error:  # noqa: BLE001 - a job that fails is reported, the others are measured
-        return MeasuredJob(seed, index, {}, {}, (), f"{type(error).__name__}: {error}{_place_of(error)}")
-    spec = job.truth.spec
-    shape = {"pp": spec.pp, "vpp": spec.vpp, "dp": spec.dp}
-    return MeasuredJob(seed, index, shape, worth_by_cause(job.truth.faults), features)
+        return MeasuredJob(seed, index, (), (), {}, (), f"{type(error).__name__}: {error}{_place_of(error)}")
+    kinds = tuple(dict.fromkeys(fault.kind for fault in job.truth.faults))
+    return MeasuredJob(seed, index, kinds, job.truth.world, worth_by_cause(job.truth.faults), features)
 
 
 def _place_of(error: BaseException) -> str:
@@ -197,7 +243,8 @@ def _read_jobs(file: Path) -> dict[int, MeasuredJob]:
     for line in file.read_text(encoding="utf-8").splitlines():
         try:
             fields: dict[str, Any] = json.loads(line)
-            job = MeasuredJob(**{**fields, "features": tuple(fields["features"])})
+            lists = {name: tuple(fields[name]) for name in ("kinds", "world", "features")}
+            job = MeasuredJob(**{**fields, **lists})
         except (ValueError, TypeError, KeyError):
             break
         if not job.error:

@@ -9,7 +9,7 @@ or microbatches a job has, and nothing of other subjects: from those a classifie
 
 import dataclasses
 import fnmatch
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,11 +25,6 @@ from diagnose.train.measure import MeasuredJob
 PRESENT_WORTH = 1.0 - 1.0 / MIN_SPEEDUP
 #: Below this it is not; between the two nobody can say, and the job teaches nothing about that cause.
 ABSENT_WORTH = 0.008
-#: Families of shapes that can be left out, to see how a classifier does on what it has not seen.
-FAMILIES: dict[str, Callable[[dict[str, int]], bool]] = {
-    "interleaved": lambda shape: shape["vpp"] > 1,
-    "large-dp": lambda shape: shape["dp"] >= 64,
-}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

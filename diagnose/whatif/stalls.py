@@ -12,9 +12,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from diagnose.model.stalls import Kinds, StallKind, Stalls
+from diagnose.model.stalls import MIN_STALLS, Kinds, StallKind, Stalls
 from diagnose.model.trace import Bools, Evidence, Ints, Seconds
-from diagnose.whatif.components.attribution import MAX_QUIET_RATIO, MIN_STALLS, TINY_S, LongStalls
+from diagnose.numerics.robust import weighted_median
+from diagnose.whatif.components.attribution import MAX_QUIET_RATIO, TINY_S, LongStalls
 from diagnose.whatif.components.evaluation import attribute_planned_collections
 from diagnose.whatif.components.gc_pause import attribute_to_collection
 from diagnose.whatif.components.input_delay import attribute_to_input
@@ -118,7 +119,9 @@ def _attribute_by_place(found: LongStalls) -> None:
         if not left.any():
             break
         # Large ones first, by themselves: beside them small ones are ordinary variation, or somebody else's.
-        least_s = LARGE_SHARE * _usual_length(seconds[left]) if size or apart_s is None else apart_s
+        # The usual length splits the time lost in halves: a few long ones count for more than many short.
+        usual_s = weighted_median(seconds[left], seconds[left])
+        least_s = LARGE_SHARE * (usual_s or 0.0) if size or apart_s is None else apart_s
         long = left & (seconds >= least_s)
         left &= ~long
         # Collections of one job do not differ so much: where some stand apart, shorter ones are none.
@@ -126,13 +129,6 @@ def _attribute_by_place(found: LongStalls) -> None:
         for attribute in BY_PLACE[:-1] if apart else BY_PLACE:
             attribute(dataclasses.replace(found, long=long))
             long &= (stalls.inside == 0) & (stalls.before == 0)
-
-
-def _usual_length(seconds: Seconds) -> float:
-    """Give the length of stall that splits the time lost to stalls in halves: a few long ones count for more than many short."""
-    longest_first = np.sort(seconds)[::-1]
-    lost = longest_first.cumsum()
-    return float(longest_first[np.searchsorted(lost, lost[-1] / 2.0)])
 
 
 def _length_apart(seconds: Seconds, left: Bools) -> float | None:

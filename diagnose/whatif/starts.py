@@ -11,11 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from diagnose.model.optype import Op
-from diagnose.model.stalls import Kinds, StallKind
+from diagnose.model.stalls import MIN_STALLS, TOGETHER_SHARE, Kinds, StallKind
 from diagnose.model.trace import Bools, Evidence, Ints, Seconds
 from diagnose.numerics.period import MIN_HITS, find_period
 from diagnose.whatif.barriers import BARRIER_TOLERANCE_S, EXPLAINED_SHARE
-from diagnose.whatif.components.attribution import MIN_STALLS, TOGETHER_SHARE
 from diagnose.whatif.computes import COMPUTES, iterate_blocks, list_computes, place_of
 from diagnose.whatif.evidence import CHUNK_ROWS, COVERED_SHARE, SAYS
 from diagnose.whatif.observed import Observed
@@ -300,8 +299,8 @@ def _late_starts(o: Observed, delays: Delays, opening: Sequence[Opening]) -> Sec
         free = np.sort(unknown(of_stage.free) or [zero], axis=0)
         found.append(free[(len(free) - 1) // 2] + sum(unknown(of_stage.first), start=zero))
         others = others + sum(unknown([n for n in of_stage.nodes if o.block.nodes.op[n] not in COMPUTES]), start=zero)
-    opens = np.asarray(others.any(axis=1))
-    return np.where(opens[None, :, None], np.stack(found), 0.0)
+    late = np.any(np.asarray(others), axis=1)
+    return np.where(late[None, :, None], np.stack(found), 0.0)
 
 
 def _is_input(steps: Ints, late_s: Seconds, late: Bools, readers: Sequence[int]) -> bool:

@@ -10,7 +10,7 @@ from diagnose.faults.compute_order import order_computes
 from diagnose.faults.inputs import draw_inputs
 from diagnose.faults.record import record
 from diagnose.faults.simulate import simulate
-from diagnose.faults.spec import JobSpec
+from diagnose.faults.spec import JobSpec, count_rows
 from diagnose.model.optype import Op
 from tests.uneven_layers import UnevenLayers
 
@@ -95,6 +95,15 @@ def test_what_makes_no_sense_is_refused() -> None:
         JobSpec(weight_share=1.5)
     with pytest.raises(UsageError, match="layers of 3 virtual stages; the job has 2"):
         UnevenLayers(layers=(1, 2, 3)).apply(draw_inputs(BY_HAND))
-    inputs = draw_inputs(dataclasses.replace(BY_HAND, schedule="zero-bubble"))
-    with pytest.raises(UsageError, match="weight gradients have no type"):
-        record(inputs, simulate(inputs))
+
+
+def test_weight_gradients_are_rows_of_their_own() -> None:
+    """Where a backward is split, the trace has as many gradients of weights as of inputs, numbered alike."""
+    spec = dataclasses.replace(BY_HAND, schedule="zero-bubble")
+    inputs = draw_inputs(spec)
+    frame = record(inputs, simulate(inputs)).to_pandas()
+    assert len(frame) == count_rows(spec)
+    split = [frame[frame["optype"] == name].reset_index(drop=True) for name in ("backward-compute", "backward-weight")]
+    places = ["step", "dp_rank", "stage", "seq_id", "mb_id"]
+    assert split[0][places].equals(split[1][places])
+    assert (split[1]["start_ts"] >= split[0]["start_ts"] + split[0]["duration"] - 1e-6).all()

@@ -37,8 +37,8 @@ def draw_jobs(n_jobs: int, seed: int) -> list[MeasuredJob]:
                 values[f"{kind}.{component}"] = worth.get(cause, 0.0) + float(rng.normal(0.0, 0.02))
         values["noise"] = 0.01
         bare = values | {"collection.recorded_share": None}
-        shape = {"pp": 4, "vpp": 1 + index % 2, "dp": 4}
-        jobs.append(MeasuredJob(seed, index, shape, worth, (values, bare)))
+        kinds, world = tuple(f"{cause}/drawn" for cause in worth), ("interleaved",) if index % 2 else ()
+        jobs.append(MeasuredJob(seed, index, kinds, world, worth, (values, bare)))
     return jobs
 
 

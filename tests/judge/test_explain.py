@@ -11,6 +11,7 @@ from diagnose.errors import UsageError
 from diagnose.judge.classifier import Contribution, Prediction, load_classifier
 from diagnose.judge.explain import N_WEIGHTS, check_cause, explain_cause
 from diagnose.judge.judged import Judged
+from diagnose.judge.rule import Condition, Group, RuleAlternative
 from diagnose.judge.unknown import UNKNOWN
 from diagnose.judge.verdict import Verdict, reach_verdict
 from diagnose.judge.worth import measure_alone
@@ -20,6 +21,7 @@ from diagnose.model.explanation import REASONS, Explanation
 from diagnose.model.feature import Feature
 from diagnose.model.request import Request
 from diagnose.pipeline import examine
+from diagnose.report.explain import describe_why
 from tests.judge.cases import built_in, judge, measured_file
 
 FIXTURES = sorted((Path(__file__).resolve().parents[2] / "fixtures").glob("*.parquet"))
@@ -187,3 +189,50 @@ def test_a_cause_that_does_not_exist() -> None:
         check_cause("worker-fualt", rules)
     with pytest.raises(UsageError, match=r"expected one of allocator-stall, .*, unknown"):
         check_cause("xyz", rules)
+
+
+def test_a_veto_is_explained() -> None:
+    """What rules a cause out is the reason, with its sentence, and its tree stands beside that of the conditions."""
+    analysis = measured_file(SLOW).analysis
+    veto = Condition("worker.ratio", "at_least", 1.5, "{value} times is no fault", 1, "a test")
+    rules = [dataclasses.replace(rule, vetoes=Group("any", (veto,))) for rule in built_in().rules]
+    judgements = tuple(rule.judge(analysis.features) for rule in rules)
+    judged = dataclasses.replace(examined()[1], judgements=judgements, prediction=None)
+    verdict = reach_verdict(analysis, judgements, min_speedup=1.02)
+    found = explain_cause("worker-fault", analysis, judged, verdict, min_speedup=1.02)
+    assert (found.said, found.because) == (False, ("veto",))
+    assert (found.conditions.holds, found.vetoes.holds, found.fires) == (True, True, False)
+    assert [part.says for part in found.vetoes.conditions()] == ["1.61 times is no fault"]
+    assert describe_why(found) == "Not said: it is ruled out: 1.61 times is no fault."
+
+
+def test_an_alternative_that_is_not_said_is_explained() -> None:
+    """A cause that is told as what else another may be says so; the one that is said has it among its alternatives."""
+    analysis = measured_file(SLOW).analysis
+    features = analysis.features | {"story.other": Feature(0.4)}
+    analysis = dataclasses.replace(analysis, features=features)
+    other = RuleAlternative("kernel-queue-contention", "story.other", "the connections")
+    fires = Group("all", (Condition("slowdown", "at_least", 1.0, "", 1),))
+    rules = [
+        dataclasses.replace(rule, alternatives=(other,))
+        if rule.id == "worker-fault"
+        else dataclasses.replace(rule, conditions=fires, components=("worker",))
+        if rule.id == other.cause
+        else rule
+        for rule in built_in().rules
+    ]
+    judgements = tuple(rule.judge(features) for rule in rules)
+    judged = dataclasses.replace(examined()[1], judgements=judgements, prediction=None)
+    verdict = reach_verdict(analysis, judgements, min_speedup=1.02)
+    (cause,) = verdict.causes
+    told = explain_cause(cause.alternatives[0].cause, analysis, judged, verdict, min_speedup=1.02)
+    said = explain_cause(cause.cause, analysis, judged, verdict, min_speedup=1.02)
+    assert (told.said, told.because, said.alternatives) == (False, ("alternative",), cause.alternatives)
+
+
+def test_an_unknown_that_is_not_said_has_its_place() -> None:
+    """What is largest of all that no rule explains has its workers, also where it is too little to be said."""
+    analysis = measured_file(SLOW).analysis
+    found = explain(UNKNOWN, analysis, without="worker-fault", min_speedup=1.5)
+    assert (found.said, found.because) == (False, ("gain",))
+    assert [(worker.dp, worker.pp) for worker in found.where.workers] == [(1, 0)]

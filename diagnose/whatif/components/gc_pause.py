@@ -4,7 +4,8 @@ import numpy as np
 
 from diagnose.model.components import Traits
 from diagnose.model.stalls import StallKind
-from diagnose.whatif.components.attribution import MAX_COLLECTIONS_A_STEP, LongStalls, more_than_chance, rate
+from diagnose.model.trace import Bools
+from diagnose.whatif.components.attribution import MAX_COLLECTIONS_A_STEP, LongStalls, more_than_chance
 from diagnose.whatif.components.component import Component, Part
 
 #: Forwards stall so many times as often as backwards where collections stop them: noise stops both, and a long pause sometimes
@@ -15,8 +16,8 @@ FORWARD_RATE_RATIO = 3.0
 def attribute_to_collection(found: LongStalls) -> None:
     """Attribute what is left in forwards to collections, on workers where it is no more frequent than they are.
 
-    Where backwards stall as well, by as many seconds, forwards must do so far more often than chance explains. Backwards right
-    after such a forward do not count, and go with it.
+    Where backwards stall as well, by as many seconds, forwards must do so far more often than chance explains, or on single stages.
+    Backwards right after such a forward do not count, and go with it.
     """
     long, there, n_stages = found.long, found.there, found.n_stages
     n_virtual, n_steps, n_dp = long.shape[1], *long.shape[3:]
@@ -27,12 +28,20 @@ def attribute_to_collection(found: LongStalls) -> None:
     at = long & mask[None]
     reached = found.reached_by(at[0])
     at[1] &= ~reached
-    if at[1].any():
-        backward = rate(at[1], there[1] & mask)
-        if not more_than_chance(int(at[0].sum()), int((there[0] & mask).sum()), backward, FORWARD_RATE_RATIO):
-            return
-    at[1] = reached
+    exists = there & mask
+    if at[1].any() and not _is_forwards_alone(at, exists):
+        # Something stalls both directions; on stages where it does not, forwards may still be collections.
+        for stage in range(n_stages):
+            of_stage = slice(stage, None, n_stages)
+            at[0, of_stage] &= _is_forwards_alone(at[:, of_stage], exists[:, of_stage])
+    at[1] = found.reached_by(at[0])
     found.assign(at, StallKind.COLLECTION)
+
+
+def _is_forwards_alone(stalled: Bools, there: Bools) -> bool:
+    """Say whether forwards stall far more often than backwards; shape of both (2, n_virtual, n_microbatches, n_steps, n_dp)."""
+    backward = (float(stalled[1].sum()) + 0.5) / max(float(there[1].sum()), 1.0)
+    return more_than_chance(int(stalled[0].sum()), int(there[0].sum()), backward, FORWARD_RATE_RATIO)
 
 
 COMPONENT = Component(

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from diagnose.model.stalls import StallKind
+from diagnose.model.stalls import TOGETHER_SHARE, StallKind
 from diagnose.model.trace import Bools, Seconds
-from diagnose.whatif.components.attribution import MANY_A_STEP, TOGETHER_SHARE, LongStalls
+from diagnose.whatif.components.attribution import MANY_A_STEP, LongStalls
 from diagnose.whatif.components.component import Component, Lanes, Part, mix
 from diagnose.whatif.components.evaluation import SLOW_WHOLE_STEP_RATIO, find_evaluations, is_planned
 from diagnose.whatif.computes import Place
@@ -80,7 +80,10 @@ def attribute_to_plan(found: LongStalls) -> None:
         return
     # A plan stops the same microbatch everywhere, once; a batch that all wait for stops the first, or all.
     total = by_worker[:, :, planned].sum()
-    if n_stages == 1 and (total > MANY_A_STEP * by_step[planned].sum() or at_once[0, planned].sum() > total / 2):
+    # With two stages all workers read data, batches or labels; what comes at a period there is rather a plan.
+    may_read = n_stages == 1 or (n_stages == 2 and not is_planned(found.steps, planned))
+    may_read &= found.reads_input is not False
+    if may_read and (total > MANY_A_STEP * by_step[planned].sum() or at_once[0, planned].sum() > total / 2):
         at = long & planned[None, None, None, :, None]
         at[1] = False
         # If most start late, or most stand still, whoever does the other has a reason of its own.
