@@ -32,6 +32,8 @@ class SlowPlaces:
         ordinary one as the upper end of ordinary ones is.
     in_time : bool
         All of them are slow together in some steps: no place stands out.
+    steps_share : float or None
+        Part of the steps that have nearly all of the lost seconds.
     """
 
     ways: Bools
@@ -42,6 +44,7 @@ class SlowPlaces:
     repeats: float | None = None
     apart: float | None = None
     in_time: bool = False
+    steps_share: float | None = None
 
     @classmethod
     def nowhere(cls, n_stages: int, n_dp: int) -> "SlowPlaces":

@@ -34,6 +34,8 @@ SELDOM_SHARE = 0.15
 IN_ONE_PLACE_SHARE = 0.8
 #: ... and a link or a group is named, and no card, where it has this part of what all that touches the worker has.
 ALL_OF_CARD_SHARE = 0.97
+#: Steps that have this part of the lost seconds have them all.
+NEARLY_ALL_SHARE = 0.95
 #: Nothing is learned from a half of the steps that has less than this part of the lost seconds.
 MIN_HALF_SHARE = 0.02
 #: So many slow transfers must be expected of a direction before that none is slow clears it.
@@ -103,6 +105,8 @@ def find_slow_places(
     nowhere = SlowPlaces.nowhere(n_stages, n_dp)
     if not by_step.any():
         return nowhere
+    held = np.cumsum(np.sort(by_step)[::-1]) / by_step.sum()
+    nowhere = dataclasses.replace(nowhere, steps_share=float(np.mean(held < NEARLY_ALL_SHARE)))
     ways, groups = _stand_out(lost, slice(None))
     by_place, in_time = _repeat_places(lost, by_step), _repeat_steps(observed, lost)
     victims = _find_victims(observed, excesses, ways, n_stages)
@@ -141,7 +145,8 @@ def find_slow_places(
     # All that goes through a slow card is slow, however little of it there is beside the worst.
     more_ways = (cards.T | np.roll(cards.T, -1, axis=0)) & lost.exists & ~ways
     more_groups = cards.any(axis=0) & lost.has_group & ~groups
-    return SlowPlaces(
+    return dataclasses.replace(
+        nowhere,
         ways=ways | more_ways,
         groups=groups | more_groups,
         cards=cards,
