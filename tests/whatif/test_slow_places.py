@@ -78,7 +78,7 @@ def test_all_collectives_from_an_onset_are_nobodys() -> None:
 
 
 def test_a_switch_is_all_links_between_its_hosts() -> None:
-    """All links between two hosts slow from some step on are all named, and the fix is at the switch; on one host it is no switch."""
+    """All links between two hosts slow from some step on are all named, and the switch is mended; one host has no switch."""
     spec = dataclasses.replace(JOB, workers_per_host=4)
     found = with_fault(NetworkFault(scope="switch", stage=1, slowdown=10.0, onset=6), spec)
     (cause,) = found.diagnosis.causes
@@ -89,7 +89,7 @@ def test_a_switch_is_all_links_between_its_hosts() -> None:
 
 
 def test_a_card_of_the_last_stage_is_told_by_its_collectives() -> None:
-    """Where the only link and the collectives of a worker take about as many times as long, it is the card, and all of it is mended."""
+    """Where the only link and the collectives of a worker take about as many times as long, it is the card."""
     job = generate(JOB, [NetworkFault(scope="card", dp_rank=1, stage=3, slowdown=2.5)])
     found = measure(job.trace)
     assert named(slow_in(found).cards) == [[1, 3]]
