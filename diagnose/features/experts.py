@@ -78,8 +78,10 @@ def _has_outlier(breakdown: Breakdown) -> bool:
     """Say whether the slowest worker is slower than the others differ: hot experts make all of a stage fast or slow."""
     pace = np.log(np.maximum(breakdown.compute_s / breakdown.typical_s[:, :, None, None, None], TINY_RATIO))
     level = nan_median(pace, axis=2).mean(axis=0)  # (n_virtual, n_steps, n_dp)
+    is_slow = breakdown.worker_ratio > 1.0
+    level = np.where(is_slow.any(axis=0), np.nan, level)
     level = level - nan_median(level, axis=2, keepdims=True)
-    slower = np.where(breakdown.worker_ratio > 1.0, np.log(breakdown.worker_ratio), np.nan)
+    slower = np.where(is_slow, np.log(breakdown.worker_ratio), np.nan)
     behind = nan_median(slower, axis=2).mean(axis=0)  # in the steps in which a worker is slow
     known, found = level[np.isfinite(level)], behind[np.isfinite(behind)]
     return bool(found.size) and float(found.max()) > OUTLIER_DEVIATIONS * robust_deviation(known)

@@ -80,7 +80,7 @@ def test_or_worker(trace: Trace, ep_size: int | None, experts: Experts, wanted: 
 def test_a_worker_that_stands_out_is_no_expert(trace: Trace) -> None:
     """Where experts are uneven all workers differ; one that is slower by far more than others do is slow by itself."""
     uneven = Experts(ratio=np.ones(1), explained=0.9)
-    paces = np.exp(0.05 * np.random.default_rng(0).standard_normal((1, 2, 1, 10, 2)))
+    paces = np.exp(0.1 * np.random.default_rng(0).standard_normal((1, 2, 1, 10, 2)))
     for factor, wanted in ((1.1, SHARED_CHANCE), (2.0, 0.0)):
         slow = slowed({(1, 0): factor})
         found = dataclasses.replace(slow, compute_s=slow.compute_s * paces, experts=uneven)
