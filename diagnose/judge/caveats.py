@@ -1,6 +1,12 @@
 """What a reader must know about the input of an analysis."""
 
 from diagnose.model.analysis import Analysis
+from diagnose.model.components import STALLED
+from diagnose.model.stalls import StallKind
+
+#: The component of planned work, and the part of the time from which on it is mentioned.
+PLANNED = STALLED[StallKind.PLANNED]
+MENTIONED_SHARE = 0.01
 
 
 def list_caveats(analysis: Analysis) -> tuple[str, ...]:
@@ -10,7 +16,16 @@ def list_caveats(analysis: Analysis) -> tuple[str, ...]:
         *(trace.recording.sentences() if trace.recording else ()),
         *trace.warnings,
         *_describe_clocks(analysis),
+        *_describe_planned(analysis),
     )
+
+
+def _describe_planned(analysis: Analysis) -> list[str]:
+    """Say how much time planned work takes."""
+    share = analysis.gains.recoverable(PLANNED)
+    if share < MENTIONED_SHARE:
+        return []
+    return [f"evaluation, logging and what else is planned takes {100 * share:.2g}% of the time; that is no fault"]
 
 
 def _describe_clocks(analysis: Analysis) -> list[str]:

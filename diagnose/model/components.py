@@ -142,7 +142,7 @@ class Breakdown:
     slow_workers : ndarray of bool, shape (n_dp, n_stages)
     microbatch_ratio : ndarray of float64, shape (2, n_microbatches, n_steps, n_dp)
         How long a microbatch takes on every stage against a typical one; 1 where the job has no such pattern.
-    microbatch_ordinary : float
+    microbatch_ordinary : ndarray of float64, shape (n_dp,), or float
         Part of the logarithm of `microbatch_ratio` that is ordinary variation and stays when the unevenness goes, 0..1.
     queue_wait_s : ndarray of float64, shape as `compute_s`, or None
         Seconds in which a compute waited for communication in flight; None where none does.
@@ -189,7 +189,7 @@ class Breakdown:
     microbatch_spread: float | None
     stage_share: float | None = None
     waited_for: tuple[Mapping[int, Mapping[int, Bools]], ...] = ()
-    microbatch_ordinary: float = 0.0
+    microbatch_ordinary: Seconds | float = 0.0
     late_s: tuple[Mapping[int, Seconds], ...] = ()
     late_kinds: tuple[Mapping[int, Kinds], ...] = ()
     late_for_others: tuple[Mapping[int, Bools], ...] = ()

@@ -106,6 +106,7 @@ class Diagnosis:
             made_by=self.made_by,
             job=self._job_facts(),
             verdict=self.verdict,
+            why=self.why,
             step_time=self.step_time,
             slowdown=self.what_if.slowdown,
             waste=1.0 - 1.0 / self.what_if.slowdown,

@@ -265,6 +265,7 @@ class DiagnosisDocument(Struct, frozen=True, kw_only=True):
     made_by: MadeBy
     job: JobFacts
     verdict: VerdictName
+    why: Annotated[str, Meta(description="In a sentence why the verdict is noisy or inconclusive; else empty")] = ""
     step_time: StepTime
     slowdown: Annotated[NotNegative | None, Meta(description="S: simulated / ideal")]
     waste: Annotated[Annotated[float, Meta(le=1)] | None, Meta(description="1 - 1/S")]

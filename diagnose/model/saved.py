@@ -59,6 +59,7 @@ def _restore(found: DiagnosisDocument, min_speedup: float) -> Diagnosis:
         n_ops=found.job.ops,
         steps_dropped=found.job.steps_dropped,
         verdict=found.verdict,
+        why=found.why,
         step_time=found.step_time,
         gpu_hours_analysed=_number(found.gpu_hours.analysed),
         gpu_hours_wasted=found.gpu_hours.wasted,

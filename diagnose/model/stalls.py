@@ -10,6 +10,11 @@ from diagnose.model.trace import Seconds
 
 Kinds = NDArray[np.int8]
 
+#: Fewer stalls are chance.
+MIN_STALLS = 3
+#: In one step and on this part of the workers: planned.
+TOGETHER_SHARE = 0.6
+
 
 class StallKind(enum.IntEnum):
     """What a stall is attributed to."""

@@ -20,7 +20,7 @@ from diagnose.trace.member_labels import MemberLabels, find_member_labels
 from diagnose.trace.members import add_waits, merge_members
 from diagnose.trace.restart import keep_last_attempt
 from diagnose.trace.rows import GridSizes, RowIndex, Rows, take_index, take_rows
-from diagnose.trace.steps import add_collections, find_warm_up, shift_origin, split_steps
+from diagnose.trace.steps import add_collections, find_warm_up, shift_origin, split_steps, take_out_evaluations
 
 #: Longest duration, and latest start, that is taken for a measurement: a third of a year, and the year 5138 in unix time.
 MAX_DURATION_S = 1e7
@@ -81,6 +81,7 @@ def build_grid(rows: Rows, *, name: str, vpp_size: int | None, pick_steps: Ints 
     _refuse_idle_stages(dense.nodes, stage_labels, name)
     documents = read_documents(rows, at, dense.nodes, (n_steps, n_dp), warnings=warnings)
     origin, evidence = shift_origin(dense, _take_evidence(rows, at))
+    evidence = take_out_evaluations(dense, evidence, n_stages)
     add_collections(dense, evidence, n_stages)
     blocks, kept = split_steps(steps, dense, warnings)
     warm_up_steps = find_warm_up(blocks, warnings)

@@ -55,6 +55,42 @@ def shift_origin(dense: Dense, evidence: Evidence) -> tuple[Seconds | None, Evid
     return first, moved
 
 
+def take_out_evaluations(dense: Dense, evidence: Evidence, n_stages: int) -> Evidence:
+    """Make evidence of forwards that follow their worker's last backward, in place: nothing is ever trained by them.
+
+    Every microbatch that is trained has its backward after its forward, so that the last compute of a worker is a backward. What
+    most workers run after it in a step is an evaluation: one row of each worker, with the transfers in between.
+    """
+    nodes = dense.nodes
+    forward = np.isin(nodes.op, (Op.FORWARD, Op.FORWARD_SEND, Op.FORWARD_RECV))
+    last = np.full((n_stages, *dense.start_s.shape[1:]), np.inf)
+    for stage in range(n_stages):
+        backward = (nodes.op == Op.BACKWARD) & (nodes.stage == stage)
+        if backward.any():
+            ends = np.fmax.reduce(dense.end_s[backward], axis=0)
+            last[stage] = np.where(np.isnan(ends), np.inf, ends)
+    at = np.zeros(dense.start_s.shape, dtype=bool)
+    at[forward] = dense.start_s[forward] >= last[nodes.stage[forward]] - TOLERANCE_S
+    evaluates = np.stack([at[(nodes.op == Op.FORWARD) & (nodes.stage == s)].any(axis=0) for s in range(n_stages)])
+    planned = evaluates.mean(axis=(0, 2)) >= USUAL_SHARE
+    evaluates &= planned[None, :, None]
+    if not evaluates.any():
+        return evidence
+    at &= evaluates[nodes.stage]
+    begins = np.full(evaluates.shape, np.inf)
+    ends = np.full(evaluates.shape, -np.inf)
+    for stage in range(n_stages):
+        mine = nodes.stage == stage
+        begins[stage] = np.where(at[mine], dense.start_s[mine], np.inf).min(axis=0)
+        ends[stage] = np.where(at[mine], dense.end_s[mine], -np.inf).max(axis=0)
+    dense.start_s[at], dense.end_s[at] = np.nan, np.nan
+    of_stage, step, dp = np.nonzero(evaluates)
+    added = {"op": np.full(len(step), int(Op.EVAL)), "step": step, "dp": dp, "stage": of_stage}
+    added |= {"start_s": begins[evaluates], "end_s": ends[evaluates]}
+    fields = {f.name: getattr(evidence, f.name) for f in dataclasses.fields(evidence)}
+    return Evidence(**{name: np.concatenate([values, added[name]]) for name, values in fields.items()})
+
+
 def add_collections(dense: Dense, evidence: Evidence, n_stages: int) -> None:
     """Give each stage a `gc` node where collections follow the last compute; elsewhere they stay evidence."""
     rows = np.flatnonzero(evidence.op == Op.GC)
@@ -131,9 +167,13 @@ def split_steps(steps: Ints, dense: Dense, warnings: list[str]) -> tuple[list[Bl
     warnings += _absent_workers(blocks)
     if n_stray:
         warnings.append(f"{n_stray} operations that most ranks do not have are left out")
-    if not kept.all():
-        listed = ", ".join(str(int(step)) for step in steps[~kept][:8])
-        warnings.append(f"{int((~kept).sum())} steps miss too many operations and are dropped ({listed})")
+    evaluates = ~there[nodes.op == Op.BACKWARD].any(axis=(0, 2)) & ~kept
+    if evaluates.any():
+        listed = ", ".join(str(int(step)) for step in steps[evaluates][:8])
+        warnings.append(f"{int(evaluates.sum())} steps have no backward, as an evaluation, and are left out ({listed})")
+    if not (kept | evaluates).all():
+        listed = ", ".join(str(int(step)) for step in steps[~(kept | evaluates)][:8])
+        warnings.append(f"{int((~(kept | evaluates)).sum())} steps miss too many operations and are dropped ({listed})")
     if len(blocks) > 1:
         sizes = ", ".join(f"{len(block.steps)} with {int(block.nodes.microbatch.max()) + 1}" for block in blocks)
         warnings.append(

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from diagnose.model.stalls import Kinds, StallKind, Stalls
+from diagnose.model.stalls import MIN_STALLS, Kinds, StallKind, Stalls
 from diagnose.model.trace import Bools, Evidence, Ints, Seconds
 from diagnose.numerics.robust import weighted_median
-from diagnose.whatif.components.attribution import MAX_QUIET_RATIO, MIN_STALLS, TINY_S, LongStalls
+from diagnose.whatif.components.attribution import MAX_QUIET_RATIO, TINY_S, LongStalls
 from diagnose.whatif.components.evaluation import attribute_planned_collections
 from diagnose.whatif.components.gc_pause import attribute_to_collection
 from diagnose.whatif.components.input_delay import attribute_to_input

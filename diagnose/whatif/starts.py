@@ -11,11 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from diagnose.model.optype import Op
-from diagnose.model.stalls import Kinds, StallKind
+from diagnose.model.stalls import MIN_STALLS, TOGETHER_SHARE, Kinds, StallKind
 from diagnose.model.trace import Bools, Evidence, Ints, Seconds
 from diagnose.numerics.period import MIN_HITS, find_period
 from diagnose.whatif.barriers import BARRIER_TOLERANCE_S, EXPLAINED_SHARE
-from diagnose.whatif.components.attribution import MIN_STALLS, TOGETHER_SHARE
 from diagnose.whatif.computes import COMPUTES, iterate_blocks, list_computes, place_of
 from diagnose.whatif.evidence import CHUNK_ROWS, COVERED_SHARE, SAYS
 from diagnose.whatif.observed import Observed

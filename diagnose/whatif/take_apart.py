@@ -147,7 +147,7 @@ def _find_workers_and_microbatches(
     """Take slow workers out of the times, and uneven microbatches out of what is left; `order` puts the steps in time."""
     n_stages = len(told)
     excess = np.log(np.maximum(pace / step_ratio[:, None, :, None], TINY_RATIO))  # (2, n_virtual, n_steps, n_dp)
-    drawn = measure_draws(compute_s[0, 0][:, order])
+    drawn = measure_draws(compute_s[:, 0][:, :, order])
     known = None if known is None else np.log(known[:, :, order])
     worker_log, slow = find_slow_workers(excess[:, :, order], n_stages, told, drawn, known)
     worker_log = worker_log[:, :, np.argsort(order)]

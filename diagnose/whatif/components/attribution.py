@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from diagnose.model.stalls import StallKind, Stalls
+from diagnose.model.stalls import MIN_STALLS, StallKind, Stalls
 from diagnose.model.trace import Bools, Ints, Seconds
 from diagnose.whatif.computes import Place
 
@@ -18,14 +18,10 @@ MAX_QUIET_RATIO = 0.35
 MAX_COLLECTIONS_A_STEP = 0.5
 #: A loader that is late before every forward stalls a worker so many times in the steps in which it does.
 MANY_A_STEP = 1.4
-#: Fewer stalls are chance.
-MIN_STALLS = 3
 #: Expected by chance from the other workers, the number found must be this many standard deviations above.
 CHANCE_DEVIATIONS = 4.0
 #: ... or it happens with less than this probability (as for onsets, prototype).
 CHANCE = 0.02
-#: In one step and on this part of the workers: planned.
-TOGETHER_SHARE = 0.6
 TINY_S = 1e-12
 
 

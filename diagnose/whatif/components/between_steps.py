@@ -103,12 +103,10 @@ def explain_between(trace: Trace, observed: Sequence[Observed], between_s: Secon
     for kind, rows in _rows_by_kind(trace.evidence).items():
         if kind == StallKind.SAVING:
             continue
-        lasts_s = trace.evidence.end_s[rows] - np.maximum(
-            trace.evidence.start_s[rows], length_s[_find_steps(steps, trace.evidence.step[rows])[0]]
-        )
-        explained_s = _longest_by_step(trace, steps, rows, lasts_s) + sum(
-            leads.get(kind, ()), start=np.zeros(len(steps))
-        )
+        ended_s = length_s[_find_steps(steps, trace.evidence.step[rows])[0]]
+        begins_s = np.maximum(trace.evidence.start_s[rows], ended_s)
+        explained_s = _busy_by_step(trace, steps, rows, begins_s, trace.evidence.end_s[rows])
+        explained_s += sum(leads.get(kind, ()), start=np.zeros(len(steps)))
         if explained_s.any():
             found[kind] = np.minimum(explained_s, left_s)
             left_s = left_s - found[kind]
@@ -116,7 +114,7 @@ def explain_between(trace: Trace, observed: Sequence[Observed], between_s: Secon
 
 
 def _measure_leads(trace: Trace, observed: Sequence[Observed]) -> dict[StallKind, tuple[Seconds, Seconds]]:
-    """Say by kind how long rows that lie before a step's first operation kept the worker that was kept longest.
+    """Say by kind how long rows kept some worker before a step's first operation.
 
     On the clock of the job a step begins with its first operation: whatever all workers do before lies between the steps. Seconds
     by the step that they follow, and those before steps whose predecessor was not sampled by that step; shape (n_steps,) each.
@@ -128,21 +126,28 @@ def _measure_leads(trace: Trace, observed: Sequence[Observed]) -> dict[StallKind
     following, sampled = _find_steps(steps, steps + 1)
     follows = _find_steps(steps, steps - 1)[1]
     for kind, rows in _rows_by_kind(trace.evidence).items():
-        lead_s = _longest_by_step(
-            trace, steps, rows, np.minimum(trace.evidence.end_s[rows], 0.0) - trace.evidence.start_s[rows]
-        )
+        ends_s = np.minimum(trace.evidence.end_s[rows], 0.0)
+        lead_s = _busy_by_step(trace, steps, rows, trace.evidence.start_s[rows], ends_s)
         if lead_s.any():
             found[kind] = np.where(sampled, lead_s[following], 0.0), np.where(follows, 0.0, lead_s)
     return found
 
 
-def _longest_by_step(trace: Trace, steps: Ints, rows: Ints, lasts_s: Seconds) -> Seconds:
-    """Add up seconds of evidence rows by worker, and give those of the worker that has most of them in each step."""
+def _busy_by_step(trace: Trace, steps: Ints, rows: Ints, begins_s: Seconds, ends_s: Seconds) -> Seconds:
+    """Say how long some worker is busy with evidence rows in each step, cut to given times: seconds, shape (n_steps,)."""
     at, there = _find_steps(steps, trace.evidence.step[rows])
-    of_worker = np.zeros((len(steps), trace.n_dp, trace.n_stages))
-    place = (at[there], trace.evidence.dp[rows][there], trace.evidence.stage[rows][there])
-    np.add.at(of_worker, place, np.maximum(lasts_s[there], 0.0))
-    return np.asarray(of_worker.max(axis=(1, 2)))
+    there &= ends_s > begins_s
+    at, begins_s, ends_s = at[there], begins_s[there], ends_s[there]
+    found = np.zeros(len(steps))
+    if not len(at):
+        return found
+    order = np.lexsort((begins_s, at))
+    # Each step far behind the one before, so that what is covered so far never reaches into the next.
+    apart_s = at[order] * (2.0 * max(float(np.abs(begins_s).max()), float(np.abs(ends_s).max())))
+    begins_s, ends_s = begins_s[order] + apart_s, ends_s[order] + apart_s
+    covered_s = np.concatenate([[-np.inf], np.maximum.accumulate(ends_s)[:-1]])
+    np.add.at(found, at[order], np.maximum(ends_s - np.maximum(begins_s, covered_s), 0.0))
+    return found
 
 
 def _shows_in_next_step(observed: Sequence[Observed], steps: Ints, tail_s: Seconds) -> bool:

@@ -10,10 +10,9 @@ import numpy as np
 
 from diagnose.model.components import Traits
 from diagnose.model.feature import Features
-from diagnose.model.stalls import StallKind, Stalls
+from diagnose.model.stalls import TOGETHER_SHARE, StallKind, Stalls
 from diagnose.model.trace import Bools, Ints, Seconds
 from diagnose.numerics.period import MIN_HITS, find_period
-from diagnose.whatif.components.attribution import TOGETHER_SHARE
 from diagnose.whatif.components.component import Component, Lanes, Part, mix
 from diagnose.whatif.computes import Place
 

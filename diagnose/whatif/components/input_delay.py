@@ -6,14 +6,13 @@ import math
 import numpy as np
 
 from diagnose.model.components import Traits
-from diagnose.model.stalls import StallKind
+from diagnose.model.stalls import MIN_STALLS, StallKind
 from diagnose.model.trace import Bools
 from diagnose.whatif.components.attribution import (
     CHANCE,
     CHANCE_DEVIATIONS,
     MANY_A_STEP,
     MAX_COLLECTIONS_A_STEP,
-    MIN_STALLS,
     TINY_S,
     LongStalls,
     more_than_chance,
@@ -25,8 +24,8 @@ from diagnose.whatif.components.component import Component, Part
 BAD_LOADER_SHARE = 0.36
 #: Of the stalls in forwards of a stage that reads data, so many times the rate elsewhere must be there to be attributed to input.
 INPUT_RATE_RATIO = 3.0
-#: In the steps in which it collects a worker does so once or twice, whichever the forward; a late loader holds up more, or this part of
-#: all forwards.
+#: In the steps in which it collects a worker does so once or twice, whichever the forward; a late loader holds up more, or this
+#: part of all forwards.
 COLLECTIONS_A_STEP = 2.2
 MOST_FORWARDS = 0.75
 

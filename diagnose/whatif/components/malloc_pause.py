@@ -3,16 +3,10 @@
 import numpy as np
 
 from diagnose.model.components import Traits
-from diagnose.model.stalls import StallKind, Stalls
+from diagnose.model.stalls import MIN_STALLS, StallKind, Stalls
 from diagnose.model.trace import Bools, Ints
 from diagnose.numerics.chance import chance_of_excess, chance_of_growth
-from diagnose.whatif.components.attribution import (
-    CHANCE,
-    MIN_STALLS,
-    TINY_S,
-    LongStalls,
-    rate,
-)
+from diagnose.whatif.components.attribution import CHANCE, TINY_S, LongStalls, rate
 from diagnose.whatif.components.component import Component, Part
 
 #: Workers on whose backwards stalls are so many times as frequent as on a usual worker have a bad allocator.

@@ -16,8 +16,8 @@ MIN_CORRELATION = 0.5
 CHANCE_DEVIATIONS = 4.0
 #: Beyond so many robust deviations a microbatch counts as that far: a pause is no length.
 BOUND_DEVIATIONS = 6.0
-#: Fewer microbatches say nothing.
-MIN_MICROBATCHES = 8
+#: Fewer microbatches say nothing; nor do fewer of a rank of that rank by itself.
+MIN_MICROBATCHES, MIN_OF_RANK = 8, 48
 #: Backward grows with length at least this much as forward does (real: 0.7 to 1.4).
 MIN_SLOPE = 0.1
 #: Without documents, forward and backward of a microbatch vary together with a correlation of 0.86, the backward 1.25 times as much
@@ -58,8 +58,8 @@ class Microbatches:
     ----------
     ratio : ndarray of float64, shape (2, n_microbatches, n_steps, n_dp)
         What each takes against a typical one, on every stage; 1 where nothing says so.
-    ordinary : float
-        Part of the ratio's logarithm that a job with even microbatches has, too, 0..1.
+    ordinary : ndarray of float64, shape (n_dp,)
+        Part of the ratio's logarithm that a job with even microbatches has, too, 0..1: by rank, as one alone may have documents.
     correlation, spread : float or None
         Between forward and backward, and robust spread of the forward (log); None with too few.
     stage_share : float or None
@@ -67,7 +67,7 @@ class Microbatches:
     """
 
     ratio: Seconds
-    ordinary: float = 0.0
+    ordinary: Seconds
     correlation: float | None = None
     spread: float | None = None
     stage_share: float | None = None
@@ -79,7 +79,7 @@ class Microbatches:
     def error_of_step(self) -> float:
         """Say how far the usual microbatch of a step is off by which were drawn: standard deviation of the log."""
         n_drawn = self.ratio.shape[1] * self.ratio.shape[3]
-        return MEDIAN_ERROR * (1.0 - self.ordinary) * float(np.std(np.log(self.ratio))) / float(np.sqrt(n_drawn))
+        return MEDIAN_ERROR * float(np.std(np.log(self.uneven()))) / float(np.sqrt(n_drawn))
 
 
 def find_microbatches(left: Seconds) -> Microbatches:
@@ -95,10 +95,10 @@ def find_microbatches(left: Seconds) -> Microbatches:
     logs = np.log(np.maximum(left, TINY_RATIO))
     forward, backward = nearest_zero_center(logs, axis=1)  # (n_microbatches, n_steps, n_dp)
     there = np.isfinite(forward) & np.isfinite(backward)
-    none = np.ones((2, *forward.shape))
+    none, whole = np.ones((2, *forward.shape)), np.zeros(forward.shape[-1])
     n = int(there.sum())
     if n < MIN_MICROBATCHES:
-        return Microbatches(none)
+        return Microbatches(none, whole)
     f, b = forward[there], backward[there]
     f, b = f - np.median(f), b - np.median(b)
     spread = float(max(robust_deviation(f), np.std(f)))
@@ -107,7 +107,7 @@ def find_microbatches(left: Seconds) -> Microbatches:
     stage_share, apart = _compare_stages(logs)
     agree = stage_share is None or apart * np.sqrt(n) > CHANCE_DEVIATIONS
     if correlation < MIN_CORRELATION or not agree:
-        return Microbatches(none, 0.0, correlation, spread, stage_share)
+        return Microbatches(none, whole, correlation, spread, stage_share)
     slope = float(np.sum(f * b) / max(np.sum(f * f), 1e-12))
     # One length explains both directions on every stage; a pause in one of them does not move the median of all.
     slope = max(slope, MIN_SLOPE)
@@ -115,8 +115,22 @@ def find_microbatches(left: Seconds) -> Microbatches:
     share = _share_of_stages(logs, slope)
     shared = shared * share
     ratio = np.exp(np.nan_to_num(np.stack([shared, shared * slope])))
-    residual = robust_deviation(f - b / slope - np.median(f - b / slope))
-    return Microbatches(ratio, min(residual / (APART_RATIO * spread), 1.0), correlation, spread, stage_share)
+    return Microbatches(ratio, _measure_ordinary(forward, backward, slope), correlation, spread, stage_share)
+
+
+def _measure_ordinary(forward: Seconds, backward: Seconds, slope: float) -> Seconds:
+    """Say which part of what microbatches differ by is ordinary variation, 0..1, on each rank; shape (n_dp,).
+
+    That forward and backward are apart tells how much they vary without documents. On ranks with few microbatches all are asked.
+    """
+    few = forward.shape[0] * forward.shape[1] < MIN_OF_RANK
+    axis = (0, 1, 2) if few else (0, 1)
+    f = forward - nan_median(forward, axis=axis, keepdims=True)
+    apart = f - backward / slope
+    residual = MAD_TO_SIGMA * nan_median(np.abs(apart - nan_median(apart, axis=axis, keepdims=True)), axis=axis)
+    spread = np.maximum(MAD_TO_SIGMA * nan_median(np.abs(f), axis=axis), np.nanstd(f, axis=axis))
+    ordinary = np.clip(residual / np.maximum(APART_RATIO * spread, TINY_RATIO), 0.0, 1.0)
+    return np.broadcast_to(np.nan_to_num(ordinary), forward.shape[-1:])
 
 
 def _compare_stages(logs: Seconds) -> tuple[float | None, float]:
@@ -140,8 +154,10 @@ def _compare_stages(logs: Seconds) -> tuple[float | None, float]:
     return (other / same if same > 0 else 0.0), (other / scale if scale > 0 else 0.0)
 
 
-def _share_of_stages(logs: Seconds, slope: float) -> float:
+def _share_of_stages(logs: Seconds, slope: float) -> Seconds | float:
     """Say which part of the mean over stages is what they share, 0..1: the rest is the mean of what each stage has by itself.
+
+    Of each rank, shape (n_dp,), where it has microbatches enough.
 
     Documents are the same on all stages. With one stage nobody can tell, and all of it counts.
     """
@@ -162,8 +178,9 @@ def _share_of_stages(logs: Seconds, slope: float) -> float:
     error = by_step.std(ddof=1) * np.sqrt(len(by_step)) if len(by_step) > 1 else 0.0
     if by_step.sum() <= CHANCE_ERRORS * error:
         return 0.0
-    mean_squares = ((total / np.maximum(n, 1)) ** 2).sum()
-    return float(min(by_step.sum() / max(mean_squares, TINY_RATIO), 1.0))
+    axis = None if both.shape[1] * both.shape[2] < MIN_OF_RANK else (0, 1)
+    mean_squares = ((total / np.maximum(n, 1)) ** 2).sum(axis=axis)
+    return np.asarray(np.clip(pairs.sum(axis=axis) / np.maximum(mean_squares, TINY_RATIO), 0.0, 1.0))
 
 
 def _mean_of_directions(logs: Seconds, slope: float) -> Seconds:

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from diagnose.model.stalls import StallKind
+from diagnose.model.stalls import TOGETHER_SHARE, StallKind
 from diagnose.model.trace import Bools, Seconds
-from diagnose.whatif.components.attribution import MANY_A_STEP, TOGETHER_SHARE, LongStalls
+from diagnose.whatif.components.attribution import MANY_A_STEP, LongStalls
 from diagnose.whatif.components.component import Component, Lanes, Part, mix
 from diagnose.whatif.components.evaluation import SLOW_WHOLE_STEP_RATIO, find_evaluations, is_planned
 from diagnose.whatif.computes import Place

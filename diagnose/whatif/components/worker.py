@@ -25,6 +25,9 @@ CHANCE_DEVIATIONS = 5.0
 ORDINARY_DEVIATIONS = 4.0
 #: A single step is slow beyond this many deviations.
 SLOW_STEP_DEVIATIONS = 6.0
+#: Microbatches of one step differ so many times as much as on other ranks, forward and backward with this correlation, where one
+#: rank alone has documents of different length.
+DIFFER_RATIO, DIFFER_CORRELATION = 2.0, 0.7
 #: A microbatch that is long, but not the longest.
 LONG_QUANTILE = 0.99
 #: ... and, where all stages of a rank share it, so many times the most that any other rank has.
@@ -149,22 +152,32 @@ class Draws:
         How far the pace is off by which microbatches were drawn: standard deviation of its log.
     longest : ndarray of float64, shape (n_dp,)
         Log of the microbatch that one in a hundred exceeds over the usual one.
+    differ : ndarray of bool, shape (n_dp,)
+        Ranks whose microbatches of one step differ far more than those of others, forward and backward alike: documents do that,
+        and no slow machine.
     """
 
     n_microbatches: int
     error: Seconds
     longest: Seconds
+    differ: Bools
 
 
-def measure_draws(forward_s: Seconds) -> Draws:
-    """Measure by the forwards of one stage, shape (n_microbatches, n_steps, n_dp), steps in time."""
-    n_microbatches = forward_s.shape[0]
-    logs = np.log(np.maximum(forward_s, TINY_RATIO))
-    usual = nan_median(logs, axis=0)
-    longest = nan_quantile(logs - nan_median(usual, axis=0), LONG_QUANTILE, axis=(0, 1))
-    spread = MAD_TO_SIGMA * nan_median(np.abs(logs - usual), axis=0)
+def measure_draws(compute_s: Seconds) -> Draws:
+    """Measure by the computes of one stage, shape (2, n_microbatches, n_steps, n_dp), steps in time."""
+    n_microbatches, n_dp = compute_s.shape[1], compute_s.shape[-1]
+    logs = np.log(np.maximum(compute_s, TINY_RATIO))
+    usual = nan_median(logs, axis=1, keepdims=True)
+    longest = nan_quantile(logs[0] - nan_median(usual[0, 0], axis=0), LONG_QUANTILE, axis=(0, 1))
+    within = logs - usual
+    spread = MAD_TO_SIGMA * nan_median(np.abs(within[0]), axis=0)
     error = MEDIAN_ERROR * spread / np.sqrt(n_microbatches)
-    return Draws(n_microbatches, np.nan_to_num(error), np.nan_to_num(longest))
+    of_rank = np.nan_to_num(np.nanstd(within, axis=(1, 2)))  # (2, n_dp)
+    together = np.nanmean(within[0] * within[1], axis=(0, 1)) / np.maximum(of_rank[0] * of_rank[1], TINY_RATIO)
+    differ = (of_rank[0] > DIFFER_RATIO * _lower_third(of_rank[0])) & (np.nan_to_num(together) > DIFFER_CORRELATION)
+    return Draws(
+        n_microbatches, np.nan_to_num(error), np.nan_to_num(longest), differ & (n_microbatches > 1) & (n_dp > 1)
+    )
 
 
 def find_slow_workers(
@@ -210,6 +223,8 @@ def find_slow_workers(
     chance = np.hypot(sigma, drawn.error.T) if n_stages == 1 else np.full(own.shape[1:], sigma)
     level = _find_levels(own, agree, sigma, chance, has_peers)
     level = np.moveaxis(level, -1, 1)
+    if n_stages == 1:
+        level = np.where(drawn.differ, 0.0, level)
     worker_log = np.reshape(level[None, None] * _direction_ratio(direction - common, level), excess.shape)
     return worker_log, np.asarray((level > 0).any(axis=1).T)
 
@@ -241,7 +256,7 @@ def _shared_by_microbatches(by_worker: Seconds, drawn: Draws) -> Seconds:
     scaled = _find_levels(
         (common.T / usual[:, None])[None], every, 1.0, chance / usual[:, None], every[..., 0], unit=1.0 / usual
     )
-    return np.asarray(common - (scaled[0] * usual[:, None]).T)
+    return np.asarray(common - np.where(drawn.differ, 0.0, (scaled[0] * usual[:, None]).T))
 
 
 def _lower_third(values: Seconds) -> float:
