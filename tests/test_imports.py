@@ -22,7 +22,7 @@ LIBRARIES = {
         "diagnose/packing/read.py",
         "diagnose/record/write.py",
     ),
-    "scipy": ("diagnose/packing/", "diagnose/fleet/", "diagnose/judge/confidence.py", "diagnose/numerics/chance.py"),
+    "scipy": ("diagnose/packing/", "diagnose/fleet/", "diagnose/numerics/chance.py"),
     "torch": ("diagnose/record/",),
     "msgspec": (
         "diagnose/trace/producers/",

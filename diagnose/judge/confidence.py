@@ -7,12 +7,14 @@ import numpy as np
 
 from diagnose.judge.classifier import Prediction
 from diagnose.judge.rule import Judgement, Rule
-from diagnose.judge.worth import Benefit, measure_alone
+from diagnose.judge.worth import Benefit, least_gain, measure_alone, most_gain
 from diagnose.model.analysis import Analysis
 from diagnose.model.cause import When
 from diagnose.model.components import Gains
 from diagnose.model.course import Course
 from diagnose.model.diagnosis_document import Fidelity
+from diagnose.model.request import MIN_SPEEDUP
+from diagnose.model.trace import Seconds
 from diagnose.model.whatif import WhatIf
 
 #: Replay error above which nothing is to be trusted (arXiv 2505.05713 threw away jobs above 5%).
@@ -35,6 +37,8 @@ RARE_CERTAINTY = 0.75
 #: Simulated steps this much longer than the recorded ones: operations overlap that the graph puts one after the other, as no launch
 #: delay is negative. As much as the replay may be off.
 MAX_OVERLAP = 0.05
+#: Clocks that are off by this part of a step make transfers, and with them S, wrong by about as much: as much as gains may be off.
+CLOCK_SHARE = 0.005
 #: A rule that is silent speaks against its cause with odds of three to one: a classifier that gives it 0.9 then leaves it 0.63, the
 #: surest 0.89.
 SILENT_CERTAINTY = 0.25
@@ -49,12 +53,19 @@ GAIN_ERROR = 0.005
 ALIKE_IN_STEP = 0.5
 
 
-def check_fidelity(what_if: WhatIf, gains: Gains) -> Fidelity:
-    """Say how well the replay gives the recorded step time, and whether that is enough to judge."""
+def check_fidelity(what_if: WhatIf, gains: Gains, clock_offset_s: Seconds) -> Fidelity:
+    """Say how well the replay gives the recorded step time, and whether that is enough to judge.
+
+    S is on times as recorded: where clocks differ its discrepancy says nothing.
+    """
     error = abs(gains.replayed_s / gains.recorded_s - 1.0)
-    return Fidelity(
-        what_if.discrepancy, error, error <= MAX_REPLAY_ERROR and not overlaps_too_much(what_if.discrepancy)
-    )
+    overlaps = overlaps_too_much(what_if.discrepancy) and not clocks_differ(gains, clock_offset_s)
+    return Fidelity(what_if.discrepancy, error, error <= MAX_REPLAY_ERROR and not overlaps)
+
+
+def clocks_differ(gains: Gains, clock_offset_s: Seconds) -> bool:
+    """Say whether clocks are off by so much of a step that figures on times as recorded mean little."""
+    return float(np.abs(clock_offset_s).max(initial=0.0)) > CLOCK_SHARE * gains.recorded_s
 
 
 def overlaps_too_much(discrepancy: float) -> bool:
@@ -68,7 +79,7 @@ def believe(analysis: Analysis, judgement: Judgement, prediction: Prediction | N
     A rule that fires is as sure as its status lets it be; the classifier can keep its cause from being reported. A rule that is
     silent counts against it, and a veto forbids it. Where the rule is silent the classifier must be sure, and much must come back.
     """
-    probability = probability_of(prediction, judgement.rule.id)
+    probability = probability_of(analysis, prediction, judgement.rule)
     if judgement.is_vetoed:
         return None
     if not judgement.fires:
@@ -87,7 +98,7 @@ def be_sure(
     classifier's probability counts where it knows the cause, and jobs like this one.
     """
     sure = certain * chance_above(benefit, least)
-    probability = probability_of(prediction, rule.id)
+    probability = probability_of(analysis, prediction, rule)
     weighed = sure if probability is None else _weigh(sure, probability)
     return round(weighed * trust_looks(analysis, rule.place), 4)
 
@@ -100,13 +111,23 @@ def chance_above(benefit: Benefit, least: float) -> float:
 
     Source: Welch, The generalization of Student's problem, Biometrika 34 (1947).
     """
-    from scipy.special import stdtr
-
     n_steps = len(benefit.by_step)
     of_mean = float(np.var(benefit.by_step, ddof=1)) / n_steps if n_steps > 1 else 0.0
     variance = of_mean + GAIN_ERROR**2
     freedom = (n_steps - 1) * (variance / of_mean) ** 2 if of_mean > 0 else math.inf
-    return float(stdtr(min(freedom, 1e9), (benefit.gain - least) / math.sqrt(variance)))
+    return student_below((benefit.gain - least) / math.sqrt(variance), freedom)
+
+
+def student_below(t: float, freedom: float) -> float:
+    """Say how probable it is that Student's t is below a value, to 0.003 from two degrees of freedom on.
+
+    Source: Wallace, Bounds on normal approximations to Student's and the chi-square distributions, Annals of Mathematical
+    Statistics 30 (1959).
+    """
+    z = abs(t)
+    if math.isfinite(freedom):
+        z = math.sqrt(freedom * math.log1p(t * t / freedom)) * (8.0 * freedom + 1.0) / (8.0 * freedom + 3.0)
+    return 0.5 * (1.0 + math.erf(math.copysign(z, t) / math.sqrt(2.0)))
 
 
 def trust_looks(analysis: Analysis, place: str) -> float:
@@ -142,9 +163,14 @@ def _trust_rule(analysis: Analysis, rule: Rule, prediction: Prediction | None) -
     return certain
 
 
-def probability_of(prediction: Prediction | None, cause: str) -> float | None:
-    """Give the classifier's probability of a cause; None where it does not know the cause, or no job like this one."""
-    return None if prediction is None or prediction.unlike else prediction.probability.get(cause)
+def probability_of(analysis: Analysis, prediction: Prediction | None, rule: Rule) -> float | None:
+    """Give the classifier's probability of a cause.
+
+    None where it does not know the cause, no job like this one, or, as training called it absent, no cause that gains so little.
+    """
+    if prediction is None or prediction.unlike or most_gain(analysis.gains, rule.components) < least_gain(MIN_SPEEDUP):
+        return None
+    return prediction.probability.get(rule.id)
 
 
 def is_rare(analysis: Analysis, components: Sequence[str]) -> bool:

@@ -45,7 +45,7 @@ def list_evidence(
         text = f"from step {change.step} on it is on another level, which chance does with a probability of {change.chance:.2g}"
         values: dict[str, float | None] = {"before": change.before, "after": change.after, "chance": change.chance}
         yield EvidenceItem("change-point", f"{rule.id}/step-{change.step}", text, values)
-    yield from _describe_classifier(prediction, judgement)
+    yield from _describe_classifier(analysis, prediction, judgement)
 
 
 def _describe_silence(analysis: Analysis, judgement: Judgement) -> Iterator[EvidenceItem]:
@@ -150,10 +150,12 @@ def _describe_stall(analysis: Analysis, rule: Rule, place: list[int], pause_s: f
     return EvidenceItem("rule", f"{rule.id}/stall", text, values)
 
 
-def _describe_classifier(prediction: Prediction | None, judgement: Judgement) -> Iterator[EvidenceItem]:
+def _describe_classifier(
+    analysis: Analysis, prediction: Prediction | None, judgement: Judgement
+) -> Iterator[EvidenceItem]:
     """Say what the classifier makes of a cause that it knows."""
     rule = judgement.rule
-    probability = probability_of(prediction, rule.id)
+    probability = probability_of(analysis, prediction, rule)
     if prediction is None or probability is None:
         return
     text = f"a classifier trained on generated jobs gives it a probability of {probability:.2g}"

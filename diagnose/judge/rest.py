@@ -7,11 +7,13 @@ from collections.abc import Collection, Mapping
 
 import numpy as np
 
+from diagnose.judge.confidence import clocks_differ
 from diagnose.judge.unknown import UNKNOWN_SHARE
 from diagnose.judge.worth import is_unmeasured
 from diagnose.model.analysis import Analysis
+from diagnose.model.change import Work
 from diagnose.model.components import COMPONENTS
-from diagnose.numerics.robust import robust_deviation
+from diagnose.numerics.robust import nan_median, robust_deviation
 
 #: A job straggles from S = 1.1 on (arXiv 2505.05713): where so much of a step is lost, and nothing is to be named, it is noise.
 #: Healthy recorded jobs lose 5%.
@@ -93,13 +95,26 @@ def describe_noise(analysis: Analysis, explained: Collection[str], least: float)
 
 
 def _measure_waste(analysis: Analysis) -> float:
-    """Say which part of a step ideal times would give back, planned work left out; 0 where that is not known."""
+    """Say which part of a step ideal times would give back, planned work left out; 0 where that is not known, as with other clocks.
+
+    Without what is so in all steps and on all dp ranks, which the ideal times lack and no fault makes: longer microbatches at the
+    end, or stages. Costs one replay where much is lost.
+    """
     slowdown, gains = analysis.what_if.slowdown, analysis.gains
-    if slowdown <= 0:
+    if clocks_differ(gains, analysis.clock_offset_s) or not slowdown > 0:
         return 0.0
     planned = sum(
         max(gains.recoverable(name), 0.0)
         for name, traits in gains.traits.items()
         if traits.is_excused(analysis.features, ())
     )
-    return max(1.0 - 1.0 / slowdown - planned, 0.0)
+    waste = max(1.0 - 1.0 / slowdown - planned, 0.0)
+    return waste if waste < NOISY_SHARE else waste - max(_measure_structure(analysis), 0.0)
+
+
+def _measure_structure(analysis: Analysis) -> float:
+    """Say which part of a step comes back where each compute has the usual time of its direction, and varies as it does."""
+    typical_s = nan_median(analysis.breakdown.compute_s, axis=(3, 4), keepdims=True)
+    usual_s = nan_median(typical_s, axis=(1, 2), keepdims=True)
+    factor = np.divide(usual_s, typical_s, out=np.ones_like(typical_s), where=typical_s > 0)
+    return 1.0 - float(analysis.price([Work(factor)]).mean()) / analysis.gains.replayed_s

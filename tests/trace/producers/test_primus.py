@@ -36,8 +36,12 @@ def stalls(diagnosis: Diagnosis) -> dict[tuple[int, int, int], tuple[float, floa
 
 @example
 def test_the_example_has_collections_and_what_each_cost_its_step() -> None:
-    """Four forward-only pauses are collections; two cost their step what the bubble did not hide, two nothing."""
-    found = stalls(diagnose_job(Request(EXAMPLE)))
+    """Four forward-only pauses are collections; two cost their step what the bubble did not hide, two nothing.
+
+    The job they cost 0.7%: who asks for no less than the usual 2% is not told.
+    """
+    assert "garbage-collection" not in [cause.cause for cause in diagnose_job(Request(EXAMPLE)).causes]
+    found = stalls(diagnose_job(Request(EXAMPLE, min_speedup=1.005)))
     assert {place: round(1e3 * lost) for place, (_, lost) in found.items() if lost > 0.010}.keys() == {
         (2, 16, 8),
         (3, 18, 10),
