@@ -4,6 +4,7 @@ import dataclasses
 import io
 import pickle
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from diagnose.model.change import Remove
 from diagnose.model.request import Request
 from diagnose.pipeline import analyse_job
 from diagnose.train import leave_out as program
-from diagnose.train.kept import NotPricedError, Prices, keep_job, read_kept, rejudge, write_kept
+from diagnose.train.kept import KeptJob, NotPricedError, Prices, keep_job, read_kept, rejudge, write_kept
 from diagnose.train.leave_out import N_PARTS, Measured, list_names, render
 from diagnose.train.measure import MeasuredJob, RandomJobs, measure_jobs, place_kept
 from tests.judge.measured_jobs import draw_jobs
@@ -81,6 +82,27 @@ def test_a_kept_job_is_judged_as_it_was(tmp_path: Path) -> None:
     again = rejudge(kept, read_rules(), classifier.judge(kept.analysis.features))
     assert again.said == truly.said != ()
     assert again.verdict == truly.verdict == "straggling"
+
+
+def test_what_was_not_priced_is_measured_again(measured: Measured, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a verdict asks for a price that is not kept the job is made once more, and the price kept with those before."""
+    lacking, pricing = Prices(), Prices(lambda _: np.ones(1))
+    lacking.known[("old",),] = np.zeros(1)
+    files = {"job": KeptJob(JudgedJob("job"), SimpleNamespace(price=lacking, features={}))}  # type: ignore[arg-type]
+    again = KeptJob(JudgedJob("job"), SimpleNamespace(price=pricing, features={}))  # type: ignore[arg-type]
+
+    def rejudge(kept: KeptJob, *_: object) -> JudgedJob:
+        kept.analysis.price([Remove("worker")])
+        return kept.row
+
+    monkeypatch.setattr(program, "read_kept", lambda _: files["job"])
+    monkeypatch.setattr(program, "write_kept", lambda kept, _: files.update(job=kept))
+    monkeypatch.setattr(program, "measure_again", lambda *_: again)
+    monkeypatch.setattr(program, "rejudge", rejudge)
+    classifier: Any = SimpleNamespace(judge=lambda _: None)
+    assert program._judge(measured, 0, measured.jobs[0][0], read_rules(), classifier).job == "job"
+    assert files["job"] is again
+    assert len(pricing.known) == 2
 
 
 def test_jobs_are_measured_again_where_they_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

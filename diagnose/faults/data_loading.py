@@ -82,7 +82,8 @@ class DataLoading(Fault):
 
     def place_tellable(self, spec: JobSpec) -> bool:
         """Where all wait for the last batch only rows say who waited for input."""
-        return not self.held_together or (self.records and spec.evidence)
+        waits_for_all = spec.starts_together and self.where != "inside" and not self.every_microbatch
+        return not (self.held_together or waits_for_all) or (self.records and spec.evidence)
 
     def apply(self, inputs: Inputs) -> Inputs:
         """Let forwards of the first stage wait; of model chunks, the first alone reads data.

@@ -53,7 +53,7 @@ class ExpertImbalance(Fault):
         work_s[tasks] *= factor[virtual, programme.microbatch[tasks]]
         changed = dataclasses.replace(inputs, work_s=work_s)
         if self.says_ep_size:
-            changed = dataclasses.replace(changed, ep_size=max(self.group, 2 if spec.dp > 1 else 1))
+            changed = dataclasses.replace(changed, ep_size=max(self.group, 2))
         if not self.records_tokens:
             return changed
         shares = self.random(spec).dirichlet(np.full(LOCAL_EXPERTS, 20.0), size=factor.shape)

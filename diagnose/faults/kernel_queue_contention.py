@@ -41,6 +41,8 @@ MIN_COST = 0.005
 ONSET_CHANCE = LATE_CHANCE = 0.3
 PARTLY_CHANCE = 0.4
 HELD_SHARE = (0.5, 1.0)
+#: Part of the computes that wait where few do.
+FEW_SHARE = (0.03, 0.3)
 
 #: A compute, and the communication launched before it on its worker that may be in flight when it starts.
 Queue = tuple[int, tuple[int, ...]]
@@ -159,7 +161,7 @@ def _gathers(spec: JobSpec, n_run: dict[Op, int]) -> list[tuple[Op, int]]:
 
 
 #: How often a random fault is of each kind.
-KINDS = {"queued": 1.0}
+KINDS = {"queued": 0.7, "few": 0.3}
 
 
 def draw_fault(
@@ -184,6 +186,8 @@ def draw_fault(
     onset = drawn_onset if onset is None else onset
     cost *= spec.steps / (spec.steps - (onset or 0))
     chosen = choose_kind(KINDS, rng, kind)
+    if chosen == "few":
+        held_share = draw_log_uniform(rng.spawn(1)[0], *FEW_SHARE)
     for rival in in_turn:
         suiting = tuple(op for op in drawn_ops if op in HOLDABLE[rival]) or HOLDABLE[rival]
         fault = KernelQueueContention(kind=chosen, rivals=rival, held_ops=suiting, held_share=held_share, late=late)
@@ -210,6 +214,13 @@ EXAMPLES = {
     "backwards behind recvs": Example(KernelQueueContention(rivals="recvs", slowdown=20.0), CLEAR_ASYNCHRONOUS),
     "backwards behind gradients": Example(
         KernelQueueContention(rivals="reduce-scatter", slowdown=25.0),
+        dataclasses.replace(CLEAR_ASYNCHRONOUS, vpp=2, separate=True),
+    ),
+    "one backward of ten late behind recvs": Example(
+        KernelQueueContention(rivals="recvs", slowdown=30.0, held_share=0.1, late=True), CLEAR_ASYNCHRONOUS
+    ),
+    "one backward of ten behind gradients": Example(
+        KernelQueueContention(rivals="reduce-scatter", slowdown=40.0, held_share=0.1),
         dataclasses.replace(CLEAR_ASYNCHRONOUS, vpp=2, separate=True),
     ),
 }

@@ -132,6 +132,8 @@ def sweep_one(point: Point, i: int) -> SweptJob:
         if point.is_decoy:
             rng = np.random.default_rng([point.seed, i, *point.name.encode()])
             spec = draw_world(rng, noise=NOISE, max_rows=MAX_ROWS, only=point.world, without=("one-rank",))
+            if point.name == "older-machines":  # one rank of two or three is a slow replica
+                spec = dataclasses.replace(spec, dp=max(spec.dp - spec.dp % 2, 4))
             faults, decoys = [], [DECOYS[point.name](spec, rng, point.strength)]
         else:
             spec, fault, reached = draw_fault_losing(point.seed, i, point.name, point.strength, world=point.world)

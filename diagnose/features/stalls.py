@@ -26,6 +26,7 @@ OF_EACH_KIND = {
     "backward_share": "part of the stalls' seconds in or before backwards; collections 0, allocator about 0.5",
     "stall_ratio": "a typical stall over the compute it stretches; 1 as long again; misleads on very short computes",
     "a_step": "stalls a step on the workers that have any; collections below 1, a slow loader as many as forwards",
+    "worker_steps_share": "part of the steps of the workers that have any in which they do; collections below 0.5",
     "in_a_step": "stalls of a worker in the steps in which it has any; 1 single ones, more: as a loader for each microbatch",
     "workers_share": "part of the workers that have such stalls; 1 all of them",
     "contrast": "seconds stalled there over those on other workers (collections: over those of backwards), at most 100",
@@ -51,8 +52,6 @@ READS_AS = {
     "they choose none; 0 a fixed part of the workers, 1 all of them, or others in each burst; misleads where a host is a stage",
     "allocator.growth_chance": "chance that stalls of the allocator come so much more often to the end, were they as frequent all "
     "the time; 0 memory fills up; misleads when noise grows as well",
-    "collection.worker_steps_share": "part of the steps of a worker that has any collections in which it has some; below 0.5 "
-    "collections, near 1 a loader; misleads with few steps",
 }
 #: Stalls may begin short and rare and grow: a step has some from this part on of what a step with many has.
 FIRST_SIGN = 0.05
@@ -74,7 +73,6 @@ def measure_stalls(breakdown: Breakdown, evidence: Evidence) -> Features:
     found: Features = {}
     for kind, (whose, row) in KINDS.items():
         found |= {f"{kind}.{name}": feature for name, feature in _measure(breakdown, evidence, whose, row).items()}
-    found["collection.worker_steps_share"] = _worker_steps_share(breakdown, StallKind.COLLECTION)
     found |= {"allocator.backward_contrast": _backward_contrast(breakdown)} | _measure_chances(breakdown)
     return found | _measure_places_of_waits(breakdown)
 
@@ -137,6 +135,7 @@ def _measure(breakdown: Breakdown, evidence: Evidence, whose: StallKind, row: Op
         "backward_share": Feature(float(seconds[1].sum()) / total),
         "stall_ratio": Feature(float(np.median(seconds[at] / work[at]))),
         "a_step": Feature(float(counts.sum(axis=1)[hit].mean()) / counts.shape[1]),
+        "worker_steps_share": Feature(float((counts > 0).mean(axis=1)[hit].mean())),
         "in_a_step": Feature(float(counts[counts > 0].mean())),
         "workers_share": Feature(float(hit.mean())),
         "contrast": _contrast(breakdown, hit, whose),
@@ -191,16 +190,6 @@ def _backward_contrast(breakdown: Breakdown) -> Feature:
     by_worker = seconds.sum(axis=(1, 2)).reshape(-1, n_stages, seconds.shape[-1]).sum(axis=0)
     here, there = float(by_worker[hit].mean()), float(by_worker[~hit].mean())
     return Feature(min(here / there, MOST) if there > 0 else MOST)
-
-
-def _worker_steps_share(breakdown: Breakdown, whose: StallKind) -> Feature:
-    """Say in which part of its steps a worker stalls: the mean of those that do at all."""
-    at = breakdown.stalls.seconds_of(whose) > 0
-    if not at.any():
-        return Feature.missing("no compute stalls in that way")
-    by_step = _add_chunks(at.sum(axis=2), breakdown.slow_workers.shape[1]).sum(axis=0) > 0  # (n_stages, n_steps, n_dp)
-    share = by_step.mean(axis=1)
-    return Feature(float(share[share > 0].mean()))
 
 
 def _measure_chances(breakdown: Breakdown) -> Features:

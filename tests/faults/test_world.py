@@ -7,6 +7,7 @@ import pytest
 
 from diagnose.errors import UsageError
 from diagnose.faults.compute_order import order_computes
+from diagnose.faults.data_loading import DataLoading
 from diagnose.faults.generate import draw_job, generate
 from diagnose.faults.inputs import Inputs, Pause, draw_inputs
 from diagnose.faults.simulate import Times, simulate
@@ -124,6 +125,15 @@ def test_a_barrier_at_the_start_makes_all_wait_for_the_last_batch() -> None:
     """Without it the others begin at once; with it all ranks of the first stage begin with the one whose input is late."""
     assert starts(EXACT, Op.FORWARD, 0, late_s=2.0) == [0.0, 2.0, 0.0]
     assert starts(dataclasses.replace(EXACT, starts_together=True), Op.FORWARD, 0, late_s=2.0) == [2.0, 2.0, 2.0]
+
+
+def test_behind_a_barrier_nobody_can_say_whose_batch_was_late() -> None:
+    """Rows of loading can, and batches that come late to every forward."""
+    held = dataclasses.replace(SMALL, starts_together=True)
+    assert DataLoading(dp_ranks=(1,)).place_tellable(SMALL)
+    assert not DataLoading(dp_ranks=(1,)).place_tellable(held)
+    assert DataLoading(dp_ranks=(1,), records=True).place_tellable(held)
+    assert DataLoading(dp_ranks=(1,), every_microbatch=True).place_tellable(held)
 
 
 def test_barriers_before_gradients_and_optimizer() -> None:

@@ -15,8 +15,8 @@ from tests.features.hand import N_STEPS, Place, Stall, evidence, stalled
 FORWARD, BACKWARD = 0, 1
 #: What is asked of every kind.
 ASKED = {
-    "recorded_share", "backward_share", "stall_ratio", "a_step", "workers_share", "contrast", "before_share", "first_share",
-    "steps_share", "together_share", "growth",
+    "recorded_share", "backward_share", "stall_ratio", "a_step", "worker_steps_share", "workers_share", "contrast", "before_share",
+    "first_share", "steps_share", "together_share", "growth",
 }  # fmt: skip
 
 

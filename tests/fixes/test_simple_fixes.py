@@ -9,6 +9,7 @@ from diagnose.errors import UsageError
 from diagnose.faults.allocator_stall import AllocatorStall
 from diagnose.faults.checkpoint_stall import CheckpointStall
 from diagnose.faults.data_loading import DataLoading
+from diagnose.faults.expert_imbalance import ExpertImbalance
 from diagnose.faults.fault import Fault
 from diagnose.faults.garbage_collection import GarbageCollection
 from diagnose.faults.kernel_queue_contention import KernelQueueContention
@@ -51,6 +52,7 @@ FAULTS: dict[str, tuple[JobSpec, Fault]] = {
     "fix-link": (SLOW_LINKS, NetworkFault(scope="link", dp_rank=1, stage=2, slowdown=15.0)),
     "prefetch-input": (SPEC, LOADS),
     "async-checkpoint": (ONE_CLOCK, SAVES),
+    "balance-experts": (SPEC, ExpertImbalance(spread=0.3, records_tokens=True)),
 }
 
 

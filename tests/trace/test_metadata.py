@@ -131,7 +131,9 @@ def test_a_world_that_is_not_the_product_is_warned_of(rows: pd.DataFrame) -> Non
     ["4", -1, 0, 2.5, True, [2], {"a": 1}, 1e300, "x" * 10_000, float("inf"), float("nan"), 10**400],
     ids=lambda value: repr(value)[:20],
 )
-@pytest.mark.parametrize("key", ["dp_size", "tp_size", "cp_size", "vpp_size", "world_size", "steps_total"])
+@pytest.mark.parametrize(
+    "key", ["dp_size", "tp_size", "cp_size", "vpp_size", "world_size", "steps_total", "ep_size", "n_hosts"]
+)
 def test_sizes_that_are_none_are_ignored_with_a_warning(rows: pd.DataFrame, key: str, value: Any) -> None:
     """A size that is no whole number from 1, or an absurd one, is named in a warning and treated as not there."""
     if key == "steps_total" and isinstance(value, int) and value > 1 and value is not True:
@@ -148,6 +150,24 @@ def test_layers_that_are_none_are_ignored_with_a_warning(rows: pd.DataFrame, val
     trace = in_file(rows, layers_per_stage=value)
     assert trace.job.layers_per_stage is None
     assert any("layers_per_stage" in warning for warning in trace.warnings)
+
+
+def test_what_a_recorder_knows_is_kept(rows: pd.DataFrame) -> None:
+    """Expert parallelism, schedule, name, hosts, and what the job has or does, are read as they stand; unknown is None."""
+    said = {"ep_size": 2, "schedule": "1f1b", "name": "pretrain", "n_hosts": 3, "has_cuda": False, "saves": True}
+    trace = in_file(rows, **said)
+    assert {key: getattr(trace.job, key) for key in said} == said
+    assert trace.job.reads_input is None
+    assert not trace.warnings
+
+
+@pytest.mark.parametrize("value", ["yes", 1, 0, [True], {"a": True}])
+@pytest.mark.parametrize("key", ["has_cuda", "saves", "reads_input"])
+def test_flags_that_are_none_are_ignored_with_a_warning(rows: pd.DataFrame, key: str, value: Any) -> None:
+    """What is neither true nor false is named in a warning, and not known."""
+    trace = in_file(rows, **{key: value})
+    assert getattr(trace.job, key) is None
+    assert any(key in warning and "true or false" in warning for warning in trace.warnings)
 
 
 def test_every_size_is_checked_for_agreement() -> None:

@@ -8,8 +8,10 @@ neighbours in time (a moment of contention) tell? Where the trace counts the tok
 import dataclasses
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from diagnose.model.components import Experts
 from diagnose.model.trace import Bools, Seconds
@@ -24,8 +26,9 @@ from diagnose.whatif.observed import Observed
 LEAST_EXPLAINED = 0.05
 #: ... and beyond chance: the mean of the steps is this many of its standard errors above zero.
 CHANCE_DEVIATIONS = 4.0
-#: Fewer computes of a direction than this, or fewer steps, tell nothing.
+#: Fewer computes of a direction than this, or fewer steps, tell nothing; of so few steps each rank is one.
 MIN_COMPUTES, MIN_STEPS = 32, 4
+ENOUGH_STEPS = 8
 #: With fewer microbatches each one's neighbours in time are all others.
 MIN_FOR_NEIGHBOURS = 4
 #: Directions further apart than so many of their robust deviations do not agree.
@@ -113,7 +116,7 @@ def find_experts(
     """
     there: Bools = np.asarray((np.isfinite(left) & (left > 0)).all(axis=0))
     n_virtual, n_microbatches, n_steps, n_dp = there.shape
-    if n_virtual < 2 or n_microbatches < 2 or n_steps < MIN_STEPS or there.sum() < MIN_COMPUTES:
+    if n_virtual < 2 or n_microbatches < 2 or n_steps * n_dp < MIN_STEPS or there.sum() < MIN_COMPUTES:
         return told, left
     logs = np.where(there, np.log(np.maximum(left, TINY_RATIO)), np.nan)
     documents = np.log(microbatch_ratio)[:, None]
@@ -123,8 +126,9 @@ def find_experts(
     scale = np.sqrt((contrast**2).mean(axis=(1, 2, 3, 4)))
     if not (scale > 0).all():
         return told, left
-    explained = _predict_other_direction(contrast, there)
-    alone_share, chance = _share_alone(whole, there)[0], _share_alone(contrast, there)[1]
+    trials = [_count_ranks(values) for values in (contrast, whole, there)]
+    explained = _predict_other_direction(trials[0], trials[2])
+    alone_share, chance = _share_alone(trials[1], trials[2])[0], _share_alone(trials[0], trials[2])[1]
     found = dataclasses.replace(told, explained=explained, alone_share=alone_share)
     if told.ratio is not None or explained < LEAST_EXPLAINED or chance < CHANCE_DEVIATIONS:
         return found, left
@@ -140,6 +144,11 @@ def find_experts(
     ratio = np.where(there, np.exp(np.stack([both, both * slope])), np.nan)
     even = np.nan_to_num(ratio / np.nanmean(ratio, axis=(2, 3, 4), keepdims=True), nan=1.0)
     return dataclasses.replace(found, ratio=even, group=group, alike=alike), left / np.nan_to_num(ratio, nan=1.0)
+
+
+def _count_ranks(values: NDArray[Any]) -> NDArray[Any]:
+    """Let each rank of a step count as a step where there are few steps; the last two axes are steps and ranks."""
+    return values if values.shape[-2] >= ENOUGH_STEPS else values.reshape(*values.shape[:-2], -1, 1)
 
 
 def _gather_tokens(observed: Sequence[Observed], shape: tuple[int, ...], n_stages: int) -> Seconds | None:
@@ -163,6 +172,8 @@ def _fit_tokens(load: Seconds, excess: Seconds) -> tuple[float, Seconds | None]:
     Gives the part of the variance that is predicted in steps that were not fitted, and the ratio of each compute; None where
     nothing is. Both arrays have the axes of `Breakdown`.
     """
+    shape = load.shape
+    load, excess = _count_ranks(load), _count_ranks(excess)
     there = np.isfinite(load) & np.isfinite(excess)
     n_steps = load.shape[3]
     if there.sum() < MIN_COMPUTES or n_steps < MIN_STEPS:
@@ -178,7 +189,7 @@ def _fit_tokens(load: Seconds, excess: Seconds) -> tuple[float, Seconds | None]:
     if _deviations_above_zero(gain) < CHANCE_DEVIATIONS:
         return 0.0, None
     ratio = 1.0 + _slope(products, squares)[:, None, None, None, None] * x
-    return float(gain.sum() / (y * y).sum()), np.maximum(ratio, TINY_RATIO)
+    return float(gain.sum() / (y * y).sum()), np.maximum(ratio, TINY_RATIO).reshape(shape)
 
 
 def _slope(products: Seconds, squares: Seconds) -> Seconds:

@@ -17,7 +17,6 @@ from tests.judge.cases import causes, make, measured
 
 SPEC = JobSpec(pp=4, dp=4, microbatches=8, steps=16, seed=5)
 SHAPE = (2, 4, 8, 16, 4)
-NO_DOCUMENTS = np.ones((2, 8, 16, 4))
 
 
 def noise(spread: float = 0.01, seed: int = 0) -> Seconds:
@@ -27,7 +26,7 @@ def noise(spread: float = 0.01, seed: int = 0) -> Seconds:
 
 def found(left: Seconds, ep_size: int | None = None) -> Experts:
     """Look for experts in what is left."""
-    return find_experts(left, NO_DOCUMENTS, Experts(), ep_size)[0]
+    return find_experts(left, np.ones(left[:, 0].shape), Experts(), ep_size)[0]
 
 
 def test_both_directions_of_one_stage() -> None:
@@ -83,11 +82,18 @@ def test_a_moment_of_contention_is_no_expert() -> None:
 
 
 def test_too_few() -> None:
-    """One stage, one microbatch or three steps tell nothing: it is not known, and nothing is taken out."""
-    for left in (noise()[:, :1], noise()[:, :, :1], noise()[:, :, :, :3]):
+    """One stage, one microbatch or three steps of one rank tell nothing: it is not known, and nothing is taken out."""
+    for left in (noise()[:, :1], noise()[:, :, :1], noise()[:, :, :, :3, :1]):
         experts, same = find_experts(left, np.ones(left[:, 0].shape), Experts(), None)
         assert experts == Experts()
         assert same is left
+
+
+def test_few_steps() -> None:
+    """Of three steps each rank counts as one: experts are found, and in noise none are."""
+    factor = np.exp(0.2 * np.random.default_rng(1).standard_normal(SHAPE[1:]))
+    assert found((noise() * factor)[:, :, :, :3]).ratio is not None
+    assert all(found(noise(seed=seed)[:, :, :, :3]).ratio is None for seed in range(20))
 
 
 def test_missing_computes() -> None:

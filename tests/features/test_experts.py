@@ -1,0 +1,77 @@
+"""How uneven experts are, and what else may be the same: passed on from the components, weighed by what is known of the job."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from diagnose.features.experts import SHARED_CHANCE, UNKNOWN_CHANCE, measure_experts
+from diagnose.model.components import Experts
+from diagnose.model.feature import Feature, Features
+from diagnose.model.trace import Trace
+from tests.features.hand import components
+from tests.jobs import Shape, load, random_job
+
+NO_TOKENS = Feature.missing("no columns")
+
+
+@pytest.fixture(scope="module")
+def trace() -> Trace:
+    """Give a small job."""
+    shape = Shape(n_steps=2, n_dp=2, n_stages=2, n_microbatches=2)
+    return load(random_job(shape, 0), shape.meta)
+
+
+def measure(
+    trace: Trace, experts: Experts, *, ep_size: int | None = None, n_stages: int = 2, documents: Feature = NO_TOKENS
+) -> Features:
+    """Measure a job with these experts."""
+    job = dataclasses.replace(trace.job, ep_size=ep_size)
+    return measure_experts(
+        components(n_stages=n_stages, experts=experts), dataclasses.replace(trace, job=job), documents
+    )
+
+
+def test_what_was_found_is_passed_on(trace: Trace) -> None:
+    """Values are the components'; what could not be told is missing with its reason."""
+    found = measure(trace, Experts(explained=0.8, alone_share=0.9, tokens_fit=0.7, alike=0.4), ep_size=2)
+    values = [found[f"expert.{name}"].value for name in ("explained", "alone_share", "tokens_fit", "alike", "ep_size")]
+    assert values == [0.8, 0.9, 0.7, 0.4, 2.0]
+    none = measure(trace, Experts())
+    missing = {name for name, feature in none.items() if feature.value is None}
+    assert missing == {f"expert.{name}" for name in ("explained", "alone_share", "tokens_fit", "alike", "ep_size")}
+    assert all(none[name].reason for name in missing)
+
+
+@pytest.mark.parametrize(
+    ("ep_size", "n_stages", "documents", "experts", "wanted"),
+    [
+        pytest.param(None, 1, NO_TOKENS, Experts(), UNKNOWN_CHANCE, id="nothing is known"),
+        pytest.param(8, 1, NO_TOKENS, Experts(), SHARED_CHANCE, id="there are experts"),
+        pytest.param(1, 1, NO_TOKENS, Experts(), 0.0, id="there are none"),
+        pytest.param(None, 1, Feature(0.9), Experts(), 0.0, id="documents predict"),
+        pytest.param(8, 1, NO_TOKENS, Experts(tokens_fit=0.0), 0.0, id="tokens of experts are known"),
+        pytest.param(8, 2, NO_TOKENS, Experts(explained=0.9, alone_share=0.9), 0.0, id="stages tell"),
+    ],
+)
+def test_or_sequences(
+    trace: Trace, ep_size: int | None, n_stages: int, documents: Feature, experts: Experts, wanted: float
+) -> None:
+    """With one stage documents may be experts, unless columns or metadata tell."""
+    found = measure(trace, experts, ep_size=ep_size, n_stages=n_stages, documents=documents)
+    assert found["expert.or_sequences"].value == wanted
+
+
+@pytest.mark.parametrize(
+    ("ep_size", "experts", "wanted"),
+    [
+        pytest.param(None, Experts(), 0.0, id="nothing is known"),
+        pytest.param(8, Experts(), UNKNOWN_CHANCE, id="there are experts"),
+        pytest.param(None, Experts(ratio=np.ones(1), explained=0.9), SHARED_CHANCE, id="they are uneven"),
+        pytest.param(1, Experts(ratio=np.ones(1), explained=0.9), 0.0, id="there are none"),
+        pytest.param(8, Experts(tokens_fit=0.1), 0.0, id="their tokens are known"),
+    ],
+)
+def test_or_worker(trace: Trace, ep_size: int | None, experts: Experts, wanted: float) -> None:
+    """Hot experts may look like a slow worker where a job has experts, unless their tokens are known."""
+    assert measure(trace, experts, ep_size=ep_size)["expert.or_worker"].value == wanted
