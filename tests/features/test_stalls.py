@@ -192,3 +192,17 @@ def test_the_first_sign_of_stalls_is_no_trace_of_one() -> None:
         seconds = dict.fromkeys((2, 3, 4), first_s) | dict.fromkeys(range(5, N_STEPS), 0.5)
         inside = of(StallKind.ALLOCATION, {(BACKWARD, 0, 0, step, 0): stall_s for step, stall_s in seconds.items()})
         assert stall_course(stalled(inside), StallKind.ALLOCATION).when.onset_step == onset
+
+
+def test_a_collector_must_fill_up_again() -> None:
+    """Workers that stall every fifth step never do so soon again; those that stall in the next step do so more than at random."""
+    of_workers = {
+        "regular": {(FORWARD, 0, 0, step, dp): 1.0 for dp in range(8) for step in range(dp % 5, N_STEPS, 5)},
+        "in pairs": {(FORWARD, 0, 0, (dp + i) % N_STEPS, dp): 1.0 for dp in range(8) for i in (0, 1)},
+    }
+    found = {
+        name: values(stalled(of(StallKind.COLLECTION, places), n_dp=8), "collection")["close_pairs"]
+        for name, places in of_workers.items()
+    }
+    assert found["regular"] == 0.0
+    assert found["in pairs"] is not None and found["in pairs"] > 1.0

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from diagnose.faults.decoys import LongerComputes
 from diagnose.faults.inputs import draw_inputs
 from diagnose.faults.kernel_queue_contention import KernelQueueContention, Rivals
 from diagnose.faults.record import record
@@ -103,6 +104,29 @@ def test_what_only_some_wait_for_is_found() -> None:
     assert long.sum() > 100
     assert (found[long] > 0).mean() > 0.9
     assert (found[true <= 0] > 0).mean() < 0.1
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["long", "late"])
+@pytest.mark.parametrize("case", ["backwards behind recvs", "backwards behind gradients"])
+def test_a_few_in_a_hundred_are_found(case: str, late: bool) -> None:
+    """Where three computes of a hundred wait, these are held, far above chance, and nearly no others."""
+    spec, fault = CASES[case]
+    few = dataclasses.replace(fault, held_share=0.03, late=late)
+    m, true = measured(spec, few), true_hold_s(spec, fault)
+    found = held_s(m)[1]
+    assert 0 < (found > 0).sum() < 0.06 * (true[1] > 0).sum()
+    assert m.breakdown.queue_deviations > 10.0
+
+
+@pytest.mark.parametrize("case", ["backwards behind recvs", "both behind sends", "backwards behind gradients"])
+@pytest.mark.parametrize("excess", [0.12, 0.3])
+def test_long_computes_beside_communication_are_not_held(case: str, excess: float) -> None:
+    """Where 40% of the computes are longer by chance, no more end with communication in flight than chance lets them."""
+    spec, fault = CASES[case]
+    inputs = dataclasses.replace(fault, held_share=0.0).apply(LongerComputes(excess=excess).apply(draw_inputs(spec)))
+    m = measure(record(inputs, simulate(inputs)))
+    assert m.breakdown.queue_deviations == 0.0
+    assert not held_s(m).any()
 
 
 @pytest.mark.parametrize("case", ["forwards behind sends", "backwards behind recvs", "backwards behind gradients"])

@@ -1,0 +1,63 @@
+"""Chance: events of one place in burst after burst are no chance; one burst is, and so are events as frequent everywhere."""
+
+import numpy as np
+import pytest
+
+from diagnose.numerics.chance import chance_of_excess, chance_of_growth, measure_bursts
+
+N_STEPS = 40
+TRIED = np.full(N_STEPS, 50)
+
+
+def bursts(*begins: int) -> np.ndarray:
+    """Give ten events in each of three steps from some on."""
+    found = np.zeros(N_STEPS, dtype=np.int64)
+    for begin in begins:
+        found[begin : begin + 3] = 10
+    return found
+
+
+def at_random(rate: float, seed: int) -> np.ndarray:
+    """Give events that know nothing of each other."""
+    return np.random.default_rng(seed).binomial(TRIED, rate)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_as_often_everywhere_is_chance(seed: int) -> None:
+    """One place of four with a fourth of all events has no more than its part."""
+    assert chance_of_excess(at_random(0.1, seed), TRIED, at_random(0.1, seed + 100) * 3, TRIED * 3) > 0.02
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_events_of_one_place_alone_are_no_chance(seed: int) -> None:
+    """A dozen single events that all lie in one place of four are there for a reason."""
+    assert chance_of_excess(at_random(0.006, seed), TRIED, np.zeros(N_STEPS), TRIED * 3) < 1e-3
+
+
+def test_one_burst_lies_somewhere() -> None:
+    """Thirty events of one burst say no more of their place than one event does; of five bursts, more."""
+    nothing = np.zeros(N_STEPS, dtype=np.int64)
+    assert chance_of_excess(bursts(17), TRIED, nothing, TRIED * 3) > 0.1
+    assert chance_of_excess(bursts(1, 8, 15, 24, 33), TRIED, nothing, TRIED * 3) < 0.02
+
+
+def test_what_begins_late_is_still_in_its_place() -> None:
+    """Events of one place from a step on, to the end, are steady since then, and no burst."""
+    found = np.where(np.arange(N_STEPS) >= 25, at_random(0.1, 3), 0)
+    assert chance_of_excess(found, TRIED, np.zeros(N_STEPS), TRIED * 3) < 1e-3
+
+
+def test_growth_is_more_and_more() -> None:
+    """Events that get ever more frequent grow; those that begin once, or are as frequent all the time, do not."""
+    rising = np.random.default_rng(1).binomial(TRIED, np.linspace(0.01, 0.2, N_STEPS))
+    assert chance_of_growth(rising, TRIED) < 1e-3
+    assert chance_of_growth(np.where(np.arange(N_STEPS) >= 25, at_random(0.1, 3), 0), TRIED) > 0.02
+    assert min(chance_of_growth(at_random(0.1, seed), TRIED) for seed in range(5)) > 0.02
+    assert chance_of_growth(np.zeros(N_STEPS), TRIED) == 1.0
+
+
+def test_single_events_are_no_bursts() -> None:
+    """Counts that scatter by counting alone come one by one."""
+    assert measure_bursts(at_random(0.1, 1)) < 2.0
+    assert measure_bursts(bursts(4, 20)) > 10.0
+    assert measure_bursts(np.zeros(1, dtype=np.int64)) == 1.0
