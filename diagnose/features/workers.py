@@ -17,6 +17,10 @@ READS_AS = {
     "worker.slow_share": "part of all workers that are slow; above 0.5 the peers are no reference",
     "worker.began_share": "part of the slow workers that were not slow in the first steps; 1 all fell behind; misleads when slow "
     "steps come and go",
+    "worker.layout_doubt": "how probable it is that the slow workers are older machines and no fault: about half of all, alike, "
+    "from the first step on; misleads where a rack is half of the job",
+    "worker.loader_doubt": "how probable it is that slow workers wait for input in their forwards: they are of the first stage, "
+    "and slow in forwards of its first chunk alone; misleads where no worker reads data",
     "worker.m_w": "M_W of the paper: part of S's lost time that comes back when the slowest 3% of the workers are ideal; may "
     "pass 1; misleads when slow workers and uneven stages overlap",
     "stage.m_s": "M_S of the paper: part of S's lost time that comes back when the last stage is ideal; may pass 1; misleads when "
@@ -28,6 +32,12 @@ SLOW_STEP_SHARE = 0.5
 MOST_QUANTILE = 0.9
 #: Who is slow in none of so many steps at the beginning was not slow before.
 FIRST_STEPS = 2
+#: Older machines are about half of all, and slow by the same factor, up to this part of it: then it is a toss-up with racks.
+LAYOUT_SHARES, ALIKE_SHARE, LAYOUT_CHANCE = (0.4, 0.6), 0.25, 0.5
+#: Forwards of the first stage that are all long are a slow processor or a slow loader: nothing in their times tells which.
+LOADER_CHANCE = 0.4
+#: Below this ratio a direction is not slow (as the rule).
+SLOW_DIRECTION_RATIO = 1.015
 
 
 def measure_workers(breakdown: Breakdown, what_if: WhatIf) -> Features:
@@ -36,7 +46,16 @@ def measure_workers(breakdown: Breakdown, what_if: WhatIf) -> Features:
     They are missing where no worker has peers, or nothing was lost.
     """
     n_dp = breakdown.compute_s.shape[-1]
-    names = ("ratio", "forward_ratio", "backward_ratio", "slow_steps_share", "slow_share", "began_share")
+    names = (
+        "ratio",
+        "forward_ratio",
+        "backward_ratio",
+        "slow_steps_share",
+        "slow_share",
+        "began_share",
+        "layout_doubt",
+        "loader_doubt",
+    )
     found: Features
     if n_dp == 1 and not breakdown.slow_workers.any():
         reason = "with one dp rank no worker has peers on its stage, and none fell behind itself"
@@ -58,6 +77,8 @@ def measure_workers(breakdown: Breakdown, what_if: WhatIf) -> Features:
             "worker.slow_steps_share": Feature(float(at.mean())),
             "worker.slow_share": Feature(float(breakdown.slow_workers.mean())),
             "worker.began_share": Feature(_count_began(breakdown)),
+            "worker.layout_doubt": Feature(_doubt_layout(breakdown)),
+            "worker.loader_doubt": Feature(_doubt_loader(breakdown)),
         }
     missing = Feature.missing("no time was lost against the ideal")
     found["worker.m_w"] = missing if what_if.m_w is None else Feature(what_if.m_w)
@@ -69,6 +90,27 @@ def _count_began(breakdown: Breakdown) -> float:
     """Say which part of the slow workers were not slow in the first steps."""
     behind = [slow_steps(breakdown, worker)[1] for worker in slow_workers(breakdown)]
     return sum(not is_slow(one)[:FIRST_STEPS].any() for one in behind) / len(behind)
+
+
+def _doubt_layout(breakdown: Breakdown) -> float:
+    """Say how probable it is that slow workers are how the job was laid out: half of all, alike, all the time."""
+    slow = breakdown.slow_workers
+    level = (
+        np.log(breakdown.worker_ratio)
+        .reshape(2, -1, slow.shape[1], *breakdown.worker_ratio.shape[2:])
+        .mean(axis=(0, 1))
+    )
+    usual = np.median(level, axis=1).T[slow]  # of each slow worker over the steps
+    alike = usual.min(initial=np.inf) > 0 and float(np.std(usual)) < ALIKE_SHARE * float(np.mean(usual))
+    half = LAYOUT_SHARES[0] <= slow.mean() <= LAYOUT_SHARES[1] and slow.any(axis=1).sum() > 1
+    return LAYOUT_CHANCE if alike and half else 0.0
+
+
+def _doubt_loader(breakdown: Breakdown) -> float:
+    """Say how probable it is that slow workers wait for input: a loader inside forwards holds up those of the first chunk alone."""
+    slow, ratio = breakdown.slow_workers, breakdown.worker_ratio.max(axis=2)  # (2, n_virtual, n_dp)
+    elsewhere = max(float(ratio[1].max()), float(ratio[0, 1:].max(initial=1.0)))
+    return LOADER_CHANCE if not slow[:, 1:].any() and elsewhere < SLOW_DIRECTION_RATIO else 0.0
 
 
 def is_slow(behind: Seconds) -> Bools:
