@@ -30,6 +30,8 @@ WAIT_RATIO = (0.1, 20.0)
 COST_SHARE = (0.025, 2.5)
 
 Where = Literal["before", "inside", "step"]
+#: What is slow in these first steps alone is a warm-up.
+WARM_UP_STEPS = 3
 #: Steps that a burst lasts, and how much longer its waits are.
 BURST_STEPS, BURST_RATIO = (2, 4), 4.0
 
@@ -211,7 +213,11 @@ def _change_kind(spec: JobSpec, rng: np.random.Generator, fault: DataLoading) ->
     }
     if fault.kind != "burst":
         return dataclasses.replace(fault, **changes[fault.kind])
-    first = fault.onset if fault.onset is not None else int(rng.integers(0, max(spec.steps // 2, 1)))
+    first = (
+        fault.onset
+        if fault.onset is not None
+        else int(rng.integers(min(WARM_UP_STEPS, spec.steps // 3), max(spec.steps // 2, 2)))
+    )
     last = min(first + int(rng.integers(BURST_STEPS[0], BURST_STEPS[1] + 1)), spec.steps - 1)
     longer = fault.wait_ratio * BURST_RATIO
     if last > first:

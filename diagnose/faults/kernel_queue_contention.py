@@ -108,7 +108,8 @@ class KernelQueueContention(Fault):
         """Lengthen what computes wait for."""
         transfer_s = inputs.transfer_s.copy()
         sources = sorted({source for _, of_task in queues for source in of_task})
-        transfer_s[sources] *= np.where(self.active(inputs.spec), self.slowdown, 1.0)
+        # Also before an onset, or it would be a network that becomes slow.
+        transfer_s[sources] *= self.slowdown
         return dataclasses.replace(inputs, transfer_s=transfer_s)
 
 

@@ -61,13 +61,13 @@ def draw_world(
     if only is not None and only not in WORLDS:
         raise UsageError(f"no feature {only!r}; expected one of {', '.join(WORLDS)}", where="world")
     for _ in range(MAX_DRAWS):
-        spec = random_spec(rng, noise=noise, max_rows=max_rows)
+        spec = usual = random_spec(rng, noise=noise, max_rows=max_rows)
         given = [name for name, feature in WORLDS.items() if rng.random() < feature.share and name not in without]
         for name in rng.permutation(given).tolist():
             spec = WORLDS[name].give(spec, rng)
         if only is not None:
             spec = WORLDS[only].give(spec, rng)
-        spec = _fit(spec, max_rows)
+        spec = _keep_shares(_fit(spec, max_rows), usual)
         if count_rows(spec) > max_rows:
             continue
         named = name_world(spec)
@@ -81,6 +81,13 @@ def draw_world(
 def name_world(spec: JobSpec) -> tuple[str, ...]:
     """Name the features that a job has."""
     return tuple(name for name, feature in WORLDS.items() if feature.has(spec))
+
+
+def _keep_shares(spec: JobSpec, usual: JobSpec) -> JobSpec:
+    """Let what a step does once take as large a part of it as in the usual job, though a rank may compute more or less."""
+    share = spec.vpp * spec.microbatches / (usual.vpp * usual.microbatches)
+    times = {name: share * getattr(usual, name) for name in ("collective_s", "optimizer_s", "host_gap_s")}
+    return dataclasses.replace(spec, **times)
 
 
 def _fit(spec: JobSpec, max_rows: int) -> JobSpec:

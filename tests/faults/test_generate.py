@@ -259,7 +259,7 @@ def test_every_kind_of_a_cause_can_be_asked_for() -> None:
         microbatches=8,
         steps=16,
         transfer_s=5e-3,
-        workers_per_host=4,
+        workers_per_host=2,
     )
     for name, file in list_cause_files().items():
         for kind in file.kinds:

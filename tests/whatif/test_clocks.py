@@ -86,6 +86,14 @@ def test_the_slowdown_is_of_times_as_recorded() -> None:
     np.testing.assert_array_equal(found.what_if.recorded_s, recorded.recorded_s)
 
 
+def test_clocks_further_off_than_a_step_are_read() -> None:
+    """Where transfers usually seem to end before they begin, they take no time, and not less."""
+    spec = JobSpec(pp=1, dp=16, microbatches=1, steps=4, forward_s=1e-3, collective_s=1e-5, clock_s=5e-3, seed=3)
+    found = diagnose_table(make(spec).trace)
+    assert (found.what_if.ideal_s > 0).all()
+    assert "clocks differ" in " ".join(found.warnings)
+
+
 @pytest.mark.parametrize("name", [*REAL, "trace-AR", "trace-ST"])
 def test_no_offset_is_claimed_in_real_jobs(shared: Path, name: str) -> None:
     """On one machine there is one clock, and the production traces were put on one by their authors."""
