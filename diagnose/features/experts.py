@@ -1,8 +1,11 @@
 """Whether experts are given uneven shares of the tokens: computes long in both directions, on their own stage alone."""
 
+import numpy as np
+
 from diagnose.model.components import Breakdown
 from diagnose.model.feature import Feature, Features
 from diagnose.model.trace import Trace
+from diagnose.numerics.robust import nan_median, robust_deviation
 
 #: Each feature: what its values read as, and when it misleads.
 READS_AS = {
@@ -25,8 +28,10 @@ READS_AS = {
 TOKENS_SETTLE = 0.5
 #: What nothing in the times tells: one in four where nobody says that there are experts, else half and half.
 UNKNOWN_CHANCE, SHARED_CHANCE = 0.25, 0.5
-#: Where experts explain this part of how computes vary the job has them, and they are uneven.
-SURE_EXPLAINED = 0.5
+#: A worker this many robust deviations of all workers' paces behind is slow by itself.
+OUTLIER_DEVIATIONS = 4.0
+#: Durations of 0 are recorded.
+TINY_RATIO = 1e-9
 
 
 def measure_experts(breakdown: Breakdown, trace: Trace, tokens_fit: Feature) -> Features:
@@ -64,6 +69,19 @@ def _weigh_against_worker(breakdown: Breakdown, ep_size: int | None) -> float:
     experts = breakdown.experts
     if ep_size == 1 or experts.tokens_fit is not None:
         return 0.0
-    if experts.ratio is not None and (experts.explained or 0.0) >= SURE_EXPLAINED:
-        return SHARED_CHANCE
+    if experts.ratio is not None:
+        return 0.0 if _has_outlier(breakdown) else SHARED_CHANCE
     return 0.0 if ep_size is None else UNKNOWN_CHANCE
+
+
+def _has_outlier(breakdown: Breakdown) -> bool:
+    """Say whether the slowest worker is slower than the others differ: hot experts make all of a stage fast or slow."""
+    pace = np.log(np.maximum(breakdown.compute_s / breakdown.typical_s[:, :, None, None, None], TINY_RATIO))
+    level = nan_median(pace, axis=2).mean(axis=0)  # (n_virtual, n_steps, n_dp)
+    is_slow = breakdown.worker_ratio > 1.0
+    level = np.where(is_slow.any(axis=0), np.nan, level)
+    level = level - nan_median(level, axis=2, keepdims=True)
+    slower = np.where(is_slow, np.log(breakdown.worker_ratio), np.nan)
+    behind = nan_median(slower, axis=2).mean(axis=0)  # in the steps in which a worker is slow
+    known, found = level[np.isfinite(level)], behind[np.isfinite(behind)]
+    return bool(found.size) and float(found.max()) > OUTLIER_DEVIATIONS * robust_deviation(known)

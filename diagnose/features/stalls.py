@@ -50,6 +50,8 @@ READS_AS = {
     "on other workers, at most 100; collections and loaders elsewhere do not count, as they stop no backward",
     "allocator.place_chance": "chance that so many of all stalls of backwards lie on the workers with stalls of the allocator, did "
     "they choose none; 0 a fixed part of the workers, 1 all of them, or others in each burst; misleads where a host is a stage",
+    "collection.close_pairs": "how often a worker stalls again long before its mean interval is over, against stalls by chance; 0 "
+    "each at intervals of its own, 1 at random; of those without rows; misleads when a worker's rate changes",
     "allocator.growth_chance": "chance that stalls of the allocator come so much more often to the end, were they as frequent all "
     "the time; 0 memory fills up; misleads when noise grows as well",
 }
@@ -64,6 +66,9 @@ UNSEEN_CHANCE = 0.35
 MOST = 100.0
 #: Stalls shorter than this part of the length in which half of the time is lost are those of something else.
 LONG_SHARE = 0.1
+#: Stalls within this part of a worker's mean interval are close; so many must be expected at random to tell.
+CLOSE_SHARE = 0.4
+MIN_CLOSE_PAIRS = 3.0
 #: Fewer stalls have no trend.
 MIN_STALLS = 6
 
@@ -74,6 +79,7 @@ def measure_stalls(breakdown: Breakdown, evidence: Evidence) -> Features:
     for kind, (whose, row) in KINDS.items():
         found |= {f"{kind}.{name}": feature for name, feature in _measure(breakdown, evidence, whose, row).items()}
     found |= {"allocator.backward_contrast": _backward_contrast(breakdown)} | _measure_chances(breakdown)
+    found["collection.close_pairs"] = _close_pairs(breakdown, StallKind.COLLECTION)
     return found | _measure_places_of_waits(breakdown)
 
 
@@ -190,6 +196,33 @@ def _backward_contrast(breakdown: Breakdown) -> Feature:
     by_worker = seconds.sum(axis=(1, 2)).reshape(-1, n_stages, seconds.shape[-1]).sum(axis=0)
     here, there = float(by_worker[hit].mean()), float(by_worker[~hit].mean())
     return Feature(min(here / there, MOST) if there > 0 else MOST)
+
+
+def _close_pairs(breakdown: Breakdown, whose: StallKind) -> Feature:
+    """Count how often workers stall twice within a part of their mean interval, and how often they would at random."""
+    in_time = np.argsort(breakdown.steps, kind="stable")
+    stalls = breakdown.stalls
+    seconds = stalls.seconds_of(whose)
+    lengths = seconds[seconds > 0]
+    at_all = seconds > LONG_SHARE * (weighted_median(lengths, lengths) or 0.0)
+    at_all &= ~(stalls.recorded_inside | stalls.recorded_before)
+    hit: Bools = _add_chunks(at_all.sum(axis=2), breakdown.slow_workers.shape[1]).sum(axis=0)[:, in_time] > 0
+    at = np.flatnonzero(hit.any(axis=(0, 2)))
+    if not len(at):
+        return Feature.missing("no compute stalls in that way")
+    span = slice(int(at[0]), int(at[-1]) + 1)
+    hit, steps = np.moveaxis(hit[:, span], 1, -1), breakdown.steps[in_time][span]  # (n_stages, n_dp, n_steps)
+    often = hit.mean(axis=-1)
+    seen, expected = 0.0, 0.0
+    for lag in range(1, int(CLOSE_SHARE / often[often > 0].min()) + 1):
+        later = np.minimum(np.searchsorted(steps, steps + lag), len(steps) - 1)
+        both = steps[later] == steps + lag
+        close = lag <= CLOSE_SHARE / np.maximum(often, 1.0 / len(steps))
+        seen += float((hit[..., both] & hit[..., later[both]])[close].sum())
+        expected += float((often[close] ** 2).sum() * both.sum())
+    if expected < MIN_CLOSE_PAIRS:
+        return Feature.missing(f"at random fewer than {MIN_CLOSE_PAIRS:g} would come so soon after another")
+    return Feature(seen / expected)
 
 
 def _measure_chances(breakdown: Breakdown) -> Features:

@@ -5,12 +5,15 @@ The replay takes out what transfers take beyond the median of their equals.
 
 from collections.abc import Mapping
 
+import numpy as np
+
 from diagnose.fixes.frameworks import choose_how
-from diagnose.fixes.places import labels_of, mask_workers, name_workers, read_worker
+from diagnose.fixes.places import host_of, labels_of, mask_workers, name_workers, read_worker
 from diagnose.model.analysis import Analysis
 from diagnose.model.change import Remove
 from diagnose.model.place import Where
 from diagnose.model.remedy import FaultLocation, Refusal, Remedy
+from diagnose.model.trace import Trace
 
 NAME = "fix-link"
 TITLE = "mend a slow link or card"
@@ -35,7 +38,7 @@ def propose(analysis: Analysis, place: FaultLocation, settings: Mapping[str, str
     if mask is not None:
         summary = f"mend the card, port or cable of the worker at {name_workers(labels_of(trace, mask))}"
     else:
-        summary = _describe(place.where)
+        summary = _describe(trace, place.where)
     workers = place.where.workers if not place.where.links and not place.where.stages else ()
     one = named if len(named) == 1 else [(worker.dp, worker.pp) for worker in workers if len(workers) == 1]
     return Remedy(
@@ -49,12 +52,15 @@ def propose(analysis: Analysis, place: FaultLocation, settings: Mapping[str, str
     )
 
 
-def _describe(where: Where) -> str:
+def _describe(trace: Trace, where: Where) -> str:
     """Say in one sentence what to mend."""
     named = []
     if where.workers:
         named.append(f"the card, port or cable of the worker at {name_workers(where.workers)}")
-    if where.links:
+    if between := _find_switch(trace, where):
+        n_links = f"all {len(where.links)} links"
+        named.append(f"the switch or cable between hosts {' and '.join(between)}, as {n_links} between them are slow")
+    elif where.links:
         pairs = [f"{name_workers([a])} and {name_workers([b])}" for a, b in (link.ends for link in where.links[:3])]
         more = f" and {len(where.links) - 3} more" if len(where.links) > 3 else ""
         named.append(f"the link{'s' if len(pairs) > 1 else ''} between {', '.join(pairs)}{more}")
@@ -63,3 +69,23 @@ def _describe(where: Where) -> str:
         groups = "group" if len(where.stages) == 1 else "groups"
         named.append(f"the network of the data-parallel {groups} of {stages}")
     return f"mend {', and '.join(named)}" if named else "mend the network: transfers are slow everywhere at times"
+
+
+def _find_switch(trace: Trace, where: Where) -> tuple[str, ...]:
+    """Name the hosts on both sides where several links are slow, and these are all that go from the one side to the other."""
+    if trace.hosts is None or len(where.links) < 2:
+        return ()
+    host = {}
+    for key in {(end.dp, end.pp) for link in where.links for end in link.ends}:
+        ((dp, stage),) = np.argwhere(mask_workers(trace, [key])).tolist()
+        host[key] = host_of(trace, dp, stage)
+    sides = [{host[link.ends[side].dp, link.ends[side].pp] for link in where.links} for side in (0, 1)]
+    if None in sides[0] | sides[1] or sides[0] & sides[1]:
+        return ()
+    slow = {frozenset((end.dp, end.pp) for end in link.ends) for link in where.links}
+    crossing = 0
+    for dp in range(trace.n_dp):
+        for stage in range(trace.n_stages - 1):
+            first, second = host_of(trace, dp, stage), host_of(trace, dp, stage + 1)
+            crossing += (first in sides[0] and second in sides[1]) or (first in sides[1] and second in sides[0])
+    return tuple(sorted(str(name) for side in sides for name in side)) if crossing == len(slow) else ()

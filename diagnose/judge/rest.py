@@ -77,16 +77,13 @@ def describe_noise(analysis: Analysis, explained: Collection[str], least: float)
     It may be steps; computes and transfers within steps, for which others wait; or many parts that are each too little to be named.
     """
     gains = analysis.gains
+    if once := _list_excused(analysis, explained, max(UNKNOWN_SHARE, least)):
+        return f"{COMPONENTS[once[0]]} cost {100 * gains.recoverable(once[0]):.2g}% of the step time, in one step, nothing to name"
     steps_s = gains.replayed_steps_s
     typical_s = float(np.median(steps_s))
     spread = robust_deviation(steps_s - typical_s) / typical_s
     waste = _measure_waste(analysis)
-    excused = sum(
-        max(gains.recoverable(name), 0.0)
-        for name, traits in gains.traits.items()
-        if traits.is_excused(analysis.features, explained)
-    )
-    parts = 1.0 - gains.clean_s / gains.replayed_s - excused
+    parts = 1.0 - gains.clean_s / gains.replayed_s - _measure_planned(analysis)
     if max(spread, waste, parts) < max(NOISY_SHARE, least):
         return ""
     inside = f" and computes by {100 * analysis.breakdown.noise_ratio:.2g}%"
@@ -94,22 +91,37 @@ def describe_noise(analysis: Analysis, explained: Collection[str], least: float)
     return f"steps vary by {100 * spread:.2g}%{inside}{cost}, nothing to name"
 
 
-def _measure_waste(analysis: Analysis) -> float:
-    """Say which part of a step ideal times would give back, planned work left out; 0 where that is not known, as with other clocks.
-
-    Without what is so in all steps and on all dp ranks, which the ideal times lack and no fault makes: longer microbatches at the
-    end, or stages. Costs one replay where much is lost.
-    """
-    slowdown, gains = analysis.what_if.slowdown, analysis.gains
-    if clocks_differ(gains, analysis.clock_offset_s) or not slowdown > 0:
-        return 0.0
-    planned = sum(
-        max(gains.recoverable(name), 0.0)
+def _list_excused(analysis: Analysis, explained: Collection[str], least: float) -> list[str]:
+    """List the components that would give back so much and are excused by how they look, and not as planned work always is."""
+    gains = analysis.gains
+    found = [
+        name
         for name, traits in gains.traits.items()
-        if traits.is_excused(analysis.features, ())
-    )
-    waste = max(1.0 - 1.0 / slowdown - planned, 0.0)
-    return waste if waste < NOISY_SHARE else waste - max(_measure_structure(analysis), 0.0)
+        if gains.recoverable(name) >= least
+        and traits.is_excused(analysis.features, explained)
+        and not traits.is_excused({}, ())
+    ]
+    return sorted(found, key=lambda name: -gains.recoverable(name))
+
+
+def _measure_waste(analysis: Analysis) -> float:
+    """Say which part of a step ideal times would give back; 0 where that is not known, as where clocks differ.
+
+    Without planned work; and without what is so in all steps and on all dp ranks, which the ideal times lack and no fault makes:
+    longer microbatches at the end, or stages. Costs one replay where much is lost.
+    """
+    slowdown = analysis.what_if.slowdown
+    if clocks_differ(analysis.gains, analysis.clock_offset_s) or not slowdown > 0:
+        return 0.0
+    waste = 1.0 - 1.0 / slowdown - _measure_planned(analysis)
+    return max(waste if waste < NOISY_SHARE else waste - max(_measure_structure(analysis), 0.0), 0.0)
+
+
+def _measure_planned(analysis: Analysis) -> float:
+    """Say which part of a step comes back without what needs no explanation: planned work."""
+    gains = analysis.gains
+    excused = [name for name, traits in gains.traits.items() if traits.is_excused(analysis.features, ())]
+    return sum(max(gains.recoverable(name), 0.0) for name in excused)
 
 
 def _measure_structure(analysis: Analysis) -> float:

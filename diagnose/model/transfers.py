@@ -19,31 +19,38 @@ class SlowPlaces:
         Stages whose dp ranks have slow collectives.
     cards : ndarray of bool, shape (n_dp, n_stages)
         Workers all of whose links and collectives are slow; these are among `ways` and `groups`, too.
+    mended_ways : ndarray of float64, shape (2, n_stages, n_dp)
+        Part of the seconds beyond ordinary transfers that goes when the slow places are mended; what their equals lose too is
+        noise and stays. Above 0, too, on links that a slow one makes slow: it holds up a worker at their end, or shares a batch.
+    mended_groups : ndarray of float64, shape (n_stages,)
+        The same of collectives.
     repeats : float or None
         Part of the lost seconds that lies where, or when, half of the steps, or of the places, says of the other half; 0 as chance
         has it, 1 all. None where too few are slow, or only one place is there, to tell.
-    in_time : bool
-        All of them are slow together in some steps: no place stands out.
     apart : float or None
         Where nobody can tell whether they repeat: half of the lost seconds are in transfers that are so many times as far beyond an
         ordinary one as the upper end of ordinary ones is.
-    victims : ndarray of bool, shape (2, n_stages, n_dp)
-        Links that are slow because a worker at their end is held up by a slow one, or that share its batches.
+    in_time : bool
+        All of them are slow together in some steps: no place stands out.
+    steps_share : float or None
+        Part of the steps that have nearly all of the lost seconds.
     """
 
     ways: Bools
     groups: Bools
     cards: Bools
-    repeats: float | None
-    victims: Bools
+    mended_ways: Seconds
+    mended_groups: Seconds
+    repeats: float | None = None
     apart: float | None = None
     in_time: bool = False
+    steps_share: float | None = None
 
     @classmethod
     def nowhere(cls, n_stages: int, n_dp: int) -> "SlowPlaces":
         """Name no place."""
         ways, groups = np.zeros((2, n_stages, n_dp), dtype=bool), np.zeros(n_stages, dtype=bool)
-        return cls(ways, groups, np.zeros((n_dp, n_stages), dtype=bool), None, ways)
+        return cls(ways, groups, np.zeros((n_dp, n_stages), dtype=bool), ways.astype(float), groups.astype(float))
 
     @property
     def found(self) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from diagnose.model.optype import DP_COLLECTIVES, Op
-from diagnose.model.trace import Bools, Nodes, Seconds
+from diagnose.model.trace import Bools, Ints, Nodes, Seconds
 from diagnose.model.transfers import SlowPlaces
 from diagnose.numerics.robust import upper_level, weighted_median
 from diagnose.whatif.observed import Observed
@@ -19,6 +19,8 @@ from diagnose.whatif.observed import Observed
 #: A place is slow if it loses so many times the seconds that a quarter of its equals stay below: noise is on all of them.
 OVER_EQUALS_RATIO = 3.0
 EQUALS_QUANTILE = 0.25
+#: ... and so many standard deviations above that, of what its equals lose in all steps together.
+CHANCE_DEVIATIONS = 4.0
 #: ... and this part of the seconds of the worst one of its kind, or of any kind.
 BESIDE_WORST_SHARE = 0.2
 BESIDE_ANY_SHARE = 0.02
@@ -26,6 +28,14 @@ BESIDE_ANY_SHARE = 0.02
 REPEATS_FROM = 0.5
 #: Of fewer slow transfers nobody can tell whether they repeat.
 FEW_TRANSFERS = 6.0
+#: In one place alone, transfers that get stuck are told from noise only where no larger part is slow.
+SELDOM_SHARE = 0.15
+#: A few stuck transfers are one fault's where one place has this part of the lost seconds.
+IN_ONE_PLACE_SHARE = 0.8
+#: ... and a link or a group is named, and no card, where it has this part of what all that touches the worker has.
+ALL_OF_CARD_SHARE = 0.97
+#: Steps that have this part of the lost seconds have them all.
+NEARLY_ALL_SHARE = 0.95
 #: Nothing is learned from a half of the steps that has less than this part of the lost seconds.
 MIN_HALF_SHARE = 0.02
 #: So many slow transfers must be expected of a direction before that none is slow clears it.
@@ -52,6 +62,8 @@ class _Lost:
     has_group : ndarray of bool, shape (n_stages,)
     n_transfers : float
         Slow transfers and collectives, by their seconds: so many alike would have them.
+    slow_share : float
+        Part of all transfers and collectives that is slow at all.
     apart : float or None
         Seconds beyond over the spread of ordinary transfers: half of the lost seconds are in transfers above it.
     """
@@ -61,6 +73,7 @@ class _Lost:
     exists: Bools
     has_group: Bools
     n_transfers: float
+    slow_share: float
     apart: float | None
 
 
@@ -92,40 +105,54 @@ def find_slow_places(
     nowhere = SlowPlaces.nowhere(n_stages, n_dp)
     if not by_step.any():
         return nowhere
-    ways, groups = _stand_out(lost.ways.sum(axis=-1), lost.groups.sum(axis=-1), lost)
-    by_place = _repeat_places(lost, by_step)
-    in_time = _repeat_steps(observed, lost)
-    repeats = max(by_place or 0.0, in_time)
-    if repeats < REPEATS_FROM:
-        is_one_place = np.count_nonzero(lost.exists.any(axis=0)) + np.count_nonzero(lost.has_group) == 1
-        if not is_one_place and lost.n_transfers >= FEW_TRANSFERS:
-            return dataclasses.replace(nowhere, repeats=repeats)
-        # Nobody can tell whether they repeat: how far they are from all others must say that they are no noise.
-        if is_one_place:
-            ways, groups = lost.exists, lost.has_group
-        cards = _find_cards(ways, groups, lost)
-        return SlowPlaces(ways, groups, cards, repeats=None, victims=nowhere.victims, apart=lost.apart)
+    held = np.cumsum(np.sort(by_step)[::-1]) / by_step.sum()
+    nowhere = dataclasses.replace(nowhere, steps_share=float(np.mean(held < NEARLY_ALL_SHARE)))
+    ways, groups = _stand_out(lost, slice(None))
+    by_place, in_time = _repeat_places(lost, by_step), _repeat_steps(observed, lost)
+    victims = _find_victims(observed, excesses, ways, n_stages)
     if (by_place or 0.0) < REPEATS_FROM:
-        shared = lost.groups.sum() >= lost.ways.sum()
-        return SlowPlaces(
-            ways=lost.exists & (not shared),
-            groups=lost.has_group & shared,
-            cards=nowhere.cards,
-            repeats=in_time,
-            victims=nowhere.victims,
-            in_time=True,
+        # Where transfers block, one slow link may make all others look slow: see what is left without these.
+        slow = lost.ways.sum(axis=-1) > BESIDE_WORST_SHARE * float(lost.ways.sum(axis=-1).max())
+        held_up = _find_victims(observed, excesses, slow, n_stages)
+        if 0 < np.count_nonzero(slow & ~held_up) <= np.count_nonzero(held_up):
+            freed = dataclasses.replace(lost, ways=np.where(held_up[..., None], 0.0, lost.ways))
+            without = _repeat_places(freed, by_step)
+            if (without or 0.0) >= REPEATS_FROM:
+                by_place, victims, (ways, groups) = without, held_up, _stand_out(freed, slice(None))
+    repeats = max(by_place or 0.0, in_time)
+    is_one_place = np.count_nonzero(lost.exists.any(axis=0)) + np.count_nonzero(lost.has_group) == 1
+    if repeats < REPEATS_FROM and not is_one_place and lost.n_transfers >= FEW_TRANSFERS:
+        return dataclasses.replace(nowhere, repeats=repeats)
+    if repeats < REPEATS_FROM:
+        # Nobody can tell whether they repeat: how far they are from all others must say that they are no noise.
+        ways, groups, cards = (lost.exists, lost.has_group, nowhere.cards) if is_one_place else _find_worst(lost)
+        held_s = float(lost.ways[ways].sum() + lost.groups[groups].sum())
+        if lost.slow_share > SELDOM_SHARE or held_s < IN_ONE_PLACE_SHARE * float(by_step.sum()):
+            return dataclasses.replace(nowhere, repeats=repeats)
+        found = dataclasses.replace(nowhere, ways=ways, groups=groups, cards=cards, apart=lost.apart)
+        return dataclasses.replace(found, mended_ways=ways.astype(float), mended_groups=groups.astype(float))
+    if (by_place or 0.0) < REPEATS_FROM:
+        shared = bool(lost.groups.sum() >= lost.ways.sum())
+        ways, groups = lost.exists & (not shared), lost.has_group & shared
+        found = dataclasses.replace(nowhere, repeats=in_time, in_time=True)
+        return dataclasses.replace(
+            found, ways=ways, groups=groups, mended_ways=ways.astype(float), mended_groups=groups.astype(float)
         )
-    innocent = _find_victims(observed, excesses, ways, n_stages)
-    ways &= ~innocent
+    mended_ways = np.where(ways | victims, _above_noise(lost.ways.sum(axis=-1), lost.exists, ways | victims), 0.0)
+    mended_groups = groups * _above_noise(lost.groups.sum(axis=-1), lost.has_group, groups)
+    ways &= ~victims
     cards = _find_cards(ways, groups, lost)
     # All that goes through a slow card is slow, however little of it there is beside the worst.
-    touched = cards.T | np.roll(cards.T, -1, axis=0)
-    return SlowPlaces(
-        ways=(ways | touched) & lost.exists,
-        groups=(groups | cards.any(axis=0)) & lost.has_group,
+    more_ways = (cards.T | np.roll(cards.T, -1, axis=0)) & lost.exists & ~ways
+    more_groups = cards.any(axis=0) & lost.has_group & ~groups
+    return dataclasses.replace(
+        nowhere,
+        ways=ways | more_ways,
+        groups=groups | more_groups,
         cards=cards,
+        mended_ways=np.maximum(mended_ways, more_ways),
+        mended_groups=np.maximum(mended_groups, more_groups),
         repeats=by_place,
-        victims=innocent,
     )
 
 
@@ -138,18 +165,18 @@ def restrict(o: Observed, excess: Mapping[int, Seconds], places: SlowPlaces) -> 
     batch_of = {node: event.completes for event in o.graph.events if event.awaits for node in event.completes}
     members_of = {node: event.members for event in o.graph.events for node in event.members}
     pair_of = {node: pair for pair in o.pairs for node in pair}
-    has_card, mended = places.cards.any(), places.ways | places.victims
+    has_card = places.cards.any()
     for node, seconds in excess.items():
         op, stage = int(nodes.op[node]), int(nodes.stage[node])
         if node in pair_of:
-            lanes = np.zeros(seconds.shape[-1], dtype=bool)
+            share = np.zeros(seconds.shape[-1])
             for other in batch_of.get(node, (node,)):
                 if other in pair_of:
                     link, direction = way_of(nodes, pair_of[other])
-                    lanes |= mended[direction, link]
-            kept = np.where(lanes, seconds, 0.0)
+                    share = np.maximum(share, places.mended_ways[direction, link])
+            kept = share * seconds
         elif op in DP_COLLECTIVES:
-            kept = seconds if places.groups[stage] else np.zeros_like(seconds)
+            kept = places.mended_groups[stage] * seconds
         else:  # what a card shares with all or some others, or by itself
             whole = places.groups.all() or (op == Op.CLIP and has_card)
             ends = [int(nodes.stage[member]) for member in members_of.get(node, (node,))]
@@ -183,7 +210,7 @@ def _add_up(
     n_dp, n_steps = observed[0].block.n_dp, sum(len(o.block.steps) for o in observed)
     ways, groups = np.zeros((2, n_stages, n_dp, n_steps)), np.zeros((n_stages, n_steps))
     exists, has_group = np.zeros((2, n_stages, n_dp), dtype=bool), np.zeros(n_stages, dtype=bool)
-    first, every, apart = 0, [np.zeros(0)], [np.zeros(0)]
+    first, n_all, every, apart = 0, 0, [np.zeros(0)], [np.zeros(0)]
 
     def count(seconds: Seconds, spread_s: float) -> None:
         every.append(seconds[seconds > 0])
@@ -195,6 +222,7 @@ def _add_up(
         for pair in o.pairs:
             link, direction = way_of(nodes, pair)
             exists[direction, link] = True
+            n_all += n_dp * len(o.block.steps)
             seconds = pair_excess(excess, pair)
             if seconds is not None:
                 ways[direction, link, :, at] += seconds.T
@@ -203,36 +231,58 @@ def _add_up(
             if event.across_dp and len(event.members) == 1 and int(nodes.op[event.members[0]]) in DP_COLLECTIVES:
                 (node,) = event.members
                 has_group[nodes.stage[node]] = True
+                n_all += len(o.block.steps)
                 if node in excess:  # all members move together: one that ends late for itself is no slow group
                     seconds = np.median(excess[node], axis=1)
                     groups[nodes.stage[node], at] += seconds
                     count(seconds, spread[node])
     seconds_s = np.concatenate(every)
     n_transfers = float(seconds_s.sum() ** 2 / max(float((seconds_s**2).sum()), np.finfo(float).tiny))
-    return _Lost(ways, groups, exists, has_group, n_transfers, weighted_median(np.concatenate(apart), seconds_s))
+    slow_share = len(seconds_s) / max(n_all, 1)
+    return _Lost(
+        ways, groups, exists, has_group, n_transfers, slow_share, weighted_median(np.concatenate(apart), seconds_s)
+    )
 
 
-def _stand_out(ways_s: Seconds, groups_s: Seconds, lost: _Lost) -> tuple[Bools, Bools]:
-    """Mark the places that lose far more than their equals: ways (2, n_stages, n_dp), and groups (n_stages,)."""
+def _stand_out(lost: _Lost, steps: Ints | slice) -> tuple[Bools, Bools]:
+    """Mark the places that lose far more than their equals in some steps: ways (2, n_stages, n_dp), and groups (n_stages,)."""
+    of_ways, of_groups = lost.ways[..., steps], lost.groups[:, steps]
+    ways_s, groups_s = of_ways.sum(axis=-1), of_groups.sum(axis=-1)
     least = BESIDE_ANY_SHARE * max(float(ways_s.max(initial=0.0)), float(groups_s.max(initial=0.0)))
     ways, groups = ways_s > least, groups_s > least
-    ways[lost.exists] &= _above_equals(ways_s[lost.exists])
-    groups[lost.has_group] &= _above_equals(groups_s[lost.has_group])
+    ways[lost.exists] &= _above_equals(of_ways[lost.exists])
+    groups[lost.has_group] &= _above_equals(of_groups[lost.has_group])
     return ways & lost.exists, groups & lost.has_group
 
 
 def _above_equals(seconds: Seconds) -> Bools:
-    """Mark what is far above a quarter of its equals, and not far below the worst."""
-    if not seconds.any():
-        return np.zeros(seconds.shape, dtype=bool)
-    equals = float(np.quantile(seconds, EQUALS_QUANTILE, method="lower"))
-    return np.asarray(seconds > max(OVER_EQUALS_RATIO * equals, BESIDE_WORST_SHARE * float(seconds.max())))
+    """Mark the places that are far above a quarter of their equals, by more than chance, and not far below the worst.
+
+    Parameters
+    ----------
+    seconds : ndarray of float64, shape (n_places, n_steps)
+    """
+    total_s = seconds.sum(axis=1)
+    if not total_s.any():
+        return np.zeros(total_s.shape, dtype=bool)
+    equals = float(np.quantile(total_s, EQUALS_QUANTILE, method="lower"))
+    chance = float(np.quantile(seconds.std(axis=1), EQUALS_QUANTILE, method="lower") * np.sqrt(seconds.shape[1]))
+    far = max(OVER_EQUALS_RATIO * equals, equals + CHANCE_DEVIATIONS * chance)
+    return np.asarray(total_s > max(far, BESIDE_WORST_SHARE * float(total_s.max())))
+
+
+def _above_noise(seconds: Seconds, exists: Bools, slow: Bools) -> Seconds:
+    """Say which part of the seconds of each place its ordinary equals do not lose, 0..1."""
+    equals = seconds[exists & ~slow]
+    noise = float(np.median(equals)) if len(equals) else 0.0
+    return np.clip(1.0 - noise / np.maximum(seconds, np.finfo(float).tiny), 0.0, 1.0)
 
 
 def _repeat_places(lost: _Lost, by_step: Seconds) -> float | None:
     """Say which part of the lost seconds lies where the other half of the steps says, beyond chance; None where no half can say.
 
-    The halves take turns with the steps that lost most, so that each has its part of them.
+    The halves take turns with the steps that lost most, so that each has its part of them. Chance is what as many places
+    would hold, and one standard deviation of that more, for as many transfers as there are.
     """
     order = np.argsort(-by_step, kind="stable")
     halves = order[::2], order[1::2]
@@ -240,7 +290,7 @@ def _repeat_places(lost: _Lost, by_step: Seconds) -> float | None:
         return None
     found = []
     for chosen_by, seen_in in (halves, halves[::-1]):
-        ways, groups = _stand_out(lost.ways[..., chosen_by].sum(axis=-1), lost.groups[:, chosen_by].sum(axis=-1), lost)
+        ways, groups = _stand_out(lost, chosen_by)
         ways_s, groups_s = lost.ways[..., seen_in].sum(axis=-1), lost.groups[:, seen_in].sum(axis=-1)
         total = float(ways_s.sum() + groups_s.sum())
         held = float(ways_s[ways].sum() + groups_s[groups].sum()) / total
@@ -248,7 +298,8 @@ def _repeat_places(lost: _Lost, by_step: Seconds) -> float | None:
             float(ways_s.sum()) * ways.sum() / max(lost.exists.sum(), 1)
             + float(groups_s.sum()) * groups.sum() / max(lost.has_group.sum(), 1)
         ) / total
-        found.append((held - chance) / (1.0 - chance) if chance < 1.0 else 0.0)
+        luck = float(np.sqrt(chance * max(1.0 - chance, 0.0) / (lost.n_transfers / 2.0)))
+        found.append((held - chance - luck) / (1.0 - chance) if chance < 1.0 else 0.0)
     return max(float(np.mean(found)), 0.0)
 
 
@@ -350,6 +401,27 @@ def _in_each(
         return set()
     first, second = (set(ways_in[batch_of[node]]) - {own} for node in pair)
     return first & second
+
+
+def _find_worst(lost: _Lost) -> tuple[Bools, Bools, Bools]:
+    """Find the one link, group or card that has most of the lost seconds: ways, groups and cards as in `SlowPlaces`."""
+    ways_s, groups_s = lost.ways.sum(axis=-1), lost.groups.sum(axis=-1)  # (2, n_stages, n_dp), (n_stages,)
+    links_s = ways_s.sum(axis=0)
+    cards_s = links_s + np.roll(links_s, 1, axis=0) + groups_s[:, None]
+    ways, groups = np.zeros_like(lost.exists), np.zeros_like(lost.has_group)
+    cards = np.zeros(links_s.T.shape, dtype=bool)
+    stage, dp = np.unravel_index(int(cards_s.argmax()), cards_s.shape)
+    if max(float(links_s.max()), float(groups_s.max())) >= ALL_OF_CARD_SHARE * float(cards_s.max()):
+        if links_s.max() >= groups_s.max():
+            link, rank = np.unravel_index(int(links_s.argmax()), links_s.shape)
+            ways[:, link, rank] = lost.exists[:, link, rank]
+        else:
+            groups[int(groups_s.argmax())] = True
+    else:
+        cards[dp, stage] = True
+        ways[:, [stage - 1, stage], dp] = lost.exists[:, [stage - 1, stage], dp]
+        groups[stage] = lost.has_group[stage]
+    return ways, groups, cards
 
 
 def _find_cards(ways: Bools, groups: Bools, lost: _Lost) -> Bools:

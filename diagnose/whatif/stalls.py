@@ -124,9 +124,7 @@ def _attribute_by_place(found: LongStalls) -> None:
         least_s = LARGE_SHARE * (usual_s or 0.0) if size or apart_s is None else apart_s
         long = left & (seconds >= least_s)
         left &= ~long
-        # Collections of one job do not differ so much: where some stand apart, shorter ones are none.
-        apart = size and apart_s is not None and (stalls.inside == StallKind.COLLECTION).any()
-        for attribute in BY_PLACE[:-1] if apart else BY_PLACE:
+        for attribute in BY_PLACE:
             attribute(dataclasses.replace(found, long=long))
             long &= (stalls.inside == 0) & (stalls.before == 0)
 

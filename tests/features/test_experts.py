@@ -9,7 +9,7 @@ from diagnose.features.experts import SHARED_CHANCE, UNKNOWN_CHANCE, measure_exp
 from diagnose.model.components import Experts
 from diagnose.model.feature import Feature, Features
 from diagnose.model.trace import Trace
-from tests.features.hand import components
+from tests.features.hand import components, slowed
 from tests.jobs import Shape, load, random_job
 
 NO_TOKENS = Feature.missing("no columns")
@@ -67,11 +67,21 @@ def test_or_sequences(
     [
         pytest.param(None, Experts(), 0.0, id="nothing is known"),
         pytest.param(8, Experts(), UNKNOWN_CHANCE, id="there are experts"),
-        pytest.param(None, Experts(ratio=np.ones(1), explained=0.9), SHARED_CHANCE, id="they are uneven"),
-        pytest.param(1, Experts(ratio=np.ones(1), explained=0.9), 0.0, id="there are none"),
+        pytest.param(8, Experts(ratio=np.ones(1), explained=0.9), SHARED_CHANCE, id="they are uneven"),
+        pytest.param(1, Experts(), 0.0, id="there are none"),
         pytest.param(8, Experts(tokens_fit=0.1), 0.0, id="their tokens are known"),
     ],
 )
 def test_or_worker(trace: Trace, ep_size: int | None, experts: Experts, wanted: float) -> None:
     """Hot experts may look like a slow worker where a job has experts, unless their tokens are known."""
     assert measure(trace, experts, ep_size=ep_size)["expert.or_worker"].value == wanted
+
+
+def test_a_worker_that_stands_out_is_no_expert(trace: Trace) -> None:
+    """Where experts are uneven all workers differ; one that is slower by far more than others do is slow by itself."""
+    uneven = Experts(ratio=np.ones(1), explained=0.9)
+    paces = np.exp(0.1 * np.random.default_rng(0).standard_normal((1, 2, 1, 10, 2)))
+    for factor, wanted in ((1.1, SHARED_CHANCE), (2.0, 0.0)):
+        slow = slowed({(1, 0): factor})
+        found = dataclasses.replace(slow, compute_s=slow.compute_s * paces, experts=uneven)
+        assert measure_experts(found, trace, NO_TOKENS)["expert.or_worker"].value == wanted

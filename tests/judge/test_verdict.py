@@ -648,6 +648,29 @@ def test_steps_that_vary_are_noisy() -> None:
     assert found.why.startswith("steps vary by 2")
 
 
+@pytest.mark.parametrize(("cost", "verdict"), [(0.06, "noisy"), (0.03, "healthy")])
+def test_a_late_first_step_is_no_cause_and_not_nothing(cost: float, verdict: str) -> None:
+    """What is excused as the beginning of the recording is no cause; where it cost much the job is not healthy without a word."""
+    analysis = with_gains(measured(SPEC).analysis, start_delay=(cost, cost))
+    features = analysis.features | {"stall.hits": Feature(1.0), "stall.regularity": Feature.missing("once")}
+    found = reach(analysis, features=features)
+    assert (found.verdict, found.causes) == (verdict, ())
+    assert found.why == (
+        "late workers at the start of a step cost 6% of the step time, in one step, nothing to name"
+        if found.why
+        else ""
+    )
+
+
+def test_what_all_ranks_and_steps_have_alike_is_no_noise() -> None:
+    """A large S that only says that computes of one kind differ, in all steps and on all ranks alike, makes no job noisy."""
+    base = measured(SPEC).analysis
+    what_if = with_slowdown(base, 1.15)
+    alike = lambda changes: base.gains.replayed_steps_s * (0.9 if changes else 1.0)  # noqa: E731 - one line
+    assert reach(base, what_if=what_if).verdict == "noisy"
+    assert reach(base, what_if=what_if, price=alike).verdict == "healthy"
+
+
 def test_who_asks_for_a_large_speedup_calls_less_healthy() -> None:
     """What is below the speedup asked for is no noise either."""
     base = measured(SPEC).analysis

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from diagnose.errors import UsageError
 from diagnose.faults.decoy import Decoy
 from diagnose.faults.generate import generate
 from diagnose.faults.inputs import Inputs
@@ -74,6 +75,35 @@ def test_all_collectives_from_an_onset_are_nobodys() -> None:
     assert cause.cause == "network-fault"
     assert not (cause.where.workers or cause.where.stages or cause.where.links)
     assert named(slow_in(found).groups) == [[0], [1], [2], [3]]
+
+
+def test_a_switch_is_all_links_between_its_hosts() -> None:
+    """All links between two hosts slow from some step on are all named, and the switch is mended; one host has no switch."""
+    spec = dataclasses.replace(JOB, workers_per_host=4)
+    found = with_fault(NetworkFault(scope="switch", stage=1, slowdown=10.0, onset=6), spec)
+    (cause,) = found.diagnosis.causes
+    assert [(link.source.dp, link.source.pp) for link in cause.where.links] == [(dp, 1) for dp in range(4)]
+    assert "between hosts host-001 and host-002" in cause.fixes[0].summary
+    with pytest.raises(UsageError, match="on one"):
+        generate(JOB, [NetworkFault(scope="switch", stage=1, onset=6)])
+
+
+def test_a_card_of_the_last_stage_is_told_by_its_collectives() -> None:
+    """Where the only link and the collectives of a worker take about as many times as long, it is the card."""
+    job = generate(JOB, [NetworkFault(scope="card", dp_rank=1, stage=3, slowdown=2.5)])
+    found = measure(job.trace)
+    assert named(slow_in(found).cards) == [[1, 3]]
+    assert found.gains.recoverable("transfer") == pytest.approx(job.truth.faults[0].recoverable, abs=0.02)
+
+
+def test_a_link_at_certain_hours_repeats() -> None:
+    """A link that is 1.5 times as slow for half of the time is told by the noise of its equals, and takes part of the steps."""
+    spec = dataclasses.replace(JOB, steps=24, transfer_s=0.02)
+    found = with_fault(NetworkFault(scope="link", dp_rank=2, stage=0, slowdown=1.5, cycle_steps=8), spec)
+    assert named(slow_in(found).ways) == [[0, 0, 2], [1, 0, 2]]
+    features = found.diagnosis.features
+    assert (features["network.repeats"] or 0.0) > 0.9
+    assert features["network.steps_share"] == pytest.approx(0.5, abs=0.1)
 
 
 class LongAtRandom(Decoy):

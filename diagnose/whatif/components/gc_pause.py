@@ -29,19 +29,27 @@ def attribute_to_collection(found: LongStalls) -> None:
     reached = found.reached_by(at[0])
     at[1] &= ~reached
     exists = there & mask
-    if at[1].any() and not _is_forwards_alone(at, exists):
+    # Beside longer collections shorter stalls are none that are few, in backwards, too, or mostly where they are frequent.
+    known = any((kinds == StallKind.COLLECTION).any() for kinds in (found.stalls.inside, found.stalls.before))
+    if known and 2 * at[0].sum() < long[0].sum():
+        return
+    if (known or at[1].any()) and not _is_forwards_alone(at, exists):
         # Something stalls both directions; on stages where it does not, forwards may still be collections.
         for stage in range(n_stages):
             of_stage = slice(stage, None, n_stages)
-            at[0, of_stage] &= _is_forwards_alone(at[:, of_stage], exists[:, of_stage])
+            at[0, of_stage] &= not known and _is_forwards_alone(at[:, of_stage], exists[:, of_stage])
     at[1] = found.reached_by(at[0])
     found.assign(at, StallKind.COLLECTION)
 
 
 def _is_forwards_alone(stalled: Bools, there: Bools) -> bool:
-    """Say whether forwards stall far more often than backwards; shape of both (2, n_virtual, n_microbatches, n_steps, n_dp)."""
-    backward = (float(stalled[1].sum()) + 0.5) / max(float(there[1].sum()), 1.0)
-    return more_than_chance(int(stalled[0].sum()), int(there[0].sum()), backward, FORWARD_RATE_RATIO)
+    """Say whether forwards stall far more often than backwards; shape of both (2, n_virtual, n_microbatches, n_steps, n_dp).
+
+    Several in one step of a virtual stage count once.
+    """
+    (forward, backward), (n_forward, n_backward) = (a.any(axis=2).sum(axis=(1, 2, 3)) for a in (stalled, there))
+    usual = (float(backward) + 0.5) / max(float(n_backward), 1.0)
+    return more_than_chance(int(forward), int(n_forward), usual, FORWARD_RATE_RATIO)
 
 
 COMPONENT = Component(

@@ -125,7 +125,7 @@ def _every_forward(here: _Reader, known: Bools) -> Bools:
     `known` are those that are known to wait. Shape of both (n_microbatches, n_steps, n_dp).
     """
     found, forward, exists = here.found, here.forward, here.exists
-    long, there, n_stages = found.long, found.there, found.n_stages
+    long, there = found.long, found.there
     left = forward & ~known
     elsewhere = long[0, here.others]
     others = max(rate(elsewhere, there[0, here.others]), here.backward_rate)
@@ -136,7 +136,7 @@ def _every_forward(here: _Reader, known: Bools) -> Bools:
         for each in (alike, left):
             if _is_each(each):
                 return np.asarray(each)
-        if n_stages > 1 and len(forward) == 1 and (_all_above(forward, elsewhere) or _only_here(here)):
+        if here.others and len(forward) == 1 and (_all_above(forward, elsewhere) or _only_here(here)):
             return np.ones(forward.shape, dtype=bool)
     # One bad loader: one dp rank, far more often than a collection could.
     by_rank = left.any(axis=0).mean(axis=0)  # (n_dp,)
