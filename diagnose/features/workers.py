@@ -21,8 +21,8 @@ READS_AS = {
     "from the first step on; misleads where a rack is half of the job",
     "worker.loader_doubt": "how probable it is that slow workers wait for input in their forwards: they are of the first stage, "
     "and slow in forwards of its first chunk alone; misleads where no worker reads data",
-    "worker.stage_doubt": "how probable it is that the slow worker is a long stage: with one dp rank only its optimizer tells; misleads "
-    "never",
+    "worker.stage_doubt": "how probable it is that the slow worker is a long stage: with one dp rank its optimizer alone tells; "
+    "misleads never",
     "worker.m_w": "M_W of the paper: part of S's lost time that comes back when the slowest 3% of the workers are ideal; may "
     "pass 1; misleads when slow workers and uneven stages overlap",
     "stage.m_s": "M_S of the paper: part of S's lost time that comes back when the last stage is ideal; may pass 1; misleads when "
