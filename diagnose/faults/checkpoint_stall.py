@@ -14,6 +14,7 @@ from diagnose.faults.example import CLEAR, PLAIN_JOB, Example, Fixture, LookAlik
 from diagnose.faults.fault import Fault, Worker, choose_kind
 from diagnose.faults.first_tasks import delay_first_tasks
 from diagnose.faults.inputs import Inputs, Pause
+from diagnose.faults.planned_work import PlannedWork
 from diagnose.faults.spec import JobSpec, draw_log_uniform
 from diagnose.faults.strength import estimate_step
 from diagnose.model.optype import Op
@@ -89,8 +90,9 @@ class CheckpointStall(Fault):
         return self.where != "between" or spec.absolute_times or (self.recorded and spec.evidence)
 
     def place_tellable(self, spec: JobSpec) -> bool:
-        """Between steps only rows say who saves: all begin the next step late, together."""
-        return self.where != "between" or (self.recorded and spec.evidence)
+        """Between steps, or where all wait, only rows say who saves: all begin the next step late, together."""
+        shown = self.where == "inside" or (self.where == "before" and not self.held_together)
+        return shown or (self.recorded and spec.evidence)
 
     def apply(self, inputs: Inputs) -> Inputs:
         """Let the workers save."""
@@ -189,9 +191,13 @@ EXAMPLES = {
     ),
     "growing checkpoints": Example(CheckpointStall(period_steps=4, duration_s=1.0, growth=0.5, where="before")),
     "short pauses of saves in the background": Example(
-        CheckpointStall(period_steps=3, duration_s=0.15), dataclasses.replace(CLEAR, absolute_times=True)
+        CheckpointStall(period_steps=3, duration_s=0.6), dataclasses.replace(CLEAR, absolute_times=True)
     ),
 }
 PLAIN = Example(CheckpointStall(period_steps=4, duration_s=1.0, where="inside"), PLAIN_JOB)
-LOOK_ALIKES = {"quick checkpoints": LookAlike(QuickCheckpoints(period_steps=5, seconds=2e-3))}
+LOOK_ALIKES = {
+    "quick checkpoints": LookAlike(QuickCheckpoints(period_steps=5, seconds=2e-3)),
+    "evaluation with rows": LookAlike(PlannedWork(period_steps=4, seconds=1.0)),
+    "logging before steps": LookAlike(PlannedWork(period_steps=5, seconds=0.5, kind=Op.LOG, where="before")),
+}
 FIXTURE = Fixture("dp rank 0 writes checkpoints inside the optimizer; with `checkpoint` rows", seed=8, kind="saves")

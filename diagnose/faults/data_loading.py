@@ -231,12 +231,12 @@ EXAMPLES = {
     "one bad loader": Example(DataLoading(wait_ratio=12.0, probability=0.9, dp_ranks=(2,))),
     "late batches of the first and the last stage": Example(DataLoading(wait_ratio=6.0, where="step", reads_last=True)),
     "late labels in forwards": Example(
-        DataLoading(wait_ratio=3.0, spread=0.3, every_microbatch=True, where="inside", reads_last=True)
+        DataLoading(wait_ratio=3.0, spread=0.3, every_microbatch=True, late_share=0.6, where="inside", reads_last=True)
     ),
     "late batches that all wait for": Example(
         DataLoading(wait_ratio=6.0, where="step", held_together=True, records=True)
     ),
-    "a shard opened every few steps": Example(DataLoading(wait_ratio=10.0, period_steps=4, is_common=True)),
+    "a shard opened every few steps": Example(DataLoading(wait_ratio=25.0, period_steps=4, is_common=True)),
     "a burst of late batches": Example(DataLoading(wait_ratio=30.0, spread=0.3, probability=1.0, onset=9, recovery=12)),
     "always late, with rows": Example(
         DataLoading(wait_ratio=3.0, spread=0.0, probability=1.0, is_common=True, records=True)

@@ -337,7 +337,8 @@ def measure_sure(rows: Iterable[JudgedJob]) -> Rate:
 def bin_confidence(rows: Iterable[JudgedJob]) -> tuple[Bin, ...]:
     """Part everything said into bins of equal count by confidence, and see how much of it is there.
 
-    Left out: `unknown`, which has no truth, and causes that are there and too small to be required.
+    Left out: `unknown`, which has no truth, causes that are there and too small to be required, and those of which something else
+    is there that they may be, as was said.
     """
     said = list_said(rows)
     said.sort(key=lambda pair: pair[0])
@@ -354,7 +355,11 @@ def list_said(rows: Iterable[JudgedJob]) -> list[tuple[float, bool]]:
     for row in rows:
         worth = {true.cause: true.worth for true in row.truth if true.tellable}
         worth |= {true.cause: TOO_SMALL for true in row.truth if not true.tellable}
-        pairs = [(cause.confidence, worth.get(cause.cause, 0.0)) for cause in row.named()]
+        pairs = [
+            (cause.confidence, worth.get(cause.cause, 0.0))
+            for cause in row.named()
+            if cause.cause in worth or not any(worth.get(other, 0.0) >= TOO_SMALL for other in cause.alternatives)
+        ]
         said += [(confidence, value >= COUNTS) for confidence, value in pairs if not TOO_SMALL <= value < COUNTS]
     return said
 

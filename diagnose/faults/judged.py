@@ -63,6 +63,8 @@ class SaidCause:
     links: tuple[tuple[Worker, Worker], ...] = ()
     onset_step: int | None = None
     pattern: str | None = None
+    #: What else it may be, as the finding itself says.
+    alternatives: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -116,11 +118,11 @@ class JudgedJob:
         return [true for true in self.countable() if true.cause not in names]
 
     def made_up(self) -> list[SaidCause]:
-        """List what was said and is not there; `unknown` is made up only where nothing costs time."""
+        """List what was said and is not there, nor what else it may be; `unknown` is made up only where nothing costs time."""
         there = {true.cause for true in self.truth if true.worth >= TOO_SMALL}
         if not self.is_healthy or not COSTLY.isdisjoint(self.decoys):
             there.add(UNKNOWN)
-        return [said for said in self.ranked() if said.cause not in there]
+        return [said for said in self.ranked() if said.cause not in there and there.isdisjoint(said.alternatives)]
 
     def found(self) -> "list[Found]":
         """List the true causes that had to be said and were, with what was said of them."""

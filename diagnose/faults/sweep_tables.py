@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from diagnose.faults.judged import UNKNOWN, Found, JudgedJob
+from diagnose.faults.judged import UNKNOWN, Found, JudgedJob, SaidCause
 from diagnose.faults.score_tables import NONE, ratio
 from diagnose.faults.swept import Point, SweptJob
 
@@ -37,7 +37,7 @@ def table_of_faults(jobs: Sequence[SweptJob]) -> tuple[str, list[list[str]]]:
         judged = [job.judged for job in part]
         found = [(row, item) for row in judged for item in _found(row)]
         placed = [item for _, item in found if item.asks_for_worker or item.true.stages]
-        others = [[said for said in row.named() if said.cause not in {t.cause for t in row.truth}] for row in judged]
+        others = [_list_others(row) for row in judged]
         alone = sum(bool(_found(row)) and len(row.said) == 1 for row in judged)
         errors = [abs(item.said.recoverable - item.true.recoverable) for _, item in found]
         cells.append(
@@ -111,6 +111,12 @@ def _found(row: JudgedJob) -> list[Found]:
     """List the true causes that were said, however small they are."""
     said = {one.cause: one for one in row.said}
     return [Found(row, true, said[true.cause]) for true in row.truth if true.cause in said]
+
+
+def _list_others(row: JudgedJob) -> list[SaidCause]:
+    """List the causes that were said and are not there, nor what else they may be, as was said."""
+    there = {true.cause for true in row.truth}
+    return [said for said in row.named() if said.cause not in there and there.isdisjoint(said.alternatives)]
 
 
 def is_right_place(item: Found) -> bool:

@@ -15,7 +15,11 @@ READS_AS = {
     "stage.backward_ratio": "as stage.ratio, of the backward",
     "stage.contradicted_share": "part of the dp ranks on which another stage is the longest; 0 all alike, the layout, 0.9 one "
     "worker; misleads with one dp rank, which nobody contradicts",
+    "stage.worker_doubt": "how probable it is that the long stage is its one worker, slow since the first step: with one dp rank "
+    "they look the same; misleads where forward and backward are long by very different ratios, as with a loss",
 }
+#: With one dp rank: a study has twenty uneven stages for each slow worker, but the slow workers are the severe ones.
+WORKER_CHANCE = 0.3
 
 
 def measure_stages(breakdown: Breakdown, n_stages: int) -> Features:
@@ -45,6 +49,7 @@ def measure_stages(breakdown: Breakdown, n_stages: int) -> Features:
             0.0  # of two stages about as long the median may find the other one longer; that is no contradiction
         )
     found["stage.contradicted_share"] = Feature(contradicted)
+    found["stage.worker_doubt"] = Feature(WORKER_CHANCE if n_dp == 1 else 0.0)
     return found
 
 

@@ -21,6 +21,8 @@ READS_AS = {
     "from the first step on; misleads where a rack is half of the job",
     "worker.loader_doubt": "how probable it is that slow workers wait for input in their forwards: they are of the first stage, "
     "and slow in forwards of its first chunk alone; misleads where no worker reads data",
+    "worker.stage_doubt": "how probable it is that the slow worker is a long stage: with one dp rank its optimizer alone tells; "
+    "misleads never",
     "worker.m_w": "M_W of the paper: part of S's lost time that comes back when the slowest 3% of the workers are ideal; may "
     "pass 1; misleads when slow workers and uneven stages overlap",
     "stage.m_s": "M_S of the paper: part of S's lost time that comes back when the last stage is ideal; may pass 1; misleads when "
@@ -36,6 +38,8 @@ FIRST_STEPS = 2
 LAYOUT_SHARES, ALIKE_SHARE, LAYOUT_CHANCE = (0.4, 0.6), 0.25, 0.5
 #: Forwards of the first stage that are all long are a slow processor or a slow loader: nothing in their times tells which.
 LOADER_CHANCE = 0.4
+#: With one dp rank a slow worker is told from a long stage by its optimizer alone.
+STAGE_CHANCE = 0.25
 #: Below this ratio a direction is not slow (as the rule).
 SLOW_DIRECTION_RATIO = 1.015
 
@@ -55,6 +59,7 @@ def measure_workers(breakdown: Breakdown, what_if: WhatIf) -> Features:
         "began_share",
         "layout_doubt",
         "loader_doubt",
+        "stage_doubt",
     )
     found: Features
     if n_dp == 1 and not breakdown.slow_workers.any():
@@ -78,6 +83,7 @@ def measure_workers(breakdown: Breakdown, what_if: WhatIf) -> Features:
             "worker.slow_share": Feature(float(breakdown.slow_workers.mean())),
             "worker.began_share": Feature(_count_began(breakdown)),
             "worker.layout_doubt": Feature(_doubt_layout(breakdown)),
+            "worker.stage_doubt": Feature(STAGE_CHANCE if n_dp == 1 and not _count_began(breakdown) else 0.0),
             "worker.loader_doubt": Feature(_doubt_loader(breakdown)),
         }
     missing = Feature.missing("no time was lost against the ideal")

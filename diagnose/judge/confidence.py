@@ -24,9 +24,6 @@ DOUBT_BY_FILLED = 2.0
 MAX_DOUBT = 0.5
 #: How sure a rule of each status can be at most.
 CERTAINTY = {"stable": 0.97, "experimental": 0.85}
-#: With one dp rank an uneven stage cannot be told from a slow worker; the study has 20 of the one for each of the other, but the
-#: slow workers are the severe ones.
-ONE_RANK_CERTAINTY = 0.8
 #: A cause is reported where rule and classifier together are this sure, whatever the size of its gain.
 REPORTED_FROM = 0.5
 #: Nobody is surer than this, or less sure than its complement.
@@ -154,8 +151,6 @@ def _gives_much(analysis: Analysis, rule: Rule) -> bool:
 def _trust_rule(analysis: Analysis, rule: Rule, prediction: Prediction | None) -> float:
     """Say how sure a rule that fires can be at most on this job."""
     certain = CERTAINTY[rule.status] * (1.0 - min(DOUBT_BY_FILLED * analysis.filled_share, MAX_DOUBT))
-    if has_one_rank_doubt(analysis, rule):
-        certain *= ONE_RANK_CERTAINTY
     if is_rare(analysis, rule.components):
         certain *= RARE_CERTAINTY
     if prediction is not None and prediction.unlike:

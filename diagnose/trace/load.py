@@ -11,6 +11,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from diagnose.model.members import Members
+from diagnose.model.optype import DP_COLLECTIVES
 from diagnose.model.recording import Unobserved
 from diagnose.model.trace import Ints, Job, Trace
 from diagnose.trace.derive import derive_transfers, lacks_transfers
@@ -67,6 +68,8 @@ def load_trace(
     grid = build_grid(rows, name=name, vpp_size=_read_vpp_size(found), pick_steps=steps)
     if grid.n_cp is not None and found.get("cp_size") is None:
         found = found | {"cp_size": grid.n_cp}
+    if _reduces_alone(grid, found):
+        found = found | {"tp_size": 1}
     job, warnings = resolve_job(
         found,
         name=path.name.removesuffix(".parquet") if path else "job",
@@ -109,6 +112,17 @@ def _read_vpp_size(found: dict[str, Any]) -> int | None:
     """Read the model chunks a worker from the metadata; None where it says none that can be."""
     said = found.get("vpp_size")
     return said if isinstance(said, int) and not isinstance(said, bool) and 1 <= said <= MAX_CHUNKS else None
+
+
+def _reduces_alone(grid: Grid, found: dict[str, Any]) -> bool:
+    """Say whether one data-parallel rank reduces gradients with ranks that are not there: no tensor parallelism explains these."""
+    if (
+        len(grid.dp_labels) > 1
+        or grid.n_tp is not None
+        or any(found.get(key) for key in ("tp_size", "cp_size", "dp_size"))
+    ):
+        return False
+    return any(np.isin(block.nodes.op, DP_COLLECTIVES).any() for block in grid.blocks)
 
 
 def _number_ranks(grid: Grid, job: Job) -> tuple[Ints, Members | None]:

@@ -21,6 +21,8 @@ from diagnose.whatif.observed import Observed
 
 #: A step counts as begun late from this part of the latest step on (as for what is lost between steps) ...
 HIT_SHARE = 0.3
+#: ... the largest first, then what is left, so many times (as for stalls): waits of one loader differ by more than that ...
+MAX_SIZES = 4
 #: ... and a worker from this part of its step's latest worker on.
 AS_LATE_SHARE = 0.5
 #: Where nearly all of it is on the stages that read data, they wait for input.
@@ -254,7 +256,7 @@ def _ask_places(observed: Sequence[Observed], delays: Sequence[Delays], n_stages
     steps = np.concatenate([o.block.steps for o in observed])
     order = np.argsort(steps, kind="stable")
     openings = [[list_opening(o, stage) for stage in range(n_stages)] for o in observed]
-    for _ in range(2):
+    for _ in range(MAX_SIZES):
         late_s = np.concatenate(
             [_late_starts(o, d, of_block) for o, d, of_block in zip(observed, delays, openings, strict=True)], axis=1
         )

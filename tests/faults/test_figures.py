@@ -352,6 +352,16 @@ def test_jobs_are_cut_by_world() -> None:
     assert pairs.sure == Rate(2, 1, 0.5) == measure(rows).sure
 
 
+def test_a_finding_that_names_the_true_cause_too_is_not_made_up() -> None:
+    """What may be another cause, as it says, is neither found nor false where that one is there, and false elsewhere."""
+    both = said("a", alternatives=("b",))
+    assert not row(true("b", tellable=False), both).made_up()
+    assert measure([row(true("b", tellable=False), both)]).sure == Rate(0, 0, None)
+    assert row(true("c"), both).made_up() == [both]
+    assert row(true("b"), both).missed()
+    assert measure([row(true("a"), both)]).sure == Rate(1, 1, 1.0)
+
+
 def test_unknown_is_right_where_chance_costs_time() -> None:
     """Computes that are longer by chance are no cause, and time that is lost."""
     assert measure([row(said(UNKNOWN), decoys=("longer-computes",))]).causes == ()

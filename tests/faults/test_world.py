@@ -61,11 +61,11 @@ def test_every_feature_can_be_had_and_left_out(name: str) -> None:
 
 
 def test_every_feature_occurs() -> None:
-    """Of 400 random worlds each feature is in at least eight, and in none everything; but for what replays do not know."""
-    worlds = [name_world(draw_world(np.random.default_rng([8, i]))) for i in range(400)]
+    """Of 200 random worlds each feature is in at least three, and in none everything; but for what replays do not know."""
+    worlds = [name_world(draw_world(np.random.default_rng([8, i]))) for i in range(200)]
     n_jobs = {name: sum(name in world for world in worlds) for name in WORLDS if name != "zero-bubble"}
-    assert min(n_jobs.values()) >= 8, n_jobs
-    assert max(n_jobs.values()) < 350, n_jobs
+    assert min(n_jobs.values()) >= 3, n_jobs
+    assert max(n_jobs.values()) < 175, n_jobs
 
 
 def test_a_world_and_kinds_are_left_out_of_jobs() -> None:

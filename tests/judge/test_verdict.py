@@ -701,6 +701,16 @@ def test_a_lone_rank_of_several_is_inconclusive(metadata: dict[str, int]) -> Non
         assert reach(told).verdict != "inconclusive"
 
 
+def test_one_rank_that_reduces_with_others_is_lone() -> None:
+    """Where only the number of ranks is told, collectives over data-parallel ranks say that these are what is missing."""
+    one = pc.equal(make(SPEC).trace["dp_rank"], 0)
+    table = with_metadata(make(SPEC).trace.filter(one), {"world_size": 16})
+    found = diagnose_table(table)
+    assert (found.verdict, found.causes, found.job.world_size) == ("inconclusive", (), SPEC.pp)
+    without = with_metadata(make(dataclasses.replace(SPEC, dp=1)).trace, {"world_size": 16})
+    assert diagnose_table(without).job.tp_size == 16 // SPEC.pp
+
+
 def test_simulated_steps_longer_than_recorded_ones_are_not_trusted() -> None:
     """Where operations overlap that the graph puts one after the other the replay is not faithful; a little of it is nothing."""
     analysis = slow_job()

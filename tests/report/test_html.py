@@ -14,6 +14,7 @@ import pytest
 from diagnose.cli.main import main
 from diagnose.judge.rules import load_rules
 from diagnose.model.analysis import ReportData
+from diagnose.model.cause import Alternative
 from diagnose.model.request import Request
 from diagnose.pipeline import prepare_report
 from diagnose.report import words
@@ -78,6 +79,21 @@ def test_verdict_and_sections(rendered: str, data: ReportData) -> None:
     for feature in data.diagnosis.features:
         assert feature in rendered
     assert data.diagnosis.made_by.rules in rendered
+
+
+def test_noise_and_alternatives_are_on_the_page(data: ReportData) -> None:
+    """What else a cause may be stands in its card, and a job whose steps merely vary says what varies."""
+    other = Alternative("sequence-imbalance", 0.37, "the documents of dp 1")
+    cause = msgspec.structs.replace(data.diagnosis.causes[0], alternatives=(other,))
+    told = page.render(dataclasses.replace(data, diagnosis=dataclasses.replace(data.diagnosis, causes=(cause,))))
+    assert "Or else" in told
+    assert "sequence-imbalance, possible (0.37); what would tell: the documents of dp 1" in told
+    noisy = dataclasses.replace(
+        data.diagnosis, verdict="noisy", why="steps vary by 4%, nothing to name", causes=(), ledger=None, plan=None
+    )
+    told = page.render(dataclasses.replace(data, diagnosis=noisy, plan=()))
+    assert '<section class="verdict noisy"' in told
+    assert "steps vary by 4%, nothing to name" in told
 
 
 def test_every_figure_has_alt_text_and_table(rendered: str) -> None:

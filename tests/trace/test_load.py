@@ -441,3 +441,28 @@ def test_the_same_file_twice_gives_the_same_arrays(tmp_path: Path) -> None:
     for field in dataclasses.fields(WhatIf):
         a, b = getattr(first, field.name), getattr(second, field.name)
         assert np.array_equal(a, b) if isinstance(a, np.ndarray) else a == b, field.name
+
+
+@pytest.mark.parametrize("n_forwards", [1, 3])
+def test_forwards_after_the_last_backward_are_an_evaluation(n_forwards: int) -> None:
+    """Two workers run forwards that nothing is trained by after a step: rows of evaluation, and the step stays."""
+    rows = hand_job()
+    step = rows["step"].max()
+    end_s = float((rows["start_ts"] + rows["duration"])[rows["step"] == step].max())
+    first = rows[(rows["step"] == step) & (rows["optype"] == "forward-compute") & (rows["seq_id"] == 0)]
+    n_microbatches = int(rows["seq_id"][rows["optype"] == "forward-compute"].max()) + 1
+    more = [
+        first.assign(
+            start_ts=end_s + i,
+            duration=1.0,
+            seq_id=n_microbatches + i,
+            mb_id=n_microbatches + i if "mb_id" in first else -1,
+        )
+        for i in range(n_forwards)
+    ]
+    trace = load(pd.concat([rows, *more]))
+    plain = load(rows)
+    assert trace.steps_dropped == 0
+    assert [len(block.nodes) for block in trace.blocks] == [len(block.nodes) for block in plain.blocks]
+    assert trace.evidence.op.tolist() == [int(Op.EVAL)] * len(first)
+    np.testing.assert_allclose(trace.evidence.end_s - trace.evidence.start_s, n_forwards)

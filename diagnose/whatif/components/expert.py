@@ -120,17 +120,20 @@ def find_experts(
         return told, left
     logs = np.where(there, np.log(np.maximum(left, TINY_RATIO)), np.nan)
     documents = np.log(microbatch_ratio)[:, None]
-    whole = _contrast(logs + documents, there)
-    logs = _without_documents(logs, documents.mean(axis=0), there)
-    contrast = _contrast(logs, there)
+    has_documents = bool(documents.any())
+    whole = _contrast(logs + documents if has_documents else logs, there)
+    contrast = whole
+    if has_documents:
+        logs = _without_documents(logs, documents.mean(axis=0), there)
+        contrast = _contrast(logs, there)
     scale = np.sqrt((contrast**2).mean(axis=(1, 2, 3, 4)))
     if not (scale > 0).all():
         return told, left
     trials = [_count_ranks(values) for values in (contrast, whole, there)]
-    explained = _predict_other_direction(trials[0], trials[2])
     alone_share, chance = _share_alone(trials[1], trials[2])[0], _share_alone(trials[0], trials[2])[1]
+    explained = _predict_other_direction(trials[0], trials[2]) if chance >= CHANCE_DEVIATIONS else 0.0
     found = dataclasses.replace(told, explained=explained, alone_share=alone_share)
-    if told.ratio is not None or explained < LEAST_EXPLAINED or chance < CHANCE_DEVIATIONS:
+    if told.ratio is not None or explained < LEAST_EXPLAINED:
         return found, left
     group, alike = _find_group(contrast, ep_size)
     slope = float(np.clip(scale[1] / scale[0], *SLOPES))
@@ -286,8 +289,9 @@ def _miss(target: Seconds, known: list[Seconds]) -> Seconds:
 
     All have shape (n_virtual, n_microbatches, n_steps, n_dp).
     """
-    columns = np.stack([target, *known])
-    gram = np.einsum("ivmsd,jvmsd->svij", columns, columns)
+    columns = np.stack([target, *known]).transpose(3, 1, 0, 2, 4)  # step, virtual stage, column, microbatch, rank
+    columns = columns.reshape(*columns.shape[:3], -1)
+    gram = columns @ columns.swapaxes(2, 3)
     missed = np.zeros(len(gram))
     halves = _halves(len(gram))
     for fitted, tested in (halves, halves[::-1]):

@@ -89,11 +89,12 @@ def transfer_excess(o: Observed) -> tuple[dict[int, Seconds], dict[int, float]]:
     spread_s: dict[int, float] = {}
     slow_links: dict[int, float] = {}  # how many times as long the slow links of a stage take
     step_s = float(np.mean(o.block.end_s.max(axis=(0, 2))))
+    moving = {node for pair in o.pairs for node in pair}  # what an outer model chunk records moves nothing
     for op in (*P2P, *DP_COLLECTIVES, Op.EMBEDDING, Op.CLIP, Op.LAYERNORM):
         by_stage: dict[int, list[int]] = {}
         for event in o.graph.events:
             for node in event.completes:
-                if nodes.op[node] == op:
+                if nodes.op[node] == op and (op not in P2P or node in moving):
                     by_stage.setdefault(int(nodes.stage[node]), []).append(node)
         if not by_stage:
             continue

@@ -246,7 +246,7 @@ def _shared_by_microbatches(by_worker: Seconds, drawn: Draws) -> Seconds:
     others = np.array([_lower_third(np.delete(apart, dp)) for dp in range(n_dp)])
     sigma = np.maximum(others, float(np.median(noise_of_differences(common, axis=0))))  # (n_dp,)
     chance = np.hypot(sigma[:, None], drawn.error.T)
-    usual = np.median(chance, axis=1)
+    usual = np.maximum(np.median(chance, axis=1), TINY_RATIO)  # without any noise it is 0
     # One step is nothing special where other ranks have such steps, or such microbatches: a long document may fill a step.
     longest = np.array(
         [max(np.delete(np.abs(common), dp, axis=1).max(), np.delete(drawn.longest, dp).max()) for dp in range(n_dp)]

@@ -1,0 +1,141 @@
+"""What workers that begin a step late wait for: all that has one origin gets its kind, and leaves together."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from diagnose.faults.checkpoint_stall import CheckpointStall
+from diagnose.faults.data_loading import DataLoading
+from diagnose.faults.generate import generate
+from diagnose.faults.planned_work import PlannedWork
+from diagnose.faults.spec import JobSpec
+from diagnose.model.diagnosis import Diagnosis
+from diagnose.model.stalls import StallKind
+from tests.judge.cases import diagnose_table, measured
+
+SPEC = JobSpec(pp=4, dp=4, microbatches=8, steps=24, seed=5)
+ABSOLUTE = dataclasses.replace(SPEC, absolute_times=True)
+TOLERANCE = 0.02
+
+
+def found(spec: JobSpec, fault: DataLoading | CheckpointStall) -> tuple[Diagnosis, float]:
+    """Diagnose a job with one fault; give also what mending it truly gives back."""
+    job = generate(spec, [fault])
+    return diagnose_table(job.trace), job.truth.faults[0].recoverable
+
+
+def said(diagnosis: Diagnosis) -> list[str]:
+    """List the causes."""
+    return [cause.cause for cause in diagnosis.causes]
+
+
+@pytest.mark.parametrize("held_together", [False, True], ids=["each", "barrier"])
+@pytest.mark.parametrize("reads_last", [False, True], ids=["first", "first-and-last"])
+@pytest.mark.parametrize("records", [False, True], ids=["no-rows", "rows"])
+def test_all_that_wait_for_a_batch_before_a_step_are_mended_together(
+    held_together: bool, reads_last: bool, records: bool
+) -> None:
+    """Loaders of two stages, and a barrier behind them, hide each other's waits: without any of them the true gain is there."""
+    fault = DataLoading(
+        wait_ratio=5.0, where="step", held_together=held_together, reads_last=reads_last, records=records
+    )
+    diagnosis, recoverable = found(SPEC, fault)
+    assert said(diagnosis) == ["data-loading"]
+    assert diagnosis.causes[0].recoverable == pytest.approx(recoverable, abs=TOLERANCE)
+
+
+@pytest.mark.parametrize("where", ["before", "inside"])
+def test_labels_are_input_too(where: str) -> None:
+    """The last stage waits for labels as the first one does for batches."""
+    fault = DataLoading(wait_ratio=6.0, where=where, dp_ranks=(1,), reads_last=True)  # type: ignore[arg-type]  # one of its names
+    diagnosis, recoverable = found(SPEC, fault)
+    assert said(diagnosis) == ["data-loading"]
+    assert diagnosis.causes[0].recoverable == pytest.approx(recoverable, abs=TOLERANCE)
+    assert {(worker.dp, worker.pp) for worker in diagnosis.causes[0].where.workers} == {(1, 0), (1, 3)}
+
+
+def test_rows_before_the_first_operation_say_what_lies_between_steps() -> None:
+    """On the job's clock a step begins when the barrier opens: rows say that workers waited for input before it."""
+    diagnosis, recoverable = found(
+        ABSOLUTE, DataLoading(wait_ratio=5.0, where="step", held_together=True, records=True)
+    )
+    assert said(diagnosis) == ["data-loading"]
+    assert diagnosis.causes[0].recoverable == pytest.approx(recoverable, abs=TOLERANCE)
+    assert diagnosis.features["input.between_share"] == pytest.approx(1.0, abs=1e-3)
+
+
+def test_who_waits_at_a_barrier_is_not_blamed() -> None:
+    """Rows of dp rank 2 say what all wait for: it alone is named."""
+    fault = DataLoading(wait_ratio=8.0, where="step", dp_ranks=(2,), held_together=True, records=True)
+    diagnosis, _ = found(SPEC, fault)
+    assert [(worker.dp, worker.pp) for worker in diagnosis.causes[0].where.workers] == [(2, 0)]
+
+
+def test_a_constant_wait_counts_where_rows_prove_it() -> None:
+    """As long in every step on every rank it looks like how a job is; rows say that it is not."""
+    always = DataLoading(wait_ratio=1.0, spread=0.0, probability=1.0, is_common=True, records=True)
+    diagnosis, recoverable = found(SPEC, always)
+    assert recoverable > TOLERANCE
+    assert said(diagnosis) == ["data-loading"]
+    assert diagnosis.causes[0].recoverable == pytest.approx(recoverable, abs=0.1 * recoverable)
+
+
+def test_without_rows_the_doubt_is_said() -> None:
+    """All workers begin steps late together, and nothing says what for: the confidence is split."""
+    diagnosis, _ = found(SPEC, DataLoading(wait_ratio=5.0, where="step", held_together=True))
+    (cause,) = diagnosis.causes
+    assert cause.confidence < 0.8
+    assert [other.cause for other in cause.alternatives] == ["unknown"]
+
+
+@pytest.mark.parametrize("held_together", [False, True], ids=["each", "barrier"])
+def test_saves_of_the_first_rank_are_no_input(held_together: bool) -> None:
+    """Dp rank 0 begins every fourth step late: a save, with rows or without, and never a loader."""
+    for recorded in (False, True):
+        fault = CheckpointStall(
+            period_steps=4, where="before", first_rank_only=True, held_together=held_together, recorded=recorded
+        )
+        diagnosis, recoverable = found(SPEC, fault)
+        assert said(diagnosis) == ["checkpoint-stall"]
+        assert diagnosis.causes[0].recoverable == pytest.approx(recoverable, abs=TOLERANCE)
+
+
+def test_a_job_that_reads_nothing_waits_for_no_input() -> None:
+    """What metadata rule out is not said."""
+    m = measured(SPEC, DataLoading(wait_ratio=5.0, where="step"))
+    job = generate(SPEC, [DataLoading(wait_ratio=5.0, where="step")])
+    assert m.breakdown.start_s is not None
+    metadata = dict(job.trace.schema.metadata)
+    metadata[b"diagnose.job"] = metadata[b"diagnose.job"].replace(b"{", b'{"reads_input": false, ', 1)
+    diagnosis = diagnose_table(job.trace.replace_schema_metadata(metadata))
+    assert "data-loading" not in said(diagnosis)
+    assert diagnosis.features["gain.input-delay"] == 0.0
+
+
+@pytest.mark.parametrize("where", ["between", "before"])
+@pytest.mark.parametrize("spec", [SPEC, ABSOLUTE], ids=["step-clock", "job-clock"])
+def test_planned_work_with_rows_is_none_of_the_causes(where: str, spec: JobSpec) -> None:
+    """Evaluation every fourth step has its share, and makes no job straggle."""
+    decoy = PlannedWork(period_steps=4, seconds=1.0, where=where)  # type: ignore[arg-type]  # one of its names
+    diagnosis = diagnose_table(generate(spec, (), [decoy]).trace)
+    assert (diagnosis.verdict, said(diagnosis)) == ("healthy", [])
+    assert (diagnosis.features["gain.evaluation"] or 0.0) > 0.1
+    assert any("planned" in warning for warning in diagnosis.warnings)
+
+
+def test_planned_work_without_rows_may_be_a_save_or_an_evaluation() -> None:
+    """A gap every fourth step that no row tells of is put down to saves with less confidence, and the other reading is said."""
+    decoy = PlannedWork(period_steps=4, seconds=1.0, recorded=False)
+    (cause,) = diagnose_table(generate(ABSOLUTE, (), [decoy]).trace).causes
+    assert cause.cause == "checkpoint-stall"
+    assert cause.confidence < 0.8
+    assert [other.cause for other in cause.alternatives] == ["evaluation"]
+
+
+def test_kinds_of_late_starts_are_kept() -> None:
+    """Late all-gathers, recvs and forwards of one barrier have one kind."""
+    fault = DataLoading(wait_ratio=8.0, where="step", held_together=True, records=True)
+    m = measured(SPEC, fault)
+    kinds = np.concatenate([of_node[of_node > 0] for block in m.breakdown.late_kinds for of_node in block.values()])
+    assert set(np.unique(kinds).tolist()) == {int(StallKind.INPUT)}
