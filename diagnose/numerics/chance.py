@@ -25,14 +25,23 @@ def chance_of_excess(found: Counts, tried: Counts, found_elsewhere: Counts, trie
     float
         0..1: a binomial tail of bursts, whose size is how far the number of events varies over time by more than counting.
     """
-    from scipy.special import betainc
-
     n_here, n = float(tried.sum()), float(tried.sum() + tried_elsewhere.sum())
     size = max(measure_bursts(found), measure_bursts(found_elsewhere))
     bursts, all_bursts = float(found.sum()) / size, float(found.sum() + found_elsewhere.sum()) / size
     if bursts <= 0 or n_here >= n:
         return 1.0
-    return float(betainc(bursts, all_bursts - bursts + 1.0, n_here / n))
+    return chance_of_many(bursts, all_bursts, n_here / n)
+
+
+def chance_of_many(found: float, n: float, probability: float) -> float:
+    """Say how probable at least so many of n are, each with some probability; numbers need not be whole.
+
+    >>> round(chance_of_many(3, 3, 0.5), 3)
+    0.125
+    """
+    from scipy.special import betainc
+
+    return float(betainc(found, n - found + 1.0, probability)) if found > 0 else 1.0
 
 
 def chance_of_growth(found: Counts, tried: Counts) -> float:

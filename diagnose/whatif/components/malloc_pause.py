@@ -5,7 +5,7 @@ import numpy as np
 from diagnose.model.components import Traits
 from diagnose.model.stalls import MIN_STALLS, StallKind, Stalls
 from diagnose.model.trace import Bools, Ints
-from diagnose.numerics.chance import chance_of_excess, chance_of_growth
+from diagnose.numerics.chance import chance_of_excess, chance_of_growth, chance_of_many
 from diagnose.whatif.components.attribution import CHANCE, TINY_S, LongStalls, rate
 from diagnose.whatif.components.component import Component, Part
 
@@ -33,8 +33,11 @@ def attribute_to_allocator(found: LongStalls) -> None:
         return
     marked = _find_subset(stalled[1], exists[1])
     if not marked.any():
-        # Few stalls say more with those of forwards, which may be somebody else's.
-        marked = _find_subset(stalled.sum(axis=0), exists.sum(axis=0))
+        # Few stalls say more with those of forwards, unless these are so many more that somebody else stops them.
+        both = _find_subset(stalled.sum(axis=0), exists.sum(axis=0))
+        n_forward, n_backward = (int(of_direction.sum(axis=1)[both].sum()) for of_direction in stalled)
+        if n_backward and chance_of_many(n_forward, n_forward + n_backward, 0.5) > CHANCE:
+            marked = both
     if not marked.any():
         if not _grow(stalled.sum(axis=(1, 3)), exists.sum(axis=(1, 3))):
             return
