@@ -4,6 +4,7 @@ import pytest
 
 from diagnose.faults.catalogue import list_cause_files, list_look_alikes
 from diagnose.faults.decoy import Decoy
+from diagnose.faults.decoys import OlderMachines, UnevenExperts
 from diagnose.faults.example import CLEAR_ASYNCHRONOUS, Example
 from diagnose.faults.generate import FaultTruth, Job, generate, strip_evidence
 from diagnose.faults.spec import JobSpec
@@ -131,7 +132,8 @@ def test_every_decoy_is_here() -> None:
         return below | {kind for one in below for kind in kinds(one)}
 
     named = {kind for kind in kinds(Decoy) if isinstance(getattr(kind, "name", None), str)}
-    assert named == {type(one.decoy) for one in LOOK_ALIKES.values()}
+    swept = {OlderMachines, UnevenExperts}  # sweeps alone have them: they cost time, and are nobody's fault
+    assert named - swept == {type(one.decoy) for one in LOOK_ALIKES.values()}
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=" and ".join)

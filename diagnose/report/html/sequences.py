@@ -19,13 +19,13 @@ _MAX_ROWS = 120
 
 
 def draw_forward_backward(data: ReportData) -> Picture | None:
-    """Draw the forward of every microbatch of the first stage against its backward, where documents differ in length."""
+    """Draw the forward of every microbatch of the first stage against its backward, where microbatches differ in both."""
     compute = data.analysis.breakdown.compute_s
     if not _about_sequences(data) or compute.shape[0] < 2:
         return None
     forward, backward = compute[0, 0].ravel(), compute[1, 0].ravel()
     found = data.analysis.breakdown.forward_backward_correlation
-    says = "Each point is one microbatch on the first stage. Microbatches long in both directions carry long documents"
+    says = "Each point is one microbatch on the first stage. Those long in both directions carry long documents, or busy experts"
     says += f"; correlation of their times {words.ratio(found)}." if found is not None else "."
     return _scatter(
         "forward-backward", "Forward against backward", says, backward, forward, "backward, seconds", "forward, seconds"
@@ -53,7 +53,7 @@ def draw_tokens(data: ReportData) -> Picture | None:
 
 def _about_sequences(data: ReportData) -> bool:
     """Say whether microbatches differ for a reason, or the trace knows the tokens."""
-    return bool(data.causes_of("microbatch")) or any(
+    return bool(data.causes_of("microbatch") or data.causes_of("expert")) or any(
         block.tokens_sq is not None for block in data.analysis.trace.blocks
     )
 
