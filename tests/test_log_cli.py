@@ -84,7 +84,7 @@ def test_log_alone(slow_log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (found["step_time"]["simulated"], found["step_time"]["clean"]) == (None, None)
     assert found["what_if"]["by_optype"] == {}
     assert set(found["features"].values()) == {None}
-    assert len(found["not_checked"]) == 9
+    assert len(found["not_checked"]) == 10
     assert found["job"]["dp_size"] == 4
     assert found["log"]["restarts"] == [{"after": 512, "resumed_at": 501, "lost_s": pytest.approx(1.4, abs=0.1)}]
     assert {slow["measure"] for slow in found["log"]["slow_ranks"]} == {"forward-compute", "Rtt", "Clk", "Tmp"}

@@ -187,7 +187,9 @@ EXAMPLES = {
         CheckpointStall(period_steps=4, duration_s=2.5, where="before", first_rank_only=True)
     ),
     "checkpoints of dp rank 0 that all wait for": Example(
-        CheckpointStall(period_steps=4, duration_s=2.5, where="before", first_rank_only=True, held_together=True)
+        CheckpointStall(
+            period_steps=4, duration_s=2.5, where="before", first_rank_only=True, held_together=True, recorded=False
+        )
     ),
     "growing checkpoints": Example(CheckpointStall(period_steps=4, duration_s=1.0, growth=0.5, where="before")),
     "short pauses of saves in the background": Example(

@@ -25,8 +25,8 @@ READS_AS = {
     "network.links_share": "part of that time on links between stages and not in collectives; 1 links only",
     "network.rank_ratio": "that time on the worst link over what the same link has on the other dp ranks; 1 all ranks alike, no "
     "link's fault; misleads with one dp rank, where nothing can be alike, and when whole stages sit behind one switch",
-    "network.steps_share": "part of the steps that have 95% of the lost seconds; 0.95 all steps alike, 0.1 a few of them; misleads "
-    "in jobs of few steps",
+    "network.steps_share": "part of the steps that have 95% of the lost seconds; 0.95 all steps alike, 0.1 a few of them; not "
+    "known where all places are slow together; misleads in jobs of few steps",
     "network.apart": "where too few transfers are slow, or only one place is there, to tell whether they repeat: how far they are "
     "beyond an ordinary one, over how far the upper end of ordinary ones is; 5 noise, 100 a transfer that got stuck; misleads "
     "where a paused process holds up a transfer",
@@ -82,8 +82,10 @@ def measure_network(transfers: Transfers, breakdown: Breakdown) -> Features:
     few = nothing if links_s + groups_s <= 0 else "too few transfers are slow, or only one place is there, to tell"
     many = nothing if links_s + groups_s <= 0 else "enough transfers are slow to tell whether they repeat"
     found["network.repeats"] = Feature.missing(few) if repeats is None else Feature(repeats)
-    steps_share = None if transfers.slow is None else transfers.slow.steps_share
-    found["network.steps_share"] = Feature.missing(nothing) if steps_share is None else Feature(steps_share)
+    everywhere = transfers.slow is not None and transfers.slow.in_time
+    steps_share = None if transfers.slow is None or everywhere else transfers.slow.steps_share
+    why = "transfers are slow everywhere at the same times: software may do that" if everywhere else nothing
+    found["network.steps_share"] = Feature.missing(why) if steps_share is None else Feature(steps_share)
     found["network.apart"] = Feature.missing(many) if apart is None else Feature(min(apart, MOST))
     found["network.by_slow_worker"] = Feature(float(_is_by_slow_worker(transfers, breakdown)))
     return found

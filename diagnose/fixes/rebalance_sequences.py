@@ -8,8 +8,11 @@ import itertools
 from collections.abc import Mapping
 from typing import cast, get_args
 
+import numpy as np
+
 from diagnose.errors import UsageError
 from diagnose.fixes.frameworks import choose_how
+from diagnose.fixes.microbatch_costs import implied_cost
 from diagnose.fixes.places import read_number
 from diagnose.fixes.rebalance import (
     Known,
@@ -52,13 +55,15 @@ _HOW = {
     "pytorch": "deal in a batch sampler that sees the lengths of a whole global batch on every rank (same seed, or gathered)",
     "deepspeed": "deal in the data sampler that deepspeed.initialize is given, over the lengths of a whole global batch",
 }
+#: Microbatches that differ by less, ordinary variation left out, are even (standard deviation of the log).
+EVEN_SPREAD = 0.01
 
 
 def propose(analysis: Analysis, place: FaultLocation, settings: Mapping[str, str]) -> Remedy | Refusal:  # noqa: ARG001 - a fix's interface
     """Deal the work of each step out anew."""
     asked = _read(settings)
     spread = analysis.breakdown.microbatch_spread
-    if not (analysis.breakdown.microbatch_ratio != 1.0).any():
+    if float(np.std(np.log(implied_cost(analysis.breakdown)))) < EVEN_SPREAD:
         much = "" if spread is None else f" (they vary by {spread:.1%})"
         return Refusal(f"microbatches take about as long as each other{much}")
     known = know(analysis)

@@ -36,7 +36,8 @@ def draw(seed: int, i: int, *, other: str | None = None, **changes: object) -> t
     rng = np.random.default_rng([seed, i])
     for _ in range(10):
         spec = random_spec(rng, max_rows=MAX_ROWS)
-        faults = [list_causes()[name](spec, rng) for name in (CAUSE, *([other] if other else []))]
+        # Documents are recorded where they are packed as they come.
+        faults = [list_causes()[CAUSE](spec, rng, kind="packed"), *([list_causes()[other](spec, rng)] if other else [])]
         if all(fault is not None for fault in faults) and spec.dp * spec.microbatches > 1:
             first, *others = faults
             return spec, (dataclasses.replace(first, records_tokens=False, **changes), *others)

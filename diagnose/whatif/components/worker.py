@@ -41,6 +41,8 @@ BOTH_SHARE = 0.25
 #: In its slow steps this part of a slow worker's computes take at least this part of its excess.
 THROUGHOUT_SHARE = 0.85
 THROUGHOUT_LEVEL = 0.35
+#: A worker that falls behind from a step on was so in at most this part of the steps before.
+BEFORE_SHARE = 0.25
 #: A level lasts so many steps.
 MIN_LEVEL_STEPS = 3
 #: A worker is slow in so many times as many single steps as others are.
@@ -289,10 +291,13 @@ def _find_levels(
     since = find_onsets(own, sigma, unit)
     after = np.arange(n_steps) >= since[..., None]
     usual_after = np.nan_to_num(nan_median(np.where(after, own, np.nan), axis=-1))
+    hits = agree & (own > np.maximum(SLOW_STEP_DEVIATIONS * chance, np.log1p(SLOW_RATIO) * unit[..., None]))
     changed = (since < n_steps) & (usual_after > np.log1p(SLOW_RATIO) * unit)  # else it was slow in a few steps
+    # What came as a burst of single steps before is no new level: others may have such steps, too.
+    before = np.where(after, 0, hits).sum(axis=-1) / np.maximum((~after).sum(axis=-1), 1)
+    changed &= before <= BEFORE_SHARE
     after &= changed[..., None]
     constant = (has_peers & (usual > least)) | changed
-    hits = agree & (own > np.maximum(SLOW_STEP_DEVIATIONS * chance, np.log1p(SLOW_RATIO) * unit[..., None]))
     slow = constant | _are_slow_often(hits)
     # Ordinary variation stays with the work: only what differs from the worker's usual pace by more counts as its own.
     usual = np.where(changed, usual_after, usual)
