@@ -260,9 +260,13 @@ def _find_waits(
         return nothing
     # What is still in flight as a compute ends did not hold it, but could have.
     asked = there & (np.where(telling, x, outlasts) > TELLING_SHARE * usual)
-    by_chance = _count_by_chance(
-        (y - usual) / usual, np.where(telling, x, outlasts) / usual, within / usual, asked, apart, virtual
+    parts = (y - usual) / usual, np.where(telling, x, outlasts) / usual, within / usual
+    step = np.concatenate(
+        [i * 2**32 + np.repeat(np.arange(len(r)), r.shape[1]) for r, (i, _, _) in zip(ratios, places, strict=True)]
     )
+    # Computes may be long, and communication late, in the same steps: then those of other steps do not say what chance does.
+    of_step = np.unique(np.stack([virtual, step]), axis=1, return_inverse=True)[1].ravel()
+    by_chance = max(_count_by_chance(*parts, asked, apart, group) for group in (virtual, of_step))
     deviations = float(_deviations(n_held, by_chance))
     if deviations < CHANCE_DEVIATIONS:
         return nothing
@@ -285,16 +289,16 @@ def _deviations(n_held: Any, by_chance: Any) -> Any:
 
 
 def _count_by_chance(
-    excess: Seconds, overlap: Seconds, within: Seconds, asked: Bools, apart: Bools, virtual: NDArray[np.int64]
+    excess: Seconds, overlap: Seconds, within: Seconds, asked: Bools, apart: Bools, group: NDArray[np.int64]
 ) -> float:
-    """Say how many computes would be held if their overlaps were those of others: of such of their stage that nothing is beside.
+    """Say how many computes would be held if their overlaps were those of others: of such of their group that nothing is beside.
 
     All in parts of the usual. Where too few stand apart those of all stages do, and where these are too few, the overlapping ones.
     """
     of_all = excess[apart if apart.sum() >= MIN_OVERLAPS else asked]
     found = 0.0
-    for v in np.unique(virtual[asked]):
-        here, own = asked & (virtual == v), excess[apart & (virtual == v)]
+    for v in np.unique(group[asked]):
+        here, own = asked & (group == v), excess[apart & (group == v)]
         pool = np.sort(own if len(own) >= MIN_OVERLAPS else of_all)
         low, high = np.maximum(overlap[here] - within[here], overlap[here] / 2.0), overlap[here] + within[here]
         n_alike = np.searchsorted(pool, high, side="right") - np.searchsorted(pool, low)
