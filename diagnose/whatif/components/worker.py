@@ -245,14 +245,11 @@ def _shared_by_microbatches(by_worker: Seconds, drawn: Draws) -> Seconds:
         return np.asarray(common)
     apart = np.std(common - np.median(common, axis=0), axis=0)
     # Not a robust deviation: documents have heavy tails. That of the other ranks: its own is what is asked about.
-    others = np.array([_lower_third(np.delete(apart, dp)) for dp in range(n_dp)])
-    sigma = np.maximum(others, float(np.median(noise_of_differences(common, axis=0))))  # (n_dp,)
+    sigma = np.maximum(_lower_third_of_others(apart), float(np.median(noise_of_differences(common, axis=0))))  # (n_dp,)
     chance = np.hypot(sigma[:, None], drawn.error.T)
     usual = np.maximum(np.median(chance, axis=1), TINY_RATIO)  # without any noise it is 0
     # One step is nothing special where other ranks have such steps, or such microbatches: a long document may fill a step.
-    longest = np.array(
-        [max(np.delete(np.abs(common), dp, axis=1).max(), np.delete(drawn.longest, dp).max()) for dp in range(n_dp)]
-    )
+    longest = _most_of_others(np.maximum(np.abs(common).max(axis=0), drawn.longest))
     chance = np.maximum(chance, BEYOND_OTHERS * longest[:, None] / SLOW_STEP_DEVIATIONS)
     every = np.ones((1, n_dp, n_steps), dtype=bool)
     scaled = _find_levels(
@@ -264,6 +261,24 @@ def _shared_by_microbatches(by_worker: Seconds, drawn: Draws) -> Seconds:
 def _lower_third(values: Seconds) -> float:
     """Give the value that a third of them do not exceed: a fault may have more than half of them."""
     return float(np.sort(values)[(len(values) - 1) // 3])
+
+
+def _lower_third_of_others(values: Seconds) -> Seconds:
+    """Give for each value the lower third of all others; there are two values at least."""
+    order = np.argsort(values, kind="stable")
+    at = (len(values) - 2) // 3
+    ordered = values[order]
+    found = np.full(len(values), ordered[at])
+    found[order[: at + 1]] = ordered[at + 1]  # without one of the lower ones the next one has its place
+    return found
+
+
+def _most_of_others(values: Seconds) -> Seconds:
+    """Give for each value the largest of all others; there are two values at least."""
+    second, first = np.sort(values)[-2:]
+    found = np.full(len(values), first)
+    found[int(values.argmax())] = second
+    return found
 
 
 def _find_levels(
