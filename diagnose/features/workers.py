@@ -21,6 +21,8 @@ READS_AS = {
     "from the first step on; misleads where a rack is half of the job",
     "worker.loader_doubt": "how probable it is that slow workers wait for input in their forwards: they are of the first stage, "
     "and slow in forwards of its first chunk alone; misleads where no worker reads data",
+    "worker.pause_doubt": "how probable it is that what makes a worker slow in single steps are stalls of its allocator: with one "
+    "microbatch a step nothing shows whether others of that step are slow, too; misleads where the job has no such allocator",
     "worker.stage_doubt": "how probable it is that the slow worker is a long stage: with one dp rank its optimizer alone tells; "
     "misleads never",
     "worker.m_w": "M_W of the paper: part of S's lost time that comes back when the slowest 3% of the workers are ideal; may "
@@ -40,6 +42,8 @@ LAYOUT_SHARES, ALIKE_SHARE, LAYOUT_CHANCE = (0.4, 0.6), 0.25, 0.5
 LOADER_CHANCE = 0.4
 #: With one dp rank a slow worker is told from a long stage by its optimizer alone.
 STAGE_CHANCE = 0.25
+#: With one microbatch a step a burst of a worker and a storm of its allocator are the same few long computes.
+PAUSE_CHANCE = 0.4
 #: Below this ratio a direction is not slow (as the rule).
 SLOW_DIRECTION_RATIO = 1.015
 
@@ -60,6 +64,7 @@ def measure_workers(breakdown: Breakdown, what_if: WhatIf) -> Features:
         "layout_doubt",
         "loader_doubt",
         "stage_doubt",
+        "pause_doubt",
     )
     found: Features
     if n_dp == 1 and not breakdown.slow_workers.any():
@@ -73,7 +78,7 @@ def measure_workers(breakdown: Breakdown, what_if: WhatIf) -> Features:
         n_stages = breakdown.slow_workers.shape[1]
         ratio = breakdown.worker_ratio[:, stage::n_stages, :, dp].mean(axis=1)  # (2, n_steps)
         level = np.log(ratio).mean(axis=0)
-        at = is_slow(level)
+        at, alone = is_slow(level), breakdown.compute_s.shape[2] == 1
         forward, backward = ratio[:, at].mean(axis=1) if at.any() else (1.0, 1.0)
         found = {
             "worker.ratio": Feature(float((forward + backward) / 2)),
@@ -83,6 +88,7 @@ def measure_workers(breakdown: Breakdown, what_if: WhatIf) -> Features:
             "worker.slow_share": Feature(float(breakdown.slow_workers.mean())),
             "worker.began_share": Feature(_count_began(breakdown)),
             "worker.layout_doubt": Feature(_doubt_layout(breakdown)),
+            "worker.pause_doubt": Feature(PAUSE_CHANCE if alone and at.mean() < SLOW_STEP_SHARE else 0.0),
             "worker.stage_doubt": Feature(STAGE_CHANCE if n_dp == 1 and not _count_began(breakdown) else 0.0),
             "worker.loader_doubt": Feature(_doubt_loader(breakdown)),
         }
