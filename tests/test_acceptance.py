@@ -1,5 +1,6 @@
 """What the product must show: on production traces, on real jobs with real faults, and on a hundred healthy jobs."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -87,6 +88,22 @@ def test_time_outside_operations_is_in_the_ledger(shared: Path, name: str, compo
 def test_no_worker_is_blamed_for_what_it_did_not_do(shared: Path, name: str) -> None:
     """Where no worker computed slowly, none is said to."""
     assert "worker-fault" not in causes(diagnosed(shared, name))
+
+
+@pytest.mark.parametrize("name", [*REAL, "noise", "replica-onset"])
+def test_each_real_job_gets_its_cause_alone(shared: Path, name: str) -> None:
+    """What was done to a job is said, in its place and from its step on, and nothing else; of the others nothing is said."""
+    truth = json.loads((shared / "real" / "truth.json").read_text())[name]
+    found = diagnosed(shared, name)
+    assert causes(found) == ([] if truth["cause"] == "none" else [truth["cause"]])
+    place, onset = truth["location"] or {}, truth["onset_step"]
+    workers = culprits(found, truth["cause"]) if found.causes else []
+    if "dp_rank" in place:
+        assert {dp for dp, _ in workers} == {place["dp_rank"]}
+    if "stage" in place:
+        assert workers == [(place["dp_rank"], place["stage"])]
+    if onset:
+        assert (found.causes[0].when.pattern, found.causes[0].when.onset_step) == ("onset", onset)
 
 
 @pytest.mark.parametrize("name", ["AR", "ST", *REAL])
