@@ -292,9 +292,10 @@ def first_line(severity: str | None, cause: str, where: Where, title: str) -> st
 
 
 def titled(cause: Cause) -> str:
-    """Give a cause's title with its place behind."""
+    """Give a cause's title with its place behind, and what else it may be."""
     where = place(cause.where)
-    return f"{prose(cause.title)} ({where})" if where else prose(cause.title)
+    others = ["something else" if other.cause == "unknown" else escape(other.cause) for other in cause.alternatives]
+    return " or ".join([f"{prose(cause.title)} ({where})" if where else prose(cause.title), *others])
 
 
 def best_gain(diagnosis: Diagnosis) -> tuple[str, float] | None:
