@@ -28,9 +28,11 @@ def draw_jobs(n_jobs: int, seed: int) -> list[MeasuredJob]:
     for index in range(n_jobs):
         rng = np.random.default_rng([seed, index])
         worth = {cause: float(rng.uniform(0.05, 0.4)) for cause in OWNED if rng.random() < 0.4}
-        values: dict[str, Any] = {name: float(rng.normal(1.0, 0.1)) for name in names}
+        # Each feature draws from its own stream: one more changes no other.
+        own = {name: np.random.default_rng([seed, index, *name.encode()]) for name in names}
+        values: dict[str, Any] = {name: float(own[name].normal(1.0, 0.1)) for name in names}
         for name in names:
-            if rng.random() < MISSING_SHARE:
+            if own[name].random() < MISSING_SHARE:
                 values[name] = None
         for cause, (component,) in OWNED.items():
             for kind in ("gain", "last"):
