@@ -222,7 +222,7 @@ EXAMPLES = {
     "a worker slow in forwards only": Example(
         WorkerFault(places=((1, 2),), slowdown=1.6, backward_slowdown=1.0, slows_optimizer=False)
     ),
-    "a worker slow for three steps": Example(WorkerFault(places=((1, 2),), slowdown=2.0, onset=9, recovery=12)),
+    "a worker slow for three steps": Example(WorkerFault(places=((1, 2),), slowdown=2.5, onset=9, recovery=12)),
     "a worker slow now and then": Example(WorkerFault(places=((1, 2),), slowdown=1.6, course="on-off")),
     "three of four workers of a stage": Example(WorkerFault(places=((0, 1), (1, 1), (3, 1)), slowdown=1.4)),
     "two slow workers": Example(WorkerFault(places=((1, 2), (2, 0)), slowdown=1.6, spread=0.03)),

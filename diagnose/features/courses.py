@@ -1,5 +1,8 @@
 """Since when each component costs time."""
 
+import dataclasses
+
+import msgspec.structs
 import numpy as np
 
 from diagnose.features.onset import find_course
@@ -23,9 +26,20 @@ def find_courses(breakdown: Breakdown, gains: Gains, suspects: Suspects, *, leas
             continue
         traits = gains.traits.get(name, NOTHING_SPECIAL)
         if traits.whom == "workers" and suspects.workers:
-            found[name] = find_course(*slow_steps(breakdown, suspects.workers[0]))
+            found[name] = _begin_small(find_course(*slow_steps(breakdown, suspects.workers[0])), breakdown, suspects)
         elif traits.stall_kind is not None:
             found[name] = stall_course(breakdown, traits.stall_kind)
         else:
             found[name] = find_course(breakdown.steps[order], (gains.replayed_steps_s - without_s)[order])
     return found
+
+
+def _begin_small(course: Course, breakdown: Breakdown, suspects: Suspects) -> Course:
+    """Date a slow worker's onset from where it begins to fall behind: what grows is half as large only later."""
+    if course.when.pattern != "onset":
+        return course
+    steps, behind = slow_steps(breakdown, suspects.workers[0])
+    at = steps.tolist().index(course.when.onset_step)
+    first = at - int(np.logical_and.accumulate(behind[:at][::-1] > 0).sum())
+    when = msgspec.structs.replace(course.when, onset_step=int(steps[first]))
+    return course if first in (0, at) else dataclasses.replace(course, when=when)
