@@ -19,6 +19,7 @@ from diagnose.faults.spec import JobSpec, random_spec
 from diagnose.faults.stage_imbalance import StageImbalance
 from diagnose.faults.worker_fault import WorkerFault
 from diagnose.model.optype import Op
+from diagnose.whatif.components.microbatch import find_microbatches
 from tests.jobs import hand_job, to_table
 from tests.judge.cases import (
     Measured,
@@ -299,3 +300,15 @@ def test_what_stands_still_is_no_noise() -> None:
     healthy, found = measured(spec), measured(spec, fault)
     assert found.breakdown.noise_ratio < 1.5 * healthy.breakdown.noise_ratio
     assert causes(found.diagnosis) == ["allocator-stall"]
+
+
+def test_lost_computes_hide_no_documents() -> None:
+    """Where single computes were not recorded the microbatches that were still tell how long they are."""
+    rng = np.random.default_rng(3)
+    lengths = 0.3 * rng.standard_normal((8, 12, 4))
+    left = np.exp(lengths + 0.01 * rng.standard_normal((2, 4, 8, 12, 4)))
+    whole = find_microbatches(left)
+    left[:, rng.random((4, 8, 12, 4)) < 0.05] = np.nan
+    lost = find_microbatches(left)
+    assert np.std(np.log(whole.ratio)) > 0.25
+    np.testing.assert_allclose(np.log(lost.ratio), np.log(whole.ratio), atol=0.05)

@@ -23,8 +23,6 @@ MIN_SLOPE = 0.1
 #: Without documents, forward and backward of a microbatch vary together with a correlation of 0.86, the backward 1.25 times as much
 #: (production traces): then they are this part of the forward's spread apart.
 APART_RATIO = 0.64
-#: What stages share is there beyond so many standard errors over steps.
-CHANCE_ERRORS = 3.0
 
 
 class MicrobatchPart(Part):
@@ -167,17 +165,13 @@ def _share_of_stages(logs: Seconds, slope: float) -> Seconds | float:
     if len(both) < 2 or both.shape[1] < 2 or not (n >= 2).any():
         return 1.0
     width = BOUND_DEVIATIONS * robust_deviation(both[there])
-    both = np.clip(both, -width, width)
+    both = np.where(there, np.clip(both, -width, width), 0.0)
     # Microbatches of one worker and step must differ, not steps or workers.
     both = np.where(
         there, both - both.sum(axis=1, keepdims=True) / np.maximum(there.sum(axis=1, keepdims=True), 1), 0.0
     )
     squares, total = both**2, both.sum(axis=0)
     pairs = (total**2 - squares.sum(axis=0)) / np.maximum(n * (n - 1), 1)  # mean product of two stages
-    by_step = pairs.sum(axis=(0, 2))
-    error = by_step.std(ddof=1) * np.sqrt(len(by_step)) if len(by_step) > 1 else 0.0
-    if by_step.sum() <= CHANCE_ERRORS * error:
-        return 0.0
     axis = None if both.shape[1] * both.shape[2] < MIN_OF_RANK else (0, 1)
     mean_squares = ((total / np.maximum(n, 1)) ** 2).sum(axis=axis)
     return np.asarray(np.clip(pairs.sum(axis=axis) / np.maximum(mean_squares, TINY_RATIO), 0.0, 1.0))
