@@ -2,13 +2,13 @@
 
 import dataclasses
 
-import msgspec.structs
 import numpy as np
 
 from diagnose.features.onset import find_course
 from diagnose.features.stalls import stall_course
 from diagnose.features.workers import slow_steps
 from diagnose.model.analysis import Suspects
+from diagnose.model.cause import When
 from diagnose.model.components import NOTHING_SPECIAL, Breakdown, Gains
 from diagnose.model.course import Course
 
@@ -41,5 +41,4 @@ def _begin_small(course: Course, breakdown: Breakdown, suspects: Suspects) -> Co
     steps, behind = slow_steps(breakdown, suspects.workers[0])
     at = steps.tolist().index(course.when.onset_step)
     first = at - int(np.logical_and.accumulate(behind[:at][::-1] > 0).sum())
-    when = msgspec.structs.replace(course.when, onset_step=int(steps[first]))
-    return course if first in (0, at) else dataclasses.replace(course, when=when)
+    return course if first in (0, at) else dataclasses.replace(course, when=When("onset", int(steps[first])))
