@@ -47,7 +47,9 @@ class SampledLanes:
             self.start_s = np.where(lost, np.nan, self.start_s)
             self.end_s = np.where(lost, np.nan, self.end_s)
         forwards = block.nodes.op == Op.FORWARD
-        forward_s = float(np.nanmedian((self.end_s - self.start_s)[forwards]))
+        took_s = (self.end_s - self.start_s)[forwards]
+        took_s = took_s[np.isfinite(took_s)]
+        forward_s = float(np.median(took_s)) if len(took_s) else 0.0
         jitter_s = self._jitter(block.nodes)
         self.tolerance_s = max(TOLERANCE_S, TOLERANCE_SHARE * forward_s, JITTER_DEVIATIONS * jitter_s)
         self.granularity_s = GRANULARITY_S + 4.0 * float(np.spacing(np.float32(np.nanmax(self.end_s))))

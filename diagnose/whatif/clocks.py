@@ -75,6 +75,8 @@ def _first_start(block: Block, offset_s: Seconds) -> Seconds:
 def _typical_forward(block: Block) -> float:
     """Take the median over the forward nodes of their median durations, seconds."""
     forwards = block.nodes.op == Op.FORWARD
+    if not forwards.any():
+        return 0.0  # nothing to measure by
     return float(np.median(np.median(block.end_s[forwards] - block.start_s[forwards], axis=(1, 2))))
 
 

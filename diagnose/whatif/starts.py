@@ -189,6 +189,8 @@ def _ask_rows(
 ) -> None:
     """Attribute the launch delays of a stage to the rows of their worker that lie in them."""
     nodes = [n for e in o.graph.events for n in e.members if o.block.nodes.stage[n] == stage]
+    if not nodes:
+        return
     is_opening = np.isin(nodes, opening.nodes)
     shape = o.block.start_s.shape[1:]
     start_s = o.block.start_s[nodes]

@@ -30,7 +30,8 @@ def small_jobs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     paths = []
     for seed, cause in enumerate((None, "worker-fault", "garbage-collection", "network-fault")):
         spec = JobSpec(pp=2, dp=2, microbatches=2, steps=4, seed=seed)
-        faults = [] if cause is None else [list_causes()[cause](spec, spec.random("fault"), strength=None, onset=None)]
+        kind = "flaps" if cause == "network-fault" else None  # one that four steps show
+        faults = [] if cause is None else [list_causes()[cause](spec, spec.random("fault"), kind=kind)]
         path = folder / f"small-{seed}.parquet"
         write_job(generate(spec, faults), path)
         paths.append(path)
