@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -24,6 +24,8 @@ from diagnose.faults.catalogue import list_cause_files
 from diagnose.faults.score_tables import table
 from diagnose.faults.sweep_tables import list_worst, table_of_decoys, table_of_faults
 from diagnose.faults.swept import DECOYS, Point, SweptJob, read_row, sweep_one
+
+Done = TypeVar("Done")
 
 #: Parts of the step that are lost, as far as a fault can cost as much.
 LOST = (0.03, 0.06, 0.12, 0.30)
@@ -105,7 +107,9 @@ def sweep(points: Sequence[Point], n_jobs: int, *, path: Path | None = None, wor
     known = {(job.point, job.index): job for job in _read_rows(path)}
     wanted = [(point, i) for point in points for i in range(n_jobs)]
     left = [order for order in wanted if order not in known]
-    for n_done, job in enumerate(_run([functools.partial(sweep_one, *order) for order in left], workers), start=1):
+    for n_done, job in enumerate(
+        run_in_any_order([functools.partial(sweep_one, *order) for order in left], workers), start=1
+    ):
         known[job.point, job.index] = job
         if path is not None:
             with path.open("a", encoding="utf-8") as file:
@@ -115,8 +119,8 @@ def sweep(points: Sequence[Point], n_jobs: int, *, path: Path | None = None, wor
     return [known[order] for order in wanted]
 
 
-def _run(calls: Sequence[functools.partial[SweptJob]], workers: int) -> Iterator[SweptJob]:
-    """Judge every job in some processes, in any order."""
+def run_in_any_order(calls: Sequence[functools.partial[Done]], workers: int) -> Iterator[Done]:
+    """Call all in some processes; what is done first comes first."""
     if workers == 1:
         for call in calls:
             yield call()

@@ -11,13 +11,11 @@ with it the verdict. Parts, of which none has seen its own jobs, say how good it
 import dataclasses
 import functools
 import json
-import multiprocessing
 import os
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
 import click
@@ -27,6 +25,7 @@ from diagnose.errors import DiagnoseError
 from diagnose.faults.figures import Figures, PartFigures, Rate, measure, measure_kind, measure_world
 from diagnose.faults.judged import JudgedJob, describe, find_worst
 from diagnose.faults.score_tables import Table, ratio, render_parts, table
+from diagnose.faults.sweep import run_in_any_order
 from diagnose.judge.classifier import Classifier, read_classifier
 from diagnose.judge.rules import RuleSet
 from diagnose.judges import read_rules
@@ -144,7 +143,7 @@ def _leave_out_all(measured: Measured, names: Sequence[str], workers: int) -> It
     """Leave out one after the other, in some processes."""
     calls = [functools.partial(leave_out, measured, name) for name in names]
     began_s, found = time.monotonic(), {}
-    for n_done, (name, rows) in enumerate(_run(calls, workers), start=1):
+    for n_done, (name, rows) in enumerate(run_in_any_order(calls, workers), start=1):
         found[name] = rows
         if sys.stderr.isatty():
             left_s = (time.monotonic() - began_s) / n_done * (len(calls) - n_done)
@@ -152,19 +151,6 @@ def _leave_out_all(measured: Measured, names: Sequence[str], workers: int) -> It
                 f"\rleft out {n_done}/{len(calls)}, {left_s:.0f} s left\x1b[K", err=True, nl=n_done == len(calls)
             )
     yield from ((name, found[name]) for name in names)
-
-
-def _run(
-    calls: Sequence[functools.partial[tuple[str, list[JudgedJob]]]], workers: int
-) -> Iterator[tuple[str, list[JudgedJob]]]:
-    """Call all, in any order."""
-    if workers == 1:
-        for call in calls:
-            yield call()
-        return
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
-        for future in as_completed([pool.submit(call) for call in calls]):
-            yield future.result()
 
 
 def leave_out(measured: Measured, name: str) -> tuple[str, list[JudgedJob]]:
