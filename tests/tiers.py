@@ -119,6 +119,7 @@ TIERS = {
     "tests/whatif/test_schedule.py::test_speedups_are_those_of_truly_running_so": LONG,
     "tests/whatif/test_slow_places.py": PLAIN,
     "tests/whatif/test_stalls.py": PLAIN,
+    "tests/whatif/test_split_backwards.py": PLAIN,
     "tests/whatif/test_starts.py": PLAIN,
     "tests/whatif/test_transfers.py": PLAIN,
 }

@@ -21,8 +21,6 @@ from diagnose.model.trace import Ints, Seconds
 
 #: Code of rows in which members wait for each other, behind those of the types that there are.
 WAIT_CODE = len(Op)
-#: Name and code of the weight gradients of a backward that a schedule splits.
-WEIGHT, WEIGHT_CODE = "backward-weight", len(Op) + 1
 #: Most rows that are lost in a run.
 LOST_ROWS = 12
 
@@ -97,7 +95,7 @@ def _task_rows(inputs: Inputs, times: Times) -> WorkerRows:
     op, seq = inputs.programme.op[order], np.array([tasks[t].seq for t in order])
     if inputs.spec.schedule == "zero-bubble":
         is_weight = (op == int(Op.BACKWARD)) & (seq >= inputs.spec.microbatches)
-        op, seq = np.where(is_weight, WEIGHT_CODE, op), np.where(is_weight, seq - inputs.spec.microbatches, seq)
+        op, seq = np.where(is_weight, int(Op.WEIGHT), op), np.where(is_weight, seq - inputs.spec.microbatches, seq)
     return WorkerRows(
         op=np.tile(op, n_lanes),
         task=np.tile(order, n_lanes),
@@ -184,8 +182,8 @@ def _table(inputs: Inputs, rows: WorkerRows, member: Ints | None = None) -> pa.T
     microbatch = np.where(is_task, programme.microbatch[rows.task], -1)
     compute = microbatch >= 0
     rank = (rows.stage * spec.dp + rows.dp) * spec.n_members + (0 if member is None else member)
-    known, seldom = dict(NAMES) | {WAIT_CODE: WAIT, WEIGHT_CODE: WEIGHT}, {Op.EVAL, Op.LOG, WAIT_CODE, WEIGHT_CODE}
-    codes = [code for code in (*Op, WAIT_CODE, WEIGHT_CODE) if code not in seldom or (rows.op == code).any()]
+    known, seldom = dict(NAMES) | {WAIT_CODE: WAIT}, {Op.EVAL, Op.LOG, Op.WEIGHT, WAIT_CODE}
+    codes = [code for code in (*Op, WAIT_CODE) if code not in seldom or (rows.op == code).any()]
     names = [known[code] for code in codes]
     number = np.searchsorted(codes, rows.op)
     columns: dict[str, pa.Array] = {
