@@ -47,6 +47,9 @@ HELD_SHARE = (0.5, 1.0)
 #: Part of the computes that wait where few do.
 FEW_SHARE = (0.03, 0.3)
 
+#: Rounding of times that are the same, seconds.
+SAME_S = 1e-9
+
 #: A compute, and the communication launched before it on its worker that may be in flight when it starts.
 Queue = tuple[int, tuple[int, ...]]
 
@@ -137,7 +140,7 @@ def list_queues(spec: JobSpec, programme: Programme, rivals: Rivals, held_ops: t
                 task = ids[compute.op, stage, compute.number]
                 keys = [(source, stage, seq) for source, seq in find(spec, order, i)]
                 sources = [ids[key] for key in keys if ids.get(key) in moves]
-                sources = [source for source in sources if begins_s is None or begins_s[source] < begins_s[task]]
+                sources = [source for source in sources if begins_s is None or begins_s[source] <= begins_s[task] + SAME_S]
                 if sources:
                     queues.append((task, tuple(sources)))
     return queues
@@ -146,7 +149,7 @@ def list_queues(spec: JobSpec, programme: Programme, rivals: Rivals, held_ops: t
 def _begin(spec: JobSpec, programme: Programme) -> Seconds | None:
     """Say when each task of a quiet step begins, and a transfer its move; shape (n_tasks,).
 
-    What has begun to move by then cannot wait for the compute that it holds up. None where Megatron-LM's orders see to that.
+    What has begun to move when a compute begins cannot wait for it. None where Megatron-LM's orders see to that.
     """
     if spec.schedule in ("1f1b", "eager", "gpipe"):
         return None

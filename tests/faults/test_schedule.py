@@ -9,10 +9,15 @@ import pytest
 
 from diagnose.errors import UsageError
 from diagnose.faults.compute_order import order_computes
+from diagnose.faults.data_loading import DataLoading
+from diagnose.faults.generate import generate, list_causes, random_faults
 from diagnose.faults.inputs import draw_inputs
+from diagnose.faults.network_fault import list_transfers
+from diagnose.faults.programme import build_programme
 from diagnose.faults.record import record
 from diagnose.faults.simulate import simulate
-from diagnose.faults.spec import JobSpec, Schedule, count_rows
+from diagnose.faults.spec import SPLITTING, JobSpec, Schedule, count_rows
+from diagnose.faults.stage_imbalance import draw_fault as draw_stage
 from diagnose.model.optype import Op
 from tests.uneven_layers import UnevenLayers
 
@@ -308,3 +313,42 @@ def test_merged_weights_by_hand() -> None:
     assert rows[False]["duration"].tolist() == [1.0] * 6
     assert rows[True]["duration"].tolist() == [1.0] * 3 + [3.0]
     assert rows[True]["mb_id"].tolist() == [0, 1, 2, 5]
+
+
+@pytest.mark.parametrize("cause", list(list_causes()))
+@pytest.mark.parametrize(
+    ("schedule", "vpp"), [("looped", 2), *((name, vpp) for name, vpp in SCHEDULES if name in SPLITTING)]
+)
+def test_every_fault_under_every_schedule(schedule: Schedule, vpp: int, cause: str) -> None:
+    """A fault of each cause can be drawn, changes the steps, and leaves nobody waiting in a circle."""
+    spec = JobSpec(pp=3, dp=4, vpp=vpp, microbatches=6, steps=5, p2p="asynchronous", transfer_s=2e-3, schedule=schedule)
+    spec = dataclasses.replace(spec, contiguous=True, separate=True, absolute_times=True, workers_per_host=4, seed=3)
+    drawn = (random_faults(spec, np.random.default_rng([4, i]), [cause]) for i in range(5))
+    faults = next(found for found in drawn if found)
+    (truth,) = generate(spec, faults).truth.faults
+    assert truth.cause == cause
+    assert abs(truth.recoverable) > 1e-6
+
+
+def test_a_long_model_end_of_a_v_is_on_the_first_stage() -> None:
+    """The vocabulary and the labels are where the model ends: the second chunk of stage 0."""
+    spec = JobSpec(pp=4, vpp=2, microbatches=8, schedule="zb-v")
+    drawn = [draw_stage(spec, np.random.default_rng(seed)) for seed in range(20)]
+    stages = [fault.stages(spec) for fault in drawn if fault is not None]
+    assert stages.count((0,)) > 12
+    assert DataLoading(dp_ranks=(1,), reads_last=True).workers(spec) == ((1, 0),)
+    assert DataLoading(dp_ranks=(1,), reads_last=True).workers(JobSpec(pp=4)) == ((1, 0), (1, 3))
+
+
+def test_a_link_of_a_v_has_a_way() -> None:
+    """One way over a link of a V go the forwards of its first chunk and the backwards of its second."""
+    spec = JobSpec(pp=3, vpp=2, microbatches=6, schedule="zb-v")
+    programme = build_programme(spec)
+    for direction, op, chunk in (("forward", Op.FORWARD_SEND, 0), ("backward", Op.FORWARD_SEND, 1)):
+        found = list_transfers(spec, programme, "link", 1, direction)  # type: ignore[arg-type] # one of Direction
+        sends = [programme.tasks[task] for task in found]
+        assert {task.stage for task in sends} == {1 if direction == "forward" else 2}
+        forwards = [task.seq for task in sends if task.op == op]
+        order = {c.number: c.chunk for c in order_computes(spec, sends[0].stage) if c.op == Op.FORWARD}
+        assert {order[seq] for seq in forwards} == {chunk}
+        assert len(sends) == 12
