@@ -77,9 +77,13 @@ class KernelQueueContention(Fault):
         """Slowdown of the communication in flight."""
         return self.slowdown
 
-    def tellable(self, spec: JobSpec) -> bool:  # noqa: ARG002 - of the base class
-        """Computes that always start when parameters are there look like those of a framework that waits on purpose."""
-        return not (self.late and self.rivals == "all-gather" and self.onset is None)
+    def tellable(self, spec: JobSpec) -> bool:
+        """Computes that always start when parameters are there look like those of a framework that waits on purpose.
+
+        What they wait for must have rows.
+        """
+        on_purpose = self.late and self.rivals == "all-gather" and self.onset is None
+        return not on_purpose and (spec.records_transfers or self.rivals not in ("sends", "recvs"))
 
     def apply(self, inputs: Inputs) -> Inputs:
         """Make the communication longer, and computes wait for it.
@@ -140,7 +144,9 @@ def list_queues(spec: JobSpec, programme: Programme, rivals: Rivals, held_ops: t
                 task = ids[compute.op, stage, compute.number]
                 keys = [(source, stage, seq) for source, seq in find(spec, order, i)]
                 sources = [ids[key] for key in keys if ids.get(key) in moves]
-                sources = [source for source in sources if begins_s is None or begins_s[source] <= begins_s[task] + SAME_S]
+                sources = [
+                    source for source in sources if begins_s is None or begins_s[source] <= begins_s[task] + SAME_S
+                ]
                 if sources:
                     queues.append((task, tuple(sources)))
     return queues

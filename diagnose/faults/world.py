@@ -323,6 +323,7 @@ LATER: dict[str, Feature] = {
     "zb-h2": Feature(0.0, lambda s: s.schedule == "zb-h2", _give_chunked("zb-h2", (1,))),
     "zb-v": Feature(0.0, lambda s: s.schedule == "zb-v", _give_chunked("zb-v", (2,))),
     "dualpipev": Feature(0.0, lambda s: s.schedule == "dualpipev", _give_chunked("dualpipev", (2,))),
+    "no-transfers": Feature(0.0, lambda s: s.pp > 1 and not s.records_transfers, _set(records_transfers=False)),
     "no-positions": Feature(0.0, lambda s: s.vpp > 1 and "gmc" in s.lacked, _lack("gmc")),
 }
 WORLDS |= LATER
