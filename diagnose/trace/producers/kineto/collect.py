@@ -15,7 +15,7 @@ import numpy as np
 
 from diagnose.model.trace import Ints, Seconds
 from diagnose.trace.columns import ColumnTable
-from diagnose.trace.producers.kineto.annotations import parse_annotation, parse_step
+from diagnose.trace.producers.kineto.annotations import is_fetch, parse_annotation, parse_step
 from diagnose.trace.producers.kineto.events import Args, Event, Stream, read_events
 
 #: Names of events that are remembered, so that each is understood once.
@@ -52,7 +52,6 @@ _ALLOCATIONS = {"cudaMalloc", "cudaFree", "hipMalloc", "hipFree"}
 #: Annotations that old versions file under the operators.
 _NAMED = (
     "ProfilerStep#",
-    "enumerate(Data",
     "Optimizer.",
     "DistributedDataParallel.",
     "FullyShardedDataParallel",
@@ -232,7 +231,7 @@ class Collector:
                 return Kind.EXCHANGE
             if name.startswith(_AUTOGRAD):
                 return Kind.AUTOGRAD
-            if name.startswith(_NAMED) or any(entry.dialect != "phases" for entry in parse_annotation(name)):
+            if name.startswith(_NAMED) or is_fetch(name) or any(e.dialect != "phases" for e in parse_annotation(name)):
                 return Kind.ANNOTATION
             if name.startswith(("torch.distributed", "torch::distributed")):
                 return Kind.NOTHING

@@ -173,7 +173,7 @@ def _join_cycles(parts: Sequence[Rank], numbers: Sequence[int]) -> tuple[list[Ra
             joined[number] = part
             continue
         both = set(before.steps).intersection(part.steps)
-        if both or not (before.steps_named and part.steps_named):
+        if both or "profiler" not in (before.steps_by, part.steps_by):
             shared = f"step {min(both)}" if both else "no step by its number"
             raise TraceError(
                 f"is of rank {number}, as {before.where} is, and both have {shared}; expected the traces of one job, each step of "
@@ -360,8 +360,18 @@ def _warn(parts: Sequence[Rank], recording: Recording) -> list[str]:
     n_on_host = sum(part.n_on_host for part in parts)
     if n_on_host:
         warnings.append(f"{n_on_host} computes have no kernel in the traces; they are timed by the host")
-    if any(not part.steps_named for part in parts):
+    by = {part.steps_by for part in parts if not part.steps_moved}
+    if "updates" in by:
         warnings.append("no ProfilerStep#N is in the traces; steps are cut after each Optimizer.step")
+    if "backwards" in by:
+        warnings.append(
+            "neither ProfilerStep#N nor Optimizer.step is in the traces; a forward after a backward is taken to begin a step"
+        )
+    if any(part.steps_moved for part in parts):
+        warnings.append(
+            "ProfilerStep#N lies within iterations, as where a trainer steps its profiler before the backward or once a microbatch; "
+            "steps are cut after each Optimizer.step"
+        )
     if {part.dialect for part in parts} <= {"runs"}:
         warnings.append("no annotation names forwards and backwards; they are told by the operators of autograd")
     elif len({part.dialect for part in parts}) > 1:

@@ -48,7 +48,8 @@ class Rank:
     n_on_host: int  # computes timed by the host though there is a GPU
     records_collections: bool
     steps: tuple[int, ...]
-    steps_named: bool
+    steps_by: str  # who marks them: "profiler", "updates", "backwards"
+    steps_moved: bool  # though the profiler marks them
     gpu_type: str | None
     dropped: Counter[tuple[str, str]]
     warnings: tuple[str, ...]
@@ -85,7 +86,8 @@ def read_rank(path: Path, where: str) -> Rank:
         n_on_host=reader.n_on_host,
         records_collections=found.records_collections,
         steps=tuple(dict.fromkeys(reader.made.numbers.tolist())),
-        steps_named=reader.steps_named,
+        steps_by=reader.steps.by,
+        steps_moved=reader.steps.moved,
         gpu_type=_gpu_type(header.get("deviceProperties")),
         dropped=reader.made.dropped + Counter({(what, "not understood"): n for what, n in found.dropped.items()}),
         warnings=tuple(warnings),
