@@ -20,6 +20,10 @@ from diagnose.trace.producers.kineto.reader import OperationReader
 _RANK_IN_NAME = (re.compile(r"rank[-_.]?(\d{1,7})"), re.compile(r"(?:worker|device|gpu)[-_.]?(\d{1,7})"))
 
 
+#: The time in the name that tensorboard_trace_handler gives.
+_WRITTEN_AT = re.compile(r"\.\d{10,}(?=\.pt\.trace\.json)")
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class ProcessGroup:
     """A process group that the header or a collective names."""
@@ -34,11 +38,13 @@ class Rank:
     """What one file says."""
 
     where: str
+    worker: str  # its name without the time that the profiler's handler adds: one process has a file for each time it was on
     rank: int | None
     rank_from_name: bool
     world: int | None
     host: str
-    base_ns: int  # to be added to its times
+    base_ns: int | None  # to be added to its times; None where the file does not say
+    alone: bool  # it says of no other rank, and exchanges nothing with any
     groups: tuple[ProcessGroup, ...]
     dialect: str  # whose annotations name the operations, or "runs": its operators show them
     operations: Operations
@@ -61,6 +67,7 @@ def read_rank(path: Path, where: str) -> Rank:
     found = collect(path, where=where)
     header = found.stream.header
     info = _object(header.get("distributedInfo"))
+    world = _whole(info.get("world_size"))
     rank = _whole(info.get("rank"))
     from_name = rank is None
     if rank is None:
@@ -72,11 +79,13 @@ def read_rank(path: Path, where: str) -> Rank:
     reader.read()
     return Rank(
         where=where,
+        worker=_WRITTEN_AT.sub("", where),
         rank=rank,
         rank_from_name=from_name,
-        world=_whole(info.get("world_size")),
+        world=world,
         host=_text(header.get("host_name")),
-        base_ns=_whole(header.get("baseTimeNanoseconds")) or 0,
+        base_ns=_whole(header.get("baseTimeNanoseconds")),
+        alone=(world or 1) < 2 and not found.exchanges and not reader.collectives.parallel,
         groups=(*_groups(info.get("pg_config")), *_groups(list(found.groups))),
         dialect=reader.dialect,
         operations=Operations.of(reader.made.listed),
