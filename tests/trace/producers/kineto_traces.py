@@ -146,3 +146,61 @@ def unannotated_pipeline_rank(stage: int) -> KinetoTrace:
                 trace.span("cpu_op", "record_param_comms", at + 20 * m + 2, 10.0, **{"Collective name": part})
             trace.kernel(at + 60, at + 65, 200.0, "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)")
     return trace
+
+
+def synchronising_rank(pauses_us: list[float], *, n_items: int = 1, module: str = "") -> KinetoTrace:
+    """Make a rank of a job on one GPU whose host asks for the loss in each step, and then pauses; a step for each pause.
+
+    Ten kernels of 1 ms are the forward and ten of 2 ms the backward, launched 20 us apart after fetching a batch for 50 us; an
+    update takes 500 us. Then comes `aten::item`, `n_items` times, 100 us apart: it copies, and waits until the GPU has nothing to
+    do. The host returns 10 us later.
+    """
+    trace = KinetoTrace()
+    at = idle = 0.0
+
+    def launch(duration: float, tid: int = MAIN, name: str = "gemm") -> None:
+        nonlocal at, idle
+        begun = max(at + 5.0, idle)
+        trace.kernel(at, begun, duration, name, tid=tid)
+        at, idle = at + 20.0, begun + duration
+
+    for step, pause_us in enumerate(pauses_us, start=1):
+        begins = at
+        trace.annotate("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", at, 50.0)
+        at += 60.0
+        for n in range(10):
+            trace.span("cpu_op", "aten::linear", at - 2.0, 15.0)
+            mark = {
+                "ph": "s",
+                "cat": "fwdbwd",
+                "name": "fwdbwd",
+                "pid": PID,
+                "tid": MAIN,
+                "ts": at,
+                "id": 10 * step + n,
+            }
+            trace.events.append(mark)
+            launch(1000.0)
+        at += 10.0
+        name = "autograd::engine::evaluate_function: AddmmBackward0"
+        trace.span("cpu_op", name, at, 200.0, AUTOGRAD, **{"Fwd thread id": 1})
+        for _ in range(10):
+            launch(2000.0, AUTOGRAD)
+        at += 10.0
+        trace.annotate("Optimizer.step#Adam.step", at, 30.0)
+        launch(500.0)
+        at += 20.0
+        for _ in range(n_items):
+            begun = at
+            at += 10.0
+            launch(2.0, name="Memcpy DtoH (Device -> Pageable)")
+            trace.span("cuda_runtime", "cudaStreamSynchronize", at, max(idle + 10.0 - at, 5.0))
+            at = max(idle + 10.0, at + 5.0)
+            trace.span("cpu_op", "aten::_local_scalar_dense", begun + 3.0, at - begun)
+            trace.span("cpu_op", "aten::item", begun, at + 5.0 - begun)
+            if module:
+                trace.span("python_function", module, begun - 5.0, at + 15.0 - begun)
+            at += 100.0
+        at += pause_us
+        trace.annotate(f"ProfilerStep#{step}", begins, at - begins)
+    return trace

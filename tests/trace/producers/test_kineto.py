@@ -114,7 +114,9 @@ def test_header_variants_are_read(formats: Path, name: str) -> None:
     recording = read(formats / "kineto" / f"{name}.json.gz")
     assert len(rows_of(recording, Op.FORWARD)) == len(rows_of(recording, Op.BACKWARD)) > 0
     alone = [entry.what for entry in recording.unobserved if "ranks" in entry.what]
-    assert alone == {"nccl_data": ["1 of 2 ranks"], "distributed_info_not_found": ["other ranks"]}.get(name, ["127 of 128 ranks"])
+    assert alone == {"nccl_data": ["1 of 2 ranks"], "distributed_info_not_found": ["other ranks"]}.get(
+        name, ["127 of 128 ranks"]
+    )
 
 
 # -- times and ranks

@@ -21,6 +21,8 @@ UPDATE, ZERO = "Optimizer.step", "Optimizer.zero_grad"
 #: Operators ahead of a forward that no backward comes back to are an evaluation from this part of a forward's on: fewer prepare a
 #: batch, or log.
 EVALUATION_SHARE = 0.5
+#: ... and not below so many: a loss, a gradient's norm and their logging take some.
+LEAST_EVALUATION = 8
 #: Calls that move a tensor to one peer, or from one.
 TO_ONE_PEER = ("send", "recv")
 
@@ -79,7 +81,7 @@ def _list_updates(
 def list_operators(found: Collected, main: int) -> HostOperators:
     """Pick the operators that forwards and backwards are made of; thread `main` runs the steps."""
     backward = merge(found.autograd.start, found.autograd.end)
-    outer = _outermost(found.operators.take(found.operators.thread == main))
+    outer = outermost(found.operators.take(found.operators.thread == main))
     spans = found.annotations.take(found.annotations.thread == main)
     updates = _list_updates(spans, found.names, backward, outer)
     apart = np.array([is_fetch(name) or name.startswith(ZERO) for name in found.names], dtype=bool)
@@ -162,13 +164,13 @@ def find_evaluations(
             a, b = np.searchsorted(fetches[0], (since, begins))
             if b > a and begins < np.inf:
                 last = np.searchsorted(other[0], fetches[0][b - 1])
-            if last - first >= max(EVALUATION_SHARE * n_usual, 1):
+            if last - first >= max(EVALUATION_SHARE * n_usual, LEAST_EVALUATION):
                 starts.append(min([other[0][first], *fetches[0][a:b][:1]]))
                 ends.append(other[1][first:last].max())
     return np.array(starts), np.array(ends)
 
 
-def _outermost(spans: Spans) -> Spans:
+def outermost(spans: Spans) -> Spans:
     """Leave out operators inside others; those of one thread, by start."""
     if not len(spans):
         return spans

@@ -44,6 +44,12 @@ TITLE = "PyTorch profiler traces (torch.profiler, Kineto): a folder with one *.j
 MIN_PARALLEL_BYTES = 8 << 20
 #: Processes that read at a time: each takes some 200 MB where a rank has 200 MB of text.
 MAX_PROCESSES = 8
+#: Who saves the state of a model copies it from the GPU: a megabyte and more at a time, which takes longer than this, microseconds.
+SAVED_US = 50.0
+#: The GPU's waits for the host are told from this part of the time on: beside it nothing else is small.
+HOST_SHARE = 0.05
+#: A call that waits for the GPU is told where this part of them follows one.
+SYNCHRONISED_SHARE = 0.1
 _MARKS = (
     b'"schemaVersion"',
     b'"deviceProperties"',
@@ -312,6 +318,13 @@ def _describe(parts: Sequence[Rank], layout: Layout) -> dict[str, Any]:
     }
     if layout.n_chunks > 1:
         job["vpp_size"] = layout.n_chunks
+    if all(part.has_gpu is not None for part in parts):
+        job["has_cuda"] = any(part.has_gpu for part in parts)
+    copied_us = [part.longest_to_host_us for part in parts]
+    if max((part.world or 1) for part in parts) <= len(parts) and all(
+        us is not None and us < SAVED_US for us in copied_us
+    ):
+        job["saves"] = False
     gpu = next((part.gpu_type for part in parts if part.gpu_type), None)
     if gpu:
         job["gpu_type"] = gpu
@@ -359,9 +372,32 @@ def _list_missing(parts: Sequence[Rank], recording: Recording) -> list[Unobserve
     return unobserved
 
 
+def _describe_host_time(parts: Sequence[Rank]) -> list[str]:
+    """Say how long GPUs wait for their hosts, and what makes these wait for the GPU, where it is much."""
+    total_us = sum(part.host_time.total_us for part in parts)
+    share = sum(part.host_time.idle_us for part in parts) / total_us if total_us else 0.0
+    if share < HOST_SHARE:
+        return []
+    waiting = [part for part in parts if part.host_time.total_us]
+    worst = max(waiting, key=lambda part: part.host_time.idle_us / part.host_time.total_us)
+    most = worst.host_time.idle_us / worst.host_time.total_us
+    of = f" (most of {worst.where}: {100 * most:.2g}%)" if len(waiting) > 1 and most > 1.2 * share else ""
+    said = f"the GPU waits for the host {100 * share:.2g}% of the time, what profiling costs included{of}"
+    costly = next((one for one in worst.host_time.synchronisations if one.lost_us > 0), None)
+    if costly is None or costly.lost_us < SYNCHRONISED_SHARE * worst.host_time.idle_us:
+        return [
+            f"{said}: launches one by one are slower than what they launch, and no call that waits for the GPU comes before"
+        ]
+    n = costly.n / max(len(worst.steps), 1)
+    what = f"{costly.operator} calls {costly.call}" if costly.operator else f"{costly.call} is called"
+    inside = f" (in {costly.inside})" if costly.inside else ""
+    after = f"{100 * costly.lost_us / worst.host_time.total_us:.2g}%"
+    return [f"{said}: {what} {n:.2g} times a step{inside}, and after it the GPU has nothing to do {after} of the time"]
+
+
 def _warn(parts: Sequence[Rank], recording: Recording) -> list[str]:
     """Say what may mislead."""
-    warnings = []
+    warnings = _describe_host_time(parts)
     n_on_host = sum(part.n_on_host for part in parts)
     if n_on_host:
         warnings.append(f"{n_on_host} computes have no kernel in the traces; they are timed by the host")

@@ -10,9 +10,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from diagnose.errors import TraceError
 from diagnose.model.optype import P2P
 from diagnose.trace.producers.kineto.collect import collect
+from diagnose.trace.producers.kineto.host_time import HostTime
 from diagnose.trace.producers.kineto.operations import Operations
 from diagnose.trace.producers.kineto.reader import OperationReader
 
@@ -51,6 +54,9 @@ class Rank:
     exchanges_with_peers: bool
     sharded: bool  # parameters are gathered inside forwards and backwards (FSDP)
     on_gpu: bool
+    has_gpu: bool | None  # the machine has one; None where the file does not say
+    longest_to_host_us: float | None  # of the copies from the GPU; None where no copy is recorded
+    host_time: HostTime  # without its gaps
     n_on_host: int  # computes timed by the host though there is a GPU
     records_collections: bool
     steps: tuple[int, ...]
@@ -92,6 +98,11 @@ def read_rank(path: Path, where: str) -> Rank:
         exchanges_with_peers=bool(reader.operators.calls) or any(o.op in P2P for o in reader.made.listed),
         sharded=reader.collectives.sharded,
         on_gpu=reader.gpu.is_there,
+        has_gpu=True
+        if reader.gpu.is_there
+        else (None if "deviceProperties" not in header else bool(header["deviceProperties"])),
+        longest_to_host_us=found.longest_to_host_us,
+        host_time=dataclasses.replace(reader.host_time, gaps=(np.zeros(0), np.zeros(0))),
         n_on_host=reader.n_on_host,
         records_collections=found.records_collections,
         steps=tuple(dict.fromkeys(reader.made.numbers.tolist())),

@@ -21,8 +21,9 @@ from diagnose.trace.producers.kineto.computes import (
     find_runs,
     list_operators,
 )
-from diagnose.trace.producers.kineto.evidence import add_evidence
+from diagnose.trace.producers.kineto.evidence import add_evidence, add_host_gaps
 from diagnose.trace.producers.kineto.gpu import GpuTime, is_inside, merge
+from diagnose.trace.producers.kineto.host_time import measure_host_time
 from diagnose.trace.producers.kineto.operations import Operation, OperationList
 from diagnose.trace.producers.kineto.steps import Computes, Steps, cut_steps
 from diagnose.trace.producers.weights import WEIGHTS
@@ -76,6 +77,7 @@ class OperationReader:
             np.array([is_fetch(name) for name in found.names], bool)[found.annotations.key]
         )
         self.fetches = merge(fetches.start, fetches.end)  # a trainer's own names lie around those of PyTorch
+        self.host_time = measure_host_time(found, self.fetches)
 
     def read(self) -> None:
         """Read operations, then what explains them."""
@@ -96,6 +98,8 @@ class OperationReader:
             self.collectives.add_reductions(self.made, joins_waits=self.dialect in ("runs", "phases"))
             self.collectives.add_first_gathers(self.made)
         add_evidence(self.found, list(zip(waits[0].tolist(), waits[1].tolist(), strict=True)), self.made)
+        if len(self.fetches[0]):
+            add_host_gaps(self.host_time.gaps, self.made)
 
     def _cut_steps(self, marked: Steps) -> Steps:
         """Cut the time of this rank into steps, by its computes where marks do not."""
