@@ -204,3 +204,48 @@ def synchronising_rank(pauses_us: list[float], *, n_items: int = 1, module: str 
         at += pause_us
         trace.annotate(f"ProfilerStep#{step}", begins, at - begins)
     return trace
+
+
+def training_loop(plan: str, *, pause_us: float = 20.0) -> KinetoTrace:
+    """Make a rank of a job on the CPU that does what each letter of a plan says, one after the other.
+
+    `L` fetches a batch, `F` and `B` are a forward of ten operators and its backward, `E` a forward that no backward comes back to,
+    `U` an update, `M` one done by hand, `C` a loss that is looked at. `(` and `)` begin and end `Optimizer.step` around what a
+    closure does, and `P` steps the profiler. Backwards run on the main thread, as they do on the CPU.
+    """
+    trace = KinetoTrace()
+    at, marked, opened, n_marks = 1000.0, 1000.0, 0.0, 0
+    for letter in plan.replace(" ", ""):
+        begun = at
+        if letter in "FE":
+            for _ in range(10):
+                trace.span("cpu_op", "aten::linear", at, 8.0)
+                if letter == "F":
+                    place = {"pid": PID, "tid": MAIN, "ts": at + 1, "id": len(trace.events)}
+                    trace.events.append({"ph": "s", "cat": "fwdbwd", "name": "fwdbwd"} | place)
+                at += 10.0
+        elif letter == "B":
+            for _ in range(10):
+                name = "autograd::engine::evaluate_function: AddmmBackward0"
+                trace.span("cpu_op", name, at, 20.0, **{"Fwd thread id": 1})
+                at += 20.0
+        elif letter in "UMC":
+            n_operators = {"U": 4, "M": 12, "C": 2}[letter]
+            for n in range(n_operators):
+                trace.span("cpu_op", "aten::add_", at + 10.0 * n, 8.0)
+            at += 10.0 * n_operators
+            if letter == "U" and not opened:
+                trace.annotate("Optimizer.step#Adam.step", begun - 1.0, at - begun + 2.0)
+        elif letter == "L":
+            trace.annotate("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", at, 30.0)
+            at += 30.0
+        elif letter == "(":
+            opened = at
+        elif letter == ")":
+            trace.annotate("Optimizer.step#Adam.step", opened, at - opened)
+            opened = 0.0
+        else:
+            trace.annotate(f"ProfilerStep#{n_marks}", marked, at - marked)
+            n_marks, marked = n_marks + 1, at
+        at += pause_us if letter in "LFBEUMC" else 1.0
+    return trace

@@ -62,7 +62,7 @@ def _differ(before: Rank, part: Rank) -> str:
     if (before.rank == part.rank) if part.rank is not None else (before.worker == part.worker):
         if both or not named:
             shared = f"step {both[0]}" if both else "no step by its number"
-            of = "the process" if part.rank is None else f"rank {part.rank}"
+            of = "the same process" if part.rank is None else f"rank {part.rank}"
             return f"is of {of}, as {before.where} is, and both have {shared}"
         return ""
     if part.alone and before.alone:

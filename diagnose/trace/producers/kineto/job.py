@@ -385,9 +385,7 @@ def _describe_host_time(parts: Sequence[Rank]) -> list[str]:
     said = f"the GPU waits for the host {100 * share:.2g}% of the time, what profiling costs included{of}"
     costly = next((one for one in worst.host_time.synchronisations if one.lost_us > 0), None)
     if costly is None or costly.lost_us < SYNCHRONISED_SHARE * worst.host_time.idle_us:
-        return [
-            f"{said}: launches one by one are slower than what they launch, and no call that waits for the GPU comes before"
-        ]
+        return [f"{said}: it launches work too slowly; little of that follows on a call that waits for the GPU"]
     n = costly.n / max(len(worst.steps), 1)
     what = f"{costly.operator} calls {costly.call}" if costly.operator else f"{costly.call} is called"
     inside = f" (in {costly.inside})" if costly.inside else ""
