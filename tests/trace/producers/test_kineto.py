@@ -370,7 +370,7 @@ def test_all_ranks_wait_for_one_that_is_not_there(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("header", [distributed(0, 8), {}])
 def test_a_lone_rank_that_waits_is_inconclusive(tmp_path: Path, header: dict[str, object]) -> None:
-    """What one of several ranks waits for in its reduction is not there, whether or not it says how many; its optimizer is not late."""
+    """What one of several ranks waits for is not there, whether or not it says of how many; its optimizer is not late."""
     rng = np.random.default_rng(5)
     trace = data_parallel_rank(n_steps=12)
     slow_reductions(trace, rng.lognormal(np.log(3000.0), 0.8, 12))

@@ -83,15 +83,17 @@ def list_operators(found: Collected, main: int) -> HostOperators:
     backward = merge(found.autograd.start, found.autograd.end)
     outer = outermost(found.operators.take(found.operators.thread == main))
     spans = found.annotations.take(found.annotations.thread == main)
+    marks = found.forward_marks.start[found.forward_marks.thread == main]
+    marks = marks[~is_inside(marks, backward)]
     updates = _list_updates(spans, found.names, backward, outer)
+    cut = np.searchsorted(marks, updates[0]) < np.searchsorted(marks, updates[1])  # off in the forward of its closure
+    updates = updates[0][~cut], updates[1][~cut]
     apart = np.array([is_fetch(name) or name.startswith(ZERO) for name in found.names], dtype=bool)
     fetches = np.array([is_fetch(name) for name in found.names], dtype=bool)
     others = spans.take(apart[spans.key])
     others_at = merge(np.r_[others.start, updates[0]], np.r_[others.end, updates[1]])
     middle = (outer.start + outer.end) / 2
     may_be = ~is_inside(outer.start, backward) & ~is_inside(middle, others_at)
-    marks = found.forward_marks.start[found.forward_marks.thread == main]
-    marks = marks[~is_inside(marks, backward)]
     forward = may_be
     if len(marks):
         first, last = np.searchsorted(marks, outer.start), np.searchsorted(marks, outer.end, side="right")
