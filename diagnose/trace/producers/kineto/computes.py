@@ -86,8 +86,6 @@ def list_operators(found: Collected, main: int) -> HostOperators:
     marks = found.forward_marks.start[found.forward_marks.thread == main]
     marks = marks[~is_inside(marks, backward)]
     updates = _list_updates(spans, found.names, backward, outer)
-    cut = np.searchsorted(marks, updates[0]) < np.searchsorted(marks, updates[1])  # off in the forward of its closure
-    updates = updates[0][~cut], updates[1][~cut]
     apart = np.array([is_fetch(name) or name.startswith(ZERO) for name in found.names], dtype=bool)
     fetches = np.array([is_fetch(name) for name in found.names], dtype=bool)
     others = spans.take(apart[spans.key])

@@ -58,6 +58,9 @@ def cut_steps(
     cycles : bool
         Whether each forward after a backward begins a step where no update is known; in a pipeline it does not.
     """
+    if len(marked.ends):  # one that goes on then was cut off
+        whole = updates[1] <= marked.ends[-1]
+        updates = updates[0][whole], updates[1][whole]
     found = _cut_at_updates(computes, updates) if len(updates[0]) else None
     if not len(marked.numbers):
         if found is None:
@@ -66,7 +69,7 @@ def cut_steps(
     if found is None or not _are_inside(marked.starts[1:], found, computes):
         return marked
     at = np.searchsorted(marked.starts, found.ends, side="right") - 1
-    known = (at >= 0) & (found.ends <= marked.ends[-1])
+    known = at >= 0
     numbers = marked.numbers[at[known]]
     if len(np.unique(numbers)) < len(numbers):
         numbers = np.arange(len(numbers))
