@@ -77,6 +77,7 @@ TIERS = {
     "tests/trace/producers/test_event_timer.py": PLAIN,
     "tests/trace/producers/test_fuzz_logs.py": LONG,
     "tests/trace/producers/test_kineto.py": PLAIN,
+    "tests/trace/producers/test_kineto_fuzz.py": LONG,
     "tests/trace/producers/test_kineto_torch.py": LONG,
     "tests/trace/producers/test_megascan.py": PLAIN,
     "tests/trace/producers/test_megascan.py::test_another_long_chunk_is_named": LONG,
