@@ -52,7 +52,6 @@ def make_rows(recording: Recording, *, name: str) -> Rows:
         seq=None,
         host_names=tuple(recording.host_names),
         bad=None,
-        unknown_ops={},
         job=dict(recording.job),
         recording=recording.account,
         recording_warnings=tuple(recording.warnings),

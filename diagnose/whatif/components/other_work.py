@@ -1,0 +1,87 @@
+"""Other work that is uneven: rows of types that the format does not name, far longer on one worker, or in some steps, than usual.
+
+What they take everywhere belongs to the job: replays keep it, and nobody is blamed for it.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from diagnose.model.other_work import OtherWork
+from diagnose.model.stalls import StallKind
+from diagnose.model.trace import Seconds
+from diagnose.numerics.robust import lower_median, nan_median
+from diagnose.whatif.components.component import ByNode, Component, Part
+from diagnose.whatif.delays import SHORTEST_S
+from diagnose.whatif.observed import Observed
+from diagnose.whatif.occupied import find_busy, measure_types
+
+#: Work stands out from so many times the usual on.
+UNEVEN_RATIO = 1.5
+
+
+class OtherWorkPart(Part):
+    """Without it such work takes as long as usual at its place in the step, where there is any."""
+
+    def find(self) -> None:
+        """Find what is far longer than usual before each operation, beside what waits for that."""
+        for o, late_s in zip(self.job.observed, self.late_s, strict=True):
+            for node, excess in _find_uneven(o).items():
+                late_s[node] = np.maximum(late_s.get(node, 0.0), excess)
+
+    def ease_between(self, between_s: Seconds, steps: slice) -> Seconds:
+        """Leave between steps what such work usually takes there."""
+        known = self.job.gap_s.get(StallKind.OTHER)
+        return between_s if known is None else between_s - find_excess(known[:, None])[steps, 0]
+
+
+def find_excess(busy_s: Seconds) -> Seconds:
+    """Say by how many seconds work is longer than usual, where it stands out; shapes (n_steps, n_dp).
+
+    Usual is what the quicker half of the dp ranks that have any take in their usual step that has any: who has none, as all but
+    the one that writes the log, is no measure.
+    """
+    usual_s = nan_median(np.where(busy_s > 0, busy_s, np.nan), axis=0)
+    usual_s = usual_s[np.isfinite(usual_s)]
+    if not len(usual_s):
+        return np.zeros(busy_s.shape)
+    least_s = float(lower_median(usual_s))
+    return np.where(busy_s > UNEVEN_RATIO * least_s + SHORTEST_S, busy_s - least_s, 0.0)
+
+
+def _find_uneven(o: Observed) -> ByNode:
+    """Say by how much the work before each operation is longer than usual, by node; seconds."""
+    if o.busy is None:
+        return {}
+    simulated = [n for event in o.graph.events for n in event.members]
+    found = {node: find_excess(o.busy[node]) for node in simulated if o.busy[node].any()}
+    return {node: excess for node, excess in found.items() if excess.any()}
+
+
+def describe_types(observed: Sequence[Observed], types: Sequence[str], n_stages: int) -> tuple[OtherWork, ...]:
+    """Say of each type what it takes of the workers, and of what is uneven."""
+    if not any(len(o.others) for o in observed):
+        return ()
+    n_steps = sum(len(o.block.steps) for o in observed)
+    busy_s = measure_types([(o.block, o.others) for o in observed], len(types), n_stages)
+    uneven_s, usual_s = np.zeros(len(types)), np.zeros(len(types))
+    for o in observed:
+        uneven, busy = _find_uneven(o), find_busy(o.others, o.block)
+        if not uneven or busy is None or o.busy is None:
+            continue
+        for kind in np.unique(o.others.op).tolist():
+            for node, of_type in zip(uneven, busy.within(o.block, o.delay, uneven, kind), strict=True):
+                seconds = np.where(uneven[node] > 0, of_type, 0.0)
+                usual = 1.0 - uneven[node] / np.maximum(o.busy[node], uneven[node])
+                uneven_s[kind] += seconds.sum() / n_steps
+                usual_s[kind] += (seconds * usual).sum() / n_steps
+    return tuple(
+        OtherWork(
+            name, busy_s[kind], float(uneven_s[kind]), float(uneven_s[kind] / usual_s[kind]) if usual_s[kind] else 1.0
+        )
+        for kind, name in enumerate(types)
+        if busy_s[kind].any()
+    )
+
+
+COMPONENT = Component("other-work", OtherWorkPart, before=StallKind.OTHER)
