@@ -136,6 +136,7 @@ class Evidence:
 
     def take(self, at: Ints | Bools) -> "Evidence":
         """Give some of the rows, by mask or by position."""
+        at = np.flatnonzero(at) if at.dtype == bool else at
         return Evidence(*(getattr(self, field.name)[at] for field in dataclasses.fields(self)))
 
     @classmethod

@@ -140,8 +140,11 @@ def add_meetings(block: Block, graph: Graph, busy: Busy | None) -> Graph:
     if busy is None or block.n_dp == 1:
         return graph
     found: dict[int, tuple[Barrier, ...]] = {}
-    for kind in np.unique(busy.rows.op).tolist():
-        for node, barrier in _find_meetings(block, graph, busy, kind).items():
+    follows = np.flatnonzero(busy.before_s.any(axis=(1, 2)))
+    nodes = [node for node in follows.tolist() if graph.waits[node]]
+    least = USUAL_SHARE * block.start_s[0].size
+    for kind in np.flatnonzero(np.bincount(busy.rows.op) >= least).tolist():
+        for node, barrier in _find_meetings(block, graph, busy, kind, nodes).items():
             found[node] = (*found.get(node, ()), barrier)
     try:
         return add_barriers(block.nodes, graph, found) if found else graph
@@ -149,16 +152,14 @@ def add_meetings(block: Block, graph: Graph, busy: Busy | None) -> Graph:
         return graph
 
 
-def _find_meetings(block: Block, graph: Graph, busy: Busy, kind: int) -> dict[int, Barrier]:
-    """Find the operations that wait for all dp ranks of a group in rows of one type."""
+def _find_meetings(block: Block, graph: Graph, busy: Busy, kind: int, among: Sequence[int]) -> dict[int, Barrier]:
+    """Find the operations, of some, that wait for all dp ranks of a group in rows of one type."""
     keys = busy.keys
     union = Union.of(keys, busy.rows.take(busy.rows.op == kind))
     nodes, begins_s, ends_s = [], [], []
-    for node, sources in enumerate(graph.waits):
-        if not sources or not busy.before_s[node].any():
-            continue
+    for node in among:
         lanes = keys.lanes(int(block.nodes.stage[node]))
-        ready_s = block.end_s[list(sources)].max(axis=0)
+        ready_s = block.end_s[list(graph.waits[node])].max(axis=0)
         begin, end = union.last(keys.at(lanes, block.start_s[node] - BARRIER_TOLERANCE_S))
         begin_s, end_s = (found - lanes * keys.width_s + keys.first_s for found in (begin, end))
         there = (begin_s >= keys.first_s - BARRIER_TOLERANCE_S) & (end_s > ready_s)

@@ -2,10 +2,12 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from diagnose.faults.data_loading import DataLoading
@@ -19,7 +21,10 @@ from diagnose.faults.spec import JobSpec
 from diagnose.faults.worker_fault import WorkerFault
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.optype import Op
-from tests.jobs import Shape, load, random_job
+from diagnose.trace.convert import write_trace
+from diagnose.trace.load import load_trace
+from diagnose.trace.read import read_rows
+from tests.jobs import Shape, load, random_job, to_table
 from tests.judge.cases import diagnose_table, measure
 
 SPEC = JobSpec(pp=4, dp=4, microbatches=8, steps=16, seed=5)
@@ -263,3 +268,40 @@ def test_ten_times_as_many_other_rows_are_kept() -> None:
     }
     for one, other in zip(trace.blocks, plain.blocks, strict=True):
         np.testing.assert_array_equal(one.start_s, other.start_s)
+
+
+def test_conversion_keeps_other_rows_and_their_types(tmp_path: Path) -> None:
+    """What is written as one file, or read from one file a rank, has the same rows of the same types."""
+    shape = Shape(n_steps=3, n_dp=2, n_stages=2, n_microbatches=4)
+    rows = random_job(shape, 1)
+    computes = rows[rows.optype.str.endswith("-compute")]
+    of_first = computes[computes.dp_rank == 0].assign(optype="offload")
+    of_second = computes[computes.dp_rank == 1].assign(optype="upload")
+    rows = pd.concat([rows, of_first, of_second, computes.head(3).assign(optype=None)], ignore_index=True)
+    whole = load(rows, shape.meta)
+    for dp in (1, 0):
+        pq.write_table(to_table(rows[rows.dp_rank == dp], shape.meta), tmp_path / f"{dp}.parquet")
+    folder = load_trace(tmp_path)
+    (tmp_path / "one").mkdir()
+    one = tmp_path / "one" / "job.parquet"
+    one.write_bytes(write_trace(read_rows(tmp_path, name="job"), shape.meta))
+    for trace in (whole, folder, load_trace(one)):
+        counts = {trace.other_types[kind]: int((trace.others.op == kind).sum()) for kind in np.unique(trace.others.op)}
+        assert counts == {"offload": len(of_first), "upload": len(of_second), "(null)": 3}
+        assert trace.others.start_s.sum() == pytest.approx(whole.others.start_s.sum(), rel=1e-9)
+
+
+def test_rows_of_an_attempt_that_was_run_again_are_left_out() -> None:
+    """A restart repeats a step much later on the job's clock: the rows of its first attempt say nothing of the second."""
+    shape = Shape(n_steps=4, n_dp=2, n_stages=2, n_microbatches=4)
+    rows = random_job(shape, 2)
+    length = float((rows.start_ts + rows.duration).max())
+    rows["start_ts"] += (rows.step - rows.step.min()) * 2 * length
+    last = rows.step.max()
+    again = rows[rows.step == last].assign(start_ts=lambda r: r.start_ts + 20 * length)
+    every = pd.concat([rows, again], ignore_index=True)
+    work = every[every.optype.str.endswith("-compute")].assign(optype="offload")
+    trace = load(pd.concat([every, work], ignore_index=True), shape.meta)
+    n_a_step = len(work) // 5
+    assert (trace.others.step == last).sum() == n_a_step
+    assert len(trace.others) == 4 * n_a_step

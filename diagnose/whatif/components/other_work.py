@@ -11,6 +11,7 @@ from diagnose.model.other_work import OtherWork
 from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Evidence, Seconds
 from diagnose.numerics.robust import lower_median, nan_median
+from diagnose.whatif.components.attribution import TINY_S
 from diagnose.whatif.components.component import ByNode, Component, Part
 from diagnose.whatif.delays import SHORTEST_S
 from diagnose.whatif.observed import Observed
@@ -105,7 +106,7 @@ def describe_types(observed: Sequence[Observed], types: Sequence[str], n_stages:
         for kind in np.unique(o.others.op).tolist():
             for node, of_type in zip(uneven, busy.within(o.block, o.delay, uneven, kind), strict=True):
                 seconds = np.where(uneven[node] > 0, of_type, 0.0)
-                usual = 1.0 - uneven[node] / np.maximum(o.busy[node], uneven[node])
+                usual = 1.0 - uneven[node] / np.maximum(o.busy[node], TINY_S)
                 uneven_s[kind] += seconds.sum() / n_steps
                 usual_s[kind] += (seconds * usual).sum() / n_steps
     return tuple(
