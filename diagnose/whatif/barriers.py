@@ -44,12 +44,14 @@ def add_hidden_barriers(
     for sources in (_barrier_sources(layout, graph), computes):
         barriers: dict[int, tuple[Barrier, ...]] = {}
         for event in graph.events:
-            candidates = [source for source in sources if source not in event.members]
             for node in event.members:
                 if node in first_forwards or not graph.waits[node]:
                     continue
                 delay = start_s[node] - np.max(block.end_s[list(graph.waits[node])], axis=0)
                 lanes = _lane_mean(delay) > WORTH_SHARE * step_s
+                if not lanes.any():
+                    continue
+                candidates = [source for source in sources if source not in event.members]
                 found = _find_barriers(block.nodes, start_s, end_s, node, delay, lanes, candidates)
                 if found:
                     left = _left_over(start_s[node], end_s, delay, found)

@@ -4,6 +4,7 @@ Enters: a block. Leaves: groups of nodes. What is asked of the times is asked of
 """
 
 import warnings
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -20,6 +21,8 @@ TOLERANCE_S = 20e-6
 TOLERANCE_SHARE = 1e-3
 #: One batch is recorded with one start and one end; float32 seconds late in a long step are coarser than this.
 GRANULARITY_S = 2e-7
+#: Pairs of operations looked at at a time.
+CHUNK_PAIRS = 4096
 #: Operations of one batch at most: a send and a recv in each direction.
 MAX_BATCH = 4
 #: Noise of timestamps: by how much the most overlapping computes overlap, and how many times that two of them may be apart.
@@ -46,6 +49,8 @@ class SampledLanes:
             lost = block.filled.reshape(n_nodes, -1)[:, ::stride]
             self.start_s = np.where(lost, np.nan, self.start_s)
             self.end_s = np.where(lost, np.nan, self.end_s)
+        #: Every operation was recorded in every lane.
+        self.is_complete = not (np.isnan(self.start_s).any() or np.isnan(self.end_s).any())
         forwards = block.nodes.op == Op.FORWARD
         took_s = (self.end_s - self.start_s)[forwards]
         took_s = took_s[np.isfinite(took_s)]
@@ -70,9 +75,23 @@ class SampledLanes:
 
     def held_share(self, source: int, waiter: int) -> float:
         """Part of the lanes that recorded both in which `waiter` never started before `source` had ended."""
-        gap = self.start_s[waiter] - self.end_s[source]
-        there = ~np.isnan(gap)
-        return float(np.mean(gap[there] >= -self.tolerance_s)) if there.any() else 0.0
+        gap = self.recorded(self.start_s[waiter] - self.end_s[source])
+        return np.count_nonzero(gap >= -self.tolerance_s) / gap.size if gap.size else 0.0
+
+    def held_shares(self, pairs: Sequence[tuple[int, int]]) -> list[float]:
+        """Give `held_share` of many pairs (source, waiter)."""
+        if not self.is_complete:
+            return [self.held_share(*pair) for pair in pairs]
+        found: list[float] = []
+        for at in range(0, len(pairs), CHUNK_PAIRS):
+            source, waiter = np.array(pairs[at : at + CHUNK_PAIRS], dtype=np.int64).T
+            held = self.start_s[waiter] - self.end_s[source] >= -self.tolerance_s
+            found += (np.count_nonzero(held, axis=1) / held.shape[1]).tolist()
+        return found
+
+    def recorded(self, values: Seconds) -> Seconds:
+        """Leave out the lanes that lack an operation; shape (n_lanes,) before."""
+        return values if self.is_complete else values[~np.isnan(values)]
 
 
 def find_all_batches(block: Block) -> list[tuple[int, ...]]:
@@ -118,8 +137,8 @@ def _group_alike(sample: SampledLanes, p2p: list[int], tolerance_s: float) -> li
 
 def _together(sample: SampledLanes, first: int, second: int, tolerance_s: float) -> bool:
     """Say whether two operations start and end as one in nearly all lanes that recorded both."""
-    start_apart = np.abs(sample.start_s[first] - sample.start_s[second])
-    end_apart = np.abs(sample.end_s[first] - sample.end_s[second])
-    apart = np.maximum(start_apart, end_apart)
-    apart = apart[~np.isnan(apart)]
-    return bool(apart.size and np.mean(apart <= tolerance_s) >= HELD_SHARE)
+    apart = np.abs(sample.start_s[first] - sample.start_s[second])
+    if sample.is_complete and np.count_nonzero(apart <= tolerance_s) < HELD_SHARE * apart.size:
+        return False  # the starts are apart: the ends need no look
+    apart = sample.recorded(np.maximum(apart, np.abs(sample.end_s[first] - sample.end_s[second])))
+    return bool(apart.size and np.count_nonzero(apart <= tolerance_s) / apart.size >= HELD_SHARE)

@@ -3,6 +3,8 @@
 Enters: observed blocks. Leaves: seconds by node, beyond the ordinary. Costs a few passes over the launch delays.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from diagnose.model.optype import Op
@@ -16,6 +18,8 @@ ORDINARY_SHARE = 0.01
 ORDINARY_DELAY_RATIO = 3.0
 #: ... and before the first forward of a step, where a loader that is always late must show.
 ORDINARY_OPENING_RATIO = 1.5
+#: Nodes looked at at a time.
+CHUNK_NODES = 256
 #: Shorter than this no delay is looked at, seconds.
 SHORTEST_S = 1e-4
 
@@ -26,29 +30,38 @@ def delay_excess(o: Observed) -> dict[int, Seconds]:
     Before forwards of the first stage the usual delay is that before computes elsewhere: a loader that is always slow
     leaves no ordinary delay there to compare with. Seconds, shape (n_steps, n_dp); nodes that were never late are left out.
     """
-    nodes = o.block.nodes
+    op = o.block.nodes.op.tolist()
+    inputs = set(np.flatnonzero((o.block.nodes.op == Op.FORWARD) & (o.block.nodes.stage == 0)).tolist())
     simulated = [n for event in o.graph.events for n in event.members]
-    computes = [n for n in simulated if nodes.op[n] in COMPUTES]
-    elsewhere = [n for n in computes if not is_input(o, n)] or computes
+    computes = [n for n in simulated if op[n] in COMPUTES]
+    elsewhere = [n for n in computes if n not in inputs] or computes
     step_s = float(np.mean(o.block.end_s.max(axis=(0, 2))))
-    usual_compute = max(float(np.median(np.stack([np.median(o.idle(n)) for n in elsewhere]))), 0.0)
+    usual_compute = max(float(np.median(_medians(o, elsewhere))), 0.0)
     found: dict[int, Seconds] = {}
     opening = _first_forward(o)
     for node in simulated:
+        delay = o.idle(node)
+        if delay.max() <= SHORTEST_S:
+            continue
         # A delay that is there in every step is no less lost; what no job is without is short.
         ordinary = max(usual_compute, ORDINARY_SHARE * step_s)
         ratio = ORDINARY_DELAY_RATIO
         if node == opening:
             ratio = ORDINARY_OPENING_RATIO
-        elif is_input(o, node):
+        elif node in inputs:
             ordinary = usual_compute
-        delay = o.idle(node)
         usual = min(max(float(np.median(delay)), 0.0), ordinary)
         excess = np.where(delay > ratio * usual + SHORTEST_S, delay - usual, 0.0)
         excess = recorded(o, node, excess)
         if excess.any():
             found[node] = excess
     return found
+
+
+def _medians(o: Observed, nodes: Sequence[int]) -> Seconds:
+    """Take the median launch delay of each node, seconds."""
+    parts = (nodes[at : at + CHUNK_NODES] for at in range(0, len(nodes), CHUNK_NODES))
+    return np.concatenate([np.median([o.idle(n).ravel() for n in part], axis=1) for part in parts])
 
 
 def _first_forward(o: Observed) -> int:

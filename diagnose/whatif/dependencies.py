@@ -7,6 +7,8 @@ Source: arXiv 2505.05713, section 3.
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from diagnose.errors import TraceError
 from diagnose.model.optype import DIRECTIONS, DP_COLLECTIVES, P2P, Op
 from diagnose.model.placement import WAYS
@@ -148,9 +150,9 @@ def find_events(layout: Layout, *, has_dp: bool) -> list[Event]:
             for stage in range(n_stages):
                 for node in layout.of(op, stage):
                     add((node,), across_dp=True)
-    skipped = () if has_dp else DP_COLLECTIVES
-    for node in range(len(nodes)):
-        if node not in grouped and nodes.op[node] not in skipped:
+    skipped = set() if has_dp else {int(op) for op in DP_COLLECTIVES}
+    for node, op in enumerate(nodes.op.tolist()):
+        if node not in grouped and op not in skipped:
             add((node,))
     return events
 
@@ -164,7 +166,8 @@ def match_pairs(layout: Layout) -> list[tuple[int, int]]:
         A send or recv that must have a peer and has none.
     """
     nodes = layout.nodes
-    recv_of = {c: move for move, c in layout.served.items() if nodes.op[move] in (Op.FORWARD_RECV, Op.BACKWARD_RECV)}
+    receives = np.isin(nodes.op, (Op.FORWARD_RECV, Op.BACKWARD_RECV)).tolist()
+    recv_of = {compute: move for move, compute in layout.served.items() if receives[move]}
     pairs: list[tuple[int, int]] = []
     for _, _, send_op, ahead in WAYS:
         for stage in range(layout.n_stages):

@@ -58,8 +58,8 @@ class Observed:
     @property
     def pairs(self) -> list[tuple[int, int]]:
         """The point-to-point pairs."""
-        events, op = self.graph.events, self.block.nodes.op
-        return [(e.members[0], e.members[1]) for e in events if len(e.members) == 2 and op[e.members[0]] in P2P]
+        events, moves = self.graph.events, np.isin(self.block.nodes.op, P2P).tolist()
+        return [(e.members[0], e.members[1]) for e in events if len(e.members) == 2 and moves[e.members[0]]]
 
 
 def observe(trace: Trace, prepared: Sequence[Prepared]) -> tuple[tuple[Observed, ...], Evidence, Seconds]:
@@ -153,12 +153,14 @@ def build_observed_graph(block: Block, start_s: Seconds, *, has_dp: bool) -> Gra
     moving = {node for event in events if len(event.members) > 1 for node in event.members}
     # Transfers to nobody last no time: that they end together says nothing.
     batches = [b for stage in order for b in find_batches(block.nodes, sample, stage) if moving.intersection(b)]
-    held = _held_classes(block, sample, order, batches)
+    ops = block.nodes.op.tolist()
+    shares = _measure_shares(ops, sample, order)
+    held = _held_classes(ops, shares, batches)
     _drop_broken_waits(block, sample, waits, in_graph)
     starts_at, ends_at = _moving_times(sample, start_s, events, batches)
     apart = _types_apart(block.nodes, sample, order)
     for stage_order in order:
-        _add_serial_waits(block, sample, waits, stage_order, held - apart, starts_at, ends_at)
+        _add_serial_waits(block, sample, waits, stage_order, held - apart, shares, starts_at, ends_at)
     try:
         graph = order_graph(layout, waits, events, {}, batches)
     except TraceError:
@@ -167,25 +169,32 @@ def build_observed_graph(block: Block, start_s: Seconds, *, has_dp: bool) -> Gra
     return add_hidden_barriers(block, layout, graph, waits, events, batches)
 
 
-def _held_classes(
-    block: Block, sample: SampledLanes, order: list[list[int]], batches: list[tuple[int, ...]]
-) -> set[tuple[int, int]]:
+#: How often an operation never started before another one had ended, by (earlier, later): `SampledLanes.held_share`.
+_Shares = dict[tuple[int, int], float]
+
+
+def _measure_shares(ops: Sequence[int], sample: SampledLanes, order: list[list[int]]) -> _Shares:
+    """Measure how often each operation waited for the last one of each type before it on its worker."""
+    pairs: list[tuple[int, int]] = []
+    for stage_order in order:
+        last: dict[int, int] = {}
+        for node in stage_order:
+            pairs += [(source, node) for source in last.values()]
+            last[ops[node]] = node
+    return dict(zip(pairs, sample.held_shares(pairs), strict=True))
+
+
+def _held_classes(ops: Sequence[int], shares: _Shares, batches: list[tuple[int, ...]]) -> set[tuple[int, int]]:
     """Find the pairs of types (earlier, later) where the later operation always waits for the last one of the earlier type.
 
     Operations of one batch are launched together: that they do not wait for each other says nothing of those that are not.
     """
     batch_of = {node: i for i, batch in enumerate(batches) for node in batch}
-    shares: dict[tuple[int, int], list[float]] = {}
-    for stage_order in order:
-        last: dict[int, int] = {}
-        for node in stage_order:
-            op = int(block.nodes.op[node])
-            for source in last.values():
-                if node in batch_of and batch_of.get(source) == batch_of[node]:
-                    continue
-                shares.setdefault((int(block.nodes.op[source]), op), []).append(sample.held_share(source, node))
-            last[op] = node
-    return {pair for pair, found in shares.items() if np.mean(found) >= HELD_SHARE}
+    found: dict[tuple[int, int], list[float]] = {}
+    for (source, node), share in shares.items():
+        if node not in batch_of or batch_of.get(source) != batch_of[node]:
+            found.setdefault((ops[source], ops[node]), []).append(share)
+    return {pair for pair, of_types in found.items() if np.mean(of_types) >= HELD_SHARE}
 
 
 def _types_apart(nodes: Nodes, sample: SampledLanes, order: list[list[int]]) -> set[tuple[int, int]]:
@@ -194,16 +203,14 @@ def _types_apart(nodes: Nodes, sample: SampledLanes, order: list[list[int]]) -> 
     Gradients are never needed by a compute of their step. Transfers run apart if any of them overlaps a compute; where none
     does they block the worker.
     """
-    computes = tuple(int(op) for op in DIRECTIONS)
+    ops, computes, transfers = nodes.op.tolist(), {int(op) for op in DIRECTIONS}, {int(op) for op in P2P}
     found = {(int(Op.REDUCE_SCATTER), op) for op in computes}
     n_apart = n_looked = 0
     for stage_order in order:
         for at, node in enumerate(stage_order):
-            if Op(int(nodes.op[node])) not in P2P:
+            if ops[node] not in transfers:
                 continue
-            following = next(
-                (n for n in stage_order[at + 1 : at + 1 + MAX_RECENT] if int(nodes.op[n]) in computes), None
-            )
+            following = next((n for n in stage_order[at + 1 : at + 1 + MAX_RECENT] if ops[n] in computes), None)
             if following is None:
                 continue
             overlap = sample.end_s[node] - sample.start_s[following]
@@ -213,7 +220,7 @@ def _types_apart(nodes: Nodes, sample: SampledLanes, order: list[list[int]]) -> 
             )
             n_looked += overlap.size
     if n_apart > APART_SHARE * n_looked:
-        found |= {(int(transfer), op) for transfer in P2P for op in computes}
+        found |= {(transfer, op) for transfer in transfers for op in computes}
     return found
 
 
@@ -252,6 +259,7 @@ def _add_serial_waits(
     waits: list[set[int]],
     order: list[int],
     held: set[tuple[int, int]],
+    shares: _Shares,
     starts_at: dict[int, float],
     ends_at: dict[int, float],
 ) -> None:
@@ -262,16 +270,19 @@ def _add_serial_waits(
     Waits that follow from others on the same worker are left out.
     """
     last: dict[int, int] = {}
+    ops, idle = block.nodes.op.tolist(), _list_idle_gathers(block.nodes)
     implied: dict[int, int] = {}  # node -> bit set of all that it waits for, directly or not, on this worker
     for at, node in enumerate(order):
-        op = int(block.nodes.op[node])
+        op = ops[node]
+        # What nothing in the pipeline needs yet, nothing in it waits for.
+        skipped = idle if op in _PIPELINED else ()
         candidates = {
             source
-            for source in last.values()
-            if (int(block.nodes.op[source]), op) in held
-            and not _is_idle_gather(block.nodes, source, op)
+            for of_source, source in last.items()
+            if (of_source, op) in held
+            and source not in skipped
             and ends_at[source] < starts_at[node]
-            and sample.held_share(source, node) >= HELD_SHARE
+            and shares[source, node] >= HELD_SHARE
         }
         # What closes a step may wait for its worker's last transfer and for other workers: each explains a part.
         part = EXPLAINED_SHARE if op in _PIPELINED else PARTLY_EXPLAINED_SHARE
@@ -282,7 +293,7 @@ def _add_serial_waits(
                 source
                 for source in order[max(0, at - MAX_RECENT) : at]
                 if ends_at[source] < starts_at[node]
-                and not _is_idle_gather(block.nodes, source, op)
+                and source not in skipped
                 and sample.held_share(source, node) >= HELD_SHARE
             }
             waits[node] |= _explain_delay(sample, node, waits[node], recent, EXPLAINED_SHARE)
@@ -297,28 +308,28 @@ def _add_serial_waits(
         last[op] = node
 
 
-def _is_idle_gather(nodes: Nodes, source: int, op: int) -> bool:
-    """Say whether a wait would be for the parameters of a later chunk: nothing in the pipeline needs them yet.
-
-    What needs a chunk's parameters waits for them anyway.
-    """
-    return op in _PIPELINED and int(nodes.op[source]) == Op.ALL_GATHER and int(nodes.seq[source]) > 0
+def _list_idle_gathers(nodes: Nodes) -> set[int]:
+    """List the gathers of the parameters of later chunks: what needs a chunk's parameters waits for them anyway."""
+    return set(np.flatnonzero((nodes.op == Op.ALL_GATHER) & (nodes.seq > 0)).tolist())
 
 
 def _explain_delay(sample: SampledLanes, node: int, known: set[int], candidates: set[int], part: float) -> set[int]:
     """Choose the waits that take away at least a part of what is left of a node's launch delay, one after the other."""
+    chosen: set[int] = set()
+    if not candidates:
+        return chosen
     start_s = sample.start_s[node]
     ready_s = np.max(sample.end_s[list(known)], axis=0) if known else np.zeros_like(start_s)
-    chosen: set[int] = set()
-    delay_s = start_s - ready_s
-    delay_s = delay_s[~np.isnan(delay_s)]
+    if _mean_delay(sample, start_s, ready_s, np.inf) <= sample.tolerance_s:
+        return chosen
+    delay_s = sample.recorded(start_s - ready_s)
     # A few long pauses before it must not hide what it waits for in all other steps.
     most_s = float(np.quantile(delay_s, USUAL_QUANTILE)) if delay_s.size else 0.0
     for most in (most_s, np.inf):  # then what binds in a few lanes only
-        left = _mean_delay(start_s, ready_s, most)
+        left = _mean_delay(sample, start_s, ready_s, most)
         while candidates and left > sample.tolerance_s:
             beyond = {
-                source: _mean_delay(start_s, np.maximum(ready_s, sample.end_s[source]), most)
+                source: _mean_delay(sample, start_s, np.maximum(ready_s, sample.end_s[source]), most)
                 for source in sorted(candidates)
             }
             best = min(beyond, key=lambda source: (beyond[source], source))
@@ -330,8 +341,7 @@ def _explain_delay(sample: SampledLanes, node: int, known: set[int], candidates:
     return chosen
 
 
-def _mean_delay(start_s: Seconds, ready_s: Seconds, most_s: float) -> float:
+def _mean_delay(sample: SampledLanes, start_s: Seconds, ready_s: Seconds, most_s: float) -> float:
     """Take the mean launch delay over the lanes that recorded both, each counted as at most so many seconds."""
-    delay = np.clip(start_s - ready_s, 0.0, max(most_s, 0.0))
-    delay = delay[~np.isnan(delay)]
-    return float(delay.mean()) if delay.size else 0.0
+    delay = sample.recorded(np.minimum(np.maximum(start_s - ready_s, 0.0), max(most_s, 0.0)))
+    return float(np.add.reduce(delay)) / delay.size if delay.size else 0.0

@@ -89,10 +89,11 @@ def attribute_delays(
     found = []
     for o, late in zip(observed, late_s, strict=True):
         delays = Delays(dict(late), {}, {}, {})
-        opening = [list_opening(o, stage) for stage in range(n_stages)]
+        members = list_members(o, n_stages)
+        opening = [list_opening(o, of_stage) for of_stage in members]
         latest = _LatestRows.none(len(o.block.steps))
         for stage in range(n_stages):
-            _ask_rows(o, evidence, delays, latest, stage, opening[stage])
+            _ask_rows(o, evidence, delays, latest, stage, members[stage], opening[stage])
             _ask_others(o, latest, stage, opening[stage])
         _follow_rows(o, delays, opening, latest)
         found.append(delays)
@@ -175,21 +176,38 @@ class _LatestRows:
         self.begins_s[at], self.ends_s[at], self.kind[at] = begins_s[later], ends_s[later], kind
 
 
-def list_opening(o: Observed, stage: int) -> Opening:
-    """List what the workers of a stage begin a step with."""
-    nodes = o.block.nodes
-    mine = [n for e in o.graph.events for n in e.members if nodes.stage[n] == stage]
-    free = tuple(n for n in mine if not o.graph.waits[n])
-    pipelined = [n for n in mine if nodes.op[n] in (Op.FORWARD, Op.FORWARD_RECV)]
-    first = min(pipelined, key=lambda n: float(np.median(o.block.start_s[n])), default=None)
+def list_members(o: Observed, n_stages: int) -> list[list[int]]:
+    """List the nodes of each stage that are replayed, in the order in which they move."""
+    found: list[list[int]] = [[] for _ in range(n_stages)]
+    stage = o.block.nodes.stage.tolist()
+    for event in o.graph.events:
+        for node in event.members:
+            found[stage[node]].append(node)
+    return found
+
+
+def list_opening(o: Observed, members: Sequence[int]) -> Opening:
+    """List what the workers of a stage begin a step with; `members` are its nodes."""
+    free = tuple(n for n in members if not o.graph.waits[n])
+    pipelined = np.asarray(members, dtype=np.int64)
+    pipelined = pipelined[np.isin(o.block.nodes.op[pipelined], (Op.FORWARD, Op.FORWARD_RECV))]
+    first = None
+    if len(pipelined):
+        start_s = np.median(o.block.start_s[pipelined].reshape(len(pipelined), -1), axis=1)
+        first = int(pipelined[start_s.argmin()])
     return Opening(free, () if first is None or first in free else (first,))
 
 
 def _ask_rows(
-    o: Observed, evidence: Evidence, delays: Delays, latest: _LatestRows, stage: int, opening: Opening
+    o: Observed,
+    evidence: Evidence,
+    delays: Delays,
+    latest: _LatestRows,
+    stage: int,
+    nodes: Sequence[int],
+    opening: Opening,
 ) -> None:
-    """Attribute the launch delays of a stage to the rows of their worker that lie in them."""
-    nodes = [n for e in o.graph.events for n in e.members if o.block.nodes.stage[n] == stage]
+    """Attribute the launch delays of a stage, which has these nodes, to the rows of their worker that lie in them."""
     if not nodes:
         return
     is_opening = np.isin(nodes, opening.nodes)
@@ -274,7 +292,7 @@ def _ask_places(observed: Sequence[Observed], delays: Sequence[Delays], n_stages
     """
     steps = np.concatenate([o.block.steps for o in observed])
     order = np.argsort(steps, kind="stable")
-    openings = [[list_opening(o, stage) for stage in range(n_stages)] for o in observed]
+    openings = [[list_opening(o, of_stage) for of_stage in list_members(o, n_stages)] for o in observed]
     for _ in range(MAX_SIZES):
         late_s = np.concatenate(
             [_late_starts(o, d, of_block) for o, d, of_block in zip(observed, delays, openings, strict=True)], axis=1

@@ -14,7 +14,7 @@ from diagnose.whatif.computes import iterate_blocks
 from diagnose.whatif.delays import ORDINARY_SHARE
 from diagnose.whatif.evidence import SAYS
 from diagnose.whatif.observed import Observed
-from diagnose.whatif.starts import list_opening
+from diagnose.whatif.starts import list_members, list_opening
 
 #: The next step waits for what rows say of some workers if it has begun no earlier than this part of it, where it is known.
 WAITED_SHARE = 0.95
@@ -162,8 +162,10 @@ def _shows_in_next_step(observed: Sequence[Observed], steps: Ints, tail_s: Secon
     """
     late_s = np.zeros(tail_s.shape)
     for at, o in iterate_blocks(observed):
-        for stage in range(tail_s.shape[2]):
-            waits = [np.broadcast_to(o.delay[node], o.block.start_s.shape[1:]) for node in list_opening(o, stage).nodes]
+        for stage, members in enumerate(list_members(o, tail_s.shape[2])):
+            waits = [
+                np.broadcast_to(o.delay[node], o.block.start_s.shape[1:]) for node in list_opening(o, members).nodes
+            ]
             if waits:
                 late_s[at, :, stage] = np.max(waits, axis=0)
     following, sampled = _find_steps(steps, steps + 1)

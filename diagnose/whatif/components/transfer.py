@@ -84,19 +84,14 @@ def transfer_excess(o: Observed) -> tuple[dict[int, Seconds], dict[int, float]]:
     spread_s : dict of int to float
         How far the upper end of ordinary ones is above the usual, seconds by node.
     """
-    nodes = o.block.nodes
     found: dict[int, Seconds] = {}
     spread_s: dict[int, float] = {}
     slow_links: dict[int, float] = {}  # how many times as long the slow links of a stage take
     step_s = float(np.mean(o.block.end_s.max(axis=(0, 2))))
-    moving = {node for pair in o.pairs for node in pair}  # what an outer model chunk records moves nothing
+    of_types = _list_transfers(o)
     for op in (*P2P, *DP_COLLECTIVES, Op.EMBEDDING, Op.CLIP, Op.LAYERNORM):
-        by_stage: dict[int, list[int]] = {}
-        for event in o.graph.events:
-            for node in event.completes:
-                if nodes.op[node] == op and (op not in P2P or node in moving):
-                    by_stage.setdefault(int(nodes.stage[node]), []).append(node)
-        if not by_stage:
+        by_stage = of_types.get(int(op))
+        if by_stage is None:
             continue
         sampled = {
             stage: np.stack([o.own[n][:: stride_of(o.own[n])] for n in at]) for stage, at in by_stage.items()
@@ -129,14 +124,28 @@ def transfer_excess(o: Observed) -> tuple[dict[int, Seconds], dict[int, float]]:
                 continue
             if op in P2P and slow.any() and usual > 0:
                 slow_links[stage] = max(slow_links.get(stage, 0.0), float(np.median(level[slow])) / usual)
+            spread = max(top - usual, LEAST_SPREAD_SHARE * step_s)
             for node, seconds in zip(at, own, strict=True):
                 excess = np.where(seconds > longest, seconds - usual, 0.0)
                 excess = np.where(slow, np.maximum(excess, np.minimum(level, seconds) - usual), excess)
                 excess = recorded(o, node, np.maximum(excess, 0.0))
                 if excess.any():
                     found[node] = excess
-                    spread_s[node] = max(top - usual, LEAST_SPREAD_SHARE * step_s)
+                    spread_s[node] = spread
     return found, spread_s
+
+
+def _list_transfers(o: Observed) -> dict[int, dict[int, list[int]]]:
+    """List the nodes by type and stage, in the order in which they move."""
+    op, stage = o.block.nodes.op.tolist(), o.block.nodes.stage.tolist()
+    moving = {node for pair in o.pairs for node in pair}  # what an outer model chunk records moves nothing
+    transfers = {int(of_type) for of_type in P2P}
+    found: dict[int, dict[int, list[int]]] = {}
+    for event in o.graph.events:
+        for node in event.completes:
+            if op[node] not in transfers or node in moving:
+                found.setdefault(op[node], {}).setdefault(stage[node], []).append(node)
+    return found
 
 
 #: This part of the step is still lost to transfers where contention does not explain them; generated contention alone leaves 0.003.
