@@ -24,7 +24,7 @@ BESIDE, STRIDE = 1e-5, 1e-6
 #: How far from the best layout the next is looked for, first of all nearby; None: everywhere.
 REACHES: tuple[int | None, ...] = (1, 2, None)
 #: Bounds of unfinished layouts worked out at once at most; beyond, the most promising layouts are kept, and nothing is proven.
-MAX_BOUNDS = 1_000_000
+MAX_BOUNDS = 200_000
 #: Turns in which the weights of the floor are found.
 FLOOR_TURNS = 2_000
 
