@@ -159,6 +159,7 @@ def _give_chunked(schedule: Schedule, chunks: tuple[int, ...]) -> Draw:
             vpp=int(rng.choice(chunks)),
             microbatches=_round_microbatches(spec.microbatches, spec.pp, schedule),
             p2p=spec.p2p if spec.p2p == "lazy" else "asynchronous",
+            lacks=_lack_but_chunks(spec),
             says_schedule=bool(rng.random() < SAYS_SCHEDULE_CHANCE),
         )
         if schedule not in SPLITTING:
@@ -171,6 +172,11 @@ def _give_chunked(schedule: Schedule, chunks: tuple[int, ...]) -> Draw:
         )
 
     return give
+
+
+def _lack_but_chunks(spec: JobSpec) -> str:
+    """List the columns that a trace of several model chunks lacks: not that of chunks."""
+    return ",".join(name for name in spec.lacked if name != "mc")
 
 
 def _round_microbatches(microbatches: int, pp: int, schedule: Schedule) -> int:
@@ -191,7 +197,9 @@ def _give_chunks(spec: JobSpec, rng: np.random.Generator) -> JobSpec:
     microbatches = _round_microbatches(spec.microbatches, spec.pp, "1f1b")
     p2p = "blocking" if spec.p2p == "pairs" else spec.p2p
     vpp = int(rng.choice(CHUNKS))
-    return dataclasses.replace(spec, vpp=vpp, microbatches=microbatches, p2p=p2p, schedule="1f1b")
+    return dataclasses.replace(
+        spec, vpp=vpp, microbatches=microbatches, p2p=p2p, schedule="1f1b", lacks=_lack_but_chunks(spec)
+    )
 
 
 def _give_stages(spec: JobSpec, rng: np.random.Generator) -> JobSpec:
@@ -261,9 +269,7 @@ def _give_lost_rows(spec: JobSpec, rng: np.random.Generator) -> JobSpec:
 
 def _give_missing_columns(spec: JobSpec, rng: np.random.Generator) -> JobSpec:
     """Leave out some columns; that of model chunks stays where there are several, and of hosts there must be some."""
-    there = [
-        name for name in OPTIONAL_COLUMNS if name not in (("mc", "gmc") if spec.is_v else ("mc",)) or spec.vpp == 1
-    ]
+    there = [name for name in OPTIONAL_COLUMNS if name != "mc" or spec.vpp == 1]
     n_left_out = int(rng.integers(1, 4))
     return dataclasses.replace(spec, lacks=",".join(rng.permutation(there)[:n_left_out].tolist()))
 

@@ -208,3 +208,11 @@ def test_worlds_that_cannot_be_are_refused(fields: dict[str, object], message: s
     """What would never end, or could not be read, is refused."""
     with pytest.raises(UsageError, match=message):
         dataclasses.replace(SMALL, **fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["interleaved", "looped", "zb-v", "dualpipev", "zero-bubble"])
+def test_chunks_have_their_column(name: str) -> None:
+    """However many columns a world leaves out: that of model chunks stays where there are several."""
+    for seed in range(40):
+        spec = draw_world(np.random.default_rng(seed), only=name, max_rows=8000)
+        assert spec.vpp == 1 or "mc" not in spec.lacked
