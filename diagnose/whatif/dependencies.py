@@ -30,7 +30,8 @@ def build_graph(nodes: Nodes, start_s: Seconds, *, has_dp: bool) -> Graph:
     waits = essential_waits(layout, has_dp=has_dp)
     for stage in range(layout.n_stages):
         for op in P2P:
-            chain_waits(waits, layout.of(op, stage))
+            for stream in _list_streams(layout, op, stage):
+                chain_waits(waits, stream)
         for compute_op, recv_op, *_ in WAYS:
             before = dict(zip(layout.of(compute_op, stage)[1:], layout.of(compute_op, stage), strict=False))
             for recv in layout.of(recv_op, stage):
@@ -44,6 +45,20 @@ def build_graph(nodes: Nodes, start_s: Seconds, *, has_dp: bool) -> Graph:
                 for node in layout.of(op, stage)[:1]:
                     waits[node].add(computes[n_warmup - 2])
     return order_graph(layout, waits, find_events(layout, has_dp=has_dp), barriers={})
+
+
+def _list_streams(layout: Layout, op: Op, stage: int) -> list[list[int]]:
+    """Part the transfers of a type on a stage into streams: one, or where chunks are not dealt out in turn one for each peer."""
+    moves = layout.of(op, stage)
+    if layout.nodes.position is None:
+        return [moves]
+    toward = 1 if op in (Op.FORWARD_SEND, Op.BACKWARD_RECV) else -1
+    streams: dict[int | None, list[int]] = {}
+    for node in moves:
+        compute = layout.served.get(node)
+        peer = None if compute is None else layout.stage_at.get(int(layout.position[compute]) + toward)
+        streams.setdefault(peer, []).append(node)
+    return list(streams.values())
 
 
 def essential_waits(layout: Layout, *, has_dp: bool) -> list[set[int]]:
