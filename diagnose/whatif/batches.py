@@ -58,7 +58,8 @@ class SampledLanes:
     def _jitter(self, nodes: Nodes) -> float:
         """Say how much computes of one worker, which run one after the other, seem to overlap: the noise of the timestamps."""
         overlaps = [0.0]
-        usual = np.nan_to_num(np.nanmean(self.start_s, axis=1)) if self.start_s.size else np.zeros(len(nodes))
+        there = ~np.isnan(self.start_s)
+        usual = np.where(there, self.start_s, 0.0).sum(axis=1) / np.maximum(there.sum(axis=1), 1)
         for stage in range(int(nodes.stage.max()) + 1):
             computes = np.flatnonzero((nodes.stage == stage) & np.isin(nodes.op, (Op.FORWARD, Op.BACKWARD)))
             order = computes[np.argsort(usual[computes], kind="stable")]
