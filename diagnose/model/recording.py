@@ -127,18 +127,24 @@ class Recording:
     producer : str
         NAME of the adapter.
     op : ndarray of int8, shape (n_rows,)
-        `Op`; evidence rows (`gc`, `cuda-malloc`, `data-load`, `checkpoint`) among them.
+        `Op`; evidence rows (`gc`, `cuda-malloc`, `data-load`, `checkpoint`) among them. -1 for rows of other types.
     step, dp, stage : ndarray of int64, shape (n_rows,)
     start_s, duration_s : ndarray of float64, shape (n_rows,)
         Seconds on one clock of the job, a large common base (unix time) already taken away.
     microbatch, chunk, rank, tp_rank, cp_rank : ndarray of int64, shape (n_rows,), or None
         -1 where there is none; None where the format does not say.
+    position : ndarray of int64, shape (n_rows,), or None
+        Where in the model the model chunk of a compute stands; None where chunks are dealt out in turn, or nobody says.
     host : ndarray of int64, shape (n_rows,), or None
         Position in `host_names`; -1 where unknown.
     tokens, tokens_sq : ndarray of float64, shape (n_rows,), or None
         NaN where unknown.
     job : dict of str to object
         Metadata as in the trace format.
+    other : ndarray of int64, shape (n_rows,), or None
+        Position in `other_types` of rows of other types, which are not simulated; -1 elsewhere.
+    other_types : tuple of str
+        Names of these types.
     """
 
     producer: str
@@ -162,6 +168,9 @@ class Recording:
     unobserved: tuple[Unobserved, ...] = ()
     offsets: tuple[ClockOffset, ...] = ()
     warnings: tuple[str, ...] = ()
+    position: NDArray[np.int64] | None = None
+    other: NDArray[np.int64] | None = None
+    other_types: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.op)
