@@ -277,7 +277,7 @@ def _make_table(parts: Sequence[Rank], layout: Layout, hosts: Sequence[int]) -> 
         host=np.repeat(np.array(hosts, dtype=np.int64), n_rows),
         virtual=np.where(named, column["stage"], of["stage"]),
         microbatch=column["microbatch"],
-        chunk=np.where(of_chunk | (column["op"] < 0), np.maximum(chunk, 0), -1),
+        chunk=np.where(of_chunk, np.maximum(chunk, 0), -1),
         seq=column["seq"],
         start_s=(start_us - first_us) / 1e6,
         end_s=(end_us - first_us) / 1e6,
