@@ -162,6 +162,9 @@ class OperationReader:
         if op is None:
             self.made.dropped[entry.what, "has no place in the trace format"] += 1
             return
+        if entry.with_other:
+            start, end = self._part_of(op, start, end)
+            nth = -1  # the annotation of the GPU has both
         made = self.made.add(op, start, end)
         if made is None:
             return
@@ -185,6 +188,18 @@ class OperationReader:
             if not moved and entry.dialect == "staged":
                 self.made.listed.pop()
                 self.made.dropped[f"{entry.what} without communication", "nothing is moved"] += 1
+
+    def _part_of(self, op: int, start: float, end: float) -> tuple[float, float]:
+        """Give the forward's, or the backward's, part of an annotation over both: the backward's lies around its operators."""
+        starts, ends = self.operators.backward
+        first, last = np.searchsorted(starts, (start, end))
+        if first == last:
+            return start, end
+        begun, ended = float(starts[first]), min(float(ends[last - 1]), end)
+        is_first = begun - start < end - ended
+        if op == Op.BACKWARD:
+            return (start, ended) if is_first else (begun, end)
+        return (ended, end) if is_first else (start, begun)
 
     def _cut_reduction(self, made: Operation) -> None:
         """Let a backward end with its last operator: then it may stand waiting for its gradients to be reduced."""
