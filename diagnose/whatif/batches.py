@@ -68,7 +68,8 @@ class SampledLanes:
         Computes that run side by side say nothing.
         """
         overlaps = [0.0]
-        usual = np.nan_to_num(np.nanmean(self.start_s, axis=1)) if self.start_s.size else np.zeros(len(nodes))
+        there = ~np.isnan(self.start_s)
+        usual = np.where(there, self.start_s, 0.0).sum(axis=1) / np.maximum(there.sum(axis=1), 1)
         for stage in range(int(nodes.stage.max()) + 1):
             computes = np.flatnonzero((nodes.stage == stage) & np.isin(nodes.op, DIRECTIONS))
             order = computes[np.argsort(usual[computes], kind="stable")]

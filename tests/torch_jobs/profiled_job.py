@@ -22,10 +22,18 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import nn
-from torch.distributed.pipelining import PipelineStage, ScheduleGPipe, ScheduleInterleaved1F1B
+from torch.distributed.pipelining import PipelineStage, ScheduleGPipe, schedules
 from torch.distributed.pipelining.schedules import Schedule1F1B
 from torch.profiler import ProfilerActivity, profile, schedule
 
+OF_CHUNKS = {
+    "interleaved": schedules.ScheduleInterleaved1F1B,
+    "interleaved-zb": schedules.ScheduleInterleavedZeroBubble,
+    "zbv": schedules.ScheduleZBVZeroBubble,
+    "dualpipev": schedules.ScheduleDualPipeV,
+}
+#: Rank p holds the stages p from both ends of the model.
+SHAPED_AS_V = ("zbv", "dualpipev")
 WORLD = 4
 WIDTH = 256
 ROWS = 64
@@ -111,9 +119,9 @@ def make_loss(extra_rows: int) -> Any:
 
 def build_pipeline(rank: int, options: argparse.Namespace, truth: Truth) -> tuple[list[Block], Any]:
     """Build the stages of this rank and their schedule."""
-    chunks = 2 if options.schedule == "interleaved" else 1
+    chunks = 1 if options.schedule in ("gpipe", "1f1b") else 2
     n_stages = chunks * WORLD
-    mine = [rank + WORLD * chunk for chunk in range(chunks)]
+    mine = [rank, n_stages - 1 - rank] if options.schedule in SHAPED_AS_V else [rank + WORLD * n for n in range(chunks)]
     pause = lambda stage: options.slow_s if stage == options.slow_stage else 0.0  # noqa: E731
     modules = [Block(options.layers, pause(stage)) for stage in mine]
     stages = [
@@ -122,9 +130,10 @@ def build_pipeline(rank: int, options: argparse.Namespace, truth: Truth) -> tupl
     for stage in stages:
         truth.watch(stage, "forward_one_chunk", "forward-compute")
         truth.watch(stage, "backward_one_chunk", "backward-compute")
+        truth.watch(stage, "backward_weight_one_chunk", "backward-weight")
     loss = make_loss(options.long_loss)
-    if options.schedule == "interleaved":
-        return modules, ScheduleInterleaved1F1B(stages, MICROBATCHES * 2 // 3 * 2, loss_fn=loss)
+    if options.schedule in OF_CHUNKS:
+        return modules, OF_CHUNKS[options.schedule](stages, MICROBATCHES * 2 // 3 * 2, loss_fn=loss)
     cls = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}[options.schedule]
     return modules, cls(stages[0], MICROBATCHES, loss_fn=loss)
 
@@ -183,9 +192,11 @@ def run_pipeline(rank: int, options: argparse.Namespace, truth: Truth) -> tuple[
 
     def step(_: int) -> None:
         optimizer.zero_grad()
-        if rank == 0:
+        if rank == 0 and options.schedule in SHAPED_AS_V:
+            pipeline.step(x, target=y, losses=[])
+        elif rank == 0:
             pipeline.step(x)
-        elif rank == WORLD - 1:
+        elif rank == WORLD - 1 and options.schedule not in SHAPED_AS_V:
             pipeline.step(target=y, losses=[])
         else:
             pipeline.step()
@@ -251,7 +262,7 @@ def run_parallel(rank: int, options: argparse.Namespace, truth: Truth) -> tuple[
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--schedule", choices=["gpipe", "1f1b", "interleaved", "ddp", "fsdp"], required=True)
+    parser.add_argument("--schedule", choices=["gpipe", "1f1b", *OF_CHUNKS, "ddp", "fsdp"], required=True)
     parser.add_argument("--out", required=True)
     parser.add_argument("--steps", type=int, default=4, help="profiled steps")
     parser.add_argument("--layers", type=int, default=4, help="of each stage")

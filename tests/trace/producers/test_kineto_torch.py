@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from diagnose.model.optype import BY_NAME, Op
+from diagnose.model.optype import BY_NAME, DIRECTIONS, Op
 from diagnose.model.recording import Recording
 from diagnose.model.request import Request
 from diagnose.pipeline import diagnose_job
@@ -78,17 +78,24 @@ def match_truth(recording: Recording, out: Path) -> dict[str, list[tuple[float, 
     for op, row, start_s, end_s in pairs:
         start = float(recording.start_s[row]) + zero
         apart.setdefault(op, []).append((start - start_s, start + float(recording.duration_s[row]) - end_s))
-    assert n_rows == int(np.isin(recording.op, [Op.FORWARD, Op.BACKWARD, Op.OPTIMIZER]).sum())
+    assert n_rows == int(np.isin(recording.op, [*DIRECTIONS, Op.OPTIMIZER]).sum())
     return apart
 
 
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved"])
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved", "interleaved-zb", "zbv", "dualpipev"])
 def test_operations_of_pipelining_are_those_of_the_job(torch_python: str, tmp_path: Path, schedule: str) -> None:
     """Every forward and backward of a real pipeline is read, half of them closer than 0.5 ms to what hooks around them say."""
     recording = run_job(torch_python, tmp_path, "--schedule", schedule)
     assert np.unique(recording.stage).tolist() == [0, 1, 2, 3]
     for op, apart in match_truth(recording, tmp_path).items():
         assert np.median(np.abs(np.array(apart)), axis=0).max() < 0.5e-3, op
+    in_v = schedule in ("zbv", "dualpipev")
+    assert (recording.position is not None) == in_v
+    if in_v:
+        assert {(int(s), int(p)) for s, p in zip(recording.stage, recording.position, strict=True) if p >= 0} == {
+            (stage, position) for stage in range(4) for position in (stage, 7 - stage)
+        }
+        return
     pairs = ((Op.FORWARD_SEND, Op.FORWARD_RECV), (Op.BACKWARD_SEND, Op.BACKWARD_RECV))
     for send, recv in pairs:
         assert (recording.op == send).sum() == (recording.op == recv).sum() > 0

@@ -24,6 +24,7 @@ class NamedOperation:
     stage: int | None = None  # of the model (virtual stage), where it is said
     microbatch: int | None = None
     chunk: int | None = None
+    with_other: bool = False  # the annotation covers a forward and a backward, one after the other
 
 
 _ACTIONS = {
@@ -40,7 +41,6 @@ _ACTIONS = {
 }
 _UNPLACED = {
     "RESHARD": "RESHARD (parameters freed)",
-    "OVERLAP_F_B": "OVERLAP_F_B (a forward and a backward at once)",
 }
 _ACTION = re.compile(
     r"(?:PP:)?(?P<stage>\d{1,6})(?P<action>SEND_F|RECV_F|SEND_B|RECV_B|UNSHARD|RESHARD|REDUCE_GRAD|F|B|I|W)(?P<mb>\d{1,6})?"
@@ -88,10 +88,9 @@ def parse_annotation(name: str) -> tuple[NamedOperation, ...]:
         return (_action(found),)
     if found := _OVERLAP.fullmatch(name):
         parts = [_ACTION.fullmatch(part.strip()) for part in found["parts"].split(";")]
-        if all(parts):
-            stages = [int(part["stage"]) for part in parts if part]
-            return tuple(NamedOperation("staged", None, _UNPLACED["OVERLAP_F_B"], stage=stage) for stage in stages)
-        return ()
+        named = [_action(part) for part in parts if part]
+        both = sorted(entry.op for entry in named if entry.op is not None) == [Op.FORWARD, Op.BACKWARD]
+        return tuple(dataclasses.replace(entry, with_other=True) for entry in named) if both and all(parts) else ()
     if found := _WHOLE.fullmatch(name):
         op = Op.FORWARD if found["direction"] == "Forward" else Op.BACKWARD
         return (NamedOperation("unstaged", op, name, microbatch=int(found["mb"])),)

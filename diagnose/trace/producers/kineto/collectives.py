@@ -10,6 +10,8 @@ from diagnose.trace.producers.kineto.collect import Collected, Exchange
 from diagnose.trace.producers.kineto.gpu import GpuTime, measure_alone, merge
 from diagnose.trace.producers.kineto.operations import Operation, OperationList
 
+#: How annotations of models that are wrapped for data parallelism begin.
+WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel")
 #: What reduces gradients, and what groups never do.
 GRADIENTS = {"reduce_scatter": Op.REDUCE_SCATTER, "all_reduce": Op.SEPARATE}
 NOT_DATA_PARALLEL = (
@@ -40,9 +42,7 @@ class Collectives:
         self.running = merge(np.array([work.start for work in works]), np.array([work.end for work in works]))
         on_main = found.operators.take(found.operators.thread == main)
         self.busy = merge(on_main.start, on_main.end)
-        self.parallel = any(
-            name.startswith(("FSDP::", "FullyShardedDataParallel", "DistributedDataParallel")) for name in found.names
-        )
+        self.parallel = any(name.startswith(("FSDP::", *WRAPPERS)) for name in found.names)
         self.sharded = any(name.startswith(("FSDP::", "FullyShardedDataParallel")) for name in found.names)
 
     def _list_asked(self, found: Collected) -> list[tuple[float, Exchange]]:

@@ -143,11 +143,12 @@ def find_runs(operators: HostOperators, start: float = -np.inf, end: float = np.
 
 
 def find_evaluations(
-    operators: HostOperators, fetches: tuple[Seconds, Seconds], runs: list[Run]
+    operators: HostOperators, fetches: tuple[Seconds, Seconds], runs: list[Run], outer: Spans
 ) -> tuple[Seconds, Seconds]:
     """Find evaluations: as many operators as a forward has, between an update and the next forward, that no backward follows.
 
-    Fetching batches for it is a part of it, and not so fetching the batch that is trained on next; `fetches` has all.
+    Fetching batches for it is a part of it, and not so fetching the batch that is trained on next; `fetches` has all. What lies in
+    one annotation of `outer` with the next forward is that one's, as where DDP sends buffers around before.
     """
     starts, ends = [], []
     forwards = np.array([[run.start, run.end] for run in runs if run.forward]).reshape(-1, 2)
@@ -160,10 +161,12 @@ def find_evaluations(
             since = float(busy[at - 1]) if at else -np.inf
             if since not in updates[1]:
                 continue
-            first, last = np.searchsorted(other[0], (since, begins))
+            holding = outer.start[slice(*np.searchsorted(outer.start, (since, begins)))]
+            reach = outer.end[slice(*np.searchsorted(outer.start, (since, begins)))]
+            first, last = np.searchsorted(other[0], (since, min([begins, *holding[reach > begins][:1]])))
             a, b = np.searchsorted(fetches[0], (since, begins))
             if b > a and begins < np.inf:
-                last = np.searchsorted(other[0], fetches[0][b - 1])
+                last = min(last, np.searchsorted(other[0], fetches[0][b - 1]))
             if last - first >= max(EVALUATION_SHARE * n_usual, LEAST_EVALUATION):
                 starts.append(min([other[0][first], *fetches[0][a:b][:1]]))
                 ends.append(other[1][first:last].max())

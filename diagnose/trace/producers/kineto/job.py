@@ -234,6 +234,7 @@ def _lay_out(parts: Sequence[Rank], layout: Layout) -> tuple[Recording, bool]:
         duration_s=np.maximum(table.end_s - table.start_s, 0.0),
         microbatch=np.where(table.is_op(*DIRECTIONS), table.microbatch, -1),
         chunk=table.chunk,
+        position=np.where(table.is_op(*DIRECTIONS), table.virtual, -1) if layout.in_v else None,
         rank=table.rank,
         tp_rank=table.tp if layout.n_tp > 1 else None,
         cp_rank=table.cp if layout.n_cp > 1 else None,
@@ -277,7 +278,7 @@ def _make_table(parts: Sequence[Rank], layout: Layout, hosts: Sequence[int]) -> 
         host=np.repeat(np.array(hosts, dtype=np.int64), n_rows),
         virtual=np.where(named, column["stage"], of["stage"]),
         microbatch=column["microbatch"],
-        chunk=np.where(of_chunk | (column["op"] < 0), np.maximum(chunk, 0), -1),
+        chunk=np.where(of_chunk, np.maximum(chunk, 0), -1),
         seq=column["seq"],
         start_s=(start_us - first_us) / 1e6,
         end_s=(end_us - first_us) / 1e6,
@@ -298,6 +299,11 @@ def _settle_transfers(
         table = end_sends(table)
     if layout.n_chunks == 1:
         return table, []
+    if layout.in_v:
+        reason = (
+            "in a V a rank sends and receives on both sides in both directions; they are told from its computes alone"
+        )
+        return table.take(~table.is_op(*P2P)), [Unobserved("when transfers between stages began and ended", reason)]
     filled = fill_ends(table, layout.n_stages * layout.n_chunks)
     if filled is None:
         reason = "sends and receives do not go with the computes one by one: some are missing, or in another order"

@@ -37,6 +37,7 @@ class Layout:
     places: tuple[RankCoordinates, ...]
     n_stages: int
     n_chunks: int
+    in_v: bool  # rank p of P holds stages p and 2P - 1 - p
     n_tp: int
     n_cp: int
     warnings: tuple[str, ...]
@@ -52,9 +53,9 @@ def place_ranks(ranks: Sequence[Rank], numbers: Sequence[int], *, name: str) -> 
     """
     warnings: list[str] = []
     held = [_stages_of(rank) for rank in ranks]
-    n_chunks = 1
+    n_chunks, in_v = 1, False
     if any(held):
-        n_stages, n_chunks = _count_stages(held, name)
+        n_stages, n_chunks, in_v = _count_stages(held, name)
         stages = [min(stages, default=0) % n_stages for stages in held]
     elif any(rank.exchanges_with_peers for rank in ranks) and len(ranks) > 1:
         stages, n_stages = _stages_by_peers(ranks, numbers, name, warnings)
@@ -80,7 +81,7 @@ def place_ranks(ranks: Sequence[Rank], numbers: Sequence[int], *, name: str) -> 
         for number, lane, stage, tp, cp in zip(numbers, lanes, stages, tensor, context, strict=True)
     )
     _refuse_same_places(places, name)
-    return Layout(places, n_stages, n_chunks, max(tensor) + 1, max(context) + 1, tuple(warnings))
+    return Layout(places, n_stages, n_chunks, in_v, max(tensor) + 1, max(context) + 1, tuple(warnings))
 
 
 def _refuse_same_places(places: Sequence[RankCoordinates], name: str) -> None:
@@ -103,22 +104,22 @@ def _stages_of(rank: Rank) -> tuple[int, ...]:
     return tuple(stage for stage in np.unique(rank.operations.stage[compute]).tolist() if stage >= 0)
 
 
-def _count_stages(held: Sequence[tuple[int, ...]], name: str) -> tuple[int, int]:
-    """Count pipeline ranks and the model chunks of each from the stages that they hold."""
+def _count_stages(held: Sequence[tuple[int, ...]], name: str) -> tuple[int, int, bool]:
+    """Count pipeline ranks, and the model chunks of each, from the stages that they hold; say whether these lie in a V."""
     total = max(stages[-1] for stages in held if stages) + 1
     n_chunks = max(len(stages) for stages in held)
     n_stages, left = divmod(total, n_chunks)
-    looped = not left and all(
-        stages == tuple(range(stages[0], total, n_stages)) and stages[0] < n_stages for stages in held if stages
+    whole = not left and all(held)
+    if whole and all(stages == tuple(range(stages[0], total, n_stages)) and stages[0] < n_stages for stages in held):
+        return n_stages, n_chunks, False
+    if whole and n_chunks == 2 and all(stages == (stages[0], total - 1 - stages[0]) for stages in held):
+        return n_stages, n_chunks, True
+    shown = "; ".join(",".join(str(stage) for stage in stages) or "none" for stages in sorted(set(held))[:4])
+    raise TraceError(
+        f"has stages dealt to ranks as {shown}; expected rank p of P to hold stages p, p + P, .. (as Interleaved1F1B deals them), "
+        "or p and 2 P - 1 - p (as ZBVZeroBubble and DualPipeV do), and traces of all stages",
+        where=name,
     )
-    if not looped or not all(held):
-        shown = "; ".join(",".join(str(stage) for stage in stages) or "none" for stages in sorted(set(held))[:4])
-        raise TraceError(
-            f"has stages dealt to ranks as {shown}; expected rank p of P to hold stages p, p + P, .. (as Interleaved1F1B deals "
-            "them; the V of ZBVZeroBubble and DualPipeV is not understood), and traces of all stages",
-            where=name,
-        )
-    return n_stages, n_chunks
 
 
 def _stages_by_peers(

@@ -12,7 +12,7 @@ from diagnose.model.optype import DIRECTIONS, EVIDENCE, Op
 from diagnose.model.trace import Seconds
 from diagnose.trace.producers.kineto.annotations import Dialect, NamedOperation, is_fetch, parse_annotation, parse_step
 from diagnose.trace.producers.kineto.collect import Collected, Exchange, Spans, list_steps
-from diagnose.trace.producers.kineto.collectives import Collectives
+from diagnose.trace.producers.kineto.collectives import WRAPPERS, Collectives
 from diagnose.trace.producers.kineto.computes import (
     HostOperators,
     Run,
@@ -76,6 +76,9 @@ class OperationReader:
             np.array([is_fetch(name) for name in found.names], bool)[found.annotations.key]
         )
         self.fetches = merge(fetches.start, fetches.end)  # a trainer's own names lie around those of PyTorch
+        wraps = np.array([name.startswith(WRAPPERS) and name.endswith(".forward") for name in found.names], dtype=bool)
+        wrapped = self.outer.take(wraps[self.outer.key])
+        self.wrappers = merge(wrapped.start, wrapped.end)
         self.host_time = measure_host_time(found, self.fetches)
 
     def read(self) -> None:
@@ -159,6 +162,9 @@ class OperationReader:
         if op is None:
             self.made.dropped[entry.what, "has no place in the trace format"] += 1
             return
+        if entry.with_other:
+            start, end = self._part_of(op, start, end)
+            nth = -1  # the annotation of the GPU has both
         made = self.made.add(op, start, end)
         if made is None:
             return
@@ -182,6 +188,18 @@ class OperationReader:
             if not moved and entry.dialect == "staged":
                 self.made.listed.pop()
                 self.made.dropped[f"{entry.what} without communication", "nothing is moved"] += 1
+
+    def _part_of(self, op: int, start: float, end: float) -> tuple[float, float]:
+        """Give the forward's, or the backward's, part of an annotation over both: the backward's lies around its operators."""
+        starts, ends = self.operators.backward
+        first, last = np.searchsorted(starts, (start, end))
+        if first == last:
+            return start, end
+        begun, ended = float(starts[first]), min(float(ends[last - 1]), end)
+        is_first = begun - start < end - ended
+        if op == Op.BACKWARD:
+            return (start, ended) if is_first else (begun, end)
+        return (ended, end) if is_first else (start, begun)
 
     def _cut_reduction(self, made: Operation) -> None:
         """Let a backward end with its last operator: then it may stand waiting for its gradients to be reduced."""
@@ -241,7 +259,7 @@ class OperationReader:
 
     def _read_evaluations(self) -> tuple[Seconds, Seconds]:
         """Read what is an evaluation, and give the waits for input that are of none."""
-        found = find_evaluations(self.operators, self.fetches, self.runs)
+        found = find_evaluations(self.operators, self.fetches, self.runs, self.outer)
         for start, end in zip(found[0].tolist(), found[1].tolist(), strict=True):
             made = self.made.add(Op.EVAL, start, end)
             if made is not None:
@@ -265,12 +283,19 @@ class OperationReader:
             counts[op] += 1
             at_run.append(made.microbatch)
             self.made.listed.append(made)
+            if run.forward:
+                made.asked = self._wrapped_since(run)
             self._time_on_gpu(made)
             if not self.gpu.is_there and run.forward:
                 made.start = min(self._free_since(run, start), made.start)
         for call in self.calls.between(start, end):
             after = int(np.searchsorted(run_starts, call.start))
             self._read_call(call, (runs, after), at_run, int(self.made.numbers[step]))
+
+    def _wrapped_since(self, run: Run) -> float:
+        """Say when the wrapper for data parallelism began this forward: it sends buffers around before."""
+        at = int(np.searchsorted(self.wrappers[0], run.start, side="right")) - 1
+        return float(self.wrappers[0][at]) if at >= 0 and run.start < self.wrappers[1][at] else run.start
 
     def _free_since(self, run: Run, start: float) -> float:
         """Say since when the host was free to run this forward, as far as the trace shows."""
