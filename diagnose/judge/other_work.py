@@ -37,5 +37,6 @@ def describe_uneven(analysis: Analysis, where: Where) -> tuple[str, str]:
         return "", ""
     workers = [f"dp {worker.dp}, stage {worker.pp}" for worker in where.workers]
     on = f" on {' and '.join(workers)}" if 0 < len(workers) <= 2 else f" on {len(workers)} workers" if workers else ""
-    text = f"rows of the type `{worst.name}`{on} take {worst.ratio:.2g} times as long as usual"
+    how = f"take {worst.ratio:.2g} times as long as usual" if worst.ratio else "make some computes longer"
+    text = f"rows of the type `{worst.name}`{on} {how}"
     return f"unexplained: uneven `{worst.name}`", f"{text}, and no rule says why"

@@ -11,7 +11,7 @@ import numpy as np
 
 from diagnose.errors import TraceError
 from diagnose.model.documents import Documents
-from diagnose.model.members import Members
+from diagnose.model.members import GROUP_PREFIXES, Members
 from diagnose.model.optype import EVIDENCE, NAMES, Op
 from diagnose.model.trace import NO_ROWS, Block, Bools, Evidence, Ints, Nodes, Seconds
 from diagnose.trace.dense import lay_out_rows
@@ -30,8 +30,6 @@ MAX_START_S = 1e11
 STRAY_SHARE = 0.05
 #: Rows of each worker that are asked for its global rank.
 RANK_ROWS = 64
-#: How the names of collectives within a tensor- or context-parallel group begin (ndtimeline: `tp-allreduce`).
-GROUP_PREFIXES = ("tp-", "cp-")
 #: Types that are named where their rows are counted.
 MAX_TYPES_NAMED = 5
 

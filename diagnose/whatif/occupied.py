@@ -24,6 +24,10 @@ from diagnose.whatif.graph import Barrier, Graph, add_barriers
 OVERLAP_SHARE = 0.05
 #: A type of which a larger part of the rows that are not inside computes overlaps some runs on a stream of its own.
 BESIDE_SHARE = 0.1
+#: Such work stands out from so many times the usual on.
+UNEVEN_RATIO = 1.5
+#: A row inside a compute that may have made it long takes this part of a usual one (as pauses do).
+LONG_SHARE = 0.03
 #: Rows end together where their ends differ by less than this part of what their starts differ by.
 TOGETHER_RATIO = 0.3
 #: An operation follows such rows in this part of the lanes.
@@ -65,20 +69,46 @@ class Busy:
         return found
 
 
-def find_occupying(others: Evidence, blocks: Sequence[Block]) -> Bools:
-    """Mark the rows that keep their worker from computing: those between computes, of types that never run beside one."""
+def find_occupying(others: Evidence, blocks: Sequence[Block]) -> tuple[Bools, Bools]:
+    """Mark the rows that keep their worker from computing: those between computes, of types that never run beside one.
+
+    Of these types mark also long rows inside computes.
+    """
     if not len(others):
-        return np.zeros(0, dtype=bool)
+        return np.zeros(0, dtype=bool), np.zeros(0, dtype=bool)
     n_types = int(others.op.max()) + 1
     free = np.zeros(len(others), dtype=bool)
-    crosses = np.zeros(len(others), dtype=bool)
+    crosses, inside = np.zeros((2, len(others)), dtype=bool)
     for block in blocks:
         here, rows = _rows_of(others, block)
         if len(rows):
-            free[here], crosses[here] = _place(rows, block)
+            free[here], crosses[here], inside[here] = _place(rows, block)
+            computes = np.isin(block.nodes.op, [int(op) for op in COMPUTE])
+            usual_s = float(np.median((block.end_s - block.start_s)[computes]))
+            inside[here] &= rows.end_s - rows.start_s >= LONG_SHARE * usual_s
     n_crossing, n_free = (np.bincount(others.op[which], minlength=n_types) for which in (crosses, free))
     beside = n_crossing > BESIDE_SHARE * (n_crossing + n_free)
-    return np.asarray(free & ~beside[others.op])
+    return free & ~beside[others.op], inside & ~beside[others.op]
+
+
+def measure_inside(rows: Evidence, block: Block) -> dict[int, dict[int, Seconds]]:
+    """Say by how much more of each compute than usual such rows fill: seconds by type and node, (n_steps, n_dp) each.
+
+    What is there in most steps, and hardly varies, is part of the work.
+    """
+    _, rows = _rows_of(rows, block)
+    computes = np.flatnonzero(np.isin(block.nodes.op, [int(op) for op in COMPUTE])).tolist()
+    keys, found = Keys.of(block), dict[int, dict[int, Seconds]]()
+    for kind in np.unique(rows.op).tolist():
+        union = Union.of(keys, rows.take(rows.op == kind))
+        for node in computes:
+            lanes = keys.lanes(int(block.nodes.stage[node]))
+            fills_s = union.until(keys.at(lanes, block.end_s[node])) - union.until(keys.at(lanes, block.start_s[node]))
+            usual_s = float(np.median(fills_s))
+            stands_out = fills_s > UNEVEN_RATIO * usual_s + BARRIER_TOLERANCE_S
+            if stands_out.any():
+                found.setdefault(kind, {})[node] = np.where(stands_out, fills_s - usual_s, 0.0)
+    return found
 
 
 def measure_types(observed: Sequence[tuple[Block, Evidence]], n_types: int, n_stages: int) -> list[Seconds]:
@@ -221,8 +251,8 @@ def _rows_of(others: Evidence, block: Block) -> tuple[Ints, Evidence]:
     return here, dataclasses.replace(others.take(here), step=at[here])
 
 
-def _place(rows: Evidence, block: Block) -> tuple[Bools, Bools]:
-    """Say which rows of a block lie between computes, and which overlap some without being inside of one."""
+def _place(rows: Evidence, block: Block) -> tuple[Bools, Bools, Bools]:
+    """Say which rows of a block lie between computes, which overlap some without being inside of one, and which are inside."""
     keys = Keys.of(block)
     computes = np.flatnonzero(np.isin(block.nodes.op, [int(op) for op in COMPUTE]))
     lane = np.stack([keys.lanes(int(stage)) for stage in block.nodes.stage[computes].tolist()])
@@ -238,7 +268,7 @@ def _place(rows: Evidence, block: Block) -> tuple[Bools, Bools]:
     inside = (end[before] >= ends - slack) & (end[before] > begins + slack)
     inside |= (start[before + 1] <= begins + slack) & (end[before + 1] >= ends - slack) & (start[before + 1] < ends)
     overlaps = (end[before] > begins + slack) | (start[before + 1] < ends - slack)
-    return ~inside & ~overlaps, ~inside & overlaps
+    return ~inside & ~overlaps, ~inside & overlaps, inside
 
 
 def _last_before(ends: Seconds, at: Seconds, base: Seconds) -> Seconds:

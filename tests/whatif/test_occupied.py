@@ -305,3 +305,17 @@ def test_rows_of_an_attempt_that_was_run_again_are_left_out() -> None:
     n_a_step = len(work) // 5
     assert (trace.others.step == last).sum() == n_a_step
     assert len(trace.others) == 4 * n_a_step
+
+
+@pytest.mark.parametrize("name", ["recapture", None], ids=["row", "no-row"])
+def test_what_made_a_compute_long_is_named_by_its_row(name: str | None) -> None:
+    """Something nobody knows stops forwards now and then, as collections do: a row of it says that it is none."""
+    inputs = compose(dataclasses.replace(SPEC, steps=30))
+    rng, seconds = np.random.default_rng(2), np.zeros(inputs.work_s.shape)
+    for stage, dp in np.ndindex(SPEC.pp, SPEC.dp):
+        tasks = [t for t, task in enumerate(inputs.programme.tasks) if task.stage == stage and task.op == Op.FORWARD]
+        for step in range(int(rng.integers(5)), 30, 5):
+            seconds[int(rng.choice(tasks)), step, dp] = float(rng.uniform(0.2, 0.3))
+    inputs = inputs.with_pauses(Pause(Op.LOG, seconds, "inside", recorded=name is not None))
+    (cause,) = diagnose_table(recorded(inputs, name or "")).causes
+    assert cause.title == ("unexplained: uneven `recapture`" if name else "Python garbage collection")
