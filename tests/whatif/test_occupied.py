@@ -1,6 +1,7 @@
 """Rows of types that the format does not name: their worker is busy, nobody is idle, and whoever waits in them is not blamed."""
 
 import dataclasses
+import gzip
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from diagnose.cli.main import main
 from diagnose.faults.data_loading import DataLoading
 from diagnose.faults.fault import Fault
 from diagnose.faults.garbage_collection import GarbageCollection
@@ -319,3 +321,24 @@ def test_what_made_a_compute_long_is_named_by_its_row(name: str | None) -> None:
     inputs = inputs.with_pauses(Pause(Op.LOG, seconds, "inside", recorded=name is not None))
     (cause,) = diagnose_table(recorded(inputs, name or "")).causes
     assert cause.title == ("unexplained: uneven `recapture`" if name else "Python garbage collection")
+
+
+def test_everything_draws_other_work(tmp_path: Path) -> None:
+    """Pages and timelines show rows of any type, inside computes and between them, whatever it is called."""
+    inputs = add_work(compose(SPEC), 0.1, Op.FORWARD, lambda _step, dp, _stage: 3.0 if dp == 1 else 1.0)
+    seconds = np.zeros(inputs.work_s.shape)
+    seconds[::7, ::3, 2] = 0.3 * (inputs.work_s[::7, ::3, 2] > 0)
+    inputs = inputs.with_pauses(Pause(Op.LOG, seconds, "inside", recorded=True))
+    job = tmp_path / "job.parquet"
+    pq.write_table(recorded(inputs, "odd \x1b[31m<b>`name`\n" + 300 * "y"), job)
+    drawn = [
+        f"--html={tmp_path / 'page.html'}",
+        f"--perfetto={tmp_path / 'lines.json.gz'}",
+        f"-o{tmp_path / 'report.txt'}",
+    ]
+    assert main([str(job), *drawn]) == 0
+    report = (tmp_path / "report.txt").read_text()
+    assert "odd \\x1b[31m<b>`name` yyy" in report
+    assert "\x1b[31m" not in report
+    assert "<b>" not in (tmp_path / "page.html").read_text()
+    assert "odd \\\\x1b[31m<b>`name`" in gzip.decompress((tmp_path / "lines.json.gz").read_bytes()).decode()
