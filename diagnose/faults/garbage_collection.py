@@ -35,6 +35,7 @@ class GarbageCollection(Fault):
     """Pauses of one forward now and then, on every worker in other steps; `strength` is the seconds of a pause."""
 
     cause: ClassVar[str] = "garbage-collection"
+    strength_field: ClassVar[str] = "pause_s"
     #: Median length of a collection at the beginning of the trace, seconds.
     pause_s: float = 0.25
     #: Standard deviation of the logarithm of the length, drawn for each collection.
@@ -64,11 +65,6 @@ class GarbageCollection(Fault):
     inside_share: float = 1.0
     #: The trace has a gc row of each.
     records: bool = False
-
-    @property
-    def strength(self) -> float:
-        """Median seconds of a pause."""
-        return self.pause_s
 
     def apply(self, inputs: Inputs) -> Inputs:
         """Let each collection hit a forward of its step, whichever."""
@@ -138,13 +134,12 @@ def _order_tasks(inputs: Inputs) -> tuple[Ints, Ints]:
     shape = (spec.pp, spec.microbatches * spec.vpp)
     forwards, backwards = np.zeros(shape, dtype=np.int64), np.full(shape, -1, dtype=np.int64)
     for stage in range(spec.pp):
-        for (op, number), (next_op, next_number) in itertools.pairwise(
-            [*order_computes(spec, stage), (Op.OPTIMIZER, 0)]
-        ):
-            if op == Op.FORWARD:
-                forwards[stage, number] = ids[op, stage, number]
-                if next_op == Op.BACKWARD:
-                    backwards[stage, number] = ids[next_op, stage, next_number]
+        order = order_computes(spec, stage)
+        for compute, then in itertools.zip_longest(order, order[1:]):
+            if compute.op == Op.FORWARD:
+                forwards[stage, compute.number] = ids[compute.op, stage, compute.number]
+                if then is not None and then.op == Op.BACKWARD:
+                    backwards[stage, compute.number] = ids[then.op, stage, then.number]
     return forwards, backwards
 
 

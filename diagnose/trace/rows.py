@@ -44,6 +44,7 @@ class Rows:
     expert_tokens: NDArray[Any] | None
     bad: Bools | None  # where a required value is null, not finite or impossible; None: nowhere
     job: dict[str, Any]
+    position: NDArray[Any] | None = None  # of the model chunk within the model; -1 where there is none
     number: NDArray[np.int32] | None = None  # which row of the file it is; None without `lists`
     lists: ListColumn | None = None  # document lengths, read later
     other: NDArray[np.int32] | None = None  # of rows of other types than `Op`: position in `other_types`, -1 elsewhere

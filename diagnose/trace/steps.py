@@ -7,7 +7,7 @@ import dataclasses
 
 import numpy as np
 
-from diagnose.model.optype import Op
+from diagnose.model.optype import DIRECTIONS, P2P, Op
 from diagnose.model.trace import TOKEN_COLUMNS, Block, Bools, Evidence, Ints, Nodes, Seconds
 from diagnose.trace.dense import Dense
 
@@ -35,7 +35,7 @@ MIN_STEPS_FOR_WARM_UP = 8
 #: Rows after a worker's last compute may start this much before its end and still follow it.
 TOLERANCE_S = 1e-3
 
-_PIPELINED = (Op.FORWARD, Op.BACKWARD, Op.FORWARD_SEND, Op.FORWARD_RECV, Op.BACKWARD_SEND, Op.BACKWARD_RECV)
+_PIPELINED = (*DIRECTIONS, *P2P)
 
 
 def shift_origin(dense: Dense, evidence: Evidence) -> tuple[Seconds | None, Evidence]:
@@ -97,7 +97,7 @@ def add_collections(dense: Dense, evidence: Evidence, n_stages: int) -> None:
     if not len(rows):
         return
     nodes = dense.nodes
-    compute = np.isin(nodes.op, (Op.FORWARD, Op.BACKWARD))
+    compute = np.isin(nodes.op, DIRECTIONS)
     step, dp, stage = evidence.step[rows], evidence.dp[rows], evidence.stage[rows]
     after = np.zeros(len(rows), dtype=bool)
     starts, ends = [], []
@@ -120,13 +120,8 @@ def add_collections(dense: Dense, evidence: Evidence, n_stages: int) -> None:
     if not starts:
         return
     n_new = len(starts)
-    dense.nodes = Nodes(
-        op=np.r_[nodes.op, np.full(n_new, int(Op.GC))],
-        stage=np.r_[nodes.stage, [of_stage for of_stage, _ in starts]],
-        seq=np.r_[nodes.seq, np.zeros(n_new, dtype=np.int64)],
-        microbatch=np.r_[nodes.microbatch, np.full(n_new, -1)],
-        chunk=np.r_[nodes.chunk, np.full(n_new, -1)],
-    )
+    stages = np.array([of_stage for of_stage, _ in starts], dtype=np.int64)
+    dense.nodes = nodes.add(np.full(n_new, int(Op.GC)), stages, np.zeros(n_new, dtype=np.int64))
     dense.start_s = np.concatenate([dense.start_s, [start for _, start in starts]])
     dense.end_s = np.concatenate([dense.end_s, ends])
     for column in TOKEN_COLUMNS:
@@ -227,7 +222,7 @@ def _cut_block(steps: Ints, dense: Dense, kept_node: Bools, at: Ints, absent: Bo
     pick = np.ix_(kept_node, at)
     return Block(
         steps=steps[at],
-        nodes=Nodes(*(getattr(dense.nodes, f.name)[kept_node] for f in dataclasses.fields(Nodes))),
+        nodes=dense.nodes.take(kept_node),
         start_s=dense.start_s[pick],
         end_s=dense.end_s[pick],
         absent=absent if absent.any() else None,
@@ -255,7 +250,7 @@ def _compute_pace(blocks: list[Block]) -> Seconds:
     """Say how long the computes of each step are against those of a usual step; ratio, shape (n_steps,)."""
     paces = []
     for block in blocks:
-        computes = np.isin(block.nodes.op, (Op.FORWARD, Op.BACKWARD))
+        computes = np.isin(block.nodes.op, DIRECTIONS)
         seconds = (block.end_s - block.start_s)[computes]
         seconds = seconds[~np.isnan(seconds).all(axis=(1, 2))]
         pace = seconds / np.maximum(np.nanmedian(seconds, axis=(1, 2), keepdims=True), TINY_S)

@@ -8,7 +8,8 @@ Source: arXiv 2505.05713, section 3.
 from collections.abc import Sequence
 
 from diagnose.errors import TraceError
-from diagnose.model.optype import DP_COLLECTIVES, P2P, Op
+from diagnose.model.optype import DIRECTIONS, DP_COLLECTIVES, P2P, Op
+from diagnose.model.placement import WAYS
 from diagnose.model.trace import Nodes, Seconds
 from diagnose.whatif.graph import Event, Graph, Layout, chain_waits, order_graph
 
@@ -30,14 +31,13 @@ def build_graph(nodes: Nodes, start_s: Seconds, *, has_dp: bool) -> Graph:
     for stage in range(layout.n_stages):
         for op in P2P:
             chain_waits(waits, layout.of(op, stage))
-        forwards, backwards = layout.of(Op.FORWARD, stage), layout.of(Op.BACKWARD, stage)
-        for op, computes in ((Op.FORWARD_RECV, forwards), (Op.BACKWARD_RECV, backwards)):
-            recvs = layout.of(op, stage)
-            skipped = len(computes) - len(recvs)
-            for i, recv in enumerate(recvs, start=skipped):
-                if i >= 1:
-                    waits[recv].add(computes[i - 1])
-        computes = layout.by_start((Op.FORWARD, Op.BACKWARD), stage)
+        for compute_op, recv_op, *_ in WAYS:
+            before = dict(zip(layout.of(compute_op, stage)[1:], layout.of(compute_op, stage), strict=False))
+            for recv in layout.of(recv_op, stage):
+                compute = layout.served.get(recv)
+                if compute in before:
+                    waits[recv].add(before[compute])
+        computes = layout.by_start(DIRECTIONS, stage)
         n_warmup = next((i for i, node in enumerate(computes) if nodes.op[node] == Op.BACKWARD), 0)
         if n_warmup >= 2:
             for op in (Op.BACKWARD_SEND, Op.BACKWARD_RECV):
@@ -51,20 +51,21 @@ def essential_waits(layout: Layout, *, has_dp: bool) -> list[set[int]]:
     nodes = layout.nodes
     waits: list[set[int]] = [set() for _ in range(len(nodes))]
     for stage in range(layout.n_stages):
-        forwards, backwards = layout.of(Op.FORWARD, stage), layout.of(Op.BACKWARD, stage)
-        computes = layout.by_start((Op.FORWARD, Op.BACKWARD), stage)
+        forwards = layout.of(Op.FORWARD, stage)
+        computes = layout.by_start(DIRECTIONS, stage)
         chain_waits(waits, computes)
-        for send_op, recv_op, of_type in (
-            (Op.FORWARD_SEND, Op.FORWARD_RECV, forwards),
-            (Op.BACKWARD_SEND, Op.BACKWARD_RECV, backwards),
-        ):
-            recvs, sends = layout.of(recv_op, stage), layout.of(send_op, stage)
-            skipped = len(of_type) - len(recvs)
-            for i, recv in enumerate(recvs, start=skipped):
-                if i >= 0:
-                    waits[of_type[i]].add(recv)
-            for compute, send in zip(of_type, sends, strict=False):
-                waits[send].add(compute)
+        _await_inputs(layout, stage, waits)
+        for compute_op, recv_op, send_op, ahead in WAYS:
+            for recv in layout.of(recv_op, stage):
+                if recv in layout.served:
+                    waits[layout.served[recv]].add(recv)
+            for send in layout.of(send_op, stage):
+                if send in layout.served:
+                    waits[send].add(layout.served[send])
+            for compute in layout.of(compute_op, stage):
+                source = layout.beside(compute, -ahead)
+                if source is not None and nodes.stage[source] == stage:
+                    waits[compute].add(source)
         if has_dp:
             gathers = layout.by_start((Op.ALL_GATHER,), stage)
             chain_waits(waits, gathers)
@@ -78,16 +79,26 @@ def essential_waits(layout: Layout, *, has_dp: bool) -> list[set[int]]:
     return waits
 
 
+def _await_inputs(layout: Layout, stage: int, waits: list[set[int]]) -> None:
+    """Let the weight gradients of a microbatch wait for the gradient of its input."""
+    nodes = layout.nodes
+    inputs = {(layout.chunk(n), int(nodes.microbatch[n])): n for n in layout.of(Op.BACKWARD, stage)}
+    for node in layout.of(Op.WEIGHT, stage):
+        source = inputs.get((layout.chunk(node), int(nodes.microbatch[node])))
+        if source is not None:
+            waits[node].add(source)
+
+
 def _close_step(layout: Layout, stage: int, computes: list[int], waits: list[set[int]], *, has_dp: bool) -> None:
     """Add the chain after the last compute, with overlapped reduce-scatter where the trace has a separate all-reduce."""
-    backwards = layout.of(Op.BACKWARD, stage)
     scatters = layout.by_start((Op.REDUCE_SCATTER,), stage) if has_dp else []
     separate = layout.of(Op.SEPARATE, stage) if has_dp else []
     chain = computes[-1:] + layout.of(Op.GC, stage)
     if separate:
         chain_waits(waits, scatters)
         for scatter in scatters:
-            own = [node for node in backwards if layout.chunk(node) == layout.chunk(scatter)]
+            of_chunk = (node for node in computes if layout.chunk(node) == layout.chunk(scatter))
+            own = [node for node in of_chunk if layout.nodes.op[node] != Op.FORWARD]
             waits[scatter].update(own[-1:])
         chain += layout.of(Op.LAYERNORM, stage)
         if layout.of(Op.LAYERNORM, stage):
@@ -100,24 +111,12 @@ def _close_step(layout: Layout, stage: int, computes: list[int], waits: list[set
 
 def _link_computes(layout: Layout, waits: list[set[int]]) -> None:
     """Let computes wait for each other across stages where the trace records no point-to-point operation."""
-    place = _compute_places(layout)
-    last = max((virtual for _, virtual, _ in place), default=0)
-    for (op, virtual, microbatch), node in place.items():
-        before = virtual - 1 if op == Op.FORWARD else virtual + 1
-        if 0 <= before <= last and (op, before, microbatch) in place:
-            waits[node].add(place[op, before, microbatch])
-
-
-def _compute_places(layout: Layout) -> dict[tuple[int, int, int], int]:
-    """Map (type, virtual stage, microbatch) to its node."""
-    nodes = layout.nodes
-    found: dict[tuple[int, int, int], int] = {}
-    for op in (Op.FORWARD, Op.BACKWARD):
+    for compute_op, _, _, ahead in WAYS:
         for stage in range(layout.n_stages):
-            for node in layout.of(op, stage):
-                virtual = layout.chunk(node) * layout.n_stages + stage
-                found[int(op), virtual, int(nodes.microbatch[node])] = node
-    return found
+            for node in layout.of(compute_op, stage):
+                source = layout.beside(node, -ahead)
+                if source is not None:
+                    waits[node].add(source)
 
 
 def find_events(layout: Layout, *, has_dp: bool) -> list[Event]:
@@ -164,39 +163,32 @@ def match_pairs(layout: Layout) -> list[tuple[int, int]]:
     TraceError
         A send or recv that must have a peer and has none.
     """
-    nodes, n_stages = layout.nodes, layout.n_stages
-    places = _compute_places(layout)
-    last = max((virtual for _, virtual, _ in places), default=0)
-    recv_of: dict[int, int] = {}
-    for recv_op, compute_op in ((Op.FORWARD_RECV, Op.FORWARD), (Op.BACKWARD_RECV, Op.BACKWARD)):
-        for stage in range(n_stages):
-            computes, recvs = layout.of(compute_op, stage), layout.of(recv_op, stage)
-            recv_of.update(zip(computes[len(computes) - len(recvs) :], recvs, strict=False))
+    nodes = layout.nodes
+    recv_of = {c: move for move, c in layout.served.items() if nodes.op[move] in (Op.FORWARD_RECV, Op.BACKWARD_RECV)}
     pairs: list[tuple[int, int]] = []
-    for send_op, compute_op, ahead in (
-        (Op.FORWARD_SEND, Op.FORWARD, 1),
-        (Op.BACKWARD_SEND, Op.BACKWARD, -1),
-    ):
-        for stage in range(n_stages):
-            for compute, send in zip(layout.of(compute_op, stage), layout.of(send_op, stage), strict=False):
-                virtual = layout.chunk(compute) * n_stages + stage + ahead
-                if not 0 <= virtual <= last:
+    for _, _, send_op, ahead in WAYS:
+        for stage in range(layout.n_stages):
+            for send in layout.of(send_op, stage):
+                compute = layout.served.get(send)
+                if compute is None:
                     continue
-                peer = places.get((int(compute_op), virtual, int(nodes.microbatch[compute])))
+                to = layout.stage_at.get(int(layout.position[compute]) + ahead)
+                if to is None:
+                    continue
+                peer = layout.beside(compute, ahead)
                 recv = None if peer is None else recv_of.pop(peer, None)
                 if recv is None:
                     raise TraceError(
-                        f"{nodes.name(send)} has no recv on stage {virtual % n_stages}; expected one for each send: "
+                        f"{nodes.name(send)} has no recv on stage {to}; expected one for each send: "
                         "check that every rank's rows are in the file, or leave out all point-to-point rows",
                         where="graph",
                     )
                 pairs.append((send, recv))
     for compute, recv in recv_of.items():
-        virtual = layout.chunk(compute) * n_stages + int(nodes.stage[compute])
-        before = virtual - 1 if nodes.op[compute] == Op.FORWARD else virtual + 1
-        if 0 <= before <= last:
+        before = layout.stage_at.get(int(layout.position[compute]) - (1 if nodes.op[compute] == Op.FORWARD else -1))
+        if before is not None:
             raise TraceError(
-                f"{nodes.name(recv)} has no send on stage {before % n_stages}; expected one for each recv: "
+                f"{nodes.name(recv)} has no send on stage {before}; expected one for each recv: "
                 "check that every rank's rows are in the file, or leave out all point-to-point rows",
                 where="graph",
             )

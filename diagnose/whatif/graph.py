@@ -4,6 +4,7 @@ Enters: the nodes of a block. Leaves: a `Graph`, shared by all steps and dp rank
 """
 
 import dataclasses
+import functools
 import heapq
 import itertools
 from collections import defaultdict
@@ -12,7 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from diagnose.errors import TraceError
-from diagnose.model.optype import COMPUTE, P2P, Op
+from diagnose.model.optype import COMPUTE, DIRECTIONS, P2P, Op
+from diagnose.model.placement import match_transfers, positions_of, stage_at
 from diagnose.model.trace import Bools, Ints, Nodes, Seconds
 
 
@@ -90,6 +92,26 @@ class Layout:
         for node in np.lexsort((nodes.seq, nodes.op, nodes.stage)).tolist():
             by_place[int(nodes.op[node]), int(nodes.stage[node])].append(node)
         self._by_place = by_place
+        self.position = positions_of(nodes)
+        self.stage_at = stage_at(nodes)
+
+    @functools.cached_property
+    def served(self) -> dict[int, int]:
+        """The compute of each send and recv, by node."""
+        return match_transfers(self.nodes)
+
+    @functools.cached_property
+    def places(self) -> dict[tuple[int, int, int], int]:
+        """The forward or backward of each (type, position in the model, microbatch)."""
+        computes = np.flatnonzero(np.isin(self.nodes.op, (Op.FORWARD, Op.BACKWARD)))
+        keys = (column[computes].tolist() for column in (self.nodes.op, self.position, self.nodes.microbatch))
+        return dict(zip(zip(*keys, strict=True), computes.tolist(), strict=True))
+
+    def beside(self, compute: int, ahead: int) -> int | None:
+        """Find the compute on the same microbatch so many model chunks ahead."""
+        nodes = self.nodes
+        key = (int(nodes.op[compute]), int(self.position[compute]) + ahead, int(nodes.microbatch[compute]))
+        return self.places.get(key)
 
     def of(self, op: Op, stage: int) -> list[int]:
         """List the nodes of one type on one stage by `seq`."""
@@ -253,7 +275,7 @@ def _closing(layout: Layout) -> list[int]:
     """List the nodes that can end a step without an optimizer: the last of every stream, and all after the last compute."""
     closing: list[int] = []
     for stage in range(layout.n_stages):
-        closing += layout.by_start((Op.FORWARD, Op.BACKWARD), stage)[-1:]
+        closing += layout.by_start(DIRECTIONS, stage)[-1:]
         for op in P2P:
             closing += layout.of(op, stage)[-1:]
         for op in (Op.GC, Op.LAYERNORM, Op.EMBEDDING, Op.REDUCE_SCATTER, Op.SEPARATE, Op.CLIP):

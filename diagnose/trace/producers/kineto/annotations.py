@@ -24,13 +24,13 @@ class NamedOperation:
     stage: int | None = None  # of the model (virtual stage), where it is said
     microbatch: int | None = None
     chunk: int | None = None
-    weights: bool = False  # it is the gradient of the weights alone, which the trace format has no type for
 
 
 _ACTIONS = {
     "F": Op.FORWARD,
     "B": Op.BACKWARD,
     "I": Op.BACKWARD,
+    "W": Op.WEIGHT,
     "SEND_F": Op.FORWARD_SEND,
     "RECV_F": Op.FORWARD_RECV,
     "SEND_B": Op.BACKWARD_SEND,
@@ -39,7 +39,6 @@ _ACTIONS = {
     "REDUCE_GRAD": Op.REDUCE_SCATTER,
 }
 _UNPLACED = {
-    "W": "W (weight gradients)",
     "RESHARD": "RESHARD (parameters freed)",
     "OVERLAP_F_B": "OVERLAP_F_B (a forward and a backward at once)",
 }
@@ -51,6 +50,8 @@ _WHOLE = re.compile(r"(?P<direction>Forward|Backward) (?P<mb>\d{1,6})")
 _OWN = re.compile(r"(?P<ops>[a-z]+(?:-[a-z]+)*(?:\+[a-z]+(?:-[a-z]+)*)*)(?P<tags>(?: [a-z_]{1,20}=-?\d{1,9})*)")
 _TAG = re.compile(r"([a-z_]+)=(-?\d+)")
 _PHASE = re.compile(r"[#\s]*(?P<phase>forward|backward)[#\s]*", re.IGNORECASE)
+#: What the loaders of PyTorch, and of trainers that wrap them, call their waits for a batch.
+_FETCH = re.compile(r"enumerate\(Data.*|(?:.*DataLoaderIter\.)?__next__|.*dataloader_next", re.DOTALL)
 _STEP = re.compile(r"ProfilerStep#(\d{1,15})\*?")
 
 
@@ -62,6 +63,15 @@ def parse_step(name: str) -> int | None:
     """
     found = _STEP.fullmatch(name)
     return int(found[1]) if found else None
+
+
+def is_fetch(name: str) -> bool:
+    """Say whether an annotation is a wait for input.
+
+    >>> is_fetch("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"), is_fetch("__next__"), is_fetch("Iterator")
+    (True, True, False)
+    """
+    return _FETCH.fullmatch(name) is not None
 
 
 def parse_annotation(name: str) -> tuple[NamedOperation, ...]:
@@ -111,7 +121,6 @@ def _action(found: re.Match[str]) -> NamedOperation:
         _UNPLACED.get(action, action),
         stage=int(found["stage"]),
         microbatch=None if found["mb"] is None else int(found["mb"]),
-        weights=action == "W",
     )
 
 
