@@ -19,7 +19,15 @@ from diagnose.whatif.batches import HELD_SHARE, SampledLanes, find_batches
 from diagnose.whatif.clocks import carry_over, correct_clocks, correct_evidence, estimate_offsets
 from diagnose.whatif.dependencies import essential_waits, find_events
 from diagnose.whatif.graph import Event, Graph, Layout, order_graph
-from diagnose.whatif.occupied import add_meetings, find_busy, find_occupying, measure_inside, without_busy
+from diagnose.whatif.occupied import (
+    add_inner_waits,
+    add_meetings,
+    find_busy,
+    find_inner_waits,
+    find_occupying,
+    measure_inside,
+    without_busy,
+)
 from diagnose.whatif.replay import launch_delays, own_times
 from diagnose.whatif.scenarios import Prepared, typical_start
 
@@ -94,11 +102,12 @@ def observe(trace: Trace, prepared: Sequence[Prepared]) -> tuple[tuple[Observed,
         busy = find_busy(occupying, block)
         graph = build_observed_graph(without_busy(block, busy), usual_start(block), has_dp=trace.job.has_dp)
         graph = add_meetings(block, graph, busy)
-        delay = launch_delays(block, graph)
-        of_delay = None if busy is None else busy.within(block, delay, range(len(block.nodes)))
+        worked, graph = add_inner_waits(block, graph, find_inner_waits(parts, block))
+        delay = launch_delays(worked, graph)
+        of_delay = None if busy is None else busy.within(worked, delay, range(len(block.nodes)))
         rows = others.take(np.isin(others.step, block.steps))
-        own, inside_s = own_times(block, graph), measure_inside(parts, block)
-        found.append(Observed(block, graph, own, delay, of_delay, rows, inside_s))
+        own, inside_s = own_times(worked, graph), measure_inside(parts, worked)
+        found.append(Observed(worked, graph, own, delay, of_delay, rows, inside_s))
     return tuple(found), evidence, offset_s
 
 

@@ -234,6 +234,61 @@ def _mean_step(table: pa.Table) -> float:
     return float((rows.start_ts + rows.duration).groupby(rows.step).max().mean())
 
 
+def meet_inside(inputs: Inputs, size: int, share: float) -> pa.Table:
+    """Let each forward and backward end with an all-to-all among groups of neighbouring dp ranks, which is a part of it."""
+    inner = []
+    chosen = [t for t, task in enumerate(inputs.programme.tasks) if task.op in {Op.FORWARD, Op.BACKWARD}]
+    starts = simulate(inputs).start_s.mean(axis=(1, 2))
+    for task in sorted(chosen, key=lambda t: float(starts[t])):
+        end_s = simulate(inputs).end_s[task]
+        last = end_s.reshape(len(end_s), -1, size).max(axis=2).repeat(size, axis=1) + share * end_s.max() / len(chosen)
+        work_s = inputs.work_s.copy()
+        work_s[task] += last - end_s
+        inputs = dataclasses.replace(inputs, work_s=work_s)
+        step, dp = np.indices(end_s.shape)
+        rows = {"step": inputs.spec.step_numbers()[step], "dp_rank": dp, "start_ts": end_s, "duration": last - end_s}
+        flat = {name: values.ravel() for name, values in rows.items()}
+        inner.append(pd.DataFrame(flat | {"stage": inputs.programme.tasks[task].stage, "mb_id": -1, "seq_id": 0}))
+    table = recorded(inputs)
+    return beside(table, pd.concat(inner).astype({"start_ts": "float32", "duration": "float32"}), "ep-combine")
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_waits_inside_computes_are_no_work(size: int) -> None:
+    """In lockstep all ranks of a group compute equally long: their rows tell who the others wait for, and what that costs."""
+    spec = dataclasses.replace(SPEC, pp=2, microbatches=4, steps=8)
+    tables = [
+        meet_inside(compose(spec, faults), size, 0.05)
+        for faults in ((), (WorkerFault(places=((1, 1),), slowdown=1.5),))
+    ]
+    healthy, slow = (diagnose_table(table) for table in tables)
+    assert healthy.verdict == "healthy"
+    assert said(slow) == ["worker-fault"]
+    assert [(worker.dp, worker.pp) for worker in slow.causes[0].where.workers] == [(1, 1)]
+    lengths = [_mean_step(table) for table in tables]
+    assert slow.causes[0].recoverable == pytest.approx(1.0 - lengths[0] / lengths[1], abs=TOLERANCE)
+
+
+@pytest.mark.parametrize("faults", [(), (SLOW,)], ids=["healthy", "worker"])
+def test_parts_of_computes_are_joined(faults: Sequence[Fault]) -> None:
+    """Two rows of a forward with an all-to-all between them are one; what is said, and S, is as if it had been recorded so."""
+    table = recorded(compose(SPEC, faults))
+    rows = table.to_pandas().astype({"optype": str}).drop(columns="seq_id")
+    forward = rows.optype == "forward-compute"
+    whole = rows[forward]
+    first, last = (
+        whole.assign(duration=0.4 * whole.duration),
+        whole.assign(duration=0.4 * whole.duration, start_ts=whole.start_ts + 0.6 * whole.duration),
+    )
+    between = whole.assign(
+        optype="ep-dispatch", duration=0.2 * whole.duration, start_ts=whole.start_ts + 0.4 * whole.duration
+    )
+    parts = pa.Table.from_pandas(pd.concat([rows[~forward], first, between, last]), preserve_index=False)
+    found, plain = (diagnose_table(t) for t in (parts.replace_schema_metadata(table.schema.metadata), table))
+    assert said(found) == said(plain)
+    assert found.what_if.slowdown == pytest.approx(plain.what_if.slowdown, rel=1e-4)
+
+
 @pytest.mark.parametrize("faults", [(), (SLOW,)], ids=["healthy", "worker"])
 @pytest.mark.parametrize("inside", [True, False], ids=["inside", "across"])
 def test_rows_in_or_across_computes_change_nothing(inside: bool, faults: Sequence[Fault]) -> None:
