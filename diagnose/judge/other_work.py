@@ -9,6 +9,8 @@ UNEVEN = "other-work"
 #: A type that takes this part of the step is named, so many at most.
 MENTIONED_SHARE = 0.01
 MAX_NAMED = 5
+#: Letters of a type that are said.
+MAX_NAME = 60
 
 
 def describe_types(analysis: Analysis) -> list[str]:
@@ -27,7 +29,7 @@ def _describe(work: OtherWork, step_s: float) -> str:
     has = work.busy_s > 0
     share = 100 * float(work.busy_s[has].mean()) / step_s
     where = "" if has.all() else f" on {int(has.sum())} of {has.size} workers"
-    return f"`{work.name}` ({share:.2g}% of the step{where})"
+    return f"`{_shorten(work.name)}` ({share:.2g}% of the step{where})"
 
 
 def describe_uneven(analysis: Analysis, where: Where) -> tuple[str, str]:
@@ -37,5 +39,13 @@ def describe_uneven(analysis: Analysis, where: Where) -> tuple[str, str]:
         return "", ""
     workers = [f"dp {worker.dp}, stage {worker.pp}" for worker in where.workers]
     on = f" on {' and '.join(workers)}" if 0 < len(workers) <= 2 else f" on {len(workers)} workers" if workers else ""
-    text = f"rows of the type `{worst.name}`{on} take {worst.ratio:.2g} times as long as usual"
-    return f"unexplained: uneven `{worst.name}`", f"{text}, and no rule says why"
+    how = f"take {worst.ratio:.2g} times as long as usual" if worst.ratio else "make some computes longer"
+    name = _shorten(worst.name)
+    text = f"rows of the type `{name}`{on} {how}"
+    return f"unexplained: uneven `{name}`", f"{text}, and no rule says why"
+
+
+def _shorten(name: str) -> str:
+    """Cut a type's name, which may be anything that a file says."""
+    name = " ".join(name.split())
+    return name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 1]}…"

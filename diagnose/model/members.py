@@ -5,6 +5,9 @@ import dataclasses
 import numpy as np
 from numpy.typing import NDArray
 
+#: How the names of collectives within a tensor- or context-parallel group begin (ndtimeline: `tp-allreduce`).
+GROUP_PREFIXES = ("tp-", "cp-")
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Members:

@@ -18,7 +18,7 @@ class OtherWork:
     uneven_s : float
         Seconds a step, of all workers together, that they take where such work is far longer than usual.
     ratio : float
-        How many times the usual that is; 1 where it never is.
+        How many times the usual that is; 0 where there usually is none.
     """
 
     name: str

@@ -23,7 +23,7 @@ from diagnose.model.cause import Cause
 from diagnose.model.change import Change
 from diagnose.model.plain import to_plain
 from diagnose.model.timeline import Timeline
-from diagnose.model.trace import Ints
+from diagnose.model.trace import Evidence, Ints
 from diagnose.report import words
 from diagnose.report.escape import name as safe_name
 from diagnose.report.escape import prose
@@ -223,7 +223,7 @@ def _arrange(data: ReportData, choice: Choice, step: int, applied: AppliedFixes 
     drawn += [data.analysis.timelines.ideal(step, everyone)]
     timelines = tuple(timeline for timeline in drawn if timeline is not None)
     lanes = list(choice.dp)
-    rows = data.analysis.trace.evidence
+    rows = Evidence.join([data.analysis.trace.evidence, data.analysis.trace.others])
     here = (rows.step == step) & np.isin(rows.dp, lanes)
     first_s = min(
         [0.0, *(float(np.fmin.reduce(t.start_s[:, lanes], axis=None)) for t in timelines), *rows.start_s[here]]

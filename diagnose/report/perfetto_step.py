@@ -50,6 +50,8 @@ _TITLES = {
     StallKind.WORKER: "slow worker",
     StallKind.TOGETHER: "all workers together: planned",
     StallKind.QUEUE: "queued behind communication",
+    StallKind.PLANNED: "planned work",
+    StallKind.OTHER: "uneven work of another type",
 }
 #: A shorter stall than this is not drawn.
 _LEAST_STALL_S = 1e-6
@@ -192,12 +194,14 @@ def draw_stalls(page: Page, data: ReportData, timeline: Timeline, row: DpTrack) 
     by_stage: dict[int, list[Slice]] = defaultdict(list)
     for node in np.flatnonzero(np.isin(timeline.nodes.op, DIRECTIONS)).tolist():
         by_stage[int(timeline.nodes.stage[node])] += _stalls_of(data, timeline, node, row)
-    rows = data.analysis.trace.evidence
-    for i in np.flatnonzero((rows.step == timeline.step) & (rows.dp == row.dp)).tolist():
-        start_ns, end_ns = row.at(float(rows.start_s[i])), row.at(float(rows.end_s[i]))
-        if end_ns > start_ns:
-            args = {"step": timeline.step, "seen_as": "a row of the trace"}
-            by_stage[int(rows.stage[i])].append(Slice(NAMES[Op(int(rows.op[i]))], "evidence", start_ns, end_ns, args))
+    trace = data.analysis.trace
+    types = dict(enumerate(prose(name) for name in trace.other_types))
+    for rows, names in ((trace.evidence, {int(op): name for op, name in NAMES.items()}), (trace.others, types)):
+        for i in np.flatnonzero((rows.step == timeline.step) & (rows.dp == row.dp)).tolist():
+            start_ns, end_ns = row.at(float(rows.start_s[i])), row.at(float(rows.end_s[i]))
+            if end_ns > start_ns:
+                args = {"step": timeline.step, "seen_as": "a row of the trace"}
+                by_stage[int(rows.stage[i])].append(Slice(names[int(rows.op[i])], "evidence", start_ns, end_ns, args))
     for stage in sorted(by_stage):
         thread = thread_of(data, row, stage, _STALLS, len(data.diagnosis.stage_labels))
         page.side_by_side(thread, by_stage[stage])

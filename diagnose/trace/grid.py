@@ -11,7 +11,7 @@ import numpy as np
 
 from diagnose.errors import TraceError
 from diagnose.model.documents import Documents
-from diagnose.model.members import Members
+from diagnose.model.members import GROUP_PREFIXES, Members
 from diagnose.model.optype import DIRECTIONS, EVIDENCE, NAMES, Op
 from diagnose.model.trace import NO_ROWS, Block, Bools, Evidence, Ints, Nodes, Seconds
 from diagnose.trace.dense import lay_out_rows
@@ -19,6 +19,7 @@ from diagnose.trace.documents import read_documents
 from diagnose.trace.labels import number_labels
 from diagnose.trace.member_labels import MemberLabels, find_member_labels
 from diagnose.trace.members import add_waits, merge_members
+from diagnose.trace.parts import join_parts
 from diagnose.trace.restart import keep_last_attempt
 from diagnose.trace.rows import GridSizes, RowIndex, Rows, take_index, take_rows
 from diagnose.trace.steps import add_collections, find_warm_up, shift_origin, split_steps, take_out_evaluations
@@ -30,8 +31,6 @@ MAX_START_S = 1e11
 STRAY_SHARE = 0.05
 #: Rows of each worker that are asked for its global rank.
 RANK_ROWS = 64
-#: How the names of collectives within a tensor- or context-parallel group begin (ndtimeline: `tp-allreduce`).
-GROUP_PREFIXES = ("tp-", "cp-")
 #: Types that are named where their rows are counted.
 MAX_TYPES_NAMED = 5
 
@@ -82,6 +81,8 @@ def build_grid(rows: Rows, *, name: str, vpp_size: int | None, pick_steps: Ints 
     sizes = n_steps, n_dp, n_stages = len(steps), len(dp_labels), len(stage_labels)
     group = find_member_labels(rows, at, sizes)
     others, others_at = _place(others, labels)
+    lanes = (_number_lanes(*of, sizes, group) for of in ((rows, at), (others, others_at)))
+    rows, at = join_parts(rows, at, next(lanes), others, next(lanes), warnings)
     rows, at, restarted, members = _merge_members(rows, at, sizes, labels[0], group, (others, others_at), warnings)
     ranks, has_ranks, hosts = _workers(rows, at, n_dp, n_stages, members)
     dense, rows, at = lay_out_rows(rows, at, sizes, name=name, vpp_size=vpp_size, warnings=warnings)
@@ -196,6 +197,12 @@ def _place(rows: Rows, labels: tuple[Ints, Ints, Ints]) -> tuple[Rows, RowIndex]
     for known, place, column in zip(labels, at, columns, strict=True):
         found &= known[place] == column
     return take_rows(rows, found), take_index((at[0], at[1], at[2]), found)
+
+
+def _number_lanes(rows: Rows, at: RowIndex, sizes: GridSizes, group: MemberLabels | None) -> Ints:
+    """Number step and worker of each row, or step and member of a worker."""
+    lane = (at[0].astype(np.int64) * sizes[1] + at[1]) * sizes[2] + at[2]
+    return lane if group is None else lane * group.n_members + group.number(rows)
 
 
 def _list_others(

@@ -13,7 +13,7 @@ from diagnose.model.optype import Op
 from diagnose.model.stalls import Kinds, StallKind
 from diagnose.model.trace import Bools, Evidence, Seconds
 from diagnose.numerics.robust import nan_median
-from diagnose.whatif.computes import COMPUTES, iterate_blocks
+from diagnose.whatif.computes import COMPUTES, iterate_blocks, place_of
 from diagnose.whatif.observed import Observed
 
 #: What the row of each type says of the operation that it lies in.
@@ -27,6 +27,8 @@ SAYS = {
 }
 #: A row counts where it covers this part of the stall.
 COVERED_SHARE = 0.3
+#: Rows of types that the format does not name fill this part of a stall if they are what it is.
+FILLED_SHARE = 0.8
 #: Rows of this part of a compute tell whether it was longer for them.
 TELLING_SHARE = 0.1
 #: Without what its rows say a compute took at least this part of the usual: else they lie beside it.
@@ -59,6 +61,19 @@ def attribute_by_rows(
         found[to] = kinds[part[hit[1][order][longer]]]
         said[to] = True
     return found, said
+
+
+def attribute_to_others(observed: Sequence[Observed], stall_s: Seconds, found: Kinds, n_stages: int) -> None:
+    """Attribute stalls inside computes, in place, to rows of other types that nearly fill them and are not there usually.
+
+    What is nobody's yet is theirs: neither place nor time of a stall says as much as a row that begins and ends with it.
+    """
+    for span, o in iterate_blocks(observed):
+        for node, inside_s in (item for by_node in o.inside_s.values() for item in by_node.items()):
+            if o.block.nodes.op[node] in COMPUTES:
+                place = (*place_of(o.block.nodes, node, n_stages), span)
+                theirs = (stall_s[place] > 0) & (inside_s >= FILLED_SHARE * stall_s[place])
+                found[place] = np.where(theirs & (found[place] == StallKind.NOBODY), StallKind.OTHER, found[place])
 
 
 def without_recorded_pauses(

@@ -6,11 +6,12 @@ much. Costs O(nodes) comparisons over at most `MAX_LANES` lanes.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from diagnose.errors import TraceError
+from diagnose.model.members import GROUP_PREFIXES
 from diagnose.model.optype import DIRECTIONS, P2P, Op
 from diagnose.model.trace import NO_ROWS, Block, Evidence, Nodes, Seconds, Trace
 from diagnose.whatif.barriers import EXPLAINED_SHARE, add_hidden_barriers
@@ -18,7 +19,15 @@ from diagnose.whatif.batches import HELD_SHARE, SampledLanes, find_batches
 from diagnose.whatif.clocks import carry_over, correct_clocks, correct_evidence, estimate_offsets
 from diagnose.whatif.dependencies import essential_waits, find_events
 from diagnose.whatif.graph import Event, Graph, Layout, order_graph
-from diagnose.whatif.occupied import add_meetings, find_busy, find_occupying, without_busy
+from diagnose.whatif.occupied import (
+    add_inner_waits,
+    add_meetings,
+    find_busy,
+    find_inner_waits,
+    find_occupying,
+    measure_inside,
+    without_busy,
+)
 from diagnose.whatif.overlaps import find_overlaps
 from diagnose.whatif.replay import launch_delays, own_times
 from diagnose.whatif.scenarios import Prepared, typical_start
@@ -51,6 +60,8 @@ class Observed:
     busy: list[Seconds] | None = None
     #: These rows; `step` is the step number.
     others: Evidence = NO_ROWS
+    #: Seconds by which such rows fill more of a compute than usual, by type and node.
+    inside_s: Mapping[int, Mapping[int, Seconds]] = dataclasses.field(default_factory=dict)
 
     def idle(self, node: int) -> Seconds:
         """Give the launch delay of a node without the time in which its worker was busy with other rows."""
@@ -82,17 +93,22 @@ def observe(trace: Trace, prepared: Sequence[Prepared]) -> tuple[tuple[Observed,
     blocks = [_without_steps(block, trace.warm_up_steps) for block in recorded]
     blocks = [correct_clocks(block, offset_s) for block in blocks if len(block.steps)]
     carried = carry_over(others, trace)
-    occupies = find_occupying(carried, blocks)
-    occupying, others = carried.take(occupies), others.take(occupies[: len(others)])
+    occupies, inside = find_occupying(carried, blocks)
+    # Members of a worker wait for each other inside of what one of them does.
+    within = np.array([name.startswith(GROUP_PREFIXES) for name in trace.other_types], dtype=bool)
+    inside[inside] = ~within[carried.op[inside]]
+    occupying, parts, others = carried.take(occupies), carried.take(inside), others.take(occupies[: len(others)])
     found = []
     for block in blocks:
         busy = find_busy(occupying, block)
         graph = build_observed_graph(without_busy(block, busy), usual_start(block), has_dp=trace.job.has_dp)
         graph = add_meetings(block, graph, busy)
-        delay = launch_delays(block, graph)
-        of_delay = None if busy is None else busy.within(block, delay, range(len(block.nodes)))
+        worked, graph = add_inner_waits(block, graph, find_inner_waits(parts, block))
+        delay = launch_delays(worked, graph)
+        of_delay = None if busy is None else busy.within(worked, delay, range(len(block.nodes)))
         rows = others.take(np.isin(others.step, block.steps))
-        found.append(Observed(block, graph, own_times(block, graph), delay, of_delay, rows))
+        own, inside_s = own_times(worked, graph), measure_inside(parts, worked)
+        found.append(Observed(worked, graph, own, delay, of_delay, rows, inside_s))
     return tuple(found), evidence, offset_s
 
 

@@ -14,9 +14,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from diagnose.errors import TraceError
-from diagnose.model.optype import COMPUTE, Op
+from diagnose.model.optype import COMPUTE, DIRECTIONS, Op
 from diagnose.model.trace import Block, Bools, Evidence, Ints, Seconds
-from diagnose.whatif.barriers import BARRIER_TOLERANCE_S
+from diagnose.whatif.barriers import BARRIER_TOLERANCE_S, WORTH_SHARE
 from diagnose.whatif.batches import HELD_SHARE
 from diagnose.whatif.graph import Barrier, Graph, add_barriers
 
@@ -24,6 +24,10 @@ from diagnose.whatif.graph import Barrier, Graph, add_barriers
 OVERLAP_SHARE = 0.05
 #: A type of which a larger part of the rows that are not inside computes overlaps some runs on a stream of its own.
 BESIDE_SHARE = 0.1
+#: Such work stands out from so many times the usual on.
+UNEVEN_RATIO = 1.5
+#: A row inside a compute that may have made it long takes this part of a usual one (as pauses do).
+LONG_SHARE = 0.03
 #: Rows end together where their ends differ by less than this part of what their starts differ by.
 TOGETHER_RATIO = 0.3
 #: An operation follows such rows in this part of the lanes.
@@ -65,20 +69,94 @@ class Busy:
         return found
 
 
-def find_occupying(others: Evidence, blocks: Sequence[Block]) -> Bools:
-    """Mark the rows that keep their worker from computing: those between computes, of types that never run beside one."""
+def find_occupying(others: Evidence, blocks: Sequence[Block]) -> tuple[Bools, Bools]:
+    """Mark the rows that keep their worker from computing: those between computes, of types that never run beside one.
+
+    Of these types mark also the rows inside computes.
+    """
     if not len(others):
-        return np.zeros(0, dtype=bool)
+        return np.zeros(0, dtype=bool), np.zeros(0, dtype=bool)
     n_types = int(others.op.max()) + 1
     free = np.zeros(len(others), dtype=bool)
-    crosses = np.zeros(len(others), dtype=bool)
+    crosses, inside = np.zeros((2, len(others)), dtype=bool)
     for block in blocks:
         here, rows = _rows_of(others, block)
         if len(rows):
-            free[here], crosses[here] = _place(rows, block)
+            free[here], crosses[here], inside[here] = _place(rows, block)
     n_crossing, n_free = (np.bincount(others.op[which], minlength=n_types) for which in (crosses, free))
     beside = n_crossing > BESIDE_SHARE * (n_crossing + n_free)
-    return np.asarray(free & ~beside[others.op])
+    return free & ~beside[others.op], inside & ~beside[others.op]
+
+
+def find_inner_waits(rows: Evidence, block: Block) -> tuple[Seconds, Ints] | None:
+    """Say how long each operation waits for other dp ranks in rows inside of it: an all-to-all of experts within computes.
+
+    Whoever comes early waits in them for the last of a group, who waits least. Seconds, shape (n_nodes, n_steps, n_dp), and the
+    group of each dp rank; None where no such rows are, or waits are less than what varies anyway.
+    """
+    if block.n_dp == 1 or not len(rows):
+        return None
+    _, rows = _rows_of(rows, block)
+    computes = np.flatnonzero(np.isin(block.nodes.op, [int(op) for op in DIRECTIONS]))
+    keys, found_s, found_groups = Keys.of(block), np.zeros(block.start_s.shape), None
+    for kind in np.flatnonzero(np.bincount(rows.op) >= USUAL_SHARE * block.start_s[0].size).tolist():
+        union = Union.of(keys, rows.take(rows.op == kind))
+        fills_s, begins_s, ends_s = np.full((3, len(computes), *block.start_s.shape[1:]), np.nan)
+        for n, node in enumerate(computes.tolist()):
+            lanes = keys.lanes(int(block.nodes.stage[node]))
+            start, end = keys.at(lanes, block.start_s[node]), keys.at(lanes, block.end_s[node])
+            begin, ends = union.last(end)
+            there = begin >= start - BARRIER_TOLERANCE_S
+            fills_s[n] = np.where(there, union.until(end) - union.until(start), np.nan)
+            begins_s[n], ends_s[n] = (np.where(there, key - lanes * keys.width_s, np.nan) for key in (begin, ends))
+        groups = _find_groups(begins_s, ends_s)
+        if groups is None:
+            continue
+        for group in np.unique(groups):
+            ranks = np.flatnonzero(groups == group)
+            of_group = fills_s[..., ranks]
+            wait_s = np.nan_to_num(of_group - of_group.min(axis=-1, keepdims=True))
+            found_s[np.ix_(computes, np.arange(len(block.steps)), ranks)] += wait_s
+        found_groups = groups
+    if found_groups is None or found_s.sum() < WORTH_SHARE * (block.end_s - block.start_s)[computes].sum():
+        return None
+    return found_s, found_groups
+
+
+def add_inner_waits(block: Block, graph: Graph, waits: tuple[Seconds, Ints] | None) -> tuple[Block, Graph]:
+    """Let computes end where their work does, and what follows them wait for the whole group."""
+    if waits is None:
+        return block, graph
+    wait_s, groups = waits
+    held = set(np.flatnonzero(wait_s.any(axis=(1, 2))).tolist())
+    barriers: dict[int, tuple[Barrier, ...]] = {
+        node: (Barrier(tuple(before), across_dp=True, lanes=None, groups=groups),)
+        for node, sources in enumerate(graph.waits)
+        if (before := [source for source in sources if source in held])
+    }
+    return dataclasses.replace(block, end_s=block.end_s - wait_s), add_barriers(block.nodes, graph, barriers)
+
+
+def measure_inside(rows: Evidence, block: Block) -> dict[int, dict[int, Seconds]]:
+    """Say by how much more of each compute than usual such rows fill: seconds by type and node, (n_steps, n_dp) each.
+
+    What is there in most steps, and hardly varies, is part of the work.
+    """
+    _, rows = _rows_of(rows, block)
+    computes = np.flatnonzero(np.isin(block.nodes.op, [int(op) for op in COMPUTE])).tolist()
+    keys, found = Keys.of(block), dict[int, dict[int, Seconds]]()
+    usual_s = float(np.median((block.end_s - block.start_s)[computes])) if computes else 0.0
+    rows = rows.take(rows.end_s - rows.start_s >= LONG_SHARE * usual_s)
+    for kind in np.unique(rows.op).tolist():
+        union = Union.of(keys, rows.take(rows.op == kind))
+        for node in computes:
+            lanes = keys.lanes(int(block.nodes.stage[node]))
+            fills_s = union.until(keys.at(lanes, block.end_s[node])) - union.until(keys.at(lanes, block.start_s[node]))
+            usual_s = float(np.median(fills_s))
+            stands_out = fills_s > UNEVEN_RATIO * usual_s + BARRIER_TOLERANCE_S
+            if stands_out.any():
+                found.setdefault(kind, {})[node] = np.where(stands_out, fills_s - usual_s, 0.0)
+    return found
 
 
 def measure_types(observed: Sequence[tuple[Block, Evidence]], n_types: int, n_stages: int) -> list[Seconds]:
@@ -221,8 +299,8 @@ def _rows_of(others: Evidence, block: Block) -> tuple[Ints, Evidence]:
     return here, dataclasses.replace(others.take(here), step=at[here])
 
 
-def _place(rows: Evidence, block: Block) -> tuple[Bools, Bools]:
-    """Say which rows of a block lie between computes, and which overlap some without being inside of one."""
+def _place(rows: Evidence, block: Block) -> tuple[Bools, Bools, Bools]:
+    """Say which rows of a block lie between computes, which overlap some without being inside of one, and which are inside."""
     keys = Keys.of(block)
     computes = np.flatnonzero(np.isin(block.nodes.op, [int(op) for op in COMPUTE]))
     lane = np.stack([keys.lanes(int(stage)) for stage in block.nodes.stage[computes].tolist()])
@@ -238,7 +316,7 @@ def _place(rows: Evidence, block: Block) -> tuple[Bools, Bools]:
     inside = (end[before] >= ends - slack) & (end[before] > begins + slack)
     inside |= (start[before + 1] <= begins + slack) & (end[before + 1] >= ends - slack) & (start[before + 1] < ends)
     overlaps = (end[before] > begins + slack) | (start[before + 1] < ends - slack)
-    return ~inside & ~overlaps, ~inside & overlaps
+    return ~inside & ~overlaps, ~inside & overlaps, inside
 
 
 def _last_before(ends: Seconds, at: Seconds, base: Seconds) -> Seconds:

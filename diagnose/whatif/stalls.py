@@ -23,7 +23,7 @@ from diagnose.whatif.components.malloc_pause import attribute_to_allocator
 from diagnose.whatif.components.step import attribute_to_plan
 from diagnose.whatif.components.worker import attribute_to_workers
 from diagnose.whatif.computes import Place, iterate_blocks, list_computes, place_of
-from diagnose.whatif.evidence import attribute_by_rows
+from diagnose.whatif.evidence import attribute_by_rows, attribute_to_others
 from diagnose.whatif.observed import Observed
 
 #: Ordinary variation: this quantile of what stands out in the backwards of the quieter half of the workers ...
@@ -73,6 +73,7 @@ def attribute_stalls(  # noqa: PLR0913 - all that may tell what a stall is
         True where the workers begin the step late, whatever they begin it with.
     """
     inside, recorded_inside = attribute_by_rows(observed, evidence, inside_s, n_stages)
+    attribute_to_others(observed, inside_s, inside, n_stages)
     before: Kinds = np.zeros(before_s.shape, dtype=np.int8)
     recorded_before: Bools = np.zeros(before_s.shape, dtype=bool)
     if late is not None:

@@ -1,6 +1,7 @@
 """Rows of types that the format does not name: their worker is busy, nobody is idle, and whoever waits in them is not blamed."""
 
 import dataclasses
+import gzip
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from diagnose.cli.main import main
 from diagnose.faults.data_loading import DataLoading
 from diagnose.faults.fault import Fault
 from diagnose.faults.garbage_collection import GarbageCollection
@@ -232,6 +234,61 @@ def _mean_step(table: pa.Table) -> float:
     return float((rows.start_ts + rows.duration).groupby(rows.step).max().mean())
 
 
+def meet_inside(inputs: Inputs, size: int, share: float) -> pa.Table:
+    """Let each forward and backward end with an all-to-all among groups of neighbouring dp ranks, which is a part of it."""
+    inner = []
+    chosen = [t for t, task in enumerate(inputs.programme.tasks) if task.op in {Op.FORWARD, Op.BACKWARD}]
+    starts = simulate(inputs).start_s.mean(axis=(1, 2))
+    for task in sorted(chosen, key=lambda t: float(starts[t])):
+        end_s = simulate(inputs).end_s[task]
+        last = end_s.reshape(len(end_s), -1, size).max(axis=2).repeat(size, axis=1) + share * end_s.max() / len(chosen)
+        work_s = inputs.work_s.copy()
+        work_s[task] += last - end_s
+        inputs = dataclasses.replace(inputs, work_s=work_s)
+        step, dp = np.indices(end_s.shape)
+        rows = {"step": inputs.spec.step_numbers()[step], "dp_rank": dp, "start_ts": end_s, "duration": last - end_s}
+        flat = {name: values.ravel() for name, values in rows.items()}
+        inner.append(pd.DataFrame(flat | {"stage": inputs.programme.tasks[task].stage, "mb_id": -1, "seq_id": 0}))
+    table = recorded(inputs)
+    return beside(table, pd.concat(inner).astype({"start_ts": "float32", "duration": "float32"}), "ep-combine")
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_waits_inside_computes_are_no_work(size: int) -> None:
+    """In lockstep all ranks of a group compute equally long: their rows tell who the others wait for, and what that costs."""
+    spec = dataclasses.replace(SPEC, pp=2, microbatches=4, steps=8)
+    tables = [
+        meet_inside(compose(spec, faults), size, 0.05)
+        for faults in ((), (WorkerFault(places=((1, 1),), slowdown=1.5),))
+    ]
+    healthy, slow = (diagnose_table(table) for table in tables)
+    assert healthy.verdict == "healthy"
+    assert said(slow) == ["worker-fault"]
+    assert [(worker.dp, worker.pp) for worker in slow.causes[0].where.workers] == [(1, 1)]
+    lengths = [_mean_step(table) for table in tables]
+    assert slow.causes[0].recoverable == pytest.approx(1.0 - lengths[0] / lengths[1], abs=TOLERANCE)
+
+
+@pytest.mark.parametrize("faults", [(), (SLOW,)], ids=["healthy", "worker"])
+def test_parts_of_computes_are_joined(faults: Sequence[Fault]) -> None:
+    """Two rows of a forward with an all-to-all between them are one; what is said, and S, is as if it had been recorded so."""
+    table = recorded(compose(SPEC, faults))
+    rows = table.to_pandas().astype({"optype": str}).drop(columns="seq_id")
+    forward = rows.optype == "forward-compute"
+    whole = rows[forward]
+    first, last = (
+        whole.assign(duration=0.4 * whole.duration),
+        whole.assign(duration=0.4 * whole.duration, start_ts=whole.start_ts + 0.6 * whole.duration),
+    )
+    between = whole.assign(
+        optype="ep-dispatch", duration=0.2 * whole.duration, start_ts=whole.start_ts + 0.4 * whole.duration
+    )
+    parts = pa.Table.from_pandas(pd.concat([rows[~forward], first, between, last]), preserve_index=False)
+    found, plain = (diagnose_table(t) for t in (parts.replace_schema_metadata(table.schema.metadata), table))
+    assert said(found) == said(plain)
+    assert found.what_if.slowdown == pytest.approx(plain.what_if.slowdown, rel=1e-4)
+
+
 @pytest.mark.parametrize("faults", [(), (SLOW,)], ids=["healthy", "worker"])
 @pytest.mark.parametrize("inside", [True, False], ids=["inside", "across"])
 def test_rows_in_or_across_computes_change_nothing(inside: bool, faults: Sequence[Fault]) -> None:
@@ -305,3 +362,38 @@ def test_rows_of_an_attempt_that_was_run_again_are_left_out() -> None:
     n_a_step = len(work) // 5
     assert (trace.others.step == last).sum() == n_a_step
     assert len(trace.others) == 4 * n_a_step
+
+
+@pytest.mark.parametrize("name", ["recapture", None], ids=["row", "no-row"])
+def test_what_made_a_compute_long_is_named_by_its_row(name: str | None) -> None:
+    """Something nobody knows stops forwards now and then, as collections do: a row of it says that it is none."""
+    inputs = compose(dataclasses.replace(SPEC, steps=30))
+    rng, seconds = np.random.default_rng(2), np.zeros(inputs.work_s.shape)
+    for stage, dp in np.ndindex(SPEC.pp, SPEC.dp):
+        tasks = [t for t, task in enumerate(inputs.programme.tasks) if task.stage == stage and task.op == Op.FORWARD]
+        for step in range(int(rng.integers(5)), 30, 5):
+            seconds[int(rng.choice(tasks)), step, dp] = float(rng.uniform(0.2, 0.3))
+    inputs = inputs.with_pauses(Pause(Op.LOG, seconds, "inside", recorded=name is not None))
+    (cause,) = diagnose_table(recorded(inputs, name or "")).causes
+    assert cause.title == ("unexplained: uneven `recapture`" if name else "Python garbage collection")
+
+
+def test_everything_draws_other_work(tmp_path: Path) -> None:
+    """Pages and timelines show rows of any type, inside computes and between them, whatever it is called."""
+    inputs = add_work(compose(SPEC), 0.1, Op.FORWARD, lambda _step, dp, _stage: 3.0 if dp == 1 else 1.0)
+    seconds = np.zeros(inputs.work_s.shape)
+    seconds[::7, ::3, 2] = 0.3 * (inputs.work_s[::7, ::3, 2] > 0)
+    inputs = inputs.with_pauses(Pause(Op.LOG, seconds, "inside", recorded=True))
+    job = tmp_path / "job.parquet"
+    pq.write_table(recorded(inputs, "odd \x1b[31m<b>`name`\n" + 300 * "y"), job)
+    drawn = [
+        f"--html={tmp_path / 'page.html'}",
+        f"--perfetto={tmp_path / 'lines.json.gz'}",
+        f"-o{tmp_path / 'report.txt'}",
+    ]
+    assert main([str(job), *drawn]) == 0
+    report = (tmp_path / "report.txt").read_text()
+    assert "odd \\x1b[31m<b>`name` yyy" in report
+    assert "\x1b[31m" not in report
+    assert "<b>" not in (tmp_path / "page.html").read_text()
+    assert "odd \\\\x1b[31m<b>`name`" in gzip.decompress((tmp_path / "lines.json.gz").read_bytes()).decode()

@@ -15,10 +15,7 @@ from diagnose.whatif.components.attribution import TINY_S
 from diagnose.whatif.components.component import ByNode, Component, Part
 from diagnose.whatif.delays import SHORTEST_S
 from diagnose.whatif.observed import Observed
-from diagnose.whatif.occupied import find_busy, measure_types
-
-#: Work stands out from so many times the usual on.
-UNEVEN_RATIO = 1.5
+from diagnose.whatif.occupied import UNEVEN_RATIO, find_busy, measure_types
 
 
 class OtherWorkPart(Part):
@@ -88,7 +85,7 @@ def _find_uneven(o: Observed) -> ByNode:
 
 def describe_types(observed: Sequence[Observed], types: Sequence[str], n_stages: int) -> tuple[OtherWork, ...]:
     """Say of each type what it takes of the workers, and of what is uneven."""
-    if not any(len(o.others) for o in observed):
+    if not any(len(o.others) or o.inside_s for o in observed):
         return ()
     n_steps = sum(len(o.block.steps) for o in observed)
     busy_s = measure_types([(o.block, o.others) for o in observed], len(types), n_stages)
@@ -100,6 +97,8 @@ def describe_types(observed: Sequence[Observed], types: Sequence[str], n_stages:
         uneven_s[kind] += seconds.sum() / n_steps
         usual_s[kind] += (seconds - excess).sum() / n_steps
     for o in observed:
+        for kind, by_node in o.inside_s.items():
+            uneven_s[kind] += sum(float(excess.sum()) for excess in by_node.values()) / n_steps
         uneven, busy = _find_uneven(o), find_busy(o.others, o.block)
         if not uneven or busy is None or o.busy is None:
             continue
@@ -111,11 +110,11 @@ def describe_types(observed: Sequence[Observed], types: Sequence[str], n_stages:
                 usual_s[kind] += (seconds * usual).sum() / n_steps
     return tuple(
         OtherWork(
-            name, busy_s[kind], float(uneven_s[kind]), float(uneven_s[kind] / usual_s[kind]) if usual_s[kind] else 1.0
+            name, busy_s[kind], float(uneven_s[kind]), float(uneven_s[kind] / usual_s[kind]) if usual_s[kind] else 0.0
         )
         for kind, name in enumerate(types)
-        if busy_s[kind].any()
+        if busy_s[kind].any() or uneven_s[kind] > 0
     )
 
 
-COMPONENT = Component("other-work", OtherWorkPart, before=StallKind.OTHER)
+COMPONENT = Component("other-work", OtherWorkPart, inside=StallKind.OTHER, before=StallKind.OTHER)

@@ -79,7 +79,7 @@ def test_each_kind_of_stall_has_one_owner() -> None:
     """No two components take the same stalls out, and none is left to nobody."""
     for owned in ([c.inside for c in list_components()], [c.before for c in list_components()]):
         kinds = [kind for kind in owned if kind is not None]
-        assert len(kinds) == len(set(kinds)) == 9
+        assert len(kinds) == len(set(kinds)) == 10
 
 
 def test_a_component_from_outside_is_taken_out_and_named() -> None:
