@@ -87,9 +87,12 @@ def test_a_worker_that_stands_out_is_no_expert(trace: Trace) -> None:
         assert measure_experts(found, trace, NO_TOKENS)["expert.or_worker"].value == wanted
 
 
-@pytest.mark.parametrize(("slow", "wanted"), [([0, 1], SHARED_CHANCE), ([0], 0.0)])
+@pytest.mark.parametrize(("slow", "wanted"), [([0, 1], SHARED_CHANCE), ([0], 0.0), ([0, 2, 3], SHARED_CHANCE)])
 def test_all_who_share_experts_are_slow_together(trace: Trace, slow: list[int], wanted: float) -> None:
-    """Ranks of one group wait for each other inside the compute: a whole group is slow for its experts as well as for a worker."""
+    """Ranks of one group wait for each other inside the compute: a whole group is slow for its experts as well as for a worker.
+
+    So are many workers, of whatever groups.
+    """
     ratio = np.ones((2, 2, 10, 4))
     ratio[:, 1, :, slow] = 3.0
     by_worker = np.zeros((4, 2), dtype=bool)
