@@ -288,6 +288,27 @@ def test_computes_without_annotations_are_those_that_annotations_name(formats: P
         assert told.duration_s[told.op == op] == pytest.approx(named.duration_s[named.op == op], rel=0.02)
 
 
+def test_waits_between_microbatches_are_put_before_the_last_reduction(tmp_path: Path) -> None:
+    """Without `no_sync` each microbatch's gradients are reduced: what a rank waits there is no late forward of its own."""
+    without = training_loop("LFBLFBU" * 3, pause_us=5000.0)
+    waiting = training_loop("LFBLFBU" * 3, pause_us=5000.0)
+    recordings = []
+    for name, trace in (("a", without), ("b", waiting)):
+        ends = [event["ts"] + 20.0 for event in trace.events if "Backward" in event["name"]][9::10]
+        for n, end in enumerate(ends):
+            if n % 2 or name == "b":  # the last one of each step; else all
+                trace.annotate("gloo:all_reduce", end, 1000.0 if n % 2 else 4000.0)
+        recordings.append(read(trace.write(tmp_path / name / "rank0.json", **distributed(0, 2))))
+    before, after = recordings
+    for op, moved in ((Op.FORWARD, 4.0), (Op.BACKWARD, 4.0), (Op.DATA_LOAD, 4.0)):
+        starts = [[start for start, _ in rows_of(recording, op)] for recording in recordings]
+        assert starts[1][::2] == starts[0][::2]
+        assert np.subtract(starts[0][1::2], starts[1][1::2]) == pytest.approx(moved)
+    lengths = [[end - start for start, end in rows_of(recording, Op.SEPARATE)] for recording in recordings]
+    assert lengths == [pytest.approx([1.0] * 3), pytest.approx([5.0] * 3)]
+    assert rows_of(before, Op.OPTIMIZER) == rows_of(after, Op.OPTIMIZER)
+
+
 def test_updates_within_the_backward_are_a_part_of_it(tmp_path: Path) -> None:
     """Optimizers that run in hooks of the backward cut neither the step nor the backward."""
     trace = training_loop("LFB" * 5)
