@@ -372,7 +372,8 @@ def test_a_file_without_its_rank_beside_others_is_named(tmp_path: Path) -> None:
         data_parallel_rank().write(tmp_path / f"rank{rank}.json", **distributed(rank, 2))
     data_parallel_rank().write(tmp_path / "other.json")
     with pytest.raises(
-        TraceError, match=r"other\.json says its rank neither inside nor by name.*of 2: other\.json; rank0\.json, rank1"
+        TraceError,
+        match=r"rank0\.json: is of a job of 2 .*other\.json says its rank neither inside nor by name.*of 2: other\.json; rank0",
     ):
         read(tmp_path)
 
