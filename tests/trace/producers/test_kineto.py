@@ -444,6 +444,14 @@ def test_the_operator_that_synchronises_is_named(tmp_path: Path) -> None:
     assert found.causes == ()
 
 
+def test_the_rank_whose_gpu_waits_most_is_named(tmp_path: Path) -> None:
+    """Of two ranks one host pauses after each step."""
+    for rank, pause_us in enumerate((100.0, 15_000.0)):
+        synchronising_rank([pause_us] * 6).write(tmp_path / f"rank{rank}.json", **distributed(rank, 2))
+    (line,) = [warning for warning in read(tmp_path).warnings if "waits for the host" in warning]
+    assert "(rank 1: 29%)" in line
+
+
 def test_a_synchronisation_that_costs_nothing_is_not_told(tmp_path: Path) -> None:
     """Where the host goes on at once, asking for the loss costs next to nothing."""
     found = diagnose_job(Request(synchronising_rank([50.0] * 12).write(tmp_path / "rank0.json")))
