@@ -288,6 +288,27 @@ def test_computes_without_annotations_are_those_that_annotations_name(formats: P
         assert told.duration_s[told.op == op] == pytest.approx(named.duration_s[named.op == op], rel=0.02)
 
 
+def test_waits_between_microbatches_are_put_before_the_last_reduction(tmp_path: Path) -> None:
+    """Without `no_sync` each microbatch's gradients are reduced: what a rank waits there is no late forward of its own."""
+    without = training_loop("LFBLFBU" * 3, pause_us=5000.0)
+    waiting = training_loop("LFBLFBU" * 3, pause_us=5000.0)
+    recordings = []
+    for name, trace in (("a", without), ("b", waiting)):
+        ends = [event["ts"] + 20.0 for event in trace.events if "Backward" in event["name"]][9::10]
+        for n, end in enumerate(ends):
+            if n % 2 or name == "b":  # the last one of each step; else all
+                trace.annotate("gloo:all_reduce", end, 1000.0 if n % 2 else 4000.0)
+        recordings.append(read(trace.write(tmp_path / name / "rank0.json", **distributed(0, 2))))
+    before, after = recordings
+    for op, moved in ((Op.FORWARD, 4.0), (Op.BACKWARD, 4.0), (Op.DATA_LOAD, 4.0)):
+        starts = [[start for start, _ in rows_of(recording, op)] for recording in recordings]
+        assert starts[1][::2] == starts[0][::2]
+        assert np.subtract(starts[0][1::2], starts[1][1::2]) == pytest.approx(moved)
+    lengths = [[end - start for start, end in rows_of(recording, Op.SEPARATE)] for recording in recordings]
+    assert lengths == [pytest.approx([1.0] * 3), pytest.approx([5.0] * 3)]
+    assert rows_of(before, Op.OPTIMIZER) == rows_of(after, Op.OPTIMIZER)
+
+
 def test_updates_within_the_backward_are_a_part_of_it(tmp_path: Path) -> None:
     """Optimizers that run in hooks of the backward cut neither the step nor the backward."""
     trace = training_loop("LFB" * 5)
@@ -351,7 +372,8 @@ def test_a_file_without_its_rank_beside_others_is_named(tmp_path: Path) -> None:
         data_parallel_rank().write(tmp_path / f"rank{rank}.json", **distributed(rank, 2))
     data_parallel_rank().write(tmp_path / "other.json")
     with pytest.raises(
-        TraceError, match=r"other\.json says its rank neither inside nor by name.*of 2: other\.json; rank0\.json, rank1"
+        TraceError,
+        match=r"rank0\.json: is of a job of 2 .*other\.json says its rank neither inside nor by name.*of 2: other\.json; rank0",
     ):
         read(tmp_path)
 
@@ -420,6 +442,14 @@ def test_the_operator_that_synchronises_is_named(tmp_path: Path) -> None:
     assert "the GPU waits for the host 32% of the time" in line
     assert "aten::item calls cudaStreamSynchronize 3 times a step (in nn.Module: Loss_0)" in line
     assert found.causes == ()
+
+
+def test_the_rank_whose_gpu_waits_most_is_named(tmp_path: Path) -> None:
+    """Of two ranks one host pauses after each step."""
+    for rank, pause_us in enumerate((100.0, 15_000.0)):
+        synchronising_rank([pause_us] * 6).write(tmp_path / f"rank{rank}.json", **distributed(rank, 2))
+    (line,) = [warning for warning in read(tmp_path).warnings if "waits for the host" in warning]
+    assert "(rank 1: 29%)" in line
 
 
 def test_a_synchronisation_that_costs_nothing_is_not_told(tmp_path: Path) -> None:

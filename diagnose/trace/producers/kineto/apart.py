@@ -55,10 +55,10 @@ def _differ(before: Rank, part: Rank) -> str:
         return f"is of a job of {part.world} ranks, and {before.where} of one of {before.world}"
     named = part.steps_by == before.steps_by == "profiler"
     both = sorted(set(before.steps).intersection(part.steps))
-    if None in (before.rank, part.rank) and before.world != part.world:
-        told, untold = (before, part) if part.rank is None else (part, before)
-        what = f"{untold.where} says its rank neither inside nor by name, and {told.where} is of a job of {told.world} ranks"
-        return what if told.world else ""
+    if part.rank is None and part.world is None and before.world:
+        return f"says its rank neither inside nor by name, and {before.where} is of a job of {before.world} ranks"
+    if before.rank is None and before.world is None and part.world:
+        return f"is of a job of {part.world} ranks, and {before.where} says its rank neither inside nor by name"
     if (before.rank == part.rank) if part.rank is not None else (before.worker == part.worker):
         if both or not named:
             shared = f"step {both[0]}" if both else "no step by its number"

@@ -5,7 +5,7 @@ Enters: what was collected of one file, and the computes of its steps. Leaves: o
 
 import numpy as np
 
-from diagnose.model.optype import Op
+from diagnose.model.optype import P2P, Op
 from diagnose.trace.producers.kineto.collect import Collected, Exchange
 from diagnose.trace.producers.kineto.gpu import GpuTime, measure_alone, merge
 from diagnose.trace.producers.kineto.operations import Operation, OperationList
@@ -40,6 +40,8 @@ class Collectives:
         self.asked = self._list_asked(found)
         works = [exchange for exchange in found.exchanges if exchange.by == "work"]
         self.running = merge(np.array([work.start for work in works]), np.array([work.end for work in works]))
+        reductions = [exchange for _, exchange in self.asked if exchange.collective in GRADIENTS]
+        self.reducing = merge(np.array([one.start for one in reductions]), np.array([one.end for one in reductions]))
         on_main = found.operators.take(found.operators.thread == main)
         self.busy = merge(on_main.start, on_main.end)
         self.parallel = any(name.startswith(("FSDP::", *WRAPPERS)) for name in found.names)
@@ -64,7 +66,7 @@ class Collectives:
     def add_reductions(self, made: OperationList, *, joins_waits: bool) -> None:
         """Add the part of each step's reduction of gradients that comes after its last backward.
 
-        With `joins_waits` a sharded job's waits inside its computes are put together before that reduction.
+        With `joins_waits` what a step waits between its computes, and a sharded job inside of them, is put before that reduction.
         """
         if any(one.op in (Op.REDUCE_SCATTER, Op.SEPARATE) for one in made.listed):
             return
@@ -91,22 +93,35 @@ class Collectives:
             made.listed.append(
                 Operation(op, number, start, end, backward.returned, max(backward.returned, end), seq=listed[-1].seq)
             )
-            if self.sharded and joins_waits:
+            if joins_waits:
                 self._join_waits(made, number, made.listed[-1])
 
     def _join_waits(self, made: OperationList, step: int, reduction: Operation) -> None:
-        """Put what a step of a sharded job waited inside its computes to its end, before its gradients are reduced.
+        """Put what a step waited for others to its end, before its gradients are reduced.
 
-        Each layer's parameters are waited for by all: a slow rank is the one that waits least. As one wait at the end of the
-        step that is a barrier of the trace's own kind.
+        Each layer's parameters of a sharded job are waited for by all, and so are the gradients of each microbatch where nobody
+        says `no_sync`: a slow rank is the one that waits least. As one wait at the end of the step that is a barrier of the
+        trace's own kind.
         """
-        computes = [one for one in made.listed if one.step == step and one.op in (Op.FORWARD, Op.BACKWARD)]
-        earlier = 0.0
+        listed = [one for one in made.listed if one.step == step]
+        computes = sorted((one for one in listed if one.op in (Op.FORWARD, Op.BACKWARD)), key=lambda one: one.start)
+        alone = not any(
+            one.op in P2P for one in listed
+        )  # else the gap before a compute may be a wait for another stage
+        before, earlier = computes[0].start, 0.0
         for compute in computes:
-            waited = self._waited(compute)
+            between = self._waited_between(before, compute.start) if alone else 0.0
+            waited = self._waited(compute) if self.sharded else 0.0
+            before, earlier = compute.end, earlier + between
             compute.start, compute.end = compute.start - earlier, compute.end - earlier - waited
+            compute.earlier = earlier
             earlier += waited
         reduction.start = min(reduction.start, max(reduction.start - earlier, computes[-1].end))
+
+    def _waited_between(self, start: float, end: float) -> float:
+        """Say how long nothing but the reduction of gradients ran between two computes."""
+        busy = self.gpu.busy if self.gpu.is_there else self.busy
+        return measure_alone(self.reducing, busy, start, end)
 
     def _waited(self, compute: Operation) -> float:
         """Say how long a compute stood still for collectives."""

@@ -88,6 +88,7 @@ def _add_wait_for_input(
     if follows.op != Op.FORWARD or follows.step != row.step:
         return
     before = max((o.end for o in by_start[max(0, at - N_BEFORE_WAIT) : at]), default=-np.inf)
+    start, end = start - follows.earlier, end - follows.earlier
     exposed = max(start, before)
     if exposed >= end:
         made.listed.pop()

@@ -26,7 +26,7 @@ class GpuTime:
         self._comm_launched = np.array([launched for launched, _ in self.launched])
         self._annotations = found.gpu_annotations
         self.is_there = bool(len(found.kernels) or communication or len(found.gpu_annotations))
-        self._busy = merge(found.kernels.start, found.kernels.end)
+        self.busy = merge(found.kernels.start, found.kernels.end)
         self._running = merge(
             np.array([exchange.start for exchange in communication]),
             np.array([exchange.end for exchange in communication]),
@@ -53,7 +53,7 @@ class GpuTime:
 
     def waited(self, start: float, end: float) -> float:
         """Say how long only communication ran from `start` to `end`, microseconds."""
-        return measure_alone(self._running, self._busy, start, end)
+        return measure_alone(self._running, self.busy, start, end)
 
 
 def merge(start: Seconds, end: Seconds) -> tuple[Seconds, Seconds]:

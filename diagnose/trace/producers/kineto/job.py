@@ -47,6 +47,8 @@ MAX_PROCESSES = 8
 SAVED_US = 50.0
 #: The GPU's waits for the host are told from this part of the time on: beside it nothing else is small.
 HOST_SHARE = 0.05
+#: ... and those of the rank whose GPU waits most where that is so many times the mean.
+MOST_RATIO = 1.2
 #: A call that waits for the GPU is told where this part of them follows one.
 SYNCHRONISED_SHARE = 0.1
 _MARKS = (
@@ -385,7 +387,8 @@ def _describe_host_time(parts: Sequence[Rank]) -> list[str]:
     waiting = [part for part in parts if part.host_time.total_us]
     worst = max(waiting, key=lambda part: part.host_time.idle_us / part.host_time.total_us)
     most = worst.host_time.idle_us / worst.host_time.total_us
-    of = f" (most of {worst.where}: {100 * most:.2g}%)" if len(waiting) > 1 and most > 1.2 * share else ""
+    who = worst.where if worst.rank is None else f"rank {worst.rank}"
+    of = f" ({who}: {100 * most:.2g}%)" if len(waiting) > 1 and most > MOST_RATIO * share else ""
     said = f"the GPU waits for the host {100 * share:.2g}% of the time, what profiling costs included{of}"
     costly = next((one for one in worst.host_time.synchronisations if one.lost_us > 0), None)
     if costly is None or costly.lost_us < SYNCHRONISED_SHARE * worst.host_time.idle_us:

@@ -28,6 +28,7 @@ class Operation:
     microbatch: int = -1  # -1 where there is none, as for `chunk`
     chunk: int = -1
     seq: int = -1  # count of a collective in its group; -1 where unknown
+    earlier: float = 0.0  # it is put so much before the time that it ran
 
 
 class OperationList:
