@@ -36,6 +36,7 @@ def convert_command(*, job: str | None, output: str | None, list_them: bool, met
         raise UsageError(f"-o: {output} is a folder, or what is to be read; name another file")
     import io
 
+    from diagnose.model.job_names import id_of_path
     from diagnose.trace.convert import write_trace
     from diagnose.trace.metadata import read_metadata
     from diagnose.trace.read import read_rows
@@ -46,7 +47,7 @@ def convert_command(*, job: str | None, output: str | None, list_them: bool, met
         rows = read_rows(source, name=name, report=progress)
         path = source if isinstance(source, Path) else None
         about = read_metadata(path, rows.job, meta)
-        about.setdefault("job_id", path.resolve().name.removesuffix(".parquet") if path else "job")
+        about.setdefault("job_id", id_of_path(path) if path else "job")
         content = write_trace(rows, about)
     write_bytes("-o", output, content)
     if quiet:

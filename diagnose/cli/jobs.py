@@ -4,6 +4,8 @@ Enters: traces. Leaves: a report each, drawings where asked for, and the exit co
 """
 
 import dataclasses
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -70,6 +72,7 @@ def jobs_command(jobs: tuple[str, ...], **given: Any) -> int:
     options = Options(**given)
     check_jobs(jobs, options)
     parse_numbers("--steps", options.steps)  # refused before any work
+    names = _call_jobs(jobs)
     failures: list[int] = []
     straggling = n_written = 0
     frame = _frame_of(options)
@@ -77,7 +80,9 @@ def jobs_command(jobs: tuple[str, ...], **given: Any) -> int:
         for job in jobs:
             try:
                 diagnosis = _diagnose_one(job, options)
-                report = _render(diagnosis, options)
+                report = _render(
+                    diagnosis if options.output_format == "json" else _rename(diagnosis, job, names), options
+                )
             except DiagnoseError as error:
                 if isinstance(error, RuleError) and not isinstance(error, MetadataError):
                     raise
@@ -114,6 +119,24 @@ def _diagnose_one(job: str, options: Options) -> "Diagnosis":
         if options.html is not None:
             write_html(data, options.html, options)
     return data.diagnosis
+
+
+def _call_jobs(jobs: tuple[str, ...]) -> dict[str, str]:
+    """Call the jobs of a list by enough of their paths to be told apart."""
+    from diagnose.model.job_names import id_of_path, tell_apart
+
+    paths = {job: Path(job) for job in jobs if job != "-"}
+    names = tell_apart((os.path.abspath(job), id_of_path(path)) for job, path in paths.items())  # noqa: PTH100 - no links
+    return {job: names[os.path.abspath(job)] for job in paths}  # noqa: PTH100
+
+
+def _rename(diagnosis: "Diagnosis", job: str, names: dict[str, str]) -> "Diagnosis":
+    """Call a job on a page as it is called in the list; what its metadata calls it stays."""
+    from diagnose.model.job_names import id_of_path
+
+    if job not in names or diagnosis.job.job_id != id_of_path(Path(job)):
+        return diagnosis
+    return dataclasses.replace(diagnosis, job=dataclasses.replace(diagnosis.job, job_id=names[job]))
 
 
 def _render(diagnosis: "Diagnosis", options: Options) -> str:

@@ -12,6 +12,7 @@ from diagnose.fleet.study import compare_with_study
 from diagnose.fleet.totals import add_up, find_gaps, slice_all
 from diagnose.model.fleet import Fleet, FleetJob
 from diagnose.model.fleet_document import Rank
+from diagnose.model.job_names import tell_apart
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -41,6 +42,8 @@ class FleetQuery:
 def measure_fleet(jobs: Sequence[FleetJob], asked: FleetQuery, *, store: str = "") -> Fleet:
     """Add up all that is asked for, of all jobs of a store; `store` is its URL, for the page."""
     wanted = [job for job in jobs if asked.wants(job)]
+    names = tell_apart((job.location, job.job_id) for job in wanted)
+    wanted = [dataclasses.replace(job, called=names[job.location]) for job in wanted]
     recent = [job for job in wanted if asked.since_s is None or job.when_s >= asked.since_s]
     counted = [job for job in recent if job.counts]
     ever = [job for job in wanted if job.counts]

@@ -74,6 +74,8 @@ class FleetJob:
         All it ran on; None where its diagnosis does not say.
     unseen : frozenset of str
         Causes that could not be looked for.
+    called : str
+        Its id, and where others of the fleet have that too enough of its path to be told from them.
     """
 
     location: str
@@ -104,6 +106,7 @@ class FleetJob:
     causes: tuple[FleetCause, ...] = ()
     hosts: tuple[str, ...] | None = None
     unseen: frozenset[str] = frozenset()
+    called: str = ""
 
     @property
     def counts(self) -> bool:

@@ -5,7 +5,7 @@ line.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from rich.console import Console, RenderableType
 from rich.table import Table
@@ -122,7 +122,12 @@ def describe_last_night(fleet: Fleet) -> str:
 def name_job(job: FleetJob) -> str:
     """Name a job with its owner."""
     owner = f" ({name(job.owner)})" if job.owner else ""
-    return f"{name(job.job_id or job.location)}{owner}"
+    return f"{name(job.called or job.job_id or job.location)}{owner}"
+
+
+def list_names(fleet: Fleet) -> dict[str, str]:
+    """Give what each job is called, by location."""
+    return {job.location: job.called for job in (*fleet.jobs, *fleet.uncounted)}
 
 
 def describe_cause(cause: FleetCause | Finding) -> str:
@@ -130,8 +135,8 @@ def describe_cause(cause: FleetCause | Finding) -> str:
     return words.at_place(name(cause.cause), cause.where)
 
 
-def describe_finding(finding: Finding) -> str:
-    """Say what became of a fault, where it is and what it costs."""
+def describe_finding(finding: Finding, names: Mapping[str, str]) -> str:
+    """Say what became of a fault, where it is and what it costs; `names` are what jobs are called, by location."""
     if finding.recoverable_now is None:
         cost = f"cost {words.percent(finding.recoverable_before)} of the step time"
     elif finding.recoverable_before is None:
@@ -140,7 +145,7 @@ def describe_finding(finding: Finding) -> str:
         before, now = words.percent(finding.recoverable_before), words.percent(finding.recoverable_now)
         cost = f"costs {now} of the step time, before {before}"
     jobs = words.count(finding.n_now or finding.n_before, "job")
-    job = name(finding.job_id or finding.location)
+    job = name(names.get(finding.location) or finding.job_id or finding.location)
     owner = f" of {name(finding.owner)}" if finding.owner else ""
     note = f"; {prose(finding.note)}" if finding.note else ""
     return f"{describe_cause(finding)}: {cost}, {words.hours(finding.hours_wasted)} GPU hours in {jobs}, most in {job}{owner}{note}"
@@ -180,7 +185,10 @@ def _sections(fleet: Fleet, limit: int, width: int) -> Iterator[tuple[str, Rende
         order = "lose most GPU hours" if fleet.ranked_by == "lost" else "would give back most GPU hours"
         yield f"Jobs that {order}", _draw_jobs(fleet.jobs[:limit], width)
     if fleet.night is not None and fleet.night.findings and (fleet.night.n_before or fleet.night.n_earlier):
-        yield f"Since the night before ({fleet.night.hours:g} h)", _draw_findings(fleet.night.findings)
+        yield (
+            f"Since the night before ({fleet.night.hours:g} h)",
+            _draw_findings(fleet.night.findings, list_names(fleet)),
+        )
     for key, (title, unknown) in SLICES.items():
         if any(entry.key is not None for entry in fleet.by[key]) and (key == "cause" or len(fleet.by[key]) > 1):
             yield title, _draw_slices(fleet.by[key], unknown, width, is_time=key == "day")
@@ -224,14 +232,14 @@ def _describe_first(job: FleetJob) -> str:
     return f"{describe_cause(job.causes[0])}{also}"
 
 
-def _draw_findings(findings: tuple[Finding, ...]) -> RenderableType:
+def _draw_findings(findings: tuple[Finding, ...], names: Mapping[str, str]) -> RenderableType:
     """Draw the faults by what became of them, a few of each."""
     table = make_grid("mark", "text")
     for state in STATES:
         found = [finding for finding in findings if finding.state == state]
         most = N_LISTED if state in {"new", "worse", "back"} else 3
         for finding in found[:most]:
-            table.add_row(Text(state, style=_STATE_STYLES.get(state, "")), Text(describe_finding(finding)))
+            table.add_row(Text(state, style=_STATE_STYLES.get(state, "")), Text(describe_finding(finding, names)))
         if len(found) > most:
             table.add_row("", Text(f"and {len(found) - most:,} more {state}: {STATES_SAID[state]}", style="dim"))
     return table

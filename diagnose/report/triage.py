@@ -9,6 +9,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from diagnose.model.job_names import tell_apart
 from diagnose.model.plain import to_json
 from diagnose.model.triage_run import Progress, TriageRun
 from diagnose.report import words
@@ -87,10 +88,11 @@ def _sections(run: TriageRun) -> Iterator[tuple[str, RenderableType]]:
     """Give the lists below the counts."""
     if run.costly:
         table = Table.grid(padding=(0, 2))
+        names = tell_apart((job.location, job.job_id) for job in run.costly)
         for job in run.costly:
             table.add_row(
                 Text(f"{job.gpu_hours_wasted:,.2f}", justify="right"),
-                Text(escape(job.job_id), overflow="fold"),
+                Text(escape(names[job.location]), overflow="fold"),
                 Text(f"S {job.slowdown:.2f}"),
                 Text(escape(job.cause or "")),
             )

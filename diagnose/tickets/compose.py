@@ -10,6 +10,7 @@ from collections.abc import Iterable
 import msgspec
 
 from diagnose.model.cause import Cause, KeptCause
+from diagnose.model.job_names import tell_apart
 from diagnose.model.pages import page_path
 from diagnose.model.place import Where
 from diagnose.model.ticket import Ack, Finding, JobWithFinding, Ticket
@@ -81,7 +82,8 @@ def describe(ticket: Ticket) -> list[str]:
     if ticket.particulars is not None:
         lines += [f"- {prose(item.text)}" for item in ticket.particulars.evidence]
         lines += [f"What to do: {prose(fix.summary)}" for fix in ticket.particulars.fixes[:1]]
-    lines += [f"Job: {name(job.job_id or job.location)}" for job in ticket.jobs[:MOST_NAMED]]
+    names = tell_apart((job.location, job.job_id or "") for job in ticket.jobs[:MOST_NAMED])
+    lines += [f"Job: {name(called)}" for called in names.values()]
     left = ticket.n_jobs - min(len(ticket.jobs), MOST_NAMED)
     lines += [f"and {words.count(left, 'more job')}"] if left > 0 else []
     lines += [f"Report: {ticket.report}"] if ticket.report else []

@@ -29,6 +29,9 @@ _Transfer = tuple[int, Op, Seconds, Seconds]
 #: pause, may be among them), to this part of a typical forward.
 BLOCKING_SHARE = 0.9
 TOLERANCE_SHARE = 0.02
+#: A compute that needs nothing from others begins late beyond this part of one; what was sent holds it up in so many cases.
+HOLDING_SHARE = 0.1
+HELD_SHARE = 0.2
 
 
 def lacks_transfers(blocks: Sequence[Block]) -> bool:
@@ -146,10 +149,26 @@ class _Plan:
         if to is None:
             return ended
         arrived = block.start_s[to]
-        if following is not None and self._kind(n) in blocking:
+        if following is not None and self._kind(n) not in blocking and self._holds_up(n, to, following):
+            arrived = np.minimum(arrived, block.start_s[following])
+        elif following is not None and self._kind(n) in blocking:
             gone_on = block.start_s[following]
             arrived = np.minimum(arrived, gone_on) if self._in_turn(n, following) else gone_on
         return np.asarray(np.maximum(arrived, ended))
+
+    def _holds_up(self, n: int, to: int, following: int) -> bool:
+        """Say whether what a compute sends holds up the next one where that needs nothing: weight gradients, or a first forward.
+
+        It does where that begins late, but not after the other end has what was sent.
+        """
+        block, nodes = self.block, self.block.nodes
+        is_first = nodes.op[following] == Op.FORWARD and nodes.stage[following] == 0
+        if self.is_interleaved or not (is_first or nodes.op[following] == Op.WEIGHT):
+            return False
+        tolerance_s = HOLDING_SHARE * float(np.nanmedian(block.end_s[n] - block.start_s[n]))
+        begun = block.start_s[following]
+        held = (begun - block.end_s[n] > tolerance_s) & (begun <= block.start_s[to] + tolerance_s)
+        return bool(np.count_nonzero(held) > HELD_SHARE * held.size)
 
     def _in_turn(self, n: int, following: int) -> bool:
         """Say whether a worker first sends what one compute made and then receives what the next needs."""

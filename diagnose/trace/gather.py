@@ -27,9 +27,15 @@ _FIRST, _LAST = ("started_at",), ("finished_at", "steps_total")
 
 
 def gather_traces(
-    folder: Path, files: tuple[Path, ...], *, name: str, report: Callable[[str], None], n_others: int = 0
+    folder: Path,
+    files: tuple[Path, ...],
+    *,
+    name: str,
+    report: Callable[[str], None],
+    n_others: int = 0,
+    beside: str = "",
 ) -> Rows:
-    """Read all traces of a folder as those of one job; `n_others` files of the folder are no traces.
+    """Read all traces of a folder as those of one job; `n_others` files of the folder are no traces: `beside` names their kinds.
 
     Raises
     ------
@@ -46,8 +52,8 @@ def gather_traces(
         _refuse_same_workers(parts, names)
     rows = _concatenate(parts, job)
     if n_others:
-        beside = f"{n_others} files of the folder are no traces, and are not read"
-        rows = dataclasses.replace(rows, recording_warnings=(*rows.recording_warnings, beside))
+        left = f"{n_others} files of the folder are no traces, and are not read" + (f": {beside}" if beside else "")
+        rows = dataclasses.replace(rows, recording_warnings=(*rows.recording_warnings, left))
     return rows
 
 

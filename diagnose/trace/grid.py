@@ -19,8 +19,9 @@ from diagnose.trace.documents import read_documents
 from diagnose.trace.labels import number_labels
 from diagnose.trace.member_labels import MemberLabels, find_member_labels
 from diagnose.trace.members import add_waits, merge_members
+from diagnose.trace.orders import part_orders
 from diagnose.trace.parts import join_parts
-from diagnose.trace.restart import keep_last_attempt
+from diagnose.trace.restart import keep_last_attempt, refuse_steps_at_a_time, refuse_two_runs
 from diagnose.trace.rows import GridSizes, RowIndex, Rows, take_index, take_rows
 from diagnose.trace.steps import add_collections, find_warm_up, shift_origin, split_steps, take_out_evaluations
 
@@ -80,21 +81,26 @@ def build_grid(rows: Rows, *, name: str, vpp_size: int | None, pick_steps: Ints 
     steps, dp_labels, stage_labels = labels
     sizes = n_steps, n_dp, n_stages = len(steps), len(dp_labels), len(stage_labels)
     group = find_member_labels(rows, at, sizes)
+    refuse_two_runs(rows, at, sizes, group, name=name)
     others, others_at = _place(others, labels)
     lanes = (_number_lanes(*of, sizes, group) for of in ((rows, at), (others, others_at)))
     rows, at = join_parts(rows, at, next(lanes), others, next(lanes), warnings)
-    rows, at, restarted, members = _merge_members(rows, at, sizes, labels[0], group, (others, others_at), warnings)
+    rows, at, restarted, members = _merge_members(
+        rows, at, sizes, labels[0], group, (others, others_at), warnings, name
+    )
     ranks, has_ranks, hosts = _workers(rows, at, n_dp, n_stages, members)
     dense, rows, at = lay_out_rows(rows, at, sizes, name=name, vpp_size=vpp_size, warnings=warnings)
     _refuse_idle_stages(dense.nodes, stage_labels, name)
     documents = read_documents(rows, at, dense.nodes, (n_steps, n_dp), warnings=warnings)
     origin, evidence = shift_origin(dense, _take_evidence(rows, at))
+    refuse_steps_at_a_time(dense, origin, steps, name=name)
     of_others = _list_others(others, others_at, origin, group, members)
     if restarted:
         of_others = of_others.take(of_others.end_s > -np.fmax.reduce(dense.end_s, axis=None))
     evidence = take_out_evaluations(dense, evidence, n_stages)
     add_collections(dense, evidence, n_stages)
     blocks, kept = split_steps(steps, dense, warnings)
+    blocks = part_orders(blocks, warnings)
     warm_up_steps = find_warm_up(blocks, warnings)
     if 2 * int(kept.sum()) < n_steps:
         raise TraceError(
@@ -279,6 +285,7 @@ def _merge_members(
     group: MemberLabels | None,
     others: tuple[Rows, RowIndex],
     warnings: list[str],
+    name: str,
 ) -> tuple[Rows, RowIndex, tuple[int, ...], Members | None]:
     """Leave one row of each operation: of a step run again the last attempt, and one for all members of a worker.
 
@@ -286,9 +293,9 @@ def _merge_members(
     (`tp-allreduce`) say who waited. Gives also the indices of the first steps after restarts, and what is known of members.
     """
     if group is None:
-        return *keep_last_attempt(rows, at, sizes[0], warnings), None
+        return *keep_last_attempt(rows, at, sizes[0], warnings, name=name), None
     lanes = (at[0], at[1].astype(np.int64) * group.n_members + group.number(rows), at[2])
-    rows, lanes, restarted = keep_last_attempt(rows, lanes, sizes[0], warnings)
+    rows, lanes, restarted = keep_last_attempt(rows, lanes, sizes[0], warnings, name=name)
     at = (lanes[0], lanes[1] // group.n_members, lanes[2])
     rows, at, members = merge_members(rows, at, sizes, group, steps, warnings)
     within = np.array([text.startswith(GROUP_PREFIXES) for text in rows.other_types], dtype=bool)

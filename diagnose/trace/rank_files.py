@@ -1,7 +1,7 @@
 """Tell a folder that holds one job in pieces, a file a rank, from one that holds a job a file.
 
 Enters: the names in one folder. Leaves: those of them that make one job together. This is checked for every folder of a large
-store, so a few files of each are looked at: the footer of a Parquet file, or the first bytes of four files of another kind.
+store, so a few files of each are looked at: the footer of a Parquet file, or the first bytes of some files of another kind.
 """
 
 from collections import Counter
@@ -13,6 +13,7 @@ from diagnose.trace.producers import megatron_log
 from diagnose.trace.producers.catalogue import find_producer
 from diagnose.trace.producers.input_files import InputFiles
 from diagnose.trace.read import DESCRIPTIONS
+from diagnose.trace.strangers import name_stranger
 
 #: What only the Recorder writes into a footer: what it says of one rank alone.
 RECORDER_KEY = b"diagnose.recorder"
@@ -26,6 +27,8 @@ FILES_KNOWN = 2
 def pick_rank_files(folder: Path, names: Sequence[str]) -> tuple[str, ...]:
     """Name the files of a folder that are one job together; none where every file is for itself.
 
+    What somebody recorded of a job with a tool that is not read makes a job, too: who reads it says what it is.
+
     `names` are the files that lie in the folder itself, sorted, without hidden ones. Where there are Parquet files, they
     decide, and other files are left out.
     """
@@ -34,7 +37,7 @@ def pick_rank_files(folder: Path, names: Sequence[str]) -> tuple[str, ...]:
         pieces = traces if _are_of_one_rank(folder, traces) else []
     else:
         others = [name for name in names if not name.lower().endswith(DESCRIPTIONS)]
-        pieces = others if _are_known(folder, others) else []
+        pieces = others if _are_known(folder, others) or _are_recordings(folder, others) else []
     return tuple(name for name in pieces if (folder / name).is_file())
 
 
@@ -78,3 +81,10 @@ def _are_known(folder: Path, names: Sequence[str]) -> bool:
     found = [find_producer(InputFiles(path, (path,))) for path in asked if path.is_file()]
     known = Counter(producer.NAME for producer in found if producer is not None and producer is not megatron_log)
     return max(known.values(), default=0) >= FILES_KNOWN
+
+
+def _are_recordings(folder: Path, names: Sequence[str]) -> bool:
+    """Say whether most of the files looked at were recorded of a job, by a tool that is not read."""
+    asked = [folder / name for name in names[:: max(1, len(names) // FILES_ASKED)][:FILES_ASKED]]
+    strangers = [name_stranger(InputFiles(path, (path,)), path) for path in asked if path.is_file()]
+    return 2 * sum(stranger is not None and stranger.is_recording for stranger in strangers) > len(strangers)

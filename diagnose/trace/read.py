@@ -23,6 +23,7 @@ from diagnose.trace.producers.catalogue import find_producer, list_producers, re
 from diagnose.trace.producers.input_files import InputFiles, list_input_files
 from diagnose.trace.recorded import make_rows
 from diagnose.trace.rows import Rows
+from diagnose.trace.strangers import describe_strangers, refuse_strangers
 
 #: Files that describe a job and hold nothing of its operations.
 DESCRIPTIONS = (".yaml", ".yml")
@@ -75,7 +76,11 @@ def _read_inputs(inputs: InputFiles, name: str, report: Callable[[str], None]) -
             rows = dataclasses.replace(rows, recording_warnings=(*rows.recording_warnings, beside))
         return rows
     if traces:
-        return gather_traces(inputs.path, traces, name=name, report=report, n_others=len(others))
+        beside = describe_strangers(inputs, others)
+        return gather_traces(inputs.path, traces, name=name, report=report, n_others=len(others), beside=beside)
+    refused = refuse_strangers(InputFiles(inputs.path, others), name=name) if others else None
+    if refused is not None:
+        raise refused
     known = ", ".join(producer.NAME for producer in list_producers()) or "none"
     raise TraceError(
         f"is neither Parquet nor what a known producer writes ({known}); expected a trace, a folder with one trace a rank, or "

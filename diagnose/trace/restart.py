@@ -1,31 +1,135 @@
-"""Find steps that a file holds twice, because the job was restarted from a checkpoint, and keep the last attempt.
+"""Find steps that a file holds twice: of a job that was restarted the last attempt is kept, and two runs at a time are refused.
 
 Enters: rows whose step, dp rank and stage are numbered. Leaves: the same without earlier attempts. Costs one pass where no
 operation appears twice.
 """
 
+from typing import NoReturn
+
 import numpy as np
 
+from diagnose.errors import TraceError
 from diagnose.model.optype import Op
-from diagnose.model.trace import Ints
-from diagnose.trace.rows import RowIndex, Rows, take_index, take_rows
+from diagnose.model.trace import Ints, Seconds
+from diagnose.trace.dense import Dense
+from diagnose.trace.member_labels import MemberLabels
+from diagnose.trace.rows import GridSizes, RowIndex, Rows, take_index, take_rows
 
 #: A step was run again when at least this part of its forwards is there twice.
 DOUBLED_SHARE = 0.3
 #: Between two attempts lies more than this many times what either of them lasted.
 GAP_RATIO = 0.5
+#: A forward that covers this part of another one of its worker is of another run: a worker computes one microbatch at a time.
+COVERED_SHARE = 0.5
+#: Part of the steps that must hold two runs at a time before the file is refused: fewer are left out.
+OVERLAID_SHARE = 0.05
+#: Forwards that are looked at for that: beyond these, every so many steps.
+MAX_FORWARDS = 1_000_000
+#: Steps, and ranges of them, that a message names.
+MAX_NAMED = 4
+#: Part of the steps run again whose second time comes before the first time of the next: more than any restarts make.
+MIN_TURNS_SHARE = 0.5
+#: Steps of which at least are needed to see that they run one after the other.
+MIN_STEPS = 4
+#: A step of one run hardly reaches into the next one: computes of its worker that do are of another run.
+REACHES_SHARE = 0.5
 #: Cells of (step, dp rank, stage, forward) allowed for each forward row, and in any case.
 MAX_CELLS_PER_FORWARD = 8
 SPARE_CELLS = 100_000
 
 
+def refuse_two_runs(rows: Rows, at: RowIndex, sizes: GridSizes, group: MemberLabels | None, *, name: str) -> None:
+    """Refuse rows in which a worker runs two forwards of a step at a time: they are of two runs.
+
+    Raises
+    ------
+    TraceError
+        The steps are named.
+    """
+    n_steps, n_dp, n_stages = sizes
+    forwards = np.flatnonzero(rows.op == Op.FORWARD)
+    stride = -(-len(forwards) // MAX_FORWARDS)
+    forwards = forwards[at[0][forwards] % stride == 0]
+    lane = (at[0][forwards].astype(np.int64) * n_dp + at[1][forwards]) * n_stages + at[2][forwards]
+    if group is not None:
+        lane = lane * group.n_members + group.number(rows)[forwards]
+    start_s = rows.start_s[forwards].astype(np.float64)
+    duration_s = rows.duration_s[forwards].astype(np.float64)
+    order = np.lexsort((start_s, lane))
+    lane, start_s, duration_s, step = lane[order], start_s[order], duration_s[order], at[0][forwards][order]
+    # The same row twice is a duplicate, and no second run.
+    beside = (lane[1:] == lane[:-1]) & (start_s[1:] > start_s[:-1])
+    covered_s = start_s[:-1] + duration_s[:-1] - start_s[1:]
+    beside &= covered_s > COVERED_SHARE * np.minimum(duration_s[1:], duration_s[:-1])
+    n_beside = np.bincount(step[1:][beside], minlength=n_steps)
+    n_forwards = np.bincount(step, minlength=n_steps)
+    overlaid = np.flatnonzero((n_beside > 0) & (n_beside >= DOUBLED_SHARE * n_forwards))
+    if len(overlaid) and len(overlaid) >= OVERLAID_SHARE * np.count_nonzero(n_forwards):
+        _refuse(_label_steps(rows, at, n_steps)[overlaid], "are there twice at the same time", name)
+
+
+def refuse_steps_at_a_time(dense: Dense, origin_s: Seconds | None, labels: Ints, *, name: str) -> None:
+    """Refuse a file in which a worker runs steps at the same time: they are of two runs.
+
+    `origin_s` is when each step began, None where times are of the step; `labels` are the numbers of the steps.
+
+    Raises
+    ------
+    TraceError
+        The steps are named.
+    """
+    computes = (dense.nodes.stage == 0) & np.isin(dense.nodes.op, (Op.FORWARD, Op.BACKWARD))
+    if origin_s is None or len(origin_s) < MIN_STEPS or not computes.any():
+        return
+    begins = origin_s + np.fmin.reduce(dense.start_s[computes, :, 0], axis=0)
+    ends = origin_s + np.fmax.reduce(dense.end_s[computes, :, 0], axis=0)
+    order = np.argsort(begins, kind="stable")[: np.count_nonzero(np.isfinite(begins))]
+    lasts = (ends - begins)[order]
+    reach_s = np.maximum.accumulate(ends[order])[:-1] - begins[order[1:]]
+    reaches = reach_s > REACHES_SHARE * np.minimum(np.median(lasts), lasts[1:])
+    if np.count_nonzero(reaches) >= DOUBLED_SHARE * len(order):
+        _refuse(labels[np.sort(order[1:][reaches])], "run at the same time as others", name)
+
+
+def _refuse(steps: Ints, what: str, name: str) -> NoReturn:
+    """Refuse two runs in one file, and name the steps."""
+    raise TraceError(
+        f"holds two runs: steps {describe_steps(steps)} {what}; expected the rows of one run: give each a file of "
+        "its own, or name tp_rank where tensor-parallel ranks were recorded",
+        where=name,
+    )
+
+
+def describe_steps(steps: Ints) -> str:
+    """Name steps in ranges.
+
+    >>> describe_steps(np.array([16, 17, 18, 40]))
+    '16-18, 40'
+    """
+    runs = np.split(steps, np.flatnonzero(np.diff(steps) != 1) + 1)
+    named = [f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs[:MAX_NAMED]]
+    return ", ".join(named) + (", ..." if len(runs) > MAX_NAMED else "")
+
+
+def _label_steps(rows: Rows, at: RowIndex, n_steps: int) -> Ints:
+    """Give the number of each step, shape (n_steps,)."""
+    labels = np.zeros(n_steps, dtype=np.int64)
+    labels[at[0]] = rows.step
+    return labels
+
+
 def keep_last_attempt(
-    rows: Rows, at: RowIndex, n_steps: int, warnings: list[str]
+    rows: Rows, at: RowIndex, n_steps: int, warnings: list[str], *, name: str
 ) -> tuple[Rows, RowIndex, tuple[int, ...]]:
     """Drop all but the last attempt at each step.
 
     Steps whose attempts cannot be told apart by time are dropped, if they are less than half. Gives also the index of the first
     step of each attempt but the first, where it is known.
+
+    Raises
+    ------
+    TraceError
+        The attempts take turns: they are two runs at a time.
     """
     forwards = np.flatnonzero(rows.op == Op.FORWARD)
     if rows.seq is None or not len(forwards) or rows.seq[forwards].min() < 0:
@@ -35,6 +139,7 @@ def keep_last_attempt(
         return rows, at, ()
     drop = np.zeros(len(rows), dtype=bool)
     n_unclear = 0
+    first_s, last_s = np.full(n_steps, np.nan), np.full(n_steps, np.nan)
     for step in again.tolist():
         of_step = np.flatnonzero(at[0] == step)
         split_s = _find_split(rows, of_step)
@@ -43,11 +148,18 @@ def keep_last_attempt(
             drop[of_step] = True
         else:
             drop[of_step[rows.start_s[of_step] < split_s]] = True
+            first_s[step], last_s[step] = rows.start_s[of_step].min(), split_s
     if 2 * n_unclear > n_steps or drop.all():
         return rows, at, ()  # the attempts cannot be told apart: the loader counts the operations again and warns
+    labels = _label_steps(rows, at, n_steps)
+    # After a restart no step begins for the first time before the one before it is run again.
+    pairs = np.isfinite(last_s[:-1]) & np.isfinite(first_s[1:])
+    turns = np.count_nonzero(last_s[:-1][pairs] < first_s[1:][pairs])
+    if turns > MIN_TURNS_SHARE * np.count_nonzero(pairs):
+        _refuse(labels[again], "are there twice, in turns", name)
     warnings.append(
-        f"{len(again)} steps are in the file more than once (a restart): the last attempt is analysed"
-        + (f"; {n_unclear} whose attempts overlap in time are left out" if n_unclear else "")
+        f"{len(again)} steps are in the file more than once (a restart, or two runs: {describe_steps(labels[again])}): the last "
+        "attempt is analysed" + (f"; {n_unclear} whose attempts overlap in time are left out" if n_unclear else "")
     )
     return take_rows(rows, ~drop), take_index(at, ~drop), (int(again.min()),)
 

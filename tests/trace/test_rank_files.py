@@ -13,6 +13,7 @@ from diagnose.record.write import write_rows
 from diagnose.trace.producers import input_files
 from diagnose.trace.rank_files import FILES_ASKED, FOOTERS_ASKED, RECORDER_KEY, pick_rank_files
 from tests.record.test_write import kept_of
+from tests.trace.foreign_files import FOREIGN, write
 from tests.trace.producers.kineto_traces import data_parallel_rank, distributed
 from tests.trace.producers.pipelines import Pipeline, write_event_timer, write_megascan, write_primus
 from tests.trace.producers.torchtitan_files import write_logs
@@ -78,10 +79,10 @@ WRITERS = {
 }
 
 
-@pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
-def test_files_that_a_producer_knows_are_pieces(tmp_path: Path, write: Callable[[Path], object]) -> None:
+@pytest.mark.parametrize("write_job", WRITERS.values(), ids=WRITERS)
+def test_files_that_a_producer_knows_are_pieces(tmp_path: Path, write_job: Callable[[Path], object]) -> None:
     """One file a rank of a known producer is one job; its configuration is among the files, descriptions are not."""
-    write(tmp_path / "job")
+    write_job(tmp_path / "job")
     written = tuple(sorted(path.name for path in (tmp_path / "job").iterdir()))
     (tmp_path / "job" / "job.yaml").write_text("owner: somebody\n")
     assert pick(tmp_path / "job") == written
@@ -111,3 +112,14 @@ def test_few_files_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     looked_at = set()
     monkeypatch.setattr(input_files, "_head", lambda file: looked_at.add(file) or b"")
     assert pick(tmp_path) == () and len(looked_at) == FILES_ASKED
+
+
+def test_what_another_tool_recorded_is_a_job(tmp_path: Path) -> None:
+    """Dumps that are not read are one job, which will say what they are; logs and pictures beside each other are none."""
+    for name, content in FOREIGN["PyTorch Flight Recorder dump"]:
+        write(tmp_path / "dumps", name, content() if callable(content) else content)
+    assert pick(tmp_path / "dumps") == ("nccl_trace_rank_0", "nccl_trace_rank_1", "nccl_trace_rank_2.json")
+    for called in ("Slurm log", "NCCL log", "image", "PyTorch checkpoint", "source code", "TensorBoard events"):
+        for name, content in FOREIGN[called]:
+            write(tmp_path / "run", name, content() if callable(content) else content)
+    assert pick(tmp_path / "run") == ()

@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from diagnose.errors import TraceError
 from diagnose.model.diagnosis import Diagnosis
 from tests.jobs import load
 from tests.test_damage_end_to_end import absolute, diagnose_rows, rows_of
@@ -109,3 +110,30 @@ def test_attempts_that_overlap_in_time_are_left_alone() -> None:
     assert trace.n_ops == 2 * len(first) - n_collections
     assert len(trace.evidence) == 2 * n_collections
     assert any("counted again" in warning for warning in trace.warnings)
+
+
+@pytest.mark.parametrize("lacking", [[], ["seq_id"], ["seq_id", "mb_id", "rank"]], ids=str)
+@pytest.mark.parametrize("is_relative", [False, True])
+def test_two_runs_at_the_same_time_are_told(lacking: list[str], is_relative: bool) -> None:
+    """Rows of another run with the same steps are refused as that, whatever numbers the rows have, and the steps are named."""
+    runs = [rows_of(name) if is_relative else absolute(rows_of(name)) for name in ("worker-fault", "network-fault")]
+    runs = [run.assign(step=run.step.rank(method="dense").astype(int) + 30) for run in runs]
+    both = pd.concat(runs).drop(columns=lacking, errors="ignore")
+    with pytest.raises(
+        TraceError, match=r"holds two runs: steps 31[-,\d]* are there twice(?: at the same time|, in turns); "
+    ):
+        load(both)
+
+
+def test_two_runs_of_other_steps_at_the_same_time_are_told() -> None:
+    """On the clock of the job a worker does not run step 31 while it runs step 12."""
+    first, second = attempt(), attempt(name="network-fault", late_s=0.1)
+    with pytest.raises(TraceError, match=r"holds two runs: steps \d+-\d+, .* run at the same time as others; "):
+        load(pd.concat([first, second.assign(step=second.step + 30)]))
+
+
+def test_a_restart_names_its_steps() -> None:
+    """The warning says which steps are there twice."""
+    first, last = attempt(), attempt(late_s=RESTART_S)
+    trace = load(pd.concat([first[first.step <= 6], last[last.step >= 4]]))
+    assert any("(a restart, or two runs: 4-6)" in warning for warning in trace.warnings)

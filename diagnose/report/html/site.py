@@ -74,7 +74,7 @@ def _row(job: FleetJob, pages: Mapping[str, str]) -> dict[str, Any]:
     said = [words.hours(job.hours_wasted), words.hours(job.hours_recoverable), words.ratio(job.slowdown)]
     return {
         "page": pages.get(job.location),
-        "name": name(job.job_id or job.location),
+        "name": name(job.called or job.job_id or job.location),
         "owner": name(job.owner or ""),
         "figures": [
             (shown, "" if value is None else f"{value:.{digits}f}")
@@ -95,8 +95,9 @@ def _about_night(fleet: Fleet, pages: Mapping[str, str]) -> dict[str, Any] | Non
     night = fleet.night
     if night is None or not (night.n_before or night.n_earlier):
         return None
+    names = text.list_names(fleet)
     rows = [
-        (finding.state, text.describe_finding(finding), pages.get(finding.location), finding.fingerprint)
+        (finding.state, text.describe_finding(finding, names), pages.get(finding.location), finding.fingerprint)
         for finding in night.findings
     ]
     return {

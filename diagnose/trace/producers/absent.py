@@ -21,7 +21,7 @@ def find_absent(recording: Recording, *, n_stages: int | None = None, numbered: 
     -----
     Under 1F1B a worker runs as many forwards before its first backward as there are stages from it to the end: 4, 3, 2, 1. A
     jump in these counts is a missing rank, and so is a last worker that runs more than one. Schedules that count otherwise
-    (all forwards first; several model chunks) tell nothing.
+    (all forwards first; several model chunks; split backwards) tell nothing.
     """
     stages = np.unique(recording.stage[recording.stage >= 0])
     if not len(stages):
@@ -48,6 +48,8 @@ def _jumps(recording: Recording, stages: Ints) -> tuple[bool, bool]:
     """Say whether the forwards before the first backward tell of ranks that are missing between, and after, those there."""
     if recording.chunk is not None and len(np.unique(recording.chunk)) > 1:
         return False, False
+    if (recording.op == Op.WEIGHT).any():
+        return False, False  # a schedule that splits backwards may have any number of forwards before the first
     leads, n_forwards = _count_leads(recording, stages)
     # Where all forwards come first, few microbatches may have capped the count.
     told = leads[(leads > 0) & (leads < n_forwards)]

@@ -20,19 +20,23 @@ from diagnose.model.recording import Dropped, Recording, Unobserved
 from diagnose.model.trace import Ints, Seconds
 from diagnose.trace.clocks import align
 from diagnose.trace.labels import mark_last_attempts
+from diagnose.trace.producers import megatron_log
 from diagnose.trace.producers.absent import find_absent
 from diagnose.trace.producers.catalogue import Report
 from diagnose.trace.producers.contents import name_in, read_bytes
 from diagnose.trace.producers.input_files import InputFiles
+from diagnose.trace.producers.switching import Iterations, order_iterations
 from diagnose.trace.producers.weights import Computes
 
 NAME = "event-timer"
 TITLE = "event-timer logs of zero-bubble and PipeMorph: lines such as `[RANK1] F @ 12.5 (ms) to 45.0 (ms), cudaEventElapsed = ..`"
 
 _OPS = {b"F": int(Op.FORWARD), b"B": int(Op.BACKWARD), b"W": int(Op.WEIGHT)}
+#: How the name of the log of a second mode ends: a rank that sends over the CPU has `GPU0_rank0_CPU.log` beside `GPU0_rank0.log`.
+_SECOND = "_CPU"
 #: `4W`: the weight gradients of four microbatches, computed one after the other.
 _SEVERAL = re.compile(rb"(\d{1,4})W")
-_TIME = rb"(-?\d{1,15}(?:\.\d{1,12})?) ?\(?ms\)?"
+_TIME = rb"(-?\d{1,15}(?:\.\d{1,20})?) ?\(?ms\)?"
 _LINE = re.compile(
     rb"\[RANK ?(\d{1,9})\] ?(?:Iteration (\d{1,9})\b|(\w{1,40}) @ "
     + _TIME
@@ -57,10 +61,14 @@ def read(inputs: InputFiles, *, name: str, report: Report) -> Recording:
     left_out: Counter[bytes] = Counter()
     found, attempts = _read_files(files, left_out, inputs, name, report)
     columns = np.array(found, dtype=np.float64).T
-    attempt_of = np.array(attempts, dtype=np.int64)
-    is_last = mark_last_attempts(attempt_of, columns[1])  # of all ranks, at each iteration
+    attempt_of, mode_of = np.array(attempts, dtype=np.int64).T
+    is_last = mark_last_attempts(attempt_of, columns[1], mode_of)  # of all ranks, at each iteration
     n_again = len(np.unique(columns[1, ~is_last]))
-    columns = _close_gaps(columns[:, is_last], attempt_of[is_last])
+    columns, mode_of = _close_gaps(columns[:, is_last], attempt_of[is_last]), mode_of[is_last]
+    warnings: tuple[str, ...] = ()
+    if mode_of.any():
+        logs = [file for file in inputs.files if file not in set(files)]
+        columns, warnings = _order_modes(columns, mode_of, InputFiles(inputs.path, tuple(logs)), name)
     op, step, rank = (column.astype(np.int64) for column in columns[:3])
     unknown = np.full(len(op), -1, dtype=np.int64)
     # Unix time: a common base taken away keeps the digits.
@@ -80,6 +88,7 @@ def read(inputs: InputFiles, *, name: str, report: Report) -> Recording:
         rank=computes.stage,
         job={"framework": "zero-bubble"},
         dropped=tuple(dropped),
+        warnings=warnings,
         unobserved=(
             Unobserved("parallelism", "the lines number ranks; each rank is taken for a pipeline stage"),
             Unobserved("microbatches", "the n-th forward, or backward, of a rank is taken for microbatch n"),
@@ -94,27 +103,73 @@ def read(inputs: InputFiles, *, name: str, report: Report) -> Recording:
 
 def _read_files(
     files: Sequence[Path], left_out: Counter[bytes], inputs: InputFiles, name: str, report: Report
-) -> tuple[list[tuple[int, int, int, float, float]], list[int]]:
-    """Read the operations of all logs (type, iteration, rank, start, end), and the attempt of each; count what is left out."""
+) -> tuple[list[tuple[int, int, int, float, float]], list[tuple[int, int]]]:
+    """Read the operations of all logs (type, iteration, rank, start, end), with attempt and mode; count what is left out."""
     found: list[tuple[int, int, int, float, float]] = []
-    attempts: list[int] = []
-    seen: dict[tuple[int, int], Path] = {}
+    attempts: list[tuple[int, int]] = []
+    seen: dict[tuple[int, int, int], Path] = {}
     for n, file in enumerate(files, start=1):
         report(f"log {n} of {len(files)}")
         where = name_in(inputs.path, file, name)
+        mode = int(_is_second(file, files))
         for attempt, operation in _read_log(file, left_out, where=where):
-            first = seen.setdefault(operation[1:3], file)
+            first = seen.setdefault((*operation[1:3], mode), file)
             if first is not file:
                 raise TraceError(
                     f"has iteration {operation[1]} of rank {operation[2]}, as {name_in(inputs.path, first, name)} has; expected "
                     "the logs of one job, each iteration of a rank in one file: name the folder of one job",
                     where=where,
                 )
-            attempts.append(attempt)
+            attempts.append((attempt, mode))
             found.append(operation)
     if not found:
         raise TraceError("has no operation after a line `Iteration`; expected `[RANK1] Iteration 3`", where=name)
     return found, attempts
+
+
+def _is_second(file: Path, files: Sequence[Path]) -> bool:
+    """Say whether a log is of the second mode of a scheduler that switches: the same rank has another log beside it."""
+    stem = file.stem.removesuffix(_SECOND)
+    return stem != file.stem and file.with_name(stem + file.suffix) in files
+
+
+def _order_modes(columns: Seconds, mode: Ints, logs: InputFiles, name: str) -> tuple[Seconds, tuple[str, ...]]:
+    """Number the iterations of two modes, which each counts from 1, through the job; evaluations come last.
+
+    `columns` has shape (5, n_operations): type, iteration, rank, start and end in ms; `logs` are the other files.
+    """
+    # An iteration without any backward is an evaluation: no step of a training log.
+    trained = np.unique(np.stack([mode, columns[1]])[:, columns[0] == Op.BACKWARD], axis=1)
+    where, modes = [], []
+    for n in range(2):
+        iterations = trained[1, trained[0] == n]
+        at = np.searchsorted(iterations, columns[1])
+        is_in = (mode == n) & (at < len(iterations))
+        is_in[is_in] = iterations[at[is_in]] == columns[1, is_in]
+        begin_ms, end_ms = np.full(len(iterations), np.inf), np.full(len(iterations), -np.inf)
+        np.minimum.at(begin_ms, at[is_in], columns[3, is_in])
+        np.maximum.at(end_ms, at[is_in], columns[4, is_in])
+        where.append((is_in, at))
+        modes.append(Iterations(begin_ms / 1e3, end_ms / 1e3))
+    numbers, warning = order_iterations(modes, _read_step_times(logs, name))
+    numbered = columns.copy()
+    numbered[1] += trained.shape[1]
+    for (is_in, at), number in zip(where, numbers, strict=True):
+        numbered[1, is_in] = number[at[is_in]]
+    return numbered, () if warning is None else (warning,)
+
+
+def _read_step_times(logs: InputFiles, name: str) -> Seconds | None:
+    """Read the step times of the job from the training log beside; None where there is none."""
+    files = tuple(file for file in logs.files if megatron_log.recognise(InputFiles(logs.path, (file,))))
+    if not files:
+        return None
+    log = megatron_log.read_log(InputFiles(logs.path, files), name=name, report=_ignore)
+    return np.asarray(log.step_s[log.attempt == log.attempt.max()])
+
+
+def _ignore(line: str) -> None:
+    """Ignore a line of progress."""
 
 
 def _close_gaps(columns: Seconds, attempt: Ints) -> Seconds:
@@ -164,9 +219,12 @@ def _read_log(
         elif what not in _OPS:
             left_out[what] += 1
         else:
-            # Where the host did not wait, the device says how long it took.
-            elapsed = float(match[6]) if match[6] is not None else 0.0
-            end = max(end, start + elapsed)
+            if match[6] is not None:
+                # The device says how long it took: it began late where the stream was still busy with a transfer, and the host
+                # waited for its end; or the host did not wait, and it ended late.
+                elapsed = max(float(match[6]), 0.0)
+                end = max(end, start + elapsed)
+                start = end - elapsed
             times = [*(start + i * (end - start) / n for i in range(n)), end]
             for begun, ended in itertools.pairwise(times):
                 yield attempt[rank], (_OPS[what], iteration[rank], rank, begun, ended)

@@ -1,7 +1,7 @@
 """Slow transfers: communication that takes longer than on an ordinary link, or in ordinary steps."""
 
 import dataclasses
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -46,6 +46,8 @@ FEW_PLACES = 4
 #: From the lower half of the spread of a normal distribution to its standard deviation.
 HALF_SPREAD_TO_SIGMA = 1.28
 TOP_DEVIATIONS = 4.0
+#: Two ways of sending, as over the network card and through the host's memory, differ by less than so many times.
+FAR_BLOCK_RATIO = 10.0
 #: Transfers of a link in one step from which its median says something.
 MIN_IN_STEP = 3
 #: Steps from which it is learned what is usual on a link.
@@ -66,7 +68,7 @@ class TransferPart(Part):
     def find(self) -> None:
         """Find what transfers take beyond that of ordinary ones; where it lies on slow places, what is elsewhere is ordinary."""
         observed = self.job.observed
-        measured = [transfer_excess(o) for o in observed]
+        measured = [transfer_excess(o, observed) for o in observed]
         self.excess_s = [excess for excess, _ in measured]
         self.slow = find_slow_places(observed, self.excess_s, [spread for _, spread in measured], self.job.n_stages)
         self.own_s = self.excess_s
@@ -74,8 +76,11 @@ class TransferPart(Part):
             self.own_s = [restrict(o, excess, self.slow) for o, excess in zip(observed, self.excess_s, strict=True)]
 
 
-def transfer_excess(o: Observed) -> tuple[dict[int, Seconds], dict[int, float]]:
+def transfer_excess(o: Observed, observed: Sequence[Observed]) -> tuple[dict[int, Seconds], dict[int, float]]:
     """Say how much longer than on an ordinary link, or in ordinary steps, each transfer took; only where it stands out.
+
+    A schedule that changes when most links get slow leaves nothing ordinary in the block of the slow ones: that is then learned
+    from all blocks, `observed`.
 
     Returns
     -------
@@ -93,9 +98,7 @@ def transfer_excess(o: Observed) -> tuple[dict[int, Seconds], dict[int, float]]:
         by_stage = of_types.get(int(op))
         if by_stage is None:
             continue
-        sampled = {
-            stage: np.stack([o.own[n][:: stride_of(o.own[n])] for n in at]) for stage, at in by_stage.items()
-        }  # (n_nodes, n_steps, n_dp)
+        sampled = _sample(o, by_stage)  # (n_nodes, n_steps, n_dp)
         places = list(by_stage.items())
         if (
             op in DP_COLLECTIVES
@@ -103,6 +106,8 @@ def transfer_excess(o: Observed) -> tuple[dict[int, Seconds], dict[int, float]]:
             sampled = {stage: s.min(axis=2, keepdims=True) for stage, s in sampled.items()}
             places = [(stage, [node]) for stage, at in by_stage.items() for node in at]
         equals = _measure_ordinary(list(sampled.values()))
+        if op in P2P and len(observed) > 1:
+            equals = _ask_others(equals, sampled, [other for other in observed if other is not o], op)
         for stage, at in places:
             ordinary = equals
             if op in DP_COLLECTIVES:
@@ -146,6 +151,27 @@ def _list_transfers(o: Observed) -> dict[int, dict[int, list[int]]]:
             if op[node] not in transfers or node in moving:
                 found.setdefault(op[node], {}).setdefault(stage[node], []).append(node)
     return found
+
+
+def _sample(o: Observed, by_stage: Mapping[int, Sequence[int]]) -> dict[int, Seconds]:
+    """Take the own times of transfers of some steps: shape (n_nodes, n_steps, n_dp) for each stage."""
+    return {stage: np.stack([o.own[n][:: stride_of(o.own[n])] for n in at]) for stage, at in by_stage.items()}
+
+
+def _ask_others(own: "_Ordinary", sampled: Mapping[int, Seconds], others: Sequence[Observed], op: Op) -> "_Ordinary":
+    """Take what is ordinary in all blocks where that is far below what is ordinary in one: nothing is in that one.
+
+    Other blocks count that have as many transfers on each stage.
+    """
+    shapes = {stage: len(s) for stage, s in sampled.items()}
+    of_others = [_sample(other, _list_transfers(other).get(int(op), {})) for other in others]
+    together = [also for also in of_others if {stage: len(s) for stage, s in also.items()} == shapes]
+    if not together:
+        return own
+    every = _measure_ordinary(
+        [np.concatenate([s, *(also[stage] for also in together)], axis=1) for stage, s in sampled.items()]
+    )
+    return every if own.top_s > FAR_BLOCK_RATIO * every.top_s > 0 else own
 
 
 #: This part of the step is still lost to transfers where contention does not explain them; generated contention alone leaves 0.003.
