@@ -205,7 +205,7 @@ def match_pairs(layout: Layout) -> list[tuple[int, int]]:
                 if recv is None:
                     raise TraceError(
                         f"{nodes.name(send)} has no recv on stage {to}; expected one for each send: "
-                        "check that every rank's rows are in the file, or leave out all point-to-point rows",
+                        "check that every rank's rows are in the file and mc names model chunks, or leave out point-to-point rows",
                         where="graph",
                     )
                 pairs.append((send, recv))
@@ -214,7 +214,7 @@ def match_pairs(layout: Layout) -> list[tuple[int, int]]:
         if before is not None:
             raise TraceError(
                 f"{nodes.name(recv)} has no send on stage {before}; expected one for each recv: "
-                "check that every rank's rows are in the file, or leave out all point-to-point rows",
+                "check that every rank's rows are in the file and mc names model chunks, or leave out point-to-point rows",
                 where="graph",
             )
     return pairs
