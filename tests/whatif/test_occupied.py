@@ -397,3 +397,12 @@ def test_everything_draws_other_work(tmp_path: Path) -> None:
     assert "\x1b[31m" not in report
     assert "<b>" not in (tmp_path / "page.html").read_text()
     assert "odd \\\\x1b[31m<b>`name`" in gzip.decompress((tmp_path / "lines.json.gz").read_bytes()).decode()
+
+
+@pytest.mark.parametrize("name", ["log", "eval"])
+def test_planned_work_in_each_step_is_busy_time_too(name: str) -> None:
+    """What is logged in each step has no step to stand out from: it is named, stays, and takes no stall of the allocator."""
+    found = measure(recorded(add_work(compose(SPEC, [SLOW]), 0.08, Op.FORWARD), name))
+    assert said(found.diagnosis) == ["worker-fault"]
+    assert found.gains.recoverable("evaluation") == pytest.approx(0.0, abs=1e-3)
+    assert any(f"workers are busy with `{name}`" in text for text in found.diagnosis.warnings)
