@@ -115,6 +115,7 @@ def find_inner_waits(rows: Evidence, block: Block) -> tuple[Seconds, Ints] | Non
         for group in np.unique(groups):
             ranks = np.flatnonzero(groups == group)
             of_group = fills_s[..., ranks]
+            of_group[(~np.isnan(of_group)).mean(axis=(1, 2)) < HELD_SHARE] = np.nan
             wait_s = np.nan_to_num(of_group - of_group.min(axis=-1, keepdims=True))
             found_s[np.ix_(computes, np.arange(len(block.steps)), ranks)] += wait_s
         found_groups = groups
@@ -259,8 +260,9 @@ def _find_meetings(block: Block, graph: Graph, busy: Busy, kind: int, among: Seq
             for source in graph.waits[node]
             if (block.end_s[source] <= begin_s + BARRIER_TOLERANCE_S)[there].mean() >= HELD_SHARE
         )
-        if before:
-            found[node] = Barrier(before, across_dp=True, lanes=None if there.all() else there, groups=groups)
+        held = there.mean(axis=0) >= HELD_SHARE  # in each step, or the others would wait for nobody
+        if before and held.any():
+            found[node] = Barrier(before, across_dp=True, lanes=None if held.all() else held, groups=groups)
     return found
 
 

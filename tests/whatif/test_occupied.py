@@ -406,3 +406,19 @@ def test_planned_work_in_each_step_is_busy_time_too(name: str) -> None:
     assert said(found.diagnosis) == ["worker-fault"]
     assert found.gains.recoverable("evaluation") == pytest.approx(0.0, abs=1e-3)
     assert any(f"workers are busy with `{name}`" in text for text in found.diagnosis.warnings)
+
+
+@pytest.mark.parametrize("inside", [True, False], ids=["inside", "between"])
+def test_lost_rows_of_an_all_to_all_break_nothing(inside: bool) -> None:
+    """A few of its rows are not there: single steps are still replayed and drawn, and the slow worker is named."""
+    spec = dataclasses.replace(SPEC, pp=2, microbatches=4, steps=8)
+    table = (meet_inside if inside else meet)(
+        compose(spec, [WorkerFault(places=((1, 1),), slowdown=1.5)]), size=2, share=0.05
+    )
+    rows = table.to_pandas().astype({"optype": str})
+    lost = rows.optype.str.startswith("ep-") & (np.random.default_rng(1).random(len(rows)) < 0.02)
+    table = pa.Table.from_pandas(rows[~lost], preserve_index=False).replace_schema_metadata(table.schema.metadata)
+    found = measure(table)
+    assert found.diagnosis.causes[0].cause == "worker-fault"
+    assert found.analysis.timelines.clean(int(found.breakdown.steps[3]), np.arange(4)) is not None
+    assert found.removal.step_times(["worker"], [slice(0, 8, 3)]).shape == (3,)
