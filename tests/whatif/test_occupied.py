@@ -168,6 +168,20 @@ def test_far_longer_work_of_one_worker_is_unknown_and_named(spec: JobSpec, betwe
     assert cause.recoverable == pytest.approx(true, abs=TOLERANCE)
 
 
+def test_with_one_rank_the_other_stages_are_the_measure() -> None:
+    """The same work takes four times as long on one stage of four; where one stage alone has any there is no measure."""
+    alone = dataclasses.replace(SPEC, dp=1)
+
+    def scale(_step: int, _dp: int, stage: int) -> float:
+        return 4.0 if stage == 2 else 1.0
+
+    (cause,) = diagnose_table(recorded(add_work(compose(alone), 0.05, Op.FORWARD, scale))).causes
+    assert cause.title == "unexplained: uneven `my-type`"
+    assert [(worker.dp, worker.pp) for worker in cause.where.workers] == [(0, 2)]
+    last = add_work(compose(alone), 0.2, Op.FORWARD, lambda _step, _dp, stage: float(stage == 3))
+    assert diagnose_table(recorded(last)).verdict == "healthy"
+
+
 def test_far_longer_work_in_some_steps_is_unknown_and_named() -> None:
     """All workers take six times as long in every third step: neither a loader nor a slow step."""
     (cause,) = diagnose_table(
