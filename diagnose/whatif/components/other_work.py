@@ -118,8 +118,9 @@ def describe_types(observed: Sequence[Observed], types: Sequence[str], n_stages:
     for o in observed:
         for kind, by_node in o.inside_s.items():
             uneven_s[kind] += sum(float(excess.sum()) for excess in by_node.values()) / n_steps
-        uneven, busy = _find_uneven(o), find_busy(o.others, o.block)
-        if not uneven or busy is None or o.busy is None:
+        uneven = _find_uneven(o)
+        busy = find_busy(o.others, o.block) if uneven else None
+        if busy is None or o.busy is None:
             continue
         for kind in np.unique(o.others.op).tolist():
             for node, of_type in zip(uneven, busy.within(o.block, o.delay, uneven, kind), strict=True):
