@@ -32,6 +32,8 @@ MAX_START_S = 1e11
 STRAY_SHARE = 0.05
 #: Rows of each worker that are asked for its global rank.
 RANK_ROWS = 64
+#: Planned work in a larger part of the steps has no period (as for pauses at a period).
+STEADY_SHARE = 0.6
 #: Types that are named where their rows are counted.
 MAX_TYPES_NAMED = 5
 
@@ -43,6 +45,7 @@ class Grid:
     blocks: tuple[Block, ...]
     evidence: Evidence
     others: Evidence
+    other_types: tuple[str, ...]
     dp_labels: Ints
     stage_labels: Ints
     ranks: Ints
@@ -95,6 +98,7 @@ def build_grid(rows: Rows, *, name: str, vpp_size: int | None, pick_steps: Ints 
     origin, evidence = shift_origin(dense, _take_evidence(rows, at))
     refuse_steps_at_a_time(dense, origin, steps, name=name)
     of_others = _list_others(others, others_at, origin, group, members)
+    evidence, of_others, other_types = _move_steady(evidence, of_others, others.other_types, n_steps)
     if restarted:
         of_others = of_others.take(of_others.end_s > -np.fmax.reduce(dense.end_s, axis=None))
     evidence = take_out_evaluations(dense, evidence, n_stages)
@@ -112,6 +116,7 @@ def build_grid(rows: Rows, *, name: str, vpp_size: int | None, pick_steps: Ints 
         blocks=tuple(blocks),
         evidence=_evidence_of_steps(evidence, steps, kept),
         others=_evidence_of_steps(of_others, steps, kept),
+        other_types=other_types,
         dp_labels=dp_labels,
         stage_labels=stage_labels,
         ranks=ranks,
@@ -155,6 +160,18 @@ def _take_evidence(rows: Rows, at: RowIndex) -> Evidence:
     start_s = rows.start_s[picked].astype(np.float64)
     step, dp, stage = (index[picked].astype(np.int64) for index in at)
     return Evidence(rows.op[picked].astype(np.int64), step, dp, stage, start_s, start_s + rows.duration_s[picked])
+
+
+def _move_steady(
+    evidence: Evidence, others: Evidence, types: tuple[str, ...], n_steps: int
+) -> tuple[Evidence, Evidence, tuple[str, ...]]:
+    """Count planned work that is there in most steps as other work: it has no steps to stand out from."""
+    for op in (Op.EVAL, Op.LOG):
+        mine = evidence.op == op
+        if len(np.unique(evidence.step[mine])) > STEADY_SHARE * n_steps:
+            moved = dataclasses.replace(evidence.take(mine), op=np.full(int(mine.sum()), len(types)))
+            evidence, others, types = evidence.take(~mine), Evidence.join([others, moved]), (*types, NAMES[op])
+    return evidence, others, types
 
 
 def _evidence_of_steps(evidence: Evidence, steps: Ints, kept: Bools) -> Evidence:

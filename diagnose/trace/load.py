@@ -94,7 +94,7 @@ def load_trace(
         blocks=blocks,
         evidence=grid.evidence,
         others=grid.others,
-        other_types=rows.other_types,
+        other_types=grid.other_types,
         dp_labels=grid.dp_labels,
         stage_labels=grid.stage_labels,
         hosts=grid.hosts,

@@ -30,6 +30,8 @@ UNEVEN_RATIO = 1.5
 LONG_SHARE = 0.03
 #: Rows end together where their ends differ by less than this part of what their starts differ by.
 TOGETHER_RATIO = 0.3
+#: Computes that are asked whether rows inside of them meet.
+MAX_LOOKED_AT = 64
 #: An operation follows such rows in this part of the lanes.
 USUAL_SHARE = 0.5
 
@@ -101,26 +103,37 @@ def find_inner_waits(rows: Evidence, block: Block) -> tuple[Seconds, Ints] | Non
     keys, found_s, found_groups = Keys.of(block), np.zeros(block.start_s.shape), None
     for kind in np.flatnonzero(np.bincount(rows.op) >= USUAL_SHARE * block.start_s[0].size).tolist():
         union = Union.of(keys, rows.take(rows.op == kind))
-        fills_s, begins_s, ends_s = np.full((3, len(computes), *block.start_s.shape[1:]), np.nan)
-        for n, node in enumerate(computes.tolist()):
-            lanes = keys.lanes(int(block.nodes.stage[node]))
-            start, end = keys.at(lanes, block.start_s[node]), keys.at(lanes, block.end_s[node])
-            begin, ends = union.last(end)
-            there = begin >= start - BARRIER_TOLERANCE_S
-            fills_s[n] = np.where(there, union.until(end) - union.until(start), np.nan)
-            begins_s[n], ends_s[n] = (np.where(there, key - lanes * keys.width_s, np.nan) for key in (begin, ends))
+        _, begins_s, ends_s = _look_inside(block, keys, union, computes[:: -(-len(computes) // MAX_LOOKED_AT)])
         groups = _find_groups(begins_s, ends_s)
         if groups is None:
             continue
+        fills_s, _, _ = _look_inside(block, keys, union, computes)
         for group in np.unique(groups):
             ranks = np.flatnonzero(groups == group)
             of_group = fills_s[..., ranks]
+            of_group[(~np.isnan(of_group)).mean(axis=(1, 2)) < HELD_SHARE] = np.nan
             wait_s = np.nan_to_num(of_group - of_group.min(axis=-1, keepdims=True))
             found_s[np.ix_(computes, np.arange(len(block.steps)), ranks)] += wait_s
         found_groups = groups
     if found_groups is None or found_s.sum() < WORTH_SHARE * (block.end_s - block.start_s)[computes].sum():
         return None
     return found_s, found_groups
+
+
+def _look_inside(block: Block, keys: "Keys", union: "Union", nodes: Ints) -> tuple[Seconds, Seconds, Seconds]:
+    """Say how many seconds of some operations rows fill, and when the last of these begins and ends: shape (n, n_steps, n_dp).
+
+    Seconds in the lane; NaN where there are none.
+    """
+    fills_s, begins_s, ends_s = np.full((3, len(nodes), *block.start_s.shape[1:]), np.nan)
+    for n, node in enumerate(nodes.tolist()):
+        lanes = keys.lanes(int(block.nodes.stage[node]))
+        start, end = keys.at(lanes, block.start_s[node]), keys.at(lanes, block.end_s[node])
+        begin, ends = union.last(end)
+        there = begin >= start - BARRIER_TOLERANCE_S
+        fills_s[n] = np.where(there, union.until(end) - union.until(start), np.nan)
+        begins_s[n], ends_s[n] = (np.where(there, key - lanes * keys.width_s, np.nan) for key in (begin, ends))
+    return fills_s, begins_s, ends_s
 
 
 def add_inner_waits(block: Block, graph: Graph, waits: tuple[Seconds, Ints] | None) -> tuple[Block, Graph]:
@@ -259,8 +272,9 @@ def _find_meetings(block: Block, graph: Graph, busy: Busy, kind: int, among: Seq
             for source in graph.waits[node]
             if (block.end_s[source] <= begin_s + BARRIER_TOLERANCE_S)[there].mean() >= HELD_SHARE
         )
-        if before:
-            found[node] = Barrier(before, across_dp=True, lanes=None if there.all() else there, groups=groups)
+        held = there.mean(axis=0) >= HELD_SHARE  # in each step, or the others would wait for nobody
+        if before and held.any():
+            found[node] = Barrier(before, across_dp=True, lanes=None if held.all() else held, groups=groups)
     return found
 
 

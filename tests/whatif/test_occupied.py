@@ -168,6 +168,20 @@ def test_far_longer_work_of_one_worker_is_unknown_and_named(spec: JobSpec, betwe
     assert cause.recoverable == pytest.approx(true, abs=TOLERANCE)
 
 
+def test_with_one_rank_the_other_stages_are_the_measure() -> None:
+    """The same work takes four times as long on one stage of four; where one stage alone has any there is no measure."""
+    alone = dataclasses.replace(SPEC, dp=1)
+
+    def scale(_step: int, _dp: int, stage: int) -> float:
+        return 4.0 if stage == 2 else 1.0
+
+    (cause,) = diagnose_table(recorded(add_work(compose(alone), 0.05, Op.FORWARD, scale))).causes
+    assert cause.title == "unexplained: uneven `my-type`"
+    assert [(worker.dp, worker.pp) for worker in cause.where.workers] == [(0, 2)]
+    last = add_work(compose(alone), 0.2, Op.FORWARD, lambda _step, _dp, stage: float(stage == 3))
+    assert diagnose_table(recorded(last)).verdict == "healthy"
+
+
 def test_far_longer_work_in_some_steps_is_unknown_and_named() -> None:
     """All workers take six times as long in every third step: neither a loader nor a slow step."""
     (cause,) = diagnose_table(
@@ -397,3 +411,28 @@ def test_everything_draws_other_work(tmp_path: Path) -> None:
     assert "\x1b[31m" not in report
     assert "<b>" not in (tmp_path / "page.html").read_text()
     assert "odd \\\\x1b[31m<b>`name`" in gzip.decompress((tmp_path / "lines.json.gz").read_bytes()).decode()
+
+
+@pytest.mark.parametrize("name", ["log", "eval"])
+def test_planned_work_in_each_step_is_busy_time_too(name: str) -> None:
+    """What is logged in each step has no step to stand out from: it is named, stays, and takes no stall of the allocator."""
+    found = measure(recorded(add_work(compose(SPEC, [SLOW]), 0.08, Op.FORWARD), name))
+    assert said(found.diagnosis) == ["worker-fault"]
+    assert found.gains.recoverable("evaluation") == pytest.approx(0.0, abs=1e-3)
+    assert any(f"workers are busy with `{name}`" in text for text in found.diagnosis.warnings)
+
+
+@pytest.mark.parametrize("inside", [True, False], ids=["inside", "between"])
+def test_lost_rows_of_an_all_to_all_break_nothing(inside: bool) -> None:
+    """A few of its rows are not there: single steps are still replayed and drawn, and the slow worker is named."""
+    spec = dataclasses.replace(SPEC, pp=2, microbatches=4, steps=8)
+    table = (meet_inside if inside else meet)(
+        compose(spec, [WorkerFault(places=((1, 1),), slowdown=1.5)]), size=2, share=0.05
+    )
+    rows = table.to_pandas().astype({"optype": str})
+    lost = rows.optype.str.startswith("ep-") & (np.random.default_rng(1).random(len(rows)) < 0.02)
+    table = pa.Table.from_pandas(rows[~lost], preserve_index=False).replace_schema_metadata(table.schema.metadata)
+    found = measure(table)
+    assert found.diagnosis.causes[0].cause == "worker-fault"
+    assert found.analysis.timelines.clean(int(found.breakdown.steps[3]), np.arange(4)) is not None
+    assert found.removal.step_times(["worker"], [slice(0, 8, 3)]).shape == (3,)

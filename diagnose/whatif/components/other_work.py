@@ -17,6 +17,9 @@ from diagnose.whatif.delays import SHORTEST_S
 from diagnose.whatif.observed import Observed
 from diagnose.whatif.occupied import UNEVEN_RATIO, find_busy, measure_types
 
+#: Fewer stages are no measure of each other.
+MIN_STAGES = 3
+
 
 class OtherWorkPart(Part):
     """Without it such work takes as long as usual at its place in the step, where there is any."""
@@ -75,12 +78,28 @@ def _measure_around(o: Observed, rows: Evidence, n_stages: int) -> Seconds:
 
 
 def _find_uneven(o: Observed) -> ByNode:
-    """Say by how much the work before each operation is longer than usual, by node; seconds."""
+    """Say by how much the work before each operation is longer than usual, by node; seconds.
+
+    With one data-parallel rank the other stages are the measure, before the same operation of theirs, if all work is of one type.
+    """
     if o.busy is None:
         return {}
-    simulated = [n for event in o.graph.events for n in event.members]
-    found = {node: find_excess(o.busy[node]) for node in simulated if o.busy[node].any()}
-    return {node: excess for node, excess in found.items() if excess.any()}
+    nodes = o.block.nodes
+    busy = [n for event in o.graph.events for n in event.members if o.busy[n].any()]
+    peers: dict[tuple[int, ...], list[int]] = {}
+    compares_stages = o.block.n_dp == 1 and len(np.unique(o.others.op)) == 1
+    for n in busy:
+        peers.setdefault((int(nodes.op[n]), int(nodes.seq[n])) if compares_stages else (n,), []).append(n)
+    found = ByNode()
+    for alike in peers.values():
+        for group in [alike] if len(alike) >= MIN_STAGES else [[n] for n in alike]:
+            excess = find_excess(
+                np.concatenate([np.broadcast_to(o.busy[n], o.block.start_s[n].shape) for n in group], axis=1)
+            )
+            found |= {
+                n: part for n, part in zip(group, np.split(excess, len(group), axis=1), strict=True) if part.any()
+            }
+    return found
 
 
 def describe_types(observed: Sequence[Observed], types: Sequence[str], n_stages: int) -> tuple[OtherWork, ...]:
@@ -99,8 +118,9 @@ def describe_types(observed: Sequence[Observed], types: Sequence[str], n_stages:
     for o in observed:
         for kind, by_node in o.inside_s.items():
             uneven_s[kind] += sum(float(excess.sum()) for excess in by_node.values()) / n_steps
-        uneven, busy = _find_uneven(o), find_busy(o.others, o.block)
-        if not uneven or busy is None or o.busy is None:
+        uneven = _find_uneven(o)
+        busy = find_busy(o.others, o.block) if uneven else None
+        if busy is None or o.busy is None:
             continue
         for kind in np.unique(o.others.op).tolist():
             for node, of_type in zip(uneven, busy.within(o.block, o.delay, uneven, kind), strict=True):
