@@ -24,7 +24,6 @@ from diagnose.whatif.components.worker import find_slow_workers, measure_draws, 
 from diagnose.whatif.computes import gather_computes, gather_seconds
 from diagnose.whatif.delays import delay_excess
 from diagnose.whatif.evidence import without_recorded_pauses
-from diagnose.whatif.kinds import measure_kinds
 from diagnose.whatif.medians import TINY_RATIO
 from diagnose.whatif.observed import Observed
 from diagnose.whatif.stalls import attribute_stalls
@@ -60,10 +59,8 @@ def _take_apart(
     free_s = compute_s if queue.inside_s is None else compute_s - queue.inside_s
     # What rows say of an operation is no part of its work, whatever the medians would say.
     work_s = without_recorded_pauses(observed, evidence, free_s, n_stages)
-    kinds = measure_kinds(observed, work_s, n_stages)
-    alike_s = work_s if kinds is None else work_s / kinds
-    experts = read_experts(observed, alike_s, n_stages, ep_size)
-    even_s = alike_s if experts.ratio is None else alike_s / experts.ratio
+    experts = read_experts(observed, work_s, n_stages, ep_size)
+    even_s = work_s if experts.ratio is None else work_s / experts.ratio
     by_step = nan_median(even_s, axis=2)  # (2, n_virtual, n_steps, n_dp)
     typical_s, told = find_usual_durations(observed, by_step, order, n_stages)
     pace = by_step / typical_s[:, :, None, None]
