@@ -117,6 +117,10 @@ def model_layers(analysis: Analysis, settings: Mapping[str, str], fix: str) -> L
     n_virtual = typical_s.shape[1]
     if n_stages < 2:
         return Refusal("the job has one pipeline stage: there is nothing to move between stages")
+    if any(block.nodes.position is not None for block in analysis.trace.blocks):
+        return Refusal(
+            "stages hold chunks from both ends of the model: what other layouts and schedules give is not priced"
+        )
     layers, assumptions = _count_layers(analysis, settings, fix, n_stages, n_virtual)
     if isinstance(layers, Refusal):
         return layers

@@ -5,6 +5,7 @@ Enters: a measured job. Leaves: a `Remedy` with the best schedule its framework 
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import get_args
 
 import numpy as np
 
@@ -16,7 +17,8 @@ from diagnose.model.analysis import Analysis
 from diagnose.model.change import Reschedule
 from diagnose.model.optype import DIRECTIONS, Op
 from diagnose.model.remedy import FaultLocation, Refusal, Remedy
-from diagnose.model.schedule import SCHEDULES, count_in_flight, order_launches, refuse_schedule
+from diagnose.model.schedule import SCHEDULES, Launch, Part, count_in_flight, order_launches, refuse_schedule
+from diagnose.numerics.robust import nan_median
 
 NAME = "schedule"
 TITLE = "run the pipeline under another schedule"
@@ -53,7 +55,7 @@ class _Option:
     @property
     def name(self) -> str:
         """Name the schedule, with its chunks where it has several."""
-        return f"interleaved_{self.chunks}" if self.chunks > 1 else self.schedule
+        return f"{self.schedule}_{self.chunks}" if self.chunks > 1 else self.schedule
 
 
 def propose(analysis: Analysis, place: FaultLocation, settings: Mapping[str, str]) -> Remedy | Refusal:  # noqa: ARG001 - it concerns all stages
@@ -107,11 +109,11 @@ def _read_share(settings: Mapping[str, str]) -> float:
 
 def _present(analysis: Analysis, model: LayerModel) -> _Option:
     """Say how the job runs now: by its chunks, and whether all forwards come before the first backward."""
+    step_s = analysis.gains.replayed_s
     if any((block.nodes.op == Op.WEIGHT).any() for block in analysis.trace.blocks):
-        schedule = "zero-bubble"
-    else:
-        schedule = "interleaved" if model.chunks > 1 else "gpipe" if _runs_gpipe(analysis) else "1f1b"
-    return _Option(schedule, model.chunks, analysis.gains.replayed_s, _hold(analysis, schedule, model.chunks), None)
+        return _Option("zero-bubble", model.chunks, step_s, _hold_now(analysis, model.chunks), None)
+    schedule = "interleaved" if model.chunks > 1 else "gpipe" if _runs_gpipe(analysis) else "1f1b"
+    return _Option(schedule, model.chunks, step_s, _hold(analysis, schedule, model.chunks), None)
 
 
 def _runs_gpipe(analysis: Analysis) -> bool:
@@ -125,6 +127,20 @@ def _runs_gpipe(analysis: Analysis) -> bool:
         return False
     gap = block.start_s[second[0]] - block.start_s[first[0]]
     return bool(np.nanmean(gap < 0) > 0.5) if np.isfinite(gap).any() else False
+
+
+def _hold_now(analysis: Analysis, chunks: int) -> tuple[float, ...]:
+    """Say how many microbatches each stage holds at most, by the order in which it runs computes now."""
+    block = max(analysis.trace.blocks, key=lambda b: len(b.steps))
+    nodes, parts = block.nodes, dict(zip(DIRECTIONS, get_args(Part), strict=True))
+    start_s = np.nan_to_num(nan_median(block.start_s, axis=(1, 2)))
+    found = []
+    for stage in range(analysis.trace.n_stages):
+        here = np.flatnonzero((nodes.stage == stage) & np.isin(nodes.op, DIRECTIONS))
+        here = here[np.argsort(start_s[here], kind="stable")]
+        order = [Launch(parts[Op(int(nodes.op[n]))], int(nodes.chunk[n]), int(nodes.microbatch[n])) for n in here]
+        found.append(count_in_flight(order, chunks))
+    return tuple(found)
 
 
 def _hold(analysis: Analysis, schedule: str, chunks: int) -> tuple[float, ...]:

@@ -28,6 +28,7 @@ from diagnose.whatif.medians import TINY_RATIO
 from diagnose.whatif.observed import Observed
 from diagnose.whatif.stalls import attribute_stalls
 from diagnose.whatif.starts import attribute_delays, gather_delays, gather_starts
+from diagnose.whatif.variants import measure_variants
 
 
 def take_apart(
@@ -59,8 +60,10 @@ def _take_apart(
     free_s = compute_s if queue.inside_s is None else compute_s - queue.inside_s
     # What rows say of an operation is no part of its work, whatever the medians would say.
     work_s = without_recorded_pauses(observed, evidence, free_s, n_stages)
-    experts = read_experts(observed, work_s, n_stages, ep_size)
-    even_s = work_s if experts.ratio is None else work_s / experts.ratio
+    variants = measure_variants(observed, work_s, n_stages)
+    alike_s = work_s if variants is None else work_s / variants
+    experts = read_experts(observed, alike_s, n_stages, ep_size)
+    even_s = alike_s if experts.ratio is None else alike_s / experts.ratio
     by_step = nan_median(even_s, axis=2)  # (2, n_virtual, n_steps, n_dp)
     typical_s, told = find_usual_durations(observed, by_step, order, n_stages)
     pace = by_step / typical_s[:, :, None, None]
@@ -122,6 +125,7 @@ def _take_apart(
         start_recorded=start_recorded,
         queue_deviations=queue.deviations,
         experts=experts,
+        variant_ratio=1.0 if variants is None else variants,
     )
 
 
