@@ -20,6 +20,8 @@ from diagnose.whatif.overlaps import find_overlaps
 WHOLE_RATIO = 1.25
 #: Kinds of computes; a whole backward may run beside another compute, too.
 BESIDE, WHOLE = 1, 2
+#: How readily a difference is taken for one of virtual stages, of microbatches, of kinds, where it may be any.
+PREFERRED = (1e6, 1.0, 1e3)
 
 
 def measure_variants(observed: Sequence[Observed], work_s: Seconds, n_stages: int) -> Seconds | None:
@@ -88,8 +90,9 @@ def _compare_kinds(usual_s: Seconds, kind: Ints) -> Seconds:
         microbatch[:, None] == np.arange(usual_s.shape[1]),
         kind[there][:, None] == others,
     )
-    design = np.concatenate(columns, axis=1).astype(np.float64)
+    # The least solution is taken where several fit: what may be a stage is one, and what may be a kind is no microbatch.
+    design = np.concatenate([preferred * column for preferred, column in zip(PREFERRED, columns, strict=True)], axis=1)
     found, *_ = np.linalg.lstsq(design, np.log(usual_s[there]), rcond=None)
-    for of_kind, log in zip(others.tolist(), found[-len(others) :].tolist(), strict=True):
+    for of_kind, log in zip(others.tolist(), (PREFERRED[2] * found[-len(others) :]).tolist(), strict=True):
         ratio[there & (kind == of_kind)] = np.exp(log)
     return ratio
