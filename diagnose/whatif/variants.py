@@ -20,6 +20,8 @@ from diagnose.whatif.overlaps import find_overlaps
 WHOLE_RATIO = 1.25
 #: Kinds of computes; a whole backward may run beside another compute, too.
 BESIDE, WHOLE = 1, 2
+#: How readily a difference is taken for one of virtual stages, of microbatches, of kinds, where it may be any.
+PREFERRED = (1e6, 1.0, 1e3)
 
 
 def measure_variants(observed: Sequence[Observed], work_s: Seconds, n_stages: int) -> Seconds | None:
@@ -72,20 +74,25 @@ def _count_merged(usual_s: Seconds, kind: Ints) -> Seconds:
 
 
 def _compare_kinds(usual_s: Seconds, kind: Ints) -> Seconds:
-    """Divide what each kind usually takes by what the ordinary one does; where a stage has none of the one, as on other stages.
+    """Say how many times as long as the ordinary kind each kind is.
 
+    Virtual stages and microbatches have factors of their own beside those of kinds: slow stages and long documents are no kind.
     Shape of both, and of the result, (n_virtual, n_microbatches).
     """
-    there = np.isfinite(usual_s)
-    kinds = np.unique(kind[there])
+    there = np.isfinite(usual_s) & (usual_s > 0)
     ratio = np.ones(usual_s.shape)
-    if len(kinds) < 2:
+    others = np.unique(kind[there])[1:]
+    if not len(others):
         return ratio
-    ordinary = nan_median(np.where(kind == kinds[0], usual_s, np.nan), axis=1)  # (n_virtual,)
-    for of_kind in kinds[1:].tolist():
-        against = nan_median(np.where(kind == of_kind, usual_s, np.nan), axis=1) / ordinary
-        known = against[np.isfinite(against)]
-        elsewhere = float(np.median(known)) if len(known) else 1.0
-        against = np.where(np.isfinite(against), against, elsewhere)
-        ratio = np.where(there & (kind == of_kind), against[:, None], ratio)
+    virtual, microbatch = np.nonzero(there)
+    columns = (
+        virtual[:, None] == np.arange(usual_s.shape[0]),
+        microbatch[:, None] == np.arange(usual_s.shape[1]),
+        kind[there][:, None] == others,
+    )
+    # The least solution is taken where several fit: what may be a stage is one, and what may be a kind is no microbatch.
+    design = np.concatenate([preferred * column for preferred, column in zip(PREFERRED, columns, strict=True)], axis=1)
+    found, *_ = np.linalg.lstsq(design, np.log(usual_s[there]), rcond=None)
+    for of_kind, log in zip(others.tolist(), (PREFERRED[2] * found[-len(others) :]).tolist(), strict=True):
+        ratio[there & (kind == of_kind)] = np.exp(log)
     return ratio

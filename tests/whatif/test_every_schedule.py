@@ -7,6 +7,7 @@ import pytest
 
 from diagnose.faults.generate import generate
 from diagnose.faults.inputs import draw_inputs
+from diagnose.faults.sequence_imbalance import SequenceImbalance
 from diagnose.faults.simulate import simulate
 from diagnose.faults.spec import JobSpec, Schedule
 from diagnose.model.change import Scale
@@ -23,6 +24,8 @@ SCHEDULES: dict[str, tuple[Schedule, int]] = {
     "zb-h1": ("zero-bubble", 1),
     "zb-h1 interleaved": ("zero-bubble", 2),
     "zb-h2": ("zb-h2", 1),
+    "zb-v": ("zb-v", 2),
+    "dualpipev": ("dualpipev", 2),
 }
 JOB = JobSpec(pp=4, dp=2, microbatches=8, steps=6, transfer_s=3e-3, p2p="asynchronous", seed=5)
 SPECS = {
@@ -49,3 +52,12 @@ def test_the_predicted_step_is_the_simulated_one(name: str, job: str) -> None:
         truth = float(simulate(inputs.with_work(computes, factor)).step_s.mean())
         assert float(m.removal.price((change,)).mean()) == pytest.approx(truth, rel=0.005)
     assert (m.diagnosis.verdict, m.diagnosis.causes) == ("healthy", ())
+
+
+@pytest.mark.parametrize("merges_weights", [False, True])
+def test_documents_sorted_by_length_are_no_kind_of_compute(merges_weights: bool) -> None:
+    """Under DualPipeV the first microbatches, the longest, run beside nothing: the documents are named all the same."""
+    spec = dataclasses.replace(JOB, pp=3, vpp=2, dp=4, microbatches=12, steps=8, schedule="dualpipev", seed=4)
+    spec = dataclasses.replace(spec, merges_weights=merges_weights)
+    m = measure(generate(spec, [SequenceImbalance(layout="sorted", quadratic_share=0.2)]).trace)
+    assert [cause.cause for cause in m.diagnosis.causes] == ["sequence-imbalance"]
