@@ -1,7 +1,7 @@
 """Hooks for torch.distributed.pipelining: GPipe, 1F1B, looped schedules and those that split the backward.
 
-Enters: stages and schedules as they run. Leaves: computes and transfers with their microbatch and stage. Schedules that place
-stages in a V (ZBV, DualPipeV) are refused: the trace format numbers model chunks around the ranks in one direction.
+Enters: stages and schedules as they run. Leaves: computes and transfers with their microbatch and stage, wherever stages are
+placed: around the ranks, or in a V (ZBV, DualPipeV), where neighbours on one rank hand over without a transfer.
 """
 
 from typing import Any
@@ -19,12 +19,18 @@ LISTED = {
     "get_bwd_recv_ops": Op.BACKWARD_RECV,
     "get_bwd_send_ops": Op.BACKWARD_SEND,
 }
+#: What schedules are called in the metadata of a trace, by their class.
+SCHEDULES = {
+    "ScheduleGPipe": "gpipe",
+    "Schedule1F1B": "1f1b",
+    "ScheduleInterleaved1F1B": "interleaved",
+    "ScheduleLoopedBFS": "looped-bfs",
+    "ScheduleInterleavedZeroBubble": "zero-bubble",
+    "ScheduleZBVZeroBubble": "zbv",
+    "ScheduleDualPipeV": "dualpipev",
+}
 #: Where a listed operation carries what it is.
 LABEL = "_diagnose_member"
-
-
-class UnsaidScheduleError(Exception):
-    """The trace format has no words for this schedule."""
 
 
 def hook_pipelining(hooks: Hooks, log: Log, state: ParallelState, reductions: Reductions) -> None:
@@ -67,13 +73,9 @@ class _Pipelining:
         if not schedule._has_backward:  # noqa: SLF001
             self.log.driver = "evaluation"
             return
-        n_ranks, own = stages[0].group_size, stages[0].group_rank
-        if [stage.stage_index for stage in stages] != [chunk * n_ranks + own for chunk in range(len(stages))]:
-            found = [stage.stage_index for stage in stages]
-            raise UnsaidScheduleError(
-                f"pipeline rank {own} of {n_ranks} holds the stages {found}; the trace format can say looped placement only"
-            )
-        self.state.note_pipeline(stages[0].group, own, n_ranks, len(stages))
+        chunks = tuple(stage.stage_index for stage in stages)
+        self.state.note_pipeline(stages[0].group, stages[0].group_rank, stages[0].group_size, chunks)
+        self.state.schedule = SCHEDULES.get(type(schedule).__name__, "")
         self.log.driver = "pipelining"
 
     def after_schedule(self, _token: None, _result: Any) -> None:

@@ -39,8 +39,11 @@ class OperationRow:
     virtual: int = -1
 
 
-def list_operations(step: StepLog, *, n_chunks: int) -> list[OperationRow]:
-    """List the operations of one step, by type and then by start; this rank has `n_chunks` model chunks."""
+def list_operations(step: StepLog, *, n_looped: int = 0) -> list[OperationRow]:
+    """List the operations of one step, by type and then by start.
+
+    `n_looped` is the number of virtual stages where several model chunks a rank loop around the ranks, else 0.
+    """
     on_device = step.window.relative_ns(step.begun)[0]
 
     def at(mark: Mark) -> int:
@@ -52,7 +55,7 @@ def list_operations(step: StepLog, *, n_chunks: int) -> list[OperationRow]:
         (NAMES[c.op] if c.op is not None else WEIGHT, start, end, c.microbatch, c.virtual)
         for c, (start, end) in zip(computes, spans, strict=True)
     ]
-    for op, start, end in _transfer_spans(step.transfers, computes, at, n_chunks=n_chunks):
+    for op, start, end in _transfer_spans(step.transfers, computes, at, n_looped):
         found.append((NAMES[op], start, end, -1, -1))
     for op, start, end in _closing_spans(step, at):
         if op == Op.REDUCE_SCATTER and held_back_ns:
@@ -88,32 +91,30 @@ def _compute_spans(computes: list[Compute], at: Callable[[Mark], int]) -> tuple[
 
 
 def _transfer_spans(
-    transfers: list[Transfer], computes: list[Compute], at: Callable[[Mark], int], *, n_chunks: int
+    transfers: list[Transfer], computes: list[Compute], at: Callable[[Mark], int], n_looped: int
 ) -> Iterable[tuple[Op, int, int]]:
     """Say when each transfer began and ended.
 
     A transfer that was launched early and waited for later begins, as a row, where the worker had nothing else to do: what it
-    did in between hides the rest. A send that was done by the time somebody asked ends when it was launched.
+    did in between hides the rest. A send that was done by the time somebody asked ends when it was launched. Where chunks loop
+    around the ranks, computes have their transfers by number, so that those at the ends of the model, which communicate with
+    nobody, count: they take nothing.
     """
     found: dict[tuple[Op, int, int], tuple[int, int]] = {}
-    unnamed: list[tuple[Op, int, int]] = []
     for transfer in transfers:
         start, end = _span(transfer, at)
         for op, microbatch, virtual in transfer.members:
             if microbatch < 0:
-                unnamed.append((op, start, end))
+                yield op, start, end
             else:
                 found[op, microbatch, virtual] = (start, end)
-    if n_chunks > 1 and found:
-        # With several chunks transfers are matched to computes by their number: those at the ends of the pipeline, which
-        # communicate with nobody, count.
-        for compute in computes:
-            if compute.op in AROUND and compute.end is not None:
-                before, after = AROUND[compute.op]
-                key = (compute.microbatch, compute.virtual)
-                found.setdefault((before, *key), (at(compute.start),) * 2)
-                found.setdefault((after, *key), (at(compute.end),) * 2)
-    return [*unnamed, *((op, start, end) for (op, _, _), (start, end) in found.items())]
+    yield from ((op, start, end) for (op, _, _), (start, end) in found.items())
+    for compute in computes if n_looped else ():
+        if compute.op in AROUND and compute.end is not None:
+            ends = (0, n_looped - 1) if compute.op == Op.FORWARD else (n_looped - 1, 0)
+            for op, end_of_model, mark in zip(AROUND[compute.op], ends, (compute.start, compute.end), strict=True):
+                if compute.virtual == end_of_model:
+                    yield op, at(mark), at(mark)
 
 
 def _span(transfer: Transfer, at: Callable[[Mark], int]) -> tuple[int, int]:
