@@ -24,6 +24,9 @@ TIERS = {
     "tests/faults/test_corpus.py::test_same_bytes_whatever_the_number_of_processes": LONG,
     "tests/faults/test_corpus.py::test_shapes_are_found_for_causes": LONG,
     "tests/faults/test_pauses.py::test_drawn_faults_vary": LONG,
+    "tests/faults/test_schedule.py::test_every_fault_under_every_schedule": LONG,
+    "tests/faults/test_schedule.py::test_every_fault_under_every_schedule[zb-v": PLAIN,
+    "tests/faults/test_schedule.py::test_orders_are_those_of_torch": LONG,
     "tests/faults/test_score.py::test_the_number_of_processes_changes_nothing": LONG,
     "tests/faults/test_sweep.py::test_jobs_of_every_kind_are_found": LONG,
     "tests/features/test_catalogue.py::test_the_catalogue_lists": PLAIN,
@@ -120,6 +123,7 @@ TIERS = {
     "tests/whatif/test_schedule.py::test_speedups_are_those_of_truly_running_so": LONG,
     "tests/whatif/test_slow_places.py": PLAIN,
     "tests/whatif/test_stalls.py": PLAIN,
+    "tests/whatif/test_split_backwards.py": PLAIN,
     "tests/whatif/test_starts.py": PLAIN,
     "tests/whatif/test_transfers.py": PLAIN,
 }

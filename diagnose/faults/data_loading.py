@@ -73,8 +73,12 @@ class DataLoading(Fault):
 
     def workers(self, spec: JobSpec) -> tuple[Worker, ...]:
         """List the workers with a bad loader."""
-        stages = (0, spec.pp - 1) if self.reads_last and spec.pp > 1 else (0,)
+        stages = dict.fromkeys(stage for stage, _ in self._readers(spec))
         return tuple((dp, stage) for dp in self.dp_ranks for stage in stages)
+
+    def _readers(self, spec: JobSpec) -> list[tuple[int, int]]:
+        """List who reads data, (stage, chunk): the beginning of the model, and perhaps its end."""
+        return [(0, 0), *([spec.place(spec.n_virtual - 1)] if self.reads_last and spec.pp > 1 else [])]
 
     def tellable(self, spec: JobSpec) -> bool:
         """What is always there, and what all wait for between the steps of a job's own clock, only rows tell."""
@@ -101,7 +105,7 @@ class DataLoading(Fault):
                 raise UsageError(f"no dp rank {dp}; the job has {spec.dp}", where=self.cause)
         rng = self.random(spec)
         late = self._draw_late(spec, rng)
-        readers = [(0, 0), *([(spec.pp - 1, spec.vpp - 1)] if self.reads_last and spec.pp > 1 else [])]
+        readers = self._readers(spec)
         if self.where == "step":
             busy_s = np.zeros((spec.pp, *inputs.lanes))
             busy_s[[stage for stage, _ in readers]] = np.where(late, self._draw_waits(spec, rng, len(readers)), 0.0)

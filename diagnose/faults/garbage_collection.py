@@ -138,13 +138,12 @@ def _order_tasks(inputs: Inputs) -> tuple[Ints, Ints]:
     shape = (spec.pp, spec.microbatches * spec.vpp)
     forwards, backwards = np.zeros(shape, dtype=np.int64), np.full(shape, -1, dtype=np.int64)
     for stage in range(spec.pp):
-        for (op, number), (next_op, next_number) in itertools.pairwise(
-            [*order_computes(spec, stage), (Op.OPTIMIZER, 0)]
-        ):
-            if op == Op.FORWARD:
-                forwards[stage, number] = ids[op, stage, number]
-                if next_op == Op.BACKWARD:
-                    backwards[stage, number] = ids[next_op, stage, next_number]
+        order = order_computes(spec, stage)
+        for compute, then in itertools.zip_longest(order, order[1:]):
+            if compute.op == Op.FORWARD:
+                forwards[stage, compute.number] = ids[compute.op, stage, compute.number]
+                if then is not None and then.op == Op.BACKWARD:
+                    backwards[stage, compute.number] = ids[then.op, stage, then.number]
     return forwards, backwards
 
 

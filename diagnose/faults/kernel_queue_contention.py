@@ -6,19 +6,22 @@ run beside the communication, which is as long as before.
 """
 
 import dataclasses
+from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 import numpy as np
 
 from diagnose.errors import UsageError
-from diagnose.faults.compute_order import order_computes
+from diagnose.faults.compute_order import Compute, order_computes
 from diagnose.faults.example import CLEAR_ASYNCHRONOUS, PLAIN_JOB, Example, Fixture, LookAlike
 from diagnose.faults.fault import Fault, choose_kind
-from diagnose.faults.inputs import Hold, Inputs
-from diagnose.faults.programme import Programme, build_programme
+from diagnose.faults.inputs import Hold, Inputs, draw_inputs
+from diagnose.faults.programme import SEND_OF, Programme, build_programme
+from diagnose.faults.simulate import simulate
 from diagnose.faults.spec import JobSpec, draw_log_uniform
 from diagnose.faults.strength import find_strength
 from diagnose.model.optype import Op
+from diagnose.model.trace import Seconds
 
 Rivals = Literal["sends", "recvs", "reduce-scatter", "all-gather"]
 #: How often a random fault has each, where the job has it.
@@ -43,6 +46,9 @@ PARTLY_CHANCE = 0.4
 HELD_SHARE = (0.5, 1.0)
 #: Part of the computes that wait where few do.
 FEW_SHARE = (0.03, 0.3)
+
+#: Rounding of times that are the same, seconds.
+SAME_S = 1e-9
 
 #: A compute, and the communication launched before it on its worker that may be in flight when it starts.
 Queue = tuple[int, tuple[int, ...]]
@@ -125,39 +131,56 @@ def list_queues(spec: JobSpec, programme: Programme, rivals: Rivals, held_ops: t
     moves = {task for meeting in programme.meetings for task in meeting.members}
     ids = {(t.op, t.stage, t.seq): i for i, t in enumerate(programme.tasks)}
     find = {"sends": _sends, "recvs": _recvs, "reduce-scatter": _scatters, "all-gather": _gathers}[rivals]
+    begins_s = _begin(spec, programme)
     queues = []
     for stage in range(spec.pp):
-        n_run = {Op.FORWARD: 0, Op.BACKWARD: 0}
-        for op, number in order_computes(spec, stage):
-            if op in HOLDABLE[rivals] and op in held_ops:
-                keys = [(source, stage, seq) for source, seq in find(spec, n_run)]
-                sources = tuple(ids[key] for key in keys if ids.get(key) in moves)
+        order = order_computes(spec, stage)
+        for i, compute in enumerate(order):
+            if compute.op in HOLDABLE[rivals] and compute.op in held_ops:
+                task = ids[compute.op, stage, compute.number]
+                keys = [(source, stage, seq) for source, seq in find(spec, order, i)]
+                sources = [ids[key] for key in keys if ids.get(key) in moves]
+                sources = [source for source in sources if begins_s is None or begins_s[source] <= begins_s[task] + SAME_S]
                 if sources:
-                    queues.append((ids[op, stage, number], sources))
-            n_run[op] += 1
+                    queues.append((task, tuple(sources)))
     return queues
 
 
-def _sends(_spec: JobSpec, n_run: dict[Op, int]) -> list[tuple[Op, int]]:
+def _begin(spec: JobSpec, programme: Programme) -> Seconds | None:
+    """Say when each task of a quiet step begins, and a transfer its move; shape (n_tasks,).
+
+    What has begun to move when a compute begins cannot wait for it. None where Megatron-LM's orders see to that.
+    """
+    if spec.schedule in ("1f1b", "eager", "gpipe"):
+        return None
+    quiet = dataclasses.replace(spec, steps=1, noise=0.0, tail_noise=0.0, drift=0.0, host_drift=0.0, network_tide=0.0)
+    begins_s = simulate(draw_inputs(quiet)).start_s[:, 0].max(axis=1)
+    for meeting in programme.meetings:
+        members = list(meeting.members)
+        begins_s[members] = begins_s[members].max()
+    return np.asarray(begins_s)
+
+
+def _sends(_spec: JobSpec, order: Sequence[Compute], i: int) -> list[tuple[Op, int]]:
     """Find the last send of each type that earlier computes launched; those before it have ended by then."""
-    sends = {Op.FORWARD: Op.FORWARD_SEND, Op.BACKWARD: Op.BACKWARD_SEND}
-    return [(sends[op], n - 1) for op, n in n_run.items()]
+    moved = {c.op: c.number for c in order[:i] if c.part != "weight"}
+    return [(SEND_OF[op], moved[op]) for op in (Op.FORWARD, Op.BACKWARD) if op in moved]
 
 
-def _recvs(_spec: JobSpec, n_run: dict[Op, int]) -> list[tuple[Op, int]]:
+def _recvs(_spec: JobSpec, order: Sequence[Compute], i: int) -> list[tuple[Op, int]]:
     """Find the recv of the next forward, posted when the last one ended."""
-    return [(Op.FORWARD_RECV, n_run[Op.FORWARD])]
+    return [(Op.FORWARD_RECV, c.number) for c in order[i:] if c.op == Op.FORWARD][:1]
 
 
-def _scatters(spec: JobSpec, n_run: dict[Op, int]) -> list[tuple[Op, int]]:
+def _scatters(spec: JobSpec, order: Sequence[Compute], i: int) -> list[tuple[Op, int]]:
     """Find the gradients of the last model chunk that is through; chunks are through from the last to the first."""
-    n_left = spec.microbatches * spec.vpp - n_run[Op.BACKWARD]
-    return [(Op.REDUCE_SCATTER, spec.vpp - 1 - -(-n_left // spec.pp))]
+    n_through = spec.vpp - len({c.chunk for c in order[i:] if c.op == Op.BACKWARD})
+    return [(Op.REDUCE_SCATTER, n_through - 1)]
 
 
-def _gathers(spec: JobSpec, n_run: dict[Op, int]) -> list[tuple[Op, int]]:
+def _gathers(spec: JobSpec, order: Sequence[Compute], i: int) -> list[tuple[Op, int]]:
     """Find the parameters of model chunks that have not begun; all are asked for when the step starts."""
-    n_begun = n_run[Op.FORWARD] // spec.pp + 1
+    n_begun = len({c.chunk for c in order[: i + 1] if c.op == Op.FORWARD})
     return [(Op.ALL_GATHER, chunk) for chunk in range(n_begun, spec.vpp)]
 
 

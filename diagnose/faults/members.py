@@ -9,8 +9,7 @@ import dataclasses
 import numpy as np
 
 from diagnose.faults.spec import JobSpec
-from diagnose.model.optype import Op
-from diagnose.model.trace import Ints, Seconds
+from diagnose.model.trace import Bools, Ints, Seconds
 
 #: Name of the rows in which members wait for each other.
 WAIT = "tp-allreduce"
@@ -57,16 +56,17 @@ def spread_members(
     spec: JobSpec,
     late: tuple[LateMember, ...],
     rows: WorkerRows,
+    compute: Bools,
 ) -> MemberTimes:
     """Give each member times of its own.
 
-    One member, drawn for each compute, is the slowest unless a fault makes one so; the others are earlier by ordinary noise. What
-    is no compute begins and ends together. Clocks of members are off by a constant. `spec.members` says where lateness shows.
+    `compute` marks the rows of computes. One member, drawn for each of them, is the slowest unless a fault makes one so; the others
+    are earlier by ordinary noise. What is no compute begins and ends together. Clocks of members are off by a constant.
+    `spec.members` says where lateness shows.
     """
-    op, dp, stage, start_s, duration_s = rows.op, rows.dp, rows.stage, rows.start_s, rows.duration_s
+    dp, stage, start_s, duration_s = rows.dp, rows.stage, rows.start_s, rows.duration_s
     rng, n_members = spec.random("member"), spec.n_members
-    shape = (len(op), n_members)
-    compute = np.isin(op, (int(Op.FORWARD), int(Op.BACKWARD)))
+    shape = (len(start_s), n_members)
     early_s = spec.member_noise * duration_s[:, None] * np.abs(rng.standard_normal(shape))
     early_s -= early_s.min(axis=1, keepdims=True)
     for one in late:

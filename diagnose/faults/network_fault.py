@@ -5,6 +5,7 @@ fault adds time: mended, transfers take what they take by themselves.
 """
 
 import dataclasses
+from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -208,12 +209,18 @@ def list_transfers(
         op = programme.tasks[meeting.members[0]].op
         if scope in ("link", "switch"):
             ops = {programme.tasks[member].op for member in meeting.members}
-            found += [meeting.members[0]] if op in P2P and set(ends) == link and ops & send[direction] else []
+            goes = ops & send[direction] if not spec.is_v else direction in ("both", _way(ends, stage))
+            found += [meeting.members[0]] if op in P2P and set(ends) == link and goes else []
         elif scope == "collectives":
             found += [member for member in meeting.members if op in DP_COLLECTIVES]
         elif scope == "card" or op in DP_COLLECTIVES:
             found += [member for member, end in zip(meeting.members, ends, strict=True) if end == stage]
     return np.array(sorted(found), dtype=np.int64)
+
+
+def _way(ends: Sequence[int], stage: int) -> Direction:
+    """Say which way a transfer of a link goes, sender first: away from its stage, or to it."""
+    return "forward" if ends[0] == stage else "backward"
 
 
 def draw_fault(
@@ -258,7 +265,8 @@ def _draw_in_scope(
     spec: JobSpec, rng: np.random.Generator, scope: Scope, kind: str, onset: int | None
 ) -> NetworkFault | None:
     """Draw everything but how slow it is; None where the job is too short or too small for it."""
-    n_places = spec.pp - 1 if scope in ("link", "switch") and (spec.vpp == 1 or spec.pp == 2) else spec.pp
+    is_ring = spec.vpp > 1 and spec.pp > 2 and not spec.is_v
+    n_places = spec.pp - 1 if scope in ("link", "switch") and not is_ring else spec.pp
     n_ranks = spec.dp if scope in ("card", "link") else 1
     drawn_onset, drawn_recovery = _draw_times(spec, rng, scope)
     n_drawn = 2 if kind == "several" else 1

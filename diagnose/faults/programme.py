@@ -1,26 +1,33 @@
 """What each worker of one model-parallel group runs in a step, in launch order, and who meets whom.
 
-Enters: a `JobSpec`. Leaves: a `Programme`, the same for all steps and dp ranks. The schedules are those of Megatron-LM:
-1F1B, and interleaved 1F1B (arXiv 2104.04473, section 2.2); GPipe (arXiv 1811.06965); and zero-bubble as ZB-H1 (arXiv 2401.10241).
+Enters: a `JobSpec`. Leaves: a `Programme`, the same for all steps and dp ranks. `compute_order` says in which order workers
+compute; where transfers block, they are launched as Megatron-LM does for its schedules.
 """
 
 import dataclasses
+import itertools
 from collections import defaultdict
 from collections.abc import Sequence
 
 import numpy as np
 
-from diagnose.faults.compute_order import count_warmup, order_computes, place_compute, share_compute
+from diagnose.faults.compute_order import Compute, Part, count_warmup, order_computes, share_compute
 from diagnose.faults.spec import JobSpec
 from diagnose.model.optype import DP_COLLECTIVES, Op
 from diagnose.model.trace import Bools, Ints
+
+#: The transfers of a compute's input and output, and the model chunk that its output goes to.
+RECV_OF = {Op.FORWARD: Op.FORWARD_RECV, Op.BACKWARD: Op.BACKWARD_RECV}
+SEND_OF = {Op.FORWARD: Op.FORWARD_SEND, Op.BACKWARD: Op.BACKWARD_SEND}
+AHEAD = {Op.FORWARD: 1, Op.BACKWARD: -1}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Task:
     """One operation of one worker; `seq` counts those of its type on its stage, -1 stands for no microbatch or chunk.
 
-    `share` is the part of a whole backward that a task does, where the schedule splits it.
+    A transfer has the number of its compute. `share` is the part of a whole forward or backward that a compute takes, `part` what
+    it does of a backward.
     """
 
     op: Op
@@ -29,6 +36,7 @@ class Task:
     microbatch: int = -1
     chunk: int = -1
     share: float = 1.0
+    part: Part = "whole"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -48,7 +56,7 @@ class Launch:
     """What a stream of a worker launches at once: the next launch waits until all its tasks have ended.
 
     `after` are tasks of other streams of the same worker that must have ended before. Where it is `together` all dp ranks start it
-    when the last of them would.
+    when the last of them would. Computes of one launch end each by itself.
     """
 
     tasks: tuple[int, ...]
@@ -99,7 +107,7 @@ def build_programme(spec: JobSpec) -> Programme:
     _add_barriers(spec, [worker.main for worker in workers])
     ids = draft.ids
     meetings = [
-        *_pairs(spec, ids),
+        *_pairs(draft),
         *(Meeting((t,), across_dp=True) for (op, _, _), t in ids.items() if op in DP_COLLECTIVES),
         Meeting(tuple(ids[Op.EMBEDDING, s, 0] for s in sorted({0, spec.pp - 1})), across_dp=False),
     ]
@@ -121,8 +129,7 @@ def build_programme(spec: JobSpec) -> Programme:
 def _add_barriers(spec: JobSpec, mains: Sequence[list[Launch]]) -> None:
     """Let workers wait for each other at the start of a step and before the optimizer, where the job does."""
     if spec.starts_together:
-        blocks = spec.p2p in ("blocking", "pairs") and spec.schedule != "zero-bubble"
-        for main in mains if blocks else mains[:1]:
+        for main in mains if spec.blocks else mains[:1]:
             main[0] = dataclasses.replace(main[0], together=True)
     if spec.optimizer_waits:
         gate = Gate(tuple(main[-2].tasks[-1] for main in mains), across_dp=True)
@@ -130,23 +137,17 @@ def _add_barriers(spec: JobSpec, mains: Sequence[list[Launch]]) -> None:
             main[-1] = dataclasses.replace(main[-1], gates=(gate,))
 
 
-def _pairs(spec: JobSpec, ids: dict[tuple[Op, int, int], int]) -> list[Meeting]:
+def _pairs(draft: "_Draft") -> list[Meeting]:
     """Match every send with the recv of the model chunk that comes next."""
     pairs: list[Meeting] = []
-    for compute, send, recv, ahead in (
-        (Op.FORWARD, Op.FORWARD_SEND, Op.FORWARD_RECV, 1),
-        (Op.BACKWARD, Op.BACKWARD_SEND, Op.BACKWARD_RECV, -1),
-    ):
-        total = spec.microbatches * spec.vpp
-        number = {place_compute(spec, compute, k): k for k in range(total)}
-        for (op, stage, k), sender in ids.items():
-            if op != send:
+    for stage, order in enumerate(draft.orders):
+        for compute in order:
+            to = draft.spec.neighbour(stage, compute.chunk, AHEAD[compute.op])
+            sender = draft.ids.get((SEND_OF[compute.op], stage, compute.number))
+            if compute.part == "weight" or sender is None or to is None:
                 continue
-            chunk, microbatch = place_compute(spec, compute, k)
-            virtual = chunk * spec.pp + stage + ahead
-            if 0 <= virtual < spec.n_virtual:
-                receiver = ids[recv, virtual % spec.pp, number[virtual // spec.pp, microbatch]]
-                pairs.append(Meeting((sender, receiver), across_dp=False))
+            number = draft.numbers[compute.op, *to, compute.microbatch]
+            pairs.append(Meeting((sender, draft.ids[RECV_OF[compute.op], to[0], number]), across_dp=False))
     return pairs
 
 
@@ -159,18 +160,29 @@ class _Draft:
         self.ids: dict[tuple[Op, int, int], int] = {}
         self.streams: list[list[Launch]] = []
         self.last_computes: list[int] = []
-        for stage in range(spec.pp):
-            for op, number in order_computes(spec, stage):
-                chunk, microbatch = place_compute(spec, op, number)
-                self.add(op, stage, number, microbatch=microbatch, chunk=chunk, share=share_compute(spec, op, number))
+        self.orders = [order_computes(spec, stage) for stage in range(spec.pp)]
+        #: By type, stage, model chunk and microbatch; without weight gradients.
+        self.numbers: dict[tuple[Op, int, int, int], int] = {}
+        for stage, order in enumerate(self.orders):
+            for compute, then in itertools.zip_longest(order, order[1:]):
+                share = share_compute(spec, compute)
+                if compute.beside or (then is not None and then.beside):
+                    share *= spec.overlap_cost
+                if compute.part != "weight":
+                    self.numbers[compute.op, stage, compute.chunk, compute.microbatch] = compute.number
+                place = compute.microbatch, compute.chunk
+                self._add(Task(compute.op, stage, compute.number, *place, share, compute.part))
             self.last_computes.append(len(self.tasks) - 1)
 
-    def add(self, op: Op, stage: int, seq: int, *, microbatch: int = -1, chunk: int = -1, share: float = 1.0) -> int:
+    def add(self, op: Op, stage: int, seq: int, *, chunk: int = -1) -> int:
         """Write down a task once and give its number."""
-        key = (op, stage, seq)
+        return self._add(Task(op, stage, seq, chunk=chunk))
+
+    def _add(self, task: Task) -> int:
+        key = (task.op, task.stage, task.seq)
         if key not in self.ids:
             self.ids[key] = len(self.tasks)
-            self.tasks.append(Task(op, stage, seq, microbatch, chunk, share))
+            self.tasks.append(task)
         return self.ids[key]
 
 
@@ -181,9 +193,11 @@ class _Worker:
         self.draft, self.stage, self.spec = draft, stage, draft.spec
         self.main: list[Launch] = []
         self.collectives: list[Launch] = []
-        self.apart: dict[Op, list[Launch]] = defaultdict(list)
+        #: By type, and by the stage at the other end.
+        self.apart: dict[tuple[Op, int], list[Launch]] = defaultdict(list)
         self.total = self.spec.microbatches * self.spec.vpp
-        self.order = order_computes(self.spec, stage)
+        self.order = draft.orders[stage]
+        self.computes = {(compute.op, compute.number): compute for compute in self.order}
         self.gathers: list[int] = []
         draft.streams += [self.main, self.collectives]
 
@@ -193,10 +207,10 @@ class _Worker:
             self.gathers = [self._task(Op.ALL_GATHER, chunk, chunk=chunk) for chunk in range(self.spec.vpp)]
             self.collectives += [Launch((gather,)) for gather in self.gathers]
         if self.spec.pp == 1:
-            for op, number in self.order:
-                self._compute(op, number)
+            for compute in self.order:
+                self._launch((compute,))
             self._collect_garbage()
-        elif self.spec.p2p in ("asynchronous", "lazy") or self.spec.schedule == "zero-bubble":
+        elif not self.spec.blocks:
             self._write_asynchronous()
         elif self.spec.schedule == "gpipe":
             self._write_blocking_gpipe()
@@ -209,27 +223,37 @@ class _Worker:
     def _task(self, op: Op, seq: int = 0, chunk: int = -1) -> int:
         return self.draft.add(op, self.stage, seq, chunk=chunk)
 
-    def _has(self, op: Op) -> bool:
-        """Say whether this stage records a point-to-point type at all."""
-        if self.spec.vpp > 1:
-            return True
-        first, last = self.stage == 0, self.stage == self.spec.pp - 1
-        return not (first if op in (Op.FORWARD_RECV, Op.BACKWARD_SEND) else last)
+    def _find_peer(self, op: Op, number: int) -> int | None:
+        """Name the stage at the other end of the transfer of a compute; None where there is no row of it."""
+        is_forward, is_send = op in (Op.FORWARD_SEND, Op.FORWARD_RECV), op in (Op.FORWARD_SEND, Op.BACKWARD_SEND)
+        ahead = 1 if is_forward == is_send else -1
+        compute = self.computes[Op.FORWARD if is_forward else Op.BACKWARD, number]
+        to = self.spec.neighbour(self.stage, compute.chunk, ahead)
+        if self.spec.records_no_moves:
+            return (self.stage + ahead) % self.spec.pp
+        return None if to is None or to[0] == self.stage else to[0]
 
-    def _compute(self, op: Op, number: int, after: Sequence[int] = ()) -> None:
-        """Launch a compute; the first forward of a chunk needs that chunk's parameters."""
-        chunk, _ = place_compute(self.spec, op, number)
-        needs = list(after)
-        if op == Op.FORWARD and self.gathers and number == chunk * self.spec.pp * (self.spec.vpp > 1):
-            needs.append(self.gathers[chunk])
-        self.main.append(Launch((self.draft.ids[op, self.stage, number],), after=tuple(needs)))
+    def _compute(self, op: Op, number: int) -> None:
+        """Launch a compute."""
+        self._launch((self.computes[op, number],))
+
+    def _launch(self, computes: Sequence[Compute], after: Sequence[int] = ()) -> None:
+        """Launch a compute, or two at the same time; the first forward of a chunk needs that chunk's parameters."""
+        opening = {compute.chunk for compute in computes if compute.op == Op.FORWARD and compute.microbatch == 0}
+        needs = [*after, *(gather for chunk, gather in enumerate(self.gathers) if chunk in opening)]
+        tasks = tuple(self.draft.ids[compute.op, self.stage, compute.number] for compute in computes)
+        self.main.append(Launch(tasks, after=tuple(needs)))
 
     def _batch(self, *transfers: tuple[Op, int]) -> None:
         """Launch a batch of sends and recvs that blocks the worker; leaves out those that this stage does not have.
 
         Pairs are launched one by one: neighbours must not both begin with a send, so that odd stages begin with the recv.
         """
-        tasks = tuple(self._task(op, number) for op, number in transfers if number < self.total and self._has(op))
+        tasks = tuple(
+            self._task(op, number)
+            for op, number in transfers
+            if number < self.total and self._find_peer(op, number) is not None
+        )
         if self.spec.p2p == "pairs":
             turned = self.stage % 2 and self.spec.schedule == "1f1b"
             batches: list[tuple[int, ...]] = [(task,) for task in (tasks[::-1] if turned else tasks)]
@@ -241,7 +265,7 @@ class _Worker:
 
     def _write_blocking(self) -> None:
         """1F1B as Megatron's forward_backward_pipelining_without_interleaving."""
-        warmup = count_warmup(self.spec, self.stage)
+        warmup = self._count_warmup()
         for k in range(warmup):
             self._batch((Op.FORWARD_RECV, k))
             self._compute(Op.FORWARD, k)
@@ -275,7 +299,7 @@ class _Worker:
 
     def _write_blocking_interleaved(self) -> None:
         """Interleaved 1F1B as Megatron's forward_backward_pipelining_with_interleaving without overlap of transfers."""
-        warmup = count_warmup(self.spec, self.stage)
+        warmup = self._count_warmup()
         steady = self.total - warmup
         self._batch((Op.FORWARD_RECV, 0))
         for k in range(warmup):
@@ -299,6 +323,10 @@ class _Worker:
             self._backward(k)
             self._batch((Op.BACKWARD_SEND, k), (Op.BACKWARD_RECV, k + 1))
 
+    def _count_warmup(self) -> int:
+        spec = self.spec
+        return count_warmup(spec.schedule, spec.pp, spec.vpp, spec.microbatches, self.stage)
+
     def _backward(self, number: int) -> None:
         """Launch a backward; the collection of garbage stands right after the last one."""
         self._compute(Op.BACKWARD, number)
@@ -309,34 +337,42 @@ class _Worker:
         self.main.append(Launch((self._task(Op.GC),)))
 
     def _write_asynchronous(self) -> None:
-        """Computes in one stream, each point-to-point type in its own; a recv is posted once the compute before has ended.
+        """Computes in one stream, each type of transfer with a stage in its own.
 
-        A lazy recv is posted when the worker has nothing else to do, and blocks it.
+        A recv is posted once the compute of its type before has ended. A lazy recv is posted when the worker has nothing else to
+        do, and blocks it.
         """
         ids, stage = self.draft.ids, self.stage
-        recv_of = {Op.FORWARD: Op.FORWARD_RECV, Op.BACKWARD: Op.BACKWARD_RECV}
-        send_of = {Op.FORWARD: Op.FORWARD_SEND, Op.BACKWARD: Op.BACKWARD_SEND}
-        warmup = next(i for i, (op, _) in enumerate(self.order) if op == Op.BACKWARD)
+        warmup = next(i for i, compute in enumerate(self.order) if compute.op == Op.BACKWARD)
         # The host posts the first backward transfers together with the last forwards before the first backward.
-        opening = (ids[self.order[warmup - 2][0], stage, self.order[warmup - 2][1]],) if warmup >= 2 else ()
-        for op, number in self.order:
-            if number >= self.total:  # weight gradients move nothing
-                self._compute(op, number)
-                continue
-            recv, send = recv_of[op], send_of[op]
-            held = opening if op == Op.BACKWARD and number == 0 else ()
-            received: tuple[int, ...] = ()
-            if self._has(recv):
-                received = (self._task(recv, number),)
-                before = (ids[op, stage, number - 1],) if number else ()
-                if self.spec.p2p == "lazy":
-                    self.main.append(Launch(received))
-                else:
-                    self.apart[recv].append(Launch(received, after=before + held))
-            self._compute(op, number, after=received)
-            if self._has(send):
-                after = (ids[op, stage, number], *held)
-                self.apart[send].append(Launch((self._task(send, number),), after=after))
+        before_last = self.order[warmup - 2]
+        opening = (ids[before_last.op, stage, before_last.number],) if warmup >= 2 else ()
+        at = 0
+        while at < len(self.order):
+            n_together = 2 if at + 1 < len(self.order) and self.order[at + 1].beside else 1
+            computes = self.order[at : at + n_together]
+            received: list[int] = []
+            sends: list[tuple[tuple[Op, int], Launch]] = []
+            for op, number, _, _, part, *_ in computes:
+                if part == "weight":  # moves nothing
+                    continue
+                recv, send = RECV_OF[op], SEND_OF[op]
+                held = opening if op == Op.BACKWARD and number == 0 else ()
+                source, target = self._find_peer(recv, number), self._find_peer(send, number)
+                if source is not None:
+                    received.append(self._task(recv, number))
+                    before = (ids[op, stage, number - 1],) if number else ()
+                    if self.spec.p2p == "lazy":
+                        self.main.append(Launch((received[-1],)))
+                    else:
+                        self.apart[recv, source].append(Launch((received[-1],), after=before + held))
+                if target is not None:
+                    launch = Launch((self._task(send, number),), after=(ids[op, stage, number], *held))
+                    sends.append(((send, target), launch))
+            self._launch(computes, after=received)
+            for stream, launch in sends:
+                self.apart[stream].append(launch)
+            at += n_together
         self._collect_garbage()
         self.draft.streams += list(self.apart.values())
 
@@ -365,9 +401,8 @@ class _Worker:
 
     def _last_backward(self, chunk: int) -> int:
         """Find the backward after which a chunk's gradients are complete."""
-        last = 2 * self.total if self.spec.schedule == "zero-bubble" else self.total
-        of_chunk = [k for k in range(last) if place_compute(self.spec, Op.BACKWARD, k)[0] == chunk]
-        return self.draft.ids[Op.BACKWARD, self.stage, of_chunk[-1]]
+        last = next(c for c in reversed(self.order) if c.op == Op.BACKWARD and c.chunk == chunk)
+        return self.draft.ids[last.op, self.stage, last.number]
 
     def _gates(self) -> tuple[Gate, ...]:
         """List the waits before layernorm-grads that no row records."""

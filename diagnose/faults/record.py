@@ -5,6 +5,7 @@ Enters: `Inputs` and `Times`. Leaves: a table in the format of TRACE.md, with th
 
 import dataclasses
 import json
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -19,10 +20,10 @@ from diagnose.model.documents import Documents
 from diagnose.model.optype import EVIDENCE, NAMES, Op
 from diagnose.model.trace import Ints, Seconds
 
-#: Code of rows in which members wait for each other, behind those of the types that there are.
-WAIT_CODE = len(Op)
-#: Name and code of the weight gradients of a backward that a schedule splits.
-WEIGHT, WEIGHT_CODE = "backward-weight", len(Op) + 1
+#: Codes of rows that have a name of their own in traces alone, behind those of the types that there are: in which members wait for
+#: each other, and gradients of inputs where a schedule splits the backward.
+WAIT_CODE, INPUT_CODE = range(len(Op), len(Op) + 2)
+OWN_NAMES = {WAIT_CODE: WAIT, INPUT_CODE: "backward-input"}
 #: Most rows that are lost in a run.
 LOST_ROWS = 12
 
@@ -79,7 +80,9 @@ def job_metadata(inputs: Inputs) -> dict[str, Any]:
         "world_size": spec.dp * spec.pp * spec.tp_size * spec.cp_size,
         "steps_total": int(spec.step_numbers()[-1]) + 100,
         "framework": "diagnose.faults",
-    } | ({} if inputs.ep_size is None else {"ep_size": inputs.ep_size})
+        **({} if inputs.ep_size is None else {"ep_size": inputs.ep_size}),
+        **({"schedule": spec.schedule_name} if spec.says_schedule else {}),
+    }
 
 
 def _origins(inputs: Inputs, times: Times) -> Seconds:
@@ -94,10 +97,14 @@ def _task_rows(inputs: Inputs, times: Times) -> WorkerRows:
     order = np.array(sorted(range(len(tasks)), key=lambda t: (tasks[t].stage, int(tasks[t].op), tasks[t].seq)))
     start_s = times.start_s[order].transpose(1, 2, 0)
     n_lanes = n_steps * n_dp
-    op, seq = inputs.programme.op[order], np.array([tasks[t].seq for t in order])
-    if inputs.spec.schedule == "zero-bubble":
-        is_weight = (op == int(Op.BACKWARD)) & (seq >= inputs.spec.microbatches)
-        op, seq = np.where(is_weight, WEIGHT_CODE, op), np.where(is_weight, seq - inputs.spec.microbatches, seq)
+    codes = {"weight": int(Op.WEIGHT)}
+    if inputs.spec.input_rows == "backward-input":
+        codes["input"] = INPUT_CODE
+    op = np.array([codes.get(tasks[t].part, int(tasks[t].op)) for t in order])
+    seq, n_before = np.zeros(len(order), dtype=np.int64), Counter[tuple[int, int]]()
+    for i, key in enumerate(zip(inputs.programme.stage[order].tolist(), op.tolist(), strict=True)):
+        seq[i] = n_before[key]
+        n_before[key] += 1
     return WorkerRows(
         op=np.tile(op, n_lanes),
         task=np.tile(order, n_lanes),
@@ -161,7 +168,8 @@ def _member_rows(inputs: Inputs, rows: WorkerRows) -> tuple[WorkerRows, Ints]:
     """List the rows of every member, with which member each is of; where members wait for each other, rows of that behind them."""
     n_rows, n_members = len(rows.op), inputs.spec.n_members
     named = {f.name: getattr(rows, f.name) for f in dataclasses.fields(WorkerRows)}
-    own = spread_members(inputs.spec, inputs.late_members, rows)
+    computes = (rows.task >= 0) & inputs.programme.is_op(Op.FORWARD, Op.BACKWARD)[rows.task]
+    own = spread_members(inputs.spec, inputs.late_members, rows, computes)
     member = np.tile(np.arange(n_members), n_rows)
     found = WorkerRows(**{key: np.repeat(values, n_members) for key, values in named.items()})
     found = dataclasses.replace(found, start_s=own.start_s.ravel(), duration_s=own.duration_s.ravel())
@@ -184,9 +192,9 @@ def _table(inputs: Inputs, rows: WorkerRows, member: Ints | None = None) -> pa.T
     microbatch = np.where(is_task, programme.microbatch[rows.task], -1)
     compute = microbatch >= 0
     rank = (rows.stage * spec.dp + rows.dp) * spec.n_members + (0 if member is None else member)
-    known, seldom = dict(NAMES) | {WAIT_CODE: WAIT, WEIGHT_CODE: WEIGHT}, {Op.EVAL, Op.LOG, WAIT_CODE, WEIGHT_CODE}
-    codes = [code for code in (*Op, WAIT_CODE, WEIGHT_CODE) if code not in seldom or (rows.op == code).any()]
-    names = [known[code] for code in codes]
+    seldom = {Op.EVAL, Op.LOG, Op.WEIGHT, *OWN_NAMES}
+    codes = [code for code in (*Op, *OWN_NAMES) if code not in seldom or (rows.op == code).any()]
+    names = [OWN_NAMES[code] if code in OWN_NAMES else NAMES[Op(code)] for code in codes]
     number = np.searchsorted(codes, rows.op)
     columns: dict[str, pa.Array] = {
         "dp_rank": _integers(rows.dp, pa.int8()),
@@ -199,7 +207,7 @@ def _table(inputs: Inputs, rows: WorkerRows, member: Ints | None = None) -> pa.T
         "seq_id": pa.array(rows.seq.astype(np.int32)),
         "mc": _integers(chunk, pa.int8()),
         "mb_id": _integers(microbatch, pa.int8()),
-        "gmc": _integers(np.where(compute, chunk * spec.pp + rows.stage, -1), pa.int16()),
+        "gmc": _integers(np.where(compute, spec.position(rows.stage, chunk), -1), pa.int16()),
     }
     if member is not None:
         sizes = (("tp_rank", spec.tp_size, member % spec.tp_size), ("cp_rank", spec.cp_size, member // spec.tp_size))

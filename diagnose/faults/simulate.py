@@ -180,9 +180,10 @@ class _Run:
         self._wake(task)
 
     def _close(self, launch: Launch) -> Seconds:
-        """End the tasks of a launch: a batch ends as one, but for transfers to nobody."""
-        real = [t for t in launch.tasks if t in self.meeting_of] or list(launch.tasks)
-        end_s = _latest([self.moved_s[t] for t in real])
+        """End the tasks of a launch: a batch ends as one, but for transfers to nobody and for computes."""
+        computes = [t for t in launch.tasks if self.programme.tasks[t].op in COMPUTE]
+        real = [t for t in launch.tasks if t in self.meeting_of] or sorted(set(launch.tasks) - set(computes))
+        end_s = _latest([self.moved_s[t] for t in real or computes])
         for task in launch.tasks:
             self.end_s[task] = end_s if task in real else self.moved_s[task]
             self.has_ended[task] = True

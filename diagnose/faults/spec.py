@@ -5,7 +5,7 @@ Enters: numbers from a test, the command line or a random generator. Leaves: a c
 
 import dataclasses
 import math
-from typing import Literal, get_args
+from typing import Literal, TypeVar, get_args
 
 import numpy as np
 
@@ -15,8 +15,18 @@ from diagnose.model.trace import Ints
 #: Batches that block the worker; sends and recvs one by one, each of which blocks; one stream for each of the four types, the recv
 #: posted early; sends in streams, and a recv that blocks the worker when its data are needed.
 P2P = Literal["blocking", "pairs", "asynchronous", "lazy"]
-#: 1F1B is interleaved where `vpp` is above 1; the others run one model chunk a worker. Eager 1F1B starts with twice the forwards.
-Schedule = Literal["1f1b", "eager", "gpipe", "zero-bubble"]
+#: 1F1B is interleaved where `vpp` is above 1, as is zero-bubble, which is ZB-H1. Eager 1F1B starts with twice the forwards, as does
+#: ZB-H2. Looped breadth-first runs all microbatches of a model chunk before the next chunk. Under ZB-V and DualPipeV a worker has a
+#: chunk from each end of the model.
+Schedule = Literal["1f1b", "eager", "gpipe", "zero-bubble", "looped", "zb-h2", "zb-v", "dualpipev"]
+#: Schedules of one model chunk; those whose last stage is where the first is; those that split backwards; and those whose transfers
+#: never block the worker.
+ONE_CHUNK: tuple[Schedule, ...] = ("eager", "gpipe", "zb-h2")
+V_SHAPED: tuple[Schedule, ...] = ("zb-v", "dualpipev")
+SPLITTING: tuple[Schedule, ...] = ("zero-bubble", "zb-h2", *V_SHAPED)
+NOT_BLOCKING: tuple[Schedule, ...] = ("looped", *SPLITTING)
+#: What the gradient of an input is called where its backward is split; those of weights are `backward-weight`.
+InputRows = Literal["backward-compute", "backward-input"]
 #: Who meets in optimizer-clip-main-grad: all workers, the stages of each dp rank, or there is none.
 Clip = Literal["all", "stages", "none"]
 #: Which rows a trace has of tensor- and context-parallel members: one for all of a worker, or each member's, a late one of which
@@ -24,8 +34,22 @@ Clip = Literal["all", "stages", "none"]
 MemberRows = Literal["one", "ends", "starts", "waits"]
 #: Random streams of a job; each draws from its own, so that one more draw in one changes nothing in another.
 RandomStream = Literal[
-    "steps", "compute", "tail", "drift", "transfer", "delay", "fault", "decoy", "member", "tide", "clock", "lost"
+    "world",
+    "steps",
+    "compute",
+    "tail",
+    "drift",
+    "transfer",
+    "delay",
+    "fault",
+    "decoy",
+    "member",
+    "tide",
+    "clock",
+    "lost",
 ]
+#: One or many.
+IntOrInts = TypeVar("IntOrInts", int, Ints)
 #: Limits of a sampled run of contiguous steps, and of the gap before the next one.
 RUN_STEPS = (2, 8)
 GAP_STEPS = (15, 400)
@@ -47,11 +71,11 @@ class JobSpec:
 
     #: Pipeline stages.
     pp: int = 4
-    #: Model chunks a worker; above 1 the schedule is interleaved 1F1B.
+    #: Model chunks a worker.
     vpp: int = 1
     #: Data-parallel ranks.
     dp: int = 4
-    #: Microbatches a dp rank runs in each step; with `vpp` above 1 a multiple of `pp`.
+    #: Microbatches a dp rank runs in each step; a multiple of `unit`.
     microbatches: int = 8
     #: Sampled steps.
     steps: int = 12
@@ -117,10 +141,16 @@ class JobSpec:
     #: Same seed, same job.
     seed: int = 0
     job_id: str = ""
-    #: Zero-bubble is ZB-H1, whose transfers never block the worker.
     schedule: Schedule = "1f1b"
     #: Part of a backward that computes weight gradients, where the schedule splits it.
     weight_share: float = 0.5
+    input_rows: InputRows = "backward-compute"
+    #: Weight gradients of several microbatches that follow each other are computed together, and have one row.
+    merges_weights: bool = False
+    #: A forward and a backward that run at the same time take this many times as long as each by itself (DualPipeV).
+    overlap_cost: float = 1.3
+    #: The metadata name the schedule.
+    says_schedule: bool = False
     #: The trace has one row for all tensor- and context-parallel members of a worker, or each member's; a late member
     #: then ends late, starts late, or all begin and end together and rows of `tp-allreduce` say how long each waited.
     members: MemberRows = "one"
@@ -149,18 +179,18 @@ class JobSpec:
             value = getattr(self, field.name)
             if field.type is float and not (math.isfinite(value) and value >= 0):
                 raise UsageError(f"{field.name} is {value}; expected a finite number from 0", where="job spec")
-        if self.vpp > 1 and (self.pp < 2 or self.microbatches % self.pp):
+        if self.vpp > 1 and (self.pp < 2 or self.microbatches % self.unit):
             raise UsageError(
                 f"vpp is {self.vpp} with pp {self.pp} and {self.microbatches} microbatches; interleaving needs pp of at "
                 "least 2 and a multiple of pp microbatches",
                 where="job spec",
             )
-        for name, kind in (("p2p", P2P), ("schedule", Schedule), ("members", MemberRows), ("clip", Clip)):
+        kinds = {"p2p": P2P, "schedule": Schedule, "members": MemberRows, "clip": Clip, "input_rows": InputRows}
+        for name, kind in kinds.items():
             if getattr(self, name) not in get_args(kind):
                 expected = ", ".join(get_args(kind))
                 raise UsageError(f"{name} is {getattr(self, name)!r}; expected one of {expected}", where="job spec")
-        if self.schedule != "1f1b" and self.vpp > 1:
-            raise UsageError(f"schedule is {self.schedule!r} with vpp {self.vpp}; expected vpp 1", where="job spec")
+        self._check_schedule()
         if self.weight_share > 1:
             raise UsageError(f"weight_share is {self.weight_share}; expected at most 1", where="job spec")
         if self.members != "one" and self.n_members == 1:
@@ -172,6 +202,19 @@ class JobSpec:
         for name in ("seed", "workers_per_host", "ranks_per_host"):
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} is {getattr(self, name)}; expected at least 0", where="job spec")
+
+    def _check_schedule(self) -> None:
+        """Refuse a schedule that does not run so many chunks, or so few microbatches."""
+        if self.schedule in ONE_CHUNK and self.vpp > 1:
+            raise UsageError(f"schedule is {self.schedule!r} with vpp {self.vpp}; expected vpp 1", where="job spec")
+        if self.is_v and self.vpp != 2:
+            raise UsageError(f"schedule is {self.schedule!r} with vpp {self.vpp}; expected vpp 2", where="job spec")
+        if self.schedule == "dualpipev" and self.microbatches < 2 * self.pp:
+            raise UsageError(
+                f"schedule is 'dualpipev' with pp {self.pp} and {self.microbatches} microbatches; expected at least "
+                f"{2 * self.pp}",
+                where="job spec",
+            )
 
     def _check_transfers_and_rows(self) -> None:
         """Refuse transfers that would wait in a circle, and a trace that lacks what it must have."""
@@ -197,6 +240,53 @@ class JobSpec:
     def n_members(self) -> int:
         """Tensor- and context-parallel members of a worker."""
         return self.tp_size * self.cp_size
+
+    @property
+    def unit(self) -> int:
+        """Microbatches that are run together: there are a multiple of them."""
+        return self.pp if self.vpp > 1 and self.schedule in ("1f1b", "zero-bubble") else 1
+
+    @property
+    def least_microbatches(self) -> int:
+        """Fewest microbatches that its schedule runs."""
+        return 2 * self.pp if self.schedule == "dualpipev" else self.unit
+
+    @property
+    def is_v(self) -> bool:
+        """True where the last model chunk is on the first stage."""
+        return self.schedule in V_SHAPED
+
+    @property
+    def blocks(self) -> bool:
+        """True where transfers block the worker."""
+        return self.p2p in ("blocking", "pairs") and self.schedule not in NOT_BLOCKING
+
+    @property
+    def records_no_moves(self) -> bool:
+        """True where transfers to nobody, at the ends of the model, have rows: Megatron's interleaved 1F1B."""
+        return self.vpp > 1 and self.schedule == "1f1b"
+
+    @property
+    def schedule_name(self) -> str:
+        """What metadata call the schedule."""
+        names = {"zb-v": "zbv", "1f1b": "interleaved" if self.vpp > 1 else "1f1b"}
+        return names.get(self.schedule, self.schedule)
+
+    def position(self, stage: IntOrInts, chunk: IntOrInts) -> IntOrInts:
+        """Count the model chunks of the model before some."""
+        one_way = chunk * self.pp + stage
+        # The second chunk of a V counts down: pp + (pp - 1 - stage).
+        return one_way + (chunk > 0) * (self.pp - 1 - 2 * stage) if self.is_v else one_way
+
+    def place(self, position: int) -> tuple[int, int]:
+        """Name the stage and the chunk that are at a position of the model."""
+        chunk, stage = divmod(position, self.pp)
+        return (self.pp - 1 - stage if self.is_v and chunk else stage), chunk
+
+    def neighbour(self, stage: int, chunk: int, ahead: int) -> tuple[int, int] | None:
+        """Name the stage and the chunk so many model chunks ahead; None at the ends of the model."""
+        position = self.position(stage, chunk) + ahead
+        return self.place(position) if 0 <= position < self.n_virtual else None
 
     @property
     def lacked(self) -> tuple[str, ...]:
@@ -241,13 +331,18 @@ class JobSpec:
 
 
 def count_rows(spec: JobSpec) -> int:
-    """Count the rows of a job's trace without evidence, from its sizes alone.
+    """Count the rows of a job's trace without evidence, from its sizes alone; weight gradients as if none were merged.
 
     >>> count_rows(JobSpec(pp=4, dp=4, microbatches=8, steps=12))
     8928
     """
-    computes = (2 + (spec.schedule == "zero-bubble")) * spec.n_virtual * spec.microbatches
-    transfers = 2 * computes if spec.vpp > 1 else 4 * spec.microbatches * (spec.pp - 1)
+    computes = 2 * spec.n_virtual * spec.microbatches
+    n_borders = spec.n_virtual - 1 - spec.is_v
+    transfers = 2 * computes if spec.records_no_moves else 4 * spec.microbatches * n_borders
+    if spec.schedule == "dualpipev":  # stage s splits 2 pp - 1 - s backwards
+        computes += spec.pp * (2 * spec.pp - 1) - spec.pp * (spec.pp - 1) // 2
+    elif spec.schedule in SPLITTING:
+        computes += spec.n_virtual * spec.microbatches
     collectives = spec.pp * ((1 + spec.gathers) * spec.vpp + spec.separate) if spec.has_dp else 0
     # gc, layernorm, clip, optimizer; embedding on the first and last stage
     alone = (3 + (spec.clip != "none")) * spec.pp + min(spec.pp, 2)

@@ -93,6 +93,8 @@ def draw_fault(
         return None
     stage = -1 if rng.random() < 0.75 else int(rng.integers(0, spec.pp))
     chunk = -1 if spec.vpp > 1 and rng.random() < 0.5 else None
+    if stage == -1:
+        stage = spec.place(spec.n_virtual - 1)[0] - spec.pp
     forward = float(rng.uniform(1.1, 2.6)) if strength is None else strength
     return StageImbalance(
         kind=choose_kind(KINDS, rng, kind),

@@ -31,7 +31,7 @@ def quiet_step(spec: JobSpec) -> JobSpec:
     >>> quiet_step(JobSpec(pp=4, microbatches=32, steps=9, collective_s=0.4)).collective_s
     0.1
     """
-    stride = spec.pp if spec.vpp > 1 else 1
+    stride = spec.unit
     n_enough = -(-max(MICROBATCHES_PER_STAGE * spec.pp, MIN_MICROBATCHES) // stride) * stride
     n_kept = min(spec.microbatches, n_enough)
     share = n_kept / spec.microbatches

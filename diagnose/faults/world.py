@@ -6,11 +6,24 @@ scores are cut by them. What a feature costs is the job's normal, so that none o
 
 import dataclasses
 from collections.abc import Callable, Collection
+from typing import get_args
 
 import numpy as np
 
 from diagnose.errors import UsageError
-from diagnose.faults.spec import MAX_ROWS, NOISE, OPTIONAL_COLUMNS, JobSpec, count_rows, draw_log_uniform, random_spec
+from diagnose.faults.spec import (
+    MAX_ROWS,
+    NOISE,
+    NOT_BLOCKING,
+    OPTIONAL_COLUMNS,
+    SPLITTING,
+    InputRows,
+    JobSpec,
+    Schedule,
+    count_rows,
+    draw_log_uniform,
+    random_spec,
+)
 from diagnose.faults.strength import estimate_step
 
 #: Part of the step that slower hours, or slower links, may cost a job.
@@ -21,6 +34,12 @@ MAX_DRAWS = 300
 FEW_STEPS = (3, 6)
 #: Stages and dp ranks that are no powers of two.
 ODD_STAGES, ODD_RANKS = (3, 5, 7, 9, 11, 13), (3, 6)
+
+#: Model chunks of a worker.
+CHUNKS = (2, 3, 4, 6, 8)
+#: Part of a backward that computes the gradients of weights, where it is split; how often several are computed together; and how
+#: often the metadata name a schedule that is not Megatron-LM's.
+WEIGHT_SHARE, MERGES_WEIGHTS_CHANCE, SAYS_SCHEDULE_CHANCE = (0.35, 0.55), 0.3, 0.5
 
 Draw = Callable[[JobSpec, np.random.Generator], JobSpec]
 
@@ -62,9 +81,14 @@ def draw_world(
         raise UsageError(f"no feature {only!r}; expected one of {', '.join(WORLDS)}", where="world")
     for _ in range(MAX_DRAWS):
         spec = usual = random_spec(rng, noise=noise, max_rows=max_rows)
-        given = [name for name, feature in WORLDS.items() if rng.random() < feature.share and name not in without]
+        usually = {name: feature for name, feature in WORLDS.items() if name not in LATER}
+        given = [name for name, feature in usually.items() if rng.random() < feature.share and name not in without]
         for name in rng.permutation(given).tolist():
             spec = WORLDS[name].give(spec, rng)
+        later = usual.random("world")
+        for name, feature in LATER.items():
+            if later.random() < feature.share and name not in without:
+                spec = feature.give(spec, later)
         if only is not None:
             spec = WORLDS[only].give(spec, rng)
         spec = _keep_shares(_fit(spec, max_rows), usual)
@@ -92,10 +116,10 @@ def _keep_shares(spec: JobSpec, usual: JobSpec) -> JobSpec:
 
 def _fit(spec: JobSpec, max_rows: int) -> JobSpec:
     """Cut microbatches, steps and dp ranks until the trace has few enough rows, as far as they can be cut."""
-    unit = spec.pp if spec.vpp > 1 else 1
+    unit, least = spec.unit, spec.least_microbatches
     while count_rows(spec) * (1 if spec.members == "one" else spec.n_members) > max_rows:
         cut = (
-            dataclasses.replace(spec, microbatches=unit * max(spec.microbatches * 2 // 3 // unit, 1)),
+            dataclasses.replace(spec, microbatches=max(unit * (spec.microbatches * 2 // 3 // unit), least)),
             dataclasses.replace(spec, steps=max(spec.steps * 2 // 3, min(spec.steps, 8))),
             dataclasses.replace(spec, dp=max(spec.dp // 2, min(spec.dp, 2))),
         )
@@ -123,24 +147,56 @@ def _give_schedule(schedule: str) -> Draw:
     return give
 
 
-def _give_zero_bubble(spec: JobSpec, rng: np.random.Generator) -> JobSpec:  # noqa: ARG001 - as the others
-    if spec.pp == 1 or spec.vpp > 1:
-        return spec
-    return dataclasses.replace(spec, schedule="zero-bubble", p2p="asynchronous")
+def _give_chunked(schedule: Schedule, chunks: tuple[int, ...]) -> Draw:
+    """Give a job another schedule of several model chunks, or one that splits backwards; its transfers do not block."""
+
+    def give(spec: JobSpec, rng: np.random.Generator) -> JobSpec:
+        if spec.pp == 1:
+            return spec
+        given = dataclasses.replace(
+            spec,
+            schedule=schedule,
+            vpp=int(rng.choice(chunks)),
+            microbatches=_round_microbatches(spec.microbatches, spec.pp, schedule),
+            p2p=spec.p2p if spec.p2p == "lazy" else "asynchronous",
+            says_schedule=bool(rng.random() < SAYS_SCHEDULE_CHANCE),
+        )
+        if schedule not in SPLITTING:
+            return given
+        return dataclasses.replace(
+            given,
+            weight_share=float(rng.uniform(*WEIGHT_SHARE)),
+            input_rows=get_args(InputRows)[int(rng.integers(2))],
+            merges_weights=bool(rng.random() < MERGES_WEIGHTS_CHANCE),
+        )
+
+    return give
+
+
+def _round_microbatches(microbatches: int, pp: int, schedule: Schedule) -> int:
+    """Give about so many microbatches, as many as a schedule of several chunks can run."""
+    if schedule in ("1f1b", "zero-bubble"):
+        return pp * max(1, microbatches // pp)
+    return max(microbatches, 2 * pp) if schedule == "dualpipev" else microbatches
+
+
+def _lack(column: str) -> Draw:
+    """Leave out a column of a job's trace."""
+    return lambda spec, rng: dataclasses.replace(spec, lacks=",".join(sorted({*spec.lacked, column})))  # noqa: ARG005 - as the others
 
 
 def _give_chunks(spec: JobSpec, rng: np.random.Generator) -> JobSpec:
     if spec.pp == 1:
         return spec
-    microbatches = spec.pp * max(1, spec.microbatches // spec.pp)
+    microbatches = _round_microbatches(spec.microbatches, spec.pp, "1f1b")
     p2p = "blocking" if spec.p2p == "pairs" else spec.p2p
-    vpp = int(rng.integers(2, 5))
+    vpp = int(rng.choice(CHUNKS))
     return dataclasses.replace(spec, vpp=vpp, microbatches=microbatches, p2p=p2p, schedule="1f1b")
 
 
 def _give_stages(spec: JobSpec, rng: np.random.Generator) -> JobSpec:
     pp = int(rng.choice(ODD_STAGES))
-    microbatches = pp * max(1, spec.microbatches // pp) if spec.vpp > 1 else spec.microbatches
+    microbatches = _round_microbatches(spec.microbatches, pp, spec.schedule) if spec.vpp > 1 else spec.microbatches
     return dataclasses.replace(spec, pp=pp, microbatches=microbatches)
 
 
@@ -151,7 +207,7 @@ def _give_few_microbatches(spec: JobSpec, rng: np.random.Generator) -> JobSpec:
 
 
 def _give_pairs(spec: JobSpec, rng: np.random.Generator) -> JobSpec:  # noqa: ARG001 - as the others
-    if spec.pp == 1 or spec.vpp > 1 or spec.schedule == "eager":
+    if spec.pp == 1 or spec.vpp > 1 or spec.schedule in ("eager", *NOT_BLOCKING):
         return spec
     return dataclasses.replace(spec, p2p="pairs")
 
@@ -205,7 +261,9 @@ def _give_lost_rows(spec: JobSpec, rng: np.random.Generator) -> JobSpec:
 
 def _give_missing_columns(spec: JobSpec, rng: np.random.Generator) -> JobSpec:
     """Leave out some columns; that of model chunks stays where there are several, and of hosts there must be some."""
-    there = [name for name in OPTIONAL_COLUMNS if name != "mc" or spec.vpp == 1]
+    there = [
+        name for name in OPTIONAL_COLUMNS if name not in (("mc", "gmc") if spec.is_v else ("mc",)) or spec.vpp == 1
+    ]
     n_left_out = int(rng.integers(1, 4))
     return dataclasses.replace(spec, lacks=",".join(rng.permutation(there)[:n_left_out].tolist()))
 
@@ -223,9 +281,8 @@ def _give_clocks(spec: JobSpec, rng: np.random.Generator) -> JobSpec:
 WORLDS: dict[str, Feature] = {
     "gpipe": Feature(0.2, lambda s: s.schedule == "gpipe", _give_schedule("gpipe")),
     "eager": Feature(0.2, lambda s: s.schedule == "eager", _give_schedule("eager")),
-    # Replays do not know weight gradients apart yet: nothing is trained on them.
-    "zero-bubble": Feature(0.0, lambda s: s.schedule == "zero-bubble", _give_zero_bubble),
-    "interleaved": Feature(0.0, lambda s: s.vpp > 1, _give_chunks),
+    "zero-bubble": Feature(0.0, lambda s: s.schedule == "zero-bubble", _give_chunked("zero-bubble", (1, 1, 1, 2, 3))),
+    "interleaved": Feature(0.0, lambda s: s.schedule == "1f1b" and s.vpp > 1, _give_chunks),
     "odd-stages": Feature(0.12, lambda s: s.pp > 1 and s.pp % 2 == 1, _give_stages),
     "odd-ranks": Feature(
         0.1, lambda s: s.dp % 3 == 0, lambda s, rng: dataclasses.replace(s, dp=int(rng.choice(ODD_RANKS)))
@@ -259,3 +316,12 @@ WORLDS: dict[str, Feature] = {
     "hosts": Feature(0.0, lambda s: s.workers_per_host > 0, _set(workers_per_host=4)),
     "absolute-times": Feature(0.0, lambda s: s.absolute_times, _set(absolute_times=True)),
 }
+#: Those whose draws leave all other jobs as they are.
+LATER: dict[str, Feature] = {
+    "looped": Feature(0.0, lambda s: s.schedule == "looped", _give_chunked("looped", CHUNKS)),
+    "zb-h2": Feature(0.0, lambda s: s.schedule == "zb-h2", _give_chunked("zb-h2", (1,))),
+    "zb-v": Feature(0.0, lambda s: s.schedule == "zb-v", _give_chunked("zb-v", (2,))),
+    "dualpipev": Feature(0.0, lambda s: s.schedule == "dualpipev", _give_chunked("dualpipev", (2,))),
+    "no-positions": Feature(0.0, lambda s: s.vpp > 1 and "gmc" in s.lacked, _lack("gmc")),
+}
+WORLDS |= LATER

@@ -30,10 +30,10 @@ def measure_stages(breakdown: Breakdown, n_stages: int) -> Features:
     if n_stages == 1:
         reason = "the job has one pipeline stage"
         return {name: Feature.missing(reason) for name in READS_AS}
-    load = _by_stage(breakdown.typical_s, n_stages)  # (2, n_stages)
+    load = _by_stage(breakdown.typical_s, n_stages)  # (n_directions, n_stages)
     worst = longest_stage(breakdown, n_stages)
     others = np.arange(n_stages) != worst
-    forward, backward = load[0, worst] / load[0, others].mean(), load[1, worst] / load[1, others].mean()
+    forward, backward = (of[worst] / of[others].mean() for of in (load[0], load[1:].sum(axis=0)))
     found = {
         "stage.ratio": Feature(float(load[:, worst].sum() / load[:, others].sum(axis=0).mean())),
         "stage.forward_ratio": Feature(float(forward)),
@@ -59,5 +59,5 @@ def longest_stage(breakdown: Breakdown, n_stages: int) -> int:
 
 
 def _by_stage(typical_s: Seconds, n_stages: int) -> Seconds:
-    """Add the model chunks of each stage: shape (2, n_stages), seconds a microbatch."""
-    return np.asarray(typical_s.reshape(2, -1, n_stages).sum(axis=1))
+    """Add the model chunks of each stage: shape (n_directions, n_stages), seconds a microbatch."""
+    return np.asarray(typical_s.reshape(len(typical_s), -1, n_stages).sum(axis=1))

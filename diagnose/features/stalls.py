@@ -129,7 +129,7 @@ def _measure(breakdown: Breakdown, evidence: Evidence, whose: StallKind, row: Op
     total = float(seconds.sum())
     work = np.maximum(np.nan_to_num(breakdown.compute_s) - stalls.inside_s, TINY_S)
     n_stages = breakdown.slow_workers.shape[1]
-    by_worker = _add_chunks(at.sum(axis=2), n_stages)  # (2, n_stages, n_steps, n_dp)
+    by_worker = _add_chunks(at.sum(axis=2), n_stages)  # (n_directions, n_stages, n_steps, n_dp)
     counts = by_worker.sum(axis=0)
     hit = counts.sum(axis=1) > 0  # (n_stages, n_dp)
     in_step = (counts > 0).sum(axis=(0, 2))  # workers a step
@@ -138,7 +138,7 @@ def _measure(breakdown: Breakdown, evidence: Evidence, whose: StallKind, row: Op
         "recorded_share": Feature(float(recorded_s) / total)
         if (evidence.op == row).any()
         else Feature.missing(f"the trace has no {OPTYPES[row]} rows"),
-        "backward_share": Feature(float(seconds[1].sum()) / total),
+        "backward_share": Feature(float(seconds[1:].sum()) / total),
         "stall_ratio": Feature(float(np.median(seconds[at] / work[at]))),
         "a_step": Feature(float(counts.sum(axis=1)[hit].mean()) / counts.shape[1]),
         "worker_steps_share": Feature(float((counts > 0).mean(axis=1)[hit].mean())),
@@ -154,8 +154,8 @@ def _measure(breakdown: Breakdown, evidence: Evidence, whose: StallKind, row: Op
 
 
 def _add_chunks(by_virtual: Seconds, n_stages: int) -> Seconds:
-    """Add up over the chunks of each worker: from (2, n_virtual, n_steps, n_dp) to (2, n_stages, n_steps, n_dp)."""
-    shape = (2, -1, n_stages, *by_virtual.shape[2:])
+    """Add up over the chunks of each worker: second axis from n_virtual to n_stages; the first are directions."""
+    shape = (len(by_virtual), -1, n_stages, *by_virtual.shape[2:])
     return np.asarray(by_virtual.reshape(shape).sum(axis=1))
 
 
@@ -172,7 +172,7 @@ def _contrast(breakdown: Breakdown, hit: Bools, whose: StallKind) -> Feature:
     here_s = _add_chunks(stalls.seconds_of(whose).sum(axis=2), hit.shape[0])
     elsewhere_s = _add_chunks(other.sum(axis=2), hit.shape[0])
     if whose == StallKind.COLLECTION:
-        here, there = float(here_s[0].sum()), float(elsewhere_s[1].sum())
+        here, there = float(here_s[0].sum()), float(elsewhere_s[1:].sum())
     elif hit.all():
         return Feature.missing("every worker has such stalls")
     else:
@@ -191,9 +191,9 @@ def _backward_contrast(breakdown: Breakdown) -> Feature:
     if hit.all():
         return Feature.missing("every worker has such stalls")
     known = [StallKind.WORKER, StallKind.QUEUE, StallKind.TOGETHER]
-    seconds = np.where(np.isin(stalls.inside[1], known), 0.0, stalls.inside_s[1])
-    seconds += np.where(np.isin(stalls.before[1], known), 0.0, stalls.before_s[1])
-    by_worker = seconds.sum(axis=(1, 2)).reshape(-1, n_stages, seconds.shape[-1]).sum(axis=0)
+    seconds = np.where(np.isin(stalls.inside[1:], known), 0.0, stalls.inside_s[1:])
+    seconds += np.where(np.isin(stalls.before[1:], known), 0.0, stalls.before_s[1:])
+    by_worker = seconds.sum(axis=(0, 2, 3)).reshape(-1, n_stages, seconds.shape[-1]).sum(axis=0)
     here, there = float(by_worker[hit].mean()), float(by_worker[~hit].mean())
     return Feature(min(here / there, MOST) if there > 0 else MOST)
 
@@ -239,7 +239,8 @@ def _measure_chances(breakdown: Breakdown) -> Features:
     free = at | (stalls.seconds_of(StallKind.NOBODY) > least_s)
     # (n_stages, n_steps, n_dp) of the backwards, in time.
     stalled, there = (
-        _add_chunks(a.sum(axis=2), n_stages)[1][:, in_time] for a in (free, np.isfinite(breakdown.compute_s))
+        _add_chunks(a.sum(axis=2), n_stages)[1:].sum(axis=0)[:, in_time]
+        for a in (free, np.isfinite(breakdown.compute_s))
     )
     hit = _add_chunks(at.sum(axis=2), n_stages).sum(axis=(0, 2))[:, None] > 0
     here, elsewhere = ([np.where(mask, a, 0).sum(axis=(0, 2)) for a in (stalled, there)] for mask in (hit, ~hit))

@@ -76,10 +76,11 @@ def measure_workers(breakdown: Breakdown, what_if: WhatIf) -> Features:
     else:
         dp, stage = slow_workers(breakdown)[0]
         n_stages = breakdown.slow_workers.shape[1]
-        ratio = breakdown.worker_ratio[:, stage::n_stages, :, dp].mean(axis=1)  # (2, n_steps)
+        ratio = breakdown.worker_ratio[:, stage::n_stages, :, dp].mean(axis=1)  # (n_directions, n_steps)
         level = np.log(ratio).mean(axis=0)
         at, alone = is_slow(level), breakdown.compute_s.shape[2] == 1
-        forward, backward = ratio[:, at].mean(axis=1) if at.any() else (1.0, 1.0)
+        forward, *backwards = ratio[:, at].mean(axis=1) if at.any() else (1.0, 1.0)
+        backward = sum(backwards) / len(backwards)
         found = {
             "worker.ratio": Feature(float((forward + backward) / 2)),
             "worker.forward_ratio": Feature(float(forward)),
@@ -109,7 +110,7 @@ def _doubt_layout(breakdown: Breakdown) -> float:
     slow = breakdown.slow_workers
     level = (
         np.log(breakdown.worker_ratio)
-        .reshape(2, -1, slow.shape[1], *breakdown.worker_ratio.shape[2:])
+        .reshape(len(breakdown.worker_ratio), -1, slow.shape[1], *breakdown.worker_ratio.shape[2:])
         .mean(axis=(0, 1))
     )
     usual = np.median(level, axis=1).T[slow]  # of each slow worker over the steps
@@ -121,7 +122,7 @@ def _doubt_layout(breakdown: Breakdown) -> float:
 def _doubt_loader(breakdown: Breakdown) -> float:
     """Say how probable it is that slow workers wait for input: a loader inside forwards holds up those of the first chunk alone."""
     slow, ratio = breakdown.slow_workers, breakdown.worker_ratio.max(axis=2)  # (2, n_virtual, n_dp)
-    elsewhere = max(float(ratio[1].max()), float(ratio[0, 1:].max(initial=1.0)))
+    elsewhere = max(float(ratio[1:].max()), float(ratio[0, 1:].max(initial=1.0)))
     return LOADER_CHANCE if not slow[:, 1:].any() and elsewhere < SLOW_DIRECTION_RATIO else 0.0
 
 

@@ -15,14 +15,14 @@ from diagnose.fixes.plan import Priced, predict, price_fix
 from diagnose.model.analysis import Analysis
 from diagnose.model.cause import Fix
 from diagnose.model.change import Change, Scale
-from diagnose.model.optype import BY_NAME, EVIDENCE, Op
+from diagnose.model.optype import BY_NAME, DIRECTIONS, EVIDENCE, Op
 from diagnose.model.priced import HandFixPrice, HandPrices
 from diagnose.model.remedy import FaultLocation, NamedFix, Refusal
 from diagnose.model.trace import Ints
 
 #: What `--set` may name beside an operation type.
 _SEVERAL = {
-    "compute": (Op.FORWARD, Op.BACKWARD),
+    "compute": DIRECTIONS,
     "p2p": (Op.FORWARD_SEND, Op.FORWARD_RECV, Op.BACKWARD_SEND, Op.BACKWARD_RECV),
 }
 _SET_EXAMPLE = "'forward-compute stage=3 x0.8'"

@@ -33,9 +33,9 @@ class LayerModel:
         As it runs now.
     known : bool
         Somebody said how many layers there are; else their number is assumed and split evenly.
-    typical_s : ndarray of float64, shape (2, n_virtual)
-        Usual time of each virtual stage, forward and backward, seconds.
-    layer_s : ndarray of float64, shape (2,)
+    typical_s : ndarray of float64, shape (n_directions, n_virtual)
+        Usual time of each virtual stage in each direction, seconds.
+    layer_s : ndarray of float64, shape (n_directions,)
         Time of one layer, seconds.
     assumptions : tuple of str
     """
@@ -54,12 +54,12 @@ class LayerModel:
 
     @property
     def extra_s(self) -> Seconds:
-        """What the first and the last virtual stage compute beside their layers, seconds, shape (2, 2): direction, end."""
+        """What the first and the last virtual stage compute beside their layers, seconds, shape (n_directions, 2)."""
         counted = self.typical_s - np.outer(self.layer_s, self.layers)
         return np.maximum(counted[:, [0, -1]], 0.0)
 
     def stage_s(self, layout: Sequence[float]) -> Seconds:
-        """Say how long each virtual stage takes with other layers, forward and backward, seconds, shape (2, n_virtual).
+        """Say how long each virtual stage takes with other layers in each direction, seconds, shape (n_directions, n_virtual).
 
         What a stage takes beyond its layers now it takes then.
         """
@@ -83,7 +83,7 @@ class LayerModel:
 
         Returns
         -------
-        ndarray of float64, shape (2, n_virtual_after, n_virtual_before)
+        ndarray of float64, shape (n_directions, n_virtual_after, n_virtual_before)
             Columns sum to 1.
         """
         before = np.r_[0.0, np.cumsum(self.layers)]
@@ -94,7 +94,7 @@ class LayerModel:
         empty = np.flatnonzero(np.diff(before) == 0)
         of_layers[:, empty] = 0.0
         of_layers[np.minimum(np.searchsorted(after[1:], before[empty]), len(layout) - 1), empty] = 1.0
-        share = np.stack([of_layers, of_layers])
+        share = np.stack([of_layers] * len(self.typical_s))
         part = self.extra_s / self.typical_s[:, [0, -1]]
         for end, at in ((0, 0), (1, -1)):
             share[:, :, at] *= 1.0 - part[:, end, None]

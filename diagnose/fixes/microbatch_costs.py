@@ -31,27 +31,27 @@ class LengthCost:
     Attributes
     ----------
     directions : tuple of Cost
-        Forward, backward.
+        Forward, backward, and weight gradients where they are computed apart.
     both : Cost
-        The two together, each by its part of the time.
+        All of them together, each by its part of the time.
     quality : float
         Part of the variance of the microbatches' times that it explains, 1 all.
-    forward_share : float
-        Part of a typical microbatch's time that is forward.
+    shares : tuple of float
+        Part of a typical microbatch's time that each direction is.
     """
 
-    directions: tuple[Cost, Cost]
+    directions: tuple[Cost, ...]
     both: Cost
     quality: float
-    forward_share: float
+    shares: tuple[float, ...]
 
     def both_of(self, cost_of: Callable[[Cost], Seconds]) -> Seconds:
-        """Add up what forward and backward cost, each by its part of the time; `cost_of` says it for one cost."""
-        forward, backward = (cost_of(cost) for cost in self.directions)
-        return self.forward_share * forward + (1.0 - self.forward_share) * backward
+        """Add up what all directions cost, each by its part of the time; `cost_of` says it for one cost."""
+        forward, *others = (share * cost_of(cost) for share, cost in zip(self.shares, self.directions, strict=True))
+        return sum(others, start=forward)
 
     def of(self, tokens: Seconds, tokens_sq: Seconds) -> Seconds:
-        """Give the cost in both directions, shape (2, ...) where the sums have shape (...)."""
+        """Give the cost in each direction, shape (n_directions, ...) where the sums have shape (...)."""
         return np.stack([cost.linear * tokens + cost.quadratic * tokens_sq for cost in self.directions])
 
 
@@ -76,9 +76,9 @@ class Lengths:
 
 
 def weigh_directions(breakdown: Breakdown) -> Seconds:
-    """Say which part of a typical microbatch's time is forward and which backward, shape (2, 1, 1, 1)."""
+    """Say which part of a typical microbatch's time each direction is, shape (n_directions, 1, 1, 1)."""
     weight = np.nan_to_num(breakdown.typical_s).sum(axis=1)
-    return np.asarray(weight / max(float(weight.sum()), 1e-12)).reshape(2, 1, 1, 1)
+    return np.asarray(weight / max(float(weight.sum()), 1e-12)).reshape(-1, 1, 1, 1)
 
 
 def find_places(breakdown: Breakdown) -> Bools:
@@ -138,15 +138,17 @@ def fit_costs(analysis: Analysis, tokens: Seconds, tokens_sq: Seconds) -> Length
         return None
     pace = _pace_of_ranks(both, first.cost.linear * tokens + first.cost.quadratic * tokens_sq)
     fits = [fit_cost(*lengths, (y / pace).ravel()[picked]) for y in (*ratio, both)]
-    if fits[0] is None or fits[1] is None or fits[2] is None:
+    found = [fit for fit in fits if fit is not None]
+    if len(found) < len(fits):
         return None
-    forward, backward = fits[0].cost, fits[1].cost
-    share = float(weight.ravel()[0])
+    costs = tuple(fit.cost for fit in found[:-1])
+    shares = weight.ravel()[:-1].tolist()
+    shares.append(1.0 - sum(shares))
     joined = Cost(
-        share * forward.linear + (1.0 - share) * backward.linear,
-        share * forward.quadratic + (1.0 - share) * backward.quadratic,
+        sum(share * cost.linear for share, cost in zip(shares, costs, strict=True)),
+        sum(share * cost.quadratic for share, cost in zip(shares, costs, strict=True)),
     )
-    return LengthCost((forward, backward), joined, fits[2].r_squared, share)
+    return LengthCost(costs, joined, found[-1].r_squared, tuple(shares))
 
 
 def _pace_of_ranks(both: Seconds, predicted: Seconds) -> Seconds:

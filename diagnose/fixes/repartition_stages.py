@@ -102,7 +102,7 @@ class _LayoutPrices:
         if self.chunks == self.model.chunks:
             even: Change = Remove("stage")
         else:
-            share = np.full((2, self.n_virtual, len(self.model.layers)), 1.0 / self.n_virtual)
+            share = np.full((len(self.model.typical_s), self.n_virtual, len(self.model.layers)), 1.0 / self.n_virtual)
             even = Reschedule("interleaved" if self.chunks > 1 else "1f1b", self.chunks, share)
         return float(self.analysis.sample((*self.aside, even)).mean())
 

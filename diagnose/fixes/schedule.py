@@ -14,7 +14,7 @@ from diagnose.fixes.layers import LayerModel, model_layers
 from diagnose.fixes.places import read_whole
 from diagnose.model.analysis import Analysis
 from diagnose.model.change import Reschedule
-from diagnose.model.optype import Op
+from diagnose.model.optype import DIRECTIONS, Op
 from diagnose.model.remedy import FaultLocation, Refusal, Remedy
 from diagnose.model.schedule import SCHEDULES, count_in_flight, order_launches, refuse_schedule
 
@@ -107,7 +107,10 @@ def _read_share(settings: Mapping[str, str]) -> float:
 
 def _present(analysis: Analysis, model: LayerModel) -> _Option:
     """Say how the job runs now: by its chunks, and whether all forwards come before the first backward."""
-    schedule = "interleaved" if model.chunks > 1 else "gpipe" if _runs_gpipe(analysis) else "1f1b"
+    if any((block.nodes.op == Op.WEIGHT).any() for block in analysis.trace.blocks):
+        schedule = "zero-bubble"
+    else:
+        schedule = "interleaved" if model.chunks > 1 else "gpipe" if _runs_gpipe(analysis) else "1f1b"
     return _Option(schedule, model.chunks, analysis.gains.replayed_s, _hold(analysis, schedule, model.chunks), None)
 
 
@@ -238,7 +241,7 @@ def _bubble(analysis: Analysis, step_s: float) -> float:
     work = np.nansum(analysis.breakdown.compute_s, axis=(0, 1, 2)).mean() / analysis.trace.n_stages
     beside = []
     for block in analysis.trace.blocks:
-        computes = np.isin(block.nodes.op, (Op.FORWARD, Op.BACKWARD))
+        computes = np.isin(block.nodes.op, DIRECTIONS)
         start_s, end_s = block.start_s[computes], block.end_s[computes]
         beside.append(
             np.nanmax(block.end_s, axis=(0, 2)) - np.nanmax(end_s, axis=(0, 2)) + np.nanmin(start_s, axis=(0, 2))

@@ -14,6 +14,7 @@ from diagnose.judge.worth import Benefit
 from diagnose.model.analysis import Analysis
 from diagnose.model.cause import EvidenceItem
 from diagnose.model.components import COMPONENTS
+from diagnose.model.optype import DIRECTION_NAMES
 
 #: Below this probability the classifier disagrees with a rule that fires.
 DISAGREES = 0.5
@@ -135,7 +136,7 @@ def _describe_stall(analysis: Analysis, rule: Rule, place: list[int], pause_s: f
     worker = label_worker(analysis.trace, dp, virtual % n_stages)
     cost = f"and the step {1e3 * lost_s:.0f} ms" if lost_s >= 1e-3 else "and the step nothing: others waited anyway"
     text = (
-        f"step {step}, dp {worker.dp}, stage {worker.pp}: {'backward' if direction else 'forward'} of microbatch {microbatch} "
+        f"step {step}, dp {worker.dp}, stage {worker.pp}: {DIRECTION_NAMES[direction]} of microbatch {microbatch} "
         f"took {1e3 * pause_s:.0f} ms longer, {cost}"
     )
     values: dict[str, float | None] = {

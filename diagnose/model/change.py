@@ -43,7 +43,7 @@ class Scale:
 class Work:
     """Give computes other work, multiplied by a factor; their stalls stay.
 
-    The factor is broadcastable to (2, n_virtual, n_microbatches, n_steps, n_dp), axes as in `Breakdown`.
+    The factor is broadcastable to (n_directions, n_virtual, n_microbatches, n_steps, n_dp), axes as in `Breakdown`.
     """
 
     factor: Seconds
@@ -66,7 +66,7 @@ class Reschedule:
         `1f1b`, `interleaved`, `gpipe` or `zero-bubble`.
     chunks : int
         Model chunks of each stage afterwards.
-    share : ndarray of float64, shape (2, n_virtual_after, n_virtual_before)
+    share : ndarray of float64, shape (n_directions, n_virtual_after, n_virtual_before)
         Which part of the work of each virtual stage, forward and backward, each of the new ones does; columns sum to 1.
     weight_share : float
         Part of a backward that computes weight gradients, which `zero-bubble` does later.

@@ -22,12 +22,13 @@ class Op(enum.IntEnum):
     EMBEDDING = 10
     CLIP = 11
     OPTIMIZER = 12
-    GC = 13
-    CUDA_MALLOC = 14
-    DATA_LOAD = 15
-    CHECKPOINT = 16
-    EVAL = 17
-    LOG = 18
+    WEIGHT = 13
+    GC = 14
+    CUDA_MALLOC = 15
+    DATA_LOAD = 16
+    CHECKPOINT = 17
+    EVAL = 18
+    LOG = 19
 
 
 NAMES: dict[Op, str] = {
@@ -44,6 +45,7 @@ NAMES: dict[Op, str] = {
     Op.EMBEDDING: "embedding-grads-all-reduce",
     Op.CLIP: "optimizer-clip-main-grad",
     Op.OPTIMIZER: "optimizer",
+    Op.WEIGHT: "backward-weight",
     Op.GC: "gc",
     Op.CUDA_MALLOC: "cuda-malloc",
     Op.DATA_LOAD: "data-load",
@@ -51,10 +53,15 @@ NAMES: dict[Op, str] = {
     Op.EVAL: "eval",
     Op.LOG: "log",
 }
-BY_NAME: dict[str, Op] = {name: op for op, name in NAMES.items()}
+#: Where a schedule splits the backward, `backward-compute` is the input's gradient, whichever of the two names it has.
+BY_NAME: dict[str, Op] = {name: op for op, name in NAMES.items()} | {"backward-input": Op.BACKWARD}
 
 #: Own time is the duration; ideal is the mean. Every other simulated type is communication, ideal the median.
-COMPUTE = frozenset({Op.FORWARD, Op.BACKWARD, Op.GC, Op.OPTIMIZER})
+COMPUTE = frozenset({Op.FORWARD, Op.BACKWARD, Op.WEIGHT, Op.GC, Op.OPTIMIZER})
+#: What a worker computes of a microbatch; the place of each is its direction in the arrays of `Breakdown`.
+DIRECTIONS = (Op.FORWARD, Op.BACKWARD, Op.WEIGHT)
+#: Forwards, backwards and weight gradients: what `DIRECTIONS` are called in sentences.
+DIRECTION_NAMES = ("forward", "backward", "weight gradient")
 #: Point-to-point operations: one stream each on a worker.
 P2P = (Op.FORWARD_SEND, Op.FORWARD_RECV, Op.BACKWARD_SEND, Op.BACKWARD_RECV)
 #: Collectives over all dp ranks of a stage.

@@ -13,7 +13,7 @@ import numpy as np
 from diagnose.model.analysis import ReportData
 from diagnose.model.cause import Cause
 from diagnose.model.components import STALLED
-from diagnose.model.optype import NAMES, P2P, Op
+from diagnose.model.optype import DIRECTIONS, NAMES, P2P, Op
 from diagnose.model.stalls import StallKind
 from diagnose.model.timeline import Timeline
 from diagnose.model.trace import Seconds
@@ -27,6 +27,7 @@ from diagnose.report.perfetto_times import OperationFacts, match_nodes
 _STREAMS = {
     Op.FORWARD: "compute",
     Op.BACKWARD: "compute",
+    Op.WEIGHT: "compute",
     Op.GC: "compute",
     Op.OPTIMIZER: "compute",
     Op.FORWARD_SEND: "forward-send",
@@ -189,7 +190,7 @@ LATENESS = "later than clean [ms]"
 def draw_stalls(page: Page, data: ReportData, timeline: Timeline, row: DpTrack) -> None:
     """Draw the stalls of one dp rank of a recorded step, with the sentence of the cause, and the rows that are evidence."""
     by_stage: dict[int, list[Slice]] = defaultdict(list)
-    for node in np.flatnonzero(np.isin(timeline.nodes.op, (int(Op.FORWARD), int(Op.BACKWARD)))).tolist():
+    for node in np.flatnonzero(np.isin(timeline.nodes.op, DIRECTIONS)).tolist():
         by_stage[int(timeline.nodes.stage[node])] += _stalls_of(data, timeline, node, row)
     rows = data.analysis.trace.evidence
     for i in np.flatnonzero((rows.step == timeline.step) & (rows.dp == row.dp)).tolist():
@@ -232,7 +233,7 @@ def _place(data: ReportData, timeline: Timeline, node: int, dp: int) -> tuple[in
     microbatch = int(nodes.microbatch[node])
     if not len(at) or microbatch < 0:
         return None
-    place = (int(nodes.op[node] == Op.BACKWARD), virtual, microbatch, int(at[0]), dp)
+    place = (DIRECTIONS.index(Op(int(nodes.op[node]))), virtual, microbatch, int(at[0]), dp)
     shape = breakdown.compute_s.shape
     return place if all(i < n for i, n in zip(place, shape, strict=True)) else None
 

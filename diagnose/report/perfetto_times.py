@@ -8,7 +8,7 @@ from collections import defaultdict
 
 import numpy as np
 
-from diagnose.model.optype import COMPUTE, DP_COLLECTIVES, NAMES, P2P, Op
+from diagnose.model.optype import COMPUTE, DIRECTIONS, DP_COLLECTIVES, NAMES, P2P, Op
 from diagnose.model.timeline import Timeline
 from diagnose.model.trace import Nodes, Seconds
 
@@ -16,6 +16,7 @@ from diagnose.model.trace import Nodes, Seconds
 _SERVES = {
     Op.FORWARD: ("F", Op.FORWARD),
     Op.BACKWARD: ("B", Op.BACKWARD),
+    Op.WEIGHT: ("W", Op.WEIGHT),
     Op.FORWARD_SEND: ("send F", Op.FORWARD),
     Op.FORWARD_RECV: ("recv F", Op.FORWARD),
     Op.BACKWARD_SEND: ("send B", Op.BACKWARD),
@@ -145,7 +146,7 @@ def _sources(timeline: Timeline, places: _Places, stage: int) -> dict[int, list[
     first_s = np.fmin.reduce(timeline.start_s, axis=1)
     found: dict[int, list[int]] = {}
     computes = sorted(
-        places.of(Op.FORWARD, stage) + places.of(Op.BACKWARD, stage), key=lambda node: (first_s[node], node)
+        (node for op in DIRECTIONS for node in places.of(op, stage)), key=lambda node: (first_s[node], node)
     )
     for before, node in zip([None, *computes], computes, strict=False):
         found[node] = [] if before is None else [before]

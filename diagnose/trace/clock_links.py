@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from diagnose.model.optype import DP_COLLECTIVES, Op
+from diagnose.model.optype import DIRECTIONS, DP_COLLECTIVES, Op
 from diagnose.model.recording import Recording
 from diagnose.model.trace import Ints, Seconds
 from diagnose.trace.columns import begins_run
@@ -97,7 +97,7 @@ class LinkFinder:
             (DP_COLLECTIVES, (r.step, self.stage, self.tp, self.cp)),
             ((Op.CLIP,), (r.step, zero, zero, zero)),
             ((Op.EMBEDDING,), (r.step, r.dp, self.tp, self.cp)),
-            ((Op.FORWARD, Op.BACKWARD), (r.step, r.dp, self.stage, zero)),
+            (DIRECTIONS, (r.step, r.dp, self.stage, zero)),
         ):
             rows = np.flatnonzero(np.isin(r.op, [int(op) for op in ops]))
             key = number_combinations(*(column[rows] for column in same), r.op[rows].astype(np.int64), self.seq[rows])

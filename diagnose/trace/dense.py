@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diagnose.errors import TraceError
-from diagnose.model.optype import EVIDENCE, Op
+from diagnose.model.optype import DIRECTIONS, EVIDENCE, Op
 from diagnose.model.trace import TOKEN_COLUMNS, Ints, Nodes, Seconds
+from diagnose.trace.labels import number_combinations
 from diagnose.trace.rows import GridSizes, RowIndex, Rows, derive_seq, row_key, take_index, take_rows
 
 #: An operation that less than this part of the lanes has is a stray.
@@ -233,12 +234,12 @@ def _name_nodes(rows: Rows, at: RowIndex, cells: _Cells, start_s: Seconds, n_chu
         for found, column in ((microbatch, rows.microbatch), (chunk, rows.chunk)):
             if column is not None:
                 found[cells.node_at[in_lane]] = column[in_lane]
-    compute = np.isin(op, (Op.FORWARD, Op.BACKWARD))
+    compute = np.isin(op, DIRECTIONS)
     chunk = _number_chunks(op, stage, chunk)
     if (chunk[compute] < 0).any():
         # Interleaved 1F1B launches groups of n_stages microbatches, chunk after chunk (arXiv 2104.04473, section 2.2).
         turn = number // n_stages % n_chunks
-        chunk = np.where(compute, np.where(op == Op.BACKWARD, n_chunks - 1 - turn, turn), -1)
+        chunk = np.where(compute, np.where(op == Op.FORWARD, turn, n_chunks - 1 - turn), -1)
     for of_op, order in ((Op.ALL_GATHER, number), (Op.REDUCE_SCATTER, n_chunks - 1 - number)):
         unknown = (op == of_op) & (chunk < 0)
         chunk[unknown] = np.clip(order, 0, n_chunks - 1)[unknown]
@@ -251,7 +252,7 @@ def _name_nodes(rows: Rows, at: RowIndex, cells: _Cells, start_s: Seconds, n_chu
 
 def _number_chunks(op: Ints, stage: Ints, labels: Ints) -> Ints:
     """Number the model chunks from 0; all -1 where the labels are missing or make no sense for the computes of a stage."""
-    compute = np.isin(op, (Op.FORWARD, Op.BACKWARD))
+    compute = np.isin(op, (Op.FORWARD, Op.BACKWARD))  # a weight gradient may be of several microbatches
     unknown = np.full(len(op), -1, dtype=np.int64)
     known = np.unique(labels[compute])
     if known[0] < 0 or len(known) > MAX_CHUNKS:
@@ -261,12 +262,15 @@ def _number_chunks(op: Ints, stage: Ints, labels: Ints) -> Ints:
     runs = np.bincount(((op * (int(stage.max()) + 1) + stage) * len(known) + chunk)[compute])
     if len(known) * int(runs.max()) > MAX_CELLS_PER_ROW * int(runs[runs > 0].min()) * len(known):
         return unknown
-    chunked = np.isin(op, (Op.FORWARD, Op.BACKWARD, Op.ALL_GATHER, Op.REDUCE_SCATTER))
+    chunked = np.isin(op, (*DIRECTIONS, Op.ALL_GATHER, Op.REDUCE_SCATTER))
     return np.where(chunked, chunk, -1)
 
 
 def _alike(op: Ints, stage: Ints, chunk: Ints, microbatch: Ints) -> bool:
-    """Say whether every stage and chunk runs each microbatch exactly once in each direction."""
+    """Say whether every stage and chunk runs each microbatch exactly once in each direction.
+
+    A weight gradient may be of several microbatches, and whole backwards have none.
+    """
     seen = set()
     for of_op in (Op.FORWARD, Op.BACKWARD):
         for of_stage in range(int(stage.max()) + 1):
@@ -276,4 +280,6 @@ def _alike(op: Ints, stage: Ints, chunk: Ints, microbatch: Ints) -> bool:
     if len(seen) != 1 or max(next(iter(seen))) > len(op):
         return False
     first = next(iter(seen))
-    return len(set(first)) == len(first) and min(first) >= 0
+    place = number_combinations(stage, chunk, microbatch)[op == Op.WEIGHT]
+    known = bool(np.isin(microbatch[op == Op.WEIGHT], first).all()) and len(np.unique(place)) == len(place)
+    return known and len(set(first)) == len(first) and min(first) >= 0

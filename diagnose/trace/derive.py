@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from diagnose.model.optype import P2P, Op
+from diagnose.model.optype import DIRECTIONS, P2P, Op
 from diagnose.model.trace import Block, Nodes, Seconds
 
 #: The send and the recv of each direction, and from which stage on which the next waits.
@@ -63,7 +63,7 @@ class _Plan:
         self.block = block
         self.n_stages = n_stages
         self.virtual = np.maximum(nodes.chunk, 0) * self.n_stages + nodes.stage
-        self.computes = np.flatnonzero(np.isin(nodes.op, (Op.FORWARD, Op.BACKWARD)))
+        self.computes = np.flatnonzero(np.isin(nodes.op, DIRECTIONS))
         self.at = {
             (int(nodes.op[n]), int(self.virtual[n]), int(nodes.microbatch[n])): n for n in self.computes.tolist()
         }

@@ -15,7 +15,7 @@ import dataclasses
 import numpy as np
 
 from diagnose.model.members import Members
-from diagnose.model.optype import EVIDENCE, Op
+from diagnose.model.optype import DIRECTIONS, EVIDENCE, Op
 from diagnose.model.trace import Bools, Ints, Seconds
 from diagnose.trace.columns import begins_run
 from diagnose.trace.dense import MAX_CELLS_PER_ROW
@@ -35,7 +35,7 @@ CLOCK_STEPS = 5
 #: Resolution of a float32 of seconds within a long step; differences below it are none.
 TINY_S = 1e-6
 #: Types that a `Members` is about.
-_COMPUTES = (int(Op.FORWARD), int(Op.BACKWARD))
+_COMPUTES = tuple(int(op) for op in DIRECTIONS)
 
 
 def merge_members(

@@ -226,7 +226,7 @@ def _rows(table: pa.Table, footer: dict[bytes, bytes], name: str) -> Rows:
         op=np.array([BY_NAME.get(text, -1) for text in names] + [-1], dtype=np.int8)[codes],
         start_s=start_s,
         duration_s=duration_s,
-        seq=columns.optional("seq_id"),
+        seq=None if _has_aliases(names) else columns.optional("seq_id"),
         microbatch=columns.optional("mb_id"),
         chunk=columns.optional("mc"),
         rank=columns.optional("rank"),
@@ -243,6 +243,12 @@ def _rows(table: pa.Table, footer: dict[bytes, bytes], name: str) -> Rows:
         waits=_mark_waits(codes, names),
         **_footer_recording(footer, name),
     )
+
+
+def _has_aliases(names: tuple[str, ...]) -> bool:
+    """Say whether two names stand for one type: then `seq_id` counts each by itself."""
+    known = [BY_NAME[text] for text in names if text in BY_NAME]
+    return len(set(known)) < len(known)
 
 
 def _add_up(table: pa.Table, column: str) -> NDArray[np.float64] | None:

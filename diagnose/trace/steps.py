@@ -7,7 +7,7 @@ import dataclasses
 
 import numpy as np
 
-from diagnose.model.optype import Op
+from diagnose.model.optype import DIRECTIONS, P2P, Op
 from diagnose.model.trace import TOKEN_COLUMNS, Block, Bools, Evidence, Ints, Nodes, Seconds
 from diagnose.trace.dense import Dense
 
@@ -35,7 +35,7 @@ MIN_STEPS_FOR_WARM_UP = 8
 #: Rows after a worker's last compute may start this much before its end and still follow it.
 TOLERANCE_S = 1e-3
 
-_PIPELINED = (Op.FORWARD, Op.BACKWARD, Op.FORWARD_SEND, Op.FORWARD_RECV, Op.BACKWARD_SEND, Op.BACKWARD_RECV)
+_PIPELINED = (*DIRECTIONS, *P2P)
 
 
 def shift_origin(dense: Dense, evidence: Evidence) -> tuple[Seconds | None, Evidence]:
@@ -97,7 +97,7 @@ def add_collections(dense: Dense, evidence: Evidence, n_stages: int) -> None:
     if not len(rows):
         return
     nodes = dense.nodes
-    compute = np.isin(nodes.op, (Op.FORWARD, Op.BACKWARD))
+    compute = np.isin(nodes.op, DIRECTIONS)
     step, dp, stage = evidence.step[rows], evidence.dp[rows], evidence.stage[rows]
     after = np.zeros(len(rows), dtype=bool)
     starts, ends = [], []
@@ -255,7 +255,7 @@ def _compute_pace(blocks: list[Block]) -> Seconds:
     """Say how long the computes of each step are against those of a usual step; ratio, shape (n_steps,)."""
     paces = []
     for block in blocks:
-        computes = np.isin(block.nodes.op, (Op.FORWARD, Op.BACKWARD))
+        computes = np.isin(block.nodes.op, DIRECTIONS)
         seconds = (block.end_s - block.start_s)[computes]
         seconds = seconds[~np.isnan(seconds).all(axis=(1, 2))]
         pace = seconds / np.maximum(np.nanmedian(seconds, axis=(1, 2), keepdims=True), TINY_S)

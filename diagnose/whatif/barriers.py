@@ -6,7 +6,7 @@ Enters: a block and the graph of what is known. Leaves: a graph with barriers.
 import numpy as np
 
 from diagnose.errors import TraceError
-from diagnose.model.optype import COMPUTE, Op
+from diagnose.model.optype import COMPUTE, DIRECTIONS, Op
 from diagnose.model.trace import Block, Bools, Nodes, Seconds
 from diagnose.whatif.batches import HELD_SHARE
 from diagnose.whatif.graph import Barrier, Event, Graph, Layout, order_graph
@@ -81,7 +81,7 @@ def _barrier_sources(layout: Layout, graph: Graph) -> list[int]:
     """List the ends that a hidden barrier may wait for: the last compute of each stage and what closes the step."""
     sources: list[int] = []
     for stage in range(layout.n_stages):
-        sources += layout.by_start((Op.FORWARD, Op.BACKWARD), stage)[-1:]
+        sources += layout.by_start(DIRECTIONS, stage)[-1:]
         for op in (Op.ALL_GATHER, Op.GC, Op.LAYERNORM, Op.EMBEDDING, Op.REDUCE_SCATTER, Op.SEPARATE, Op.CLIP):
             sources += layout.of(op, stage)[-1:]
     known = {node for event in graph.events for node in event.completes}

@@ -7,7 +7,7 @@ import warnings
 
 import numpy as np
 
-from diagnose.model.optype import P2P, Op
+from diagnose.model.optype import DIRECTIONS, P2P, Op
 from diagnose.model.trace import Block, Nodes, Seconds
 
 #: Lanes (step x dp rank) looked at when waits are learned; more would not change a share of 97%.
@@ -60,7 +60,7 @@ class SampledLanes:
         overlaps = [0.0]
         usual = np.nan_to_num(np.nanmean(self.start_s, axis=1)) if self.start_s.size else np.zeros(len(nodes))
         for stage in range(int(nodes.stage.max()) + 1):
-            computes = np.flatnonzero((nodes.stage == stage) & np.isin(nodes.op, (Op.FORWARD, Op.BACKWARD)))
+            computes = np.flatnonzero((nodes.stage == stage) & np.isin(nodes.op, DIRECTIONS))
             order = computes[np.argsort(usual[computes], kind="stable")]
             gap = self.start_s[order[1:]] - self.end_s[order[:-1]]
             gap = gap[np.isfinite(gap)]

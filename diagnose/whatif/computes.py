@@ -7,13 +7,15 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from diagnose.model.optype import Op
+from diagnose.model.optype import DIRECTIONS, Op
 from diagnose.model.trace import Nodes, Seconds
 from diagnose.whatif.observed import Observed
 
-COMPUTES = (int(Op.FORWARD), int(Op.BACKWARD))
+COMPUTES = tuple(int(op) for op in DIRECTIONS)
+#: Direction of each type of compute.
+DIRECTION_OF = {op: direction for direction, op in enumerate(COMPUTES)}
 
-#: Direction (0 forward, 1 backward), virtual stage (chunk x n_stages + stage), microbatch.
+#: Direction (0 forward, 1 backward, 2 weight gradient), virtual stage (chunk x n_stages + stage), microbatch.
 Place = tuple[int, int, int]
 
 
@@ -35,15 +37,19 @@ def list_computes(nodes: Nodes) -> list[int]:
 def place_of(nodes: Nodes, node: int, n_stages: int) -> Place:
     """Say where a compute stands in the arrays of `Breakdown`."""
     virtual = max(int(nodes.chunk[node]), 0) * n_stages + int(nodes.stage[node])
-    return int(nodes.op[node] == Op.BACKWARD), virtual, int(nodes.microbatch[node])
+    return DIRECTION_OF[int(nodes.op[node])], virtual, int(nodes.microbatch[node])
 
 
 def gather_computes(observed: Sequence[Observed], n_stages: int) -> Seconds:
-    """Collect compute durations, shape (2, n_virtual, n_microbatches, n_steps, n_dp); NaN where there is none."""
+    """Collect compute durations, shape (2, n_virtual, n_microbatches, n_steps, n_dp); NaN where there is none.
+
+    Where there are weight gradients the first axis has 3 places.
+    """
+    n_directions = 3 if any((o.block.nodes.op == Op.WEIGHT).any() for o in observed) else 2
     n_chunks = 1 + max(int(o.block.nodes.chunk.max(initial=0)) for o in observed)
     n_microbatches = 1 + max(int(o.block.nodes.microbatch.max(initial=0)) for o in observed)
     n_steps = sum(len(o.block.steps) for o in observed)
-    compute_s = np.full((2, n_chunks * n_stages, n_microbatches, n_steps, observed[0].block.n_dp), np.nan)
+    compute_s = np.full((n_directions, n_chunks * n_stages, n_microbatches, n_steps, observed[0].block.n_dp), np.nan)
     for steps, o in iterate_blocks(observed):
         for node in list_computes(o.block.nodes):
             # A rank that does not run the microbatch took no time for it, and what was filled in is nobody's.

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diagnose.model.optype import DP_COLLECTIVES, P2P, Op
+from diagnose.model.optype import DIRECTIONS, DP_COLLECTIVES, P2P, Op
 from diagnose.model.trace import Bools, Ints, Seconds
 from diagnose.numerics.robust import robust_deviation
+from diagnose.whatif.computes import DIRECTION_OF
 from diagnose.whatif.observed import Observed
 
 #: Communication of each type that a compute may queue behind: the last ones launched before it.
@@ -101,7 +102,9 @@ def measure_waits(observed: Sequence[Observed], *, n_stages: int) -> tuple[list[
         for op in _TYPES:
             pairs = [_in_flight(o, op, n_stages) for o in observed]
             candidates += [
-                (op, d, pairs) for d in (0, 1) if any(p.direction == d for of_block in pairs for p in of_block)
+                (op, d, pairs)
+                for d in range(len(DIRECTIONS))
+                if any(p.direction == d for of_block in pairs for p in of_block)
             ]
         # What explains most comes first; what is left must still be explained by the next.
         while candidates:
@@ -119,7 +122,7 @@ def measure_waits(observed: Sequence[Observed], *, n_stages: int) -> tuple[list[
 def measure_late_starts(observed: Sequence[Observed], *, n_stages: int) -> tuple[list[Waits], float]:
     """Say how long computes started late because communication in flight on their worker had not ended; as `measure_waits`."""
     marked = [Waits({}, {}) for _ in observed]
-    n_held, n_chance = np.zeros(2), np.zeros(2)
+    n_held, n_chance = np.zeros((2, len(DIRECTIONS)))
     for o, of_block in zip(observed, marked, strict=True):
         block, nodes = o.block, o.block.nodes
         usual_s = block.start_s.mean(axis=(1, 2))
@@ -128,7 +131,7 @@ def measure_late_starts(observed: Sequence[Observed], *, n_stages: int) -> tuple
                 (nodes.stage == stage) & np.isin(nodes.op, (*P2P, Op.REDUCE_SCATTER, Op.ALL_GATHER))
             )
             sources = sources[np.argsort(usual_s[sources], kind="stable")]
-            for node in np.flatnonzero((nodes.stage == stage) & np.isin(nodes.op, (Op.FORWARD, Op.BACKWARD))).tolist():
+            for node in np.flatnonzero((nodes.stage == stage) & np.isin(nodes.op, DIRECTIONS)).tolist():
                 start = block.start_s[node]
                 tolerance_s = late_tolerance(o, node)
                 delay = np.broadcast_to(o.delay[node], start.shape)
@@ -140,7 +143,7 @@ def measure_late_starts(observed: Sequence[Observed], *, n_stages: int) -> tuple
                 last = int(np.searchsorted(usual_s[sources], usual_s[node]))
                 near = sources[max(0, last - MAX_LATE) : last + 1].tolist()
                 waited_for = _ends_then(o, near, start, delay, tolerance_s, is_late)
-                direction = int(nodes.op[node] == Op.BACKWARD)
+                direction = DIRECTION_OF[int(nodes.op[node])]
                 shifted = is_late & (delay > MIN_SHIFTED * tolerance_s)
                 n_held[direction] += sum(int((at & shifted).sum()) for at in waited_for.values())
                 for shift in SHIFTS if shifted.any() else ():
@@ -153,7 +156,7 @@ def measure_late_starts(observed: Sequence[Observed], *, n_stages: int) -> tuple
     told = deviations >= CHANCE_DEVIATIONS
     kept = []
     for o, of_block in zip(observed, marked, strict=True):
-        sure = [n for n in of_block.seconds if told[int(o.block.nodes.op[n] == Op.BACKWARD)]]
+        sure = [n for n in of_block.seconds if told[DIRECTION_OF[int(o.block.nodes.op[n])]]]
         kept.append(Waits({n: of_block.seconds[n] for n in sure}, {n: of_block.by[n] for n in sure}))
     return kept, float(deviations[told].max(initial=0.0))
 
@@ -195,7 +198,7 @@ def _in_flight(o: Observed, op: Op, n_stages: int) -> list[_InFlight]:
     for stage in range(n_stages):
         here = nodes.stage == stage
         sources = np.flatnonzero(here & (nodes.op == op))
-        computes = np.flatnonzero(here & np.isin(nodes.op, (Op.FORWARD, Op.BACKWARD)))
+        computes = np.flatnonzero(here & np.isin(nodes.op, DIRECTIONS))
         if not len(sources):
             continue
         sources = sources[np.argsort(usual_s[sources], kind="stable")]
@@ -210,7 +213,7 @@ def _in_flight(o: Observed, op: Op, n_stages: int) -> list[_InFlight]:
             long |= (begun & (end_s[of_each] > least_s)).any(axis=1)
         for i in np.flatnonzero(long).tolist():
             node = int(computes[i])
-            direction = int(nodes.op[node] == Op.BACKWARD)
+            direction = DIRECTION_OF[int(nodes.op[node])]
             in_flight = sources.tolist() if op == Op.ALL_GATHER else list(dict.fromkeys(near[:, i].tolist()))
             found.append(_InFlight(node, direction, tuple(in_flight)))
     return found
@@ -225,7 +228,7 @@ def _find_waits(
 ) -> tuple[float, float, list[_Wait]]:
     """Decide for one type of communication and direction whether it holds computes up.
 
-    What a compute takes without is read off the same microbatch's compute of the other direction on the same stage: long
+    What a compute takes without is read off the same microbatch's compute of another direction on the same stage: long
     documents, long stages and slow workers are the same for both. The score says how many usual computes long all waits are; 0
     where no more are held up than by chance. Beside it by how many standard deviations they are more.
     """
@@ -313,13 +316,16 @@ def _is_held(excess: Seconds, overlap: Seconds, within: Seconds) -> Bools:
 
 
 def _partners(o: Observed, direction: int, n_stages: int) -> list[tuple[int, int, int]]:
-    """Pair each compute of a direction with that of the other on the same stage and microbatch: (node, partner, virtual stage)."""
+    """Pair each compute of a direction with one of the same stage and microbatch: (node, partner, virtual stage).
+
+    A forward with its backward, all others with their forward.
+    """
     nodes = o.block.nodes
     key = np.stack([np.maximum(nodes.chunk, 0) * n_stages + nodes.stage, nodes.microbatch])
-    ops = (Op.FORWARD, Op.BACKWARD)
-    partners = {(int(key[0, n]), int(key[1, n])): int(n) for n in np.flatnonzero(nodes.op == ops[1 - direction])}
+    partner = Op.FORWARD if direction else Op.BACKWARD
+    partners = {(int(key[0, n]), int(key[1, n])): int(n) for n in np.flatnonzero(nodes.op == partner)}
     found = []
-    for node in np.flatnonzero(nodes.op == ops[direction]).tolist():
+    for node in np.flatnonzero(nodes.op == DIRECTIONS[direction]).tolist():
         place = (int(key[0, node]), int(key[1, node]))
         if place in partners:
             found.append((node, partners[place], place[0]))

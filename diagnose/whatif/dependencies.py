@@ -8,7 +8,7 @@ Source: arXiv 2505.05713, section 3.
 from collections.abc import Sequence
 
 from diagnose.errors import TraceError
-from diagnose.model.optype import DP_COLLECTIVES, P2P, Op
+from diagnose.model.optype import DIRECTIONS, DP_COLLECTIVES, P2P, Op
 from diagnose.model.trace import Nodes, Seconds
 from diagnose.whatif.graph import Event, Graph, Layout, chain_waits, order_graph
 
@@ -37,7 +37,7 @@ def build_graph(nodes: Nodes, start_s: Seconds, *, has_dp: bool) -> Graph:
             for i, recv in enumerate(recvs, start=skipped):
                 if i >= 1:
                     waits[recv].add(computes[i - 1])
-        computes = layout.by_start((Op.FORWARD, Op.BACKWARD), stage)
+        computes = layout.by_start(DIRECTIONS, stage)
         n_warmup = next((i for i, node in enumerate(computes) if nodes.op[node] == Op.BACKWARD), 0)
         if n_warmup >= 2:
             for op in (Op.BACKWARD_SEND, Op.BACKWARD_RECV):
@@ -52,8 +52,9 @@ def essential_waits(layout: Layout, *, has_dp: bool) -> list[set[int]]:
     waits: list[set[int]] = [set() for _ in range(len(nodes))]
     for stage in range(layout.n_stages):
         forwards, backwards = layout.of(Op.FORWARD, stage), layout.of(Op.BACKWARD, stage)
-        computes = layout.by_start((Op.FORWARD, Op.BACKWARD), stage)
+        computes = layout.by_start(DIRECTIONS, stage)
         chain_waits(waits, computes)
+        _await_inputs(layout, stage, waits)
         for send_op, recv_op, of_type in (
             (Op.FORWARD_SEND, Op.FORWARD_RECV, forwards),
             (Op.BACKWARD_SEND, Op.BACKWARD_RECV, backwards),
@@ -78,16 +79,26 @@ def essential_waits(layout: Layout, *, has_dp: bool) -> list[set[int]]:
     return waits
 
 
+def _await_inputs(layout: Layout, stage: int, waits: list[set[int]]) -> None:
+    """Let the weight gradients of a microbatch wait for the gradient of its input."""
+    nodes = layout.nodes
+    inputs = {(layout.chunk(n), int(nodes.microbatch[n])): n for n in layout.of(Op.BACKWARD, stage)}
+    for node in layout.of(Op.WEIGHT, stage):
+        source = inputs.get((layout.chunk(node), int(nodes.microbatch[node])))
+        if source is not None:
+            waits[node].add(source)
+
+
 def _close_step(layout: Layout, stage: int, computes: list[int], waits: list[set[int]], *, has_dp: bool) -> None:
     """Add the chain after the last compute, with overlapped reduce-scatter where the trace has a separate all-reduce."""
-    backwards = layout.of(Op.BACKWARD, stage)
     scatters = layout.by_start((Op.REDUCE_SCATTER,), stage) if has_dp else []
     separate = layout.of(Op.SEPARATE, stage) if has_dp else []
     chain = computes[-1:] + layout.of(Op.GC, stage)
     if separate:
         chain_waits(waits, scatters)
         for scatter in scatters:
-            own = [node for node in backwards if layout.chunk(node) == layout.chunk(scatter)]
+            of_chunk = (node for node in computes if layout.chunk(node) == layout.chunk(scatter))
+            own = [node for node in of_chunk if layout.nodes.op[node] != Op.FORWARD]
             waits[scatter].update(own[-1:])
         chain += layout.of(Op.LAYERNORM, stage)
         if layout.of(Op.LAYERNORM, stage):

@@ -106,7 +106,7 @@ def without_recorded_pauses(
             np.add.at(said_s, tuple(np.broadcast_to(axis, overlap.shape)[hit] for axis in place), overlap[hit])
         if not said_s.any():
             continue
-        for direction in (0, 1):
+        for direction in range(len(compute_s)):
             d, e = found[direction], said_s[direction]
             usual = nan_median(d - e, axis=(1, 2, 3), keepdims=True)  # a stage
             telling = e > TELLING_SHARE * usual
@@ -143,7 +143,7 @@ def _computes_of(
                 part = mine[start : start + CHUNK_ROWS]
                 step, dp = at[part], evidence.dp[rows[part]]
                 place = (
-                    (nodes.op[computes] == Op.BACKWARD).astype(np.int64),
+                    np.searchsorted(COMPUTES, nodes.op[computes]),
                     np.maximum(nodes.chunk[computes], 0) * n_stages + stage,
                     nodes.microbatch[computes],
                     step + span.start,

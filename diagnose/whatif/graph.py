@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from diagnose.errors import TraceError
-from diagnose.model.optype import COMPUTE, P2P, Op
+from diagnose.model.optype import COMPUTE, DIRECTIONS, P2P, Op
 from diagnose.model.trace import Bools, Nodes, Seconds
 
 
@@ -251,7 +251,7 @@ def _closing(layout: Layout) -> list[int]:
     """List the nodes that can end a step without an optimizer: the last of every stream, and all after the last compute."""
     closing: list[int] = []
     for stage in range(layout.n_stages):
-        closing += layout.by_start((Op.FORWARD, Op.BACKWARD), stage)[-1:]
+        closing += layout.by_start(DIRECTIONS, stage)[-1:]
         for op in P2P:
             closing += layout.of(op, stage)[-1:]
         for op in (Op.GC, Op.LAYERNORM, Op.EMBEDDING, Op.REDUCE_SCATTER, Op.SEPARATE, Op.CLIP):

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from diagnose.errors import TraceError
-from diagnose.model.optype import P2P, Op
+from diagnose.model.optype import DIRECTIONS, P2P, Op
 from diagnose.model.trace import Block, Evidence, Nodes, Seconds, Trace
 from diagnose.whatif.barriers import EXPLAINED_SHARE, add_hidden_barriers
 from diagnose.whatif.batches import HELD_SHARE, SampledLanes, find_batches
@@ -34,7 +34,7 @@ APART_SHARE = 0.05
 OVERLAP_SHARE = 0.1
 
 
-_PIPELINED = {int(op) for op in (Op.FORWARD, Op.BACKWARD, *P2P)}
+_PIPELINED = {int(op) for op in (*DIRECTIONS, *P2P)}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -178,7 +178,7 @@ def _types_apart(nodes: Nodes, sample: SampledLanes, order: list[list[int]]) -> 
     Gradients are never needed by a compute of their step. Transfers run apart if any of them overlaps a compute; where none
     does they block the worker.
     """
-    computes = (int(Op.FORWARD), int(Op.BACKWARD))
+    computes = tuple(int(op) for op in DIRECTIONS)
     found = {(int(Op.REDUCE_SCATTER), op) for op in computes}
     n_apart = n_looked = 0
     for stage_order in order:

@@ -5,7 +5,7 @@ Enters: an observed block. Leaves: a `Recorded`; and what nodes of a new graph t
 
 import dataclasses
 
-from diagnose.model.optype import P2P, Op
+from diagnose.model.optype import DIRECTIONS, P2P, Op
 from diagnose.model.trace import Nodes
 from diagnose.whatif.computes import COMPUTES
 from diagnose.whatif.graph import Layout
@@ -32,6 +32,8 @@ class Recorded:
 
     Attributes
     ----------
+    computes : dict of (part, virtual stage, microbatch) to int
+        Backwards are whole, or the gradients of inputs where those of weights are there, too: one a microbatch, or one for several.
     moves : dict of (type, virtual stage, microbatch) to int
         Transfers, those without a peer left out.
     closings : tuple of int
@@ -57,6 +59,11 @@ class Recorded:
     def nodes(self) -> Nodes:
         """Nodes of the block."""
         return self.layout.nodes
+
+    @property
+    def splits(self) -> bool:
+        """Say whether the gradients of weights are computed apart."""
+        return any(part == "weight" for part, _, _ in self.computes)
 
     def blocks(self) -> bool:
         """Say whether workers wait for their sends before they go on, by what the observed graph has learned of most of them."""
@@ -99,13 +106,18 @@ def read_recorded(o: Observed) -> Recorded | None:
             ):
                 moves |= {(int(op), *p): n for p, n in zip(served, found, strict=False) if n in paired}
     chunks = 1 + max((u // n_stages for _, u, _ in computes), default=0)
+    weights = {
+        ("weight", layout.chunk(n) * n_stages + stage, int(nodes.microbatch[n])): n
+        for stage in range(n_stages)
+        for n in layout.of(Op.WEIGHT, stage)
+    }
     microbatches = tuple(sorted({m for _, _, m in computes}))
     if not computes or len(computes) != 2 * chunks * n_stages * len(microbatches):
         return None
     skipped = {*COMPUTES, *MOVES}
-    last = [layout.by_start((Op.FORWARD, Op.BACKWARD), stage)[-1] for stage in range(n_stages)]
+    last = [layout.by_start(DIRECTIONS, stage)[-1] for stage in range(n_stages)]
     closings = tuple(node for node in sorted(in_graph) if int(nodes.op[node]) not in skipped)
-    return Recorded(o, layout, chunks, computes, moves, closings, microbatches, tuple(last))
+    return Recorded(o, layout, chunks, computes | weights, moves, closings, microbatches, tuple(last))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -73,7 +73,7 @@ class GraphWriter:
 
     def _add_compute(self, stage: int, launch: Launch) -> int:
         """Write down a compute."""
-        op = Op.FORWARD if launch.part == "forward" else Op.BACKWARD
+        op = {"forward": Op.FORWARD, "backward": Op.BACKWARD, "weight": Op.WEIGHT}[launch.part]
         microbatch = self.recorded.microbatches[launch.microbatch]
         node = self._add(op, stage, microbatch, launch.chunk)
         self.computes[launch.part, launch.chunk * self.recorded.n_stages + stage, microbatch] = node
@@ -294,7 +294,9 @@ class GraphWriter:
             if op == Op.BACKWARD and source == of_chunk[-1]:
                 return self._last_of_chunk(stage, min(chunk, self.chunks - 1))
             virtual = min(chunk, self.chunks - 1) * r.n_stages + stage
-            return self.computes[Op(op).name.lower(), virtual, int(r.nodes.microbatch[source])]
+            microbatch = int(r.nodes.microbatch[source])
+            found = self.computes.get((Op(op).name.lower(), virtual, microbatch))
+            return self.computes["backward", virtual, microbatch] if found is None else found
         new = [node for (kind, _, _), node in self.moves.items() if kind == op and self.rows[node][1] == stage]
         if source == of_type[-1] and new:
             return new[-1]

@@ -7,17 +7,21 @@ opens and closes a step stays as it was recorded. Costs O(nodes) once, and O(ope
 
 import dataclasses
 from collections.abc import Sequence
+from typing import get_args
 
 import numpy as np
 
 from diagnose.model.change import Reschedule
-from diagnose.model.schedule import order_launches, refuse_schedule
+from diagnose.model.schedule import Part, order_launches, refuse_schedule
 from diagnose.model.trace import Seconds
 from diagnose.whatif.graph import Graph
 from diagnose.whatif.observed import Observed
-from diagnose.whatif.recorded import WAYS, NewClosing, NewCompute, NewMove, Recorded, read_recorded
+from diagnose.whatif.recorded import NewClosing, NewCompute, NewMove, Recorded, read_recorded
 from diagnose.whatif.replay import Lanes
 from diagnose.whatif.rewrite import GraphWriter
+
+#: Parts of computes by direction.
+PARTS = get_args(Part)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -37,12 +41,16 @@ class Rebuilt:
         new_own, new_delay = [zero] * self.graph.n_nodes, [zero] * self.graph.n_nodes
         work = self._work(own, change)
         late = self._late(delay)
+        splits = any(part.part == "weight" for part in self.parts)
         for part in self.parts:
             place = (part.direction, part.virtual, part.microbatch)
             seconds = work[place]
-            if part.part == "weight":
+            if self.recorded.splits and part.direction:
+                weights = work[2, part.virtual, part.microbatch]
+                seconds = weights if part.part == "weight" else seconds if splits else seconds + weights
+            elif part.part == "weight":
                 seconds = seconds * change.weight_share
-            elif part.direction and change.schedule == "zero-bubble":
+            elif part.direction and splits:
                 seconds = seconds * (1.0 - change.weight_share)
             new_own[part.node] = seconds
             new_delay[part.node] = late[(*place, part.part)]
@@ -59,7 +67,7 @@ class Rebuilt:
         return new_own, new_delay
 
     def _work(self, own: Lanes, change: Reschedule) -> dict[tuple[int, int, int], Seconds]:
-        """Share the computes out anew, by (direction, virtual stage, microbatch): backwards whole.
+        """Share the computes out anew, by (direction, virtual stage, microbatch): backwards whole if they are so now.
 
         What is usual on a virtual stage moves with the work; how a lane differs from the usual stays with its worker.
         """
@@ -67,16 +75,18 @@ class Rebuilt:
         n_before = r.chunks * n_stages
         same = self.chunks == r.chunks
         found: dict[tuple[int, int, int], Seconds] = {}
-        for direction, (op, *_) in enumerate(WAYS):
-            name = op.name.lower()
-            at = {(u, m): own[r.computes[name, u, m]] for u in range(n_before) for m in r.microbatches}
+        zero = np.zeros((1, 1))
+        for direction, name in enumerate(PARTS[: 3 if r.splits else 2]):
+            # A weight gradient of several microbatches stands at one of them.
+            nodes = {(u, m): r.computes.get((name, u, m)) for u in range(n_before) for m in r.microbatches}
+            at = {place: zero if node is None else own[node] for place, node in nodes.items()}
             share = change.share[direction]
             if same and np.array_equal(share, np.eye(n_before)):
                 found |= {(direction, u, m): seconds for (u, m), seconds in at.items()}
                 continue
             usual = np.array([_usual([at[u, m] for m in r.microbatches]) for u in range(n_before)])
             usual_after = share @ usual
-            scale = 1.0 / np.maximum(usual, np.finfo(float).tiny)
+            scale = 1.0 / np.where(usual > 0, usual, np.inf)
             for stage in range(n_stages):
                 for m in r.microbatches:
                     ratios = [at[u, m] * scale[u] for u in range(stage, n_before, n_stages)]
@@ -96,13 +106,13 @@ class Rebuilt:
         found: dict[tuple[int, int, int, str], Seconds] = {}
         for part in self.parts:
             stage = part.virtual % r.n_stages
-            name = WAYS[part.direction][0].name.lower()
-            key = (name, part.virtual, part.microbatch)
-            if part.part != "weight" and key in r.computes:
-                late = delay[r.computes[key]]
+            name = PARTS[part.direction]
+            known = r.computes.get((part.part, part.virtual, part.microbatch))
+            if known is not None:
+                late = delay[known]
             else:
-                known = range(stage, r.chunks * r.n_stages, r.n_stages)
-                late = usual[tuple(r.computes[name, u, m] for u in known for m in r.microbatches)]
+                of_stage = range(stage, r.chunks * r.n_stages, r.n_stages)
+                late = usual[tuple(r.computes[name, u, m] for u in of_stage for m in r.microbatches)]
             found[part.direction, part.virtual, part.microbatch, part.part] = late
         return found
 

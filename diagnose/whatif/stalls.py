@@ -105,7 +105,9 @@ def _list_followers(observed: Sequence[Observed], n_stages: int) -> Iterator[tup
         computes = computes[np.argsort(o.block.start_s[computes].mean(axis=(1, 2)), kind="stable")]
         for stage in range(n_stages):
             places = [place_of(nodes, node, n_stages) for node in computes[nodes.stage[computes] == stage].tolist()]
-            yield from ((steps, after, before) for before, after in itertools.pairwise(places) if before[0] < after[0])
+            yield from (
+                (steps, after, before) for before, after in itertools.pairwise(places) if before[0] == 0 < after[0]
+            )
 
 
 def _attribute_by_place(found: LongStalls) -> None:
@@ -137,13 +139,13 @@ def _length_apart(seconds: Seconds, left: Bools) -> float | None:
     if not len(gaps):
         return None
     least_s = float(lengths[gaps[0]])
-    return None if (left[1] & (seconds[1] >= least_s)).any() else least_s
+    return None if (left[1:] & (seconds[1:] >= least_s)).any() else least_s
 
 
 def _quiet_ratio(share: Seconds, stalls: Stalls, n_stages: int) -> float:
     """Say how far ordinary variation reaches: what stands out in backwards of the quieter half of the workers."""
-    backward = np.where((stalls.inside[1] == 0) & (stalls.before[1] == 0), share[1], 0.0)
-    by_worker = backward.sum(axis=(1, 2)).reshape(-1, n_stages, share.shape[-1]).sum(axis=0)  # (n_stages, n_dp)
+    backward = np.where((stalls.inside[1:] == 0) & (stalls.before[1:] == 0), share[1:], 0.0)
+    by_worker = backward.sum(axis=(0, 2, 3)).reshape(-1, n_stages, share.shape[-1]).sum(axis=0)  # (n_stages, n_dp)
     quiet = by_worker <= np.median(by_worker)
     n_chunks = share.shape[1] // n_stages
     mask = np.tile(quiet, (n_chunks, 1))[:, None, None, :]

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from diagnose.faults.compute_order import order_computes, place_compute
+from diagnose.faults.compute_order import order_computes
 from diagnose.faults.inputs import Hold, Inputs, Pause, draw_inputs
 from diagnose.faults.programme import Launch, build_programme
 from diagnose.faults.simulate import Times, simulate
@@ -121,7 +121,7 @@ def test_loss_average_is_a_barrier_without_a_row() -> None:
 def test_order_of_1f1b() -> None:
     """A stage runs as many forwards ahead as there are stages behind it, then one forward, one backward."""
     spec = JobSpec(pp=4, microbatches=5)
-    orders = [" ".join(f"{op.name[0]}{k}" for op, k in order_computes(spec, stage)) for stage in range(4)]
+    orders = [" ".join(f"{c.op.name[0]}{c.number}" for c in order_computes(spec, stage)) for stage in range(4)]
     assert orders == [
         "F0 F1 F2 F3 B0 F4 B1 B2 B3 B4",
         "F0 F1 F2 B0 F3 B1 F4 B2 B3 B4",
@@ -133,16 +133,13 @@ def test_order_of_1f1b() -> None:
 def test_order_of_interleaved_1f1b() -> None:
     """Interleaved, model chunks take turns in groups of as many microbatches as stages, backward from the last chunk on."""
     spec = JobSpec(pp=2, vpp=2, microbatches=4)
-    found = []
-    for op, number in order_computes(spec, 0):
-        chunk, microbatch = place_compute(spec, op, number)
-        found.append(f"{op.name[0]}{chunk}.{microbatch}")
+    found = [f"{c.op.name[0]}{c.chunk}.{c.microbatch}" for c in order_computes(spec, 0)]
     assert " ".join(found) == ("F0.0 F0.1 F1.0 F1.1 F0.2 B1.0 F0.3 B1.1 F1.2 B0.0 F1.3 B0.1 B1.2 B1.3 B0.2 B0.3")
 
 
 def test_interleaved_with_as_many_microbatches_as_stages_runs_all_forwards_first() -> None:
     """With one group of microbatches there is no steady phase."""
-    order = [op for op, _ in order_computes(JobSpec(pp=2, vpp=2, microbatches=2), 1)]
+    order = [c.op for c in order_computes(JobSpec(pp=2, vpp=2, microbatches=2), 1)]
     assert order == [Op.FORWARD] * 4 + [Op.BACKWARD] * 4
 
 

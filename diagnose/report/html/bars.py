@@ -106,7 +106,8 @@ def draw_optypes(data: ReportData) -> Picture | None:
 
 def draw_stages(data: ReportData) -> Picture | None:
     """Draw the usual forward and backward time of every stage, or of every model chunk of every stage."""
-    typical = data.analysis.breakdown.typical_s
+    by_direction = data.analysis.breakdown.typical_s
+    typical = np.stack([by_direction[0], by_direction[1:].sum(axis=0)])  # weight gradients are a part of the backward
     n_virtual = typical.shape[1]
     if n_virtual > _MAX_STAGES or np.isnan(typical).all():
         return None

@@ -9,7 +9,7 @@ import math
 import numpy as np
 
 from diagnose.model.analysis import ReportData
-from diagnose.model.optype import COMPUTE, NAMES, Op
+from diagnose.model.optype import COMPUTE, DIRECTIONS, NAMES, Op
 from diagnose.model.timeline import Timeline
 from diagnose.report import words
 from diagnose.report.html.draw import Sheet, colour
@@ -91,7 +91,7 @@ def _gather(lines: list[Timeline], n_stages: int, *, comm: bool) -> _Bars:
         nodes = line.nodes
         kind = np.full(len(nodes), _KINDS.index("comm"))
         kind[np.isin(nodes.op, [int(op) for op in COMPUTE])] = _KINDS.index("other")
-        kind[nodes.op == Op.FORWARD], kind[nodes.op == Op.BACKWARD] = 0, 1
+        kind[nodes.op == Op.FORWARD], kind[np.isin(nodes.op, (Op.BACKWARD, Op.WEIGHT))] = 0, 1
         for d in range(len(line.dp)):
             keep = (
                 np.isfinite(line.start_s[:, d])
@@ -214,7 +214,7 @@ def _row(data: ReportData, line: Timeline, rank: int) -> tuple[str, ...]:
     """Say how long the stages of a dp rank worked."""
     lane = line.dp.tolist().index(rank)
     busy = np.zeros(data.analysis.trace.n_stages)
-    mine = np.isin(line.nodes.op, [int(Op.FORWARD), int(Op.BACKWARD)])
+    mine = np.isin(line.nodes.op, DIRECTIONS)
     spans = np.nan_to_num(line.end_s[:, lane] - line.start_s[:, lane])
     np.add.at(busy, line.nodes.stage[mine], spans[mine])
     longest = float(busy.max())

@@ -1,11 +1,12 @@
 """Logs of the event timer in zero-bubble schedulers (zero-bubble-pipeline-parallelism, PipeMorph): a line an operation.
 
-Enters: the logs of all ranks, one a file or all in one. Leaves: a `Recording` of forwards and backwards. Times are those of the
-host, which waits for the device at the end of each operation. Other lines are passed over. Of an iteration that was run again,
-after a restart into the same log, the last attempt is kept.
+Enters: the logs of all ranks, one a file or all in one. Leaves: a `Recording` of forwards, backwards and weight gradients. Times
+are those of the host, which waits for the device at the end of each operation. Other lines are passed over. Of an iteration that
+was run again, after a restart into the same log, the last attempt is kept.
 """
 
 import dataclasses
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -23,12 +24,14 @@ from diagnose.trace.producers.absent import find_absent
 from diagnose.trace.producers.catalogue import Report
 from diagnose.trace.producers.contents import name_in, read_bytes
 from diagnose.trace.producers.input_files import InputFiles
-from diagnose.trace.producers.weights import WEIGHTS, Computes, drop_weight_gradients
+from diagnose.trace.producers.weights import Computes
 
 NAME = "event-timer"
 TITLE = "event-timer logs of zero-bubble and PipeMorph: lines such as `[RANK1] F @ 12.5 (ms) to 45.0 (ms), cudaEventElapsed = ..`"
 
-_OPS = {b"F": int(Op.FORWARD), b"B": int(Op.BACKWARD), b"W": WEIGHTS}
+_OPS = {b"F": int(Op.FORWARD), b"B": int(Op.BACKWARD), b"W": int(Op.WEIGHT)}
+#: `4W`: the weight gradients of four microbatches, computed one after the other.
+_SEVERAL = re.compile(rb"(\d{1,4})W")
 _TIME = rb"(-?\d{1,15}(?:\.\d{1,12})?) ?\(?ms\)?"
 _LINE = re.compile(
     rb"\[RANK ?(\d{1,9})\] ?(?:Iteration (\d{1,9})\b|(\w{1,40}) @ "
@@ -62,11 +65,10 @@ def read(inputs: InputFiles, *, name: str, report: Report) -> Recording:
     unknown = np.full(len(op), -1, dtype=np.int64)
     # Unix time: a common base taken away keeps the digits.
     base_s = float(np.floor(columns[3].min() / 1e3))
-    computes, weights, unobserved = drop_weight_gradients(
-        Computes(op.astype(np.int8), step, rank, columns[3] / 1e3 - base_s, columns[4] / 1e3 - base_s, unknown, unknown)
-    )
+    start_s, end_s = columns[3] / 1e3 - base_s, columns[4] / 1e3 - base_s
+    computes = Computes(op.astype(np.int8), step, rank, start_s, end_s, unknown, unknown)
     why = "no operation of a pipeline that this version knows"
-    dropped = [*weights, *(Dropped(what.decode("ascii", "replace"), n, why) for what, n in sorted(left_out.items()))]
+    dropped = [Dropped(what.decode("ascii", "replace"), n, why) for what, n in sorted(left_out.items())]
     if n_again:
         why = f"{n_again} iterations were run again: the last attempt counts, and not the time between attempts"
         dropped.append(Dropped("operations", int((~is_last).sum()), why))
@@ -82,7 +84,6 @@ def read(inputs: InputFiles, *, name: str, report: Report) -> Recording:
             Unobserved("parallelism", "the lines number ranks; each rank is taken for a pipeline stage"),
             Unobserved("microbatches", "the n-th forward, or backward, of a rank is taken for microbatch n"),
             Unobserved("collectives", "the event timer records computes only", ("communication-in-flight",)),
-            *unobserved,
         ),
     )
     recording = dataclasses.replace(
@@ -153,6 +154,8 @@ def _read_log(
             iteration[rank] = int(match[2])
             continue
         what = match[3].upper()
+        several = _SEVERAL.fullmatch(what)
+        what, n = (b"W", max(int(several[1]), 1)) if several else (what, 1)
         start, end = float(match[4]), float(match[5])
         if rank not in iteration:
             left_out[b"operations before the first iteration"] += 1
@@ -163,4 +166,7 @@ def _read_log(
         else:
             # Where the host did not wait, the device says how long it took.
             elapsed = float(match[6]) if match[6] is not None else 0.0
-            yield attempt[rank], (_OPS[what], iteration[rank], rank, start, max(end, start + elapsed))
+            end = max(end, start + elapsed)
+            times = [*(start + i * (end - start) / n for i in range(n)), end]
+            for begun, ended in itertools.pairwise(times):
+                yield attempt[rank], (_OPS[what], iteration[rank], rank, begun, ended)

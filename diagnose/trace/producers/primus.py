@@ -20,7 +20,7 @@ from diagnose.trace.producers.absent import find_absent
 from diagnose.trace.producers.catalogue import Report
 from diagnose.trace.producers.contents import name_in, read_json
 from diagnose.trace.producers.input_files import InputFiles
-from diagnose.trace.producers.weights import Computes, drop_weight_gradients
+from diagnose.trace.producers.weights import Computes
 
 NAME = "primus"
 TITLE = "Primus pipeline dump (--dump_pp_data): a folder with pp_rank_*.json and config.json"
@@ -75,22 +75,19 @@ def read(inputs: InputFiles, *, name: str, report: Report) -> Recording:
     for n, (file, stage) in enumerate(zip(files, ranks, strict=True), start=1):
         report(f"rank {n} of {len(files)}")
         parts.append(_read_rank(file, stage, where=name_in(inputs.path, file, name)))
-    computes, dropped, unobserved = drop_weight_gradients(Computes.concatenate(parts))
+    computes = Computes.concatenate(parts)
     n_others = len(others) - (config is not None)
-    if n_others:
-        dropped = (*dropped, Dropped("files", n_others, "hold no timeline of a pipeline rank"))
     recording = computes.recorded(
         producer=NAME,
         microbatch=computes.microbatch,
         chunk=computes.chunk,
         job=_describe(config),
-        dropped=dropped,
+        dropped=(Dropped("files", n_others, "hold no timeline of a pipeline rank"),) if n_others else (),
         unobserved=(
             Unobserved("collectives", "Primus records forwards and backwards only", ("communication-in-flight",)),
             Unobserved("waiting for input", "it is part of the forward that waits", ("input",)),
             Unobserved("time between steps", "each iteration begins at 0", ("between-steps",)),
             Unobserved("other data-parallel ranks", "Primus writes those of dp rank 0", ("data-parallel-ranks",)),
-            *unobserved,
         ),
         warnings=warnings,
     )
@@ -148,11 +145,13 @@ def _read_rank(file: Path, stage: int, *, where: str) -> Computes:
         name=where,
         expected='{"<iteration>": {"fwd_start": [ms, ..], "fwd_end": [..], ..}, ..}',
     )
-    parts = [Computes.of(None, 0, stage, (), (), None, None, unit_s=1e-3)]  # all there is of a rank without iterations
+    parts = [
+        Computes.of(Op.FORWARD, 0, stage, (), (), None, None, unit_s=1e-3)
+    ]  # all there is of a rank without iterations
     for text, iteration in iterations.items():
         if not text.isdecimal() or int(text) > MAX_NUMBER:
             raise TraceError(f"has a key {text[:40]!r}; expected the number of an iteration", where=where)
-        for place, op in (("fwd", Op.FORWARD), ("bwd", Op.BACKWARD), ("wgrad", None)):
+        for place, op in (("fwd", Op.FORWARD), ("bwd", Op.BACKWARD), ("wgrad", Op.WEIGHT)):
             starts, ends = (getattr(iteration, f"{place}_{side}") for side in ("start", "end"))
             if len(starts) != len(ends):
                 raise TraceError(

@@ -41,7 +41,7 @@ class LongStalls:
     reads_input : bool or None
         Whether any worker reads data; None where nobody says.
     follow : sequence of (slice, Place, Place)
-        Backwards, each with the forward that its worker runs right before it, in some steps.
+        Backwards and weight gradients, each with the forward that its worker runs right before it, in some steps.
     """
 
     stalls: Stalls
@@ -65,12 +65,12 @@ class LongStalls:
     def reached_by(self, forward: Bools) -> Bools:
         """Mark the long backwards right after some forwards: a pause that begins in the one may end in the other.
 
-        Shape of both (n_virtual, n_microbatches, n_steps, n_dp).
+        Forwards have shape (n_virtual, n_microbatches, n_steps, n_dp), backwards one more axis in front: all other directions.
         """
-        found = np.zeros(forward.shape, dtype=bool)
-        for steps, backward, before in self.follow:
-            found[(*backward[1:], steps)] = forward[(*before[1:], steps)]
-        return np.asarray(found & self.long[1])
+        found = np.zeros(self.long[1:].shape, dtype=bool)
+        for steps, (direction, virtual, microbatch), before in self.follow:
+            found[direction - 1, virtual, microbatch, steps] = forward[(*before[1:], steps)]
+        return np.asarray(found & self.long[1:])
 
     def late_or_long(self) -> tuple[Bools, Bools]:
         """Mark the computes that mostly start late, and those that mostly stand still."""

@@ -114,12 +114,13 @@ def find_experts(
     left : ndarray of float64
         What is left without them.
     """
+    whole_left, left, weight = left, left[:2], left[2:]
     there: Bools = np.asarray((np.isfinite(left) & (left > 0)).all(axis=0))
     n_virtual, n_microbatches, n_steps, n_dp = there.shape
     if n_virtual < 2 or n_microbatches < 2 or n_steps * n_dp < MIN_STEPS or there.sum() < MIN_COMPUTES:
-        return told, left
+        return told, whole_left
     logs = np.where(there, np.log(np.maximum(left, TINY_RATIO)), np.nan)
-    documents = np.log(microbatch_ratio)[:, None]
+    documents = np.log(microbatch_ratio)[:2, None]
     has_documents = bool(documents.any())
     whole = _contrast(logs + documents if has_documents else logs, there)
     contrast = whole
@@ -128,13 +129,13 @@ def find_experts(
         contrast = _contrast(logs, there)
     scale = np.sqrt((contrast**2).mean(axis=(1, 2, 3, 4)))
     if not (scale > 0).all():
-        return told, left
+        return told, whole_left
     trials = [_count_ranks(values) for values in (contrast, whole, there)]
     alone_share, chance = _share_alone(trials[1], trials[2])[0], _share_alone(trials[0], trials[2])[1]
     explained = _predict_other_direction(trials[0], trials[2]) if chance >= CHANCE_DEVIATIONS else 0.0
     found = dataclasses.replace(told, explained=explained, alone_share=alone_share)
     if told.ratio is not None or explained < LEAST_EXPLAINED:
-        return found, left
+        return found, whole_left
     group, alike = _find_group(contrast, ep_size)
     slope = float(np.clip(scale[1] / scale[0], *SLOPES))
     own = logs - _shared_by_stages(logs, contrast, there)
@@ -144,9 +145,19 @@ def find_experts(
     width = CLIP_DEVIATIONS * robust_deviation(both[np.isfinite(both)])
     both = np.clip(both, -width, width)
     both = np.broadcast_to(both, (*both.shape[:-1], group)).reshape(there.shape)
-    ratio = np.where(there, np.exp(np.stack([both, both * slope])), np.nan)
+    slopes = [1.0, slope, *(_slope_of_weights(both, of_weights) for of_weights in weight)]
+    ratio = np.where(there & np.isfinite(whole_left), np.exp(np.stack([both * by for by in slopes])), np.nan)
     even = np.nan_to_num(ratio / np.nanmean(ratio, axis=(2, 3, 4), keepdims=True), nan=1.0)
-    return dataclasses.replace(found, ratio=even, group=group, alike=alike), left / np.nan_to_num(ratio, nan=1.0)
+    return dataclasses.replace(found, ratio=even, group=group, alike=alike), whole_left / np.nan_to_num(ratio, nan=1.0)
+
+
+def _slope_of_weights(both: Seconds, weight: Seconds) -> float:
+    """Say how much longer weight gradients are for each 1 that experts make their forward longer (logs)."""
+    there = np.isfinite(both) & (weight > 0)
+    logs = np.log(np.where(there, weight, 1.0))
+    logs = np.where(there, logs - nan_median(np.where(there, logs, np.nan), axis=(1, 2, 3), keepdims=True), 0.0)
+    x = np.where(there, both, 0.0)
+    return float(np.clip((x * logs).sum() / max(float((x * x).sum()), TINY_RATIO), 0.0, SLOPES[1]))
 
 
 def _count_ranks(values: NDArray[Any]) -> NDArray[Any]:

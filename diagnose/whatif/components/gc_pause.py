@@ -27,18 +27,18 @@ def attribute_to_collection(found: LongStalls) -> None:
     mask = np.tile(sparse, (n_virtual // n_stages, 1))[:, None, None, :]
     at = long & mask[None]
     reached = found.reached_by(at[0])
-    at[1] &= ~reached
+    at[1:] &= ~reached
     exists = there & mask
     # Beside longer collections shorter stalls are none that are few, in backwards, too, or mostly where they are frequent.
     known = any((kinds == StallKind.COLLECTION).any() for kinds in (found.stalls.inside, found.stalls.before))
     if known and 2 * at[0].sum() < long[0].sum():
         return
-    if (known or at[1].any()) and not _is_forwards_alone(at, exists):
+    if (known or at[1:].any()) and not _is_forwards_alone(at, exists):
         # Something stalls both directions; on stages where it does not, forwards may still be collections.
         for stage in range(n_stages):
             of_stage = slice(stage, None, n_stages)
             at[0, of_stage] &= not known and _is_forwards_alone(at[:, of_stage], exists[:, of_stage])
-    at[1] = found.reached_by(at[0])
+    at[1:] = found.reached_by(at[0])
     found.assign(at, StallKind.COLLECTION)
 
 
@@ -47,8 +47,8 @@ def _is_forwards_alone(stalled: Bools, there: Bools) -> bool:
 
     Several in one step of a virtual stage count once.
     """
-    (forward, backward), (n_forward, n_backward) = (a.any(axis=2).sum(axis=(1, 2, 3)) for a in (stalled, there))
-    usual = (float(backward) + 0.5) / max(float(n_backward), 1.0)
+    (forward, *backwards), (n_forward, *n_backwards) = (a.any(axis=2).sum(axis=(1, 2, 3)) for a in (stalled, there))
+    usual = (float(sum(backwards)) + 0.5) / max(float(sum(n_backwards)), 1.0)
     return more_than_chance(int(forward), int(n_forward), usual, FORWARD_RATE_RATIO)
 
 

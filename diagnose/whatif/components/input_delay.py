@@ -70,7 +70,7 @@ class _Reader:
     @property
     def backward_rate(self) -> float:
         """How frequent stalls of its backwards are."""
-        return rate(self.found.long[1, self.stage], self.found.there[1, self.stage])
+        return rate(self.found.long[1:, self.stage], self.found.there[1:, self.stage])
 
 
 def _find_readers(found: LongStalls) -> list[int]:
@@ -85,7 +85,7 @@ def _find_readers(found: LongStalls) -> list[int]:
         pick = slice(0, 1) if only_first else slice(None)
         usual = max(
             rate(long[0, middle, pick], found.there[0, middle, pick]),
-            *(rate(long[1, v], found.there[1, v]) for v in (0, last)),
+            *(rate(long[1:, v], found.there[1:, v]) for v in (0, last)),
         )
         if only_first:
             rests = [(long[0, v, 1:], found.there[0, v, 1:]) for v in (0, last)]
@@ -144,7 +144,8 @@ def _every_forward(here: _Reader, known: Bools) -> Bools:
     ranks = by_rank > (BAD_LOADER_SHARE if alone else MAX_COLLECTIONS_A_STEP)
     ranks &= by_rank * forward.shape[1] >= MIN_STALLS
     # The allocator of that rank alone would stop its backwards as often.
-    backward = long[1, here.stage].sum(axis=(0, 1)) / np.maximum(there[1, here.stage].sum(axis=(0, 1)), 1)
+    n_stalled, n_backward = (a[1:, here.stage].sum(axis=(0, 1, 2)) for a in (long, there))
+    backward = n_stalled / np.maximum(n_backward, 1)
     ranks &= np.maximum(backward, here.backward_rate) * INPUT_RATE_RATIO < by_rank / len(forward)
     return np.broadcast_to(ranks, forward.shape)
 
@@ -168,7 +169,7 @@ def _are_late_at_first(late: Bools, here: _Reader) -> bool:
     there, n_stages, stage = here.found.there, here.found.n_stages, here.stage
     first, first_n = int(late[0, stage, 0].sum()), int(there[0, stage, 0].sum())
     other = rate(late[0, here.others, 0], there[0, here.others, 0])
-    usual = max(rate(late[0, stage, 1:], there[0, stage, 1:]), rate(late[1, stage], there[1, stage]))
+    usual = max(rate(late[0, stage, 1:], there[0, stage, 1:]), rate(late[1:, stage], there[1:, stage]))
     if late.shape[2] == 1:
         usual = max(usual, other)
     if more_than_chance(first, first_n, usual, INPUT_RATE_RATIO):
@@ -189,7 +190,8 @@ def _all_at_once(here: _Reader) -> Bools:
     if not here.others:
         return together
     n_forwards = long.shape[2] * (long.shape[1] // n_stages)
-    backward = long[1, stage].sum(axis=(0, 2)) / np.maximum(there[1, stage].sum(axis=(0, 2)), 1)  # (n_steps,)
+    n_stalled, n_backward = (a[1:, stage].sum(axis=(0, 1, 3)) for a in (long, there))  # (n_steps,)
+    backward = n_stalled / np.maximum(n_backward, 1)
     rate = np.minimum(np.maximum(MAX_COLLECTIONS_A_STEP / n_forwards, 2.0 * backward), 1.0 - TINY_S)
     elsewhere = long[0, here.others].any(axis=1).mean(axis=(0, 2))  # (n_steps,): of the workers
     n = here.exists.sum(axis=2)  # (n_microbatches, n_steps)

@@ -25,10 +25,12 @@ def attribute_to_allocator(found: LongStalls) -> None:
     Collections never stop a backward. What stalls on all workers alike, or on others in each burst, is nobody's.
     """
     long, there, n_stages = found.long, found.there, found.n_stages
-    shape = (2, long.shape[1] // n_stages, n_stages, *long.shape[2:])
-    # Both (2, n_stages, n_steps, n_dp), in time.
-    alone = np.stack([long[0], long[1] & ~found.reached_by(long[0])])
-    stalled, exists = (a.reshape(shape).sum(axis=(1, 3))[:, :, found.in_time] for a in (alone, there))
+    n_chunks = long.shape[1] // n_stages
+    shape = (len(long), n_chunks, n_stages, *long.shape[2:])
+    # Both (2, n_stages, n_steps, n_dp), in time: forwards, and all that is computed backwards.
+    alone = np.concatenate([long[:1], long[1:] & ~found.reached_by(long[0])])
+    counts = (a.reshape(shape).sum(axis=(1, 3))[:, :, found.in_time] for a in (alone, there))
+    stalled, exists = (np.stack([count[0], count[1:].sum(axis=0)]) for count in counts)
     if stalled[1].sum() < MIN_STALLS:
         return
     marked = _find_subset(stalled[1], exists[1])
@@ -42,7 +44,7 @@ def attribute_to_allocator(found: LongStalls) -> None:
         if not _grow(stalled.sum(axis=(1, 3)), exists.sum(axis=(1, 3))):
             return
         marked[:] = True
-    mask = np.tile(marked, (shape[1], 1))[:, None, None, :]
+    mask = np.tile(marked, (n_chunks, 1))[:, None, None, :]
     at = long & mask[None]
     # Where forwards elsewhere start late as often, or stand still as often, collections do so here, too.
     for alike in found.late_or_long():
@@ -52,7 +54,7 @@ def attribute_to_allocator(found: LongStalls) -> None:
             at[0] &= ~kind
     alike = at[0] & _as_long_as_backwards(at, found.stalls)
     # Far more forwards than backwards of their length: collections, which hold a backward up now and then.
-    if (at[0] & ~alike).sum() > FORWARD_RATIO * at[1].sum():
+    if (at[0] & ~alike).sum() > FORWARD_RATIO * at[1:].sum():
         return
     at[0] = alike
     found.assign(at, StallKind.ALLOCATION)
@@ -113,7 +115,7 @@ def _as_long_as_backwards(at: Bools, stalls: Stalls) -> Bools:
     """
     seconds = np.maximum(stalls.inside_s + stalls.before_s, TINY_S)
     level = np.floor(LEVELS_A_DOUBLING * np.log2(seconds))
-    backward = level[1][at[1]]
+    backward = level[1:][at[1:]]
     if not len(backward):
         return np.zeros(at[0].shape, dtype=bool)
     levels, forward_n = np.unique(level[0][at[0]], return_counts=True)

@@ -91,9 +91,9 @@ def find_microbatches(left: Seconds) -> Microbatches:
         Durations over everything found before.
     """
     logs = np.log(np.maximum(left, TINY_RATIO))
-    forward, backward = nearest_zero_center(logs, axis=1)  # (n_microbatches, n_steps, n_dp)
+    forward, backward, *weight = nearest_zero_center(logs, axis=1)  # (n_microbatches, n_steps, n_dp)
     there = np.isfinite(forward) & np.isfinite(backward)
-    none, whole = np.ones((2, *forward.shape)), np.zeros(forward.shape[-1])
+    none, whole = np.ones((len(left), *forward.shape)), np.zeros(forward.shape[-1])
     n = int(there.sum())
     if n < MIN_MICROBATCHES:
         return Microbatches(none, whole)
@@ -106,14 +106,24 @@ def find_microbatches(left: Seconds) -> Microbatches:
     agree = stage_share is None or apart * np.sqrt(n) > CHANCE_DEVIATIONS
     if correlation < MIN_CORRELATION or not agree:
         return Microbatches(none, whole, correlation, spread, stage_share)
-    slope = float(np.sum(f * b) / max(np.sum(f * f), 1e-12))
-    # One length explains both directions on every stage; a pause in one of them does not move the median of all.
-    slope = max(slope, MIN_SLOPE)
-    shared = nearest_zero_center(np.concatenate([logs[0], logs[1] / slope]), axis=0)
+    # One length explains all directions on every stage; a pause in one of them does not move the median of all.
+    slopes = [1.0, *(_slope_of(forward, other) for other in (backward, *weight))]
+    slope = slopes[1]
+    shared = nearest_zero_center(np.concatenate([of / by for of, by in zip(logs, slopes, strict=True)]), axis=0)
     share = _share_of_stages(logs, slope)
     shared = shared * share
-    ratio = np.exp(np.nan_to_num(np.stack([shared, shared * slope])))
+    ratio = np.exp(np.nan_to_num(np.stack([shared * by for by in slopes])))
     return Microbatches(ratio, _measure_ordinary(forward, backward, slope), correlation, spread, stage_share)
+
+
+def _slope_of(forward: Seconds, other: Seconds) -> float:
+    """Say how much another direction grows with the length of a microbatch for each 1 that its forward does (logs)."""
+    there = np.isfinite(forward) & np.isfinite(other)
+    if not there.any():
+        return 1.0
+    f, b = forward[there], other[there]
+    f, b = f - np.median(f), b - np.median(b)
+    return max(float(np.sum(f * b) / max(np.sum(f * f), 1e-12)), MIN_SLOPE)
 
 
 def _measure_ordinary(forward: Seconds, backward: Seconds, slope: float) -> Seconds:
@@ -139,7 +149,7 @@ def _compare_stages(logs: Seconds) -> tuple[float | None, float]:
     """
     if logs.shape[1] < 2:
         return None, 0.0
-    halves = np.stack([nearest_zero_center(logs[:, first::2], axis=1) for first in (0, 1)])  # (half, direction, ...)
+    halves = np.stack([nearest_zero_center(logs[:2, first::2], axis=1) for first in (0, 1)])  # (half, direction, ...)
     there = np.isfinite(halves).all(axis=(0, 1))
     values = halves[:, :, there]
     values = values - np.median(values, axis=2, keepdims=True)

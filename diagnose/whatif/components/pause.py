@@ -44,7 +44,7 @@ def _measure_noise(rest: Seconds, n_stages: int) -> float:
     """Say how far computes vary by themselves, on the usual worker: where many stand still they are no ordinary variation."""
     if not rest.size:
         return 0.0
-    by_worker = rest.reshape(2, -1, n_stages, *rest.shape[2:])  # direction, chunk, stage, microbatch, step, dp
+    by_worker = rest.reshape(len(rest), -1, n_stages, *rest.shape[2:])  # direction, chunk, stage, microbatch, step, dp
     off = np.abs(by_worker - np.nanmedian(rest))
     mad = nan_median(np.moveaxis(off, (2, 5), (0, 1)).reshape(n_stages * rest.shape[-1], -1), axis=1)
     mad = mad[np.isfinite(mad)]
@@ -58,11 +58,11 @@ def _keep_in_work(pause_s: Seconds, there: Bools) -> None:
     """
     if pause_s.shape[2] < 2 or pause_s.shape[3] < MIN_STRUCTURE_STEPS:
         return
-    hit = pause_s[1] > 0  # (n_virtual, n_microbatches, n_steps, n_dp)
-    always = hit.sum(axis=2) >= STRUCTURE_SHARE * np.maximum(there[1].sum(axis=2), 1)
+    hit = pause_s[1:] > 0  # (1, n_virtual, n_microbatches, n_steps, n_dp)
+    always = hit.sum(axis=3) >= STRUCTURE_SHARE * np.maximum(there[1:].sum(axis=3), 1)
     # Where other microbatches are hit as often the worker is at fault, not the place.
-    alone = always & (always.sum(axis=1, keepdims=True) == 1)
-    pause_s[1] = np.where(alone[:, :, None], 0.0, pause_s[1])
+    alone = always & (always.sum(axis=2, keepdims=True) == 1)
+    pause_s[1:] = np.where(alone[:, :, :, None], 0.0, pause_s[1:])
 
 
 COMPONENT = Component("pause", Part, inside=StallKind.NOBODY)

@@ -86,7 +86,7 @@ def _quick_ranks(by_step: Seconds, by_rank: Seconds, n_stages: int) -> Bools:
     if first > (n_dp - 1) // 2:
         return quick
     log = np.log(np.maximum(by_rank / lower_median(by_rank, axis=2)[:, :, None], TINY_RATIO))
-    level = np.nan_to_num(np.nanmean(log.reshape(2, -1, n_stages, n_dp), axis=(0, 1)))  # (n_stages, n_dp)
+    level = np.nan_to_num(np.nanmean(log.reshape(len(log), -1, n_stages, n_dp), axis=(0, 1)))  # (n_stages, n_dp)
     over_steps = np.log(np.maximum(by_step / by_rank[:, :, None], TINY_RATIO))
     chance = CHANCE_DEVIATIONS * MAD_TO_SIGMA * float(np.nanmedian(np.abs(over_steps))) / np.sqrt(by_step.shape[2])
     ordered = np.sort(level, axis=1)
@@ -111,7 +111,7 @@ def _typical_before_onset(by_step: Seconds, typical_s: Seconds, n_stages: int) -
     pace = by_step / typical_s[:, :, None]
     step = lower_median(pace.reshape(-1, pace.shape[2]), axis=0)
     own = np.log(np.maximum(pace / np.where(step > 0, step, 1.0), TINY_RATIO))
-    own = np.nan_to_num(own.reshape(2, -1, n_stages, own.shape[2]).mean(axis=(0, 1)))  # (n_stages, n_steps)
+    own = np.nan_to_num(own.reshape(len(own), -1, n_stages, own.shape[2]).mean(axis=(0, 1)))  # (n_stages, n_steps)
     own -= np.quantile(own, FASTEST_SHARE, axis=1, keepdims=True)
     sigma = robust_deviation(np.diff(own, axis=1)) / np.sqrt(2.0)
     since = find_onsets(own, sigma)

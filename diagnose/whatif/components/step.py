@@ -40,7 +40,7 @@ class StepPart(Part):
 def find_slow_steps(pace: Seconds) -> Seconds:
     """Say how long all computes of a step are against the usual step: shape (2, n_steps)."""
     n_steps = pace.shape[2]
-    ordered = np.sort(np.moveaxis(pace, 2, 1).reshape(2, n_steps, -1), axis=2)  # NaN last
+    ordered = np.sort(np.moveaxis(pace, 2, 1).reshape(len(pace), n_steps, -1), axis=2)  # NaN last
     count = np.maximum((~np.isnan(ordered)).sum(axis=2, keepdims=True), 1)
     # Of the quickest third: a fault may slow more than half of the workers, and is none of the step's.
     ratio = np.take_along_axis(ordered, (count - 1) // 3, axis=2)[:, :, 0]
@@ -70,8 +70,8 @@ def attribute_to_plan(found: LongStalls) -> None:
     n_workers = n_stages * n_dp
     if n_workers < MIN_TOGETHER:
         return
-    shape = (2, n_virtual // n_stages, n_stages, *long.shape[2:])
-    by_worker: Bools = np.any(long.reshape(shape)[0], axis=0)  # (n_stages, n_microbatches, n_steps, n_dp)
+    by_chunk = long[0].reshape(n_virtual // n_stages, n_stages, *long.shape[2:])
+    by_worker: Bools = np.any(by_chunk, axis=0)  # (n_stages, n_microbatches, n_steps, n_dp)
     at_once = by_worker.sum(axis=(0, 3))  # (n_microbatches, n_steps): workers
     by_step = at_once.max(axis=0)
     planned = by_step >= TOGETHER_SHARE * n_workers
@@ -85,7 +85,7 @@ def attribute_to_plan(found: LongStalls) -> None:
     may_read &= found.reads_input is not False
     if may_read and (total > MANY_A_STEP * by_step[planned].sum() or at_once[0, planned].sum() > total / 2):
         at = long & planned[None, None, None, :, None]
-        at[1] = False
+        at[1:] = False
         # If most start late, or most stand still, whoever does the other has a reason of its own.
         for alike in found.late_or_long():
             if (at & alike).sum() >= TOGETHER_SHARE * at.sum():

@@ -114,7 +114,7 @@ def told_by_optimizer(observed: Sequence[Observed], typical_s: Seconds, n_stages
             optimizer_s[o.block.nodes.stage[node]] = float(np.median(o.own[node]))
     if n_stages < MIN_TOLD_STAGES or not (optimizer_s > 0).all():
         return told
-    by_stage = typical_s.reshape(2, -1, n_stages).sum(axis=1)  # (2, n_stages)
+    by_stage = typical_s.reshape(len(typical_s), -1, n_stages).sum(axis=1)  # (2, n_stages)
     measures = np.log(np.concatenate([by_stage, optimizer_s[None]]))  # forward, backward, optimizer
     stage = int(measures.sum(axis=0).argmax())
     excess = measures[:, stage] - np.median(np.delete(measures, stage, axis=1), axis=1)
@@ -204,11 +204,11 @@ def find_slow_workers(
         Log of the slow workers' ratio, 0 for all others.
     slow : ndarray of bool, shape (n_dp, n_stages)
     """
-    _, n_virtual, n_steps, n_dp = excess.shape
-    direction = excess.reshape(2, n_virtual // n_stages, n_stages, n_steps, n_dp)
+    n_directions, n_virtual, n_steps, n_dp = excess.shape
+    direction = excess.reshape(n_directions, n_virtual // n_stages, n_stages, n_steps, n_dp)
     if n_dp == 1 and n_stages == 1:
         return np.zeros_like(excess), np.zeros((n_dp, n_stages), dtype=bool)
-    # Both directions and all chunks of a worker: the forward and backward of a slow worker are mostly both slow.
+    # All directions and all chunks of a worker: the forward and backward of a slow worker are mostly both slow.
     by_worker = np.nanmean(direction, axis=(0, 1))  # (n_stages, n_steps, n_dp)
     slow = np.zeros_like(by_worker) if known is None else known.reshape(direction.shape).mean(axis=(0, 1))
     common = _shared_by_microbatches(by_worker - slow, drawn)

@@ -123,23 +123,26 @@ def test_all_ranks_may_share_a_log(tmp_path: Path) -> None:
     assert np.array_equal(one.blocks[0].start_s, all_in_one.blocks[0].start_s)
 
 
-def test_weight_gradients_and_strangers_are_accounted_for(tmp_path: Path) -> None:
-    """W, operations that nobody knows, and those before the first iteration are left out and counted."""
+def test_weight_gradients_and_strangers(tmp_path: Path) -> None:
+    """W is read, `3W` as three in a row; operations that nobody knows, and those before the first iteration, are counted."""
     log = """[RANK0] F @ 5 (ms) to 6 (ms)
 [RANK0] Iteration 1
 [RANK0] F @ 1000.5 (ms) to 1030 (ms), cudaEventElapsed = 29.1 (ms)
 [RANK0] B @ 1030 (ms) to 1070 (ms), cudaEventElapsed = 39.5 (ms)
 [RANK0] W @ 1070.25 (ms) to 1090 (ms), cudaEventElapsed = 19.5 (ms)
 [RANK0] F @ 1091 (ms) to 1120 (ms)
-[RANK0] W @ 1121 (ms) to 1140 (ms)
-[RANK0] X @ 1141 (ms) to 1142 (ms)
+[RANK0] 3W @ 1121 (ms) to 1151 (ms)
+[RANK0] X @ 1151 (ms) to 1152 (ms)
 """
     (tmp_path / "log").write_text(log)
     recording = event_timer.read(list_input_files(tmp_path / "log", name="log"), name="log", report=str)
-    assert recording.op.tolist() == [Op.FORWARD, Op.BACKWARD, Op.FORWARD]
-    assert recording.duration_s.tolist() == pytest.approx([0.0295, 0.040, 0.029])
-    said = {dropped.what: dropped.n for dropped in recording.dropped}
-    assert said == {"W (weight gradients)": 2, "X": 1, "operations before the first iteration": 1}
+    assert recording.op.tolist() == [Op.FORWARD, Op.BACKWARD, Op.WEIGHT, Op.FORWARD, *[Op.WEIGHT] * 3]
+    assert recording.duration_s.tolist() == pytest.approx([0.0295, 0.040, 0.01975, 0.029, 0.010, 0.010, 0.010])
+    assert np.diff(recording.start_s[4:]).tolist() == pytest.approx([0.010, 0.010])
+    assert {dropped.what: dropped.n for dropped in recording.dropped} == {
+        "X": 1,
+        "operations before the first iteration": 1,
+    }
 
 
 def test_a_log_without_iterations_is_refused(tmp_path: Path) -> None:

@@ -24,13 +24,13 @@ class NamedOperation:
     stage: int | None = None  # of the model (virtual stage), where it is said
     microbatch: int | None = None
     chunk: int | None = None
-    weights: bool = False  # it is the gradient of the weights alone, which the trace format has no type for
 
 
 _ACTIONS = {
     "F": Op.FORWARD,
     "B": Op.BACKWARD,
     "I": Op.BACKWARD,
+    "W": Op.WEIGHT,
     "SEND_F": Op.FORWARD_SEND,
     "RECV_F": Op.FORWARD_RECV,
     "SEND_B": Op.BACKWARD_SEND,
@@ -39,7 +39,6 @@ _ACTIONS = {
     "REDUCE_GRAD": Op.REDUCE_SCATTER,
 }
 _UNPLACED = {
-    "W": "W (weight gradients)",
     "RESHARD": "RESHARD (parameters freed)",
     "OVERLAP_F_B": "OVERLAP_F_B (a forward and a backward at once)",
 }
@@ -111,7 +110,6 @@ def _action(found: re.Match[str]) -> NamedOperation:
         _UNPLACED.get(action, action),
         stage=int(found["stage"]),
         microbatch=None if found["mb"] is None else int(found["mb"]),
-        weights=action == "W",
     )
 
 

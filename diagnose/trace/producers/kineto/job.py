@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from diagnose.errors import TraceError
-from diagnose.model.optype import P2P, Op
+from diagnose.model.optype import DIRECTIONS, P2P, Op
 from diagnose.model.recording import Dropped, Recording, Unobserved
 from diagnose.trace.clocks import align
 from diagnose.trace.producers.catalogue import Report
@@ -33,7 +33,6 @@ from diagnose.trace.producers.kineto.table import (
     drop_mismatched,
     end_sends,
     fill_ends,
-    leave_out_weights,
 )
 
 NAME = "kineto"
@@ -222,7 +221,6 @@ def _lay_out(parts: Sequence[Rank], layout: Layout) -> tuple[Recording, bool]:
     names = tuple(dict.fromkeys(hosts)) if known else ()
     one_clock = len(parts) == 1 or len(names) == 1
     table = _make_table(parts, layout, [names.index(host) if known else -1 for host in hosts])
-    table, dropped, weights = leave_out_weights(table)
     table, mismatched = drop_mismatched(table)
     table, unobserved = _settle_transfers(table, parts, layout, one_clock=one_clock)
     recording = Recording(
@@ -233,7 +231,7 @@ def _lay_out(parts: Sequence[Rank], layout: Layout) -> tuple[Recording, bool]:
         stage=table.stage,
         start_s=table.start_s,
         duration_s=np.maximum(table.end_s - table.start_s, 0.0),
-        microbatch=np.where(table.is_op(Op.FORWARD, Op.BACKWARD), table.microbatch, -1),
+        microbatch=np.where(table.is_op(*DIRECTIONS), table.microbatch, -1),
         chunk=table.chunk,
         rank=table.rank,
         tp_rank=table.tp if layout.n_tp > 1 else None,
@@ -241,8 +239,8 @@ def _lay_out(parts: Sequence[Rank], layout: Layout) -> tuple[Recording, bool]:
         host=table.host if known else None,
         host_names=names,
         job=_describe(parts, layout),
-        dropped=(*dropped, *mismatched),
-        unobserved=(*weights, *unobserved),
+        dropped=tuple(mismatched),
+        unobserved=tuple(unobserved),
     )
     return recording, one_clock
 
@@ -267,7 +265,7 @@ def _make_table(parts: Sequence[Rank], layout: Layout, hosts: Sequence[int]) -> 
     first_us = float(start_us.min())
     named = column["stage"] >= 0
     chunk = np.where(named, np.maximum(column["stage"], 0) // layout.n_stages, column["chunk"])
-    of_chunk = np.isin(column["op"], [int(op) for op in (Op.FORWARD, Op.BACKWARD, Op.ALL_GATHER, Op.REDUCE_SCATTER)])
+    of_chunk = np.isin(column["op"], [int(op) for op in (*DIRECTIONS, Op.ALL_GATHER, Op.REDUCE_SCATTER)])
     return OperationTable(
         op=column["op"],
         step=column["step"],

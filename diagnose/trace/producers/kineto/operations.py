@@ -61,7 +61,7 @@ class OperationList:
 class Operations(ColumnTable):
     """Operations of one rank, one entry each, in any order, with what `Operation` says of them; shape (n,) each."""
 
-    op: NDArray[np.int8]  # `Op`, or `WEIGHTS`
+    op: NDArray[np.int8]  # `Op`
     step: Ints
     stage: Ints
     microbatch: Ints

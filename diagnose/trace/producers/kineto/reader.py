@@ -8,7 +8,7 @@ from collections import Counter
 
 import numpy as np
 
-from diagnose.model.optype import EVIDENCE, Op
+from diagnose.model.optype import DIRECTIONS, EVIDENCE, Op
 from diagnose.trace.producers.kineto.annotations import Dialect, NamedOperation, parse_annotation, parse_step
 from diagnose.trace.producers.kineto.collect import Collected, Exchange, Spans, list_steps
 from diagnose.trace.producers.kineto.collectives import Collectives
@@ -16,7 +16,6 @@ from diagnose.trace.producers.kineto.computes import HostOperators, Run, find_ru
 from diagnose.trace.producers.kineto.evidence import add_evidence
 from diagnose.trace.producers.kineto.gpu import GpuTime
 from diagnose.trace.producers.kineto.operations import Operation, OperationList
-from diagnose.trace.producers.weights import WEIGHTS
 
 #: Of so many operations found last, one is what a compute received: its schedule receives just before it computes.
 N_RECENT = 64
@@ -126,7 +125,7 @@ class OperationReader:
 
     def _read_named(self, entry: NamedOperation, start: float, end: float, name: int, nth: int) -> None:
         """Read one annotated operation."""
-        op = WEIGHTS if entry.weights else entry.op
+        op = entry.op
         if op is None:
             self.made.dropped[entry.what, "has no place in the trace format"] += 1
             return
@@ -134,17 +133,17 @@ class OperationReader:
         if made is None:
             return
         made.stage = -1 if entry.stage is None else entry.stage
-        compute = entry.op in (Op.FORWARD, Op.BACKWARD)
+        compute = entry.op in DIRECTIONS
         if entry.microbatch is not None and (compute or entry.dialect != "own"):
             made.microbatch = entry.microbatch
         made.chunk = -1 if entry.chunk is None else entry.chunk
-        if compute or op in (Op.OPTIMIZER, Op.CLIP, WEIGHTS):
+        if compute or op in (Op.OPTIMIZER, Op.CLIP):
             if entry.dialect == "phases":
                 made.microbatch = self.phases[made.step, made.op]
                 self.phases[made.step, made.op] += 1
                 self._cut_reduction(made)
             self._time_on_gpu(made, name, nth)
-            if compute and not self.gpu.is_there and entry.dialect in ("staged", "unstaged"):
+            if compute and op != Op.WEIGHT and not self.gpu.is_there and entry.dialect in ("staged", "unstaged"):
                 self._cut_waits(made, entry.dialect)
             if entry.dialect == "unstaged":
                 self._read_inner_exchanges(made, start, end)
@@ -168,7 +167,7 @@ class OperationReader:
         ran = self.gpu.of(made.asked, made.returned, name, nth)
         if ran is not None:
             made.start, made.end = ran
-        elif made.op in (Op.FORWARD, Op.BACKWARD):
+        elif made.op in DIRECTIONS:
             self.n_on_host += 1
 
     def _time_exchange(self, made: Operation) -> bool:

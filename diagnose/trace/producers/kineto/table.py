@@ -10,18 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diagnose.model.optype import Op
-from diagnose.model.recording import Dropped, Unobserved
+from diagnose.model.recording import Dropped
 from diagnose.model.trace import Bools, Ints, Seconds
 from diagnose.trace.columns import ColumnTable
 from diagnose.trace.labels import number_combinations
-from diagnose.trace.producers.weights import WEIGHTS, Computes, drop_weight_gradients
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OperationTable(ColumnTable):
     """Operations of all ranks, one entry each; shape (n,) each."""
 
-    op: NDArray[np.int8]  # `Op`, or `WEIGHTS`
+    op: NDArray[np.int8]  # `Op`
     step: Ints
     rank: Ints
     dp: Ints
@@ -127,17 +126,6 @@ def _least_from_here(values: Seconds, place: Ints) -> Seconds:
     span = float(np.ptp(values)) + 1.0
     shifted = values - values.min() + place * span
     return np.asarray(np.minimum.accumulate(shifted[::-1])[::-1] - place * span + values.min())
-
-
-def leave_out_weights(table: OperationTable) -> tuple[OperationTable, tuple[Dropped, ...], tuple[Unobserved, ...]]:
-    """Leave out weight gradients that are computed apart, and say what can no longer be told."""
-    apart = table.op == WEIGHTS
-    if not apart.any():
-        return table, (), ()
-    found = table.take(np.flatnonzero(table.is_op(Op.FORWARD, Op.BACKWARD) | apart))
-    computes = Computes(found.op, found.step, found.rank, found.start_s, found.end_s, found.microbatch, found.chunk)
-    _, dropped, unobserved = drop_weight_gradients(computes)
-    return table.take(~apart), dropped, unobserved
 
 
 def drop_mismatched(table: OperationTable) -> tuple[OperationTable, list[Dropped]]:
