@@ -140,7 +140,9 @@ def list_queues(spec: JobSpec, programme: Programme, rivals: Rivals, held_ops: t
                 task = ids[compute.op, stage, compute.number]
                 keys = [(source, stage, seq) for source, seq in find(spec, order, i)]
                 sources = [ids[key] for key in keys if ids.get(key) in moves]
-                sources = [source for source in sources if begins_s is None or begins_s[source] <= begins_s[task] + SAME_S]
+                sources = [
+                    source for source in sources if begins_s is None or begins_s[source] <= begins_s[task] + SAME_S
+                ]
                 if sources:
                     queues.append((task, tuple(sources)))
     return queues

@@ -92,16 +92,18 @@ class _Pipelining:
         stage: Any,
         bwd_chunk_id: int,
         loss: Any = None,  # noqa: ARG002 - as the function that is hooked
-        full_backward: bool = True,  # noqa: FBT001, FBT002, ARG002 - the same
+        full_backward: bool = True,  # noqa: FBT001, FBT002 - the same
         last_backward: bool = False,  # noqa: FBT001, FBT002 - the same
     ) -> Compute | None:
         if not self._is_ours() or not stage.has_backward:
             return None
         self.reductions.expect(stage.submod, last_backward=last_backward)
-        return self.log.begin(Op.BACKWARD, bwd_chunk_id, stage.stage_index)
+        backward = self.log.begin(Op.BACKWARD, bwd_chunk_id, stage.stage_index)
+        backward.is_split = not full_backward
+        return backward
 
     def before_weight(self, stage: Any, bwd_chunk_id: int, *_args: Any, **_kwargs: Any) -> Compute | None:
-        return self.log.begin(None, bwd_chunk_id, stage.stage_index) if self._is_ours() else None
+        return self.log.begin(Op.WEIGHT, bwd_chunk_id, stage.stage_index) if self._is_ours() else None
 
     def after_compute(self, compute: Compute | None, _result: Any) -> None:
         if compute is not None:

@@ -15,8 +15,8 @@ from diagnose.record.log import Collective, Compute, StepLog, Transfer
 SHORT_WAIT_NS = 100_000
 #: Reductions of so few numbers are of losses and norms, not of gradients.
 FEW_ELEMENTS = 16
-#: Name of an operation that computes gradients of weights alone; the trace format has no type for it.
-WEIGHT = "backward-weight"
+#: Name of a backward that leaves the gradients of weights to a `backward-weight`.
+INPUT = "backward-input"
 #: Computes needed beside one in which the allocator retried, to say how much longer it took for that.
 MIN_PEERS = 2
 
@@ -52,7 +52,7 @@ def list_operations(step: StepLog, *, n_looped: int = 0) -> list[OperationRow]:
     computes = [compute for compute in step.computes if compute.end is not None]
     spans, held_back_ns = _compute_spans(computes, at)
     found: list[tuple[str, int, int, int, int]] = [
-        (NAMES[c.op] if c.op is not None else WEIGHT, start, end, c.microbatch, c.virtual)
+        (INPUT if c.is_split else NAMES[c.op], start, end, c.microbatch, c.virtual)
         for c, (start, end) in zip(computes, spans, strict=True)
     ]
     for op, start, end in _transfer_spans(step.transfers, computes, at, n_looped):
@@ -162,10 +162,10 @@ def _retries(computes: list[Compute]) -> Iterable[tuple[Op, int, int]]:
     """Say how much longer than its peers the host was busy with a compute in which the allocator retried."""
     seconds: dict[Op, list[int]] = {}
     for compute in computes:
-        if compute.op is not None and not compute.n_retries:
+        if not compute.n_retries:
             seconds.setdefault(compute.op, []).append(_host_ns(compute))
     for compute in computes:
-        peers = seconds.get(compute.op, []) if compute.op is not None else []
+        peers = seconds.get(compute.op, [])
         if compute.n_retries and len(peers) >= MIN_PEERS:
             excess = round(_host_ns(compute) - statistics.median(peers))
             if excess > 0:

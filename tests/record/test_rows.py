@@ -123,8 +123,13 @@ def test_what_never_ended():
 
 
 def test_weights_alone():
-    """The gradient of weights alone keeps a type of its own, which the trace format does not simulate."""
-    assert spans(list_operations(step_of(computes=[compute(None, 1, 2)]))) == [("backward-weight", 1, 2)]
+    """Where a backward is split, the gradients of the input and of weights are named."""
+    computes = [compute(Op.BACKWARD, 0, 1, is_split=True), compute(Op.WEIGHT, 1, 2), compute(Op.BACKWARD, 2, 4)]
+    assert spans(list_operations(step_of(computes=computes))) == [
+        ("backward-compute", 2, 4),
+        ("backward-input", 0, 1),
+        ("backward-weight", 1, 2),
+    ]
 
 
 class Event:

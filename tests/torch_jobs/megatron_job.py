@@ -1,8 +1,8 @@
 """A real job of Megatron-Core's own schedules, of a few processes on this machine (gloo), with a fault if asked.
 
 Megatron-Core asks CUDA for a device here and there; `stand_in_for_cuda` answers for it. Layers sleep, as those of `pipeline.py` do.
-A program, which runs one job after the other: `python tests/torch_jobs/megatron_job.py OUT --overlap --faults none slow-link`. Needs
-torch and megatron-core.
+A program, which runs one job after the other: `python tests/torch_jobs/megatron_job.py OUT --faults none slow-link`. Needs torch
+and megatron-core.
 
 Leaves `OUT/none/rank-*.parquet` and its like, and beside them `calls-*.json`: what Megatron-Core was truly asked to do, noted below
 the recorder.
