@@ -133,6 +133,8 @@ class Recording:
         Seconds on one clock of the job, a large common base (unix time) already taken away.
     microbatch, chunk, rank, tp_rank, cp_rank : ndarray of int64, shape (n_rows,), or None
         -1 where there is none; None where the format does not say.
+    position : ndarray of int64, shape (n_rows,), or None
+        Where in the model the model chunk of a compute stands; None where chunks are dealt out in turn, or nobody says.
     host : ndarray of int64, shape (n_rows,), or None
         Position in `host_names`; -1 where unknown.
     tokens, tokens_sq : ndarray of float64, shape (n_rows,), or None
@@ -162,6 +164,7 @@ class Recording:
     unobserved: tuple[Unobserved, ...] = ()
     offsets: tuple[ClockOffset, ...] = ()
     warnings: tuple[str, ...] = ()
+    position: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.op)

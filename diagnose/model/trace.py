@@ -62,7 +62,8 @@ class Nodes:
     """The operations of one model-parallel group in one step, one entry an operation.
 
     All arrays have shape (n_nodes,). `stage` is an index 0..pp-1. `seq` counts operations of one type on one
-    stage by launch order. `microbatch` and `chunk` are -1 where the type has none.
+    stage by launch order. `microbatch` and `chunk` are -1 where the type has none. `position` is where in the model a chunk
+    stands; None where chunks are dealt out in turn.
     """
 
     op: Ints
@@ -70,9 +71,28 @@ class Nodes:
     seq: Ints
     microbatch: Ints
     chunk: Ints
+    position: Ints | None = None
 
     def __len__(self) -> int:
         return len(self.op)
+
+    def take(self, kept: Bools) -> "Nodes":
+        """Keep some of them."""
+        columns = (self.op, self.stage, self.seq, self.microbatch, self.chunk)
+        op, stage, seq, microbatch, chunk = (column[kept] for column in columns)
+        return Nodes(op, stage, seq, microbatch, chunk, None if self.position is None else self.position[kept])
+
+    def add(self, op: Ints, stage: Ints, seq: Ints) -> "Nodes":
+        """Put operations without a microbatch behind them."""
+        none = np.full(len(op), -1, dtype=np.int64)
+        return Nodes(
+            op=np.r_[self.op, op],
+            stage=np.r_[self.stage, stage],
+            seq=np.r_[self.seq, seq],
+            microbatch=np.r_[self.microbatch, none],
+            chunk=np.r_[self.chunk, none],
+            position=None if self.position is None else np.r_[self.position, none],
+        )
 
     def name(self, node: int) -> str:
         """Say which operation a node is, in words."""

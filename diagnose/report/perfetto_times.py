@@ -5,10 +5,12 @@ Enters: a timeline of all dp ranks. Leaves: labels of its operations, and own ti
 
 import dataclasses
 from collections import defaultdict
+from collections.abc import Mapping
 
 import numpy as np
 
-from diagnose.model.optype import COMPUTE, DIRECTIONS, DP_COLLECTIVES, NAMES, P2P, Op
+from diagnose.model.optype import COMPUTE, DIRECTIONS, DP_COLLECTIVES, NAMES, Op
+from diagnose.model.placement import WAYS, match_transfers
 from diagnose.model.timeline import Timeline
 from diagnose.model.trace import Nodes, Seconds
 
@@ -53,14 +55,14 @@ class OperationFacts:
 def describe_operations(timeline: Timeline) -> OperationFacts:
     """Say of each operation what it is called and how its time is made up; all dp ranks, as collectives wait for the last."""
     places = _Places(timeline.nodes)
-    serves = _serves(timeline, places)
+    serves = match_transfers(timeline.nodes)
     ready_s = _ready(timeline, places)
     return OperationFacts(
-        labels=tuple(_label(timeline.nodes, node, serves[node]) for node in range(len(timeline.nodes))),
-        serves=tuple(serves),
+        labels=tuple(_label(timeline.nodes, node, serves.get(node, -1)) for node in range(len(timeline.nodes))),
+        serves=tuple(serves.get(node, -1) for node in range(len(timeline.nodes))),
         ready_s=ready_s,
         own_s=np.maximum(timeline.end_s - ready_s, 0.0),
-        delay_s=_delays(timeline, places),
+        delay_s=_delays(timeline, places, serves),
     )
 
 
@@ -83,19 +85,6 @@ class _Places:
     def of(self, op: Op, stage: int) -> list[int]:
         """List the nodes of one type on one stage."""
         return self._found.get((int(op), stage), [])
-
-
-def _serves(timeline: Timeline, places: _Places) -> list[int]:
-    """Give the compute that each send and recv belongs to: send i that of compute i, recv i its own from the last one back."""
-    found = [-1] * len(timeline.nodes)
-    for stage in places.stages:
-        for op in P2P:
-            computes, moves = places.of(_SERVES[op][1], stage), places.of(op, stage)
-            if op in (Op.FORWARD_RECV, Op.BACKWARD_RECV) and len(moves) < len(computes):
-                computes = computes[len(computes) - len(moves) :]
-            for compute, move in zip(computes, moves, strict=False):
-                found[move] = compute
-    return found
 
 
 def _label(nodes: Nodes, node: int, serves: int) -> str:
@@ -130,17 +119,17 @@ def _ready(timeline: Timeline, places: _Places) -> Seconds:
     return ready_s
 
 
-def _delays(timeline: Timeline, places: _Places) -> Seconds:
+def _delays(timeline: Timeline, places: _Places, serves: Mapping[int, int]) -> Seconds:
     """Say how long after what they visibly wait for computes and sends started."""
     delay_s = np.full(timeline.start_s.shape, np.nan)
     for stage in places.stages:
-        for node, sources in _sources(timeline, places, stage).items():
+        for node, sources in _sources(timeline, places, stage, serves).items():
             free_s = np.fmax.reduce(timeline.end_s[sources], axis=0) if sources else 0.0
             delay_s[node] = np.maximum(timeline.start_s[node] - free_s, 0.0)
     return delay_s
 
 
-def _sources(timeline: Timeline, places: _Places, stage: int) -> dict[int, list[int]]:
+def _sources(timeline: Timeline, places: _Places, stage: int, serves: Mapping[int, int]) -> dict[int, list[int]]:
     """List what each compute and send of a stage waits for: the paper's graph, as far as it can be seen (DESIGN.md)."""
     nodes = timeline.nodes
     first_s = np.fmin.reduce(timeline.start_s, axis=1)
@@ -150,15 +139,15 @@ def _sources(timeline: Timeline, places: _Places, stage: int) -> dict[int, list[
     )
     for before, node in zip([None, *computes], computes, strict=False):
         found[node] = [] if before is None else [before]
-    for recv_op, send_op, op in (
-        (Op.FORWARD_RECV, Op.FORWARD_SEND, Op.FORWARD),
-        (Op.BACKWARD_RECV, Op.BACKWARD_SEND, Op.BACKWARD),
-    ):
-        mine, recvs, sends = places.of(op, stage), places.of(recv_op, stage), places.of(send_op, stage)
-        for compute, recv in zip(mine[len(mine) - len(recvs) :], recvs, strict=False):
-            found[compute].append(recv)
-        for compute, before, send in zip(mine, [None, *sends], sends, strict=False):
-            found[send] = [compute] if before is None else [compute, before]
+    for _, recv_op, send_op, _ in WAYS:
+        for recv in places.of(recv_op, stage):
+            if recv in serves:
+                found[serves[recv]].append(recv)
+        sent: list[int] = []
+        for send in places.of(send_op, stage):
+            if send in serves:
+                found[send] = [serves[send], *sent[-1:]]
+                sent.append(send)
     for gather in places.of(Op.ALL_GATHER, stage):
         opens = [f for f in places.of(Op.FORWARD, stage) if max(nodes.chunk[f], 0) == max(nodes.chunk[gather], 0)]
         for forward in opens[:1]:

@@ -143,7 +143,8 @@ class LinkFinder:
         if microbatch is None or (microbatch < 0).all():
             # Whatever the schedule, a stage runs the microbatches of a chunk in their order.
             microbatch = derive_seq(number_combinations(self.worker[rows], chunk), r.start_s[rows])
-        return chunk * self.n_stages + self.stage[rows], microbatch
+        in_turn = chunk * self.n_stages + self.stage[rows]
+        return in_turn if r.position is None else r.position[rows], microbatch
 
 
 def _by_clocks(ends: Sequence[_Ends]) -> dict[tuple[int, int], tuple[Ints, Seconds]]:

@@ -14,6 +14,7 @@ from diagnose.errors import TraceError
 from diagnose.model.optype import DIRECTIONS, EVIDENCE, Op
 from diagnose.model.trace import TOKEN_COLUMNS, Ints, Nodes, Seconds
 from diagnose.trace.labels import number_combinations
+from diagnose.trace.placement import find_positions
 from diagnose.trace.rows import GridSizes, RowIndex, Rows, derive_seq, row_key, take_index, take_rows
 
 #: An operation that less than this part of the lanes has is a stray.
@@ -92,7 +93,7 @@ def lay_out_rows(
     for values in (tokens, tokens_sq, expert_tokens):
         if values is not None:
             values[values < 0] = np.nan
-    nodes = _name_nodes(rows, at, cells, start_s, vpp_size or 1, n_stages=sizes[2])
+    nodes = _name_nodes(rows, at, cells, (start_s, end_s), vpp_size or 1, n_stages=sizes[2])
     return Dense(nodes, start_s, end_s, tokens, tokens_sq, expert_tokens, rows.chunk is not None), rows, at
 
 
@@ -221,20 +222,25 @@ def _drop_repeated(rows: Rows, at: RowIndex, sizes: GridSizes, warnings: list[st
     return take_rows(rows, keep), take_index(at, keep)
 
 
-def _name_nodes(rows: Rows, at: RowIndex, cells: _Cells, start_s: Seconds, n_chunks: int, *, n_stages: int) -> Nodes:
+def _name_nodes(
+    rows: Rows, at: RowIndex, cells: _Cells, times: tuple[Seconds, Seconds], n_chunks: int, *, n_stages: int
+) -> Nodes:
     """Say which microbatch and model chunk each compute node works on, from the fullest lane, else from the launch order."""
     op, stage, number = cells.op, cells.stage, cells.seq
     microbatch = np.full(len(op), -1, dtype=np.int64)
-    chunk = np.full(len(op), -1, dtype=np.int64)
-    if rows.chunk is not None or rows.microbatch is not None:
-        present = np.count_nonzero(~np.isnan(start_s), axis=0)
+    chunk, position = microbatch.copy(), microbatch.copy()
+    columns = ((microbatch, rows.microbatch), (chunk, rows.chunk), (position, rows.position))
+    if any(column is not None for _, column in columns):
+        present = np.count_nonzero(~np.isnan(times[0]), axis=0)
         fullest = np.unravel_index(int(present.argmax()), present.shape)
         in_lane = np.flatnonzero((at[0] == fullest[0]) & (at[1] == fullest[1]))
         in_lane = in_lane[cells.node_at[in_lane] < len(op)]
-        for found, column in ((microbatch, rows.microbatch), (chunk, rows.chunk)):
+        for found, column in columns:
             if column is not None:
                 found[cells.node_at[in_lane]] = column[in_lane]
     compute = np.isin(op, DIRECTIONS)
+    if rows.chunk is None:
+        chunk = _rank_positions(stage, position)
     chunk = _number_chunks(op, stage, chunk)
     if (chunk[compute] < 0).any():
         # Interleaved 1F1B launches groups of n_stages microbatches, chunk after chunk (arXiv 2104.04473, section 2.2).
@@ -247,7 +253,17 @@ def _name_nodes(rows: Rows, at: RowIndex, cells: _Cells, start_s: Seconds, n_chu
         place = (op * (int(stage.max()) + 1) + stage) * (int(chunk.max()) + 2) + chunk
         microbatch = np.where(compute, derive_seq(place, number.astype(np.float64)), -1)
     microbatch[~compute] = -1
-    return Nodes(op=op, stage=stage, seq=number, microbatch=microbatch, chunk=chunk)
+    nodes = Nodes(op=op, stage=stage, seq=number, microbatch=microbatch, chunk=chunk)
+    return dataclasses.replace(nodes, position=find_positions(nodes, *times, position))
+
+
+def _rank_positions(stage: Ints, position: Ints) -> Ints:
+    """Number the model chunks of each stage by where they stand in the model; -1 where nobody says."""
+    chunk = np.full(len(stage), -1, dtype=np.int64)
+    for of_stage in np.unique(stage).tolist():
+        here = (stage == of_stage) & (position >= 0)
+        chunk[here] = np.unique(position[here], return_inverse=True)[1]
+    return chunk
 
 
 def _number_chunks(op: Ints, stage: Ints, labels: Ints) -> Ints:

@@ -15,7 +15,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from diagnose.model.optype import DIRECTIONS, P2P, Op
-from diagnose.model.trace import Block, Nodes, Seconds
+from diagnose.model.placement import positions_of, stage_at
+from diagnose.model.trace import Block, Seconds
 
 #: The send and the recv of each direction, and from which stage on which the next waits.
 _WAYS = ((Op.FORWARD, Op.FORWARD_SEND, Op.FORWARD_RECV, 1), (Op.BACKWARD, Op.BACKWARD_SEND, Op.BACKWARD_RECV, -1))
@@ -62,12 +63,12 @@ class _Plan:
         nodes = block.nodes
         self.block = block
         self.n_stages = n_stages
-        self.virtual = np.maximum(nodes.chunk, 0) * self.n_stages + nodes.stage
+        self.position, self.holder = positions_of(nodes), stage_at(nodes)
         self.computes = np.flatnonzero(np.isin(nodes.op, DIRECTIONS))
         self.at = {
-            (int(nodes.op[n]), int(self.virtual[n]), int(nodes.microbatch[n])): n for n in self.computes.tolist()
+            (int(nodes.op[n]), int(self.position[n]), int(nodes.microbatch[n])): n for n in self.computes.tolist()
         }
-        self.is_interleaved = int(self.virtual[self.computes].max()) >= self.n_stages
+        self.is_interleaved = int(nodes.chunk.max(initial=0)) > 0
         #: Ends of the compute before each one on its worker (0 before the first), and the one after it.
         self.before_s: dict[int, Seconds] = {}
         self.next: dict[int, int | None] = {}
@@ -84,7 +85,15 @@ class _Plan:
     def _peer(self, n: int, ahead: int) -> int | None:
         """Find the compute on the same microbatch so many virtual stages ahead."""
         nodes = self.block.nodes
-        return self.at.get((int(nodes.op[n]), int(self.virtual[n]) + ahead, int(nodes.microbatch[n])))
+        return self.at.get((int(nodes.op[n]), int(self.position[n]) + ahead, int(nodes.microbatch[n])))
+
+    def _crosses(self, n: int, toward: int) -> bool:
+        """Say whether what goes to, or comes from, so many model chunks ahead crosses stages; dealt out in turn all chunks do."""
+        nodes = self.block.nodes
+        stage = int(nodes.stage[n])
+        if nodes.position is not None:
+            return self.holder.get(int(self.position[n]) + toward, stage) != stage
+        return self.is_interleaved or stage != (self.n_stages - 1 if toward > 0 else 0)
 
     def _kind(self, n: int) -> _Kind:
         """Say on which stage, behind what and before what a worker sends."""
@@ -106,13 +115,12 @@ class _Plan:
 
     def fill(self, blocking: set[_Kind]) -> Block:
         """Give the block with all transfers; `blocking` are the kinds of sends that hold up their worker."""
-        nodes, last = self.block.nodes, self.n_stages - 1
+        nodes = self.block.nodes
         new: list[_Transfer] = []
         ready_s = dict(self.before_s)
         for op, send, _, ahead in _WAYS:
             for n in self.computes[nodes.op[self.computes] == op].tolist():
-                # With interleaving all stages send and receive.
-                if self.is_interleaved or int(nodes.stage[n]) != (last if ahead > 0 else 0):
+                if self._crosses(n, ahead):
                     sent = self._sent_s(n, self._peer(n, ahead), blocking)
                     new.append((n, send, self.block.end_s[n], sent))
                     following = self.next[n]
@@ -120,7 +128,7 @@ class _Plan:
                         ready_s[following] = sent
         for op, _, recv, ahead in _WAYS:
             for n in self.computes[nodes.op[self.computes] == op].tolist():
-                if self.is_interleaved or int(nodes.stage[n]) != (0 if ahead > 0 else last):
+                if self._crosses(n, -ahead):
                     # Without a peer nothing moves: what the compute waits for is its launch delay.
                     moves = self._peer(n, -ahead) is not None
                     begun = ready_s[n]
@@ -154,19 +162,13 @@ def _extend(old: Block, new: Sequence[_Transfer]) -> Block:
         return old
     computes, ops, starts_s, ends_s = zip(*new, strict=True)
     of = np.array(computes, dtype=np.int64)
-    nodes, unknown = old.nodes, np.full(len(of), -1, dtype=np.int64)
+    nodes = old.nodes
     start_s, end_s = np.stack(starts_s), np.stack(ends_s)
     there = ~(np.isnan(old.start_s[of]) | np.isnan(start_s) | np.isnan(end_s))
     empty = np.full(start_s.shape, np.nan)
     return dataclasses.replace(
         old,
-        nodes=Nodes(
-            op=np.r_[nodes.op, [int(op) for op in ops]],
-            stage=np.r_[nodes.stage, nodes.stage[of]],
-            seq=np.r_[nodes.seq, nodes.seq[of]],
-            microbatch=np.r_[nodes.microbatch, unknown],
-            chunk=np.r_[nodes.chunk, unknown],
-        ),
+        nodes=nodes.add(np.array([int(op) for op in ops]), nodes.stage[of], nodes.seq[of]),
         start_s=np.concatenate([old.start_s, np.where(there, start_s, np.nan)]),
         end_s=np.concatenate([old.end_s, np.where(there, end_s, np.nan)]),
         absent=None if old.absent is None else np.concatenate([old.absent, old.absent[of]]),

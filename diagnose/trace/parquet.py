@@ -229,6 +229,7 @@ def _rows(table: pa.Table, footer: dict[bytes, bytes], name: str) -> Rows:
         seq=None if _has_aliases(names) else columns.optional("seq_id"),
         microbatch=columns.optional("mb_id"),
         chunk=columns.optional("mc"),
+        position=columns.optional("gmc"),
         rank=columns.optional("rank"),
         tp_rank=columns.optional("tp_rank"),
         cp_rank=columns.optional("cp_rank"),

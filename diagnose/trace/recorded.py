@@ -14,7 +14,7 @@ from diagnose.model.recording import Recording
 from diagnose.trace.rows import Rows
 
 #: Columns of a recording that a format may not have.
-OPTIONAL = ("microbatch", "chunk", "rank", "tp_rank", "cp_rank", "host")
+OPTIONAL = ("microbatch", "chunk", "position", "rank", "tp_rank", "cp_rank", "host")
 
 
 def make_rows(recording: Recording, *, name: str) -> Rows:

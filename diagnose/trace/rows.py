@@ -45,6 +45,7 @@ class Rows:
     bad: Bools | None  # where a required value is null, not finite or impossible; None: nowhere
     unknown_ops: dict[str, int]  # rows of each operation type that is not known
     job: dict[str, Any]
+    position: NDArray[Any] | None = None  # of the model chunk within the model; -1 where there is none
     number: NDArray[np.int32] | None = None  # which row of the file it is; None without `lists`
     lists: ListColumn | None = None  # document lengths, read later
     #: Collectives within a member group (`tp-allreduce`): not replayed, but they say who waited; None: nowhere.

@@ -120,13 +120,8 @@ def add_collections(dense: Dense, evidence: Evidence, n_stages: int) -> None:
     if not starts:
         return
     n_new = len(starts)
-    dense.nodes = Nodes(
-        op=np.r_[nodes.op, np.full(n_new, int(Op.GC))],
-        stage=np.r_[nodes.stage, [of_stage for of_stage, _ in starts]],
-        seq=np.r_[nodes.seq, np.zeros(n_new, dtype=np.int64)],
-        microbatch=np.r_[nodes.microbatch, np.full(n_new, -1)],
-        chunk=np.r_[nodes.chunk, np.full(n_new, -1)],
-    )
+    stages = np.array([of_stage for of_stage, _ in starts], dtype=np.int64)
+    dense.nodes = nodes.add(np.full(n_new, int(Op.GC)), stages, np.zeros(n_new, dtype=np.int64))
     dense.start_s = np.concatenate([dense.start_s, [start for _, start in starts]])
     dense.end_s = np.concatenate([dense.end_s, ends])
     for column in TOKEN_COLUMNS:
@@ -227,7 +222,7 @@ def _cut_block(steps: Ints, dense: Dense, kept_node: Bools, at: Ints, absent: Bo
     pick = np.ix_(kept_node, at)
     return Block(
         steps=steps[at],
-        nodes=Nodes(*(getattr(dense.nodes, f.name)[kept_node] for f in dataclasses.fields(Nodes))),
+        nodes=dense.nodes.take(kept_node),
         start_s=dense.start_s[pick],
         end_s=dense.end_s[pick],
         absent=absent if absent.any() else None,

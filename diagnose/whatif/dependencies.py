@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from diagnose.errors import TraceError
 from diagnose.model.optype import DIRECTIONS, DP_COLLECTIVES, P2P, Op
+from diagnose.model.placement import WAYS
 from diagnose.model.trace import Nodes, Seconds
 from diagnose.whatif.graph import Event, Graph, Layout, chain_waits, order_graph
 
@@ -29,14 +30,14 @@ def build_graph(nodes: Nodes, start_s: Seconds, *, has_dp: bool) -> Graph:
     waits = essential_waits(layout, has_dp=has_dp)
     for stage in range(layout.n_stages):
         for op in P2P:
-            chain_waits(waits, layout.of(op, stage))
-        forwards, backwards = layout.of(Op.FORWARD, stage), layout.of(Op.BACKWARD, stage)
-        for op, computes in ((Op.FORWARD_RECV, forwards), (Op.BACKWARD_RECV, backwards)):
-            recvs = layout.of(op, stage)
-            skipped = len(computes) - len(recvs)
-            for i, recv in enumerate(recvs, start=skipped):
-                if i >= 1:
-                    waits[recv].add(computes[i - 1])
+            for stream in _list_streams(layout, op, stage):
+                chain_waits(waits, stream)
+        for compute_op, recv_op, *_ in WAYS:
+            before = dict(zip(layout.of(compute_op, stage)[1:], layout.of(compute_op, stage), strict=False))
+            for recv in layout.of(recv_op, stage):
+                compute = layout.served.get(recv)
+                if compute in before:
+                    waits[recv].add(before[compute])
         computes = layout.by_start(DIRECTIONS, stage)
         n_warmup = next((i for i, node in enumerate(computes) if nodes.op[node] == Op.BACKWARD), 0)
         if n_warmup >= 2:
@@ -46,26 +47,40 @@ def build_graph(nodes: Nodes, start_s: Seconds, *, has_dp: bool) -> Graph:
     return order_graph(layout, waits, find_events(layout, has_dp=has_dp), barriers={})
 
 
+def _list_streams(layout: Layout, op: Op, stage: int) -> list[list[int]]:
+    """Part the transfers of a type on a stage into streams: one, or where chunks are not dealt out in turn one for each peer."""
+    moves = layout.of(op, stage)
+    if layout.nodes.position is None:
+        return [moves]
+    toward = 1 if op in (Op.FORWARD_SEND, Op.BACKWARD_RECV) else -1
+    streams: dict[int | None, list[int]] = {}
+    for node in moves:
+        compute = layout.served.get(node)
+        peer = None if compute is None else layout.stage_at.get(int(layout.position[compute]) + toward)
+        streams.setdefault(peer, []).append(node)
+    return list(streams.values())
+
+
 def essential_waits(layout: Layout, *, has_dp: bool) -> list[set[int]]:
     """Collect the waits that hold whatever the schedule: compute order, data, and the chain that ends a step."""
     nodes = layout.nodes
     waits: list[set[int]] = [set() for _ in range(len(nodes))]
     for stage in range(layout.n_stages):
-        forwards, backwards = layout.of(Op.FORWARD, stage), layout.of(Op.BACKWARD, stage)
+        forwards = layout.of(Op.FORWARD, stage)
         computes = layout.by_start(DIRECTIONS, stage)
         chain_waits(waits, computes)
         _await_inputs(layout, stage, waits)
-        for send_op, recv_op, of_type in (
-            (Op.FORWARD_SEND, Op.FORWARD_RECV, forwards),
-            (Op.BACKWARD_SEND, Op.BACKWARD_RECV, backwards),
-        ):
-            recvs, sends = layout.of(recv_op, stage), layout.of(send_op, stage)
-            skipped = len(of_type) - len(recvs)
-            for i, recv in enumerate(recvs, start=skipped):
-                if i >= 0:
-                    waits[of_type[i]].add(recv)
-            for compute, send in zip(of_type, sends, strict=False):
-                waits[send].add(compute)
+        for compute_op, recv_op, send_op, ahead in WAYS:
+            for recv in layout.of(recv_op, stage):
+                if recv in layout.served:
+                    waits[layout.served[recv]].add(recv)
+            for send in layout.of(send_op, stage):
+                if send in layout.served:
+                    waits[send].add(layout.served[send])
+            for compute in layout.of(compute_op, stage):
+                source = layout.beside(compute, -ahead)
+                if source is not None and nodes.stage[source] == stage:
+                    waits[compute].add(source)
         if has_dp:
             gathers = layout.by_start((Op.ALL_GATHER,), stage)
             chain_waits(waits, gathers)
@@ -111,24 +126,12 @@ def _close_step(layout: Layout, stage: int, computes: list[int], waits: list[set
 
 def _link_computes(layout: Layout, waits: list[set[int]]) -> None:
     """Let computes wait for each other across stages where the trace records no point-to-point operation."""
-    place = _compute_places(layout)
-    last = max((virtual for _, virtual, _ in place), default=0)
-    for (op, virtual, microbatch), node in place.items():
-        before = virtual - 1 if op == Op.FORWARD else virtual + 1
-        if 0 <= before <= last and (op, before, microbatch) in place:
-            waits[node].add(place[op, before, microbatch])
-
-
-def _compute_places(layout: Layout) -> dict[tuple[int, int, int], int]:
-    """Map (type, virtual stage, microbatch) to its node."""
-    nodes = layout.nodes
-    found: dict[tuple[int, int, int], int] = {}
-    for op in (Op.FORWARD, Op.BACKWARD):
+    for compute_op, _, _, ahead in WAYS:
         for stage in range(layout.n_stages):
-            for node in layout.of(op, stage):
-                virtual = layout.chunk(node) * layout.n_stages + stage
-                found[int(op), virtual, int(nodes.microbatch[node])] = node
-    return found
+            for node in layout.of(compute_op, stage):
+                source = layout.beside(node, -ahead)
+                if source is not None:
+                    waits[node].add(source)
 
 
 def find_events(layout: Layout, *, has_dp: bool) -> list[Event]:
@@ -175,39 +178,32 @@ def match_pairs(layout: Layout) -> list[tuple[int, int]]:
     TraceError
         A send or recv that must have a peer and has none.
     """
-    nodes, n_stages = layout.nodes, layout.n_stages
-    places = _compute_places(layout)
-    last = max((virtual for _, virtual, _ in places), default=0)
-    recv_of: dict[int, int] = {}
-    for recv_op, compute_op in ((Op.FORWARD_RECV, Op.FORWARD), (Op.BACKWARD_RECV, Op.BACKWARD)):
-        for stage in range(n_stages):
-            computes, recvs = layout.of(compute_op, stage), layout.of(recv_op, stage)
-            recv_of.update(zip(computes[len(computes) - len(recvs) :], recvs, strict=False))
+    nodes = layout.nodes
+    recv_of = {c: move for move, c in layout.served.items() if nodes.op[move] in (Op.FORWARD_RECV, Op.BACKWARD_RECV)}
     pairs: list[tuple[int, int]] = []
-    for send_op, compute_op, ahead in (
-        (Op.FORWARD_SEND, Op.FORWARD, 1),
-        (Op.BACKWARD_SEND, Op.BACKWARD, -1),
-    ):
-        for stage in range(n_stages):
-            for compute, send in zip(layout.of(compute_op, stage), layout.of(send_op, stage), strict=False):
-                virtual = layout.chunk(compute) * n_stages + stage + ahead
-                if not 0 <= virtual <= last:
+    for _, _, send_op, ahead in WAYS:
+        for stage in range(layout.n_stages):
+            for send in layout.of(send_op, stage):
+                compute = layout.served.get(send)
+                if compute is None:
                     continue
-                peer = places.get((int(compute_op), virtual, int(nodes.microbatch[compute])))
+                to = layout.stage_at.get(int(layout.position[compute]) + ahead)
+                if to is None:
+                    continue
+                peer = layout.beside(compute, ahead)
                 recv = None if peer is None else recv_of.pop(peer, None)
                 if recv is None:
                     raise TraceError(
-                        f"{nodes.name(send)} has no recv on stage {virtual % n_stages}; expected one for each send: "
+                        f"{nodes.name(send)} has no recv on stage {to}; expected one for each send: "
                         "check that every rank's rows are in the file, or leave out all point-to-point rows",
                         where="graph",
                     )
                 pairs.append((send, recv))
     for compute, recv in recv_of.items():
-        virtual = layout.chunk(compute) * n_stages + int(nodes.stage[compute])
-        before = virtual - 1 if nodes.op[compute] == Op.FORWARD else virtual + 1
-        if 0 <= before <= last:
+        before = layout.stage_at.get(int(layout.position[compute]) - (1 if nodes.op[compute] == Op.FORWARD else -1))
+        if before is not None:
             raise TraceError(
-                f"{nodes.name(recv)} has no send on stage {before % n_stages}; expected one for each recv: "
+                f"{nodes.name(recv)} has no send on stage {before}; expected one for each recv: "
                 "check that every rank's rows are in the file, or leave out all point-to-point rows",
                 where="graph",
             )

@@ -4,6 +4,7 @@ Enters: the nodes of a block. Leaves: a `Graph`, shared by all steps and dp rank
 """
 
 import dataclasses
+import functools
 import heapq
 import itertools
 from collections import defaultdict
@@ -13,6 +14,7 @@ import numpy as np
 
 from diagnose.errors import TraceError
 from diagnose.model.optype import COMPUTE, DIRECTIONS, P2P, Op
+from diagnose.model.placement import match_transfers, positions_of, stage_at
 from diagnose.model.trace import Bools, Nodes, Seconds
 
 
@@ -88,6 +90,26 @@ class Layout:
         for node in np.lexsort((nodes.seq, nodes.op, nodes.stage)).tolist():
             by_place[int(nodes.op[node]), int(nodes.stage[node])].append(node)
         self._by_place = by_place
+        self.position = positions_of(nodes)
+        self.stage_at = stage_at(nodes)
+
+    @functools.cached_property
+    def served(self) -> dict[int, int]:
+        """The compute of each send and recv, by node."""
+        return match_transfers(self.nodes)
+
+    @functools.cached_property
+    def places(self) -> dict[tuple[int, int, int], int]:
+        """The forward or backward of each (type, position in the model, microbatch)."""
+        computes = np.flatnonzero(np.isin(self.nodes.op, (Op.FORWARD, Op.BACKWARD)))
+        keys = (column[computes].tolist() for column in (self.nodes.op, self.position, self.nodes.microbatch))
+        return dict(zip(zip(*keys, strict=True), computes.tolist(), strict=True))
+
+    def beside(self, compute: int, ahead: int) -> int | None:
+        """Find the compute on the same microbatch so many model chunks ahead."""
+        nodes = self.nodes
+        key = (int(nodes.op[compute]), int(self.position[compute]) + ahead, int(nodes.microbatch[compute]))
+        return self.places.get(key)
 
     def of(self, op: Op, stage: int) -> list[int]:
         """List the nodes of one type on one stage by `seq`."""

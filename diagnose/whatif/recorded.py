@@ -6,6 +6,7 @@ Enters: an observed block. Leaves: a `Recorded`; and what nodes of a new graph t
 import dataclasses
 
 from diagnose.model.optype import DIRECTIONS, P2P, Op
+from diagnose.model.placement import WAYS
 from diagnose.model.trace import Nodes
 from diagnose.whatif.computes import COMPUTES
 from diagnose.whatif.graph import Layout
@@ -15,12 +16,6 @@ from diagnose.whatif.observed import Observed, usual_start
 BLOCKED_SHARE = 0.5
 
 MOVES = tuple(int(op) for op in P2P)
-#: By direction (0 forward, 1 backward): the compute, what it receives and sends, and how far ahead its data go.
-WAYS = (
-    (Op.FORWARD, Op.FORWARD_RECV, Op.FORWARD_SEND, 1),
-    (Op.BACKWARD, Op.BACKWARD_RECV, Op.BACKWARD_SEND, -1),
-)
-
 #: (part, virtual stage, microbatch) of a compute; (type, virtual stage, microbatch) of a transfer, by the compute it serves.
 ComputeKey = tuple[str, int, int]
 MoveKey = tuple[int, int, int]
@@ -97,14 +92,14 @@ def read_recorded(o: Observed) -> Recorded | None:
     moves: dict[MoveKey, int] = {}
     for stage in range(n_stages):
         for compute_op, recv_op, send_op, _ in WAYS:
-            of_type, recvs = layout.of(compute_op, stage), layout.of(recv_op, stage)
+            of_type = layout.of(compute_op, stage)
             places = [(layout.chunk(n) * n_stages + stage, int(nodes.microbatch[n])) for n in of_type]
             computes |= {(compute_op.name.lower(), *place): n for place, n in zip(places, of_type, strict=True)}
-            for op, served, found in (
-                (recv_op, places[max(len(places) - len(recvs), 0) :], recvs),
-                (send_op, places, layout.of(send_op, stage)),
-            ):
-                moves |= {(int(op), *p): n for p, n in zip(served, found, strict=False) if n in paired}
+            for n in (*layout.of(recv_op, stage), *layout.of(send_op, stage)):
+                if n in paired and n in layout.served:
+                    c = layout.served[n]
+                    place = (layout.chunk(c) * n_stages + stage, int(nodes.microbatch[c]))
+                    moves[int(nodes.op[n]), *place] = n
     chunks = 1 + max((u // n_stages for _, u, _ in computes), default=0)
     weights = {
         ("weight", layout.chunk(n) * n_stages + stage, int(nodes.microbatch[n])): n

@@ -11,11 +11,12 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from diagnose.model.optype import Op
+from diagnose.model.placement import WAYS
 from diagnose.model.schedule import Launch
 from diagnose.model.trace import Nodes
 from diagnose.whatif.computes import COMPUTES
 from diagnose.whatif.graph import Barrier, Event, Graph, Layout, chain_waits, order_graph
-from diagnose.whatif.recorded import WAYS, ComputeKey, MoveKey, NewClosing, NewCompute, NewMove, Recorded
+from diagnose.whatif.recorded import ComputeKey, MoveKey, NewClosing, NewCompute, NewMove, Recorded
 
 #: Collectives of which each model chunk has its own.
 _BY_CHUNK = (int(Op.ALL_GATHER), int(Op.REDUCE_SCATTER))
