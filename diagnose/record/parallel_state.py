@@ -42,14 +42,9 @@ class ParallelState:
     host: str = dataclasses.field(default_factory=socket.gethostname)
 
     @property
-    def looped(self) -> tuple[int, ...]:
-        """Positions in the model of this rank's chunks if they loop around the ranks."""
-        return tuple(range(self.stage, self.vpp * self.pp_size, self.pp_size))
-
-    @property
-    def n_looped(self) -> int:
-        """Number of virtual stages where each rank has several chunks, which loop around the ranks; else 0."""
-        return self.vpp * self.pp_size if self.vpp > 1 and self.chunks in ((), self.looped) else 0
+    def held(self) -> tuple[int, ...]:
+        """Positions in the model of this rank's chunks."""
+        return self.chunks or tuple(range(self.stage, self.vpp * self.pp_size, self.pp_size))
 
     def note_pipeline(self, group: Any, stage: int, n_stages: int, chunks: tuple[int, ...]) -> None:
         """Take over what a pipeline schedule knows of itself; `chunks` are the positions in the model of what this rank holds."""

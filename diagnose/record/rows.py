@@ -11,8 +11,10 @@ from diagnose.model.optype import NAMES, Op
 from diagnose.record.clock import Clock, Mark
 from diagnose.record.log import Collective, Compute, StepLog, Transfer
 
-#: A wait that took less than this found its transfer done.
+#: A wait that took less than this, or than this part of the time since the transfer was posted, found it done: on a busy host
+#: nothing takes no time.
 SHORT_WAIT_NS = 100_000
+SHORT_WAIT_SHARE = 0.01
 #: Reductions of so few numbers are of losses and norms, not of gradients.
 FEW_ELEMENTS = 16
 #: Name of a backward that leaves the gradients of weights to a `backward-weight`.
@@ -20,8 +22,6 @@ INPUT = "backward-input"
 #: Computes needed beside one in which the allocator retried, to say how much longer it took for that.
 MIN_PEERS = 2
 
-#: The transfer before and after each compute.
-AROUND = {Op.FORWARD: (Op.FORWARD_RECV, Op.FORWARD_SEND), Op.BACKWARD: (Op.BACKWARD_RECV, Op.BACKWARD_SEND)}
 RECVS = (Op.FORWARD_RECV, Op.BACKWARD_RECV)
 
 
@@ -39,11 +39,8 @@ class OperationRow:
     virtual: int = -1
 
 
-def list_operations(step: StepLog, *, n_looped: int = 0) -> list[OperationRow]:
-    """List the operations of one step, by type and then by start.
-
-    `n_looped` is the number of virtual stages where several model chunks a rank loop around the ranks, else 0.
-    """
+def list_operations(step: StepLog) -> list[OperationRow]:
+    """List the operations of one step, by type and then by start."""
     on_device = step.window.relative_ns(step.begun)[0]
 
     def at(mark: Mark) -> int:
@@ -55,7 +52,7 @@ def list_operations(step: StepLog, *, n_looped: int = 0) -> list[OperationRow]:
         (INPUT if c.is_split else NAMES[c.op], start, end, c.microbatch, c.virtual)
         for c, (start, end) in zip(computes, spans, strict=True)
     ]
-    for op, start, end in _transfer_spans(step.transfers, computes, at, n_looped):
+    for op, start, end in _transfer_spans(step.transfers, at):
         found.append((NAMES[op], start, end, -1, -1))
     for op, start, end in _closing_spans(step, at):
         if op == Op.REDUCE_SCATTER and held_back_ns:
@@ -90,15 +87,11 @@ def _compute_spans(computes: list[Compute], at: Callable[[Mark], int]) -> tuple[
     return spans, shift
 
 
-def _transfer_spans(
-    transfers: list[Transfer], computes: list[Compute], at: Callable[[Mark], int], n_looped: int
-) -> Iterable[tuple[Op, int, int]]:
+def _transfer_spans(transfers: list[Transfer], at: Callable[[Mark], int]) -> Iterable[tuple[Op, int, int]]:
     """Say when each transfer began and ended.
 
     A transfer that was launched early and waited for later begins, as a row, where the worker had nothing else to do: what it
-    did in between hides the rest. A send that was done by the time somebody asked ends when it was launched. Where chunks loop
-    around the ranks, computes have their transfers by number, so that those at the ends of the model, which communicate with
-    nobody, count: they take nothing.
+    did in between hides the rest. A send that was done by the time somebody asked ends when it was launched.
     """
     found: dict[tuple[Op, int, int], tuple[int, int]] = {}
     for transfer in transfers:
@@ -109,12 +102,6 @@ def _transfer_spans(
             else:
                 found[op, microbatch, virtual] = (start, end)
     yield from ((op, start, end) for (op, _, _), (start, end) in found.items())
-    for compute in computes if n_looped else ():
-        if compute.op in AROUND and compute.end is not None:
-            ends = (0, n_looped - 1) if compute.op == Op.FORWARD else (n_looped - 1, 0)
-            for op, end_of_model, mark in zip(AROUND[compute.op], ends, (compute.start, compute.end), strict=True):
-                if compute.virtual == end_of_model:
-                    yield op, at(mark), at(mark)
 
 
 def _span(transfer: Transfer, at: Callable[[Mark], int]) -> tuple[int, int]:
@@ -127,7 +114,8 @@ def _span(transfer: Transfer, at: Callable[[Mark], int]) -> tuple[int, int]:
         return start, end
     if any(op in RECVS for op, _, _ in transfer.members):
         return waited, end
-    return start, (end if end - waited > SHORT_WAIT_NS else at(launched))
+    is_short = end - waited <= max(SHORT_WAIT_NS, SHORT_WAIT_SHARE * (end - start))
+    return start, (at(launched) if is_short else end)
 
 
 def _closing_spans(step: StepLog, at: Callable[[Mark], int]) -> Iterable[tuple[Op, int, int]]:
