@@ -30,10 +30,12 @@ from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.explanation import Explanation
 from diagnose.model.priced import HandFixes, HandPrices
 from diagnose.model.request import Request
+from diagnose.model.trace import Evidence
 from diagnose.trace.load import load_trace
 from diagnose.trace.logs import find_log, load_log_beside
+from diagnose.whatif.clocks import carry_over
 from diagnose.whatif.components.between_steps import explain_between, measure_between, measure_tails
-from diagnose.whatif.evidence import carry_over
+from diagnose.whatif.components.other_work import describe_types
 from diagnose.whatif.observed import measure_filled, observe
 from diagnose.whatif.removal import MATERIAL_SHARE, Removal
 from diagnose.whatif.scenarios import explore, prepare
@@ -136,10 +138,10 @@ def analyse_job(request: Request, rule_set: RuleSet) -> Analysis:
     what_if = explore(trace, prepared)
     request.report("taking apart")
     observed, evidence, clock_offset_s = observe(trace, prepared)
-    trace = dataclasses.replace(trace, evidence=evidence)
+    trace = dataclasses.replace(trace, evidence=evidence, others=Evidence.join([o.others for o in observed]))
     breakdown = take_apart(
         observed,
-        carry_over(trace),
+        carry_over(evidence, trace),
         n_stages=trace.n_stages,
         reads_input=trace.job.reads_input,
         ep_size=trace.job.ep_size,
@@ -172,4 +174,5 @@ def analyse_job(request: Request, rule_set: RuleSet) -> Analysis:
         price=removal.price,
         sample=removal.sample,
         timelines=Timelines(prepared, removal),
+        others=describe_types(observed, trace.other_types, trace.n_stages),
     )

@@ -34,6 +34,7 @@ class AllocatorStall(Fault):
     """Stalls of forwards and backwards in a fixed place; `strength` is the length of a stall in units of a forward."""
 
     cause: ClassVar[str] = "allocator-stall"
+    strength_field: ClassVar[str] = "stall_ratio"
     on_stages: tuple[int, ...] = (0,)
     #: None: all of them.
     on_dp_ranks: tuple[int, ...] | None = None
@@ -54,11 +55,6 @@ class AllocatorStall(Fault):
     inside_share: float = 1.0
     #: The trace has a cuda-malloc row of each.
     records: bool = False
-
-    @property
-    def strength(self) -> float:
-        """Median length of a stall over a typical forward."""
-        return self.stall_ratio
 
     def workers(self, spec: JobSpec) -> tuple[Worker, ...]:  # noqa: ARG002 - of the base class
         """List the workers that stall, where not all dp ranks of a stage do."""

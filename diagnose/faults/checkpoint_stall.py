@@ -41,6 +41,7 @@ class CheckpointStall(Fault):
     """Workers that save their state every few steps; `strength` is the seconds of one checkpoint."""
 
     cause: ClassVar[str] = "checkpoint-stall"
+    strength_field: ClassVar[str] = "duration_s"
     #: A checkpoint is taken in each step whose number leaves this rest when divided by `period_steps`.
     period_steps: int = 5
     phase: int = 0
@@ -61,11 +62,6 @@ class CheckpointStall(Fault):
     held_together: bool = False
     #: The trace has checkpoint rows. Without them, and without absolute times, nothing shows a checkpoint between steps.
     recorded: bool = True
-
-    @property
-    def strength(self) -> float:
-        """Seconds of one checkpoint."""
-        return self.duration_s
 
     def workers(self, spec: JobSpec) -> tuple[Worker, ...]:
         """List the workers that save, where not all of them do."""

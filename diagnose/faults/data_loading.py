@@ -41,6 +41,7 @@ class DataLoading(Fault):
     """Waits of the first stage for its input; `strength` is the mean wait in units of a forward."""
 
     cause: ClassVar[str] = "data-loading"
+    strength_field: ClassVar[str] = "wait_ratio"
     #: Mean wait over the typical forward of the job.
     wait_ratio: float = 2.0
     #: Standard deviation of the logarithm of a wait; None: waits are exponential.
@@ -65,11 +66,6 @@ class DataLoading(Fault):
     held_together: bool = False
     #: The trace has a data-load row of each wait.
     records: bool = False
-
-    @property
-    def strength(self) -> float:
-        """Mean wait over a typical forward."""
-        return self.wait_ratio
 
     def workers(self, spec: JobSpec) -> tuple[Worker, ...]:
         """List the workers with a bad loader."""

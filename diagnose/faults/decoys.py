@@ -24,10 +24,8 @@ class Evaluation(Decoy):
 
     def apply(self, inputs: Inputs) -> Inputs:
         """Make all forwards of those steps longer."""
-        work_s = inputs.work_s.copy()
         slow = np.where(mark_multiples(inputs.spec, self.period_steps), self.slowdown, 1.0)
-        work_s[inputs.programme.is_op(Op.FORWARD)] *= slow[:, None]
-        return dataclasses.replace(inputs, work_s=work_s)
+        return inputs.with_work(inputs.programme.is_op(Op.FORWARD), slow[:, None])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -74,11 +72,10 @@ class HiddenWorker(HiddenDecoy):
 
     def apply(self, inputs: Inputs) -> Inputs:
         """Make the computes of the stage shorter, and those of its worker longer."""
-        work_s = inputs.work_s.copy()
         here = inputs.programme.is_op(Op.FORWARD, Op.BACKWARD) & (inputs.programme.stage == self.stage)
-        work_s[here] *= 1.0 - self.shorter
-        work_s[here, :, self.dp] *= 1.0 + self.excess * self.strengths[0]
-        return dataclasses.replace(inputs, work_s=work_s)
+        is_slow = np.arange(inputs.spec.dp) == self.dp
+        longer = np.where(is_slow, 1.0 + self.excess * self.strengths[0], 1.0)
+        return inputs.with_work(here, 1.0 - self.shorter).with_work(here, longer)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -233,11 +230,10 @@ class LongerComputes(Decoy):
 
     def apply(self, inputs: Inputs) -> Inputs:
         """Make a share of the computes longer, each by an exponential draw."""
-        rng, work_s = self.random(inputs.spec), inputs.work_s.copy()
-        computes = np.flatnonzero(inputs.programme.is_op(Op.FORWARD, Op.BACKWARD))
-        shape = work_s[computes].shape
-        work_s[computes] *= 1.0 + np.where(rng.random(shape) < self.share, rng.exponential(self.excess, shape), 0.0)
-        return dataclasses.replace(inputs, work_s=work_s)
+        rng, computes = self.random(inputs.spec), inputs.programme.is_op(Op.FORWARD, Op.BACKWARD)
+        shape = (int(computes.sum()), *inputs.lanes)
+        longer = np.where(rng.random(shape) < self.share, rng.exponential(self.excess, shape), 0.0)
+        return inputs.with_work(computes, 1.0 + longer)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -250,9 +246,8 @@ class OlderMachines(Decoy):
 
     def apply(self, inputs: Inputs) -> Inputs:
         """Make all computes of those ranks longer."""
-        work_s = inputs.work_s.copy()
-        work_s[:, :, inputs.spec.dp - inputs.spec.dp // 2 :] *= self.slowdown
-        return dataclasses.replace(inputs, work_s=work_s)
+        is_old = np.arange(inputs.spec.dp) >= inputs.spec.dp - inputs.spec.dp // 2
+        return dataclasses.replace(inputs, work_s=inputs.work_s * np.where(is_old, self.slowdown, 1.0))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -267,12 +262,11 @@ class UnevenExperts(Decoy):
 
     def apply(self, inputs: Inputs) -> Inputs:
         """Scale the computes."""
-        spec, programme, work_s = inputs.spec, inputs.programme, inputs.work_s.copy()
+        spec, programme = inputs.spec, inputs.programme
         log = self.random(spec).standard_normal((spec.n_virtual, spec.microbatches, spec.steps, 1))
         computes = np.flatnonzero(programme.is_op(Op.FORWARD, Op.BACKWARD))
         virtual = programme.chunk[computes] * spec.pp + programme.stage[computes]
-        work_s[computes] *= np.exp(self.spread * log[virtual, programme.microbatch[computes]])
-        return dataclasses.replace(inputs, work_s=work_s)
+        return inputs.with_work(computes, np.exp(self.spread * log[virtual, programme.microbatch[computes]]))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -291,7 +285,8 @@ class BusyHosts(Decoy):
     def apply(self, inputs: Inputs) -> Inputs:
         """Make the computes of busy hosts longer, each by itself."""
         spec, rng = inputs.spec, self.random(inputs.spec)
-        n_hosts = -(-spec.pp * spec.dp // self.workers_per_host)
+        host = dataclasses.replace(spec, workers_per_host=self.workers_per_host).hosts()
+        n_hosts = int(host.max()) + 1
         busy = np.zeros((n_hosts, spec.steps), dtype=bool)
         now = rng.random(n_hosts) < self.busy_share
         end = 1.0 / self.burst_steps
@@ -299,12 +294,10 @@ class BusyHosts(Decoy):
         for step in range(spec.steps):
             busy[:, step] = now
             now = np.where(now, rng.random(n_hosts) >= end, rng.random(n_hosts) < begin)
-        # Ranks count through the dp ranks of a stage before those of the next, as Megatron's do.
-        host = (np.arange(spec.pp)[:, None] * spec.dp + np.arange(spec.dp)) // self.workers_per_host
         here = busy[host].transpose(0, 2, 1)[inputs.programme.stage]  # (n_tasks, n_steps, n_dp)
         longer = np.where(here, self.scale * rng.pareto(3.0, here.shape), 0.0)
-        computes = inputs.programme.is_op(Op.FORWARD, Op.BACKWARD)[:, None, None]
-        return dataclasses.replace(inputs, work_s=inputs.work_s * np.where(computes, 1.0 + longer, 1.0))
+        computes = inputs.programme.is_op(Op.FORWARD, Op.BACKWARD)
+        return inputs.with_work(computes, 1.0 + longer[computes])
 
 
 #: Those that look like no cause in particular.

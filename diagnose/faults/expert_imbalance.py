@@ -26,6 +26,7 @@ class ExpertImbalance(Fault):
     """Computes of one (step, virtual stage, microbatch) are long where hot experts are; `strength` is the factor's spread."""
 
     cause: ClassVar[str] = "expert-imbalance"
+    strength_field: ClassVar[str] = "spread"
     #: Standard deviation of the logarithm of the factor.
     spread: float = 0.3
     #: Ranks, one after the other, that share a factor: they wait for each other inside the compute. 1: each has its own.
@@ -39,19 +40,12 @@ class ExpertImbalance(Fault):
     #: The metadata say how many ranks share the experts.
     says_ep_size: bool = False
 
-    @property
-    def strength(self) -> float:
-        """Spread of the factor."""
-        return self.spread
-
     def apply(self, inputs: Inputs) -> Inputs:
         """Make computes as long as their experts are busy, and note the tokens where the trace records them."""
         spec, programme, factor = inputs.spec, inputs.programme, self.draw_factor(inputs.spec)
-        work_s = inputs.work_s.copy()
         tasks = programme.is_op(Op.FORWARD, Op.BACKWARD)
         virtual = np.maximum(programme.chunk[tasks], 0) * spec.pp + programme.stage[tasks]
-        work_s[tasks] *= factor[virtual, programme.microbatch[tasks]]
-        changed = dataclasses.replace(inputs, work_s=work_s)
+        changed = inputs.with_work(tasks, factor[virtual, programme.microbatch[tasks]])
         if self.says_ep_size:
             changed = dataclasses.replace(changed, ep_size=max(self.group, 2))
         if not self.records_tokens:

@@ -29,6 +29,8 @@ class Fault(abc.ABC):
 
     #: Name of the cause, as in `rules/`.
     cause: ClassVar[str]
+    #: The field that says how strong it is, in the unit that its class says.
+    strength_field: ClassVar[str] = ""
     #: Where it is clear its first step can be told exactly.
     has_exact_onset: ClassVar[bool] = False
     #: Index among the sampled steps of the first step with the fault and of the first without it again; None: from the
@@ -44,9 +46,9 @@ class Fault(abc.ABC):
         return f"{self.cause}/{self.kind}" if self.kind else self.cause
 
     @property
-    @abc.abstractmethod
     def strength(self) -> float:
         """How strong the fault is, in the unit that its class says."""
+        return float(getattr(self, self.strength_field))
 
     @abc.abstractmethod
     def apply(self, inputs: Inputs) -> Inputs:

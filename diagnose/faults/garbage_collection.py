@@ -35,6 +35,7 @@ class GarbageCollection(Fault):
     """Pauses of one forward now and then, on every worker in other steps; `strength` is the seconds of a pause."""
 
     cause: ClassVar[str] = "garbage-collection"
+    strength_field: ClassVar[str] = "pause_s"
     #: Median length of a collection at the beginning of the trace, seconds.
     pause_s: float = 0.25
     #: Standard deviation of the logarithm of the length, drawn for each collection.
@@ -64,11 +65,6 @@ class GarbageCollection(Fault):
     inside_share: float = 1.0
     #: The trace has a gc row of each.
     records: bool = False
-
-    @property
-    def strength(self) -> float:
-        """Median seconds of a pause."""
-        return self.pause_s
 
     def apply(self, inputs: Inputs) -> Inputs:
         """Let each collection hit a forward of its step, whichever."""

@@ -128,6 +128,12 @@ class Inputs:
         """Shape of everything that varies by lane: steps, dp ranks."""
         return self.spec.steps, self.spec.dp
 
+    def with_work(self, tasks: Ints | Bools, factor: Seconds | float) -> "Inputs":
+        """Give the times of the job with some computes so many times as long; broadcastable to (n_chosen, n_steps, n_dp)."""
+        work_s = self.work_s.copy()
+        work_s[tasks] *= factor
+        return dataclasses.replace(self, work_s=work_s)
+
     def with_pauses(self, *pauses: Pause) -> "Inputs":
         """Give the times of the job with more pauses."""
         return dataclasses.replace(self, pauses=(*self.pauses, *pauses))

@@ -59,6 +59,7 @@ class KernelQueueContention(Fault):
     """Computes held up by communication; `strength` is how many times as long that communication takes."""
 
     cause: ClassVar[str] = "kernel-queue-contention"
+    strength_field: ClassVar[str] = "slowdown"
     #: What computes wait for: the last sends launched before (transfers must be asynchronous); the recv of the next
     #: forward, which only backwards wait for; the gradients of the model chunk before, which only backwards wait for
     #: (jobs with `separate`); the parameters of later model chunks, which only forwards wait for.
@@ -72,14 +73,13 @@ class KernelQueueContention(Fault):
     #: They start late, instead of taking long.
     late: bool = False
 
-    @property
-    def strength(self) -> float:
-        """Slowdown of the communication in flight."""
-        return self.slowdown
+    def tellable(self, spec: JobSpec) -> bool:
+        """Computes that always start when parameters are there look like those of a framework that waits on purpose.
 
-    def tellable(self, spec: JobSpec) -> bool:  # noqa: ARG002 - of the base class
-        """Computes that always start when parameters are there look like those of a framework that waits on purpose."""
-        return not (self.late and self.rivals == "all-gather" and self.onset is None)
+        What they wait for must have rows.
+        """
+        on_purpose = self.late and self.rivals == "all-gather" and self.onset is None
+        return not on_purpose and (spec.records_transfers or self.rivals not in ("sends", "recvs"))
 
     def apply(self, inputs: Inputs) -> Inputs:
         """Make the communication longer, and computes wait for it.

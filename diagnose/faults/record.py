@@ -17,7 +17,7 @@ from diagnose.faults.members import WAIT, WorkerRows, spread_members
 from diagnose.faults.simulate import Times
 from diagnose.faults.spec import JobSpec
 from diagnose.model.documents import Documents
-from diagnose.model.optype import EVIDENCE, NAMES, Op
+from diagnose.model.optype import EVIDENCE, NAMES, P2P, Op
 from diagnose.model.trace import Ints, Seconds
 
 #: Codes of rows that have a name of their own in traces alone, behind those of the types that there are: in which members wait for
@@ -94,7 +94,10 @@ def _origins(inputs: Inputs, times: Times) -> Seconds:
 def _task_rows(inputs: Inputs, times: Times) -> WorkerRows:
     """List one row for each task, step and dp rank."""
     tasks, (n_steps, n_dp) = inputs.programme.tasks, inputs.lanes
-    order = np.array(sorted(range(len(tasks)), key=lambda t: (tasks[t].stage, int(tasks[t].op), tasks[t].seq)))
+    kept = ~inputs.programme.is_op(*(() if inputs.spec.records_transfers else P2P))
+    order = np.array(
+        sorted(np.flatnonzero(kept).tolist(), key=lambda t: (tasks[t].stage, int(tasks[t].op), tasks[t].seq))
+    )
     start_s = times.start_s[order].transpose(1, 2, 0)
     n_lanes = n_steps * n_dp
     codes = {"weight": int(Op.WEIGHT)}

@@ -32,6 +32,7 @@ class SequenceImbalance(Fault):
     """Long-tailed documents; `strength` is the part of a mean microbatch's cost that grows with the square of lengths."""
 
     cause: ClassVar[str] = "sequence-imbalance"
+    strength_field: ClassVar[str] = "quadratic_share"
     #: 0..1, part of the mean cost that is attention within documents.
     quadratic_share: float = 0.4
     #: Tokens in each microbatch; a document that does not fit is cut, and its rest begins the next microbatch.
@@ -53,11 +54,6 @@ class SequenceImbalance(Fault):
     records_tokens: bool = False
     #: The trace has `doc_lengths`, for the steps in which it happens.
     records_documents: bool = False
-
-    @property
-    def strength(self) -> float:
-        """Part of the mean cost that is quadratic."""
-        return self.quadratic_share
 
     def apply(self, inputs: Inputs) -> Inputs:
         """Make each microbatch as long as its documents, and note them where the trace records them."""
@@ -116,11 +112,12 @@ class SequenceImbalance(Fault):
         linear : ndarray of float64 of the same shape, or 1
             Tokens of a microbatch over those of a full one: an empty one takes no time.
         """
-        programme, work_s = inputs.programme, inputs.work_s.copy()
+        programme = inputs.programme
         for op, ratio in ((Op.FORWARD, 1.0), (Op.BACKWARD, self.backward_ratio)):
             tasks = programme.is_op(op)
-            work_s[tasks] *= np.maximum(linear + (cost - linear) * ratio, 0.05)[programme.microbatch[tasks]]
-        return dataclasses.replace(inputs, work_s=work_s)
+            longer = np.maximum(linear + (cost - linear) * ratio, 0.05)[programme.microbatch[tasks]]
+            inputs = inputs.with_work(tasks, longer)
+        return inputs
 
     def draw_documents(self, spec: JobSpec) -> Documents:
         """Pack a stream of documents: the pieces in each microbatch, `step` an index."""

@@ -149,6 +149,8 @@ class JobSpec:
     merges_weights: bool = False
     #: A forward and a backward that run at the same time take this many times as long as each by itself (DualPipeV).
     overlap_cost: float = 1.3
+    #: The trace has rows of transfers between stages.
+    records_transfers: bool = True
     #: The metadata name the schedule.
     says_schedule: bool = False
     #: The trace has one row for all tensor- and context-parallel members of a worker, or each member's; a late member
@@ -339,6 +341,7 @@ def count_rows(spec: JobSpec) -> int:
     computes = 2 * spec.n_virtual * spec.microbatches
     n_borders = spec.n_virtual - 1 - spec.is_v
     transfers = 2 * computes if spec.records_no_moves else 4 * spec.microbatches * n_borders
+    transfers *= spec.records_transfers
     if spec.schedule == "dualpipev":  # stage s splits 2 pp - 1 - s backwards
         computes += spec.pp * (2 * spec.pp - 1) - spec.pp * (spec.pp - 1) // 2
     elif spec.schedule in SPLITTING:

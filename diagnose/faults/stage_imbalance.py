@@ -23,6 +23,7 @@ class StageImbalance(Fault):
     """One stage slower by a factor, on all dp ranks alike; `strength` is that of forward."""
 
     cause: ClassVar[str] = "stage-imbalance"
+    strength_field: ClassVar[str] = "forward_slowdown"
     #: -1 is the last.
     stage: int = -1
     #: A loss over a large vocabulary costs forward more than backward (2.07 and 1.41 in a production job).
@@ -30,11 +31,6 @@ class StageImbalance(Fault):
     backward_slowdown: float = 1.3
     #: Only this model chunk of the stage, -1 the last; None: all of them.
     chunk: int | None = None
-
-    @property
-    def strength(self) -> float:
-        """Slowdown of forward."""
-        return self.forward_slowdown
 
     def stages(self, spec: JobSpec) -> tuple[int, ...]:
         """Name the slow stage."""
@@ -64,13 +60,12 @@ class StageImbalance(Fault):
 
     def _scale(self, inputs: Inputs, share: Seconds) -> Inputs:
         """Lengthen each compute by that share (shape (n_tasks,)) of the excess."""
-        programme, work_s = inputs.programme, inputs.work_s.copy()
         active = self.active(inputs.spec)
         for op, slowdown in ((Op.FORWARD, self.forward_slowdown), (Op.BACKWARD, self.backward_slowdown)):
-            tasks = programme.is_op(op)
+            tasks = inputs.programme.is_op(op)
             factor = 1.0 + (slowdown - 1.0) * share[tasks]
-            work_s[tasks] *= np.where(active, factor[:, None, None], 1.0)
-        return dataclasses.replace(inputs, work_s=work_s)
+            inputs = inputs.with_work(tasks, np.where(active, factor[:, None, None], 1.0))
+        return inputs
 
 
 #: How often a random fault is of each kind.

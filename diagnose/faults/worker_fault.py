@@ -33,6 +33,7 @@ class WorkerFault(Fault):
     """One worker or several, slower by a factor; `strength` is that factor."""
 
     cause: ClassVar[str] = "worker-fault"
+    strength_field: ClassVar[str] = "slowdown"
     has_exact_onset: ClassVar[bool] = True
     #: Tuple of (dp rank, stage).
     places: tuple[Worker, ...]
@@ -51,11 +52,6 @@ class WorkerFault(Fault):
     #: It is this tensor- and context-parallel member of each worker alone (`cp * tp_size + tp`) that is slow, and the
     #: others wait for it; None: all members are slow alike.
     member: int | None = None
-
-    @property
-    def strength(self) -> float:
-        """Slowdown of forward."""
-        return self.slowdown
 
     def workers(self, spec: JobSpec) -> tuple[Worker, ...]:  # noqa: ARG002 - of the base class
         """List the slow workers."""

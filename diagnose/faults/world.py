@@ -318,10 +318,12 @@ WORLDS: dict[str, Feature] = {
 }
 #: Those whose draws leave all other jobs as they are.
 LATER: dict[str, Feature] = {
+    "1f1b": Feature(0.0, lambda s: s.schedule == "1f1b" and s.vpp == 1 < s.pp, _set(schedule="1f1b", vpp=1)),
     "looped": Feature(0.0, lambda s: s.schedule == "looped", _give_chunked("looped", CHUNKS)),
     "zb-h2": Feature(0.0, lambda s: s.schedule == "zb-h2", _give_chunked("zb-h2", (1,))),
     "zb-v": Feature(0.0, lambda s: s.schedule == "zb-v", _give_chunked("zb-v", (2,))),
     "dualpipev": Feature(0.0, lambda s: s.schedule == "dualpipev", _give_chunked("dualpipev", (2,))),
+    "no-transfers": Feature(0.0, lambda s: s.pp > 1 and not s.records_transfers, _set(records_transfers=False)),
     "no-positions": Feature(0.0, lambda s: s.vpp > 1 and "gmc" in s.lacked, _lack("gmc")),
 }
 WORLDS |= LATER

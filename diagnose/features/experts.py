@@ -4,7 +4,7 @@ import numpy as np
 
 from diagnose.model.components import Breakdown
 from diagnose.model.feature import Feature, Features
-from diagnose.model.trace import Trace
+from diagnose.model.trace import Bools, Trace
 from diagnose.numerics.robust import nan_median, robust_deviation
 
 #: Each feature: what its values read as, and when it misleads.
@@ -70,8 +70,18 @@ def _weigh_against_worker(breakdown: Breakdown, ep_size: int | None) -> float:
     if ep_size == 1 or experts.tokens_fit is not None:
         return 0.0
     if experts.ratio is not None:
-        return 0.0 if _has_outlier(breakdown) else SHARED_CHANCE
+        alone = _has_outlier(breakdown) and not _are_whole_groups(breakdown.slow_workers, ep_size)
+        return 0.0 if alone else SHARED_CHANCE
     return 0.0 if ep_size is None else UNKNOWN_CHANCE
+
+
+def _are_whole_groups(slow: Bools, ep_size: int | None) -> bool:
+    """Say whether all who share experts with a slow worker, shape (n_dp, n_stages), are slow: they wait for each other inside."""
+    n_dp = len(slow)
+    if not ep_size or n_dp % ep_size:
+        return False
+    groups = slow.reshape(n_dp // ep_size, ep_size, -1)
+    return bool((groups.any(axis=1) == groups.all(axis=1)).all())
 
 
 def _has_outlier(breakdown: Breakdown) -> bool:

@@ -52,6 +52,8 @@ READS_AS = {
     "they choose none; 0 a fixed part of the workers, 1 all of them, or others in each burst; misleads where a host is a stage",
     "collection.close_pairs": "how often a worker stalls again long before its mean interval is over, against stalls by chance; 0 "
     "each at intervals of its own, 1 at random; of those without rows; misleads when a worker's rate changes",
+    "allocator.pace_doubt": "how probable it is that what no row calls stalls of the allocator is a slow worker's unsteady pace: "
+    "where they are in nearly half of the computes of the steps that have any; misleads when memory is full nearly all the time",
     "allocator.growth_chance": "chance that stalls of the allocator come so much more often to the end, were they as frequent all "
     "the time; 0 memory fills up; misleads when noise grows as well",
 }
@@ -66,6 +68,9 @@ UNSEEN_CHANCE = 0.35
 MOST = 100.0
 #: Stalls shorter than this part of the length in which half of the time is lost are those of something else.
 LONG_SHARE = 0.1
+#: Where stalls are in this part of the computes of a worker's steps with any, whether they are a pace or pauses nobody can tell.
+PACE_SHARE = 0.4
+PACE_CHANCE = 0.5
 #: Stalls within this part of a worker's mean interval are close; so many must be expected at random to tell.
 CLOSE_SHARE = 0.4
 MIN_CLOSE_PAIRS = 3.0
@@ -232,7 +237,7 @@ def _measure_chances(breakdown: Breakdown) -> Features:
     lengths = seconds[seconds > 0]
     least_s = LONG_SHARE * (weighted_median(lengths, lengths) or 0.0)
     at = seconds > least_s
-    names = ("allocator.place_chance", "allocator.growth_chance")
+    names = ("allocator.place_chance", "allocator.growth_chance", "allocator.pace_doubt")
     if not at.any():
         return dict.fromkeys(names, Feature.missing("no compute stalls in that way"))
     in_time = np.argsort(breakdown.steps, kind="stable")
@@ -242,12 +247,19 @@ def _measure_chances(breakdown: Breakdown) -> Features:
         _add_chunks(a.sum(axis=2), n_stages)[1:].sum(axis=0)[:, in_time]
         for a in (free, np.isfinite(breakdown.compute_s))
     )
-    hit = _add_chunks(at.sum(axis=2), n_stages).sum(axis=(0, 2))[:, None] > 0
+    by_worker = _add_chunks(at.sum(axis=2), n_stages).sum(axis=0)  # (n_stages, n_steps, n_dp)
+    hit = by_worker.sum(axis=1)[:, None] > 0
+    unrecorded = at & ~(stalls.recorded_inside | stalls.recorded_before)
+    of_steps = np.where(
+        by_worker > 0, _add_chunks(np.isfinite(breakdown.compute_s).sum(axis=2), n_stages).sum(axis=0), 0
+    )
+    is_pace = unrecorded.sum() >= PACE_SHARE * of_steps.sum()
     here, elsewhere = ([np.where(mask, a, 0).sum(axis=(0, 2)) for a in (stalled, there)] for mask in (hit, ~hit))
     by_step = [a.sum(axis=(0, 1, 2, 4))[in_time] for a in (at, np.isfinite(breakdown.compute_s))]
     return {
         "allocator.place_chance": Feature(chance_of_excess(*here, *elsewhere)),
         "allocator.growth_chance": Feature(chance_of_growth(*by_step)),
+        "allocator.pace_doubt": Feature(PACE_CHANCE if is_pace else 0.0),
     }
 
 

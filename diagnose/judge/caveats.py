@@ -1,5 +1,6 @@
 """What a reader must know about the input of an analysis."""
 
+from diagnose.judge.other_work import describe_types
 from diagnose.model.analysis import Analysis
 from diagnose.model.components import STALLED
 from diagnose.model.stalls import StallKind
@@ -17,6 +18,7 @@ def list_caveats(analysis: Analysis) -> tuple[str, ...]:
         *trace.warnings,
         *_describe_clocks(analysis),
         *_describe_planned(analysis),
+        *describe_types(analysis),
     )
 
 

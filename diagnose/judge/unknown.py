@@ -4,6 +4,7 @@ from collections.abc import Collection, Sequence
 
 from diagnose.judge.confidence import chance_above
 from diagnose.judge.lone import is_lone_rank, only_waits
+from diagnose.judge.other_work import UNEVEN, describe_uneven
 from diagnose.judge.places import locate_and_price, name_fault
 from diagnose.judge.timing import date_cause
 from diagnose.judge.worth import is_unmeasured, measure_alone, share_of
@@ -47,10 +48,11 @@ def report_unknown(analysis: Analysis, component: str, least: float) -> Cause:
     gains = analysis.gains
     place = place_of((component,))
     where, gain = locate_and_price(analysis, (component,), place, least)
-    text = f"time is lost to {COMPONENTS[component]}, and no rule says why"
+    title, text = describe_uneven(analysis, where) if component == UNEVEN else ("", "")
+    text = text or f"time is lost to {COMPONENTS[component]}, and no rule says why"
     return Cause(
         cause=UNKNOWN,
-        title=f"unexplained: {COMPONENTS[component]}",
+        title=title or f"unexplained: {COMPONENTS[component]}",
         confidence=round(UNKNOWN_CERTAINTY * chance_above(measure_alone(gains, (component,)), least), 4),
         share=share_of(gains, (component,)),
         recoverable=gain,

@@ -11,6 +11,7 @@ from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.diagnosis_document import Fidelity
 from diagnose.model.feature import Features
 from diagnose.model.members import LateMember
+from diagnose.model.other_work import OtherWork
 from diagnose.model.pictured import NO_RULE, Pictured
 from diagnose.model.timeline import Timelines
 from diagnose.model.trace import Seconds, Trace
@@ -72,6 +73,8 @@ class Analysis:
         Replays the job with some changes. Costs one replay.
     sample : callable
         The same on an even sample of the steps of a large job, for searches: compare with `sample([])` only.
+    others : tuple of OtherWork
+        What rows of types that the format does not name take.
     """
 
     trace: Trace
@@ -88,6 +91,7 @@ class Analysis:
     price: Price
     sample: Price
     timelines: Timelines
+    others: tuple[OtherWork, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ COMPONENTS: dict[str, str] = {
     "transfer": "slow transfers",
     "start-delay": "late workers at the start of a step",
     "end-delay": "long or late optimizers",
+    "other-work": "uneven work of other types",
     "launch-delay": "launch delay elsewhere",
     "between-steps": "time between or at the end of steps",
 }
@@ -39,6 +40,7 @@ STALLED: dict[StallKind, str] = {
     StallKind.WORKER: "worker",
     StallKind.QUEUE: "queue",
     StallKind.PLANNED: "evaluation",
+    StallKind.OTHER: "other-work",
 }
 
 

@@ -127,7 +127,7 @@ class Recording:
     producer : str
         NAME of the adapter.
     op : ndarray of int8, shape (n_rows,)
-        `Op`; evidence rows (`gc`, `cuda-malloc`, `data-load`, `checkpoint`) among them.
+        `Op`; evidence rows (`gc`, `cuda-malloc`, `data-load`, `checkpoint`) among them. -1 for rows of other types.
     step, dp, stage : ndarray of int64, shape (n_rows,)
     start_s, duration_s : ndarray of float64, shape (n_rows,)
         Seconds on one clock of the job, a large common base (unix time) already taken away.
@@ -141,6 +141,10 @@ class Recording:
         NaN where unknown.
     job : dict of str to object
         Metadata as in the trace format.
+    other : ndarray of int64, shape (n_rows,), or None
+        Position in `other_types` of rows of other types, which are not simulated; -1 elsewhere.
+    other_types : tuple of str
+        Names of these types.
     """
 
     producer: str
@@ -165,6 +169,8 @@ class Recording:
     offsets: tuple[ClockOffset, ...] = ()
     warnings: tuple[str, ...] = ()
     position: NDArray[np.int64] | None = None
+    other: NDArray[np.int64] | None = None
+    other_types: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.op)

@@ -28,6 +28,7 @@ class StallKind(enum.IntEnum):
     TOGETHER = 6  #: all workers in the same step: planned
     QUEUE = 7  #: communication in flight
     PLANNED = 8  #: evaluation, logging and other work of all workers at regular intervals
+    OTHER = 9  #: work of a type that the format does not name
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ Enters: what `diagnose.trace` read and checked. Leaves: the input of the what-if
 """
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -137,10 +138,10 @@ class Block:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Evidence:
-    """Rows that explain others (`gc`, `cuda-malloc`, `data-load`, `checkpoint`), one entry a row.
+    """Rows that are no operations (`gc`, `cuda-malloc`, `data-load`, `checkpoint`, or of any other type), one entry a row.
 
-    All arrays have shape (n_rows,); `step` is the step number, `dp` and `stage` are indices, times are seconds after
-    the step began.
+    All arrays have shape (n_rows,); `op` is the type, `step` is the step number, `dp` and `stage` are indices, times are seconds
+    after the step began.
     """
 
     op: Ints
@@ -152,6 +153,21 @@ class Evidence:
 
     def __len__(self) -> int:
         return len(self.op)
+
+    def take(self, at: Ints | Bools) -> "Evidence":
+        """Give some of the rows, by mask or by position."""
+        at = np.flatnonzero(at) if at.dtype == bool else at
+        return Evidence(*(getattr(self, field.name)[at] for field in dataclasses.fields(self)))
+
+    @classmethod
+    def join(cls, parts: "Sequence[Evidence]") -> "Evidence":
+        """Put the rows of several, at least one, one after the other."""
+        return cls(*(np.concatenate([getattr(p, field.name) for p in parts]) for field in dataclasses.fields(cls)))
+
+
+#: No rows.
+_NONE = np.zeros(0, dtype=np.int64)
+NO_ROWS = Evidence(_NONE, _NONE, _NONE, _NONE, np.zeros(0), np.zeros(0))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -180,6 +196,10 @@ class Trace:
         The tensor- and context-parallel members of each worker; None where the trace records one row for all of them.
     recording : Account or None
         What another producer's files could not bring along; None where the rows were written as a trace.
+    others : Evidence
+        Rows of types that the format does not name; their `op` is a position in `other_types`.
+    other_types : tuple of str
+        Names of these types, as the file has them.
     ranks_told : int
         Ranks that the job has by its metadata, which may be more than the rows are of; 0 where it does not say.
     """
@@ -201,6 +221,8 @@ class Trace:
     members: Members | None = None
     recording: Account | None = None
     ranks_told: int = 0
+    others: Evidence = NO_ROWS
+    other_types: tuple[str, ...] = ()
 
     @property
     def steps(self) -> Ints:

@@ -133,10 +133,10 @@ def _tie_islands(finder: LinkFinder, island: Ints, ahead_s: Seconds, spread_s: S
     most = int(counts.argmax())
     per_step = ahead_s.shape[1] > 1
     for n in range(len(labels)):
-        later = begun[n] - begun[most]
-        known = np.isfinite(later)
+        known = np.isfinite(begun[n]) & np.isfinite(begun[most])
         if n == most or not known.any():
             continue
+        later = np.subtract(begun[n], begun[most], where=known, out=np.zeros(len(known)))
         low, usual, high = np.quantile(later[known], [0.25, 0.5, 0.75])
         mine = of_clock == n
         ahead_s[mine] += np.where(known, later, usual) if per_step else usual

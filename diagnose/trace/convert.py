@@ -34,9 +34,12 @@ _WHOLE = {
 def write_trace(rows: Rows, job: dict[str, Any]) -> bytes:
     """Write rows, and the metadata of their job, as a Parquet file.
 
-    Rows that cannot be measured, or of an unknown type, are left out as they are when it is read.
+    Rows that cannot be measured are left out as they are when it is read.
     """
-    keep = rows.op >= 0
+    op = rows.op.astype(np.int32)
+    if rows.other is not None:
+        op = np.where(rows.other >= 0, len(Op) + rows.other, op)
+    keep = op >= 0
     if rows.bad is not None:
         keep = keep & ~rows.bad
     columns: dict[str, pa.Array] = {}
@@ -44,8 +47,8 @@ def write_trace(rows: Rows, job: dict[str, Any]) -> bytes:
         values = getattr(rows, field)
         if values is not None:
             columns[column] = pa.array(values[keep].astype(np.int64))
-    names = pa.array([NAMES[op] for op in Op])
-    columns["optype"] = pa.DictionaryArray.from_arrays(pa.array(rows.op[keep].astype(np.int32)), names)
+    names = pa.array([*(NAMES[known] for known in Op), *rows.other_types])
+    columns["optype"] = pa.DictionaryArray.from_arrays(pa.array(op[keep]), names)
     # Seconds as they were read: halved digits would change a verdict on the edge.
     columns["start_ts"] = pa.array(rows.start_s[keep].astype(np.float64))
     columns["duration"] = pa.array(rows.duration_s[keep].astype(np.float64))

@@ -5,7 +5,6 @@ refused.
 """
 
 import dataclasses
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -112,17 +111,16 @@ def _concatenate(parts: list[Rows], job: dict[str, Any]) -> Rows:
     bad = None
     if any(part.bad is not None for part in parts):
         bad = np.concatenate([np.zeros(len(part), dtype=bool) if part.bad is None else part.bad for part in parts])
-    unknown_ops: Counter[str] = Counter()
-    for part in parts:
-        unknown_ops.update(part.unknown_ops)
+    other, other_types = _join_others(parts)
     lists = _join_lists(parts)
     return Rows(
         **columns,
         host=host,
         host_names=host_names,
         bad=bad,
-        unknown_ops=dict(unknown_ops),
         job=job,
+        other=other,
+        other_types=other_types,
         number=None if lists is None else np.arange(len(columns["op"]), dtype=np.int32),
         lists=lists,
         recording=_join_accounts(parts),
@@ -152,6 +150,19 @@ def _join_hosts(parts: list[Rows]) -> tuple[NDArray[Any] | None, tuple[str, ...]
         else:
             found.append(np.array([names[text] for text in part.host_names] + [-1])[part.host])
     return np.concatenate(found), tuple(names)
+
+
+def _join_others(parts: list[Rows]) -> tuple[NDArray[Any] | None, tuple[str, ...]]:
+    """Join the types that are not known, each numbered once."""
+    types = tuple(dict.fromkeys(text for part in parts for text in part.other_types))
+    if not types:
+        return None, ()
+    position = {text: n for n, text in enumerate(types)}
+    found = []
+    for part in parts:
+        of_part = np.array([position[text] for text in part.other_types] + [-1], dtype=np.int32)
+        found.append(np.full(len(part), -1, dtype=np.int32) if part.other is None else of_part[part.other])
+    return np.concatenate(found), types
 
 
 def _join_lists(parts: list[Rows]) -> ListColumn | None:

@@ -5,6 +5,7 @@ few passes over the rows; nothing is sorted unless `seq_id` is missing or wrong.
 """
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from diagnose.errors import TraceError
 from diagnose.model.documents import Documents
 from diagnose.model.members import Members
 from diagnose.model.optype import DIRECTIONS, EVIDENCE, NAMES, Op
-from diagnose.model.trace import Block, Bools, Evidence, Ints, Nodes, Seconds
+from diagnose.model.trace import NO_ROWS, Block, Bools, Evidence, Ints, Nodes, Seconds
 from diagnose.trace.dense import lay_out_rows
 from diagnose.trace.documents import read_documents
 from diagnose.trace.labels import number_labels
@@ -29,6 +30,10 @@ MAX_START_S = 1e11
 STRAY_SHARE = 0.05
 #: Rows of each worker that are asked for its global rank.
 RANK_ROWS = 64
+#: How the names of collectives within a tensor- or context-parallel group begin (ndtimeline: `tp-allreduce`).
+GROUP_PREFIXES = ("tp-", "cp-")
+#: Types that are named where their rows are counted.
+MAX_TYPES_NAMED = 5
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -37,6 +42,7 @@ class Grid:
 
     blocks: tuple[Block, ...]
     evidence: Evidence
+    others: Evidence
     dp_labels: Ints
     stage_labels: Ints
     ranks: Ints
@@ -67,7 +73,7 @@ def build_grid(rows: Rows, *, name: str, vpp_size: int | None, pick_steps: Ints 
         No forward and backward compute at all, more than half of the steps unusable, or none of the picked steps there.
     """
     warnings: list[str] = []
-    waits = None if rows.waits is None else _take_waits(rows, rows.waits)
+    others = _take_others(rows, warnings)
     rows = _usable(rows, name, warnings)
     if pick_steps is not None:
         rows = _take_steps(rows, pick_steps, name)
@@ -75,12 +81,16 @@ def build_grid(rows: Rows, *, name: str, vpp_size: int | None, pick_steps: Ints 
     steps, dp_labels, stage_labels = labels
     sizes = n_steps, n_dp, n_stages = len(steps), len(dp_labels), len(stage_labels)
     group = find_member_labels(rows, at, sizes)
-    rows, at, restarted, members = _merge_members(rows, at, sizes, labels, group, waits, warnings)
+    others, others_at = _place(others, labels)
+    rows, at, restarted, members = _merge_members(rows, at, sizes, labels[0], group, (others, others_at), warnings)
     ranks, has_ranks, hosts = _workers(rows, at, n_dp, n_stages, members)
     dense, rows, at = lay_out_rows(rows, at, sizes, name=name, vpp_size=vpp_size, warnings=warnings)
     _refuse_idle_stages(dense.nodes, stage_labels, name)
     documents = read_documents(rows, at, dense.nodes, (n_steps, n_dp), warnings=warnings)
     origin, evidence = shift_origin(dense, _take_evidence(rows, at))
+    of_others = _list_others(others, others_at, origin, group, members)
+    if restarted:
+        of_others = of_others.take(of_others.end_s > -np.fmax.reduce(dense.end_s, axis=None))
     evidence = take_out_evaluations(dense, evidence, n_stages)
     add_collections(dense, evidence, n_stages)
     blocks, kept = split_steps(steps, dense, warnings)
@@ -94,6 +104,7 @@ def build_grid(rows: Rows, *, name: str, vpp_size: int | None, pick_steps: Ints 
     return Grid(
         blocks=tuple(blocks),
         evidence=_evidence_of_steps(evidence, steps, kept),
+        others=_evidence_of_steps(of_others, steps, kept),
         dp_labels=dp_labels,
         stage_labels=stage_labels,
         ranks=ranks,
@@ -154,17 +165,56 @@ def _documents_of_steps(documents: Documents | None, steps: Ints, kept: Bools) -
     return dataclasses.replace(found, step=steps[found.step]) if len(found) else None
 
 
-def _take_waits(rows: Rows, waits: Bools) -> Rows:
-    """Take the collectives within groups out, as far as they can be placed and measured."""
-    usable = waits & (rows.duration_s >= 0) & (rows.duration_s <= MAX_DURATION_S)
-    return take_rows(rows, usable if rows.bad is None else usable & ~rows.bad)
+def _take_others(rows: Rows, warnings: list[str]) -> Rows:
+    """Take the rows of types that are not known out, as far as they can be placed and measured."""
+    if rows.other is None or not (rows.other >= 0).any():
+        return take_rows(rows, np.zeros(0, dtype=np.int64))
+    counts = np.bincount(rows.other[rows.other >= 0], minlength=len(rows.other_types))
+    most = [at for at in np.argsort(-counts, kind="stable").tolist() if counts[at]]
+    named = [f"{rows.other_types[at]!r} ({counts[at]})" for at in most[:MAX_TYPES_NAMED]]
+    if len(most) > MAX_TYPES_NAMED:
+        named.append(f"{len(most) - MAX_TYPES_NAMED} more")
+    warnings.append(
+        f"{int(counts.sum())} rows of types that are not simulated are kept: their worker is busy meanwhile, unless it computes: "
+        f"{', '.join(named)}"
+    )
+    with np.errstate(invalid="ignore"):
+        usable = (rows.other >= 0) & (rows.duration_s > 0) & (rows.duration_s <= MAX_DURATION_S)
+        usable &= np.abs(rows.start_s) <= MAX_START_S
+    # What such rows never have, or nobody asks of them, is not kept: there may be many more of them than operations.
+    unasked = ("seq", "microbatch", "chunk", "host", "tokens", "tokens_sq", "expert_tokens", "number", "bad")
+    none: dict[str, Any] = dict.fromkeys(unasked)
+    slim = dataclasses.replace(rows, **none)
+    return take_rows(slim, usable if rows.bad is None else usable & ~rows.bad)
+
+
+def _place(rows: Rows, labels: tuple[Ints, Ints, Ints]) -> tuple[Rows, RowIndex]:
+    """Say where rows stand among known steps, dp ranks and stages, and leave out those that stand nowhere."""
+    columns = (rows.step, rows.dp, rows.stage)
+    at = [np.minimum(np.searchsorted(known, c), len(known) - 1) for known, c in zip(labels, columns, strict=True)]
+    found = np.ones(len(rows), dtype=bool)
+    for known, place, column in zip(labels, at, columns, strict=True):
+        found &= known[place] == column
+    return take_rows(rows, found), take_index((at[0], at[1], at[2]), found)
+
+
+def _list_others(
+    rows: Rows, at: RowIndex, origin_s: Seconds | None, group: MemberLabels | None, members: Members | None
+) -> Evidence:
+    """List placed rows of other types, on the clock of the step; steps by index."""
+    if rows.other is None or not len(rows):
+        return NO_ROWS
+    step, dp, stage = (index.astype(np.int64) for index in at)
+    start_s = rows.start_s.astype(np.float64)
+    if origin_s is not None:
+        start_s -= origin_s[step]
+    if group is not None and members is not None:
+        start_s -= members.clock_s[dp, stage, group.number(rows)]
+    return Evidence(rows.other.astype(np.int64), step, dp, stage, start_s, start_s + rows.duration_s)
 
 
 def _usable(rows: Rows, name: str, warnings: list[str]) -> Rows:
     """Leave out rows that cannot be placed or measured, and refuse a trace without computes."""
-    if rows.unknown_ops:
-        listed = ", ".join(f"{text!r} ({n})" for text, n in list(rows.unknown_ops.items())[:5])
-        warnings.append(f"{sum(rows.unknown_ops.values())} rows of unknown operation types are not simulated: {listed}")
     bad = rows.bad
     with np.errstate(invalid="ignore"):
         start_ok = np.abs(rows.start_s) <= MAX_START_S
@@ -179,10 +229,10 @@ def _usable(rows: Rows, name: str, warnings: list[str]) -> Rows:
             f"{n_unmeasured} rows have a start or duration that is negative, not a number or absurd; left out"
         )
     drop = unmeasured if bad is None else unmeasured | bad
-    if rows.unknown_ops:
+    if rows.other is not None:
         drop = drop | (rows.op < 0)
     if drop.any():
-        rows = dataclasses.replace(take_rows(rows, ~drop), bad=None)
+        rows = dataclasses.replace(take_rows(rows, ~drop), bad=None, other=None)
     for op in (Op.FORWARD, Op.BACKWARD):
         if not (rows.op == op).any():
             raise TraceError(
@@ -218,28 +268,26 @@ def _merge_members(
     rows: Rows,
     at: RowIndex,
     sizes: GridSizes,
-    labels: tuple[Ints, Ints, Ints],
+    steps: Ints,
     group: MemberLabels | None,
-    waits: Rows | None,
+    others: tuple[Rows, RowIndex],
     warnings: list[str],
 ) -> tuple[Rows, RowIndex, tuple[int, ...], Members | None]:
     """Leave one row of each operation: of a step run again the last attempt, and one for all members of a worker.
 
-    Gives also the indices of the first steps after restarts, and what is known of members.
+    `steps` are the numbers of the steps, and `others` placed rows of other types: collectives within a member group
+    (`tp-allreduce`) say who waited. Gives also the indices of the first steps after restarts, and what is known of members.
     """
     if group is None:
         return *keep_last_attempt(rows, at, sizes[0], warnings), None
     lanes = (at[0], at[1].astype(np.int64) * group.n_members + group.number(rows), at[2])
     rows, lanes, restarted = keep_last_attempt(rows, lanes, sizes[0], warnings)
     at = (lanes[0], lanes[1] // group.n_members, lanes[2])
-    rows, at, members = merge_members(rows, at, sizes, group, labels[0], warnings)
-    if members is not None and waits is not None:
-        columns = (waits.step, waits.dp, waits.stage)
-        step, dp, stage = (np.searchsorted(known, column) for known, column in zip(labels, columns, strict=True))
-        found = np.ones(len(waits), dtype=bool)
-        for known, place, column in zip(labels, (step, dp, stage), columns, strict=True):
-            found &= known[np.minimum(place, len(known) - 1)] == column
-        members = add_waits(members, take_rows(waits, found), take_index((step, dp, stage), found), group)
+    rows, at, members = merge_members(rows, at, sizes, group, steps, warnings)
+    within = np.array([text.startswith(GROUP_PREFIXES) for text in rows.other_types], dtype=bool)
+    if members is not None and within.any():
+        waits = within[others[0].other]
+        members = add_waits(members, take_rows(others[0], waits), take_index(others[1], waits), group)
     return rows, at, restarted, members
 
 

@@ -92,6 +92,8 @@ def load_trace(
         ranks_told=count_ranks_told(found),
         blocks=blocks,
         evidence=grid.evidence,
+        others=grid.others,
+        other_types=rows.other_types,
         dp_labels=grid.dp_labels,
         stage_labels=grid.stage_labels,
         hosts=grid.hosts,

@@ -62,8 +62,8 @@ JOB_KEY = "diagnose.job"
 RECORDING_KEY = "diagnose.recording"
 #: How a Parquet file begins.
 MAGIC = b"PAR1"
-#: How the names of collectives within a tensor- or context-parallel group begin (ndtimeline: `tp-allreduce`).
-GROUP_PREFIXES = ("tp-", "cp-")
+#: How a row is called that says no type.
+NO_TYPE = "(null)"
 
 
 def read_parquet(source: str | Path | BinaryIO, *, name: str) -> Rows:
@@ -239,9 +239,8 @@ def _rows(table: pa.Table, footer: dict[bytes, bytes], name: str) -> Rows:
         tokens_sq=columns.measured("tokens_sq"),
         expert_tokens=_add_up(table, EXPERT_TOKENS),
         bad=columns.bad,
-        unknown_ops=_count_unknown(codes, names),
         job=_footer_object(footer, JOB_KEY, name),
-        waits=_mark_waits(codes, names),
+        **_list_others(codes, names),
         **_footer_recording(footer, name),
     )
 
@@ -272,20 +271,15 @@ def _add_up(table: pa.Table, column: str) -> NDArray[np.float64] | None:
     return found
 
 
-def _mark_waits(codes: Ints, names: tuple[str, ...]) -> Bools | None:
-    """Mark the rows that are collectives within a group."""
-    is_wait = [text.startswith(GROUP_PREFIXES) and text not in BY_NAME for text in names]
-    return np.array([*is_wait, False], dtype=bool)[codes] if any(is_wait) else None
-
-
-def _count_unknown(codes: Ints, names: tuple[str, ...]) -> dict[str, int]:
-    """Count the rows of each operation type that is not known."""
-    n_null = int((codes < 0).sum())
-    if not n_null and all(text in BY_NAME for text in names):
+def _list_others(codes: Ints, names: tuple[str, ...]) -> dict[str, Any]:
+    """List the operation types that are not known, and say which rows have them."""
+    others = [text for text in names if text not in BY_NAME]
+    if not others and not (codes < 0).any():
         return {}
-    counts = np.bincount(codes[codes >= 0], minlength=len(names))
-    unknown = {text: int(n) for text, n in zip(names, counts, strict=True) if n and text not in BY_NAME}
-    return unknown | ({"(null)": n_null} if n_null else {})
+    types = tuple(dict.fromkeys([*others, NO_TYPE]))
+    position = {text: n for n, text in enumerate(types)}
+    of_code = [-1 if text in BY_NAME else position[text] for text in names]
+    return {"other": np.array([*of_code, position[NO_TYPE]], dtype=np.int32)[codes], "other_types": types}
 
 
 def _strings(column: pa.ChunkedArray) -> tuple[Ints, tuple[str, ...]]:

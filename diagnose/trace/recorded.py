@@ -14,7 +14,7 @@ from diagnose.model.recording import Recording
 from diagnose.trace.rows import Rows
 
 #: Columns of a recording that a format may not have.
-OPTIONAL = ("microbatch", "chunk", "position", "rank", "tp_rank", "cp_rank", "host")
+OPTIONAL = ("microbatch", "chunk", "position", "rank", "tp_rank", "cp_rank", "host", "other")
 
 
 def make_rows(recording: Recording, *, name: str) -> Rows:
@@ -39,20 +39,22 @@ def make_rows(recording: Recording, *, name: str) -> Rows:
         columns[column] = None if getattr(recording, column) is None else _column(recording, column, np.int64, name)
     for column in ("tokens", "tokens_sq"):
         columns[column] = None if getattr(recording, column) is None else _column(recording, column, np.float64, name)
-    op, host = columns["op"], columns["host"]
+    op, host, other = columns["op"], columns["host"], columns["other"]
     assert op is not None
-    if op.min() < 0 or op.max() >= len(Op):
+    is_other = np.zeros(n_rows, dtype=bool) if other is None else (other >= 0) & (other < len(recording.other_types))
+    if (op < 0).any(where=~is_other) or op.max() >= len(Op):
         raise TraceError(f"op has a code that is none of `Op`; mend the adapter {recording.producer!r}", where=name)
     if host is not None and not -1 <= int(host.min()) <= int(host.max()) < len(recording.host_names):
         raise TraceError(f"host points beyond host_names; mend the adapter {recording.producer!r}", where=name)
-    columns["op"] = op.astype(np.int8)
+    columns["op"] = np.where(is_other, -1, op).astype(np.int8)
+    columns["other"] = None if other is None else other.astype(np.int32)
     return Rows(
         **columns,  # type: ignore[arg-type]  # the required ones are there
         expert_tokens=None,
         seq=None,
         host_names=tuple(recording.host_names),
+        other_types=tuple(recording.other_types),
         bad=None,
-        unknown_ops={},
         job=dict(recording.job),
         recording=recording.account,
         recording_warnings=tuple(recording.warnings),

@@ -28,7 +28,7 @@ class Rows:
     step: NDArray[Any]
     dp: NDArray[Any]
     stage: NDArray[Any]
-    op: NDArray[np.int8]  # `Op`; -1 where the type is unknown
+    op: NDArray[np.int8]  # `Op`; -1 where the type is none of these
     start_s: NDArray[Any]
     duration_s: NDArray[Any]
     seq: NDArray[Any] | None
@@ -43,13 +43,12 @@ class Rows:
     tokens_sq: NDArray[Any] | None
     expert_tokens: NDArray[Any] | None
     bad: Bools | None  # where a required value is null, not finite or impossible; None: nowhere
-    unknown_ops: dict[str, int]  # rows of each operation type that is not known
     job: dict[str, Any]
     position: NDArray[Any] | None = None  # of the model chunk within the model; -1 where there is none
     number: NDArray[np.int32] | None = None  # which row of the file it is; None without `lists`
     lists: ListColumn | None = None  # document lengths, read later
-    #: Collectives within a member group (`tp-allreduce`): not replayed, but they say who waited; None: nowhere.
-    waits: Bools | None = None
+    other: NDArray[np.int32] | None = None  # of rows of other types than `Op`: position in `other_types`, -1 elsewhere
+    other_types: tuple[str, ...] = ()
     recording: Account | None = None  # what another producer's files could not bring along; None where there were none
     recording_warnings: tuple[str, ...] = ()  # what the reader of those files warned of
 

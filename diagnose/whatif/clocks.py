@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from diagnose.model.optype import DP_COLLECTIVES, Op
-from diagnose.model.trace import Block, Evidence, Seconds
+from diagnose.model.trace import Block, Evidence, Seconds, Trace
 from diagnose.whatif.batches import find_all_batches
 from diagnose.whatif.graph import Graph
 
@@ -65,6 +65,25 @@ def correct_evidence(evidence: Evidence, blocks: Sequence[Block], offset_s: Seco
     at = np.minimum(np.searchsorted(np.sort(steps), evidence.step), len(steps) - 1)
     shift = offset_s[evidence.dp, evidence.stage] + first[at]
     return dataclasses.replace(evidence, start_s=evidence.start_s - shift, end_s=evidence.end_s - shift)
+
+
+def carry_over(rows: Evidence, trace: Trace) -> Evidence:
+    """Give rows of a job, and behind them those that go on when the next step has begun as rows of that step, too.
+
+    Only the job's own clock shows it: a save after the optimizer, which some workers still write when others begin.
+    """
+    origin_s = trace.step_origin_s
+    if origin_s is None or not len(rows):
+        return rows
+    every_step = np.sort(trace.steps)
+    at = np.minimum(np.searchsorted(every_step, rows.step + 1), len(every_step) - 1)
+    before = np.minimum(np.searchsorted(every_step, rows.step), len(every_step) - 1)
+    shift_s = origin_s[at] - origin_s[before]
+    over = (every_step[at] == rows.step + 1) & (rows.end_s > shift_s)
+    over &= ~np.isin(rows.step + 1, trace.restarted_steps)
+    again, by_s = rows.take(over), shift_s[over]
+    moved = dataclasses.replace(again, step=again.step + 1, start_s=again.start_s - by_s, end_s=again.end_s - by_s)
+    return Evidence.join([rows, moved])
 
 
 def _first_start(block: Block, offset_s: Seconds) -> Seconds:

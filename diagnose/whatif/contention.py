@@ -134,7 +134,7 @@ def measure_late_starts(observed: Sequence[Observed], *, n_stages: int) -> tuple
             for node in np.flatnonzero((nodes.stage == stage) & np.isin(nodes.op, DIRECTIONS)).tolist():
                 start = block.start_s[node]
                 tolerance_s = late_tolerance(o, node)
-                delay = np.broadcast_to(o.delay[node], start.shape)
+                delay = np.broadcast_to(o.idle(node), start.shape)
                 is_late = delay > 2.0 * tolerance_s
                 if o.block.filled is not None:
                     is_late &= ~o.block.filled[node]

@@ -31,7 +31,7 @@ def delay_excess(o: Observed) -> dict[int, Seconds]:
     computes = [n for n in simulated if nodes.op[n] in COMPUTES]
     elsewhere = [n for n in computes if not is_input(o, n)] or computes
     step_s = float(np.mean(o.block.end_s.max(axis=(0, 2))))
-    usual_compute = max(float(np.median(np.stack([np.median(o.delay[n]) for n in elsewhere]))), 0.0)
+    usual_compute = max(float(np.median(np.stack([np.median(o.idle(n)) for n in elsewhere]))), 0.0)
     found: dict[int, Seconds] = {}
     opening = _first_forward(o)
     for node in simulated:
@@ -42,8 +42,9 @@ def delay_excess(o: Observed) -> dict[int, Seconds]:
             ratio = ORDINARY_OPENING_RATIO
         elif is_input(o, node):
             ordinary = usual_compute
-        usual = min(max(float(np.median(o.delay[node])), 0.0), ordinary)
-        excess = np.where(o.delay[node] > ratio * usual + SHORTEST_S, o.delay[node] - usual, 0.0)
+        delay = o.idle(node)
+        usual = min(max(float(np.median(delay)), 0.0), ordinary)
+        excess = np.where(delay > ratio * usual + SHORTEST_S, delay - usual, 0.0)
         excess = recorded(o, node, excess)
         if excess.any():
             found[node] = excess

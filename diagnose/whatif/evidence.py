@@ -4,7 +4,6 @@ Enters: observed blocks, evidence rows and seconds of computes. Leaves: kinds of
 Costs O(rows x computes of a worker) comparisons.
 """
 
-import dataclasses
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 
 from diagnose.model.optype import Op
 from diagnose.model.stalls import Kinds, StallKind
-from diagnose.model.trace import Bools, Evidence, Seconds, Trace
+from diagnose.model.trace import Bools, Evidence, Seconds
 from diagnose.numerics.robust import nan_median
 from diagnose.whatif.computes import COMPUTES, iterate_blocks
 from diagnose.whatif.observed import Observed
@@ -34,29 +33,6 @@ TELLING_SHARE = 0.1
 LEAST_WORK_SHARE = 0.5
 #: Evidence rows handled at a time.
 CHUNK_ROWS = 4096
-
-
-def carry_over(trace: Trace) -> Evidence:
-    """Give the evidence rows of a job, those that go on when the next step has begun as rows of that step, too.
-
-    Only the job's own clock shows it: a save after the optimizer, which some workers still write when others begin.
-    """
-    evidence, origin_s = trace.evidence, trace.step_origin_s
-    if origin_s is None or not len(evidence):
-        return evidence
-    every_step = np.sort(trace.steps)
-    at = np.minimum(np.searchsorted(every_step, evidence.step + 1), len(every_step) - 1)
-    before = np.minimum(np.searchsorted(every_step, evidence.step), len(every_step) - 1)
-    shift_s = origin_s[at] - origin_s[before]
-    over = (every_step[at] == evidence.step + 1) & (evidence.end_s > shift_s)
-    over &= ~np.isin(evidence.step + 1, trace.restarted_steps)
-    moved = {
-        "step": evidence.step[over] + 1,
-        "start_s": evidence.start_s[over] - shift_s[over],
-        "end_s": evidence.end_s[over] - shift_s[over],
-    }
-    fields = {f.name: getattr(evidence, f.name) for f in dataclasses.fields(evidence)}
-    return Evidence(**{name: np.concatenate([of, moved.get(name, of[over])]) for name, of in fields.items()})
 
 
 def attribute_by_rows(

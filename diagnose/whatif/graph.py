@@ -15,7 +15,7 @@ import numpy as np
 from diagnose.errors import TraceError
 from diagnose.model.optype import COMPUTE, DIRECTIONS, P2P, Op
 from diagnose.model.placement import match_transfers, positions_of, stage_at
-from diagnose.model.trace import Bools, Nodes, Seconds
+from diagnose.model.trace import Bools, Ints, Nodes, Seconds
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -38,12 +38,14 @@ class Event:
 class Barrier:
     """A wait that no row records: a node starts once `sources` have ended on all dp ranks, or on its own rank only.
 
-    `lanes` says for which dp ranks the wait holds (None: all); shape (n_dp,), or (n_steps, n_dp) where steps differ.
+    `lanes` says for which dp ranks the wait holds (None: all); shape (n_dp,), or (n_steps, n_dp) where steps differ. `groups`,
+    shape (n_dp,), numbers the dp ranks that wait for each other where these are not all.
     """
 
     sources: tuple[int, ...]
     across_dp: bool
     lanes: Bools | None
+    groups: Ints | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

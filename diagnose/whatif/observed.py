@@ -12,12 +12,13 @@ import numpy as np
 
 from diagnose.errors import TraceError
 from diagnose.model.optype import DIRECTIONS, P2P, Op
-from diagnose.model.trace import Block, Evidence, Nodes, Seconds, Trace
+from diagnose.model.trace import NO_ROWS, Block, Evidence, Nodes, Seconds, Trace
 from diagnose.whatif.barriers import EXPLAINED_SHARE, add_hidden_barriers
 from diagnose.whatif.batches import HELD_SHARE, SampledLanes, find_batches
-from diagnose.whatif.clocks import correct_clocks, correct_evidence, estimate_offsets
+from diagnose.whatif.clocks import carry_over, correct_clocks, correct_evidence, estimate_offsets
 from diagnose.whatif.dependencies import essential_waits, find_events
 from diagnose.whatif.graph import Event, Graph, Layout, order_graph
+from diagnose.whatif.occupied import add_meetings, find_busy, find_occupying, without_busy
 from diagnose.whatif.replay import launch_delays, own_times
 from diagnose.whatif.scenarios import Prepared, typical_start
 
@@ -45,6 +46,14 @@ class Observed:
     graph: Graph
     own: list[Seconds]
     delay: list[Seconds]
+    #: The part of the launch delays that rows of other types fill; None: nowhere.
+    busy: list[Seconds] | None = None
+    #: These rows; `step` is the step number.
+    others: Evidence = NO_ROWS
+
+    def idle(self, node: int) -> Seconds:
+        """Give the launch delay of a node without the time in which its worker was busy with other rows."""
+        return self.delay[node] if self.busy is None else self.delay[node] - self.busy[node]
 
     @property
     def pairs(self) -> list[tuple[int, int]]:
@@ -67,15 +76,22 @@ def observe(trace: Trace, prepared: Sequence[Prepared]) -> tuple[tuple[Observed,
         How much later than the job's each worker's clock reads, seconds.
     """
     offset_s = estimate_offsets([(p.block, p.graph) for p in prepared])
+    recorded = [p.block for p in prepared]
+    evidence, others = (correct_evidence(rows, recorded, offset_s) for rows in (trace.evidence, trace.others))
+    blocks = [_without_steps(block, trace.warm_up_steps) for block in recorded]
+    blocks = [correct_clocks(block, offset_s) for block in blocks if len(block.steps)]
+    carried = carry_over(others, trace)
+    occupies = find_occupying(carried, blocks)
+    occupying, others = carried.take(occupies), others.take(occupies[: len(others)])
     found = []
-    evidence = correct_evidence(trace.evidence, [p.block for p in prepared], offset_s)
-    for p in prepared:
-        block = _without_steps(p.block, trace.warm_up_steps)
-        if not len(block.steps):
-            continue
-        block = correct_clocks(block, offset_s)
-        graph = build_observed_graph(block, usual_start(block), has_dp=trace.job.has_dp)
-        found.append(Observed(block, graph, own_times(block, graph), launch_delays(block, graph)))
+    for block in blocks:
+        busy = find_busy(occupying, block)
+        graph = build_observed_graph(without_busy(block, busy), usual_start(block), has_dp=trace.job.has_dp)
+        graph = add_meetings(block, graph, busy)
+        delay = launch_delays(block, graph)
+        of_delay = None if busy is None else busy.within(block, delay, range(len(block.nodes)))
+        rows = others.take(np.isin(others.step, block.steps))
+        found.append(Observed(block, graph, own_times(block, graph), delay, of_delay, rows))
     return tuple(found), evidence, offset_s
 
 

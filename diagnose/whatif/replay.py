@@ -111,7 +111,12 @@ def _walk(
 def gate(barrier: Barrier, ends: Mapping[int, Seconds]) -> Seconds:
     """Say when a barrier opens for each lane; -inf where it does not hold."""
     opened = _latest([ends[source] for source in barrier.sources])
-    if barrier.across_dp:
+    if barrier.across_dp and barrier.groups is not None and opened.shape[1] > 1:
+        latest = np.full((opened.shape[0], int(barrier.groups.max()) + 1), -np.inf)
+        for rank, group in enumerate(barrier.groups.tolist()):
+            latest[:, group] = np.maximum(latest[:, group], opened[:, rank])
+        opened = latest[:, barrier.groups]
+    elif barrier.across_dp:
         opened = opened.max(axis=1, keepdims=True)
     return opened if barrier.lanes is None else np.where(barrier.lanes, opened, -np.inf)
 

@@ -93,6 +93,7 @@ def attribute_delays(
         latest = _LatestRows.none(len(o.block.steps))
         for stage in range(n_stages):
             _ask_rows(o, evidence, delays, latest, stage, opening[stage])
+            _ask_others(o, latest, stage, opening[stage])
         _follow_rows(o, delays, opening, latest)
         found.append(delays)
     if reads_input is not False:
@@ -197,6 +198,8 @@ def _ask_rows(
     wait_s = np.stack([np.broadcast_to(np.maximum(o.delay[n], 0.0), shape) for n in nodes])
     if o.block.filled is not None:
         wait_s = np.where(o.block.filled[nodes], 0.0, wait_s)
+    # What rows of other types fill is known.
+    idle_s = wait_s if o.busy is None else np.maximum(wait_s - np.stack([o.busy[n] for n in nodes]), 0.0)
     covered_s: dict[StallKind, Seconds] = {}
     for kind, rows, step in _rows_of(o, evidence, stage):
         dp, row_begins_s, row_ends_s = evidence.dp[rows], evidence.start_s[rows], evidence.end_s[rows]
@@ -209,10 +212,24 @@ def _ask_rows(
         latest.add(step[opens], row_begins_s[opens], row_ends_s[opens], kind)
     for kind in sorted(covered_s, key=lambda kind: -float(covered_s[kind].sum())):
         for i, node in enumerate(nodes):
-            said_s = np.minimum(covered_s[kind][i], wait_s[i])
+            said_s = np.minimum(covered_s[kind][i], idle_s[i])
             at = (said_s > 0) & (said_s >= COVERED_SHARE * delays.late_s.get(node, 0.0))
             if at.any():
                 delays.assign(node, at, np.full(shape, kind, dtype=np.int8), said_s, by_row=True)
+
+
+def _ask_others(o: Observed, latest: _LatestRows, stage: int, opening: Opening) -> None:
+    """Look for rows of other types that keep workers of a stage from beginning a step; others may wait for these."""
+    rows = o.others.take(o.others.stage == stage)
+    if not len(rows):
+        return
+    step = np.searchsorted(o.block.steps, rows.step)
+    opens = np.zeros(len(rows), dtype=bool)
+    for node in opening.nodes:
+        start_s = o.block.start_s[node][step, rows.dp]
+        wait_s = np.broadcast_to(o.delay[node], o.block.start_s.shape[1:])[step, rows.dp]
+        opens |= np.minimum(start_s, rows.end_s) > np.maximum(start_s - wait_s, rows.start_s)
+    latest.add(step[opens], rows.start_s[opens], rows.end_s[opens], StallKind.OTHER)
 
 
 def _rows_of(o: Observed, evidence: Evidence, stage: int) -> Iterator[tuple[StallKind, Ints, Ints]]:
@@ -234,7 +251,7 @@ def _follow_rows(o: Observed, delays: Delays, opening: Sequence[Opening], latest
     kinds = np.broadcast_to(latest.kind[:, None], o.block.start_s.shape[1:])
     for of_stage in opening:
         for node in of_stage.nodes:
-            start_s, wait_s = o.block.start_s[node], np.maximum(np.broadcast_to(o.delay[node], kinds.shape), 0.0)
+            start_s, wait_s = o.block.start_s[node], np.maximum(np.broadcast_to(o.idle(node), kinds.shape), 0.0)
             beyond_s = start_s - ends_s
             said_s = np.minimum(start_s, ends_s) - np.maximum(start_s - wait_s, begins_s)
             held = (beyond_s >= -BARRIER_TOLERANCE_S) & (beyond_s < (1.0 - EXPLAINED_SHARE) * wait_s)

@@ -85,3 +85,19 @@ def test_a_worker_that_stands_out_is_no_expert(trace: Trace) -> None:
         slow = slowed({(1, 0): factor})
         found = dataclasses.replace(slow, compute_s=slow.compute_s * paces, experts=uneven)
         assert measure_experts(found, trace, NO_TOKENS)["expert.or_worker"].value == wanted
+
+
+@pytest.mark.parametrize(("slow", "wanted"), [([0, 1], SHARED_CHANCE), ([0], 0.0)])
+def test_all_who_share_experts_are_slow_together(trace: Trace, slow: list[int], wanted: float) -> None:
+    """Ranks of one group wait for each other inside the compute: a whole group is slow for its experts as well as for a worker."""
+    ratio = np.ones((2, 2, 10, 4))
+    ratio[:, 1, :, slow] = 3.0
+    by_worker = np.zeros((4, 2), dtype=bool)
+    by_worker[slow, 1] = True
+    found = components(
+        n_dp=4, worker_ratio=ratio, slow_workers=by_worker, experts=Experts(ratio=np.ones(1), explained=0.9)
+    )
+    paces = np.exp(0.01 * np.random.default_rng(0).standard_normal(found.compute_s.shape))
+    found = dataclasses.replace(found, compute_s=found.compute_s * ratio[:, :, None] * paces)
+    job = dataclasses.replace(trace, job=dataclasses.replace(trace.job, ep_size=2))
+    assert measure_experts(found, job, NO_TOKENS)["expert.or_worker"].value == wanted

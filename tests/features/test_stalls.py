@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 import numpy as np
 import pytest
 
-from diagnose.features.stalls import KINDS, measure_stalls, stall_course
+from diagnose.features.stalls import KINDS, PACE_CHANCE, measure_stalls, stall_course
 from diagnose.model.components import Breakdown
 from diagnose.model.optype import Op
 from diagnose.model.stalls import StallKind
@@ -206,3 +206,18 @@ def test_a_collector_must_fill_up_again() -> None:
     }
     assert found["regular"] == 0.0
     assert found["in pairs"] is not None and found["in pairs"] > 1.0
+
+
+@pytest.mark.parametrize(("n_steps", "n_microbatches", "doubt"), [(8, 2, True), (8, 1, False), (2, 2, True)])
+def test_stalls_in_most_computes_may_be_a_pace(n_steps: int, n_microbatches: int, *, doubt: bool) -> None:
+    """All computes of the steps that have any, or every other forward: the first may be a clock, unless rows say otherwise."""
+    directions = (FORWARD, BACKWARD) if n_microbatches == 2 else (FORWARD,)
+    places = {
+        (direction, 0, mb, step, 0): 0.3
+        for direction in directions
+        for mb in range(n_microbatches)
+        for step in range(n_steps)
+    }
+    found = values(stalled(of(StallKind.ALLOCATION, places)), "allocator")["pace_doubt"]
+    assert found == (PACE_CHANCE if doubt else 0.0)
+    assert values(stalled(of(StallKind.ALLOCATION, places), recorded=places), "allocator")["pace_doubt"] == 0.0

@@ -48,11 +48,11 @@ def only_warning(trace: Trace) -> str:
 
 
 @pytest.mark.parametrize("n", [1, 30])
-def test_unknown_operation_types_are_counted_and_left_out(rows: pd.DataFrame, healthy: WhatIf, n: int) -> None:
+def test_unknown_operation_types_are_counted_and_not_simulated(rows: pd.DataFrame, healthy: WhatIf, n: int) -> None:
     """Rows of a type that is not ours change nothing and are counted, with the type's name."""
     strange = rows.head(n).assign(optype="all-to-all", seq_id=0)
     trace = load(pd.concat([rows, strange]), SHAPE.meta)
-    assert f"{n} rows of unknown operation types" in only_warning(trace)
+    assert f"{n} rows of types that are not simulated are kept" in only_warning(trace)
     assert "all-to-all" in only_warning(trace)
     assert analyse(trace).slowdown == pytest.approx(healthy.slowdown, rel=1e-12)
 

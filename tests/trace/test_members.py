@@ -140,7 +140,10 @@ def test_waits_of_members_are_added_up() -> None:
     assert wait_s is not None
     np.testing.assert_allclose(wait_s[0, 0], [[1.2, 0.4], [1.2, 0.4]])
     assert np.isnan(wait_s[1, 0, 1]).all()
-    assert any("unknown operation types are not simulated: 'tp-allreduce'" in text for text in trace.warnings)
+    assert any(
+        "are kept: their worker is busy meanwhile, unless it computes: 'tp-allreduce'" in text
+        for text in trace.warnings
+    )
 
 
 def test_a_trace_of_one_row_for_all_has_no_members() -> None:

@@ -251,19 +251,18 @@ def _listed_scope(begin: _Event, end: _Event, end_us: float, left_out: Counter[s
 def _record(scopes: Sequence[_Scope], dropped: list[Dropped], *, is_raw: bool) -> tuple[Recording, bool]:
     """Turn scopes into operations; and say whether each rank has a clock of its own."""
     kept: list[tuple[Op, _Scope]] = []
-    unknown: Counter[str] = Counter()
+    others: list[_Scope] = []
     broken = 0
     for scope in scopes:
         numbers = (scope.iteration, scope.dp, scope.pp, scope.tp, scope.rank, scope.microbatch, scope.chunk)
         if scope.pp is None or not all(n is None or 0 <= n <= MAX_NUMBER for n in numbers):
             broken += 1
         elif scope.name not in MEANINGS:
-            unknown[scope.name] += 1
+            others.append(scope)
         else:
             kept += [(op, scope) for op in MEANINGS[scope.name]]
-    dropped = dropped + [Dropped(what, n, _INSIDE) for what, n in sorted(unknown.items())]
     if broken:
-        dropped.append(Dropped("operations", broken, "have no place in the pipeline, or numbers that cannot be"))
+        dropped = [*dropped, Dropped("operations", broken, "have no place in the pipeline, or numbers that cannot be")]
     stages = sorted({scope.pp for _, scope in kept if scope.pp is not None})
     chunked = max((scope.chunk or 0 for _, scope in kept), default=0) > 0
     if not chunked and stages:
@@ -278,12 +277,15 @@ def _record(scopes: Sequence[_Scope], dropped: list[Dropped], *, is_raw: bool) -
     def column(values: Iterator[int | None]) -> Ints:
         return np.array([-1 if value is None else value for value in values], dtype=np.int64)
 
-    found = [scope for _, scope in kept]
+    found = [*(scope for _, scope in kept), *others]
+    types = {name: n for n, name in enumerate(dict.fromkeys(scope.name for scope in others))}
     tp = column(scope.tp for scope in found)
     start_s = np.array([scope.start_s for scope in found], dtype=np.float64)
     recording = Recording(
         producer=NAME,
-        op=np.array([int(op) for op, _ in kept], dtype=np.int8),
+        op=np.array([int(op) for op, _ in kept] + [-1] * len(others), dtype=np.int8),
+        other=np.array([-1] * len(kept) + [types[scope.name] for scope in others], dtype=np.int64),
+        other_types=tuple(types),
         step=column(scope.iteration for scope in found),
         dp=np.maximum(column(scope.dp for scope in found), 0),
         stage=column(scope.pp for scope in found),

@@ -55,13 +55,8 @@ ALIASES: dict[str, tuple[Op, ...]] = {
 MEANINGS: dict[str, tuple[Op, ...]] = {name: (op,) for name, op in BY_NAME.items()} | ALIASES
 #: Parts of the optimizer: used where there is no `optimizer` that holds them.
 OPTIMIZER_PARTS = ("optimizer-inner-step", "optimizer-copy-to-main-grad", "optimizer-copy-main-to-model-params")
-#: Why other names are left out, by how they begin.
-LEFT_OUT = {
-    "tp-": "part of the compute that it runs in",
-    "optimizer-": "part of the optimizer",
-    "cross-mesh-": "moves tensors between meshes outside the pipeline's schedule",
-}
-NOT_KNOWN = "no operation of a training step that this version knows"
+#: Other parts of it begin so, and are left out. All other names are types that the format does not name.
+OPTIMIZER_PART = "optimizer-"
 
 _ARGS = re.compile(rb'"args"\s*:\s*\{([^{}]*)\}')
 _KEYS = (b'"rank"', b'"step"', b'"tp"', b'"pp"')
@@ -232,7 +227,7 @@ def _record(found: _Found) -> Recording:
     start_s, duration_s = found.take("start"), found.take("duration")
     names = list(found.names)
     merged = _join_optimizer(names, name, columns, start_s, duration_s)
-    pick, op, dropped = _pick_operations(names, name, OPTIMIZER_PARTS if merged is not None else ())
+    pick, op, other, dropped = _pick_operations(names, name, OPTIMIZER_PARTS if merged is not None else ())
     dropped += [Dropped(what, n, "damaged") for what, n in found.broken.items()]
     start, duration = start_s[pick], duration_s[pick]
     if merged is not None:
@@ -240,11 +235,14 @@ def _record(found: _Found) -> Recording:
             np.r_[values, more] for values, more in zip((pick, start, duration), merged, strict=True)
         )
         op = np.r_[op, np.full(len(merged[0]), int(Op.OPTIMIZER), dtype=np.int8)]
+        other = np.r_[other, np.full(len(merged[0]), -1)]
     finite = start[np.isfinite(start)]
     dp, warnings = _dp_ranks(columns)
     return Recording(
         producer=NAME,
         op=op,
+        other=other,
+        other_types=tuple(names),
         step=columns["step"][pick],
         dp=dp[pick],
         stage=columns["pp"][pick],
@@ -269,18 +267,23 @@ def _record(found: _Found) -> Recording:
 
 def _pick_operations(
     names: list[str], name: Ints, known: Sequence[str]
-) -> tuple[Ints, NDArray[np.int8], list[Dropped]]:
-    """Give the row and the type of each operation that the names stand for, and the names that stand for none but are `known`."""
+) -> tuple[Ints, NDArray[np.int8], Ints, list[Dropped]]:
+    """Give the row and the type of each operation that the names stand for, or which other name it has, and the names left out.
+
+    The names `known` stand for operations that are told otherwise.
+    """
     picks, ops, dropped = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int8)], []
+    others = [np.zeros(0, dtype=np.int64)]
     for code, text in enumerate(names):
-        rows = np.flatnonzero(name == code)
-        for op in MEANINGS.get(text, ()):
+        rows, is_part = np.flatnonzero(name == code), text.startswith(OPTIMIZER_PART)
+        if text not in MEANINGS and is_part:
+            dropped += [] if text in known else [Dropped(text, len(rows), "part of the optimizer")]
+            continue
+        for op in MEANINGS.get(text, (-1,)):
             picks.append(rows)
             ops.append(np.full(len(rows), int(op), dtype=np.int8))
-        if text not in MEANINGS and text not in known:
-            reason = next((why for begin, why in LEFT_OUT.items() if text.startswith(begin)), NOT_KNOWN)
-            dropped.append(Dropped(text, len(rows), reason))
-    return np.concatenate(picks), np.concatenate(ops), dropped
+            others.append(np.full(len(rows), code if op < 0 else -1))
+    return np.concatenate(picks), np.concatenate(ops), np.concatenate(others), dropped
 
 
 def _join_optimizer(

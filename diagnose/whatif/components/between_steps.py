@@ -1,5 +1,6 @@
 """Time between or at the end of steps: after the last optimizer, until the next step began."""
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -19,6 +20,8 @@ from diagnose.whatif.starts import list_opening
 WAITED_SHARE = 0.95
 #: Who was busy after a step begins the next one late by this part of it, in most cases, where that shows there.
 SHOWN_SHARE = 0.5
+#: Type of all rows of types that the format does not name.
+OTHER_ROW = -1
 
 
 class BetweenStepsPart(Part):
@@ -66,7 +69,7 @@ def measure_between(trace: Trace, observed: Sequence[Observed]) -> Seconds:
     """
     steps, length_s = _steps_of(observed)
     gap_s, before_s = np.zeros(len(steps)), np.zeros(len(steps))
-    tail_s = measure_tails(trace, observed)
+    tail_s = measure_tails(trace, observed, _list_rows(trace))
     if tail_s is not None:
         # Where the next step shows who is late, only what all of them do lies between the steps.
         shown = trace.step_origin_s is not None or _shows_in_next_step(observed, steps, tail_s)
@@ -100,12 +103,13 @@ def explain_between(trace: Trace, observed: Sequence[Observed], between_s: Secon
     leads = _measure_leads(trace, observed)
     steps, length_s = _steps_of(observed)
     found, left_s = dict[StallKind, Seconds](), between_s
-    for kind, rows in _rows_by_kind(trace.evidence).items():
+    every = _list_rows(trace)
+    for kind, rows in _rows_by_kind(every).items():
         if kind == StallKind.SAVING:
             continue
-        ended_s = length_s[_find_steps(steps, trace.evidence.step[rows])[0]]
-        begins_s = np.maximum(trace.evidence.start_s[rows], ended_s)
-        explained_s = _busy_by_step(trace, steps, rows, begins_s, trace.evidence.end_s[rows])
+        ended_s = length_s[_find_steps(steps, every.step[rows])[0]]
+        begins_s = np.maximum(every.start_s[rows], ended_s)
+        explained_s = _busy_by_step(every, steps, rows, begins_s, every.end_s[rows])
         explained_s += sum(leads.get(kind, ()), start=np.zeros(len(steps)))
         if explained_s.any():
             found[kind] = np.minimum(explained_s, left_s)
@@ -125,17 +129,18 @@ def _measure_leads(trace: Trace, observed: Sequence[Observed]) -> dict[StallKind
     steps, _ = _steps_of(observed)
     following, sampled = _find_steps(steps, steps + 1)
     follows = _find_steps(steps, steps - 1)[1]
-    for kind, rows in _rows_by_kind(trace.evidence).items():
-        ends_s = np.minimum(trace.evidence.end_s[rows], 0.0)
-        lead_s = _busy_by_step(trace, steps, rows, trace.evidence.start_s[rows], ends_s)
+    every = _list_rows(trace)
+    for kind, rows in _rows_by_kind(every).items():
+        ends_s = np.minimum(every.end_s[rows], 0.0)
+        lead_s = _busy_by_step(every, steps, rows, every.start_s[rows], ends_s)
         if lead_s.any():
             found[kind] = np.where(sampled, lead_s[following], 0.0), np.where(follows, 0.0, lead_s)
     return found
 
 
-def _busy_by_step(trace: Trace, steps: Ints, rows: Ints, begins_s: Seconds, ends_s: Seconds) -> Seconds:
+def _busy_by_step(every: Evidence, steps: Ints, rows: Ints, begins_s: Seconds, ends_s: Seconds) -> Seconds:
     """Say how long some worker is busy with evidence rows in each step, cut to given times: seconds, shape (n_steps,)."""
-    at, there = _find_steps(steps, trace.evidence.step[rows])
+    at, there = _find_steps(steps, every.step[rows])
     there &= ends_s > begins_s
     at, begins_s, ends_s = at[there], begins_s[there], ends_s[there]
     found = np.zeros(len(steps))
@@ -171,7 +176,16 @@ def _rows_by_kind(evidence: Evidence) -> dict[StallKind, Ints]:
     """List the rows of each kind that may lie between steps."""
     kinds = (StallKind.INPUT, StallKind.PLANNED, StallKind.SAVING)
     every = {kind: np.flatnonzero(np.isin(evidence.op, [op for op in SAYS if SAYS[op] == kind])) for kind in kinds}
+    every[StallKind.OTHER] = np.flatnonzero(evidence.op == OTHER_ROW)
     return {kind: rows for kind, rows in every.items() if len(rows)}
+
+
+def _list_rows(trace: Trace) -> Evidence:
+    """List all rows that may lie between steps; those of types that the format does not name are one more."""
+    if not len(trace.others):
+        return trace.evidence
+    of_others = dataclasses.replace(trace.others, op=np.full(len(trace.others), OTHER_ROW))
+    return Evidence.join([trace.evidence, of_others])
 
 
 def _steps_of(observed: Sequence[Observed]) -> tuple[Ints, Seconds]:
@@ -187,19 +201,18 @@ def _find_steps(steps: Ints, wanted: Ints) -> tuple[Ints, Bools]:
     return at, steps[at] == wanted
 
 
-def measure_tails(trace: Trace, observed: Sequence[Observed]) -> Seconds | None:
+def measure_tails(trace: Trace, observed: Sequence[Observed], rows: Evidence | None = None) -> Seconds | None:
     """Say how long after each step's end evidence rows of each worker go on: seconds, shape (n_steps, n_dp, n_stages).
 
-    0 for workers whose rows end before; None where the trace has no evidence rows.
+    0 for workers whose rows end before; None where the trace has no evidence rows. `rows` are looked at instead, if given.
     """
-    if not len(trace.evidence):
+    rows = trace.evidence if rows is None else rows
+    if not len(rows):
         return None
     steps, length_s = _steps_of(observed)
-    at, there = _find_steps(steps, trace.evidence.step)
+    at, there = _find_steps(steps, rows.step)
     ends_s = np.zeros((len(steps), trace.n_dp, trace.n_stages))
-    np.maximum.at(
-        ends_s, (at[there], trace.evidence.dp[there], trace.evidence.stage[there]), trace.evidence.end_s[there]
-    )
+    np.maximum.at(ends_s, (at[there], rows.dp[there], rows.stage[there]), rows.end_s[there])
     return np.asarray(np.maximum(ends_s - length_s[:, None, None], 0.0))
 
 

@@ -38,7 +38,7 @@ BOUND_RATIO = 0.10
 #: by at least this part of their mean.
 MIN_AGREEING = 4
 BOTH_SHARE = 0.25
-#: In its slow steps this part of a slow worker's computes take at least this part of its excess.
+#: In its slow steps this part of a slow worker's computes take at least this part of its excess more than peers' quickest ones.
 THROUGHOUT_SHARE = 0.85
 THROUGHOUT_LEVEL = 0.35
 #: A worker that falls behind from a step on was so in at most this part of the steps before.
@@ -127,19 +127,30 @@ def slow_throughout(
 ) -> Bools:
     """Say which workers are slow on nearly all microbatches of their slow steps; shape (n_dp, n_stages).
 
-    Stalls that come often make the median long, too, but leave some computes alone.
+    Stalls that come often make the median long, too, but leave some computes alone: then the quickest of a worker's computes are
+    as quick as the quickest of its peers', which noise and documents make quicker than usual, too.
     """
     n_dp = compute_s.shape[-1]
     found = np.zeros((n_dp, n_stages), dtype=bool)
     for stage in range(n_stages):
-        for dp in np.flatnonzero((worker_log[:, stage::n_stages] > 0).any(axis=(0, 1, 2))).tolist():
-            level = worker_log[:, stage::n_stages, None, :, dp]
-            usual = typical_s[:, stage::n_stages, None, None] * step_ratio[:, None, None, :]
-            log = np.log(np.maximum(compute_s[:, stage::n_stages, :, :, dp] / usual, TINY_RATIO))
-            there = np.isfinite(log) & (level > THROUGHOUT_LEVEL * level.max())
-            slow = there & (log > THROUGHOUT_LEVEL * level)
-            found[dp, stage] = slow.sum() >= THROUGHOUT_SHARE * there.sum()
+        level = worker_log[:, stage::n_stages, None]  # (2, n_chunks, 1, n_steps, n_dp)
+        slow = np.flatnonzero((level > 0).any(axis=(0, 1, 2, 3))).tolist()
+        if not slow:
+            continue
+        usual = typical_s[:, stage::n_stages, None, None, None] * step_ratio[:, None, None, :, None]
+        log = np.log(np.maximum(compute_s[:, stage::n_stages] / usual, TINY_RATIO))
+        # Where all are slow nobody says how quick the quickest can be: then it is as quick as usual.
+        quickest = 0.0 if len(slow) == n_dp else min(_quick(np.delete(log, slow, axis=-1)), 0.0)
+        for dp in slow:
+            there = np.isfinite(log[..., dp]) & (level[..., dp] > THROUGHOUT_LEVEL * level[..., dp].max())
+            least = np.where(there, THROUGHOUT_LEVEL * level[..., dp], 0.0)
+            found[dp, stage] = _quick(np.where(there, log[..., dp] - least, np.nan)) >= quickest
     return found
+
+
+def _quick(log: Seconds) -> float:
+    """Give the value that `THROUGHOUT_SHARE` of all exceed."""
+    return float(nan_quantile(log.ravel(), 1.0 - THROUGHOUT_SHARE, axis=0))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -146,3 +146,106 @@ def unannotated_pipeline_rank(stage: int) -> KinetoTrace:
                 trace.span("cpu_op", "record_param_comms", at + 20 * m + 2, 10.0, **{"Collective name": part})
             trace.kernel(at + 60, at + 65, 200.0, "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)")
     return trace
+
+
+def synchronising_rank(pauses_us: list[float], *, n_items: int = 1, module: str = "") -> KinetoTrace:
+    """Make a rank of a job on one GPU whose host asks for the loss in each step, and then pauses; a step for each pause.
+
+    Ten kernels of 1 ms are the forward and ten of 2 ms the backward, launched 20 us apart after fetching a batch for 50 us; an
+    update takes 500 us. Then comes `aten::item`, `n_items` times, 100 us apart: it copies, and waits until the GPU has nothing to
+    do. The host returns 10 us later.
+    """
+    trace = KinetoTrace()
+    at = idle = 0.0
+
+    def launch(duration: float, tid: int = MAIN, name: str = "gemm") -> None:
+        nonlocal at, idle
+        begun = max(at + 5.0, idle)
+        trace.kernel(at, begun, duration, name, tid=tid)
+        at, idle = at + 20.0, begun + duration
+
+    for step, pause_us in enumerate(pauses_us, start=1):
+        begins = at
+        trace.annotate("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", at, 50.0)
+        at += 60.0
+        for n in range(10):
+            trace.span("cpu_op", "aten::linear", at - 2.0, 15.0)
+            mark = {
+                "ph": "s",
+                "cat": "fwdbwd",
+                "name": "fwdbwd",
+                "pid": PID,
+                "tid": MAIN,
+                "ts": at,
+                "id": 10 * step + n,
+            }
+            trace.events.append(mark)
+            launch(1000.0)
+        at += 10.0
+        name = "autograd::engine::evaluate_function: AddmmBackward0"
+        trace.span("cpu_op", name, at, 200.0, AUTOGRAD, **{"Fwd thread id": 1})
+        for _ in range(10):
+            launch(2000.0, AUTOGRAD)
+        at += 10.0
+        trace.annotate("Optimizer.step#Adam.step", at, 30.0)
+        launch(500.0)
+        at += 20.0
+        for _ in range(n_items):
+            begun = at
+            at += 10.0
+            launch(2.0, name="Memcpy DtoH (Device -> Pageable)")
+            trace.span("cuda_runtime", "cudaStreamSynchronize", at, max(idle + 10.0 - at, 5.0))
+            at = max(idle + 10.0, at + 5.0)
+            trace.span("cpu_op", "aten::_local_scalar_dense", begun + 3.0, at - begun)
+            trace.span("cpu_op", "aten::item", begun, at + 5.0 - begun)
+            if module:
+                trace.span("python_function", module, begun - 5.0, at + 15.0 - begun)
+            at += 100.0
+        at += pause_us
+        trace.annotate(f"ProfilerStep#{step}", begins, at - begins)
+    return trace
+
+
+def training_loop(plan: str, *, pause_us: float = 20.0) -> KinetoTrace:
+    """Make a rank of a job on the CPU that does what each letter of a plan says, one after the other.
+
+    `L` fetches a batch, `F` and `B` are a forward of ten operators and its backward, `E` a forward that no backward comes back to,
+    `U` an update, `M` one done by hand, `C` a loss that is looked at. `(` and `)` begin and end `Optimizer.step` around what a
+    closure does, and `P` steps the profiler. Backwards run on the main thread, as they do on the CPU.
+    """
+    trace = KinetoTrace()
+    at, marked, opened, n_marks = 1000.0, 1000.0, 0.0, 0
+    for letter in plan.replace(" ", ""):
+        begun = at
+        if letter in "FE":
+            for _ in range(10):
+                trace.span("cpu_op", "aten::linear", at, 8.0)
+                if letter == "F":
+                    place = {"pid": PID, "tid": MAIN, "ts": at + 1, "id": len(trace.events)}
+                    trace.events.append({"ph": "s", "cat": "fwdbwd", "name": "fwdbwd"} | place)
+                at += 10.0
+        elif letter == "B":
+            for _ in range(10):
+                name = "autograd::engine::evaluate_function: AddmmBackward0"
+                trace.span("cpu_op", name, at, 20.0, **{"Fwd thread id": 1})
+                at += 20.0
+        elif letter in "UMC":
+            n_operators = {"U": 4, "M": 12, "C": 2}[letter]
+            for n in range(n_operators):
+                trace.span("cpu_op", "aten::add_", at + 10.0 * n, 8.0)
+            at += 10.0 * n_operators
+            if letter == "U" and not opened:
+                trace.annotate("Optimizer.step#Adam.step", begun - 1.0, at - begun + 2.0)
+        elif letter == "L":
+            trace.annotate("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", at, 30.0)
+            at += 30.0
+        elif letter == "(":
+            opened = at
+        elif letter == ")":
+            trace.annotate("Optimizer.step#Adam.step", opened, at - opened)
+            opened = 0.0
+        else:
+            trace.annotate(f"ProfilerStep#{n_marks}", marked, at - marked)
+            n_marks, marked = n_marks + 1, at
+        at += pause_us if letter in "LFBEUMC" else 1.0
+    return trace

@@ -39,7 +39,7 @@ def frame(recording: Recording) -> pd.DataFrame:
             "step": recording.step,
             "dp_rank": recording.dp,
             "stage": recording.stage,
-            "optype": [NAMES[Op(op)] for op in recording.op.tolist()],
+            "optype": _name_types(recording),
             "start_ts": recording.start_s,
             "duration": recording.duration_s,
         }
@@ -50,6 +50,13 @@ def frame(recording: Recording) -> pd.DataFrame:
     if recording.tokens is not None:
         rows["tokens"] = recording.tokens
     return rows
+
+
+def _name_types(recording: Recording) -> list[str]:
+    """Name the type of each row."""
+    other = np.full(len(recording), -1) if recording.other is None else recording.other
+    pairs = zip(recording.op.tolist(), other.tolist(), strict=True)
+    return [recording.other_types[n] if n >= 0 else NAMES[Op(op)] for op, n in pairs]
 
 
 def to_parquet(recording: Recording) -> io.BytesIO:

@@ -1,5 +1,6 @@
 """Traces of torch.profiler: what header, annotations, kernels and the operators of autograd say, and what damage does."""
 
+import gzip
 import json
 from pathlib import Path
 
@@ -21,6 +22,8 @@ from tests.trace.producers.kineto_traces import (
     data_parallel_rank,
     distributed,
     pipeline_rank,
+    synchronising_rank,
+    training_loop,
     unannotated_pipeline_rank,
 )
 
@@ -114,7 +117,9 @@ def test_header_variants_are_read(formats: Path, name: str) -> None:
     recording = read(formats / "kineto" / f"{name}.json.gz")
     assert len(rows_of(recording, Op.FORWARD)) == len(rows_of(recording, Op.BACKWARD)) > 0
     alone = [entry.what for entry in recording.unobserved if "ranks" in entry.what]
-    assert alone == {"nccl_data": ["1 of 2 ranks"], "distributed_info_not_found": []}.get(name, ["127 of 128 ranks"])
+    assert alone == {"nccl_data": ["1 of 2 ranks"], "distributed_info_not_found": ["other ranks"]}.get(
+        name, ["127 of 128 ranks"]
+    )
 
 
 # -- times and ranks
@@ -222,6 +227,211 @@ def test_reading_in_other_processes_changes_nothing(tmp_path: Path, monkeypatch:
     beside = read(tmp_path)
     for column in ("op", "step", "dp", "start_s", "duration_s", "rank"):
         np.testing.assert_array_equal(getattr(here, column), getattr(beside, column))
+
+
+# -- loops of any trainer
+
+
+def count_rows(recording: Recording, *ops: Op) -> list[list[int]]:
+    """Count the rows of some types in each step."""
+    return [
+        [int((recording.op[recording.step == step] == op).sum()) for op in ops] for step in np.unique(recording.step)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("plan", "computes", "evaluations"),
+    [
+        ("LFBU" * 6, [1] * 6, 0),
+        ("LFBUP" * 6, [1] * 6, 0),
+        ("L(FBU)" * 6, [1] * 6, 0),  # a closure
+        (
+            "L(FPBU)" * 6,
+            [1] * 5,
+            0,
+        ),  # Lightning: the profiler is stepped after the forward; the last mark is before the last update
+        ("BU" + "L(FPBU)" * 6, [1] * 5, 0),  # the recording begins in the middle of a step
+        ("L(FBFBFBU)" * 5, [3] * 5, 0),  # L-BFGS
+        ("LFBLFBU" * 5, [2] * 5, 0),
+        ("LFBPLFBUP" * 5, [2] * 5, 0),  # the profiler is stepped once a microbatch
+        ("LFBM" * 6, [1] * 6, 0),  # no optimizer of PyTorch
+        ("LFBULFBU" * 3, [1] * 6, 0),
+        ("LFBUFFBU" * 4, [2] * 4, 0),  # a discriminator, then a generator through it
+        ("LFBUC" * 6, [1] * 6, 0),
+        ("LFBU" * 3 + "LELELE" + "LFBU" * 3, [1] * 6, 1),
+        ("LFBUEEEP" * 4, [1] * 4, 4),
+    ],
+)
+def test_steps_are_those_of_any_loop(tmp_path: Path, plan: str, computes: list[int], evaluations: int) -> None:
+    """Each step has its forwards, as many backwards, and one update after them all; evaluations are no part of a forward."""
+    recording = read(training_loop(plan).write(tmp_path / "a.json"))
+    assert count_rows(recording, Op.FORWARD, Op.BACKWARD, Op.OPTIMIZER) == [[n, n, 1] for n in computes]
+    assert len(rows_of(recording, Op.EVAL)) == evaluations
+    for step in np.unique(recording.step):
+        last = rows_of(recording, Op.BACKWARD, step=step)[-1]
+        ((begun, ended),) = rows_of(recording, Op.OPTIMIZER, step=step)
+        assert last[1] <= begun < ended
+    for begun, ended in rows_of(recording, Op.EVAL):
+        assert not any(a < ended and begun < b for op in (Op.FORWARD, Op.DATA_LOAD) for a, b in rows_of(recording, op))
+
+
+def test_updates_within_the_backward_are_a_part_of_it(tmp_path: Path) -> None:
+    """Optimizers that run in hooks of the backward cut neither the step nor the backward."""
+    trace = training_loop("LFB" * 5)
+    for event in [event for event in trace.events if "Backward" in event["name"]]:
+        trace.annotate("Optimizer.step#SGD.step", event["ts"] + 5.0, 10.0)
+    recording = read(trace.write(tmp_path / "a.json"))
+    assert count_rows(recording, Op.FORWARD, Op.BACKWARD, Op.OPTIMIZER) == [[1, 1, 0]] * 5
+
+
+@pytest.mark.parametrize("name", ["__next__", "[pl][profile][_TrainingEpochLoop].train_dataloader_next"])
+def test_loaders_by_other_names(formats: Path, tmp_path: Path, name: str) -> None:
+    """A profile of the autograd API has no steps; its waits for input are found under any name that loaders have had."""
+    (file,) = (formats / "kineto_loader").glob("*num_workers_0*")
+    found = json.loads(gzip.decompress(file.read_bytes()))
+    events = [event for event in found["traceEvents"] if not str(event.get("name")).startswith("ProfilerStep#")]
+    for event in events:
+        if str(event.get("name")).startswith("enumerate(DataLoader)"):
+            event["name"] = name
+    (tmp_path / "worker0.pt.trace.json").write_text(json.dumps(found | {"traceEvents": events}))
+    found = diagnose_job(Request(tmp_path / "worker0.pt.trace.json"))
+    assert [cause.cause for cause in found.causes] == ["data-loading"]
+    assert found.causes[0].recoverable > 0.25
+
+
+# -- files that are of no one job
+
+
+def test_jobs_of_one_gpu_each_are_told_apart(tmp_path: Path) -> None:
+    """Traces that exchange nothing with other ranks are not the ranks of one job."""
+    for name in "abc":
+        training_loop("LFBU" * 4).write(tmp_path / f"{name}.json")
+    with pytest.raises(TraceError, match=r"b\.json: exchanges nothing.*of 3: a\.json; b\.json; c\.json: name one file"):
+        read(tmp_path)
+
+
+def test_times_of_one_process_are_joined_by_the_name_of_its_files(tmp_path: Path) -> None:
+    """The profiler's handler writes a file each time that it was on; their names say that they belong together."""
+    training_loop("LFBUP" * 3).write(tmp_path / "host_77.1700000000001.pt.trace.json")
+    later = training_loop("LFBUP" * 3)
+    for event in later.events:
+        event["ts"] += 1e6
+        event["name"] = event["name"].replace("ProfilerStep#", "ProfilerStep#10")
+    later.write(tmp_path / "host_77.1700000001001.pt.trace.json")
+    recording = read(tmp_path)
+    assert np.unique(recording.step).tolist() == [0, 1, 2, 100, 101, 102]
+    assert recording.job["dp_size"] == 1
+
+
+def test_runs_of_different_times_are_told_apart(tmp_path: Path) -> None:
+    """Ranks 0 and 1 of the same sizes and steps, an hour apart, are of two runs."""
+    for rank in range(2):
+        header = distributed(rank, 2) | {"baseTimeNanoseconds": 1_790_857_026_000_000_000 + rank * 3_600_000_000_000}
+        data_parallel_rank().write(tmp_path / f"rank{rank}.json", **header)
+    with pytest.raises(TraceError, match=r"rank1\.json: has step 0 60 minutes apart from .*rank0\.json"):
+        read(tmp_path)
+
+
+def test_a_file_without_its_rank_beside_others_is_named(tmp_path: Path) -> None:
+    """What says neither rank nor job stands beside the traces of a job, and is named as another's."""
+    for rank in range(2):
+        data_parallel_rank().write(tmp_path / f"rank{rank}.json", **distributed(rank, 2))
+    data_parallel_rank().write(tmp_path / "other.json")
+    with pytest.raises(
+        TraceError, match=r"other\.json says its rank neither inside nor by name.*of 2: other\.json; rank0\.json, rank1"
+    ):
+        read(tmp_path)
+
+
+def test_a_file_that_lost_its_base_is_put_beside_the_others(tmp_path: Path) -> None:
+    """Where the end of a file, and with it the base of its times, is cut off, its rank is not years before the others."""
+    base = {"baseTimeNanoseconds": 1_790_857_026_000_000_000}
+    for rank in range(3):
+        data_parallel_rank(n_steps=4, base=1000.0).write(
+            tmp_path / f"rank{rank}.json", **distributed(rank, 3), **(base if rank else {})
+        )
+    recording = read(tmp_path)
+    assert np.ptp(recording.start_s) < 0.05
+    assert [rows_of(recording, Op.FORWARD, dp=dp)[0][0] for dp in range(3)] == [0.0, 0.0, 0.0]
+
+
+def test_all_ranks_wait_for_one_that_is_not_there(tmp_path: Path) -> None:
+    """Reductions that take long on both ranks recorded of eight may wait for a third one: neither network nor worker is blamed."""
+    rng = np.random.default_rng(3)
+    late_us = rng.lognormal(np.log(2000.0), 0.8, 12)
+    for rank in range(2):
+        trace = data_parallel_rank(n_steps=12)
+        slow_reductions(trace, late_us)
+        trace.write(tmp_path / f"rank{rank}.json", **distributed(rank, 8))
+    found = diagnose_job(Request(tmp_path))
+    assert found.verdict == "inconclusive"
+    assert "network-fault" in {entry.cause for entry in found.not_checked}
+
+
+@pytest.mark.parametrize("header", [distributed(0, 8), {}])
+def test_a_lone_rank_that_waits_is_inconclusive(tmp_path: Path, header: dict[str, object]) -> None:
+    """What one of several ranks waits for is not there, whether or not it says of how many; its optimizer is not late."""
+    rng = np.random.default_rng(5)
+    trace = data_parallel_rank(n_steps=12)
+    slow_reductions(trace, rng.lognormal(np.log(3000.0), 0.8, 12))
+    found = diagnose_job(Request(trace.write(tmp_path / "rank0.json", **header)))
+    assert found.verdict == "inconclusive"
+    assert found.causes == ()
+    assert "network-fault" in {entry.cause for entry in found.not_checked}
+
+
+def slow_reductions(trace: KinetoTrace, late_us: np.ndarray) -> None:
+    """Let the reductions of each step end later, and all that comes after them."""
+    reductions = [event for event in trace.events if event["name"].startswith("nccl")]
+    for event, late, before in zip(reductions, late_us, np.cumsum(late_us) - late_us, strict=True):
+        first = 10_000.0 * reductions.index(event)
+        ended = event["ts"] + event["dur"]
+        for other in trace.events:
+            if first <= other["ts"] < first + 10_000.0 and not other.get("moved"):
+                after = other["ts"] >= ended or other["name"].startswith("Optimizer")
+                other["ts"] += before + (late if after else 0.0)
+                if other["name"].startswith("ProfilerStep"):
+                    other["dur"] += late
+                other["moved"] = True
+        event["dur"] += late
+
+
+# -- the GPU waits for the host
+
+
+def test_the_operator_that_synchronises_is_named(tmp_path: Path) -> None:
+    """A third of the time the GPU has nothing to do, after `aten::item`; nothing else is blamed for it."""
+    trace = synchronising_rank([15_000.0] * 12, n_items=3, module="nn.Module: Loss_0")
+    found = diagnose_job(Request(trace.write(tmp_path / "rank0.json")))
+    (line,) = [warning for warning in found.warnings if "waits for the host" in warning]
+    assert "the GPU waits for the host 32% of the time" in line
+    assert "aten::item calls cudaStreamSynchronize 3 times a step (in nn.Module: Loss_0)" in line
+    assert found.causes == ()
+
+
+def test_a_synchronisation_that_costs_nothing_is_not_told(tmp_path: Path) -> None:
+    """Where the host goes on at once, asking for the loss costs next to nothing."""
+    found = diagnose_job(Request(synchronising_rank([50.0] * 12).write(tmp_path / "rank0.json")))
+    assert not any("waits for the host" in warning for warning in found.warnings)
+    assert found.verdict == "healthy"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_pauses_of_the_host_are_no_input_and_no_save(tmp_path: Path, seed: int) -> None:
+    """What the host does after each step differs from step to step; batches were there, and nothing was copied from the GPU."""
+    pauses_us = np.random.default_rng(seed).lognormal(np.log(8000.0), 0.5, 20)
+    found = diagnose_job(Request(synchronising_rank(list(pauses_us)).write(tmp_path / "rank0.json")))
+    assert not {"data-loading", "checkpoint-stall"} & {cause.cause for cause in found.causes}
+    assert any("aten::item calls cudaStreamSynchronize 1 times a step" in warning for warning in found.warnings)
+
+
+def test_a_wait_for_input_is_none_for_the_host(formats: Path) -> None:
+    """Of the trace without loader workers the waits for input, a third, are not counted among the waits for the host."""
+    (file,) = (formats / "kineto_loader").glob("*num_workers_0*")
+    found = diagnose_job(Request(file))
+    (line,) = [warning for warning in found.warnings if "waits for the host" in warning]
+    assert "waits for the host 8% of the time" in line
+    assert "little of that follows on a call" in line
 
 
 # -- pipelines

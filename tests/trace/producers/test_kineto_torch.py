@@ -11,6 +11,8 @@ import pytest
 
 from diagnose.model.optype import BY_NAME, Op
 from diagnose.model.recording import Recording
+from diagnose.model.request import Request
+from diagnose.pipeline import diagnose_job
 from diagnose.trace.producers import kineto
 from diagnose.trace.producers.input_files import list_input_files
 from diagnose.trace.producers.kineto.rank import read_rank
@@ -124,3 +126,48 @@ def test_collections_and_a_slow_rank_are_seen(torch_python: str, tmp_path: Path)
     collections = recording.op == Op.GC
     assert collections.any()
     assert np.unique(recording.dp[collections]).tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "api", "computes", "steps"),
+    [
+        ("plain", "profiler", 1, 10),
+        ("plain", "steps", 1, 10),
+        ("plain", "autograd", 1, 10),
+        ("closure", "profiler", 1, 10),
+        ("closure", "steps", 1, 8),  # the recording begins and ends in the middle of a step
+        ("accumulate", "profiler", 3, 10),
+        ("accumulate", "steps", 3, 10),
+        ("microbatches", "steps", 2, 5),
+        ("by_hand", "profiler", 1, 10),
+        ("two_models", "profiler", 2, 10),
+        ("evaluating", "profiler", 1, 10),
+        ("evaluating", "steps", 1, 10),
+        ("recomputing", "steps", 1, 10),
+        ("in_hooks", "profiler", 1, 10),
+        ("lbfgs", "steps", 3, 10),
+    ],
+)
+def test_loops_of_any_trainer_have_their_steps(
+    torch_python: str, tmp_path: Path, kind: str, api: str, computes: int, steps: int
+) -> None:
+    """Without annotations of its own each step of a real loop has its forwards, as many backwards, and its update after them."""
+    file = tmp_path / "trace.json"
+    subprocess.run(
+        [torch_python, str(PROGRAM.with_name("loops.py")), kind, "--out", str(file), "--api", api],
+        check=True,
+        capture_output=True,
+        cwd="/",
+        timeout=300,
+    )
+    recording = kineto.read(list_input_files(file, name="job"), name="job", report=lambda _: None)
+    counts = [
+        [int((recording.op[recording.step == step] == op).sum()) for op in (Op.FORWARD, Op.BACKWARD, Op.OPTIMIZER)]
+        for step in np.unique(recording.step)
+    ]
+    assert counts == [[computes, computes, int(kind != "in_hooks")]] * steps
+    assert (recording.op == Op.DATA_LOAD).sum() >= steps
+    if kind == "evaluating":
+        assert (recording.op == Op.EVAL).sum() in (2, 3)
+    found = diagnose_job(Request(file))
+    assert "worker-fault" not in {cause.cause for cause in found.causes}

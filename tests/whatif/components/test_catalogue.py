@@ -9,6 +9,7 @@ from diagnose.faults.spec import JobSpec
 from diagnose.features.catalogue import list_features
 from diagnose.judge.rules import load_rules
 from diagnose.model.components import COMPONENTS
+from diagnose.model.feature import Feature
 from diagnose.model.trace import Seconds
 from diagnose.report.terminal import render
 from diagnose.whatif import components
@@ -124,3 +125,4 @@ def test_what_is_special_about_components_reaches_the_judge() -> None:
     assert traits["evaluation"].is_excused({}, ())
     assert not traits["step"].is_excused({}, ())
     assert traits["transfer"].is_excused({}, {"queue"})
+    assert not traits["transfer"].is_excused({"last.transfer": Feature(0.1)}, {"queue"})

@@ -50,6 +50,8 @@ _WHOLE = re.compile(r"(?P<direction>Forward|Backward) (?P<mb>\d{1,6})")
 _OWN = re.compile(r"(?P<ops>[a-z]+(?:-[a-z]+)*(?:\+[a-z]+(?:-[a-z]+)*)*)(?P<tags>(?: [a-z_]{1,20}=-?\d{1,9})*)")
 _TAG = re.compile(r"([a-z_]+)=(-?\d+)")
 _PHASE = re.compile(r"[#\s]*(?P<phase>forward|backward)[#\s]*", re.IGNORECASE)
+#: What the loaders of PyTorch, and of trainers that wrap them, call their waits for a batch.
+_FETCH = re.compile(r"enumerate\(Data.*|(?:.*DataLoaderIter\.)?__next__|.*dataloader_next", re.DOTALL)
 _STEP = re.compile(r"ProfilerStep#(\d{1,15})\*?")
 
 
@@ -61,6 +63,15 @@ def parse_step(name: str) -> int | None:
     """
     found = _STEP.fullmatch(name)
     return int(found[1]) if found else None
+
+
+def is_fetch(name: str) -> bool:
+    """Say whether an annotation is a wait for input.
+
+    >>> is_fetch("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"), is_fetch("__next__"), is_fetch("Iterator")
+    (True, True, False)
+    """
+    return _FETCH.fullmatch(name) is not None
 
 
 def parse_annotation(name: str) -> tuple[NamedOperation, ...]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from diagnose.model.trace import Ints, Seconds
 from diagnose.trace.columns import ColumnTable
-from diagnose.trace.producers.kineto.annotations import parse_annotation, parse_step
+from diagnose.trace.producers.kineto.annotations import is_fetch, parse_annotation, parse_step
 from diagnose.trace.producers.kineto.events import Args, Event, Stream, read_events
 
 #: Names of events that are remembered, so that each is understood once.
@@ -41,6 +41,8 @@ class Kind(enum.IntEnum):
     ALLOCATION = 8
     COLLECTION = 9
     GPU_ANNOTATION = 10
+    SYNCHRONISATION = 11
+    MODULE = 12
 
 
 _ANNOTATIONS = {"user_annotation"}
@@ -49,10 +51,15 @@ _ON_GPU = {"kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset", "concurrent
 _RUNTIME = {"cuda_runtime", "cuda_driver", "runtime", "hip_runtime", "privateuse1_runtime"}
 #: Blocking calls of the allocator.
 _ALLOCATIONS = {"cudaMalloc", "cudaFree", "hipMalloc", "hipFree"}
+#: How copies from the GPU to the host are called.
+_TO_HOST = ("Memcpy DtoH", "Memcpy D2H", "MemcpyDtoH")
+#: Calls that wait for the GPU.
+_SYNCHRONISATIONS = {f"{who}{what}Synchronize" for who in ("cuda", "hip") for what in ("Stream", "Device", "Event")}
+#: How modules are called among the functions of Python.
+_MODULE = "nn.Module: "
 #: Annotations that old versions file under the operators.
 _NAMED = (
     "ProfilerStep#",
-    "enumerate(Data",
     "Optimizer.",
     "DistributedDataParallel.",
     "FullyShardedDataParallel",
@@ -151,9 +158,14 @@ class Collected:
     launches: Spans
     allocations: Spans
     collections: Spans
+    communication: Spans  # kernels of the communication library, as `kernels`
+    synchronisations: Spans
+    modules: Spans
+    operator_names: tuple[str, ...]  # what keys of operators and synchronisations stand for
     exchanges: tuple[Exchange, ...]
     forward_marks: Spans
     groups: tuple[dict[str, str], ...]
+    longest_to_host_us: float | None  # of the copies from the GPU; None where no copy at all is recorded
     records_collections: bool
     dropped: Counter[str]
 
@@ -163,6 +175,7 @@ class Collector:
 
     def __init__(self) -> None:
         self.names: dict[str, int] = {}
+        self.operator_names: dict[str, int] = {}
         self.kinds: dict[tuple[str | None, str], Kind] = {}
         self.threads: dict[Any, int] = {}
         self.threads_by_text: dict[tuple[str, str], int] = {}
@@ -171,6 +184,7 @@ class Collector:
         self.exchanges: list[Exchange] = []
         self.groups: dict[tuple[str, str], str] = {}
         self.dropped: Counter[str] = Counter()
+        self.longest_to_host_us: float | None = None
 
     def take(self, events: Iterable[Event]) -> None:
         """Sort some events."""
@@ -200,11 +214,16 @@ class Collector:
                 and args.forward_thread > 0
             ):
                 kind = Kind.AUTOGRAD
+            if kind == Kind.KERNEL and event.name.startswith("Memcpy"):
+                to_host_us = duration if event.name.startswith(_TO_HOST) else 0.0
+                self.longest_to_host_us = max(self.longest_to_host_us or 0.0, to_host_us)
             if kind in (Kind.EXCHANGE, Kind.COMMUNICATION):
                 self._exchange(event, start, duration, kind)
             key = -1
-            if kind in (Kind.ANNOTATION, Kind.GPU_ANNOTATION):
+            if kind in (Kind.ANNOTATION, Kind.GPU_ANNOTATION, Kind.MODULE):
                 key = self.names.setdefault(event.name, len(self.names))
+            elif kind in (Kind.OPERATOR, Kind.SYNCHRONISATION):
+                key = self.operator_names.setdefault(event.name, len(self.operator_names))
             elif kind in (Kind.KERNEL, Kind.COMMUNICATION, Kind.LAUNCH) and args is not None:
                 key = _whole(args.correlation)
             columns[kind].add(start, duration, self._thread(event), key)
@@ -232,7 +251,7 @@ class Collector:
                 return Kind.EXCHANGE
             if name.startswith(_AUTOGRAD):
                 return Kind.AUTOGRAD
-            if name.startswith(_NAMED) or any(entry.dialect != "phases" for entry in parse_annotation(name)):
+            if name.startswith(_NAMED) or is_fetch(name) or any(e.dialect != "phases" for e in parse_annotation(name)):
                 return Kind.ANNOTATION
             if name.startswith(("torch.distributed", "torch::distributed")):
                 return Kind.NOTHING
@@ -242,11 +261,13 @@ class Collector:
         if category in _RUNTIME:
             if name in _ALLOCATIONS:
                 return Kind.ALLOCATION
+            if name in _SYNCHRONISATIONS:
+                return Kind.SYNCHRONISATION
             return Kind.LAUNCH if any(part in name for part in ("Launch", "Memcpy", "Memset")) else Kind.NOTHING
         if category == "gpu_user_annotation":
             return Kind.NOTHING if _is_work(name) else Kind.GPU_ANNOTATION
-        if category == "python_function" and name == "Python GC":
-            return Kind.COLLECTION
+        if category == "python_function":
+            return Kind.COLLECTION if name == "Python GC" else Kind.MODULE if name.startswith(_MODULE) else Kind.NOTHING
         return Kind.NOTHING
 
     def _exchange(self, event: Event, start: float, duration: float, kind: Kind) -> None:
@@ -291,9 +312,14 @@ class Collector:
             launches=spans[Kind.LAUNCH],
             allocations=spans[Kind.ALLOCATION],
             collections=spans[Kind.COLLECTION],
+            communication=spans[Kind.COMMUNICATION],
+            synchronisations=spans[Kind.SYNCHRONISATION],
+            modules=spans[Kind.MODULE],
+            operator_names=tuple(self.operator_names),
             exchanges=tuple(sorted(self.exchanges, key=lambda found: (found.start, -found.end))),
             forward_marks=_order(self.marks),
             groups=tuple({"pg_name": g, "pg_desc": d, "ranks": ranks} for (g, d), ranks in self.groups.items()),
+            longest_to_host_us=self.longest_to_host_us,
             records_collections=bool(len(spans[Kind.COLLECTION])),
             dropped=self.dropped,
         )

@@ -29,7 +29,8 @@ NOT_DATA_PARALLEL = (
 class Collectives:
     """The collectives of one rank that may be data-parallel.
 
-    `asked` has each with when the host asked for it; `sharded` says that parameters are gathered inside computes (FSDP).
+    `asked` has each with when the host asked for it; `sharded` says that parameters are gathered inside computes (FSDP),
+    `parallel` that the model is wrapped for data parallelism of any kind.
     """
 
     def __init__(self, found: Collected, gpu: GpuTime, main: int) -> None:
@@ -39,6 +40,9 @@ class Collectives:
         self.running = merge(np.array([work.start for work in works]), np.array([work.end for work in works]))
         on_main = found.operators.take(found.operators.thread == main)
         self.busy = merge(on_main.start, on_main.end)
+        self.parallel = any(
+            name.startswith(("FSDP::", "FullyShardedDataParallel", "DistributedDataParallel")) for name in found.names
+        )
         self.sharded = any(name.startswith(("FSDP::", "FullyShardedDataParallel")) for name in found.names)
 
     def _list_asked(self, found: Collected) -> list[tuple[float, Exchange]]:

@@ -12,14 +12,17 @@ import dataclasses
 import numpy as np
 
 from diagnose.model.trace import Seconds
+from diagnose.trace.producers.kineto.annotations import is_fetch
 from diagnose.trace.producers.kineto.collect import Collected, Exchange, Spans
 from diagnose.trace.producers.kineto.gpu import is_inside, merge
 
-#: Prefixes of annotations whose operators are no forward.
-NO_FORWARD = ("Optimizer.", "enumerate(Data")
-#: Prefixes of annotations before which a forward without a backward has ended, and was none; gradients may be set to zero between
-#: a forward and its backward.
-ENDS_FORWARD = ("Optimizer.step", "enumerate(Data")
+#: Beginnings of annotations: an update of the weights, gradients set to zero, which may be between a forward and its backward.
+UPDATE, ZERO = "Optimizer.step", "Optimizer.zero_grad"
+#: Operators ahead of a forward that no backward comes back to are an evaluation from this part of a forward's on: fewer prepare a
+#: batch, or log.
+EVALUATION_SHARE = 0.5
+#: ... and not below so many: a loss, a gradient's norm and their logging take some.
+LEAST_EVALUATION = 8
 #: Calls that move a tensor to one peer, or from one.
 TO_ONE_PEER = ("send", "recv")
 
@@ -42,35 +45,75 @@ class HostOperators:
     backward: tuple[Seconds, Seconds]  # merged spans of autograd
     calls: tuple[Exchange, ...]  # sends and receives, as they were called
     apart: tuple[float, ...]  # when the host began what ends a forward: fetching input, an update
+    updates: tuple[Seconds, Seconds]  # merged updates of the weights
+    other: tuple[Seconds, Seconds]  # outermost operators of the main thread that are none of all that
+
+
+def find_main_thread(found: Collected) -> int:
+    """Say which thread runs the steps, where no step is annotated; -1 where nothing ran.
+
+    It is the one that updates the weights, else the one whose operators backwards come back to, else the busiest one.
+    """
+    updates = np.array([name.startswith(UPDATE) for name in found.names], dtype=bool)
+    backward = merge(found.autograd.start, found.autograd.end)
+    spans = found.annotations.take(updates[found.annotations.key])
+    others = found.operators.take(~is_inside(found.operators.start, backward))
+    for threads in (spans.thread[~is_inside(spans.start, backward)], found.forward_marks.thread, others.thread):
+        if len(threads):
+            return int(np.bincount(threads).argmax())
+    return -1
+
+
+def _list_updates(
+    spans: Spans, names: tuple[str, ...], backward: tuple[Seconds, Seconds], outer: Spans
+) -> tuple[Seconds, Seconds]:
+    """List updates of the weights: those inside backwards are part of these, and what a closure computes comes before its own."""
+    steps = np.array([name.startswith(UPDATE) for name in names], dtype=bool)
+    spans = spans.take(steps[spans.key])
+    spans = spans.take(~is_inside(spans.start, backward))
+    start, end = merge(spans.start, spans.end)
+    last = np.searchsorted(backward[0], end) - 1
+    computed = np.r_[backward[1], -np.inf][last]  # when the last backward before its end has ended; -1 is none
+    begun = np.r_[outer.start, np.inf][np.searchsorted(outer.start, computed)]  # with the first operator after that
+    return np.where(computed > start, np.minimum(begun, end), start), end
 
 
 def list_operators(found: Collected, main: int) -> HostOperators:
     """Pick the operators that forwards and backwards are made of; thread `main` runs the steps."""
     backward = merge(found.autograd.start, found.autograd.end)
-    outer = _outermost(found.operators.take(found.operators.thread == main))
-    apart = np.array([name.startswith(NO_FORWARD) for name in found.names], dtype=bool)
-    ending = np.array([name.startswith(ENDS_FORWARD) for name in found.names], dtype=bool)
+    outer = outermost(found.operators.take(found.operators.thread == main))
     spans = found.annotations.take(found.annotations.thread == main)
-    others = spans.take(apart[spans.key])
-    middle = (outer.start + outer.end) / 2
-    may_be = ~is_inside(outer.start, backward) & ~is_inside(middle, merge(others.start, others.end))
     marks = found.forward_marks.start[found.forward_marks.thread == main]
     marks = marks[~is_inside(marks, backward)]
+    updates = _list_updates(spans, found.names, backward, outer)
+    apart = np.array([is_fetch(name) or name.startswith(ZERO) for name in found.names], dtype=bool)
+    fetches = np.array([is_fetch(name) for name in found.names], dtype=bool)
+    others = spans.take(apart[spans.key])
+    others_at = merge(np.r_[others.start, updates[0]], np.r_[others.end, updates[1]])
+    middle = (outer.start + outer.end) / 2
+    may_be = ~is_inside(outer.start, backward) & ~is_inside(middle, others_at)
+    forward = may_be
     if len(marks):
         first, last = np.searchsorted(marks, outer.start), np.searchsorted(marks, outer.end, side="right")
-        may_be &= last > first
-    at = np.flatnonzero(may_be)
+        forward = may_be & (last > first)
     calls: list[Exchange] = []
     for exchange in found.exchanges:
         if exchange.by == "call" and exchange.collective in TO_ONE_PEER and exchange.thread == main:
             if calls and exchange.start < calls[-1].end:
                 continue  # record_param_comms inside the call it belongs to
             calls.append(exchange)
-    ended = spans.start[ending[spans.key]]
-    return HostOperators((outer.start[at], outer.end[at]), backward, tuple(calls), tuple(ended.tolist()))
+    ended = np.sort(np.r_[spans.start[fetches[spans.key]], updates[0]])
+    return HostOperators(
+        forward=(outer.start[forward], outer.end[forward]),
+        backward=backward,
+        calls=tuple(calls),
+        apart=tuple(ended.tolist()),
+        updates=updates,
+        other=(outer.start[may_be & ~forward], outer.end[may_be & ~forward]),
+    )
 
 
-def find_runs(operators: HostOperators, start: float, end: float) -> list[Run]:
+def find_runs(operators: HostOperators, start: float = -np.inf, end: float = np.inf) -> list[Run]:
     """Find the forwards and backwards of one step, by start; the step is given in microseconds of the file.
 
     Forwards that no backward follows in the step, as those of an evaluation, are left out.
@@ -99,7 +142,35 @@ def find_runs(operators: HostOperators, start: float, end: float) -> list[Run]:
     return runs[: last_backward + 1]
 
 
-def _outermost(spans: Spans) -> Spans:
+def find_evaluations(
+    operators: HostOperators, fetches: tuple[Seconds, Seconds], runs: list[Run]
+) -> tuple[Seconds, Seconds]:
+    """Find evaluations: as many operators as a forward has, between an update and the next forward, that no backward follows.
+
+    Fetching batches for it is a part of it, and not so fetching the batch that is trained on next; `fetches` has all.
+    """
+    starts, ends = [], []
+    forwards = np.array([[run.start, run.end] for run in runs if run.forward]).reshape(-1, 2)
+    updates, other = operators.updates, operators.other
+    if len(forwards) and len(updates[0]) and len(other[0]):
+        n_usual = np.median(np.diff(np.searchsorted(operators.forward[0], forwards), axis=1))
+        busy = np.sort(np.r_[updates[1], [run.end for run in runs]])
+        for begins in (*forwards[:, 0].tolist(), np.inf):
+            at = int(np.searchsorted(busy, begins))
+            since = float(busy[at - 1]) if at else -np.inf
+            if since not in updates[1]:
+                continue
+            first, last = np.searchsorted(other[0], (since, begins))
+            a, b = np.searchsorted(fetches[0], (since, begins))
+            if b > a and begins < np.inf:
+                last = np.searchsorted(other[0], fetches[0][b - 1])
+            if last - first >= max(EVALUATION_SHARE * n_usual, LEAST_EVALUATION):
+                starts.append(min([other[0][first], *fetches[0][a:b][:1]]))
+                ends.append(other[1][first:last].max())
+    return np.array(starts), np.array(ends)
+
+
+def outermost(spans: Spans) -> Spans:
     """Leave out operators inside others; those of one thread, by start."""
     if not len(spans):
         return spans

@@ -10,10 +10,13 @@ import numpy as np
 from diagnose.model.optype import EVIDENCE, Op
 from diagnose.model.trace import Seconds
 from diagnose.trace.producers.kineto.collect import Collected
+from diagnose.trace.producers.kineto.gpu import is_inside, merge, overlap
 from diagnose.trace.producers.kineto.operations import Operation, OperationList
 
 #: Collections of Python that took less are counted, not kept: the youngest generation is collected all the time.
 LEAST_COLLECTION_US = 100.0
+#: What the host does between operations is kept between these parts of what it usually does in a step.
+LEAST_GAP_SHARE, MOST_GAPS = 0.02, 3.0
 #: Of so many operations asked for before a wait for input the last to end says until when the GPU had work.
 N_BEFORE_WAIT = 8
 
@@ -31,6 +34,31 @@ def add_evidence(found: Collected, input_waits: Sequence[tuple[float, float]], m
             _explain(made, Op.GC, start, end, by_start, asked)
     for start, end in input_waits:
         _add_wait_for_input(made, start, end, by_start, asked)
+
+
+def add_host_gaps(gaps: tuple[Seconds, Seconds], made: OperationList) -> None:
+    """Add, as planned work, what the host does in most steps between operations while the GPU has nothing to do.
+
+    It is no wait for input: the profiler names those. Gaps within operations stay a part of these, as those of a slow host are
+    longer. Far longer ones than usual are left out, too: they have a reason of their own.
+    """
+    running = [o for o in made.listed if o.op not in EVIDENCE or o.op == Op.EVAL]
+    busy = merge(np.array([o.start for o in running]), np.array([o.end for o in running]))
+    waits = [o for o in made.listed if o.op in (Op.DATA_LOAD, Op.CUDA_MALLOC, Op.GC)]
+    told = merge(np.array([o.start for o in waits]), np.array([o.end for o in waits]))
+    left, right = gaps
+    lost = right - left - overlap(left, right, told)
+    step = np.searchsorted(made.starts, right, side="right") - 1
+    own = (step >= 0) & (right < np.r_[made.ends, -np.inf][step]) & ~is_inside((left + right) / 2, busy)
+    in_step = np.bincount(
+        step[own], lost[own], minlength=len(made.starts)
+    )  # the first lacks what lies before the recording
+    usual = float(np.median(in_step)) if len(in_step) else 0.0
+    if not usual:
+        return
+    own &= (lost >= LEAST_GAP_SHARE * usual) & (lost <= MOST_GAPS * usual)
+    for start, end, at in zip(left[own].tolist(), right[own].tolist(), step[own].tolist(), strict=True):
+        made.listed.append(Operation(Op.LOG, int(made.numbers[at]), start, end, start, end))
 
 
 def _explain(made: OperationList, op: Op, start: float, end: float, by_start: list[Operation], asked: Seconds) -> None:

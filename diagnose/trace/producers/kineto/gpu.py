@@ -81,6 +81,21 @@ def measure_alone(running: tuple[Seconds, Seconds], busy: tuple[Seconds, Seconds
     return float(np.diff(edges)[alone].sum())
 
 
+def overlap(start: Seconds, end: Seconds, spans: tuple[Seconds, Seconds]) -> Seconds:
+    """Say how much of each range lies in merged spans; shape of `start`.
+
+    >>> overlap(np.array([0.0, 4.0]), np.array([3.0, 9.0]), (np.array([1.0, 5.0]), np.array([2.0, 6.0])))
+    array([1., 1.])
+    """
+    if not len(spans[0]):
+        return np.zeros(len(start))
+    edges = np.stack(spans, axis=1).ravel()
+    covered = np.r_[0.0, np.cumsum(np.stack([np.zeros(len(spans[0])), spans[1] - spans[0]], axis=1).ravel()[1:])]
+    # Covered up to a time: it grows within spans, and stands still between them.
+    within = np.interp(end, edges, covered) - np.interp(start, edges, covered)
+    return np.asarray(within)
+
+
 def _between(spans: tuple[Seconds, Seconds], start: float, end: float) -> tuple[Seconds, Seconds]:
     """Take the merged spans that reach into a range."""
     first, last = int(np.searchsorted(spans[1], start)), int(np.searchsorted(spans[0], end))
@@ -98,14 +113,14 @@ def is_inside(at: Seconds, spans: tuple[Seconds, Seconds]) -> np.ndarray[tuple[i
 
 def _join(kernels: Spans, launches: Spans) -> tuple[Seconds, Seconds, Seconds]:
     """Give launch, start and end of each kernel whose launch is known, by launch."""
-    at = _find_launch(kernels.key, launches)
+    at = find_launch(kernels.key, launches)
     known = at >= 0
     launched = launches.start[at[known]]
     order = np.argsort(launched, kind="stable")
     return launched[order], kernels.start[known][order], kernels.end[known][order]
 
 
-def _find_launch(correlation: Ints, launches: Spans) -> Ints:
+def find_launch(correlation: Ints, launches: Spans) -> Ints:
     """Say which launch has each correlation; -1: none."""
     if not len(launches):
         return np.full(len(correlation), -1, dtype=np.int64)
@@ -117,7 +132,7 @@ def _find_launch(correlation: Ints, launches: Spans) -> Ints:
 
 def _by_launch(exchanges: list[Exchange], launches: Spans) -> list[tuple[float, Exchange]]:
     """Sort kernels by when they were launched; those of unknown launch by when they began."""
-    at = _find_launch(np.array([exchange.correlation for exchange in exchanges], dtype=np.int64), launches)
+    at = find_launch(np.array([exchange.correlation for exchange in exchanges], dtype=np.int64), launches)
     launched = [
         float(launches.start[n]) if n >= 0 else exchange.start
         for exchange, n in zip(exchanges, at.tolist(), strict=True)

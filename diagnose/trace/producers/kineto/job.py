@@ -25,6 +25,7 @@ from diagnose.trace.clocks import align
 from diagnose.trace.producers.catalogue import Report
 from diagnose.trace.producers.contents import name_in
 from diagnose.trace.producers.input_files import InputFiles
+from diagnose.trace.producers.kineto.apart import refuse_other_jobs
 from diagnose.trace.producers.kineto.layout import Layout, place_ranks
 from diagnose.trace.producers.kineto.operations import Operations
 from diagnose.trace.producers.kineto.rank import Rank, read_rank, read_rank_safely
@@ -42,6 +43,12 @@ TITLE = "PyTorch profiler traces (torch.profiler, Kineto): a folder with one *.j
 MIN_PARALLEL_BYTES = 8 << 20
 #: Processes that read at a time: each takes some 200 MB where a rank has 200 MB of text.
 MAX_PROCESSES = 8
+#: Who saves the state of a model copies it from the GPU: a megabyte and more at a time, which takes longer than this, microseconds.
+SAVED_US = 50.0
+#: The GPU's waits for the host are told from this part of the time on: beside it nothing else is small.
+HOST_SHARE = 0.05
+#: A call that waits for the GPU is told where this part of them follows one.
+SYNCHRONISED_SHARE = 0.1
 _MARKS = (
     b'"schemaVersion"',
     b'"deviceProperties"',
@@ -68,12 +75,14 @@ def read(inputs: InputFiles, *, name: str, report: Report) -> Recording:
     for n, rank in enumerate(_read_all(files, where), start=1):
         report(f"rank file {n} of {len(files)}")
         parts.append(rank)
-    _refuse_other_jobs(parts)
+    refuse_other_jobs(parts)
     numbers, warnings = _number_ranks(parts)
+    parts, lent = _lend_bases(parts)
     parts, numbers = _join_cycles(parts, numbers)
     _refuse_empty(parts, name)
     layout = place_ranks(parts, numbers, name=name)
     recording, one_clock = _lay_out(parts, layout)
+    one_clock = one_clock and not lent
     recording = dataclasses.replace(
         recording,
         dropped=(*recording.dropped, *_count_dropped(parts, len(inputs.files) - len(files))),
@@ -143,7 +152,8 @@ def _number_ranks(parts: Sequence[Rank]) -> tuple[list[int], list[str]]:
             f"{len(unknown)} of {len(parts)} traces say their rank neither inside nor by name; all are numbered in the order of "
             "their names"
         )
-        return list(range(len(parts))), warnings
+        workers = list(dict.fromkeys(part.worker for part in parts))
+        return [workers.index(part.worker) for part in parts], warnings
     if by_name:
         warnings.append(
             f"{len(by_name)} of {len(parts)} traces have no distributedInfo; their rank is that of their name"
@@ -151,16 +161,15 @@ def _number_ranks(parts: Sequence[Rank]) -> tuple[list[int], list[str]]:
     return [part.rank for part in parts if part.rank is not None], warnings
 
 
-def _refuse_other_jobs(parts: Sequence[Rank]) -> None:
-    """Refuse traces that say that they are of jobs of different sizes."""
-    told = [part for part in parts if part.world is not None]
-    for part in told[1:]:
-        if part.world != told[0].world:
-            raise TraceError(
-                f"is of a job of {part.world} ranks, and {told[0].where} of one of {told[0].world}; expected the traces of one "
-                "job: name one file, or a folder for each job",
-                where=part.where,
-            )
+def _lend_bases(parts: Sequence[Rank]) -> tuple[list[Rank], bool]:
+    """Give those that do not say what their times count from what another's do; say whether any needed it.
+
+    Some versions write it at the end of a file, which may be cut off.
+    """
+    known = [part.base_ns for part in parts if part.base_ns is not None]
+    base_ns = min(known, default=0)
+    lent = [part if part.base_ns is not None else dataclasses.replace(part, base_ns=base_ns) for part in parts]
+    return lent, 0 < len(known) < len(parts)
 
 
 def _join_cycles(parts: Sequence[Rank], numbers: Sequence[int]) -> tuple[list[Rank], list[int]]:
@@ -171,15 +180,7 @@ def _join_cycles(parts: Sequence[Rank], numbers: Sequence[int]) -> tuple[list[Ra
         if before is None:
             joined[number] = part
             continue
-        both = set(before.steps).intersection(part.steps)
-        if both or not (before.steps_named and part.steps_named):
-            shared = f"step {min(both)}" if both else "no step by its number"
-            raise TraceError(
-                f"is of rank {number}, as {before.where} is, and both have {shared}; expected the traces of one job, each step of "
-                "a rank once: name one file, or a folder for each job",
-                where=part.where,
-            )
-        shift = (part.base_ns - before.base_ns) / 1e3
+        shift = ((part.base_ns or 0) - (before.base_ns or 0)) / 1e3
         moved = dataclasses.replace(
             part.operations, start=part.operations.start + shift, end=part.operations.end + shift
         )
@@ -257,9 +258,12 @@ def _make_table(parts: Sequence[Rank], layout: Layout, hosts: Sequence[int]) -> 
         for field in ("op", "step", "stage", "microbatch", "chunk", "seq")
     }
     # Bases are taken from each other as whole numbers: unix microseconds have a quarter of one left in floating point.
-    base_ns = min(part.base_ns for part in parts)
+    bases_ns = [part.base_ns or 0 for part in parts]
+    base_ns = min(bases_ns)
     start_us, end_us = (
-        np.concatenate([getattr(part.operations, side) + (part.base_ns - base_ns) / 1e3 for part in parts])
+        np.concatenate(
+            [getattr(p.operations, side) + (of - base_ns) / 1e3 for p, of in zip(parts, bases_ns, strict=True)]
+        )
         for side in ("start", "end")
     )
     first_us = float(start_us.min())
@@ -312,6 +316,13 @@ def _describe(parts: Sequence[Rank], layout: Layout) -> dict[str, Any]:
     }
     if layout.n_chunks > 1:
         job["vpp_size"] = layout.n_chunks
+    if all(part.has_gpu is not None for part in parts):
+        job["has_cuda"] = any(part.has_gpu for part in parts)
+    copied_us = [part.longest_to_host_us for part in parts]
+    if max((part.world or 1) for part in parts) <= len(parts) and all(
+        us is not None and us < SAVED_US for us in copied_us
+    ):
+        job["saves"] = False
     gpu = next((part.gpu_type for part in parts if part.gpu_type), None)
     if gpu:
         job["gpu_type"] = gpu
@@ -334,9 +345,16 @@ def _list_missing(parts: Sequence[Rank], recording: Recording) -> list[Unobserve
     unobserved = []
     world = max((part.world or 0 for part in parts), default=0)
     if world > len(parts):
-        alone = ("peers", "transfers") if len(parts) == 1 else ()
+        alone: tuple[str, ...] = ("peers", "transfers") if len(parts) == 1 else ()
+        if len(parts) > 1 and recording.job["pp_size"] == 1:
+            alone = ("transfers",)  # what all of them wait for in a collective may be one of those
         reason = "their traces are not there; what is slowest, or waited for, may be among them"
         unobserved.append(Unobserved(f"{world - len(parts)} of {world} ranks", reason, alone))
+    elif len(parts) == 1 and not world and not parts[0].alone:
+        reason = (
+            "it has collectives, or a model wrapped for them, and no distributedInfo; whom it waits for is not there"
+        )
+        unobserved.append(Unobserved("other ranks", reason, ("peers", "transfers")))
     if recording.job["pp_size"] > 1 and not np.isin(recording.op, P2P).any() and not recording.unobserved:
         reason = "no annotation, kernel or call of a send or receive is in the traces"
         unobserved.append(Unobserved("transfers between stages", reason, ("transfers", "communication-in-flight")))
@@ -352,19 +370,50 @@ def _list_missing(parts: Sequence[Rank], recording: Recording) -> list[Unobserve
     return unobserved
 
 
+def _describe_host_time(parts: Sequence[Rank]) -> list[str]:
+    """Say how long GPUs wait for their hosts, and what makes these wait for the GPU, where it is much."""
+    total_us = sum(part.host_time.total_us for part in parts)
+    share = sum(part.host_time.idle_us for part in parts) / total_us if total_us else 0.0
+    if share < HOST_SHARE:
+        return []
+    waiting = [part for part in parts if part.host_time.total_us]
+    worst = max(waiting, key=lambda part: part.host_time.idle_us / part.host_time.total_us)
+    most = worst.host_time.idle_us / worst.host_time.total_us
+    of = f" (most of {worst.where}: {100 * most:.2g}%)" if len(waiting) > 1 and most > 1.2 * share else ""
+    said = f"the GPU waits for the host {100 * share:.2g}% of the time, what profiling costs included{of}"
+    costly = next((one for one in worst.host_time.synchronisations if one.lost_us > 0), None)
+    if costly is None or costly.lost_us < SYNCHRONISED_SHARE * worst.host_time.idle_us:
+        return [f"{said}: it launches work too slowly; little of that follows on a call that waits for the GPU"]
+    n = costly.n / max(len(worst.steps), 1)
+    what = f"{costly.operator} calls {costly.call}" if costly.operator else f"{costly.call} is called"
+    inside = f" (in {costly.inside})" if costly.inside else ""
+    after = f"{100 * costly.lost_us / worst.host_time.total_us:.2g}%"
+    return [f"{said}: {what} {n:.2g} times a step{inside}, and after it the GPU has nothing to do {after} of the time"]
+
+
 def _warn(parts: Sequence[Rank], recording: Recording) -> list[str]:
     """Say what may mislead."""
-    warnings = []
+    warnings = _describe_host_time(parts)
     n_on_host = sum(part.n_on_host for part in parts)
     if n_on_host:
         warnings.append(f"{n_on_host} computes have no kernel in the traces; they are timed by the host")
-    if any(not part.steps_named for part in parts):
+    by = {part.steps_by for part in parts if not part.steps_moved}
+    if "updates" in by:
         warnings.append("no ProfilerStep#N is in the traces; steps are cut after each Optimizer.step")
+    if "backwards" in by:
+        warnings.append(
+            "neither ProfilerStep#N nor Optimizer.step is in the traces; a forward after a backward is taken to begin a step"
+        )
+    if any(part.steps_moved for part in parts):
+        warnings.append(
+            "ProfilerStep#N lies within iterations, as where a trainer steps its profiler before the backward or once a "
+            "microbatch; steps are cut after each Optimizer.step"
+        )
     if {part.dialect for part in parts} <= {"runs"}:
         warnings.append("no annotation names forwards and backwards; they are told by the operators of autograd")
     elif len({part.dialect for part in parts}) > 1:
         listed = ", ".join(sorted({part.dialect for part in parts}))
         warnings.append(f"the ranks name their operations in different ways ({listed})")
-    if len(parts) == 1 and recording.job["pp_size"] == 1 and not parts[0].world:
+    if len(parts) == 1 and recording.job["pp_size"] == 1 and not parts[0].world and parts[0].alone:
         warnings.append("one trace without distributedInfo: taken for a job of one GPU")
     return warnings

@@ -10,14 +10,21 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from diagnose.errors import TraceError
 from diagnose.model.optype import P2P
 from diagnose.trace.producers.kineto.collect import collect
+from diagnose.trace.producers.kineto.host_time import HostTime
 from diagnose.trace.producers.kineto.operations import Operations
 from diagnose.trace.producers.kineto.reader import OperationReader
 
 #: How the name of a file gives its rank, the surest first.
 _RANK_IN_NAME = (re.compile(r"rank[-_.]?(\d{1,7})"), re.compile(r"(?:worker|device|gpu)[-_.]?(\d{1,7})"))
+
+
+#: The time in the name that tensorboard_trace_handler gives.
+_WRITTEN_AT = re.compile(r"\.\d{10,}(?=\.pt\.trace\.json)")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -34,21 +41,27 @@ class Rank:
     """What one file says."""
 
     where: str
+    worker: str  # its name without the time that the profiler's handler adds: one process has a file for each time it was on
     rank: int | None
     rank_from_name: bool
     world: int | None
     host: str
-    base_ns: int  # to be added to its times
+    base_ns: int | None  # to be added to its times; None where the file does not say
+    alone: bool  # it says of no other rank, and exchanges nothing with any
     groups: tuple[ProcessGroup, ...]
     dialect: str  # whose annotations name the operations, or "runs": its operators show them
     operations: Operations
     exchanges_with_peers: bool
     sharded: bool  # parameters are gathered inside forwards and backwards (FSDP)
     on_gpu: bool
+    has_gpu: bool | None  # the machine has one; None where the file does not say
+    longest_to_host_us: float | None  # of the copies from the GPU; None where no copy is recorded
+    host_time: HostTime  # without its gaps
     n_on_host: int  # computes timed by the host though there is a GPU
     records_collections: bool
     steps: tuple[int, ...]
-    steps_named: bool
+    steps_by: str  # who marks them: "profiler", "updates", "backwards"
+    steps_moved: bool  # though the profiler marks them
     gpu_type: str | None
     dropped: Counter[tuple[str, str]]
     warnings: tuple[str, ...]
@@ -60,6 +73,7 @@ def read_rank(path: Path, where: str) -> Rank:
     found = collect(path, where=where)
     header = found.stream.header
     info = _object(header.get("distributedInfo"))
+    world = _whole(info.get("world_size"))
     rank = _whole(info.get("rank"))
     from_name = rank is None
     if rank is None:
@@ -71,21 +85,29 @@ def read_rank(path: Path, where: str) -> Rank:
     reader.read()
     return Rank(
         where=where,
+        worker=_WRITTEN_AT.sub("", where),
         rank=rank,
         rank_from_name=from_name,
-        world=_whole(info.get("world_size")),
+        world=world,
         host=_text(header.get("host_name")),
-        base_ns=_whole(header.get("baseTimeNanoseconds")) or 0,
+        base_ns=_whole(header.get("baseTimeNanoseconds")),
+        alone=(world or 1) < 2 and not found.exchanges and not reader.collectives.parallel,
         groups=(*_groups(info.get("pg_config")), *_groups(list(found.groups))),
         dialect=reader.dialect,
         operations=Operations.of(reader.made.listed),
         exchanges_with_peers=bool(reader.operators.calls) or any(o.op in P2P for o in reader.made.listed),
         sharded=reader.collectives.sharded,
         on_gpu=reader.gpu.is_there,
+        has_gpu=True
+        if reader.gpu.is_there
+        else (None if "deviceProperties" not in header else bool(header["deviceProperties"])),
+        longest_to_host_us=found.longest_to_host_us,
+        host_time=dataclasses.replace(reader.host_time, gaps=(np.zeros(0), np.zeros(0))),
         n_on_host=reader.n_on_host,
         records_collections=found.records_collections,
         steps=tuple(dict.fromkeys(reader.made.numbers.tolist())),
-        steps_named=reader.steps_named,
+        steps_by=reader.steps.by,
+        steps_moved=reader.steps.moved,
         gpu_type=_gpu_type(header.get("deviceProperties")),
         dropped=reader.made.dropped + Counter({(what, "not understood"): n for what, n in found.dropped.items()}),
         warnings=tuple(warnings),

@@ -9,13 +9,23 @@ from collections import Counter
 import numpy as np
 
 from diagnose.model.optype import DIRECTIONS, EVIDENCE, Op
-from diagnose.trace.producers.kineto.annotations import Dialect, NamedOperation, parse_annotation, parse_step
+from diagnose.model.trace import Seconds
+from diagnose.trace.producers.kineto.annotations import Dialect, NamedOperation, is_fetch, parse_annotation, parse_step
 from diagnose.trace.producers.kineto.collect import Collected, Exchange, Spans, list_steps
 from diagnose.trace.producers.kineto.collectives import Collectives
-from diagnose.trace.producers.kineto.computes import HostOperators, Run, find_runs, list_operators
-from diagnose.trace.producers.kineto.evidence import add_evidence
-from diagnose.trace.producers.kineto.gpu import GpuTime
+from diagnose.trace.producers.kineto.computes import (
+    HostOperators,
+    Run,
+    find_evaluations,
+    find_main_thread,
+    find_runs,
+    list_operators,
+)
+from diagnose.trace.producers.kineto.evidence import add_evidence, add_host_gaps
+from diagnose.trace.producers.kineto.gpu import GpuTime, is_inside, merge
+from diagnose.trace.producers.kineto.host_time import measure_host_time
 from diagnose.trace.producers.kineto.operations import Operation, OperationList
+from diagnose.trace.producers.kineto.steps import Computes, Steps, cut_steps
 
 #: Of so many operations found last, one is what a compute received: its schedule receives just before it computes.
 N_RECENT = 64
@@ -47,16 +57,8 @@ class OperationReader:
         self.found = found
         self.gpu = GpuTime(found)
         numbers, starts, ends, main = list_steps(found)
-        self.steps_named = bool(len(numbers))
-        self.optimizers = self._named("Optimizer.step#")
-        if not self.steps_named:
-            main = self._busiest_thread()
-            if self.optimizers:  # a step ends with its update
-                ends = np.array([end for _, end in self.optimizers])
-                numbers, starts = np.arange(len(ends)), np.r_[-np.inf, ends[:-1]]
-        self.made = OperationList(numbers, starts, ends)
+        self.main = main = main if len(numbers) else find_main_thread(found)
         self.operators: HostOperators = list_operators(found, main)
-        self.main = main
         works = [exchange for exchange in found.exchanges if exchange.by == "work"]
         self.works = _Ordered([work for work in works if work.thread == main])
         self.calls = _Ordered(list(self.operators.calls))
@@ -65,32 +67,60 @@ class OperationReader:
         self.collectives = Collectives(found, self.gpu, main)
         self.n_on_host = 0
         self.phases: Counter[tuple[int, int]] = Counter()
-        self.dialect: str = "runs"
+        self.named = self._list_named()
+        self.dialect: str = self._choose_dialect([entry for entry, *_ in self.named])
+        self.runs: list[Run] = []
+        self.steps = self._cut_steps(Steps(numbers, starts, ends))
+        self.made = OperationList(self.steps.numbers, self.steps.starts, self.steps.ends)
+        fetches = found.annotations.take(
+            np.array([is_fetch(name) for name in found.names], bool)[found.annotations.key]
+        )
+        self.fetches = merge(fetches.start, fetches.end)  # a trainer's own names lie around those of PyTorch
+        self.host_time = measure_host_time(found, self.fetches)
 
     def read(self) -> None:
         """Read operations, then what explains them."""
-        named = self._list_named()
-        self.dialect = self._choose_dialect([entry for entry, *_ in named])
+        waits = self.fetches
         if self.dialect == "runs":
+            waits = self._read_evaluations()
             for step in range(len(self.made.numbers)):
                 self._read_runs(step)
         else:
-            for entry, start, end, name, nth in named:
+            for entry, start, end, name, nth in self.named:
                 if entry.dialect == self.dialect or (entry.dialect == "own" and entry.op in EVIDENCE):
                     self._read_named(entry, start, end, name, nth)
         if self.dialect != "own":
-            for entry, start, end, *_ in named if self.dialect == "runs" else ():
+            for entry, start, end, *_ in self.named if self.dialect == "runs" else ():
                 if entry.op in EVIDENCE:
                     self.made.add(entry.op, start, end)
             self._read_optimizers()
             self.collectives.add_reductions(self.made, joins_waits=self.dialect in ("runs", "phases"))
             self.collectives.add_first_gathers(self.made)
-        add_evidence(self.found, self._named("enumerate(Data"), self.made)
+        add_evidence(self.found, list(zip(waits[0].tolist(), waits[1].tolist(), strict=True)), self.made)
+        if len(self.fetches[0]):
+            add_host_gaps(self.host_time.gaps, self.made)
 
-    def _busiest_thread(self) -> int:
-        """Take the thread with most operators for the main one."""
-        threads = self.found.operators.thread
-        return int(np.bincount(threads).argmax()) if len(threads) else -1
+    def _cut_steps(self, marked: Steps) -> Steps:
+        """Cut the time of this rank into steps, by its computes where marks do not."""
+        if self.dialect == "runs":
+            self.runs = runs = find_runs(self.operators)
+            start = np.array([run.start for run in runs])
+            end = np.array([run.end for run in runs])
+            forward = np.array([run.forward for run in runs], dtype=bool)
+            n_operators = [
+                np.searchsorted(of, end, side="right") - np.searchsorted(of, start)
+                for of in (self.operators.forward[0], self.found.autograd.start)
+            ]
+            computes = Computes(start, end, forward, np.where(forward, *n_operators))
+        elif len(marked.numbers):
+            return marked
+        else:
+            spans = [(a, b, e.op) for e, a, b, *_ in self.named if e.dialect == self.dialect]
+            of = [(a, b, op == Op.FORWARD) for a, b, op in spans if op in (Op.FORWARD, Op.BACKWARD)]
+            columns = np.array(of, dtype=np.float64).reshape(len(of), 3).T
+            computes = Computes(columns[0], columns[1], columns[2] > 0, np.ones(len(of), dtype=np.int64))
+        cycles = self.dialect in ("runs", "phases") and not self.operators.calls
+        return cut_steps(marked, computes, self.operators.updates, np.array(self.operators.apart), cycles=cycles)
 
     # -- annotations
 
@@ -209,6 +239,17 @@ class OperationReader:
 
     # -- what operators show
 
+    def _read_evaluations(self) -> tuple[Seconds, Seconds]:
+        """Read what is an evaluation, and give the waits for input that are of none."""
+        found = find_evaluations(self.operators, self.fetches, self.runs)
+        for start, end in zip(found[0].tolist(), found[1].tolist(), strict=True):
+            made = self.made.add(Op.EVAL, start, end)
+            if made is not None:
+                self._time_on_gpu(made)
+        self.free = np.sort(np.r_[self.free, found[1]])
+        own = ~is_inside(self.fetches[0], found)
+        return self.fetches[0][own], self.fetches[1][own]
+
     def _read_runs(self, step: int) -> None:
         """Read forwards and backwards of one step, and what was received and sent between them."""
         start, end = float(self.made.starts[step]), float(self.made.ends[step])
@@ -270,14 +311,20 @@ class OperationReader:
             made.end = max(made.end, works[0].end)
 
     def _read_optimizers(self) -> None:
-        """Read the update of each step, from the first optimizer to the last."""
-        by_step: dict[int, tuple[float, float]] = {}
-        for start, end in self.optimizers:
-            step = self.made.step_at(start)
-            if step >= 0:
-                first, last = by_step.get(step, (start, end))
-                by_step[step] = (min(first, start), max(last, end))
-        for step, (start, end) in by_step.items():
-            made = Operation(Op.OPTIMIZER, int(self.made.numbers[step]), start, end, start, end)
-            self.made.listed.append(made)
-            self._time_on_gpu(made)
+        """Read the update of each step: the last ones, those that no backward follows."""
+        last = {one.step: one for one in self.made.listed if one.op == Op.BACKWARD}
+        for step, number in enumerate(self.made.numbers.tolist()):
+            start, end = float(self.made.starts[step]), float(self.made.ends[step])
+            after = last[number].asked if number in last else start
+            spans = self.operators.updates
+            if not len(spans[0]) and self.dialect == "runs" and number in last:
+                spans, after = (
+                    self.operators.other,
+                    last[number].returned,
+                )  # done by hand: what follows the last backward
+            first, behind = np.searchsorted(spans[0], (max(start, after), end))
+            if behind > first:
+                begun, ended = float(spans[0][first]), float(spans[1][behind - 1])
+                made = Operation(Op.OPTIMIZER, number, begun, ended, begun, ended)
+                self.made.listed.append(made)
+                self._time_on_gpu(made)

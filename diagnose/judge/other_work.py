@@ -1,0 +1,41 @@
+"""What is said of rows of types that the format does not name: what they take of the step, and which of them are uneven."""
+
+from diagnose.model.analysis import Analysis
+from diagnose.model.other_work import OtherWork
+from diagnose.model.place import Where
+
+#: The component of such work where it is uneven.
+UNEVEN = "other-work"
+#: A type that takes this part of the step is named, so many at most.
+MENTIONED_SHARE = 0.01
+MAX_NAMED = 5
+
+
+def describe_types(analysis: Analysis) -> list[str]:
+    """Say which types take how much of the step, on the workers that have them."""
+    found = sorted(analysis.others, key=lambda work: -work.busy_s.max())
+    found = [work for work in found if work.busy_s.max() >= MENTIONED_SHARE * analysis.gains.recorded_s]
+    if not found:
+        return []
+    said = [_describe(work, analysis.gains.recorded_s) for work in found[:MAX_NAMED]]
+    said += [f"{len(found) - MAX_NAMED} more types"] if len(found) > MAX_NAMED else []
+    return [f"between operations workers are busy with {', '.join(said)}: replays keep it where it stands"]
+
+
+def _describe(work: OtherWork, step_s: float) -> str:
+    """Say what one type takes."""
+    has = work.busy_s > 0
+    share = 100 * float(work.busy_s[has].mean()) / step_s
+    where = "" if has.all() else f" on {int(has.sum())} of {has.size} workers"
+    return f"`{work.name}` ({share:.2g}% of the step{where})"
+
+
+def describe_uneven(analysis: Analysis, where: Where) -> tuple[str, str]:
+    """Say which type is uneven, as a title and in a sentence; empty where none is."""
+    worst = max(analysis.others, key=lambda work: work.uneven_s, default=None)
+    if worst is None or not worst.uneven_s:
+        return "", ""
+    workers = [f"dp {worker.dp}, stage {worker.pp}" for worker in where.workers]
+    on = f" on {' and '.join(workers)}" if 0 < len(workers) <= 2 else f" on {len(workers)} workers" if workers else ""
+    text = f"rows of the type `{worst.name}`{on} take {worst.ratio:.2g} times as long as usual"
+    return f"unexplained: uneven `{worst.name}`", f"{text}, and no rule says why"

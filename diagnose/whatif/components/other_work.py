@@ -1,0 +1,121 @@
+"""Other work that is uneven: rows of types that the format does not name, far longer on one worker, or in some steps, than usual.
+
+What they take everywhere belongs to the job: replays keep it, and nobody is blamed for it.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from diagnose.model.other_work import OtherWork
+from diagnose.model.stalls import StallKind
+from diagnose.model.trace import Evidence, Seconds
+from diagnose.numerics.robust import lower_median, nan_median
+from diagnose.whatif.components.attribution import TINY_S
+from diagnose.whatif.components.component import ByNode, Component, Part
+from diagnose.whatif.delays import SHORTEST_S
+from diagnose.whatif.observed import Observed
+from diagnose.whatif.occupied import find_busy, measure_types
+
+#: Work stands out from so many times the usual on.
+UNEVEN_RATIO = 1.5
+
+
+class OtherWorkPart(Part):
+    """Without it such work takes as long as usual at its place in the step, where there is any."""
+
+    def find(self) -> None:
+        """Find what is far longer than usual before each operation, beside what waits for that, and between steps."""
+        around_s = np.concatenate([_measure_around(o, o.others, self.job.n_stages) for o in self.job.observed])
+        self._excess_s = find_excess(around_s)
+        #: Between steps everybody waits for the last.
+        self._lost_s = around_s.max(axis=1) - (around_s - self._excess_s).max(axis=1)
+        for o, late_s in zip(self.job.observed, self.late_s, strict=True):
+            for node, excess in _find_uneven(o).items():
+                late_s[node] = np.maximum(late_s.get(node, 0.0), excess)
+
+    def ease_between(self, between_s: Seconds, steps: slice) -> Seconds:
+        """Leave between steps what such work usually takes there."""
+        known = self.job.gap_s.get(StallKind.OTHER)
+        return between_s if known is None else between_s - np.minimum(self._lost_s, known)[steps]
+
+    def blame(self) -> Seconds | None:
+        """Add up the seconds by worker, those between steps too."""
+        found = super().blame()
+        if not self._excess_s.any():
+            return found
+        between = self._excess_s.sum(axis=0).reshape(self.job.n_dp, self.job.n_stages) / self.job.n_steps
+        return np.asarray(between if found is None else found + between)
+
+    def worst_s(self) -> float:
+        """Add up its seconds on the worst lane of each operation, and between steps."""
+        return super().worst_s() + float(self._lost_s.sum())
+
+
+def find_excess(busy_s: Seconds) -> Seconds:
+    """Say by how many seconds work is longer than usual, where it stands out; shapes (n_steps, n_dp), or (n_steps, n_workers).
+
+    Usual is what the quicker half of the dp ranks that have any take in their usual step that has any: who has none, as all but
+    the one that writes the log, is no measure.
+    """
+    usual_s = nan_median(np.where(busy_s > 0, busy_s, np.nan), axis=0)
+    usual_s = usual_s[np.isfinite(usual_s)]
+    if not len(usual_s):
+        return np.zeros(busy_s.shape)
+    least_s = float(lower_median(usual_s))
+    return np.where(busy_s > UNEVEN_RATIO * least_s + SHORTEST_S, busy_s - least_s, 0.0)
+
+
+def _measure_around(o: Observed, rows: Evidence, n_stages: int) -> Seconds:
+    """Say how long rows keep each worker before its step begins and after it has ended: seconds, (n_steps, n_dp x n_stages)."""
+    before_s, after_s = np.zeros((2, len(o.block.steps), o.block.n_dp, n_stages))
+    if len(rows):
+        step = np.searchsorted(o.block.steps, rows.step)
+        at = (step, rows.dp, rows.stage)
+        np.maximum.at(before_s, at, -rows.start_s)
+        np.maximum.at(after_s, at, rows.end_s - o.block.end_s.max(axis=(0, 2))[step])
+    return np.asarray((before_s + after_s).reshape(len(o.block.steps), -1))
+
+
+def _find_uneven(o: Observed) -> ByNode:
+    """Say by how much the work before each operation is longer than usual, by node; seconds."""
+    if o.busy is None:
+        return {}
+    simulated = [n for event in o.graph.events for n in event.members]
+    found = {node: find_excess(o.busy[node]) for node in simulated if o.busy[node].any()}
+    return {node: excess for node, excess in found.items() if excess.any()}
+
+
+def describe_types(observed: Sequence[Observed], types: Sequence[str], n_stages: int) -> tuple[OtherWork, ...]:
+    """Say of each type what it takes of the workers, and of what is uneven."""
+    if not any(len(o.others) for o in observed):
+        return ()
+    n_steps = sum(len(o.block.steps) for o in observed)
+    busy_s = measure_types([(o.block, o.others) for o in observed], len(types), n_stages)
+    uneven_s, usual_s = np.zeros(len(types)), np.zeros(len(types))
+    for kind in np.unique(np.concatenate([o.others.op for o in observed])).tolist():
+        around_s = [_measure_around(o, o.others.take(o.others.op == kind), n_stages) for o in observed]
+        excess = find_excess(np.concatenate(around_s))
+        seconds = np.where(excess > 0, np.concatenate(around_s), 0.0)
+        uneven_s[kind] += seconds.sum() / n_steps
+        usual_s[kind] += (seconds - excess).sum() / n_steps
+    for o in observed:
+        uneven, busy = _find_uneven(o), find_busy(o.others, o.block)
+        if not uneven or busy is None or o.busy is None:
+            continue
+        for kind in np.unique(o.others.op).tolist():
+            for node, of_type in zip(uneven, busy.within(o.block, o.delay, uneven, kind), strict=True):
+                seconds = np.where(uneven[node] > 0, of_type, 0.0)
+                usual = 1.0 - uneven[node] / np.maximum(o.busy[node], TINY_S)
+                uneven_s[kind] += seconds.sum() / n_steps
+                usual_s[kind] += (seconds * usual).sum() / n_steps
+    return tuple(
+        OtherWork(
+            name, busy_s[kind], float(uneven_s[kind]), float(uneven_s[kind] / usual_s[kind]) if usual_s[kind] else 1.0
+        )
+        for kind, name in enumerate(types)
+        if busy_s[kind].any()
+    )
+
+
+COMPONENT = Component("other-work", OtherWorkPart, before=StallKind.OTHER)

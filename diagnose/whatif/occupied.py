@@ -1,0 +1,315 @@
+"""Time that rows of other types take: which of them keep their worker from computing, and what waits for them.
+
+Enters: rows of types that the format does not name, and blocks without gaps on one clock. Leaves: the rows that occupy the compute
+stream of their worker, their seconds before each operation, and the operations that meet in them. Costs a sort of the rows and of
+the operations, and a look-up of each in the other.
+
+A row inside a compute is a part of it. One that overlaps computes without being inside of one runs beside them, on another stream.
+What is left, between operations, is busy time of the worker: what comes after waits for its end, wherever replays move it.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from diagnose.errors import TraceError
+from diagnose.model.optype import COMPUTE, Op
+from diagnose.model.trace import Block, Bools, Evidence, Ints, Seconds
+from diagnose.whatif.barriers import BARRIER_TOLERANCE_S
+from diagnose.whatif.batches import HELD_SHARE
+from diagnose.whatif.graph import Barrier, Graph, add_barriers
+
+#: A row may overlap a compute by this part of itself, or by what clocks differ, and still lie beside it, or end with it.
+OVERLAP_SHARE = 0.05
+#: A type of which a larger part of the rows that are not inside computes overlaps some runs on a stream of its own.
+BESIDE_SHARE = 0.1
+#: Rows end together where their ends differ by less than this part of what their starts differ by.
+TOGETHER_RATIO = 0.3
+#: An operation follows such rows in this part of the lanes.
+USUAL_SHARE = 0.5
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Busy:
+    """Rows of one block that occupy the compute stream, those of a worker and step that touch as one.
+
+    Attributes
+    ----------
+    rows : Evidence
+        The rows, steps by index.
+    before_s : ndarray of float64, shape (n_nodes, n_steps, n_dp)
+        Seconds directly before an operation in which its worker was busy so, and had ended all else.
+    keys : Keys
+    union : Union
+        The time that the rows cover, in these keys.
+    """
+
+    rows: Evidence
+    before_s: Seconds
+    keys: "Keys"
+    union: "Union"
+
+    def within(
+        self, block: Block, delay_s: Sequence[Seconds], nodes: Iterable[int], kind: int | None = None
+    ) -> list[Seconds]:
+        """Say which part of the launch delays of nodes such rows, or those of one type, fill: seconds, (n_steps, n_dp) each."""
+        union = self.union if kind is None else Union.of(self.keys, self.rows.take(self.rows.op == kind))
+        found = []
+        for node in nodes:
+            start_s = block.start_s[node]
+            wait_s = np.broadcast_to(np.maximum(np.nan_to_num(delay_s[node]), 0.0), start_s.shape)
+            lanes = self.keys.lanes(int(block.nodes.stage[node]))
+            until = union.until(self.keys.at(lanes, start_s))
+            found.append(np.minimum(until - union.until(self.keys.at(lanes, start_s - wait_s)), wait_s))
+        return found
+
+
+def find_occupying(others: Evidence, blocks: Sequence[Block]) -> Bools:
+    """Mark the rows that keep their worker from computing: those between computes, of types that never run beside one."""
+    if not len(others):
+        return np.zeros(0, dtype=bool)
+    n_types = int(others.op.max()) + 1
+    free = np.zeros(len(others), dtype=bool)
+    crosses = np.zeros(len(others), dtype=bool)
+    for block in blocks:
+        here, rows = _rows_of(others, block)
+        if len(rows):
+            free[here], crosses[here] = _place(rows, block)
+    n_crossing, n_free = (np.bincount(others.op[which], minlength=n_types) for which in (crosses, free))
+    beside = n_crossing > BESIDE_SHARE * (n_crossing + n_free)
+    return np.asarray(free & ~beside[others.op])
+
+
+def measure_types(observed: Sequence[tuple[Block, Evidence]], n_types: int, n_stages: int) -> list[Seconds]:
+    """Say how long rows of each type keep each worker busy, between steps too; some overlap, as those of several members.
+
+    Takes blocks with rows that `find_occupying` marks. Seconds a step by type, shape (n_dp, n_stages) each.
+    """
+    n_steps = sum(len(block.steps) for block, _ in observed)
+    found = [np.zeros((observed[0][0].n_dp, n_stages)) for _ in range(n_types)]
+    for block, others in observed:
+        _, rows = _rows_of(others, block)
+        if not len(rows):
+            continue
+        keys = Keys.over(block, float(rows.start_s.min()), float(rows.end_s.max()))
+        for kind in np.unique(rows.op).tolist():
+            union = Union.of(keys, rows.take(rows.op == kind))
+            for stage in range(n_stages):
+                lanes = keys.lanes(stage)
+                begin, end = (keys.at(lanes, np.full(lanes.shape, s)) for s in (-np.inf, np.inf))
+                found[kind][:, stage] += (union.until(end) - union.until(begin)).sum(axis=0) / n_steps
+    return found
+
+
+def find_busy(occupying: Evidence, block: Block) -> Busy | None:
+    """Lay the rows that `find_occupying` marks along a block; None where it has none."""
+    _, rows = _rows_of(occupying, block)
+    if not len(rows):
+        return None
+    keys = Keys.of(block)
+    union = Union.of(keys, rows)
+    before_s = np.zeros(block.start_s.shape)
+    for stage in np.unique(rows.stage).tolist():
+        mine = np.flatnonzero(block.nodes.stage == stage)
+        lanes = keys.lanes(stage)
+        start, end = keys.at(lanes, block.start_s[mine]), keys.at(lanes, block.end_s[mine])
+        lasts = end > start
+        sends = np.isin(block.nodes.op[mine], (Op.FORWARD_SEND, Op.BACKWARD_SEND))[:, None, None]
+        base = keys.at(lanes, np.full(lanes.shape, keys.first_s))
+        last = _last_before(np.sort(end[lasts]), start, base)
+        # A send goes on beside what the worker does next.
+        last_own = _last_before(np.sort(end[lasts & ~sends]), start, base)
+        row_ends = union.last(start)[1]
+        # An operation that started while a row went on does not wait for it.
+        follows = (row_ends >= last) & (row_ends <= start + BARRIER_TOLERANCE_S)
+        before_s[mine] = np.where(follows, union.until(start) - union.until(last_own), 0.0)
+    return Busy(rows, before_s, keys, union)
+
+
+def without_busy(block: Block, busy: Busy | None) -> Block:
+    """Let every operation start as soon as it would without the busy time directly before it: what it waits for shows then."""
+    return block if busy is None else dataclasses.replace(block, start_s=block.start_s - busy.before_s)
+
+
+def add_meetings(block: Block, graph: Graph, busy: Busy | None) -> Graph:
+    """Let what follows rows that end together on several dp ranks wait for what comes before them on all of these.
+
+    Such rows are collectives (an all-to-all of experts): whoever comes early waits in them for the last.
+    """
+    if busy is None or block.n_dp == 1:
+        return graph
+    found: dict[int, tuple[Barrier, ...]] = {}
+    follows = np.flatnonzero(busy.before_s.any(axis=(1, 2)))
+    nodes = [node for node in follows.tolist() if graph.waits[node]]
+    least = USUAL_SHARE * block.start_s[0].size
+    for kind in np.flatnonzero(np.bincount(busy.rows.op) >= least).tolist():
+        for node, barrier in _find_meetings(block, graph, busy, kind, nodes).items():
+            found[node] = (*found.get(node, ()), barrier)
+    try:
+        return add_barriers(block.nodes, graph, found) if found else graph
+    except TraceError:
+        return graph
+
+
+def _find_meetings(block: Block, graph: Graph, busy: Busy, kind: int, among: Sequence[int]) -> dict[int, Barrier]:
+    """Find the operations, of some, that wait for all dp ranks of a group in rows of one type."""
+    keys = busy.keys
+    union = Union.of(keys, busy.rows.take(busy.rows.op == kind))
+    nodes, begins_s, ends_s = [], [], []
+    for node in among:
+        lanes = keys.lanes(int(block.nodes.stage[node]))
+        ready_s = block.end_s[list(graph.waits[node])].max(axis=0)
+        begin, end = union.last(keys.at(lanes, block.start_s[node] - BARRIER_TOLERANCE_S))
+        begin_s, end_s = (found - lanes * keys.width_s + keys.first_s for found in (begin, end))
+        there = (begin_s >= keys.first_s - BARRIER_TOLERANCE_S) & (end_s > ready_s)
+        there &= end_s <= block.start_s[node] + BARRIER_TOLERANCE_S
+        if there.mean() >= USUAL_SHARE:
+            nodes.append(node)
+            begins_s.append(np.where(there, begin_s, np.nan))
+            ends_s.append(np.where(there, end_s, np.nan))
+    if not nodes:
+        return {}
+    groups = _find_groups(np.stack(begins_s), np.stack(ends_s))
+    if groups is None:
+        return {}
+    found = {}
+    for node, begin_s in zip(nodes, begins_s, strict=True):
+        there = ~np.isnan(begin_s)
+        before = tuple(
+            source
+            for source in graph.waits[node]
+            if (block.end_s[source] <= begin_s + BARRIER_TOLERANCE_S)[there].mean() >= HELD_SHARE
+        )
+        if before:
+            found[node] = Barrier(before, across_dp=True, lanes=None if there.all() else there, groups=groups)
+    return found
+
+
+def _find_groups(begins_s: Seconds, ends_s: Seconds) -> Ints | None:
+    """Find the dp ranks whose rows, shape (n_nodes, n_steps, n_dp), end together though they begin apart: a group number each.
+
+    The largest groups, of neighbours or of every n-th rank; None where none do.
+    """
+    n_dp = ends_s.shape[-1]
+    ranks = np.arange(n_dp)
+    for size in range(n_dp, 1, -1):
+        if n_dp % size:
+            continue
+        for groups in (ranks // size, ranks % (n_dp // size)):
+            order = np.argsort(groups, kind="stable")
+            apart_s, together_s = (
+                np.ptp(values[..., order].reshape(*values.shape[:-1], -1, size), axis=-1)
+                for values in (begins_s, ends_s)
+            )
+            known = ~np.isnan(apart_s) & ~np.isnan(together_s)
+            apart_s, together_s = apart_s[known], together_s[known]
+            told = apart_s > BARRIER_TOLERANCE_S
+            if told.any() and (
+                together_s[told].sum() <= TOGETHER_RATIO * apart_s[told].sum()
+                and (together_s <= np.maximum(apart_s, BARRIER_TOLERANCE_S)).mean() >= HELD_SHARE
+            ):
+                return groups
+    return None
+
+
+def _rows_of(others: Evidence, block: Block) -> tuple[Ints, Evidence]:
+    """Take the rows of a block, steps by index; give also where they stand among all."""
+    order = np.argsort(block.steps, kind="stable")
+    at = order[np.minimum(np.searchsorted(block.steps[order], others.step), len(order) - 1)]
+    here = np.flatnonzero(block.steps[at] == others.step)
+    return here, dataclasses.replace(others.take(here), step=at[here])
+
+
+def _place(rows: Evidence, block: Block) -> tuple[Bools, Bools]:
+    """Say which rows of a block lie between computes, and which overlap some without being inside of one."""
+    keys = Keys.of(block)
+    computes = np.flatnonzero(np.isin(block.nodes.op, [int(op) for op in COMPUTE]))
+    lane = np.stack([keys.lanes(int(stage)) for stage in block.nodes.stage[computes].tolist()])
+    long = block.end_s[computes] > block.start_s[computes]
+    start, end = (keys.at(lane, times[computes])[long] for times in (block.start_s, block.end_s))
+    order = np.argsort(start, kind="stable")
+    start, end = np.r_[-np.inf, start[order], np.inf], np.r_[-np.inf, np.maximum.accumulate(end[order]), np.inf]
+    lanes = keys.lane(rows.stage, rows.step, rows.dp)
+    begins, ends = keys.at(lanes, rows.start_s), keys.at(lanes, rows.end_s)
+    before = np.searchsorted(start, begins, side="right") - 1
+    # The last compute that began before a row, or the first after it: of another worker they lie far apart.
+    slack = np.maximum(OVERLAP_SHARE * (ends - begins), BARRIER_TOLERANCE_S)
+    inside = (end[before] >= ends - slack) & (end[before] > begins + slack)
+    inside |= (start[before + 1] <= begins + slack) & (end[before + 1] >= ends - slack) & (start[before + 1] < ends)
+    overlaps = (end[before] > begins + slack) | (start[before + 1] < ends - slack)
+    return ~inside & ~overlaps, ~inside & overlaps
+
+
+def _last_before(ends: Seconds, at: Seconds, base: Seconds) -> Seconds:
+    """Give the last of some sorted ends up to some times, all as keys; where a lane has none, its begin."""
+    found = np.r_[-np.inf, ends][np.searchsorted(ends, at, side="right")]
+    return np.asarray(np.maximum(found, base))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Keys:
+    """Times of all workers on one axis, one lane (worker and step) after the other, so that one sorted array holds all."""
+
+    first_s: float
+    width_s: float
+    n_steps: int
+    n_dp: int
+
+    @classmethod
+    def of(cls, block: Block) -> "Keys":
+        """Make room for the times of a block."""
+        return cls.over(block, float(np.nanmin(block.start_s)), float(np.nanmax(block.end_s)))
+
+    @classmethod
+    def over(cls, block: Block, first_s: float, last_s: float) -> "Keys":
+        """Make room for some times of the workers of a block."""
+        return cls(first_s, 2.0 * (last_s - first_s) + 1.0, *block.start_s.shape[1:])
+
+    def lane(self, stage: Ints, step: Ints, dp: Ints) -> Ints:
+        """Number lanes."""
+        return np.asarray((stage * self.n_steps + step) * self.n_dp + dp)
+
+    def lanes(self, stage: int) -> Ints:
+        """Number the lanes of a stage, shape (n_steps, n_dp)."""
+        first = stage * self.n_steps * self.n_dp
+        return np.arange(first, first + self.n_steps * self.n_dp).reshape(self.n_steps, self.n_dp)
+
+    def at(self, lane: Ints, seconds: Seconds) -> Seconds:
+        """Place times in their lanes; what lies before or after the block is cut to it."""
+        return np.asarray(lane * self.width_s + np.clip(seconds - self.first_s, 0.0, self.width_s / 2.0))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Union:
+    """The time that some rows cover, as intervals that do not touch; arrays of shape (n_intervals + 1,), the first one empty.
+
+    `begin`, `end` are keys; `covered_s` is what all intervals before cover together.
+    """
+
+    begin: Seconds
+    end: Seconds
+    covered_s: Seconds
+
+    @classmethod
+    def of(cls, keys: Keys, rows: Evidence) -> "Union":
+        """Join the rows of each lane that overlap or touch."""
+        lane = keys.lane(rows.stage, rows.step, rows.dp)
+        begin, end = keys.at(lane, rows.start_s), keys.at(lane, rows.end_s)
+        order = np.argsort(begin, kind="stable")
+        begin, end = begin[order], np.maximum.accumulate(end[order])
+        first = np.flatnonzero(np.r_[True, begin[1:] > end[:-1]]) if len(begin) else np.zeros(0, dtype=np.int64)
+        begin, end = begin[first], end[np.r_[first[1:], len(end)] - 1] if len(first) else end
+        return cls(np.r_[-np.inf, begin], np.r_[-np.inf, end], np.r_[0.0, 0.0, np.cumsum(end - begin)][:-1])
+
+    def until(self, at: Seconds) -> Seconds:
+        """Say how many seconds lie before some keys, in all lanes up to theirs."""
+        which = np.searchsorted(self.begin, at, side="right") - 1
+        into = np.where(which > 0, np.minimum(at, self.end[which]) - np.where(which > 0, self.begin[which], 0.0), 0.0)
+        return np.asarray(self.covered_s[which] + into)
+
+    def last(self, at: Seconds) -> tuple[Seconds, Seconds]:
+        """Give begin and end of the last interval that begins before some keys, wherever that lies."""
+        which = np.searchsorted(self.begin, at, side="left") - 1
+        which = np.maximum(which, 0)
+        return self.begin[which], self.end[which]

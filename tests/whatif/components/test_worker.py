@@ -1,0 +1,51 @@
+"""Slow workers: who is slow on nearly all that it computes, and who only stands still often."""
+
+import numpy as np
+import pytest
+
+from diagnose.model.trace import Seconds
+from diagnose.whatif.components.worker import slow_throughout
+
+N_MICROBATCHES, N_STEPS, N_DP = 8, 40, 4
+LEVEL = 0.06
+
+
+def is_slow(factor: Seconds, noise: float, *, n_slow: int = 1) -> bool:
+    """Ask whether the first ranks of one stage are slow throughout whose computes take `factor` times as long."""
+    rng = np.random.default_rng(0)
+    compute_s = np.exp(noise * rng.standard_normal((2, 1, N_MICROBATCHES, N_STEPS, N_DP)))
+    compute_s[..., :n_slow] *= factor[..., None]
+    worker_log = np.zeros((2, 1, N_STEPS, N_DP))
+    worker_log[..., :n_slow] = LEVEL
+    return bool(slow_throughout(compute_s, np.ones((2, 1)), np.ones((2, N_STEPS)), worker_log, 1)[0, 0])
+
+
+def unsteady(spread: float) -> Seconds:
+    """Give a clock's factors: `LEVEL` slower, and each compute by more or less."""
+    shape = (2, 1, N_MICROBATCHES, N_STEPS)
+    return np.asarray(np.exp(LEVEL + spread * np.random.default_rng(1).standard_normal(shape)))
+
+
+def paused(share: float) -> Seconds:
+    """Give factors of a worker that stands still in some computes, long enough to be as late as a slow one."""
+    at = np.random.default_rng(2).random((2, 1, N_MICROBATCHES, N_STEPS)) < share
+    return np.exp(np.where(at, LEVEL / share, 0.0))
+
+
+@pytest.mark.parametrize("noise", [0.002, 0.02, 0.06])
+def test_a_slow_clock_is_slow_throughout_whatever_the_noise(noise: float) -> None:
+    """Noise that peers have, too, hides how many computes are long, but not that the quickest are less quick."""
+    assert is_slow(unsteady(0.0), noise)
+    assert is_slow(unsteady(0.03), noise)
+
+
+@pytest.mark.parametrize(("noise", "share"), [(0.002, 0.5), (0.002, 0.75), (0.02, 0.5)])
+def test_pauses_leave_some_computes_alone(noise: float, share: float) -> None:
+    """A worker that stands still in half or three quarters of its computes is as quick as its peers in the others."""
+    assert not is_slow(paused(share), noise)
+
+
+def test_without_peers_the_quickest_are_as_quick_as_usual() -> None:
+    """Where all ranks of a stage are late nobody shows what noise does to the quickest."""
+    assert is_slow(unsteady(0.0), 0.002, n_slow=N_DP)
+    assert not is_slow(paused(0.75), 0.002, n_slow=N_DP)

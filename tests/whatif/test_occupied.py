@@ -1,0 +1,307 @@
+"""Rows of types that the format does not name: their worker is busy, nobody is idle, and whoever waits in them is not blamed."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from diagnose.faults.data_loading import DataLoading
+from diagnose.faults.fault import Fault
+from diagnose.faults.garbage_collection import GarbageCollection
+from diagnose.faults.inputs import Inputs, Pause, draw_inputs
+from diagnose.faults.network_fault import NetworkFault
+from diagnose.faults.record import record
+from diagnose.faults.simulate import simulate
+from diagnose.faults.spec import JobSpec
+from diagnose.faults.worker_fault import WorkerFault
+from diagnose.model.diagnosis import Diagnosis
+from diagnose.model.optype import Op
+from diagnose.trace.convert import write_trace
+from diagnose.trace.load import load_trace
+from diagnose.trace.read import read_rows
+from tests.jobs import Shape, load, random_job, to_table
+from tests.judge.cases import diagnose_table, measure
+
+SPEC = JobSpec(pp=4, dp=4, microbatches=8, steps=16, seed=5)
+ABSOLUTE = dataclasses.replace(SPEC, absolute_times=True)
+SLOW = WorkerFault(places=((1, 2),), slowdown=1.5)
+#: Gains are right to this part of the step.
+TOLERANCE = 0.02
+
+#: Says by how much work is longer at some (step, dp rank, stage); 0: there is none.
+Scale = Callable[[int, int, int], float]
+
+
+def everywhere(_step: int, _dp: int, _stage: int) -> float:
+    """All workers have the same work in all steps."""
+    return 1.0
+
+
+def add_work(inputs: Inputs, share: float, op: Op, scale: Scale = everywhere, *, first_only: bool = False) -> Inputs:
+    """Keep workers busy before some operations: this part of the step on each worker, where the scale is 1."""
+    step_s, seconds = float(simulate(inputs).step_s.mean()), np.zeros(inputs.work_s.shape)
+    rng = inputs.spec.random("other work")
+    for stage in range(inputs.spec.pp):
+        tasks = [t for t, task in enumerate(inputs.programme.tasks) if task.stage == stage and task.op == op]
+        tasks = tasks[:1] if first_only else tasks
+        for at in np.ndindex(*inputs.lanes):
+            long = rng.lognormal(0.0, 0.1, len(tasks)) * scale(*at, stage)
+            seconds[(tasks, *at)] = share * step_s / max(len(tasks), 1) * long
+    return inputs.with_pauses(Pause(Op.LOG, seconds, "before", recorded=True))
+
+
+def add_tails(inputs: Inputs, share: float, scale: Scale = everywhere) -> Inputs:
+    """Keep workers busy after the step."""
+    step_s, (n_steps, n_dp) = float(simulate(inputs).step_s.mean()), inputs.lanes
+    at = np.ndindex(inputs.spec.pp, n_steps, n_dp)
+    tail_s = np.array([share * step_s * scale(step, dp, stage) for stage, step, dp in at])
+    return dataclasses.replace(inputs, tail_s=tail_s.reshape(-1, n_steps, n_dp), tail_kind=Op.LOG)
+
+
+def compose(spec: JobSpec, faults: Sequence[Fault] = ()) -> Inputs:
+    """Give the times of a job with some faults."""
+    inputs = draw_inputs(spec)
+    for fault in faults:
+        inputs = fault.apply(inputs)
+    return inputs
+
+
+def recorded(inputs: Inputs, name: str = "my-type") -> pa.Table:
+    """Run a job, and call its rows of planned work something that nobody knows."""
+    table = record(inputs, simulate(inputs))
+    optype = pd.Series(table["optype"].to_pandas().astype(str)).replace("log", name)
+    at = table.schema.get_field_index("optype")
+    return table.set_column(at, "optype", pa.array(optype).dictionary_encode())
+
+
+def beside(table: pa.Table, rows: pd.DataFrame, name: str) -> pa.Table:
+    """Add rows of another type to a trace."""
+    every = pd.concat([table.to_pandas().astype({"optype": str}), rows.assign(optype=name)], ignore_index=True)
+    return pa.Table.from_pandas(every, preserve_index=False).replace_schema_metadata(table.schema.metadata)
+
+
+def computes_of(table: pa.Table) -> pd.DataFrame:
+    """List the computes of a trace."""
+    rows = table.to_pandas().astype({"optype": str})
+    return rows[rows.optype.str.endswith("-compute")]
+
+
+def said(diagnosis: Diagnosis) -> list[str]:
+    """List the causes."""
+    return [cause.cause for cause in diagnosis.causes]
+
+
+@pytest.mark.parametrize("first_only", [False, True], ids=["each", "first"])
+@pytest.mark.parametrize("op", [Op.FORWARD, Op.BACKWARD, Op.FORWARD_SEND, Op.REDUCE_SCATTER, Op.OPTIMIZER])
+def test_work_of_an_unknown_type_is_nobodys_fault(op: Op, first_only: bool) -> None:
+    """What all workers do in each step stays where it is: it is named, and no time is lost to it."""
+    found = measure(recorded(add_work(compose(SPEC), 0.1, op, first_only=first_only)))
+    assert found.diagnosis.verdict == "healthy"
+    assert found.gains.clean_s > 0.97 * found.gains.recorded_s
+    assert any("workers are busy with `my-type`" in text for text in found.diagnosis.warnings)
+
+
+@pytest.mark.parametrize(
+    "scale",
+    [
+        lambda _step, dp, _stage: float(dp == 0),
+        lambda _step, dp, stage: float(dp == 1 and stage == 2),
+        lambda step, _dp, _stage: float(step % 4 == 1),
+        lambda step, dp, stage: float(step in {2, 7, 11} and dp == stage == 0),
+    ],
+    ids=["dp-rank", "worker", "period", "now-and-then"],
+)
+@pytest.mark.parametrize("spec", [SPEC, ABSOLUTE], ids=["relative", "absolute"])
+@pytest.mark.parametrize("between", [False, True], ids=["in-steps", "between"])
+def test_who_alone_has_such_work_is_no_fault(between: bool, spec: JobSpec, scale: Scale) -> None:
+    """One rank logs, or some steps do: that is how the job was written."""
+    inputs = compose(spec)
+    inputs = add_tails(inputs, 0.2, scale) if between else add_work(inputs, 0.2, Op.FORWARD, scale, first_only=True)
+    assert diagnose_table(recorded(inputs)).verdict == "healthy"
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        SLOW,
+        DataLoading(wait_ratio=3.0, where="before", dp_ranks=(1,)),
+        GarbageCollection(),
+        NetworkFault(scope="link", dp_rank=1, stage=1, slowdown=20.0),
+    ],
+    ids=["worker", "loader", "collections", "link"],
+)
+@pytest.mark.parametrize("op", [Op.FORWARD, Op.BACKWARD], ids=["forward", "backward"])
+def test_a_fault_beside_such_work_is_found_and_priced(fault: Fault, op: Op) -> None:
+    """The same is said as without the work, and its gain is what mending truly gives beside the work."""
+    with_work = add_work(compose(SPEC, [fault]), 0.06, op)
+    mended = fault.mend(draw_inputs(SPEC)).with_pauses(with_work.pauses[-1])
+    true = 1.0 - float(simulate(mended).step_s.mean() / simulate(with_work).step_s.mean())
+    alone, diagnosis = diagnose_table(recorded(compose(SPEC, [fault]))), diagnose_table(recorded(with_work))
+    assert said(diagnosis) == said(alone) != []
+    assert diagnosis.causes[0].recoverable == pytest.approx(true, abs=TOLERANCE)
+
+
+@pytest.mark.parametrize("between", [False, True], ids=["in-steps", "between"])
+@pytest.mark.parametrize("spec", [SPEC, ABSOLUTE], ids=["relative", "absolute"])
+def test_far_longer_work_of_one_worker_is_unknown_and_named(spec: JobSpec, between: bool) -> None:
+    """It takes four times as long on one worker: that is lost time, of the type's name, on that worker."""
+
+    def scale(_step: int, dp: int, stage: int) -> float:
+        return 4.0 if (dp, stage) == (1, 2) else 1.0
+
+    healthy = compose(spec)
+    inputs = add_tails(healthy, 0.05, scale) if between else add_work(healthy, 0.05, Op.FORWARD, scale)
+    even = add_tails(healthy, 0.05) if between else add_work(healthy, 0.05, Op.FORWARD)
+    true = 1.0 - float(simulate(even).step_s.mean() / simulate(inputs).step_s.mean())
+    (cause,) = diagnose_table(recorded(inputs)).causes
+    assert cause.cause == "unknown"
+    assert cause.title == "unexplained: uneven `my-type`"
+    assert [(worker.dp, worker.pp) for worker in cause.where.workers] == [(1, 2)]
+    assert cause.evidence[0].text.startswith("rows of the type `my-type` on dp 1, stage 2 take 4")
+    assert cause.recoverable == pytest.approx(true, abs=TOLERANCE)
+
+
+def test_far_longer_work_in_some_steps_is_unknown_and_named() -> None:
+    """All workers take six times as long in every third step: neither a loader nor a slow step."""
+    (cause,) = diagnose_table(
+        recorded(add_work(compose(SPEC), 0.05, Op.FORWARD, lambda step, _dp, _stage: 6.0 if step % 3 == 1 else 1.0))
+    ).causes
+    assert cause.title == "unexplained: uneven `my-type`"
+
+
+def meet(inputs: Inputs, share: float, size: int) -> pa.Table:
+    """Let each forward follow an all-to-all among groups of neighbouring dp ranks; each takes the same time by itself."""
+    chosen = {t for t, task in enumerate(inputs.programme.tasks) if task.op == Op.FORWARD}
+    step_s = float(simulate(inputs).step_s.mean())
+    seconds = np.zeros(inputs.work_s.shape)
+    seconds[sorted(chosen)] = share * step_s / inputs.spec.microbatches
+    inputs = inputs.with_pauses(Pause(Op.LOG, seconds, "before", recorded=False))
+    table = recorded(_Meetings(inputs, chosen, size).inputs)
+    rows = table.to_pandas().astype({"optype": str})
+    return table if rows.empty else beside(table, _waits_before(rows), "ep-dispatch")
+
+
+class _Meetings:
+    """A job whose forwards start together within groups of dp ranks: launch delays that make it so, found by running it again."""
+
+    def __init__(self, inputs: Inputs, chosen: set[int], size: int) -> None:
+        order = np.argsort([simulate(inputs).start_s[t].mean() for t in sorted(chosen)])
+        self.inputs = inputs
+        for task in np.array(sorted(chosen))[order].tolist():
+            start_s = simulate(self.inputs).start_s[task]
+            last = start_s.reshape(len(start_s), -1, size).max(axis=2).repeat(size, axis=1)
+            delay_s = self.inputs.delay_s.copy()
+            delay_s[task] += last - start_s
+            self.inputs = dataclasses.replace(self.inputs, delay_s=delay_s)
+
+
+def _waits_before(rows: pd.DataFrame) -> pd.DataFrame:
+    """Fill the time before each forward back to the last end of anything but a send on its worker."""
+    found = []
+    for _, of_worker in rows[~rows.optype.str.endswith("-send")].groupby(["step", "dp_rank", "stage"]):
+        ends = np.sort((of_worker.start_ts + of_worker.duration)[of_worker.duration > 0])
+        forwards = of_worker[of_worker.optype == "forward-compute"]
+        before = np.searchsorted(ends, forwards.start_ts, side="right")
+        begins = np.where(before > 0, ends[np.maximum(before, 1) - 1], 0.0)
+        found.append(forwards.assign(duration=forwards.start_ts - begins, start_ts=begins))
+    return pd.concat(found)
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_who_waits_for_a_late_member_in_an_all_to_all_is_not_blamed(size: int) -> None:
+    """The slow worker is named, and mending it gives the others' waits back, too; without it nothing is said."""
+    spec = dataclasses.replace(SPEC, pp=2, microbatches=4, steps=8)
+    slow = WorkerFault(places=((1, 1),), slowdown=1.5)
+    assert diagnose_table(meet(compose(spec), 0.06, size)).verdict == "healthy"
+    table, healthy = meet(compose(spec, [slow]), 0.06, size), meet(compose(spec), 0.06, size)
+    lengths = [_mean_step(of) for of in (healthy, table)]
+    diagnosis = diagnose_table(table)
+    assert said(diagnosis) == ["worker-fault"]
+    assert [(worker.dp, worker.pp) for worker in diagnosis.causes[0].where.workers] == [(1, 1)]
+    assert diagnosis.causes[0].recoverable == pytest.approx(1.0 - lengths[0] / lengths[1], abs=TOLERANCE)
+
+
+def _mean_step(table: pa.Table) -> float:
+    """Say how long a step takes, seconds after it began."""
+    rows = table.to_pandas()
+    return float((rows.start_ts + rows.duration).groupby(rows.step).max().mean())
+
+
+@pytest.mark.parametrize("faults", [(), (SLOW,)], ids=["healthy", "worker"])
+@pytest.mark.parametrize("inside", [True, False], ids=["inside", "across"])
+def test_rows_in_or_across_computes_change_nothing(inside: bool, faults: Sequence[Fault]) -> None:
+    """What lies in a compute is part of it; what overlaps computes runs on another stream."""
+    table = recorded(compose(SPEC, faults))
+    rows, rng = computes_of(table), np.random.default_rng(3)
+    begins, lengths = ((0.3, 0.3), (0.2, 0.4)) if inside else ((0.1, 0.9), (0.5, 3.0))
+    start = (rows.start_ts + rows.duration * rng.uniform(*begins, len(rows))).astype(rows.start_ts.dtype)
+    rows = rows.assign(start_ts=start, duration=(rows.duration * rng.uniform(*lengths, len(rows))).astype("float32"))
+    found, plain = measure(beside(table, rows, "async")), measure(table)
+    assert all(o.busy is None for o in found.observed)
+    assert found.gains.alone_s == plain.gains.alone_s
+    assert said(found.diagnosis) == said(plain.diagnosis)
+
+
+def test_ten_times_as_many_other_rows_are_kept() -> None:
+    """Each compute launches ten things that nobody knows, of two types: all are counted by type, S is what it was."""
+    shape = Shape(n_steps=4, n_dp=2, n_stages=2, n_microbatches=4)
+    rows = random_job(shape, 0)
+    computes = rows[rows.optype.str.endswith("-compute")]
+    parts = [
+        computes.assign(
+            optype=f"kind-{n % 2}",
+            start_ts=computes.start_ts + n / 10 * computes.duration,
+            duration=computes.duration / 20,
+        )
+        for n in range(40)
+    ]
+    trace, plain = load(pd.concat([rows, *parts], ignore_index=True), shape.meta), load(rows, shape.meta)
+    counts = np.bincount(trace.others.op)
+    assert dict(zip(trace.other_types, counts.tolist(), strict=False)) == {
+        "kind-0": 20 * len(computes),
+        "kind-1": 20 * len(computes),
+    }
+    for one, other in zip(trace.blocks, plain.blocks, strict=True):
+        np.testing.assert_array_equal(one.start_s, other.start_s)
+
+
+def test_conversion_keeps_other_rows_and_their_types(tmp_path: Path) -> None:
+    """What is written as one file, or read from one file a rank, has the same rows of the same types."""
+    shape = Shape(n_steps=3, n_dp=2, n_stages=2, n_microbatches=4)
+    rows = random_job(shape, 1)
+    computes = rows[rows.optype.str.endswith("-compute")]
+    of_first = computes[computes.dp_rank == 0].assign(optype="offload")
+    of_second = computes[computes.dp_rank == 1].assign(optype="upload")
+    rows = pd.concat([rows, of_first, of_second, computes.head(3).assign(optype=None)], ignore_index=True)
+    whole = load(rows, shape.meta)
+    for dp in (1, 0):
+        pq.write_table(to_table(rows[rows.dp_rank == dp], shape.meta), tmp_path / f"{dp}.parquet")
+    folder = load_trace(tmp_path)
+    (tmp_path / "one").mkdir()
+    one = tmp_path / "one" / "job.parquet"
+    one.write_bytes(write_trace(read_rows(tmp_path, name="job"), shape.meta))
+    for trace in (whole, folder, load_trace(one)):
+        counts = {trace.other_types[kind]: int((trace.others.op == kind).sum()) for kind in np.unique(trace.others.op)}
+        assert counts == {"offload": len(of_first), "upload": len(of_second), "(null)": 3}
+        assert trace.others.start_s.sum() == pytest.approx(whole.others.start_s.sum(), rel=1e-9)
+
+
+def test_rows_of_an_attempt_that_was_run_again_are_left_out() -> None:
+    """A restart repeats a step much later on the job's clock: the rows of its first attempt say nothing of the second."""
+    shape = Shape(n_steps=4, n_dp=2, n_stages=2, n_microbatches=4)
+    rows = random_job(shape, 2)
+    length = float((rows.start_ts + rows.duration).max())
+    rows["start_ts"] += (rows.step - rows.step.min()) * 2 * length
+    last = rows.step.max()
+    again = rows[rows.step == last].assign(start_ts=lambda r: r.start_ts + 20 * length)
+    every = pd.concat([rows, again], ignore_index=True)
+    work = every[every.optype.str.endswith("-compute")].assign(optype="offload")
+    trace = load(pd.concat([every, work], ignore_index=True), shape.meta)
+    n_a_step = len(work) // 5
+    assert (trace.others.step == last).sum() == n_a_step
+    assert len(trace.others) == 4 * n_a_step
