@@ -175,6 +175,8 @@ class Breakdown:
         Part of what forward and backward of a compute have in common that other stages have, too, about 0..1; None with one stage.
     experts : Experts
         What uneven experts explain of what is left.
+    whole_ratio : ndarray of float64, shape (n_virtual, n_microbatches), or None
+        Of a schedule that splits some backwards only: how many times as long as `typical_s` a whole one takes, 1 for the others.
     """
 
     steps: Ints
@@ -200,6 +202,7 @@ class Breakdown:
     between_s: Mapping[StallKind, Seconds] = dataclasses.field(default_factory=dict)
     queue_deviations: float = 0.0
     experts: Experts = NO_EXPERTS
+    whole_ratio: Seconds | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

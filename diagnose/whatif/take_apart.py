@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from diagnose.model.components import Breakdown
+from diagnose.model.optype import Op
 from diagnose.model.trace import Bools, Evidence, Ints, Seconds
 from diagnose.numerics.robust import lower_median, nan_median
 from diagnose.whatif.components.expert import find_experts, read_experts
@@ -21,7 +22,7 @@ from diagnose.whatif.components.stage import find_usual_durations
 from diagnose.whatif.components.start_delay import find_late_starts
 from diagnose.whatif.components.step import find_slow_steps, without_microbatches
 from diagnose.whatif.components.worker import find_slow_workers, measure_draws, slow_throughout
-from diagnose.whatif.computes import gather_computes, gather_seconds
+from diagnose.whatif.computes import DIRECTION_OF, gather_computes, gather_seconds, measure_wholes
 from diagnose.whatif.delays import delay_excess
 from diagnose.whatif.evidence import without_recorded_pauses
 from diagnose.whatif.medians import TINY_RATIO
@@ -61,6 +62,10 @@ def _take_apart(
     work_s = without_recorded_pauses(observed, evidence, free_s, n_stages)
     experts = read_experts(observed, work_s, n_stages, ep_size)
     even_s = work_s if experts.ratio is None else work_s / experts.ratio
+    wholes = measure_wholes(work_s)
+    if wholes is not None:
+        even_s = even_s.copy()
+        even_s[DIRECTION_OF[Op.BACKWARD]] /= wholes[:, :, None, None]
     by_step = nan_median(even_s, axis=2)  # (2, n_virtual, n_steps, n_dp)
     typical_s, told = find_usual_durations(observed, by_step, order, n_stages)
     pace = by_step / typical_s[:, :, None, None]
@@ -122,6 +127,7 @@ def _take_apart(
         start_recorded=start_recorded,
         queue_deviations=queue.deviations,
         experts=experts,
+        whole_ratio=wholes,
     )
 
 

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from diagnose.model.optype import Op
 from diagnose.model.trace import Bools, Ints, Seconds
 from diagnose.numerics.robust import MAD_TO_SIGMA, lower_median, nan_median, robust_deviation
 from diagnose.whatif.components.component import Component, Lanes, Part, mix
 from diagnose.whatif.components.worker import CHANCE_DEVIATIONS, SLOW_RATIO, find_onsets, told_by_optimizer
-from diagnose.whatif.computes import Place
+from diagnose.whatif.computes import DIRECTION_OF, Place
 from diagnose.whatif.medians import TINY_RATIO
 from diagnose.whatif.observed import Observed
 
@@ -27,8 +28,16 @@ class StagePart(Part):
 
     def find(self) -> None:
         """Compare each stage with the mean of all."""
-        typical_s = self.job.breakdown.typical_s
+        typical_s, wholes = self.job.breakdown.typical_s, self.job.breakdown.whole_ratio
         self._even_ratio = typical_s.mean(axis=1, keepdims=True) / typical_s
+        self._is_whole, self._even_whole = None, self._even_ratio[0]
+        if wholes is not None:
+            # A whole backward has the work of its weights, too: a stage is even where both parts together are.
+            self._is_whole = wholes != 1.0
+            whole_s = typical_s[DIRECTION_OF[Op.BACKWARD]] * nan_median(
+                np.where(self._is_whole, wholes, np.nan), axis=1
+            )
+            self._even_whole = np.nanmean(whole_s) / whole_s
 
     def is_present(self) -> bool:
         """Say whether there are several stages."""
@@ -37,8 +46,15 @@ class StagePart(Part):
     def ease_work(self, work: Seconds, place: Place, steps: slice, lanes: Lanes) -> Seconds:
         """Give a compute the work of a mean stage."""
         del steps
-        direction, virtual, _ = place
-        return work * mix(lanes, self._even_ratio[direction, virtual], 1.0)
+        direction, virtual, microbatch = place
+        ratio = self._even_ratio[direction, virtual]
+        if (
+            self._is_whole is not None
+            and direction == DIRECTION_OF[Op.BACKWARD]
+            and self._is_whole[virtual, microbatch]
+        ):
+            ratio = self._even_whole[virtual]
+        return work * mix(lanes, ratio, 1.0)
 
 
 def find_usual_durations(
