@@ -25,6 +25,7 @@ _WHOLE = {
     "seq_id": "seq",
     "mb_id": "microbatch",
     "mc": "chunk",
+    "gmc": "position",
     "rank": "rank",
     "tp_rank": "tp_rank",
     "cp_rank": "cp_rank",

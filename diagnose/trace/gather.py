@@ -21,7 +21,7 @@ from diagnose.trace.producers.contents import name_in
 from diagnose.trace.rows import Rows
 
 #: Columns that may be missing in some files: -1 stands for unknown, and in those of tokens NaN.
-_WHOLE = ("microbatch", "chunk", "rank", "tp_rank", "cp_rank")
+_WHOLE = ("microbatch", "chunk", "position", "rank", "tp_rank", "cp_rank")
 #: Each process writes these for itself, and they may differ: the job began with the first process and ended with the last.
 _FIRST, _LAST = ("started_at",), ("finished_at", "steps_total")
 

@@ -36,6 +36,7 @@ OPTIONAL = {
     "seq_id": "int",
     "mb_id": "int",
     "mc": "int",
+    "gmc": "int",
     "rank": "int",
     "tp_rank": "int",
     "cp_rank": "int",

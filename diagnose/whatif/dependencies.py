@@ -12,12 +12,14 @@ from diagnose.model.optype import DIRECTIONS, DP_COLLECTIVES, P2P, Op
 from diagnose.model.placement import WAYS
 from diagnose.model.trace import Nodes, Seconds
 from diagnose.whatif.graph import Event, Graph, Layout, chain_waits, order_graph
+from diagnose.whatif.overlaps import Overlaps, chain_beside
 
 
-def build_graph(nodes: Nodes, start_s: Seconds, *, has_dp: bool) -> Graph:
+def build_graph(nodes: Nodes, start_s: Seconds, *, has_dp: bool, overlaps: Overlaps | None = None) -> Graph:
     """Build the graph of the paper; without `has_dp` the dp collectives are left out (dp x dsp = 1).
 
-    `start_s` is the typical start of each node: seconds after the step began, shape (n_nodes,).
+    `start_s` is the typical start of each node: seconds after the step began, shape (n_nodes,). `overlaps` are computes that run
+    beside others.
 
     Raises
     ------
@@ -26,7 +28,7 @@ def build_graph(nodes: Nodes, start_s: Seconds, *, has_dp: bool) -> Graph:
 
     Source: arXiv 2505.05713, section 3, and the analyser published with it.
     """
-    layout = Layout(nodes, start_s)
+    layout = Layout(nodes, start_s, overlaps)
     waits = essential_waits(layout, has_dp=has_dp)
     for stage in range(layout.n_stages):
         for op in P2P:
@@ -68,7 +70,7 @@ def essential_waits(layout: Layout, *, has_dp: bool) -> list[set[int]]:
     for stage in range(layout.n_stages):
         forwards = layout.of(Op.FORWARD, stage)
         computes = layout.by_start(DIRECTIONS, stage)
-        chain_waits(waits, computes)
+        last = chain_beside(waits, computes, layout.overlaps)
         _await_inputs(layout, stage, waits)
         for compute_op, recv_op, send_op, ahead in WAYS:
             for recv in layout.of(recv_op, stage):
@@ -88,7 +90,7 @@ def essential_waits(layout: Layout, *, has_dp: bool) -> list[set[int]]:
                 first = next((f for f in forwards if layout.chunk(f) == layout.chunk(gather)), None)
                 if first is not None:
                     waits[first].add(gather)
-        _close_step(layout, stage, computes, waits, has_dp=has_dp)
+        _close_step(layout, stage, computes, last, waits, has_dp=has_dp)
     if not any(layout.of(op, stage) for op in P2P for stage in range(layout.n_stages)):
         _link_computes(layout, waits)
     return waits
@@ -104,11 +106,13 @@ def _await_inputs(layout: Layout, stage: int, waits: list[set[int]]) -> None:
             waits[node].add(source)
 
 
-def _close_step(layout: Layout, stage: int, computes: list[int], waits: list[set[int]], *, has_dp: bool) -> None:
+def _close_step(
+    layout: Layout, stage: int, computes: list[int], last: list[int], waits: list[set[int]], *, has_dp: bool
+) -> None:
     """Add the chain after the last compute, with overlapped reduce-scatter where the trace has a separate all-reduce."""
     scatters = layout.by_start((Op.REDUCE_SCATTER,), stage) if has_dp else []
     separate = layout.of(Op.SEPARATE, stage) if has_dp else []
-    chain = computes[-1:] + layout.of(Op.GC, stage)
+    chain = last[-1:] + layout.of(Op.GC, stage)
     if separate:
         chain_waits(waits, scatters)
         for scatter in scatters:
@@ -121,7 +125,10 @@ def _close_step(layout: Layout, stage: int, computes: list[int], waits: list[set
         chain += layout.of(Op.EMBEDDING, stage) + separate
     else:
         chain += layout.of(Op.LAYERNORM, stage) + layout.of(Op.EMBEDDING, stage) + scatters
-    chain_waits(waits, chain + layout.of(Op.CLIP, stage) + layout.of(Op.OPTIMIZER, stage))
+    chain += layout.of(Op.CLIP, stage) + layout.of(Op.OPTIMIZER, stage)
+    chain_waits(waits, chain)
+    for node in chain[1:2]:
+        waits[node].update(last)
 
 
 def _link_computes(layout: Layout, waits: list[set[int]]) -> None:

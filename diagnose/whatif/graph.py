@@ -16,6 +16,7 @@ from diagnose.errors import TraceError
 from diagnose.model.optype import COMPUTE, DIRECTIONS, P2P, Op
 from diagnose.model.placement import match_transfers, positions_of, stage_at
 from diagnose.model.trace import Bools, Ints, Nodes, Seconds
+from diagnose.whatif.overlaps import Overlaps
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -81,11 +82,13 @@ class Graph:
 class Layout:
     """Where the nodes of each type stand on each stage, in launch order.
 
-    Streams are ordered by `start_s`, the typical start of each node: seconds, shape (n_nodes,).
+    Streams are ordered by `start_s`, the typical start of each node: seconds, shape (n_nodes,). `overlaps` are computes that run
+    beside others.
     """
 
-    def __init__(self, nodes: Nodes, start_s: Seconds) -> None:
+    def __init__(self, nodes: Nodes, start_s: Seconds, overlaps: Overlaps | None = None) -> None:
         self.nodes = nodes
+        self.overlaps = overlaps or {}
         self.n_stages = int(nodes.stage.max()) + 1 if len(nodes) else 0
         self.start_s = start_s
         by_place: dict[tuple[int, int], list[int]] = defaultdict(list)

@@ -19,6 +19,7 @@ from diagnose.whatif.clocks import carry_over, correct_clocks, correct_evidence,
 from diagnose.whatif.dependencies import essential_waits, find_events
 from diagnose.whatif.graph import Event, Graph, Layout, order_graph
 from diagnose.whatif.occupied import add_meetings, find_busy, find_occupying, without_busy
+from diagnose.whatif.overlaps import find_overlaps
 from diagnose.whatif.replay import launch_delays, own_times
 from diagnose.whatif.scenarios import Prepared, typical_start
 
@@ -139,8 +140,8 @@ def build_observed_graph(block: Block, start_s: Seconds, *, has_dp: bool) -> Gra
 
     `start_s` and `has_dp` are as for `build_graph`.
     """
-    layout = Layout(block.nodes, start_s)
-    sample = SampledLanes(block)
+    layout = Layout(block.nodes, start_s, find_overlaps(block, start_s))
+    sample = SampledLanes(block, layout.overlaps)
     events = find_events(layout, has_dp=has_dp)
     in_graph = {node for event in events for node in event.members}
     waits = essential_waits(layout, has_dp=has_dp)

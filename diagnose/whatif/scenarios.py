@@ -19,6 +19,7 @@ from diagnose.model.whatif import WhatIf
 from diagnose.whatif.dependencies import build_graph
 from diagnose.whatif.fill import fill_block
 from diagnose.whatif.graph import Graph
+from diagnose.whatif.overlaps import find_overlaps
 from diagnose.whatif.replay import own_times, replay, replay_each_rank
 
 #: Part of the workers that M_W fixes (arXiv 2505.05713, section 4.3).
@@ -61,7 +62,9 @@ def prepare(trace: Trace) -> tuple[Prepared, ...]:
     """
     blocks: list[tuple[Block, Graph, list[Seconds]]] = []
     for block in trace.blocks:
-        graph = build_graph(block.nodes, typical_start(block), has_dp=trace.job.has_dp)
+        start_s = typical_start(block)
+        overlaps = find_overlaps(block, start_s)
+        graph = build_graph(block.nodes, start_s, has_dp=trace.job.has_dp, overlaps=overlaps)
         filled = fill_block(block, graph)
         blocks.append((filled, graph, own_times(filled, graph)))
     usual = _ideal_by_type(blocks)

@@ -1,0 +1,71 @@
+"""Find computes of one worker that run at the same time: a forward beside the backward of another microbatch.
+
+Enters: a block. Leaves: for each compute those that run beside it. Costs a pass over the computes on a few lanes.
+"""
+
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+
+import numpy as np
+
+from diagnose.model.optype import DIRECTIONS
+from diagnose.model.trace import Block, Seconds
+
+#: Lanes (step x dp rank) looked at.
+MAX_LANES = 64
+#: Two computes run side by side for this part of the shorter one at least, in this part of the lanes.
+OVERLAP_SHARE, STEADY_SHARE = 0.3, 0.9
+#: In fewer lanes than this clocks that are off look so, too: then both begin within this part of the shorter one of each other, and
+#: this part of all computes does so.
+FEW_LANES, TOGETHER_SHARE, MOST_SHARE = 8, 0.25, 0.2
+#: So many computes launched after one may still run beside it.
+MAX_AHEAD = 3
+
+#: For each compute those that run beside it, by node.
+Overlaps = Mapping[int, AbstractSet[int]]
+
+
+def find_overlaps(block: Block, usual_s: Seconds) -> Overlaps:
+    """Find the computes that steadily overlap on their worker; `usual_s` is the usual start of each node, shape (n_nodes,)."""
+    nodes = block.nodes
+    n_lanes = block.start_s[0].size if len(nodes) else 0
+    stride = max(1, -(-n_lanes // MAX_LANES))
+    start_s, end_s = (times.reshape(len(nodes), -1)[:, ::stride] for times in (block.start_s, block.end_s))
+    computes = np.flatnonzero(np.isin(nodes.op, DIRECTIONS))
+    computes = computes[np.lexsort((nodes.seq[computes], usual_s[computes], nodes.stage[computes]))]
+    found: dict[int, set[int]] = {}
+    for ahead in range(1, MAX_AHEAD + 1):
+        a, b = computes[:-ahead], computes[ahead:]
+        same = nodes.stage[a] == nodes.stage[b]
+        a, b = a[same], b[same]
+        shorter = np.minimum(end_s[a] - start_s[a], end_s[b] - start_s[b])
+        beside = np.minimum(end_s[a], end_s[b]) - start_s[b] > OVERLAP_SHARE * shorter
+        n_there = np.isfinite(shorter).sum(axis=1)
+        steady = (n_there > 0) & (beside.sum(axis=1) >= STEADY_SHARE * n_there)
+        if n_lanes < FEW_LANES:
+            together = np.abs(start_s[b] - start_s[a]) < TOGETHER_SHARE * shorter
+            steady &= together.sum(axis=1) >= STEADY_SHARE * n_there
+            if 2 * steady.sum() < MOST_SHARE * len(computes):
+                continue
+        for earlier, later in zip(a[steady].tolist(), b[steady].tolist(), strict=True):
+            found.setdefault(earlier, set()).add(later)
+            found.setdefault(later, set()).add(earlier)
+    return found
+
+
+def chain_beside(waits: list[set[int]], computes: Sequence[int], overlaps: Overlaps) -> list[int]:
+    """Let each compute of a worker wait for those before it, but for those that run beside it: then for what these waited for.
+
+    Gives those that nothing waits for, the last one last.
+    """
+    running: list[int] = []  # computes that nothing has waited for
+    before: dict[int, set[int]] = {}
+    for node in computes:
+        beside = overlaps.get(node, set())
+        before[node] = {other for other in running if other not in beside}
+        for other in running:
+            if other in beside:
+                before[node] |= before[other] - beside
+        waits[node] |= before[node]
+        running = [*(other for other in running if other in beside), node]
+    return running
