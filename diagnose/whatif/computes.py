@@ -86,15 +86,12 @@ def measure_wholes(compute_s: Seconds) -> Seconds | None:
     backward, weight = there[DIRECTION_OF[Op.BACKWARD]], there[DIRECTION_OF[Op.WEIGHT]]
     is_whole = backward & ~weight
     seconds = compute_s[DIRECTION_OF[Op.BACKWARD]]
-    whole_s, split_s = (
-        nan_median(np.where(at[:, :, None, None], seconds, np.nan).reshape(len(seconds), -1), axis=1)
-        for at in (is_whole, backward & weight)
-    )
-    ratio = whole_s / split_s
-    if not np.isfinite(ratio).any() or np.nanmedian(ratio) < LEAST_WHOLE_RATIO:
+    split_s = np.where((backward & weight)[:, :, None, None], seconds, np.nan).reshape(len(seconds), -1)
+    # Each place has its own: one that runs beside a forward may take longer.
+    ratio = np.where(is_whole, nan_median(seconds, axis=(2, 3)) / nan_median(split_s, axis=1)[:, None], np.nan)
+    if not np.isfinite(ratio).any() or (usual := float(np.nanmedian(ratio))) < LEAST_WHOLE_RATIO:
         return None
-    ratio = np.where(np.isfinite(ratio), ratio, np.nanmedian(ratio))
-    return np.where(is_whole, ratio[:, None], 1.0)
+    return np.where(is_whole, np.where(np.isfinite(ratio), ratio, usual), 1.0)
 
 
 def gather_seconds(
