@@ -120,6 +120,7 @@ TIERS = {
     "tests/whatif/test_observed.py::test_generated_jobs": LONG,
     "tests/whatif/test_observed.py::test_random_slow_workers_beside_hidden_waits": LONG,
     "tests/whatif/test_occupied.py": PLAIN,
+    "tests/whatif/test_placements.py": PLAIN,
     "tests/whatif/test_removal.py": PLAIN,
     "tests/whatif/test_schedule.py::test_generated_jobs_stay_the_same": LONG,
     "tests/whatif/test_schedule.py::test_speedups_are_those_of_truly_running_so": LONG,

@@ -86,7 +86,7 @@ def _are_whole_groups(slow: Bools, ep_size: int | None) -> bool:
 
 def _has_outlier(breakdown: Breakdown) -> bool:
     """Say whether the slowest worker is slower than the others differ: hot experts make all of a stage fast or slow."""
-    pace = np.log(np.maximum(breakdown.compute_s / breakdown.typical_s[:, :, None, None, None], TINY_RATIO))
+    pace = np.log(np.maximum(breakdown.alike_s / breakdown.typical_s[:, :, None, None, None], TINY_RATIO))
     level = nan_median(pace, axis=2).mean(axis=0)  # (n_virtual, n_steps, n_dp)
     is_slow = breakdown.worker_ratio > 1.0
     level = np.where(is_slow.any(axis=0), np.nan, level)

@@ -62,7 +62,7 @@ def fit_tokens(breakdown: Breakdown, trace: Trace) -> Feature:
         places = [at[int(step)] for step in block.steps[kept]]
         first = (block.nodes.op == Op.FORWARD) & (block.nodes.stage == 0) & (block.nodes.chunk <= 0)
         for node in np.flatnonzero(first).tolist():
-            seconds = breakdown.compute_s[0, 0, int(block.nodes.microbatch[node])][places]
+            seconds = breakdown.alike_s[0, 0, int(block.nodes.microbatch[node])][places]
             columns = [np.ones_like(seconds)]
             columns += [c[node][kept] for c in (block.tokens, block.tokens_sq) if c is not None]
             rows.append(np.stack([*columns, seconds], axis=-1).reshape(-1, len(columns) + 1))

@@ -165,7 +165,12 @@ def _pace_of_ranks(both: Seconds, predicted: Seconds) -> Seconds:
 def _measured_ratio(c: Breakdown) -> Seconds:
     """Say how long each microbatch took against a typical one, middle of the stages; shape (2, n_microbatches, n_steps, n_dp)."""
     work_s = c.compute_s - c.stalls.inside_s - (0.0 if c.queue_wait_s is None else c.queue_wait_s)
-    usual_s = c.typical_s[:, :, None, None, None] * c.step_ratio[:, None, None, :, None] * c.worker_ratio[:, :, None]
+    usual_s = (
+        c.variant_ratio
+        * c.typical_s[:, :, None, None, None]
+        * c.step_ratio[:, None, None, :, None]
+        * c.worker_ratio[:, :, None]
+    )
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray(nan_median(work_s / usual_s, axis=1))  # NaN where no stage has it
 

@@ -126,7 +126,7 @@ def _measure_planned(analysis: Analysis) -> float:
 
 def _measure_structure(analysis: Analysis) -> float:
     """Say which part of a step comes back where each compute has the usual time of its direction, and varies as it does."""
-    typical_s = nan_median(analysis.breakdown.compute_s, axis=(3, 4), keepdims=True)
+    typical_s = nan_median(analysis.breakdown.alike_s, axis=(3, 4), keepdims=True)
     usual_s = nan_median(typical_s, axis=(1, 2), keepdims=True)
     factor = np.divide(usual_s, typical_s, out=np.ones_like(typical_s), where=typical_s > 0)
     return 1.0 - float(analysis.price([Work(factor)]).mean()) / analysis.gains.replayed_s

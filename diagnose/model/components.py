@@ -4,6 +4,8 @@ import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Literal
 
+import numpy as np
+
 from diagnose.model.feature import Features
 from diagnose.model.stalls import Kinds, StallKind, Stalls
 from diagnose.model.trace import Bools, Ints, Seconds
@@ -127,8 +129,8 @@ NO_EXPERTS = Experts()
 class Breakdown:
     """Compute durations taken apart: duration = typical x stage x step x worker x microbatch x expert x rest + pause + queue wait.
 
-    Axes: direction (0 forward, 1 backward), virtual stage (chunk x n_stages + stage), microbatch, step (in the order of
-    the blocks), dp rank. All factors are ratios around 1.
+    Axes: direction (0 forward, 1 backward; where backwards are split 1 is the input's gradient and 2 the weights'), virtual stage
+    (chunk x n_stages + stage), microbatch, step (in the order of the blocks), dp rank. All factors are ratios around 1.
 
     Attributes
     ----------
@@ -175,8 +177,9 @@ class Breakdown:
         Part of what forward and backward of a compute have in common that other stages have, too, about 0..1; None with one stage.
     experts : Experts
         What uneven experts explain of what is left.
-    whole_ratio : ndarray of float64, shape (n_virtual, n_microbatches), or None
-        Of a schedule that splits some backwards only: how many times as long as `typical_s` a whole one takes, 1 for the others.
+    variant_ratio : ndarray of float64, broadcastable to `compute_s`, or float
+        How long the schedule makes a compute against the ordinary one: beside another one, a whole backward among split ones, the
+        weight gradients of several microbatches.
     """
 
     steps: Ints
@@ -202,7 +205,12 @@ class Breakdown:
     between_s: Mapping[StallKind, Seconds] = dataclasses.field(default_factory=dict)
     queue_deviations: float = 0.0
     experts: Experts = NO_EXPERTS
-    whole_ratio: Seconds | None = None
+    variant_ratio: Seconds | float = 1.0
+
+    @property
+    def alike_s(self) -> Seconds:
+        """Recorded durations as if all computes of a direction were ordinary ones, axes as `compute_s`."""
+        return np.asarray(self.compute_s / self.variant_ratio)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

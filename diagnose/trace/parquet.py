@@ -20,6 +20,7 @@ from diagnose.errors import TraceError
 from diagnose.model.optype import BY_NAME
 from diagnose.model.trace import Bools, Ints
 from diagnose.trace.account import read_account
+from diagnose.trace.labels import number_combinations
 from diagnose.trace.list_column import LISTS, UNREADABLE, ListColumn, describe_damage
 from diagnose.trace.rows import Rows
 
@@ -227,7 +228,7 @@ def _rows(table: pa.Table, footer: dict[bytes, bytes], name: str) -> Rows:
         op=np.array([BY_NAME.get(text, -1) for text in names] + [-1], dtype=np.int8)[codes],
         start_s=start_s,
         duration_s=duration_s,
-        seq=None if _has_aliases(names) else columns.optional("seq_id"),
+        seq=_count_together(codes, names, (stage, step, dp), start_s, columns.optional("seq_id")),
         microbatch=columns.optional("mb_id"),
         chunk=columns.optional("mc"),
         position=columns.optional("gmc"),
@@ -246,10 +247,37 @@ def _rows(table: pa.Table, footer: dict[bytes, bytes], name: str) -> Rows:
     )
 
 
-def _has_aliases(names: tuple[str, ...]) -> bool:
-    """Say whether two names stand for one type: then `seq_id` counts each by itself."""
+def _count_together(
+    codes: Ints, names: tuple[str, ...], lane: tuple[Ints, ...], start_s: NDArray[Any], seq: NDArray[Any] | None
+) -> NDArray[Any] | None:
+    """Let the operations of one type be counted together where they have two names, of which `seq_id` counts each by itself.
+
+    An operation has its own number, and as many more as were launched before it under the other name, in most lanes: rows may be
+    lost. `lane` are the columns that say which worker and step a row is of, the stage first.
+    """
     known = [BY_NAME[text] for text in names if text in BY_NAME]
-    return len(set(known)) < len(known)
+    if seq is None or len(set(known)) == len(known):
+        return seq
+    found = np.array(seq, dtype=np.int64)
+    for op in {op for op in known if known.count(op) > 1}:
+        aliases = [code for code, text in enumerate(names) if BY_NAME.get(text) == op]
+        rows = np.flatnonzero(np.isin(codes, aliases))
+        if len(np.unique(codes[rows])) < 2:
+            continue
+        of_lane = number_combinations(*(column[rows] for column in lane))
+        order = np.lexsort((start_s[rows], of_lane))
+        rows, of_lane = rows[order], of_lane[order]
+        own, together = found[rows], found[rows].copy()
+        base = of_lane * (int(own.max()) + 2)
+        for code in aliases:
+            others = np.where(codes[rows] == code, 0, own + 1)
+            together += np.where(codes[rows] == code, np.maximum.accumulate(base + others) - base, 0)
+        of_place = number_combinations(lane[0][rows], codes[rows], own)
+        order = np.lexsort((together, of_place))
+        first = np.searchsorted(of_place[order], np.arange(int(of_place.max()) + 1))
+        middle = first + (np.diff(np.r_[first, len(order)]) - 1) // 2
+        found[rows] = together[order][middle][of_place]
+    return found
 
 
 def _add_up(table: pa.Table, column: str) -> NDArray[np.float64] | None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from diagnose.model.optype import DIRECTIONS, P2P, Op
 from diagnose.model.trace import Block, Nodes, Seconds
-from diagnose.whatif.overlaps import Overlaps
+from diagnose.whatif.overlaps import find_overlaps
 
 #: Lanes (step x dp rank) looked at when waits are learned; more would not change a share of 97%.
 MAX_LANES = 512
@@ -35,7 +35,7 @@ class SampledLanes:
     NaN where an operation was not recorded: nothing is learned from what was filled in.
     """
 
-    def __init__(self, block: Block, overlaps: Overlaps | None = None) -> None:
+    def __init__(self, block: Block) -> None:
         n_nodes, n_steps, n_dp = block.start_s.shape
         stride = max(1, n_steps * n_dp // MAX_LANES)
         stride += 1 if stride > 1 and n_dp % stride == 0 else 0
@@ -52,18 +52,19 @@ class SampledLanes:
         took_s = (self.end_s - self.start_s)[forwards]
         took_s = took_s[np.isfinite(took_s)]
         forward_s = float(np.median(took_s)) if len(took_s) else 0.0
-        jitter_s = self._jitter(block.nodes, overlaps or {})
+        jitter_s = self._jitter(block)
         self.tolerance_s = max(TOLERANCE_S, TOLERANCE_SHARE * forward_s, JITTER_DEVIATIONS * jitter_s)
         self.granularity_s = GRANULARITY_S + 4.0 * float(np.spacing(np.float32(np.nanmax(self.end_s))))
         self.blurred_s = max(self.granularity_s, JITTER_DEVIATIONS * jitter_s)
 
-    def _jitter(self, nodes: Nodes, beside: Overlaps) -> float:
+    def _jitter(self, block: Block) -> float:
         """Say how much computes of one worker, which run one after the other, seem to overlap: the noise of the timestamps.
 
         Computes that run side by side say nothing.
         """
-        overlaps = [0.0]
+        nodes, overlaps = block.nodes, [0.0]
         usual = np.nan_to_num(np.nanmean(self.start_s, axis=1)) if self.start_s.size else np.zeros(len(nodes))
+        beside = find_overlaps(block, usual)
         for stage in range(int(nodes.stage.max()) + 1):
             computes = np.flatnonzero((nodes.stage == stage) & np.isin(nodes.op, DIRECTIONS))
             order = computes[np.argsort(usual[computes], kind="stable")]

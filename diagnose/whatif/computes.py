@@ -8,17 +8,12 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from diagnose.model.optype import DIRECTIONS, Op
-from diagnose.model.trace import Bools, Nodes, Seconds
-from diagnose.numerics.robust import nan_median
+from diagnose.model.trace import Nodes, Seconds
 from diagnose.whatif.observed import Observed
 
 COMPUTES = tuple(int(op) for op in DIRECTIONS)
 #: Direction of each type of compute.
 DIRECTION_OF = {op: direction for direction, op in enumerate(COMPUTES)}
-
-#: Whole backwards take longer by more than this (twice as long where both parts are alike); else their weights are computed with
-#: those of others.
-LEAST_WHOLE_RATIO = 1.2
 
 #: Direction (0 forward, 1 backward, 2 weight gradient), virtual stage (chunk x n_stages + stage), microbatch.
 Place = tuple[int, int, int]
@@ -63,35 +58,6 @@ def gather_computes(observed: Sequence[Observed], n_stages: int) -> Seconds:
                 own = np.where(o.block.filled[node], np.nan, own)
             compute_s[(*place_of(o.block.nodes, node, n_stages), steps)] = own
     return compute_s
-
-
-def measure_wholes(compute_s: Seconds) -> Seconds | None:
-    """Say how many times as long whole backwards take as those that leave the gradients of weights to later.
-
-    A schedule may split some of its backwards only (DualPipeV). A virtual stage that splits none is like the others.
-
-    Parameters
-    ----------
-    compute_s : ndarray of float64, shape (n_directions, n_virtual, n_microbatches, n_steps, n_dp)
-        As `gather_computes` gives them.
-
-    Returns
-    -------
-    ratio : ndarray of float64, shape (n_virtual, n_microbatches), or None
-        1 for those that are split; None where all backwards are alike.
-    """
-    if len(compute_s) == len(COMPUTES) - 1:
-        return None
-    there: Bools = np.any(np.isfinite(compute_s), axis=(3, 4))
-    backward, weight = there[DIRECTION_OF[Op.BACKWARD]], there[DIRECTION_OF[Op.WEIGHT]]
-    is_whole = backward & ~weight
-    seconds = compute_s[DIRECTION_OF[Op.BACKWARD]]
-    split_s = np.where((backward & weight)[:, :, None, None], seconds, np.nan).reshape(len(seconds), -1)
-    # Each place has its own: one that runs beside a forward may take longer.
-    ratio = np.where(is_whole, nan_median(seconds, axis=(2, 3)) / nan_median(split_s, axis=1)[:, None], np.nan)
-    if not np.isfinite(ratio).any() or (usual := float(np.nanmedian(ratio))) < LEAST_WHOLE_RATIO:
-        return None
-    return np.where(is_whole, np.where(np.isfinite(ratio), ratio, usual), 1.0)
 
 
 def gather_seconds(

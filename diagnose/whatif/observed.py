@@ -141,7 +141,7 @@ def build_observed_graph(block: Block, start_s: Seconds, *, has_dp: bool) -> Gra
     `start_s` and `has_dp` are as for `build_graph`.
     """
     layout = Layout(block.nodes, start_s, find_overlaps(block, start_s))
-    sample = SampledLanes(block, layout.overlaps)
+    sample = SampledLanes(block)
     events = find_events(layout, has_dp=has_dp)
     in_graph = {node for event in events for node in event.members}
     waits = essential_waits(layout, has_dp=has_dp)

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from diagnose.model.components import Breakdown
-from diagnose.model.optype import Op
 from diagnose.model.trace import Bools, Evidence, Ints, Seconds
 from diagnose.numerics.robust import lower_median, nan_median
 from diagnose.whatif.components.expert import find_experts, read_experts
@@ -22,13 +21,14 @@ from diagnose.whatif.components.stage import find_usual_durations
 from diagnose.whatif.components.start_delay import find_late_starts
 from diagnose.whatif.components.step import find_slow_steps, without_microbatches
 from diagnose.whatif.components.worker import find_slow_workers, measure_draws, slow_throughout
-from diagnose.whatif.computes import DIRECTION_OF, gather_computes, gather_seconds, measure_wholes
+from diagnose.whatif.computes import gather_computes, gather_seconds
 from diagnose.whatif.delays import delay_excess
 from diagnose.whatif.evidence import without_recorded_pauses
 from diagnose.whatif.medians import TINY_RATIO
 from diagnose.whatif.observed import Observed
 from diagnose.whatif.stalls import attribute_stalls
 from diagnose.whatif.starts import attribute_delays, gather_delays, gather_starts
+from diagnose.whatif.variants import measure_variants
 
 
 def take_apart(
@@ -60,12 +60,10 @@ def _take_apart(
     free_s = compute_s if queue.inside_s is None else compute_s - queue.inside_s
     # What rows say of an operation is no part of its work, whatever the medians would say.
     work_s = without_recorded_pauses(observed, evidence, free_s, n_stages)
-    experts = read_experts(observed, work_s, n_stages, ep_size)
-    even_s = work_s if experts.ratio is None else work_s / experts.ratio
-    wholes = measure_wholes(work_s)
-    if wholes is not None:
-        even_s = even_s.copy()
-        even_s[DIRECTION_OF[Op.BACKWARD]] /= wholes[:, :, None, None]
+    variants = measure_variants(observed, work_s, n_stages)
+    alike_s = work_s if variants is None else work_s / variants
+    experts = read_experts(observed, alike_s, n_stages, ep_size)
+    even_s = alike_s if experts.ratio is None else alike_s / experts.ratio
     by_step = nan_median(even_s, axis=2)  # (2, n_virtual, n_steps, n_dp)
     typical_s, told = find_usual_durations(observed, by_step, order, n_stages)
     pace = by_step / typical_s[:, :, None, None]
@@ -127,7 +125,7 @@ def _take_apart(
         start_recorded=start_recorded,
         queue_deviations=queue.deviations,
         experts=experts,
-        whole_ratio=wholes,
+        variant_ratio=1.0 if variants is None else variants,
     )
 
 

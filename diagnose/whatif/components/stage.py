@@ -4,12 +4,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from diagnose.model.optype import Op
 from diagnose.model.trace import Bools, Ints, Seconds
 from diagnose.numerics.robust import MAD_TO_SIGMA, lower_median, nan_median, robust_deviation
 from diagnose.whatif.components.component import Component, Lanes, Part, mix
 from diagnose.whatif.components.worker import CHANCE_DEVIATIONS, SLOW_RATIO, find_onsets, told_by_optimizer
-from diagnose.whatif.computes import DIRECTION_OF, Place
+from diagnose.whatif.computes import Place
 from diagnose.whatif.medians import TINY_RATIO
 from diagnose.whatif.observed import Observed
 
@@ -28,16 +27,16 @@ class StagePart(Part):
 
     def find(self) -> None:
         """Compare each stage with the mean of all."""
-        typical_s, wholes = self.job.breakdown.typical_s, self.job.breakdown.whole_ratio
+        typical_s, variant_ratio = self.job.breakdown.typical_s, self.job.breakdown.variant_ratio
         self._even_ratio = typical_s.mean(axis=1, keepdims=True) / typical_s
-        self._is_whole, self._even_whole = None, self._even_ratio[0]
-        if wholes is not None:
-            # A whole backward has the work of its weights, too: a stage is even where both parts together are.
-            self._is_whole = wholes != 1.0
-            whole_s = typical_s[DIRECTION_OF[Op.BACKWARD]] * nan_median(
-                np.where(self._is_whole, wholes, np.nan), axis=1
-            )
-            self._even_whole = np.nanmean(whole_s) / whole_s
+        self._varies: Bools | None = None
+        if not isinstance(variant_ratio, float):
+            # Whole backwards among split ones, and the like, are even among themselves: the first stage may leave all to its weights.
+            ratio = variant_ratio[..., 0, 0]  # (n_directions, n_virtual, n_microbatches)
+            self._varies = ratio != 1.0
+            long_s = typical_s * nan_median(np.where(self._varies, ratio, np.nan), axis=2)
+            n_long = np.maximum(np.isfinite(long_s).sum(axis=1, keepdims=True), 1)
+            self._even_variant = np.nansum(long_s, axis=1, keepdims=True) / n_long / long_s
 
     def is_present(self) -> bool:
         """Say whether there are several stages."""
@@ -47,13 +46,8 @@ class StagePart(Part):
         """Give a compute the work of a mean stage."""
         del steps
         direction, virtual, microbatch = place
-        ratio = self._even_ratio[direction, virtual]
-        if (
-            self._is_whole is not None
-            and direction == DIRECTION_OF[Op.BACKWARD]
-            and self._is_whole[virtual, microbatch]
-        ):
-            ratio = self._even_whole[virtual]
+        varies = self._varies is not None and self._varies[direction, virtual, microbatch]
+        ratio = (self._even_variant if varies else self._even_ratio)[direction, virtual]
         return work * mix(lanes, ratio, 1.0)
 
 

@@ -1,0 +1,91 @@
+"""Computes of one direction that the schedule makes unlike.
+
+They run beside another one, are whole backwards among split ones, or weight gradients of several microbatches.
+
+Enters: observed blocks and seconds of computes. Leaves: how long each place of the schedule is against the ordinary compute of its
+stage, so that what compares computes compares like with like. Costs a median a kind and stage.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from diagnose.model.trace import Ints, Seconds
+from diagnose.numerics.robust import nan_median
+from diagnose.whatif.computes import list_computes, place_of
+from diagnose.whatif.observed import Observed, usual_start
+from diagnose.whatif.overlaps import find_overlaps
+
+#: A backward without weight gradients of its own is whole where it is so many times as long as those that have some.
+WHOLE_RATIO = 1.25
+#: Kinds of computes; a whole backward may run beside another compute, too.
+BESIDE, WHOLE = 1, 2
+
+
+def measure_variants(observed: Sequence[Observed], work_s: Seconds, n_stages: int) -> Seconds | None:
+    """Say how long each place of the schedule is against the ordinary compute of its direction and virtual stage.
+
+    Parameters
+    ----------
+    work_s : ndarray of float64, axes as in `Breakdown`
+        Seconds, NaN where there is no compute.
+
+    Returns
+    -------
+    ndarray of float64, shape (n_directions, n_virtual, n_microbatches, 1, 1), or None
+        None where all computes of a virtual stage are of one kind.
+    """
+    kind = np.zeros(work_s.shape[:3], dtype=np.int64)
+    for o in observed:
+        overlaps = find_overlaps(o.block, usual_start(o.block))
+        for node in list_computes(o.block.nodes) if overlaps else ():
+            if node in overlaps:
+                kind[place_of(o.block.nodes, node, n_stages)] |= BESIDE
+    usual_s = nan_median(work_s, axis=(3, 4))  # (n_directions, n_virtual, n_microbatches)
+    ratio = np.ones(kind.shape)
+    if len(work_s) > 2:
+        kind[1] |= _find_whole(usual_s)
+        ratio[2] = _count_merged(usual_s, kind[1])
+    if not kind.any() and (ratio == 1.0).all():
+        return None
+    for direction in range(2):
+        ratio[direction] = _compare_kinds(usual_s[direction], kind[direction])
+    return np.asarray(ratio[..., None, None])
+
+
+def _find_whole(usual_s: Seconds) -> Ints:
+    """Mark the whole backwards, shape (n_virtual, n_microbatches): without weight gradients, and longer than those with some."""
+    there, split = np.isfinite(usual_s[1]), np.isfinite(usual_s[2])
+    of_split = nan_median(np.where(split, usual_s[1], np.nan), axis=1, keepdims=True)
+    whole = there & ~split & ((usual_s[1] > WHOLE_RATIO * of_split) | ~split.any(axis=1, keepdims=True))
+    return np.where(whole, WHOLE, 0)
+
+
+def _count_merged(usual_s: Seconds, kind: Ints) -> Seconds:
+    """Say of how many microbatches each weight gradient is, shape (n_virtual, n_microbatches): together of all split backwards."""
+    n_split = (np.isfinite(usual_s[1]) & (kind & WHOLE == 0)).sum(axis=1)
+    weight_s, there = np.nan_to_num(usual_s[2]), np.isfinite(usual_s[2])
+    total_s = np.maximum(weight_s.sum(axis=1, keepdims=True), np.finfo(float).tiny)
+    each = np.where(there.sum(axis=1) < n_split, n_split, there.sum(axis=1))[:, None] * weight_s / total_s
+    merged = (there.sum(axis=1) < n_split)[:, None] & there
+    return np.where(merged, np.maximum(np.round(each), 1.0), 1.0)
+
+
+def _compare_kinds(usual_s: Seconds, kind: Ints) -> Seconds:
+    """Divide what each kind usually takes by what the ordinary one does; where a stage has none of the one, as on other stages.
+
+    Shape of both, and of the result, (n_virtual, n_microbatches).
+    """
+    there = np.isfinite(usual_s)
+    kinds = np.unique(kind[there])
+    ratio = np.ones(usual_s.shape)
+    if len(kinds) < 2:
+        return ratio
+    ordinary = nan_median(np.where(kind == kinds[0], usual_s, np.nan), axis=1)  # (n_virtual,)
+    for of_kind in kinds[1:].tolist():
+        against = nan_median(np.where(kind == of_kind, usual_s, np.nan), axis=1) / ordinary
+        known = against[np.isfinite(against)]
+        elsewhere = float(np.median(known)) if len(known) else 1.0
+        against = np.where(np.isfinite(against), against, elsewhere)
+        ratio = np.where(there & (kind == of_kind), against[:, None], ratio)
+    return ratio
