@@ -31,7 +31,7 @@ class StagePart(Part):
         self._even_ratio = typical_s.mean(axis=1, keepdims=True) / typical_s
         self._varies: Bools | None = None
         if not isinstance(variant_ratio, float):
-            # Whole backwards among split ones, and the like, are even among themselves: the first stage may leave all to its weights.
+            # Whole backwards among split ones, and the like, are even among themselves: a stage may leave all to its weights.
             ratio = variant_ratio[..., 0, 0]  # (n_directions, n_virtual, n_microbatches)
             self._varies = ratio != 1.0
             long_s = typical_s * nan_median(np.where(self._varies, ratio, np.nan), axis=2)
