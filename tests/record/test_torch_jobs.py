@@ -158,7 +158,7 @@ def test_healthy(healthy):
         ("interleaved", "long-loss", "stage-imbalance", [3]),
         ("gpipe", "gc", "garbage-collection", []),
         ("zero-bubble", "long-loss", "stage-imbalance", [3]),
-        ("zbv", "long-loss", "stage-imbalance", [0]),  # the model ends where it begins
+        ("zbv", "slow-stage", "stage-imbalance", [1]),
     ],
 )
 def test_faults_are_named(tmp_path, schedule, fault, cause, stages):
@@ -177,7 +177,7 @@ def test_a_slow_rank_is_named(tmp_path, schedule):
     assert (found.cause, [(worker.dp, worker.pp) for worker in found.where.workers]) == ("worker-fault", [(1, 1)])
 
 
-@pytest.mark.parametrize("schedule", ["gpipe", "zero-bubble", "zbv", "dualpipev"])
+@pytest.mark.parametrize("schedule", ["gpipe", "zbv", "dualpipev"])
 def test_a_slow_link_is_named(tmp_path, schedule):
     """Of two replicas one has a slow link: it is named, or the cards at its ends."""
     options = ("--fault", "slow-link", "--place", "1", "--ranks", "8", "--dp", "2", "--steps", "10")

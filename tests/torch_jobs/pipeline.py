@@ -48,7 +48,7 @@ FORWARD_S = 0.016
 #: What a fault adds to that, as a factor.
 SLOW = 1.8
 #: How many forwards a message takes on the slow link.
-LATE = 2.0
+LATE = 4.0
 #: Objects on the heap of every rank where collections are the fault: a full collection of them takes some 40 ms.
 N_OBJECTS = 300_000
 #: A collection every so many steps on a rank, each rank in other steps.
