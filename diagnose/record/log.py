@@ -23,10 +23,9 @@ MAX_WAITS = 1000
 
 @dataclasses.dataclass(slots=True)
 class Compute:
-    """A forward or a backward of one microbatch."""
+    """What is computed of one microbatch."""
 
-    #: None for the gradients of weights alone, which the trace format has no type for.
-    op: Op | None
+    op: Op
     microbatch: int
     #: Pipeline stage within the model, 0 where there is no pipeline; -1 where the framework does not say.
     virtual: int
@@ -37,6 +36,8 @@ class Compute:
     waits: list[tuple[Mark, Mark]] = dataclasses.field(default_factory=list)
     #: Retries of the allocator while it ran.
     n_retries: int = 0
+    #: A backward of the input's gradient alone: that of the weights comes later.
+    is_split: bool = False
 
 
 @dataclasses.dataclass(slots=True)
@@ -140,7 +141,7 @@ class Log:
         self.in_transfer = False
         self.pending.clear()
 
-    def begin(self, op: Op | None, microbatch: int, virtual: int = 0) -> Compute:
+    def begin(self, op: Op, microbatch: int, virtual: int = 0) -> Compute:
         """Begin a compute."""
         assert self.step is not None
         compute = Compute(op, microbatch, virtual, self.clock.now())

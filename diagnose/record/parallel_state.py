@@ -33,13 +33,22 @@ class ParallelState:
     cp_size: int = 1
     #: Model chunks a rank.
     vpp: int = 1
+    #: Positions in the model of this rank's chunks where a schedule says them; else they loop around the ranks.
+    chunks: tuple[int, ...] = ()
+    #: Name of the schedule, empty where none is known.
+    schedule: str = ""
     #: True where a mesh or the user gave it; else the pipeline's process group gives it.
     is_said: bool = False
     host: str = dataclasses.field(default_factory=socket.gethostname)
 
-    def note_pipeline(self, group: Any, stage: int, n_stages: int, n_chunks: int) -> None:
-        """Take over what a pipeline schedule knows of itself."""
-        self.vpp = n_chunks
+    @property
+    def held(self) -> tuple[int, ...]:
+        """Positions in the model of this rank's chunks."""
+        return self.chunks or tuple(range(self.stage, self.vpp * self.pp_size, self.pp_size))
+
+    def note_pipeline(self, group: Any, stage: int, n_stages: int, chunks: tuple[int, ...]) -> None:
+        """Take over what a pipeline schedule knows of itself; `chunks` are the positions in the model of what this rank holds."""
+        self.vpp, self.chunks = len(chunks), chunks
         if self.is_said:
             return
         import torch.distributed as dist
@@ -49,9 +58,10 @@ class ParallelState:
         self.dp = replica_of(self.rank, ranks)
         self.dp_size = self.world // n_stages
 
-    def metadata(self) -> dict[str, int]:
-        """Say the sizes in the words of the trace format."""
-        return {
+    def metadata(self) -> dict[str, int | str]:
+        """Say the sizes, and the schedule, in the words of the trace format."""
+        said: dict[str, int | str] = {"schedule": self.schedule} if self.schedule else {}
+        return said | {
             "dp_size": self.dp_size,
             "pp_size": self.pp_size,
             "tp_size": self.tp_size,

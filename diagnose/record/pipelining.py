@@ -1,7 +1,7 @@
 """Hooks for torch.distributed.pipelining: GPipe, 1F1B, looped schedules and those that split the backward.
 
-Enters: stages and schedules as they run. Leaves: computes and transfers with their microbatch and stage. Schedules that place
-stages in a V (ZBV, DualPipeV) are refused: the trace format numbers model chunks around the ranks in one direction.
+Enters: stages and schedules as they run. Leaves: computes and transfers with their microbatch and stage, wherever stages are
+placed: around the ranks, or in a V (ZBV, DualPipeV), where neighbours on one rank hand over without a transfer.
 """
 
 from typing import Any
@@ -19,12 +19,18 @@ LISTED = {
     "get_bwd_recv_ops": Op.BACKWARD_RECV,
     "get_bwd_send_ops": Op.BACKWARD_SEND,
 }
+#: What schedules are called in the metadata of a trace, by their class.
+SCHEDULES = {
+    "ScheduleGPipe": "gpipe",
+    "Schedule1F1B": "1f1b",
+    "ScheduleInterleaved1F1B": "interleaved",
+    "ScheduleLoopedBFS": "looped-bfs",
+    "ScheduleInterleavedZeroBubble": "zero-bubble",
+    "ScheduleZBVZeroBubble": "zbv",
+    "ScheduleDualPipeV": "dualpipev",
+}
 #: Where a listed operation carries what it is.
 LABEL = "_diagnose_member"
-
-
-class UnsaidScheduleError(Exception):
-    """The trace format has no words for this schedule."""
 
 
 def hook_pipelining(hooks: Hooks, log: Log, state: ParallelState, reductions: Reductions) -> None:
@@ -67,13 +73,9 @@ class _Pipelining:
         if not schedule._has_backward:  # noqa: SLF001
             self.log.driver = "evaluation"
             return
-        n_ranks, own = stages[0].group_size, stages[0].group_rank
-        if [stage.stage_index for stage in stages] != [chunk * n_ranks + own for chunk in range(len(stages))]:
-            found = [stage.stage_index for stage in stages]
-            raise UnsaidScheduleError(
-                f"pipeline rank {own} of {n_ranks} holds the stages {found}; the trace format can say looped placement only"
-            )
-        self.state.note_pipeline(stages[0].group, own, n_ranks, len(stages))
+        chunks = tuple(stage.stage_index for stage in stages)
+        self.state.note_pipeline(stages[0].group, stages[0].group_rank, stages[0].group_size, chunks)
+        self.state.schedule = SCHEDULES.get(type(schedule).__name__, "")
         self.log.driver = "pipelining"
 
     def after_schedule(self, _token: None, _result: Any) -> None:
@@ -90,16 +92,18 @@ class _Pipelining:
         stage: Any,
         bwd_chunk_id: int,
         loss: Any = None,  # noqa: ARG002 - as the function that is hooked
-        full_backward: bool = True,  # noqa: FBT001, FBT002, ARG002 - the same
+        full_backward: bool = True,  # noqa: FBT001, FBT002 - the same
         last_backward: bool = False,  # noqa: FBT001, FBT002 - the same
     ) -> Compute | None:
         if not self._is_ours() or not stage.has_backward:
             return None
         self.reductions.expect(stage.submod, last_backward=last_backward)
-        return self.log.begin(Op.BACKWARD, bwd_chunk_id, stage.stage_index)
+        backward = self.log.begin(Op.BACKWARD, bwd_chunk_id, stage.stage_index)
+        backward.is_split = not full_backward
+        return backward
 
     def before_weight(self, stage: Any, bwd_chunk_id: int, *_args: Any, **_kwargs: Any) -> Compute | None:
-        return self.log.begin(None, bwd_chunk_id, stage.stage_index) if self._is_ours() else None
+        return self.log.begin(Op.WEIGHT, bwd_chunk_id, stage.stage_index) if self._is_ours() else None
 
     def after_compute(self, compute: Compute | None, _result: Any) -> None:
         if compute is not None:

@@ -119,6 +119,7 @@ class Recorder:
         self._folder.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(AttributeError):  # another version of torch
             keep_out_compiler(self._hooks, torch)
+        self._metadata.setdefault("has_cuda", torch.cuda.is_available())
         if torch.cuda.is_available():
             self._clock.use_cuda(torch.cuda)
             self._retries.use_cuda(torch.cuda)

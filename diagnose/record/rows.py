@@ -11,17 +11,17 @@ from diagnose.model.optype import NAMES, Op
 from diagnose.record.clock import Clock, Mark
 from diagnose.record.log import Collective, Compute, StepLog, Transfer
 
-#: A wait that took less than this found its transfer done.
+#: A wait that took less than this, or than this part of the time since the transfer was posted, found it done: on a busy host
+#: nothing takes no time.
 SHORT_WAIT_NS = 100_000
+SHORT_WAIT_SHARE = 0.01
 #: Reductions of so few numbers are of losses and norms, not of gradients.
 FEW_ELEMENTS = 16
-#: Name of an operation that computes gradients of weights alone; the trace format has no type for it.
-WEIGHT = "backward-weight"
+#: Name of a backward that leaves the gradients of weights to a `backward-weight`.
+INPUT = "backward-input"
 #: Computes needed beside one in which the allocator retried, to say how much longer it took for that.
 MIN_PEERS = 2
 
-#: The transfer before and after each compute.
-AROUND = {Op.FORWARD: (Op.FORWARD_RECV, Op.FORWARD_SEND), Op.BACKWARD: (Op.BACKWARD_RECV, Op.BACKWARD_SEND)}
 RECVS = (Op.FORWARD_RECV, Op.BACKWARD_RECV)
 
 
@@ -39,8 +39,8 @@ class OperationRow:
     virtual: int = -1
 
 
-def list_operations(step: StepLog, *, n_chunks: int) -> list[OperationRow]:
-    """List the operations of one step, by type and then by start; this rank has `n_chunks` model chunks."""
+def list_operations(step: StepLog) -> list[OperationRow]:
+    """List the operations of one step, by type and then by start."""
     on_device = step.window.relative_ns(step.begun)[0]
 
     def at(mark: Mark) -> int:
@@ -49,10 +49,10 @@ def list_operations(step: StepLog, *, n_chunks: int) -> list[OperationRow]:
     computes = [compute for compute in step.computes if compute.end is not None]
     spans, held_back_ns = _compute_spans(computes, at)
     found: list[tuple[str, int, int, int, int]] = [
-        (NAMES[c.op] if c.op is not None else WEIGHT, start, end, c.microbatch, c.virtual)
+        (INPUT if c.is_split else NAMES[c.op], start, end, c.microbatch, c.virtual)
         for c, (start, end) in zip(computes, spans, strict=True)
     ]
-    for op, start, end in _transfer_spans(step.transfers, computes, at, n_chunks=n_chunks):
+    for op, start, end in _transfer_spans(step.transfers, at):
         found.append((NAMES[op], start, end, -1, -1))
     for op, start, end in _closing_spans(step, at):
         if op == Op.REDUCE_SCATTER and held_back_ns:
@@ -87,33 +87,21 @@ def _compute_spans(computes: list[Compute], at: Callable[[Mark], int]) -> tuple[
     return spans, shift
 
 
-def _transfer_spans(
-    transfers: list[Transfer], computes: list[Compute], at: Callable[[Mark], int], *, n_chunks: int
-) -> Iterable[tuple[Op, int, int]]:
+def _transfer_spans(transfers: list[Transfer], at: Callable[[Mark], int]) -> Iterable[tuple[Op, int, int]]:
     """Say when each transfer began and ended.
 
     A transfer that was launched early and waited for later begins, as a row, where the worker had nothing else to do: what it
     did in between hides the rest. A send that was done by the time somebody asked ends when it was launched.
     """
     found: dict[tuple[Op, int, int], tuple[int, int]] = {}
-    unnamed: list[tuple[Op, int, int]] = []
     for transfer in transfers:
         start, end = _span(transfer, at)
         for op, microbatch, virtual in transfer.members:
             if microbatch < 0:
-                unnamed.append((op, start, end))
+                yield op, start, end
             else:
                 found[op, microbatch, virtual] = (start, end)
-    if n_chunks > 1 and found:
-        # With several chunks transfers are matched to computes by their number: those at the ends of the pipeline, which
-        # communicate with nobody, count.
-        for compute in computes:
-            if compute.op in AROUND and compute.end is not None:
-                before, after = AROUND[compute.op]
-                key = (compute.microbatch, compute.virtual)
-                found.setdefault((before, *key), (at(compute.start),) * 2)
-                found.setdefault((after, *key), (at(compute.end),) * 2)
-    return [*unnamed, *((op, start, end) for (op, _, _), (start, end) in found.items())]
+    yield from ((op, start, end) for (op, _, _), (start, end) in found.items())
 
 
 def _span(transfer: Transfer, at: Callable[[Mark], int]) -> tuple[int, int]:
@@ -126,7 +114,8 @@ def _span(transfer: Transfer, at: Callable[[Mark], int]) -> tuple[int, int]:
         return start, end
     if any(op in RECVS for op, _, _ in transfer.members):
         return waited, end
-    return start, (end if end - waited > SHORT_WAIT_NS else at(launched))
+    is_short = end - waited <= max(SHORT_WAIT_NS, SHORT_WAIT_SHARE * (end - start))
+    return start, (at(launched) if is_short else end)
 
 
 def _closing_spans(step: StepLog, at: Callable[[Mark], int]) -> Iterable[tuple[Op, int, int]]:
@@ -161,10 +150,10 @@ def _retries(computes: list[Compute]) -> Iterable[tuple[Op, int, int]]:
     """Say how much longer than its peers the host was busy with a compute in which the allocator retried."""
     seconds: dict[Op, list[int]] = {}
     for compute in computes:
-        if compute.op is not None and not compute.n_retries:
+        if not compute.n_retries:
             seconds.setdefault(compute.op, []).append(_host_ns(compute))
     for compute in computes:
-        peers = seconds.get(compute.op, []) if compute.op is not None else []
+        peers = seconds.get(compute.op, [])
         if compute.n_retries and len(peers) >= MIN_PEERS:
             excess = round(_host_ns(compute) - statistics.median(peers))
             if excess > 0:

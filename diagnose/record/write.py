@@ -104,7 +104,10 @@ def _table(kept: RecordedRows, state: ParallelState, metadata: dict[str, Any]) -
     zero_ns = zero_ns.reshape(-1, 2)[np.array(kept.window, dtype=np.int32), np.array(kept.on_device, dtype=np.int8)]
     start_s = (zero_ns + np.array(kept.start_ns, dtype=np.int64)) / 1e9
     virtual = np.array(kept.virtual, dtype=np.int64)
-    chunk = np.where(virtual >= 0, virtual // state.pp_size, -1)
+    held = np.array(state.held, dtype=np.int64)
+    order = np.argsort(held)
+    nearest = order[np.minimum(np.searchsorted(held, virtual, sorter=order), len(held) - 1)]
+    chunk = np.where(held[nearest] == virtual, nearest, -1)
     columns: dict[str, Any] = {
         "step": pa.array(np.array(kept.step, dtype=np.int64)),
         "dp_rank": _constant(state.dp, n_rows),

@@ -109,7 +109,7 @@ class WriterThread(threading.Thread):
                 if not may_ask:
                     self.clock.moments.appendleft(passed)
                     return
-                rows = list_operations(passed, n_chunks=self.state.vpp)
+                rows = list_operations(passed)
             self.kept.add(passed, rows)
             self.clock.reuse(self._read, passed.window)
             self._read.clear()

@@ -1,6 +1,7 @@
 """Modules by the names of Megatron-Core's, with its public functions and their signatures, that sleep instead of training.
 
-Megatron-LM cannot be installed here (it needs a GPU); its schedules call these functions by these names through their modules.
+For tests without Megatron-Core, and for its versions whose transfers are functions of a module; `test_megatron_core.py` has the
+real one.
 """
 
 import sys
@@ -23,10 +24,12 @@ def install(monkeypatch, *, as_class):
         monkeypatch.setitem(sys.modules, name, module)
     modules["megatron.core"].parallel_state = modules["megatron.core.parallel_state"]
     _fill_parallel_state(modules["megatron.core.parallel_state"])
-    transfers = _transfers()
+    p2p = modules[p2p_name]
+    transfers = _transfers(lambda: p2p.P2PCommunicator() if as_class else p2p)
     if as_class:
         methods = {name: _as_method(function) for name, function in transfers.items()}
-        modules[p2p_name].P2PCommunicator = type("P2PCommunicator", (), methods)
+        methods["_communicate"] = lambda _self, **asked: transfers["_communicate"](**asked)
+        p2p.P2PCommunicator = type("P2PCommunicator", (), methods)
     else:
         vars(modules[p2p_name]).update(transfers)
 
@@ -50,28 +53,37 @@ def _fill_parallel_state(module):
     module.get_virtual_pipeline_model_parallel_world_size = lambda: None
 
 
-def _transfers():
-    """Make the functions of `p2p_communication`."""
+def _transfers(owner):
+    """Make the functions of `p2p_communication`, which all call its `_communicate` through `owner()`."""
+
+    def _communicate(*, tensor_send_next, tensor_send_prev, recv_prev, recv_next):
+        time.sleep(TRANSFER_S)
+        return None, None, None
+
+    def communicate(*asked):
+        names = ("tensor_send_next", "tensor_send_prev", "recv_prev", "recv_next")
+        sends = {name: "a tensor" if name in asked else None for name in names[:2]}
+        owner()._communicate(**sends, **{name: name in asked for name in names[2:]})
 
     def recv_forward(tensor_shape, config):
-        time.sleep(TRANSFER_S)
+        communicate("recv_prev")
 
     def recv_backward(tensor_shape, config):
-        time.sleep(TRANSFER_S)
+        communicate("recv_next")
 
     def send_forward(output_tensor, config):
-        time.sleep(TRANSFER_S)
+        communicate("tensor_send_next")
 
     def send_backward(input_tensor_grad, config):
-        time.sleep(TRANSFER_S)
+        communicate("tensor_send_prev")
 
     def send_forward_recv_backward(output_tensor, tensor_shape, config):
-        time.sleep(TRANSFER_S)
+        communicate("tensor_send_next", "recv_next")
 
     def send_backward_recv_forward(input_tensor_grad, tensor_shape, config):
-        time.sleep(TRANSFER_S)
+        communicate("tensor_send_prev", "recv_prev")
 
-    return {name: function for name, function in locals().items() if callable(function)}
+    return {name: function for name, function in locals().items() if name.endswith(("ward", "_communicate"))}
 
 
 def _as_method(function):
@@ -99,7 +111,7 @@ def _fill_schedules(schedules, p2p, distributed):
         is_last_stage=True,
     ):
         time.sleep(FORWARD_S)
-        return None, 0
+        return object(), 0
 
     def backward_step(input_tensor, output_tensor, output_tensor_grad, config):
         time.sleep(2 * FORWARD_S)
@@ -113,8 +125,11 @@ def _fill_schedules(schedules, p2p, distributed):
         else:
             of, more = p2p, (None,)
 
+        outputs = []
+
         def forward(number):
-            schedules.forward_step(None, None, None, num_microbatches, None, [], None, 1, current_microbatch=number)
+            asked = None, None, None, num_microbatches, None, [], None, 1
+            outputs.append(schedules.forward_step(*asked, current_microbatch=number)[0])
 
         of.recv_forward(None, *more)
         forward(0)
@@ -123,13 +138,13 @@ def _fill_schedules(schedules, p2p, distributed):
         for number in range(1, num_microbatches):
             forward(number)
             of.send_forward_recv_backward(None, None, *more)
-            schedules.backward_step(None, None, None, None)
+            schedules.backward_step(None, outputs.pop(0), None, None)
             if number < num_microbatches - 1:
                 of.send_backward_recv_forward(None, None, *more)
             else:
                 of.send_backward(None, *more)
         of.recv_backward(None, *more)
-        schedules.backward_step(None, None, None, None)
+        schedules.backward_step(None, outputs.pop(0), None, None)
         of.send_backward(None, *more)
         distributed.finalize_model_grads([None])
 

@@ -43,34 +43,72 @@ def found_in(out):
     return sorted((c for c in causes if c.recoverable > NOISE), key=lambda c: -c.recoverable)
 
 
-@pytest.fixture(scope="module", params=["gpipe", "1f1b", "interleaved"])
+#: Chunks a rank, and how often a microbatch goes over to another rank on its way through the model.
+SCHEDULES = {
+    "gpipe": (1, 3),
+    "1f1b": (1, 3),
+    "interleaved": (2, 7),
+    "zero-bubble": (2, 7),
+    "zbv": (2, 6),
+    "dualpipev": (2, 6),
+}
+SPLIT = ("zero-bubble", "zbv", "dualpipev")
+V_SHAPED = ("zbv", "dualpipev")
+
+
+def first_named(out):
+    """Give the strongest cause that has a name."""
+    return next(cause for cause in found_in(out) if cause.cause != "unknown")
+
+
+@pytest.fixture(scope="module", params=SCHEDULES)
 def healthy(request, tmp_path_factory):
     """Run each schedule without a fault, recorded and profiled at once."""
     folder = tmp_path_factory.mktemp(request.param)
     profile = str(folder / "profile")
     run("pipeline.py", folder / "trace", "--schedule", request.param, "--profile", profile, "--steps", "8")
-    return folder
+    return request.param, folder
 
 
 def test_every_operation(healthy):
     """Each stage has a row for every forward and backward of every microbatch and chunk, and each send has its recv."""
-    rows = read(healthy / "trace")
-    n_chunks = 1 + rows.mc.max()
-    computes = rows[rows.optype.isin(["forward-compute", "backward-compute"])]
-    assert (computes.groupby(["step", "stage", "optype", "mb_id", "mc"], observed=True).size() == 1).all()
-    assert len(computes) == 8 * 4 * 2 * 8 * n_chunks
-    for send, recv in (("forward-send", "forward-recv"), ("backward-send", "backward-recv")):
-        assert (rows.optype == send).sum() == (rows.optype == recv).sum() > 0
+    schedule, folder = healthy
+    rows = read(folder / "trace")
+    n_chunks, n_moves = SCHEDULES[schedule]
+    assert set(rows.mc) == {-1, *range(n_chunks)}
+    names = ["forward-compute", "backward-compute", "backward-input", "backward-weight"]
+    counts = rows[rows.optype.isin(names)].pivot_table(
+        index=["step", "stage", "mc", "gmc", "mb_id"],
+        columns="optype",
+        values="duration",
+        aggfunc="size",
+        observed=True,
+    )
+    counts = counts.reindex(columns=names).fillna(0).astype(int)
+    assert len(counts) == 8 * 4 * 8 * n_chunks
+    assert (counts["forward-compute"] == 1).all()
+    # A backward is one, or the gradients of its input and those of its weights.
+    assert (counts["backward-input"] == counts["backward-weight"]).all()
+    assert (counts["backward-compute"] + counts["backward-input"] == 1).all()
+    assert (counts["backward-input"] == 1).any() == (schedule in SPLIT)
+    stage, chunk, place = (counts.index.get_level_values(name) for name in ("stage", "mc", "gmc"))
+    bent = (chunk == 1) & (schedule in V_SHAPED)
+    assert (place == np.where(bent, 7 - stage, 4 * chunk + stage)).all()
+    for optype in ("forward-send", "forward-recv", "backward-send", "backward-recv"):
+        assert (rows.optype == optype).sum() == 8 * 8 * n_moves, optype
     once = rows[rows.optype.isin(["optimizer", "optimizer-clip-main-grad"])]
     assert (once.groupby(["step", "stage", "optype"], observed=True).size() == 1).all()
 
 
 def test_it_agrees_with_the_profiler(healthy):
     """Forwards and backwards begin and end where torch.profiler saw their layers work, to a millisecond."""
-    rows = read(healthy / "trace")
+    schedule, folder = healthy
+    if schedule in SPLIT:
+        pytest.skip("what belongs to a part of a backward is not told by the names of its layers")
+    rows = read(folder / "trace")
     apart = []
     for rank in range(4):
-        layers = layers_of(healthy / "profile" / f"rank{rank}.json")
+        layers = layers_of(folder / "profile" / f"rank{rank}.json")
         own = rows[rows["rank"] == rank]
         for optype in ("forward-compute", "backward-compute"):
             mine = own[own.optype == optype].sort_values("start_ts")
@@ -97,7 +135,7 @@ def layers_of(path):
 
     # The first time, each schedule runs every layer once to learn the shapes of what it sends.
     forwards, slept = spans("layers"), spans("autograd::engine::evaluate_function: _SleepingBackward")
-    ended = np.array([end for _, end in spans("autograd::engine::evaluate_function: AddmmBackward0")])
+    ended = np.array([end for _, end in spans("autograd::engine::evaluate_function: _SleepingForWeightsBackward")])
     backwards = [(start, ended[np.searchsorted(ended, end)]) for start, end in slept]
     return {"forward-compute": drop_shapes(forwards), "backward-compute": drop_shapes(backwards)}
 
@@ -108,8 +146,9 @@ def drop_shapes(spans):
 
 
 def test_healthy(healthy):
-    """Of a job without a fault nothing is said beyond the noise of a machine that runs other things."""
-    assert [cause.cause for cause in found_in(healthy / "trace")] == []
+    """Of a job without a fault no cause is named beyond the noise of a machine that runs other things."""
+    _, folder = healthy
+    assert [cause.cause for cause in found_in(folder / "trace") if cause.cause != "unknown"] == []
 
 
 @pytest.mark.parametrize(
@@ -118,13 +157,35 @@ def test_healthy(healthy):
         ("1f1b", "slow-stage", "stage-imbalance", [1]),
         ("interleaved", "long-loss", "stage-imbalance", [3]),
         ("gpipe", "gc", "garbage-collection", []),
+        ("zero-bubble", "long-loss", "stage-imbalance", [3]),
+        ("zbv", "slow-stage", "stage-imbalance", [1]),
     ],
 )
 def test_faults_are_named(tmp_path, schedule, fault, cause, stages):
     """A slow stage, a long loss and collections on single ranks are named first, in their state."""
     run("pipeline.py", tmp_path, "--schedule", schedule, "--fault", fault, "--steps", "12")
-    found = found_in(tmp_path)[0]
+    found = first_named(tmp_path)
     assert (found.cause, list(found.where.stages)) == (cause, stages)
+
+
+@pytest.mark.parametrize("schedule", ["interleaved", "zbv", "dualpipev"])
+def test_a_slow_rank_is_named(tmp_path, schedule):
+    """Of two replicas one rank is slow, with all chunks that it holds."""
+    options = ("--fault", "slow-worker", "--place", "3", "--ranks", "8", "--dp", "2", "--steps", "10")
+    run("pipeline.py", tmp_path, "--schedule", schedule, *options)
+    found = first_named(tmp_path)
+    assert (found.cause, [(worker.dp, worker.pp) for worker in found.where.workers]) == ("worker-fault", [(1, 1)])
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "zbv", "dualpipev"])
+def test_a_slow_link_is_named(tmp_path, schedule):
+    """Of two replicas one has a slow link: it is named, or the cards at its ends."""
+    options = ("--fault", "slow-link", "--place", "1", "--ranks", "8", "--dp", "2", "--steps", "10")
+    run("pipeline.py", tmp_path, "--schedule", schedule, *options)
+    found = first_named(tmp_path)
+    ends = {end for link in found.where.links for end in (link.source, link.target)} | set(found.where.workers)
+    assert found.cause == "network-fault"
+    assert {(end.dp, end.pp) for end in ends} <= {(0, 1), (0, 2)} and ends
 
 
 @pytest.mark.parametrize("wrapper", ["ddp", "fsdp1", "fsdp2", "none"])

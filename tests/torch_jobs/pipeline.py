@@ -18,13 +18,16 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import torch.multiprocessing
+from links import make_posts, slow_down
 from torch import nn
 from torch.distributed.pipelining import (
     PipelineStage,
     Schedule1F1B,
+    ScheduleDualPipeV,
     ScheduleGPipe,
     ScheduleInterleaved1F1B,
     ScheduleInterleavedZeroBubble,
+    ScheduleZBVZeroBubble,
 )
 
 SCHEDULES = {
@@ -32,14 +35,20 @@ SCHEDULES = {
     "1f1b": Schedule1F1B,
     "interleaved": ScheduleInterleaved1F1B,
     "zero-bubble": ScheduleInterleavedZeroBubble,
+    "zbv": ScheduleZBVZeroBubble,
+    "dualpipev": ScheduleDualPipeV,
 }
-CHUNKED = ("interleaved", "zero-bubble")
-FAULTS = ("none", "slow-stage", "slow-worker", "long-loss", "gc", "slow-loader", "checkpoint")
+CHUNKED = ("interleaved", "zero-bubble", "zbv", "dualpipev")
+#: These place the chunks of a rank at both ends of the model.
+V_SHAPED = ("zbv", "dualpipev")
+FAULTS = ("none", "slow-stage", "slow-worker", "slow-link", "long-loss", "gc", "slow-loader", "checkpoint")
 WIDTH = 16
-#: Seconds of one stage's forward; its backward takes twice as long.
+#: Seconds of one stage's forward; the gradients of its input and of its weights take as long each.
 FORWARD_S = 0.016
 #: What a fault adds to that, as a factor.
 SLOW = 1.8
+#: How many forwards a message takes on the slow link.
+LATE = 4.0
 #: Objects on the heap of every rank where collections are the fault: a full collection of them takes some 40 ms.
 N_OBJECTS = 300_000
 #: A collection every so many steps on a rank, each rank in other steps.
@@ -47,7 +56,7 @@ COLLECT_EVERY = 3
 
 
 class _Sleeping(torch.autograd.Function):
-    """Passes its input on, after a while, in both directions."""
+    """Passes its input on, and the gradient of its output back, after a while."""
 
     @staticmethod
     def forward(ctx, x, seconds):
@@ -57,7 +66,21 @@ class _Sleeping(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):
-        time.sleep(2 * ctx.seconds)
+        time.sleep(ctx.seconds)
+        return grad, None
+
+
+class _SleepingForWeights(torch.autograd.Function):
+    """Passes weights on, and takes a while for their gradients: where a schedule computes these apart, it is then."""
+
+    @staticmethod
+    def forward(ctx, weight, seconds):
+        ctx.seconds = seconds
+        return weight.view_as(weight)
+
+    @staticmethod
+    def backward(ctx, grad):
+        time.sleep(ctx.seconds)
         return grad, None
 
 
@@ -75,7 +98,9 @@ class Layers(nn.Module):
         with torch.profiler.record_function("layers"):
             if self.collect():
                 gc.collect()
-            return _Sleeping.apply(torch.tanh(self.linear(x)), self.seconds)
+            weight = _SleepingForWeights.apply(self.linear.weight, self.seconds)
+            product = nn.functional.linear(x, weight, self.linear.bias)
+            return _Sleeping.apply(torch.tanh(product), self.seconds)
 
 
 class Numbers(torch.utils.data.Dataset):
@@ -98,7 +123,12 @@ def parse(arguments=None):
     parser.add_argument("out", type=Path)
     parser.add_argument("--schedule", choices=SCHEDULES, default="1f1b")
     parser.add_argument("--fault", choices=FAULTS, default="none")
-    parser.add_argument("--place", type=int, default=1, help="stage of slow-stage, rank of slow-worker and slow-loader")
+    parser.add_argument(
+        "--place",
+        type=int,
+        default=1,
+        help="pipeline rank of slow-stage, rank of slow-worker and slow-loader, pipeline rank at which slow-link begins",
+    )
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--dp", type=int, default=1, help="data-parallel replicas among the ranks")
@@ -117,10 +147,12 @@ def main(arguments=None):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    torch.multiprocessing.spawn(run_rank, args=(options, port), nprocs=options.ranks)
+    # Forked: to import torch once takes seconds less than in each process.
+    arguments = options, port, make_posts()
+    torch.multiprocessing.start_processes(run_rank, args=arguments, nprocs=options.ranks, start_method="fork")
 
 
-def run_rank(rank, options, port):
+def run_rank(rank, options, port, posts):
     """Train on one rank."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -128,6 +160,8 @@ def run_rank(rank, options, port):
     pp = options.ranks // options.dp
     # Data-parallel ranks lie side by side, as in Megatron-LM: rank = stage * dp + dp_rank.
     stage_rank, dp_rank = divmod(rank, options.dp)
+    if options.fault == "slow-link":
+        slow_down(LATE * options.forward_s, (options.place * options.dp, (options.place + 1) * options.dp), posts)
     pipes = [dist.new_group([s * options.dp + d for s in range(pp)]) for d in range(options.dp)]
     peers = [dist.new_group([s * options.dp + d for d in range(options.dp)]) for s in range(pp)]
     train(rank, options, stage_rank, dp_rank, pipes[dp_rank], peers[stage_rank])
@@ -156,9 +190,12 @@ def train(rank, options, stage_rank, dp_rank, pipe, peers):
         options.fault == "slow-worker" and rank == options.place
     ):
         seconds *= SLOW
+    places = [chunk * pp + stage_rank for chunk in range(n_chunks)]
+    if options.schedule in V_SHAPED:
+        places = [stage_rank, 2 * pp - 1 - stage_rank]
     stages = [
-        PipelineStage(Layers(seconds, collect), chunk * pp + stage_rank, n_chunks * pp, torch.device("cpu"), group=pipe)
-        for chunk in range(n_chunks)
+        PipelineStage(Layers(seconds, collect), place, n_chunks * pp, torch.device("cpu"), group=pipe)
+        for place in places
     ]
     parameters = [p for stage in stages for p in stage.submod.parameters()]
     optimizer = torch.optim.SGD(parameters, lr=1e-3)
@@ -183,7 +220,7 @@ def train(rank, options, stage_rank, dp_rank, pipe, peers):
                 batch = next(batches)
                 now.update(step=step, collect=bool(heap) and (step + rank) % COLLECT_EVERY == 0)
                 schedule.step(
-                    *([batch] if stage_rank == 0 else []), **({"target": batch} if stage_rank == pp - 1 else {})
+                    *([batch] if stage_rank == 0 else []), **({"target": batch} if n_chunks * pp - 1 in places else {})
                 )
                 if options.dp > 1:
                     for p in parameters:

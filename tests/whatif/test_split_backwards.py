@@ -3,6 +3,7 @@
 import dataclasses
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from diagnose.faults.fault import Fault
@@ -123,3 +124,18 @@ def test_another_schedule() -> None:
     assert float(job.removal.price([Reschedule("1f1b", 1, stay)]).mean()) == pytest.approx(
         whole.gains.replayed_s, rel=2e-3
     )
+
+
+def test_a_stage_that_leaves_all_to_its_weights() -> None:
+    """The beginning of the model may need no gradient of its input: whole backwards of the stage are no longer than elsewhere."""
+    table = generate(dataclasses.replace(EXACT, schedule="dualpipev", vpp=2, microbatches=8), ()).trace
+    rows = table.to_pandas()
+    first = (rows.stage == 0) & (rows.mc == 0)
+    of_weights = set(rows.mb_id[first & (rows.optype == "backward-weight")])
+    backwards = first & rows.optype.isin(["backward-compute", "backward-input"])
+    split = backwards & rows.mb_id.isin(of_weights)
+    assert 0 < split.sum() < backwards.sum()
+    rows.loc[split, "duration"] = 1e-5
+    m = measure(pa.Table.from_pandas(rows, schema=table.schema, preserve_index=False))
+    assert m.gains.clean_s == pytest.approx(m.gains.recorded_s, rel=0.1)
+    assert m.gains.alone_s["stage"] == pytest.approx(m.gains.recorded_s, rel=0.1)

@@ -27,8 +27,16 @@ class StagePart(Part):
 
     def find(self) -> None:
         """Compare each stage with the mean of all."""
-        typical_s = self.job.breakdown.typical_s
+        typical_s, variant_ratio = self.job.breakdown.typical_s, self.job.breakdown.variant_ratio
         self._even_ratio = typical_s.mean(axis=1, keepdims=True) / typical_s
+        self._varies: Bools | None = None
+        if not isinstance(variant_ratio, float):
+            # Whole backwards among split ones, and the like, are even among themselves: a stage may leave all to its weights.
+            ratio = variant_ratio[..., 0, 0]  # (n_directions, n_virtual, n_microbatches)
+            self._varies = ratio != 1.0
+            long_s = typical_s * nan_median(np.where(self._varies, ratio, np.nan), axis=2)
+            n_long = np.maximum(np.isfinite(long_s).sum(axis=1, keepdims=True), 1)
+            self._even_variant = np.nansum(long_s, axis=1, keepdims=True) / n_long / long_s
 
     def is_present(self) -> bool:
         """Say whether there are several stages."""
@@ -37,8 +45,10 @@ class StagePart(Part):
     def ease_work(self, work: Seconds, place: Place, steps: slice, lanes: Lanes) -> Seconds:
         """Give a compute the work of a mean stage."""
         del steps
-        direction, virtual, _ = place
-        return work * mix(lanes, self._even_ratio[direction, virtual], 1.0)
+        direction, virtual, microbatch = place
+        varies = self._varies is not None and self._varies[direction, virtual, microbatch]
+        ratio = (self._even_variant if varies else self._even_ratio)[direction, virtual]
+        return work * mix(lanes, ratio, 1.0)
 
 
 def find_usual_durations(
