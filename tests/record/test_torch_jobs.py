@@ -177,7 +177,7 @@ def test_a_slow_rank_is_named(tmp_path, schedule):
     assert (found.cause, [(worker.dp, worker.pp) for worker in found.where.workers]) == ("worker-fault", [(1, 1)])
 
 
-@pytest.mark.parametrize("schedule", ["gpipe", "zbv", "dualpipev"])
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
 def test_a_slow_link_is_named(tmp_path, schedule):
     """Of two replicas one has a slow link: it is named, or the cards at its ends."""
     options = ("--fault", "slow-link", "--place", "1", "--ranks", "8", "--dp", "2", "--steps", "10")
