@@ -203,7 +203,7 @@ def _take_others(rows: Rows, warnings: list[str]) -> Rows:
         f"{', '.join(named)}"
     )
     with np.errstate(invalid="ignore"):
-        usable = (rows.other >= 0) & (rows.duration_s > 0) & (rows.duration_s <= MAX_DURATION_S)
+        usable = (rows.other >= 0) & (rows.duration_s >= 0) & (rows.duration_s <= MAX_DURATION_S)
         usable &= np.abs(rows.start_s) <= MAX_START_S
     # What such rows never have, or nobody asks of them, is not kept: there may be many more of them than operations.
     unasked = ("seq", "microbatch", "chunk", "host", "tokens", "tokens_sq", "expert_tokens", "number", "bad")

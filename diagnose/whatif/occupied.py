@@ -315,7 +315,9 @@ def _rows_of(others: Evidence, block: Block) -> tuple[Ints, Evidence]:
 
 def _place(rows: Evidence, block: Block) -> tuple[Bools, Bools, Bools]:
     """Say which rows of a block lie between computes, which overlap some without being inside of one, and which are inside."""
-    keys = Keys.of(block)
+    # Rows may reach beyond the step on both sides.
+    first_s = min(float(np.nanmin(block.start_s)), float(rows.start_s.min()))
+    keys = Keys.over(block, first_s, max(float(np.nanmax(block.end_s)), float(rows.end_s.max())))
     computes = np.flatnonzero(np.isin(block.nodes.op, [int(op) for op in COMPUTE]))
     lane = np.stack([keys.lanes(int(stage)) for stage in block.nodes.stage[computes].tolist()])
     long = block.end_s[computes] > block.start_s[computes]

@@ -41,6 +41,8 @@ BOTH_SHARE = 0.25
 #: In its slow steps this part of a slow worker's computes take at least this part of its excess more than peers' quickest ones.
 THROUGHOUT_SHARE = 0.85
 THROUGHOUT_LEVEL = 0.35
+#: Standard error of that quantile of n normal values, times sqrt(n), in parts of its distance from their median.
+QUICK_ERROR = 1.48
 #: A worker that falls behind from a step on was so in at most this part of the steps before.
 BEFORE_SHARE = 0.25
 #: A level lasts so many steps.
@@ -144,7 +146,9 @@ def slow_throughout(
         for dp in slow:
             there = np.isfinite(log[..., dp]) & (level[..., dp] > THROUGHOUT_LEVEL * level[..., dp].max())
             least = np.where(there, THROUGHOUT_LEVEL * level[..., dp], 0.0)
-            found[dp, stage] = _quick(np.where(there, log[..., dp] - least, np.nan)) >= quickest
+            # A quantile of few computes is off by chance: then they must be beyond the usual, too.
+            sure = max(1.0 - CHANCE_DEVIATIONS * QUICK_ERROR / np.sqrt(max(there.sum(), 1)), 0.0)
+            found[dp, stage] = _quick(np.where(there, log[..., dp] - least, np.nan)) >= sure * quickest
     return found
 
 
