@@ -70,6 +70,8 @@ MOST = 100.0
 LONG_SHARE = 0.1
 #: Where stalls are in this part of the computes of a worker's steps with any, whether they are a pace or pauses nobody can tell.
 PACE_SHARE = 0.4
+#: ... while they are shorter than this part of their computes: no clock varies by more from one compute to the next.
+PACE_RATIO = 0.5
 PACE_CHANCE = 0.5
 #: Stalls within this part of a worker's mean interval are close; so many must be expected at random to tell.
 CLOSE_SHARE = 0.4
@@ -253,7 +255,9 @@ def _measure_chances(breakdown: Breakdown) -> Features:
     of_steps = np.where(
         by_worker > 0, _add_chunks(np.isfinite(breakdown.compute_s).sum(axis=2), n_stages).sum(axis=0), 0
     )
-    is_pace = unrecorded.sum() >= PACE_SHARE * of_steps.sum()
+    work_s = np.maximum(np.nan_to_num(breakdown.compute_s) - stalls.inside_s, TINY_S)
+    is_short = float(np.median(seconds[at] / work_s[at])) < PACE_RATIO
+    is_pace = is_short and unrecorded.sum() >= PACE_SHARE * of_steps.sum()
     here, elsewhere = ([np.where(mask, a, 0).sum(axis=(0, 2)) for a in (stalled, there)] for mask in (hit, ~hit))
     by_step = [a.sum(axis=(0, 1, 2, 4))[in_time] for a in (at, np.isfinite(breakdown.compute_s))]
     return {

@@ -221,3 +221,5 @@ def test_stalls_in_most_computes_may_be_a_pace(n_steps: int, n_microbatches: int
     found = values(stalled(of(StallKind.ALLOCATION, places)), "allocator")["pace_doubt"]
     assert found == (PACE_CHANCE if doubt else 0.0)
     assert values(stalled(of(StallKind.ALLOCATION, places), recorded=places), "allocator")["pace_doubt"] == 0.0
+    long = dict.fromkeys(places, 5.0)
+    assert values(stalled(of(StallKind.ALLOCATION, long)), "allocator")["pace_doubt"] == 0.0

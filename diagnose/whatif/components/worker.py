@@ -10,7 +10,14 @@ from diagnose.model.optype import Op
 from diagnose.model.stalls import StallKind, Stalls
 from diagnose.model.trace import Bools, Seconds
 from diagnose.numerics.change_points import Positions, Rise, find_rise
-from diagnose.numerics.robust import MAD_TO_SIGMA, lower_median, nan_median, nan_quantile, noise_of_differences
+from diagnose.numerics.robust import (
+    MAD_TO_SIGMA,
+    lower_median,
+    nan_median,
+    nan_quantile,
+    noise_of_differences,
+    robust_deviation,
+)
 from diagnose.whatif.components.attribution import assign
 from diagnose.whatif.components.component import ByNode, Component, Extent, Lanes, Part, cut, mix
 from diagnose.whatif.computes import Place
@@ -41,7 +48,9 @@ BOTH_SHARE = 0.25
 #: In its slow steps this part of a slow worker's computes take at least this part of its excess more than peers' quickest ones.
 THROUGHOUT_SHARE = 0.85
 THROUGHOUT_LEVEL = 0.35
-#: Standard error of that quantile of n normal values, times sqrt(n), in parts of its distance from their median.
+#: How many deviations below the mean that part of normal values begins; and the standard error of where it does for n values, times
+#: sqrt(n), in parts of that.
+QUICK_DEVIATIONS = 1.04
 QUICK_ERROR = 1.48
 #: A worker that falls behind from a step on was so in at most this part of the steps before.
 BEFORE_SHARE = 0.25
@@ -130,7 +139,8 @@ def slow_throughout(
     """Say which workers are slow on nearly all microbatches of their slow steps; shape (n_dp, n_stages).
 
     Stalls that come often make the median long, too, but leave some computes alone: then the quickest of a worker's computes are
-    as quick as the quickest of its peers', which noise and documents make quicker than usual, too.
+    as quick as the quickest of its peers', which noise makes quicker than usual. Documents and experts make forward and backward of
+    a microbatch quick together: that is no noise.
     """
     n_dp = compute_s.shape[-1]
     found = np.zeros((n_dp, n_stages), dtype=bool)
@@ -142,19 +152,19 @@ def slow_throughout(
         usual = typical_s[:, stage::n_stages, None, None, None] * step_ratio[:, None, None, :, None]
         log = np.log(np.maximum(compute_s[:, stage::n_stages] / usual, TINY_RATIO))
         # Where all are slow nobody says how quick the quickest can be: then it is as quick as usual.
-        quickest = 0.0 if len(slow) == n_dp else min(_quick(np.delete(log, slow, axis=-1)), 0.0)
+        peers = np.delete(log, slow, axis=-1)
+        apart = (peers[0] - peers[1])[np.isfinite(peers[0] - peers[1])]
+        noise = robust_deviation(apart) if apart.size else 0.0
         for dp in slow:
             there = np.isfinite(log[..., dp]) & (level[..., dp] > THROUGHOUT_LEVEL * level[..., dp].max())
+            if not there.any():
+                continue
             least = np.where(there, THROUGHOUT_LEVEL * level[..., dp], 0.0)
             # A quantile of few computes is off by chance: then they must be beyond the usual, too.
             sure = max(1.0 - CHANCE_DEVIATIONS * QUICK_ERROR / np.sqrt(max(there.sum(), 1)), 0.0)
-            found[dp, stage] = _quick(np.where(there, log[..., dp] - least, np.nan)) >= sure * quickest
+            quick = nan_quantile((log[..., dp] - least)[there], 1.0 - THROUGHOUT_SHARE, axis=0)
+            found[dp, stage] = quick >= -sure * QUICK_DEVIATIONS * noise / np.sqrt(2.0)
     return found
-
-
-def _quick(log: Seconds) -> float:
-    """Give the value that `THROUGHOUT_SHARE` of all exceed."""
-    return float(nan_quantile(log.ravel(), 1.0 - THROUGHOUT_SHARE, axis=0))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
