@@ -5,6 +5,7 @@ Enters: what `diagnose.trace` read and checked. Leaves: the input of the what-if
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -134,6 +135,15 @@ class Block:
     def n_dp(self) -> int:
         """Number of data-parallel ranks."""
         return int(self.start_s.shape[2])
+
+    def take_steps(self, at: Ints | Bools) -> "Block":
+        """Take some steps, by mask or by position."""
+        taken: dict[str, Any] = {
+            field.name: None if (values := getattr(self, field.name)) is None else values[:, at]
+            for field in dataclasses.fields(self)
+            if field.name not in {"steps", "nodes"}
+        }
+        return dataclasses.replace(self, steps=self.steps[at], **taken)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

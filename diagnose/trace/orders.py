@@ -3,9 +3,6 @@
 Enters: blocks, each of steps with the same operations. Leaves: blocks of steps that run them in the same order, too.
 """
 
-import dataclasses
-from typing import Any
-
 import numpy as np
 
 from diagnose.model.optype import DIRECTIONS
@@ -39,7 +36,7 @@ def _part(block: Block) -> list[Block]:
         differs = _differs(start_s, end_s, stage, left)
         groups.append(left[~differs])
         left = left[differs]
-    return [block] if len(groups) == 1 else [_take(block, group) for group in groups]
+    return [block] if len(groups) == 1 else [block.take_steps(group) for group in groups]
 
 
 def _differs(start_s: Seconds, end_s: Seconds, stage: Ints, steps: Ints) -> Bools:
@@ -61,13 +58,3 @@ def _differs(start_s: Seconds, end_s: Seconds, stage: Ints, steps: Ints) -> Bool
     differs: Bools = np.asarray(n_turned > max(1.0, MAX_TURNED_SHARE * len(before)))
     differs[0] = False
     return differs
-
-
-def _take(block: Block, at: Ints) -> Block:
-    """Take some steps of a block."""
-    taken: dict[str, Any] = {
-        field.name: None if (values := getattr(block, field.name)) is None else values[:, at]
-        for field in dataclasses.fields(block)
-        if field.name not in {"steps", "nodes"}
-    }
-    return dataclasses.replace(block, steps=block.steps[at], **taken)

@@ -137,18 +137,7 @@ def usual_start(block: Block) -> Seconds:
 def _without_steps(block: Block, steps: tuple[int, ...]) -> Block:
     """Leave some steps out of a block."""
     keep = ~np.isin(block.steps, steps)
-    if keep.all():
-        return block
-    return dataclasses.replace(
-        block,
-        steps=block.steps[keep],
-        start_s=block.start_s[:, keep],
-        end_s=block.end_s[:, keep],
-        filled=None if block.filled is None else block.filled[:, keep],
-        tokens=None if block.tokens is None else block.tokens[:, keep],
-        tokens_sq=None if block.tokens_sq is None else block.tokens_sq[:, keep],
-        expert_tokens=None if block.expert_tokens is None else block.expert_tokens[:, keep],
-    )
+    return block if keep.all() else block.take_steps(keep)
 
 
 def build_observed_graph(block: Block, start_s: Seconds, *, has_dp: bool) -> Graph:
