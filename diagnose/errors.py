@@ -49,3 +49,19 @@ class ServiceError(DiagnoseError):
     """A store or a cluster does not answer, or not as it should."""
 
     exit_code = 74
+
+
+def asked_to_end(error: BaseException) -> BaseException | None:
+    """Give the SIGTERM or Ctrl-C on whose way out an error arose; None where nobody asked the program to end.
+
+    A signal comes anywhere: within `Condition.wait` it leaves a lock that is not held, and giving that back raises a
+    `RuntimeError` in place of the end that was asked for.
+    """
+    seen: set[int] = set()
+    at: BaseException | None = error
+    while at is not None and id(at) not in seen:
+        if isinstance(at, SystemExit | KeyboardInterrupt):
+            return at
+        seen.add(id(at))
+        at = at.__context__
+    return None

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import types
 from collections.abc import Iterator
@@ -57,6 +58,11 @@ class FakePipeline(types.ModuleType):
             raise ZeroDivisionError("division\nby zero")
         if stem == "stop":
             raise KeyboardInterrupt
+        if stem in {"ended", "interrupted"}:
+            try:
+                raise SystemExit(143) if stem == "ended" else KeyboardInterrupt
+            finally:
+                threading.Lock().release()  # what a signal within Condition.wait does to those around it
         raise TraceError("no column duration; expected step, ...; look at the file", where=str(name))
 
 
@@ -487,6 +493,17 @@ def test_completion_offers(
     monkeypatch.setenv("COMP_CWORD", str(words.count(" ")))
     assert main([]) == 0
     assert capsys.readouterr().out.splitlines() == offered
+
+
+@pytest.mark.parametrize(("job", "code", "says"), [("ended", 143, ""), ("interrupted", 130, "interrupted")])
+def test_end_asked_for_while_a_lock_is_held(
+    pipeline: FakePipeline, capsys: pytest.CaptureFixture[str], job: str, code: int, says: str
+) -> None:
+    """A signal that breaks a lock on its way out still is the end that was asked for: no internal error, no next job."""
+    assert main([f"{job}.parquet", "healthy.parquet"]) == code
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", f"diagnose: error: {says}\n" if says else "")
+    assert [Path(str(call.source)).stem for call in pipeline.calls] == [job]
 
 
 # Streams

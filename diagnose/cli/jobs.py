@@ -28,7 +28,7 @@ from diagnose.cli.options import (
     version_option,
 )
 from diagnose.cli.output import open_output, print_error, print_internal_error
-from diagnose.errors import DiagnoseError, MetadataError, RuleError
+from diagnose.errors import DiagnoseError, MetadataError, RuleError, asked_to_end
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Diagnosis
@@ -89,7 +89,9 @@ def jobs_command(jobs: tuple[str, ...], **given: Any) -> int:
                 print_error(str(error))
                 failures.append(error.exit_code)
                 report = _render_error(job, str(error), options)
-            except Exception as error:  # noqa: BLE001 - one broken job must not stop the others
+            except Exception as error:
+                if asked_to_end(error):
+                    raise
                 print_internal_error(error, job)
                 failures.append(EXIT_INTERNAL)
                 report = _render_error(job, f"internal error: {type(error).__name__}", options)

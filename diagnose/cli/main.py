@@ -37,7 +37,7 @@ from diagnose.cli.store import store_command
 from diagnose.cli.tickets import tickets_command
 from diagnose.cli.triage import triage_command
 from diagnose.cli.what_if import what_if_command
-from diagnose.errors import DiagnoseError, RuleError, UsageError
+from diagnose.errors import DiagnoseError, RuleError, UsageError, asked_to_end
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -145,7 +145,10 @@ def _terminate(_signal: int, _frame: object) -> None:
 
 def _end_with(error: BaseException) -> int:
     """Say in a line what ended the program, and give its exit code."""
+    error = asked_to_end(error) or error
     match error:
+        case SystemExit():
+            return EXIT_TERMINATED
         case click.ClickException():
             print_error(" ".join(error.format_message().split()))
             return UsageError.exit_code

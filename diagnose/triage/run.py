@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError
 
-from diagnose.errors import ServiceError
+from diagnose.errors import ServiceError, asked_to_end
 from diagnose.model.triage_run import Progress, TriageRun
 from diagnose.triage.pools import OutcomeFuture, WorkerPool
 from diagnose.triage.settings import RunSettings
@@ -277,7 +277,9 @@ class _Runner:
         except BrokenExecutor:
             is_dead = True
             outcome = give_up(work.task, Failure.CRASH, "the process that diagnosed it died, twice")
-        except Exception as error:  # noqa: BLE001 - what Dask says of a worker that died again and again
+        except Exception as error:
+            if asked_to_end(error):
+                raise
             said = type(error).__name__
             is_dead = said == "KilledWorker"
             if is_dead:
