@@ -87,6 +87,14 @@ class Diagnosis:
         host = None if self.hosts is None else self.hosts[dp * len(self.stage_labels) + stage] or None
         return Worker(int(self.dp_labels[dp]), int(self.stage_labels[stage]), int(self.ranks[dp, stage]), host)
 
+    @property
+    def summary(self) -> str:
+        """One line for people: job, verdict, first cause, place, and how much longer steps are for it; safe to show."""
+        line: str = importlib.import_module("diagnose.report.words").summary(
+            self
+        )  # by name: no type here knows reports
+        return line
+
     def _repr_html_(self) -> str:
         """Show the report in a notebook, which asks the object itself, also one that comes out of another process."""
         page: str = importlib.import_module("diagnose.report.terminal").render_html(
@@ -105,6 +113,7 @@ class Diagnosis:
             schema=SCHEMA,
             made_by=self.made_by,
             job=self._job_facts(),
+            summary=self.summary,
             verdict=self.verdict,
             why=self.why,
             step_time=self.step_time,
