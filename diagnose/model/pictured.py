@@ -2,13 +2,16 @@
 
 import dataclasses
 
-#: Pictures of the page, by key, in its order.
-PICTURES = ("workers", "steps", "timeline", "stages", "pauses", "links", "forward-backward", "tokens", "optypes")
+#: Pictures of the page by key: those of the figures that show a cause, and those that need the whole trace.
+PICTURES = (
+    *("pace", "transfers", "ranks", "experts", "pauses", "steps", "stages"),
+    *("workers", "timeline", "network", "microbatches"),
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Pictured:
-    """The components that a cause's rule owns, and the pictures that make it obvious: the first that the job has leads its page."""
+    """The components that a cause's rule owns, and the pictures that make it obvious: its page begins with them."""
 
     components: tuple[str, ...]
     pictures: tuple[str, ...] = ("workers",)
