@@ -69,7 +69,8 @@ def render(data: ReportData, *, options: str = "", in_site: bool = False) -> str
     """
     diagnosis = data.diagnosis
     with styled():
-        proofs = _draw_proofs(diagnosis)
+        figures = _draw_proofs(diagnosis)
+        proofs = [picture for picture in figures if picture is not None]
         beside = [picture for draw in _choose_beside(data) if (picture := draw(data)) is not None]
         ledger = _draw_ledger(diagnosis)
         narrow = [picture for picture in (*beside, ledger) if picture is not None]
@@ -79,7 +80,7 @@ def render(data: ReportData, *, options: str = "", in_site: bool = False) -> str
         timeline = draw_timeline(data)
     rows = _pair([*proofs, steps], narrow)
     others = _explain_others(data)
-    return _fill(diagnosis, [*rows, [timeline]], others, in_site=in_site, options=options)
+    return _fill(diagnosis, figures, [*rows, [timeline]], others, in_site=in_site, options=options)
 
 
 def render_saved(diagnosis: Diagnosis, location: str) -> str:
@@ -88,23 +89,21 @@ def render_saved(diagnosis: Diagnosis, location: str) -> str:
     It has the words of `render`, the pictures of what the diagnosis keeps, and tables in the place of the others.
     """
     with styled():
-        rows = _pair(_draw_proofs(diagnosis), [_draw_ledger(diagnosis)])
+        figures = _draw_proofs(diagnosis)
+        rows = _pair(figures, [_draw_ledger(diagnosis)])
     reasons = {entry.cause: prose(entry.reason) for entry in diagnosis.not_checked}
     found = {cause.cause for cause in diagnosis.causes}
     hint = f"looked for and not found; diagnose explain {shlex.quote(location)} CAUSE says why"
     others = {cause: hint for cause in diagnosis.checked if cause not in found} | reasons
-    return _fill(diagnosis, rows, sorted(others.items()), in_site=True, location=location)
+    return _fill(diagnosis, figures, rows, sorted(others.items()), in_site=True, location=location)
 
 
-def _draw_proofs(diagnosis: Diagnosis) -> list[Picture]:
-    """Draw what shows the causes, each under a key of its own."""
-    found: list[Picture] = []
-    for cause in diagnosis.causes[:_MAX_PROOFS]:
-        kind = cause.proof.kind if cause.proof is not None else ""
-        n = sum(picture.key.partition("-")[0] == kind for picture in found)
-        picture = draw_proof(diagnosis, cause, f"{kind}-{n + 1}" if n else kind)
-        found += [picture] if picture is not None else []
-    return found
+def _draw_proofs(diagnosis: Diagnosis) -> list[Picture | None]:
+    """Draw what shows each cause, under keys that differ; None for a cause that keeps nothing to draw."""
+    kinds = [cause.proof.kind if cause.proof is not None else "" for cause in diagnosis.causes]
+    keys = [f"{kind}-{n}" if (n := kinds[:i].count(kind)) else kind for i, kind in enumerate(kinds)]
+    drawn = zip(diagnosis.causes[:_MAX_PROOFS], keys, strict=False)
+    return [draw_proof(diagnosis, cause, key) for cause, key in drawn]
 
 
 def _draw_ledger(diagnosis: Diagnosis) -> Picture | None:
@@ -136,6 +135,7 @@ def _explain_others(data: ReportData) -> list[tuple[str, str]]:
 
 def _fill(
     diagnosis: Diagnosis,
+    figures: Sequence[Picture | None],
     rows: Sequence[Sequence[Picture | None]],
     others: Sequence[tuple[str, str]],
     *,
@@ -143,7 +143,7 @@ def _fill(
     options: str = "",
     location: str | None = None,
 ) -> str:
-    """Fill in the template with rows of pictures, one or two in each."""
+    """Fill in the template with rows of pictures, one or two in each; `figures` are those of the causes, in their order."""
     kept = [found for row in rows if (found := [picture for picture in row if picture is not None])]
     shown = [picture for row in kept for picture in row]
     said = _describe(diagnosis, options)
@@ -154,6 +154,7 @@ def _fill(
         "page.html.j2",
         shown,
         rows=kept,
+        figures=["" if picture is None else picture.key for picture in figures],
         others=others,
         in_site=in_site,
         is_saved=location is not None,

@@ -32,9 +32,13 @@ _KINDS = {
     "ranks": (
         "Compute by data-parallel rank and step",
         (
-            "Compute of each rank over the mean of all in that step. The frame is the longest rank of a step, which all others "
-            "wait for: it moves from rank to rank, as documents do; on a slow worker it would stay."
+            "Compute of each rank over the mean of all in that step. All others wait for the longest: it is another rank from step "
+            "to step, as long documents are dealt; with a slow worker it would be the same one."
         ),
+    ),
+    "microbatches": (
+        "Compute by microbatch and step",
+        "Compute of each microbatch over the mean of all in that step: the long ones are others from step to step.",
     ),
     "experts": (
         "Compute by worker and step",
@@ -108,7 +112,8 @@ def _draw_map(cause: Cause, proof: Proof, table: Seconds, key: str) -> Picture:
         for y, x in np.argwhere(np.isfinite(table) & (is_ratio | (table > top / 10))).tolist():
             text = UNITS[proof.unit].brief(float(table[y, x]))
             sheet.write(x + 0.5, y + 0.5, text, of=f"heat{levels[y, x]}-ink", size=11, across="center")
-    if proof.kind == "ranks" and wide_px >= _FRAME_PX:
+    framed = proof.kind == "ranks" and wide_px >= _FRAME_PX and not proof.left_out
+    if framed:
         for x in np.flatnonzero(np.isfinite(table).any(axis=0)).tolist():
             y = int(np.nanargmax(table[:, x]))
             sheet.outline(x, x + 1, y, y + 1, "ink", grow=0.0)
@@ -131,7 +136,7 @@ def _draw_map(cause: Cause, proof: Proof, table: Seconds, key: str) -> Picture:
     edges = [(n, low + (top - low) * n / N_LEVELS) for n in (2, 4, 6, 8)]
     legend = [("heat0", "none" if low == 0.0 else "up to the mean")]
     legend += [(f"heat{n}", f"from {UNITS[proof.unit].say(value)}") for n, value in edges]
-    legend += [("outline", "the longest of its step")] if proof.kind == "ranks" and wide_px >= _FRAME_PX else []
+    legend += [("outline", "the longest of its step")] if framed else []
     return _finish(cause, proof, table, sheet, legend=tuple(legend))
 
 
@@ -198,7 +203,7 @@ def _finish(
     cause: Cause, proof: Proof, table: Seconds, sheet: Sheet, *, legend: tuple[tuple[str, str], ...]
 ) -> Picture:
     """Add title, sentences and the table of what a drawing shows."""
-    title, says = _KINDS[proof.kind]
+    title, says = _KINDS["microbatches" if proof.rows[0].startswith("microbatch ") else proof.kind]
     named = words.some_of(proof.rows[: proof.n_culprits])
     says = says.format(
         culprits="; ".join(named) or "all places",
