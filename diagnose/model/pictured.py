@@ -2,10 +2,10 @@
 
 import dataclasses
 
-#: Pictures of the page by key: those of the figures that show a cause, and those that need the whole trace.
+#: Pictures that can show a cause: those of the figures that a diagnosis keeps, and those beside them, which need the trace.
 PICTURES = (
     *("pace", "transfers", "ranks", "experts", "pauses", "steps", "stages"),
-    *("workers", "timeline", "network", "microbatches"),
+    *("workers", "network", "microbatches"),
 )
 
 
