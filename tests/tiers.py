@@ -42,6 +42,7 @@ TIERS = {
     "tests/judge/test_classifier.py": PLAIN,
     "tests/judge/test_classifier.py::test_no_damage_hangs_or_crashes": LONG,
     "tests/judge/test_explain.py": PLAIN,
+    "tests/judge/test_proof.py": PLAIN,
     "tests/judge/test_rules.py::test_a_misspelt_feature_is_refused_with_a_suggestion": PLAIN,
     "tests/judge/test_rules.py::test_a_users_rule_judges_jobs": PLAIN,
     "tests/judge/test_rules.py::test_each_rule_speaks_of_features_that_a_job_has": PLAIN,
