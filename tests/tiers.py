@@ -20,6 +20,9 @@ TIERS = {
     "tests/trace/": QUICK,
     "tests/whatif/": QUICK,
     # by file, and by test
+    "tests/deploy/test_grafana.py": QUICK,
+    "tests/docs/test_commands.py::test_commands": LONG,
+    "tests/docs/test_commands.py::test_commands[README": PLAIN,
     "tests/faults/test_communication.py::test_nobody_waits_in_a_circle": LONG,
     "tests/faults/test_corpus.py::test_same_bytes_whatever_the_number_of_processes": LONG,
     "tests/faults/test_corpus.py::test_shapes_are_found_for_causes": LONG,
