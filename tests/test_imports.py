@@ -47,7 +47,7 @@ LIBRARIES = {
     "rich": ("diagnose/report/", "diagnose/cli/progress.py", "diagnose/faults/__main__.py"),
     "sklearn": ("diagnose/train/trees.py",),
     "ruptures": ("diagnose/numerics/",),
-    "pandas": ("diagnose/model/diagnosis.py",),
+    "pandas": ("diagnose/model/diagnosis.py", "diagnose/model/request.py"),  # the second for its type alone
     "click": (
         "diagnose/cli/",
         "diagnose/faults/__main__.py",

@@ -20,6 +20,7 @@ TIERS = {
     "tests/trace/": QUICK,
     "tests/whatif/": QUICK,
     # by file, and by test
+    "diagnose/__init__.py": PLAIN,
     "tests/faults/test_communication.py::test_nobody_waits_in_a_circle": LONG,
     "tests/faults/test_corpus.py::test_same_bytes_whatever_the_number_of_processes": LONG,
     "tests/faults/test_corpus.py::test_shapes_are_found_for_causes": LONG,
@@ -67,6 +68,8 @@ TIERS = {
     "tests/test_imports.py": QUICK,
     "tests/test_pipeline.py::test_what_holds_for_every_diagnosis": LONG,
     "tests/test_pipeline.py::test_what_holds_for_every_diagnosis[range(0, 4)": PLAIN,
+    "tests/test_python.py::test_a_notebook_runs": LONG,
+    "tests/test_python.py::test_a_users_program_passes_mypy": LONG,
     "tests/test_tiers.py": QUICK,
     "tests/test_traps.py": LONG,
     "tests/tickets/test_findings.py::test_many_findings_at_once": LONG,

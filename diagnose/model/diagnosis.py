@@ -1,7 +1,6 @@
 """The finished diagnosis in memory: the object that the JSON, the reports and the tables are made of."""
 
 import dataclasses
-import importlib
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -86,13 +85,6 @@ class Diagnosis:
         """Name the worker at a dp index and a stage index."""
         host = None if self.hosts is None else self.hosts[dp * len(self.stage_labels) + stage] or None
         return Worker(int(self.dp_labels[dp]), int(self.stage_labels[stage]), int(self.ranks[dp, stage]), host)
-
-    def _repr_html_(self) -> str:
-        """Show the report in a notebook, which asks the object itself, also one that comes out of another process."""
-        page: str = importlib.import_module("diagnose.report.terminal").render_html(
-            self
-        )  # by name: no type here knows reports
-        return page
 
     def to_dict(self) -> dict[str, Any]:
         """Give the object that `--format json` prints as plain types; what is not known is None."""

@@ -74,7 +74,7 @@ def render(data: ReportData, *, options: str = "", in_site: bool = False) -> str
     return _fill(data.diagnosis, lead, ledger, pictures, in_site=in_site, options=options, pictured=data.pictured)
 
 
-def render_saved(diagnosis: Diagnosis, location: str) -> str:
+def render_saved(diagnosis: Diagnosis, location: str = "TRACE", *, in_site: bool = True) -> str:
     """Write the page of a job whose trace, which was at `location`, is not at hand, for a folder beside the index of a site.
 
     It has the words and the ledger of `render`, and tables in the place of the other pictures, because a site has thousands of
@@ -82,7 +82,7 @@ def render_saved(diagnosis: Diagnosis, location: str) -> str:
     """
     with styled():
         ledger = draw_waterfall(diagnosis.step_time, diagnosis.ledger)
-    return _fill(diagnosis, None, ledger, [], in_site=True, location=location)
+    return _fill(diagnosis, None, ledger, [], in_site=in_site, location=location)
 
 
 def _fill(

@@ -8,7 +8,7 @@ import numpy as np
 
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.trace import Ints, Seconds
-from diagnose.report.html.draw import N_LEVELS
+from diagnose.report.html.draw import N_LEVELS, Drawing
 
 #: Rows of a table at most; what is left out is said above it.
 MAX_ROWS = 400
@@ -21,7 +21,7 @@ class Picture:
     key: str  # Id on the page
     title: str
     says: str  # What to see in it
-    svg: str  # The drawing, safe to put into the page
+    drawing: Drawing
     head: tuple[str, ...]  # Names of the columns of the table
     rows: Sequence[tuple[str, ...]]
     note: str = ""  # What the table leaves out
