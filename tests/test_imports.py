@@ -34,7 +34,7 @@ LIBRARIES = {
         "diagnose/triage/findings.py",
         "diagnose/fixes/plan.py",
     ),
-    "matplotlib": ("diagnose/report/html/",),
+    "matplotlib": ("diagnose/report/html/", "diagnose/results.py"),  # the second for its type alone
     "jinja2": ("diagnose/report/html/",),
     "sqlalchemy": ("diagnose/triage/",),
     "fsspec": ("diagnose/triage/source.py",),
