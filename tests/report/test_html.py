@@ -434,7 +434,7 @@ def test_words_of_a_drawing_are_kept() -> None:
     with styled():
         sheet = Sheet("x", 200, 100)
         sheet.write(0.12345, 0.5, "0.0625 < 1.23456")
-        text = sheet.svg("a < b\x1b")
+        text = sheet.svg("a < b\x1b").svg
     assert ">0.0625 &lt; 1.23456<" in text
     assert 'aria-label="a &lt; b\\x1b"' in text
     assert not [number for tag in re.findall("<[^>]*>", text) for number in re.findall(r"\d\.\d{3,}", tag)]
