@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from diagnose.judge.budget import share_out
 from diagnose.judge.caveats import list_caveats
 from diagnose.judge.conditions import list_details
 from diagnose.judge.judged import Judged
@@ -55,6 +56,7 @@ def assemble(
         plan=plan,
         details=list_details(judged.judgements, analysis.features),
         why=verdict.why,
+        budget=share_out(analysis, judged.rule_set.rules, verdict.causes, verdict.ledger),
     )
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from diagnose.model.budget import Budget, Lever
 from diagnose.model.cause import Cause, NotChecked
 from diagnose.model.diagnosis_document import (
     SCHEMA,
@@ -77,6 +78,8 @@ class Diagnosis:
     log: "LogFacts | None" = None
     parallelism_known: bool = True
     why: str = ""
+    budget: Budget | None = None
+    levers: tuple[Lever, ...] = ()
 
     @property
     def is_from_log(self) -> bool:
@@ -117,6 +120,8 @@ class Diagnosis:
             summary=self.summary,
             verdict=self.verdict,
             why=self.why,
+            budget=self.budget,
+            levers=self.levers,
             step_time=self.step_time,
             slowdown=self.what_if.slowdown,
             waste=1.0 - 1.0 / self.what_if.slowdown,
