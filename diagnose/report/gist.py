@@ -140,7 +140,7 @@ def describe_action(cause: Cause) -> str:
         return f"no fix is known, {words.bound(cause)}{''.join(refused)}"
     first = cause.fixes[0]
     if cause.recoverable_after_others is not None:
-        return f"{prose(first.summary)}: after the others it gives {words.percent(cause.recoverable_after_others)}"
+        return f"{prose(first.summary)}: {words.bound(cause)}"
     gain = words.price(first)
     if gain is None:
         return f"{prose(first.summary)}: no replay says what it gives, {words.bound(cause)}"

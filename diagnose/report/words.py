@@ -290,9 +290,7 @@ def promise(cause: Cause, *, of_several: bool = False) -> str:
     Reports print the same digits where they tell of that fix.
     """
     gain = price(cause.fixes[0]) if cause.fixes else None
-    if cause.recoverable_after_others is not None:
-        return f"{percent(cause.recoverable_after_others)} comes back after the others"
-    if gain is None:
+    if gain is None or cause.recoverable_after_others is not None:
         return bound(cause)
     fix = "the first fix" if of_several else "the fix"
     if is_for_next_job(cause.fixes[0]):
@@ -301,7 +299,9 @@ def promise(cause: Cause, *, of_several: bool = False) -> str:
 
 
 def bound(cause: Cause) -> str:
-    """Say what would come back at most without a cause that nobody has a price for."""
+    """Say what would come back at most without a cause whose fix has no price, or gives nothing before others are mended."""
+    if cause.recoverable_after_others is not None:
+        return f"up to {percent(cause.recoverable_after_others)} after the others"
     if not math.isfinite(cause.recoverable) or cause.recoverable < NO_SHARE:
         return "nothing comes back when this alone is gone"
     return f"up to {percent(cause.recoverable)} if it were gone"
