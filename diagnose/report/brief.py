@@ -20,6 +20,7 @@ from diagnose.report.styles import SEVERITY_STYLES, VERDICT_STYLES
 MOST_LINES = 22
 #: Columns that `Row.n_lines` is counted at.
 _USUAL_WIDTH = 80
+_STYLES = {"Do": "bold", "Note": "dim"}
 #: Columns of a job's name in the headline.
 _MOST_NAME = 32
 _GAP = 2
@@ -38,19 +39,16 @@ def render(
     """Write the gist of a diagnosis; `path` is what the user called the job by, `links` what else was written of it, and where."""
     columns = min(width, PROSE_WIDTH)
 
+    rest = [*list_commands(diagnosis, path), *(Row(name(what), escape(where), n_lines=99) for what, where in links)]
+
     def write(console: Console) -> None:
-        written = [
-            line
-            for what, where in links
-            for line in _lay_out(Row(name(what), escape(where), n_lines=99), columns, console)
-        ]
         for n_causes in range(MOST_CAUSES, 0, -1):
-            lines = [*_headline(diagnosis, columns, console)]
-            for row in (*list_rows(diagnosis, n_causes), *list_commands(diagnosis, path)):
-                lines += _lay_out(row, columns, console)
-            if len(lines) + len(written) <= MOST_LINES:
+            page = [*_headline(diagnosis, columns, console)]
+            for row in (*list_rows(diagnosis, n_causes), *rest):
+                page += _lay_out(row, columns, console)
+            if len(page) <= MOST_LINES:
                 break
-        for line in (*lines, *written):
+        for line in page:
             console.print(line, no_wrap=True, overflow="ignore", crop=False)
 
     return draw(write, width=width, color=color)
@@ -61,9 +59,9 @@ def _headline(diagnosis: Diagnosis, columns: int, console: Console) -> list[Text
     job = name(diagnosis.job.job_id) or "job"
     if cell_len(job) > _MOST_NAME:
         job = f"{job[: _MOST_NAME // 2 - 1]}…{job[-(_MOST_NAME // 2) :]}"
-    first = Text(job, style="bold")
-    first.append(f"  {escape(diagnosis.verdict).upper()}", style=VERDICT_STYLES.get(diagnosis.verdict, "bold"))
-    pace = Text(describe_pace(diagnosis))
+    verdict = (f"  {escape(diagnosis.verdict).upper()}", VERDICT_STYLES.get(diagnosis.verdict, "bold"))
+    first = Text.assemble((job, "bold"), verdict)
+    pace = Text(describe_pace(diagnosis), style="bold")
     if first.cell_len + _GAP + pace.cell_len <= columns:
         return [first.append(" " * _GAP).append_text(pace)]
     return [*_wrap(first, columns, 2, console), *_wrap(pace, columns, 2, console)]
@@ -73,7 +71,7 @@ def _lay_out(row: Row, columns: int, console: Console) -> Iterator[Text]:
     """Lay out a row: its label, the text beside it, and what stands at the right."""
     indent = max(_INDENT, cell_len(row.label) + 1)
     room = columns - indent
-    style = "" if row.severity is None else SEVERITY_STYLES.get(row.severity, "bold")
+    style = _STYLES.get(row.label, "") if row.severity is None else SEVERITY_STYLES.get(row.severity, "bold")
     text = row.text
     for extra in row.extras:
         if len(Text(f"{text}; {extra}").wrap(console, room)) <= row.n_lines:
@@ -82,11 +80,11 @@ def _lay_out(row: Row, columns: int, console: Console) -> Iterator[Text]:
     if row.aside:
         last = cell_len(lines[-1].plain)
         if last + _GAP + cell_len(row.aside) <= room:
-            lines[-1].append(" " * (room - last - cell_len(row.aside))).append(row.aside, style="not bold dim")
+            lines[-1] = Text.assemble(lines[-1], " " * (room - last - cell_len(row.aside)), row.aside)
         else:
-            lines += _wrap(Text(row.aside, style="dim"), room, 1, console)
+            lines += _wrap(Text(row.aside), room, 1, console)
     for n, line in enumerate(lines):
-        yield Text((row.label if n == 0 else "").ljust(indent), style="dim").append_text(line)
+        yield Text.assemble(((row.label if n == 0 else "").ljust(indent), "dim"), line)
 
 
 def _wrap(text: Text, columns: int, n_lines: int, console: Console) -> list[Text]:
