@@ -41,7 +41,7 @@ def assemble(
         gpu_hours_wasted=hours * max(0.0, 1.0 - gains.clean_s / gains.recorded_s),
         fidelity=analysis.fidelity,
         what_if=what_if,
-        causes=verdict.causes,
+        causes=judged.rule_set.severities.rate_all(verdict.causes, trace.job.world_size),
         ledger=verdict.ledger,
         checked=verdict.checked,
         not_checked=verdict.not_checked,

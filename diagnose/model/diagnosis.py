@@ -90,12 +90,13 @@ class Diagnosis:
         host = None if self.hosts is None else self.hosts[dp * len(self.stage_labels) + stage] or None
         return Worker(int(self.dp_labels[dp]), int(self.stage_labels[stage]), int(self.ranks[dp, stage]), host)
 
-    def _repr_html_(self) -> str:
-        """Show the report in a notebook, which asks the object itself, also one that comes out of another process."""
-        page: str = importlib.import_module("diagnose.report.terminal").render_html(
+    @property
+    def summary(self) -> str:
+        """One line for people: job, verdict, first cause, place, and how much longer steps are for it; safe to show."""
+        line: str = importlib.import_module("diagnose.report.words").summary(
             self
         )  # by name: no type here knows reports
-        return page
+        return line
 
     def to_dict(self) -> dict[str, Any]:
         """Give the object that `--format json` prints as plain types; what is not known is None."""
@@ -108,6 +109,7 @@ class Diagnosis:
             schema=SCHEMA,
             made_by=self.made_by,
             job=self._job_facts(),
+            summary=self.summary,
             verdict=self.verdict,
             why=self.why,
             budget=self.budget,

@@ -267,6 +267,10 @@ class DiagnosisDocument(Struct, frozen=True, kw_only=True):
     schema: Annotated[Literal["diagnose/1", "diagnose/2"], Meta(description="1 of earlier versions, without a budget")]
     made_by: MadeBy
     job: JobFacts
+    summary: Annotated[
+        str,
+        Meta(description="One line for people: job, verdict, first cause, place, and how much longer steps are for it"),
+    ] = ""
     verdict: VerdictName
     why: Annotated[str, Meta(description="In a sentence why the verdict is noisy or inconclusive; else empty")] = ""
     budget: Annotated[
