@@ -100,7 +100,11 @@ class Cause(Struct, frozen=True, kw_only=True):
         ),
     ] = ()
     fingerprint: Annotated[
-        str, Meta(description="the same over runs of one job family with the same fault in the same place")
+        str,
+        Meta(
+            description="the same over runs of one job (name, owner, framework, parallelism) with the same fault in the same "
+            "place; of a fault of a machine, over all jobs on the same host"
+        ),
     ]
 
 

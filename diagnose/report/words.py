@@ -78,6 +78,17 @@ def ratio(value: float | None) -> str:
     return f"{value:z,.2f}" if value is not None and math.isfinite(value) else NOT_KNOWN
 
 
+def times(value: float) -> str:
+    """Say a factor.
+
+    >>> times(2.071), times(1.1768), times(14.3), times(4321.0)
+    ('2.1x', '1.18x', '14x', 'over 1,000x')
+    """
+    if value > 1000:
+        return "over 1,000x"
+    return f"{value:.0f}x" if value >= 10 else f"{value:.1f}x" if value >= 2 else f"{value:.2f}x"
+
+
 def hours(value: float | None) -> str:
     """Say an amount of GPU hours.
 

@@ -95,6 +95,7 @@ class Shelf:
         content = content or f"{job} {self.now_s}"
         row = {
             "job_id": job.strip("/"),
+            "name": "train",
             "framework": "megatron",
             "n_gpus": 16,
             **dict.fromkeys(("tp_size", "cp_size", "vpp_size"), 1),
@@ -116,7 +117,7 @@ class Shelf:
             for cause in rows:
                 connection.execute(sa.insert(schema.CAUSES).values(plain_row(cause)))
             connection.execute(sa.insert(schema.DOCUMENTS).values(location=at, document=json.dumps(document)))
-            connection.execute(sa.insert(schema.TIMES).values(location=at, diagnosed_at=self.now_s))
+            connection.execute(sa.insert(schema.TIMES).values(location=at, diagnosed_at=self.now_s, came_at=self.now_s))
 
         self.store.transact(write)
 
