@@ -254,6 +254,18 @@ def headline(diagnosis: Diagnosis) -> str:
     return f"{name(diagnosis.job.job_id) or 'job'}: {finding(diagnosis)}"
 
 
+def summary(diagnosis: Diagnosis) -> str:
+    """Say in one line the name of the job, the verdict, and the first cause with its place and how much longer steps are for it."""
+    said = f"{name(diagnosis.job.job_id) or 'job'}: {escape(diagnosis.verdict)}"
+    if not diagnosis.causes:
+        return f"{said}, {finding(diagnosis).partition(' — ')[2]}"
+    first, *others = diagnosis.causes
+    said += f", {at_place(prose(first.title), first.where)}"
+    if first.recoverable >= NO_SHARE:
+        said += f", steps {times(1 / (1 - first.recoverable) if first.recoverable < 1 else math.inf)} as long"
+    return said + (f"; {count(len(others), 'more cause')}" if others else "")
+
+
 def finding(diagnosis: Diagnosis) -> str:
     """Say verdict and first cause, without the name of the job."""
     if diagnosis.verdict == "healthy":
