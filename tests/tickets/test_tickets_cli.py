@@ -202,7 +202,7 @@ def test_a_night_end_to_end(tmp_path: Path) -> None:
 
     run("triage", str(tmp_path), "--quiet")
     (ticket,) = [json.loads(line) for line in run("tickets").splitlines()]
-    assert ticket["summary"] == "HIGH worker-fault at dp 1, stage 0: slow worker"
+    assert ticket["title"] == "worker-fault: slow worker at dp 1, stage 0, steps 1.18x"
     assert (
         ticket["evidence"]
         and ticket["fixes"][0]["fix"] == "replace-worker"

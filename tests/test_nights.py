@@ -1,0 +1,114 @@
+"""Nights of real jobs through triage, tickets and fleet: every finding is told once, closed once and reopened once."""
+
+import datetime as dt
+import json
+from collections import Counter
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from diagnose.cli.main import main
+from tests.triage.conftest import postgres_server, store_url
+
+__all__ = ["postgres_server", "store_url"]
+
+#: The healthy run of each shape, by the number of its data-parallel ranks.
+HEALTHY = {2: "healthy-pp4dp2-b", 4: "healthy-pp2dp4-b"}
+#: Real jobs in which nothing is to be found.
+CLEAN = {"healthy-pp4dp2-b", "healthy-pp2dp4-b", "noise"}
+
+
+class Nights:
+    """A folder of traces and a store; each night brings a run of every job."""
+
+    def __init__(
+        self, real: Path, folder: Path, store: str, capsys: pytest.CaptureFixture[str], *, with_times: bool
+    ) -> None:
+        self.real = {path.stem: path for path in sorted(real.glob("*.parquet"))}
+        self.folder = folder
+        self.store = store
+        self.capsys = capsys
+        self.with_times = with_times
+        self.n = 0
+
+    def run(self, *args: str) -> str:
+        """Run a command on the store, and give what it prints."""
+        assert main([*args, "--store", self.store]) == 0
+        return self.capsys.readouterr().out
+
+    def put(self, trace: str, path: Path, **metadata: object) -> None:
+        """Write a trace of the corpus under another name, with times of tonight where it says any."""
+        table = pq.read_table(self.real[trace])
+        job = json.loads(table.schema.metadata[b"diagnose.job"])
+        for key in ("started_at", "finished_at"):
+            del job[key]
+        if self.with_times:
+            began = dt.datetime(2026, 1, 1, 20, tzinfo=dt.UTC) + dt.timedelta(days=self.n)
+            job |= {"started_at": began.isoformat(), "finished_at": (began + dt.timedelta(hours=3)).isoformat()}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(table.replace_schema_metadata({"diagnose.job": json.dumps(job | metadata)}), path)
+
+    def pass_(self, *, clean: bool = False) -> list[dict]:
+        """Let every job run, each under its own name and under another, and tell of what is found."""
+        self.n += 1
+        for name in self.real:
+            shape = json.loads(pq.read_schema(self.real[name]).metadata[b"diagnose.job"])["dp_size"]
+            trace = HEALTHY[shape] if clean else name
+            self.put(trace, self.folder / f"{name}.parquet", job_id=f"{name}-2026010{self.n}")
+            self.put(
+                trace,
+                self.folder / "copies" / f"{name}.parquet",
+                job_id=str(4_242_000 + self.n),
+                name=f"copy of {name}",
+            )
+        return self.tell()
+
+    def tell(self) -> list[dict]:
+        """Triage what is new, and give the tickets."""
+        self.run("triage", str(self.folder), "--quiet", "--workers", "1")
+        return [json.loads(line) for line in self.run("tickets", "--min-gpu-hours", "0", "--fixed").splitlines()]
+
+
+@pytest.fixture(params=[True, False], ids=["times", "no-times"])
+def nights(request, shared: Path, tmp_path: Path, store_url: str, capsys: pytest.CaptureFixture[str]) -> Nights:
+    """Give nights of the real jobs, that say when they ran, or do not."""
+    return Nights(shared / "real", tmp_path / "traces", store_url, capsys, with_times=request.param)
+
+
+def events(tickets: list[dict]) -> Counter[tuple[str, str]]:
+    """Count events by job."""
+    return Counter((ticket["name"], ticket["event"]) for ticket in tickets)
+
+
+def test_told_once_closed_once_reopened_once(nights: Nights) -> None:
+    """Ten real jobs and their copies under other names: shapes agree, names differ, and no finding is lost or doubled."""
+    names = {called for name in nights.real if name not in CLEAN for called in (name, f"copy of {name}")}
+    assert len(names) == 14
+    opened = nights.pass_()
+    assert events(opened) == dict.fromkeys(((name, "opened") for name in names), 1)
+    assert nights.tell() == []
+    by_name = {ticket["name"]: ticket for ticket in opened}
+    title = by_name["worker-quota"]["title"]
+    assert title == "worker-quota: slow worker at dp 1, stage 2, steps 1.38x"
+    assert by_name["copy of worker-quota"]["title"] == f"copy of {title}"
+
+    fleet = json.loads(nights.run("fleet", "--format", "json"))
+    a_day = {finding["fingerprint"]: finding["gpu_hours_lost_per_day"] for finding in fleet["night"]["findings"]}
+    assert a_day == {ticket["fingerprint"]: pytest.approx(ticket["gpu_hours_lost_per_day"]) for ticket in opened}
+    assert {finding["state"] for finding in fleet["night"]["findings"]} == {"new"}
+    page = nights.run("fleet")
+    assert "20 jobs; all are new: nothing to compare with" in page
+    worst = page.split("Jobs that lose most GPU hours")[1].split("\n\n")[0]
+    assert not any(name in worst for name in CLEAN)
+
+    fixed = nights.pass_(clean=True)
+    assert events(fixed) == dict.fromkeys(((name, "fixed") for name in names), 1)
+    assert {ticket["id"] for ticket in fixed} == {ticket["id"] for ticket in opened}
+    assert nights.tell() == []
+
+    again = nights.pass_()
+    assert events(again) == dict.fromkeys(((name, "reopened") for name in names), 1)
+    assert {ticket["fingerprint"] for ticket in again} == {ticket["fingerprint"] for ticket in opened}
+    assert {ticket["id"] for ticket in again}.isdisjoint(ticket["id"] for ticket in opened)
+    assert nights.tell() == []
