@@ -36,7 +36,8 @@ def diagnose_log(inputs: InputFiles, request: Request) -> Diagnosis:
     request.report("judging")
     facts = measure_log(log, min_speedup=request.min_speedup)
     job, known = describe_job(log, inputs.path.stem)
-    verdict = judge_log(facts, job, read_rules(request.rules).rules)
+    rule_set = read_rules(request.rules)
+    verdict = judge_log(facts, job, rule_set.rules)
     seconds = float(facts.step_s.sum()) * facts.interval
     hours = job.world_size / 3600.0 if known else float("nan")
     return Diagnosis(
@@ -50,7 +51,7 @@ def diagnose_log(inputs: InputFiles, request: Request) -> Diagnosis:
         gpu_hours_wasted=facts.lost_s * hours if known and verdict.causes else None,
         fidelity=Fidelity(float("nan"), float("nan"), ok=False),
         what_if=NOTHING_REPLAYED,
-        causes=verdict.causes,
+        causes=rule_set.severities.rate_all(verdict.causes, job.world_size if known else None),
         ledger=None,
         checked=verdict.checked,
         not_checked=verdict.not_checked,

@@ -6,6 +6,7 @@
 """
 
 import dataclasses
+import functools
 
 from diagnose.features.catalogue import Measured, measure_features
 from diagnose.features.courses import find_courses
@@ -33,6 +34,7 @@ from diagnose.model.request import Request
 from diagnose.model.trace import Evidence
 from diagnose.trace.load import load_trace
 from diagnose.trace.logs import find_log, load_log_beside
+from diagnose.whatif.clean import split_clean
 from diagnose.whatif.clocks import carry_over
 from diagnose.whatif.components.between_steps import explain_between, measure_between, measure_tails
 from diagnose.whatif.components.other_work import describe_types
@@ -182,5 +184,6 @@ def analyse_job(request: Request, rule_set: RuleSet) -> Analysis:
         price=removal.price,
         sample=removal.sample,
         timelines=Timelines(prepared, removal),
+        split_clean=functools.partial(split_clean, removal, gains.clean_s),
         others=describe_types(observed, trace.other_types, trace.n_stages),
     )

@@ -194,7 +194,7 @@ def test_it_is_found_in_its_place(file: CauseFile, folder: Path) -> None:
     assert causes(found) == [CAUSE]
     assert culprits(found, CAUSE) == list(true.workers)
     (cause,) = found.causes
-    assert (cause.title, cause.severity, cause.who) == (
+    assert (cause.title, cause.kind, cause.who) == (
         "gradients are flushed in the last backward",
         "low",
         "job owner",

@@ -43,7 +43,7 @@ LIBRARIES = {
     "tenacity": ("diagnose/tickets/",),
     "apprise": ("diagnose/tickets/apprise.py",),
     "prometheus_client": ("diagnose/tickets/gauges.py",),
-    "yaml": ("diagnose/judge/rule_file.py", "diagnose/trace/metadata.py"),
+    "yaml": ("diagnose/judge/rule_file.py", "diagnose/judge/yaml_file.py", "diagnose/trace/metadata.py"),
     "rich": ("diagnose/report/", "diagnose/cli/progress.py", "diagnose/faults/__main__.py"),
     "sklearn": ("diagnose/train/trees.py",),
     "ruptures": ("diagnose/numerics/",),

@@ -44,7 +44,7 @@ READS_AS = {
 } | {
     "input.start_share": "part of the seconds waited for input, of who waits longest, before workers begin a step; 1 all of them",
     "input.unseen_doubt": "how probable it is that they wait for something else on a host: where nearly all workers begin a step "
-    "late together no row says for whom, or for what",
+    "late together, or workers wait in one step only, and no row says for whom, or for what",
     "input.between_share": "part of them between steps, where only rows show it; 1 all",
     "allocator.backward_contrast": "seconds stalled in or before backwards on the workers with stalls of the allocator over those "
     "on other workers, at most 100; collections and loaders elsewhere do not count, as they stop no backward",
@@ -64,6 +64,8 @@ TOGETHER_SHARE = 0.6
 #: Workers that begin steps late together, at no period, wait for input in about two of three cases: nothing else is asked for in
 #: each step, but the host may be busy.
 UNSEEN_CHANCE = 0.35
+#: One late step chooses neither microbatch nor worker again: a host that was busy once looks the same.
+ONCE_CHANCE = 0.5
 #: Ratios above are as good as infinite.
 MOST = 100.0
 #: Stalls shorter than this part of the length in which half of the time is lost are those of something else.
@@ -107,8 +109,26 @@ def _measure_places_of_waits(breakdown: Breakdown) -> Features:
     if breakdown.start_recorded is not None:
         unseen &= ~breakdown.start_recorded.any(axis=(0, 2))
     longest_s = start_s.max(axis=(0, 2))
-    parts = (float(longest_s.sum()), UNSEEN_CHANCE * float(longest_s[unseen].sum()), between_s)
-    return {name: Feature(seconds / total_s) for name, seconds in zip(names, parts, strict=True)}
+    doubt = UNSEEN_CHANCE * float(longest_s[unseen].sum()) / total_s
+    if _waits_once(breakdown):
+        doubt = max(doubt, ONCE_CHANCE)
+    return {
+        name: Feature(value)
+        for name, value in zip(names, (float(longest_s.sum()) / total_s, doubt, between_s / total_s), strict=True)
+    }
+
+
+def _waits_once(breakdown: Breakdown) -> bool:
+    """Say whether there are waits for input in one step only, and no row says so."""
+    stalls, start_s = breakdown.stalls, breakdown.start_s
+    in_step = (stalls.seconds_of(StallKind.INPUT) > 0).any(axis=(0, 1, 2, 4))
+    told = stalls.recorded_inside & (stalls.inside == StallKind.INPUT)
+    told |= stalls.recorded_before & (stalls.before == StallKind.INPUT)
+    is_told = bool(told.any() or np.any(breakdown.between_s.get(StallKind.INPUT, 0.0)))
+    if start_s is not None and breakdown.start_recorded is not None:
+        in_step |= (start_s > 0).any(axis=(0, 2))
+        is_told |= bool(breakdown.start_recorded.any())
+    return not is_told and int(in_step.sum()) == 1
 
 
 def stall_course(breakdown: Breakdown, whose: StallKind) -> Course:

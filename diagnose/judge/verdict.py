@@ -19,6 +19,7 @@ from diagnose.judge.places import locate_and_price, name_fault
 from diagnose.judge.rest import describe_noise, describe_rest, describe_unlooked
 from diagnose.judge.rule import Judgement
 from diagnose.judge.timing import date_cause
+from diagnose.judge.unchecked import list_unseen
 from diagnose.judge.unknown import list_unexplained, report_unknown
 from diagnose.judge.worth import (
     Benefit,
@@ -30,7 +31,7 @@ from diagnose.judge.worth import (
     share_of,
 )
 from diagnose.model.analysis import Analysis
-from diagnose.model.cause import Cause, NotChecked, Severity
+from diagnose.model.cause import Cause, Kind, NotChecked
 from diagnose.model.diagnosis_document import Ledger, VerdictName
 
 #: Steps below which nothing that varies can be told from chance.
@@ -76,7 +77,9 @@ def reach_verdict(
     }
     lacking = [j for j in judgements if _could_not_look(analysis, j, least)]
     not_checked += [NotChecked(j.rule.id, _why_not(analysis, j)) for j in lacking]
-    checked = tuple(j.rule.id for j in judgements if j not in lacking)
+    unseen = list_unseen(analysis.trace, [j for j in judgements if j not in lacking])
+    not_checked += [NotChecked(cause, reason) for cause, reason in unseen.items()]
+    checked = tuple(j.rule.id for j in judgements if j not in lacking and j.rule.id not in unseen)
     few = len(analysis.breakdown.steps) < MIN_STEPS
     sure = [j for j in judgements if few and analysis.fidelity.ok and _shows_stage(analysis, j, least, prediction)]
     if (few and not sure) or not analysis.fidelity.ok:
@@ -252,13 +255,15 @@ def _report(
         confidence=confidence,
         share=share_of(analysis.gains, rule.components, claims),
         recoverable=recoverable,
+        recoverable_after_others=said.benefit.gain if said.benefit.after else None,
         where=where,
         when=date_cause(analysis, rule.components, rule.place),
         evidence=tuple(list_evidence(analysis, said.judgement, said.benefit, prediction)),
         fixes=(),
         alternatives=alternatives,
         fingerprint=name_fault(analysis.trace.job, rule.id, where),
-        severity=cast("Severity | None", rule.severity or None),
+        kind=cast("Kind | None", rule.severity or None),
+        check=rule.check or None,
         who=rule.who or None,
     )
 

@@ -1,8 +1,9 @@
 """Everything that is measured of one job."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+from diagnose.model.budget import CleanStep
 from diagnose.model.cause import Cause
 from diagnose.model.change import Change, Price
 from diagnose.model.components import Breakdown, Gains
@@ -73,6 +74,8 @@ class Analysis:
         Replays the job with some changes. Costs one replay.
     sample : callable
         The same on an even sample of the steps of a large job, for searches: compare with `sample([])` only.
+    split_clean : callable
+        Takes apart the step that is left without any component. Costs six replays, on that sample too.
     others : tuple of OtherWork
         What rows of types that the format does not name take.
     """
@@ -91,6 +94,7 @@ class Analysis:
     price: Price
     sample: Price
     timelines: Timelines
+    split_clean: Callable[[], CleanStep]
     others: tuple[OtherWork, ...] = ()
 
 

@@ -52,8 +52,8 @@ def correct_clocks(block: Block, offset_s: Seconds) -> Block:
     if not offset_s.any():
         return block
     shift = offset_s.T[block.nodes.stage][:, None, :]
-    first = _first_start(block, offset_s)[None, :, None]
-    return dataclasses.replace(block, start_s=block.start_s - shift - first, end_s=block.end_s - shift - first)
+    origin_s = _move_origin(block, offset_s)[None, :, None]
+    return dataclasses.replace(block, start_s=block.start_s - shift - origin_s, end_s=block.end_s - shift - origin_s)
 
 
 def correct_evidence(evidence: Evidence, blocks: Sequence[Block], offset_s: Seconds) -> Evidence:
@@ -61,9 +61,9 @@ def correct_evidence(evidence: Evidence, blocks: Sequence[Block], offset_s: Seco
     if not offset_s.any() or not len(evidence):
         return evidence
     steps = np.concatenate([block.steps for block in blocks])
-    first = np.concatenate([_first_start(block, offset_s) for block in blocks])[np.argsort(steps)]
+    origin_s = np.concatenate([_move_origin(block, offset_s) for block in blocks])[np.argsort(steps)]
     at = np.minimum(np.searchsorted(np.sort(steps), evidence.step), len(steps) - 1)
-    shift = offset_s[evidence.dp, evidence.stage] + first[at]
+    shift = offset_s[evidence.dp, evidence.stage] + origin_s[at]
     return dataclasses.replace(evidence, start_s=evidence.start_s - shift, end_s=evidence.end_s - shift)
 
 
@@ -86,9 +86,13 @@ def carry_over(rows: Evidence, trace: Trace) -> Evidence:
     return Evidence.join([rows, moved])
 
 
-def _first_start(block: Block, offset_s: Seconds) -> Seconds:
-    """Say when each step began on the job's clock, shape (n_steps,), seconds."""
-    return np.asarray((block.start_s - offset_s.T[block.nodes.stage][:, None, :]).min(axis=(0, 2)))
+def _move_origin(block: Block, offset_s: Seconds) -> Seconds:
+    """Say what to take from a step's corrected times, so that it begins as late as it was recorded to; seconds, shape (n_steps,).
+
+    Relative times begin a step before its first operation where all workers waited, as for a save; never after it.
+    """
+    corrected_s = (block.start_s - offset_s.T[block.nodes.stage][:, None, :]).min(axis=(0, 2))
+    return np.asarray(corrected_s - np.maximum(block.start_s.min(axis=(0, 2)), 0.0))
 
 
 def _typical_forward(block: Block) -> float:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from diagnose.model.optype import DIRECTIONS, DP_COLLECTIVES, P2P, Op
 from diagnose.model.trace import Bools, Ints, Seconds
 from diagnose.numerics.robust import robust_deviation
-from diagnose.whatif.computes import DIRECTION_OF
+from diagnose.whatif.computes import DIRECTION_OF, place_of
 from diagnose.whatif.observed import Observed
 
 #: Communication of each type that a compute may queue behind: the last ones launched before it.
@@ -89,10 +89,13 @@ class Waits:
             waited_for[source] = waited_for[source] | lanes if source in waited_for else lanes
 
 
-def measure_waits(observed: Sequence[Observed], *, n_stages: int) -> tuple[list[Waits], float]:
+def measure_waits(
+    observed: Sequence[Observed], *, n_stages: int, variants: Seconds | None = None
+) -> tuple[list[Waits], float]:
     """Say how long each compute was held up by communication in flight, block by block, and how far that is above chance.
 
-    The latter is in standard deviations of the number that chance alone holds up; 0 where nothing is held up.
+    The latter is in standard deviations of the number that chance alone holds up; 0 where nothing is held up. `variants` as
+    `measure_variants` gives them.
     """
     found = [Waits({}, {}) for _ in observed]
     most = 0.0
@@ -108,7 +111,10 @@ def measure_waits(observed: Sequence[Observed], *, n_stages: int) -> tuple[list[
             ]
         # What explains most comes first; what is left must still be explained by the next.
         while candidates:
-            judged = [(_find_waits(observed, pairs, d, found, n_stages), (op, d, pairs)) for op, d, pairs in candidates]
+            judged = [
+                (_find_waits(observed, pairs, d, found, n_stages, variants), (op, d, pairs))
+                for op, d, pairs in candidates
+            ]
             (score, deviations, waits), best = max(judged, key=lambda item: item[0][0])
             if score <= 0.0:
                 break
@@ -225,6 +231,7 @@ def _find_waits(
     direction: int,
     known: Sequence[Waits],
     n_stages: int,
+    variants: Seconds | None,
 ) -> tuple[float, float, list[_Wait]]:
     """Decide for one type of communication and direction whether it holds computes up.
 
@@ -238,6 +245,9 @@ def _find_waits(
         in_flight = {p.node: p for p in of_block if p.direction == direction}
         for node, partner, place in _partners(o, direction, n_stages):
             other = np.maximum(_duration(o, partner, known[i].seconds), 1e-12)
+            if variants is not None:
+                here, there = (variants[place_of(o.block.nodes, n, n_stages)] for n in (node, partner))
+                other = other * (here / there)
             places.append((i, node, place))
             ratios.append(_duration(o, node, known[i].seconds) / other)
             p = in_flight.get(node)

@@ -28,7 +28,7 @@ from diagnose.whatif.medians import TINY_RATIO
 from diagnose.whatif.observed import Observed
 from diagnose.whatif.stalls import attribute_stalls
 from diagnose.whatif.starts import attribute_delays, gather_delays, gather_starts
-from diagnose.whatif.variants import measure_variants
+from diagnose.whatif.variants import find_beside, measure_variants
 
 
 def take_apart(
@@ -56,11 +56,12 @@ def _take_apart(
     steps = np.concatenate([o.block.steps for o in observed])
     order = np.argsort(steps, kind="stable")  # blocks come one after the other, steps in time
     compute_s = gather_computes(observed, n_stages)
-    queue = find_queue_waits(observed, compute_s.shape, n_stages)
+    beside = find_beside(observed, compute_s.shape, n_stages)
+    queue = find_queue_waits(observed, compute_s.shape, n_stages, measure_variants(beside, compute_s))
     free_s = compute_s if queue.inside_s is None else compute_s - queue.inside_s
     # What rows say of an operation is no part of its work, whatever the medians would say.
     work_s = without_recorded_pauses(observed, evidence, free_s, n_stages)
-    variants = measure_variants(observed, work_s, n_stages)
+    variants = measure_variants(beside, work_s)
     alike_s = work_s if variants is None else work_s / variants
     experts = read_experts(observed, alike_s, n_stages, ep_size)
     even_s = alike_s if experts.ratio is None else alike_s / experts.ratio

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from diagnose.model.trace import Ints, Seconds
+from diagnose.model.trace import Bools, Ints, Seconds
 from diagnose.numerics.robust import nan_median
-from diagnose.whatif.computes import list_computes, place_of
+from diagnose.whatif.computes import place_of
 from diagnose.whatif.observed import Observed, usual_start
 from diagnose.whatif.overlaps import find_overlaps
 
@@ -24,11 +24,25 @@ BESIDE, WHOLE = 1, 2
 PREFERRED = (1e6, 1.0, 1e3)
 
 
-def measure_variants(observed: Sequence[Observed], work_s: Seconds, n_stages: int) -> Seconds | None:
+def find_beside(observed: Sequence[Observed], shape: tuple[int, ...], n_stages: int) -> Bools:
+    """Mark the places of the schedule that run beside another compute of their worker.
+
+    `shape` is that of the arrays of `Breakdown`; the result has its first three axes.
+    """
+    found = np.zeros(shape[:3], dtype=bool)
+    for o in observed:
+        for node in find_overlaps(o.block, usual_start(o.block)):
+            found[place_of(o.block.nodes, node, n_stages)] = True
+    return found
+
+
+def measure_variants(beside: Bools, work_s: Seconds) -> Seconds | None:
     """Say how long each place of the schedule is against the ordinary compute of its direction and virtual stage.
 
     Parameters
     ----------
+    beside : ndarray of bool, shape (n_directions, n_virtual, n_microbatches)
+        As `find_beside` gives it.
     work_s : ndarray of float64, axes as in `Breakdown`
         Seconds, NaN where there is no compute.
 
@@ -37,12 +51,7 @@ def measure_variants(observed: Sequence[Observed], work_s: Seconds, n_stages: in
     ndarray of float64, shape (n_directions, n_virtual, n_microbatches, 1, 1), or None
         None where all computes of a virtual stage are of one kind.
     """
-    kind = np.zeros(work_s.shape[:3], dtype=np.int64)
-    for o in observed:
-        overlaps = find_overlaps(o.block, usual_start(o.block))
-        for node in list_computes(o.block.nodes) if overlaps else ():
-            if node in overlaps:
-                kind[place_of(o.block.nodes, node, n_stages)] |= BESIDE
+    kind = np.where(beside, BESIDE, 0)
     usual_s = nan_median(work_s, axis=(3, 4))  # (n_directions, n_virtual, n_microbatches)
     ratio = np.ones(kind.shape)
     if len(work_s) > 2:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 import numpy as np
 import pytest
 
-from diagnose.features.stalls import KINDS, PACE_CHANCE, measure_stalls, stall_course
+from diagnose.features.stalls import KINDS, ONCE_CHANCE, PACE_CHANCE, measure_stalls, stall_course
 from diagnose.model.components import Breakdown
 from diagnose.model.optype import Op
 from diagnose.model.stalls import StallKind
@@ -99,6 +99,17 @@ def test_waiting_for_the_first_batch_of_a_step() -> None:
     found = values(stalled(before=before), "input")
     assert found["first_share"] == pytest.approx(0.75)
     assert found["before_share"] == pytest.approx(1.0)
+
+
+def test_a_single_wait_may_be_anything() -> None:
+    """Waits in one step may be a host that was busy, unless a row says so; one more step is a loader's."""
+    once = of(StallKind.INPUT, {(FORWARD, 0, 0, 3, dp): 0.5 for dp in (0, 1)})
+    assert values(stalled(before=once), "input")["unseen_doubt"] == ONCE_CHANCE
+    assert (
+        values(stalled(before=once | of(StallKind.INPUT, {(FORWARD, 0, 0, 4, 0): 0.5})), "input")["unseen_doubt"] == 0.0
+    )
+    told = stalled(of(StallKind.INPUT, {(FORWARD, 0, 0, 3, 0): 0.5}), recorded=[(FORWARD, 0, 0, 3, 0)])
+    assert values(told, "input", (Op.DATA_LOAD, 103))["unseen_doubt"] == 0.0
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,9 @@ from diagnose.features.catalogue import list_features
 from diagnose.judge.check import try_case
 from diagnose.judge.describe import describe_rule
 from diagnose.judge.rule import Condition, Group, Rule, RuleTest, write_sentence
-from diagnose.judge.rule_file import MAX_DEPTH, MAX_RULE_BYTES, SEVERITIES, read_rule
+from diagnose.judge.rule_file import SEVERITIES, read_rule
 from diagnose.judge.rules import built_in_rules, load_rules
+from diagnose.judge.yaml_file import MAX_BYTES, MAX_DEPTH
 from diagnose.model.components import COMPONENTS
 from diagnose.model.feature import Feature, Features
 from tests.judge.cases import built_in, causes, diagnose_table, make, measured
@@ -374,9 +375,9 @@ def test_what_is_not_a_mapping_in_yaml_is_told_with_its_line(tmp_path: Path, tex
 
 def test_a_huge_file_is_refused_unread(tmp_path: Path) -> None:
     """More bytes than any rule has are refused, whatever they say."""
-    write(tmp_path, "huge.yaml", A_RULE + "#" * MAX_RULE_BYTES)
+    write(tmp_path, "huge.yaml", A_RULE + "#" * MAX_BYTES)
     (fault,) = faults_in(tmp_path)
-    assert str(MAX_RULE_BYTES) in fault
+    assert str(MAX_BYTES) in fault
 
 
 def test_an_empty_folder_is_told(tmp_path: Path) -> None:

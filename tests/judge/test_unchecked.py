@@ -3,16 +3,24 @@
 import dataclasses
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from diagnose.errors import RuleError
+from diagnose.faults.checkpoint_stall import CheckpointStall
+from diagnose.faults.data_loading import DataLoading
+from diagnose.faults.fault import Fault
+from diagnose.faults.generate import generate
+from diagnose.faults.spec import JobSpec
 from diagnose.judge.rules import built_in_rules, load_rules
 from diagnose.judge.unchecked import name_unchecked
 from diagnose.model.capabilities import CAPABILITIES
 from diagnose.model.recording import Account, Unobserved
 from diagnose.model.request import Request
 from diagnose.pipeline import diagnose_job
-from tests.judge.cases import built_in
+from tests.judge.cases import built_in, diagnose_table
 from tests.trace.producers.pipelines import Pipeline, write_primus
 
 RULES = built_in().rules
@@ -107,3 +115,59 @@ def test_a_rule_may_say_that_it_needs_nothing(tmp_path: Path) -> None:
     needs = next(line for line in text.splitlines() if line.startswith("needs:"))
     (tmp_path / "mine.yaml").write_text(text.replace(needs, "needs: []"))
     assert {rule.id: rule for rule in load_rules(tmp_path).rules}["checkpoint-stall"].needs == ()
+
+
+#: Faults that all workers wait for before the step begins, each with what else is looked for within steps only; "rows" tell.
+BEFORE_STEPS: dict[str, tuple[Fault, set[str]]] = {
+    "save": (
+        CheckpointStall(period_steps=4, where="before", held_together=True, recorded=False),
+        {"checkpoint-stall", "data-loading"},
+    ),
+    "save-with-rows": (
+        CheckpointStall(period_steps=4, where="inside", held_together=True, recorded=True),
+        {"data-loading"},
+    ),
+    "loader": (DataLoading(wait_ratio=5.0, where="step", held_together=True), {"checkpoint-stall", "data-loading"}),
+}
+
+
+def begin_at_first(table: pa.Table, *, moved_s: float = 0.0) -> pa.Table:
+    """Let each step's times begin with its first operation, as some recorders do; even steps later by some seconds."""
+    start_s, step = table["start_ts"].to_numpy().astype(np.float64), table["step"].to_numpy()
+    for number in np.unique(step):
+        start_s[step == number] -= start_s[step == number].min() - moved_s * (number % 2 == 0)
+    return table.set_column(table.column_names.index("start_ts"), "start_ts", pa.array(start_s))
+
+
+@pytest.mark.parametrize("name", BEFORE_STEPS)
+def test_what_lies_before_steps_is_unchecked_where_steps_begin_with_their_first_operation(name: str) -> None:
+    """A wait of all workers is not in such a trace: nobody is cleared of it, unless rows would show it."""
+    fault, unseen = BEFORE_STEPS[name]
+    table = generate(JobSpec(pp=4, dp=2, microbatches=8, steps=24, seed=5), [fault]).trace
+    found = diagnose_table(begin_at_first(table))
+    said = {cause.cause for cause in found.causes}
+    assert {e.cause for e in found.not_checked if "does not show the time between steps" in e.reason} == unseen - said
+    assert not unseen & set(found.checked) - said
+    assert sorted([*found.checked, *(e.cause for e in found.not_checked)]) == sorted(rule.id for rule in RULES)
+
+
+def test_a_trace_with_the_time_between_steps_leaves_nothing_unchecked() -> None:
+    """Steps that begin at times of their own, by the clock of the step or of the job, show who waits before them."""
+    spec = JobSpec(pp=4, dp=2, microbatches=8, steps=8, seed=5)
+    for absolute in (False, True):
+        job = generate(dataclasses.replace(spec, absolute_times=absolute), [])
+        assert diagnose_table(job.trace).not_checked == ()
+    late = begin_at_first(generate(spec, []).trace, moved_s=0.2)
+    assert diagnose_table(late).not_checked == ()
+
+
+def test_steps_that_do_not_follow_each_other_show_nothing_between_them() -> None:
+    """Every other step of the job, on its clock: what lies between is unknown."""
+    job = generate(JobSpec(pp=4, dp=2, microbatches=8, steps=16, seed=5, contiguous=True, absolute_times=True), [])
+    table = job.trace.filter(pc.equal(pc.bit_wise_and(job.trace["step"], 1), 0))
+    found = diagnose_table(table)
+    assert found.verdict == "healthy"
+    assert {e.cause for e in found.not_checked if "follow each other" in e.reason} == {
+        "checkpoint-stall",
+        "data-loading",
+    }

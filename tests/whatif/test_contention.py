@@ -22,6 +22,8 @@ BACKWARD, FORWARD = (Op.BACKWARD,), (Op.FORWARD,)
 #: A job whose transfers run beside its computes, and one whose gradients do.
 SPEC = JobSpec(pp=4, dp=4, microbatches=8, steps=16, p2p="asynchronous", seed=81)
 SEPARATE = JobSpec(pp=4, vpp=2, dp=4, microbatches=8, steps=16, separate=True, p2p="asynchronous", seed=82)
+#: One with forwards beside backwards.
+DUAL_PIPE = dataclasses.replace(SEPARATE, schedule="dualpipev", seed=83)
 #: A predicted gain must come that near to the true one.
 GAIN_TOLERANCE = 0.03
 
@@ -153,6 +155,22 @@ def test_removing_the_wait_is_mending_it(case: str, late: bool) -> None:
     truth, m = make(spec, fault).truth.faults[0], measured(spec, fault)
     assert truth.recoverable > 0.02
     assert m.gains.recoverable("queue") == pytest.approx(truth.recoverable, abs=GAIN_TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        KernelQueueContention(rivals="sends", held_ops=BACKWARD, slowdown=80.0),
+        KernelQueueContention(rivals="all-gather", held_ops=FORWARD, slowdown=40.0),
+    ],
+    ids=["sends", "all-gather"],
+)
+def test_computes_side_by_side_are_compared_with_their_like(fault: KernelQueueContention) -> None:
+    """Under DualPipeV some computes run beside others, and are longer for that alone: who waits is found all the same."""
+    truth, m = make(DUAL_PIPE, fault).truth.faults[0], measured(DUAL_PIPE, fault)
+    assert truth.recoverable > 0.02
+    assert m.gains.recoverable("queue") == pytest.approx(truth.recoverable, abs=0.005)
+    assert [cause.cause for cause in m.diagnosis.causes] == ["kernel-queue-contention"]
 
 
 def test_each_step_is_mended() -> None:

@@ -137,7 +137,7 @@ def test_merged_weight_gradients_count_as_many() -> None:
     work_s = np.full((3, 1, 4, 2, 2), np.nan)
     work_s[0], work_s[1] = 1.0, 1.0
     work_s[2, :, 0], work_s[2, :, 3] = 0.5, 1.5
-    found = measure_variants((), work_s, 1)
+    found = measure_variants(np.zeros(work_s.shape[:3], dtype=bool), work_s)
     assert found is not None
     assert found[2, 0, [0, 3], 0, 0].tolist() == [1.0, 3.0]
     assert (found[:2] == 1.0).all()
@@ -147,6 +147,6 @@ def test_whole_backwards_beside_split_ones() -> None:
     """Where a stage computes some backwards whole they are compared with each other."""
     work_s = np.full((3, 2, 4, 2, 2), 1.0)
     work_s[1, :, 2:], work_s[2, :, 2:] = 2.0, np.nan
-    found = measure_variants((), work_s, 2)
+    found = measure_variants(np.zeros(work_s.shape[:3], dtype=bool), work_s)
     assert found is not None
     assert np.allclose(found[1, :, :, 0, 0], [[1.0, 1.0, 2.0, 2.0]] * 2, rtol=1e-4)

@@ -101,6 +101,17 @@ def test_saves_of_the_first_rank_are_no_input(held_together: bool) -> None:
         assert diagnosis.causes[0].recoverable == pytest.approx(recoverable, abs=TOLERANCE)
 
 
+@pytest.mark.parametrize("recorded", [False, True], ids=["no-rows", "rows"])
+def test_a_clock_that_is_off_hides_no_late_start(recorded: bool) -> None:
+    """All workers begin every fourth step late, behind a barrier: a clock that is off changes nothing."""
+    spec = dataclasses.replace(SPEC, clock_s=5e-3)
+    fault = CheckpointStall(period_steps=4, where="before", held_together=True, recorded=recorded)
+    diagnosis, recoverable = found(spec, fault)
+    assert "clocks differ" in " ".join(diagnosis.warnings)
+    assert said(diagnosis) == ["checkpoint-stall"]
+    assert diagnosis.causes[0].recoverable == pytest.approx(recoverable, abs=TOLERANCE)
+
+
 def test_a_job_that_reads_nothing_waits_for_no_input() -> None:
     """What metadata rule out is not said."""
     m = measured(SPEC, DataLoading(wait_ratio=5.0, where="step"))

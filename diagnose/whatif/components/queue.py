@@ -52,11 +52,12 @@ class QueueWaits:
     deviations: float
 
 
-def find_queue_waits(observed: Sequence[Observed], shape: tuple[int, ...], n_stages: int) -> QueueWaits:
-    """Find the computes that communication in flight made long, or late."""
-    (long, of_long), (late, of_late) = (
-        measure(observed, n_stages=n_stages) for measure in (measure_waits, measure_late_starts)
-    )
+def find_queue_waits(
+    observed: Sequence[Observed], shape: tuple[int, ...], n_stages: int, variants: Seconds | None
+) -> QueueWaits:
+    """Find the computes that communication in flight made long, or late; `variants` as `measure_variants` gives them."""
+    long, of_long = measure_waits(observed, n_stages=n_stages, variants=variants)
+    late, of_late = measure_late_starts(observed, n_stages=n_stages)
     inside_s, before_s = (
         gather_seconds(observed, [of_block.seconds for of_block in of_blocks], shape, n_stages)
         for of_blocks in (long, late)
