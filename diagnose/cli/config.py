@@ -14,7 +14,6 @@ import json
 import math
 import os
 import re
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -166,6 +165,8 @@ def _read(path: Path) -> str | None:
 
 def _parse(path: Path, text: str, *, must: bool) -> tuple[Setting, ...] | None:
     """Read the settings of a file; None where it is another tool's, unless it must be ours."""
+    import tomllib
+
     is_project = path.name == PROJECT_FILE
     if is_project and not must and "diagnose" not in text:
         return None
