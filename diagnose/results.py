@@ -6,7 +6,6 @@ Enters: a diagnosis, a comparison, prices, an explanation, or what came of a tri
 
 import dataclasses
 import html
-import importlib.util
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -33,9 +32,6 @@ if TYPE_CHECKING:
 WIDTH = 100
 #: Pixels of the frame in which a notebook shows a page; a reader drags it larger.
 FRAME_HEIGHT = 720
-#: What draws pages and pictures, and how to get it.
-_DRAWING = ("matplotlib", "jinja2")
-_GET_DRAWING = "pip install 'diagnose-training[html]'"
 _PRE = "font-family:Menlo,Consolas,'DejaVu Sans Mono',monospace;line-height:1.2;white-space:pre;overflow-x:auto"
 _Result = TypeVar("_Result", bound="_Shown")
 
@@ -152,9 +148,8 @@ class Diagnosis(_Shown, _Diagnosis):
         Raises
         ------
         UsageError
-            matplotlib or Jinja2 is not installed; the file cannot be written.
+            The file cannot be written.
         """
-        _require_drawing("to_html")
         from diagnose.report.html import page
 
         speedup = f" --min-speedup {self.min_speedup:g}"
@@ -199,9 +194,8 @@ class Diagnosis(_Shown, _Diagnosis):
         Raises
         ------
         UsageError
-            matplotlib is not installed, what pictures are made from was not kept, or there is nothing to draw.
+            What pictures are made from was not kept, or there is nothing to draw.
         """
-        _require_drawing("plot_workers")
         from diagnose.report.html.workers import draw_workers
 
         return self._plot("plot_workers", draw_workers)
@@ -211,7 +205,6 @@ class Diagnosis(_Shown, _Diagnosis):
 
         Returns and raises as `plot_workers` does.
         """
-        _require_drawing("plot_timeline")
         from diagnose.report.html.timelines import draw_timeline
 
         return self._plot("plot_timeline", draw_timeline)
@@ -238,8 +231,6 @@ class Diagnosis(_Shown, _Diagnosis):
 
     def _repr_html_(self) -> str:
         """Show the page in a notebook, in a frame that can neither read nor change the notebook."""
-        if _missing_drawing():
-            return f"{_Shown._repr_html_(self)}<p>As a page with pictures: <code>{html.escape(_GET_DRAWING)}</code></p>"
         return frame(self.to_html())
 
 
@@ -377,18 +368,6 @@ def frame(page: str) -> str:
 def _state_of(result: Any) -> list[Any]:
     """Give the values of all fields, but for what pictures are made from."""
     return [None if field.name == "_data" else getattr(result, field.name) for field in dataclasses.fields(result)]
-
-
-def _missing_drawing() -> list[str]:
-    """Name what is not installed of what draws."""
-    return [name for name in _DRAWING if importlib.util.find_spec(name) is None]
-
-
-def _require_drawing(name: str) -> None:
-    """Refuse to draw without the packages that do."""
-    missing = _missing_drawing()
-    if missing:
-        raise UsageError(f"{name} needs {' and '.join(missing)}: {_GET_DRAWING}")
 
 
 def _draw_timelines(

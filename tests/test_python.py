@@ -436,16 +436,6 @@ def test_a_notebook_gets_a_frame(found: diagnose.Diagnosis) -> None:
     assert frame('"><script>').count("<") == 2
 
 
-def test_without_what_draws(found: diagnose.Diagnosis, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a package is missing, a notebook shows the page of text and how to get the other; functions say the same."""
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "jinja2" else name)
-    shown = found._repr_html_()
-    assert shown.startswith("<pre") and "overflow-x:auto" in shown and "pip install" in shown
-    for call in (found.to_html, found.plot_workers, found.plot_timeline):
-        with pytest.raises(diagnose.UsageError, match=r"needs jinja2: pip install 'diagnose-training\[html\]'"):
-            call()
-
-
 def test_what_was_not_kept(found: diagnose.Diagnosis) -> None:
     """Diagnoses that went through a pickle, or were asked to be small, have a page with tables, and say why there is no picture."""
     small = diagnose.diagnose(WORKER_FAULT, pictures=False)

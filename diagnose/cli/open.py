@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from diagnose.cli.drawings import check_can_draw, check_folder_of, write_html
+from diagnose.cli.drawings import check_folder_of, write_html
 from diagnose.cli.inputs import check_jobs, open_job
 from diagnose.cli.options import Options, log_option, output_option, quiet_option, reading_options
 from diagnose.cli.output import print_message, write_lines
@@ -33,7 +33,6 @@ def open_command(job: str, output: str | None, **given: Any) -> int:
 
     options = Options(output_format="terminal", no_color=True, width=None, output=output, **given)
     check_jobs((job,), options)
-    check_can_draw("`diagnose open`")
     if output is not None:
         check_folder_of("-o", output)
         _draw(job, output, options)

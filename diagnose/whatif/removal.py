@@ -230,6 +230,7 @@ class Removal:
             replayed_s=replayed,
             clean_s=clean,
             replayed_steps_s=by_step[frozenset()],
+            clean_steps_s=by_step[everything],
             alone_steps_s={name: by_step[frozenset({name})] for name in names}
             | {key: by_step[gone & everything] for key, gone in sets.items()},
             alone_s=alone,

@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import html
 import io
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
@@ -175,10 +176,12 @@ class Sheet:
         patch.set_gid(name or None)
         self.axes.add_artist(patch)
 
-    def outline(self, left: float, right: float, low: float, high: float, of: str, *, least: float = 9.0) -> None:
-        """Draw a frame around a rectangle, at least so many pixels wide and high."""
+    def outline(
+        self, left: float, right: float, low: float, high: float, of: str, *, least: float = 9.0, grow: float = 1.5
+    ) -> None:
+        """Draw a frame around a rectangle, so many pixels away from it, and at least so many wide and high."""
         box = self.box(left, right, low, high)
-        grow_x, grow_y = (max(0.0, least - side) / 2 + 1.5 for side in (box.width, box.height))
+        grow_x, grow_y = (max(0.0, least - side) / 2 + grow for side in (box.width, box.height))
         one = self.box(0, 1, 0, 1)
         dx, dy = grow_x / one.width, grow_y / one.height
         corners = [(left - dx, low - dy), (right + dx, low - dy), (right + dx, high + dy), (left - dx, high + dy)]
@@ -210,6 +213,22 @@ class Sheet:
         page = io.StringIO()
         self.canvas.print_svg(page, metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
         return Drawing(_inline(page.getvalue(), self.key, self.width, self.height, alt), self.figure)
+
+
+def round_ticks(low: float, high: float, most: int) -> list[float]:
+    """Choose round numbers between two ends, 1, 2 or 5 times a power of ten apart, at most so many.
+
+    >>> round_ticks(0.0, 0.43, 6), round_ticks(16.0, 27.0, 12)
+    ([0.0, 0.1, 0.2, 0.3, 0.4], [16.0, 17.0, 18.0, 19.0, 20.0, 21.0, 22.0, 23.0, 24.0, 25.0, 26.0, 27.0])
+    """
+    if not high > low:
+        return [low]
+    power = 10.0 ** math.floor(math.log10((high - low) / most))
+    for apart in (power * part for part in (1, 2, 5, 10, 20)):
+        first, last = math.ceil(low / apart - 1e-9), math.floor(high / apart + 1e-9)
+        if last - first < most:
+            return [float(f"{n * apart:.12g}") for n in range(first, last + 1)]
+    return [low, high]
 
 
 def plain(text: str, most: int = 60) -> str:
