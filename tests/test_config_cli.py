@@ -204,6 +204,15 @@ def test_an_option_goes_before_what_is_refused(
     assert "mine.db is not there" in capsys.readouterr().err
 
 
+def test_the_example_of_the_documentation(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every key is on the page, and what the page shows is a sound file."""
+    page = (ROOT / "docs" / "how-to" / "configure.md").read_text()
+    (here / "diagnose.toml").write_text(page.partition("```toml\n")[2].partition("```")[0])
+    keys = configured(capsys)["keys"]
+    assert keys["triage.workers"]["value"] == 8 and "diagnose.toml:6" in keys["triage.workers"]["from"]
+    assert all(key in page for table in KEYS.values() for key in table)
+
+
 def test_every_key_stands_for_an_option() -> None:
     """A key that no command has an option for would be read and do nothing; flags, which send and overwrite, are no keys."""
     by_path = dict(leaves(program))
