@@ -261,6 +261,7 @@ def _about_cause(cause: Cause) -> dict[str, Any]:
             (prose(item.text), item.source, item.id, [(key, _figure(value)) for key, value in item.values.items()])
             for item in cause.evidence
         ],
+        "check": prose(cause.check or ""),
         "fixes": [_about_fix(fix) for fix in cause.fixes],
         "refused": [(fix.fix, prose(fix.reason)) for fix in cause.refused_fixes],
         "fingerprint": cause.fingerprint,
@@ -292,6 +293,8 @@ def _about_left(diagnosis: Diagnosis) -> list[tuple[str, str, str]]:
     if ledger is not None and times.clean is not None:
         lost_s = ledger.unexplained * (times.recorded - times.clean)
         rest = f"{words.percent(ledger.unexplained)} of the lost time, {words.seconds(lost_s)} a step"
+        if ledger.unexplained < 0:
+            rest = f"nothing in this job: the findings overlap by {words.percent(-ledger.unexplained)} of the lost time"
     return [
         ("unknown", "a finding: one kind of lost time, 5% of a step or more, that no known cause explains.", found),
         (
