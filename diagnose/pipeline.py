@@ -59,8 +59,16 @@ def diagnose_job(request: Request) -> Diagnosis:
     UsageError
         An option makes no sense.
     """
+    return diagnose_and_keep(request)[0]
+
+
+def diagnose_and_keep(request: Request) -> tuple[Diagnosis, ReportData | None]:
+    """Diagnose one job as `diagnose_job` does, and keep what pictures of it need; a log alone has nothing to draw."""
     log = find_log(request.source) if request.log is None else None
-    return prepare_report(request).diagnosis if log is None else diagnose_log(log, request)
+    if log is not None:
+        return diagnose_log(log, request), None
+    data = prepare_report(request)
+    return data.diagnosis, data
 
 
 def prepare_report(request: Request) -> ReportData:

@@ -434,7 +434,7 @@ def test_words_of_a_drawing_are_kept() -> None:
     with styled():
         sheet = Sheet("x", 200, 100)
         sheet.write(0.12345, 0.5, "0.0625 < 1.23456")
-        text = sheet.svg("a < b\x1b")
+        text = sheet.svg("a < b\x1b").svg
     assert ">0.0625 &lt; 1.23456<" in text
     assert 'aria-label="a &lt; b\\x1b"' in text
     assert not [number for tag in re.findall("<[^>]*>", text) for number in re.findall(r"\d\.\d{3,}", tag)]
@@ -477,17 +477,6 @@ def test_refusals(more: list[str], said: str, tmp_path: Path, capsys: pytest.Cap
     assert main([job, *(arg.format(job=job, tmp=tmp_path) for arg in more)]) == 2
     err = capsys.readouterr().err
     assert said in err and err.count("\n") == 1
-
-
-def test_without_the_extra(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without matplotlib one line says what to install."""
-    import importlib.util
-
-    find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "matplotlib" else find(name))
-    assert main([str(ROOT / "fixtures/healthy.parquet"), "--html", str(tmp_path / "a.html")]) == 2
-    assert "pip install 'diagnose-training[html]'" in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -83,7 +83,7 @@ def render(data: ReportData, *, options: str = "", in_site: bool = False) -> str
     return _fill(diagnosis, figures, [*rows, [timeline]], others, in_site=in_site, options=options)
 
 
-def render_saved(diagnosis: Diagnosis, location: str) -> str:
+def render_saved(diagnosis: Diagnosis, location: str = "TRACE", *, in_site: bool = True) -> str:
     """Write the page of a job whose trace, which was at `location`, is not at hand, for a folder beside the index of a site.
 
     It has the words of `render`, the pictures of what the diagnosis keeps, and tables in the place of the others.
@@ -95,7 +95,7 @@ def render_saved(diagnosis: Diagnosis, location: str) -> str:
     found = {cause.cause for cause in diagnosis.causes}
     hint = f"looked for and not found; diagnose explain {shlex.quote(location)} CAUSE says why"
     others = {cause: hint for cause in diagnosis.checked if cause not in found} | reasons
-    return _fill(diagnosis, figures, rows, sorted(others.items()), in_site=True, location=location)
+    return _fill(diagnosis, figures, rows, sorted(others.items()), in_site=in_site, location=location)
 
 
 def _draw_proofs(diagnosis: Diagnosis) -> list[Picture | None]:

@@ -9,7 +9,7 @@ import numpy as np
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.trace import Ints, Seconds
 from diagnose.report import words
-from diagnose.report.html.draw import N_LEVELS
+from diagnose.report.html.draw import N_LEVELS, Drawing
 
 #: Widths in pixels of a picture that leads a row, of the one beside it, and of one that has a row to itself.
 LEAD_WIDTH, SIDE_WIDTH, FULL_WIDTH = 690.0, 510.0, 1200.0
@@ -24,7 +24,7 @@ class Picture:
     key: str  # Id on the page
     title: str
     says: str  # What to see in it
-    svg: str  # The drawing, safe to put into the page
+    drawing: Drawing
     head: tuple[str, ...]  # Names of the columns of the table
     rows: Sequence[tuple[str, ...]]
     note: str = ""  # What the table leaves out
