@@ -46,7 +46,7 @@ def judge_log(facts: LogFacts, job: Job, rules: Sequence[Rule]) -> Verdict:
     where = Where(workers=workers)
     cause = Cause(
         cause="unknown",
-        title="unexplained: iterations got longer",
+        title="unknown cause: iterations got longer",
         confidence=UNKNOWN_CERTAINTY,
         share=None,
         recoverable=1.0 - facts.usual_s / facts.slow_s,

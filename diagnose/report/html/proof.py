@@ -210,7 +210,7 @@ def _finish(
         peers=proof.rows[proof.n_culprits].removesuffix(", median")
         if len(proof.rows) > proof.n_culprits
         else "its usual time",
-        cause=prose(cause.title),
+        cause=prose(cause.title).removeprefix("unknown cause: "),
     )
     says += _describe_values(cause, proof, table)
     if proof.left_out:
