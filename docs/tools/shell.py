@@ -143,7 +143,7 @@ class Shell:
         ):
             code = main(shlex.split(command)[1:])
             output.flush()
-        return Ran(command, output.buffer.getvalue().decode(), code)  # type: ignore[attr-defined]
+        return Ran(command, output.buffer.getvalue().decode(), code)
 
     def _run_in_shell(self, command: str) -> Ran:
         """Run a command in bash."""
