@@ -330,6 +330,17 @@ def test_refusals(more: list[str], said: str, tmp_path: Path, capsys: pytest.Cap
     assert said in err and err.count("\n") == 1
 
 
+def test_without_the_extra(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without matplotlib one line says what to install."""
+    import importlib.util
+
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "matplotlib" else find(name))
+    assert main([str(ROOT / "fixtures/healthy.parquet"), "--html", str(tmp_path / "a.html")]) == 2
+    assert "pip install 'diagnose-training[html]'" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_odd_jobs(seed: int) -> None:
     """Jobs of any shape have a page, with numbers that JSON knows."""
