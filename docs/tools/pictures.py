@@ -34,8 +34,8 @@ PICTURES = ROOT / "docs/pictures"
 COLUMNS, ROWS = 80, 24
 #: The first screen of a browser, in pixels.
 SCREEN = (1280, 900)
-#: Colours of a picture: its file is a quarter of what all colours would take.
-N_COLORS = 96
+#: Colours of a picture: its file is a third of what all colours would take.
+N_COLORS = 256
 _TERMINAL = """<body style="margin:0;background:#1b1d23"><pre style="margin:0;padding:10px 14px;display:inline-block;color:#d5d8df;
 font:14px/1.25 'DejaVu Sans Mono',monospace">{code}</pre></body>"""
 _NOTEBOOK = """<body style="margin:0;padding:16px;background:#fff;font:14px sans-serif;color:#222">
@@ -157,7 +157,7 @@ def _draw_notebook(shoot: Shoot, folder: Path) -> bytes:
     page = folder / "notebook.html"
     text = f'<!doctype html><meta charset="utf-8">{_NOTEBOOK.format(source=html.escape(_SOURCE), output=output)}'
     page.write_text(text, encoding="utf-8")
-    return shoot(page, screen=(1000, 760), wait_ms=500)
+    return shoot(page, screen=(1100, 860), wait_ms=500)
 
 
 def _shrink(png: bytes) -> bytes:
