@@ -194,7 +194,7 @@ def _share(model: LayerModel, chunks: int) -> np.ndarray[tuple[int, ...], np.dty
     """Say which part of the work goes where: layers stay where they are, or are split evenly over other chunks."""
     n_before = len(model.layers)
     if chunks == model.chunks:
-        return np.stack([np.eye(n_before)] * 2)
+        return np.stack([np.eye(n_before)] * len(model.typical_s))
     n_after = chunks * model.n_stages
     return model.share([sum(model.layers) / n_after] * n_after)
 
