@@ -18,6 +18,8 @@ from diagnose.model.whatif import NOTHING_REPLAYED
 from diagnose.trace.logs import load_log
 from diagnose.trace.producers.input_files import InputFiles
 
+_META_IGNORED = "metadata is not used: a log alone is taken as it is"
+
 
 def diagnose_log(inputs: InputFiles, request: Request) -> Diagnosis:
     """Diagnose a log, or a folder with those of all nodes.
@@ -34,7 +36,8 @@ def diagnose_log(inputs: InputFiles, request: Request) -> Diagnosis:
     request.report("judging")
     facts = measure_log(log, min_speedup=request.min_speedup)
     job, known = describe_job(log, inputs.path.stem)
-    verdict = judge_log(facts, job, read_rules(request.rules).rules)
+    rule_set = read_rules(request.rules)
+    verdict = judge_log(facts, job, rule_set.rules)
     seconds = float(facts.step_s.sum()) * facts.interval
     hours = job.world_size / 3600.0 if known else float("nan")
     return Diagnosis(
@@ -48,12 +51,12 @@ def diagnose_log(inputs: InputFiles, request: Request) -> Diagnosis:
         gpu_hours_wasted=facts.lost_s * hours if known and verdict.causes else None,
         fidelity=Fidelity(float("nan"), float("nan"), ok=False),
         what_if=NOTHING_REPLAYED,
-        causes=verdict.causes,
+        causes=rule_set.severities.rate_all(verdict.causes, job.world_size if known else None),
         ledger=None,
         checked=verdict.checked,
         not_checked=verdict.not_checked,
         features=dict.fromkeys(list_features()),
-        warnings=() if request.meta is None else (f"{request.meta} is not used: a log alone is taken as it is",),
+        warnings=() if request.meta is None else (_META_IGNORED,),
         dp_labels=np.zeros(0, dtype=np.int64),
         stage_labels=np.zeros(0, dtype=np.int64),
         ranks=np.zeros((0, 0), dtype=np.int64),

@@ -107,7 +107,7 @@ def test_standard_input(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        ('{"schema": "diagnose-explain/1"}', "it is 'diagnose-explain/1', not 'diagnose/1'"),
+        ('{"schema": "diagnose-explain/1"}', "it is 'diagnose-explain/1', not 'diagnose/2'"),
         ('{"schema": "diagnose/1"', "it is no JSON, or cut off"),
         ('{"schema": "diagnose/1"}', "job is missing; expected an object"),
         ("neither", ""),

@@ -34,7 +34,7 @@ LIBRARIES = {
         "diagnose/triage/findings.py",
         "diagnose/fixes/plan.py",
     ),
-    "matplotlib": ("diagnose/report/html/",),
+    "matplotlib": ("diagnose/report/html/", "diagnose/results.py"),  # the second for its type alone
     "jinja2": ("diagnose/report/html/",),
     "sqlalchemy": ("diagnose/triage/",),
     "fsspec": ("diagnose/triage/source.py",),
@@ -43,11 +43,11 @@ LIBRARIES = {
     "tenacity": ("diagnose/tickets/",),
     "apprise": ("diagnose/tickets/apprise.py",),
     "prometheus_client": ("diagnose/tickets/gauges.py",),
-    "yaml": ("diagnose/judge/rule_file.py", "diagnose/trace/metadata.py"),
+    "yaml": ("diagnose/judge/rule_file.py", "diagnose/judge/yaml_file.py", "diagnose/trace/metadata.py"),
     "rich": ("diagnose/report/", "diagnose/cli/progress.py", "diagnose/faults/__main__.py"),
     "sklearn": ("diagnose/train/trees.py",),
     "ruptures": ("diagnose/numerics/",),
-    "pandas": ("diagnose/model/diagnosis.py",),
+    "pandas": ("diagnose/model/diagnosis.py", "diagnose/model/request.py"),  # the second for its type alone
     "click": (
         "diagnose/cli/",
         "diagnose/faults/__main__.py",

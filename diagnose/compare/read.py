@@ -16,7 +16,7 @@ import msgspec
 from diagnose.errors import TraceError, UsageError
 from diagnose.model.cause import Cause, Pattern, Severity, Source
 from diagnose.model.comparison import Seen, Shape, Side
-from diagnose.model.diagnosis_document import SCHEMA, DiagnosisDocument, JobFacts, VerdictName
+from diagnose.model.diagnosis_document import SCHEMA, SCHEMAS, DiagnosisDocument, JobFacts, VerdictName
 
 #: A larger file is no list of diagnoses.
 MAX_BYTES = 256 * 1024 * 1024
@@ -61,7 +61,7 @@ def read_saved(source: str | Path | BinaryIO, name: str) -> list[dict[str, Any]]
     found = _parse(text, name)
     for n, entry in enumerate(found, start=1):
         kind = entry.get("schema") if isinstance(entry, dict) else None
-        if kind != SCHEMA:
+        if kind not in SCHEMAS:
             place = f"entry {n}: " if len(found) > 1 else ""
             raise TraceError(f"{place}it is {kind!r}, not {SCHEMA!r}; expected what --format json prints", where=name)
     return found

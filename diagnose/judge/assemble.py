@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from diagnose.judge.budget import share_out
 from diagnose.judge.caveats import list_caveats
 from diagnose.judge.conditions import list_details
 from diagnose.judge.judged import Judged
@@ -40,7 +41,7 @@ def assemble(
         gpu_hours_wasted=hours * max(0.0, 1.0 - gains.clean_s / gains.recorded_s),
         fidelity=analysis.fidelity,
         what_if=what_if,
-        causes=verdict.causes,
+        causes=judged.rule_set.severities.rate_all(verdict.causes, trace.job.world_size),
         ledger=verdict.ledger,
         checked=verdict.checked,
         not_checked=verdict.not_checked,
@@ -55,6 +56,7 @@ def assemble(
         plan=plan,
         details=list_details(judged.judgements, analysis.features),
         why=verdict.why,
+        budget=share_out(analysis, judged.rule_set.rules, verdict.causes, verdict.ledger),
     )
 
 

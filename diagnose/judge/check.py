@@ -10,7 +10,7 @@ from pathlib import Path
 
 from diagnose.errors import RuleError
 from diagnose.judge.rule import Condition, Group, Rule, RuleTest
-from diagnose.judge.rules import read_folder
+from diagnose.judge.rules import read_folder, read_own_severities
 from diagnose.model.feature import Feature, Features
 
 #: A comparison in words.
@@ -18,12 +18,13 @@ COMPARISONS = {"at_least": "at least", "at_most": "at most", "above": "above", "
 
 
 def check_folder(folder: Path, known_features: Iterable[str]) -> tuple[list[Rule], list[str]]:
-    """Find all faults of all rule files, `*.yaml` or `*.yml`, of a folder: `file:line: what`, by file and line.
+    """Find all faults of all rule files of a folder, `*.yaml` or `*.yml`: `file:line: what`, by file and line.
 
-    The rules are those without faults.
+    The rules are those without faults. Thresholds of severities are checked where the folder has them.
     """
     faults: list[str] = []
     rules = read_folder(folder, faults, sorted(known_features), complete=True)
+    read_own_severities(folder, faults)
     return rules, sorted(faults, key=_place)
 
 

@@ -45,6 +45,7 @@ def describe_rule(rule: Rule, titles: Mapping[str, str], features: Mapping[str, 
             _bullets(f"{other.cause}, as {other.feature} says; {other.tells_apart}" for other in rule.alternatives),
         ),
         _section("False positives", _wrap(rule.false_positives, "  ")),
+        _section("How to make sure", _wrap(rule.check, "  ")),
         _section("What to do", [line for fix in rule.fixes for line in _fix(fix.fix, fix.summary, fix.how)]),
         _section(
             "Cases beside it",

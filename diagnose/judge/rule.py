@@ -97,15 +97,19 @@ class RuleTest:
 
 
 #: Headings that a rule in the place of another may leave out: they say what is so of the cause, not when the rule fires.
-_KEPT = ("needs", "vetoes", "alternatives", "pictures", "dated_by_log", "classifier")
+_KEPT = ("needs", "vetoes", "alternatives", "pictures", "dated_by_log", "classifier", "check")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rule:
-    """The room of one cause; `severity` and `false_positives` are empty where its file says nothing of them.
+    """The room of one cause; `severity`, `check` and `false_positives` are empty where its file says nothing of them.
 
     Attributes
     ----------
+    severity : str
+        How bad the cause is as a rule; how bad it is in a job is what its gain says (`Severities`).
+    check : str
+        One line: how to make sure of it by hand.
     needs : tuple of str
         Of `CAPABILITIES`: where a recording lacks one the cause is not checked.
     vetoes : Group
@@ -126,6 +130,7 @@ class Rule:
     title: str
     status: str
     severity: str
+    check: str
     who: str
     story: str
     components: tuple[str, ...]

@@ -6,19 +6,16 @@ Enters: the bytes of a file. Leaves: a `Rule`. A condition is words and numbers:
 import difflib
 import fnmatch
 import math
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
 
 import yaml
 
 from diagnose.judge.rule import Condition, Group, Rule, RuleAlternative, RuleFix, RuleTest
+from diagnose.judge.yaml_file import MAX_DEPTH, YamlReader, read_mapping
 from diagnose.model.capabilities import CAPABILITIES
 from diagnose.model.components import COMPONENTS
 from diagnose.model.pictured import NO_RULE, PICTURES
-
-_Item = TypeVar("_Item")
 
 STATUSES = ("experimental", "stable")
 ACTORS = ("job owner", "platform", "hardware")
@@ -28,18 +25,12 @@ MIN_CASES = 2
 _COMPARISONS = ("at_least", "at_most", "above", "below")
 _REQUIRED = ("id", "title", "status", "who", "story", "components", "conditions", "fixes", "source", "tests")
 _OPTIONAL = (
-    *("looks_like", "false_positives", "place", "severity"),
+    *("looks_like", "false_positives", "place", "severity", "check"),
     *("needs", "vetoes", "alternatives", "pictures", "dated_by_log", "classifier"),
 )
 PLACES = ("workers", "stages", "spread")
 #: Names less similar than this are no misspelling of each other: features of all subjects end alike.
 SIMILAR = 0.75
-#: A larger rule file is a mistake, or an attack.
-MAX_RULE_BYTES = 256 * 1024
-MAX_DEPTH = 20
-#: Brackets within brackets of any file; libyaml recurses without a limit of its own.
-_MAX_NESTING = 4 * MAX_DEPTH
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def read_rule(
@@ -56,20 +47,8 @@ def read_rule(
     `complete`, fewer than two cases beside it that must fire, or two that must not.
     """
     before = len(faults)
-    if len(text) > MAX_RULE_BYTES:
-        faults.append(f"{path}:1: {len(text)} bytes; expected at most {MAX_RULE_BYTES}")
-        return None
-    try:
-        _check_nesting(text)
-        root = yaml.compose(text, Loader=_LOADER)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        mark = getattr(error, "problem_mark", None)
-        line = 1 if mark is None else mark.line + 1
-        what = getattr(error, "problem", None) or " ".join(str(error).split())[:200]
-        faults.append(f"{path}:{line}: is not YAML ({what})")
-        return None
-    if not isinstance(root, yaml.MappingNode):
-        faults.append(f"{path}:1: expected a mapping with {', '.join(_REQUIRED)}")
+    root = read_mapping(path, text, faults, _REQUIRED)
+    if root is None:
         return None
     reader = _Reader(str(path), faults, known_features)
     fields = reader.mapping(root, _REQUIRED, _OPTIONAL)
@@ -81,6 +60,7 @@ def read_rule(
         title=reader.text(fields.get("title")),
         status=reader.text(fields.get("status"), STATUSES),
         severity=reader.text(fields["severity"], SEVERITIES) if "severity" in fields else "",
+        check=reader.text(fields["check"]) if "check" in fields else "",
         who=reader.text(fields.get("who"), ACTORS),
         story=reader.text(fields.get("story")),
         components=components,
@@ -108,67 +88,12 @@ def read_rule(
     return rule if len(faults) == before else None
 
 
-def _check_nesting(text: bytes) -> None:
-    """Refuse aliases, a few lines of which can stand for billions of nodes, and nesting that would exhaust the stack."""
-    depth = 0
-    for event in yaml.parse(text, Loader=_LOADER):
-        mark: Any = event.start_mark  # libyaml has marks of its own
-        if isinstance(event, yaml.AliasEvent):
-            raise yaml.MarkedYAMLError(problem="an alias; write out what it stands for", problem_mark=mark)
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > _MAX_NESTING:
-            raise yaml.MarkedYAMLError(problem="nested too deep", problem_mark=mark)
-
-
-class _Reader:
+class _Reader(YamlReader):
     """Turns YAML nodes into rule parts and notes every fault with its line."""
 
     def __init__(self, path: str, faults: list[str], known_features: Sequence[str] | None) -> None:
-        self.path = path
-        self.faults = faults
+        super().__init__(path, faults)
         self.known_features = known_features
-
-    def fault(self, node: yaml.Node | None, what: str) -> None:
-        """Note a fault at a node."""
-        line = 1 if node is None else node.start_mark.line + 1
-        self.faults.append(f"{self.path}:{line}: {what}")
-
-    def mapping(
-        self, node: yaml.Node | None, required: Sequence[str], optional: Sequence[str] = ()
-    ) -> dict[str, yaml.Node]:
-        """Read a mapping with known keys."""
-        if not isinstance(node, yaml.MappingNode):
-            self.fault(node, f"expected a mapping with {', '.join(required)}")
-            return {}
-        found: dict[str, yaml.Node] = {}
-        for key, value in node.value:
-            name = str(key.value) if isinstance(key, yaml.ScalarNode) else "(not a word)"
-            if name not in required and name not in optional:
-                near = difflib.get_close_matches(name, [*required, *optional], n=1)
-                self.fault(key, f"unknown key {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
-            elif name in found:
-                self.fault(key, f"key {name!r} appears twice")
-            found[name] = value
-        for name in required:
-            if name not in found:
-                self.fault(node, f"key {name!r} is missing")
-        return found
-
-    def text(self, node: yaml.Node | None, allowed: Sequence[str] = (), *, pattern: str = "") -> str:
-        """Read one word or text."""
-        if node is None:
-            return ""  # a missing key is its own fault
-        if not isinstance(node, yaml.ScalarNode) or not str(node.value).strip():
-            self.fault(node, "expected text")
-            return ""
-        value = " ".join(str(node.value).split())
-        if allowed and value not in allowed:
-            near = difflib.get_close_matches(value, allowed, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else f"; expected one of {', '.join(allowed)}"
-            self.fault(node, f"{value!r} is not known{hint}")
-        if pattern and not re.fullmatch(pattern, value):
-            self.fault(node, f"{value!r} is not a name; expected small letters, digits and dashes")
-        return value
 
     def feature(self, node: yaml.Node | None) -> str:
         """Read the name of a feature."""
@@ -183,33 +108,6 @@ class _Reader:
         if pattern and self.known_features is not None and not fnmatch.filter(self.known_features, pattern):
             self.fault(node, _no_feature(pattern, self.known_features))
         return pattern
-
-    def flag(self, node: yaml.Node | None) -> bool:
-        """Read `true` or `false`."""
-        return self.text(node, ("true", "false")) == "true"
-
-    def words(self, node: yaml.Node | None, allowed: Sequence[str] = (), *, least: int = 1) -> tuple[str, ...]:
-        """Read a list of words, so many at least."""
-        return tuple(self.items(node, lambda item: self.text(item, allowed), least=least))
-
-    def items(self, node: yaml.Node | None, read: Callable[[yaml.Node], _Item], *, least: int = 1) -> list[_Item]:
-        """Read a list of so many items at least, each its own way."""
-        if node is None:
-            return []
-        if not isinstance(node, yaml.SequenceNode) or len(node.value) < least:
-            self.fault(node, "expected a list")
-            return []
-        return [read(item) for item in node.value]
-
-    def number(self, node: yaml.Node | None) -> float:
-        """Read a finite number."""
-        try:
-            value = float(str(node.value)) if isinstance(node, yaml.ScalarNode) else math.nan
-        except ValueError:
-            value = math.nan
-        if not math.isfinite(value):
-            self.fault(node, "expected a number")
-        return value
 
     def group(self, node: yaml.Node | None, depth: int = 0) -> Group:
         """Read `all`, `any` or `none` with their conditions."""

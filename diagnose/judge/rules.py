@@ -12,14 +12,16 @@ from pathlib import Path
 from diagnose.errors import RuleError
 from diagnose.judge.rule import Rule
 from diagnose.judge.rule_file import read_rule
+from diagnose.judge.severity import BUILT_IN, FILE_NAME, Severities, read_severities
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RuleSet:
-    """All rules, by id, and a digest of their files."""
+    """All rules, by id, from when on a cause is how severe, and a digest of their files."""
 
     rules: tuple[Rule, ...]
     digest: str
+    severities: Severities
 
 
 def built_in_rules() -> Path:
@@ -31,6 +33,8 @@ def built_in_rules() -> Path:
 
 def load_rules(extra: Path | None = None, known_features: Iterable[str] | None = None) -> RuleSet:
     """Read the built-in rules and a folder of the user's; a rule of the user's replaces one of the same id.
+
+    So does a `severity.yaml` in that folder, which may have no rules beside it.
 
     Raises
     ------
@@ -44,9 +48,37 @@ def load_rules(extra: Path | None = None, known_features: Iterable[str] | None =
     if extra is not None:
         for rule in read_folder(extra, faults, known, digest.update):
             by_id[rule.id] = rule.replace(by_id[rule.id]) if rule.id in by_id else rule
-    if faults:
+    own = None if extra is None else read_own_severities(extra, faults, digest.update)
+    severities = own or _read_severities(BUILT_IN, faults, digest.update)
+    if faults or severities is None:
         raise RuleError("\n".join(faults))
-    return RuleSet(tuple(by_id[key] for key in sorted(by_id)), digest.hexdigest()[:12])
+    return RuleSet(tuple(by_id[key] for key in sorted(by_id)), digest.hexdigest()[:12], severities)
+
+
+def read_own_severities(
+    folder: Path, faults: list[str], tell: Callable[[bytes], object] | None = None
+) -> Severities | None:
+    """Read the thresholds of a folder; None where it has none, or these have faults, which are added."""
+    path = folder / FILE_NAME
+    return _read_severities(path, faults, tell) if path.is_file() else None
+
+
+def _read_severities(path: Path, faults: list[str], tell: Callable[[bytes], object] | None) -> Severities | None:
+    """Read a file with thresholds, and tell its content."""
+    text = _read_bytes(path, faults, tell)
+    return None if text is None else read_severities(path, text, faults)
+
+
+def _read_bytes(path: Path, faults: list[str], tell: Callable[[bytes], object] | None) -> bytes | None:
+    """Read a file, and tell its name and content; None where it cannot be read, which is a fault."""
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        faults.append(f"{path}:1: cannot be read ({error.strerror})")
+        return None
+    if tell is not None:
+        tell(path.name.encode() + b"\0" + text + b"\0")
+    return text
 
 
 def read_folder(
@@ -61,18 +93,15 @@ def read_folder(
 
     `tell` takes the names and contents of the files, for a digest.
     """
-    paths = sorted([*folder.glob("*.yaml"), *folder.glob("*.yml")])
-    if not paths:
+    files = sorted([*folder.glob("*.yaml"), *folder.glob("*.yml")])
+    paths = [path for path in files if path.name != FILE_NAME]
+    if not files:
         faults.append(f"{folder}: no rule files; expected a folder with *.yaml or *.yml")
     by_id: dict[str, Rule] = {}
     for path in paths:
-        try:
-            text = path.read_bytes()
-        except OSError as error:
-            faults.append(f"{path}:1: cannot be read ({error.strerror})")
+        text = _read_bytes(path, faults, tell)
+        if text is None:
             continue
-        if tell is not None:
-            tell(path.name.encode() + b"\0" + text + b"\0")
         known = None if known_features is None else tuple(known_features)
         rule, its_faults = _read_once(path, text, known, complete=complete)
         faults += its_faults

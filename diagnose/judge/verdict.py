@@ -31,7 +31,7 @@ from diagnose.judge.worth import (
     share_of,
 )
 from diagnose.model.analysis import Analysis
-from diagnose.model.cause import Cause, NotChecked, Severity
+from diagnose.model.cause import Cause, Kind, NotChecked
 from diagnose.model.diagnosis_document import Ledger, VerdictName
 
 #: Steps below which nothing that varies can be told from chance.
@@ -255,13 +255,15 @@ def _report(
         confidence=confidence,
         share=share_of(analysis.gains, rule.components, claims),
         recoverable=recoverable,
+        recoverable_after_others=said.benefit.gain if said.benefit.after else None,
         where=where,
         when=date_cause(analysis, rule.components, rule.place),
         evidence=tuple(list_evidence(analysis, said.judgement, said.benefit, prediction)),
         fixes=(),
         alternatives=alternatives,
         fingerprint=name_fault(analysis.trace.job, rule.id, where),
-        severity=cast("Severity | None", rule.severity or None),
+        kind=cast("Kind | None", rule.severity or None),
+        check=rule.check or None,
         who=rule.who or None,
     )
 

@@ -1,14 +1,16 @@
 """Everything that is measured of one job."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+from diagnose.model.budget import CleanStep
 from diagnose.model.cause import Cause
 from diagnose.model.change import Change, Price
 from diagnose.model.components import Breakdown, Gains
 from diagnose.model.course import Course
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.diagnosis_document import Fidelity
+from diagnose.model.explanation import Explanation
 from diagnose.model.feature import Features
 from diagnose.model.members import LateMember
 from diagnose.model.other_work import OtherWork
@@ -73,6 +75,8 @@ class Analysis:
         Replays the job with some changes. Costs one replay.
     sample : callable
         The same on an even sample of the steps of a large job, for searches: compare with `sample([])` only.
+    split_clean : callable
+        Takes apart the step that is left without any component. Costs six replays, on that sample too.
     others : tuple of OtherWork
         What rows of types that the format does not name take.
     """
@@ -91,6 +95,7 @@ class Analysis:
     price: Price
     sample: Price
     timelines: Timelines
+    split_clean: Callable[[], CleanStep]
     others: tuple[OtherWork, ...] = ()
 
 
@@ -104,12 +109,15 @@ class ReportData:
         What the fixes that are drawn change together: those of the diagnosis' plan, or those given by hand.
     pictured : dict of str to Pictured
         By cause, of every rule.
+    explain : callable or None
+        Says why a cause, by its id, is said or not. Costs a replay at most.
     """
 
     analysis: Analysis
     diagnosis: Diagnosis
     plan: tuple[Change, ...]
     pictured: Mapping[str, Pictured]
+    explain: Callable[[str], Explanation] | None = None
 
     def causes_of(self, component: str) -> list[Cause]:
         """List the causes found whose rules own a component."""

@@ -8,12 +8,14 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from diagnose.model.place import Where
+from diagnose.model.proof import Proof
 
 CauseId = Annotated[str, Meta(pattern="^[a-z0-9]+(-[a-z0-9]+)*$")]
 NotNegative = Annotated[float, Meta(ge=0)]
 Pattern = Literal["constant", "onset", "periodic", "sporadic", "transient"]
 Source = Literal["rule", "classifier", "change-point", "log"]
-Severity = Literal["low", "medium", "high"]
+Severity = Literal["low", "medium", "high", "critical"]
+Kind = Literal["low", "medium", "high"]
 
 
 class When(Struct, frozen=True):
@@ -73,7 +75,13 @@ class Cause(Struct, frozen=True, kw_only=True):
 
     cause: CauseId
     title: Annotated[str, Meta(description="the cause in a few words")] = ""
-    severity: Annotated[Severity | None, Meta(description="how bad it is as a rule; null where no rule says so")] = None
+    severity: Annotated[
+        Severity | None,
+        Meta(
+            description="how bad it is in this job: from what comes back without it, how sure it is, and how many GPUs wait for it"
+        ),
+    ] = None
+    kind: Annotated[Kind | None, Meta(description="how bad it is as a rule; null where no rule says so")] = None
     who: Annotated[
         str | None,
         Meta(description="who can mend it: job owner, platform or hardware; null where no rule says so"),
@@ -88,8 +96,15 @@ class Cause(Struct, frozen=True, kw_only=True):
             "named from these",
         ),
     ]
+    recoverable_after_others: Annotated[
+        Annotated[float, Meta(le=1)] | None,
+        Meta(description="the same once other causes are gone, where it gives back too little alone; else null"),
+    ] = None
     where: Where
     when: When
+    check: Annotated[
+        str | None, Meta(description="one line: how to make sure of it by hand; null where no rule says so")
+    ] = None
     evidence: tuple[EvidenceItem, ...]
     fixes: Annotated[tuple[Fix, ...], Meta(description="Best first")]
     refused_fixes: Annotated[tuple[RefusedFix, ...], Meta(description="fixes that are not for this job")] = ()
@@ -99,6 +114,9 @@ class Cause(Struct, frozen=True, kw_only=True):
             description="causes that explain the same seconds nearly as well, the likeliest first; the confidence is split"
         ),
     ] = ()
+    proof: Annotated[
+        Proof | None, Meta(description="figures that show the cause: what the first picture of its page is drawn from")
+    ] = None
     fingerprint: Annotated[
         str, Meta(description="the same over runs of one job family with the same fault in the same place")
     ]

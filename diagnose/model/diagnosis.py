@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from diagnose.model.budget import Budget, Lever
 from diagnose.model.cause import Cause, NotChecked
 from diagnose.model.diagnosis_document import (
     SCHEMA,
@@ -76,6 +77,8 @@ class Diagnosis:
     log: "LogFacts | None" = None
     parallelism_known: bool = True
     why: str = ""
+    budget: Budget | None = None
+    levers: tuple[Lever, ...] = ()
 
     @property
     def is_from_log(self) -> bool:
@@ -87,12 +90,13 @@ class Diagnosis:
         host = None if self.hosts is None else self.hosts[dp * len(self.stage_labels) + stage] or None
         return Worker(int(self.dp_labels[dp]), int(self.stage_labels[stage]), int(self.ranks[dp, stage]), host)
 
-    def _repr_html_(self) -> str:
-        """Show the report in a notebook, which asks the object itself, also one that comes out of another process."""
-        page: str = importlib.import_module("diagnose.report.terminal").render_html(
+    @property
+    def summary(self) -> str:
+        """One line for people: job, verdict, first cause, place, and how much longer steps are for it; safe to show."""
+        line: str = importlib.import_module("diagnose.report.words").summary(
             self
         )  # by name: no type here knows reports
-        return page
+        return line
 
     def to_dict(self) -> dict[str, Any]:
         """Give the object that `--format json` prints as plain types; what is not known is None."""
@@ -105,8 +109,11 @@ class Diagnosis:
             schema=SCHEMA,
             made_by=self.made_by,
             job=self._job_facts(),
+            summary=self.summary,
             verdict=self.verdict,
             why=self.why,
+            budget=self.budget,
+            levers=self.levers,
             step_time=self.step_time,
             slowdown=self.what_if.slowdown,
             waste=1.0 - 1.0 / self.what_if.slowdown,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 from msgspec import Meta, Struct
 from msgspec.structs import force_setattr
 
+from diagnose.model.budget import Budget, Lever
 from diagnose.model.cause import Cause, CauseId, NotChecked, NotNegative, When
 from diagnose.model.place import Worker
 
@@ -21,7 +22,9 @@ else:
     Measure = float | None
     Size = NotNegative | None
 
-SCHEMA: Final = "diagnose/1"
+SCHEMA: Final = "diagnose/2"
+#: What is read back: the first had neither a budget nor levers.
+SCHEMAS: Final = ("diagnose/1", SCHEMA)
 Count = Annotated[int, Meta(ge=0)]
 VerdictName = Literal["healthy", "noisy", "straggling", "inconclusive"]
 _PerName = Annotated[dict[str, NotNegative | None], Meta(description="Name to slowdown, ratio")]
@@ -261,11 +264,22 @@ class DiagnosisDocument(Struct, frozen=True, kw_only=True):
     Times in seconds, ratios as plain numbers, missing is null. Other keys may be added.
     """
 
-    schema: Literal["diagnose/1"]
+    schema: Annotated[Literal["diagnose/1", "diagnose/2"], Meta(description="1 of earlier versions, without a budget")]
     made_by: MadeBy
     job: JobFacts
+    summary: Annotated[
+        str,
+        Meta(description="One line for people: job, verdict, first cause, place, and how much longer steps are for it"),
+    ] = ""
     verdict: VerdictName
     why: Annotated[str, Meta(description="In a sentence why the verdict is noisy or inconclusive; else empty")] = ""
+    budget: Annotated[
+        Budget | None, Meta(description="Where the GPU-seconds of a step go; null where a training log alone is given")
+    ] = None
+    levers: Annotated[
+        tuple[Lever, ...],
+        Meta(description="What else would make the job faster, the best first; each alone, on the job as it is"),
+    ] = ()
     step_time: StepTime
     slowdown: Annotated[NotNegative | None, Meta(description="S: simulated / ideal")]
     waste: Annotated[Annotated[float, Meta(le=1)] | None, Meta(description="1 - 1/S")]

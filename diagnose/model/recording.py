@@ -8,9 +8,11 @@ import dataclasses
 import math
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from diagnose.model.budget import HostWait
 from diagnose.model.capabilities import CAPABILITIES
 
 
@@ -79,13 +81,38 @@ class ClockOffset:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class HostTime:
+    """How much of the time GPUs had nothing to do because their hosts had launched nothing, 0..1, and what they waited for."""
+
+    share: float
+    wait: HostWait | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give plain types, which `read` takes."""
+        plain: dict[str, Any] = msgspec.to_builtins(self)
+        return plain
+
+    @classmethod
+    def read(cls, found: Any) -> "HostTime":
+        """Read what `to_dict` gave.
+
+        Raises
+        ------
+        ValueError
+            It is something else.
+        """
+        return msgspec.convert(found, cls)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Account:
-    """What became of the parts of a recording: what was lost, what nobody can see, whose clocks were moved."""
+    """What became of the parts of a recording: what was lost, what nobody can see, whose clocks were moved, how late hosts were."""
 
     producer: str
     dropped: tuple[Dropped, ...] = ()
     unobserved: tuple[Unobserved, ...] = ()
     offsets: tuple[ClockOffset, ...] = ()
+    host: HostTime | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Give the `recording` of a diagnosis: plain types, no NaN."""
@@ -171,6 +198,7 @@ class Recording:
     position: NDArray[np.int64] | None = None
     other: NDArray[np.int64] | None = None
     other_types: tuple[str, ...] = ()
+    host_time: HostTime | None = None
 
     def __len__(self) -> int:
         return len(self.op)
@@ -178,4 +206,4 @@ class Recording:
     @property
     def account(self) -> Account:
         """What is kept of it beside the rows."""
-        return Account(self.producer, self.dropped, self.unobserved, self.offsets)
+        return Account(self.producer, self.dropped, self.unobserved, self.offsets, self.host_time)

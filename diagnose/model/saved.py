@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from diagnose.model.diagnosis import Diagnosis
-from diagnose.model.diagnosis_document import SCHEMA, DiagnosisDocument
+from diagnose.model.diagnosis_document import SCHEMA, SCHEMAS, DiagnosisDocument
 from diagnose.model.trace import Job, Seconds
 from diagnose.model.whatif import WhatIf
 
@@ -40,7 +40,7 @@ def restore(found: Any, *, min_speedup: float) -> Diagnosis:
         It is no diagnosis, or not of this schema.
     """
     kind = found.get("schema") if isinstance(found, dict) else None
-    if kind != SCHEMA:
+    if kind not in SCHEMAS:
         raise ValueError(f"its schema is {kind!r}, not {SCHEMA!r}")
     try:
         return _restore(msgspec.convert(found, DiagnosisDocument), min_speedup)
@@ -77,6 +77,8 @@ def _restore(found: DiagnosisDocument, min_speedup: float) -> Diagnosis:
         hosts=None,
         min_speedup=min_speedup,
         plan=found.plan,
+        budget=found.budget,
+        levers=found.levers,
     )
 
 

@@ -3,7 +3,6 @@
 Enters: a `Diagnosis`. Leaves: text that reads at any width from 40 columns, with or without colour.
 """
 
-import io
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -28,15 +27,12 @@ from diagnose.report.layout import (
     draw_bullets,
     draw_facts,
     draw_marked,
-    make_console,
     print_sections,
 )
 
 #: Columns of the bar of a ledger: at most, and at least.
 _BAR_WIDTH = 44
 _LEAST_BAR = 8
-#: Width of a report in a notebook.
-_HTML_WIDTH = 110
 _VERDICT_STYLES = {
     "healthy": "bold green",
     "noisy": "bold cyan",
@@ -65,14 +61,6 @@ def render(
     """
     sections = _sections(diagnosis, width, verbose=verbose, links=links)
     return draw(lambda console: print_sections(console, sections, _PICTURES), width=width, color=color)
-
-
-def render_html(diagnosis: Diagnosis) -> str:
-    """Write a diagnosis as a piece of HTML for a notebook; everything from the user is escaped."""
-    console = make_console(io.StringIO(), _HTML_WIDTH, color=True, record=True)
-    print_sections(console, _sections(diagnosis, _HTML_WIDTH), _PICTURES)
-    style = "font-family:Menlo,Consolas,'DejaVu Sans Mono',monospace;line-height:1.2;white-space:pre;overflow-x:auto"
-    return console.export_html(inline_styles=True, code_format=f'<pre style="{style}">{{code}}</pre>')
 
 
 def _sections(

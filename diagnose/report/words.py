@@ -78,6 +78,17 @@ def ratio(value: float | None) -> str:
     return f"{value:z,.2f}" if value is not None and math.isfinite(value) else NOT_KNOWN
 
 
+def times(value: float) -> str:
+    """Say a factor.
+
+    >>> times(2.071), times(1.1768), times(14.3), times(4321.0)
+    ('2.1x', '1.18x', '14x', 'over 1,000x')
+    """
+    if value > 1000:
+        return "over 1,000x"
+    return f"{value:.0f}x" if value >= 10 else f"{value:.1f}x" if value >= 2 else f"{value:.2f}x"
+
+
 def hours(value: float | None) -> str:
     """Say an amount of GPU hours.
 
@@ -241,6 +252,18 @@ def since(when: When) -> str:
 def headline(diagnosis: Diagnosis) -> str:
     """Say in one sentence the name of the job, the verdict, and the first cause with what mending it gives back."""
     return f"{name(diagnosis.job.job_id) or 'job'}: {finding(diagnosis)}"
+
+
+def summary(diagnosis: Diagnosis) -> str:
+    """Say in one line the name of the job, the verdict, and the first cause with its place and how much longer steps are for it."""
+    said = f"{name(diagnosis.job.job_id) or 'job'}: {escape(diagnosis.verdict)}"
+    if not diagnosis.causes:
+        return f"{said}, {finding(diagnosis).partition(' — ')[2]}"
+    first, *others = diagnosis.causes
+    said += f", {at_place(prose(first.title), first.where)}"
+    if first.recoverable >= NO_SHARE:
+        said += f", steps {times(1 / (1 - first.recoverable) if first.recoverable < 1 else math.inf)} as long"
+    return said + (f"; {count(len(others), 'more cause')}" if others else "")
 
 
 def finding(diagnosis: Diagnosis) -> str:

@@ -8,13 +8,14 @@ import math
 from typing import Any
 
 from diagnose.model.capabilities import CAPABILITIES
-from diagnose.model.recording import Account, ClockOffset, Dropped, Unobserved
+from diagnose.model.recording import Account, ClockOffset, Dropped, HostTime, Unobserved
 
 
 def write_account(account: Account, warnings: tuple[str, ...]) -> dict[str, Any]:
     """Give the JSON object for the metadata."""
     unsaid = [dataclasses.asdict(entry) for entry in account.unobserved]
-    return account.to_dict() | {"unsaid": unsaid, "warnings": list(warnings)}
+    host = {} if account.host is None else {"host": account.host.to_dict()}
+    return account.to_dict() | {"unsaid": unsaid, "warnings": list(warnings)} | host
 
 
 def read_account(found: dict[str, Any]) -> tuple[Account, tuple[str, ...]]:
@@ -47,5 +48,6 @@ def read_account(found: dict[str, Any]) -> tuple[Account, tuple[str, ...]]:
             )
             for e in found["offsets"]
         ),
+        host=HostTime.read(found["host"]) if found.get("host") else None,
     )
     return account, tuple(str(warning) for warning in found["warnings"])

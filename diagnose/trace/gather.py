@@ -192,4 +192,5 @@ def _join_accounts(parts: list[Rows]) -> Account | None:
         dropped=tuple(dict.fromkeys(entry for account in found for entry in account.dropped)),
         unobserved=tuple(dict.fromkeys(entry for account in found for entry in account.unobserved)),
         offsets=tuple(dict.fromkeys(entry for account in found for entry in account.offsets)),
+        host=max((account.host for account in found if account.host), key=lambda host: host.share, default=None),
     )

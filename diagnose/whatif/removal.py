@@ -14,6 +14,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from diagnose.errors import TraceError
 from diagnose.model.change import Change, Remove, Reschedule, Scale, Spend, Work
 from diagnose.model.components import Breakdown, Gains
 from diagnose.model.trace import Seconds
@@ -82,15 +83,23 @@ class Removal:
             if plan.schedule is not None and (rebuilt := self._rebuild(i, plan.schedule)) is not None:
                 graph, (own, delay) = rebuilt.graph, rebuilt.times(own, delay, plan.schedule)
             replayed = replay(graph, own, delay)
-            between = self.between_s[steps]
-            for name, part in self._parts.items():
-                between = part.ease_between(between, steps) if name in plan.gone else between
+            between = self._between(plan, steps)
             times.append(np.broadcast_to(replayed, (len(between), 1))[:, 0] + between + spent_s[steps])
         return np.concatenate(times)
 
+    def between_without(self, changes: Sequence[Change]) -> Seconds:
+        """Give the time between steps with some changes: seconds, shape (n_steps,)."""
+        return self._between(_Plan(changes), slice(0, len(self.between_s)))
+
     def sample(self, changes: Sequence[Change]) -> Seconds:
         """Replay an even sample of the steps with some changes: all of them, unless the job is large."""
-        return self.price(changes, self._sample_steps())
+        return self.price(changes, self.sample_steps())
+
+    def sample_steps(self) -> list[slice]:
+        """Choose the steps on which much is replayed: all, or evenly spread ones on a large job."""
+        n_ops = sum(o.block.start_s.size for o in self.observed)
+        stride = -(-n_ops // MAX_SHAPLEY_OPS)
+        return [slice(0, len(o.block.steps), stride) for o in self.observed]
 
     def change_steps(self, i: int, changes: Sequence[Change], at: slice) -> tuple[Graph, list[Seconds], list[Seconds]]:
         """Give graph, own times and launch delays of some steps of block `i` with some changes: seconds, (n_steps, n_dp)."""
@@ -100,6 +109,13 @@ class Removal:
     def part_of(self, kind: type[P]) -> P:
         """Give a component's part in this job."""
         return next(part for part in self._parts.values() if isinstance(part, kind))
+
+    def _between(self, plan: "_Plan", steps: slice) -> Seconds:
+        """Give the time between some steps."""
+        between = self.between_s[steps]
+        for name, part in self._parts.items():
+            between = part.ease_between(between, steps) if name in plan.gone else between
+        return between
 
     def _steps_at(self, i: int, at: slice) -> slice:
         """Say where some steps of block `i` are among the steps of all blocks."""
@@ -192,6 +208,11 @@ class Removal:
         by_step = dict(zip(distinct, self._replay_all(distinct), strict=True))
         step_s = {gone: float(times.mean()) for gone, times in by_step.items()}
         replayed, clean = step_s[frozenset()], step_s[everything]
+        if not replayed > 0.0:
+            raise TraceError(
+                "all operations of a step start at once; expected seconds at which each started",
+                where="column 'start_ts'",
+            )
         alone = {name: step_s[frozenset({name})] for name in names}
         last = {name: step_s[everything - {name}] for name in names}
         worth = {name: max(replayed - alone[name], last[name] - clean) / replayed for name in names}
@@ -209,6 +230,7 @@ class Removal:
             replayed_s=replayed,
             clean_s=clean,
             replayed_steps_s=by_step[frozenset()],
+            clean_steps_s=by_step[everything],
             alone_steps_s={name: by_step[frozenset({name})] for name in names}
             | {key: by_step[gone & everything] for key, gone in sets.items()},
             alone_s=alone,
@@ -230,7 +252,7 @@ class Removal:
         """
         rest = [name for name in names if name not in players]
         all_players: list[tuple[str, ...]] = [(name,) for name in players] + ([tuple(rest)] if rest else [])
-        pick = self._sample_steps()
+        pick = self.sample_steps()
         orders = range(len(all_players) + 1)
         coalitions = [m for size in orders for m in itertools.combinations(range(len(all_players)), size)]
         removed = [[name for member in members for name in all_players[member]] for members in coalitions]
@@ -253,12 +275,6 @@ class Removal:
                     part += weight * (worth[before | {player}] - worth[before])
             shares[name] = part / total
         return shares
-
-    def _sample_steps(self) -> list[slice]:
-        """Choose the steps on which much is replayed: all, or evenly spread ones on a large job."""
-        n_ops = sum(o.block.start_s.size for o in self.observed)
-        stride = -(-n_ops // MAX_SHAPLEY_OPS)
-        return [slice(0, len(o.block.steps), stride) for o in self.observed]
 
 
 class _Plan:

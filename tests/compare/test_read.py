@@ -64,11 +64,11 @@ def test_standard_input_can_be_read_again() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ('{"schema": "diagnose-explain/1"}', "a.json: it is 'diagnose-explain/1', not 'diagnose/1'"),
-        ('{"schema": "diagnose/2"}', "a.json: it is 'diagnose/2', not 'diagnose/1'"),
+        ('{"schema": "diagnose-explain/1"}', "a.json: it is 'diagnose-explain/1', not 'diagnose/2'"),
+        ('{"schema": "diagnose/3"}', "a.json: it is 'diagnose/3', not 'diagnose/2'"),
         ('{"schema": "diagnose/1"', "a.json:1: it is no JSON, or cut off"),
         (render(healthy()) + "\n" + render(healthy())[:-9], "a.json:2: it is no JSON, or cut off"),
-        ('[{"schema": "diagnose/1"}, 3]', "a.json: entry 2: it is None, not 'diagnose/1'"),
+        ('[{"schema": "diagnose/1"}, 3]', "a.json: entry 2: it is None, not 'diagnose/2'"),
         (b'{"schema": "diagnose/1", "x": "\xff"}', "a.json: byte 31 is no UTF-8"),
         ('{"schema": "diagnose/1", "x": ' + "[" * 100_000, "a.json:1: it is no JSON, or cut off"),
     ],

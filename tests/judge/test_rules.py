@@ -20,8 +20,9 @@ from diagnose.features.catalogue import list_features
 from diagnose.judge.check import try_case
 from diagnose.judge.describe import describe_rule
 from diagnose.judge.rule import Condition, Group, Rule, RuleTest, write_sentence
-from diagnose.judge.rule_file import MAX_DEPTH, MAX_RULE_BYTES, SEVERITIES, read_rule
+from diagnose.judge.rule_file import SEVERITIES, read_rule
 from diagnose.judge.rules import built_in_rules, load_rules
+from diagnose.judge.yaml_file import MAX_BYTES, MAX_DEPTH
 from diagnose.model.components import COMPONENTS
 from diagnose.model.feature import Feature, Features
 from tests.judge.cases import built_in, causes, diagnose_table, make, measured
@@ -284,12 +285,12 @@ def test_what_a_rule_says_of_itself_is_kept(tmp_path: Path) -> None:
 def test_what_else_a_rule_states_is_read_and_checked(tmp_path: Path) -> None:
     """Needs, pictures, inputs of the classifier and whether a log dates the cause have defaults; other words are faults."""
     path = tmp_path / "mine.yaml"
-    stated = "needs: [peers]\npictures: [steps, links]\nclassifier: ['*.pause', slowdown]\ndated_by_log: false\nwho:"
+    stated = "needs: [peers]\npictures: [steps, network]\nclassifier: ['*.pause', slowdown]\ndated_by_log: false\nwho:"
     rule, bare = (read_rule(path, text.encode(), []) for text in (A_RULE.replace("who:", stated), A_RULE))
     assert rule is not None and bare is not None
     assert (rule.needs, rule.pictures, rule.classifier, rule.dated_by_log) == (
         ("peers",),
-        ("steps", "links"),
+        ("steps", "network"),
         ("*.pause", "slowdown"),
         False,
     )
@@ -374,9 +375,9 @@ def test_what_is_not_a_mapping_in_yaml_is_told_with_its_line(tmp_path: Path, tex
 
 def test_a_huge_file_is_refused_unread(tmp_path: Path) -> None:
     """More bytes than any rule has are refused, whatever they say."""
-    write(tmp_path, "huge.yaml", A_RULE + "#" * MAX_RULE_BYTES)
+    write(tmp_path, "huge.yaml", A_RULE + "#" * MAX_BYTES)
     (fault,) = faults_in(tmp_path)
-    assert str(MAX_RULE_BYTES) in fault
+    assert str(MAX_BYTES) in fault
 
 
 def test_an_empty_folder_is_told(tmp_path: Path) -> None:

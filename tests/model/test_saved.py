@@ -25,6 +25,15 @@ def test_a_saved_diagnosis_says_what_it_said(name: str) -> None:
     assert again == found
 
 
+def test_a_diagnosis_of_the_first_schema_is_read() -> None:
+    """Before there was a budget a diagnosis was of schema 1; a store keeps such ones."""
+    found = json.loads(diagnosed("worker-fault"))
+    old = {key: value for key, value in found.items() if key not in {"budget", "levers"}} | {"schema": "diagnose/1"}
+    again = restore(old, min_speedup=1.02)
+    assert again.budget is None and again.levers == ()
+    assert again.causes == restore(found, min_speedup=1.02).causes
+
+
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_its_headline_is_the_same(name: str) -> None:
     """The words of the page come from what is saved."""
@@ -45,7 +54,7 @@ def test_any_text_is_kept(name: str) -> None:
     "change",
     [
         lambda found: found.pop("causes"),
-        lambda found: found.update(schema="diagnose/2"),
+        lambda found: found.update(schema="diagnose/3"),
         lambda found: found.update(job=None),
         lambda found: found["what_if"].update(by_step=[1]),
         lambda found: found["causes"][0].pop("where"),

@@ -438,9 +438,11 @@ def test_the_operator_that_synchronises_is_named(tmp_path: Path) -> None:
     """A third of the time the GPU has nothing to do, after `aten::item`; nothing else is blamed for it."""
     trace = synchronising_rank([15_000.0] * 12, n_items=3, module="nn.Module: Loss_0")
     found = diagnose_job(Request(trace.write(tmp_path / "rank0.json")))
-    (line,) = [warning for warning in found.warnings if "waits for the host" in warning]
-    assert "the GPU waits for the host 32% of the time" in line
-    assert "aten::item calls cudaStreamSynchronize 3 times a step (in nn.Module: Loss_0)" in line
+    budget = found.budget
+    assert budget is not None and budget.host == pytest.approx(0.32, abs=0.005)
+    wait = budget.host_wait
+    assert wait is not None and (wait.operator, wait.call) == ("aten::item", "cudaStreamSynchronize")
+    assert (wait.inside, wait.per_step) == ("nn.Module: Loss_0", 3.0) and wait.share > 0.3
     assert found.causes == ()
 
 
@@ -448,14 +450,15 @@ def test_the_rank_whose_gpu_waits_most_is_named(tmp_path: Path) -> None:
     """Of two ranks one host pauses after each step."""
     for rank, pause_us in enumerate((100.0, 15_000.0)):
         synchronising_rank([pause_us] * 6).write(tmp_path / f"rank{rank}.json", **distributed(rank, 2))
-    (line,) = [warning for warning in read(tmp_path).warnings if "waits for the host" in warning]
-    assert "(rank 1: 29%)" in line
+    host = read(tmp_path).host_time
+    assert host is not None and host.wait is not None and host.wait.rank == 1
+    assert 0.1 < host.share < 0.2 and 0.25 < host.wait.share < 0.3
 
 
 def test_a_synchronisation_that_costs_nothing_is_not_told(tmp_path: Path) -> None:
     """Where the host goes on at once, asking for the loss costs next to nothing."""
     found = diagnose_job(Request(synchronising_rank([50.0] * 12).write(tmp_path / "rank0.json")))
-    assert not any("waits for the host" in warning for warning in found.warnings)
+    assert found.budget is not None and found.budget.host is not None and found.budget.host < 0.02
     assert found.verdict == "healthy"
 
 
@@ -465,16 +468,16 @@ def test_pauses_of_the_host_are_no_input_and_no_save(tmp_path: Path, seed: int) 
     pauses_us = np.random.default_rng(seed).lognormal(np.log(8000.0), 0.5, 20)
     found = diagnose_job(Request(synchronising_rank(list(pauses_us)).write(tmp_path / "rank0.json")))
     assert not {"data-loading", "checkpoint-stall"} & {cause.cause for cause in found.causes}
-    assert any("aten::item calls cudaStreamSynchronize 1 times a step" in warning for warning in found.warnings)
+    assert found.budget is not None and found.budget.host_wait is not None
+    assert (found.budget.host_wait.operator, found.budget.host_wait.per_step) == ("aten::item", 1.0)
 
 
 def test_a_wait_for_input_is_none_for_the_host(formats: Path) -> None:
     """Of the trace without loader workers the waits for input, a third, are not counted among the waits for the host."""
     (file,) = (formats / "kineto_loader").glob("*num_workers_0*")
     found = diagnose_job(Request(file))
-    (line,) = [warning for warning in found.warnings if "waits for the host" in warning]
-    assert "waits for the host 8% of the time" in line
-    assert "little of that follows on a call" in line
+    assert found.budget is not None and found.budget.host == pytest.approx(0.08, abs=0.005)
+    assert found.budget.host_wait is None and found.budget.lost["data-loading"] > 0.3
 
 
 # -- pipelines

@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 
 from diagnose.errors import TraceError
+from diagnose.model.budget import HostWait
 from diagnose.model.optype import DIRECTIONS, P2P, Op
-from diagnose.model.recording import Dropped, Recording, Unobserved
+from diagnose.model.recording import Dropped, HostTime, Recording, Unobserved
 from diagnose.trace.clocks import align
 from diagnose.trace.producers.catalogue import Report
 from diagnose.trace.producers.contents import name_in
@@ -45,10 +46,6 @@ MIN_PARALLEL_BYTES = 8 << 20
 MAX_PROCESSES = 8
 #: Who saves the state of a model copies it from the GPU: a megabyte and more at a time, which takes longer than this, microseconds.
 SAVED_US = 50.0
-#: The GPU's waits for the host are told from this part of the time on: beside it nothing else is small.
-HOST_SHARE = 0.05
-#: ... and those of the rank whose GPU waits most where that is so many times the mean.
-MOST_RATIO = 1.2
 #: A call that waits for the GPU is told where this part of them follows one.
 SYNCHRONISED_SHARE = 0.1
 _MARKS = (
@@ -90,6 +87,7 @@ def read(inputs: InputFiles, *, name: str, report: Report) -> Recording:
         dropped=(*recording.dropped, *_count_dropped(parts, len(inputs.files) - len(files))),
         unobserved=(*recording.unobserved, *_list_missing(parts, recording)),
         warnings=(*warnings, *layout.warnings, *(w for rank in parts for w in rank.warnings), *_warn(parts, recording)),
+        host_time=_join_host_time(parts),
     )
     if one_clock:
         return recording
@@ -378,31 +376,23 @@ def _list_missing(parts: Sequence[Rank], recording: Recording) -> list[Unobserve
     return unobserved
 
 
-def _describe_host_time(parts: Sequence[Rank]) -> list[str]:
-    """Say how long GPUs wait for their hosts, and what makes these wait for the GPU, where it is much."""
-    total_us = sum(part.host_time.total_us for part in parts)
-    share = sum(part.host_time.idle_us for part in parts) / total_us if total_us else 0.0
-    if share < HOST_SHARE:
-        return []
+def _join_host_time(parts: Sequence[Rank]) -> HostTime | None:
+    """Say how long GPUs wait for their hosts, and what the one that waits most waits for; None where nothing tells."""
     waiting = [part for part in parts if part.host_time.total_us]
+    if not waiting:
+        return None
+    share = sum(part.host_time.idle_us for part in waiting) / sum(part.host_time.total_us for part in waiting)
     worst = max(waiting, key=lambda part: part.host_time.idle_us / part.host_time.total_us)
-    most = worst.host_time.idle_us / worst.host_time.total_us
-    who = worst.where if worst.rank is None else f"rank {worst.rank}"
-    of = f" ({who}: {100 * most:.2g}%)" if len(waiting) > 1 and most > MOST_RATIO * share else ""
-    said = f"the GPU waits for the host {100 * share:.2g}% of the time, what profiling costs included{of}"
     costly = next((one for one in worst.host_time.synchronisations if one.lost_us > 0), None)
     if costly is None or costly.lost_us < SYNCHRONISED_SHARE * worst.host_time.idle_us:
-        return [f"{said}: it launches work too slowly; little of that follows on a call that waits for the GPU"]
-    n = costly.n / max(len(worst.steps), 1)
-    what = f"{costly.operator} calls {costly.call}" if costly.operator else f"{costly.call} is called"
-    inside = f" (in {costly.inside})" if costly.inside else ""
-    after = f"{100 * costly.lost_us / worst.host_time.total_us:.2g}%"
-    return [f"{said}: {what} {n:.2g} times a step{inside}, and after it the GPU has nothing to do {after} of the time"]
+        return HostTime(share)
+    per_step, lost = costly.n / max(len(worst.steps), 1), costly.lost_us / worst.host_time.total_us
+    return HostTime(share, HostWait(costly.operator, costly.call, costly.inside, per_step, lost, worst.rank))
 
 
 def _warn(parts: Sequence[Rank], recording: Recording) -> list[str]:
     """Say what may mislead."""
-    warnings = _describe_host_time(parts)
+    warnings = []
     n_on_host = sum(part.n_on_host for part in parts)
     if n_on_host:
         warnings.append(f"{n_on_host} computes have no kernel in the traces; they are timed by the host")
