@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from diagnose.cli.main import main
-from tests.triage.conftest import postgres_server, store_url
+from tests.triage.conftest import fresh_database, postgres_server
 
-__all__ = ["postgres_server", "store_url"]
+__all__ = ["postgres_server"]
 
 #: The healthy run of each shape, by the number of its data-parallel ranks.
 HEALTHY = {2: "healthy-pp4dp2-b", 4: "healthy-pp2dp4-b"}
@@ -70,10 +70,15 @@ class Nights:
         return [json.loads(line) for line in self.run("tickets", "--min-gpu-hours", "0", "--fixed").splitlines()]
 
 
-@pytest.fixture(params=[True, False], ids=["times", "no-times"])
-def nights(request, shared: Path, tmp_path: Path, store_url: str, capsys: pytest.CaptureFixture[str]) -> Nights:
+@pytest.fixture(params=["times, sqlite", "no times, sqlite", "times, postgresql"])
+def nights(request: pytest.FixtureRequest, shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Nights:
     """Give nights of the real jobs, that say when they ran, or do not."""
-    return Nights(shared / "real", tmp_path / "traces", store_url, capsys, with_times=request.param)
+    times, kind = request.param.split(", ")
+    is_file = kind == "sqlite"
+    url = (
+        f"sqlite:///{tmp_path / 'store.db'}" if is_file else fresh_database(request.getfixturevalue("postgres_server"))
+    )
+    return Nights(shared / "real", tmp_path / "traces", url, capsys, with_times=times == "times")
 
 
 def events(tickets: list[dict]) -> Counter[tuple[str, str]]:

@@ -11,6 +11,7 @@ from diagnose.model.ticket import Ack
 from diagnose.triage import schema
 from diagnose.triage.acks import clear_ack, write_ack
 from diagnose.triage.findings import find_fingerprint, update_findings
+from diagnose.triage.store import Store
 
 from .conftest import DAY_S, Shelf, cause_of, day
 
@@ -491,3 +492,34 @@ def test_prune(shelf: Shelf) -> None:
     shelf.put("/d", "fixed")
     shelf.put("/y", name="x")
     assert sorted(shelf.events(with_fixed=True)) == [("fixed", "reopened"), ("open", "fixed")]
+
+
+#: What schema 3 kept of a job with a finding that was told.
+_OF_SCHEMA_3 = """
+INSERT INTO jobs (location, status, identity, content, job_id, framework, n_gpus, verdict)
+    VALUES ('/a', 'diagnosed', 'i', 'c', 'a', 'megatron', 16, 'straggling');
+INSERT INTO causes (location, place, cause, title, confidence, recoverable, workers, stages, hosts, links, fingerprint)
+    VALUES ('/a', 1, 'worker-fault', 'slow worker', 0.9, 0.2, '[]', '[]', '[]', '[]', 'old');
+INSERT INTO documents VALUES ('/a', '{}');
+INSERT INTO times VALUES ('/a', 1780000000.0, 2.0, 's');
+INSERT INTO runs VALUES ('/a', 'c', 'i', 'megatron, dp 4', 'straggling', NULL, NULL, 1780000000.0, 1780000000.0);
+INSERT INTO findings VALUES ('old', 'worker-fault', 'slow worker', 'megatron, dp 4', 'open', 'opened', 1780000000.0, NULL,
+    1780000000.0, 1780000000.0, NULL, 1780000000.0, 1, 'high', 'platform', NULL, '/a', 76.8, 0.9, '{}', NULL, NULL);
+INSERT INTO sightings VALUES ('old', '/a', 'c');
+INSERT INTO deliveries VALUES ('output', 'old-1780000000-opened', 'old-1780000000', 'opened', NULL, 1780000000.0)
+"""
+
+
+def test_a_store_of_an_older_version(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was told stays told; diagnosed anew, its finding has another fingerprint: the old one ends, and the new one is told."""
+    with monkeypatch.context() as patch:
+        patch.setattr(schema, "MIGRATIONS", schema.MIGRATIONS[:3])
+        with Store(store_url) as old, old._engine.begin() as connection:
+            for statement in _OF_SCHEMA_3.split(";"):
+                connection.execute(sa.text(statement))
+    with Store(store_url) as store:
+        store.enter()
+        shelf = Shelf(store_url, store, now_s=1_780_000_000.0 + DAY_S)
+        assert shelf.events(with_fixed=True) == [] and state(shelf, "old") == ("open", None)
+        shelf.put("/a", "new", content="c", identity="this version", name="a", came_at=1_780_000_000.0)
+        assert sorted(shelf.events(with_fixed=True)) == [("new", "opened"), ("old", "fixed")]

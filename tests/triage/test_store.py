@@ -73,6 +73,26 @@ def test_a_second_result_replaces_the_first(store: Store) -> None:
     assert (count(store, schema.JOBS), count(store, schema.CAUSES), count(store, schema.DOCUMENTS)) == (1, 0, 0)
 
 
+def test_the_night_in_which_a_job_came(store: Store, store_url: str) -> None:
+    """It is when the triage began that first brought its content: diagnosed anew it stays, overwritten it is another run."""
+
+    def came_at() -> float:
+        with store.reading() as read:
+            return next(read(sa.select(schema.TIMES.c.came_at).where(schema.TIMES.c.location == "/a")))[0].came_at
+
+    before_s = store.now_s()
+    finish(store, "/a")
+    first_s = came_at()
+    assert first_s <= before_s
+    store.leave()
+    with Store(store_url) as later:
+        later.enter()
+        finish(later, "/a", version="newer")
+        assert came_at() == first_s
+        finish(later, "/a", identity="overwritten")
+        assert before_s < came_at() <= later.now_s()
+
+
 def test_odd_text(store: Store) -> None:
     """NUL and bytes that are no UTF-8 are kept as escapes, and found again."""
     location = "/odd\udcff"
