@@ -71,6 +71,23 @@ def test_every_way_gives_the_same_rows(way: str) -> None:
         given.close()
 
 
+def test_strings_as_other_packages_keep_them() -> None:
+    """Views into buffers, as polars has them, alone or in a dictionary, arrive as the strings that they are."""
+    table = pq.read_table(WORKER_FAULT)
+    names = table["optype"].cast(pa.string())
+    for views in (
+        names.cast(pa.string_view()),
+        pa.chunked_array(
+            [pa.DictionaryArray.from_arrays([0] * len(table), pa.array(["params-sync"], pa.string_view()))]
+        ),
+    ):
+        source, _ = open_source(table.set_column(table.column_names.index("optype"), "optype", views))
+        wanted = names if views.type == pa.string_view() else ["params-sync"] * len(table)
+        assert pq.read_table(source)["optype"].to_pylist() == (
+            wanted if isinstance(wanted, list) else wanted.to_pylist()
+        )
+
+
 def test_a_table_is_diagnosed_as_its_file(found: diagnose.Diagnosis) -> None:
     """A table brings the metadata of the file with it, and the answer is the same to the last digit."""
     assert diagnose.diagnose(pq.read_table(WORKER_FAULT)).to_json() == found.to_json()
