@@ -26,6 +26,7 @@ from diagnose.judge.rules import load_rules
 from diagnose.model.capabilities import CAPABILITIES
 from diagnose.model.components import COMPONENTS
 from diagnose.report.schemas import make_schema
+from docs.tools.python_reference import write_python
 from docs.tools.shell import Shell, fill_outputs, has_outputs
 
 #: Documents that have a schema, each with how it is printed.
@@ -59,7 +60,9 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001 - MkDocs asks so
-    """Fill in what the commands of a page print."""
+    """Fill in what the commands of a page print, and the reference of the Python interface."""
+    if page.file.src_uri == "reference/python.md":
+        return f"{markdown}\n{write_python()}"
     if not has_outputs(markdown):
         return markdown
     with tempfile.TemporaryDirectory() as folder:
