@@ -4,6 +4,7 @@ MkDocs calls `on_files` and `on_page_markdown` (`hooks` in mkdocs.yml). What is 
 than the program. The pictures are made by `docs/tools/pictures.py`, and are committed.
 """
 
+import logging
 import re
 import tempfile
 import textwrap
@@ -36,6 +37,8 @@ DOCUMENTS = {
     "fleet": "diagnose fleet --format json",
     "ticket": "diagnose tickets",
 }
+#: What is written here as a warning is an error of `mkdocs build --strict`.
+_LOG = logging.getLogger("mkdocs.hooks.pages")
 _CLI_BEGINS = """# Command line
 
 This page is made from the program itself. Results go to standard output; progress and errors go to standard error."""
@@ -67,6 +70,9 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
         return markdown
     with tempfile.TemporaryDirectory() as folder:
         ran = Shell(Path(folder).resolve()).run_all(markdown)
+    for one in ran:
+        if one.code:
+            _LOG.warning("%s: %s ended with %d: %s", page.file.src_uri, one.command, one.code, one.output)
     return fill_outputs(markdown, ran)
 
 
