@@ -18,6 +18,8 @@ from diagnose.model.whatif import NOTHING_REPLAYED
 from diagnose.trace.logs import load_log
 from diagnose.trace.producers.input_files import InputFiles
 
+_META_IGNORED = "metadata is not used: a log alone is taken as it is"
+
 
 def diagnose_log(inputs: InputFiles, request: Request) -> Diagnosis:
     """Diagnose a log, or a folder with those of all nodes.
@@ -54,7 +56,7 @@ def diagnose_log(inputs: InputFiles, request: Request) -> Diagnosis:
         checked=verdict.checked,
         not_checked=verdict.not_checked,
         features=dict.fromkeys(list_features()),
-        warnings=() if request.meta is None else (f"{request.meta} is not used: a log alone is taken as it is",),
+        warnings=() if request.meta is None else (_META_IGNORED,),
         dp_labels=np.zeros(0, dtype=np.int64),
         stage_labels=np.zeros(0, dtype=np.int64),
         ranks=np.zeros((0, 0), dtype=np.int64),

@@ -20,6 +20,7 @@ from diagnose.judge.explain import check_cause, explain_cause
 from diagnose.judge.judged import Judged
 from diagnose.judge.mending import list_fixes_to_price, locate_fix
 from diagnose.judge.pictured import list_pictured
+from diagnose.judge.proof import add_proofs
 from diagnose.judge.rules import RuleSet
 from diagnose.judge.unchecked import name_unchecked
 from diagnose.judge.verdict import reach_verdict
@@ -58,8 +59,16 @@ def diagnose_job(request: Request) -> Diagnosis:
     UsageError
         An option makes no sense.
     """
+    return diagnose_and_keep(request)[0]
+
+
+def diagnose_and_keep(request: Request) -> tuple[Diagnosis, ReportData | None]:
+    """Diagnose one job as `diagnose_job` does, and keep what pictures of it need; a log alone has nothing to draw."""
     log = find_log(request.source) if request.log is None else None
-    return prepare_report(request).diagnosis if log is None else diagnose_log(log, request)
+    if log is not None:
+        return diagnose_log(log, request), None
+    data = prepare_report(request)
+    return data.diagnosis, data
 
 
 def prepare_report(request: Request) -> ReportData:
@@ -69,14 +78,20 @@ def prepare_report(request: Request) -> ReportData:
     request.report("pricing fixes")
     wanted = list_fixes_to_price(verdict.causes, judged.rule_set)
     prices = price_causes(analysis, wanted)
-    verdict = dataclasses.replace(verdict, causes=add_fixes(verdict.causes, wanted, prices))
+    pictured = list_pictured(judged.rule_set)
+    causes = add_proofs(analysis, add_fixes(verdict.causes, wanted, prices), pictured)
+    verdict = dataclasses.replace(verdict, causes=causes)
     diagnosis = assemble(analysis, judged, verdict, prices.plan, min_speedup=request.min_speedup)
     if request.log is not None:
         log = load_log_beside(request.log, report=request.report)
         sizes = {key: getattr(diagnosis.job, key) for key in ("world_size", "pp_size", "tp_size", "cp_size")}
         facts = measure_log(log, min_speedup=request.min_speedup, sizes=sizes)
         diagnosis = add_log(diagnosis, facts, judged.rule_set.rules)
-    return ReportData(analysis, diagnosis, prices.changes, list_pictured(judged.rule_set))
+    sampled = dataclasses.replace(analysis, price=analysis.sample)  # nine sentences need no replay of every step
+    explain = functools.partial(
+        explain_cause, analysis=sampled, judged=judged, verdict=verdict, min_speedup=request.min_speedup
+    )
+    return ReportData(analysis, diagnosis, prices.changes, pictured, explain)
 
 
 def explain_job(request: Request, cause: str) -> Explanation:

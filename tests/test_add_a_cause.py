@@ -31,7 +31,7 @@ who: job owner
 components: [last-backward]
 place: workers
 needs: [data-parallel-ranks]
-pictures: [timeline]
+pictures: [pace]
 story: >
   One worker sums its gradients up in one go, at the end of its last backward of a step.
 conditions:
@@ -243,7 +243,7 @@ def test_its_picture_leads_its_page(file: CauseFile, folder: Path) -> None:
     pq.write_table(generate(example.spec, [example.fault]).trace, folder / "job.parquet")
     text = page.render(prepare_report(Request(folder / "job.parquet", rules=folder / "rules")))
     first = re.search(r'<figure id="([^"]+)"', text)
-    assert first is not None and first[1] == "timeline"
+    assert first is not None and first[1] == "pace"
 
 
 def lacking(table: pa.Table, *lacks: str) -> pa.Table:

@@ -696,25 +696,6 @@ def test_progress_comes_too_late(console: list[str]) -> None:
 # Python
 
 
-def test_api_passes_everything_on(pipeline: FakePipeline, tmp_path: Path) -> None:
-    """`diagnose.diagnose` takes steps as text or numbers, and paths as text."""
-    found = diagnose.diagnose("healthy", steps="3-4", meta="m.yaml", rules="r", min_speedup=1.5)
-    assert isinstance(found, diagnose.Diagnosis)
-    diagnose.diagnose("healthy", steps=range(4, 2, -1))
-    first, second = pipeline.calls
-    assert first.steps.tolist() == [3, 4] and second.steps.tolist() == [3, 4]
-    assert (first.meta, first.rules, first.min_speedup) == (Path("m.yaml"), Path("r"), 1.5)
-
-
-@pytest.mark.parametrize(
-    "options", [{"steps": "x"}, {"steps": [1.5]}, {"min_speedup": 0.9}, {"min_speedup": float("nan")}]
-)
-def test_api_refuses(pipeline: FakePipeline, options: dict[str, Any]) -> None:
-    """Arguments that make no sense are a DiagnoseError that says what was expected."""
-    with pytest.raises(diagnose.DiagnoseError, match="expected"):
-        diagnose.diagnose("healthy", **options)
-
-
 def test_api_has_no_other_names() -> None:
     """A name that the package does not have is an AttributeError."""
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):

@@ -34,7 +34,7 @@ LIBRARIES = {
         "diagnose/triage/findings.py",
         "diagnose/fixes/plan.py",
     ),
-    "matplotlib": ("diagnose/report/html/",),
+    "matplotlib": ("diagnose/report/html/", "diagnose/results.py"),  # the second for its type alone
     "jinja2": ("diagnose/report/html/",),
     "sqlalchemy": ("diagnose/triage/",),
     "fsspec": ("diagnose/triage/source.py",),
@@ -47,7 +47,7 @@ LIBRARIES = {
     "rich": ("diagnose/report/", "diagnose/cli/progress.py", "diagnose/faults/__main__.py"),
     "sklearn": ("diagnose/train/trees.py",),
     "ruptures": ("diagnose/numerics/",),
-    "pandas": ("diagnose/model/diagnosis.py",),
+    "pandas": ("diagnose/model/diagnosis.py", "diagnose/model/request.py"),  # the second for its type alone
     "click": (
         "diagnose/cli/",
         "diagnose/faults/__main__.py",

@@ -26,16 +26,6 @@ def check_html(jobs: tuple[str, ...], options: Options) -> None:
     if os.path.realpath(options.html) in {os.path.realpath(other) for other in others}:
         raise UsageError(f"--html: {options.html} is read or written already; name another file")
     check_folder_of("--html", options.html)
-    check_can_draw("--html")
-
-
-def check_can_draw(option: str) -> None:
-    """Refuse to draw pages without the packages that do."""
-    import importlib.util
-
-    missing = [name for name in ("matplotlib", "jinja2") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise UsageError(f"{option} needs {' and '.join(missing)}: pip install 'diagnose-training[html]'")
 
 
 def check_folder_of(option: str, path: str | Path) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from diagnose.cli.drawings import check_can_draw, check_folder_of
+from diagnose.cli.drawings import check_folder_of
 from diagnose.cli.options import Options, format_option, look_options, output_option, store_option
 from diagnose.cli.output import open_output, print_message
 from diagnose.errors import UsageError
@@ -78,7 +78,6 @@ def fleet_command(  # noqa: PLR0913 - one argument an option
     if site is None and draw:
         raise UsageError("--draw says what to draw in a site: give --site DIR with it")
     if site is not None:
-        check_can_draw("--site")
         check_folder_of("--site", site)
     with Store(store, may_create=False) as opened:
         found = _measure(

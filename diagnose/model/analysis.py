@@ -10,6 +10,7 @@ from diagnose.model.components import Breakdown, Gains
 from diagnose.model.course import Course
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.diagnosis_document import Fidelity
+from diagnose.model.explanation import Explanation
 from diagnose.model.feature import Features
 from diagnose.model.members import LateMember
 from diagnose.model.other_work import OtherWork
@@ -108,12 +109,15 @@ class ReportData:
         What the fixes that are drawn change together: those of the diagnosis' plan, or those given by hand.
     pictured : dict of str to Pictured
         By cause, of every rule.
+    explain : callable or None
+        Says why a cause, by its id, is said or not. Costs a replay at most.
     """
 
     analysis: Analysis
     diagnosis: Diagnosis
     plan: tuple[Change, ...]
     pictured: Mapping[str, Pictured]
+    explain: Callable[[str], Explanation] | None = None
 
     def causes_of(self, component: str) -> list[Cause]:
         """List the causes found whose rules own a component."""

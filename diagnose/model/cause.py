@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from diagnose.model.place import Where
+from diagnose.model.proof import Proof
 
 CauseId = Annotated[str, Meta(pattern="^[a-z0-9]+(-[a-z0-9]+)*$")]
 NotNegative = Annotated[float, Meta(ge=0)]
@@ -113,6 +114,9 @@ class Cause(Struct, frozen=True, kw_only=True):
             description="causes that explain the same seconds nearly as well, the likeliest first; the confidence is split"
         ),
     ] = ()
+    proof: Annotated[
+        Proof | None, Meta(description="figures that show the cause: what the first picture of its page is drawn from")
+    ] = None
     fingerprint: Annotated[
         str, Meta(description="the same over runs of one job family with the same fault in the same place")
     ]

@@ -227,6 +227,8 @@ class Gains:
         Every component removed; ordinary variation kept.
     replayed_steps_s : ndarray of float64, shape (n_steps,)
         The replayed step times behind `replayed_s`.
+    clean_steps_s : ndarray of float64, shape (n_steps,)
+        The step times behind `clean_s`.
     alone_steps_s : dict of str to ndarray of float64, shape (n_steps,)
         Step times without that component.
     alone_s : dict of str to float
@@ -245,6 +247,7 @@ class Gains:
     replayed_s: float
     clean_s: float
     replayed_steps_s: Seconds
+    clean_steps_s: Seconds
     alone_steps_s: dict[str, Seconds]
     alone_s: dict[str, float]
     last_s: dict[str, float]

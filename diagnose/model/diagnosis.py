@@ -99,13 +99,6 @@ class Diagnosis:
         )  # by name: no type here knows reports
         return line
 
-    def _repr_html_(self) -> str:
-        """Show the report in a notebook, which asks the object itself, also one that comes out of another process."""
-        page: str = importlib.import_module("diagnose.report.terminal").render_html(
-            self
-        )  # by name: no type here knows reports
-        return page
-
     def to_dict(self) -> dict[str, Any]:
         """Give the object that `--format json` prints as plain types; what is not known is None."""
         plain: dict[str, Any] = to_plain(self.to_document())

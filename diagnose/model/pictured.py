@@ -2,13 +2,16 @@
 
 import dataclasses
 
-#: Pictures of the page, by key, in its order.
-PICTURES = ("workers", "steps", "timeline", "stages", "pauses", "links", "forward-backward", "tokens", "optypes")
+#: Pictures that can show a cause: those of the figures that a diagnosis keeps, and those beside them, which need the trace.
+PICTURES = (
+    *("pace", "transfers", "ranks", "experts", "pauses", "steps", "stages"),
+    *("workers", "network", "microbatches"),
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Pictured:
-    """The components that a cause's rule owns, and the pictures that make it obvious: the first that the job has leads its page."""
+    """The components that a cause's rule owns, and the pictures that make it obvious: its page begins with them."""
 
     components: tuple[str, ...]
     pictures: tuple[str, ...] = ("workers",)

@@ -5,6 +5,7 @@ from typing import Any
 
 from diagnose.model.cause import Fix
 from diagnose.model.change import Change
+from diagnose.model.plain import to_plain
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -77,12 +78,15 @@ class HandPrices:
 
     def to_dict(self) -> dict[str, Any]:
         """Give the object that `diagnose what-if --format json` prints."""
-        return {
-            "schema": "diagnose-what-if/1",
-            "job": self.job_id,
-            "recorded_step_time": self.recorded_s,
-            "predicted_step_time": self.predicted_s,
-            "predicted_speedup": self.speedup,
-            "replay_error": self.replay_error,
-            "asked": [dataclasses.asdict(one) for one in self.asked],
-        }
+        plain: dict[str, Any] = to_plain(
+            {
+                "schema": "diagnose-what-if/1",
+                "job": self.job_id,
+                "recorded_step_time": self.recorded_s,
+                "predicted_step_time": self.predicted_s,
+                "predicted_speedup": self.speedup,
+                "replay_error": self.replay_error,
+                "asked": self.asked,
+            }
+        )
+        return plain

@@ -1,12 +1,27 @@
 """What is asked about one job."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, TypeAlias
 
 if TYPE_CHECKING:
+    import os
+
+    import pandas as pd
+
     from diagnose.model.trace import Ints
+
+
+class ArrowTable(Protocol):
+    """A table that hands out its columns as Arrow does: of pyarrow, polars, DuckDB, and pandas from 2.2 on."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """Give the columns as a capsule."""
+
+
+#: What a program may hand over as a job.
+Source: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | memoryview | BinaryIO | pd.DataFrame | ArrowTable"
 
 #: What is worth a report where nobody says otherwise: a job that gets at least 2% faster.
 MIN_SPEEDUP = 1.02
@@ -21,8 +36,10 @@ class Request:
     source : path, or open binary file that can seek
     name : str or None
         How errors call the input.
-    meta, rules : Path or None
-        YAML file with job metadata; folder with rules of the user's.
+    meta : Path, mapping or None
+        YAML file with job metadata, or what would stand in one.
+    rules : Path or None
+        Folder with rules of the user's.
     steps : ndarray of int64, shape (n,), or None
         Analyse only these steps.
     min_speedup : float
@@ -35,7 +52,7 @@ class Request:
 
     source: str | Path | BinaryIO
     name: str | None = None
-    meta: Path | None = None
+    meta: Path | Mapping[str, Any] | None = None
     steps: "Ints | None" = None
     rules: Path | None = None
     min_speedup: float = MIN_SPEEDUP

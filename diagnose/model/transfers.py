@@ -83,6 +83,10 @@ class Transfers:
         The same of a typical transfer of those that stand out.
     slow : SlowPlaces or None
         Where slow transfers lie.
+    link_steps_s : ndarray of float64, shape (n_stages, n_dp, n_steps), or None
+        Mean transfer of each link in each step, both directions; links as in `link_s`, steps as in `Breakdown.steps`.
+    group_steps_s : ndarray of float64, shape (n_stages, n_steps), or None
+        Collectives of a stage's dp ranks in each step, together, as in `group_s`.
     """
 
     link_s: Seconds
@@ -94,3 +98,5 @@ class Transfers:
     excess_ratio: float | None
     typical_ratio: float | None = None
     slow: SlowPlaces | None = None
+    link_steps_s: Seconds | None = None
+    group_steps_s: Seconds | None = None

@@ -3,7 +3,6 @@
 Enters: a `Diagnosis`. Leaves: text that reads at any width from 40 columns, with or without colour.
 """
 
-import io
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -28,7 +27,6 @@ from diagnose.report.layout import (
     draw_bullets,
     draw_facts,
     draw_marked,
-    make_console,
     print_sections,
 )
 from diagnose.report.styles import SEVERITY_STYLES, VERDICT_STYLES
@@ -36,8 +34,7 @@ from diagnose.report.styles import SEVERITY_STYLES, VERDICT_STYLES
 #: Columns of the bar of a ledger: at most, and at least.
 _BAR_WIDTH = 44
 _LEAST_BAR = 8
-#: Width of a report in a notebook.
-_HTML_WIDTH = 110  #: Facts of a cause that stand before what to do.
+#: Facts of a cause that stand before what to do.
 _PLACE = {"Where", "When"}
 #: The two components of a ledger and its causes say the same when no share differs by more than this.
 _SAME_SHARE = 0.005
@@ -55,14 +52,6 @@ def render(
     """
     sections = _sections(diagnosis, width, thorough=thorough, links=links)
     return draw(lambda console: print_sections(console, sections, _PICTURES), width=width, color=color)
-
-
-def render_html(diagnosis: Diagnosis) -> str:
-    """Write a diagnosis as a piece of HTML for a notebook; everything from the user is escaped."""
-    console = make_console(io.StringIO(), _HTML_WIDTH, color=True, record=True)
-    print_sections(console, _sections(diagnosis, _HTML_WIDTH), _PICTURES)
-    style = "font-family:Menlo,Consolas,'DejaVu Sans Mono',monospace;line-height:1.2;white-space:pre;overflow-x:auto"
-    return console.export_html(inline_styles=True, code_format=f'<pre style="{style}">{{code}}</pre>')
 
 
 def _sections(

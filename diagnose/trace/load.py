@@ -4,7 +4,7 @@ Enters: a path or standard input. Leaves: a `Trace`, or a `TraceError` that says
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -36,7 +36,7 @@ def load_trace(
     source: str | Path | BinaryIO,
     *,
     name: str | None = None,
-    meta: Path | None = None,
+    meta: Path | Mapping[str, Any] | None = None,
     steps: Ints | None = None,
     report: Callable[[str], None] | None = None,
 ) -> Trace:
@@ -48,8 +48,8 @@ def load_trace(
         A trace, a folder with one trace a rank, or files of a known producer.
     name : str, optional
         How errors and reports call the input; the path when left out.
-    meta : Path, optional
-        YAML file with job metadata.
+    meta : Path or mapping, optional
+        YAML file with job metadata, or what would stand in one.
     steps : ndarray of int64, optional
         Analyse only these steps.
     report : callable, optional

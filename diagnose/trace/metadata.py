@@ -7,6 +7,7 @@ warnings where the two contradicted each other.
 import datetime as dt
 import math
 import reprlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,11 @@ MAX_SIZE = 1e8
 TEXTS = ("job_id", "name", "schedule", "started_at", "finished_at", "gpu_type", "owner", "framework")
 
 
-def read_metadata(path: Path | None, footer: dict[str, Any], meta: Path | None) -> dict[str, Any]:
+def read_metadata(path: Path | None, footer: dict[str, Any], meta: Path | Mapping[str, Any] | None) -> dict[str, Any]:
     """Merge the places where metadata may lie; the first that has a key wins.
 
-    They are the trace file itself (`footer`), a YAML file that the user names (`meta`), and one beside the trace (`path`; None
-    for standard input).
+    They are the trace file itself (`footer`), a YAML file that the user names or what would stand in it (`meta`), and one beside
+    the trace (`path`; None where it is no file).
 
     Raises
     ------
@@ -40,9 +41,13 @@ def read_metadata(path: Path | None, footer: dict[str, Any], meta: Path | None) 
         A metadata file that is not a YAML mapping; the message is `file:line: what`.
     """
     found = _canonical(footer)
-    places = [meta] if meta is not None else []
-    if meta is not None and not meta.is_file():
+    places = [meta] if isinstance(meta, Path) else []
+    if isinstance(meta, Path) and not meta.is_file():
         raise UsageError("no such metadata file; expected YAML", where=str(meta))
+    if isinstance(meta, Mapping):
+        found = (
+            _canonical({key: value.item() if hasattr(value, "item") else value for key, value in meta.items()}) | found
+        )
     if path is not None:
         stem = path.name.removesuffix(".parquet")
         beside = [path.with_name(f"{stem}.yaml"), path.with_name(f"{stem}.yml")]

@@ -7,6 +7,7 @@ Enters: a path or a buffer. Leaves: `Rows`, one numpy array a column, and the ke
 import dataclasses
 import io
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -109,21 +110,27 @@ def _open(path: Path) -> Any:
     return io.BytesIO(path.read_bytes())
 
 
-def _check_schema(file: pq.ParquetFile, name: str) -> None:
-    """Refuse missing columns and wrong types before any data is read."""
-    schema = file.schema_arrow
-    missing = [column for column in REQUIRED if column not in schema.names]
+def check_names(names: Sequence[str], name: str) -> None:
+    """Refuse columns that are missing, or there twice."""
+    missing = [column for column in REQUIRED if column not in names]
     if missing:
         raise TraceError(
-            f"column {missing[0]!r} is missing (columns found: {', '.join(schema.names[:12]) or 'none'}); expected "
+            f"column {missing[0]!r} is missing (columns found: {', '.join(names[:12]) or 'none'}); expected "
             f"{', '.join(REQUIRED)}: rename the columns, or use `diagnose convert` if it is another tool's trace",
             where=name,
         )
-    for column, kind in (REQUIRED | OPTIONAL | {LISTS: "list", EXPERT_TOKENS: "list"}).items():
-        if schema.names.count(column) > 1:
+    for column in (*REQUIRED, *OPTIONAL, LISTS, EXPERT_TOKENS):
+        if names.count(column) > 1:
             raise TraceError(
                 "appears more than once; expected one column of that name", where=f"{name}: column {column!r}"
             )
+
+
+def _check_schema(file: pq.ParquetFile, name: str) -> None:
+    """Refuse missing columns and wrong types before any data is read."""
+    schema = file.schema_arrow
+    check_names(schema.names, name)
+    for column, kind in (REQUIRED | OPTIONAL | {LISTS: "list", EXPERT_TOKENS: "list"}).items():
         if column not in schema.names:
             continue
         found = schema.field(column).type

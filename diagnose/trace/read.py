@@ -9,6 +9,7 @@ at a time, and `warnings` is a list that is added to.
 
 import dataclasses
 import io
+import os
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -78,6 +79,10 @@ def _read_inputs(inputs: InputFiles, name: str, report: Callable[[str], None]) -
     if traces:
         beside = describe_strangers(inputs, others)
         return gather_traces(inputs.path, traces, name=name, report=report, n_others=len(others), beside=beside)
+    locked = next((file for file in inputs.files if not os.access(file, os.R_OK)), None)
+    if locked is not None:
+        inside = f"{locked.relative_to(inputs.path)}: " if locked != inputs.path else ""
+        raise TraceError(f"{inside}cannot be read: Permission denied; expected a file that you may read", where=name)
     refused = refuse_strangers(InputFiles(inputs.path, others), name=name) if others else None
     if refused is not None:
         raise refused

@@ -38,6 +38,8 @@ USUAL_QUANTILE = 0.9
 PARTLY_EXPLAINED_SHARE = 0.1
 #: How much a worker that was filled in counts, however many others there are.
 WORST_WORKER_WEIGHT = 0.25
+#: Times that were taken from each other are the same to this.
+TIE_S = 1e-9
 #: Operations before one on its worker that may explain when it was launched.
 MAX_RECENT = 12
 #: Transfers run apart from computes where this part of them overlaps the next compute by this part of it.
@@ -166,6 +168,7 @@ def build_observed_graph(block: Block, start_s: Seconds, *, has_dp: bool) -> Gra
     starts_at, ends_at = _moving_times(sample, start_s, events, batches)
     apart = _types_apart(block.nodes, sample, order)
     for stage_order in order:
+        _add_tied_waits(block.nodes, sample, waits, stage_order, starts_at, ends_at)
         _add_serial_waits(block, sample, waits, stage_order, held - apart, shares, starts_at, ends_at)
     try:
         graph = order_graph(layout, waits, events, {}, batches)
@@ -257,6 +260,35 @@ def _moving_times(
     for batch in batches:
         ends.update(dict.fromkeys(batch, max(moves[node] for node in batch)))
     return moves, ends
+
+
+def _add_tied_waits(
+    nodes: Nodes,
+    sample: SampledLanes,
+    waits: list[set[int]],
+    order: list[int],
+    starts_at: dict[int, float],
+    ends_at: dict[int, float],
+) -> None:
+    """Let each recv wait for what it starts with the end of, where in every lane that is one of a few before it, and never later.
+
+    Where transfers were derived a recv is begun as its worker goes on: after a compute in some steps, after a send in others.
+    """
+    at = np.asarray(order, dtype=np.int64)
+    start_s, end_s = sample.start_s[at], sample.end_s[at]
+    moved_s, ended_s = (np.array([times[node] for node in order]) for times in (starts_at, ends_at))
+    receives = np.isin(nodes.op[at], (Op.FORWARD_RECV, Op.BACKWARD_RECV))
+    explained, pairs = np.isnan(start_s), []
+    for ahead in range(1, min(MAX_RECENT, len(order) - 1) + 1):
+        gap_s = start_s[ahead:] - end_s[:-ahead]
+        ties = np.abs(gap_s) <= TIE_S
+        held = receives[ahead:] & (ended_s[:-ahead] < moved_s[ahead:]) & ~(gap_s < -TIE_S).any(axis=1)
+        explained[ahead:] |= ties & held[:, None]
+        found = np.flatnonzero(held & ties.any(axis=1))
+        pairs += list(zip(at[found].tolist(), found + ahead, strict=True))
+    for source, waiter in pairs:
+        if explained[waiter].all():
+            waits[at[waiter]].add(source)
 
 
 def _add_serial_waits(

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from diagnose.errors import TraceError
 from diagnose.model.change import Change, Remove, Reschedule, Scale, Spend, Work
 from diagnose.model.components import Breakdown, Gains
 from diagnose.model.trace import Seconds
@@ -207,6 +208,11 @@ class Removal:
         by_step = dict(zip(distinct, self._replay_all(distinct), strict=True))
         step_s = {gone: float(times.mean()) for gone, times in by_step.items()}
         replayed, clean = step_s[frozenset()], step_s[everything]
+        if not replayed > 0.0:
+            raise TraceError(
+                "all operations of a step start at once; expected seconds at which each started",
+                where="column 'start_ts'",
+            )
         alone = {name: step_s[frozenset({name})] for name in names}
         last = {name: step_s[everything - {name}] for name in names}
         worth = {name: max(replayed - alone[name], last[name] - clean) / replayed for name in names}
@@ -224,6 +230,7 @@ class Removal:
             replayed_s=replayed,
             clean_s=clean,
             replayed_steps_s=by_step[frozenset()],
+            clean_steps_s=by_step[everything],
             alone_steps_s={name: by_step[frozenset({name})] for name in names}
             | {key: by_step[gone & everything] for key, gone in sets.items()},
             alone_s=alone,

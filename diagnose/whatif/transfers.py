@@ -28,7 +28,10 @@ def measure_transfers(removal: Removal) -> Transfers:
     link_excess_s, group_excess_s, ratio, typical = _add_up_excess(observed, part.excess_s, n_stages, n_steps)
     step_s = float(np.concatenate([o.block.end_s.max(axis=(0, 2)) for o in observed]).mean())
     group_s = _measure_groups(observed, n_stages)
-    return Transfers(link_s, late_s, group_s, step_s, link_excess_s, group_excess_s, ratio, typical, part.slow)
+    by_step = _measure_steps(observed, n_stages, n_steps)
+    return Transfers(
+        link_s, late_s, group_s, step_s, link_excess_s, group_excess_s, ratio, typical, part.slow, *by_step
+    )
 
 
 def _measure_links(observed: Sequence[Observed], n_stages: int, n_steps: int) -> tuple[Seconds, Seconds]:
@@ -62,6 +65,28 @@ def _measure_groups(observed: Sequence[Observed], n_stages: int) -> Seconds:
     for stage, places in by_group.items():
         group_s[stage] = sum(float(np.median(np.concatenate(own))) for own in places.values())
     return group_s
+
+
+def _measure_steps(observed: Sequence[Observed], n_stages: int, n_steps: int) -> tuple[Seconds, Seconds]:
+    """Say how long transfers of each link, and collectives of each stage, took in each step."""
+    links_s = np.full((n_stages, n_steps, observed[0].block.n_dp), np.nan)
+    groups_s, has_group = np.zeros((n_stages, n_steps)), np.zeros((n_stages, n_steps), dtype=bool)
+    first = 0
+    for o in observed:
+        nodes, steps = o.block.nodes, slice(first, first + len(o.block.steps))
+        first = steps.stop
+        n_transfers = np.zeros(n_stages)
+        for pair in o.pairs:
+            link = way_of(nodes, pair)[0]
+            own = np.minimum(o.own[pair[0]], o.own[pair[1]])
+            links_s[link, steps] = own if not n_transfers[link] else links_s[link, steps] + own
+            n_transfers[link] += 1
+        links_s[:, steps] /= np.maximum(n_transfers, 1)[:, None, None]
+        for node in (event.members[0] for event in o.graph.events if event.across_dp):
+            if nodes.op[node] in DP_COLLECTIVES:
+                groups_s[int(nodes.stage[node]), steps] += o.own[node].min(axis=1)
+                has_group[int(nodes.stage[node]), steps] = True
+    return np.moveaxis(links_s, 2, 1), np.where(has_group, groups_s, np.nan)
 
 
 def _add_up_excess(

@@ -100,6 +100,7 @@ def gains(lost: Mapping[str, Sequence[float]] | None = None) -> Gains:
         replayed_s=replayed,
         clean_s=10.0,
         replayed_steps_s=steps_s,
+        clean_steps_s=np.full(N_STEPS, 10.0),
         alone_steps_s=alone,
         alone_s={name: float(values.mean()) for name, values in alone.items()},
         last_s={name: 10.0 + float(values.mean()) for name, values in seconds.items()},

@@ -15,7 +15,7 @@ from diagnose.model.diagnosis_document import Ledger
 from diagnose.report import junit, markdown, words
 from diagnose.report.charts import draw_heat_map, draw_sparkline
 from diagnose.report.escape import to_encoding
-from diagnose.report.terminal import render, render_html
+from diagnose.report.terminal import render
 from tests.fixture_jobs import FIXTURES, diagnosed
 from tests.report.examples import (
     EXAMPLES,
@@ -101,8 +101,6 @@ def test_hostile_names_are_harmless(what: str) -> None:
         assert all(char.isprintable() or char == "\n" for char in page)
         assert all(cell_len(line) <= width for line in page.splitlines())
         assert len(page.splitlines()) < 3000
-    html = render_html(hostile(HOSTILE[what]))
-    assert not re.search(r"<(?!/?(span|pre)\b)", html)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -275,15 +273,6 @@ def test_hostile_names_are_shown(char: str) -> None:
 def test_line_ends_of_rules_are_blanks() -> None:
     """Folded YAML ends in a line end; a report shows neither it nor an escape for it."""
     assert "\\x0a" not in render(worker_fault(), width=80, color=False)
-
-
-def test_html_is_escaped() -> None:
-    """What a notebook gets is one element in which names are text."""
-    page = render_html(unknown())
-    assert page.startswith("<pre") and page.endswith("</pre>")
-    assert "<script" not in page and "&lt;script&gt;" in page
-    assert "\x1b" not in page
-    assert unknown()._repr_html_() == page
 
 
 def test_heat_map_bins_by_largest() -> None:

@@ -8,8 +8,10 @@ import contextlib
 import dataclasses
 import html
 import io
+import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 
 import matplotlib as mpl
 import numpy as np
@@ -52,18 +54,47 @@ _MAX_ALT = 1500
 _LONG_NUMBER = re.compile(r"-?\d+\.\d{3,}")
 
 
+#: What is drawn with now.
+_palette: ContextVar[Mapping[str, str]] = ContextVar("palette", default=_SENTINEL)
+
+
 @contextlib.contextmanager
-def styled() -> Iterator[None]:
-    """Draw by matplotlib's defaults and those of this page, whatever the user's own settings say."""
-    with mpl.rc_context():
-        mpl.rcdefaults()
-        mpl.rcParams.update(_STYLE)
-        yield
+def styled(colours: Mapping[str, str] = _SENTINEL) -> Iterator[None]:
+    """Draw by matplotlib's defaults and those of this page, whatever the user's own settings say.
+
+    Without `colours`, by the name of their CSS variable, a drawing has stand-ins, which its SVG leaves to the page.
+    """
+    before = _palette.set(colours)
+    try:
+        with mpl.rc_context():
+            mpl.rcdefaults()
+            mpl.rcParams.update(_STYLE)
+            yield
+    finally:
+        _palette.reset(before)
 
 
 def colour(name: str) -> str:
-    """Give what stands in a drawing for a CSS variable."""
-    return _SENTINEL[name]
+    """Give the colour that stands in a drawing for a CSS variable."""
+    return _palette.get()[name]
+
+
+class NotebookFigure(Figure):
+    """A figure that a notebook shows also where nobody has asked for pyplot."""
+
+    def _repr_png_(self) -> bytes:
+        """Give the picture that a notebook shows."""
+        file = io.BytesIO()
+        self.savefig(file, format="png", dpi=self.dpi)
+        return file.getvalue()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Drawing:
+    """What was drawn: SVG that is safe to put into the page, and the figure that it was written from."""
+
+    svg: str
+    figure: Figure
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -89,7 +120,7 @@ class Sheet:
         left, right, top, bottom = margins
         self.key, self.width, self.height = key, width, height
         self._points: list[list[object]] = []
-        self.figure = Figure(figsize=(width / 72, height / 72), dpi=72, facecolor="none")
+        self.figure = NotebookFigure(figsize=(width / 72, height / 72), dpi=72, facecolor="none")
         self.canvas = FigureCanvasSVG(self.figure)
         self.axes: Axes = self.figure.add_axes(
             (left / width, bottom / height, (width - left - right) / width, (height - top - bottom) / height),
@@ -145,10 +176,12 @@ class Sheet:
         patch.set_gid(name or None)
         self.axes.add_artist(patch)
 
-    def outline(self, left: float, right: float, low: float, high: float, of: str, *, least: float = 9.0) -> None:
-        """Draw a frame around a rectangle, at least so many pixels wide and high."""
+    def outline(
+        self, left: float, right: float, low: float, high: float, of: str, *, least: float = 9.0, grow: float = 1.5
+    ) -> None:
+        """Draw a frame around a rectangle, so many pixels away from it, and at least so many wide and high."""
         box = self.box(left, right, low, high)
-        grow_x, grow_y = (max(0.0, least - side) / 2 + 1.5 for side in (box.width, box.height))
+        grow_x, grow_y = (max(0.0, least - side) / 2 + grow for side in (box.width, box.height))
         one = self.box(0, 1, 0, 1)
         dx, dy = grow_x / one.width, grow_y / one.height
         corners = [(left - dx, low - dy), (right + dx, low - dy), (right + dx, high + dy), (left - dx, high + dy)]
@@ -175,11 +208,27 @@ class Sheet:
             at = np.argwhere(levels == level).tolist()
             self.cells([(x, x + 1, y, y + 1) for y, x in at], f"heat{level}", edge=edge)
 
-    def svg(self, alt: str) -> str:
+    def svg(self, alt: str) -> Drawing:
         """Write the drawing as SVG with its alternative text; the caller escapes nothing, and trusts the result."""
         page = io.StringIO()
         self.canvas.print_svg(page, metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
-        return _inline(page.getvalue(), self.key, self.width, self.height, alt)
+        return Drawing(_inline(page.getvalue(), self.key, self.width, self.height, alt), self.figure)
+
+
+def round_ticks(low: float, high: float, most: int) -> list[float]:
+    """Choose round numbers between two ends, 1, 2 or 5 times a power of ten apart, at most so many.
+
+    >>> round_ticks(0.0, 0.43, 6), round_ticks(16.0, 27.0, 12)
+    ([0.0, 0.1, 0.2, 0.3, 0.4], [16.0, 17.0, 18.0, 19.0, 20.0, 21.0, 22.0, 23.0, 24.0, 25.0, 26.0, 27.0])
+    """
+    if not high > low:
+        return [low]
+    power = 10.0 ** math.floor(math.log10((high - low) / most))
+    for apart in (power * part for part in (1, 2, 5, 10, 20)):
+        first, last = math.ceil(low / apart - 1e-9), math.floor(high / apart + 1e-9)
+        if last - first < most:
+            return [float(f"{n * apart:.12g}") for n in range(first, last + 1)]
+    return [low, high]
 
 
 def plain(text: str, most: int = 60) -> str:

@@ -7,7 +7,8 @@ the script's data cannot end its element.
 
 import dataclasses
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from typing import Any
 
 import jinja2
@@ -18,9 +19,10 @@ import numpy as np
 from diagnose.model.analysis import ReportData
 from diagnose.model.cause import Cause, Fix
 from diagnose.model.diagnosis import Diagnosis
-from diagnose.model.pictured import NO_RULE, Pictured
+from diagnose.model.pictured import NO_RULE
 from diagnose.report import words
 from diagnose.report.escape import escape, prose
+from diagnose.report.explain import describe_why
 from diagnose.report.facts import (
     NO_PREDICTION,
     describe_alternatives,
@@ -28,33 +30,31 @@ from diagnose.report.facts import (
     describe_nothing,
     describe_recoverable,
     describe_share,
+    predict,
 )
-from diagnose.report.html.bars import draw_optypes, draw_stages, draw_waterfall
 from diagnose.report.html.draw import styled
 from diagnose.report.html.environment import fill_in
-from diagnose.report.html.pauses import draw_links, draw_pauses
-from diagnose.report.html.picture import MAX_ROWS, Picture, largest_first
-from diagnose.report.html.sequences import draw_forward_backward, draw_tokens
+from diagnose.report.html.ledger import draw_waterfall
+from diagnose.report.html.microbatches import draw_microbatches
+from diagnose.report.html.network import draw_network
+from diagnose.report.html.picture import FULL_WIDTH, LEAD_WIDTH, MAX_ROWS, Picture, largest_first
+from diagnose.report.html.proof import draw_proof
 from diagnose.report.html.steps import draw_steps
 from diagnose.report.html.timelines import draw_timeline
 from diagnose.report.html.workers import draw_workers
 
 #: Characters of the job's name on the page; what is longer is cut, and says so.
 _MAX_NAME = 120
+#: Causes whose figures are drawn; the others have them in the JSON.
+_MAX_PROOFS = 4
 #: A table: title, names of the columns, rows.
 _Table = tuple[str, tuple[str, ...], list[tuple[str, ...]]]
-#: All pictures, in the order of the page.
-_PICTURES: tuple[Callable[[ReportData], Picture | None], ...] = (
-    draw_workers,
-    draw_steps,
-    draw_timeline,
-    draw_stages,
-    draw_pauses,
-    draw_links,
-    draw_forward_backward,
-    draw_tokens,
-    draw_optypes,
-)
+#: Pictures that stand beside that of the first cause, where its rule names them.
+_BESIDE: dict[str, Callable[[ReportData], Picture | None]] = {
+    "workers": draw_workers,
+    "network": draw_network,
+    "microbatches": draw_microbatches,
+}
 
 
 def render(data: ReportData, *, options: str = "", in_site: bool = False) -> str:
@@ -67,94 +67,151 @@ def render(data: ReportData, *, options: str = "", in_site: bool = False) -> str
     in_site : bool
         It lies in a folder beside the index of a site, and links to it.
     """
+    diagnosis = data.diagnosis
     with styled():
-        ledger = draw_waterfall(data.diagnosis.step_time, data.diagnosis.ledger)
-        pictures = [picture for draw in _PICTURES if (picture := draw(data)) is not None]
-    lead = _choose_lead(data, pictures)
-    return _fill(data.diagnosis, lead, ledger, pictures, in_site=in_site, options=options, pictured=data.pictured)
+        figures = _draw_proofs(diagnosis)
+        proofs = [picture for picture in figures if picture is not None]
+        beside = [picture for draw in _choose_beside(data) if (picture := draw(data)) is not None]
+        ledger = _draw_ledger(diagnosis)
+        narrow = [picture for picture in (*beside, ledger) if picture is not None]
+        steps = None
+        if all(picture.key != "steps" for picture in proofs):
+            steps = draw_steps(data, LEAD_WIDTH if len(narrow) > len(proofs) else FULL_WIDTH)
+        timeline = draw_timeline(data)
+    rows = _pair([*proofs, steps], narrow)
+    others = _explain_others(data)
+    return _fill(diagnosis, figures, [*rows, [timeline]], others, in_site=in_site, options=options)
 
 
-def render_saved(diagnosis: Diagnosis, location: str) -> str:
+def render_saved(diagnosis: Diagnosis, location: str = "TRACE", *, in_site: bool = True) -> str:
     """Write the page of a job whose trace, which was at `location`, is not at hand, for a folder beside the index of a site.
 
-    It has the words and the ledger of `render`, and tables in the place of the other pictures, because a site has thousands of
-    pages.
+    It has the words of `render`, the pictures of what the diagnosis keeps, and tables in the place of the others.
     """
     with styled():
-        ledger = draw_waterfall(diagnosis.step_time, diagnosis.ledger)
-    return _fill(diagnosis, None, ledger, [], in_site=True, location=location)
+        figures = _draw_proofs(diagnosis)
+        rows = _pair(figures, [_draw_ledger(diagnosis)])
+    reasons = {entry.cause: prose(entry.reason) for entry in diagnosis.not_checked}
+    found = {cause.cause for cause in diagnosis.causes}
+    hint = f"looked for and not found; diagnose explain {shlex.quote(location)} CAUSE says why"
+    others = {cause: hint for cause in diagnosis.checked if cause not in found} | reasons
+    return _fill(diagnosis, figures, rows, sorted(others.items()), in_site=in_site, location=location)
+
+
+def _draw_proofs(diagnosis: Diagnosis) -> list[Picture | None]:
+    """Draw what shows each cause, under keys that differ; None for a cause that keeps nothing to draw."""
+    kinds = [cause.proof.kind if cause.proof is not None else "" for cause in diagnosis.causes]
+    keys = [f"{kind}-{n}" if (n := kinds[:i].count(kind)) else kind for i, kind in enumerate(kinds)]
+    drawn = zip(diagnosis.causes[:_MAX_PROOFS], keys, strict=False)
+    return [draw_proof(diagnosis, cause, key) for cause, key in drawn]
+
+
+def _draw_ledger(diagnosis: Diagnosis) -> Picture | None:
+    """Draw the ledger of a job that has one."""
+    return None if diagnosis.ledger is None else draw_waterfall(diagnosis.step_time, diagnosis.ledger)
+
+
+def _choose_beside(data: ReportData) -> list[Callable[[ReportData], Picture | None]]:
+    """Choose what stands beside the picture of the first cause; with no cause the map of workers."""
+    causes = data.diagnosis.causes
+    wanted = data.pictured.get(causes[0].cause, NO_RULE).pictures if causes else ("workers",)
+    return [_BESIDE[key] for key in dict.fromkeys(wanted) if key in _BESIDE]
+
+
+def _pair(left: Sequence[Picture | None], right: Sequence[Picture | None]) -> list[list[Picture | None]]:
+    """Put wide pictures beside narrow ones, row by row."""
+    wide, narrow = ([picture for picture in some if picture is not None] for some in (left, right))
+    return [list(row) for row in zip_longest(wide, narrow)]
+
+
+def _explain_others(data: ReportData) -> list[tuple[str, str]]:
+    """Say of every known cause that is not said why it is not."""
+    found = {cause.cause for cause in data.diagnosis.causes}
+    if data.explain is None:
+        return []
+    said = [(cause, describe_why(data.explain(cause))) for cause in sorted(data.pictured) if cause not in found]
+    return [(cause, why.removeprefix("Not said: ")) for cause, why in said]
 
 
 def _fill(
     diagnosis: Diagnosis,
-    lead: Picture | None,
-    ledger: Picture | None,
-    pictures: list[Picture],
+    figures: Sequence[Picture | None],
+    rows: Sequence[Sequence[Picture | None]],
+    others: Sequence[tuple[str, str]],
     *,
     in_site: bool,
     options: str = "",
-    pictured: Mapping[str, Pictured] | None = None,
     location: str | None = None,
 ) -> str:
-    """Fill in the template."""
-    shown = [picture for picture in (lead, ledger, *pictures) if picture is not None]
-    said = _describe(diagnosis, options, pictured or {})
+    """Fill in the template with rows of pictures, one or two in each; `figures` are those of the causes, in their order."""
+    kept = [found for row in rows if (found := [picture for picture in row if picture is not None])]
+    shown = [picture for row in kept for picture in row]
+    said = _describe(diagnosis, options)
     if location is not None:
         said["command"] = f"diagnose {shlex.quote(location)} --min-speedup {diagnosis.min_speedup:g} --html report.html"
         said["metadata"] = [("trace", location), *said["metadata"]]
     return fill_in(
         "page.html.j2",
         shown,
-        lead=lead,
-        shown={picture.key for picture in shown},
-        ledger=ledger,
-        pictures=[picture for picture in pictures if picture is not lead],
+        rows=kept,
+        figures=["" if picture is None else picture.key for picture in figures],
+        others=others,
         in_site=in_site,
-        measures=[] if location is None else _measures(diagnosis),
+        is_saved=location is not None,
+        measures=_measures(diagnosis),
         **said,
     )
 
 
 def _measures(diagnosis: Diagnosis) -> list[_Table]:
-    """List the measures that a saved diagnosis has no picture of: title, names of the columns, rows."""
+    """List the paper's measures: title, names of the columns, rows."""
     w = diagnosis.what_if
+    times = diagnosis.step_time
     known = [(name, value) for name, value in w.by_optype.items() if np.isfinite(value)]
-    optypes = largest_first(known)
-    n_known = int(np.isfinite(w.by_worker).sum())
+    n_known = min(int(np.isfinite(w.by_worker).sum()), MAX_ROWS)
     workers = [(f"{who.dp}", f"{who.pp}", words.ratio(value)) for who, value in diagnosis.slowest_workers(n_known)]
     stages = zip(diagnosis.stage_labels.tolist(), w.by_stage.tolist(), strict=True)
     steps = sorted(zip(w.steps.tolist(), w.by_step.tolist(), strict=True), key=lambda row: (-row[1], row[0]))
-    slowest = sorted(steps[:MAX_ROWS])
     cut = f", the {MAX_ROWS} slowest" if len(steps) > MAX_ROWS else ""
+    whole: list[tuple[str, ...]] = [
+        ("S, simulated over ideal step time", words.ratio(w.slowdown)),
+        ("waste, 1 - 1/S", words.percent(1 - 1 / w.slowdown)),
+        ("simulated step time, without launch delays", words.seconds(times.simulated)),
+        ("ideal step time", words.seconds(times.ideal)),
+        ("discrepancy, recorded over simulated - 1", words.percent(diagnosis.fidelity.discrepancy)),
+        ("M_W, what the slowest 3% of workers explain", words.ratio(w.m_w)),
+        ("M_S, what the last stage explains", words.ratio(w.m_s)),
+    ]
     return [
+        ("The job as a whole", ("measure", "value"), whole),
+        ("S of operation types", ("type", "S"), [(name, words.ratio(value)) for name, value in largest_first(known)]),
+        ("S of workers, slowest first", ("dp", "stage", "S"), [*workers]),
+        ("S of stages", ("stage", "S"), [(f"{label}", words.ratio(value)) for label, value in stages]),
         (
-            "Slowdown by operation type",
-            ("operation type", "S"),
-            [(name, words.ratio(value)) for name, value in optypes],
+            f"S of steps{cut}",
+            ("step", "S"),
+            [(f"{step}", words.ratio(value)) for step, value in sorted(steps[:MAX_ROWS])],
         ),
-        ("Slowdown of the job with only that worker as recorded, slowest first", ("dp", "stage", "S"), [*workers]),
-        ("Slowdown by stage", ("stage", "S"), [(f"{label}", words.ratio(value)) for label, value in stages]),
-        (f"Slowdown by step{cut}", ("step", "S"), [(f"{step}", words.ratio(value)) for step, value in slowest]),
     ]
 
 
-def _describe(diagnosis: Diagnosis, options: str, pictured: Mapping[str, Pictured]) -> dict[str, Any]:
+def _describe(diagnosis: Diagnosis, options: str) -> dict[str, Any]:
     """Put into words what the template prints."""
     name = _short(escape(diagnosis.job.job_id)) or "job"
     short = dataclasses.replace(diagnosis, job=dataclasses.replace(diagnosis.job, job_id="job"))
     said = words.headline(short).removeprefix("job: ").removeprefix(f"{escape(diagnosis.verdict)} — ")
+    causes = [_about_cause(cause) for cause in diagnosis.causes]
     return {
         "name": name,
         "headline": said[:1].upper() + said[1:],
         "verdict": diagnosis.verdict,
         "facts": _facts(diagnosis),
-        "causes": [_about_cause(c, pictured.get(c.cause, NO_RULE).pictures) for c in diagnosis.causes],
-        "nothing": None if diagnosis.causes else describe_nothing(diagnosis),
+        "causes": causes,
+        "nothing": None if causes else describe_nothing(diagnosis),
+        "left": _about_left(diagnosis),
         "plan": _about_plan(diagnosis),
         "doubts": _doubts(diagnosis),
         "warnings": [prose(text) for text in diagnosis.warnings],
-        "not_checked": [(entry.cause, prose(entry.reason)) for entry in diagnosis.not_checked],
-        "checked": list(diagnosis.checked),
         "features": [(key, _figure(value)) for key, value in sorted(diagnosis.features.items())],
         "metadata": _metadata(diagnosis),
         "versions": _versions(diagnosis),
@@ -165,16 +222,14 @@ def _describe(diagnosis: Diagnosis, options: str, pictured: Mapping[str, Picture
 
 def _facts(diagnosis: Diagnosis) -> list[tuple[str, str, str]]:
     """Give the figures that stand beside the verdict: name, value, what it means."""
-    times, w = diagnosis.step_time, diagnosis.what_if
+    times = diagnosis.step_time
     facts = [("Step time", words.seconds(times.recorded), "recorded, mean")]
-    if times.clean is not None:
-        facts.append(("Clean", words.seconds(times.clean), "without any known fault, by replay"))
-    facts.append(
-        ("Slowdown S", words.ratio(w.slowdown), f"against ideal times; waste {words.percent(1 - 1 / w.slowdown)}")
-    )
+    if times.clean is not None and times.clean > 0:
+        facts.append(("Without known faults", words.seconds(times.clean), "by replay"))
+        facts.append(("Slower by", f"{words.ratio(times.recorded / times.clean)}x", "recorded over that"))
     if diagnosis.gpu_hours_wasted is not None:
         whole = words.hours(diagnosis.gpu_hours_analysed)
-        facts.append(("GPU hours wasted", words.hours(diagnosis.gpu_hours_wasted), f"of {whole} analysed"))
+        facts.append(("GPU hours lost", words.hours(diagnosis.gpu_hours_wasted), f"of {whole} analysed"))
     if diagnosis.log is not None:
         pace_s = float(diagnosis.log.step_s.mean()) if diagnosis.log.slow_s is None else diagnosis.log.slow_s
         facts.append(("By the log", words.seconds(pace_s), describe_log(diagnosis.log)))
@@ -182,18 +237,24 @@ def _facts(diagnosis: Diagnosis) -> list[tuple[str, str, str]]:
     return [*facts, ("Replay", replay, f"{words.describe_miss(diagnosis.fidelity)}; trusted up to 5%")]
 
 
-def _about_cause(cause: Cause, pictures: tuple[str, ...]) -> dict[str, Any]:
+def _about_cause(cause: Cause) -> dict[str, Any]:
     """Put a cause into words."""
+    where = "; ".join(words.places(cause.where)) or "spread over the job"
+    since = words.since(cause.when) or words.NOT_KNOWN
     return {
         "id": cause.cause,
         "title": words.titled(msgspec.structs.replace(cause, title=cause.title[:1].upper() + cause.title[1:])),
+        "severity": cause.severity,
+        "who": prose(cause.who or ""),
+        "spot": words.spot(cause.where).removeprefix("at "),
+        "since": since,
         "confidence": words.confidence(cause.confidence),
         "confidence_value": f"{min(max(cause.confidence, 0.0), 1.0):.3f}",
         "rows": [
+            ("Where", where),
+            ("When", since),
             ("Share", describe_share(cause)),
             ("Recoverable", describe_recoverable(cause)),
-            ("Where", "; ".join(words.places(cause.where)) or "spread over the job"),
-            ("When", words.since(cause.when) or words.NOT_KNOWN),
             *(("Or else", line) for line in describe_alternatives(cause.alternatives)),
         ],
         "evidence": [
@@ -202,28 +263,43 @@ def _about_cause(cause: Cause, pictures: tuple[str, ...]) -> dict[str, Any]:
         ],
         "fixes": [_about_fix(fix) for fix in cause.fixes],
         "refused": [(fix.fix, prose(fix.reason)) for fix in cause.refused_fixes],
-        "lead": pictures,
         "fingerprint": cause.fingerprint,
     }
 
 
 def _about_fix(fix: Fix) -> dict[str, Any]:
     """Put a fix into words."""
-    gain = NO_PREDICTION
-    if fix.predicted_step_time is not None and fix.predicted_speedup is not None:
-        gain = f"predicted: {words.pace(fix.predicted_step_time, fix.predicted_speedup)}"
     settings = ",".join(f"{key}={value}" for key, value in fix.settings.items())
     return {
         "fix": fix.fix,
         "summary": prose(fix.summary),
         "how": prose(fix.how) if fix.how and fix.how != fix.summary else "",
-        "gain": gain,
+        "gain": predict(fix) or NO_PREDICTION,
         "priced": fix.predicted_step_time is not None,
         "assumptions": [prose(text) for text in fix.assumptions],
         "risks": [prose(text) for text in fix.risks],
         "figures": [(key, _figure(value)) for key, value in fix.figures.items() if value is not None],
         "by_hand": f"diagnose what-if TRACE --fix {fix.fix}" + (f":{settings}" if settings else ""),
     }
+
+
+def _about_left(diagnosis: Diagnosis) -> list[tuple[str, str, str]]:
+    """Say what `unknown` and `unexplained` mean, and how much each is of this job's lost time: name, meaning, amount."""
+    ledger, times = diagnosis.ledger, diagnosis.step_time
+    unknown = [cause for cause in diagnosis.causes if cause.cause == "unknown"]
+    found = "; ".join(f"{prose(cause.title)}: {describe_share(cause)}" for cause in unknown) or "none in this job"
+    rest = "nothing was shared out in this job"
+    if ledger is not None and times.clean is not None:
+        lost_s = ledger.unexplained * (times.recorded - times.clean)
+        rest = f"{words.percent(ledger.unexplained)} of the lost time, {words.seconds(lost_s)} a step"
+    return [
+        ("unknown", "a finding: one kind of lost time, 5% of a step or more, that no known cause explains.", found),
+        (
+            "unexplained",
+            "no finding: what is left of the lost time beside all findings, ordinary variation included.",
+            rest,
+        ),
+    ]
 
 
 def _about_plan(diagnosis: Diagnosis) -> list[tuple[str, str, str, str]]:
@@ -273,14 +349,6 @@ def _versions(diagnosis: Diagnosis) -> list[tuple[str, str]]:
         ("Jinja2", jinja2.__version__),
         ("least speedup of a cause", f"{diagnosis.min_speedup:g}"),
     ]
-
-
-def _choose_lead(data: ReportData, pictures: list[Picture]) -> Picture | None:
-    """Choose the picture that makes the first cause obvious."""
-    causes = data.diagnosis.causes
-    by_key = {picture.key: picture for picture in pictures}
-    wanted = data.pictured.get(causes[0].cause, NO_RULE).pictures if causes else ()
-    return next((by_key[key] for key in (*wanted, "workers", "steps") if key in by_key), None)
 
 
 def _figure(value: float | None) -> str:

@@ -1,15 +1,18 @@
 """What a figure of the page consists of, beside its drawing."""
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.trace import Ints, Seconds
-from diagnose.report.html.draw import N_LEVELS
+from diagnose.report import words
+from diagnose.report.html.draw import N_LEVELS, Drawing
 
+#: Widths in pixels of a picture that leads a row, of the one beside it, and of one that has a row to itself.
+LEAD_WIDTH, SIDE_WIDTH, FULL_WIDTH = 690.0, 510.0, 1200.0
 #: Rows of a table at most; what is left out is said above it.
 MAX_ROWS = 400
 
@@ -21,7 +24,7 @@ class Picture:
     key: str  # Id on the page
     title: str
     says: str  # What to see in it
-    svg: str  # The drawing, safe to put into the page
+    drawing: Drawing
     head: tuple[str, ...]  # Names of the columns of the table
     rows: Sequence[tuple[str, ...]]
     note: str = ""  # What the table leaves out
@@ -37,6 +40,37 @@ class Culprits:
 
     workers: tuple[tuple[int, int], ...]
     stages: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Unit:
+    """How values of a unit are written: in a sentence, in a cell, and along an axis."""
+
+    say: Callable[[float], str]
+    brief: Callable[[float], str]
+    label: Callable[[Sequence[float]], list[str]]
+
+
+def _label_seconds(ticks: Sequence[float]) -> list[str]:
+    """Write round times in one unit.
+
+    >>> _label_seconds([0.0, 0.2, 0.4])
+    ['0', '200 ms', '400 ms']
+    """
+    top = max((abs(tick) for tick in ticks), default=0.0)
+    unit, scale = ("s", 1.0) if top >= 1 or top == 0 else ("ms", 1e3) if top >= 1e-3 else ("us", 1e6)
+    return [f"{tick * scale:.6g} {unit}" if tick else "0" for tick in ticks]
+
+
+#: By the unit of a `Proof`.
+UNITS = {
+    "seconds": Unit(words.seconds, words.seconds, _label_seconds),
+    "ratio": Unit(
+        lambda value: f"{words.ratio(value)}x" if np.isfinite(value) else words.NOT_KNOWN,
+        words.ratio,
+        lambda ticks: [f"{tick:.6g}x" for tick in ticks],
+    ),
+}
 
 
 def find_culprits(diagnosis: Diagnosis) -> Culprits:

@@ -111,7 +111,27 @@
     const n = probe.bars.length / 6;
     const [left, , width] = probe.frame;
     const bar = (i) => probe.bars.slice(i * 6, i * 6 + 6);
-    const ticks = [...svg.querySelectorAll('[id^="timeline-xtick_"] text')];
+    const drawn = [...svg.querySelectorAll('[id^="timeline-xtick_"]')];
+    const own = document.createElementNS(NS, "g");
+    svg.append(own);
+    // As `round_ticks` does: 1, 2 or 5 times a power of ten apart, at most a dozen.
+    const mark = (from, to) => {
+      const whole = from === 0 && to === probe.end;
+      drawn.forEach((tick) => tick.setAttribute("visibility", whole ? "visible" : "hidden"));
+      own.replaceChildren();
+      if (whole) return;
+      const power = 10 ** Math.floor(Math.log10((to - from) / 12));
+      const apart = [1, 2, 5, 10, 20].map((part) => part * power).find((size) => Math.floor(to / size) - Math.ceil(from / size) < 12);
+      const [unit, scale] = to >= 1 ? ["s", 1] : to >= 1e-3 ? ["ms", 1e3] : ["us", 1e6];
+      for (let n = Math.ceil(from / apart); n <= Math.floor(to / apart); n++) {
+        const text = document.createElementNS(NS, "text");
+        text.setAttribute("x", left + ((n * apart - from) / (to - from)) * width);
+        text.setAttribute("y", probe.frame[1] + probe.frame[3] + 17);
+        text.setAttribute("class", "tick");
+        text.textContent = n ? `${Number((n * apart * scale).toPrecision(6))} ${unit}` : "0";
+        own.append(text);
+      }
+    };
     const order = Array.from({ length: n }, (_, i) => i).sort(
       (a, b) => probe.bars[a * 6] - probe.bars[b * 6] || probe.bars[a * 6 + 4] - probe.bars[b * 6 + 4]);
     const rank = new Map(order.map((i, at) => [i, at]));
@@ -162,7 +182,7 @@
           paths[probe.bars[i * 6 + 1]].push(`M${x.toFixed(2)} ${y.toFixed(1)}h${w.toFixed(2)}v${h.toFixed(1)}h${(-w).toFixed(2)}z`);
         }
         paths.forEach((parts, k) => svg.querySelector(`#timeline-kind${k} path`)?.setAttribute("d", parts.join("") || "M0 0"));
-        ticks.forEach((text, k) => { text.textContent = digits(view.from + ((view.to - view.from) * k) / (ticks.length - 1)); });
+        mark(view.from, view.to);
         const whole = view.to - view.from > probe.end * 0.999;
         svg.querySelectorAll('[id^="timeline-end"]').forEach((line) => { line.style.visibility = whole ? "visible" : "hidden"; });
       },

@@ -12,11 +12,11 @@ from diagnose.model.analysis import ReportData
 from diagnose.model.optype import COMPUTE, DIRECTIONS, NAMES, Op
 from diagnose.model.timeline import Timeline
 from diagnose.report import words
-from diagnose.report.html.draw import Sheet, colour
-from diagnose.report.html.pauses import pauses_by_worker_step
-from diagnose.report.html.picture import Picture, find_culprits
+from diagnose.report.html.draw import Sheet, colour, round_ticks
+from diagnose.report.html.picture import FULL_WIDTH, UNITS, Picture, find_culprits
 
-_WIDTH = 860
+#: Marks of the axis at most, as in script.js.
+_MAX_TICKS = 12
 #: Bars that a page draws at most: above the first number communication is left out, above the second the picture.
 _MAX_BARS, _MAX_COMPUTES = 9_000, 26_000
 _KINDS = ("forward", "backward", "comm", "other")
@@ -65,10 +65,11 @@ def choose_ranks(data: ReportData, step: int) -> tuple[int, int | None]:
     if culprits:
         affected = culprits[0][0]
     else:
-        paused = pauses_by_worker_step(data)
-        at = np.flatnonzero(data.analysis.breakdown.steps == step)
-        lost = paused[1][:, :, at[0]].sum(axis=1) if paused is not None and len(at) else np.zeros(1)
-        affected = int(lost.argmax()) if lost.any() else int(in_step.argmax())
+        stalls = data.analysis.breakdown.stalls
+        paused_s = np.nan_to_num(stalls.inside_s + stalls.before_s).sum(axis=(0, 1, 2))
+        at = data.analysis.breakdown.steps == step
+        lost_s = paused_s[at].sum(axis=0)
+        affected = int(lost_s.argmax()) if lost_s.any() else int(in_step.argmax())
     named = {place[0] for place in culprits} | {affected}
     others = [d for d in range(len(in_step)) if d not in named] or [d for d in range(len(in_step)) if d != affected]
     return affected, min(others, key=lambda d: (in_step[d], d)) if others else None
@@ -121,7 +122,7 @@ def _draw(data: ReportData, lines: list[Timeline], bars: _Bars, step: int) -> Pi
             y += lane_px * n_stages
         y += 8
     end_s = max(*(line.step_s for line in lines), float(bars.end_s.max()))
-    sheet = Sheet("timeline", _WIDTH, y + 50, (66, 14, 4, 46))
+    sheet = Sheet("timeline", FULL_WIDTH, y + 36, (66, 24, 4, 32))
     sheet.axes.set_xlim(0, end_s)
     sheet.axes.set_ylim(y, 0)
     sheet.axes.spines["left"].set_visible(False)
@@ -137,15 +138,17 @@ def _draw(data: ReportData, lines: list[Timeline], bars: _Bars, step: int) -> Pi
     labels = [f"stage {diagnosis.stage_labels[i % n_stages]}" for i in labelled]
     sheet.ticks_y([tops[i] + lane_px / 2 for i in labelled], labels)
     sheet.axes.tick_params(axis="y", length=0, labelsize=10)
-    ticks = np.linspace(0, end_s, 7)
-    sheet.ticks_x(ticks.tolist(), [f"{t:.4g}" for t in ticks])
-    sheet.name_axes("seconds after the step began")
+    ticks = round_ticks(0.0, end_s, _MAX_TICKS)
+    sheet.ticks_x(ticks, UNITS["seconds"].label(ticks))
     frame = sheet.box(0, end_s, 0, y)
     unit = 10.0 ** (math.floor(math.log10(end_s)) - 5)  # six digits of the times are left
     rows = [_row(data, line, rank) for line in lines for rank in dp.tolist()]
     says = f"Step {step}, the one furthest above its ideal time, as recorded, ideal, and {_fixed_words(data, lines)}; "
-    says += f"dp {diagnosis.dp_labels[dp[0]]} is affected"
-    says += f", dp {diagnosis.dp_labels[dp[1]]} is a sound one for comparison." if len(dp) > 1 else "."
+    who = [f"dp {diagnosis.dp_labels[rank]}" for rank in dp]
+    if diagnosis.causes:
+        says += f"{who[0]} is affected" + (f", {who[1]} is a sound one for comparison." if len(who) > 1 else ".")
+    else:
+        says += f"{' and '.join(who)} of {len(diagnosis.dp_labels)} dp ranks."
     return Picture(
         "timeline",
         f"The pipeline in step {step}",

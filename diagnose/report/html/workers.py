@@ -16,9 +16,8 @@ from diagnose.report import words
 from diagnose.report.charts import scale_of
 from diagnose.report.escape import escape
 from diagnose.report.html.draw import N_LEVELS, Sheet
-from diagnose.report.html.picture import Culprits, Picture, find_culprits, level_of, spread, worker_name
+from diagnose.report.html.picture import SIDE_WIDTH, Culprits, Picture, find_culprits, level_of, spread, worker_name
 
-_WIDTH = 660
 #: Dp ranks in a band; wider jobs have several bands, one below the other.
 _BAND = 128
 #: Values of single workers in single steps that a page carries at most, two bytes each.
@@ -61,7 +60,7 @@ def draw_workers(data: ReportData) -> Picture | None:
     culprits = find_culprits(diagnosis)
     n_rows = grid.n_bands * (grid.n_stages + 0.6) - 0.6
     margins = (80.0, 20.0, 26.0, 30.0)
-    sheet = Sheet("workers", max(grid.band * grid.wide + 100, 240), n_rows * grid.high + 56, margins)
+    sheet = Sheet("workers", max(grid.band * grid.wide + 100, SIDE_WIDTH), n_rows * grid.high + 56, margins)
     sheet.axes.set_xlim(0, (sheet.width - 100) / grid.wide)
     sheet.axes.set_ylim(n_rows, 0)
     sheet.bare()
@@ -117,8 +116,8 @@ def _lay_out(n_dp: int, n_stages: int) -> _Map:
     """Choose sizes at which every worker can be seen, and the map fits on a screen where that is possible."""
     band = min(n_dp, _BAND)
     n_bands = -(-n_dp // band)
-    wide = float(np.clip(_WIDTH // band, 5, 66))
-    high = float(np.clip(800 // (n_bands * (n_stages + 0.6)), 6, 40))
+    wide = float(max((SIDE_WIDTH - 100) // band, 5))
+    high = float(np.clip(330 // (n_bands * (n_stages + 0.6)), 6, 56))
     return _Map(n_dp, n_stages, band, n_bands, wide, high)
 
 

@@ -90,3 +90,12 @@ def test_the_example_over_the_cpu() -> None:
     assert {tuple(sorted(end.pp for end in link.ends)) for link in found.where.links} == {(0, 1)}
     assert found.when.onset_step == 9 and found.where.workers == ()
     assert not causes.keys() & {"worker-fault", "allocator-stall", "data-loading", "unknown"}
+
+
+@pytest.mark.skipif(not EXAMPLES.exists(), reason="no examples of other formats here")
+def test_the_example_within_the_stream() -> None:
+    """Where messages hold up their worker the link of stages 0 and 1 is named first, from iteration 9 on, and no worker."""
+    found = diagnose_job(Request(EXAMPLES / "ZB-0_1-0.06")).causes[0]
+    assert found.cause == "network-fault" and found.where.workers == ()
+    assert {end.pp for end in found.where.links[0].ends} == {0, 1}
+    assert found.when.onset_step == 9

@@ -1,4 +1,4 @@
-"""The examples in the README for cron, systemd, Kubernetes and Airflow are what they say."""
+"""The examples in `deploy/` for cron, systemd, Kubernetes and Airflow are what they say."""
 
 import ast
 import re
@@ -15,17 +15,11 @@ import click
 import pytest
 import yaml
 
+from diagnose._version import __version__
 from diagnose.cli.main import program
 
-README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-SECTION = README.split("### Tickets and alerts")[1].split("\n### ")[0]
-
-
-def blocks(language: str) -> list[str]:
-    """Give the examples in a language."""
-    found = re.findall(rf"^```{language}\n(.*?)^```$", SECTION, flags=re.DOTALL | re.MULTILINE)
-    assert found, f"no example in {language}"
-    return found
+ROOT = Path(__file__).resolve().parents[2]
+DEPLOY = ROOT / "deploy"
 
 
 def check_shell(line: str) -> None:
@@ -48,15 +42,9 @@ def check_command(line: str) -> None:
         pass
 
 
-@pytest.mark.parametrize("line", [line for block in blocks("sh") for line in block.splitlines()])
-def test_commands(line: str) -> None:
-    """Every command in the section is one that the program takes."""
-    check_command(line)
-
-
 def test_cron() -> None:
     """Settings, then five fields and a line of shell without a percent sign, which cron would take for a line end."""
-    *settings, line = blocks("cron")[0].splitlines()
+    *settings, line = (DEPLOY / "cron/diagnose").read_text().splitlines()
     assert all(re.fullmatch(r"[A-Z_]+=\S+", setting) for setting in settings)
     *fields, command = line.split(maxsplit=5)
     assert all(re.fullmatch(r"[\d*,/-]+", field) for field in fields) and len(fields) == 5 and "%" not in command
@@ -80,18 +68,16 @@ def night(outcome: int, shell: Callable[[str], str], tmp_path: Path) -> list[str
 def test_damaged_traces_do_not_keep_tickets_back(outcome: int, calls: list[str], tmp_path: Path) -> None:
     """Exit code 5 of triage goes on, any other failure does not."""
     (tmp_path / "diagnose.env").write_text("")
-    line = blocks("cron")[0].splitlines()[-1].split(maxsplit=5)[5]
+    line = (DEPLOY / "cron/diagnose").read_text().splitlines()[-1].split(maxsplit=5)[5]
     assert night(outcome, lambda folder: line.replace("/etc/", f"{folder}/"), tmp_path) == calls
 
 
 def test_systemd(tmp_path: Path) -> None:
     """`systemd-analyze verify` accepts both units, and the line of shell is one."""
-    units = blocks("ini")
-    for unit in units:
-        name, rest = unit.split("\n", 1)
-        (tmp_path / name.removeprefix("# ")).write_text(rest)
+    shutil.copytree(DEPLOY / "systemd", tmp_path, dirs_exist_ok=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["diagnose.service", "diagnose.timer"]
-    command = re.search(r"^ExecStart=/bin/sh -c '(.*)'$", units[0], flags=re.MULTILINE)
+    unit = (tmp_path / "diagnose.service").read_text()
+    command = re.search(r"^ExecStart=/bin/sh -c '(.*)'$", unit, flags=re.MULTILINE)
     assert command is not None
     check_shell(command[1].replace("$$", "$"))
     if shutil.which("systemd-analyze") is None:
@@ -104,7 +90,7 @@ def test_systemd(tmp_path: Path) -> None:
 
 def test_kubernetes() -> None:
     """A CronJob with all that it needs, one at a time."""
-    found = yaml.safe_load(blocks("yaml")[0])
+    found = yaml.safe_load((DEPLOY / "kubernetes/cronjob.yaml").read_text())
     assert (found["apiVersion"], found["kind"]) == ("batch/v1", "CronJob") and found["metadata"]["name"]
     assert len(found["spec"]["schedule"].split()) == 5 and found["spec"]["concurrencyPolicy"] == "Forbid"
     pod = found["spec"]["jobTemplate"]["spec"]["template"]["spec"]
@@ -114,11 +100,25 @@ def test_kubernetes() -> None:
     check_shell(container["args"][0])
     assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
     assert not any("PASSWORD" in entry["name"] or "SECRET" in entry["name"] for entry in container["env"])
+    written = {mount["mountPath"] for mount in container["volumeMounts"]}
+    assert container["securityContext"]["readOnlyRootFilesystem"] and "/tmp" in written
+
+
+def test_the_image_is_the_one_that_is_built() -> None:
+    """The CronJob, the Dockerfile and the page that says how to build it name one image, of this version."""
+    found = yaml.safe_load((DEPLOY / "kubernetes/cronjob.yaml").read_text())
+    pod = found["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    image = pod["containers"][0]["image"]
+    assert re.fullmatch(rf"[a-z.]+/[a-z-]+/[a-z-]+:{re.escape(__version__)}", image)
+    dockerfile = (ROOT / "Dockerfile").read_text()
+    assert f"docker build -t {image} ." in dockerfile
+    assert f"docker build -t {image} ." in (ROOT / "docs/how-to/kubernetes.md").read_text()
+    assert f"USER {pod['securityContext']['runAsUser']}" in dockerfile
 
 
 def test_airflow(monkeypatch: pytest.MonkeyPatch) -> None:
     """The DAG runs with Airflow's names in place, and puts its three tasks in order."""
-    source = blocks("python")[0]
+    source = (DEPLOY / "airflow/diagnose_dag.py").read_text()
     imported = {node.module for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom)}
     assert imported == {"airflow.providers.standard.operators.bash", "airflow.sdk"}
     order: list[tuple[str, str]] = []

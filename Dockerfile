@@ -1,0 +1,21 @@
+# The program and all that it needs to run every night: about 500 MB, no compiler, a user without rights.
+#   docker build -t ghcr.io/diagnose-training/diagnose:0.1.0 .
+#   docker run --rm -v /traces:/traces:ro ghcr.io/diagnose-training/diagnose:0.1.0 /traces/job-7
+FROM python:3.12-slim AS build
+WORKDIR /src
+COPY pyproject.toml README.md LICENSE ./
+COPY rules rules
+COPY diagnose diagnose
+RUN python -m venv /opt/diagnose \
+    && /opt/diagnose/bin/pip install --no-cache-dir ".[postgres,s3,gs]"
+
+FROM python:3.12-slim
+COPY --from=build /opt/diagnose /opt/diagnose
+RUN useradd --uid 10001 --create-home diagnose
+ENV PATH=/opt/diagnose/bin:$PATH \
+    PYTHONUNBUFFERED=1 \
+    MPLCONFIGDIR=/tmp/matplotlib
+USER 10001
+WORKDIR /home/diagnose
+ENTRYPOINT ["diagnose"]
+CMD ["--help"]
