@@ -113,7 +113,7 @@ class Diagnosis(_Shown, _Diagnosis):
         color : bool
             With the control sequences of a terminal that shows colours.
         verbose : int
-            0: the page that fits a screen; 1, as `-v`: all figures; 2, as `-vv`: every rule, condition and feature too.
+            As often as `-v` is given: 0 for the gist, 1 for all figures, 2 with every rule and its conditions and every feature.
         """
         from diagnose.report import brief, terminal
 

@@ -301,7 +301,7 @@ def fingerprint(found: Diagnosis) -> str:
 @pytest.mark.parametrize("fault", [SLOW, STAGE, SEQUENCES], ids=lambda fault: fault.cause)
 def test_a_fingerprint_is_of_the_family_and_not_of_the_run(fault: Any) -> None:
     """Another run of the same job, other seed, steps, speed and strength, has the same fingerprint."""
-    again = dataclasses.replace(SPEC, seed=99, steps=14, forward_s=0.07, noise=0.7)
+    again = dataclasses.replace(SPEC, seed=99, job_id=SPEC.name, steps=14, forward_s=0.07, noise=0.7)
     field = "slowdown" if fault is SLOW else "forward_slowdown" if fault is STAGE else "quadratic_share"
     other = dataclasses.replace(fault, **{field: fault.strength * 1.1})
     assert fingerprint(diagnosed(SPEC, fault)) == fingerprint(diagnosed(again, other))
