@@ -1,9 +1,9 @@
 """Where the GPU-seconds of a step go, in words and bars, and what else would make the job faster.
 
-Enters: a `Diagnosis` with a budget. Leaves: sections of the page of text, and the words that other pictures of it share.
+Enters: a `Diagnosis` with a budget, or the budget of a fleet. Leaves: sections of pages of text, and the words that pictures share.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -11,6 +11,7 @@ from rich.text import Text
 
 from diagnose.model.budget import Budget, HostWait, Lever
 from diagnose.model.diagnosis import Diagnosis
+from diagnose.model.fleet_document import FleetBudget
 from diagnose.report import words
 from diagnose.report.charts import draw_bar
 from diagnose.report.escape import escape, name, prose
@@ -39,14 +40,22 @@ _BAR_WIDTH = 44
 _LEAST_BAR = 8
 
 
-def list_parts(budget: Budget) -> list[tuple[str, float, bool]]:
+def list_parts(measured: Mapping[str, float], lost: Mapping[str, float]) -> list[tuple[str, float, bool]]:
     """List all parts that are not nothing: name in words, share, and whether it is lost; largest causes first, unexplained last."""
-    parts = [(PART_NAMES[part], share, False) for part, share in budget.measured().items()]
-    causes = sorted(budget.lost.items(), key=lambda entry: (entry[0] == UNEXPLAINED, -entry[1], entry[0]))
+    parts = [(PART_NAMES[part], share, False) for part, share in measured.items()]
+    causes = sorted(lost.items(), key=lambda entry: (entry[0] == UNEXPLAINED, -entry[1], entry[0]))
     parts += [
-        (f"lost to {cause}" if cause != UNEXPLAINED else LOST_UNEXPLAINED, share, True) for cause, share in causes
+        (LOST_UNEXPLAINED if cause == UNEXPLAINED else f"lost to {cause}", share, True) for cause, share in causes
     ]
     return [part for part in parts if part[1] >= words.NO_SHARE]
+
+
+def list_fleet_parts(budget: FleetBudget) -> list[tuple[str, float, bool]]:
+    """List the parts of a fleet's budget, as shares of its GPU hours."""
+    parts, lost = (
+        {name: hours / budget.hours_analysed for name, hours in some.items()} for some in (budget.parts, budget.lost)
+    )
+    return list_parts(parts, lost)
 
 
 def describe_host(wait: HostWait) -> str:
@@ -77,26 +86,38 @@ def draw_budget(diagnosis: Diagnosis, width: int) -> Iterator[tuple[str, Rendera
         )
 
 
+def draw_fleet_budget(budget: FleetBudget | None, width: int) -> Iterator[tuple[str, RenderableType]]:
+    """Give the section of the fleet's page; none where no job has a budget."""
+    if budget is not None:
+        hours = f"{words.hours(budget.hours_analysed)} of {words.count(budget.n_jobs, 'job')}"
+        yield f"Where the GPU hours go ({hours})", _draw_bars(list_fleet_parts(budget), width)
+
+
 def _draw_parts(budget: Budget, width: int) -> RenderableType:
     """Draw a bar for each part, what makes the host wait, and what was not measured."""
-    parts = [(escape(part), share, lost) for part, share, lost in list_parts(budget)]
-    names = min(max(len(part) for part, _, _ in parts), width - 12 - _LEAST_BAR)
-    table = Table.grid(padding=(0, 2))
-    table.add_column(width=names)
-    table.add_column(justify="right", width=5)
-    bar = max(_LEAST_BAR, min(_BAR_WIDTH, width - names - 12))
-    table.add_column(width=bar, no_wrap=True)
-    for part, share, lost in parts:
-        said = words.percent(share).replace("under ", "<")
-        style = "red" if lost and part != LOST_UNEXPLAINED else "dim" if lost else ""
-        table.add_row(part, said, Text(draw_bar(share, bar), style=style))
-    lines: list[RenderableType] = [table]
+    lines: list[RenderableType] = [_draw_bars(list_parts(budget.measured(), budget.lost), width)]
     if budget.host_wait is not None:
         lines.append(Text(f"Host: {describe_host(budget.host_wait)}"))
     if budget.not_measured:
         missing = [f"{PART_NAMES[part]} ({prose(why)})" for part, why in budget.not_measured.items()]
         lines.append(Text(f"Not measured: {'; '.join(missing)}", style="dim"))
     return Group(*lines)
+
+
+def _draw_bars(parts: Sequence[tuple[str, float, bool]], width: int) -> Table:
+    """Draw a bar for each part."""
+    parts = [(escape(part), share, lost) for part, share, lost in parts]
+    names = min(max((len(part) for part, _, _ in parts), default=0), width - 12 - _LEAST_BAR)
+    bar = max(_LEAST_BAR, min(_BAR_WIDTH, width - names - 12))
+    table = Table.grid(padding=(0, 2))
+    table.add_column(width=names)
+    table.add_column(justify="right", width=5)
+    table.add_column(width=bar, no_wrap=True)
+    for part, share, lost in parts:
+        said = words.percent(share).replace("under ", "<")
+        style = "red" if lost and part != LOST_UNEXPLAINED else "dim" if lost else ""
+        table.add_row(part, said, Text(draw_bar(share, bar), style=style))
+    return table
 
 
 def _draw_lever(lever: Lever) -> RenderableType:
