@@ -213,6 +213,15 @@ class Diagnosis(_Shown, _Diagnosis):
         data = self._kept("plot_timeline")
         return self._plot("plot_timeline", lambda: draw_timeline(data))
 
+    def plot_budget(self) -> "Figure":
+        """Draw where the GPU-seconds of a step go, all parts as one bar.
+
+        Returns and raises as `plot_workers` does.
+        """
+        from diagnose.report.html.budget import draw_budget
+
+        return self._plot("plot_budget", lambda: draw_budget(self))
+
     def _plot(self, name: str, draw: "Callable[[], Picture | None]") -> "Figure":
         """Draw a picture of the page."""
         from diagnose.report.html.figures import plot

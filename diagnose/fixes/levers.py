@@ -189,7 +189,7 @@ def _describe_schedule(
         schedule.list_flags(option, model),
         most,
         (change,),
-        (*schedule.list_assumptions(option, model), *schedule.list_risks(option, held, holds)),
+        (*schedule.list_risks(option, held, holds), *(model.assumptions if chunks != model.chunks else ())),
     )
 
 
