@@ -1,15 +1,22 @@
 """Nights of real jobs through triage, tickets and fleet: every finding is told once, closed once and reopened once."""
 
+import contextlib
 import datetime as dt
 import json
+import os
+import signal
+import time
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
 from diagnose.cli.main import main
-from tests.triage.conftest import fresh_database, postgres_server
+from diagnose.model.request import Request
+from diagnose.pipeline import diagnose_job
+from tests.triage.conftest import fresh_database, postgres_server, start
 
 __all__ = ["postgres_server"]
 
@@ -51,6 +58,15 @@ class Nights:
 
     def pass_(self, *, clean: bool = False) -> list[dict]:
         """Let every job run, each under its own name and under another, and tell of what is found."""
+        self.run_jobs(clean=clean)
+        return self.tell()
+
+    def names_with_findings(self) -> set[str]:
+        """Name the jobs in which something is to be found."""
+        return {called for name in self.real if name not in CLEAN for called in (name, f"copy of {name}")}
+
+    def run_jobs(self, *, clean: bool = False) -> None:
+        """Let every job run once more."""
         self.n += 1
         for name in self.real:
             shape = json.loads(pq.read_schema(self.real[name]).metadata[b"diagnose.job"])["dp_size"]
@@ -62,11 +78,14 @@ class Nights:
                 job_id=str(4_242_000 + self.n),
                 name=f"copy of {name}",
             )
-        return self.tell()
 
     def tell(self) -> list[dict]:
         """Triage what is new, and give the tickets."""
         self.run("triage", str(self.folder), "--quiet", "--workers", "1")
+        return self.tickets()
+
+    def tickets(self) -> list[dict]:
+        """Give the tickets of what was triaged."""
         return [json.loads(line) for line in self.run("tickets", "--min-gpu-hours", "0", "--fixed").splitlines()]
 
 
@@ -88,7 +107,7 @@ def events(tickets: list[dict]) -> Counter[tuple[str, str]]:
 
 def test_told_once_closed_once_reopened_once(nights: Nights) -> None:
     """Ten real jobs and their copies under other names: shapes agree, names differ, and no finding is lost or doubled."""
-    names = {called for name in nights.real if name not in CLEAN for called in (name, f"copy of {name}")}
+    names = nights.names_with_findings()
     assert len(names) == 14
     opened = nights.pass_()
     assert events(opened) == dict.fromkeys(((name, "opened") for name in names), 1)
@@ -117,3 +136,37 @@ def test_told_once_closed_once_reopened_once(nights: Nights) -> None:
     assert {ticket["fingerprint"] for ticket in again} == {ticket["fingerprint"] for ticket in opened}
     assert {ticket["id"] for ticket in again}.isdisjoint(ticket["id"] for ticket in opened)
     assert nights.tell() == []
+
+
+@pytest.mark.parametrize("nights", ["no times, sqlite"], indirect=True)
+def test_killed_in_the_middle_and_two_at_once(nights: Nights) -> None:
+    """A triage that dies, two that go on side by side, and tickets after each: every finding is told once, and none is closed."""
+    nights.run_jobs()
+    args = ("triage", str(nights.folder), "--store", nights.store, "--quiet", "--workers", "1")
+    told: list[dict] = []
+    dying = start(*args)
+    while not told:
+        assert dying.poll() is None, "it was done before it could be killed"
+        time.sleep(0.2)
+        with contextlib.suppress(AssertionError):  # there is no store yet
+            told += nights.tickets()
+    os.kill(dying.pid, signal.SIGKILL)
+    dying.communicate()
+    told += nights.tickets()
+    assert 0 < len(told) < 14, "it was killed in the middle"
+    for triage in [start(*args), start(*args)]:
+        out, err = triage.communicate(timeout=300)
+        assert triage.returncode == 0, out + err
+        told += nights.tickets()
+    assert events(told) == dict.fromkeys(((name, "opened") for name in nights.names_with_findings()), 1)
+
+
+@pytest.mark.parametrize("name", ["AR", "ST"])
+def test_fingerprints_stay_though_values_change(shared: Path, name: str) -> None:
+    """The first steps of a job, the last, and all of them have the same finding."""
+    path = shared / "artifact" / f"trace-{name}.parquet"
+    steps = np.unique(pq.read_table(path, columns=["step"])["step"].to_numpy())
+    third = len(steps) // 3
+    found = [diagnose_job(Request(path, steps=some)).causes for some in (steps, steps[: 2 * third], steps[third:])]
+    assert len({causes[0].recoverable for causes in found}) == 3
+    assert len({causes[0].fingerprint for causes in found}) == 1
