@@ -103,7 +103,7 @@ class Diagnosis(_Shown, _Diagnosis):
         """Give the object that `diagnose JOB --format json` prints, as plain types; what is not known is None."""
         return _Diagnosis.to_dict(self)
 
-    def to_text(self, *, width: int = WIDTH, color: bool = False, verbose: bool = False) -> str:
+    def to_text(self, *, width: int = WIDTH, color: bool = False, verbose: int = 0) -> str:
         """Give the page that `diagnose JOB` prints.
 
         Parameters
@@ -112,12 +112,14 @@ class Diagnosis(_Shown, _Diagnosis):
             Columns, from 40.
         color : bool
             With the control sequences of a terminal that shows colours.
-        verbose : bool
-            With every rule and its conditions, and every feature.
+        verbose : int
+            As often as `-v` is given: 0 for the gist, 1 for all figures, 2 with every rule and its conditions and every feature.
         """
-        from diagnose.report import terminal
+        from diagnose.report import brief, terminal
 
-        return terminal.render(self, width=width, color=color, verbose=verbose)
+        if not verbose:
+            return brief.render(self, width=width, color=color)
+        return terminal.render(self, width=width, color=color, thorough=verbose > 1)
 
     def to_markdown(self) -> str:
         """Give the page for tickets and pull requests."""

@@ -56,9 +56,8 @@ class Options:
     rules: Path | None = None
     log: Path | None = None
     min_speedup: float = MIN_SPEEDUP
-    fail_on: str | None = None
     quiet: bool = False
-    verbose: bool = False
+    verbose: int = 0
     html: str | None = None
     perfetto: str | None = None
     perfetto_steps: str | None = None

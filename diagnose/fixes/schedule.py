@@ -18,6 +18,7 @@ from diagnose.model.change import Reschedule
 from diagnose.model.optype import DIRECTIONS, Op
 from diagnose.model.remedy import FaultLocation, Refusal, Remedy
 from diagnose.model.schedule import SCHEDULES, Launch, Part, count_in_flight, order_launches, refuse_schedule
+from diagnose.numerics.figures import write_figure
 from diagnose.numerics.robust import nan_median
 
 NAME = "schedule"
@@ -208,8 +209,9 @@ def _choose(options: Sequence[_Option]) -> _Option:
 
 def _no_better(now: _Option, options: Sequence[_Option]) -> str:
     """Say what the others would give."""
-    others = ", ".join(f"{o.name} {o.step_s:.4g} s" for o in options if o.change is not None)
-    return f"no schedule that the framework has is faster than {now.name} ({now.step_s:.4g} s a step): {others or 'none can run'}"
+    others = ", ".join(f"{o.name} {write_figure(o.step_s, 4)} s" for o in options if o.change is not None)
+    pace = f"{write_figure(now.step_s, 4)} s a step"
+    return f"no schedule that the framework has is faster than {now.name} ({pace}): {others or 'none can run'}"
 
 
 def _to_remedy(
@@ -286,7 +288,7 @@ def _risks(best: _Option, held: float, holds: float) -> tuple[str, ...]:
     risks = []
     if holds > held:
         risks.append(
-            f"activations of {holds:g} microbatches at once instead of {held:g}: {holds / held:.2g} times the memory"
+            f"activations of {holds:g} microbatches at once instead of {held:g}: {write_figure(holds / held, 2)} times the memory"
         )
     if best.chunks > 1:
         risks.append("more and smaller transfers: on a slow network they may not hide")

@@ -115,7 +115,7 @@ def test_conditions_have_their_values_and_reasons() -> None:
     ]
     assert [condition.holds for condition in conditions] == [True, False, False, None, True]
     assert [condition.deciding for condition in conditions] == [False, True, True, False, False]
-    assert conditions[0].says.startswith("it takes 1.6")
+    assert conditions[0].says.startswith("the same work takes 1.6")
     assert (conditions[1].value, conditions[1].says) == (1.0, "")
     assert (conditions[3].value, conditions[3].reason) == (None, "nobody looked")
 
