@@ -200,8 +200,7 @@ class Diagnosis(_Shown, _Diagnosis):
         """
         from diagnose.report.html.workers import draw_workers
 
-        data = self._kept("plot_workers")
-        return self._plot("plot_workers", lambda: draw_workers(data))
+        return self._plot("plot_workers", draw_workers)
 
     def plot_timeline(self) -> "Figure":
         """Draw the worst step as recorded, ideal and fixed, for an affected data-parallel rank and a sound one.
@@ -210,8 +209,7 @@ class Diagnosis(_Shown, _Diagnosis):
         """
         from diagnose.report.html.timelines import draw_timeline
 
-        data = self._kept("plot_timeline")
-        return self._plot("plot_timeline", lambda: draw_timeline(data))
+        return self._plot("plot_timeline", draw_timeline)
 
     def plot_budget(self) -> "Figure":
         """Draw where the GPU-seconds of a step go, all parts as one bar.
@@ -220,13 +218,13 @@ class Diagnosis(_Shown, _Diagnosis):
         """
         from diagnose.report.html.budget import draw_budget
 
-        return self._plot("plot_budget", lambda: draw_budget(self))
+        return self._plot("plot_budget", lambda data: draw_budget(data.diagnosis))
 
-    def _plot(self, name: str, draw: "Callable[[], Picture | None]") -> "Figure":
+    def _plot(self, name: str, draw: "Callable[[ReportData], Picture | None]") -> "Figure":
         """Draw a picture of the page."""
         from diagnose.report.html.figures import plot
 
-        figure = plot(draw, self.job.job_id)
+        figure = plot(draw, self._kept(name))
         if figure is None:
             raise UsageError(f"{name}: this job has nothing to draw there; to_html() has all that there is")
         return figure
