@@ -74,13 +74,12 @@ def _draw_lines(cause: Cause, proof: Proof, table: Seconds, key: str) -> Picture
     ends = [i for i, name in enumerate(proof.rows) if name.endswith((", low end", ", high end"))]
     lines: list[Line] = []
     for i, name in enumerate(proof.rows):
-        if i < proof.n_culprits:
+        if i < max(proof.n_culprits, 1):  # with nobody named the median of all
             of = _OF_CULPRITS[min(i, len(_OF_CULPRITS) - 1)]
             lines.append(Line(name, table[i], of))
         elif i not in ends:
-            lines.append(
-                Line(name.removesuffix(", median"), table[i], "good" if proof.kind == "steps" else "muted", dashed=True)
-            )
+            of = "good" if proof.kind == "steps" else "muted"
+            lines.append(Line(name.removesuffix(", median"), table[i], of, dashed=True))
     lines += [Line("the middle nine tenths of them (band)", table[ends], "muted")] if len(ends) == 2 else []
     steps = np.array(proof.columns, dtype=np.int64)
     marks = Marks([(cause.cause, cause.when)], proof.marked)
