@@ -23,7 +23,7 @@ _NUMBER_PX, _FRAME_PX = 38, 8
 _KINDS = {
     "pace": (
         "Compute time against peers",
-        "Forward and backward of {culprits} over those of {peers}: the line lies above the band where it is slower.",
+        "Forward and backward of {culprits} over {peers}: the line lies above the band where it is slower.",
     ),
     "transfers": (
         "Transfers and collectives against ordinary ones",
@@ -206,9 +206,7 @@ def _finish(
     named = words.some_of(proof.rows[: proof.n_culprits])
     says = says.format(
         culprits="; ".join(named) or "all places",
-        peers=proof.rows[proof.n_culprits].removesuffix(", median")
-        if len(proof.rows) > proof.n_culprits
-        else "its usual time",
+        peers="those of the peers" if len(proof.rows) > proof.n_culprits else "the usual time",
         cause=prose(cause.title).removeprefix("unknown cause: "),
     )
     says += _describe_values(cause, proof, table)
