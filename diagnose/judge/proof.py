@@ -82,7 +82,7 @@ def _pace(analysis: Analysis, where: Where, _components: Sequence[str]) -> Proof
     stages = sorted({stage for _, stage in culprits})
     others = np.where(named[..., None], np.nan, ratio)[:, stages].reshape(-1, busy_s.shape[2])
     rows = [(_name_worker(analysis, *place), ratio[place]) for place in culprits]
-    return _over_steps(analysis, "pace", "ratio", [*rows, *_band("its peers", others)], n_culprits=len(rows))
+    return _over_steps(analysis, "pace", "ratio", [*rows, *_band("peers", others)], n_culprits=len(rows))
 
 
 def _transfers(analysis: Analysis, where: Where, _components: Sequence[str]) -> Proof | None:

@@ -101,6 +101,17 @@ def test_verdict_and_sections(rendered: str, data: ReportData) -> None:
     assert data.diagnosis.made_by.rules in rendered
 
 
+def test_what_to_do_stands_above_all_figures(rendered: str, data: ReportData) -> None:
+    """How bad it is, where, since when, how sure, what to do and who does it: before the first figure."""
+    head = rendered[: rendered.index("<figure")]
+    (cause,) = data.diagnosis.causes
+    assert f'<strong class="severity {cause.severity}">{cause.severity}</strong>' in head
+    for said in ("dp 1, stage 0</strong>", "from step 37 on", words.confidence(cause.confidence), "platform</strong>"):
+        assert said in head, said
+    assert f'Do: <a href="#causes">{cause.fixes[0].summary}</a>' in head
+    assert head.count("S ") == 0, "the paper's measures stand further down"
+
+
 def test_noise_and_alternatives_are_on_the_page(data: ReportData) -> None:
     """What else a cause may be stands in its card, and a job whose steps merely vary says what varies."""
     other = Alternative("sequence-imbalance", 0.37, "the documents of dp 1")

@@ -30,6 +30,7 @@ from diagnose.report.facts import (
     describe_recoverable,
     describe_share,
     predict,
+    split_how,
 )
 from diagnose.report.html.budget import draw_budget, list_levers
 from diagnose.report.html.draw import styled
@@ -279,7 +280,7 @@ def _about_fix(fix: Fix) -> dict[str, Any]:
     return {
         "fix": fix.fix,
         "summary": prose(fix.summary),
-        "how": prose(fix.how) if fix.how and fix.how != fix.summary else "",
+        "how": split_how(fix),
         "gain": predict(fix) or NO_PREDICTION,
         "priced": fix.predicted_step_time is not None,
         "assumptions": [prose(text) for text in fix.assumptions],
