@@ -23,6 +23,7 @@ from typing import Any
 import click
 from PIL import Image
 from rich.console import Console
+from rich.terminal_theme import SVG_EXPORT_THEME
 from rich.text import Text
 
 import diagnose
@@ -96,7 +97,9 @@ def _draw_terminal(shoot: Shoot, folder: Path, name: str) -> bytes:
     console.print(Text(f"$ {command}"))
     console.print(Text.from_ansi(shown.replace("\r\n", "\n").rstrip()))
     page = folder / f"terminal-{name}.html"
-    page.write_text(console.export_html(inline_styles=True, code_format=_TERMINAL), encoding="utf-8")
+    page.write_text(
+        console.export_html(theme=SVG_EXPORT_THEME, inline_styles=True, code_format=_TERMINAL), encoding="utf-8"
+    )
     return shoot(page, element="pre", screen=(800, 500))
 
 
