@@ -30,6 +30,7 @@ from diagnose.report.facts import (
     describe_nothing,
     describe_recoverable,
     describe_share,
+    explain_paper,
     predict,
     split_how,
 )
@@ -173,24 +174,14 @@ def _fill(
 def _measures(diagnosis: Diagnosis) -> list[_Table]:
     """List the paper's measures: title, names of the columns, rows."""
     w = diagnosis.what_if
-    times = diagnosis.step_time
     known = [(name, value) for name, value in w.by_optype.items() if np.isfinite(value)]
     n_known = min(int(np.isfinite(w.by_worker).sum()), MAX_ROWS)
     workers = [(f"{who.dp}", f"{who.pp}", words.ratio(value)) for who, value in diagnosis.slowest_workers(n_known)]
     stages = zip(diagnosis.stage_labels.tolist(), w.by_stage.tolist(), strict=True)
     steps = sorted(zip(w.steps.tolist(), w.by_step.tolist(), strict=True), key=lambda row: (-row[1], row[0]))
     cut = f", the {MAX_ROWS} slowest" if len(steps) > MAX_ROWS else ""
-    whole: list[tuple[str, ...]] = [
-        ("S, simulated over ideal step time", words.ratio(w.slowdown)),
-        ("waste, 1 - 1/S", words.percent(1 - 1 / w.slowdown)),
-        ("simulated step time, without launch delays", words.seconds(times.simulated)),
-        ("ideal step time", words.seconds(times.ideal)),
-        ("discrepancy, recorded over simulated - 1", words.percent(diagnosis.fidelity.discrepancy)),
-        ("M_W, what the slowest 3% of workers explain", words.ratio(w.m_w)),
-        ("M_S, what the last stage explains", words.ratio(w.m_s)),
-    ]
     return [
-        ("The job as a whole", ("measure", "value"), whole),
+        ("The job as a whole", ("measure", "value"), [*explain_paper(diagnosis)]),
         ("S of operation types", ("type", "S"), [(name, words.ratio(value)) for name, value in largest_first(known)]),
         ("S of workers, slowest first", ("dp", "stage", "S"), [*workers]),
         ("S of stages", ("stage", "S"), [(f"{label}", words.ratio(value)) for label, value in stages]),
