@@ -56,7 +56,12 @@ class _Idea:
 
 
 def price_levers(analysis: Analysis, budget: Budget) -> tuple[Lever, ...]:
-    """List the levers that give most, each priced alone on the job as it is; one that is not better is not listed."""
+    """List the levers that give most, each priced alone on the job as it is; one that is not better is not listed.
+
+    Where the replay does not give the recorded time nothing is promised.
+    """
+    if not analysis.fidelity.ok:
+        return ()
     best: dict[str, tuple[float, _Idea]] = {}
     for list_ideas in (_hide_communication, _launch_sooner, _reschedule):
         for idea in list_ideas(analysis, budget):

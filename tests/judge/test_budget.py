@@ -175,6 +175,8 @@ def test_it_adds_up_on_recorded_jobs(shared: Path) -> None:
         n_read += 1
         assert found.budget is not None, path
         assert_adds_up(found.budget)
+        assert all(lever.predicted_step_time < 0.99 * found.step_time.recorded for lever in found.levers), path
+        assert found.fidelity.ok or not found.levers
     assert shared.exists() and n_read >= 30
 
 
