@@ -15,7 +15,7 @@ from diagnose.judge.classifier import Prediction
 from diagnose.judge.confidence import be_sure, believe, overlaps_too_much
 from diagnose.judge.evidence import list_evidence
 from diagnose.judge.lone import is_lone_rank, only_waits
-from diagnose.judge.places import locate_and_price, name_fault
+from diagnose.judge.places import locate_and_price
 from diagnose.judge.rest import describe_noise, describe_rest, describe_unlooked
 from diagnose.judge.rule import Judgement
 from diagnose.judge.timing import date_cause
@@ -33,6 +33,8 @@ from diagnose.judge.worth import (
 from diagnose.model.analysis import Analysis
 from diagnose.model.cause import Cause, Kind, NotChecked
 from diagnose.model.diagnosis_document import Ledger, VerdictName
+from diagnose.model.fingerprint import name_fault
+from diagnose.numerics.figures import write_percent
 
 #: Steps below which nothing that varies can be told from chance.
 MIN_STEPS = 3
@@ -154,12 +156,12 @@ def _why_inconclusive(analysis: Analysis) -> str:
         return f"{_describe_few(analysis)}: nothing that varies can be told from chance"
     fidelity = analysis.fidelity
     if overlaps_too_much(fidelity.discrepancy):
-        longer = 100.0 * (1.0 / (1.0 + fidelity.discrepancy) - 1.0)
+        longer = write_percent(1.0 / (1.0 + fidelity.discrepancy) - 1.0)
         return (
-            f"simulated steps are {longer:.2g}% longer than the recorded ones: operations run side by side that are taken to wait "
+            f"simulated steps are {longer} longer than the recorded ones: operations run side by side that are taken to wait "
             "for each other, and no figure is to be trusted"
         )
-    return f"the replay misses the recorded step time by {fidelity.replay_error:.3g} of it: no figure is to be trusted"
+    return f"the replay misses the recorded step time by {write_percent(fidelity.replay_error)}: no figure is to be trusted"
 
 
 def _could_not_look(analysis: Analysis, judgement: Judgement, least: float) -> bool:
@@ -261,7 +263,7 @@ def _report(
         evidence=tuple(list_evidence(analysis, said.judgement, said.benefit, prediction)),
         fixes=(),
         alternatives=alternatives,
-        fingerprint=name_fault(analysis.trace.job, rule.id, where),
+        fingerprint=name_fault(analysis.trace.job, rule.id, rule.who or None, where),
         kind=cast("Kind | None", rule.severity or None),
         check=rule.check or None,
         who=rule.who or None,
