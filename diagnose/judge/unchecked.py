@@ -14,9 +14,10 @@ from diagnose.model.optype import Op
 from diagnose.model.recording import Account, Unobserved
 from diagnose.model.trace import Trace
 
-#: What a rule needs that lies before the first operation of a step where all workers wait for it, and the rows that show it all
-#: the same.
-_BEFORE_STEPS = {"between-steps": Op.CHECKPOINT, "input": Op.DATA_LOAD}
+#: What rules need whose causes lie between steps. Waits for input do, too, where a barrier holds all workers, but most are within
+#: steps: who looks for these there has looked.
+_NEEDED = "between-steps"
+_HIDDEN = "the trace shows neither the time between steps nor what all workers wait for before one, as for input"
 #: Steps begin with their first operation where those begin at the same time of each step, to this: less than any timer tells.
 SAME_START_S = 1e-9
 
@@ -35,19 +36,18 @@ def _name_causes(entry: Unobserved, rules: Sequence[Rule]) -> Unobserved:
 
 
 def list_unseen(trace: Trace, judgements: Sequence[Judgement]) -> dict[str, str]:
-    """Give the causes of which all, or most, may lie between the steps, where a trace shows nothing of that; each with the reason.
+    """Give the causes that mostly lie between the steps, where a trace shows nothing of that; each with the reason.
 
-    They are looked for within steps, and may be found there; that they are not found clears nobody. Rows of the cause tell, and
-    so does a veto: what the metadata rule out cannot lie there either.
+    They are looked for within steps, and may be found there; that they are not found clears nobody. Rows of saves tell, and so does
+    a veto: what the metadata rule out cannot lie there either.
     """
     reason = _describe_gaps(trace)
-    if not reason:
+    if not reason or (trace.evidence.op == Op.CHECKPOINT).any():
         return {}
-    rows = set(trace.evidence.op.tolist())
     return {
         j.rule.id: f"looked for within steps only: {reason}"
         for j in judgements
-        if not j.is_vetoed and any(name in j.rule.needs and int(op) not in rows for name, op in _BEFORE_STEPS.items())
+        if not j.is_vetoed and _NEEDED in j.rule.needs
     }
 
 
@@ -56,8 +56,8 @@ def _describe_gaps(trace: Trace) -> str:
     if trace.step_origin_s is not None:
         if (np.diff(np.sort(trace.steps)) == 1).any():
             return ""
-        return "no two steps of the trace follow each other, so that it does not show the time between steps"
+        return f"no two steps of the trace follow each other, so that {_HIDDEN}"
     first_s = np.concatenate([np.fmin.reduce(np.fmin.reduce(b.start_s, axis=0), axis=1) for b in trace.blocks])
     if np.ptp(first_s) > SAME_START_S:
         return ""
-    return "each step's times begin with its first operation, so that the trace does not show the time between steps"
+    return f"each step's times begin with its first operation, so that {_HIDDEN}"

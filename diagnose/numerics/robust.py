@@ -147,3 +147,17 @@ def _pick(ordered: Floats, at: NDArray[np.int64]) -> Floats:
     """Take one value of each lane."""
     found: Floats = np.take_along_axis(ordered, np.asarray(at)[..., None], axis=-1)[..., 0]
     return found
+
+
+def quantile(values: Floats, q: float) -> float:
+    """Take a quantile of a few numbers, shape (n,), as `numpy.quantile` does, to the bit, in a fraction of the time.
+
+    >>> quantile(np.array([3.0, 1.0, 2.0, 5.0]), 0.5)
+    2.5
+    """
+    ordered = np.sort(values)
+    at = q * (len(ordered) - 1)
+    below = math.floor(at)
+    low, high = float(ordered[below]), float(ordered[min(below + 1, len(ordered) - 1)])
+    part = at - below
+    return high - (high - low) * (1.0 - part) if part >= 0.5 else low + (high - low) * part

@@ -4,6 +4,7 @@ Enters: a block. Leaves: groups of nodes. What is asked of the times is asked of
 """
 
 import itertools
+import math
 import warnings
 from collections.abc import Sequence
 
@@ -53,6 +54,8 @@ class SampledLanes:
             self.end_s = np.where(lost, np.nan, self.end_s)
         #: Every operation was recorded in every lane.
         self.is_complete = not (np.isnan(self.start_s).any() or np.isnan(self.end_s).any())
+        #: Starts on so many lanes, by node, that what is so in nearly all lanes is so in one of these.
+        self.telling_s = self.start_s[:, : 1 + math.floor((1.0 - HELD_SHARE) * self.start_s.shape[1])].tolist()
         forwards = block.nodes.op == Op.FORWARD
         took_s = (self.end_s - self.start_s)[forwards]
         took_s = took_s[np.isfinite(took_s)]
@@ -146,6 +149,10 @@ def _group_alike(sample: SampledLanes, p2p: list[int], tolerance_s: float) -> li
 
 def _together(sample: SampledLanes, first: int, second: int, tolerance_s: float) -> bool:
     """Say whether two operations start and end as one in nearly all lanes that recorded both."""
+    if sample.is_complete and all(
+        abs(a - b) > tolerance_s for a, b in zip(sample.telling_s[first], sample.telling_s[second], strict=True)
+    ):
+        return False
     apart = np.abs(sample.start_s[first] - sample.start_s[second])
     if sample.is_complete and np.count_nonzero(apart <= tolerance_s) < HELD_SHARE * apart.size:
         return False  # the starts are apart: the ends need no look

@@ -14,6 +14,7 @@ from diagnose.errors import TraceError
 from diagnose.model.members import GROUP_PREFIXES
 from diagnose.model.optype import DIRECTIONS, P2P, Op
 from diagnose.model.trace import NO_ROWS, Block, Evidence, Nodes, Seconds, Trace
+from diagnose.numerics.robust import quantile
 from diagnose.whatif.barriers import EXPLAINED_SHARE, add_hidden_barriers
 from diagnose.whatif.batches import HELD_SHARE, SampledLanes, find_batches
 from diagnose.whatif.clocks import carry_over, correct_clocks, correct_evidence, estimate_offsets
@@ -362,7 +363,7 @@ def _explain_delay(sample: SampledLanes, node: int, known: set[int], candidates:
         return chosen
     delay_s = sample.recorded(start_s - ready_s)
     # A few long pauses before it must not hide what it waits for in all other steps.
-    most_s = float(np.quantile(delay_s, USUAL_QUANTILE)) if delay_s.size else 0.0
+    most_s = quantile(delay_s, USUAL_QUANTILE) if delay_s.size else 0.0
     for most in (most_s, np.inf):  # then what binds in a few lanes only
         left = _mean_delay(sample, start_s, ready_s, most)
         while candidates and left > sample.tolerance_s:

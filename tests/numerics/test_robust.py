@@ -14,6 +14,7 @@ from diagnose.numerics.robust import (
     nan_median,
     nan_quantile,
     noise_of_differences,
+    quantile,
     robust_deviation,
 )
 
@@ -108,3 +109,12 @@ def test_a_change_of_level_is_no_noise() -> None:
     levels = np.repeat([0.0, 7.0], 10)
     found = noise_of_differences(np.stack([levels, np.tile([0.0, 1.0], 10)]), axis=1)
     np.testing.assert_allclose(found, [0.0, 1.4826 / np.sqrt(2.0)])
+
+
+def test_a_quick_quantile_is_numpys() -> None:
+    """The same number to the bit, of one number, of many, and with equals."""
+    rng = np.random.default_rng(3)
+    for n in [*range(1, 40), 997]:
+        for q in (0.0, 0.1, 0.5, 0.9, 1.0, float(rng.random())):
+            values = rng.choice([rng.normal(size=n), rng.integers(0, 3, n).astype(np.float64)])
+            assert quantile(values, q) == float(np.quantile(values, q))
