@@ -46,7 +46,8 @@ def ack_command(
         raise UsageError("--until: --clear is at once")
     with Store(store, may_create=False) as opened:
         now_s = opened.now_s()
-        findings = update_findings(opened, now_s, math.inf, is_trial=show)
+        # A trial: what is noted here could be closed before `diagnose tickets` has told of it.
+        findings = update_findings(opened, now_s, math.inf, is_trial=True)
         if show:
             by_fingerprint = {finding.fingerprint: finding for finding in findings}
             acks = [ack for ack in list_acks(opened).values() if ack.until_at is None or ack.until_at > now_s]

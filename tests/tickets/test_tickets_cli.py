@@ -143,12 +143,22 @@ def test_ack(cli) -> None:
     assert code == 0 and out.startswith("aaaa1111: worker-fault of train, seen in 1 run, is acknowledged until 2")
     assert names(cli("tickets", "--dry-run")[1]) == ["bbbb2222"]
     listed = cli("ack", "--list")[1]
-    assert listed.startswith("aaaa1111  until 2") and listed.endswith("worker-fault of train: node\\x1b[31m is in repair\n")
+    assert listed.startswith("aaaa1111  until 2") and listed.endswith(
+        "worker-fault of train: node\\x1b[31m is in repair\n"
+    )
     (known,) = [json.loads(line) for line in cli("tickets", "--all")[1].splitlines() if "aaaa1111" in line]
     assert known["state"] == "acked" and known["ack"]["reason"].startswith("node")
     assert cli("ack", "aaaa1111", "--clear")[1] == "aaaa1111: told of again\n"
     assert cli("ack", "aaaa1111", "--clear")[1] == "aaaa1111: was not acknowledged\n"
     assert names(cli("tickets")[1]) == ["aaaa1111", "bbbb2222"]
+
+
+def test_an_ack_takes_note_of_nothing(cli, file_shelf: Shelf) -> None:
+    """Findings of a night in which somebody acknowledges one are told the next time, though a clean run came in between."""
+    assert cli("ack", "aaaa", "--reason", "known")[0] == 0
+    file_shelf.pass_days(1 / 24)
+    file_shelf.put("/b", came_at=file_shelf.store.now_s())
+    assert names(cli("tickets")[1]) == ["bbbb2222"]
 
 
 def test_gauges(cli, tmp_path: Path) -> None:
