@@ -463,7 +463,7 @@ def test_a_log_alone(tmp_path: Path) -> None:
         one.plot_workers()
 
 
-@pytest.mark.parametrize("plot", ["plot_workers", "plot_timeline"])
+@pytest.mark.parametrize("plot", ["plot_workers", "plot_timeline", "plot_budget"])
 def test_figures(found: diagnose.Diagnosis, plot: str) -> None:
     """A figure has title and legend, real colours on white, fits its canvas, and is a picture in a notebook."""
     figure = getattr(found, plot)()

@@ -8,8 +8,10 @@ import dataclasses
 import datetime as dt
 from typing import cast
 
+from diagnose.model.budget import Budget
 from diagnose.model.fleet_document import (
     Counted,
+    FleetBudget,
     FleetCauseDocument,
     FleetDocument,
     FleetJobDocument,
@@ -74,6 +76,8 @@ class FleetJob:
         All it ran on; None where its diagnosis does not say.
     unseen : frozenset of str
         Causes that could not be looked for.
+    budget : Budget or None
+        Where its GPU-seconds go; None where an earlier version diagnosed it.
     called : str
         Its id, and where others of the fleet have that too enough of its path to be told from them.
     """
@@ -107,6 +111,7 @@ class FleetJob:
     hosts: tuple[str, ...] | None = None
     unseen: frozenset[str] = frozenset()
     called: str = ""
+    budget: Budget | None = None
 
     @property
     def counts(self) -> bool:
@@ -195,6 +200,7 @@ class Fleet:
     study: Study
     hosts: Hosts
     night: LastNight | None
+    budget: FleetBudget | None = None
 
     def to_document(self, limit: int | None = None) -> FleetDocument:
         """Give what `diagnose fleet --format json` prints, at most `limit` jobs of it."""
@@ -213,4 +219,5 @@ class Fleet:
             study=self.study,
             hosts=self.hosts,
             night=self.night,
+            budget=self.budget,
         )

@@ -18,6 +18,7 @@ from diagnose.model.diagnosis_document import Ledger, Plan
 from diagnose.model.explanation import RuleCheck
 from diagnose.model.training_log import LogFacts
 from diagnose.report import facts, words
+from diagnose.report.budget import draw_budget
 from diagnose.report.charts import CULPRIT, are_alike, draw_bar, draw_heat_map, draw_sparkline, scale_of
 from diagnose.report.conditions import draw_conditions, format_number
 from diagnose.report.escape import escape, name, prose
@@ -70,6 +71,7 @@ def _sections(
         yield "In which order", _draw_plan(diagnosis.plan)
     if diagnosis.ledger is not None:
         yield _ledger_title(diagnosis), _draw_ledger(diagnosis.ledger, min(width, PROSE_WIDTH))
+    yield from draw_budget(diagnosis, min(width, PROSE_WIDTH))
     if diagnosis.log is not None:
         yield "Training log", _draw_log(diagnosis.log, facts.list_slow_ranks(diagnosis), width - 2)
     if not diagnosis.is_from_log:

@@ -119,7 +119,7 @@ def test_every_figure_has_alt_text_and_table(rendered: str) -> None:
     """Each drawing says in words what it shows, and each figure has a table with rows."""
     reader = Reader(rendered)
     drawings = [attributes for tag, attributes in reader.tags if tag == "svg"]
-    assert len(drawings) == 5
+    assert len(drawings) == 6
     assert all(drawing["role"] == "img" and len(drawing["aria-label"] or "") > 30 for drawing in drawings)
     figures = re.findall(r"<figure.*?</figure>", rendered, re.DOTALL)
     assert len(figures) == len(drawings)

@@ -32,6 +32,7 @@ from diagnose.report.facts import (
     describe_share,
     predict,
 )
+from diagnose.report.html.budget import draw_budget, list_levers
 from diagnose.report.html.draw import styled
 from diagnose.report.html.environment import fill_in
 from diagnose.report.html.ledger import draw_waterfall
@@ -146,14 +147,18 @@ def _fill(
     """Fill in the template with rows of pictures, one or two in each; `figures` are those of the causes, in their order."""
     kept = [found for row in rows if (found := [picture for picture in row if picture is not None])]
     shown = [picture for row in kept for picture in row]
+    with styled():
+        budget = draw_budget(diagnosis)
     said = _describe(diagnosis, options)
     if location is not None:
         said["command"] = f"diagnose {shlex.quote(location)} --min-speedup {diagnosis.min_speedup:g} --html report.html"
         said["metadata"] = [("trace", location), *said["metadata"]]
     return fill_in(
         "page.html.j2",
-        shown,
+        [*shown, budget] if budget is not None else shown,
         rows=kept,
+        budget=budget,
+        levers=list_levers(diagnosis),
         figures=["" if picture is None else picture.key for picture in figures],
         others=others,
         in_site=in_site,
