@@ -7,7 +7,7 @@ import dataclasses
 import shlex
 from collections.abc import Iterator, Sequence
 
-from diagnose.model.budget import Budget
+from diagnose.model.budget import Budget, Lever
 from diagnose.model.cause import Cause, Fix
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.diagnosis_document import Plan
@@ -110,6 +110,8 @@ def list_rows(diagnosis: Diagnosis, n_causes: int = MOST_CAUSES, *, is_tight: bo
             rows.append(Row("Looked", f"for {', '.join(escape(cause) for cause in diagnosis.checked)}", n_lines=3))
     if diagnosis.budget is not None:
         rows.append(Row("Step", _describe_budget(diagnosis.budget), n_lines=2))
+    if not diagnosis.causes and diagnosis.levers:
+        rows.append(Row("Faster", _describe_lever(diagnosis.levers[0]), n_lines=2))
     rows.append(Row("Cost", _describe_cost(diagnosis), n_lines=2))
     rows += [Row("Check", prose(cause.check), n_lines=2) for cause in causes[:1] if cause.check]
     return rows + [Row("Note", note, n_lines=2) for note in [_describe_doubts(diagnosis)] if note]
@@ -194,6 +196,12 @@ def _describe_budget(budget: Budget) -> str:
     parts = sorted(list_parts(budget.measured(), budget.lost), key=lambda part: -part[1])
     large = [part for part in parts if part[1] >= _PART_SHARE][:_MOST_PARTS]
     return ", ".join(f"{escape(name)} {words.percent(share)}" for name, share, _ in large)
+
+
+def _describe_lever(lever: Lever) -> str:
+    """Say what would make a job faster that has no fault."""
+    step = f"{words.seconds(lever.predicted_step_time)} a step (-{words.percent(1 - 1 / lever.predicted_speedup)})"
+    return f"{prose(lever.summary)}: {'at best ' if lever.at_most else ''}{step}"
 
 
 def _describe_cost(diagnosis: Diagnosis) -> str:
