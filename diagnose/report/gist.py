@@ -195,7 +195,7 @@ def _describe_budget(budget: Budget) -> str:
     """Say where the GPU-seconds of a step go, the largest parts first."""
     parts = sorted(list_parts(budget.measured(), budget.lost), key=lambda part: -part[1])
     large = [part for part in parts if part[1] >= _PART_SHARE][:_MOST_PARTS]
-    return ", ".join(f"{escape(name)} {words.percent(share)}" for name, share, _ in large)
+    return "; ".join(f"{escape(name)} {words.percent(share)}" for name, share, _ in large)
 
 
 def _describe_lever(lever: Lever) -> str:
