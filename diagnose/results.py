@@ -238,7 +238,7 @@ class Diagnosis(_Shown, _Diagnosis):
 
     def _line(self) -> str:
         """Say job, verdict and first cause."""
-        return words.headline(self)
+        return self.summary
 
     def _repr_html_(self) -> str:
         """Show the page in a notebook, in a frame that can neither read nor change the notebook."""

@@ -309,7 +309,7 @@ def test_codes_of_failures(pipeline: FakePipeline, jobs: list[str], code: int) -
 
 def test_rule_error_stops_all(pipeline: FakePipeline, capsys: pytest.CaptureFixture[str]) -> None:
     """A wrong rule ends the run with 4, and every fault has its line."""
-    assert main(["rule", "healthy"]) == 4
+    assert main(["./rule", "healthy"]) == 4
     out, err = capsys.readouterr()
     assert out == ""
     assert err.splitlines() == [
@@ -461,7 +461,7 @@ def test_help_shows_everything() -> None:
         assert word in shown.stdout
     for option in [
         "--format",
-        "-o",
+        "-o, --output",
         "--meta",
         "--steps",
         "--rules",
@@ -518,8 +518,14 @@ def test_completion_script(shell: str, capsys: pytest.CaptureFixture[str]) -> No
         (
             "diagnose ",
             [
-                *(f"plain,{name}" for name in ("ack", "compare", "completion", "convert", "explain", "fixes", "fleet")),
-                *(f"plain,{name}" for name in ("pack", "rules", "schema", "store", "tickets", "triage", "what-if")),
+                *(
+                    f"plain,{name}"
+                    for name in ("ack", "compare", "completion", "config", "convert", "explain", "fixes")
+                ),
+                *(
+                    f"plain,{name}"
+                    for name in ("fleet", "open", "pack", "rules", "schema", "store", "tickets", "triage", "what-if")
+                ),
                 "file,",
             ],
         ),

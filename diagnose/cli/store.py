@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from diagnose.cli.options import store_option
+from diagnose.cli.options import output_option, store_option
 from diagnose.cli.output import count, write_lines
 
 
@@ -18,7 +18,8 @@ def store_command() -> None:
 
 @store_command.command("info")
 @store_option
-def store_info_command(store: str) -> int:
+@output_option
+def store_info_command(store: str, output: str | None) -> int:
     """Say what is in a store."""
     from diagnose.triage.store import Store
 
@@ -29,7 +30,7 @@ def store_info_command(store: str) -> int:
         lines.append(f"{name}: " + (", ".join(f"{n:,} {key}" for key, n in counts.items()) or "none"))
     lines.append(f"pruned: {found.n_pruned:,}")
     lines.append(f"at work: {count(found.n_runs, 'triage')}, {count(found.n_claims, 'job')} claimed")
-    write_lines("\n".join(lines) + "\n")
+    write_lines("\n".join(lines) + "\n", output)
     return 0
 
 
@@ -39,14 +40,15 @@ def store_info_command(store: str) -> int:
     "--older", metavar="AGE|DATE", required=True, help="Take out what was diagnosed before: 90d, 1w or 2026-01-31."
 )
 def store_prune_command(store: str, older: str) -> int:
-    """Take old jobs out of a store; they are diagnosed again only when their content changes."""
+    """Take old jobs out of a store, and what was noted and told of them; they are diagnosed again only when they change."""
     from diagnose.triage.store import Store
     from diagnose.triage.times import parse_since
 
     with Store(store, may_create=False) as opened:
-        n_jobs = opened.prune(parse_since(older, opened.now_s()))
+        pruned = opened.prune(parse_since(older, opened.now_s()))
         name = opened.name
-    write_lines(f"{name}: {count(n_jobs, 'job')} taken out\n")
+    notes = (count(pruned.n_runs, "run"), count(pruned.n_sightings, "sighting"), count(pruned.n_deliveries, "message"))
+    write_lines(f"{name}: {count(pruned.n_jobs, 'job')} taken out; {', '.join(notes)} forgotten\n")
     return 0
 
 

@@ -178,6 +178,10 @@ class Finding(Struct, frozen=True, kw_only=True):
     hours_wasted: Annotated[
         float, Meta(description="GPU hours lost to it in this period; where it is gone, in the one before")
     ]
+    gpu_hours_lost_per_day: Annotated[
+        float | None,
+        Meta(description="over all jobs that had it last, while they run: GPUs x 24 x recoverable; as in its ticket"),
+    ]
     first_seen_s: float
     location: Annotated[str, Meta(description="the job that lost most to it")]
     job_id: str

@@ -144,8 +144,10 @@ class Removal:
     def _with(self, i: int, plan: "_Plan", steps: slice, at: slice) -> tuple[list[Seconds], list[Seconds]]:
         """Give own times and launch delays of one block with some changes."""
         o = self.observed[i]
-        own, delay = [cut(array, at) for array in o.own], [cut(array, at) for array in o.delay]
+        own, delay = list(o.own), list(o.delay)
         nodes = o.block.nodes
+        if len(range(len(o.block.steps))[at]) < len(o.block.steps):
+            own, delay = [cut(array, at) for array in own], [cut(array, at) for array in delay]
         waits = self._waits(i, plan)
         if waits is not None:
             for node, late in waits.delay.items():
