@@ -12,7 +12,7 @@ from rich.text import Text
 from diagnose.model.budget import Budget, HostWait, Lever
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.fleet_document import FleetBudget
-from diagnose.report import words
+from diagnose.report import facts, words
 from diagnose.report.charts import draw_bar
 from diagnose.report.escape import escape, name, prose
 from diagnose.report.layout import draw_marked
@@ -73,8 +73,11 @@ def describe_lever(lever: Lever) -> str:
     return f"at most {gain}" if lever.at_most else gain
 
 
-def draw_budget(diagnosis: Diagnosis, width: int) -> Iterator[tuple[str, RenderableType]]:
-    """Give the sections of the page of text: a bar for each part, and the levers; none without a budget."""
+def draw_budget(diagnosis: Diagnosis, width: int, *, thorough: bool = False) -> Iterator[tuple[str, RenderableType]]:
+    """Give the sections of the page of text: a bar for each part, and the levers; none without a budget.
+
+    Where thorough, with how to do it on every framework, if that of the job is not known.
+    """
     budget = diagnosis.budget
     if budget is None:
         return
@@ -82,7 +85,9 @@ def draw_budget(diagnosis: Diagnosis, width: int) -> Iterator[tuple[str, Rendera
     if diagnosis.levers:
         yield (
             LEVERS_TITLE,
-            draw_marked([(f"{n}.", _draw_lever(lever)) for n, lever in enumerate(diagnosis.levers, start=1)]),
+            draw_marked(
+                [(f"{n}.", _draw_lever(lever, thorough=thorough)) for n, lever in enumerate(diagnosis.levers, start=1)]
+            ),
         )
 
 
@@ -120,12 +125,12 @@ def _draw_bars(parts: Sequence[tuple[str, float, bool]], width: int) -> Table:
     return table
 
 
-def _draw_lever(lever: Lever) -> RenderableType:
+def _draw_lever(lever: Lever, *, thorough: bool) -> RenderableType:
     """Say what to change, what a replay of it gives, how, and what that takes for granted."""
     lines = [
         Text(prose(lever.summary), style="bold"),
         Text(describe_lever(lever), style="green"),
-        Text(prose(lever.how)),
+        *(Text(line) for line in (facts.split_how(lever) if thorough else facts.choose_how(lever))),
         Text(f"assumed: {prose('; '.join(lever.assumes))}", style="dim"),
     ]
     return Group(*lines)

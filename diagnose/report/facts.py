@@ -6,6 +6,7 @@ Enters: a diagnosis, or one of its causes. Leaves: lines of text, user strings e
 import re
 from collections.abc import Sequence
 
+from diagnose.model.budget import Lever
 from diagnose.model.cause import Alternative, Cause, Fix
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.diagnosis_document import MadeBy
@@ -212,13 +213,13 @@ def predict(fix: Fix) -> str | None:
     return gain + (f"; a restart pays off after {words.count(int(steps), 'step')}" if steps is not None else "")
 
 
-def split_how(fix: Fix) -> list[str]:
+def split_how(fix: Fix | Lever) -> list[str]:
     """Give the instructions of a fix, one text a framework; none where they only repeat what it is."""
     how = prose(fix.how)
     return _FRAMEWORK.split(how) if how and how != prose(fix.summary) else []
 
 
-def choose_how(fix: Fix) -> list[str]:
+def choose_how(fix: Fix | Lever) -> list[str]:
     """Give the instructions for everybody and those for the job's framework; where that is not known, name those there are."""
     parts = split_how(fix)
     recipes = [part for part in parts if re.match(_FRAMEWORKS, part)]

@@ -7,10 +7,12 @@ import dataclasses
 import shlex
 from collections.abc import Iterator, Sequence
 
+from diagnose.model.budget import Budget, Lever
 from diagnose.model.cause import Cause, Fix
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.diagnosis_document import Plan
 from diagnose.report import facts, words
+from diagnose.report.budget import list_parts
 from diagnose.report.escape import escape, prose
 
 #: Causes told in full at most; the others are counted.
@@ -21,6 +23,9 @@ _SENTENCES = 4
 _DOUBTS = ("/silent", "/after", "/one-dp-rank", "/rare", "/member")
 #: Who is heard first.
 _SOURCES = ("rule", "log", "change-point", "classifier")
+#: Parts of a step that are told on the first page: so many at most, and none smaller than this.
+_MOST_PARTS = 6
+_PART_SHARE = 0.01
 #: A path longer than this is not written out as part of a command.
 _LONG_PATH = 48
 #: From this ratio on a job is said to be so many times slower, below it so many percent.
@@ -103,6 +108,10 @@ def list_rows(diagnosis: Diagnosis, n_causes: int = MOST_CAUSES, *, is_tight: bo
             rows.append(Row("Log", facts.describe_log(diagnosis.log), n_lines=3))
         if diagnosis.checked:
             rows.append(Row("Looked", f"for {', '.join(escape(cause) for cause in diagnosis.checked)}", n_lines=3))
+    if diagnosis.budget is not None:
+        rows.append(Row("Step", _describe_budget(diagnosis.budget), n_lines=2))
+    if not diagnosis.causes and diagnosis.levers:
+        rows.append(Row("Faster", _describe_lever(diagnosis.levers[0]), n_lines=2))
     rows.append(Row("Cost", _describe_cost(diagnosis), n_lines=2))
     rows += [Row("Check", prose(cause.check), n_lines=2) for cause in causes[:1] if cause.check]
     return rows + [Row("Note", note, n_lines=2) for note in [_describe_doubts(diagnosis)] if note]
@@ -180,6 +189,19 @@ def _describe_plan(plan: Plan) -> str:
     return (
         f"the first fixes of {len(plan.steps)} causes together: {words.seconds(plan.predicted_step_time)} a step{gain}"
     )
+
+
+def _describe_budget(budget: Budget) -> str:
+    """Say where the GPU-seconds of a step go, the largest parts first."""
+    parts = sorted(list_parts(budget.measured(), budget.lost), key=lambda part: -part[1])
+    large = [part for part in parts if part[1] >= _PART_SHARE][:_MOST_PARTS]
+    return "; ".join(f"{escape(name)} {words.percent(share)}" for name, share, _ in large)
+
+
+def _describe_lever(lever: Lever) -> str:
+    """Say what would make a job faster that has no fault."""
+    step = f"{words.seconds(lever.predicted_step_time)} a step (-{words.percent(1 - 1 / lever.predicted_speedup)})"
+    return f"{prose(lever.summary)}: {'at best ' if lever.at_most else ''}{step}"
 
 
 def _describe_cost(diagnosis: Diagnosis) -> str:

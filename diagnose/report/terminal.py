@@ -71,7 +71,7 @@ def _sections(
         yield "In which order", _draw_plan(diagnosis.plan)
     if diagnosis.ledger is not None:
         yield _ledger_title(diagnosis), _draw_ledger(diagnosis.ledger, min(width, PROSE_WIDTH))
-    yield from draw_budget(diagnosis, min(width, PROSE_WIDTH))
+    yield from draw_budget(diagnosis, min(width, PROSE_WIDTH), thorough=thorough)
     if diagnosis.log is not None:
         yield "Training log", _draw_log(diagnosis.log, facts.list_slow_ranks(diagnosis), width - 2)
     if not diagnosis.is_from_log:

@@ -28,7 +28,7 @@ def test_parts_come_in_order_and_add_up() -> None:
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_the_section_fits_its_width(width: int) -> None:
     """Bars and names shrink before lines do."""
-    page = render(fixture_jobs.diagnosed("healthy"), width=width, color=False, verbose=True)
+    page = render(fixture_jobs.diagnosed("healthy"), width=width, color=False, thorough=True)
     assert words_of.TITLE in page and "pipeline bubble" in page
     assert max(len(line) for line in page.splitlines()) <= width
 
@@ -53,5 +53,5 @@ def test_names_of_operators_are_escaped(name: str) -> None:
 def test_a_diagnosis_of_an_earlier_version_has_no_section() -> None:
     """Its page is as it was."""
     old = dataclasses.replace(fixture_jobs.diagnosed("healthy"), budget=None, levers=())
-    page = render(old, width=80, color=False, verbose=True)
+    page = render(old, width=80, color=False, thorough=True)
     assert words_of.TITLE not in page and words_of.LEVERS_TITLE not in page

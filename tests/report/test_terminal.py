@@ -76,7 +76,9 @@ def test_verbose_adds_rules_and_features() -> None:
         assert found
         assert found[1].startswith("not measured: ") == (value is None)
     begin, end = short.split("\nHow far to trust this\n")
-    assert page.startswith(begin) and page.endswith(end)
+    assert page.startswith(begin.partition("\nWhere the step goes")[0]) and page.endswith(end)
+    recipe, hint = "torchtitan: --parallelism", "-vv, or name the job's framework"
+    assert (recipe in page, hint in page) == (True, False) and (recipe in short, hint in short) == (False, True)
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 160])
