@@ -488,12 +488,12 @@ def test_a_log_alone(tmp_path: Path) -> None:
         one.plot_workers()
 
 
-@pytest.mark.parametrize("plot", [name for name in vars(diagnose.Diagnosis) if name.startswith("plot_")])
+@pytest.mark.parametrize("plot", ["plot_workers", "plot_timeline"])
 def test_figures(found: diagnose.Diagnosis, plot: str) -> None:
     """A figure has title and legend, real colours on white, fits its canvas, and is a picture in a notebook."""
     figure = getattr(found, plot)()
     texts = [text.get_text() for text in figure.texts]
-    assert texts[0].startswith("worker-fault: ") and (figure.legends or plot == "plot_budget")
+    assert texts[0].startswith("worker-fault: ") and figure.legends
     file = io.BytesIO()
     figure.savefig(file, format="svg")
     drawn = file.getvalue().decode()
