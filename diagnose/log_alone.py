@@ -11,6 +11,7 @@ from diagnose.judge.log import judge_log
 from diagnose.judges import made_by, read_rules
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.diagnosis_document import Fidelity, StepTime
+from diagnose.model.job_names import locate, name_of_job
 from diagnose.model.request import Request
 from diagnose.model.trace import Job
 from diagnose.model.training_log import TrainingLog
@@ -35,7 +36,7 @@ def diagnose_log(inputs: InputFiles, request: Request) -> Diagnosis:
     log = load_log(inputs, name=request.name or str(inputs.path), steps=request.steps, report=request.report)
     request.report("judging")
     facts = measure_log(log, min_speedup=request.min_speedup)
-    job, known = describe_job(log, inputs.path.stem)
+    job, known = describe_job(log, inputs.path.stem, locate(request.name or str(inputs.path)))
     rule_set = read_rules(request.rules)
     verdict = judge_log(facts, job, rule_set.rules)
     seconds = float(facts.step_s.sum()) * facts.interval
@@ -67,12 +68,13 @@ def diagnose_log(inputs: InputFiles, request: Request) -> Diagnosis:
     )
 
 
-def describe_job(log: TrainingLog, job_id: str) -> tuple[Job, bool]:
+def describe_job(log: TrainingLog, job_id: str, location: str) -> tuple[Job, bool]:
     """Make a `Job` of the arguments that a log printed; False where it printed too little to know how the job is laid out."""
     sizes = log.sizes
     world, pp, tp = (sizes.get(key, 0) for key in ("world_size", "pp_size", "tp_size"))
     cp = sizes.get("cp_size", 1)
     known = min(world, pp, tp, cp) > 0 and world % max(1, pp * tp * cp) == 0
     dp, pp, tp, cp, world = (world // (pp * tp * cp), pp, tp, cp, world) if known else (1, 1, 1, 1, 1)
-    job = Job(job_id, dp, pp, tp, cp, 1, world, steps_total=log.total, framework="Megatron-LM")
+    name = name_of_job(name=None, job_id=None, location=location)
+    job = Job(job_id, dp, pp, tp, cp, 1, world, steps_total=log.total, framework="Megatron-LM", name=name)
     return job, known

@@ -211,6 +211,15 @@ class Diagnosis(_Shown, _Diagnosis):
 
         return self._plot("plot_timeline", draw_timeline)
 
+    def plot_budget(self) -> "Figure":
+        """Draw where the GPU-seconds of a step go, all parts as one bar.
+
+        Returns and raises as `plot_workers` does.
+        """
+        from diagnose.report.html.budget import draw_budget
+
+        return self._plot("plot_budget", lambda data: draw_budget(data.diagnosis))
+
     def _plot(self, name: str, draw: "Callable[[ReportData], Picture | None]") -> "Figure":
         """Draw a picture of the page."""
         from diagnose.report.html.figures import plot

@@ -178,7 +178,7 @@ def test_old_pages_go(store: str, tmp_path: Path, capsys: pytest.CaptureFixture[
     (folder / "jobs" / "mine.txt").write_text("mine")
     (folder / "jobs" / f".a.html.{os.getpid()}.tmp").write_text("of a writer that was killed")
     with Store(url) as opened:
-        assert opened.prune(NEWEST_S - 86_400)
+        assert opened.prune(NEWEST_S - 86_400).n_jobs
     _, err = run(capsys, "--store", url, "--site", str(folder))
     n_removed = int(re.search(r"(\d+) removed", err)[1])
     left = sorted(path.name for path in (folder / "jobs").iterdir())

@@ -36,7 +36,7 @@ def convert_command(*, job: str | None, output: str | None, list_them: bool, met
         raise UsageError(f"-o: {output} is a folder, or what is to be read; name another file")
     import io
 
-    from diagnose.model.job_names import id_of_path
+    from diagnose.model.job_names import id_of_path, locate, name_of_job
     from diagnose.trace.convert import write_trace
     from diagnose.trace.metadata import read_metadata
     from diagnose.trace.read import read_rows
@@ -47,6 +47,9 @@ def convert_command(*, job: str | None, output: str | None, list_them: bool, met
         rows = read_rows(source, name=name, report=progress)
         path = source if isinstance(source, Path) else None
         about = read_metadata(path, rows.job, meta)
+        run_id = str(about["job_id"]) if "job_id" in about else None
+        location = locate(name) if path else name
+        about.setdefault("name", name_of_job(name=None, job_id=run_id, location=location))
         about.setdefault("job_id", id_of_path(path) if path else "job")
         content = write_trace(rows, about)
     write_bytes("-o", output, content)

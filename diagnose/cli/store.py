@@ -40,14 +40,15 @@ def store_info_command(store: str, output: str | None) -> int:
     "--older", metavar="AGE|DATE", required=True, help="Take out what was diagnosed before: 90d, 1w or 2026-01-31."
 )
 def store_prune_command(store: str, older: str) -> int:
-    """Take old jobs out of a store; they are diagnosed again only when their content changes."""
+    """Take old jobs out of a store, and what was noted and told of them; they are diagnosed again only when they change."""
     from diagnose.triage.store import Store
     from diagnose.triage.times import parse_since
 
     with Store(store, may_create=False) as opened:
-        n_jobs = opened.prune(parse_since(older, opened.now_s()))
+        pruned = opened.prune(parse_since(older, opened.now_s()))
         name = opened.name
-    write_lines(f"{name}: {count(n_jobs, 'job')} taken out\n")
+    notes = (count(pruned.n_runs, "run"), count(pruned.n_sightings, "sighting"), count(pruned.n_deliveries, "message"))
+    write_lines(f"{name}: {count(pruned.n_jobs, 'job')} taken out; {', '.join(notes)} forgotten\n")
     return 0
 
 

@@ -6,6 +6,7 @@ Enters: two `Side`s. Leaves: a `Comparison`. Nothing is judged anew: what neithe
 from collections.abc import Iterator
 
 from diagnose.model.comparison import Account, Change, ChangeName, Comparison, Payoff, Seen, Side, whole_ns
+from diagnose.model.fingerprint import HARDWARE
 from diagnose.model.place import Where
 
 #: Step times nearer than this are alike: a cause is worth reporting from there on (`--min-speedup`), and healthy runs of one
@@ -15,8 +16,6 @@ ALIKE_SHARE = 0.02
 SAME_SHARE = 0.01
 #: A step without any cause that differs by more than this is other work.
 OTHER_WORK_SHARE = 0.05
-#: Who mends what follows the hardware and not the rank.
-_HARDWARE = {"platform", "hardware"}
 #: Worst first.
 _ORDER = ("came", "grew", "unclear", "same", "shrank", "went")
 
@@ -63,7 +62,7 @@ def _is_same(old: Seen, new: Seen) -> bool:
 def _moved(old: Seen, new: Seen) -> bool:
     """Say whether a fault of the hardware is on other hosts now."""
     hosts, others = _hosts(old.where), _hosts(new.where)
-    return old.who in _HARDWARE and bool(hosts) and bool(others) and not hosts & others
+    return old.who in HARDWARE and bool(hosts) and bool(others) and not hosts & others
 
 
 def _hosts(where: Where) -> set[str]:

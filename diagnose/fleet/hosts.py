@@ -12,7 +12,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from diagnose.model.fleet import HARDWARE, FleetCause, FleetJob
+from diagnose.model.fingerprint import HARDWARE
+from diagnose.model.fleet import FleetCause, FleetJob
 from diagnose.model.fleet_document import HostCount, Hosts
 from diagnose.model.trace import Seconds
 
@@ -136,7 +137,7 @@ def _lost_to(job: FleetJob, host: str) -> float:
 def _places(job: FleetJob, host: str) -> list[tuple[object, ...]]:
     """Give the places in jobs of that parallelism at which a host is blamed."""
     workers = [worker for cause in _faults(job) for worker in cause.where.workers if worker.host == host]
-    return [(job.family, worker.dp, worker.pp) for worker in workers]
+    return [(job.framework, job.sizes, worker.dp, worker.pp) for worker in workers]
 
 
 def _propose(n_places: int) -> str:

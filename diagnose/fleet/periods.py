@@ -1,13 +1,14 @@
 """What is new, worse, back, the same or gone since the night before, fault by fault.
 
-Enters: jobs, each with the time it ran at. Leaves: findings. A fault is a fingerprint: the same cause at the same place of jobs
-of one framework and parallelism, whichever run.
+Enters: jobs, each with the night it came in. Leaves: findings. A fault is a fingerprint: the same cause at the same place of one
+job, whichever run, or on one host, whichever job.
 """
 
 from collections import defaultdict
 from collections.abc import Sequence
 
-from diagnose.model.fleet import HARDWARE, FleetCause, FleetJob
+from diagnose.model.fingerprint import sum_losses
+from diagnose.model.fleet import FleetCause, FleetJob
 from diagnose.model.fleet_document import STATES, Finding, LastNight, State
 
 #: A fault is worse when it costs so much more of the step time; less is not even reported as a cause.
@@ -22,9 +23,9 @@ def compare_periods(jobs: Sequence[FleetJob], *, until_s: float, period_s: float
     Findings come by state, as `STATES` has them, then by GPU hours lost.
     """
     began_s = until_s - period_s
-    now = [job for job in jobs if began_s < job.when_s <= until_s]
-    before = [job for job in jobs if began_s - period_s < job.when_s <= began_s]
-    earlier = [job for job in jobs if job.when_s <= began_s - period_s]
+    now = [job for job in jobs if began_s < job.night_s <= until_s]
+    before = [job for job in jobs if began_s - period_s < job.night_s <= began_s]
+    earlier = [job for job in jobs if job.night_s <= began_s - period_s]
     seen_now, seen_before, seen_earlier = _occurrences(now), _occurrences(before), _occurrences(earlier)
     findings = []
     for fingerprint in seen_now.keys() | seen_before.keys():
@@ -81,6 +82,7 @@ def _find(
         recoverable_now=cost_now,
         recoverable_before=cost_before,
         hours_wasted=sum(one.lost_to(seen) for one, seen in latest),
+        gpu_hours_lost_per_day=_loses_a_day([*now, *before, *earlier]),
         first_seen_s=min(one.when_s for one, _ in (*now, *before, *earlier)),
         location=job.location,
         job_id=job.job_id,
@@ -94,6 +96,14 @@ def _n_jobs(occurrences: list[_Occurrence]) -> int:
     return len({job.location for job, _ in occurrences})
 
 
+def _loses_a_day(occurrences: list[_Occurrence]) -> float | None:
+    """Give the GPU hours that a fault loses a day over all jobs that have it; a cause further up in a report counts."""
+    first: dict[str, _Occurrence] = {}
+    for job, cause in occurrences:
+        first.setdefault(job.location, (job, cause))
+    return sum_losses((job.family, job.night_s, job.loses_a_day(cause)) for job, cause in first.values())
+
+
 def _mean_cost(occurrences: list[_Occurrence]) -> float | None:
     """Give the mean part of the step time that a fault costs; None where it is not seen."""
     return sum(cause.recoverable for _, cause in occurrences) / len(occurrences) if occurrences else None
@@ -101,11 +111,11 @@ def _mean_cost(occurrences: list[_Occurrence]) -> float | None:
 
 def _why_unseen(job: FleetJob, cause: FleetCause, jobs_now: Sequence[FleetJob]) -> str:
     """Say why nobody can know whether a fault is gone; empty where its jobs ran and do not have it."""
-    alike = [other for other in jobs_now if other.family == job.family]
+    machine = cause.machine
+    if machine is None:
+        alike, said = [other for other in jobs_now if other.family == job.family], "this job did not run"
+    else:
+        alike, said = [other for other in jobs_now if machine in (other.hosts or ())], f"no job ran on {machine}"
     if not alike:
-        return "no job of this kind ran"
-    if all(cause.cause in other.unseen for other in alike):
-        return "no job of this kind lets anyone look for it"
-    if cause.who in HARDWARE and cause.hosts and not any(cause.hosts[0] in (other.hosts or ()) for other in alike):
-        return f"no job of this kind ran on {cause.hosts[0]}"
-    return ""
+        return said
+    return "no run of it lets anyone look for it" if all(cause.cause in other.unseen for other in alike) else ""

@@ -11,11 +11,11 @@ from collections.abc import Collection, Sequence
 import msgspec.structs
 import numpy as np
 
-from diagnose.judge.places import name_fault
 from diagnose.judge.rule import Rule
 from diagnose.judge.unknown import UNKNOWN_CERTAINTY
 from diagnose.judge.verdict import Verdict
 from diagnose.model.cause import Cause, EvidenceItem, NotChecked, When
+from diagnose.model.fingerprint import name_fault
 from diagnose.model.place import Where
 from diagnose.model.trace import Ints, Job
 from diagnose.model.training_log import LogFacts
@@ -46,7 +46,7 @@ def judge_log(facts: LogFacts, job: Job, rules: Sequence[Rule]) -> Verdict:
     where = Where(workers=workers)
     cause = Cause(
         cause="unknown",
-        title="unexplained: iterations got longer",
+        title="unknown cause: iterations got longer",
         confidence=UNKNOWN_CERTAINTY,
         share=None,
         recoverable=1.0 - facts.usual_s / facts.slow_s,
@@ -54,7 +54,7 @@ def judge_log(facts: LogFacts, job: Job, rules: Sequence[Rule]) -> Verdict:
         when=facts.when,
         evidence=(_describe_change("unknown", facts), *_describe_ranks("unknown", facts)),
         fixes=(),
-        fingerprint=name_fault(job, "unknown/log", where),
+        fingerprint=name_fault(job, "unknown/log", None, where),
     )
     return Verdict("straggling", (cause,), None, (), not_checked, ())
 

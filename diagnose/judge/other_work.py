@@ -43,7 +43,7 @@ def describe_uneven(analysis: Analysis, where: Where) -> tuple[str, str]:
     how = f"take {write_ratio(worst.ratio, 2)} times as long as usual" if worst.ratio else "make some computes longer"
     name = _shorten(worst.name)
     text = f"rows of the type `{name}`{on} {how}"
-    return f"unexplained: uneven `{name}`", f"{text}, and no rule says why"
+    return f"unknown cause: uneven `{name}`", f"{text}, and no rule says why"
 
 
 def _shorten(name: str) -> str:

@@ -1,8 +1,6 @@
-"""Where a cause sits: the workers, stages, hosts and links that it is named with, and the name of the fault there."""
+"""Where a cause sits: the workers, stages, hosts and links that it is named with."""
 
-import hashlib
 import itertools
-import json
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,7 +10,7 @@ from diagnose.judge.worth import measure_named, most_gain
 from diagnose.model.analysis import Analysis, Suspects
 from diagnose.model.components import Gains
 from diagnose.model.place import Link, Where, Worker
-from diagnose.model.trace import Job, Seconds, Trace
+from diagnose.model.trace import Seconds, Trace
 
 #: Nobody is named where the workers together have less than this part of the gain.
 NAMED_SHARE = 0.25
@@ -145,16 +143,3 @@ def label_worker(trace: Trace, dp: int, stage: int) -> Worker:
     """Name the worker at two indices by the labels of the file."""
     host = None if trace.hosts is None else trace.hosts[dp * trace.n_stages + stage] or None
     return Worker(int(trace.dp_labels[dp]), int(trace.stage_labels[stage]), int(trace.ranks[dp, stage]), host)
-
-
-def name_fault(job: Job, cause: str, where: Where) -> str:
-    """Name a fault so that other runs of the same job family with it in the same place get the same name."""
-    family = [job.framework, job.dp_size, job.pp_size, job.tp_size, job.cp_size, job.vpp_size]
-    links = [tuple((end.dp, end.pp) for end in link.ends) for link in where.links[:1]]
-    place = [
-        [(w.dp, w.pp) for w in where.workers[:1]],
-        list(where.stages),
-        list(where.hosts[:1]),
-        *([links] if links else []),
-    ]
-    return hashlib.sha256(json.dumps([family, cause, place]).encode()).hexdigest()[:16]

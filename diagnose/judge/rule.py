@@ -118,7 +118,7 @@ class Rule:
     alternatives : tuple of RuleAlternative
         What else may explain the same seconds.
     pictures : tuple of str
-        Of `PICTURES`: those that make the cause obvious, the best first.
+        Of `PICTURES`: those that show the cause, the best first; empty: what its components show best.
     dated_by_log : bool
         A change of pace in a training log may be this cause's onset; False for what is so from the first step on.
     classifier : tuple of str

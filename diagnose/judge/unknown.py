@@ -5,12 +5,13 @@ from collections.abc import Collection, Sequence
 from diagnose.judge.confidence import chance_above
 from diagnose.judge.lone import is_lone_rank, only_waits
 from diagnose.judge.other_work import UNEVEN, describe_uneven
-from diagnose.judge.places import locate_and_price, name_fault
+from diagnose.judge.places import locate_and_price
 from diagnose.judge.timing import date_cause
 from diagnose.judge.worth import is_unmeasured, measure_alone, share_of
 from diagnose.model.analysis import Analysis
 from diagnose.model.cause import Cause, EvidenceItem
 from diagnose.model.components import COMPONENTS
+from diagnose.model.fingerprint import name_fault
 
 #: What is said of time that no rule explains.
 UNKNOWN = "unknown"
@@ -52,7 +53,7 @@ def report_unknown(analysis: Analysis, component: str, least: float) -> Cause:
     text = text or f"time is lost to {COMPONENTS[component]}, and no rule says why"
     return Cause(
         cause=UNKNOWN,
-        title=title or f"unexplained: {COMPONENTS[component]}",
+        title=title or f"unknown cause: {COMPONENTS[component]}",
         confidence=round(UNKNOWN_CERTAINTY * chance_above(measure_alone(gains, (component,)), least), 4),
         share=share_of(gains, (component,)),
         recoverable=gain,
@@ -60,5 +61,5 @@ def report_unknown(analysis: Analysis, component: str, least: float) -> Cause:
         when=date_cause(analysis, (component,), place),
         evidence=(EvidenceItem("rule", f"{UNKNOWN}/gain.{component}", text, {f"gain.{component}": gain}),),
         fixes=(),
-        fingerprint=name_fault(analysis.trace.job, f"{UNKNOWN}/{component}", where),
+        fingerprint=name_fault(analysis.trace.job, f"{UNKNOWN}/{component}", None, where),
     )

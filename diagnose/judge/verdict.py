@@ -15,7 +15,7 @@ from diagnose.judge.classifier import Prediction
 from diagnose.judge.confidence import be_sure, believe, overlaps_too_much
 from diagnose.judge.evidence import list_evidence
 from diagnose.judge.lone import is_lone_rank, only_waits
-from diagnose.judge.places import locate_and_price, name_fault
+from diagnose.judge.places import locate_and_price
 from diagnose.judge.rest import describe_noise, describe_rest, describe_unlooked
 from diagnose.judge.rule import Judgement
 from diagnose.judge.timing import date_cause
@@ -33,6 +33,7 @@ from diagnose.judge.worth import (
 from diagnose.model.analysis import Analysis
 from diagnose.model.cause import Cause, Kind, NotChecked
 from diagnose.model.diagnosis_document import Ledger, VerdictName
+from diagnose.model.fingerprint import name_fault
 from diagnose.numerics.figures import write_percent
 
 #: Steps below which nothing that varies can be told from chance.
@@ -262,7 +263,7 @@ def _report(
         evidence=tuple(list_evidence(analysis, said.judgement, said.benefit, prediction)),
         fixes=(),
         alternatives=alternatives,
-        fingerprint=name_fault(analysis.trace.job, rule.id, where),
+        fingerprint=name_fault(analysis.trace.job, rule.id, rule.who or None, where),
         kind=cast("Kind | None", rule.severity or None),
         check=rule.check or None,
         who=rule.who or None,

@@ -118,7 +118,11 @@ class Cause(Struct, frozen=True, kw_only=True):
         Proof | None, Meta(description="figures that show the cause: what the first picture of its page is drawn from")
     ] = None
     fingerprint: Annotated[
-        str, Meta(description="the same over runs of one job family with the same fault in the same place")
+        str,
+        Meta(
+            description="the same over runs of one job (name, owner, framework, parallelism) with the same fault in the same "
+            "place; of a fault of a machine, over all jobs on the same host"
+        ),
     ]
 
 

@@ -44,7 +44,7 @@ class MadeBy(Struct, frozen=True):
 class JobFacts(Struct, frozen=True, kw_only=True):
     """Metadata of the job as resolved."""
 
-    job_id: str
+    job_id: Annotated[str, Meta(description="of this run")]
     dp_size: _JobSize
     pp_size: _JobSize
     tp_size: _JobSize
@@ -64,6 +64,12 @@ class JobFacts(Struct, frozen=True, kw_only=True):
     ops: Count
     hosts: Annotated[
         tuple[str, ...] | None, Meta(description="all hosts that it ran on; null where the trace does not say")
+    ] = None
+    name: Annotated[
+        str | None,
+        Meta(
+            description="what runs of the job share: by its metadata, else the part of its id or path that stays the same"
+        ),
     ] = None
 
 

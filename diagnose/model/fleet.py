@@ -8,8 +8,11 @@ import dataclasses
 import datetime as dt
 from typing import cast
 
+from diagnose.model.budget import Budget
+from diagnose.model.fingerprint import HOURS_A_DAY, find_machine, name_family
 from diagnose.model.fleet_document import (
     Counted,
+    FleetBudget,
     FleetCauseDocument,
     FleetDocument,
     FleetJobDocument,
@@ -26,9 +29,6 @@ from diagnose.model.fleet_document import (
 )
 from diagnose.model.place import Where
 
-#: Who mends a fault that stays with the machine and not with the job.
-HARDWARE = frozenset({"platform", "hardware"})
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FleetCause:
@@ -43,6 +43,11 @@ class FleetCause:
     fingerprint: str
     fix: str | None = None
     predicted_speedup: float | None = None
+
+    @property
+    def machine(self) -> str | None:
+        """The host that it stays with; None where it is the job's."""
+        return find_machine(self.who, self.hosts)
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -61,6 +66,8 @@ class FleetJob:
         Where its trace was, and the folder or bucket prefix that it lay in.
     when_s : float
         When it ran: seconds since 1970 of its end where its metadata says that, else of its diagnosis.
+    came_s : float or None
+        When the triage run began that brought it, which is its night; None where that is not known.
     failure, reason : str or None
         Why it has no diagnosis; None where it has one.
     hours_analysed, hours_wasted, hours_recoverable : float or None
@@ -74,6 +81,10 @@ class FleetJob:
         All it ran on; None where its diagnosis does not say.
     unseen : frozenset of str
         Causes that could not be looked for.
+    name : str
+        What all its runs are called.
+    budget : Budget or None
+        Where its GPU-seconds go; None where an earlier version diagnosed it.
     called : str
         Its id, and where others of the fleet have that too enough of its path to be told from them.
     """
@@ -107,6 +118,9 @@ class FleetJob:
     hosts: tuple[str, ...] | None = None
     unseen: frozenset[str] = frozenset()
     called: str = ""
+    name: str = ""
+    came_s: float | None = None
+    budget: Budget | None = None
 
     @property
     def counts(self) -> bool:
@@ -114,9 +128,15 @@ class FleetJob:
         return self.failure is None and self.verdict in {"healthy", "noisy", "straggling"}
 
     @property
-    def family(self) -> tuple[object, ...]:
-        """What runs of one job have in common: framework and parallelism, as fingerprints see it."""
-        return (self.framework, *self.sizes)
+    def family(self) -> str:
+        """What runs of one job have in common, as fingerprints see it."""
+        name = self.name or self.job_id
+        return name_family(name=name, owner=self.owner, framework=self.framework, sizes=self.sizes)
+
+    @property
+    def night_s(self) -> float:
+        """When it came: with the night's triage, or where that is not known when it ran."""
+        return self.when_s if self.came_s is None else self.came_s
 
     @property
     def wasted(self) -> float:
@@ -135,6 +155,10 @@ class FleetJob:
     def lost_to(self, cause: FleetCause) -> float:
         """Give the GPU hours that it lost to one of its causes."""
         return self.wasted * (cause.share or 0.0)
+
+    def loses_a_day(self, cause: FleetCause) -> float | None:
+        """Give the GPU hours that it loses a day to one of its causes while it runs."""
+        return None if self.n_gpus is None else HOURS_A_DAY * self.n_gpus * cause.recoverable
 
     def to_document(self) -> FleetJobDocument:
         """Give one entry of `jobs`."""
@@ -195,6 +219,7 @@ class Fleet:
     study: Study
     hosts: Hosts
     night: LastNight | None
+    budget: FleetBudget | None = None
 
     def to_document(self, limit: int | None = None) -> FleetDocument:
         """Give what `diagnose fleet --format json` prints, at most `limit` jobs of it."""
@@ -213,4 +238,5 @@ class Fleet:
             study=self.study,
             hosts=self.hosts,
             night=self.night,
+            budget=self.budget,
         )

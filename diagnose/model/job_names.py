@@ -1,13 +1,39 @@
 """What a job is called: by its metadata, else by its path, and in a list by enough of that to be told from the others.
 
-Enters: paths, and ids with locations. Leaves: names. An id never depends on what else is in a list: stores and tickets keep it.
+Enters: metadata, paths, and ids with locations. Leaves: ids, names, and what jobs are called in a list. An id is that of one run; a
+name stays the same from run to run. Neither depends on what else is in a list: stores and tickets keep them.
 """
 
+import os
+import re
+import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
 _SUFFIX = ".parquet"
+#: Parts of a path that make a name: a folder and a file, or two folders. One alone is too often `train` or `trace`.
+_N_PARTS = 2
+#: Names that say nothing of which job it is.
+_COMMON = re.compile(
+    r"(?:data|downloads?|home|jobs?|logs?|mnt|outputs?|out|profiles?|profiler|ranks?|results?|root|runs?|scratch|shared|slurm|"
+    r"srv|steps?|tmp|torch|pytorch|traces?|training|train|var|work|workspace)",
+    re.IGNORECASE,
+)
+_BEFORE, _AFTER = r"(?<![A-Za-z0-9])", r"(?![A-Za-z0-9])"
+#: What differs from run to run, wherever it stands in a name.
+_VARIES = re.compile(
+    rf"""
+      {_BEFORE}[0-9a-f]{{8}}-(?:[0-9a-f]{{4}}-){{3}}[0-9a-f]{{12}}{_AFTER}                       # a UUID
+    | {_BEFORE}(?:re)?(?:start|try|run|night|day|attempt|epoch|jobid|pid|step|iter)(?:ed)?[-_=:. ]*
+      \d[-\d:._+TZhms]*{_AFTER}                                                                 # start-<time>, run-12
+    | (?<!\d)(?:19|20)\d\d(?P<dash>[-_.]?)(?:0[1-9]|1[0-2])(?P=dash)(?:0[1-9]|[12]\d|3[01])
+      (?:[-_:.T +]*\d+Z?{_AFTER})*(?![0-9])                                                     # a date, with its time
+    | {_BEFORE}(?=[a-f]*[0-9])(?=[0-9]*[a-f])[0-9a-f]{{7,}}{_AFTER}                             # a hash
+    | {_BEFORE}(?P<number>\d{{4,}}|0\d\d+){_AFTER}                                              # of a scheduler, or a count
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
 
 
 def id_of_path(path: Path) -> str:
@@ -18,6 +44,83 @@ def id_of_path(path: Path) -> str:
     """
     named = path if path.name not in {"", ".."} else path.resolve()
     return named.name.removesuffix(_SUFFIX) or "job"
+
+
+def locate(given: str) -> str:
+    """Give the whole path of what is named by a part of it; a URL is as it is."""
+    return given if "://" in given else os.path.abspath(given)  # noqa: PTH100 - a link keeps its name
+
+
+def name_of_job(*, name: str | None, job_id: str | None, location: str) -> str:
+    """Give the name that the runs of one job share.
+
+    Parameters
+    ----------
+    name, job_id : str or None
+        As the metadata has them. A name is taken as it is; of an id what is the same from run to run.
+    location : str
+        Path or URL of the trace, for where the metadata says neither: its last two parts that say something.
+
+    Returns
+    -------
+    str
+        Never empty. Where all of it differs from run to run (a number alone), the id itself: a run that shares its name with no
+        other is told once too often, one that shares it with a stranger is lost.
+
+    >>> name_of_job(name="llama 70B", job_id="7", location="/a"), name_of_job(name=None, job_id="AR-20261122", location="/a")
+    ('llama 70B', 'AR')
+    >>> name_of_job(name=None, job_id=None, location="/traces/team-a/llama-70b/start-2026-11-22T02:00:00/trace.parquet")
+    'llama-70b/trace'
+    >>> name_of_job(name=None, job_id="4711", location="s3://bucket/4711.parquet")
+    'bucket'
+    """
+    if name and name.strip():
+        return _tidy(name)
+    parts = [job_id] if job_id else []
+    path = [
+        part
+        for part in location.removesuffix(_SUFFIX).partition("://")[2 if "://" in location else 0].split("/")
+        if part
+    ]
+    return _stable_name(parts) or _stable_name(path) or _tidy((parts or path or [location])[-1]) or "job"
+
+
+def stable_part(text: str) -> str:
+    """Leave out of a name what differs from run to run: dates, times, hashes, run numbers, and numbers that are no size.
+
+    >>> [stable_part(text) for text in ("llama-70b-2026-11-22T02:00:00Z-ft", "run_12", "AR-start-1763792400", "gpt3-ctx-8192")]
+    ['llama-70b-ft', '', 'AR', 'gpt3-ctx-8192']
+    >>> [stable_part(text) for text in ("exp-2", "job-123456", "a1b2c3d-eval", "0_1", "moe-8x7b-pp4")]
+    ['exp-2', 'job', 'eval', '', 'moe-8x7b-pp4']
+    """
+    left = _VARIES.sub(lambda found: found[0] if _is_size(found["number"]) else "\0", _tidy(text))
+    parts = [part.strip("-_.=+: ") for part in left.split("\0")]
+    joined = "-".join(part for part in parts if part)
+    return joined if any(character.isalpha() for character in joined) else ""
+
+
+def _stable_name(parts: list[str]) -> str:
+    """Join what is stable of the last parts of a path; empty where nothing of it says which job it is."""
+    found: list[str] = []
+    for i, part in enumerate(reversed(parts)):
+        stable = stable_part(part)
+        # A common name says which of the traces of a folder it is, and no more.
+        if stable and (not _COMMON.fullmatch(stable) or (i == 0 and stable == part)):
+            found.append(stable)
+        if len(found) == _N_PARTS:
+            break
+    return "" if all(map(_COMMON.fullmatch, found)) else "/".join(reversed(found))
+
+
+def _is_size(number: str | None) -> bool:
+    """Say whether a number is a power of two, as sizes of contexts and batches are, and numbers of runs seldom."""
+    n = int(number) if number and len(number) < 19 and not number.startswith("0") else 0
+    return n > 0 and n & (n - 1) == 0
+
+
+def _tidy(text: str) -> str:
+    """Write a name in one line, and each character in one way."""
+    return " ".join(unicodedata.normalize("NFC", text).split())
 
 
 def tell_apart(jobs: Iterable[tuple[str, str]]) -> dict[str, str]:

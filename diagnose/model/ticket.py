@@ -1,4 +1,4 @@
-"""What is found again and again in the runs of a job family, and the ticket that tells of it."""
+"""What is found again and again in the runs of a job, or on a host, and the ticket that tells of it."""
 
 import dataclasses
 import datetime as dt
@@ -17,7 +17,7 @@ Moment = Annotated[str, Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$", extra
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Finding:
-    """A cause at a place in a job family, through all runs that had it.
+    """A cause at a place in a job, or on a host, through all runs that had it.
 
     An episode is the time from when it came until it was fixed; when it comes back another begins. All moments in seconds
     since 1970.
@@ -27,7 +27,7 @@ class Finding:
     fingerprint : str
         Of the cause, as the diagnosis gives it.
     cause, title, family : str
-        `family` is the framework and the parallelism in words.
+        `title` is the cause in a few words, `family` the framework and the parallelism.
     state : str
         `open` or `fixed`.
     event : str
@@ -47,15 +47,19 @@ class Finding:
     severity, who, owner : str or None
         As the worst run said when the episode began: they are how alerts are told apart, and stay.
     worst_location : str
-        The run of this episode that loses most.
+        The run that loses most, of those that had it last.
     gpu_hours_lost_per_day : float or None
-        In that run: its GPUs x 24 hours x the part of the step time that comes back.
+        Over all jobs that had it last, while they run: GPUs x 24 hours x the part of the step time that comes back.
     confidence : float
         The highest of this episode.
     particulars : str
         The entry of `causes` in the diagnosis of that run, as JSON.
     fixed_at, fixed_because
         None while it is open.
+    name, job : str or None
+        What the job of that run is called, and the key that its runs share.
+    machine : str or None
+        The host that the fault stays with, whatever job runs there.
     """
 
     fingerprint: str
@@ -80,6 +84,9 @@ class Finding:
     particulars: str
     fixed_at: float | None = None
     fixed_because: str | None = None
+    name: str | None = None
+    job: str | None = None
+    machine: str | None = None
 
     @property
     def ticket(self) -> str:
@@ -127,12 +134,14 @@ class JobWithFinding:
 class Ticket:
     """What is told of a finding: to programs as `to_document` gives it.
 
-    `particulars` is what the worst run says of the cause, None where its diagnosis was gone; `summary` one line that is safe to
-    show; `n_jobs` counts jobs in the store that have the finding now, and `jobs` are the first of them, the costliest first.
+    `title` and `summary` are one line each that is safe to show; `particulars` is what the worst run says of the cause, None where
+    its diagnosis was gone; `n_jobs` counts jobs in the store that have the finding now, and `jobs` are the first of them, the
+    costliest first.
     """
 
     finding: Finding
     ack: Ack | None
+    title: str
     summary: str
     particulars: Cause | None
     n_jobs: int
@@ -150,12 +159,14 @@ class Ticket:
             state=cast("TicketState", "acked" if ack is not None and finding.state == "open" else finding.state),
             fingerprint=finding.fingerprint,
             cause=finding.cause,
-            title=finding.title,
+            title=self.title,
             summary=self.summary,
             severity=cast("Severity | None", finding.severity),
             owner=finding.owner,
             who=finding.who,
+            name=finding.name,
             family=finding.family,
+            machine=finding.machine,
             gpu_hours_lost_per_day=finding.gpu_hours_lost_per_day,
             confidence=finding.confidence,
             recoverable=None if found is None else found.recoverable,
@@ -217,24 +228,33 @@ class TicketDocument(Struct, frozen=True, kw_only=True):
     state: TicketState
     fingerprint: Annotated[
         str,
-        Meta(description="the finding: the same over runs of one job family with the same fault in the same place"),
+        Meta(
+            description="the finding: the same over runs of one job with the same fault in the same place; of a fault of a "
+            "machine, over all jobs on the same host"
+        ),
     ]
     cause: CauseId
-    title: Annotated[str, Meta(description="the cause in a few words")]
+    title: Annotated[str, Meta(description="job, cause, place, and how many times as long steps take for it")]
     summary: Annotated[str, Meta(description="one line for people; nothing in it that a terminal would obey")]
     severity: Annotated[
         Severity | None,
-        Meta(description="how bad it is as a rule, when the ticket was opened; null where no rule says so"),
+        Meta(description="how bad it was when the ticket was opened; null where nothing says so"),
     ]
     owner: Annotated[str | None, Meta(description="owner of the job that lost most when the ticket was opened")]
     who: Annotated[
         str | None,
         Meta(description="who can mend it: job owner, platform or hardware; null where no rule says so"),
     ]
-    family: Annotated[str, Meta(description="framework and parallelism that the jobs have in common")]
+    name: Annotated[str | None, Meta(description="what the job that loses most is called from run to run")]
+    family: Annotated[
+        str, Meta(description="framework and parallelism of the job that lost most when the ticket was opened")
+    ]
+    machine: Annotated[str | None, Meta(description="host that the fault stays with; null where it is the job's")]
     gpu_hours_lost_per_day: Annotated[
         float | None,
-        Meta(description="of the job that loses most, while it runs: its GPUs x 24 x recoverable"),
+        Meta(
+            description="over all jobs that had it last, while they run: GPUs x 24 x recoverable; as in `diagnose fleet`"
+        ),
     ]
     confidence: Annotated[float, Meta(ge=0, le=1, description="the highest of all jobs with it")]
     recoverable: Annotated[

@@ -27,8 +27,8 @@ TOKEN_COLUMNS = ("tokens", "tokens_sq", "expert_tokens")
 class Job:
     """What is known about the job itself; sizes agree with the rows, everything else is as somebody says, or None.
 
-    `name` is what the team calls the job, the same from run to run. `schedule` is a hint: rows win. `has_cuda`, `saves` and
-    `reads_input` say whether the job can have allocator stalls of a GPU, saves its state, and reads data at all.
+    `job_id` is the run's; `name` is what its runs share (`model.job_names`). `schedule` is a hint: rows win. `has_cuda`, `saves`
+    and `reads_input` say whether the job can have allocator stalls of a GPU, saves its state, and reads data at all.
     """
 
     job_id: str

@@ -3,6 +3,7 @@
 Enters: a `Diagnosis`. Leaves: text that reads at any width from 40 columns, with or without colour.
 """
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 
@@ -42,9 +43,9 @@ def render(
     rest = [*list_commands(diagnosis, path), *(Row(name(what), escape(where), n_lines=99) for what, where in links)]
 
     def write(console: Console) -> None:
-        for n_causes in range(MOST_CAUSES, 0, -1):
+        for n_causes, is_tight in itertools.product(range(MOST_CAUSES, 0, -1), (False, True)):
             page = [*_headline(diagnosis, columns, console)]
-            for row in (*list_rows(diagnosis, n_causes), *rest):
+            for row in (*list_rows(diagnosis, n_causes, is_tight=is_tight), *rest):
                 page += _lay_out(row, columns, console)
             if len(page) <= MOST_LINES:
                 break

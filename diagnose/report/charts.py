@@ -18,8 +18,8 @@ _SPARKS = "▁▂▃▄▅▆▇█"
 _MARKS = "·░▒▓█"
 _STYLES = ("dim", "", "yellow", "red", "bold red")
 #: What stands in place of them for workers that a cause names.
-_CULPRIT = "X"
-_CULPRIT_STYLE = "bold reverse"
+CULPRIT = "X"
+_CULPRIT_STYLE = "bold red"
 #: Slowdowns this near to each other are alike: below it a picture would show noise.
 ALIKE_RATIO = 1.01
 #: A slowdown below this never looks hot: jobs straggle from 1.1 on (arXiv 2505.05713, section 4).
@@ -114,7 +114,7 @@ def draw_heat_map(
         line = Text(name.ljust(indent), style="dim")
         for value, is_culprit in zip(row, marks, strict=True):
             mark, style = ("?", "dim") if math.isnan(value) else (_MARKS[grid.level(value)], _STYLES[grid.level(value)])
-            mark, style = (_CULPRIT, _CULPRIT_STYLE) if is_culprit else (mark, style)
+            mark, style = (CULPRIT, _CULPRIT_STYLE) if is_culprit else (mark, style)
             text = f"{mark}{_four_digits(value)} " if with_numbers else mark
             line.append(text, style=style or "not dim")
         lines.append(line)
@@ -180,7 +180,7 @@ def _legend(grid: _Grid) -> Text:
     for level, (mark, style) in enumerate(zip(_MARKS, _STYLES, strict=True)):
         low, high = ratio(grid.low + level * width), ratio(grid.low + (level + 1) * width)
         legend.append(f"  {mark} {low}-{high}", style=style or "not dim")
-    return legend.append(f"  {_CULPRIT} culprit", style=_CULPRIT_STYLE) if grid.marked.any() else legend
+    return legend
 
 
 def _bin_notes(grid: _Grid) -> list[Text]:

@@ -15,6 +15,7 @@ from diagnose.model.fleet import Fleet, FleetCause, FleetJob
 from diagnose.model.fleet_document import STATES, Figure, Finding, HostCount, Hosts, Slice
 from diagnose.model.plain import to_json
 from diagnose.report import words
+from diagnose.report.budget import draw_fleet_budget
 from diagnose.report.charts import draw_bar
 from diagnose.report.escape import name, prose
 from diagnose.report.layout import draw, draw_bullets, draw_facts, make_grid, print_sections
@@ -75,12 +76,19 @@ def describe_worst(fleet: Fleet) -> str:
     if not fleet.jobs:
         n = fleet.totals.n_jobs
         return f"no job to speak of: none of {words.count(n, 'job')} has figures that count" if n else "no jobs"
-    job = fleet.jobs[0]
-    if not job.wasted:
-        return f"no GPU hours lost in {words.count(len(fleet.jobs), 'job')}"
+    slow = list_slow(fleet)
+    if not slow:
+        lost = any(job.wasted for job in fleet.jobs)
+        return f"{'nothing to mend' if lost else 'no GPU hours lost'} in {words.count(len(fleet.jobs), 'job')}"
+    job = slow[0]
     back = "" if not job.hours_recoverable else f", {words.hours(job.hours_recoverable)} recoverable"
     said = f"worst: {name_job(job)} lost {words.hours(job.wasted)} of {words.hours(job.hours_analysed)} GPU hours{back}"
     return f"{said}: {describe_cause(job.causes[0])}" if job.causes else f"{said}; no cause explains it"
+
+
+def list_slow(fleet: Fleet) -> tuple[FleetJob, ...]:
+    """Give the jobs that lose GPU hours to more than ordinary variation, in the order asked for."""
+    return tuple(job for job in fleet.jobs if job.verdict != "healthy" and job.wasted > 0)
 
 
 def list_facts(fleet: Fleet) -> list[tuple[str, str]]:
@@ -113,7 +121,7 @@ def describe_last_night(fleet: Fleet) -> str:
     night = fleet.night
     assert night is not None
     if not night.n_before and not night.n_earlier:
-        return f"{words.count(night.n_now, 'job')}; nothing older to compare them with"
+        return f"{words.count(night.n_now, 'job')}; all are new: nothing to compare with"
     found = Counter(finding.state for finding in night.findings)
     said = ", ".join(f"{found[state]:,} {state}" for state in STATES if found[state]) or "no faults"
     return f"{words.count(night.n_now, 'job')} against {night.n_before:,} the night before: {said}"
@@ -144,11 +152,14 @@ def describe_finding(finding: Finding, names: Mapping[str, str]) -> str:
     else:
         before, now = words.percent(finding.recoverable_before), words.percent(finding.recoverable_now)
         cost = f"costs {now} of the step time, before {before}"
-    jobs = words.count(finding.n_now or finding.n_before, "job")
+    if finding.gpu_hours_lost_per_day is not None:
+        cost += f", {words.hours(finding.gpu_hours_lost_per_day)} GPU hours a day"
+    n_jobs = finding.n_now or finding.n_before
+    jobs = f"in {words.count(n_jobs, 'job')}, most in" if n_jobs > 1 else "in"
     job = name(names.get(finding.location) or finding.job_id or finding.location)
     owner = f" of {name(finding.owner)}" if finding.owner else ""
     note = f"; {prose(finding.note)}" if finding.note else ""
-    return f"{describe_cause(finding)}: {cost}, {words.hours(finding.hours_wasted)} GPU hours in {jobs}, most in {job}{owner}{note}"
+    return f"{describe_cause(finding)}: {cost}, {jobs} {job}{owner}{note}"
 
 
 def describe_host(entry: HostCount) -> str:
@@ -181,14 +192,15 @@ def describe_figure(figure: Figure, value: float | None) -> str:
 
 def _sections(fleet: Fleet, limit: int, width: int) -> Iterator[tuple[str, RenderableType]]:
     """Give the parts of the page below the facts."""
-    if fleet.jobs:
+    if slow := list_slow(fleet):
         order = "lose most GPU hours" if fleet.ranked_by == "lost" else "would give back most GPU hours"
-        yield f"Jobs that {order}", _draw_jobs(fleet.jobs[:limit], width)
+        yield f"Jobs that {order}", _draw_jobs(slow[:limit], width)
     if fleet.night is not None and fleet.night.findings and (fleet.night.n_before or fleet.night.n_earlier):
         yield (
             f"Since the night before ({fleet.night.hours:g} h)",
             _draw_findings(fleet.night.findings, list_names(fleet)),
         )
+    yield from draw_fleet_budget(fleet.budget, width)
     for key, (title, unknown) in SLICES.items():
         if any(entry.key is not None for entry in fleet.by[key]) and (key == "cause" or len(fleet.by[key]) > 1):
             yield title, _draw_slices(fleet.by[key], unknown, width, is_time=key == "day")

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from diagnose.model.cause import Cause, Fix
 from diagnose.model.diagnosis import Diagnosis
+from diagnose.model.diagnosis_document import Plan
 from diagnose.report import facts, words
 from diagnose.report.escape import escape, prose
 
@@ -81,12 +82,18 @@ def measure_slower(ratio: float) -> str:
     return words.times(ratio) if ratio >= _TIMES_FROM else words.percent(ratio - 1)
 
 
-def list_rows(diagnosis: Diagnosis, n_causes: int = MOST_CAUSES) -> list[Row]:
-    """List the rows below the headline, with so many causes told."""
+def list_rows(diagnosis: Diagnosis, n_causes: int = MOST_CAUSES, *, is_tight: bool = False) -> list[Row]:
+    """List the rows below the headline, with so many causes told; where it is tight, why in a line."""
     causes = diagnosis.causes[:n_causes]
-    rows = [row for n, cause in enumerate(causes, start=1) for row in _about(cause, n, len(diagnosis.causes))]
+    rows = [
+        row
+        for n, cause in enumerate(causes, start=1)
+        for row in _about(cause, n if len(diagnosis.causes) > 1 else None, is_tight=is_tight)
+    ]
     if left := len(diagnosis.causes) - len(causes):
         rows.append(Row("", f"and {words.count(left, 'more cause')}"))
+    if diagnosis.plan is not None and len(diagnosis.plan.steps) > 1:
+        rows.append(Row("All", _describe_plan(diagnosis.plan)))
     if not diagnosis.causes:
         if diagnosis.verdict == "healthy":
             rows.append(Row("Found", facts.describe_nothing(diagnosis), n_lines=4))
@@ -109,13 +116,14 @@ def list_commands(diagnosis: Diagnosis, path: str | None) -> list[Row]:
     return [Row("More", _explain(diagnosis.causes[0], path), n_lines=2), Row("", more, n_lines=2)]
 
 
-def _about(cause: Cause, n: int, n_causes: int) -> Iterator[Row]:
+def _about(cause: Cause, n: int | None, *, is_tight: bool) -> Iterator[Row]:
     """Say which cause, where and since when; what to do and what that gives; and why."""
-    alone = n_causes == 1
-    yield Row("Cause" if alone else f"Cause {n}", _describe_cause(cause), _weigh(cause), 2, cause.severity or "")
-    yield Row("Do", describe_action(cause), f"who: {escape(cause.who)}" if cause.who else "", n_lines=3 if alone else 2)
+    yield Row("Cause" if n is None else f"Cause {n}", _describe_cause(cause), _weigh(cause), 2, cause.severity or "")
+    yield Row(
+        "Do", describe_action(cause), f"who: {escape(cause.who)}" if cause.who else "", n_lines=2 if is_tight else 3
+    )
     if why := list_reasons(cause):
-        yield Row("Why", why[0], n_lines=2 if alone else 1, extras=tuple(why[1:]))
+        yield Row("Why", why[0], n_lines=1 if is_tight else 2, extras=tuple(why[1:]))
 
 
 def _describe_cause(cause: Cause) -> str:
@@ -127,10 +135,11 @@ def _describe_cause(cause: Cause) -> str:
 
 
 def _weigh(cause: Cause) -> str:
-    """Say how much of the lost time a cause is, and how sure it is."""
+    """Say how severe a cause is, how much of the lost time it is, and how sure it is."""
+    severity = [escape(cause.severity)] if cause.severity else []
     share = [] if cause.share is None else [f"{words.percent(cause.share)} of the loss"]
     after = [] if cause.recoverable_after_others is None else ["after the others"]
-    return ", ".join([*share, *after, f"sure {words.ratio(cause.confidence)}"])
+    return ", ".join([*severity, *share, *after, f"sure {words.ratio(cause.confidence)}"])
 
 
 def describe_action(cause: Cause) -> str:
@@ -162,6 +171,15 @@ def list_reasons(cause: Cause) -> list[str]:
     items = [item for item in cause.evidence if not item.id.endswith(_DOUBTS)] or cause.evidence
     first = sorted(items, key=lambda item: _SOURCES.index(item.source))  # stable
     return [prose(item.text).rstrip(".") for item in first[:_SENTENCES]]
+
+
+def _describe_plan(plan: Plan) -> str:
+    """Say what the best fix of each cause gives together with those of the others."""
+    faster = plan.predicted_speedup
+    gain = f" (-{words.percent(1 - 1 / faster)})" if faster is not None and faster > 1 else ""
+    return (
+        f"the first fixes of {len(plan.steps)} causes together: {words.seconds(plan.predicted_step_time)} a step{gain}"
+    )
 
 
 def _describe_cost(diagnosis: Diagnosis) -> str:

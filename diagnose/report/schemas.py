@@ -5,6 +5,7 @@ Enters: the name of a document. Leaves: its schema, draft 2020-12.
 
 import inspect
 import json
+import uuid
 from typing import Any
 
 import msgspec
@@ -15,13 +16,16 @@ from diagnose.model.fleet_document import FleetDocument
 from diagnose.model.place import Worker
 from diagnose.model.ticket import TicketDocument
 
-#: Name of each document, its type, and the file name of its schema.
+#: Name of each document, its type, and the name of its schema, from which its `$id` is made.
 _DOCUMENTS: dict[str, tuple[type[msgspec.Struct], str, str]] = {
     "diagnosis": (DiagnosisDocument, "Diagnosis", "diagnosis-1"),
     "compare": (ComparisonDocument, "Comparison", "diagnose-compare-1"),
     "fleet": (FleetDocument, "Fleet", "diagnose-fleet-1"),
     "ticket": (TicketDocument, "Ticket", "ticket-1"),
 }
+#: Names the schemas of this project. The project has no web address of its own to put them at; a URN is a URI that nobody else can
+#: own, and stays the same wherever the schemas are kept. Random, once and for all.
+_NAMESPACE = uuid.UUID("6f0c9d1e-5b7a-4f2c-9a43-1d2e8b60c7f5")
 #: What the types cannot say: which verdict has causes and a ledger.
 _VERDICTS = [
     {"if": {"properties": {"verdict": {"const": "straggling"}}}, "then": {"properties": {"causes": {"minItems": 1}}}},
@@ -44,7 +48,7 @@ def make_schema(what: str) -> dict[str, Any]:
     whole = parts.pop(document.__name__)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "$id": f"https://diagnose.invalid/schema/{file}.json",
+        "$id": uuid.uuid5(_NAMESPACE, file).urn,
         **whole,
         "title": title,
         **({"allOf": _VERDICTS} if document is DiagnosisDocument else {}),

@@ -18,7 +18,8 @@ from diagnose.model.diagnosis_document import Ledger, Plan
 from diagnose.model.explanation import RuleCheck
 from diagnose.model.training_log import LogFacts
 from diagnose.report import facts, words
-from diagnose.report.charts import are_alike, draw_bar, draw_heat_map, draw_sparkline, scale_of
+from diagnose.report.budget import draw_budget
+from diagnose.report.charts import CULPRIT, are_alike, draw_bar, draw_heat_map, draw_sparkline, scale_of
 from diagnose.report.conditions import draw_conditions, format_number
 from diagnose.report.escape import escape, name, prose
 from diagnose.report.layout import (
@@ -70,6 +71,7 @@ def _sections(
         yield "In which order", _draw_plan(diagnosis.plan)
     if diagnosis.ledger is not None:
         yield _ledger_title(diagnosis), _draw_ledger(diagnosis.ledger, min(width, PROSE_WIDTH))
+    yield from draw_budget(diagnosis, min(width, PROSE_WIDTH))
     if diagnosis.log is not None:
         yield "Training log", _draw_log(diagnosis.log, facts.list_slow_ranks(diagnosis), width - 2)
     if not diagnosis.is_from_log:
@@ -266,10 +268,10 @@ def _draw_workers(diagnosis: Diagnosis, width: int) -> RenderableType:
     if are_alike(by_worker):
         span = words.span(float(np.nanmin(by_worker)), float(np.nanmax(by_worker)))
         return f"All {by_worker.size:,} workers lie within 1% of each other: slowdown {span}."
-    lines = draw_heat_map(
-        by_worker, diagnosis.dp_labels, diagnosis.stage_labels, width, culprits=diagnosis.find_culprits()
-    )
-    intro = Text("Slowdown of the job when only that worker keeps its own times:", style="dim")
+    culprits = diagnosis.find_culprits()
+    lines = draw_heat_map(by_worker, diagnosis.dp_labels, diagnosis.stage_labels, width, culprits=culprits)
+    marked = f"; {CULPRIT} is a culprit" if culprits.any() else ""
+    intro = Text(f"Slowdown of the job when only that worker keeps its own times{marked}:", style="dim")
     return Group(intro, *lines)
 
 

@@ -66,7 +66,7 @@ class AppriseService:
 def _write(ticket: Ticket) -> tuple[str, str]:
     """Write the title and the text of a message."""
     finding = ticket.finding
-    return ticket.summary, "\n".join([f"{finding.latest_event}: {ticket.summary}", *describe(ticket), finding.key])
+    return ticket.title, "\n".join([f"{finding.latest_event}: {ticket.summary}", *describe(ticket), finding.key])
 
 
 def _open(url: str, name: str) -> "Apprise":

@@ -5,6 +5,7 @@ Enters: findings, who knows of them, and the store with their jobs. Leaves: a `T
 
 import dataclasses
 import json
+import math
 from collections.abc import Iterable
 
 import msgspec
@@ -50,7 +51,8 @@ def _compose_one(finding: Finding, ack: Ack | None, jobs: tuple[int, list[JobWit
     return Ticket(
         finding=finding,
         ack=ack,
-        summary=_summarize(finding, particulars),
+        title=(title := write_title(finding, particulars)),
+        summary=_summarize(finding, title),
         particulars=particulars,
         n_jobs=n_jobs,
         jobs=linked,
@@ -58,10 +60,25 @@ def _compose_one(finding: Finding, ack: Ack | None, jobs: tuple[int, list[JobWit
     )
 
 
-def _summarize(finding: Finding, particulars: Cause | None) -> str:
-    """Give the first line of a ticket as the report on the terminal words it."""
-    where = Where() if particulars is None else particulars.where
-    return words.first_line(finding.severity, name(finding.cause), where, finding.title)
+def write_title(finding: Finding, particulars: Cause | None) -> str:
+    """Say the job, the cause, its place, and how many times as long steps take for it; safe to show."""
+    said = f"{name(finding.name or '') or 'a job'}: {prose(finding.title)}"
+    if finding.machine is not None:
+        said += f" on {name(finding.machine)}"
+    elif particulars is not None and particulars.where != Where():
+        said += f" {words.spot(particulars.where)}"
+    if particulars is None or particulars.recoverable <= 0:
+        return said
+    return (
+        f"{said}, steps {words.times(1 / (1 - particulars.recoverable) if particulars.recoverable < 1 else math.inf)}"
+    )
+
+
+def _summarize(finding: Finding, title: str) -> str:
+    """Give the first line of a ticket: how severe it is, its title, and what it costs."""
+    severe = f"{name(finding.severity.upper())} " if finding.severity else ""
+    lost = finding.gpu_hours_lost_per_day
+    return f"{severe}{title}" + ("" if lost is None else f"; {words.hours(lost)} GPU hours a day")
 
 
 def _link(site: str | None, job: JobWithFinding) -> str | None:
@@ -73,7 +90,7 @@ def describe(ticket: Ticket) -> list[str]:
     """Say in lines for people what a ticket says; safe to show, whatever names it holds."""
     finding = ticket.finding
     lost = finding.gpu_hours_lost_per_day
-    lines = [] if lost is None else [f"Loses {lost:,.1f} GPU hours a day while the job runs."]
+    lines = [] if lost is None else [f"Loses {words.hours(lost)} GPU hours a day while its jobs run."]
     lines.append(f"Confidence {words.confidence(finding.confidence)}; seen in {words.count(finding.n_seen, 'run')}.")
     if finding.fixed_because is not None:
         lines.append(f"Fixed: {prose(finding.fixed_because)}.")

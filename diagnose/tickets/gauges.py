@@ -13,7 +13,7 @@ from diagnose.model.census import Census
 from diagnose.model.ticket import Finding
 from diagnose.report.escape import name as safe
 
-_SEVERITIES = ("high", "medium", "low", "unknown")
+_SEVERITIES = ("critical", "high", "medium", "low", "unknown")
 #: Prometheus counts in seconds.
 _HOUR_S = 3600.0
 

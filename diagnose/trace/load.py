@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from diagnose.model.job_names import id_of_path
+from diagnose.model.job_names import id_of_path, locate
 from diagnose.model.members import Members
 from diagnose.model.optype import DP_COLLECTIVES
 from diagnose.model.recording import Unobserved
@@ -73,7 +73,8 @@ def load_trace(
         found = found | {"tp_size": 1}
     job, warnings = resolve_job(
         found,
-        name=id_of_path(path) if path else "job",
+        run_id=id_of_path(path) if path else "job",
+        location=locate(name) if path else name,
         n_dp=len(grid.dp_labels),
         n_stages=len(grid.stage_labels),
         n_chunks=grid.n_chunks,

@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from diagnose.errors import MetadataError, UsageError
+from diagnose.model.job_names import name_of_job
 from diagnose.model.trace import Job
 
 SIZES = ("dp_size", "pp_size", "tp_size", "cp_size", "vpp_size", "world_size")
@@ -62,7 +63,8 @@ def read_metadata(path: Path | None, footer: dict[str, Any], meta: Path | Mappin
 def resolve_job(
     found: dict[str, Any],
     *,
-    name: str,
+    run_id: str,
+    location: str,
     n_dp: int,
     n_stages: int,
     n_chunks: int | None,
@@ -71,7 +73,8 @@ def resolve_job(
 ) -> tuple[Job, list[str]]:
     """Make a `Job` of what the metadata says and what the rows show; rows win, with a warning for each contradiction.
 
-    `name` is the job's where the metadata has none. The numbers are those of the rows: data-parallel ranks, stages, model
+    `run_id` is the job's where the metadata has none, and `location`, path or URL of the trace, gives the name that its runs share
+    (`name_of_job`). The numbers are those of the rows: data-parallel ranks, stages, model
     chunks a worker, the largest global rank, and tensor-parallel ranks; None where rows do not say, or record one a group.
     """
     warnings: list[str] = []
@@ -98,6 +101,8 @@ def resolve_job(
             f"metadata: world_size is {world}, dp x pp x tp x cp is {dp * pp * tp * cp}; the product is used"
         )
     layers = _read_layers(found.get("layers_per_stage"), warnings)
+    texts = _texts(found, warnings)
+    texts["name"] = name_of_job(name=texts.get("name"), job_id=texts.get("job_id"), location=location)
     job = Job(
         dp_size=dp,
         pp_size=pp,
@@ -112,7 +117,7 @@ def resolve_job(
         has_cuda=_read_flag(found, "has_cuda", warnings),
         saves=_read_flag(found, "saves", warnings),
         reads_input=_read_flag(found, "reads_input", warnings),
-        **({"job_id": name} | _texts(found, warnings)),
+        **({"job_id": run_id} | texts),
     )
     return job, warnings
 

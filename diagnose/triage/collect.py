@@ -56,7 +56,7 @@ def read_diagnoses(store: Store, locations: Collection[str]) -> Iterator[StoredD
 def _rows(store: Store) -> Iterator[sa.Row[Any]]:
     """Read the rows of all jobs, a chunk of locations at a time: documents are large."""
     query = (
-        sa.select(*JOBS.c, TIMES.c.diagnosed_at, DOCUMENTS.c.document)
+        sa.select(*JOBS.c, TIMES.c.diagnosed_at, TIMES.c.came_at, DOCUMENTS.c.document)
         .outerjoin(TIMES, JOBS.c.location == TIMES.c.location)
         .outerjoin(DOCUMENTS, JOBS.c.location == DOCUMENTS.c.location)
         .order_by(JOBS.c.location)
@@ -82,6 +82,7 @@ def _read_job(row: sa.Row[Any]) -> FleetJob:
         "folder": row.location.rpartition("/")[0] or "/",
         "when_s": diagnosed_at_s if finished_s is None else min(finished_s, diagnosed_at_s),
         "diagnosed_at_s": diagnosed_at_s,
+        "came_s": diagnosed_at_s if row.came_at is None else row.came_at,
         "content": row.content,
     }
     if row.status != "diagnosed":
@@ -101,6 +102,7 @@ def _join(job: dict[str, Any], diagnosis: Diagnosis, found: dict[str, Any]) -> F
     return FleetJob(
         **job,
         job_id=facts.job_id,
+        name=facts.name or facts.job_id,
         owner=facts.owner,
         framework=facts.framework,
         gpu_type=facts.gpu_type,
@@ -121,6 +123,7 @@ def _join(job: dict[str, Any], diagnosis: Diagnosis, found: dict[str, Any]) -> F
         causes=tuple(_read_cause(cause) for cause in diagnosis.causes),
         hosts=None if hosts is None else tuple(hosts),
         unseen=frozenset(entry.cause for entry in diagnosis.not_checked),
+        budget=diagnosis.budget,
     )
 
 

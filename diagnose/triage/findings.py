@@ -3,13 +3,15 @@
 Enters: the jobs and causes of a store, and what was known of its findings. Leaves: one `Finding` a fingerprint.
 
 A run is a job's content at a place: diagnosed anew by newer rules it stays the run that it was. A finding is fixed when a later
-run of its family was looked at for its cause and does not have it; when the runs that had it are diagnosed anew and have it no
-longer; or when nothing had it for long. A run is later when it began after the last with the finding ended; where the
-metadata of either does not say, when it came into the store in a later triage run.
+run of its job, or on its host where the fault is a machine's, was looked at for its cause and does not have it; when the runs that
+had it are diagnosed anew and have it no longer; or when nothing had it for long. A run is later when the triage that brought it
+began after the finding was last noted, so that nothing is closed before it could be told, and, where the metadata of both say when
+they ran, when it began after the last with the finding ended.
 """
 
 import dataclasses
 import json
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -19,13 +21,14 @@ import sqlalchemy as sa
 
 from diagnose.errors import UsageError
 from diagnose.model.cause import Cause, KeptCause
+from diagnose.model.fingerprint import HOURS_A_DAY, sum_losses
 from diagnose.model.plain import to_plain
 from diagnose.model.ticket import Finding, JobWithFinding
 from diagnose.triage.acks import end_acks
 from diagnose.triage.database import in_chunks, plain_row, put_rows
 from diagnose.triage.rows import RunRow
 from diagnose.triage.schema import CAUSES, DOCUMENTS, FINDINGS, JOBS, RUNS, SIGHTINGS, TIMES
-from diagnose.triage.sightings import HOURS_A_DAY, Sighting, note_runs
+from diagnose.triage.sightings import Sighting, note_runs
 from diagnose.triage.store import Store
 
 #: Any number: who works out what became of findings in PostgreSQL holds this lock.
@@ -34,6 +37,8 @@ _LOCK = 7_236_106
 _MOST_LOOKED_AT = 20
 #: Verdicts that say that causes were looked for.
 _JUDGED = ("healthy", "noisy", "straggling")
+#: GPU hours that a cause of a job loses a day while the job runs.
+_LOST_A_DAY = HOURS_A_DAY * JOBS.c.n_gpus * CAUSES.c.recoverable
 #: A cause that no rule names, so that no list of what was looked for does either.
 _UNNAMED = "unknown"
 
@@ -43,6 +48,11 @@ class _Judged(msgspec.Struct, frozen=True):
 
     causes: tuple[KeptCause, ...] = ()
     checked: tuple[str, ...] = ()
+
+    def clears(self, cause: str) -> bool:
+        """Say whether it was looked at for a cause, and does not say that it may be that one as well as another."""
+        was_looked_for = cause == _UNNAMED or cause in self.checked
+        return was_looked_for and not any(cause == other.cause for found in self.causes for other in found.alternatives)
 
 
 def update_findings(store: Store, now_s: float, gone_after_s: float, *, is_trial: bool = False) -> list[Finding]:
@@ -81,7 +91,7 @@ def find_fingerprint(findings: Iterable[Finding], given: str) -> Finding:
 
 def jobs_with(store: Store, fingerprints: Sequence[str], most: int) -> dict[str, tuple[int, list[JobWithFinding]]]:
     """Give, by fingerprint, the number of jobs that have a finding now, and the costliest of them, at most `most`."""
-    lost = HOURS_A_DAY * JOBS.c.n_gpus * CAUSES.c.recoverable
+    lost = _LOST_A_DAY
     rank = sa.func.row_number().over(
         partition_by=CAUSES.c.fingerprint, order_by=[sa.func.coalesce(lost, 0).desc(), JOBS.c.location, CAUSES.c.place]
     )
@@ -121,8 +131,12 @@ def _see(connection: sa.Connection, sightings: list[Sighting]) -> None:
         merged = [_merge(old.get(fingerprint), by_fingerprint[fingerprint]) for fingerprint in some]
         worst = {(one.run.location, one.place) for _, one in merged if one is not None}
         particulars = _read_particulars(connection, worst)
+        losses = _read_losses(connection, some)
         found = [
-            finding if one is None else _describe(finding, one, particulars.get((one.run.location, one.place)))
+            dataclasses.replace(
+                finding if one is None else _describe(finding, one, particulars.get((one.run.location, one.place))),
+                gpu_hours_lost_per_day=losses.get(finding.fingerprint, finding.gpu_hours_lost_per_day),
+            )
             for finding, one in merged
         ]
         put_rows(connection, FINDINGS, [plain_row(finding) for finding in found], "fingerprint")
@@ -140,8 +154,7 @@ def _merge(old: Finding | None, sightings: list[Sighting]) -> tuple[Finding, Sig
         back = [one for one in new if one.compared_at > (old.fixed_at or 0.0)]
         return _begin(known, back) if back else (known, None)
     again = [one for one in sightings if not one.is_new and one.run.location == old.worst_location]
-    costlier = [one for one in new if (one.hours_lost or 0.0) > (old.gpu_hours_lost_per_day or 0.0)]
-    worst = _worst(costlier) or _worst(again)
+    worst = _worst(new) or _worst(again)
     ends = [old.last_ended_at, *(one.run.ended_at for one in new)]
     seen = dataclasses.replace(
         known,
@@ -162,7 +175,7 @@ def _begin(old: Finding | None, sightings: list[Sighting]) -> tuple[Finding, Sig
         fingerprint=worst.fingerprint,
         cause=worst.cause,
         title=worst.title,
-        family=worst.run.family,
+        family=worst.parallelism,
         state="open",
         event="opened" if old is None else "reopened",
         opened_at=first_at if old is None else max(first_at, old.opened_at + 1),  # two episodes, two tickets
@@ -179,6 +192,7 @@ def _begin(old: Finding | None, sightings: list[Sighting]) -> tuple[Finding, Sig
         gpu_hours_lost_per_day=None,
         confidence=max(one.confidence for one in sightings),
         particulars="",
+        machine=worst.machine,
     )
     return _now_worst(finding, worst), worst
 
@@ -191,7 +205,11 @@ def _worst(sightings: list[Sighting]) -> Sighting | None:
 def _now_worst(finding: Finding, worst: Sighting) -> Finding:
     """Let a run describe a finding."""
     return dataclasses.replace(
-        finding, title=worst.title, worst_location=worst.run.location, gpu_hours_lost_per_day=worst.hours_lost
+        finding,
+        title=worst.title,
+        worst_location=worst.run.location,
+        name=worst.name,
+        job=worst.run.family,
     )
 
 
@@ -211,6 +229,21 @@ def _describe(finding: Finding, worst: Sighting, worst_cause: Cause | None) -> F
         owner=worst.owner if begins else finding.owner,
         particulars=json.dumps(to_plain(worst_cause or {})),
     )
+
+
+def _read_losses(connection: sa.Connection, fingerprints: Sequence[str]) -> dict[str, float | None]:
+    """Say what findings lose a day over all jobs that have them, in GPU hours."""
+    query = (
+        sa.select(CAUSES.c.fingerprint, CAUSES.c.location, RUNS.c.family, RUNS.c.came_at, _LOST_A_DAY)
+        .join(JOBS, JOBS.c.location == CAUSES.c.location)
+        .join(RUNS, RUNS.c.location == CAUSES.c.location)
+        .where(CAUSES.c.fingerprint.in_(fingerprints))
+        .order_by(CAUSES.c.location, CAUSES.c.place.desc())
+    )
+    runs: dict[str, dict[str, tuple[str, float, float | None]]] = defaultdict(dict)
+    for fingerprint, location, job, came_at, lost in connection.execute(query):
+        runs[fingerprint][location] = (job, came_at, lost)
+    return {fingerprint: sum_losses(found.values()) for fingerprint, found in runs.items()}
 
 
 def _read_particulars(connection: sa.Connection, places: set[tuple[str, int]]) -> dict[tuple[str, int], KeptCause]:
@@ -241,7 +274,7 @@ def _read_diagnoses(connection: sa.Connection, locations: Sequence[str]) -> Iter
 def _close(connection: sa.Connection, now_s: float, gone_after_s: float) -> None:
     """Close what is fixed."""
     fixed = []
-    looked_at: dict[str, frozenset[str]] = {}
+    looked_at: dict[str, _Judged] = {}
     has_it = sa.exists().where(CAUSES.c.fingerprint == FINDINGS.c.fingerprint)
     rows = connection.execute(sa.select(FINDINGS, has_it).where(FINDINGS.c.state == "open")).all()
     for *fields, is_there in rows:
@@ -259,45 +292,68 @@ def _close(connection: sa.Connection, now_s: float, gone_after_s: float) -> None
     put_rows(connection, FINDINGS, [plain_row(finding) for finding in fixed], "fingerprint")
 
 
-def _later_run_without(
-    connection: sa.Connection, finding: Finding, looked_at: dict[str, frozenset[str]]
-) -> RunRow | None:
-    """Give the newest run of the family that ran after the last with a finding, was looked at for its cause, and has it not.
+def _later_run_without(connection: sa.Connection, finding: Finding, looked_at: dict[str, _Judged]) -> RunRow | None:
+    """Give the newest run of the job, or on the host, later than the last with a finding, that was looked at for it and has it not.
 
-    `looked_at` keeps what was read: the causes that a run was looked at for, by its location.
+    `looked_at` keeps what was read of runs, by location.
     """
-    newest = _NEWEST_NOTED if finding.last_ended_at is None else _NEWEST_BEGUN
+    host = json.dumps(finding.machine)
     given = {
         "fingerprint": finding.fingerprint,
-        "family": finding.family,
         "noted_at": finding.last_noted_at,
-        "ended_at": finding.last_ended_at,
+        "ended_at": -math.inf if finding.last_ended_at is None else finding.last_ended_at,
+        **(
+            {"job": finding.job}
+            if finding.machine is None
+            else {"host": f"%{_escape_like(host)}%", "cause": finding.cause}
+        ),
     }
-    for row in connection.execute(newest, given).all():
+    for row in connection.execute(_LATER_OF_JOB if finding.machine is None else _LATER_ON_HOST, given).all():
         run = RunRow(*row)
         if run.location not in looked_at:
-            found = [diagnosis.checked for _, diagnosis in _read_diagnoses(connection, [run.location])]
-            looked_at[run.location] = frozenset(cause for checked in found for cause in checked)
-        if finding.cause == _UNNAMED or finding.cause in looked_at[run.location]:
+            read = dict(_read_diagnoses(connection, [run.location]))
+            looked_at[run.location] = read.get(run.location, _Judged())
+        if looked_at[run.location].clears(finding.cause):
             return run
     return None
 
 
-def _newest_without(later: sa.ColumnElement[bool]) -> sa.Select[Any]:
-    """Make the query for the newest later runs of a family that do not have a finding; made once, for all findings."""
-    has_it = (CAUSES.c.location == RUNS.c.location) & (CAUSES.c.fingerprint == sa.bindparam("fingerprint"))
+def _escape_like(text: str) -> str:
+    """Write text so that LIKE takes it as it is."""
+    return text.replace("/", "//").replace("%", "/%").replace("_", "/_")
+
+
+def _newest_without(which: sa.ColumnElement[bool], has_it: sa.ColumnElement[bool]) -> sa.Select[Any]:
+    """Make the query for the newest later runs that do not have a finding; made once, for all findings."""
+    ran_later = RUNS.c.began_at.is_(None) | (RUNS.c.began_at > sa.bindparam("ended_at"))
+    has_it = (CAUSES.c.location == RUNS.c.location) & has_it
     return (
         sa.select(RUNS)
-        .where(RUNS.c.family == sa.bindparam("family"), RUNS.c.verdict.in_(_JUDGED), later, ~sa.exists().where(has_it))
+        .join(JOBS, JOBS.c.location == RUNS.c.location)
+        .where(
+            which,
+            RUNS.c.verdict.in_(_JUDGED),
+            RUNS.c.came_at > sa.bindparam("noted_at"),
+            ran_later,
+            ~sa.exists().where(has_it),
+        )
         .order_by(RUNS.c.noted_at.desc(), RUNS.c.seen_at.desc(), RUNS.c.location)
         .limit(_MOST_LOOKED_AT)
     )
 
 
-_IS_NOTED_LATER = RUNS.c.noted_at > sa.bindparam("noted_at")
-_HAS_BEGUN_LATER = RUNS.c.began_at > sa.bindparam("ended_at")
-_NEWEST_NOTED = _newest_without(_IS_NOTED_LATER)
-_NEWEST_BEGUN = _newest_without(sa.case((RUNS.c.began_at.is_(None), _IS_NOTED_LATER), else_=_HAS_BEGUN_LATER))
+def _names_host(column: sa.Column[Any]) -> sa.ColumnElement[bool]:
+    """Say whether a JSON text names a host."""
+    return column.like(sa.bindparam("host"), escape="/")
+
+
+_THIS = CAUSES.c.fingerprint == sa.bindparam("fingerprint")
+_LATER_OF_JOB = _newest_without(RUNS.c.family == sa.bindparam("job"), _THIS)
+#: A host that is blamed beside a worse one is still at fault, though the fingerprint is that of the other.
+_LATER_ON_HOST = _newest_without(
+    _names_host(JOBS.c.hosts),
+    _THIS | ((CAUSES.c.cause == sa.bindparam("cause")) & (_names_host(CAUSES.c.hosts) | _names_host(CAUSES.c.workers))),
+)
 
 
 def _all_diagnosed_anew(connection: sa.Connection, finding: Finding) -> bool:
@@ -307,4 +363,4 @@ def _all_diagnosed_anew(connection: sa.Connection, finding: Finding) -> bool:
         SIGHTINGS.outerjoin(JOBS, (JOBS.c.location == SIGHTINGS.c.location) & same)
     )
     n_seen, n_same = connection.execute(seen.where(SIGHTINGS.c.fingerprint == finding.fingerprint)).one()
-    return bool(n_seen == n_same)
+    return bool(0 < n_seen == n_same)  # none where they were pruned

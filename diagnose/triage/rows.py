@@ -8,13 +8,15 @@ import dataclasses
 import json
 from typing import Any
 
+from diagnose.model.fingerprint import find_machine, name_family
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class JobRow:
     """One job: what it was made from, its headline numbers, or why it has none.
 
-    `status` is diagnosed or failed; `failure` the kind of failure (see `work.Failure`) and `reason` one line on it. Times in
-    seconds, ratios as plain numbers; None where not known.
+    `status` is diagnosed or failed; `failure` the kind of failure (see `work.Failure`) and `reason` one line on it. `name` is what
+    all runs of the job share, `hosts` a JSON list. Times in seconds, ratios as plain numbers; None where not known.
     """
 
     location: str
@@ -58,11 +60,26 @@ class JobRow:
     n_causes: int | None = None
     top_cause: str | None = None
     top_recoverable: float | None = None
+    name: str | None = None
+    hosts: str | None = None
+
+    @property
+    def family(self) -> str:
+        """The key that all runs of the job share."""
+        return name_family(
+            name=self.name or self.job_id,
+            owner=self.owner,
+            framework=self.framework,
+            sizes=(self.dp_size, self.pp_size, self.tp_size, self.cp_size, self.vpp_size),
+        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CauseRow:
-    """One cause of a job, the first in the report has `place` 1; lists of workers, stages, hosts and links as JSON."""
+    """One cause of a job, the first in the report has `place` 1; lists of workers, stages, hosts and links as JSON.
+
+    `machine` is the host that a fault stays with; None where it is the job's.
+    """
 
     location: str
     place: int
@@ -83,14 +100,16 @@ class CauseRow:
     predicted_step_s: float | None
     predicted_speedup: float | None
     fingerprint: str
+    machine: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RunRow:
-    """A run of a job family: what it was made from, and when it ran.
+    """A run of a job: what it was made from, and when it ran.
 
-    `family` is the framework and the parallelism; `began_at` and `ended_at` are None where the metadata does not say them,
-    `seen_at` is the end, or when it was diagnosed; `noted_at` is when `diagnose tickets` first met it.
+    `family` is the key that all runs of the job share; `began_at` and `ended_at` are None where the metadata does not say them,
+    `seen_at` is the end, or when it was diagnosed; `noted_at` is when `diagnose tickets` first met it, `came_at` when the
+    triage began that first diagnosed it.
     """
 
     location: str
@@ -102,6 +121,7 @@ class RunRow:
     ended_at: float | None
     seen_at: float
     noted_at: float
+    came_at: float
 
 
 def job_row(location: str, found: dict[str, Any]) -> JobRow:
@@ -122,6 +142,8 @@ def job_row(location: str, found: dict[str, Any]) -> JobRow:
         n_causes=len(causes),
         top_cause=causes[0]["cause"] if causes else None,
         top_recoverable=causes[0]["recoverable"] if causes else None,
+        name=job["name"],
+        hosts=None if job["hosts"] is None else json.dumps(job["hosts"]),
     )
 
 
@@ -134,6 +156,7 @@ def cause_rows(location: str, found: dict[str, Any]) -> tuple[CauseRow, ...]:
             key: json.dumps(cause["where"][key]) for key in ("workers", "stages", "hosts", "links")
         }
         when = cause["when"]
+        hosts = (*cause["where"]["hosts"], *(worker.get("host") for worker in cause["where"]["workers"]))
         rows.append(
             CauseRow(
                 location=location,
@@ -144,6 +167,7 @@ def cause_rows(location: str, found: dict[str, Any]) -> tuple[CauseRow, ...]:
                 fix=best.get("fix"),
                 predicted_step_s=best.get("predicted_step_time"),
                 predicted_speedup=best.get("predicted_speedup"),
+                machine=find_machine(cause["who"], hosts),
             )
         )
     return tuple(rows)

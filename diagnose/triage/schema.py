@@ -37,9 +37,16 @@ JOBS = _table_of(JobRow, "jobs", "location")
 CAUSES = _table_of(CauseRow, "causes", "location place")
 #: The diagnosis of a job as JSON.
 DOCUMENTS = _table("documents", "location", location=sa.Text, document=sa.Text)
-#: When a job was diagnosed (seconds since 1970), how long that took, and the stamp of its file then: apart from the
-#: results, because these differ from one triage run to the next.
-TIMES = _table("times", "location", location=sa.Text, diagnosed_at=sa.Double, took_s=sa.Double, stamp=sa.Text)
+#: When a job was diagnosed (seconds since 1970), how long that took, the stamp of its file then, and when the triage run began that
+#: first diagnosed this content, which is its night: apart from the results, because these differ from one triage run to the next.
+TIMES = _table(
+    *("times", "location"),
+    location=sa.Text,
+    diagnosed_at=sa.Double,
+    took_s=sa.Double,
+    stamp=sa.Text,
+    came_at=sa.Double,
+)
 #: Triage runs at work (the tables call one a night): who they are, and until when they are believed without another sign of life.
 NIGHTS = _table("nights", "night", night=sa.Text, machine=sa.Text, process=sa.Text, expires=sa.Double)
 #: Jobs in work, and which triage does them.
@@ -193,5 +200,24 @@ def _keep_findings(connection: sa.Connection) -> None:
     )
 
 
+def _keep_names(connection: sa.Connection) -> None:
+    """Schema 4: jobs by name and hosts, faults by machine, and in which night a job came."""
+    _run(
+        connection,
+        """
+        ALTER TABLE jobs ADD COLUMN name TEXT;
+        ALTER TABLE jobs ADD COLUMN hosts TEXT;
+        ALTER TABLE causes ADD COLUMN machine TEXT;
+        ALTER TABLE times ADD COLUMN came_at DOUBLE PRECISION;
+        UPDATE times SET came_at = diagnosed_at;
+        ALTER TABLE runs ADD COLUMN came_at DOUBLE PRECISION;
+        UPDATE runs SET came_at = noted_at;
+        ALTER TABLE findings ADD COLUMN name TEXT;
+        ALTER TABLE findings ADD COLUMN job TEXT;
+        ALTER TABLE findings ADD COLUMN machine TEXT
+        """,
+    )
+
+
 #: The i-th makes schema i + 1 of schema i. Never edit one that was released: add another.
-MIGRATIONS: tuple[Callable[[sa.Connection], None], ...] = (_first, _keep_pruned, _keep_findings)
+MIGRATIONS: tuple[Callable[[sa.Connection], None], ...] = (_first, _keep_pruned, _keep_findings, _keep_names)

@@ -8,20 +8,20 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from diagnose.model.fingerprint import HOURS_A_DAY
 from diagnose.triage.database import plain_row, put_rows
-from diagnose.triage.rows import RunRow
+from diagnose.triage.rows import JobRow, RunRow
 from diagnose.triage.schema import CAUSES, JOBS, RUNS, SIGHTINGS, TIMES
 from diagnose.triage.times import read_time
 
-#: Losses are told in GPU hours a day.
-HOURS_A_DAY = 24.0
 #: A run that ends so much later than now has a wrong clock, and its times say nothing.
 _CLOCK_ERROR_S = 86_400.0
+_MOMENTS = ("began_at", "ended_at", "seen_at", "noted_at", "came_at")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sighting:
-    """A run with a finding; `is_new` when that was not known."""
+    """A run with a finding; `is_new` when that was not known. `parallelism` is in words, with the framework."""
 
     fingerprint: str
     place: int
@@ -30,6 +30,9 @@ class Sighting:
     confidence: float
     hours_lost: float | None
     owner: str | None
+    name: str | None
+    parallelism: str
+    machine: str | None
     run: RunRow
     is_new: bool
 
@@ -49,8 +52,8 @@ def note_runs(connection: sa.Connection, now_s: float) -> list[Sighting]:
     news = (
         sa.select(
             JOBS,
-            TIMES.c.diagnosed_at,
-            *(RUNS.c[name].label(f"old_{name}") for name in ("content", "began_at", "ended_at", "seen_at", "noted_at")),
+            *(TIMES.c.diagnosed_at, TIMES.c.came_at),
+            *(RUNS.c[name].label(f"old_{name}") for name in ("content", *_MOMENTS)),
         )
         .join(TIMES, TIMES.c.location == JOBS.c.location)
         .outerjoin(RUNS, RUNS.c.location == JOBS.c.location)
@@ -61,7 +64,14 @@ def note_runs(connection: sa.Connection, now_s: float) -> list[Sighting]:
     seen = (
         sa.select(
             *(CAUSES.c.fingerprint, CAUSES.c.location, CAUSES.c.place, CAUSES.c.cause, CAUSES.c.title),
-            *(CAUSES.c.confidence, CAUSES.c.recoverable, JOBS.c.n_gpus, JOBS.c.owner, SIGHTINGS.c.content),
+            *(
+                CAUSES.c.confidence,
+                CAUSES.c.recoverable,
+                CAUSES.c.machine,
+                JOBS,
+                SIGHTINGS.c.content.label("seen_content"),
+            ),
+            RUNS.c.content.label("old_content"),
         )
         .join(JOBS, JOBS.c.location == CAUSES.c.location)
         .outerjoin(RUNS, RUNS.c.location == JOBS.c.location)
@@ -88,16 +98,20 @@ def note_runs(connection: sa.Connection, now_s: float) -> list[Sighting]:
 
 def _make_run(row: Any, now_s: float) -> RunRow:
     """Say when a job ran; one whose content is the same keeps its times."""
-    sizes = [f"{kind} {getattr(row, f'{kind}_size')}" for kind in ("dp", "pp", "tp", "cp", "vpp")]
-    family = ", ".join([row.framework or "framework unknown", *sizes])
-    same = (row.location, row.content, row.identity, family, row.verdict)
+    same = (row.location, row.content, row.identity, _job_row(row).family, row.verdict)
     if row.old_noted_at is not None and row.old_content == row.content:
-        return RunRow(*same, row.old_began_at, row.old_ended_at, row.old_seen_at, row.old_noted_at)
+        return RunRow(*same, *(getattr(row, f"old_{name}") for name in _MOMENTS))
     began_at, ended_at = _read_moment(row.started_at), _read_moment(row.finished_at)
     began_at, ended_at = (ended_at if began_at is None else began_at), (began_at if ended_at is None else ended_at)
     if began_at is None or ended_at is None or began_at > ended_at or ended_at > now_s + _CLOCK_ERROR_S:
         began_at = ended_at = None
-    return RunRow(*same, began_at, ended_at, row.diagnosed_at if ended_at is None else ended_at, now_s)
+    came_at = row.diagnosed_at if row.came_at is None else row.came_at
+    return RunRow(*same, began_at, ended_at, row.diagnosed_at if ended_at is None else ended_at, now_s, came_at)
+
+
+def _job_row(row: Any) -> JobRow:
+    """Take the row of a job out of a wider one."""
+    return JobRow(**{column.name: getattr(row, column.name) for column in JOBS.c})
 
 
 def _read_moment(text: str | None) -> float | None:
@@ -108,6 +122,7 @@ def _read_moment(text: str | None) -> float | None:
 
 def _make_sighting(row: Any, run: RunRow) -> Sighting:
     """Say what a run was seen with."""
+    sizes = [f"{kind} {getattr(row, f'{kind}_size')}" for kind in ("dp", "pp", "tp", "cp", "vpp")]
     lost = None if row.recoverable is None or row.n_gpus is None else HOURS_A_DAY * row.n_gpus * row.recoverable
     return Sighting(
         fingerprint=row.fingerprint,
@@ -117,6 +132,10 @@ def _make_sighting(row: Any, run: RunRow) -> Sighting:
         confidence=row.confidence or 0.0,
         hours_lost=lost,
         owner=row.owner,
+        name=row.name or row.job_id,
+        parallelism=", ".join([row.framework or "framework unknown", *sizes]),
+        machine=row.machine,
         run=run,
-        is_new=row.content is None or row.content != run.content,
+        # The same content put back in the place of another is another run.
+        is_new=row.seen_content is None or row.seen_content != run.content or row.old_content != run.content,
     )

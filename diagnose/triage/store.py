@@ -14,16 +14,21 @@ from typing import Any, Self
 import sqlalchemy as sa
 
 from diagnose.errors import ServiceError
+from diagnose.model.ticket import Finding
 from diagnose.triage.claims import Claims
 from diagnose.triage.database import Database, in_chunks, plain_row, plain_text, read_url
 from diagnose.triage.schema import (
     CAUSES,
     CLAIMS,
+    DELIVERIES,
     DOCUMENTS,
+    FINDINGS,
     JOBS,
     MOMENTS,
     NIGHTS,
     PRUNED,
+    RUNS,
+    SIGHTINGS,
     TIMES,
     migrate,
     read_version,
@@ -58,6 +63,16 @@ class FinishedJob:
     location: str
     outcome: Outcome
     is_new: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PrunedRows:
+    """How many rows of each kind were taken out."""
+
+    n_jobs: int
+    n_runs: int
+    n_sightings: int
+    n_deliveries: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -96,6 +111,7 @@ class Store(Database):
         # Made once: to make a statement takes SQLAlchemy longer than the database takes to run it.
         self._upserts = {JOBS: self._make_upsert(JOBS), TIMES: self._make_upsert(TIMES, diagnosed_at=self.clock)}
         self._claims = Claims(self)
+        self._entered_at: float | None = None
         self.schema = self._open(may_create=may_create)
 
     def __enter__(self) -> Self:
@@ -121,6 +137,7 @@ class Store(Database):
     def enter(self) -> None:
         """Begin a triage run: from now on jobs can be claimed."""
         self._claims.enter()
+        self._entered_at = self.now_s()
 
     def leave(self) -> None:
         """End the triage run and give all claims back."""
@@ -193,11 +210,15 @@ class Store(Database):
 
     # ---- The whole store ----
 
-    def prune(self, before_s: float) -> int:
-        """Take out all jobs diagnosed before a moment, and count them; they are done again only when they change."""
+    def prune(self, before_s: float) -> PrunedRows:
+        """Take out what is older than a moment, and count it.
+
+        Jobs that were diagnosed before it are done again only when they change. With them goes what was noted of their runs, and
+        what was told of findings that were fixed before it; findings stay, so that one that comes back is known.
+        """
         old = sa.select(TIMES.c.location).where(TIMES.c.diagnosed_at < before_s)
 
-        def take_out(connection: sa.Connection) -> int:
+        def take_out(connection: sa.Connection) -> PrunedRows:
             kept = sa.select(JOBS.c.location, JOBS.c.content, TIMES.c.stamp).join(
                 TIMES, JOBS.c.location == TIMES.c.location
             )
@@ -211,14 +232,21 @@ class Store(Database):
                 connection.execute(sa.delete(table).where(table.c.location.in_(old)))
             n_jobs = connection.execute(sa.delete(JOBS).where(JOBS.c.location.in_(old))).rowcount
             connection.execute(sa.delete(TIMES).where(TIMES.c.diagnosed_at < before_s))
-            return n_jobs
+            # A run whose job is still here stays noted: it would be taken for a new one.
+            in_store = sa.select(JOBS.c.location)
+            n_runs = connection.execute(
+                sa.delete(RUNS).where((RUNS.c.noted_at < before_s) & RUNS.c.location.not_in(in_store))
+            ).rowcount
+            noted = sa.select(RUNS.c.location)
+            n_sightings = connection.execute(sa.delete(SIGHTINGS).where(SIGHTINGS.c.location.not_in(noted))).rowcount
+            return PrunedRows(n_jobs, n_runs, n_sightings, _prune_deliveries(connection, before_s))
 
-        n_jobs = self.transact(take_out)
-        if self.is_sqlite and n_jobs:
+        pruned = self.transact(take_out)
+        if self.is_sqlite and any(dataclasses.astuple(pruned)):
             vacant = contextlib.suppress(sqlite3.OperationalError)  # not while others work
             with vacant, contextlib.closing(self._engine.raw_connection()) as connection:
                 connection.cursor().execute("VACUUM")
-        return n_jobs
+        return pruned
 
     def info(self) -> StoreInfo:
         """Count what is there."""
@@ -283,6 +311,7 @@ class Store(Database):
         if not done:
             return
         old = [plain_text(location) for location in replaced]
+        came_at = _when_they_came(connection, old)
         for table in (CAUSES, DOCUMENTS, PRUNED) if old else ():
             connection.execute(sa.delete(table).where(table.c.location.in_(old)))
         connection.execute(self._upserts[JOBS], [plain_row(job.outcome.row) for job in done])
@@ -294,8 +323,15 @@ class Store(Database):
             if job.outcome.document is not None
         ]:
             connection.execute(sa.insert(DOCUMENTS), documents)
-        times = [(plain_text(job.location), job.outcome.took_s, job.outcome.stamp) for job in done]
-        rows = [{"location": at, "took_s": took_s, "stamp": stamp} for at, took_s, stamp in times]
+        rows = [
+            {
+                "location": (at := plain_text(job.location)),
+                "took_s": job.outcome.took_s,
+                "stamp": job.outcome.stamp,
+                "came_at": came_at.get((at, job.outcome.row.content if job.outcome.row else None), self._entered_at),
+            }
+            for job in done
+        ]
         connection.execute(self._upserts[TIMES], rows)
 
     def _look_up(self, connection: sa.Connection, locations: Sequence[str]) -> dict[str, KnownJob]:
@@ -313,3 +349,22 @@ class Store(Database):
             PRUNED.c.location, *gone, PRUNED.c.content, PRUNED.c.stamp, sa.literal_column("0.0", sa.Double)
         ).where(PRUNED.c.location.in_(given))
         return {given[key]: KnownJob(*rest) for key, *rest in connection.execute(jobs.union_all(pruned))}
+
+
+def _when_they_came(connection: sa.Connection, locations: Sequence[str]) -> dict[tuple[str, str | None], float]:
+    """Give the night in which jobs came, by location and content: one that is diagnosed anew stays the run that it was."""
+    known = sa.select(JOBS.c.location, JOBS.c.content, TIMES.c.came_at).join(TIMES, JOBS.c.location == TIMES.c.location)
+    there = (JOBS.c.location.in_(locations)) & JOBS.c.content.is_not(None) & TIMES.c.came_at.is_not(None)
+    return {(at, content): came for at, content, came in connection.execute(known.where(there))} if locations else {}
+
+
+def _prune_deliveries(connection: sa.Connection, before_s: float) -> int:
+    """Forget what was told of tickets that are over, and count it: what is open, or was fixed since, would be told again."""
+    findings = [Finding(*row) for row in connection.execute(sa.select(FINDINGS))]
+    kept = {one.ticket for one in findings if one.state == "open" or (one.fixed_at or 0.0) >= before_s}
+    is_old = DELIVERIES.c.sent_at.is_(None) | (DELIVERIES.c.sent_at < before_s)
+    tickets = set(connection.execute(sa.select(DELIVERIES.c.ticket).where(is_old).distinct()).scalars())
+    return sum(
+        connection.execute(sa.delete(DELIVERIES).where(is_old & DELIVERIES.c.ticket.in_(some))).rowcount
+        for some in in_chunks(sorted(tickets - kept))
+    )

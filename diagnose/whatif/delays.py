@@ -70,11 +70,6 @@ def _first_forward(o: Observed) -> int:
     return int(forwards[np.argmin(o.block.nodes.seq[forwards])]) if len(forwards) else -1
 
 
-def is_input(o: Observed, node: int) -> bool:
-    """Say whether a node is a forward of the first stage, which needs a batch."""
-    return bool(o.block.nodes.op[node] == Op.FORWARD and o.block.nodes.stage[node] == 0)
-
-
 def recorded(o: Observed, node: int, excess: Seconds) -> Seconds:
     """Leave out what was filled in: it is nobody's time."""
     return excess if o.block.filled is None else np.where(o.block.filled[node], 0.0, excess)

@@ -15,7 +15,7 @@ UNTIL_S = 100 * DAY_S
 
 def at(nights_ago: float, *causes: object, name: str = "j", **fields: object) -> FleetJob:
     """Make a job that ran so many nights ago; 0 is last night."""
-    return job(f"/{name}-{nights_ago}", *causes, when_s=UNTIL_S - (nights_ago + 0.5) * DAY_S, **fields)
+    return job(f"/{name}-{nights_ago}", *causes, name=name, when_s=UNTIL_S - (nights_ago + 0.5) * DAY_S, **fields)
 
 
 def states(*jobs: FleetJob) -> dict[str, str]:
@@ -36,7 +36,10 @@ def states(*jobs: FleetJob) -> dict[str, str]:
         ([at(1, cause())], "unseen"),
         ([at(1, cause()), at(0, sizes=(8, 4, 8, 1, 1))], "unseen"),
         ([at(1, cause()), at(0, unseen=frozenset({"worker-fault"}))], "unseen"),
+        ([at(1, cause()), at(0, name="other")], "unseen"),
+        ([at(1, cause()), at(0, owner="bob")], "unseen"),
         ([at(1, cause(host="h1")), at(0, hosts=("h2",))], "unseen"),
+        ([at(1, cause(host="h1")), at(0, hosts=("h1",), name="other")], "gone"),
         ([at(1, cause(host="h1")), at(0, hosts=("h1", "h2"))], "gone"),
         ([at(1, cause(host="h1", who="job owner")), at(0, hosts=("h2",))], "gone"),
     ],
@@ -49,7 +52,7 @@ def test_states(jobs: list[FleetJob], state: str) -> None:
 def test_unseen_says_why() -> None:
     """What nobody can tell comes with its reason."""
     night = compare_periods([at(1, cause())], until_s=UNTIL_S, period_s=DAY_S)
-    assert night.findings[0].note == "no job of this kind ran"
+    assert night.findings[0].note == "this job did not run"
 
 
 def test_costs_and_first_sighting() -> None:

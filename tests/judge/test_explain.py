@@ -137,7 +137,7 @@ def test_time_that_no_rule_explains() -> None:
     found = explain(UNKNOWN, measured_file(SLOW).analysis, without="worker-fault")
     assert found.said
     assert found.worth[-1].component == "worker"
-    assert found.title == "unexplained: slow workers"
+    assert found.title == "unknown cause: slow workers"
     assert [(worker.dp, worker.pp) for worker in found.where.workers] == [(1, 0)]
     assert (found.conditions, found.rule) == (None, "")
 

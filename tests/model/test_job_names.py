@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from diagnose.cli.main import main
-from diagnose.model.job_names import id_of_path, tell_apart
+from diagnose.model.job_names import id_of_path, name_of_job, stable_part, tell_apart
 
 
 @pytest.mark.parametrize(
@@ -54,3 +54,77 @@ def test_a_list_of_jobs_on_the_terminal(tmp_path: Path, capsys: pytest.CaptureFi
     assert main([*given, "--format", "json"]) == 0
     ids = [json.loads(line)["job"]["job_id"] for line in capsys.readouterr().out.splitlines()]
     assert ids == ["trace", "trace", "healthy"]
+
+
+@pytest.mark.parametrize(
+    ("text", "stable"),
+    [
+        ("llama-70b", "llama-70b"),
+        ("llama-70b-20261122", "llama-70b"),
+        ("llama-70b-2026-11-22-02-00", "llama-70b"),
+        ("llama-70b.2026-11-22T02:00:00+01:00", "llama-70b"),
+        ("2026_11_22_llama-70b", "llama-70b"),
+        ("llama-1763792400", "llama"),
+        ("llama-start-02:00:05.123", "llama"),
+        ("start-2026-11-22T020000Z", ""),
+        ("started_20261122", ""),
+        ("run12", ""),
+        ("night-3", ""),
+        ("AR-attempt-2", "AR"),
+        ("restart-4-llama", "llama"),
+        ("slurm-4242137", "slurm"),
+        ("llama-0007", "llama"),
+        ("7f3c2a9-llama", "llama"),
+        ("0b6fe1a2-52f4-4c38-9f5e-0d8a3c2b1e11", ""),
+        ("4711", ""),
+        ("0_1", ""),
+        ("exp-2", "exp-2"),
+        ("ctx-131072", "ctx-131072"),
+        ("kickstart-7", "kickstart-7"),
+        ("llama3.1-8x7b-pp4dp2", "llama3.1-8x7b-pp4dp2"),
+        ("tr\u00e4ning-20261122", "tr\u00e4ning"),
+        ("a\nb <b>c</b>", "a b <b>c</b>"),
+        ("", ""),
+    ],
+)
+def test_what_differs_from_run_to_run_is_left_out(text: str, stable: str) -> None:
+    """Dates, times, hashes, and numbers of runs and schedulers go; sizes, and numbers that tell experiments apart, stay."""
+    assert stable_part(text) == stable
+
+
+@pytest.mark.parametrize(
+    ("name", "job_id", "location", "expected"),
+    [
+        ("llama", "run-7", "/traces/x.parquet", "llama"),
+        ("42", None, "/traces/x.parquet", "42"),
+        ("  a\n b ", None, "/x", "a b"),
+        (" ", "AR", "/x", "AR"),
+        (None, "llama-4242137", "/traces/x.parquet", "llama"),
+        (None, "4242137", "/traces/team/llama/4242137", "team/llama"),
+        (None, None, "/traces/llama/2026-11-22/rank.parquet", "llama/rank"),
+        (None, None, "/traces/team-a/train.parquet", "team-a/train"),
+        (None, None, "/traces/team-b/train.parquet", "team-b/train"),
+        (None, None, "s3://bucket/llama/start-1763792400/", "bucket/llama"),
+        (None, None, "/traces/slurm-4242137.parquet", "slurm-4242137"),
+        (None, "4711", "/123/456.parquet", "4711"),
+        (None, None, "/123/456.parquet", "456"),
+        (None, None, "/", "/"),
+    ],
+)
+def test_names(name: str | None, job_id: str | None, location: str, expected: str) -> None:
+    """Runs of one job share its name; where nothing of it stays the same, the id is better than a name that strangers share."""
+    assert name_of_job(name=name, job_id=job_id, location=location) == expected
+
+
+@pytest.mark.parametrize("folder", ["start-2026-11-22T02:00:00", "start-2026-11-23T02:00:00"])
+def test_a_diagnosis_says_the_name(tmp_path: Path, capsys: pytest.CaptureFixture[str], folder: str) -> None:
+    """Also where the path alone gives it; metadata sets it."""
+    table = pq.read_table("fixtures/healthy.parquet")
+    path = tmp_path / "llama-70b" / folder / "ranks.parquet"
+    path.parent.mkdir(parents=True)
+    pq.write_table(table.replace_schema_metadata({}), path)
+    assert main([str(path), "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["job"]["name"] == "llama-70b/ranks"
+    path.with_suffix(".yaml").write_text("name: our llama\n")
+    assert main([str(path), "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["job"]["name"] == "our llama"

@@ -247,7 +247,7 @@ def test_culprits_are_marked_in_the_map() -> None:
     base = worker_fault()
     assert np.argwhere(base.find_culprits()).tolist() == [[0, 0]]
     report = terminal.render(base, width=100, color=False)
-    assert "X1.92" in report and report.count("X1.") == 1 and "X culprit" in report
+    assert "X1.92" in report and report.count("X1.") == 1 and "X is a culprit" in report
     cause = msgspec.structs.replace(base.causes[0], where=Where(stages=(2,)))
     assert np.argwhere(dataclasses.replace(base, causes=(cause,)).find_culprits())[:, 1].tolist() == [2] * 4
     cause = msgspec.structs.replace(base.causes[0], where=Where(links=(Link(Worker(0, 1), Worker(0, 2)),)))

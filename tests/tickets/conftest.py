@@ -93,8 +93,10 @@ class Shelf:
         given = [cause if isinstance(cause, dict) else cause_of(cause) for cause in causes]
         checked = more.pop("checked", ["worker-fault", "network-fault"])
         content = content or f"{job} {self.now_s}"
+        came_at = more.pop("came_at", self.now_s)
         row = {
             "job_id": job.strip("/"),
+            "name": "train",
             "framework": "megatron",
             "n_gpus": 16,
             **dict.fromkeys(("tp_size", "cp_size", "vpp_size"), 1),
@@ -104,6 +106,8 @@ class Shelf:
             "gpu_hours_wasted": 0.2 if given else 0.0,
             **more,
         }
+        if hosts := more.get("hosts"):
+            row["hosts"] = json.dumps(hosts)
         document = {"causes": given, "checked": checked}
         rows = tuple(_cause_row(job, place, cause) for place, cause in enumerate(given, start=1))
         of_job = JobRow(job, "diagnosed", identity=identity or content, content=content, **row)
@@ -116,7 +120,7 @@ class Shelf:
             for cause in rows:
                 connection.execute(sa.insert(schema.CAUSES).values(plain_row(cause)))
             connection.execute(sa.insert(schema.DOCUMENTS).values(location=at, document=json.dumps(document)))
-            connection.execute(sa.insert(schema.TIMES).values(location=at, diagnosed_at=self.now_s))
+            connection.execute(sa.insert(schema.TIMES).values(location=at, diagnosed_at=self.now_s, came_at=came_at))
 
         self.store.transact(write)
 
@@ -158,8 +162,9 @@ def _cause_row(job: str, place: int, cause: dict) -> CauseRow:
         location=job,
         place=place,
         **known,
-        **dict.fromkeys(("workers", "stages", "hosts", "links"), "[]"),
+        **{key: json.dumps(cause["where"][key]) for key in ("workers", "stages", "hosts", "links")},
         **dict.fromkeys(unknown),
+        machine=next(iter(cause["where"]["hosts"]), None),
     )
 
 

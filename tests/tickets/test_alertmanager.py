@@ -47,16 +47,20 @@ def test_alerts_fire_are_grouped_and_resolved(now_shelf: Shelf, alertmanager: st
         "fingerprint": "f1",
     }
     assert (found["f2"]["labels"]["severity"], found["f3"]["labels"]["owner"]) == ("unknown", "platform")
-    assert found["f1"]["annotations"]["summary"] == "HIGH worker-fault at dp 1, stage 0: slow worker"
+    assert (
+        found["f1"]["annotations"]["summary"]
+        == "HIGH train: slow worker at dp 1, stage 0, steps 1.18x; 57.6 GPU hours a day"
+    )
     assert found["f1"]["generatorURL"].startswith("https://site.example/jobs/a-")
     groups = {group["labels"]["cause"]: len(group["alerts"]) for group in ask(f"{alertmanager}/api/v2/alerts/groups")}
     assert groups == {"worker-fault": 2, "network-fault": 1}
     shelf.now_s += 1
-    shelf.put("/c", cause_of("f2", "network-fault"))
+    shelf.put("/c", cause_of("f2", "network-fault"), owner="ann")
+    shelf.put("/d", owner=None)
     send(shelf, f"{alertmanager}/api/v2/alerts")
     assert set(firing(alertmanager)) == {"f2"}
     shelf.now_s += 1
-    shelf.put("/d", cause_of("f1"))
+    shelf.put("/e", cause_of("f1"), owner="ann")
     send(shelf, alertmanager)
     assert set(firing(alertmanager)) == {"f1"}, "f1 is back, f2 is fixed"
 

@@ -55,9 +55,9 @@ def test_a_message_a_finding(file_shelf: Shelf, chat: Chat) -> None:
     (sent,) = file_shelf.tickets(send=True, apprises=(chat.url,), site="https://site.example").send()
     assert (sent.n_sent, sent.errors, sent.target) == (2, (), "apprise json://***")
     said = chat.said[0]
-    assert said["title"] == r"HIGH worker-fault at dp 1, stage 0: slow\x1b[31m worker" and said["type"] == "warning"
+    assert said["title"] == r"train: slow\x1b[31m worker at dp 1, stage 0, steps 1.18x" and said["type"] == "warning"
     lines = said["message"].splitlines()
-    assert lines[0].startswith("opened: HIGH worker-fault") and lines[-1].endswith("-opened")
+    assert lines[0].startswith("opened: HIGH train: slow") and lines[-1].endswith("-opened")
     assert r"Who acts: platform (ann\x0aBcc: eve)" in lines and "- it takes 1.6 times as long" in lines
     assert any(line.startswith("Report: https://site.example/jobs/a-") for line in lines)
     (again,) = file_shelf.tickets(send=True, apprises=(chat.url,)).send()

@@ -1,6 +1,7 @@
 """What becomes of findings as triage runs pass: opened once, fixed, reopened, acknowledged, on both kinds of database."""
 
 import json
+import random
 
 import pytest
 import sqlalchemy as sa
@@ -11,6 +12,7 @@ from diagnose.model.ticket import Ack
 from diagnose.triage import schema
 from diagnose.triage.acks import clear_ack, write_ack
 from diagnose.triage.findings import find_fingerprint, update_findings
+from diagnose.triage.store import Store
 
 from .conftest import DAY_S, Shelf, cause_of, day
 
@@ -39,7 +41,7 @@ def test_several_jobs_make_one_ticket(shelf: Shelf) -> None:
     (ticket,) = shelf.emit(site="https://site.example/fleet/")
     assert (ticket["n_jobs"], ticket["n_seen"], ticket["owner"]) == (3, 3, "bob")
     assert [job["location"] for job in ticket["jobs"]] == ["/b", "/c", "/a"]
-    assert ticket["gpu_hours_lost_per_day"] == pytest.approx(16 * 24 * 0.3)
+    assert ticket["gpu_hours_lost_per_day"] == pytest.approx(16 * 24 * (0.1 + 0.3 + 0.2))
     assert ticket["report"] == ticket["jobs"][0]["report"]
     assert ticket["report"].startswith("https://site.example/fleet/jobs/") and ticket["report"].endswith(".html")
 
@@ -64,7 +66,7 @@ def test_thresholds(shelf: Shelf, more: dict) -> None:
 
 
 def test_fixed_by_a_later_run(shelf: Shelf) -> None:
-    """A clean run of the family in a later run closes a finding; it comes back as another ticket."""
+    """A clean run of the job in a later night closes a finding; it comes back as another ticket."""
     shelf.put("/a", "f1")
     (opened,) = shelf.emit(with_fixed=True)
     shelf.pass_days(1)
@@ -96,13 +98,16 @@ def test_a_clean_run_of_the_same_night_closes_nothing(shelf: Shelf) -> None:
         ({"dp_size": 8}, False),
         ({"framework": "deepspeed"}, False),
         ({"framework": None}, False),
+        ({"framework": "megatron 0.17"}, True),
+        ({"name": "another"}, False),
+        ({"owner": "bob"}, False),
         ({"verdict": "noisy"}, True),
         ({"verdict": "inconclusive"}, False),
         ({"checked": ["network-fault"]}, False),
     ],
 )
 def test_only_who_could_have_seen_it_closes_it(shelf: Shelf, more: dict, closes: bool) -> None:
-    """A run of another family, one that says nothing, or one that was not looked at for the cause proves nothing."""
+    """A run of another job, one that says nothing, or one that was not looked at for the cause proves nothing."""
     shelf.put("/a", "f1")
     shelf.events()
     shelf.pass_days(1)
@@ -131,16 +136,21 @@ def test_times_of_the_metadata_count(shelf: Shelf) -> None:
     assert state(shelf, "f1") == ("fixed", "a later run does not have it: /d")
 
 
-def test_an_archive_of_old_runs_opens_what_is_not_fixed_in_it(shelf: Shelf) -> None:
-    """Read in one run, runs are put in order by their times: what a later one lacks makes no ticket."""
+def test_an_archive_of_old_runs_is_one_night(shelf: Shelf) -> None:
+    """Whatever their times, runs that come together close nothing: a finding is told before it is closed."""
     shelf.put("/a", "f1", "f2", started_at=day(shelf, -99), finished_at=day(shelf, -98))
     shelf.put("/b", "f2", started_at=day(shelf, -97), finished_at=day(shelf, -96))
-    assert shelf.events() == [("f2", "opened")]
+    assert sorted(shelf.events()) == [("f1", "opened"), ("f2", "opened")]
+    shelf.pass_days(1)
+    shelf.put("/c", "f2", started_at=day(shelf, -95), finished_at=day(shelf, -94))
+    assert shelf.events(with_fixed=True) == [("f1", "fixed")]
 
 
 def test_an_old_run_that_comes_late_reopens_nothing(shelf: Shelf) -> None:
     """A trace from before the fix is counted, and that is all."""
     shelf.put("/a", "f1", started_at=day(shelf, -9), finished_at=day(shelf, -8))
+    assert shelf.events() == [("f1", "opened")]
+    shelf.pass_days(1)
     shelf.put("/b", started_at=day(shelf, -5), finished_at=day(shelf, -4))
     assert shelf.events() == []
     shelf.pass_days(1)
@@ -183,7 +193,7 @@ def test_newer_rules_take_a_finding_back(shelf: Shelf) -> None:
     shelf.events()
     shelf.pass_days(1)
     shelf.put("/a", content="a", identity="newer rules")
-    assert shelf.store.prune(shelf.now_s - 60) == 1
+    assert shelf.store.prune(shelf.now_s - 60).n_jobs == 1
     assert state(shelf, "f1") == ("fixed", "the runs that had it were diagnosed anew, and do not have it")
     assert state(shelf, "f2") == ("open", None)
     (ticket,) = shelf.tickets().all_open()
@@ -283,7 +293,7 @@ def test_one_fingerprint_twice_in_a_job_is_one_sighting(shelf: Shelf) -> None:
     """The place further up in the report tells of it."""
     shelf.put("/a", cause_of("f1", title="first"), cause_of("f1", title="second"))
     (ticket,) = shelf.emit()
-    assert (ticket["title"], ticket["n_seen"]) == ("first", 1)
+    assert (ticket["title"], ticket["n_seen"]) == ("train: first at dp 1, stage 0, steps 1.18x", 1)
 
 
 def test_names_may_be_anything(shelf: Shelf) -> None:
@@ -293,6 +303,10 @@ def test_names_may_be_anything(shelf: Shelf) -> None:
     shelf.put("/a" + hostile, cause_of("f1", title=hostile, where=where), owner=hostile, framework=hostile)
     (ticket,) = shelf.emit()
     assert len(ticket["summary"]) < 5000 and ticket["summary"].isprintable()
+    draw = random.Random(7)
+    names = ["".join(chr(draw.randrange(0x4E00, 0x9FFF)) for _ in range(500)) for _ in range(2)]
+    shelf.put("/long", cause_of("f2"), name=names[0], owner=names[1])
+    assert len(shelf.emit()) == 1, "no index is too short for it"
 
 
 def test_a_diagnosis_that_can_no_longer_be_read_stops_no_ticket(shelf: Shelf) -> None:
@@ -336,3 +350,181 @@ def test_the_first_day(shelf: Shelf) -> None:
     shelf.put("/a", "f1", started_at="2026-01-01T00:00:00+02:00", finished_at="2026-01-02")
     (ticket,) = shelf.emit()
     assert (ticket["first_seen"], ticket["last_seen"]) == ("2026-01-02T00:00:00Z",) * 2
+
+
+def on_host(fingerprint: str, *hosts: str, **more: object) -> dict:
+    """Give a slow worker on hosts, the worst first."""
+    workers = [{"dp": i, "pp": 0, "host": host} for i, host in enumerate(hosts)]
+    return cause_of(fingerprint, where={"workers": workers, "stages": [], "hosts": list(hosts), "links": []}, **more)
+
+
+def test_jobs_that_share_nothing_but_their_shape(shelf: Shelf) -> None:
+    """Of 26 jobs of one shape 19 have a finding, each another or the same: 19 tickets, and no clean job closes any, ever."""
+    jobs = [f"job {n}" for n in range(26)]
+    for n, name in enumerate(jobs):
+        shelf.put(f"/{n}", *([f"{name}: f{n % 5}"] if n < 19 else []), name=name)
+    assert sorted(name for name, _ in shelf.events()) == sorted(f"{name}: f{n % 5}" for n, name in enumerate(jobs[:19]))
+    shelf.pass_days(1)
+    for n, name in enumerate(jobs[19:]):
+        shelf.put(f"/again/{n}", name=name)
+    assert shelf.events(with_fixed=True) == []
+    shelf.put("/later", name="job 3")
+    assert shelf.events(with_fixed=True) == [("job 3: f3", "fixed")]
+
+
+def test_a_run_on_the_same_host_closes_a_fault_of_a_machine(shelf: Shelf) -> None:
+    """Whose job it is does not matter; runs elsewhere, and later runs of the same job on other hosts, prove nothing."""
+    shelf.put("/a", on_host("bad", "gpu-017"), hosts=["gpu-017", "gpu-018"])
+    (ticket,) = shelf.emit()
+    assert ticket["title"] == "train: slow worker on gpu-017, steps 1.18x" and ticket["machine"] == "gpu-017"
+    shelf.pass_days(1)
+    shelf.put("/b", hosts=["gpu-018", "gpu-0171", "xgpu-017"])
+    shelf.put("/c")
+    assert shelf.events(with_fixed=True) == []
+    shelf.put("/d", name="another", owner="bob", dp_size=64, hosts=["gpu-017"])
+    assert shelf.events(with_fixed=True) == [("bad", "fixed")]
+
+
+def test_a_host_that_is_blamed_beside_a_worse_one_is_not_mended(shelf: Shelf) -> None:
+    """The finding of a host stays open while its cause names it, though that cause has the fingerprint of another host."""
+    hosts = ["gpu-1", "gpu_1", "gpu-2"]
+    shelf.put("/a", on_host("one", "gpu-1"), hosts=hosts)
+    assert shelf.events() == [("one", "opened")]
+    shelf.pass_days(1)
+    shelf.put("/b", on_host("two", "gpu-2", "gpu-1"), hosts=hosts)
+    assert shelf.events(with_fixed=True) == [("two", "opened")]
+    shelf.pass_days(1)
+    shelf.put("/c", on_host("three", "gpu_1"), hosts=hosts)
+    assert sorted(shelf.events(with_fixed=True)) == [("one", "fixed"), ("three", "opened"), ("two", "fixed")]
+
+
+def test_what_may_be_it_as_well_closes_nothing(shelf: Shelf) -> None:
+    """A run that has another cause, which may as well be this one, was not cleared of it."""
+    shelf.put("/a", "f1")
+    shelf.events()
+    shelf.pass_days(1)
+    other = {"cause": "worker-fault", "confidence": 0.3, "tells_apart": "the clocks of the hosts"}
+    shelf.put("/b", cause_of("f2", "network-fault", alternatives=[other]))
+    assert shelf.events(with_fixed=True) == [("f2", "opened")]
+    shelf.pass_days(1)
+    shelf.put("/c", cause_of("f2", "network-fault"))
+    assert shelf.events(with_fixed=True) == [("f1", "fixed")]
+
+
+def test_one_job_twice_in_a_night(shelf: Shelf) -> None:
+    """One run is faulty and one is clean: the finding stays open, whichever is read first, until a night has clean runs only."""
+    shelf.put("/b")
+    shelf.put("/a", "f1")
+    assert shelf.events() == [("f1", "opened")]
+    shelf.pass_days(1)
+    shelf.put("/c", "f1")
+    shelf.put("/d")
+    assert shelf.events(with_fixed=True) == []
+    shelf.pass_days(1)
+    shelf.put("/e")
+    assert shelf.events(with_fixed=True) == [("f1", "fixed")]
+
+
+def test_two_triages_at_once_are_one_night(shelf: Shelf) -> None:
+    """What a triage brings that began before the finding was noted is no later night, however late it ends."""
+    began_s = shelf.now_s
+    shelf.now_s += 600
+    shelf.put("/a", "f1")
+    assert shelf.events() == [("f1", "opened")]
+    shelf.now_s += 600
+    shelf.put("/b", came_at=began_s)
+    assert shelf.events(with_fixed=True) == []
+
+
+def test_a_trace_put_back_is_another_run(shelf: Shelf) -> None:
+    """Faulty, clean, and the very bytes of the first night again: reopened."""
+    shelf.put("/latest", "f1", content="faulty")
+    assert shelf.events() == [("f1", "opened")]
+    shelf.pass_days(1)
+    shelf.put("/latest", content="clean")
+    assert shelf.events(with_fixed=True) == [("f1", "fixed")]
+    shelf.pass_days(1)
+    shelf.put("/latest", "f1", content="faulty")
+    assert shelf.events(with_fixed=True) == [("f1", "reopened")]
+    assert shelf.events(with_fixed=True) == []
+
+
+def test_a_job_that_is_renamed_is_another(shelf: Shelf) -> None:
+    """Its finding is told under the new name; the old one ends when no run has it for long."""
+    shelf.put("/a", "old")
+    shelf.events()
+    shelf.pass_days(20)
+    shelf.put("/b", "new", name="renamed")
+    assert shelf.events(with_fixed=True) == [("new", "opened")]
+    shelf.pass_days(20)
+    shelf.put("/c", "new", name="renamed")
+    assert shelf.events(with_fixed=True) == [("old", "fixed")]
+
+
+def test_what_is_lost_a_day_is_that_of_the_last_night(shelf: Shelf) -> None:
+    """Two runs of a night are two jobs; older nights do not count, nor newer rules that judge them anew."""
+    shelf.put("/a", cause_of("f1", recoverable=0.5), content="a")
+    assert [ticket["gpu_hours_lost_per_day"] for ticket in shelf.emit()] == [pytest.approx(16 * 24 * 0.5)]
+    shelf.pass_days(1)
+    shelf.put("/b", cause_of("f1", recoverable=0.1))
+    shelf.put("/c", cause_of("f1", recoverable=0.2))
+    shelf.put("/a", cause_of("f1", recoverable=0.5), content="a", identity="newer rules", came_at=shelf.now_s - DAY_S)
+    update_findings(shelf.store, shelf.now_s, 30 * DAY_S)
+    (ticket,) = shelf.tickets().all_open()
+    assert ticket.finding.gpu_hours_lost_per_day == pytest.approx(16 * 24 * 0.3)
+    assert ticket.finding.worst_location == "/c" and ticket.title.endswith("steps 1.25x")
+
+
+def test_prune(shelf: Shelf) -> None:
+    """Runs, sightings and messages of what is long over go; nothing that is open is closed, or told twice, for that."""
+    shelf.put("/a", "fixed")
+    shelf.put("/x", "open", name="x")
+    shelf.events()
+    shelf.pass_days(1)
+    shelf.put("/b")
+    assert shelf.events(with_fixed=True) == [("fixed", "fixed")]
+    shelf.pass_days(29)
+    shelf.put("/c")
+    assert shelf.events(with_fixed=True) == []
+    sent_at = sa.update(schema.DELIVERIES).values(sent_at=shelf.now_s - 29 * DAY_S)
+    shelf.store.transact(lambda connection: connection.execute(sent_at))
+    pruned = shelf.store.prune(shelf.now_s - 20 * DAY_S)
+    assert (pruned.n_jobs, pruned.n_runs, pruned.n_sightings, pruned.n_deliveries) == (3, 3, 2, 2)
+    again = shelf.store.prune(shelf.now_s - 20 * DAY_S)
+    assert (again.n_jobs, again.n_runs, again.n_sightings, again.n_deliveries) == (0, 0, 0, 0)
+    assert shelf.events(with_fixed=True) == []
+    assert (state(shelf, "open"), state(shelf, "fixed")[0]) == (("open", None), "fixed")
+    shelf.put("/d", "fixed")
+    shelf.put("/y", name="x")
+    assert sorted(shelf.events(with_fixed=True)) == [("fixed", "reopened"), ("open", "fixed")]
+
+
+#: What schema 3 kept of a job with a finding that was told.
+_OF_SCHEMA_3 = """
+INSERT INTO jobs (location, status, identity, content, job_id, framework, n_gpus, verdict)
+    VALUES ('/a', 'diagnosed', 'i', 'c', 'a', 'megatron', 16, 'straggling');
+INSERT INTO causes (location, place, cause, title, confidence, recoverable, workers, stages, hosts, links, fingerprint)
+    VALUES ('/a', 1, 'worker-fault', 'slow worker', 0.9, 0.2, '[]', '[]', '[]', '[]', 'old');
+INSERT INTO documents VALUES ('/a', '{}');
+INSERT INTO times VALUES ('/a', 1780000000.0, 2.0, 's');
+INSERT INTO runs VALUES ('/a', 'c', 'i', 'megatron, dp 4', 'straggling', NULL, NULL, 1780000000.0, 1780000000.0);
+INSERT INTO findings VALUES ('old', 'worker-fault', 'slow worker', 'megatron, dp 4', 'open', 'opened', 1780000000.0, NULL,
+    1780000000.0, 1780000000.0, NULL, 1780000000.0, 1, 'high', 'platform', NULL, '/a', 76.8, 0.9, '{}', NULL, NULL);
+INSERT INTO sightings VALUES ('old', '/a', 'c');
+INSERT INTO deliveries VALUES ('output', 'old-1780000000-opened', 'old-1780000000', 'opened', NULL, 1780000000.0)
+"""
+
+
+def test_a_store_of_an_older_version(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was told stays told; diagnosed anew, its finding has another fingerprint: the old one ends, and the new one is told."""
+    with monkeypatch.context() as patch:
+        patch.setattr(schema, "MIGRATIONS", schema.MIGRATIONS[:3])
+        with Store(store_url) as old, old._engine.begin() as connection:
+            for statement in _OF_SCHEMA_3.split(";"):
+                connection.execute(sa.text(statement))
+    with Store(store_url) as store:
+        store.enter()
+        shelf = Shelf(store_url, store, now_s=1_780_000_000.0 + DAY_S)
+        assert shelf.events(with_fixed=True) == [] and state(shelf, "old") == ("open", None)
+        shelf.put("/a", "new", content="c", identity="this version", name="a", came_at=1_780_000_000.0)
+        assert sorted(shelf.events(with_fixed=True)) == [("new", "opened"), ("old", "fixed")]

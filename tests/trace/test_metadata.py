@@ -173,7 +173,14 @@ def test_flags_that_are_none_are_ignored_with_a_warning(rows: pd.DataFrame, key:
 def test_every_size_is_checked_for_agreement() -> None:
     """`resolve_job` gives back sizes whose product is the world, whatever it is told."""
     job, warnings = resolve_job(
-        {"world_size": 12, "cp_size": 3}, name="x", n_dp=2, n_stages=2, n_chunks=None, max_rank=None, n_tp=None
+        {"world_size": 12, "cp_size": 3},
+        run_id="x",
+        location="/x",
+        n_dp=2,
+        n_stages=2,
+        n_chunks=None,
+        max_rank=None,
+        n_tp=None,
     )
     assert (job.tp_size, job.cp_size, job.world_size) == (1, 3, 12)
     assert warnings == []

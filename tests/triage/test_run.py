@@ -191,7 +191,7 @@ def test_pruned_jobs_stay_away(run_on, store_url: str, make_folder, small_jobs, 
     folder = make_folder(tmp_path / "jobs", 2)
     run_on(folder)
     with Store(store_url) as store:
-        assert store.prune(time.time() + 10) == 2
+        assert store.prune(time.time() + 10).n_jobs == 2
     assert run_on(folder)[1] == []
     os.utime(folder / "job-0000.parquet")
     assert run_on(folder)[1] == []

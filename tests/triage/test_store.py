@@ -73,6 +73,26 @@ def test_a_second_result_replaces_the_first(store: Store) -> None:
     assert (count(store, schema.JOBS), count(store, schema.CAUSES), count(store, schema.DOCUMENTS)) == (1, 0, 0)
 
 
+def test_the_night_in_which_a_job_came(store: Store, store_url: str) -> None:
+    """It is when the triage began that first brought its content: diagnosed anew it stays, overwritten it is another run."""
+
+    def came_at() -> float:
+        with store.reading() as read:
+            return next(read(sa.select(schema.TIMES.c.came_at).where(schema.TIMES.c.location == "/a")))[0].came_at
+
+    before_s = store.now_s()
+    finish(store, "/a")
+    first_s = came_at()
+    assert first_s <= before_s
+    store.leave()
+    with Store(store_url) as later:
+        later.enter()
+        finish(later, "/a", version="newer")
+        assert came_at() == first_s
+        finish(later, "/a", identity="overwritten")
+        assert before_s < came_at() <= later.now_s()
+
+
 def test_odd_text(store: Store) -> None:
     """NUL and bytes that are no UTF-8 are kept as escapes, and found again."""
     location = "/odd\udcff"
@@ -262,8 +282,8 @@ def test_prune(store: Store) -> None:
     finish(store, "/new")
     with store._engine.begin() as connection:
         connection.execute(sa.update(schema.TIMES).where(schema.TIMES.c.location == "/old").values(diagnosed_at=5.0))
-    assert store.prune(10.0) == 1
-    assert store.prune(10.0) == 0
+    assert store.prune(10.0).n_jobs == 1
+    assert store.prune(10.0).n_jobs == 0
     known = store.known(["/old", "/new"])
     assert (known["/old"].status, known["/old"].content, known["/old"].stamp) == ("pruned", "ci", "s")
     assert known["/new"].status == "diagnosed"
@@ -278,7 +298,7 @@ def test_info(store: Store) -> None:
     store.claim(["/b"])
     found = store.info()
     assert (found.by_status, found.by_verdict) == ({"diagnosed": 1}, {"straggling": 1})
-    assert (found.by_cause, found.n_runs, found.n_claims, found.schema) == ({"worker-fault": 2}, 1, 1, 3)
+    assert (found.by_cause, found.n_runs, found.n_claims, found.schema) == ({"worker-fault": 2}, 1, 1, 4)
 
 
 def test_the_tables_are_as_the_code_thinks(store: Store) -> None:
@@ -312,7 +332,7 @@ def test_a_newer_store_is_refused(store: Store, store_url: str) -> None:
     """A program does not write into what it does not understand."""
     with store._engine.begin() as connection:
         connection.execute(sa.text("UPDATE schema_version SET version = 99"))
-    with pytest.raises(ServiceError, match="schema 99, and this version knows up to 3: upgrade"):
+    with pytest.raises(ServiceError, match="schema 99, and this version knows up to 4: upgrade"):
         Store(store_url)
 
 

@@ -104,8 +104,14 @@ def test_store_commands(cli, tmp_path: Path) -> None:
         "documents.parquet",
         "jobs.parquet",
     ]
-    assert cli("store", "prune", "--older", "90d")[1] == "sqlite:///diagnose.db: 0 jobs taken out\n"
-    assert cli("store", "prune", "--older", "2100-01-01")[1] == "sqlite:///diagnose.db: 3 jobs taken out\n"
+    assert (
+        cli("store", "prune", "--older", "90d")[1]
+        == "sqlite:///diagnose.db: 0 jobs taken out; 0 runs, 0 sightings, 0 messages forgotten\n"
+    )
+    assert (
+        cli("store", "prune", "--older", "2100-01-01")[1]
+        == "sqlite:///diagnose.db: 3 jobs taken out; 0 runs, 0 sightings, 0 messages forgotten\n"
+    )
     assert "jobs: none" in cli("store", "info")[1]
 
 

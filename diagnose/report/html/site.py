@@ -41,15 +41,15 @@ def render_index(fleet: Fleet, pages: Mapping[str, str], made_by: str) -> str:
     """
     with styled():
         pictures = draw_all(fleet)
-    worst = text.describe_worst(fleet).removeprefix("worst: ")
+    slow = text.list_slow(fleet)
     return fill_in(
         "fleet.html.j2",
         pictures,
         more_style=own_file("fleet.css"),
         version=made_by,
         fleet_script=own_file("fleet.js"),
-        headline=worst,
-        worst=pages.get(fleet.jobs[0].location) if fleet.jobs else None,
+        headline=text.describe_worst(fleet).removeprefix("worst: "),
+        worst=pages.get(slow[0].location) if slow else None,
         facts=text.list_facts(fleet),
         pictures=pictures,
         night=_about_night(fleet, pages),
