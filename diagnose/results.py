@@ -200,7 +200,8 @@ class Diagnosis(_Shown, _Diagnosis):
         """
         from diagnose.report.html.workers import draw_workers
 
-        return self._plot("plot_workers", draw_workers)
+        data = self._kept("plot_workers")
+        return self._plot("plot_workers", lambda: draw_workers(data))
 
     def plot_timeline(self) -> "Figure":
         """Draw the worst step as recorded, ideal and fixed, for an affected data-parallel rank and a sound one.
@@ -209,22 +210,23 @@ class Diagnosis(_Shown, _Diagnosis):
         """
         from diagnose.report.html.timelines import draw_timeline
 
-        return self._plot("plot_timeline", draw_timeline)
+        data = self._kept("plot_timeline")
+        return self._plot("plot_timeline", lambda: draw_timeline(data))
 
     def plot_budget(self) -> "Figure":
         """Draw where the GPU-seconds of a step go, all parts as one bar.
 
-        Returns and raises as `plot_workers` does.
+        Returns as `plot_workers` does, also where what pictures are made from was not kept.
         """
         from diagnose.report.html.budget import draw_budget
 
-        return self._plot("plot_budget", lambda data: draw_budget(data.diagnosis))
+        return self._plot("plot_budget", lambda: draw_budget(self))
 
-    def _plot(self, name: str, draw: "Callable[[ReportData], Picture | None]") -> "Figure":
+    def _plot(self, name: str, draw: "Callable[[], Picture | None]") -> "Figure":
         """Draw a picture of the page."""
         from diagnose.report.html.figures import plot
 
-        figure = plot(draw, self._kept(name))
+        figure = plot(draw, self.job.job_id)
         if figure is None:
             raise UsageError(f"{name}: this job has nothing to draw there; to_html() has all that there is")
         return figure

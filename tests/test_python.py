@@ -471,6 +471,7 @@ def test_what_was_not_kept(found: diagnose.Diagnosis) -> None:
         assert "<table" in page and "../index.html" not in page and len(page) < len(found.to_html()) / 2
         with pytest.raises(diagnose.UsageError, match="pictures=True"):
             one.plot_workers()
+        assert one.plot_budget().texts
 
 
 def test_a_log_alone(tmp_path: Path) -> None:
@@ -486,14 +487,16 @@ def test_a_log_alone(tmp_path: Path) -> None:
     assert one.is_from_log and "<html" in one.to_html() and len(repr(one).splitlines()) == 1
     with pytest.raises(diagnose.UsageError, match="no operations to draw"):
         one.plot_workers()
+    with pytest.raises(diagnose.UsageError, match="nothing to draw"):
+        one.plot_budget()
 
 
-@pytest.mark.parametrize("plot", [name for name in vars(diagnose.Diagnosis) if name.startswith("plot_")])
+@pytest.mark.parametrize("plot", ["plot_workers", "plot_timeline"])
 def test_figures(found: diagnose.Diagnosis, plot: str) -> None:
     """A figure has title and legend, real colours on white, fits its canvas, and is a picture in a notebook."""
     figure = getattr(found, plot)()
     texts = [text.get_text() for text in figure.texts]
-    assert texts[0].startswith("worker-fault: ") and (figure.legends or plot == "plot_budget")
+    assert texts[0].startswith("worker-fault: ") and figure.legends
     file = io.BytesIO()
     figure.savefig(file, format="svg")
     drawn = file.getvalue().decode()

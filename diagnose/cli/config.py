@@ -216,8 +216,8 @@ def _check(path: Path, lines: _Lines, found: Any, faults: list[str]) -> Iterator
     if not isinstance(found, dict):
         faults.append(f"{path}:{lines.of('')}: expected a table with {', '.join(KEYS[''])}")
         return
-    tables = {name: {key: found[key] for key in found} if not name else found.get(name, {}) for name in KEYS}
-    for table, values in tables.items():
+    for table in KEYS:
+        values = found.get(table, {}) if table else found
         if not isinstance(values, dict):
             faults.append(f"{path}:{lines.of(table)}: {table} is {values!r}, expected a table")
             continue
@@ -229,7 +229,7 @@ def _check(path: Path, lines: _Lines, found: Any, faults: list[str]) -> Iterator
             if key not in KEYS[table]:
                 faults.append(f"{where}: unknown key {name!r}{_hint(key, table)}")
             elif (wrong := _find_fault(name, KEYS[table][key], value)) is not None:
-                faults.append(f"{where}: {name} is {value!r}, {wrong}")
+                faults.append(f"{where}: {name} {wrong}")
             else:
                 yield Setting(name, _resolve(path, KEYS[table][key], name, value), where)
 
@@ -247,7 +247,7 @@ def _hint(key: str, table: str) -> str:
 
 
 def _find_fault(name: str, kind: str, value: Any) -> str | None:
-    """Say what is wrong with a value."""
+    """Say what is wrong with a value, and never what may be secret in it."""
     is_text = isinstance(value, str) and bool(value) and "\0" not in value
     fits = {
         "text": is_text,
@@ -257,9 +257,9 @@ def _find_fault(name: str, kind: str, value: Any) -> str | None:
         "texts": is_text or (isinstance(value, list) and all(isinstance(one, str) and one for one in value)),
     }[kind]
     if not fits:
-        return f"expected {_EXPECTED[kind]}"
+        return f"is {'wrong' if name in ADDRESSES else repr(value)}, expected {_EXPECTED[kind]}"
     if name == "store" and "@" in value and ":" in value.split("://", 1)[-1].rsplit("@", 1)[0]:
-        return "expected no password in it: DIAGNOSE_STORE_PASSWORD, or a file named by DIAGNOSE_STORE_PASSWORD_FILE, has it"
+        return "holds a password, expected it in DIAGNOSE_STORE_PASSWORD, or in a file named by DIAGNOSE_STORE_PASSWORD_FILE"
     return None
 
 

@@ -26,6 +26,9 @@ def render(found: HandPrices, *, width: int, color: bool) -> str:
         for n, one in enumerate(found.asked):
             _print_one(console, one, is_first=n == 0)
         console.print()
+        if all(one.fix is None for one in found.asked):
+            console.print(Text("nothing of this is for this job: steps stay as they are", style="bold yellow"))
+            return
         together = f"{words.seconds(found.predicted_s)} a step with all of it, {words.speedup(found.speedup)}"
         console.print(Text(together, style="bold green"))
 

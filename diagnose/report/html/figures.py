@@ -1,6 +1,6 @@
 """A drawing of the page as a figure of matplotlib's own, for notebooks, slides and papers.
 
-Enters: `ReportData`, and what draws. Leaves: a `Figure` with title and legend, in the colours of the page by day.
+Enters: what draws. Leaves: a `Figure` with title and legend, in the colours of the page by day.
 """
 
 import functools
@@ -12,7 +12,6 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from diagnose.model.analysis import ReportData
 from diagnose.report.html.draw import plain, styled
 from diagnose.report.html.environment import own_file
 from diagnose.report.html.picture import Picture
@@ -27,14 +26,12 @@ _MIN_WIDTH = 560
 _DPI = 110
 
 
-def plot(draw: Callable[[ReportData], Picture | None], data: ReportData) -> Figure | None:
-    """Draw one picture of the page; None where the job has nothing to draw there."""
+def plot(draw: Callable[[], Picture | None], job: str) -> Figure | None:
+    """Draw one picture of the page of a job; None where there is nothing to draw."""
     colours = read_colours()
     with styled(colours):
-        picture = draw(data)
-        if picture is None:
-            return None
-        return _frame(picture, data.diagnosis.job.job_id, colours)
+        picture = draw()
+        return None if picture is None else _frame(picture, job, colours)
 
 
 @functools.cache
