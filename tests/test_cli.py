@@ -225,7 +225,7 @@ def test_several_reports(pipeline: FakePipeline, capsys: pytest.CaptureFixture[s
     assert first.startswith("pretrain-7b  HEALTHY")
     assert second.startswith("AR  STRAGGLING") and third.startswith("moe-32b  STRAGGLING")
     head, *lines = table.splitlines()
-    assert head.split() == ["job", "verdict", "slower", "GPU", "hours", "a", "day", "cause"]
+    assert head.split() == ["job", "verdict", "slower", "GPU", "h/day", "cause"]
     assert [line.split()[0] for line in lines if not line.startswith(" ")] == [
         "AR",
         "moe-32b",

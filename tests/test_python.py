@@ -270,6 +270,14 @@ def test_arguments_that_make_no_sense(options: dict[str, Any]) -> None:
         diagnose.diagnose(WORKER_FAULT, **options)
 
 
+def test_a_step_without_computes() -> None:
+    """A step of which only the optimizer was kept is diagnosed with the others."""
+    is_last = ROWS["optype"].str.startswith("optimizer")
+    rows = ROWS[(ROWS["step"] != ROWS["step"].min()) | is_last]
+    rows = rows.assign(duration=rows["duration"].where(~is_last, 2.0))
+    assert diagnose.diagnose(rows).verdict == "inconclusive"
+
+
 _NUMBERS = st.one_of(st.floats(), st.integers(-(2**63), 2**63 - 1), st.none(), st.text(max_size=3), st.booleans())
 
 
@@ -480,12 +488,12 @@ def test_a_log_alone(tmp_path: Path) -> None:
         one.plot_workers()
 
 
-@pytest.mark.parametrize("plot", ["plot_workers", "plot_timeline", "plot_budget"])
+@pytest.mark.parametrize("plot", [name for name in vars(diagnose.Diagnosis) if name.startswith("plot_")])
 def test_figures(found: diagnose.Diagnosis, plot: str) -> None:
     """A figure has title and legend, real colours on white, fits its canvas, and is a picture in a notebook."""
     figure = getattr(found, plot)()
     texts = [text.get_text() for text in figure.texts]
-    assert texts[0].startswith("worker-fault: ") and figure.legends
+    assert texts[0].startswith("worker-fault: ") and (figure.legends or plot == "plot_budget")
     file = io.BytesIO()
     figure.savefig(file, format="svg")
     drawn = file.getvalue().decode()

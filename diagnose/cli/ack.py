@@ -4,12 +4,16 @@ Enters: the fingerprint of a finding. Leaves: a row in the store, or the list of
 """
 
 import math
+from typing import TYPE_CHECKING
 
 import click
 
 from diagnose.cli.options import store_option
 from diagnose.cli.output import count, write_lines
 from diagnose.errors import UsageError
+
+if TYPE_CHECKING:
+    from diagnose.model.ticket import Finding
 
 
 @click.command("ack")
@@ -50,7 +54,7 @@ def ack_command(
             for ack in acks:
                 end = "until cleared" if ack.until_at is None else f"until {iso(ack.until_at)}"
                 finding = by_fingerprint[ack.fingerprint]
-                lines.append(f"{ack.fingerprint}  {end}  {finding.state}  {finding.cause}: {ack.reason}\n")
+                lines.append(f"{ack.fingerprint}  {end}  {finding.state}  {_call(finding)}: {ack.reason}\n")
             write_lines("".join(lines) or "nothing is acknowledged\n")
             return 0
         finding = find_fingerprint(findings, fingerprint or "")
@@ -62,5 +66,13 @@ def ack_command(
         write_ack(opened, Ack(finding.fingerprint, " ".join((reason or "").split()), until_at, now_s))
     end = "until `diagnose ack --clear`" if until_at is None else f"until {iso(until_at)}"
     runs = count(finding.n_seen, "run")
-    write_lines(f"{finding.fingerprint}: {finding.cause}, seen in {runs}, is acknowledged {end}\n")
+    write_lines(f"{finding.fingerprint}: {_call(finding)}, seen in {runs}, is acknowledged {end}\n")
     return 0
+
+
+def _call(finding: "Finding") -> str:
+    """Say what a finding is of: its cause, and the host or the job."""
+    from diagnose.report.escape import name
+
+    whose = finding.machine or finding.name
+    return f"{finding.cause} {'on' if finding.machine else 'of'} {name(whose)}" if whose else finding.cause

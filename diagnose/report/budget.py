@@ -89,8 +89,8 @@ def draw_budget(diagnosis: Diagnosis, width: int) -> Iterator[tuple[str, Rendera
 def draw_fleet_budget(budget: FleetBudget | None, width: int) -> Iterator[tuple[str, RenderableType]]:
     """Give the section of the fleet's page; none where no job has a budget."""
     if budget is not None:
-        hours = f"{words.hours(budget.hours_analysed)} of {words.count(budget.n_jobs, 'job')}"
-        yield f"Where the GPU hours go ({hours})", _draw_bars(list_fleet_parts(budget), width)
+        hours = f"{words.hours(budget.hours_analysed)} GPU hours of {words.count(budget.n_jobs, 'job')}"
+        yield f"Where the time of all jobs goes ({hours})", _draw_bars(list_fleet_parts(budget), width)
 
 
 def _draw_parts(budget: Budget, width: int) -> RenderableType:

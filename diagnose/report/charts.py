@@ -19,7 +19,7 @@ _MARKS = "·░▒▓█"
 _STYLES = ("dim", "", "yellow", "red", "bold red")
 #: What stands in place of them for workers that a cause names.
 CULPRIT = "X"
-_CULPRIT_STYLE = "bold reverse"
+_CULPRIT_STYLE = "bold red"
 #: Slowdowns this near to each other are alike: below it a picture would show noise.
 ALIKE_RATIO = 1.01
 #: A slowdown below this never looks hot: jobs straggle from 1.1 on (arXiv 2505.05713, section 4).

@@ -135,10 +135,11 @@ def _describe_cause(cause: Cause) -> str:
 
 
 def _weigh(cause: Cause) -> str:
-    """Say how much of the lost time a cause is, and how sure it is."""
+    """Say how severe a cause is, how much of the lost time it is, and how sure it is."""
+    severity = [escape(cause.severity)] if cause.severity else []
     share = [] if cause.share is None else [f"{words.percent(cause.share)} of the loss"]
     after = [] if cause.recoverable_after_others is None else ["after the others"]
-    return ", ".join([*share, *after, f"sure {words.ratio(cause.confidence)}"])
+    return ", ".join([*severity, *share, *after, f"sure {words.ratio(cause.confidence)}"])
 
 
 def describe_action(cause: Cause) -> str:

@@ -15,7 +15,7 @@ from diagnose.report.layout import PROSE_WIDTH, draw, make_grid
 from diagnose.report.styles import VERDICT_STYLES
 
 #: Columns of the title of each column.
-_HEAD = ("job", "verdict", "slower", "GPU hours a day", "cause")
+_HEAD = ("job", "verdict", "slower", "GPU h/day", "cause")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

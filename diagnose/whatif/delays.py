@@ -36,7 +36,7 @@ def delay_excess(o: Observed) -> dict[int, Seconds]:
     computes = [n for n in simulated if op[n] in COMPUTES]
     elsewhere = [n for n in computes if n not in inputs] or computes
     step_s = float(np.mean(o.block.end_s.max(axis=(0, 2))))
-    usual_compute = max(float(np.median(_medians(o, elsewhere))), 0.0)
+    usual_compute = max(float(np.median(_medians(o, elsewhere))), 0.0) if elsewhere else 0.0
     found: dict[int, Seconds] = {}
     opening = _first_forward(o)
     for node in simulated:

@@ -1,6 +1,7 @@
 """What becomes of findings as triage runs pass: opened once, fixed, reopened, acknowledged, on both kinds of database."""
 
 import json
+import random
 
 import pytest
 import sqlalchemy as sa
@@ -302,6 +303,10 @@ def test_names_may_be_anything(shelf: Shelf) -> None:
     shelf.put("/a" + hostile, cause_of("f1", title=hostile, where=where), owner=hostile, framework=hostile)
     (ticket,) = shelf.emit()
     assert len(ticket["summary"]) < 5000 and ticket["summary"].isprintable()
+    draw = random.Random(7)
+    names = ["".join(chr(draw.randrange(0x4E00, 0x9FFF)) for _ in range(500)) for _ in range(2)]
+    shelf.put("/long", cause_of("f2"), name=names[0], owner=names[1])
+    assert len(shelf.emit()) == 1, "no index is too short for it"
 
 
 def test_a_diagnosis_that_can_no_longer_be_read_stops_no_ticket(shelf: Shelf) -> None:

@@ -22,7 +22,7 @@ from diagnose.report.escape import prose
 from diagnose.report.html.draw import Sheet, plain
 from diagnose.report.html.picture import FULL_WIDTH, Picture
 
-FLEET_TITLE = "Where the GPU hours go"
+FLEET_TITLE = "Where the time of all jobs goes"
 #: Height of a row, pixels.
 _ROW = 26
 #: Colours of the parts; what is lost is `bad`.

@@ -25,6 +25,7 @@ from diagnose.report.explain import describe_why
 from diagnose.report.facts import (
     NO_PREDICTION,
     describe_alternatives,
+    describe_evidence,
     describe_log,
     describe_nothing,
     describe_recoverable,
@@ -247,6 +248,7 @@ def _about_cause(cause: Cause) -> dict[str, Any]:
     """Put a cause into words."""
     where = "; ".join(words.places(cause.where)) or "spread over the job"
     since = words.since(cause.when) or words.NOT_KNOWN
+    values = {key: value for item in cause.evidence for key, value in item.values.items()}
     return {
         "id": cause.cause,
         "title": words.titled(msgspec.structs.replace(cause, title=cause.title[:1].upper() + cause.title[1:])),
@@ -263,10 +265,8 @@ def _about_cause(cause: Cause) -> dict[str, Any]:
             ("Recoverable", describe_recoverable(cause)),
             *(("Or else", line) for line in describe_alternatives(cause.alternatives)),
         ],
-        "evidence": [
-            (prose(item.text), item.source, item.id, [(key, _figure(value)) for key, value in item.values.items()])
-            for item in cause.evidence
-        ],
+        "evidence": describe_evidence(cause),
+        "measured": [(key, _figure(value)) for key, value in values.items()],
         "check": prose(cause.check or ""),
         "fixes": [_about_fix(fix) for fix in cause.fixes],
         "refused": [(fix.fix, prose(fix.reason)) for fix in cause.refused_fixes],
