@@ -143,7 +143,9 @@ def test_ack(cli) -> None:
     assert code == 0 and out.startswith("aaaa1111: worker-fault of train, seen in 1 run, is acknowledged until 2")
     assert names(cli("tickets", "--dry-run")[1]) == ["bbbb2222"]
     listed = cli("ack", "--list")[1]
-    assert listed.startswith("aaaa1111  until 2") and listed.endswith("worker-fault of train: node\\x1b[31m is in repair\n")
+    assert listed.startswith("aaaa1111  until 2") and listed.endswith(
+        "worker-fault of train: node\\x1b[31m is in repair\n"
+    )
     (known,) = [json.loads(line) for line in cli("tickets", "--all")[1].splitlines() if "aaaa1111" in line]
     assert known["state"] == "acked" and known["ack"]["reason"].startswith("node")
     assert cli("ack", "aaaa1111", "--clear")[1] == "aaaa1111: told of again\n"
