@@ -30,6 +30,8 @@ STANDS_FOR = {
     "traces/healthy.parquet": "fixtures/healthy.parquet",
     "traces/stage-imbalance.parquet": "fixtures/stage-imbalance.parquet",
     "traces/worker-fault.parquet": "fixtures/worker-fault.parquet",
+    "traces/job-7/rank-00000.parquet": "fixtures/healthy.parquet",
+    "rules/short-sends.yaml": "docs/how-to/short-sends.yaml",
 }
 _BLOCK = re.compile(
     r"^(?P<indent> *)```(?P<language>sh|console)\n(?P<body>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL

@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import pytest
 
 from docs.tools.shell import ROOT, Shell, list_commands
@@ -40,17 +38,6 @@ CANNOT_RUN = {
 MAY_FAIL = {"diagnose compare last-good.json after.parquet --fail-on came"}
 
 
-def _any_trace(folder: Path) -> None:
-    """Leave one job in the folder of traces, a file a rank."""
-    table = pq.read_table(ROOT / "fixtures/healthy.parquet")
-    shutil.rmtree(folder / "traces")
-    (folder / "traces").mkdir()
-    metadata = table.schema.metadata
-    for rank in range(4):
-        part = table.filter(pc.equal(table["dp_rank"], rank))
-        pq.write_table(part.replace_schema_metadata(metadata), folder / f"traces/rank-{rank:05d}.parquet")
-
-
 def _profiled(folder: Path) -> None:
     shutil.rmtree(folder / "traces")
     kineto_traces.data_parallel_rank(n_steps=8).write(
@@ -66,12 +53,6 @@ def _logged(folder: Path) -> None:
 def _lengths(folder: Path) -> None:
     lengths = np.random.default_rng(0).integers(500, 60_000, 2000)
     (folder / "lengths.txt").write_text("".join(f"{length}\n" for length in lengths))
-
-
-def _recorded(folder: Path) -> None:
-    """Leave the trace of one job in a folder of its id."""
-    (folder / "traces/job-7").mkdir()
-    shutil.copy(ROOT / "fixtures/healthy.parquet", folder / "traces/job-7/job.parquet")
 
 
 def _megascan(folder: Path) -> None:
@@ -99,27 +80,17 @@ def _timelines(folder: Path) -> None:
     shutil.copy(ROOT / "docs/reference/job.yaml", folder)
 
 
-def _own_rules(folder: Path) -> None:
-    (folder / "rules").mkdir()
-    shutil.copy(ROOT / "docs/how-to/short-sends.yaml", folder / "rules")
-
-
 #: What puts the files of a page in place, where `shell.STANDS_FOR` does not.
 SCENES: dict[str, Callable[[Path], object]] = {
-    "docs/how-to/any-trace.md": _any_trace,
     "docs/how-to/megatron-logs.md": _logged,
     "docs/how-to/megatronapp.md": _megascan,
-    "docs/how-to/own-rules.md": _own_rules,
     "docs/how-to/pack.md": _lengths,
     "docs/how-to/primus.md": lambda at: pipelines.write_primus(at / "output/pp_data", pipelines.Pipeline().run()),
     "docs/how-to/pytorch-profiler.md": _profiled,
-    "docs/how-to/record.md": _recorded,
-    "docs/how-to/slurm.md": _recorded,
     "docs/how-to/torchtitan.md": lambda at: torchtitan_files.write_logs(at / "outputs/structured_logs"),
     "docs/how-to/vescale.md": _timelines,
     "docs/how-to/zero-bubble.md": lambda at: pipelines.write_event_timer(at / "logs", pipelines.Pipeline().run()),
     "docs/reference/metadata.md": lambda at: shutil.copy(ROOT / "docs/reference/job.yaml", at),
-    "README.md": _recorded,
 }
 
 
@@ -140,7 +111,7 @@ def with_known_fingerprint(command: str, shell: Shell) -> str:
     """Put the fingerprint of a finding of the store in the place of the one that a page shows."""
     if "c9684b1d" not in command:
         return command
-    (line, *_) = shell.run("diagnose tickets --all --min-gpu-hours 0").output.splitlines()
+    (line, *_) = shell.run("diagnose tickets --all").output.splitlines()
     return command.replace("c9684b1d", json.loads(line)["fingerprint"])
 
 
