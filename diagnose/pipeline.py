@@ -13,6 +13,7 @@ from diagnose.features.courses import find_courses
 from diagnose.features.paces import measure_log
 from diagnose.features.suspects import find_suspects
 from diagnose.fixes.hand import parse_fix, parse_set, price_by_hand
+from diagnose.fixes.levers import price_levers
 from diagnose.fixes.plan import add_fixes, price_causes
 from diagnose.judge.assemble import add_log, assemble
 from diagnose.judge.confidence import check_fidelity
@@ -82,6 +83,8 @@ def prepare_report(request: Request) -> ReportData:
     causes = add_proofs(analysis, add_fixes(verdict.causes, wanted, prices), pictured)
     verdict = dataclasses.replace(verdict, causes=causes)
     diagnosis = assemble(analysis, judged, verdict, prices.plan, min_speedup=request.min_speedup)
+    if diagnosis.budget is not None:
+        diagnosis = dataclasses.replace(diagnosis, levers=price_levers(analysis, diagnosis.budget))
     if request.log is not None:
         log = load_log_beside(request.log, report=request.report)
         sizes = {key: getattr(diagnosis.job, key) for key in ("world_size", "pp_size", "tp_size", "cp_size")}

@@ -103,7 +103,7 @@ class Diagnosis(_Shown, _Diagnosis):
         """Give the object that `diagnose JOB --format json` prints, as plain types; what is not known is None."""
         return _Diagnosis.to_dict(self)
 
-    def to_text(self, *, width: int = WIDTH, color: bool = False, verbose: bool = False) -> str:
+    def to_text(self, *, width: int = WIDTH, color: bool = False, verbose: int = 0) -> str:
         """Give the page that `diagnose JOB` prints.
 
         Parameters
@@ -112,12 +112,14 @@ class Diagnosis(_Shown, _Diagnosis):
             Columns, from 40.
         color : bool
             With the control sequences of a terminal that shows colours.
-        verbose : bool
-            With every rule and its conditions, and every feature.
+        verbose : int
+            As often as `-v` is given: 0 for the gist, 1 for all figures, 2 with every rule and its conditions and every feature.
         """
-        from diagnose.report import terminal
+        from diagnose.report import brief, terminal
 
-        return terminal.render(self, width=width, color=color, verbose=verbose)
+        if not verbose:
+            return brief.render(self, width=width, color=color)
+        return terminal.render(self, width=width, color=color, thorough=verbose > 1)
 
     def to_markdown(self) -> str:
         """Give the page for tickets and pull requests."""
@@ -209,6 +211,15 @@ class Diagnosis(_Shown, _Diagnosis):
 
         return self._plot("plot_timeline", draw_timeline)
 
+    def plot_budget(self) -> "Figure":
+        """Draw where the GPU-seconds of a step go, all parts as one bar.
+
+        Returns and raises as `plot_workers` does.
+        """
+        from diagnose.report.html.budget import draw_budget
+
+        return self._plot("plot_budget", lambda data: draw_budget(data.diagnosis))
+
     def _plot(self, name: str, draw: "Callable[[ReportData], Picture | None]") -> "Figure":
         """Draw a picture of the page."""
         from diagnose.report.html.figures import plot
@@ -227,7 +238,7 @@ class Diagnosis(_Shown, _Diagnosis):
 
     def _line(self) -> str:
         """Say job, verdict and first cause."""
-        return words.headline(self)
+        return self.summary
 
     def _repr_html_(self) -> str:
         """Show the page in a notebook, in a frame that can neither read nor change the notebook."""

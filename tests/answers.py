@@ -72,7 +72,7 @@ def list_commands(name: str, path: str, out: Path) -> Iterator[tuple[str, list[s
     yield "json", [path, "--format", "json", "--quiet"]
     if name.startswith(("generated-", "shape-")):
         return
-    yield "txt", [path, "--verbose", "--quiet", "--html", str(out / f"{name}.html")]
+    yield "txt", [path, "-vv", "--quiet", "--html", str(out / f"{name}.html")]
     yield "md", [path, "--format", "markdown", "--quiet"]
     if name.startswith(("fixture-", "real-", "trace-")):
         culprit = name.removeprefix("fixture-") if name.removeprefix("fixture-") in CAUSES else "worker-fault"

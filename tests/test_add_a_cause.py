@@ -218,7 +218,7 @@ def test_without_its_rule_it_is_unknown(file: CauseFile) -> None:
     """Nothing else in the program knows the cause: by the built-in rules alone nobody says why its component costs time."""
     (example,) = file.examples.values()
     (cause,) = diagnose_table(generate(example.spec, [example.fault]).trace).causes
-    assert (cause.cause, cause.title) == ("unknown", "unexplained: long last backwards")
+    assert (cause.cause, cause.title) == ("unknown", "unknown cause: long last backwards")
 
 
 def test_without_its_component_nobody_sees_it(file: CauseFile) -> None:

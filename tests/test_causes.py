@@ -11,6 +11,7 @@ from diagnose.faults.spec import JobSpec
 from diagnose.model.cause import Cause
 from diagnose.model.diagnosis import Diagnosis
 from tests.judge.cases import built_in, causes, diagnose_table, diagnosed, make
+from tests.report.pages import assert_fits, assert_promises_agree, page_of
 
 #: A predicted gain must come that near to the true one.
 GAIN_TOLERANCE = 0.03
@@ -94,6 +95,15 @@ def test_a_clear_fault_is_found(name: str) -> None:
 def test_a_clear_fault_is_found_without_rows(name: str) -> None:
     """The same holds where the trace has no evidence rows: the times alone say so."""
     assert_found(found_without_rows(name), name)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_pages_promise_what_the_fix_gives(name: str) -> None:
+    """The headline has the price of the first fix, to the digit that the pages print beside it; the first page fits a screen."""
+    for found in (diagnose_example(name), found_without_rows(name)):
+        assert_fits(page_of(found))
+        if found.causes:
+            assert_promises_agree(found)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

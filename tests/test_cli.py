@@ -24,7 +24,7 @@ from diagnose.cli.progress import StageDisplay
 from diagnose.errors import MetadataError, RuleError, TraceError
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.request import Request
-from diagnose.report import terminal
+from diagnose.report import brief
 from diagnose.report.schemas import make_schema
 from tests.report.examples import EXAMPLES, worker_fault
 
@@ -103,7 +103,7 @@ def test_terminal_report(pipeline: FakePipeline, capsys: pytest.CaptureFixture[s
     """A job is reported on standard output alone, as wide as the terminal, with exit code 0 although it straggles."""
     assert main(["worker-fault.parquet"]) == 0
     out, err = capsys.readouterr()
-    assert out == terminal.render(worker_fault(), width=100, color=False)
+    assert out == brief.render(worker_fault(), width=100, color=False, path="worker-fault.parquet")
     assert err == ""
 
 
@@ -168,6 +168,33 @@ def test_fail_on_straggling(pipeline: FakePipeline) -> None:
     assert main(["healthy.parquet", "worker-fault.parquet", "--fail-on", "straggling"]) == 1
 
 
+@pytest.mark.parametrize(
+    ("asked", "code"),
+    [
+        (["low"], 1),
+        (["high"], 1),
+        (["critical"], 0),
+        (["0.97"], 1),
+        (["0.98"], 0),
+        (["high", "0.97", "straggling"], 1),
+        (["critical", "0.5"], 0),
+        (["high", "0.99"], 0),
+    ],
+)
+def test_fail_on_severity_and_confidence(pipeline: FakePipeline, asked: list[str], code: int) -> None:
+    """A severity, or a confidence, is reached or not; what is asked for together must hold of one cause."""
+    gates = [word for one in asked for word in ("--fail-on", one)]
+    assert main(["worker-fault.parquet", "healthy.parquet", *gates]) == code
+
+
+@pytest.mark.parametrize(
+    ("asked", "code"), [(["straggling"], 0), (["low"], 0), (["0"], 0), (["unknown"], 1), (["unknown", "0.9"], 0)]
+)
+def test_unknown_fails_only_when_asked_for(pipeline: FakePipeline, asked: list[str], code: int) -> None:
+    """Time that nothing explains stops nobody's gate, unless he wants it to."""
+    assert main(["unknown.parquet", *[word for one in asked for word in ("--fail-on", one)]]) == code
+
+
 def test_standard_input(pipeline: FakePipeline, piped: io.BytesIO) -> None:
     """`-` reads the whole of standard input into something that can seek."""
     assert main(["-"]) == 0
@@ -192,18 +219,27 @@ def test_json_lines(pipeline: FakePipeline, capsys: pytest.CaptureFixture[str]) 
 
 
 def test_several_reports(pipeline: FakePipeline, capsys: pytest.CaptureFixture[str]) -> None:
-    """Several reports for people are parted by a rule."""
-    main(["healthy.parquet", "worker-fault.parquet"])
-    first, second = capsys.readouterr().out.split("\n" + "─" * 100 + "\n\n")
-    assert first.startswith("pretrain-7b: healthy")
-    assert second.startswith("AR: straggling")
+    """Several reports for people are parted by a rule, and end with a table, the worst job first, what is not read last."""
+    main(["healthy.parquet", "worker-fault.parquet", "broken.parquet", "two-causes.parquet"])
+    first, second, third, table = capsys.readouterr().out.split("\n" + "─" * 100 + "\n\n")
+    assert first.startswith("pretrain-7b  HEALTHY")
+    assert second.startswith("AR  STRAGGLING") and third.startswith("moe-32b  STRAGGLING")
+    head, *lines = table.splitlines()
+    assert head.split() == ["job", "verdict", "slower", "GPU", "h/day", "cause"]
+    assert [line.split()[0] for line in lines if not line.startswith(" ")] == [
+        "AR",
+        "moe-32b",
+        "broken.parquet",
+        "pretrain-7b",
+    ]
 
 
 def test_several_markdown_reports(pipeline: FakePipeline, capsys: pytest.CaptureFixture[str]) -> None:
     """Several reports in Markdown are one document."""
     assert main(["healthy.parquet", "worker-fault.parquet", "--format", "markdown"]) == 0
     out = capsys.readouterr().out
-    assert out.count("\n\n---\n\n## ") == 1 and out.startswith("## `pretrain-7b`: healthy")
+    assert out.count("\n\n---\n\n## ") == 2 and out.startswith("## `pretrain-7b`: healthy")
+    assert "## 2 jobs\n\n| job | verdict |" in out and out.index("| `AR` |") < out.index("| `pretrain-7b` |")
 
 
 def test_several_junit_suites(pipeline: FakePipeline, capsys: pytest.CaptureFixture[str]) -> None:
@@ -230,11 +266,15 @@ def test_junit_tells_of_a_job_that_cannot_be_read(pipeline: FakePipeline, tmp_pa
 
 
 def test_verbose(pipeline: FakePipeline, capsys: pytest.CaptureFixture[str]) -> None:
-    """`--verbose` adds the features."""
-    main(["healthy.parquet"])
-    short = capsys.readouterr().out
-    main(["healthy.parquet", "--verbose"])
-    assert "\nFeatures\n" in capsys.readouterr().out and "\nFeatures\n" not in short
+    """`-v` gives all figures, `-vv` the features, too; `--verbose` counts like `-v`."""
+
+    def show(*options: str) -> str:
+        main(["healthy.parquet", *options])
+        return capsys.readouterr().out
+
+    assert "As in arXiv" not in show() and "As in arXiv" in show("-v") and "\nFeatures\n" not in show("-v")
+    assert "\nFeatures\n" in show("-vv")
+    assert (show("--verbose"), show("--verbose", "-v")) == (show("-v"), show("-vv"))
 
 
 def test_broken_job_stops_no_other(pipeline: FakePipeline, capsys: pytest.CaptureFixture[str]) -> None:
@@ -269,7 +309,7 @@ def test_codes_of_failures(pipeline: FakePipeline, jobs: list[str], code: int) -
 
 def test_rule_error_stops_all(pipeline: FakePipeline, capsys: pytest.CaptureFixture[str]) -> None:
     """A wrong rule ends the run with 4, and every fault has its line."""
-    assert main(["rule", "healthy"]) == 4
+    assert main(["./rule", "healthy"]) == 4
     out, err = capsys.readouterr()
     assert out == ""
     assert err.splitlines() == [
@@ -308,7 +348,9 @@ def test_output_file(pipeline: FakePipeline, tmp_path: Path, capsys: pytest.Capt
     """`-o` writes the report, plain, to the file and nothing to standard output."""
     out = tmp_path / "report.txt"
     assert main(["worker-fault.parquet", "-o", str(out)]) == 0
-    assert out.read_text(encoding="utf-8") == terminal.render(worker_fault(), width=100, color=False)
+    assert out.read_text(encoding="utf-8") == brief.render(
+        worker_fault(), width=100, color=False, path="worker-fault.parquet"
+    )
     assert capsys.readouterr().out == ""
     assert list(tmp_path.iterdir()) == [out]
 
@@ -374,7 +416,11 @@ def test_output_to_a_device(pipeline: FakePipeline) -> None:
         (["x", "--min-speedup", "nan"], "nan is not a finite number"),
         (["x", "--min-speedup", "inf"], "inf is not a finite number"),
         (["x", "--width", "3"], "3 is not in the range"),
-        (["x", "--fail-on", "healthy"], "'healthy' is not"),
+        (
+            ["x", "--fail-on", "healthy"],
+            "'healthy' is not one of straggling, critical, high, medium, low, unknown, nor",
+        ),
+        (["x", "--fail-on", "1.5"], "nor a confidence from 0 to 1"),
         (["x", "--steps", "9-4"], "--steps: '9-4' is not a list of steps and ranges such as 16-40,80"),
         (["x", "--steps", ""], "--steps: '' is not"),
         (["x", "--meta", "no-such-file"], "--meta: no-such-file is not a file"),
@@ -415,7 +461,7 @@ def test_help_shows_everything() -> None:
         assert word in shown.stdout
     for option in [
         "--format",
-        "-o",
+        "-o, --output",
         "--meta",
         "--steps",
         "--rules",
@@ -423,7 +469,7 @@ def test_help_shows_everything() -> None:
         "--fail-on",
         "--no-color",
         "--width",
-        "--verbose",
+        "-v, --verbose",
         "--quiet",
     ]:
         assert f"  {option} " in shown.stdout
@@ -472,8 +518,14 @@ def test_completion_script(shell: str, capsys: pytest.CaptureFixture[str]) -> No
         (
             "diagnose ",
             [
-                *(f"plain,{name}" for name in ("ack", "compare", "completion", "convert", "explain", "fixes", "fleet")),
-                *(f"plain,{name}" for name in ("pack", "rules", "schema", "store", "tickets", "triage", "what-if")),
+                *(
+                    f"plain,{name}"
+                    for name in ("ack", "compare", "completion", "config", "convert", "explain", "fixes")
+                ),
+                *(
+                    f"plain,{name}"
+                    for name in ("fleet", "open", "pack", "rules", "schema", "store", "tickets", "triage", "what-if")
+                ),
                 "file,",
             ],
         ),
@@ -544,11 +596,11 @@ def test_narrow_encoding(
     """A terminal that knows few characters gets a report in ASCII, without escapes; a file keeps them all."""
     page = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
     monkeypatch.setattr(sys, "stdout", page)
-    assert main(["worker-fault", "healthy"]) == 0
+    assert main(["worker-fault", "healthy", "-v"]) == 0
     page.seek(0)
     report = page.read()
     assert "####" in report and "\\" not in report and report.isascii()
-    assert main(["worker-fault", "-o", str(tmp_path / "r.txt")]) == 0
+    assert main(["worker-fault", "-v", "-o", str(tmp_path / "r.txt")]) == 0
     assert "████" in (tmp_path / "r.txt").read_text(encoding="utf-8")
 
 
@@ -678,7 +730,7 @@ def test_real_healthy_job() -> None:
     """A healthy job is cleared, and does not fail a check."""
     ended = run(str(FIXTURE.with_name("healthy.parquet")), "--fail-on", "straggling")
     assert ended.returncode == 0 and ended.stderr == ""
-    assert "healthy — nothing found" in ended.stdout
+    assert "healthy  HEALTHY  nothing worth mending" in ended.stdout
 
 
 @needs_fixture

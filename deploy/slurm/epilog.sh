@@ -1,7 +1,8 @@
 #!/bin/bash
-# EpilogSlurmctld: diagnose a job when it ends, in the background. Slurm waits for an epilog, and acts on its exit code: this one returns
-# at once, and always ends with 0.
+# EpilogSlurmctld: diagnose a job when it ends, in the background. It returns at once and always ends with 0, so that it can neither hold
+# Slurm up nor, run as an Epilog, drain a node.
 #
+# DIAGNOSE_PATH    folder with the program; Slurm gives an epilog no PATH         (/opt/diagnose/bin)
 # DIAGNOSE_TRACES  folder with a folder of traces for each job, named by its id    (/traces)
 # DIAGNOSE_STORE   where results are kept, best PostgreSQL                         (set in /etc/diagnose.env)
 # DIAGNOSE_LOG     what the diagnosis prints                                       (/var/log/diagnose-epilog.log)
@@ -14,6 +15,7 @@ if [ -r /etc/diagnose.env ]; then
   . /etc/diagnose.env
   set +a
 fi
+export PATH=${DIAGNOSE_PATH:-/opt/diagnose/bin}:${PATH:-/usr/local/bin:/usr/bin:/bin}
 job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID:-0}}
 job=${job:-${SLURM_JOB_ID:-}}
 folder=${DIAGNOSE_TRACES:-/traces}/$job

@@ -30,7 +30,7 @@ from diagnose.cli.output import open_output
 )
 @judging_options
 @look_options
-def compare_command(before: str, after: str, job: str | None, **given: Any) -> int:
+def compare_command(before: str, after: str, job: str | None, fail_on: str | None, **given: Any) -> int:
     """Say what changed between two diagnoses A and B: causes that came, went, grew or shrank, and the step time.
 
     A and B are traces, or what --format json printed of them. For `was the fix worth it` and `what changed since yesterday`.
@@ -54,4 +54,4 @@ def compare_command(before: str, after: str, job: str | None, **given: Any) -> i
             write(page.render(found, width=options.columns, color=options.color))
     is_worse = found.trend == "slower"
     came = any(change.change in ("came", "grew") for change in found.changes)
-    return EXIT_WORSE if (options.fail_on == "worse" and is_worse) or (options.fail_on == "came" and came) else 0
+    return EXIT_WORSE if (fail_on == "worse" and is_worse) or (fail_on == "came" and came) else 0

@@ -7,15 +7,17 @@ from typing import Any
 
 import click
 
+from diagnose.cli.completion import complete_causes
 from diagnose.cli.inputs import check_jobs, open_job
-from diagnose.cli.options import Options, format_option, look_options, reading_options
-from diagnose.cli.output import write_stdout
+from diagnose.cli.options import Options, format_option, look_options, output_option, reading_options
+from diagnose.cli.output import open_output
 
 
 @click.command("explain")
 @click.argument("job", type=click.Path())
-@click.argument("cause")
+@click.argument("cause", shell_complete=complete_causes)
 @format_option("terminal", "json", meaning="A page for people, or one JSON object (diagnose-explain/1).")
+@output_option
 @reading_options
 @look_options
 def explain_command(job: str, cause: str, **given: Any) -> int:
@@ -30,5 +32,6 @@ def explain_command(job: str, cause: str, **given: Any) -> int:
     check_jobs((job,), options)
     with open_job(job, options) as request:
         explanation = explain_job(request, cause)
-    write_stdout(options.render(explain, explanation))
+    with open_output(options.output) as write:
+        write(options.render(explain, explanation))
     return 0

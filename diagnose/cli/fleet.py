@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from diagnose.cli.completion import complete_causes
 from diagnose.cli.drawings import check_folder_of
 from diagnose.cli.options import Options, format_option, look_options, output_option, store_option
 from diagnose.cli.output import open_output, print_message
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
 )
 @click.option("--limit", metavar="N", type=click.IntRange(min=1), help="List so many jobs  [default: 10; JSON: all]")
 @click.option("--owner", metavar="NAME", help="Only jobs of this owner.")
-@click.option("--cause", metavar="ID", help="Only jobs with this cause.")
+@click.option("--cause", metavar="ID", shell_complete=complete_causes, help="Only jobs with this cause.")
 @click.option("--framework", metavar="NAME", help="Only jobs of this framework.")
 @click.option("--folder", metavar="DIR", help="Only jobs whose traces lie below this folder or prefix: a cluster's.")
 @look_options

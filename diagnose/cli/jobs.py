@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from diagnose.cli.drawings import write_html, write_perfetto
+from diagnose.cli.fail_on import fail_on_option, parse_gate
 from diagnose.cli.inputs import check_jobs, open_job
 from diagnose.cli.options import (
     EXIT_BATCH,
@@ -32,6 +33,7 @@ from diagnose.errors import DiagnoseError, MetadataError, RuleError, asked_to_en
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Diagnosis
+    from diagnose.report.overview import JobInBrief
 
 #: Name in the group of the command that diagnoses: no file and no command can have it.
 JOBS = ""
@@ -58,8 +60,13 @@ class _JobsCommand(click.Command):
 @output_option
 @reading_options
 @log_option
-@click.option("--fail-on", type=click.Choice(["straggling"]), help="End with exit code 1 when a job has this verdict.")
-@click.option("--verbose", is_flag=True, help="Add every rule with its conditions, and every feature, to the page.")
+@fail_on_option
+@click.option(
+    "-v",
+    "--verbose",
+    count=True,
+    help="All figures of the job; twice: every rule with its conditions, every feature, too.",
+)
 @click.option(
     "--html", metavar="FILE", type=click.Path(), help="Draw the job on a page for a browser: one file, no network."
 )
@@ -67,42 +74,49 @@ class _JobsCommand(click.Command):
 @look_options
 @quiet_option
 @version_option
-def jobs_command(jobs: tuple[str, ...], **given: Any) -> int:
+def jobs_command(jobs: tuple[str, ...], fail_on: tuple[str, ...], **given: Any) -> int:
     """Diagnose every job, write its report or its error, and give the exit code."""
     options = Options(**given)
     check_jobs(jobs, options)
     parse_numbers("--steps", options.steps)  # refused before any work
+    gate = parse_gate(fail_on)
     names = _call_jobs(jobs)
     failures: list[int] = []
-    straggling = n_written = 0
+    summary = _Summary(options, len(jobs))
+    is_tripped, n_written = False, 0
     frame = _frame_of(options)
     with open_output(options.output) as write:
         for job in jobs:
             try:
                 diagnosis = _diagnose_one(job, options)
-                report = _render(
-                    diagnosis if options.output_format == "json" else _rename(diagnosis, job, names), options
-                )
+                if options.output_format != "json":
+                    diagnosis = _rename(diagnosis, job, names)
+                report = _render(diagnosis, job, options)
             except DiagnoseError as error:
                 if isinstance(error, RuleError) and not isinstance(error, MetadataError):
                     raise
                 print_error(str(error))
                 failures.append(error.exit_code)
+                summary.add_failed(job)
                 report = _render_error(job, str(error), options)
             except Exception as error:
                 if asked_to_end(error):
                     raise
                 print_internal_error(error, job)
                 failures.append(EXIT_INTERNAL)
+                summary.add_failed(job)
                 report = _render_error(job, f"internal error: {type(error).__name__}", options)
             else:
-                straggling += diagnosis.verdict == "straggling"
+                is_tripped = is_tripped or (gate is not None and gate.trips(diagnosis))
+                summary.add(diagnosis)
             if report:
                 write((frame.between if n_written else frame.before) + report)
                 n_written += 1
         if n_written:
             write(frame.after)
-    return _exit_code(len(jobs), failures, straggling=bool(straggling), options=options)
+        if table := summary.render():
+            write((frame.between if n_written else "") + table)
+    return _exit_code(len(jobs), failures, is_tripped=is_tripped)
 
 
 def _diagnose_one(job: str, options: Options) -> "Diagnosis":
@@ -141,7 +155,7 @@ def _rename(diagnosis: "Diagnosis", job: str, names: dict[str, str]) -> "Diagnos
     return dataclasses.replace(diagnosis, job=dataclasses.replace(diagnosis.job, job_id=names[job]))
 
 
-def _render(diagnosis: "Diagnosis", options: Options) -> str:
+def _render(diagnosis: "Diagnosis", job: str, options: Options) -> str:
     """Write one report in the format asked for."""
     if options.output_format == "json":
         from diagnose.report import json_lines
@@ -155,16 +169,17 @@ def _render(diagnosis: "Diagnosis", options: Options) -> str:
         from diagnose.report import junit
 
         return junit.render(diagnosis)
+    written = (("Page", options.html), ("Timelines", options.perfetto))
+    links = [(what, path) for what, path in written if path is not None]
+    if not options.verbose:
+        from diagnose.report import brief
+
+        shown = None if job == "-" else job
+        return brief.render(diagnosis, width=options.columns, color=options.color, path=shown, links=links)
     from diagnose.report import terminal
 
-    written = (("Page", options.html), ("Timelines", options.perfetto))
-    return terminal.render(
-        diagnosis,
-        width=options.columns,
-        color=options.color,
-        verbose=options.verbose,
-        links=[(what, path) for what, path in written if path is not None],
-    )
+    thorough = options.verbose > 1
+    return terminal.render(diagnosis, width=options.columns, color=options.color, thorough=thorough, links=links)
 
 
 def _render_error(job: str, message: str, options: Options) -> str:
@@ -201,8 +216,41 @@ def _frame_of(options: Options) -> _Frame:
     return _Frame(between="\n" + "─" * options.columns + "\n\n")
 
 
-def _exit_code(n_jobs: int, failures: list[int], *, straggling: bool, options: Options) -> int:
-    """Give the exit code of a batch: failures first, then the verdict."""
+class _Summary:
+    """The table that the pages of several jobs end with; nothing for one job, and for programs."""
+
+    def __init__(self, options: Options, n_jobs: int) -> None:
+        self._options = options
+        self._is_wanted = n_jobs > 1 and options.output_format in ("terminal", "markdown")
+        self._jobs: list[JobInBrief] = []
+
+    def add(self, diagnosis: "Diagnosis") -> None:
+        """Add a job."""
+        if self._is_wanted:
+            from diagnose.report.overview import sum_up
+
+            self._jobs.append(sum_up(diagnosis))
+
+    def add_failed(self, job: str) -> None:
+        """Add a job that could not be diagnosed."""
+        if self._is_wanted:
+            from diagnose.report.overview import fail
+
+            self._jobs.append(fail(job))
+
+    def render(self) -> str:
+        """Write the table in the format of the pages."""
+        if not self._is_wanted:
+            return ""
+        from diagnose.report import overview
+
+        if self._options.output_format == "markdown":
+            return overview.render_markdown(self._jobs)
+        return overview.render(self._jobs, width=self._options.columns, color=self._options.color)
+
+
+def _exit_code(n_jobs: int, failures: list[int], *, is_tripped: bool) -> int:
+    """Give the exit code of a batch: failures first, then what `--fail-on` asks for."""
     if failures:
         return failures[0] if len(failures) == n_jobs and len(set(failures)) == 1 else EXIT_BATCH
-    return EXIT_STRAGGLING if straggling and options.fail_on == "straggling" else 0
+    return EXIT_STRAGGLING if is_tripped else 0

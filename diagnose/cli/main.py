@@ -10,18 +10,20 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import click
 
 from diagnose.cli.ack import ack_command
 from diagnose.cli.compare import compare_command
+from diagnose.cli.config import config_command, config_option, takes_defaults
 from diagnose.cli.convert import convert_command
 from diagnose.cli.explain import explain_command
 from diagnose.cli.fleet import fleet_command
 from diagnose.cli.jobs import JOBS, jobs_command
 from diagnose.cli.lists import completion_command, fixes_command, schema_command
+from diagnose.cli.open import open_command
 from diagnose.cli.options import (
     EXIT_BROKEN_PIPE,
     EXIT_INTERNAL,
@@ -59,12 +61,17 @@ COMMANDS: tuple[click.Command, ...] = (
     tickets_command,
     ack_command,
     fleet_command,
+    open_command,
+    config_command,
 )
+#: Options that are about the program, and not about a job.
+_ABOUT_ALL = ("-h", "--help", "--version")
 _EPILOG = """\b
 Exit codes:
   0    diagnosed, whatever the verdict
   1    the verdict is straggling, with --fail-on straggling; steps are longer, or a
-       cause came, with --fail-on worse or came of `diagnose compare`
+       cause came, with --fail-on worse or came of `diagnose compare`; no fix is for
+       this job, of `diagnose what-if`
   2    bad usage
   3    the input cannot be read as a trace, or as a diagnosis
   4    a rule or configuration file is wrong
@@ -82,7 +89,9 @@ class JobsOrCommand(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Put the name of the diagnosing command first unless there is another."""
         completing_first = ctx.resilient_parsing and not args
-        if not completing_first and not (args and args[0] in {*self.commands, "--help", "--version"}):
+        if not completing_first and not (args and args[0] in {*self.commands, *_ABOUT_ALL}):
+            if args and not ctx.resilient_parsing:
+                _refuse_misspelt(args[0], self.commands)
             args = [JOBS, *args]
         return super().parse_args(ctx, args)
 
@@ -106,7 +115,18 @@ class JobsOrCommand(click.Group):
         return [*super().shell_complete(ctx, incomplete), CompletionItem(incomplete, type="file")]
 
 
-@click.group(cls=JobsOrCommand, epilog=_EPILOG, no_args_is_help=False)
+def _refuse_misspelt(first: str, commands: Iterable[str]) -> None:
+    """Refuse a first word that is nearly a command, and no file; a file goes before, whatever its name."""
+    import difflib
+
+    near = difflib.get_close_matches(first, filter(None, commands), n=1, cutoff=0.7)
+    if near and not first.startswith("-") and os.path.basename(first) == first and not os.path.lexists(first):  # noqa: PTH119
+        raise UsageError(f"there is no file and no command {first!r}; did you mean `diagnose {near[0]}`?")
+
+
+@click.group(
+    cls=JobsOrCommand, epilog=_EPILOG, no_args_is_help=False, context_settings={"help_option_names": ["-h", "--help"]}
+)
 @version_option
 def program() -> None:
     """Say why a large training job is slow: where, since when, how sure, and what to change.
@@ -116,8 +136,17 @@ def program() -> None:
     """
 
 
+def _every_command(group: click.Group) -> Iterator[click.Command]:
+    """List all commands, those of groups too."""
+    for command in group.commands.values():
+        yield from _every_command(command) if isinstance(command, click.Group) else [command]
+
+
 for _command in COMMANDS:
     program.add_command(_command)
+for _command in _every_command(program):
+    if takes_defaults(_command):
+        config_option(_command)
 
 
 def main(args: Sequence[str] | None = None) -> int:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 #: Exit codes beside those of the exceptions in `errors`.
 EXIT_STRAGGLING = 1
 EXIT_WORSE = 1
+EXIT_REFUSED = 1
 EXIT_BATCH = 5
 EXIT_INTERNAL = 70
 EXIT_OUTPUT = 74
@@ -55,9 +56,8 @@ class Options:
     rules: Path | None = None
     log: Path | None = None
     min_speedup: float = MIN_SPEEDUP
-    fail_on: str | None = None
     quiet: bool = False
-    verbose: bool = False
+    verbose: int = 0
     html: str | None = None
     perfetto: str | None = None
     perfetto_steps: str | None = None
@@ -186,7 +186,12 @@ width_option = click.option(
 version_option = click.version_option(__version__, prog_name="diagnose", message="%(prog)s %(version)s")
 quiet_option = click.option("--quiet", is_flag=True, help="No progress.")
 output_option = click.option(
-    "-o", "output", metavar="FILE", type=click.Path(), help="Write there instead of standard output, all or nothing."
+    "-o",
+    "--output",
+    "output",
+    metavar="FILE",
+    type=click.Path(),
+    help="Write there instead of standard output, all or nothing.",
 )
 store_option = click.option(
     "--store",

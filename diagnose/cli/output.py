@@ -30,11 +30,12 @@ def write_stdout(text: str) -> None:
     sys.stdout.flush()
 
 
-def write_lines(text: str) -> None:
-    """Write lines that hold text of the user's to standard output."""
+def write_lines(text: str, path: str | None = None) -> None:
+    """Write lines that hold text of the user's to standard output, or into a file."""
     from diagnose.report.escape import escape
 
-    write_stdout("\n".join(escape(line) for line in text.split("\n")))
+    with open_output(path) as write:
+        write("\n".join(escape(line) for line in text.split("\n")))
 
 
 @contextlib.contextmanager

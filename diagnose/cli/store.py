@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from diagnose.cli.options import store_option
+from diagnose.cli.options import output_option, store_option
 from diagnose.cli.output import count, write_lines
 
 
@@ -18,7 +18,8 @@ def store_command() -> None:
 
 @store_command.command("info")
 @store_option
-def store_info_command(store: str) -> int:
+@output_option
+def store_info_command(store: str, output: str | None) -> int:
     """Say what is in a store."""
     from diagnose.triage.store import Store
 
@@ -29,7 +30,7 @@ def store_info_command(store: str) -> int:
         lines.append(f"{name}: " + (", ".join(f"{n:,} {key}" for key, n in counts.items()) or "none"))
     lines.append(f"pruned: {found.n_pruned:,}")
     lines.append(f"at work: {count(found.n_runs, 'triage')}, {count(found.n_claims, 'job')} claimed")
-    write_lines("\n".join(lines) + "\n")
+    write_lines("\n".join(lines) + "\n", output)
     return 0
 
 

@@ -16,10 +16,11 @@ from diagnose.cli.options import (
     format_option,
     judging_options,
     look_options,
+    output_option,
     quiet_option,
     store_option,
 )
-from diagnose.cli.output import is_terminal, write_stdout
+from diagnose.cli.output import is_terminal, open_output
 from diagnose.cli.progress import TriageDisplay
 
 
@@ -49,10 +50,18 @@ from diagnose.cli.progress import TriageDisplay
 @click.option("--dask", metavar="ADDRESS", help="Work on this Dask cluster, such as tcp://host:8786.")
 @judging_options
 @format_option("terminal", "json", meaning="A summary for people, or one JSON object (diagnose-triage/1).")
+@output_option
 @look_options
 @quiet_option
 def triage_command(
-    *, output_format: str, no_color: bool, width: int | None, quiet: bool, rules: Path | None, **asked: Any
+    *,
+    output_format: str,
+    output: str | None,
+    no_color: bool,
+    width: int | None,
+    quiet: bool,
+    rules: Path | None,
+    **asked: Any,
 ) -> int:
     """Diagnose all jobs in SOURCE that are new or changed, and keep the results in a store.
 
@@ -66,6 +75,7 @@ def triage_command(
     request = TriageRequest(rules=rules, **asked)
     with TriageDisplay(shown=not quiet and is_terminal(sys.stderr)) as progress:
         run = triage(request, watch=progress)
-    look = Options(output_format=output_format, no_color=no_color, width=width)
-    write_stdout(look.render(page, run))
+    look = Options(output_format=output_format, no_color=no_color, width=width, output=output)
+    with open_output(output) as write:
+        write(look.render(page, run))
     return EXIT_BATCH if run.n_failed else 0

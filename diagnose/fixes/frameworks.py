@@ -40,14 +40,11 @@ def identify_generation(job: Job) -> str | None:
 def choose_how(how: Mapping[str, str], job: Job) -> str:
     """Say how to do something on a job's framework, or on all that are known where nothing says which it is.
 
-    `how` is by framework; its entry `any` is for everybody.
+    `how` is by framework; its entry `any` is for everybody. Of a framework that has no entry only that is said.
     """
     framework = identify_framework(job)
-    if framework in how:
-        chosen = [framework]
-    elif framework in ("torchtitan", "deepspeed") and "pytorch" in how:
-        chosen = ["pytorch"]
-    else:
-        chosen = [name for name in _TITLES if name in how]
-    parts = [f"{_TITLES[name]}: {how[name]}" for name in chosen if name is not None]
-    return " ".join(part.rstrip(". ") + "." for part in [*parts, *([how["any"]] if "any" in how else [])])
+    if framework in ("torchtitan", "deepspeed") and framework not in how:
+        framework = "pytorch"  # they are made of it
+    chosen = [name for name in _TITLES if name in how and framework in (name, None)]
+    recipes = [f"{_TITLES[name]}: {how[name]}" for name in chosen]
+    return " ".join(part.rstrip(". ") + "." for part in [*([how["any"]] if "any" in how else []), *recipes])

@@ -15,6 +15,7 @@ from diagnose.model.cause import Cause, Fix, RefusedFix
 from diagnose.model.change import Change, Remove
 from diagnose.model.diagnosis_document import Plan, PlanStep
 from diagnose.model.remedy import CauseToFix, FaultLocation, NamedFix, Refusal, Remedy
+from diagnose.numerics.figures import write_percent
 
 #: A fix that gives back less than this part of the step does not help.
 HELPS_FROM = 0.005
@@ -49,6 +50,8 @@ def price_causes(analysis: Analysis, wanted: Sequence[CauseToFix]) -> Prices:
         priced, refused = [], []
         for named in cause.fixes:
             one = price_fix(analysis, named, cause.place, cause.components)
+            if isinstance(one, Priced) and not cause.is_hidden:
+                one = _refuse_if_worse(analysis, one)
             if isinstance(one, Priced):
                 priced.append(one)
             elif not one.obvious:
@@ -59,6 +62,15 @@ def price_causes(analysis: Analysis, wanted: Sequence[CauseToFix]) -> Prices:
             best.append((cause.cause, priced[0]))
     plan = order_fixes(analysis, best) if best else None
     return Prices(tuple(found), plan, tuple(change for _, one in best for change in one.changes))
+
+
+def _refuse_if_worse(analysis: Analysis, one: Priced) -> Priced | Refusal:
+    """Refuse a fix with which steps are no shorter."""
+    longer = one.step_s / analysis.gains.replayed_s - 1.0
+    if longer < 0:
+        return one
+    how = f"{write_percent(longer)} longer" if longer else "no shorter"
+    return Refusal(f"by the replay steps would be {how} with it")
 
 
 def add_fixes(causes: Sequence[Cause], wanted: Sequence[CauseToFix], prices: Prices) -> tuple[Cause, ...]:

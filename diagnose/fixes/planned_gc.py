@@ -14,6 +14,7 @@ from diagnose.model.change import Remove, Spend
 from diagnose.model.remedy import FaultLocation, Refusal, Remedy
 from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Ints, Seconds
+from diagnose.numerics.figures import write_figure
 
 NAME = "planned-gc"
 TITLE = "collect garbage on all ranks in the same step"
@@ -54,7 +55,7 @@ def propose(analysis: Analysis, place: FaultLocation, settings: Mapping[str, str
     ]
     if growth_s > 0 and growth_s * 1000 > 0.1 * now_s:
         risks.append(
-            f"the pauses grow by {growth_s * 1e6:.2g} ms in 1,000 steps: something leaks; gc.freeze() and look for it"
+            f"the pauses grow by {write_figure(growth_s * 1e6, 2)} ms in 1,000 steps: something leaks; gc.freeze() and look for it"
         )
     return Remedy(
         summary=f"collect on all ranks in the same step, every {every} steps",
@@ -62,7 +63,7 @@ def propose(analysis: Analysis, place: FaultLocation, settings: Mapping[str, str
         changes=(Remove("gc-pause"), Spend(np.array([now_s / every]))),
         settings={"every": str(every)},
         assumptions=(
-            f"a planned collection takes as long as the long ones of now, {now_s:.3g} s, and all ranks take it at once",
+            f"a planned collection takes as long as the long ones of now, {write_figure(now_s)} s, and all ranks take it at once",
         ),
         risks=tuple(risks),
         figures={

@@ -90,11 +90,15 @@ def weigh(analysis: Analysis, remedy: Remedy, gain_s: float) -> Remedy:
     total = analysis.trace.job.steps_total
     left = None if total is None else max(total - int(analysis.breakdown.steps.max()) - 1, 0)
     figures = {**remedy.figures, "break_even_steps": steps, "steps_left": left}
-    risks = remedy.risks
-    if steps is not None and left is not None and left < steps:
-        ends = f"{left} steps are left, and a restart pays off after {steps}: let it run to its end"
-        risks = (ends if left else "the trace goes to the job's end: replace it before the next job", *risks)
-    return dataclasses.replace(remedy, figures=figures, risks=risks)
+    if steps is None or left is None or left >= steps:
+        return dataclasses.replace(remedy, figures=figures)
+    ends = "the trace goes to the job's end" if left == 0 else f"{left:,} steps are left"
+    return dataclasses.replace(
+        remedy,
+        summary=f"let it finish; before the next job {remedy.summary}",
+        figures=figures,
+        risks=(f"{ends}, and a restart pays off after {steps:,}",),
+    )
 
 
 def _choose(analysis: Analysis, place: FaultLocation, settings: Mapping[str, str]) -> Bools:

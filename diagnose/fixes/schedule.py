@@ -18,6 +18,7 @@ from diagnose.model.change import Reschedule
 from diagnose.model.optype import DIRECTIONS, Op
 from diagnose.model.remedy import FaultLocation, Refusal, Remedy
 from diagnose.model.schedule import SCHEDULES, Launch, Part, count_in_flight, order_launches, refuse_schedule
+from diagnose.numerics.figures import write_figure
 from diagnose.numerics.robust import nan_median
 
 NAME = "schedule"
@@ -40,7 +41,7 @@ OFFERS = {"megatron": ("1f1b", "interleaved"), "deepspeed": ("1f1b",)}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Option:
+class Option:
     """A schedule with its price, mean seconds a step; without a change where the job runs so now.
 
     `in_flight` are the microbatches that each stage holds at most, in units of all that its chunks keep of one.
@@ -76,7 +77,7 @@ def propose(analysis: Analysis, place: FaultLocation, settings: Mapping[str, str
     model = model_layers(analysis, settings, NAME)
     if isinstance(model, Refusal):
         return model
-    now = _present(analysis, model)
+    now = find_present(analysis, model)
     options, refused = _price_options(analysis, model, now, chunks, weight_share)
     of_name = [
         o
@@ -107,13 +108,13 @@ def _read_share(settings: Mapping[str, str]) -> float:
     return share
 
 
-def _present(analysis: Analysis, model: LayerModel) -> _Option:
+def find_present(analysis: Analysis, model: LayerModel) -> Option:
     """Say how the job runs now: by its chunks, and whether all forwards come before the first backward."""
     step_s = analysis.gains.replayed_s
     if any((block.nodes.op == Op.WEIGHT).any() for block in analysis.trace.blocks):
-        return _Option("zero-bubble", model.chunks, step_s, _hold_now(analysis, model.chunks), None)
+        return Option("zero-bubble", model.chunks, step_s, _hold_now(analysis, model.chunks), None)
     schedule = "interleaved" if model.chunks > 1 else "gpipe" if _runs_gpipe(analysis) else "1f1b"
-    return _Option(schedule, model.chunks, step_s, _hold(analysis, schedule, model.chunks), None)
+    return Option(schedule, model.chunks, step_s, count_held(analysis, schedule, model.chunks), None)
 
 
 def _runs_gpipe(analysis: Analysis) -> bool:
@@ -143,7 +144,7 @@ def _hold_now(analysis: Analysis, chunks: int) -> tuple[float, ...]:
     return tuple(found)
 
 
-def _hold(analysis: Analysis, schedule: str, chunks: int) -> tuple[float, ...]:
+def count_held(analysis: Analysis, schedule: str, chunks: int) -> tuple[float, ...]:
     """Say how many microbatches each stage holds at most."""
     sizes = {
         "n_stages": analysis.trace.n_stages,
@@ -156,8 +157,8 @@ def _hold(analysis: Analysis, schedule: str, chunks: int) -> tuple[float, ...]:
 
 
 def _price_options(
-    analysis: Analysis, model: LayerModel, now: _Option, chunks: int | None, weight_share: float
-) -> tuple[list[_Option], list[tuple[str, str]]]:
+    analysis: Analysis, model: LayerModel, now: Option, chunks: int | None, weight_share: float
+) -> tuple[list[Option], list[tuple[str, str]]]:
     """Price every schedule that the job can run, and say why it cannot run the others."""
     tried = (chunks,) if chunks is not None and chunks > 1 else tuple(dict.fromkeys((*CHUNKS, model.chunks)))
     candidates = [("1f1b", 1), ("gpipe", 1), ("zero-bubble", 1), *(("interleaved", v) for v in tried if v > 1)]
@@ -166,21 +167,21 @@ def _price_options(
         if (schedule, v) == (now.schedule, now.chunks):
             options.append(now)
             continue
-        reason = _refuse(analysis, model, schedule, v)
+        reason = refuse_option(analysis, model, schedule, v)
         if reason is None:
-            change = Reschedule(schedule, v, _share(model, v), weight_share)
+            change = Reschedule(schedule, v, share_layers(model, v), weight_share)
             try:
                 step_s = float(analysis.price((change,)).mean())
             except TraceError as error:  # its operations would wait for each other in a circle
                 reason = str(error)
             else:
-                options.append(_Option(schedule, v, step_s, _hold(analysis, schedule, v), change))
+                options.append(Option(schedule, v, step_s, count_held(analysis, schedule, v), change))
         if reason is not None:
             refused.append((schedule, reason))
     return options, refused
 
 
-def _refuse(analysis: Analysis, model: LayerModel, schedule: str, chunks: int) -> str | None:
+def refuse_option(analysis: Analysis, model: LayerModel, schedule: str, chunks: int) -> str | None:
     """Say why the job cannot run a schedule."""
     n_microbatches = analysis.breakdown.compute_s.shape[2]
     n_virtual, total = model.n_stages * chunks, sum(model.layers)
@@ -190,34 +191,35 @@ def _refuse(analysis: Analysis, model: LayerModel, schedule: str, chunks: int) -
     return reason
 
 
-def _share(model: LayerModel, chunks: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+def share_layers(model: LayerModel, chunks: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
     """Say which part of the work goes where: layers stay where they are, or are split evenly over other chunks."""
     n_before = len(model.layers)
     if chunks == model.chunks:
-        return np.stack([np.eye(n_before)] * 2)
+        return np.stack([np.eye(n_before)] * len(model.typical_s))
     n_after = chunks * model.n_stages
     return model.share([sum(model.layers) / n_after] * n_after)
 
 
-def _choose(options: Sequence[_Option]) -> _Option:
+def _choose(options: Sequence[Option]) -> Option:
     """Take the fastest, or one about as fast that holds less; the present one of equals."""
     fastest_s = min(option.step_s for option in options)
     good = [option for option in options if option.step_s <= fastest_s * (1.0 + TIE_SHARE)]
     return min(good, key=lambda option: (max(option.in_flight), option.change is not None, option.step_s))
 
 
-def _no_better(now: _Option, options: Sequence[_Option]) -> str:
+def _no_better(now: Option, options: Sequence[Option]) -> str:
     """Say what the others would give."""
-    others = ", ".join(f"{o.name} {o.step_s:.4g} s" for o in options if o.change is not None)
-    return f"no schedule that the framework has is faster than {now.name} ({now.step_s:.4g} s a step): {others or 'none can run'}"
+    others = ", ".join(f"{o.name} {write_figure(o.step_s, 4)} s" for o in options if o.change is not None)
+    pace = f"{write_figure(now.step_s, 4)} s a step"
+    return f"no schedule that the framework has is faster than {now.name} ({pace}): {others or 'none can run'}"
 
 
 def _to_remedy(
     analysis: Analysis,
     model: LayerModel,
-    now: _Option,
-    best: _Option,
-    options: Sequence[_Option],
+    now: Option,
+    best: Option,
+    options: Sequence[Option],
     settings: Mapping[str, str],
 ) -> Remedy:
     """Put a schedule into words, flags and figures."""
@@ -240,11 +242,11 @@ def _to_remedy(
             f"{bubble:.0f}% to {bubble_then:.0f}% of the step, a stage holds at most "
             f"{holds:g} microbatches instead of {held:g}"
         ),
-        how=choose_how(_how(best, model), analysis.trace.job),
+        how=choose_how(list_flags(best, model), analysis.trace.job),
         changes=(best.change,),
         settings=chosen,
-        assumptions=_assume(best, model),
-        risks=_risks(best, held, holds),
+        assumptions=list_assumptions(best, model),
+        risks=list_risks(best, held, holds),
         figures=figures,
     )
 
@@ -265,7 +267,7 @@ def _bubble(analysis: Analysis, step_s: float) -> float:
     return float(max(step_s - work - np.nanmean(np.concatenate(beside)), 0.0) / step_s)
 
 
-def _assume(best: _Option, model: LayerModel) -> tuple[str, ...]:
+def list_assumptions(best: Option, model: LayerModel) -> tuple[str, ...]:
     """Say what the prediction takes for granted."""
     found = ["transfers take as long as those recorded over the same link; a link not used now, as the median of all"]
     if best.schedule == "zero-bubble":
@@ -281,12 +283,12 @@ def _assume(best: _Option, model: LayerModel) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _risks(best: _Option, held: float, holds: float) -> tuple[str, ...]:
+def list_risks(best: Option, held: float, holds: float) -> tuple[str, ...]:
     """Say what a schedule may cost."""
     risks = []
     if holds > held:
         risks.append(
-            f"activations of {holds:g} microbatches at once instead of {held:g}: {holds / held:.2g} times the memory"
+            f"activations of {holds:g} microbatches at once instead of {held:g}: {write_figure(holds / held, 2)} times the memory"
         )
     if best.chunks > 1:
         risks.append("more and smaller transfers: on a slow network they may not hide")
@@ -297,7 +299,7 @@ def _risks(best: _Option, held: float, holds: float) -> tuple[str, ...]:
     return tuple(risks)
 
 
-def _how(best: _Option, model: LayerModel) -> dict[str, str]:
+def list_flags(best: Option, model: LayerModel) -> dict[str, str]:
     """Say how each framework is told a schedule."""
     n_virtual = best.chunks * model.n_stages
     each = f"{max(sum(model.layers) // n_virtual, 1)}" if model.known else f"L/{n_virtual}"

@@ -6,6 +6,7 @@ Enters: the jobs, and which of them are asked for. Leaves: a `Fleet`.
 import dataclasses
 from collections.abc import Sequence
 
+from diagnose.fleet.budget import add_up_budgets
 from diagnose.fleet.hosts import count_hosts
 from diagnose.fleet.periods import compare_periods
 from diagnose.fleet.study import compare_with_study
@@ -58,6 +59,7 @@ def measure_fleet(jobs: Sequence[FleetJob], asked: FleetQuery, *, store: str = "
         coverage=find_gaps(recent),
         study=compare_with_study(counted, len(recent)),
         hosts=count_hosts(counted),
+        budget=add_up_budgets(counted),
         night=compare_periods(ever, until_s=newest_s(jobs), period_s=asked.period_s) if ever else None,
     )
 

@@ -160,18 +160,16 @@ def _list_lacking(analysis: Analysis, parts: Mapping[str, float], claimed: set[s
     said = {word: f"{entry.what}: {entry.reason}" for entry in entries for word in entry.lacks}
     found: dict[str, str] = {}
     if trace.n_stages > 1 and not there & set(P2P):
-        found["exposed_p2p"] = "the trace has no transfers between stages; waits for them are host time"
+        found["exposed_p2p"] = "no rows of transfers between stages; waits for them count as host"
     if job.has_dp and not there - {*COMPUTE, *P2P}:
-        found["exposed_collectives"] = "the trace has no collectives; they are host time, or lie between steps"
+        found["exposed_collectives"] = "no rows of collectives; they count as host, or between steps"
     if job.tp_size * job.cp_size > 1 and not parts["exposed_members"]:
-        found["exposed_members"] = (
-            "the trace has no collectives of tensor- and context-parallel members; they are compute"
-        )
+        found["exposed_members"] = "no rows of tp and cp collectives; they count as computing"
     if "input-delay" not in claimed and Op.DATA_LOAD not in rows and job.reads_input is not False:
-        found["input"] = said.get("input", "the trace has no data-load rows; short waits for input are host time")
+        found["input"] = said.get("input", "no data-load rows; short waits count as host")
     if claimed.isdisjoint(SAVING) and Op.CHECKPOINT not in rows and job.saves is not False:
-        found["checkpoint"] = "the trace has no checkpoint rows; saves lie between steps"
+        found["checkpoint"] = "no checkpoint rows"
     if trace.step_origin_s is None or "between-steps" in said:
-        reason = "times in the trace count from the start of each step"
+        reason = "times count from the start of each step"
         found["between_steps"] = said.get("between-steps", reason)
     return {name: reason for name, reason in found.items() if not parts[name]}

@@ -4,6 +4,7 @@ from diagnose.judge.other_work import describe_types
 from diagnose.model.analysis import Analysis
 from diagnose.model.components import STALLED
 from diagnose.model.stalls import StallKind
+from diagnose.numerics.figures import write_figure, write_percent
 
 #: The component of planned work, and the part of the time from which on it is mentioned.
 PLANNED = STALLED[StallKind.PLANNED]
@@ -27,7 +28,7 @@ def _describe_planned(analysis: Analysis) -> list[str]:
     share = analysis.gains.recoverable(PLANNED)
     if share < MENTIONED_SHARE:
         return []
-    return [f"evaluation, logging and what else is planned takes {100 * share:.2g}% of the time; that is no fault"]
+    return [f"evaluation, logging and what else is planned takes {write_percent(share)} of the time; that is no fault"]
 
 
 def _describe_clocks(analysis: Analysis) -> list[str]:
@@ -37,7 +38,7 @@ def _describe_clocks(analysis: Analysis) -> list[str]:
         return []
     dp, stage = divmod(int(abs(offset_s).argmax()), trace.n_stages)
     who = f"dp {int(trace.dp_labels[dp])}, stage {int(trace.stage_labels[stage])}"
-    by = f"{offset_s[dp, stage]:.2g} s"
+    by = f"{write_figure(float(offset_s[dp, stage]), 2)} s"
     return [
         f"clocks differ: the worker at {who} is off by {by}; corrected for causes and gains, S is on times as recorded"
     ]

@@ -15,6 +15,7 @@ from diagnose.model.analysis import Analysis
 from diagnose.model.cause import EvidenceItem
 from diagnose.model.components import COMPONENTS
 from diagnose.model.optype import DIRECTION_NAMES
+from diagnose.numerics.figures import write_figure, write_percent, write_ratio
 
 #: Below this probability the classifier disagrees with a rule that fires.
 DISAGREES = 0.5
@@ -43,7 +44,8 @@ def list_evidence(
     yield from _describe_stalls(analysis, rule)
     course = analysis.courses.get("+".join(rule.components))
     for change in course.changes if course else ():
-        text = f"from step {change.step} on it is on another level, which chance does with a probability of {change.chance:.2g}"
+        chance = write_figure(change.chance, 2)
+        text = f"from step {change.step} on it is on another level, which chance does with a probability of {chance}"
         values: dict[str, float | None] = {"before": change.before, "after": change.after, "chance": change.chance}
         yield EvidenceItem("change-point", f"{rule.id}/step-{change.step}", text, values)
     yield from _describe_classifier(analysis, prediction, judgement)
@@ -56,7 +58,7 @@ def _describe_silence(analysis: Analysis, judgement: Judgement) -> Iterator[Evid
     for condition in dict.fromkeys(find_deciding(judgement.rule.conditions, analysis.features)):
         feature = analysis.features[condition.feature]
         wanted = f"{condition.feature} to be {COMPARISONS[condition.comparison]} {condition.threshold:g}"
-        found = "could not be measured" if feature.value is None else f"is {feature.value:.3g}"
+        found = "could not be measured" if feature.value is None else f"is {write_figure(feature.value)}"
         text = (
             f"the rule does not hold: it asks for {wanted}, and it {found}; the classifier names the cause all the same"
         )
@@ -67,7 +69,8 @@ def _describe_hiding(rule: Rule, benefit: Benefit, alone: float) -> Iterator[Evi
     """Say that a cause gives something back only after others."""
     if benefit.after:
         first = " and ".join(COMPONENTS[name] for name in benefit.after)
-        text = f"alone it gives back {100 * max(alone, 0.0):.2g}% of the step; without {first} it is {100 * benefit.gain:.2g}%"
+        little, much = write_percent(max(alone, 0.0)), write_percent(benefit.gain)
+        text = f"alone it gives back {little} of the step; without {first} it is {much}"
         yield EvidenceItem("rule", f"{rule.id}/after", text, {"gain.after": benefit.gain, "gain.alone": alone})
 
 
@@ -106,7 +109,7 @@ def _describe_chunk(analysis: Analysis, rule: Rule) -> Iterator[EvidenceItem]:
     others_s = float(np.median(np.delete(typical_s, chunk))) if len(typical_s) > 1 else 0.0
     if others_s > 0 and typical_s[chunk] > LONG_CHUNK_RATIO * others_s:
         ratio, label = float(typical_s[chunk]) / others_s, int(analysis.trace.stage_labels[stage])
-        text = f"chunk {chunk} of stage {label} computes {ratio:.3g} times as long as the stage's other chunks"
+        text = f"chunk {chunk} of stage {label} computes {write_ratio(ratio)} times as long as the stage's other chunks"
         yield EvidenceItem(
             "rule", f"{rule.id}/chunk", text, {"chunk": float(chunk), "stage": float(label), "ratio": ratio}
         )
@@ -159,7 +162,7 @@ def _describe_classifier(
     probability = probability_of(analysis, prediction, rule)
     if prediction is None or probability is None:
         return
-    text = f"a classifier trained on generated jobs gives it a probability of {probability:.2g}"
+    text = f"a classifier trained on generated jobs gives it a probability of {write_figure(probability, 2)}"
     if judgement.fires and probability < DISAGREES:
         text = f"the rule holds, but {text}: they disagree"
     seen: dict[str, float | None] = {"probability": probability}

@@ -85,7 +85,7 @@ def explain_cause(
     return Explanation(
         job_id=analysis.trace.job.job_id,
         cause=cause,
-        title=judgement.rule.title if judgement else f"unexplained: {COMPONENTS[components[0]]}",
+        title=judgement.rule.title if judgement else f"unknown cause: {COMPONENTS[components[0]]}",
         said=said is not None,
         because=("unsaid",) if unsaid else against if said is None else (),
         verdict=verdict.verdict,

@@ -19,6 +19,7 @@ from diagnose.model.fingerprint import name_fault
 from diagnose.model.place import Where
 from diagnose.model.trace import Ints, Job
 from diagnose.model.training_log import LogFacts
+from diagnose.numerics.figures import write_figure
 
 #: Why a log alone leaves every cause open.
 NO_OPERATIONS = "a training log has step times and no operations: nothing in it says what time is lost to"
@@ -45,7 +46,7 @@ def judge_log(facts: LogFacts, job: Job, rules: Sequence[Rule]) -> Verdict:
     where = Where(workers=workers)
     cause = Cause(
         cause="unknown",
-        title="unexplained: iterations got longer",
+        title="unknown cause: iterations got longer",
         confidence=UNKNOWN_CERTAINTY,
         share=None,
         recoverable=1.0 - facts.usual_s / facts.slow_s,
@@ -114,7 +115,7 @@ def _contradict(facts: LogFacts, recorded_s: float) -> tuple[str, ...]:
     assert facts.traced_s is not None
     if abs(math.log(facts.traced_s / recorded_s)) <= math.log(1.0 + CONTRADICTION):
         return ()
-    text = f"the traced steps take {facts.traced_s:.4g} s by the log and {recorded_s:.4g} s by the trace"
+    text = f"the traced steps take {write_figure(facts.traced_s, 4)} s by the log and {write_figure(recorded_s, 4)} s by the trace"
     return (f"log and trace contradict each other: {text}; nothing of the log is used: is it the same run?",)
 
 
@@ -173,9 +174,11 @@ def _describe_change(cause: str, facts: LogFacts, *, cost_s: float | None = None
     when = facts.when
     since = f"from iteration {when.onset_step} " if when.onset_step is not None else ""
     until = f"until {when.recovery_step}" if when.recovery_step is not None else "on" if since else ""
-    text = f"by the log an iteration takes {facts.slow_s:.4g} s {since}{until}, and {facts.usual_s:.4g} s otherwise"
+    slow, usual = write_figure(facts.slow_s, 4), write_figure(facts.usual_s, 4)
+    text = f"by the log an iteration takes {slow} s {since}{until}, and {usual} s otherwise"
     if cost_s is not None:
-        text += f": {facts.slow_s - facts.usual_s:.3g} s more, and this cause costs {cost_s:.3g} s of a traced step"
+        more, cost = write_figure(facts.slow_s - facts.usual_s), write_figure(cost_s)
+        text += f": {more} s more, and this cause costs {cost} s of a traced step"
     values = {"slow_s": facts.slow_s, "usual_s": facts.usual_s, "deviations": facts.deviations}
     at = when.onset_step if when.onset_step is not None else when.recovery_step
     return EvidenceItem("change-point", f"{cause}/log-iteration-{at}", text, values)

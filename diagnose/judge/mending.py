@@ -16,6 +16,7 @@ def list_fixes_to_price(causes: Sequence[Cause], rule_set: RuleSet) -> list[Caus
             rules[cause.cause].components,
             FaultLocation(cause.where, cause.when),
             tuple(NamedFix(fix.fix, fix.summary, fix.how) for fix in rules[cause.cause].fixes),
+            is_hidden=cause.recoverable_after_others is not None,
         )
         for cause in causes
         if cause.cause in rules

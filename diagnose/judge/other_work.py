@@ -3,6 +3,7 @@
 from diagnose.model.analysis import Analysis
 from diagnose.model.other_work import OtherWork
 from diagnose.model.place import Where
+from diagnose.numerics.figures import write_figure, write_ratio
 
 #: The component of such work where it is uneven.
 UNEVEN = "other-work"
@@ -29,7 +30,7 @@ def _describe(work: OtherWork, step_s: float) -> str:
     has = work.busy_s > 0
     share = 100 * float(work.busy_s[has].mean()) / step_s
     where = "" if has.all() else f" on {int(has.sum())} of {has.size} workers"
-    return f"`{_shorten(work.name)}` ({share:.2g}% of the step{where})"
+    return f"`{_shorten(work.name)}` ({write_figure(share, 2)}% of the step{where})"
 
 
 def describe_uneven(analysis: Analysis, where: Where) -> tuple[str, str]:
@@ -39,10 +40,10 @@ def describe_uneven(analysis: Analysis, where: Where) -> tuple[str, str]:
         return "", ""
     workers = [f"dp {worker.dp}, stage {worker.pp}" for worker in where.workers]
     on = f" on {' and '.join(workers)}" if 0 < len(workers) <= 2 else f" on {len(workers)} workers" if workers else ""
-    how = f"take {worst.ratio:.2g} times as long as usual" if worst.ratio else "make some computes longer"
+    how = f"take {write_ratio(worst.ratio, 2)} times as long as usual" if worst.ratio else "make some computes longer"
     name = _shorten(worst.name)
     text = f"rows of the type `{name}`{on} {how}"
-    return f"unexplained: uneven `{name}`", f"{text}, and no rule says why"
+    return f"unknown cause: uneven `{name}`", f"{text}, and no rule says why"
 
 
 def _shorten(name: str) -> str:

@@ -82,7 +82,7 @@ def _pace(analysis: Analysis, where: Where, _components: Sequence[str]) -> Proof
     stages = sorted({stage for _, stage in culprits})
     others = np.where(named[..., None], np.nan, ratio)[:, stages].reshape(-1, busy_s.shape[2])
     rows = [(_name_worker(analysis, *place), ratio[place]) for place in culprits]
-    return _over_steps(analysis, "pace", "ratio", [*rows, *_band("its peers", others)], n_culprits=len(rows))
+    return _over_steps(analysis, "pace", "ratio", [*rows, *_band("peers", others)], n_culprits=len(rows))
 
 
 def _transfers(analysis: Analysis, where: Where, _components: Sequence[str]) -> Proof | None:
@@ -235,10 +235,11 @@ def _share_columns(analysis: Analysis, table: Seconds, join: np.ufunc) -> tuple[
 
 def _band(whose: str, values: Seconds) -> Iterator[tuple[str, Seconds]]:
     """Give the median of peers in each step and, where there are several, the ends of their middle nine tenths."""
-    if not np.isfinite(values).any():
+    values = values[np.isfinite(values).any(axis=1)]
+    if len(values) == 0:
         return
     yield f"{whose}, median", nan_median(values, axis=0)
-    if len(values) > 1:
+    if len(values) > 1:  # one alone is its own median
         yield f"{whose}, low end", nan_quantile(values, _LOW, axis=0)
         yield f"{whose}, high end", nan_quantile(values, _HIGH, axis=0)
 

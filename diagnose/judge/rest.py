@@ -13,6 +13,7 @@ from diagnose.judge.worth import is_unmeasured
 from diagnose.model.analysis import Analysis
 from diagnose.model.change import Work
 from diagnose.model.components import COMPONENTS
+from diagnose.numerics.figures import write_figure, write_percent
 from diagnose.numerics.robust import nan_median, robust_deviation
 
 #: A job straggles from S = 1.1 on (arXiv 2505.05713): where so much of a step is lost, and nothing is to be named, it is noise.
@@ -57,7 +58,7 @@ def describe_unlooked(
     if not large:
         return ""
     worst = max(large, key=gains.recoverable)
-    return f"{COMPONENTS[worst]} would give back {100 * gains.recoverable(worst):.2g}% of the step time, and {found[worst]}"
+    return f"{COMPONENTS[worst]} would give back {write_percent(gains.recoverable(worst))} of the step time, and {found[worst]}"
 
 
 def describe_rest(analysis: Analysis, least: float) -> str:
@@ -65,10 +66,9 @@ def describe_rest(analysis: Analysis, least: float) -> str:
     waste = _measure_waste(analysis)
     if waste < max(MOST_NOISE, least):
         return ""
-    return (
-        f"with ideal times steps would be {100 * waste:.2g}% shorter (S {analysis.what_if.slowdown:.3g}), and nothing that was "
-        "looked for accounts for it"
-    )
+    slowdown = write_figure(analysis.what_if.slowdown)
+    shorter = f"with ideal times steps would be {write_percent(waste)} shorter (S {slowdown})"
+    return f"{shorter}, and nothing that was looked for accounts for it"
 
 
 def describe_noise(analysis: Analysis, explained: Collection[str], least: float) -> str:
@@ -78,7 +78,8 @@ def describe_noise(analysis: Analysis, explained: Collection[str], least: float)
     """
     gains = analysis.gains
     if once := _list_excused(analysis, explained, max(UNKNOWN_SHARE, least)):
-        return f"{COMPONENTS[once[0]]} cost {100 * gains.recoverable(once[0]):.2g}% of the step time, in one step, nothing to name"
+        cost = write_percent(gains.recoverable(once[0]))
+        return f"{COMPONENTS[once[0]]} cost {cost} of the step time, in one step, nothing to name"
     steps_s = gains.replayed_steps_s
     typical_s = float(np.median(steps_s))
     spread = robust_deviation(steps_s - typical_s) / typical_s
@@ -86,9 +87,9 @@ def describe_noise(analysis: Analysis, explained: Collection[str], least: float)
     parts = 1.0 - gains.clean_s / gains.replayed_s - _measure_planned(analysis)
     if max(spread, waste, parts) < max(NOISY_SHARE, least):
         return ""
-    inside = f" and computes by {100 * analysis.breakdown.noise_ratio:.2g}%"
-    cost = f", which costs {100 * waste:.2g}% of them" if waste > 0 else ""
-    return f"steps vary by {100 * spread:.2g}%{inside}{cost}, nothing to name"
+    inside = f" and computes by {write_percent(analysis.breakdown.noise_ratio)}"
+    cost = f", which costs {write_percent(waste)} of them" if waste > 0 else ""
+    return f"steps vary by {write_percent(spread)}{inside}{cost}, nothing to name"
 
 
 def _list_excused(analysis: Analysis, explained: Collection[str], least: float) -> list[str]:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from diagnose.model.feature import Feature, Features
+from diagnose.numerics.figures import write_figure, write_ratio
 
 #: What is said of a feature that a job does not have.
 NOT_MEASURED = Feature.missing("not measured")
@@ -117,7 +118,7 @@ class Rule:
     alternatives : tuple of RuleAlternative
         What else may explain the same seconds.
     pictures : tuple of str
-        Of `PICTURES`: those that make the cause obvious, the best first.
+        Of `PICTURES`: those that show the cause, the best first; empty: what its components show best.
     dated_by_log : bool
         A change of pace in a training log may be this cause's onset; False for what is so from the first step on.
     classifier : tuple of str
@@ -209,8 +210,8 @@ def write_sentence(condition: Condition, value: float) -> str:
     '2 times its peers'
     """
     texts = {
-        "{value}": f"{value:.3g}",
-        "{value%}": f"{100 * value:.3g}%",
+        "{value}": write_ratio(value) if "{value} times" in condition.says else write_figure(value),
+        "{value%}": f"{write_figure(100 * value)}%",
         "{threshold}": f"{condition.threshold:g}",
     }
     return re.sub(r"\{(value%?|threshold)\}", lambda match: texts[match.group(0)], condition.says)

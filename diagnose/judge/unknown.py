@@ -53,7 +53,7 @@ def report_unknown(analysis: Analysis, component: str, least: float) -> Cause:
     text = text or f"time is lost to {COMPONENTS[component]}, and no rule says why"
     return Cause(
         cause=UNKNOWN,
-        title=title or f"unexplained: {COMPONENTS[component]}",
+        title=title or f"unknown cause: {COMPONENTS[component]}",
         confidence=round(UNKNOWN_CERTAINTY * chance_above(measure_alone(gains, (component,)), least), 4),
         share=share_of(gains, (component,)),
         recoverable=gain,

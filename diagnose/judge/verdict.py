@@ -34,6 +34,7 @@ from diagnose.model.analysis import Analysis
 from diagnose.model.cause import Cause, Kind, NotChecked
 from diagnose.model.diagnosis_document import Ledger, VerdictName
 from diagnose.model.fingerprint import name_fault
+from diagnose.numerics.figures import write_percent
 
 #: Steps below which nothing that varies can be told from chance.
 MIN_STEPS = 3
@@ -155,12 +156,12 @@ def _why_inconclusive(analysis: Analysis) -> str:
         return f"{_describe_few(analysis)}: nothing that varies can be told from chance"
     fidelity = analysis.fidelity
     if overlaps_too_much(fidelity.discrepancy):
-        longer = 100.0 * (1.0 / (1.0 + fidelity.discrepancy) - 1.0)
+        longer = write_percent(1.0 / (1.0 + fidelity.discrepancy) - 1.0)
         return (
-            f"simulated steps are {longer:.2g}% longer than the recorded ones: operations run side by side that are taken to wait "
+            f"simulated steps are {longer} longer than the recorded ones: operations run side by side that are taken to wait "
             "for each other, and no figure is to be trusted"
         )
-    return f"the replay misses the recorded step time by {fidelity.replay_error:.3g} of it: no figure is to be trusted"
+    return f"the replay misses the recorded step time by {write_percent(fidelity.replay_error)}: no figure is to be trusted"
 
 
 def _could_not_look(analysis: Analysis, judgement: Judgement, least: float) -> bool:

@@ -76,7 +76,7 @@ class Analysis:
     sample : callable
         The same on an even sample of the steps of a large job, for searches: compare with `sample([])` only.
     split_clean : callable
-        Takes apart the step that is left without any component. Costs six replays, on that sample too.
+        Takes apart the step that is left without any component. Costs about six replays of that sample.
     others : tuple of OtherWork
         What rows of types that the format does not name take.
     """

@@ -70,12 +70,15 @@ class Reschedule:
         Which part of the work of each virtual stage, forward and backward, each of the new ones does; columns sum to 1.
     weight_share : float
         Part of a backward that computes weight gradients, which `zero-bubble` does later.
+    pieces : int
+        Cut each microbatch into so many: computes and transfers take that part of their time, and are launched as late as before.
     """
 
     schedule: str
     chunks: int
     share: Seconds
     weight_share: float = 0.5
+    pieces: int = 1
 
 
 Change = Remove | Scale | Work | Spend | Reschedule

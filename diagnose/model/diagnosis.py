@@ -5,6 +5,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 
 from diagnose.model.budget import Budget, Lever
 from diagnose.model.cause import Cause, NotChecked
@@ -26,7 +27,7 @@ from diagnose.model.diagnosis_document import (
 from diagnose.model.place import Worker
 from diagnose.model.plain import to_plain
 from diagnose.model.request import MIN_SPEEDUP
-from diagnose.model.trace import Ints, Job, Seconds
+from diagnose.model.trace import Bools, Ints, Job, Seconds
 from diagnose.model.whatif import WhatIf
 
 if TYPE_CHECKING:
@@ -166,6 +167,23 @@ class Diagnosis:
         order = (-slowdown).argsort(axis=None, kind="stable")[:n].tolist()
         n_stages = len(self.stage_labels)
         return [(self.worker(i // n_stages, i % n_stages), float(slowdown.flat[i])) for i in order]
+
+    def find_culprits(self) -> Bools:
+        """Mark the workers that causes name: by themselves, as the ends of a link, or by their stage or host.
+
+        Returns
+        -------
+        ndarray of bool, shape (n_dp, n_stages)
+        """
+        marked = np.zeros((len(self.dp_labels), len(self.stage_labels)), dtype=bool)
+        for where in (cause.where for cause in self.causes):
+            named = [*where.workers, *(end for link in where.links for end in link.ends)]
+            for worker in named:
+                marked |= (self.dp_labels[:, None] == worker.dp) & (self.stage_labels == worker.pp)
+            marked |= np.isin(self.stage_labels, where.stages)
+            if self.hosts is not None and not named:
+                marked |= np.isin(np.array(self.hosts).reshape(marked.shape), where.hosts)
+        return marked
 
     def workers(self) -> "pd.DataFrame":
         """Give one row a worker: dp, pp, rank, host, slowdown."""

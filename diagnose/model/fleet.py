@@ -8,9 +8,11 @@ import dataclasses
 import datetime as dt
 from typing import cast
 
+from diagnose.model.budget import Budget
 from diagnose.model.fingerprint import HOURS_A_DAY, find_machine, name_family
 from diagnose.model.fleet_document import (
     Counted,
+    FleetBudget,
     FleetCauseDocument,
     FleetDocument,
     FleetJobDocument,
@@ -81,6 +83,8 @@ class FleetJob:
         Causes that could not be looked for.
     name : str
         What all its runs are called.
+    budget : Budget or None
+        Where its GPU-seconds go; None where an earlier version diagnosed it.
     called : str
         Its id, and where others of the fleet have that too enough of its path to be told from them.
     """
@@ -116,6 +120,7 @@ class FleetJob:
     called: str = ""
     name: str = ""
     came_s: float | None = None
+    budget: Budget | None = None
 
     @property
     def counts(self) -> bool:
@@ -214,6 +219,7 @@ class Fleet:
     study: Study
     hosts: Hosts
     night: LastNight | None
+    budget: FleetBudget | None = None
 
     def to_document(self, limit: int | None = None) -> FleetDocument:
         """Give what `diagnose fleet --format json` prints, at most `limit` jobs of it."""
@@ -232,4 +238,5 @@ class Fleet:
             study=self.study,
             hosts=self.hosts,
             night=self.night,
+            budget=self.budget,
         )

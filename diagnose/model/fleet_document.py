@@ -59,6 +59,17 @@ class Totals(Struct, frozen=True):
     n_unpriced: Annotated[int, Meta(ge=0, description="jobs with causes and no price: not in hours_recoverable")]
 
 
+class FleetBudget(Struct, frozen=True):
+    """Where the GPU hours of all jobs go that have a budget: the sum of theirs, each weighted by its GPU hours."""
+
+    n_jobs: Annotated[
+        int, Meta(ge=0, description="jobs with a budget: those that an earlier version diagnosed have none")
+    ]
+    hours_analysed: Annotated[float, Meta(ge=0, description="GPU hours of these, which parts and lost add up to")]
+    parts: Annotated[dict[str, float], Meta(description="GPU hours by part of a budget; of jobs that measured it")]
+    lost: Annotated[dict[str, float], Meta(description="GPU hours lost by cause, and unexplained")]
+
+
 class Gap(Struct, frozen=True):
     """Jobs without a diagnosis that counts; one reason of many."""
 
@@ -269,3 +280,6 @@ class FleetDocument(Struct, frozen=True, kw_only=True):
     study: Study
     hosts: Hosts
     night: LastNight | None
+    budget: Annotated[
+        FleetBudget | None, Meta(description="where the GPU hours go; null where no job has a budget")
+    ] = None

@@ -1,20 +1,20 @@
 """What pictures need to know of a cause that a rule found."""
 
 import dataclasses
+from typing import get_args
 
-#: Pictures that can show a cause: those of the figures that a diagnosis keeps, and those beside them, which need the trace.
-PICTURES = (
-    *("pace", "transfers", "ranks", "experts", "pauses", "steps", "stages"),
-    *("workers", "network", "microbatches"),
-)
+from diagnose.model.proof import ProofKind
+
+#: Pictures that can show a cause, by key.
+PICTURES: tuple[ProofKind, ...] = get_args(ProofKind)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Pictured:
-    """The components that a cause's rule owns, and the pictures that make it obvious: its page begins with them."""
+    """The components that a cause's rule owns, and the pictures that show it, the best first; none: what its components need."""
 
     components: tuple[str, ...]
-    pictures: tuple[str, ...] = ("workers",)
+    pictures: tuple[str, ...] = ()
 
 
 #: A cause that no rule found.

@@ -28,12 +28,16 @@ class NamedFix:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CauseToFix:
-    """A cause that was found, what it costs, where it sits, and the fixes that its rule names."""
+    """A cause that was found, what it costs, where it sits, and the fixes that its rule names.
+
+    One that is hidden gives nothing back before others are gone, and so do its fixes.
+    """
 
     cause: str
     components: tuple[str, ...]
     place: FaultLocation
     fixes: tuple[NamedFix, ...]
+    is_hidden: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

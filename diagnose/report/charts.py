@@ -9,7 +9,7 @@ import math
 import numpy as np
 from rich.text import Text
 
-from diagnose.model.trace import Ints, Seconds
+from diagnose.model.trace import Bools, Ints, Seconds
 from diagnose.report.words import ratio
 
 _EIGHTHS = " ▏▎▍▌▋▊▉"
@@ -17,6 +17,9 @@ _SPARKS = "▁▂▃▄▅▆▇█"
 #: Marks and colours of the heat map, coolest first. They differ without colour, and no cell is blank.
 _MARKS = "·░▒▓█"
 _STYLES = ("dim", "", "yellow", "red", "bold red")
+#: What stands in place of them for workers that a cause names.
+CULPRIT = "X"
+_CULPRIT_STYLE = "bold red"
 #: Slowdowns this near to each other are alike: below it a picture would show noise.
 ALIKE_RATIO = 1.01
 #: A slowdown below this never looks hot: jobs straggle from 1.1 on (arXiv 2505.05713, section 4).
@@ -66,9 +69,10 @@ def are_alike(values: Seconds) -> bool:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Grid:
-    """A heat map after binning: `cells` of shape (rows, columns), and how many ranks a cell stands for."""
+    """A heat map after binning: `cells` and `marked` of shape (rows, columns), and how many ranks a cell stands for."""
 
     cells: Seconds
+    marked: Bools
     dp_labels: list[int]
     row_names: list[str]
     dp_size: int
@@ -81,7 +85,9 @@ class _Grid:
         return _level(value, self.low, self.high, len(_MARKS))
 
 
-def draw_heat_map(by_worker: Seconds, dp_labels: Ints, stage_labels: Ints, width: int) -> list[Text]:
+def draw_heat_map(
+    by_worker: Seconds, dp_labels: Ints, stage_labels: Ints, width: int, *, culprits: Bools | None = None
+) -> list[Text]:
     """Draw the slowdown of every worker: dp ranks across, stages down, with axes and a legend.
 
     Parameters
@@ -92,33 +98,41 @@ def draw_heat_map(by_worker: Seconds, dp_labels: Ints, stage_labels: Ints, width
         Ranks as the file names them.
     width : int
         Columns to fit into. Jobs that do not fit are binned: a cell is the largest of the ranks it stands for.
+    culprits : ndarray of bool, shape (n_dp, n_stages), optional
+        Workers to be marked; a cell that stands for one of them is.
     """
+    if culprits is None:
+        culprits = np.zeros(by_worker.shape, dtype=bool)
     names = max(len(f"stage {stage_labels[0]}-{stage_labels[-1]}"), len("stage 0"))
     room = max(width - names - 2, 8)
     with_numbers = by_worker.shape[0] * _NUMBER_CELL <= room and by_worker.shape[1] <= _MAX_ROWS
-    grid = _bin_grid(by_worker, dp_labels, stage_labels, by_worker.shape[0] if with_numbers else room)
+    grid = _bin_grid(by_worker, culprits, dp_labels, stage_labels, by_worker.shape[0] if with_numbers else room)
     indent = max(len(name) for name in grid.row_names) + 2
     cell = _NUMBER_CELL if with_numbers else 1
     lines = [Text("dp".ljust(indent) + _ticks(grid.dp_labels, cell), style="dim")]
-    for name, row in zip(grid.row_names, grid.cells.tolist(), strict=True):
+    for name, row, marks in zip(grid.row_names, grid.cells.tolist(), grid.marked.tolist(), strict=True):
         line = Text(name.ljust(indent), style="dim")
-        for value in row:
+        for value, is_culprit in zip(row, marks, strict=True):
             mark, style = ("?", "dim") if math.isnan(value) else (_MARKS[grid.level(value)], _STYLES[grid.level(value)])
+            mark, style = (CULPRIT, _CULPRIT_STYLE) if is_culprit else (mark, style)
             text = f"{mark}{_four_digits(value)} " if with_numbers else mark
             line.append(text, style=style or "not dim")
         lines.append(line)
     return [*lines, _legend(grid), *_bin_notes(grid)]
 
 
-def _bin_grid(by_worker: Seconds, dp_labels: Ints, stage_labels: Ints, columns: int) -> _Grid:
+def _bin_grid(by_worker: Seconds, culprits: Bools, dp_labels: Ints, stage_labels: Ints, columns: int) -> _Grid:
     """Take the largest of neighbours until the map fits."""
     dp_size = _bin_size(by_worker.shape[0], columns)
     stage_size = _bin_size(by_worker.shape[1], _MAX_ROWS)
-    cells = _largest_of(_largest_of(by_worker.T, dp_size).T, stage_size).T
+    cells, marked = (
+        _largest_of(_largest_of(values.T, dp_size).T, stage_size).T
+        for values in (by_worker, culprits.astype(np.float64))
+    )
     stages = [stage_labels[start : start + stage_size].tolist() for start in range(0, len(stage_labels), stage_size)]
     row_names = [f"stage {run[0]}" if len(run) == 1 else f"stage {run[0]}-{run[-1]}" for run in stages]
     low, high = scale_of(by_worker)
-    return _Grid(cells, dp_labels[::dp_size].tolist(), row_names, dp_size, stage_size, low, high)
+    return _Grid(cells, marked > 0, dp_labels[::dp_size].tolist(), row_names, dp_size, stage_size, low, high)
 
 
 def _bin_size(n: int, at_most: int) -> int:

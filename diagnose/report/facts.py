@@ -16,12 +16,18 @@ from diagnose.report.escape import escape, name, prose
 
 #: Warnings and unchecked causes shown before "and N more".
 MAX_NOTES = 12
+#: What recorded steps are beside simulated ones: longer, or shorter.
+_DISCREPANCY = {
+    False: "recorded / simulated - 1: launch delays, which S leaves out",
+    True: "recorded / simulated - 1: operations run side by side that S puts one after the other",
+}
 #: Said of a fix that is not priced.
 NO_PREDICTION = "no prediction: no replay says what it gives back"
 #: Restarts told one by one.
 MAX_RESTARTS = 3
 #: Where in the instructions of a fix those for the next framework begin.
-_FRAMEWORK = re.compile(r"(?<=[.;:]) (?=(?:Megatron-LM|torchtitan|DeepSpeed|PyTorch): )")
+_FRAMEWORKS = r"(?:Megatron-LM|torchtitan|DeepSpeed|PyTorch): "
+_FRAMEWORK = re.compile(rf"(?<=[.;:]) (?={_FRAMEWORKS})")
 
 
 def summarize(diagnosis: Diagnosis) -> list[tuple[str, str]]:
@@ -31,17 +37,48 @@ def summarize(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     times, job, w = diagnosis.step_time, diagnosis.job, diagnosis.what_if
     steps = f"{words.count(len(w.steps), 'step')} analysed"
     steps += f", {diagnosis.steps_dropped:,} dropped" if diagnosis.steps_dropped else ""
-    clean = [("clean", times.clean)] if times.clean is not None else []
-    known = [("recorded", times.recorded), ("simulated", times.simulated), ("ideal", times.ideal), *clean]
+    clean = "" if times.clean is None else f", {words.seconds(times.clean)} without faults"
     gpus = words.count(job.world_size, "GPU") + (f" {name(job.gpu_type)}" if job.gpu_type else "")
     rows = [
         ("Job", f"{gpus} ({_shape(job)}), {steps}, {words.count(diagnosis.n_ops, 'operation')}"),
-        ("Step time", "   ".join(f"{label} {words.seconds(value)}" for label, value in known)),
-        ("Slowdown", f"S {words.ratio(w.slowdown)}, waste {words.percent(1 - 1 / w.slowdown)}"),
+        ("Step time", f"{words.seconds(times.recorded)} recorded{clean}"),
         ("GPU hours", _describe_hours(diagnosis)),
         ("Replay", describe_replay(diagnosis)),
     ]
     return rows if diagnosis.log is None else [*rows, ("Log", describe_log(diagnosis.log))]
+
+
+def describe_extent(diagnosis: Diagnosis) -> str:
+    """Say in a few words how much was analysed."""
+    n_steps = len(diagnosis.log.iterations) if diagnosis.is_from_log and diagnosis.log else len(diagnosis.what_if.steps)
+    return f"{words.count(n_steps, 'step')} on {words.count(diagnosis.job.world_size, 'GPU')}"
+
+
+def explain_paper(diagnosis: Diagnosis) -> list[tuple[str, str]]:
+    """Give the measures of arXiv 2505.05713, each with what it means: they leave launch delays out, and so differ from ours."""
+    times, w = diagnosis.step_time, diagnosis.what_if
+    known = [
+        (
+            "simulated",
+            words.seconds(times.simulated),
+            "a step replayed from recorded durations, nothing waits to be launched",
+        ),
+        ("ideal", words.seconds(times.ideal), "the same, each operation as long as is usual for its kind"),
+        ("S", words.ratio(w.slowdown), "simulated / ideal: how many times as long steps take"),
+        ("waste", words.percent(1 - 1 / w.slowdown), "1 - 1/S: the part of the GPU hours that ideal times would save"),
+        (
+            "discrepancy",
+            words.percent(diagnosis.fidelity.discrepancy),
+            _DISCREPANCY[diagnosis.fidelity.discrepancy < 0],
+        ),
+    ]
+    back = [("M_W", w.m_w, "with the slowest 3% of workers ideal"), ("M_S", w.m_s, "with the last stage ideal")]
+    known += [
+        (label, words.ratio(value), f"part of S's lost time that comes back {how}; no percentage, may pass 1")
+        for label, value, how in back
+        if value is not None
+    ]
+    return [(label, f"{value}: {meaning}") for label, value, meaning in known]
 
 
 def _describe_hours(diagnosis: Diagnosis) -> str:
@@ -110,6 +147,7 @@ def measure(cause: Cause) -> list[tuple[str, str]]:
         ("Confidence", words.confidence(cause.confidence)),
         ("Or else", "\n".join(describe_alternatives(cause.alternatives))),
         ("Who acts", name(cause.who or "")),
+        ("Check", prose(cause.check or "")),
     ]
     return [(label, fact) for label, fact in rows if fact]
 
@@ -124,6 +162,8 @@ def describe_alternatives(alternatives: Sequence[Alternative]) -> list[str]:
 
 def describe_recoverable(cause: Cause) -> str:
     """Say how much comes back without a cause."""
+    if cause.recoverable_after_others is not None:
+        return f"{words.percent(cause.recoverable_after_others)} of the step time after the others, little alone"
     if cause.recoverable < words.NO_SHARE:
         return "nothing when this alone is gone"
     gain = 1 / (1 - cause.recoverable) if cause.recoverable < 1 else float("inf")
@@ -176,6 +216,19 @@ def split_how(fix: Fix) -> list[str]:
     """Give the instructions of a fix, one text a framework; none where they only repeat what it is."""
     how = prose(fix.how)
     return _FRAMEWORK.split(how) if how and how != prose(fix.summary) else []
+
+
+def choose_how(fix: Fix) -> list[str]:
+    """Give the instructions for everybody and those for the job's framework; where that is not known, name those there are."""
+    parts = split_how(fix)
+    recipes = [part for part in parts if re.match(_FRAMEWORKS, part)]
+    if len(recipes) < 2:
+        return parts
+    names = ", ".join(part.partition(":")[0] for part in recipes)
+    return [
+        *(part for part in parts if part not in recipes),
+        f"{names}: -vv, or name the job's framework in its metadata",
+    ]
 
 
 def list_reasons(diagnosis: Diagnosis) -> list[str]:

@@ -15,6 +15,7 @@ from diagnose.model.fleet import Fleet, FleetCause, FleetJob
 from diagnose.model.fleet_document import STATES, Figure, Finding, HostCount, Hosts, Slice
 from diagnose.model.plain import to_json
 from diagnose.report import words
+from diagnose.report.budget import draw_fleet_budget
 from diagnose.report.charts import draw_bar
 from diagnose.report.escape import name, prose
 from diagnose.report.layout import draw, draw_bullets, draw_facts, make_grid, print_sections
@@ -199,6 +200,7 @@ def _sections(fleet: Fleet, limit: int, width: int) -> Iterator[tuple[str, Rende
             f"Since the night before ({fleet.night.hours:g} h)",
             _draw_findings(fleet.night.findings, list_names(fleet)),
         )
+    yield from draw_fleet_budget(fleet.budget, width)
     for key, (title, unknown) in SLICES.items():
         if any(entry.key is not None for entry in fleet.by[key]) and (key == "cause" or len(fleet.by[key]) > 1):
             yield title, _draw_slices(fleet.by[key], unknown, width, is_time=key == "day")

@@ -73,8 +73,8 @@ def _outcomes(diagnosis: Diagnosis) -> list[tuple[str, ET.Element | None]]:
 
 def _fail(cause: Cause) -> ET.Element:
     """Say in a failure what was found, and below it how much, why and what to do."""
-    gain = f"without it steps are {words.percent(cause.recoverable)} shorter"
-    failure = ET.Element("failure", type=escape(cause.severity or "cause"), message=f"{facts.head(cause)}; {gain}")
+    message = f"{facts.head(cause)}; {words.promise(cause)}"
+    failure = ET.Element("failure", type=escape(cause.severity or "cause"), message=message)
     lines = [f"{label}: {'; '.join(fact.splitlines())}" for label, fact in facts.measure(cause)]
     lines += [f"Evidence: {sentence}" for sentence in facts.describe_evidence(cause)]
     for fix in cause.fixes:

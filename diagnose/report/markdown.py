@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from diagnose.model.cause import Cause, Fix
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.diagnosis_document import Plan
-from diagnose.report import facts, words
+from diagnose.report import facts, gist, words
 from diagnose.report.escape import escape, name, prose
 
 #: Stands between the reports of several jobs.
@@ -85,9 +85,13 @@ def _cell(content: str) -> str:
 def _blocks(diagnosis: Diagnosis) -> Iterator[str]:
     """Give the blocks in the order of the report."""
     yield f"## {code(name(diagnosis.job.job_id) or 'job')}: {text(words.finding(diagnosis))}"
+    yield f"{text(gist.describe_pace(diagnosis))}."
+    rows = gist.list_rows(diagnosis)
     yield table(
-        ["Figure", "Value"], [[label, text(fact.replace("   ", ", "))] for label, fact in facts.summarize(diagnosis)]
+        ["", "In short"],
+        [[row.label, text("; ".join(filter(None, (row.text, *row.extras, row.aside))))] for row in rows],
     )
+    yield table(["Figure", "Value"], [[label, text(fact)] for label, fact in facts.summarize(diagnosis)])
     if diagnosis.causes:
         head = ["", "Severity", "Cause", "Place", "Since when", "Recoverable", "Share", "Confidence"]
         yield table(head, [_row(n, cause) for n, cause in enumerate(diagnosis.causes, start=1)])
@@ -99,14 +103,15 @@ def _blocks(diagnosis: Diagnosis) -> Iterator[str]:
     if slow_ranks := facts.list_slow_ranks(diagnosis):
         yield "### Ranks that the training log sets apart"
         yield bullets([text(line) for line in facts.first_of(slow_ranks)])
-    if diagnosis.checked and not diagnosis.causes:
-        yield f"Looked for: {', '.join(text(cause) for cause in diagnosis.checked)}."
     if diagnosis.not_checked:
         yield "### What could not be checked"
         yield bullets([text(line) for line in facts.first_of(facts.list_reasons(diagnosis))])
     if diagnosis.warnings:
         yield "### Warnings"
         yield bullets([text(line) for line in facts.first_of([prose(warning) for warning in diagnosis.warnings])])
+    if not diagnosis.is_from_log:
+        yield "### As in arXiv 2505.05713"
+        yield bullets([f"{label}: {text(meaning)}" for label, meaning in facts.explain_paper(diagnosis)])
     yield f"Made by {text(facts.describe_makers(diagnosis.made_by))}."
 
 
@@ -146,7 +151,7 @@ def _list_fix(n: int, fix: Fix) -> str:
     """Write one fix as an item of a list: what, how much faster, how, and what to mind."""
     parts = [f"**{text(fix.summary)}** ({code(fix.fix)})"]
     parts.append(text(facts.predict(fix) or facts.NO_PREDICTION))
-    how = facts.split_how(fix)
+    how = facts.choose_how(fix)
     parts += [block(how)] if how else []
     notes = [f"assumed: {text('; '.join(fix.assumptions))}"] if fix.assumptions else []
     notes += [f"mind: {text(risk)}" for risk in fix.risks]

@@ -18,7 +18,8 @@ from diagnose.model.diagnosis_document import Ledger, Plan
 from diagnose.model.explanation import RuleCheck
 from diagnose.model.training_log import LogFacts
 from diagnose.report import facts, words
-from diagnose.report.charts import are_alike, draw_bar, draw_heat_map, draw_sparkline, scale_of
+from diagnose.report.budget import draw_budget
+from diagnose.report.charts import CULPRIT, are_alike, draw_bar, draw_heat_map, draw_sparkline, scale_of
 from diagnose.report.conditions import draw_conditions, format_number
 from diagnose.report.escape import escape, name, prose
 from diagnose.report.layout import (
@@ -29,22 +30,13 @@ from diagnose.report.layout import (
     draw_marked,
     print_sections,
 )
+from diagnose.report.styles import SEVERITY_STYLES, VERDICT_STYLES
 
 #: Columns of the bar of a ledger: at most, and at least.
 _BAR_WIDTH = 44
 _LEAST_BAR = 8
-_VERDICT_STYLES = {
-    "healthy": "bold green",
-    "noisy": "bold cyan",
-    "straggling": "bold red",
-    "inconclusive": "bold yellow",
-}
-#: What recorded steps are beside simulated ones: longer, or shorter.
-_DISCREPANCY = {
-    False: "launch delays, which S leaves out",
-    True: "operations run side by side that S puts one after the other",
-}
-_SEVERITY_STYLES = {"high": "bold red", "medium": "bold yellow"}
+#: Facts of a cause that stand before what to do.
+_PLACE = {"Where", "When"}
 #: The two components of a ledger and its causes say the same when no share differs by more than this.
 _SAME_SHARE = 0.005
 #: Sections that take the whole width.
@@ -52,41 +44,44 @@ _PICTURES = {"Workers", "Steps", "Training log"}
 
 
 def render(
-    diagnosis: Diagnosis, *, width: int, color: bool, verbose: bool = False, links: Sequence[tuple[str, str]] = ()
+    diagnosis: Diagnosis, *, width: int, color: bool, thorough: bool = False, links: Sequence[tuple[str, str]] = ()
 ) -> str:
-    """Write a diagnosis as a report for a terminal or a plain file.
+    """Write all figures of a diagnosis as a page for a terminal or a plain file; `brief` writes the gist of it.
 
-    Where verbose, with every rule and its conditions, and every feature. `links` are what else was written of this job: what it
-    is, and its path.
+    Where thorough, with every rule and its conditions, every feature, and how to do each fix on every framework. `links` are what
+    else was written of this job: what it is, and its path.
     """
-    sections = _sections(diagnosis, width, verbose=verbose, links=links)
+    sections = _sections(diagnosis, width, thorough=thorough, links=links)
     return draw(lambda console: print_sections(console, sections, _PICTURES), width=width, color=color)
 
 
 def _sections(
-    diagnosis: Diagnosis, width: int, *, verbose: bool = False, links: Sequence[tuple[str, str]] = ()
+    diagnosis: Diagnosis, width: int, *, thorough: bool = False, links: Sequence[tuple[str, str]] = ()
 ) -> Iterator[tuple[str | Text, RenderableType]]:
-    """Give the sections in the order of the report: title and body."""
-    headline = Text(words.headline(diagnosis), style=_VERDICT_STYLES.get(diagnosis.verdict, "bold"))
+    """Give the sections in the order of the report: title and body. What is to be done comes first, then the figures."""
+    headline = Text(words.headline(diagnosis), style=VERDICT_STYLES.get(diagnosis.verdict, "bold"))
     yield "", Group(headline, *(Text(f"{name(what)}: {escape(path)}") for what, path in links))
     yield "", draw_facts(facts.summarize(diagnosis))
-    if diagnosis.ledger is not None:
-        yield _ledger_title(diagnosis), _draw_ledger(diagnosis.ledger, min(width, PROSE_WIDTH))
     for n, cause in enumerate(diagnosis.causes, start=1):
-        title = Text(f"{n}. {facts.head(cause)}", style=_SEVERITY_STYLES.get(cause.severity or "", "bold"))
-        yield title, draw_facts(_about_cause(cause))
+        title = Text(f"{n}. {facts.head(cause)}", style=SEVERITY_STYLES.get(cause.severity or "", "bold"))
+        yield title, draw_facts(_about_cause(cause, thorough=thorough))
     if not diagnosis.causes:
         yield "What was found", draw_facts(_about_nothing(diagnosis))
     if diagnosis.plan is not None and len(diagnosis.plan.steps) > 1:
         yield "In which order", _draw_plan(diagnosis.plan)
+    if diagnosis.ledger is not None:
+        yield _ledger_title(diagnosis), _draw_ledger(diagnosis.ledger, min(width, PROSE_WIDTH))
+    yield from draw_budget(diagnosis, min(width, PROSE_WIDTH))
     if diagnosis.log is not None:
         yield "Training log", _draw_log(diagnosis.log, facts.list_slow_ranks(diagnosis), width - 2)
     if not diagnosis.is_from_log:
         yield "Workers", _draw_workers(diagnosis, width - 2)
         yield "Steps", _draw_steps(diagnosis, width - 2)
-    if verbose:
+    if thorough:
         yield from _thorough(diagnosis)
     yield "How far to trust this", draw_facts(_doubts(diagnosis))
+    if not diagnosis.is_from_log:
+        yield "As in arXiv 2505.05713", draw_facts(facts.explain_paper(diagnosis))
 
 
 def _thorough(diagnosis: Diagnosis) -> Iterator[tuple[str, RenderableType]]:
@@ -172,32 +167,39 @@ def _largest_first(shares: dict[str, float], style: str) -> list[tuple[str, floa
     return sorted(found, key=lambda entry: (-entry[1], entry[0]))
 
 
-def _about_cause(cause: Cause) -> list[tuple[str, RenderableType]]:
-    """Say where, since when, how much, how sure, why, and what to do."""
-    rows: list[tuple[str, RenderableType]] = list(facts.measure(cause))
-    if cause.evidence:
-        rows.append(("Evidence", draw_bullets(facts.describe_evidence(cause))))
+def _about_cause(cause: Cause, *, thorough: bool) -> list[tuple[str, RenderableType]]:
+    """Say where, since when, what to do, how much, how sure, and why."""
+    measures = facts.measure(cause)
+    place = [row for row in measures if row[0] in _PLACE]
+    rows: list[tuple[str, RenderableType]] = [*place]
     if cause.fixes:
-        rows.append(("What to do", Group(*(_draw_fix(n, fix) for n, fix in enumerate(cause.fixes, start=1)))))
+        fixes = [_draw_fix(n, fix, thorough=thorough) for n, fix in enumerate(cause.fixes, start=1)]
+        rows.append(("What to do", Group(*fixes)))
     if cause.refused_fixes:
         refused = [f"{escape(fix.fix)}: {prose(fix.reason)}" for fix in cause.refused_fixes]
         rows.append(("Not for this job", draw_bullets(refused)))
+    rows += [row for row in measures if row not in place]
+    if cause.evidence:
+        rows.append(("Evidence", draw_bullets(facts.describe_evidence(cause))))
     return rows
 
 
-def _draw_fix(n: int, fix: Fix) -> Table:
+def _draw_fix(n: int, fix: Fix, *, thorough: bool) -> Table:
     """Say what to change, how, and what a replay of it predicts."""
-    first, *rest = fix_lines(fix)
+    first, *rest = fix_lines(fix, thorough=thorough)
     first.append(f" ({escape(fix.fix)})", style="not bold dim")
     return draw_marked([(f"{n}.", first), *(("", line) for line in rest)])
 
 
-def fix_lines(fix: Fix) -> list[Text]:
-    """Say in a few lines what a fix changes, what a replay of it predicts, how to do it, and what to mind."""
+def fix_lines(fix: Fix, *, thorough: bool = False) -> list[Text]:
+    """Say in a few lines what a fix changes, what a replay of it predicts, how to do it, and what to mind.
+
+    Where thorough, how to do it on every framework, if that of the job is not known.
+    """
     lines = [Text(prose(fix.summary), style="bold")]
     gain = facts.predict(fix)
     lines.append(Text(facts.NO_PREDICTION, style="dim") if gain is None else Text(gain, style="green"))
-    lines += [Text(line) for line in facts.split_how(fix)]
+    lines += [Text(line) for line in (facts.split_how(fix) if thorough else facts.choose_how(fix))]
     if fix.assumptions:
         lines.append(Text(f"assumed: {prose('; '.join(fix.assumptions))}", style="dim"))
     lines += [Text(f"mind: {prose(risk)}", style="dim") for risk in fix.risks]
@@ -266,17 +268,11 @@ def _draw_workers(diagnosis: Diagnosis, width: int) -> RenderableType:
     if are_alike(by_worker):
         span = words.span(float(np.nanmin(by_worker)), float(np.nanmax(by_worker)))
         return f"All {by_worker.size:,} workers lie within 1% of each other: slowdown {span}."
-    lines = draw_heat_map(by_worker, diagnosis.dp_labels, diagnosis.stage_labels, width)
-    intro = Text("Slowdown of the job when only that worker keeps its own times:", style="dim")
-    w = diagnosis.what_if
-    back = [("M_W", "the slowest 3% of workers", w.m_w), ("M_S", "the last stage", w.m_s)]
-    known = [(name, who, value) for name, who, value in back if value is not None]
-    if not known:
-        return Group(intro, *lines)
-    figures = ", ".join(f"{name} {words.ratio(value)}" for name, _, value in known)
-    whose = " or ".join(who for _, who, _ in known)
-    meaning = f"part of S's lost time that comes back when {whose} are ideal; no percentages, may pass 1"
-    return Group(intro, *lines, Text(f"{figures} ({meaning})", style="dim"))
+    culprits = diagnosis.find_culprits()
+    lines = draw_heat_map(by_worker, diagnosis.dp_labels, diagnosis.stage_labels, width, culprits=culprits)
+    marked = f"; {CULPRIT} is a culprit" if culprits.any() else ""
+    intro = Text(f"Slowdown of the job when only that worker keeps its own times{marked}:", style="dim")
+    return Group(intro, *lines)
 
 
 def _draw_steps(diagnosis: Diagnosis, width: int) -> RenderableType:
@@ -318,11 +314,9 @@ def _draw_log(log: LogFacts, slow_ranks: Sequence[str], width: int) -> Renderabl
 
 def _doubts(diagnosis: Diagnosis) -> list[tuple[str, RenderableType]]:
     """Say how faithful the replay is, what the input lacks, and what could not be checked."""
-    fidelity = diagnosis.fidelity
-    error = words.percent(fidelity.replay_error)
+    error = words.percent(diagnosis.fidelity.replay_error)
     rows: list[tuple[str, RenderableType]] = [
         ("Replay", f"with launch delays it is off by {error} from the recorded step times; trusted up to 5%"),
-        ("Discrepancy", f"{words.percent(fidelity.discrepancy)}: {_DISCREPANCY[fidelity.discrepancy < 0]}"),
     ]
     if diagnosis.is_from_log:
         rows = [("Replay", "none: a log has no operations to be replayed")]

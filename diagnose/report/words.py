@@ -6,7 +6,7 @@ Enters: a part of a diagnosis. Leaves: text without line ends, user strings esca
 import math
 from collections.abc import Sequence
 
-from diagnose.model.cause import Cause, When
+from diagnose.model.cause import Cause, Fix, When
 from diagnose.model.components import COMPONENTS
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.diagnosis_document import Fidelity
@@ -280,11 +280,49 @@ def finding(diagnosis: Diagnosis) -> str:
         return escape(diagnosis.verdict)
     first = diagnosis.causes[0]
     others = len(diagnosis.causes) - 1
-    also = f", and {others} more {'cause' if others == 1 else 'causes'}" if others else ""
-    gain = "fixing the first" if others else "fixing it"
-    if math.isfinite(first.recoverable) and first.recoverable > 0:
-        also += f"; {gain} makes steps {percent(first.recoverable)} shorter"
-    return f"{escape(diagnosis.verdict)} — {titled(first)}{also}"
+    also = f", and {count(others, 'more cause')}" if others else ""
+    return f"{escape(diagnosis.verdict)} — {titled(first)}{also}; {promise(first, of_several=others > 0)}"
+
+
+def promise(cause: Cause, *, of_several: bool = False) -> str:
+    """Say what the first fix of a cause gives: its own price, and no more; where none is priced, what would come back at most.
+
+    Reports print the same digits where they tell of that fix.
+    """
+    gain = price(cause.fixes[0]) if cause.fixes else None
+    if gain is None or cause.recoverable_after_others is not None:
+        return bound(cause)
+    fix = "the first fix" if of_several else "the fix"
+    if is_for_next_job(cause.fixes[0]):
+        return f"let it finish: with {fix} steps of the next job are {percent(gain)} shorter"
+    return f"{fix} makes steps {percent(gain)} shorter"
+
+
+def bound(cause: Cause) -> str:
+    """Say what would come back at most without a cause whose fix has no price, or gives nothing before others are mended."""
+    if cause.recoverable_after_others is not None:
+        return f"up to {percent(cause.recoverable_after_others)} after the others"
+    if not math.isfinite(cause.recoverable) or cause.recoverable < NO_SHARE:
+        return "nothing comes back when this alone is gone"
+    return f"up to {percent(cause.recoverable)} if it were gone"
+
+
+def price(fix: Fix) -> float | None:
+    """Give the part of the step time that a fix gives back by its own replay; None where no replay says it.
+
+    >>> price(Fix("planned-gc", "", "", predicted_step_time=0.75, predicted_speedup=4 / 3))
+    0.25
+    """
+    faster = fix.predicted_speedup
+    if fix.predicted_step_time is None or faster is None or not math.isfinite(faster) or faster <= 0:
+        return None
+    return 1 - 1 / faster
+
+
+def is_for_next_job(fix: Fix) -> bool:
+    """Say whether a restart for a fix pays off only after the job's end."""
+    steps, left = fix.figures.get("break_even_steps"), fix.figures.get("steps_left")
+    return steps is not None and left is not None and left < steps
 
 
 def spot(where: Where) -> str:

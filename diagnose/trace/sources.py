@@ -65,10 +65,30 @@ def table_to_file(table: Any, name: str) -> BinaryIO:
     columns = _try(
         name, lambda: pa.Table.from_pandas(table[kept], preserve_index=False) if is_frame else table.select(kept)
     )
+    columns = _try(name, lambda: _write_out(columns))
     file = io.BytesIO()
     _try(name, lambda: pq.write_table(columns, file, compression="none", write_statistics=False))
     file.seek(0)
     return file
+
+
+def _write_out(table: pa.Table) -> pa.Table:
+    """Replace strings that point into buffers, as polars has them: Parquet takes them, dictionaries of them it does not."""
+    for at, field in enumerate(table.schema):
+        if "string_view" not in str(field.type):  # no release of pyarrow before 16 has a name for the type
+            continue
+        column = table.column(at)
+        if pa.types.is_dictionary(field.type):
+            kind = pa.dictionary(field.type.index_type, pa.string())
+            chunks = [
+                pa.DictionaryArray.from_arrays(chunk.indices, chunk.dictionary.cast(pa.string()))
+                for chunk in column.chunks
+            ]
+            column = pa.chunked_array(chunks, type=kind)
+        else:
+            column = column.cast(pa.string())
+        table = table.set_column(at, field.name, column)
+    return table
 
 
 def _try(name: str, convert: Callable[[], Any]) -> Any:

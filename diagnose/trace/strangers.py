@@ -61,6 +61,8 @@ def _keys(*keys: bytes) -> re.Pattern[bytes]:
     return re.compile(rb"\A\s*[\[{]" + ahead, re.DOTALL)
 
 
+#: Lines of text, of any language, that are no JSON.
+_TEXT = re.compile(rb"\A(?!\s*(?:\{|\[\s*[\[{\"\]]))[^\0-\x08\x0e-\x1a\x1c-\x1f\x7f]+\Z")
 #: The most telling first: the first that fits names the file.
 STRANGERS: tuple[Stranger, ...] = (
     # of collectives
@@ -463,7 +465,7 @@ def refuse_strangers(inputs: InputFiles, *, name: str) -> TraceError | None:
     """Say in a line what the files are, what they could tell and what to record instead; None where none is known."""
     known = [(file, stranger) for file in _pick(inputs.files) if (stranger := name_stranger(inputs, file)) is not None]
     if not known:
-        return _refuse_empty(inputs, name)
+        return _refuse_empty(inputs, name) or _refuse_text(inputs, name)
     first = min((stranger for _, stranger in known), key=STRANGERS.index)
     if not inputs.is_folder:
         return TraceError(f"is no trace but {first.name}, which {first.tells}; {first.instead}", where=name)
@@ -497,6 +499,17 @@ def _refuse_empty(inputs: InputFiles, name: str) -> TraceError | None:
     what = f"holds {len(inputs.files)} empty files" if inputs.is_folder else "is empty"
     return TraceError(
         f"{what}; expected a trace (Parquet, or what a known tool records): was it written to its end, and copied whole?",
+        where=name,
+    )
+
+
+def _refuse_text(inputs: InputFiles, name: str) -> TraceError | None:
+    """Refuse files that are all lines of text, for people or of a log that nobody knows."""
+    if not all(_TEXT.match(_read_raw(file)) for file in _pick(inputs.files)):
+        return None
+    what = f"holds {len(inputs.files)} files of text" if inputs.is_folder else "is text"
+    return TraceError(
+        f"{what} in which no known tool wrote operations or step times; {_TRACE}: `diagnose convert --list` shows what can be read",
         where=name,
     )
 

@@ -123,6 +123,7 @@ def _join(job: dict[str, Any], diagnosis: Diagnosis, found: dict[str, Any]) -> F
         causes=tuple(_read_cause(cause) for cause in diagnosis.causes),
         hosts=None if hosts is None else tuple(hosts),
         unseen=frozenset(entry.cause for entry in diagnosis.not_checked),
+        budget=diagnosis.budget,
     )
 
 

@@ -1,7 +1,6 @@
 """Take the clean step apart: how much of it is computing, the pipeline's shape, communication, the host.
 
-Enters: a `Removal`. Leaves: a `CleanStep`. Costs six replays of the clean job on an even sample of the steps, no more than one
-each of what a large job has.
+Enters: a `Removal`. Leaves: a `CleanStep`. Costs two walks of the clean job, each over three times an even sample of its steps.
 
 Transfers, collectives, meetings of data-parallel ranks, launch delays and other rows are taken away one after the other. Each time
 the step gets shorter by what that part is: no second counts twice, and none is left out. What remains is a pipeline in which only
@@ -9,7 +8,8 @@ computes take time: its workers compute or stand in the bubble.
 """
 
 import dataclasses
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -24,8 +24,6 @@ from diagnose.whatif.replay import replay, replay_ends
 
 #: What the worker computes; a collection that all have at a planned place is the host's.
 WORK = sorted(int(op) for op in COMPUTE - {Op.GC})
-
-_ZERO = np.zeros((1, 1))
 
 
 def split_clean(removal: Removal, clean_s: float) -> CleanStep:
@@ -59,74 +57,73 @@ def _measure_block(
     """Say what the mean worker computes in some steps of a block, and how long these are with less and less: seconds, all steps.
 
     With everything; without transfers; without collectives; data-parallel ranks by themselves; without launch delays; without other
-    rows before operations.
+    rows before operations. One walk has the first three side by side, as if they were steps, and one the others.
     """
     op, shape = o.block.nodes.op, (n_steps, o.block.n_dp)
-
-    def without(kept: Sequence[Seconds], gone: Bools) -> list[Seconds]:
-        return [_ZERO if is_gone else array for array, is_gone in zip(kept, gone.tolist(), strict=True)]
-
-    works, transfers, collects = np.isin(op, WORK), np.isin(op, P2P), op == Op.GC
-    still, computes = without(own, transfers), without(own, ~works & ~collects)
-    long_s = [_add_up(replay(graph, times, delay), shape) for times in (own, still, computes)]
-    apart, delay = _separate(graph, shape), [_flatten(array, shape) for array in delay]
-    computes = [_flatten(array, shape) for array in computes]
-    long_s.append(_add_up(replay(apart, computes, delay), shape))
-    computes = without(computes, collects)
-    if o.busy is not None:
-        busy = [_flatten(array[at] if len(array) > 1 else array, shape) for array in o.busy]
-        long_s.append(
-            _add_up(replay(apart, computes, [np.minimum(*both) for both in zip(delay, busy, strict=True)]), shape)
-        )
-    ends = replay_ends(apart, computes)
-    last = [end for node in graph.finals if (end := ends[node]) is not None]
-    long_s.append(_add_up(np.max(np.broadcast_arrays(*last), axis=0) if last else _ZERO, shape))
-    if o.busy is None:
-        long_s.append(long_s[-1])
-    n_stages = int(o.block.nodes.stage.max()) + 1
-    worked_s = sum(
-        _add_up(
-            _unite([(ends[n], computes[n]) for n in np.flatnonzero(works & (o.block.nodes.stage == stage)).tolist()]),
-            shape,
-        )
-        for stage in range(n_stages)
+    # A collection of all workers at a planned place counts as a late launch.
+    works, late = np.isin(op, WORK), op == Op.GC
+    kept = np.stack([np.ones(len(op), dtype=bool), ~np.isin(op, P2P), works | late], axis=1).tolist()
+    met = replay(
+        _change_lanes(graph, lambda lanes: np.tile(np.broadcast_to(lanes, shape), (3, 1))),
+        [_lay_out(array, of_node, shape) for array, of_node in zip(own, kept, strict=True)],
+        [_lay_out(array, (True,) * 3, shape) for array in delay],
     )
-    return worked_s / n_stages, np.array(long_s)
+    # Lanes become steps, so that data-parallel ranks do not meet.
+    apart = (shape[0] * shape[1], 1)
+    kept = np.stack([works | late, works, works], axis=1).tolist()
+    own = [_lay_out(_flatten(array, shape), of_node, apart) for array, of_node in zip(own, kept, strict=True)]
+    delay = [_lay_out(_flatten(array, shape), (True, False, False), apart) for array in delay]
+    if o.busy is not None:
+        for starts, busy in zip(delay, o.busy, strict=True):
+            worlds = starts.reshape(3, *apart)
+            worlds[1] = np.minimum(worlds[0], _flatten(busy[at] if len(busy) > 1 else busy, shape))
+    ends = replay_ends(
+        _change_lanes(graph, lambda lanes: np.tile(np.broadcast_to(lanes, shape).reshape(apart), (3, 1))), own, delay
+    )
+    last = functools.reduce(np.maximum, [end for node in graph.finals if (end := ends[node]) is not None])
+    long_s = [*met.reshape(3, -1).mean(axis=1), *last.reshape(3, -1).mean(axis=1)]
+    worked_s = []
+    for stage in range(int(o.block.nodes.stage.max()) + 1):
+        nodes = np.flatnonzero(works & (o.block.nodes.stage == stage)).tolist()
+        # In the last world nothing but computes takes time.
+        spans = [(end[-apart[0] :, 0], own[n][-apart[0] :, 0]) for n in nodes if (end := ends[n]) is not None]
+        worked_s.append(_unite(spans))
+    return float(np.mean(worked_s)) * n_steps, np.array(long_s) * n_steps
 
 
-def _add_up(seconds: Seconds, shape: tuple[int, int]) -> float:
-    """Add up lanes, shape (n_steps, n_dp) or (n_steps x n_dp, 1) or what is broadcast to it, the mean dp rank of each step."""
-    return float(seconds.mean()) * shape[0]
+def _lay_out(array: Seconds, kept: Sequence[bool], shape: tuple[int, int]) -> Seconds:
+    """Put an array, or 0 where it is not kept, so many times one behind the other on the axis of steps."""
+    found = np.zeros((len(kept), *shape))
+    for world, is_kept in zip(found, kept, strict=True):
+        if is_kept:
+            world[:] = array
+    return found.reshape(-1, shape[1])
 
 
 def _flatten(array: Seconds, shape: tuple[int, int]) -> Seconds:
-    """Make a step of every lane, so that data-parallel ranks do not meet: shape (n_steps x n_dp, 1)."""
-    return array if array.size == 1 else np.broadcast_to(array, shape).reshape(-1, 1)
+    """Make a step of every lane: shape (n_steps x n_dp, 1)."""
+    if array.size == 1:
+        return array
+    return (array if array.shape == shape else np.broadcast_to(array, shape)).reshape(-1, 1)
 
 
-def _separate(graph: Graph, shape: tuple[int, int]) -> Graph:
-    """Give the graph in which lanes are steps."""
+def _change_lanes(graph: Graph, change: Callable[[Bools], Bools]) -> Graph:
+    """Give the graph whose barriers hold for other lanes."""
     barriers: dict[int, tuple[Barrier, ...]] = {
-        node: tuple(
-            dataclasses.replace(
-                b, lanes=None if b.lanes is None else np.broadcast_to(b.lanes, shape).reshape(-1, 1), groups=None
-            )
-            for b in of_node
-        )
+        node: tuple(b if b.lanes is None else dataclasses.replace(b, lanes=change(b.lanes)) for b in of_node)
         for node, of_node in graph.barriers.items()
     }
     return dataclasses.replace(graph, barriers=barriers)
 
 
-def _unite(spans: Sequence[tuple[Seconds | None, Seconds]]) -> Seconds:
-    """Say how long some of the spans, each an end and a length, last in each lane, side by side or one after the other."""
-    known = [(end, own) for end, own in spans if end is not None]
-    if not known:
-        return _ZERO
-    ends = np.stack(np.broadcast_arrays(*(end for end, _ in known)))
-    starts = ends - np.stack([np.broadcast_to(own, ends.shape[1:]) for _, own in known])
+def _unite(spans: Sequence[tuple[Seconds, Seconds]]) -> float:
+    """Say how long some of the spans, each an end and a length of shape (n_lanes,), last, whatever runs beside it; mean lane."""
+    if not spans:
+        return 0.0
+    ends = np.stack([end for end, _ in spans])
+    starts = ends - np.stack([own for _, own in spans])
     order = np.argsort(starts, axis=0)
     starts, ends = (np.take_along_axis(times, order, axis=0) for times in (starts, ends))
     covered = np.maximum.accumulate(ends, axis=0)
-    begins = np.maximum(starts[1:], covered[:-1])
-    return np.asarray(covered[0] - starts[0] + np.maximum(ends[1:] - begins, 0.0).sum(axis=0))
+    fresh = np.maximum(ends[1:] - np.maximum(starts[1:], covered[:-1]), 0.0)
+    return float((covered[0] - starts[0] + fresh.sum(axis=0)).mean())

@@ -36,7 +36,7 @@ def delay_excess(o: Observed) -> dict[int, Seconds]:
     computes = [n for n in simulated if op[n] in COMPUTES]
     elsewhere = [n for n in computes if n not in inputs] or computes
     step_s = float(np.mean(o.block.end_s.max(axis=(0, 2))))
-    usual_compute = max(float(np.median(_medians(o, elsewhere))), 0.0)
+    usual_compute = max(float(np.median(_medians(o, elsewhere))), 0.0) if elsewhere else 0.0
     found: dict[int, Seconds] = {}
     opening = _first_forward(o)
     for node in simulated:
@@ -68,11 +68,6 @@ def _first_forward(o: Observed) -> int:
     """Find the first forward of the first stage: the host prepares the step before it."""
     forwards = np.flatnonzero((o.block.nodes.op == Op.FORWARD) & (o.block.nodes.stage == 0))
     return int(forwards[np.argmin(o.block.nodes.seq[forwards])]) if len(forwards) else -1
-
-
-def is_input(o: Observed, node: int) -> bool:
-    """Say whether a node is a forward of the first stage, which needs a batch."""
-    return bool(o.block.nodes.op[node] == Op.FORWARD and o.block.nodes.stage[node] == 0)
 
 
 def recorded(o: Observed, node: int, excess: Seconds) -> Seconds:

@@ -9,6 +9,7 @@ import heapq
 import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -48,6 +49,18 @@ class Barrier:
     lanes: Bools | None
     groups: Ints | None = None
 
+    def opens(self, ends: Mapping[int, Seconds] | Seconds) -> Seconds:
+        """Say when it opens for each lane; -inf where it does not hold. `ends` are those of the sources, by node."""
+        opened: Seconds = functools.reduce(np.maximum, [ends[source] for source in self.sources])
+        if self.across_dp and self.groups is not None and opened.shape[1] > 1:
+            latest = np.full((opened.shape[0], int(self.groups.max()) + 1), -np.inf)
+            for rank, group in enumerate(self.groups.tolist()):
+                latest[:, group] = np.maximum(latest[:, group], opened[:, rank])
+            opened = latest[:, self.groups]
+        elif self.across_dp:
+            opened = opened.max(axis=1, keepdims=True)
+        return opened if self.lanes is None else np.where(self.lanes, opened, -np.inf)
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Graph:
@@ -77,6 +90,8 @@ class Graph:
     last_use: tuple[tuple[int, ...], ...]
     finals: tuple[int, ...]
     openers: frozenset[int]
+    #: What `levels.levels_of` works out, once.
+    levels: list[Any] = dataclasses.field(default_factory=list, init=False, compare=False, repr=False)
 
 
 class Layout:

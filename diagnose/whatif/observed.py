@@ -366,17 +366,24 @@ def _explain_delay(sample: SampledLanes, node: int, known: set[int], candidates:
     for most in (most_s, np.inf):  # then what binds in a few lanes only
         left = _mean_delay(sample, start_s, ready_s, most)
         while candidates and left > sample.tolerance_s:
-            beyond = {
-                source: _mean_delay(sample, start_s, np.maximum(ready_s, sample.end_s[source]), most)
-                for source in sorted(candidates)
-            }
-            best = min(beyond, key=lambda source: (beyond[source], source))
-            if beyond[best] > (1.0 - part) * left:
+            sources = sorted(candidates)
+            beyond = _mean_delays(sample, start_s, np.maximum(ready_s, sample.end_s[sources]), most)
+            at = min(range(len(sources)), key=beyond.__getitem__)  # the first of equals
+            if beyond[at] > (1.0 - part) * left:
                 break
-            chosen.add(best)
-            candidates = candidates - {best}
-            ready_s, left = np.maximum(ready_s, sample.end_s[best]), beyond[best]
+            chosen.add(sources[at])
+            candidates = candidates - {sources[at]}
+            ready_s, left = np.maximum(ready_s, sample.end_s[sources[at]]), beyond[at]
     return chosen
+
+
+def _mean_delays(sample: SampledLanes, start_s: Seconds, ready_s: Seconds, most_s: float) -> list[float]:
+    """Take the mean launch delay, as `_mean_delay` does, for each of several waits: `ready_s` has shape (n_sources, n_lanes)."""
+    if not sample.is_complete:
+        return [_mean_delay(sample, start_s, ready, most_s) for ready in ready_s]
+    delays = np.minimum(np.maximum(start_s - ready_s, 0.0), max(most_s, 0.0))
+    total: list[float] = np.add.reduce(delays, axis=1).tolist()
+    return [seconds / len(start_s) for seconds in total] if len(start_s) else total
 
 
 def _mean_delay(sample: SampledLanes, start_s: Seconds, ready_s: Seconds, most_s: float) -> float:

@@ -60,6 +60,19 @@ class Recorded:
         """Say whether the gradients of weights are computed apart."""
         return any(part == "weight" for part, _, _ in self.computes)
 
+    def cut(self, pieces: int) -> "Recorded":
+        """Let each microbatch be so many, one after the other, with the nodes of the whole; the last keeps its number."""
+        if pieces == 1:
+            return self
+        beyond = max(self.microbatches) + 1
+        names = {m: [m + beyond * (pieces - 1 - i) for i in range(pieces)] for m in self.microbatches}
+        return dataclasses.replace(
+            self,
+            computes={(part, u, new): node for (part, u, m), node in self.computes.items() for new in names[m]},
+            moves={(op, u, new): node for (op, u, m), node in self.moves.items() for new in names[m]},
+            microbatches=tuple(new for m in self.microbatches for new in names[m]),
+        )
+
     def blocks(self) -> bool:
         """Say whether workers wait for their sends before they go on, by what the observed graph has learned of most of them."""
         graph, op, stage = self.observed.graph, self.nodes.op, self.nodes.stage

@@ -57,7 +57,7 @@ class Removal:
         self._parts = {part.name: part for part in find_parts(self._job, list_components())}
         self._stalls_of = {part.component.inside: name for name, part in self._parts.items()}
         self._first_step = np.cumsum([0, *(len(o.block.steps) for o in observed)]).tolist()
-        self._rebuilt: dict[tuple[int, str, int], Rebuilt | None] = {}
+        self._rebuilt: dict[tuple[int, str, int, int], Rebuilt | None] = {}
 
     def present(self) -> list[str]:
         """List the components that this job has at all."""
@@ -136,16 +136,18 @@ class Removal:
 
     def _rebuild(self, i: int, change: Reschedule) -> Rebuilt | None:
         """Give block `i` under another schedule, built once."""
-        key = (i, change.schedule, change.chunks)
+        key = (i, change.schedule, change.chunks, change.pieces)
         if key not in self._rebuilt:
-            self._rebuilt[key] = rebuild(self.observed[i], change.schedule, change.chunks)
+            self._rebuilt[key] = rebuild(self.observed[i], change.schedule, change.chunks, change.pieces)
         return self._rebuilt[key]
 
     def _with(self, i: int, plan: "_Plan", steps: slice, at: slice) -> tuple[list[Seconds], list[Seconds]]:
         """Give own times and launch delays of one block with some changes."""
         o = self.observed[i]
-        own, delay = [cut(array, at) for array in o.own], [cut(array, at) for array in o.delay]
+        own, delay = list(o.own), list(o.delay)
         nodes = o.block.nodes
+        if len(range(len(o.block.steps))[at]) < len(o.block.steps):
+            own, delay = [cut(array, at) for array in own], [cut(array, at) for array in delay]
         waits = self._waits(i, plan)
         if waits is not None:
             for node, late in waits.delay.items():

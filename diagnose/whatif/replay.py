@@ -6,13 +6,14 @@ small, so the ideal part of a scenario costs nothing.
 """
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from diagnose.model.optype import COMPUTE
 from diagnose.model.trace import Block, Seconds
-from diagnose.whatif.graph import Barrier, Graph
+from diagnose.whatif.graph import Graph
+from diagnose.whatif.levels import replay_levels
 
 #: One array a node, each broadcastable to (n_steps, n_dp); seconds.
 Lanes = Sequence[Seconds]
@@ -70,6 +71,9 @@ def _walk(
 
     Gives the ends by node, and the earliest start where it lies before the step, for each world.
     """
+    if (by_level := replay_levels(graph, worlds, delay)) is not None:
+        kept = [node for event in graph.events for node in event.completes] if keep_all else graph.finals
+        return [{node: of_world[node] for node in kept} for of_world in by_level[0]], by_level[1]
     zero = np.zeros((1, 1))
     ends: list[dict[int, Seconds]] = [{} for _ in worlds]
     moved: list[dict[int, Seconds]] = [{} for _ in worlds]
@@ -84,7 +88,7 @@ def _walk(
             latest: Seconds | None = None
             for node in event.members:
                 sources = [world[source] for source in graph.waits[node]]
-                sources += [gate(barrier, world) for barrier in graph.barriers.get(node, ())]
+                sources += [barrier.opens(world) for barrier in graph.barriers.get(node, ())]
                 start = _latest(sources) if sources else zero
                 if delay is not None:
                     start = start + delay[node]
@@ -106,19 +110,6 @@ def _walk(
                 for node in forget:
                     ends[w].pop(node, None)
     return ends, openings
-
-
-def gate(barrier: Barrier, ends: Mapping[int, Seconds]) -> Seconds:
-    """Say when a barrier opens for each lane; -inf where it does not hold."""
-    opened = _latest([ends[source] for source in barrier.sources])
-    if barrier.across_dp and barrier.groups is not None and opened.shape[1] > 1:
-        latest = np.full((opened.shape[0], int(barrier.groups.max()) + 1), -np.inf)
-        for rank, group in enumerate(barrier.groups.tolist()):
-            latest[:, group] = np.maximum(latest[:, group], opened[:, rank])
-        opened = latest[:, barrier.groups]
-    elif barrier.across_dp:
-        opened = opened.max(axis=1, keepdims=True)
-    return opened if barrier.lanes is None else np.where(barrier.lanes, opened, -np.inf)
 
 
 def _latest(arrays: Sequence[Seconds]) -> Seconds:
@@ -163,10 +154,7 @@ def launch_delays(block: Block, graph: Graph) -> list[Seconds]:
     for event in graph.events:
         for node in event.members:
             sources = [block.end_s[source] for source in graph.waits[node]]
-            sources += [
-                gate(barrier, {source: block.end_s[source] for source in barrier.sources})
-                for barrier in graph.barriers.get(node, ())
-            ]
+            sources += [barrier.opens(block.end_s) for barrier in graph.barriers.get(node, ())]
             delay = block.start_s[node] - _latest(sources) if sources else block.start_s[node].copy()
             delay[delay < CLOCK_ERROR_S] = 0.0
             delays[node] = delay

@@ -138,7 +138,7 @@ def explore(trace: Trace, prepared: Sequence[Prepared]) -> WhatIf:
     Source: arXiv 2505.05713, sections 3 and 4; the exact slowdown of each worker is ours.
     """
     n_dp, n_stages = trace.n_dp, trace.n_stages
-    reported = sorted({_report_as(op) for p in prepared for op in p.block.nodes.op})
+    reported = sorted({_report_as(op) for p in prepared for op in np.unique(p.block.nodes.op).tolist()})
     order = np.argsort(np.concatenate([p.block.steps for p in prepared]), kind="stable")
 
     def run(scenarios: Sequence[Scenario]) -> list[Seconds]:
@@ -200,7 +200,12 @@ def _report_as(op: int) -> str:
 
 def _only_type(name: str) -> Scenario:
     """Keep the own times of one type."""
-    return lambda p: _steps(p, replay(p.graph, _keep(p, np.array([_report_as(op) == name for op in p.block.nodes.op]))))
+
+    def scenario(p: Prepared) -> Seconds:
+        ops = [op for op in np.unique(p.block.nodes.op).tolist() if _report_as(op) == name]
+        return _steps(p, replay(p.graph, _keep(p, np.isin(p.block.nodes.op, ops))))
+
+    return scenario
 
 
 def _group_stages(n_stages: int, prepared: Sequence[Prepared]) -> list[list[int]]:
@@ -282,7 +287,9 @@ def _lanes(prepared: Prepared, seconds: Seconds) -> Seconds:
 
 def _keep(prepared: Prepared, kept: Bools) -> list[Seconds]:
     """Own times where `kept` (shape (n_nodes,)) says so, else ideal."""
-    return [own if keep else ideal for own, ideal, keep in zip(prepared.own, prepared.ideal, kept, strict=True)]
+    return [
+        own if keep else ideal for own, ideal, keep in zip(prepared.own, prepared.ideal, kept.tolist(), strict=True)
+    ]
 
 
 def _fix_workers(prepared: Prepared, fixed: Bools) -> list[Seconds]:

@@ -52,11 +52,11 @@ class Rebuilt:
                 seconds = seconds * change.weight_share
             elif part.direction and splits:
                 seconds = seconds * (1.0 - change.weight_share)
-            new_own[part.node] = seconds
+            new_own[part.node] = seconds if change.pieces == 1 else seconds / change.pieces
             new_delay[part.node] = late[(*place, part.part)]
         own_of, delay_of = _Medians(own), _Medians(delay)
         for moved in self.moved:
-            new_own[moved.node] = own_of[moved.own]
+            new_own[moved.node] = own_of[moved.own] if change.pieces == 1 else own_of[moved.own] / change.pieces
             new_delay[moved.node] = delay_of[moved.delay]
         for closed in self.closed:
             seconds = own[closed.own[0]]
@@ -117,8 +117,8 @@ class Rebuilt:
         return found
 
 
-def rebuild(observed: Observed, schedule: str, chunks: int) -> Rebuilt | None:
-    """Build the graph of a block under one of `SCHEDULES`, with so many model chunks a stage.
+def rebuild(observed: Observed, schedule: str, chunks: int, pieces: int = 1) -> Rebuilt | None:
+    """Build the graph of a block under one of `SCHEDULES`, with so many model chunks a stage, each microbatch cut into pieces.
 
     None where these steps cannot run so: not every microbatch runs forward and backward on every stage (an evaluation), or
     the schedule asks for another number of microbatches. Workers block on transfers where the recorded ones do, except under
@@ -132,6 +132,7 @@ def rebuild(observed: Observed, schedule: str, chunks: int) -> Rebuilt | None:
     recorded = read_recorded(observed)
     if recorded is None:
         return None
+    recorded = recorded.cut(pieces)
     sizes = {"n_stages": recorded.n_stages, "chunks": chunks, "n_microbatches": len(recorded.microbatches)}
     if refuse_schedule(schedule, **sizes):
         return None

@@ -13,7 +13,7 @@ from diagnose.model.trace import Ints, Seconds
 from diagnose.whatif.graph import Graph
 from diagnose.whatif.observed import Observed
 from diagnose.whatif.removal import Removal
-from diagnose.whatif.replay import gate, replay_ends
+from diagnose.whatif.replay import replay_ends
 from diagnose.whatif.scenarios import Prepared
 
 
@@ -94,7 +94,7 @@ def _times(
     for node, end in known.items():
         end_s[node] = end[0]
         sources = [known[source][0] for source in graph.waits[node] if source in known]
-        sources += [gate(barrier, known)[0] for barrier in graph.barriers.get(node, ())]
+        sources += [barrier.opens(known)[0] for barrier in graph.barriers.get(node, ())]
         ready = np.max(np.broadcast_arrays(*sources), axis=0) if sources else np.zeros(1)
         start_s[node] = np.minimum(ready + (0.0 if delay is None else delay[node][0]), end[0])
     return start_s, end_s

@@ -4,6 +4,7 @@ MkDocs calls `on_files` and `on_page_markdown` (`hooks` in mkdocs.yml). What is 
 than the program. The pictures are made by `docs/tools/pictures.py`, and are committed.
 """
 
+import logging
 import re
 import tempfile
 import textwrap
@@ -26,6 +27,7 @@ from diagnose.judge.rules import load_rules
 from diagnose.model.capabilities import CAPABILITIES
 from diagnose.model.components import COMPONENTS
 from diagnose.report.schemas import make_schema
+from docs.tools.python_reference import write_python
 from docs.tools.shell import Shell, fill_outputs, has_outputs
 
 #: Documents that have a schema, each with how it is printed.
@@ -35,6 +37,8 @@ DOCUMENTS = {
     "fleet": "diagnose fleet --format json",
     "ticket": "diagnose tickets",
 }
+#: What is written here as a warning is an error of `mkdocs build --strict`.
+_LOG = logging.getLogger("mkdocs.hooks.pages")
 _CLI_BEGINS = """# Command line
 
 This page is made from the program itself. Results go to standard output; progress and errors go to standard error."""
@@ -59,11 +63,16 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001 - MkDocs asks so
-    """Fill in what the commands of a page print."""
+    """Fill in what the commands of a page print, and the reference of the Python interface."""
+    if page.file.src_uri == "reference/python.md":
+        return f"{markdown}\n{write_python()}"
     if not has_outputs(markdown):
         return markdown
     with tempfile.TemporaryDirectory() as folder:
         ran = Shell(Path(folder).resolve()).run_all(markdown)
+    for one in ran:
+        if one.code:
+            _LOG.warning("%s: %s ended with %d: %s", page.file.src_uri, one.command, one.code, one.output)
     return fill_outputs(markdown, ran)
 
 

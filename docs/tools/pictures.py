@@ -16,12 +16,14 @@ import sys
 import tempfile
 import termios
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 from PIL import Image
 from rich.console import Console
+from rich.terminal_theme import SVG_EXPORT_THEME
 from rich.text import Text
 
 import diagnose
@@ -32,9 +34,9 @@ PICTURES = ROOT / "docs/pictures"
 #: Columns and rows of a terminal that nobody enlarged.
 COLUMNS, ROWS = 80, 24
 #: The first screen of a browser, in pixels.
-SCREEN = {"width": 1280, "height": 900}
-#: Colours of a picture: its file is a quarter of what all colours would take.
-N_COLORS = 96
+SCREEN = (1280, 900)
+#: Colours of a picture: its file is a third of what all colours would take.
+N_COLORS = 256
 _TERMINAL = """<body style="margin:0;background:#1b1d23"><pre style="margin:0;padding:10px 14px;display:inline-block;color:#d5d8df;
 font:14px/1.25 'DejaVu Sans Mono',monospace">{code}</pre></body>"""
 _NOTEBOOK = """<body style="margin:0;padding:16px;background:#fff;font:14px sans-serif;color:#222">
@@ -60,9 +62,10 @@ def main(names: tuple[str, ...]) -> None:
         folder = Path(scratch)
 
         def shoot(
-            page: Path, *, element: str | None = None, screen: dict[str, int] | None = None, wait_ms: int = 0
+            page: Path, *, element: str | None = None, screen: tuple[int, int] = SCREEN, wait_ms: int = 0
         ) -> bytes:
-            context = browser.new_context(viewport=screen or SCREEN, color_scheme="light")
+            wide, high = screen
+            context = browser.new_context(viewport={"width": wide, "height": high}, color_scheme="light")
             tab = context.new_page()
             tab.goto(page.as_uri())
             tab.wait_for_timeout(wait_ms)
@@ -80,10 +83,10 @@ def main(names: tuple[str, ...]) -> None:
 def _list_pictures(folder: Path) -> Iterator[tuple[str, Callable[[Shoot], bytes]]]:
     """List the names of all pictures, each with what draws it."""
     for rule in sorted(load_rules(None).rules, key=lambda rule: rule.id):
-        yield f"terminal-{rule.id}", lambda shoot, name=rule.id: _draw_terminal(shoot, folder, name)
-        yield f"page-{rule.id}", lambda shoot, name=rule.id: _draw_page(shoot, folder, name)
-    yield "fleet", lambda shoot: _draw_fleet(shoot, folder)
-    yield "notebook", lambda shoot: _draw_notebook(shoot, folder)
+        yield f"terminal-{rule.id}", partial(_draw_terminal, folder=folder, name=rule.id)
+        yield f"page-{rule.id}", partial(_draw_page, folder=folder, name=rule.id)
+    yield "fleet", partial(_draw_fleet, folder=folder)
+    yield "notebook", partial(_draw_notebook, folder=folder)
 
 
 def _draw_terminal(shoot: Shoot, folder: Path, name: str) -> bytes:
@@ -94,8 +97,10 @@ def _draw_terminal(shoot: Shoot, folder: Path, name: str) -> bytes:
     console.print(Text(f"$ {command}"))
     console.print(Text.from_ansi(shown.replace("\r\n", "\n").rstrip()))
     page = folder / f"terminal-{name}.html"
-    page.write_text(console.export_html(inline_styles=True, code_format=_TERMINAL), encoding="utf-8")
-    return shoot(page, element="pre", screen={"width": 800, "height": 500})
+    page.write_text(
+        console.export_html(theme=SVG_EXPORT_THEME, inline_styles=True, code_format=_TERMINAL), encoding="utf-8"
+    )
+    return shoot(page, element="pre", screen=(800, 500))
 
 
 def _run_in_terminal(command: list[str]) -> str:
@@ -155,7 +160,7 @@ def _draw_notebook(shoot: Shoot, folder: Path) -> bytes:
     page = folder / "notebook.html"
     text = f'<!doctype html><meta charset="utf-8">{_NOTEBOOK.format(source=html.escape(_SOURCE), output=output)}'
     page.write_text(text, encoding="utf-8")
-    return shoot(page, screen={"width": 1000, "height": 760}, wait_ms=500)
+    return shoot(page, screen=(1100, 860), wait_ms=500)
 
 
 def _shrink(png: bytes) -> bytes:

@@ -16,7 +16,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,13 +54,15 @@ def list_commands(markdown: str) -> list[str]:
     return [command for block in _BLOCK.finditer(markdown) for command in _commands_of(block)]
 
 
-def fill_outputs(markdown: str, ran: Mapping[str, Ran]) -> str:
-    """Write below each command of the `console` blocks of a page what it printed."""
+def fill_outputs(markdown: str, ran: Sequence[Ran]) -> str:
+    """Write below each command of the `console` blocks of a page what it printed; `ran` are all commands, in its order."""
+    left = iter(ran)
 
     def fill(block: re.Match[str]) -> str:
+        found = [next(left) for _ in _commands_of(block)]
         if block["language"] != "console":
             return block[0]
-        shown = "".join(f"$ {command}\n{ran[command].output}" for command in _commands_of(block))
+        shown = "".join(f"$ {one.command}\n{one.output}" for one in found)
         lines = "".join(f"{block['indent']}{line}".rstrip() + "\n" for line in shown.rstrip().splitlines())
         return f"{block['indent']}```console\n{lines}{block['indent']}```"
 
@@ -121,9 +123,9 @@ class Shell:
             found, output=found.output.replace(f"{self.folder}/", "").replace(str(self.folder), ".")
         )
 
-    def run_all(self, markdown: str) -> dict[str, Ran]:
-        """Run all commands of a page."""
-        return {command: self.run(command) for command in list_commands(markdown)}
+    def run_all(self, markdown: str) -> list[Ran]:
+        """Run all commands of a page, in its order."""
+        return [self.run(command) for command in list_commands(markdown)]
 
     @staticmethod
     def _is_simple(command: str) -> bool:
@@ -143,7 +145,7 @@ class Shell:
         ):
             code = main(shlex.split(command)[1:])
             output.flush()
-        return Ran(command, output.buffer.getvalue().decode(), code)  # type: ignore[attr-defined]
+        return Ran(command, output.buffer.getvalue().decode(), code)
 
     def _run_in_shell(self, command: str) -> Ran:
         """Run a command in bash."""

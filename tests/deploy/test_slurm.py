@@ -39,7 +39,7 @@ def run(script: str, programs: Path, **given: str) -> subprocess.CompletedProces
         "DIAGNOSE_STORE": f"sqlite:///{at}/store.db",
         "DIAGNOSE_LOG": str(at / "log"),
     }
-    command = ["bash", SCRIPTS / script]
+    command = ["/bin/bash", SCRIPTS / script]
     return subprocess.run(command, cwd=at, env=environment | given, capture_output=True, text=True, check=False)
 
 
@@ -82,6 +82,13 @@ def test_the_epilog_ends_with_0_whatever_becomes_of_the_diagnosis(programs: Path
     """Slurm would requeue the job otherwise."""
     (programs / "diagnose").write_text("#!/bin/sh\necho broken >&2\nexit 70\n")
     assert run("epilog.sh", programs, SLURM_JOB_ID="4711", DIAGNOSE_WAIT="1").returncode == 0
+
+
+def test_the_epilog_needs_no_search_path(programs: Path) -> None:
+    """Slurm sets none, for security: DIAGNOSE_PATH says where the program is."""
+    ended = run("epilog.sh", programs, SLURM_JOB_ID="4711", DIAGNOSE_WAIT="1", PATH="", DIAGNOSE_PATH=str(programs))
+    assert ended.returncode == 0, ended.stderr
+    assert count_jobs(programs) == 1
 
 
 def test_the_job_ends_as_its_training_did(programs: Path) -> None:

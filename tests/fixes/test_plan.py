@@ -8,8 +8,8 @@ from diagnose.faults.data_loading import DataLoading
 from diagnose.faults.garbage_collection import GarbageCollection
 from diagnose.faults.spec import JobSpec
 from diagnose.faults.worker_fault import WorkerFault
-from diagnose.fixes.plan import Prices, price_causes
-from diagnose.model.remedy import CauseToFix, FaultLocation, NamedFix
+from diagnose.fixes.plan import Priced, Prices, _refuse_if_worse, price_causes
+from diagnose.model.remedy import CauseToFix, FaultLocation, NamedFix, Refusal
 from tests.fixes.cases import analysis, truth
 from tests.judge.cases import measured
 
@@ -91,6 +91,20 @@ def test_fixes_come_best_first() -> None:
     assert [fix.fix for fix in refused] == ["raise-connections"]
     assert plan is not None
     assert len(plan.steps) == 1
+
+
+def test_a_fix_that_is_no_good_is_not_listed() -> None:
+    """A fix with which steps would be no shorter is refused with its price; of a cause that others hide it stays."""
+    job = analysis(SPEC, SLOW)
+    wanted = CauseToFix("x", (), FaultLocation(), (NamedFix("a-fix-of-mine", "change nothing", "somehow"),))
+    prices = price_causes(job, [wanted])
+    [(fixes, refused)] = prices.fixes
+    assert fixes == () and prices.plan is None
+    assert [fix.reason for fix in refused] == ["by the replay steps would be no shorter with it"]
+    [(fixes, refused)] = price_causes(job, [dataclasses.replace(wanted, is_hidden=True)]).fixes
+    assert [fix.fix for fix in fixes] == ["a-fix-of-mine"] and refused == ()
+    worse = _refuse_if_worse(job, Priced(fixes[0], (), 1.031 * job.gains.replayed_s))
+    assert isinstance(worse, Refusal) and worse.reason == "by the replay steps would be 3.1% longer with it"
 
 
 def test_nothing_to_do_no_plan() -> None:

@@ -1,6 +1,7 @@
 """Other schedules as a fix: the table of all, the best that the framework has, and refusals with their reasons."""
 
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -72,6 +73,17 @@ def test_an_interleaved_job_may_go_back() -> None:
     truth = true_step_s(spec, fault) / true_step_s(*run_otherwise(spec, fault, "1f1b", 1))
     assert job.price() / job.price(*found.changes) == pytest.approx(truth, rel=0.01)
     assert truth < 1.0
+
+
+@pytest.mark.parametrize(("name", "chunks"), [("1f1b", 1), ("gpipe", 1), ("interleaved", 2)])
+@pytest.mark.parametrize("now", ["zero-bubble", "zb-h2"])
+def test_a_zero_bubble_job_is_priced_under_others(now: Any, name: str, chunks: int) -> None:
+    """Its backwards become whole again; with more chunks the gradients of weights move with the layers."""
+    spec = dataclasses.replace(SPEC, schedule=now)
+    job = measure_layered(spec, LAYERS)
+    found = remedy(job, name=name, **({"chunks": str(chunks)} if chunks > 1 else {}))
+    truth = true_step_s(spec, LAYERS) / true_step_s(*run_otherwise(spec, LAYERS, name, chunks))
+    assert job.price() / job.price(*found.changes) == pytest.approx(truth, rel=0.01)
 
 
 def test_a_gpipe_job_is_known_by_its_order() -> None:

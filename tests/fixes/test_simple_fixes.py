@@ -26,6 +26,7 @@ from diagnose.fixes import (
     replace_worker,
 )
 from diagnose.fixes.catalogue import list_fixes
+from diagnose.fixes.frameworks import choose_how
 from diagnose.model.analysis import Analysis
 from diagnose.model.remedy import FaultLocation, Refusal, Remedy
 from tests.fixes.cases import analysis, at, best_fix, truth
@@ -158,7 +159,8 @@ def test_a_restart_pays_off_after() -> None:
     )
     short = replace_worker.weigh(dataclasses.replace(job, trace=trace), remedy, 0.3)
     assert short.figures["steps_left"] == 10
-    assert "let it run to its end" in short.risks[0]
+    assert short.summary.startswith("let it finish; before the next job replace the worker")
+    assert short.risks == ("10 steps are left, and a restart pays off after 334",)
 
 
 @pytest.mark.parametrize(
@@ -270,3 +272,18 @@ def test_only_the_named_card_is_mended() -> None:
 def test_these_have_no_settings(module: object) -> None:
     """What has no settings lists none."""
     assert not module.SETTINGS
+
+
+@pytest.mark.parametrize(
+    ("framework", "said"),
+    [
+        ("Megatron-LM 0.9", "Look. Megatron-LM: --a."),
+        ("torch-gloo-1f1b", "Look."),
+        ("DeepSpeed", "Look."),
+        (None, "Look. Megatron-LM: --a. torchtitan: b."),
+    ],
+)
+def test_only_the_recipe_of_the_jobs_framework(framework: str | None, said: str) -> None:
+    """What everybody does comes first; a framework that has no recipe gets none of another."""
+    job = dataclasses.replace(analysis(SPEC, SLOW).trace.job, framework=framework)
+    assert choose_how({"megatron": "--a", "torchtitan": "b", "any": "Look"}, job) == said

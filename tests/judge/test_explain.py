@@ -115,7 +115,7 @@ def test_conditions_have_their_values_and_reasons() -> None:
     ]
     assert [condition.holds for condition in conditions] == [True, False, False, None, True]
     assert [condition.deciding for condition in conditions] == [False, True, True, False, False]
-    assert conditions[0].says.startswith("it takes 1.6")
+    assert conditions[0].says.startswith("the same work takes 1.6")
     assert (conditions[1].value, conditions[1].says) == (1.0, "")
     assert (conditions[3].value, conditions[3].reason) == (None, "nobody looked")
 
@@ -137,7 +137,7 @@ def test_time_that_no_rule_explains() -> None:
     found = explain(UNKNOWN, measured_file(SLOW).analysis, without="worker-fault")
     assert found.said
     assert found.worth[-1].component == "worker"
-    assert found.title == "unexplained: slow workers"
+    assert found.title == "unknown cause: slow workers"
     assert [(worker.dp, worker.pp) for worker in found.where.workers] == [(1, 0)]
     assert (found.conditions, found.rule) == (None, "")
 

@@ -52,8 +52,8 @@ def test_whatever_loses_time_can_be_shown(data: ReportData, component: str) -> N
 
 
 def test_a_rule_says_what_shows_its_cause(data: ReportData) -> None:
-    """The first of its pictures that the job has figures for; a picture that needs the whole trace is none."""
-    for pictures, kind in ((("network", "ranks"), "ranks"), (("pauses",), "pauses"), (("workers",), "pauses")):
+    """The first of its pictures that the job has figures for, or else what its components need."""
+    for pictures, kind in ((("ranks",), "ranks"), (("pace", "stages"), "stages"), ((), "pauses")):
         proof = prove(data.analysis, unknown("pause"), Pictured(("gc-pause",), pictures))
         assert proof is not None and proof.kind == kind
 

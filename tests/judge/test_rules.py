@@ -285,16 +285,18 @@ def test_what_a_rule_says_of_itself_is_kept(tmp_path: Path) -> None:
 def test_what_else_a_rule_states_is_read_and_checked(tmp_path: Path) -> None:
     """Needs, pictures, inputs of the classifier and whether a log dates the cause have defaults; other words are faults."""
     path = tmp_path / "mine.yaml"
-    stated = "needs: [peers]\npictures: [steps, network]\nclassifier: ['*.pause', slowdown]\ndated_by_log: false\nwho:"
+    stated = (
+        "needs: [peers]\npictures: [steps, transfers]\nclassifier: ['*.pause', slowdown]\ndated_by_log: false\nwho:"
+    )
     rule, bare = (read_rule(path, text.encode(), []) for text in (A_RULE.replace("who:", stated), A_RULE))
     assert rule is not None and bare is not None
     assert (rule.needs, rule.pictures, rule.classifier, rule.dated_by_log) == (
         ("peers",),
-        ("steps", "network"),
+        ("steps", "transfers"),
         ("*.pause", "slowdown"),
         False,
     )
-    assert (bare.needs, bare.pictures, bare.classifier, bare.dated_by_log) == ((), ("workers",), (), True)
+    assert (bare.needs, bare.pictures, bare.classifier, bare.dated_by_log) == ((), (), (), True)
     wrong = (
         stated.replace("peers", "peer").replace("steps", "step").replace("false", "no").replace("*.pause", "*.pauses")
     )

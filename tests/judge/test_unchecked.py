@@ -106,7 +106,7 @@ def test_a_rule_in_the_place_of_another_keeps_what_it_leaves_out(tmp_path: Path)
     ours = {rule.id: rule for rule in RULES}["network-fault"]
     assert mine.title == "our network"
     assert [getattr(mine, key) for key in headings] == [getattr(ours, key) for key in headings]
-    assert ours.needs and ours.pictures != ("workers",)
+    assert ours.needs and ours.pictures == ("transfers",)
 
 
 def test_a_rule_may_say_that_it_needs_nothing(tmp_path: Path) -> None:

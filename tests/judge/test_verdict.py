@@ -300,15 +300,15 @@ def fingerprint(found: Diagnosis) -> str:
 
 @pytest.mark.parametrize("fault", [SLOW, STAGE, SEQUENCES], ids=lambda fault: fault.cause)
 def test_a_fingerprint_is_of_the_family_and_not_of_the_run(fault: Any) -> None:
-    """Another run of the same family, other seed, name, steps and strength, has the same fingerprint."""
-    again = dataclasses.replace(SPEC, seed=99, job_id="another-run", steps=14, forward_s=0.07, noise=0.7)
+    """Another run of the same job, other seed, steps, speed and strength, has the same fingerprint."""
+    again = dataclasses.replace(SPEC, seed=99, job_id=SPEC.name, steps=14, forward_s=0.07, noise=0.7)
     field = "slowdown" if fault is SLOW else "forward_slowdown" if fault is STAGE else "quadratic_share"
     other = dataclasses.replace(fault, **{field: fault.strength * 1.1})
     assert fingerprint(diagnosed(SPEC, fault)) == fingerprint(diagnosed(again, other))
 
 
 def test_fingerprints_differ_by_cause_place_and_family() -> None:
-    """Another cause, another worker, another stage or another layout is another fault."""
+    """Another cause, another worker, another stage, another layout or another job is another fault."""
     found = [
         diagnosed(SPEC, SLOW),
         diagnosed(SPEC, WorkerFault(places=((2, 2),), slowdown=1.6)),
@@ -317,6 +317,7 @@ def test_fingerprints_differ_by_cause_place_and_family() -> None:
         diagnosed(SPEC, StageImbalance(stage=1, forward_slowdown=1.7, backward_slowdown=1.4)),
         diagnosed(SPEC, SEQUENCES),
         diagnosed(dataclasses.replace(SPEC, dp=3), SLOW),
+        diagnosed(dataclasses.replace(SPEC, job_id="another"), SLOW),
         diagnosed(dataclasses.replace(SPEC, tp_size=2), SLOW),
     ]
     assert len({fingerprint(diagnosis) for diagnosis in found}) == len(found)

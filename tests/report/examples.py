@@ -77,6 +77,10 @@ def worker_fault() -> Diagnosis:
     cause = Cause(
         cause="worker-fault",
         title="slow worker",
+        severity="high",
+        kind="high",
+        who="platform",
+        check="nvidia-smi -q (clocks_event_reasons), dcgmi diag -r 3",
         confidence=0.97,
         share=0.93,
         recoverable=0.48,
@@ -131,6 +135,9 @@ def two_causes() -> Diagnosis:
     sequences = Cause(
         cause="sequence-imbalance",
         title="uneven sequence lengths",
+        severity="high",
+        kind="medium",
+        who="job owner",
         confidence=0.84,
         share=0.55,
         recoverable=0.18,
@@ -154,6 +161,9 @@ def two_causes() -> Diagnosis:
     stall = Cause(
         cause="checkpoint-stall",
         title="checkpoint stall",
+        severity="medium",
+        kind="medium",
+        who="job owner",
         confidence=0.61,
         share=0.25,
         recoverable=0.07,
@@ -259,6 +269,7 @@ def unknown() -> Diagnosis:
     cause = Cause(
         cause="unknown",
         title="lost time that no known cause explains",
+        severity="medium",
         confidence=0.45,
         share=None,
         recoverable=0.12,

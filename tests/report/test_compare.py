@@ -97,7 +97,7 @@ def test_alike() -> None:
     """Two diagnoses of one job are alike, and nothing is said to have changed."""
     page = render(pair("worker-fault", "worker-fault"), width=100, color=False)
     assert page.startswith("as fast as before: 12.27 s -> 12.27 s a step\n")
-    assert "  same  worker-fault at dp 0, stage 0 (gpu-17): slow worker" in page
+    assert "  same  HIGH worker-fault at dp 0, stage 0 (gpu-17): slow worker" in page
     assert "Mind" not in page and "Was it worth it" not in page
     assert "neither diagnosis says any cause" in render(pair("healthy", "healthy"), width=100, color=False)
 

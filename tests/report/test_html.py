@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 from diagnose.cli.main import main
+from diagnose.judge.proof import add_proofs
 from diagnose.judge.rules import load_rules
 from diagnose.model.analysis import ReportData
-from diagnose.model.cause import Alternative
+from diagnose.model.cause import Alternative, EvidenceItem
 from diagnose.model.plain import to_json
 from diagnose.model.proof import Proof
 from diagnose.model.request import Request
@@ -77,7 +78,10 @@ def probes_of(text: str) -> dict:
 def test_verdict_and_sections(rendered: str, data: ReportData) -> None:
     """The headline of the terminal stands in the first heading, and every part that was asked for is there."""
     first = re.search(r'<h1 id="headline">(.*?)</h1>', rendered)
-    assert first and first[1] == "Slow worker (dp 1, stage 0); fixing it makes steps 15% shorter"
+    assert (
+        first
+        and first[1] == "Slow worker (dp 1, stage 0); let it finish: with the fix steps of the next job are 15% shorter"
+    )
     for key in (
         "pace",
         "workers",
@@ -95,6 +99,17 @@ def test_verdict_and_sections(rendered: str, data: ReportData) -> None:
     for feature in data.diagnosis.features:
         assert feature in rendered
     assert data.diagnosis.made_by.rules in rendered
+
+
+def test_what_to_do_stands_above_all_figures(rendered: str, data: ReportData) -> None:
+    """How bad it is, where, since when, how sure, what to do and who does it: before the first figure."""
+    head = rendered[: rendered.index("<figure")]
+    (cause,) = data.diagnosis.causes
+    assert f'<strong class="severity {cause.severity}">{cause.severity}</strong>' in head
+    for said in ("dp 1, stage 0</strong>", "from step 37 on", words.confidence(cause.confidence), "platform</strong>"):
+        assert said in head, said
+    assert f'Do: <a href="#causes">{cause.fixes[0].summary}</a>' in head
+    assert head.count("S ") == 0, "the paper's measures stand further down"
 
 
 def test_noise_and_alternatives_are_on_the_page(data: ReportData) -> None:
@@ -116,7 +131,7 @@ def test_every_figure_has_alt_text_and_table(rendered: str) -> None:
     """Each drawing says in words what it shows, and each figure has a table with rows."""
     reader = Reader(rendered)
     drawings = [attributes for tag, attributes in reader.tags if tag == "svg"]
-    assert len(drawings) == 5
+    assert len(drawings) == 6
     assert all(drawing["role"] == "img" and len(drawing["aria-label"] or "") > 30 for drawing in drawings)
     figures = re.findall(r"<figure.*?</figure>", rendered, re.DOTALL)
     assert len(figures) == len(drawings)
@@ -323,6 +338,26 @@ def test_what_is_left_and_why_no_other_cause_is_blamed(rendered: str) -> None:
     for rule in load_rules().rules:
         assert (f'<th scope="row">{rule.id}</th>' in section) == (rule.id != "worker-fault")
     assert re.search(r"stage-imbalance</th><td>[^<]*2.0% is asked for", section)
+
+
+def test_an_unknown_cause_has_figures_too() -> None:
+    """What no rule explains is shown by what it loses time to, and the page says what it is not instead of a fix."""
+    data = data_of("network-fault")
+    known = data.diagnosis.causes[0]
+    item = EvidenceItem("rule", "unknown/gain.transfer", "nobody knows", {"gain.transfer": 0.075})
+    cause = msgspec.structs.replace(
+        known, cause="unknown", title="unknown cause: slow transfers", evidence=(item,), fixes=(), proof=None
+    )
+    causes = add_proofs(data.analysis, [cause], data.pictured)
+    ledger = msgspec.structs.replace(data.diagnosis.ledger, causes={"unknown": 1.002})
+    text = page.render(
+        dataclasses.replace(data, diagnosis=dataclasses.replace(data.diagnosis, causes=causes, ledger=ledger))
+    )
+    shown = re.findall(r'<figure id="([^"]+)"', text)
+    assert shown[:2] == ["transfers", "network"]
+    assert "No rule knows what this is" in text and "No fix is known" not in text
+    assert "unknown cause: slow transfers: 100% of the lost time" in text
+    assert "<details open><summary>Why each other cause is not blamed" in text
 
 
 @pytest.mark.parametrize(

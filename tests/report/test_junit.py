@@ -76,11 +76,11 @@ def test_three_outcomes() -> None:
 
 
 def test_failure_says_what_to_do() -> None:
-    """A failure has severity, cause, place and gain in its message, and evidence and fixes below."""
+    """A failure has severity, cause, place and what the fix gives in its message, and evidence and fixes below."""
     cause = msgspec.structs.replace(worker_fault().causes[0], severity="high")
     failure = read(render(dataclasses.replace(worker_fault(), causes=(cause,)))).find(".//failure")
     assert failure.get("type") == "high"
-    message = "HIGH worker-fault at dp 0, stage 0 (gpu-17): slow worker; without it steps are 48% shorter"
+    message = "HIGH worker-fault at dp 0, stage 0 (gpu-17): slow worker; the fix makes steps 48% shorter"
     assert failure.get("message") == message
     assert "Evidence: Its own waits in collectives are the shortest of all." in failure.text
     assert "What to do: Drain gpu-17 and replace it (replace-node); predicted: 6.35 s a step" in failure.text

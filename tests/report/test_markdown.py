@@ -10,7 +10,7 @@ from markdown_it import MarkdownIt
 
 from diagnose.model.cause import NotChecked
 from diagnose.model.diagnosis_document import Plan, PlanStep
-from diagnose.report import markdown
+from diagnose.report import gist, markdown
 from diagnose.report.escape import name, prose
 from diagnose.report.markdown import block, code, render, table, text
 from tests.report.examples import EXAMPLES, healthy, two_causes, worker_fault
@@ -43,7 +43,7 @@ def test_examples_are_plain_markdown(example: str) -> None:
     page = to_html(report)
     assert tags(page) <= TAGS
     assert page.startswith("<h2>")
-    assert page.count("<table>") == 1 + bool(diagnosis.causes)
+    assert page.count("<table>") == 2 + bool(diagnosis.causes)
     assert page.count("<h3>") >= len(diagnosis.causes)
     assert report.endswith("\n") and not report.endswith("\n\n")
     for cause in diagnosis.causes:
@@ -85,7 +85,7 @@ def test_healthy_names_what_was_looked_for() -> None:
     """A healthy job says so, and what was looked for."""
     report = render(healthy())
     assert report.startswith("## `pretrain-7b`: healthy — nothing found that is worth mending\n")
-    assert "Looked for: sequence-imbalance, stage-imbalance, worker-fault." in report
+    assert "| Looked | for sequence-imbalance, stage-imbalance, worker-fault |" in report
 
 
 @pytest.mark.parametrize("what", HOSTILE)
@@ -96,9 +96,10 @@ def test_hostile_names_are_text(what: str) -> None:
     assert tags(page) <= TAGS
     assert not re.search(r"<[^>]+\s(?!class=\"language-text\"|style=\"text-align)[a-z-]+=", page)
     assert report.isprintable() or all(char.isprintable() or char == "\n" for char in report)
-    assert page.count("<table>") == 2
-    assert page.count("<h2>") == 1 and page.count("<h3>") == 2 + bool(HOSTILE) * 2
-    assert len(re.findall(r"<tr>", page)) == 6 + 3
+    assert page.count("<table>") == 3
+    assert page.count("<h2>") == 1 and page.count("<h3>") == 5
+    n_rows = len(gist.list_rows(hostile(HOSTILE[what])))
+    assert len(re.findall(r"<tr>", page)) == (1 + n_rows) + (1 + 4) + (1 + 2)
     assert all(row.count("<td") in (2, 8) for row in re.findall(r"<tr>.*?</tr>", page, re.DOTALL) if "<td" in row)
     assert len(report) < 60_000
 

@@ -73,6 +73,32 @@ def test_an_empty_file_is_said_to_be_empty(tmp_path: Path, content: bytes) -> No
     assert "holds 1 empty files" in refusal(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        "step 1 took 2.5\nstep 2 took 2.4\n",
+        "Übung macht den Meister\n",
+        "# Notes\n\nSee `[RANK1] F @ 1 (ms) to 2 (ms)`.\n",
+    ],
+)
+def test_text_is_said_to_be_text(tmp_path: Path, content: str) -> None:
+    """Text of no known kind, whatever it quotes, says what to record; bytes that are no text are not called so."""
+    file = write(tmp_path / "job", "notes", content.encode())
+    said = refusal(file)
+    assert (
+        said.startswith(f"{file}: is text in which no known tool wrote operations")
+        and "diagnose.record.Recorder" in said
+    )
+    assert "holds 1 files of text" in refusal(tmp_path / "job")
+    write(tmp_path / "job", "x.bin", b"\x01\x02\x03")
+    assert "is neither Parquet nor" in refusal(tmp_path / "job")
+
+
+def test_our_own_readme_is_no_log(tmp_path: Path) -> None:
+    """It quotes a line of each format that can be read, and is none of them."""
+    assert "is text in which no known tool" in refusal(Path(shutil.copy(Path("README.md").resolve(), tmp_path)))
+
+
 def test_what_lies_beside_traces_is_named(tmp_path: Path) -> None:
     """A trace beside other files is read, and a warning names these."""
     shutil.copy(FIXTURE, tmp_path / "trace.parquet")

@@ -162,7 +162,7 @@ def test_far_longer_work_of_one_worker_is_unknown_and_named(spec: JobSpec, betwe
     true = 1.0 - float(simulate(even).step_s.mean() / simulate(inputs).step_s.mean())
     (cause,) = diagnose_table(recorded(inputs)).causes
     assert cause.cause == "unknown"
-    assert cause.title == "unexplained: uneven `my-type`"
+    assert cause.title == "unknown cause: uneven `my-type`"
     assert [(worker.dp, worker.pp) for worker in cause.where.workers] == [(1, 2)]
     assert cause.evidence[0].text.startswith("rows of the type `my-type` on dp 1, stage 2 take 4")
     assert cause.recoverable == pytest.approx(true, abs=TOLERANCE)
@@ -176,7 +176,7 @@ def test_with_one_rank_the_other_stages_are_the_measure() -> None:
         return 4.0 if stage == 2 else 1.0
 
     (cause,) = diagnose_table(recorded(add_work(compose(alone), 0.05, Op.FORWARD, scale))).causes
-    assert cause.title == "unexplained: uneven `my-type`"
+    assert cause.title == "unknown cause: uneven `my-type`"
     assert [(worker.dp, worker.pp) for worker in cause.where.workers] == [(0, 2)]
     last = add_work(compose(alone), 0.2, Op.FORWARD, lambda _step, _dp, stage: float(stage == 3))
     assert diagnose_table(recorded(last)).verdict == "healthy"
@@ -187,7 +187,7 @@ def test_far_longer_work_in_some_steps_is_unknown_and_named() -> None:
     (cause,) = diagnose_table(
         recorded(add_work(compose(SPEC), 0.05, Op.FORWARD, lambda step, _dp, _stage: 6.0 if step % 3 == 1 else 1.0))
     ).causes
-    assert cause.title == "unexplained: uneven `my-type`"
+    assert cause.title == "unknown cause: uneven `my-type`"
 
 
 def meet(inputs: Inputs, share: float, size: int) -> pa.Table:
@@ -389,7 +389,7 @@ def test_what_made_a_compute_long_is_named_by_its_row(name: str | None) -> None:
             seconds[int(rng.choice(tasks)), step, dp] = float(rng.uniform(0.2, 0.3))
     inputs = inputs.with_pauses(Pause(Op.LOG, seconds, "inside", recorded=name is not None))
     (cause,) = diagnose_table(recorded(inputs, name or "")).causes
-    assert cause.title == ("unexplained: uneven `recapture`" if name else "Python garbage collection")
+    assert cause.title == ("unknown cause: uneven `recapture`" if name else "Python garbage collection")
 
 
 def test_everything_draws_other_work(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ Enters: `ReportData`, and what draws. Leaves: a `Figure` with title and legend, 
 
 import functools
 import re
+import textwrap
 from collections.abc import Callable, Mapping
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -16,8 +17,10 @@ from diagnose.report.html.draw import plain, styled
 from diagnose.report.html.environment import own_file
 from diagnose.report.html.picture import Picture
 
-#: Pixels for the title, and for a row of the legend below.
-_HEAD, _ROW = 40, 22
+#: Pixels for the title, for a line of the words below it, and for a row of the legend.
+_HEAD, _LINE, _ROW = 44, 16, 22
+#: Pixels of a character of these words, on the safe side, and characters of them at most: the page has all.
+_CHARACTER, _MAX_SAID = 6.0, 400
 #: A narrow drawing is set in a figure as wide as this, pixels, so that title and legend have room.
 _MIN_WIDTH = 560
 #: Pixels of an inch on a screen; the sheet counts 72.
@@ -48,8 +51,9 @@ def _frame(picture: Picture, job: str, colours: Mapping[str, str]) -> Figure:
     old_width, old_height = (72 * inches for inches in figure.get_size_inches())
     width = max(old_width, _MIN_WIDTH)
     n_rows = _add_legend(figure, picture, width, colours)
-    foot = n_rows * _ROW + 12 if n_rows else 0
-    height = old_height + _HEAD + foot
+    says = textwrap.wrap(plain(picture.says, _MAX_SAID), int((width - 32) / _CHARACTER))
+    head, foot = _HEAD + _LINE * len(says), n_rows * _ROW + 12 if n_rows else 0
+    height = old_height + head + foot
     for axes in figure.axes:
         box = axes.get_position()
         left, low = box.x0 * old_width / width, (box.y0 * old_height + foot) / height
@@ -59,6 +63,9 @@ def _frame(picture: Picture, job: str, colours: Mapping[str, str]) -> Figure:
     figure.set_facecolor(colours["bg"])
     title = f"{plain(job, 40)}: {plain(picture.title)}"
     figure.text(16 / width, 1 - 20 / height, title, color=colours["ink"], fontsize=15, fontweight="bold", va="center")
+    figure.text(
+        16 / width, 1 - 34 / height, "\n".join(says), color=colours["muted"], fontsize=11, va="top", linespacing=1.3
+    )
     return figure
 
 

@@ -11,6 +11,7 @@ from diagnose.model.fleet import Fleet
 from diagnose.model.fleet_document import Slice
 from diagnose.report import words
 from diagnose.report.escape import name
+from diagnose.report.html.budget import draw_fleet_budget
 from diagnose.report.html.draw import Sheet, colour, plain
 from diagnose.report.html.picture import Picture
 
@@ -27,8 +28,20 @@ _SLICE_HEAD = ("", "GPU hours lost", "part of all", "recoverable", "jobs")
 
 def draw_all(fleet: Fleet) -> list[Picture]:
     """Draw every picture that the fleet has figures for, in the order of the page."""
-    draws: tuple[Callable[[Fleet], Picture | None], ...] = (draw_causes, draw_days, draw_waste, draw_types, draw_sizes)
+    draws: tuple[Callable[[Fleet], Picture | None], ...] = (
+        draw_causes,
+        draw_budget,
+        draw_days,
+        draw_waste,
+        draw_types,
+        draw_sizes,
+    )
     return [picture for draw in draws if (picture := draw(fleet)) is not None]
+
+
+def draw_budget(fleet: Fleet) -> Picture | None:
+    """Draw where all GPU hours go; None where no job has a budget."""
+    return draw_fleet_budget(fleet, _WIDTH)
 
 
 def draw_causes(fleet: Fleet) -> Picture | None:

@@ -19,19 +19,21 @@ import numpy as np
 from diagnose.model.analysis import ReportData
 from diagnose.model.cause import Cause, Fix
 from diagnose.model.diagnosis import Diagnosis
-from diagnose.model.pictured import NO_RULE
 from diagnose.report import words
 from diagnose.report.escape import escape, prose
 from diagnose.report.explain import describe_why
 from diagnose.report.facts import (
     NO_PREDICTION,
     describe_alternatives,
+    describe_evidence,
     describe_log,
     describe_nothing,
     describe_recoverable,
     describe_share,
     predict,
+    split_how,
 )
+from diagnose.report.html.budget import draw_budget, list_levers
 from diagnose.report.html.draw import styled
 from diagnose.report.html.environment import fill_in
 from diagnose.report.html.ledger import draw_waterfall
@@ -49,11 +51,14 @@ _MAX_NAME = 120
 _MAX_PROOFS = 4
 #: A table: title, names of the columns, rows.
 _Table = tuple[str, tuple[str, ...], list[tuple[str, ...]]]
-#: Pictures that stand beside that of the first cause, where its rule names them.
+#: What stands beside the picture of the first cause, by its kind, and where there is no cause; else it is the ledger.
 _BESIDE: dict[str, Callable[[ReportData], Picture | None]] = {
-    "workers": draw_workers,
-    "network": draw_network,
-    "microbatches": draw_microbatches,
+    "pace": draw_workers,
+    "stages": draw_workers,
+    "transfers": draw_network,
+    "ranks": draw_microbatches,
+    "experts": draw_microbatches,
+    "": draw_workers,
 }
 
 
@@ -71,9 +76,7 @@ def render(data: ReportData, *, options: str = "", in_site: bool = False) -> str
     with styled():
         figures = _draw_proofs(diagnosis)
         proofs = [picture for picture in figures if picture is not None]
-        beside = [picture for draw in _choose_beside(data) if (picture := draw(data)) is not None]
-        ledger = _draw_ledger(diagnosis)
-        narrow = [picture for picture in (*beside, ledger) if picture is not None]
+        narrow = [picture for picture in (_draw_beside(data), _draw_ledger(diagnosis)) if picture is not None]
         steps = None
         if all(picture.key != "steps" for picture in proofs):
             steps = draw_steps(data, LEAD_WIDTH if len(narrow) > len(proofs) else FULL_WIDTH)
@@ -111,11 +114,11 @@ def _draw_ledger(diagnosis: Diagnosis) -> Picture | None:
     return None if diagnosis.ledger is None else draw_waterfall(diagnosis.step_time, diagnosis.ledger)
 
 
-def _choose_beside(data: ReportData) -> list[Callable[[ReportData], Picture | None]]:
-    """Choose what stands beside the picture of the first cause; with no cause the map of workers."""
+def _draw_beside(data: ReportData) -> Picture | None:
+    """Draw what stands beside the picture of the first cause; with no cause the map of workers."""
     causes = data.diagnosis.causes
-    wanted = data.pictured.get(causes[0].cause, NO_RULE).pictures if causes else ("workers",)
-    return [_BESIDE[key] for key in dict.fromkeys(wanted) if key in _BESIDE]
+    kind = causes[0].proof.kind if causes and causes[0].proof is not None else ""
+    return _BESIDE[kind](data) if kind in _BESIDE else None
 
 
 def _pair(left: Sequence[Picture | None], right: Sequence[Picture | None]) -> list[list[Picture | None]]:
@@ -146,14 +149,18 @@ def _fill(
     """Fill in the template with rows of pictures, one or two in each; `figures` are those of the causes, in their order."""
     kept = [found for row in rows if (found := [picture for picture in row if picture is not None])]
     shown = [picture for row in kept for picture in row]
+    with styled():
+        budget = draw_budget(diagnosis)
     said = _describe(diagnosis, options)
     if location is not None:
         said["command"] = f"diagnose {shlex.quote(location)} --min-speedup {diagnosis.min_speedup:g} --html report.html"
         said["metadata"] = [("trace", location), *said["metadata"]]
     return fill_in(
         "page.html.j2",
-        shown,
+        [*shown, budget] if budget is not None else shown,
         rows=kept,
+        budget=budget,
+        levers=list_levers(diagnosis),
         figures=["" if picture is None else picture.key for picture in figures],
         others=others,
         in_site=in_site,
@@ -241,6 +248,7 @@ def _about_cause(cause: Cause) -> dict[str, Any]:
     """Put a cause into words."""
     where = "; ".join(words.places(cause.where)) or "spread over the job"
     since = words.since(cause.when) or words.NOT_KNOWN
+    values = {key: value for item in cause.evidence for key, value in item.values.items()}
     return {
         "id": cause.cause,
         "title": words.titled(msgspec.structs.replace(cause, title=cause.title[:1].upper() + cause.title[1:])),
@@ -257,10 +265,9 @@ def _about_cause(cause: Cause) -> dict[str, Any]:
             ("Recoverable", describe_recoverable(cause)),
             *(("Or else", line) for line in describe_alternatives(cause.alternatives)),
         ],
-        "evidence": [
-            (prose(item.text), item.source, item.id, [(key, _figure(value)) for key, value in item.values.items()])
-            for item in cause.evidence
-        ],
+        "evidence": describe_evidence(cause),
+        "measured": [(key, _figure(value)) for key, value in values.items()],
+        "check": prose(cause.check or ""),
         "fixes": [_about_fix(fix) for fix in cause.fixes],
         "refused": [(fix.fix, prose(fix.reason)) for fix in cause.refused_fixes],
         "fingerprint": cause.fingerprint,
@@ -273,7 +280,7 @@ def _about_fix(fix: Fix) -> dict[str, Any]:
     return {
         "fix": fix.fix,
         "summary": prose(fix.summary),
-        "how": prose(fix.how) if fix.how and fix.how != fix.summary else "",
+        "how": split_how(fix),
         "gain": predict(fix) or NO_PREDICTION,
         "priced": fix.predicted_step_time is not None,
         "assumptions": [prose(text) for text in fix.assumptions],
@@ -292,6 +299,8 @@ def _about_left(diagnosis: Diagnosis) -> list[tuple[str, str, str]]:
     if ledger is not None and times.clean is not None:
         lost_s = ledger.unexplained * (times.recorded - times.clean)
         rest = f"{words.percent(ledger.unexplained)} of the lost time, {words.seconds(lost_s)} a step"
+        if ledger.unexplained < 0:
+            rest = f"nothing in this job: the findings overlap by {words.percent(-ledger.unexplained)} of the lost time"
     return [
         ("unknown", "a finding: one kind of lost time, 5% of a step or more, that no known cause explains.", found),
         (

@@ -23,7 +23,7 @@ _NUMBER_PX, _FRAME_PX = 38, 8
 _KINDS = {
     "pace": (
         "Compute time against peers",
-        "Forward and backward of {culprits} over those of {peers}: the line lies above the band where it is slower.",
+        "Forward and backward of {culprits} over {peers}: the line lies above the band where it is slower.",
     ),
     "transfers": (
         "Transfers and collectives against ordinary ones",
@@ -74,13 +74,12 @@ def _draw_lines(cause: Cause, proof: Proof, table: Seconds, key: str) -> Picture
     ends = [i for i, name in enumerate(proof.rows) if name.endswith((", low end", ", high end"))]
     lines: list[Line] = []
     for i, name in enumerate(proof.rows):
-        if i < proof.n_culprits:
+        if i < max(proof.n_culprits, 1):  # with nobody named the median of all
             of = _OF_CULPRITS[min(i, len(_OF_CULPRITS) - 1)]
             lines.append(Line(name, table[i], of))
         elif i not in ends:
-            lines.append(
-                Line(name.removesuffix(", median"), table[i], "good" if proof.kind == "steps" else "muted", dashed=True)
-            )
+            of = "good" if proof.kind == "steps" else "muted"
+            lines.append(Line(name.removesuffix(", median"), table[i], of, dashed=True))
     lines += [Line("the middle nine tenths of them (band)", table[ends], "muted")] if len(ends) == 2 else []
     steps = np.array(proof.columns, dtype=np.int64)
     marks = Marks([(cause.cause, cause.when)], proof.marked)
@@ -207,10 +206,8 @@ def _finish(
     named = words.some_of(proof.rows[: proof.n_culprits])
     says = says.format(
         culprits="; ".join(named) or "all places",
-        peers=proof.rows[proof.n_culprits].removesuffix(", median")
-        if len(proof.rows) > proof.n_culprits
-        else "its usual time",
-        cause=prose(cause.title),
+        peers="those of the peers" if len(proof.rows) > proof.n_culprits else "the usual time",
+        cause=prose(cause.title).removeprefix("unknown cause: "),
     )
     says += _describe_values(cause, proof, table)
     if proof.left_out:

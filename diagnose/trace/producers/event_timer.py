@@ -47,17 +47,18 @@ _LINE = re.compile(
     + rb")?)",
     re.IGNORECASE,
 )
-_EVENT = re.compile(rb"\[RANK ?\d{1,9}\] ?\w{1,40} @ " + _TIME + rb" to ", re.IGNORECASE)
+_EVENT = re.compile(rb"(^[ \t]*)?\[RANK ?\d{1,9}\] ?\w{1,40} @ " + _TIME + rb" to ", re.IGNORECASE | re.MULTILINE)
+_ITERATION = re.compile(rb"\[RANK ?\d{1,9}\] ?Iteration \d", re.IGNORECASE)
 
 
 def recognise(inputs: InputFiles) -> bool:
-    """Say whether any of the files has such a line."""
-    return any(_EVENT.search(inputs.head(file)) for file in inputs.files)
+    """Say whether any of the files is such a log."""
+    return any(_is_log(inputs.head(file)) for file in inputs.files)
 
 
 def read(inputs: InputFiles, *, name: str, report: Report) -> Recording:
     """Read all logs, of which one must have a whole line."""
-    files = [file for file in inputs.files if _EVENT.search(inputs.head(file))]
+    files = [file for file in inputs.files if _is_log(inputs.head(file))]
     left_out: Counter[bytes] = Counter()
     found, attempts = _read_files(files, left_out, inputs, name, report)
     columns = np.array(found, dtype=np.float64).T
@@ -99,6 +100,12 @@ def read(inputs: InputFiles, *, name: str, report: Report) -> Recording:
         recording, unobserved=(*recording.unobserved, *find_absent(recording, numbered=False))
     )
     return align(recording, "rank")
+
+
+def _is_log(head: bytes) -> bool:
+    """Say whether a file begins as a log: where another text quotes a line it stands within a line, and no iteration begins."""
+    event = _EVENT.search(head)
+    return event is not None and (event[1] is not None or _ITERATION.search(head) is not None)
 
 
 def _read_files(

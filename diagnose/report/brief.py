@@ -1,0 +1,101 @@
+"""The page that people see first: it fits a screen of 80 columns and 24 lines, whatever the job. `terminal` draws the long one.
+
+Enters: a `Diagnosis`. Leaves: text that reads at any width from 40 columns, with or without colour.
+"""
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
+
+from diagnose.model.diagnosis import Diagnosis
+from diagnose.report.escape import escape, name
+from diagnose.report.gist import MOST_CAUSES, Row, describe_pace, list_commands, list_rows
+from diagnose.report.layout import PROSE_WIDTH, draw
+from diagnose.report.styles import SEVERITY_STYLES, VERDICT_STYLES
+
+#: Lines of a page at 80 columns: a prompt fits below.
+MOST_LINES = 22
+#: Columns that `Row.n_lines` is counted at.
+_USUAL_WIDTH = 80
+_STYLES = {"Do": "bold", "Note": "dim"}
+#: Columns of a job's name in the headline.
+_MOST_NAME = 32
+_GAP = 2
+#: Columns of labels.
+_INDENT = 8
+
+
+def render(
+    diagnosis: Diagnosis,
+    *,
+    width: int,
+    color: bool,
+    path: str | None = None,
+    links: Sequence[tuple[str, str]] = (),
+) -> str:
+    """Write the gist of a diagnosis; `path` is what the user called the job by, `links` what else was written of it, and where."""
+    columns = min(width, PROSE_WIDTH)
+
+    rest = [*list_commands(diagnosis, path), *(Row(name(what), escape(where), n_lines=99) for what, where in links)]
+
+    def write(console: Console) -> None:
+        for n_causes, is_tight in itertools.product(range(MOST_CAUSES, 0, -1), (False, True)):
+            page = [*_headline(diagnosis, columns, console)]
+            for row in (*list_rows(diagnosis, n_causes, is_tight=is_tight), *rest):
+                page += _lay_out(row, columns, console)
+            if len(page) <= MOST_LINES:
+                break
+        for line in page:
+            console.print(line, no_wrap=True, overflow="ignore", crop=False)
+
+    return draw(write, width=width, color=color)
+
+
+def _headline(diagnosis: Diagnosis, columns: int, console: Console) -> list[Text]:
+    """Say which job, the verdict, and how slow it is."""
+    job = name(diagnosis.job.job_id) or "job"
+    if cell_len(job) > _MOST_NAME:
+        job = f"{job[: _MOST_NAME // 2 - 1]}…{job[-(_MOST_NAME // 2) :]}"
+    verdict = (f"  {escape(diagnosis.verdict).upper()}", VERDICT_STYLES.get(diagnosis.verdict, "bold"))
+    first = Text.assemble((job, "bold"), verdict)
+    pace = Text(describe_pace(diagnosis), style="bold")
+    if first.cell_len + _GAP + pace.cell_len <= columns:
+        return [first.append(" " * _GAP).append_text(pace)]
+    return [*_wrap(first, columns, 2, console), *_wrap(pace, columns, 2, console)]
+
+
+def _lay_out(row: Row, columns: int, console: Console) -> Iterator[Text]:
+    """Lay out a row: its label, the text beside it, and what stands at the right."""
+    indent = max(_INDENT, cell_len(row.label) + 1)
+    room = columns - indent
+    style = _STYLES.get(row.label, "") if row.severity is None else SEVERITY_STYLES.get(row.severity, "bold")
+    text = row.text
+    for extra in row.extras:
+        if len(Text(f"{text}; {extra}").wrap(console, room)) <= row.n_lines:
+            text = f"{text}; {extra}"
+    lines = _wrap(Text(text, style=style), room, row.n_lines, console)
+    if row.aside:
+        last = cell_len(lines[-1].plain)
+        if last + _GAP + cell_len(row.aside) <= room:
+            lines[-1] = Text.assemble(lines[-1], " " * (room - last - cell_len(row.aside)), row.aside)
+        else:
+            lines += _wrap(Text(row.aside), room, 1, console)
+    for n, line in enumerate(lines):
+        yield Text.assemble(((row.label if n == 0 else "").ljust(indent), "dim"), line)
+
+
+def _wrap(text: Text, columns: int, n_lines: int, console: Console) -> list[Text]:
+    """Break a text into lines; what is longer than so many lines at 80 columns ends in a mark."""
+    most = math.ceil(n_lines * (_USUAL_WIDTH - _INDENT) / columns) if columns < _USUAL_WIDTH - _INDENT else n_lines
+    lines = list(text.wrap(console, columns, overflow="fold"))
+    for line in lines:
+        line.rstrip()
+    if len(lines) <= most:
+        return lines
+    last = lines[most - 1]
+    last.truncate(columns - 1)
+    return [*lines[: most - 1], last.append("…")]

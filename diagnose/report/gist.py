@@ -1,0 +1,219 @@
+"""The gist of a diagnosis: what it is, what to do, why, what it costs, how to make sure, in as many rows as fit a screen.
+
+Enters: a `Diagnosis`. Leaves: rows of text, user strings escaped. All step times are recorded ones against those without faults.
+"""
+
+import dataclasses
+import shlex
+from collections.abc import Iterator, Sequence
+
+from diagnose.model.cause import Cause, Fix
+from diagnose.model.diagnosis import Diagnosis
+from diagnose.model.diagnosis_document import Plan
+from diagnose.report import facts, words
+from diagnose.report.escape import escape, prose
+
+#: Causes told in full at most; the others are counted.
+MOST_CAUSES = 3
+#: Sentences of evidence in a row.
+_SENTENCES = 4
+#: Ends of the names of evidence that says how sure a cause is, not why it is there.
+_DOUBTS = ("/silent", "/after", "/one-dp-rank", "/rare", "/member")
+#: Who is heard first.
+_SOURCES = ("rule", "log", "change-point", "classifier")
+#: A path longer than this is not written out as part of a command.
+_LONG_PATH = 48
+#: From this ratio on a job is said to be so many times slower, below it so many percent.
+_TIMES_FROM = 1.5
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Row:
+    """A fact with its label, for a screen of 80 columns.
+
+    Attributes
+    ----------
+    aside : str
+        Stands at the right.
+    n_lines : int
+        Lines that it may take.
+    severity : str or None
+        Of a cause, in the row that names it.
+    extras : tuple of str
+        More sentences, each only where it fits as a whole.
+    """
+
+    label: str
+    text: str
+    aside: str = ""
+    n_lines: int = 1
+    severity: str | None = None
+    extras: tuple[str, ...] = ()
+
+
+def describe_pace(diagnosis: Diagnosis) -> str:
+    """Say how slow a job is, or why nobody can say.
+
+    Recorded steps are compared with those without any fault.
+    """
+    if diagnosis.verdict == "inconclusive":
+        return words.why_inconclusive(diagnosis)
+    if diagnosis.verdict == "noisy":
+        return prose(diagnosis.why)
+    recorded, clean = diagnosis.step_time.recorded, diagnosis.step_time.clean
+    now = f"{words.seconds(recorded)} a step"
+    if diagnosis.verdict == "healthy":
+        return f"nothing worth mending: {now}"
+    log = diagnosis.log
+    if diagnosis.is_from_log and log is not None and log.usual_s is not None and log.slow_s is not None:
+        slow, usual = words.seconds(log.slow_s), words.seconds(log.usual_s)
+        return f"{measure_slower(log.slow_s / log.usual_s)} slower: {slow} an iteration, {usual} otherwise"
+    if clean is None or clean <= 0 or words.seconds(clean) == words.seconds(recorded):
+        return now
+    return f"{measure_slower(recorded / clean)} slower than it should be: {now}, not {words.seconds(clean)}"
+
+
+def measure_slower(ratio: float) -> str:
+    """Say by how much a job is slower.
+
+    >>> measure_slower(2.071), measure_slower(1.177)
+    ('2.1x', '18%')
+    """
+    return words.times(ratio) if ratio >= _TIMES_FROM else words.percent(ratio - 1)
+
+
+def list_rows(diagnosis: Diagnosis, n_causes: int = MOST_CAUSES, *, is_tight: bool = False) -> list[Row]:
+    """List the rows below the headline, with so many causes told; where it is tight, why in a line."""
+    causes = diagnosis.causes[:n_causes]
+    rows = [
+        row
+        for n, cause in enumerate(causes, start=1)
+        for row in _about(cause, n if len(diagnosis.causes) > 1 else None, is_tight=is_tight)
+    ]
+    if left := len(diagnosis.causes) - len(causes):
+        rows.append(Row("", f"and {words.count(left, 'more cause')}"))
+    if diagnosis.plan is not None and len(diagnosis.plan.steps) > 1:
+        rows.append(Row("All", _describe_plan(diagnosis.plan)))
+    if not diagnosis.causes:
+        if diagnosis.verdict == "healthy":
+            rows.append(Row("Found", facts.describe_nothing(diagnosis), n_lines=4))
+        if diagnosis.verdict == "inconclusive":
+            rows.append(Row("Found", "nothing for sure: take every figure as a hint at most"))
+        if diagnosis.is_from_log and diagnosis.log is not None:
+            rows.append(Row("Log", facts.describe_log(diagnosis.log), n_lines=3))
+        if diagnosis.checked:
+            rows.append(Row("Looked", f"for {', '.join(escape(cause) for cause in diagnosis.checked)}", n_lines=3))
+    rows.append(Row("Cost", _describe_cost(diagnosis), n_lines=2))
+    rows += [Row("Check", prose(cause.check), n_lines=2) for cause in causes[:1] if cause.check]
+    return rows + [Row("Note", note, n_lines=2) for note in [_describe_doubts(diagnosis)] if note]
+
+
+def list_commands(diagnosis: Diagnosis, path: str | None) -> list[Row]:
+    """Say where more is to be found; `path` is what the user called the job by."""
+    more = "-v: all figures · --html FILE: a page for a browser"
+    if not diagnosis.causes or diagnosis.is_from_log:
+        return [Row("More", more, n_lines=2)]
+    return [Row("More", _explain(diagnosis.causes[0], path), n_lines=2), Row("", more, n_lines=2)]
+
+
+def _about(cause: Cause, n: int | None, *, is_tight: bool) -> Iterator[Row]:
+    """Say which cause, where and since when; what to do and what that gives; and why."""
+    yield Row("Cause" if n is None else f"Cause {n}", _describe_cause(cause), _weigh(cause), 2, cause.severity or "")
+    yield Row(
+        "Do", describe_action(cause), f"who: {escape(cause.who)}" if cause.who else "", n_lines=2 if is_tight else 3
+    )
+    if why := list_reasons(cause):
+        yield Row("Why", why[0], n_lines=1 if is_tight else 2, extras=tuple(why[1:]))
+
+
+def _describe_cause(cause: Cause) -> str:
+    """Say which cause, where, and since when."""
+    workers = cause.where.workers
+    where = words.worker(workers[0]) if len(workers) == 1 else words.place(cause.where) or "spread over the job"
+    others = [f"or else {escape(other.cause)} ({words.ratio(other.confidence)})" for other in cause.alternatives]
+    return ", ".join(part for part in (f"{prose(cause.title)}: {where}", words.since(cause.when), *others) if part)
+
+
+def _weigh(cause: Cause) -> str:
+    """Say how severe a cause is, how much of the lost time it is, and how sure it is."""
+    severity = [escape(cause.severity)] if cause.severity else []
+    share = [] if cause.share is None else [f"{words.percent(cause.share)} of the loss"]
+    after = [] if cause.recoverable_after_others is None else ["after the others"]
+    return ", ".join([*severity, *share, *after, f"sure {words.ratio(cause.confidence)}"])
+
+
+def describe_action(cause: Cause) -> str:
+    """Say what to do first, what a replay of it gives, and when it pays off; or what would come back at most."""
+    if not cause.fixes:
+        refused = [f"; not for this job: {escape(fix.fix)}" for fix in cause.refused_fixes[:1]]
+        return f"no fix is known, {words.bound(cause)}{''.join(refused)}"
+    first = cause.fixes[0]
+    if cause.recoverable_after_others is not None:
+        return f"{prose(first.summary)}: {words.bound(cause)}"
+    gain = words.price(first)
+    if gain is None:
+        return f"{prose(first.summary)}: no replay says what it gives, {words.bound(cause)}"
+    if words.is_for_next_job(first):
+        return (
+            f"{prose(first.summary)}: {words.seconds(first.predicted_step_time)} a step then (-{words.percent(gain)})"
+        )
+    return f"{prose(first.summary)}: {words.seconds(first.predicted_step_time)} a step (-{words.percent(gain)}){_pays_off(first)}"
+
+
+def _pays_off(fix: Fix) -> str:
+    """Say after how many steps a restart has paid off."""
+    steps = fix.figures.get("break_even_steps")
+    return "" if steps is None else f", pays off after {words.count(int(steps), 'step')}"
+
+
+def list_reasons(cause: Cause) -> list[str]:
+    """Give the first sentences that speak for a cause."""
+    items = [item for item in cause.evidence if not item.id.endswith(_DOUBTS)] or cause.evidence
+    first = sorted(items, key=lambda item: _SOURCES.index(item.source))  # stable
+    return [prose(item.text).rstrip(".") for item in first[:_SENTENCES]]
+
+
+def _describe_plan(plan: Plan) -> str:
+    """Say what the best fix of each cause gives together with those of the others."""
+    faster = plan.predicted_speedup
+    gain = f" (-{words.percent(1 - 1 / faster)})" if faster is not None and faster > 1 else ""
+    return (
+        f"the first fixes of {len(plan.steps)} causes together: {words.seconds(plan.predicted_step_time)} a step{gain}"
+    )
+
+
+def _describe_cost(diagnosis: Diagnosis) -> str:
+    """Say how many GPU hours were lost, of how many, and how many a day."""
+    analysed, lost = diagnosis.gpu_hours_analysed, diagnosis.gpu_hours_wasted
+    if diagnosis.is_from_log and not diagnosis.parallelism_known:
+        return "GPU hours are not known: the log does not say on how many GPUs it ran"
+    if lost is None or not analysed:
+        return f"{words.hours(analysed)} GPU hours analysed, {facts.describe_extent(diagnosis)}"
+    said = f"{words.hours(lost)} of {words.hours(analysed)} GPU hours lost in {facts.describe_extent(diagnosis)}"
+    return f"{said}; {words.hours(hours_lost_a_day(diagnosis))} a day"
+
+
+def hours_lost_a_day(diagnosis: Diagnosis) -> float | None:
+    """Say how many GPU hours a job loses a day at this pace; None where nobody knows."""
+    analysed, lost = diagnosis.gpu_hours_analysed, diagnosis.gpu_hours_wasted
+    return 24.0 * diagnosis.job.world_size * lost / analysed if lost is not None and analysed > 0 else None
+
+
+def _describe_doubts(diagnosis: Diagnosis) -> str:
+    """Say how many warnings there are, and what could not be looked for."""
+    said = [f"{words.count(len(diagnosis.warnings), 'warning')}"] if diagnosis.warnings else []
+    if diagnosis.not_checked and not diagnosis.is_from_log:
+        said.append(f"could not be checked: {', '.join(escape(entry.cause) for entry in diagnosis.not_checked)}")
+    return "; ".join(said)
+
+
+def _explain(cause: Cause, path: str | None) -> str:
+    """Give the command that says why a cause is said."""
+    job = shlex.quote(path) if path and path.isprintable() else "JOB"
+    return f"diagnose explain {job if len(job) <= _LONG_PATH else 'JOB'} {escape(cause.cause)}"
+
+
+def name_causes(causes: Sequence[Cause]) -> str:
+    """Name the first cause with its place, and count the others."""
+    more = f" and {len(causes) - 1} more" if len(causes) > 1 else ""
+    return f"{words.titled(causes[0])}{more}" if causes else ""

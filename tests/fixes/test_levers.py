@@ -1,0 +1,76 @@
+"""Levers: what makes a job without a fault faster, against the generator's job that has it."""
+
+import dataclasses
+
+import pytest
+
+from diagnose.faults.generate import generate
+from diagnose.faults.inputs import draw_inputs
+from diagnose.faults.simulate import simulate
+from diagnose.faults.spec import JobSpec
+from diagnose.faults.worker_fault import WorkerFault
+from diagnose.model.budget import Lever
+from diagnose.model.schedule import SCHEDULES
+from tests.judge.cases import measure
+
+#: Nothing varies, and what closes a step is short.
+SPEC = JobSpec(pp=4, dp=2, microbatches=8, steps=6, noise=0.0, collective_s=1e-3, host_gap_s=0.0, optimizer_s=1e-3)
+
+
+def levers_of(spec: JobSpec, *faults: WorkerFault) -> dict[str, Lever]:
+    """Generate a job, diagnose it, and give its levers by name."""
+    return {lever.lever: lever for lever in measure(generate(spec, faults).trace).diagnosis.levers}
+
+
+def step_s(spec: JobSpec) -> float:
+    """Mean seconds of a step that the generator gives."""
+    return float(simulate(draw_inputs(spec)).step_s.mean())
+
+
+def test_smaller_microbatches_come_true() -> None:
+    """Twice as many of half the size: the job of the generator that runs them is as fast as said."""
+    found = levers_of(SPEC)["microbatches"]
+    cut = dataclasses.replace(SPEC, microbatches=16, forward_s=SPEC.forward_s / 2, transfer_s=SPEC.transfer_s / 2)
+    assert found.predicted_step_time == pytest.approx(step_s(cut), rel=0.01)
+    assert found.predicted_speedup == pytest.approx(step_s(SPEC) / step_s(cut), rel=0.01)
+    assert not found.at_most and any("half the time" in text for text in found.assumes)
+
+
+def test_another_schedule_comes_true() -> None:
+    """Interleaving is what Megatron-LM has: the job of the generator that runs so is as fast as said."""
+    found = levers_of(SPEC)["schedule"]
+    assert "4 model chunks" in found.summary and "--num-layers-per-virtual-pipeline-stage" in found.how
+    other = dataclasses.replace(SPEC, vpp=4, forward_s=SPEC.forward_s / 4)
+    assert found.predicted_step_time == pytest.approx(step_s(other), rel=0.02)
+
+
+def test_hidden_communication_is_a_bound() -> None:
+    """All but the norm of the gradients, for which everybody waits, can hide: the job is nearly as one without collectives."""
+    spec = dataclasses.replace(SPEC, pp=1, collective_s=0.1)
+    found = levers_of(spec)["overlap-collectives"]
+    assert found.at_most
+    without_s = step_s(dataclasses.replace(spec, collective_s=0.0))
+    assert without_s < found.predicted_step_time < 1.05 * without_s
+    assert found.predicted_speedup > 1.1
+
+
+def test_slow_transfers_are_worth_hiding() -> None:
+    """They are a lever where they are exposed, and none where they are short."""
+    assert "overlap-transfers" not in levers_of(SPEC)
+    assert levers_of(dataclasses.replace(SPEC, transfer_s=0.03))["overlap-transfers"].predicted_speedup > 1.05
+
+
+@pytest.mark.parametrize("schedule", sorted(SCHEDULES))
+def test_what_is_listed_is_better(schedule: str) -> None:
+    """The best first, never more than two, each at least 2% faster; the present schedule is none."""
+    spec = dataclasses.replace(SPEC, noise=1.0, host_gap_s=2e-3)
+    change = {"vpp": 2} if schedule == "interleaved" else {"schedule": schedule}
+    spec = dataclasses.replace(spec, **change)
+    found = tuple(levers_of(spec).values())
+    speedups = [lever.predicted_speedup for lever in found]
+    assert 1 <= len(found) <= 2 and speedups == sorted(speedups, reverse=True) and min(speedups) > 1.02
+
+
+def test_no_lever_where_nothing_waits() -> None:
+    """One stage whose communication is short."""
+    assert levers_of(dataclasses.replace(SPEC, pp=1)) == {}

@@ -1,0 +1,268 @@
+"""The page that people see first: it fits a screen, says what to do early, and promises what its first fix gives."""
+
+import dataclasses
+import os
+import re
+from pathlib import Path
+
+import msgspec.structs
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from diagnose.model.cause import Alternative, Cause, EvidenceItem, Fix, NotChecked, RefusedFix, When
+from diagnose.model.diagnosis import Diagnosis
+from diagnose.model.place import Link, Where, Worker
+from diagnose.report import terminal, words
+from diagnose.report.brief import render
+from diagnose.report.escape import escape
+from tests.fixture_jobs import FIXTURES, diagnosed
+from tests.report.examples import EXAMPLES, either, healthy, inconclusive, two_causes, unknown, worker_fault
+from tests.report.hostile import HOSTILE, hostile
+from tests.report.pages import assert_fits, assert_promises_agree, page_of
+
+GOLDEN = Path(__file__).parent / "golden_brief"
+PAGES = {**{f"fixture-{name}": name for name in FIXTURES}, **{name: name for name in EXAMPLES}}
+
+
+def diagnosis_of(page: str) -> Diagnosis:
+    """Give the fixture or example that a golden page is of."""
+    return diagnosed(PAGES[page]) if page.startswith("fixture-") else EXAMPLES[PAGES[page]]()
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_golden(name: str) -> None:
+    """The page of each fixture and example is the one that was last read and agreed to, and fits a screen."""
+    page, path = page_of(diagnosis_of(name)), GOLDEN / f"{name}.txt"
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.write_text(page, encoding="utf-8")
+    assert page == path.read_text(encoding="utf-8"), "run with UPDATE_GOLDEN=1 and read the difference"
+    assert_fits(page)
+
+
+def test_golden_has_no_strangers() -> None:
+    """Every golden file belongs to a page."""
+    assert {path.stem for path in GOLDEN.iterdir()} == set(PAGES)
+
+
+NAMES = st.one_of(
+    st.sampled_from(sorted(HOSTILE.values())), st.text(max_size=120), st.just("gpu-node-" + "0123456789" * 9)
+)
+NUMBERS = st.floats(0.0, 1e7) | st.floats(0.0, 1.0)
+WORKERS = st.builds(
+    Worker, st.integers(0, 4095), st.integers(0, 63), rank=st.none() | st.integers(0, 100_000), host=st.none() | NAMES
+)
+WHERES = st.builds(
+    Where,
+    workers=st.lists(WORKERS, max_size=9).map(tuple),
+    stages=st.lists(st.integers(0, 63), max_size=5).map(tuple),
+    hosts=st.lists(NAMES, max_size=3).map(tuple),
+    links=st.lists(st.builds(Link, WORKERS, WORKERS), max_size=2).map(tuple),
+)
+FIXES = st.builds(
+    Fix,
+    NAMES,
+    NAMES,
+    NAMES,
+    st.none() | NUMBERS,
+    st.none() | st.floats(0.5, 100.0),
+    figures=st.fixed_dictionaries(
+        {}, optional={"break_even_steps": st.integers(0, 10**9), "steps_left": st.none() | st.integers(0, 10**6)}
+    ),
+)
+CAUSES = st.builds(
+    Cause,
+    cause=st.sampled_from(
+        ["worker-fault", "kernel-queue-contention", "unknown", "a-rule-of-a-user-with-a-very-long-name-" * 3]
+    ),
+    title=NAMES,
+    severity=st.sampled_from([None, "low", "critical"]),
+    who=st.none() | NAMES,
+    confidence=st.floats(0, 1),
+    share=st.none() | st.floats(0, 1),
+    recoverable=st.floats(-0.1, 1.0),
+    recoverable_after_others=st.none() | st.floats(0.0, 1.0),
+    where=WHERES,
+    when=st.builds(
+        When, st.sampled_from(["onset", "periodic", None]), st.none() | st.integers(0, 10**7), st.none(), st.none()
+    ),
+    check=st.none() | NAMES,
+    evidence=st.lists(st.builds(EvidenceItem, st.just("rule"), NAMES, NAMES, st.just({})), max_size=6).map(tuple),
+    fixes=st.lists(FIXES, max_size=3).map(tuple),
+    refused_fixes=st.lists(st.builds(RefusedFix, NAMES, NAMES), max_size=2).map(tuple),
+    alternatives=st.lists(st.builds(Alternative, st.just("network-fault"), st.floats(0, 1), NAMES), max_size=2).map(
+        tuple
+    ),
+    fingerprint=st.just("00"),
+)
+
+
+@given(
+    causes=st.lists(CAUSES, max_size=7),
+    verdict=st.sampled_from(["straggling", "healthy", "noisy", "inconclusive"]),
+    name=NAMES,
+    why=NAMES,
+    n_notes=st.integers(0, 40),
+    path=st.none() | NAMES,
+    width=st.integers(40, 200),
+)
+@settings(max_examples=60, deadline=None)
+def test_any_job_fits_a_screen(
+    causes: list[Cause], verdict: str, name: str, why: str, n_notes: int, path: str | None, width: int
+) -> None:
+    """However many causes, and however long the names: never more than a screen, never wider than asked for."""
+    base = two_causes()
+    diagnosis = dataclasses.replace(
+        base,
+        verdict=verdict,
+        job=dataclasses.replace(base.job, job_id=name),
+        causes=tuple(causes) if verdict == "straggling" else (),
+        why=why,
+        warnings=("w",) * n_notes,
+        not_checked=tuple(NotChecked(f"cause-{n}", "no rows") for n in range(n_notes)),
+        checked=tuple(f"cause-{n}" for n in range(n_notes)),
+    )
+    assert_fits(page_of(diagnosis, path=path))
+    page = page_of(diagnosis, width=width, path=path)
+    lines = page.split("\n")
+    assert all(cell_len(line) <= width and line == line.rstrip() and line == escape(line) for line in lines)
+
+
+@pytest.mark.parametrize(
+    "name", sorted(set(PAGES) - {"healthy", "noisy", "overlapping", "inconclusive", "fixture-healthy"})
+)
+def test_headline_promises_what_the_first_fix_gives(name: str) -> None:
+    """Fixtures and examples."""
+    assert_promises_agree(diagnosis_of(name))
+
+
+def test_do_comes_before_why() -> None:
+    """What to do stands in the first ten lines, after the verdict and the cause, and before why."""
+    for name in FIXTURES:
+        labels = [line.split(" ")[0] for line in page_of(diagnosed(name)).splitlines() if not line.startswith(" ")]
+        if diagnosed(name).causes:
+            assert [label for label in labels if label in ("Cause", "Do", "Why", "Cost", "Check", "More")] == [
+                *("Cause", "Do", "Why", "Cost", "Check", "More")
+            ]
+
+
+def test_one_baseline() -> None:
+    """The default page compares recorded steps with those without faults, and has no measure of the paper."""
+    for name in PAGES:
+        page = page_of(diagnosis_of(name))
+        assert not re.search(r"\b(S [0-9]|M_W|M_S|simulated|ideal|discrepancy|waste)\b", page)
+    times = worker_fault().step_time
+    assert f"{words.seconds(times.recorded)} a step, not {words.seconds(times.clean)}" in page_of(worker_fault())
+
+
+def test_unknown_promises_nothing() -> None:
+    """Time that nothing explains has no fix: the most that could come back is told as that."""
+    assert "up to 12% if it were gone" in page_of(unknown()) and "up to 12% if it were gone" in words.headline(
+        unknown()
+    )
+
+
+def test_let_it_finish() -> None:
+    """Where a restart pays off only after the end, nobody is told to restart now."""
+    page = page_of(diagnosed("worker-fault"))
+    assert "let it finish; before the next job replace the worker at dp 1 stage 0" in page and "pays off" not in page
+    assert "let it finish: with the fix steps of the next job are 15% shorter" in words.headline(
+        diagnosed("worker-fault")
+    )
+
+
+def test_after_the_others() -> None:
+    """A cause that gives enough only once others are gone says so, and how much it is then."""
+    first, second = two_causes().causes
+    hidden = msgspec.structs.replace(
+        second, recoverable=0.001, recoverable_after_others=0.066, fixes=worker_fault().causes[0].fixes
+    )
+    page = page_of(dataclasses.replace(two_causes(), causes=(first, hidden)))
+    assert "25% of the loss, after the others, sure 0.61" in page
+    assert ": up to 6.6% after the others" in page
+
+
+def test_many_causes() -> None:
+    """Two or three causes are told, the others are counted."""
+    first = two_causes().causes[0]
+    many = dataclasses.replace(two_causes(), causes=tuple(msgspec.structs.replace(first) for _ in range(9)))
+    page = page_of(many)
+    assert "Cause 1" in page and "Cause 3" in page and "Cause 4" not in page
+    assert re.search(r"^ +and 6 more causes$", page, re.MULTILINE)
+
+
+def test_alternatives_and_doubts() -> None:
+    """What else it may be, what was not checked and that there are warnings stand on the first page."""
+    assert "or else sequence-imbalance (0.37)" in " ".join(page_of(either()).split())
+    note = " ".join(page_of(two_causes()).split())
+    assert "2 warnings; could not be checked: network-fault, kernel-queue-contention, allocator-stall" in note
+
+
+def test_no_cause() -> None:
+    """A healthy job is cleared in plain words; one that nobody can judge says why."""
+    assert page_of(healthy()).startswith("pretrain-7b  HEALTHY  nothing worth mending: 6.40 s a step\n")
+    assert "INCONCLUSIVE" in page_of(inconclusive()) and "the replay is off by 12%" in page_of(inconclusive())
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("jobs/AR.parquet", "diagnose explain jobs/AR.parquet worker-fault"),
+        ("my job", "diagnose explain 'my job' worker-fault"),
+        (None, "diagnose explain JOB worker-fault"),
+        ("x" * 200, "diagnose explain JOB worker-fault"),
+        ("a\x1bb", "diagnose explain JOB worker-fault"),
+    ],
+)
+def test_the_command_can_be_copied(path: str | None, said: str) -> None:
+    """The command that explains is that of this job, quoted for a shell."""
+    assert said in page_of(worker_fault(), path=path)
+
+
+def test_links() -> None:
+    """What else was written of a job is named with its whole path."""
+    page = render(worker_fault(), width=80, color=False, links=[("Page", "out/" + "long/" * 20 + "AR.html")])
+    assert "AR.html" in page and "Page" in page
+
+
+def test_color_changes_only_color() -> None:
+    """Without its colours the coloured page says the same."""
+    for example in EXAMPLES.values():
+        colored = re.sub(r"\x1b\[[0-9;]*m", "", render(example(), width=80, color=True))
+        assert [line.rstrip() for line in colored.splitlines()] == render(example(), width=80, color=False).splitlines()
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_hostile_names_are_harmless(what: str) -> None:
+    """Whatever a trace holds, the page fits and has no character that a terminal obeys."""
+    page = page_of(hostile(HOSTILE[what]))
+    assert_fits(page)
+    assert all(char.isprintable() or char == "\n" for char in page)
+
+
+def test_culprits_are_marked_in_the_map() -> None:
+    """The map of the long page marks the workers that causes name, those of a stage or a link, and no other."""
+    base = worker_fault()
+    assert np.argwhere(base.find_culprits()).tolist() == [[0, 0]]
+    report = terminal.render(base, width=100, color=False)
+    assert "X1.92" in report and report.count("X1.") == 1 and "X is a culprit" in report
+    cause = msgspec.structs.replace(base.causes[0], where=Where(stages=(2,)))
+    assert np.argwhere(dataclasses.replace(base, causes=(cause,)).find_culprits())[:, 1].tolist() == [2] * 4
+    cause = msgspec.structs.replace(base.causes[0], where=Where(links=(Link(Worker(0, 1), Worker(0, 2)),)))
+    assert np.argwhere(dataclasses.replace(base, causes=(cause,)).find_culprits()).tolist() == [[0, 1], [0, 2]]
+    cause = msgspec.structs.replace(base.causes[0], where=Where(hosts=("gpu-18",)))
+    assert dataclasses.replace(base, causes=(cause,)).find_culprits().sum() == 4
+
+
+def test_only_the_recipe_of_the_jobs_framework() -> None:
+    """Where the framework is not known the recipes are named; all of them stand in the thorough page alone."""
+    how = "Look first. Megatron-LM: --a. DeepSpeed: b. PyTorch: c."
+    fix = msgspec.structs.replace(worker_fault().causes[0].fixes[0], how=how)
+    cause = msgspec.structs.replace(worker_fault().causes[0], fixes=(fix,))
+    diagnosis = dataclasses.replace(worker_fault(), causes=(cause,))
+    page = terminal.render(diagnosis, width=200, color=False)
+    assert "Look first." in page and "Megatron-LM, DeepSpeed, PyTorch: -vv" in page and "--a." not in page
+    assert "Megatron-LM: --a." in terminal.render(diagnosis, width=200, color=False, thorough=True)
+    assert "--a" not in page_of(diagnosis)
