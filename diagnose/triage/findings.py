@@ -67,6 +67,7 @@ def update_findings(store: Store, now_s: float, gone_after_s: float, *, is_trial
         sightings = note_runs(connection, now_s)
         _see(connection, sightings)
         _close(connection, now_s, gone_after_s)
+        _sum_up(connection)
         end_acks(connection, now_s)
         return [Finding(*row) for row in connection.execute(sa.select(FINDINGS).order_by(FINDINGS.c.fingerprint))]
 
@@ -131,12 +132,8 @@ def _see(connection: sa.Connection, sightings: list[Sighting]) -> None:
         merged = [_merge(old.get(fingerprint), by_fingerprint[fingerprint]) for fingerprint in some]
         worst = {(one.run.location, one.place) for _, one in merged if one is not None}
         particulars = _read_particulars(connection, worst)
-        losses = _read_losses(connection, some)
         found = [
-            dataclasses.replace(
-                finding if one is None else _describe(finding, one, particulars.get((one.run.location, one.place))),
-                gpu_hours_lost_per_day=losses.get(finding.fingerprint, finding.gpu_hours_lost_per_day),
-            )
+            finding if one is None else _describe(finding, one, particulars.get((one.run.location, one.place)))
             for finding, one in merged
         ]
         put_rows(connection, FINDINGS, [plain_row(finding) for finding in found], "fingerprint")
@@ -229,21 +226,6 @@ def _describe(finding: Finding, worst: Sighting, worst_cause: Cause | None) -> F
         owner=worst.owner if begins else finding.owner,
         particulars=json.dumps(to_plain(worst_cause or {})),
     )
-
-
-def _read_losses(connection: sa.Connection, fingerprints: Sequence[str]) -> dict[str, float | None]:
-    """Say what findings lose a day over all jobs that have them, in GPU hours."""
-    query = (
-        sa.select(CAUSES.c.fingerprint, CAUSES.c.location, RUNS.c.family, RUNS.c.came_at, _LOST_A_DAY)
-        .join(JOBS, JOBS.c.location == CAUSES.c.location)
-        .join(RUNS, RUNS.c.location == CAUSES.c.location)
-        .where(CAUSES.c.fingerprint.in_(fingerprints))
-        .order_by(CAUSES.c.location, CAUSES.c.place.desc())
-    )
-    runs: dict[str, dict[str, tuple[str, float, float | None]]] = defaultdict(dict)
-    for fingerprint, location, job, came_at, lost in connection.execute(query):
-        runs[fingerprint][location] = (job, came_at, lost)
-    return {fingerprint: sum_losses(found.values()) for fingerprint, found in runs.items()}
 
 
 def _read_particulars(connection: sa.Connection, places: set[tuple[str, int]]) -> dict[tuple[str, int], KeptCause]:
@@ -354,6 +336,29 @@ _LATER_ON_HOST = _newest_without(
     _names_host(JOBS.c.hosts),
     _THIS | ((CAUSES.c.cause == sa.bindparam("cause")) & (_names_host(CAUSES.c.hosts) | _names_host(CAUSES.c.workers))),
 )
+
+
+def _sum_up(connection: sa.Connection) -> None:
+    """Say what open findings lose a day over all jobs that have them, as the fleet does; what the store has no job of stays."""
+    is_open = sa.select(FINDINGS.c.fingerprint, FINDINGS.c.gpu_hours_lost_per_day).where(FINDINGS.c.state == "open")
+    known = dict(map(tuple, connection.execute(is_open)))
+    query = (
+        sa.select(CAUSES.c.fingerprint, CAUSES.c.location, RUNS.c.family, RUNS.c.came_at, _LOST_A_DAY)
+        .join(JOBS, JOBS.c.location == CAUSES.c.location)
+        .join(RUNS, RUNS.c.location == CAUSES.c.location)
+        .order_by(CAUSES.c.location, CAUSES.c.place.desc())  # a cause further up in the report overwrites one below it
+    )
+    runs: dict[str, dict[str, tuple[str, float, float | None]]] = defaultdict(dict)
+    for some in in_chunks(sorted(known)):
+        for fingerprint, location, job, came_at, lost in connection.execute(
+            query.where(CAUSES.c.fingerprint.in_(some))
+        ):
+            runs[fingerprint][location] = (job, came_at, lost)
+    losses = {fingerprint: sum_losses(found.values()) for fingerprint, found in runs.items()}
+    changed = [{"at": at, "lost": lost} for at, lost in losses.items() if lost != known[at]]
+    if changed:
+        at = FINDINGS.c.fingerprint == sa.bindparam("at")
+        connection.execute(sa.update(FINDINGS).where(at).values(gpu_hours_lost_per_day=sa.bindparam("lost")), changed)
 
 
 def _all_diagnosed_anew(connection: sa.Connection, finding: Finding) -> bool:

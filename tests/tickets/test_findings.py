@@ -475,6 +475,18 @@ def test_what_is_lost_a_day_is_that_of_the_last_night(shelf: Shelf) -> None:
     assert ticket.finding.worst_location == "/c" and ticket.title.endswith("steps 1.25x")
 
 
+def test_what_is_lost_a_day_falls_with_its_jobs(shelf: Shelf) -> None:
+    """A host that two jobs blamed, and one of them no longer when it is diagnosed anew, costs what the other loses."""
+    shelf.put("/a", on_host("bad", "gpu-1", recoverable=0.2), content="a", name="a")
+    shelf.put("/b", on_host("bad", "gpu-1", recoverable=0.1), content="b", name="b")
+    (ticket,) = shelf.emit()
+    assert ticket["gpu_hours_lost_per_day"] == pytest.approx(16 * 24 * 0.3)
+    shelf.put("/a", content="a", name="a", identity="newer rules")
+    update_findings(shelf.store, shelf.now_s, 30 * DAY_S)
+    (left,) = shelf.tickets().all_open()
+    assert left.finding.gpu_hours_lost_per_day == pytest.approx(16 * 24 * 0.1)
+
+
 def test_prune(shelf: Shelf) -> None:
     """Runs, sightings and messages of what is long over go; nothing that is open is closed, or told twice, for that."""
     shelf.put("/a", "fixed")
