@@ -8,10 +8,13 @@ import pytest
 
 from diagnose import judges, pipeline
 from diagnose.features import courses
+from diagnose.fixes.levers import price_levers
 from diagnose.fixes.plan import add_fixes, price_causes
 from diagnose.judge.assemble import assemble
 from diagnose.judge.classifier import Prediction
 from diagnose.judge.mending import list_fixes_to_price
+from diagnose.judge.pictured import list_pictured
+from diagnose.judge.proof import add_proofs
 from diagnose.judge.verdict import reach_verdict
 from diagnose.model.request import Request
 from diagnose.report.json_lines import render
@@ -44,8 +47,11 @@ def test_a_diagnosis_is_an_analysis_and_a_verdict() -> None:
     verdict = reach_verdict(analysis, judged.judgements, min_speedup=1.05, prediction=judged.prediction)
     wanted = list_fixes_to_price(verdict.causes, judged.rule_set)
     prices = price_causes(analysis, wanted)
-    verdict = dataclasses.replace(verdict, causes=add_fixes(verdict.causes, wanted, prices))
+    causes = add_proofs(analysis, add_fixes(verdict.causes, wanted, prices), list_pictured(judged.rule_set))
+    verdict = dataclasses.replace(verdict, causes=causes)
     alone = assemble(analysis, judged, verdict, prices.plan, min_speedup=1.05)
+    assert alone.budget is not None
+    alone = dataclasses.replace(alone, levers=price_levers(analysis, alone.budget))
     assert render(alone) == render(pipeline.diagnose_job(request))
 
 

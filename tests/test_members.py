@@ -196,7 +196,10 @@ def test_reports_name_the_member() -> None:
     page = " ".join(terminal.render(slow_diagnosis(), width=120, color=False).split())
     assert f"dp 1, stage 1, tp 1, cp 1 (rank {RANK}, host host-{RANK // 2:03})" in page
     summary = found["causes"][0]["fixes"][0]["summary"]
-    assert summary == f"replace rank {RANK} tp 1 cp 1 of the worker at dp 1 stage 1; drain host-{RANK // 2:03}"
+    assert summary == (
+        f"let it finish; before the next job replace rank {RANK} tp 1 cp 1 of the worker at dp 1 stage 1; "
+        f"drain host-{RANK // 2:03}"
+    )
 
 
 def test_workers_with_a_member_on_the_drained_host() -> None:

@@ -70,7 +70,9 @@ class KeptJob:
 def keep_job(row: JudgedJob, analysis: Analysis, rule_set: RuleSet) -> KeptJob:
     """Judge a job in a few ways, so that what verdicts ask for is priced, and keep it."""
     nothing: Any = None
-    job = KeptJob(row, dataclasses.replace(analysis, price=Prices(analysis.price), sample=nothing, timelines=nothing))
+    prices = Prices(analysis.price)
+    kept = dataclasses.replace(analysis, price=prices, sample=nothing, split_clean=nothing, timelines=nothing)
+    job = KeptJob(row, kept)
     causes = [rule.id for rule in rule_set.rules]
     for probability in PRICED_AT:
         sure = None if probability is None else dict.fromkeys(causes, probability)

@@ -311,14 +311,22 @@ def refused(source: Any, *words: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"PAR1", b"step,dp_rank\n1,2\n", b"PAR1" + bytes(100) + b"PAR1", b"\x1f\x8b" + bytes(50)], ids=repr
+    ("content", "said"),
+    [
+        (b"", "Parquet"),
+        (b"PAR1", "Parquet"),
+        (b"step,dp_rank\n1,2\n", "is text in which"),
+        (b"PAR1" + bytes(100) + b"PAR1", "Parquet"),
+        (b"\x1f\x8b" + bytes(50), "Parquet"),
+    ],
+    ids=repr,
 )
-def test_what_is_not_parquet_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_what_is_not_parquet_is_refused(tmp_path: Path, content: bytes, said: str) -> None:
     """Any other file is named and refused."""
     path = tmp_path / "job.parquet"
     path.write_bytes(content)
-    refused(path, "job.parquet", "Parquet")
-    refused(io.BytesIO(content), "job.parquet", "Parquet")
+    refused(path, "job.parquet", said)
+    refused(io.BytesIO(content), "job.parquet", said)
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:

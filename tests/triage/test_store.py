@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from diagnose.errors import ServiceError, UsageError
 from diagnose.triage import claims, schema
+from diagnose.triage import store as store_module
 from diagnose.triage.database import read_url
 from diagnose.triage.machine import name_machine
 from diagnose.triage.rows import CauseRow, JobRow
@@ -185,7 +186,7 @@ def test_an_unfinished_write_leaves_nothing(store: Store, monkeypatch: pytest.Mo
     finish(store, "/a")
     assert store.claim(["/a"])
     with monkeypatch.context() as patch:
-        patch.setattr("diagnose.triage.store.plain_row", fail)
+        patch.setattr(store_module, "plain_row", fail)
         with pytest.raises(KeyboardInterrupt):
             store.finish([FinishedJob("/a", outcome("/a", identity="j", n_causes=0))])
     assert store.known(["/a"])["/a"].identity == "i"
