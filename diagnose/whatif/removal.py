@@ -138,7 +138,10 @@ class Removal:
         """Give block `i` under another schedule, built once."""
         key = (i, change.schedule, change.chunks, change.pieces)
         if key not in self._rebuilt:
-            self._rebuilt[key] = rebuild(self.observed[i], change.schedule, change.chunks, change.pieces)
+            rebuilt = rebuild(self.observed[i], change.schedule, change.chunks, change.pieces)
+            # Work is shared out over the stages of the job: steps that lost the rows of one cannot be laid out anew.
+            whole = rebuilt is not None and change.share.shape[-1] == rebuilt.recorded.chunks * rebuilt.recorded.n_stages
+            self._rebuilt[key] = rebuilt if whole else None
         return self._rebuilt[key]
 
     def _with(self, i: int, plan: "_Plan", steps: slice, at: slice) -> tuple[list[Seconds], list[Seconds]]:

@@ -206,7 +206,7 @@ def test_without_javascript(browser: Any, files: dict[str, Path], name: str) -> 
     """Without scripts all words, drawings and tables are there, and nothing offers what would not work."""
     with Visit(browser, file_of(files, name), java_script_enabled=False) as visit:
         page = visit.page
-        assert page.locator("figure svg").count() == page.locator("figure").count() == 5
+        assert page.locator("figure svg").count() == page.locator("figure").count() == 6
         assert page.locator("h1").is_visible() and page.locator("#ledger svg").is_visible()
         assert not page.locator("#step-slider").is_visible()
         assert not page.locator("button").first.is_visible()

@@ -129,4 +129,4 @@ def test_readable_without_script(browser: Any, site: tuple[Path, Fleet]) -> None
         assert visit.page.locator("#jobs-table tbody tr").first.is_visible()
         assert not visit.page.locator("#filters").is_visible()
         assert visit.page.locator("#jobs-table button").count() == 0
-        assert visit.page.locator("figure svg").count() == 5
+        assert visit.page.locator("figure svg").count() == 6
