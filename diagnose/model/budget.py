@@ -109,7 +109,7 @@ class Budget(Struct, frozen=True, kw_only=True):
 
 
 class Lever(Struct, frozen=True):
-    """Something else than mending a cause that would make the job faster, priced by replay of the job as it is."""
+    """Something else than mending a cause that would make the job faster, priced by replay of the job without its faults."""
 
     lever: str
     summary: Annotated[str, Meta(description="what to do")]
