@@ -69,9 +69,9 @@ _ABOUT_ALL = ("-h", "--help", "--version")
 _EPILOG = """\b
 Exit codes:
   0    diagnosed, whatever the verdict
-  1    the verdict is straggling, with --fail-on straggling; steps are longer, or a
-       cause came, with --fail-on worse or came of `diagnose compare`; no fix is for
-       this job, of `diagnose what-if`
+  1    a job has what --fail-on names: a cause (straggling), one so severe, or so
+       sure; of `diagnose compare`, longer steps (worse) or a new cause (came); of
+       `diagnose what-if`, no fix is for this job
   2    bad usage
   3    the input cannot be read as a trace, or as a diagnosis
   4    a rule or configuration file is wrong

@@ -52,7 +52,7 @@ def draw_waterfall(times: StepTime, ledger: Ledger | None) -> Picture | None:
         rows.append(("component: too small to tell apart", words.percent(ledger.immaterial)))
     says = (
         f"From the recorded step time, {words.seconds(times.recorded)}, down to {words.seconds(times.clean)}: "
-        "the replay with every known fault removed and ordinary variation kept."
+        "the replay with every component of lost time removed. Where no cause claims one it stands as unexplained."
     )
     return Picture(
         "ledger",
