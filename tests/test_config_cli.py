@@ -282,6 +282,14 @@ def test_a_misspelt_command(word: str, command: str, here: Path, capsys: pytest.
     assert "no such file" in capsys.readouterr().err
 
 
+def test_options_before_a_command(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The command is not taken for a job that is missing, unless a file has its name."""
+    assert main(["--quiet", "tickets"]) == 2
+    assert "expected `diagnose tickets --quiet ...`" in capsys.readouterr().err
+    Path("tickets").write_bytes(Path(WORKER_FAULT).read_bytes())
+    assert main(["--quiet", "tickets"]) == 0
+
+
 def test_a_job_that_is_not_there_is_no_command(capsys: pytest.CaptureFixture[str]) -> None:
     """A name that is far from every command is a file that is missing."""
     assert main(["night.parquet"]) == 3

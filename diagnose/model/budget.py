@@ -5,6 +5,9 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta, Struct
 
+#: What no cause accounts for, in ledgers, budgets and reports.
+UNEXPLAINED = "unexplained"
+
 Share = Annotated[float, Meta(ge=0, le=1)] | None
 
 
