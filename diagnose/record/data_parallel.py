@@ -1,7 +1,7 @@
-"""Hooks for training without a pipeline schedule, for DDP and FSDP in it or in a stage, and for optimizers.
+"""Hooks for training without a pipeline schedule, and for DDP and FSDP in it or in a stage.
 
 Enters: backward passes, DDP and FSDP as they run. Leaves: a forward and a backward a microbatch, the reduction of gradients
-that no compute hides, and optimizer steps.
+that no compute hides, and clipping.
 
 A backward computes until autograd has nothing left to run; then DDP waits for its buckets. A callback put into autograd's queue
 at the start of the backward, before DDP puts its own there, sees that moment.
@@ -46,7 +46,7 @@ class Reductions:
 
 
 def hook_data_parallel(hooks: Hooks, log: Log, reductions: Reductions) -> None:
-    """Note backward passes, DDP, FSDP and optimizers."""
+    """Note backward passes, DDP, FSDP and clipping."""
     import torch
 
     autograd = _Autograd(log, reductions)
@@ -54,12 +54,11 @@ def hook_data_parallel(hooks: Hooks, log: Log, reductions: Reductions) -> None:
     hooks.around(
         torch.nn.parallel.DistributedDataParallel,
         "forward",
-        log.inside,
+        log.beside,
         autograd.before_replica,
         autograd.after_replica,
     )
     _hook_sharded(hooks, log, autograd)
-    _hook_optimizers(hooks, log)
     clipping = _Clipping(log)
     for name in ("clip_grad_norm_", "get_total_norm", "clip_grads_with_norm_"):
         hooks.around(torch.nn.utils, name, log.inside, clipping.before, clipping.after)
@@ -82,17 +81,19 @@ class _Autograd:
         self.forward = log.begin(Op.FORWARD, number)
 
     def before_replica(self, module: Any, *_args: Any, **_kwargs: Any) -> bool:
-        import torch
+        if self.log.evaluates():
+            self.log.note_evaluation()
+            return True
+        if self.log.inside.on:
+            self.begin_forward()
+            if not self.log.driver:
+                self.reductions.expected = bool(module.require_backward_grad_sync)
+        return False
 
-        if not torch.is_grad_enabled():
-            return False
-        self.begin_forward()
-        if not self.log.driver:
-            self.reductions.expected = bool(module.require_backward_grad_sync)
-        return True
-
-    def after_replica(self, _token: bool, _result: Any) -> None:  # noqa: FBT001 - as hooks are called
-        """The loss follows: the forward ends where the backward begins."""
+    def after_replica(self, is_evaluation: bool, _result: Any) -> None:  # noqa: FBT001 - as hooks are called
+        """A forward of the training ends where the backward begins: the loss is part of it."""
+        if is_evaluation:
+            self.log.note_evaluation()
 
     def before_backward(self, tensors: Any, *_args: Any, **_kwargs: Any) -> Any:
         log = self.log
@@ -154,9 +155,12 @@ class _Autograd:
 
     def begin_wait(self, *_args: Any, **_kwargs: Any) -> Mark | None:
         """A wait of FSDP for parameters or gradients begins."""
-        import torch
-
-        if self.log.driver or (self.log.current is None and not torch.is_grad_enabled()):
+        if self.log.driver:
+            return None
+        if self.log.current is None and self.log.evaluates():
+            self.log.note_evaluation()
+            return None
+        if not self.log.inside.on:
             return None
         self.begin_forward()
         return self.log.clock.now()
@@ -172,30 +176,9 @@ def _hook_sharded(hooks: Hooks, log: Log, autograd: _Autograd) -> None:
     from torch.distributed.fsdp._fully_shard import _fsdp_param_group
 
     for name in ("unshard", "wait_for_unshard", "post_backward", "finalize_backward"):
-        hooks.around(_fsdp_param_group.FSDPParamGroup, name, log.inside, autograd.begin_wait, autograd.end_wait)
+        hooks.around(_fsdp_param_group.FSDPParamGroup, name, log.beside, autograd.begin_wait, autograd.end_wait)
     for name in ("_pre_forward_unshard", "_unshard", "_reduce_grad", "_post_backward_final_callback"):
-        hooks.around(_runtime_utils, name, log.inside, autograd.begin_wait, autograd.end_wait)
-
-
-def _hook_optimizers(hooks: Hooks, log: Log) -> None:
-    """Note optimizer steps."""
-    from torch.optim import optimizer
-
-    started: list[Mark] = []
-
-    def before(*_args: Any) -> None:
-        started.append(log.clock.now())
-
-    def after(*_args: Any) -> None:
-        if started and log.step is not None:
-            log.idle_since = log.clock.now()
-            log.step.others.append((Op.OPTIMIZER, started.pop(), log.idle_since))
-
-    for register, function in (
-        (optimizer.register_optimizer_step_pre_hook, before),
-        (optimizer.register_optimizer_step_post_hook, after),
-    ):
-        hooks.on_undo(register(hooks.guarded(function, log.inside)).remove)
+        hooks.around(_runtime_utils, name, log.beside, autograd.begin_wait, autograd.end_wait)
 
 
 class _Clipping:

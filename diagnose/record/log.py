@@ -6,6 +6,7 @@ Nothing here waits, writes or calls torch but for marks of the clock.
 
 import dataclasses
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -89,6 +90,35 @@ class StepLog:
     lengths: dict[int, tuple[float, float, list[int] | None]] = dataclasses.field(default_factory=dict)
     n_left_out: int = 0
 
+    @property
+    def n_microbatches(self) -> int:
+        """How many microbatches have been noted."""
+        return max([*self.lengths, *(compute.microbatch for compute in self.computes)], default=-1) + 1
+
+
+def merge(parts: list[StepLog]) -> StepLog:
+    """Join the parts of one step, in order: microbatches are counted on."""
+    whole = parts[0]
+    for part in parts[1:]:
+        n_computes = len(whole.computes)
+        n_microbatches = whole.n_microbatches
+        for compute in part.computes:
+            compute.microbatch += n_microbatches if compute.microbatch >= 0 else 0
+        for transfer in part.transfers:
+            transfer.members = [(op, n + n_microbatches if n >= 0 else n, at) for op, n, at in transfer.members]
+            transfer.posted_at += n_computes
+            transfer.waited_at += n_computes if transfer.waited_at >= 0 else 0
+        for collective in part.collectives:
+            collective.n_computes += n_computes
+        whole.computes += part.computes
+        whole.transfers += part.transfers
+        whole.collectives += part.collectives
+        whole.others += part.others
+        whole.evidence += part.evidence
+        whole.lengths |= {n + n_microbatches: lengths for n, lengths in part.lengths.items()}
+        whole.n_left_out += part.n_left_out
+    return whole
+
 
 class Log:
     """The step that runs now."""
@@ -99,6 +129,8 @@ class Log:
         self.inside = Switch()
         #: On also between a recorded step and its neighbours.
         self.beside = Switch()
+        #: On after a step whose optimizers have run, where the next work begins the next one.
+        self.between = Switch()
         #: On until the recorder stops.
         self.always = Switch()
         self.always.on = True
@@ -112,29 +144,64 @@ class Log:
         self.in_transfer = False
         self.backward_depth = 0
         self.saving_depth = 0
+        #: How many operations that the job has named (an evaluation, a save) run now, one within another.
+        self.named_depth = 0
+        #: The model that was last put into evaluation, and the loader's iterator that the training reads from.
+        self.evaluated: Callable[[], Any] = lambda: None
+        self.training_input: Callable[[], Any] = lambda: None
+        #: The evaluation that runs: when it began, and when something of it was seen last, by the host's counter.
+        self.evaluation: tuple[int, int] | None = None
+        #: Whether anything was saved, and whether a loader was asked for a batch, in this job.
+        self.saves = self.reads = False
         self.idle_since: Mark | None = None
         self.pending: dict[int, tuple[Any, Transfer | Collective]] = {}
         self.waiting_input: deque[tuple[int, int]] = deque(maxlen=MAX_WAITS)
         self.thread = threading.get_ident()
         #: How many retries of the allocator there were since it was last asked.
         self.retries: Callable[[], int] = int
+        #: Whether gradients are computed.
+        self.is_grad_enabled: Callable[[], bool] = lambda: True
 
     def open(self, number: int, window: Window) -> None:
         """Begin a recorded step."""
         self.thread = threading.get_ident()
-        self.step = StepLog(number, window, self.clock.now())
-        self.idle_since = self.step.begun
+        begun = self.clock.now()
+        self.step = StepLog(number, window, begun)
+        if not self.between.on or self.idle_since is None:
+            self.idle_since = begun  # else it computes since the last optimizer, unless something else is seen
+        self.evaluation = None
         self.backward_depth = self.saving_depth = 0  # what an exception left behind
         self.step.evidence += [(Op.DATA_LOAD, start, end) for start, end in self.waiting_input]
         self.waiting_input.clear()
         self.inside.on = self.beside.on = True
 
-    def is_training_thread(self) -> bool:
-        """True on the thread that runs the steps; false on others of the job, which save or read ahead beside it."""
-        return threading.get_ident() == self.thread
+    def is_outside(self) -> bool:
+        """True beside the thread that runs the steps, and within what the job has named: nothing there has a row of its own."""
+        return self.named_depth > 0 or threading.get_ident() != self.thread
+
+    def evaluates(self, source: Any = None) -> bool:
+        """True where no gradients are computed, or a batch is read from a new source for a model that is in evaluation."""
+        if not self.is_grad_enabled():
+            return True
+        model = self.evaluated()
+        return model is not None and not model.training and (source is None or self.training_input() is not source)
+
+    def note_evaluation(self) -> None:
+        """Note that something of an evaluation begins or ends now."""
+        if self.step is not None and not self.is_outside():
+            now = time.perf_counter_ns()
+            self.evaluation = (now if self.evaluation is None else self.evaluation[0]), now
+
+    def end_evaluation(self) -> None:
+        """Note the evaluation that ran, if one did: something else begins."""
+        if self.evaluation is not None:
+            (start, end), self.evaluation = self.evaluation, None
+            if end > start:
+                self.pause(Op.EVAL, start, end)
 
     def shut(self) -> None:
         """End the step; what comes before the next one still belongs to it."""
+        self.end_evaluation()
         self.inside.on = False
         self.current = None
         self.driver = ""
@@ -144,6 +211,8 @@ class Log:
     def begin(self, op: Op, microbatch: int, virtual: int = 0) -> Compute:
         """Begin a compute."""
         assert self.step is not None
+        if self.evaluation is not None:
+            self.end_evaluation()
         compute = Compute(op, microbatch, virtual, self.clock.now())
         self.step.computes.append(compute)
         self.current = compute
@@ -182,7 +251,21 @@ class Log:
         """How many computes have begun in this step."""
         return len(self.step.computes) if self.step else 0
 
+    @property
+    def n_microbatches(self) -> int:
+        """How many microbatches have been computed in this step."""
+        return max((compute.microbatch for compute in self.step.computes), default=-1) + 1 if self.step else 0
+
     def evidence(self, op: Op, start_ns: int, end_ns: int) -> None:
         """Note a pause of the host."""
         if self.step is not None:
             self.step.evidence.append((op, start_ns, end_ns))
+
+    def pause(self, op: Op, start_ns: int, end_ns: int) -> None:
+        """Note what the training did instead of computing; a wait for input before a step is that step's."""
+        if op == Op.DATA_LOAD and not self.inside.on:
+            self.waiting_input.append((start_ns, end_ns))
+        else:
+            self.evidence(op, start_ns, end_ns)
+        if self.beside.on and self.current is None:
+            self.idle_since = self.clock.now()
