@@ -81,7 +81,7 @@ class Ending:
     def _listen_beside(self) -> None:
         """Have a thread hear of signals, unless another already does (an event loop)."""
         pipe = os.pipe()
-        os.set_blocking(pipe[1], False)  # noqa: FBT003 - as its signature is
+        os.set_blocking(pipe[1], False)
         other = signal.set_wakeup_fd(pipe[1], warn_on_full_buffer=False)
         if other != -1:
             signal.set_wakeup_fd(other)

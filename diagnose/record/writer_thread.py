@@ -15,7 +15,7 @@ from diagnose.record.clock import Clock, Moment
 from diagnose.record.log import StepLog
 from diagnose.record.parallel_state import ParallelState
 from diagnose.record.rows import list_operations
-from diagnose.record.write import RecordedRows, write_rows
+from diagnose.record.write import RecordedRows, prepare, write_rows
 
 LOGGER = logging.getLogger("diagnose.record")
 
@@ -87,6 +87,7 @@ class WriterThread(threading.Thread):
 
     def _work(self) -> None:
         """Take steps off the queue and write them."""
+        prepare()
         n_written, last = 0, time.monotonic()
         pause_s = WRITE_EVERY_S
         deadline = None

@@ -79,7 +79,8 @@ def main():
                 time.sleep(0.002)
         print("ready", flush=True)
         if options.then == "exit-at-once":
-            time.sleep(3 * writer_thread.WRITE_EVERY_S)
+            while not os.path.exists(os.path.join(options.out, "rank-00000.parquet")):  # noqa: PTH110, PTH118
+                time.sleep(0.1)
             os._exit(3)
         if options.then == "raise":
             raise ZeroDivisionError
