@@ -84,6 +84,7 @@ TIERS = {
     "tests/test_pipeline.py::test_what_holds_for_every_diagnosis[range(0, 4)": PLAIN,
     "tests/test_python.py::test_a_notebook_runs": LONG,
     "tests/test_python.py::test_a_users_program_passes_mypy": LONG,
+    "tests/test_run_cli.py": LONG,
     "tests/test_tiers.py": QUICK,
     "tests/test_traps.py": LONG,
     "tests/tickets/test_findings.py::test_many_findings_at_once": LONG,
