@@ -64,6 +64,8 @@ TIERS = {
     "tests/record/test_megatron_core.py": LONG,
     "tests/record/test_recorder.py::test_nobody_closes_it": LONG,
     "tests/record/test_recorder.py::test_what_stops_the_host": LONG,
+    "tests/record/test_report.py": LONG,
+    "tests/record/test_report.py::test_waiting_has_a_bound": PLAIN,
     "tests/record/test_torch_jobs.py": LONG,
     "tests/report/test_html.py": PLAIN,
     "tests/report/test_html_browser.py": LONG,

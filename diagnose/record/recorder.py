@@ -29,6 +29,7 @@ from diagnose.record.log import Compute, Log
 from diagnose.record.megatron import hook_megatron
 from diagnose.record.parallel_state import find_parallel_state
 from diagnose.record.pipelining import hook_pipelining
+from diagnose.record.report import report_job
 from diagnose.record.sampling import Sampling
 from diagnose.record.steps import Steps, hook_steps
 from diagnose.record.writer_thread import PATIENCE_AFTER_ERROR_S, PATIENCE_S, WriterThread
@@ -55,6 +56,9 @@ class Recorder:
         The same by hand.
     stage_ranks : sequence of int
         For a pipeline schedule of your own: the global rank of each stage of this pipeline.
+    report : bool
+        Diagnose the job when it ends: rank 0 prints the page to the log, leaves `diagnosis.html` and `diagnosis.json` in the
+        folder, and a summary in Weights & Biases, MLflow or TensorBoard where the job logs to them.
     metadata : dict, optional
         More of the job's metadata, such as `layers_per_stage` or `owner`.
 
@@ -80,9 +84,11 @@ class Recorder:
         cp_rank: int | None = None,
         cp_size: int | None = None,
         stage_ranks: Sequence[int] = (),
+        report: bool = False,
         metadata: dict[str, Any] | None = None,
     ) -> None:
         self._folder = Path(folder)
+        self._reports = report
         self._sampling = Sampling(sample)
         self._is_on = True
         self._clock = Clock()
@@ -152,7 +158,7 @@ class Recorder:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._close(PATIENCE_S if kind is None else PATIENCE_AFTER_ERROR_S)
+        self._close(PATIENCE_S if kind is None else PATIENCE_AFTER_ERROR_S, reports=self._reports and kind is None)
 
     @contextlib.contextmanager
     def step(self, number: int | None = None) -> Iterator[None]:
@@ -273,9 +279,9 @@ class Recorder:
 
     def close(self) -> None:
         """Write what is left and take all hooks away; done by leaving the context."""
-        self._close(PATIENCE_S)
+        self._close(PATIENCE_S, reports=self._reports)
 
-    def _close(self, patience_s: float) -> None:
+    def _close(self, patience_s: float, *, reports: bool) -> None:
         atexit.unregister(self.close)
         self._guard(self._steps.close)
         self._stop()
@@ -283,6 +289,18 @@ class Recorder:
         if self._writer.is_alive():
             self._writer.finish(patience_s)  # what was recorded before a failure is written, too
         self._ending.stop()
+        if reports and self._state.rank == 0 and len(self._writer.kept):
+            self._report()
+
+    def _report(self) -> None:
+        """Diagnose the job, once."""
+        self._reports = False
+        try:
+            report_job(self._folder, self._writer.folder, self._state.world)
+        except Exception as error:  # noqa: BLE001 - the job ends as it would
+            LOGGER.warning(
+                "diagnose could not report (%s: %s); `diagnose %s` does", type(error).__name__, error, self._folder
+            )
 
     def _flush(self, patience_s: float) -> None:
         """Write the file while the job is told to end."""
