@@ -22,6 +22,7 @@ from diagnose.model.optype import BY_NAME, DIRECTIONS, EVIDENCE, NAMES, Op
 from diagnose.record.clock import Clock
 from diagnose.record.communication import hook_communication
 from diagnose.record.data_parallel import Reductions, hook_data_parallel
+from diagnose.record.ending import Ending
 from diagnose.record.graphs import hook_captures, keep_out_compiler
 from diagnose.record.hooks import Hooks
 from diagnose.record.host import Retries, hook_host
@@ -29,6 +30,7 @@ from diagnose.record.log import Compute, Log
 from diagnose.record.megatron import hook_megatron
 from diagnose.record.parallel_state import count_hosts, find_parallel_state
 from diagnose.record.pipelining import hook_pipelining
+from diagnose.record.report import report_job
 from diagnose.record.sampling import Sampling
 from diagnose.record.steps import Steps, hook_steps
 from diagnose.record.writer_thread import PATIENCE_AFTER_ERROR_S, PATIENCE_S, WriterThread
@@ -57,6 +59,9 @@ class Recorder:
         The same by hand.
     stage_ranks : sequence of int
         For a pipeline schedule of your own: the global rank of each stage of this pipeline.
+    report : bool
+        Diagnose the job when it ends: rank 0 prints the page to the log, leaves `diagnosis.html` and `diagnosis.json` in the
+        folder, and a summary in Weights & Biases, MLflow or TensorBoard where the job logs to them.
     metadata : dict, optional
         More of the job's metadata, such as `layers_per_stage` or `owner`.
 
@@ -82,9 +87,11 @@ class Recorder:
         cp_rank: int | None = None,
         cp_size: int | None = None,
         stage_ranks: Sequence[int] = (),
+        report: bool = False,
         metadata: dict[str, Any] | None = None,
     ) -> None:
         self._folder = Path(folder)
+        self._reports = report
         self._sampling = Sampling(sample)
         self._is_on = True
         self._clock = Clock()
@@ -102,6 +109,7 @@ class Recorder:
         }
         self._writer = WriterThread(self._folder, self._clock, self._state, self._metadata, self._fail)
         self._steps = Steps(self._log, self._sampling, self._progress)
+        self._ending = Ending(self._flush)
         self._guard(self._start, list(stage_ranks))
         atexit.register(self.close)  # where the job does not close it: the thread must finish its file
         if hasattr(os, "register_at_fork"):
@@ -144,6 +152,7 @@ class Recorder:
                 LOGGER.info("diagnose does not record what %s hooks: %s", hook.__module__, error)
         self._log.retries = self._retries.since
         self._writer.start()
+        self._ending.listen()
 
     def __enter__(self) -> Self:
         return self
@@ -154,7 +163,7 @@ class Recorder:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._close(PATIENCE_S if kind is None else PATIENCE_AFTER_ERROR_S)
+        self._close(PATIENCE_S if kind is None else PATIENCE_AFTER_ERROR_S, reports=self._reports and kind is None)
 
     @contextlib.contextmanager
     def step(self, number: int | None = None) -> Iterator[None]:
@@ -275,9 +284,9 @@ class Recorder:
 
     def close(self) -> None:
         """Write what is left and take all hooks away; done by leaving the context."""
-        self._close(PATIENCE_S)
+        self._close(PATIENCE_S, reports=self._reports)
 
-    def _close(self, patience_s: float) -> None:
+    def _close(self, patience_s: float, *, reports: bool) -> None:
         atexit.unregister(self.close)
         self._guard(self._steps.close)
         self._progress()
@@ -285,6 +294,26 @@ class Recorder:
         self._metadata["finished_at"] = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
         if self._writer.is_alive():
             self._writer.finish(patience_s)  # what was recorded before a failure is written, too
+        self._ending.stop()
+        if reports and self._state.rank == 0 and len(self._writer.kept):
+            self._report()
+
+    def _report(self) -> None:
+        """Diagnose the job, once."""
+        self._reports = False
+        try:
+            report_job(self._folder, self._writer.folder, self._state.world)
+        except Exception as error:  # noqa: BLE001 - the job ends as it would
+            LOGGER.warning(
+                "diagnose could not report (%s: %s); `diagnose %s` does", type(error).__name__, error, self._folder
+            )
+
+    def _flush(self, patience_s: float) -> None:
+        """Write the file while the job is told to end."""
+        if self._log.is_training_thread():
+            self._guard(self._steps.hand_over_ended)
+        if self._writer.is_alive():
+            self._writer.flush(patience_s)
 
     def _progress(self) -> None:
         """Tell the thread that writes that there is work, and what is known of the job by now."""
@@ -320,6 +349,7 @@ class Recorder:
     def _forked(self) -> None:
         """In a process that the job forks (a worker of a data loader) nothing is recorded: it is the parent's trace."""
         self._switch_off()
+        self._ending.forget()
         atexit.unregister(self.close)
 
     def _stop(self) -> None:
