@@ -269,7 +269,9 @@ class Recorder:
             self._guard(self._end_operation, token)
 
     def mark(self, owner: Any, name: str, optype: str) -> None:
-        """From now on take each call of a function, on the training's thread, for an operation: `mark(trainer, "evaluate", "eval")`.
+        """From now on take each call of a function on the training's thread for an operation.
+
+            recorder.mark(trainer, "evaluate", "eval")
 
         Parameters
         ----------
