@@ -155,6 +155,17 @@ def is_known(mesh: Any) -> bool:
     return bool(known & set(names)) and mesh.get_coordinate() is not None
 
 
+def count_hosts(world: int) -> int | None:
+    """Count the job's hosts by what its launcher says; None where none says it.
+
+    `torchrun` runs one group of workers a host.
+    """
+    if world == 1:
+        return 1
+    said = (os.environ.get(name, "") for name in ("GROUP_WORLD_SIZE", "SLURM_NNODES"))
+    return next((int(count) for count in said if count.isdecimal() and 0 < int(count) <= world), None)
+
+
 def _read_mesh(state: ParallelState, mesh: Any) -> None:
     """Take the coordinates of this rank from a device mesh."""
     names = mesh.mesh_dim_names or ()

@@ -47,7 +47,9 @@ class Job:
 
 def train_huggingface(job):
     """Train with `transformers.Trainer`."""
-    transformers = pytest.importorskip("transformers", reason="transformers is not installed: its callback is not tried")
+    transformers = pytest.importorskip(
+        "transformers", reason="transformers is not installed: its callback is not tried"
+    )
 
     class Model(job.torch.nn.Module):
         def __init__(self):
@@ -86,7 +88,9 @@ def train_huggingface(job):
     )
     run_lines("huggingface", job.trace, trainer=trainer)
     trainer.add_callback(Begun())
-    trainer.train(resume_from_checkpoint=str(job.folder / "trained" / f"checkpoint-{EVERY}") if job.first_step else None)
+    trainer.train(
+        resume_from_checkpoint=str(job.folder / "trained" / f"checkpoint-{EVERY}") if job.first_step else None
+    )
 
 
 def train_accelerate(job):
@@ -142,7 +146,9 @@ def train_lightning(job):
             return job.torch.optim.SGD(self.parameters(), lr=0.1)
 
     def make(callbacks):
-        saves = lightning.pytorch.callbacks.ModelCheckpoint(job.folder / "saved", every_n_train_steps=EVERY, save_top_k=-1)
+        saves = lightning.pytorch.callbacks.ModelCheckpoint(
+            job.folder / "saved", every_n_train_steps=EVERY, save_top_k=-1
+        )
         return lightning.Trainer(
             accelerator="cpu",
             max_steps=N_STEPS,
@@ -250,7 +256,9 @@ def test_a_broken_recorder(framework, tmp_path, caplog):
 
 def test_nothing_stays(tmp_path):
     """After the training the classes of the framework are as they were."""
-    transformers = pytest.importorskip("transformers", reason="transformers is not installed: its callback is not tried")
+    transformers = pytest.importorskip(
+        "transformers", reason="transformers is not installed: its callback is not tried"
+    )
     before = dict(vars(transformers.Trainer))
     train_huggingface(Job(tmp_path))
     assert dict(vars(transformers.Trainer)) == before
