@@ -192,4 +192,5 @@ class _Clipping:
 
     def after(self, start: Mark, _result: Any) -> None:
         if self.log.step is not None:
-            self.log.step.others.append((Op.CLIP, start, self.log.clock.now()))
+            self.log.idle_since = self.log.clock.now()
+            self.log.step.others.append((Op.CLIP, start, self.log.idle_since))

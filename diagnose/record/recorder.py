@@ -282,6 +282,20 @@ class Recorder:
         if token is not None:
             self._guard(self._end_operation, token)
 
+    def mark(self, owner: Any, name: str, optype: str) -> None:
+        """From now on take each call of a function on the training's thread for an operation.
+
+            recorder.mark(trainer, "evaluate", "eval")
+
+        Parameters
+        ----------
+        owner, name
+            The object, class or module where the function is found, and its name there. One that is not there is left out.
+        optype : str
+            As of `operation`.
+        """
+        self._guard(self._mark, owner, name, optype)
+
     def close(self) -> None:
         """Write what is left and take all hooks away; done by leaving the context."""
         self._close(PATIENCE_S, reports=self._reports)
@@ -404,6 +418,19 @@ class Recorder:
             log.driver = "own"
             return log.begin(op, microbatch, chunk * self._state.pp_size + self._state.stage)
         return op, log.clock.now()
+
+    def _mark(self, owner: Any, name: str, optype: str) -> None:
+        running: list[Any] = []
+
+        def before(*_args: Any, **_kwargs: Any) -> None:
+            if not self._log.is_beside():
+                running.append(self._begin_operation(optype, 0, 0))
+
+        def after(*_args: Any) -> None:
+            if running and not self._log.is_beside():
+                self.end_operation(running.pop())
+
+        self._hooks.around(owner, name, self._log.always, before, after, after)
 
     def _end_operation(self, token: Any) -> None:
         log = self._log

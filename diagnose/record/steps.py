@@ -214,10 +214,9 @@ class Steps:
         self.is_updated = True
         if log.step is not None and self._started is not None:
             start, n_computes = self._started
+            if log.n_computes > n_computes and log.idle_since is not None:
+                start = log.idle_since  # it asked for the loss itself; it is what was left to do after that
             log.idle_since = log.clock.now()
-            if log.n_computes > n_computes:
-                # It asked for the loss itself; it is what was left to do then.
-                start = log.step.computes[-1].end or start
             if not log.backward_depth:  # else each weight has its optimizer, within the backward
                 log.step.others.append((Op.OPTIMIZER, start, log.idle_since))
         runs = self._runs[optimizer] = self._runs.get(optimizer, 0) + 1
