@@ -39,4 +39,4 @@ def test_a_slow_rank_is_named(name):
 def test_what_a_step_loses(framework, fault, lost_s):
     """The truth of a first step is what one adds up by hand."""
     plan = Plan(framework, FAULTS[fault])
-    assert plan._lost_s(0) == pytest.approx(lost_s)
+    assert plan.lost_s(0) == pytest.approx(lost_s)
