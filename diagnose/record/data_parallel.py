@@ -1,7 +1,7 @@
-"""Hooks for training without a pipeline schedule, for DDP and FSDP in it or in a stage, and for optimizers.
+"""Hooks for training without a pipeline schedule, and for DDP and FSDP in it or in a stage.
 
 Enters: backward passes, DDP and FSDP as they run. Leaves: a forward and a backward a microbatch, the reduction of gradients
-that no compute hides, and optimizer steps.
+that no compute hides, and clipping.
 
 A backward computes until autograd has nothing left to run; then DDP waits for its buckets. A callback put into autograd's queue
 at the start of the backward, before DDP puts its own there, sees that moment.
@@ -46,7 +46,7 @@ class Reductions:
 
 
 def hook_data_parallel(hooks: Hooks, log: Log, reductions: Reductions) -> None:
-    """Note backward passes, DDP, FSDP and optimizers."""
+    """Note backward passes, DDP, FSDP and clipping."""
     import torch
 
     autograd = _Autograd(log, reductions)
@@ -59,7 +59,6 @@ def hook_data_parallel(hooks: Hooks, log: Log, reductions: Reductions) -> None:
         autograd.after_replica,
     )
     _hook_sharded(hooks, log, autograd)
-    _hook_optimizers(hooks, log)
     clipping = _Clipping(log)
     for name in ("clip_grad_norm_", "get_total_norm", "clip_grads_with_norm_"):
         hooks.around(torch.nn.utils, name, log.inside, clipping.before, clipping.after)
@@ -175,27 +174,6 @@ def _hook_sharded(hooks: Hooks, log: Log, autograd: _Autograd) -> None:
         hooks.around(_fsdp_param_group.FSDPParamGroup, name, log.inside, autograd.begin_wait, autograd.end_wait)
     for name in ("_pre_forward_unshard", "_unshard", "_reduce_grad", "_post_backward_final_callback"):
         hooks.around(_runtime_utils, name, log.inside, autograd.begin_wait, autograd.end_wait)
-
-
-def _hook_optimizers(hooks: Hooks, log: Log) -> None:
-    """Note optimizer steps."""
-    from torch.optim import optimizer
-
-    started: list[Mark] = []
-
-    def before(*_args: Any) -> None:
-        started.append(log.clock.now())
-
-    def after(*_args: Any) -> None:
-        if started and log.step is not None:
-            log.idle_since = log.clock.now()
-            log.step.others.append((Op.OPTIMIZER, started.pop(), log.idle_since))
-
-    for register, function in (
-        (optimizer.register_optimizer_step_pre_hook, before),
-        (optimizer.register_optimizer_step_post_hook, after),
-    ):
-        hooks.on_undo(register(hooks.guarded(function, log.inside)).remove)
 
 
 class _Clipping:

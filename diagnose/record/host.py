@@ -52,18 +52,15 @@ def _hook_loaders(hooks: Hooks, log: Log) -> None:
     from torch.utils.data import dataloader
 
     def before(*_args: Any, **_kwargs: Any) -> int | None:
-        return time.perf_counter_ns() if log.is_training_thread() else None
+        return time.perf_counter_ns() if log.is_training_work() else None
 
     def after(start: int | None, _batch: Any) -> None:
         if start is None:
             return  # read ahead by another thread: the training does not wait
         now = time.perf_counter_ns()
         if now - start >= SHORT_WAIT_NS:
-            if log.inside.on:
-                log.evidence(Op.DATA_LOAD, start, now)
-            else:
-                log.waiting_input.append((start, now))
-        if log.inside.on and log.current is None:
+            log.pause(Op.DATA_LOAD, start, now)
+        elif log.inside.on and log.current is None:
             log.idle_since = log.clock.now()
 
     hooks.around(dataloader._BaseDataLoaderIter, "__next__", log.beside, before, after)  # noqa: SLF001
@@ -75,8 +72,8 @@ def _hook_saving(hooks: Hooks, log: Log) -> None:
     import torch.distributed as dist
 
     def before(*_args: Any, **_kwargs: Any) -> int | None:
-        if not log.is_training_thread():
-            return None  # saved beside the training, which goes on
+        if not log.is_training_work():
+            return None  # saved beside the training, which goes on, or a part of what has a row already
         log.saving_depth += 1
         return time.perf_counter_ns()
 

@@ -90,6 +90,30 @@ class StepLog:
     n_left_out: int = 0
 
 
+def merge(parts: list[StepLog]) -> StepLog:
+    """Join the parts of one step, in order: microbatches are counted on."""
+    whole = parts[0]
+    for part in parts[1:]:
+        n_computes = len(whole.computes)
+        n_microbatches = max([*whole.lengths, *(compute.microbatch for compute in whole.computes)], default=-1) + 1
+        for compute in part.computes:
+            compute.microbatch += n_microbatches if compute.microbatch >= 0 else 0
+        for transfer in part.transfers:
+            transfer.members = [(op, n + n_microbatches if n >= 0 else n, at) for op, n, at in transfer.members]
+            transfer.posted_at += n_computes
+            transfer.waited_at += n_computes if transfer.waited_at >= 0 else 0
+        for collective in part.collectives:
+            collective.n_computes += n_computes
+        whole.computes += part.computes
+        whole.transfers += part.transfers
+        whole.collectives += part.collectives
+        whole.others += part.others
+        whole.evidence += part.evidence
+        whole.lengths |= {n + n_microbatches: lengths for n, lengths in part.lengths.items()}
+        whole.n_left_out += part.n_left_out
+    return whole
+
+
 class Log:
     """The step that runs now."""
 
@@ -99,6 +123,8 @@ class Log:
         self.inside = Switch()
         #: On also between a recorded step and its neighbours.
         self.beside = Switch()
+        #: On after a step whose optimizers have run, where the next work begins the next one.
+        self.between = Switch()
         #: On until the recorder stops.
         self.always = Switch()
         self.always.on = True
@@ -112,6 +138,8 @@ class Log:
         self.in_transfer = False
         self.backward_depth = 0
         self.saving_depth = 0
+        #: Operations that are no training run now: an evaluation, a save.
+        self.other_depth = 0
         self.idle_since: Mark | None = None
         self.pending: dict[int, tuple[Any, Transfer | Collective]] = {}
         self.waiting_input: deque[tuple[int, int]] = deque(maxlen=MAX_WAITS)
@@ -122,8 +150,10 @@ class Log:
     def open(self, number: int, window: Window) -> None:
         """Begin a recorded step."""
         self.thread = threading.get_ident()
-        self.step = StepLog(number, window, self.clock.now())
-        self.idle_since = self.step.begun
+        begun = self.clock.now()
+        self.step = StepLog(number, window, begun)
+        if not self.between.on or self.idle_since is None:
+            self.idle_since = begun  # else it computes since the last optimizer, unless something else is seen
         self.backward_depth = self.saving_depth = 0  # what an exception left behind
         self.step.evidence += [(Op.DATA_LOAD, start, end) for start, end in self.waiting_input]
         self.waiting_input.clear()
@@ -132,6 +162,10 @@ class Log:
     def is_training_thread(self) -> bool:
         """True on the thread that runs the steps; false on others of the job, which save or read ahead beside it."""
         return threading.get_ident() == self.thread
+
+    def is_training_work(self) -> bool:
+        """True for work of a training step, on the thread that runs them; false for what belongs to an evaluation."""
+        return self.is_training_thread() and not self.other_depth
 
     def shut(self) -> None:
         """End the step; what comes before the next one still belongs to it."""
@@ -186,3 +220,12 @@ class Log:
         """Note a pause of the host."""
         if self.step is not None:
             self.step.evidence.append((op, start_ns, end_ns))
+
+    def pause(self, op: Op, start_ns: int, end_ns: int) -> None:
+        """Note what the training did instead of computing; a wait for input before a step is that step's."""
+        if op == Op.DATA_LOAD and not self.inside.on:
+            self.waiting_input.append((start_ns, end_ns))
+        else:
+            self.evidence(op, start_ns, end_ns)
+        if self.beside.on and self.current is None:
+            self.idle_since = self.clock.now()

@@ -6,6 +6,7 @@ Enters: torch.distributed, a device mesh, Megatron-LM's parallel state, or what 
 import dataclasses
 import os
 import socket
+from collections.abc import Mapping
 from typing import Any
 
 #: Names that dimensions of a device mesh go by.
@@ -45,6 +46,28 @@ class ParallelState:
     def held(self) -> tuple[int, ...]:
         """Positions in the model of this rank's chunks."""
         return self.chunks or tuple(range(self.stage, self.vpp * self.pp_size, self.pp_size))
+
+    def place(self, said: Mapping[str, int | None], *, has_mesh: bool = False) -> None:
+        """Take over what somebody says of this worker; None stands for what is not said.
+
+        Raises
+        ------
+        ValueError
+            Nothing says which replica it is of.
+        """
+        given = {key: value for key, value in said.items() if value is not None}
+        for key, value in given.items():
+            setattr(self, key, value)
+        if given.keys() & {"pp_size", "tp_size", "cp_size"} and not (has_mesh or self.is_said):
+            if "dp_size" not in given:
+                self.dp_size = max(self.world // (self.pp_size * self.tp_size * self.cp_size), 1)
+            if "dp" not in given:
+                if self.dp_size > 1:
+                    raise ValueError(
+                        "dp_rank is not said; with pp_size, tp_size or cp_size give dp_rank, too, or a mesh"
+                    )
+                self.dp = 0
+        self.is_said = self.is_said or has_mesh or bool(given)
 
     def note_pipeline(self, group: Any, stage: int, n_stages: int, chunks: tuple[int, ...]) -> None:
         """Take over what a pipeline schedule knows of itself; `chunks` are the positions in the model of what this rank holds."""
@@ -121,16 +144,7 @@ def find_parallel_state(mesh: Any, said: dict[str, int | None], stage_ranks: lis
             )
         of_pipeline = {"stage": stage_ranks.index(state.rank), "pp_size": len(stage_ranks)}
         given = of_pipeline | {"dp": replica_of(state.rank, stage_ranks)} | given
-    for key, value in given.items():
-        setattr(state, key, value)
-    if given.keys() & {"pp_size", "tp_size", "cp_size"} and mesh is None:
-        if "dp_size" not in given:
-            state.dp_size = max(state.world // (state.pp_size * state.tp_size * state.cp_size), 1)
-        if "dp" not in given:
-            if state.dp_size > 1:
-                raise ValueError("dp_rank is not said; with pp_size, tp_size or cp_size give dp_rank, too, or a mesh")
-            state.dp = 0
-    state.is_said = mesh is not None or bool(given)
+    state.place(given, has_mesh=mesh is not None)
     return state
 
 

@@ -17,24 +17,22 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from diagnose.model.optype import BY_NAME, EVIDENCE, Op
-from diagnose.record.clock import Clock, Window
+from diagnose.model.optype import BY_NAME, DIRECTIONS, EVIDENCE, Op
+from diagnose.record.clock import Clock
 from diagnose.record.communication import hook_communication
 from diagnose.record.data_parallel import Reductions, hook_data_parallel
 from diagnose.record.graphs import hook_captures, keep_out_compiler
 from diagnose.record.hooks import Hooks
 from diagnose.record.host import Retries, hook_host
-from diagnose.record.log import Log
+from diagnose.record.log import Compute, Log
 from diagnose.record.megatron import hook_megatron
 from diagnose.record.parallel_state import find_parallel_state
 from diagnose.record.pipelining import hook_pipelining
 from diagnose.record.sampling import Sampling
+from diagnose.record.steps import Steps, hook_steps
 from diagnose.record.writer_thread import PATIENCE_AFTER_ERROR_S, PATIENCE_S, WriterThread
 
 LOGGER = logging.getLogger("diagnose.record")
-
-#: Steps are left out while so many events wait to be read: the GPU, or the folder's disk, hangs.
-MAX_MOMENTS = 100_000
 
 
 class Recorder:
@@ -90,8 +88,6 @@ class Recorder:
         self._log = Log(self._clock)
         self._retries = Retries()
         self._hooks = Hooks(self._fail)
-        self._next_step = 0
-        self._window: tuple[int, Window] | None = None
         said = {"dp": dp_rank, "stage": stage, "tp": tp_rank, "cp": cp_rank}
         said |= {"dp_size": dp_size, "pp_size": pp_size, "tp_size": tp_size, "cp_size": cp_size}
         self._state = find_parallel_state(mesh, said, list(stage_ranks))
@@ -102,6 +98,7 @@ class Recorder:
             **(metadata or {}),
         }
         self._writer = WriterThread(self._folder, self._clock, self._state, self._metadata, self._fail)
+        self._steps = Steps(self._log, self._sampling, self._progress)
         self._guard(self._start, list(stage_ranks))
         atexit.register(self.close)  # where the job does not close it: the thread must finish its file
         if hasattr(os, "register_at_fork"):
@@ -133,6 +130,7 @@ class Recorder:
             (hook_data_parallel, (reductions,)),
             (hook_pipelining, (self._state, reductions)),
             (hook_megatron, (self._state,)),
+            (hook_steps, (self._steps,)),
         ):
             try:
                 hook(self._hooks, self._log, *more)
@@ -157,16 +155,70 @@ class Recorder:
     def step(self, number: int | None = None) -> Iterator[None]:
         """Say that one training step runs: its forwards, backwards and optimizer.
 
+        Around a microbatch, it is a part of a step: the step ends with the first part in which an optimizer runs.
+
         Parameters
         ----------
         number : int, optional
             The step's number in the job, the same on all ranks; counted from 0 when left out.
         """
-        self._guard(self._begin_step, number)
+        self.begin_step(number)
         try:
             yield
-        finally:
-            self._guard(self._end_step)
+        except BaseException:
+            self._guard(self._steps.abandon)
+            raise
+        self.end_step()
+
+    def begin_step(self, number: int | None = None) -> None:
+        """Say that a training step begins; the same as entering `step`.
+
+        Parameters
+        ----------
+        number : int, optional
+            The step's number in the job, the same on all ranks; counted from 0 when left out.
+        """
+        self._guard(self._steps.begin, number)
+
+    def end_step(self) -> None:
+        """Say that the training step ends which `begin_step` began."""
+        self._guard(self._steps.end)
+
+    def follow_optimizer(self, number: int | None = None) -> None:
+        """From now on find steps by the optimizers that run; no `step` is needed.
+
+        A step ends where its optimizers have ended, and the next one begins with the next work: a batch is asked for, or a
+        forward or a backward runs.
+
+        Parameters
+        ----------
+        number : int, optional
+            Number of the next step, the same on all ranks; counted on when left out.
+        """
+        self._guard(self._steps.follow, number)
+
+    def place(
+        self,
+        *,
+        dp_rank: int | None = None,
+        dp_size: int | None = None,
+        stage: int | None = None,
+        pp_size: int | None = None,
+        tp_rank: int | None = None,
+        tp_size: int | None = None,
+        cp_rank: int | None = None,
+        cp_size: int | None = None,
+    ) -> None:
+        """Say which worker this is, where it is not known when the recorder is made; before the first file is written.
+
+        Parameters
+        ----------
+        dp_rank, dp_size, stage, pp_size, tp_rank, tp_size, cp_rank, cp_size : int, optional
+            As of `Recorder`; what is left out stays as it is.
+        """
+        said = {"dp": dp_rank, "stage": stage, "tp": tp_rank, "cp": cp_rank}
+        said |= {"dp_size": dp_size, "pp_size": pp_size, "tp_size": tp_size, "cp_size": cp_size}
+        self._guard(self._state.place, said)
 
     def microbatch(
         self, index: int | None = None, *, tokens: float | None = None, doc_lengths: Sequence[int] | None = None
@@ -195,10 +247,25 @@ class Recorder:
         microbatch, chunk : int
             Of a compute.
         """
-        token = self._guard(self._begin_operation, optype, microbatch, chunk)
+        token = self.begin_operation(optype, microbatch=microbatch, chunk=chunk)
         try:
             yield
         finally:
+            self.end_operation(token)
+
+    def begin_operation(self, optype: str, *, microbatch: int = 0, chunk: int = 0) -> Any:
+        """Say that an operation begins, in a step or between steps; what this gives is for `end_operation`.
+
+        Parameters
+        ----------
+        optype, microbatch, chunk
+            As of `operation`.
+        """
+        return self._guard(self._begin_operation, optype, microbatch, chunk)
+
+    def end_operation(self, token: Any) -> None:
+        """Say that the operation ends whose beginning gave this."""
+        if token is not None:
             self._guard(self._end_operation, token)
 
     def close(self) -> None:
@@ -207,11 +274,16 @@ class Recorder:
 
     def _close(self, patience_s: float) -> None:
         atexit.unregister(self.close)
-        self._guard(self._hand_over)
+        self._guard(self._steps.close)
         self._stop()
         self._metadata["finished_at"] = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
         if self._writer.is_alive():
             self._writer.finish(patience_s)  # what was recorded before a failure is written, too
+
+    def _progress(self) -> None:
+        """Tell the thread that writes that there is work, and how far the job is."""
+        self._metadata["steps_total"] = self._steps.number
+        self._writer.wake()
 
     def _guard(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call a function of the recorder's own; what it raises ends the recording."""
@@ -252,38 +324,9 @@ class Recorder:
     def _switch_off(self) -> None:
         """Have the hooks that are in place note nothing."""
         self._is_on = False
-        self._log.inside.on = self._log.beside.on = self._log.always.on = False
+        for switch in (self._log.inside, self._log.beside, self._log.between, self._log.always):
+            switch.on = False
         self._log.step = None
-
-    def _begin_step(self, number: int | None) -> None:
-        number = self._next_step if number is None else number
-        self._next_step = number + 1
-        self._hand_over()
-        is_held_up = self._clock.is_paused or len(self._clock.moments) > MAX_MOMENTS
-        window = None if is_held_up else self._sampling.window(number)
-        if window is None:
-            self._log.inside.on = self._log.beside.on = False
-            self._log.waiting_input.clear()
-            return
-        if self._window is None or self._window[0] != window:
-            self._window = (window, Window())
-        self._log.open(number, self._window[1])
-        self._writer.wake()
-
-    def _end_step(self) -> None:
-        self._log.shut()
-        is_next = self._sampling.window(self._next_step) is not None
-        if not is_next:
-            self._log.waiting_input.clear()
-        self._log.beside.on = is_next or self._log.step is not None
-        self._metadata["steps_total"] = self._next_step
-
-    def _hand_over(self) -> None:
-        """Give the recorded step that has ended to the thread that writes."""
-        if self._log.step is not None:
-            self._clock.moments.append(self._log.step)
-            self._log.step = None
-            self._writer.wake()
 
     def _note_microbatch(self, index: int | None, tokens: float | None, doc_lengths: Sequence[int] | None) -> None:
         step = self._log.step
@@ -304,21 +347,33 @@ class Recorder:
     def _begin_operation(self, optype: str, microbatch: int, chunk: int) -> Any:
         if optype not in BY_NAME:
             raise ValueError(f"operation type {optype!r}; expected one of {', '.join(BY_NAME)}")
-        if not self._log.inside.on:
+        op, log = BY_NAME[optype], self._log
+        if op in (Op.FORWARD, Op.BACKWARD, Op.WEIGHT, Op.DATA_LOAD):
+            self._steps.work_begins()
+        if op in EVIDENCE:
+            log.other_depth += 1
+            return op, time.perf_counter_ns()
+        if op == Op.OPTIMIZER:
+            self._steps.before_optimizer(self)
+            return op, None
+        if not log.inside.on or log.other_depth:
             return None
-        op = BY_NAME[optype]
-        if op in (Op.FORWARD, Op.BACKWARD):
-            self._log.driver = "own"
-            return self._log.begin(op, microbatch, chunk * self._state.pp_size + self._state.stage)
-        host = op in EVIDENCE
-        return op, time.perf_counter_ns() if host else self._log.clock.now()
+        if op in DIRECTIONS:
+            log.driver = "own"
+            return log.begin(op, microbatch, chunk * self._state.pp_size + self._state.stage)
+        return op, log.clock.now()
 
     def _end_operation(self, token: Any) -> None:
-        if token is None or self._log.step is None:
+        log = self._log
+        if isinstance(token, Compute):
+            log.end(token)
             return
-        if not isinstance(token, tuple):
-            self._log.end(token)
-        elif isinstance(token[1], int) and token[0] >= Op.GC:
-            self._log.evidence(token[0], token[1], time.perf_counter_ns())
-        else:
-            self._log.step.others.append((*token, self._log.clock.now()))
+        op, start = token
+        if op in EVIDENCE:
+            log.other_depth = max(log.other_depth - 1, 0)
+            if not log.other_depth:
+                log.pause(op, start, time.perf_counter_ns())
+        elif op == Op.OPTIMIZER:
+            self._steps.after_optimizer(self)
+        elif log.step is not None:
+            log.step.others.append((op, start, log.clock.now()))

@@ -120,7 +120,10 @@ def _span(transfer: Transfer, at: Callable[[Mark], int]) -> tuple[int, int]:
 
 def _closing_spans(step: StepLog, at: Callable[[Mark], int]) -> Iterable[tuple[Op, int, int]]:
     """Say when parameters were gathered, gradients reduced and clipped, and when the optimizer ran: each once a step."""
+    last = max((at(compute.start) for compute in step.computes if compute.end is not None), default=None)
+    # Where several optimizers run in turns with computes, those after the last compute.
     optimizers = [(at(start), at(end)) for op, start, end in step.others if op == Op.OPTIMIZER]
+    optimizers = [span for span in optimizers if last is None or span[1] >= last]
     updated = min((start for start, _ in optimizers), default=None)
     clips = [(at(start), at(end)) for op, start, end in step.others if op == Op.CLIP]
     kinds: dict[Op, list[tuple[int, int]]] = {Op.OPTIMIZER: optimizers}

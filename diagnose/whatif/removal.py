@@ -140,7 +140,9 @@ class Removal:
         if key not in self._rebuilt:
             rebuilt = rebuild(self.observed[i], change.schedule, change.chunks, change.pieces)
             # Work is shared out over the stages of the job: steps that lost the rows of one cannot be laid out anew.
-            whole = rebuilt is not None and change.share.shape[-1] == rebuilt.recorded.chunks * rebuilt.recorded.n_stages
+            whole = (
+                rebuilt is not None and change.share.shape[-1] == rebuilt.recorded.chunks * rebuilt.recorded.n_stages
+            )
             self._rebuilt[key] = rebuilt if whole else None
         return self._rebuilt[key]
 

@@ -81,7 +81,7 @@ def test_a_step_without_wrappers(tmp_path):
 
 
 def test_only_sampled_steps(tmp_path):
-    """The steps that are recorded are those the sampling names, by the number the job gives them."""
+    """The steps that are recorded are those the sampling names, counted from the first; their numbers are the job's."""
     from diagnose.record.sampling import Sampling
 
     weight = torch.ones(2, requires_grad=True)
@@ -89,7 +89,7 @@ def test_only_sampled_steps(tmp_path):
         for step in range(1000, 1100):
             with recorder.step(step):
                 train(weight, torch.ones(2))
-    expected = {step for step in range(1000, 1100) if Sampling(0.2).window(step) is not None}
+    expected = {1000 + step for step in range(100) if Sampling(0.2).window(step) is not None}
     assert set(read(tmp_path).step) == expected and 10 < len(expected) < 30
 
 

@@ -1,0 +1,233 @@
+"""Where the steps of a job begin and end: at its optimizer, whatever its loop says.
+
+Enters: what the loop says of its steps, optimizers as they run, and the work that follows them. Leaves: the steps that are
+recorded, each whole, in the clock's queue.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from diagnose.model.optype import Op
+from diagnose.record.clock import Mark, Window
+from diagnose.record.hooks import Hooks
+from diagnose.record.log import Log, StepLog, merge
+from diagnose.record.sampling import Sampling
+
+#: Steps are left out while so many events wait to be read: the GPU, or the folder's disk, hangs.
+MAX_MOMENTS = 100_000
+#: After so many calls of `step()` without any optimizer the job has none, and each call was a step.
+MAX_PARTS = 1000
+#: An optimizer that runs so often while another one does not run is all that there is to wait for.
+MAX_RUNS = 16
+
+
+class Steps:
+    """Tells steps apart; a step is over when its optimizers have run.
+
+    Parameters
+    ----------
+    log : Log
+    sampling : Sampling
+        Which steps are recorded, counted from the first that this process saw.
+    wake : function
+        Called when a step has been handed over, or a recorded one begins.
+    """
+
+    def __init__(self, log: Log, sampling: Sampling, wake: Callable[[], None]) -> None:
+        self.log = log
+        self.sampling = sampling
+        self.wake = wake
+        #: True where steps are found by the optimizers that run; else the loop says where they begin and end.
+        self.follows = False
+        #: Steps that are over, recorded or not.
+        self.n_done = 0
+        #: Number of the step that runs, or comes next.
+        self.number = 0
+        #: The loop says that a step runs; or, where optimizers are followed, work of a step has begun.
+        self.is_open = False
+        #: An optimizer has run in this step.
+        self.is_updated = False
+        #: Whether the job has optimizers; None while nobody knows.
+        self.has_optimizer: bool | None = None
+        #: What was recorded of this step: one part for each time that the loop said a step runs.
+        self._parts: list[StepLog] = []
+        self._n_parts = 0
+        self._window: tuple[int, Window] | None = None
+        #: How often each optimizer ran in this step, by its `id`, and which the job has.
+        self._runs: dict[int, int] = {}
+        self._known: set[int] = set()
+        #: The optimizer that runs now, by its `id`; since when, and how many computes had begun.
+        self._running: int | None = None
+        self._started: tuple[Mark, int] | None = None
+
+    def begin(self, number: int | None) -> None:
+        """Begin a step of this number, or go on with the last where no optimizer has run in it."""
+        self.follows = self.log.between.on = False
+        if self.is_open:
+            self.end()
+        if self._n_parts and (self.is_updated or self.has_optimizer is False):
+            self.finish()
+        elif self._n_parts >= MAX_PARTS and self.has_optimizer is None:
+            self._part()
+        self._open(number)
+
+    def end(self) -> None:
+        """End what `begin` began."""
+        self.is_open = False
+        self.log.shut()
+        self._look_ahead(n_more=1)
+
+    def abandon(self) -> None:
+        """Leave out the step that runs: an exception ended it."""
+        if self.is_open:
+            self.end()
+            self._parts.clear()
+            self.finish()
+
+    def follow(self, number: int | None) -> None:
+        """From now on a step is over when its optimizers have run and the next work begins."""
+        if self.is_open:
+            self.end()
+        if self.is_updated:
+            self.finish()
+        self._hand_over([])
+        self.follows = self.log.between.on = True
+        if number is not None:
+            self.number = number
+        self._look_ahead(n_more=0)
+        self.log.idle_since = self.log.clock.now() if self.log.beside.on else None
+
+    def work_begins(self, *_args: Any, **_kwargs: Any) -> None:
+        """Begin the next step where the last is over and optimizers are followed."""
+        if self.follows and not self.is_open and self.log.is_training_work():
+            if self._n_parts:
+                self.finish()
+            self._open(None)
+            self.log.between.on = False
+
+    def finish(self) -> None:
+        """Hand the step that is over to the thread that writes."""
+        self._hand_over([merge(self._parts)] if self._parts else [])
+        self.n_done += 1
+        self.number += 1
+
+    def close(self) -> None:
+        """Hand over what is whole when the job ends."""
+        if self.is_open and not self.follows:
+            self.end()
+        if self.is_updated:
+            self.finish()
+        elif self.has_optimizer is None:
+            self._part()  # with an optimizer, the rest is no whole step
+
+    def _part(self) -> None:
+        """Take each part as a step: the job has no optimizer."""
+        self.has_optimizer = False
+        self.n_done += self._n_parts
+        self.number += self._n_parts
+        self._hand_over(self._parts)
+
+    def _hand_over(self, steps: list[StepLog]) -> None:
+        self.log.clock.moments.extend(steps)
+        self.log.step = None
+        self._parts, self._n_parts = [], 0
+        self.is_updated = False
+        self._runs.clear()
+        if steps:
+            self.wake()
+
+    def _open(self, number: int | None) -> None:
+        """Begin a step, or a part of one; recorded, if it is to be."""
+        if number is None:
+            number = self.number + (self._n_parts if self.has_optimizer is None else 0)
+        elif not self._n_parts:
+            self.number = number
+        self.is_open = True
+        self._n_parts += 1
+        log, clock = self.log, self.log.clock
+        is_held_up = clock.is_paused or len(clock.moments) > MAX_MOMENTS
+        window = None if is_held_up else self.sampling.window(self.n_done)
+        if window is None:
+            log.inside.on = log.beside.on = False
+            log.step = None
+            log.waiting_input.clear()
+            return
+        if self._window is None or self._window[0] != window:
+            self._window = (window, Window())
+        log.open(number, self._window[1])
+        assert log.step is not None
+        self._parts.append(log.step)
+        self.wake()
+
+    def _look_ahead(self, n_more: int) -> None:
+        """Keep looking between steps where the last or the next is recorded."""
+        is_next = self.sampling.window(self.n_done + n_more) is not None
+        if not is_next:
+            self.log.waiting_input.clear()
+        self.log.beside.on = is_next or self.log.step is not None
+
+    def before_optimizer(self, optimizer: Any, *_args: Any) -> None:
+        """An optimizer begins to run."""
+        if self._running not in (None, id(optimizer)):
+            return  # one within another
+        self._running = id(optimizer)
+        if id(optimizer) in self._known or not self._n_parts:
+            self.work_begins()  # it asks for the loss itself; another one belongs to the step before
+        self._known.add(id(optimizer))
+        self.has_optimizer = True
+        self._started = None
+        if self.log.step is not None:
+            self.log.idle_since = self.log.clock.now()
+            self._started = self.log.idle_since, self.log.n_computes
+
+    def after_optimizer(self, optimizer: Any, *_args: Any) -> None:
+        """An optimizer has run: with that the step is over, unless the job has others."""
+        if self._running != id(optimizer):
+            return
+        self._running = None
+        log = self.log
+        self.is_updated = True
+        if log.step is not None and self._started is not None:
+            start, n_computes = self._started
+            log.idle_since = log.clock.now()
+            if log.n_computes > n_computes:
+                # It asked for the loss itself; it is what was left to do then.
+                start = log.step.computes[-1].end or start
+            if not log.backward_depth:  # else each weight has its optimizer, within the backward
+                log.step.others.append((Op.OPTIMIZER, start, log.idle_since))
+        runs = self._runs[id(optimizer)] = self._runs.get(id(optimizer), 0) + 1
+        if runs > MAX_RUNS:
+            self._known = set(self._runs)
+        if self.follows and self.is_open and self._known <= self._runs.keys():
+            self.is_open = False
+            log.between.on = True
+            self._look_ahead(n_more=1)
+            if log.step is None and log.beside.on:
+                log.idle_since = log.clock.now()
+
+
+def hook_steps(hooks: Hooks, log: Log, steps: Steps) -> None:
+    """Note optimizers, and the work that comes after them; put in place after the hooks that note the work itself."""
+    import torch
+    from torch.optim import optimizer
+
+    always, between = log.always, log.between
+    for register, function in (
+        (optimizer.register_optimizer_step_pre_hook, steps.before_optimizer),
+        (optimizer.register_optimizer_step_post_hook, steps.after_optimizer),
+    ):
+        hooks.on_undo(register(hooks.guarded(function, always)).remove)
+    from torch.utils.data import dataloader
+
+    hooks.around(dataloader._BaseDataLoaderIter, "__next__", between, steps.work_begins)  # noqa: SLF001
+    hooks.around(torch.nn.parallel.DistributedDataParallel, "forward", between, steps.work_begins)
+    hooks.around(torch.autograd, "backward", between, steps.work_begins)
+    from torch.distributed.fsdp import _runtime_utils
+    from torch.distributed.fsdp._fully_shard import _fsdp_param_group
+
+    hooks.around(_fsdp_param_group.FSDPParamGroup, "unshard", between, steps.work_begins)
+    hooks.around(_runtime_utils, "_pre_forward_unshard", between, steps.work_begins)
+    from torch.distributed.pipelining import schedules
+
+    for schedule in (schedules.PipelineScheduleSingle, schedules.PipelineScheduleMulti):
+        hooks.around(schedule, "step", between, steps.work_begins)
