@@ -32,8 +32,8 @@ MIN_FOR_GROWTH = 8
 _HOW = {
     "megatron": "--manual-gc --manual-gc-interval {every}",
     "torchtitan": "--training.gc_freq {every}",
-    "pytorch": "gc.disable() at the start, gc.freeze() once the model is built, and gc.collect(1) on all ranks when "
-    "step % {every} == 0",
+    "pytorch": "diagnose.record.Recorder(folder, planned_gc={every}) does it; by hand: gc.disable() at the start, gc.freeze() once "
+    "the model is built, and gc.collect() on all ranks when step % {every} == 0",
 }
 
 
