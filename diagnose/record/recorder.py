@@ -31,6 +31,7 @@ from diagnose.record.megatron import hook_megatron
 from diagnose.record.parallel_state import count_hosts, find_parallel_state
 from diagnose.record.pipelining import hook_pipelining
 from diagnose.record.report import report_job
+from diagnose.record.planned_gc import PlannedCollections
 from diagnose.record.sampling import Sampling
 from diagnose.record.steps import Steps, hook_steps
 from diagnose.record.writer_thread import PATIENCE_AFTER_ERROR_S, PATIENCE_S, WriterThread
@@ -62,13 +63,17 @@ class Recorder:
     report : bool
         Diagnose the job when it ends: rank 0 prints the page to the log, leaves `diagnosis.html` and `diagnosis.json` in the
         folder, and a summary in Weights & Biases, MLflow or TensorBoard where the job logs to them.
+    planned_gc : int, optional
+        Collect Python's garbage on all ranks in the same step, after every so many steps, and not in between. From the end of the
+        first step on the collector is off, and what is there by then is frozen; closing the recorder undoes both.
     metadata : dict, optional
         More of the job's metadata, such as `layers_per_stage` or `owner`.
 
     Raises
     ------
     ValueError
-        `sample` is no part, or what is said of the worker's place does not fit together. Nothing raises later.
+        `sample` is no part, `planned_gc` no number of steps, or what is said of the worker's place does not fit together. Nothing
+        raises later.
     """
 
     def __init__(  # noqa: PLR0913 - what a job may have to say, by name
@@ -88,6 +93,7 @@ class Recorder:
         cp_size: int | None = None,
         stage_ranks: Sequence[int] = (),
         report: bool = False,
+        planned_gc: int | None = None,
         metadata: dict[str, Any] | None = None,
     ) -> None:
         self._folder = Path(folder)
@@ -110,6 +116,7 @@ class Recorder:
         self._writer = WriterThread(self._folder, self._clock, self._state, self._metadata, self._fail)
         self._steps = Steps(self._log, self._sampling, self._progress)
         self._ending = Ending(self._flush)
+        self._planned = PlannedCollections(planned_gc, self._log) if planned_gc is not None else None
         self._guard(self._start, list(stage_ranks))
         atexit.register(self.close)  # where the job does not close it: the thread must finish its file
         if hasattr(os, "register_at_fork"):
@@ -151,6 +158,9 @@ class Recorder:
                 # Another version of torch, or one without distributed: the rest is recorded.
                 LOGGER.info("diagnose does not record what %s hooks: %s", hook.__module__, error)
         self._log.retries = self._retries.since
+        if self._planned is not None:
+            self._steps.on_end = self._planned.step_ended
+            self._hooks.on_undo(self._planned.restore)
         self._writer.start()
         self._ending.listen()
 
@@ -364,6 +374,8 @@ class Recorder:
         """In a process that the job forks (a worker of a data loader) nothing is recorded: it is the parent's trace."""
         self._switch_off()
         self._ending.forget()
+        if self._planned is not None:
+            self._planned.switch_on()
         atexit.unregister(self.close)
 
     def _stop(self) -> None:

@@ -38,6 +38,8 @@ class Steps:
         self.log = log
         self.sampling = sampling
         self.wake = wake
+        #: Called with the number of each step that is over, before what was recorded of it is handed over.
+        self.on_end: Callable[[int], None] | None = None
         #: True where steps are found by the optimizers that run; else the loop says where they begin and end.
         self.follows = False
         #: Steps that are over, recorded or not.
@@ -125,6 +127,8 @@ class Steps:
     def finish(self) -> None:
         """Hand the step that is over to the thread that writes."""
         self.log.end_evaluation()
+        if self.on_end is not None:
+            self.on_end(self.number)
         self._hand_over([merge(self._parts)] if self._parts else [])
         self.n_done += 1
         self.number += 1
