@@ -30,8 +30,8 @@ from diagnose.record.log import Compute, Log
 from diagnose.record.megatron import hook_megatron
 from diagnose.record.parallel_state import count_hosts, find_parallel_state
 from diagnose.record.pipelining import hook_pipelining
-from diagnose.record.report import report_job
 from diagnose.record.planned_gc import PlannedCollections
+from diagnose.record.report import report_job
 from diagnose.record.sampling import Sampling
 from diagnose.record.steps import Steps, hook_steps
 from diagnose.record.writer_thread import PATIENCE_AFTER_ERROR_S, PATIENCE_S, WriterThread
@@ -334,7 +334,7 @@ class Recorder:
 
     def _flush(self, patience_s: float) -> None:
         """Write the file while the job is told to end."""
-        if self._log.is_training_thread():
+        if not self._log.is_beside():
             self._guard(self._steps.hand_over_ended)
         if self._writer.is_alive():
             self._writer.flush(patience_s)

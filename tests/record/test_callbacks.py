@@ -39,9 +39,11 @@ class Job:
         self.first_step = 0
 
     def loader(self, data):
+        """Give batches of the data."""
         return self.torch.utils.data.DataLoader(data, batch_size=BATCH)
 
     def loss(self, batch):
+        """Give the loss of a batch."""
         return self.model(batch).square().mean()
 
 
