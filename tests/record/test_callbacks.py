@@ -39,9 +39,11 @@ class Job:
         self.first_step = 0
 
     def loader(self, data):
+        """Make a loader of these rows."""
         return self.torch.utils.data.DataLoader(data, batch_size=BATCH)
 
     def loss(self, batch):
+        """Compute the loss of one microbatch."""
         return self.model(batch).square().mean()
 
 
