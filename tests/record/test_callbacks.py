@@ -39,11 +39,11 @@ class Job:
         self.first_step = 0
 
     def loader(self, data):
-        """Give batches of the data."""
+        """Make a loader of these rows."""
         return self.torch.utils.data.DataLoader(data, batch_size=BATCH)
 
     def loss(self, batch):
-        """Give the loss of a batch."""
+        """Compute the loss of one microbatch."""
         return self.model(batch).square().mean()
 
 
