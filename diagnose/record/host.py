@@ -5,6 +5,7 @@ Enters: Python's collector, the CUDA allocator's counters, data loaders and savi
 
 import gc
 import time
+from collections.abc import Callable
 from typing import Any
 
 from diagnose.model.optype import Op
@@ -90,6 +91,25 @@ def _hook_saving(hooks: Hooks, log: Log) -> None:
 
         for name in ("save", "async_save"):
             hooks.around(checkpoint, name, log.beside, before, after)
+
+
+def hook_pause(hooks: Hooks, log: Log, owner: Any, name: str, kind: Op | Callable[..., Op]) -> None:
+    """Note what a framework does instead of training, such as an evaluation, as one row; `kind` may depend on its arguments."""
+
+    def before(*args: Any, **kwargs: Any) -> tuple[Op, int]:
+        op = kind if isinstance(kind, Op) else kind(*args, **kwargs)
+        log.other_depth += 1
+        return op, time.perf_counter_ns()
+
+    def after(begun: tuple[Op, int], _result: Any) -> None:
+        log.other_depth -= 1
+        if not log.other_depth:
+            log.pause(*begun, time.perf_counter_ns())
+
+    def raised() -> None:
+        log.other_depth -= 1
+
+    hooks.around(owner, name, log.beside, before, after, raised)
 
 
 class Retries:

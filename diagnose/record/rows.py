@@ -66,8 +66,16 @@ def list_operations(step: StepLog) -> list[OperationRow]:
         for optype, start, end, microbatch, virtual in sorted(found)
     ]
     evidence = sorted([*step.evidence, *_retries(computes)])
+    # It stays beside the computes that it stood beside, which have moved forward by what they waited for before it.
+    waits = [(Clock.host_ns(end), at(end) - at(start)) for compute in computes for start, end in compute.waits]
     return rows + [
-        OperationRow(NAMES[op], on_device=False, start_ns=start, duration_ns=end - start) for op, start, end in evidence
+        OperationRow(
+            NAMES[op],
+            on_device=False,
+            start_ns=start - sum(waited for until, waited in waits if until <= start),
+            duration_ns=end - start,
+        )
+        for op, start, end in evidence
     ]
 
 

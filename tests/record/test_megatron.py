@@ -41,7 +41,7 @@ def test_without_interleaving(monkeypatch, tmp_path, as_class):
 
 
 def test_evaluation_is_no_training(monkeypatch, tmp_path):
-    """What runs without gradients is not recorded."""
+    """What runs without gradients is one row, from its first operation to its last."""
     import torch
 
     from diagnose.record import Recorder
@@ -49,4 +49,6 @@ def test_evaluation_is_no_training(monkeypatch, tmp_path):
     train = stand_in.install(monkeypatch, as_class=False)
     with Recorder(tmp_path, sample=1.0) as recorder, recorder.step(), torch.no_grad():
         train(2)
-    assert not list(tmp_path.glob("*.parquet"))
+    rows = pq.read_table(tmp_path / "rank-00000.parquet").to_pandas()
+    assert rows[rows.optype != "gc"].optype.tolist() == ["eval"]
+    assert rows.duration.max() >= 2 * stand_in.FORWARD_S

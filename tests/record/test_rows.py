@@ -7,7 +7,7 @@ import pytest
 from diagnose.model.optype import Op
 from diagnose.record.clock import Clock, Moment, Window
 from diagnose.record.communication import _hook_waits
-from diagnose.record.data_parallel import Reductions, _Autograd
+from diagnose.record.data_parallel import Autograd
 from diagnose.record.graphs import hook_captures
 from diagnose.record.hooks import Hooks
 from diagnose.record.log import Collective, Compute, Log, StepLog, Transfer
@@ -266,7 +266,8 @@ def test_the_end_of_a_backward_never_raises():
 
     log = Log(Broken())
     log.open(1, Window())
-    reductions = Reductions(log)
+    autograd = Autograd(log)
+    reductions = autograd.reductions
     reductions.expected = True
-    _Autograd(log, reductions)._has_computed()
+    autograd._has_computed()
     assert not reductions.expected and reductions.computed is None
