@@ -40,7 +40,8 @@ def hook_deepspeed(hooks: Hooks, log: Log, state: ParallelState, steps: Steps, a
     engine = importlib.import_module("deepspeed.runtime.engine").DeepSpeedEngine
     ours = _Engine(log, state, autograd)
     hooks.around(engine, "forward", log.inside, ours.before_forward)
-    hooks.around(engine, "forward", log.between, ours.work_begins(steps))
+    hooks.around(engine, "forward", log.between, steps.work_begins)
+    hooks.around(engine, "forward", log.beside, log.before_evaluating, log.after_evaluating)
     hooks.around(engine, "allreduce_gradients", log.inside, ours.before_reduction, ours.after_reduction)
     zero = importlib.import_module("deepspeed.runtime.zero.stage_1_and_2").DeepSpeedZeroOptimizer
     hooks.around(zero, "reduce_ipg_grads", log.inside, ours.before_reduction, ours.after_reduction)
@@ -84,21 +85,8 @@ class _Engine:
         self.state = state
         self.autograd = autograd
 
-    @staticmethod
-    def work_begins(steps: Steps) -> Any:
-        """Make a hook that begins a step with a forward that is no evaluation."""
-        import torch
-
-        def before(*_args: Any, **_kwargs: Any) -> None:
-            if torch.is_grad_enabled():
-                steps.work_begins()
-
-        return before
-
     def before_forward(self, engine: Any, *_args: Any, **_kwargs: Any) -> None:
-        import torch
-
-        if not torch.is_grad_enabled():
+        if self.log.evaluates():
             return
         if not self.state.is_said:
             self.state.place(find_place(engine))
@@ -165,7 +153,7 @@ class _Pipeline:
         self.log.driver = ""
 
     def _is_training(self) -> bool:
-        return self.log.driver == "deepspeed" and not self.log.other_depth
+        return self.log.driver == "deepspeed" and not self.log.named_depth
 
     def before_compute(self, op: Op) -> Any:
         """Make a hook that begins a compute; those of one kind follow each other by microbatch."""
@@ -213,13 +201,14 @@ class _Pipeline:
         """The first and the last stage ask for input, whatever it comes from."""
         if not self._is_training():
             return None
-        self.log.other_depth += 1  # what a data loader within waits is noted here
+        self.log.reads = True
+        self.log.named_depth += 1  # what a data loader within waits is noted here
         return time.perf_counter_ns()
 
     def after_loading(self, start: int | None, _result: Any) -> None:
         if start is None:
             return
-        self.log.other_depth -= 1
+        self.log.named_depth -= 1
         end = time.perf_counter_ns()
         if end - start >= SHORT_WAIT_NS:
             self.log.pause(Op.DATA_LOAD, start, end)

@@ -7,8 +7,6 @@ some version, it is not hooked.
 """
 
 import importlib
-import time
-from collections.abc import Callable
 from typing import Any
 
 from diagnose.model.optype import Op
@@ -61,12 +59,11 @@ def hook_megatron(hooks: Hooks, log: Log, state: ParallelState, steps: Steps) ->
     schedules = importlib.import_module(MODULE)
     p2p = importlib.import_module("megatron.core.pipeline_parallel.p2p_communication")
     megatron = _Megatron(log, state, core.parallel_state)
-    evaluation = _Evaluation(log)
 
     def around(owner: Any, name: str, before: Any, after: Any) -> None:
         hooks.around(owner, name, log.inside, before, after)
-        hooks.around(owner, name, log.between, evaluation.unless(steps.work_begins))
-        hooks.around(owner, name, log.beside, evaluation.before, evaluation.after)
+        hooks.around(owner, name, log.between, steps.work_begins)
+        hooks.around(owner, name, log.beside, log.before_evaluating, log.after_evaluating)
 
     around(schedules, "forward_step", megatron.before_forward, megatron.after_forward)
     hooks.around(schedules, "backward_step", log.inside, megatron.before_backward, megatron.after_compute)
@@ -97,48 +94,8 @@ def _hook_optimizers(hooks: Hooks, log: Log, steps: Steps) -> None:
             steps.follow_update(hooks, owner, "step")
 
 
-class _Evaluation:
-    """Schedules that run forwards alone, without gradients: one row from the first operation to the last."""
-
-    def __init__(self, log: Log) -> None:
-        self.log = log
-        self.row: tuple[Op, int, int] | None = None
-
-    @staticmethod
-    def unless(function: Callable[[], None]) -> Callable[..., None]:
-        """Make a hook that calls a function unless this is an evaluation."""
-        import torch
-
-        def before(*_args: Any, **_kwargs: Any) -> None:
-            if torch.is_grad_enabled():
-                function()
-
-        return before
-
-    def before(self, *_args: Any, **_kwargs: Any) -> int | None:
-        import torch
-
-        if torch.is_grad_enabled():
-            return None
-        self.log.other_depth += 1
-        return time.perf_counter_ns()
-
-    def after(self, start: int | None, _result: Any) -> None:
-        """Make the row longer where nothing else was noted since."""
-        log = self.log
-        if start is None:
-            return
-        log.other_depth -= 1
-        if log.other_depth or log.step is None:
-            return
-        if self.row is not None and log.step.evidence and log.step.evidence[-1] is self.row:
-            start = log.step.evidence.pop()[1]
-        log.pause(Op.EVAL, start, time.perf_counter_ns())
-        self.row = log.step.evidence[-1]
-
-
 class _Megatron:
-    """What the hooks of training share."""
+    """What the hooks share."""
 
     def __init__(self, log: Log, state: ParallelState, parallel_state: Any) -> None:
         self.log = log

@@ -34,7 +34,8 @@ def hook_ray_data(hooks: Hooks, log: Log, steps: Steps) -> None:
     asked_ns = [0]
 
     def asks(*_args: Any, **_kwargs: Any) -> None:
-        asked_ns[0] = time.perf_counter_ns() if log.is_training_work() else 0
+        log.reads = True
+        asked_ns[0] = 0 if log.is_outside() or log.evaluates() else time.perf_counter_ns()
 
     def gets(*_args: Any, **_kwargs: Any) -> None:
         now = time.perf_counter_ns()
