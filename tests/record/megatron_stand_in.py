@@ -39,8 +39,31 @@ def install(monkeypatch, *, as_class):
             time.sleep(TRANSFER_S)
 
     modules["megatron.core.distributed"].DistributedDataParallel = DistributedDataParallel
-    modules["megatron.core.optimizer.optimizer"].MegatronOptimizer = type("MegatronOptimizer", (), {})
+    vars(modules["megatron.core.optimizer.optimizer"]).update(
+        MegatronOptimizer=MegatronOptimizer, ChainedOptimizer=ChainedOptimizer
+    )
     return _fill_schedules(modules[schedules_name], modules[p2p_name], DistributedDataParallel())
+
+
+class MegatronOptimizer:
+    """The base of its optimizers."""
+
+    def get_grad_norm(self):
+        """Wait for the other stages."""
+        time.sleep(TRANSFER_S)
+
+
+class ChainedOptimizer(MegatronOptimizer):
+    """Several optimizers in one; here one of torch, which is run so often."""
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    def step(self, n_runs):
+        """Take the norm, and update."""
+        self.get_grad_norm()
+        for _ in range(n_runs):
+            self.inner.step()
 
 
 def _fill_parallel_state(module):

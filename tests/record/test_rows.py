@@ -67,6 +67,15 @@ def test_sharded_waits_come_last():
     ]
 
 
+def test_pauses_stay_beside_their_computes():
+    """Where computes go forward by what they waited for, a wait for input between them goes with them; what follows them stays."""
+    computes = [compute(Op.BACKWARD, 0, 30, waits=[(20 * MS, 30 * MS)]), compute(Op.BACKWARD, 40, 60, 1)]
+    evidence = [(Op.DATA_LOAD, 30 * MS, 40 * MS), (Op.CHECKPOINT, 60 * MS, 70 * MS)]
+    rows = spans(list_operations(step_of(computes=computes, evidence=evidence)))
+    assert rows[-2:] == [("data-load", 20, 30), ("checkpoint", 60, 70)]
+    assert rows[:2] == [("backward-compute", 0, 20), ("backward-compute", 30, 50)]
+
+
 def test_collectives_by_their_place():
     """Gathering before the first compute, reducing after the last, a norm, and gathering what was updated are told apart."""
     others = [(Op.CLIP, 60 * MS, 61 * MS), (Op.CLIP, 63 * MS, 64 * MS), (Op.OPTIMIZER, 65 * MS, 70 * MS)]
