@@ -19,15 +19,15 @@ from types import TracebackType
 from typing import Any, Self
 
 from diagnose.model.optype import BY_NAME, DIRECTIONS, EVIDENCE, NAMES, Op
+from diagnose.record import deepspeed_hooks, megatron_hooks, ray_hooks
 from diagnose.record.clock import Clock
 from diagnose.record.communication import hook_communication
-from diagnose.record.data_parallel import Reductions, hook_data_parallel
 from diagnose.record.ending import Ending
+from diagnose.record.data_parallel import Autograd, hook_data_parallel
 from diagnose.record.graphs import hook_captures, keep_out_compiler
 from diagnose.record.hooks import Hooks
 from diagnose.record.host import Retries, hook_host
 from diagnose.record.log import Compute, Log
-from diagnose.record.megatron import hook_megatron
 from diagnose.record.parallel_state import count_hosts, find_parallel_state
 from diagnose.record.pipelining import hook_pipelining
 from diagnose.record.planned_gc import PlannedCollections
@@ -114,6 +114,8 @@ class Recorder:
             **(metadata or {}),
         }
         self._writer = WriterThread(self._folder, self._clock, self._state, self._metadata, self._fail)
+        #: What hooks a framework, by the module that says that it is used, for those that are not imported yet.
+        self._frameworks: dict[str, tuple[Any, ...]] = {}
         self._steps = Steps(self._log, self._sampling, self._progress)
         self._ending = Ending(self._flush)
         self._planned = PlannedCollections(planned_gc, self._log) if planned_gc is not None else None
@@ -143,26 +145,41 @@ class Recorder:
             hook_captures(self._hooks, self._log, torch.cuda.CUDAGraph)
             if torch.cuda.is_initialized():  # else asking would take memory of whichever GPU comes first
                 self._metadata.setdefault("gpu_type", torch.cuda.get_device_name())
-        reductions = Reductions(self._log)
+        autograd = Autograd(self._log)
         for hook, more in (
             (hook_host, ()),
             (hook_communication, (stage_ranks,)),
-            (hook_data_parallel, (reductions,)),
-            (hook_pipelining, (self._state, reductions)),
-            (hook_megatron, (self._state,)),
+            (hook_data_parallel, (autograd,)),
+            (hook_pipelining, (self._state, autograd.reductions)),
             (hook_steps, (self._steps,)),
         ):
-            try:
-                hook(self._hooks, self._log, *more)
-            except (ImportError, AttributeError) as error:
-                # Another version of torch, or one without distributed: the rest is recorded.
-                LOGGER.info("diagnose does not record what %s hooks: %s", hook.__module__, error)
+            self._hook(hook, *more)
+        self._frameworks = {
+            megatron_hooks.MODULE: (megatron_hooks.hook_megatron, self._state, self._steps),
+            deepspeed_hooks.MODULE: (deepspeed_hooks.hook_deepspeed, self._state, self._steps, autograd),
+            ray_hooks.TRAIN: (ray_hooks.hook_ray_train,),
+            ray_hooks.DATA: (ray_hooks.hook_ray_data, self._steps),
+        }
+        self._hook_frameworks()
         self._log.retries = self._retries.since
         if self._planned is not None:
             self._steps.on_end = self._planned.step_ended
             self._hooks.on_undo(self._planned.restore)
         self._writer.start()
         self._ending.listen()
+
+    def _hook(self, hook: Callable[..., None], *more: Any) -> None:
+        """Put hooks in place as far as this version of what they hook has it."""
+        try:
+            hook(self._hooks, self._log, *more)
+        except (ImportError, AttributeError) as error:
+            # Another version of torch, or one without distributed: the rest is recorded.
+            LOGGER.info("diagnose does not record what %s hooks: %s", hook.__module__, error)
+
+    def _hook_frameworks(self) -> None:
+        """Hook frameworks that have been imported by now; the others are looked for again with each step."""
+        for name in self._frameworks.keys() & sys.modules.keys():
+            self._hook(*self._frameworks.pop(name))
 
     def __enter__(self) -> Self:
         return self
@@ -342,6 +359,7 @@ class Recorder:
     def _progress(self) -> None:
         """Tell the thread that writes that there is work, and what is known of the job by now."""
         self._metadata["steps_total"] = self._steps.number
+        self._hook_frameworks()
         self._metadata["saves"] = self._log.saves
         if self._log.reads or not OTHER_LOADERS & sys.modules.keys():
             self._metadata["reads_input"] = self._log.reads

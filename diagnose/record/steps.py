@@ -64,6 +64,8 @@ class Steps:
         #: The optimizer that runs now; since when, and how many computes had begun.
         self._running: Hashable = None
         self._started: tuple[Mark, int] | None = None
+        #: An optimizer has begun within it.
+        self._is_within = False
 
     def begin(self, number: int | None) -> None:
         """Begin a step of this number, or go on with the last where no optimizer has run in it."""
@@ -164,6 +166,18 @@ class Steps:
         if steps:
             self.wake()
 
+    def follow_update(self, hooks: Hooks, owner: Any, name: str) -> None:
+        """Take a method of a framework for an optimizer, around those of torch that it runs, or skips for an overflow."""
+
+        def before(optimizer: Any, *_args: Any, **_kwargs: Any) -> Hashable:
+            self.before_optimizer(id(optimizer))
+            return id(optimizer)
+
+        def after(optimizer: Hashable, _result: Any) -> None:
+            self.after_optimizer(optimizer)
+
+        hooks.around(owner, name, self.log.always, before, after)
+
     def _open(self, number: int | None) -> None:
         """Begin a step, or a part of one; recorded, if it is to be."""
         if number is None:
@@ -197,7 +211,12 @@ class Steps:
     def before_optimizer(self, optimizer: Hashable) -> None:
         """Note that an optimizer begins to run; `optimizer` is whatever tells it from others."""
         if self._running not in (None, optimizer):
-            return  # one within another
+            # One within another: what came before it is a norm, or another computation of the framework's own.
+            if not self._is_within and self._started is not None and self.log.step is not None:
+                self._started = self.log.clock.now(), self._started[1]
+            self._is_within = True
+            return
+        self._is_within = False
         self._running = optimizer
         if self.follows and not self.is_open and (optimizer in self._known or not self._n_parts):
             self._begin_next()  # it asks for the loss itself; another one belongs to the step before
