@@ -22,8 +22,8 @@ from diagnose.model.optype import BY_NAME, DIRECTIONS, EVIDENCE, NAMES, Op
 from diagnose.record import deepspeed_hooks, megatron_hooks, ray_hooks
 from diagnose.record.clock import Clock
 from diagnose.record.communication import hook_communication
-from diagnose.record.ending import Ending
 from diagnose.record.data_parallel import Autograd, hook_data_parallel
+from diagnose.record.ending import Ending
 from diagnose.record.graphs import hook_captures, keep_out_compiler
 from diagnose.record.hooks import Hooks
 from diagnose.record.host import Retries, hook_host
