@@ -54,7 +54,7 @@ def hook_data_parallel(hooks: Hooks, log: Log, reductions: Reductions) -> None:
     hooks.around(
         torch.nn.parallel.DistributedDataParallel,
         "forward",
-        log.inside,
+        log.beside,
         autograd.before_replica,
         autograd.after_replica,
     )
@@ -85,17 +85,19 @@ class _Autograd:
         self.forward = log.begin(Op.FORWARD, number)
 
     def before_replica(self, module: Any, *_args: Any, **_kwargs: Any) -> bool:
-        import torch
+        if self.log.evaluates():
+            self.log.note_evaluation()
+            return True
+        if self.log.inside.on:
+            self.begin_forward()
+            if not self.log.driver:
+                self.reductions.expected = bool(module.require_backward_grad_sync)
+        return False
 
-        if not torch.is_grad_enabled():
-            return False
-        self.begin_forward()
-        if not self.log.driver:
-            self.reductions.expected = bool(module.require_backward_grad_sync)
-        return True
-
-    def after_replica(self, _token: bool, _result: Any) -> None:  # noqa: FBT001 - as hooks are called
-        """The loss follows: the forward ends where the backward begins."""
+    def after_replica(self, is_evaluation: bool, _result: Any) -> None:  # noqa: FBT001 - as hooks are called
+        """A forward of the training ends where the backward begins: the loss is part of it."""
+        if is_evaluation:
+            self.log.note_evaluation()
 
     def before_backward(self, tensors: Any, *_args: Any, **_kwargs: Any) -> Any:
         log = self.log
@@ -157,9 +159,12 @@ class _Autograd:
 
     def begin_wait(self, *_args: Any, **_kwargs: Any) -> Mark | None:
         """A wait of FSDP for parameters or gradients begins."""
-        import torch
-
-        if self.log.driver or (self.log.current is None and not torch.is_grad_enabled()):
+        if self.log.driver:
+            return None
+        if self.log.current is None and self.log.evaluates():
+            self.log.note_evaluation()
+            return None
+        if not self.log.inside.on:
             return None
         self.begin_forward()
         self.is_sharded = True
@@ -192,12 +197,12 @@ def _hook_sharded(hooks: Hooks, log: Log, autograd: _Autograd) -> None:
     from torch.distributed.fsdp._fully_shard import _fsdp_param_group
 
     for name in ("unshard", "wait_for_unshard", "post_backward", "finalize_backward"):
-        hooks.around(_fsdp_param_group.FSDPParamGroup, name, log.inside, autograd.begin_wait, autograd.end_wait)
+        hooks.around(_fsdp_param_group.FSDPParamGroup, name, log.beside, autograd.begin_wait, autograd.end_wait)
     pending = _functional_collectives.AsyncCollectiveTensor
     for name in ("trigger_wait", "wait"):
         hooks.around(pending, name, log.inside, autograd.begin_wait_for_member, autograd.end_wait)
     for name in ("_pre_forward_unshard", "_unshard", "_reduce_grad", "_post_backward_final_callback"):
-        hooks.around(_runtime_utils, name, log.inside, autograd.begin_wait, autograd.end_wait)
+        hooks.around(_runtime_utils, name, log.beside, autograd.begin_wait, autograd.end_wait)
 
 
 class _Clipping:

@@ -148,6 +148,17 @@ def find_parallel_state(mesh: Any, said: dict[str, int | None], stage_ranks: lis
     return state
 
 
+def count_hosts(world: int) -> int | None:
+    """Count the job's hosts by what its launcher says; None where none says it.
+
+    `torchrun` runs one group of workers a host.
+    """
+    if world == 1:
+        return 1
+    said = (os.environ.get(name, "") for name in ("GROUP_WORLD_SIZE", "SLURM_NNODES"))
+    return next((int(count) for count in said if count.isdecimal() and 0 < int(count) <= world), None)
+
+
 def _read_mesh(state: ParallelState, mesh: Any) -> None:
     """Take the coordinates of this rank from a device mesh."""
     names = mesh.mesh_dim_names or ()

@@ -10,6 +10,7 @@ import datetime as dt
 import logging
 import math
 import os
+import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from diagnose.model.optype import BY_NAME, DIRECTIONS, EVIDENCE, Op
+from diagnose.model.optype import BY_NAME, DIRECTIONS, EVIDENCE, NAMES, Op
 from diagnose.record.clock import Clock
 from diagnose.record.communication import hook_communication
 from diagnose.record.data_parallel import Reductions, hook_data_parallel
@@ -27,12 +28,14 @@ from diagnose.record.hooks import Hooks
 from diagnose.record.host import Retries, hook_host
 from diagnose.record.log import Compute, Log
 from diagnose.record.megatron import hook_megatron
-from diagnose.record.parallel_state import find_parallel_state
+from diagnose.record.parallel_state import count_hosts, find_parallel_state
 from diagnose.record.pipelining import hook_pipelining
 from diagnose.record.sampling import Sampling
 from diagnose.record.steps import Steps, hook_steps
 from diagnose.record.writer_thread import PATIENCE_AFTER_ERROR_S, PATIENCE_S, WriterThread
 
+#: Libraries that read data beside torch's loaders: where one is in use, nobody knows whether the job waits for input.
+OTHER_LOADERS = frozenset({"ffcv", "grain", "nvidia.dali", "streaming", "tensorflow", "webdataset"})
 LOGGER = logging.getLogger("diagnose.record")
 
 
@@ -118,6 +121,8 @@ class Recorder:
         self._folder.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(AttributeError):  # another version of torch
             keep_out_compiler(self._hooks, torch)
+        if (n_hosts := count_hosts(self._state.world)) is not None:
+            self._metadata.setdefault("n_hosts", n_hosts)
         self._metadata.setdefault("has_cuda", torch.cuda.is_available())
         if torch.cuda.is_available():
             self._clock.use_cuda(torch.cuda)
@@ -278,6 +283,7 @@ class Recorder:
     def _close(self, patience_s: float) -> None:
         atexit.unregister(self.close)
         self._guard(self._steps.close)
+        self._progress()
         self._stop()
         self._metadata["finished_at"] = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
         if self._writer.is_alive():
@@ -292,8 +298,11 @@ class Recorder:
             self._writer.flush(patience_s)
 
     def _progress(self) -> None:
-        """Tell the thread that writes that there is work, and how far the job is."""
+        """Tell the thread that writes that there is work, and what is known of the job by now."""
         self._metadata["steps_total"] = self._steps.number
+        self._metadata["saves"] = self._log.saves
+        if self._log.reads or not OTHER_LOADERS & sys.modules.keys():
+            self._metadata["reads_input"] = self._log.reads
         self._writer.wake()
 
     def _guard(self, function: Callable[..., Any], *args: Any) -> Any:
@@ -363,12 +372,15 @@ class Recorder:
         if op in (Op.FORWARD, Op.BACKWARD, Op.WEIGHT, Op.DATA_LOAD):
             self._steps.work_begins()
         if op in EVIDENCE:
-            log.other_depth += 1
+            log.end_evaluation()
+            log.named_depth += 1
+            log.saves |= op == Op.CHECKPOINT
+            log.reads |= op == Op.DATA_LOAD
             return op, time.perf_counter_ns()
         if op == Op.OPTIMIZER:
-            self._steps.before_optimizer(self)
+            self._steps.before_optimizer(optype)
             return op, None
-        if not log.inside.on or log.other_depth:
+        if not log.inside.on or log.named_depth:
             return None
         if op in DIRECTIONS:
             log.driver = "own"
@@ -382,10 +394,10 @@ class Recorder:
             return
         op, start = token
         if op in EVIDENCE:
-            log.other_depth = max(log.other_depth - 1, 0)
-            if not log.other_depth:
+            log.named_depth = max(log.named_depth - 1, 0)
+            if not log.named_depth:
                 log.pause(op, start, time.perf_counter_ns())
         elif op == Op.OPTIMIZER:
-            self._steps.after_optimizer(self)
+            self._steps.after_optimizer(NAMES[op])
         elif log.step is not None:
             log.step.others.append((op, start, log.clock.now()))

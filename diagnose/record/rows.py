@@ -133,6 +133,8 @@ def _closing_spans(step: StepLog, at: Callable[[Mark], int]) -> Iterable[tuple[O
             span = at(collective.start), at(collective.end)
             if updated is None or span[0] < updated:
                 kinds.setdefault(op, []).append(span)
+        elif updated is not None and _is_update(collective, len(step.computes)) and at(collective.start) >= updated:
+            optimizers.append((at(collective.start), at(collective.end or collective.start)))
     # A norm of gradients counts as an operation of all ranks where it was reduced over several; else each clips by itself.
     norms = [span for span in kinds.pop(Op.CLIP, []) if clips and span[1] >= min(clips)[0]]
     if norms:
@@ -147,6 +149,11 @@ def _type_of(collective: Collective, n_computes: int) -> Op | None:
     if collective.n_computes == n_computes and n_computes:
         return Op.REDUCE_SCATTER if collective.n_elements > FEW_ELEMENTS else Op.CLIP
     return None
+
+
+def _is_update(collective: Collective, n_computes: int) -> bool:
+    """Say whether a collective gathers what the optimizer has updated, each rank a part of it: this completes the update."""
+    return collective.gathers and collective.n_elements > FEW_ELEMENTS and collective.n_computes == n_computes > 0
 
 
 def _retries(computes: list[Compute]) -> Iterable[tuple[Op, int, int]]:

@@ -68,7 +68,7 @@ def test_sharded_waits_come_last():
 
 
 def test_collectives_by_their_place():
-    """Gathering before the first compute, reducing after the last, and a norm where gradients are clipped are told apart."""
+    """Gathering before the first compute, reducing after the last, a norm, and gathering what was updated are told apart."""
     others = [(Op.CLIP, 60 * MS, 61 * MS), (Op.CLIP, 63 * MS, 64 * MS), (Op.OPTIMIZER, 65 * MS, 70 * MS)]
     collectives = [
         Collective(gathers=True, n_elements=100, n_computes=0, start=0, end=9 * MS),
@@ -84,7 +84,7 @@ def test_collectives_by_their_place():
     rows = list_operations(step_of(computes=computes, collectives=collectives, others=others))
     assert [span for span in spans(rows) if "compute" not in span[0]] == [
         ("grads-reduce-scatter", 50, 55),
-        ("optimizer", 65, 70),
+        ("optimizer", 65, 75),
         ("optimizer-clip-main-grad", 60, 64),
         ("params-all-gather", 0, 9),
     ]
