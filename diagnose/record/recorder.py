@@ -351,7 +351,7 @@ class Recorder:
 
     def _flush(self, patience_s: float) -> None:
         """Write the file while the job is told to end."""
-        if not self._log.is_beside():
+        if self._log.is_training_thread():
             self._guard(self._steps.hand_over_ended)
         if self._writer.is_alive():
             self._writer.flush(patience_s)
@@ -453,11 +453,11 @@ class Recorder:
         running: list[Any] = []
 
         def before(*_args: Any, **_kwargs: Any) -> None:
-            if not self._log.is_beside():
+            if self._log.is_training_thread():
                 running.append(self._begin_operation(optype, 0, 0))
 
         def after(*_args: Any) -> None:
-            if running and not self._log.is_beside():
+            if running and self._log.is_training_thread():
                 self.end_operation(running.pop())
 
         self._hooks.around(owner, name, self._log.always, before, after, after)
