@@ -182,9 +182,13 @@ class Log:
         self.waiting_input.clear()
         self.inside.on = self.beside.on = True
 
+    def is_training_thread(self) -> bool:
+        """True on the thread that runs the steps; false on others of the job, which save or read ahead beside it."""
+        return threading.get_ident() == self.thread
+
     def is_outside(self) -> bool:
         """True beside the thread that runs the steps, and within what the job has named: nothing there has a row of its own."""
-        return self.named_depth > 0 or threading.get_ident() != self.thread
+        return self.named_depth > 0 or not self.is_training_thread()
 
     def evaluates(self, source: Any = None) -> bool:
         """True where no gradients are computed, or a batch is read from a new source for a model that is in evaluation."""
@@ -198,6 +202,18 @@ class Log:
         if self.step is not None and not self.is_outside():
             now = time.perf_counter_ns()
             self.evaluation = (now if self.evaluation is None else self.evaluation[0]), now
+
+    def before_evaluating(self, *_args: Any, **_kwargs: Any) -> bool:
+        """Note an evaluation before something that the training does, too."""
+        is_evaluation = self.evaluates()
+        if is_evaluation:
+            self.note_evaluation()
+        return is_evaluation
+
+    def after_evaluating(self, is_evaluation: bool, _result: Any) -> None:  # noqa: FBT001 - as hooks are called
+        """Note an evaluation after it."""
+        if is_evaluation:
+            self.note_evaluation()
 
     def end_evaluation(self) -> None:
         """Note the evaluation that ran, if one did: something else begins."""
