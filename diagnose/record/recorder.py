@@ -7,12 +7,14 @@ and ends the recording, never the training.
 import atexit
 import contextlib
 import datetime as dt
+import functools
 import logging
 import math
 import os
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.util import Finalize
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -31,16 +33,21 @@ from diagnose.record.parallel_state import find_parallel_state
 from diagnose.record.pipelining import hook_pipelining
 from diagnose.record.report import report_job
 from diagnose.record.sampling import Sampling
+from diagnose.record.start import find_start
 from diagnose.record.steps import Steps, hook_steps
 from diagnose.record.writer_thread import PATIENCE_AFTER_ERROR_S, PATIENCE_S, WriterThread
 
 LOGGER = logging.getLogger("diagnose.record")
 
+#: While the folder has a file of this name nothing is recorded.
+PAUSE = "pause"
+
 
 class Recorder:
     """Records a training job, one Parquet file a rank, for `diagnose FOLDER`.
 
-    Make it once a process, after `torch.distributed.init_process_group`; every rank must make one.
+    Make it once a process; every rank must make one. Ranks leave their files in `FOLDER/start-<time>`, so that a job that is
+    started again replaces nothing.
 
     Parameters
     ----------
@@ -97,7 +104,9 @@ class Recorder:
         self._hooks = Hooks(self._fail)
         said = {"dp": dp_rank, "stage": stage, "tp": tp_rank, "cp": cp_rank}
         said |= {"dp_size": dp_size, "pp_size": pp_size, "tp_size": tp_size, "cp_size": cp_size}
-        self._state = find_parallel_state(mesh, said, list(stage_ranks))
+        self._find_state = functools.partial(find_parallel_state, mesh, said, list(stage_ranks))
+        self._state = self._find_state()
+        self._has_arrived = False
         self._metadata = {
             "job_id": job_id,
             "started_at": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
@@ -105,10 +114,13 @@ class Recorder:
             **(metadata or {}),
         }
         self._writer = WriterThread(self._folder, self._clock, self._state, self._metadata, self._fail)
+        self._writer.look = self._look
         self._steps = Steps(self._log, self._sampling, self._progress)
         self._ending = Ending(self._flush)
         self._guard(self._start, list(stage_ranks))
-        atexit.register(self.close)  # where the job does not close it: the thread must finish its file
+        # Where the job does not close it: the thread must finish its file. Forked processes of multiprocessing run no `atexit`.
+        atexit.register(self.close)
+        self._at_end = Finalize(None, self.close, exitpriority=100)
         if hasattr(os, "register_at_fork"):
             # Never taken away again, so it must not keep the recorder alive.
             forked = weakref.WeakMethod(self._forked)
@@ -146,6 +158,7 @@ class Recorder:
                 # Another version of torch, or one without distributed: the rest is recorded.
                 LOGGER.info("diagnose does not record what %s hooks: %s", hook.__module__, error)
         self._log.retries = self._retries.since
+        self._look()
         self._writer.start()
         self._ending.listen()
 
@@ -227,6 +240,7 @@ class Recorder:
         """
         said = {"dp": dp_rank, "stage": stage, "tp": tp_rank, "cp": cp_rank}
         said |= {"dp_size": dp_size, "pp_size": pp_size, "tp_size": tp_size, "cp_size": cp_size}
+        self._guard(self._join)
         self._guard(self._state.place, said)
 
     def microbatch(
@@ -283,6 +297,7 @@ class Recorder:
 
     def _close(self, patience_s: float, *, reports: bool) -> None:
         atexit.unregister(self.close)
+        self._at_end.cancel()
         self._guard(self._steps.close)
         self._stop()
         self._metadata["finished_at"] = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
@@ -309,8 +324,23 @@ class Recorder:
         if self._writer.is_alive():
             self._writer.flush(patience_s)
 
+    def _look(self) -> None:
+        """See whether somebody wants nothing to be recorded now."""
+        self._steps.is_paused = (self._folder / PAUSE).exists()
+
+    def _join(self) -> None:
+        """Take the rank from the process group, where that was made after the recorder."""
+        if not self._state.has_group:
+            found = self._find_state()
+            if found.has_group:
+                self._state.join(found)
+
     def _progress(self) -> None:
         """Tell the thread that writes that there is work, and how far the job is."""
+        if not self._has_arrived:
+            self._has_arrived = True
+            self._join()
+            self._writer.folder = find_start(self._folder, n_ranks=self._state.world)
         self._metadata["steps_total"] = self._steps.number
         self._writer.wake()
 
@@ -342,6 +372,7 @@ class Recorder:
         self._switch_off()
         self._ending.forget()
         atexit.unregister(self.close)
+        self._at_end.cancel()
 
     def _stop(self) -> None:
         """Stop recording and remove the hooks."""

@@ -53,6 +53,8 @@ class Steps:
         self._parts: list[StepLog] = []
         self._n_parts = 0
         self._window: tuple[int, Window] | None = None
+        #: Somebody wants nothing to be recorded now; a run of steps that has begun is recorded to its end.
+        self.is_paused = False
         #: How often each optimizer ran in this step, by its `id`, and which the job has.
         self._runs: dict[int, int] = {}
         self._known: set[int] = set()
@@ -152,6 +154,8 @@ class Steps:
         log, clock = self.log, self.log.clock
         is_held_up = clock.is_paused or len(clock.moments) > MAX_MOMENTS
         window = None if is_held_up else self.sampling.window(self.n_done)
+        if self.is_paused and (self._window is None or self._window[0] != window):
+            window = None
         if window is None:
             log.inside.on = log.beside.on = False
             log.step = None
