@@ -72,7 +72,7 @@ def begin_logging(tracker, folder):
     if tracker == "mlflow":
         import mlflow
 
-        mlflow.set_tracking_uri(f"file://{folder}")
+        mlflow.set_tracking_uri(f"sqlite:///{folder}.db")
         mlflow.log_metric("loss", 1.0)
     if tracker == "wandb":
         import wandb
