@@ -1,10 +1,14 @@
-"""Hooks for what stops the host: collections, the allocator's retries, waits for input, saved checkpoints.
+"""Hooks for what stops the host: collections, the allocator's retries, waits for input, evaluations, saved checkpoints.
 
-Enters: Python's collector, the CUDA allocator's counters, data loaders and saving functions as they run. Leaves: evidence.
+Enters: Python's collector, the CUDA allocator's counters, data loaders, evaluations and saving functions as they run. Leaves:
+evidence.
 """
 
 import gc
+import sys
 import time
+import weakref
+from collections.abc import Callable
 from typing import Any
 
 from diagnose.model.optype import Op
@@ -22,6 +26,7 @@ def hook_host(hooks: Hooks, log: Log) -> None:
     """Note what stops the host."""
     _hook_collections(hooks, log)
     _hook_loaders(hooks, log)
+    _hook_evaluation(hooks, log)
     _hook_saving(hooks, log)
 
 
@@ -51,19 +56,42 @@ def _hook_loaders(hooks: Hooks, log: Log) -> None:
     """Note how long the training waited for a batch; before a step, the wait is that step's."""
     from torch.utils.data import dataloader
 
-    def before(*_args: Any, **_kwargs: Any) -> int | None:
-        return time.perf_counter_ns() if log.is_training_work() else None
+    def before(source: Any) -> int | None:
+        if log.is_outside():
+            return None  # read ahead by another thread: the training does not wait
+        if log.evaluates(source):
+            log.note_evaluation()
+            return None
+        log.reads = True
+        log.training_input = weakref.ref(source)
+        return time.perf_counter_ns()
 
     def after(start: int | None, _batch: Any) -> None:
         if start is None:
-            return  # read ahead by another thread: the training does not wait
+            return
         now = time.perf_counter_ns()
         if now - start >= SHORT_WAIT_NS:
             log.pause(Op.DATA_LOAD, start, now)
         elif log.inside.on and log.current is None:
             log.idle_since = log.clock.now()
 
-    hooks.around(dataloader._BaseDataLoaderIter, "__next__", log.beside, before, after)  # noqa: SLF001
+    def ended() -> None:
+        if log.evaluation is not None:
+            log.note_evaluation()
+
+    hooks.around(dataloader._BaseDataLoaderIter, "__next__", log.beside, before, after, ended)  # noqa: SLF001
+
+
+def _hook_evaluation(hooks: Hooks, log: Log) -> None:
+    """Note which model is put into evaluation; one without anything to train (a teacher) never leaves it."""
+    import torch
+
+    def before(module: Any) -> None:
+        if any(parameter.requires_grad for parameter in module.parameters()):
+            log.evaluated = weakref.ref(module)
+
+    log.is_grad_enabled = torch.is_grad_enabled
+    hooks.around(torch.nn.Module, "eval", log.always, before)
 
 
 def _hook_saving(hooks: Hooks, log: Log) -> None:
@@ -72,8 +100,10 @@ def _hook_saving(hooks: Hooks, log: Log) -> None:
     import torch.distributed as dist
 
     def before(*_args: Any, **_kwargs: Any) -> int | None:
-        if not log.is_training_work():
+        log.saves = True
+        if log.is_outside() or not log.beside.on:
             return None  # saved beside the training, which goes on, or a part of what has a row already
+        log.end_evaluation()
         log.saving_depth += 1
         return time.perf_counter_ns()
 
@@ -82,14 +112,39 @@ def _hook_saving(hooks: Hooks, log: Log) -> None:
             return
         log.saving_depth -= 1
         if not log.saving_depth:
-            log.evidence(Op.CHECKPOINT, start, time.perf_counter_ns())
+            log.pause(Op.CHECKPOINT, start, time.perf_counter_ns())
 
-    hooks.around(torch, "save", log.beside, before, after)
+    hooks.around(torch, "save", log.always, before, after)
+    if (
+        "safetensors.torch" in sys.modules
+    ):  # what its own functions call, so that who imported those by name is seen, too
+        hooks.around(sys.modules["safetensors.torch"], "serialize_file", log.always, before, after)
     if dist.is_available():
         from torch.distributed import checkpoint
 
         for name in ("save", "async_save"):
-            hooks.around(checkpoint, name, log.beside, before, after)
+            hooks.around(checkpoint, name, log.always, before, after)
+
+
+def hook_pause(hooks: Hooks, log: Log, owner: Any, name: str, kind: Op | Callable[..., Op]) -> None:
+    """Note what a framework does instead of training, such as an evaluation, as one row; `kind` may depend on its arguments."""
+
+    def before(*args: Any, **kwargs: Any) -> tuple[Op, int]:
+        op = kind if isinstance(kind, Op) else kind(*args, **kwargs)
+        log.saves |= op == Op.CHECKPOINT
+        log.end_evaluation()
+        log.named_depth += 1
+        return op, time.perf_counter_ns()
+
+    def after(begun: tuple[Op, int], _result: Any) -> None:
+        log.named_depth -= 1
+        if log.beside.on and not log.is_outside():
+            log.pause(*begun, time.perf_counter_ns())
+
+    def raised() -> None:
+        log.named_depth -= 1
+
+    hooks.around(owner, name, log.always, before, after, raised)
 
 
 class Retries:

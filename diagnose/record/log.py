@@ -6,6 +6,7 @@ Nothing here waits, writes or calls torch but for marks of the clock.
 
 import dataclasses
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -89,13 +90,18 @@ class StepLog:
     lengths: dict[int, tuple[float, float, list[int] | None]] = dataclasses.field(default_factory=dict)
     n_left_out: int = 0
 
+    @property
+    def n_microbatches(self) -> int:
+        """How many microbatches have been noted."""
+        return max([*self.lengths, *(compute.microbatch for compute in self.computes)], default=-1) + 1
+
 
 def merge(parts: list[StepLog]) -> StepLog:
     """Join the parts of one step, in order: microbatches are counted on."""
     whole = parts[0]
     for part in parts[1:]:
         n_computes = len(whole.computes)
-        n_microbatches = max([*whole.lengths, *(compute.microbatch for compute in whole.computes)], default=-1) + 1
+        n_microbatches = whole.n_microbatches
         for compute in part.computes:
             compute.microbatch += n_microbatches if compute.microbatch >= 0 else 0
         for transfer in part.transfers:
@@ -138,14 +144,23 @@ class Log:
         self.in_transfer = False
         self.backward_depth = 0
         self.saving_depth = 0
-        #: Operations that are no training run now: an evaluation, a save.
-        self.other_depth = 0
+        #: How many operations that the job has named (an evaluation, a save) run now, one within another.
+        self.named_depth = 0
+        #: The model that was last put into evaluation, and the loader's iterator that the training reads from.
+        self.evaluated: Callable[[], Any] = lambda: None
+        self.training_input: Callable[[], Any] = lambda: None
+        #: The evaluation that runs: when it began, and when something of it was seen last, by the host's counter.
+        self.evaluation: tuple[int, int] | None = None
+        #: Whether anything was saved, and whether a loader was asked for a batch, in this job.
+        self.saves = self.reads = False
         self.idle_since: Mark | None = None
         self.pending: dict[int, tuple[Any, Transfer | Collective]] = {}
         self.waiting_input: deque[tuple[int, int]] = deque(maxlen=MAX_WAITS)
         self.thread = threading.get_ident()
         #: How many retries of the allocator there were since it was last asked.
         self.retries: Callable[[], int] = int
+        #: Whether gradients are computed.
+        self.is_grad_enabled: Callable[[], bool] = lambda: True
 
     def open(self, number: int, window: Window) -> None:
         """Begin a recorded step."""
@@ -154,6 +169,7 @@ class Log:
         self.step = StepLog(number, window, begun)
         if not self.between.on or self.idle_since is None:
             self.idle_since = begun  # else it computes since the last optimizer, unless something else is seen
+        self.evaluation = None
         self.backward_depth = self.saving_depth = 0  # what an exception left behind
         self.step.evidence += [(Op.DATA_LOAD, start, end) for start, end in self.waiting_input]
         self.waiting_input.clear()
@@ -163,12 +179,45 @@ class Log:
         """True on the thread that runs the steps; false on others of the job, which save or read ahead beside it."""
         return threading.get_ident() == self.thread
 
-    def is_training_work(self) -> bool:
-        """True for work of a training step, on the thread that runs them; false for what belongs to an evaluation."""
-        return self.is_training_thread() and not self.other_depth
+    def is_outside(self) -> bool:
+        """True beside the thread that runs the steps, and within what the job has named: nothing there has a row of its own."""
+        return self.named_depth > 0 or not self.is_training_thread()
+
+    def evaluates(self, source: Any = None) -> bool:
+        """True where no gradients are computed, or a batch is read from a new source for a model that is in evaluation."""
+        if not self.is_grad_enabled():
+            return True
+        model = self.evaluated()
+        return model is not None and not model.training and (source is None or self.training_input() is not source)
+
+    def note_evaluation(self) -> None:
+        """Note that something of an evaluation begins or ends now."""
+        if self.step is not None and not self.is_outside():
+            now = time.perf_counter_ns()
+            self.evaluation = (now if self.evaluation is None else self.evaluation[0]), now
+
+    def before_evaluating(self, *_args: Any, **_kwargs: Any) -> bool:
+        """Note an evaluation before something that the training does, too."""
+        is_evaluation = self.evaluates()
+        if is_evaluation:
+            self.note_evaluation()
+        return is_evaluation
+
+    def after_evaluating(self, is_evaluation: bool, _result: Any) -> None:  # noqa: FBT001 - as hooks are called
+        """Note an evaluation after it."""
+        if is_evaluation:
+            self.note_evaluation()
+
+    def end_evaluation(self) -> None:
+        """Note the evaluation that ran, if one did: something else begins."""
+        if self.evaluation is not None:
+            (start, end), self.evaluation = self.evaluation, None
+            if end > start:
+                self.pause(Op.EVAL, start, end)
 
     def shut(self) -> None:
         """End the step; what comes before the next one still belongs to it."""
+        self.end_evaluation()
         self.inside.on = False
         self.current = None
         self.driver = ""
@@ -178,6 +227,8 @@ class Log:
     def begin(self, op: Op, microbatch: int, virtual: int = 0) -> Compute:
         """Begin a compute."""
         assert self.step is not None
+        if self.evaluation is not None:
+            self.end_evaluation()
         compute = Compute(op, microbatch, virtual, self.clock.now())
         self.step.computes.append(compute)
         self.current = compute
@@ -215,6 +266,11 @@ class Log:
     def n_computes(self) -> int:
         """How many computes have begun in this step."""
         return len(self.step.computes) if self.step else 0
+
+    @property
+    def n_microbatches(self) -> int:
+        """How many microbatches have been computed in this step."""
+        return max((compute.microbatch for compute in self.step.computes), default=-1) + 1 if self.step else 0
 
     def evidence(self, op: Op, start_ns: int, end_ns: int) -> None:
         """Note a pause of the host."""

@@ -67,25 +67,31 @@ class _Pipelining:
         self.log = log
         self.state = state
         self.reductions = reductions
+        #: Number of this schedule's first microbatch in the step.
+        self.first = 0
 
     def before_schedule(self, schedule: Any, *_args: Any, **_kwargs: Any) -> None:
         stages = schedule._stages if hasattr(schedule, "_stages") else [schedule._stage]  # noqa: SLF001
         if not schedule._has_backward:  # noqa: SLF001
             self.log.driver = "evaluation"
+            self.log.note_evaluation()
             return
+        self.first = self.log.n_microbatches
         chunks = tuple(stage.stage_index for stage in stages)
         self.state.note_pipeline(stages[0].group, stages[0].group_rank, stages[0].group_size, chunks)
         self.state.schedule = SCHEDULES.get(type(schedule).__name__, "")
         self.log.driver = "pipelining"
 
     def after_schedule(self, _token: None, _result: Any) -> None:
+        if self.log.driver == "evaluation":
+            self.log.note_evaluation()
         self.log.driver = ""
 
     def _is_ours(self) -> bool:
         return self.log.driver == "pipelining"
 
     def before_forward(self, stage: Any, fwd_chunk_id: int, *_args: Any, **_kwargs: Any) -> Compute | None:
-        return self.log.begin(Op.FORWARD, fwd_chunk_id, stage.stage_index) if self._is_ours() else None
+        return self.log.begin(Op.FORWARD, self.first + fwd_chunk_id, stage.stage_index) if self._is_ours() else None
 
     def before_backward(
         self,
@@ -98,12 +104,12 @@ class _Pipelining:
         if not self._is_ours() or not stage.has_backward:
             return None
         self.reductions.expect(stage.submod, last_backward=last_backward)
-        backward = self.log.begin(Op.BACKWARD, bwd_chunk_id, stage.stage_index)
+        backward = self.log.begin(Op.BACKWARD, self.first + bwd_chunk_id, stage.stage_index)
         backward.is_split = not full_backward
         return backward
 
     def before_weight(self, stage: Any, bwd_chunk_id: int, *_args: Any, **_kwargs: Any) -> Compute | None:
-        return self.log.begin(Op.WEIGHT, bwd_chunk_id, stage.stage_index) if self._is_ours() else None
+        return self.log.begin(Op.WEIGHT, self.first + bwd_chunk_id, stage.stage_index) if self._is_ours() else None
 
     def after_compute(self, compute: Compute | None, _result: Any) -> None:
         if compute is not None:
@@ -119,7 +125,7 @@ class _Pipelining:
         if not (self._is_ours() and stage.is_last and self.log.step is not None):
             return None
         forward = next((c for c in reversed(self.log.step.computes) if c.op == Op.FORWARD), None)
-        if forward is None or (forward.microbatch, forward.virtual) != (mb_index, stage.stage_index):
+        if forward is None or (forward.microbatch, forward.virtual) != (self.first + mb_index, stage.stage_index):
             return None
         self.log.current = forward
         return forward
@@ -140,7 +146,7 @@ class _Pipelining:
 
     def before_listing(self, op: Op) -> Any:
         def before(stage: Any, chunk_id: int, *_args: Any, **_kwargs: Any) -> tuple[Op, int, int]:
-            return op, chunk_id, stage.stage_index
+            return op, self.first + chunk_id, stage.stage_index
 
         return before
 

@@ -11,6 +11,7 @@ import functools
 import logging
 import math
 import os
+import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -19,24 +20,27 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from diagnose.model.optype import BY_NAME, DIRECTIONS, EVIDENCE, Op
+from diagnose.model.optype import BY_NAME, DIRECTIONS, EVIDENCE, NAMES, Op
+from diagnose.record import deepspeed_hooks, megatron_hooks, ray_hooks
 from diagnose.record.clock import Clock
 from diagnose.record.communication import hook_communication
-from diagnose.record.data_parallel import Reductions, hook_data_parallel
+from diagnose.record.data_parallel import Autograd, hook_data_parallel
 from diagnose.record.ending import Ending
 from diagnose.record.graphs import hook_captures, keep_out_compiler
 from diagnose.record.hooks import Hooks
 from diagnose.record.host import Retries, hook_host
 from diagnose.record.log import Compute, Log
-from diagnose.record.megatron import hook_megatron
-from diagnose.record.parallel_state import find_parallel_state
+from diagnose.record.parallel_state import count_hosts, find_parallel_state
 from diagnose.record.pipelining import hook_pipelining
+from diagnose.record.planned_gc import PlannedCollections
 from diagnose.record.report import report_job
 from diagnose.record.sampling import Sampling
 from diagnose.record.start import find_start
 from diagnose.record.steps import Steps, hook_steps
 from diagnose.record.writer_thread import PATIENCE_AFTER_ERROR_S, PATIENCE_S, WriterThread
 
+#: Libraries that read data beside torch's loaders: where one is in use, nobody knows whether the job waits for input.
+OTHER_LOADERS = frozenset({"ffcv", "grain", "nvidia.dali", "streaming", "tensorflow", "webdataset"})
 LOGGER = logging.getLogger("diagnose.record")
 
 #: While the folder has a file of this name nothing is recorded.
@@ -66,13 +70,17 @@ class Recorder:
     report : bool
         Diagnose the job when it ends: rank 0 prints the page to the log, leaves `diagnosis.html` and `diagnosis.json` in the
         folder, and a summary in Weights & Biases, MLflow or TensorBoard where the job logs to them.
+    planned_gc : int, optional
+        Collect Python's garbage on all ranks in the same step, after every so many steps, and not in between. From the end of the
+        first step on the collector is off, and what is there by then is frozen; closing the recorder undoes both.
     metadata : dict, optional
         More of the job's metadata, such as `layers_per_stage` or `owner`.
 
     Raises
     ------
     ValueError
-        `sample` is no part, or what is said of the worker's place does not fit together. Nothing raises later.
+        `sample` is no part, `planned_gc` no number of steps, or what is said of the worker's place does not fit together. Nothing
+        raises later.
     """
 
     def __init__(  # noqa: PLR0913 - what a job may have to say, by name
@@ -92,6 +100,7 @@ class Recorder:
         cp_size: int | None = None,
         stage_ranks: Sequence[int] = (),
         report: bool = False,
+        planned_gc: int | None = None,
         metadata: dict[str, Any] | None = None,
     ) -> None:
         self._folder = Path(folder)
@@ -115,8 +124,11 @@ class Recorder:
         }
         self._writer = WriterThread(self._folder, self._clock, self._state, self._metadata, self._fail)
         self._writer.look = self._look
+        #: What hooks a framework, by the module that says that it is used, for those that are not imported yet.
+        self._frameworks: dict[str, tuple[Any, ...]] = {}
         self._steps = Steps(self._log, self._sampling, self._progress)
         self._ending = Ending(self._flush)
+        self._planned = PlannedCollections(planned_gc, self._log) if planned_gc is not None else None
         self._guard(self._start, list(stage_ranks))
         # Where the job does not close it: the thread must finish its file. Forked processes of multiprocessing run no `atexit`.
         atexit.register(self.close)
@@ -143,24 +155,42 @@ class Recorder:
             hook_captures(self._hooks, self._log, torch.cuda.CUDAGraph)
             if torch.cuda.is_initialized():  # else asking would take memory of whichever GPU comes first
                 self._metadata.setdefault("gpu_type", torch.cuda.get_device_name())
-        reductions = Reductions(self._log)
+        autograd = Autograd(self._log)
         for hook, more in (
             (hook_host, ()),
             (hook_communication, (stage_ranks,)),
-            (hook_data_parallel, (reductions,)),
-            (hook_pipelining, (self._state, reductions)),
-            (hook_megatron, (self._state,)),
+            (hook_data_parallel, (autograd,)),
+            (hook_pipelining, (self._state, autograd.reductions)),
             (hook_steps, (self._steps,)),
         ):
-            try:
-                hook(self._hooks, self._log, *more)
-            except (ImportError, AttributeError) as error:
-                # Another version of torch, or one without distributed: the rest is recorded.
-                LOGGER.info("diagnose does not record what %s hooks: %s", hook.__module__, error)
+            self._hook(hook, *more)
+        self._frameworks = {
+            megatron_hooks.MODULE: (megatron_hooks.hook_megatron, self._state, self._steps),
+            deepspeed_hooks.MODULE: (deepspeed_hooks.hook_deepspeed, self._state, self._steps, autograd),
+            ray_hooks.TRAIN: (ray_hooks.hook_ray_train,),
+            ray_hooks.DATA: (ray_hooks.hook_ray_data, self._steps),
+        }
+        self._hook_frameworks()
         self._log.retries = self._retries.since
         self._look()
+        if self._planned is not None:
+            self._steps.on_end = self._planned.step_ended
+            self._hooks.on_undo(self._planned.restore)
         self._writer.start()
         self._ending.listen()
+
+    def _hook(self, hook: Callable[..., None], *more: Any) -> None:
+        """Put hooks in place as far as this version of what they hook has it."""
+        try:
+            hook(self._hooks, self._log, *more)
+        except (ImportError, AttributeError) as error:
+            # Another version of torch, or one without distributed: the rest is recorded.
+            LOGGER.info("diagnose does not record what %s hooks: %s", hook.__module__, error)
+
+    def _hook_frameworks(self) -> None:
+        """Hook frameworks that have been imported by now; the others are looked for again with each step."""
+        for name in self._frameworks.keys() & sys.modules.keys():
+            self._hook(*self._frameworks.pop(name))
 
     def __enter__(self) -> Self:
         return self
@@ -291,6 +321,20 @@ class Recorder:
         if token is not None:
             self._guard(self._end_operation, token)
 
+    def mark(self, owner: Any, name: str, optype: str) -> None:
+        """From now on take each call of a function on the training's thread for an operation.
+
+            recorder.mark(trainer, "evaluate", "eval")
+
+        Parameters
+        ----------
+        owner, name
+            The object, class or module where the function is found, and its name there. One that is not there is left out.
+        optype : str
+            As of `operation`.
+        """
+        self._guard(self._mark, owner, name, optype)
+
     def close(self) -> None:
         """Write what is left and take all hooks away; done by leaving the context."""
         self._close(PATIENCE_S, reports=self._reports)
@@ -299,6 +343,8 @@ class Recorder:
         atexit.unregister(self.close)
         self._at_end.cancel()
         self._guard(self._steps.close)
+        if self._has_arrived:
+            self._progress()
         self._stop()
         self._metadata["finished_at"] = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
         if self._writer.is_alive():
@@ -336,12 +382,18 @@ class Recorder:
                 self._state.join(found)
 
     def _progress(self) -> None:
-        """Tell the thread that writes that there is work, and how far the job is."""
+        """Tell the thread that writes that there is work, and what is known of the job by now."""
         if not self._has_arrived:
             self._has_arrived = True
             self._join()
             self._writer.folder = find_start(self._folder, n_ranks=self._state.world)
+            if (n_hosts := count_hosts(self._state.world)) is not None:
+                self._metadata.setdefault("n_hosts", n_hosts)
         self._metadata["steps_total"] = self._steps.number
+        self._hook_frameworks()
+        self._metadata["saves"] = self._log.saves
+        if self._log.reads or not OTHER_LOADERS & sys.modules.keys():
+            self._metadata["reads_input"] = self._log.reads
         self._writer.wake()
 
     def _guard(self, function: Callable[..., Any], *args: Any) -> Any:
@@ -371,6 +423,8 @@ class Recorder:
         """In a process that the job forks (a worker of a data loader) nothing is recorded: it is the parent's trace."""
         self._switch_off()
         self._ending.forget()
+        if self._planned is not None:
+            self._planned.switch_on()
         atexit.unregister(self.close)
         self._at_end.cancel()
 
@@ -412,17 +466,33 @@ class Recorder:
         if op in (Op.FORWARD, Op.BACKWARD, Op.WEIGHT, Op.DATA_LOAD):
             self._steps.work_begins()
         if op in EVIDENCE:
-            log.other_depth += 1
+            log.end_evaluation()
+            log.named_depth += 1
+            log.saves |= op == Op.CHECKPOINT
+            log.reads |= op == Op.DATA_LOAD
             return op, time.perf_counter_ns()
         if op == Op.OPTIMIZER:
-            self._steps.before_optimizer(self)
+            self._steps.before_optimizer(optype)
             return op, None
-        if not log.inside.on or log.other_depth:
+        if not log.inside.on or log.named_depth:
             return None
         if op in DIRECTIONS:
             log.driver = "own"
             return log.begin(op, microbatch, chunk * self._state.pp_size + self._state.stage)
         return op, log.clock.now()
+
+    def _mark(self, owner: Any, name: str, optype: str) -> None:
+        running: list[Any] = []
+
+        def before(*_args: Any, **_kwargs: Any) -> None:
+            if self._log.is_training_thread():
+                running.append(self._begin_operation(optype, 0, 0))
+
+        def after(*_args: Any) -> None:
+            if running and self._log.is_training_thread():
+                self.end_operation(running.pop())
+
+        self._hooks.around(owner, name, self._log.always, before, after, after)
 
     def _end_operation(self, token: Any) -> None:
         log = self._log
@@ -431,10 +501,10 @@ class Recorder:
             return
         op, start = token
         if op in EVIDENCE:
-            log.other_depth = max(log.other_depth - 1, 0)
-            if not log.other_depth:
+            log.named_depth = max(log.named_depth - 1, 0)
+            if not log.named_depth:
                 log.pause(op, start, time.perf_counter_ns())
         elif op == Op.OPTIMIZER:
-            self._steps.after_optimizer(self)
+            self._steps.after_optimizer(NAMES[op])
         elif log.step is not None:
             log.step.others.append((op, start, log.clock.now()))

@@ -66,9 +66,19 @@ def list_operations(step: StepLog) -> list[OperationRow]:
         for optype, start, end, microbatch, virtual in sorted(found)
     ]
     evidence = sorted([*step.evidence, *_retries(computes)])
-    return rows + [
-        OperationRow(NAMES[op], on_device=False, start_ns=start, duration_ns=end - start) for op, start, end in evidence
+    rows += [
+        OperationRow(NAMES[op], on_device=False, start_ns=start - _shift(start, computes, at), duration_ns=end - start)
+        for op, start, end in evidence
     ]
+    return rows
+
+
+def _shift(start_ns: int, computes: list[Compute], at: Callable[[Mark], int]) -> int:
+    """Say by how much a pause goes forward with the computes that it stands beside; what follows the last of them stays."""
+    if not computes or start_ns >= _end_ns(computes[-1]):
+        return 0
+    waits = (wait for compute in computes for wait in compute.waits)
+    return sum(at(end) - at(start) for start, end in waits if Clock.host_ns(end) <= start_ns)
 
 
 def _compute_spans(computes: list[Compute], at: Callable[[Mark], int]) -> tuple[list[tuple[int, int]], int]:
@@ -133,6 +143,8 @@ def _closing_spans(step: StepLog, at: Callable[[Mark], int]) -> Iterable[tuple[O
             span = at(collective.start), at(collective.end)
             if updated is None or span[0] < updated:
                 kinds.setdefault(op, []).append(span)
+        elif updated is not None and _is_update(collective, len(step.computes)) and at(collective.start) >= updated:
+            optimizers.append((at(collective.start), at(collective.end or collective.start)))
     # A norm of gradients counts as an operation of all ranks where it was reduced over several; else each clips by itself.
     norms = [span for span in kinds.pop(Op.CLIP, []) if clips and span[1] >= min(clips)[0]]
     if norms:
@@ -147,6 +159,11 @@ def _type_of(collective: Collective, n_computes: int) -> Op | None:
     if collective.n_computes == n_computes and n_computes:
         return Op.REDUCE_SCATTER if collective.n_elements > FEW_ELEMENTS else Op.CLIP
     return None
+
+
+def _is_update(collective: Collective, n_computes: int) -> bool:
+    """Say whether a collective gathers what the optimizer has updated, each rank a part of it: this completes the update."""
+    return collective.gathers and collective.n_elements > FEW_ELEMENTS and collective.n_computes == n_computes > 0
 
 
 def _retries(computes: list[Compute]) -> Iterable[tuple[Op, int, int]]:
@@ -166,5 +183,10 @@ def _retries(computes: list[Compute]) -> Iterable[tuple[Op, int, int]]:
 
 def _host_ns(compute: Compute) -> int:
     """Say how long the host was busy with a compute."""
+    return _end_ns(compute) - Clock.host_ns(compute.start)
+
+
+def _end_ns(compute: Compute) -> int:
+    """Say when the host was done with a compute."""
     assert compute.end is not None
-    return Clock.host_ns(compute.end) - Clock.host_ns(compute.start)
+    return Clock.host_ns(compute.end)

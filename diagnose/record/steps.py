@@ -4,7 +4,8 @@ Enters: what the loop says of its steps, optimizers as they run, and the work th
 recorded, each whole, in the clock's queue.
 """
 
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Hashable
 from typing import Any
 
 from diagnose.model.optype import Op
@@ -37,6 +38,8 @@ class Steps:
         self.log = log
         self.sampling = sampling
         self.wake = wake
+        #: Called with the number of each step that is over, before what was recorded of it is handed over.
+        self.on_end: Callable[[int], None] | None = None
         #: True where steps are found by the optimizers that run; else the loop says where they begin and end.
         self.follows = False
         #: Steps that are over, recorded or not.
@@ -55,12 +58,16 @@ class Steps:
         self._window: tuple[int, Window] | None = None
         #: Somebody wants nothing to be recorded now; a run of steps that has begun is recorded to its end.
         self.is_paused = False
-        #: How often each optimizer ran in this step, by its `id`, and which the job has.
-        self._runs: dict[int, int] = {}
-        self._known: set[int] = set()
-        #: The optimizer that runs now, by its `id`; since when, and how many computes had begun.
-        self._running: int | None = None
+        #: How often each optimizer ran in this step, and which the job has.
+        self._runs: dict[Hashable, int] = {}
+        self._known: set[Hashable] = set()
+        #: One ran for the first time: those that ran before it have had a step of their own.
+        self._has_new = False
+        #: The optimizer that runs now; since when, and how many computes had begun.
+        self._running: Hashable = None
         self._started: tuple[Mark, int] | None = None
+        #: An optimizer has begun within it.
+        self._is_within = False
 
     def begin(self, number: int | None) -> None:
         """Begin a step of this number, or go on with the last where no optimizer has run in it."""
@@ -100,15 +107,32 @@ class Steps:
         self.log.idle_since = self.log.clock.now() if self.log.beside.on else None
 
     def work_begins(self, *_args: Any, **_kwargs: Any) -> None:
-        """Begin the next step where the last is over and optimizers are followed."""
-        if self.follows and not self.is_open and self.log.is_training_work():
-            if self._n_parts:
-                self.finish()
-            self._open(None)
-            self.log.between.on = False
+        """Begin the next step with this work, where the last is over and optimizers are followed; an evaluation is none."""
+        if self.follows and not self.is_open and not (self.log.is_outside() or self.log.evaluates()):
+            self._begin_next()
+
+    def batch_is_asked_for(self, source: Any) -> None:
+        """Begin the next step with a batch, if it is for the training."""
+        if self.follows and not self.is_open and not (self.log.is_outside() or self.log.evaluates(source)):
+            self.log.training_input = weakref.ref(source)
+            self._begin_next()
+
+    def schedule_begins(self, schedule: Any, *_args: Any, **_kwargs: Any) -> None:
+        """Begin the next step with a pipeline's schedule, unless it evaluates."""
+        if schedule._has_backward:  # noqa: SLF001
+            self.work_begins()
+
+    def _begin_next(self) -> None:
+        if self._n_parts:
+            self.finish()
+        self._open(None)
+        self.log.between.on = False
 
     def finish(self) -> None:
         """Hand the step that is over to the thread that writes."""
+        self.log.end_evaluation()
+        if self.on_end is not None:
+            self.on_end(self.number)
         self._hand_over([merge(self._parts)] if self._parts else [])
         self.n_done += 1
         self.number += 1
@@ -140,8 +164,21 @@ class Steps:
         self._parts, self._n_parts = [], 0
         self.is_updated = False
         self._runs.clear()
+        self._has_new = False
         if steps:
             self.wake()
+
+    def follow_update(self, hooks: Hooks, owner: Any, name: str) -> None:
+        """Take a method of a framework for an optimizer, around those of torch that it runs, or skips for an overflow."""
+
+        def before(optimizer: Any, *_args: Any, **_kwargs: Any) -> Hashable:
+            self.before_optimizer(id(optimizer))
+            return id(optimizer)
+
+        def after(optimizer: Hashable, _result: Any) -> None:
+            self.after_optimizer(optimizer)
+
+        hooks.around(owner, name, self.log.always, before, after)
 
     def _open(self, number: int | None) -> None:
         """Begin a step, or a part of one; recorded, if it is to be."""
@@ -175,39 +212,44 @@ class Steps:
             self.log.waiting_input.clear()
         self.log.beside.on = is_next or self.log.step is not None
 
-    def before_optimizer(self, optimizer: Any, *_args: Any) -> None:
-        """An optimizer begins to run."""
-        if self._running not in (None, id(optimizer)):
-            return  # one within another
-        self._running = id(optimizer)
-        if id(optimizer) in self._known or not self._n_parts:
-            self.work_begins()  # it asks for the loss itself; another one belongs to the step before
-        self._known.add(id(optimizer))
+    def before_optimizer(self, optimizer: Hashable) -> None:
+        """Note that an optimizer begins to run; `optimizer` is whatever tells it from others."""
+        if self._running not in (None, optimizer):
+            # One within another: what came before it is a norm, or another computation of the framework's own.
+            if not self._is_within and self._started is not None and self.log.step is not None:
+                self._started = self.log.clock.now(), self._started[1]
+            self._is_within = True
+            return
+        self._is_within = False
+        self._running = optimizer
+        if self.follows and not self.is_open and (optimizer in self._known or not self._n_parts):
+            self._begin_next()  # it asks for the loss itself; another one belongs to the step before
+        self._has_new |= optimizer not in self._known
+        self._known.add(optimizer)
         self.has_optimizer = True
         self._started = None
         if self.log.step is not None:
             self.log.idle_since = self.log.clock.now()
             self._started = self.log.idle_since, self.log.n_computes
 
-    def after_optimizer(self, optimizer: Any, *_args: Any) -> None:
-        """An optimizer has run: with that the step is over, unless the job has others."""
-        if self._running != id(optimizer):
+    def after_optimizer(self, optimizer: Hashable) -> None:
+        """Note that an optimizer has run: with that the step is over, unless the job has others."""
+        if self._running != optimizer:
             return
         self._running = None
         log = self.log
         self.is_updated = True
         if log.step is not None and self._started is not None:
             start, n_computes = self._started
+            if log.n_computes > n_computes and log.idle_since is not None:
+                start = log.idle_since  # it asked for the loss itself; it is what was left to do after that
             log.idle_since = log.clock.now()
-            if log.n_computes > n_computes:
-                # It asked for the loss itself; it is what was left to do then.
-                start = log.step.computes[-1].end or start
             if not log.backward_depth:  # else each weight has its optimizer, within the backward
                 log.step.others.append((Op.OPTIMIZER, start, log.idle_since))
-        runs = self._runs[id(optimizer)] = self._runs.get(id(optimizer), 0) + 1
+        runs = self._runs[optimizer] = self._runs.get(optimizer, 0) + 1
         if runs > MAX_RUNS:
             self._known = set(self._runs)
-        if self.follows and self.is_open and self._known <= self._runs.keys():
+        if self.follows and self.is_open and (self._has_new or self._known <= self._runs.keys()):
             self.is_open = False
             log.between.on = True
             self._look_ahead(n_more=1)
@@ -221,14 +263,27 @@ def hook_steps(hooks: Hooks, log: Log, steps: Steps) -> None:
     from torch.optim import optimizer
 
     always, between = log.always, log.between
-    for register, function in (
-        (optimizer.register_optimizer_step_pre_hook, steps.before_optimizer),
-        (optimizer.register_optimizer_step_post_hook, steps.after_optimizer),
-    ):
-        hooks.on_undo(register(hooks.guarded(function, always)).remove)
+
+    def before(optimizer: Any, *_args: Any) -> None:
+        steps.before_optimizer(id(optimizer))
+
+    def after(optimizer: Any, *_args: Any) -> None:
+        steps.after_optimizer(id(optimizer))
+
+    def before_scaled(scaler: Any, optimizer: Any, *_args: Any, **_kwargs: Any) -> Hashable:
+        steps.before_optimizer((id(scaler), id(optimizer)))
+        return id(scaler), id(optimizer)
+
+    def after_scaled(scaled: Hashable, _result: Any) -> None:
+        steps.after_optimizer(scaled)
+
+    hooks.on_undo(optimizer.register_optimizer_step_pre_hook(hooks.guarded(before, always)).remove)
+    hooks.on_undo(optimizer.register_optimizer_step_post_hook(hooks.guarded(after, always)).remove)
+    # Where gradients overflow the optimizer does not run, and the step is over nevertheless.
+    hooks.around(torch.amp.GradScaler, "step", always, before_scaled, after_scaled)
     from torch.utils.data import dataloader
 
-    hooks.around(dataloader._BaseDataLoaderIter, "__next__", between, steps.work_begins)  # noqa: SLF001
+    hooks.around(dataloader._BaseDataLoaderIter, "__next__", between, steps.batch_is_asked_for)  # noqa: SLF001
     hooks.around(torch.nn.parallel.DistributedDataParallel, "forward", between, steps.work_begins)
     hooks.around(torch.autograd, "backward", between, steps.work_begins)
     from torch.distributed.fsdp import _runtime_utils
@@ -239,4 +294,4 @@ def hook_steps(hooks: Hooks, log: Log, steps: Steps) -> None:
     from torch.distributed.pipelining import schedules
 
     for schedule in (schedules.PipelineScheduleSingle, schedules.PipelineScheduleMulti):
-        hooks.around(schedule, "step", between, steps.work_begins)
+        hooks.around(schedule, "step", between, steps.schedule_begins)

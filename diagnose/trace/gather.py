@@ -28,6 +28,8 @@ _SHAPE = ("job_id", "dp_size", "pp_size", "tp_size", "cp_size", "vpp_size", "wor
 _WHOLE = ("microbatch", "chunk", "position", "rank", "tp_rank", "cp_rank")
 #: Each process writes these for itself, and they may differ: the job began with the first process and ended with the last.
 _FIRST, _LAST = ("started_at",), ("finished_at", "steps_total")
+#: Whether the job does something: it does where one process does.
+_ANY = ("saves", "reads_input")
 
 
 def gather_traces(
@@ -133,6 +135,9 @@ def _merge_jobs(jobs: list[dict[str, Any]], names: list[str]) -> dict[str, Any]:
             if value is None:
                 continue
             if key in merged and merged[key] != value:
+                if key in _ANY:
+                    merged[key] = True
+                    continue
                 if key in _FIRST or key in _LAST:
                     merged[key] = _further(merged[key], value, first=key in _FIRST)
                     continue

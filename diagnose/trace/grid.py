@@ -23,7 +23,14 @@ from diagnose.trace.orders import part_orders
 from diagnose.trace.parts import join_parts
 from diagnose.trace.restart import keep_last_attempt, refuse_steps_at_a_time, refuse_two_runs
 from diagnose.trace.rows import GridSizes, RowIndex, Rows, take_index, take_rows
-from diagnose.trace.steps import add_collections, find_warm_up, shift_origin, split_steps, take_out_evaluations
+from diagnose.trace.steps import (
+    add_collections,
+    find_warm_up,
+    hold_early_recvs,
+    shift_origin,
+    split_steps,
+    take_out_evaluations,
+)
 
 #: Longest duration, and latest start, that is taken for a measurement: a third of a year, and the year 5138 in unix time.
 MAX_DURATION_S = 1e7
@@ -96,7 +103,9 @@ def build_grid(rows: Rows, *, name: str, vpp_size: int | None, pick_steps: Ints 
     dense, rows, at = lay_out_rows(rows, at, sizes, name=name, vpp_size=vpp_size, warnings=warnings)
     _refuse_idle_stages(dense.nodes, stage_labels, name)
     documents = read_documents(rows, at, dense.nodes, (n_steps, n_dp), warnings=warnings)
-    origin, evidence = shift_origin(dense, _take_evidence(rows, at))
+    evidence = _take_evidence(rows, at)
+    hold_early_recvs(dense, evidence, steps)
+    origin, evidence = shift_origin(dense, evidence)
     refuse_steps_at_a_time(dense, origin, steps, name=name)
     of_others = _list_others(others, others_at, origin, group, members)
     evidence, of_others, other_types = _move_steady(evidence, of_others, others.other_types, n_steps)

@@ -19,6 +19,8 @@ MAX_ABSENT_NAMED = 8
 LATER_SHARE = 0.75
 #: What more than this part of the lanes has, all should have.
 USUAL_SHARE = 0.5
+#: Steps needed to see that they run into each other.
+MIN_STEPS_IN_TURN = 3
 #: A first step this much longer than nearly all others is a warm-up.
 WARM_UP_RATIO = 1.3
 #: ... and its computes are so many times as long, unless the job has just started.
@@ -36,6 +38,46 @@ MIN_STEPS_FOR_WARM_UP = 8
 TOLERANCE_S = 1e-3
 
 _PIPELINED = (*DIRECTIONS, *P2P)
+
+
+def hold_early_recvs(dense: Dense, evidence: Evidence, steps: Ints) -> None:
+    """Begin a worker's first recv in a step, in place, where its pipeline begins that step, if that is later.
+
+    Where nothing closes a step on all stages, those that end it first wait for the next one while the first stage still works
+    on this one. That wait belongs to no step: without this it would look as if the first stage began late.
+
+    Parameters
+    ----------
+    steps : ndarray of int64, shape (n_steps,)
+        The number of each step in the file.
+    """
+    nodes = dense.nodes
+    feeds = nodes.stage == 0
+    recvs = np.flatnonzero((nodes.op == Op.FORWARD_RECV) & ~feeds)
+    if not len(recvs) or len(steps) < MIN_STEPS_IN_TURN or np.diff(steps).min() < 1:
+        return
+    # Of the stage that every microbatch enters, shape (n_steps, n_dp): when it ended each step, and when it began it.
+    end_s = np.fmax.reduce(dense.end_s[feeds], axis=0)
+    begin_s = np.fmin.reduce(dense.start_s[feeds], axis=0)
+    waits = (evidence.op == Op.DATA_LOAD) & (evidence.stage == 0)
+    np.minimum.at(begin_s, (evidence.step[waits], evidence.dp[waits]), evidence.start_s[waits])
+    follows = np.flatnonzero(np.diff(steps) == 1) + 1
+    if not len(follows) or np.mean(end_s[follows - 1] <= begin_s[follows]) < LATER_SHARE:
+        return  # times that count from the beginning of each step
+    opens_s = begin_s.copy()
+    opens_s[follows] = np.fmin(end_s[follows - 1], begin_s[follows])
+    for stage in range(1, int(nodes.stage.max()) + 1):
+        here = nodes.stage == stage
+        own = recvs[nodes.stage[recvs] == stage]
+        if not len(own):
+            continue
+        # Steps run into each other where, usually, the stage has ended one and waits for the next before the first has ended it.
+        first_s = np.fmin.reduce(dense.start_s[here], axis=0)
+        early = first_s < opens_s
+        if early[follows].mean() < LATER_SHARE:
+            continue
+        is_first = (dense.start_s[own] <= first_s) & early
+        dense.start_s[own] = np.where(is_first, np.fmin(opens_s, dense.end_s[own]), dense.start_s[own])
 
 
 def shift_origin(dense: Dense, evidence: Evidence) -> tuple[Seconds | None, Evidence]:

@@ -293,6 +293,8 @@ def _repeat_places(lost: _Lost, by_step: Seconds) -> float | None:
         ways, groups = _stand_out(lost, chosen_by)
         ways_s, groups_s = lost.ways[..., seen_in].sum(axis=-1), lost.groups[:, seen_in].sum(axis=-1)
         total = float(ways_s.sum() + groups_s.sum())
+        if not total:
+            return None
         held = float(ways_s[ways].sum() + groups_s[groups].sum()) / total
         chance = (
             float(ways_s.sum()) * ways.sum() / max(lost.exists.sum(), 1)

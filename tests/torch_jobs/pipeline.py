@@ -135,6 +135,7 @@ def parse(arguments=None):
     parser.add_argument("--microbatches", type=int, default=8)
     parser.add_argument("--forward-s", type=float, default=FORWARD_S)
     parser.add_argument("--profile", type=Path, help="folder for the Chrome traces of torch.profiler")
+    parser.add_argument("--no-norm", action="store_true", help="no norm over all stages closes the step")
     parser.add_argument("--no-record", action="store_true")
     parser.add_argument("--sample", type=float, default=1.0)
     return parser.parse_args(arguments)
@@ -225,7 +226,8 @@ def train(rank, options, stage_rank, dp_rank, pipe, peers):
                 if options.dp > 1:
                     for p in parameters:
                         dist.all_reduce(p.grad, group=peers)
-                _clip(parameters)
+                if not options.no_norm:
+                    _clip(parameters)
                 optimizer.step()
                 optimizer.zero_grad()
                 if options.fault == "checkpoint" and step % 4 == 3:
