@@ -35,6 +35,7 @@ from diagnose.cli.options import (
 from diagnose.cli.output import drop, print_error, print_internal_error
 from diagnose.cli.pack import pack_command
 from diagnose.cli.rules import rules_command
+from diagnose.cli.run import run_command
 from diagnose.cli.store import store_command
 from diagnose.cli.tickets import tickets_command
 from diagnose.cli.triage import triage_command
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 #: Every command; the help lists them by name.
 COMMANDS: tuple[click.Command, ...] = (
     jobs_command,
+    run_command,
     explain_command,
     what_if_command,
     compare_command,

@@ -38,3 +38,32 @@ def record_steps(
         recorder.mark(owner, name, optype)
     recorder.follow_optimizer(first_step)
     return recorder
+
+
+class RecordsTraining:
+    """What a callback of any framework is that records one training after the other.
+
+    Parameters
+    ----------
+    folder : path
+        Where the files go, one a rank.
+    **options
+        More arguments of `diagnose.record.Recorder`, such as `sample`.
+    """
+
+    def __init__(self, folder: str | Path, **options: Any) -> None:
+        self.folder = folder
+        self.options = options
+        #: None while nothing is trained.
+        self.recorder: Recorder | None = None
+
+    def _begin(self, mesh: Any, functions: Iterable[tuple[Any, str, str]], first_step: int) -> None:
+        """Begin to record, as `record_steps` does."""
+        self._end()  # a training that failed told nobody
+        self.recorder = record_steps(self.folder, self.options, mesh, functions, first_step)
+
+    def _end(self) -> None:
+        """Write what is left."""
+        if self.recorder is not None:
+            self.recorder.close()
+            self.recorder = None

@@ -22,6 +22,7 @@ from diagnose.model.optype import BY_NAME, DIRECTIONS, EVIDENCE, NAMES, Op
 from diagnose.record.clock import Clock
 from diagnose.record.communication import hook_communication
 from diagnose.record.data_parallel import Reductions, hook_data_parallel
+from diagnose.record.ending import Ending
 from diagnose.record.graphs import hook_captures, keep_out_compiler
 from diagnose.record.hooks import Hooks
 from diagnose.record.host import Retries, hook_host
@@ -102,6 +103,7 @@ class Recorder:
         }
         self._writer = WriterThread(self._folder, self._clock, self._state, self._metadata, self._fail)
         self._steps = Steps(self._log, self._sampling, self._progress)
+        self._ending = Ending(self._flush)
         self._guard(self._start, list(stage_ranks))
         atexit.register(self.close)  # where the job does not close it: the thread must finish its file
         if hasattr(os, "register_at_fork"):
@@ -144,6 +146,7 @@ class Recorder:
                 LOGGER.info("diagnose does not record what %s hooks: %s", hook.__module__, error)
         self._log.retries = self._retries.since
         self._writer.start()
+        self._ending.listen()
 
     def __enter__(self) -> Self:
         return self
@@ -299,6 +302,14 @@ class Recorder:
         self._metadata["finished_at"] = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
         if self._writer.is_alive():
             self._writer.finish(patience_s)  # what was recorded before a failure is written, too
+        self._ending.stop()
+
+    def _flush(self, patience_s: float) -> None:
+        """Write the file while the job is told to end."""
+        if self._log.is_training_thread():
+            self._guard(self._steps.hand_over_ended)
+        if self._writer.is_alive():
+            self._writer.flush(patience_s)
 
     def _progress(self) -> None:
         """Tell the thread that writes that there is work, and what is known of the job by now."""
@@ -334,6 +345,7 @@ class Recorder:
     def _forked(self) -> None:
         """In a process that the job forks (a worker of a data loader) nothing is recorded: it is the parent's trace."""
         self._switch_off()
+        self._ending.forget()
         atexit.unregister(self.close)
 
     def _stop(self) -> None:
@@ -393,11 +405,11 @@ class Recorder:
         running: list[Any] = []
 
         def before(*_args: Any, **_kwargs: Any) -> None:
-            if not self._log.is_beside():
+            if self._log.is_training_thread():
                 running.append(self._begin_operation(optype, 0, 0))
 
         def after(*_args: Any) -> None:
-            if running and not self._log.is_beside():
+            if running and self._log.is_training_thread():
                 self.end_operation(running.pop())
 
         self._hooks.around(owner, name, self._log.always, before, after, after)

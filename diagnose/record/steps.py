@@ -129,6 +129,11 @@ class Steps:
         self.n_done += 1
         self.number += 1
 
+    def hand_over_ended(self) -> None:
+        """Hand over the step that has ended, if any, before the next one begins."""
+        if self.is_updated and not self.is_open:
+            self.finish()
+
     def close(self) -> None:
         """Hand over what is whole when the job ends."""
         if self.is_open and not self.follows:

@@ -75,6 +75,12 @@ class RecordedRows:
         return len(self.optype)
 
 
+def prepare() -> None:
+    """Import what writes: when the job is told to end there may be no time left for it."""
+    import numpy as np  # noqa: F401
+    import pyarrow.parquet as pq  # noqa: F401
+
+
 def write_rows(folder: Path, kept: RecordedRows, state: ParallelState, metadata: dict[str, Any]) -> Path:
     """Write all rows so far to `rank-00003.parquet` or its like; `metadata` is what it says beside the sizes of the job."""
     import pyarrow.parquet as pq

@@ -1,13 +1,15 @@
 """What a rank of a job in the table does, whatever its framework: layers that sleep, data that are slow, saves, an evaluation.
 
-Enters: the command line `OUT --fault NAME`, and the environment that torchrun sets. Leaves: `OUT/trace/rank-*.parquet`, as the
-recorder writes it, and `OUT/starts-<rank>.json`: when each step began its first forward, by the job's own clock. Needs torch.
+Enters: the command line `OUT --fault NAME --steps N`, and the environment that torchrun sets. Leaves: `OUT/trace/rank-*.parquet`,
+as the recorder writes it, and `OUT/seen-<rank>.json`: when each step began its first forward by the job's own clock, and for how
+long it read examples before that. Needs torch.
 
 Layers sleep within autograd functions. Four processes that really computed would time each other on a machine of few cores.
 """
 
 import argparse
 import contextlib
+import dataclasses
 import gc
 import json
 import os
@@ -65,8 +67,9 @@ class Job:
         parser = argparse.ArgumentParser(description=__doc__)
         parser.add_argument("out", type=Path)
         parser.add_argument("--fault", choices=FAULTS, default="healthy")
+        parser.add_argument("--steps", type=int, default=framework.steps)
         options = parser.parse_args()
-        return cls(framework, options.fault, options.out)
+        return cls(dataclasses.replace(framework, steps=options.steps), options.fault, options.out)
 
     @property
     def trace(self) -> Path:
@@ -88,7 +91,8 @@ class Job:
         """Give the examples that this rank trains on, as slow as its fault makes them; also where they are shared out."""
         examples = self.framework.microbatches * BATCH
         n_batches = (self.n_steps + SPARE_STEPS) * self.accumulate * len({dp for dp, _ in self.framework.places})
-        return Examples(n_batches * examples, self.plan.load_s(self.rank) / examples / self.accumulate)
+        seconds = self.plan.load_s(self.rank) / examples / self.accumulate
+        return Examples(n_batches * examples, seconds, self.pace.note_reading)
 
     def evaluation_dataset(self) -> "Examples":
         """Give the examples of an evaluation."""
@@ -126,7 +130,7 @@ class Job:
 
     @contextlib.contextmanager
     def recorder(self, **options):
-        """Record, and leave the starts of steps at the end."""
+        """Record, and leave at the end what the job itself saw."""
         from diagnose.record import Recorder
 
         with Recorder(self.trace, sample=1.0, **options) as recorder:
@@ -134,9 +138,10 @@ class Job:
         self.finish()
 
     def finish(self) -> None:
-        """Leave when each step began; `recorder` does it."""
+        """Leave what the job itself saw; `recorder` does it."""
         self.out.mkdir(parents=True, exist_ok=True)
-        (self.out / f"starts-{self.rank}.json").write_text(json.dumps(self.pace.starts_s))
+        seen = {"starts_s": self.pace.starts_s, "reads_s": self.pace.reads_s[: len(self.pace.starts_s)]}
+        (self.out / f"seen-{self.rank}.json").write_text(json.dumps(seen))
 
 
 class _Pace:
@@ -146,6 +151,7 @@ class _Pace:
         self.microbatches = job.plan.microbatches
         self.n_forwards = 0
         self.starts_s: list[float] = []
+        self.reads_s = [0.0]
 
     def skip(self, n_forwards: int) -> None:
         """Leave out forwards before the first step, by which a framework learns shapes; without gradients none count."""
@@ -162,7 +168,12 @@ class _Pace:
         if self.n_forwards < 1 or (self.n_forwards - 1) % self.microbatches:
             return False
         self.starts_s.append(time.perf_counter())
+        self.reads_s.append(0.0)
         return True
+
+    def note_reading(self, seconds: float) -> None:
+        """Note that an example was read, in this process."""
+        self.reads_s[-1] += seconds
 
 
 class _Sleep(torch.autograd.Function):
@@ -240,13 +251,16 @@ class SlowToSave:
 class Examples(torch.utils.data.Dataset):
     """Rows of numbers, each of which may take a while to be read."""
 
-    def __init__(self, n_examples: int, seconds: float) -> None:
-        self.n_examples, self.seconds = n_examples, seconds
+    def __init__(self, n_examples: int, seconds: float, note=None) -> None:
+        self.n_examples, self.seconds, self.note = n_examples, seconds, note
 
     def __len__(self) -> int:
         return self.n_examples
 
     def __getitem__(self, i):
+        began = time.perf_counter()
         if self.seconds:
             time.sleep(self.seconds)
-        return torch.randn(WIDTH, generator=torch.Generator().manual_seed(i))
+        if self.note is not None:
+            self.note(time.perf_counter() - began)
+        return torch.randn(WIDTH, generator=torch.Generator().manual_seed(int(i)))

@@ -48,7 +48,7 @@ def judge(name: str, framework: Framework, fault: str, out: Path) -> Cell:
     plan, kind = Plan(framework, FAULTS[fault]), FAULTS[fault]
     diagnosis = diagnose.diagnose(out / "trace")
     first = next(iter(diagnosis.causes), None)
-    truth = plan.gain(json.loads((out / "starts-0.json").read_text())) if kind.cause else None
+    truth = _true_gain(plan, out) if kind.cause else None
     wrong = []
     if kind.cause is None:
         named = [cause for cause in diagnosis.causes if cause.recoverable > NOTHING]
@@ -78,6 +78,12 @@ def judge(name: str, framework: Framework, fault: str, out: Path) -> Cell:
         n_steps=n_steps,
         wrong=tuple(wrong),
     )
+
+
+def _true_gain(plan: Plan, out: Path) -> float:
+    """Read what the ranks saw of their own steps, and say what the fault costs."""
+    seen = [json.loads((out / f"seen-{rank}.json").read_text()) for rank in range(len(plan.framework.places))]
+    return plan.gain(seen[0]["starts_s"], [of_rank["reads_s"][: plan.n_steps] for of_rank in seen])
 
 
 def _judge_place(framework: Framework, fault: str, cause: Cause) -> list[str]:

@@ -75,22 +75,27 @@ class Plan:
         """Say how long the loss of a microbatch takes, forward and backward."""
         return self.fault.loss * self.framework.forward_s, self.fault.loss * self.framework.backward_s
 
-    def gain(self, starts_s: Sequence[float]) -> float:
+    def gain(self, starts_s: Sequence[float], reads_s: Sequence[Sequence[float]]) -> float:
         """Say which part of the step time comes back without the fault.
 
         Parameters
         ----------
         starts_s : sequence of float, one a step
             When each step began its first forward, as the job itself saw it.
+        reads_s : sequence of sequences of float, one a rank and step
+            For how long each rank truly read before that; on a busy host it is longer than planned.
         """
         steps_s = [end - start for start, end in itertools.pairwise(starts_s)]
         mean_s = statistics.mean(steps_s)
         if self.fault.workers:
             # The loader sets the pace. All steps but one in so many have their batch ready, and are as long as without it.
             return 1.0 - statistics.median(steps_s) / mean_s
-        return statistics.mean(self._lost_s(step) for step in range(len(steps_s))) / mean_s
+        lost_s = [self.lost_s(step) for step in range(len(steps_s))]
+        if self.fault.load:
+            lost_s = [max(of_step) for of_step in zip(*reads_s, strict=True)][1:]
+        return statistics.mean(lost_s) / mean_s
 
-    def _lost_s(self, step: int) -> float:
+    def lost_s(self, step: int) -> float:
         """Say by how much a step is longer, up to the first forward of the next, than it were without the fault."""
         framework, fault = self.framework, self.fault
         if fault.cause is None:
@@ -101,7 +106,7 @@ class Plan:
         for rank, place in enumerate(framework.places):
             slowdowns[place] = max(slowdowns.get(place, 1.0), self.slowdown(rank, step))
             pauses_s[place] = max(pauses_s.get(place, 0.0), self.collection_s(rank, step))
-        with_it = _replay(framework, self.microbatches, slowdowns, pauses_s, self.fault.loss)
+        with_it = _replay(framework, self.microbatches, slowdowns, pauses_s, fault.loss)
         # A long stage has no work too many: without the fault its excess is spread evenly over all of them.
         even = dict.fromkeys(framework.places, 1.0 + fault.loss / framework.n_stages)
         return lost_s + with_it - _replay(framework, self.microbatches, even, {})
