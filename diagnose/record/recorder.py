@@ -23,6 +23,7 @@ from diagnose.record.clock import Clock
 from diagnose.record.communication import hook_communication
 from diagnose.record.data_parallel import Reductions, hook_data_parallel
 from diagnose.record.ending import Ending
+from diagnose.record.frameworks import mark_frameworks
 from diagnose.record.graphs import hook_captures, keep_out_compiler
 from diagnose.record.hooks import Hooks
 from diagnose.record.host import Retries, hook_host
@@ -144,6 +145,7 @@ class Recorder:
             except (ImportError, AttributeError) as error:
                 # Another version of torch, or one without distributed: the rest is recorded.
                 LOGGER.info("diagnose does not record what %s hooks: %s", hook.__module__, error)
+        mark_frameworks(self._mark)
         self._log.retries = self._retries.since
         self._writer.start()
         self._ending.listen()
@@ -276,20 +278,6 @@ class Recorder:
         if token is not None:
             self._guard(self._end_operation, token)
 
-    def mark(self, owner: Any, name: str, optype: str) -> None:
-        """From now on take each call of a function on the training's thread for an operation.
-
-            recorder.mark(trainer, "evaluate", "eval")
-
-        Parameters
-        ----------
-        owner, name
-            The object, class or module where the function is found, and its name there. One that is not there is left out.
-        optype : str
-            As of `operation`.
-        """
-        self._guard(self._mark, owner, name, optype)
-
     def close(self) -> None:
         """Write what is left and take all hooks away; done by leaving the context."""
         self._close(PATIENCE_S)
@@ -402,6 +390,7 @@ class Recorder:
         return op, log.clock.now()
 
     def _mark(self, owner: Any, name: str, optype: str) -> None:
+        """From now on take each call of a function on the training's thread for an operation, if the owner has such a function."""
         running: list[Any] = []
 
         def before(*_args: Any, **_kwargs: Any) -> None:
