@@ -203,6 +203,18 @@ class Log:
             now = time.perf_counter_ns()
             self.evaluation = (now if self.evaluation is None else self.evaluation[0]), now
 
+    def before_evaluating(self, *_args: Any, **_kwargs: Any) -> bool:
+        """Note an evaluation before something that the training does, too."""
+        is_evaluation = self.evaluates()
+        if is_evaluation:
+            self.note_evaluation()
+        return is_evaluation
+
+    def after_evaluating(self, is_evaluation: bool, _result: Any) -> None:  # noqa: FBT001 - as hooks are called
+        """Note an evaluation after it."""
+        if is_evaluation:
+            self.note_evaluation()
+
     def end_evaluation(self) -> None:
         """Note the evaluation that ran, if one did: something else begins."""
         if self.evaluation is not None:

@@ -40,6 +40,8 @@ class Steps:
         self.log = log
         self.sampling = sampling
         self.wake = wake
+        #: Called with the number of each step that is over, before what was recorded of it is handed over.
+        self.on_end: Callable[[int], None] | None = None
         #: True where steps are found by the optimizers that run; else the loop says where they begin and end.
         self.follows = False
         #: Steps that are over, recorded or not.
@@ -66,6 +68,8 @@ class Steps:
         #: The optimizer that runs now; since when, and how many computes had begun.
         self._running: Hashable = None
         self._started: tuple[Mark, int] | None = None
+        #: An optimizer has begun within it.
+        self._is_within = False
 
     def begin(self, number: int | None) -> None:
         """Begin a step of this number, or go on with the last where no optimizer has run in it."""
@@ -129,6 +133,8 @@ class Steps:
     def finish(self) -> None:
         """Hand the step that is over to the thread that writes."""
         self.log.end_evaluation()
+        if self.on_end is not None:
+            self.on_end(self.number)
         whole = [merge(self._parts)] if self._parts else []
         self.n_done += 1
         self.number += 1
@@ -177,6 +183,18 @@ class Steps:
         if steps:
             self.wake()
 
+    def follow_update(self, hooks: Hooks, owner: Any, name: str) -> None:
+        """Take a method of a framework for an optimizer, around those of torch that it runs, or skips for an overflow."""
+
+        def before(optimizer: Any, *_args: Any, **_kwargs: Any) -> Hashable:
+            self.before_optimizer(id(optimizer))
+            return id(optimizer)
+
+        def after(optimizer: Hashable, _result: Any) -> None:
+            self.after_optimizer(optimizer)
+
+        hooks.around(owner, name, self.log.always, before, after)
+
     def _open(self, number: int | None) -> None:
         """Begin a step, or a part of one; recorded, if it is to be."""
         if number is None:
@@ -210,7 +228,12 @@ class Steps:
     def before_optimizer(self, optimizer: Hashable) -> None:
         """Note that an optimizer begins to run; `optimizer` is whatever tells it from others."""
         if self._running not in (None, optimizer):
-            return  # one within another
+            # One within another: what came before it is a norm, or another computation of the framework's own.
+            if not self._is_within and self._started is not None and self.log.step is not None:
+                self._started = self.log.clock.now(), self._started[1]
+            self._is_within = True
+            return
+        self._is_within = False
         self._running = optimizer
         if self.follows and not self.is_open and (optimizer in self._known or not self._n_parts):
             self._begin_next()  # it asks for the loss itself; another one belongs to the step before
@@ -231,10 +254,9 @@ class Steps:
         self.is_updated = True
         if log.step is not None and self._started is not None:
             start, n_computes = self._started
+            if log.n_computes > n_computes and log.idle_since is not None:
+                start = log.idle_since  # it asked for the loss itself; it is what was left to do after that
             log.idle_since = log.clock.now()
-            if log.n_computes > n_computes:
-                # It asked for the loss itself; it is what was left to do then.
-                start = log.step.computes[-1].end or start
             if not log.backward_depth:  # else each weight has its optimizer, within the backward
                 log.step.others.append((Op.OPTIMIZER, start, log.idle_since))
         runs = self._runs[optimizer] = self._runs.get(optimizer, 0) + 1

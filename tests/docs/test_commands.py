@@ -26,6 +26,10 @@ CANNOT_RUN = {
     "systemctl ": "needs systemd as root; tests/deploy/test_examples.py verifies the units",
     "primus ": "runs a training job",
     "torchrun ": "runs a training job",
+    "diagnose run ": "runs a training job; tests/test_run_cli.py does that",
+    'eval "$(diagnose run': "the same",
+    "srun ": "needs Slurm",
+    "diagnose /shared/traces/job-7": "needs what the job before it recorded",
     "python -m diagnose.faults": "makes hundreds of jobs, minutes long; tests/faults runs each of these programs on a few",
     "python -m diagnose.train": "trains for ten minutes; tests/test_train.py and tests/test_leave_out.py train on a few jobs",
     "ruff ": "CI's step `ruff`",
@@ -146,6 +150,7 @@ SCRIPTS = [
     (page, script)
     for page in PAGES
     for script in re.findall(r"^```python\n(.*?)^```$", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    if "from diagnose.record import" in script  # those for a framework run in it: tests/record/table
 ]
 
 
