@@ -45,6 +45,7 @@ class Ending:
         self._heard = threading.Event()
         self._flushing = threading.RLock()  # a second signal comes while the file is written for the first
         self._pipe: tuple[int, int] | None = None
+        self._thread: threading.Thread | None = None
 
     def listen(self) -> None:
         """Hear of signals from now on; elsewhere than on the main thread Python allows nobody to."""
@@ -89,7 +90,8 @@ class Ending:
                 os.close(end)
             return
         self._pipe = pipe
-        threading.Thread(target=self._wait, args=(pipe[0],), name="diagnose-signals", daemon=True).start()
+        self._thread = threading.Thread(target=self._wait, args=(pipe[0],), name="diagnose-signals", daemon=True)
+        self._thread.start()
 
     def _stop_beside(self) -> None:
         """Let the thread end; it closes what it reads."""
@@ -100,6 +102,8 @@ class Ending:
             signal.set_wakeup_fd(found)
         os.close(self._pipe[1])
         self._pipe = None
+        if self._thread is not None:
+            self._thread.join(AT_ONCE_S)
 
     def _wait(self, end: int) -> None:
         """Wait for a signal on a thread, and see to it where the main thread does not."""

@@ -1,44 +1,70 @@
-"""What the loops of other people's frameworks do beside training: evaluations, saves and logging.
+"""Hooks for what the loops of other people's frameworks do beside training: evaluations, saves and logging.
 
-Enters: the frameworks that the job has imported. Leaves: their functions, marked as operations. Events of their callbacks often
-tell where such work ends, and not where it begins.
+Enters: frameworks that the job has imported. Leaves: rows. Events of their callbacks often tell where such work ends, and not
+where it begins.
 """
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-#: By module and class: the functions that are no training, and which operation each is.
-OPERATIONS = {
-    "transformers.trainer.Trainer": {
-        "evaluate": "eval",
-        "predict": "eval",
-        "_save_checkpoint": "checkpoint",
-        "save_model": "checkpoint",
-        "log": "log",
-    },
-    "accelerate.accelerator.Accelerator": {
-        "save_state": "checkpoint",
-        "save_model": "checkpoint",
-        "save": "checkpoint",
-        "log": "log",
-    },
-    "lightning.pytorch.trainer.trainer.Trainer": {"save_checkpoint": "checkpoint"},
+from diagnose.record.hooks import Hooks
+from diagnose.record.log import Log
+
+_LIGHTNING = {
+    "trainer.trainer": {"Trainer.save_checkpoint": "checkpoint"},
     # A validation within a training: before its first event it makes its loaders and their workers.
-    "lightning.pytorch.loops.evaluation_loop._EvaluationLoop": {"run": "eval"},
-    "lightning.pytorch.trainer.connectors.logger_connector.logger_connector._LoggerConnector": {"log_metrics": "log"},
-    "lightning.fabric.fabric.Fabric": {"save": "checkpoint", "log_dict": "log"},
+    "loops.evaluation_loop": {"_EvaluationLoop.run": "eval"},
+    "trainer.connectors.logger_connector.logger_connector": {"_LoggerConnector.log_metrics": "log"},
 }
-#: Parts of Lightning that are packages of their own as well, by older names.
-OLDER_NAMES = {"lightning.pytorch": "pytorch_lightning", "lightning.fabric": "lightning_fabric"}
+_FABRIC = {"Fabric.save": "checkpoint", "Fabric.log_dict": "log"}
+#: By module: functions that are no training, and which operation each is. Lightning is one package, or several by older names.
+OPERATIONS = {
+    "transformers.trainer": {
+        "Trainer.evaluate": "eval",
+        "Trainer.predict": "eval",
+        "Trainer._save_checkpoint": "checkpoint",
+        "Trainer.save_model": "checkpoint",
+        "Trainer.log": "log",
+    },
+    "accelerate.accelerator": {
+        "Accelerator.save_state": "checkpoint",
+        "Accelerator.save_model": "checkpoint",
+        "Accelerator.save": "checkpoint",
+        "Accelerator.log": "log",
+    },
+    **{
+        f"{package}.{module}": _LIGHTNING[module]
+        for package in ("lightning.pytorch", "pytorch_lightning")
+        for module in _LIGHTNING
+    },
+    "lightning.fabric.fabric": _FABRIC,
+    "lightning_fabric.fabric": _FABRIC,
+}
 
 
-def mark_frameworks(mark: Callable[[Any, str, str], None]) -> None:
-    """Call `mark(class, name of a function, operation)` for what the job has imported."""
-    for path, functions in OPERATIONS.items():
-        module, _, name = path.rpartition(".")
-        older = [module.replace(part, package) for part, package in OLDER_NAMES.items() if module.startswith(part)]
-        for known in (module, *older):
-            owner = getattr(sys.modules.get(known), name, None)
-            for function, optype in functions.items():
-                mark(owner, function, optype)
+def hook_operations(
+    hooks: Hooks, log: Log, module: str, begin: Callable[[str], Any], end: Callable[[Any], None]
+) -> None:
+    """Take each call of these functions of a module, on the training's thread, for an operation."""
+    for path, optype in OPERATIONS[module].items():
+        owner, _, name = path.partition(".")
+        _hook_operation(hooks, log, (getattr(sys.modules[module], owner, None), name), partial(begin, optype), end)
+
+
+def _hook_operation(
+    hooks: Hooks, log: Log, function: tuple[Any, str], begin: Callable[[], Any], end: Callable[[Any], None]
+) -> None:
+    """Hook one function; where it raises, it has ended, too."""
+    running: list[Any] = []
+
+    def before(*_args: Any, **_kwargs: Any) -> None:
+        if log.is_training_thread():
+            running.append(begin())
+
+    def after(*_args: Any) -> None:
+        if running and log.is_training_thread():
+            end(running.pop())
+
+    hooks.around(*function, log.always, before, after, after)

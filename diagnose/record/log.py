@@ -91,6 +91,13 @@ class StepLog:
     n_left_out: int = 0
 
     @property
+    def n_marks(self) -> int:
+        """How many times were taken."""
+        n_waits = sum(len(compute.waits) for compute in self.computes)
+        n_pairs = len(self.computes) + n_waits + 2 * len(self.transfers) + len(self.collectives) + len(self.others)
+        return 2 * n_pairs + self.n_left_out
+
+    @property
     def n_microbatches(self) -> int:
         """How many microbatches have been noted."""
         return max([*self.lengths, *(compute.microbatch for compute in self.computes)], default=-1) + 1
@@ -195,6 +202,18 @@ class Log:
         if self.step is not None and not self.is_outside():
             now = time.perf_counter_ns()
             self.evaluation = (now if self.evaluation is None else self.evaluation[0]), now
+
+    def before_evaluating(self, *_args: Any, **_kwargs: Any) -> bool:
+        """Note an evaluation before something that the training does, too."""
+        is_evaluation = self.evaluates()
+        if is_evaluation:
+            self.note_evaluation()
+        return is_evaluation
+
+    def after_evaluating(self, is_evaluation: bool, _result: Any) -> None:  # noqa: FBT001 - as hooks are called
+        """Note an evaluation after it."""
+        if is_evaluation:
+            self.note_evaluation()
 
     def end_evaluation(self) -> None:
         """Note the evaluation that ran, if one did: something else begins."""

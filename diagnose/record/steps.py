@@ -4,6 +4,8 @@ Enters: what the loop says of its steps, optimizers as they run, and the work th
 recorded, each whole, in the clock's queue.
 """
 
+import itertools
+import statistics
 import weakref
 from collections.abc import Callable, Hashable
 from typing import Any
@@ -12,7 +14,7 @@ from diagnose.model.optype import Op
 from diagnose.record.clock import Mark, Window
 from diagnose.record.hooks import Hooks
 from diagnose.record.log import Log, StepLog, merge
-from diagnose.record.sampling import Sampling
+from diagnose.record.sampling import DENSE_STEPS, Sampling
 
 #: Steps are left out while so many events wait to be read: the GPU, or the folder's disk, hangs.
 MAX_MOMENTS = 100_000
@@ -38,6 +40,8 @@ class Steps:
         self.log = log
         self.sampling = sampling
         self.wake = wake
+        #: Called with the number of each step that is over, before what was recorded of it is handed over.
+        self.on_end: Callable[[int], None] | None = None
         #: True where steps are found by the optimizers that run; else the loop says where they begin and end.
         self.follows = False
         #: Steps that are over, recorded or not.
@@ -53,6 +57,8 @@ class Steps:
         #: What was recorded of this step: one part for each time that the loop said a step runs.
         self._parts: list[StepLog] = []
         self._n_parts = 0
+        #: Of the first steps: when they began, on the host's counter, and how many times were taken.
+        self._dense: list[tuple[int, int]] = []
         self._window: tuple[int, Window] | None = None
         #: How often each optimizer ran in this step, and which the job has.
         self._runs: dict[Hashable, int] = {}
@@ -62,6 +68,8 @@ class Steps:
         #: The optimizer that runs now; since when, and how many computes had begun.
         self._running: Hashable = None
         self._started: tuple[Mark, int] | None = None
+        #: An optimizer has begun within it.
+        self._is_within = False
 
     def begin(self, number: int | None) -> None:
         """Begin a step of this number, or go on with the last where no optimizer has run in it."""
@@ -125,9 +133,24 @@ class Steps:
     def finish(self) -> None:
         """Hand the step that is over to the thread that writes."""
         self.log.end_evaluation()
-        self._hand_over([merge(self._parts)] if self._parts else [])
+        if self.on_end is not None:
+            self.on_end(self.number)
+        whole = [merge(self._parts)] if self._parts else []
         self.n_done += 1
         self.number += 1
+        if self.n_done <= DENSE_STEPS:
+            self._count(whole)
+        self._hand_over(whole)
+
+    def _count(self, whole: list[StepLog]) -> None:
+        """Count what recording the first steps costs, and record fewer of the others where it is much."""
+        self._dense += [(self.log.clock.host_ns(step.begun), step.n_marks) for step in whole]
+        if self.n_done < DENSE_STEPS or len(self._dense) < 2:
+            return
+        begun, n_marks = zip(*self._dense, strict=True)
+        self._dense.clear()
+        step_ns = statistics.median(after - before for before, after in itertools.pairwise(begun))
+        self.sampling = self.sampling.cut(statistics.median(n_marks) * self.log.clock.mark_ns / max(step_ns, 1.0))
 
     def hand_over_ended(self) -> None:
         """Hand over the step that has ended, if any, before the next one begins."""
@@ -159,6 +182,18 @@ class Steps:
         self._has_new = False
         if steps:
             self.wake()
+
+    def follow_update(self, hooks: Hooks, owner: Any, name: str) -> None:
+        """Take a method of a framework for an optimizer, around those of torch that it runs, or skips for an overflow."""
+
+        def before(optimizer: Any, *_args: Any, **_kwargs: Any) -> Hashable:
+            self.before_optimizer(id(optimizer))
+            return id(optimizer)
+
+        def after(optimizer: Hashable, _result: Any) -> None:
+            self.after_optimizer(optimizer)
+
+        hooks.around(owner, name, self.log.always, before, after)
 
     def _open(self, number: int | None) -> None:
         """Begin a step, or a part of one; recorded, if it is to be."""
@@ -193,7 +228,12 @@ class Steps:
     def before_optimizer(self, optimizer: Hashable) -> None:
         """Note that an optimizer begins to run; `optimizer` is whatever tells it from others."""
         if self._running not in (None, optimizer):
-            return  # one within another
+            # One within another: what came before it is a norm, or another computation of the framework's own.
+            if not self._is_within and self._started is not None and self.log.step is not None:
+                self._started = self.log.clock.now(), self._started[1]
+            self._is_within = True
+            return
+        self._is_within = False
         self._running = optimizer
         if self.follows and not self.is_open and (optimizer in self._known or not self._n_parts):
             self._begin_next()  # it asks for the loss itself; another one belongs to the step before

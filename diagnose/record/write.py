@@ -97,6 +97,18 @@ def write_rows(folder: Path, kept: RecordedRows, state: ParallelState, metadata:
     return path
 
 
+def is_finished(path: Path) -> bool:
+    """Say whether a rank has written its file for the last time."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        footer = pq.read_schema(path).metadata or {}
+    except (OSError, pa.ArrowException):
+        return False  # not there yet
+    return "finished_at" in json.loads(footer.get(b"diagnose.job", b"{}"))
+
+
 def _table(kept: RecordedRows, state: ParallelState, metadata: dict[str, Any]) -> Any:
     """Lay the rows out in the columns of the trace format."""
     import numpy as np

@@ -37,6 +37,9 @@ def parse():
     parser.add_argument("--workers", choices=["fork", "spawn"], help="read by two workers of a data loader")
     parser.add_argument("--write-every-s", type=float)
     parser.add_argument("--file-limit", type=int, help="bytes that a file may have: to the writer a full disk")
+    parser.add_argument("--report", action="store_true", help="diagnose the job at its end")
+    parser.add_argument("--tracker", choices=["tensorboard", "mlflow", "wandb"], help="log to it, below OUT.logs")
+    parser.add_argument("--slow-rank", type=int, default=-1)
     parser.add_argument("--then", choices=["end", "wait", "collective", "exit-at-once", "raise"], default="end")
     return parser.parse_args()
 
@@ -57,6 +60,26 @@ def read_batches(options):
     yield from itertools.islice(loader, options.steps)
 
 
+def begin_logging(tracker, folder):
+    """Log a figure as a job does, and give what keeps the log open."""
+    if tracker == "tensorboard":
+        from torch.utils.tensorboard import SummaryWriter
+
+        writer = SummaryWriter(folder)
+        writer.add_scalar("loss", 1.0)
+        return writer
+    if tracker == "mlflow":
+        import mlflow
+
+        mlflow.set_tracking_uri(f"file://{folder}")
+        mlflow.log_metric("loss", 1.0)
+    if tracker == "wandb":
+        import wandb
+
+        return wandb.init(mode="offline", dir=os.path.dirname(folder))  # noqa: PTH120
+    return None
+
+
 def main():
     """Train, and end."""
     options = parse()
@@ -69,14 +92,19 @@ def main():
         resource.setrlimit(resource.RLIMIT_FSIZE, (options.file_limit, options.file_limit))
     if "RANK" in os.environ:
         dist.init_process_group("gloo")
+    is_slow = dist.is_initialized() and dist.get_rank() == options.slow_rank
+    log = begin_logging(options.tracker, f"{options.out}.logs")
     weight = torch.ones(2, requires_grad=True)
     optimizer = torch.optim.SGD([weight], lr=0.1)
-    with Recorder(options.out, sample=options.sample) as recorder:
+    with Recorder(options.out, sample=options.sample, report=options.report) as recorder:
         for batch in read_batches(options):
             with recorder.step():
-                (weight * batch).sum().backward()
+                loss = (weight * batch).sum()
+                time.sleep(0.08 if is_slow else 0.02 if options.slow_rank >= 0 else 0.002)
+                loss.backward()
+                if dist.is_initialized() and options.slow_rank >= 0:
+                    dist.all_reduce(weight.grad)
                 optimizer.step()
-                time.sleep(0.002)
         print("ready", flush=True)
         if options.then == "exit-at-once":
             while not os.path.exists(os.path.join(options.out, "rank-00000.parquet")):  # noqa: PTH110, PTH118
@@ -88,6 +116,9 @@ def main():
             dist.barrier()  # the other never comes
         if options.then in ("wait", "collective"):
             time.sleep(600)
+    if options.tracker == "wandb":
+        print(dict(log.summary), flush=True)
+        log.finish()
 
 
 if __name__ == "__main__":
