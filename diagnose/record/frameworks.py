@@ -5,34 +5,33 @@ where it begins.
 """
 
 import sys
-from collections.abc import Callable
-from functools import partial
-from typing import Any
 
+from diagnose.model.optype import Op
 from diagnose.record.hooks import Hooks
+from diagnose.record.host import hook_pause
 from diagnose.record.log import Log
 
 _LIGHTNING = {
-    "trainer.trainer": {"Trainer.save_checkpoint": "checkpoint"},
+    "trainer.trainer": {"Trainer.save_checkpoint": Op.CHECKPOINT},
     # A validation within a training: before its first event it makes its loaders and their workers.
-    "loops.evaluation_loop": {"_EvaluationLoop.run": "eval"},
-    "trainer.connectors.logger_connector.logger_connector": {"_LoggerConnector.log_metrics": "log"},
+    "loops.evaluation_loop": {"_EvaluationLoop.run": Op.EVAL},
+    "trainer.connectors.logger_connector.logger_connector": {"_LoggerConnector.log_metrics": Op.LOG},
 }
-_FABRIC = {"Fabric.save": "checkpoint", "Fabric.log_dict": "log"}
+_FABRIC = {"Fabric.save": Op.CHECKPOINT, "Fabric.log_dict": Op.LOG}
 #: By module: functions that are no training, and which operation each is. Lightning is one package, or several by older names.
 OPERATIONS = {
     "transformers.trainer": {
-        "Trainer.evaluate": "eval",
-        "Trainer.predict": "eval",
-        "Trainer._save_checkpoint": "checkpoint",
-        "Trainer.save_model": "checkpoint",
-        "Trainer.log": "log",
+        "Trainer.evaluate": Op.EVAL,
+        "Trainer.predict": Op.EVAL,
+        "Trainer._save_checkpoint": Op.CHECKPOINT,
+        "Trainer.save_model": Op.CHECKPOINT,
+        "Trainer.log": Op.LOG,
     },
     "accelerate.accelerator": {
-        "Accelerator.save_state": "checkpoint",
-        "Accelerator.save_model": "checkpoint",
-        "Accelerator.save": "checkpoint",
-        "Accelerator.log": "log",
+        "Accelerator.save_state": Op.CHECKPOINT,
+        "Accelerator.save_model": Op.CHECKPOINT,
+        "Accelerator.save": Op.CHECKPOINT,
+        "Accelerator.log": Op.LOG,
     },
     **{
         f"{package}.{module}": _LIGHTNING[module]
@@ -44,27 +43,8 @@ OPERATIONS = {
 }
 
 
-def hook_operations(
-    hooks: Hooks, log: Log, module: str, begin: Callable[[str], Any], end: Callable[[Any], None]
-) -> None:
-    """Take each call of these functions of a module, on the training's thread, for an operation."""
-    for path, optype in OPERATIONS[module].items():
+def hook_operations(hooks: Hooks, log: Log, module: str) -> None:
+    """Note each call of these functions of a module as a row."""
+    for path, kind in OPERATIONS[module].items():
         owner, _, name = path.partition(".")
-        _hook_operation(hooks, log, (getattr(sys.modules[module], owner, None), name), partial(begin, optype), end)
-
-
-def _hook_operation(
-    hooks: Hooks, log: Log, function: tuple[Any, str], begin: Callable[[], Any], end: Callable[[Any], None]
-) -> None:
-    """Hook one function; where it raises, it has ended, too."""
-    running: list[Any] = []
-
-    def before(*_args: Any, **_kwargs: Any) -> None:
-        if log.is_training_thread():
-            running.append(begin())
-
-    def after(*_args: Any) -> None:
-        if running and log.is_training_thread():
-            end(running.pop())
-
-    hooks.around(*function, log.always, before, after, after)
+        hook_pause(hooks, log, getattr(sys.modules[module], owner, None), name, kind)

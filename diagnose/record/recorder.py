@@ -158,7 +158,7 @@ class Recorder:
             deepspeed_hooks.MODULE: (deepspeed_hooks.hook_deepspeed, self._state, self._steps, autograd),
             ray_hooks.TRAIN: (ray_hooks.hook_ray_train,),
             ray_hooks.DATA: (ray_hooks.hook_ray_data, self._steps),
-            **{name: (hook_operations, name, self.begin_operation, self.end_operation) for name in OPERATIONS},
+            **{name: (hook_operations, name) for name in OPERATIONS},
         }
         self._hook_frameworks()
         self._log.retries = self._retries.since
