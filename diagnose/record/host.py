@@ -129,20 +129,25 @@ def _hook_saving(hooks: Hooks, log: Log) -> None:
 def hook_pause(hooks: Hooks, log: Log, owner: Any, name: str, kind: Op | Callable[..., Op]) -> None:
     """Note what a framework does instead of training, such as an evaluation, as one row; `kind` may depend on its arguments."""
 
-    def before(*args: Any, **kwargs: Any) -> tuple[Op, int]:
+    def before(*args: Any, **kwargs: Any) -> tuple[Op, int] | None:
+        if not log.is_training_thread():
+            return None
         op = kind if isinstance(kind, Op) else kind(*args, **kwargs)
         log.saves |= op == Op.CHECKPOINT
         log.end_evaluation()
         log.named_depth += 1
         return op, time.perf_counter_ns()
 
-    def after(begun: tuple[Op, int], _result: Any) -> None:
+    def after(begun: tuple[Op, int] | None, _result: Any) -> None:
+        if begun is None:
+            return
         log.named_depth -= 1
         if log.beside.on and not log.is_outside():
             log.pause(*begun, time.perf_counter_ns())
 
     def raised() -> None:
-        log.named_depth -= 1
+        if log.is_training_thread():
+            log.named_depth -= 1
 
     hooks.around(owner, name, log.always, before, after, raised)
 

@@ -26,6 +26,7 @@ from diagnose.record.clock import Clock
 from diagnose.record.communication import hook_communication
 from diagnose.record.data_parallel import Autograd, hook_data_parallel
 from diagnose.record.ending import Ending
+from diagnose.record.frameworks import OPERATIONS, hook_operations
 from diagnose.record.graphs import hook_captures, keep_out_compiler
 from diagnose.record.hooks import Hooks
 from diagnose.record.host import Retries, hook_host
@@ -167,6 +168,7 @@ class Recorder:
             deepspeed_hooks.MODULE: (deepspeed_hooks.hook_deepspeed, self._state, self._steps, autograd),
             ray_hooks.TRAIN: (ray_hooks.hook_ray_train,),
             ray_hooks.DATA: (ray_hooks.hook_ray_data, self._steps),
+            **{name: (hook_operations, name) for name in OPERATIONS},
         }
         self._hook_frameworks()
         self._log.retries = self._retries.since
@@ -319,20 +321,6 @@ class Recorder:
         if token is not None:
             self._guard(self._end_operation, token)
 
-    def mark(self, owner: Any, name: str, optype: str) -> None:
-        """From now on take each call of a function on the training's thread for an operation.
-
-            recorder.mark(trainer, "evaluate", "eval")
-
-        Parameters
-        ----------
-        owner, name
-            The object, class or module where the function is found, and its name there. One that is not there is left out.
-        optype : str
-            As of `operation`.
-        """
-        self._guard(self._mark, owner, name, optype)
-
     def close(self) -> None:
         """Write what is left and take all hooks away; done by leaving the context."""
         self._close(PATIENCE_S, reports=self._reports)
@@ -480,19 +468,6 @@ class Recorder:
             log.driver = "own"
             return log.begin(op, microbatch, chunk * self._state.pp_size + self._state.stage)
         return op, log.clock.now()
-
-    def _mark(self, owner: Any, name: str, optype: str) -> None:
-        running: list[Any] = []
-
-        def before(*_args: Any, **_kwargs: Any) -> None:
-            if self._log.is_training_thread():
-                running.append(self._begin_operation(optype, 0, 0))
-
-        def after(*_args: Any) -> None:
-            if running and self._log.is_training_thread():
-                self.end_operation(running.pop())
-
-        self._hooks.around(owner, name, self._log.always, before, after, after)
 
     def _end_operation(self, token: Any) -> None:
         log = self._log
