@@ -24,7 +24,7 @@ from diagnose.record.communication import hook_communication
 from diagnose.record.data_parallel import Reductions, hook_data_parallel
 from diagnose.record.graphs import hook_captures, keep_out_compiler
 from diagnose.record.hooks import Hooks
-from diagnose.record.host import Retries, hook_host
+from diagnose.record.host import Retries, describe_loader, hook_host
 from diagnose.record.log import Compute, Log
 from diagnose.record.megatron import hook_megatron
 from diagnose.record.parallel_state import count_hosts, find_parallel_state
@@ -37,6 +37,9 @@ from diagnose.record.writer_thread import PATIENCE_AFTER_ERROR_S, PATIENCE_S, Wr
 #: Libraries that read data beside torch's loaders: where one is in use, nobody knows whether the job waits for input.
 OTHER_LOADERS = frozenset({"ffcv", "grain", "nvidia.dali", "streaming", "tensorflow", "webdataset"})
 LOGGER = logging.getLogger("diagnose.record")
+
+#: Where the environment sets the CUDA allocator: the name since torch 2.9, and that before it.
+ALLOCATOR_SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
 
 class Recorder:
@@ -129,6 +132,9 @@ class Recorder:
         if (n_hosts := count_hosts(self._state.world)) is not None:
             self._metadata.setdefault("n_hosts", n_hosts)
         self._metadata.setdefault("has_cuda", torch.cuda.is_available())
+        for name in ALLOCATOR_SETTINGS:
+            if name in os.environ:
+                self._metadata.setdefault("alloc_conf", os.environ[name])
         if torch.cuda.is_available():
             self._clock.use_cuda(torch.cuda)
             self._retries.use_cuda(torch.cuda)
@@ -300,6 +306,9 @@ class Recorder:
         """Tell the thread that writes that there is work, and what is known of the job by now."""
         self._metadata["steps_total"] = self._steps.number
         self._metadata["saves"] = self._log.saves
+        source = self._log.training_input()
+        if source is not None:
+            self._metadata["loader"] = describe_loader(source)
         if self._log.reads or not OTHER_LOADERS & sys.modules.keys():
             self._metadata["reads_input"] = self._log.reads
         self._writer.wake()
