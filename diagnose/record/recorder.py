@@ -29,7 +29,7 @@ from diagnose.record.ending import Ending
 from diagnose.record.frameworks import OPERATIONS, hook_operations
 from diagnose.record.graphs import hook_captures, keep_out_compiler
 from diagnose.record.hooks import Hooks
-from diagnose.record.host import Retries, hook_host
+from diagnose.record.host import Retries, describe_loader, hook_host
 from diagnose.record.log import Compute, Log
 from diagnose.record.parallel_state import count_hosts, find_parallel_state
 from diagnose.record.pipelining import hook_pipelining
@@ -46,6 +46,8 @@ LOGGER = logging.getLogger("diagnose.record")
 
 #: While the folder has a file of this name nothing is recorded.
 PAUSE = "pause"
+#: Where the environment sets the CUDA allocator: the name since torch 2.9, and that before it.
+ALLOCATOR_SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
 
 class Recorder:
@@ -148,6 +150,9 @@ class Recorder:
         with contextlib.suppress(AttributeError):  # another version of torch
             keep_out_compiler(self._hooks, torch)
         self._metadata.setdefault("has_cuda", torch.cuda.is_available())
+        for name in ALLOCATOR_SETTINGS:
+            if name in os.environ:
+                self._metadata.setdefault("alloc_conf", os.environ[name])
         if torch.cuda.is_available():
             self._clock.use_cuda(torch.cuda)
             self._retries.use_cuda(torch.cuda)
@@ -379,6 +384,9 @@ class Recorder:
         self._metadata["sample"] = self._steps.sampling.part
         self._hook_frameworks()
         self._metadata["saves"] = self._log.saves
+        source = self._log.training_input()
+        if source is not None:
+            self._metadata["loader"] = describe_loader(source)
         if self._log.reads or not OTHER_LOADERS & sys.modules.keys():
             self._metadata["reads_input"] = self._log.reads
         if self._clock.is_device:

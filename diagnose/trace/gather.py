@@ -30,6 +30,8 @@ _WHOLE = ("microbatch", "chunk", "position", "rank", "tp_rank", "cp_rank")
 _FIRST, _LAST = ("started_at",), ("finished_at", "steps_total")
 #: Whether the job does something: it does where one process does.
 _ANY = ("saves", "reads_input")
+#: Settings of one process; those of the first that says them stand for all.
+_OWN = ("loader", "alloc_conf")
 
 
 def gather_traces(
@@ -154,6 +156,8 @@ def _merge_jobs(jobs: list[dict[str, Any]], names: list[str]) -> dict[str, Any]:
             if key in merged and merged[key] != value:
                 if key in _ANY:
                     merged[key] = True
+                    continue
+                if key in _OWN:
                     continue
                 if key in _FIRST or key in _LAST:
                     merged[key] = _further(merged[key], value, first=key in _FIRST)
