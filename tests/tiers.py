@@ -61,6 +61,7 @@ TIERS = {
     "tests/packing/test_packers.py::test_exact_as_published": LONG,
     "tests/record/table/test_table.py": PLAIN,
     "tests/record/table/test_table.py::test_a_slow_rank_is_named": LONG,
+    "tests/record/test_deepspeed.py": LONG,
     "tests/record/test_megatron_core.py": LONG,
     "tests/record/test_recorder.py::test_nobody_closes_it": LONG,
     "tests/record/test_recorder.py::test_what_stops_the_host": LONG,

@@ -132,7 +132,7 @@ def _hook_pipeline(hooks: Hooks, log: Log, state: ParallelState, steps: Steps) -
     owner._INSTRUCTION_MAP = {kind: getattr(functions, kind.__name__) for kind in found}  # noqa: SLF001
     hooks.on_undo(lambda: setattr(owner, "_INSTRUCTION_MAP", found))
     hooks.around(owner, "train_batch", log.inside, pipeline.before_batch, pipeline.after_batch)
-    hooks.around(owner, "train_batch", log.between, steps.work_begins)
+    hooks.around(owner, "train_batch", log.between, steps.training_begins)
     hook_pause(hooks, log, owner, "eval_batch", Op.EVAL)
 
 
