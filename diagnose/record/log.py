@@ -91,6 +91,13 @@ class StepLog:
     n_left_out: int = 0
 
     @property
+    def n_marks(self) -> int:
+        """How many times were taken."""
+        n_waits = sum(len(compute.waits) for compute in self.computes)
+        n_pairs = len(self.computes) + n_waits + 2 * len(self.transfers) + len(self.collectives) + len(self.others)
+        return 2 * n_pairs + self.n_left_out
+
+    @property
     def n_microbatches(self) -> int:
         """How many microbatches have been noted."""
         return max([*self.lengths, *(compute.microbatch for compute in self.computes)], default=-1) + 1

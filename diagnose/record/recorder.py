@@ -85,7 +85,6 @@ class Recorder:
         metadata: dict[str, Any] | None = None,
     ) -> None:
         self._folder = Path(folder)
-        self._sampling = Sampling(sample)
         self._is_on = True
         self._clock = Clock()
         self._log = Log(self._clock)
@@ -97,13 +96,12 @@ class Recorder:
         self._metadata = {
             "job_id": job_id,
             "started_at": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
-            "sample": sample,
             **(metadata or {}),
         }
         self._writer = WriterThread(self._folder, self._clock, self._state, self._metadata, self._fail)
         #: What hooks a framework, by the module that says that it is used, for those that are not imported yet.
         self._frameworks: dict[str, tuple[Any, ...]] = {}
-        self._steps = Steps(self._log, self._sampling, self._progress)
+        self._steps = Steps(self._log, Sampling(sample), self._progress)
         self._guard(self._start, list(stage_ranks))
         atexit.register(self.close)  # where the job does not close it: the thread must finish its file
         if hasattr(os, "register_at_fork"):
@@ -307,10 +305,12 @@ class Recorder:
         """Tell the thread that writes that there is work, and what is known of the job by now."""
         self._metadata["steps_total"] = self._steps.number
         self._hook_frameworks()
+        self._metadata["sample"] = self._steps.sampling.part
         self._metadata["saves"] = self._log.saves
         if self._log.reads or not OTHER_LOADERS & sys.modules.keys():
             self._metadata["reads_input"] = self._log.reads
-        self._writer.wake()
+        if self._clock.is_device:
+            self._writer.wake()  # to see events pass; else it comes by itself, and the training need not take turns with it
 
     def _guard(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call a function of the recorder's own; what it raises ends the recording."""

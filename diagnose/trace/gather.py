@@ -18,7 +18,7 @@ from diagnose.model.trace import TOKEN_COLUMNS
 from diagnose.trace.list_column import ListColumn
 from diagnose.trace.parquet import read_parquet
 from diagnose.trace.producers.contents import name_in
-from diagnose.trace.rows import Rows
+from diagnose.trace.rows import Rows, take_rows
 
 #: Columns that may be missing in some files: -1 stands for unknown, and in those of tokens NaN.
 _WHOLE = ("microbatch", "chunk", "position", "rank", "tp_rank", "cp_rank")
@@ -49,6 +49,7 @@ def gather_traces(
         report(f"file {n} of {len(files)}")
         parts.append(read_parquet(file, name=name_in(folder, file, name)))
     names = [name_in(folder, file, name) for file in files]
+    parts = _take_common(parts)
     job = _merge_jobs([part.job for part in parts], names)
     if "job_id" not in job and "trial_name" not in job:
         _refuse_same_workers(parts, names)
@@ -57,6 +58,22 @@ def gather_traces(
         left = f"{n_others} files of the folder are no traces, and are not read" + (f": {beside}" if beside else "")
         rows = dataclasses.replace(rows, recording_warnings=(*rows.recording_warnings, left))
     return rows
+
+
+def _take_common(parts: list[Rows]) -> list[Rows]:
+    """Take of ranks that recorded different parts of the steps those that all of them recorded.
+
+    Each rank decides by itself whether it records fewer steps than it was asked to; what the others have beyond that is no job.
+    """
+    shares = [part.job.get("sample") for part in parts]
+    said = [share for share in shares if isinstance(share, (int, float))]
+    if not said or len(set(said)) == 1:
+        return parts
+    of_least = np.concatenate([part.step for part, share in zip(parts, shares, strict=True) if share == min(said)])
+    return [
+        dataclasses.replace(take_rows(part, np.isin(part.step, of_least)), job=part.job | {"sample": min(said)})
+        for part in parts
+    ]
 
 
 def _merge_jobs(jobs: list[dict[str, Any]], names: list[str]) -> dict[str, Any]:
