@@ -66,3 +66,20 @@ def test_a_pipeline_is_one(tmp_path):
     }
     evaluated = rows[rows.optype == "eval"]
     assert sorted(set(evaluated.step)) == [9, 19] and len(evaluated) == 2 * 4
+
+
+def test_nothing_is_left_behind(tmp_path):
+    """When the recorder is closed, the functions of DeepSpeed are those that they were before."""
+    from deepspeed.runtime.engine import DeepSpeedEngine
+    from deepspeed.runtime.pipe.engine import PipelineEngine
+
+    from diagnose.record import Recorder
+
+    def found():
+        own = [DeepSpeedEngine.forward, DeepSpeedEngine._take_model_step, PipelineEngine.train_batch]
+        return own + list(PipelineEngine._INSTRUCTION_MAP.values())
+
+    before = found()
+    with Recorder(tmp_path, sample=1.0):
+        assert all(now is not then for now, then in zip(found()[:3], before[:3], strict=True))
+    assert found() == before
