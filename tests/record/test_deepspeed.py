@@ -20,7 +20,7 @@ if missing := {name for found in FRAMEWORKS.values() for name in found.missing()
 def run(name, fault, out):
     """Run a job of the table; give its rows, and the metadata of one rank."""
     launch(name, FRAMEWORKS[name], fault, out)
-    tables = [pq.read_table(path) for path in sorted((out / "trace").glob("rank-*.parquet"))]
+    tables = [pq.read_table(path) for path in sorted((out / "trace").rglob("rank-*.parquet"))]
     job = json.loads(tables[0].schema.metadata[b"diagnose.job"])
     return pd.concat([table.to_pandas() for table in tables]), job
 
