@@ -75,6 +75,8 @@ PACE_SHARE = 0.4
 #: ... while they are shorter than this part of their computes: no clock varies by more from one compute to the next.
 PACE_RATIO = 0.5
 PACE_CHANCE = 0.5
+#: Where rows tell of a larger part of the seconds, how the rest is spread says nothing of them.
+RECORDED_SHARE = 0.5
 #: Stalls within this part of a worker's mean interval are close; so many must be expected at random to tell.
 CLOSE_SHARE = 0.4
 MIN_CLOSE_PAIRS = 3.0
@@ -232,7 +234,10 @@ def _close_pairs(breakdown: Breakdown, whose: StallKind) -> Feature:
     seconds = stalls.seconds_of(whose)
     lengths = seconds[seconds > 0]
     at_all = seconds > LONG_SHARE * (weighted_median(lengths, lengths) or 0.0)
-    at_all &= ~(stalls.recorded_inside | stalls.recorded_before)
+    recorded = stalls.recorded_inside | stalls.recorded_before
+    if seconds[recorded].sum() > RECORDED_SHARE * seconds.sum():
+        return Feature.missing("rows tell of most of them")
+    at_all &= ~recorded
     hit: Bools = _add_chunks(at_all.sum(axis=2), breakdown.slow_workers.shape[1]).sum(axis=0)[:, in_time] > 0
     at = np.flatnonzero(hit.any(axis=(0, 2)))
     if not len(at):

@@ -12,7 +12,7 @@ from diagnose.fixes.places import read_whole
 from diagnose.model.analysis import Analysis
 from diagnose.model.change import Remove, Spend
 from diagnose.model.remedy import FaultLocation, Refusal, Remedy
-from diagnose.model.stalls import StallKind
+from diagnose.model.stalls import TOGETHER_SHARE, StallKind
 from diagnose.model.trace import Ints, Seconds
 from diagnose.numerics.figures import write_figure
 
@@ -32,8 +32,8 @@ MIN_FOR_GROWTH = 8
 _HOW = {
     "megatron": "--manual-gc --manual-gc-interval {every}",
     "torchtitan": "--training.gc_freq {every}",
-    "pytorch": "gc.disable() at the start, gc.freeze() once the model is built, and gc.collect(1) on all ranks when "
-    "step % {every} == 0",
+    "pytorch": "diagnose.record.Recorder(folder, planned_gc={every}) does it; by hand: gc.disable() at the start, gc.freeze() once "
+    "the model is built, and gc.collect() on all ranks when step % {every} == 0",
 }
 
 
@@ -50,6 +50,7 @@ def propose(analysis: Analysis, place: FaultLocation, settings: Mapping[str, str
         if "every" in settings
         else _choose(now_s, analysis.gains.replayed_s)
     )
+    now = _together(analysis)
     risks = [
         f"garbage is kept for {every} steps: watch the memory of the hosts, and of the GPUs where tensors sit in reference cycles"
     ]
@@ -58,7 +59,7 @@ def propose(analysis: Analysis, place: FaultLocation, settings: Mapping[str, str
             f"the pauses grow by {write_figure(growth_s * 1e6, 2)} ms in 1,000 steps: something leaks; gc.freeze() and look for it"
         )
     return Remedy(
-        summary=f"collect on all ranks in the same step, every {every} steps",
+        summary=f"collect on all ranks in the same step, every {every} steps" + (f", not every {now}" if now else ""),
         how=choose_how({name: how.replace("{every}", str(every)) for name, how in _HOW.items()}, analysis.trace.job),
         changes=(Remove("gc-pause"), Spend(np.array([now_s / every]))),
         settings={"every": str(every)},
@@ -81,6 +82,17 @@ def _pauses(analysis: Analysis) -> tuple[Ints, Seconds]:
     stall_s = analysis.breakdown.stalls.seconds_of(StallKind.COLLECTION)
     at = np.nonzero(stall_s)
     return analysis.breakdown.steps[at[3]], stall_s[at]
+
+
+def _together(analysis: Analysis) -> int | None:
+    """Say every how many steps all workers collect together; None where each does so in steps of its own."""
+    pauses = analysis.breakdown.stalls.seconds_of(StallKind.COLLECTION) > 0
+    shape = (-1, analysis.trace.n_stages, *pauses.shape[3:])
+    workers = pauses.any(axis=(0, 2)).reshape(shape).any(axis=0).mean(axis=(0, 2))  # (n_steps,)
+    hits = workers[workers > 0]
+    if workers.size < 2 or analysis.trace.n_dp * analysis.trace.n_stages < 2 or np.median(hits) < TOGETHER_SHARE:
+        return None
+    return round(len(workers) / int((workers >= TOGETHER_SHARE).sum()))
 
 
 def _length_now(steps: Ints, pause_s: Seconds) -> tuple[float, float]:

@@ -182,9 +182,13 @@ class Log:
         self.waiting_input.clear()
         self.inside.on = self.beside.on = True
 
+    def is_training_thread(self) -> bool:
+        """True on the thread that runs the steps; false on others of the job, which save or read ahead beside it."""
+        return threading.get_ident() == self.thread
+
     def is_outside(self) -> bool:
         """True beside the thread that runs the steps, and within what the job has named: nothing there has a row of its own."""
-        return self.named_depth > 0 or threading.get_ident() != self.thread
+        return self.named_depth > 0 or not self.is_training_thread()
 
     def evaluates(self, source: Any = None) -> bool:
         """True where no gradients are computed, or a batch is read from a new source for a model that is in evaluation."""

@@ -148,6 +148,13 @@ def find_parallel_state(mesh: Any, said: dict[str, int | None], stage_ranks: lis
     return state
 
 
+def is_known(mesh: Any) -> bool:
+    """True for a device mesh that says which worker this is: it has dimensions that are known here, and this rank is in it."""
+    names = getattr(mesh, "mesh_dim_names", None) or ()
+    known = {name for several in MESH_NAMES.values() for name in several}
+    return bool(known & set(names)) and mesh.get_coordinate() is not None
+
+
 def count_hosts(world: int) -> int | None:
     """Count the job's hosts by what its launcher says; None where none says it.
 

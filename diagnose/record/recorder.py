@@ -23,12 +23,15 @@ from diagnose.record import deepspeed_hooks, megatron_hooks, ray_hooks
 from diagnose.record.clock import Clock
 from diagnose.record.communication import hook_communication
 from diagnose.record.data_parallel import Autograd, hook_data_parallel
+from diagnose.record.ending import Ending
 from diagnose.record.graphs import hook_captures, keep_out_compiler
 from diagnose.record.hooks import Hooks
 from diagnose.record.host import Retries, hook_host
 from diagnose.record.log import Compute, Log
 from diagnose.record.parallel_state import count_hosts, find_parallel_state
 from diagnose.record.pipelining import hook_pipelining
+from diagnose.record.planned_gc import PlannedCollections
+from diagnose.record.report import report_job
 from diagnose.record.sampling import Sampling
 from diagnose.record.steps import Steps, hook_steps
 from diagnose.record.writer_thread import PATIENCE_AFTER_ERROR_S, PATIENCE_S, WriterThread
@@ -57,13 +60,20 @@ class Recorder:
         The same by hand.
     stage_ranks : sequence of int
         For a pipeline schedule of your own: the global rank of each stage of this pipeline.
+    report : bool
+        Diagnose the job when it ends: rank 0 prints the page to the log, leaves `diagnosis.html` and `diagnosis.json` in the
+        folder, and a summary in Weights & Biases, MLflow or TensorBoard where the job logs to them.
+    planned_gc : int, optional
+        Collect Python's garbage on all ranks in the same step, after every so many steps, and not in between. From the end of the
+        first step on the collector is off, and what is there by then is frozen; closing the recorder undoes both.
     metadata : dict, optional
         More of the job's metadata, such as `layers_per_stage` or `owner`.
 
     Raises
     ------
     ValueError
-        `sample` is no part, or what is said of the worker's place does not fit together. Nothing raises later.
+        `sample` is no part, `planned_gc` no number of steps, or what is said of the worker's place does not fit together. Nothing
+        raises later.
     """
 
     def __init__(  # noqa: PLR0913 - what a job may have to say, by name
@@ -82,9 +92,12 @@ class Recorder:
         cp_rank: int | None = None,
         cp_size: int | None = None,
         stage_ranks: Sequence[int] = (),
+        report: bool = False,
+        planned_gc: int | None = None,
         metadata: dict[str, Any] | None = None,
     ) -> None:
         self._folder = Path(folder)
+        self._reports = report
         self._is_on = True
         self._clock = Clock()
         self._log = Log(self._clock)
@@ -102,6 +115,8 @@ class Recorder:
         #: What hooks a framework, by the module that says that it is used, for those that are not imported yet.
         self._frameworks: dict[str, tuple[Any, ...]] = {}
         self._steps = Steps(self._log, Sampling(sample), self._progress)
+        self._ending = Ending(self._flush)
+        self._planned = PlannedCollections(planned_gc, self._log) if planned_gc is not None else None
         self._guard(self._start, list(stage_ranks))
         atexit.register(self.close)  # where the job does not close it: the thread must finish its file
         if hasattr(os, "register_at_fork"):
@@ -145,7 +160,11 @@ class Recorder:
         }
         self._hook_frameworks()
         self._log.retries = self._retries.since
+        if self._planned is not None:
+            self._steps.on_end = self._planned.step_ended
+            self._hooks.on_undo(self._planned.restore)
         self._writer.start()
+        self._ending.listen()
 
     def _hook(self, hook: Callable[..., None], *more: Any) -> None:
         """Put hooks in place as far as this version of what they hook has it."""
@@ -169,7 +188,7 @@ class Recorder:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._close(PATIENCE_S if kind is None else PATIENCE_AFTER_ERROR_S)
+        self._close(PATIENCE_S if kind is None else PATIENCE_AFTER_ERROR_S, reports=self._reports and kind is None)
 
     @contextlib.contextmanager
     def step(self, number: int | None = None) -> Iterator[None]:
@@ -288,11 +307,25 @@ class Recorder:
         if token is not None:
             self._guard(self._end_operation, token)
 
+    def mark(self, owner: Any, name: str, optype: str) -> None:
+        """From now on take each call of a function on the training's thread for an operation.
+
+            recorder.mark(trainer, "evaluate", "eval")
+
+        Parameters
+        ----------
+        owner, name
+            The object, class or module where the function is found, and its name there. One that is not there is left out.
+        optype : str
+            As of `operation`.
+        """
+        self._guard(self._mark, owner, name, optype)
+
     def close(self) -> None:
         """Write what is left and take all hooks away; done by leaving the context."""
-        self._close(PATIENCE_S)
+        self._close(PATIENCE_S, reports=self._reports)
 
-    def _close(self, patience_s: float) -> None:
+    def _close(self, patience_s: float, *, reports: bool) -> None:
         atexit.unregister(self.close)
         self._guard(self._steps.close)
         self._progress()
@@ -300,6 +333,26 @@ class Recorder:
         self._metadata["finished_at"] = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
         if self._writer.is_alive():
             self._writer.finish(patience_s)  # what was recorded before a failure is written, too
+        self._ending.stop()
+        if reports and self._state.rank == 0 and len(self._writer.kept):
+            self._report()
+
+    def _report(self) -> None:
+        """Diagnose the job, once."""
+        self._reports = False
+        try:
+            report_job(self._folder, self._writer.folder, self._state.world)
+        except Exception as error:  # noqa: BLE001 - the job ends as it would
+            LOGGER.warning(
+                "diagnose could not report (%s: %s); `diagnose %s` does", type(error).__name__, error, self._folder
+            )
+
+    def _flush(self, patience_s: float) -> None:
+        """Write the file while the job is told to end."""
+        if self._log.is_training_thread():
+            self._guard(self._steps.hand_over_ended)
+        if self._writer.is_alive():
+            self._writer.flush(patience_s)
 
     def _progress(self) -> None:
         """Tell the thread that writes that there is work, and what is known of the job by now."""
@@ -338,6 +391,9 @@ class Recorder:
     def _forked(self) -> None:
         """In a process that the job forks (a worker of a data loader) nothing is recorded: it is the parent's trace."""
         self._switch_off()
+        self._ending.forget()
+        if self._planned is not None:
+            self._planned.switch_on()
         atexit.unregister(self.close)
 
     def _stop(self) -> None:
@@ -392,6 +448,19 @@ class Recorder:
             log.driver = "own"
             return log.begin(op, microbatch, chunk * self._state.pp_size + self._state.stage)
         return op, log.clock.now()
+
+    def _mark(self, owner: Any, name: str, optype: str) -> None:
+        running: list[Any] = []
+
+        def before(*_args: Any, **_kwargs: Any) -> None:
+            if self._log.is_training_thread():
+                running.append(self._begin_operation(optype, 0, 0))
+
+        def after(*_args: Any) -> None:
+            if running and self._log.is_training_thread():
+                self.end_operation(running.pop())
+
+        self._hooks.around(owner, name, self._log.always, before, after, after)
 
     def _end_operation(self, token: Any) -> None:
         log = self._log

@@ -40,6 +40,8 @@ class Steps:
         self.log = log
         self.sampling = sampling
         self.wake = wake
+        #: Called with the number of each step that is over, before what was recorded of it is handed over.
+        self.on_end: Callable[[int], None] | None = None
         #: True where steps are found by the optimizers that run; else the loop says where they begin and end.
         self.follows = False
         #: Steps that are over, recorded or not.
@@ -136,6 +138,8 @@ class Steps:
     def finish(self) -> None:
         """Hand the step that is over to the thread that writes."""
         self.log.end_evaluation()
+        if self.on_end is not None:
+            self.on_end(self.number)
         whole = [merge(self._parts)] if self._parts else []
         self.n_done += 1
         self.number += 1
@@ -152,6 +156,11 @@ class Steps:
         self._dense.clear()
         step_ns = statistics.median(after - before for before, after in itertools.pairwise(begun))
         self.sampling = self.sampling.cut(statistics.median(n_marks) * self.log.clock.mark_ns / max(step_ns, 1.0))
+
+    def hand_over_ended(self) -> None:
+        """Hand over the step that has ended, if any, before the next one begins."""
+        if self.is_updated and not self.is_open:
+            self.finish()
 
     def close(self) -> None:
         """Hand over what is whole when the job ends."""
@@ -250,10 +259,9 @@ class Steps:
         self.is_updated = True
         if log.step is not None and self._started is not None:
             start, n_computes = self._started
+            if log.n_computes > n_computes and log.idle_since is not None:
+                start = log.idle_since  # it asked for the loss itself; it is what was left to do after that
             log.idle_since = log.clock.now()
-            if log.n_computes > n_computes:
-                # It asked for the loss itself; it is what was left to do then.
-                start = log.step.computes[-1].end or start
             if not log.backward_depth:  # else each weight has its optimizer, within the backward
                 log.step.others.append((Op.OPTIMIZER, start, log.idle_since))
         runs = self._runs[optimizer] = self._runs.get(optimizer, 0) + 1

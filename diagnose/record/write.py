@@ -75,6 +75,12 @@ class RecordedRows:
         return len(self.optype)
 
 
+def prepare() -> None:
+    """Import what writes: when the job is told to end there may be no time left for it."""
+    import numpy as np  # noqa: F401
+    import pyarrow.parquet as pq  # noqa: F401
+
+
 def write_rows(folder: Path, kept: RecordedRows, state: ParallelState, metadata: dict[str, Any]) -> Path:
     """Write all rows so far to `rank-00003.parquet` or its like; `metadata` is what it says beside the sizes of the job."""
     import pyarrow.parquet as pq
@@ -89,6 +95,18 @@ def write_rows(folder: Path, kept: RecordedRows, state: ParallelState, metadata:
             beside.unlink(missing_ok=True)  # on a full disk above all
         raise
     return path
+
+
+def is_finished(path: Path) -> bool:
+    """Say whether a rank has written its file for the last time."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        footer = pq.read_schema(path).metadata or {}
+    except (OSError, pa.ArrowException):
+        return False  # not there yet
+    return "finished_at" in json.loads(footer.get(b"diagnose.job", b"{}"))
 
 
 def _table(kept: RecordedRows, state: ParallelState, metadata: dict[str, Any]) -> Any:

@@ -171,6 +171,11 @@ def build_observed_graph(block: Block, start_s: Seconds, *, has_dp: bool) -> Gra
     for stage_order in order:
         _add_tied_waits(block.nodes, sample, waits, stage_order, starts_at, ends_at)
         _add_serial_waits(block, sample, waits, stage_order, held - apart, shares, starts_at, ends_at)
+    for batch in batches:
+        # Launched in one call: what keeps one of them from being launched keeps all.
+        together = set().union(*(waits[node] for node in batch)).difference(batch)
+        for node in batch:
+            waits[node] |= together
     try:
         graph = order_graph(layout, waits, events, {}, batches)
     except TraceError:

@@ -10,6 +10,7 @@ import pytest
 
 from diagnose.faults.allocator_stall import AllocatorStall
 from diagnose.faults.fault import Fault
+from diagnose.faults.first_tasks import delay_first_tasks
 from diagnose.faults.generate import Job, generate, random_faults
 from diagnose.faults.inputs import Inputs, Pause, draw_inputs
 from diagnose.faults.record import record
@@ -260,6 +261,19 @@ def test_long_documents_and_a_long_stage_are_both_found(shape: str) -> None:
     assert by_cause["stage-imbalance"].where.stages == (spec.pp - 1,)
     for fault in truth.faults:
         assert by_cause[fault.cause].recoverable == pytest.approx(fault.recoverable, abs=GAIN_TOLERANCE)
+
+
+@pytest.mark.parametrize("stage", [0, SPEC.pp - 1])
+def test_a_late_loader_of_one_stage_has_its_whole_gain(stage: int) -> None:
+    """The first or the last stage waits for 6 forwards before each step; without that steps take what they truly would."""
+    inputs = draw_inputs(SPEC)
+    busy_s = np.zeros((SPEC.pp, *inputs.lanes))
+    busy_s[stage] = 6.0 * SPEC.forward_s
+    pauses = delay_first_tasks(inputs.programme, Op.DATA_LOAD, busy_s, recorded=True, together=False)
+    table, with_s = run(inputs.with_pauses(*pauses))
+    without_s = simulate(inputs).step_s.mean()
+    assert with_s > 1.05 * without_s
+    assert measure(table).gains.alone_s["input-delay"] == pytest.approx(without_s, rel=0.01)
 
 
 # ------------------------------------------------------------------------------------------ by hand

@@ -24,6 +24,9 @@ FORWARD_SHARE = 0.8
 REGULAR, MAX_SHARE = 0.8, 0.6
 #: Planned pauses are these part of all pauses of their kind.
 MOST_SHARE = 0.8
+#: Collections that rows tell of and that cost more than this part of the time come too often, planned or not: the least gain that
+#: is reported.
+DEAR_SHARE = 0.02
 
 
 class EvaluationPart(Part):
@@ -64,10 +67,11 @@ def is_planned(steps: Ints, hits: Bools) -> bool:
     return find_period(steps[order], hits[order])[1] >= REGULAR
 
 
-def attribute_planned_collections(stalls: Stalls, steps: Ints, n_stages: int) -> None:
+def attribute_planned_collections(stalls: Stalls, steps: Ints, step_s: Seconds, n_stages: int) -> None:
     """Attribute the collections that nearly all workers make in the same steps, at a period, to the plan.
 
-    Where each worker collects when its own objects ask for it, steps differ from worker to worker.
+    Where each worker collects when its own objects ask for it, steps differ from worker to worker. What rows call a collection and
+    costs much is no good plan: its interval is too short. `step_s` are seconds of each step, shape (n_steps,).
     """
     seconds = stalls.seconds_of(StallKind.COLLECTION)
     if not seconds.any():
@@ -80,6 +84,9 @@ def attribute_planned_collections(stalls: Stalls, steps: Ints, n_stages: int) ->
         or not is_planned(steps, at_once)
         or by_step[at_once].sum() < MOST_SHARE * by_step.sum()
     ):
+        return
+    recorded = (stalls.recorded_inside | stalls.recorded_before)[:, :, :, at_once].any(axis=(0, 1, 2, 4))
+    if recorded.mean() > MOST_SHARE and by_worker.max(axis=(0, 2)).sum() > DEAR_SHARE * step_s.sum():
         return
     for kinds in (stalls.inside, stalls.before):
         here = (kinds == StallKind.COLLECTION) & at_once[None, None, None, :, None]

@@ -54,7 +54,7 @@ FAULTS = {
     ),
     "loader-all": Fault(title="loader slow on all ranks", cause="data-loading", place="spread", load=0.6),
     "loader-workers": Fault(
-        title="loader slow every 4 steps (4 workers)", cause="data-loading", place="spread", load=1.5, workers=4
+        title="loader slow every 4 steps (4 workers)", cause="data-loading", place="spread", load=2.2, workers=4
     ),
     "gc-together": Fault(
         title="collections on all ranks", cause="garbage-collection", place="spread", collect=0.6, collect_every=3

@@ -1,14 +1,15 @@
 """What a rank of a job in the table does, whatever its framework: layers that sleep, data that are slow, saves, an evaluation.
 
-Enters: the command line `OUT --fault NAME`, and the environment that torchrun sets. Leaves: `OUT/trace/rank-*.parquet`, as the
-recorder writes it, and `OUT/seen-<rank>.json`: when each step began its first forward by the job's own clock, and for how long
-it read examples before that. Needs torch.
+Enters: the command line `OUT --fault NAME --steps N`, and the environment that torchrun sets. Leaves: `OUT/trace/rank-*.parquet`,
+as the recorder writes it, and `OUT/seen-<rank>.json`: when each step began its first forward by the job's own clock, and for how
+long it read examples before that. Needs torch.
 
 Layers sleep within autograd functions. Four processes that really computed would time each other on a machine of few cores.
 """
 
 import argparse
 import contextlib
+import dataclasses
 import gc
 import json
 import os
@@ -66,8 +67,9 @@ class Job:
         parser = argparse.ArgumentParser(description=__doc__)
         parser.add_argument("out", type=Path)
         parser.add_argument("--fault", choices=FAULTS, default="healthy")
+        parser.add_argument("--steps", type=int, default=framework.steps)
         options = parser.parse_args()
-        return cls(framework, options.fault, options.out)
+        return cls(dataclasses.replace(framework, steps=options.steps), options.fault, options.out)
 
     @property
     def trace(self) -> Path:

@@ -36,7 +36,7 @@ def launch(name: str, framework: Framework, fault: str, out: Path) -> None:
     known = {"python": sys.executable, "trace": str(out / "trace")}
     script = ROOT / "tests" / "record" / "table" / "jobs" / f"{name.replace('-', '_')}.py"
     command = [part.format(**known) for part in framework.command]
-    command += [str(script), str(out), "--fault", fault]
+    command += [str(script), str(out), "--fault", fault, "--steps", str(framework.steps)]
     shared = os.environ | {
         "PYTHONPATH": str(ROOT),
         "OMP_NUM_THREADS": "1",

@@ -7,6 +7,7 @@ from diagnose.model.stalls import StallKind, Stalls
 from diagnose.whatif.components.evaluation import attribute_planned_collections, find_evaluations, is_planned
 
 STEPS = np.arange(24)
+STEP_S = np.full(len(STEPS), 2.0)
 STAGES, MICROBATCHES, DP = 4, 8, 4
 
 
@@ -17,14 +18,14 @@ def slow(forward: float, backward: float, at: np.ndarray) -> np.ndarray:
     return ratio
 
 
-def collections(at: np.ndarray) -> Stalls:
+def collections(at: np.ndarray, *, recorded: bool = False) -> Stalls:
     """Let the workers marked, shape (n_stages, n_steps, n_dp), collect in their fourth forward."""
     zeros = np.zeros((2, STAGES, MICROBATCHES, len(STEPS), DP))
     inside = zeros.copy()
     inside[0, :, 3] = np.where(at, 0.5, 0.0)
     kinds = np.where(inside > 0, int(StallKind.COLLECTION), 0).astype(np.int8)
     nothing = np.zeros(zeros.shape, dtype=bool)
-    return Stalls(inside, zeros, kinds, np.zeros(zeros.shape, dtype=np.int8), nothing, nothing.copy())
+    return Stalls(inside, zeros, kinds, np.zeros(zeros.shape, dtype=np.int8), (inside > 0) & recorded, nothing)
 
 
 @pytest.mark.parametrize("period", [2, 3, 5])
@@ -56,11 +57,11 @@ def test_collections_of_all_workers_in_the_same_steps_are_planned() -> None:
     """`gc.collect` on all ranks every sixth step is a plan; each worker in its own steps is not."""
     together = np.broadcast_to((STEPS % 6 == 0)[None, :, None], (STAGES, len(STEPS), DP))
     stalls = collections(together)
-    attribute_planned_collections(stalls, STEPS, STAGES)
+    attribute_planned_collections(stalls, STEPS, STEP_S, STAGES)
     assert (stalls.inside[stalls.inside_s > 0] == StallKind.PLANNED).all()
     turn = np.arange(STAGES)[:, None, None] + STAGES * np.arange(DP)
     stalls = collections((STEPS[None, :, None] - turn) % 16 == 0)
-    attribute_planned_collections(stalls, STEPS, STAGES)
+    attribute_planned_collections(stalls, STEPS, STEP_S, STAGES)
     assert (stalls.inside[stalls.inside_s > 0] == StallKind.COLLECTION).all()
 
 
@@ -69,5 +70,18 @@ def test_a_few_collections_beside_the_plan_change_nothing() -> None:
     at = np.random.default_rng(0).random((STAGES, len(STEPS), DP)) < 0.5
     at[:, STEPS % 12 == 0] = True
     stalls = collections(at)
-    attribute_planned_collections(stalls, STEPS, STAGES)
+    attribute_planned_collections(stalls, STEPS, STEP_S, STAGES)
     assert not (stalls.inside == StallKind.PLANNED).any()
+
+
+@pytest.mark.parametrize(
+    ("recorded", "step_s", "kind"),
+    [(True, 2.0, StallKind.COLLECTION), (True, 10.0, StallKind.PLANNED), (False, 2.0, StallKind.PLANNED)],
+    ids=["dear", "cheap", "without rows"],
+)
+def test_a_plan_that_costs_much_is_no_good_one(recorded: bool, step_s: float, kind: StallKind) -> None:
+    """0.5 s every sixth step are 4% of steps of 2 s: what rows call collections then comes too often, planned or not."""
+    together = np.broadcast_to((STEPS % 6 == 0)[None, :, None], (STAGES, len(STEPS), DP))
+    stalls = collections(together, recorded=recorded)
+    attribute_planned_collections(stalls, STEPS, np.full(len(STEPS), step_s), STAGES)
+    assert (stalls.inside[stalls.inside_s > 0] == kind).all()

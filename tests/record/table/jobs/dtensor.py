@@ -36,6 +36,7 @@ def main() -> None:
                     model.set_requires_gradient_sync(is_last)
                     job.loss(model(batch), batch).backward()
                     if is_last:
+                        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=False)
                         optimizer.step()
                         optimizer.zero_grad()
             if job.evaluates_after(step):
