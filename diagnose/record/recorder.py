@@ -11,7 +11,6 @@ import logging
 import math
 import os
 import sys
-import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -26,7 +25,7 @@ from diagnose.record.data_parallel import Autograd, hook_data_parallel
 from diagnose.record.ending import Ending
 from diagnose.record.graphs import hook_captures, keep_out_compiler
 from diagnose.record.hooks import Hooks
-from diagnose.record.host import Retries, hook_host
+from diagnose.record.host import Retries, hook_host, hook_pause
 from diagnose.record.log import Compute, Log
 from diagnose.record.parallel_state import count_hosts, find_parallel_state
 from diagnose.record.pipelining import hook_pipelining
@@ -317,7 +316,7 @@ class Recorder:
         owner, name
             The object, class or module where the function is found, and its name there. One that is not there is left out.
         optype : str
-            As of `operation`.
+            `"eval"`, `"checkpoint"`, `"log"` or another type of evidence.
         """
         self._guard(self._mark, owner, name, optype)
 
@@ -434,11 +433,7 @@ class Recorder:
         if op in (Op.FORWARD, Op.BACKWARD, Op.WEIGHT, Op.DATA_LOAD):
             self._steps.work_begins()
         if op in EVIDENCE:
-            log.end_evaluation()
-            log.named_depth += 1
-            log.saves |= op == Op.CHECKPOINT
-            log.reads |= op == Op.DATA_LOAD
-            return op, time.perf_counter_ns()
+            return log.begin_named(op)
         if op == Op.OPTIMIZER:
             self._steps.before_optimizer(optype)
             return op, None
@@ -450,17 +445,9 @@ class Recorder:
         return op, log.clock.now()
 
     def _mark(self, owner: Any, name: str, optype: str) -> None:
-        running: list[Any] = []
-
-        def before(*_args: Any, **_kwargs: Any) -> None:
-            if self._log.is_training_thread():
-                running.append(self._begin_operation(optype, 0, 0))
-
-        def after(*_args: Any) -> None:
-            if running and self._log.is_training_thread():
-                self.end_operation(running.pop())
-
-        self._hooks.around(owner, name, self._log.always, before, after, after)
+        if BY_NAME.get(optype) not in EVIDENCE:
+            raise ValueError(f"operation type {optype!r}; expected one of {', '.join(NAMES[op] for op in EVIDENCE)}")
+        hook_pause(self._hooks, self._log, owner, name, BY_NAME[optype])
 
     def _end_operation(self, token: Any) -> None:
         log = self._log
@@ -469,9 +456,7 @@ class Recorder:
             return
         op, start = token
         if op in EVIDENCE:
-            log.named_depth = max(log.named_depth - 1, 0)
-            if not log.named_depth:
-                log.pause(op, start, time.perf_counter_ns())
+            log.end_named(token)
         elif op == Op.OPTIMIZER:
             self._steps.after_optimizer(NAMES[op])
         elif log.step is not None:
