@@ -134,29 +134,18 @@ def _hook_saving(hooks: Hooks, log: Log) -> None:
 
 
 def hook_pause(hooks: Hooks, log: Log, owner: Any, name: str, kind: Op | Callable[..., Op]) -> None:
-    """Note what a framework does instead of training, such as an evaluation, as one row; `kind` may depend on its arguments."""
+    """Note calls on the training's thread that are no training, such as an evaluation; `kind` may depend on their arguments."""
+    running: list[tuple[Op, int]] = []
 
-    def before(*args: Any, **kwargs: Any) -> tuple[Op, int] | None:
-        if not log.is_training_thread():
-            return None
-        op = kind if isinstance(kind, Op) else kind(*args, **kwargs)
-        log.saves |= op == Op.CHECKPOINT
-        log.end_evaluation()
-        log.named_depth += 1
-        return op, time.perf_counter_ns()
-
-    def after(begun: tuple[Op, int] | None, _result: Any) -> None:
-        if begun is None:
-            return
-        log.named_depth -= 1
-        if log.beside.on and not log.is_outside():
-            log.pause(*begun, time.perf_counter_ns())
-
-    def raised() -> None:
+    def before(*args: Any, **kwargs: Any) -> None:
         if log.is_training_thread():
-            log.named_depth -= 1
+            running.append(log.begin_named(kind if isinstance(kind, Op) else kind(*args, **kwargs)))
 
-    hooks.around(owner, name, log.always, before, after, raised)
+    def after(*_args: Any) -> None:
+        if running and log.is_training_thread():
+            log.end_named(running.pop())
+
+    hooks.around(owner, name, log.always, before, after, after)
 
 
 class Retries:

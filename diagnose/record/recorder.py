@@ -12,7 +12,6 @@ import logging
 import math
 import os
 import sys
-import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.util import Finalize
@@ -29,7 +28,7 @@ from diagnose.record.ending import Ending
 from diagnose.record.frameworks import OPERATIONS, hook_operations
 from diagnose.record.graphs import hook_captures, keep_out_compiler
 from diagnose.record.hooks import Hooks
-from diagnose.record.host import Retries, describe_loader, hook_host
+from diagnose.record.host import Retries, describe_loader, hook_host, hook_pause
 from diagnose.record.log import Compute, Log
 from diagnose.record.parallel_state import count_hosts, find_parallel_state
 from diagnose.record.pipelining import hook_pipelining
@@ -326,6 +325,20 @@ class Recorder:
         if token is not None:
             self._guard(self._end_operation, token)
 
+    def mark(self, owner: Any, name: str, optype: str) -> None:
+        """From now on take each call of a function on the training's thread for an operation.
+
+            recorder.mark(trainer, "evaluate", "eval")
+
+        Parameters
+        ----------
+        owner, name
+            The object, class or module where the function is found, and its name there. One that is not there is left out.
+        optype : str
+            `"eval"`, `"checkpoint"`, `"log"` or another type of evidence.
+        """
+        self._guard(self._mark, owner, name, optype)
+
     def close(self) -> None:
         """Write what is left and take all hooks away; done by leaving the context."""
         self._close(PATIENCE_S, reports=self._reports)
@@ -462,11 +475,7 @@ class Recorder:
         if op in (Op.FORWARD, Op.BACKWARD, Op.WEIGHT, Op.DATA_LOAD):
             self._steps.work_begins()
         if op in EVIDENCE:
-            log.end_evaluation()
-            log.named_depth += 1
-            log.saves |= op == Op.CHECKPOINT
-            log.reads |= op == Op.DATA_LOAD
-            return op, time.perf_counter_ns()
+            return log.begin_named(op)
         if op == Op.OPTIMIZER:
             self._steps.before_optimizer(optype)
             return op, None
@@ -477,6 +486,11 @@ class Recorder:
             return log.begin(op, microbatch, chunk * self._state.pp_size + self._state.stage)
         return op, log.clock.now()
 
+    def _mark(self, owner: Any, name: str, optype: str) -> None:
+        if BY_NAME.get(optype) not in EVIDENCE:
+            raise ValueError(f"operation type {optype!r}; expected one of {', '.join(NAMES[op] for op in EVIDENCE)}")
+        hook_pause(self._hooks, self._log, owner, name, BY_NAME[optype])
+
     def _end_operation(self, token: Any) -> None:
         log = self._log
         if isinstance(token, Compute):
@@ -484,9 +498,7 @@ class Recorder:
             return
         op, start = token
         if op in EVIDENCE:
-            log.named_depth = max(log.named_depth - 1, 0)
-            if not log.named_depth:
-                log.pause(op, start, time.perf_counter_ns())
+            log.end_named(token)
         elif op == Op.OPTIMIZER:
             self._steps.after_optimizer(NAMES[op])
         elif log.step is not None:

@@ -112,7 +112,12 @@ class Steps:
 
     def work_begins(self, *_args: Any, **_kwargs: Any) -> None:
         """Begin the next step with this work, where the last is over and optimizers are followed; an evaluation is none."""
-        if self.follows and not self.is_open and not (self.log.is_outside() or self.log.evaluates()):
+        if not self.log.evaluates():
+            self.training_begins()
+
+    def training_begins(self, *_args: Any, **_kwargs: Any) -> None:
+        """Begin the next step with work that is surely no evaluation, although the model may still be put for one."""
+        if self.follows and not self.is_open and not self.log.is_outside():
             self._begin_next()
 
     def batch_is_asked_for(self, source: Any) -> None:
