@@ -34,7 +34,7 @@ def run(job, out, *options):
 
 def read(out):
     """Read the rows of all ranks."""
-    return pd.concat([pq.read_table(path).to_pandas() for path in sorted(out.glob("rank-*.parquet"))])
+    return pd.concat([pq.read_table(path).to_pandas() for path in sorted(out.glob("start-*/rank-*.parquet"))])
 
 
 def found_in(out):
