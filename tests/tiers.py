@@ -63,6 +63,7 @@ TIERS = {
     "tests/record/test_ending.py::test_handlers_are_put_back": PLAIN,
     "tests/record/table/test_table.py": PLAIN,
     "tests/record/table/test_table.py::test_a_slow_rank_is_named": LONG,
+    "tests/record/test_deepspeed.py": LONG,
     "tests/record/test_closed_loop.py::test_planned_collections_keep_their_promise": LONG,
     "tests/record/test_callbacks.py": LONG,
     "tests/record/test_megatron_core.py": LONG,

@@ -91,6 +91,13 @@ class StepLog:
     n_left_out: int = 0
 
     @property
+    def n_marks(self) -> int:
+        """How many times were taken."""
+        n_waits = sum(len(compute.waits) for compute in self.computes)
+        n_pairs = len(self.computes) + n_waits + 2 * len(self.transfers) + len(self.collectives) + len(self.others)
+        return 2 * n_pairs + self.n_left_out
+
+    @property
     def n_microbatches(self) -> int:
         """How many microbatches have been noted."""
         return max([*self.lengths, *(compute.microbatch for compute in self.computes)], default=-1) + 1
@@ -207,6 +214,20 @@ class Log:
         """Note an evaluation after it."""
         if is_evaluation:
             self.note_evaluation()
+
+    def begin_named(self, op: Op) -> tuple[Op, int]:
+        """Note that something begins which somebody has named, and which is no compute; `end_named` gets what this gives."""
+        self.end_evaluation()
+        self.named_depth += 1
+        self.saves |= op == Op.CHECKPOINT
+        self.reads |= op == Op.DATA_LOAD
+        return op, time.perf_counter_ns()
+
+    def end_named(self, begun: tuple[Op, int]) -> None:
+        """Note that it ends; within another it is part of that."""
+        self.named_depth = max(self.named_depth - 1, 0)
+        if not self.named_depth:
+            self.pause(*begun, time.perf_counter_ns())
 
     def end_evaluation(self) -> None:
         """Note the evaluation that ran, if one did: something else begins."""

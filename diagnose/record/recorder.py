@@ -12,7 +12,6 @@ import logging
 import math
 import os
 import sys
-import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.util import Finalize
@@ -26,9 +25,10 @@ from diagnose.record.clock import Clock
 from diagnose.record.communication import hook_communication
 from diagnose.record.data_parallel import Autograd, hook_data_parallel
 from diagnose.record.ending import Ending
+from diagnose.record.frameworks import OPERATIONS, hook_operations
 from diagnose.record.graphs import hook_captures, keep_out_compiler
 from diagnose.record.hooks import Hooks
-from diagnose.record.host import Retries, hook_host
+from diagnose.record.host import Retries, describe_loader, hook_host, hook_pause
 from diagnose.record.log import Compute, Log
 from diagnose.record.parallel_state import count_hosts, find_parallel_state
 from diagnose.record.pipelining import hook_pipelining
@@ -45,6 +45,8 @@ LOGGER = logging.getLogger("diagnose.record")
 
 #: While the folder has a file of this name nothing is recorded.
 PAUSE = "pause"
+#: Where the environment sets the CUDA allocator: the name since torch 2.9, and that before it.
+ALLOCATOR_SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
 
 class Recorder:
@@ -105,7 +107,6 @@ class Recorder:
     ) -> None:
         self._folder = Path(folder)
         self._reports = report
-        self._sampling = Sampling(sample)
         self._is_on = True
         self._clock = Clock()
         self._log = Log(self._clock)
@@ -119,14 +120,13 @@ class Recorder:
         self._metadata = {
             "job_id": job_id,
             "started_at": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
-            "sample": sample,
             **(metadata or {}),
         }
         self._writer = WriterThread(self._folder, self._clock, self._state, self._metadata, self._fail)
         self._writer.look = self._look
         #: What hooks a framework, by the module that says that it is used, for those that are not imported yet.
         self._frameworks: dict[str, tuple[Any, ...]] = {}
-        self._steps = Steps(self._log, self._sampling, self._progress)
+        self._steps = Steps(self._log, Sampling(sample), self._progress)
         self._ending = Ending(self._flush)
         self._planned = PlannedCollections(planned_gc, self._log) if planned_gc is not None else None
         self._guard(self._start, list(stage_ranks))
@@ -149,6 +149,9 @@ class Recorder:
         with contextlib.suppress(AttributeError):  # another version of torch
             keep_out_compiler(self._hooks, torch)
         self._metadata.setdefault("has_cuda", torch.cuda.is_available())
+        for name in ALLOCATOR_SETTINGS:
+            if name in os.environ:
+                self._metadata.setdefault("alloc_conf", os.environ[name])
         if torch.cuda.is_available():
             self._clock.use_cuda(torch.cuda)
             self._retries.use_cuda(torch.cuda)
@@ -169,6 +172,7 @@ class Recorder:
             deepspeed_hooks.MODULE: (deepspeed_hooks.hook_deepspeed, self._state, self._steps, autograd),
             ray_hooks.TRAIN: (ray_hooks.hook_ray_train,),
             ray_hooks.DATA: (ray_hooks.hook_ray_data, self._steps),
+            **{name: (hook_operations, name) for name in OPERATIONS},
         }
         self._hook_frameworks()
         self._log.retries = self._retries.since
@@ -331,7 +335,7 @@ class Recorder:
         owner, name
             The object, class or module where the function is found, and its name there. One that is not there is left out.
         optype : str
-            As of `operation`.
+            `"eval"`, `"checkpoint"`, `"log"` or another type of evidence.
         """
         self._guard(self._mark, owner, name, optype)
 
@@ -390,11 +394,16 @@ class Recorder:
             if (n_hosts := count_hosts(self._state.world)) is not None:
                 self._metadata.setdefault("n_hosts", n_hosts)
         self._metadata["steps_total"] = self._steps.number
+        self._metadata["sample"] = self._steps.sampling.part
         self._hook_frameworks()
         self._metadata["saves"] = self._log.saves
+        source = self._log.training_input()
+        if source is not None:
+            self._metadata["loader"] = describe_loader(source)
         if self._log.reads or not OTHER_LOADERS & sys.modules.keys():
             self._metadata["reads_input"] = self._log.reads
-        self._writer.wake()
+        if self._clock.is_device:
+            self._writer.wake()  # to see events pass; else it comes by itself, and the training need not take turns with it
 
     def _guard(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call a function of the recorder's own; what it raises ends the recording."""
@@ -466,11 +475,7 @@ class Recorder:
         if op in (Op.FORWARD, Op.BACKWARD, Op.WEIGHT, Op.DATA_LOAD):
             self._steps.work_begins()
         if op in EVIDENCE:
-            log.end_evaluation()
-            log.named_depth += 1
-            log.saves |= op == Op.CHECKPOINT
-            log.reads |= op == Op.DATA_LOAD
-            return op, time.perf_counter_ns()
+            return log.begin_named(op)
         if op == Op.OPTIMIZER:
             self._steps.before_optimizer(optype)
             return op, None
@@ -482,17 +487,9 @@ class Recorder:
         return op, log.clock.now()
 
     def _mark(self, owner: Any, name: str, optype: str) -> None:
-        running: list[Any] = []
-
-        def before(*_args: Any, **_kwargs: Any) -> None:
-            if self._log.is_training_thread():
-                running.append(self._begin_operation(optype, 0, 0))
-
-        def after(*_args: Any) -> None:
-            if running and self._log.is_training_thread():
-                self.end_operation(running.pop())
-
-        self._hooks.around(owner, name, self._log.always, before, after, after)
+        if BY_NAME.get(optype) not in EVIDENCE:
+            raise ValueError(f"operation type {optype!r}; expected one of {', '.join(NAMES[op] for op in EVIDENCE)}")
+        hook_pause(self._hooks, self._log, owner, name, BY_NAME[optype])
 
     def _end_operation(self, token: Any) -> None:
         log = self._log
@@ -501,9 +498,7 @@ class Recorder:
             return
         op, start = token
         if op in EVIDENCE:
-            log.named_depth = max(log.named_depth - 1, 0)
-            if not log.named_depth:
-                log.pause(op, start, time.perf_counter_ns())
+            log.end_named(token)
         elif op == Op.OPTIMIZER:
             self._steps.after_optimizer(NAMES[op])
         elif log.step is not None:

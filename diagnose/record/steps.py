@@ -4,6 +4,8 @@ Enters: what the loop says of its steps, optimizers as they run, and the work th
 recorded, each whole, in the clock's queue.
 """
 
+import itertools
+import statistics
 import weakref
 from collections.abc import Callable, Hashable
 from typing import Any
@@ -12,7 +14,7 @@ from diagnose.model.optype import Op
 from diagnose.record.clock import Mark, Window
 from diagnose.record.hooks import Hooks
 from diagnose.record.log import Log, StepLog, merge
-from diagnose.record.sampling import Sampling
+from diagnose.record.sampling import DENSE_STEPS, Sampling
 
 #: Steps are left out while so many events wait to be read: the GPU, or the folder's disk, hangs.
 MAX_MOMENTS = 100_000
@@ -55,6 +57,8 @@ class Steps:
         #: What was recorded of this step: one part for each time that the loop said a step runs.
         self._parts: list[StepLog] = []
         self._n_parts = 0
+        #: Of the first steps: when they began, on the host's counter, and how many times were taken.
+        self._dense: list[tuple[int, int]] = []
         self._window: tuple[int, Window] | None = None
         #: Somebody wants nothing to be recorded now; a run of steps that has begun is recorded to its end.
         self.is_paused = False
@@ -108,7 +112,12 @@ class Steps:
 
     def work_begins(self, *_args: Any, **_kwargs: Any) -> None:
         """Begin the next step with this work, where the last is over and optimizers are followed; an evaluation is none."""
-        if self.follows and not self.is_open and not (self.log.is_outside() or self.log.evaluates()):
+        if not self.log.evaluates():
+            self.training_begins()
+
+    def training_begins(self, *_args: Any, **_kwargs: Any) -> None:
+        """Begin the next step with work that is surely no evaluation, although the model may still be put for one."""
+        if self.follows and not self.is_open and not self.log.is_outside():
             self._begin_next()
 
     def batch_is_asked_for(self, source: Any) -> None:
@@ -133,9 +142,22 @@ class Steps:
         self.log.end_evaluation()
         if self.on_end is not None:
             self.on_end(self.number)
-        self._hand_over([merge(self._parts)] if self._parts else [])
+        whole = [merge(self._parts)] if self._parts else []
         self.n_done += 1
         self.number += 1
+        if self.n_done <= DENSE_STEPS:
+            self._count(whole)
+        self._hand_over(whole)
+
+    def _count(self, whole: list[StepLog]) -> None:
+        """Count what recording the first steps costs, and record fewer of the others where it is much."""
+        self._dense += [(self.log.clock.host_ns(step.begun), step.n_marks) for step in whole]
+        if self.n_done < DENSE_STEPS or len(self._dense) < 2:
+            return
+        begun, n_marks = zip(*self._dense, strict=True)
+        self._dense.clear()
+        step_ns = statistics.median(after - before for before, after in itertools.pairwise(begun))
+        self.sampling = self.sampling.cut(statistics.median(n_marks) * self.log.clock.mark_ns / max(step_ns, 1.0))
 
     def hand_over_ended(self) -> None:
         """Hand over the step that has ended, if any, before the next one begins."""

@@ -30,6 +30,8 @@ _WHOLE = ("microbatch", "chunk", "position", "rank", "tp_rank", "cp_rank")
 _FIRST, _LAST = ("started_at",), ("finished_at", "steps_total")
 #: Whether the job does something: it does where one process does.
 _ANY = ("saves", "reads_input")
+#: Settings of one process; those of the first that says them stand for all.
+_OWN = ("loader", "alloc_conf")
 
 
 def gather_traces(
@@ -64,6 +66,22 @@ def gather_traces(
     return rows
 
 
+def _take_common(parts: list[Rows]) -> list[Rows]:
+    """Take of ranks that recorded different parts of the steps those that all of them recorded.
+
+    Each rank decides by itself whether it records fewer steps than it was asked to; what the others have beyond that is no job.
+    """
+    shares = [part.job.get("sample") for part in parts]
+    said = [share for share in shares if isinstance(share, (int, float))]
+    if not said or len(set(said)) == 1:
+        return parts
+    of_least = np.concatenate([part.step for part, share in zip(parts, shares, strict=True) if share == min(said)])
+    return [
+        dataclasses.replace(take_rows(part, np.isin(part.step, of_least)), job=part.job | {"sample": min(said)})
+        for part in parts
+    ]
+
+
 def _part_starts(folder: Path, files: tuple[Path, ...]) -> list[tuple[Path, ...]]:
     """Part the files of a folder by start of the job, in order; all are of one where it has no folders of starts."""
     starts: dict[str, list[Path]] = {}
@@ -90,6 +108,7 @@ class _Start:
             report(f"file {n} of {len(files)}")
             parts.append(read_parquet(file, name=name_in(folder, file, name)))
         names = [name_in(folder, file, name) for file in files]
+        parts = _take_common(parts)
         job = _merge_jobs([part.job for part in parts], names)
         if "job_id" not in job and "trial_name" not in job:
             _refuse_same_workers(parts, names)
@@ -137,6 +156,8 @@ def _merge_jobs(jobs: list[dict[str, Any]], names: list[str]) -> dict[str, Any]:
             if key in merged and merged[key] != value:
                 if key in _ANY:
                     merged[key] = True
+                    continue
+                if key in _OWN:
                     continue
                 if key in _FIRST or key in _LAST:
                     merged[key] = _further(merged[key], value, first=key in _FIRST)

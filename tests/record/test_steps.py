@@ -294,6 +294,19 @@ def test_what_the_job_does(tmp_path):
     assert {(job["has_cuda"], job["n_hosts"]) for job in said} == {(torch.cuda.is_available(), 1)}
 
 
+def test_recording_that_costs_much(tmp_path):
+    """Where times take long to be taken fewer steps are recorded than were asked for, and the metadata say so."""
+    training = Training()
+    with Recorder(tmp_path, sample=0.5) as recorder:
+        recorder._clock.mark_ns = 10**9
+        for _ in range(260):
+            with recorder.step():
+                training.model(torch.ones(2)).sum().backward()
+                training.optimizer.step()
+    assert set(steps_of(tmp_path)) >= set(range(200)) and len(steps_of(tmp_path)) < 210
+    assert recorded(tmp_path)["sample"] < 0.01
+
+
 def recorded(folder):
     """Read the job's metadata."""
     import json
