@@ -5,7 +5,6 @@ pipeline, evaluations, saves, the end of each step, and which worker this is. Wr
 """
 
 import importlib
-import time
 import types
 from typing import Any
 
@@ -13,7 +12,7 @@ from diagnose.model.optype import Op
 from diagnose.record.clock import Mark
 from diagnose.record.data_parallel import Autograd, Clipping
 from diagnose.record.hooks import Hooks
-from diagnose.record.host import SHORT_WAIT_NS, hook_pause
+from diagnose.record.host import hook_pause
 from diagnose.record.log import Compute, Log, Transfer
 from diagnose.record.parallel_state import ParallelState
 from diagnose.record.steps import Steps
@@ -132,7 +131,7 @@ def _hook_pipeline(hooks: Hooks, log: Log, state: ParallelState, steps: Steps) -
     owner._INSTRUCTION_MAP = {kind: getattr(functions, kind.__name__) for kind in found}  # noqa: SLF001
     hooks.on_undo(lambda: setattr(owner, "_INSTRUCTION_MAP", found))
     hooks.around(owner, "train_batch", log.inside, pipeline.before_batch, pipeline.after_batch)
-    hooks.around(owner, "train_batch", log.between, steps.work_begins)
+    hooks.around(owner, "train_batch", log.between, steps.training_begins)
     hook_pause(hooks, log, owner, "eval_batch", Op.EVAL)
 
 
@@ -147,6 +146,10 @@ class _Pipeline:
         if not self.state.is_said:
             self.state.place(find_place(engine))
         self.state.schedule = "1f1b"
+        self.log.named_depth, self.log.in_transfer = (
+            0,
+            False,
+        )  # what an exception left behind, such as the end of the input
         self.log.driver = "deepspeed"
 
     def after_batch(self, _token: None, _result: Any) -> None:
@@ -197,18 +200,10 @@ class _Pipeline:
             self.log.in_transfer = False
             self.log.note_reduction(start, self.log.clock.now())
 
-    def before_loading(self, *_args: Any, **_kwargs: Any) -> int | None:
-        """The first and the last stage ask for input, whatever it comes from."""
-        if not self._is_training():
-            return None
-        self.log.reads = True
-        self.log.named_depth += 1  # what a data loader within waits is noted here
-        return time.perf_counter_ns()
+    def before_loading(self, *_args: Any, **_kwargs: Any) -> tuple[Op, int] | None:
+        """The first and the last stage ask for input, whatever it comes from; what a data loader within waits is part of it."""
+        return self.log.begin_named(Op.DATA_LOAD) if self._is_training() else None
 
-    def after_loading(self, start: int | None, _result: Any) -> None:
-        if start is None:
-            return
-        self.log.named_depth -= 1
-        end = time.perf_counter_ns()
-        if end - start >= SHORT_WAIT_NS:
-            self.log.pause(Op.DATA_LOAD, start, end)
+    def after_loading(self, begun: tuple[Op, int] | None, _result: Any) -> None:
+        if begun is not None:
+            self.log.end_named(begun)

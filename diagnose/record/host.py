@@ -82,6 +82,13 @@ def _hook_loaders(hooks: Hooks, log: Log) -> None:
     hooks.around(dataloader._BaseDataLoaderIter, "__next__", log.beside, before, after, ended)  # noqa: SLF001
 
 
+def describe_loader(source: Any) -> dict[str, Any]:
+    """Say how the loader of an iterator is set up, in the words of `DataLoader`; what it does not say is left out."""
+    names = ("num_workers", "prefetch_factor", "pin_memory", "persistent_workers")
+    said = {name: getattr(source, f"_{name}", None) for name in names}
+    return {name: value for name, value in said.items() if isinstance(value, int)}
+
+
 def _hook_evaluation(hooks: Hooks, log: Log) -> None:
     """Note which model is put into evaluation; one without anything to train (a teacher) never leaves it."""
     import torch
@@ -127,29 +134,18 @@ def _hook_saving(hooks: Hooks, log: Log) -> None:
 
 
 def hook_pause(hooks: Hooks, log: Log, owner: Any, name: str, kind: Op | Callable[..., Op]) -> None:
-    """Note what a framework does instead of training, such as an evaluation, as one row; `kind` may depend on its arguments."""
+    """Note calls on the training's thread that are no training, such as an evaluation; `kind` may depend on their arguments."""
+    running: list[tuple[Op, int]] = []
 
-    def before(*args: Any, **kwargs: Any) -> tuple[Op, int] | None:
-        if not log.is_training_thread():
-            return None
-        op = kind if isinstance(kind, Op) else kind(*args, **kwargs)
-        log.saves |= op == Op.CHECKPOINT
-        log.end_evaluation()
-        log.named_depth += 1
-        return op, time.perf_counter_ns()
-
-    def after(begun: tuple[Op, int] | None, _result: Any) -> None:
-        if begun is None:
-            return
-        log.named_depth -= 1
-        if log.beside.on and not log.is_outside():
-            log.pause(*begun, time.perf_counter_ns())
-
-    def raised() -> None:
+    def before(*args: Any, **kwargs: Any) -> None:
         if log.is_training_thread():
-            log.named_depth -= 1
+            running.append(log.begin_named(kind if isinstance(kind, Op) else kind(*args, **kwargs)))
 
-    hooks.around(owner, name, log.always, before, after, raised)
+    def after(*_args: Any) -> None:
+        if running and log.is_training_thread():
+            log.end_named(running.pop())
+
+    hooks.around(owner, name, log.always, before, after, after)
 
 
 class Retries:

@@ -215,6 +215,20 @@ class Log:
         if is_evaluation:
             self.note_evaluation()
 
+    def begin_named(self, op: Op) -> tuple[Op, int]:
+        """Note that something begins which somebody has named, and which is no compute; `end_named` gets what this gives."""
+        self.end_evaluation()
+        self.named_depth += 1
+        self.saves |= op == Op.CHECKPOINT
+        self.reads |= op == Op.DATA_LOAD
+        return op, time.perf_counter_ns()
+
+    def end_named(self, begun: tuple[Op, int]) -> None:
+        """Note that it ends; within another it is part of that."""
+        self.named_depth = max(self.named_depth - 1, 0)
+        if not self.named_depth:
+            self.pause(*begun, time.perf_counter_ns())
+
     def end_evaluation(self) -> None:
         """Note the evaluation that ran, if one did: something else begins."""
         if self.evaluation is not None:

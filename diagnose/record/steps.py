@@ -60,6 +60,8 @@ class Steps:
         #: Of the first steps: when they began, on the host's counter, and how many times were taken.
         self._dense: list[tuple[int, int]] = []
         self._window: tuple[int, Window] | None = None
+        #: Somebody wants nothing to be recorded now; a run of steps that has begun is recorded to its end.
+        self.is_paused = False
         #: How often each optimizer ran in this step, and which the job has.
         self._runs: dict[Hashable, int] = {}
         self._known: set[Hashable] = set()
@@ -110,7 +112,12 @@ class Steps:
 
     def work_begins(self, *_args: Any, **_kwargs: Any) -> None:
         """Begin the next step with this work, where the last is over and optimizers are followed; an evaluation is none."""
-        if self.follows and not self.is_open and not (self.log.is_outside() or self.log.evaluates()):
+        if not self.log.evaluates():
+            self.training_begins()
+
+    def training_begins(self, *_args: Any, **_kwargs: Any) -> None:
+        """Begin the next step with work that is surely no evaluation, although the model may still be put for one."""
+        if self.follows and not self.is_open and not self.log.is_outside():
             self._begin_next()
 
     def batch_is_asked_for(self, source: Any) -> None:
@@ -206,6 +213,8 @@ class Steps:
         log, clock = self.log, self.log.clock
         is_held_up = clock.is_paused or len(clock.moments) > MAX_MOMENTS
         window = None if is_held_up else self.sampling.window(self.n_done)
+        if self.is_paused and (self._window is None or self._window[0] != window):
+            window = None
         if window is None:
             log.inside.on = log.beside.on = False
             log.step = None
