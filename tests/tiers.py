@@ -59,7 +59,7 @@ TIERS = {
     "tests/model/test_job_names.py::test_a_list_of_jobs": PLAIN,
     "tests/packing/test_pack_cli.py::test_exact": LONG,
     "tests/packing/test_packers.py::test_exact_as_published": LONG,
-    "tests/record/test_closed_loop.py::test_planned_collections_keep_their_promise": LONG,
+    "tests/record/test_closed_loop.py::test_what_is_predicted_comes_true": LONG,
     "tests/record/test_megatron_core.py": LONG,
     "tests/record/test_recorder.py::test_nobody_closes_it": LONG,
     "tests/record/test_recorder.py::test_what_stops_the_host": LONG,
