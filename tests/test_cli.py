@@ -195,6 +195,12 @@ def test_unknown_fails_only_when_asked_for(pipeline: FakePipeline, asked: list[s
     assert main(["unknown.parquet", *[word for one in asked for word in ("--fail-on", one)]]) == code
 
 
+@pytest.mark.parametrize(("asked", "code"), [(["unknown"], 0), (["unknown", "straggling"], 1), (["unknown", "low"], 1)])
+def test_unknown_alone_is_no_gate_for_causes_with_a_name(pipeline: FakePipeline, asked: list[str], code: int) -> None:
+    """Who asks for what nothing explains is not stopped by what a cause explains."""
+    assert main(["worker-fault.parquet", *[word for one in asked for word in ("--fail-on", one)]]) == code
+
+
 def test_standard_input(pipeline: FakePipeline, piped: io.BytesIO) -> None:
     """`-` reads the whole of standard input into something that can seek."""
     assert main(["-"]) == 0

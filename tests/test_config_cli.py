@@ -99,13 +99,16 @@ def test_order(here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pyte
 
 
 def test_it_reaches_the_diagnosis(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A threshold of the file changes what is said; an option changes it back."""
-    (here / "diagnose.toml").write_text("min_speedup = 1.9\n")
+    """A threshold of the file changes what is said; an option changes it back. Where nobody named the file, it is told."""
+    file = here / "diagnose.toml"
+    file.write_text("min_speedup = 1.9\n")
     said = []
-    for args in ([], ["--min-speedup", "1.02"]):
+    for args in ([], ["--config", str(file)], ["--min-speedup", "1.02"]):
         assert main([WORKER_FAULT, "--format", "json", *args]) == 0
-        said.append(bool(json.loads(capsys.readouterr().out)["causes"]))
-    assert said == [False, True]
+        out, err = capsys.readouterr()
+        said.append((bool(json.loads(out)["causes"]), err))
+    note = f"diagnose: note: --min-speedup 1.9 is from {file}:1\n"
+    assert said == [(False, note), (False, ""), (True, "")]
 
 
 def test_rules_are_those_beside_the_file(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -277,6 +280,14 @@ def test_a_misspelt_command(word: str, command: str, here: Path, capsys: pytest.
     assert main([word, "-o", os.devnull]) == 0
     assert main([f"./{word}.parquet"]) == 3
     assert "no such file" in capsys.readouterr().err
+
+
+def test_options_before_a_command(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The command is not taken for a job that is missing, unless a file has its name."""
+    assert main(["--quiet", "tickets"]) == 2
+    assert "expected `diagnose tickets --quiet ...`" in capsys.readouterr().err
+    Path("tickets").write_bytes(Path(WORKER_FAULT).read_bytes())
+    assert main(["--quiet", "tickets"]) == 0
 
 
 def test_a_job_that_is_not_there_is_no_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -147,6 +147,18 @@ def test_told_once_closed_once_reopened_once(nights: Nights) -> None:
     assert nights.tell() == []
 
 
+@pytest.mark.parametrize("nights", ["times, sqlite"], indirect=True)
+def test_strangers_with_numbers_for_ids(nights: Nights) -> None:
+    """A clean job of the same shape and folder, known by a scheduler's number alone, closes nobody's ticket."""
+    for number, trace in enumerate(("worker-quota", HEALTHY[2]), start=4711):
+        nights.n += 1
+        nights.put(trace, nights.folder / f"{number}.parquet", job_id=str(number))
+        told = nights.tell()
+        assert [(ticket["name"], ticket["event"]) for ticket in told] == (
+            [("4711", "opened")] if number == 4711 else []
+        )
+
+
 @pytest.mark.parametrize("nights", ["no times, sqlite"], indirect=True)
 def test_killed_in_the_middle_and_two_at_once(nights: Nights) -> None:
     """A triage that dies, two that go on side by side, and tickets after each: every finding is told once, and none is closed."""

@@ -21,7 +21,7 @@ from typing import Any
 import click
 
 from diagnose.cli.options import format_option, output_option
-from diagnose.cli.output import open_output
+from diagnose.cli.output import open_output, print_message
 from diagnose.errors import RuleError, UsageError
 
 FILE, PROJECT_FILE = "diagnose.toml", "pyproject.toml"
@@ -46,6 +46,8 @@ KEYS: Mapping[str, Mapping[str, str]] = {
     "fleet": {"night": "text", "rank": "text", "limit": "whole"},
 }
 ADDRESSES = {"triage.dask", "tickets.webhook", "tickets.alertmanager", "tickets.apprise", "tickets.site"}
+#: What changes answers: whoever reads them must know of it.
+ANSWERS = {"rules", "min_speedup"}
 _EXPECTED = {
     "text": "text",
     "path": "a path",
@@ -91,7 +93,7 @@ class Config:
         }
 
     def use(self, setting: Setting, param: click.Parameter) -> Any:
-        """Give a value for a parameter.
+        """Give a value for a parameter; one that changes answers is told, where nobody named the file.
 
         Raises
         ------
@@ -104,9 +106,12 @@ class Config:
                 f"--config {self.path} or {VARIABLE}, or give {setting.option}"
             )
         try:
-            return param.type_cast_value(click.Context(click.Command("config")), setting.value)
+            value = param.type_cast_value(click.Context(click.Command("config")), setting.value)
         except click.BadParameter as error:
             raise RuleError(f"{setting.where}: {setting.name} is {setting.value!r}: {error.message}") from None
+        if setting.name in ANSWERS and not self.is_named:
+            _tell(f"{setting.option} {setting.value} is from {setting.where}")
+        return value
 
     def allows(self, setting: Setting) -> bool:
         """Say whether a value may be used."""
@@ -283,6 +288,12 @@ def _apply(ctx: click.Context, _param: click.Parameter, named: str | None) -> No
     ctx.meta[_META] = found
     if found is not None:
         ctx.default_map = found.defaults(ctx.command)
+
+
+@functools.cache
+def _tell(message: str) -> None:
+    """Say something on standard error, once."""
+    print_message("note", message)
 
 
 config_option = click.option(

@@ -1,4 +1,4 @@
-"""Drawings of a job: the page of --html and the timelines of --perfetto.
+"""Files beside the report of a job: the page of --html, the object of --json, and the timelines of --perfetto.
 
 Enters: a job taken apart, and options. Leaves: files, or a refusal before any work.
 """
@@ -13,19 +13,21 @@ from diagnose.errors import UsageError
 
 if TYPE_CHECKING:
     from diagnose.model.analysis import ReportData
+    from diagnose.model.diagnosis import Diagnosis
 
 
-def check_html(jobs: tuple[str, ...], options: Options) -> None:
-    """Refuse to write a page that cannot be drawn, or where something else is."""
-    if options.html is None:
-        return
-    if len(jobs) > 1:
-        raise UsageError(f"--html draws one job, and {len(jobs)} are given: diagnose them one by one")
-    given = (options.output, options.perfetto, options.meta, options.log)
-    others = [*jobs, *(path for path in given if path is not None)]
-    if os.path.realpath(options.html) in {os.path.realpath(other) for other in others}:
-        raise UsageError(f"--html: {options.html} is read or written already; name another file")
-    check_folder_of("--html", options.html)
+def check_beside(jobs: tuple[str, ...], options: Options) -> None:
+    """Refuse to write a page or an object that cannot be, or where something else is."""
+    for option, path, other in (("--html", options.html, options.json), ("--json", options.json, options.html)):
+        if path is None:
+            continue
+        if len(jobs) > 1:
+            raise UsageError(f"{option} is of one job, and {len(jobs)} are given: diagnose them one by one")
+        given = (options.output, options.perfetto, options.meta, options.log, other)
+        others = [*jobs, *(path for path in given if path is not None)]
+        if os.path.realpath(path) in {os.path.realpath(other) for other in others}:
+            raise UsageError(f"{option}: {path} is read or written already; name another file")
+        check_folder_of(option, path)
 
 
 def check_folder_of(option: str, path: str | Path) -> None:
@@ -58,6 +60,13 @@ def write_html(data: "ReportData", path: str, options: Options) -> None:
     said = [f" {name} {value}" for name, value in given if value is not None]
     page = render(data, options=f"{''.join(said)} --min-speedup {options.min_speedup:g}")
     write_bytes("--html", path, page.encode("utf-8", "backslashreplace"))
+
+
+def write_json(diagnosis: "Diagnosis", path: str) -> None:
+    """Write what `--format json` prints into a file that appears when all is written."""
+    from diagnose.report import json_lines
+
+    write_bytes("--json", path, f"{json_lines.render(diagnosis)}\n".encode())
 
 
 def write_perfetto(data: "ReportData", path: str, options: Options, fixed: str = "the plan of the diagnosis") -> None:

@@ -23,12 +23,13 @@ _STRAGGLING, _UNKNOWN = "straggling", "unknown"
 class Gate:
     """What one cause must be to trip the gate: all of it. Time that nothing explains does so only where it is asked for.
 
-    `least` is the place of a severity among `SEVERITIES`, `sure` a confidence.
+    `least` is the place of a severity among `SEVERITIES`, `sure` a confidence; `named` counts causes that have a name.
     """
 
     least: int = 0
     sure: float = 0.0
     unknown: bool = False
+    named: bool = True
 
     def trips(self, diagnosis: "Diagnosis") -> bool:
         """Say whether a job has such a cause."""
@@ -37,7 +38,8 @@ class Gate:
     def _is_reached(self, cause: "Cause") -> bool:
         """Say whether one cause is bad and sure enough."""
         severity = list_severities().index(cause.severity) if cause.severity else 0
-        return severity >= self.least and cause.confidence >= self.sure and (self.unknown or cause.cause != _UNKNOWN)
+        is_asked_for = self.unknown if cause.cause == _UNKNOWN else self.named
+        return severity >= self.least and cause.confidence >= self.sure and is_asked_for
 
 
 def list_severities() -> Sequence[str]:
@@ -54,7 +56,7 @@ def parse_gate(asked: Sequence[str]) -> Gate | None:
         if word in list_severities():
             gate = dataclasses.replace(gate, least=max(gate.least, list_severities().index(word)))
         elif word == _UNKNOWN:
-            gate = dataclasses.replace(gate, unknown=True)
+            gate = dataclasses.replace(gate, unknown=True, named=set(asked) != {_UNKNOWN})
         elif word != _STRAGGLING:
             gate = dataclasses.replace(gate, sure=max(gate.sure, _read_confidence(word)))
     return gate if asked else None
@@ -77,5 +79,6 @@ fail_on_option = click.option(
     metavar="WHAT",
     multiple=True,
     help="End with exit code 1 when a job has a cause (straggling), one at least so severe (critical, high, medium, low), or at "
-    "least so sure (0.9); given again: all of it in one cause. Time that nothing explains counts only with unknown.",
+    "least so sure (0.9); given again: all of it in one cause. Time that nothing explains counts only with unknown, and alone "
+    "where that is all that is asked for.",
 )

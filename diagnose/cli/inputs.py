@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from diagnose.cli.drawings import check_html, check_perfetto
+from diagnose.cli.drawings import check_beside, check_perfetto
 from diagnose.cli.options import Options, parse_numbers
 from diagnose.cli.output import is_terminal
 from diagnose.cli.progress import StageDisplay
@@ -42,7 +42,7 @@ def check_jobs(jobs: tuple[str, ...], options: Options) -> None:
     if options.rules is not None and not options.rules.is_dir():
         raise UsageError(f"--rules: {options.rules} is not a folder")
     check_perfetto(jobs, options)
-    check_html(jobs, options)
+    check_beside(jobs, options)
 
 
 def check_rules_folder(folder: Path | None) -> None:

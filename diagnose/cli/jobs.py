@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from diagnose.cli.drawings import write_html, write_perfetto
+from diagnose.cli.drawings import write_html, write_json, write_perfetto
 from diagnose.cli.fail_on import fail_on_option, parse_gate
 from diagnose.cli.inputs import check_jobs, open_job
 from diagnose.cli.options import (
@@ -70,6 +70,7 @@ class _JobsCommand(click.Command):
 @click.option(
     "--html", metavar="FILE", type=click.Path(), help="Draw the job on a page for a browser: one file, no network."
 )
+@click.option("--json", metavar="FILE", type=click.Path(), help="Write what `--format json` prints there, too.")
 @perfetto_options
 @look_options
 @quiet_option
@@ -89,6 +90,8 @@ def jobs_command(jobs: tuple[str, ...], fail_on: tuple[str, ...], **given: Any) 
         for job in jobs:
             try:
                 diagnosis = _diagnose_one(job, options)
+                if options.json is not None:
+                    write_json(diagnosis, options.json)
                 if options.output_format != "json":
                     diagnosis = _rename(diagnosis, job, names)
                 report = _render(diagnosis, job, options)

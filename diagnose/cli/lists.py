@@ -28,7 +28,7 @@ def fixes_command(output: str | None) -> int:
 @click.argument("what", type=click.Choice(["diagnosis", "compare", "fleet", "ticket"]), default="diagnosis")
 @output_option
 def schema_command(what: str, output: str | None) -> int:
-    """Print the JSON Schema of --format json, of that of `diagnose compare` or `diagnose fleet`, or of tickets."""
+    """Print the JSON Schema of what --format json prints: of a diagnosis, or of WHAT."""
     from diagnose.report.schemas import render_schema
 
     with open_output(output) as write:

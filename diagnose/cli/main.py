@@ -6,6 +6,7 @@ Nothing heavy is imported before a command needs it, so that `diagnose --help` a
 A new command is a file of its own beside this one, with a `click.command`, and a line in `COMMANDS`.
 """
 
+import itertools
 import os
 import signal
 import sys
@@ -35,6 +36,7 @@ from diagnose.cli.options import (
 from diagnose.cli.output import drop, print_error, print_internal_error
 from diagnose.cli.pack import pack_command
 from diagnose.cli.rules import rules_command
+from diagnose.cli.run import run_command
 from diagnose.cli.store import store_command
 from diagnose.cli.tickets import tickets_command
 from diagnose.cli.triage import triage_command
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
 #: Every command; the help lists them by name.
 COMMANDS: tuple[click.Command, ...] = (
     jobs_command,
+    run_command,
     explain_command,
     what_if_command,
     compare_command,
@@ -69,9 +72,9 @@ _ABOUT_ALL = ("-h", "--help", "--version")
 _EPILOG = """\b
 Exit codes:
   0    diagnosed, whatever the verdict
-  1    the verdict is straggling, with --fail-on straggling; steps are longer, or a
-       cause came, with --fail-on worse or came of `diagnose compare`; no fix is for
-       this job, of `diagnose what-if`
+  1    a job has what --fail-on names: a cause (straggling), one so severe, or so
+       sure; of `diagnose compare`, longer steps (worse) or a new cause (came); of
+       `diagnose what-if`, no fix is for this job
   2    bad usage
   3    the input cannot be read as a trace, or as a diagnosis
   4    a rule or configuration file is wrong
@@ -92,6 +95,7 @@ class JobsOrCommand(click.Group):
         if not completing_first and not (args and args[0] in {*self.commands, *_ABOUT_ALL}):
             if args and not ctx.resilient_parsing:
                 _refuse_misspelt(args[0], self.commands)
+                _refuse_late(args, self.commands)
             args = [JOBS, *args]
         return super().parse_args(ctx, args)
 
@@ -122,6 +126,17 @@ def _refuse_misspelt(first: str, commands: Iterable[str]) -> None:
     near = difflib.get_close_matches(first, filter(None, commands), n=1, cutoff=0.7)
     if near and not first.startswith("-") and os.path.basename(first) == first and not os.path.lexists(first):  # noqa: PTH119
         raise UsageError(f"there is no file and no command {first!r}; did you mean `diagnose {near[0]}`?")
+
+
+def _refuse_late(args: Sequence[str], commands: Iterable[str]) -> None:
+    """Refuse options before the command that they are for."""
+    words = [
+        word
+        for before, word in itertools.pairwise(args)
+        if word in commands and before != "--rules" and not os.path.lexists(word)
+    ]
+    if words and args[0].startswith("-"):
+        raise UsageError(f"options go behind the command, expected `diagnose {words[0]} {args[0]} ...`")
 
 
 @click.group(

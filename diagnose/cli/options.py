@@ -59,6 +59,7 @@ class Options:
     quiet: bool = False
     verbose: int = 0
     html: str | None = None
+    json: str | None = None
     perfetto: str | None = None
     perfetto_steps: str | None = None
     perfetto_dp: str | None = None

@@ -153,8 +153,9 @@ def _count_layers(
         counts, source = known, "layers_per_stage of the metadata"
     else:
         each = max(round(ASSUMED_LAYERS * n_stages / n_virtual), 1)
+        stage = "stage" if n_virtual == n_stages else "virtual stage"
         note = (
-            f"nothing says how many layers there are: taken as {each * n_virtual}, {each} on each virtual stage; "
+            f"nothing says how many layers there are: taken as {each * n_virtual}, {each} on each {stage} now; "
             f"give --fix {fix}:layers=N"
         )
         return (each,) * n_virtual, [note]

@@ -13,14 +13,12 @@ import numpy as np
 from diagnose.judge.rule import Rule
 from diagnose.judge.unknown import UNKNOWN
 from diagnose.model.analysis import Analysis
-from diagnose.model.budget import Budget, CleanStep
+from diagnose.model.budget import UNEXPLAINED, Budget, CleanStep
 from diagnose.model.cause import Cause
 from diagnose.model.diagnosis_document import Ledger
 from diagnose.model.members import GROUP_PREFIXES
 from diagnose.model.optype import COMPUTE, P2P, Op
 
-#: The entry of `lost` for what no cause accounts for.
-UNEXPLAINED = "unexplained"
 #: The part that a component is where no cause claims it.
 OWN = {"input-delay": "input", "evaluation": "evaluation", "launch-delay": "host", "between-steps": "between_steps"}
 #: Components in which saves show.

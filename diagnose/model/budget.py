@@ -5,6 +5,9 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta, Struct
 
+#: What no cause accounts for, in ledgers, budgets and reports.
+UNEXPLAINED = "unexplained"
+
 Share = Annotated[float, Meta(ge=0, le=1)] | None
 
 
@@ -109,7 +112,7 @@ class Budget(Struct, frozen=True, kw_only=True):
 
 
 class Lever(Struct, frozen=True):
-    """Something else than mending a cause that would make the job faster, priced by replay of the job as it is."""
+    """Something else than mending a cause that would make the job faster, priced by replay of the job without its faults."""
 
     lever: str
     summary: Annotated[str, Meta(description="what to do")]

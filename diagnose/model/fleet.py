@@ -144,6 +144,12 @@ class FleetJob:
         return self.hours_wasted or 0.0
 
     @property
+    def slower(self) -> float | None:
+        """How many times as long its steps are as without faults; None where that is not known."""
+        left = (self.hours_analysed or 0.0) - self.wasted
+        return self.hours_analysed / left if self.hours_analysed and left > 0 else None
+
+    @property
     def day(self) -> str:
         """Give the day on which it ran, UTC.
 

@@ -34,6 +34,10 @@ _VARIES = re.compile(
     """,
     re.VERBOSE | re.IGNORECASE,
 )
+#: A run that says of itself that it is one of what its folder names: `start-<time>`, `attempt-2`, a date.
+_OF_FOLDER = re.compile(
+    r"(?:(?:re)?start(?:ed)?|attempt|try|run|night|day)[^A-Za-z]*\d.*|(?:19|20)\d\d[-_.]?\d\d.*", re.IGNORECASE
+)
 
 
 def id_of_path(path: Path) -> str:
@@ -64,25 +68,24 @@ def name_of_job(*, name: str | None, job_id: str | None, location: str) -> str:
     Returns
     -------
     str
-        Never empty. Where all of it differs from run to run (a number alone), the id itself: a run that shares its name with no
-        other is told once too often, one that shares it with a stranger is lost.
+        Never empty. Where all of an id differs from run to run (a scheduler's number), the id itself, whatever its folder: a run
+        that shares its name with no other is told once too often, one that shares it with a stranger is lost.
 
     >>> name_of_job(name="llama 70B", job_id="7", location="/a"), name_of_job(name=None, job_id="AR-20261122", location="/a")
     ('llama 70B', 'AR')
     >>> name_of_job(name=None, job_id=None, location="/traces/team-a/llama-70b/start-2026-11-22T02:00:00/trace.parquet")
     'llama-70b/trace'
     >>> name_of_job(name=None, job_id="4711", location="s3://bucket/4711.parquet")
-    'bucket'
+    '4711'
     """
     if name and name.strip():
         return _tidy(name)
-    parts = [job_id] if job_id else []
-    path = [
-        part
-        for part in location.removesuffix(_SUFFIX).partition("://")[2 if "://" in location else 0].split("/")
-        if part
-    ]
-    return _stable_name(parts) or _stable_name(path) or _tidy((parts or path or [location])[-1]) or "job"
+    place = location.removesuffix(_SUFFIX)
+    path = [part for part in place.partition("://")[2 if "://" in place else 0].split("/") if part]
+    given = [job_id] if job_id else path
+    last = (given or [location])[-1]
+    stable = _stable_name(given) if job_id or stable_part(last) or _OF_FOLDER.fullmatch(last) else ""
+    return stable or _tidy(last) or "job"
 
 
 def stable_part(text: str) -> str:

@@ -17,12 +17,16 @@ class Failed:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Costly:
-    """A job that wasted GPU hours, and the first of its causes, None where none was found."""
+    """A job that wasted GPU hours, and the first of its causes, None where none was found.
+
+    `slower` is how many times as long its steps are as without faults, `slowdown` the paper's S.
+    """
 
     location: str
     job_id: str
     gpu_hours_wasted: float
     slowdown: float
+    slower: float | None
     cause: str | None
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from diagnose.model.optype import Op
 from diagnose.record.clock import Mark
 from diagnose.record.hooks import Hooks
-from diagnose.record.log import Compute, Log
+from diagnose.record.log import Collective, Compute, Log
 
 
 class Reductions:
@@ -45,11 +45,10 @@ class Reductions:
         self.expected, self.computed = False, None
 
 
-def hook_data_parallel(hooks: Hooks, log: Log, reductions: Reductions) -> None:
+def hook_data_parallel(hooks: Hooks, log: Log, autograd: "Autograd") -> None:
     """Note backward passes, DDP, FSDP and clipping."""
     import torch
 
-    autograd = _Autograd(log, reductions)
     hooks.around(torch.autograd, "backward", log.inside, autograd.before_backward, autograd.after_backward)
     hooks.around(
         torch.nn.parallel.DistributedDataParallel,
@@ -59,18 +58,22 @@ def hook_data_parallel(hooks: Hooks, log: Log, reductions: Reductions) -> None:
         autograd.after_replica,
     )
     _hook_sharded(hooks, log, autograd)
-    clipping = _Clipping(log)
+    clipping = Clipping(log)
     for name in ("clip_grad_norm_", "get_total_norm", "clip_grads_with_norm_"):
         hooks.around(torch.nn.utils, name, log.inside, clipping.before, clipping.after)
 
 
-class _Autograd:
+class Autograd:
     """Forwards and backwards where no schedule says what they are: one of each a call of `backward`."""
 
-    def __init__(self, log: Log, reductions: Reductions) -> None:
+    def __init__(self, log: Log) -> None:
         self.log = log
-        self.reductions = reductions
+        self.reductions = Reductions(log)
         self.forward: Compute | None = None
+        #: FSDP was seen to wait.
+        self.is_sharded = False
+        #: The compute in which a wait has begun.
+        self.waits_in: Compute | None = None
 
     def begin_forward(self) -> None:
         """Begin the forward of a microbatch, if no other says what is computed."""
@@ -81,6 +84,7 @@ class _Autograd:
         self.forward = log.begin(Op.FORWARD, number)
 
     def before_replica(self, module: Any, *_args: Any, **_kwargs: Any) -> bool:
+        """Begin a forward of DDP, whose backward will reduce gradients unless it is told not to."""
         if self.log.evaluates():
             self.log.note_evaluation()
             return True
@@ -96,6 +100,7 @@ class _Autograd:
             self.log.note_evaluation()
 
     def before_backward(self, tensors: Any, *_args: Any, **_kwargs: Any) -> Any:
+        """Begin a backward, and end the forward before it."""
         log = self.log
         log.backward_depth += 1
         if log.backward_depth > 1 or log.step is None or log.driver == "evaluation":
@@ -143,6 +148,7 @@ class _Autograd:
             self.reductions.expected = False
 
     def after_backward(self, token: Any, _result: Any) -> None:
+        """End the backward."""
         self.log.backward_depth -= 1
         if token is None:
             return
@@ -163,33 +169,63 @@ class _Autograd:
         if not self.log.inside.on:
             return None
         self.begin_forward()
+        self.is_sharded = True
+        return self._begin_wait()
+
+    def begin_wait_for_member(self, result: Any) -> Mark | None:
+        """A wait for another tensor-parallel member begins: under FSDP, whose waits are taken out of computes, it may be for one.
+
+        What one member waits for in FSDP the others wait for here, and all computes must be without it.
+        """
+        return self._begin_wait() if self.is_sharded and not (self.log.driver or result.completed) else None
+
+    def _begin_wait(self) -> Mark | None:
+        """Begin a wait, unless it is a part of one."""
+        if self.waits_in is self.log.current:
+            return None
+        self.waits_in = self.log.current
         return self.log.clock.now()
 
     def end_wait(self, start: Mark | None, _result: Any) -> None:
-        if start is not None and self.log.current is not None:
-            self.log.current.waits.append((start, self.log.clock.now()))
+        """The wait is over: it is part of the compute that it began in."""
+        if start is not None and self.waits_in is not None:
+            self.waits_in.waits.append((start, self.log.clock.now()))
+            self.waits_in = None
 
 
-def _hook_sharded(hooks: Hooks, log: Log, autograd: _Autograd) -> None:
+def _hook_sharded(hooks: Hooks, log: Log, autograd: Autograd) -> None:
     """Note where FSDP, of either kind, waits for parameters and gradients."""
+    from torch.distributed import _functional_collectives
     from torch.distributed.fsdp import _runtime_utils
     from torch.distributed.fsdp._fully_shard import _fsdp_param_group
 
     for name in ("unshard", "wait_for_unshard", "post_backward", "finalize_backward"):
         hooks.around(_fsdp_param_group.FSDPParamGroup, name, log.beside, autograd.begin_wait, autograd.end_wait)
+    pending = _functional_collectives.AsyncCollectiveTensor
+    for name in ("trigger_wait", "wait"):
+        hooks.around(pending, name, log.inside, autograd.begin_wait_for_member, autograd.end_wait)
     for name in ("_pre_forward_unshard", "_unshard", "_reduce_grad", "_post_backward_final_callback"):
         hooks.around(_runtime_utils, name, log.beside, autograd.begin_wait, autograd.end_wait)
 
 
-class _Clipping:
+class Clipping:
     """The clipping of gradients: by one function, or by one that takes the norm and one that clips, with a reduction between."""
 
     def __init__(self, log: Log) -> None:
         self.log = log
 
     def before(self, *_args: Any, **_kwargs: Any) -> Mark:
+        """Mark when it begins."""
         return self.log.clock.now()
 
-    def after(self, start: Mark, _result: Any) -> None:
-        if self.log.step is not None:
-            self.log.step.others.append((Op.CLIP, start, self.log.clock.now()))
+    def after(self, start: Mark, result: Any) -> None:
+        """Note it; a norm of shards has been added up by the ranks that hold them."""
+        step = self.log.step
+        if step is None:
+            return
+        end = self.log.idle_since = self.log.clock.now()
+        step.others.append((Op.CLIP, start, end))
+        if hasattr(result, "device_mesh"):
+            step.collectives.append(
+                Collective(gathers=False, n_elements=1, n_computes=self.log.n_computes, start=start, end=end)
+            )

@@ -29,7 +29,7 @@ def hook_captures(hooks: Hooks, log: Log, graph: Any) -> None:
 
 def keep_out_compiler(hooks: Hooks, torch: Any) -> None:
     """Have `torch.compile` see through the hooks and compile nothing of the recorder, where this version can be told."""
-    hooks.is_compiling = torch.compiler.is_compiling
+    hooks.is_compiling = torch.compiler.is_dynamo_compiling  # of its like the one that costs least
     frames = torch._C._dynamo.eval_frame  # noqa: SLF001 - what `torch.compiler.disable` sets, without importing the compiler
     skip, default = frames._FrameAction.SKIP, frames._FrameAction.DEFAULT  # noqa: SLF001
 

@@ -8,6 +8,7 @@ import gc
 import sys
 import time
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 from diagnose.model.optype import Op
@@ -130,6 +131,21 @@ def _hook_saving(hooks: Hooks, log: Log) -> None:
 
         for name in ("save", "async_save"):
             hooks.around(checkpoint, name, log.always, before, after)
+
+
+def hook_pause(hooks: Hooks, log: Log, owner: Any, name: str, kind: Op | Callable[..., Op]) -> None:
+    """Note calls on the training's thread that are no training, such as an evaluation; `kind` may depend on their arguments."""
+    running: list[tuple[Op, int]] = []
+
+    def before(*args: Any, **kwargs: Any) -> None:
+        if log.is_training_thread():
+            running.append(log.begin_named(kind if isinstance(kind, Op) else kind(*args, **kwargs)))
+
+    def after(*_args: Any) -> None:
+        if running and log.is_training_thread():
+            log.end_named(running.pop())
+
+    hooks.around(owner, name, log.always, before, after, after)
 
 
 class Retries:

@@ -91,6 +91,13 @@ class StepLog:
     n_left_out: int = 0
 
     @property
+    def n_marks(self) -> int:
+        """How many times were taken."""
+        n_waits = sum(len(compute.waits) for compute in self.computes)
+        n_pairs = len(self.computes) + n_waits + 2 * len(self.transfers) + len(self.collectives) + len(self.others)
+        return 2 * n_pairs + self.n_left_out
+
+    @property
     def n_microbatches(self) -> int:
         """How many microbatches have been noted."""
         return max([*self.lengths, *(compute.microbatch for compute in self.computes)], default=-1) + 1
@@ -175,9 +182,13 @@ class Log:
         self.waiting_input.clear()
         self.inside.on = self.beside.on = True
 
+    def is_training_thread(self) -> bool:
+        """True on the thread that runs the steps; false on others of the job, which save or read ahead beside it."""
+        return threading.get_ident() == self.thread
+
     def is_outside(self) -> bool:
         """True beside the thread that runs the steps, and within what the job has named: nothing there has a row of its own."""
-        return self.named_depth > 0 or threading.get_ident() != self.thread
+        return self.named_depth > 0 or not self.is_training_thread()
 
     def evaluates(self, source: Any = None) -> bool:
         """True where no gradients are computed, or a batch is read from a new source for a model that is in evaluation."""
@@ -191,6 +202,32 @@ class Log:
         if self.step is not None and not self.is_outside():
             now = time.perf_counter_ns()
             self.evaluation = (now if self.evaluation is None else self.evaluation[0]), now
+
+    def before_evaluating(self, *_args: Any, **_kwargs: Any) -> bool:
+        """Note an evaluation before something that the training does, too."""
+        is_evaluation = self.evaluates()
+        if is_evaluation:
+            self.note_evaluation()
+        return is_evaluation
+
+    def after_evaluating(self, is_evaluation: bool, _result: Any) -> None:  # noqa: FBT001 - as hooks are called
+        """Note an evaluation after it."""
+        if is_evaluation:
+            self.note_evaluation()
+
+    def begin_named(self, op: Op) -> tuple[Op, int]:
+        """Note that something begins which somebody has named, and which is no compute; `end_named` gets what this gives."""
+        self.end_evaluation()
+        self.named_depth += 1
+        self.saves |= op == Op.CHECKPOINT
+        self.reads |= op == Op.DATA_LOAD
+        return op, time.perf_counter_ns()
+
+    def end_named(self, begun: tuple[Op, int]) -> None:
+        """Note that it ends; within another it is part of that."""
+        self.named_depth = max(self.named_depth - 1, 0)
+        if not self.named_depth:
+            self.pause(*begun, time.perf_counter_ns())
 
     def end_evaluation(self) -> None:
         """Note the evaluation that ran, if one did: something else begins."""

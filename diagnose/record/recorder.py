@@ -7,30 +7,35 @@ and ends the recording, never the training.
 import atexit
 import contextlib
 import datetime as dt
+import functools
 import logging
 import math
 import os
 import sys
-import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.util import Finalize
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from diagnose.model.optype import BY_NAME, DIRECTIONS, EVIDENCE, NAMES, Op
+from diagnose.record import deepspeed_hooks, megatron_hooks, ray_hooks
 from diagnose.record.clock import Clock
 from diagnose.record.communication import hook_communication
-from diagnose.record.data_parallel import Reductions, hook_data_parallel
+from diagnose.record.data_parallel import Autograd, hook_data_parallel
+from diagnose.record.ending import Ending
+from diagnose.record.frameworks import OPERATIONS, hook_operations
 from diagnose.record.graphs import hook_captures, keep_out_compiler
 from diagnose.record.hooks import Hooks
-from diagnose.record.host import Retries, describe_loader, hook_host
+from diagnose.record.host import Retries, describe_loader, hook_host, hook_pause
 from diagnose.record.log import Compute, Log
-from diagnose.record.megatron import hook_megatron
 from diagnose.record.parallel_state import count_hosts, find_parallel_state
 from diagnose.record.pipelining import hook_pipelining
 from diagnose.record.planned_gc import PlannedCollections
+from diagnose.record.report import report_job
 from diagnose.record.sampling import Sampling
+from diagnose.record.start import find_start
 from diagnose.record.steps import Steps, hook_steps
 from diagnose.record.writer_thread import PATIENCE_AFTER_ERROR_S, PATIENCE_S, WriterThread
 
@@ -38,6 +43,8 @@ from diagnose.record.writer_thread import PATIENCE_AFTER_ERROR_S, PATIENCE_S, Wr
 OTHER_LOADERS = frozenset({"ffcv", "grain", "nvidia.dali", "streaming", "tensorflow", "webdataset"})
 LOGGER = logging.getLogger("diagnose.record")
 
+#: While the folder has a file of this name nothing is recorded.
+PAUSE = "pause"
 #: Where the environment sets the CUDA allocator: the name since torch 2.9, and that before it.
 ALLOCATOR_SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
@@ -45,7 +52,8 @@ ALLOCATOR_SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 class Recorder:
     """Records a training job, one Parquet file a rank, for `diagnose FOLDER`.
 
-    Make it once a process, after `torch.distributed.init_process_group`; every rank must make one.
+    Make it once a process; every rank must make one. Ranks leave their files in `FOLDER/start-<time>`, so that a job that is
+    started again replaces nothing.
 
     Parameters
     ----------
@@ -61,6 +69,9 @@ class Recorder:
         The same by hand.
     stage_ranks : sequence of int
         For a pipeline schedule of your own: the global rank of each stage of this pipeline.
+    report : bool
+        Diagnose the job when it ends: rank 0 prints the page to the log, leaves `diagnosis.html` and `diagnosis.json` in the
+        folder, and a summary in Weights & Biases, MLflow or TensorBoard where the job logs to them.
     planned_gc : int, optional
         Collect Python's garbage on all ranks in the same step, after every so many steps, and not in between. From the end of the
         first step on the collector is off, and what is there by then is frozen; closing the recorder undoes both.
@@ -90,11 +101,12 @@ class Recorder:
         cp_rank: int | None = None,
         cp_size: int | None = None,
         stage_ranks: Sequence[int] = (),
+        report: bool = False,
         planned_gc: int | None = None,
         metadata: dict[str, Any] | None = None,
     ) -> None:
         self._folder = Path(folder)
-        self._sampling = Sampling(sample)
+        self._reports = report
         self._is_on = True
         self._clock = Clock()
         self._log = Log(self._clock)
@@ -102,18 +114,25 @@ class Recorder:
         self._hooks = Hooks(self._fail)
         said = {"dp": dp_rank, "stage": stage, "tp": tp_rank, "cp": cp_rank}
         said |= {"dp_size": dp_size, "pp_size": pp_size, "tp_size": tp_size, "cp_size": cp_size}
-        self._state = find_parallel_state(mesh, said, list(stage_ranks))
+        self._find_state = functools.partial(find_parallel_state, mesh, said, list(stage_ranks))
+        self._state = self._find_state()
+        self._has_arrived = False
         self._metadata = {
             "job_id": job_id,
             "started_at": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
-            "sample": sample,
             **(metadata or {}),
         }
         self._writer = WriterThread(self._folder, self._clock, self._state, self._metadata, self._fail)
-        self._steps = Steps(self._log, self._sampling, self._progress)
+        self._writer.look = self._look
+        #: What hooks a framework, by the module that says that it is used, for those that are not imported yet.
+        self._frameworks: dict[str, tuple[Any, ...]] = {}
+        self._steps = Steps(self._log, Sampling(sample), self._progress)
+        self._ending = Ending(self._flush)
         self._planned = PlannedCollections(planned_gc, self._log) if planned_gc is not None else None
         self._guard(self._start, list(stage_ranks))
-        atexit.register(self.close)  # where the job does not close it: the thread must finish its file
+        # Where the job does not close it: the thread must finish its file. Forked processes of multiprocessing run no `atexit`.
+        atexit.register(self.close)
+        self._at_end = Finalize(None, self.close, exitpriority=100)
         if hasattr(os, "register_at_fork"):
             # Never taken away again, so it must not keep the recorder alive.
             forked = weakref.WeakMethod(self._forked)
@@ -129,8 +148,6 @@ class Recorder:
         self._folder.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(AttributeError):  # another version of torch
             keep_out_compiler(self._hooks, torch)
-        if (n_hosts := count_hosts(self._state.world)) is not None:
-            self._metadata.setdefault("n_hosts", n_hosts)
         self._metadata.setdefault("has_cuda", torch.cuda.is_available())
         for name in ALLOCATOR_SETTINGS:
             if name in os.environ:
@@ -141,25 +158,43 @@ class Recorder:
             hook_captures(self._hooks, self._log, torch.cuda.CUDAGraph)
             if torch.cuda.is_initialized():  # else asking would take memory of whichever GPU comes first
                 self._metadata.setdefault("gpu_type", torch.cuda.get_device_name())
-        reductions = Reductions(self._log)
+        autograd = Autograd(self._log)
         for hook, more in (
             (hook_host, ()),
             (hook_communication, (stage_ranks,)),
-            (hook_data_parallel, (reductions,)),
-            (hook_pipelining, (self._state, reductions)),
-            (hook_megatron, (self._state,)),
+            (hook_data_parallel, (autograd,)),
+            (hook_pipelining, (self._state, autograd.reductions)),
             (hook_steps, (self._steps,)),
         ):
-            try:
-                hook(self._hooks, self._log, *more)
-            except (ImportError, AttributeError) as error:
-                # Another version of torch, or one without distributed: the rest is recorded.
-                LOGGER.info("diagnose does not record what %s hooks: %s", hook.__module__, error)
+            self._hook(hook, *more)
+        self._frameworks = {
+            megatron_hooks.MODULE: (megatron_hooks.hook_megatron, self._state, self._steps),
+            deepspeed_hooks.MODULE: (deepspeed_hooks.hook_deepspeed, self._state, self._steps, autograd),
+            ray_hooks.TRAIN: (ray_hooks.hook_ray_train,),
+            ray_hooks.DATA: (ray_hooks.hook_ray_data, self._steps),
+            **{name: (hook_operations, name) for name in OPERATIONS},
+        }
+        self._hook_frameworks()
         self._log.retries = self._retries.since
+        self._look()
         if self._planned is not None:
             self._steps.on_end = self._planned.step_ended
             self._hooks.on_undo(self._planned.restore)
         self._writer.start()
+        self._ending.listen()
+
+    def _hook(self, hook: Callable[..., None], *more: Any) -> None:
+        """Put hooks in place as far as this version of what they hook has it."""
+        try:
+            hook(self._hooks, self._log, *more)
+        except (ImportError, AttributeError) as error:
+            # Another version of torch, or one without distributed: the rest is recorded.
+            LOGGER.info("diagnose does not record what %s hooks: %s", hook.__module__, error)
+
+    def _hook_frameworks(self) -> None:
+        """Hook frameworks that have been imported by now; the others are looked for again with each step."""
+        for name in self._frameworks.keys() & sys.modules.keys():
+            self._hook(*self._frameworks.pop(name))
 
     def __enter__(self) -> Self:
         return self
@@ -170,7 +205,7 @@ class Recorder:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._close(PATIENCE_S if kind is None else PATIENCE_AFTER_ERROR_S)
+        self._close(PATIENCE_S if kind is None else PATIENCE_AFTER_ERROR_S, reports=self._reports and kind is None)
 
     @contextlib.contextmanager
     def step(self, number: int | None = None) -> Iterator[None]:
@@ -239,6 +274,7 @@ class Recorder:
         """
         said = {"dp": dp_rank, "stage": stage, "tp": tp_rank, "cp": cp_rank}
         said |= {"dp_size": dp_size, "pp_size": pp_size, "tp_size": tp_size, "cp_size": cp_size}
+        self._guard(self._join)
         self._guard(self._state.place, said)
 
     def microbatch(
@@ -289,29 +325,85 @@ class Recorder:
         if token is not None:
             self._guard(self._end_operation, token)
 
+    def mark(self, owner: Any, name: str, optype: str) -> None:
+        """From now on take each call of a function on the training's thread for an operation.
+
+            recorder.mark(trainer, "evaluate", "eval")
+
+        Parameters
+        ----------
+        owner, name
+            The object, class or module where the function is found, and its name there. One that is not there is left out.
+        optype : str
+            `"eval"`, `"checkpoint"`, `"log"` or another type of evidence.
+        """
+        self._guard(self._mark, owner, name, optype)
+
     def close(self) -> None:
         """Write what is left and take all hooks away; done by leaving the context."""
-        self._close(PATIENCE_S)
+        self._close(PATIENCE_S, reports=self._reports)
 
-    def _close(self, patience_s: float) -> None:
+    def _close(self, patience_s: float, *, reports: bool) -> None:
         atexit.unregister(self.close)
+        self._at_end.cancel()
         self._guard(self._steps.close)
-        self._progress()
+        if self._has_arrived:
+            self._progress()
         self._stop()
         self._metadata["finished_at"] = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
         if self._writer.is_alive():
             self._writer.finish(patience_s)  # what was recorded before a failure is written, too
+        self._ending.stop()
+        if reports and self._state.rank == 0 and len(self._writer.kept):
+            self._report()
+
+    def _report(self) -> None:
+        """Diagnose the job, once."""
+        self._reports = False
+        try:
+            report_job(self._folder, self._writer.folder, self._state.world)
+        except Exception as error:  # noqa: BLE001 - the job ends as it would
+            LOGGER.warning(
+                "diagnose could not report (%s: %s); `diagnose %s` does", type(error).__name__, error, self._folder
+            )
+
+    def _flush(self, patience_s: float) -> None:
+        """Write the file while the job is told to end."""
+        if self._log.is_training_thread():
+            self._guard(self._steps.hand_over_ended)
+        if self._writer.is_alive():
+            self._writer.flush(patience_s)
+
+    def _look(self) -> None:
+        """See whether somebody wants nothing to be recorded now."""
+        self._steps.is_paused = (self._folder / PAUSE).exists()
+
+    def _join(self) -> None:
+        """Take the rank from the process group, where that was made after the recorder."""
+        if not self._state.has_group:
+            found = self._find_state()
+            if found.has_group:
+                self._state.join(found)
 
     def _progress(self) -> None:
         """Tell the thread that writes that there is work, and what is known of the job by now."""
+        if not self._has_arrived:
+            self._has_arrived = True
+            self._join()
+            self._writer.folder = find_start(self._folder, n_ranks=self._state.world)
+            if (n_hosts := count_hosts(self._state.world)) is not None:
+                self._metadata.setdefault("n_hosts", n_hosts)
         self._metadata["steps_total"] = self._steps.number
+        self._metadata["sample"] = self._steps.sampling.part
+        self._hook_frameworks()
         self._metadata["saves"] = self._log.saves
         source = self._log.training_input()
         if source is not None:
             self._metadata["loader"] = describe_loader(source)
         if self._log.reads or not OTHER_LOADERS & sys.modules.keys():
             self._metadata["reads_input"] = self._log.reads
-        self._writer.wake()
+        if self._clock.is_device:
+            self._writer.wake()  # to see events pass; else it comes by itself, and the training need not take turns with it
 
     def _guard(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call a function of the recorder's own; what it raises ends the recording."""
@@ -339,9 +431,11 @@ class Recorder:
     def _forked(self) -> None:
         """In a process that the job forks (a worker of a data loader) nothing is recorded: it is the parent's trace."""
         self._switch_off()
+        self._ending.forget()
         if self._planned is not None:
             self._planned.switch_on()
         atexit.unregister(self.close)
+        self._at_end.cancel()
 
     def _stop(self) -> None:
         """Stop recording and remove the hooks."""
@@ -381,11 +475,7 @@ class Recorder:
         if op in (Op.FORWARD, Op.BACKWARD, Op.WEIGHT, Op.DATA_LOAD):
             self._steps.work_begins()
         if op in EVIDENCE:
-            log.end_evaluation()
-            log.named_depth += 1
-            log.saves |= op == Op.CHECKPOINT
-            log.reads |= op == Op.DATA_LOAD
-            return op, time.perf_counter_ns()
+            return log.begin_named(op)
         if op == Op.OPTIMIZER:
             self._steps.before_optimizer(optype)
             return op, None
@@ -396,6 +486,11 @@ class Recorder:
             return log.begin(op, microbatch, chunk * self._state.pp_size + self._state.stage)
         return op, log.clock.now()
 
+    def _mark(self, owner: Any, name: str, optype: str) -> None:
+        if BY_NAME.get(optype) not in EVIDENCE:
+            raise ValueError(f"operation type {optype!r}; expected one of {', '.join(NAMES[op] for op in EVIDENCE)}")
+        hook_pause(self._hooks, self._log, owner, name, BY_NAME[optype])
+
     def _end_operation(self, token: Any) -> None:
         log = self._log
         if isinstance(token, Compute):
@@ -403,9 +498,7 @@ class Recorder:
             return
         op, start = token
         if op in EVIDENCE:
-            log.named_depth = max(log.named_depth - 1, 0)
-            if not log.named_depth:
-                log.pause(op, start, time.perf_counter_ns())
+            log.end_named(token)
         elif op == Op.OPTIMIZER:
             self._steps.after_optimizer(NAMES[op])
         elif log.step is not None:

@@ -66,9 +66,19 @@ def list_operations(step: StepLog) -> list[OperationRow]:
         for optype, start, end, microbatch, virtual in sorted(found)
     ]
     evidence = sorted([*step.evidence, *_retries(computes)])
-    return rows + [
-        OperationRow(NAMES[op], on_device=False, start_ns=start, duration_ns=end - start) for op, start, end in evidence
+    rows += [
+        OperationRow(NAMES[op], on_device=False, start_ns=start - _shift(start, computes, at), duration_ns=end - start)
+        for op, start, end in evidence
     ]
+    return rows
+
+
+def _shift(start_ns: int, computes: list[Compute], at: Callable[[Mark], int]) -> int:
+    """Say by how much a pause goes forward with the computes that it stands beside; what follows the last of them stays."""
+    if not computes or start_ns >= _end_ns(computes[-1]):
+        return 0
+    waits = (wait for compute in computes for wait in compute.waits)
+    return sum(at(end) - at(start) for start, end in waits if Clock.host_ns(end) <= start_ns)
 
 
 def _compute_spans(computes: list[Compute], at: Callable[[Mark], int]) -> tuple[list[tuple[int, int]], int]:
@@ -173,5 +183,10 @@ def _retries(computes: list[Compute]) -> Iterable[tuple[Op, int, int]]:
 
 def _host_ns(compute: Compute) -> int:
     """Say how long the host was busy with a compute."""
+    return _end_ns(compute) - Clock.host_ns(compute.start)
+
+
+def _end_ns(compute: Compute) -> int:
+    """Say when the host was done with a compute."""
     assert compute.end is not None
-    return Clock.host_ns(compute.end) - Clock.host_ns(compute.start)
+    return Clock.host_ns(compute.end)

@@ -1,6 +1,6 @@
-"""Which steps are recorded: short runs of consecutive steps, the same on every rank without asking each other.
+"""Which steps are recorded: the first ones, then short runs of consecutive steps, the same on every rank without asking each other.
 
-Enters: the number of a step. Leaves: whether it is recorded, and in which window.
+Enters: how many steps came before. Leaves: whether a step is recorded, and in which window.
 """
 
 import dataclasses
@@ -9,6 +9,11 @@ import zlib
 
 #: Steps recorded one after the other: time between steps, and what a step leaves to the next, shows in neighbours only.
 WINDOW_STEPS = 4
+#: So many steps are all recorded first: a short job has no others, and a verdict of a few steps is none.
+DENSE_STEPS = 200
+#: What recording may add to the time of the job, as a share of it, and by what part of the windows it is cut where it adds more.
+MAX_COST_SHARE = 0.005
+CUT = 4
 #: After so many blocks they become twice as long, and again: a job of a million steps keeps some 20,000 of them.
 BLOCKS = 1000
 
@@ -23,19 +28,50 @@ class Sampling:
 
     #: Part of the steps that are recorded, above 0 to 1.
     share: float
+    #: How often that part was cut to a quarter since recording cost too much. A rank that cut less records what this one does.
+    n_cuts: int = 0
 
     def __post_init__(self) -> None:
         if not 0.0 < self.share <= 1.0:
             raise ValueError(f"sample is {self.share}; expected a part of the steps, above 0 and at most 1")
 
+    @property
+    def part(self) -> float:
+        """Which part of the steps is recorded, after the first."""
+        return float(self.share / CUT**self.n_cuts)
+
+    def cut(self, cost_share: float) -> "Sampling":
+        """Record so much less that the cost stays small.
+
+        Parameters
+        ----------
+        cost_share : float
+            How much longer a step takes that is recorded, as a share of it.
+
+        >>> Sampling(0.1).cut(0.04).part
+        0.1
+        >>> Sampling(0.1).cut(0.10).part
+        0.025
+        """
+        cost_share *= self.share
+        n_cuts = math.ceil(math.log(cost_share / MAX_COST_SHARE, CUT)) if cost_share > MAX_COST_SHARE else 0
+        return dataclasses.replace(self, n_cuts=n_cuts)
+
     def window(self, step: int) -> int | None:
         """Number the window that a step is recorded in; None where it is not recorded.
 
-        >>> [step for step in range(80) if Sampling(0.1).window(step) is not None]
-        [12, 13, 14, 15, 53, 54, 55, 56]
+        Parameters
+        ----------
+        step : int
+            How many steps came before.
+
+        >>> [step for step in range(280) if step >= 200 and Sampling(0.1).window(step) is not None]
+        [228, 229, 230, 231, 272, 273, 274, 275]
         >>> Sampling(1.0).window(7)
         1
         """
+        if step < DENSE_STEPS:
+            return step // WINDOW_STEPS
         length = max(WINDOW_STEPS, math.ceil(WINDOW_STEPS / self.share))
         first_block = 0
         if self.share < 1.0:
@@ -44,5 +80,8 @@ class Sampling:
                 first_block += BLOCKS
                 length *= 2
         block, place = first_block + step // length, step % length
-        first = zlib.crc32(block.to_bytes(8, "little")) % (length - WINDOW_STEPS + 1)
-        return block if first <= place < first + WINDOW_STEPS else None
+        mixed = zlib.crc32(block.to_bytes(8, "little"))
+        first = mixed % (length - WINDOW_STEPS + 1)
+        if not first <= place < first + WINDOW_STEPS or zlib.crc32(mixed.to_bytes(4, "little")) % CUT**self.n_cuts:
+            return None
+        return DENSE_STEPS // WINDOW_STEPS + block

@@ -4,6 +4,8 @@ Enters: what the loop says of its steps, optimizers as they run, and the work th
 recorded, each whole, in the clock's queue.
 """
 
+import itertools
+import statistics
 import weakref
 from collections.abc import Callable, Hashable
 from typing import Any
@@ -12,7 +14,7 @@ from diagnose.model.optype import Op
 from diagnose.record.clock import Mark, Window
 from diagnose.record.hooks import Hooks
 from diagnose.record.log import Log, StepLog, merge
-from diagnose.record.sampling import Sampling
+from diagnose.record.sampling import DENSE_STEPS, Sampling
 
 #: Steps are left out while so many events wait to be read: the GPU, or the folder's disk, hangs.
 MAX_MOMENTS = 100_000
@@ -55,7 +57,11 @@ class Steps:
         #: What was recorded of this step: one part for each time that the loop said a step runs.
         self._parts: list[StepLog] = []
         self._n_parts = 0
+        #: Of the first steps: when they began, on the host's counter, and how many times were taken.
+        self._dense: list[tuple[int, int]] = []
         self._window: tuple[int, Window] | None = None
+        #: Somebody wants nothing to be recorded now; a run of steps that has begun is recorded to its end.
+        self.is_paused = False
         #: How often each optimizer ran in this step, and which the job has.
         self._runs: dict[Hashable, int] = {}
         self._known: set[Hashable] = set()
@@ -64,6 +70,8 @@ class Steps:
         #: The optimizer that runs now; since when, and how many computes had begun.
         self._running: Hashable = None
         self._started: tuple[Mark, int] | None = None
+        #: An optimizer has begun within it.
+        self._is_within = False
 
     def begin(self, number: int | None) -> None:
         """Begin a step of this number, or go on with the last where no optimizer has run in it."""
@@ -104,7 +112,12 @@ class Steps:
 
     def work_begins(self, *_args: Any, **_kwargs: Any) -> None:
         """Begin the next step with this work, where the last is over and optimizers are followed; an evaluation is none."""
-        if self.follows and not self.is_open and not (self.log.is_outside() or self.log.evaluates()):
+        if not self.log.evaluates():
+            self.training_begins()
+
+    def training_begins(self, *_args: Any, **_kwargs: Any) -> None:
+        """Begin the next step with work that is surely no evaluation, although the model may still be put for one."""
+        if self.follows and not self.is_open and not self.log.is_outside():
             self._begin_next()
 
     def batch_is_asked_for(self, source: Any) -> None:
@@ -129,9 +142,27 @@ class Steps:
         self.log.end_evaluation()
         if self.on_end is not None:
             self.on_end(self.number)
-        self._hand_over([merge(self._parts)] if self._parts else [])
+        whole = [merge(self._parts)] if self._parts else []
         self.n_done += 1
         self.number += 1
+        if self.n_done <= DENSE_STEPS:
+            self._count(whole)
+        self._hand_over(whole)
+
+    def _count(self, whole: list[StepLog]) -> None:
+        """Count what recording the first steps costs, and record fewer of the others where it is much."""
+        self._dense += [(self.log.clock.host_ns(step.begun), step.n_marks) for step in whole]
+        if self.n_done < DENSE_STEPS or len(self._dense) < 2:
+            return
+        begun, n_marks = zip(*self._dense, strict=True)
+        self._dense.clear()
+        step_ns = statistics.median(after - before for before, after in itertools.pairwise(begun))
+        self.sampling = self.sampling.cut(statistics.median(n_marks) * self.log.clock.mark_ns / max(step_ns, 1.0))
+
+    def hand_over_ended(self) -> None:
+        """Hand over the step that has ended, if any, before the next one begins."""
+        if self.is_updated and not self.is_open:
+            self.finish()
 
     def close(self) -> None:
         """Hand over what is whole when the job ends."""
@@ -159,6 +190,18 @@ class Steps:
         if steps:
             self.wake()
 
+    def follow_update(self, hooks: Hooks, owner: Any, name: str) -> None:
+        """Take a method of a framework for an optimizer, around those of torch that it runs, or skips for an overflow."""
+
+        def before(optimizer: Any, *_args: Any, **_kwargs: Any) -> Hashable:
+            self.before_optimizer(id(optimizer))
+            return id(optimizer)
+
+        def after(optimizer: Hashable, _result: Any) -> None:
+            self.after_optimizer(optimizer)
+
+        hooks.around(owner, name, self.log.always, before, after)
+
     def _open(self, number: int | None) -> None:
         """Begin a step, or a part of one; recorded, if it is to be."""
         if number is None:
@@ -170,6 +213,8 @@ class Steps:
         log, clock = self.log, self.log.clock
         is_held_up = clock.is_paused or len(clock.moments) > MAX_MOMENTS
         window = None if is_held_up else self.sampling.window(self.n_done)
+        if self.is_paused and (self._window is None or self._window[0] != window):
+            window = None
         if window is None:
             log.inside.on = log.beside.on = False
             log.step = None
@@ -192,7 +237,12 @@ class Steps:
     def before_optimizer(self, optimizer: Hashable) -> None:
         """Note that an optimizer begins to run; `optimizer` is whatever tells it from others."""
         if self._running not in (None, optimizer):
-            return  # one within another
+            # One within another: what came before it is a norm, or another computation of the framework's own.
+            if not self._is_within and self._started is not None and self.log.step is not None:
+                self._started = self.log.clock.now(), self._started[1]
+            self._is_within = True
+            return
+        self._is_within = False
         self._running = optimizer
         if self.follows and not self.is_open and (optimizer in self._known or not self._n_parts):
             self._begin_next()  # it asks for the loss itself; another one belongs to the step before
@@ -213,10 +263,9 @@ class Steps:
         self.is_updated = True
         if log.step is not None and self._started is not None:
             start, n_computes = self._started
+            if log.n_computes > n_computes and log.idle_since is not None:
+                start = log.idle_since  # it asked for the loss itself; it is what was left to do after that
             log.idle_since = log.clock.now()
-            if log.n_computes > n_computes:
-                # It asked for the loss itself; it is what was left to do then.
-                start = log.step.computes[-1].end or start
             if not log.backward_depth:  # else each weight has its optimizer, within the backward
                 log.step.others.append((Op.OPTIMIZER, start, log.idle_since))
         runs = self._runs[optimizer] = self._runs.get(optimizer, 0) + 1

@@ -75,6 +75,12 @@ class RecordedRows:
         return len(self.optype)
 
 
+def prepare() -> None:
+    """Import what writes: when the job is told to end there may be no time left for it."""
+    import numpy as np  # noqa: F401
+    import pyarrow.parquet as pq  # noqa: F401
+
+
 def write_rows(folder: Path, kept: RecordedRows, state: ParallelState, metadata: dict[str, Any]) -> Path:
     """Write all rows so far to `rank-00003.parquet` or its like; `metadata` is what it says beside the sizes of the job."""
     import pyarrow.parquet as pq
@@ -89,6 +95,29 @@ def write_rows(folder: Path, kept: RecordedRows, state: ParallelState, metadata:
             beside.unlink(missing_ok=True)  # on a full disk above all
         raise
     return path
+
+
+def is_finished(path: Path) -> bool:
+    """Say whether a rank has written its file for the last time."""
+    return "finished_at" in _read_metadata(path)
+
+
+def count_ranks(path: Path) -> int:
+    """Say how many ranks the job has that a rank wrote this file of; 1 where nothing says it."""
+    return int(_read_metadata(path).get("world_size", 1))
+
+
+def _read_metadata(path: Path) -> dict[str, Any]:
+    """Read what a file says of its job; empty where it is not there yet."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        footer = pq.read_schema(path).metadata or {}
+    except (OSError, pa.ArrowException):
+        return {}
+    said: dict[str, Any] = json.loads(footer.get(b"diagnose.job", b"{}"))
+    return said
 
 
 def _table(kept: RecordedRows, state: ParallelState, metadata: dict[str, Any]) -> Any:

@@ -15,16 +15,19 @@ from diagnose.record.clock import Clock, Moment
 from diagnose.record.log import StepLog
 from diagnose.record.parallel_state import ParallelState
 from diagnose.record.rows import list_operations
-from diagnose.record.write import RecordedRows, write_rows
+from diagnose.record.write import RecordedRows, prepare, write_rows
 
 LOGGER = logging.getLogger("diagnose.record")
 
 #: How often events are asked whether they have passed while a step is recorded, and how often the thread looks otherwise.
 TICK_S = 0.005
 IDLE_S = 0.5
-#: The file is written anew after so long, and after as much longer as writing it took times this.
+#: How often the thread looks whether nothing is to be recorded.
+LOOK_EVERY_S = 5.0
+#: The file is written anew after so long, and after as much longer as writing it took times this: where the process is killed, the
+#: last minute is lost, up to a million rows, and no more than a hundredth of what was recorded after that.
 WRITE_EVERY_S = 60.0
-WRITE_SHARE = 1000.0
+WRITE_SHARE = 100.0
 #: How long the end of the job waits for the last events and the last file, and where it ends in an error, which must get out.
 PATIENCE_S = 30.0
 PATIENCE_AFTER_ERROR_S = 5.0
@@ -47,9 +50,13 @@ class WriterThread(threading.Thread):
         self.state = state
         self.metadata = metadata
         self.fail = fail
+        #: Called every few seconds.
+        self.look: Callable[[], None] = lambda: None
         self.kept = RecordedRows()
         self._read: list[Moment] = []
         self._wake = threading.Event()
+        self._is_asked = False
+        self._answered = threading.Event()
         self._ends = False
         self._has_complained = False
         self._patience_s = PATIENCE_S
@@ -57,6 +64,13 @@ class WriterThread(threading.Thread):
     def wake(self) -> None:
         """Wake the thread: a step is ready."""
         self._wake.set()
+
+    def flush(self, patience_s: float) -> None:
+        """Have the file written now, and wait for it so long at most; events that have not passed are not waited for."""
+        self._answered.clear()
+        self._is_asked = True
+        self._wake.set()
+        self._answered.wait(patience_s)
 
     def finish(self, patience_s: float) -> None:
         """Write what is left and end; waits for events that have not passed for a while."""
@@ -77,8 +91,10 @@ class WriterThread(threading.Thread):
 
     def _work(self) -> None:
         """Take steps off the queue and write them."""
+        prepare()
         n_written, last = 0, time.monotonic()
         pause_s = WRITE_EVERY_S
+        looked = last
         deadline = None
         while True:
             self._take()
@@ -86,11 +102,17 @@ class WriterThread(threading.Thread):
                 deadline = time.monotonic() + self._patience_s / 2
             if deadline is not None and (not self.clock.moments or time.monotonic() > deadline):
                 break
-            if len(self.kept) > n_written and time.monotonic() - last > pause_s:
+            is_asked, self._is_asked = self._is_asked, False
+            if len(self.kept) > n_written and (is_asked or time.monotonic() - last > pause_s):
                 began = time.monotonic()
                 self._write()
                 n_written, last = len(self.kept), time.monotonic()
                 pause_s = max(WRITE_EVERY_S, WRITE_SHARE * (last - began))
+            if is_asked:
+                self._answered.set()
+            if time.monotonic() - looked > LOOK_EVERY_S:
+                self.look()
+                looked = time.monotonic()
             if self.clock.moments:
                 time.sleep(TICK_S)
             else:

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from diagnose.model.budget import Budget, HostWait, Lever
+from diagnose.model.budget import UNEXPLAINED, Budget, HostWait, Lever
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.fleet_document import FleetBudget
 from diagnose.report import facts, words
@@ -32,7 +32,6 @@ PART_NAMES = {
     "between_steps": "between steps",
 }
 #: What no cause accounts for, in `Budget.lost`.
-UNEXPLAINED = "unexplained"
 LOST_UNEXPLAINED = "lost, unexplained"
 TITLE = "Where the step goes"
 LEVERS_TITLE = "What else would make it faster"

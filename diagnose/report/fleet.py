@@ -217,13 +217,13 @@ def _draw_jobs(jobs: tuple[FleetJob, ...], width: int) -> RenderableType:
     if width < NARROW:
         return draw_bullets(f"{_describe_figures(job)}: {name_job(job)}: {_describe_first(job)}" for job in jobs)
     table = make_grid(*4 * ["number"], "text")
-    head = ("lost", "back", "S", "GPUs", "job and first cause")
+    head = ("lost", "back", "slower", "GPUs", "job and first cause")
     table.add_row(*(Text(title, style="dim") for title in head))
     for job in jobs:
         table.add_row(
             Text(words.hours(job.wasted), style="bold"),
             "?" if job.hours_recoverable is None else words.hours(job.hours_recoverable),
-            words.ratio(job.slowdown),
+            "?" if job.slower is None else words.times(job.slower),
             "?" if job.n_gpus is None else f"{job.n_gpus:,}",
             Text(f"{name_job(job)}: {_describe_first(job)}"),
         )
@@ -233,7 +233,8 @@ def _draw_jobs(jobs: tuple[FleetJob, ...], width: int) -> RenderableType:
 def _describe_figures(job: FleetJob) -> str:
     """Say what a job lost, in a few words."""
     back = "" if job.hours_recoverable is None else f", {words.hours(job.hours_recoverable)} recoverable"
-    return f"{words.hours(job.wasted)} GPU hours lost{back}, S {words.ratio(job.slowdown)}"
+    slower = "" if job.slower is None else f", {words.times(job.slower)} slower"
+    return f"{words.hours(job.wasted)} GPU hours lost{back}{slower}"
 
 
 def _describe_first(job: FleetJob) -> str:

@@ -26,8 +26,10 @@ _SOURCES = ("rule", "log", "change-point", "classifier")
 #: Parts of a step that are told on the first page: so many at most, and none smaller than this.
 _MOST_PARTS = 6
 _PART_SHARE = 0.01
-#: A path longer than this is not written out as part of a command.
-_LONG_PATH = 48
+#: A command longer than this does not stand in one line: JOB stands for its path.
+_LONG_COMMAND = 70
+#: Parts of a step in more characters than this do not fit their two lines.
+_LONG_PARTS = 138
 #: From this ratio on a job is said to be so many times slower, below it so many percent.
 _TIMES_FROM = 1.5
 
@@ -68,14 +70,15 @@ def describe_pace(diagnosis: Diagnosis) -> str:
     recorded, clean = diagnosis.step_time.recorded, diagnosis.step_time.clean
     now = f"{words.seconds(recorded)} a step"
     if diagnosis.verdict == "healthy":
-        return f"nothing worth mending: {now}"
+        worth = words.best_gain(diagnosis)
+        return f"nothing worth {'mending' if worth is None else f'a speedup of {diagnosis.min_speedup:g}'}: {now}"
     log = diagnosis.log
     if diagnosis.is_from_log and log is not None and log.usual_s is not None and log.slow_s is not None:
         slow, usual = words.seconds(log.slow_s), words.seconds(log.usual_s)
         return f"{measure_slower(log.slow_s / log.usual_s)} slower: {slow} an iteration, {usual} otherwise"
     if clean is None or clean <= 0 or words.seconds(clean) == words.seconds(recorded):
         return now
-    return f"{measure_slower(recorded / clean)} slower than it should be: {now}, not {words.seconds(clean)}"
+    return f"{measure_slower(recorded / clean)} slower than without faults: {now}, not {words.seconds(clean)}"
 
 
 def measure_slower(ratio: float) -> str:
@@ -195,7 +198,11 @@ def _describe_budget(budget: Budget) -> str:
     """Say where the GPU-seconds of a step go, the largest parts first."""
     parts = sorted(list_parts(budget.measured(), budget.lost), key=lambda part: -part[1])
     large = [part for part in parts if part[1] >= _PART_SHARE][:_MOST_PARTS]
-    return "; ".join(f"{escape(name)} {words.percent(share)}" for name, share, _ in large)
+    said = ""
+    for name, share, _ in large:
+        longer = f"{said}; {escape(name)} {words.percent(share)}" if said else f"{escape(name)} {words.percent(share)}"
+        said = longer if len(longer) <= _LONG_PARTS else said
+    return said
 
 
 def _describe_lever(lever: Lever) -> str:
@@ -232,7 +239,8 @@ def _describe_doubts(diagnosis: Diagnosis) -> str:
 def _explain(cause: Cause, path: str | None) -> str:
     """Give the command that says why a cause is said."""
     job = shlex.quote(path) if path and path.isprintable() else "JOB"
-    return f"diagnose explain {job if len(job) <= _LONG_PATH else 'JOB'} {escape(cause.cause)}"
+    command = f"diagnose explain {job} {escape(cause.cause)}"
+    return command if len(command) <= _LONG_COMMAND else f"diagnose explain JOB {escape(cause.cause)}"
 
 
 def name_causes(causes: Sequence[Cause]) -> str:

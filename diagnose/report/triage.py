@@ -66,7 +66,7 @@ def _counts(run: TriageRun) -> Iterator[tuple[str, str]]:
     yield "Found", words.count(run.n_found, "job")
     if run.by_verdict:
         yield "Verdicts", ", ".join(f"{n:,} {verdict}" for verdict, n in run.by_verdict.items())
-        yield "GPU hours", f"{run.gpu_hours_analysed:,.1f} analysed, {run.gpu_hours_wasted:,.1f} wasted"
+        yield "GPU hours", f"{words.hours(run.gpu_hours_analysed)} analysed, {words.hours(run.gpu_hours_wasted)} wasted"
     if run.n_known:
         how = f"{run.n_known:,} unchanged and not done again: {run.n_known_by_time:,} by size and time of their files"
         how += f", {run.n_known - run.n_known_by_time:,} by their content" if run.n_known > run.n_known_by_time else ""
@@ -91,9 +91,9 @@ def _sections(run: TriageRun) -> Iterator[tuple[str, RenderableType]]:
         names = tell_apart((job.location, job.job_id) for job in run.costly)
         for job in run.costly:
             table.add_row(
-                Text(f"{job.gpu_hours_wasted:,.2f}", justify="right"),
+                Text(words.hours(job.gpu_hours_wasted), justify="right"),
                 Text(escape(names[job.location]), overflow="fold"),
-                Text(f"S {job.slowdown:.2f}"),
+                Text("" if job.slower is None else f"{words.times(job.slower)} slower"),
                 Text(escape(job.cause or "")),
             )
         yield "Most GPU hours wasted", table

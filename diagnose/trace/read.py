@@ -28,6 +28,8 @@ from diagnose.trace.strangers import describe_strangers, refuse_strangers
 
 #: Files that describe a job and hold nothing of its operations.
 DESCRIPTIONS = (".yaml", ".yml")
+#: Files that lie beside traces: what a diagnosis leaves, and what tells a recorder to pause.
+BESIDE = ("diagnosis.html", "diagnosis.json", "pause")
 
 
 def read_rows(source: str | Path | BinaryIO, *, name: str, report: Callable[[str], None] | None = None) -> Rows:
@@ -66,7 +68,11 @@ def _read_stream(source: BinaryIO, name: str, report: Callable[[str], None]) -> 
 def _read_inputs(inputs: InputFiles, name: str, report: Callable[[str], None]) -> Rows:
     """Read files of another producer, else a folder with one trace a rank."""
     traces = tuple(file for file in inputs.files if is_trace(file))
-    others = tuple(file for file in inputs.files if file not in set(traces) and file.suffix.lower() not in DESCRIPTIONS)
+    others = tuple(
+        file
+        for file in inputs.files
+        if file not in set(traces) and file.suffix.lower() not in DESCRIPTIONS and file.name not in BESIDE
+    )
     producer = find_producer(InputFiles(inputs.path, others)) if others else None
     if producer is not None and not (
         traces and producer is megatron_log

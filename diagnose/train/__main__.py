@@ -7,6 +7,7 @@ python -m diagnose.train --leave-out interleaved --out /tmp/classifier.json
 `python -m diagnose.train.leave_out` leaves out one after the other.
 """
 
+import importlib.util
 import os
 import sys
 import time
@@ -101,6 +102,8 @@ def run(
         raise UsageError(
             "--leave-out trains no classifier to ship; say with --out where to write it", where="--leave-out"
         )
+    if importlib.util.find_spec("sklearn") is None:
+        raise UsageError("training needs scikit-learn: pip install 'diagnose-training[train]'")
     path = out or PACKAGED
     wanted = {
         "trees": RandomJobs(seed, n_jobs, NOISE),

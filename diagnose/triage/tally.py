@@ -39,7 +39,11 @@ class Tally:
         self.hours += row.gpu_hours_analysed or 0.0
         self.wasted += row.gpu_hours_wasted or 0.0
         if row.verdict == "straggling" and row.gpu_hours_wasted:
-            cost = Costly(row.location, row.job_id or "", row.gpu_hours_wasted, row.slowdown or 0.0, row.top_cause)
+            left = (row.gpu_hours_analysed or 0.0) - row.gpu_hours_wasted
+            slower = row.gpu_hours_analysed / left if row.gpu_hours_analysed and left > 0 else None
+            cost = Costly(
+                row.location, row.job_id or "", row.gpu_hours_wasted, row.slowdown or 0.0, slower, row.top_cause
+            )
             self.costly = sorted([*self.costly, cost], key=lambda job: (-job.gpu_hours_wasted, job.location))[:N_COSTLY]
 
     def count_known(self, known: KnownJob | None, *, by_time: bool) -> None:

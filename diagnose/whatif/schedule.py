@@ -121,8 +121,8 @@ def rebuild(observed: Observed, schedule: str, chunks: int, pieces: int = 1) -> 
     """Build the graph of a block under one of `SCHEDULES`, with so many model chunks a stage, each microbatch cut into pieces.
 
     None where these steps cannot run so: not every microbatch runs forward and backward on every stage (an evaluation, a
-    stage whose rows are lost), or the schedule asks for another number of microbatches. Workers block on transfers where the recorded ones do, except under
-    `zero-bubble`, whose published implementations do not.
+    stage whose rows are lost), or the schedule asks for another number of microbatches. Workers block on transfers where the
+    recorded ones do, except under `zero-bubble`, whose published implementations do not.
 
     Raises
     ------

@@ -26,6 +26,10 @@ CANNOT_RUN = {
     "systemctl ": "needs systemd as root; tests/deploy/test_examples.py verifies the units",
     "primus ": "runs a training job",
     "torchrun ": "runs a training job",
+    "diagnose run ": "runs a training job; tests/test_run_cli.py does that",
+    'eval "$(diagnose run': "the same",
+    "srun ": "needs Slurm",
+    "diagnose /shared/traces/job-7": "needs what the job before it recorded",
     "python -m diagnose.faults": "makes hundreds of jobs, minutes long; tests/faults runs each of these programs on a few",
     "python -m diagnose.train": "trains for ten minutes; tests/test_train.py and tests/test_leave_out.py train on a few jobs",
     "ruff ": "CI's step `ruff`",
@@ -146,6 +150,7 @@ SCRIPTS = [
     (page, script)
     for page in PAGES
     for script in re.findall(r"^```python\n(.*?)^```$", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    if "from diagnose.record import" in script  # those for a framework run in it: tests/record/table
 ]
 
 
@@ -162,5 +167,10 @@ def test_scripts(page: Path, script: str, tmp_path: Path, monkeypatch: pytest.Mo
         model(batch).sum().backward()
         optimizer.step()
 
-    exec(compile(script, page.name, "exec"), {"loader": [torch.ones(2, 4)] * 24, "train": train, "train_step": train})
-    assert [path for path in (tmp_path / "traces").rglob("*") if path.is_file()]
+    known: dict[str, Any] = {"loader": [torch.ones(2, 4)] * 24, "train": train, "train_step": train}
+    known |= {"lengths": [500, 30_000, 2_000] * 200, "dataset": range(600), "pack": list, "dp_rank": 1, "dp_size": 2}
+    exec(compile(script, page.name, "exec"), known)
+    if "sampler" in known:
+        assert list(known["loader"]) and known["sampler"].report().n_batches == 2
+    else:
+        assert [path for path in (tmp_path / "traces").rglob("*") if path.is_file()]

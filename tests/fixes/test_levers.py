@@ -54,6 +54,15 @@ def test_hidden_communication_is_a_bound() -> None:
     assert found.predicted_speedup > 1.1
 
 
+def test_a_fault_is_no_credit_of_a_lever() -> None:
+    """Of the collectives in which everybody waits for a slow worker, overlap hides what they take without that worker."""
+    spec = dataclasses.replace(SPEC, pp=1, collective_s=0.1)
+    healthy = levers_of(spec)["overlap-collectives"]
+    slow = levers_of(spec, WorkerFault(places=((0, 0),), slowdown=2.0))["overlap-collectives"]
+    saved_s = healthy.predicted_step_time * (healthy.predicted_speedup - 1)
+    assert slow.predicted_step_time * (slow.predicted_speedup - 1) == pytest.approx(saved_s, rel=0.05)
+
+
 def test_slow_transfers_are_worth_hiding() -> None:
     """They are a lever where they are exposed, and none where they are short."""
     assert "overlap-transfers" not in levers_of(SPEC)

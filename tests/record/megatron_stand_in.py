@@ -15,6 +15,7 @@ TRANSFER_S, FORWARD_S = 0.002, 0.005
 def install(monkeypatch, *, as_class):
     """Put the stand-in among the imported modules; `as_class`: transfers are methods of `P2PCommunicator`, as since 0.14."""
     names = ("megatron", "megatron.core", "megatron.core.parallel_state", "megatron.core.distributed")
+    names += ("megatron.core.optimizer", "megatron.core.optimizer.optimizer")
     p2p_name = "megatron.core.pipeline_parallel.p2p_communication"
     schedules_name = "megatron.core.pipeline_parallel.schedules"
     modules = {
@@ -33,11 +34,36 @@ def install(monkeypatch, *, as_class):
     else:
         vars(modules[p2p_name]).update(transfers)
 
-    def finalize_model_grads(model, num_tokens=None):
+    class DistributedDataParallel:
+        def finish_grad_sync(self):
+            time.sleep(TRANSFER_S)
+
+    modules["megatron.core.distributed"].DistributedDataParallel = DistributedDataParallel
+    vars(modules["megatron.core.optimizer.optimizer"]).update(
+        MegatronOptimizer=MegatronOptimizer, ChainedOptimizer=ChainedOptimizer
+    )
+    return _fill_schedules(modules[schedules_name], modules[p2p_name], DistributedDataParallel())
+
+
+class MegatronOptimizer:
+    """The base of its optimizers."""
+
+    def get_grad_norm(self):
+        """Wait for the other stages."""
         time.sleep(TRANSFER_S)
 
-    modules["megatron.core.distributed"].finalize_model_grads = finalize_model_grads
-    return _fill_schedules(modules[schedules_name], modules[p2p_name], modules["megatron.core.distributed"])
+
+class ChainedOptimizer(MegatronOptimizer):
+    """Several optimizers in one; here one of torch, which is run so often."""
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    def step(self, n_runs):
+        """Take the norm, and update."""
+        self.get_grad_norm()
+        for _ in range(n_runs):
+            self.inner.step()
 
 
 def _fill_parallel_state(module):
@@ -91,7 +117,7 @@ def _as_method(function):
     return lambda _self, *args: function(*args, None)
 
 
-def _fill_schedules(schedules, p2p, distributed):
+def _fill_schedules(schedules, p2p, replica):
     """Make `schedules`, and give its 1F1B."""
 
     def forward_step(  # noqa: PLR0917 - as it is called
@@ -146,6 +172,6 @@ def _fill_schedules(schedules, p2p, distributed):
         of.recv_backward(None, *more)
         schedules.backward_step(None, outputs.pop(0), None, None)
         of.send_backward(None, *more)
-        distributed.finalize_model_grads([None])
+        replica.finish_grad_sync()
 
     return forward_backward_pipelining_without_interleaving

@@ -7,7 +7,7 @@ import pytest
 from diagnose.model.optype import Op
 from diagnose.record.clock import Clock, Moment, Window
 from diagnose.record.communication import _hook_waits
-from diagnose.record.data_parallel import Reductions, _Autograd
+from diagnose.record.data_parallel import Autograd
 from diagnose.record.graphs import hook_captures
 from diagnose.record.hooks import Hooks
 from diagnose.record.log import Collective, Compute, Log, StepLog, Transfer
@@ -65,6 +65,15 @@ def test_sharded_waits_come_last():
         ("forward-compute", 0, 15),
         ("grads-reduce-scatter", 35, 60),
     ]
+
+
+def test_pauses_stay_beside_their_computes():
+    """Where computes go forward by what they waited for, a wait for input between them goes with them; what follows them stays."""
+    computes = [compute(Op.BACKWARD, 0, 30, waits=[(20 * MS, 30 * MS)]), compute(Op.BACKWARD, 40, 60, 1)]
+    evidence = [(Op.DATA_LOAD, 30 * MS, 40 * MS), (Op.CHECKPOINT, 60 * MS, 70 * MS)]
+    rows = spans(list_operations(step_of(computes=computes, evidence=evidence)))
+    assert rows[-2:] == [("data-load", 20, 30), ("checkpoint", 60, 70)]
+    assert rows[:2] == [("backward-compute", 0, 20), ("backward-compute", 30, 50)]
 
 
 def test_collectives_by_their_place():
@@ -252,21 +261,14 @@ def test_a_work_that_nobody_waits_for():
 def test_the_end_of_a_backward_never_raises():
     """What goes wrong in the callback that autograd runs last does not reach the backward."""
 
-    class Broken(Clock):
-        """Cannot say what time it is, from now on."""
+    def broken():
+        raise RuntimeError("another device")
 
-        def now(self):
-            """Fail the second time."""
-            if self.asked:
-                raise RuntimeError("another device")
-            self.asked = True
-            return 0
-
-        asked = False
-
-    log = Log(Broken())
+    log = Log(Clock())
     log.open(1, Window())
-    reductions = Reductions(log)
+    log.clock.now = broken
+    autograd = Autograd(log)
+    reductions = autograd.reductions
     reductions.expected = True
-    _Autograd(log, reductions)._has_computed()
+    autograd._has_computed()
     assert not reductions.expected and reductions.computed is None

@@ -52,14 +52,18 @@ class Training:
 
 def steps_of(folder, *, without=("gc",)):
     """Give the types of the rows of each step, by start."""
-    rows = pq.read_table(folder / "rank-00000.parquet").to_pandas().sort_values("start_ts", kind="stable")
+    rows = (
+        pq.read_table(next(folder.glob("start-*/rank-00000.parquet")))
+        .to_pandas()
+        .sort_values("start_ts", kind="stable")
+    )
     rows = rows[~rows.optype.isin(without)]
     return {number: of_step.optype.tolist() for number, of_step in rows.groupby("step")}
 
 
 def rows_of(folder, optype):
     """Give the rows of one type."""
-    rows = pq.read_table(folder / "rank-00000.parquet").to_pandas().sort_values("start_ts")
+    rows = pq.read_table(next(folder.glob("start-*/rank-00000.parquet"))).to_pandas().sort_values("start_ts")
     return rows[rows.optype == optype]
 
 
@@ -290,11 +294,24 @@ def test_what_the_job_does(tmp_path):
     assert {(job["has_cuda"], job["n_hosts"]) for job in said} == {(torch.cuda.is_available(), 1)}
 
 
+def test_recording_that_costs_much(tmp_path):
+    """Where times take long to be taken fewer steps are recorded than were asked for, and the metadata say so."""
+    training = Training()
+    with Recorder(tmp_path, sample=0.5) as recorder:
+        recorder._clock.mark_ns = 10**9
+        for _ in range(260):
+            with recorder.step():
+                training.model(torch.ones(2)).sum().backward()
+                training.optimizer.step()
+    assert set(steps_of(tmp_path)) >= set(range(200)) and len(steps_of(tmp_path)) < 210
+    assert recorded(tmp_path)["sample"] < 0.01
+
+
 def recorded(folder):
     """Read the job's metadata."""
     import json
 
-    return json.loads(pq.read_metadata(folder / "rank-00000.parquet").metadata[b"diagnose.job"])
+    return json.loads(pq.read_metadata(next(folder.glob("start-*/rank-00000.parquet"))).metadata[b"diagnose.job"])
 
 
 def test_a_place_said_late(tmp_path):

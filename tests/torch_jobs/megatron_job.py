@@ -21,6 +21,8 @@ import torch.multiprocessing
 from links import make_posts, slow_down
 from pipeline import FORWARD_S, WIDTH, Layers
 
+from tests.record.megatron_on_cpu import stand_in_for_cuda
+
 SCHEDULES = ("1f1b", "interleaved")
 FAULTS = ("none", "slow-stage", "slow-worker", "slow-link")
 PP = DP = 2
@@ -29,23 +31,6 @@ ROWS = 4
 #: How much longer the slow stage and the slow worker take, and how many forwards a message takes on the slow link.
 SLOW = 3.0
 LATE = 3.0
-
-
-def stand_in_for_cuda():
-    """Let what Megatron-Core asks of CUDA be answered by the CPU."""
-
-    def nothing(*_args, **_kwargs):
-        """Answer what synchronises, and what only CUDA has."""
-
-    def on_cpu(make):
-        return lambda *args, **kwargs: make(
-            *args, **kwargs | ({"device": "cpu"} if kwargs.get("device") == "cuda" else {})
-        )
-
-    torch.cuda.current_device = lambda: torch.device("cpu")
-    torch.cuda.synchronize = nothing
-    for name in ("zeros", "ones", "empty", "tensor"):
-        setattr(torch, name, on_cpu(getattr(torch, name)))
 
 
 def parse(arguments=None):

@@ -3,6 +3,7 @@
 Enters: parts of a diagnosis. Leaves: a `Picture`.
 """
 
+from diagnose.model.budget import UNEXPLAINED
 from diagnose.model.components import COMPONENTS
 from diagnose.model.diagnosis_document import Ledger, StepTime
 from diagnose.report import words
@@ -11,8 +12,6 @@ from diagnose.report.html.picture import SIDE_WIDTH, UNITS, Picture, largest_fir
 
 #: Height of a bar of the waterfall with its name, pixels.
 _WATERFALL = 46
-#: What is left over is called in reports.
-UNEXPLAINED = "unexplained"
 
 
 def draw_waterfall(times: StepTime, ledger: Ledger | None) -> Picture | None:
@@ -52,7 +51,7 @@ def draw_waterfall(times: StepTime, ledger: Ledger | None) -> Picture | None:
         rows.append(("component: too small to tell apart", words.percent(ledger.immaterial)))
     says = (
         f"From the recorded step time, {words.seconds(times.recorded)}, down to {words.seconds(times.clean)}: "
-        "the replay with every known fault removed and ordinary variation kept."
+        "the replay with every component of lost time removed. Where no cause claims one it stands as unexplained."
     )
     return Picture(
         "ledger",

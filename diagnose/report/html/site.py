@@ -70,8 +70,12 @@ def render_index(fleet: Fleet, pages: Mapping[str, str], made_by: str) -> str:
 def _row(job: FleetJob, pages: Mapping[str, str]) -> dict[str, Any]:
     """Write the row of a job: what it shows, and by what it is sorted."""
     first = job.causes[0] if job.causes else None
-    hours = [(job.hours_wasted, 4), (job.hours_recoverable, 4), (job.slowdown, 4), (job.n_gpus, 0)]
-    said = [words.hours(job.hours_wasted), words.hours(job.hours_recoverable), words.ratio(job.slowdown)]
+    hours = [(job.hours_wasted, 4), (job.hours_recoverable, 4), (job.slower, 4), (job.n_gpus, 0)]
+    said = [
+        words.hours(job.hours_wasted),
+        words.hours(job.hours_recoverable),
+        words.NOT_KNOWN if job.slower is None else words.times(job.slower),
+    ]
     return {
         "page": pages.get(job.location),
         "name": name(job.called or job.job_id or job.location),
