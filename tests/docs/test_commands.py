@@ -167,10 +167,5 @@ def test_scripts(page: Path, script: str, tmp_path: Path, monkeypatch: pytest.Mo
         model(batch).sum().backward()
         optimizer.step()
 
-    known: dict[str, Any] = {"loader": [torch.ones(2, 4)] * 24, "train": train, "train_step": train}
-    known |= {"lengths": [500, 30_000, 2_000] * 200, "dataset": range(600), "pack": list, "dp_rank": 1, "dp_size": 2}
-    exec(compile(script, page.name, "exec"), known)
-    if "sampler" in known:
-        assert list(known["loader"]) and known["sampler"].report().n_batches == 2
-    else:
-        assert [path for path in (tmp_path / "traces").rglob("*") if path.is_file()]
+    exec(compile(script, page.name, "exec"), {"loader": [torch.ones(2, 4)] * 24, "train": train, "train_step": train})
+    assert [path for path in (tmp_path / "traces").rglob("*") if path.is_file()]

@@ -2,6 +2,8 @@
 
 import itertools
 import json
+import re
+from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
@@ -201,3 +203,15 @@ def test_a_real_loader_takes_it(n_workers: int) -> None:
     assert len(loader) == len(expected)
     for _epoch in range(2):
         assert list(loader) == list(expected)
+
+
+def test_the_page_shows_how() -> None:
+    """What the page on packing shows runs as it stands: the loader gives what the sampler chooses."""
+    pytest.importorskip("torch", reason="torch is not installed: there is no DataLoader")
+    page = Path(__file__).parents[2] / "docs/how-to/pack.md"
+    (script,) = re.findall(r"^```python\n(.*?)^```$", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    known: dict[str, Any] = {"lengths": [500, 30_000, 2_000] * 200, "dp_rank": 1, "dp_size": 2, "pack": list}
+    known["dataset"] = range(600)
+    exec(compile(script, page.name, "exec"), known)
+    assert len(list(known["loader"])) == 2 * 4
+    assert known["sampler"].report().n_batches == 2
