@@ -71,6 +71,7 @@ TIERS = {
     "tests/record/test_recorder.py::test_what_stops_the_host": LONG,
     "tests/record/test_report.py": LONG,
     "tests/record/test_report.py::test_waiting_has_a_bound": PLAIN,
+    "tests/record/test_start.py::test_made_before_the_process_group": LONG,
     "tests/record/test_torch_jobs.py": LONG,
     "tests/report/test_html.py": PLAIN,
     "tests/report/test_html_browser.py": LONG,

@@ -77,9 +77,10 @@ def run_command(
         write_lines("".join(f"export {name}={shlex.quote(value)}\n" for name, value in told.items()).rstrip("\n"))
         return 0
     _make(folder)
+    before = _list_files(folder)
     code = _run(command, os.environ | told)
     if not no_report and _is_first():
-        _report(folder, given)
+        _report(folder, _list_files(folder) - before, given)
     return code
 
 
@@ -150,9 +151,14 @@ def _is_first() -> bool:
     return all(os.environ.get(name, "0") == "0" for name in _NUMBERS)
 
 
-def _report(folder: Path, given: dict[str, Any]) -> None:
+def _list_files(folder: Path) -> set[Path]:
+    """List what ranks have recorded in a folder; each start of a job has files of its own."""
+    return set(folder.rglob("rank-*.parquet"))
+
+
+def _report(folder: Path, files: set[Path], given: dict[str, Any]) -> None:
     """Print the page of what was recorded, and leave it in the folder; whatever happens, the exit code is the command's."""
-    if not any(folder.rglob("rank-*.parquet")):
+    if not files:
         print_message(
             "warning",
             f"nothing was recorded in {folder}: no process of the command trained with torch, or all of them run with a "
@@ -160,6 +166,9 @@ def _report(folder: Path, given: dict[str, Any]) -> None:
         )
         return
     page = {"html": str(folder / "diagnosis.html"), "json": str(folder / "diagnosis.json")}
+    from diagnose.record.report import wait_for_others
+
+    wait_for_others(max(files))
     write_stdout("\n")
     try:
         click.get_current_context().invoke(jobs_command, jobs=(str(folder),), **page, **given)

@@ -12,6 +12,7 @@ from diagnose.model.optype import Op
 from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Bools, Evidence, Seconds
 from diagnose.numerics.chance import chance_of_excess, chance_of_growth
+from diagnose.numerics.period import find_period
 from diagnose.numerics.robust import weighted_median
 
 #: Each kind of stall with the prefix of its features, and the evidence row that says so.
@@ -45,6 +46,8 @@ READS_AS = {
     "input.start_share": "part of the seconds waited for input, of who waits longest, before workers begin a step; 1 all of them",
     "input.unseen_doubt": "how probable it is that they wait for something else on a host: where nearly all workers begin a step "
     "late together, or workers wait in one step only, and no row says for whom, or for what",
+    "input.period_steps": "steps from one wait for input to the next, where rows tell of most waits and they come at a period; "
+    "the number of a loader's workers, who take turns; misleads when something else of the loader has a period, as its shards",
     "input.between_share": "part of them between steps, where only rows show it; 1 all",
     "allocator.backward_contrast": "seconds stalled in or before backwards on the workers with stalls of the allocator over those "
     "on other workers, at most 100; collections and loaders elsewhere do not count, as they stop no backward",
@@ -75,6 +78,8 @@ PACE_SHARE = 0.4
 #: ... while they are shorter than this part of their computes: no clock varies by more from one compute to the next.
 PACE_RATIO = 0.5
 PACE_CHANCE = 0.5
+#: A step waits for input where it does so for this part of the longest wait; so many of them have a period, kept to that part.
+PERIODIC_PART, MIN_PERIODIC, REGULAR = 0.3, 3, 0.8
 #: Where rows tell of a larger part of the seconds, how the rest is spread says nothing of them.
 RECORDED_SHARE = 0.5
 #: Stalls within this part of a worker's mean interval are close; so many must be expected at random to tell.
@@ -96,12 +101,13 @@ def measure_stalls(breakdown: Breakdown, evidence: Evidence) -> Features:
 
 def _measure_places_of_waits(breakdown: Breakdown) -> Features:
     """Say which parts of the seconds waited for input lie before workers begin a step, and between steps."""
-    names = ("input.start_share", "input.unseen_doubt", "input.between_share")
+    names = ("input.start_share", "input.unseen_doubt", "input.between_share", "input.period_steps")
     start_s = np.zeros((1, 1, 1)) if breakdown.start_s is None else breakdown.start_s
     between_s = float(np.sum(breakdown.between_s.get(StallKind.INPUT, 0.0)))
     # Many wait in one step: whoever waits longest is who counts, as between steps.
-    inside_s = float(breakdown.stalls.seconds_of(StallKind.INPUT).sum(axis=(0, 1, 2)).max(axis=-1).sum())
-    total_s = inside_s + float(start_s.max(axis=(0, 2)).sum()) + between_s
+    inside_s = breakdown.stalls.seconds_of(StallKind.INPUT).sum(axis=(0, 1, 2)).max(axis=-1)  # (n_steps,)
+    waited_s = inside_s + start_s.max(axis=(0, 2))
+    total_s = float(waited_s.sum()) + between_s
     if not total_s:
         return dict.fromkeys(
             names, Feature.missing("no compute stalls in that way, and no worker begins a step late for input")
@@ -116,8 +122,36 @@ def _measure_places_of_waits(breakdown: Breakdown) -> Features:
         doubt = max(doubt, ONCE_CHANCE)
     return {
         name: Feature(value)
-        for name, value in zip(names, (float(longest_s.sum()) / total_s, doubt, between_s / total_s), strict=True)
-    }
+        for name, value in zip(names, (float(longest_s.sum()) / total_s, doubt, between_s / total_s), strict=False)
+    } | {"input.period_steps": _period_of_waits(breakdown, waited_s)}
+
+
+def _period_of_waits(breakdown: Breakdown, waited_s: Seconds) -> Feature:
+    """Say every how many steps somebody waits for input, where rows say that it is input.
+
+    `waited_s` are the seconds within each step, shape (n_steps,).
+    """
+    stalls, order = breakdown.stalls, np.argsort(breakdown.steps, kind="stable")
+    steps = breakdown.steps[order]
+    told_s = np.where(stalls.recorded_inside & (stalls.inside == StallKind.INPUT), stalls.inside_s, 0.0)
+    told_s = told_s + np.where(stalls.recorded_before & (stalls.before == StallKind.INPUT), stalls.before_s, 0.0)
+    told = told_s.any(axis=(0, 1, 2, 4))
+    if breakdown.start_recorded is not None:
+        told = told | breakdown.start_recorded.any(axis=(0, 2))
+    if waited_s[~told].sum() > RECORDED_SHARE * waited_s.sum():
+        return Feature.missing("no rows tell of the waits")
+    waited_s = waited_s[order]
+    if StallKind.INPUT in breakdown.between_s:
+        # What lies after a step is the wait of the next one.
+        between_s = breakdown.between_s[StallKind.INPUT][order]
+        follows = np.append(np.diff(steps) == 1, False)
+        waited_s = waited_s + np.where(follows, 0.0, between_s)
+        waited_s[1:] += np.where(follows, between_s, 0.0)[:-1]
+    hits = waited_s > PERIODIC_PART * waited_s.max()
+    period, regularity, _ = find_period(steps, hits)
+    if period < 2 or regularity < REGULAR or hits.sum() < MIN_PERIODIC:
+        return Feature.missing("waits come at no period")
+    return Feature(float(period))
 
 
 def _waits_once(breakdown: Breakdown) -> bool:

@@ -26,37 +26,44 @@ _HOW = {
     "then swap cable, port or card, or drain the host. Until then: NCCL_IB_TIMEOUT=22, NCCL_IB_RETRY_CNT=7 against flaps, "
     "NCCL_IB_QPS_PER_CONNECTION=4 against congestion, or keep data-parallel traffic off the link",
 }
+#: Where all workers are on one host no card, port or switch lies between them.
+_HOW_ON_ONE_HOST = {
+    "any": "nvidia-smi nvlink -s and -e (links that are down, errors), nvidia-smi topo -m (which pairs go over PCIe or between "
+    "sockets), dmesg for PCIe errors, and what else the host runs; then another GPU or host",
+}
 
 
 def propose(analysis: Analysis, place: FaultLocation, settings: Mapping[str, str]) -> Remedy | Refusal:
     """Let the transfers of the culprits be those of their equals; of everybody where nobody is named."""
     trace = analysis.trace
+    on_one_host = trace.job.n_hosts == 1
+    what = "link within the host" if on_one_host else "card, port or cable"
     if "transfer" not in analysis.gains.alone_s:
         return Refusal("no transfer is slower than its equals")
     named = read_worker(settings, trace, NAME)
     mask = mask_workers(trace, named) if named else None  # else all places that are named: the component is on no other
     if mask is not None:
-        summary = f"mend the card, port or cable of the worker at {name_workers(labels_of(trace, mask))}"
+        summary = f"mend the {what} of the worker at {name_workers(labels_of(trace, mask))}"
     else:
-        summary = _describe(trace, place.where)
+        summary = _describe(trace, place.where, what)
     workers = place.where.workers if not place.where.links and not place.where.stages else ()
     one = named if len(named) == 1 else [(worker.dp, worker.pp) for worker in workers if len(workers) == 1]
     return Remedy(
         summary=summary,
-        how=choose_how(_HOW, trace.job),
+        how=choose_how(_HOW_ON_ONE_HOST if on_one_host else _HOW, trace.job),
         changes=(Remove("transfer", mask),),
         settings={"dp": str(one[0][0]), "pp": str(one[0][1])} if one else {},
         assumptions=("a mended link is as fast as the median of its equals",),
-        risks=() if one else ("a fault of a switch comes back on whatever host is put there",),
+        risks=() if one or on_one_host else ("a fault of a switch comes back on whatever host is put there",),
         figures={"slower_than_equals": analysis.transfers.excess_ratio},
     )
 
 
-def _describe(trace: Trace, where: Where) -> str:
-    """Say in one sentence what to mend."""
+def _describe(trace: Trace, where: Where, what: str) -> str:
+    """Say in one sentence what to mend; `what` a worker has that can be slow."""
     named = []
     if where.workers:
-        named.append(f"the card, port or cable of the worker at {name_workers(where.workers)}")
+        named.append(f"the {what} of the worker at {name_workers(where.workers)}")
     if between := _find_switch(trace, where):
         n_links = f"all {len(where.links)} links"
         named.append(f"the switch or cable between hosts {' and '.join(between)}, as {n_links} between them are slow")

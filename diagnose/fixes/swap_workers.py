@@ -40,6 +40,8 @@ def propose(analysis: Analysis, place: FaultLocation, settings: Mapping[str, str
     named = read_worker(settings, trace, NAME) or [(worker.dp, worker.pp) for worker in place.where.workers]
     if len(named) != 1:
         return Refusal("it takes one worker with a slow card", obvious=True)
+    if analysis.trace.job.n_hosts == 1:
+        return Refusal("all workers are on one host: no network card lies between them")
     if trace.n_stages < 2:
         return Refusal("with one stage every worker carries the same traffic", obvious=True)
     mask = mask_workers(trace, named)

@@ -24,11 +24,22 @@ TOKEN_COLUMNS = ("tokens", "tokens_sq", "expert_tokens")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Loader:
+    """How a job's data loader is set up, in the words of PyTorch's `DataLoader`; None where nobody says."""
+
+    num_workers: int
+    prefetch_factor: int | None = None
+    pin_memory: bool | None = None
+    persistent_workers: bool | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Job:
     """What is known about the job itself; sizes agree with the rows, everything else is as somebody says, or None.
 
     `job_id` is the run's; `name` is what its runs share (`model.job_names`). `schedule` is a hint: rows win. `has_cuda`, `saves`
-    and `reads_input` say whether the job can have allocator stalls of a GPU, saves its state, and reads data at all.
+    and `reads_input` say whether the job can have allocator stalls of a GPU, saves its state, and reads data at all. `alloc_conf`
+    is what the environment tells PyTorch's CUDA allocator.
     """
 
     job_id: str
@@ -52,6 +63,8 @@ class Job:
     n_hosts: int | None = None
     saves: bool | None = None
     reads_input: bool | None = None
+    loader: Loader | None = None
+    alloc_conf: str | None = None
 
     @property
     def has_dp(self) -> bool:

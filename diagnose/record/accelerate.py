@@ -16,9 +16,6 @@ from typing import Any
 from diagnose.record.callbacks import record_steps
 from diagnose.record.recorder import Recorder
 
-#: What each function of an `Accelerator` is, beside training.
-OPERATIONS = {"save_state": "checkpoint", "save_model": "checkpoint", "save": "checkpoint", "log": "log"}
-
 
 def record(accelerator: Any, folder: str | Path, *, first_step: int = 0, **options: Any) -> Recorder:
     """Record the loop of an `Accelerator` until the recorder is closed; leaving its context does that.
@@ -39,6 +36,4 @@ def record(accelerator: Any, folder: str | Path, *, first_step: int = 0, **optio
     Recorder
         A step ends where the optimizer ends: batches within `accelerator.accumulate()` are its microbatches.
     """
-    mesh = getattr(accelerator, "torch_device_mesh", None)
-    functions = [(accelerator, name, optype) for name, optype in OPERATIONS.items()]
-    return record_steps(folder, options, mesh, functions, first_step)
+    return record_steps(folder, options, getattr(accelerator, "torch_device_mesh", None), first_step)

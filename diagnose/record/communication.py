@@ -54,8 +54,8 @@ def _hook_collective(hooks: Hooks, log: Log, owner: Any, name: str, *, gathers: 
         if log.current is not None or log.in_transfer:
             log.step.n_left_out += 1  # within a compute it is part of it
             return None
-        if log.is_outside():
-            return None  # of a checkpoint that is saved beside the training, or the like
+        if log.is_outside() or log.evaluation is not None:
+            return None  # of a checkpoint that is saved beside the training, of an evaluation, or the like
         tensors = args[1] if name in ("_allgather_base", "_reduce_scatter_base") and len(args) > 1 else args[0]
         return Collective(gathers, _n_elements(tensors), log.n_computes, log.clock.now())
 

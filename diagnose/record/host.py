@@ -82,6 +82,13 @@ def _hook_loaders(hooks: Hooks, log: Log) -> None:
     hooks.around(dataloader._BaseDataLoaderIter, "__next__", log.beside, before, after, ended)  # noqa: SLF001
 
 
+def describe_loader(source: Any) -> dict[str, Any]:
+    """Say how the loader of an iterator is set up, in the words of `DataLoader`; what it does not say is left out."""
+    names = ("num_workers", "prefetch_factor", "pin_memory", "persistent_workers")
+    said = {name: getattr(source, f"_{name}", None) for name in names}
+    return {name: value for name, value in said.items() if isinstance(value, int)}
+
+
 def _hook_evaluation(hooks: Hooks, log: Log) -> None:
     """Note which model is put into evaluation; one without anything to train (a teacher) never leaves it."""
     import torch

@@ -40,6 +40,8 @@ class ParallelState:
     schedule: str = ""
     #: True where a mesh or the user gave it; else the pipeline's process group gives it.
     is_said: bool = False
+    #: True where the process group gave rank and world; else they are the launcher's, or those of a job of one process.
+    has_group: bool = False
     host: str = dataclasses.field(default_factory=socket.gethostname)
 
     @property
@@ -68,6 +70,23 @@ class ParallelState:
                     )
                 self.dp = 0
         self.is_said = self.is_said or has_mesh or bool(given)
+
+    def join(self, found: "ParallelState") -> None:
+        """Take over what is found once there is a process group; what schedules said of themselves stays."""
+        for field in (
+            "rank",
+            "world",
+            "dp",
+            "dp_size",
+            "stage",
+            "pp_size",
+            "tp",
+            "tp_size",
+            "cp",
+            "cp_size",
+            "has_group",
+        ):
+            setattr(self, field, getattr(found, field))
 
     def note_pipeline(self, group: Any, stage: int, n_stages: int, chunks: tuple[int, ...]) -> None:
         """Take over what a pipeline schedule knows of itself; `chunks` are the positions in the model of what this rank holds."""
@@ -127,7 +146,7 @@ def find_parallel_state(mesh: Any, said: dict[str, int | None], stage_ranks: lis
 
     state = ParallelState()
     if dist.is_available() and dist.is_initialized():
-        state.rank, state.world = dist.get_rank(), dist.get_world_size()
+        state.rank, state.world, state.has_group = dist.get_rank(), dist.get_world_size(), True
     else:
         # Made before `init_process_group`: without this every rank would write the file of rank 0.
         rank, world = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "")

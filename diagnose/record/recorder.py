@@ -7,12 +7,14 @@ and ends the recording, never the training.
 import atexit
 import contextlib
 import datetime as dt
+import functools
 import logging
 import math
 import os
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.util import Finalize
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -23,15 +25,17 @@ from diagnose.record.clock import Clock
 from diagnose.record.communication import hook_communication
 from diagnose.record.data_parallel import Autograd, hook_data_parallel
 from diagnose.record.ending import Ending
+from diagnose.record.frameworks import OPERATIONS, hook_operations
 from diagnose.record.graphs import hook_captures, keep_out_compiler
 from diagnose.record.hooks import Hooks
-from diagnose.record.host import Retries, hook_host, hook_pause
+from diagnose.record.host import Retries, describe_loader, hook_host, hook_pause
 from diagnose.record.log import Compute, Log
 from diagnose.record.parallel_state import count_hosts, find_parallel_state
 from diagnose.record.pipelining import hook_pipelining
 from diagnose.record.planned_gc import PlannedCollections
 from diagnose.record.report import report_job
 from diagnose.record.sampling import Sampling
+from diagnose.record.start import find_start
 from diagnose.record.steps import Steps, hook_steps
 from diagnose.record.writer_thread import PATIENCE_AFTER_ERROR_S, PATIENCE_S, WriterThread
 
@@ -39,11 +43,17 @@ from diagnose.record.writer_thread import PATIENCE_AFTER_ERROR_S, PATIENCE_S, Wr
 OTHER_LOADERS = frozenset({"ffcv", "grain", "nvidia.dali", "streaming", "tensorflow", "webdataset"})
 LOGGER = logging.getLogger("diagnose.record")
 
+#: While the folder has a file of this name nothing is recorded.
+PAUSE = "pause"
+#: Where the environment sets the CUDA allocator: the name since torch 2.9, and that before it.
+ALLOCATOR_SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+
 
 class Recorder:
     """Records a training job, one Parquet file a rank, for `diagnose FOLDER`.
 
-    Make it once a process, after `torch.distributed.init_process_group`; every rank must make one.
+    Make it once a process; every rank must make one. Ranks leave their files in `FOLDER/start-<time>`, so that a job that is
+    started again replaces nothing.
 
     Parameters
     ----------
@@ -104,20 +114,25 @@ class Recorder:
         self._hooks = Hooks(self._fail)
         said = {"dp": dp_rank, "stage": stage, "tp": tp_rank, "cp": cp_rank}
         said |= {"dp_size": dp_size, "pp_size": pp_size, "tp_size": tp_size, "cp_size": cp_size}
-        self._state = find_parallel_state(mesh, said, list(stage_ranks))
+        self._find_state = functools.partial(find_parallel_state, mesh, said, list(stage_ranks))
+        self._state = self._find_state()
+        self._has_arrived = False
         self._metadata = {
             "job_id": job_id,
             "started_at": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
             **(metadata or {}),
         }
         self._writer = WriterThread(self._folder, self._clock, self._state, self._metadata, self._fail)
+        self._writer.look = self._look
         #: What hooks a framework, by the module that says that it is used, for those that are not imported yet.
         self._frameworks: dict[str, tuple[Any, ...]] = {}
         self._steps = Steps(self._log, Sampling(sample), self._progress)
         self._ending = Ending(self._flush)
         self._planned = PlannedCollections(planned_gc, self._log) if planned_gc is not None else None
         self._guard(self._start, list(stage_ranks))
-        atexit.register(self.close)  # where the job does not close it: the thread must finish its file
+        # Where the job does not close it: the thread must finish its file. Forked processes of multiprocessing run no `atexit`.
+        atexit.register(self.close)
+        self._at_end = Finalize(None, self.close, exitpriority=100)
         if hasattr(os, "register_at_fork"):
             # Never taken away again, so it must not keep the recorder alive.
             forked = weakref.WeakMethod(self._forked)
@@ -133,9 +148,10 @@ class Recorder:
         self._folder.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(AttributeError):  # another version of torch
             keep_out_compiler(self._hooks, torch)
-        if (n_hosts := count_hosts(self._state.world)) is not None:
-            self._metadata.setdefault("n_hosts", n_hosts)
         self._metadata.setdefault("has_cuda", torch.cuda.is_available())
+        for name in ALLOCATOR_SETTINGS:
+            if name in os.environ:
+                self._metadata.setdefault("alloc_conf", os.environ[name])
         if torch.cuda.is_available():
             self._clock.use_cuda(torch.cuda)
             self._retries.use_cuda(torch.cuda)
@@ -156,9 +172,11 @@ class Recorder:
             deepspeed_hooks.MODULE: (deepspeed_hooks.hook_deepspeed, self._state, self._steps, autograd),
             ray_hooks.TRAIN: (ray_hooks.hook_ray_train,),
             ray_hooks.DATA: (ray_hooks.hook_ray_data, self._steps),
+            **{name: (hook_operations, name) for name in OPERATIONS},
         }
         self._hook_frameworks()
         self._log.retries = self._retries.since
+        self._look()
         if self._planned is not None:
             self._steps.on_end = self._planned.step_ended
             self._hooks.on_undo(self._planned.restore)
@@ -256,6 +274,7 @@ class Recorder:
         """
         said = {"dp": dp_rank, "stage": stage, "tp": tp_rank, "cp": cp_rank}
         said |= {"dp_size": dp_size, "pp_size": pp_size, "tp_size": tp_size, "cp_size": cp_size}
+        self._guard(self._join)
         self._guard(self._state.place, said)
 
     def microbatch(
@@ -326,8 +345,10 @@ class Recorder:
 
     def _close(self, patience_s: float, *, reports: bool) -> None:
         atexit.unregister(self.close)
+        self._at_end.cancel()
         self._guard(self._steps.close)
-        self._progress()
+        if self._has_arrived:
+            self._progress()
         self._stop()
         self._metadata["finished_at"] = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
         if self._writer.is_alive():
@@ -353,12 +374,32 @@ class Recorder:
         if self._writer.is_alive():
             self._writer.flush(patience_s)
 
+    def _look(self) -> None:
+        """See whether somebody wants nothing to be recorded now."""
+        self._steps.is_paused = (self._folder / PAUSE).exists()
+
+    def _join(self) -> None:
+        """Take the rank from the process group, where that was made after the recorder."""
+        if not self._state.has_group:
+            found = self._find_state()
+            if found.has_group:
+                self._state.join(found)
+
     def _progress(self) -> None:
         """Tell the thread that writes that there is work, and what is known of the job by now."""
+        if not self._has_arrived:
+            self._has_arrived = True
+            self._join()
+            self._writer.folder = find_start(self._folder, n_ranks=self._state.world)
+            if (n_hosts := count_hosts(self._state.world)) is not None:
+                self._metadata.setdefault("n_hosts", n_hosts)
         self._metadata["steps_total"] = self._steps.number
-        self._hook_frameworks()
         self._metadata["sample"] = self._steps.sampling.part
+        self._hook_frameworks()
         self._metadata["saves"] = self._log.saves
+        source = self._log.training_input()
+        if source is not None:
+            self._metadata["loader"] = describe_loader(source)
         if self._log.reads or not OTHER_LOADERS & sys.modules.keys():
             self._metadata["reads_input"] = self._log.reads
         if self._clock.is_device:
@@ -394,6 +435,7 @@ class Recorder:
         if self._planned is not None:
             self._planned.switch_on()
         atexit.unregister(self.close)
+        self._at_end.cancel()
 
     def _stop(self) -> None:
         """Stop recording and remove the hooks."""

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from diagnose.record.trackers import tell_trackers
-from diagnose.record.write import is_finished
+from diagnose.record.write import count_ranks, is_finished
 
 LOGGER = logging.getLogger("diagnose.record")
 
@@ -62,6 +62,13 @@ def report_job(folder: Path, files: Path, n_ranks: int) -> None:
     done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=_LOG, timeout=DIAGNOSIS_S, check=False, env=told)  # noqa: S603
     if done.returncode == 0:
         tell_trackers(json.loads(found.read_bytes()), page)
+
+
+def wait_for_others(file: Path) -> None:
+    """Wait for the ranks of other nodes, given the file of a rank of this one, whose ranks have all ended."""
+    n_ranks = count_ranks(file)
+    if len(list(file.parent.glob("rank-*.parquet"))) < n_ranks:
+        wait_for_ranks(file.parent, n_ranks)
 
 
 def wait_for_ranks(files: Path, n_ranks: int) -> int:

@@ -60,6 +60,8 @@ class Steps:
         #: Of the first steps: when they began, on the host's counter, and how many times were taken.
         self._dense: list[tuple[int, int]] = []
         self._window: tuple[int, Window] | None = None
+        #: Somebody wants nothing to be recorded now; a run of steps that has begun is recorded to its end.
+        self.is_paused = False
         #: How often each optimizer ran in this step, and which the job has.
         self._runs: dict[Hashable, int] = {}
         self._known: set[Hashable] = set()
@@ -211,6 +213,8 @@ class Steps:
         log, clock = self.log, self.log.clock
         is_held_up = clock.is_paused or len(clock.moments) > MAX_MOMENTS
         window = None if is_held_up else self.sampling.window(self.n_done)
+        if self.is_paused and (self._window is None or self._window[0] != window):
+            window = None
         if window is None:
             log.inside.on = log.beside.on = False
             log.step = None

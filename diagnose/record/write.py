@@ -99,14 +99,25 @@ def write_rows(folder: Path, kept: RecordedRows, state: ParallelState, metadata:
 
 def is_finished(path: Path) -> bool:
     """Say whether a rank has written its file for the last time."""
+    return "finished_at" in _read_metadata(path)
+
+
+def count_ranks(path: Path) -> int:
+    """Say how many ranks the job has that a rank wrote this file of; 1 where nothing says it."""
+    return int(_read_metadata(path).get("world_size", 1))
+
+
+def _read_metadata(path: Path) -> dict[str, Any]:
+    """Read what a file says of its job; empty where it is not there yet."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
         footer = pq.read_schema(path).metadata or {}
     except (OSError, pa.ArrowException):
-        return False  # not there yet
-    return "finished_at" in json.loads(footer.get(b"diagnose.job", b"{}"))
+        return {}
+    said: dict[str, Any] = json.loads(footer.get(b"diagnose.job", b"{}"))
+    return said
 
 
 def _table(kept: RecordedRows, state: ParallelState, metadata: dict[str, Any]) -> Any:

@@ -22,6 +22,8 @@ LOGGER = logging.getLogger("diagnose.record")
 #: How often events are asked whether they have passed while a step is recorded, and how often the thread looks otherwise.
 TICK_S = 0.005
 IDLE_S = 0.5
+#: How often the thread looks whether nothing is to be recorded.
+LOOK_EVERY_S = 5.0
 #: The file is written anew after so long, and after as much longer as writing it took times this: where the process is killed, the
 #: last minute is lost, up to a million rows, and no more than a hundredth of what was recorded after that.
 WRITE_EVERY_S = 60.0
@@ -48,6 +50,8 @@ class WriterThread(threading.Thread):
         self.state = state
         self.metadata = metadata
         self.fail = fail
+        #: Called every few seconds.
+        self.look: Callable[[], None] = lambda: None
         self.kept = RecordedRows()
         self._read: list[Moment] = []
         self._wake = threading.Event()
@@ -90,6 +94,7 @@ class WriterThread(threading.Thread):
         prepare()
         n_written, last = 0, time.monotonic()
         pause_s = WRITE_EVERY_S
+        looked = last
         deadline = None
         while True:
             self._take()
@@ -105,6 +110,9 @@ class WriterThread(threading.Thread):
                 pause_s = max(WRITE_EVERY_S, WRITE_SHARE * (last - began))
             if is_asked:
                 self._answered.set()
+            if time.monotonic() - looked > LOOK_EVERY_S:
+                self.look()
+                looked = time.monotonic()
             if self.clock.moments:
                 time.sleep(TICK_S)
             else:

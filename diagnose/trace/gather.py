@@ -1,7 +1,7 @@
 """Gather a folder with one trace a rank, as a recorder in each process writes it, into one job.
 
-Enters: Parquet files. Leaves: `Rows` of all of them, one after the other. What the files say of the job agrees, or they are
-refused.
+Enters: Parquet files, in one folder or in one for each start of the job. Leaves: `Rows` of all of them, one after the other. What
+the files say of the job agrees, or they are refused.
 """
 
 import dataclasses
@@ -20,12 +20,18 @@ from diagnose.trace.parquet import read_parquet
 from diagnose.trace.producers.contents import name_in
 from diagnose.trace.rows import Rows, take_rows
 
+#: Folders of one start of a job, in which it goes on where the one before ended; in the order of their names.
+START = "start-"
+#: What makes a job another one: its steps are not those of the start before.
+_SHAPE = ("job_id", "dp_size", "pp_size", "tp_size", "cp_size", "vpp_size", "world_size", "schedule")
 #: Columns that may be missing in some files: -1 stands for unknown, and in those of tokens NaN.
 _WHOLE = ("microbatch", "chunk", "position", "rank", "tp_rank", "cp_rank")
 #: Each process writes these for itself, and they may differ: the job began with the first process and ended with the last.
 _FIRST, _LAST = ("started_at",), ("finished_at", "steps_total")
 #: Whether the job does something: it does where one process does.
 _ANY = ("saves", "reads_input")
+#: Settings of one process; those of the first that says them stand for all.
+_OWN = ("loader", "alloc_conf")
 
 
 def gather_traces(
@@ -44,16 +50,16 @@ def gather_traces(
     TraceError
         A file cannot be read, or the files are not of one job.
     """
-    parts = []
-    for n, file in enumerate(files, start=1):
-        report(f"file {n} of {len(files)}")
-        parts.append(read_parquet(file, name=name_in(folder, file, name)))
-    names = [name_in(folder, file, name) for file in files]
-    parts = _take_common(parts)
-    job = _merge_jobs([part.job for part in parts], names)
-    if "job_id" not in job and "trial_name" not in job:
-        _refuse_same_workers(parts, names)
-    rows = _concatenate(parts, job)
+    starts = [_Start.read(folder, of_start, name, report) for of_start in _part_starts(folder, files)[-1:]]
+    for of_start in reversed(_part_starts(folder, files)[:-1]):
+        before = _Start.read(folder, of_start, name, report)
+        if not before.goes_on_with(starts[0]):
+            break
+        starts.insert(0, before)
+    rows = _join_starts(starts)
+    warning = _describe_starts(folder, files, starts)
+    if warning:
+        rows = dataclasses.replace(rows, recording_warnings=(*rows.recording_warnings, warning))
     if n_others:
         left = f"{n_others} files of the folder are no traces, and are not read" + (f": {beside}" if beside else "")
         rows = dataclasses.replace(rows, recording_warnings=(*rows.recording_warnings, left))
@@ -76,6 +82,69 @@ def _take_common(parts: list[Rows]) -> list[Rows]:
     ]
 
 
+def _part_starts(folder: Path, files: tuple[Path, ...]) -> list[tuple[Path, ...]]:
+    """Part the files of a folder by start of the job, in order; all are of one where it has no folders of starts."""
+    starts: dict[str, list[Path]] = {}
+    for file in files:
+        top = file.relative_to(folder).parts[0] if file != folder else ""
+        starts.setdefault(top if top.startswith(START) else "", []).append(file)
+    return [tuple(starts[start]) for start in sorted(starts)]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Start:
+    """The files of one start of a job."""
+
+    folder: Path
+    parts: list[Rows]
+    job: dict[str, Any]
+    first_step: int
+
+    @classmethod
+    def read(cls, folder: Path, files: tuple[Path, ...], name: str, report: Callable[[str], None]) -> "_Start":
+        """Read the files, or refuse them where they are not of one job."""
+        parts = []
+        for n, file in enumerate(files, start=1):
+            report(f"file {n} of {len(files)}")
+            parts.append(read_parquet(file, name=name_in(folder, file, name)))
+        names = [name_in(folder, file, name) for file in files]
+        parts = _take_common(parts)
+        job = _merge_jobs([part.job for part in parts], names)
+        if "job_id" not in job and "trial_name" not in job:
+            _refuse_same_workers(parts, names)
+        return cls(files[0].parent, parts, job, min((int(part.step.min()) for part in parts if len(part)), default=0))
+
+    def goes_on_with(self, after: "_Start") -> bool:
+        """Say whether a later start goes on with the steps of this one, instead of beginning anew or in another shape."""
+        return self.first_step < after.first_step and all(self.job.get(key) == after.job.get(key) for key in _SHAPE)
+
+
+def _join_starts(starts: list[_Start]) -> Rows:
+    """Join the starts of one job; of each what came before the next one began again."""
+    job = starts[-1].job | {key: starts[0].job[key] for key in _FIRST if key in starts[0].job}
+    rows = _concatenate([part for start in starts for part in start.parts], job)
+    if len(starts) == 1:
+        return rows
+    ends = [start.first_step for start in starts[1:]] + [np.iinfo(np.int64).max]
+    kept = [part.step < end for start, end in zip(starts, ends, strict=True) for part in start.parts]
+    restarts = tuple(start.first_step for start in starts[1:])
+    return dataclasses.replace(take_rows(rows, np.concatenate(kept)), restarts=restarts)
+
+
+def _describe_starts(folder: Path, files: tuple[Path, ...], starts: list[_Start]) -> str:
+    """Say which starts of the job are read; empty where there is one."""
+    n_all = len(_part_starts(folder, files))
+    if n_all == 1:
+        return ""
+    read = " and ".join(start.folder.name for start in starts)
+    left = n_all - len(starts)
+    return f"the job was started {n_all} times; {read} " + (
+        f"is read, and {left} before it left out: it began anew, or in another shape; to read one, name its folder"
+        if left
+        else "are read as one job, each up to the step with which the next one began"
+    )
+
+
 def _merge_jobs(jobs: list[dict[str, Any]], names: list[str]) -> dict[str, Any]:
     """Join what the files say of the job, or refuse what contradicts itself."""
     merged: dict[str, Any] = {}
@@ -87,6 +156,8 @@ def _merge_jobs(jobs: list[dict[str, Any]], names: list[str]) -> dict[str, Any]:
             if key in merged and merged[key] != value:
                 if key in _ANY:
                     merged[key] = True
+                    continue
+                if key in _OWN:
                     continue
                 if key in _FIRST or key in _LAST:
                     merged[key] = _further(merged[key], value, first=key in _FIRST)

@@ -98,6 +98,7 @@ def build_grid(rows: Rows, *, name: str, vpp_size: int | None, pick_steps: Ints 
     rows, at, restarted, members = _merge_members(
         rows, at, sizes, labels[0], group, (others, others_at), warnings, name
     )
+    restarted = tuple(sorted({*restarted, *np.searchsorted(steps, np.array(rows.restarts, dtype=np.int64)).tolist()}))
     ranks, has_ranks, hosts = _workers(rows, at, n_dp, n_stages, members)
     dense, rows, at = lay_out_rows(rows, at, sizes, name=name, vpp_size=vpp_size, warnings=warnings)
     _refuse_idle_stages(dense.nodes, stage_labels, name)

@@ -15,7 +15,7 @@ import yaml
 
 from diagnose.errors import MetadataError, UsageError
 from diagnose.model.job_names import name_of_job
-from diagnose.model.trace import Job
+from diagnose.model.trace import Job, Loader
 
 SIZES = ("dp_size", "pp_size", "tp_size", "cp_size", "vpp_size", "world_size")
 ALIASES = {"trial_name": "job_id", "dsp_size": "cp_size"}
@@ -25,7 +25,7 @@ MAX_META_BYTES = 256 * 1024
 MAX_NUMBER = 10**12
 #: A parallel size beyond this is damage: no job has so many GPUs.
 MAX_SIZE = 1e8
-TEXTS = ("job_id", "name", "schedule", "started_at", "finished_at", "gpu_type", "owner", "framework")
+TEXTS = ("job_id", "name", "schedule", "started_at", "finished_at", "gpu_type", "owner", "framework", "alloc_conf")
 
 
 def read_metadata(path: Path | None, footer: dict[str, Any], meta: Path | Mapping[str, Any] | None) -> dict[str, Any]:
@@ -117,6 +117,7 @@ def resolve_job(
         has_cuda=_read_flag(found, "has_cuda", warnings),
         saves=_read_flag(found, "saves", warnings),
         reads_input=_read_flag(found, "reads_input", warnings),
+        loader=_read_loader(found.get("loader"), warnings),
         **({"job_id": run_id} | texts),
     )
     return job, warnings
@@ -174,6 +175,22 @@ def _read_flag(found: dict[str, Any], key: str, warnings: list[str]) -> bool | N
         return value
     warnings.append(f"metadata: {key} is {_shown(value)}, expected true or false; ignored")
     return None
+
+
+def _read_loader(found: Any, warnings: list[str]) -> Loader | None:
+    """Read how the data loader is set up; None where nothing says it."""
+    if found is None:
+        return None
+    workers = found.get("num_workers") if isinstance(found, dict) else None
+    if not isinstance(workers, int) or isinstance(workers, bool) or not 0 <= workers < MAX_SIZE:
+        warnings.append(f"metadata: loader is {_shown(found)}, expected a mapping with num_workers, from 0; ignored")
+        return None
+    return Loader(
+        num_workers=workers,
+        prefetch_factor=_read_count(found, "prefetch_factor", warnings),
+        pin_memory=_read_flag(found, "pin_memory", warnings),
+        persistent_workers=_read_flag(found, "persistent_workers", warnings),
+    )
 
 
 def _canonical(found: dict[str, Any]) -> dict[str, Any]:

@@ -28,8 +28,8 @@ from diagnose.trace.strangers import describe_strangers, refuse_strangers
 
 #: Files that describe a job and hold nothing of its operations.
 DESCRIPTIONS = (".yaml", ".yml")
-#: Files that a diagnosis leaves beside traces.
-REPORTS = ("diagnosis.html", "diagnosis.json")
+#: Files that lie beside traces: what a diagnosis leaves, and what tells a recorder to pause.
+BESIDE = ("diagnosis.html", "diagnosis.json", "pause")
 
 
 def read_rows(source: str | Path | BinaryIO, *, name: str, report: Callable[[str], None] | None = None) -> Rows:
@@ -71,7 +71,7 @@ def _read_inputs(inputs: InputFiles, name: str, report: Callable[[str], None]) -
     others = tuple(
         file
         for file in inputs.files
-        if file not in set(traces) and file.suffix.lower() not in DESCRIPTIONS and file.name not in REPORTS
+        if file not in set(traces) and file.suffix.lower() not in DESCRIPTIONS and file.name not in BESIDE
     )
     producer = find_producer(InputFiles(inputs.path, others)) if others else None
     if producer is not None and not (

@@ -51,6 +51,7 @@ class Rows:
     other_types: tuple[str, ...] = ()
     recording: Account | None = None  # what another producer's files could not bring along; None where there were none
     recording_warnings: tuple[str, ...] = ()  # what the reader of those files warned of
+    restarts: tuple[int, ...] = ()  # steps with which the job was started again, where the files say so
 
     def __len__(self) -> int:
         return len(self.op)

@@ -29,6 +29,7 @@ from diagnose.fixes.catalogue import list_fixes
 from diagnose.fixes.frameworks import choose_how
 from diagnose.model.analysis import Analysis
 from diagnose.model.remedy import FaultLocation, Refusal, Remedy
+from diagnose.model.trace import Loader
 from tests.fixes.cases import analysis, at, best_fix, truth
 from tests.judge.cases import built_in
 
@@ -287,3 +288,38 @@ def test_only_the_recipe_of_the_jobs_framework(framework: str | None, said: str)
     """What everybody does comes first; a framework that has no recipe gets none of another."""
     job = dataclasses.replace(analysis(SPEC, SLOW).trace.job, framework=framework)
     assert choose_how({"megatron": "--a", "torchtitan": "b", "any": "Look"}, job) == said
+
+
+def told(job: Analysis, **known: object) -> Analysis:
+    """Give the same job, of which the metadata say more."""
+    return dataclasses.replace(
+        job, trace=dataclasses.replace(job.trace, job=dataclasses.replace(job.trace.job, **known))
+    )
+
+
+def test_a_loader_that_is_known_gets_as_many_workers_as_keep_up() -> None:
+    """Six workers that leave the training waiting are too few: as many more as the steps become shorter."""
+    job = analysis(SPEC, LOADS)
+    n_needed = int(np.ceil(6 * job.gains.replayed_s / job.gains.clean_s))
+    remedy = propose(prefetch_input, told(job, loader=Loader(6, 2, pin_memory=False)))
+    assert remedy.figures["loader_workers_needed"] == n_needed > 6
+    assert remedy.how.startswith("Now: num_workers=6, prefetch_factor=2, pin_memory=False. ")
+    assert f"DataLoader(num_workers={n_needed}" in remedy.how
+    assert "DataLoader(num_workers=4" in propose(prefetch_input, job).how
+
+
+def test_segments_that_grow_already_are_no_fix() -> None:
+    """Where the environment says that segments are expandable memory is full; other settings are told."""
+    job = analysis(*FAULTS["expandable-segments"])
+    said = "expandable_segments:True,garbage_collection_threshold:0.8"
+    refused = expandable_segments.propose(told(job, alloc_conf=said), at(), {})
+    assert isinstance(refused, Refusal) and "already" in refused.reason
+    assert propose(expandable_segments, told(job, alloc_conf="expandable_segments:False")).how.startswith("Now: ")
+
+
+def test_no_card_lies_between_workers_of_one_host() -> None:
+    """On one host a slow link is one within it; on several it may be a card, a port or a cable."""
+    job = analysis(*FAULTS["fix-link"])
+    one, several = (propose(fix_link, told(job, n_hosts=n), dp="1", pp="2") for n in (1, 2))
+    assert "within the host" in one.summary and "port" not in one.summary + one.how.replace("report", "")
+    assert "card, port or cable" in several.summary

@@ -36,7 +36,13 @@ def wait_until_ready(job):
 
 def steps_of(folder, rank=0):
     """List the steps that a rank recorded."""
-    return set(pq.read_table(folder / f"rank-{rank:05}.parquet")["step"].to_pylist())
+    (file,) = folder.glob(f"start-*/rank-{rank:05}.parquet")
+    return set(pq.read_table(file)["step"].to_pylist())
+
+
+def files_in(folder):
+    """Name the files of a folder, those of the start of a job too, whatever its time."""
+    return sorted(path.name for path in folder.rglob("*") if path.is_file())
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
@@ -91,20 +97,20 @@ def test_killed(tmp_path, kill):
     """Of a job that is killed, or that leaves without a word, all is there that was written before."""
     job = start(tmp_path, "--write-every-s", "0.5", "--then", "wait" if kill else "exit-at-once")
     wait_until_ready(job)
-    while not list(tmp_path.glob("rank-*")) and job.poll() is None:
+    while not list(tmp_path.rglob("rank-*")) and job.poll() is None:
         threading.Event().wait(0.1)
     if kill:
         job.kill()
     job.communicate(timeout=PATIENCE_S)
     assert job.returncode == (-signal.SIGKILL if kill else 3)
-    assert len(steps_of(tmp_path)) >= 1 and [path.name for path in tmp_path.iterdir()] == ["rank-00000.parquet"]
+    assert len(steps_of(tmp_path)) >= 1 and files_in(tmp_path) == ["rank-00000.parquet"]
 
 
 def test_a_full_disk(tmp_path):
     """A job whose file does not fit trains on to its end, with one warning, and leaves no half of a file."""
     job = start(tmp_path, "--file-limit", "2000")
     said, warned = job.communicate(timeout=PATIENCE_S)
-    assert (job.returncode, said) == (0, "ready\n") and list(tmp_path.iterdir()) == []
+    assert (job.returncode, said) == (0, "ready\n") and files_in(tmp_path) == []
     assert len(warned.splitlines()) == 1 and "could not write" in warned
 
 
@@ -122,7 +128,7 @@ def test_workers_of_a_loader(tmp_path, method):
     job = start(tmp_path, "--workers", method)
     said, warned = job.communicate(timeout=PATIENCE_S)
     assert (job.returncode, said, warned) == (0, "ready\n", "")
-    assert [path.name for path in tmp_path.iterdir()] == ["rank-00000.parquet"] and steps_of(tmp_path) == set(range(20))
+    assert files_in(tmp_path) == ["rank-00000.parquet"] and steps_of(tmp_path) == set(range(20))
 
 
 def test_handlers_are_put_back():

@@ -20,7 +20,7 @@ def test_without_interleaving(monkeypatch, tmp_path, as_class):
         for _ in range(3):
             with recorder.step():
                 train(4)
-    table = pq.read_table(tmp_path / "rank-00000.parquet")
+    table = pq.read_table(next(tmp_path.glob("start-*/rank-00000.parquet")))
     rows = table.to_pandas()
     assert (
         (rows[rows.optype != "gc"].groupby(["step", "optype"], observed=True).size().unstack() == 4)
@@ -49,7 +49,7 @@ def test_evaluation_is_no_training(monkeypatch, tmp_path):
     train = stand_in.install(monkeypatch, as_class=False)
     with Recorder(tmp_path, sample=1.0) as recorder, recorder.step(), torch.no_grad():
         train(2)
-    rows = pq.read_table(tmp_path / "rank-00000.parquet").to_pandas()
+    rows = pq.read_table(next(tmp_path.glob("start-*/rank-00000.parquet"))).to_pandas()
     assert rows[rows.optype != "gc"].optype.tolist() == ["eval"]
     assert rows.duration.max() >= 2 * stand_in.FORWARD_S
 
@@ -63,7 +63,7 @@ def test_imported_after_the_recorder_was_made(monkeypatch, tmp_path):
         for _ in range(2):
             with recorder.step():
                 train(2)
-    rows = pq.read_table(tmp_path / "rank-00000.parquet").to_pandas()
+    rows = pq.read_table(next(tmp_path.glob("start-*/rank-00000.parquet"))).to_pandas()
     assert ((rows.optype == "forward-compute") & (rows.step == 1)).sum() == 2
     assert set(rows.stage) == {1}
 
@@ -80,7 +80,7 @@ def test_a_step_is_one_of_its_optimizer(monkeypatch, tmp_path):
         for n_runs in (2, 0, 2):
             train(2)
             optimizer.step(n_runs)
-    rows = pq.read_table(tmp_path / "rank-00000.parquet").to_pandas()
+    rows = pq.read_table(next(tmp_path.glob("start-*/rank-00000.parquet"))).to_pandas()
     counts = rows.groupby(["step", "optype"], observed=True).size().unstack()
     assert counts.index.tolist() == [7, 8, 9]
     assert (counts["forward-compute"] == 2).all() and (counts["optimizer"] == 1).all()

@@ -72,6 +72,7 @@ def test_a_report_that_fails(tmp_path, monkeypatch, caplog):
     assert len(caplog.records) == 1 and "could not report" in caplog.text
 
 
+@pytest.mark.filterwarnings("ignore")  # of the libraries that read what was logged
 @pytest.mark.parametrize("tracker", ["tensorboard", "mlflow", "wandb"])
 def test_trackers(tmp_path, tracker):
     """Where the job logs to a tracker, the verdict and the page are there, beside the job's own figures."""
@@ -108,7 +109,7 @@ def read_mlflow(folder, _said):
     """Read what MLflow shows."""
     import mlflow
 
-    mlflow.set_tracking_uri(f"file://{folder}")
+    mlflow.set_tracking_uri(f"sqlite:///{folder}.db")
     (run,) = mlflow.search_runs(output_format="list")
     assert "loss" in run.data.metrics
     return (

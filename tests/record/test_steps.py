@@ -52,14 +52,18 @@ class Training:
 
 def steps_of(folder, *, without=("gc",)):
     """Give the types of the rows of each step, by start."""
-    rows = pq.read_table(folder / "rank-00000.parquet").to_pandas().sort_values("start_ts", kind="stable")
+    rows = (
+        pq.read_table(next(folder.glob("start-*/rank-00000.parquet")))
+        .to_pandas()
+        .sort_values("start_ts", kind="stable")
+    )
     rows = rows[~rows.optype.isin(without)]
     return {number: of_step.optype.tolist() for number, of_step in rows.groupby("step")}
 
 
 def rows_of(folder, optype):
     """Give the rows of one type."""
-    rows = pq.read_table(folder / "rank-00000.parquet").to_pandas().sort_values("start_ts")
+    rows = pq.read_table(next(folder.glob("start-*/rank-00000.parquet"))).to_pandas().sort_values("start_ts")
     return rows[rows.optype == optype]
 
 
@@ -307,7 +311,7 @@ def recorded(folder):
     """Read the job's metadata."""
     import json
 
-    return json.loads(pq.read_metadata(folder / "rank-00000.parquet").metadata[b"diagnose.job"])
+    return json.loads(pq.read_metadata(next(folder.glob("start-*/rank-00000.parquet"))).metadata[b"diagnose.job"])
 
 
 def test_a_place_said_late(tmp_path):

@@ -34,7 +34,7 @@ def run(job, out, *options):
 
 def read(out):
     """Read the rows of all ranks."""
-    return pd.concat([pq.read_table(path).to_pandas() for path in sorted(out.glob("rank-*.parquet"))])
+    return pd.concat([pq.read_table(path).to_pandas() for path in sorted(out.glob("start-*/rank-*.parquet"))])
 
 
 def found_in(out):
@@ -207,6 +207,35 @@ def test_data_parallel(tmp_path, wrapper):
     )
     found = found_in(tmp_path)[0]
     assert (found.cause, [worker.dp for worker in found.where.workers]) == ("worker-fault", [1])
+
+
+@pytest.mark.parametrize(("wrapper", "loop"), [("ddp", "microbatches"), ("fsdp2", "nothing")])
+def test_steps_end_with_the_optimizer(tmp_path, wrapper, loop):
+    """Whatever the loop says of steps: gradients are accumulated in them, evaluations come between, and a slow rank is found."""
+    options = ("--loop", loop, "--microbatches", "3", "--evaluate-every", "4", "--slow-rank", "1", "--steps", "12")
+    run("data_parallel.py", tmp_path, "--wrapper", wrapper, *options)
+    rows = read(tmp_path)
+    counts = rows.pivot_table(
+        index=["step", "dp_rank"], columns="optype", values="duration", aggfunc="size", observed=True
+    )
+    assert len(counts) == 12 * 3 and (counts[["forward-compute", "backward-compute"]] == 3).all(axis=None)
+    assert (counts[["grads-reduce-scatter", "optimizer"]] == 1).all(axis=None)
+    evaluations = rows[rows.optype == "eval"].groupby("dp_rank").duration.agg(["size", "min"])
+    assert evaluations["size"].tolist() == [3, 3, 3]
+    assert (evaluations["min"] > 3 * 3 * 0.01).all(), "three forwards of three layers of 10 ms"
+    computes = rows[rows.optype == "forward-compute"]
+    assert set(computes.mb_id) == {0, 1, 2}
+    found = next(cause for cause in found_in(tmp_path) if cause.cause != "unknown")
+    assert (found.cause, [worker.dp for worker in found.where.workers]) == ("worker-fault", [1])
+
+
+@pytest.mark.parametrize("fault", ["none", "slow-stage"])
+def test_no_norm_closes_the_step(tmp_path, fault):
+    """Where stages wait early for the next step, as in torch's own tutorials, no input is waited for; a slow stage is named."""
+    options = ("--no-norm", "--ranks", "3", "--microbatches", "4", "--forward-s", "0.03", "--fault", fault)
+    run("pipeline.py", tmp_path, *options)
+    named = [(found.cause, list(found.where.stages)) for found in found_in(tmp_path) if found.cause != "unknown"]
+    assert named == ([] if fault == "none" else [("stage-imbalance", [1])])
 
 
 def test_a_broken_recorder(tmp_path):

@@ -5,6 +5,7 @@ Leaves `rank-*.parquet` in OUT.
 """
 
 import argparse
+import contextlib
 import socket
 import sys
 from pathlib import Path
@@ -16,6 +17,10 @@ from pipeline import SLOW, WIDTH, Layers
 from torch import nn
 
 WRAPPERS = ("ddp", "fsdp1", "fsdp2", "none")
+#: What the loop says of its steps: each of them, each microbatch, or nothing.
+LOOPS = ("steps", "microbatches", "nothing")
+#: Batches of an evaluation.
+N_EVALUATED = 3
 N_LAYERS = 3
 
 
@@ -24,6 +29,8 @@ def parse(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("--wrapper", choices=WRAPPERS, default="ddp")
+    parser.add_argument("--loop", choices=LOOPS, default="steps")
+    parser.add_argument("--evaluate-every", type=int, default=0, help="steps between evaluations; 0 for none")
     parser.add_argument("--slow-rank", type=int, default=-1)
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--ranks", type=int, default=3)
@@ -81,22 +88,47 @@ def train(options, model):
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     data = torch.randn(4, WIDTH)
     with Recorder(options.out, sample=1.0) as recorder:
+        of_step, of_microbatch = contextlib.nullcontext, contextlib.nullcontext
+        if options.loop == "steps":
+            of_step = recorder.step
+        elif options.loop == "microbatches":
+            of_microbatch = recorder.step
+        else:
+            recorder.follow_optimizer()
         for step in range(options.steps):
-            with recorder.step():
+            with of_step():
                 if step == options.break_at:
                     recorder._log.clock.now = None
                 for microbatch in range(options.microbatches):
-                    recorder.microbatch(doc_lengths=[4, 8 + microbatch])
-                    is_last = microbatch == options.microbatches - 1
-                    if options.wrapper == "ddp":
-                        model.require_backward_grad_sync = is_last
-                    ((model(data) - data) ** 2).mean().backward()
-                if options.wrapper == "none":
-                    for p in model.parameters():
-                        dist.all_reduce(p.grad)
-                optimizer.step()
-                optimizer.zero_grad()
+                    with of_microbatch():
+                        recorder.microbatch(doc_lengths=[4, 8 + microbatch])
+                        is_last = microbatch == options.microbatches - 1
+                        if options.wrapper == "ddp":
+                            model.require_backward_grad_sync = is_last
+                        ((model(data) - data) ** 2).mean().backward()
+                        if is_last:
+                            update(options, model, optimizer)
+            if options.evaluate_every and step % options.evaluate_every == options.evaluate_every - 1:
+                evaluate(model, data)
     print("trained", float(sum(p.detach().abs().sum() for p in model.parameters())), flush=True)
+
+
+def update(options, model, optimizer):
+    """Reduce gradients, where nobody else does, and update."""
+    if options.wrapper == "none":
+        for p in model.parameters():
+            dist.all_reduce(p.grad)
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def evaluate(model, data):
+    """Run forwards that nothing is trained by."""
+    model.eval()
+    with torch.no_grad():
+        for _ in range(N_EVALUATED):
+            model(data)
+    model.train()
 
 
 if __name__ == "__main__":

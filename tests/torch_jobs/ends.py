@@ -10,6 +10,7 @@ import resource
 import signal
 import sys
 import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -71,7 +72,7 @@ def begin_logging(tracker, folder):
     if tracker == "mlflow":
         import mlflow
 
-        mlflow.set_tracking_uri(f"file://{folder}")
+        mlflow.set_tracking_uri(f"sqlite:///{folder}.db")
         mlflow.log_metric("loss", 1.0)
     if tracker == "wandb":
         import wandb
@@ -107,7 +108,7 @@ def main():
                 optimizer.step()
         print("ready", flush=True)
         if options.then == "exit-at-once":
-            while not os.path.exists(os.path.join(options.out, "rank-00000.parquet")):  # noqa: PTH110, PTH118
+            while not list(Path(options.out).glob("start-*/rank-00000.parquet")):
                 time.sleep(0.1)
             os._exit(3)
         if options.then == "raise":

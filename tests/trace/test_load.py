@@ -466,3 +466,28 @@ def test_forwards_after_the_last_backward_are_an_evaluation(n_forwards: int) -> 
     assert [len(block.nodes) for block in trace.blocks] == [len(block.nodes) for block in plain.blocks]
     assert trace.evidence.op.tolist() == [int(Op.EVAL)] * len(first)
     np.testing.assert_allclose(trace.evidence.end_s - trace.evidence.start_s, n_forwards)
+
+
+def test_stages_that_wait_early_for_the_next_step() -> None:
+    """Where no norm closes steps, the last stage waits for the next while the first still works: that wait is of no step."""
+    shape = dataclasses.replace(SHAPE, n_steps=6, n_dp=1)
+    rows = random_job(shape, 4)
+    number = rows.step.rank(method="dense").astype(int) - 1
+    first = rows.stage == rows.stage.min()
+    ends_s = (rows.start_ts + rows.duration)[first].groupby(number[first]).max()
+    begins_s = 100.0 + np.concatenate([[0.0], np.cumsum(ends_s.to_numpy())[:-1]])
+    rows = rows.assign(start_ts=rows.start_ts + begins_s[number], step=number)
+    recvs = rows[(rows.optype == "forward-recv") & ~first].sort_values("start_ts").groupby("step").head(1).index
+    early = rows.copy()
+    early_s = 0.2 * ends_s.median()
+    early.loc[recvs, "start_ts"] -= early_s
+    early.loc[recvs, "duration"] += early_s
+    expected, trace = load(rows, shape.meta), load(early, shape.meta)
+    assert expected.step_origin_s is not None and trace.step_origin_s is not None
+    np.testing.assert_allclose(trace.step_origin_s, expected.step_origin_s, atol=0.02 * early_s)
+    found, usual = analyse(trace), analyse(expected)
+    np.testing.assert_allclose(found.recorded_s, usual.recorded_s, rtol=5e-3)
+    # On the clock of each step the same rows would mean that the first stage began late.
+    relative = load(early.assign(start_ts=early.start_ts - begins_s[early.step] + early_s), shape.meta)
+    assert relative.step_origin_s is None
+    assert analyse(relative).recorded_s.mean() > 1.1 * usual.recorded_s.mean()

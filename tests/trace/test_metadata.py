@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from diagnose.errors import RuleError, TraceError, UsageError
-from diagnose.model.trace import Trace
+from diagnose.model.trace import Loader, Trace
 from diagnose.trace.load import load_trace
 from diagnose.trace.metadata import MAX_META_BYTES, resolve_job
 from tests.jobs import Shape, load, random_job, to_file, to_table, write
@@ -168,6 +168,17 @@ def test_flags_that_are_none_are_ignored_with_a_warning(rows: pd.DataFrame, key:
     trace = in_file(rows, **{key: value})
     assert getattr(trace.job, key) is None
     assert any(key in warning and "true or false" in warning for warning in trace.warnings)
+
+
+def test_settings_of_the_loader_and_the_allocator_are_kept(rows: pd.DataFrame) -> None:
+    """A loader's settings are those of `DataLoader`; without its number of workers nothing is known of it."""
+    job = in_file(rows, loader={"num_workers": 0, "pin_memory": False}, alloc_conf="expandable_segments:True").job
+    assert job.loader == Loader(0, None, pin_memory=False)
+    assert job.alloc_conf == "expandable_segments:True"
+    for wrong in (4, {"num_workers": -1}, {"num_workers": True}, {}):
+        trace = in_file(rows, loader=wrong)
+        assert trace.job.loader is None
+        assert any("loader is" in warning for warning in trace.warnings)
 
 
 def test_every_size_is_checked_for_agreement() -> None:

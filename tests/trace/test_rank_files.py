@@ -10,6 +10,7 @@ import pytest
 
 from diagnose.record.parallel_state import ParallelState
 from diagnose.record.write import write_rows
+from diagnose.trace.gather import gather_traces
 from diagnose.trace.producers import input_files
 from diagnose.trace.rank_files import FILES_ASKED, FOOTERS_ASKED, RECORDER_KEY, pick_rank_files
 from tests.record.test_write import kept_of
@@ -123,3 +124,17 @@ def test_what_another_tool_recorded_is_a_job(tmp_path: Path) -> None:
         for name, content in FOREIGN[called]:
             write(tmp_path / "run", name, content() if callable(content) else content)
     assert pick(tmp_path / "run") == ()
+
+
+def test_what_one_rank_does_the_job_does(tmp_path: Path) -> None:
+    """One rank saves and one reads: the job does both; of ranks that recorded different parts only common steps are the job's."""
+    for rank in range(2):
+        state = ParallelState(rank=rank, world=2, dp=rank, dp_size=2)
+        said = {"job_id": "j", "saves": rank == 0, "reads_input": rank == 1, "sample": (0.1, 0.025)[rank]}
+        write_rows(tmp_path, kept_of(6 - 3 * rank), state, said)
+    paths = tuple(sorted(tmp_path.iterdir()))
+    rows = gather_traces(tmp_path, paths, name="job", report=lambda _: None)
+    assert rows.job["saves"] and rows.job["reads_input"] and rows.job["sample"] == 0.025
+    assert sorted(set(zip(rows.dp.tolist(), rows.step.tolist(), strict=True))) == [
+        (d, s) for d in (0, 1) for s in range(3)
+    ]

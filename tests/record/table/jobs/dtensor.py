@@ -1,4 +1,4 @@
-"""Tensor parallelism by DTensor over two ranks, two times data-parallel, in a plain loop."""
+"""Tensor parallelism by DTensor over two ranks, two times data-parallel, gradients reduced by hand."""
 
 from tests.record.table.framework import Framework
 
@@ -10,7 +10,6 @@ def main() -> None:
     import torch
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor import Replicate
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
@@ -19,12 +18,10 @@ def main() -> None:
     job = Job.from_command_line(FRAMEWORK)
     dist.init_process_group("gloo")
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
-    model = job.model()
+    model, peers = job.model(), mesh["dp"].get_group()
     for n, layer in enumerate(model):
         way = ColwiseParallel(output_layouts=Replicate()) if n % 2 else RowwiseParallel(input_layouts=Replicate())
         parallelize_module(layer, mesh["tp"], {"linear": way})
-        fully_shard(layer, mesh=mesh["dp"])
-    fully_shard(model, mesh=mesh["dp"])
     optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
     with job.recorder(mesh=mesh) as recorder:
         batches = iter(job.loader())
@@ -33,9 +30,10 @@ def main() -> None:
                 batch = next(batches)
                 with recorder.step():
                     is_last = microbatch == job.accumulate - 1
-                    model.set_requires_gradient_sync(is_last)
                     job.loss(model(batch), batch).backward()
                     if is_last:
+                        for p in model.parameters():
+                            dist.all_reduce(p.grad.to_local(), group=peers)
                         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=False)
                         optimizer.step()
                         optimizer.zero_grad()

@@ -8,7 +8,7 @@ FRAMEWORK = Framework(title="HF Trainer", needs=("torch", "transformers", "accel
 def main(framework: Framework = FRAMEWORK, **options) -> None:
     """Train one rank."""
     import torch
-    from transformers import Trainer, TrainingArguments
+    from transformers import Trainer, TrainerCallback, TrainingArguments
 
     from tests.record.table.job import BATCH, Job
     from tests.record.table.shown import run_lines
@@ -34,6 +34,13 @@ def main(framework: Framework = FRAMEWORK, **options) -> None:
             super()._save(*args, **kwargs)
             job.save({})
 
+    class NothingAtTheEnd(TrainerCallback):
+        """Leaves out what the trainer does after the last step; the plan has nothing there."""
+
+        def on_step_end(self, _arguments, state, control, **_kwargs) -> None:
+            if state.global_step == job.n_steps:
+                control.should_save = control.should_evaluate = False
+
     arguments = TrainingArguments(
         output_dir=str(job.out / "trained"),
         use_cpu=True,
@@ -57,6 +64,7 @@ def main(framework: Framework = FRAMEWORK, **options) -> None:
         train_dataset=job.dataset(),
         eval_dataset=job.evaluation_dataset(),
         data_collator=lambda rows: {"x": torch.stack(rows)},
+        callbacks=[NothingAtTheEnd()],
     )
     run_lines("huggingface", job.trace, trainer=trainer)
     trainer.train()
