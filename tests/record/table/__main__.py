@@ -79,32 +79,33 @@ def describe(cell: Cell) -> str:
 
 
 def render(cells: list[Cell], frameworks: dict[str, Framework]) -> str:
-    """Make the table in Markdown: what was found of each true gain, or of how many repeats it was right."""
-    names = [name for name in frameworks if any(cell.framework == name for cell in cells)]
+    """Make the table in Markdown: the gain that was found and the true one, in percent, or of how many repeats were right."""
+    faults = [fault for fault in FAULTS if any(cell.fault == fault for cell in cells)]
     lines = [
         "",
-        "| fault | " + " | ".join(frameworks[name].title for name in names) + " |",
-        "| --- |" + " --: |" * len(names),
+        "| | " + " | ".join(FAULTS[fault].title for fault in faults) + " |",
+        "| --- |" + " --: |" * len(faults),
     ]
-    for fault, kind in FAULTS.items():
-        if any(cell.fault == fault for cell in cells):
-            lines.append(f"| {kind.title} | " + " | ".join(_render_cells(name, fault, cells) for name in names) + " |")
+    for name, framework in frameworks.items():
+        own = [cell for cell in cells if cell.framework == name]
+        if own:
+            lines.append(f"| {framework.title} | " + " | ".join(_render_repeats(fault, own) for fault in faults) + " |")
     right = Counter(cell.is_right for cell in cells)
     return "\n".join([*lines, "", f"{right[True]} of {len(cells)} cells are right"])
 
 
-def _render_cells(name: str, fault: str, cells: list[Cell]) -> str:
-    """Word the repeats of one cell."""
-    own = [cell for cell in cells if (cell.framework, cell.fault) == (name, fault)]
+def _render_repeats(fault: str, cells: list[Cell]) -> str:
+    """Word the repeats of one cell; a fault that was not tried is empty."""
+    own = [cell for cell in cells if cell.fault == fault]
     if not own:
         return ""
     right = [cell for cell in own if cell.is_right]
     first = (right or own)[0]
-    text = "-" if first.gain is None else f"{first.gain:.0%}"
-    text += "" if first.true_gain is None else f" of {first.true_gain:.0%}"
-    if len(right) < len(own):
-        text += " wrong" if len(own) == 1 else f" ({len(right)} of {len(own)} right)"
-    return text
+    gain = 0.0 if first.gain is None else first.gain
+    text = "right" if first.true_gain is None else f"{gain:.0%} of {first.true_gain:.0%}"
+    if len(right) == len(own):
+        return text
+    return f"{text}: {len(right)} of {len(own)}" if right else "wrong"
 
 
 if __name__ == "__main__":
