@@ -5,7 +5,7 @@ import numpy as np
 from diagnose.model.components import Breakdown
 from diagnose.model.feature import Feature, Features
 from diagnose.model.optype import Op
-from diagnose.model.trace import Trace
+from diagnose.model.trace import Ints, Seconds, Trace
 
 #: Each feature: what its values read as, and when it misleads.
 READS_AS = {
@@ -18,6 +18,8 @@ READS_AS = {
     "sequence.one_stage": "1 with one pipeline stage, else 0; misleads never",
     "sequence.tokens_fit": "part of the variation of the forwards that tokens and their squares explain (R squared); 1 all: the "
     "documents; misleads when all microbatches are alike, as noise is left",
+    "sequence.slow_steps": "part of what steps that are slow as a whole take longer that tokens and their squares explain; 1 these "
+    "steps have more work, 0 they are slow; misleads when tokens say little of the times",
     "sequence.tail_ratio": "the microbatch that one in a hundred exceeds over the median one: the tail of the lengths that times "
     "imply; 1 even; misleads on short traces",
     "sequence.worst_ratio": "the longest microbatch over a typical one; 1 even; misleads when one outlier stands for all",
@@ -46,6 +48,7 @@ def measure_sequences(breakdown: Breakdown, trace: Trace) -> Features:
         ),
         "sequence.one_stage": Feature(float(breakdown.typical_s.shape[1] == 1)),
         "sequence.tokens_fit": fit_tokens(breakdown, trace),
+        "sequence.slow_steps": _explain_steps(breakdown, trace),
         "sequence.tail_ratio": Feature(float(np.quantile(ratio, TAIL_QUANTILE) / np.median(ratio))),
         "sequence.worst_ratio": Feature(float(ratio.max())),
     }
@@ -53,6 +56,36 @@ def measure_sequences(breakdown: Breakdown, trace: Trace) -> Features:
 
 def fit_tokens(breakdown: Breakdown, trace: Trace) -> Feature:
     """Fit the forwards of the first stage on tokens and their squares: cost = a + b x tokens + c x tokens_sq."""
+    found = _fit(breakdown, trace)
+    if isinstance(found, Feature):
+        return found
+    seconds, fitted, _ = found
+    total = float(np.var(seconds))
+    return (
+        Feature(max(0.0, 1.0 - float(np.mean((seconds - fitted) ** 2)) / total))
+        if total > 0
+        else Feature.missing("no forward varies")
+    )
+
+
+def _explain_steps(breakdown: Breakdown, trace: Trace) -> Feature:
+    """Say which part of what slow steps take longer is the work of their documents, by the fit of tokens."""
+    found = _fit(breakdown, trace)
+    if isinstance(found, Feature):
+        return found
+    _, fitted, at = found
+    n_steps = len(breakdown.steps)
+    counts = np.bincount(at, minlength=n_steps)
+    work_s = np.bincount(at, fitted, n_steps)[counts > 0] / counts[counts > 0]
+    excess = np.maximum(breakdown.step_ratio[0, counts > 0] - 1.0, 0.0)
+    if not excess.any():
+        return Feature.missing("no step is slow as a whole")
+    more = np.clip(work_s / np.median(work_s) - 1.0, 0.0, excess)
+    return Feature(float(more.sum() / excess.sum()))
+
+
+def _fit(breakdown: Breakdown, trace: Trace) -> Feature | tuple[Seconds, Seconds, Ints]:
+    """Give seconds of the first stage's forwards, those that tokens say, and the index of each one's step; else what is missing."""
     rows = []
     at = {int(step): i for i, step in enumerate(breakdown.steps)}
     for block in trace.blocks:
@@ -63,17 +96,14 @@ def fit_tokens(breakdown: Breakdown, trace: Trace) -> Feature:
         first = (block.nodes.op == Op.FORWARD) & (block.nodes.stage == 0) & (block.nodes.chunk <= 0)
         for node in np.flatnonzero(first).tolist():
             seconds = breakdown.alike_s[0, 0, int(block.nodes.microbatch[node])][places]
-            columns = [np.ones_like(seconds)]
+            columns = [np.broadcast_to(np.array(places)[:, None], seconds.shape), np.ones_like(seconds)]
             columns += [c[node][kept] for c in (block.tokens, block.tokens_sq) if c is not None]
             rows.append(np.stack([*columns, seconds], axis=-1).reshape(-1, len(columns) + 1))
-    table = np.concatenate(rows) if rows else np.zeros((0, 2))
+    table = np.concatenate(rows) if rows else np.zeros((0, 3))
     table = table[np.isfinite(table).all(axis=1)]
-    varies = np.ptp(table[:, 1:-1], axis=0) > 0 if len(table) else np.zeros(0, dtype=bool)
+    varies = np.ptp(table[:, 2:-1], axis=0) > 0 if len(table) else np.zeros(0, dtype=bool)
     if len(table) < MIN_MICROBATCHES or not varies.any():
         return Feature.missing("tokens are the same in all microbatches, or recorded in too few")
-    inputs = np.column_stack([table[:, 0], table[:, 1:-1][:, varies] / table[:, 1:-1][:, varies].max(axis=0)])
-    left = table[:, -1] - inputs @ np.linalg.lstsq(inputs, table[:, -1], rcond=None)[0]
-    total = float(np.var(table[:, -1]))
-    return (
-        Feature(max(0.0, 1.0 - float(np.mean(left**2)) / total)) if total > 0 else Feature.missing("no forward varies")
-    )
+    inputs = np.column_stack([table[:, 1], table[:, 2:-1][:, varies] / table[:, 2:-1][:, varies].max(axis=0)])
+    seconds = table[:, -1]
+    return seconds, inputs @ np.linalg.lstsq(inputs, seconds, rcond=None)[0], table[:, 0].astype(np.int64)

@@ -79,7 +79,7 @@ def describe_noise(analysis: Analysis, explained: Collection[str], least: float)
     gains = analysis.gains
     if once := _list_excused(analysis, explained, max(UNKNOWN_SHARE, least)):
         cost = write_percent(gains.recoverable(once[0]))
-        return f"{COMPONENTS[once[0]]} cost {cost} of the step time, in one step, nothing to name"
+        return f"{COMPONENTS[once[0]]} cost {cost} of the step time, {gains.traits[once[0]].excuse}, nothing to name"
     steps_s = gains.replayed_steps_s
     typical_s = float(np.median(steps_s))
     spread = robust_deviation(steps_s - typical_s) / typical_s

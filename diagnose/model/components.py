@@ -77,6 +77,8 @@ class Traits:
         Stalls of this kind show since when it is there; None where the step times do.
     is_excused : callable
         Says by the features of a job, and the components that are explained, whether its time needs no explanation.
+    excuse : str
+        When its time is lost where it is excused.
     why_unmeasured : callable
         Says by the `Breakdown` of a job why nobody can tell what it costs; empty where somebody can.
     """
@@ -88,6 +90,7 @@ class Traits:
     border: Literal["start", "end"] | None = None
     stall_kind: StallKind | None = None
     is_excused: Callable[[Features, Collection[str]], bool] = never_excused
+    excuse: str = "in one step"
     why_unmeasured: "Callable[[Breakdown], str]" = always_measured
 
 

@@ -5,11 +5,14 @@ import dataclasses
 import numpy as np
 import pytest
 
+from diagnose.faults.inputs import draw_inputs
+from diagnose.faults.record import record
 from diagnose.faults.sequence_imbalance import SequenceImbalance
+from diagnose.faults.simulate import simulate
 from diagnose.faults.spec import JobSpec
 from diagnose.features.sequences import measure_sequences
 from tests.features.hand import components
-from tests.judge.cases import measured
+from tests.judge.cases import measure, measured
 
 
 def test_uneven_microbatches() -> None:
@@ -27,7 +30,7 @@ def test_too_few_microbatches() -> None:
     """Where neither could be measured all are missing, with the reason."""
     trace = measured(JobSpec(pp=2, dp=2, microbatches=2, steps=6)).trace
     found = measure_sequences(components(forward_backward_correlation=None, microbatch_spread=None), trace)
-    assert len(found) == 7
+    assert len(found) == 8
     assert all(feature.value is None and "microbatches" in feature.reason for feature in found.values())
 
 
@@ -40,6 +43,22 @@ def test_tokens_explain_uneven_microbatches() -> None:
     assert fitted.value is not None and fitted.value > 0.95
     without = measured(spec, SequenceImbalance(quadratic_share=0.5)).analysis.features["sequence.tokens_fit"]
     assert without.value is None and "tokens" in without.reason
+
+
+@pytest.mark.parametrize("recorded", [True, False], ids=["more work", "slow"])
+def test_steps_with_more_work_are_not_slow(recorded: bool) -> None:
+    """Every third step takes twice as long: its documents say so, or they are as in other steps and nothing explains it."""
+    spec = JobSpec(pp=2, dp=4, microbatches=8, steps=24, seed=3)
+    inputs = SequenceImbalance(quadratic_share=0.3, records_tokens=True).apply(draw_inputs(spec))
+    assert inputs.tokens is not None and inputs.tokens_sq is not None
+    more = np.where(np.arange(spec.steps) % 3 == 0, 2.0, 1.0)[:, None]
+    told = more if recorded else 1.0
+    inputs = dataclasses.replace(
+        inputs, work_s=inputs.work_s * more, tokens=inputs.tokens * told, tokens_sq=inputs.tokens_sq * told
+    )
+    job = measure(record(inputs, simulate(inputs)))
+    assert (job.analysis.features["sequence.slow_steps"].value > 0.8) == recorded
+    assert ("unknown" in [cause.cause for cause in job.diagnosis.causes]) != recorded
 
 
 def test_implied_lengths_have_a_tail() -> None:

@@ -294,6 +294,24 @@ def test_what_the_job_does(tmp_path):
     assert {(job["has_cuda"], job["n_hosts"]) for job in said} == {(torch.cuda.is_available(), 1)}
 
 
+def test_how_the_loader_and_the_allocator_are_set_up(tmp_path, monkeypatch):
+    """The metadata have the settings of the loader that feeds the training, and of the allocator, for who proposes others."""
+    monkeypatch.delenv("PYTORCH_ALLOC_CONF", raising=False)
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:128")
+    training = Training()
+    loader = torch.utils.data.DataLoader(
+        torch.ones(4, 2), num_workers=1, prefetch_factor=3, multiprocessing_context="fork"
+    )
+    with Recorder(tmp_path / "trace", sample=1.0) as recorder:
+        for batch in loader:
+            with recorder.step():
+                training.step(batch)
+    said = recorded(tmp_path / "trace")
+    expected = {"num_workers": 1, "prefetch_factor": 3, "pin_memory": False, "persistent_workers": False}
+    assert said["loader"] == expected
+    assert said["alloc_conf"] == "max_split_size_mb:128"
+
+
 def test_recording_that_costs_much(tmp_path):
     """Where times take long to be taken fewer steps are recorded than were asked for, and the metadata say so."""
     training = Training()

@@ -1,7 +1,11 @@
 """Slow computes of whole steps: all workers compute longer in one step than in the usual one, and that is no evaluation."""
 
+from collections.abc import Collection
+
 import numpy as np
 
+from diagnose.model.components import Traits
+from diagnose.model.feature import Features
 from diagnose.model.stalls import TOGETHER_SHARE, StallKind
 from diagnose.model.trace import Bools, Seconds
 from diagnose.whatif.components.attribution import MANY_A_STEP, LongStalls
@@ -12,6 +16,8 @@ from diagnose.whatif.medians import TINY_RATIO, nearest_zero_center
 
 #: Documents make a step long by so many standard deviations at most.
 DRAWN_DEVIATIONS = 4.0
+#: Slow steps have more work where tokens explain this part of what they take longer.
+MORE_WORK_SHARE = 0.5
 #: Fewer workers than this do nothing together.
 MIN_TOGETHER = 4
 
@@ -97,9 +103,16 @@ def attribute_to_plan(found: LongStalls) -> None:
     found.assign(at, StallKind.PLANNED if is_planned(found.steps, planned) else StallKind.TOGETHER)
 
 
+def _has_more_work(features: Features, _explained: Collection[str]) -> bool:
+    """Say whether slow steps are those whose documents are more work: with uneven batches that is nobody's fault."""
+    explained = features.get("sequence.slow_steps")
+    return explained is not None and explained.value is not None and explained.value >= MORE_WORK_SHARE
+
+
 COMPONENT = Component(
     "step",
     StepPart,
     inside=StallKind.TOGETHER,
     before=StallKind.TOGETHER,
+    traits=Traits(is_excused=_has_more_work, excuse="in steps with more or longer documents"),
 )
