@@ -294,6 +294,30 @@ def test_what_the_job_does(tmp_path):
     assert {(job["has_cuda"], job["n_hosts"]) for job in said} == {(torch.cuda.is_available(), 1)}
 
 
+def test_no_optimizer_that_is_seen(tmp_path, caplog, monkeypatch):
+    """Where steps are to be found by an optimizer and none runs, the recording ends with a warning that says what to do."""
+    monkeypatch.setattr("diagnose.record.log.MAX_COMPUTES", 10)
+    training = Training()
+    with Recorder(tmp_path, sample=1.0) as recorder:
+        recorder.follow_optimizer()
+        for _ in range(8):
+            training.loss(torch.ones(2)).backward()
+    assert caplog.text.count("steps named by `step`") == 1
+
+
+def test_an_optimizer_that_runs_no_more(tmp_path, monkeypatch):
+    """Where only the first steps had an optimizer, each `step()` after them is a step."""
+    monkeypatch.setattr("diagnose.record.steps.MAX_PARTS", 4)
+    training = Training()
+    with Recorder(tmp_path, sample=1.0) as recorder:
+        for i in range(9):
+            with recorder.step():
+                training.loss(torch.ones(2)).backward()
+                if i == 0:
+                    training.optimizer.step()
+    assert {n: len(of_step) for n, of_step in steps_of(tmp_path).items()} == {0: 3} | dict.fromkeys(range(1, 9), 2)
+
+
 def test_recording_that_costs_much(tmp_path):
     """Where times take long to be taken fewer steps are recorded than were asked for, and the metadata say so."""
     training = Training()
