@@ -18,6 +18,8 @@ from diagnose.record.hooks import Switch
 
 #: Elements of a reduction of which nothing more is known than that it is one of gradients.
 MANY = 1 << 40
+#: No step has so many computes: none of its optimizers is one that a hook sees.
+MAX_COMPUTES = 20_000
 #: Of the waits for input before a step (an evaluation has as many as it has batches) the last are kept.
 MAX_WAITS = 1000
 
@@ -252,6 +254,10 @@ class Log:
             self.end_evaluation()
         compute = Compute(op, microbatch, virtual, self.clock.now())
         self.step.computes.append(compute)
+        if len(self.step.computes) > MAX_COMPUTES:
+            raise RuntimeError(
+                f"no optimizer has run in {MAX_COMPUTES:,} computes; expected one of torch's, or steps named by `step`"
+            )
         self.current = compute
         return compute
 

@@ -18,7 +18,7 @@ from diagnose.record.sampling import DENSE_STEPS, Sampling
 
 #: Steps are left out while so many events wait to be read: the GPU, or the folder's disk, hangs.
 MAX_MOMENTS = 100_000
-#: After so many calls of `step()` without any optimizer the job has none, and each call was a step.
+#: After so many calls of `step()` without any optimizer the job has none, or none any more, and each call was a step.
 MAX_PARTS = 1000
 #: An optimizer that runs so often while another one does not run is all that there is to wait for.
 MAX_RUNS = 16
@@ -80,7 +80,7 @@ class Steps:
             self.end()
         if self._n_parts and (self.is_updated or self.has_optimizer is False):
             self.finish()
-        elif self._n_parts >= MAX_PARTS and self.has_optimizer is None:
+        elif self._n_parts >= MAX_PARTS:
             self._part()
         self._open(number)
 
@@ -170,7 +170,7 @@ class Steps:
             self.end()
         if self.is_updated:
             self.finish()
-        elif self.has_optimizer is None:
+        elif not self.has_optimizer:
             self._part()  # with an optimizer, the rest is no whole step
 
     def _part(self) -> None:
@@ -205,7 +205,7 @@ class Steps:
     def _open(self, number: int | None) -> None:
         """Begin a step, or a part of one; recorded, if it is to be."""
         if number is None:
-            number = self.number + (self._n_parts if self.has_optimizer is None else 0)
+            number = self.number + self._n_parts  # of a part that turns out to be a step
         elif not self._n_parts:
             self.number = number
         self.is_open = True

@@ -310,6 +310,28 @@ def test_how_the_loader_and_the_allocator_are_set_up(tmp_path, monkeypatch):
     expected = {"num_workers": 1, "prefetch_factor": 3, "pin_memory": False, "persistent_workers": False}
     assert said["loader"] == expected
     assert said["alloc_conf"] == "max_split_size_mb:128"
+def test_no_optimizer_that_is_seen(tmp_path, caplog, monkeypatch):
+    """Where steps are to be found by an optimizer and none runs, the recording ends with a warning that says what to do."""
+    monkeypatch.setattr("diagnose.record.log.MAX_COMPUTES", 10)
+    training = Training()
+    with Recorder(tmp_path, sample=1.0) as recorder:
+        recorder.follow_optimizer()
+        for _ in range(8):
+            training.loss(torch.ones(2)).backward()
+    assert caplog.text.count("steps named by `step`") == 1
+
+
+def test_an_optimizer_that_runs_no_more(tmp_path, monkeypatch):
+    """Where only the first steps had an optimizer, each `step()` after them is a step."""
+    monkeypatch.setattr("diagnose.record.steps.MAX_PARTS", 4)
+    training = Training()
+    with Recorder(tmp_path, sample=1.0) as recorder:
+        for i in range(9):
+            with recorder.step():
+                training.loss(torch.ones(2)).backward()
+                if i == 0:
+                    training.optimizer.step()
+    assert {n: len(of_step) for n, of_step in steps_of(tmp_path).items()} == {0: 3} | dict.fromkeys(range(1, 9), 2)
 
 
 def test_recording_that_costs_much(tmp_path):
