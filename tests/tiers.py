@@ -64,7 +64,7 @@ TIERS = {
     "tests/record/table/test_table.py": PLAIN,
     "tests/record/table/test_table.py::test_a_slow_rank_is_named": LONG,
     "tests/record/test_deepspeed.py": LONG,
-    "tests/record/test_closed_loop.py::test_planned_collections_keep_their_promise": LONG,
+    "tests/record/test_closed_loop.py::test_what_is_predicted_comes_true": LONG,
     "tests/record/test_callbacks.py": LONG,
     "tests/record/test_megatron_core.py": LONG,
     "tests/record/test_recorder.py::test_nobody_closes_it": LONG,

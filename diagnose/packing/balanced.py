@@ -10,6 +10,7 @@ chosen layout is filled with real ones.
 
 import dataclasses
 import itertools
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -46,21 +47,36 @@ def pack_balanced(docs: Documents) -> Packing:
     Packing
         Nothing is trained before it arrives.
     """
-    is_long = (docs.length_array > docs.max_tokens * _LONG_SHARE).tolist()
-    long: list[int] = []
-    short: list[int] = []  # oldest first
-    arrived = 0
+    packer = BalancedPacker()
     for batch, arriving in docs.arriving():
-        for doc in arriving:
-            (long if is_long[doc] else short).append(doc)
-            arrived += docs.lengths[doc]
-        long.sort(key=docs.rank.__getitem__)
-        per_batch = max(arrived, 1) / (batch + 1)
-        layout = _choose(docs, long, short, _price_long(docs, long, batch, per_batch), WAIT_PRICE / per_batch)
-        docs.place(batch, layout.placed)
-        long = [doc for doc in long if doc not in layout.placed]
-        short = _fill(docs, layout, short, batch)
+        packer.form(docs, batch, arriving)
     return docs.packing()
+
+
+@dataclasses.dataclass(slots=True)
+class BalancedPacker:
+    """Forms one batch after the other; documents that wait are named as in the `Documents` given."""
+
+    long: list[int] = dataclasses.field(default_factory=list)
+    #: Oldest first.
+    short: list[int] = dataclasses.field(default_factory=list)
+    #: Batches formed so far, and the tokens that have arrived in all of them.
+    n_formed: int = 0
+    arrived: int = 0
+
+    def form(self, docs: Documents, batch: int, arriving: Sequence[int]) -> None:
+        """Place documents in the next batch; what is left waits."""
+        for doc in arriving:
+            (self.long if docs.lengths[doc] > docs.max_tokens * _LONG_SHARE else self.short).append(doc)
+            self.arrived += docs.lengths[doc]
+        self.long.sort(key=docs.rank.__getitem__)
+        self.n_formed += 1
+        per_batch = max(self.arrived, 1) / self.n_formed
+        prices = _price_long(docs, self.long, batch, per_batch)
+        layout = _choose(docs, self.long, self.short, prices, WAIT_PRICE / per_batch)
+        docs.place(batch, layout.placed)
+        self.long = [doc for doc in self.long if doc not in layout.placed]
+        self.short = _fill(docs, layout, self.short, batch)
 
 
 def _price_long(docs: Documents, long: list[int], batch: int, per_batch: float) -> dict[int, float]:

@@ -3,6 +3,9 @@
 Enters: documents. Leaves: a `Packing`.
 """
 
+import dataclasses
+from collections.abc import Sequence
+
 from diagnose.errors import UsageError
 from diagnose.packing.plan import Bins, Documents, Packing
 
@@ -34,12 +37,26 @@ def pack_greedy(docs: Documents, *, together: int = 1) -> Packing:
     as the longest documents open them.
     """
     check_together(together)
-    waiting: list[int] = []
+    packer = GreedyPacker(together)
     for start, arriving in docs.arriving(together):
-        bins = Bins.empty(min(together, docs.n_batches - start) * docs.n_microbatches)
-        placed, waiting = bins.fill(docs, order_documents(docs, waiting, arriving, start, together))
-        deal_batches(docs, bins, placed, start)
+        packer.form(docs, start, arriving)
     return docs.packing(lookahead=together - 1)
+
+
+@dataclasses.dataclass(slots=True)
+class GreedyPacker:
+    """Forms one run of batches after the other; documents that wait are named as in the `Documents` given."""
+
+    together: int = 1
+    #: What fitted nowhere.
+    waiting: list[int] = dataclasses.field(default_factory=list)
+
+    def form(self, docs: Documents, batch: int, arriving: Sequence[int]) -> None:
+        """Place documents in the batches from `batch` on; what is left waits."""
+        bins = Bins.empty(min(self.together, docs.n_batches - batch) * docs.n_microbatches)
+        ordered = order_documents(docs, self.waiting, arriving, batch, self.together)
+        placed, self.waiting = bins.fill(docs, ordered)
+        deal_batches(docs, bins, placed, batch)
 
 
 def check_together(together: int) -> None:
@@ -48,14 +65,16 @@ def check_together(together: int) -> None:
         raise UsageError(f"{together} batches packed as one make no sense; expected 1 or more")
 
 
-def order_documents(docs: Documents, waiting: list[int], arriving: list[int], start: int, together: int) -> list[int]:
+def order_documents(
+    docs: Documents, waiting: Sequence[int], arriving: Sequence[int], start: int, together: int
+) -> list[int]:
     """Put documents longest first, but short ones that have waited for long before all others of their kind.
 
     The last in line would else wait for ever.
     """
     long, since = docs.max_tokens * _LONG_SHARE, start - _PATIENCE * together
     late = {doc for doc in waiting if docs.arrival_array[doc] <= since}
-    return sorted(waiting + arriving, key=lambda doc: (docs.lengths[doc] <= long, doc not in late, docs.rank[doc]))
+    return sorted([*waiting, *arriving], key=lambda doc: (docs.lengths[doc] <= long, doc not in late, docs.rank[doc]))
 
 
 def deal_batches(docs: Documents, bins: Bins, placed: dict[int, int], start: int) -> None:

@@ -4,6 +4,7 @@ Enters: documents, thresholds. Leaves: a `Packing`.
 """
 
 import bisect
+import dataclasses
 import itertools
 from collections.abc import Sequence
 
@@ -35,22 +36,41 @@ def pack_queues(docs: Documents, *, thresholds: Sequence[int] = ()) -> Packing:
 
     Source: arXiv 2503.17924, variable-length packing with outlier delay.
     """
-    bounds, n_microbatches = list(thresholds), docs.n_microbatches
-    if any(low >= high for low, high in itertools.pairwise(bounds)) or any(bound < 1 for bound in bounds):
-        raise UsageError(f"queues at {', '.join(map(str, bounds))} tokens; expected thresholds of 1 or more that rise")
-    queues: list[list[int]] = [[] for _ in bounds]
-    waiting: list[int] = []
+    packer = QueuesPacker(list(thresholds))
     for batch, arriving in docs.arriving():
-        for doc in arriving:
-            level = bisect.bisect_right(bounds, docs.lengths[doc])
-            (queues[level - 1] if level else waiting).append(doc)
-        for queue in queues:
-            if len(queue) >= n_microbatches:
-                waiting += queue[:n_microbatches]
-                del queue[:n_microbatches]
-        waiting.sort(key=docs.rank.__getitem__)
-        waiting = _fill(docs, waiting, batch)
+        packer.form(docs, batch, arriving)
     return docs.packing()
+
+
+@dataclasses.dataclass(slots=True)
+class QueuesPacker:
+    """Forms one batch after the other; documents that wait are named as in the `Documents` given."""
+
+    thresholds: list[int] = dataclasses.field(default_factory=list)
+    #: One of each threshold, oldest first.
+    queues: list[list[int]] = dataclasses.field(default_factory=list)
+    #: What fitted nowhere.
+    waiting: list[int] = dataclasses.field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        bounds = self.thresholds
+        if any(low >= high for low, high in itertools.pairwise(bounds)) or any(bound < 1 for bound in bounds):
+            raise UsageError(
+                f"queues at {', '.join(map(str, bounds))} tokens; expected thresholds of 1 or more that rise"
+            )
+        self.queues = self.queues or [[] for _ in bounds]
+
+    def form(self, docs: Documents, batch: int, arriving: Sequence[int]) -> None:
+        """Place documents in the next batch; what is left waits."""
+        for doc in arriving:
+            level = bisect.bisect_right(self.thresholds, docs.lengths[doc])
+            (self.queues[level - 1] if level else self.waiting).append(doc)
+        for queue in self.queues:
+            if len(queue) >= docs.n_microbatches:
+                self.waiting += queue[: docs.n_microbatches]
+                del queue[: docs.n_microbatches]
+        self.waiting.sort(key=docs.rank.__getitem__)
+        self.waiting = _fill(docs, self.waiting, batch)
 
 
 def _fill(docs: Documents, longest_first: list[int], batch: int) -> list[int]:

@@ -33,7 +33,7 @@ def deal_ranks(packing: Packing, cost: Cost, n_ranks: int) -> Packing:
             f"{packing.n_microbatches} microbatches cannot be dealt evenly to {n_ranks} ranks; expected a multiple"
         )
     costs, _ = sum_microbatches(packing, cost)
-    place = np.array([_deal(row, n_ranks) for row in costs.tolist()], dtype=np.int64).reshape(costs.shape)
+    place = np.array([deal_microbatches(row, n_ranks) for row in costs.tolist()], dtype=np.int64).reshape(costs.shape)
     placed = packing.batch >= 0
     microbatch: Ints = packing.microbatch.copy()
     microbatch[placed] = place[packing.batch[placed], packing.microbatch[placed]]
@@ -57,8 +57,8 @@ def sum_ranks(costs: Seconds, n_ranks: int) -> Seconds:
     return per_rank
 
 
-def _deal(costs: list[float], n_ranks: int) -> list[int]:
-    """Give the new number of each microbatch of one batch."""
+def deal_microbatches(costs: list[float], n_ranks: int) -> list[int]:
+    """Give the new number of each microbatch of one batch: those of rank 0 first, dearest first, then those of rank 1."""
     size = len(costs) // n_ranks
     totals, taken = [0.0] * n_ranks, [0] * n_ranks
     place = [0] * len(costs)

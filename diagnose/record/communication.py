@@ -80,7 +80,7 @@ def _hook_waits(hooks: Hooks, log: Log, owner: Any) -> None:
     """Note when a work is waited for: until then the worker does something else, afterwards it is done."""
 
     def before(work: Any, *_args: Any, **_kwargs: Any) -> Transfer | Collective | None:
-        found = log.pending.pop(id(work), None)
+        found = log.pending.pop(id(work), None) if log.pending else None
         if found is None or found[0]() is not work:
             return None
         noted = found[1]

@@ -80,8 +80,15 @@ class Autograd:
         log = self.log
         if log.driver or log.current is not None or log.step is None:
             return
-        number = sum(compute.op == Op.BACKWARD for compute in log.step.computes)
-        self.forward = log.begin(Op.FORWARD, number)
+        self.forward = log.begin(Op.FORWARD, self._next_microbatch(log.step.computes))
+
+    @staticmethod
+    def _next_microbatch(computes: list[Compute]) -> int:
+        """Number the microbatch after the last whose backward has begun."""
+        for compute in reversed(computes):
+            if compute.op is Op.BACKWARD:
+                return compute.microbatch + 1
+        return 0
 
     def before_replica(self, module: Any, *_args: Any, **_kwargs: Any) -> bool:
         """Begin a forward of DDP, whose backward will reduce gradients unless it is told not to."""
@@ -110,16 +117,19 @@ class Autograd:
             backward = self._switch()
         elif log.current is None:
             return None  # a schedule that says itself what it computes
+        return backward, self._await_end(tensors) if self.reductions.expected else None
+
+    def _await_end(self, tensors: Any) -> Any:
+        """Have autograd say when the backward of these has computed; gives what takes that back."""
         root = tensors if hasattr(tensors, "grad_fn") else next(iter(tensors), None)
         node = getattr(root, "grad_fn", None)
-        handle = node.register_prehook(self._queue) if node is not None and self.reductions.expected else None
-        return backward, handle
+        return node.register_prehook(self._queue) if node is not None else None
 
     def _switch(self) -> Compute:
         """End the forward and begin the backward."""
         log = self.log
         assert log.step is not None
-        number = sum(compute.op == Op.BACKWARD for compute in log.step.computes)
+        number = self._next_microbatch(log.step.computes)
         forward = self.forward if self.forward is not None and self.forward is log.current else None
         if forward is None:
             # No wrapper was seen: it computes since it last did something else.
@@ -159,17 +169,19 @@ class Autograd:
             self.log.end(backward)
             self.reductions.close(backward)
 
-    def begin_wait(self, *_args: Any, **_kwargs: Any) -> Mark | None:
+    def begin_wait(self) -> Mark | None:
         """A wait of FSDP for parameters or gradients begins."""
-        if self.log.driver:
+        log = self.log
+        if log.driver:
             return None
-        if self.log.current is None and self.log.evaluates():
-            self.log.note_evaluation()
-            return None
-        if not self.log.inside.on:
-            return None
-        self.begin_forward()
-        self.is_sharded = True
+        if log.current is None:
+            if log.evaluates():
+                log.note_evaluation()
+                return None
+            if not log.inside.on:
+                return None
+            self.begin_forward()
+            self.is_sharded = True
         return self._begin_wait()
 
     def begin_wait_for_member(self, result: Any) -> Mark | None:
@@ -181,10 +193,11 @@ class Autograd:
 
     def _begin_wait(self) -> Mark | None:
         """Begin a wait, unless it is a part of one."""
-        if self.waits_in is self.log.current:
+        log = self.log
+        if self.waits_in is log.current:
             return None
-        self.waits_in = self.log.current
-        return self.log.clock.now()
+        self.waits_in = log.current
+        return log.clock.now()
 
     def end_wait(self, start: Mark | None, _result: Any) -> None:
         """The wait is over: it is part of the compute that it began in."""
@@ -214,7 +227,7 @@ class Clipping:
     def __init__(self, log: Log) -> None:
         self.log = log
 
-    def before(self, *_args: Any, **_kwargs: Any) -> Mark:
+    def before(self) -> Mark:
         """Mark when it begins."""
         return self.log.clock.now()
 

@@ -50,6 +50,8 @@ class Hooks:
 
         Parameters
         ----------
+        before : function
+            May take no parameters at all: that is quicker where a function is called often.
         name : str
             Where `owner` has no such function nothing happens: it is another version.
         raised : function, optional
@@ -61,6 +63,7 @@ class Hooks:
         as_found = inspect.getattr_static(owner, name)
         is_own = name in vars(owner)
         fail, is_compiling = self.fail, self.is_compiling
+        takes_none = not inspect.signature(before).parameters
 
         @functools.wraps(inner, updated=())
         def outer(*args: Any, **kwargs: Any) -> Any:
@@ -68,7 +71,7 @@ class Hooks:
             if is_compiling() or not switch.on:
                 return inner(*args, **kwargs)
             try:
-                token = before(*args, **kwargs)
+                token = before() if takes_none else before(*args, **kwargs)
             except Exception as error:  # noqa: BLE001 - the training goes on
                 fail(error)
                 return inner(*args, **kwargs)

@@ -8,7 +8,6 @@ import gc
 import sys
 import time
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 from diagnose.model.optype import Op
@@ -133,13 +132,13 @@ def _hook_saving(hooks: Hooks, log: Log) -> None:
             hooks.around(checkpoint, name, log.always, before, after)
 
 
-def hook_pause(hooks: Hooks, log: Log, owner: Any, name: str, kind: Op | Callable[..., Op]) -> None:
-    """Note calls on the training's thread that are no training, such as an evaluation; `kind` may depend on their arguments."""
+def hook_pause(hooks: Hooks, log: Log, owner: Any, name: str, op: Op) -> None:
+    """Note calls on the training's thread that are no training, such as an evaluation."""
     running: list[tuple[Op, int]] = []
 
-    def before(*args: Any, **kwargs: Any) -> None:
+    def before(*_args: Any, **_kwargs: Any) -> None:
         if log.is_training_thread():
-            running.append(log.begin_named(kind if isinstance(kind, Op) else kind(*args, **kwargs)))
+            running.append(log.begin_named(op))
 
     def after(*_args: Any) -> None:
         if running and log.is_training_thread():

@@ -40,7 +40,7 @@ def hook_pipelining(hooks: Hooks, log: Log, state: ParallelState, reductions: Re
     base = stage._PipelineStageBase  # noqa: SLF001 - what is public leads through it
     pipeline = _Pipelining(log, state, reductions)
     for schedule in (schedules.PipelineScheduleSingle, schedules.PipelineScheduleMulti):
-        hooks.around(schedule, "step", log.inside, pipeline.before_schedule, pipeline.after_schedule)
+        hooks.around(schedule, "step", log.beside, pipeline.before_schedule, pipeline.after_schedule)
     hooks.around(
         schedules._PipelineSchedule,  # noqa: SLF001
         "_maybe_compute_loss",
@@ -75,6 +75,8 @@ class _Pipelining:
         if not schedule._has_backward:  # noqa: SLF001
             self.log.driver = "evaluation"
             self.log.note_evaluation()
+            return
+        if not self.log.inside.on:
             return
         self.first = self.log.n_microbatches
         chunks = tuple(stage.stage_index for stage in stages)

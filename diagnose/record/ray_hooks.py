@@ -10,7 +10,7 @@ from typing import Any
 
 from diagnose.model.optype import Op
 from diagnose.record.hooks import Hooks
-from diagnose.record.host import SHORT_WAIT_NS, hook_pause
+from diagnose.record.host import SHORT_WAIT_NS
 from diagnose.record.log import Log
 from diagnose.record.steps import Steps
 
@@ -20,12 +20,27 @@ DATA = "ray.data._internal.block_batching.iter_batches"
 
 
 def hook_ray_train(hooks: Hooks, log: Log) -> None:
-    """Note reports: a save where they hand over a checkpoint, else logging."""
+    """Note reports: a save where they hand over a checkpoint, else logging.
 
-    def kind(_context: Any, _metrics: Any, checkpoint: Any = None, *_args: Any, **_kwargs: Any) -> Op:
-        return Op.LOG if checkpoint is None else Op.CHECKPOINT
+    Within a report the workers wait for each other. Where one of them saves before it reports, that is no logging of the others.
+    """
+    owner = importlib.import_module(TRAIN).TrainContext
+    running: list[tuple[Op, int]] = []
 
-    hook_pause(hooks, log, importlib.import_module(TRAIN).TrainContext, "report", kind)
+    def before(_context: Any, _metrics: Any, checkpoint: Any = None, *_args: Any, **_kwargs: Any) -> None:
+        if log.is_training_thread():
+            running.append(log.begin_named(Op.LOG if checkpoint is None else Op.CHECKPOINT))
+
+    def waited(*_args: Any) -> None:
+        if running and log.is_training_thread():
+            running.append((running.pop()[0], time.perf_counter_ns()))
+
+    def after(*_args: Any) -> None:
+        if running and log.is_training_thread():
+            log.end_named(running.pop())
+
+    hooks.around(owner, "report", log.always, before, after, after)
+    hooks.around(owner, "_sync_checkpoint_dir_name_across_ranks", log.always, lambda *_args, **_kwargs: None, waited)
 
 
 def hook_ray_data(hooks: Hooks, log: Log, steps: Steps) -> None:

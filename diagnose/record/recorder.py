@@ -37,6 +37,7 @@ from diagnose.record.report import report_job
 from diagnose.record.sampling import Sampling
 from diagnose.record.start import find_start
 from diagnose.record.steps import Steps, hook_steps
+from diagnose.record.trackers import Trackers
 from diagnose.record.writer_thread import PATIENCE_AFTER_ERROR_S, PATIENCE_S, WriterThread
 
 #: Libraries that read data beside torch's loaders: where one is in use, nobody knows whether the job waits for input.
@@ -107,6 +108,7 @@ class Recorder:
     ) -> None:
         self._folder = Path(folder)
         self._reports = report
+        self._trackers = Trackers()
         self._is_on = True
         self._clock = Clock()
         self._log = Log(self._clock)
@@ -174,6 +176,8 @@ class Recorder:
             ray_hooks.DATA: (ray_hooks.hook_ray_data, self._steps),
             **{name: (hook_operations, name) for name in OPERATIONS},
         }
+        if self._reports and self._state.rank == 0:
+            self._frameworks |= self._trackers.frameworks
         self._hook_frameworks()
         self._log.retries = self._retries.since
         self._look()
@@ -361,7 +365,7 @@ class Recorder:
         """Diagnose the job, once."""
         self._reports = False
         try:
-            report_job(self._folder, self._writer.folder, self._state.world)
+            report_job(self._folder, self._writer.folder, self._state.world, self._trackers)
         except Exception as error:  # noqa: BLE001 - the job ends as it would
             LOGGER.warning(
                 "diagnose could not report (%s: %s); `diagnose %s` does", type(error).__name__, error, self._folder

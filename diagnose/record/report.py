@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from diagnose.record.trackers import tell_trackers
+from diagnose.record.trackers import Trackers
 from diagnose.record.write import count_ranks, is_finished
 
 LOGGER = logging.getLogger("diagnose.record")
@@ -27,7 +27,7 @@ DIAGNOSIS_S = 300.0
 _LOG = 2
 
 
-def report_job(folder: Path, files: Path, n_ranks: int) -> None:
+def report_job(folder: Path, files: Path, n_ranks: int, trackers: Trackers) -> None:
     """Diagnose a job whose ranks are ending.
 
     Parameters
@@ -38,6 +38,8 @@ def report_job(folder: Path, files: Path, n_ranks: int) -> None:
         Folder in which each rank leaves its file.
     n_ranks : int
         How many there are.
+    trackers : Trackers
+        Where the job logs to.
     """
     n_missing = n_ranks - wait_for_ranks(files, n_ranks)
     if n_missing:
@@ -61,7 +63,7 @@ def report_job(folder: Path, files: Path, n_ranks: int) -> None:
     told["PYTHONSAFEPATH"] = "1"  # what lies in the job's working folder is none of our modules
     done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=_LOG, timeout=DIAGNOSIS_S, check=False, env=told)  # noqa: S603
     if done.returncode == 0:
-        tell_trackers(json.loads(found.read_bytes()), page)
+        trackers.tell(json.loads(found.read_bytes()), page)
 
 
 def wait_for_others(file: Path) -> None:

@@ -1,7 +1,8 @@
-"""What recording costs: the same training with and without, in one process, steps in random order.
+"""What recording costs: a call of a hook, and the same training with and without the recorder, in one process.
 
-Run with `pytest tests/benchmarks/test_record.py --benchmarks -s`; needs torch. Steps compute all the time, so the processor's time
-of the whole process, the recorder's thread included, is the step time on a machine that runs nothing else. No time is asserted.
+Run with `pytest tests/benchmarks/test_record.py --benchmarks -s`; needs torch. Times are the processor's, of the training's thread
+alone. Blocks of steps with and without the recorder follow each other in random order, and so do two blocks without it, whose
+difference is the noise. No time is asserted.
 """
 
 import gc
@@ -14,13 +15,12 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed: nothing can be recorded")
 
 pytestmark = pytest.mark.benchmark
-#: Steps each way of running.
-N_ROUNDS = 60
-#: What others on the machine do makes steps longer, never shorter: the quickest are compared.
-QUICKEST = 12
-WAYS = ("without", "hooked", "recorded")
+N_ROUNDS = 40
+STEPS_IN_BLOCK = 8
 N_MICROBATCHES = 8
-WIDTH = 256
+WIDTH = 128
+#: Calls timed at once, and how often: the quickest is what a call takes where nothing else runs.
+N_CALLS, N_REPEATS = 400, 1500
 
 
 def layers(n):
@@ -34,14 +34,34 @@ def layers(n):
 
 
 def data_parallel():
-    """Give one step of DDP: eight microbatches, gradients reduced after the last."""
-    model = torch.nn.parallel.DistributedDataParallel(layers(6))
+    """Give one step of DDP with 12 layers: gradients reduced after the last of the microbatches."""
+    model = torch.nn.parallel.DistributedDataParallel(layers(12))
+
+    def is_last(microbatch):
+        model.require_backward_grad_sync = microbatch == N_MICROBATCHES - 1
+
+    return training(model, is_last)
+
+
+def sharded():
+    """Give one step of FSDP2 with 24 layers: parameters gathered and gradients scattered in each of them."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh, model = init_device_mesh("cpu", (1,)), layers(24)
+    for layer in model:
+        fully_shard(layer, mesh=mesh)
+    return training(fully_shard(model, mesh=mesh), lambda _: None)
+
+
+def training(model, before):
+    """Give one step of some microbatches."""
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    data = torch.randn(128, WIDTH)
+    data = torch.randn(32, WIDTH)
 
     def step():
         for microbatch in range(N_MICROBATCHES):
-            model.require_backward_grad_sync = microbatch == N_MICROBATCHES - 1
+            before(microbatch)
             (model(data) ** 2).mean().backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -59,7 +79,7 @@ def pipeline():
     schedule = ScheduleInterleaved1F1B(
         stages, n_microbatches=N_MICROBATCHES, loss_fn=lambda output, target: ((output - target) ** 2).mean()
     )
-    data = torch.randn(128 * N_MICROBATCHES, WIDTH)
+    data = torch.randn(32 * N_MICROBATCHES, WIDTH)
 
     def step():
         schedule.step(data, target=data)
@@ -67,7 +87,7 @@ def pipeline():
     return step
 
 
-@pytest.mark.parametrize("make", [data_parallel, pipeline])
+@pytest.mark.parametrize("make", [data_parallel, sharded, pipeline])
 def test_overhead(make, tmp_path):
     """Prints the step time without the recorder, and how much longer steps are with its hooks and while they are recorded."""
     import torch.distributed as dist
@@ -78,38 +98,103 @@ def test_overhead(make, tmp_path):
         step = make()
         for _ in range(4):
             step()
-        spent = measure(step, tmp_path / "trace")
+        rounds = [one_round(step, tmp_path / "trace", random.Random(n)) for n in range(N_ROUNDS)]
     finally:
         dist.destroy_process_group()
-    quick_s = {way: statistics.mean(sorted(times)[:QUICKEST]) for way, times in spent.items()}
-    usual = f"{1e3 * quick_s['without']:.1f} ms a step without the recorder"
-    print(f"\n{make.__name__}: {usual}; the {QUICKEST} quickest of {N_ROUNDS} steps")
-    excess = {way: quick_s[way] / quick_s["without"] - 1 for way in WAYS[1:]}
-    for way, share in excess.items():
-        print(f"  {way}: {share:+.2%}")
-    print(f"  one step in ten recorded: {0.9 * excess['hooked'] + 0.1 * excess['recorded']:+.3%}")
-    assert all(len(times) == N_ROUNDS for times in spent.values())
+    usual_s = statistics.median(found["without"] for found in rounds)
+    print(f"\n{make.__name__}: {1e3 * usual_s:.1f} ms a step without the recorder")
+    for way, name in (("again", "noise"), ("hooked", "hooks in place"), ("recorded", "recorded")):
+        more_s = [found[way] - found["without"] for found in rounds]
+        error_s = statistics.stdev(more_s) / len(more_s) ** 0.5
+        share = statistics.mean(more_s) / usual_s
+        print(f"  {name}: {1e3 * statistics.mean(more_s):+.3f} +- {1e3 * error_s:.3f} ms a step ({share:+.2%})")
+    assert len(rounds) == N_ROUNDS
 
 
-def measure(step, folder):
-    """Give the processor's seconds of each step, by way: all ways once a round, in random order."""
+def one_round(step, folder, rng):
+    """Give the seconds of a step, by way: a block of steps each, in random order."""
     from diagnose.record import Recorder
 
-    order = random.Random(0)
-    spent = {way: [] for way in WAYS}
+    found = {}
     gc.collect()
     gc.disable()
-    for _ in range(N_ROUNDS):
-        for way in order.sample(WAYS, len(WAYS)):
-            recorder = None if way == "without" else Recorder(folder, sample=1.0 if way == "recorded" else 1e-6)
-            began = time.process_time()
+    for way in rng.sample(["without", "again", "hooked", "recorded"], 4):
+        recorder = None if way in ("without", "again") else Recorder(folder)
+        if way == "hooked":
+            recorder._clock.is_paused = True  # as while a graph is captured: no step is recorded
+        began = time.thread_time()
+        for _ in range(STEPS_IN_BLOCK):
             if recorder is None:
                 step()
             else:
-                with recorder.step(1):
+                with recorder.step():
                     step()
-            spent[way].append(time.process_time() - began)
-            if recorder is not None:
-                recorder.close()
+        found[way] = (time.thread_time() - began) / STEPS_IN_BLOCK
+        if recorder is not None:
+            recorder.close()
     gc.enable()
-    return spent
+    return found
+
+
+def test_calls():
+    """Prints what a call of a hook takes: in a step that is not recorded, for a wait of FSDP, and for a microbatch."""
+    from diagnose.model.optype import Op
+    from diagnose.record.clock import Clock, Window
+    from diagnose.record.data_parallel import Autograd
+    from diagnose.record.graphs import keep_out_compiler
+    from diagnose.record.hooks import Hooks
+    from diagnose.record.log import Log
+
+    class Hooked:
+        """What is hooked does nothing."""
+
+        require_backward_grad_sync = False
+
+        def forward(self):
+            """A forward."""
+
+        def backward(self, loss):
+            """A backward."""
+
+        def unshard(self):
+            """A wait for parameters."""
+
+    log, hooks = Log(Clock()), Hooks(pytest.fail)
+    keep_out_compiler(hooks, torch)
+    autograd = Autograd(log)
+    log.is_grad_enabled = torch.is_grad_enabled
+    hooked, loss = Hooked(), torch.ones(())
+    plain_ns = quickest_ns(hooked.unshard)
+    hooks.around(Hooked, "unshard", log.inside, autograd.begin_wait, autograd.end_wait)
+    hooks.around(Hooked, "forward", log.inside, autograd.before_replica, autograd.after_replica)
+    hooks.around(
+        Hooked, "backward", log.inside, lambda _, loss: autograd.before_backward(loss), autograd.after_backward
+    )
+    off_ns = quickest_ns(hooked.unshard)
+    log.open(0, Window())
+    running = log.begin(Op.FORWARD, 0)
+    wait_ns = quickest_ns(hooked.unshard, running.waits.clear)
+    log.end(running)
+    log.step.computes.clear()
+
+    def microbatch():
+        hooked.forward()
+        hooked.backward(loss)
+
+    microbatch_ns = quickest_ns(microbatch, log.step.computes.clear, n_calls=N_MICROBATCHES) - 2 * plain_ns
+    hooks.undo()
+    print(f"\na hook that is off: {off_ns - plain_ns:.0f} ns; a wait of FSDP: {wait_ns - plain_ns:.0f} ns")
+    print(f"a microbatch of DDP, forward and backward: {microbatch_ns:.0f} ns")
+    assert off_ns > 0 and wait_ns > 0 and microbatch_ns > 0
+
+
+def quickest_ns(call, before=lambda: None, n_calls=N_CALLS):
+    """Give the nanoseconds of a call: the least of many tries."""
+    least = float("inf")
+    for _ in range(N_REPEATS):
+        before()
+        began = time.perf_counter_ns()
+        for _ in range(n_calls):
+            call()
+        least = min(least, time.perf_counter_ns() - began)
+    return least / n_calls

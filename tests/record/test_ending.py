@@ -1,6 +1,7 @@
 """Jobs that end in other ways than at their end: signals, kills, full disks, errors. What was recorded is there."""
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -11,10 +12,11 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-pytest.importorskip("torch", reason="torch is not installed: nothing can be recorded")
+torch = pytest.importorskip("torch", reason="torch is not installed: nothing can be recorded")
 
-from diagnose.record import Recorder
-from diagnose.record.ending import Ending
+from diagnose.record import Recorder  # noqa: E402 - only where there is torch
+from diagnose.record.ending import Ending  # noqa: E402
+from diagnose.trace.load import load_trace  # noqa: E402
 
 JOB = Path(__file__).resolve().parents[1] / "torch_jobs" / "ends.py"
 PATIENCE_S = 120
@@ -129,6 +131,40 @@ def test_workers_of_a_loader(tmp_path, method):
     said, warned = job.communicate(timeout=PATIENCE_S)
     assert (job.returncode, said, warned) == (0, "ready\n", "")
     assert files_in(tmp_path) == ["rank-00000.parquet"] and steps_of(tmp_path) == set(range(20))
+
+
+def test_a_hundred_thousand_steps(tmp_path):
+    """A long job of short steps ends as it would; what is kept of it stays small, and reaches from its beginning to its end."""
+    weight = torch.ones(2, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    weight.grad = torch.zeros(2)
+    with Recorder(tmp_path) as recorder:
+        for _ in range(100_000):
+            with recorder.step():
+                optimizer.step()
+    steps = steps_of(tmp_path)
+    assert 2_000 < len(steps) < 12_000 and min(steps) < 100 and max(steps) > 99_000
+
+
+def test_ranks_with_uneven_steps(tmp_path):
+    """A rank whose data end early has fewer steps than its peers; those that all have are read, and nothing is refused."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    jobs = [start(tmp_path, "--steps", str(steps), rank=rank, port=port) for rank, steps in enumerate((24, 20))]
+    assert [job.communicate(timeout=PATIENCE_S) and job.returncode for job in jobs] == [0, 0]
+    assert set(range(20)) <= set(load_trace(tmp_path).steps.tolist())
+
+
+def test_a_folder_that_cannot_be_written(tmp_path):
+    """A job whose folder is taken away while it trains ends as it would, with one warning."""
+    job = start(tmp_path / "trace", "--then", "wait")
+    wait_until_ready(job)
+    shutil.rmtree(tmp_path / "trace")
+    (tmp_path / "trace").write_text("")
+    job.send_signal(signal.SIGTERM)
+    _, warned = job.communicate(timeout=PATIENCE_S)
+    assert job.returncode == -signal.SIGTERM and len(warned.splitlines()) == 1 and "could not write" in warned
 
 
 def test_handlers_are_put_back():

@@ -124,7 +124,7 @@ def read_wandb(_folder, said):
 
     found = ast.literal_eval(said.splitlines()[-1])
     texts = {name: value for name, value in found.items() if isinstance(value, str)}
-    return texts, {name: value for name, value in found.items() if name not in texts and not name.startswith("_")}
+    return texts, {name: value for name, value in found.items() if name not in texts and name.startswith("diagnose/")}
 
 
 READ = {"tensorboard": read_tensorboard, "mlflow": read_mlflow, "wandb": read_wandb}

@@ -191,7 +191,7 @@ def test_a_slow_link_is_named(tmp_path, schedule):
 @pytest.mark.parametrize("wrapper", ["ddp", "fsdp1", "fsdp2", "none"])
 def test_data_parallel(tmp_path, wrapper):
     """However gradients are reduced, every step has its computes and one reduction, and a slow rank is named."""
-    run("data_parallel.py", tmp_path, "--wrapper", wrapper, "--slow-rank", "1")
+    run("data_parallel.py", tmp_path, "--wrapper", wrapper, "--slow-rank", "1", "--forward-s", "0.02")
     rows = read(tmp_path)
     assert set(rows.optype) >= {"forward-compute", "backward-compute", "grads-reduce-scatter", "optimizer"}
     counts = rows.pivot_table(
@@ -202,7 +202,7 @@ def test_data_parallel(tmp_path, wrapper):
     computes = rows[rows.optype == "forward-compute"]
     assert computes.sort_values("start_ts").doc_lengths.iloc[0].tolist() == [4, 8]
     mean_s = computes.groupby("dp_rank").duration.median()
-    assert mean_s[1] > 1.4 * mean_s[[0, 2]].max(), (
+    assert mean_s[1] > 1.3 * mean_s[[0, 2]].max(), (
         "the others wait for the slow rank, and their computes must not show it"
     )
     found = found_in(tmp_path)[0]

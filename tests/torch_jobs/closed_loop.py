@@ -20,20 +20,20 @@ import torch.distributed as dist
 import torch.multiprocessing
 from torch import nn
 
-from diagnose.packing.cost import Cost
+from diagnose.packing import Cost, PackedBatchSampler
 
 FAULTS = ("collections", "sequences")
-WIDTH, N_LAYERS, N_MICROBATCHES = 16, 2, 2
+WIDTH, N_MICROBATCHES = 16, 2
 #: Documents of a global batch, all ranks together.
 N_DOCUMENTS = 48
 #: Tokens of documents: a few are long. A long one costs as much again as its tokens at 4,000 of them.
 SHORT, LONG, LONG_SHARE = (100, 600), (3000, 9000), 0.06
 MAX_TOKENS = 20_000
 COST = Cost(linear=1.0, quadratic=1.0 / 4000.0)
-#: Seconds of a layer's forward for a cost of 1,000.
-SECONDS = 0.002
+#: Seconds of a forward for a cost of 1,000: long, so that what else the machine does is short beside it.
+SECONDS = 0.008
 #: Of `collections`, whose microbatches are all alike.
-EVEN_COST = 10_000
+EVEN_COST = 5_000
 #: Lists on the heap of each rank, which every whole collection looks at, ...
 N_OBJECTS = 100_000
 #: ... and those that a step makes and keeps for some steps; Python collects all when a quarter more has come.
@@ -75,7 +75,7 @@ def parse(arguments=None):
     parser.add_argument("--fault", choices=FAULTS, required=True)
     parser.add_argument("--planned-gc", type=int)
     parser.add_argument("--packer", choices=("greedy", "queues", "balanced"))
-    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--ranks", type=int, default=2)
     return parser.parse_args(arguments)
 
@@ -117,8 +117,6 @@ def run_rank(rank, options, port):
 def deal(options, lengths, rank):
     """Give the documents of each microbatch of this rank: as they come, or packed."""
     if options.packer:
-        from diagnose.packing.sampler import PackedBatchSampler
-
         return PackedBatchSampler(
             lengths,
             batch_documents=N_DOCUMENTS,
@@ -139,7 +137,7 @@ def train(options, microbatches, lengths, rank):
     """Run the steps of one rank."""
     from diagnose.record import Recorder
 
-    model = nn.parallel.DistributedDataParallel(nn.Sequential(*[Layer() for _ in range(N_LAYERS)]))
+    model = nn.parallel.DistributedDataParallel(Layer())
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     rows, kept, microbatches = torch.randn(4, WIDTH), [], iter(microbatches)
     with Recorder(options.out, sample=1.0, planned_gc=options.planned_gc) as recorder:

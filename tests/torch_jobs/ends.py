@@ -62,23 +62,24 @@ def read_batches(options):
 
 
 def begin_logging(tracker, folder):
-    """Log a figure as a job does, and give what keeps the log open."""
+    """Give what logs a figure, as jobs do."""
     if tracker == "tensorboard":
         from torch.utils.tensorboard import SummaryWriter
 
-        writer = SummaryWriter(folder)
-        writer.add_scalar("loss", 1.0)
-        return writer
+        return lambda: SummaryWriter(folder).add_scalar("loss", 1.0)
     if tracker == "mlflow":
         import mlflow
 
         mlflow.set_tracking_uri(f"sqlite:///{folder}.db")
-        mlflow.log_metric("loss", 1.0)
+        run = mlflow.start_run()
+        mlflow.end_run()
+        return lambda: mlflow.log_metric("loss", 1.0, run_id=run.info.run_id)
     if tracker == "wandb":
         import wandb
 
-        return wandb.init(mode="offline", dir=os.path.dirname(folder))  # noqa: PTH120
-    return None
+        run = wandb.init(mode="offline", dir=os.path.dirname(folder))  # noqa: PTH120
+        return lambda: run.log({"loss": 1.0})
+    return lambda: None
 
 
 def main():
@@ -106,6 +107,7 @@ def main():
                 if dist.is_initialized() and options.slow_rank >= 0:
                     dist.all_reduce(weight.grad)
                 optimizer.step()
+        log()
         print("ready", flush=True)
         if options.then == "exit-at-once":
             while not list(Path(options.out).glob("start-*/rank-00000.parquet")):
@@ -118,8 +120,10 @@ def main():
         if options.then in ("wait", "collective"):
             time.sleep(600)
     if options.tracker == "wandb":
-        print(dict(log.summary), flush=True)
-        log.finish()
+        import wandb
+
+        print(dict(wandb.run.summary), flush=True)
+        wandb.finish()
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """Ray Train: a `TorchTrainer` of three workers whose loop is recorded in each."""
 
+import dataclasses
+
 from tests.record.table.framework import Framework
 
 FRAMEWORK = Framework(title="Ray Train", needs=("torch", "ray"), is_started_by_rank=False)
@@ -13,7 +15,8 @@ def train(config: dict) -> None:
 
     from tests.record.table.job import Job
 
-    job = Job(FRAMEWORK, config["fault"], config["out"], rank=ray.train.get_context().get_world_rank())
+    framework = dataclasses.replace(FRAMEWORK, steps=config["steps"])
+    job = Job(framework, config["fault"], config["out"], rank=ray.train.get_context().get_world_rank())
     model = ray.train.torch.prepare_model(job.model())
     loader = ray.train.torch.prepare_data_loader(job.loader())
     optimizer = torch.optim.AdamW(model.parameters())
@@ -51,11 +54,12 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("out", type=Path)
     parser.add_argument("--fault", default="healthy")
+    parser.add_argument("--steps", type=int, default=FRAMEWORK.steps)
     options = parser.parse_args()
     n_workers = len(FRAMEWORK.places)
     ray.init(num_cpus=n_workers + 1, include_dashboard=False, object_store_memory=100_000_000)
     settings = {
-        "train_loop_config": {"out": str(options.out), "fault": options.fault},
+        "train_loop_config": {"out": str(options.out), "fault": options.fault, "steps": options.steps},
         "scaling_config": ScalingConfig(num_workers=n_workers),
         "torch_config": TorchConfig(backend="gloo"),
         "run_config": RunConfig(storage_path=str(options.out / "ray")),
