@@ -30,6 +30,7 @@ CANNOT_RUN = {
     'eval "$(diagnose run': "the same",
     "srun ": "needs Slurm",
     "diagnose /shared/traces/job-7": "needs what the job before it recorded",
+    "python -m tests.record.table": "runs real jobs, hours of them; tests/record/table runs one of each framework",
     "python -m diagnose.faults": "makes hundreds of jobs, minutes long; tests/faults runs each of these programs on a few",
     "python -m diagnose.train": "trains for ten minutes; tests/test_train.py and tests/test_leave_out.py train on a few jobs",
     "ruff ": "CI's step `ruff`",
