@@ -310,6 +310,8 @@ def test_how_the_loader_and_the_allocator_are_set_up(tmp_path, monkeypatch):
     expected = {"num_workers": 1, "prefetch_factor": 3, "pin_memory": False, "persistent_workers": False}
     assert said["loader"] == expected
     assert said["alloc_conf"] == "max_split_size_mb:128"
+
+
 def test_no_optimizer_that_is_seen(tmp_path, caplog, monkeypatch):
     """Where steps are to be found by an optimizer and none runs, the recording ends with a warning that says what to do."""
     monkeypatch.setattr("diagnose.record.log.MAX_COMPUTES", 10)
