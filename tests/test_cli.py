@@ -530,7 +530,18 @@ def test_completion_script(shell: str, capsys: pytest.CaptureFixture[str]) -> No
                 ),
                 *(
                     f"plain,{name}"
-                    for name in ("fleet", "open", "pack", "rules", "schema", "store", "tickets", "triage", "what-if")
+                    for name in (
+                        "fleet",
+                        "open",
+                        "pack",
+                        "rules",
+                        "run",
+                        "schema",
+                        "store",
+                        "tickets",
+                        "triage",
+                        "what-if",
+                    )
                 ),
                 "file,",
             ],

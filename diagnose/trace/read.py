@@ -71,7 +71,7 @@ def _read_inputs(inputs: InputFiles, name: str, report: Callable[[str], None]) -
     others = tuple(
         file
         for file in inputs.files
-        if file not in set(traces) and file.suffix.lower() not in DESCRIPTIONS and file.name not in BESIDE
+        if file not in set(traces) and file.suffix.lower() not in DESCRIPTIONS and not (file.name in BESIDE and traces)
     )
     producer = find_producer(InputFiles(inputs.path, others)) if others else None
     if producer is not None and not (

@@ -95,8 +95,8 @@ def attribute_stalls(  # noqa: PLR0913 - all that may tell what a stall is
     follow = tuple(_list_followers(observed, n_stages))
     all_stalls = LongStalls(stalls, share > 0, np.isfinite(work_s), share, n_stages, steps, follow, reads_input)
     _attribute_by_place(all_stalls)
-    step_s = np.concatenate([o.block.end_s.max(axis=(0, 2)) for o in observed])
-    attribute_planned_collections(stalls, steps, step_s, n_stages)
+    job_s = sum(float(o.block.end_s.max(axis=(0, 2)).sum()) for o in observed)
+    attribute_planned_collections(stalls, steps, job_s, n_stages)
     return stalls
 
 

@@ -81,7 +81,7 @@ def test_production_job_gets_the_best_of_all_layouts(layers: str) -> None:
 def test_production_job_says_what_it_takes_for_granted() -> None:
     """ST's metadata know no layers: their number is assumed and said; gain, bound and flags are in the remedy."""
     found = remedy(production())
-    assert any("taken as 32, 8 on each virtual stage" in text for text in found.assumptions)
+    assert any("taken as 32, 8 on each stage now" in text for text in found.assumptions)
     assert "--pipeline-model-parallel-layout" in found.how and "SplitPoint.BEGINNING" in found.how
     assert found.figures["gain_share"] == pytest.approx(0.163, abs=0.005)
     # With as many microbatches as stages a shorter last stage is better than equal ones.

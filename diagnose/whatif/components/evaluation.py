@@ -67,11 +67,11 @@ def is_planned(steps: Ints, hits: Bools) -> bool:
     return find_period(steps[order], hits[order])[1] >= REGULAR
 
 
-def attribute_planned_collections(stalls: Stalls, steps: Ints, step_s: Seconds, n_stages: int) -> None:
+def attribute_planned_collections(stalls: Stalls, steps: Ints, job_s: float, n_stages: int) -> None:
     """Attribute the collections that nearly all workers make in the same steps, at a period, to the plan.
 
     Where each worker collects when its own objects ask for it, steps differ from worker to worker. What rows call a collection and
-    costs much is no good plan: its interval is too short. `step_s` are seconds of each step, shape (n_steps,).
+    costs much is no good plan: its interval is too short. `job_s` are the seconds of all steps.
     """
     seconds = stalls.seconds_of(StallKind.COLLECTION)
     if not seconds.any():
@@ -86,7 +86,7 @@ def attribute_planned_collections(stalls: Stalls, steps: Ints, step_s: Seconds, 
     ):
         return
     recorded = (stalls.recorded_inside | stalls.recorded_before)[:, :, :, at_once].any(axis=(0, 1, 2, 4))
-    if recorded.mean() > MOST_SHARE and by_worker.max(axis=(0, 2)).sum() > DEAR_SHARE * step_s.sum():
+    if recorded.mean() > MOST_SHARE and by_worker.max(axis=(0, 2)).sum() > DEAR_SHARE * job_s:
         return
     for kinds in (stalls.inside, stalls.before):
         here = (kinds == StallKind.COLLECTION) & at_once[None, None, None, :, None]
