@@ -7,7 +7,7 @@ from diagnose.model.stalls import StallKind, Stalls
 from diagnose.whatif.components.evaluation import attribute_planned_collections, find_evaluations, is_planned
 
 STEPS = np.arange(24)
-STEP_S = np.full(len(STEPS), 2.0)
+JOB_S = 2.0 * len(STEPS)
 STAGES, MICROBATCHES, DP = 4, 8, 4
 
 
@@ -57,11 +57,11 @@ def test_collections_of_all_workers_in_the_same_steps_are_planned() -> None:
     """`gc.collect` on all ranks every sixth step is a plan; each worker in its own steps is not."""
     together = np.broadcast_to((STEPS % 6 == 0)[None, :, None], (STAGES, len(STEPS), DP))
     stalls = collections(together)
-    attribute_planned_collections(stalls, STEPS, STEP_S, STAGES)
+    attribute_planned_collections(stalls, STEPS, JOB_S, STAGES)
     assert (stalls.inside[stalls.inside_s > 0] == StallKind.PLANNED).all()
     turn = np.arange(STAGES)[:, None, None] + STAGES * np.arange(DP)
     stalls = collections((STEPS[None, :, None] - turn) % 16 == 0)
-    attribute_planned_collections(stalls, STEPS, STEP_S, STAGES)
+    attribute_planned_collections(stalls, STEPS, JOB_S, STAGES)
     assert (stalls.inside[stalls.inside_s > 0] == StallKind.COLLECTION).all()
 
 
@@ -70,7 +70,7 @@ def test_a_few_collections_beside_the_plan_change_nothing() -> None:
     at = np.random.default_rng(0).random((STAGES, len(STEPS), DP)) < 0.5
     at[:, STEPS % 12 == 0] = True
     stalls = collections(at)
-    attribute_planned_collections(stalls, STEPS, STEP_S, STAGES)
+    attribute_planned_collections(stalls, STEPS, JOB_S, STAGES)
     assert not (stalls.inside == StallKind.PLANNED).any()
 
 
@@ -83,5 +83,5 @@ def test_a_plan_that_costs_much_is_no_good_one(recorded: bool, step_s: float, ki
     """0.5 s every sixth step are 4% of steps of 2 s: what rows call collections then comes too often, planned or not."""
     together = np.broadcast_to((STEPS % 6 == 0)[None, :, None], (STAGES, len(STEPS), DP))
     stalls = collections(together, recorded=recorded)
-    attribute_planned_collections(stalls, STEPS, np.full(len(STEPS), step_s), STAGES)
+    attribute_planned_collections(stalls, STEPS, step_s * len(STEPS), STAGES)
     assert (stalls.inside[stalls.inside_s > 0] == kind).all()
