@@ -93,7 +93,7 @@ def test_a_healthy_job(jobs):
     """Nothing is said for sure of a job without a fault."""
     diagnosis = diagnose.diagnose(jobs / "none")
     assert diagnosis.fidelity.ok
-    assert [cause.cause for cause in diagnosis.causes if cause.confidence >= 0.8] == []
+    assert [cause.cause for cause in diagnosis.causes if cause.confidence >= 0.7] == []
 
 
 @pytest.mark.parametrize("fault", FAULTS[1:])
@@ -111,4 +111,4 @@ def test_the_slow_place_is_named(jobs, fault):
         places = {end for link in where.links for end in (link.source, link.target)} | set(where.workers)
         assert found.cause == "network-fault"
         assert {place.dp for place in places} == {1}
-    assert found.confidence >= 0.8
+    assert found.confidence >= 0.7
