@@ -93,7 +93,7 @@ def test_a_healthy_job(jobs):
     """Nothing is said for sure of a job without a fault."""
     diagnosis = diagnose.diagnose(jobs / "none")
     assert diagnosis.fidelity.ok
-    assert [cause.cause for cause in diagnosis.causes if cause.confidence >= 0.7] == []
+    assert [cause.cause for cause in diagnosis.causes if cause.confidence >= 0.8] == []
 
 
 @pytest.mark.parametrize("fault", FAULTS[1:])
