@@ -111,4 +111,4 @@ def test_the_slow_place_is_named(jobs, fault):
         places = {end for link in where.links for end in (link.source, link.target)} | set(where.workers)
         assert found.cause == "network-fault"
         assert {place.dp for place in places} == {1}
-    assert found.confidence >= 0.7
+    assert found.confidence >= 0.8

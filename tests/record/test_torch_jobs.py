@@ -202,7 +202,7 @@ def test_data_parallel(tmp_path, wrapper):
     computes = rows[rows.optype == "forward-compute"]
     assert computes.sort_values("start_ts").doc_lengths.iloc[0].tolist() == [4, 8]
     mean_s = computes.groupby("dp_rank").duration.median()
-    assert mean_s[1] > 1.3 * mean_s[[0, 2]].max(), (
+    assert mean_s[1] > 1.4 * mean_s[[0, 2]].max(), (
         "the others wait for the slow rank, and their computes must not show it"
     )
     found = found_in(tmp_path)[0]
