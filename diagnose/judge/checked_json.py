@@ -44,13 +44,18 @@ def take_numbers(part: Any, name: str, place: str, *, n: int | None = None, empt
     here = f"{place}/{name}"
     if empty and found == []:
         return []
-    return [take_number(x, f"{here}/{i}") for i, x in enumerate(take_list(found, here, n=n))]
+    found = take_list(found, here, n=n)
+    if set(map(type, found)) <= {int, float} and -MOST <= min(found) <= max(found) <= MOST:
+        return list(map(float, found))
+    return [take_number(x, f"{here}/{i}") for i, x in enumerate(found)]  # says which one is wrong
 
 
 def take_integers(part: Any, name: str, place: str, *, low: int, high: int, n: int | None = None) -> list[int]:
     """Take a list of integers within bounds."""
     found = take_list(take_entry(part, name, place), f"{place}/{name}", n=n)
-    for i, x in enumerate(found):
+    if set(map(type, found)) <= {int} and low <= min(found) <= max(found) <= high:
+        return found
+    for i, x in enumerate(found):  # says which one is wrong
         if type(x) is not int or not low <= x <= high:
             raise ValueError(f"{place}/{name}/{i}: {str(x)[:40]!r}; expected an integer from {low} to {high}")
     return found

@@ -86,9 +86,7 @@ def read_parquet(source: str | Path | BinaryIO, *, name: str) -> Rows:
             source = _open(Path(source))
         footer = pq.read_metadata(source)
         strings = [column for column in STRINGS if column in footer.schema.to_arrow_schema().names]
-        with pq.ParquetFile(
-            source, metadata=footer, read_dictionary=strings, page_checksum_verification=False
-        ) as file:
+        with pq.ParquetFile(source, metadata=footer, read_dictionary=strings, page_checksum_verification=False) as file:
             schema = file.schema_arrow
             _check_schema(file, name)
             columns = [c for c in (*REQUIRED, *OPTIONAL, EXPERT_TOKENS) if c in schema.names]
@@ -108,6 +106,15 @@ def read_parquet(source: str | Path | BinaryIO, *, name: str) -> Rows:
     if LISTS not in schema.names or pa.types.is_null(schema.field(LISTS).type):
         return rows
     return dataclasses.replace(rows, number=np.arange(len(rows), dtype=np.int32), lists=ListColumn(source, name))
+
+
+def is_trace(file: Path) -> bool:
+    """Say whether a file is Parquet, by its first bytes."""
+    try:
+        with file.open("rb") as content:
+            return content.read(len(MAGIC)) == MAGIC
+    except OSError:
+        return False
 
 
 def _open(path: Path) -> Any:
@@ -332,11 +339,12 @@ def _strings(column: pa.ChunkedArray) -> tuple[Ints, tuple[str, ...]]:
 
 
 def _order_of_appearance(codes: Ints, names: tuple[str, ...]) -> tuple[Ints, tuple[str, ...]]:
-    """Number names in the order in which rows first have them, whatever order their writer gave them; leave out those no row has."""
+    """Number names in the order in which rows first have them, whatever order their writer gave; leave out what no row has."""
     seen: list[int] = []
     for first in range(0, len(codes), CODES_AT_A_TIME):
-        found, at = np.unique(codes[first : first + CODES_AT_A_TIME], return_index=True)
-        seen += [code for code in found[np.argsort(at)].tolist() if code >= 0 and code not in seen]
+        some = codes[first : first + CODES_AT_A_TIME]
+        new = np.setdiff1d(np.flatnonzero(np.bincount(some + 1, minlength=len(names) + 1)) - 1, [-1, *seen])
+        seen += sorted(new.tolist(), key=lambda code: int(np.argmax(some == code)))
         if len(seen) == len(names):
             break
     if seen == list(range(len(names))):

@@ -17,14 +17,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from diagnose.errors import TraceError
-from diagnose.trace.gather import gather_traces
-from diagnose.trace.parquet import MAGIC, read_parquet
-from diagnose.trace.producers import megatron_log
-from diagnose.trace.producers.catalogue import find_producer, list_producers, read_with
+from diagnose.trace.parquet import MAGIC, is_trace, read_parquet
 from diagnose.trace.producers.input_files import InputFiles, list_input_files
-from diagnose.trace.recorded import make_rows
 from diagnose.trace.rows import Rows
-from diagnose.trace.strangers import describe_strangers, refuse_strangers
 
 #: Files that describe a job and hold nothing of its operations.
 DESCRIPTIONS = (".yaml", ".yml")
@@ -67,6 +62,13 @@ def _read_stream(source: BinaryIO, name: str, report: Callable[[str], None]) -> 
 
 def _read_inputs(inputs: InputFiles, name: str, report: Callable[[str], None]) -> Rows:
     """Read files of another producer, else a folder with one trace a rank."""
+    # A job in one Parquet file is answered without any of these.
+    from diagnose.trace.gather import gather_traces
+    from diagnose.trace.producers import megatron_log
+    from diagnose.trace.producers.catalogue import find_producer, list_producers, read_with
+    from diagnose.trace.recorded import make_rows
+    from diagnose.trace.strangers import describe_strangers, refuse_strangers
+
     traces = tuple(file for file in inputs.files if is_trace(file))
     others = tuple(
         file
@@ -98,15 +100,6 @@ def _read_inputs(inputs: InputFiles, name: str, report: Callable[[str], None]) -
         "the files of one job: `diagnose convert --list` shows what can be read",
         where=name,
     )
-
-
-def is_trace(file: Path) -> bool:
-    """Say whether a file is Parquet, by its first bytes."""
-    try:
-        with file.open("rb") as content:
-            return content.read(len(MAGIC)) == MAGIC
-    except OSError:
-        return False
 
 
 def _ignore(line: str) -> None:
