@@ -3,6 +3,7 @@
 Enters: parts of the document, and their places in words. Leaves: numbers and lists; a `ValueError` where one is something else.
 """
 
+import math
 from typing import Any
 
 #: A number beyond this is a mistake; what the trees see is cut to it.
@@ -45,9 +46,22 @@ def take_numbers(part: Any, name: str, place: str, *, n: int | None = None, empt
     if empty and found == []:
         return []
     found = take_list(found, here, n=n)
-    if set(map(type, found)) <= {int, float} and -MOST <= min(found) <= max(found) <= MOST:
+    if _are_numbers(found):
         return list(map(float, found))
     return [take_number(x, f"{here}/{i}") for i, x in enumerate(found)]  # says which one is wrong
+
+
+def take_known_numbers(part: Any, place: str, *, n: int) -> list[float]:
+    """Take a list of numbers of which some may be null, which is NaN."""
+    found = take_list(part, place, n=n)
+    if not _are_numbers([x for x in found if x is not None]):
+        return [math.nan if x is None else take_number(x, f"{place}/{i}") for i, x in enumerate(found)]
+    return [math.nan if x is None else float(x) for x in found]
+
+
+def _are_numbers(found: list[Any]) -> bool:
+    """Say whether all are numbers that are finite, at the speed of a few passes: there are tens of thousands."""
+    return not found or (set(map(type, found)) <= {int, float} and -MOST <= min(found) <= max(found) <= MOST)
 
 
 def take_integers(part: Any, name: str, place: str, *, low: int, high: int, n: int | None = None) -> list[int]:

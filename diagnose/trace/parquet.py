@@ -343,8 +343,8 @@ def _order_of_appearance(codes: Ints, names: tuple[str, ...]) -> tuple[Ints, tup
     seen: list[int] = []
     for first in range(0, len(codes), CODES_AT_A_TIME):
         some = codes[first : first + CODES_AT_A_TIME]
-        new = np.setdiff1d(np.flatnonzero(np.bincount(some + 1, minlength=len(names) + 1)) - 1, [-1, *seen])
-        seen += sorted(new.tolist(), key=lambda code: int(np.argmax(some == code)))
+        new = set((np.flatnonzero(np.bincount(some + 1, minlength=len(names) + 1)) - 1).tolist()) - {-1, *seen}
+        seen += sorted(new, key=lambda code: int(np.argmax(some == code)))
         if len(seen) == len(names):
             break
     if seen == list(range(len(names))):

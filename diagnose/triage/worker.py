@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from diagnose.errors import DiagnoseError, MetadataError, TraceError
-from diagnose.heap import reuse_freed_memory
+from diagnose.heap import import_to_stay, reuse_freed_memory
 from diagnose.model.plain import to_json
 from diagnose.model.request import Request
 from diagnose.triage.identity import SETTLED_S, Judge, digest_files
@@ -104,7 +104,8 @@ def prepare_process() -> None:
         Path("/proc/self/oom_score_adj").write_text("500")
     threading.Thread(target=_follow_parent, daemon=True).start()
     reuse_freed_memory()
-    import diagnose.pipeline  # noqa: F401 - so that the first job does not pay for it
+    with import_to_stay():
+        import diagnose.pipeline  # noqa: F401 - so that the first job does not pay for it
 
 
 def do_job(task: Task) -> Outcome:
