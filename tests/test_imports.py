@@ -24,7 +24,7 @@ LIBRARIES = {
         "diagnose/packing/read.py",
         "diagnose/record/write.py",
     ),
-    "scipy": ("diagnose/packing/", "diagnose/fleet/", "diagnose/numerics/chance.py"),
+    "scipy": ("diagnose/packing/", "diagnose/fleet/"),
     "torch": ("diagnose/record/",),
     "msgspec": (
         "diagnose/trace/producers/",
@@ -102,6 +102,7 @@ LAZY_IN_RECORD = {"torch", "pyarrow", "numpy"}
 NEVER_IMPORTED = {
     *(
         "pandas",
+        "scipy",
         "sklearn",
         "ruptures",
         "matplotlib",
@@ -110,10 +111,9 @@ NEVER_IMPORTED = {
         "sqlalchemy",
         "fsspec",
         "httpx",
-        "tenacity",
         "torch",
     ),
-    *("pyarrow.dataset", "pyarrow.pandas_compat", "diagnose.log_alone", "diagnose.judge.explain"),
+    *("pyarrow.dataset", "pyarrow.pandas_compat", "importlib.metadata", "diagnose.log_alone", "diagnose.judge.explain"),
     *(
         "diagnose.report.html",
         "diagnose.trace.gather",
@@ -123,9 +123,7 @@ NEVER_IMPORTED = {
 }
 #: What only some jobs make it import; all others do without.
 IMPORTED_FOR = {
-    "importlib.metadata": {"allocator-stall"},
-    "scipy": {"allocator-stall"},  # how probable pauses in one place are by chance
-    "numpy.random": {"allocator-stall", "worker-fault"},  # since when: permutations; scipy brings it along
+    "numpy.random": {"allocator-stall", "worker-fault"},  # since when: permutations
     "pyarrow.compute": {"sequence-imbalance"},  # lists of document lengths
     "diagnose.packing": {"sequence-imbalance"},
 }
