@@ -1,8 +1,8 @@
 """Let one row stand for all tensor- and context-parallel members of a worker, and keep who of them was late.
 
 Enters: rows of all members, in any order. Leaves: one row an operation, from where all members can start to the last end on the
-clock of the first member, and `Members`. Costs one sort of the rows (N log N for N operations of all members) and a few passes; keeps a few
-numbers for each step and member. A trace without members never comes here.
+clock of the first member, and `Members`. Costs one sort of the rows (N log N for N operations of all members) and a few passes;
+keeps a few numbers for each step and member. A trace without members never comes here.
 
 A constant difference between two members is a difference of their clocks, or one of them is always late: a row alone cannot tell.
 But a late member is late on one side only. Members either start together, and whoever computes slowly ends late; or they wait for
