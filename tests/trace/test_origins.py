@@ -74,6 +74,19 @@ def test_clocks_that_are_fine(rows: pd.DataFrame) -> None:
     assert found.coarse_share == 0.0 and not find_warning(found, "are told to")
 
 
+def test_what_a_coarse_clock_costs() -> None:
+    """A cause that is found all the same is less sure for it."""
+    rows = pd.read_parquet(FIXTURES["worker-fault"])
+    length = (rows.start_ts + rows.duration).groupby(rows.step).max().astype(float)
+    begins = rows.step.map(length.cumsum() - length) + 1e5
+    sure = []
+    for dtype in (np.float64, np.float32):
+        found = diagnose_job(Request(to_file(rows.assign(start_ts=(rows.start_ts + begins).astype(dtype)))))
+        assert [cause.cause for cause in found.causes] == ["worker-fault"]
+        sure.append(found.causes[0].confidence)
+    assert sure[1] == pytest.approx((1.0 - 0.092) * sure[0], abs=0.01)  # 7.8 ms, of computes of 85 ms
+
+
 def test_all_operations_at_once() -> None:
     """Steps that are simulated many times as long as recorded are not faithful: no figure of them is."""
     found = diagnose_job(Request(to_file(JOB.assign(start_ts=0.0))))
