@@ -13,7 +13,6 @@ cannot be collected is killed. Mutants that change nothing that anyone could see
 import argparse
 import contextlib
 import fnmatch
-import gzip
 import importlib
 import json
 import os
@@ -27,10 +26,10 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.mutants.cover import Map
 from tests.mutants.mutate import Mutant, choose, list_mutants
 from tests.mutants.set_aside import SET_ASIDE
 
@@ -40,10 +39,13 @@ TARGETS = ("diagnose/judge/", "diagnose/whatif/", "diagnose/trace/clocks.py", "d
 TESTS = (
     "tests/judge",
     "tests/whatif",
-    "tests/trace",
+    "tests/trace/test_clocks.py",
+    "tests/trace/test_clock_links.py",
     "tests/triage/test_store.py",
     "tests/features",
-    "tests/report",
+    "tests/report/test_brief.py",
+    "tests/report/test_explain.py",
+    "tests/report/test_terminal.py",
     "tests/test_pipeline.py",
     "diagnose/judge",
     "diagnose/whatif",
@@ -96,19 +98,22 @@ def search_path(copy: Path) -> str:
     return os.pathsep.join([str(copy), *others])
 
 
-def learn_map(copy: Path, to: Path) -> dict[str, Any]:
-    """Run all quick and plain tests once, or read what was learned; which tests run a line, and how long each takes."""
-    if not to.exists():
-        program = (
-            "import sys, pytest; from pathlib import Path; from tests.mutants.cover import Coverage;"
-            "sys.exit(pytest.main(sys.argv[2].split('\\n'), plugins=[Coverage(Path.cwd(), sys.argv[3:], Path(sys.argv[1]))]))"
-        )
-        options = "\n".join([*(option for option in PYTEST if option != "-x"), "-m", "not long", *TESTS])
-        environment = os.environ | {"PYTHONPATH": search_path(copy)}
-        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # each mutant's process then compiles one file alone
-        command = [sys.executable, "-c", program, str(to.resolve()), options, *list_targets()]
-        subprocess.run(command, cwd=copy, env=environment, check=False)
-    return json.loads(gzip.decompress(to.read_bytes()))
+def learn(copy: Path, known: Map) -> None:
+    """Run the quick and plain tests that nothing is known of."""
+    if not known.missing:
+        return
+    program = (
+        "import sys, pytest; from pathlib import Path; from tests.mutants.cover import Coverage;"
+        "learned = Coverage(Path.cwd(), sys.argv[3].split(), Path(sys.argv[1]));"
+        "sys.exit(pytest.main(sys.argv[2].split('\\n'), plugins=[learned]))"
+    )
+    options = [*(option for option in PYTEST if option != "-x"), "-m", "not long", *known.missing]
+    to = copy.parent / "learned"
+    environment = os.environ | {"PYTHONPATH": search_path(copy)}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # each mutant's process then compiles one file alone
+    command = [sys.executable, "-c", program, str(to), "\n".join(options), " ".join(known.files)]
+    subprocess.run(command, cwd=copy, env=environment, check=False)
+    known.add(json.loads(to.read_text()))
 
 
 class Chosen:
@@ -134,36 +139,28 @@ class Chosen:
 class Court:
     """Tries mutants in a copy of the repository."""
 
-    def __init__(self, copy: Path, known: dict[str, Any], budget_s: float) -> None:
-        self.copy, self.budget_s = copy, budget_s
-        self.tests = [(test, seconds) for test, seconds in known["tests"]]
-        self.lines: dict[str, dict[str, list[int]]] = known["lines"]
-        self.n_lines = Counter(n for lines in self.lines.values() for tests in lines.values() for n in tests)
+    def __init__(self, copy: Path, known: Map, budget_s: float) -> None:
+        self.copy, self.known, self.budget_s = copy, known, budget_s
+        self.n_lines = Counter(test for lines in known.lines.values() for tests in lines.values() for test in tests)
         self.n_tried = 0
 
-    def rounds(self, mutant: Mutant) -> list[list[int]]:
-        """Choose tests: first those of a few files that run little but this line, then the others while there is time."""
-        by_line = self.lines.get(mutant.file, {})
-        last = mutant.line + mutant.before.count("\n")
-        covering = {n for line in range(mutant.line, last + 1) for n in by_line.get(str(line), ())}
-        fitting = sorted(covering, key=lambda n: (self.n_lines[n] * (0.05 + self.tests[n][1]), n))
-        files = list(dict.fromkeys(self.tests[n][0].partition("::")[0] for n in fitting))[:FIRST_FILES]
-        first = [n for n in fitting if self.tests[n][0].partition("::")[0] in files]
-        first = list(self._within(first, self.budget_s / 4))
-        spent = sum(self.tests[n][1] for n in first)
-        second = list(self._within([n for n in fitting if n not in set(first)], self.budget_s - spent))
+    def choose_tests(self, mutant: Mutant) -> list[list[str]]:
+        """Choose tests in two rounds: first those of a few files that run little else, then the others while there is time."""
+        seconds = self.known.seconds
+        covering = self.known.tests_of(mutant.file, range(mutant.line, mutant.line + mutant.before.count("\n") + 1))
+        fitting = sorted(covering, key=lambda test: (self.n_lines[test] * (0.05 + seconds[test]), test))
+        files = list(dict.fromkeys(test.partition("::")[0] for test in fitting))[:FIRST_FILES]
+        first = list(self._within([t for t in fitting if t.partition("::")[0] in files], self.budget_s / 4))
+        left_s = self.budget_s - sum(seconds[test] for test in first)
+        second = list(self._within([test for test in fitting if test not in set(first)], left_s))
         return [some for some in (first, second) if some]
 
-    def _within(self, tests: Iterable[int], seconds: float) -> Iterable[int]:
+    def _within(self, tests: Iterable[str], seconds: float) -> Iterable[str]:
         """Take tests while there is time."""
-        for n in tests:
-            if self.tests[n][1] <= seconds:
-                seconds -= self.tests[n][1]
-                yield n
-
-    def is_known(self, mutant: Mutant) -> bool:
-        """Say whether any test runs the line at all."""
-        return bool(self.rounds(mutant))
+        for test in tests:
+            if self.known.seconds[test] <= seconds:
+                seconds -= self.known.seconds[test]
+                yield test
 
     def try_mutant(self, mutant: Mutant) -> tuple[str, str]:
         """Run its tests: `killed` and by which, or `survived` and how many ran."""
@@ -175,8 +172,8 @@ class Court:
             path.write_bytes(mutant.apply(source))
             # Compiled code is known by the second and the size of its source: no two mutants may agree in both.
             os.utime(path, (times.st_atime, times.st_mtime + 10 + self.n_tried))
-            for tests in self.rounds(mutant):
-                outcome = self._run([self.tests[n][0] for n in tests], sum(self.tests[n][1] for n in tests))
+            for tests in self.choose_tests(mutant):
+                outcome = self._run(tests, sum(self.known.seconds[test] for test in tests))
                 n_run += len(tests)
                 if outcome:
                     return "killed", outcome
@@ -279,7 +276,9 @@ def main() -> None:
         importlib.import_module(library)
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         copy = copy_repository(Path(folder))
-        court = Court(copy, learn_map(copy, options.map or Path(folder) / "map"), options.budget)
+        known = Map(copy, TESTS, list_targets(), options.map)
+        learn(copy, known)
+        court = Court(copy, known, options.budget)
         files = [file for file in list_targets() if fnmatch.fnmatch(file, options.only)]
         drawn = again(options.again) if options.again else choose(ROOT, files, options.n, options.seed)
         results = []
