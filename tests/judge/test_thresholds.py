@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from diagnose.judge.alternatives import split_confidence
 from diagnose.judge.confidence import (
     be_sure,
     believe,
@@ -20,6 +21,12 @@ from diagnose.judge.confidence import (
     probability_of,
     trust_looks,
 )
+from diagnose.judge.lone import is_lone_rank, only_waits
+from diagnose.judge.places import list_blamed, list_slow_workers, locate_and_price
+from diagnose.judge.rest import describe_noise, describe_rest
+from diagnose.judge.rule import RuleAlternative
+from diagnose.judge.timing import date_cause
+from diagnose.judge.unknown import list_unexplained
 from diagnose.judge.verdict import reach_verdict
 from diagnose.judge.worth import Benefit, is_unmeasured, least_gain, measure_after, measure_alone, most_gain, share_of
 from diagnose.model.analysis import Analysis
@@ -27,9 +34,10 @@ from diagnose.model.cause import When
 from diagnose.model.course import Course
 from diagnose.model.diagnosis_document import Fidelity
 from diagnose.model.feature import Feature
+from diagnose.model.recording import Account, Unobserved
 from tests.fixture_jobs import FIXTURES
 from tests.judge.cases import built_in, measured_file
-from tests.judge.given import prediction, priced, reach, with_gains, with_rule
+from tests.judge.given import prediction, priced, reach, silent, with_gains, with_rule
 
 RULES = {rule.id: rule for rule in built_in().rules}
 #: The part of the step that a speedup of 1.02 gives back.
@@ -185,10 +193,10 @@ def test_rule_and_classifier_must_be_more_sure_than_not(probability: float, beli
 def test_a_classifier_alone_must_be_sure_of_much(probability: float, gain: float, certain: float | None) -> None:
     """Where the rule is silent: from 0.9 on, and where a twentieth of the step comes back; never without a classifier."""
     analysis = with_gains(job(), worker=(gain, gain))
-    silent = dataclasses.replace(judged(analysis, "worker-fault"), fires=False)
-    assert believe(analysis, silent, prediction("worker-fault", probability)) == certain
-    assert believe(analysis, silent, None) is None
-    vetoed = dataclasses.replace(silent, is_vetoed=True)
+    unheard = dataclasses.replace(judged(analysis, "worker-fault"), fires=False)
+    assert believe(analysis, unheard, prediction("worker-fault", probability)) == certain
+    assert believe(analysis, unheard, None) is None
+    vetoed = dataclasses.replace(unheard, is_vetoed=True)
     assert believe(analysis, vetoed, prediction("worker-fault", probability)) is None
 
 
@@ -401,3 +409,213 @@ def test_causes_are_sorted_by_share_then_gain_then_name(
         assert [cause.cause for cause in found.causes] == order
         assert found.ledger is not None
         assert (found.ledger.unexplained, found.ledger.immaterial) == pytest.approx((1.0 - sum(share),) * 2)
+
+
+# ------------------------------------------------------------------------------------------ where no cause was found
+
+
+@pytest.mark.parametrize(("gain", "said"), [(0.0499, []), (0.0501, ["unknown"])])
+def test_what_no_rule_explains_is_a_finding_from_a_twentieth_on(gain: float, said: list[str]) -> None:
+    """Or from as much as is asked for, where that is more."""
+    analysis = with_gains(job("healthy"), microbatch=(gain, gain))
+    assert [cause.cause for cause in silent(analysis).causes] == said
+    assert list_unexplained(analysis, (), 0.0501 + 1e-3) == []
+    assert list_unexplained(analysis, ("microbatch",), LEAST) == []
+
+
+def test_the_largest_of_what_no_rule_explains_is_said() -> None:
+    """One finding, six tenths as sure as that its gain is above the least one."""
+    analysis = with_gains(job("healthy"), microbatch=(0.1, 0.1), stage=(0.3, 0.3))
+    (cause,) = silent(analysis).causes
+    assert (cause.title, cause.confidence) == ("unknown cause: uneven pipeline stages", 0.6)
+
+
+@pytest.mark.parametrize(
+    ("slowdown", "rest", "noise"),
+    [(1.0995, False, False), (1.1005, False, True), (1.2495, False, True), (1.2505, True, True), (0.9, False, False)],
+)
+def test_ideal_times_give_back_much(slowdown: float, rest: bool, noise: bool) -> None:
+    """From S = 1.1 on it is noise, from 1.25 on more than noise ever costs; where clocks differ S says nothing."""
+    base = with_gains(job("healthy"), microbatch=(0.0, 0.0))
+    gains = dataclasses.replace(
+        base.gains, clean_s=base.gains.replayed_s, replayed_steps_s=np.full(20, base.gains.replayed_s)
+    )
+    what_if = dataclasses.replace(base.what_if, simulated_s=slowdown * base.what_if.ideal_s)
+    price = lambda _: gains.replayed_steps_s  # noqa: E731 - one line: nothing is the schedule's
+    analysis = dataclasses.replace(base, gains=gains, what_if=what_if, price=price)
+    assert (bool(describe_rest(analysis, LEAST)), bool(describe_noise(analysis, (), LEAST))) == (rest, noise)
+    off_s = np.full((1, 1), 0.006 * gains.recorded_s)
+    assert not describe_rest(dataclasses.replace(analysis, clock_offset_s=off_s), LEAST)
+    assert not describe_noise(dataclasses.replace(analysis, clock_offset_s=off_s), (), LEAST)
+    assert not describe_noise(analysis, (), 0.5)
+
+
+@pytest.mark.parametrize(("spread", "noisy"), [(0.08, False), (0.2, True)])
+def test_steps_that_vary_are_noise(spread: float, noisy: bool) -> None:
+    """By a tenth of the typical step, half of the steps longer and half of them shorter."""
+    base = with_gains(job("healthy"), microbatch=(0.0, 0.0))
+    gains = base.gains
+    steps = gains.replayed_s * (1.0 + spread * np.array([-1.0, 1.0] * 10) / 1.4826)
+    analysis = dataclasses.replace(
+        base,
+        gains=dataclasses.replace(gains, clean_s=gains.replayed_s, replayed_steps_s=steps),
+        what_if=dataclasses.replace(base.what_if, simulated_s=base.what_if.ideal_s),
+    )
+    assert describe_noise(analysis, (), LEAST).startswith("steps vary by 20%") == noisy
+    assert bool(describe_noise(analysis, (), LEAST)) == noisy
+
+
+@pytest.mark.parametrize(("share", "waits"), [(None, True), (0.0, True), (0.49, True), (0.5, False)])
+def test_a_lone_rank_may_wait_for_others(share: float | None, waits: bool) -> None:
+    """What its own rows explain at least half of are no waits; nor is what it computes."""
+    analysis = with_features(job(), stall__checkpoint_share=share)
+    assert only_waits(analysis, ("between-steps", "start-delay")) == waits
+    assert not only_waits(analysis, ("between-steps", "worker"))
+
+
+@pytest.mark.parametrize(
+    ("n_dp", "told", "lacks", "lone"),
+    [(1, 8, (), True), (1, 4, (), False), (2, 8, (), False), (1, 4, ("peers",), True), (1, 4, ("transfers",), False)],
+)
+def test_one_rank_of_several_is_lone(n_dp: int, told: int, lacks: tuple[str, ...], lone: bool) -> None:
+    """Where the metadata tell of more ranks than the rows are of, or the recording says that it has no peers."""
+    account = Account("theirs", unobserved=(Unobserved("others", "not there", lacks),))
+    trace = SimpleNamespace(n_dp=n_dp, ranks_told=told, job=SimpleNamespace(world_size=4), recording=account)
+    assert is_lone_rank(trace) == lone
+    trace.recording = None
+    assert is_lone_rank(trace) == (lone and not lacks)
+
+
+# ------------------------------------------------------------------------------------------ since when
+
+
+@pytest.mark.parametrize(
+    ("period", "regularity", "hits", "pattern"),
+    [
+        (5.0, 0.5, 3, "periodic"),
+        (5.0, 0.49, 3, None),
+        (5.0, None, 3, None),
+        (1.0, 0.9, 3, None),
+        (1.5, 0.9, 3, "periodic"),
+        (5.0, 0.9, 2, None),
+        (None, 0.9, 3, None),
+    ],
+)
+def test_stalls_at_a_period_are_periodic(
+    period: float | None, regularity: float | None, hits: int, pattern: str | None
+) -> None:
+    """More than a step apart, half of them on the period, and at least three; only of what stops all workers."""
+    values = {"stall__period_steps": period, "stall__regularity": regularity, "stall__hits": hits}
+    analysis = with_features(job(), **values, stall__checkpoint_share=0.0)
+    analysis = dataclasses.replace(analysis, courses={})
+    when = date_cause(analysis, ("between-steps",), "spread")
+    assert (when.pattern, when.period_steps) == (pattern, period if pattern == "periodic" else None)
+    assert date_cause(analysis, ("worker",), "workers") == When()
+    assert date_cause(analysis, ("gc-pause",), "workers") == When("sporadic")
+    assert date_cause(analysis, ("between-steps",), "stages") == When("constant")
+
+
+# ------------------------------------------------------------------------------------------ where
+
+
+def blamed(lost: list[list[float]], component: str = "pause", gain: float = 0.2) -> Analysis:
+    """Give a job that loses a part of its steps to a component, of which these workers bear so many parts of all."""
+    base = with_gains(job(), **{component.replace("-", "_"): (gain, gain)})
+    seconds = np.array(lost) * gain * base.gains.recorded_s
+    gains = dataclasses.replace(base.gains, blame_s={component: seconds})
+    return dataclasses.replace(base, gains=gains)
+
+
+@pytest.mark.parametrize(
+    ("lost", "share", "named"),
+    [
+        ([[0.1, 0.5, 0.24, 0.0]], 0.5, [(0, 1)]),
+        ([[0.1, 0.5, 0.26, 0.0]], 0.5, [(0, 1), (0, 2)]),
+        ([[0.1, 0.5, 0.26, 0.0], [0.0] * 4], 0.2, [(0, 1), (0, 2), (0, 0)]),
+        ([[0.0, 0.249], [0.0, 0.0]], 0.5, []),
+        ([[0.0, 0.251], [0.0, 0.0]], 0.5, [(0, 1)]),
+        ([[0.3, 0.3], [0.3, 0.1]], 0.5, []),
+        ([[0.3, 0.3], [0.0, 0.1]], 0.5, [(0, 0), (0, 1)]),
+        ([[0.5]], 0.5, [(0, 0)]),
+        ([[0.0, 0.0]], 0.5, []),
+    ],
+    ids=["half", "just half", "a fifth", "mostly nobody's", "a quarter", "spread", "half of all", "alone", "nothing"],
+)
+def test_who_bears_a_share_of_the_worst_is_named(
+    lost: list[list[float]], share: float, named: list[tuple[int, int]]
+) -> None:
+    """Worst first; nobody where they are more than half of all workers, or bear less than a quarter of the gain together."""
+    assert list_blamed(blamed(lost), ("pause",), share) == named
+
+
+def test_who_can_have_it_counts() -> None:
+    """Where only workers of some stages can lose time, half of those that can is spread."""
+    lost = [[0.3, 0.0], [0.3, 0.0], [0.3, 0.0], [0.0, 0.0]]
+    assert list_blamed(blamed(lost), ("pause",)) == [(0, 0), (1, 0), (2, 0)]
+    assert list_blamed(blamed(lost, "input-delay"), ("input-delay",)) == []
+    lost[2][0] = 0.0
+    assert list_blamed(blamed(lost, "input-delay"), ("input-delay",)) == [(0, 0), (1, 0)]
+
+
+@pytest.mark.parametrize(
+    ("second", "named"), [(0.249, [(1, 0)]), (0.251, [(1, 0), (0, 0)])], ids=["a little", "a quarter"]
+)
+def test_slow_workers_that_lose_little_are_not_named(second: float, named: list[tuple[int, int]]) -> None:
+    """Beside the worst: a quarter of it, where that is less than 2% of the step."""
+    for gain, is_large in ((0.06, False), (0.9, True)):
+        analysis = blamed([[second, 0.0], [1.0, 0.0]], "worker", gain)
+        analysis = dataclasses.replace(
+            analysis, suspects=dataclasses.replace(analysis.suspects, workers=((1, 0), (0, 0)))
+        )
+        assert list_slow_workers(analysis, ("worker",)) == ([(1, 0), (0, 0)] if is_large else named)
+
+
+@pytest.mark.parametrize(
+    ("elsewhere", "without", "named", "recoverable"),
+    [
+        (0.0009, 0.0, [(0, 0)], 0.2),
+        (0.0011, 0.19, [(0, 0)], 0.19),
+        (0.08, 0.181, [(0, 0)], 0.181),
+        (0.08, 0.179, [], 0.2),
+    ],
+    ids=["rounding elsewhere", "priced", "nine tenths", "less"],
+)
+def test_the_named_workers_are_priced(
+    elsewhere: float, without: float, named: list[tuple[int, int]], recoverable: float
+) -> None:
+    """Where a thousandth lies on others, by a replay; and where mending them gives back less than 0.9 of all, nobody is named."""
+    analysis = blamed([[1.0 - elsewhere, 0.0], [elsewhere, 0.0]])
+    analysis = dataclasses.replace(analysis, price=lambda _: analysis.gains.replayed_steps_s * (1.0 - without))
+    where, gain = locate_and_price(analysis, ("pause",), "workers", LEAST)
+    assert [(worker.dp, worker.pp) for worker in where.workers] == named
+    assert gain == pytest.approx(recoverable)
+
+
+# ------------------------------------------------------------------------------------------ what else it may be
+
+
+@pytest.mark.parametrize(
+    ("values", "left", "others"),
+    [
+        ({"a": 0.249}, 0.8, []),
+        ({"a": 0.25}, 0.6, [("a", 0.2)]),
+        ({"a": None, "b": 0.5}, 0.4, [("b", 0.4)]),
+        ({"a": 0.25, "b": 0.5}, 0.2, [("b", 0.4), ("a", 0.2)]),
+        ({"a": 1.0, "b": 1.0}, 0.0, [("a", 0.4), ("b", 0.4)]),
+        ({"a": 3.0}, 0.0, [("a", 0.8)]),
+    ],
+    ids=str,
+)
+def test_confidence_is_split_with_what_is_told(
+    values: dict[str, float | None], left: float, others: list[tuple[str, float]]
+) -> None:
+    """From a quarter on; probabilities above one count as one, and where they sum to more all are scaled."""
+    alternatives = tuple(RuleAlternative(name, f"story.{name}", "look") for name in ("a", "b"))
+    rule = dataclasses.replace(RULES["worker-fault"], alternatives=alternatives)
+    features = {
+        f"story.{name}": Feature.missing("nobody looked") if value is None else Feature(value)
+        for name, value in values.items()
+    }
+    found, told = split_confidence(rule, features, 0.8)
+    assert found == pytest.approx(left)
+    assert [(other.cause, other.confidence) for other in told] == [(name, pytest.approx(p)) for name, p in others]
