@@ -18,6 +18,9 @@ from diagnose.model.placement import list_by_place, match_transfers, positions_o
 from diagnose.model.trace import Bools, Ints, Nodes, Seconds
 from diagnose.whatif.overlaps import Overlaps
 
+#: Cells (operation, step, dp rank) that are looked at at a time.
+MAX_CELLS = 500_000
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Event:
@@ -258,6 +261,29 @@ def _list_edges(
     earlier = np.r_[earlier[known], flatten(awaits)]
     later = np.r_[later[known], np.repeat(np.arange(len(events)), [len(a) for a in awaits])]
     return np.divmod(np.unique(earlier * len(events) + later), max(len(events), 1))
+
+
+def last_ends(graph: Graph, nodes: Sequence[int], end_s: Seconds) -> Seconds:
+    """Say when the last of what each of some nodes waits for, at least one operation, ends: seconds, (n, n_steps, n_dp)."""
+    sources = [graph.waits[node] for node in nodes]
+    if not sources:
+        return np.zeros((0, *end_s.shape[1:]))
+    begins = np.array([0, *itertools.accumulate(map(len, sources))], dtype=np.int64)[:-1]
+    return np.asarray(np.maximum.reduceat(end_s[flatten(sources)], begins, axis=0))
+
+
+def group_by_members(events: Iterable[Event]) -> list[Ints]:
+    """Give the members of events, an array of shape (n_events, n_members) for each number of members but none."""
+    found: dict[int, list[tuple[int, ...]]] = {}
+    for event in events:
+        if event.members:
+            found.setdefault(len(event.members), []).append(event.members)
+    return [np.array(members, dtype=np.int64) for members in found.values()]
+
+
+def split_nodes(nodes: Ints, n_lanes: int) -> list[Ints]:
+    """Split nodes, each of so many lanes, into parts that are looked at at a time."""
+    return np.array_split(nodes, min(1 + len(nodes) * n_lanes // MAX_CELLS, max(len(nodes), 1)))
 
 
 def flatten(rows: Sequence[Collection[int]]) -> Ints:
