@@ -23,6 +23,12 @@ class DiagnoseError(Exception):
         return f"{self.where}: {self.message}" if self.where else self.message
 
 
+class OutputError(DiagnoseError):
+    """What was asked for cannot be written, though its place can: the disk is full, or fails."""
+
+    exit_code = 74
+
+
 class UsageError(DiagnoseError):
     """An option or argument that makes no sense."""
 

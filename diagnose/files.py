@@ -1,16 +1,38 @@
 """Files that appear when all is written: who reads one finds the old or the new, never a half."""
 
 import contextlib
+import errno
 import os
+import secrets
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from diagnose.errors import DiagnoseError, OutputError, UsageError
+
+#: What says that there is no room, or that a disk fails: another name would not help.
+_FAILING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+
+
+def explain_unwritten(what: str, error: OSError | ValueError) -> DiagnoseError:
+    """Give the error of what cannot be written: of its disk, or of who named a place that is none."""
+    said = (error.strerror if isinstance(error, OSError) else None) or str(error)
+    number = error.errno if isinstance(error, OSError) else None
+    if number in _FAILING:
+        return OutputError(
+            f"{what}: {os.strerror(number or 0)}; expected a disk with room, and nothing half-written is left"
+        )
+    return UsageError(f"{what}: {said}")
+
 
 @contextlib.contextmanager
 def appearing(target: Path) -> Iterator[Path]:
-    """Give a name to write under; at the end what was written, if anything, takes the place of the file, with its permissions."""
-    beside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    """Give an empty file to write into; at the end, unless it was deleted, it takes the place of the target, with its permissions.
+
+    It is new, and nobody can guess its name: in a folder of many users nobody can have put a link there.
+    """
+    beside = target.with_name(f".diagnose-{secrets.token_hex(8)}.tmp")
+    os.close(os.open(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
     try:
         yield beside
         if beside.exists():
