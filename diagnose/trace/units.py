@@ -92,7 +92,11 @@ def measure_coarseness(rows: Rows, blocks: Sequence[Block]) -> tuple[float, str]
     """
     some = rows.start_s[:: max(1, len(rows) // ROWS_ASKED)]
     some = some[np.isfinite(some)]
-    if some.dtype.kind != "f" or not len(some) or (some != some.astype(np.float32)).any():
+    if some.dtype.kind != "f" or not len(some):
+        return 0.0, ""
+    with np.errstate(over="ignore"):
+        was_float32 = bool((some == some.astype(np.float32)).all())
+    if not was_float32:
         return 0.0, ""
     resolution_s = float(np.spacing(np.float32(np.median(np.abs(some)))))
     _, compute_s = _measure(blocks)
