@@ -1,7 +1,6 @@
 """`diagnose fleet` as users run it: pages, JSON, filters, and the folder of a site."""
 
 import json
-import os
 import re
 import shutil
 from html.parser import HTMLParser

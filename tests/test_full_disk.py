@@ -3,6 +3,7 @@
 A full disk under a store is in `triage/test_processes.py`.
 """
 
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -23,17 +24,29 @@ JOB = str(FIXTURES["worker-fault"])
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """Give a folder on a disk with 8 kB of room, or skip where such a disk cannot be had."""
+    """Give a folder on a small disk, or skip where such a disk cannot be had."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(folder)]
+    command = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)]
     if shutil.which("mount") is None or subprocess.run(command, capture_output=True, check=False).returncode:
         pytest.skip("a small disk needs the right to mount one")
     try:
-        (folder / "other").write_bytes(b"x" * 8192)
         yield folder
     finally:
         subprocess.run(["umount", str(folder)], check=True)
+
+
+def fill_up(disk: Path) -> None:
+    """Leave 4 kB of room."""
+    found = os.statvfs(disk)
+    (disk / "other").write_bytes(b"x" * (found.f_bavail * found.f_frsize - 4096))
+
+
+def fill_store(tmp_path: Path) -> str:
+    """Make a store with three jobs."""
+    url = f"sqlite:///{tmp_path}/a.db"
+    fill(url, 3)
+    return url
 
 
 @pytest.mark.parametrize("option", ["--html", "--perfetto", "--json", "-o"])
@@ -41,14 +54,16 @@ def test_reports(option: str, disk: Path, capsys: pytest.CaptureFixture[str]) ->
     """What was there stays, and no part of the new is left."""
     target = disk / "out"
     target.write_text("old")
+    fill_up(disk)
     assert main([JOB, option, str(target), "--format", "json"]) == 74
-    out, err = capsys.readouterr()
+    _, err = capsys.readouterr()
     assert "No space left on device" in err and err.count("\n") == 1
     assert target.read_text() == "old" and {path.name for path in disk.iterdir()} == {"other", "out"}
 
 
 def test_a_page_that_a_program_writes(disk: Path) -> None:
     """The same for the methods of what the functions give."""
+    fill_up(disk)
     found = diagnose.diagnose(JOB)
     with pytest.raises(OutputError, match="No space left on device; expected a disk with room"):
         found.to_html(disk / "out.html")
@@ -57,7 +72,8 @@ def test_a_page_that_a_program_writes(disk: Path) -> None:
 
 def test_a_site(disk: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Pages that are there are whole."""
-    url = fill(tmp_path / "a.db")
+    url = fill_store(tmp_path)
+    fill_up(disk)
     assert main(["fleet", "--store", url, "--site", str(disk / "site")]) == 74
     err = capsys.readouterr().err
     assert err.startswith("diagnose: error: --site: cannot write ") and err.count("\n") == 1
@@ -67,10 +83,11 @@ def test_a_site(disk: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 
 def test_an_export_is_whole_or_as_it_was(disk: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """No file of it is new beside others that are old."""
-    url = fill(tmp_path / "a.db")
+    url = fill_store(tmp_path)
     old = tmp_path / "old.db"
     with Store(f"sqlite:///{old}") as empty:
         export_store(empty, disk)
+    fill_up(disk)
     before = {path.name: path.read_bytes() for path in disk.iterdir()}
     assert main(["store", "export", str(disk), "--store", url]) == 74
     assert "No space left on device" in capsys.readouterr().err
@@ -79,6 +96,7 @@ def test_an_export_is_whole_or_as_it_was(disk: Path, tmp_path: Path, capsys: pyt
 
 def test_a_converted_job(disk: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A trace that did not fit is not there."""
+    fill_up(disk)
     assert main(["convert", JOB, "-o", str(disk / "job.parquet"), "--quiet"]) == 74
     assert capsys.readouterr().err.count("\n") == 1 and [path.name for path in disk.iterdir()] == ["other"]
 
