@@ -1,28 +1,11 @@
 """Files that appear when all is written: who reads one finds the old or the new, never a half."""
 
 import contextlib
-import errno
 import os
 import secrets
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-
-from diagnose.errors import DiagnoseError, OutputError, UsageError
-
-#: What says that there is no room, or that a disk fails: another name would not help.
-_FAILING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
-
-
-def explain_unwritten(what: str, error: OSError | ValueError) -> DiagnoseError:
-    """Give the error of what cannot be written: of its disk, or of who named a place that is none."""
-    said = (error.strerror if isinstance(error, OSError) else None) or str(error)
-    number = error.errno if isinstance(error, OSError) else None
-    if number in _FAILING:
-        return OutputError(
-            f"{what}: {os.strerror(number or 0)}; expected a disk with room, and nothing half-written is left"
-        )
-    return UsageError(f"{what}: {said}")
 
 
 @contextlib.contextmanager

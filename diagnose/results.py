@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from diagnose.errors import UsageError
-from diagnose.files import appearing, explain_unwritten
+from diagnose.errors import UsageError, explain_unwritten
+from diagnose.files import appearing
 from diagnose.model.analysis import ReportData
 from diagnose.model.comparison import Comparison as _Comparison
 from diagnose.model.diagnosis import Diagnosis as _Diagnosis

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-from diagnose.files import appearing, explain_unwritten
+from diagnose.errors import explain_unwritten
+from diagnose.files import appearing
 
 
 def is_terminal(stream: TextIO | None) -> bool:

@@ -13,8 +13,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from diagnose.errors import UsageError
-from diagnose.files import appearing, explain_unwritten
+from diagnose.errors import UsageError, explain_unwritten
+from diagnose.files import appearing
 
 if TYPE_CHECKING:
     from diagnose.model.fleet import Fleet

@@ -10,7 +10,8 @@ import pyarrow as pa
 import sqlalchemy as sa
 from pyarrow import parquet
 
-from diagnose.files import appearing, explain_unwritten
+from diagnose.errors import explain_unwritten
+from diagnose.files import appearing
 from diagnose.triage.schema import CAUSES, DOCUMENTS, JOBS, TIMES
 from diagnose.triage.store import Store
 
