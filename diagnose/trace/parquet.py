@@ -5,7 +5,6 @@ Enters: a path or a buffer. Leaves: `Rows`, one numpy array a column, and the ke
 """
 
 import dataclasses
-import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,6 +23,7 @@ from diagnose.trace.arrow_arrays import read_numbers
 from diagnose.trace.labels import number_combinations
 from diagnose.trace.list_column import LISTS, UNREADABLE, ListColumn, describe_damage
 from diagnose.trace.rows import Rows
+from diagnose.trace.streams import read_stream
 from diagnose.trace.watched_file import WatchedFile, refuse_changed
 
 #: Column -> kind, required columns first.
@@ -124,7 +124,8 @@ def _open(path: Path) -> Any:
     """Open a file; read what is none (a pipe, `<(...)`), since it has no size and cannot seek."""
     if path.is_file() and path.stat().st_size:
         return WatchedFile(path)
-    return io.BytesIO(path.read_bytes())
+    with path.open("rb") as pipe:
+        return read_stream(pipe, name=str(path))
 
 
 def check_names(names: Sequence[str], name: str) -> None:

@@ -8,7 +8,6 @@ at a time, and `warnings` is a list that is added to.
 """
 
 import dataclasses
-import io
 import os
 import shutil
 import tempfile
@@ -20,6 +19,7 @@ from diagnose.errors import TraceError
 from diagnose.trace.parquet import MAGIC, is_trace, read_parquet
 from diagnose.trace.producers.input_files import InputFiles, list_input_files
 from diagnose.trace.rows import Rows
+from diagnose.trace.streams import read_stream
 
 #: Files that describe a job and hold nothing of its operations.
 DESCRIPTIONS = (".yaml", ".yml")
@@ -40,7 +40,8 @@ def read_rows(source: str | Path | BinaryIO, *, name: str, report: Callable[[str
         return _read_stream(source, name, report)
     path = Path(source)
     if path.exists() and not path.is_file() and not path.is_dir():  # a pipe has no size and cannot be read twice
-        return _read_stream(io.BytesIO(path.read_bytes()), name, report)
+        with path.open("rb") as pipe:
+            return _read_stream(read_stream(pipe, name=name), name, report)
     if not path.exists() or (path.is_file() and is_trace(path)):
         return read_parquet(path, name=name)
     return _read_inputs(list_input_files(path, name=name), name, report)

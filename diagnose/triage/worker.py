@@ -251,11 +251,13 @@ def _is_short_of_memory(error: BaseException) -> bool:
 
 
 def _check_size(task: Task, traces: Sequence[Path]) -> None:
-    """Hand a job back that needs more memory than it may take."""
-    if task.memory_bytes is None or task.is_last_try:
+    """Hand a job back that needs more memory than it may take; on its last try give it up before it takes any."""
+    if task.memory_bytes is None:
         return
     needs = _claimed_bytes(traces)
-    if needs > task.memory_bytes:
+    if task.is_last_try and needs > task.memory_bytes + SLACK_BYTES:
+        raise MemoryError
+    if not task.is_last_try and needs > task.memory_bytes:
         raise _TooLargeError(needs)
 
 
