@@ -24,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -136,11 +137,10 @@ class Court:
         """Choose tests: those that run little but this line first."""
         seconds = self.known.seconds
         covering = self.known.tests_of(mutant.file, range(mutant.line, mutant.line + mutant.before.count("\n") + 1))
-        # One that failed on another mutant of the file is likely to fail on this one.
-        useful = {by for other, outcome, by in self.results if outcome == "killed" and other.file == mutant.file}
-        weight = {
-            test: self.n_lines[test] * (0.02 + seconds[test]) * (0.2 if test in useful else 1) for test in covering
-        }
+        # Who noticed other mutants is likely to notice this one: most of all those of the same file.
+        noticed = Counter(by for _, outcome, by in self.results if outcome == "killed")
+        noticed.update({by: 9 for other, outcome, by in self.results if outcome == "killed" and other.file == mutant.file})
+        weight = {test: self.n_lines[test] * (0.02 + seconds[test]) / (1 + noticed[test]) ** 2 for test in covering}
         return sorted(covering & self.items.keys(), key=lambda test: (weight[test], test))
 
     def _try(self, mutant: Mutant) -> tuple[str, str]:
