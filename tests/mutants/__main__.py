@@ -139,7 +139,9 @@ class Court:
         covering = self.known.tests_of(mutant.file, range(mutant.line, mutant.line + mutant.before.count("\n") + 1))
         # Who noticed other mutants is likely to notice this one: most of all those of the same file.
         noticed = Counter(by for _, outcome, by in self.results if outcome == "killed")
-        noticed.update({by: 9 for other, outcome, by in self.results if outcome == "killed" and other.file == mutant.file})
+        noticed.update(
+            {by: 9 for other, outcome, by in self.results if outcome == "killed" and other.file == mutant.file}
+        )
         weight = {test: self.n_lines[test] * (0.02 + seconds[test]) / (1 + noticed[test]) ** 2 for test in covering}
         return sorted(covering & self.items.keys(), key=lambda test: (weight[test], test))
 
