@@ -27,6 +27,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -103,6 +104,8 @@ class Court:
         self.copy, self.known, self.mutants, self.budget_s, self.out = copy, known, mutants, budget_s, out
         self.n_lines = known.count_lines()
         self.results: list[tuple[Mutant, str, str]] = []
+        #: Files of mutants that were killed, and by which test.
+        self.noticed: list[tuple[str, str]] = []
         self.failed = ""
         self.log = os.dup(2)  # pytest takes the usual ones
 
@@ -118,6 +121,8 @@ class Court:
             reason = SET_ASIDE.get((mutant.file, mutant.text, f"{mutant.before} -> {mutant.after}"))
             outcome, by = ("set aside", reason) if reason else self._try(mutant)
             self.results.append((mutant, outcome, by))
+            if outcome == "killed":
+                self.noticed.append((mutant.file, by))
             said = (
                 f"{n + 1}/{len(self.mutants)} {outcome}: {describe(mutant)} ({by}; {time.monotonic() - start:.1f} s)\n"
             )
@@ -204,9 +209,8 @@ class Court:
         return f"passed {len(items)} tests"
 
 
-def again(path: Path) -> list[Mutant]:
+def find_survivors(said: Sequence[dict[str, Any]]) -> list[Mutant]:
     """Find the survivors of an earlier run in the sources of now."""
-    said = [json.loads(line) for line in path.read_text().splitlines()]
     keys = {(e["file"], e["text"], e["before"], e["after"], e["nth"]) for e in said if e["outcome"] == "survived"}
     files = sorted({key[0] for key in keys if (ROOT / key[0]).exists()})
     return [m for file in files for m in list_mutants(file, (ROOT / file).read_bytes()) if m.key in keys]
@@ -235,7 +239,8 @@ def main() -> None:
     options = parser.parse_args()
 
     files = [file for file in list_targets() if fnmatch.fnmatch(file, options.only)]
-    mutants = again(options.again) if options.again else choose(ROOT, files, options.n, options.seed)
+    said = [json.loads(line) for line in options.again.read_text().splitlines()] if options.again else []
+    mutants = find_survivors(said) if options.again else choose(ROOT, files, options.n, options.seed)
     part, n_parts = map(int, options.part.split("/"))
     mutants = mutants[part - 1 :: n_parts]
     out = options.out.resolve() if options.out else None
@@ -250,6 +255,7 @@ def main() -> None:
         for name in [name for name in sys.modules if name.partition(".")[0] in {"tests", "diagnose"}]:
             del sys.modules[name]
         court = Court(copy, known, mutants, budget_s=options.budget, out=out)
+        court.noticed += [(entry["file"], entry["by"]) for entry in said if entry["outcome"] == "killed"]
         pytest.main([*PYTEST, f"--basetemp={folder}/temporary", *TESTS], plugins=[court])
     print_table(court.results)
 
