@@ -238,12 +238,7 @@ def _sort_events(
             where="graph",
         )
     position = {i: at for at, i in enumerate(ordered)}
-    return [_await(events[i], position) if events[i].awaits else events[i] for i in ordered]
-
-
-def _await(event: Event, position: Mapping[int, int]) -> Event:
-    """Let an event await others where these stand now."""
-    return dataclasses.replace(event, awaits=tuple(position[i] for i in event.awaits))
+    return [dataclasses.replace(events[i], awaits=tuple(position[j] for j in events[i].awaits)) for i in ordered]
 
 
 def _join_batches(events: list[Event], batches: Sequence[tuple[int, ...]]) -> list[Event]:
@@ -253,10 +248,7 @@ def _join_batches(events: list[Event], batches: Sequence[tuple[int, ...]]) -> li
         return events
     starts_in = {node: i for i, event in enumerate(events) for node in event.members}
     split = [
-        event
-        if batched.isdisjoint(event.completes)
-        else dataclasses.replace(event, completes=tuple(n for n in event.completes if n not in batched))
-        for event in events
+        dataclasses.replace(event, completes=tuple(n for n in event.completes if n not in batched)) for event in events
     ]
     return split + [
         Event((), across_dp=False, completes=batch, awaits=tuple(sorted({starts_in[node] for node in batch})))

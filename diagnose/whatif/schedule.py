@@ -41,11 +41,11 @@ class Rebuilt:
         new_own, new_delay = [zero] * self.graph.n_nodes, [zero] * self.graph.n_nodes
         work = self._work(own, change)
         late = self._late(delay)
-        splits, splits_now = any(part.part == "weight" for part in self.parts), self.recorded.splits
+        splits = any(part.part == "weight" for part in self.parts)
         for part in self.parts:
             place = (part.direction, part.virtual, part.microbatch)
             seconds = work[place]
-            if splits_now and part.direction:
+            if self.recorded.splits and part.direction:
                 weights = work[2, part.virtual, part.microbatch]
                 seconds = weights if part.part == "weight" else seconds if splits else seconds + weights
             elif part.part == "weight":
