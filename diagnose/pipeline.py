@@ -150,6 +150,7 @@ def analyse_job(request: Request, rule_set: RuleSet) -> Analysis:
         name=request.name,
         meta=request.meta,
         steps=request.steps,
+        unit=request.unit,
         report=lambda line: request.report(f"reading {line}"),
     )
     trace = dataclasses.replace(trace, recording=name_unchecked(trace.recording, rule_set.rules))

@@ -32,6 +32,7 @@ from tests.fixture_jobs import FIXTURES, diagnosed
 from tests.jobs import hand_job
 from tests.report.examples import EXAMPLES
 from tests.report.hostile import HOSTILE, hostile
+from tests.unprivileged import run_without_privileges
 
 ROOT = Path(__file__).resolve().parents[1]
 WORKER_FAULT = FIXTURES["worker-fault"]
@@ -221,27 +222,15 @@ def test_what_is_wrong_is_a_diagnose_error(what: str) -> None:
     assert "\n" not in str(refused.value) and "standard input" not in str(refused.value)
 
 
-@pytest.mark.skipif(shutil.which("setpriv") is None, reason="no setpriv on this machine")
-@pytest.mark.skipif(
-    getattr(os, "getuid", lambda: 1)() != 0, reason="only root is kept from a file of its own like this"
-)
 def test_a_file_that_may_not_be_read(tmp_path: Path) -> None:
     """A file that the user may not read is refused as that, and not as something that is no trace."""
     secret = tmp_path / "job.parquet"
     shutil.copy(WORKER_FAULT, secret)
     secret.chmod(0o000)
     code = (
-        f"import diagnose\ntry: diagnose.diagnose({str(secret)!r})\nexcept diagnose.TraceError as error: print(error)"
+        "import sys, diagnose\ntry: diagnose.diagnose(sys.argv[1])\nexcept diagnose.TraceError as error: print(error)"
     )
-    drop = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
-    done = subprocess.run(
-        [*drop, sys.executable, "-c", code],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert "cannot be read: Permission denied" in done.stdout, done.stderr
+    assert "cannot be read: Permission denied" in run_without_privileges(code, secret)
 
 
 @pytest.mark.parametrize(

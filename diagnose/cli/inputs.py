@@ -71,5 +71,6 @@ def open_job(job: str, options: Options) -> Iterator[Request]:
             rules=options.rules,
             min_speedup=options.min_speedup,
             log=options.log,
+            unit=options.unit,
             progress=progress,
         )

@@ -53,6 +53,7 @@ class Options:
     output: str | None = None
     meta: Path | None = None
     steps: str | None = None
+    unit: str | None = None
     rules: Path | None = None
     log: Path | None = None
     min_speedup: float = MIN_SPEEDUP
@@ -140,6 +141,11 @@ meta_option = click.option(
     "--meta", metavar="FILE", type=click.Path(path_type=Path), help="YAML file with metadata of the job."
 )
 steps_option = click.option("--steps", metavar="STEPS", help="Analyse only these steps: 16-40,80.")
+unit_option = click.option(
+    "--unit",
+    type=click.Choice(("s", "ms", "us", "ns")),
+    help="What the times of a trace are in  [default: what its metadata says, else s]",
+)
 own_rules_option = click.option(
     "--rules",
     metavar="DIR",
@@ -207,7 +213,7 @@ store_option = click.option(
 #: What every command that judges jobs takes.
 judging_options = _together(own_rules_option, min_speedup_option)
 #: What every command that reads one trace at a time takes.
-reading_options = _together(meta_option, steps_option, judging_options)
+reading_options = _together(meta_option, steps_option, unit_option, judging_options)
 #: What every command that draws timelines takes.
 perfetto_options = _together(perfetto_option, perfetto_steps_option, perfetto_dp_option, perfetto_mb_option)
 #: What every command that shows a page takes.

@@ -20,17 +20,18 @@ from diagnose.fixes.microbatch_costs import (
     read_lengths,
     weigh_directions,
 )
-from diagnose.fixes.repack import Layout, Packed, Way, repack
+from diagnose.fixes.repack import Packed, Way, repack
 from diagnose.model.analysis import Analysis
 from diagnose.model.change import Work
 from diagnose.model.remedy import Refusal
 from diagnose.model.trace import Bools, Ints, Seconds
+from diagnose.packing.forming import PackerName
 
 Method = Literal["greedy", "queues", "balanced", "implied"]
 #: Ways of each method. Those of the first keep every document in its step; which is best depends on how long the longest are:
 #: one that no packing can even out is better met by neighbours that rise to it and fall again than by many of one size.
-LAYOUTS: dict[Method, tuple[Layout | None, ...]] = {
-    "greedy": ("ranks", "flat", None),
+LAYOUTS: dict[Method, tuple[PackerName | None, ...]] = {
+    "greedy": ("ranks", "greedy", None),
     "queues": ("queues",),
     "balanced": ("balanced",),
     "implied": (None,),
@@ -115,7 +116,7 @@ class Rebalanced:
 
     method: Method
     order: Order
-    layout: Layout | None
+    layout: PackerName | None
     cost: Seconds
     work: Work
     step_s: float
@@ -216,7 +217,7 @@ def _refuse(known: Known, method: Method) -> Refusal | None:
 
 
 def _try(
-    analysis: Analysis, known: Known, layout: Layout | None, asked: RebalanceSettings, max_work: float, order: Order
+    analysis: Analysis, known: Known, layout: PackerName | None, asked: RebalanceSettings, max_work: float, order: Order
 ) -> Rebalanced | None:
     """Price one way; None where the packer would take too long."""
     if layout is None:
@@ -234,7 +235,7 @@ def _try(
     return _place(analysis, known, packed, layout, order)
 
 
-def _place(analysis: Analysis, known: Known, packed: Packed, layout: Layout, order: Order) -> Rebalanced:
+def _place(analysis: Analysis, known: Known, packed: Packed, layout: PackerName, order: Order) -> Rebalanced:
     """Put packed microbatches in order and price them."""
     assert known.fit is not None
     both = known.join(known.fit.of(packed.tokens, packed.tokens_sq))

@@ -142,7 +142,8 @@ def _recipe(known: Known, found: Rebalanced) -> str:
     if cost.linear > 0 and cost.quadratic > 0:
         formula = f"length + length squared / {cost.linear / cost.quadratic:,.0f}"
     added = ", added up over its documents" if found.layout is None else ""
-    return f"Cost of a {what}: {formula}{added}; deal the dearest first, each to whoever has least{order}"
+    packer = "" if found.layout is None else f' (`packer="{found.layout}"` of `diagnose.packing`)'
+    return f"Cost of a {what}: {formula}{added}; deal the dearest first, each to whoever has least{packer}{order}"
 
 
 def _assume(known: Known, found: Rebalanced) -> tuple[str, ...]:

@@ -7,7 +7,6 @@ a packer; of a large job an even sample of the steps is packed.
 import dataclasses
 import itertools
 import math
-from typing import Literal
 
 import numpy as np
 
@@ -16,14 +15,13 @@ from diagnose.fixes.microbatch_costs import Lengths
 from diagnose.model.trace import Bools, Ints, Seconds
 from diagnose.packing.balanced import pack_balanced
 from diagnose.packing.cost import Cost
+from diagnose.packing.forming import PackerName
 from diagnose.packing.greedy import pack_greedy
 from diagnose.packing.measure import measure
-from diagnose.packing.plan import Packing, check_documents
+from diagnose.packing.plan import WAITING, Documents, Packing, check_documents
 from diagnose.packing.queues import pack_queues
+from diagnose.packing.ranks import fill_ranks
 
-#: How documents go to microbatches. `ranks` and `flat` keep every document in its step: the first deals them to dp ranks and then
-#: to the microbatches of a rank, the second to all microbatches at once.
-Layout = Literal["ranks", "flat", "queues", "balanced"]
 #: Work of a packer: documents times microbatches to choose from, and this many more for each document; 20 to 50 ns each.
 OVERHEAD = 300
 #: A call of a packer costs as many documents.
@@ -49,7 +47,7 @@ class Way:
         Work that a packer may do; where all steps are more, an even sample of them is packed.
     """
 
-    layout: Layout
+    layout: PackerName
     memory: float
     thresholds: tuple[int, ...] | None = None
     max_work: float = math.inf
@@ -229,30 +227,33 @@ def _pack(stream: _Stream, cost: Cost, room: int, way: Way) -> Packing:
 
 def _fill_flat(lengths: Ints, places: Bools, cost: Cost, room: int) -> Ints:
     """Deal the documents of one step to all of its microbatches: number of the microbatch of each, shape (n_documents,)."""
-    return _fill_bins(lengths, int(places.sum()), cost, room)
+    docs = _arriving_together(lengths, int(places.sum()), cost, room)
+    found: Ints = pack_greedy(docs).microbatch.copy()
+    return _place_rest(found, np.flatnonzero(found < 0).tolist(), lengths, docs.n_microbatches)
 
 
 def _fill_ranks(lengths: Ints, places: Bools, cost: Cost, room: int) -> Ints:
     """Deal the documents of one step to dp ranks, and those of a rank to its microbatches."""
-    number = np.cumsum(places).reshape(places.shape) - 1  # of each microbatch, in the order of places
     n_places = places.sum(axis=0)
     if len(np.unique(n_places[n_places > 0])) > 1:
         return _fill_flat(lengths, places, cost, room)  # ranks that cannot take as much
-    ranks = np.flatnonzero(n_places)
-    of_rank = _fill_bins(lengths, len(ranks), cost, room * int(n_places.max()))
-    found = np.zeros(len(lengths), dtype=np.int64)
-    for i, rank in enumerate(ranks.tolist()):
-        own = np.flatnonzero(of_rank == i)
-        of_place = number[places[:, rank], rank]
-        found[own] = of_place[_fill_bins(lengths[own], len(of_place), cost, room)]
-    return found
+    docs = _arriving_together(lengths, int(places.sum()), cost, room)
+    placed, waiting = fill_ranks(docs, np.argsort(docs.rank).tolist(), len(np.flatnonzero(n_places)))
+    found: Ints = np.full(len(lengths), WAITING, dtype=np.int64)
+    found[list(placed)] = list(placed.values())
+    number = np.cumsum(places).reshape(places.shape) - 1  # of each microbatch, in the order of places
+    by_rank = number.T[places.T]
+    return by_rank[_place_rest(found, waiting, lengths, docs.n_microbatches)]
 
 
-def _fill_bins(lengths: Ints, n_bins: int, cost: Cost, room: int) -> Ints:
-    """Deal documents greedily; what has no room goes where most is left, beyond the limit: nothing waits."""
-    arrives = np.zeros(len(lengths), dtype=np.int64)
-    found: Ints = pack_greedy(check_documents(lengths, arrives, n_bins, cost, room, n_batches=1)).microbatch.copy()
-    for document in np.flatnonzero(found < 0).tolist():
+def _arriving_together(lengths: Ints, n_bins: int, cost: Cost, room: int) -> Documents:
+    """Take the documents of one step for a packer."""
+    return check_documents(lengths, np.zeros(len(lengths), dtype=np.int64), n_bins, cost, room, n_batches=1)
+
+
+def _place_rest(found: Ints, waiting: list[int], lengths: Ints, n_bins: int) -> Ints:
+    """Put what has no room where most is left, beyond the limit: nothing waits."""
+    for document in waiting:
         placed = found >= 0
         found[document] = int(np.bincount(found[placed], lengths[placed], n_bins).argmin())
     return found

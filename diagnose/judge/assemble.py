@@ -25,6 +25,8 @@ def assemble(
     trace, gains, what_if = analysis.trace, analysis.gains, analysis.what_if
     analysed = np.isin(what_if.steps, analysis.breakdown.steps)  # all but a warm-up
     hours = gains.recorded_s * len(analysis.breakdown.steps) * trace.job.world_size / 3600.0
+    if trace.unit_doubt:  # hours of what?
+        hours = float("nan")
     return Diagnosis(
         made_by=judged.made_by,
         job=trace.job,
@@ -38,7 +40,7 @@ def assemble(
             clean=gains.clean_s,
         ),
         gpu_hours_analysed=hours,
-        gpu_hours_wasted=hours * max(0.0, 1.0 - gains.clean_s / gains.recorded_s),
+        gpu_hours_wasted=None if trace.unit_doubt else hours * max(0.0, 1.0 - gains.clean_s / gains.recorded_s),
         fidelity=analysis.fidelity,
         what_if=what_if,
         causes=judged.rule_set.severities.rate_all(verdict.causes, trace.job.world_size),

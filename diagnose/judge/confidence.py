@@ -91,13 +91,14 @@ def be_sure(
 ) -> float:
     """Weigh rule and classifier alike, by the mean of their log odds; `certain` is as sure as the judgement is at most.
 
-    It counts times the chance that the gain is truly above the least one; and all of it for as much as so few looks are worth. The
-    classifier's probability counts where it knows the cause, and jobs like this one.
+    It counts times the chance that the gain is truly above the least one; and all of it for as much as so few looks are worth, and
+    as the clock tells. The classifier's probability counts where it knows the cause, and jobs like this one.
     """
     sure = certain * chance_above(benefit, least)
     probability = probability_of(analysis, prediction, rule)
     weighed = sure if probability is None else _weigh(sure, probability)
-    return round(weighed * trust_looks(analysis, rule.place), 4)
+    told = 1.0 - min(analysis.trace.coarse_share, MAX_DOUBT)
+    return round(weighed * told * trust_looks(analysis, rule.place), 4)
 
 
 def chance_above(benefit: Benefit, least: float) -> float:

@@ -84,7 +84,7 @@ def reach_verdict(
     checked = tuple(j.rule.id for j in judgements if j not in lacking and j.rule.id not in unseen)
     few = len(analysis.breakdown.steps) < MIN_STEPS
     sure = [j for j in judgements if few and analysis.fidelity.ok and _shows_stage(analysis, j, least, prediction)]
-    if (few and not sure) or not analysis.fidelity.ok:
+    if (few and not sure) or not analysis.fidelity.ok or analysis.trace.unit_doubt:
         why = _why_inconclusive(analysis)
         return Verdict("inconclusive", (), None, checked, tuple(not_checked), (why,), why)
     if few:
@@ -152,6 +152,8 @@ def _describe_few(analysis: Analysis) -> str:
 
 def _why_inconclusive(analysis: Analysis) -> str:
     """Say why nobody can judge the job."""
+    if analysis.trace.unit_doubt:
+        return analysis.trace.unit_doubt
     if len(analysis.breakdown.steps) < MIN_STEPS:
         return f"{_describe_few(analysis)}: nothing that varies can be told from chance"
     fidelity = analysis.fidelity

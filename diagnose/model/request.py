@@ -42,6 +42,8 @@ class Request:
         Folder with rules of the user's.
     steps : ndarray of int64, shape (n,), or None
         Analyse only these steps.
+    unit : str or None
+        What the times of a trace are in: s, ms, us or ns.
     min_speedup : float
         Report a cause when removing it makes the job at least this much faster.
     log : Path or None
@@ -57,6 +59,7 @@ class Request:
     rules: Path | None = None
     min_speedup: float = MIN_SPEEDUP
     log: Path | None = None
+    unit: str | None = None
     progress: Callable[[str], None] | None = None
 
     def report(self, stage: str) -> None:

@@ -225,6 +225,10 @@ class Trace:
         Names of these types, as the file has them.
     ranks_told : int
         Ranks that the job has by its metadata, which may be more than the rows are of; 0 where it does not say.
+    unit_doubt : str
+        Why times cannot be in seconds, where nobody said that they are; empty where they can.
+    coarse_share : float
+        Part of a typical compute that the clock cannot tell; 0 where it is fine enough.
     """
 
     job: Job
@@ -246,6 +250,8 @@ class Trace:
     ranks_told: int = 0
     others: Evidence = NO_ROWS
     other_types: tuple[str, ...] = ()
+    unit_doubt: str = ""
+    coarse_share: float = 0.0
 
     @property
     def steps(self) -> Ints:

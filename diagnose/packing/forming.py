@@ -17,9 +17,9 @@ from diagnose.packing.cost import PUBLISHED_COST, Cost
 from diagnose.packing.greedy import GreedyPacker
 from diagnose.packing.plan import Documents, check_documents
 from diagnose.packing.queues import QueuesPacker
-from diagnose.packing.ranks import deal_microbatches
+from diagnose.packing.ranks import RanksPacker, deal_microbatches
 
-PackerName = Literal["greedy", "queues", "balanced"]
+PackerName = Literal["greedy", "ranks", "queues", "balanced"]
 #: Thresholds of the queues where nobody gives them, as parts of what a microbatch may hold (arXiv 2503.17924, two queues).
 QUEUES = (0.25, 0.5)
 #: What is kept of the documents that wait.
@@ -40,9 +40,10 @@ class BatchPlan:
         Tokens that a microbatch may hold: what memory allows.
     rank, n_ranks : int
         Data-parallel rank, and how many there are.
-    packer : "greedy", "queues" or "balanced"
-        `greedy`: every document is trained in its own batch, if it fits. `queues`: long ones wait until each microbatch gets one.
-        `balanced`: they wait where that buys more balance than it costs delay.
+    packer : "greedy", "ranks", "queues" or "balanced"
+        `greedy`: every document is trained in its own batch, if it fits, and all microbatches cost alike: for pipelines. `ranks`:
+        as `greedy`, but the sums of the ranks cost alike, which is closer: without pipeline stages nothing else counts.
+        `queues`: long ones wait until each microbatch gets one. `balanced`: they wait where that buys more balance than it costs.
     cost : Cost
         What a document costs.
     thresholds : tuple of int
@@ -75,16 +76,18 @@ class BatchPlan:
         """Microbatches of a global batch, all ranks together."""
         return self.n_microbatches * self.n_ranks
 
-    def make_packer(self) -> GreedyPacker | QueuesPacker | BalancedPacker:
+    def make_packer(self) -> GreedyPacker | RanksPacker | QueuesPacker | BalancedPacker:
         """Make the packer of one run of data."""
         if self.packer == "greedy":
             return GreedyPacker()
+        if self.packer == "ranks":
+            return RanksPacker(self.n_ranks)
         if self.packer == "queues":
             parts = sorted({max(1, round(part * self.max_tokens)) for part in QUEUES})
             return QueuesPacker(list(self.thresholds or parts))
         if self.packer == "balanced":
             return BalancedPacker()
-        raise UsageError(f"no packer {self.packer!r}; expected greedy, queues or balanced")
+        raise UsageError(f"no packer {self.packer!r}; expected greedy, ranks, queues or balanced")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -192,8 +195,8 @@ class Forming:
         self._packer.form(docs, batch, range(n_waited, len(every)))
         self._fill_empty(docs, batch)
         costs, members = self._sum(docs)
-        self._note(docs, np.array(arrived), costs)
-        place = deal_microbatches(costs, self.plan.n_ranks)
+        place = self._deal(costs)
+        self._note(docs, np.array(arrived), costs, place)
         found: list[list[int]] = [[] for _ in range(n_bins)]
         for bin_, docs_of_bin in enumerate(members):
             found[place[bin_]] = [every[doc] for doc in docs_of_bin]
@@ -240,13 +243,18 @@ class Forming:
             members[bin_].append(doc)
         return costs, members
 
-    def _note(self, docs: Documents, arrived: Ints, costs: list[float]) -> None:
+    def _deal(self, costs: list[float]) -> list[int]:
+        """Give the place of each microbatch: those of rank 0 come first."""
+        if isinstance(self._packer, RanksPacker):
+            return list(range(len(costs)))  # they were filled in their places
+        return deal_microbatches(costs, self.plan.n_ranks)
+
+    def _note(self, docs: Documents, arrived: Ints, costs: list[float], place: list[int]) -> None:
         """Add a batch to the report."""
         total, placed = self._totals, docs.batch >= 0
         delay, tokens = total.n_batches - arrived[placed], docs.length_array[placed]
         oldest = int(arrived[~placed].min(initial=total.n_batches))
-        place = np.array(deal_microbatches(costs, self.plan.n_ranks)) // self.plan.n_microbatches
-        ranks = np.bincount(place, costs)
+        ranks = np.bincount(np.array(place) // self.plan.n_microbatches, costs)
         total.n_batches += 1
         total.n_documents += int(placed.sum())
         total.n_reordered += int((arrived[placed] > oldest).sum())

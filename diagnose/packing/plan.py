@@ -4,7 +4,7 @@ Enters: lengths of documents and the global batch in which each arrives. Leaves:
 """
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -119,12 +119,18 @@ class Bins:
         limit = max_tokens - tokens
         return min((n for n, used in enumerate(self.tokens) if used <= limit), key=self.costs.__getitem__, default=-1)
 
-    def fill(self, docs: Documents, ordered: list[int]) -> tuple[dict[int, int], list[int]]:
-        """Put each document into the cheapest one with room; give the one of each, and what fits nowhere."""
+    def fill(
+        self, docs: Documents, ordered: Iterable[int], *, room: int | None = None
+    ) -> tuple[dict[int, int], list[int]]:
+        """Put each document into the cheapest one with room for it; give the one of each, and what fits nowhere.
+
+        The room of each is what a microbatch holds where left out.
+        """
+        room = docs.max_tokens if room is None else room
         placed: dict[int, int] = {}
         waiting: list[int] = []
         for doc in ordered:
-            bin_ = self.cheapest_with_room(docs.lengths[doc], docs.max_tokens)
+            bin_ = self.cheapest_with_room(docs.lengths[doc], room)
             if bin_ < 0:
                 waiting.append(doc)
                 continue

@@ -1,17 +1,19 @@
-"""Which microbatches of a global batch each data-parallel rank takes.
+"""Which documents or microbatches of a global batch each data-parallel rank takes.
 
-Enters: a `Packing`, the number of ranks. Leaves: the same packing with its microbatches renumbered rank by rank.
+Enters: documents, or a `Packing`, and the number of ranks. Leaves: microbatches numbered rank by rank.
 """
 
 import dataclasses
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from diagnose.errors import UsageError
 from diagnose.model.trace import Ints, Seconds
 from diagnose.packing.cost import Cost
+from diagnose.packing.greedy import order_documents
 from diagnose.packing.measure import sum_microbatches
-from diagnose.packing.plan import Packing
+from diagnose.packing.plan import Bins, Documents, Packing
 
 
 def deal_ranks(packing: Packing, cost: Cost, n_ranks: int) -> Packing:
@@ -68,3 +70,46 @@ def deal_microbatches(costs: list[float], n_ranks: int) -> list[int]:
         totals[rank] += costs[n]
         taken[rank] += 1
     return place
+
+
+def fill_ranks(docs: Documents, ordered: Iterable[int], n_ranks: int) -> tuple[dict[int, int], list[int]]:
+    """Deal documents to ranks by cost, and those of a rank to its microbatches.
+
+    Ranks without pipeline stages wait for each other once a step, so that only their sums must be alike.
+
+    Parameters
+    ----------
+    ordered : iterable of int
+        The documents, the first to be placed first.
+
+    Returns
+    -------
+    dict of int to int
+        The microbatch of each document: those of rank 0 come first.
+    list of int
+        What fits nowhere.
+    """
+    n_each = docs.n_microbatches // n_ranks
+    rank_of, waiting = Bins.empty(n_ranks).fill(docs, ordered, room=docs.max_tokens * n_each)
+    placed: dict[int, int] = {}
+    for rank in range(n_ranks):
+        bin_of, left = Bins.empty(n_each).fill(docs, [doc for doc, its_rank in rank_of.items() if its_rank == rank])
+        placed |= {doc: rank * n_each + bin_ for doc, bin_ in bin_of.items()}
+        waiting += left
+    return placed, waiting
+
+
+@dataclasses.dataclass(slots=True)
+class RanksPacker:
+    """Deals one batch after the other to ranks first; documents that wait are named as in the `Documents` given."""
+
+    n_ranks: int
+    #: What fitted nowhere.
+    waiting: list[int] = dataclasses.field(default_factory=list)
+
+    def form(self, docs: Documents, batch: int, arriving: Sequence[int]) -> None:
+        """Place documents in the next batch, longest first; what is left waits."""
+        placed, self.waiting = fill_ranks(
+            docs, order_documents(docs, self.waiting, arriving, batch, together=1), self.n_ranks
+        )
+        docs.place(batch, placed)

@@ -163,7 +163,7 @@ def _table(kept: RecordedRows, state: ParallelState, metadata: dict[str, Any]) -
         is_known = np.array(kept.has_documents, dtype=bool)
         columns["doc_lengths"] = documents.take(pa.array(loads, mask=~((loads >= 0) & is_known[loads])))
     said = {
-        "diagnose.job": metadata | state.metadata(),
+        "diagnose.job": {"unit": "s"} | metadata | state.metadata(),
         "diagnose.recorder": {"collectives_within_computes": kept.n_left_out},  # of this rank alone
     }
     footer = {key: json.dumps(value, sort_keys=True, default=str) for key, value in said.items()}

@@ -4,6 +4,7 @@ Enters: a `Diagnosis`. Leaves: rows of text, user strings escaped. All step time
 """
 
 import dataclasses
+import math
 import shlex
 from collections.abc import Iterator, Sequence
 
@@ -216,6 +217,8 @@ def _describe_cost(diagnosis: Diagnosis) -> str:
     analysed, lost = diagnosis.gpu_hours_analysed, diagnosis.gpu_hours_wasted
     if diagnosis.is_from_log and not diagnosis.parallelism_known:
         return "GPU hours are not known: the log does not say on how many GPUs it ran"
+    if not math.isfinite(analysed):
+        return f"GPU hours are not known, {facts.describe_extent(diagnosis)}"
     if lost is None or not analysed:
         return f"{words.hours(analysed)} GPU hours analysed, {facts.describe_extent(diagnosis)}"
     said = f"{words.hours(lost)} of {words.hours(analysed)} GPU hours lost in {facts.describe_extent(diagnosis)}"

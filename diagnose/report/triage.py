@@ -79,8 +79,8 @@ def _counts(run: TriageRun) -> Iterator[tuple[str, str]]:
     if run.n_left:
         yield "Left", f"{run.n_left:,} left for another time"
     yield "Store", escape(run.store) or "none yet"
-    if run.n_diagnosed + run.n_failed:
-        rate = (run.n_diagnosed + run.n_failed) / run.took_s if run.took_s else 0.0
+    if run.n_diagnosed + run.n_failed and run.took_s > 0:  # a dry run takes none
+        rate = (run.n_diagnosed + run.n_failed) / run.took_s
         yield "Time", f"{_duration(run.took_s)}, {rate:.2g} jobs a second, store {run.store_s / run.took_s:.1%}"
 
 

@@ -370,6 +370,8 @@ def why_inconclusive(diagnosis: Diagnosis) -> str:
     """Say why a trace, or a log alone, does not let anyone judge."""
     if diagnosis.is_from_log:
         return "the log shows no change of pace, and cannot say whether steps were slow from the first on"
+    if not math.isfinite(diagnosis.gpu_hours_analysed):  # nobody knows the unit of its times
+        return prose(diagnosis.why)
     if not diagnosis.fidelity.ok:
         return f"the replay is {describe_miss(diagnosis.fidelity)}, too far to be trusted"
     n_steps = len(diagnosis.what_if.steps)

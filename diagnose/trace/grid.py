@@ -31,6 +31,7 @@ from diagnose.trace.steps import (
     split_steps,
     take_out_evaluations,
 )
+from diagnose.trace.units import UNIT_NAMES, guess_unit
 
 #: Longest duration, and latest start, that is taken for a measurement: a third of a year, and the year 5138 in unix time.
 MAX_DURATION_S = 1e7
@@ -105,9 +106,9 @@ def build_grid(rows: Rows, *, name: str, vpp_size: int | None, pick_steps: Ints 
     documents = read_documents(rows, at, dense.nodes, (n_steps, n_dp), warnings=warnings)
     evidence = _take_evidence(rows, at)
     hold_early_recvs(dense, evidence, steps)
-    origin, evidence = shift_origin(dense, evidence)
+    origin, shift, evidence = shift_origin(dense, evidence, warnings)
     refuse_steps_at_a_time(dense, origin, steps, name=name)
-    of_others = _list_others(others, others_at, origin, group, members)
+    of_others = _list_others(others, others_at, shift, group, members)
     evidence, of_others, other_types = _move_steady(evidence, of_others, others.other_types, n_steps)
     if restarted:
         of_others = of_others.take(of_others.end_s > -np.fmax.reduce(dense.end_s, axis=None))
@@ -239,15 +240,15 @@ def _number_lanes(rows: Rows, at: RowIndex, sizes: GridSizes, group: MemberLabel
 
 
 def _list_others(
-    rows: Rows, at: RowIndex, origin_s: Seconds | None, group: MemberLabels | None, members: Members | None
+    rows: Rows, at: RowIndex, shift_s: Seconds | None, group: MemberLabels | None, members: Members | None
 ) -> Evidence:
     """List placed rows of other types, on the clock of the step; steps by index."""
     if rows.other is None or not len(rows):
         return NO_ROWS
     step, dp, stage = (index.astype(np.int64) for index in at)
     start_s = rows.start_s.astype(np.float64)
-    if origin_s is not None:
-        start_s -= origin_s[step]
+    if shift_s is not None:
+        start_s -= shift_s[step]
     if group is not None and members is not None:
         start_s -= members.clock_s[dp, stage, group.number(rows)]
     return Evidence(rows.other.astype(np.int64), step, dp, stage, start_s, start_s + rows.duration_s)
@@ -264,6 +265,12 @@ def _usable(rows: Rows, name: str, warnings: list[str]) -> Rows:
         unmeasured &= ~bad
         warnings.append(f"{int(bad.sum())} rows lack a required value and are left out")
     n_unmeasured = int(np.count_nonzero(unmeasured))
+    if 2 * n_unmeasured > len(rows) and (unit := guess_unit(rows)):
+        raise TraceError(
+            f"{n_unmeasured} of {len(rows)} rows have times that are no seconds; expected seconds: they look like "
+            f"{UNIT_NAMES[unit]}, for which say --unit {unit}, or `unit: {unit}` in the metadata",
+            where=name,
+        )
     if n_unmeasured:
         warnings.append(
             f"{n_unmeasured} rows have a start or duration that is negative, not a number or absurd; left out"

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from diagnose.errors import TraceError
+from diagnose.trace.watched_file import refuse_changed
 
 #: A column of lists that is read later, and only for the rows that are needed: it may be longer than all others together.
 LISTS = "doc_lengths"
@@ -42,13 +43,19 @@ class ListColumn:
                     yield first, batch.column(0)
                     first += len(batch)
         except UNREADABLE as error:
+            refuse_changed(self.source, self.name)
             raise describe_damage(error, f"{self.name}: column {LISTS!r}") from None
+        refuse_changed(self.source, self.name)
         for other in self.others:
             yield from other.batches()
 
 
 def describe_damage(error: Exception, where: str) -> TraceError:
     """Give the error of a file that cannot be read, with the reason."""
+    if isinstance(error, MemoryError):
+        return TraceError(
+            "needs more memory to be read than there is; expected memory for all of its rows", where=where
+        )
     reason = " ".join(str(error).split())[:200] or type(error).__name__
     return TraceError(
         f"cannot be read as Parquet ({reason}); expected an undamaged Parquet file: copy it again, or convert it",

@@ -19,6 +19,7 @@ from diagnose.trace.derive import derive_transfers, lacks_transfers
 from diagnose.trace.grid import Grid, build_grid
 from diagnose.trace.metadata import count_ranks_told, read_metadata, resolve_job
 from diagnose.trace.read import read_rows
+from diagnose.trace.units import convert_rows, doubt_unit, measure_coarseness, read_unit
 
 #: Model chunks a worker beyond which metadata is damage.
 MAX_CHUNKS = 1000
@@ -38,6 +39,7 @@ def load_trace(
     name: str | None = None,
     meta: Path | Mapping[str, Any] | None = None,
     steps: Ints | None = None,
+    unit: str | None = None,
     report: Callable[[str], None] | None = None,
 ) -> Trace:
     """Read, check and lay out the trace of one job.
@@ -52,6 +54,9 @@ def load_trace(
         YAML file with job metadata, or what would stand in one.
     steps : ndarray of int64, optional
         Analyse only these steps.
+    unit : {"s", "ms", "us", "ns"}, optional
+        What the times of a trace are in, whatever its metadata says; without either they are seconds, which is doubted where they
+        cannot be. The files of another producer say their unit themselves.
     report : callable, optional
         Told what is being read, a line at a time.
 
@@ -66,6 +71,12 @@ def load_trace(
     name = name or (str(path) if path else "standard input")
     rows = read_rows(source, name=name, report=report)
     found = read_metadata(path, rows.job, meta)
+    unit_warnings: list[str] = []
+    unit = unit or read_unit(found, unit_warnings)
+    if rows.recording is not None:
+        unit = "s"
+    elif unit is not None:
+        rows = convert_rows(rows, unit)
     grid = build_grid(rows, name=name, vpp_size=_read_vpp_size(found), pick_steps=steps)
     if grid.n_cp is not None and found.get("cp_size") is None:
         found = found | {"cp_size": grid.n_cp}
@@ -82,6 +93,7 @@ def load_trace(
         n_tp=grid.n_tp,
     )
     ranks, members = _number_ranks(grid, job)
+    coarse_share, coarse = measure_coarseness(rows, grid.blocks)
     blocks, recording = grid.blocks, rows.recording
     # In a file that was written as a trace what is not there was not meant to be: its graph links computes directly.
     if recording is not None and lacks_transfers(blocks):
@@ -105,10 +117,12 @@ def load_trace(
         steps_dropped=grid.steps_dropped,
         warm_up_steps=grid.warm_up_steps,
         restarted_steps=grid.restarted_steps,
-        warnings=(*rows.recording_warnings, *warnings, *grid.warnings),
+        warnings=(*rows.recording_warnings, *unit_warnings, *warnings, *grid.warnings, *([coarse] if coarse else [])),
         documents=grid.documents,
         members=members,
         recording=recording,
+        unit_doubt=doubt_unit(grid.blocks) if unit is None else "",
+        coarse_share=coarse_share,
     )
 
 

@@ -1,8 +1,8 @@
 """Let one row stand for all tensor- and context-parallel members of a worker, and keep who of them was late.
 
-Enters: rows of all members, in any order. Leaves: one row an operation, from the first start to the last end on the clock of the
-first member, and `Members`. Costs one sort of the rows (N log N for N operations of all members) and a few passes; keeps a few
-numbers for each step and member. A trace without members never comes here.
+Enters: rows of all members, in any order. Leaves: one row an operation, from where all members can start to the last end on the
+clock of the first member, and `Members`. Costs one sort of the rows (N log N for N operations of all members) and a few passes;
+keeps a few numbers for each step and member. A trace without members never comes here.
 
 A constant difference between two members is a difference of their clocks, or one of them is always late: a row alone cannot tell.
 But a late member is late on one side only. Members either start together, and whoever computes slowly ends late; or they wait for
@@ -74,8 +74,11 @@ def merge_members(
     end_s = (rows.start_s + rows.duration_s)[split[:n_simulated]]
     start_s = rows.start_s[split[:n_simulated]]
     if len(first):
-        start_s = np.minimum.reduceat(start_s, place[first])
+        first_s = np.minimum.reduceat(start_s, place[first])
+        last_s = np.maximum.reduceat(start_s, place[first])
         end_s = np.maximum.reduceat(end_s, place[first])
+        place_of = np.ravel_multi_index(take_index(at, first), sizes)
+        start_s = _find_starts(place_of, np.isin(rows.op[first], _COMPUTES), first_s, last_s, end_s)
     kept, evidence_s = _join_overlapping(rows, key, split[n_simulated:])
     keep = np.r_[first, kept]
     merged = dataclasses.replace(
@@ -100,6 +103,22 @@ def _count(rows: Rows, key: Ints, member: Ints, n_members: int, warnings: list[s
         return seq
     warnings.append("seq_id repeats within the operations of a member; counted again by start time")
     return derive_seq(own, rows.start_s)
+
+
+def _find_starts(place: Ints, is_compute: Bools, first_s: Seconds, last_s: Seconds, end_s: Seconds) -> Seconds:
+    """Say when each merged operation starts, shape (n_operations,); `place` is its step and worker.
+
+    A collective starts with the last member: until then the worker is not ready for it. A compute starts with the first one, but
+    not before the compute before it has ended: members that do not wait for each other within computes are not in step.
+    """
+    start_s = np.where(is_compute, first_s, last_s)
+    computes = np.flatnonzero(is_compute)
+    computes = computes[np.lexsort((last_s[computes], place[computes]))]
+    before, after = computes[:-1], computes[1:]
+    overlap_s = np.where(place[before] == place[after], end_s[before] - first_s[after], 0.0)
+    overlap_s[overlap_s < 2.0 * CLOCK_SHARE * (end_s - first_s)[after]] = 0.0  # clocks are off by as much
+    start_s[after] = np.minimum(first_s[after] + overlap_s, last_s[after])
+    return start_s
 
 
 def _join_overlapping(rows: Rows, key: Ints, at: Ints) -> tuple[Ints, tuple[Seconds, Seconds]]:

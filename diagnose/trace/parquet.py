@@ -24,6 +24,7 @@ from diagnose.trace.account import read_account
 from diagnose.trace.labels import number_combinations
 from diagnose.trace.list_column import LISTS, UNREADABLE, ListColumn, describe_damage
 from diagnose.trace.rows import Rows
+from diagnose.trace.watched_file import WatchedFile, refuse_changed
 
 #: Column -> kind, required columns first.
 REQUIRED = {
@@ -94,7 +95,9 @@ def read_parquet(source: str | Path | BinaryIO, *, name: str) -> Rows:
     except IsADirectoryError:
         raise TraceError("is a folder; expected a Parquet file: name the file in it", where=name) from None
     except UNREADABLE as error:
+        refuse_changed(source, name)
         raise describe_damage(error, name) from None
+    refuse_changed(source, name)
     if table.num_rows == 0:
         raise TraceError("has no rows; expected one row for each operation", where=name)
     rows = _rows(table, footer, name)
@@ -104,9 +107,9 @@ def read_parquet(source: str | Path | BinaryIO, *, name: str) -> Rows:
 
 
 def _open(path: Path) -> Any:
-    """Map a file into memory; read what is none (a pipe, `<(...)`), since it has no size and cannot seek."""
+    """Open a file; read what is none (a pipe, `<(...)`), since it has no size and cannot seek."""
     if path.is_file() and path.stat().st_size:
-        return pa.memory_map(str(path))
+        return WatchedFile(path)
     return io.BytesIO(path.read_bytes())
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from diagnose.model.optype import DIRECTIONS, P2P, Op
 from diagnose.model.trace import TOKEN_COLUMNS, Block, Bools, Evidence, Ints, Nodes, Seconds
+from diagnose.numerics.figures import write_figure, write_percent
 from diagnose.trace.dense import Dense
 
 #: A step with a larger part of its operations missing is dropped; below, the gaps are filled by usual values.
@@ -17,6 +18,8 @@ MAX_MISSING_SHARE = 0.20
 MAX_ABSENT_NAMED = 8
 #: On the clock of the job so many steps begin after the one before (a restart may set it back).
 LATER_SHARE = 0.75
+#: Steps that begin further than this part of them from what their times count from are told: it may not be their begin.
+ORIGIN_SHARE = 0.1
 #: What more than this part of the lanes has, all should have.
 USUAL_SHARE = 0.5
 #: Steps needed to see that they run into each other.
@@ -80,8 +83,14 @@ def hold_early_recvs(dense: Dense, evidence: Evidence, steps: Ints) -> None:
         dense.start_s[own] = np.where(is_first, np.fmin(opens_s, dense.end_s[own]), dense.start_s[own])
 
 
-def shift_origin(dense: Dense, evidence: Evidence) -> tuple[Seconds | None, Evidence]:
-    """Make times relative to the step in place; say where steps began if the file had times of the whole job."""
+def shift_origin(
+    dense: Dense, evidence: Evidence, warnings: list[str]
+) -> tuple[Seconds | None, Seconds | None, Evidence]:
+    """Make times relative to the step in place.
+
+    Gives where steps began if the file had times of the whole job, what was subtracted in each step, shape (n_steps,) both and None
+    where there is none, and the evidence with such times.
+    """
     first = np.fmin.reduce(np.fmin.reduce(dense.start_s, axis=0), axis=1)
     last = np.fmax.reduce(np.fmax.reduce(dense.end_s, axis=0), axis=1)
     length = float(np.median(last - first))
@@ -89,12 +98,51 @@ def shift_origin(dense: Dense, evidence: Evidence) -> tuple[Seconds | None, Evid
     # Some steps may begin late, but on the clock of the job nearly all begin after the one before, and few near zero.
     some_late = bool(later.size) and later.mean() < LATER_SHARE and float(np.median(np.abs(first))) <= limit
     if float(np.max(np.abs(first))) <= limit or some_late:
-        return None, evidence
-    dense.start_s -= first[:, None]
-    dense.end_s -= first[:, None]
-    shift = first[evidence.step]
-    moved = dataclasses.replace(evidence, start_s=evidence.start_s - shift, end_s=evidence.end_s - shift)
-    return first, moved
+        origin_s, shift = None, _find_other_origin(first, limit, evidence, warnings)
+        if shift is None:
+            return None, None, evidence
+    elif len(first) >= MIN_STEPS_IN_TURN and later.mean() < LATER_SHARE and float(np.ptp(first)) <= limit:
+        # All steps begin at about the same time, which is not theirs: that of a window, or of the process.
+        origin_s, shift = None, _take_from_first(first, limit, warnings)
+    else:
+        origin_s = shift = first
+    dense.start_s -= shift[:, None]
+    dense.end_s -= shift[:, None]
+    of_rows = shift[evidence.step]
+    moved = dataclasses.replace(evidence, start_s=evidence.start_s - of_rows, end_s=evidence.end_s - of_rows)
+    return origin_s, shift, moved
+
+
+def _find_other_origin(first_s: Seconds, length_s: float, evidence: Evidence, warnings: list[str]) -> Seconds | None:
+    """Look whether steps begin where their times count from; give by how much they are to be moved, None where they stay.
+
+    Before it nothing can begin. What lies between it and the first operation is lost time, if nothing else was counted from.
+    """
+    usual_s = float(np.median(first_s))
+    if usual_s < -ORIGIN_SHARE * length_s:
+        return _take_from_first(first_s, length_s, warnings)
+    begin_s = first_s.copy()
+    np.minimum.at(begin_s, evidence.step, evidence.start_s)
+    usual_s = float(np.median(begin_s))
+    if usual_s > ORIGIN_SHARE * length_s:
+        warnings.append(
+            f"steps begin {write_figure(usual_s, 2)} s after what their times count from, {write_percent(usual_s / length_s)} of "
+            "their length, and nothing is recorded before: that counts as lost at the begin of each step; if times count from "
+            "something else than the begin of the step, subtract that"
+        )
+    return None
+
+
+def _take_from_first(first_s: Seconds, length_s: float, warnings: list[str]) -> Seconds:
+    """Take times from the step that begins first after, or longest before, what they count from."""
+    least_s = float(first_s.min())
+    side = "after" if least_s > 0 else "before"
+    warnings.append(
+        f"all steps begin {write_figure(abs(least_s), 2)} s {side} what their times count from, and take "
+        f"{write_figure(length_s, 2)} s: that is not their begin, and times are taken from the first operation; expected times "
+        "from the begin of each step, or of the job"
+    )
+    return np.full(len(first_s), least_s)
 
 
 def take_out_evaluations(dense: Dense, evidence: Evidence, n_stages: int) -> Evidence:
@@ -110,9 +158,11 @@ def take_out_evaluations(dense: Dense, evidence: Evidence, n_stages: int) -> Evi
         backward = (nodes.op == Op.BACKWARD) & (nodes.stage == stage)
         if backward.any():
             ends = np.fmax.reduce(dense.end_s[backward], axis=0)
-            last[stage] = np.where(np.isnan(ends), np.inf, ends)
+            # What starts before the last backward does, as where all of them are short, does not follow it.
+            follows = np.fmax(ends - TOLERANCE_S, np.fmax.reduce(dense.start_s[backward], axis=0))
+            last[stage] = np.where(np.isnan(ends), np.inf, follows)
     at = np.zeros(dense.start_s.shape, dtype=bool)
-    at[forward] = dense.start_s[forward] >= last[nodes.stage[forward]] - TOLERANCE_S
+    at[forward] = dense.start_s[forward] >= last[nodes.stage[forward]]
     evaluates = np.stack([at[(nodes.op == Op.FORWARD) & (nodes.stage == s)].any(axis=0) for s in range(n_stages)])
     planned = evaluates.mean(axis=(0, 2)) >= USUAL_SHARE
     evaluates &= planned[None, :, None]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError
 
 from diagnose.errors import ServiceError, asked_to_end
-from diagnose.model.triage_run import Progress, TriageRun
+from diagnose.model.triage_run import Failed, Progress, TriageRun
 from diagnose.triage.pools import OutcomeFuture, WorkerPool
 from diagnose.triage.settings import RunSettings
 from diagnose.triage.source import FoundJob
@@ -120,6 +120,9 @@ class _Runner:
     def plan(self, jobs: Sequence[FoundJob]) -> list[_QueuedJob]:
         """Choose the jobs that are new or changed, as far as can be told without reading them; the largest first."""
         since_s = self._settings.since_s
+        for refused in (job for job in jobs if job.refused):
+            self.tally.failed.append(Failed(refused.location, Failure.UNREADABLE.value, refused.refused))
+        jobs = [job for job in jobs if not job.refused]
         young = [job for job in jobs if since_s is None or job.modified_s is None or job.modified_s >= since_s]
         self.tally.n_older = len(jobs) - len(young)
         known = self._store.known([job.location for job in young]) if self._store else {}

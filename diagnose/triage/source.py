@@ -45,6 +45,7 @@ class FoundJob:
     stamp: str | None = None
     beside: tuple[str, ...] = ()  # Locations of metadata files that belong to it
     is_folder: bool = False  # True where the files of a folder are the job; `list_pieces` names them
+    refused: str = ""  # Why nobody knows which jobs are in this folder below a source: it cannot be listed
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -125,7 +126,7 @@ def _list_source(source: str, *, listed: bool) -> Iterator[FoundJob]:
     path = Path(source).expanduser()
     try:
         if path.is_dir():
-            yield from _walk(path)
+            yield from _walk(path, is_named=not listed)
         elif path.exists():
             if path.suffix.lower() in LIST_SUFFIXES and not listed:
                 for line in _read_list(path):
@@ -135,7 +136,7 @@ def _list_source(source: str, *, listed: bool) -> Iterator[FoundJob]:
         elif glob.has_magic(source):
             for name in sorted(glob.glob(str(path), recursive=True)):  # noqa: PTH207 - absolute ones too
                 if Path(name).is_dir():
-                    yield from _walk(Path(name))
+                    yield from _walk(Path(name), is_named=False)
                 else:
                     yield from _local_jobs([name])
         elif listed or path.is_symlink():
@@ -152,19 +153,29 @@ def _read_list(path: Path) -> list[str]:
     return [line for line in lines if line and not line.startswith("#")]
 
 
-def _walk(folder: Path) -> Iterator[FoundJob]:
-    """Make the jobs of a folder, at any depth, hidden files left out: the pieces of one job are one, other traces one each."""
+def _walk(folder: Path, *, is_named: bool) -> Iterator[FoundJob]:
+    """Make the jobs of a folder, at any depth, hidden files left out: the pieces of one job are one, other traces one each.
 
-    def refuse(error: OSError) -> None:
-        raise error
+    A folder that cannot be listed, as another team's or `lost+found`, becomes a job that says so, unless the user named it; one
+    that is gone by now is left out.
+    """
+    refused: list[FoundJob] = []
 
-    for where, folders, files in os.walk(folder, onerror=refuse):
+    def keep(error: OSError) -> None:
+        if is_named and error.filename == str(folder):
+            raise error
+        if not isinstance(error, FileNotFoundError):
+            reason = f"the folder cannot be listed: {error.strerror or error}; expected one that you may read"
+            refused.append(FoundJob(os.path.abspath(error.filename), refused=reason))  # noqa: PTH100 - no link is followed
+
+    for where, folders, files in os.walk(str(folder), onerror=keep):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         pieces = _pick_pieces(where, files)
         if pieces:
             yield _folder_job(where, pieces)
         else:
             yield from _jobs_in(where, files, {*files, *folders})
+    yield from refused
 
 
 def _pick_pieces(folder: str, files: list[str]) -> tuple[str, ...]:

@@ -34,6 +34,8 @@ class Recorded:
     closings : tuple of int
         All other nodes of the graph.
     last_compute : tuple of int, length n_stages
+    splits : bool
+        Whether the gradients of weights are computed apart.
     """
 
     observed: Observed
@@ -44,6 +46,7 @@ class Recorded:
     closings: tuple[int, ...]
     microbatches: tuple[int, ...]
     last_compute: tuple[int, ...]
+    splits: bool
 
     @property
     def n_stages(self) -> int:
@@ -54,11 +57,6 @@ class Recorded:
     def nodes(self) -> Nodes:
         """Nodes of the block."""
         return self.layout.nodes
-
-    @property
-    def splits(self) -> bool:
-        """Say whether the gradients of weights are computed apart."""
-        return any(part == "weight" for part, _, _ in self.computes)
 
     def cut(self, pieces: int) -> "Recorded":
         """Let each microbatch be so many, one after the other, with the nodes of the whole; the last keeps its number."""
@@ -125,7 +123,7 @@ def read_recorded(o: Observed) -> Recorded | None:
     skipped = {*COMPUTES, *MOVES}
     last = [layout.by_start(DIRECTIONS, stage)[-1] for stage in range(n_stages)]
     closings = tuple(node for node in sorted(in_graph) if int(nodes.op[node]) not in skipped)
-    return Recorded(o, layout, chunks, computes | weights, moves, closings, microbatches, tuple(last))
+    return Recorded(o, layout, chunks, computes | weights, moves, closings, microbatches, tuple(last), bool(weights))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ if __name__ == "__main__":
 """
 
 
-def write_rank(path: Path, rank: int) -> int:
+def write_rank(path: Path, rank: int, *, n_bytes: int = RANK_BYTES) -> int:
     """Write a rank of steps with a forward, a backward and an update, each of many operators and kernels; say how many steps."""
     trace = KinetoTrace()
     trace.annotate("ProfilerStep#0", 0.0, STEP_US - 1)
@@ -53,7 +53,7 @@ def write_rank(path: Path, rank: int) -> int:
             )
     header = json.dumps({"schemaVersion": 1, **distributed(rank, N_RANKS)})[:-1]
     text = ",\n".join(json.dumps(event) for event in trace.events)
-    n_steps = RANK_BYTES // len(text)
+    n_steps = n_bytes // len(text)
     with path.open("w") as file:
         file.write(header + ', "traceEvents": [\n')
         for step in range(n_steps):

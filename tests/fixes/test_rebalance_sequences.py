@@ -291,7 +291,7 @@ def lengths_of(job: Analysis) -> Lengths:
 
 
 @pytest.mark.parametrize("memory", [1.0, 1.1, 1.5])
-@pytest.mark.parametrize("layout", ["ranks", "flat", "queues", "balanced"])
+@pytest.mark.parametrize("layout", ["ranks", "greedy", "queues", "balanced"])
 def test_memory_is_kept(layout: Any, memory: float) -> None:
     """Packers that let documents wait keep the limit; those that do not exceed it only where nothing else is left."""
     job = analysis(SPEC, SEQUENCES)
@@ -303,7 +303,7 @@ def test_memory_is_kept(layout: Any, memory: float) -> None:
     if packed.waiting_share == 0:
         assert longest == pytest.approx(packed.memory_ratio)
     assert (packed.delayed_share > 0) == (layout in ("queues", "balanced") and packed.max_delay_steps > 0)
-    if layout in ("ranks", "flat"):
+    if layout in ("ranks", "greedy"):
         assert packed.delayed_share == packed.waiting_share == 0.0
     # All steps together cost what they did.
     before = lengths_of(job)

@@ -35,6 +35,7 @@ from diagnose.model.feature import Feature
 from diagnose.model.recording import Account, Unobserved
 from diagnose.model.whatif import WhatIf
 from tests.judge.cases import built_in, causes, culprits, diagnose_table, diagnosed, judge, make, measure, measured
+from tests.judge.given import prediction, priced, reach, silent, with_gains, with_rule
 
 SPEC = JobSpec(pp=4, dp=4, microbatches=8, steps=10, seed=5)
 SLOW = WorkerFault(places=((1, 2),), slowdown=1.6)
@@ -43,14 +44,6 @@ SEQUENCES = SequenceImbalance(quadratic_share=0.5)
 #: What removing the fault alone is worth in this job: little, some, much.
 WEAK, STRONG = WorkerFault(places=((1, 2),), slowdown=1.05), WorkerFault(places=((1, 2),), slowdown=3.0)
 SEVERAL = [(SLOW,), (STAGE,), (SEQUENCES,), (SLOW, SEQUENCES), (STAGE, SEQUENCES), (SLOW, STAGE, SEQUENCES)]
-
-
-def reach(
-    analysis: Analysis, *, min_speedup: float = 1.02, prediction: Prediction | None = None, **changes: Any
-) -> Verdict:
-    """Judge a case by the built-in rules, some of it changed."""
-    changed = dataclasses.replace(analysis, **changes)
-    return reach_verdict(changed, judge(changed), min_speedup=min_speedup, prediction=prediction)
 
 
 def names(faults: tuple[Any, ...]) -> str:
@@ -202,12 +195,6 @@ def test_lost_time_is_against_the_clean_job() -> None:
 
 
 # ------------------------------------------------------------------------------------------ unknown, and not checked
-
-
-def silent(analysis: Analysis) -> Verdict:
-    """Judge a case by rules of which none fires."""
-    judgements = [dataclasses.replace(j, fires=False, missing=()) for j in judge(analysis)]
-    return reach_verdict(analysis, judgements, min_speedup=1.02)
 
 
 @pytest.mark.parametrize(("fault", "component"), [(SLOW, "worker"), (STAGE, "stage"), (SEQUENCES, "microbatch")])
@@ -364,11 +351,6 @@ def test_hosts_are_named_where_the_trace_has_them() -> None:
 # ------------------------------------------------------------------------------------------ rule, classifier and doubts
 
 
-def prediction(cause: str, probability: float, unlike: str | None = None) -> Prediction:
-    """Give a classifier's prediction on one cause."""
-    return Prediction({cause: probability}, {cause: 0.0}, {cause: 0.0}, 0.0, unlike, {})
-
-
 def slow_job() -> Analysis:
     """Measure a job with a slow worker."""
     return measured(SPEC, WorkerFault(places=((1, 2),), slowdown=1.6)).analysis
@@ -495,34 +477,6 @@ def with_metadata(table: pa.Table, metadata: dict[str, int]) -> pa.Table:
 def measured_table(table: pa.Table) -> Analysis:
     """Measure a table."""
     return measure(table).analysis
-
-
-#: Part of the step that is left without all components.
-CLEAN = 0.95
-
-
-def with_gains(analysis: Analysis, *, price: Any = None, **gains: tuple[float, float]) -> Analysis:
-    """Give a job whose components give back these parts of the step, alone and after all others, and all others nothing."""
-    old = analysis.gains
-    replayed_s = old.replayed_s
-    alone = {name.replace("_", "-"): replayed_s * (1.0 - alone) for name, (alone, _) in gains.items()}
-    last = {name.replace("_", "-"): CLEAN * replayed_s / (1.0 - last) for name, (_, last) in gains.items()}
-    steps = dict.fromkeys(old.alone_steps_s, old.replayed_steps_s)
-    steps |= {name: old.replayed_steps_s * alone_s / replayed_s for name, alone_s in alone.items()}
-    changed = dataclasses.replace(
-        old,
-        recorded_s=replayed_s,
-        clean_s=CLEAN * replayed_s,
-        alone_steps_s=steps,
-        alone_s=dict.fromkeys(old.alone_s, replayed_s) | alone,
-        last_s=dict.fromkeys(old.last_s, CLEAN * replayed_s) | last,
-    )
-    return dataclasses.replace(analysis, gains=changed, price=price or analysis.price)
-
-
-def priced(analysis: Analysis, worth: dict[frozenset[str], float]) -> Any:
-    """Replay nothing: the job without these components takes this part of its time."""
-    return lambda changes: analysis.gains.replayed_steps_s * worth[frozenset(change.component for change in changes)]
 
 
 BOTH = (SLOW, STAGE)
@@ -775,12 +729,6 @@ def test_students_t_is_that_of_scipy(freedom: float) -> None:
 
 
 # ------------------------------------------------------------------------------------------ vetoes and alternatives
-
-
-def with_rule(analysis: Analysis, cause: str, **changes: Any) -> list[Any]:
-    """Judge a job by the built-in rules, one of them changed."""
-    rules = [dataclasses.replace(rule, **changes) if rule.id == cause else rule for rule in built_in().rules]
-    return [rule.judge(analysis.features) for rule in rules]
 
 
 def test_a_veto_silences_rule_and_classifier() -> None:

@@ -33,7 +33,7 @@ def find_broken(folder, fault, option, cause, fix):
     ("fault", "option", "cause", "fix"),
     [
         ("collections", ("--planned-gc", "200"), "garbage-collection", "planned-gc"),
-        ("sequences", ("--packer", "greedy"), "sequence-imbalance", "rebalance-sequences"),
+        ("sequences", ("--packer", "ranks"), "sequence-imbalance", "rebalance-sequences"),
     ],
 )
 def test_what_is_predicted_comes_true(tmp_path, fault, option, cause, fix):

@@ -1,7 +1,7 @@
 """A real data-parallel job of a few processes (DDP, gloo) with a fault that a setting mends, and with that setting.
 
     python tests/torch_jobs/closed_loop.py OUT --fault collections [--planned-gc 200]
-    python tests/torch_jobs/closed_loop.py OUT --fault sequences [--packer greedy]
+    python tests/torch_jobs/closed_loop.py OUT --fault sequences [--packer ranks]
 
 Layers sleep for as long as the documents of their microbatch cost. `collections`: Python collects by itself, on each rank in steps
 of its own. `sequences`: few documents are long. Leaves `rank-*.parquet` in OUT. Needs torch.
@@ -13,6 +13,7 @@ import socket
 import sys
 import time
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import torch
@@ -21,6 +22,7 @@ import torch.multiprocessing
 from torch import nn
 
 from diagnose.packing import Cost, PackedBatchSampler
+from diagnose.packing.forming import PackerName
 
 FAULTS = ("collections", "sequences")
 WIDTH, N_MICROBATCHES = 16, 2
@@ -74,7 +76,7 @@ def parse(arguments=None):
     parser.add_argument("out", type=Path)
     parser.add_argument("--fault", choices=FAULTS, required=True)
     parser.add_argument("--planned-gc", type=int)
-    parser.add_argument("--packer", choices=("greedy", "queues", "balanced"))
+    parser.add_argument("--packer", choices=get_args(PackerName))
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--ranks", type=int, default=2)
     return parser.parse_args(arguments)

@@ -8,6 +8,7 @@ import pytest
 from diagnose.errors import UsageError
 from diagnose.triage.source import list_again, list_jobs, open_remote
 from diagnose.triage.times import parse_since
+from tests.unprivileged import run_without_privileges
 
 
 @pytest.fixture
@@ -70,6 +71,28 @@ def test_not_there(tmp_path: Path) -> None:
     """A source that is misspelt is an error."""
     with pytest.raises(UsageError, match="is not there; expected a folder"):
         list_jobs([str(tmp_path / "none")])
+
+
+def test_a_closed_folder(folder: Path, tmp_path: Path) -> None:
+    """A folder below a source that may not be listed is named, and the rest goes on; one that the user names is an error."""
+    closed = folder / "closed"
+    closed.mkdir(mode=0o000)
+    (tmp_path / "list.txt").write_text(f"{closed}\n{folder}/a.parquet\n")
+    code = (
+        "import sys; from diagnose.errors import UsageError; from diagnose.triage.source import list_jobs\n"
+        "for source in sys.argv[1:]:\n"
+        "    try: print([(job.location.rsplit('/')[-1], job.refused) for job in list_jobs([source])])\n"
+        "    except UsageError as error: print(error)"
+    )
+    said = run_without_privileges(code, folder, folder / "c*", tmp_path / "list.txt", closed).splitlines()
+    why = "the folder cannot be listed: Permission denied; expected one that you may read"
+    traces = [("a.parquet", ""), ("b.parquet", "")]
+    assert said == [
+        repr([*traces, ("closed", why), ("c.parquet", "")]),
+        repr([("closed", why)]),
+        repr([traces[0], ("closed", why)]),
+        f"cannot list {closed}: Permission denied",
+    ]
 
 
 def test_an_odd_name(folder: Path) -> None:

@@ -13,6 +13,8 @@ import pytest
 
 from diagnose.cli.main import main
 from diagnose.triage import triage as triages
+from diagnose.triage.source import FoundJob
+from diagnose.triage.store import Store
 from tests.trace.foreign_files import FOREIGN, write
 
 from .conftest import environment
@@ -49,6 +51,23 @@ def test_failures(cli, tmp_path: Path, width: int) -> None:
     code, out, err = cli("triage", "jobs", "--width", str(width))
     assert (code, err) == (5, "") and out.startswith("3 jobs diagnosed, 1 failed\n")
     assert "\x1b" not in out and max(map(len, out.splitlines())) <= width
+
+
+def test_a_closed_folder(cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stands among the failed, the rest is done, and no row is left of it: it is no job. So it is in a dry run."""
+    listed = triages.list_jobs
+    closed = FoundJob("/closed", refused="the folder cannot be listed: Permission denied")
+    monkeypatch.setattr(triages, "list_jobs", lambda sources: [*listed(sources), closed])
+    for n_diagnosed in (3, 0):
+        code, out, _ = cli("triage", "jobs", "--format", "json")
+        found = json.loads(out)
+        assert (code, found["n_found"], found["n_diagnosed"], found["n_failed"]) == (5, 4, n_diagnosed, 1)
+        assert found["failed"] == [{"location": "/closed", "failure": "unreadable", "reason": closed.refused}]
+    code, out, err = cli("triage", "jobs", "--dry-run")
+    assert (code, err) == (5, "") and "/closed: the folder cannot be listed: Permission denied" in out
+    assert "/closed" not in cli("store", "info")[1]
+    with Store(f"sqlite:///{tmp_path}/diagnose.db") as store:
+        assert "/closed" not in store.known(["/closed"])
 
 
 def test_what_another_tool_recorded(cli, tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def _firsts_of_steps(here: _Reader) -> Bools:
     first, first_n = int(forward[0].sum()), int(exists[0].sum())
     usual = max(rate(forward[1:], exists[1:]), here.backward_rate)
     if len(forward) > 1 and more_than_chance(first, first_n, usual, INPUT_RATE_RATIO):
-        at[:] = 2.0 * rate(long[0, here.others, 0], there[0, here.others, 0]) < first / first_n
+        at[:] = 2.0 * rate(long[0, here.others, 0], there[0, here.others, 0]) < rate(forward[0], exists[0])
     elif len(forward) > 1 or n_stages > 1:
         # What else stalls there does so inside of computes: gaps before them may still be at the first alone.
         late = long & found.late_or_long()[0]

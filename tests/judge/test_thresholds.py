@@ -1,0 +1,621 @@
+"""Thresholds of the judge, each just below, at, and just above: numbers stand here as they are, so that none changes unnoticed."""
+
+import dataclasses
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from diagnose.judge.alternatives import split_confidence
+from diagnose.judge.confidence import (
+    be_sure,
+    believe,
+    chance_above,
+    check_fidelity,
+    clocks_differ,
+    has_one_rank_doubt,
+    is_rare,
+    overlaps_too_much,
+    probability_of,
+    trust_looks,
+)
+from diagnose.judge.lone import is_lone_rank, only_waits
+from diagnose.judge.places import list_blamed, list_slow_workers, locate_and_price
+from diagnose.judge.rest import describe_noise, describe_rest
+from diagnose.judge.rule import RuleAlternative
+from diagnose.judge.timing import date_cause
+from diagnose.judge.unknown import list_unexplained
+from diagnose.judge.verdict import reach_verdict
+from diagnose.judge.worth import Benefit, is_unmeasured, least_gain, measure_after, measure_alone, most_gain, share_of
+from diagnose.model.analysis import Analysis
+from diagnose.model.cause import When
+from diagnose.model.course import Course
+from diagnose.model.diagnosis_document import Fidelity
+from diagnose.model.feature import Feature
+from diagnose.model.recording import Account, Unobserved
+from tests.fixture_jobs import FIXTURES
+from tests.judge.cases import built_in, measured_file
+from tests.judge.given import prediction, priced, reach, silent, with_gains, with_rule
+
+RULES = {rule.id: rule for rule in built_in().rules}
+#: The part of the step that a speedup of 1.02 gives back.
+LEAST = 1.0 - 1.0 / 1.02
+
+
+def job(name: str = "worker-fault") -> Analysis:
+    """Measure a fixture, once."""
+    return measured_file(FIXTURES[name]).analysis
+
+
+def with_steps(analysis: Analysis, n_steps: int) -> Analysis:
+    """Give the same job with fewer steps analysed."""
+    breakdown = dataclasses.replace(analysis.breakdown, steps=analysis.breakdown.steps[:n_steps])
+    return dataclasses.replace(analysis, breakdown=breakdown)
+
+
+def with_microbatches(analysis: Analysis, n_microbatches: int) -> Analysis:
+    """Give the same job with fewer microbatches."""
+    breakdown = dataclasses.replace(analysis.breakdown, compute_s=analysis.breakdown.compute_s[:, :, :n_microbatches])
+    return dataclasses.replace(analysis, breakdown=breakdown)
+
+
+def with_features(analysis: Analysis, **values: float | None) -> Analysis:
+    """Give the same job with other values of features; `_` stands for the dot."""
+    changed = {
+        name.replace("__", "."): Feature.missing("nobody looked") if value is None else Feature(value)
+        for name, value in values.items()
+    }
+    return dataclasses.replace(analysis, features=analysis.features | changed)
+
+
+def judged(analysis: Analysis, cause: str) -> Any:
+    """Let one built-in rule judge."""
+    return RULES[cause].judge(analysis.features)
+
+
+# ------------------------------------------------------------------------------------------ how few steps
+
+
+@pytest.mark.parametrize(("n_steps", "verdict"), [(1, "inconclusive"), (2, "inconclusive"), (3, "straggling")])
+def test_three_steps_are_enough(n_steps: int, verdict: str) -> None:
+    """Of what varies over steps nobody can tell with one or two; from three on a slow worker is named."""
+    found = reach(with_steps(job(), n_steps))
+    assert found.verdict == verdict
+    if n_steps < 3:
+        assert (
+            found.why
+            == f"only {n_steps} steps could be analysed, fewer than 3: nothing that varies can be told from chance"
+        )
+        assert found.warnings == (found.why,)
+    else:
+        assert (found.why, [cause.cause for cause in found.causes]) == ("", ["worker-fault"])
+
+
+@pytest.mark.parametrize(("n_microbatches", "said"), [(3, []), (4, ["stage-imbalance"])])
+def test_four_microbatches_of_few_steps_show_a_stage(n_microbatches: int, said: list[str]) -> None:
+    """Two steps are enough for an uneven stage where each has four microbatches; all other causes are not checked then."""
+    found = reach(with_microbatches(with_steps(job("stage-imbalance"), 2), n_microbatches))
+    assert [cause.cause for cause in found.causes] == said
+    assert (found.verdict, found.ledger is None) == (("straggling", False) if said else ("inconclusive", True))
+    reasons = {entry.cause: entry.reason for entry in found.not_checked}
+    too_few = "only 2 steps could be analysed, fewer than 3"
+    assert (reasons.get("worker-fault") == too_few) == bool(said)
+    assert (found.checked == tuple(said)) == bool(said)
+
+
+def test_few_steps_show_a_stage_only_in_a_faithful_replay() -> None:
+    """Where the replay misses the recorded steps, not even an uneven stage is said; what is said is why."""
+    analysis = with_steps(job("stage-imbalance"), 2)
+    found = reach(analysis, fidelity=Fidelity(0.0, 0.08, ok=False))
+    assert (found.verdict, found.causes) == ("inconclusive", ())
+    assert found.why.startswith("only 2 steps")
+    found = reach(job("stage-imbalance"), fidelity=Fidelity(0.0, 0.08, ok=False))
+    assert found.why == "the replay misses the recorded step time by 8%: no figure is to be trusted"
+
+
+@pytest.mark.parametrize(("gain", "said"), [(LEAST - 1e-4, []), (LEAST + 1e-4, ["stage-imbalance"])])
+def test_a_stage_of_few_steps_is_worth_saying(gain: float, said: list[str]) -> None:
+    """What it costs must be as much as of any cause."""
+    found = reach(with_gains(with_steps(job("stage-imbalance"), 2), stage=(gain, gain)))
+    assert [cause.cause for cause in found.causes] == said
+
+
+# ------------------------------------------------------------------------------------------ is the replay faithful
+
+
+@pytest.mark.parametrize(
+    ("replayed", "ok"), [(0.949, False), (0.951, True), (1.0, True), (1.049, True), (1.051, False)]
+)
+def test_the_replay_may_miss_by_five_percent(replayed: float, ok: bool) -> None:
+    """Too long or too short: beyond 5% no figure is to be trusted."""
+    analysis = job()
+    gains = dataclasses.replace(analysis.gains, replayed_s=replayed * analysis.gains.recorded_s)
+    what_if = dataclasses.replace(analysis.what_if, discrepancy=0.0)
+    found = check_fidelity(what_if, gains, np.zeros((1, 1)))
+    assert found == Fidelity(0.0, pytest.approx(abs(replayed - 1.0)), ok)
+
+
+@pytest.mark.parametrize(
+    ("simulated", "too_much"), [(1.0, False), (1.049, False), (1.051, True), (0.5, False), (1.5, True)]
+)
+def test_simulated_steps_may_be_five_percent_longer(simulated: float, too_much: bool) -> None:
+    """The discrepancy is that of recorded over simulated steps: shorter simulated ones are no overlap."""
+    assert overlaps_too_much(1.0 / simulated - 1.0) == too_much
+
+
+@pytest.mark.parametrize(("offset", "differ"), [(0.0049, False), (0.0051, True), (-0.0051, True), (0.0, False)])
+def test_clocks_differ_from_half_a_percent_of_a_step_on(offset: float, differ: bool) -> None:
+    """The largest offset of any worker counts, ahead or behind."""
+    gains = job().gains
+    assert clocks_differ(gains, np.array([[0.0, offset * gains.recorded_s]])) == differ
+    assert not clocks_differ(gains, np.zeros((0, 0)))
+
+
+# ------------------------------------------------------------------------------------------ how sure a rule is at most
+
+
+@pytest.mark.parametrize(
+    ("filled", "certain"),
+    [(0.0, 0.97), (0.01, 0.97 * 0.98), (0.2, 0.97 * 0.6), (0.25, 0.485), (0.4, 0.485), (1.0, 0.485)],
+)
+def test_each_percent_of_filled_rows_takes_two(filled: float, certain: float) -> None:
+    """A stable rule is 97% sure at most; filled rows take twice their share of that, up to half of it."""
+    analysis = dataclasses.replace(job(), filled_share=filled)
+    assert believe(analysis, judged(analysis, "worker-fault"), None) == pytest.approx(certain)
+
+
+def test_an_experimental_rule_is_less_sure() -> None:
+    """Its status bounds it; and so does a job unlike all of training, times that."""
+    analysis = job()
+    (judgement,) = [
+        j for j in with_rule(analysis, "worker-fault", status="experimental") if j.rule.id == "worker-fault"
+    ]
+    assert believe(analysis, judgement, None) == pytest.approx(0.85)
+    unlike = prediction("worker-fault", 0.001, unlike="nothing like it")
+    assert believe(analysis, judged(analysis, "worker-fault"), unlike) == pytest.approx(0.97 * 0.85)
+    assert believe(analysis, judgement, unlike) == pytest.approx(0.85 * 0.85)
+
+
+@pytest.mark.parametrize(("probability", "believed"), [(0.02, False), (0.0295, False), (0.0305, True), (0.9, True)])
+def test_rule_and_classifier_must_be_more_sure_than_not(probability: float, believed: bool) -> None:
+    """The mean of the log odds of 0.97 and p is even at p = 0.03."""
+    analysis = job()
+    found = believe(analysis, judged(analysis, "worker-fault"), prediction("worker-fault", probability))
+    assert found == (0.97 if believed else None)
+
+
+@pytest.mark.parametrize(
+    ("probability", "gain", "certain"),
+    [(0.899, 0.2, None), (0.9, 0.2, 0.25), (0.99, 0.0499, None), (0.99, 0.0501, 0.25)],
+)
+def test_a_classifier_alone_must_be_sure_of_much(probability: float, gain: float, certain: float | None) -> None:
+    """Where the rule is silent: from 0.9 on, and where a twentieth of the step comes back; never without a classifier."""
+    analysis = with_gains(job(), worker=(gain, gain))
+    unheard = dataclasses.replace(judged(analysis, "worker-fault"), fires=False)
+    assert believe(analysis, unheard, prediction("worker-fault", probability)) == certain
+    assert believe(analysis, unheard, None) is None
+    vetoed = dataclasses.replace(unheard, is_vetoed=True)
+    assert believe(analysis, vetoed, prediction("worker-fault", probability)) is None
+
+
+@pytest.mark.parametrize(("alone", "last", "known"), [(0.019, 0.019, False), (0.0197, 0.0, True), (0.0, 0.0197, True)])
+def test_the_classifier_is_asked_of_what_it_was_trained_on(alone: float, last: float, known: bool) -> None:
+    """Training called absent what gives back less than a speedup of 1.02, alone and after all others."""
+    analysis = with_gains(job(), worker=(alone, last))
+    asked = prediction("worker-fault", 0.7)
+    assert probability_of(analysis, asked, RULES["worker-fault"]) == (0.7 if known else None)
+    assert probability_of(analysis, None, RULES["worker-fault"]) is None
+    assert probability_of(analysis, prediction("worker-fault", 0.7, "so unlike"), RULES["worker-fault"]) is None
+    assert probability_of(analysis, asked, RULES["network-fault"]) is None
+
+
+@pytest.mark.parametrize(
+    ("hits", "share", "rare"),
+    [
+        (1, 0.0, True),
+        (2, 0.0, True),
+        (3, 0.0, False),
+        (2, 0.49, True),
+        (2, 0.5, False),
+        (2, None, True),
+        (None, 0.0, False),
+    ],
+)
+def test_a_stall_seen_twice_is_a_guess(hits: float | None, share: float | None, rare: bool) -> None:
+    """Unless rows tell of at least half of it; only what stops all workers is asked for a period."""
+    analysis = with_features(job("checkpoint-stall"), stall__hits=hits, stall__checkpoint_share=share)
+    assert is_rare(analysis, ("between-steps",)) == rare
+    assert not is_rare(analysis, ("worker",))
+
+
+def test_a_guess_is_three_quarters_as_sure() -> None:
+    """A stall that was seen twice, and of which no row tells."""
+    often, twice = (
+        with_features(job("checkpoint-stall"), stall__hits=hits, stall__checkpoint_share=0.0) for hits in (3, 2)
+    )
+    judgement = dataclasses.replace(judged(often, "checkpoint-stall"), fires=True, is_vetoed=False)
+    sure, guessed = (believe(analysis, judgement, None) for analysis in (often, twice))
+    assert sure is not None
+    assert guessed == pytest.approx(0.75 * sure)
+
+
+def test_confidence_is_certainty_times_chance_times_looks() -> None:
+    """Without a classifier; with one, the mean of log odds, no probability counted as surer than 99.5%."""
+    analysis, rule = job(), RULES["worker-fault"]
+    benefit = Benefit(0.3, np.full(8, 0.3))
+    looks = trust_looks(analysis, rule.place)
+    assert be_sure(analysis, rule, 0.8, benefit, 0.02, None) == round(0.8 * looks, 4)
+    odds = math.sqrt((0.8 / 0.2) * (0.6 / 0.4))
+    asked = prediction(rule.id, 0.6)
+    assert be_sure(analysis, rule, 0.8, benefit, 0.02, asked) == pytest.approx(odds / (1 + odds) * looks, abs=1e-4)
+    certain = math.sqrt((0.8 / 0.2) * (0.995 / 0.005))
+    for p in (0.995, 1.0):
+        found = be_sure(analysis, rule, 0.8, benefit, 0.02, prediction(rule.id, p))
+        assert found == pytest.approx(certain / (1 + certain) * looks, abs=1e-4)
+    least = math.sqrt((0.8 / 0.2) * (0.005 / 0.995))
+    found = be_sure(analysis, rule, 0.8, benefit, 0.02, prediction(rule.id, 0.0))
+    assert found == pytest.approx(least / (1 + least) * looks, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("place", "n_microbatches", "n_steps", "n_dp", "looks"),
+    [
+        ("workers", 1, 3, 4, 3.0),
+        ("workers", 4, 3, 4, 3 * 4 / 2.5),
+        ("stages", 4, 3, 2, 3 * 8 / 4.5),
+        ("spread", 1, 5, 2, 5 * 4 / 2.5),
+        ("workers", 1, 1, 1, 1.0),
+    ],
+)
+def test_looks_are_those_of_a_sample_of_clusters(
+    place: str, n_microbatches: int, n_steps: int, n_dp: int, looks: float
+) -> None:
+    """So many looks, n, within a step count as n / (1 + (n - 1) / 2); a share that was 1 in k looks is (k + 0.5) / (k + 1)."""
+    analysis = SimpleNamespace(
+        breakdown=SimpleNamespace(compute_s=np.zeros((2, 2, n_microbatches, n_steps, n_dp))),
+        trace=SimpleNamespace(n_stages=2),
+    )
+    assert trust_looks(analysis, place) == pytest.approx((looks + 0.5) / (looks + 1.0))
+
+
+def test_one_step_is_as_sure_as_the_taking_apart() -> None:
+    """The chance that a gain is above the least one is, without a spread, that of an error of half a percent."""
+    for n_steps in (1, 6):
+        benefit = Benefit(0.025, np.full(n_steps, 0.025))
+        assert chance_above(benefit, 0.02) == pytest.approx(0.8413, abs=1e-4)
+        assert chance_above(benefit, 0.03) == pytest.approx(0.1587, abs=1e-4)
+    # Two steps 0.01 apart: the mean has an error of 0.005 with one degree of freedom, beside the same without: four together.
+    assert chance_above(Benefit(0.02 + math.hypot(0.005, 0.005), np.array([0.015, 0.025])), 0.02) == pytest.approx(
+        0.813, abs=2e-3
+    )
+
+
+@pytest.mark.parametrize(
+    ("n_dp", "cause", "onset", "doubt"),
+    [
+        (1, "worker-fault", None, True),
+        (1, "worker-fault", 7, False),
+        (2, "worker-fault", None, False),
+        (1, "stage-imbalance", None, True),
+        (2, "stage-imbalance", None, False),
+        (1, "checkpoint-stall", None, False),
+    ],
+)
+def test_one_dp_rank_cannot_tell_worker_from_stage(n_dp: int, cause: str, onset: int | None, doubt: bool) -> None:
+    """Unless the worker became slow within the recording."""
+    course = Course(When() if onset is None else When("onset", onset_step=onset))
+    analysis = SimpleNamespace(trace=SimpleNamespace(n_dp=n_dp), gains=job().gains, courses={"worker": course})
+    assert has_one_rank_doubt(analysis, RULES[cause]) == doubt
+
+
+# ------------------------------------------------------------------------------------------ what it is worth
+
+
+@pytest.mark.parametrize(("speedup", "gain"), [(1.02, LEAST), (2.0, 0.5), (1.0, 1e-9), (0.5, 1e-9)])
+def test_the_least_gain_of_a_speedup(speedup: float, gain: float) -> None:
+    """Something must come back whatever is asked for: less than a billionth is rounding."""
+    assert least_gain(speedup) == pytest.approx(gain, rel=1e-12)
+
+
+def test_what_comes_back_after_others() -> None:
+    """Part of the step that is left without the others; each step's as part of the mean one."""
+    base = job()
+    price = priced(base, {frozenset({"stage"}): 0.8, frozenset({"stage", "worker"}): 0.6})
+    analysis = dataclasses.replace(base, price=price)
+    found = measure_after(analysis, ("worker",), ("stage", "stage"))
+    assert found.gain == pytest.approx(0.25)
+    assert found.after == ("stage",)
+    steps = base.gains.replayed_steps_s
+    np.testing.assert_allclose(found.by_step, 0.25 * steps / steps.mean())
+
+
+def test_what_comes_back_alone() -> None:
+    """Of each step, as part of the mean one; components that the job does not have give nothing."""
+    gains = job().gains
+    found = measure_alone(gains, ("worker",))
+    assert found.by_step.mean() == pytest.approx(found.gain) == pytest.approx(gains.recoverable("worker"))
+    assert found.after == ()
+    none = measure_alone(gains, ("malloc-pause",))
+    assert (none.gain, none.by_step.any()) == (0.0, False)
+
+
+def test_the_larger_gain_counts() -> None:
+    """Alone, or after all others."""
+    for alone, last in ((0.1, 0.3), (0.3, 0.1)):
+        assert most_gain(with_gains(job(), worker=(alone, last)).gains, ("worker",)) == pytest.approx(0.3)
+
+
+def test_a_share_is_divided_among_those_that_claim_it() -> None:
+    """Two causes of one component have half of it each; where nothing was lost nobody has a share."""
+    gains = dataclasses.replace(job().gains, share={"worker": 0.6, "stage": 0.2})
+    assert share_of(gains, ("worker", "stage")) == pytest.approx(0.8)
+    assert share_of(gains, ("worker", "stage"), {"worker": 2, "stage": 1}) == pytest.approx(0.5)
+    assert share_of(gains, ("pause",)) == 0.0
+    assert share_of(dataclasses.replace(gains, share={}), ("worker",)) is None
+
+
+def test_a_cause_is_unmeasured_where_any_of_its_components_is() -> None:
+    """Nobody can tell what both cost together."""
+    analysis = with_features(job(), gain__worker=0.1, gain__stage=None)
+    assert is_unmeasured(analysis, ("worker", "stage"))
+    assert is_unmeasured(analysis, ("stage",))
+    assert not is_unmeasured(analysis, ("worker",))
+
+
+# ------------------------------------------------------------------------------------------ what is said
+
+
+@pytest.mark.parametrize(("gain", "said"), [(LEAST - 1e-6, []), (LEAST + 1e-6, ["worker-fault"])])
+def test_a_cause_is_said_from_the_least_gain_on(gain: float, said: list[str]) -> None:
+    """A rule that fires is not enough: the cause must give back as much as was asked for."""
+    assert [cause.cause for cause in reach(with_gains(job(), worker=(gain, 0.0))).causes] == said
+
+
+@pytest.mark.parametrize(("gain", "checked"), [(LEAST - 1e-6, True), (LEAST + 1e-6, False)])
+def test_what_could_not_be_looked_for_matters_from_the_least_gain_on(gain: float, checked: bool) -> None:
+    """A rule that could not look leaves its cause unchecked where as much may be lost to it, alone or after others."""
+    for alone, last in ((gain, 0.0), (0.0, gain)):
+        analysis = with_gains(job("healthy"), worker=(alone, last))
+        blind = dataclasses.replace(judged(analysis, "worker-fault"), fires=None, missing=("worker.ratio: lost",))
+        found = reach_verdict(analysis, [blind], min_speedup=1.02)
+        assert (found.checked == ("worker-fault",)) == checked
+        assert [(e.cause, e.reason) for e in found.not_checked] == (
+            [] if checked else [("worker-fault", "worker.ratio: lost")]
+        )
+
+
+@pytest.mark.parametrize(
+    ("share", "gain", "order"),
+    [
+        ((0.3, 0.6), (0.3, 0.2), ["stage-imbalance", "worker-fault"]),
+        ((0.4, 0.4), (0.3, 0.2), ["worker-fault", "stage-imbalance"]),
+        ((0.4, 0.4), (0.2, 0.3), ["stage-imbalance", "worker-fault"]),
+        ((0.4, 0.4), (0.2, 0.2), ["stage-imbalance", "worker-fault"]),
+    ],
+    ids=["share", "gain", "gain the other way", "name"],
+)
+def test_causes_are_sorted_by_share_then_gain_then_name(
+    share: tuple[float, float], gain: tuple[float, float], order: list[str]
+) -> None:
+    """The report of a job is the same whatever the order of the rules, and the ledger adds up."""
+    analysis = with_gains(job(), worker=(gain[0], gain[0]), stage=(gain[1], gain[1]))
+    gains = dataclasses.replace(analysis.gains, share=dict(zip(("worker", "stage"), share, strict=True)))
+    analysis = dataclasses.replace(analysis, gains=gains, price=lambda _: gains.alone_steps_s["worker"])
+    for causes in (order, order[::-1]):
+        judgements = [dataclasses.replace(judged(analysis, cause), fires=True) for cause in causes]
+        found = reach_verdict(analysis, judgements, min_speedup=1.02)
+        assert [cause.cause for cause in found.causes] == order
+        assert found.ledger is not None
+        assert (found.ledger.unexplained, found.ledger.immaterial) == pytest.approx((1.0 - sum(share),) * 2)
+
+
+# ------------------------------------------------------------------------------------------ where no cause was found
+
+
+@pytest.mark.parametrize(("gain", "said"), [(0.0499, []), (0.0501, ["unknown"])])
+def test_what_no_rule_explains_is_a_finding_from_a_twentieth_on(gain: float, said: list[str]) -> None:
+    """Or from as much as is asked for, where that is more."""
+    analysis = with_gains(job("healthy"), microbatch=(gain, gain))
+    assert [cause.cause for cause in silent(analysis).causes] == said
+    assert list_unexplained(analysis, (), 0.0501 + 1e-3) == []
+    assert list_unexplained(analysis, ("microbatch",), LEAST) == []
+
+
+def test_the_largest_of_what_no_rule_explains_is_said() -> None:
+    """One finding, six tenths as sure as that its gain is above the least one."""
+    analysis = with_gains(job("healthy"), microbatch=(0.1, 0.1), stage=(0.3, 0.3))
+    (cause,) = silent(analysis).causes
+    assert (cause.title, cause.confidence) == ("unknown cause: uneven pipeline stages", 0.6)
+
+
+@pytest.mark.parametrize(
+    ("slowdown", "rest", "noise"),
+    [(1.0995, False, False), (1.1005, False, True), (1.2495, False, True), (1.2505, True, True), (0.9, False, False)],
+)
+def test_ideal_times_give_back_much(slowdown: float, rest: bool, noise: bool) -> None:
+    """From S = 1.1 on it is noise, from 1.25 on more than noise ever costs; where clocks differ S says nothing."""
+    base = with_gains(job("healthy"), microbatch=(0.0, 0.0))
+    gains = dataclasses.replace(
+        base.gains, clean_s=base.gains.replayed_s, replayed_steps_s=np.full(20, base.gains.replayed_s)
+    )
+    what_if = dataclasses.replace(base.what_if, simulated_s=slowdown * base.what_if.ideal_s)
+    price = lambda _: gains.replayed_steps_s  # noqa: E731 - one line: nothing is the schedule's
+    analysis = dataclasses.replace(base, gains=gains, what_if=what_if, price=price)
+    assert (bool(describe_rest(analysis, LEAST)), bool(describe_noise(analysis, (), LEAST))) == (rest, noise)
+    off_s = np.full((1, 1), 0.006 * gains.recorded_s)
+    assert not describe_rest(dataclasses.replace(analysis, clock_offset_s=off_s), LEAST)
+    assert not describe_noise(dataclasses.replace(analysis, clock_offset_s=off_s), (), LEAST)
+    assert not describe_noise(analysis, (), 0.5)
+
+
+@pytest.mark.parametrize(("spread", "noisy"), [(0.08, False), (0.2, True)])
+def test_steps_that_vary_are_noise(spread: float, noisy: bool) -> None:
+    """By a tenth of the typical step, half of the steps longer and half of them shorter."""
+    base = with_gains(job("healthy"), microbatch=(0.0, 0.0))
+    gains = base.gains
+    steps = gains.replayed_s * (1.0 + spread * np.array([-1.0, 1.0] * 10) / 1.4826)
+    analysis = dataclasses.replace(
+        base,
+        gains=dataclasses.replace(gains, clean_s=gains.replayed_s, replayed_steps_s=steps),
+        what_if=dataclasses.replace(base.what_if, simulated_s=base.what_if.ideal_s),
+    )
+    assert describe_noise(analysis, (), LEAST).startswith("steps vary by 20%") == noisy
+    assert bool(describe_noise(analysis, (), LEAST)) == noisy
+
+
+@pytest.mark.parametrize(("share", "waits"), [(None, True), (0.0, True), (0.49, True), (0.5, False)])
+def test_a_lone_rank_may_wait_for_others(share: float | None, waits: bool) -> None:
+    """What its own rows explain at least half of are no waits; nor is what it computes."""
+    analysis = with_features(job(), stall__checkpoint_share=share)
+    assert only_waits(analysis, ("between-steps", "start-delay")) == waits
+    assert not only_waits(analysis, ("between-steps", "worker"))
+
+
+@pytest.mark.parametrize(
+    ("n_dp", "told", "lacks", "lone"),
+    [(1, 8, (), True), (1, 4, (), False), (2, 8, (), False), (1, 4, ("peers",), True), (1, 4, ("transfers",), False)],
+)
+def test_one_rank_of_several_is_lone(n_dp: int, told: int, lacks: tuple[str, ...], lone: bool) -> None:
+    """Where the metadata tell of more ranks than the rows are of, or the recording says that it has no peers."""
+    account = Account("theirs", unobserved=(Unobserved("others", "not there", lacks),))
+    trace = SimpleNamespace(n_dp=n_dp, ranks_told=told, job=SimpleNamespace(world_size=4), recording=account)
+    assert is_lone_rank(trace) == lone
+    trace.recording = None
+    assert is_lone_rank(trace) == (lone and not lacks)
+
+
+# ------------------------------------------------------------------------------------------ since when
+
+
+@pytest.mark.parametrize(
+    ("period", "regularity", "hits", "pattern"),
+    [
+        (5.0, 0.5, 3, "periodic"),
+        (5.0, 0.49, 3, None),
+        (5.0, None, 3, None),
+        (1.0, 0.9, 3, None),
+        (1.5, 0.9, 3, "periodic"),
+        (5.0, 0.9, 2, None),
+        (None, 0.9, 3, None),
+    ],
+)
+def test_stalls_at_a_period_are_periodic(
+    period: float | None, regularity: float | None, hits: int, pattern: str | None
+) -> None:
+    """More than a step apart, half of them on the period, and at least three; only of what stops all workers."""
+    values = {"stall__period_steps": period, "stall__regularity": regularity, "stall__hits": hits}
+    analysis = with_features(job(), **values, stall__checkpoint_share=0.0)
+    analysis = dataclasses.replace(analysis, courses={})
+    when = date_cause(analysis, ("between-steps",), "spread")
+    assert (when.pattern, when.period_steps) == (pattern, period if pattern == "periodic" else None)
+    assert date_cause(analysis, ("worker",), "workers") == When()
+    assert date_cause(analysis, ("gc-pause",), "workers") == When("sporadic")
+    assert date_cause(analysis, ("between-steps",), "stages") == When("constant")
+
+
+# ------------------------------------------------------------------------------------------ where
+
+
+def blamed(lost: list[list[float]], component: str = "pause", gain: float = 0.2) -> Analysis:
+    """Give a job that loses a part of its steps to a component, of which these workers bear so many parts of all."""
+    base = with_gains(job(), **{component.replace("-", "_"): (gain, gain)})
+    seconds = np.array(lost) * gain * base.gains.recorded_s
+    gains = dataclasses.replace(base.gains, blame_s={component: seconds})
+    return dataclasses.replace(base, gains=gains)
+
+
+@pytest.mark.parametrize(
+    ("lost", "share", "named"),
+    [
+        ([[0.1, 0.5, 0.24, 0.0]], 0.5, [(0, 1)]),
+        ([[0.1, 0.5, 0.26, 0.0]], 0.5, [(0, 1), (0, 2)]),
+        ([[0.1, 0.5, 0.26, 0.0], [0.0] * 4], 0.2, [(0, 1), (0, 2), (0, 0)]),
+        ([[0.0, 0.249], [0.0, 0.0]], 0.5, []),
+        ([[0.0, 0.251], [0.0, 0.0]], 0.5, [(0, 1)]),
+        ([[0.3, 0.3], [0.3, 0.1]], 0.5, []),
+        ([[0.3, 0.3], [0.0, 0.1]], 0.5, [(0, 0), (0, 1)]),
+        ([[0.5]], 0.5, [(0, 0)]),
+        ([[0.0, 0.0]], 0.5, []),
+    ],
+    ids=["half", "just half", "a fifth", "mostly nobody's", "a quarter", "spread", "half of all", "alone", "nothing"],
+)
+def test_who_bears_a_share_of_the_worst_is_named(
+    lost: list[list[float]], share: float, named: list[tuple[int, int]]
+) -> None:
+    """Worst first; nobody where they are more than half of all workers, or bear less than a quarter of the gain together."""
+    assert list_blamed(blamed(lost), ("pause",), share) == named
+
+
+def test_who_can_have_it_counts() -> None:
+    """Where only workers of some stages can lose time, half of those that can is spread."""
+    lost = [[0.3, 0.0], [0.3, 0.0], [0.3, 0.0], [0.0, 0.0]]
+    assert list_blamed(blamed(lost), ("pause",)) == [(0, 0), (1, 0), (2, 0)]
+    assert list_blamed(blamed(lost, "input-delay"), ("input-delay",)) == []
+    lost[2][0] = 0.0
+    assert list_blamed(blamed(lost, "input-delay"), ("input-delay",)) == [(0, 0), (1, 0)]
+
+
+@pytest.mark.parametrize(
+    ("second", "named"), [(0.249, [(1, 0)]), (0.251, [(1, 0), (0, 0)])], ids=["a little", "a quarter"]
+)
+def test_slow_workers_that_lose_little_are_not_named(second: float, named: list[tuple[int, int]]) -> None:
+    """Beside the worst: a quarter of it, where that is less than 2% of the step."""
+    for gain, is_large in ((0.06, False), (0.9, True)):
+        analysis = blamed([[second, 0.0], [1.0, 0.0]], "worker", gain)
+        analysis = dataclasses.replace(
+            analysis, suspects=dataclasses.replace(analysis.suspects, workers=((1, 0), (0, 0)))
+        )
+        assert list_slow_workers(analysis, ("worker",)) == ([(1, 0), (0, 0)] if is_large else named)
+
+
+@pytest.mark.parametrize(
+    ("elsewhere", "without", "named", "recoverable"),
+    [
+        (0.0009, 0.0, [(0, 0)], 0.2),
+        (0.0011, 0.19, [(0, 0)], 0.19),
+        (0.08, 0.181, [(0, 0)], 0.181),
+        (0.08, 0.179, [], 0.2),
+    ],
+    ids=["rounding elsewhere", "priced", "nine tenths", "less"],
+)
+def test_the_named_workers_are_priced(
+    elsewhere: float, without: float, named: list[tuple[int, int]], recoverable: float
+) -> None:
+    """Where a thousandth lies on others, by a replay; and where mending them gives back less than 0.9 of all, nobody is named."""
+    analysis = blamed([[1.0 - elsewhere, 0.0], [elsewhere, 0.0]])
+    analysis = dataclasses.replace(analysis, price=lambda _: analysis.gains.replayed_steps_s * (1.0 - without))
+    where, gain = locate_and_price(analysis, ("pause",), "workers", LEAST)
+    assert [(worker.dp, worker.pp) for worker in where.workers] == named
+    assert gain == pytest.approx(recoverable)
+
+
+# ------------------------------------------------------------------------------------------ what else it may be
+
+
+@pytest.mark.parametrize(
+    ("values", "left", "others"),
+    [
+        ({"a": 0.249}, 0.8, []),
+        ({"a": 0.25}, 0.6, [("a", 0.2)]),
+        ({"a": None, "b": 0.5}, 0.4, [("b", 0.4)]),
+        ({"a": 0.25, "b": 0.5}, 0.2, [("b", 0.4), ("a", 0.2)]),
+        ({"a": 1.0, "b": 1.0}, 0.0, [("a", 0.4), ("b", 0.4)]),
+        ({"a": 3.0}, 0.0, [("a", 0.8)]),
+    ],
+    ids=str,
+)
+def test_confidence_is_split_with_what_is_told(
+    values: dict[str, float | None], left: float, others: list[tuple[str, float]]
+) -> None:
+    """From a quarter on; probabilities above one count as one, and where they sum to more all are scaled."""
+    alternatives = tuple(RuleAlternative(name, f"story.{name}", "look") for name in ("a", "b"))
+    rule = dataclasses.replace(RULES["worker-fault"], alternatives=alternatives)
+    features = {
+        f"story.{name}": Feature.missing("nobody looked") if value is None else Feature(value)
+        for name, value in values.items()
+    }
+    found, told = split_confidence(rule, features, 0.8)
+    assert found == pytest.approx(left)
+    assert [(other.cause, other.confidence) for other in told] == [(name, pytest.approx(p)) for name, p in others]

@@ -1,0 +1,93 @@
+"""What times count from: the begin of the step, that of the job, or something else, which is told; and clocks that are coarse."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from diagnose.model.request import Request
+from diagnose.model.trace import Trace
+from diagnose.pipeline import diagnose_job
+from tests.fixture_jobs import FIXTURES
+from tests.jobs import Shape, load, random_job, to_file
+
+#: Five steps of about a second.
+JOB = random_job(Shape(n_steps=5, n_dp=2, n_stages=2, n_microbatches=4), 3)
+
+
+def on_clock_of_job(begin_s: float, dtype: type) -> pd.DataFrame:
+    """Give the job with times that count from the begin of the job, at some time after it."""
+    length = (JOB.start_ts + JOB.duration).groupby(JOB.step).max()
+    begins = length.cumsum() - length + begin_s
+    return JOB.assign(start_ts=(JOB.start_ts + JOB.step.map(begins)).astype(dtype))
+
+
+def find_warning(trace: Trace, words: str) -> str:
+    """Find the warning with some words; empty where there is none."""
+    return next((text for text in trace.warnings if words in text), "")
+
+
+@pytest.mark.parametrize("offset_s", [-1.0, 1000.0])
+def test_steps_that_all_begin_elsewhere(offset_s: float) -> None:
+    """Before its origin no step can begin, nor all of them far behind it: times are taken from the first operation, and told so."""
+    shift_s = offset_s - (JOB.start_ts.min() if offset_s < 0 else 0.0)
+    expected, found = load(JOB), load(JOB.assign(start_ts=JOB.start_ts + shift_s))
+    words = "before what their times count from" if offset_s < 0 else "1,000 s after what their times count from"
+    assert find_warning(found, words) and not find_warning(expected, "count from") and found.step_origin_s is None
+    lengths = [np.nanmax(t.blocks[0].end_s, axis=(0, 2)) - np.nanmin(t.blocks[0].start_s) for t in (expected, found)]
+    np.testing.assert_allclose(*lengths, rtol=1e-9)
+    assert np.nanmin(found.blocks[0].start_s) == pytest.approx(0.0)
+
+
+def test_steps_that_begin_late() -> None:
+    """Where the first operation comes much later than what times count from, that time stays, and it is told what it counts as."""
+    length_s = float((JOB.start_ts + JOB.duration).median())
+    found = load(JOB.assign(start_ts=JOB.start_ts + 0.5 * length_s))
+    assert find_warning(found, "that counts as lost at the begin of each step")
+    assert np.nanmin(found.blocks[0].start_s) >= 0.5 * length_s
+
+
+def test_what_is_recorded_before_the_first_operation() -> None:
+    """A wait for input that fills the time before says why steps begin late: nothing is told."""
+    length_s = float((JOB.start_ts + JOB.duration).median())
+    late = JOB.assign(start_ts=JOB.start_ts + 0.5 * length_s)
+    first = late[(late.optype == "forward-compute") & (late.stage == 0)].groupby(["step", "dp_rank"]).head(1)
+    waits = first.assign(optype="data-load", start_ts=0.0, duration=0.5 * length_s, mb_id=-1)
+    assert not find_warning(load(pd.concat([late, waits])), "count from")
+
+
+@pytest.mark.parametrize("stored_as", [np.float32, np.float64])
+def test_a_clock_that_is_coarse_so_far_from_zero(stored_as: type) -> None:
+    """A float32 28 hours into a job counts in 8 ms: said, whatever it is stored as, and taken out of the confidence."""
+    rows = on_clock_of_job(1e5, np.float32)
+    found = load(rows.assign(start_ts=rows.start_ts.astype(stored_as)))
+    assert find_warning(found, "starts are told to 7.8 ms only")
+    computes = JOB[JOB.optype.str.endswith("compute")].duration.median()
+    assert found.coarse_share == pytest.approx(2.0**-7 / computes, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    "rows", [on_clock_of_job(1e5, np.float64), JOB.assign(start_ts=JOB.start_ts.astype(np.float32))]
+)
+def test_clocks_that_are_fine(rows: pd.DataFrame) -> None:
+    """Doubles, and floats near zero, cost no confidence."""
+    found = load(rows)
+    assert found.coarse_share == 0.0 and not find_warning(found, "are told to")
+
+
+def test_what_a_coarse_clock_costs() -> None:
+    """A cause that is found all the same is less sure for it."""
+    rows = pd.read_parquet(FIXTURES["worker-fault"])
+    length = (rows.start_ts + rows.duration).groupby(rows.step).max().astype(float)
+    begins = rows.step.map(length.cumsum() - length) + 1e5
+    sure = []
+    for dtype in (np.float64, np.float32):
+        found = diagnose_job(Request(to_file(rows.assign(start_ts=(rows.start_ts + begins).astype(dtype)))))
+        assert [cause.cause for cause in found.causes] == ["worker-fault"]
+        sure.append(found.causes[0].confidence)
+    assert sure[1] == pytest.approx((1.0 - 0.092) * sure[0], abs=0.01)  # 7.8 ms, of computes of 85 ms
+
+
+def test_all_operations_at_once() -> None:
+    """Steps that are simulated many times as long as recorded are not faithful: no figure of them is."""
+    found = diagnose_job(Request(to_file(JOB.assign(start_ts=0.0))))
+    assert found.fidelity.discrepancy < -0.5 and not found.fidelity.ok and found.verdict == "inconclusive"
