@@ -18,8 +18,8 @@ from typing import Any, Protocol
 from diagnose.errors import ServiceError, UsageError
 from diagnose.triage.worker import Outcome, Task, do_job, prepare_process
 
-#: A process makes room for a fresh one when it has kept so much memory from its jobs, and after so many jobs, for where that
-#: cannot be known. A start costs as much as twenty small jobs.
+#: A process makes room for a fresh one when it has kept so much memory from its jobs; where that cannot be known, after so many
+#: jobs. A start costs as much as ten small jobs, or 3,000 that have not changed.
 KEPT_BYTES = 256 << 20
 JOBS_PER_PROCESS = 500
 #: Seconds in which a process must have started.
@@ -99,7 +99,7 @@ class ProcessPool:
         process = self._busy.pop(future)
         if kill:
             process.kill()
-        elif process.n_jobs >= JOBS_PER_PROCESS or process.kept_bytes() > KEPT_BYTES:
+        elif process.has_kept_much():
             process.retire()
         else:
             self._idle.append(process)
@@ -145,9 +145,10 @@ class _Process:
     def submit(self, task: Task) -> OutcomeFuture:
         """Begin a task."""
         self.n_jobs += 1
-        self._begin_bytes = self._resident_bytes() or 0
-        if self._fresh_bytes is None:
-            self._fresh_bytes = self._begin_bytes
+        now = self._resident_bytes()
+        self._begin_bytes = now or 0
+        if self.n_jobs == 1:
+            self._fresh_bytes = now
         try:
             return self._executor.submit(do_job, task)
         except concurrent.futures.BrokenExecutor as error:  # it died a moment ago
@@ -160,9 +161,12 @@ class _Process:
         now = self._resident_bytes()
         return None if now is None else now - self._begin_bytes
 
-    def kept_bytes(self) -> int:
-        """Say how much more memory it has, with no task, than when it was fresh; 0 where that cannot be known."""
-        return (self._resident_bytes() or 0) - (self._fresh_bytes or 0)
+    def has_kept_much(self) -> bool:
+        """Say whether it has, with no task, much more memory than when it was fresh."""
+        now = self._resident_bytes()
+        if now is None or self._fresh_bytes is None:
+            return self.n_jobs >= JOBS_PER_PROCESS
+        return now - self._fresh_bytes > KEPT_BYTES
 
     def retire(self) -> None:
         """End it in order."""

@@ -11,7 +11,8 @@ import glob
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Iterator
+import stat
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -173,7 +174,7 @@ def _walk(folder: Path, *, is_named: bool) -> Iterator[FoundJob]:
         if pieces:
             yield _folder_job(where, pieces)
         else:
-            yield from _local_jobs(str(Path(where, name)) for name in sorted(files) if _is_trace(name))
+            yield from _jobs_in(where, files, {*files, *folders})
     yield from refused
 
 
@@ -187,6 +188,21 @@ def _pick_pieces(folder: str, files: list[str]) -> tuple[str, ...]:
 def _is_trace(name: str) -> bool:
     """Say whether a file in a folder is a trace, by its name."""
     return name.endswith(SUFFIXES) and not name.startswith(".")
+
+
+def _jobs_in(folder: str, files: Iterable[str], names: Collection[str]) -> Iterator[FoundJob]:
+    """Make jobs of the traces among the files of a local folder, of which all names are known.
+
+    Each is looked at once: a file system on the network takes half a millisecond to answer, and a folder has thousands.
+    """
+    at = os.path.realpath(folder)
+    for name in sorted(filter(_is_trace, files)):
+        location = os.path.join(at, name)  # noqa: PTH118 - this runs for every file of a large folder
+        entry = _stat(location, follows=False)
+        if entry is None:  # a link, or gone by now
+            yield from _local_jobs([os.path.join(folder, name)])  # noqa: PTH118 - as above
+        else:
+            yield _make_job(location, [entry], _stat_beside(location, names))
 
 
 def _local_jobs(paths: Iterable[str]) -> Iterator[FoundJob]:
@@ -207,18 +223,21 @@ def _folder_job(folder: str, pieces: Iterable[str]) -> FoundJob:
     return _make_job(location, [entry for entry in found if entry], _stat_beside(location), is_folder=True)
 
 
-def _stat_beside(location: str) -> list[_Entry]:
-    """Look at the metadata files beside a local trace or folder."""
+def _stat_beside(location: str, names: Collection[str] | None = None) -> list[_Entry]:
+    """Look at the metadata files beside a local trace or folder, of all names there where these are known."""
     folder = os.path.dirname(location)  # noqa: PTH120 - this runs for every file of a large folder
-    found = [_stat(os.path.join(folder, name)) for name in _names_beside(location)]  # noqa: PTH118 - as above
+    wanted = [name for name in _names_beside(location) if names is None or name in names]
+    found = [_stat(os.path.join(folder, name)) for name in wanted]  # noqa: PTH118 - as above
     return [entry for entry in found if entry]
 
 
-def _stat(location: str) -> _Entry | None:
-    """Look at a local file; None where there is none."""
+def _stat(location: str, *, follows: bool = True) -> _Entry | None:
+    """Look at a local file; None where there is none, or where it is a link that is not to be followed."""
     try:
-        found = os.stat(location)  # noqa: PTH116 - this runs for every file of a large folder
+        found = os.stat(location, follow_symlinks=follows)  # noqa: PTH116 - this runs for every file of a large folder
     except OSError:
+        return None
+    if stat.S_ISLNK(found.st_mode):
         return None
     return _Entry(location, found.st_size, found.st_mtime, f"{found.st_mtime_ns}-{found.st_ino}")
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import random
 import shutil
 import signal
@@ -185,9 +186,9 @@ def count_done(url: str) -> int:
 def kill_once(rng: random.Random, url: str, wanted: float, mischief: dict[str, str], *args: str) -> tuple[str, bool]:
     """Start a triage and end it, one time in four as it starts, else among its jobs once so many are in the store.
 
-    Gives how it was ended, K for kill -9 and T for SIGTERM, and whether it was still at work.
+    Gives how it was ended, K for kill -9, G for kill -9 of its workers too, T for SIGTERM, and whether it was still at work.
     """
-    sign, letter = rng.choice([(signal.SIGKILL, "K"), (signal.SIGTERM, "T")])
+    sign, letter = rng.choice([(signal.SIGKILL, "K"), (signal.SIGKILL, "G"), (signal.SIGTERM, "T")])
     process = start("triage", *args, "--store", url, **mischief)
     before = len(done_in(mischief))
     if rng.random() < 0.25:
@@ -197,8 +198,12 @@ def kill_once(rng: random.Random, url: str, wanted: float, mischief: dict[str, s
         wait_for(lambda: count_done(url) >= wanted or process.poll() is not None)
         time.sleep(rng.uniform(0.0, 0.7))
     is_working = process.poll() is None
+    workers = children(process.pid) if letter == "G" else []
     process.send_signal(sign)
-    _, err = process.communicate(timeout=30)
+    for worker in workers:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(worker, sign)
+    _, err = process.communicate(timeout=60)
     expected = (
         {-sign, 143} if sign == signal.SIGTERM else {-sign}
     )  # one that has not come to its handlers yet just ends
@@ -222,8 +227,10 @@ def check_kills(folder: Path, url: str, other: str, n_kills: int, mischief: dict
         kills.append(f"{letter}{done:.0%}" if is_working else f"({letter}{done:.0%})")
         tenths[min(9, int(10 * done))] += is_working
     left = triage(*options, "--store", url)["n_diagnosed"]
+    n_begun = len(done_in(mischief))
     print(f"\n{sum(tenths)} of {n_kills} kills hit a triage at work; at a progress of {' '.join(kills)}")
     print(f"kills in each tenth of the night: {tenths}; {left} of {len(names)} jobs were left for the last triage")
+    print(f"{n_begun} diagnoses were begun for {len(names)} jobs")
     assert sum(tenths) > 0.8 * n_kills and left < len(names) / 2
     assert all(sum(tenths[first : first + 5]) for first in (0, 5))
     triage(*options, "--store", other)

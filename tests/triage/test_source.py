@@ -33,6 +33,22 @@ def test_folder(folder: Path) -> None:
     assert job.size_bytes == len("a.parquet") and job.beside == (str(folder / "a.yaml"),)
 
 
+def test_each_file_of_a_folder_is_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder of 50 traces, every tenth with metadata, gives what its files give by themselves, for two looks a job at most."""
+    traces = [tmp_path / f"trace-{i}.parquet" for i in range(50)]
+    for path in (*traces, *(tmp_path / f"trace-{i}.yaml" for i in range(0, 50, 10))):
+        path.write_text(path.name)
+    alone = list_jobs(map(str, traces))
+    looks = []
+    for name in ("stat", "lstat"):
+        look = getattr(os, name)
+        monkeypatch.setattr(
+            os, name, lambda *args, look=look, **options: (looks.append(args), look(*args, **options))[1]
+        )
+    assert list_jobs([str(tmp_path)]) == alone
+    assert 50 <= len(looks) <= 100 and sum(len(job.beside) for job in alone) == 5
+
+
 def test_files_and_globs(folder: Path) -> None:
     """A file is taken whatever its name; each job comes once, however often it is named."""
     assert names(folder / "a.yaml") == ["a.yaml"]
