@@ -291,7 +291,7 @@ def _predict_other_direction(whole: Seconds, there: Bools) -> float:
             known += [before, after]
         scale = max(float((target**2).mean()), TINY_RATIO)
         gram = _multiply_columns([target, *known, other])
-        n_fitted = target.size / 2.0 / n_steps
+        n_fitted = target.size / 2.0 / len(target)
         without += _miss(gram[:, :, :-1, :-1], n_fitted) / scale
         with_other += _miss(gram, n_fitted) / scale
     return float(1.0 - with_other.sum() / max(without.sum(), TINY_RATIO))
@@ -313,7 +313,7 @@ def _multiply_columns(columns: Sequence[Seconds]) -> Seconds:
 def _miss(gram: Seconds, n_fitted: float) -> Seconds:
     """Fit the first column on the others, each virtual stage by itself, and give the squares of what is missed by step, not fitted.
 
-    `gram` is what `_multiply_columns` gives, `n_fitted` the computes that a fit looks at in a step.
+    `gram` is what `_multiply_columns` gives, `n_fitted` how many computes of a virtual stage a fit looks at.
     """
     missed = np.zeros(len(gram))
     halves = _halves(len(gram))
