@@ -178,19 +178,23 @@ def _measure(breakdown: Breakdown, evidence: Evidence, whose: StallKind, row: Op
     """Measure the stalls of one kind."""
     stalls = breakdown.stalls
     seconds = stalls.seconds_of(whose)
-    recorded_s = np.where(stalls.recorded_inside & (stalls.inside == whose), stalls.inside_s, 0.0).sum()
-    recorded_s += np.where(stalls.recorded_before & (stalls.before == whose), stalls.before_s, 0.0).sum()
-    before = float(np.where(stalls.before == whose, stalls.before_s, 0.0).sum())
-    if whose == StallKind.INPUT and breakdown.start_s is not None and breakdown.start_recorded is not None:
+    start_s, start_recorded = breakdown.start_s, breakdown.start_recorded
+    if whose != StallKind.INPUT or start_recorded is None:
+        start_s = None
+    if start_s is not None:
         # Who waits for input before it begins the step with anything waits for its first forward.
-        seconds[0, : len(breakdown.start_s), 0] += breakdown.start_s
-        recorded_s += np.where(breakdown.start_recorded, breakdown.start_s, 0.0).sum()
-        before += float(breakdown.start_s.sum())
+        seconds[0, : len(start_s), 0] += start_s
     at = seconds > 0
     if not at.any():
         return dict.fromkeys(OF_EACH_KIND, Feature.missing("no compute stalls in that way"))
+    recorded_s = np.where(stalls.recorded_inside & (stalls.inside == whose), stalls.inside_s, 0.0).sum()
+    recorded_s += np.where(stalls.recorded_before & (stalls.before == whose), stalls.before_s, 0.0).sum()
+    before = float(np.where(stalls.before == whose, stalls.before_s, 0.0).sum())
+    if start_s is not None and start_recorded is not None:
+        recorded_s += np.where(start_recorded, start_s, 0.0).sum()
+        before += float(start_s.sum())
     total = float(seconds.sum())
-    work = np.maximum(np.nan_to_num(breakdown.compute_s) - stalls.inside_s, TINY_S)
+    work = np.maximum(np.nan_to_num(breakdown.compute_s[at]) - stalls.inside_s[at], TINY_S)
     n_stages = breakdown.slow_workers.shape[1]
     by_worker = _add_chunks(at.sum(axis=2), n_stages)  # (n_directions, n_stages, n_steps, n_dp)
     counts = by_worker.sum(axis=0)
@@ -202,7 +206,7 @@ def _measure(breakdown: Breakdown, evidence: Evidence, whose: StallKind, row: Op
         if (evidence.op == row).any()
         else Feature.missing(f"the trace has no {OPTYPES[row]} rows"),
         "backward_share": Feature(float(seconds[1:].sum()) / total),
-        "stall_ratio": Feature(float(np.median(seconds[at] / work[at]))),
+        "stall_ratio": Feature(float(np.median(seconds[at] / work))),
         "a_step": Feature(float(counts.sum(axis=1)[hit].mean()) / counts.shape[1]),
         "worker_steps_share": Feature(float((counts > 0).mean(axis=1)[hit].mean())),
         "in_a_step": Feature(float(counts[counts > 0].mean())),
@@ -314,8 +318,8 @@ def _measure_chances(breakdown: Breakdown) -> Features:
     of_steps = np.where(
         by_worker > 0, _add_chunks(np.isfinite(breakdown.compute_s).sum(axis=2), n_stages).sum(axis=0), 0
     )
-    work_s = np.maximum(np.nan_to_num(breakdown.compute_s) - stalls.inside_s, TINY_S)
-    is_short = float(np.median(seconds[at] / work_s[at])) < PACE_RATIO
+    work_s = np.maximum(np.nan_to_num(breakdown.compute_s[at]) - stalls.inside_s[at], TINY_S)
+    is_short = float(np.median(seconds[at] / work_s)) < PACE_RATIO
     is_pace = is_short and unrecorded.sum() >= PACE_SHARE * of_steps.sum()
     here, elsewhere = ([np.where(mask, a, 0).sum(axis=(0, 2)) for a in (stalled, there)] for mask in (hit, ~hit))
     by_step = [a.sum(axis=(0, 1, 2, 4))[in_time] for a in (at, np.isfinite(breakdown.compute_s))]

@@ -27,8 +27,8 @@ def number_labels(values: NDArray[Any]) -> tuple[Ints, NDArray[Any], Ints]:
     """
     low, high = int(values.min()), int(values.max())
     if high - low < MAX_LABEL_RANGE:
-        wide = np.int64 if values.dtype.itemsize > 4 or values.dtype == np.uint32 else np.int32
-        offset = np.subtract(values, low, dtype=wide).astype(np.int32, copy=False)
+        # What int32 cannot hold wraps around, twice; the difference is small.
+        offset = np.subtract(values, np.asarray(low, values.dtype), dtype=np.int32, casting="unsafe")
         counts = np.zeros(high - low + 1, dtype=np.int64)
         for first in range(0, len(offset), CHUNK_ROWS):  # counting widens its input: do so within the cache
             counts += np.bincount(offset[first : first + CHUNK_ROWS], minlength=len(counts))

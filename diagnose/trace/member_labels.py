@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diagnose.model.trace import Ints
-from diagnose.trace.labels import number_labels
+from diagnose.trace.labels import MAX_LABEL_RANGE, number_labels
 from diagnose.trace.rows import GridSizes, RowIndex, Rows
 
 
@@ -70,8 +70,12 @@ def find_member_labels(rows: Rows, at: RowIndex, sizes: GridSizes) -> MemberLabe
 def _group_of_ranks(rank: NDArray[np.generic], at: RowIndex, sizes: GridSizes) -> MemberLabels | None:
     """Tell members apart by global rank, where every rank belongs to one worker and all workers have equally many."""
     n_workers = sizes[1] * sizes[2]
-    if int(rank.max()) - int(rank.min()) < n_workers:
-        return None
+    low, high = int(rank.min()), int(rank.max())
+    if high - low < MAX_LABEL_RANGE:
+        there = np.zeros(high - low + 1, dtype=np.bool_)
+        there[rank - low] = True
+        if np.count_nonzero(there) <= n_workers:  # as nearly always: no need to number them
+            return None
     ranks, index, _ = number_labels(rank)
     if len(ranks) <= n_workers or len(ranks) % n_workers:
         return None

@@ -14,7 +14,7 @@ from diagnose.model.components import Breakdown
 from diagnose.model.trace import Bools, Evidence, Ints, Seconds
 from diagnose.numerics.robust import lower_median, nan_median
 from diagnose.whatif.components.expert import find_experts, read_experts
-from diagnose.whatif.components.microbatch import Microbatches, find_microbatches
+from diagnose.whatif.components.microbatch import find_microbatches
 from diagnose.whatif.components.pause import find_pauses
 from diagnose.whatif.components.queue import find_queue_waits
 from diagnose.whatif.components.stage import find_usual_durations
@@ -69,19 +69,24 @@ def _take_apart(
     typical_s, told = find_usual_durations(observed, by_step, order, n_stages)
     pace = by_step / typical_s[:, :, None, None]
     step_ratio = find_slow_steps(pace)
-    parts = _find_workers_and_microbatches(even_s, typical_s, pace, step_ratio, order, told)
-    if parts.slow_workers.any() and not told.any():
+    workers = _find_workers(even_s, typical_s, pace, step_ratio, order, told)
+    if workers.slow.any() and not told.any():
         # What is usual is what those take who are not slow; who is slow was measured against a mixture of both.
-        quick = np.where(parts.worker_ratio > 1.0, np.nan, by_step)
+        quick = np.where(workers.ratio > 1.0, np.nan, by_step)
         of_quick = lower_median(nan_median(quick, axis=2), axis=2)
         typical_s = np.where(of_quick > 0, of_quick, typical_s)
         pace = by_step / typical_s[:, :, None, None]
-        step_ratio = find_slow_steps(np.where(parts.worker_ratio > 1.0, np.nan, pace))
-        parts = _find_workers_and_microbatches(even_s, typical_s, pace, step_ratio, order, told, parts.worker_ratio)
-    if (error := parts.microbatches.error_of_step()) > 0:
+        step_ratio = find_slow_steps(np.where(workers.ratio > 1.0, np.nan, pace))
+        workers = _find_workers(even_s, typical_s, pace, step_ratio, order, told, workers.ratio)
+    left = _without_workers(even_s, typical_s, step_ratio, workers)
+    microbatches = find_microbatches(left)
+    if (error := microbatches.error_of_step()) > 0:
         step_ratio = without_microbatches(step_ratio, error)
-        parts = _find_workers_and_microbatches(even_s, typical_s, pace, step_ratio, order, told, parts.worker_ratio)
-    experts, left = find_experts(parts.left, parts.microbatches.uneven(), experts, ep_size)
+        workers = _find_workers(even_s, typical_s, pace, step_ratio, order, told, workers.ratio)
+        left = _without_workers(even_s, typical_s, step_ratio, workers)
+        microbatches = find_microbatches(left)
+    left /= microbatches.uneven()[:, None]  # ordinary variation stays what it is
+    experts, left = find_experts(left, microbatches.uneven(), experts, ep_size)
     pause_s, noise = find_pauses(work_s, free_s, left, n_stages)
     excess_s = [delay_excess(o) for o in observed]
     delays = attribute_delays(observed, evidence, excess_s, n_stages, reads_input=reads_input)
@@ -95,7 +100,7 @@ def _take_apart(
         pause_s,
         before_s if queue.before_s is None else np.maximum(before_s, queue.before_s),
         free_s - pause_s,
-        parts.worker_ratio,
+        workers.ratio,
         late=gather_delays(observed, delays, pause_s.shape, n_stages),
         queued=None if queue.before_s is None else queue.before_s > 0,
         starts_late=find_late_starts(observed, late_s, pause_s.shape),
@@ -108,16 +113,16 @@ def _take_apart(
         compute_s=compute_s,
         typical_s=typical_s,
         step_ratio=step_ratio,
-        worker_ratio=parts.worker_ratio,
-        slow_workers=parts.slow_workers,
-        microbatch_ratio=parts.microbatches.ratio,
-        microbatch_ordinary=parts.microbatches.ordinary,
+        worker_ratio=workers.ratio,
+        slow_workers=workers.slow,
+        microbatch_ratio=microbatches.ratio,
+        microbatch_ordinary=microbatches.ordinary,
         queue_wait_s=queue.inside_s,
         stalls=stalls,
         noise_ratio=noise,
-        forward_backward_correlation=parts.microbatches.correlation,
-        microbatch_spread=parts.microbatches.spread,
-        stage_share=parts.microbatches.stage_share,
+        forward_backward_correlation=microbatches.correlation,
+        microbatch_spread=microbatches.spread,
+        stage_share=microbatches.stage_share,
         waited_for=queue.by,
         late_s=late_s,
         late_kinds=tuple(d.kinds for d in delays),
@@ -131,16 +136,14 @@ def _take_apart(
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Parts:
-    """What workers and microbatches explain, and the ratio that is left: fields as in `Breakdown`."""
+class _Workers:
+    """How much longer workers take, shape (2, n_virtual, n_steps, n_dp), and which are slow, shape (n_dp, n_stages)."""
 
-    worker_ratio: Seconds
-    slow_workers: Bools
-    microbatches: Microbatches
-    left: Seconds
+    ratio: Seconds
+    slow: Bools
 
 
-def _find_workers_and_microbatches(
+def _find_workers(
     compute_s: Seconds,
     typical_s: Seconds,
     pace: Seconds,
@@ -148,8 +151,8 @@ def _find_workers_and_microbatches(
     order: Ints,
     told: Bools,
     known: Seconds | None = None,
-) -> _Parts:
-    """Take slow workers out of the times, and uneven microbatches out of what is left; `order` puts the steps in time."""
+) -> _Workers:
+    """Find slow workers; `order` puts the steps in time."""
     n_stages = len(told)
     excess = np.log(np.maximum(pace / step_ratio[:, None, :, None], TINY_RATIO))  # (2, n_virtual, n_steps, n_dp)
     drawn = measure_draws(compute_s[:, 0][:, :, order])
@@ -159,9 +162,10 @@ def _find_workers_and_microbatches(
     if slow.any():
         slow &= slow_throughout(compute_s, typical_s, step_ratio, worker_log, n_stages)
         worker_log = np.where(np.tile(slow.T, (worker_log.shape[1] // n_stages, 1))[None, :, None, :], worker_log, 0.0)
-    worker_ratio = np.exp(worker_log)
-    usual_s = typical_s[:, :, None, None, None] * step_ratio[:, None, None, :, None] * worker_ratio[:, :, None]
-    left = compute_s / usual_s
-    microbatches = find_microbatches(left)
-    left /= microbatches.uneven()[:, None]  # ordinary variation stays what it is
-    return _Parts(worker_ratio, slow, microbatches, left)
+    return _Workers(np.exp(worker_log), slow)
+
+
+def _without_workers(compute_s: Seconds, typical_s: Seconds, step_ratio: Seconds, workers: _Workers) -> Seconds:
+    """Give durations over what is usual for stage, step and worker, shape of `compute_s`."""
+    usual_s = typical_s[:, :, None, None, None] * step_ratio[:, None, None, :, None] * workers.ratio[:, :, None]
+    return np.asarray(compute_s / usual_s)

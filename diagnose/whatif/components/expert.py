@@ -290,26 +290,38 @@ def _predict_other_direction(whole: Seconds, there: Bools) -> float:
             before[:, 1:], after[:, :-1] = other[:, :-1], other[:, 1:]
             known += [before, after]
         scale = max(float((target**2).mean()), TINY_RATIO)
-        without += _miss(target, known) / scale
-        with_other += _miss(target, [*known, other]) / scale
+        gram = _multiply_columns([target, *known, other])
+        n_fitted = target.size / 2.0 / len(target)
+        without += _miss(gram[:, :, :-1, :-1], n_fitted) / scale
+        with_other += _miss(gram, n_fitted) / scale
     return float(1.0 - with_other.sum() / max(without.sum(), TINY_RATIO))
 
 
-def _miss(target: Seconds, known: list[Seconds]) -> Seconds:
-    """Fit a target on what is known, each virtual stage by itself, and give the squares of what is missed by step, not fitted.
+def _multiply_columns(columns: Sequence[Seconds]) -> Seconds:
+    """Sum the products of columns two by two in each step and virtual stage: shape (n_steps, n_virtual, n, n).
 
     All have shape (n_virtual, n_microbatches, n_steps, n_dp).
     """
-    columns = np.stack([target, *known]).transpose(3, 1, 0, 2, 4)  # step, virtual stage, column, microbatch, rank
-    columns = columns.reshape(*columns.shape[:3], -1)
-    gram = columns @ columns.swapaxes(2, 3)
+    n_virtual, n_microbatches, n_steps, n_dp = columns[0].shape
+    laid = np.empty((n_steps, n_virtual, len(columns), n_microbatches, n_dp))
+    for at, column in enumerate(columns):
+        laid[:, :, at] = column.transpose(2, 0, 1, 3)
+    rows = laid.reshape(n_steps, n_virtual, len(columns), -1)
+    return np.asarray(rows @ rows.swapaxes(2, 3))
+
+
+def _miss(gram: Seconds, n_fitted: float) -> Seconds:
+    """Fit the first column on the others, each virtual stage by itself, and give the squares of what is missed by step, not fitted.
+
+    `gram` is what `_multiply_columns` gives, `n_fitted` how many computes of a virtual stage a fit looks at.
+    """
     missed = np.zeros(len(gram))
     halves = _halves(len(gram))
     for fitted, tested in (halves, halves[::-1]):
         fit = gram[fitted].sum(axis=0)  # (n_virtual, n, n)
         spread = np.maximum(np.diagonal(fit, axis1=1, axis2=2), TINY_RATIO)
-        price = PRICE_COMPUTES / max(target.size / 2.0 / len(target), 1.0) * spread[:, 1:]
-        inner = fit[:, 1:, 1:] + price[:, :, None] * np.eye(len(known))
+        price = PRICE_COMPUTES / max(n_fitted, 1.0) * spread[:, 1:]
+        inner = fit[:, 1:, 1:] + price[:, :, None] * np.eye(fit.shape[1] - 1)
         weight = np.linalg.solve(inner, fit[:, 1:, :1])[..., 0]
         signed = np.concatenate([np.ones((len(weight), 1)), -weight], axis=1)
         missed[tested] = np.einsum("vi,svij,vj->s", signed, gram[tested], signed)
