@@ -14,6 +14,7 @@ from diagnose.cli.options import Options, parse_numbers
 from diagnose.cli.output import is_terminal
 from diagnose.cli.progress import StageDisplay
 from diagnose.errors import UsageError
+from diagnose.model.memory import read_bytes
 from diagnose.model.request import Request
 
 
@@ -72,5 +73,6 @@ def open_job(job: str, options: Options) -> Iterator[Request]:
             min_speedup=options.min_speedup,
             log=options.log,
             unit=options.unit,
+            memory_bytes=None if options.memory is None else read_bytes(options.memory),
             progress=progress,
         )
