@@ -47,6 +47,10 @@ class TraceError(DiagnoseError):
     exit_code = 3
 
 
+class MemoryShortageError(TraceError):
+    """A trace that needs more memory than it may take."""
+
+
 class RuleError(DiagnoseError):
     """One or more rule or configuration files are wrong; the message has one line a fault, `file:line: what`."""
 

@@ -172,6 +172,7 @@ def analyse_job(request: Request, rule_set: RuleSet) -> Analysis:
         meta=request.meta,
         steps=request.steps,
         unit=request.unit,
+        memory_bytes=request.memory_bytes,
         report=lambda line: request.report(f"reading {line}"),
     )
     trace = dataclasses.replace(trace, recording=name_unchecked(trace.recording, rule_set.rules))

@@ -15,6 +15,7 @@ from diagnose.cli.output import is_terminal
 from diagnose.cli.progress import StageDisplay
 from diagnose.errors import UsageError
 from diagnose.heap import import_to_stay, reuse_freed_memory
+from diagnose.model.memory import read_bytes
 from diagnose.model.request import Request
 
 
@@ -77,5 +78,6 @@ def open_job(job: str, options: Options) -> Iterator[Request]:
             min_speedup=options.min_speedup,
             log=options.log,
             unit=options.unit,
+            memory_bytes=None if options.memory is None else read_bytes(options.memory),
             progress=progress,
         )

@@ -54,6 +54,7 @@ class Options:
     meta: Path | None = None
     steps: str | None = None
     unit: str | None = None
+    memory: str | None = None
     rules: Path | None = None
     log: Path | None = None
     min_speedup: float = MIN_SPEEDUP
@@ -146,6 +147,11 @@ unit_option = click.option(
     type=click.Choice(("s", "ms", "us", "ns")),
     help="What the times of a trace are in  [default: what its metadata says, else s]",
 )
+memory_option = click.option(
+    "--memory",
+    metavar="SIZE",
+    help="Memory that a job may take, such as 4G; of a larger one some steps are analysed  [default: 60% of the machine]",
+)
 own_rules_option = click.option(
     "--rules",
     metavar="DIR",
@@ -213,7 +219,7 @@ store_option = click.option(
 #: What every command that judges jobs takes.
 judging_options = _together(own_rules_option, min_speedup_option)
 #: What every command that reads one trace at a time takes.
-reading_options = _together(meta_option, steps_option, unit_option, judging_options)
+reading_options = _together(meta_option, steps_option, unit_option, memory_option, judging_options)
 #: What every command that draws timelines takes.
 perfetto_options = _together(perfetto_option, perfetto_steps_option, perfetto_dp_option, perfetto_mb_option)
 #: What every command that shows a page takes.

@@ -44,6 +44,8 @@ class Request:
         Analyse only these steps.
     unit : str or None
         What the times of a trace are in: s, ms, us or ns.
+    memory_bytes : int or None
+        Memory that the job may take; what the machine allows where nothing is said.
     min_speedup : float
         Report a cause when removing it makes the job at least this much faster.
     log : Path or None
@@ -60,6 +62,7 @@ class Request:
     min_speedup: float = MIN_SPEEDUP
     log: Path | None = None
     unit: str | None = None
+    memory_bytes: int | None = None
     progress: Callable[[str], None] | None = None
 
     def report(self, stage: str) -> None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from diagnose.errors import TraceError
 from diagnose.model.recording import Account
-from diagnose.model.trace import TOKEN_COLUMNS
+from diagnose.model.trace import TOKEN_COLUMNS, Ints
 from diagnose.trace.list_column import ListColumn
 from diagnose.trace.parquet import read_parquet
 from diagnose.trace.producers.contents import name_in
@@ -42,17 +42,20 @@ def gather_traces(
     report: Callable[[str], None],
     n_others: int = 0,
     beside: str = "",
+    steps: Ints | None = None,
 ) -> Rows:
     """Read all traces of a folder as those of one job; `n_others` files of the folder are no traces: `beside` names their kinds.
+
+    Of `steps`, where it is given, no others are read.
 
     Raises
     ------
     TraceError
         A file cannot be read, or the files are not of one job.
     """
-    starts = [_Start.read(folder, of_start, name, report) for of_start in _part_starts(folder, files)[-1:]]
+    starts = [_Start.read(folder, of_start, name, report, steps) for of_start in _part_starts(folder, files)[-1:]]
     for of_start in reversed(_part_starts(folder, files)[:-1]):
-        before = _Start.read(folder, of_start, name, report)
+        before = _Start.read(folder, of_start, name, report, steps)
         if not before.goes_on_with(starts[0]):
             break
         starts.insert(0, before)
@@ -101,12 +104,19 @@ class _Start:
     first_step: int
 
     @classmethod
-    def read(cls, folder: Path, files: tuple[Path, ...], name: str, report: Callable[[str], None]) -> "_Start":
+    def read(
+        cls,
+        folder: Path,
+        files: tuple[Path, ...],
+        name: str,
+        report: Callable[[str], None],
+        steps: Ints | None,
+    ) -> "_Start":
         """Read the files, or refuse them where they are not of one job."""
         parts = []
         for n, file in enumerate(files, start=1):
             report(f"file {n} of {len(files)}")
-            parts.append(read_parquet(file, name=name_in(folder, file, name)))
+            parts.append(read_parquet(file, name=name_in(folder, file, name), steps=steps))
         names = [name_in(folder, file, name) for file in files]
         parts = _take_common(parts)
         job = _merge_jobs([part.job for part in parts], names)

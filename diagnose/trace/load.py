@@ -10,8 +10,10 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from diagnose.errors import MemoryShortageError
 from diagnose.model.job_names import id_of_path, locate
 from diagnose.model.members import Members
+from diagnose.model.memory import BYTES_AT_START, BYTES_PER_NODE, default_memory, write_bytes
 from diagnose.model.optype import DP_COLLECTIVES
 from diagnose.model.recording import Unobserved
 from diagnose.model.trace import Ints, Job, Trace
@@ -23,6 +25,8 @@ from diagnose.trace.units import convert_rows, doubt_unit, measure_coarseness, r
 
 #: Model chunks a worker beyond which metadata is damage.
 MAX_CHUNKS = 1000
+#: Fewer different operations are no question of memory.
+MANY_NODES = 10_000
 #: What is said where no transfer was recorded.
 DERIVED = (
     "taken to last from one compute of a worker to the next, where it sends or receives in between; what else it does then "
@@ -40,6 +44,7 @@ def load_trace(
     meta: Path | Mapping[str, Any] | None = None,
     steps: Ints | None = None,
     unit: str | None = None,
+    memory_bytes: int | None = None,
     report: Callable[[str], None] | None = None,
 ) -> Trace:
     """Read, check and lay out the trace of one job.
@@ -57,6 +62,8 @@ def load_trace(
     unit : {"s", "ms", "us", "ns"}, optional
         What the times of a trace are in, whatever its metadata says; without either they are seconds, which is doubted where they
         cannot be. The files of another producer say their unit themselves.
+    memory_bytes : int, optional
+        Memory that the job may take; what the machine allows when left out. Of a larger trace whole steps are read.
     report : callable, optional
         Told what is being read, a line at a time.
 
@@ -69,7 +76,7 @@ def load_trace(
     """
     path = Path(source) if isinstance(source, (str, Path)) else None
     name = name or (str(path) if path else "standard input")
-    rows = read_rows(source, name=name, report=report)
+    rows = read_rows(source, name=name, report=report, memory_bytes=memory_bytes, steps=steps)
     found = read_metadata(path, rows.job, meta)
     unit_warnings: list[str] = []
     unit = unit or read_unit(found, unit_warnings)
@@ -78,6 +85,7 @@ def load_trace(
     elif unit is not None:
         rows = convert_rows(rows, unit)
     grid = build_grid(rows, name=name, vpp_size=_read_vpp_size(found), pick_steps=steps)
+    _refuse_large_graphs(grid, memory_bytes or default_memory(), name)
     if grid.n_cp is not None and found.get("cp_size") is None:
         found = found | {"cp_size": grid.n_cp}
     if _reduces_alone(grid, found):
@@ -124,6 +132,19 @@ def load_trace(
         unit_doubt=doubt_unit(grid.blocks) if unit is None else "",
         coarse_share=coarse_share,
     )
+
+
+def _refuse_large_graphs(grid: Grid, memory_bytes: int, name: str) -> None:
+    """Refuse steps of so many different operations that what waits for what does not fit into memory."""
+    n_nodes = sum(len(block.nodes) for block in grid.blocks)
+    layouts = 1 if len(grid.stage_labels) == 1 else 2  # several stages are laid out under other schedules, too
+    needs = BYTES_AT_START + BYTES_PER_NODE * n_nodes * layouts
+    if n_nodes > MANY_NODES and needs > memory_bytes:
+        raise MemoryShortageError(
+            f"steps have {n_nodes} different operations, which need about {write_bytes(needs)} of memory; the job may take "
+            f"{write_bytes(memory_bytes)}: raise --memory",
+            where=name,
+        )
 
 
 def _read_vpp_size(found: dict[str, Any]) -> int | None:

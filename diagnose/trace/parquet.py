@@ -23,6 +23,7 @@ from diagnose.trace.arrow_arrays import read_numbers
 from diagnose.trace.labels import number_combinations
 from diagnose.trace.list_column import LISTS, UNREADABLE, ListColumn, describe_damage
 from diagnose.trace.rows import Rows
+from diagnose.trace.sample import BATCH_ROWS
 from diagnose.trace.streams import read_stream
 from diagnose.trace.watched_file import WatchedFile, refuse_changed
 
@@ -74,8 +75,8 @@ MAGIC = b"PAR1"
 NO_TYPE = "(null)"
 
 
-def read_parquet(source: str | Path | BinaryIO, *, name: str) -> Rows:
-    """Read the columns of one trace file.
+def read_parquet(source: str | Path | BinaryIO, *, name: str, steps: Ints | None = None) -> Rows:
+    """Read the columns of one trace file: all rows, or those of `steps`, with a piece of the file in memory at a time.
 
     Raises
     ------
@@ -91,7 +92,7 @@ def read_parquet(source: str | Path | BinaryIO, *, name: str) -> Rows:
             schema = file.schema_arrow
             _check_schema(file, name)
             columns = [c for c in (*REQUIRED, *OPTIONAL, EXPERT_TOKENS) if c in schema.names]
-            table = file.read(columns=columns, use_threads=True)
+            table, number = _read_table(file, columns, steps)
             table.validate()
     except TraceError:
         raise
@@ -108,7 +109,31 @@ def read_parquet(source: str | Path | BinaryIO, *, name: str) -> Rows:
     rows = _rows(table, schema.metadata or {}, name)
     if LISTS not in schema.names or pa.types.is_null(schema.field(LISTS).type):
         return rows
-    return dataclasses.replace(rows, number=np.arange(len(rows), dtype=np.int32), lists=ListColumn(source, name))
+    number = np.arange(len(rows), dtype=np.int32) if number is None else number
+    return dataclasses.replace(rows, number=number, lists=ListColumn(source, name))
+
+
+def _read_table(
+    file: pq.ParquetFile, columns: list[str], steps: Ints | None
+) -> tuple[pa.Table, NDArray[np.int32] | None]:
+    """Read some columns: all rows, or those of some steps with their numbers in the file."""
+    if steps is None:
+        return file.read(columns=columns, use_threads=True), None
+    parts, numbers, first = [], [], 0
+    for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=columns):
+        found, missing = read_numbers(batch.column("step"))
+        is_wanted = np.isin(found, steps)
+        rows = np.flatnonzero(is_wanted if missing is None else is_wanted & ~missing)
+        if len(rows):
+            parts.append(batch.take(pa.array(rows)))
+            numbers.append((first + rows).astype(np.int32))
+        first += len(batch)
+    if not parts:
+        return file.schema_arrow.empty_table().select(columns), np.zeros(0, dtype=np.int32)
+    table = pa.Table.from_batches(parts).combine_chunks()
+    del parts, batch
+    pa.default_memory_pool().release_unused()
+    return table, np.concatenate(numbers)
 
 
 def is_trace(file: Path) -> bool:

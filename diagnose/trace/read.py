@@ -8,17 +8,21 @@ at a time, and `warnings` is a list that is added to.
 """
 
 import dataclasses
+import functools
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from diagnose.errors import TraceError
+from diagnose.model.memory import default_memory
+from diagnose.model.trace import Ints
 from diagnose.trace.parquet import MAGIC, is_trace, read_parquet
 from diagnose.trace.producers.input_files import InputFiles, list_input_files
 from diagnose.trace.rows import Rows
+from diagnose.trace.sample import choose_steps
 from diagnose.trace.streams import read_stream
 
 #: Files that describe a job and hold nothing of its operations.
@@ -27,8 +31,18 @@ DESCRIPTIONS = (".yaml", ".yml")
 BESIDE = ("diagnosis.html", "diagnosis.json", "pause")
 
 
-def read_rows(source: str | Path | BinaryIO, *, name: str, report: Callable[[str], None] | None = None) -> Rows:
+def read_rows(
+    source: str | Path | BinaryIO,
+    *,
+    name: str,
+    report: Callable[[str], None] | None = None,
+    memory_bytes: int | None = None,
+    steps: Ints | None = None,
+) -> Rows:
     """Read the operations of one job: a trace, a folder with one trace a rank, or what a known producer wrote.
+
+    Of traces with more rows than `memory_bytes` allow (by default what the machine does) whole steps are read, evenly spread, or
+    some of `steps` where they are given; a warning says so.
 
     Raises
     ------
@@ -36,32 +50,55 @@ def read_rows(source: str | Path | BinaryIO, *, name: str, report: Callable[[str
         Nobody knows what it is, or it cannot be read as what it is.
     """
     report = report or _ignore
+    choose = functools.partial(_choose_steps, memory_bytes=memory_bytes or default_memory(), steps=steps, name=name)
     if not isinstance(source, (str, Path)):
-        return _read_stream(source, name, report)
+        return _read_stream(source, name, report, choose)
     path = Path(source)
     if path.exists() and not path.is_file() and not path.is_dir():  # a pipe has no size and cannot be read twice
         with path.open("rb") as pipe:
-            return _read_stream(read_stream(pipe, name=name), name, report)
+            return _read_stream(read_stream(pipe, name=name), name, report, choose)
     if not path.exists() or (path.is_file() and is_trace(path)):
-        return read_parquet(path, name=name)
-    return _read_inputs(list_input_files(path, name=name), name, report)
+        return choose([path], lambda picked: read_parquet(path, name=name, steps=picked))
+    return _read_inputs(list_input_files(path, name=name), name, report, choose)
 
 
-def _read_stream(source: BinaryIO, name: str, report: Callable[[str], None]) -> Rows:
+#: Chooses the steps of some files that fit into memory, and reads them.
+_Choose = Callable[[Sequence[Any], Callable[[Ints | None], Rows]], Rows]
+
+
+def _choose_steps(
+    sources: Sequence[Any],
+    read: Callable[[Ints | None], Rows],
+    *,
+    memory_bytes: int,
+    steps: Ints | None,
+    name: str,
+) -> Rows:
+    """Read the steps of some files that fit into memory."""
+    sample = choose_steps(sources, memory_bytes, steps, name=name)
+    if sample is None:
+        return read(None)
+    rows = read(sample.steps)
+    if len(sample.steps) == sample.n_steps:  # all that were asked for
+        return rows
+    return dataclasses.replace(rows, recording_warnings=(*rows.recording_warnings, sample.describe()))
+
+
+def _read_stream(source: BinaryIO, name: str, report: Callable[[str], None], choose: _Choose) -> Rows:
     """Read what was piped in: a trace, or the one file of another producer."""
     first = source.tell()
     head = source.read(len(MAGIC))
     source.seek(first)
     if head == MAGIC:
-        return read_parquet(source, name=name)
+        return choose([source], lambda picked: read_parquet(source, name=name, steps=picked))
     with tempfile.TemporaryDirectory(prefix="diagnose-") as folder:  # producers look at files
         path = Path(folder, "job")
         with path.open("wb") as copy:
             shutil.copyfileobj(source, copy)
-        return _read_inputs(list_input_files(path, name=name), name, report)
+        return _read_inputs(list_input_files(path, name=name), name, report, choose)
 
 
-def _read_inputs(inputs: InputFiles, name: str, report: Callable[[str], None]) -> Rows:
+def _read_inputs(inputs: InputFiles, name: str, report: Callable[[str], None], choose: _Choose) -> Rows:
     """Read files of another producer, else a folder with one trace a rank."""
     # A job in one Parquet file is answered without any of these.
     from diagnose.trace.gather import gather_traces
@@ -87,7 +124,10 @@ def _read_inputs(inputs: InputFiles, name: str, report: Callable[[str], None]) -
         return rows
     if traces:
         beside = describe_strangers(inputs, others)
-        return gather_traces(inputs.path, traces, name=name, report=report, n_others=len(others), beside=beside)
+        read = functools.partial(
+            gather_traces, inputs.path, traces, name=name, report=report, n_others=len(others), beside=beside
+        )
+        return choose(traces, lambda picked: read(steps=picked))
     locked = next((file for file in inputs.files if not os.access(file, os.R_OK)), None)
     if locked is not None:
         inside = f"{locked.relative_to(inputs.path)}: " if locked != inputs.path else ""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from diagnose.errors import UsageError
+from diagnose.model.memory import default_memory, read_bytes
 from diagnose.model.request import MIN_SPEEDUP
 from diagnose.model.triage_run import Progress, TriageRun
 from diagnose.triage.identity import Judge
@@ -21,12 +21,6 @@ from diagnose.triage.times import parse_since
 if TYPE_CHECKING:
     from diagnose.triage.pools import WorkerPool
     from diagnose.triage.store import Store
-
-_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
-#: Part of the machine's memory that jobs may take when nothing is said; the rest is for the processes themselves and others.
-MEMORY_SHARE = 0.6
-#: Where Linux says what a container may take.
-_CGROUPS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -96,34 +90,6 @@ def find_judge(rules: Path | None, min_speedup: float) -> Judge:
 
     found = made_by(rules)
     return Judge(found.version, found.rules, found.classifier, min_speedup)
-
-
-def read_bytes(text: str) -> int:
-    """Read an amount of memory.
-
-    >>> read_bytes("8G"), read_bytes("512MiB")
-    (8589934592, 536870912)
-    """
-    number = text.strip().lower().removesuffix("b").removesuffix("i")
-    unit = number[-1:] if number[-1:] in _UNITS else ""
-    try:
-        found = int(float(number.removesuffix(unit)) * _UNITS[unit])
-    except (ValueError, OverflowError):
-        raise UsageError(f"--memory: {text!r} is no amount of memory such as 8G") from None
-    if found < 2**20:
-        raise UsageError(f"--memory: {text!r} is less than any job needs; expected an amount such as 8G")
-    return found
-
-
-def default_memory() -> int:
-    """Give a part of the memory of this machine, or of the container."""
-    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")] if hasattr(os, "sysconf") else [8 * 2**30]
-    for name in _CGROUPS:
-        try:
-            limits.append(int(Path(name).read_text()))
-        except (OSError, ValueError):  # no such file, or `max`
-            continue
-    return int(min(limits) * MEMORY_SHARE)
 
 
 def default_workers() -> int:

@@ -17,16 +17,15 @@ import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from diagnose.errors import DiagnoseError, MetadataError, TraceError
+from diagnose.errors import DiagnoseError, MemoryShortageError, MetadataError, TraceError
 from diagnose.heap import import_to_stay, reuse_freed_memory
+from diagnose.model.memory import BYTES_AT_START, BYTES_PER_OP
 from diagnose.model.plain import to_json
 from diagnose.model.request import Request
 from diagnose.triage.identity import SETTLED_S, Judge, digest_files
 from diagnose.triage.rows import CauseRow, JobRow, cause_rows, job_row
 from diagnose.triage.source import FoundJob, is_remote, list_again, list_pieces, open_remote
 
-#: Memory that one operation takes at the peak: 1.1 GB for 7.5 million operations.
-BYTES_PER_OP = 150
 #: Address space that libraries reserve and never touch: thread stacks, arenas.
 SLACK_BYTES = 512 << 20
 #: A reason longer than this helps nobody.
@@ -196,6 +195,10 @@ def _do_files(task: Task, here: _Fetched) -> Outcome:
         outcome = _diagnose(task, here.source, content)
     except (MemoryError, _TooLargeError):
         raise
+    except MemoryShortageError as error:
+        if not task.is_last_try:
+            raise MemoryError from None
+        return give_up(task, Failure.MEMORY, error.message, limit=task.memory_bytes)
     except DiagnoseError as error:
         if _is_short_of_memory(error) and (
             not task.is_last_try or _claimed_bytes(here.traces) > (task.memory_bytes or 0)
@@ -218,7 +221,15 @@ def _diagnose(task: Task, path: Path, content: str) -> Outcome:
 
     location, judge = task.job.location, task.judge
     rules = None if task.rules is None else Path(task.rules)
-    diagnosis = diagnose_job(Request(path, name=location, rules=rules, min_speedup=judge.min_speedup))
+    diagnosis = diagnose_job(
+        Request(
+            path,
+            name=location,
+            rules=rules,
+            min_speedup=judge.min_speedup,
+            memory_bytes=None if task.memory_bytes is None else task.memory_bytes + BYTES_AT_START,
+        )
+    )
     found = diagnosis.to_dict()
     row = dataclasses.replace(
         job_row(location, found),

@@ -13,12 +13,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from diagnose.model.memory import BYTES_PER_OP
 from diagnose.model.request import Request
 from diagnose.pipeline import diagnose_job
 from diagnose.report import json_lines
 from diagnose.triage.source import FoundJob, list_again, list_jobs
 from diagnose.triage.triage import find_judge
-from diagnose.triage.worker import BYTES_PER_OP, Task, do_job
+from diagnose.triage.worker import Task, do_job
 from tests.trace.producers.pipelines import Pipeline, write_primus
 
 from .conftest import dump
