@@ -41,6 +41,16 @@ def read_rows(source: str | Path | BinaryIO, *, name: str, report: Callable[[str
         Nobody knows what it is, or it cannot be read as what it is.
     """
     report = report or _ignore
+    try:
+        return _read_source(source, name, report)
+    except OSError as error:  # a link into a folder that may not be entered, a name that is too long, a disk that fails
+        inside = f"{error.filename}: " if error.filename not in (None, source, str(source)) else ""
+        said = error.strerror or error
+        raise TraceError(f"{inside}cannot be read: {said}; expected a file that you may read", where=name) from None
+
+
+def _read_source(source: str | Path | BinaryIO, name: str, report: Callable[[str], None]) -> Rows:
+    """Read what a path leads to, or an open file."""
     if not isinstance(source, (str, Path)):
         return _read_stream(source, name, report)
     path = Path(source)
