@@ -124,6 +124,8 @@ def _list_source(source: str, *, listed: bool) -> Iterator[FoundJob]:
         return
     path = Path(source).expanduser()
     try:
+        if "\0" in source:
+            raise ValueError("it has a NUL in it")
         if path.is_dir():
             yield from _walk(path, is_named=not listed)
         elif path.exists():
