@@ -125,7 +125,7 @@ def _list_source(source: str, *, listed: bool) -> Iterator[FoundJob]:
     path = Path(source).expanduser()
     try:
         if "\0" in source:
-            raise ValueError("it has a NUL in it")
+            raise ValueError("it has a NUL in it")  # noqa: TRY301 - told as what the system says is
         if path.is_dir():
             yield from _walk(path, is_named=not listed)
         elif path.exists():
