@@ -84,7 +84,8 @@ def cast(column: Any, kind: pa.DataType) -> Any:
         return pa.array([value] * len(column), kind)
     try:
         if pa.types.is_float16(kind):
-            return pa.array(column.to_numpy().astype(np.float16))
+            with np.errstate(over="ignore"):
+                return pa.array(column.to_numpy().astype(np.float16))
         return pa.nulls(len(column), kind) if pa.types.is_null(kind) else column.cast(kind, safe=False)
     except (pa.ArrowException, ValueError, TypeError):
         return column
