@@ -41,7 +41,7 @@ from diagnose.cli.store import store_command
 from diagnose.cli.tickets import tickets_command
 from diagnose.cli.triage import triage_command
 from diagnose.cli.what_if import what_if_command
-from diagnose.errors import DiagnoseError, RuleError, UsageError, asked_to_end
+from diagnose.errors import DiagnoseError, RuleError, UsageError, asked_to_end, explain_unwritten
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -210,11 +210,20 @@ def _end_with(error: BaseException) -> int:
             drop(sys.stdout)
             return EXIT_BROKEN_PIPE
         case OSError():
-            drop(sys.stdout)
-            print_error(f"cannot write the report: {error.strerror or error}")
-            return EXIT_OUTPUT
+            return _end_without_file(error)
     print_internal_error(error)
     return EXIT_INTERNAL
+
+
+def _end_without_file(error: OSError) -> int:
+    """Say which path cannot be opened; without one it is standard output that takes no more."""
+    if error.filename is not None:
+        said = explain_unwritten(f"cannot open {error.filename}", error)
+        print_error(str(said))
+        return said.exit_code
+    drop(sys.stdout)
+    print_error(f"cannot write the report: {error.strerror or error}")
+    return EXIT_OUTPUT
 
 
 def _run(args: list[str]) -> int:

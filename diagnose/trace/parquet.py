@@ -233,8 +233,9 @@ class _Columns:
         return self._note(self._integers(column))
 
     def seconds(self, column: str) -> NDArray[Any]:
-        """Read a required column of numbers."""
-        return self._note(read_numbers(self.table[column]))
+        """Read a required column of numbers; halves are widened, as no bound of ours fits into one."""
+        values = self._note(read_numbers(self.table[column]))
+        return values.astype(np.float64) if values.dtype == np.float16 else values
 
     def optional(self, column: str) -> NDArray[Any] | None:
         """Read a column of whole numbers, -1 where there is none; None where the column is missing."""

@@ -30,6 +30,9 @@ DESCRIPTIONS = (".yaml", ".yml")
 #: Files that lie beside traces: what a diagnosis leaves, and what tells a recorder to pause.
 BESIDE = ("diagnosis.html", "diagnosis.json", "pause")
 
+#: Chooses the steps of some files that fit into memory, and reads them.
+_Choose = Callable[[Sequence[Any], Callable[[Ints | None], Rows]], Rows]
+
 
 def read_rows(
     source: str | Path | BinaryIO,
@@ -51,6 +54,16 @@ def read_rows(
     """
     report = report or _ignore
     choose = functools.partial(_choose_steps, memory_bytes=memory_bytes or default_memory(), steps=steps, name=name)
+    try:
+        return _read_source(source, name, report, choose)
+    except OSError as error:  # a link into a folder that may not be entered, a name that is too long, a disk that fails
+        inside = f"{error.filename}: " if error.filename not in (None, source, str(source)) else ""
+        said = error.strerror or error
+        raise TraceError(f"{inside}cannot be read: {said}; expected a file that you may read", where=name) from None
+
+
+def _read_source(source: str | Path | BinaryIO, name: str, report: Callable[[str], None], choose: _Choose) -> Rows:
+    """Read what a path leads to, or an open file."""
     if not isinstance(source, (str, Path)):
         return _read_stream(source, name, report, choose)
     path = Path(source)
@@ -60,10 +73,6 @@ def read_rows(
     if not path.exists() or (path.is_file() and is_trace(path)):
         return choose([path], lambda picked: read_parquet(path, name=name, steps=picked))
     return _read_inputs(list_input_files(path, name=name), name, report, choose)
-
-
-#: Chooses the steps of some files that fit into memory, and reads them.
-_Choose = Callable[[Sequence[Any], Callable[[Ints | None], Rows]], Rows]
 
 
 def _choose_steps(

@@ -188,6 +188,8 @@ def _make_engine(url: sa.URL, *, only_reads: bool) -> sa.Engine:
     if only_reads:
         engine = sa.create_engine(url, creator=lambda: _read_sqlite(file))
     else:
+        with contextlib.suppress(OSError):  # who opens it says what is wrong; what SQLite puts beside it is as closed
+            os.close(os.open(file, os.O_CREAT | os.O_EXCL, 0o600))
         engine = sa.create_engine(url, connect_args={"timeout": BUSY_S})
         sa.event.listen(engine, "connect", _set_up_sqlite)
     sa.event.listen(engine, "begin", _begin_sqlite)

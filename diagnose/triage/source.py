@@ -45,7 +45,7 @@ class FoundJob:
     stamp: str | None = None
     beside: tuple[str, ...] = ()  # Locations of metadata files that belong to it
     is_folder: bool = False  # True where the files of a folder are the job; `list_pieces` names them
-    refused: str = ""  # Why nobody knows which jobs are in this folder below a source: it cannot be listed
+    refused: str = ""  # Why nobody knows which jobs are there: it cannot be listed, as a folder of somebody else
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -125,6 +125,8 @@ def _list_source(source: str, *, listed: bool) -> Iterator[FoundJob]:
         return
     path = Path(source).expanduser()
     try:
+        if "\0" in source:
+            raise ValueError("it has a NUL in it")  # noqa: TRY301 - told as what the system says is
         if path.is_dir():
             yield from _walk(path, is_named=not listed)
         elif path.exists():
@@ -144,7 +146,10 @@ def _list_source(source: str, *, listed: bool) -> Iterator[FoundJob]:
         else:
             raise UsageError(f"{source} is not there; expected a folder, a file, a glob, a list file, s3:// or gs://")
     except (OSError, ValueError) as error:
-        raise UsageError(f"cannot list {source}: {getattr(error, 'strerror', None) or error}") from None
+        said = getattr(error, "strerror", None) or error
+        if not listed:
+            raise UsageError(f"cannot list {source}: {said}") from None
+        yield FoundJob(source, refused=f"cannot be listed: {said}; expected a path")
 
 
 def _read_list(path: Path) -> list[str]:

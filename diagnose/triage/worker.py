@@ -161,8 +161,7 @@ def _do_settled(task: Task) -> Outcome:
     """Diagnose a job, again where somebody wrote the file meanwhile."""
     for _ in range(READS):
         job = list_again(task.job)
-        is_odd = not is_remote(job.location) and not job.is_folder and not Path(job.location).is_file()
-        if is_odd and Path(job.location).exists():
+        if not is_remote(job.location) and not job.is_folder and _is_odd(Path(job.location)):
             return failed(
                 task,
                 Failure.UNREADABLE,
@@ -182,6 +181,14 @@ def _do_settled(task: Task) -> Outcome:
             return failed(now, Failure.UNREADABLE, f"cannot be read: {type(error).__name__}: {error}")
         return outcome
     return failed(task, Failure.CHANGED, "the file changes while it is read; the next triage reads it again")
+
+
+def _is_odd(path: Path) -> bool:
+    """Say whether something is there that is no file; of what may not be looked at, who reads it says so."""
+    try:
+        return path.exists() and not path.is_file()
+    except OSError:
+        return False
 
 
 def _do_files(task: Task, here: _Fetched) -> Outcome:

@@ -3,6 +3,7 @@
 import base64
 import dataclasses
 import functools
+import hashlib
 import html.parser
 import json
 import re
@@ -25,6 +26,7 @@ from diagnose.pipeline import prepare_report
 from diagnose.report import words
 from diagnose.report.html import page
 from diagnose.report.html.draw import COLOURS, Sheet, round_ticks, styled
+from diagnose.report.html.environment import _gather_styles
 from diagnose.report.html.picture import UNITS, level_of
 from diagnose.report.html.timelines import choose_ranks, worst_step
 from tests.jobs import random_job, random_shape, to_file
@@ -148,6 +150,30 @@ def test_nothing_is_fetched(rendered: str) -> None:
     assert "default-src 'none'" in rendered
     style = re.findall(r"<style>.*?</style>", rendered, re.DOTALL)
     assert len(style) == 1 and "@import" not in style[0] and "url(" not in style[0]
+
+
+def test_only_our_style_and_script_are_obeyed(rendered: str) -> None:
+    """By their digests: no other that got onto the page would be, and no element has a style of its own."""
+    rules = re.search(r'Content-Security-Policy" content="([^"]*)"', rendered)
+    assert rules is not None and "unsafe" not in rules[1] and rules[1].startswith("default-src 'none'; ")
+    for element in ("style", "script"):
+        (content,) = re.findall(rf"<{element}>(.*?)</{element}>", rendered, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+        assert f"{element}-src 'sha256-{digest}';" in rules[1]
+    assert not re.findall(r"<[^>]*\s(?:style|on\w+)=", rendered)
+    used = set(re.findall(r'data-style="(\d+)"', rendered))
+    assert used and used == set(re.findall(r':is\(#style,\[data-style="(\d+)"\]\)\{', rendered))
+
+
+def test_words_are_no_style() -> None:
+    """What reads as a style in the words of a trace stays words, and what is no plain style of ours is an error."""
+    said = '<text style="fill: none"> style="}body{display:none}" </text>'
+    found, style = _gather_styles(said, "")
+    assert found == '<text data-style="0"> style="}body{display:none}" </text>'
+    assert style == '\n:is(#style,[data-style="0"]){fill: none}'
+    for hostile in ("}body{", "background:url(https://x)", "a\\3c", "@import x", "&quot;&lt;/style&gt;"):
+        with pytest.raises(ValueError, match="no style of ours"):
+            _gather_styles(f'<p style="{hostile}">', "")
 
 
 def test_ids_are_unique(rendered: str) -> None:

@@ -87,6 +87,14 @@ def test_what_a_coarse_clock_costs() -> None:
     assert sure[1] == pytest.approx((1.0 - 0.092) * sure[0], abs=0.01)  # 7.8 ms, of computes of 85 ms
 
 
+@pytest.mark.parametrize("per_second", [10, 30])
+def test_times_in_whole_units_of_a_coarse_clock(per_second: int) -> None:
+    """Most computes then take no time at all: nothing is said of them, and nothing is divided by none."""
+    rows = pd.read_parquet(FIXTURES["worker-fault"])
+    coarse = {column: np.floor(rows[column] * per_second) for column in ("start_ts", "duration")}
+    assert diagnose_job(Request(to_file(rows.assign(**coarse)), unit="s")).verdict == "inconclusive"
+
+
 def test_all_operations_at_once() -> None:
     """Steps that are simulated many times as long as recorded are not faithful: no figure of them is."""
     found = diagnose_job(Request(to_file(JOB.assign(start_ts=0.0))))

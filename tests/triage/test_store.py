@@ -53,6 +53,17 @@ def finish(store: Store, location: str, **fields: object) -> None:
     assert store.finish([FinishedJob(location, outcome(location, **fields))]) == [True]
 
 
+def test_a_new_file_is_its_makers(tmp_path: Path) -> None:
+    """Names of jobs, owners and hosts are for nobody else, in the file and in its log; a file that is there stays as it is."""
+    with Store(f"sqlite:///{tmp_path}/a.db") as store:
+        store.enter()
+        assert {path.name for path in tmp_path.iterdir()} >= {"a.db", "a.db-wal"}
+        assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}
+    (tmp_path / "a.db").chmod(0o664)
+    with Store(f"sqlite:///{tmp_path}/a.db"):
+        assert (tmp_path / "a.db").stat().st_mode & 0o777 == 0o664
+
+
 def test_a_finished_job_is_known(store: Store) -> None:
     """What was written comes back, and the claim is gone."""
     assert store.claim(["/a"]) == {"/a": None}

@@ -47,7 +47,7 @@ def render_index(fleet: Fleet, pages: Mapping[str, str], made_by: str) -> str:
         pictures,
         more_style=own_file("fleet.css"),
         version=made_by,
-        fleet_script=own_file("fleet.js"),
+        more_script=own_file("fleet.js"),
         headline=text.describe_worst(fleet).removeprefix("worst: "),
         worst=pages.get(slow[0].location) if slow else None,
         facts=text.list_facts(fleet),
