@@ -94,6 +94,8 @@ def test_what_could_not_matter_is_not_there(seconds: float, present: bool) -> No
     assert late.is_present() == present
     late.own_s = [{3: np.array([[seconds / 2, 0.0], [0.0, seconds / 2]])}]
     assert late.worst_s() == pytest.approx(seconds)
+    late.own_s = [{3: np.array([[seconds / 2, 0.0, 1.0], [0.0, seconds / 2, 2.0]])}]
+    assert late.worst_s() == pytest.approx(3.0)
 
 
 # ------------------------------------------------------------------------------------------ slow steps, evaluations
@@ -510,12 +512,20 @@ def test_stages_that_stall_far_more_often_than_others(stalls: tuple[int, ...], m
     assert np.flatnonzero(_find_subset(counts(*stalls), there)[:, 0]).tolist() == marked
 
 
+def test_single_workers_that_stall_far_more_often() -> None:
+    """Where no whole stage does: the most stalled first."""
+    stalled = np.zeros((2, 40, 4), dtype=np.int64)
+    stalled[1, ::2, 2], stalled[0, 1::2, 1], stalled[:, 7] = 2, 2, 1
+    found = _find_subset(stalled, np.full(stalled.shape, 4))
+    assert np.argwhere(found).tolist() == [[0, 1], [1, 2]]
+
+
 def test_workers_are_apart_from_others() -> None:
     """By rate, not by number: with as many computes, three times as often."""
     stalled, there = counts(30, 5, 5, 5), np.full((4, 40, 1), 4)
     here = np.array([[True], [False], [False], [False]])
     assert _is_apart(stalled, there, here, ~here, 4)
-    assert not _is_apart(counts(30, 12, 12, 12), there, here, ~here, 4)
+    assert not _is_apart(counts(120, 48, 48, 48), there, here, ~here, 4)
     assert not _is_apart(stalled, there, here, here & False, 4)
 
 
