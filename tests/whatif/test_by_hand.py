@@ -22,6 +22,9 @@ from diagnose.whatif.evidence import attribute_by_rows, without_recorded_pauses
 from diagnose.whatif.graph import Barrier
 from diagnose.whatif.observed import _types_apart
 from diagnose.whatif.occupied import Keys, Union, _last_before
+from diagnose.whatif.timeline import _times
+from diagnose.whatif.transfers import _add_up_excess, _measure_links
+from diagnose.whatif.waits import add_waits
 
 NAN = float("nan")
 
@@ -484,3 +487,82 @@ def test_the_parts_are_the_clean_step(monkeypatch: pytest.MonkeyPatch, between_s
     assert parts == pytest.approx([scale * part for part in (4.0, 3.0, 0.0, 1.5, 0.5 + 1.0, 1.0)])
     assert found.between_s == min(between_s, 23.0)
     assert found.step_s == pytest.approx(23.0)
+
+
+# ------------------------------------------------------------------------------------------ transfers, timelines, waits
+
+
+def two_ends(own: list[float], *, pair: bool = True) -> Any:
+    """Give a send from stage 0 and its recv on stage 1, and a collective of stage 1, in two steps on two ranks."""
+    found = nodes((Op.FORWARD_SEND, 0), (Op.FORWARD_RECV, 1), (Op.ALL_GATHER, 1))
+    events = [SimpleNamespace(members=(0, 1), across_dp=False), SimpleNamespace(members=(2,), across_dp=True)]
+    block = SimpleNamespace(nodes=found, n_dp=2)
+    seconds = [np.full((2, 2), s) for s in own]
+    return SimpleNamespace(
+        block=block, own=seconds, pairs=[(0, 1)] if pair else [], graph=SimpleNamespace(events=events)
+    )
+
+
+def test_seconds_of_slow_transfers() -> None:
+    """Of a pair the end that took less, if both are slow; of a group the longest rank's; ratios to what they take without."""
+    o = two_ends([3.0, 3.0, 5.0])
+    one, two = np.array([[2.0, 0.0], [2.0, 0.0]]), np.array([[1.5, 0.0], [2.0, 1.0]])
+    group = np.array([[4.0, 1.0], [0.0, 0.0]])
+    link_s, group_s, ratio, typical = _add_up_excess([o], [{0: one, 1: two, 2: group}], 2, 2)
+    assert link_s.tolist() == [[1.75, 0.0], [0.0, 0.0]]
+    assert group_s.tolist() == [0.0, 2.0]
+    # Pairs: 1.5 over 1.5, 2 over 1; the group 4 over 1, and 1 over 4: of 8.5 s half are at 2 or less.
+    assert (ratio, typical) == pytest.approx((2.0, 1.5))
+    assert _add_up_excess([o], [{0: one}], 2, 2)[0].tolist() == [[0.0, 0.0], [0.0, 0.0]]
+    assert _add_up_excess([o], [{2: group}], 2, 2)[1].tolist() == [0.0, 2.0]
+    assert _add_up_excess([o], [{}], 2, 2)[2:] == (None, None)
+
+
+def test_links_have_their_usual_seconds() -> None:
+    """The shorter end; transfers of more than three times the usual link count as late, by what they are longer."""
+    o = two_ends([0.5, 0.1, 0.0])
+    o.own[1] = np.array([[0.1, 0.1], [0.1, 0.5]])
+    o.own[0] = np.full((2, 2), 0.6)
+    link_s, late_s = _measure_links([o], 2, 2)
+    assert link_s[0].tolist() == pytest.approx([0.1, 0.3])
+    assert np.isnan(link_s[1]).all()
+    assert late_s[0].tolist() == [0.0, 0.0]  # the usual link takes 0.2
+    o.own[1][1, 1] = 1.9
+    o.own[0][:] = 2.0
+    link_s, late_s = _measure_links([o], 2, 4)
+    assert late_s[0].tolist() == pytest.approx([0.0, (1.9 - 0.55) / 4])  # the usual one is between 0.1 and 1.0
+    o.own[1] = np.array([[0.1, 0.1], [0.1, 0.1], [0.1, 0.5]])
+    o.own[0] = np.full((3, 2), 2.0)
+    assert _measure_links([o], 2, 4)[1][0].tolist() == pytest.approx([0.0, 0.1])
+
+
+def test_operations_start_when_what_they_wait_for_has_ended() -> None:
+    """Later by their launch delay, never after their end; what the graph leaves out is not known."""
+    ends = [np.array([[1.0, 2.0]]), np.array([[4.0, 2.5]]), None, np.array([[3.0, 3.0]])]
+    graph = SimpleNamespace(waits=[(), (0, 2), (), ()], barriers={})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("diagnose.whatif.timeline.replay_ends", lambda *_: ends)
+        start_s, end_s = _times(graph, [], None, (4, 2))
+        assert start_s[[0, 1, 3]].tolist() == [[0.0, 0.0], [1.0, 2.0], [0.0, 0.0]]
+        assert np.isnan(start_s[2]).all() and np.isnan(end_s[2]).all()
+        delay = [np.array([[0.5, 1.0]])] * 4
+        assert _times(graph, [], delay, (4, 2))[0][1].tolist() == [1.5, 2.5]
+
+
+def test_held_computes_wait_for_what_held_them_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that began before it ended work from then on; what is not replayed is waited for by nobody."""
+    monkeypatch.setattr("diagnose.whatif.waits.add_barriers", lambda _nodes, _graph, barriers: barriers)
+    start_s, end_s = np.array([0.0, 5.0]), np.array([4.0, 7.0])
+    block = SimpleNamespace(nodes=None, start_s=start_s.reshape(2, 1, 1), end_s=end_s.reshape(2, 1, 1))
+    graph = SimpleNamespace(events=[SimpleNamespace(completes=(0, 1))])
+    o = SimpleNamespace(block=block, graph=graph, delay=[np.zeros((1, 1)), np.full((1, 1), 9.0)])
+    held = np.ones((1, 1), dtype=bool)
+    found = add_waits(o, {1: {0: held}})
+    assert found is not None
+    assert (found.delay[1].tolist(), [b.sources for b in found.graph[1]]) == ([[1.0]], [(0,)])
+    end_s[0] = block.end_s[0] = 6.0  # it began a second before that ended
+    assert add_waits(o, {1: {0: held}}).delay[1].tolist() == [[0.0]]
+    assert add_waits(o, {1: {0: ~held}}).delay[1].tolist() == [[9.0]]
+    assert add_waits(o, {1: {7: held}}) is None
+    assert add_waits(o, {7: {0: held}}) is None
+    assert add_waits(o, {}) is None
