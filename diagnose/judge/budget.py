@@ -28,7 +28,7 @@ SAVING = ("between-steps", "end-delay", "start-delay")
 def share_out(analysis: Analysis, rules: Sequence[Rule], causes: Sequence[Cause], ledger: Ledger | None) -> Budget:
     """Share the recorded time out among what workers do and what is lost."""
     gains, clean = analysis.gains, analysis.split_clean()
-    lost = min(max(1.0 - gains.clean_s / gains.recorded_s, 0.0), 1.0)
+    lost = max(1.0 - gains.clean_s / gains.recorded_s, 0.0)
     by_cause = {name: max(share, 0.0) for name, share in ledger.causes.items()} if ledger else {}
     total = max(sum(by_cause.values()), 1.0)
     by_cause = {name: lost * share / total for name, share in by_cause.items()}

@@ -45,7 +45,8 @@ READ_JSON = "import sys, json\nfor path in sys.argv[1:]: json.load(open(path))"
 INTRODUCTION = """# What it costs
 
 Each row is a whole process, imports included. `x reading` is its CPU time beside that of a process that only reads the same input,
-run in turn with it: numpy, pyarrow and `read_table`; for JSON and text the standard library. Medians of {machine}.
+run in turn with it: numpy, pyarrow and `read_table`; for JSON and text the standard library. Medians of
+{machine}.
 
 To repeat it: `python -m tests.benchmarks --docs` in a clone. [How fast it is](how-fast.md) has what is no single process.
 

@@ -26,12 +26,15 @@ from diagnose.judge.confidence import (
 )
 from diagnose.judge.describe import describe_rule, tabulate_rules
 from diagnose.judge.evidence import list_evidence
+from diagnose.judge.explain import _choose_unexplained, _worth_of
+from diagnose.judge.likeness import Likeness
 from diagnose.judge.log import _is_outside, _join_when
 from diagnose.judge.lone import is_lone_rank, only_waits
-from diagnose.judge.places import list_blamed, list_slow_workers, locate_and_price
+from diagnose.judge.places import list_blamed, list_slow_workers, locate, locate_and_price
 from diagnose.judge.rest import describe_noise, describe_rest
 from diagnose.judge.rule import Condition, Group, RuleAlternative
 from diagnose.judge.timing import date_cause
+from diagnose.judge.unchecked import _describe_gaps
 from diagnose.judge.unknown import list_unexplained
 from diagnose.judge.verdict import reach_verdict
 from diagnose.judge.worth import Benefit, is_unmeasured, least_gain, measure_after, measure_alone, most_gain, share_of
@@ -399,8 +402,9 @@ def test_what_could_not_be_looked_for_matters_from_the_least_gain_on(gain: float
         ((0.4, 0.4), (0.3, 0.2), ["worker-fault", "stage-imbalance"]),
         ((0.4, 0.4), (0.2, 0.3), ["stage-imbalance", "worker-fault"]),
         ((0.4, 0.4), (0.2, 0.2), ["stage-imbalance", "worker-fault"]),
+        ((0.0, 0.3), (0.3, 0.2), ["stage-imbalance", "worker-fault"]),
     ],
-    ids=["share", "gain", "gain the other way", "name"],
+    ids=["share", "gain", "gain the other way", "name", "no share"],
 )
 def test_causes_are_sorted_by_share_then_gain_then_name(
     share: tuple[float, float], gain: tuple[float, float], order: list[str]
@@ -727,3 +731,60 @@ def test_a_recovery_within_the_trace_would_be_seen_there(recovery: int | None, s
     cause = msgspec.structs.replace(base, when=When("constant"))
     log = SimpleNamespace(when=When("onset" if recovery is None else "transient", 101, recovery))
     assert _join_when(cause, log, np.array(steps)) == when
+
+
+def test_hosts_are_named_for_slow_workers_alone() -> None:
+    """Who bears a pause is a worker; whose clock is slow is a host as well."""
+    hosts = tuple(f"node-{n}" for n in range(job().trace.n_dp * job().trace.n_stages))
+    for component, named in (("worker", ("node-2",)), ("pause", ())):
+        analysis = blamed([[0.0, 0.0], [1.0, 0.0]], component)
+        suspects = dataclasses.replace(analysis.suspects, workers=((1, 0),), late_members={})
+        trace = dataclasses.replace(analysis.trace, hosts=hosts[: 2 * analysis.trace.n_stages], members=None)
+        found = locate(dataclasses.replace(analysis, suspects=suspects, trace=trace), (component,), "workers")
+        n_stages = analysis.trace.n_stages
+        assert [worker.host for worker in found.workers] == [f"node-{n_stages}"]
+        assert found.hosts == ((f"node-{n_stages}",) if named else ())
+
+
+def test_what_is_removed_has_a_line_each() -> None:
+    """One of a single component; of several also all of them together, with what keeps any from being measured."""
+    analysis = with_features(job(), gain__stage=None, gain__worker=0.1)
+    (one,) = _worth_of(analysis, ("worker",), 0.25)
+    assert (one.component, one.alone, one.share) == ("worker", analysis.gains.recoverable("worker"), 0.25)
+    found = _worth_of(analysis, ("worker", "stage"), None)
+    assert [line.component for line in found] == ["worker", "stage", "worker+stage"]
+    assert [line.reason for line in found] == ["", "nobody looked", "nobody looked"]
+
+
+def test_what_is_unexplained_is_small_measured_and_unclaimed() -> None:
+    """Where nothing large is open, the largest of what is small; what a rule that fires stands for is none of it."""
+    analysis = with_gains(job(), worker=(0.3, 0.3), microbatch=(0.02, 0.02), pause=(0.04, 0.04), transfer=(0.03, 0.03))
+    analysis = with_features(analysis, gain__pause=None)
+    fires = dataclasses.replace(judged(analysis, "worker-fault"), fires=True)
+    asked = SimpleNamespace(judgements=[fires])
+    assert _choose_unexplained(analysis, asked, None, LEAST) == "transfer"
+    asked.judgements = [fires, dataclasses.replace(judged(analysis, "network-fault"), fires=True)]
+    assert _choose_unexplained(analysis, asked, None, LEAST) == "microbatch"
+    asked.judgements = []
+    assert _choose_unexplained(analysis, asked, None, LEAST) == "worker"
+
+
+@pytest.mark.parametrize(("apart_s", "hidden"), [(0.0, True), (0.9e-9, True), (1.1e-9, False)])
+def test_steps_that_begin_with_their_first_operation_hide_what_lies_between(apart_s: float, hidden: bool) -> None:
+    """Where all first operations start at the same time of their step, to a nanosecond."""
+    start_s = np.array([[[0.0], [apart_s]], [[1.0], [0.5]]])
+    block = SimpleNamespace(start_s=start_s)
+    assert bool(_describe_gaps(SimpleNamespace(step_origin_s=None, blocks=[block]))) == hidden
+    for steps, between in (([4, 6, 8], True), ([8, 4, 5], False)):
+        trace = SimpleNamespace(step_origin_s=np.zeros(3), steps=np.array(steps), blocks=[block])
+        assert bool(_describe_gaps(trace)) == between
+
+
+def test_inputs_outside_of_their_range() -> None:
+    """However little they are outside, furthest first; missing ones, and those that training never had, are not."""
+    knots = [(np.array([0.0, 1.0]), np.array([0.0, 1.0]))] * 4 + [(np.zeros(0), np.zeros(0))]
+    likeness = Likeness(knots, np.zeros((1, 5)), 1.0, 1.0)
+    found = likeness.outside([1.02, -0.5, 0.5, math.nan, 9.0])
+    assert list(found) == [1, 0]
+    assert 0.0 < found[0] < found[1] < 1.0
+    assert likeness.outside([0.0, 1.0, 0.5, 0.5, 0.5]) == {}

@@ -118,7 +118,7 @@ class Court:
         gc.freeze()  # so that forked processes share it
         for n, mutant in enumerate(self.mutants):
             start = time.monotonic()
-            reason = SET_ASIDE.get((mutant.file, mutant.text, f"{mutant.before} -> {mutant.after}"))
+            reason = SET_ASIDE.get((mutant.file, mutant.text, f"{mutant.before} -> {mutant.after}", mutant.nth))
             outcome, by = ("set aside", reason) if reason else self._try(mutant)
             self.results.append((mutant, outcome, by))
             if outcome == "killed":

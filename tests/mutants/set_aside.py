@@ -1,3 +1,55 @@
-"""Mutants that no test can kill, because nobody could see them: by file, line and change, with the reason."""
+"""Mutants that no test can kill, because nobody could see them, with the reason.
 
-SET_ASIDE: dict[tuple[str, str, str], str] = {}
+By file, line of text, change, and which of several equal ones in such lines.
+"""
+
+SET_ASIDE: dict[tuple[str, str, str, int], str] = {
+    (
+        "diagnose/judge/rule_file.py",
+        "near = difflib.get_close_matches(name, known, n=1, cutoff=SIMILAR)",
+        "1 -> 2",
+        0,
+    ): "only the nearest is read",
+    (
+        "diagnose/judge/unchecked.py",
+        "if np.ptp(first_s) > SAME_START_S:",
+        "np.ptp(first_s) > SAME_START_S -> (np.ptp(first_s) >= SAME_START_S)",
+        0,
+    ): "another answer only where two starts are apart by a nanosecond to the last bit",
+    (
+        "diagnose/whatif/components/expert.py",
+        "return np.asarray(np.maximum(products.sum(axis=-1) / np.maximum(squares.sum(axis=-1), TINY_RATIO), 0.0))",
+        "-1 -> (1)",
+        0,
+    ): "both arrays have two axes: the last is axis 1",
+    (
+        "diagnose/whatif/components/microbatch.py",
+        "if correlation < MIN_CORRELATION or not agree:",
+        "correlation < MIN_CORRELATION -> (correlation <= MIN_CORRELATION)",
+        0,
+    ): "another answer only where a correlation is one half to the last bit",
+    (
+        "diagnose/whatif/graph.py",
+        "forget[position].append(node)",
+        "forget[position].append(node) -> pass",
+        0,
+    ): "ends of nodes are kept longer in memory; no time changes",
+    (
+        "diagnose/whatif/occupied.py",
+        "inside |= (start[before + 1] <= begins + slack) & (end[before + 1] >= ends - slack) & (start[before + 1] < ends)",
+        "start[before + 1] <= begins + slack -> (start[before + 1] < begins + slack)",
+        0,
+    ): "another answer only where two times agree to the last bit",
+    (
+        "diagnose/whatif/occupied.py",
+        "overlaps = (end[before] > begins + slack) | (start[before + 1] < ends - slack)",
+        "end[before] > begins + slack -> (end[before] >= begins + slack)",
+        0,
+    ): "another answer only where two times agree to the last bit",
+    (
+        "diagnose/whatif/scenarios.py",
+        "with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:",
+        "4 -> 5",
+        0,
+    ): "how many threads replay does not change what they find",
+}

@@ -422,3 +422,19 @@ class TestUrl:
         with pytest.raises(ServiceError) as error:
             Store("postgresql://me@127.0.0.1:9/db")
         assert "127.0.0.1:9" in str(error.value) and "s3cret" not in str(error.value) and "\n" not in str(error.value)
+
+
+def test_pruning_gives_space_back(tmp_path: Path) -> None:
+    """Where anything was taken out, jobs alone for example, no page is left free; what was diagnosed at that moment stays."""
+    with Store(f"sqlite:///{tmp_path / 'store.db'}") as store:
+        store.enter()
+        for n in range(20):
+            assert store.claim([f"/{n}"])
+            assert store.finish([FinishedJob(f"/{n}", outcome(f"/{n}", owner="x" * 50_000))]) == [True]
+        assert (
+            store.prune(min(job.diagnosed_at for job in store.known([f"/{n}" for n in range(20)]).values())).n_jobs == 0
+        )
+        found = store.prune(1e12)
+        assert (found.n_jobs, found.n_sightings, found.n_deliveries) == (20, 0, 0)
+        with store._engine.connect() as connection:
+            assert connection.exec_driver_sql("PRAGMA freelist_count").scalar_one() == 0

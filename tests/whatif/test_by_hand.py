@@ -1,5 +1,6 @@
 """Small parts of the what-if on arrays that one can read: clocks, hidden barriers, batches, the clean step."""
 
+import dataclasses
 from types import SimpleNamespace
 from typing import Any
 
@@ -7,12 +8,23 @@ import numpy as np
 import pytest
 
 from diagnose.model.optype import Op
-from diagnose.model.trace import Nodes
+from diagnose.model.stalls import StallKind
+from diagnose.model.trace import Evidence, Nodes
 from diagnose.whatif import clocks
 from diagnose.whatif.barriers import _find_barrier, _find_barriers, _holds, _lane_mean, _left_over
 from diagnose.whatif.batches import GRANULARITY_S, SampledLanes, _group_alike
 from diagnose.whatif.clean import _flatten, _lay_out, _unite, split_clean
+from diagnose.whatif.clocks import carry_over
+from diagnose.whatif.computes import gather_computes
+from diagnose.whatif.contention import _ends_then
+from diagnose.whatif.delays import delay_excess
+from diagnose.whatif.evidence import attribute_by_rows, without_recorded_pauses
 from diagnose.whatif.graph import Barrier
+from diagnose.whatif.observed import _types_apart
+from diagnose.whatif.occupied import Keys, Union, _last_before
+from diagnose.whatif.timeline import _times
+from diagnose.whatif.transfers import _add_up_excess, _measure_links
+from diagnose.whatif.waits import add_waits
 
 NAN = float("nan")
 
@@ -100,7 +112,7 @@ def test_offsets_within_the_timers_granularity_are_left_alone(offset_s: float, f
     assert estimated[0].tolist() == pytest.approx([-found, found])
 
 
-@pytest.mark.parametrize(("spread", "found"), [(0.4, [-1.0, 0.0, 1.0]), (0.6, [0.0, 0.0, 0.0])])
+@pytest.mark.parametrize(("spread", "found"), [(0.4, [-1.0, 0.0, 1.0]), (0.5, [0.0, 0.0, 0.0]), (0.6, [0.0, 0.0, 0.0])])
 def test_ranks_are_compared_by_collectives(spread: float, found: list[float]) -> None:
     """With the median rank, where the difference is more than twice its spread."""
     wide = spread * np.array([-1.0, -1.0, 0.0, 1.0, 1.0])
@@ -120,6 +132,177 @@ def test_steps_begin_as_late_as_they_were_recorded_to() -> None:
     )
     # Stage 1 is 0.5 s ahead: its first operation began at 0.25 and 1.5.
     assert clocks._move_origin(block, np.array([[0.0, 0.5]])).tolist() == [-0.25, -0.5]
+
+
+def test_rows_go_on_in_the_next_step() -> None:
+    """What ends after the next step has begun is a row of that step, too; not behind the last step, a gap or a restart."""
+    ends = {5: (12.0, 9.0), 6: (12.0,), 7: (99.0,)}
+    rows = rows_of(*((Op.CHECKPOINT, step, 8.0, end_s) for step, found in ends.items() for end_s in found))
+    trace = SimpleNamespace(
+        step_origin_s=np.array([0.0, 10.0, 20.0, 40.0]), steps=np.array([5, 6, 7, 9]), restarted_steps=[]
+    )
+    found = carry_over(rows, trace)
+    assert found.step.tolist() == [5, 5, 6, 7, 6, 7]
+    assert (found.start_s[4:].tolist(), found.end_s[4:].tolist()) == ([-2.0, -2.0], [2.0, 2.0])
+    trace.restarted_steps = [7]
+    assert carry_over(rows, trace).step.tolist() == [5, 5, 6, 7, 6]
+    trace.step_origin_s = None
+    assert carry_over(rows, trace) is rows
+
+
+# ------------------------------------------------------------------------------------------ launch delays, rows, lanes
+
+
+def late_job(delays: dict[int, Any], *, filled: Any = None) -> Any:
+    """Give two stages with two forwards and a send each; launch delays by node over 4 steps of 10 s."""
+    found = nodes(*((op, stage) for stage in (0, 1) for op in (Op.FORWARD, Op.FORWARD, Op.FORWARD_SEND)))
+    found.seq[[1, 4]] = 1
+    events = [SimpleNamespace(members=(n,)) for n in range(6)]
+    block = SimpleNamespace(nodes=found, end_s=np.full((6, 4, 1), 10.0), filled=filled)
+    whole = {n: np.reshape(delays.get(n, np.zeros(4)), (4, 1)) for n in range(6)}
+    return SimpleNamespace(block=block, graph=SimpleNamespace(events=events), idle=whole.__getitem__)
+
+
+@pytest.mark.parametrize(
+    ("node", "delay", "excess"),
+    [
+        (2, [0.29, 0.0, 0.0, 0.0], [0.29, 0.0, 0.0, 0.0]),
+        (2, [0.3, 0.1, 0.1, 0.1], [0.0, 0.0, 0.0, 0.0]),
+        (2, [0.31, 0.1, 0.1, 0.1], [0.21, 0.0, 0.0, 0.0]),
+        (2, [1.0, 1.0, 1.0, 1.0], [0.9, 0.9, 0.9, 0.9]),
+        (0, [0.16, 0.1, 0.1, 0.1], [0.06, 0.0, 0.0, 0.0]),
+        (0, [0.15, 0.1, 0.1, 0.1], [0.0, 0.0, 0.0, 0.0]),
+        (1, [0.1, 0.1, 0.1, 0.1], [0.1, 0.1, 0.1, 0.1]),
+        (3, [0.0001, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]),
+        (3, [0.00011, 0.0, 0.0, 0.0], [0.00011, 0.0, 0.0, 0.0]),
+    ],
+    ids=["once", "three times", "more", "always", "the first forward", "nearly", "input", "short", "less short"],
+)
+def test_delays_beyond_the_ordinary(node: int, delay: list[float], excess: list[float]) -> None:
+    """Three times the usual, at most a percent of the step; half of that before the first forward; none at the input elsewhere."""
+    found = delay_excess(late_job({node: np.array(delay)}))
+    assert found.get(node, np.zeros((4, 1)))[:, 0].tolist() == pytest.approx(excess)
+    assert set(found) <= {node}
+    assert delay_excess(late_job({node: np.array(delay)}, filled=np.ones((6, 4, 1), dtype=bool))) == {}
+
+
+def test_a_loader_is_measured_by_other_computes() -> None:
+    """What forwards of the first stage usually wait is compared with delays of computes elsewhere."""
+    late = {1: np.full(4, 0.2), **{n: np.full(4, 0.05) for n in (3, 4)}}
+    assert delay_excess(late_job(late))[1][:, 0].tolist() == pytest.approx([0.15] * 4)
+
+
+def rows_of(*found: tuple[Op, int, float, float]) -> Evidence:
+    """Give rows of a type in a step (by number), from and to a time, of dp rank 0 on stage 0."""
+    op, step, start, end = (np.array(column) for column in zip(*found, strict=True))
+    return Evidence(op.astype(np.int64), step, step * 0, step * 0, start.astype(float), end.astype(float))
+
+
+def computing(n_steps: int = 4) -> Any:
+    """Give a block of one forward from 1 s to 3 s in steps 10, 11, .., on one worker."""
+    found = Nodes(np.array([int(Op.FORWARD)]), np.array([0]), np.array([0]), np.array([0]), np.array([0]))
+    start_s = np.ones((1, n_steps, 1))
+    return SimpleNamespace(
+        block=SimpleNamespace(nodes=found, steps=np.arange(10, 10 + n_steps), start_s=start_s, end_s=3.0 * start_s)
+    )
+
+
+@pytest.mark.parametrize(
+    ("rows", "kind"),
+    [
+        ([(Op.GC, 11, 1.0, 1.31)], StallKind.COLLECTION),
+        ([(Op.GC, 11, 1.0, 1.29)], StallKind.NOBODY),
+        ([(Op.GC, 11, 0.0, 1.2), (Op.CUDA_MALLOC, 11, 1.2, 1.6)], StallKind.ALLOCATION),
+        ([(Op.GC, 11, 2.6, 9.0), (Op.CUDA_MALLOC, 11, 1.2, 1.55)], StallKind.COLLECTION),
+        ([(Op.GC, 12, 1.0, 3.0)], StallKind.NOBODY),
+        ([(Op.GC, 99, 1.0, 3.0)], StallKind.NOBODY),
+        ([(Op.GC, 11, 2.0, 2.0)], StallKind.NOBODY),
+    ],
+    ids=["covers", "too little", "the longer", "the longer within", "another step", "no step", "no length"],
+)
+def test_rows_say_what_a_stall_is(rows: Any, kind: StallKind) -> None:
+    """Where they cover three tenths of it; of several the one that covers most."""
+    stall_s = np.zeros((2, 1, 1, 4, 1))
+    stall_s[0, 0, 0, 1] = 1.0
+    kinds, said = attribute_by_rows([computing()], rows_of(*rows), stall_s, 1)
+    assert kinds[0, 0, 0, 1, 0] == kind
+    assert np.count_nonzero(kinds) == np.count_nonzero(said) == (kind != StallKind.NOBODY)
+    assert not attribute_by_rows([computing()], rows_of(*rows), stall_s * 0.0, 1)[1].any()
+
+
+def test_rows_are_taken_out_of_computes_that_they_make_longer() -> None:
+    """A collection of 1 s in a forward of 3 s among those of 2 s; a loader beside a compute makes none longer."""
+    compute_s = np.full((2, 1, 1, 4, 1), 2.0)
+    rows = rows_of((Op.GC, 11, 1.0, 2.0))
+    assert without_recorded_pauses([computing()], rows, compute_s, 1) is compute_s
+    longer = compute_s.copy()
+    longer[0, 0, 0, 1] = 3.0
+    np.testing.assert_array_equal(without_recorded_pauses([computing()], rows, longer, 1), compute_s)
+    assert without_recorded_pauses([computing()], rows_of((Op.GC, 11, 1.0, 1.0)), longer, 1) is longer
+    elsewhere = rows_of((Op.GC, 99, 1.0, 2.0), (Op.EVAL, 11, 1.0, 2.0))
+    np.testing.assert_array_equal(without_recorded_pauses([computing()], elsewhere, longer, 1), compute_s)
+
+
+def test_rows_of_a_lane_are_joined() -> None:
+    """Where they overlap or touch; each worker and step is a lane of its own."""
+    keys = Keys(0.0, 100.0, 2, 1)
+    rows = Evidence(
+        *np.zeros((4, 5), dtype=np.int64), np.array([5.0, 1.0, 2.0, 3.0, 1.0]), np.array([6.0, 2.0, 3.0, 3.5, 4.0])
+    )
+    rows = dataclasses.replace(rows, step=np.array([0, 0, 0, 0, 1]))
+    union = Union.of(keys, rows)
+    assert (union.begin[1:].tolist(), union.end[1:].tolist()) == ([1.0, 5.0, 101.0], [3.5, 6.0, 104.0])
+    at = np.array([0.0, 1.0, 2.0, 3.5, 4.0, 5.5, 50.0, 102.0, 150.0])
+    assert union.until(at).tolist() == [0.0, 0.0, 1.0, 2.5, 2.5, 3.0, 3.5, 4.5, 6.5]
+    assert [found[[1, 2, 4, 6]].tolist() for found in union.last(at)] == [[-np.inf, 1, 1, 5], [-np.inf, 3.5, 3.5, 6]]
+    assert _last_before(
+        np.array([1.0, 4.0]), np.array([0.5, 1.0, 3.0, 9.0]), np.array([0.0, 0.0, 2.0, 2.0])
+    ).tolist() == [0, 1, 2, 4]
+    assert keys.at(np.array([0, 1]), np.array([-1.0, 99.0])).tolist() == [0.0, 150.0]
+    assert (keys.lanes(1).ravel().tolist(), int(keys.lane(1, 1, 0))) == ([2, 3], 3)
+
+
+def test_computes_that_took_no_time_are_missing() -> None:
+    """So is what was filled in; the others stand at their direction, virtual stage and microbatch."""
+    o = computing(3)
+    o.own, o.block.n_dp = [np.array([[2.0], [0.0], [3.0]])], 1
+    o.block.filled = np.array([[[False], [False], [True]]])
+    found = gather_computes([o], 1)
+    assert found.shape == (2, 1, 1, 3, 1)
+    np.testing.assert_array_equal(found[0, 0, 0, :, 0], [2.0, NAN, NAN])
+    assert np.isnan(found[1]).all()
+
+
+def test_transfers_run_apart_where_they_overlap_computes() -> None:
+    """A tenth of the next compute, in more than a twentieth of the times."""
+    kinds = nodes((Op.FORWARD_SEND, 0), (Op.FORWARD, 0))
+    for end, n, apart in ((0.11, 6, True), (0.11, 5, False), (0.09, 100, False)):
+        end_s = np.zeros((2, 100))
+        end_s[0, :n], end_s[1] = end, 1.0
+        sample = SimpleNamespace(start_s=np.zeros((2, 100)), end_s=end_s)
+        assert ((int(Op.FORWARD_SEND), int(Op.FORWARD)) in _types_apart(kinds, sample, [[0, 1]])) == apart
+    assert (int(Op.REDUCE_SCATTER), int(Op.FORWARD)) in _types_apart(kinds, sample, [[1, 0]])
+
+
+def test_what_ends_as_a_compute_starts_was_waited_for() -> None:
+    """The first that was in flight before the delay and ends then, to a tolerance; gathers may follow each other."""
+    kinds = nodes((Op.FORWARD_SEND, 0), (Op.FORWARD_SEND, 0), (Op.ALL_GATHER, 0), (Op.FORWARD, 0))
+    start_s, end_s = np.zeros((4, 1, 1)), np.array([4.0, 5.0, 4.6, 6.0]).reshape(4, 1, 1)
+    o = SimpleNamespace(block=SimpleNamespace(nodes=kinds, start_s=start_s, end_s=end_s))
+    at, delay, among = np.full((1, 1), 5.0), np.full((1, 1), 2.0), np.ones((1, 1), dtype=bool)
+
+    def found(sources: list[int], tolerance: float = 0.1, **changes: Any) -> list[int]:
+        asked = {"delay": delay, "among": among} | changes
+        return list(_ends_then(o, sources, at, asked["delay"], np.full((1, 1), tolerance), asked["among"]))
+
+    assert found([0, 1, 2]) == [1]
+    assert found([0, 2]) == [2]
+    assert found([0, 1], tolerance=1.0) == [0]
+    assert found([1], among=~among) == []
+    start_s[1] = 3.2
+    assert found([1]) == []
+    assert found([1], tolerance=0.2) == [1]
+    assert found([2], delay=np.full((1, 1), 1.0)) == []
 
 
 # ------------------------------------------------------------------------------------------ hidden barriers
@@ -304,3 +487,82 @@ def test_the_parts_are_the_clean_step(monkeypatch: pytest.MonkeyPatch, between_s
     assert parts == pytest.approx([scale * part for part in (4.0, 3.0, 0.0, 1.5, 0.5 + 1.0, 1.0)])
     assert found.between_s == min(between_s, 23.0)
     assert found.step_s == pytest.approx(23.0)
+
+
+# ------------------------------------------------------------------------------------------ transfers, timelines, waits
+
+
+def two_ends(own: list[float], *, pair: bool = True) -> Any:
+    """Give a send from stage 0 and its recv on stage 1, and a collective of stage 1, in two steps on two ranks."""
+    found = nodes((Op.FORWARD_SEND, 0), (Op.FORWARD_RECV, 1), (Op.ALL_GATHER, 1))
+    events = [SimpleNamespace(members=(0, 1), across_dp=False), SimpleNamespace(members=(2,), across_dp=True)]
+    block = SimpleNamespace(nodes=found, n_dp=2)
+    seconds = [np.full((2, 2), s) for s in own]
+    return SimpleNamespace(
+        block=block, own=seconds, pairs=[(0, 1)] if pair else [], graph=SimpleNamespace(events=events)
+    )
+
+
+def test_seconds_of_slow_transfers() -> None:
+    """Of a pair the end that took less, if both are slow; of a group the longest rank's; ratios to what they take without."""
+    o = two_ends([3.0, 3.0, 5.0])
+    one, two = np.array([[2.0, 0.0], [2.0, 0.0]]), np.array([[1.5, 0.0], [2.0, 1.0]])
+    group = np.array([[4.0, 1.0], [0.0, 0.0]])
+    link_s, group_s, ratio, typical = _add_up_excess([o], [{0: one, 1: two, 2: group}], 2, 2)
+    assert link_s.tolist() == [[1.75, 0.0], [0.0, 0.0]]
+    assert group_s.tolist() == [0.0, 2.0]
+    # Pairs: 1.5 over 1.5, 2 over 1; the group 4 over 1, and 1 over 4: of 8.5 s half are at 2 or less.
+    assert (ratio, typical) == pytest.approx((2.0, 1.5))
+    assert _add_up_excess([o], [{0: one}], 2, 2)[0].tolist() == [[0.0, 0.0], [0.0, 0.0]]
+    assert _add_up_excess([o], [{2: group}], 2, 2)[1].tolist() == [0.0, 2.0]
+    assert _add_up_excess([o], [{}], 2, 2)[2:] == (None, None)
+
+
+def test_links_have_their_usual_seconds() -> None:
+    """The shorter end; transfers of more than three times the usual link count as late, by what they are longer."""
+    o = two_ends([0.5, 0.1, 0.0])
+    o.own[1] = np.array([[0.1, 0.1], [0.1, 0.5]])
+    o.own[0] = np.full((2, 2), 0.6)
+    link_s, late_s = _measure_links([o], 2, 2)
+    assert link_s[0].tolist() == pytest.approx([0.1, 0.3])
+    assert np.isnan(link_s[1]).all()
+    assert late_s[0].tolist() == [0.0, 0.0]  # the usual link takes 0.2
+    o.own[1][1, 1] = 1.9
+    o.own[0][:] = 2.0
+    link_s, late_s = _measure_links([o], 2, 4)
+    assert late_s[0].tolist() == pytest.approx([0.0, (1.9 - 0.55) / 4])  # the usual one is between 0.1 and 1.0
+    o.own[1] = np.array([[0.1, 0.1], [0.1, 0.1], [0.1, 0.5]])
+    o.own[0] = np.full((3, 2), 2.0)
+    assert _measure_links([o], 2, 4)[1][0].tolist() == pytest.approx([0.0, 0.1])
+
+
+def test_operations_start_when_what_they_wait_for_has_ended() -> None:
+    """Later by their launch delay, never after their end; what the graph leaves out is not known."""
+    ends = [np.array([[1.0, 2.0]]), np.array([[4.0, 2.5]]), None, np.array([[3.0, 3.0]])]
+    graph = SimpleNamespace(waits=[(), (0, 2), (), ()], barriers={})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("diagnose.whatif.timeline.replay_ends", lambda *_: ends)
+        start_s, end_s = _times(graph, [], None, (4, 2))
+        assert start_s[[0, 1, 3]].tolist() == [[0.0, 0.0], [1.0, 2.0], [0.0, 0.0]]
+        assert np.isnan(start_s[2]).all() and np.isnan(end_s[2]).all()
+        delay = [np.array([[0.5, 1.0]])] * 4
+        assert _times(graph, [], delay, (4, 2))[0][1].tolist() == [1.5, 2.5]
+
+
+def test_held_computes_wait_for_what_held_them_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that began before it ended work from then on; what is not replayed is waited for by nobody."""
+    monkeypatch.setattr("diagnose.whatif.waits.add_barriers", lambda _nodes, _graph, barriers: barriers)
+    start_s, end_s = np.array([0.0, 5.0]), np.array([4.0, 7.0])
+    block = SimpleNamespace(nodes=None, start_s=start_s.reshape(2, 1, 1), end_s=end_s.reshape(2, 1, 1))
+    graph = SimpleNamespace(events=[SimpleNamespace(completes=(0, 1))])
+    o = SimpleNamespace(block=block, graph=graph, delay=[np.zeros((1, 1)), np.full((1, 1), 9.0)])
+    held = np.ones((1, 1), dtype=bool)
+    found = add_waits(o, {1: {0: held}})
+    assert found is not None
+    assert (found.delay[1].tolist(), [b.sources for b in found.graph[1]]) == ([[1.0]], [(0,)])
+    end_s[0] = block.end_s[0] = 6.0  # it began a second before that ended
+    assert add_waits(o, {1: {0: held}}).delay[1].tolist() == [[0.0]]
+    assert add_waits(o, {1: {0: ~held}}).delay[1].tolist() == [[9.0]]
+    assert add_waits(o, {1: {7: held}}) is None
+    assert add_waits(o, {7: {0: held}}) is None
+    assert add_waits(o, {}) is None

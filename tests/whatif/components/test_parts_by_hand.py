@@ -11,7 +11,7 @@ from diagnose.model.stalls import StallKind
 from diagnose.whatif.components.between_steps import BetweenStepsPart
 from diagnose.whatif.components.component import Extent, Members, Part, mix
 from diagnose.whatif.components.evaluation import EvaluationPart, attribute_planned_collections, find_evaluations
-from diagnose.whatif.components.expert import _deviations_above_zero, _find_group, _slope
+from diagnose.whatif.components.expert import _deviations_above_zero, _find_group, _fit_tokens, _slope
 from diagnose.whatif.components.input_delay import _come_together
 from diagnose.whatif.components.malloc_pause import _as_long_as_backwards, _find_subset, _grow, _is_apart
 from diagnose.whatif.components.microbatch import (
@@ -94,6 +94,8 @@ def test_what_could_not_matter_is_not_there(seconds: float, present: bool) -> No
     assert late.is_present() == present
     late.own_s = [{3: np.array([[seconds / 2, 0.0], [0.0, seconds / 2]])}]
     assert late.worst_s() == pytest.approx(seconds)
+    late.own_s = [{3: np.array([[seconds / 2, 0.0, 1.0], [0.0, seconds / 2, 2.0]])}]
+    assert late.worst_s() == pytest.approx(3.0)
 
 
 # ------------------------------------------------------------------------------------------ slow steps, evaluations
@@ -479,6 +481,21 @@ def test_ranks_that_share_experts_are_long_together(ep_size: int | None, group: 
     size, alike = _find_group(contrast, ep_size)
     assert (size, alike) == (group, pytest.approx(shared, abs=0.15))
     assert _find_group(contrast[..., :1], None) == (1, None)
+    # Forwards of one rank and backwards of the other: more alike than each with itself, which is all of it.
+    crossed = np.array([[[2.0, 1.0]], [[1.0, 2.0]]])
+    assert _find_group(crossed, None) == (2, 1.0)
+
+
+def test_tokens_that_say_nothing_explain_nothing() -> None:
+    """Where the load of experts predicts no time in steps that were not fitted, or there are too few computes."""
+    rng = np.random.default_rng(6)
+    load, excess = rng.normal(size=(2, 2, 2, 4, 12, 2))
+    assert _fit_tokens(load, excess) == (0.0, None)
+    assert _fit_tokens(load[:, :, :1, :3], load[:, :, :1, :3]) == (0.0, None)
+    explained, ratio = _fit_tokens(load, 0.05 * load)
+    assert ratio is not None
+    assert explained == pytest.approx(1.0, abs=0.05)
+    np.testing.assert_allclose(ratio, 1.0 + 0.05 * load, atol=0.02)
 
 
 @pytest.mark.parametrize(("together", "found"), [(True, True), (False, False)])
@@ -510,12 +527,20 @@ def test_stages_that_stall_far_more_often_than_others(stalls: tuple[int, ...], m
     assert np.flatnonzero(_find_subset(counts(*stalls), there)[:, 0]).tolist() == marked
 
 
+def test_single_workers_that_stall_far_more_often() -> None:
+    """Where no whole stage does: the most stalled first."""
+    stalled = np.zeros((2, 40, 4), dtype=np.int64)
+    stalled[1, ::2, 2], stalled[0, 1::2, 1], stalled[:, 7] = 2, 2, 1
+    found = _find_subset(stalled, np.full(stalled.shape, 4))
+    assert np.argwhere(found).tolist() == [[0, 1], [1, 2]]
+
+
 def test_workers_are_apart_from_others() -> None:
     """By rate, not by number: with as many computes, three times as often."""
     stalled, there = counts(30, 5, 5, 5), np.full((4, 40, 1), 4)
     here = np.array([[True], [False], [False], [False]])
     assert _is_apart(stalled, there, here, ~here, 4)
-    assert not _is_apart(counts(30, 12, 12, 12), there, here, ~here, 4)
+    assert not _is_apart(counts(120, 48, 48, 48), there, here, ~here, 4)
     assert not _is_apart(stalled, there, here, here & False, 4)
 
 
