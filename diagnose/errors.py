@@ -1,5 +1,11 @@
 """Every exception that a user can meet, each with the exit code that `cli` ends with."""
 
+import errno
+import os
+
+#: What says that there is no room, or that a disk fails: another name would not help.
+_FAILING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+
 
 class DiagnoseError(Exception):
     """Something the user can mend; the message says what was found, what was expected, and what to do.
@@ -21,6 +27,12 @@ class DiagnoseError(Exception):
 
     def __str__(self) -> str:
         return f"{self.where}: {self.message}" if self.where else self.message
+
+
+class OutputError(DiagnoseError):
+    """What was asked for cannot be written, though its place can: the disk is full, or fails."""
+
+    exit_code = 74
 
 
 class UsageError(DiagnoseError):
@@ -49,6 +61,17 @@ class ServiceError(DiagnoseError):
     """A store or a cluster does not answer, or not as it should."""
 
     exit_code = 74
+
+
+def explain_unwritten(what: str, error: OSError | ValueError) -> DiagnoseError:
+    """Give the error of what cannot be written: of its disk, or of who named a place that is none."""
+    said = (error.strerror if isinstance(error, OSError) else None) or str(error)
+    number = error.errno if isinstance(error, OSError) else None
+    if number in _FAILING:
+        return OutputError(
+            f"{what}: {os.strerror(number or 0)}; expected a disk with room, and nothing half-written is left"
+        )
+    return UsageError(f"{what}: {said}")
 
 
 def asked_to_end(error: BaseException) -> BaseException | None:

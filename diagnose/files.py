@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import secrets
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,8 +10,12 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def appearing(target: Path) -> Iterator[Path]:
-    """Give a name to write under; at the end what was written, if anything, takes the place of the file, with its permissions."""
-    beside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    """Give an empty file to write into; at the end, unless it was deleted, it takes the place of the target, with its permissions.
+
+    It is new, and nobody can guess its name: in a folder of many users nobody can have put a link there.
+    """
+    beside = target.with_name(f".diagnose-{secrets.token_hex(8)}.tmp")
+    os.close(os.open(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
     try:
         yield beside
         if beside.exists():

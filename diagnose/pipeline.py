@@ -7,35 +7,32 @@
 
 import dataclasses
 import functools
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from diagnose.features.catalogue import Measured, measure_features
 from diagnose.features.courses import find_courses
-from diagnose.features.paces import measure_log
 from diagnose.features.suspects import find_suspects
-from diagnose.fixes.hand import parse_fix, parse_set, price_by_hand
 from diagnose.fixes.levers import price_levers
 from diagnose.fixes.plan import add_fixes, price_causes
-from diagnose.judge.assemble import add_log, assemble
+from diagnose.judge.assemble import assemble
 from diagnose.judge.confidence import check_fidelity
-from diagnose.judge.explain import check_cause, explain_cause
 from diagnose.judge.judged import Judged
 from diagnose.judge.mending import list_fixes_to_price, locate_fix
 from diagnose.judge.pictured import list_pictured
 from diagnose.judge.proof import add_proofs
 from diagnose.judge.rules import RuleSet
 from diagnose.judge.unchecked import name_unchecked
-from diagnose.judge.verdict import reach_verdict
+from diagnose.judge.verdict import Verdict, reach_verdict
 from diagnose.judge.worth import least_gain
 from diagnose.judges import ask_judges, read_rules
-from diagnose.log_alone import diagnose_log
 from diagnose.model.analysis import Analysis, ReportData
 from diagnose.model.diagnosis import Diagnosis
-from diagnose.model.explanation import Explanation
 from diagnose.model.priced import HandFixes, HandPrices
 from diagnose.model.request import Request
 from diagnose.model.trace import Evidence
 from diagnose.trace.load import load_trace
-from diagnose.trace.logs import find_log, load_log_beside
+from diagnose.trace.logs import find_log
 from diagnose.whatif.clean import split_clean
 from diagnose.whatif.clocks import carry_over
 from diagnose.whatif.components.between_steps import explain_between, measure_between, measure_tails
@@ -46,6 +43,9 @@ from diagnose.whatif.scenarios import explore, prepare
 from diagnose.whatif.take_apart import take_apart
 from diagnose.whatif.timeline import Timelines
 from diagnose.whatif.transfers import measure_transfers
+
+if TYPE_CHECKING:
+    from diagnose.model.explanation import Explanation
 
 
 def diagnose_job(request: Request) -> Diagnosis:
@@ -67,6 +67,8 @@ def diagnose_and_keep(request: Request) -> tuple[Diagnosis, ReportData | None]:
     """Diagnose one job as `diagnose_job` does, and keep what pictures of it need; a log alone has nothing to draw."""
     log = find_log(request.source) if request.log is None else None
     if log is not None:
+        from diagnose.log_alone import diagnose_log
+
         return diagnose_log(log, request), None
     data = prepare_report(request)
     return data.diagnosis, data
@@ -86,18 +88,33 @@ def prepare_report(request: Request) -> ReportData:
     if diagnosis.budget is not None:
         diagnosis = dataclasses.replace(diagnosis, levers=price_levers(analysis, diagnosis.budget))
     if request.log is not None:
-        log = load_log_beside(request.log, report=request.report)
-        sizes = {key: getattr(diagnosis.job, key) for key in ("world_size", "pp_size", "tp_size", "cp_size")}
-        facts = measure_log(log, min_speedup=request.min_speedup, sizes=sizes)
-        diagnosis = add_log(diagnosis, facts, judged.rule_set.rules)
+        diagnosis = _read_log_beside(diagnosis, request.log, request, judged)
     sampled = dataclasses.replace(analysis, price=analysis.sample)  # nine sentences need no replay of every step
     explain = functools.partial(
-        explain_cause, analysis=sampled, judged=judged, verdict=verdict, min_speedup=request.min_speedup
+        _explain, analysis=sampled, judged=judged, verdict=verdict, min_speedup=request.min_speedup
     )
     return ReportData(analysis, diagnosis, prices.changes, pictured, explain)
 
 
-def explain_job(request: Request, cause: str) -> Explanation:
+def _read_log_beside(diagnosis: Diagnosis, path: Path, request: Request, judged: Judged) -> Diagnosis:
+    """Join what the training log beside a trace shows."""
+    from diagnose.features.paces import measure_log
+    from diagnose.judge.log import add_log
+    from diagnose.trace.logs import load_log_beside
+
+    log = load_log_beside(path, report=request.report)
+    sizes = {key: getattr(diagnosis.job, key) for key in ("world_size", "pp_size", "tp_size", "cp_size")}
+    return add_log(diagnosis, measure_log(log, min_speedup=request.min_speedup, sizes=sizes), judged.rule_set.rules)
+
+
+def _explain(cause: str, analysis: Analysis, judged: Judged, verdict: Verdict, *, min_speedup: float) -> "Explanation":
+    """Explain a cause; what does so is imported when somebody asks."""
+    from diagnose.judge.explain import explain_cause
+
+    return explain_cause(cause, analysis, judged, verdict, min_speedup=min_speedup)
+
+
+def explain_job(request: Request, cause: str) -> "Explanation":
     """Explain why a cause, the id of a rule or `unknown`, is reported of a job, or not.
 
     Raises
@@ -107,11 +124,13 @@ def explain_job(request: Request, cause: str) -> Explanation:
     DiagnoseError
         As `diagnose_job` does.
     """
+    from diagnose.judge.explain import check_cause
+
     check_cause(cause, read_rules(request.rules).rules)
     # Since when is asked of everything, also of what is worth less than the speedup asked for.
     analysis, judged = examine(dataclasses.replace(request, min_speedup=1.0))
     verdict = reach_verdict(analysis, judged.judgements, min_speedup=request.min_speedup, prediction=judged.prediction)
-    return explain_cause(cause, analysis, judged, verdict, min_speedup=request.min_speedup)
+    return _explain(cause, analysis, judged, verdict, min_speedup=request.min_speedup)
 
 
 def price_job(request: Request, by_hand: HandFixes) -> tuple[HandPrices, ReportData]:
@@ -124,6 +143,8 @@ def price_job(request: Request, by_hand: HandFixes) -> tuple[HandPrices, ReportD
     DiagnoseError
         As `diagnose_job` does.
     """
+    from diagnose.fixes.hand import parse_fix, parse_set, price_by_hand
+
     fixes = [parse_fix(text) for text in by_hand.fixes]
     analysis, judged = examine(request)
     verdict = reach_verdict(analysis, judged.judgements, min_speedup=request.min_speedup, prediction=judged.prediction)

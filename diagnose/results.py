@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from diagnose.errors import UsageError
+from diagnose.errors import UsageError, explain_unwritten
 from diagnose.files import appearing
 from diagnose.model.analysis import ReportData
 from diagnose.model.comparison import Comparison as _Comparison
@@ -405,5 +405,4 @@ def _write(path: "str | os.PathLike[str]", content: bytes) -> None:
         with appearing(Path(path)) as beside:
             beside.write_bytes(content)
     except (OSError, ValueError) as error:
-        said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise UsageError(f"cannot write {path}: {said}") from None
+        raise explain_unwritten(f"cannot write {path}", error) from None

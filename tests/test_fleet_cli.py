@@ -1,7 +1,6 @@
 """`diagnose fleet` as users run it: pages, JSON, filters, and the folder of a site."""
 
 import json
-import os
 import re
 import shutil
 from html.parser import HTMLParser
@@ -176,7 +175,7 @@ def test_old_pages_go(store: str, tmp_path: Path, capsys: pytest.CaptureFixture[
     shutil.copy(store.removeprefix("sqlite:///"), tmp_path / "copy.db")
     run(capsys, "--store", url, "--site", str(folder))
     (folder / "jobs" / "mine.txt").write_text("mine")
-    (folder / "jobs" / f".a.html.{os.getpid()}.tmp").write_text("of a writer that was killed")
+    (folder / "jobs" / ".diagnose-0123456789abcdef.tmp").write_text("of a writer that was killed")
     with Store(url) as opened:
         assert opened.prune(NEWEST_S - 86_400).n_jobs
     _, err = run(capsys, "--store", url, "--site", str(folder))

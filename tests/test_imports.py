@@ -2,6 +2,8 @@
 
 import ast
 import itertools
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -22,7 +24,7 @@ LIBRARIES = {
         "diagnose/packing/read.py",
         "diagnose/record/write.py",
     ),
-    "scipy": ("diagnose/packing/", "diagnose/fleet/", "diagnose/numerics/chance.py"),
+    "scipy": ("diagnose/packing/", "diagnose/fleet/"),
     "torch": ("diagnose/record/",),
     "msgspec": (
         "diagnose/trace/producers/",
@@ -96,6 +98,37 @@ LAZY = {"pandas", "scipy", "sklearn"}
 LAZY_IN_RECORD = {"torch", "pyarrow", "numpy"}
 
 
+#: What no job makes `diagnose JOB --format json` import, of libraries and of the program.
+NEVER_IMPORTED = {
+    *(
+        "pandas",
+        "scipy",
+        "sklearn",
+        "ruptures",
+        "matplotlib",
+        "jinja2",
+        "rich",
+        "sqlalchemy",
+        "fsspec",
+        "httpx",
+        "torch",
+    ),
+    *("pyarrow.dataset", "pyarrow.pandas_compat", "importlib.metadata", "diagnose.log_alone", "diagnose.judge.explain"),
+    *(
+        "diagnose.report.html",
+        "diagnose.trace.gather",
+        "diagnose.trace.strangers",
+        "diagnose.trace.producers.catalogue",
+    ),
+}
+#: What only some jobs make it import; all others do without.
+IMPORTED_FOR = {
+    "numpy.random": {"allocator-stall", "worker-fault"},  # since when: permutations
+    "pyarrow.compute": {"sequence-imbalance"},  # lists of document lengths
+    "diagnose.packing": {"sequence-imbalance"},
+}
+
+
 @cache
 def tree_of(path: str) -> ast.Module:
     """Parse a module."""
@@ -151,6 +184,20 @@ def test_light_modules() -> None:
     """What runs for `--help` imports nothing heavy at its top."""
     heavy = {(path, name) for path in LIGHT for name in libraries_at_top(path) & HEAVY}
     assert not heavy
+
+
+@pytest.mark.parametrize("job", ["healthy", "worker-fault", "sequence-imbalance", "allocator-stall"])
+def test_what_a_diagnosis_imports(job: str) -> None:
+    """A job in one Parquet file is diagnosed for programs with what this kind of job needs, and no more."""
+    program = (
+        "import sys\nfrom diagnose.cli.main import main\nmain(sys.argv[1:])\nprint(*sorted(sys.modules), sep='\\n')"
+    )
+    command = [sys.executable, "-c", program, str(ROOT / "fixtures" / f"{job}.parquet"), "--format", "json", "--quiet"]
+    answer, *imported = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+    assert answer.startswith("{")
+    assert not NEVER_IMPORTED & set(imported)
+    needless = {name for name, jobs in IMPORTED_FOR.items() if job not in jobs and name in imported}
+    assert not needless
 
 
 def test_only_programs_print_or_exit() -> None:

@@ -34,16 +34,15 @@ def convert_command(*, job: str | None, output: str | None, list_them: bool, met
         raise UsageError("expected `diagnose convert PATH -o FILE.parquet`, or `diagnose convert --list`")
     if os.path.realpath(output) == os.path.realpath(job) or Path(output).is_dir():
         raise UsageError(f"-o: {output} is a folder, or what is to be read; name another file")
-    import io
-
     from diagnose.model.job_names import id_of_path, locate, name_of_job
     from diagnose.trace.convert import write_trace
     from diagnose.trace.metadata import read_metadata
     from diagnose.trace.read import read_rows
+    from diagnose.trace.streams import read_stream
 
     name = name_of(job)
     with StageDisplay(name, shown=not quiet and is_terminal(sys.stderr)) as progress:
-        source = io.BytesIO(sys.stdin.buffer.read()) if job == "-" else Path(job)
+        source = read_stream(sys.stdin.buffer, name=name) if job == "-" else Path(job)
         rows = read_rows(source, name=name, report=progress)
         path = source if isinstance(source, Path) else None
         about = read_metadata(path, rows.job, meta)

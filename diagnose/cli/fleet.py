@@ -80,7 +80,7 @@ def fleet_command(  # noqa: PLR0913 - one argument an option
         raise UsageError("--draw says what to draw in a site: give --site DIR with it")
     if site is not None:
         check_folder_of("--site", site)
-    with Store(store, may_create=False) as opened:
+    with Store(store, only_reads=True) as opened:
         found = _measure(
             opened, since, night, rank, {key: value for key, value in filters.items() if value is not None}
         )

@@ -14,6 +14,7 @@ from diagnose.cli.options import Options, parse_numbers
 from diagnose.cli.output import is_terminal
 from diagnose.cli.progress import StageDisplay
 from diagnose.errors import UsageError
+from diagnose.heap import import_to_stay, reuse_freed_memory
 from diagnose.model.request import Request
 
 
@@ -59,12 +60,16 @@ def name_of(given: str) -> str:
 @contextlib.contextmanager
 def open_job(job: str, options: Options) -> Iterator[Request]:
     """Give what the pipeline is asked about a job, with progress on a terminal until it is done."""
-    import io
+    from diagnose.trace.streams import read_stream
 
+    if "diagnose.pipeline" not in sys.modules:  # the first job of this process
+        reuse_freed_memory()
+        with import_to_stay():
+            import diagnose.pipeline  # noqa: F401
     name, steps = name_of(job), parse_numbers("--steps", options.steps)
     with StageDisplay(name, shown=not options.quiet and is_terminal(sys.stderr)) as progress:
         yield Request(
-            io.BytesIO(sys.stdin.buffer.read()) if job == "-" else Path(job),
+            read_stream(sys.stdin.buffer, name=name) if job == "-" else Path(job),
             name=name,
             meta=options.meta,
             steps=steps,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-from diagnose.errors import UsageError
+from diagnose.errors import explain_unwritten
 from diagnose.files import appearing
 
 
@@ -46,23 +46,27 @@ def open_output(path: str | None) -> Iterator[Callable[[str], object]]:
         return
     target = Path(os.path.realpath(path))
     if target.exists() and not target.is_file():  # a device or a pipe: nothing to rename over
-        with _opened(target, "w", path) as file:
+        with _opened(target, path) as file:
             yield file.write
         return
-    with appearing(target) as beside:
-        with _opened(beside, "x", path) as file:
+    with contextlib.ExitStack() as stack:
+        try:
+            beside = stack.enter_context(appearing(target))
+        except OSError as error:
+            raise explain_unwritten(f"-o: cannot write {path}", error) from None
+        with _opened(beside, path) as file:
             yield file.write
             is_empty = file.tell() == 0
         if is_empty:
             beside.unlink()
 
 
-def _opened(path: Path, mode: str, named: str) -> Any:
+def _opened(path: Path, named: str) -> Any:
     """Open a file for writing text, or say why it cannot be."""
     try:
-        return path.open(mode, encoding="utf-8", errors="backslashreplace", newline="\n")
+        return path.open("w", encoding="utf-8", errors="backslashreplace", newline="\n")
     except OSError as error:
-        raise UsageError(f"-o: cannot write {named}: {error.strerror}") from None
+        raise explain_unwritten(f"-o: cannot write {named}", error) from None
 
 
 def write_bytes(option: str, path: str, content: bytes) -> None:
@@ -72,10 +76,10 @@ def write_bytes(option: str, path: str, content: bytes) -> None:
         if target.exists() and not target.is_file():
             target.write_bytes(content)
             return
-        with appearing(target) as beside, beside.open("xb") as file:
+        with appearing(target) as beside, beside.open("wb") as file:
             file.write(content)
     except OSError as error:
-        raise UsageError(f"{option}: cannot write {path}: {error.strerror}") from None
+        raise explain_unwritten(f"{option}: cannot write {path}", error) from None
 
 
 def count(n: int, noun: str) -> str:

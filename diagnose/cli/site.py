@@ -13,7 +13,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from diagnose.errors import UsageError
+from diagnose.errors import UsageError, explain_unwritten
 from diagnose.files import appearing
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ SCHEMA = "diagnose-site/1"
 #: Names of files that may be ours; nothing else is ever removed.
 _OURS = re.compile(r"jobs/[a-z0-9-]{1,80}\.html")
 #: What a writer that was killed leaves behind.
-_LEFT_BEHIND = re.compile(r"\.[a-z0-9-]{1,80}\.(?:html|json)\.\d{1,10}\.tmp")
+_LEFT_BEHIND = re.compile(r"\.diagnose-[0-9a-f]{16}\.tmp")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def write_site(store: "Store", fleet: "Fleet", folder: Path, *, draw: int = 0) -
     try:
         return _write(store, fleet, folder, draw)
     except OSError as error:
-        raise UsageError(f"--site: cannot write {error.filename or folder}: {error.strerror or error}") from None
+        raise explain_unwritten(f"--site: cannot write {error.filename or folder}", error) from None
 
 
 def _write(store: "Store", fleet: "Fleet", folder: Path, draw: int) -> SiteCounts:

@@ -23,7 +23,7 @@ def store_info_command(store: str, output: str | None) -> int:
     """Say what is in a store."""
     from diagnose.triage.store import Store
 
-    with Store(store, may_create=False) as opened:
+    with Store(store, only_reads=True) as opened:
         found = opened.info()
     lines = [f"{found.url}: schema {found.schema}"]
     for name, counts in (("jobs", found.by_status), ("verdicts", found.by_verdict), ("causes", found.by_cause)):
@@ -60,7 +60,7 @@ def store_export_command(folder: Path, store: str) -> int:
     from diagnose.triage.export import export_store
     from diagnose.triage.store import Store
 
-    with Store(store, may_create=False) as opened:
+    with Store(store, only_reads=True) as opened:
         counts = export_store(opened, folder)
     write_lines("".join(f"{folder / name}: {count(n, 'row')}\n" for name, n in counts.items()))
     return 0

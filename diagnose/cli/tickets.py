@@ -130,7 +130,7 @@ def tickets_command(  # noqa: PLR0913 - one argument an option that needs a seco
             "--send needs --webhook, --alertmanager or --apprise; tickets on standard output need no --send"
         )
     is_trial = dry_run or everything or (request.has_targets and not request.send)
-    with Store(store, may_create=False) as opened:
+    with Store(store, may_create=False, only_reads=is_trial) as opened:
         if not is_trial:
             opened.enter()
         tickets = Tickets(opened, request, opened.now_s(), is_trial=is_trial)

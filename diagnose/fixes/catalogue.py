@@ -1,6 +1,7 @@
 """All fixes that can be priced: the files of this folder that propose something, by name.
 
-Enters: nothing. Leaves: fixes. Adding one is adding a file with NAME, TITLE, SETTINGS and `propose`.
+Enters: nothing. Leaves: fixes. Adding one is adding a file with NAME, TITLE, SETTINGS and `propose`; its
+NAME is that of the file, with dashes.
 """
 
 import difflib
@@ -48,20 +49,31 @@ def list_fixes() -> dict[str, FixModule]:
     >>> "replace-worker" in list_fixes()
     True
     """
-    found: dict[str, FixModule] = {}
-    for module in sorted(m.name for m in pkgutil.iter_modules(diagnose.fixes.__path__)):
-        loaded = importlib.import_module(f"diagnose.fixes.{module}")
-        if hasattr(loaded, "propose"):
-            fix = cast("FixModule", loaded)
-            found[fix.NAME] = fix
-    return found
+    found = (look_up_fix(name) for name in _list_files())
+    return {fix.NAME: fix for fix in found if fix is not None}
+
+
+@functools.cache
+def look_up_fix(name: str) -> FixModule | None:
+    """Give the fix of a name, or None where there is none; only its own file is imported."""
+    if name not in _list_files():
+        return None
+    loaded = importlib.import_module(f"diagnose.fixes.{_list_files()[name]}")
+    return cast("FixModule", loaded) if hasattr(loaded, "propose") else None
+
+
+@functools.cache
+def _list_files() -> dict[str, str]:
+    """List the files of this folder in order: the name that a fix in it has, and the module."""
+    modules = sorted(module.name for module in pkgutil.iter_modules(diagnose.fixes.__path__))
+    return {module.replace("_", "-"): module for module in modules}
 
 
 def find_fix(name: str) -> FixModule:
     """Give the fix of a name; a `UsageError` where there is none."""
+    if (found := look_up_fix(name)) is not None:
+        return found
     known = list_fixes()
-    if name in known:
-        return known[name]
     near = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(known)}"
     raise UsageError(f"there is no fix {name!r}; {hint}")

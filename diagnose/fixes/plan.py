@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import msgspec.structs
 
-from diagnose.fixes.catalogue import Weigh, check_settings, find_fix, list_fixes
+from diagnose.fixes.catalogue import Weigh, check_settings, look_up_fix
 from diagnose.model.analysis import Analysis
 from diagnose.model.cause import Cause, Fix, RefusedFix
 from diagnose.model.change import Change, Remove
@@ -92,11 +92,11 @@ def price_fix(analysis: Analysis, named: NamedFix, place: FaultLocation, compone
     UsageError
         The fix has no such setting, or not that value.
     """
-    if named.fix not in list_fixes():
+    module = look_up_fix(named.fix)
+    if module is None:
         remedy: Remedy | Refusal = Remedy(named.summary, named.how, tuple(Remove(name) for name in components))
         weigh: Weigh | None = None
     else:
-        module = find_fix(named.fix)
         check_settings(module, named.settings)
         remedy = module.propose(analysis, place, named.settings)
         weigh = getattr(module, "weigh", None)

@@ -1,21 +1,15 @@
 """Put all that was measured and judged into a diagnosis."""
 
-import dataclasses
-from collections.abc import Sequence
-
 import numpy as np
 
 from diagnose.judge.budget import share_out
 from diagnose.judge.caveats import list_caveats
 from diagnose.judge.conditions import list_details
 from diagnose.judge.judged import Judged
-from diagnose.judge.log import join_log
-from diagnose.judge.rule import Rule
 from diagnose.judge.verdict import Verdict
 from diagnose.model.analysis import Analysis
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.diagnosis_document import Plan, StepTime
-from diagnose.model.training_log import LogFacts
 
 
 def assemble(
@@ -60,11 +54,3 @@ def assemble(
         why=verdict.why,
         budget=share_out(analysis, judged.rule_set.rules, verdict.causes, verdict.ledger),
     )
-
-
-def add_log(diagnosis: Diagnosis, facts: LogFacts, rules: Sequence[Rule]) -> Diagnosis:
-    """Join what the training log of a run shows to the diagnosis of its trace."""
-    causes, facts, warnings = join_log(
-        diagnosis.causes, facts, rules, steps=diagnosis.what_if.steps, recorded_s=diagnosis.step_time.recorded
-    )
-    return dataclasses.replace(diagnosis, causes=causes, log=facts, warnings=(*diagnosis.warnings, *warnings))

@@ -3,6 +3,7 @@
 Enters: parts of the document, and their places in words. Leaves: numbers and lists; a `ValueError` where one is something else.
 """
 
+import math
 from typing import Any
 
 #: A number beyond this is a mistake; what the trees see is cut to it.
@@ -44,13 +45,31 @@ def take_numbers(part: Any, name: str, place: str, *, n: int | None = None, empt
     here = f"{place}/{name}"
     if empty and found == []:
         return []
-    return [take_number(x, f"{here}/{i}") for i, x in enumerate(take_list(found, here, n=n))]
+    found = take_list(found, here, n=n)
+    if _are_numbers(found):
+        return list(map(float, found))
+    return [take_number(x, f"{here}/{i}") for i, x in enumerate(found)]  # says which one is wrong
+
+
+def take_known_numbers(part: Any, place: str, *, n: int) -> list[float]:
+    """Take a list of numbers of which some may be null, which is NaN."""
+    found = take_list(part, place, n=n)
+    if not _are_numbers([x for x in found if x is not None]):
+        return [math.nan if x is None else take_number(x, f"{place}/{i}") for i, x in enumerate(found)]
+    return [math.nan if x is None else float(x) for x in found]
+
+
+def _are_numbers(found: list[Any]) -> bool:
+    """Say whether all are numbers that are finite, at the speed of a few passes: there are tens of thousands."""
+    return not found or (set(map(type, found)) <= {int, float} and -MOST <= min(found) <= max(found) <= MOST)
 
 
 def take_integers(part: Any, name: str, place: str, *, low: int, high: int, n: int | None = None) -> list[int]:
     """Take a list of integers within bounds."""
     found = take_list(take_entry(part, name, place), f"{place}/{name}", n=n)
-    for i, x in enumerate(found):
+    if set(map(type, found)) <= {int} and low <= min(found) <= max(found) <= high:
+        return found
+    for i, x in enumerate(found):  # says which one is wrong
         if type(x) is not int or not low <= x <= high:
             raise ValueError(f"{place}/{name}/{i}: {str(x)[:40]!r}; expected an integer from {low} to {high}")
     return found

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diagnose.judge.checked_json import take_entry, take_list, take_number, take_numbers, take_positive
+from diagnose.judge.checked_json import take_entry, take_known_numbers, take_list, take_numbers, take_positive
 
 #: Likeness looks at shares and ratios to the hundredth: what differs by less is the same job.
 LIKENESS_DIGITS = 2
@@ -65,13 +65,7 @@ class Likeness:
                 )
             knots.append((np.array(values), np.array(ranks)))
         rows = take_list(take_entry(part, "prototypes", place), f"{place}/prototypes")
-        prototypes = [
-            [
-                math.nan if x is None else take_number(x, f"{here}/{j}")
-                for j, x in enumerate(take_list(row, here, n=n_inputs))
-            ]
-            for row, here in ((row, f"{place}/prototypes/{i}") for i, row in enumerate(rows))
-        ]
+        prototypes = [take_known_numbers(row, f"{place}/prototypes/{i}", n=n_inputs) for i, row in enumerate(rows)]
         limit, reach = (take_positive(part, name, place) for name in ("limit", "reach"))
         return cls(knots, np.array(prototypes), limit, reach)
 

@@ -15,6 +15,7 @@ from diagnose.judge.rule import Rule
 from diagnose.judge.unknown import UNKNOWN_CERTAINTY
 from diagnose.judge.verdict import Verdict
 from diagnose.model.cause import Cause, EvidenceItem, NotChecked, When
+from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.fingerprint import name_fault
 from diagnose.model.place import Where
 from diagnose.model.trace import Ints, Job
@@ -57,6 +58,14 @@ def judge_log(facts: LogFacts, job: Job, rules: Sequence[Rule]) -> Verdict:
         fingerprint=name_fault(job, "unknown/log", None, where),
     )
     return Verdict("straggling", (cause,), None, (), not_checked, ())
+
+
+def add_log(diagnosis: Diagnosis, facts: LogFacts, rules: Sequence[Rule]) -> Diagnosis:
+    """Join what the training log of a run shows to the diagnosis of its trace."""
+    causes, facts, warnings = join_log(
+        diagnosis.causes, facts, rules, steps=diagnosis.what_if.steps, recorded_s=diagnosis.step_time.recorded
+    )
+    return dataclasses.replace(diagnosis, causes=causes, log=facts, warnings=(*diagnosis.warnings, *warnings))
 
 
 def join_log(

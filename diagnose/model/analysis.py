@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from diagnose.model.budget import CleanStep
 from diagnose.model.cause import Cause
@@ -10,7 +11,6 @@ from diagnose.model.components import Breakdown, Gains
 from diagnose.model.course import Course
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.diagnosis_document import Fidelity
-from diagnose.model.explanation import Explanation
 from diagnose.model.feature import Features
 from diagnose.model.members import LateMember
 from diagnose.model.other_work import OtherWork
@@ -19,6 +19,9 @@ from diagnose.model.timeline import Timelines
 from diagnose.model.trace import Seconds, Trace
 from diagnose.model.transfers import Transfers
 from diagnose.model.whatif import WhatIf
+
+if TYPE_CHECKING:
+    from diagnose.model.explanation import Explanation
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -117,7 +120,7 @@ class ReportData:
     diagnosis: Diagnosis
     plan: tuple[Change, ...]
     pictured: Mapping[str, Pictured]
-    explain: Callable[[str], Explanation] | None = None
+    explain: "Callable[[str], Explanation] | None" = None
 
     def causes_of(self, component: str) -> list[Cause]:
         """List the causes found whose rules own a component."""

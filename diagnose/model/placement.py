@@ -3,8 +3,6 @@
 Enters: the nodes of a block. Leaves: positions, and the compute of each transfer. Costs a pass over the nodes.
 """
 
-from collections import defaultdict
-
 import numpy as np
 
 from diagnose.model.optype import Op
@@ -36,15 +34,24 @@ def stage_at(nodes: Nodes) -> dict[int, int]:
     return found
 
 
+def list_by_place(nodes: Nodes) -> dict[tuple[int, int], list[int]]:
+    """List the nodes of each (type, stage) by `seq`."""
+    order = np.lexsort((nodes.seq, nodes.op, nodes.stage))
+    op, stage = nodes.op[order], nodes.stage[order]
+    first = np.flatnonzero(np.r_[True, (np.diff(op) != 0) | (np.diff(stage) != 0)][: len(order)])
+    parts = (
+        zip(op[first].tolist(), stage[first].tolist(), np.split(order, first[1:]), strict=True) if len(first) else ()
+    )
+    return {(of_op, of_stage): part.tolist() for of_op, of_stage, part in parts}
+
+
 def match_transfers(nodes: Nodes) -> dict[int, int]:
     """Name the compute that each send and recv serves, by node.
 
     The n-th transfer of a type on a stage is that of the n-th compute that has one. That are all computes, or those whose data
     come from another stage, or go there. Else the first send is that of the first compute, and the last recv that of the last.
     """
-    by_place: dict[tuple[int, int], list[int]] = defaultdict(list)
-    for node in np.lexsort((nodes.seq, nodes.op, nodes.stage)).tolist():
-        by_place[int(nodes.op[node]), int(nodes.stage[node])].append(node)
+    by_place = list_by_place(nodes)
     holder, position = stage_at(nodes), positions_of(nodes)
     found: dict[int, int] = {}
     for (op, stage), computes in by_place.items():

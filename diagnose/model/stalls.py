@@ -58,6 +58,9 @@ class Stalls:
 
     def seconds_of(self, kind: StallKind) -> Seconds:
         """Give the stalls of one kind, inside and before together; seconds, 0 elsewhere."""
-        inside = np.where(self.inside == kind, self.inside_s, 0.0)
-        before = np.where(self.before == kind, self.before_s, 0.0)
-        return np.asarray(inside + before)
+        found = np.zeros_like(self.inside_s)
+        for kinds, seconds in ((self.inside, self.inside_s), (self.before, self.before_s)):
+            at = kinds == kind
+            if at.any():  # most jobs have few kinds, and few stalls of each
+                found[at] += seconds[at]
+        return found

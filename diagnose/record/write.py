@@ -3,14 +3,13 @@
 Enters: the rows of each recorded step. Leaves: one file that is always whole.
 """
 
-import contextlib
 import dataclasses
 import json
-import os
 from array import array
 from pathlib import Path
 from typing import Any
 
+from diagnose.files import appearing
 from diagnose.record.clock import Window
 from diagnose.record.log import StepLog
 from diagnose.record.parallel_state import ParallelState
@@ -86,14 +85,8 @@ def write_rows(folder: Path, kept: RecordedRows, state: ParallelState, metadata:
     import pyarrow.parquet as pq
 
     path = folder / f"rank-{state.rank:05}.parquet"
-    beside = folder / f".{path.name}.{os.getpid()}"
-    try:
+    with appearing(path) as beside:
         pq.write_table(_table(kept, state, metadata), beside)
-        beside.replace(path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            beside.unlink(missing_ok=True)  # on a full disk above all
-        raise
     return path
 
 

@@ -3,6 +3,7 @@
 Enters: tickets. Leaves: a message each, in words. Apprise is an extra, imported when it is used.
 """
 
+import functools
 import logging
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from diagnose.model.ticket import Ticket
 from diagnose.tickets.compose import describe
 from diagnose.tickets.post import backoff
 from diagnose.tickets.target import HIDDEN, HttpRequest, SilentError, identify
+from diagnose.tickets.within import within
 
 if TYPE_CHECKING:
     from apprise import Apprise
@@ -25,7 +27,8 @@ TRIES = 4
 class AppriseService:
     """One service by its Apprise URL, of which only the kind is ever shown; UsageError where Apprise is missing or knows it not."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
         kind = url.split("://", 1)[0] if "://" in url else ""
         kind = kind if kind.isalnum() else HIDDEN
         self.name = f"apprise {kind}://{HIDDEN}"
@@ -57,8 +60,11 @@ class AppriseService:
         from apprise import NotifyFormat, NotifyType
 
         kind = NotifyType.SUCCESS if is_over else NotifyType.WARNING
+        notify = functools.partial(
+            self._service.notify, body=body, title=title, notify_type=kind, body_format=NotifyFormat.TEXT
+        )
         try:
-            return bool(self._service.notify(body=body, title=title, notify_type=kind, body_format=NotifyFormat.TEXT))
+            return bool(within(self._timeout_s, notify))
         except Exception:  # noqa: BLE001 - more than a hundred services, each fails in its own way
             return False
 

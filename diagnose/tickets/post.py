@@ -9,6 +9,7 @@ import httpx
 import tenacity
 
 from diagnose.tickets.target import RefusedError, SilentError
+from diagnose.tickets.within import within
 
 #: Tries of one message: 0.5, 1, 2, 4 and 8 seconds apart, each with up to half a second more so that many do not come at once.
 TRIES = 6
@@ -29,11 +30,12 @@ class _LaterError(Exception):
 
 
 class Poster:
-    """Posts to one address; `name` is the target as errors show it, `timeout_s` is for one try."""
+    """Posts to one address; `name` is the target as errors show it, `timeout_s` is for one try, as a whole."""
 
     def __init__(self, name: str, url: str, timeout_s: float) -> None:
         self._name = name
         self._url = url
+        self._timeout_s = timeout_s
         self._client = httpx.Client(timeout=timeout_s, follow_redirects=False)
 
     def close(self) -> None:
@@ -64,9 +66,15 @@ class Poster:
     def _post_once(self, make_request: Callable[[], tuple[Mapping[str, str], bytes]]) -> None:
         """Try once. What a service answers beside its status is not looked at: it may repeat what is secret."""
         headers, body = make_request()
-        try:
+
+        def ask() -> tuple[int, str]:
             with self._client.stream("POST", self._url, content=body, headers=dict(headers)) as answer:
-                status, after = answer.status_code, answer.headers.get("retry-after", "")
+                return answer.status_code, answer.headers.get("retry-after", "")
+
+        try:
+            status, after = within(self._timeout_s, ask)
+        except TimeoutError:
+            raise _LaterError(f"has not answered within {self._timeout_s:g} s") from None
         except httpx.TransportError as error:
             raise _LaterError(f"does not answer ({type(error).__name__})") from None
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:

@@ -142,7 +142,8 @@ class Tickets:
     def _messengers(self, key: bytes | None) -> "contextlib.AbstractContextManager[list[Webhook | AppriseService]]":
         """Open all targets that are told of events."""
         webhooks = [Webhook(url, self._request.timeout_s, key) for url in self._request.webhooks]
-        return _closing([*webhooks, *map(AppriseService, self._request.apprises)])
+        apprises = [AppriseService(url, self._request.timeout_s) for url in self._request.apprises]
+        return _closing([*webhooks, *apprises])
 
     def _alertmanagers(self) -> "contextlib.AbstractContextManager[list[Alertmanager]]":
         """Open all Alertmanagers."""

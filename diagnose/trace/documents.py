@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from diagnose.model.documents import Documents
 from diagnose.model.optype import Op
 from diagnose.model.trace import Bools, Ints, Nodes
+from diagnose.trace.arrow_arrays import find_nulls, read_numbers
 from diagnose.trace.list_column import LISTS, ListColumn
 from diagnose.trace.rows import RowIndex, Rows
 
@@ -104,7 +104,7 @@ def _read_lists(lists: ListColumn, candidates: _Candidates) -> tuple[Ints, Ints,
         low, high = np.searchsorted(candidates.number, (first, first + len(column)))
         if low == high:
             continue
-        there = column.is_valid().to_numpy(zero_copy_only=False)
+        there = ~find_nulls(column)
         which = np.arange(low, high)[there[candidates.number[low:high] - first]]
         which = which[candidates.turn[which] < best[candidates.key[which]]]
         which = which[np.argsort(candidates.turn[which], kind="stable")]
@@ -117,15 +117,17 @@ def _read_lists(lists: ListColumn, candidates: _Candidates) -> tuple[Ints, Ints,
 
 def _take_lengths(column: Any, rows: Ints) -> tuple[Ints, NDArray[np.int32], Bools]:
     """Take some lists out of a piece of the column: how many documents each has, their lengths, and which lists are wrong."""
+    import pyarrow.compute as pc  # makes all of its functions when it is imported; only such jobs need it
+
     taken = column.take(pa.array(rows))
-    n_each = np.asarray(pc.list_value_length(taken).to_numpy(zero_copy_only=False)).astype(np.int64)
+    n_each = read_numbers(pc.list_value_length(taken))[0].astype(np.int64)
     values = taken.flatten()
-    odd = values.is_null().to_numpy(zero_copy_only=False)
     if pa.types.is_null(values.type):
-        numbers = np.zeros(len(values), dtype=np.int64)
+        numbers, odd = np.zeros(len(values), dtype=np.int64), np.ones(len(values), dtype=np.bool_)
     else:
-        numbers = values.fill_null(0).to_numpy(zero_copy_only=False)
-        odd = odd | (numbers < 0) | (numbers > MAX_TOKENS)
+        numbers, missing = read_numbers(values)
+        odd = (numbers < 0) | (numbers > MAX_TOKENS)
+        odd = odd if missing is None else odd | missing
     wrong = np.zeros(len(rows), dtype=np.bool_)
     wrong[np.repeat(np.arange(len(rows)), n_each)[odd]] = True
     return n_each, np.where(odd, 0, numbers).astype(np.int32), wrong

@@ -94,8 +94,9 @@ def build_grid(rows: Rows, *, name: str, vpp_size: int | None, pick_steps: Ints 
     group = find_member_labels(rows, at, sizes)
     refuse_two_runs(rows, at, sizes, group, name=name)
     others, others_at = _place(others, labels)
-    lanes = (_number_lanes(*of, sizes, group) for of in ((rows, at), (others, others_at)))
-    rows, at = join_parts(rows, at, next(lanes), others, next(lanes), warnings)
+    if len(others):
+        lanes = (_number_lanes(*of, sizes, group) for of in ((rows, at), (others, others_at)))
+        rows, at = join_parts(rows, at, next(lanes), others, next(lanes), warnings)
     rows, at, restarted, members = _merge_members(
         rows, at, sizes, labels[0], group, (others, others_at), warnings, name
     )

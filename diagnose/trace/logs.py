@@ -6,17 +6,17 @@ Enters: a path. Leaves: a `TrainingLog`.
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 
 from diagnose.errors import TraceError
 from diagnose.model.trace import Ints
-from diagnose.model.training_log import TrainingLog
-from diagnose.trace.producers import megatron_log
-from diagnose.trace.producers.catalogue import find_producer
+from diagnose.trace.parquet import is_trace
 from diagnose.trace.producers.input_files import InputFiles, list_input_files
-from diagnose.trace.read import is_trace
+
+if TYPE_CHECKING:
+    from diagnose.model.training_log import TrainingLog
 
 
 def find_log(source: str | Path | BinaryIO) -> InputFiles | None:
@@ -24,8 +24,11 @@ def find_log(source: str | Path | BinaryIO) -> InputFiles | None:
 
     Never raises: what cannot be read is left to the reader of traces, which says why.
     """
-    if not isinstance(source, (str, Path)):
+    if not isinstance(source, (str, Path)) or (Path(source).is_file() and is_trace(Path(source))):
         return None
+    from diagnose.trace.producers import megatron_log
+    from diagnose.trace.producers.catalogue import find_producer
+
     try:
         inputs = list_input_files(Path(source), name=str(source))
         # A folder may hold both: operations say more than the log beside them.
@@ -36,7 +39,9 @@ def find_log(source: str | Path | BinaryIO) -> InputFiles | None:
     return inputs if is_log else None
 
 
-def load_log(inputs: InputFiles, *, name: str, report: Callable[[str], None], steps: Ints | None = None) -> TrainingLog:
+def load_log(
+    inputs: InputFiles, *, name: str, report: Callable[[str], None], steps: Ints | None = None
+) -> "TrainingLog":
     """Read a training log: a file, or a folder with the logs of all nodes; where `steps` are given, only their lines.
 
     Raises
@@ -44,6 +49,8 @@ def load_log(inputs: InputFiles, *, name: str, report: Callable[[str], None], st
     TraceError
         It has no line of an iteration, none of the steps asked for, or cannot be read.
     """
+    from diagnose.trace.producers import megatron_log
+
     log = megatron_log.read_log(inputs, name=name, report=report)
     if steps is None:
         return log
@@ -55,7 +62,7 @@ def load_log(inputs: InputFiles, *, name: str, report: Callable[[str], None], st
     return dataclasses.replace(log, **kept)
 
 
-def load_log_beside(path: Path, *, report: Callable[[str], None]) -> TrainingLog:
+def load_log_beside(path: Path, *, report: Callable[[str], None]) -> "TrainingLog":
     """Read the training log that belongs to a trace; raises as `load_log` does, and where it is missing."""
     name = str(path)
     return load_log(list_input_files(path, name=name), name=name, report=report)

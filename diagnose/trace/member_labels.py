@@ -70,6 +70,8 @@ def find_member_labels(rows: Rows, at: RowIndex, sizes: GridSizes) -> MemberLabe
 def _group_of_ranks(rank: NDArray[np.generic], at: RowIndex, sizes: GridSizes) -> MemberLabels | None:
     """Tell members apart by global rank, where every rank belongs to one worker and all workers have equally many."""
     n_workers = sizes[1] * sizes[2]
+    if int(rank.max()) - int(rank.min()) < n_workers:
+        return None
     ranks, index, _ = number_labels(rank)
     if len(ranks) <= n_workers or len(ranks) % n_workers:
         return None

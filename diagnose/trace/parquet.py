@@ -5,7 +5,6 @@ Enters: a path or a buffer. Leaves: `Rows`, one numpy array a column, and the ke
 """
 
 import dataclasses
-import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +12,6 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
@@ -21,9 +19,11 @@ from diagnose.errors import TraceError
 from diagnose.model.optype import BY_NAME
 from diagnose.model.trace import Bools, Ints
 from diagnose.trace.account import read_account
+from diagnose.trace.arrow_arrays import read_numbers
 from diagnose.trace.labels import number_combinations
 from diagnose.trace.list_column import LISTS, UNREADABLE, ListColumn, describe_damage
 from diagnose.trace.rows import Rows
+from diagnose.trace.streams import read_stream
 from diagnose.trace.watched_file import WatchedFile, refuse_changed
 
 #: Column -> kind, required columns first.
@@ -47,6 +47,8 @@ OPTIONAL = {
     "tokens": "float",
     "tokens_sq": "float",
 }
+#: Columns of strings, read as the dictionaries that most writers make of them.
+STRINGS = [column for column, kind in (REQUIRED | OPTIONAL).items() if kind == "string"]
 #: Lists of whole numbers, added up as they are read.
 EXPERT_TOKENS = "expert_tokens"
 #: Rows a file may claim; above it a damaged footer is likelier than a job (100 steps of 100,000 GPUs are 10 times less).
@@ -64,6 +66,8 @@ WANTED = {
 #: Key-value metadata: about the job, and about the files of another producer that it was converted from.
 JOB_KEY = "diagnose.job"
 RECORDING_KEY = "diagnose.recording"
+#: Rows in which names are looked for at a time.
+CODES_AT_A_TIME = 1 << 16
 #: How a Parquet file begins.
 MAGIC = b"PAR1"
 #: How a row is called that says no type.
@@ -81,13 +85,14 @@ def read_parquet(source: str | Path | BinaryIO, *, name: str) -> Rows:
     try:
         if isinstance(source, (str, Path)):
             source = _open(Path(source))
-        with pq.ParquetFile(source, page_checksum_verification=False) as file:
+        footer = pq.read_metadata(source)
+        strings = [column for column in STRINGS if column in footer.schema.to_arrow_schema().names]
+        with pq.ParquetFile(source, metadata=footer, read_dictionary=strings, page_checksum_verification=False) as file:
             schema = file.schema_arrow
             _check_schema(file, name)
             columns = [c for c in (*REQUIRED, *OPTIONAL, EXPERT_TOKENS) if c in schema.names]
             table = file.read(columns=columns, use_threads=True)
             table.validate()
-            footer = schema.metadata or {}
     except TraceError:
         raise
     except FileNotFoundError:
@@ -100,17 +105,27 @@ def read_parquet(source: str | Path | BinaryIO, *, name: str) -> Rows:
     refuse_changed(source, name)
     if table.num_rows == 0:
         raise TraceError("has no rows; expected one row for each operation", where=name)
-    rows = _rows(table, footer, name)
+    rows = _rows(table, schema.metadata or {}, name)
     if LISTS not in schema.names or pa.types.is_null(schema.field(LISTS).type):
         return rows
     return dataclasses.replace(rows, number=np.arange(len(rows), dtype=np.int32), lists=ListColumn(source, name))
+
+
+def is_trace(file: Path) -> bool:
+    """Say whether a file is Parquet, by its first bytes."""
+    try:
+        with file.open("rb") as content:
+            return content.read(len(MAGIC)) == MAGIC
+    except OSError:
+        return False
 
 
 def _open(path: Path) -> Any:
     """Open a file; read what is none (a pipe, `<(...)`), since it has no size and cannot seek."""
     if path.is_file() and path.stat().st_size:
         return WatchedFile(path)
-    return io.BytesIO(path.read_bytes())
+    with path.open("rb") as pipe:
+        return read_stream(pipe, name=str(path))
 
 
 def check_names(names: Sequence[str], name: str) -> None:
@@ -138,6 +153,7 @@ def _check_schema(file: pq.ParquetFile, name: str) -> None:
             continue
         found = schema.field(column).type
         if not _fits(found, kind):
+            found = found.value_type if column in STRINGS and pa.types.is_dictionary(found) else found
             wanted = WANTED[kind]
             if column in ("tokens", "tokens_sq"):
                 wanted = "numbers"
@@ -167,20 +183,9 @@ class _Columns:
         self.table = table
         self.bad: Bools | None = None
 
-    def _numbers(self, column: str) -> tuple[NDArray[Any], Bools | None]:
-        """Give a column's values, and where they are null."""
-        array = self.table[column]
-        if pa.types.is_dictionary(array.type):
-            array = pc.cast(array, array.type.value_type)
-        wrong = None
-        if array.null_count:
-            wrong = array.is_null().to_numpy()
-            array = array.fill_null(0)
-        return array.to_numpy(), wrong
-
     def _integers(self, column: str) -> tuple[NDArray[Any], Bools | None]:
         """Give a column's whole numbers, and where they are none."""
-        values, wrong = self._numbers(column)
+        values, wrong = read_numbers(self.table[column])
         odd: Bools | None = None
         if values.dtype.kind == "f":
             values = values.astype(np.float64)
@@ -204,7 +209,7 @@ class _Columns:
 
     def seconds(self, column: str) -> NDArray[Any]:
         """Read a required column of numbers."""
-        return self._note(self._numbers(column))
+        return self._note(read_numbers(self.table[column]))
 
     def optional(self, column: str) -> NDArray[Any] | None:
         """Read a column of whole numbers, -1 where there is none; None where the column is missing."""
@@ -217,7 +222,7 @@ class _Columns:
         """Read a column of numbers, NaN where there is none; None where the column is missing."""
         if column not in self.table.column_names:
             return None
-        values, wrong = self._numbers(column)
+        values, wrong = read_numbers(self.table[column])
         return values if wrong is None else np.where(wrong, np.nan, values.astype(np.float64))
 
 
@@ -294,19 +299,18 @@ def _add_up(table: pa.Table, column: str) -> NDArray[np.float64] | None:
     """Add up the lists of a column, NaN where there is none or one is damaged; None where the column is missing or empty."""
     if column not in table.column_names or pa.types.is_null(table[column].type):
         return None
+    import pyarrow.compute as pc  # makes all of its functions when it is imported; only such jobs need it
+
     lists = table[column]
-    n_each = pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
-    # Offsets of what is taken, whatever a null hides.
-    flat = pc.list_flatten(lists)
-    values = (
-        pc.fill_null(flat, -1).to_numpy().astype(np.float64) if len(flat) and not pa.types.is_null(flat.type) else None
-    )
+    n_each, flat = read_numbers(pc.list_value_length(lists))[0], pc.list_flatten(lists)
     found = np.full(len(n_each), np.nan)
-    if values is None:
+    if pa.types.is_null(flat.type) or not len(flat):
         return found
+    values, missing = read_numbers(flat)
+    wrong = (values < 0) | (values >= MAX_INTEGER)
     some = np.flatnonzero(n_each > 0)
     first = np.concatenate([[0], np.cumsum(n_each[some])[:-1]]).astype(np.int64)
-    found[some] = np.add.reduceat(np.where((values < 0) | (values >= MAX_INTEGER), np.nan, values), first)
+    found[some] = np.add.reduceat(np.where(wrong if missing is None else wrong | missing, np.nan, values), first)
     return found
 
 
@@ -324,21 +328,34 @@ def _list_others(codes: Ints, names: tuple[str, ...]) -> dict[str, Any]:
 def _strings(column: pa.ChunkedArray) -> tuple[Ints, tuple[str, ...]]:
     """Turn a string column into codes (-1 for null) and their names."""
     if not pa.types.is_dictionary(column.type):
-        column = pc.dictionary_encode(column)
+        column = column.dictionary_encode()
     column = column.unify_dictionaries()
     if column.num_chunks == 0:
         return np.zeros(0, dtype=np.int64), ()
     names = tuple("(null)" if text is None else str(text) for text in column.chunk(0).dictionary.to_pylist())
     parts = []
     for chunk in column.chunks:
-        indices = chunk.indices
-        if indices.null_count:
-            indices = indices.cast(pa.int64()).fill_null(-1)
-        parts.append(indices.to_numpy(zero_copy_only=False))
+        codes, missing = read_numbers(chunk.indices)
+        codes = codes.astype(np.int64) if codes.dtype.kind == "u" else codes
+        parts.append(codes if missing is None else np.where(missing, -1, codes.astype(np.int64)))
     codes = parts[0] if len(parts) == 1 else np.concatenate(parts)
-    if codes.dtype.kind == "u":
-        codes = codes.astype(np.int64)
-    return codes, names
+    return _order_of_appearance(codes, names)
+
+
+def _order_of_appearance(codes: Ints, names: tuple[str, ...]) -> tuple[Ints, tuple[str, ...]]:
+    """Number names in the order in which rows first have them, whatever order their writer gave; leave out what no row has."""
+    seen: list[int] = []
+    for first in range(0, len(codes), CODES_AT_A_TIME):
+        some = codes[first : first + CODES_AT_A_TIME]
+        new = set((np.flatnonzero(np.bincount(some + 1, minlength=len(names) + 1)) - 1).tolist()) - {-1, *seen}
+        seen += sorted(new, key=lambda code: int(np.argmax(some == code)))
+        if len(seen) == len(names):
+            break
+    if seen == list(range(len(names))):
+        return codes, names
+    lookup = np.full(len(names) + 1, -1, dtype=np.int64)
+    lookup[seen] = np.arange(len(seen))
+    return lookup[codes], tuple(names[code] for code in seen)
 
 
 def _footer_recording(footer: dict[bytes, bytes], name: str) -> dict[str, Any]:

@@ -8,7 +8,6 @@ at a time, and `warnings` is a list that is added to.
 """
 
 import dataclasses
-import io
 import os
 import shutil
 import tempfile
@@ -17,14 +16,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 from diagnose.errors import TraceError
-from diagnose.trace.gather import gather_traces
-from diagnose.trace.parquet import MAGIC, read_parquet
-from diagnose.trace.producers import megatron_log
-from diagnose.trace.producers.catalogue import find_producer, list_producers, read_with
+from diagnose.trace.parquet import MAGIC, is_trace, read_parquet
 from diagnose.trace.producers.input_files import InputFiles, list_input_files
-from diagnose.trace.recorded import make_rows
 from diagnose.trace.rows import Rows
-from diagnose.trace.strangers import describe_strangers, refuse_strangers
+from diagnose.trace.streams import read_stream
 
 #: Files that describe a job and hold nothing of its operations.
 DESCRIPTIONS = (".yaml", ".yml")
@@ -45,7 +40,8 @@ def read_rows(source: str | Path | BinaryIO, *, name: str, report: Callable[[str
         return _read_stream(source, name, report)
     path = Path(source)
     if path.exists() and not path.is_file() and not path.is_dir():  # a pipe has no size and cannot be read twice
-        return _read_stream(io.BytesIO(path.read_bytes()), name, report)
+        with path.open("rb") as pipe:
+            return _read_stream(read_stream(pipe, name=name), name, report)
     if not path.exists() or (path.is_file() and is_trace(path)):
         return read_parquet(path, name=name)
     return _read_inputs(list_input_files(path, name=name), name, report)
@@ -67,6 +63,13 @@ def _read_stream(source: BinaryIO, name: str, report: Callable[[str], None]) -> 
 
 def _read_inputs(inputs: InputFiles, name: str, report: Callable[[str], None]) -> Rows:
     """Read files of another producer, else a folder with one trace a rank."""
+    # A job in one Parquet file is answered without any of these.
+    from diagnose.trace.gather import gather_traces
+    from diagnose.trace.producers import megatron_log
+    from diagnose.trace.producers.catalogue import find_producer, list_producers, read_with
+    from diagnose.trace.recorded import make_rows
+    from diagnose.trace.strangers import describe_strangers, refuse_strangers
+
     traces = tuple(file for file in inputs.files if is_trace(file))
     others = tuple(
         file
@@ -98,15 +101,6 @@ def _read_inputs(inputs: InputFiles, name: str, report: Callable[[str], None]) -
         "the files of one job: `diagnose convert --list` shows what can be read",
         where=name,
     )
-
-
-def is_trace(file: Path) -> bool:
-    """Say whether a file is Parquet, by its first bytes."""
-    try:
-        with file.open("rb") as content:
-            return content.read(len(MAGIC)) == MAGIC
-    except OSError:
-        return False
 
 
 def _ignore(line: str) -> None:

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from diagnose.errors import TraceError, UsageError
 from diagnose.trace.list_column import LISTS
 from diagnose.trace.parquet import EXPERT_TOKENS, OPTIONAL, REQUIRED, check_names
+from diagnose.trace.streams import read_stream
 
 #: All that a trace may have; other columns of a table are not looked at, whatever they hold.
 COLUMNS = (*REQUIRED, *OPTIONAL, EXPERT_TOKENS, LISTS)
@@ -127,7 +128,7 @@ def _check_file(file: Any) -> tuple[BinaryIO, str]:
         if file.read(0) != b"":
             raise UsageError("the file is opened for text; open it with 'rb'", where=name)
         if not file.seekable():
-            return io.BytesIO(file.read()), name
+            return read_stream(file, name=name), name
         file.seek(0)
     except OSError as error:  # also one that is open for writing only
         raise TraceError(f"cannot be read: {error.strerror or error}; open it with 'rb'", where=name) from None

@@ -5,6 +5,7 @@ Enters: a URL, and what to do in a transaction. Leaves: its answer, or one line 
 
 import contextlib
 import dataclasses
+import functools
 import os
 import sqlite3
 import time
@@ -39,17 +40,18 @@ _Found = TypeVar("_Found")
 
 
 class Database:
-    """A database that is asked in transactions. `waited_s` adds up the seconds spent waiting for it."""
+    """A database that is asked in transactions, or only read. `waited_s` adds up the seconds spent waiting for it."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, only_reads: bool = False) -> None:
         self._url = read_url(url)
         self.name = self._url.render_as_string(hide_password=True)
         self.waited_s = 0.0
         self.is_sqlite = self._url.get_backend_name() == "sqlite"
+        self.only_reads = only_reads
         self.insert = _find_insert(self._url.get_backend_name())
         #: While False, a database that does not answer is not asked again: more likely its URL is wrong.
         self.asks_again = False
-        self._engine = _make_engine(self._url)
+        self._engine = _make_engine(self._url, only_reads=only_reads)
         self._waits_s: tuple[float, ...] = RETRY_S
 
     @property
@@ -177,20 +179,54 @@ def _find_password() -> str | None:
     return None
 
 
-def _make_engine(url: sa.URL) -> sa.Engine:
+def _make_engine(url: sa.URL, *, only_reads: bool) -> sa.Engine:
     """Make an engine whose transactions are what they seem."""
     if url.get_backend_name() == "postgresql":
         try:
-            return sa.create_engine(url, connect_args={"connect_timeout": 10, "application_name": "diagnose"})
+            connect = {"connect_timeout": 10, "application_name": "diagnose"}
+            return sa.create_engine(url, connect_args=connect, execution_options={"postgresql_readonly": only_reads})
         except ImportError:
             raise UsageError("--store postgresql:// needs psycopg: pip install 'diagnose-training[postgres]'") from None
-    folder = Path(url.database or "").parent
-    if not folder.is_dir():
-        raise UsageError(f"--store: there is no folder {folder}")
-    engine = sa.create_engine(url, connect_args={"timeout": BUSY_S})
-    sa.event.listen(engine, "connect", _set_up_sqlite)
+    file = Path(url.database or "")
+    if not file.parent.is_dir():
+        raise UsageError(f"--store: there is no folder {file.parent}")
+    if only_reads:
+        engine = sa.create_engine(url, creator=lambda: _read_sqlite(file))
+    else:
+        engine = sa.create_engine(url, connect_args={"timeout": BUSY_S})
+        sa.event.listen(engine, "connect", _set_up_sqlite)
     sa.event.listen(engine, "begin", _begin_sqlite)
     return engine
+
+
+def _read_sqlite(file: Path) -> sqlite3.Connection:
+    """Open a file that is only read, and leave nothing beside it that could keep those out who write it.
+
+    Who may write it shares it with them as they do. Who may not reads the log beside it where there is one; where there is none,
+    nobody writes, and the file is taken as it is.
+    """
+    address = file.absolute().as_uri()
+    connect = functools.partial(
+        sqlite3.connect, uri=True, timeout=BUSY_S, isolation_level=None, check_same_thread=False
+    )
+    if os.access(file, os.W_OK) and os.access(file.parent, os.W_OK):
+        connection = connect(f"{address}?mode=rw")
+        connection.execute("PRAGMA query_only = ON")
+        return connection
+    log = file.with_name(f"{file.name}-wal")
+    if not log.exists():
+        return connect(f"{address}?mode=ro&immutable=1")
+    connection = connect(f"{address}?mode=ro&readonly_shm=1")
+    try:
+        connection.execute("PRAGMA schema_version")
+    except sqlite3.OperationalError:
+        connection.close()
+        if log.stat().st_size:
+            raise sqlite3.OperationalError(
+                f"{log.name} holds what is not in the file yet, and cannot be read; open the store once as who writes it"
+            ) from None
+        return connect(f"{address}?mode=ro&immutable=1")
+    return connection
 
 
 def _set_up_sqlite(connection: Any, _record: object) -> None:

@@ -58,8 +58,12 @@ class _Judged(msgspec.Struct, frozen=True):
 def update_findings(store: Store, now_s: float, gone_after_s: float, *, is_trial: bool = False) -> list[Finding]:
     """Work out what became of all findings since the last time; give all, by fingerprint.
 
-    `now_s` is in seconds since 1970. A finding that no run had for `gone_after_s` is fixed. A trial leaves the store as it is.
+    `now_s` is in seconds since 1970. A finding that no run had for `gone_after_s` is fixed. A trial leaves the store as it is,
+    and works on a copy of one that can only be read.
     """
+    if is_trial and store.only_reads:
+        with store.copied() as copy:
+            return update_findings(copy, now_s, gone_after_s)
 
     def update(connection: sa.Connection) -> list[Finding]:
         if connection.dialect.name == "postgresql":

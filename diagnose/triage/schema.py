@@ -86,9 +86,7 @@ def migrate(connection: sa.Connection, migrations: tuple[Callable[[sa.Connection
     steps = MIGRATIONS if migrations is None else migrations
     version = read_version(connection)
     if version > len(steps):
-        raise ServiceError(
-            f"the store has schema {version}, and this version knows up to {len(steps)}: upgrade diagnose"
-        )
+        raise _newer(version, len(steps))
     if version == len(steps):
         return version
     if version == 0:
@@ -98,6 +96,30 @@ def migrate(connection: sa.Connection, migrations: tuple[Callable[[sa.Connection
     connection.execute(sa.delete(_VERSION))
     connection.execute(sa.insert(_VERSION).values(version=len(steps)))
     return len(steps)
+
+
+def check_version(connection: sa.Connection, name: str) -> int:
+    """Give the version of the schema where it is that of this version, and change nothing.
+
+    Raises
+    ------
+    ServiceError
+        It is another one.
+    """
+    version = read_version(connection)
+    if version < len(MIGRATIONS):
+        raise ServiceError(
+            f"{name} has schema {version}, and this version reads {len(MIGRATIONS)}; what writes into the store, as "
+            "`diagnose triage` does, brings it up to date"
+        )
+    if version > len(MIGRATIONS):
+        raise _newer(version, len(MIGRATIONS))
+    return version
+
+
+def _newer(version: int, known: int) -> ServiceError:
+    """Say that a newer version made the store."""
+    return ServiceError(f"the store has schema {version}, and this version knows up to {known}: upgrade diagnose")
 
 
 def read_version(connection: sa.Connection) -> int:

@@ -6,8 +6,10 @@ time, on one machine or many: see `claims`.
 
 import contextlib
 import dataclasses
+import functools
 import sqlite3
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -24,12 +26,14 @@ from diagnose.triage.schema import (
     DOCUMENTS,
     FINDINGS,
     JOBS,
+    METADATA,
     MOMENTS,
     NIGHTS,
     PRUNED,
     RUNS,
     SIGHTINGS,
     TIMES,
+    check_version,
     migrate,
     read_version,
 )
@@ -93,7 +97,8 @@ class Store(Database):
     """A database with the tables of this version, at `sqlite:///FILE` or `postgresql://USER@HOST/DATABASE`.
 
     The password comes from `DIAGNOSE_STORE_PASSWORD`, or the file that `DIAGNOSE_STORE_PASSWORD_FILE` names, or what libpq reads.
-    Where a store may not be created, one that is not there is an error, and nothing is made.
+    Where a store may not be created, one that is not there is an error, and nothing is made. One that is only read serves where
+    nothing can be written, as a replica does; it is not migrated.
 
     Raises
     ------
@@ -103,16 +108,17 @@ class Store(Database):
         The database does not answer, or is not a store.
     """
 
-    def __init__(self, url: str, *, may_create: bool = True) -> None:
+    def __init__(self, url: str, *, may_create: bool = True, only_reads: bool = False) -> None:
         file = read_url(url)
+        may_create = may_create and not only_reads
         if file.get_backend_name() == "sqlite" and not may_create and not Path(file.database or "").is_file():
             raise NoStoreError(f"{file.render_as_string(hide_password=True)} is not there; `diagnose triage` makes it")
-        super().__init__(url)
+        super().__init__(url, only_reads=only_reads)
         # Made once: to make a statement takes SQLAlchemy longer than the database takes to run it.
         self._upserts = {JOBS: self._make_upsert(JOBS), TIMES: self._make_upsert(TIMES, diagnosed_at=self.clock)}
         self._claims = Claims(self)
         self._entered_at: float | None = None
-        self.schema = self._open(may_create=may_create)
+        self.schema = self._open(may_create=may_create, only_reads=only_reads)
 
     def __enter__(self) -> Self:
         return self
@@ -248,6 +254,19 @@ class Store(Database):
                 connection.cursor().execute("VACUUM")
         return pruned
 
+    @contextlib.contextmanager
+    def copied(self) -> "Iterator[Store]":
+        """Copy the store to a file of its own, to try something that is not to stay; it is deleted at the end."""
+        with tempfile.TemporaryDirectory(prefix="diagnose-") as folder, Store(f"sqlite:///{folder}/copy.db") as copy:
+            tables = [table for table in METADATA.sorted_tables if table.name != "schema_version"]
+            with self.reading() as read:
+                for table in tables:
+                    add = sa.insert(table)
+                    for rows in read(sa.select(table)):
+                        copied = [dict(row._mapping) for row in rows]  # noqa: SLF001 - its name in the library's documentation
+                        copy.transact(functools.partial(sa.Connection.execute, statement=add, parameters=copied))
+            yield copy
+
     def info(self) -> StoreInfo:
         """Count what is there."""
 
@@ -276,18 +295,18 @@ class Store(Database):
 
     # ---- Inside ----
 
-    def _open(self, *, may_create: bool) -> int:
-        """Make the tables where they are missing or old."""
+    def _open(self, *, may_create: bool, only_reads: bool) -> int:
+        """Make the tables where they are missing or old; where it is only read, refuse a store that lacks them."""
 
         def prepare(connection: sa.Connection) -> int:
-            if not self.is_sqlite:
+            if not self.is_sqlite and not only_reads:
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
             if not may_create and read_version(connection) == 0:
                 raise NoStoreError(f"{self.name} is no store; `diagnose triage` makes one there")
-            return migrate(connection)
+            return check_version(connection, self.name) if only_reads else migrate(connection)
 
         try:
-            return self.transact(prepare)
+            return self.ask(prepare) if only_reads else self.transact(prepare)
         except BaseException:
             self._engine.dispose()
             raise

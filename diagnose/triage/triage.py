@@ -136,7 +136,7 @@ def _open_existing(url: str) -> "Store | None":
     from diagnose.triage.store import NoStoreError, Store
 
     try:
-        return Store(url, may_create=False)
+        return Store(url, only_reads=True)
     except NoStoreError:
         return None
 

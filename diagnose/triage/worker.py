@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from diagnose.errors import DiagnoseError, MetadataError, TraceError
+from diagnose.heap import import_to_stay, reuse_freed_memory
 from diagnose.model.plain import to_json
 from diagnose.model.request import Request
 from diagnose.triage.identity import SETTLED_S, Judge, digest_files
@@ -102,7 +103,9 @@ def prepare_process() -> None:
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("500")
     threading.Thread(target=_follow_parent, daemon=True).start()
-    import diagnose.pipeline  # noqa: F401 - so that the first job does not pay for it
+    reuse_freed_memory()
+    with import_to_stay():
+        import diagnose.pipeline  # noqa: F401 - so that the first job does not pay for it
 
 
 def do_job(task: Task) -> Outcome:
@@ -248,11 +251,13 @@ def _is_short_of_memory(error: BaseException) -> bool:
 
 
 def _check_size(task: Task, traces: Sequence[Path]) -> None:
-    """Hand a job back that needs more memory than it may take."""
-    if task.memory_bytes is None or task.is_last_try:
+    """Hand a job back that needs more memory than it may take; on its last try give it up before it takes any."""
+    if task.memory_bytes is None:
         return
     needs = _claimed_bytes(traces)
-    if needs > task.memory_bytes:
+    if task.is_last_try and needs > task.memory_bytes + SLACK_BYTES:
+        raise MemoryError
+    if not task.is_last_try and needs > task.memory_bytes:
         raise _TooLargeError(needs)
 
 

@@ -9,7 +9,7 @@ from diagnose.errors import TraceError
 from diagnose.model.optype import COMPUTE, DIRECTIONS, Op
 from diagnose.model.trace import Block, Bools, Nodes, Seconds
 from diagnose.whatif.batches import HELD_SHARE
-from diagnose.whatif.graph import Barrier, Event, Graph, Layout, order_graph
+from diagnose.whatif.graph import Barrier, Event, Graph, Layout, last_ends, order_graph, split_nodes
 
 #: A barrier must explain more than this part of the launch delay.
 EXPLAINED_SHARE = 0.5
@@ -17,6 +17,8 @@ EXPLAINED_SHARE = 0.5
 BARRIER_TOLERANCE_S = 100e-6
 #: Two explanations that differ by less are the same.
 ROUNDING_S = 1e-9
+#: Means that are added up in another order differ by less than this part.
+ROUNDING = 1e-9
 #: Launch delays below this part of the step are not worth a barrier.
 WORTH_SHARE = 0.01
 #: A worker that waits for others may wait for more of them, which shows in few steps: delays of this part of the step, in so many.
@@ -41,11 +43,12 @@ def add_hidden_barriers(
         layout.of(Op.FORWARD, stage)[0] for stage in range(layout.n_stages) if layout.of(Op.FORWARD, stage)
     }
     computes = [node for node in _barrier_sources(layout, graph) if Op(int(block.nodes.op[node])) in COMPUTE]
+    late = _list_late(graph, start_s, block.end_s, (WORTH_SHARE - ROUNDING) * step_s) - first_forwards
     for sources in (_barrier_sources(layout, graph), computes):
         barriers: dict[int, tuple[Barrier, ...]] = {}
-        for event in graph.events:
+        for event in graph.events if late else ():
             for node in event.members:
-                if node in first_forwards or not graph.waits[node]:
+                if node not in late:
                     continue
                 delay = start_s[node] - np.max(block.end_s[list(graph.waits[node])], axis=0)
                 lanes = _lane_mean(delay) > WORTH_SHARE * step_s
@@ -66,6 +69,16 @@ def add_hidden_barriers(
         except TraceError:
             continue  # operations that start together seem to wait for each other; computes never do
     return graph
+
+
+def _list_late(graph: Graph, start_s: Seconds, end_s: Seconds, least_s: float) -> set[int]:
+    """List the nodes that start by more than so much later than all that they wait for, on the mean of a dp rank or more."""
+    waiting = np.array([node for node, sources in enumerate(graph.waits) if sources], dtype=np.int64)
+    found: set[int] = set()
+    for part in split_nodes(waiting, start_s[0].size):
+        delay_s = np.moveaxis(start_s[part] - last_ends(graph, part.tolist(), end_s), 1, 0)  # steps first
+        found.update(part[(_lane_mean(delay_s) > least_s).any(axis=1)].tolist())
+    return found
 
 
 def _left_over(start_s: Seconds, end_s: Seconds, delay: Seconds, barriers: tuple[Barrier, ...]) -> Seconds:

@@ -9,6 +9,7 @@ import numpy as np
 
 from diagnose.model.optype import DIRECTIONS, Op
 from diagnose.model.trace import Nodes, Seconds
+from diagnose.whatif.graph import split_nodes
 from diagnose.whatif.observed import Observed
 
 COMPUTES = tuple(int(op) for op in DIRECTIONS)
@@ -51,12 +52,15 @@ def gather_computes(observed: Sequence[Observed], n_stages: int) -> Seconds:
     n_steps = sum(len(o.block.steps) for o in observed)
     compute_s = np.full((n_directions, n_chunks * n_stages, n_microbatches, n_steps, observed[0].block.n_dp), np.nan)
     for steps, o in iterate_blocks(observed):
-        for node in list_computes(o.block.nodes):
+        nodes = list_computes(o.block.nodes)
+        for part in split_nodes(np.array(nodes, dtype=np.int64), o.block.start_s[0].size):
+            own = np.array([o.own[node] for node in part.tolist()])
             # A rank that does not run the microbatch took no time for it, and what was filled in is nobody's.
-            own = np.where(o.own[node] > 0, o.own[node], np.nan)
+            own[~(own > 0)] = np.nan
             if o.block.filled is not None:
-                own = np.where(o.block.filled[node], np.nan, own)
-            compute_s[(*place_of(o.block.nodes, node, n_stages), steps)] = own
+                own[o.block.filled[part]] = np.nan
+            places = np.array([place_of(o.block.nodes, node, n_stages) for node in part.tolist()], dtype=np.int64)
+            compute_s[(*places.T, steps)] = own
     return compute_s
 
 

@@ -39,10 +39,8 @@ def delay_excess(o: Observed) -> dict[int, Seconds]:
     usual_compute = max(float(np.median(_medians(o, elsewhere))), 0.0) if elsewhere else 0.0
     found: dict[int, Seconds] = {}
     opening = _first_forward(o)
-    for node in simulated:
+    for node in _list_late(o, simulated):
         delay = o.idle(node)
-        if delay.max() <= SHORTEST_S:
-            continue
         # A delay that is there in every step is no less lost; what no job is without is short.
         ordinary = max(usual_compute, ORDINARY_SHARE * step_s)
         ratio = ORDINARY_DELAY_RATIO
@@ -56,6 +54,21 @@ def delay_excess(o: Observed) -> dict[int, Seconds]:
         if excess.any():
             found[node] = excess
     return found
+
+
+def _list_late(o: Observed, nodes: Sequence[int]) -> list[int]:
+    """List the nodes with any launch delay that is not too short to look at."""
+    parts = (nodes[at : at + CHUNK_NODES] for at in range(0, len(nodes), CHUNK_NODES))
+    return [n for part in parts for n, most_s in zip(part, _longest(o, part), strict=True) if most_s > SHORTEST_S]
+
+
+def _longest(o: Observed, nodes: Sequence[int]) -> list[float]:
+    """Say how long the longest launch delay of each node is, seconds."""
+    delays = [o.idle(n) for n in nodes]
+    if len({delay.shape for delay in delays}) > 1 or delays[0].size > CHUNK_NODES:
+        return [float(delay.max()) for delay in delays]
+    longest: list[float] = np.array(delays).max(axis=(1, 2)).tolist()
+    return longest
 
 
 def _medians(o: Observed, nodes: Sequence[int]) -> Seconds:

@@ -7,17 +7,19 @@ import dataclasses
 import functools
 import heapq
 import itertools
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from diagnose.errors import TraceError
 from diagnose.model.optype import COMPUTE, DIRECTIONS, P2P, Op
-from diagnose.model.placement import match_transfers, positions_of, stage_at
+from diagnose.model.placement import list_by_place, match_transfers, positions_of, stage_at
 from diagnose.model.trace import Bools, Ints, Nodes, Seconds
 from diagnose.whatif.overlaps import Overlaps
+
+#: Cells (operation, step, dp rank) that are looked at at a time.
+MAX_CELLS = 500_000
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -106,10 +108,7 @@ class Layout:
         self.overlaps = overlaps or {}
         self.n_stages = int(nodes.stage.max()) + 1 if len(nodes) else 0
         self.start_s = start_s
-        by_place: dict[tuple[int, int], list[int]] = defaultdict(list)
-        for node in np.lexsort((nodes.seq, nodes.op, nodes.stage)).tolist():
-            by_place[int(nodes.op[node]), int(nodes.stage[node])].append(node)
-        self._by_place = by_place
+        self._by_place = list_by_place(nodes)
         self.position = positions_of(nodes)
         self.stage_at = stage_at(nodes)
 
@@ -137,8 +136,10 @@ class Layout:
 
     def by_start(self, ops: Iterable[Op], stage: int) -> list[int]:
         """List the nodes of several types on one stage in launch order."""
-        found = [node for op in ops for node in self.of(op, stage)]
-        return sorted(found, key=lambda node: (self.start_s[node], self.nodes.op[node], self.nodes.seq[node]))
+        found = np.array([node for op in ops for node in self.of(op, stage)], dtype=np.int64)
+        order = np.lexsort((self.nodes.seq[found], self.nodes.op[found], self.start_s[found]))
+        in_order: list[int] = found[order].tolist()
+        return in_order
 
     def chunk(self, node: int) -> int:
         """Model chunk of a node, 0 where it has none."""
@@ -161,19 +162,16 @@ def order_graph(
     TraceError
         Operations wait for each other in a circle; the message names them.
     """
-    nodes = layout.nodes
+    nodes, start_s = layout.nodes, layout.start_s.tolist()
     events = _join_batches(events, batches)
-    key = [
-        (min(float(layout.start_s[node]) for node in event.completes or event.members), i)
-        for i, event in enumerate(events)
-    ]
+    key = [min(start_s[node] for node in event.completes or event.members) for event in events]
     moved = _sort_events(nodes, events, waits, barriers, key)
     ends_in = {node for event in events for node in event.completes}
     finals = tuple(node for stage in range(layout.n_stages) for node in layout.of(Op.OPTIMIZER, stage))
     finals = finals or tuple(node for node in _closing(layout) if node in ends_in)
     return Graph(
         n_nodes=len(nodes),
-        waits=tuple(tuple(sorted(n for n in w if n in ends_in)) for w in waits),
+        waits=tuple(tuple(sorted(w & ends_in)) for w in waits),
         events=tuple(moved),
         barriers=barriers,
         last_use=_last_uses(moved, waits, barriers, finals),
@@ -192,7 +190,7 @@ def add_barriers(nodes: Nodes, graph: Graph, barriers: dict[int, tuple[Barrier, 
     """
     together = {node: (*graph.barriers.get(node, ()), *barriers.get(node, ())) for node in {*graph.barriers, *barriers}}
     waits = [set(w) for w in graph.waits]
-    events = _sort_events(nodes, graph.events, waits, together, [(float(i), i) for i in range(len(graph.events))])
+    events = _sort_events(nodes, graph.events, waits, together, range(len(graph.events)))
     return dataclasses.replace(
         graph,
         events=tuple(events),
@@ -206,30 +204,26 @@ def _sort_events(
     events: Sequence[Event],
     waits: Sequence[set[int]],
     barriers: Mapping[int, tuple[Barrier, ...]],
-    key: Sequence[tuple[float, int]],
+    key: Sequence[float],
 ) -> list[Event]:
-    """Put events into topological order, ties by their key."""
-    starts_in = {node: i for i, event in enumerate(events) for node in event.members}
-    ends_in = {node: i for i, event in enumerate(events) for node in event.completes}
-    before: list[set[int]] = [set(event.awaits) for event in events]
-    for node, i in starts_in.items():
-        sources = [*waits[node], *(s for barrier in barriers.get(node, ()) for s in barrier.sources)]
-        before[i].update(ends_in[source] for source in sources if ends_in.get(source, i) != i)
-    after: list[list[int]] = [[] for _ in events]
-    for i, sources_of in enumerate(before):
-        for j in sources_of:
-            after[j].append(i)
-    ready = [key[i] for i in range(len(events)) if not before[i]]
+    """Put events into topological order, ties by their key, then as they stand."""
+    earlier, later = _list_edges(len(nodes), events, waits, barriers)
+    begin = np.searchsorted(earlier, np.arange(len(events) + 1)).tolist()
+    after, open_waits = later.tolist(), np.bincount(later, minlength=len(events)).tolist()
+    by_rank = np.argsort(np.asarray(key, dtype=np.float64), kind="stable")
+    rank = np.empty(len(events), dtype=np.int64)
+    rank[by_rank] = np.arange(len(events))
+    at_rank, rank_of = by_rank.tolist(), rank.tolist()
+    ready = [rank_of[i] for i, n in enumerate(open_waits) if not n]
     heapq.heapify(ready)
-    open_waits = [len(b) for b in before]
     ordered: list[int] = []
     while ready:
-        _, i = heapq.heappop(ready)
+        i = at_rank[heapq.heappop(ready)]
         ordered.append(i)
-        for j in after[i]:
+        for j in after[begin[i] : begin[i + 1]]:
             open_waits[j] -= 1
             if not open_waits[j]:
-                heapq.heappush(ready, key[j])
+                heapq.heappush(ready, rank_of[j])
     if len(ordered) < len(events):
         stuck = [nodes.name((event.completes or event.members)[0]) for i, event in enumerate(events) if open_waits[i]]
         raise TraceError(
@@ -238,7 +232,63 @@ def _sort_events(
             where="graph",
         )
     position = {i: at for at, i in enumerate(ordered)}
-    return [dataclasses.replace(events[i], awaits=tuple(position[j] for j in events[i].awaits)) for i in ordered]
+    found = [events[i] for i in ordered]
+    return [
+        dataclasses.replace(event, awaits=tuple(position[j] for j in event.awaits)) if event.awaits else event
+        for event in found
+    ]
+
+
+def _list_edges(
+    n_nodes: int,
+    events: Sequence[Event],
+    waits: Sequence[Collection[int]],
+    barriers: Mapping[int, tuple[Barrier, ...]],
+) -> tuple[Ints, Ints]:
+    """List which event must have moved before which, each pair once: positions in `events`, by the earlier one."""
+    starts_in, ends_in = np.full((2, n_nodes), -1)
+    for of_node, nodes_of in (
+        (starts_in, [event.members for event in events]),
+        (ends_in, [event.completes for event in events]),
+    ):
+        of_node[flatten(nodes_of)] = np.repeat(np.arange(len(events)), [len(nodes) for nodes in nodes_of])
+    hidden = [(source, node) for node, of_node in barriers.items() for barrier in of_node for source in barrier.sources]
+    earlier = ends_in[np.r_[flatten(waits), flatten([(source,) for source, _ in hidden])]]
+    waiter = np.repeat(np.arange(len(waits)), [len(w) for w in waits])
+    later = starts_in[np.r_[waiter, flatten([(node,) for _, node in hidden])]]
+    known = (earlier >= 0) & (later >= 0) & (earlier != later)
+    awaits = [event.awaits for event in events]
+    earlier = np.r_[earlier[known], flatten(awaits)]
+    later = np.r_[later[known], np.repeat(np.arange(len(events)), [len(a) for a in awaits])]
+    return np.divmod(np.unique(earlier * len(events) + later), max(len(events), 1))
+
+
+def last_ends(graph: Graph, nodes: Sequence[int], end_s: Seconds) -> Seconds:
+    """Say when the last of what each of some nodes waits for, at least one operation, ends: seconds, (n, n_steps, n_dp)."""
+    sources = [graph.waits[node] for node in nodes]
+    if not sources:
+        return np.zeros((0, *end_s.shape[1:]))
+    begins = np.array([0, *itertools.accumulate(map(len, sources))], dtype=np.int64)[:-1]
+    return np.asarray(np.maximum.reduceat(end_s[flatten(sources)], begins, axis=0))
+
+
+def group_by_members(events: Iterable[Event]) -> list[Ints]:
+    """Give the members of events, an array of shape (n_events, n_members) for each number of members but none."""
+    found: dict[int, list[tuple[int, ...]]] = {}
+    for event in events:
+        if event.members:
+            found.setdefault(len(event.members), []).append(event.members)
+    return [np.array(members, dtype=np.int64) for members in found.values()]
+
+
+def split_nodes(nodes: Ints, n_lanes: int) -> list[Ints]:
+    """Split nodes, each of so many lanes, into parts that are looked at at a time."""
+    return np.array_split(nodes, min(1 + len(nodes) * n_lanes // MAX_CELLS, max(len(nodes), 1)))
+
+
+def flatten(rows: Sequence[Collection[int]]) -> Ints:
+    """Put rows of numbers one after the other."""
+    return np.fromiter(itertools.chain.from_iterable(rows), dtype=np.int64, count=sum(map(len, rows)))
 
 
 def _join_batches(events: list[Event], batches: Sequence[tuple[int, ...]]) -> list[Event]:
@@ -248,7 +298,10 @@ def _join_batches(events: list[Event], batches: Sequence[tuple[int, ...]]) -> li
         return events
     starts_in = {node: i for i, event in enumerate(events) for node in event.members}
     split = [
-        dataclasses.replace(event, completes=tuple(n for n in event.completes if n not in batched)) for event in events
+        event
+        if batched.isdisjoint(event.completes)
+        else dataclasses.replace(event, completes=tuple(n for n in event.completes if n not in batched))
+        for event in events
     ]
     return split + [
         Event((), across_dp=False, completes=batch, awaits=tuple(sorted({starts_in[node] for node in batch})))
@@ -260,18 +313,21 @@ def _last_uses(
     events: list[Event], waits: list[set[int]], barriers: dict[int, tuple[Barrier, ...]], finals: tuple[int, ...]
 ) -> tuple[tuple[int, ...], ...]:
     """Say after which event the end of each node is not needed any more."""
-    needed_last: dict[int, int] = {}
-    for position, event in enumerate(events):
-        needed_last.update(dict.fromkeys(event.completes, position))
-        for node in event.members:
-            needed_last.update(dict.fromkeys(waits[node], position))
-            for barrier in barriers.get(node, ()):
-                needed_last.update(dict.fromkeys(barrier.sources, position))
-    forget: list[list[int]] = [[] for _ in events]
-    for node, position in needed_last.items():
-        if node not in finals:
-            forget[position].append(node)
-    return tuple(tuple(f) for f in forget)
+    at = np.full(len(waits), -1)
+    members = [event.members for event in events]
+    at[flatten(members)] = np.repeat(np.arange(len(events)), [len(m) for m in members])
+    completes = [event.completes for event in events]
+    needed_last = np.full(len(waits), -1)
+    needed_last[flatten(completes)] = np.repeat(np.arange(len(events)), [len(c) for c in completes])
+    np.maximum.at(needed_last, flatten(waits), np.repeat(at, [len(w) for w in waits]))
+    for node, of_node in barriers.items():
+        sources = [source for barrier in of_node for source in barrier.sources]
+        needed_last[sources] = np.maximum(needed_last[sources], at[node])
+    needed_last[list(finals)] = -1
+    order = np.argsort(needed_last, kind="stable")
+    begin = np.searchsorted(needed_last[order], np.arange(len(events) + 1)).tolist()
+    nodes = order.tolist()
+    return tuple(tuple(nodes[a:b]) for a, b in itertools.pairwise(begin))
 
 
 def _opening(layout: Layout, waits: list[set[int]], events: list[Event]) -> frozenset[int]:
@@ -279,12 +335,13 @@ def _opening(layout: Layout, waits: list[set[int]], events: list[Event]) -> froz
     compute = {int(op) for op in COMPUTE}
     passed: set[int] = set()
     openers: set[int] = set()
+    ops = layout.nodes.op.tolist()
     for event in events:
         for node in event.members:
             if waits[node] <= passed:
                 if waits[node]:
                     openers.add(node)
-                if int(layout.nodes.op[node]) not in compute:
+                if ops[node] not in compute:
                     passed.add(node)
     return frozenset(openers)
 

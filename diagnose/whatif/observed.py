@@ -19,7 +19,7 @@ from diagnose.whatif.barriers import EXPLAINED_SHARE, add_hidden_barriers
 from diagnose.whatif.batches import HELD_SHARE, SampledLanes, find_batches
 from diagnose.whatif.clocks import carry_over, correct_clocks, correct_evidence, estimate_offsets
 from diagnose.whatif.dependencies import essential_waits, find_events
-from diagnose.whatif.graph import Event, Graph, Layout, order_graph
+from diagnose.whatif.graph import Event, Graph, Layout, flatten, group_by_members, order_graph, split_nodes
 from diagnose.whatif.occupied import (
     add_inner_waits,
     add_meetings,
@@ -255,13 +255,15 @@ def _moving_times(
 ) -> tuple[dict[int, float], dict[int, float]]:
     """Say when each node's event usually moves, and when the last event that its end waits for does."""
     moves: dict[int, float] = {}
-    for event in events:
-        starts = sample.start_s[list(event.members)]
-        there = ~np.isnan(starts).any(axis=0)
-        moved = (
-            float(starts[:, there].max(axis=0).mean()) if there.any() else float(np.max(start_s[list(event.members)]))
-        )
-        moves.update(dict.fromkeys(event.members, moved))
+    for members in group_by_members(events):
+        for part in split_nodes(members, sample.start_s.shape[1] * members.shape[1]):
+            starts = sample.start_s[part].max(axis=1)  # NaN where one member is
+            moved = starts.mean(axis=1)
+            for i in np.flatnonzero(np.isnan(moved)).tolist():
+                there = starts[i][~np.isnan(starts[i])]
+                moved[i] = there.mean() if there.size else np.max(start_s[part[i]])
+            for of_event, seconds in zip(part.tolist(), moved.tolist(), strict=True):
+                moves.update(dict.fromkeys(of_event, seconds))
     ends = dict(moves)
     for batch in batches:
         ends.update(dict.fromkeys(batch, max(moves[node] for node in batch)))
@@ -315,22 +317,25 @@ def _add_serial_waits(
     """
     last: dict[int, int] = {}
     ops, idle = block.nodes.op.tolist(), _list_idle_gathers(block.nodes)
-    implied: dict[int, int] = {}  # node -> bit set of all that it waits for, directly or not, on this worker
+    place = {node: at for at, node in enumerate(order)}
+    known: dict[int, set[int]] = {}  # node -> what it waits for directly on this worker
+    prompt = _list_prompt(sample, waits, order)
     for at, node in enumerate(order):
         op = ops[node]
         # What nothing in the pipeline needs yet, nothing in it waits for.
         skipped = idle if op in _PIPELINED else ()
-        candidates = {
-            source
-            for of_source, source in last.items()
-            if (of_source, op) in held
-            and source not in skipped
-            and ends_at[source] < starts_at[node]
-            and shares[source, node] >= HELD_SHARE
-        }
-        # What closes a step may wait for its worker's last transfer and for other workers: each explains a part.
-        part = EXPLAINED_SHARE if op in _PIPELINED else PARTLY_EXPLAINED_SHARE
-        waits[node] |= _explain_delay(sample, node, waits[node], candidates, part)
+        if node not in prompt:
+            candidates = {
+                source
+                for of_source, source in last.items()
+                if (of_source, op) in held
+                and source not in skipped
+                and ends_at[source] < starts_at[node]
+                and shares[source, node] >= HELD_SHARE
+            }
+            # What closes a step may wait for its worker's last transfer and for other workers: each explains a part.
+            part = EXPLAINED_SHARE if op in _PIPELINED else PARTLY_EXPLAINED_SHARE
+            waits[node] |= _explain_delay(sample, node, waits[node], candidates, part)
         if not waits[node]:
             # The first transfers of a direction are posted before the last computes have ended: ask all that came shortly before.
             recent = {
@@ -341,15 +346,41 @@ def _add_serial_waits(
                 and sample.held_share(source, node) >= HELD_SHARE
             }
             waits[node] |= _explain_delay(sample, node, waits[node], recent, EXPLAINED_SHARE)
-        found = {source for source in waits[node] if source in implied}
-        for source in sorted(found):
-            if any(implied[other] >> source & 1 for other in found - {source}):
+        found = {source for source in waits[node] if source in known}
+        for source in sorted(found) if len(found) > 1 else ():
+            if any(_follows(other, source, known, place) for other in found - {source}):
                 found.discard(source)
-        waits[node] = {source for source in waits[node] if source not in implied} | found
-        implied[node] = 0
-        for source in found:
-            implied[node] |= implied[source] | 1 << source
+        waits[node] = {source for source in waits[node] if source not in known} | found
+        known[node] = found
         last[op] = node
+
+
+def _list_prompt(sample: SampledLanes, waits: Sequence[set[int]], order: Sequence[int]) -> set[int]:
+    """List the operations of a worker that start as soon as what they are known to wait for has ended: nothing explains more."""
+    waiting = np.array([node for node in order if waits[node]], dtype=np.int64)
+    if not sample.is_complete or not len(waiting) or not sample.start_s.shape[1]:
+        return set()
+    found: set[int] = set()
+    for part in split_nodes(waiting, sample.start_s.shape[1]):
+        sources = [waits[node] for node in part.tolist()]
+        begins = np.cumsum([0, *map(len, sources)])[:-1]
+        ready_s = np.maximum.reduceat(sample.end_s[flatten(sources)], begins, axis=0)
+        delay_s = np.add.reduce(np.maximum(sample.start_s[part] - ready_s, 0.0), axis=1) / sample.start_s.shape[1]
+        found.update(part[delay_s <= sample.tolerance_s].tolist())
+    return found
+
+
+def _follows(node: int, source: int, known: Mapping[int, set[int]], place: Mapping[int, int]) -> bool:
+    """Say whether an operation waits for another one of its worker, directly or not; `place` is where each stands on it."""
+    seen, ahead = {node}, [node]
+    while ahead:
+        for before in known[ahead.pop()]:
+            if before == source:
+                return True
+            if before not in seen and place[before] > place[source]:
+                seen.add(before)
+                ahead.append(before)
+    return False
 
 
 def _list_idle_gathers(nodes: Nodes) -> set[int]:

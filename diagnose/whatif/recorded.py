@@ -5,6 +5,8 @@ Enters: an observed block. Leaves: a `Recorded`; and what nodes of a new graph t
 
 import dataclasses
 
+import numpy as np
+
 from diagnose.model.optype import DIRECTIONS, P2P, Op
 from diagnose.model.placement import WAYS
 from diagnose.model.trace import Nodes
@@ -82,15 +84,12 @@ class Recorded:
                 held.update(source for source in graph.waits[node] if stage[source] == stage[node])
         return len(sends & held) > BLOCKED_SHARE * len(sends)
 
-    def recv_waits(self, stage: int) -> bool:
-        """Say whether the first transfers of a stage wait for its parameters."""
-        graph, nodes = self.observed.graph, self.nodes
-        return any(
-            nodes.op[source] == Op.ALL_GATHER
-            for node in self.moves.values()
-            if nodes.stage[node] == stage
-            for source in graph.waits[node]
-        )
+    def list_held_stages(self) -> set[int]:
+        """List the stages whose first transfers wait for their parameters."""
+        graph, stage = self.observed.graph, self.nodes.stage
+        gathers = set(np.flatnonzero(self.nodes.op == Op.ALL_GATHER).tolist())
+        held = [node for node in self.moves.values() if not gathers.isdisjoint(graph.waits[node])] if gathers else []
+        return set(stage[held].tolist())
 
 
 def read_recorded(o: Observed) -> Recorded | None:

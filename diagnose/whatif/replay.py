@@ -12,12 +12,14 @@ import numpy as np
 
 from diagnose.model.optype import COMPUTE
 from diagnose.model.trace import Block, Seconds
-from diagnose.whatif.graph import Graph
+from diagnose.whatif.graph import Event, Graph, group_by_members, last_ends, split_nodes
 from diagnose.whatif.levels import replay_levels
 
 #: One array a node, each broadcastable to (n_steps, n_dp); seconds.
 Lanes = Sequence[Seconds]
 
+#: Operations of up to so many lanes are measured many at a time: calls cost more there than what is copied.
+FEW_LANES = 256
 #: Transfer durations and launch delays below this count as 0 (arXiv 2505.05713): they are errors of the clock.
 CLOCK_ERROR_S = -0.010
 
@@ -125,11 +127,16 @@ def own_times(block: Block, graph: Graph) -> list[Seconds]:
 
     Source: arXiv 2505.05713, section 3.2.
     """
-    compute = {int(op) for op in COMPUTE}
     own: list[Seconds] = [np.zeros((1, 1))] * graph.n_nodes
     moved: dict[int, Seconds] = {}
     awaited = {i for event in graph.events for i in event.awaits}
+    is_compute = np.isin(block.nodes.op, [int(op) for op in COMPUTE])
+    few_lanes = block.start_s[0].size <= FEW_LANES
+    together: list[Event] = []
     for i, event in enumerate(graph.events):
+        if few_lanes and event.completes == event.members and not event.across_dp and i not in awaited:
+            together.append(event)
+            continue
         if event.awaits:
             start = functools.reduce(np.fmax, [moved[j] for j in event.awaits])
         else:
@@ -140,8 +147,15 @@ def own_times(block: Block, graph: Graph) -> list[Seconds]:
             moved[i] = start
         for node in event.completes:
             own[node] = block.end_s[node] - start
-            if int(block.nodes.op[node]) not in compute:
+            if not is_compute[node]:
                 own[node][own[node] < CLOCK_ERROR_S] = 0.0
+    for members in group_by_members(together):
+        for part in split_nodes(members, block.start_s[0].size * members.shape[1]):
+            took = block.end_s[part] - np.fmax.reduce(block.start_s[part], axis=1, keepdims=True)
+            took[(took < CLOCK_ERROR_S) & ~is_compute[part][..., None, None]] = 0.0
+            for nodes, of_event in zip(part.T.tolist(), np.moveaxis(took, 1, 0), strict=True):
+                for node, array in zip(nodes, of_event, strict=True):
+                    own[node] = array
     return own
 
 
@@ -151,11 +165,21 @@ def launch_delays(block: Block, graph: Graph) -> list[Seconds]:
     As `own_times` has it; NaN where the operation or what it waited for is missing.
     """
     delays: list[Seconds] = [np.zeros((1, 1))] * graph.n_nodes
+    few_lanes = block.start_s[0].size <= FEW_LANES
+    together: list[int] = []
     for event in graph.events:
         for node in event.members:
+            if few_lanes and graph.waits[node] and node not in graph.barriers:
+                together.append(node)
+                continue
             sources = [block.end_s[source] for source in graph.waits[node]]
             sources += [barrier.opens(block.end_s) for barrier in graph.barriers.get(node, ())]
             delay = block.start_s[node] - _latest(sources) if sources else block.start_s[node].copy()
             delay[delay < CLOCK_ERROR_S] = 0.0
+            delays[node] = delay
+    for part in split_nodes(np.array(together, dtype=np.int64), block.start_s[0].size):
+        late = block.start_s[part] - last_ends(graph, part.tolist(), block.end_s)
+        late[late < CLOCK_ERROR_S] = 0.0
+        for node, delay in zip(part.tolist(), late, strict=True):
             delays[node] = delay
     return delays

@@ -48,6 +48,7 @@ class GraphWriter:
         if self.recorded.moves:
             self._add_moves()
         self._add_closings()
+        first_moves = self._list_first_moves()
         for stage in range(self.recorded.n_stages):
             if not self.recorded.moves:
                 self._link(stage)
@@ -57,7 +58,7 @@ class GraphWriter:
                 self._block_interleaved(stage)
             else:
                 self._block(stage)
-            self._open(stage)
+            self._open(stage, first_moves.get(stage))
         self._close()
         if blocking:
             self._follow()
@@ -219,8 +220,14 @@ class GraphWriter:
             worker.run(backwards[k][2])
             worker.run(backwards[k][1], recv(backwards, k + 1))
 
-    def _open(self, stage: int) -> None:
-        """Let the first forward of each chunk wait for its parameters, and the first transfer where the recorded one did."""
+    def _list_first_moves(self) -> dict[int, int]:
+        """List the first transfer of each stage, by number, where the recorded one waited for parameters."""
+        held = self.recorded.list_held_stages()
+        moves = ((self.rows[node][1], node) for node in sorted(self.moves.values(), reverse=True))
+        return {stage: node for stage, node in moves if stage in held}
+
+    def _open(self, stage: int, first: int | None) -> None:
+        """Let the first forward of each chunk wait for its parameters, and the first transfer, if one is given."""
         r = self.recorded
         gathers = self.by_chunk.get((int(Op.ALL_GATHER), stage))
         before: list[int] = []
@@ -235,8 +242,7 @@ class GraphWriter:
                 self.waits[node].add(gathers[launch.chunk])
             else:
                 self.waits[node].update(self.closings[g] for g in before if r.layout.chunk(g) == launch.chunk)
-        first = next((n for n in sorted(self.moves.values()) if self.rows[n][1] == stage), None)
-        if first is not None and r.recv_waits(stage):
+        if first is not None:
             opener = gathers[:1] if gathers is not None else [self.closings[g] for g in before[:1]]
             self.waits[first].update(opener)
 

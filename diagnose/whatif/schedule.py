@@ -56,8 +56,9 @@ class Rebuilt:
             new_delay[part.node] = late[(*place, part.part)]
         own_of, delay_of = _Medians(own), _Medians(delay)
         for moved in self.moved:
-            new_own[moved.node] = own_of[moved.own] if change.pieces == 1 else own_of[moved.own] / change.pieces
-            new_delay[moved.node] = delay_of[moved.delay]
+            seconds = own[moved.own[0]] if len(moved.own) == 1 else own_of[moved.own]
+            new_own[moved.node] = seconds if change.pieces == 1 else seconds / change.pieces
+            new_delay[moved.node] = delay[moved.delay[0]] if len(moved.delay) == 1 else delay_of[moved.delay]
         for closed in self.closed:
             seconds = own[closed.own[0]]
             for node in closed.own[1:]:
@@ -102,7 +103,7 @@ class Rebuilt:
         Where the number of chunks changes the first keep those of the recorded ones; all others are launched as late as usual.
         """
         r = self.recorded
-        usual = _Medians(delay)
+        usual: dict[tuple[str, int], Seconds] = {}  # by part and stage
         found: dict[tuple[int, int, int, str], Seconds] = {}
         for part in self.parts:
             stage = part.virtual % r.n_stages
@@ -111,8 +112,12 @@ class Rebuilt:
             if known is not None:
                 late = delay[known]
             else:
-                of_stage = range(stage, r.chunks * r.n_stages, r.n_stages)
-                late = usual[tuple(r.computes[name, u, m] for u in of_stage for m in r.microbatches)]
+                if (name, stage) not in usual:
+                    of_stage = range(stage, r.chunks * r.n_stages, r.n_stages)
+                    usual[name, stage] = _median(
+                        [delay[r.computes[name, u, m]] for u in of_stage for m in r.microbatches]
+                    )
+                late = usual[name, stage]
             found[part.direction, part.virtual, part.microbatch, part.part] = late
         return found
 
@@ -151,11 +156,13 @@ class _Medians(dict[tuple[int, ...], Seconds]):
         self.arrays = arrays
 
     def __missing__(self, nodes: tuple[int, ...]) -> Seconds:
-        if len(nodes) == 1:
-            return self.arrays[nodes[0]]
-        stacked = np.stack(np.broadcast_arrays(*(self.arrays[node] for node in nodes)))
-        self[nodes] = median = np.asarray(np.median(stacked, axis=0))
+        self[nodes] = median = _median([self.arrays[node] for node in nodes])
         return median
+
+
+def _median(arrays: Sequence[Seconds]) -> Seconds:
+    """Take the median of some arrays, lane by lane."""
+    return arrays[0] if len(arrays) == 1 else np.asarray(np.median(np.stack(np.broadcast_arrays(*arrays)), axis=0))
 
 
 def _usual(arrays: Sequence[Seconds]) -> float:

@@ -5,10 +5,13 @@ import math
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec.structs
 import numpy as np
 import pytest
 
 from diagnose.judge.alternatives import split_confidence
+from diagnose.judge.caveats import list_caveats
+from diagnose.judge.conditions import check_conditions
 from diagnose.judge.confidence import (
     be_sure,
     believe,
@@ -21,10 +24,13 @@ from diagnose.judge.confidence import (
     probability_of,
     trust_looks,
 )
+from diagnose.judge.describe import describe_rule, tabulate_rules
+from diagnose.judge.evidence import list_evidence
+from diagnose.judge.log import _is_outside, _join_when
 from diagnose.judge.lone import is_lone_rank, only_waits
 from diagnose.judge.places import list_blamed, list_slow_workers, locate_and_price
 from diagnose.judge.rest import describe_noise, describe_rest
-from diagnose.judge.rule import RuleAlternative
+from diagnose.judge.rule import Condition, Group, RuleAlternative
 from diagnose.judge.timing import date_cause
 from diagnose.judge.unknown import list_unexplained
 from diagnose.judge.verdict import reach_verdict
@@ -619,3 +625,105 @@ def test_confidence_is_split_with_what_is_told(
     found, told = split_confidence(rule, features, 0.8)
     assert found == pytest.approx(left)
     assert [(other.cause, other.confidence) for other in told] == [(name, pytest.approx(p)) for name, p in others]
+
+
+# ------------------------------------------------------------------------------------------ what is said of it
+
+
+@pytest.mark.parametrize(("probability", "disagrees"), [(0.499, True), (0.5, False)])
+def test_rule_and_classifier_disagree_below_one_half(probability: float, disagrees: bool) -> None:
+    """The evidence says so where the rule holds all the same."""
+    asked = prediction("worker-fault", probability)
+    (cause,) = reach(job(), prediction=asked).causes
+    (text,) = [item.text for item in cause.evidence if item.source == "classifier"]
+    assert ("they disagree" in text) == disagrees
+
+
+def test_a_stage_of_one_chunk_has_no_long_chunk() -> None:
+    """Nor has one whose chunks are 3% apart; beyond that the chunk is named, with how long it is against the others."""
+    base = job("stage-imbalance")
+    stage, n_stages = base.suspects.longest_stage, base.trace.n_stages
+    assert stage is not None
+    for typical, said in (([40.0], None), ([40.0, 41.1], None), ([40.0, 41.3], 1.0325), ([60.0, 40.0, 40.0], 1.5)):
+        typical_s = np.ones((2, n_stages * len(typical)))
+        typical_s[:, stage::n_stages] = np.array(typical) / 2.0
+        analysis = dataclasses.replace(base, breakdown=dataclasses.replace(base.breakdown, typical_s=typical_s))
+        found = list_evidence(analysis, judged(analysis, "stage-imbalance"), Benefit(0.2, np.full(8, 0.2)), None)
+        ratios = [item.values["ratio"] for item in found if item.id.endswith("/chunk")]
+        assert ratios == ([] if said is None else [pytest.approx(said)])
+
+
+def test_why_a_condition_could_not_be_checked() -> None:
+    """The feature's own reason, or that nobody measured it; none where it has a value."""
+    condition = Condition("a.b", "at_least", 1.0, "it is {value}", 1)
+    for features, reason, value in (
+        ({"a.b": Feature.missing("lost")}, "lost", None),
+        ({"a.b": Feature.missing("")}, "not measured", None),
+        ({}, "not measured", None),
+        ({"a.b": Feature(2.0)}, "", 2.0),
+        ({"a.b": Feature(math.inf)}, "not measured", None),
+    ):
+        (checked,) = check_conditions(Group("all", (condition,)), features).parts
+        assert (checked.reason, checked.value) == (reason, value)
+        assert checked.says == ("it is 2" if value else "")
+
+
+def test_the_clock_that_is_furthest_off_is_told() -> None:
+    """Ahead or behind; nothing where no clock was moved."""
+    base = dataclasses.replace(job(), clock_offset_s=np.zeros_like(job().clock_offset_s))
+    assert not any("clocks differ" in text for text in list_caveats(base))
+    off_s = base.clock_offset_s.copy()
+    off_s[1, 0], off_s[0, 1] = -0.25, 0.125
+    (said,) = [text for text in list_caveats(dataclasses.replace(base, clock_offset_s=off_s)) if "clocks" in text]
+    assert said.startswith("clocks differ: the worker at dp 1, stage 0 is off by -0.25 s;")
+
+
+@pytest.mark.parametrize(("share", "told"), [(0.0099, False), (0.0101, True)])
+def test_planned_work_is_told_from_a_percent_on(share: float, told: bool) -> None:
+    """It is no fault, and said as such."""
+    found = list_caveats(with_gains(job(), evaluation=(share, share)))
+    assert any("takes 1% of the time; that is no fault" in text for text in found) == told
+
+
+def test_the_page_of_a_rule_says_how_severe_it_is() -> None:
+    """Where its file does."""
+    rule = RULES["worker-fault"]
+    assert f"severity {rule.severity};" in describe_rule(rule, {}, {})
+    assert "severity" not in describe_rule(dataclasses.replace(rule, severity=""), {}, {}).split("Story")[0]
+    assert tabulate_rules([rule]).splitlines()[1].split()[-3] == rule.severity
+    assert tabulate_rules([dataclasses.replace(rule, severity="")]).splitlines()[1].split()[-3] == "-"
+
+
+def test_nobody_bears_nothing() -> None:
+    """A lone worker that lost no time is not named for a component that costs none."""
+    assert list_blamed(blamed([[0.0]], gain=0.0), ("pause",)) == []
+
+
+@pytest.mark.parametrize(
+    ("steps", "outside"), [((99, 100), True), ((99, 101), False), ((299, 300), False), ((301, 302), True)]
+)
+def test_a_slow_stretch_begins_with_its_onset_and_ends_before_its_recovery(
+    steps: tuple[int, ...], outside: bool
+) -> None:
+    """Traced steps outside of it show nothing of it; where the log has no end, or no beginning, there is none."""
+    at = np.array(steps)
+    assert _is_outside(SimpleNamespace(when=When("transient", 101, 301)), at) == outside
+    assert not _is_outside(SimpleNamespace(when=When()), at)
+    assert _is_outside(SimpleNamespace(when=When("onset", 101)), at) == (steps[-1] < 101)
+    assert _is_outside(SimpleNamespace(when=When("transient", None, 301)), at) == (steps[0] >= 301)
+
+
+@pytest.mark.parametrize(
+    ("recovery", "steps", "when"),
+    [
+        (301, range(201, 301), When("transient", 101, 301)),
+        (301, range(202, 302), When("onset", 101)),
+        (None, range(202, 302), When("onset", 101)),
+    ],
+)
+def test_a_recovery_within_the_trace_would_be_seen_there(recovery: int | None, steps: range, when: When) -> None:
+    """So that the log's is taken only beyond the last traced step."""
+    (base,) = reach(job()).causes
+    cause = msgspec.structs.replace(base, when=When("constant"))
+    log = SimpleNamespace(when=When("onset" if recovery is None else "transient", 101, recovery))
+    assert _join_when(cause, log, np.array(steps)) == when

@@ -9,6 +9,8 @@ import gzip
 import hashlib
 import json
 import time
+from array import array
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -135,33 +137,44 @@ class Map:
     def __init__(self, root: Path, tests: Sequence[str], files: Sequence[str], kept: Path | None) -> None:
         self.root, self.files, self.kept = root, files, kept
         old = json.loads(gzip.decompress(kept.read_bytes())) if kept is not None and kept.exists() else {}
-        self.seconds: dict[str, float] = old.get("seconds", {})
         self.texts: dict[str, str] = {file: (root / file).read_text() for file in files}
         self.digests = {
             file: hashlib.sha256((root / file).read_bytes()).hexdigest() for file in self._list_tests(tests)
         }
         same = {file for file, digest in old.get("digests", {}).items() if self.digests.get(file) == digest}
-        self.seconds = {test: s for test, s in self.seconds.items() if test.partition("::")[0] in same}
-        self.lines: dict[str, dict[int, list[str]]] = {file: {} for file in files}
+        #: All tests by number, and seconds of those that are as they were.
+        self.tests: list[str] = old.get("tests", [])
+        self.seconds = {test: s for test, s in old.get("seconds", {}).items() if test.partition("::")[0] in same}
+        self.lines: dict[str, dict[int, array[int]]] = {file: {} for file in files}
         for file, lines in old.get("lines", {}).items():
             if file in self.texts:
-                self._carry_over(file, old["texts"][file], {int(line): tests for line, tests in lines.items()})
+                self._carry_over(file, old["texts"][file], {int(line): array("H", ids) for line, ids in lines.items()})
         self.missing = sorted(set(self.digests) - same)
 
     def add(self, learned: dict[str, Any]) -> None:
         """Add what a run of tests told, and keep it all."""
         self.seconds |= learned["seconds"]
+        self.tests += sorted(learned["seconds"].keys() - set(self.tests))
+        number = {test: n for n, test in enumerate(self.tests)}
         for file, lines in learned["lines"].items():
             for line, tests in lines.items():
-                mine = self.lines[file].setdefault(int(line), [])
-                mine += tests
+                known = self.lines[file].get(int(line), ())
+                self.lines[file][int(line)] = array("H", sorted({*known, *(number[test] for test in tests)}))
         if self.kept is not None:
-            found = {"seconds": self.seconds, "lines": self.lines, "texts": self.texts, "digests": self.digests}
+            lists = {file: {line: ids.tolist() for line, ids in lines.items()} for file, lines in self.lines.items()}
+            found = {"seconds": self.seconds, "tests": self.tests, "lines": lists}
+            found |= {"texts": self.texts, "digests": self.digests}
             self.kept.write_bytes(gzip.compress(json.dumps(found).encode()))
 
     def tests_of(self, file: str, lines: range) -> set[str]:
         """Give the tests that run any of these lines."""
-        return {test for line in lines for test in self.lines[file].get(line, ()) if test in self.seconds}
+        found = {self.tests[n] for line in lines for n in self.lines[file].get(line, ())}
+        return found & self.seconds.keys()
+
+    def count_lines(self) -> Counter[str]:
+        """Say how many lines each test runs."""
+        found = Counter(n for lines in self.lines.values() for ids in lines.values() for n in ids)
+        return Counter({self.tests[n]: count for n, count in found.items()})
 
     def _list_tests(self, tests: Sequence[str]) -> list[str]:
         """List the files in which tests may stand."""
@@ -170,11 +183,11 @@ class Map:
         holds = lambda path: path.name.startswith("test_") or b">>> " in path.read_bytes()  # noqa: E731 - one line
         return sorted(path.relative_to(self.root).as_posix() for path in paths if holds(path))
 
-    def _carry_over(self, file: str, text: str, lines: dict[int, list[str]]) -> None:
+    def _carry_over(self, file: str, text: str, lines: "dict[int, array[int]]") -> None:
         """Take over what is known of the lines of an older text."""
         matcher = difflib.SequenceMatcher(None, text.splitlines(), self.texts[file].splitlines(), autojunk=False)
         for _, a, a_end, b, b_end in matcher.get_opcodes():
             for n in range(b_end - b):
                 at = min(a + n, a_end - 1) if a_end > a else a - 1
                 if tests := lines.get(at + 1):
-                    self.lines[file][b + n + 1] = list(tests)
+                    self.lines[file][b + n + 1] = tests

@@ -100,9 +100,12 @@ def _walk(node: ast.AST) -> Iterator[tuple[ast.expr | ast.stmt, str]]:
     match node:
         case ast.JoinedStr() | ast.Import() | ast.ImportFrom():
             return  # in 3.11 parts of f-strings do not know where they stand
-        case ast.FunctionDef() | ast.ClassDef():
-            below: list[ast.AST] = [*node.body]
-            below += [*node.args.defaults, *filter(None, node.args.kw_defaults)] if hasattr(node, "args") else []
+        case ast.FunctionDef(body=body):
+            below: list[ast.AST] = [*body]  # default values are made when a module is loaded: see `live`
+        case ast.ClassDef(body=body):
+            below = [one for one in body if isinstance(one, ast.FunctionDef)]
+        case ast.Call(func=ast.Name(id="round"), args=[value, *_]):
+            below = [value]  # how many digits are written is no judgement
         case ast.AnnAssign(value=value):
             below = [value] if value is not None else []
         case ast.keyword(arg=arg, value=value):

@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
+from scipy.special import betainc
 
-from diagnose.numerics.chance import chance_of_excess, chance_of_growth, measure_bursts
+from diagnose.numerics.chance import chance_of_excess, chance_of_growth, incomplete_beta, measure_bursts
 
 N_STEPS = 40
 TRIED = np.full(N_STEPS, 50)
@@ -61,3 +62,15 @@ def test_single_events_are_no_bursts() -> None:
     assert measure_bursts(at_random(0.1, 1)) < 2.0
     assert measure_bursts(bursts(4, 20)) > 10.0
     assert measure_bursts(np.zeros(1, dtype=np.int64)) == 1.0
+
+
+@pytest.mark.parametrize("scale", [1.0, 30.0, 1e3, 1e5])
+def test_the_beta_function_is_that_of_scipy(scale: float) -> None:
+    """Numbers of any size, whole or not, near the middle and far out; also where nothing or everything is probable."""
+    rng = np.random.default_rng(int(scale))
+    for a, b, shift in zip(
+        rng.uniform(0.1, scale, 100), rng.uniform(1.0, scale + 1.0, 100), rng.uniform(0.2, 1.8, 100), strict=True
+    ):
+        x = min(a / (a + b) * shift, 1.0)
+        assert incomplete_beta(a, b, x) == pytest.approx(float(betainc(a, b, x)), rel=1e-8, abs=1e-200)
+    assert (incomplete_beta(2.0, scale, 0.0), incomplete_beta(2.0, scale, 1.0)) == (0.0, 1.0)

@@ -1,5 +1,6 @@
 """What tests of tickets share: stores filled by hand with a clock of their own, a webhook receiver, an Alertmanager."""
 
+import contextlib
 import dataclasses
 import datetime as dt
 import http.server
@@ -9,6 +10,7 @@ import random
 import shutil
 import signal
 import socket
+import socketserver
 import subprocess
 import threading
 import time
@@ -248,6 +250,29 @@ def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
     finally:
         found.close()
     assert not found.bad
+
+
+@pytest.fixture
+def dripping() -> Iterator[str]:
+    """Give host and port of a server whose headers never end: a byte every tenth of a second."""
+    ended = threading.Event()
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with contextlib.suppress(OSError):
+                self.request.sendall(b"HTTP/1.1 200 OK\r\nx-slow: ")
+                while not ended.wait(0.1):
+                    self.request.sendall(b"a")
+
+    class Server(socketserver.ThreadingTCPServer):
+        daemon_threads = True
+
+    with Server(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        host, port = server.server_address
+        yield f"{host}:{port}"
+        ended.set()
+        server.shutdown()
 
 
 @pytest.fixture

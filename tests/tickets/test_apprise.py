@@ -88,11 +88,18 @@ def test_nobody_there(file_shelf: Shelf, short_waits: None, capfd: pytest.Captur
     assert logging.getLogger("apprise").propagate is False
 
 
+def test_a_service_that_drips(file_shelf: Shelf, short_waits: None, dripping: str) -> None:
+    """Its answer, a byte now and then, is not waited for longer than for others."""
+    file_shelf.put("/a", "f1")
+    (sent,) = file_shelf.tickets(send=True, apprises=(f"json://{dripping}",), timeout_s=0.3).send()
+    assert sent.errors == ("apprise json://***: did not take it, 4 times; sent again the next time",)
+
+
 @pytest.mark.parametrize("url", ["nonsense://S3CRET", "S3CRET", "", "://S3CRET"])
 def test_addresses_that_are_none(url: str) -> None:
     """Refused without showing them."""
     with pytest.raises(UsageError, match="knows no such service") as error:
-        AppriseService(url)
+        AppriseService(url, 1.0)
     assert "S3CRET" not in str(error.value)
 
 
@@ -100,4 +107,4 @@ def test_without_apprise(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is an extra, and the error says which."""
     monkeypatch.setitem(sys.modules, "apprise", None)
     with pytest.raises(UsageError, match=r"diagnose-training\[apprise\]"):
-        AppriseService("json://localhost")
+        AppriseService("json://localhost", 1.0)

@@ -82,6 +82,15 @@ def test_one_that_is_refused_does_not_stop_the_others(shelf: Shelf, receiver: Re
     assert sent.errors == (f"{sent.target}: answered {status}; expected 2xx",)
 
 
+def test_a_receiver_that_drips(file_shelf: Shelf, receiver: Receiver, short_waits: None, dripping: str) -> None:
+    """Headers that come a byte now and then, without an end, do not hold up the others: the time is for a whole try."""
+    file_shelf.put("/a", "f1")
+    urls = (f"http://{dripping}/hook", receiver.url)
+    slow, well = file_shelf.tickets(send=True, webhooks=urls, timeout_s=0.3).send()
+    (error,) = slow.errors
+    assert error.endswith(": has not answered within 0.3 s, 6 times; sent again the next time") and well.n_sent == 1
+
+
 def test_one_target_that_fails_does_not_stop_the_others(shelf: Shelf, receiver: Receiver, short_waits: None) -> None:
     """Nobody listens at the first; the second gets everything."""
     names = fill(shelf, 6)

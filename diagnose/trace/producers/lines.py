@@ -10,6 +10,7 @@ from pathlib import Path
 
 from diagnose.errors import TraceError
 from diagnose.trace.producers.input_files import open_unpacked
+from diagnose.trace.streams import refuse_endless
 
 #: Bytes read at a time.
 CHUNK_BYTES = 1 << 20
@@ -32,7 +33,10 @@ def read_lines(file: Path, *, name: str) -> Iterator[bytes]:
     try:
         with open_unpacked(file) as stream:
             rest, too_long = b"", False
+            n_read, may_be_endless = 0, not file.is_file()
             while chunk := stream.read(CHUNK_BYTES):
+                n_read += len(chunk) if may_be_endless else 0
+                refuse_endless(n_read, name)
                 lines = (rest + chunk.replace(b"\r", b"\n")).split(b"\n")
                 rest = lines.pop()
                 if lines and too_long:

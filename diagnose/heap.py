@@ -1,0 +1,38 @@
+"""How a process of ours deals with memory: what it has freed it uses again, and what it has imported it keeps.
+
+Arrays of millions of operations come and go by the dozen. By default each one is mapped anew, and the kernel clears its pages: a
+quarter of the CPU time of a diagnosis of 7.5 million operations. Read into the same heap, columns leave room for what follows: the
+peak is a third lower. Only programs of ours do so, never a process that calls us as a library.
+"""
+
+import contextlib
+import gc
+import os
+from collections.abc import Iterator
+
+#: Freed memory at the end of the heap beyond this goes back to the kernel.
+KEEP_BYTES = 128 * 2**20
+#: Parameters of glibc's `mallopt`.
+_M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8
+
+
+def reuse_freed_memory() -> None:
+    """Take arrays from one heap that keeps what is freed; nothing happens where the C library has no such setting."""
+    import ctypes
+
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # pyarrow reads it when it is imported
+    with contextlib.suppress(OSError, AttributeError, TypeError):
+        set_option = ctypes.CDLL(None).mallopt
+        for option, value in ((_M_MMAP_MAX, 0), (_M_TRIM_THRESHOLD, KEEP_BYTES), (_M_ARENA_MAX, 1)):
+            set_option(option, value)
+
+
+@contextlib.contextmanager
+def import_to_stay() -> Iterator[None]:
+    """Import much, once: no garbage is looked for meanwhile, nor ever among what there is: a twentieth of a small job."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()

@@ -1,0 +1,39 @@
+"""Read what has no size: a pipe, a device, standard input. It may have no end either.
+
+Enters: an open binary file. Leaves: its bytes, in a file that can seek.
+"""
+
+import io
+from typing import BinaryIO
+
+from diagnose.errors import TraceError
+
+#: Bytes of a stream: a trace of a hundred million operations. Files end by themselves, and may be longer.
+MAX_BYTES = 1 << 30
+#: Bytes read at a time.
+CHUNK_BYTES = 1 << 20
+
+
+def read_stream(stream: BinaryIO, *, name: str) -> BinaryIO:
+    """Read a stream to its end.
+
+    Raises
+    ------
+    TraceError
+        It does not end where the largest job would.
+    """
+    found = io.BytesIO()
+    while chunk := stream.read(CHUNK_BYTES):
+        found.write(chunk)
+        refuse_endless(found.tell(), name)
+    found.seek(0)
+    return found
+
+
+def refuse_endless(n_bytes: int, name: str) -> None:
+    """Refuse a stream that has given more than any job has."""
+    if n_bytes > MAX_BYTES:
+        raise TraceError(
+            f"gives more than {MAX_BYTES >> 20} MiB, and may never end; expected one job: write it to a file, and name that",
+            where=name,
+        )

@@ -1,0 +1,548 @@
+"""Components on arrays that one can read: what they weigh against what, and how they go."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from diagnose.model.optype import Op
+from diagnose.model.stalls import StallKind
+from diagnose.whatif.components.between_steps import BetweenStepsPart
+from diagnose.whatif.components.component import Extent, Members, Part, mix
+from diagnose.whatif.components.evaluation import EvaluationPart, attribute_planned_collections, find_evaluations
+from diagnose.whatif.components.expert import _deviations_above_zero, _find_group, _slope
+from diagnose.whatif.components.input_delay import _come_together
+from diagnose.whatif.components.malloc_pause import _as_long_as_backwards, _find_subset, _grow, _is_apart
+from diagnose.whatif.components.microbatch import (
+    MicrobatchPart,
+    _compare_stages,
+    _measure_ordinary,
+    _share_of_stages,
+    _slope_of,
+    find_microbatches,
+)
+from diagnose.whatif.components.other_work import OtherWorkPart, find_excess
+from diagnose.whatif.components.pause import _keep_in_work, _measure_noise, find_pauses
+from diagnose.whatif.components.queue import QueuePart
+from diagnose.whatif.components.stage import StagePart, _quick_ranks, find_usual_durations
+from diagnose.whatif.components.start_delay import _is_beginning, find_late_starts
+from diagnose.whatif.components.step import StepPart, attribute_to_plan, find_slow_steps, without_microbatches
+from diagnose.whatif.components.worker import _are_slow_often
+from tests.features.hand import N_STEPS, components
+
+NAN = float("nan")
+ALL = slice(None)
+#: A job of 10 steps of 10 s, 2 stages, 2 dp ranks.
+TOTAL_S = 100.0
+
+
+def part(kind: type[Part], breakdown: Any, *, inside: Any = None, before: Any = None, **job: Any) -> Any:
+    """Find a component in a job that has nothing but this breakdown."""
+    given = {
+        "breakdown": breakdown, "observed": [], "n_stages": 2, "n_dp": 2, "n_steps": N_STEPS, "total_s": TOTAL_S,
+        "inside_s": {}, "before_s": {}, "gap_s": {}, "between_s": np.zeros(N_STEPS), "tail_s": None,
+    }  # fmt: skip
+    job = SimpleNamespace(**(given | job))
+    job.could_matter = lambda seconds: seconds > 1e-3 * job.total_s
+    job.by_worker = lambda seconds: seconds.sum(axis=(0, 2, 3)).T / N_STEPS
+    return kind(SimpleNamespace(inside=inside, before=before, name="some"), job, [])
+
+
+# ------------------------------------------------------------------------------------------ any component
+
+
+def test_where_a_component_goes() -> None:
+    """On some workers; at an operation of all dp ranks where any of its members is among them."""
+    workers = np.array([[True, False], [False, False]])
+    some, everywhere = Extent(workers), Extent(None)
+    assert (everywhere.lanes(0), some.lanes(0).tolist(), some.lanes(1).tolist()) == (
+        True,
+        [True, False],
+        [False, False],
+    )
+    seconds = np.array([[1.0, 2.0]])
+    for stages, across, found in (
+        ((0,), False, [[1, 0]]),
+        ((1,), False, [[0, 0]]),
+        ((0, 1), True, [[1, 2]]),
+        ((1,), True, [[0, 0]]),
+    ):
+        assert some.part(Members(stages, across), seconds).tolist() == found
+    assert everywhere.part(Members((1,), across_dp=False), seconds).tolist() == [[1, 2]]
+    assert some.join(everywhere).workers is None
+    assert some.join(Extent(~workers)).workers.all()
+    assert (mix(True, 1.0, 2.0), mix(False, 1.0, 2.0)) == (1.0, 2.0)
+    assert mix(workers[0], 1.0, 2.0).tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize(("seconds", "present"), [(0.1, False), (0.1001, True)])
+def test_what_could_not_matter_is_not_there(seconds: float, present: bool) -> None:
+    """A thousandth of all steps, on the worst lanes: inside computes, before them, between steps, in other operations."""
+    kind = StallKind.INPUT
+    for where in (
+        {"inside_s": {kind: seconds}},
+        {"before_s": {kind: seconds}},
+        {"gap_s": {kind: np.array([seconds / 2] * 2)}},
+    ):
+        assert part(Part, components(), inside=kind, before=kind, **where).is_present() == present
+        assert not part(Part, components(), **where).is_present()
+    late = part(Part, components())
+    late.late_s = [{3: np.array([[seconds, 0.0], [0.0, 0.0]])}, {}]
+    assert late.is_present() == present
+    late.late_s, late.own_s = [], [{3: np.array([[seconds / 2, 0.0], [0.01, seconds / 2]])}]
+    assert late.is_present() == present
+    late.own_s = [{3: np.array([[seconds / 2, 0.0], [0.0, seconds / 2]])}]
+    assert late.worst_s() == pytest.approx(seconds)
+
+
+# ------------------------------------------------------------------------------------------ slow steps, evaluations
+
+
+def test_a_slow_step_against_the_usual_one() -> None:
+    """By its quickest third: 3 of 9 workers that are not slow say that the step is not."""
+    pace = np.ones((2, 1, 5, 9))
+    pace[:, :, 1] = 2.0
+    pace[:, 0, 2, 3:] = 2.0
+    pace[:, 0, 3, 2:] = 2.0
+    pace[0, 0, 4] = NAN
+    assert find_slow_steps(pace)[1].tolist() == [1.0, 2.0, 1.0, 2.0, 1.0]
+    assert find_slow_steps(pace)[0, 4] == 1.0
+
+
+def test_long_documents_make_steps_long() -> None:
+    """What both directions have is the documents' as far as four deviations of drawing them go; 3% is no slow step."""
+    ratio = np.array([[1.2, 1.2, 1.5, 1.03], [1.2, 1.0, 1.5, 1.0]])
+    found = without_microbatches(ratio, np.log(1.2) / 4.0 * 1.0001)
+    np.testing.assert_allclose(found, [[1.0, 1.2, 1.25, 1.0], [1.0, 1.0, 1.25, 1.0]], rtol=1e-3)
+
+
+def test_a_slow_step_takes_as_long_as_the_usual_one() -> None:
+    """Where it is slow by more than 3% and no evaluation; on some ranks alone if asked."""
+    ratio = np.ones((2, N_STEPS))
+    ratio[:, 2], ratio[:, 3], ratio[0, 5] = 1.5, 1.029, 2.0  # step 5 has an evaluation: once, and forwards alone
+    step = part(StepPart, components(step_ratio=ratio))
+    assert step.is_present()
+    work = step.ease_work(np.full((N_STEPS, 2), 3.0), (1, 0, 0), ALL, lanes=True)
+    assert work[:, 0].tolist() == [3.0, 3.0, 2.0, *[3.0] * 7]
+    assert step.ease_work(np.full((2, 2), 3.0), (0, 0, 0), slice(2, 4), np.array([True, False])).tolist() == [
+        [2, 3],
+        [3, 3],
+    ]
+    assert step.ease_work(np.full((N_STEPS, 2), 3.0), (0, 0, 0), ALL, lanes=True)[5].tolist() == [3.0, 3.0]
+    evaluation = part(EvaluationPart, components(step_ratio=ratio))
+    assert evaluation.is_present()
+    assert evaluation.ease_work(np.full((N_STEPS, 2), 3.0), (0, 0, 0), ALL, lanes=True)[[2, 5]].tolist() == [
+        [3, 3],
+        [1.5, 1.5],
+    ]
+    assert evaluation.ease_work(np.full((1, 2), 3.0), (0, 0, 0), slice(5, 6), np.array([False, True])).tolist() == [
+        [3, 1.5]
+    ]
+    quick = part(EvaluationPart, components(step_ratio=np.ones((2, N_STEPS))))
+    assert not quick.is_present()
+
+
+@pytest.mark.parametrize(("backward", "found"), [(1.125, True), (1.13, False)])
+def test_an_evaluation_is_in_forwards(backward: float, found: bool) -> None:
+    """Four fifths of what the step is longer by, at least."""
+    ratio = np.ones((2, N_STEPS))
+    ratio[0, 4], ratio[1, 4] = 1.5, backward
+    assert find_evaluations(ratio, np.arange(N_STEPS)).any() == found
+
+
+@pytest.mark.parametrize(("elsewhere_s", "planned"), [(0.2, True), (0.3, False)])
+def test_most_collections_are_those_of_the_plan(elsewhere_s: float, planned: bool) -> None:
+    """At a period four fifths of all seconds, or nothing is planned."""
+    at = np.zeros((2, 4, 2, 12, 4))
+    at[0, :, 0, ::3] = 1.0
+    at[0, 0, 0, 1, 0] = elsewhere_s * at.sum()
+    kinds = np.where(at > 0, StallKind.COLLECTION, 0).astype(np.int8)
+    none = np.zeros(at.shape, dtype=bool)
+    stalls = SimpleNamespace(
+        seconds_of=lambda _: at, recorded_inside=none, recorded_before=none, inside=kinds, before=kinds * 0
+    )
+    attribute_planned_collections(stalls, np.arange(12), 1e6, 4)
+    assert (kinds[0, 1, 0, 0, 0] == StallKind.PLANNED) == planned
+    assert kinds[0, 0, 0, 1, 0] == StallKind.COLLECTION
+
+
+@pytest.mark.parametrize(("n_dp", "kind"), [(3, 0), (4, StallKind.PLANNED)])
+def test_four_workers_do_something_together(n_dp: int, kind: int) -> None:
+    """What all have at a period in the same microbatch is planned; at none it is together."""
+    long = np.zeros((2, 1, 4, 12, n_dp), dtype=bool)
+    long[0, 0, 2, ::3] = True
+    for at, expected in (
+        (long, kind),
+        (np.roll(long, 1, axis=3) & (np.arange(12) == 4)[:, None], kind and StallKind.TOGETHER),
+    ):
+        given: dict[int, Any] = {}
+        found = SimpleNamespace(
+            long=at,
+            n_stages=1,
+            steps=np.arange(12),
+            reads_input=False,
+            assign=lambda at, kind, given=given: given.update({kind: at}),
+        )
+        attribute_to_plan(found)
+        assert list(given) == ([expected] if expected else [])
+        if expected:
+            assert (given[expected] == at).all()
+
+
+# ------------------------------------------------------------------------------------------ stages, microbatches
+
+
+def test_stages_are_made_even() -> None:
+    """Each takes the mean of all; computes that the schedule makes longer are even among themselves."""
+    typical_s = np.array([[1.0, 3.0], [2.0, 6.0]])
+    even = part(StagePart, components(typical_s=typical_s))
+    assert [
+        even.ease_work(np.array([[6.0]]), (d, v, 0), ALL, lanes=True)[0, 0] for d, v in ((0, 0), (0, 1), (1, 1))
+    ] == [12.0, 4.0, 4.0]
+    assert even.ease_work(np.array([[6.0, 6.0]]), (0, 0, 0), ALL, np.array([True, False])).tolist() == [[12.0, 6.0]]
+    assert even.is_present()
+    assert not part(StagePart, components(n_stages=1)).is_present()
+    variant = np.ones((2, 2, 2, 1, 1))
+    variant[1, :, 1] = 2.0  # the second backward of each stage is a whole one
+    variant[1, 1, 1] = 4.0
+    split = part(StagePart, components(typical_s=typical_s, variant_ratio=variant))
+    # Whole backwards take 4 and 24 s, 14 in the mean.
+    for virtual, ratio in ((0, 14.0 / 4.0), (1, 14.0 / 24.0)):
+        assert split.ease_work(np.array([[1.0]]), (1, virtual, 1), ALL, lanes=True)[0, 0] == pytest.approx(ratio)
+    assert split.ease_work(np.array([[1.0]]), (1, 0, 0), ALL, lanes=True)[0, 0] == 2.0
+
+
+def test_usual_durations() -> None:
+    """The lower median of the ranks; a stage that took no time is as usual as the others, and nothing is below TINY_S."""
+    by_step = np.ones((2, 3, 5, 2)) * np.array([1.0, 3.0, 0.0])[:, None, None]
+    typical_s, told = find_usual_durations([], by_step, np.arange(5), 3)
+    assert typical_s.tolist() == [[1.0, 3.0, 1.0], [1.0, 3.0, 1.0]]
+    assert told.tolist() == [False] * 3
+    assert (find_usual_durations([], by_step * 0.0, np.arange(5), 3)[0] == 1e-12).all()
+    uneven = np.ones((1, 1, 4, 4)) * np.array([4.0, 1.0, 2.0, 3.0])
+    assert find_usual_durations([], uneven, np.arange(4), 1)[0].tolist() == [[2.0]]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "quick"),
+    [
+        ([1.0] * 2 + [2.0] * 6, 2),
+        ([1.0] * 1 + [2.0] * 7, 8),
+        ([1.0] * 3 + [2.0] * 5, 3),
+        ([1.0] * 5 + [2.0] * 3, 8),
+        ([1.0] * 2 + [1.01] * 6, 8),
+        ([1.0, 2.0], 2),
+    ],
+    ids=["a quarter", "an odd one", "most slow", "few slow", "hardly", "too few"],
+)
+def test_quick_ranks_say_what_is_usual(ranks: list[float], quick: int) -> None:
+    """Where more than half of a stage's ranks are slow, and at least a quarter of them are not."""
+    by_step = np.ones((2, 1, 6, len(ranks))) * np.array(ranks)
+    assert np.broadcast_to(_quick_ranks(by_step, by_step[:, :, 0], 1), (1, len(ranks))).sum() == quick
+
+
+def lengths(spread: float = 0.2, n: int = 6, noise: float = 0.0, *, seed: int = 1) -> np.ndarray:
+    """Draw logs of microbatches' lengths: 3 stages, n microbatches, 10 steps, 2 ranks; the same on every stage."""
+    rng = np.random.default_rng(seed)
+    shared = rng.normal(0.0, spread, (1, 1, n, 10, 2))
+    return np.exp(shared * np.array([1.0, 0.5])[:, None, None, None, None] + rng.normal(0.0, noise, (2, 3, n, 10, 2)))
+
+
+def test_uneven_microbatches_are_found_with_their_slopes() -> None:
+    """The backward grows half as much; where stages agree and directions do, all of it is found."""
+    left = lengths()
+    found = find_microbatches(left)
+    np.testing.assert_allclose(found.ratio, left[:, 0], rtol=0.02)
+    assert found.correlation == pytest.approx(1.0)
+    assert found.stage_share == pytest.approx(1.0)
+    assert found.spread == pytest.approx(np.std(np.log(left[0, 0])), rel=0.1)
+    assert found.ordinary.tolist() == pytest.approx([0.0, 0.0], abs=1e-6)
+    alone = find_microbatches(left[:, :, :1, :4, :1])
+    assert (alone.correlation, alone.ratio.tolist()) == (None, np.ones((2, 1, 4, 1)).tolist())
+    assert find_microbatches(left[:, :, :1, :8, :1]).correlation is not None
+    apart = find_microbatches(np.stack([left[0], lengths(seed=2)[1]]))
+    assert apart.correlation is not None and apart.correlation < 0.5
+    assert (apart.ratio == 1.0).all()
+    noisy = find_microbatches(lengths(0.0, noise=0.1))
+    assert (noisy.ratio == 1.0).all()
+
+
+def test_microbatches_take_the_mean_of_their_step() -> None:
+    """The work is kept: what is longer than the mean gets shorter, and the other way; those that are not there do not count."""
+    ratio = np.ones((2, 2, N_STEPS, 2))
+    ratio[:, 0] = 3.0
+    uneven = part(MicrobatchPart, components(microbatch_ratio=ratio))
+    assert uneven.is_present()
+    assert [uneven.ease_work(np.array([[6.0]]), (0, 0, m), slice(0, 1), lanes=True)[0, 0] for m in (0, 1)] == [
+        4.0,
+        12.0,
+    ]
+    half = part(MicrobatchPart, components(microbatch_ratio=ratio**2, microbatch_ordinary=0.5))
+    assert half.ease_work(np.array([[6.0]]), (0, 0, 0), slice(0, 1), lanes=True)[0, 0] == pytest.approx(4.0)
+    compute_s = components().compute_s.copy()
+    compute_s[:, :, 1, :, 1] = NAN
+    fewer = part(MicrobatchPart, components(microbatch_ratio=ratio, compute_s=compute_s))
+    assert fewer.ease_work(np.array([[6.0]]), (0, 0, 0), slice(0, 1), lanes=True)[0, 0] == pytest.approx(
+        6.0 * 7.0 / 9.0
+    )
+    assert not part(MicrobatchPart, components()).is_present()
+
+
+def test_how_much_backwards_grow() -> None:
+    """By least squares around the medians, at least a tenth; as much where nobody can tell."""
+    forward = np.array([1.0, 2.0, 3.0, NAN])
+    assert _slope_of(forward, 5.0 + 0.5 * forward) == pytest.approx(0.5)
+    assert _slope_of(forward, -forward) == 0.1
+    assert _slope_of(forward, forward * NAN) == 1.0
+
+
+@pytest.mark.parametrize(("n", "by_rank"), [(48, True), (47, False)])
+def test_ordinary_variation_is_what_directions_do_not_share(n: int, by_rank: bool) -> None:
+    """Of each rank where it has 48 microbatches, else of all together; 0.64 of the spread apart is all of it."""
+    rng = np.random.default_rng(3)
+    shared = rng.normal(0.0, 0.1, (n, 1, 2))
+    own = rng.normal(0.0, 0.1, (n, 1, 2)) * np.array([1.0, 0.0])
+    found = _measure_ordinary(shared, (shared + own) * 2.0, 2.0)
+    if by_rank:
+        assert found[0] == 1.0
+        assert found[1] == pytest.approx(0.0, abs=1e-9)
+    else:
+        assert found[0] == found[1]
+    # Apart by a quarter of the spread: 0.25 / 0.64 of it is ordinary.
+    quarter = _measure_ordinary(shared, shared * 2.0 + rng.normal(0.0, 0.05, shared.shape), 2.0)
+    assert quarter.mean() == pytest.approx(0.25 / 0.64, rel=0.35)
+
+
+def test_what_stages_share() -> None:
+    """Documents are the same on all stages: all of it; experts are not: none. With one stage nobody can tell."""
+    shared, own = (
+        np.log(lengths()),
+        np.random.default_rng(5).normal(0.0, 0.2, (1, 3, 6, 10, 2)) * np.ones((2, 1, 1, 1, 1)),
+    )
+    assert _compare_stages(shared) == (pytest.approx(1.0), pytest.approx(1.0))
+    share, apart = _compare_stages(own)
+    assert share is not None
+    assert (share, apart) == pytest.approx((0.0, 0.0), abs=0.25)
+    assert _compare_stages(shared[:, :1]) == (None, 0.0)
+    assert np.allclose(_share_of_stages(shared, 0.5), 1.0)
+    assert np.all(np.asarray(_share_of_stages(own, 1.0)) < 0.3)
+    for few in (shared[:, :1], shared[:, :, :1], np.where(np.arange(3)[:, None, None, None] > 0, NAN, shared)):
+        assert _share_of_stages(few, 0.5) == 1.0
+
+
+# ------------------------------------------------------------------------------------------ pauses, waits, other work
+
+
+def test_a_pause_stands_out() -> None:
+    """By more than 3% of the work, and six deviations of the noise; not by rows, which say what they are."""
+    work_s = np.full((2, 2, 4, 6, 2), 2.0)
+    free_s = work_s.copy()
+    free_s[0, 0, 0, 0, 0], free_s[0, 1, 0, 0, 0] = 2.061, 2.059
+    pause_s, noise = find_pauses(work_s, free_s, np.ones_like(work_s), 2)
+    assert (noise, np.count_nonzero(pause_s)) == (0.0, 1)
+    assert pause_s[0, 0, 0, 0, 0] == pytest.approx(0.061)
+    left = 1.0 + 0.01 / 1.4826 * np.where(np.arange(6)[:, None] % 2, 1.0, -1.0) * np.ones_like(work_s)
+    assert find_pauses(work_s, free_s, left, 2)[1] == pytest.approx(0.01)
+    assert not find_pauses(work_s, free_s, left, 2)[0].any()
+
+
+def test_noise_is_that_of_the_usual_worker() -> None:
+    """The lower median over workers; nothing where nothing is known."""
+    rest = np.zeros((1, 2, 1, 4, 2))  # one direction, two stages, two ranks
+    spread = np.array([-1.0, 1.0, -1.0, 1.0])
+    for (stage, rank), size in {(0, 0): 0.01, (0, 1): 0.02, (1, 0): 0.3, (1, 1): 0.4}.items():
+        rest[0, stage, 0, :, rank] = size * spread
+    assert _measure_noise(rest, 2) == pytest.approx(1.4826 * 0.02)
+    assert _measure_noise(rest[:, :0], 2) == 0.0
+    assert _measure_noise(np.append(rest[..., :1], np.full((1, 2, 1, 4, 1), NAN), axis=4), 2) == pytest.approx(
+        1.4826 * 0.01
+    )
+
+
+@pytest.mark.parametrize(
+    ("n_steps", "n_hits", "others", "left"),
+    [(10, 9, 0, 0), (10, 8, 0, 8), (5, 5, 0, 0), (4, 4, 0, 4), (10, 9, 9, 18), (10, 9, 8, 8)],
+    ids=["nine of ten", "eight", "five steps", "four steps", "two microbatches", "one and nearly another"],
+)
+def test_what_one_backward_always_has_is_work(n_steps: int, n_hits: int, others: int, left: int) -> None:
+    """In nine tenths of its steps, of five at least, and no other microbatch of its worker; forwards are let alone."""
+    pause_s = np.zeros((2, 1, 3, n_steps, 1))
+    pause_s[1, 0, 2, :n_hits], pause_s[1, 0, 1, :others], pause_s[0, 0, 0] = 1.0, 1.0, 1.0
+    _keep_in_work(pause_s, np.ones(pause_s.shape, dtype=bool))
+    assert (pause_s[1].sum(), pause_s[0, 0, 0].sum()) == (left, n_steps)
+    single = np.ones((2, 1, 1, n_steps, 1))
+    _keep_in_work(single, np.ones(single.shape, dtype=bool))
+    assert single.all()
+
+
+def test_queue_waits_count_on_the_worst_lane() -> None:
+    """Those inside computes, and late starts."""
+    wait_s = np.zeros((2, 2, 2, N_STEPS, 2))
+    wait_s[0, 0, 0, 0] = [0.3, 0.1]
+    found = part(QueuePart, components(queue_wait_s=wait_s), before=StallKind.QUEUE, before_s={StallKind.QUEUE: 0.5})
+    assert found.worst_s() == pytest.approx(0.8)
+
+
+def test_what_is_left_between_steps() -> None:
+    """The median of what no row explains is ordinary; blame is of rows in gaps that are longer, no more than these."""
+    between_s = np.array([1.0] * 8 + [4.0, 1.0])
+    gap_s = {StallKind.PLANNED: np.array([0.0] * 7 + [0.5, 1.0, 0.0])}
+    tail_s = np.zeros((N_STEPS, 2, 2))
+    tail_s[0], tail_s[8, 1, 0], tail_s[8, 0, 0] = 0.5, 9.0, 2.0
+    found = part(BetweenStepsPart, components(), between_s=between_s, gap_s=gap_s, tail_s=tail_s)
+    assert found.is_present()
+    assert found.ease_between(between_s, ALL).tolist() == [1.0] * 8 + [2.0, 1.0]
+    assert found.blame().tolist() == [[0.2, 0.0], [0.4, 0.0]]
+    assert part(BetweenStepsPart, components(), between_s=between_s).blame() is None
+    assert not part(BetweenStepsPart, components(), between_s=between_s * 0.0 + 1.0).is_present()
+
+
+def test_work_of_other_types_that_is_longer_than_usual() -> None:
+    """Than the quicker half of the ranks that have any in their usual step."""
+    busy_s = np.full((5, 3), 1.0)
+    busy_s[:, 1], busy_s[2, 0], busy_s[:, 2] = 1.1, 3.0, 0.0
+    found = find_excess(busy_s)
+    assert found[2, 0] == 2.0
+    assert (found > 0).sum() == 1
+    assert not find_excess(np.zeros((3, 2))).any()
+
+
+def test_blame_for_other_work_between_steps() -> None:
+    """Added to what lies within them; mean seconds a step."""
+    found = part(OtherWorkPart.__mro__[1], components())
+    found.__class__ = OtherWorkPart
+    found._excess_s, found._lost_s = np.zeros((N_STEPS, 4)), np.zeros(N_STEPS)
+    found.late_s, found.component.inside = [], None
+    assert found.blame() is None
+    found._excess_s[0] = [10.0, 0.0, 0.0, 20.0]
+    assert found.blame().tolist() == [[1.0, 0.0], [0.0, 2.0]]
+    stalls = np.zeros((2, 2, 2, N_STEPS, 2))
+    stalls[0, 0, 0, 0, 0] = 5.0
+    found.component.inside = StallKind.OTHER
+    found.job.inside_s = {StallKind.OTHER: 5.0}
+    found.job.breakdown = components(
+        stalls=SimpleNamespace(inside=np.full(stalls.shape, StallKind.OTHER), inside_s=stalls)
+    )
+    assert found.blame().tolist() == [[1.5, 0.0], [0.0, 2.0]]
+
+
+@pytest.mark.parametrize(("n_late", "late"), [(1, False), (2, False), (3, True)])
+def test_a_step_begins_late_where_most_of_what_opens_it_is(n_late: int, late: bool) -> None:
+    """More than half of the operations that wait for nothing, forwards left out."""
+    op = np.array([Op.ALL_GATHER] * 4 + [Op.FORWARD])
+    graph = SimpleNamespace(events=[SimpleNamespace(members=(n,)) for n in range(5)], waits=[()] * 5)
+    o = SimpleNamespace(block=SimpleNamespace(nodes=SimpleNamespace(op=op), steps=[0, 1]), graph=graph)
+    late_s = {n: np.array([[0.0, 1.0], [0.0, 0.0]]) for n in (*range(n_late), 4)}
+    assert find_late_starts([o], [late_s], (2, 1, 1, 2, 2)).tolist() == [[False, late], [False, False]]
+    graph.waits = [(), (), (), (0,), ()]
+    assert find_late_starts([o], [late_s], (2, 1, 1, 2, 2))[0, 1] == (n_late > 1)
+
+
+def test_one_late_first_step_is_a_beginning() -> None:
+    """Once, and with no regularity to speak of."""
+
+    def feature(value: float | None) -> SimpleNamespace:
+        return SimpleNamespace(value=value)
+
+    for hits, regular, found in ((1.0, None, True), (2.0, None, False), (1.0, 0.5, False)):
+        assert _is_beginning({"stall.hits": feature(hits), "stall.regularity": feature(regular)}, ()) == found
+    assert not _is_beginning({}, ())
+    assert not _is_beginning({"stall.hits": feature(1.0)}, ())
+
+
+# ------------------------------------------------------------------------------------------ chance
+
+
+@pytest.mark.parametrize(
+    ("n_hits", "slow"),
+    [((7, 1, 1, 1), True), ((6, 1, 1, 1), False), ((1, 0, 0, 0), True), ((9, 9, 9, 9), False), ((8, 3, 3, 2), False)],
+)
+def test_a_worker_is_slow_more_often_than_its_peers(n_hits: tuple[int, ...], slow: bool) -> None:
+    """Three times as often as the others' mean, and by more than five deviations of it."""
+    hits = np.arange(30) < np.array(n_hits)[:, None]
+    assert _are_slow_often(hits).tolist() == [slow, False, False, False]
+
+
+def test_lines_through_the_origin() -> None:
+    """Slopes are not below zero; a mean is as far above zero as its standard error says."""
+    assert _slope(np.array([[1.0, 3.0], [-1.0, -1.0]]), np.array([[2.0, 2.0], [1.0, 1.0]])).tolist() == [1.0, 0.0]
+    assert _deviations_above_zero(np.array([1.0, 3.0])) == pytest.approx(2.0)
+    assert _deviations_above_zero(np.array([-1.0, -3.0])) == pytest.approx(-2.0)
+
+
+@pytest.mark.parametrize(("ep_size", "group", "shared"), [(None, 2, 1.0), (2, 2, 1.0), (4, 1, 1 / 3)])
+def test_ranks_that_share_experts_are_long_together(ep_size: int | None, group: int, shared: float) -> None:
+    """Pairs of four ranks; where the metadata say another size, that is asked."""
+    pairs = np.random.default_rng(2).normal(size=(200, 2))
+    contrast = np.repeat(pairs, 2, axis=1)[None] * np.ones((2, 1, 1))
+    size, alike = _find_group(contrast, ep_size)
+    assert (size, alike) == (group, pytest.approx(shared, abs=0.15))
+    assert _find_group(contrast[..., :1], None) == (1, None)
+
+
+@pytest.mark.parametrize(("together", "found"), [(True, True), (False, False)])
+def test_stalls_come_together(together: bool, found: bool) -> None:
+    """In the same steps far more than by chance: from the fifth step on whoever stalls does so with all others, or by itself."""
+    rng = np.random.default_rng(4)
+    stalled = np.repeat(rng.random((40, 1)) < 0.3, 8, axis=1) if together else rng.random((40, 8)) < 0.3
+    there = np.ones((40, 8), dtype=bool)
+    assert _come_together(stalled, there) == found
+    assert not _come_together(stalled & (np.arange(40) < 2)[:, None], there)
+    assert not _come_together(there, there)
+    assert not _come_together(stalled[:, :1], there[:, :1])
+
+
+def counts(*by_worker: int, n_steps: int = 40) -> np.ndarray:
+    """Give so many stalls a worker in all steps, spread evenly: 4 stages x n steps x 1 rank."""
+    at = [[(step * n) // n_steps - ((step - 1) * n) // n_steps for step in range(1, n_steps + 1)] for n in by_worker]
+    return np.array(at)[:, :, None]
+
+
+@pytest.mark.parametrize(
+    ("stalls", "marked"),
+    [((30, 1, 0, 1), [0]), ((30, 28, 0, 1), [0, 1]), ((30, 29, 28, 1), []), ((8, 7, 8, 7), []), ((2, 0, 0, 0), [])],
+    ids=["one", "half", "most", "all alike", "too few"],
+)
+def test_stages_that_stall_far_more_often_than_others(stalls: tuple[int, ...], marked: list[int]) -> None:
+    """At most half of them: three times as often as all that are not marked."""
+    there = np.full((4, 40, 1), 4)
+    assert np.flatnonzero(_find_subset(counts(*stalls), there)[:, 0]).tolist() == marked
+
+
+def test_workers_are_apart_from_others() -> None:
+    """By rate, not by number: with as many computes, three times as often."""
+    stalled, there = counts(30, 5, 5, 5), np.full((4, 40, 1), 4)
+    here = np.array([[True], [False], [False], [False]])
+    assert _is_apart(stalled, there, here, ~here, 4)
+    assert not _is_apart(counts(30, 12, 12, 12), there, here, ~here, 4)
+    assert not _is_apart(stalled, there, here, here & False, 4)
+
+
+def test_stalls_get_more_frequent() -> None:
+    """From third to third of the steps, in both directions, and by more than chance."""
+    rate = np.arange(60) // 12
+    there = np.full((2, 60), 8)
+    assert _grow(np.stack([rate, rate]), there)
+    assert not _grow(np.stack([rate, rate])[:, ::-1], there)
+    assert not _grow(np.stack([rate, rate[::-1]]), there)
+    assert not _grow(np.stack([rate[::-1], rate * 3]), there)
+    assert not _grow(np.full((2, 60), 2), there)
+    # As many more computes: no more frequent.
+    assert not _grow(np.stack([rate, rate]), np.stack([rate, rate]) * 2)
+
+
+@pytest.mark.parametrize(("n_short", "kept"), [(2, True), (20, False)])
+def test_forwards_stall_as_long_as_backwards(n_short: int, kept: bool) -> None:
+    """Forwards of a length, by doublings, that backwards have three times less often are somebody else's."""
+    at = np.zeros((2, 1, 1, 40, 1), dtype=bool)
+    seconds = np.zeros(at.shape)
+    at[1, 0, 0, :4], seconds[1] = True, 0.5
+    at[0, 0, 0, :4], seconds[0, 0, 0, :4] = True, 0.5
+    at[0, 0, 0, 4 : 4 + n_short], seconds[0, 0, 0, 4:] = True, 0.01
+    found = _as_long_as_backwards(at, SimpleNamespace(inside_s=seconds, before_s=seconds * 0.0))
+    assert found[0, 0, :4, 0].all()
+    assert found[0, 0, 4 : 4 + n_short, 0].all() == kept
+    assert not _as_long_as_backwards(
+        at & [[[[[True]]]], [[[[False]]]]], SimpleNamespace(inside_s=seconds, before_s=seconds)
+    ).any()
