@@ -11,12 +11,17 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects import sqlite
 
 from diagnose.errors import ServiceError, UsageError
+
+if TYPE_CHECKING:
+    from sqlalchemy.dialects import postgresql
+
+    Insert = sqlite.Insert | postgresql.Insert
 
 #: Environment variables with the password of the store, or the name of a file with it.
 PASSWORD = "DIAGNOSE_STORE_PASSWORD"  # noqa: S105 - the name of a variable
@@ -43,7 +48,7 @@ class Database:
         self.waited_s = 0.0
         self.is_sqlite = self._url.get_backend_name() == "sqlite"
         self.only_reads = only_reads
-        self.insert = sqlite.insert if self.is_sqlite else postgresql.insert
+        self.insert = _find_insert(self._url.get_backend_name())
         #: While False, a database that does not answer is not asked again: more likely its URL is wrong.
         self.asks_again = False
         self._engine = _make_engine(self._url, only_reads=only_reads)
@@ -266,9 +271,18 @@ def plain_text(text: str) -> str:
     return text.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def insert_into(connection: sa.Connection, table: sa.Table) -> sqlite.Insert | postgresql.Insert:
+def insert_into(connection: sa.Connection, table: sa.Table) -> "Insert":
     """Give an INSERT that may say what to do in a conflict."""
-    return (postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert)(table)
+    return _find_insert(connection.dialect.name)(table)
+
+
+def _find_insert(kind: str) -> "Callable[[sa.Table], Insert]":
+    """Give what makes such an INSERT for a kind of database; one that is not used is not imported."""
+    if kind == "sqlite":
+        return sqlite.insert
+    from sqlalchemy.dialects import postgresql
+
+    return postgresql.insert
 
 
 def put_rows(connection: sa.Connection, table: sa.Table, rows: list[dict[str, Any]], *key: str) -> None:

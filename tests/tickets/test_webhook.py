@@ -176,15 +176,15 @@ def test_killed_between_the_post_and_the_mark(shelf: Shelf, receiver: Receiver) 
     assert sorted(len(bodies) for bodies in receiver.bodies.values()) == [1, 1, 2]
 
 
-def test_kills(file_shelf: Shelf, receiver: Receiver) -> None:
-    """Killed 20 times, half of them when a message has just arrived, half at any time: all arrive, each under one key."""
-    seed = random.Random(7)
-    names = fill(file_shelf, 90)  # the last one still has most of them to send, however quick the machine is
-    file_shelf.store.leave()
-    for i in range(20):
-        process = run_cli(file_shelf, receiver)
+def check_kills(shelf: Shelf, receiver: Receiver, n_kills: int) -> None:
+    """Kill the sender again and again, half the times when a message has just arrived; then let it end, and count what arrived."""
+    rng = random.Random(7)
+    names = fill(shelf, 9 * n_kills // 2)  # the last one still has most of them to send, however quick the machine is
+    shelf.store.leave()
+    for i in range(n_kills):
+        process = run_cli(shelf, receiver)
         if i % 2:
-            left = [seed.randint(1, 3)]
+            left = [rng.randint(1, 3)]
 
             def count_down(process=process, left=left) -> None:
                 left[0] -= 1
@@ -194,19 +194,31 @@ def test_kills(file_shelf: Shelf, receiver: Receiver) -> None:
             receiver.before_answer = count_down
         else:
             receiver.before_answer = lambda: time.sleep(0.05)
-            time.sleep(seed.uniform(0.1, 1.0))
+            time.sleep(rng.uniform(0.1, 1.0))
             kill(process)
-        process.communicate(timeout=60)
+        process.communicate(timeout=120)
         assert process.returncode == -9, "killed at work"
     receiver.before_answer = lambda: None
-    process = run_cli(file_shelf, receiver)
-    _, err = process.communicate(timeout=120)
+    process = run_cli(shelf, receiver)
+    _, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
     assert fingerprints(receiver) == sorted(names), "each finding under one key"
     again = sum(len(bodies) - 1 for bodies in receiver.bodies.values())
-    assert again >= 10, f"{again} came again: each kill between the post and its mark makes one"
-    with Store(file_shelf.url) as store:
+    print(f"\n{n_kills} kills: {len(names)} findings, each under one key, {again} messages came once more")
+    assert n_kills // 2 <= again <= n_kills, f"{again} came again: each kill between the post and its mark makes one"
+    with Store(shelf.url) as store:
         assert store.info().n_runs == 0, "the last one cleaned up"
+
+
+def test_kills(file_shelf: Shelf, receiver: Receiver) -> None:
+    """Killed 20 times, half of them when a message has just arrived, half at any time: all arrive, each under one key."""
+    check_kills(file_shelf, receiver, 20)
+
+
+@pytest.mark.benchmark
+def test_200_kills(shelf: Shelf, receiver: Receiver) -> None:
+    """The same with 200 kills, on each database."""
+    check_kills(shelf, receiver, 200)
 
 
 def test_two_at_once_do_not_double(shelf: Shelf, receiver: Receiver) -> None:
