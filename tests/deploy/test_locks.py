@@ -1,4 +1,4 @@
-"""What the container and CI install: each at one version, by its digests, and what `pyproject.toml` asks for."""
+"""What the container installs: each at one version, by its digests, and what `pyproject.toml` asks for."""
 
 import re
 import tomllib
@@ -14,7 +14,6 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 LOCKS = {
     "deploy/requirements.txt": ["postgres", "s3", "gs"],
     "deploy/build-requirements.txt": None,
-    ".ci/requirements.txt": ["test", "docs"],
 }
 
 
