@@ -269,13 +269,11 @@ def _is_short_of_memory(error: BaseException) -> bool:
 
 
 def _check_size(task: Task, traces: Sequence[Path]) -> None:
-    """Hand a job back that needs more memory than it may take; on its last try give it up before it takes any."""
-    if task.memory_bytes is None:
+    """Hand a job back that needs more memory than it may take; on its last try as many of its steps are read as fit."""
+    if task.memory_bytes is None or task.is_last_try:
         return
     needs = _claimed_bytes(traces)
-    if task.is_last_try and needs > task.memory_bytes + SLACK_BYTES:
-        raise MemoryError
-    if not task.is_last_try and needs > task.memory_bytes:
+    if needs > task.memory_bytes:
         raise _TooLargeError(needs)
 
 
