@@ -173,7 +173,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "text": (lambda: io.StringIO("step,dp_rank"), "opened for text; open it with 'rb'"),
     "text of another kind": (_Odd, "opened for text"),
     "closed": (_closed, "closed; open it with 'rb'"),
-    "for writing only": (lambda: Path(os.devnull).open("wb"), "open it with 'rb'"),  # noqa: SIM115 - left open
+    "for writing only": (lambda: Path(os.devnull).open("wb"), "open it with 'rb'"),  # noqa: SIM115 - the test closes it
     "broken": (_unreadable, "Input/output error"),
     "empty frame": (pd.DataFrame, "column 'step' is missing"),
     "no rows": (lambda: ROWS.iloc[:0], "has no rows"),
@@ -212,13 +212,15 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
 }
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
 @pytest.mark.parametrize("what", WRONG)
 def test_what_is_wrong_is_a_diagnose_error(what: str) -> None:
     """Whatever is given, it is refused in one line that says what was expected."""
     make, message = WRONG[what]
+    given = make()
     with pytest.raises(diagnose.DiagnoseError, match=message) as refused:
-        diagnose.diagnose(make())
+        diagnose.diagnose(given)
+    if isinstance(given, io.IOBase):
+        given.close()
     assert "\n" not in str(refused.value) and "standard input" not in str(refused.value)
 
 

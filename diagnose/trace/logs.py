@@ -24,12 +24,14 @@ def find_log(source: str | Path | BinaryIO) -> InputFiles | None:
 
     Never raises: what cannot be read is left to the reader of traces, which says why.
     """
-    if not isinstance(source, (str, Path)) or (Path(source).is_file() and is_trace(Path(source))):
+    if not isinstance(source, (str, Path)):
         return None
-    from diagnose.trace.producers import megatron_log
-    from diagnose.trace.producers.catalogue import find_producer
-
     try:
+        if Path(source).is_file() and is_trace(Path(source)):
+            return None
+        from diagnose.trace.producers import megatron_log
+        from diagnose.trace.producers.catalogue import find_producer
+
         inputs = list_input_files(Path(source), name=str(source))
         # A folder may hold both: operations say more than the log beside them.
         is_log = megatron_log.recognise(inputs) and find_producer(inputs) is megatron_log

@@ -282,8 +282,8 @@ def group_by_members(events: Iterable[Event]) -> list[Ints]:
 
 
 def split_nodes(nodes: Ints, n_lanes: int) -> list[Ints]:
-    """Split nodes, each of so many lanes, into parts that are looked at at a time."""
-    return np.array_split(nodes, min(1 + len(nodes) * n_lanes // MAX_CELLS, max(len(nodes), 1)))
+    """Split nodes, each of so many lanes, into parts that are looked at at a time; none of no nodes."""
+    return np.array_split(nodes, min(1 + len(nodes) * n_lanes // MAX_CELLS, len(nodes))) if len(nodes) else []
 
 
 def flatten(rows: Sequence[Collection[int]]) -> Ints:
