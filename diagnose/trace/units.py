@@ -22,7 +22,9 @@ UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 UNIT_NAMES = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
 #: No training job has shorter or longer steps, or computes of one microbatch, than these, in seconds.
 STEP_S = (1e-3, 3600.0)
-COMPUTE_S = (1e-6, 20.0)
+COMPUTE_S = (1e-6, 100.0)
+#: Hardly any has longer ones than this, in seconds.
+LONG_COMPUTE_S = 20.0
 #: A step as it usually is, in seconds: of several units that may be meant, the one that comes next to it is likely.
 USUAL_STEP_S = 2.0
 #: Steps looked at, evenly over the trace: what is usual shows in a few.
@@ -61,7 +63,7 @@ def guess_unit(rows: Rows) -> str:
     finer = [(unit, factor) for unit, factor in UNITS.items() if factor < 1]
     clocks = [unit for unit, factor in finer if UNIX_S[0] <= start * factor <= UNIX_S[1]]
     return next(
-        iter(clocks or [unit for unit, factor in finer if COMPUTE_S[0] <= duration * factor <= COMPUTE_S[1]]), ""
+        iter(clocks or [unit for unit, factor in finer if COMPUTE_S[0] <= duration * factor <= LONG_COMPUTE_S]), ""
     )
 
 
