@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import secrets
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ def appearing(target: Path) -> Iterator[Path]:
 
     It is new, and nobody can guess its name: in a folder of many users nobody can have put a link there.
     """
-    beside = target.with_name(f".diagnose-{secrets.token_hex(8)}.tmp")
+    beside = target.with_name(f".diagnose-{os.urandom(8).hex()}.tmp")
     os.close(os.open(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
     try:
         yield beside
