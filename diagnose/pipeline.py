@@ -85,7 +85,7 @@ def prepare_report(request: Request) -> ReportData:
     causes = add_proofs(analysis, add_fixes(verdict.causes, wanted, prices), pictured)
     verdict = dataclasses.replace(verdict, causes=causes)
     diagnosis = assemble(analysis, judged, verdict, prices.plan, min_speedup=request.min_speedup)
-    if diagnosis.budget is not None:
+    if diagnosis.budget is not None and not analysis.trace.unit_doubt:
         diagnosis = dataclasses.replace(diagnosis, levers=price_levers(analysis, diagnosis.budget))
     if request.log is not None:
         diagnosis = _read_log_beside(diagnosis, request.log, request, judged)

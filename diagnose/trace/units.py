@@ -23,8 +23,8 @@ UNIT_NAMES = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": 
 #: No training job has shorter or longer steps, or computes of one microbatch, than these, in seconds.
 STEP_S = (1e-3, 3600.0)
 COMPUTE_S = (1e-6, 100.0)
-#: Hardly any has longer ones than this, in seconds.
-LONG_COMPUTE_S = 20.0
+#: Hardly any has longer ones than these, and none both, in seconds.
+LONG_STEP_S, LONG_COMPUTE_S = 1200.0, 20.0
 #: A step as it usually is, in seconds: of several units that may be meant, the one that comes next to it is likely.
 USUAL_STEP_S = 2.0
 #: Steps looked at, evenly over the trace: what is usual shows in a few.
@@ -127,4 +127,5 @@ def _measure(blocks: Sequence[Block]) -> tuple[float, float]:
 
 def _can_be(step_s: float, compute_s: float) -> bool:
     """Say whether a job may have such steps and computes."""
-    return STEP_S[0] <= step_s <= STEP_S[1] and COMPUTE_S[0] <= compute_s <= COMPUTE_S[1]
+    is_long = step_s > LONG_STEP_S and compute_s > LONG_COMPUTE_S
+    return not is_long and STEP_S[0] <= step_s <= STEP_S[1] and COMPUTE_S[0] <= compute_s <= COMPUTE_S[1]

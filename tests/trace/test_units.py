@@ -18,9 +18,9 @@ from tests.jobs import hand_job, load, to_file, write
 USUAL = hand_job().assign(start_ts=lambda rows: rows.start_ts / 10, duration=lambda rows: rows.duration / 10)
 
 
-def scaled(factor: float) -> pd.DataFrame:
+def scaled(factor: float, rows: pd.DataFrame = USUAL) -> pd.DataFrame:
     """Give the job with times in another unit."""
-    return USUAL.assign(start_ts=USUAL.start_ts * factor, duration=USUAL.duration * factor)
+    return rows.assign(start_ts=rows.start_ts * factor, duration=rows.duration * factor)
 
 
 @pytest.mark.parametrize(("factor", "unit"), [(1e3, "ms"), (1e6, "us")])
@@ -48,6 +48,14 @@ def test_times_that_cannot_be_seconds_are_doubted(factor: float, unit: str) -> N
 def test_bounds(factor: float, *, is_doubted: bool) -> None:
     """Steps below a millisecond, and computes above a hundred seconds, are of no job."""
     assert bool(load(scaled(factor)).unit_doubt) is is_doubted
+
+
+def test_long_steps_of_long_computes() -> None:
+    """Steps of twenty-five minutes with computes of thirty seconds are of no job, though either may be."""
+    late = USUAL.assign(start_ts=USUAL.start_ts + np.where(USUAL.start_ts > 0.2, 7.0, 0.0))  # steps of 7.9 s
+    assert "likely in milliseconds" in load(scaled(200.0, late)).unit_doubt
+    assert not load(scaled(130.0, late)).unit_doubt
+    assert not load(scaled(200.0)).unit_doubt
 
 
 def test_long_steps() -> None:
@@ -85,6 +93,7 @@ def test_nothing_is_said_before_the_unit_is(tmp_path: Path) -> None:
     assert (found["verdict"], found["causes"]) == ("inconclusive", [])
     assert found["why"].startswith("times are likely in microseconds") and found["why"] in found["warnings"]
     assert found["gpu_hours"] == {"analysed": None, "wasted": None}
+    assert not diagnose_job(Request(path)).levers
     settled = diagnose_job(Request(path, unit="us")).to_dict()
     assert settled["gpu_hours"]["analysed"] == pytest.approx(2 * 0.9 * 2 / 3600)
     assert "unit" not in settled["why"]
