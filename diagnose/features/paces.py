@@ -60,7 +60,7 @@ def measure_log(log: TrainingLog, *, min_speedup: float, sizes: dict[str, int] |
         lost_s=lost_s,
         restarts=log.restarts,
         slow_ranks=tuple(itertools.islice(_slow_ranks(log, sizes or log.sizes, when), MAX_RANKS)),
-        checkpoints_s=log.checkpoints_s,
+        checkpoints_s=tuple(event.seconds for event in log.events if event.kind == "save"),
     )
 
 

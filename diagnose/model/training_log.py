@@ -1,9 +1,10 @@
 """What a training log says: step times of the whole run, restarts, and now and then a rank.
 
-Enters: what `diagnose.trace.producers.megatron_log` read, and what was measured of it. Leaves: the `log` of a diagnosis.
+Enters: what a reader of logs found, and what was measured of it. Leaves: the `log` of a diagnosis.
 """
 
 import dataclasses
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +48,38 @@ class Extremes:
     high_rank: Ints
 
 
+#: What a log may tell of a moment beside the pace. `cache-flush`: the allocator returned its memory to the device.
+LogEventKind = Literal["save", "evaluation", "cache-flush", "collection", "epoch", "profile", "error"]
+#: What a log or the arguments in it may state an interval of, in iterations; `loader-workers` is `num_workers`.
+LogIntervalKind = Literal["log", "save", "evaluation", "collection", "profile", "epoch", "loader-workers"]
+#: What a log may tell the seconds of, as a part of a step. `data`: waiting for input.
+LogPart = Literal["data", "forward", "backward", "communication", "optimizer", "save", "evaluation"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LogEvent:
+    """Something that a log tells of one moment.
+
+    Attributes
+    ----------
+    kind : str
+    iteration : int
+        The last one that was logged before it, or the one that the line itself names.
+    seconds : float
+        NaN where the log does not say.
+    rank : int or None
+        None where it does not say, or where it is of all ranks.
+    text : str
+        The line, or the part of it that says so, of at most 200 characters.
+    """
+
+    kind: LogEventKind
+    iteration: int
+    seconds: float = float("nan")
+    rank: int | None = None
+    text: str = ""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class TrainingLog:
     """A log of iterations, in the order of the file.
@@ -55,36 +88,61 @@ class TrainingLog:
     ----------
     name : str
         How reports call it.
+    format : str
+        Who wrote it, as people call that: `Megatron-LM`, `torchtitan`, `Hugging Face Trainer`.
+    reads : str
+        What its times are from, for people: "elapsed time per iteration (ms)".
     iteration : ndarray of int64, shape (n_lines,)
     step_s : ndarray of float64, shape (n_lines,)
-        Mean seconds of an iteration since the line before.
+        Seconds of an iteration: the mean since the line before, or of the line's own iteration alone (`is_mean`).
+    is_mean : bool
+        True where a line stands for all iterations since the line before.
     batch_size : ndarray of int64, shape (n_lines,)
         Sequences in all microbatches of a step; 0 where the line does not say.
     attempt : ndarray of int64, shape (n_lines,)
         Restarts before the line.
+    stamp_s : ndarray of float64, shape (n_lines,)
+        When the line was written, Unix seconds in whatever zone the job ran; NaN where it does not say.
+    tokens : ndarray of float64, shape (n_lines,)
+        Tokens of a step, or what else its work is measured in (sequence length, samples of varying number): only its ratios are
+        used. NaN where the line does not say.
+    parts : dict of str to ndarray of float64, shape (n_lines,)
+        Seconds of a step in each `LogPart` that the lines tell, NaN where a line does not.
+    events : tuple of LogEvent
+        In the order of the file.
+    intervals : dict of str to int
+        By `LogIntervalKind`, as far as the log or the arguments in it state them.
+    hosts : tuple of tuple of str
+        Hosts of each attempt, sorted; empty where the log does not say.
     total : int or None
         Iterations that the job is to run.
     timers : dict of str to RankTimes
         `forward-compute`, `backward-compute`, `batch-generator`, as far as the log has them rank by rank.
     extremes : dict of str to Extremes
         `Rtt` (milliseconds in forwards), `Clk` (MHz), `Tmp` (degrees Celsius), `Pwr`, `Utl`, as `--log-straggler` names them.
-    checkpoints_s : tuple of float
-        Seconds of each save.
     sizes : dict of str to int
         `world_size`, `pp_size`, `tp_size`, `cp_size`, `dp_size`, as far as the log printed its arguments.
     """
 
     name: str
+    format: str
+    reads: str
     iteration: Ints
     step_s: Seconds
+    is_mean: bool
     batch_size: Ints
     attempt: Ints
-    restarts: tuple[LogRestart, ...]
-    total: int | None
-    timers: dict[str, RankTimes]
-    extremes: dict[str, Extremes]
-    checkpoints_s: tuple[float, ...]
-    sizes: dict[str, int]
+    stamp_s: Seconds
+    tokens: NDArray[np.float64]
+    restarts: tuple[LogRestart, ...] = ()
+    total: int | None = None
+    parts: dict[LogPart, Seconds] = dataclasses.field(default_factory=dict)
+    events: tuple[LogEvent, ...] = ()
+    intervals: dict[LogIntervalKind, int] = dataclasses.field(default_factory=dict)
+    hosts: tuple[tuple[str, ...], ...] = ()
+    timers: dict[str, RankTimes] = dataclasses.field(default_factory=dict)
+    extremes: dict[str, Extremes] = dataclasses.field(default_factory=dict)
+    sizes: dict[str, int] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

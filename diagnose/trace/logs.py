@@ -60,8 +60,9 @@ def load_log(
     if not wanted.any():
         low, high = int(log.iteration.min()), int(log.iteration.max())
         raise TraceError(f"none of the steps asked for is in the log; expected some of {low}..{high}", where=name)
-    kept = {key: getattr(log, key)[wanted] for key in ("iteration", "step_s", "batch_size", "attempt")}
-    return dataclasses.replace(log, **kept)
+    lines = ("iteration", "step_s", "batch_size", "attempt", "stamp_s", "tokens")
+    kept = {key: getattr(log, key)[wanted] for key in lines}
+    return dataclasses.replace(log, **kept, parts={part: seconds[wanted] for part, seconds in log.parts.items()})
 
 
 def load_log_beside(path: Path, *, report: Callable[[str], None]) -> "TrainingLog":

@@ -25,16 +25,17 @@ def log_of(
     n = len(step_s)
     return TrainingLog(
         name="train.log",
+        format="Megatron-LM",
+        reads="elapsed time per iteration (ms)",
+        is_mean=True,
         iteration=first + interval * np.arange(n),
         step_s=np.array(step_s),
         batch_size=np.array(batch_size or [512] * n),
         attempt=np.zeros(n, dtype=np.int64),
-        restarts=(),
-        total=None,
+        stamp_s=np.full(n, np.nan),
+        tokens=np.full(n, np.nan),
         timers=timers or {},
         extremes=extremes or {},
-        checkpoints_s=(),
-        sizes={},
     )
 
 

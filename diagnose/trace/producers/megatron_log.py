@@ -14,7 +14,7 @@ import numpy as np
 
 from diagnose.errors import TraceError
 from diagnose.model.diagnosis_document import LogRestart
-from diagnose.model.training_log import Extremes, RankTimes, TrainingLog
+from diagnose.model.training_log import Extremes, LogEvent, RankTimes, TrainingLog
 from diagnose.trace.producers.catalogue import Report
 from diagnose.trace.producers.contents import name_in
 from diagnose.trace.producers.input_files import InputFiles
@@ -126,7 +126,7 @@ class _Lines:
         self.timers = {timer: (array("q"), array("l"), array("f")) for timer in TIMERS}
         self.timer: bytes | None = None
         self.extremes: dict[bytes, tuple[array[int], array[float]]] = {}
-        self.checkpoints_s = array("d")
+        self.events: list[LogEvent] = []
         self.sizes: dict[str, int] = {}
 
     def take(self, line: bytes) -> None:
@@ -140,7 +140,8 @@ class _Lines:
         elif b"/Rnk:" in line:
             self._add_extremes(line)
         elif b"save-checkpoint" in line and (said := _SAVE.search(line)):
-            self.checkpoints_s.append(float(said[1]) * MS)
+            iteration = self.iteration[-1] if self.iteration else 0
+            self.events.append(LogEvent("save", iteration, float(said[1]) * MS))
         elif b"_size .." in line and (said := _SIZE.search(line)):
             self.sizes[SIZES[said[1]]] = int(said[2])
         elif line.rstrip().endswith(b":") and (said := _TIMER.search(line)):
@@ -203,6 +204,11 @@ class _Lines:
             extremes[key.decode()] = Extremes(numbers[0], values[0], numbers[1], values[1], numbers[2])
         return TrainingLog(
             name=name,
+            format="Megatron-LM",
+            reads="elapsed time per iteration (ms)",
+            is_mean=True,
+            stamp_s=np.array(self.stamp, dtype=np.float64),
+            tokens=np.full(len(self.iteration), np.nan),
             iteration=np.array(self.iteration, dtype=np.int64),
             step_s=np.array(self.step_s, dtype=np.float64),
             batch_size=np.array(self.batch_size, dtype=np.int64),
@@ -211,7 +217,7 @@ class _Lines:
             total=self.total,
             timers=timers,
             extremes=extremes,
-            checkpoints_s=tuple(self.checkpoints_s),
+            events=tuple(self.events),
             sizes=self.sizes,
         )
 

@@ -86,7 +86,7 @@ def test_timers_and_detector(tmp_path: Path) -> None:
     assert times.iteration.tolist() == [10] * 4
     assert (log.extremes["Rtt"].high.tolist(), log.extremes["Rtt"].high_rank.tolist()) == ([4468.2], [3])
     assert (log.extremes["Clk"].low.tolist(), log.extremes["Clk"].low_rank.tolist()) == ([1410.0], [2])
-    assert log.checkpoints_s == (2.5,)
+    assert [(event.kind, event.seconds) for event in log.events] == [("save", 2.5)]
     assert log.sizes == {"world_size": 4, "pp_size": 2, "tp_size": 1}
 
 
