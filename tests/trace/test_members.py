@@ -192,3 +192,30 @@ def test_numbers_that_repeat_are_counted_again() -> None:
     trace = load(two_members().assign(seq_id=0))
     assert any("seq_id repeats within the operations of a member" in text for text in trace.warnings)
     assert_times(trace, load(hand_job()), 1e-9)
+
+
+def members_out_of_step() -> pd.DataFrame:
+    """Make a worker whose two members do not wait for each other within computes: the second is behind in one, ahead in another."""
+    names = ["forward-compute"] * 2 + ["backward-compute"] * 2 + ["grads-reduce-scatter"]
+    times = [
+        ([0.0, 1.0, 2.0, 3.0, 4.0], [1.0, 2.0, 3.0, 4.0, 5.0]),
+        ([0.0, 1.5, 2.0, 2.5, 4.5], [1.5, 2.0, 2.5, 4.0, 5.0]),
+    ]
+    parts = []
+    for step in range(4):
+        for member, (start_s, end_s) in enumerate(times):
+            part = pd.DataFrame({"optype": names, "microbatch": [0, 1, 0, 1, -1], "start_ts": start_s})
+            part = part.assign(duration=np.subtract(end_s, start_s), tp_rank=member, step=step, stage=0, dp_rank=0)
+            parts.append(part.assign(start_ts=part.start_ts + 10.0 * step))
+    return pd.concat(parts, ignore_index=True)
+
+
+def test_members_out_of_step_do_not_overlap_themselves() -> None:
+    """A merged compute begins where the one before it has ended; a merged collective begins with its last member."""
+    (block,) = load(members_out_of_step()).blocks
+    assert block.start_s.shape == (5, 4, 1)
+    for step in range(4):
+        order = np.argsort(block.start_s[:, step, 0])
+        begins_s = block.start_s[order[0], step, 0]
+        np.testing.assert_allclose(block.start_s[order, step, 0] - begins_s, [0.0, 1.5, 2.0, 3.0, 4.5])
+        np.testing.assert_allclose(block.end_s[order, step, 0] - begins_s, [1.5, 2.0, 3.0, 4.0, 5.0])
