@@ -4,8 +4,6 @@ A full disk under a store is in `triage/test_processes.py`.
 """
 
 import os
-import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +16,7 @@ from diagnose.triage.export import export_store
 from diagnose.triage.store import Store
 from tests.fixture_jobs import FIXTURES
 from tests.fleet.stores import fill
+from tests.small_disk import mount_small_disk
 
 JOB = str(FIXTURES["worker-fault"])
 
@@ -25,15 +24,8 @@ JOB = str(FIXTURES["worker-fault"])
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """Give a folder on a small disk, or skip where such a disk cannot be had."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)]
-    if shutil.which("mount") is None or subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("a small disk needs the right to mount one")
-    try:
+    with mount_small_disk(tmp_path / "disk", "256k") as folder:
         yield folder
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
 
 
 def fill_up(disk: Path) -> None:

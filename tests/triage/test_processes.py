@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import random
-import shutil
 import signal
 import sqlite3
 import subprocess
@@ -26,6 +25,7 @@ from diagnose.triage.identity import Judge
 from diagnose.triage.machine import is_alive
 from diagnose.triage.source import list_jobs
 from diagnose.triage.worker import Task
+from tests.small_disk import mount_small_disk
 
 from .conftest import dump, environment, start, triage
 
@@ -133,15 +133,8 @@ def test_a_tiny_file_of_a_huge_job(make_folder, tmp_path: Path) -> None:
 @pytest.fixture
 def full_disk(tmp_path: Path) -> Iterator[Path]:
     """Give a folder on a disk of 600 kB, or skip where such a disk cannot be had."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=600k", "tmpfs", str(folder)]
-    if shutil.which("mount") is None or subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("a small disk needs the right to mount one")
-    try:
+    with mount_small_disk(tmp_path / "disk", "600k") as folder:
         yield folder
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
 
 
 def test_a_full_disk(full_disk: Path, make_folder, tmp_path: Path) -> None:
