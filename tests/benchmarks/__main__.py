@@ -139,7 +139,7 @@ def list_groups(folder: Path, *, quick: bool) -> Iterator[Group]:
     trace = folder / "ranks.parquet"
     yield Group(
         ("-c", READ_JSON, *map(str, sorted(ranks.iterdir()))),
-        [diagnose("torch.profiler, 40 MB: convert", 0, "convert", ranks, trace, says="")],
+        [diagnose("torch.profiler, 40 MB: convert", 0, "convert", ranks, "--output", trace, says="")],
     )
     lengths = folder / "lengths.txt"
     lengths.write_text("\n".join(map(str, draw_lengths(100_000, seed=1).tolist())))
