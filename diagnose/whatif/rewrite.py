@@ -33,6 +33,8 @@ class GraphWriter:
         self.waits: list[set[int]] = []
         self.computes: dict[ComputeKey, int] = {}
         self.moves: dict[MoveKey, int] = {}
+        self.last_move: dict[tuple[int, int], int] = {}  # (type, stage) -> the last that was written down
+        self.served = {node: key for key, node in reversed(recorded.moves.items())}  # of several pieces the first
         self.closings: dict[int, int] = {}  # recorded node -> its successor
         self.by_chunk: dict[
             tuple[int, int], list[int]
@@ -92,7 +94,8 @@ class GraphWriter:
                 virtual, microbatch = launch.chunk * n_stages + stage, self.recorded.microbatches[launch.microbatch]
                 for op, peer in ((recv, virtual - ahead), (send, virtual + ahead)):
                     if 0 <= peer < self.n_virtual:
-                        self.moves[int(op), virtual, microbatch] = self._add(op, stage, microbatch, launch.chunk)
+                        node = self._add(op, stage, microbatch, launch.chunk)
+                        self.moves[int(op), virtual, microbatch] = self.last_move[int(op), stage] = node
 
     def _add_closings(self) -> None:
         """Copy what opens and closes a step; what each chunk has of its own is shared out over the new chunks."""
@@ -304,10 +307,9 @@ class GraphWriter:
             microbatch = int(r.nodes.microbatch[source])
             found = self.computes.get((Op(op).name.lower(), virtual, microbatch))
             return self.computes["backward", virtual, microbatch] if found is None else found
-        new = [node for (kind, _, _), node in self.moves.items() if kind == op and self.rows[node][1] == stage]
-        if source == of_type[-1] and new:
-            return new[-1]
-        served = next((key for key, node in r.moves.items() if node == source), None)
+        if source == of_type[-1] and (op, stage) in self.last_move:
+            return self.last_move[op, stage]
+        served = self.served.get(source)
         return None if served is None else self.moves.get(served)
 
     def _last_of_chunk(self, stage: int, chunk: int) -> int:
