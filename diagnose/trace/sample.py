@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from diagnose.errors import MemoryShortageError
 from diagnose.model.memory import BYTES_AT_START, BYTES_PER_OP, write_bytes
 from diagnose.model.trace import Ints
+from diagnose.trace.arrow_arrays import read_numbers
 from diagnose.trace.list_column import UNREADABLE
 
 #: Rows read at a time.
@@ -106,9 +107,7 @@ def _count_by_step(sources: Sequence[Any]) -> tuple[Ints, Ints]:
     for source in sources:
         with pq.ParquetFile(source, page_checksum_verification=False) as file:
             for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=["step"]):
-                steps, n_rows = np.unique(
-                    batch.column(0).drop_null().to_numpy(zero_copy_only=False), return_counts=True
-                )
+                steps, n_rows = np.unique(read_numbers(batch.column(0).drop_null())[0], return_counts=True)
                 for step, n in zip(steps.tolist(), n_rows.tolist(), strict=True):
                     found[int(step)] = found.get(int(step), 0) + n
     order = sorted(found)
