@@ -242,7 +242,8 @@ def split_steps(steps: Ints, dense: Dense, warnings: list[str]) -> tuple[list[Bl
         n_stray += int(np.count_nonzero(there[:, at][~kept_node]))
         absent = pipelined[kept_node, None, None] & (nodes.seq[kept_node, None, None] >= count[None, at])
         missing = ~there[np.ix_(kept_node, at)] & ~absent
-        missing_share = missing.mean(axis=(0, 2)) if kept_node.any() else np.ones(len(at))
+        computes = kept_node & np.isin(nodes.op, DIRECTIONS)  # what has none is no step
+        missing_share = missing.mean(axis=(0, 2)) if computes.any() else np.ones(len(at))
         dropped = (missing_share > MAX_MISSING_SHARE) | cut_off[at]
         kept[at[dropped]] = False
         if dropped.all():

@@ -59,7 +59,8 @@ def guess_unit(rows: Rows) -> str:
 
     Starts may be unix times of our days in it, or durations those of computes.
     """
-    start, duration = float(np.median(np.abs(rows.start_s))), float(np.median(rows.duration_s))
+    with np.errstate(over="ignore", invalid="ignore"):  # absurd ones may add up to infinity
+        start, duration = float(np.median(np.abs(rows.start_s))), float(np.median(rows.duration_s))
     finer = [(unit, factor) for unit, factor in UNITS.items() if factor < 1]
     clocks = [unit for unit, factor in finer if UNIX_S[0] <= start * factor <= UNIX_S[1]]
     return next(
@@ -68,12 +69,12 @@ def guess_unit(rows: Rows) -> str:
 
 
 def doubt_unit(blocks: Sequence[Block]) -> str:
-    """Say that times cannot be seconds, and what they are likely to be; empty where they can.
+    """Say that times cannot be seconds, and what they are likely to be; empty where they can, or where no compute tells.
 
     Reads a few steps of each block.
     """
     step_s, compute_s = _measure(blocks)
-    if _can_be(step_s, compute_s):
+    if math.isnan(compute_s) or _can_be(step_s, compute_s):
         return ""
     likely = [unit for unit, factor in UNITS.items() if _can_be(step_s * factor, compute_s * factor)]
     likely.sort(key=lambda unit: abs(math.log(step_s * UNITS[unit] / USUAL_STEP_S)))
@@ -112,7 +113,7 @@ def measure_coarseness(rows: Rows, blocks: Sequence[Block]) -> tuple[float, str]
 
 
 def _measure(blocks: Sequence[Block]) -> tuple[float, float]:
-    """Give the seconds that a step and a compute typically take, by a few steps of each block."""
+    """Give the seconds that a step and a compute typically take, by a few steps of each block; NaN where none has a compute."""
     steps, computes = [], []
     for block in blocks:
         some = slice(None, None, max(1, len(block.steps) // STEPS_ASKED))
@@ -121,6 +122,8 @@ def _measure(blocks: Sequence[Block]) -> tuple[float, float]:
         at = np.isin(block.nodes.op, DIRECTIONS)
         taken_s = (end_s[at] - start_s[at]).ravel()
         computes.append(taken_s[~np.isnan(taken_s)])
+    if not any(map(len, computes)):
+        return math.nan, math.nan
     step_s, compute_s = (float(np.nanmedian(np.concatenate(values))) for values in (steps, computes))
     return step_s, compute_s
 

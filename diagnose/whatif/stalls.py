@@ -103,7 +103,7 @@ def attribute_stalls(  # noqa: PLR0913 - all that may tell what a stall is
 def _list_followers(observed: Sequence[Observed], n_stages: int) -> Iterator[tuple[slice, Place, Place]]:
     """List the backwards that a worker usually runs right after a forward, with that forward, block by block."""
     for steps, o in iterate_blocks(observed):
-        nodes, computes = o.block.nodes, np.array(list_computes(o.block.nodes))
+        nodes, computes = o.block.nodes, np.array(list_computes(o.block.nodes), dtype=np.int64)
         computes = computes[np.argsort(o.block.start_s[computes].mean(axis=(1, 2)), kind="stable")]
         for stage in range(n_stages):
             places = [place_of(nodes, node, n_stages) for node in computes[nodes.stage[computes] == stage].tolist()]
