@@ -49,6 +49,8 @@ EVEN_SHARE = 0.1
 ASK_PERIOD = (
     "what does the job do every {} steps? loader workers (num_workers), garbage collection, saving, evaluation, logging"
 )
+#: What may make iterations longer that is no fault, where the log says nothing of the work of a step.
+ASK_CHANGE = "did the work of a step change then (sequence length, batch, configuration)? the log does not say"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -153,6 +155,7 @@ def _find_windows(facts: LogFacts, least: float) -> Iterator[_Found]:
             *describe_ranks(cause, facts),
         ),
         where=Where(workers=workers, hosts=hosts),
+        check=ASK_CHANGE if facts.work is None else None,
         alternatives=alternatives,
     )
 

@@ -106,6 +106,7 @@ def test_eleven_lines(seed: int) -> None:
     facts, verdict = look(run_of(step_s, iteration=np.arange(5, 16)))
     assert (facts.when.pattern, facts.when.onset_step) == ("onset", 10)
     assert verdict.causes[0].recoverable == pytest.approx(1 - 0.372 / 1.15, abs=0.03)
+    assert "sequence length" in verdict.causes[0].check
 
 
 @pytest.mark.parametrize("seed", SEEDS)
