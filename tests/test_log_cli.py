@@ -222,3 +222,11 @@ def test_first_page_of_a_period(tmp_path: Path, capsys: pytest.CaptureFixture[st
         and "what does the job do every 8 steps?" in text
     )
     assert "slow iterations at a period 49%" in text
+
+
+def test_a_steady_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The log of a run with nothing but noise is steady, and the one line of its summary says so."""
+    path = tmp_path / "train.log"
+    path.write_text("\n".join(run(range(1, 301), noisy([(300, 1.4)]))))
+    assert run_main(path, "--format", "json") == 0
+    assert "steady: nothing stands out in the log" in json.loads(capsys.readouterr().out)["summary"]
