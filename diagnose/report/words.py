@@ -369,7 +369,11 @@ def best_gain(diagnosis: Diagnosis) -> tuple[str, float] | None:
 def why_inconclusive(diagnosis: Diagnosis) -> str:
     """Say why a trace, or a log alone, does not let anyone judge."""
     if diagnosis.is_from_log:
-        return "the log shows no change of pace, and cannot say whether steps were slow from the first on"
+        log = diagnosis.log
+        least_s = WORTH_NAMING * log.ledger.total_s if log is not None and log.ledger is not None else math.inf
+        planned = log is not None and any(spikes.matches and spikes.lost_s >= least_s for spikes in log.spikes)
+        what = "nothing but planned work" if planned else "nothing"
+        return f"steady: {what} stands out in the log, which cannot say whether steps were slow from the first on"
     if not math.isfinite(diagnosis.gpu_hours_analysed):  # nobody knows the unit of its times
         return prose(diagnosis.why)
     if not diagnosis.fidelity.ok:
