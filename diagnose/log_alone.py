@@ -36,7 +36,7 @@ def diagnose_log(inputs: InputFiles, request: Request) -> Diagnosis:
     log = load_log(inputs, name=request.name or str(inputs.path), steps=request.steps, report=request.report)
     request.report("judging")
     facts = measure_log(log, min_speedup=request.min_speedup)
-    job, known = describe_job(log, inputs.path.stem, locate(request.name or str(inputs.path)))
+    job, known = describe_job(log, inputs.path.stem, request.location or locate(request.name or str(inputs.path)))
     rule_set = read_rules(request.rules)
     verdict = judge_log(facts, job, rule_set.rules)
     seconds = float(facts.step_s.sum()) * facts.interval

@@ -7,8 +7,9 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from diagnose.features.catalogue import Measured, measure_features
 from diagnose.features.courses import find_courses
@@ -33,6 +34,7 @@ from diagnose.model.request import Request
 from diagnose.model.trace import Evidence
 from diagnose.trace.load import load_trace
 from diagnose.trace.logs import find_log
+from diagnose.trace.zips import open_zip
 from diagnose.whatif.clean import split_clean
 from diagnose.whatif.clocks import carry_over
 from diagnose.whatif.components.between_steps import explain_between, measure_between, measure_tails
@@ -46,6 +48,25 @@ from diagnose.whatif.transfers import measure_transfers
 
 if TYPE_CHECKING:
     from diagnose.model.explanation import Explanation
+
+_Given = ParamSpec("_Given")
+_Answer = TypeVar("_Answer")
+
+
+def _unpacking(
+    answer: Callable[Concatenate[Request, _Given], _Answer],
+) -> Callable[Concatenate[Request, _Given], _Answer]:
+    """Answer for the job that lies in a zip, where the source is one."""
+
+    @functools.wraps(answer)
+    def answer_unpacked(request: Request, /, *given: _Given.args, **named: _Given.kwargs) -> _Answer:
+        name = request.name or str(request.source)
+        with open_zip(request.source, name=name) as found:
+            if found is not None:
+                request = dataclasses.replace(request, source=found.path, name=name, location=found.location)
+            return answer(request, *given, **named)
+
+    return answer_unpacked
 
 
 def diagnose_job(request: Request) -> Diagnosis:
@@ -63,6 +84,7 @@ def diagnose_job(request: Request) -> Diagnosis:
     return diagnose_and_keep(request)[0]
 
 
+@_unpacking
 def diagnose_and_keep(request: Request) -> tuple[Diagnosis, ReportData | None]:
     """Diagnose one job as `diagnose_job` does, and keep what pictures of it need; a log alone has nothing to draw."""
     log = find_log(request.source) if request.log is None else None
@@ -74,6 +96,7 @@ def diagnose_and_keep(request: Request) -> tuple[Diagnosis, ReportData | None]:
     return data.diagnosis, data
 
 
+@_unpacking
 def prepare_report(request: Request) -> ReportData:
     """Diagnose one job by its trace, and keep what pictures of it need; raises as `diagnose_job` does."""
     analysis, judged = examine(request)
@@ -114,6 +137,7 @@ def _explain(cause: str, analysis: Analysis, judged: Judged, verdict: Verdict, *
     return explain_cause(cause, analysis, judged, verdict, min_speedup=min_speedup)
 
 
+@_unpacking
 def explain_job(request: Request, cause: str) -> "Explanation":
     """Explain why a cause, the id of a rule or `unknown`, is reported of a job, or not.
 
@@ -133,6 +157,7 @@ def explain_job(request: Request, cause: str) -> "Explanation":
     return _explain(cause, analysis, judged, verdict, min_speedup=request.min_speedup)
 
 
+@_unpacking
 def price_job(request: Request, by_hand: HandFixes) -> tuple[HandPrices, ReportData]:
     """Say how fast a job would run with some fixes, or with own times scaled; the report data has them as its plan.
 
@@ -173,6 +198,7 @@ def analyse_job(request: Request, rule_set: RuleSet) -> Analysis:
         steps=request.steps,
         unit=request.unit,
         memory_bytes=request.memory_bytes,
+        location=request.location,
         report=lambda line: request.report(f"reading {line}"),
     )
     trace = dataclasses.replace(trace, recording=name_unchecked(trace.recording, rule_set.rules))

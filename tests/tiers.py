@@ -12,6 +12,8 @@ QUICK, PLAIN, LONG = "quick", "plain", "long"
 TIERS = {
     # by folder
     "diagnose/": QUICK,
+    "tests/bundle/test_names.py": QUICK,
+    "tests/bundle/test_secrets.py": QUICK,
     "tests/compare/": QUICK,
     "tests/features/": QUICK,
     "tests/judge/": QUICK,
