@@ -25,7 +25,7 @@ from diagnose.trace.logs.stamps import find_stamp
 MAX_STEP_S = 1e6
 #: Larger than any count of steps, tokens or ranks: what is more was damaged.
 MAX_COUNT = 10**15
-#: Kept at most of one log, so that a file of any size fits into memory: steps (60 bytes each), events, times of ranks.
+#: Kept at most of one log, so that a file of any size fits into memory: steps (72 bytes each), events, times of ranks.
 MAX_STEPS = 1 << 22
 MAX_EVENTS = 1 << 16
 MAX_RANK_TIMES = 1 << 24
@@ -60,7 +60,7 @@ class LogBuilder:
         self.intervals: dict[LogIntervalKind, int] = {}
         self.notes: list[str] = []
         self._iteration, self._batch, self._source = array("q"), array("q"), array("l")
-        self._step_s, self._stamp_s, self._elapsed_s, self._tokens = (array("d") for _ in range(4))
+        self._step_s, self._stamp_s, self._elapsed_s, self._fallback_s, self._tokens = (array("d") for _ in range(5))
         self._sources: dict[bytes, int] = {}
         self._begins: list[int] = []
         self._hosts: dict[tuple[int, str], None] = {}
@@ -113,8 +113,19 @@ class LogBuilder:
         self._batch.append(batch_size if 0 < batch_size < MAX_COUNT else 0)
         self._tokens.append(tokens if 0 < tokens < MAX_COUNT else math.nan)
         self._elapsed_s.append(elapsed_s)
+        self._fallback_s.append(math.nan)
         self._stamp_s.append(find_stamp(self.line) if stamp_s is None else stamp_s)
         self._source.append(self._sources.setdefault(self.source, len(self._sources)))
+
+    def set_tokens(self, tokens: float) -> None:
+        """Set the tokens of the step that was told last, where a later line says them."""
+        if self._tokens and 0 < tokens < MAX_COUNT:
+            self._tokens[-1] = tokens
+
+    def set_fallback(self, step_s: float) -> None:
+        """Set the seconds of the step that was told last, for where neither clocks nor stamps tell them."""
+        if self._fallback_s and 0 < step_s < MAX_STEP_S:
+            self._fallback_s[-1] = step_s
 
     def add_part(self, part: LogPart, seconds: float, *, of_next: bool = False) -> None:
         """Add the seconds of a part of the last step that was told, or of the next one; of one part told twice, their sum."""
@@ -188,6 +199,7 @@ class LogBuilder:
         attempt, restarts = self._count_attempts(iteration, stamp_s, is_kept)
         kept = np.flatnonzero(is_kept)
         step_s = _fill_steps(_floats(self._step_s), iteration, attempt, kept, (_floats(self._elapsed_s), stamp_s))
+        step_s = np.where(np.isnan(step_s), _floats(self._fallback_s), step_s)
         kept = kept[np.isfinite(step_s[kept])]
         if not len(kept):
             return None
@@ -290,8 +302,8 @@ class LogBuilder:
             return False
         if numbers[at] == numbers[last] and step_s[at] == step_s[last]:
             return True  # the same line by two ways
-        if math.isnan(gap_s):
-            return several
+        if math.isnan(gap_s):  # a restart that goes on with the very step it ended with is rarer than a step told twice
+            return several or numbers[at] == numbers[last]
         return gap_s < max(MIN_RESTART_S, 0.5 * float(step_s[at]))
 
     def _list_hosts(self, attempt: Ints, kept: Ints) -> tuple[tuple[str, ...], ...]:
