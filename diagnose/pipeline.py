@@ -31,8 +31,8 @@ from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.priced import HandFixes, HandPrices
 from diagnose.model.request import Request
 from diagnose.model.trace import Evidence
+from diagnose.trace.find_log import find_log
 from diagnose.trace.load import load_trace
-from diagnose.trace.logs import find_log
 from diagnose.whatif.clean import split_clean
 from diagnose.whatif.clocks import carry_over
 from diagnose.whatif.components.between_steps import explain_between, measure_between, measure_tails
@@ -100,7 +100,7 @@ def _read_log_beside(diagnosis: Diagnosis, path: Path, request: Request, judged:
     """Join what the training log beside a trace shows."""
     from diagnose.features.paces import measure_log
     from diagnose.judge.log import add_log
-    from diagnose.trace.logs import load_log_beside
+    from diagnose.trace.logs.load import load_log_beside
 
     log = load_log_beside(path, report=request.report)
     sizes = {key: getattr(diagnosis.job, key) for key in ("world_size", "pp_size", "tp_size", "cp_size")}

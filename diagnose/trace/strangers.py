@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from diagnose.errors import TraceError
-from diagnose.trace.producers.contents import name_in
-from diagnose.trace.producers.input_files import InputFiles
+from diagnose.trace.input_files import InputFiles, name_in
 
 #: Files of a folder that are looked at, spread over all of it, and names written of each kind.
 FILES_ASKED = 64

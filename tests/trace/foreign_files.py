@@ -273,7 +273,6 @@ FOREIGN: dict[str, list[tuple[str, bytes | Callable[[], bytes]]]] = {
     ],
     "console of a trainer": [
         ("hf.log", b"{'loss': 2.5, 'learning_rate': 5e-05, 'epoch': 0.1}\n"),
-        ("nano.log", b"iter 120: loss 2.5312, time 123.45ms, mfu 30.10%\n"),
     ],
     "Slurm log": [
         ("slurm-12.out", b"slurmstepd: error: *** STEP 12.0 ON node1 CANCELLED AT 2026-01-01T00:00:00 ***\n")
