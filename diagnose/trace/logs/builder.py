@@ -45,7 +45,9 @@ class LogBuilder:
     Attributes
     ----------
     line : bytes
-        The line that is being read, with what stood in front of it; set by the engine, like the two below.
+        The line that is being read; set by the engine, like the three below.
+    around : bytes
+        The same with what stood in front of it.
     source : bytes
         What a launcher put before it: whose line it is.
     rank : int or None
@@ -54,7 +56,8 @@ class LogBuilder:
 
     def __init__(self, title: str, reads: str, *, is_mean: bool) -> None:
         self.format, self.reads, self.is_mean = title, reads, is_mean
-        self.line, self.source, self.rank = b"", b"", None  # type: tuple[bytes, bytes, int | None]
+        self.line, self.around, self.source = b"", b"", b""
+        self.rank: int | None = None
         self.total: int | None = None
         self.sizes: dict[str, int] = {}
         self.intervals: dict[LogIntervalKind, int] = {}
@@ -102,7 +105,7 @@ class LogBuilder:
         elapsed_s : float
             Seconds on a clock that runs on from line to line, as a progress bar shows them.
         stamp_s : float or None
-            When the line was written, Unix seconds; where left out, the first date and time in the line.
+            When the line was written, Unix seconds; where left out, `find_stamp` says.
         """
         if len(self._iteration) >= MAX_STEPS or not 0 <= iteration < MAX_COUNT:
             return
@@ -114,8 +117,13 @@ class LogBuilder:
         self._tokens.append(tokens if 0 < tokens < MAX_COUNT else math.nan)
         self._elapsed_s.append(elapsed_s)
         self._fallback_s.append(math.nan)
-        self._stamp_s.append(find_stamp(self.line) if stamp_s is None else stamp_s)
+        self._stamp_s.append(self.find_stamp() if stamp_s is None else stamp_s)
         self._source.append(self._sources.setdefault(self.source, len(self._sources)))
+
+    def find_stamp(self) -> float:
+        """Give when the line was written by the first date and time in it, else by what stood in front of it; NaN without."""
+        stamp_s = find_stamp(self.line)
+        return find_stamp(self.around) if math.isnan(stamp_s) and self.around is not self.line else stamp_s
 
     def set_tokens(self, tokens: float) -> None:
         """Set the tokens of the step that was told last, where a later line says them."""

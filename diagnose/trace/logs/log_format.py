@@ -27,7 +27,7 @@ Example of a format whose steps say `my step 12 took 0.5 s`::
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from diagnose.trace.logs.builder import LogBuilder
 
@@ -39,9 +39,9 @@ class LineReader(Protocol):
         """Take one line that has one of the marks, and tell the builder what it says.
 
         The line has no end of line, no colours, and nothing before it that a launcher or a log collector put there: neither
-        `[rank3]: `, `[default0]:`, `0: ` of `srun -l`, nor the JSON of Docker. (A stamp in front may still be there.) It has
-        at most 64 KiB. It may be anything: cut, mixed with the line of another rank, or of a program that happens to print the
-        same mark. Its cost must be linear in its length. Never raises on what is in it.
+        `[rank3]: `, `[default0]:`, `0: ` of `srun -l`, nor the JSON or the stamp of a container. It has at most 64 KiB. It may
+        be anything: cut, mixed with the line of another rank, or of a program that happens to print the same mark. The cost must
+        be linear in its length. Never raises on what is in it.
 
         Returns
         -------
@@ -49,6 +49,14 @@ class LineReader(Protocol):
             True where the next line is wanted too, whatever is in it: for what is told in several lines. It is asked again
             with each, so it must say False after some lines that were not expected.
         """
+
+
+@runtime_checkable
+class HoldingReader(LineReader, Protocol):
+    """A reader that cannot tell steps before it has seen all lines."""
+
+    def end(self) -> None:
+        """Tell the builder what was held back; called once, after the last line."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

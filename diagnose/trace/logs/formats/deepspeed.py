@@ -19,7 +19,6 @@ import re
 from diagnose.model.training_log import LogPart
 from diagnose.trace.logs.builder import LogBuilder
 from diagnose.trace.logs.log_format import LogFormat
-from diagnose.trace.logs.stamps import find_stamp
 
 MS = 1e-3
 _NUMBER = rb"(\d{1,12}(?:\.\d{1,20})?)"
@@ -101,7 +100,7 @@ class _Reader:
 
     def _add_save(self, line: bytes, iteration: int, *, is_begin: bool) -> None:
         """Add a save, which two lines tell."""
-        now_s = find_stamp(line)
+        now_s = self.log.find_stamp()
         if is_begin:
             self.save_began_s = now_s
         self.log.add_event("save", iteration=iteration, seconds=now_s - self.save_began_s, text=line)
