@@ -16,8 +16,8 @@ from diagnose.model.request import Request
 from diagnose.model.trace import Job
 from diagnose.model.training_log import TrainingLog
 from diagnose.model.whatif import NOTHING_REPLAYED
-from diagnose.trace.logs import load_log
-from diagnose.trace.producers.input_files import InputFiles
+from diagnose.trace.input_files import InputFiles
+from diagnose.trace.logs.load import load_log
 
 _META_IGNORED = "metadata is not used: a log alone is taken as it is"
 
@@ -57,7 +57,7 @@ def diagnose_log(inputs: InputFiles, request: Request) -> Diagnosis:
         checked=verdict.checked,
         not_checked=verdict.not_checked,
         features=dict.fromkeys(list_features()),
-        warnings=() if request.meta is None else (_META_IGNORED,),
+        warnings=log.notes if request.meta is None else (*log.notes, _META_IGNORED),
         dp_labels=np.zeros(0, dtype=np.int64),
         stage_labels=np.zeros(0, dtype=np.int64),
         ranks=np.zeros((0, 0), dtype=np.int64),
@@ -76,5 +76,5 @@ def describe_job(log: TrainingLog, job_id: str, location: str) -> tuple[Job, boo
     known = min(world, pp, tp, cp) > 0 and world % max(1, pp * tp * cp) == 0
     dp, pp, tp, cp, world = (world // (pp * tp * cp), pp, tp, cp, world) if known else (1, 1, 1, 1, 1)
     name = name_of_job(name=None, job_id=None, location=location)
-    job = Job(job_id, dp, pp, tp, cp, 1, world, steps_total=log.total, framework="Megatron-LM", name=name)
+    job = Job(job_id, dp, pp, tp, cp, 1, world, steps_total=log.total, framework=log.format, name=name)
     return job, known

@@ -32,8 +32,8 @@ from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.priced import HandFixes, HandPrices
 from diagnose.model.request import Request
 from diagnose.model.trace import Evidence
+from diagnose.trace.find_log import find_log
 from diagnose.trace.load import load_trace
-from diagnose.trace.logs import find_log
 from diagnose.trace.zips import open_zip
 from diagnose.whatif.clean import split_clean
 from diagnose.whatif.clocks import carry_over
@@ -48,6 +48,7 @@ from diagnose.whatif.transfers import measure_transfers
 
 if TYPE_CHECKING:
     from diagnose.model.explanation import Explanation
+    from diagnose.model.training_log import TrainingLog
 
 _Given = ParamSpec("_Given")
 _Answer = TypeVar("_Answer")
@@ -112,6 +113,8 @@ def prepare_report(request: Request) -> ReportData:
         diagnosis = dataclasses.replace(diagnosis, levers=price_levers(analysis, diagnosis.budget))
     if request.log is not None:
         diagnosis = _read_log_beside(diagnosis, request.log, request, judged)
+    else:
+        diagnosis = _read_logs_of_folder(diagnosis, request, judged)
     sampled = dataclasses.replace(analysis, price=analysis.sample)  # nine sentences need no replay of every step
     explain = functools.partial(
         _explain, analysis=sampled, judged=judged, verdict=verdict, min_speedup=request.min_speedup
@@ -121,11 +124,30 @@ def prepare_report(request: Request) -> ReportData:
 
 def _read_log_beside(diagnosis: Diagnosis, path: Path, request: Request, judged: Judged) -> Diagnosis:
     """Join what the training log beside a trace shows."""
+    from diagnose.trace.logs.load import load_log_beside
+
+    return _join_log(diagnosis, load_log_beside(path, report=request.report), request, judged)
+
+
+def _read_logs_of_folder(diagnosis: Diagnosis, request: Request, judged: Judged) -> Diagnosis:
+    """Join what training logs among the traces of a folder show; of a log that is of another run a warning says so."""
+    if not isinstance(request.source, (str, Path)) or not Path(request.source).is_dir():
+        return diagnosis
+    from diagnose.trace.logs_beside import find_logs_beside
+
+    name = request.name or str(request.source)
+    beside = find_logs_beside(Path(request.source), name=name)
+    if beside is None:
+        return diagnosis
+    diagnosis = dataclasses.replace(diagnosis, warnings=(*diagnosis.warnings, *beside.warnings))
+    return _join_log(diagnosis, beside.log, request, judged)
+
+
+def _join_log(diagnosis: Diagnosis, log: "TrainingLog", request: Request, judged: Judged) -> Diagnosis:
+    """Join what a training log shows."""
     from diagnose.features.paces import measure_log
     from diagnose.judge.log import add_log
-    from diagnose.trace.logs import load_log_beside
 
-    log = load_log_beside(path, report=request.report)
     sizes = {key: getattr(diagnosis.job, key) for key in ("world_size", "pp_size", "tp_size", "cp_size")}
     return add_log(diagnosis, measure_log(log, min_speedup=request.min_speedup, sizes=sizes), judged.rule_set.rules)
 

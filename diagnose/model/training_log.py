@@ -122,6 +122,8 @@ class TrainingLog:
         `Rtt` (milliseconds in forwards), `Clk` (MHz), `Tmp` (degrees Celsius), `Pwr`, `Utl`, as `--log-straggler` names them.
     sizes : dict of str to int
         `world_size`, `pp_size`, `tp_size`, `cp_size`, `dp_size`, as far as the log printed its arguments.
+    notes : tuple of str
+        What of the file was not used, and why: a sentence each.
     """
 
     name: str
@@ -143,6 +145,7 @@ class TrainingLog:
     timers: dict[str, RankTimes] = dataclasses.field(default_factory=dict)
     extremes: dict[str, Extremes] = dataclasses.field(default_factory=dict)
     sizes: dict[str, int] = dataclasses.field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -8,12 +8,14 @@ import re
 from pathlib import Path
 from typing import Literal
 
+from diagnose.trace.input_files import InputFiles
+from diagnose.trace.logs.load import has_steps
+from diagnose.trace.logs_beside import may_be_console
 from diagnose.trace.parquet import is_trace
-from diagnose.trace.producers import megatron_log
+from diagnose.trace.producers import training_log
 from diagnose.trace.producers.catalogue import find_producer
-from diagnose.trace.producers.input_files import InputFiles
 from diagnose.trace.read import BESIDE, DESCRIPTIONS
-from diagnose.trace.strangers import STRANGERS, Stranger, name_stranger
+from diagnose.trace.strangers import Stranger, name_stranger
 
 #: What a file is of use for. `console`: text of a program, in which nothing measures steps.
 FileKind = Literal["trace", "log", "dump", "telemetry", "metadata", "console", "report", "other"]
@@ -41,7 +43,6 @@ TELEMETRY = frozenset(
 CONSOLES = frozenset(
     {
         "an NCCL log",
-        "a log of DeepSpeed",
         "a console of torchtitan",
         "a console of a trainer",
         "a Slurm log",
@@ -51,10 +52,6 @@ CONSOLES = frozenset(
         "metrics.csv of Lightning",
         "a result of Hugging Face's Trainer",
     }
-)
-#: Ends of names under which programs write their output.
-_CONSOLE_NAMES = re.compile(
-    r"\.(?:log|out|err|txt|stdout|stderr)(?:[.-]?\d+)?(?:\.gz)?$|^(?:stdout|stderr|slurm-\d+)\b", re.IGNORECASE
 )
 #: Bytes of a text for people: no control characters but blanks and colours.
 _NO_TEXT = re.compile(rb"[\0-\x06\x0e-\x1a\x7f]")
@@ -90,16 +87,18 @@ def _tell(inputs: InputFiles, file: Path) -> tuple[FileKind, str]:
     alone = InputFiles(file, (file,))
     producer = find_producer(alone)
     if producer is not None:
-        return ("log" if producer is megatron_log else "trace"), producer.NAME
+        return ("log" if producer is training_log else "trace"), producer.NAME
     if name == "config.json" and _is_beside_primus(inputs, file):
         return "metadata", "config.json of Primus"
     stranger = name_stranger(alone, file)
-    if stranger is not None:
-        return _sort_stranger(stranger), stranger.name
+    kind: FileKind = "other" if stranger is None else _sort_stranger(stranger)
     head = inputs.head(file)
-    if head and not _NO_TEXT.search(head) and _CONSOLE_NAMES.search(file.name):
-        return "console", "text"
-    return "other", "nothing that is known here" if head else "empty"
+    is_text = bool(head) and not _NO_TEXT.search(head) and may_be_console(file)
+    if (kind == "console" or (stranger is None and is_text)) and has_steps(file):
+        return "log", training_log.NAME
+    if stranger is not None:
+        return kind, stranger.name
+    return ("console", "text") if is_text else ("other", "nothing that is known here" if head else "empty")
 
 
 def _sort_stranger(stranger: Stranger) -> FileKind:
@@ -119,10 +118,3 @@ def _is_beside_primus(inputs: InputFiles, file: Path) -> bool:
 
     beside = tuple(other for other in inputs.files if other.parent == file.parent and other != file)
     return primus.recognise(InputFiles(file.parent, beside))
-
-
-def check_names() -> None:
-    """Refuse a name of a kind that is no longer told; for tests."""
-    unknown = (DUMPS | TELEMETRY | CONSOLES) - {stranger.name for stranger in STRANGERS}
-    if unknown:
-        raise ValueError(f"no such kinds of files: {sorted(unknown)}")

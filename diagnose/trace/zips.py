@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from diagnose.errors import TraceError
 from diagnose.model.job_names import locate
-from diagnose.trace.producers.input_files import MAX_FILES
+from diagnose.trace.input_files import MAX_FILES
 
 if TYPE_CHECKING:
     import zipfile

@@ -26,10 +26,10 @@ from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.request import Request
 from diagnose.pipeline import diagnose_job
 from diagnose.report import json_lines, terminal
-from diagnose.trace.logs import find_log
+from diagnose.trace.find_log import find_log
+from diagnose.trace.input_files import list_input_files
 from diagnose.trace.producers import ndtimeline, torchtitan
 from diagnose.trace.producers.catalogue import Producer
-from diagnose.trace.producers.input_files import list_input_files
 from tests.trace.producers.megatron_lines import argument_lines, detector_line, noisy, run, timer_lines
 from tests.trace.producers.ndtimeline_files import raw_lines, timed, write_events
 from tests.trace.producers.recordings import say_nothing, to_parquet

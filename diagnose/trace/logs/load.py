@@ -1,0 +1,166 @@
+"""Read training logs: alone where a trace is expected, or beside one.
+
+Enters: files. Leaves: a `TrainingLog` of the format that tells most steps.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from diagnose.errors import TraceError
+from diagnose.model.trace import Ints
+from diagnose.trace.input_files import InputFiles, list_input_files, name_in
+from diagnose.trace.logs.builder import LogBuilder
+from diagnose.trace.logs.catalogue import list_formats, name_formats
+from diagnose.trace.logs.lines import normalise, read_blocks, read_sample
+from diagnose.trace.logs.log_format import FileFormat, LogFormat
+from diagnose.trace.logs.scan import Scan, has_marks, has_opening
+
+if TYPE_CHECKING:
+    from diagnose.model.training_log import TrainingLog
+
+#: Files looked at before a folder is taken for something else.
+FILES_ASKED = 16
+#: Blocks between two reports of progress.
+REPORT_BLOCKS = 64
+
+#: Called with what is being read, a line at a time.
+Report = Callable[[str], None]
+
+
+def is_log(inputs: InputFiles) -> bool:
+    """Say whether one of the first files is a training log, by a sample of each; never raises."""
+    return any(_is_log(inputs, file) for file in inputs.files[:FILES_ASKED])
+
+
+def has_steps(file: Path) -> bool:
+    """Say whether some line anywhere in a file tells a step; never raises."""
+    scans = [Scan(found, _make_builder(found)) for found in list_formats() if isinstance(found, LogFormat)]
+    try:
+        for block in read_blocks(file, name=str(file)):
+            for scan in scans:
+                scan.take(block)
+                if scan.log.n_steps >= scan.format.least_steps:
+                    return True
+    except TraceError:
+        return False
+    for scan in scans:
+        scan.end()
+    return any(scan.log.n_steps >= scan.format.least_steps for scan in scans)
+
+
+def load_log(inputs: InputFiles, *, name: str, report: Report, steps: Ints | None = None) -> "TrainingLog":
+    """Read a training log: a file, or a folder with the logs of all nodes; where `steps` are given, only their lines.
+
+    Raises
+    ------
+    TraceError
+        It has no line of a step, none of the steps asked for, or cannot be read.
+    """
+    log = _read_logs(inputs, name, report)
+    if steps is None:
+        return log
+    wanted = np.isin(log.iteration, steps)
+    if not wanted.any():
+        low, high = int(log.iteration.min()), int(log.iteration.max())
+        raise TraceError(f"none of the steps asked for is in the log; expected some of {low}..{high}", where=name)
+    lines = ("iteration", "step_s", "batch_size", "attempt", "stamp_s", "tokens")
+    kept = {key: getattr(log, key)[wanted] for key in lines}
+    return dataclasses.replace(log, **kept, parts={part: seconds[wanted] for part, seconds in log.parts.items()})
+
+
+def load_log_beside(path: Path, *, report: Report) -> "TrainingLog":
+    """Read the training log that belongs to a trace; raises as `load_log` does, and where it is missing."""
+    name = str(path)
+    return load_log(list_input_files(path, name=name), name=name, report=report)
+
+
+def _is_log(inputs: InputFiles, file: Path) -> bool:
+    """Say whether a file is a log, by a sample of it."""
+    head = normalise(inputs.head(file))
+    if not head or head.startswith(b"PAR1") or b"\0" in head[:1024]:
+        return False
+    if any(isinstance(found, FileFormat) and found.recognise(head) for found in list_formats()):
+        return True
+    sample = read_sample(file)
+    return any(has_opening(found, sample) or _tells_steps(found, sample) for found in list_formats())
+
+
+def _tells_steps(log_format: LogFormat | FileFormat, sample: Sequence[bytes]) -> bool:
+    """Say whether a sample has steps of a format."""
+    if not isinstance(log_format, LogFormat) or not has_marks(log_format, sample):
+        return False
+    scan = Scan(log_format, _make_builder(log_format))
+    for block in sample:
+        scan.take(block)
+    scan.end()
+    return scan.log.n_steps >= log_format.least_steps
+
+
+def _read_logs(inputs: InputFiles, name: str, report: Report) -> "TrainingLog":
+    """Read the files by the formats that samples show; only where these tell no step, by all others."""
+    samples = {file: read_sample(file) for file in inputs.files}
+    likely = [
+        found
+        for found in list_formats()
+        if isinstance(found, FileFormat) or any(_tells_steps(found, sample) for sample in samples.values())
+    ]
+    others = [found for found in list_formats() if found not in likely]
+    for formats in (likely, others):
+        logs = _read_with(formats, inputs, name, report)
+        if logs:
+            return _choose(logs)
+    opened = next((f for f in list_formats() for sample in samples.values() if has_opening(f, sample)), None)
+    if opened is not None:
+        raise TraceError(
+            f"is a log of {opened.title} and has no line of a step; expected `{opened.example}`: give the log of the rank "
+            "that prints it, or of all ranks",
+            where=name,
+        )
+    raise TraceError(
+        f"has no line that tells how long a step took; looked for those of {name_formats()}: give a log of one of these",
+        where=name,
+    )
+
+
+def _read_with(
+    formats: Iterable[LogFormat | FileFormat], inputs: InputFiles, name: str, report: Report
+) -> list["TrainingLog"]:
+    """Read the files by some formats; give the logs of those that tell steps, the one that tells most first."""
+    builders = [(found, _make_builder(found)) for found in formats]
+    scans = [Scan(found, log) for found, log in builders if isinstance(found, LogFormat)]
+    for file in inputs.files:
+        where = name_in(inputs.path, file, name)
+        head = normalise(inputs.head(file))
+        readers = [(found, log) for found, log in builders if isinstance(found, FileFormat) and found.recognise(head)]
+        for found, log in readers:
+            found.read(file, log, where)
+        if readers or not scans:
+            continue
+        for n, block in enumerate(read_blocks(file, name=where)):
+            if not n % REPORT_BLOCKS:
+                report(f"{file.name}, MiB {n:,}")
+            for scan in scans:
+                scan.take(block)
+    for scan in scans:
+        scan.end()
+    logs = [log.finish(name) for found, log in builders if log.n_steps >= found.least_steps]
+    return sorted((log for log in logs if log is not None), key=lambda log: -len(log.iteration))
+
+
+def _choose(logs: Sequence["TrainingLog"]) -> "TrainingLog":
+    """Give the first log, and let it say what was passed over for it."""
+    first, *others = logs
+    over = tuple(
+        f"{len(log.iteration):,} step lines of {log.format} in it are passed over: {first.format} tells {len(first.iteration):,}"
+        for log in others
+    )
+    return dataclasses.replace(first, notes=(*first.notes, *over))
+
+
+def _make_builder(log_format: LogFormat | FileFormat) -> LogBuilder:
+    """Make an empty builder for a format."""
+    return LogBuilder(log_format.title, log_format.reads, is_mean=log_format.is_mean)
