@@ -40,7 +40,7 @@ SEVERAL_RANKS_SHARE = 0.1
 class LogBuilder:
     """What was found so far.
 
-    A reader may set `format`, `reads` and `is_mean` (of `TrainingLog`) where lines say them better than the format's constants.
+    A reader may set `format`, `reads`, `is_mean` and `of` (of `TrainingLog`) where lines say them better than the format's constants.
 
     Attributes
     ----------
@@ -55,6 +55,8 @@ class LogBuilder:
     def __init__(self, title: str, reads: str, *, is_mean: bool) -> None:
         self.format, self.reads, self.is_mean = title, reads, is_mean
         self.line, self.source, self.rank = b"", b"", None  # type: tuple[bytes, bytes, int | None]
+        #: What `step_s` are the seconds of, where that is no step.
+        self.of = ""
         self.total: int | None = None
         self.sizes: dict[str, int] = {}
         self.intervals: dict[LogIntervalKind, int] = {}
@@ -218,6 +220,7 @@ class LogBuilder:
             extremes={key: _extremes(*found) for key, found in self._extremes.items() if found[1]},
             sizes=dict(self.sizes),
             notes=tuple(self.notes),
+            of=self.of,
         )
 
     def _choose_sources(self) -> Bools:

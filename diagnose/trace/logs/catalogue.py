@@ -12,6 +12,12 @@ from diagnose.trace.logs.log_format import FileFormat, LogFormat
 BUILT_IN: tuple[str, ...] = (
     "megatron",
     "nanogpt",
+    "torchtitan",
+    "composer",
+    "verl",
+    "vision",
+    "torchtune",
+    "progress_bars",
 )
 
 

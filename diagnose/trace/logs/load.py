@@ -47,7 +47,9 @@ def has_steps(file: Path) -> bool:
                     return True
     except TraceError:
         return False
-    return False
+    for scan in scans:
+        scan.end()
+    return any(scan.log.n_steps >= scan.format.least_steps for scan in scans)
 
 
 def load_log(inputs: InputFiles, *, name: str, report: Report, steps: Ints | None = None) -> "TrainingLog":
@@ -94,6 +96,7 @@ def _tells_steps(log_format: LogFormat | FileFormat, sample: Sequence[bytes]) ->
     scan = Scan(log_format, _make_builder(log_format))
     for block in sample:
         scan.take(block)
+    scan.end()
     return scan.log.n_steps >= log_format.least_steps
 
 
@@ -142,6 +145,8 @@ def _read_with(
                 report(f"{file.name}, MiB {n:,}")
             for scan in scans:
                 scan.take(block)
+    for scan in scans:
+        scan.end()
     logs = [log.finish(name) for found, log in builders if log.n_steps >= found.least_steps]
     return sorted((log for log in logs if log is not None), key=lambda log: -len(log.iteration))
 

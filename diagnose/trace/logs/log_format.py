@@ -27,7 +27,7 @@ Example of a format whose steps say `my step 12 took 0.5 s`::
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from diagnose.trace.logs.builder import LogBuilder
 
@@ -49,6 +49,14 @@ class LineReader(Protocol):
             True where the next line is wanted too, whatever is in it: for what is told in several lines. It is asked again
             with each, so it must say False after some lines that were not expected.
         """
+
+
+@runtime_checkable
+class HoldingReader(LineReader, Protocol):
+    """A reader that cannot tell steps before it has seen all lines."""
+
+    def end(self) -> None:
+        """Tell the builder what was held back; called once, after the last line."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from diagnose.trace.logs.builder import LogBuilder
 from diagnose.trace.logs.lines import strip_colours
-from diagnose.trace.logs.log_format import FileFormat, LogFormat
+from diagnose.trace.logs.log_format import FileFormat, HoldingReader, LogFormat
 from diagnose.trace.logs.wrappers import unpack_json, unwrap
 
 #: Of a longer line only what stands around its marks is read: so much before and behind.
@@ -49,6 +49,11 @@ class Scan:
             for n, position in enumerate(found):
                 if position < at:
                     found[n] = self._find(block, self._marks[n], at)
+
+    def end(self) -> None:
+        """Let the reader tell what it held back; after the last block."""
+        if isinstance(self._reader, HoldingReader):
+            self._reader.end()
 
     def _find(self, block: bytes, mark: bytes, at: int) -> int:
         """Find a mark from here on; the length of the block where it is not there."""
