@@ -262,12 +262,6 @@ FOREIGN: dict[str, list[tuple[str, bytes | Callable[[], bytes]]]] = {
         ("dmesg", b"[12345.678901] NVRM: Xid (PCI:0000:17:00): 79, GPU has fallen off the bus.\n")
     ],
     "NCCL log": [("nccl.log", _NCCL.encode())],
-    "log of DeepSpeed": [
-        (
-            "ds.log",
-            b"[2026-01-01] [INFO] [timer.py:1] epoch=0/micro_step=9/global_step=9, RunningAvgSamplesPerSec=3.1\n",
-        )
-    ],
     "console of torchtitan": [
         ("titan.log", b"[rank0]: step: 10  loss:  8.1  memory: 7.1GiB  tps: 3,112  mfu: 31.1%\n")
     ],

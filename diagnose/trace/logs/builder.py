@@ -21,11 +21,11 @@ from diagnose.model.training_log import (
 )
 from diagnose.trace.logs.stamps import find_stamp
 
-#: Longer than any step.
-MAX_STEP_S = 1e6
+#: No step is shorter than a kernel, and none is longer than a week and a half.
+MIN_STEP_S, MAX_STEP_S = 1e-6, 1e6
 #: Larger than any count of steps, tokens or ranks: what is more was damaged.
 MAX_COUNT = 10**15
-#: Kept at most of one log, so that a file of any size fits into memory: steps (60 bytes each), events, times of ranks.
+#: Kept at most of one log, so that a file of any size fits into memory: steps (72 bytes each), events, times of ranks.
 MAX_STEPS = 1 << 22
 MAX_EVENTS = 1 << 16
 MAX_RANK_TIMES = 1 << 24
@@ -40,12 +40,15 @@ SEVERAL_RANKS_SHARE = 0.1
 class LogBuilder:
     """What was found so far.
 
-    A reader may set `format`, `reads`, `is_mean` and `of` (of `TrainingLog`) where lines say them better than the format's constants.
+    A reader may set `format`, `reads`, `is_mean` and `of` (of `TrainingLog`) where lines say them better than the format's
+    constants.
 
     Attributes
     ----------
     line : bytes
-        The line that is being read, with what stood in front of it; set by the engine, like the two below.
+        The line that is being read; set by the engine, like the three below.
+    around : bytes
+        The same with what stood in front of it.
     source : bytes
         What a launcher put before it: whose line it is.
     rank : int or None
@@ -54,7 +57,8 @@ class LogBuilder:
 
     def __init__(self, title: str, reads: str, *, is_mean: bool) -> None:
         self.format, self.reads, self.is_mean = title, reads, is_mean
-        self.line, self.source, self.rank = b"", b"", None  # type: tuple[bytes, bytes, int | None]
+        self.line, self.around, self.source = b"", b"", b""
+        self.rank: int | None = None
         #: What `step_s` are the seconds of, where that is no step.
         self.of = ""
         self.total: int | None = None
@@ -62,7 +66,7 @@ class LogBuilder:
         self.intervals: dict[LogIntervalKind, int] = {}
         self.notes: list[str] = []
         self._iteration, self._batch, self._source = array("q"), array("q"), array("l")
-        self._step_s, self._stamp_s, self._elapsed_s, self._tokens = (array("d") for _ in range(4))
+        self._step_s, self._stamp_s, self._elapsed_s, self._fallback_s, self._tokens = (array("d") for _ in range(5))
         self._sources: dict[bytes, int] = {}
         self._begins: list[int] = []
         self._hosts: dict[tuple[int, str], None] = {}
@@ -104,19 +108,35 @@ class LogBuilder:
         elapsed_s : float
             Seconds on a clock that runs on from line to line, as a progress bar shows them.
         stamp_s : float or None
-            When the line was written, Unix seconds; where left out, the first date and time in the line.
+            When the line was written, Unix seconds; where left out, `find_stamp` says.
         """
         if len(self._iteration) >= MAX_STEPS or not 0 <= iteration < MAX_COUNT:
             return
-        if not (math.isnan(step_s) or 0 < step_s < MAX_STEP_S):
+        if not (math.isnan(step_s) or MIN_STEP_S <= step_s < MAX_STEP_S):
             return
         self._iteration.append(iteration)
         self._step_s.append(step_s)
         self._batch.append(batch_size if 0 < batch_size < MAX_COUNT else 0)
         self._tokens.append(tokens if 0 < tokens < MAX_COUNT else math.nan)
         self._elapsed_s.append(elapsed_s)
-        self._stamp_s.append(find_stamp(self.line) if stamp_s is None else stamp_s)
+        self._fallback_s.append(math.nan)
+        self._stamp_s.append(self.find_stamp() if stamp_s is None else stamp_s)
         self._source.append(self._sources.setdefault(self.source, len(self._sources)))
+
+    def find_stamp(self) -> float:
+        """Give when the line was written by the first date and time in it, else by what stood in front of it; NaN without."""
+        stamp_s = find_stamp(self.line)
+        return find_stamp(self.around) if math.isnan(stamp_s) and self.around is not self.line else stamp_s
+
+    def set_tokens(self, tokens: float) -> None:
+        """Set the tokens of the step that was told last, where a later line says them."""
+        if self._tokens and 0 < tokens < MAX_COUNT:
+            self._tokens[-1] = tokens
+
+    def set_fallback(self, step_s: float) -> None:
+        """Set the seconds of the step that was told last, for where neither clocks nor stamps tell them."""
+        if self._fallback_s and MIN_STEP_S <= step_s < MAX_STEP_S:
+            self._fallback_s[-1] = step_s
 
     def add_part(self, part: LogPart, seconds: float, *, of_next: bool = False) -> None:
         """Add the seconds of a part of the last step that was told, or of the next one; of one part told twice, their sum."""
@@ -190,6 +210,7 @@ class LogBuilder:
         attempt, restarts = self._count_attempts(iteration, stamp_s, is_kept)
         kept = np.flatnonzero(is_kept)
         step_s = _fill_steps(_floats(self._step_s), iteration, attempt, kept, (_floats(self._elapsed_s), stamp_s))
+        step_s = np.where(np.isnan(step_s), _floats(self._fallback_s), step_s)
         kept = kept[np.isfinite(step_s[kept])]
         if not len(kept):
             return None
@@ -293,8 +314,8 @@ class LogBuilder:
             return False
         if numbers[at] == numbers[last] and step_s[at] == step_s[last]:
             return True  # the same line by two ways
-        if math.isnan(gap_s):
-            return several
+        if math.isnan(gap_s):  # a restart that goes on with the very step it ended with is rarer than a step told twice
+            return several or numbers[at] == numbers[last]
         return gap_s < max(MIN_RESTART_S, 0.5 * float(step_s[at]))
 
     def _list_hosts(self, attempt: Ints, kept: Ints) -> tuple[tuple[str, ...], ...]:
@@ -316,7 +337,7 @@ def _fill_steps(
     is_next = (np.diff(attempt[kept]) == 0) & (n_steps > 0)
     for clock in clocks:
         passed_s = np.r_[np.nan, np.where(is_next, np.diff(clock[kept]), np.nan) / np.where(is_next, n_steps, 1)]
-        passed_s[~((passed_s > 0) & (passed_s < MAX_STEP_S))] = np.nan
+        passed_s[~((passed_s >= MIN_STEP_S) & (passed_s < MAX_STEP_S))] = np.nan
         filled[kept] = np.where(np.isnan(filled[kept]), passed_s, filled[kept])
     return filled
 

@@ -11,12 +11,16 @@ from diagnose.trace.logs.log_format import FileFormat, LogFormat
 #: Modules of `formats/`; each has a constant `FORMAT`, or `FORMATS` where one module reads several.
 BUILT_IN: tuple[str, ...] = (
     "megatron",
+    "nemo",
+    "olmo",
+    "maxtext",
     "nanogpt",
     "torchtitan",
     "composer",
     "verl",
     "vision",
     "torchtune",
+    "deepspeed",
     "progress_bars",
 )
 

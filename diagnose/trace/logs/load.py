@@ -106,7 +106,7 @@ def _read_logs(inputs: InputFiles, name: str, report: Report) -> "TrainingLog":
     likely = [
         found
         for found in list_formats()
-        if isinstance(found, FileFormat) or any(has_marks(found, sample) for sample in samples.values())
+        if isinstance(found, FileFormat) or any(_tells_steps(found, sample) for sample in samples.values())
     ]
     others = [found for found in list_formats() if found not in likely]
     for formats in (likely, others):

@@ -39,9 +39,9 @@ class LineReader(Protocol):
         """Take one line that has one of the marks, and tell the builder what it says.
 
         The line has no end of line, no colours, and nothing before it that a launcher or a log collector put there: neither
-        `[rank3]: `, `[default0]:`, `0: ` of `srun -l`, nor the JSON of Docker. (A stamp in front may still be there.) It has
-        at most 64 KiB. It may be anything: cut, mixed with the line of another rank, or of a program that happens to print the
-        same mark. Its cost must be linear in its length. Never raises on what is in it.
+        `[rank3]: `, `[default0]:`, `0: ` of `srun -l`, nor the JSON or the stamp of a container. It has at most 64 KiB. It may
+        be anything: cut, mixed with the line of another rank, or of a program that happens to print the same mark. The cost must
+        be linear in its length. Never raises on what is in it.
 
         Returns
         -------

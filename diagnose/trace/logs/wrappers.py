@@ -10,8 +10,10 @@ import re
 
 #: Keys of the line itself in the JSON of Docker and Fluent Bit, Loki, CloudWatch and journald, and Google's logging.
 _KEYS = ("log", "line", "message", "MESSAGE", "msg", "textPayload")
-#: A collector's stamp, and what a container runtime puts behind it.
-_STAMP = rb"(?:\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)? +(?:std(?:out|err) [FP] )?)?"
+#: Keys of when it was written.
+_TIMES = ("time", "timestamp", "@timestamp", "ts")
+#: The stamp of a collector, and what a container runtime puts behind it; a program's own stamp is left where it is.
+_STAMP = rb"(?:\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d) +(?:std(?:out|err) [FP] )?)?"
 #: Who wrote the line; a launcher may put a host before the rank.
 _SOURCE = (
     rb"(?:\[(?:default|rank|Rank |RANK )\d{1,7}\]:? ?"
@@ -29,18 +31,23 @@ _RANK = re.compile(rb"(?:default|[rR]ank|RANK) ?(\d+)\]|,(\d+)\]<|^ *(\d+): ")
 def unwrap(line: bytes) -> tuple[bytes, int | None, bytes]:
     """Give who wrote a line, which rank that is, and what the program printed; nothing and None where no prefix says so."""
     prefix = _PREFIX.match(line)
-    if prefix is None or not prefix[1]:
+    if prefix is None:
         return b"", None, line
     said = _RANK.search(prefix[1])
     rank = None if said is None else int(said[1] or said[2] or said[3])
     return prefix[1], rank, line[prefix.end() :]
 
 
-def unpack_json(line: bytes) -> list[bytes]:
-    """Give the lines in the JSON of a log collector; none where it is something else."""
+def unpack_json(line: bytes) -> tuple[list[bytes], bytes]:
+    """Give the lines in the JSON of a log collector, and when it says they were written; no lines where it is something else."""
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):
-        return []
-    said = next((found[key] for key in _KEYS if isinstance(found.get(key), str)), "") if isinstance(found, dict) else ""
-    return said.encode("utf-8", "replace").splitlines()
+        return [], b""
+    if not isinstance(found, dict):
+        return [], b""
+    said, time = (
+        next((found[key] for key in keys if isinstance(found.get(key), str)), "").encode("utf-8", "replace")
+        for keys in (_KEYS, _TIMES)
+    )
+    return said.splitlines(), time

@@ -38,7 +38,9 @@ def write_trainer(
             if banner:
                 text.append(_banner(run, began_s))
                 if i:
-                    text.append(f"[INFO|trainer.py:2444] {stamp(began_s)} >>   Continuing training from global step {iteration - 1}\n")
+                    text.append(
+                        f"[INFO|trainer.py:2444] {stamp(began_s)} >>   Continuing training from global step {iteration - 1}\n"
+                    )
             bar = Bar(run.total, began_s)
             if bars:
                 text.append(bar.paint(began_s))

@@ -61,7 +61,11 @@ def write_metrics_csv(run: LoggedRun, *, timed: bool = True) -> bytes:
         mean_s = seconds / (last + 1 - first)
         # `step` is global_step, which counts from 0 at the first batch
         rows.append(f"0,{iteration - 1},{3.0 / iteration:.6f}," + (f",{mean_s:.6f}" if timed else ""))
-        rows += [f"0,{iteration - 1},,2.5" + ("," if timed else "") for e in between_after(run, last) if e.kind == "evaluation"]
+        rows += [
+            f"0,{iteration - 1},,2.5" + ("," if timed else "")
+            for e in between_after(run, last)
+            if e.kind == "evaluation"
+        ]
     return "\n".join([*rows, ""]).encode()
 
 

@@ -52,7 +52,12 @@ def write_traceml(forward_s: NDArray[np.float64], input_s: NDArray[np.float64], 
     backward_s = busy_s.max() - busy_s + 2 * np.median(forward_s)
     rows, world = {}, len(forward_s)
     for rank in range(world):
-        identity = {"global_rank": rank, "local_rank": rank % 8, "hostname": f"node{rank // 8:03d}", "world_size": world}
+        identity = {
+            "global_rank": rank,
+            "local_rank": rank % 8,
+            "hostname": f"node{rank // 8:03d}",
+            "world_size": world,
+        }
         metrics = {
             "input_wait_ms": 1e3 * input_s[rank],
             "h2d_ms": None,

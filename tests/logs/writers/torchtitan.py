@@ -54,7 +54,10 @@ def write_torchtitan(
                 )
             if i:
                 say(begins_s, f"Loading the checkpoint at step {iteration - 1}.")
-            say(begins_s + 4, f"Training starts at step {iteration}." if not old else f"Training starts at step {iteration}, with")
+            say(
+                begins_s + 4,
+                f"Training starts at step {iteration}." if not old else f"Training starts at step {iteration}, with",
+            )
         every = run.intervals.get("collection")
         if every and iteration > 1 and iteration % every == 0:
             say(ends_s[i] - run.step_s[i], "[GC] Peforming periodical GC collection. 0.06 seconds.")
@@ -88,7 +91,10 @@ def write_torchtitan(
                     f"Finished saving the checkpoint (or staging if async is enabled)in {event.seconds:.2f} seconds.",
                 )
             elif event.kind == "evaluation":
-                say(at_s + event.seconds, f"validate step: {iteration:2}  loss:  3.2100  memory: 40.25GiB(50.81%)  tps: 9,876")
+                say(
+                    at_s + event.seconds,
+                    f"validate step: {iteration:2}  loss:  3.2100  memory: 40.25GiB(50.81%)  tps: 9,876",
+                )
             at_s += event.seconds
     return "\n".join([*lines, ""]).encode()
 

@@ -2,10 +2,10 @@
 
 Enters: lines. Leaves: steps.
 
-`step: 10  loss: 6.1  memory: 49.66GiB(52.28%)  tps: 5,856  mfu: 34.29%` every `log_freq` steps, and for the first one. `tps` are the
-tokens of one GPU in a second, since the line before; it leaves out validation, and counts saves in. The seconds of a step are its
-tokens divided by that: by batch and sequence length where the log prints them, else as stamps tell. Without both only the pace is
-known: seconds of a million tokens.
+`step: 10 loss: 6.1 memory: 49.66GiB(52.28%) tps: 5,856 mfu: 34.29%` every `log_freq` steps, and for the first one. `tps` are
+the tokens of one GPU in a second, since the line before; it leaves out validation, and counts saves in. The seconds of a step
+are its tokens divided by that: by batch and sequence length where the log prints them, else as stamps tell. Without both only
+the pace is known: seconds of a million tokens.
 
 Source: pytorch/torchtitan, torchtitan/components/metrics.py (`MetricsProcessor.log`), train.py, components/checkpoint.py,
 tools/utils.py (`GarbageCollection`), distributed/parallel_dims.py.
@@ -92,7 +92,7 @@ class _Reader:
 
     def _take_step(self, line: bytes) -> None:
         """Take the line of a step, or that of a validation."""
-        stamp_s = find_stamp(self.log.line)
+        stamp_s = find_stamp(self.log.around)
         if b"validate step:" in line:
             since_s = stamp_s - self.stamp_s[-1] if self.step else math.nan
             earlier_s = sum(seconds for at, _, seconds in self.between if at == len(self.step))
@@ -114,7 +114,9 @@ class _Reader:
     def _take_mesh(self, names: bytes, sizes: bytes) -> None:
         """Take how ranks are laid out."""
         numbers = [int(size) for size in sizes.split(b",") if size.strip().isdigit()]
-        mesh = dict(zip((name.strip(b" '\"").decode("ascii", "replace") for name in names.split(b",")), numbers, strict=False))
+        mesh = dict(
+            zip((name.strip(b" '\"").decode("ascii", "replace") for name in names.split(b",")), numbers, strict=False)
+        )
         self.others = math.prod(mesh.get(name, 1) for name in ("tp", "pp", "cp", "sp"))
         self.log.sizes.update({f"{name}_size": mesh.get(name, 1) for name in ("pp", "tp", "cp")})
         self.log.sizes["world_size"] = math.prod(numbers)
