@@ -21,8 +21,8 @@ from diagnose.model.training_log import (
 )
 from diagnose.trace.logs.stamps import find_stamp
 
-#: Longer than any step.
-MAX_STEP_S = 1e6
+#: No step is shorter than a kernel, and none is longer than a week and a half.
+MIN_STEP_S, MAX_STEP_S = 1e-6, 1e6
 #: Larger than any count of steps, tokens or ranks: what is more was damaged.
 MAX_COUNT = 10**15
 #: Kept at most of one log, so that a file of any size fits into memory: steps (72 bytes each), events, times of ranks.
@@ -40,7 +40,8 @@ SEVERAL_RANKS_SHARE = 0.1
 class LogBuilder:
     """What was found so far.
 
-    A reader may set `format`, `reads` and `is_mean` (of `TrainingLog`) where lines say them better than the format's constants.
+    A reader may set `format`, `reads`, `is_mean` and `of` (of `TrainingLog`) where lines say them better than the format's
+    constants.
 
     Attributes
     ----------
@@ -58,6 +59,8 @@ class LogBuilder:
         self.format, self.reads, self.is_mean = title, reads, is_mean
         self.line, self.around, self.source = b"", b"", b""
         self.rank: int | None = None
+        #: What `step_s` are the seconds of, where that is no step.
+        self.of = ""
         self.total: int | None = None
         self.sizes: dict[str, int] = {}
         self.intervals: dict[LogIntervalKind, int] = {}
@@ -109,7 +112,7 @@ class LogBuilder:
         """
         if len(self._iteration) >= MAX_STEPS or not 0 <= iteration < MAX_COUNT:
             return
-        if not (math.isnan(step_s) or 0 < step_s < MAX_STEP_S):
+        if not (math.isnan(step_s) or MIN_STEP_S <= step_s < MAX_STEP_S):
             return
         self._iteration.append(iteration)
         self._step_s.append(step_s)
@@ -132,7 +135,7 @@ class LogBuilder:
 
     def set_fallback(self, step_s: float) -> None:
         """Set the seconds of the step that was told last, for where neither clocks nor stamps tell them."""
-        if self._fallback_s and 0 < step_s < MAX_STEP_S:
+        if self._fallback_s and MIN_STEP_S <= step_s < MAX_STEP_S:
             self._fallback_s[-1] = step_s
 
     def add_part(self, part: LogPart, seconds: float, *, of_next: bool = False) -> None:
@@ -238,6 +241,7 @@ class LogBuilder:
             extremes={key: _extremes(*found) for key, found in self._extremes.items() if found[1]},
             sizes=dict(self.sizes),
             notes=tuple(self.notes),
+            of=self.of,
         )
 
     def _choose_sources(self) -> Bools:
@@ -333,7 +337,7 @@ def _fill_steps(
     is_next = (np.diff(attempt[kept]) == 0) & (n_steps > 0)
     for clock in clocks:
         passed_s = np.r_[np.nan, np.where(is_next, np.diff(clock[kept]), np.nan) / np.where(is_next, n_steps, 1)]
-        passed_s[~((passed_s > 0) & (passed_s < MAX_STEP_S))] = np.nan
+        passed_s[~((passed_s >= MIN_STEP_S) & (passed_s < MAX_STEP_S))] = np.nan
         filled[kept] = np.where(np.isnan(filled[kept]), passed_s, filled[kept])
     return filled
 
