@@ -29,6 +29,9 @@ MAX_COUNT = 10**15
 MAX_STEPS = 1 << 22
 MAX_EVENTS = 1 << 16
 MAX_RANK_TIMES = 1 << 24
+#: Events that several lines may tell; a save that goes on beside the training ends at most so many lines of steps after its begin.
+_IN_PARTS = ("save", "evaluation", "error")
+STEPS_DURING_A_SAVE = 64
 #: Characters of a line that are kept with an event.
 MAX_TEXT = 200
 #: A process takes longer than this to start and come to its first step: two lines of one step that are nearer are of two ranks.
@@ -69,7 +72,7 @@ class LogBuilder:
         self._hosts: dict[tuple[int, str], None] = {}
         self._parts: dict[LogPart, tuple[array[int], array[float]]] = {}
         self._events: list[LogEvent] = []
-        self._events_at: dict[tuple[LogEventKind, int | None], tuple[int, int]] = {}
+        self._events_at: dict[tuple[LogEventKind, int | None], tuple[int, int, int | None]] = {}
         self._timers: dict[str, tuple[array[int], array[int], array[float]]] = {}
         self._extremes: dict[str, tuple[array[int], array[float]]] = {}
 
@@ -156,19 +159,27 @@ class LogBuilder:
         rank: int | None = None,
         text: bytes = b"",
     ) -> None:
-        """Add what happened beside the pace; where several lines tell one event, as its begin and its end, it is kept once."""
-        iteration = self.last if iteration is None else iteration
+        """Add what happened beside the pace.
+
+        A save or an evaluation that several lines tell, as its begin, its end and its seconds, is kept once, with the iteration
+        that one of them names; so are the errors of one rank that come without a step between them.
+        """
         seconds = seconds if 0 <= seconds < MAX_STEP_S else math.nan
-        if not 0 <= iteration < MAX_COUNT:
+        if iteration is not None and not 0 <= iteration < MAX_COUNT:
             return
-        at, told = self._events_at.get((kind, rank), (-1, -1))
-        if at >= 0 and self._events[at].iteration == iteration and self.n_steps - told <= 1:
+        at, told, named = self._events_at.get((kind, rank), (-1, 0, None))
+        passed = self.n_steps - told
+        is_same = named == iteration if named is not None and iteration is not None else not passed
+        if at >= 0 and kind in _IN_PARTS and is_same and passed <= STEPS_DURING_A_SAVE:
             before = self._events[at]
-            longest = np.fmax(before.seconds, seconds)
-            self._events[at] = LogEvent(kind, iteration, float(longest), rank, before.text or _printable(text))
+            longest = float(np.fmax(before.seconds, seconds))
+            known = before.iteration if iteration is None else iteration
+            self._events[at] = LogEvent(kind, known, longest, rank, before.text or _printable(text))
+            self._events_at[kind, rank] = at, told, named if iteration is None else iteration
         elif len(self._events) < MAX_EVENTS:
-            self._events_at[kind, rank] = len(self._events), self.n_steps
-            self._events.append(LogEvent(kind, iteration, seconds, rank, _printable(text)))
+            self._events_at[kind, rank] = len(self._events), self.n_steps, iteration
+            known = self.last if iteration is None else iteration
+            self._events.append(LogEvent(kind, known, seconds, rank, _printable(text)))
 
     def add_rank_time(self, timer: str, rank: int, seconds: float) -> None:
         """Add what a timer measured on one rank, in the step that was told last."""

@@ -185,3 +185,28 @@ def test_what_is_no_log_is_refused_in_a_line(tmp_path: Path) -> None:
     path.write_bytes(b"hello\n")
     with pytest.raises(TraceError, match=r"looked for those of Megatron-LM, .*DeepSpeed"):
         load_log(list_input_files(path, name="x"), name="x", report=say_nothing)
+
+
+def test_an_event_that_several_lines_tell_is_one() -> None:
+    """A save has the iteration that one of its lines names and the seconds of another; flushes are counted one by one."""
+    log = LogBuilder("", "", is_mean=True)
+    log.add_step(10, 1.0)
+    log.add_event("evaluation", seconds=5.0)
+    log.add_event("evaluation", iteration=12)
+    log.add_event("save", iteration=12)
+    log.add_event("cache-flush")
+    log.add_event("cache-flush")
+    log.add_step(20, 1.0)
+    log.add_event("save", iteration=12, seconds=9.0)
+    log.add_event("save", seconds=3.0)
+    log.add_event("save", iteration=20)
+    found = log.finish("x")
+    assert found is not None
+    assert [(event.kind, event.iteration) for event in found.events] == [
+        ("evaluation", 12),
+        ("save", 12),
+        ("cache-flush", 10),
+        ("cache-flush", 10),
+        ("save", 20),
+    ]
+    assert [event.seconds for event in found.events if event.kind != "cache-flush"] == [5.0, 9.0, 3.0]
