@@ -180,7 +180,7 @@ def test_log_of_another_run(slow_log: Path, capsys: pytest.CaptureFixture[str]) 
     [
         ([TRACE, "--log", "/nowhere"], 2, "/nowhere does not exist"),
         ([TRACE, TRACE, "--log", TRACE], 2, "--log is of one run"),
-        ([TRACE, "--log", TRACE], 3, "has no line that tells how long a step took"),
+        ([TRACE, "--log", TRACE], 3, "is a trace (Parquet) and no training log"),
     ],
 )
 def test_refused(arguments: list[str | Path], code: int, says: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,6 +18,7 @@ from diagnose.trace.logs.catalogue import list_formats, name_formats
 from diagnose.trace.logs.lines import normalise, read_blocks, read_sample
 from diagnose.trace.logs.log_format import FileFormat, LogFormat
 from diagnose.trace.logs.scan import Scan, has_marks, has_opening
+from diagnose.trace.parquet import is_trace
 
 if TYPE_CHECKING:
     from diagnose.model.training_log import TrainingLog
@@ -102,6 +103,8 @@ def _tells_steps(log_format: LogFormat | FileFormat, sample: Sequence[bytes]) ->
 
 def _read_logs(inputs: InputFiles, name: str, report: Report) -> "TrainingLog":
     """Read the files by the formats that samples show; only where these tell no step, by all others."""
+    if not inputs.is_folder and is_trace(inputs.path):
+        raise TraceError("is a trace (Parquet) and no training log; expected what the trainer printed", where=name)
     samples = {file: read_sample(file) for file in inputs.files}
     likely = [
         found
@@ -135,6 +138,8 @@ def _read_with(
     for file in inputs.files:
         where = name_in(inputs.path, file, name)
         head = normalise(inputs.head(file))
+        for _, log in builders:
+            log.file = where
         readers = [(found, log) for found, log in builders if isinstance(found, FileFormat) and found.recognise(head)]
         for found, log in readers:
             found.read(file, log, where)

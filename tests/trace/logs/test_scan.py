@@ -210,3 +210,16 @@ def test_an_event_that_several_lines_tell_is_one() -> None:
         ("save", 20),
     ]
     assert [event.seconds for event in found.events if event.kind != "cache-flush"] == [5.0, 9.0, 3.0]
+
+
+def test_logs_of_all_nodes_in_a_folder(tmp_path: Path) -> None:
+    """Files that were written at once are of several nodes, and one tells the run; one that was written later goes on with it."""
+    run = steady_run(100, 0.5)
+    for node in range(3):
+        (tmp_path / f"node-{node}.log").write_bytes(write_megatron(run))
+    later = dataclasses.replace(run, iteration=run.iteration + 80, began_s=run.began_s + 86_400)
+    (tmp_path / "node-0.log.1").write_bytes(write_megatron(later))
+    log = load_log(list_input_files(tmp_path, name="x"), name="x", report=say_nothing)
+    assert [(found.after, found.resumed_at) for found in log.restarts] == [(100, 81)]
+    assert len(log.iteration) == 200
+    assert log.notes == ("step lines of 2 other ranks are left out",)
