@@ -45,7 +45,7 @@ MIN_LINES_OF_A_SOURCE = 3
 class LogBuilder:
     """What was found so far.
 
-    A reader may set `format`, `reads` and `is_mean` (of `TrainingLog`) where lines say them better than the format's constants.
+    A reader may set `format`, `reads`, `is_mean` and `of` (of `TrainingLog`) where lines say them better than the format's constants.
 
     Attributes
     ----------
@@ -66,6 +66,8 @@ class LogBuilder:
         self.line, self.around, self.source = b"", b"", b""
         self.rank: int | None = None
         self.file = ""
+        #: What `step_s` are the seconds of, where that is no step.
+        self.of = ""
         self.total: int | None = None
         self.sizes: dict[str, int] = {}
         self.intervals: dict[LogIntervalKind, int] = {}
@@ -254,6 +256,7 @@ class LogBuilder:
             extremes={key: _extremes(*found) for key, found in self._extremes.items() if found[1]},
             sizes=dict(self.sizes),
             notes=tuple(self.notes),
+            of=self.of,
         )
 
     def _choose_sources(self) -> Bools:

@@ -15,7 +15,13 @@ BUILT_IN: tuple[str, ...] = (
     "olmo",
     "maxtext",
     "nanogpt",
+    "torchtitan",
+    "composer",
+    "verl",
+    "vision",
+    "torchtune",
     "deepspeed",
+    "progress_bars",
 )
 
 

@@ -37,6 +37,10 @@ def write_trainer(
                 text.append("\nTraceback (most recent call last):\nRuntimeError: NCCL communicator was aborted\n")
             if banner:
                 text.append(_banner(run, began_s))
+                if i:
+                    text.append(
+                        f"[INFO|trainer.py:2444] {stamp(began_s)} >>   Continuing training from global step {iteration - 1}\n"
+                    )
             bar = Bar(run.total, began_s)
             if bars:
                 text.append(bar.paint(began_s))

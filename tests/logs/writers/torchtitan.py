@@ -63,6 +63,9 @@ def write_torchtitan(
             say(ends_s[i] - run.step_s[i], "[GC] Peforming periodical GC collection. 0.06 seconds.")
         if i in printed:
             first, seconds = printed[i]
+            for event in run.between:  # a validation starts the clock and the count of tokens anew
+                if event.kind == "evaluation" and first - 1 <= event.at < i:
+                    first, seconds = event.at + 1, float(run.step_s[event.at + 1 : i + 1].sum())
             tps = run.tokens[first : i + 1].sum() / n_dp / (seconds * others)
             values = {
                 "step": f"{iteration:2}",
