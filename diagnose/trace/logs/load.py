@@ -4,6 +4,7 @@ Enters: files. Leaves: a `TrainingLog` of the format that tells most steps.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,9 +16,10 @@ from diagnose.model.trace import Ints
 from diagnose.trace.input_files import InputFiles, list_input_files, name_in
 from diagnose.trace.logs.builder import LogBuilder
 from diagnose.trace.logs.catalogue import list_formats, name_formats
-from diagnose.trace.logs.lines import normalise, read_blocks, read_sample
+from diagnose.trace.logs.lines import PIECE_BYTES, normalise, read_blocks, read_sample
 from diagnose.trace.logs.log_format import FileFormat, LogFormat
 from diagnose.trace.logs.scan import Scan, has_marks, has_opening
+from diagnose.trace.logs.stamps import find_stamp
 from diagnose.trace.parquet import is_trace
 
 if TYPE_CHECKING:
@@ -43,6 +45,8 @@ def has_steps(file: Path) -> bool:
     try:
         for block in read_blocks(file, name=str(file)):
             for scan in scans:
+                if not has_marks(scan.format, (block,)):
+                    continue
                 scan.take(block)
                 if scan.log.n_steps >= scan.format.least_steps:
                     return True
@@ -106,6 +110,7 @@ def _read_logs(inputs: InputFiles, name: str, report: Report) -> "TrainingLog":
     if not inputs.is_folder and is_trace(inputs.path):
         raise TraceError("is a trace (Parquet) and no training log; expected what the trainer printed", where=name)
     samples = {file: read_sample(file) for file in inputs.files}
+    inputs = dataclasses.replace(inputs, files=_order_files(samples))
     likely = [
         found
         for found in list_formats()
@@ -127,6 +132,13 @@ def _read_logs(inputs: InputFiles, name: str, report: Report) -> "TrainingLog":
         f"has no line that tells how long a step took; looked for those of {name_formats()}: give a log of one of these",
         where=name,
     )
+
+
+def _order_files(samples: dict[Path, list[bytes]]) -> tuple[Path, ...]:
+    """Put files in the order in which they were begun, where all say when: `slurm-9.out` is before `slurm-10.out`."""
+    began_s = {file: find_stamp(b"".join(sample[:1]), within=PIECE_BYTES) for file, sample in samples.items()}
+    is_known = not any(math.isnan(seconds) for seconds in began_s.values())
+    return tuple(sorted(samples, key=lambda file: began_s[file])) if is_known else tuple(samples)
 
 
 def _read_with(

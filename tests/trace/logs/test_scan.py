@@ -218,7 +218,7 @@ def test_logs_of_all_nodes_in_a_folder(tmp_path: Path) -> None:
     for node in range(3):
         (tmp_path / f"node-{node}.log").write_bytes(write_megatron(run))
     later = dataclasses.replace(run, iteration=run.iteration + 80, began_s=run.began_s + 86_400)
-    (tmp_path / "node-0.log.1").write_bytes(write_megatron(later))
+    (tmp_path / "a-later.log").write_bytes(write_megatron(later))
     log = load_log(list_input_files(tmp_path, name="x"), name="x", report=say_nothing)
     assert [(found.after, found.resumed_at) for found in log.restarts] == [(100, 81)]
     assert len(log.iteration) == 200
