@@ -86,7 +86,7 @@ def load_log_beside(path: Path, *, report: Report) -> "TrainingLog":
 def _is_log(inputs: InputFiles, file: Path) -> bool:
     """Say whether a file is a log, by a sample of it."""
     head = normalise(inputs.head(file))
-    if not head or head.startswith(b"PAR1") or b"\0" in head[:1024]:
+    if not head or head.startswith(b"PAR1") or not _is_text(head):
         return False
     if any(isinstance(found, FileFormat) and found.recognise(head) for found in list_formats()):
         return True
@@ -109,19 +109,19 @@ def _read_logs(inputs: InputFiles, name: str, report: Report) -> "TrainingLog":
     """Read the files by the formats that samples show; only where these tell no step, by all others."""
     if not inputs.is_folder and is_trace(inputs.path):
         raise TraceError("is a trace (Parquet) and no training log; expected what the trainer printed", where=name)
-    samples = {file: read_sample(file) for file in inputs.files}
-    inputs = dataclasses.replace(inputs, files=_order_files(samples))
+    glances = {file: _glance(file) for file in inputs.files if not inputs.is_folder or _is_text(inputs.head(file))}
+    inputs = dataclasses.replace(inputs, files=_order_files(glances))
     likely = [
         found
         for found in list_formats()
-        if isinstance(found, FileFormat) or any(_tells_steps(found, sample) for sample in samples.values())
+        if isinstance(found, FileFormat) or any(found.name in glance.formats for glance in glances.values())
     ]
     others = [found for found in list_formats() if found not in likely]
     for formats in (likely, others):
         logs = _read_with(formats, inputs, name, report)
         if logs:
             return _choose(logs)
-    opened = next((f for f in list_formats() for sample in samples.values() if has_opening(f, sample)), None)
+    opened = next((f for f in list_formats() for glance in glances.values() if f.name in glance.opened), None)
     if opened is not None:
         raise TraceError(
             f"is a log of {opened.title} and has no line of a step; expected `{opened.example}`: give the log of the rank "
@@ -134,11 +134,35 @@ def _read_logs(inputs: InputFiles, name: str, report: Report) -> "TrainingLog":
     )
 
 
-def _order_files(samples: dict[Path, list[bytes]]) -> tuple[Path, ...]:
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Glance:
+    """What a sample of a file shows: names of formats with steps, and of those that it is of in any case; its first stamp."""
+
+    formats: frozenset[str]
+    opened: frozenset[str]
+    began_s: float
+
+
+def _glance(file: Path) -> _Glance:
+    """Look at a sample of a file."""
+    sample = read_sample(file)
+    return _Glance(
+        formats=frozenset(found.name for found in list_formats() if _tells_steps(found, sample)),
+        opened=frozenset(found.name for found in list_formats() if has_opening(found, sample)),
+        began_s=find_stamp(b"".join(sample[:1]), within=PIECE_BYTES),
+    )
+
+
+def _order_files(glances: dict[Path, _Glance]) -> tuple[Path, ...]:
     """Put files in the order in which they were begun, where all say when: `slurm-9.out` is before `slurm-10.out`."""
-    began_s = {file: find_stamp(b"".join(sample[:1]), within=PIECE_BYTES) for file, sample in samples.items()}
-    is_known = not any(math.isnan(seconds) for seconds in began_s.values())
-    return tuple(sorted(samples, key=lambda file: began_s[file])) if is_known else tuple(samples)
+    if any(math.isnan(glance.began_s) for glance in glances.values()):
+        return tuple(glances)
+    return tuple(sorted(glances, key=lambda file: glances[file].began_s))
+
+
+def _is_text(head: bytes) -> bool:
+    """Say whether a file can be a log, by its first bytes: what is beside the log of a job may be weights."""
+    return b"\0" not in normalise(head)[:1024]
 
 
 def _read_with(
