@@ -128,8 +128,8 @@ class TrainingLog:
     notes : tuple of str
         What of the file was not used, and why: a sentence each.
     of : str
-        What `step_s` are the seconds of where the log tells only a rate: "1,000,000 tokens of a GPU". Empty where it is a step: only
-        then they may be added up.
+        What `step_s` are the seconds of where the log tells only a rate: "1,000,000 tokens of a GPU". Empty where it is a step:
+        only then they may be added up.
     """
 
     name: str

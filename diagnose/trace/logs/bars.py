@@ -2,10 +2,11 @@
 
 Enters: counts, elapsed seconds and rates, as bars show them. Leaves: seconds of iterations.
 
-A bar of tqdm shows the elapsed time in whole seconds, and a rate of two decimals. The rate is either the mean since the bar began, or
-smoothed: after each painting `A = a x new iterations + (1 - a) x A` and `B = a x new seconds + (1 - a) x B`, and the bar shows A / B.
-Both can be undone, and tell the time of single iterations to a hundredth of them where whole seconds cannot. What they tell is
-compared with the elapsed time, and where it does not fit, whole seconds are taken, over as many iterations as they need.
+A bar of tqdm shows the elapsed time in whole seconds, and a rate of two decimals. The rate is either the mean since the bar
+began, or smoothed: after each painting `A = a x new iterations + (1 - a) x A` and `B = a x new seconds + (1 - a) x B`, and the
+bar shows A / B. Both can be undone, and tell the time of single iterations to a hundredth of them where whole seconds cannot.
+What they tell is compared with the elapsed time, and where it does not fit, whole seconds are taken, over as many iterations as
+they need.
 
 Source: tqdm/std.py of tqdm (`update`, `format_meter`, `EMA`).
 """
@@ -19,7 +20,8 @@ from diagnose.model.trace import Ints, Seconds
 
 #: tqdm's default: the share of the newest rate in the smoothed one.
 SMOOTHING = 0.3
-#: Two readings of a clock tell what passed between them where they are wrong by this part of it at most: half of what is called slow.
+#: Two readings of a clock tell what passed between them where they are wrong by this part of it at most: half of what is
+#: called slow.
 TOLERANCE = 0.05
 #: What a bar shows in whole seconds, and what rates tell, may differ by so much more than by that: figures are rounded.
 SLACK_S = 0.25

@@ -45,7 +45,8 @@ MIN_LINES_OF_A_SOURCE = 3
 class LogBuilder:
     """What was found so far.
 
-    A reader may set `format`, `reads`, `is_mean` and `of` (of `TrainingLog`) where lines say them better than the format's constants.
+    A reader may set `format`, `reads`, `is_mean` and `of` (of `TrainingLog`) where lines say them better than the format's
+    constants.
 
     Attributes
     ----------

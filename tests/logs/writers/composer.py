@@ -59,8 +59,10 @@ def _metrics(run: LoggedRun, i: int, window: int, old: bool, monitor: bool) -> l
                 ("throughput/tokens_per_sec", tokens / took_s),
                 ("throughput/device/tokens_per_sec", tokens / took_s / run.world_size),
             ]
-        evaluated_s = sum(e.seconds for e in run.between if e.kind == "evaluation" and e.at < i)
-        total_s = float(ends_s[i] - run.began_s)
+        # the clock of the run itself: it goes on from the checkpoint, and starting up is not in it
+        total_s = float(run.step_s[begins : i + 1].sum() + sum(e.seconds for e in run.between if begins <= e.at < i))
+        total_s += 1.3 * float(run.iteration[begins] - 1)
+        evaluated_s = sum(e.seconds for e in run.between if e.kind == "evaluation" and begins <= e.at < i)
         unit = 1.0 if old else 3600.0
         name = "wall_clock" if old else "time"
         said += [

@@ -1,6 +1,7 @@
 """What torchtune writes: the lines of its loggers for disk and console, and its bar.
 
-Source: pytorch/torchtune, torchtune/training/metric_logging.py (`DiskLogger`, `StdoutLogger`), recipes/full_finetune_distributed.py.
+Source: pytorch/torchtune, torchtune/training/metric_logging.py (`DiskLogger`, `StdoutLogger`),
+recipes/full_finetune_distributed.py.
 """
 
 from tests.logs.runs import LoggedRun
@@ -15,7 +16,8 @@ def write_disk_log(run: LoggedRun) -> bytes:
         rate = run.tokens[i] / run.world_size / run.step_s[i]
         iteration = int(run.iteration[i])
         lines.append(
-            f"Step {iteration} | loss:{2.0 / iteration**0.1} lr:2e-05 tokens_per_second_per_gpu:{float(rate)} peak_memory_active:14.2 "
+            f"Step {iteration} | loss:{2.0 / iteration**0.1} lr:2e-05 tokens_per_second_per_gpu:{float(rate)} "
+            "peak_memory_active:14.2 "
         )
     return "\n".join([*lines, ""]).encode()
 

@@ -2,14 +2,15 @@
 
 Enters: lines. Leaves: steps.
 
-`[batch=10/1000]:` every `console_log_interval`, and below it ` Train time/train: 0.0123`, ` Train throughput/batches_per_sec: 0.39`,
-a line a metric. `time/train` is the time since the begin of the run without evaluations, in hours unless somebody says otherwise
-(before 2023 `wall_clock/train`, in seconds); with four digits it tells what passed over several batches. Where it is missing, the
-rate is taken, which is a mean of the last batches.
+`[batch=10/1000]:` every `console_log_interval`, and below it ` Train time/train: 0.0123`, ` Train throughput/batches_per_sec:
+0.39`, a line a metric. `time/train` is the time since the begin of the run without evaluations, in hours unless somebody says
+otherwise (before 2023 `wall_clock/train`, in seconds); with four digits it tells what passed over several batches. Where it is
+missing, the rate is taken, which is a mean of the last batches.
 
 Source: mosaicml/composer, composer/loggers/console_logger.py, composer/callbacks/speed_monitor.py.
 """
 
+import itertools
 import math
 import re
 from array import array
@@ -104,7 +105,7 @@ class _Reader:
         batch, rate = np.array(self.batch), np.array(self.rate)
         begins = sorted({0, *self.begins, *(np.flatnonzero(np.diff(batch) < 0) + 1).tolist(), len(batch)})
         clock_s, error_s = self._read_clock(batch, rate)
-        for low, high in zip(begins, begins[1:], strict=False):
+        for low, high in itertools.pairwise(begins):
             if low:
                 self.log.begin()
             timed = np.flatnonzero(np.isfinite(clock_s[low:high])) + low
@@ -132,7 +133,7 @@ class _Reader:
         marks = lines[choose_marks(clock_s[lines], np.full(len(lines), error_s))]
         if batch[lines[0]] == 1 and lines[0] == 0 and clock_s[lines[0]] > 0:
             self.log.add_step(1, float(clock_s[lines[0]]), stamp_s=math.nan)
-        for low, high in zip(marks.tolist(), marks[1:].tolist(), strict=False):
+        for low, high in itertools.pairwise(marks.tolist()):
             if batch[high] > batch[low]:
                 n_steps = batch[high] - batch[low]
                 mean_s = (clock_s[high] - clock_s[low]) / n_steps

@@ -2,9 +2,9 @@
 
 Enters: lines. Leaves: steps.
 
-Bars: `Epoch 0:  12%|█▏   | 12/100 [00:12<01:29,  1.02it/s, v_num=0]`. Many are no steps: downloads, tokenising, evaluation. Those of
-training are told by their name, by the dicts of losses between them, by the number of steps that the Trainer states; without any of
-these the one that ran longest is taken. The time of a step is read off as `bars.py` says.
+Bars: `Epoch 0: 12%|█▏ | 12/100 [00:12<01:29, 1.02it/s, v_num=0]`. Many are no steps: downloads, tokenising, evaluation. Those
+of training are told by their name, by the dicts of losses between them, by the number of steps that the Trainer states; without
+any of these the one that ran longest is taken. The time of a step is read off as `bars.py` says.
 
 Dicts: `{'loss': 2.1, 'epoch': 0.5}` at each logging step. They have no step: it is the one that the bar shows behind them; without
 bars they are counted. TRL adds `step_time`, `num_tokens`.
@@ -71,13 +71,16 @@ class _Series:
         self.count, self.order = array("q"), array("q")
         self.elapsed_s, self.rate = array("d"), array("d")
         self.is_inverse = array("b")
-        self.number = array("q")  # of the epoch, or of the step where the name tells it; -1 where it does not
+        self.number = array("q")  # of the epoch; -1 where the name does not tell it
+        self.base = array("q")  # steps before the count, by the step in the name; -1 likewise
         self.longest_s = 0.0
         self.votes = 0
 
-    def add(self, count: int, elapsed_s: float, rate: float, is_inverse: bool, number: int, order: int) -> None:  # noqa: FBT001 - a column
-        """Add a bar; the same one painted again is passed over."""
+    def add(self, count: int, shown: tuple[float, float, bool], named: tuple[int, int], order: int) -> None:
+        """Add a bar, with elapsed seconds, rate and how it is written; the same one painted again is passed over."""
+        (elapsed_s, rate, is_inverse), (number, base) = shown, named
         if self.count and count == self.count[-1] and number == self.number[-1] and elapsed_s >= self.elapsed_s[-1]:
+            self.base[-1] = max(self.base[-1], base)  # the name is painted after the count
             return
         self.count.append(count)
         self.order.append(order)
@@ -85,6 +88,7 @@ class _Series:
         self.rate.append(rate)
         self.is_inverse.append(is_inverse)
         self.number.append(number)
+        self.base.append(base)
         self.longest_s = max(self.longest_s, elapsed_s)
 
 
@@ -148,10 +152,10 @@ class _Reader:
         self.n_bars += 1
         drawn = _DRAWN.search(before)
         name = before[: drawn.start() if drawn else None].strip(b" :")
-        number = -1
+        number = base = -1
         if said := _TORCHTUNE.search(name):
             self.words["torchtune"] += 1
-            name = b""
+            name, base = b"", max(int(said[2]) - count, -1)
         elif said := _EPOCH.search(name):
             number = int(said[1])
         if b"DataLoader" in name:
@@ -167,7 +171,7 @@ class _Reader:
             series = self.series.setdefault(key, _Series(*key))
         if self.n_bars <= MAX_STEPS:
             series.total = total
-            series.add(count, elapsed_s, rate, is_inverse, number, self.n_bars)
+            series.add(count, (elapsed_s, rate, is_inverse), (number, base), self.n_bars)
         if self.to_vote and not name:
             series.votes += 1
         self.to_vote = False
@@ -227,14 +231,18 @@ class _Reader:
         before: tuple[_Series, int, int] | None = None
         for series, low, high in laps:
             is_restart = False
-            if before is None:
+            named = max(series.base[low:high])
+            if named >= 0:
+                base = named
+                is_restart = before is not None and base + series.count[low] < last
+            elif before is None:
                 base = self._base_of_first(series, low)
             else:
                 base, is_restart = _go_on(before, (series, low, high), base)
             if is_restart:
                 self.log.begin()
             self._tell_lap(series, (low, high), base, dicts, how)
-            last = max(last, base + series.count[high - 1])
+            last = base + series.count[high - 1]
             before = (series, low, high)
         if self._is_numbered(laps):
             self.log.set_interval("epoch", chosen[0].total)

@@ -2,10 +2,10 @@
 
 Enters: lines. Leaves: steps.
 
-`step: 10  loss: 6.1  memory: 49.66GiB(52.28%)  tps: 5,856  mfu: 34.29%` every `log_freq` steps, and for the first one. `tps` are the
-tokens of one GPU in a second, since the line before; it leaves out validation, and counts saves in. The seconds of a step are its
-tokens divided by that: by batch and sequence length where the log prints them, else as stamps tell. Without both only the pace is
-known: seconds of a million tokens.
+`step: 10 loss: 6.1 memory: 49.66GiB(52.28%) tps: 5,856 mfu: 34.29%` every `log_freq` steps, and for the first one. `tps` are
+the tokens of one GPU in a second, since the line before; it leaves out validation, and counts saves in. The seconds of a step
+are its tokens divided by that: by batch and sequence length where the log prints them, else as stamps tell. Without both only
+the pace is known: seconds of a million tokens.
 
 Source: pytorch/torchtitan, torchtitan/components/metrics.py (`MetricsProcessor.log`), train.py, components/checkpoint.py,
 tools/utils.py (`GarbageCollection`), distributed/parallel_dims.py.

@@ -2,9 +2,9 @@
 
 Enters: lines. Leaves: the pace of steps.
 
-`Step 12 | loss:0.97 lr:2e-05 tokens_per_second_per_gpu:414.7`: the rate of the logged step alone. How many tokens a step has is nowhere,
-and it varies from step to step; so only the pace is known, seconds of a million tokens. Its console has a bar of tqdm besides, which
-tells the time of steps: `progress_bars.py`.
+`Step 12 | loss:0.97 lr:2e-05 tokens_per_second_per_gpu:414.7`: the rate of the logged step alone. How many tokens a step has is
+nowhere, and it varies from step to step; so only the pace is known, seconds of a million tokens. Its console has a bar of tqdm
+besides, which tells the time of steps: `progress_bars.py`.
 
 Source: pytorch/torchtune, torchtune/training/metric_logging.py (`DiskLogger`, `StdoutLogger`).
 """

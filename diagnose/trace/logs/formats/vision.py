@@ -2,15 +2,17 @@
 
 Enters: lines. Leaves: steps.
 
-open_clip and OpenMMLab print means since the line before. The ImageNet example and timm print the batch itself, and in brackets the mean
-since the epoch began: batches in between may be slow where the printed ones are not, as when a loader with 10 workers is printed every
-10 batches. So where not every batch is printed, and the printed ones are not as slow as the mean, the means are taken.
+open_clip and OpenMMLab print means since the line before. The ImageNet example and timm print the batch itself, and in brackets
+the mean since the epoch began: batches in between may be slow where the printed ones are not, as when a loader with 10 workers
+is printed every 10 batches. So where not every batch is printed, and the printed ones are not as slow as the mean, the means
+are taken.
 
 Source: mlfoundations/open_clip, src/open_clip_train/train.py; huggingface/pytorch-image-models, train.py; pytorch/examples,
 imagenet/main.py; pytorch/vision, references/classification/utils.py (`MetricLogger`), which DeiT, MAE and DINO share;
 open-mmlab/mmengine, runner/log_processor.py.
 """
 
+import itertools
 import math
 import re
 from array import array
@@ -100,7 +102,7 @@ class _OpenClip:
 
     def _take_step(self, epoch_: bytes, samples_: bytes, all_: bytes, data_: bytes, batch_: bytes) -> None:
         epoch, samples, n_all, step_s = int(epoch_), int(samples_), int(all_), float(batch_)
-        stamp_s = find_stamp(self.log.line.replace(b",", b" ", 1))
+        stamp_s = find_stamp(self.log.around.replace(b",", b" ", 1))
         if not self.batch:
             self.batch = self._find_batch(epoch, samples, step_s, stamp_s)
         self.epoch, self.before = epoch, (samples, stamp_s)
@@ -113,9 +115,7 @@ class _OpenClip:
         self.log.add_part("data", float(data_))
 
     def _find_batch(self, epoch: int, samples: int, step_s: float, stamp_s: float) -> int:
-        """Find how many samples a batch has: by the arguments, by the first line of an epoch, which is of its first batch, else by
-        what passed since the line before.
-        """
+        """Find how many samples a batch has: by arguments, by the first line of an epoch, else by what passed since the last."""
         if {b"batch_size", b"world_size"} <= self.params.keys():
             return self.params[b"batch_size"] * self.params[b"world_size"] * self.params.get(b"accum_freq", 1)
         if self.before is None or epoch != self.epoch:
@@ -182,13 +182,13 @@ class _Epochs:
                 self.log.add_part("data", float(data_s[n]))
             return
         self.log.is_mean, self.log.reads = True, "mean time since the epoch began, taken apart"
-        for low, high in zip(laps, laps[1:], strict=False):
+        for low, high in itertools.pairwise(laps):
             sums, sums_data = mean_s[low:high] * count[low:high], mean_data_s[low:high] * count[low:high]
             if count[low] == 1:
                 self.log.add_step(int(number[low]), float(own_s[low]), stamp_s=math.nan)
                 self.log.add_part("data", float(data_s[low]))
             marks = choose_marks(sums, HALF_DIGIT_S * count[low:high])
-            for a, b in zip(marks.tolist(), marks[1:].tolist(), strict=False):
+            for a, b in itertools.pairwise(marks.tolist()):
                 n_steps = count[low + b] - count[low + a]
                 self.log.add_step(int(number[low + b]), float((sums[b] - sums[a]) / n_steps), stamp_s=math.nan)
                 self.log.add_part("data", max(float((sums_data[b] - sums_data[a]) / n_steps), 0.0))
@@ -200,7 +200,7 @@ class _Epochs:
         The first of an epoch is always printed, and waits for the loader to start: it is taken out of both.
         """
         shown = real = n_shown = n_real = 0.0
-        for low, high in zip(laps, laps[1:], strict=False):
+        for low, high in itertools.pairwise(laps):
             begin = low + 1 if count[low] == 1 and high - low > 1 else low
             first_s, n_first = (own_s[low], 1) if begin > low else (0.0, 0)
             shown += float(own_s[begin:high].sum())
