@@ -5,6 +5,7 @@ Enters: a folder to write into. Leaves: the path to diagnose. The wording is our
 
 import dataclasses
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -96,15 +97,30 @@ def _ramp(first_s: float, last_s: float, n_steps: int = 250) -> LoggedRun:
     return dataclasses.replace(run, step_s=run.step_s * np.linspace(first_s, last_s, n_steps))
 
 
-def _flushes(text: bytes) -> bytes:
-    """Put DeepSpeed's warning of cache flushes before every line of a step."""
+def _flushes(text: bytes, is_flushed: Callable[[int], bool] = lambda _: True) -> bytes:
+    """Put DeepSpeed's warning of cache flushes before the lines of some steps."""
     warning = (
         b"[2026-01-01 00:00:00,000] [WARNING] [stage3.py:2069:step] 2 pytorch allocator cache flushes since last step. "
         b"this happens when there is high memory pressure\n"
     )
-    marks = (b"global_step=", b"it]", b"'loss'")
-    lines = text.splitlines(keepends=True)
-    return b"".join(warning + line if any(mark in line for mark in marks) else line for line in lines)
+    lines, n = [], 0
+    for line in text.splitlines(keepends=True):
+        said = re.search(rb"global_step=(\d+)| (\d+)/\d+ \[", line)
+        if said and int(said[1] or said[2]) == n + 1:
+            lines += [warning] if is_flushed(n) else []
+            n += 1
+        lines.append(line)
+    return b"".join(lines)
+
+
+def _short_of_memory(folder: Path) -> Path:
+    """Write the console of a Trainer under ZeRO-3, in which some steps flush the cache and take longer."""
+    rng = np.random.default_rng(3)
+    is_flushed = rng.random(200) < 0.15
+    run = steady_run(200, 3.0)
+    run = dataclasses.replace(run, step_s=run.step_s + 2.5 * is_flushed)
+    text = huggingface.write_trainer(run, returns=False)
+    return _write(folder / "train.log", _flushes(text, lambda n: bool(is_flushed[n])))
 
 
 def _pipeline(folder: Path) -> Path:
@@ -289,7 +305,7 @@ QUESTIONS = (
         "DPO with ZeRO-3 warns of allocator cache flushes: is there a remedy?",
         "memory pressure",
         "the console of the Trainer",
-        lambda at: _write(at / "train.log", _flushes(huggingface.write_trainer(steady_run(200, 3.0), returns=False))),
+        _short_of_memory,
         _says("allocator-stall"),
         _dates,
     ),
@@ -306,10 +322,10 @@ QUESTIONS = (
         "Lightning 1322",
         "Why does training stop for a second after every 4 steps?",
         "too few loading workers",
-        "the progress bar",
-        lambda at: _write(at / "out.log", lightning.write_bar(_every(4, 4.0))),
+        "metrics.csv with a step_time",
+        lambda at: _write(at / "metrics.csv", lightning.write_metrics_csv(_every(4, 1.0))),
         _says("data-loading"),
-        _dates,
+        lambda found: found["log"] is not None and found["log"]["when"]["period_steps"] == 4,
     ),
     Question(
         "nccl 349",

@@ -1,9 +1,11 @@
-"""Read what any job prints, whatever trains it: the hosts it runs on, and that it failed.
+"""Read what any job prints, whatever trains it: the hosts it runs on, that its memory is short, and that it failed.
 
-Enters: lines. Leaves: hosts and errors in a builder.
+Enters: lines. Leaves: hosts and events in a builder.
 
 * `node-3:811:811 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.3<0>`, with `NCCL_DEBUG=INFO`. Source: NVIDIA/nccl, src/bootstrap.cc
   and src/debug.cc.
+* `[stage3.py:2069:step] 2 pytorch allocator cache flushes since last step. this happens when ..`: DeepSpeed's, under any trainer.
+  Source: deepspeedai/DeepSpeed, deepspeed/runtime/zero/stage3.py.
 * `Traceback (most recent call last):`, then lines that begin with a space, then the error.
 """
 
@@ -13,9 +15,11 @@ from diagnose.trace.logs.builder import LogBuilder
 
 _TRACEBACK = b"Traceback (most recent call last)"
 _BOOTSTRAP = b"NCCL INFO Bootstrap"
-MARKS = (_BOOTSTRAP, _TRACEBACK)
+_FLUSHES = b"pytorch allocator cache flushes since last step"
+MARKS = (_BOOTSTRAP, _TRACEBACK, _FLUSHES)
 #: Lines of a traceback at most; a deep recursion prints a thousand.
 MAX_LINES = 2_000
+_RANK = re.compile(rb"\[Rank (\d{1,7})\]")
 _HOST = re.compile(rb"([A-Za-z0-9][\w.-]{0,120}):\d{1,10}:\d{1,10} \[\d{1,4}\] " + _BOOTSTRAP)
 
 
@@ -30,6 +34,9 @@ class AnyJobReader:
         """Take one line."""
         if said := _HOST.search(line):
             self.log.add_host(said[1].decode())
+        elif _FLUSHES in line:
+            rank = _RANK.search(line)
+            self.log.add_event("cache-flush", rank=int(rank[1]) if rank else self.log.rank, text=line)
         elif _TRACEBACK in line:
             self.left = MAX_LINES
         elif self.left and line.strip() and not line.startswith((b" ", b"\t")):

@@ -8,7 +8,6 @@ Enters: lines. Leaves: steps, their parts, events, sizes, hosts.
   to stamp is the mean since the line before, and is taken.
 * With `wall_clock_breakdown`, of every step `time (ms) | fwd: 652.41 | bwd: 2164.52 | bwd_inner: 2001.89 | bwd_allreduce: 162.60 |
   step: 1172.13` (before 2023 `forward: .. | backward: ..`), behind the lines of its step where there are such.
-* `2 pytorch allocator cache flushes since last step`.
 
 Sources: deepspeedai/DeepSpeed, deepspeed/utils/timer.py, deepspeed/runtime/engine.py, deepspeed/runtime/zero/stage3.py,
 deepspeed/launcher/launch.py.
@@ -27,13 +26,11 @@ _THROUGHPUT = re.compile(rb"\b(?:global_step=|\d{1,9}/)(\d{1,12}), (?:Running(?:
 _CURRENT = re.compile(rb"CurrSamplesPerSec=" + _NUMBER)
 _BREAKDOWN = re.compile(rb"\btime \(ms\) ((?:\| [a-z_]{1,40}: [\d.]{1,20} ?){2,12})")
 _TIMER = re.compile(rb"\| ([a-z_]{1,40}): " + _NUMBER)
-_FLUSHES = b"pytorch allocator cache flushes since last step"
 _CHECKPOINT = re.compile(rb"\bCheckpoint \S{0,40}?(\d{1,12}) is (about to be saved|ready now)")
 _BATCH = re.compile(rb"\btrain_batch_size \.{2,60} (\d{1,9})\b")
 _PRINT = re.compile(rb"\bsteps_per_print \.{2,60} (\d{1,9})\b")
 _HOSTS = re.compile(rb"WORLD INFO DICT: \{(.{1,4000})\}")
 _HOST = re.compile(rb"'([\w.-]{1,80})': \[")
-_RANK = re.compile(rb"\[Rank (\d{1,7})\]")
 PARTS: dict[bytes, LogPart] = {
     b"fwd": "forward",
     b"forward": "forward",
@@ -61,9 +58,6 @@ class _Reader:
             self._add_step(line, int(said[1]))
         elif said := _BREAKDOWN.search(line):
             self._add_breakdown({name: float(ms) * MS for name, ms in _TIMER.findall(said[1])})
-        elif _FLUSHES in line:
-            rank = _RANK.search(line)
-            self.log.add_event("cache-flush", rank=int(rank[1]) if rank else self.log.rank, text=line)
         elif said := _CHECKPOINT.search(line):
             self._add_save(line, int(said[1]), is_begin=said[2] != b"ready now")
         elif said := _BATCH.search(line):
@@ -114,7 +108,6 @@ FORMAT = LogFormat(
     is_mean=True,
     step_marks=(b"SamplesPerSec=", b", skipped=", b"time (ms) | "),
     marks=(
-        _FLUSHES,
         b"is about to be saved",
         b"is ready now",
         b"train_batch_size .",
