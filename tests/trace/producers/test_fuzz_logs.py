@@ -1,5 +1,4 @@
-"""Damaged files of ndtimeline and torchtitan, and damaged training logs: 60 of each format, each a diagnosis or one clear line,
-within 1 GB.
+"""Damaged files of ndtimeline and torchtitan, and damaged training logs: 60 of each, each a diagnosis or one clear line.
 
 Run as a program it is the worker: `python -m tests.trace.producers.test_fuzz_logs FORMAT FIRST END`. A crash names the seed; to see
 one input again: the same with END = FIRST + 1.
@@ -172,9 +171,7 @@ def damage(rng: np.random.Generator, content: bytes) -> bytes:
         ]
         old, new = (words[i] for i in rng.integers(0, len(words), 2))
         return content.replace(old, new, int(rng.choice([1, 100, -1])))
-    if kind < 10:
-        return _damage_text(rng, content, kind)
-    return content[: len(content) // 2] + rng.bytes(int(rng.choice([10, 10_000]))) + content[len(content) // 2 :]
+    return _damage_text(rng, content, kind)
 
 
 def _damage_text(rng: np.random.Generator, content: bytes, kind: int) -> bytes:
@@ -185,6 +182,8 @@ def _damage_text(rng: np.random.Generator, content: bytes, kind: int) -> bytes:
     if kind == 8:  # zeros, as a full disk leaves them, and ends of lines of Windows
         at, zeros = int(rng.integers(len(content))), b"\0" * int(rng.choice([1, 4096]))
         return (content[:at] + zeros + content[at:]).replace(b"\n", b"\r\n")
+    if kind == 10:  # a block of another file in its middle
+        return content[: len(content) // 2] + rng.bytes(int(rng.choice([10, 10_000]))) + content[len(content) // 2 :]
     cuts = np.sort(rng.integers(0, len(content), 40)).tolist()  # two ranks write at once, in pieces
     pieces = [content[a:b] for a, b in itertools.pairwise([0, *cuts, len(content)])]
     return b"".join(piece + other for piece, other in zip(pieces, [b"", *pieces[:-1]], strict=True))
