@@ -342,12 +342,6 @@ STRANGERS: tuple[Stranger, ...] = (
         _TRACE,
     ),
     Stranger(
-        "a console of torchtitan",
-        _anywhere(rb"\bstep: *\d+\s.{0,80}\bloss: .{0,200}\btps: "),
-        "has step times",
-        "give structured_logs/*.jsonl, which torchtitan writes beside it",
-    ),
-    Stranger(
         "a console of a trainer",
         _anywhere(
             rb"\{'(?:loss|train_loss|train_runtime|eval_loss)': |^iter \d+: loss |^(?:Epoch|epoch)[ \[:]+\d+.{0,200}(?:loss|it/s)"

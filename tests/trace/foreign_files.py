@@ -262,9 +262,6 @@ FOREIGN: dict[str, list[tuple[str, bytes | Callable[[], bytes]]]] = {
         ("dmesg", b"[12345.678901] NVRM: Xid (PCI:0000:17:00): 79, GPU has fallen off the bus.\n")
     ],
     "NCCL log": [("nccl.log", _NCCL.encode())],
-    "console of torchtitan": [
-        ("titan.log", b"[rank0]: step: 10  loss:  8.1  memory: 7.1GiB  tps: 3,112  mfu: 31.1%\n")
-    ],
     "console of a trainer": [
         ("hf.log", b"{'loss': 2.5, 'learning_rate': 5e-05, 'epoch': 0.1}\n"),
     ],

@@ -29,12 +29,17 @@ MAX_COUNT = 10**15
 MAX_STEPS = 1 << 22
 MAX_EVENTS = 1 << 16
 MAX_RANK_TIMES = 1 << 24
+#: Events that several lines may tell; a save that goes on beside the training ends at most so many lines of steps after its begin.
+_IN_PARTS = ("save", "evaluation", "error")
+STEPS_DURING_A_SAVE = 64
 #: Characters of a line that are kept with an event.
 MAX_TEXT = 200
 #: A process takes longer than this to start and come to its first step: two lines of one step that are nearer are of two ranks.
 MIN_RESTART_S = 5.0
 #: A log has the lines of several ranks where so many of its lines tell a step a second time.
 SEVERAL_RANKS_SHARE = 0.1
+#: A rank tells more steps than this.
+MIN_LINES_OF_A_SOURCE = 3
 
 
 class LogBuilder:
@@ -46,19 +51,22 @@ class LogBuilder:
     Attributes
     ----------
     line : bytes
-        The line that is being read; set by the engine, like the three below.
+        The line that is being read; set by the engine, like the four below.
     around : bytes
         The same with what stood in front of it.
     source : bytes
         What a launcher put before it: whose line it is.
     rank : int or None
         The rank by the same.
+    file : str
+        The file that is being read.
     """
 
     def __init__(self, title: str, reads: str, *, is_mean: bool) -> None:
         self.format, self.reads, self.is_mean = title, reads, is_mean
         self.line, self.around, self.source = b"", b"", b""
         self.rank: int | None = None
+        self.file = ""
         #: What `step_s` are the seconds of, where that is no step.
         self.of = ""
         #: Column of a table that tells time, and its unit, where somebody says so.
@@ -70,12 +78,12 @@ class LogBuilder:
         self.notes: list[str] = []
         self._iteration, self._batch, self._source = array("q"), array("q"), array("l")
         self._step_s, self._stamp_s, self._elapsed_s, self._fallback_s, self._tokens = (array("d") for _ in range(5))
-        self._sources: dict[bytes, int] = {}
+        self._sources: dict[tuple[str, bytes], int] = {}
         self._begins: list[int] = []
         self._hosts: dict[tuple[int, str], None] = {}
         self._parts: dict[LogPart, tuple[array[int], array[float]]] = {}
         self._events: list[LogEvent] = []
-        self._events_at: dict[tuple[LogEventKind, int | None], tuple[int, int]] = {}
+        self._events_at: dict[tuple[LogEventKind, int | None], tuple[int, int, int | None]] = {}
         self._timers: dict[str, tuple[array[int], array[int], array[float]]] = {}
         self._extremes: dict[str, tuple[array[int], array[float]]] = {}
 
@@ -124,7 +132,7 @@ class LogBuilder:
         self._elapsed_s.append(elapsed_s)
         self._fallback_s.append(math.nan)
         self._stamp_s.append(self.find_stamp() if stamp_s is None else stamp_s)
-        self._source.append(self._sources.setdefault(self.source, len(self._sources)))
+        self._source.append(self._sources.setdefault((self.file, self.source), len(self._sources)))
 
     def find_stamp(self) -> float:
         """Give when the line was written by the first date and time in it, else by what stood in front of it; NaN without."""
@@ -162,19 +170,27 @@ class LogBuilder:
         rank: int | None = None,
         text: bytes = b"",
     ) -> None:
-        """Add what happened beside the pace; where several lines tell one event, as its begin and its end, it is kept once."""
-        iteration = self.last if iteration is None else iteration
+        """Add what happened beside the pace.
+
+        A save or an evaluation that several lines tell, as its begin, its end and its seconds, is kept once, with the iteration
+        that one of them names; so are the errors of one rank that come without a step between them.
+        """
         seconds = seconds if 0 <= seconds < MAX_STEP_S else math.nan
-        if not 0 <= iteration < MAX_COUNT:
+        if iteration is not None and not 0 <= iteration < MAX_COUNT:
             return
-        at, told = self._events_at.get((kind, rank), (-1, -1))
-        if at >= 0 and self._events[at].iteration == iteration and self.n_steps - told <= 1:
+        at, told, named = self._events_at.get((kind, rank), (-1, 0, None))
+        passed = self.n_steps - told
+        is_same = named == iteration if named is not None and iteration is not None else not passed
+        if at >= 0 and kind in _IN_PARTS and is_same and passed <= STEPS_DURING_A_SAVE:
             before = self._events[at]
-            longest = np.fmax(before.seconds, seconds)
-            self._events[at] = LogEvent(kind, iteration, float(longest), rank, before.text or _printable(text))
+            longest = float(np.fmax(before.seconds, seconds))
+            known = before.iteration if iteration is None else iteration
+            self._events[at] = LogEvent(kind, known, longest, rank, before.text or _printable(text))
+            self._events_at[kind, rank] = at, told, named if iteration is None else iteration
         elif len(self._events) < MAX_EVENTS:
-            self._events_at[kind, rank] = len(self._events), self.n_steps
-            self._events.append(LogEvent(kind, iteration, seconds, rank, _printable(text)))
+            self._events_at[kind, rank] = len(self._events), self.n_steps, iteration
+            known = self.last if iteration is None else iteration
+            self._events.append(LogEvent(kind, known, seconds, rank, _printable(text)))
 
     def add_rank_time(self, timer: str, rank: int, seconds: float) -> None:
         """Add what a timer measured on one rank, in the step that was told last."""
@@ -251,25 +267,23 @@ class LogBuilder:
         """Keep the steps of the rank that told most, and those of others where they tell what no kept one does."""
         source = _ints(self._source)
         keep = np.ones(len(source), dtype=bool)
-        if len(self._sources) < 2:
-            return keep
+        if len(self._sources) < 2 or len(source) < MIN_LINES_OF_A_SOURCE * len(self._sources):
+            return keep  # so few lines of each are the numbers of steps, and no ranks
         keep[:] = False
-        covered: list[tuple[int, int]] = []
-        n_lines = np.bincount(source, minlength=len(self._sources))
-        first = np.full(len(self._sources), len(source))
-        np.minimum.at(first, source, np.arange(len(source)))
-        last = np.zeros(len(self._sources), dtype=np.int64)
-        np.maximum.at(last, source, np.arange(len(source)))
-        left_out = 0
-        for one in np.argsort(-n_lines, kind="stable").tolist():
-            if all(last[one] < begun or first[one] > ended for begun, ended in covered):
-                covered.append((int(first[one]), int(last[one])))
+        begun, ended = _spans(source, np.arange(len(source), dtype=np.float64))
+        # Files are read one after the other: only their stamps tell which were written at once.
+        begun_s, ended_s = _spans(source, _floats(self._stamp_s))
+        kept: list[int] = []
+        for one in np.argsort(-np.bincount(source), kind="stable").tolist():
+            others = np.array(kept, dtype=np.int64)
+            is_beside = (begun[others] <= ended[one]) & (ended[others] >= begun[one])
+            is_beside |= (begun_s[others] <= ended_s[one]) & (ended_s[others] >= begun_s[one])
+            if not is_beside.any():
+                kept.append(one)
                 keep |= source == one
-            else:
-                left_out += 1
+        left_out = len(self._sources) - len(kept)
         if left_out:
-            whose = "rank" if left_out == 1 else "ranks"
-            self.notes.append(f"step lines of {left_out} other {whose} are left out")
+            self.notes.append(f"step lines of {left_out} other rank{'s' if left_out > 1 else ''} are left out")
         return keep
 
     def _count_attempts(self, iteration: Ints, stamp_s: Seconds, is_kept: Bools) -> tuple[Ints, list[LogRestart]]:
@@ -343,6 +357,15 @@ def _fill_steps(
         passed_s[~((passed_s >= MIN_STEP_S) & (passed_s < MAX_STEP_S))] = np.nan
         filled[kept] = np.where(np.isnan(filled[kept]), passed_s, filled[kept])
     return filled
+
+
+def _spans(source: Ints, values: Seconds) -> tuple[Seconds, Seconds]:
+    """Give the lowest and the highest value of each source, NaN where it has none; shape (n_sources,)."""
+    low, high = np.full(int(source.max()) + 1, np.inf), np.full(int(source.max()) + 1, -np.inf)
+    known = np.isfinite(values)
+    np.minimum.at(low, source[known], values[known])
+    np.maximum.at(high, source[known], values[known])
+    return np.where(low <= high, low, np.nan), np.where(low <= high, high, np.nan)
 
 
 def _extremes(whole: "array[int]", real: "array[float]") -> Extremes:

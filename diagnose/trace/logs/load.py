@@ -4,6 +4,7 @@ Enters: files. Leaves: a `TrainingLog` of the format that tells most steps.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,9 +16,11 @@ from diagnose.model.trace import Ints
 from diagnose.trace.input_files import InputFiles, list_input_files, name_in
 from diagnose.trace.logs.builder import LogBuilder
 from diagnose.trace.logs.catalogue import list_formats, name_formats
-from diagnose.trace.logs.lines import normalise, read_blocks, read_sample
+from diagnose.trace.logs.lines import PIECE_BYTES, normalise, read_blocks, read_sample
 from diagnose.trace.logs.log_format import FileFormat, LogFormat
 from diagnose.trace.logs.scan import Scan, has_marks, has_opening
+from diagnose.trace.logs.stamps import find_stamp
+from diagnose.trace.parquet import is_trace
 
 if TYPE_CHECKING:
     from diagnose.model.training_log import TrainingLog
@@ -42,6 +45,8 @@ def has_steps(file: Path) -> bool:
     try:
         for block in read_blocks(file, name=str(file)):
             for scan in scans:
+                if not has_marks(scan.format, (block,)):
+                    continue
                 scan.take(block)
                 if scan.log.n_steps >= scan.format.least_steps:
                     return True
@@ -97,7 +102,7 @@ def load_log_beside(path: Path, *, report: Report) -> "TrainingLog":
 def _is_log(inputs: InputFiles, file: Path) -> bool:
     """Say whether a file is a log, by a sample of it."""
     head = normalise(inputs.head(file))
-    if not head or head.startswith(b"PAR1") or b"\0" in head[:1024]:
+    if not head or head.startswith(b"PAR1") or not _is_text(head):
         return False
     if any(isinstance(found, FileFormat) and found.recognise(head) for found in list_formats()):
         return True
@@ -118,18 +123,21 @@ def _tells_steps(log_format: LogFormat | FileFormat, sample: Sequence[bytes]) ->
 
 def _read_logs(inputs: InputFiles, name: str, report: Report, said: tuple[str | None, str | None]) -> "TrainingLog":
     """Read the files by the formats that samples show; only where these tell no step, by all others."""
-    samples = {file: read_sample(file) for file in inputs.files}
+    if not inputs.is_folder and is_trace(inputs.path):
+        raise TraceError("is a trace (Parquet) and no training log; expected what the trainer printed", where=name)
+    glances = {file: _glance(file) for file in inputs.files if not inputs.is_folder or _is_text(inputs.head(file))}
+    inputs = dataclasses.replace(inputs, files=_order_files(glances))
     likely = [
         found
         for found in list_formats()
-        if isinstance(found, FileFormat) or any(_tells_steps(found, sample) for sample in samples.values())
+        if isinstance(found, FileFormat) or any(found.name in glance.formats for glance in glances.values())
     ]
     others = [found for found in list_formats() if found not in likely]
     for formats in (likely, others):
         logs = _read_with(formats, inputs, name, report, said)
         if logs:
             return _choose(logs)
-    opened = next((f for f in list_formats() for sample in samples.values() if has_opening(f, sample)), None)
+    opened = next((f for f in list_formats() for glance in glances.values() if f.name in glance.opened), None)
     if opened is not None:
         raise TraceError(
             f"is a log of {opened.title} and has no line of a step; expected `{opened.example}`: give the log of the rank "
@@ -140,6 +148,37 @@ def _read_logs(inputs: InputFiles, name: str, report: Report, said: tuple[str | 
         f"has no line that tells how long a step took; looked for those of {name_formats()}: give a log of one of these",
         where=name,
     )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Glance:
+    """What a sample of a file shows: names of formats with steps, and of those that it is of in any case; its first stamp."""
+
+    formats: frozenset[str]
+    opened: frozenset[str]
+    began_s: float
+
+
+def _glance(file: Path) -> _Glance:
+    """Look at a sample of a file."""
+    sample = read_sample(file)
+    return _Glance(
+        formats=frozenset(found.name for found in list_formats() if _tells_steps(found, sample)),
+        opened=frozenset(found.name for found in list_formats() if has_opening(found, sample)),
+        began_s=find_stamp(b"".join(sample[:1]), within=PIECE_BYTES),
+    )
+
+
+def _order_files(glances: dict[Path, _Glance]) -> tuple[Path, ...]:
+    """Put files in the order in which they were begun, where all say when: `slurm-9.out` is before `slurm-10.out`."""
+    if any(math.isnan(glance.began_s) for glance in glances.values()):
+        return tuple(glances)
+    return tuple(sorted(glances, key=lambda file: glances[file].began_s))
+
+
+def _is_text(head: bytes) -> bool:
+    """Say whether a file can be a log, by its first bytes: what is beside the log of a job may be weights."""
+    return b"\0" not in normalise(head)[:1024]
 
 
 def _read_with(
@@ -157,13 +196,19 @@ def _read_with(
     for file in inputs.files:
         where = name_in(inputs.path, file, name)
         head = normalise(inputs.head(file))
+        for _, log in builders:
+            log.file = where
         readers = [
             (found, log)
             for found, log in builders
             if isinstance(found, FileFormat) and _recognises(found, head, said[0])
         ]
         for found, log in readers:
-            found.read(file, log, where)
+            try:
+                found.read(file, log, where)
+            except TraceError:
+                if not inputs.is_folder:  # beside a log may lie what tells no time
+                    raise
         if readers or not scans:
             continue
         for n, block in enumerate(read_blocks(file, name=where)):

@@ -14,9 +14,9 @@ HEAD_BYTES = 300
 _STAMP = re.compile(rb"(?<!\d)(\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d:)(\d\d)(?:[.,](\d{1,9}))?(Z|[+-]\d\d:?\d\d(?!\d))?")
 
 
-def find_stamp(line: bytes) -> float:
-    """Give the first date and time of a line; NaN where it has none."""
-    said = _STAMP.search(line, 0, HEAD_BYTES)
+def find_stamp(line: bytes, *, within: int = HEAD_BYTES) -> float:
+    """Give the first date and time within so many bytes of a line or a text; NaN where there is none."""
+    said = _STAMP.search(line, 0, within)
     if said is None:
         return math.nan
     minute, second, fraction, zone = said.groups()

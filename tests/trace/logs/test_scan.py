@@ -185,3 +185,41 @@ def test_what_is_no_log_is_refused_in_a_line(tmp_path: Path) -> None:
     path.write_bytes(b"hello\n")
     with pytest.raises(TraceError, match=r"looked for those of Megatron-LM, .*DeepSpeed"):
         load_log(list_input_files(path, name="x"), name="x", report=say_nothing)
+
+
+def test_an_event_that_several_lines_tell_is_one() -> None:
+    """A save has the iteration that one of its lines names and the seconds of another; flushes are counted one by one."""
+    log = LogBuilder("", "", is_mean=True)
+    log.add_step(10, 1.0)
+    log.add_event("evaluation", seconds=5.0)
+    log.add_event("evaluation", iteration=12)
+    log.add_event("save", iteration=12)
+    log.add_event("cache-flush")
+    log.add_event("cache-flush")
+    log.add_step(20, 1.0)
+    log.add_event("save", iteration=12, seconds=9.0)
+    log.add_event("save", seconds=3.0)
+    log.add_event("save", iteration=20)
+    found = log.finish("x")
+    assert found is not None
+    assert [(event.kind, event.iteration) for event in found.events] == [
+        ("evaluation", 12),
+        ("save", 12),
+        ("cache-flush", 10),
+        ("cache-flush", 10),
+        ("save", 20),
+    ]
+    assert [event.seconds for event in found.events if event.kind != "cache-flush"] == [5.0, 9.0, 3.0]
+
+
+def test_logs_of_all_nodes_in_a_folder(tmp_path: Path) -> None:
+    """Files that were written at once are of several nodes, and one tells the run; one that was written later goes on with it."""
+    run = steady_run(100, 0.5)
+    for node in range(3):
+        (tmp_path / f"node-{node}.log").write_bytes(write_megatron(run))
+    later = dataclasses.replace(run, iteration=run.iteration + 80, began_s=run.began_s + 86_400)
+    (tmp_path / "a-later.log").write_bytes(write_megatron(later))
+    log = load_log(list_input_files(tmp_path, name="x"), name="x", report=say_nothing)
+    assert [(found.after, found.resumed_at) for found in log.restarts] == [(100, 81)]
+    assert len(log.iteration) == 200
+    assert log.notes == ("step lines of 2 other ranks are left out",)

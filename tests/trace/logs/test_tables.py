@@ -107,7 +107,9 @@ def test_column_and_unit_are_said(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match=r"values around 130\d and no unit; .*say --unit s, or --unit ms"):
         read(tmp_path, content, "m.csv", column="foo")
     slow = write_csv(steady_run(200, 1.3, interval=5), time="rate", unit="it")
-    assert np.median(read(tmp_path, slow, "m.csv", column="rate", unit="it/s").step_s) == pytest.approx(1.3, rel=0.01)
+    assert np.median(read(tmp_path, slow, "rate.csv", column="rate", unit="it/s").step_s) == pytest.approx(
+        1.3, rel=0.01
+    )
 
 
 def test_a_state_without_times(tmp_path: Path) -> None:

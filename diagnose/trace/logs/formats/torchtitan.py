@@ -20,7 +20,6 @@ import numpy as np
 from diagnose.model.training_log import LogIntervalKind
 from diagnose.trace.logs.builder import LogBuilder
 from diagnose.trace.logs.log_format import LogFormat
-from diagnose.trace.logs.stamps import find_stamp
 
 _STEP = re.compile(rb"\bstep: {1,8}(\d{1,12}) {1,8}[^\n]{0,400}?\btps: {0,8}(\d[\d,]{0,15})\b")
 _SECONDS = re.compile(rb"(\d{1,7}\.\d{1,6}) ?s(?:econds?)?\b")
@@ -92,7 +91,7 @@ class _Reader:
 
     def _take_step(self, line: bytes) -> None:
         """Take the line of a step, or that of a validation."""
-        stamp_s = find_stamp(self.log.around)
+        stamp_s = self.log.find_stamp()
         if b"validate step:" in line:
             since_s = stamp_s - self.stamp_s[-1] if self.step else math.nan
             earlier_s = sum(seconds for at, _, seconds in self.between if at == len(self.step))
