@@ -69,6 +69,9 @@ class LogBuilder:
         self.file = ""
         #: What `step_s` are the seconds of, where that is no step.
         self.of = ""
+        #: Column of a table that tells time, and its unit, where somebody says so.
+        self.column: str | None = None
+        self.unit: str | None = None
         self.total: int | None = None
         self.sizes: dict[str, int] = {}
         self.intervals: dict[LogIntervalKind, int] = {}
