@@ -150,7 +150,8 @@ def _recognise_jsonl(head: bytes) -> bool:
     """Say whether the first line is an object with a step and something that tells time, and the next is an object, too."""
     lines = head.split(b"\n", 3)
     first = _object(lines[0]) if lines and lines[0].startswith(b"{") else None
-    return first is not None and _plan(list(first), None, None) is not None
+    is_followed = len(lines) > 1 and lines[1].startswith(b"{")
+    return first is not None and is_followed and _plan(list(first), None, None) is not None
 
 
 def _object(line: bytes) -> dict[str, object] | None:
