@@ -6,7 +6,8 @@ Enters: lines. Leaves: hosts, errors and scores of ranks in a builder.
   and src/debug.cc.
 * `Traceback (most recent call last):`, then lines that begin with a space, then the error.
 * `GPU relative performance:`, then `  Rank=3 Node=node-1 Score=0.52`: how fast ranks are beside the fastest, the slowest first.
-  Source: NVIDIA/nvidia-resiliency-ext, ptl_resiliency/straggler_det_callback.py (`_format_gpu_scores`); NeMo and Megatron Bridge print it.
+  Source: NVIDIA/nvidia-resiliency-ext, ptl_resiliency/straggler_det_callback.py (`_format_gpu_scores`); NeMo and
+  Megatron Bridge print it.
 """
 
 import re
