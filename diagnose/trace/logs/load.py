@@ -3,7 +3,9 @@
 Enters: files. Leaves: a `TrainingLog` of the format that tells most steps.
 """
 
+import contextlib
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -106,8 +108,8 @@ def _is_log(inputs: InputFiles, file: Path) -> bool:
         return False
     if any(isinstance(found, FileFormat) and found.recognise(head) for found in list_formats()):
         return True
-    sample = read_sample(file)
-    return any(has_opening(found, sample) or _tells_steps(found, sample) for found in list_formats())
+    glance = _glance(file)
+    return bool(glance.formats or glance.opened)
 
 
 def _tells_steps(log_format: LogFormat | FileFormat, sample: Sequence[bytes]) -> bool:
@@ -160,7 +162,15 @@ class _Glance:
 
 
 def _glance(file: Path) -> _Glance:
-    """Look at a sample of a file."""
+    """Look at a sample of a file: once, though it is asked first what the file is, and then how to read it."""
+    with contextlib.suppress(OSError):
+        stat = file.stat()
+        return _glance_once(file, stat.st_size, stat.st_mtime_ns)
+    return _Glance(frozenset(), frozenset(), math.nan)
+
+
+@functools.lru_cache(maxsize=1024)
+def _glance_once(file: Path, size: int, mtime_ns: int) -> _Glance:  # noqa: ARG001 - a file that grew is another one
     sample = read_sample(file)
     return _Glance(
         formats=frozenset(found.name for found in list_formats() if _tells_steps(found, sample)),
