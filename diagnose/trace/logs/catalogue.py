@@ -22,6 +22,7 @@ BUILT_IN: tuple[str, ...] = (
     "torchtune",
     "deepspeed",
     "progress_bars",
+    "traceml",
     "tables",
 )
 

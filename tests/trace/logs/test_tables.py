@@ -8,13 +8,16 @@ import numpy as np
 import pytest
 
 from diagnose.errors import TraceError
+from diagnose.model.request import Request
 from diagnose.model.training_log import TrainingLog
+from diagnose.pipeline import diagnose_job
 from diagnose.trace.find_log import find_log
 from diagnose.trace.logs.load import load_log
 from tests.logs.runs import Attempt, LoggedRun, steady_run
 from tests.logs.writers.composer import write_composer_jsonl
 from tests.logs.writers.huggingface import write_trainer_state
 from tests.logs.writers.lightning import write_metrics_csv
+from tests.logs.writers.stragglers import write_traceml
 from tests.logs.writers.tables import (
     write_csv,
     write_jsonl,
@@ -116,6 +119,18 @@ def test_a_state_without_times(tmp_path: Path) -> None:
     """`trainer_state.json` has steps and no times: the error says what to give instead."""
     with pytest.raises(TraceError, match=r"no time of any step.*give what the Trainer printed"):
         read(tmp_path, write_trainer_state(steady_run(50, 1.3, interval=5)), "trainer_state.json")
+
+
+def test_a_summary_of_traceml_names_the_slow_rank(tmp_path: Path) -> None:
+    """Of a data-parallel job the rank whose forwards take longer is named, and none where all are alike."""
+    for slow, ranks in ((1.8, [3]), (1.0, [])):
+        forward_s = np.full(8, 0.11) + 0.0005 * np.arange(8)
+        forward_s[3] *= slow
+        path = tmp_path / f"final_summary_{slow}.json"
+        path.write_bytes(write_traceml(forward_s, np.full(8, 0.01)))
+        found = diagnose_job(Request(path)).log
+        assert found is not None
+        assert (len(found.iterations), [rank.rank for rank in found.slow_ranks]) == (1, ranks)
 
 
 @pytest.mark.parametrize(
