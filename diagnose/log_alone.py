@@ -33,7 +33,14 @@ def diagnose_log(inputs: InputFiles, request: Request) -> Diagnosis:
         A rule file is wrong.
     """
     request.report("reading")
-    log = load_log(inputs, name=request.name or str(inputs.path), steps=request.steps, report=request.report)
+    log = load_log(
+        inputs,
+        name=request.name or str(inputs.path),
+        steps=request.steps,
+        report=request.report,
+        column=request.column,
+        unit=request.unit,
+    )
     request.report("judging")
     facts = measure_log(log, min_speedup=request.min_speedup)
     job, known = describe_job(log, inputs.path.stem, request.location or locate(request.name or str(inputs.path)))
@@ -58,7 +65,7 @@ def diagnose_log(inputs: InputFiles, request: Request) -> Diagnosis:
         checked=verdict.checked,
         not_checked=verdict.not_checked,
         features=dict.fromkeys(list_features()),
-        warnings=log.notes if request.meta is None else (*log.notes, _META_IGNORED),
+        warnings=_warn(log, request),
         dp_labels=np.zeros(0, dtype=np.int64),
         stage_labels=np.zeros(0, dtype=np.int64),
         ranks=np.zeros((0, 0), dtype=np.int64),
@@ -67,6 +74,16 @@ def diagnose_log(inputs: InputFiles, request: Request) -> Diagnosis:
         log=facts,
         parallelism_known=known,
     )
+
+
+def _warn(log: TrainingLog, request: Request) -> tuple[str, ...]:
+    """Say what was not used, and what the seconds are of where that is no step."""
+    of = (
+        (f"the log tells a rate only: what is said of a step is of {log.of}, and no time can be added up",)
+        if log.of
+        else ()
+    )
+    return (*of, *log.notes, *((_META_IGNORED,) if request.meta is not None else ()))
 
 
 def describe_job(log: TrainingLog, job_id: str, location: str) -> tuple[Job, bool]:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
+from diagnose.errors import UsageError
 from diagnose.features.catalogue import Measured, measure_features
 from diagnose.features.courses import find_courses
 from diagnose.features.suspects import find_suspects
@@ -88,11 +89,16 @@ def diagnose_job(request: Request) -> Diagnosis:
 @_unpacking
 def diagnose_and_keep(request: Request) -> tuple[Diagnosis, ReportData | None]:
     """Diagnose one job as `diagnose_job` does, and keep what pictures of it need; a log alone has nothing to draw."""
-    log = find_log(request.source) if request.log is None else None
+    log = find_log(request.source, column=request.column) if request.log is None else None
     if log is not None:
         from diagnose.log_alone import diagnose_log
 
         return diagnose_log(log, request), None
+    if request.column is not None or "/" in (request.unit or ""):
+        option = f"--column {request.column}" if request.column is not None else f"--unit {request.unit}"
+        raise UsageError(
+            f"{option}: {request.name or request.source} is no table of steps that has it; it is for CSV and JSON Lines"
+        )
     data = prepare_report(request)
     return data.diagnosis, data
 

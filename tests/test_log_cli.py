@@ -250,3 +250,32 @@ def test_refused(arguments: list[str | Path], code: int, says: str, capsys: pyte
     error = capsys.readouterr().err
     assert says in error
     assert error.count("\n") == 1
+
+
+def test_page_of_a_log(slow_log: Path, tmp_path: Path) -> None:
+    """The page of a log alone has the picture of its iterations, the ledger as its table, and nothing of replays."""
+    page = tmp_path / "page.html"
+    assert run_main(slow_log, "--html", page) == 0
+    text = page.read_text()
+    assert 'id="log"' in text and "slow windows" in text and "worker-fault" in text
+    assert "As in arXiv" not in text and "nan" not in text.partition("<script")[0].split()
+    assert run_main(slow_log, "--perfetto", tmp_path / "t.json.gz") == 3
+
+
+def test_first_page_of_a_period(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The first page of a log whose every eighth iteration is slow says so, with its cost, and asks what has that period."""
+    step_s = noisy([(1000, 0.9)])
+    step_s[7::8] = [7.9] * 125
+    path = tmp_path / "train.log"
+    path.write_text("\n".join(run(range(1, 1001), step_s)))
+    assert run_main(path, "--width", "80") == 0
+    page = capsys.readouterr().out
+    assert len(page.splitlines()) <= 22
+    assert all(len(line) <= 80 for line in page.splitlines())
+    text = " ".join(page.split())
+    assert (
+        "every 8th iteration is slow" in text
+        and "49% of all time" in text
+        and "what does the job do every 8 steps?" in text
+    )
+    assert "slow iterations at a period 49%" in text

@@ -52,13 +52,15 @@ def check_perfetto(jobs: tuple[str, ...], options: Options) -> None:
     parse_numbers("--perfetto-dp", options.perfetto_dp)
 
 
-def write_html(data: "ReportData", path: str, options: Options) -> None:
-    """Draw the page of a job into a file that appears when all is written."""
-    from diagnose.report.html.page import render
+def write_html(data: "ReportData | Diagnosis", job: str, path: str, options: Options) -> None:
+    """Draw the page of a job, or of a training log alone, into a file that appears when all is written."""
+    from diagnose.model.diagnosis import Diagnosis
+    from diagnose.report.html.page import render, render_log
 
     given = (("--steps", options.steps), ("--rules", options.rules), ("--meta", options.meta), ("--log", options.log))
     said = [f" {name} {value}" for name, value in given if value is not None]
-    page = render(data, options=f"{''.join(said)} --min-speedup {options.min_speedup:g}")
+    asked = f"{''.join(said)} --min-speedup {options.min_speedup:g}"
+    page = render_log(data, job, options=asked) if isinstance(data, Diagnosis) else render(data, options=asked)
     write_bytes("--html", path, page.encode("utf-8", "backslashreplace"))
 
 

@@ -129,15 +129,19 @@ def _diagnose_one(job: str, options: Options) -> "Diagnosis":
             from diagnose.pipeline import diagnose_job
 
             return diagnose_job(request)
-        from diagnose.pipeline import prepare_report
+        from diagnose.pipeline import diagnose_and_keep, prepare_report
 
-        data = prepare_report(request)
+        if options.perfetto is None:
+            diagnosis, data = diagnose_and_keep(request)
+        else:
+            data = prepare_report(request)
+            diagnosis = data.diagnosis
         request.report("drawing")
-        if options.perfetto is not None:
+        if options.perfetto is not None and data is not None:
             write_perfetto(data, options.perfetto, options)
         if options.html is not None:
-            write_html(data, options.html, options)
-    return data.diagnosis
+            write_html(diagnosis if data is None else data, job, options.html, options)
+    return diagnosis
 
 
 def _call_jobs(jobs: tuple[str, ...]) -> dict[str, str]:

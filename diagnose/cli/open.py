@@ -49,12 +49,12 @@ def open_command(job: str, output: str | None, **given: Any) -> int:
 
 def _draw(job: str, page: str, options: Options) -> None:
     """Diagnose the job, and write its page."""
-    from diagnose.pipeline import prepare_report
+    from diagnose.pipeline import diagnose_and_keep
 
     with open_job(job, options) as request:
-        data = prepare_report(request)
+        diagnosis, data = diagnose_and_keep(request)
         request.report("drawing")
-        write_html(data, page, options)
+        write_html(diagnosis if data is None else data, job, page, options)
 
 
 def _show(page: Path) -> int:

@@ -128,7 +128,8 @@ class TrainingLog:
     timers : dict of str to RankTimes
         `forward-compute`, `backward-compute`, `batch-generator`, as far as the log has them rank by rank.
     extremes : dict of str to Extremes
-        `Rtt` (milliseconds in forwards), `Clk` (MHz), `Tmp` (degrees Celsius), `Pwr`, `Utl`, as `--log-straggler` names them.
+        `Rtt` (milliseconds in forwards), `Clk` (MHz), `Tmp` (degrees Celsius), `Pwr`, `Utl`, as `--log-straggler` names them;
+        `Score`: how fast kernels are, 1 as on the fastest rank.
     sizes : dict of str to int
         `world_size`, `pp_size`, `tp_size`, `cp_size`, `dp_size`, as far as the log printed its arguments.
     notes : tuple of str

@@ -76,6 +76,9 @@ def describe_pace(diagnosis: Diagnosis) -> str:
     log = diagnosis.log
     if diagnosis.is_from_log and log is not None and log.usual_s is not None and log.slow_s is not None:
         slow, usual = words.seconds(log.slow_s), words.seconds(log.usual_s)
+        if log.ramps and log.when.recovery_step is None:
+            now_s = max(log.slow_s, log.ramps[-1].to_step_time)
+            return f"{measure_slower(now_s / log.usual_s)} slower by its end: {words.seconds(now_s)} an iteration, {usual} at best"
         return f"{measure_slower(log.slow_s / log.usual_s)} slower: {slow} an iteration, {usual} otherwise"
     if diagnosis.is_from_log and log is not None and log.ledger is not None and log.ledger.good_s > 0:
         mean, good = (
@@ -103,7 +106,9 @@ def list_rows(diagnosis: Diagnosis, n_causes: int = MOST_CAUSES, *, is_tight: bo
     rows = [
         row
         for n, cause in enumerate(causes, start=1)
-        for row in _about(cause, n if len(diagnosis.causes) > 1 else None, is_tight=is_tight)
+        for row in _about(
+            cause, n if len(diagnosis.causes) > 1 else None, is_tight=is_tight, is_placed=not diagnosis.is_from_log
+        )
     ]
     if left := len(diagnosis.causes) - len(causes):
         rows.append(Row("", f"and {words.count(left, 'more cause')}"))
@@ -137,9 +142,15 @@ def list_commands(diagnosis: Diagnosis, path: str | None) -> list[Row]:
     return [Row("More", _explain(diagnosis.causes[0], path), n_lines=2), Row("", more, n_lines=2)]
 
 
-def _about(cause: Cause, n: int | None, *, is_tight: bool) -> Iterator[Row]:
+def _about(cause: Cause, n: int | None, *, is_tight: bool, is_placed: bool) -> Iterator[Row]:
     """Say which cause, where and since when; what to do and what that gives; and why."""
-    yield Row("Cause" if n is None else f"Cause {n}", _describe_cause(cause), _weigh(cause), 2, cause.severity or "")
+    yield Row(
+        "Cause" if n is None else f"Cause {n}",
+        _describe_cause(cause, is_placed=is_placed),
+        _weigh(cause),
+        2,
+        cause.severity or "",
+    )
     yield Row(
         "Do", describe_action(cause), f"who: {escape(cause.who)}" if cause.who else "", n_lines=2 if is_tight else 3
     )
@@ -147,12 +158,14 @@ def _about(cause: Cause, n: int | None, *, is_tight: bool) -> Iterator[Row]:
         yield Row("Why", why[0], n_lines=1 if is_tight else 2, extras=tuple(why[1:]))
 
 
-def _describe_cause(cause: Cause) -> str:
-    """Say which cause, where, and since when."""
+def _describe_cause(cause: Cause, *, is_placed: bool) -> str:
+    """Say which cause, where, and since when; a log knows of a place only where it names one."""
     workers = cause.where.workers
-    where = words.worker(workers[0]) if len(workers) == 1 else words.place(cause.where) or "spread over the job"
+    where = words.worker(workers[0]) if len(workers) == 1 else words.place(cause.where)
+    where = where or ("spread over the job" if is_placed else "")
+    said = f"{prose(cause.title)}: {where}" if where else prose(cause.title)
     others = [f"or else {escape(other.cause)} ({words.ratio(other.confidence)})" for other in cause.alternatives]
-    return ", ".join(part for part in (f"{prose(cause.title)}: {where}", words.since(cause.when), *others) if part)
+    return ", ".join(part for part in (said, words.since(cause.when), *others) if part)
 
 
 def _weigh(cause: Cause) -> str:

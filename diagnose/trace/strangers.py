@@ -284,12 +284,6 @@ STRANGERS: tuple[Stranger, ...] = (
         _LOG,
     ),
     Stranger(
-        "trainer_state.json of Hugging Face",
-        _keys(rb"log_history"),
-        "has the loss by step, and no times",
-        _BESIDE,
-    ),
-    Stranger(
         "metrics.csv of Lightning",
         _is(rb"\A(?=[^\n]*\bepoch\b)(?=[^\n]*\bstep\b)[^\n]*,[^\n]*\n"),
         "has the metrics by step, and no times",
@@ -497,8 +491,9 @@ def _refuse_text(inputs: InputFiles, name: str) -> TraceError | None:
         return None
     what = f"holds {len(inputs.files)} files of text" if inputs.is_folder else "is text"
     return TraceError(
-        f"{what} in which no known tool wrote operations or step times (looked for those of {name_formats()}); give the log "
-        f"that the trainer printed, or {_TRACE}: `diagnose convert --list` shows what can be read",
+        f"{what} in which no known tool wrote operations or step times (looked for those of {name_formats()}); give the "
+        f"log that the trainer printed, name the times of a table with --column, or {_TRACE}: "
+        "`diagnose convert --list` shows what can be read",
         where=name,
     )
 

@@ -87,7 +87,7 @@ def _timelines(folder: Path) -> None:
 
 #: What puts the files of a page in place, where `shell.STANDS_FOR` does not.
 SCENES: dict[str, Callable[[Path], object]] = {
-    "docs/how-to/megatron-logs.md": _logged,
+    "docs/how-to/logs.md": _logged,
     "docs/how-to/megatronapp.md": _megascan,
     "docs/how-to/pack.md": _lengths,
     "docs/how-to/primus.md": lambda at: pipelines.write_primus(at / "output/pp_data", pipelines.Pipeline().run()),

@@ -243,9 +243,6 @@ FOREIGN: dict[str, list[tuple[str, bytes | Callable[[], bytes]]]] = {
         ("wandb-summary.json", b'{"loss": 1.5, "_runtime": 12, "_step": 9, "_wandb": {"runtime": 12}}'),
         ("wandb-metadata.json", b'{"os": "Linux", "program": "train.py", "codePath": "train.py"}'),
     ],
-    "trainer_state.json": [
-        ("trainer_state.json", b'{"best_metric": null, "log_history": [{"loss": 2.5, "step": 10}]}')
-    ],
     "metrics.csv of Lightning": [("metrics.csv", b"epoch,step,train_loss\n0,49,1.5\n")],
     "result of Hugging Face's Trainer": [("train_results.json", b'{"epoch": 1.0, "train_runtime": 12.5}')],
     "DCGM metrics": [

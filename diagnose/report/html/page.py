@@ -38,6 +38,7 @@ from diagnose.report.html.budget import draw_budget, list_levers
 from diagnose.report.html.draw import styled
 from diagnose.report.html.environment import fill_in
 from diagnose.report.html.ledger import draw_waterfall
+from diagnose.report.html.log import draw_log
 from diagnose.report.html.microbatches import draw_microbatches
 from diagnose.report.html.network import draw_network
 from diagnose.report.html.picture import FULL_WIDTH, LEAD_WIDTH, MAX_ROWS, Picture, largest_first
@@ -100,6 +101,15 @@ def render_saved(diagnosis: Diagnosis, location: str = "TRACE", *, in_site: bool
     hint = f"looked for and not found; diagnose explain {shlex.quote(location)} CAUSE says why"
     others = {cause: hint for cause in diagnosis.checked if cause not in found} | reasons
     return _fill(diagnosis, figures, rows, sorted(others.items()), in_site=in_site, location=location)
+
+
+def render_log(diagnosis: Diagnosis, location: str, *, options: str = "") -> str:
+    """Write the page of a job by its training log alone, which was at `location`."""
+    assert diagnosis.log is not None
+    with styled():
+        rows: list[list[Picture | None]] = [[draw_log(diagnosis.log)]]
+    others = [(entry.cause, prose(entry.reason)) for entry in diagnosis.not_checked]
+    return _fill(diagnosis, [], rows, others, in_site=False, options=options, location=location)
 
 
 def _draw_proofs(diagnosis: Diagnosis) -> list[Picture | None]:
@@ -166,7 +176,7 @@ def _fill(
         others=others,
         in_site=in_site,
         is_saved=location is not None,
-        measures=_measures(diagnosis),
+        measures=[] if diagnosis.is_from_log else _measures(diagnosis),
         **said,
     )
 
@@ -228,6 +238,13 @@ def _facts(diagnosis: Diagnosis) -> list[tuple[str, str, str]]:
     if diagnosis.gpu_hours_wasted is not None:
         whole = words.hours(diagnosis.gpu_hours_analysed)
         facts.append(("GPU hours lost", words.hours(diagnosis.gpu_hours_wasted), f"of {whole} analysed"))
+    if diagnosis.is_from_log and diagnosis.log is not None and diagnosis.log.ledger is not None:
+        ledger = diagnosis.log.ledger
+        return [
+            *facts,
+            ("Good pace", words.seconds(ledger.good_pace), "of an iteration, the lowest that lasts"),
+            ("Above it", words.percent(1.0 - ledger.good_s / ledger.total_s), "of all time that the log tells of"),
+        ]
     if diagnosis.log is not None:
         pace_s = float(diagnosis.log.step_s.mean()) if diagnosis.log.slow_s is None else diagnosis.log.slow_s
         facts.append(("By the log", words.seconds(pace_s), describe_log(diagnosis.log)))
@@ -316,6 +333,10 @@ def _about_plan(diagnosis: Diagnosis) -> list[tuple[str, str, str, str]]:
 def _doubts(diagnosis: Diagnosis) -> list[str]:
     """Say how far to trust the replay."""
     fidelity = diagnosis.fidelity
+    if diagnosis.is_from_log:
+        return [
+            "A log has no operations: nothing was replayed. What could come back is what its own times show, a bound."
+        ]
     error = words.percent(fidelity.replay_error)
     return [
         f"With launch delays the replay is off by {error} from the recorded step times; trusted up to 5%.",

@@ -67,8 +67,13 @@ class LogBuilder:
         self.line, self.around, self.source = b"", b"", b""
         self.rank: int | None = None
         self.file = ""
+        #: The last iteration that a reader saw which tells its steps at the end.
+        self.seen = 0
         #: What `step_s` are the seconds of, where that is no step.
         self.of = ""
+        #: Column of a table that tells time, and its unit, where somebody says so.
+        self.column: str | None = None
+        self.unit: str | None = None
         self.total: int | None = None
         self.sizes: dict[str, int] = {}
         self.intervals: dict[LogIntervalKind, int] = {}
@@ -92,7 +97,7 @@ class LogBuilder:
     @property
     def last(self) -> int:
         """The last iteration that was told; 0 before the first."""
-        return self._iteration[-1] if self._iteration else 0
+        return self._iteration[-1] if self._iteration else self.seen
 
     def add_step(
         self,

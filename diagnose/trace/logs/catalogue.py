@@ -22,6 +22,8 @@ BUILT_IN: tuple[str, ...] = (
     "torchtune",
     "deepspeed",
     "progress_bars",
+    "traceml",
+    "tables",
 )
 
 

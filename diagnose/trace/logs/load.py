@@ -3,7 +3,9 @@
 Enters: files. Leaves: a `TrainingLog` of the format that tells most steps.
 """
 
+import contextlib
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -57,15 +59,31 @@ def has_steps(file: Path) -> bool:
     return any(scan.log.n_steps >= scan.format.least_steps for scan in scans)
 
 
-def load_log(inputs: InputFiles, *, name: str, report: Report, steps: Ints | None = None) -> "TrainingLog":
+def has_column(file: Path, column: str) -> bool:
+    """Say whether a file is a table of steps with this column; never raises."""
+    head = normalise(InputFiles(file, (file,)).head(file))
+    return any(isinstance(found, FileFormat) and _recognises(found, head, column) for found in list_formats())
+
+
+def load_log(
+    inputs: InputFiles,
+    *,
+    name: str,
+    report: Report,
+    steps: Ints | None = None,
+    column: str | None = None,
+    unit: str | None = None,
+) -> "TrainingLog":
     """Read a training log: a file, or a folder with the logs of all nodes; where `steps` are given, only their lines.
+
+    `column` is the one of a table that tells time, and `unit` what it is in: s, ms, us, ns, it/s, tokens/s or samples/s.
 
     Raises
     ------
     TraceError
         It has no line of a step, none of the steps asked for, or cannot be read.
     """
-    log = _read_logs(inputs, name, report)
+    log = _read_logs(inputs, name, report, (column, unit))
     if steps is None:
         return log
     wanted = np.isin(log.iteration, steps)
@@ -90,8 +108,8 @@ def _is_log(inputs: InputFiles, file: Path) -> bool:
         return False
     if any(isinstance(found, FileFormat) and found.recognise(head) for found in list_formats()):
         return True
-    sample = read_sample(file)
-    return any(has_opening(found, sample) or _tells_steps(found, sample) for found in list_formats())
+    glance = _glance(file)
+    return bool(glance.formats or glance.opened)
 
 
 def _tells_steps(log_format: LogFormat | FileFormat, sample: Sequence[bytes]) -> bool:
@@ -105,7 +123,7 @@ def _tells_steps(log_format: LogFormat | FileFormat, sample: Sequence[bytes]) ->
     return scan.log.n_steps >= log_format.least_steps
 
 
-def _read_logs(inputs: InputFiles, name: str, report: Report) -> "TrainingLog":
+def _read_logs(inputs: InputFiles, name: str, report: Report, said: tuple[str | None, str | None]) -> "TrainingLog":
     """Read the files by the formats that samples show; only where these tell no step, by all others."""
     if not inputs.is_folder and is_trace(inputs.path):
         raise TraceError("is a trace (Parquet) and no training log; expected what the trainer printed", where=name)
@@ -118,7 +136,7 @@ def _read_logs(inputs: InputFiles, name: str, report: Report) -> "TrainingLog":
     ]
     others = [found for found in list_formats() if found not in likely]
     for formats in (likely, others):
-        logs = _read_with(formats, inputs, name, report)
+        logs = _read_with(formats, inputs, name, report, said)
         if logs:
             return _choose(logs)
     opened = next((f for f in list_formats() for glance in glances.values() if f.name in glance.opened), None)
@@ -144,7 +162,15 @@ class _Glance:
 
 
 def _glance(file: Path) -> _Glance:
-    """Look at a sample of a file."""
+    """Look at a sample of a file: once, though it is asked first what the file is, and then how to read it."""
+    with contextlib.suppress(OSError):
+        stat = file.stat()
+        return _glance_once(file, stat.st_size, stat.st_mtime_ns)
+    return _Glance(frozenset(), frozenset(), math.nan)
+
+
+@functools.lru_cache(maxsize=1024)
+def _glance_once(file: Path, size: int, mtime_ns: int) -> _Glance:  # noqa: ARG001 - a file that grew is another one
     sample = read_sample(file)
     return _Glance(
         formats=frozenset(found.name for found in list_formats() if _tells_steps(found, sample)),
@@ -166,19 +192,33 @@ def _is_text(head: bytes) -> bool:
 
 
 def _read_with(
-    formats: Iterable[LogFormat | FileFormat], inputs: InputFiles, name: str, report: Report
+    formats: Iterable[LogFormat | FileFormat],
+    inputs: InputFiles,
+    name: str,
+    report: Report,
+    said: tuple[str | None, str | None],
 ) -> list["TrainingLog"]:
     """Read the files by some formats; give the logs of those that tell steps, the one that tells most first."""
     builders = [(found, _make_builder(found)) for found in formats]
+    for _, log in builders:
+        log.column, log.unit = said
     scans = [Scan(found, log) for found, log in builders if isinstance(found, LogFormat)]
     for file in inputs.files:
         where = name_in(inputs.path, file, name)
         head = normalise(inputs.head(file))
         for _, log in builders:
             log.file = where
-        readers = [(found, log) for found, log in builders if isinstance(found, FileFormat) and found.recognise(head)]
+        readers = [
+            (found, log)
+            for found, log in builders
+            if isinstance(found, FileFormat) and _recognises(found, head, said[0])
+        ]
         for found, log in readers:
-            found.read(file, log, where)
+            try:
+                found.read(file, log, where)
+            except TraceError:
+                if not inputs.is_folder:  # beside a log may lie what tells no time
+                    raise
         if readers or not scans:
             continue
         for n, block in enumerate(read_blocks(file, name=where)):
@@ -190,6 +230,13 @@ def _read_with(
         scan.end()
     logs = [log.finish(name) for found, log in builders if log.n_steps >= found.least_steps]
     return sorted((log for log in logs if log is not None), key=lambda log: -len(log.iteration))
+
+
+def _recognises(found: FileFormat, head: bytes, column: str | None) -> bool:
+    """Say whether a file is of a format, by its first bytes, and by a column that it is said to have."""
+    return found.recognise(head) or (
+        column is not None and found.has_column is not None and found.has_column(head, column)
+    )
 
 
 def _choose(logs: Sequence["TrainingLog"]) -> "TrainingLog":

@@ -115,6 +115,8 @@ class FileFormat:
     read : callable
         Reads a file into a builder; `name` is how errors call it. Raises `TraceError` where it cannot be read. Its memory is
         bounded, whatever the file is.
+    has_column : callable or None
+        Of a table: says by the same 64 KiB whether it has steps and a column of this name; `LogBuilder.column` then says which.
     """
 
     name: str
@@ -125,3 +127,4 @@ class FileFormat:
     read: Callable[[Path, LogBuilder, str], None]
     is_mean: bool = False
     least_steps: int = 1
+    has_column: Callable[[bytes, str], bool] | None = None

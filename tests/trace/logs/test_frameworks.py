@@ -8,13 +8,16 @@ import numpy as np
 import pytest
 
 from diagnose.errors import TraceError
+from diagnose.model.request import Request
 from diagnose.model.training_log import TrainingLog
+from diagnose.pipeline import diagnose_job
 from diagnose.trace.find_log import find_log
 from diagnose.trace.logs.load import load_log
 from tests.logs.runs import Attempt, Between, LoggedRun, steady_run
 from tests.logs.writers.composer import write_composer
 from tests.logs.writers.huggingface import write_accelerate, write_loading, write_trainer
 from tests.logs.writers.lightning import write_bar, write_rich_bar
+from tests.logs.writers.stragglers import write_nvrx
 from tests.logs.writers.torchtitan import write_torchtitan
 from tests.logs.writers.torchtune import write_disk_log, write_torchtune
 from tests.logs.writers.verl import write_verl
@@ -214,3 +217,31 @@ def test_no_damage_breaks_the_reader(name: str, tmp_path: Path) -> None:
                 continue
             assert np.all(log.step_s > 0)
             assert np.all(log.iteration >= 0)
+
+
+def test_scores_of_ranks_are_read_in_any_log(tmp_path: Path) -> None:
+    """Reports of NVIDIA's straggler detection name the slowest and the fastest rank, between the lines of whatever trains."""
+    scores = np.full(32, 0.97)
+    scores[5], scores[9] = 0.52, 1.0
+    lines = write_torchtitan(steady_run(60, 1.3, interval=5)).splitlines(keepends=True)
+    content = b"".join(line + (write_nvrx(scores) if n % 5 == 4 else b"") for n, line in enumerate(lines))
+    extremes = read(tmp_path, content).extremes["Score"]
+    assert set(extremes.low_rank.tolist()) == {5}
+    assert set(extremes.high_rank.tolist()) == {9}
+    assert (extremes.low[0], extremes.high[0]) == (0.52, 1.0)
+    assert len(extremes.low) >= 3
+
+
+def test_a_slow_rank_by_scores(tmp_path: Path) -> None:
+    """The rank that is far behind the fastest in each report is named, and of ranks that are alike none is."""
+    for low, ranks in ((0.52, [5]), (0.93, [])):
+        scores = np.linspace(0.95, 1.0, 16)
+        scores[5] = low
+        content = b"".join(
+            line + write_nvrx(scores) for line in write_verl(steady_run(40, 9.0)).splitlines(keepends=True)
+        )
+        path = tmp_path / f"{low}.out"
+        path.write_bytes(content)
+        found = diagnose_job(Request(path)).log
+        assert found is not None
+        assert [slow.rank for slow in found.slow_ranks] == ranks

@@ -78,6 +78,7 @@ class _Reader:
         self.log.total = total or self.log.total
         self.in_block = True
         self.batch.append(batch)
+        self.log.seen = max(batch, 0)
         for values in (self.train, self.validated, self.rate, self.tokens):
             values.append(math.nan)
 

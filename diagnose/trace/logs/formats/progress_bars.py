@@ -171,6 +171,7 @@ class _Reader:
             series = self.series.setdefault(key, _Series(*key))
         if self.n_bars <= MAX_STEPS:
             series.total = total
+            self.log.seen = max(base, 0) + count
             series.add(count, (elapsed_s, rate, is_inverse), (number, base), self.n_bars)
         if self.to_vote and not name:
             series.votes += 1

@@ -100,6 +100,7 @@ class _Reader:
         if (said := _STEP.search(line)) is None:
             return
         self.step.append(int(said[1]))
+        self.log.seen = self.step[-1]
         self.tps.append(float(said[2].replace(b",", b"")))
         self.stamp_s.append(stamp_s)
         self.sources.append(self.log.source)

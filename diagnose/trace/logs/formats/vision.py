@@ -152,6 +152,7 @@ class _Epochs:
             ):
                 values.append(float(value) if value else math.nan)
             self.lowest = min(self.lowest, int(batch))
+            self.log.seen = self._number(len(self.epoch) - 1)
         return False
 
     def _number(self, n: int) -> int:
