@@ -325,7 +325,7 @@ QUESTIONS = (
         "metrics.csv with a step_time",
         lambda at: _write(at / "metrics.csv", lightning.write_metrics_csv(_every(4, 1.0))),
         _says("data-loading"),
-        lambda found: found["log"] is not None and found["log"]["when"]["period_steps"] == 4,
+        lambda found: [cause["when"]["period_steps"] for cause in found["causes"]] == [4],
     ),
     Question(
         "nccl 349",
