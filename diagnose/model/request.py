@@ -36,6 +36,8 @@ class Request:
     source : path, or open binary file that can seek
     name : str or None
         How errors call the input.
+    location : str or None
+        Where the job lies, which names a job whose metadata does not; the source itself where left out.
     meta : Path, mapping or None
         YAML file with job metadata, or what would stand in one.
     rules : Path or None
@@ -43,7 +45,9 @@ class Request:
     steps : ndarray of int64, shape (n,), or None
         Analyse only these steps.
     unit : str or None
-        What the times of a trace are in: s, ms, us or ns.
+        What the times of a trace are in: s, ms, us or ns. Of the column of a table also it/s, tokens/s, samples/s.
+    column : str or None
+        Column that tells time, where the job is a table of steps.
     memory_bytes : int or None
         Memory that the job may take; what the machine allows where nothing is said.
     min_speedup : float
@@ -62,7 +66,9 @@ class Request:
     min_speedup: float = MIN_SPEEDUP
     log: Path | None = None
     unit: str | None = None
+    column: str | None = None
     memory_bytes: int | None = None
+    location: str | None = None
     progress: Callable[[str], None] | None = None
 
     def report(self, stage: str) -> None:

@@ -58,8 +58,11 @@ class Extremes:
 LogEventKind = Literal["save", "evaluation", "cache-flush", "collection", "epoch", "profile", "error"]
 #: What a log or the arguments in it may state an interval of, in iterations; `loader-workers` is `num_workers`.
 LogIntervalKind = Literal["log", "save", "evaluation", "collection", "profile", "epoch", "loader-workers"]
-#: What a log may tell the seconds of, as a part of a step. `data`: waiting for input.
-LogPart = Literal["data", "forward", "backward", "communication", "optimizer", "save", "evaluation"]
+#: What a log may tell the seconds of, as a part of a step. `data`: waiting for input; `generation` and `update`: of reinforcement
+#: learning, what the policy writes, and forwards, backwards and optimizer of its training.
+LogPart = Literal[
+    "data", "forward", "backward", "communication", "optimizer", "save", "evaluation", "generation", "update"
+]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -125,9 +128,15 @@ class TrainingLog:
     timers : dict of str to RankTimes
         `forward-compute`, `backward-compute`, `batch-generator`, as far as the log has them rank by rank.
     extremes : dict of str to Extremes
-        `Rtt` (milliseconds in forwards), `Clk` (MHz), `Tmp` (degrees Celsius), `Pwr`, `Utl`, as `--log-straggler` names them.
+        `Rtt` (milliseconds in forwards), `Clk` (MHz), `Tmp` (degrees Celsius), `Pwr`, `Utl`, as `--log-straggler` names them;
+        `Score`: how fast kernels are, 1 as on the fastest rank.
     sizes : dict of str to int
         `world_size`, `pp_size`, `tp_size`, `cp_size`, `dp_size`, as far as the log printed its arguments.
+    notes : tuple of str
+        What of the file was not used, and why: a sentence each.
+    of : str
+        What `step_s` are the seconds of where the log tells only a rate: "1,000,000 tokens of a GPU". Empty where it is a step:
+        only then they may be added up.
     """
 
     name: str
@@ -149,6 +158,8 @@ class TrainingLog:
     timers: dict[str, RankTimes] = dataclasses.field(default_factory=dict)
     extremes: dict[str, Extremes] = dataclasses.field(default_factory=dict)
     sizes: dict[str, int] = dataclasses.field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    of: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -25,6 +25,15 @@ SLOWEST_SHARE = 0.8
 MIN_REPORTS = 3
 #: A clock is throttled below this part of the highest.
 THROTTLED = 0.9
+#: A GPU is slow below this part of the fastest, which is where NVIDIA's resiliency extension warns.
+SLOW_SCORE = 0.75
+#: What straggler detectors print of the ranks at both ends, and what the odd end is.
+_MEASURES = (
+    ("Rtt", "slowest forwards"),
+    ("Clk", "lowest clock"),
+    ("Tmp", "highest temperature"),
+    ("Score", "slowest kernels"),
+)
 #: Ranks named at most.
 MAX_RANKS = 16
 
@@ -72,21 +81,22 @@ def _by_timers(log: TrainingLog, sizes: dict[str, int], when: When) -> Iterator[
 
 def _by_detector(log: TrainingLog, sizes: dict[str, int], when: When) -> Iterator[SlowRank]:
     """Give the rank that the straggler detector reports at an extreme nearly always; it compares all stages with each other."""
-    for key, extreme in (("Rtt", "slowest forwards"), ("Clk", "lowest clock"), ("Tmp", "highest temperature")):
+    for key, extreme in _MEASURES:
         extremes = log.extremes.get(key)
         if extremes is None:
             continue
         at = _while_slow(extremes.iteration, when)
-        odd_rank = (extremes.low_rank if key == "Clk" else extremes.high_rank)[at]
+        is_low = key in ("Clk", "Score")
+        odd_rank = (extremes.low_rank if is_low else extremes.high_rank)[at]
         low, high = float(np.median(extremes.low[at])), float(np.median(extremes.high[at]))
         if len(odd_rank) < MIN_REPORTS:
             continue
         rank, n = Counter(odd_rank.tolist()).most_common(1)[0]
-        apart = low <= THROTTLED * high if key == "Clk" else high >= SLOW_RATIO * low
+        apart = low <= {"Clk": THROTTLED, "Score": SLOW_SCORE}[key] * high if is_low else high >= SLOW_RATIO * low
         if n < SLOWEST_SHARE * len(odd_rank) or not apart:
             continue
-        unit = {"Rtt": "ms", "Clk": "MHz", "Tmp": "C"}[key]
-        value, others = (low, high) if key == "Clk" else (high, low)
+        unit = {"Rtt": "ms", "Clk": "MHz", "Tmp": "C", "Score": "of the fastest rank's speed"}[key]
+        value, others = (low, high) if is_low else (high, low)
         text = f"rank {rank} has the {extreme} of all ranks in {n} of {len(odd_rank)} reports: {value:g} {unit}"
         text += f", at the other end {others:g} {unit}"
         values = {"reports": float(len(odd_rank)), "named": float(n), "value": value, "other_end": others}
