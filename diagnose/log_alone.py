@@ -16,8 +16,8 @@ from diagnose.model.request import Request
 from diagnose.model.trace import Job
 from diagnose.model.training_log import TrainingLog
 from diagnose.model.whatif import NOTHING_REPLAYED
-from diagnose.trace.logs import load_log
-from diagnose.trace.producers.input_files import InputFiles
+from diagnose.trace.input_files import InputFiles
+from diagnose.trace.logs.load import load_log
 
 _META_IGNORED = "metadata is not used: a log alone is taken as it is"
 
@@ -33,7 +33,14 @@ def diagnose_log(inputs: InputFiles, request: Request) -> Diagnosis:
         A rule file is wrong.
     """
     request.report("reading")
-    log = load_log(inputs, name=request.name or str(inputs.path), steps=request.steps, report=request.report)
+    log = load_log(
+        inputs,
+        name=request.name or str(inputs.path),
+        steps=request.steps,
+        report=request.report,
+        column=request.column,
+        unit=request.unit,
+    )
     request.report("judging")
     facts = measure_log(log, min_speedup=request.min_speedup)
     job, known = describe_job(log, inputs.path.stem, locate(request.name or str(inputs.path)))
@@ -57,7 +64,7 @@ def diagnose_log(inputs: InputFiles, request: Request) -> Diagnosis:
         checked=verdict.checked,
         not_checked=verdict.not_checked,
         features=dict.fromkeys(list_features()),
-        warnings=() if request.meta is None else (_META_IGNORED,),
+        warnings=_warn(log, request),
         dp_labels=np.zeros(0, dtype=np.int64),
         stage_labels=np.zeros(0, dtype=np.int64),
         ranks=np.zeros((0, 0), dtype=np.int64),
@@ -68,6 +75,16 @@ def diagnose_log(inputs: InputFiles, request: Request) -> Diagnosis:
     )
 
 
+def _warn(log: TrainingLog, request: Request) -> tuple[str, ...]:
+    """Say what was not used, and what the seconds are of where that is no step."""
+    of = (
+        (f"the log tells a rate only: what is said of a step is of {log.of}, and no time can be added up",)
+        if log.of
+        else ()
+    )
+    return (*of, *log.notes, *((_META_IGNORED,) if request.meta is not None else ()))
+
+
 def describe_job(log: TrainingLog, job_id: str, location: str) -> tuple[Job, bool]:
     """Make a `Job` of the arguments that a log printed; False where it printed too little to know how the job is laid out."""
     sizes = log.sizes
@@ -76,5 +93,5 @@ def describe_job(log: TrainingLog, job_id: str, location: str) -> tuple[Job, boo
     known = min(world, pp, tp, cp) > 0 and world % max(1, pp * tp * cp) == 0
     dp, pp, tp, cp, world = (world // (pp * tp * cp), pp, tp, cp, world) if known else (1, 1, 1, 1, 1)
     name = name_of_job(name=None, job_id=None, location=location)
-    job = Job(job_id, dp, pp, tp, cp, 1, world, steps_total=log.total, framework="Megatron-LM", name=name)
+    job = Job(job_id, dp, pp, tp, cp, 1, world, steps_total=log.total, framework=log.format, name=name)
     return job, known

@@ -10,6 +10,7 @@ import functools
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from diagnose.errors import UsageError
 from diagnose.features.catalogue import Measured, measure_features
 from diagnose.features.courses import find_courses
 from diagnose.features.suspects import find_suspects
@@ -31,8 +32,8 @@ from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.priced import HandFixes, HandPrices
 from diagnose.model.request import Request
 from diagnose.model.trace import Evidence
+from diagnose.trace.find_log import find_log
 from diagnose.trace.load import load_trace
-from diagnose.trace.logs import find_log
 from diagnose.whatif.clean import split_clean
 from diagnose.whatif.clocks import carry_over
 from diagnose.whatif.components.between_steps import explain_between, measure_between, measure_tails
@@ -65,11 +66,16 @@ def diagnose_job(request: Request) -> Diagnosis:
 
 def diagnose_and_keep(request: Request) -> tuple[Diagnosis, ReportData | None]:
     """Diagnose one job as `diagnose_job` does, and keep what pictures of it need; a log alone has nothing to draw."""
-    log = find_log(request.source) if request.log is None else None
+    log = find_log(request.source, column=request.column) if request.log is None else None
     if log is not None:
         from diagnose.log_alone import diagnose_log
 
         return diagnose_log(log, request), None
+    if request.column is not None or "/" in (request.unit or ""):
+        option = f"--column {request.column}" if request.column is not None else f"--unit {request.unit}"
+        raise UsageError(
+            f"{option}: {request.name or request.source} is no table of steps that has it; it is for CSV and JSON Lines"
+        )
     data = prepare_report(request)
     return data.diagnosis, data
 
@@ -100,7 +106,7 @@ def _read_log_beside(diagnosis: Diagnosis, path: Path, request: Request, judged:
     """Join what the training log beside a trace shows."""
     from diagnose.features.paces import measure_log
     from diagnose.judge.log import add_log
-    from diagnose.trace.logs import load_log_beside
+    from diagnose.trace.logs.load import load_log_beside
 
     log = load_log_beside(path, report=request.report)
     sizes = {key: getattr(diagnosis.job, key) for key in ("world_size", "pp_size", "tp_size", "cp_size")}

@@ -31,7 +31,7 @@ from tests.report.examples import EXAMPLES, worker_fault
 ROOT = Path(__file__).resolve().parents[1]
 FIXTURE = ROOT / "fixtures" / "worker-fault.parquet"
 REPORT_IT = "please report it; set DIAGNOSE_DEBUG=1 for the traceback"
-HEAVY = {"numpy", "pandas", "pyarrow", "rich", "sklearn", "ruptures", "yaml", "scipy", "importlib.metadata"}
+HEAVY = {"numpy", "pandas", "pyarrow", "rich", "sklearn", "yaml", "scipy", "importlib.metadata"}
 SCHEMA = make_schema("diagnosis")
 
 

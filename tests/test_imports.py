@@ -48,7 +48,6 @@ LIBRARIES = {
     "yaml": ("diagnose/judge/rule_file.py", "diagnose/judge/yaml_file.py", "diagnose/trace/metadata.py"),
     "rich": ("diagnose/report/", "diagnose/cli/progress.py", "diagnose/faults/__main__.py"),
     "sklearn": ("diagnose/train/trees.py",),
-    "ruptures": ("diagnose/numerics/",),
     "pandas": ("diagnose/model/diagnosis.py", "diagnose/model/request.py"),  # the second for its type alone
     "click": (
         "diagnose/cli/",
@@ -81,7 +80,6 @@ HEAVY = {
     "pyarrow",
     "rich",
     "sklearn",
-    "ruptures",
     "yaml",
     "scipy",
     "sqlalchemy",
@@ -104,7 +102,6 @@ NEVER_IMPORTED = {
         "pandas",
         "scipy",
         "sklearn",
-        "ruptures",
         "matplotlib",
         "jinja2",
         "rich",

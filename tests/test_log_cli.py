@@ -86,7 +86,10 @@ def test_log_alone(slow_log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert set(found["features"].values()) == {None}
     assert len(found["not_checked"]) == 10
     assert found["job"]["dp_size"] == 4
-    assert found["log"]["restarts"] == [{"after": 512, "resumed_at": 501, "lost_s": pytest.approx(1.4, abs=0.1)}]
+    (restart,) = found["log"]["restarts"]
+    assert (restart["after"], restart["resumed_at"]) == (512, 501)
+    assert restart["lost_s"] == pytest.approx(1.4, abs=0.1)
+    assert restart["again_s"] == pytest.approx(12 * 1.4, rel=0.02)
     assert {slow["measure"] for slow in found["log"]["slow_ranks"]} == {"forward-compute", "Rtt", "Clk", "Tmp"}
 
 
@@ -180,7 +183,7 @@ def test_log_of_another_run(slow_log: Path, capsys: pytest.CaptureFixture[str]) 
     [
         ([TRACE, "--log", "/nowhere"], 2, "/nowhere does not exist"),
         ([TRACE, TRACE, "--log", TRACE], 2, "--log is of one run"),
-        ([TRACE, "--log", TRACE], 3, "has no line with `iteration"),
+        ([TRACE, "--log", TRACE], 3, "is a trace (Parquet) and no training log"),
     ],
 )
 def test_refused(arguments: list[str | Path], code: int, says: str, capsys: pytest.CaptureFixture[str]) -> None:

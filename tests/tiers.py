@@ -112,7 +112,7 @@ TIERS = {
     "tests/trace/producers/test_megascan.py": PLAIN,
     "tests/trace/producers/test_megascan.py::test_another_long_chunk_is_named": LONG,
     "tests/trace/producers/test_megascan.py::test_the_long_chunk_of_the_example_is_named": LONG,
-    "tests/trace/producers/test_megatron_log.py::test_memory_is_bounded": LONG,
+    "tests/trace/logs/test_megatron.py::test_memory_is_bounded": LONG,
     "tests/trace/producers/test_ndtimeline.py": PLAIN,
     "tests/trace/producers/test_primus.py": PLAIN,
     "tests/trace/producers/test_switching.py": PLAIN,

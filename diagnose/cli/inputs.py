@@ -78,6 +78,7 @@ def open_job(job: str, options: Options) -> Iterator[Request]:
             min_speedup=options.min_speedup,
             log=options.log,
             unit=options.unit,
+            column=options.column,
             memory_bytes=None if options.memory is None else read_bytes(options.memory),
             progress=progress,
         )

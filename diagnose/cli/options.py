@@ -54,6 +54,7 @@ class Options:
     meta: Path | None = None
     steps: str | None = None
     unit: str | None = None
+    column: str | None = None
     memory: str | None = None
     rules: Path | None = None
     log: Path | None = None
@@ -144,8 +145,11 @@ meta_option = click.option(
 steps_option = click.option("--steps", metavar="STEPS", help="Analyse only these steps: 16-40,80.")
 unit_option = click.option(
     "--unit",
-    type=click.Choice(("s", "ms", "us", "ns")),
-    help="What the times of a trace are in  [default: what its metadata says, else s]",
+    type=click.Choice(("s", "ms", "us", "ns", "it/s", "tokens/s", "samples/s")),
+    help="What the times of a trace, or the --column of a table, are in  [default: what metadata or names say, else s]",
+)
+column_option = click.option(
+    "--column", metavar="NAME", help="Column of a table of steps (CSV, JSON Lines) that tells their time or rate."
 )
 memory_option = click.option(
     "--memory",
@@ -219,7 +223,7 @@ store_option = click.option(
 #: What every command that judges jobs takes.
 judging_options = _together(own_rules_option, min_speedup_option)
 #: What every command that reads one trace at a time takes.
-reading_options = _together(meta_option, steps_option, unit_option, memory_option, judging_options)
+reading_options = _together(meta_option, steps_option, unit_option, column_option, memory_option, judging_options)
 #: What every command that draws timelines takes.
 perfetto_options = _together(perfetto_option, perfetto_steps_option, perfetto_dp_option, perfetto_mb_option)
 #: What every command that shows a page takes.

@@ -1,219 +1,334 @@
-"""What a training log shows: paces of the run one after the other, and ranks apart from their peers.
+"""What a training log shows: its pace, when it was slow and by how much, what comes at a period, restarts, and ranks apart.
 
-Enters: a `TrainingLog`. Leaves: `LogFacts`.
+Enters: a `TrainingLog`. Leaves: `LogFacts`, with a ledger that sums to all time above the job's own good pace.
 """
 
+import dataclasses
 import itertools
-from collections import Counter
-from collections.abc import Iterator
+import math
+from collections import defaultdict
 
 import numpy as np
 
+from diagnose.features.series.baseline import SPIKE_DEVIATIONS, Baseline, fit_baseline
+from diagnose.features.series.lines import Lines, keep_lines
+from diagnose.features.series.ranks import find_slow_ranks
+from diagnose.features.series.spikes import Spikes, sort_spikes
 from diagnose.model.cause import When
-from diagnose.model.place import Worker
-from diagnose.model.trace import Bools, Ints, Seconds
-from diagnose.model.training_log import Level, LogFacts, SlowRank, TrainingLog
-from diagnose.numerics.change_points import LEAST_NOISE_RATIO, MIN_LEVEL, fit_levels
-from diagnose.numerics.robust import noise_of_differences, robust_deviation
+from diagnose.model.diagnosis_document import LogLedger, LogRamp, LogRestart, LogSpread, LogWindow
+from diagnose.model.trace import Bools, Seconds
+from diagnose.model.training_log import Level, LogFacts, LogLoss, TrainingLog
+from diagnose.numerics.pieces import LEAST_NOISE_RATIO, Piece
+from diagnose.numerics.robust import MAD_TO_SIGMA, Floats
 
-#: Lines after a start that its first line is compared with.
-START_UP_LINES = 5
-#: The first line after a start holds what is built or loaded once, when it takes so many times as long as those after it.
-START_UP_RATIO = 1.2
-#: The run is slow from so many standard deviations on: a log of many lines has room for smaller changes by chance.
-DEVIATIONS = 6.0
-#: A rank is slow from this ratio to its stage on, and from so many robust deviations of its stage on.
-SLOW_RATIO = 1.1
-SLOW_DEVIATIONS = 5.0
-#: A stage has more ranks than this, else there are too few to compare with.
-MIN_PEERS = 3
-#: A rank is at an extreme when it is in this part of the reports, of at least so many.
-SLOWEST_SHARE = 0.8
-MIN_REPORTS = 3
-#: A clock is throttled below this part of the highest.
-THROTTLED = 0.9
-#: Ranks named at most.
-MAX_RANKS = 16
+#: Seconds between two lines stand out from this part of the seconds of their steps on.
+BETWEEN_SHARE = 0.02
+#: Time between steps that is no more than this part of all is what stamps and digits leave.
+LEAST_BETWEEN = 0.005
+#: A log that scatters so many times as much in its last third as in its first has grown restless; both have so many lines.
+RESTLESS = 2.0
+LEAST_THIRD = 30
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Between:
+    """Seconds between each line and the one before that are not in steps, shape (n_lines,); NaN where stamps do not say."""
+
+    seconds: Seconds
+    hits: Bools
 
 
 def measure_log(log: TrainingLog, *, min_speedup: float, sizes: dict[str, int] | None = None) -> LogFacts:
-    """Find since when a run is slow, and which ranks are apart from their peers.
+    """Find when a run is slow and what that costs, and which ranks are apart from their peers.
 
-    A pace is slow when the usual one is at least `min_speedup` faster. `sizes` are `world_size`, `pp_size`, `tp_size` and
+    A pace is slow when the good one is at least `min_speedup` faster. `sizes` are `world_size`, `pp_size`, `tp_size` and
     `cp_size` by a trace; those of the log where left out.
     """
-    iterations, step_s = _last_attempt(log)
-    levels = _fit_paces(iterations, step_s, min_speedup)
-    usual_s, slow_s, when, deviations, lost_s = _find_slow(iterations, step_s, levels, min_speedup)
-    gaps = np.diff(iterations)
+    lines = keep_lines(log)
+    base = fit_baseline(lines, least_ratio=min_speedup)
+    slow = [max(piece.first, piece.last) >= min_speedup * base.good_s for piece in base.pieces]
+    excess_s = (lines.step_s - lines.work * base.pace_s) * lines.steps
+    between = _measure_between(lines)
+    spikes = sort_spikes(log, lines, excess_s, base.spikes, within=True)
+    if between is not None:
+        spikes += sort_spikes(log, lines, np.nan_to_num(between.seconds), between.hits, within=False)
+        spikes.sort(key=lambda one: -one.said.lost_s)
+    windows, ramps = _find_windows(log, lines, base, slow)
+    restarts = _price_restarts(log, lines)
+    ledger = _keep_ledger(log, lines, base, slow, spikes, between, restarts)
+    when, at = _choose_window(windows)
+    usual_s, slow_s, deviations = _compare_paces(lines, base, windows, at)
     return LogFacts(
         name=log.name,
-        iterations=iterations,
-        step_s=step_s,
-        interval=int(np.median(gaps)) if len(gaps) else 1,
+        iterations=lines.iteration,
+        step_s=lines.step_s,
+        interval=lines.interval,
         total=log.total,
-        levels=levels,
+        levels=_list_levels(lines, base),
         usual_s=usual_s,
         slow_s=slow_s,
         when=when,
         deviations=deviations,
-        lost_s=lost_s,
-        restarts=log.restarts,
-        slow_ranks=tuple(itertools.islice(_slow_ranks(log, sizes or log.sizes, when), MAX_RANKS)),
-        checkpoints_s=tuple(event.seconds for event in log.events if event.kind == "save"),
+        lost_s=float(sum(window.lost_s for window in windows)),
+        restarts=restarts,
+        slow_ranks=find_slow_ranks(log, sizes or log.sizes, when),
+        checkpoints_s=tuple(
+            event.seconds for event in log.events if event.kind == "save" and math.isfinite(event.seconds)
+        ),
+        format=log.format,
+        reads=log.reads,
+        is_mean=log.is_mean,
+        windows=windows,
+        ramps=ramps,
+        spikes=tuple(one.said for one in spikes),
+        spike_lines=tuple(one.lines for one in spikes),
+        work=lines.by,
+        spread=_measure_spread(base),
+        ledger=ledger,
+        parts=_share_parts(log, lines),
+        intervals={str(kind): n for kind, n in log.intervals.items()},
     )
 
 
-def _last_attempt(log: TrainingLog) -> tuple[Ints, Seconds]:
-    """Keep the last attempt at each iteration, without start-up, at the batch size that the run ends with."""
-    keep = np.ones(len(log.iteration), dtype=bool)
-    first = np.flatnonzero(np.r_[True, np.diff(log.attempt) > 0])
-    for at in first.tolist():
-        after = log.step_s[at + 1 : at + 1 + START_UP_LINES]
-        if len(after) and log.step_s[at] > START_UP_RATIO * np.median(after):
-            keep[at] = False
-    keep &= log.batch_size == log.batch_size[-1]  # a batch that grows makes steps longer, and nobody slower
-    kept = np.flatnonzero(keep) if keep.any() else np.arange(len(keep))
-    iterations, back = np.unique(log.iteration[kept][::-1], return_index=True)
-    return iterations, log.step_s[kept][::-1][back]
+# ------------------------------------------------------------------------------------------ windows
 
 
-def _fit_paces(iterations: Ints, step_s: Seconds, least_ratio: float) -> tuple[Level, ...]:
-    """Fit paces to the step times; neighbours differ by the least ratio."""
-    bounds = fit_levels(step_s, least_ratio=least_ratio)
+def _find_windows(
+    log: TrainingLog, lines: Lines, base: Baseline, slow: list[bool]
+) -> tuple[tuple[LogWindow, ...], tuple[LogRamp, ...]]:
+    """Give each time that the run was slow, and the ramps within."""
+    cost_s = _cost_of_pace(lines, base)
+    windows, ramps = [], []
+    for is_slow, group in itertools.groupby(zip(slow, base.pieces, strict=True), key=lambda pair: pair[0]):
+        pieces = [piece for _, piece in group]
+        ramps += [_describe_ramp(lines, piece, cost_s) for piece in pieces if piece.is_ramp and is_slow]
+        if not is_slow:
+            continue
+        start, end = pieces[0].start, pieces[-1].end
+        first = _date_change(log, lines, base, start)
+        last = _date_change(log, lines, base, end) - 1 if end < len(lines.iteration) else int(lines.iteration[-1])
+        apart = base.starts[start:end] | base.spikes[start:end]
+        within = lines.pace_s[start:end]
+        windows.append(
+            LogWindow(
+                first=first,
+                last=last,
+                onset=first if start > 0 else None,
+                recovery=last + 1 if end < len(lines.iteration) else None,
+                step_time=float(np.median(within[~apart] if not apart.all() else within)),
+                lost_s=float(cost_s[start:end].sum()),
+            )
+        )
+    return tuple(windows), tuple(ramps)
+
+
+def _date_change(log: TrainingLog, lines: Lines, base: Baseline, at: int) -> int:
+    """Give the first iteration of a piece: where a line is the mean of several, the one at which the pace changed within it."""
+    if not log.is_mean or lines.interval == 1:
+        return int(lines.iteration[at])
+    if at == 0:
+        return int(lines.iteration[0] - lines.steps[0] + 1)
+    before, after = base.pace_s[max(at - 2, 0)], base.pace_s[min(at + 1, len(base.pace_s) - 1)]
+    near = [i for i in (at - 1, at) if not lines.begins[i]]
+    passed = [min(max((after - lines.pace_s[i]) / (after - before), 0.0), 1.0) for i in near] if after != before else []
+    steps = float(sum(part * lines.steps[i] for part, i in zip(passed, near, strict=False)))
+    began = lines.iteration[near[0]] - lines.steps[near[0]] if near else lines.iteration[at] - lines.steps[at]
+    return int(began + round(steps)) + 1
+
+
+def _cost_of_pace(lines: Lines, base: Baseline) -> Seconds:
+    """Give what each line costs above the good pace, without what stands out: seconds of all its steps, shape (n_lines,)."""
+    apart = base.starts | base.spikes
+    pace_s = np.where(apart, base.pace_s, lines.pace_s)
+    return np.asarray((pace_s - base.good_s) * lines.work * lines.steps)
+
+
+def _describe_ramp(lines: Lines, piece: Piece, cost_s: Seconds) -> LogRamp:
+    """Say from what to what a ramp goes."""
+    first, last = int(lines.iteration[piece.start]), int(lines.iteration[piece.end - 1])
+    return LogRamp(
+        first=first,
+        last=last,
+        from_step_time=piece.first,
+        to_step_time=piece.last,
+        slope=(piece.last - piece.first) / max(last - first, 1),
+        lost_s=float(cost_s[piece.start : piece.end].sum()),
+    )
+
+
+def _choose_window(windows: tuple[LogWindow, ...]) -> tuple[When, int | None]:
+    """Say since when and until when a run is slow: of the window that goes on, else of the one that cost most."""
+    if not windows:
+        return When(), None
+    at = len(windows) - 1 if windows[-1].recovery is None else max(range(len(windows)), key=lambda i: windows[i].lost_s)
+    window = windows[at]
+    if window.recovery is not None:
+        return When("transient", window.onset, window.recovery), at
+    return When("onset", window.onset), at
+
+
+def _compare_paces(
+    lines: Lines, base: Baseline, windows: tuple[LogWindow, ...], at: int | None
+) -> tuple[float | None, float | None, float | None]:
+    """Give the good pace, that of a window, and by how many standard deviations they differ."""
+    if at is None:
+        return None, None, None
+    window = windows[at]
+    during = (lines.iteration >= window.first) & (lines.iteration <= window.last)
+    n_slow, n_usual = int(during.sum()), max(int((~during).sum()), 1)
+    noise = max(float(np.median(base.sigma)), LEAST_NOISE_RATIO) * base.good_s
+    return (
+        base.good_s,
+        window.step_time,
+        (window.step_time - base.good_s) / (noise * math.sqrt(1.0 / n_slow + 1.0 / n_usual)),
+    )
+
+
+def _list_levels(lines: Lines, base: Baseline) -> tuple[Level, ...]:
+    """List the paces one after the other: a ramp by what it begins with."""
     return tuple(
-        Level(int(iterations[a]), int(iterations[b - 1]), float(np.median(step_s[a:b])))
-        for a, b in itertools.pairwise(bounds)
-        if b > a
+        Level(
+            int(lines.iteration[piece.start]),
+            int(lines.iteration[piece.end - 1]),
+            piece.first if piece.is_ramp else _level_of(lines, base, piece),
+        )
+        for piece in base.pieces
     )
 
 
-def _find_slow(
-    iterations: Ints, step_s: Seconds, levels: tuple[Level, ...], min_speedup: float
-) -> tuple[float | None, float | None, When, float | None, float]:
-    """Find the usual and the slow pace, since and until when it is slow, by how many deviations, and the seconds lost."""
-    nothing = (None, None, When(), None, 0.0)
-    lasting = [level for level in levels if np.count_nonzero(_within(iterations, level)) >= MIN_LEVEL]
-    if len(lasting) < 2:
-        return nothing
-    usual = min(lasting, key=lambda level: level.step_s)
-    slow = [level.step_s >= min_speedup * usual.step_s for level in lasting]
-    runs = []
-    for is_slow, group in itertools.groupby(zip(slow, lasting, strict=True), key=lambda pair: pair[0]):
+def _level_of(lines: Lines, base: Baseline, piece: Piece) -> float:
+    """Give the median of the ordinary lines of a level."""
+    part = slice(piece.start, piece.end)
+    ordinary = ~(base.starts | base.spikes)[part]
+    return float(np.median(lines.pace_s[part][ordinary])) if ordinary.any() else piece.first
+
+
+# ------------------------------------------------------------------------------------------ between steps, restarts
+
+
+def _measure_between(lines: Lines) -> _Between | None:
+    """Measure the seconds between lines that are not in their steps; None where too few lines bear a time."""
+    seconds = np.full(len(lines.iteration), np.nan)
+    inner = np.flatnonzero(~lines.begins)
+    follows = inner[lines.index[inner] == lines.index[inner - 1] + 1]
+    passed_s = lines.stamp_s[follows] - lines.stamp_s[follows - 1]
+    apart = np.diff(lines.iteration, prepend=lines.iteration[0] - lines.interval)[follows]
+    seconds[follows] = np.where(apart == lines.steps[follows], passed_s - (lines.step_s * lines.steps)[follows], np.nan)
+    known = np.isfinite(seconds)
+    if known.sum() < max(3, len(seconds) // 2):
+        return None
+    stamps = lines.stamp_s[np.isfinite(lines.stamp_s)]
+    resolution = 1.0 if np.all(stamps == np.round(stamps)) else 1e-3
+    usual = float(np.median(seconds[known]))
+    sigma = float(MAD_TO_SIGMA * np.median(np.abs(seconds[known] - usual)))
+    least = usual + np.maximum(
+        max(SPIKE_DEVIATIONS * sigma, 2 * resolution), BETWEEN_SHARE * lines.step_s * lines.steps
+    )
+    hits = known & (np.nan_to_num(seconds, nan=-np.inf) > least)
+    return _Between(seconds, hits)
+
+
+def _price_restarts(log: TrainingLog, lines: Lines) -> tuple[LogRestart, ...]:
+    """Say what each restart cost: the time from one line to the next that is not in a step, and steps that were run again."""
+    found = []
+    begins = np.flatnonzero(np.diff(log.attempt, prepend=log.attempt[0]) > 0)
+    for n, restart in enumerate(log.restarts):
+        again_s = float(lines.again_s[n]) if n < len(lines.again_s) else 0.0
+        down_s = 0.0
+        if restart.lost_s is not None and n < len(begins):
+            down_s = max(0.0, restart.lost_s - float(log.step_s[begins[n]]) * lines.interval)
+        gone: tuple[str, ...] = ()
+        new: tuple[str, ...] = ()
+        if n + 1 < len(log.hosts) and log.hosts[n] and log.hosts[n + 1]:
+            gone = tuple(sorted(set(log.hosts[n]) - set(log.hosts[n + 1])))
+            new = tuple(sorted(set(log.hosts[n + 1]) - set(log.hosts[n])))
+        cost_s = again_s + down_s if restart.lost_s is not None or again_s else None
+        found.append(LogRestart(restart.after, restart.resumed_at, restart.lost_s, again_s, cost_s, gone, new))
+    return tuple(found)
+
+
+# ------------------------------------------------------------------------------------------ ledger
+
+
+def _keep_ledger(
+    log: TrainingLog,
+    lines: Lines,
+    base: Baseline,
+    slow: list[bool],
+    spikes: list[Spikes],
+    between: _Between | None,
+    restarts: tuple[LogRestart, ...],
+) -> LogLedger:
+    """Share out all time above the good pace; what is left is ordinary variation."""
+    lost: defaultdict[LogLoss, float] = defaultdict(float)
+    cost_s = _cost_of_pace(lines, base)
+    for is_slow, piece in zip(slow, base.pieces, strict=True):
         if is_slow:
-            runs.append([level for _, level in group])
-    if not runs:
-        return nothing
-    lost = [_lost_s(iterations, step_s, run, usual.step_s) for run in runs]
-    # A slow pace that goes on comes first, else the one that cost most.
-    at = len(runs) - 1 if slow[-1] else int(np.argmax(lost))
-    run = runs[at]
-    during = (iterations >= run[0].first) & (iterations <= run[-1].last)
-    slow_s = float(np.median(step_s[during]))
-    n_slow, n_usual = int(during.sum()), int(_within(iterations, usual).sum())
-    noise = max(float(noise_of_differences(step_s)), LEAST_NOISE_RATIO * usual.step_s)
-    deviations = (slow_s - usual.step_s) / (noise * float(np.sqrt(1 / n_slow + 1 / n_usual)))
-    if deviations < DEVIATIONS or slow_s < min_speedup * usual.step_s:
-        return nothing
-    onset = run[0].first if run[0].first > iterations[0] else None
-    later = iterations[iterations > run[-1].last]
-    recovery = int(later[0]) if len(later) else None
-    if recovery is not None:
-        return usual.step_s, slow_s, When("transient", onset, recovery), deviations, lost[at]
-    return usual.step_s, slow_s, When("onset", onset), deviations, lost[at]
+            lost["ramps" if piece.is_ramp else "windows"] += float(cost_s[piece.start : piece.end].sum())
+    excess_s = (lines.step_s - lines.work * base.pace_s) * lines.steps
+    lost["start"] = float(excess_s[base.starts].sum())
+    for one in spikes:
+        lost[one.loss] += float(one.seconds.sum())
+    lost["restarts"] = float(sum(restart.cost_s or 0.0 for restart in restarts))
+    total_s = float((lines.step_s * lines.steps).sum()) + lost["restarts"]
+    if between is None:
+        for kind, told_s in _add_up_told(log, lines, spikes).items():
+            lost[kind] += told_s
+            total_s += told_s
+    else:
+        all_s = float(np.nansum(between.seconds))
+        rest_s = all_s - float(between.seconds[between.hits].sum())
+        total_s += all_s
+        lost["between"] = rest_s if rest_s > LEAST_BETWEEN * total_s else 0.0
+    good_s = float((lines.work * lines.steps).sum()) * base.good_s
+    seconds: dict[str, float] = {
+        key: value for key, value in sorted(lost.items(), key=lambda e: (-e[1], e[0])) if value
+    }
+    seconds["variation"] = total_s - good_s - sum(seconds.values())
+    return LogLedger(
+        total_s=total_s,
+        good_pace=base.good_s,
+        good_s=good_s,
+        seconds=seconds,
+        shares={key: value / total_s for key, value in seconds.items()},
+    )
 
 
-def _within(iterations: Ints, level: Level) -> Bools:
-    """Mark the iterations of one pace."""
-    return np.asarray((iterations >= level.first) & (iterations <= level.last))
-
-
-def _lost_s(iterations: Ints, step_s: Seconds, run: list[Level], usual_s: float) -> float:
-    """Add up what iterations took longer than usual; each line stands for those since the one before."""
-    during = (iterations >= run[0].first) & (iterations <= run[-1].last)
-    usual_gap = float(np.median(np.diff(iterations))) if len(iterations) > 1 else 1.0
-    return float((step_s[during] - usual_s).sum() * usual_gap)
-
-
-def _slow_ranks(log: TrainingLog, sizes: dict[str, int], when: When) -> Iterator[SlowRank]:
-    """Give ranks that are apart from their peers, those compared within their stage first."""
-    named = set()
-    for slow in itertools.chain(_by_timers(log, sizes, when), _by_detector(log, sizes, when)):
-        # Some rank is always the hottest, because of its place in the rack: heat counts for a rank that is slow as well.
-        if slow.measure != "Tmp" or slow.rank in named:
-            named.add(slow.rank)
-            yield slow
-
-
-def _by_timers(log: TrainingLog, sizes: dict[str, int], when: When) -> Iterator[SlowRank]:
-    """Compare each rank's forwards and backwards with those of its stage, since the run is slow."""
-    for timer in ("forward-compute", "backward-compute"):
-        times = log.timers.get(timer)
-        if times is None or _stage_of(0, sizes) is None:
+def _add_up_told(log: TrainingLog, lines: Lines, spikes: list[Spikes]) -> dict[LogLoss, float]:
+    """Add up the seconds that the log tells of events that no step time shows: they lie between steps."""
+    shown = {one.loss for one in spikes}
+    found: dict[LogLoss, float] = {}
+    for event in log.events:
+        kind = event.kind
+        if kind == "error" or kind in shown or not math.isfinite(event.seconds):
             continue
-        at = _while_slow(times.iteration, when)
-        ranks, index = np.unique(times.rank[at], return_inverse=True)
-        mean_s = np.bincount(index, times.seconds[at]) / np.bincount(index)
-        stages = np.array([_stage_of(int(rank), sizes) for rank in ranks])
-        found = []
-        for stage in np.unique(stages).tolist():
-            here = np.flatnonzero(stages == stage)
-            usual_s = float(np.median(mean_s[here]))
-            spread_s = robust_deviation(mean_s[here] - usual_s)
-            far = mean_s[here] >= max(SLOW_RATIO * usual_s, usual_s + SLOW_DEVIATIONS * spread_s)
-            if len(here) > MIN_PEERS and usual_s > 0:
-                found += [(float(mean_s[i] / usual_s), int(ranks[i]), float(mean_s[i]), usual_s) for i in here[far]]
-        for ratio, rank, rank_s, usual_s in sorted(found, reverse=True):
-            text = f"{timer} of rank {rank} takes {ratio:.2f} times as long as that of its peers on the stage (sum of microbatches)"
-            values = {"ratio": ratio, "rank_s": rank_s, "peers_s": usual_s}
-            yield SlowRank(rank, timer, _worker_of(rank, sizes), text, values, by_peers=True)
-        if found:
-            return  # the other direction shows the same ranks
+        if lines.iteration[0] - lines.interval <= event.iteration <= lines.iteration[-1]:
+            found[kind] = found.get(kind, 0.0) + event.seconds
+    return found
 
 
-def _by_detector(log: TrainingLog, sizes: dict[str, int], when: When) -> Iterator[SlowRank]:
-    """Give the rank that the straggler detector reports at an extreme nearly always; it compares all stages with each other."""
-    for key, extreme in (("Rtt", "slowest forwards"), ("Clk", "lowest clock"), ("Tmp", "highest temperature")):
-        extremes = log.extremes.get(key)
-        if extremes is None:
-            continue
-        at = _while_slow(extremes.iteration, when)
-        odd_rank = (extremes.low_rank if key == "Clk" else extremes.high_rank)[at]
-        low, high = float(np.median(extremes.low[at])), float(np.median(extremes.high[at]))
-        if len(odd_rank) < MIN_REPORTS:
-            continue
-        rank, n = Counter(odd_rank.tolist()).most_common(1)[0]
-        apart = low <= THROTTLED * high if key == "Clk" else high >= SLOW_RATIO * low
-        if n < SLOWEST_SHARE * len(odd_rank) or not apart:
-            continue
-        unit = {"Rtt": "ms", "Clk": "MHz", "Tmp": "C"}[key]
-        value, others = (low, high) if key == "Clk" else (high, low)
-        text = f"rank {rank} has the {extreme} of all ranks in {n} of {len(odd_rank)} reports: {value:g} {unit}"
-        text += f", at the other end {others:g} {unit}"
-        values = {"reports": float(len(odd_rank)), "named": float(n), "value": value, "other_end": others}
-        yield SlowRank(int(rank), key, _worker_of(int(rank), sizes), text, values, by_peers=False)
+# ------------------------------------------------------------------------------------------ the rest
 
 
-def _while_slow(iteration: Ints, when: When) -> Bools:
-    """Mark the reports while the run is slow; all of them where it never is, or where none was made while it was."""
-    low = -np.inf if when.onset_step is None else when.onset_step
-    high = np.inf if when.recovery_step is None else when.recovery_step
-    at = np.asarray((iteration >= low) & (iteration < high))
-    return at if at.any() else np.ones(len(iteration), dtype=bool)
-
-
-def _stage_of(rank: int, sizes: dict[str, int]) -> int | None:
-    """Give the stage of a rank: Megatron-LM numbers stages last. None where sizes are not known or contradict each other."""
-    world, n_stages = sizes.get("world_size"), sizes.get("pp_size")
-    if not world or not n_stages or world % n_stages:
+def _measure_spread(base: Baseline) -> LogSpread | None:
+    """Compare how step times scatter at both ends of the log; None where they do alike."""
+    logs = np.log(base.ratio)[~(base.starts | base.spikes)]
+    third = len(logs) // 3
+    if third < LEAST_THIRD:
         return None
-    return rank // (world // n_stages)
+    first, last = (
+        max(float(MAD_TO_SIGMA * np.median(np.abs(part - np.median(part)))), LEAST_NOISE_RATIO)
+        for part in (logs[:third], logs[-third:])
+    )
+    return LogSpread(first, last) if last >= RESTLESS * first else None
 
 
-def _worker_of(rank: int, sizes: dict[str, int]) -> Worker | None:
-    """Give the worker of a global rank: Megatron-LM numbers tensor- and context-parallel members first."""
-    stage = _stage_of(rank, sizes)
-    members = sizes.get("tp_size", 0) * sizes.get("cp_size", 1)
-    if stage is None or not members:
-        return None
-    return Worker(rank % (sizes["world_size"] // sizes["pp_size"]) // members, stage, rank - rank % members)
+def _share_parts(log: TrainingLog, lines: Lines) -> dict[str, float]:
+    """Give the mean part of a step that each part takes, where most lines tell it."""
+    found: dict[str, float] = {}
+    for part, all_s in log.parts.items():
+        seconds: Floats = all_s[lines.index]
+        known = np.isfinite(seconds)
+        if 2 * known.sum() > len(seconds):
+            found[part] = float(seconds[known].sum() / lines.step_s[known].sum())
+    return found

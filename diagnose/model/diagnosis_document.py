@@ -226,6 +226,93 @@ class LogRestart(Struct, frozen=True):
     after: int  # Last iteration that the log has of the attempt before
     resumed_at: int  # First one that it has of the next
     lost_s: NotNegative | None  # From the one line to the other; None where they bear no time
+    again_s: Annotated[NotNegative | None, Meta(description="seconds of steps that were run again")] = None
+    cost_s: Annotated[
+        NotNegative | None,
+        Meta(description="seconds without a step of the run: down, coming up, and run again; as far as the log tells"),
+    ] = None
+    hosts_gone: Annotated[tuple[str, ...], Meta(description="hosts that the next attempt does not run on")] = ()
+    hosts_new: Annotated[tuple[str, ...], Meta(description="hosts that only the next attempt runs on")] = ()
+
+
+class LogWindow(Struct, frozen=True):
+    """Iterations that are slower than the job's own good pace."""
+
+    first: int
+    last: int
+    onset: Annotated[int | None, Meta(description="null where it is slow from the first line on")]
+    recovery: Annotated[int | None, Meta(description="null where it is slow to the last line")]
+    step_time: Annotated[NotNegative, Meta(description="median seconds of an iteration within")]
+    lost_s: Annotated[float, Meta(description="seconds above the good pace")]
+
+
+class LogRamp(Struct, frozen=True):
+    """Iterations that take longer and longer, or less and less."""
+
+    first: int
+    last: int
+    from_step_time: NotNegative
+    to_step_time: NotNegative
+    slope: Annotated[float, Meta(description="seconds an iteration more with each iteration")]
+    lost_s: Annotated[float, Meta(description="seconds above the good pace")]
+
+
+class LogSpikes(Struct, frozen=True, kw_only=True):
+    """Single slow iterations, or seconds between two, of one kind."""
+
+    count: Count
+    lines: Annotated[Count, Meta(description="lines of the log that they are counted in")]
+    pattern: Literal["periodic", "sporadic"]
+    period: Annotated[int | None, Meta(description="iterations from one to the next; null where there is none")]
+    regularity: Annotated[float | None, Meta(description="part of the iterations on the period that are slow")]
+    first: int
+    last: int
+    matches: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="what the log, or the arguments in it, state the same interval of, or tell of at these iterations"
+        ),
+    ]
+    told: Annotated[bool, Meta(description="lines of the log tell of it at these iterations")] = False
+    within: Annotated[bool, Meta(description="true within the logged step times, false between them, by stamps")] = True
+    excess: Annotated[float, Meta(description="median seconds of one, above the pace around it")]
+    spread: Annotated[float | None, Meta(description="how much they differ: middle half over the median")] = None
+    part: Annotated[
+        str | None, Meta(description="part of a step that most of it lies in, where the log tells parts")
+    ] = None
+    lost_s: float
+
+
+class LogWork(Struct, frozen=True):
+    """What step times were divided by: they grow with it, and that is no fault."""
+
+    of: str
+    power: Annotated[float, Meta(description="step times grow with this power of it")]
+    low: float
+    high: float
+    left: Annotated[
+        float, Meta(description="part of the differences of step times that it leaves, on lines not fitted on")
+    ]
+
+
+class LogSpread(Struct, frozen=True):
+    """How much step times scatter, as a part of themselves, in the first and the last third of the log."""
+
+    first: NotNegative
+    last: NotNegative
+
+
+class LogLedger(Struct, frozen=True, kw_only=True):
+    """Where the time that the log tells of went: the good pace, and what lies above it, which sums to all of it."""
+
+    total_s: Annotated[float, Meta(description="seconds that the log tells of, between steps and restarts too")]
+    good_pace: Annotated[float, Meta(description="seconds of an iteration at the job's own good pace")]
+    good_s: Annotated[float, Meta(description="seconds that all iterations take at it")]
+    seconds: Annotated[
+        dict[str, float],
+        Meta(description="seconds above it by what they were lost to; variation is the rest, and may be below 0"),
+    ]
+    shares: Annotated[dict[str, float], Meta(description="the same as parts of total_s")]
 
 
 class LogSlowRank(Struct, frozen=True):
@@ -262,6 +349,17 @@ class LogDocument(Struct, frozen=True, kw_only=True):
         Meta(description="Ranks that timers or the straggler detector set apart; global ranks"),
     ]
     checkpoints: LogCheckpoints
+    format: Annotated[str, Meta(description="who wrote it")] = ""
+    reads: Annotated[str, Meta(description="what its times are from")] = ""
+    is_mean: Annotated[bool, Meta(description="a line stands for all iterations since the one before")] = True
+    windows: Annotated[tuple[LogWindow, ...], Meta(description="Each time that it was slow, in order")] = ()
+    ramps: tuple[LogRamp, ...] = ()
+    spikes: Annotated[tuple[LogSpikes, ...], Meta(description="Those that cost most first")] = ()
+    work: Annotated[LogWork | None, Meta(description="null where work does not vary, or says nothing")] = None
+    spread: Annotated[LogSpread | None, Meta(description="null where step times scatter as much at the end")] = None
+    ledger: LogLedger | None = None
+    parts: Annotated[dict[str, float], Meta(description="Mean part of a step, as far as the log tells")] = {}
+    intervals: Annotated[dict[str, int], Meta(description="In iterations, as far as the log states them")] = {}
 
 
 class DiagnosisDocument(Struct, frozen=True, kw_only=True):

@@ -43,7 +43,9 @@ class Request:
     steps : ndarray of int64, shape (n,), or None
         Analyse only these steps.
     unit : str or None
-        What the times of a trace are in: s, ms, us or ns.
+        What the times of a trace are in: s, ms, us or ns. Of the column of a table also it/s, tokens/s, samples/s.
+    column : str or None
+        Column that tells time, where the job is a table of steps.
     memory_bytes : int or None
         Memory that the job may take; what the machine allows where nothing is said.
     min_speedup : float
@@ -62,6 +64,7 @@ class Request:
     min_speedup: float = MIN_SPEEDUP
     log: Path | None = None
     unit: str | None = None
+    column: str | None = None
     memory_bytes: int | None = None
     progress: Callable[[str], None] | None = None
 

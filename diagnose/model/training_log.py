@@ -13,10 +13,16 @@ from diagnose.model.cause import When
 from diagnose.model.diagnosis_document import (
     LogCheckpoints,
     LogDocument,
+    LogLedger,
     LogLevel,
+    LogRamp,
     LogRestart,
     LogSlowRank,
+    LogSpikes,
+    LogSpread,
     LogStepTime,
+    LogWindow,
+    LogWork,
 )
 from diagnose.model.place import Worker
 from diagnose.model.trace import Ints, Seconds
@@ -52,8 +58,11 @@ class Extremes:
 LogEventKind = Literal["save", "evaluation", "cache-flush", "collection", "epoch", "profile", "error"]
 #: What a log or the arguments in it may state an interval of, in iterations; `loader-workers` is `num_workers`.
 LogIntervalKind = Literal["log", "save", "evaluation", "collection", "profile", "epoch", "loader-workers"]
-#: What a log may tell the seconds of, as a part of a step. `data`: waiting for input.
-LogPart = Literal["data", "forward", "backward", "communication", "optimizer", "save", "evaluation"]
+#: What a log may tell the seconds of, as a part of a step. `data`: waiting for input; `generation` and `update`: of reinforcement
+#: learning, what the policy writes, and forwards, backwards and optimizer of its training.
+LogPart = Literal[
+    "data", "forward", "backward", "communication", "optimizer", "save", "evaluation", "generation", "update"
+]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -122,6 +131,11 @@ class TrainingLog:
         `Rtt` (milliseconds in forwards), `Clk` (MHz), `Tmp` (degrees Celsius), `Pwr`, `Utl`, as `--log-straggler` names them.
     sizes : dict of str to int
         `world_size`, `pp_size`, `tp_size`, `cp_size`, `dp_size`, as far as the log printed its arguments.
+    notes : tuple of str
+        What of the file was not used, and why: a sentence each.
+    of : str
+        What `step_s` are the seconds of where the log tells only a rate: "1,000,000 tokens of a GPU". Empty where it is a step:
+        only then they may be added up.
     """
 
     name: str
@@ -143,6 +157,8 @@ class TrainingLog:
     timers: dict[str, RankTimes] = dataclasses.field(default_factory=dict)
     extremes: dict[str, Extremes] = dataclasses.field(default_factory=dict)
     sizes: dict[str, int] = dataclasses.field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    of: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -178,7 +194,14 @@ class SlowRank:
     by_peers: bool
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+#: What time above the good pace is lost to; `variation` is the rest.
+LogLoss = Literal[
+    "windows", "ramps", "periodic", "sporadic", "start", "restarts", "save", "evaluation", "collection", "cache-flush",
+    "epoch", "profile", "log", "between", "variation",
+]  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LogFacts:
     """What a diagnosis keeps of a log.
 
@@ -190,15 +213,20 @@ class LogFacts:
     interval : int
         Iterations between two lines, usually.
     levels : tuple of Level
-        Paces, one after the other.
+        Paces, one after the other; those of a ramp are its two ends.
+    windows : tuple of LogWindow
+        Each time that the run was slow, in order; ramps count.
+    spikes : tuple of LogSpikes
+        What cost most first; `spike_lines` has the positions of their lines.
     usual_s, slow_s : float or None
-        Seconds of an iteration where it is as fast as the log ever shows for a while, and where it is slow; None without a change.
+        Seconds of an iteration at the good pace, and where it is slow; None where it never is for a while.
     when : When
-        Since when and until when iterations are slow; all None where the log shows no change.
+        Since when and until when iterations are slow: of the window that goes on, else of the one that cost most; all None
+        without one.
     deviations : float or None
         Difference of the two paces in standard deviations.
     lost_s : float
-        Seconds that slow iterations took longer than usual ones, all together.
+        Seconds that the iterations of all windows took longer than at the good pace.
     traced_s : float or None
         Mean seconds of the traced iterations by the log; None without a trace, or where the log has none of them.
     """
@@ -217,6 +245,18 @@ class LogFacts:
     restarts: tuple[LogRestart, ...]
     slow_ranks: tuple[SlowRank, ...]
     checkpoints_s: tuple[float, ...]
+    format: str = ""
+    reads: str = ""
+    is_mean: bool = True
+    windows: tuple[LogWindow, ...] = ()
+    ramps: tuple[LogRamp, ...] = ()
+    spikes: tuple[LogSpikes, ...] = ()
+    spike_lines: tuple[Ints, ...] = ()
+    work: LogWork | None = None
+    spread: LogSpread | None = None
+    ledger: LogLedger | None = None
+    parts: dict[str, float] = dataclasses.field(default_factory=dict)
+    intervals: dict[str, int] = dataclasses.field(default_factory=dict)
     traced_s: float | None = None
 
     def to_document(self) -> LogDocument:
@@ -236,4 +276,15 @@ class LogFacts:
                 for slow in self.slow_ranks
             ),
             checkpoints=LogCheckpoints(len(self.checkpoints_s), float(sum(self.checkpoints_s))),
+            format=self.format,
+            reads=self.reads,
+            is_mean=self.is_mean,
+            windows=self.windows,
+            ramps=self.ramps,
+            spikes=self.spikes,
+            work=self.work,
+            spread=self.spread,
+            ledger=self.ledger,
+            parts=self.parts,
+            intervals=self.intervals,
         )

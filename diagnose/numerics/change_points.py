@@ -2,11 +2,10 @@
 
 Enters: series of float64, one value a step, in time. Leaves: positions. A position is the index of the first value after a change.
 
-Which function answers which question:
+Which function answers which question (`pieces` has as many levels and ramps as there are):
 
 * `find_rise`: since when is each of many series above zero, if one change says it all? Known noise, one pass for all of them.
 * `fit_changes`: one change or two, and how probable is that by chance? For a series with at most a beginning and an end.
-* `fit_levels`: as many levels as there are, in a series of up to millions of positive values, such as the lines of a log.
 """
 
 import itertools
@@ -213,91 +212,3 @@ def _chance_of_change(series: Floats) -> float:
 def _penalty(weight: float, sigma: float, n: int) -> float:
     """Say how much a change must save: squares of the unit of `sigma`."""
     return float(weight * sigma**2 * np.log(n))
-
-
-# ------------------------------------------------------------------------------------------ any number of levels
-
-#: Values that levels are fitted to at most: medians of neighbours in a longer series.
-MAX_BINS = 2000
-#: A level of `fit_levels` lasts at least so many values.
-MIN_LEVEL = 3
-#: Neighbours of which the median is taken: a lone slow step is no level.
-WINDOW = 5
-#: As `CHANGE_PENALTY`; a series of many thousand values has room for more changes by chance.
-LEVEL_PENALTY = 4.0
-#: Noise below this part of a value is that of rounding to a tenth of a millisecond in a step of 50 ms.
-LEAST_NOISE_RATIO = 2e-3
-
-
-def fit_levels(series: Floats, *, least_ratio: float) -> list[int]:
-    """Fit levels to a long series, as many as the noise justifies.
-
-    Parameters
-    ----------
-    series : ndarray of float64, shape (n,)
-        Positive, any unit.
-    least_ratio : float
-        Medians of neighbouring levels differ by at least this factor.
-
-    Returns
-    -------
-    list of int
-        Where levels begin, and the length of the series: 0, the changes, n.
-
-    Source of the fit: Killick et al., Optimal detection of changepoints with a linear computational cost, 2012 (ruptures).
-    """
-    n = len(series)
-    width = -(-n // MAX_BINS)
-    edges = [*range(0, n, width), n]
-    smooth = _smooth(series)
-    bins = np.array([np.median(smooth[a:b]) for a, b in itertools.pairwise(edges)])
-    ends = _fit_ends(bins, float(noise_of_differences(series) / np.sqrt(width)))
-    bounds = [0, *(edges[end] for end in ends[:-1]), n]
-    for i in range(1, len(bounds) - 1):
-        bounds[i] = _place_at_value(series, bounds[i - 1], bounds[i], bounds[i + 1], 2 * width + WINDOW)
-    return _join_alike(series, bounds, least_ratio)
-
-
-def _smooth(values: Floats) -> Floats:
-    """Take the median of each value and its neighbours: edges stay."""
-    if len(values) < WINDOW:
-        return values
-    padded = np.pad(values, WINDOW // 2, mode="edge")
-    return np.asarray(np.median(np.lib.stride_tricks.sliding_window_view(padded, WINDOW), axis=1))
-
-
-def _fit_ends(bins: Floats, sigma: float) -> list[int]:
-    """Say where each level ends, by number of values."""
-    n = len(bins)
-    if n < 2 * MIN_LEVEL:
-        return [n]
-    import ruptures  # takes a second to import, and only a log needs it
-
-    scale = float(np.median(bins))
-    penalty = _penalty(LEVEL_PENALTY, max(sigma / scale, LEAST_NOISE_RATIO), n)
-    fitted = ruptures.KernelCPD(kernel="linear", min_size=MIN_LEVEL).fit((bins / scale)[:, None])
-    return [int(end) for end in fitted.predict(pen=penalty)]
-
-
-def _place_at_value(series: Floats, low: int, at: int, high: int, reach: int) -> int:
-    """Move a change to the value that parts the two levels best, by absolute deviations."""
-    before, after = float(np.median(series[low:at])), float(np.median(series[at:high]))
-    first, last = max(low + 1, at - reach), min(high - 1, at + reach)
-    near = np.clip(series[first:last], min(before, after), max(before, after))
-    # Cost of parting before each value: those left of it against the level before, the others against that after.
-    left = np.r_[0.0, np.cumsum(np.abs(near - before))]
-    right = np.r_[0.0, np.cumsum(np.abs(near - after))]
-    return first + int(np.argmin(left + right[-1] - right)) if last > first else at
-
-
-def _join_alike(series: Floats, bounds: list[int], least_ratio: float) -> list[int]:
-    """Take away changes, the least first, until medians of neighbours differ by the least ratio."""
-    bounds = list(bounds)
-    while len(bounds) > 2:
-        levels = np.array([np.median(series[a:b]) if b > a else np.nan for a, b in itertools.pairwise(bounds)])
-        apart = np.abs(np.diff(np.log(levels)))
-        least = int(np.argmin(np.where(np.isnan(apart), -1.0, apart)))
-        if apart[least] >= np.log(least_ratio):
-            break
-        del bounds[least + 1]
-    return bounds

@@ -3,6 +3,9 @@
 Enters: step numbers and which of them are hit. Leaves: the period, how exactly it is kept, and the chance of that.
 """
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -56,3 +59,138 @@ def find_period(steps: NDArray[np.int64], hits: NDArray[np.bool_]) -> tuple[int,
         if regularity > best[0] + BETTER and count >= MIN_HITS:
             best = (regularity, period, chance)
     return best[1], best[0], best[2]
+
+
+class Train(NamedTuple):
+    """Hits at even distances: every `period`-th number from `phase` on, and how exactly that holds."""
+
+    period: int
+    phase: int
+    """Smallest number at least 0 that is a hit by this."""
+    n_hits: int
+    """Hits that lie on it."""
+    kept: float
+    """Part of the numbers on it, between its first hit and its last, that are hits."""
+    hits: NDArray[np.bool_]
+    """Which hits lie on it, in the order of `numbers`."""
+
+
+#: Distances looked at in `find_train`: the most frequent ones between neighbouring hits.
+MOST_DISTANCES = 24
+#: Numbers that candidates are tried on first, from the first hit on.
+TRIED = 20_000
+#: Candidates that are tried on all numbers.
+FINALISTS = 6
+#: A train has at least so many hits, and at least this part of its numbers are hits.
+LEAST_HITS, LEAST_KEPT = 3, 0.75
+#: How probable a train may be by chance.
+TRAIN_CHANCE = 1e-3
+
+
+def find_train(
+    numbers: NDArray[np.int64], hits: NDArray[np.bool_], *, width: int = 1, stated: Sequence[int] = ()
+) -> Train | None:
+    """Find the distance at which hits come, among others that come at random; None where chance explains it.
+
+    Parameters
+    ----------
+    numbers : ndarray of int64, shape (n,)
+        Increasing. One stands for itself and those after the number before, `width` of them.
+    hits : ndarray of bool, shape (n,)
+        Where something happened, at any of the numbers that one stands for.
+    stated : sequence of int
+        Distances that are likelier than others.
+
+    >>> hits = np.arange(1, 201) % 8 == 3
+    >>> find_train(np.arange(1, 201), hits)[:2]
+    (8, 3)
+    """
+    at = numbers[hits]
+    if len(at) < LEAST_HITS:
+        return None
+    span = int(at[-1] - at[0])
+    candidates = [p for p in _list_distances(at, width, stated) if width < p <= span // (LEAST_HITS - 1)]
+    if not candidates:
+        return None
+    inside = (numbers >= at[0]) & (numbers <= at[-1])
+    some = np.flatnonzero(inside)[: max(TRIED, 1)]
+    if len(some) < int(inside.sum()):
+        enough = [p for p in candidates if p * LEAST_HITS <= int(numbers[some[-1]] - at[0])] or candidates
+        tried = sorted(enough, key=lambda p: -_rate(_try(numbers[some], hits[some], p, width)))
+        candidates = [*tried[:FINALISTS], *(p for p in candidates if p not in enough)]
+    frequent = float(hits[inside].mean())
+    best: tuple[float, Train] | None = None
+    for period in candidates:
+        train = _try(numbers[inside], hits[inside], period, width)
+        if train is None or train.kept < LEAST_KEPT or train.n_hits < LEAST_HITS:
+            continue
+        # Numbers that one stands for hit several at a time.
+        expected = min(1.0 - 1e-9, frequent)
+        choices = len(stated) + 1 if period in stated else period * len(candidates)
+        n_there = train.n_hits / train.kept
+        if n_there * _nats(train.kept, expected) < np.log(choices) - np.log(TRAIN_CHANCE):
+            continue
+        # Where several fit as well, as where one number stands for many, a stated one is likelier, and so is a round one.
+        rate = _rate(train) * (1.0 + 0.02 * (period in stated) + 1e-4 * _roundness(period))
+        if best is None or rate > best[0] * (1.0 + BETTER):
+            best = (rate, train)
+    if best is None:
+        return None
+    whole = np.zeros(len(numbers), dtype=bool)
+    whole[inside] = best[1].hits
+    return best[1]._replace(hits=whole[hits])
+
+
+def _list_distances(at: NDArray[np.int64], width: int, stated: Sequence[int]) -> list[int]:
+    """List distances worth trying: those stated, those between neighbours, their common divisors, and the mean."""
+    gaps, counts = np.unique(np.diff(at), return_counts=True)
+    frequent = gaps[np.argsort(-counts, kind="stable")[:MOST_DISTANCES]]
+    found = {int(p) for p in stated} | {int(g) for g in frequent}
+    found |= {int(p) for p in np.unique(np.gcd.outer(frequent, frequent))}
+    mean = float(at[-1] - at[0]) / (len(at) - 1)
+    found |= {int(mean), int(mean) + 1}
+    if width > 1:  # a distance shows as a multiple of the width, now a larger one and now a smaller
+        near = sorted({int(g) for g in frequent[:3]} | {int(mean)})
+        found |= {p for g in near for p in range(max(2, g - width + 1), g + width)} if width <= 64 else set()
+    return sorted(found)
+
+
+def _try(numbers: NDArray[np.int64], hits: NDArray[np.bool_], period: int, width: int) -> Train | None:
+    """Choose the phase that most hits lie on, among those of which most numbers are hits."""
+    phases = numbers % period
+    there, hit = (np.bincount(phases[mask], minlength=period) for mask in (slice(None), hits))
+    if width > 1:  # phase p is within what number n stands for where n - width < p <= n
+        there, hit = (_sum_around(counts, width) for counts in (there, hit))
+    kept = hit / np.maximum(there, 1)
+    phase = int(np.argmax(np.where(kept >= LEAST_KEPT, hit, -1)))
+    if kept[phase] < LEAST_KEPT:
+        return None
+    on = hits & ((phases - phase) % period < width)
+    return Train(period, phase, int(hit[phase]), float(kept[phase]), on)
+
+
+def _sum_around(counts: NDArray[np.int64], width: int) -> NDArray[np.int64]:
+    """Add up each count and those of the next `width` - 1 phases, around the end."""
+    period = len(counts)
+    summed = np.concatenate([[0], np.cumsum(np.concatenate([counts, counts[: width % period]]))])
+    whole = (width // period) * counts.sum()
+    rest = width % period
+    return np.asarray(summed[rest : rest + period] - summed[:period] + whole)
+
+
+def _rate(train: Train | None) -> float:
+    """Say how good a train is: by the hits on it and how exactly it is kept."""
+    return 0.0 if train is None else train.n_hits * train.kept
+
+
+def _roundness(number: int) -> int:
+    """Count how round a number is: how many of 5, 10, 50, 100, 500, 1000 divide it."""
+    return sum(number % unit == 0 for unit in (5, 10, 50, 100, 500, 1000))
+
+
+def _nats(share: float, expected: float) -> float:
+    """Give how little probable a share of hits is where another is expected: nats a number."""
+    if share <= expected:
+        return 0.0
+    left = (1.0 - share) * np.log((1.0 - share) / (1.0 - expected)) if share < 1.0 else 0.0
+    return float(share * np.log(share / expected) + left)

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from diagnose.errors import TraceError
 from diagnose.model.recording import Account
 from diagnose.model.trace import TOKEN_COLUMNS, Ints
+from diagnose.trace.input_files import name_in
 from diagnose.trace.list_column import ListColumn
 from diagnose.trace.parquet import read_parquet
-from diagnose.trace.producers.contents import name_in
 from diagnose.trace.rows import Rows, take_rows
 
 #: Folders of one start of a job, in which it goes on where the one before ended; in the order of their names.

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from diagnose.trace.producers import megatron_log
+from diagnose.trace.input_files import InputFiles
+from diagnose.trace.producers import training_log
 from diagnose.trace.producers.catalogue import find_producer
-from diagnose.trace.producers.input_files import InputFiles
 from diagnose.trace.read import DESCRIPTIONS
 from diagnose.trace.strangers import name_stranger
 
@@ -79,7 +79,7 @@ def _are_known(folder: Path, names: Sequence[str]) -> bool:
     of_kind = [folder / name for name in names if Path(name).suffix == kind]
     asked = of_kind[:: max(1, len(of_kind) // FILES_ASKED)][:FILES_ASKED]
     found = [find_producer(InputFiles(path, (path,))) for path in asked if path.is_file()]
-    known = Counter(producer.NAME for producer in found if producer is not None and producer is not megatron_log)
+    known = Counter(producer.NAME for producer in found if producer is not None and producer is not training_log)
     return max(known.values(), default=0) >= FILES_KNOWN
 
 

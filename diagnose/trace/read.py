@@ -19,8 +19,8 @@ from typing import Any, BinaryIO
 from diagnose.errors import TraceError
 from diagnose.model.memory import default_memory
 from diagnose.model.trace import Ints
+from diagnose.trace.input_files import InputFiles, list_input_files
 from diagnose.trace.parquet import MAGIC, is_trace, read_parquet
-from diagnose.trace.producers.input_files import InputFiles, list_input_files
 from diagnose.trace.rows import Rows
 from diagnose.trace.sample import choose_steps
 from diagnose.trace.streams import read_stream
@@ -111,7 +111,7 @@ def _read_inputs(inputs: InputFiles, name: str, report: Callable[[str], None], c
     """Read files of another producer, else a folder with one trace a rank."""
     # A job in one Parquet file is answered without any of these.
     from diagnose.trace.gather import gather_traces
-    from diagnose.trace.producers import megatron_log
+    from diagnose.trace.producers import training_log
     from diagnose.trace.producers.catalogue import find_producer, list_producers, read_with
     from diagnose.trace.recorded import make_rows
     from diagnose.trace.strangers import describe_strangers, refuse_strangers
@@ -124,7 +124,7 @@ def _read_inputs(inputs: InputFiles, name: str, report: Callable[[str], None], c
     )
     producer = find_producer(InputFiles(inputs.path, others)) if others else None
     if producer is not None and not (
-        traces and producer is megatron_log
+        traces and producer is training_log
     ):  # a log beside traces has no operations to add
         rows = make_rows(read_with(producer, InputFiles(inputs.path, others), name=name, report=report), name=name)
         if traces:

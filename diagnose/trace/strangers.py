@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from diagnose.errors import TraceError
-from diagnose.trace.producers.contents import name_in
-from diagnose.trace.producers.input_files import InputFiles
+from diagnose.trace.input_files import InputFiles, name_in
+from diagnose.trace.logs.catalogue import name_formats
 
 #: Files of a folder that are looked at, spread over all of it, and names written of each kind.
 FILES_ASKED = 64
@@ -43,7 +43,7 @@ class Stranger:
 _TRACE = "record the steps with diagnose.record.Recorder, or with torch.profiler, on every rank"
 _PROFILE = "record the same steps with torch.profiler on every rank, and give the folder"
 _BESIDE = f"{_TRACE}: this has no operations"
-_LOG = "give Megatron-LM's log for step times, or a trace for causes"
+_LOG = "give the log that the trainer printed for step times (`diagnose convert --list`: whose are read), or a trace for causes"
 _UNPACK = "unpack it, and give the folder"
 
 
@@ -342,18 +342,6 @@ STRANGERS: tuple[Stranger, ...] = (
         _TRACE,
     ),
     Stranger(
-        "a log of DeepSpeed",
-        _anywhere(rb"\bRunningAvgSamplesPerSec=|\bfwd_microstep: |\[deepspeed\]|elapsed time per iteration \(s\):"),
-        "has step times",
-        _LOG,
-    ),
-    Stranger(
-        "a console of torchtitan",
-        _anywhere(rb"\bstep: *\d+\s.{0,80}\bloss: .{0,200}\btps: "),
-        "has step times",
-        "give structured_logs/*.jsonl, which torchtitan writes beside it",
-    ),
-    Stranger(
         "a console of a trainer",
         _anywhere(
             rb"\{'(?:loss|train_loss|train_runtime|eval_loss)': |^iter \d+: loss |^(?:Epoch|epoch)[ \[:]+\d+.{0,200}(?:loss|it/s)"
@@ -509,7 +497,8 @@ def _refuse_text(inputs: InputFiles, name: str) -> TraceError | None:
         return None
     what = f"holds {len(inputs.files)} files of text" if inputs.is_folder else "is text"
     return TraceError(
-        f"{what} in which no known tool wrote operations or step times; {_TRACE}: `diagnose convert --list` shows what can be read",
+        f"{what} in which no known tool wrote operations or step times (looked for those of {name_formats()}); give the log "
+        f"that the trainer printed, or {_TRACE}: `diagnose convert --list` shows what can be read",
         where=name,
     )
 

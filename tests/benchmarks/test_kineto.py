@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from diagnose.model.optype import Op
+from diagnose.trace.input_files import list_input_files
 from diagnose.trace.producers import kineto
-from diagnose.trace.producers.input_files import list_input_files
 from tests.trace.producers.kineto_traces import KinetoTrace, distributed
 
 pytestmark = pytest.mark.benchmark
@@ -25,7 +25,7 @@ READER = """
 import resource, sys
 from pathlib import Path
 from diagnose.trace.producers import kineto
-from diagnose.trace.producers.input_files import list_input_files
+from diagnose.trace.input_files import list_input_files
 if __name__ == "__main__":
     recording = kineto.read(list_input_files(Path(sys.argv[1]), name="job"), name="job", report=lambda _: None)
     own, child = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))

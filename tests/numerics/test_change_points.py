@@ -1,8 +1,5 @@
 """Changes of level: where they are, that they equal those of a reference, and that noise has none."""
 
-import itertools
-import sys
-
 import numpy as np
 import pytest
 import ruptures
@@ -15,7 +12,6 @@ from diagnose.numerics.change_points import (
     Rise,
     find_rise,
     fit_changes,
-    fit_levels,
     place_changes,
     split_in_two,
 )
@@ -121,34 +117,3 @@ def test_noise_seldom_has_a_change() -> None:
 def test_nothing_changes_in_a_short_or_constant_series(series: np.ndarray) -> None:
     """Fewer than five steps, or steps without any difference, have no change."""
     assert fit_changes(series, chance=0.02) == ([], 1.0)
-
-
-def test_one_or_two_changes_need_no_ruptures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A trace is dated without the library, which takes a second to import."""
-    monkeypatch.setitem(sys.modules, "ruptures", None)
-    assert fit_changes(levels((20, 0.0), (20, 1.0)), chance=0.02)[0] == [20]
-
-
-# ------------------------------------------------------------------------------------------ fit_levels
-
-
-def test_levels_begin_where_they_do() -> None:
-    """Four levels in 12,000 values, fitted to medians of 6 neighbours each, begin to the value in 19 of 20 series at least."""
-    sizes = (3001, 2000, 4003, 2996)
-    parts = tuple(zip(sizes, (1.0, 1.2, 1.0, 1.5), strict=True))
-    found = [fit_levels(levels(*parts, noise=0.01, seed=seed), least_ratio=1.02) for seed in SEEDS]
-    expected = [0, *itertools.accumulate(sizes)]
-    assert sum(len(f) == len(expected) and bool(np.allclose(f, expected, rtol=0, atol=1)) for f in found) >= 19
-
-
-def test_levels_that_are_nearly_alike_are_one() -> None:
-    """A pace that differs by 1% is another one, and is not where neighbours must differ by 2%."""
-    series = levels((300, 1.0), (300, 1.01), noise=0.002)
-    assert fit_levels(series, least_ratio=1.005) == [0, 300, 600]
-    assert fit_levels(series, least_ratio=1.02) == [0, 600]
-
-
-@pytest.mark.parametrize("n", range(1, 8))
-def test_a_few_values_are_one_level(n: int) -> None:
-    """Shorter series than two levels, and constant ones, are one level."""
-    assert fit_levels(np.ones(n), least_ratio=1.02) == [0, n]

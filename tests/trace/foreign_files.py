@@ -262,18 +262,8 @@ FOREIGN: dict[str, list[tuple[str, bytes | Callable[[], bytes]]]] = {
         ("dmesg", b"[12345.678901] NVRM: Xid (PCI:0000:17:00): 79, GPU has fallen off the bus.\n")
     ],
     "NCCL log": [("nccl.log", _NCCL.encode())],
-    "log of DeepSpeed": [
-        (
-            "ds.log",
-            b"[2026-01-01] [INFO] [timer.py:1] epoch=0/micro_step=9/global_step=9, RunningAvgSamplesPerSec=3.1\n",
-        )
-    ],
-    "console of torchtitan": [
-        ("titan.log", b"[rank0]: step: 10  loss:  8.1  memory: 7.1GiB  tps: 3,112  mfu: 31.1%\n")
-    ],
     "console of a trainer": [
         ("hf.log", b"{'loss': 2.5, 'learning_rate': 5e-05, 'epoch': 0.1}\n"),
-        ("nano.log", b"iter 120: loss 2.5312, time 123.45ms, mfu 30.10%\n"),
     ],
     "Slurm log": [
         ("slurm-12.out", b"slurmstepd: error: *** STEP 12.0 ON node1 CANCELLED AT 2026-01-01T00:00:00 ***\n")

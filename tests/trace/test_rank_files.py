@@ -10,8 +10,8 @@ import pytest
 
 from diagnose.record.parallel_state import ParallelState
 from diagnose.record.write import write_rows
+from diagnose.trace import input_files
 from diagnose.trace.gather import gather_traces
-from diagnose.trace.producers import input_files
 from diagnose.trace.rank_files import FILES_ASKED, FOOTERS_ASKED, RECORDER_KEY, pick_rank_files
 from tests.record.test_write import kept_of
 from tests.trace.foreign_files import FOREIGN, write

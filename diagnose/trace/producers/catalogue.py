@@ -12,7 +12,7 @@ from typing import Protocol, cast
 
 from diagnose.errors import DiagnoseError, TraceError
 from diagnose.model.recording import Recording
-from diagnose.trace.producers.input_files import InputFiles
+from diagnose.trace.input_files import InputFiles
 
 #: Modules of this folder, in the order in which they are tried: the format that is recognised most surely comes first.
 BUILT_IN: tuple[str, ...] = (
@@ -22,7 +22,7 @@ BUILT_IN: tuple[str, ...] = (
     "ndtimeline",
     "torchtitan",
     "kineto",
-    "megatron_log",
+    "training_log",
 )
 ENTRY_POINTS = "diagnose.producers"
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from diagnose.errors import TraceError
-from diagnose.trace.producers.input_files import open_unpacked
+from diagnose.trace.input_files import open_unpacked
 
 #: A larger file of one rank is no timeline of some steps; and what unpacks to more is meant to fill the memory.
 MAX_BYTES = 1 << 30
@@ -55,11 +55,6 @@ def read_json(file: Path, kind: type[_T], *, name: str, expected: str, most: int
         return cast("_T", msgspec.json.decode(content, type=cast("Any", kind), strict=False))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise TraceError(f"cannot be read ({_reason(error)}); expected {expected}: copy it again", where=name) from None
-
-
-def name_in(folder: Path, file: Path, name: str) -> str:
-    """Name a file as errors do: as the path given, with what lies below it."""
-    return name if file == folder else f"{name}/{file.relative_to(folder).as_posix()}"
 
 
 def _reason(error: Exception) -> str:

@@ -19,12 +19,12 @@ from diagnose.model.optype import Op
 from diagnose.model.recording import Dropped, Recording, Unobserved
 from diagnose.model.trace import Ints, Seconds
 from diagnose.trace.clocks import align
+from diagnose.trace.input_files import InputFiles, name_in
 from diagnose.trace.labels import mark_last_attempts
-from diagnose.trace.producers import megatron_log
+from diagnose.trace.logs.load import is_log, load_log
 from diagnose.trace.producers.absent import find_absent
 from diagnose.trace.producers.catalogue import Report
-from diagnose.trace.producers.contents import name_in, read_bytes
-from diagnose.trace.producers.input_files import InputFiles
+from diagnose.trace.producers.contents import read_bytes
 from diagnose.trace.producers.switching import Iterations, order_iterations
 from diagnose.trace.producers.weights import Computes
 
@@ -168,10 +168,10 @@ def _order_modes(columns: Seconds, mode: Ints, logs: InputFiles, name: str) -> t
 
 def _read_step_times(logs: InputFiles, name: str) -> Seconds | None:
     """Read the step times of the job from the training log beside; None where there is none."""
-    files = tuple(file for file in logs.files if megatron_log.recognise(InputFiles(logs.path, (file,))))
+    files = tuple(file for file in logs.files if is_log(InputFiles(logs.path, (file,))))
     if not files:
         return None
-    log = megatron_log.read_log(InputFiles(logs.path, files), name=name, report=_ignore)
+    log = load_log(InputFiles(logs.path, files), name=name, report=_ignore)
     return np.asarray(log.step_s[log.attempt == log.attempt.max()])
 
 

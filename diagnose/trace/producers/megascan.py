@@ -18,10 +18,10 @@ from diagnose.model.optype import Op
 from diagnose.model.recording import Dropped, Recording, Unobserved
 from diagnose.model.trace import Ints
 from diagnose.trace.clocks import align
+from diagnose.trace.input_files import InputFiles, name_in
 from diagnose.trace.producers.absent import find_absent
 from diagnose.trace.producers.catalogue import Report
-from diagnose.trace.producers.contents import name_in, read_json
-from diagnose.trace.producers.input_files import InputFiles
+from diagnose.trace.producers.contents import read_json
 
 NAME = "megascan"
 TITLE = "MegatronApp: MegaScan files (benchmark-data-*.json), or an aggregated timeline of MegaScan or MegaDPP"

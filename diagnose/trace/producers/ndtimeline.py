@@ -21,10 +21,10 @@ from diagnose.model.optype import BY_NAME, Op
 from diagnose.model.recording import Dropped, Recording, Unobserved
 from diagnose.model.trace import Ints
 from diagnose.trace.columns import begins_run
+from diagnose.trace.input_files import InputFiles, name_in
+from diagnose.trace.logs.lines import read_lines
 from diagnose.trace.producers.catalogue import Report
-from diagnose.trace.producers.contents import name_in, read_json
-from diagnose.trace.producers.input_files import InputFiles
-from diagnose.trace.producers.lines import read_lines
+from diagnose.trace.producers.contents import read_json
 
 NAME = "ndtimeline"
 TITLE = "veScale or Megatron ndtimeline: Chrome events a host (trace_step*_*), or raw log lines"

@@ -16,10 +16,10 @@ from diagnose.errors import TraceError
 from diagnose.model.optype import Op
 from diagnose.model.recording import Dropped, Recording, Unobserved
 from diagnose.trace.clocks import align
+from diagnose.trace.input_files import InputFiles, name_in
 from diagnose.trace.producers.absent import find_absent
 from diagnose.trace.producers.catalogue import Report
-from diagnose.trace.producers.contents import name_in, read_json
-from diagnose.trace.producers.input_files import InputFiles
+from diagnose.trace.producers.contents import read_json
 from diagnose.trace.producers.weights import Computes
 
 NAME = "primus"

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 
 from diagnose.model.optype import NAMES, Op
 from diagnose.model.recording import Recording
+from diagnose.trace.input_files import list_input_files
 from diagnose.trace.producers.catalogue import Producer
-from diagnose.trace.producers.input_files import list_input_files
 
 
 def say_nothing(line: str) -> None:

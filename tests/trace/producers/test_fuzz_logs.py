@@ -1,10 +1,13 @@
-"""Damaged files of ndtimeline, torchtitan and Megatron-LM: 60 of each format, each a diagnosis or one clear line, within 1 GB.
+"""Damaged files of ndtimeline and torchtitan, and damaged training logs: 60 of each, each a diagnosis or one clear line.
 
 Run as a program it is the worker: `python -m tests.trace.producers.test_fuzz_logs FORMAT FIRST END`. A crash names the seed; to see
 one input again: the same with END = FIRST + 1.
 """
 
+import dataclasses
+import functools
 import gzip
+import itertools
 import json
 import subprocess
 import sys
@@ -24,12 +27,15 @@ import pytest
 from diagnose.errors import DiagnoseError, TraceError
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.request import Request
+from diagnose.model.training_log import LogEventKind
 from diagnose.pipeline import diagnose_job
 from diagnose.report import json_lines, terminal
-from diagnose.trace.logs import find_log
+from diagnose.trace.find_log import find_log
+from diagnose.trace.input_files import list_input_files
 from diagnose.trace.producers import ndtimeline, torchtitan
 from diagnose.trace.producers.catalogue import Producer
-from diagnose.trace.producers.input_files import list_input_files
+from tests.logs.runs import Attempt, Between, steady_run
+from tests.trace.logs.test_round_trip import CASES
 from tests.trace.producers.megatron_lines import argument_lines, detector_line, noisy, run, timer_lines
 from tests.trace.producers.ndtimeline_files import raw_lines, timed, write_events
 from tests.trace.producers.recordings import say_nothing, to_parquet
@@ -94,17 +100,29 @@ def training_log() -> list[bytes]:
     return ["\n".join(lines).encode()]
 
 
+@cache
+def console(name: str) -> list[bytes]:
+    """Give the console of a run that was started twice, with saves and evaluations."""
+    run = steady_run(120, 0.5)
+    iteration = np.r_[run.iteration[:70], run.iteration[50:100]]
+    kinds: tuple[LogEventKind, ...] = ("save", "evaluation", "cache-flush")
+    between = tuple(Between(kind=kind, at=at, seconds=7.5) for at in (29, 89) for kind in kinds)
+    attempts = (Attempt(at=0, hosts=("a-1",)), Attempt(at=70, hosts=("a-2",)))
+    return [CASES[name].write(dataclasses.replace(run, iteration=iteration, between=between, attempts=attempts))]
+
+
 FORMATS: dict[str, Callable[[], list[bytes]]] = {
     "events": cache(events),
     "raw": cache(raw),
     "structured": cache(structured),
     "log": cache(training_log),
+    **{f"log of {name}": functools.partial(console, name) for name in CASES},
 }
 
 
 def damage(rng: np.random.Generator, content: bytes) -> bytes:
     """Damage one file in one of many ways."""
-    kind = int(rng.integers(8))
+    kind = int(rng.integers(11))
     if kind == 0:  # flipped bits
         changed = bytearray(content)
         for _ in range(int(rng.choice([1, 3, 30]))):
@@ -153,7 +171,22 @@ def damage(rng: np.random.Generator, content: bytes) -> bytes:
         ]
         old, new = (words[i] for i in rng.integers(0, len(words), 2))
         return content.replace(old, new, int(rng.choice([1, 100, -1])))
-    return content[: len(content) // 2] + rng.bytes(int(rng.choice([10, 10_000]))) + content[len(content) // 2 :]
+    return _damage_text(rng, content, kind)
+
+
+def _damage_text(rng: np.random.Generator, content: bytes, kind: int) -> bytes:
+    """Damage a text as other systems and other writers do."""
+    if kind == 7:  # as PowerShell writes it, or cut within a character of that
+        wide = content.decode("utf-8", "replace").encode("utf-16")
+        return wide[: int(rng.integers(2, len(wide)))] if rng.random() < 0.5 else wide
+    if kind == 8:  # zeros, as a full disk leaves them, and ends of lines of Windows
+        at, zeros = int(rng.integers(len(content))), b"\0" * int(rng.choice([1, 4096]))
+        return (content[:at] + zeros + content[at:]).replace(b"\n", b"\r\n")
+    if kind == 10:  # a block of another file in its middle
+        return content[: len(content) // 2] + rng.bytes(int(rng.choice([10, 10_000]))) + content[len(content) // 2 :]
+    cuts = np.sort(rng.integers(0, len(content), 40)).tolist()  # two ranks write at once, in pieces
+    pieces = [content[a:b] for a, b in itertools.pairwise([0, *cuts, len(content)])]
+    return b"".join(piece + other for piece, other in zip(pieces, [b"", *pieces[:-1]], strict=True))
 
 
 def write_damaged(name: str, seed: int, folder: Path) -> Path:

@@ -13,8 +13,8 @@ from diagnose.model.optype import BY_NAME, Op
 from diagnose.model.recording import Recording
 from diagnose.model.request import Request
 from diagnose.pipeline import diagnose_job
+from diagnose.trace.input_files import list_input_files
 from diagnose.trace.producers import kineto
-from diagnose.trace.producers.input_files import list_input_files
 from diagnose.trace.producers.kineto.annotations import parse_annotation
 from diagnose.trace.producers.kineto.events import Stream, read_events
 from tests.trace.producers.kineto_traces import (

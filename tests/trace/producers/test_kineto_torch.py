@@ -13,8 +13,8 @@ from diagnose.model.optype import BY_NAME, DIRECTIONS, Op
 from diagnose.model.recording import Recording
 from diagnose.model.request import Request
 from diagnose.pipeline import diagnose_job
+from diagnose.trace.input_files import list_input_files
 from diagnose.trace.producers import kineto
-from diagnose.trace.producers.input_files import list_input_files
 from diagnose.trace.producers.kineto.rank import read_rank
 
 PROGRAM = Path(__file__).resolve().parents[2] / "torch_jobs" / "profiled_job.py"

@@ -12,9 +12,9 @@ from diagnose.errors import TraceError
 from diagnose.model.optype import Op
 from diagnose.model.request import Request
 from diagnose.pipeline import diagnose_job
+from diagnose.trace.input_files import list_input_files
 from diagnose.trace.producers import ndtimeline
 from diagnose.trace.producers.catalogue import Producer
-from diagnose.trace.producers.input_files import list_input_files
 from tests.fixture_jobs import FIXTURES, diagnosed
 from tests.trace.producers.ndtimeline_files import raw_lines, timed, write_events
 from tests.trace.producers.recordings import frame, read, say_nothing, to_parquet

@@ -12,9 +12,9 @@ from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.optype import Op
 from diagnose.model.request import Request
 from diagnose.pipeline import diagnose_job
+from diagnose.trace.input_files import list_input_files
 from diagnose.trace.load import load_trace
 from diagnose.trace.producers import primus
-from diagnose.trace.producers.input_files import list_input_files
 from tests.trace.producers.pipelines import Pipeline, write_primus
 
 EXAMPLE = Path(__file__).resolve().parents[4] / "shared" / "formats" / "primus" / "pp8"

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from diagnose.errors import TraceError
-from diagnose.trace.producers.input_files import open_unpacked
+from diagnose.trace.input_files import open_unpacked
 
 #: Bytes read at a time. An event is about 300 bytes; decoded ones take some 10 times the memory of their text.
 CHUNK_BYTES = 4 << 20

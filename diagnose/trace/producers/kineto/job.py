@@ -23,9 +23,8 @@ from diagnose.model.budget import HostWait
 from diagnose.model.optype import DIRECTIONS, P2P, Op
 from diagnose.model.recording import Dropped, HostTime, Recording, Unobserved
 from diagnose.trace.clocks import align
+from diagnose.trace.input_files import InputFiles, name_in
 from diagnose.trace.producers.catalogue import Report
-from diagnose.trace.producers.contents import name_in
-from diagnose.trace.producers.input_files import InputFiles
 from diagnose.trace.producers.kineto.apart import refuse_other_jobs
 from diagnose.trace.producers.kineto.layout import Layout, place_ranks
 from diagnose.trace.producers.kineto.operations import Operations

@@ -16,10 +16,9 @@ from diagnose.errors import TraceError
 from diagnose.model.optype import Op
 from diagnose.model.recording import ClockOffset, Dropped, Recording, Unobserved
 from diagnose.model.trace import Ints, Seconds
+from diagnose.trace.input_files import InputFiles, name_in
+from diagnose.trace.logs.lines import read_lines
 from diagnose.trace.producers.catalogue import Report
-from diagnose.trace.producers.contents import name_in
-from diagnose.trace.producers.input_files import InputFiles
-from diagnose.trace.producers.lines import read_lines
 from diagnose.trace.producers.torchtitan.meetings import (
     Grid,
     align_spans,

@@ -83,3 +83,8 @@ def list_input_files(path: Path, *, name: str) -> InputFiles:
             where=name,
         )
     return InputFiles(path, tuple(files))
+
+
+def name_in(folder: Path, file: Path, name: str) -> str:
+    """Name a file as errors do: as the path given, with what lies below it."""
+    return name if file == folder else f"{name}/{file.relative_to(folder).as_posix()}"

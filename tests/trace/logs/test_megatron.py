@@ -11,14 +11,15 @@ import pytest
 
 from diagnose.errors import TraceError
 from diagnose.model.training_log import TrainingLog
-from diagnose.trace.logs import find_log
-from diagnose.trace.producers import megatron_log
+from diagnose.trace.find_log import find_log
+from diagnose.trace.input_files import list_input_files
+from diagnose.trace.logs.load import is_log, load_log
+from diagnose.trace.producers import training_log
 from diagnose.trace.producers.catalogue import Producer
-from diagnose.trace.producers.input_files import list_input_files
 from tests.trace.producers.megatron_lines import argument_lines, detector_line, iteration_line, run, timer_lines
 from tests.trace.producers.recordings import read, say_nothing
 
-PRODUCER = cast("Producer", cast("ModuleType", megatron_log))
+PRODUCER = cast("Producer", cast("ModuleType", training_log))
 MAX_RSS_BYTES = 300 * 2**20
 
 
@@ -27,8 +28,8 @@ def parse(tmp_path: Path, lines: list[str]) -> TrainingLog:
     path = tmp_path / "train.log"
     path.write_text("\n".join(lines))
     inputs = list_input_files(path, name="train.log")
-    assert megatron_log.recognise(inputs)
-    return megatron_log.read_log(inputs, name="train.log", report=say_nothing)
+    assert is_log(inputs)
+    return load_log(inputs, name="train.log", report=say_nothing)
 
 
 @pytest.mark.parametrize("prefix", ["", "[default7]:", "0: ", "\x1b[32m7: \x1b[0m", "Epoch:  3%|#  | 1/9\r"])
@@ -97,7 +98,7 @@ def test_packed_and_folder(tmp_path: Path) -> None:
         file.write("\n".join(run([1, 2], [1.0, 1.0])))
     inputs = find_log(tmp_path)
     assert inputs is not None
-    assert megatron_log.read_log(inputs, name="logs", report=say_nothing).iteration.tolist() == [1, 2]
+    assert load_log(inputs, name="logs", report=say_nothing).iteration.tolist() == [1, 2]
 
 
 def test_recognised_by_its_end(tmp_path: Path) -> None:
@@ -117,8 +118,10 @@ def test_has_no_operations(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="diagnose TRACE --log LOG"):
         read(PRODUCER, path)
     path.write_text("nothing\n")
-    with pytest.raises(TraceError, match="has no line with `iteration"):
-        megatron_log.read_log(list_input_files(path, name="x"), name="x", report=say_nothing)
+    with pytest.raises(
+        TraceError, match="has no line that tells how long a step took; looked for those of Megatron-LM"
+    ):
+        load_log(list_input_files(path, name="x"), name="x", report=say_nothing)
 
 
 def test_memory_is_bounded(tmp_path: Path) -> None:
@@ -134,7 +137,7 @@ def test_memory_is_bounded(tmp_path: Path) -> None:
         file.write("x" * 50_000_000 + "\n")
     program = (
         "import sys, pathlib\n"
-        "from diagnose.trace.logs import load_log_beside\n"
+        "from diagnose.trace.logs.load import load_log_beside\n"
         "log = load_log_beside(pathlib.Path(sys.argv[1]), report=lambda line: None)\n"
         "status = pathlib.Path('/proc/self/status').read_text()\n"
         "print(len(log.iteration), status.split('VmHWM:')[1].split()[0])\n"

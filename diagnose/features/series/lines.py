@@ -1,0 +1,182 @@
+"""Which lines of a log count, how many steps each stands for, and how much work a step was.
+
+Enters: a `TrainingLog`. Leaves: `Lines`: the last attempt at each iteration, with the work taken out.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from diagnose.model.diagnosis_document import LogWork
+from diagnose.model.trace import Bools, Ints, Seconds
+from diagnose.model.training_log import TrainingLog
+from diagnose.numerics.robust import Floats
+
+#: An interval between lines that fewer lines have than this part is a hole in the log.
+HOLE_SHARE = 0.02
+#: Work that varies by less than this part of itself is no reason to divide by it.
+LEAST_WORK_RATIO = 0.01
+#: Folds of lines, one after the other, of which each is predicted by the others.
+FOLDS = 6
+#: Lines with and without a difference in work to learn from.
+LEAST_LINES = 8
+#: Work is believed when it leaves no more than this part of what step times differ by.
+BELIEVED = 0.6
+#: Where work changes in few places, times change there, at those lines, by this part of what it predicts at least, and not by more
+#: than so many times as much.
+AT_ONCE = (0.5, 1.6)
+#: Work changes in few places when no more than this part of the lines begins with another work.
+FEW_CHANGES = 0.1
+#: Lines on each side of such a place that are compared.
+BESIDE = 5
+#: Powers of work that times may grow with: attention is the square of a sequence.
+MOST_POWER = 2.2
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Lines:
+    """The last attempt at each iteration, in order; all arrays have shape (n,).
+
+    Attributes
+    ----------
+    index : ndarray of int64
+        Of the line in the log.
+    steps : ndarray of float64
+        Iterations that a line stands for.
+    work : ndarray of float64
+        Of a step, over that of most lines; 1 where it says nothing of step times.
+    begins : ndarray of bool
+        First line of an attempt.
+    again_s : ndarray of float64, shape (n_attempts,)
+        Seconds of each attempt in steps that a later one ran again.
+    """
+
+    index: Ints
+    iteration: Ints
+    step_s: Seconds
+    steps: Floats
+    work: Floats
+    attempt: Ints
+    begins: Bools
+    stamp_s: Seconds
+    interval: int
+    again_s: Seconds
+    by: LogWork | None
+
+    @property
+    def pace_s(self) -> Seconds:
+        """Seconds of a step of usual work."""
+        return self.step_s / self.work
+
+
+def keep_lines(log: TrainingLog) -> Lines:
+    """Keep the last attempt at each iteration, and take the work out of its times."""
+    steps, interval = _count_steps(log)
+    _, back = np.unique(log.iteration[::-1], return_index=True)
+    kept = len(log.iteration) - 1 - back
+    # What an attempt ran beyond the point from which the next resumed was run again, also where the next did not come so far.
+    first_later = np.full(int(log.attempt.max()) + 2, np.iinfo(np.int64).max)
+    np.minimum.at(first_later, log.attempt, log.iteration)
+    resumed = np.minimum.accumulate(first_later[::-1])[::-1][1:]  # lowest iteration of all later attempts
+    valid = log.iteration[kept] < resumed[log.attempt[kept]]
+    kept = kept[valid]
+    again = np.ones(len(log.iteration), dtype=bool)
+    again[kept] = False
+    again_s = np.bincount(log.attempt[again], (log.step_s * steps)[again], minlength=int(log.attempt.max()) + 1).astype(
+        np.float64
+    )
+    attempt = log.attempt[kept]
+    work, by = _take_out(log, kept)
+    return Lines(
+        index=kept,
+        iteration=log.iteration[kept],
+        step_s=log.step_s[kept],
+        steps=steps[kept],
+        work=work,
+        attempt=attempt,
+        begins=np.r_[True, np.diff(attempt) > 0],
+        stamp_s=log.stamp_s[kept],
+        interval=interval,
+        again_s=again_s,
+        by=by,
+    )
+
+
+def _count_steps(log: TrainingLog) -> tuple[Floats, int]:
+    """Say how many iterations each line stands for, and how many most do."""
+    apart = np.diff(log.iteration, prepend=0)
+    begins = np.r_[True, np.diff(log.attempt) > 0]
+    inner = apart[~begins]
+    if not len(inner):
+        return np.ones(len(apart)), 1
+    interval = max(1, int(np.median(inner)))
+    sizes, counts = np.unique(inner, return_counts=True)
+    usual = sizes[counts >= max(2, HOLE_SHARE * len(inner))]
+    steps = np.where(np.isin(apart, usual) | (apart < interval), apart, interval)
+    steps[begins] = interval
+    steps[0] = min(interval, max(1, int(log.iteration[0])))
+    return np.maximum(steps, 1).astype(np.float64), interval
+
+
+# ------------------------------------------------------------------------------------------ work
+
+
+def _take_out(log: TrainingLog, kept: Ints) -> tuple[Floats, LogWork | None]:
+    """Give the work of each line, by what predicts step times best; 1 where nothing does."""
+    logs = np.log(log.step_s[kept])
+    best: tuple[float, Floats, LogWork | None] = (BELIEVED, np.ones(len(kept)), None)
+    for name, values in (("tokens", log.tokens[kept]), ("batch size", log.batch_size[kept].astype(np.float64))):
+        known = np.isfinite(values) & (values > 0)
+        if len(kept) < LEAST_LINES or not known.all() or values.max() < (1.0 + LEAST_WORK_RATIO) * values.min():
+            continue
+        size = np.log(values)
+        left, power = _predict(size, logs)
+        if left < best[0] and _changes_at_once(size, logs, power):
+            usual = float(np.median(size))
+            low, high = float(values.min()), float(values.max())
+            best = (left, np.exp(power * (size - usual)), LogWork(name, power, low, high, left))
+    return best[1], best[2]
+
+
+def _predict(size: Floats, logs: Floats) -> tuple[float, float]:
+    """Predict the times of each fold by the work of the others: the part of the differences that is left, and the power."""
+    folds = np.arange(len(size)) * FOLDS // len(size)
+    few = len(np.unique(size)) <= 2
+    left_out, by_chance = [], []
+    for fold in range(FOLDS):
+        here = folds == fold
+        power = _fit_power(size[~here], logs[~here])
+        if not 0.0 < power <= MOST_POWER:
+            continue
+        others = logs[~here] - power * size[~here]
+        left_out.append(logs[here] - power * size[here] - np.median(others))
+        by_chance.append(logs[here] - np.median(logs[~here]))
+    power = _fit_power(size, logs)
+    if len(left_out) < FOLDS - 1 - 2 * few or not 0.0 < power <= MOST_POWER:
+        return np.inf, 0.0
+    before, after = (float(np.mean(np.minimum(np.abs(np.concatenate(parts)), 3.0))) for parts in (by_chance, left_out))
+    return (after / before if before > 0 else np.inf), power
+
+
+def _fit_power(size: Floats, logs: Floats) -> float:
+    """Fit the power of work that times grow with: the line through medians of equally many lines in the order of work."""
+    order = np.argsort(size, kind="stable")
+    parts = [part for part in np.array_split(order, min(16, max(2, len(order) // 4))) if len(part)]
+    x = np.array([np.median(size[part]) for part in parts])
+    y = np.array([np.median(logs[part]) for part in parts])
+    spread = float(((x - x.mean()) ** 2).sum())
+    return float(((x - x.mean()) * (y - y.mean())).sum() / spread) if spread > 0 else 0.0
+
+
+def _changes_at_once(size: Floats, logs: Floats, power: float) -> bool:
+    """Say whether times change where work does, for work that changes in few places; a fault that began some time later is none."""
+    at = np.flatnonzero(np.diff(size)) + 1
+    if len(at) > FEW_CHANGES * len(size):
+        return True
+    wanted = measured = 0.0
+    for i in at.tolist():
+        predicted = power * (size[i] - size[i - 1])
+        before, after = logs[max(0, i - BESIDE) : i], logs[i : i + BESIDE]
+        wanted += abs(predicted)
+        measured += float(np.sign(predicted) * (np.median(after) - np.median(before)))
+    return AT_ONCE[0] * wanted <= measured <= AT_ONCE[1] * wanted

@@ -1,0 +1,230 @@
+"""Single slow lines, and seconds between lines: what the log tells of at these, their period, and what comes at random.
+
+Enters: `Lines`, what each line has above its pace, and the events and intervals of the log. Leaves: `Spikes` of one kind each.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from diagnose.features.series.lines import Lines
+from diagnose.model.diagnosis_document import LogSpikes
+from diagnose.model.trace import Bools, Ints, Seconds
+from diagnose.model.training_log import LogEventKind, LogLoss, LogPart, TrainingLog
+from diagnose.numerics.period import find_train
+
+#: An event explains what is slow where this part of its lines are slow.
+TOLD_SHARE = 0.6
+#: Trains looked for among what is left, and kinds kept at most.
+MOST_TRAINS = 4
+MOST_KINDS = 8
+#: A part of a step takes most of what spikes cost from this share on.
+PART_SHARE = 0.6
+#: What a line that two kinds share has above the usual one of the first is the other's, from so many times on.
+MORE_THAN_USUAL = 1.5
+#: Intervals that say when something is done; the rest say how much is done at once.
+TIMED = ("save", "evaluation", "collection", "log", "profile", "epoch")
+#: Steps of an interval that a slow step may lie away from a multiple of it: what is done after a step shows in the next.
+NEAR_MULTIPLE = 1
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Spikes:
+    """What stands out of one kind: in the words of the diagnosis, its lines, the seconds at each, and what they count as."""
+
+    said: LogSpikes
+    lines: Ints
+    seconds: Seconds
+    loss: LogLoss
+
+
+def sort_spikes(log: TrainingLog, lines: Lines, excess_s: Seconds, hits: Bools, *, within: bool) -> list[Spikes]:
+    """Sort what stands out by what the log tells of at these lines, then by period; what is left comes at random.
+
+    Parameters
+    ----------
+    excess_s : ndarray of float64, shape (n_lines,)
+        Seconds of a line above the pace around it, of all its steps together; or seconds between it and the line before.
+    hits : ndarray of bool, shape (n_lines,)
+        Lines that stand out.
+    within : bool
+        True where the seconds are within the logged step times.
+    """
+    left_s, left = np.where(hits, excess_s, 0.0), hits.copy()
+    found = []
+    told = _match_events(log, lines, left, within=within)
+    for i, (kind, at, n) in enumerate(told):
+        others = np.unique(
+            np.concatenate([np.zeros(0, dtype=np.int64), *(lines_of for _, lines_of, _ in told[i + 1 :])])
+        )
+        taken = _take(at, left_s, left, shared=np.isin(at, others))
+        if len(taken[0]):
+            found.append(_describe(log, lines, taken, kind=kind, n_events=n, within=within))
+    stated = _list_stated(log, lines)
+    for _ in range(MOST_TRAINS):
+        train = find_train(lines.iteration, left, width=lines.interval if log.is_mean else 1, stated=stated)
+        if train is None:
+            break
+        at = np.flatnonzero(left)[train.hits]
+        longer = [n for n in stated if n > train.period and n % train.period == 0]
+        numbers = lines.iteration[at] - train.phase
+        shared = (
+            np.any([numbers % n < lines.interval for n in longer], axis=0) if longer else np.zeros(len(at), dtype=bool)
+        )
+        taken = _take(at, left_s, left, shared=shared)
+        found.append(
+            _describe(log, lines, taken, period=train.period, phase=train.phase, kept=train.kept, within=within)
+        )
+    rest = np.flatnonzero(left)
+    if len(rest):
+        found.append(_describe(log, lines, (rest, left_s[rest]), within=within))
+    found.sort(key=lambda one: -one.said.lost_s)
+    return found[:MOST_KINDS]
+
+
+def _take(at: Ints, left_s: Seconds, left: Bools, *, shared: Bools) -> tuple[Ints, Seconds]:
+    """Take what a kind costs from what is left: all of a line, or of one that another kind shares as much as of others."""
+    here = left[at]
+    at, shared = at[here], shared[here]
+    seconds = left_s[at].copy()
+    if shared.any() and not shared.all():
+        usual = float(np.median(seconds[~shared]))
+        seconds[shared & (seconds > MORE_THAN_USUAL * usual)] = usual
+    left_s[at] -= seconds
+    left[at] = left_s[at] > 0
+    return at, seconds
+
+
+def _match_events(log: TrainingLog, lines: Lines, hits: Bools, *, within: bool) -> list[tuple[LogEventKind, Ints, int]]:
+    """Give each kind of event that stands at lines that stand out, the most frequent first; its lines; and how many events."""
+    kinds = {event.kind for event in log.events if event.kind != "error"}
+    told: list[tuple[LogEventKind, Ints, int]] = []
+    for kind in sorted(kinds):
+        numbers = np.array(sorted({event.iteration for event in log.events if event.kind == kind}), dtype=np.int64)
+        best: tuple[float, Ints] = (0.0, np.zeros(0, dtype=np.int64))
+        # It lies in the step that it names, or between that and the next.
+        for side in ("right", "left") if within else ("right",):
+            at = np.searchsorted(lines.iteration, numbers, side=side)
+            at = np.unique(at[at < len(lines.iteration)])
+            share = float(hits[at].mean()) if len(at) else 0.0
+            if share > best[0]:
+                best = (share, at[hits[at]])
+        if best[0] >= TOLD_SHARE:
+            told.append((kind, best[1], len(numbers)))
+    return sorted(told, key=lambda entry: -entry[2])
+
+
+def _list_stated(log: TrainingLog, lines: Lines) -> list[int]:
+    """List the intervals that the log states, as lines of single steps show them."""
+    return sorted({_as_shown(log, lines, n) for n in log.intervals.values() if n > 1})
+
+
+def _as_shown(log: TrainingLog, lines: Lines, interval: int) -> int:
+    """Give the interval at which lines show what comes at an interval.
+
+    Lines of single steps see only some; lines of more steps than the interval have now one more, now one less within.
+    """
+    return interval if log.is_mean and interval > lines.interval else int(np.lcm(interval, lines.interval))
+
+
+def _describe(  # noqa: PLR0913 - what is known of a kind
+    log: TrainingLog,
+    lines: Lines,
+    taken: tuple[Ints, Seconds],
+    *,
+    kind: LogEventKind | None = None,
+    n_events: int = 0,
+    period: int | None = None,
+    phase: int = 0,
+    kept: float | None = None,
+    within: bool,
+) -> Spikes:
+    """Put spikes of one kind into words and figures."""
+    at, seconds = taken
+    numbers = lines.iteration[at]
+    matches: tuple[str, ...] = ()
+    loss: LogLoss
+    if kind is not None:
+        matches, loss = (kind,), kind  # type: ignore[assignment]
+        apart = np.diff(numbers)
+        even = len(apart) >= 2 and int(apart.min()) > 0 and float(np.mean(apart == np.median(apart))) >= TOLD_SHARE
+        period = int(np.median(apart)) if even else None
+        stated = {str(name): n for name, n in log.intervals.items()}.get(kind)
+        period = stated or period
+    elif period is not None:
+        matches = _match_intervals(log, lines, period, phase)
+        loss = _loss_of(matches)
+    else:
+        loss = "sporadic"
+    n = n_events or len(at)
+    middle = float(np.quantile(seconds, 0.75) - np.quantile(seconds, 0.25)) / float(np.median(seconds))
+    count = _count(lines, at, period, n, mean=log.is_mean)
+    said = LogSpikes(
+        count=count,
+        lines=len(at),
+        pattern="periodic" if period is not None else "sporadic",
+        period=period,
+        regularity=kept,
+        first=int(numbers[0]),
+        last=int(numbers[-1]),
+        matches=matches,
+        told=kind is not None,
+        within=within,
+        excess=float(np.median(seconds)) * len(at) / max(count, 1),
+        spread=middle if len(at) >= 4 else None,
+        part=_find_part(log, lines, at, seconds) if within else None,
+        lost_s=float(seconds.sum()),
+    )
+    return Spikes(said, at, seconds, loss)
+
+
+def _count(lines: Lines, at: Ints, period: int | None, n: int, *, mean: bool) -> int:
+    """Count spikes: a line of several steps has one, or as many as its period puts into it."""
+    if period is None or not mean or lines.interval == 1:
+        return n
+    return (
+        max(n, round(float(lines.iteration[at[-1]] - lines.iteration[at[0]]) / period) + 1)
+        if period < lines.interval
+        else n
+    )
+
+
+def _match_intervals(log: TrainingLog, lines: Lines, period: int, phase: int) -> tuple[str, ...]:
+    """Name what the log states the same interval of; what is done at multiples lies at, or just after, these."""
+    found = []
+    for kind, interval in sorted(log.intervals.items()):
+        if interval <= 1 or _as_shown(log, lines, interval) != period:
+            continue
+        width = lines.interval if log.is_mean else 1
+        if kind in TIMED and kind != "epoch":
+            # phase is the smallest number within which it lies; of a line of several steps any of them may be it
+            away = (phase + np.arange(width)) % period
+            if not (np.minimum(away, period - away) <= NEAR_MULTIPLE).any():
+                continue
+        found.append(kind)
+    return tuple(found)
+
+
+def _loss_of(matches: Sequence[str]) -> LogLoss:
+    """Say what spikes count as by what they match; the loader, and what matches nothing or too much, are told by their period."""
+    if len(matches) == 1 and matches[0] in TIMED:
+        return matches[0]  # type: ignore[return-value]
+    return "periodic"
+
+
+def _find_part(log: TrainingLog, lines: Lines, at: Ints, seconds: Seconds) -> LogPart | None:
+    """Name the part of a step that takes most of what spikes cost."""
+    total = float(seconds.sum())
+    ordinary = np.ones(len(lines.iteration), dtype=bool)
+    ordinary[at] = False
+    shares = {}
+    for part, all_s in log.parts.items():
+        part_s = all_s[lines.index]
+        known = np.isfinite(part_s)
+        if not known[at].any() or not (known & ordinary).any():
+            continue
+        usual = float(np.median(part_s[known & ordinary]))
+        shares[part] = float(((part_s[at] - usual) * lines.steps[at])[known[at]].sum()) / total
+    best = max(shares, key=lambda part: shares[part], default=None)
+    return best if best is not None and shares[best] >= PART_SHARE else None

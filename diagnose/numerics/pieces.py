@@ -1,0 +1,424 @@
+"""A long series as pieces: levels and ramps, as many as the noise justifies.
+
+Enters: positive values in time, of any unit, up to millions of them. Leaves: pieces that follow each other without a gap.
+
+Three steps. Medians of neighbours are fitted with levels, whatever number costs least. Levels that noise explains are taken away:
+the noise of means of neighbours counts, so that what drifts makes no level, and a few slow values in a row are none where slow
+values are frequent anyway. Levels that climb, or fall, one after the other become a ramp where that fits better.
+
+Source of the fit: Jackson et al., An algorithm for optimal partitioning of data on an interval, 2005. Source of the test of short
+levels: Karlin and Altschul, Methods for assessing the statistical significance of molecular sequence features, 1990.
+"""
+
+import dataclasses
+import itertools
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diagnose.numerics.robust import Floats, noise_of_differences
+
+#: Values that levels are fitted to at most: medians of neighbours in a longer series. The fit takes their square.
+MAX_BINS = 1500
+#: A level lasts at least so many values.
+MIN_LEVEL = 3
+#: Neighbours of which the median is taken: a lone slow step is no level.
+WINDOW = 5
+#: Each change costs so many times the noise's variance and the logarithm of the number of values: the 2 of BIC, one more for the
+#: search over all positions, and one as a series of thousands of values has room for more changes by chance.
+LEVEL_PENALTY = 4.0
+#: Noise below this part of a value is that of rounding to a tenth of a millisecond in a step of 50 ms.
+LEAST_NOISE_RATIO = 2e-3
+#: Neighbouring levels differ by so many standard deviations of their means; a long series has room for more by chance.
+DEVIATIONS = 6.0
+#: Values further than this from the levels they are compared with count as this far: one extreme step makes no level.
+CLIP_DEVIATIONS = 3.0
+#: Numbers of neighbours whose means are compared to see noise that lasts, and how many such means there must be.
+LASTING = (2, 4, 8, 16)
+MIN_BLOCKS = 32
+#: Beyond these quantiles single slow values lie, which say nothing of how long noise lasts.
+LASTING_QUANTILES = (0.1, 0.9)
+#: The part of the differences that is taken for the noise of means: more than half may be changes of level. And this quantile of
+#: the absolute value of a normal distribution.
+LOW_QUANTILE, LOW_SIGMA = 0.3, 0.3853
+#: Levels of fewer values than this may be a few slow values in a row.
+SHORT_LEVEL = 64
+#: How probable a short level may be by chance, in the whole series.
+CHANCE = 0.01
+#: A ramp takes at least so many values, else it is a change of level.
+MIN_RAMP = 8
+#: A flat end, which is one of noise as a rule, belongs to a ramp where it is shorter than this part of it.
+FLAT_SHARE = 0.05
+#: Positions that a ramp is tried to begin and to end at.
+RAMP_GRID = 32
+
+
+class Piece(NamedTuple):
+    """Values that are on one level, or climb or fall evenly: a slice of the series, and the value at its two ends."""
+
+    start: int
+    end: int
+    first: float
+    last: float
+
+    @property
+    def is_ramp(self) -> bool:
+        """True where the two ends differ."""
+        return self.first != self.last
+
+    def values(self) -> Floats:
+        """Give the values of the piece, shape (end - start,)."""
+        return np.linspace(self.first, self.last, self.end - self.start)
+
+
+def fit_pieces(series: Floats, *, least_ratio: float) -> list[Piece]:
+    """Fit levels and ramps to a long series.
+
+    Parameters
+    ----------
+    series : ndarray of float64, shape (n,)
+        Positive, any unit.
+    least_ratio : float
+        Medians of neighbouring levels, and ends of a ramp, differ by at least this factor.
+
+    Returns
+    -------
+    list of Piece
+        From 0 to n. The value of a level is the median of its values.
+    """
+    n = len(series)
+    if n == 0:
+        return []
+    bins = _Bins.of(series)
+    bounds = bins.prune(bins.fit())
+    ramps = _find_ramps(bins, bounds, least_ratio)
+    return _place(series, bins, bounds, ramps, least_ratio)
+
+
+def fit_levels(series: Floats, *, least_ratio: float) -> list[int]:
+    """Give where levels begin, and the length of the series, with ramps as the levels that they were fitted with.
+
+    >>> fit_levels(np.r_[np.ones(30), np.full(20, 1.5)], least_ratio=1.02)
+    [0, 30, 50]
+    """
+    if len(series) == 0:
+        return [0, 0]
+    bins = _Bins.of(series)
+    bounds = bins.prune(bins.fit())
+    return [0, *(piece.end for piece in _place(series, bins, bounds, [], least_ratio))]
+
+
+def lasting_noise(series: Floats) -> float:
+    """Estimate the standard deviation of a series as its means over some values show it: noise that lasts counts more.
+
+    Means over m values of independent noise scatter by the root of m less; those of noise that lasts do not. The largest of what
+    several m show is given, and changes of level count for little.
+    """
+    found = float(noise_of_differences(series))
+    for size in LASTING:
+        n = len(series) // size
+        if n < MIN_BLOCKS:
+            break
+        apart = np.diff(series[: n * size].reshape(n, size).mean(axis=1))
+        scatter = np.quantile(np.abs(apart - np.median(apart)), LOW_QUANTILE) / LOW_SIGMA / np.sqrt(2.0)
+        found = max(found, float(scatter * np.sqrt(size)))
+    return found
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Bins:
+    """Logarithms of medians of neighbours, shape (n_bins,), smoothed and as they are; how many values each stands for, and noise."""
+
+    width: int
+    n_values: int
+    smooth: Floats
+    raw: Floats
+    sigma: float
+    lasting: float
+
+    @classmethod
+    def of(cls, series: Floats) -> "_Bins":
+        """Take the medians of neighbours."""
+        logs = np.log(series)
+        width = -(-len(logs) // MAX_BINS)
+        smooth, raw = (_take_medians(values, width) for values in (_smooth(logs), logs))
+        white = max(float(noise_of_differences(logs) / np.sqrt(width)), LEAST_NOISE_RATIO / np.sqrt(width))
+        low, high = np.quantile(raw, LASTING_QUANTILES)
+        bounded = np.clip(raw, low - CLIP_DEVIATIONS * white, high + CLIP_DEVIATIONS * white)
+        return cls(width, len(logs), smooth, raw, white, max(white, lasting_noise(bounded)))
+
+    def to_value(self, at: int) -> int:
+        """Give the first value of a bin."""
+        return min(at * self.width, self.n_values)
+
+    def fit(self) -> list[int]:
+        """Fit levels to the smoothed bins, as many as cost least: where each begins, and the number of bins."""
+        n = len(self.smooth)
+        if n < 2 * MIN_LEVEL:
+            return [0, n]
+        values = self.smooth - self.smooth.mean()
+        penalty = LEVEL_PENALTY * self.sigma**2 * np.log(n)
+        summed, squared = (np.concatenate([[0.0], np.cumsum(part)]) for part in (values, values**2))
+        cost, before = np.full(n + 1, np.inf), np.zeros(n + 1, dtype=np.int64)
+        cost[0] = -penalty
+        position = np.arange(n + 1)
+        for end in range(MIN_LEVEL, n + 1):
+            start = slice(0, end - MIN_LEVEL + 1)
+            within = squared[end] - squared[start] - (summed[end] - summed[start]) ** 2 / (end - position[start])
+            whole = cost[start] + within + penalty
+            best = int(np.argmin(whole))
+            cost[end], before[end] = whole[best], best
+        bounds = [n]
+        while bounds[-1] > 0:
+            bounds.append(int(before[bounds[-1]]))
+        return bounds[::-1]
+
+    def prune(self, bounds: list[int]) -> list[int]:
+        """Take away changes, the least first, until noise explains none of them."""
+        bounds = list(bounds)
+        scores = [self._score(bounds, i) for i in range(1, len(bounds) - 1)]
+        while scores:
+            least = int(np.argmin(scores))
+            if scores[least] >= 1.0:
+                at = self._find_by_chance(bounds)
+                if at is None:
+                    break
+                least = at - 1
+            del bounds[least + 1], scores[least]
+            for i in (least, least + 1):
+                if 1 <= i < len(bounds) - 1:
+                    scores[i - 1] = self._score(bounds, i)
+        return bounds
+
+    def _score(self, bounds: list[int], i: int) -> float:
+        """Say how surely two neighbouring levels differ: from 1 on they do."""
+        a, b = self.raw[bounds[i - 1] : bounds[i]], self.raw[bounds[i] : bounds[i + 1]]
+        low, high = sorted((float(np.median(a)), float(np.median(b))))
+        slack = CLIP_DEVIATIONS * self.sigma
+        a, b = (np.clip(values, low - slack, high + slack) for values in (a, b))
+        apart = np.concatenate([np.diff(a), np.diff(b)])
+        mixed = float(np.sqrt(np.mean(apart**2) / 2.0)) if len(apart) else 0.0
+        noise = max(self.lasting, mixed) * float(np.sqrt(1.0 / len(a) + 1.0 / len(b)))
+        return abs(float(a.mean() - b.mean())) / (noise * DEVIATIONS)
+
+    def _find_by_chance(self, bounds: list[int]) -> int | None:
+        """Find a short level that is a few slow values in a row, as frequent ones make by chance: the change to take away."""
+        n = len(self.raw)
+        for i in range(len(bounds) - 1):
+            start, end = bounds[i], bounds[i + 1]
+            around = [at for at in (i, i + 1) if 0 < at < len(bounds) - 1]
+            if end - start >= SHORT_LEVEL or not around:
+                continue
+            level = float(np.median(self.raw[start:end]))
+            beside = {at: float(np.median(self._beside(bounds, i, at))) for at in around}
+            if len(around) == 2 and (beside[i] > level) != (beside[i + 1] > level):
+                continue  # between the two beside it, as on a ramp
+            outside = np.concatenate([self._beside(bounds, i, at) for at in around])
+            nearest = min(around, key=lambda at: abs(beside[at] - level))
+            middle, sign = (level + beside[nearest]) / 2.0, 1.0 if level > beside[nearest] else -1.0
+            inside = float(np.mean(sign * (self.raw[start:end] - middle) > 0))
+            frequent = (float(np.count_nonzero(sign * (outside - middle) > 0)) + 0.5) / (len(outside) + 1)
+            if (end - start) * _divergence(inside, frequent) < 2.0 * np.log(n) - np.log(CHANCE):
+                return nearest
+        return None
+
+    def _beside(self, bounds: list[int], i: int, at: int) -> Floats:
+        """Give the bins of the level on the other side of a change of level `i`."""
+        return self.raw[bounds[at - 1] : bounds[at]] if at == i else self.raw[bounds[at] : bounds[at + 1]]
+
+
+def find_crowds(hits: NDArray[np.bool_], within: int = WINDOW) -> list[tuple[int, int]]:
+    """Find where hits stand so close that their frequency elsewhere does not explain it: slices of the series.
+
+    >>> hits = np.zeros(1000, dtype=bool)
+    >>> hits[[50, 300, 301, 302, 303, 304, 305, 306, 700]] = True
+    >>> find_crowds(hits)
+    [(300, 307)]
+    """
+    n = len(hits)
+    if n < within or not hits.any():
+        return []
+    summed = np.concatenate([[0], np.cumsum(hits)])
+    dense = np.flatnonzero(summed[within:] - summed[:-within] >= within - 1)
+    if not len(dense):
+        return []
+    parts = np.split(dense, np.flatnonzero(np.diff(dense) > within) + 1)
+    found = []
+    for part in parts:
+        at = np.flatnonzero(hits[part[0] : part[-1] + within]) + part[0]
+        found.append((int(at[0]), int(at[-1]) + 1))
+    n_inside = sum(int(summed[b] - summed[a]) for a, b in found)
+    length = sum(b - a for a, b in found)
+    frequent = (float(summed[-1]) - n_inside + 0.5) / (n - length + 1)
+    least = 2.0 * np.log(n) - np.log(CHANCE)
+    return [
+        (a, b) for a, b in found if (b - a) * _divergence(float(summed[b] - summed[a]) / (b - a), frequent) >= least
+    ]
+
+
+def _divergence(share: float, expected: float) -> float:
+    """Give how little probable a share is where another is expected: nats a value (Kullback-Leibler); 0 where it is smaller."""
+    if share <= expected:
+        return 0.0
+    left = (1.0 - share) * np.log((1.0 - share) / (1.0 - expected)) if share < 1.0 else 0.0
+    return float(share * np.log(share / expected) + left)
+
+
+def _take_medians(values: Floats, width: int) -> Floats:
+    """Take the median of every so many values; the last are fewer."""
+    if width == 1:
+        return values
+    n = len(values) // width
+    medians = np.median(values[: n * width].reshape(n, width), axis=1)
+    return medians if n * width == len(values) else np.append(medians, np.median(values[n * width :]))
+
+
+def _smooth(values: Floats) -> Floats:
+    """Take the median of each value and its neighbours: edges stay."""
+    if len(values) < WINDOW:
+        return values
+    padded = np.pad(values, WINDOW // 2, mode="edge")
+    return np.asarray(np.median(np.lib.stride_tricks.sliding_window_view(padded, WINDOW), axis=1))
+
+
+# ------------------------------------------------------------------------------------------ ramps
+
+
+class _Ramp(NamedTuple):
+    """Bins that climb or fall evenly, and the levels that this stands for: positions in the list of bounds."""
+
+    start: int
+    end: int
+    first: float
+    last: float
+    left: int
+    right: int
+
+
+def _find_ramps(bins: _Bins, bounds: list[int], least_ratio: float) -> list[_Ramp]:
+    """Find levels that climb, or fall, one after the other, and that a ramp fits better."""
+    levels = [float(np.median(bins.raw[a:b])) for a, b in itertools.pairwise(bounds)]
+    rises = np.sign(np.diff(levels))
+    found = []
+    left = 0
+    while left < len(levels) - 1:
+        right = left + 1
+        while right < len(levels) - 1 and rises[right] == rises[left]:
+            right += 1
+        ramp = _fit_ramp(bins, bounds, left, right)
+        if ramp is not None and abs(ramp.last - ramp.first) >= np.log(least_ratio):
+            found.append(ramp)
+        left = right
+    return found
+
+
+def _fit_ramp(bins: _Bins, bounds: list[int], left: int, right: int) -> _Ramp | None:
+    """Fit a ramp between two levels to bins; None where levels fit better."""
+    first, end = bounds[left], bounds[right + 1]
+    n = end - first
+    if n < MIN_RAMP + 2:
+        return None
+    values = np.exp(bins.smooth[first:end])
+    parts = [(a - first, b - first) for a, b in itertools.pairwise(bounds[left : right + 2])]
+    levels = [float(np.median(values[a:b])) for a, b in parts]
+    steps = np.repeat(levels, [b - a for a, b in parts])
+    slack = np.exp(CLIP_DEVIATIONS * bins.lasting)
+    values = np.clip(values, min(levels) / slack, max(levels) * slack)
+    weight = 1.0 / steps**2  # noise is a part of the value
+    penalty = LEVEL_PENALTY * bins.lasting**2 * np.log(len(bins.raw))
+    best = float((weight * (values - steps) ** 2).sum()) + (right - left) * penalty
+    span = (0, n)
+    found = None
+    step = max(1, n // RAMP_GRID)
+    grid = (np.arange(0, n, step), np.append(np.arange(step, n, step), n))
+    for _ in range(3):  # around the best again, more finely
+        cost, a, b, low, high = _try_ramps(values, weight, *grid)
+        if cost + 2 * penalty < best - 1e-12 or (found is not None and cost + 2 * penalty <= best):
+            best, found, span = cost + 2 * penalty, (low, high), (a, b)
+        step = max(1, step // 4)
+        near = np.arange(-4, 5) * step
+        grid = (np.unique(np.clip(a + near, 0, n - 1)), np.unique(np.clip(b + near, 1, n)))
+    if found is None:
+        return None
+    a = 0 if span[0] < MIN_RAMP else span[0]
+    b = n if n - span[1] < max(MIN_RAMP, FLAT_SHARE * n) else span[1]
+    slope = (found[1] - found[0]) / (span[1] - span[0])
+    low, high = found[0] - slope * (span[0] - a), found[1] + slope * (b - span[1])
+    return _Ramp(
+        first + a, first + b, float(np.log(max(low, found[0] / 2))), float(np.log(max(high, found[1] / 2))), left, right
+    )
+
+
+def _try_ramps(
+    values: Floats, weight: Floats, begins: NDArray[np.int64], ends: NDArray[np.int64]
+) -> tuple[float, int, int, float, float]:
+    """Fit ramps from each begin to each end by least squares: cost, begin, end and the two levels of the best."""
+    a, b = (grid.ravel() for grid in np.meshgrid(begins, ends, indexing="ij"))
+    wide = b - a >= MIN_RAMP
+    if not wide.any():
+        return np.inf, 0, len(values), 1.0, 1.0
+    a, b = a[wide], b[wide]
+    at = np.arange(len(values)) + 0.5
+    part = np.clip((at - a[:, None]) / (b - a)[:, None], 0.0, 1.0)
+    rest = 1.0 - part
+    ll, lh, hh = ((weight * x * y).sum(axis=1) for x, y in ((rest, rest), (rest, part), (part, part)))
+    lv, hv = ((weight * x * values).sum(axis=1) for x in (rest, part))
+    det = np.maximum(ll * hh - lh**2, 1e-300)
+    low, high = (lv * hh - hv * lh) / det, (hv * ll - lv * lh) / det
+    cost = (weight * (values - low[:, None] * rest - high[:, None] * part) ** 2).sum(axis=1)
+    cost = np.where((low > 0) & (high > 0), cost, np.inf)
+    i = int(np.argmin(cost))
+    return float(cost[i]), int(a[i]), int(b[i]), float(low[i]), float(high[i])
+
+
+# ------------------------------------------------------------------------------------------ back to values
+
+
+def _place(series: Floats, bins: _Bins, bounds: list[int], ramps: list[_Ramp], least_ratio: float) -> list[Piece]:
+    """Place pieces at values: changes of level where they part the values best, ramps as they were fitted."""
+    inner = {at for ramp in ramps for at in range(ramp.left + 1, ramp.right + 1)}
+    edges = [(bins.to_value(bound), i in inner) for i, bound in enumerate(bounds)]
+    plain = [at for at, within in edges if not within]
+    fixed = {bins.to_value(at) for ramp in ramps for at in (ramp.start, ramp.end)} | {0, len(series)}
+    spans = [(bins.to_value(ramp.start), bins.to_value(ramp.end)) for ramp in ramps]
+    plain = [at for at in plain if not any(a < at < b for a, b in spans)]
+    at = sorted({*plain, *fixed})
+    reach = 2 * bins.width + WINDOW
+    for i in range(1, len(at) - 1):
+        if at[i] not in fixed:
+            at[i] = _place_at_value(series, at[i - 1], at[i], at[i + 1], reach)
+    at = _join_alike(series, at, {a for a, _ in spans} | {b for _, b in spans}, least_ratio)
+    ends = {
+        span: (float(np.exp(ramp.first)), float(np.exp(ramp.last))) for span, ramp in zip(spans, ramps, strict=True)
+    }
+    pieces = []
+    for a, b in itertools.pairwise(at):
+        level = float(np.median(series[a:b])) if (a, b) not in ends else 0.0
+        pieces.append(Piece(a, b, *ends.get((a, b), (level, level))))
+    return pieces
+
+
+def _place_at_value(series: Floats, low: int, at: int, high: int, reach: int) -> int:
+    """Move a change to the value that parts the two levels best, by absolute deviations."""
+    before, after = float(np.median(series[low:at])), float(np.median(series[at:high]))
+    first, last = max(low + 1, at - reach), min(high - 1, at + reach)
+    near = np.clip(series[first:last], min(before, after), max(before, after))
+    # Cost of parting before each value: those left of it against the level before, the others against that after.
+    left = np.r_[0.0, np.cumsum(np.abs(near - before))]
+    right = np.r_[0.0, np.cumsum(np.abs(near - after))]
+    return first + int(np.argmin(left + right[-1] - right)) if last > first else at
+
+
+def _join_alike(series: Floats, bounds: list[int], kept: set[int], least_ratio: float) -> list[int]:
+    """Take away changes, the least first, until medians of neighbours differ by the least ratio; ends of ramps are kept."""
+    bounds = list(bounds)
+    while len(bounds) > 2:
+        levels = np.array([np.median(series[a:b]) for a, b in itertools.pairwise(bounds)])
+        apart = np.abs(np.diff(np.log(levels)))
+        apart[[i for i, bound in enumerate(bounds[1:-1]) if bound in kept]] = np.inf
+        least = int(np.argmin(apart))
+        if apart[least] >= np.log(least_ratio):
+            break
+        del bounds[least + 1]
+    return bounds

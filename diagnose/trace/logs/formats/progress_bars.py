@@ -1,0 +1,434 @@
+"""Progress bars of tqdm and rich around a training loop, and what the Trainer of Hugging Face prints between them.
+
+Enters: lines. Leaves: steps.
+
+Bars: `Epoch 0: 12%|█▏ | 12/100 [00:12<01:29, 1.02it/s, v_num=0]`. Many are no steps: downloads, tokenising, evaluation. Those
+of training are told by their name, by the dicts of losses between them, by the number of steps that the Trainer states; without
+any of these the one that ran longest is taken. The time of a step is read off as `bars.py` says.
+
+Dicts: `{'loss': 2.1, 'epoch': 0.5}` at each logging step. They have no step: it is the one that the bar shows behind them; without
+bars they are counted. TRL adds `step_time`, `num_tokens`.
+
+Source: tqdm/std.py of tqdm; huggingface/transformers, trainer_callback.py (`ProgressCallback`) and trainer.py; huggingface/trl,
+grpo_trainer.py; Lightning-AI/pytorch-lightning, tqdm_progress.py and rich_progress.py; pytorch/torchtune,
+recipes/full_finetune_distributed.py; huggingface/accelerate, examples.
+"""
+
+import itertools
+import math
+import re
+from array import array
+from collections import Counter
+
+import numpy as np
+
+from diagnose.trace.logs.bars import Lap, read_lap
+from diagnose.trace.logs.builder import MAX_EVENTS, MAX_STEPS, LogBuilder
+from diagnose.trace.logs.log_format import LogFormat
+
+#: Units of a bar that may be steps; `examples`, `B`, `file` are not.
+_UNITS = rb"(?:it|iter|iters|iteration|step|steps|batch|batches|ba|b|update|updates)"
+_BAR = re.compile(
+    rb"(\d{1,9})/(\d{1,9}) \[(?:(\d{1,4}):)?(\d{1,2}):(\d\d)(?:<[\d:?]{1,12})?, {0,8}"
+    rb"(?:(\d{1,9}\.\d\d)(?:(s)/" + _UNITS + rb"|" + _UNITS + rb"/s)|\?" + _UNITS + rb"/s)"
+)
+_RICH = re.compile(rb"(\d{1,9})/(\d{1,9}) (\d{1,4}):(\d\d):(\d\d) \S{1,3} (?:\d{1,4}:\d\d:\d\d|-:--:--) ")
+#: What stands between the name of a bar and its count.
+_DRAWN = re.compile(rb":? {0,8}\d{1,3}%(?:\|[^|]{0,400}\|)? ?$")
+_TORCHTUNE = re.compile(rb"(?:^|\s)(\d{1,6})\|(\d{1,12})\|Loss: [^\s:]{1,30}$")
+_EPOCH = re.compile(rb"\b[Ee]poch[ #:\[]{0,3}(\d{1,6})\b")
+_WORD = re.compile(rb"[A-Za-z]+")
+#: First words of bars that are steps of training, and words in those that are not.
+_STEPS = {b"epoch", b"epochs", b"train", b"training", b"step", b"steps", b"iteration", b"iterations", b"loss"}
+_OTHERS = re.compile(
+    rb"(?i)\b(?:map|filter|flatten|token|loading|load|download|fetch|generat|saving|save|cast|pack|truncat|group|convert|adding|apply"
+    rb"|extract|creat|pre-?process|process|sanity|valid|val\b|eval|test|predict|infer|upload|resolv|compil|captur|warm-?up|shard|file"
+    rb"|checkpoint|sampl|rollout|quantiz|materializ|model-|pytorch_model)"
+)
+_PAIR = re.compile(rb"'([A-Za-z_][\w/.-]{0,60})': '?(-?\d{1,15}(?:\.\d{0,20})?(?:e[+-]?\d{1,3})?)'?(?=[,}])")
+_SETTING = re.compile(
+    rb"\b(logging_steps|save_steps|eval_steps|dataloader_num_workers|save_strategy|eval(?:uation)?_strategy)"
+    rb"[=:] ?'?([\w.]{1,40})"
+)
+_FACT = re.compile(
+    rb"\b(Total optimization steps|Num Epochs|Total train batch size)(?: \([^()]{1,80}\))? = (\d[\d,]{0,15})"
+)
+_SAVING = re.compile(
+    rb"(?:Saving model checkpoint to|Saved state to|Saving current state to) \S{0,400}?(?:-|_)(\d{1,12})\b"
+)
+_RESUMED = re.compile(rb"Continuing training from global step (\d{1,12})\b")
+#: Series of bars that are told apart: scripts have a handful.
+MAX_SERIES = 64
+#: Fewer windows of bars are a program that waited for something.
+LEAST_STEPS = 5
+
+
+class _Series:
+    """Bars of one name and total."""
+
+    def __init__(self, name: bytes, total: int) -> None:
+        self.name, self.total = name, total
+        self.count, self.order = array("q"), array("q")
+        self.elapsed_s, self.rate = array("d"), array("d")
+        self.is_inverse = array("b")
+        self.number = array("q")  # of the epoch; -1 where the name does not tell it
+        self.base = array("q")  # steps before the count, by the step in the name; -1 likewise
+        self.longest_s = 0.0
+        self.votes = 0
+
+    def add(self, count: int, shown: tuple[float, float, bool], named: tuple[int, int], order: int) -> None:
+        """Add a bar, with elapsed seconds, rate and how it is written; the same one painted again is passed over."""
+        (elapsed_s, rate, is_inverse), (number, base) = shown, named
+        if self.count and count == self.count[-1] and number == self.number[-1] and elapsed_s >= self.elapsed_s[-1]:
+            self.base[-1] = max(self.base[-1], base)  # the name is painted after the count
+            return
+        self.count.append(count)
+        self.order.append(order)
+        self.elapsed_s.append(elapsed_s)
+        self.rate.append(rate)
+        self.is_inverse.append(is_inverse)
+        self.number.append(number)
+        self.base.append(base)
+        self.longest_s = max(self.longest_s, elapsed_s)
+
+
+class _Reader:
+    def __init__(self, log: LogBuilder) -> None:
+        self.log = log
+        self.series: dict[tuple[bytes, int], _Series] = {}
+        self.n_bars = 0
+        self.dicts: list[tuple[int, dict[bytes, float]]] = []
+        self.stamps = array("d")
+        self.saves: list[tuple[int, int, bytes]] = []
+        self.settings: dict[bytes, bytes] = {}
+        self.facts: dict[bytes, int] = {}
+        self.words: Counter[str] = Counter()
+        self.to_vote = False
+
+    def take(self, line: bytes) -> bool:
+        """Take one line."""
+        if b"[" in line and b"/" in line:
+            self._take_bars(line)
+        elif b"it/s" in line:
+            self._take_rich(line)
+        if b"{'" in line:
+            self._take_dict(line)
+        elif said := _RESUMED.search(line):
+            self.dicts.append((self.n_bars, {b"resumed_at": float(said[1])}))
+        elif said := _SAVING.search(line):
+            if len(self.saves) < MAX_EVENTS:
+                self.saves.append((self.n_bars, int(said[1]), line))
+        elif b" = " in line and (said := _FACT.search(line)):
+            self.facts[said[1]] = int(said[2].replace(b",", b""))
+        elif b"_st" in line or b"_num_workers" in line:
+            for key, value in _SETTING.findall(line):
+                self.settings[key.replace(b"evaluation", b"eval")] = value
+        return False
+
+    def _take_bars(self, line: bytes) -> None:
+        """Take the bars of a line; a paste may have lost the carriage returns between them."""
+        end = 0
+        for said in _BAR.finditer(line):
+            before = line[max(end, said.start() - 700) : said.start()]
+            h, m, s = (int(part or 0) for part in said.group(3, 4, 5))
+            value = float(said[6]) if said[6] else math.nan
+            is_inverse = said[7] is not None
+            rate = (1.0 / value if value > 0 else math.nan) if is_inverse else value
+            self._add(before, int(said[1]), int(said[2]), 3600.0 * h + 60.0 * m + s, rate, is_inverse=is_inverse)
+            if b"v_num=" in line[said.end() : said.end() + 200]:
+                self.words["Lightning"] += 1
+            end = said.end()
+
+    def _take_rich(self, line: bytes) -> None:
+        """Take a bar that rich drew: its rate is a mean of the last half minute, which cannot be undone."""
+        if said := _RICH.search(line):
+            h, m, s = (int(part) for part in said.group(3, 4, 5))
+            name = line[max(0, said.start() - 400) : said.start()].partition(b"/")[0]
+            self._add(name, int(said[1]), int(said[2]), 3600.0 * h + 60.0 * m + s, math.nan, is_inverse=False)
+            self.words["Lightning"] += b"v_num" in line
+
+    def _add(self, before: bytes, count: int, total: int, elapsed_s: float, rate: float, *, is_inverse: bool) -> None:
+        """Add a bar to its series."""
+        self.n_bars += 1
+        drawn = _DRAWN.search(before)
+        name = before[: drawn.start() if drawn else None].strip(b" :")
+        number = base = -1
+        if said := _TORCHTUNE.search(name):
+            self.words["torchtune"] += 1
+            name, base = b"", max(int(said[2]) - count, -1)
+        elif said := _EPOCH.search(name):
+            number = int(said[1])
+        if b"DataLoader" in name:
+            self.words["Lightning"] += 1
+        if name and _OTHERS.search(name):
+            return
+        word = _WORD.search(name)
+        key = (word[0].lower() if word else b"", 0 if number >= 0 else total)
+        series = self.series.get(key)
+        if series is None:
+            if len(self.series) >= MAX_SERIES:
+                return
+            series = self.series.setdefault(key, _Series(*key))
+        if self.n_bars <= MAX_STEPS:
+            series.total = total
+            series.add(count, (elapsed_s, rate, is_inverse), (number, base), self.n_bars)
+        if self.to_vote and not name:
+            series.votes += 1
+        self.to_vote = False
+
+    def _take_dict(self, line: bytes) -> None:
+        """Take a dict of metrics."""
+        values = {key: float(value) for key, value in _PAIR.findall(line[line.find(b"{'") :][:8192])}
+        if b"loss" not in values and b"eval_runtime" not in values and b"train_runtime" not in values:
+            return
+        if len(self.dicts) < MAX_STEPS:
+            self.dicts.append((self.n_bars, values))
+            self.words["Hugging Face Trainer"] += 1
+            if b"num_tokens" in values or b"step_time" in values:
+                self.words["TRL"] += 1
+        self.to_vote = b"loss" in values
+
+    def end(self) -> None:
+        """Tell what all of it says."""
+        self.log.format = self._name_writer()
+        chosen = self._choose()
+        if chosen:
+            self._tell_bars(chosen)
+        else:
+            self._tell_dicts()
+        if self.log.n_steps:
+            self._tell_settings(chosen[0].total if chosen else 0)
+
+    def _name_writer(self) -> str:
+        """Say who wrote it."""
+        if self.words["torchtune"]:
+            return "torchtune"
+        if self.words["TRL"]:
+            return "Hugging Face Trainer (TRL)"
+        if self.words["Hugging Face Trainer"] or b"Total optimization steps" in self.facts:
+            return "Hugging Face Trainer"
+        return "Lightning" if self.words["Lightning"] else "a training loop with tqdm"
+
+    def _choose(self) -> list[_Series]:
+        """Give the series of the training loop: several where it was started with another number of steps."""
+        real = [series for series in self.series.values() if len(series.count) > 1]
+        named = [series for series in real if series.name in _STEPS]
+        voted = [series for series in real if series.votes]
+        stated = [series for series in real if series.total == self.facts.get(b"Total optimization steps", -1)]
+        if voted:
+            most = max(series.votes for series in voted)
+            return [series for series in voted if 2 * series.votes >= most or series in stated]
+        if stated:
+            return stated
+        return sorted(named or [series for series in real if not series.name], key=lambda one: -one.longest_s)[:1]
+
+    def _tell_bars(self, chosen: list[_Series]) -> None:
+        """Tell the steps of the bars, lap by lap."""
+        how: Counter[str] = Counter()
+        dicts = _Dicts(self.dicts)
+        laps = sorted((lap for series in chosen for lap in _split(series)), key=lambda lap: lap[0].order[lap[1]])
+        base = last = 0
+        before: tuple[_Series, int, int] | None = None
+        for series, low, high in laps:
+            is_restart = False
+            named = max(series.base[low:high])
+            if named >= 0:
+                base = named
+                is_restart = before is not None and base + series.count[low] < last
+            elif before is None:
+                base = self._base_of_first(series, low)
+            else:
+                base, is_restart = _go_on(before, (series, low, high), base)
+            if is_restart:
+                self.log.begin()
+            self._tell_lap(series, (low, high), base, dicts, how)
+            last = base + series.count[high - 1]
+            before = (series, low, high)
+        if self._is_numbered(laps):
+            self.log.set_interval("epoch", chosen[0].total)
+        else:
+            self.log.total = chosen[0].total
+        said = how.most_common(1)[0][0] if how else "elapsed"
+        self.log.reads = f"progress bar ({said})"
+        self._tell_events(chosen, dicts)
+
+    def _is_numbered(self, laps: list[tuple[_Series, int, int]]) -> bool:
+        """Say whether a bar is of an epoch, and not of the whole run."""
+        return self.words["torchtune"] > 0 or any(series.number[low] >= 0 for series, low, _ in laps)
+
+    @staticmethod
+    def _base_of_first(series: _Series, low: int) -> int:
+        """Say how many steps there were before the first bar: whole epochs, which are counted from 0 or from 1."""
+        number = series.number[low]
+        return (number - 1) * series.total if number > 1 else 0
+
+    def _tell_lap(self, series: _Series, span: tuple[int, int], base: int, dicts: "_Dicts", how: Counter[str]) -> None:
+        """Tell the steps of one lap."""
+        low, high = span
+        if high - low < 2:
+            return
+        lap = Lap(
+            np.array(series.count[low:high], dtype=np.int64),
+            np.array(series.elapsed_s[low:high]),
+            np.array(series.rate[low:high]),
+            np.array(series.is_inverse[low:high], dtype=bool),
+        )
+        bars, mean_s, said = read_lap(lap, is_mean=self.words["Lightning"] > 0)
+        how[said] += len(bars)
+        skipped = _count_skipped(lap.count)
+        ends = lap.count[bars]
+        begins = np.r_[lap.count[:1], ends][:-1]
+        orders = np.array(series.order[low:high], dtype=np.int64)[bars]
+        windows = zip(begins.tolist(), ends.tolist(), mean_s.tolist(), orders.tolist(), strict=True)
+        for begin, end, step_s, order in windows:
+            if begin < skipped or math.isnan(step_s):
+                continue
+            self.log.add_step(base + end, step_s, tokens=dicts.tokens_at(order), stamp_s=math.nan)
+            if between_s := dicts.evaluated_since(order):
+                self.log.add_part("evaluation", between_s / (end - begin))
+
+    def _tell_events(self, chosen: list[_Series], dicts: "_Dicts") -> None:
+        """Tell evaluations and saves, each after the step that the bar showed last."""
+        order = np.concatenate([np.array(series.order, dtype=np.int64) for series in chosen])
+        count = np.concatenate([np.array(series.count, dtype=np.int64) for series in chosen])
+        by = np.argsort(order)
+        order, count = order[by], count[by]
+        for at, seconds in dicts.evaluations:
+            where = int(np.searchsorted(order, at, side="right")) - 1
+            self.log.add_event("evaluation", iteration=int(count[max(where, 0)]), seconds=seconds)
+        for _, iteration, text in self.saves:
+            self.log.add_event("save", iteration=iteration, text=text)
+
+    def _tell_dicts(self) -> None:
+        """Tell the dicts where no bar tells steps: they are counted."""
+        interval = _whole(self.settings.get(b"logging_steps"))
+        if not interval:
+            self.log.notes.append("the interval of its lines is not stated: each is taken for one step")
+        tokens, iteration = math.nan, 0
+        for _, values in self.dicts:
+            if b"resumed_at" in values:
+                self.log.begin()
+                iteration, tokens = int(values[b"resumed_at"]), math.nan
+            elif b"eval_runtime" in values:
+                self.log.add_event("evaluation", iteration=iteration, seconds=values[b"eval_runtime"])
+            elif b"loss" in values:
+                interval = max(interval, 1)
+                iteration += interval
+                seen = values.get(b"num_tokens", values.get(b"num_input_tokens_seen", math.nan))
+                worked, tokens = (seen - tokens) / interval, seen
+                step_s = values.get(b"step_time", math.nan)
+                if math.isnan(step_s) and values.get(b"step_tokens_per_second", 0) > 0:
+                    step_s = worked / values[b"step_tokens_per_second"]
+                if not math.isnan(step_s):
+                    self.log.add_step(iteration, step_s, tokens=worked, stamp_s=math.nan)
+        self.log.reads = "step_time of the dicts"
+
+    def _tell_settings(self, total: int) -> None:
+        """Tell the intervals of the arguments."""
+        for key, kind in ((b"logging_steps", "log"), (b"dataloader_num_workers", "loader-workers")):
+            self.log.set_interval(kind, _whole(self.settings.get(key)))  # type: ignore[arg-type]
+        for key, strategy, kind, usual in (
+            (b"save_steps", b"save_strategy", "save", b"steps"),
+            (b"eval_steps", b"eval_strategy", "evaluation", b"no"),
+        ):
+            if self.settings.get(strategy, usual).rpartition(b".")[2].lower() == b"steps":
+                self.log.set_interval(kind, _whole(self.settings.get(key)))  # type: ignore[arg-type]
+        epochs = self.facts.get(b"Num Epochs", 0)
+        if epochs > 1 and total:
+            self.log.set_interval("epoch", total // epochs)
+
+
+def _go_on(before: tuple[_Series, int, int], now: tuple[_Series, int, int], base: int) -> tuple[int, bool]:
+    """Say how many steps there were before a lap, and whether the run was started again for it."""
+    was, was_low, was_high = before
+    series, low, _ = now
+    done, number, was_number = was.count[was_high - 1], series.number[low], was.number[was_low]
+    if number >= 0:
+        length = max(series.total, done)
+        if number > was_number:
+            return base + (number - was_number) * length, False
+        return max(0, base - (was_number - number) * length), True
+    if done >= was.total and was.total == series.total:
+        return base + done, False
+    return base, True
+
+
+class _Dicts:
+    """What the dicts say, by the bars that they stand between."""
+
+    def __init__(self, dicts: list[tuple[int, dict[bytes, float]]]) -> None:
+        self.evaluations = [(order, values[b"eval_runtime"]) for order, values in dicts if b"eval_runtime" in values]
+        seen = [
+            (order, values.get(b"num_tokens", values.get(b"num_input_tokens_seen", math.nan)))
+            for order, values in dicts
+            if b"loss" in values
+        ]
+        self._orders = [order for order, _ in seen]
+        self._tokens = [
+            after - before if after > before else math.nan for (_, before), (_, after) in itertools.pairwise(seen)
+        ]
+        self._at = self._next = 0
+
+    def tokens_at(self, order: int) -> float:
+        """Give the tokens between the dicts around a bar, which only have a meaning beside others; orders increase."""
+        while self._at < len(self._orders) and self._orders[self._at] < order:
+            self._at += 1
+        return self._tokens[self._at - 1] if 0 < self._at < len(self._orders) else math.nan
+
+    def evaluated_since(self, order: int) -> float:
+        """Give the seconds of evaluations before a bar that were not given yet; orders increase."""
+        total = 0.0
+        while self._next < len(self.evaluations) and self.evaluations[self._next][0] < order:
+            total += self.evaluations[self._next][1]
+            self._next += 1
+        return total
+
+
+def _split(series: _Series) -> list[tuple[_Series, int, int]]:
+    """Split a series where its clock or its count starts again."""
+    count, elapsed_s = np.array(series.count), np.array(series.elapsed_s)
+    number = np.array(series.number)
+    is_new = (np.diff(count) <= 0) | (np.diff(elapsed_s) < 0) | (np.diff(number) != 0)
+    edges = [0, *(np.flatnonzero(is_new) + 1).tolist(), len(count)]
+    return [(series, low, high) for low, high in itertools.pairwise(edges)]
+
+
+def _count_skipped(count: "np.ndarray") -> int:
+    """Say up to where a bar was moved at once, because the run goes on from a checkpoint."""
+    new = np.diff(count)
+    usual = float(np.median(new))
+    return int(count[1]) if count[0] == 0 and new[0] > 5 * usual else 0
+
+
+def _whole(text: bytes | None) -> int:
+    """Read a whole number of steps; 0 where it is none, as a part of all steps is."""
+    try:
+        value = float(text) if text is not None else 0.0
+    except ValueError:
+        return 0
+    return int(value) if value >= 1 and value == int(value) else 0
+
+
+FORMAT = LogFormat(
+    name="progress-bars",
+    title="Hugging Face Trainer, Lightning, torchtune, Accelerate (progress bars)",
+    reads="progress bar",
+    example="12%|..| 120/1000 [02:03<15:01, 1.02s/it]",
+    step_marks=(b"it/s", b"s/it", b"{'loss'", b"steps/s", b"step/s"),
+    marks=(
+        b"{'eval_",
+        b"{'train_runtime'",
+        b"Total optimization steps",
+        b"Num Epochs",
+        b"Total train batch size",
+        b"Continuing training from global step",
+        b"Saving model checkpoint to",
+        b"Saved state to",
+        b"_steps=",
+        b"_strategy=",
+        b"dataloader_num_workers",
+    ),
+    reader=_Reader,
+    is_mean=True,
+    least_steps=LEAST_STEPS,
+)

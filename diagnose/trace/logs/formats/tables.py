@@ -1,0 +1,457 @@
+"""Tables of metrics with a step: CSV, TSV, JSON Lines, what trackers export, and `trainer_state.json` of Hugging Face.
+
+Enters: a file. Leaves: steps.
+
+Columns are found by their names: a step, and one of: the time of a step (`step_time_ms`, `train/step_time`), a clock that runs
+on (`_runtime`, `_timestamp`, `Wall time`), steps a second, or tokens or samples a second. A unit in the name is obeyed; times
+without one are seconds where they can be. `LogBuilder.column` and `unit` say it instead. Of a rate of tokens the time of a step
+follows only with a column of tokens; else the pace is told, the seconds of a million tokens.
+
+Source: Lightning's `metrics.csv` (src/lightning/fabric/loggers/csv_logs.py); the history of W&B (`_step`, `_runtime`,
+`_timestamp`); TensorBoard's download (`Wall time,Step,Value`); MLflow's file store (`timestamp value step`, mlflow/store/tracking);
+huggingface/transformers, trainer_callback.py (`TrainerState`).
+"""
+
+import csv
+import dataclasses
+import itertools
+import json
+import math
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from diagnose.errors import TraceError
+from diagnose.model.trace import Seconds
+from diagnose.model.training_log import LogIntervalKind
+from diagnose.trace.logs.bars import choose_marks
+from diagnose.trace.logs.builder import MAX_STEPS, LogBuilder
+from diagnose.trace.logs.lines import read_lines
+from diagnose.trace.logs.log_format import FileFormat
+from diagnose.trace.logs.stamps import find_stamp
+
+_STEPS = (
+    "step|_step|global_step|steps|iteration|iter|it|batch|update|updates|num_updates|n_step|train_step|training_step"
+    "|optimizer_step|trainer/global_step|train/global_step|time/batch|global_batch"
+)
+_STEP = re.compile(rf"(?:{_STEPS})\Z")
+#: How a name ends that says its unit, and the seconds in it.
+_UNIT = re.compile(r"(?:[_ /.-]|\b)[(\[]?(ms|msec|milliseconds?|us|usec|microseconds?|ns|s|secs?|seconds?)[)\]]?\Z")
+_SECONDS = {"m": 1e-3, "u": 1e-6, "n": 1e-9, "s": 1.0}
+_TIME = re.compile(
+    r"(?:(?:step|iter|iteration|batch)[_ -]?(?:time|duration|latency)|time[_ -]?per[_ -]?(?:step|iter|iteration|batch)"
+    r"|(?:s|sec|seconds)(?:/|_per_)(?:step|it|iter|iteration|batch)|train_step_timing|end_to_end|timing_s/step|\bdt)(?:\Z|[_ (\[/])"
+)
+_CLOCK = re.compile(
+    r"(?:_runtime|_timestamp|wall[_ ]?time|timestamp|time|elapsed|elapsed[_ ]time|relative time.{0,12}|runtime|time/train|date"
+    r"|datetime)\Z"
+)
+_PER_SECOND = r"(?:/s|/sec|_per_s|_per_sec|_per_second)\b"
+_STEP_RATE = re.compile(rf"(?:it|its|iter|iters|iterations|step|steps|batch|batches){_PER_SECOND}|\bups\Z")
+_WORK_RATE = re.compile(
+    rf"(?:tok|toks|token|tokens|words|sample|samples|examples|images|seq|seqs|sequences){_PER_SECOND}|\b(?:tps|wps|throughput)\b"
+)
+_WORK = re.compile(
+    r"(?:(?:num_|n_|total_|consumed_)?tokens|n?tokens_seen|num_input_tokens_seen|(?:consumed_)?samples)\Z"
+)
+_DATA = re.compile(r"(?:data|dataloader|data_loading|dataloading)[_ ]?(?:time)?\Z")
+#: Never a time of training.
+_OTHERS = re.compile(r"(?:\A|[/_ ])(?:val|valid|validation|eval|test|eta|lr)(?:[/_ ]|\Z)|__(?:min|max)\Z")
+_NUMBER = re.compile(r"\s*[-+]?(?:\d{1,20}(?:\.\d{0,30})?|\.\d{1,30})(?:[eE][-+]?\d{1,3})?\s*\Z")
+#: Seconds in each unit of times that somebody may say; others are of rates.
+UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+#: Steps take longer than this in hardly any job: times without a unit that are longer may be milliseconds.
+LONG_STEP_S = 60.0
+#: A clock goes on at nearly each line.
+INCREASING = 0.95
+#: Unix times from 1990 to 2100 in each unit.
+_UNIX = ((6.3e8, 4.1e9, 1.0), (6.3e11, 4.1e12, 1e-3), (6.3e14, 4.1e15, 1e-6), (6.3e17, 4.1e18, 1e-9))
+#: Tokens that seconds are told of where nothing says how many a step has.
+NOMINAL = 1_000_000
+#: Columns and bytes of a header at most.
+MAX_COLUMNS = 10_000
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Plan:
+    """Which column is the step, which tells the time, and how: `time`, `clock`, `step-rate` or `work-rate`."""
+
+    step: str
+    column: str
+    kind: str
+    work: str | None = None
+    data: str | None = None
+
+
+def _bare(name: str) -> str:
+    """Give a name without the run before it and without its unit, in small letters."""
+    name = name.rpartition(" - ")[2].strip().lower()
+    return _UNIT.sub("", name).rstrip(" _/(") or name
+
+
+def _plan(names: list[str], column: str | None, unit: str | None) -> _Plan | None:
+    """Choose the columns; None where there is no step, or nothing that tells time."""
+    lower = {name: name.rpartition(" - ")[2].strip().lower() for name in names[:MAX_COLUMNS]}
+    step = next((name for name in lower if _STEP.fullmatch(lower[name])), None)
+    if step is None:
+        return None
+    usable = [name for name in lower if name != step and not _OTHERS.search(lower[name])]
+    if column is not None:
+        found = next((name for name in lower if column in (name, lower[name])), None)
+        usable = [] if found is None else [found]
+    kinds: tuple[tuple[str, Callable[[str], object]], ...] = (
+        ("time", lambda name: _TIME.search(_bare(name)) or _TIME.search(lower[name])),
+        ("clock", lambda name: _CLOCK.fullmatch(lower[name].rpartition("/")[2]) or _CLOCK.fullmatch(lower[name])),
+        ("step-rate", lambda name: _STEP_RATE.search(lower[name])),
+        ("work-rate", lambda name: _WORK_RATE.search(lower[name])),
+    )
+    work = next((name for name in lower if _WORK.fullmatch(lower[name].rpartition("/")[2])), None)
+    data = next((name for name in lower if _DATA.fullmatch(_bare(name).rpartition("/")[2])), None)
+    if column is not None and usable and unit is not None:
+        kind = {"it/s": "step-rate", "tokens/s": "work-rate", "samples/s": "work-rate"}.get(unit, "time")
+        return _Plan(step, usable[0], kind, work, data)
+    for kind, fits in kinds:
+        for name in usable:
+            if fits(name):
+                return _Plan(step, name, kind, work, data)
+    return _Plan(step, usable[0], "time", work, data) if column is not None and usable else None
+
+
+def _has_csv_column(head: bytes, column: str) -> bool:
+    """Say whether the first line names a step and this column."""
+    names, _ = _header(head.partition(b"\n")[0].decode("utf-8", "replace"))
+    return _plan(names, column, None) is not None
+
+
+def _has_json_column(head: bytes, column: str) -> bool:
+    """Say whether the first line is an object with a step and this key."""
+    first = _object(head.partition(b"\n")[0])
+    return first is not None and _plan(list(first), column, None) is not None
+
+
+def _recognise_csv(head: bytes) -> bool:
+    """Say whether the first line names a step and something that tells time."""
+    names, _ = _header(head.partition(b"\n")[0].decode("utf-8", "replace"))
+    return len(names) > 1 and _plan(names, None, None) is not None
+
+
+def _header(line: str) -> tuple[list[str], str]:
+    """Give the names of the columns, and what stands between them."""
+    separator = max(",\t;", key=line.count)
+    try:
+        return next(csv.reader([line.lstrip("# ")], delimiter=separator), []), separator
+    except csv.Error:
+        return [], separator
+
+
+def _recognise_jsonl(head: bytes) -> bool:
+    """Say whether the first line is an object with a step and something that tells time, and the next is an object, too."""
+    lines = head.split(b"\n", 3)
+    first = _object(lines[0]) if lines and lines[0].startswith(b"{") else None
+    return first is not None and _plan(list(first), None, None) is not None
+
+
+def _object(line: bytes) -> dict[str, object] | None:
+    """Read an object, and let what is nested be named by its path; None where it is none."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict):
+        return None
+    flat: dict[str, object] = {}
+    for key, value in list(found.items())[:MAX_COLUMNS]:
+        if isinstance(value, dict):
+            flat.update({f"{key}/{inner}": inside for inner, inside in list(value.items())[:MAX_COLUMNS]})
+        else:
+            flat[key] = value
+    return flat
+
+
+def _read_csv(file: Path, log: LogBuilder, name: str) -> None:
+    """Read a table whose first line names the columns."""
+    lines = (line.decode("utf-8", "replace").replace("\0", "") for line in read_lines(file, name=name))
+    names, separator = _header(next(lines, ""))
+    plan = _plan_or_raise(names, log, name)
+    at = {column: names.index(column) for column in _columns(plan)}
+
+    def rows() -> Iterator[dict[str, object]]:
+        for row in csv.reader(lines, delimiter=separator):
+            yield {column: row[n] for column, n in at.items() if n < len(row)}
+
+    try:
+        _read_rows(rows(), plan, log, name)
+    except csv.Error as error:
+        raise TraceError(f"is no table ({error}); expected a line of values below each other", where=name) from None
+
+
+def _read_jsonl(file: Path, log: LogBuilder, name: str) -> None:
+    """Read an object a line."""
+    found = (
+        row for line in read_lines(file, name=name) if line.startswith(b"{") and (row := _object(line)) is not None
+    )
+    first = next(found, {})
+    plan = _plan_or_raise(list(first), log, name)
+
+    def rows() -> Iterator[dict[str, object]]:
+        yield first
+        yield from found
+
+    _read_rows(rows(), plan, log, name)
+
+
+def _plan_or_raise(names: list[str], log: LogBuilder, name: str) -> _Plan:
+    """Choose the columns, as somebody says them or by their names."""
+    plan = _plan(names, log.column, log.unit)
+    if plan is None:
+        some = ", ".join(names[:12])
+        raise TraceError(
+            f"has no column {log.column or 'that tells time'} beside one of steps; its columns are {some}: name one with --column, "
+            "and its unit with --unit",
+            where=name,
+        )
+    return plan
+
+
+def _columns(plan: _Plan) -> list[str]:
+    return list(dict.fromkeys(name for name in (plan.step, plan.column, plan.work, plan.data) if name is not None))
+
+
+def _number(value: object) -> float:
+    """Read a number, or a moment; NaN where it is neither."""
+    if isinstance(value, int | float):
+        return float(value)
+    if isinstance(value, str):
+        return float(value) if _NUMBER.match(value) else find_stamp(value.encode("utf-8", "replace"))
+    return math.nan
+
+
+def _read_rows(rows: Iterator[dict[str, object]], plan: _Plan, log: LogBuilder, name: str) -> None:
+    """Read the values of all rows, and tell their steps."""
+    columns = _columns(plan)
+    found: list[tuple[float, ...]] = []
+    for row in rows:
+        values = tuple(_number(row.get(column)) for column in columns)
+        if math.isfinite(values[0]) and math.isfinite(values[1]) and len(found) < MAX_STEPS:
+            found.append(values)
+    if not found:
+        return
+    table = dict(zip(columns, np.array(found, dtype=np.float64).T, strict=True))
+    step = table[plan.step]
+    if plan.kind == "clock":
+        _tell_clock(step, table[plan.column], plan, log)
+        return
+    work = table[plan.work] if plan.work is not None else None
+    step_s, tokens = _read_times(step, table[plan.column], work, plan, log, name)
+    data = table.get(plan.data or "", np.full(len(step), np.nan))
+    for iteration, seconds, worked, waited in zip(
+        step.tolist(), step_s.tolist(), tokens.tolist(), data.tolist(), strict=True
+    ):
+        before = log.n_steps
+        if seconds > 0:
+            log.add_step(int(iteration), seconds, tokens=worked, stamp_s=math.nan)
+        if log.n_steps > before and waited <= seconds:
+            log.add_part("data", waited)
+
+
+def _read_times(
+    step: Seconds, values: Seconds, work: Seconds | None, plan: _Plan, log: LogBuilder, name: str
+) -> tuple[Seconds, Seconds]:
+    """Turn a column into seconds of a step, and say how."""
+    nothing = np.full(len(step), np.nan)
+    if plan.kind == "time":
+        if (
+            values.size > 2
+            and _is_clock(step, values)
+            and log.unit is None
+            and _UNIT.search(plan.column.lower()) is None
+        ):
+            log.notes.append(
+                f"{plan.column} grows with every line: it is taken for the time of a step, and not for a clock"
+            )
+        factor, unit = _unit_of(values, plan, log, name)
+        log.reads = f"{plan.column} ({unit})"
+        return values * factor, nothing
+    with np.errstate(divide="ignore", invalid="ignore"):
+        if plan.kind == "step-rate":
+            log.reads = f"{plan.column} (steps a second)"
+            return 1.0 / values, nothing
+        worked = nothing if work is None else _per_step(step, work)
+        if np.isfinite(worked).any():
+            log.reads = f"{plan.work} divided by {plan.column}"
+            return worked / values, worked
+        log.of = "1,000,000 tokens or samples"
+        log.reads = f"{plan.column}: how many a step has is not stated"
+        return NOMINAL / values, nothing
+
+
+def _unit_of(values: Seconds, plan: _Plan, log: LogBuilder, name: str) -> tuple[float, str]:
+    """Say in what unit times are: as somebody says, as the name does, else seconds where they can be."""
+    said = _UNIT.search(plan.column.lower())
+    if log.unit in UNITS:
+        return UNITS[log.unit], log.unit
+    if said is not None:
+        return _SECONDS[said[1][0]], said[1]
+    usual = float(np.median(values))
+    if usual > LONG_STEP_S:
+        raise TraceError(
+            f"column {plan.column} has values around {usual:.4g} and no unit; expected to know it: say --unit s, or --unit ms",
+            where=name,
+        )
+    return 1.0, "no unit: taken for seconds"
+
+
+def _is_clock(step: Seconds, values: Seconds) -> bool:
+    """Say whether values go on with the steps, as those of a clock do."""
+    new = np.diff(step) > 0
+    return bool(new.any()) and float((np.diff(values)[new] > 0).mean()) >= INCREASING
+
+
+def _per_step(step: Seconds, work: Seconds) -> Seconds:
+    """Give the work of a step, of a column that tells that or what was done so far."""
+    if len(step) < 3 or not _is_clock(step, work):
+        return work
+    with np.errstate(divide="ignore", invalid="ignore"):
+        each = np.diff(work, prepend=0.0) / np.diff(step, prepend=0.0)
+    return np.where(each > 0, each, np.nan)
+
+
+def _tell_clock(step: Seconds, clock: Seconds, plan: _Plan, log: LogBuilder) -> None:
+    """Tell the time between the lines of a clock."""
+    usual = float(np.median(clock))
+    scale = next((factor for low, high, factor in _UNIX if low <= usual <= high), 0.0)
+    is_unix = scale > 0
+    if log.unit in UNITS and not is_unix:
+        scale = UNITS[log.unit]
+    elif not is_unix:
+        said = _UNIT.search(plan.column.lower())
+        scale = 3600.0 if plan.column.lower() == "time/train" else _SECONDS[said[1][0]] if said else 1.0
+    log.is_mean, log.reads = True, f"{plan.column}, a clock"
+    is_whole = bool(np.all(clock == np.round(clock)))
+    error = np.full(len(clock), 0.5 * scale if is_whole else 1e-3)
+    # A step may have several lines, one a metric: the first counts. One that comes much later was run again.
+    passed_s = np.diff(clock * scale)
+    usual_s = float(np.median(passed_s[np.diff(step) > 0])) if (np.diff(step) > 0).any() else 0.0
+    first = np.r_[True, (np.diff(step) != 0) | (passed_s > usual_s / 2)]
+    step, clock_s, error = step[first], (clock * scale)[first], error[first]
+    begins = [0, *(np.flatnonzero((np.diff(step) <= 0) | (np.diff(clock_s) < 0)) + 1).tolist(), len(step)]
+    for low, high in itertools.pairwise(begins):
+        if low:
+            log.begin()
+        marks = choose_marks(clock_s[low:high], error[low:high]) + low
+        for a, b in itertools.pairwise(marks.tolist()):
+            seconds = (clock_s[b] - clock_s[a]) / max(step[b] - step[a], 1.0)
+            log.add_step(int(step[b]), float(seconds), stamp_s=float(clock_s[b]) if is_unix else math.nan)
+
+
+_MLFLOW = re.compile(rb"(?:\d{13} \S{1,40} \d{1,12}\n){3}")
+
+
+def _recognise_mlflow(head: bytes) -> bool:
+    """Say whether lines are a stamp, a value and a step."""
+    return _MLFLOW.match(head) is not None
+
+
+def _read_mlflow(file: Path, log: LogBuilder, name: str) -> None:
+    """Read a metric of MLflow's file store."""
+    rows = (line.split(b" ") for line in read_lines(file, name=name))
+    table = [(float(row[2]), float(row[0])) for row in rows if len(row) == 3 and row[0].isdigit() and row[2].isdigit()]
+    if table:
+        step, clock = np.array(table[:MAX_STEPS]).T
+        _tell_clock(step, clock, _Plan("step", "timestamp", "clock"), log)
+
+
+def _recognise_state(head: bytes) -> bool:
+    """Say whether it is the state that the Trainer saves with a checkpoint."""
+    return head.lstrip()[:1] == b"{" and b'"log_history"' in head
+
+
+def _read_state(file: Path, log: LogBuilder, name: str) -> None:
+    """Read `trainer_state.json`: steps, and their time where a trainer logs it."""
+    try:
+        with file.open("rb") as content:
+            state = json.loads(content.read(1 << 28))
+    except (OSError, ValueError, RecursionError) as error:
+        raise TraceError(
+            f"is no whole JSON ({str(error)[:80]}); expected trainer_state.json: copy it again", where=name
+        ) from None
+    history = state.get("log_history") if isinstance(state, dict) else None
+    entries = [entry for entry in history if isinstance(entry, dict)] if isinstance(history, list) else []
+    kinds: tuple[tuple[str, LogIntervalKind], ...] = (
+        ("logging_steps", "log"),
+        ("save_steps", "save"),
+        ("eval_steps", "evaluation"),
+    )
+    for key, kind in kinds:
+        value = state.get(key) if isinstance(state, dict) else None
+        if isinstance(value, int) and (kind != "evaluation" or any("eval_runtime" in entry for entry in entries)):
+            log.set_interval(kind, value)
+    total = state.get("max_steps") if isinstance(state, dict) else None
+    log.total = total if isinstance(total, int) and total > 0 else None
+    for entry in entries:
+        step, seconds = _number(entry.get("step")), _number(entry.get("step_time"))
+        if not math.isfinite(step):
+            continue
+        if "eval_runtime" in entry:
+            log.add_event("evaluation", iteration=int(step), seconds=_number(entry["eval_runtime"]))
+        elif seconds > 0:
+            log.add_step(int(step), seconds, stamp_s=math.nan)
+    if not log.n_steps:
+        overall = next(
+            (
+                _number(entry.get("train_steps_per_second"))
+                for entry in reversed(entries)
+                if "train_steps_per_second" in entry
+            ),
+            0,
+        )
+        mean = f" (all steps together: {1 / overall:.3g} s a step)" if overall > 0 else ""
+        raise TraceError(
+            f"has steps and losses, and no time of any step{mean}; expected `step_time`, which TRL logs: give what the Trainer "
+            "printed, or its TensorBoard or W&B history as CSV",
+            where=name,
+        )
+
+
+FORMATS = (
+    FileFormat(
+        name="trainer-state",
+        title="Hugging Face Trainer (trainer_state.json)",
+        reads="step_time",
+        example='{"log_history": [{"step": 10, "step_time": 1.2}]}',
+        recognise=_recognise_state,
+        read=_read_state,
+        is_mean=True,
+    ),
+    FileFormat(
+        name="jsonl",
+        title="JSON Lines",
+        reads="a column",
+        example='{"step": 10, "step_time_ms": 123.4}',
+        recognise=_recognise_jsonl,
+        read=_read_jsonl,
+        has_column=_has_json_column,
+        is_mean=True,
+    ),
+    FileFormat(
+        name="mlflow-metric",
+        title="MLflow metric",
+        reads="timestamp, a clock",
+        example="1700000000000 2.5 10",
+        recognise=_recognise_mlflow,
+        read=_read_mlflow,
+        is_mean=True,
+    ),
+    FileFormat(
+        name="csv",
+        title="CSV or TSV",
+        reads="a column",
+        example="step,step_time_ms",
+        recognise=_recognise_csv,
+        read=_read_csv,
+        has_column=_has_csv_column,
+        is_mean=True,
+    ),
+)

@@ -1,0 +1,304 @@
+"""Consoles that tell the time of a batch and of its data: open_clip, timm, PyTorch's ImageNet example, torchvision, OpenMMLab.
+
+Enters: lines. Leaves: steps.
+
+open_clip and OpenMMLab print means since the line before. The ImageNet example and timm print the batch itself, and in brackets
+the mean since the epoch began: batches in between may be slow where the printed ones are not, as when a loader with 10 workers
+is printed every 10 batches. So where not every batch is printed, and the printed ones are not as slow as the mean, the means
+are taken.
+
+Source: mlfoundations/open_clip, src/open_clip_train/train.py; huggingface/pytorch-image-models, train.py; pytorch/examples,
+imagenet/main.py; pytorch/vision, references/classification/utils.py (`MetricLogger`), which DeiT, MAE and DINO share;
+open-mmlab/mmengine, runner/log_processor.py.
+"""
+
+import itertools
+import math
+import re
+from array import array
+
+import numpy as np
+
+from diagnose.trace.logs.bars import choose_marks
+from diagnose.trace.logs.builder import LogBuilder
+from diagnose.trace.logs.log_format import LineReader, LogFormat
+from diagnose.trace.logs.stamps import find_stamp
+
+_NUMBER = rb"(\d{1,7}\.\d{1,6})"
+_OPEN_CLIP = re.compile(
+    rb"Train Epoch: (\d{1,9}) \[ {0,12}(\d{1,15})/(\d{1,15}) [^\n]{0,300}?Data \(t\): "
+    + _NUMBER
+    + rb" Batch \(t\): "
+    + _NUMBER
+)
+_PARAM = re.compile(rb"\|   (batch_size|world_size|accum_freq|log_every_n_steps|workers): (\d{1,9})\s*$")
+_EXAMPLE = re.compile(
+    rb"Epoch:? ?\[(\d{1,9})\] ?\[ {0,9}(\d{1,12})/(\d{1,12})\][^\n]{0,200}?\bTime:? {0,6}"
+    + _NUMBER
+    + rb" {1,2}\( {0,6}"
+    + _NUMBER
+    + rb"\)(?:[^\n]{0,200}?\bData:? {0,6}"
+    + _NUMBER
+    + rb" {1,2}\( {0,6}"
+    + _NUMBER
+    + rb"\))?"
+)
+_TIMM = re.compile(
+    rb"Train: (\d{1,9}) \[ {0,9}(\d{1,12})/(\d{1,12}) [^\n]{0,200}?Time: "
+    + _NUMBER
+    + rb"s, {1,8}[\d.]{1,15}/s {1,3}\("
+    + _NUMBER
+    + rb"s,(?:[^\n]{0,200}?Data: "
+    + _NUMBER
+    + rb" \("
+    + _NUMBER
+    + rb"\))?"
+)
+_TORCHVISION = re.compile(
+    rb"Epoch: \[(\d{1,9})\] {1,4}\[ {0,9}(\d{1,12})/(\d{1,12})\] {1,4}eta: [^\n]{0,4000}?\btime: "
+    + _NUMBER
+    + rb"(?: {1,4}data: "
+    + _NUMBER
+    + rb")?"
+)
+_OPENMMLAB = re.compile(
+    rb"(?:Epoch ?(?:\(train\))? {1,3}\[(\d{1,9})\]|Iter ?(?:\(train\))?) ?\[ {0,9}(\d{1,12})/(\d{1,12})\][^\n]{0,400}?\btime: "
+    + _NUMBER
+    + rb"(?:,? {1,4}data_time: "
+    + _NUMBER
+    + rb")?"
+)
+#: The printed batches stand for all where their mean is as near to that of all.
+SAME_MEAN = 0.1
+#: Half of the last of three digits.
+HALF_DIGIT_S = 0.0005
+
+
+class _OpenClip:
+    def __init__(self, log: LogBuilder) -> None:
+        self.log = log
+        self.params: dict[bytes, int] = {}
+        #: Samples of a batch, all ranks together; 0 while it is not known.
+        self.batch = 0
+        self.epoch = -1
+        self.before: tuple[int, float] | None = None
+
+    def take(self, line: bytes) -> bool:
+        """Take one line."""
+        if said := _OPEN_CLIP.search(line):
+            self._take_step(*said.groups())
+        elif b"Eval Epoch:" in line:
+            self.log.add_event("evaluation", text=line)
+        elif b"Start epoch" in line or b"Resuming" in line or b"=> resuming" in line:
+            if b"=> resuming" in line:
+                self.log.begin()
+        elif said := _PARAM.search(line):
+            self.params[said[1]] = int(said[2])
+            if said[1] == b"workers":
+                self.log.set_interval("loader-workers", int(said[2]))
+            elif said[1] == b"log_every_n_steps":
+                self.log.set_interval("log", int(said[2]))
+        return False
+
+    def _take_step(self, epoch_: bytes, samples_: bytes, all_: bytes, data_: bytes, batch_: bytes) -> None:
+        epoch, samples, n_all, step_s = int(epoch_), int(samples_), int(all_), float(batch_)
+        stamp_s = find_stamp(self.log.around.replace(b",", b" ", 1))
+        if not self.batch:
+            self.batch = self._find_batch(epoch, samples, step_s, stamp_s)
+        self.epoch, self.before = epoch, (samples, stamp_s)
+        if not self.batch:
+            return
+        n_epoch = max(n_all // self.batch, 1)
+        self.log.set_interval("epoch", n_epoch)
+        n = max(round(samples / self.batch), 1)
+        self.log.add_step(epoch * n_epoch + n, step_s, batch_size=self.batch, stamp_s=stamp_s)
+        self.log.add_part("data", float(data_))
+
+    def _find_batch(self, epoch: int, samples: int, step_s: float, stamp_s: float) -> int:
+        """Find how many samples a batch has: by arguments, by the first line of an epoch, else by what passed since the last."""
+        if {b"batch_size", b"world_size"} <= self.params.keys():
+            return self.params[b"batch_size"] * self.params[b"world_size"] * self.params.get(b"accum_freq", 1)
+        if self.before is None or epoch != self.epoch:
+            is_first = self.epoch >= 0 and epoch != self.epoch
+            return samples if is_first else 0
+        new, passed_s = samples - self.before[0], stamp_s - self.before[1]
+        n_steps = round(passed_s / step_s) if passed_s > 0 else 0
+        return round(new / n_steps) if n_steps > 0 and new > 0 else 0
+
+
+class _Epochs:
+    """Reads lines with an epoch, a batch in it, the time of this batch, and the mean since the epoch began."""
+
+    def __init__(self, log: LogBuilder, pattern: re.Pattern[bytes], *, first: int) -> None:
+        self.log, self.pattern, self.first = log, pattern, first
+        self.epoch, self.batch, self.length = array("q"), array("q"), array("q")
+        self.own_s, self.mean_s, self.data_s, self.mean_data_s = (array("d") for _ in range(4))
+        self.lowest = math.inf
+
+    def take(self, line: bytes) -> bool:
+        """Take one line."""
+        if b"Test:" in line[:200]:
+            self.log.add_event("evaluation", iteration=self._number(len(self.epoch) - 1), text=line)
+        for said in self.pattern.finditer(line):
+            epoch, batch, length, own_s, mean_s, data_s, mean_data_s = said.groups()
+            self.epoch.append(int(epoch))
+            self.batch.append(int(batch))
+            self.length.append(int(length))
+            for values, value in (
+                (self.own_s, own_s),
+                (self.mean_s, mean_s),
+                (self.data_s, data_s),
+                (self.mean_data_s, mean_data_s),
+            ):
+                values.append(float(value) if value else math.nan)
+            self.lowest = min(self.lowest, int(batch))
+        return False
+
+    def _number(self, n: int) -> int:
+        """Give the number of the batch of a line, from 1 on; epochs are counted from 0."""
+        if n < 0:
+            return 0
+        first = 0 if self.lowest == 0 else self.first
+        return self.epoch[n] * self.length[n] + self.batch[n] + 1 - first
+
+    def end(self) -> None:
+        """Tell all steps: whether the printed batches stand for all is known only now."""
+        n_lines = len(self.epoch)
+        if not n_lines:
+            return
+        number = np.array([self._number(n) for n in range(n_lines)])
+        count = np.array(self.batch) + 1 - (0 if self.lowest == 0 else self.first)
+        own_s, mean_s, data_s, mean_data_s = (
+            np.array(v) for v in (self.own_s, self.mean_s, self.data_s, self.mean_data_s)
+        )
+        self.log.set_interval("epoch", int(self.length[0]))
+        laps = [0, *(np.flatnonzero((np.diff(number) <= 0) | (np.diff(self.epoch) != 0)) + 1).tolist(), n_lines]
+        gaps = np.diff(number)
+        interval = int(np.median(gaps[gaps > 0])) if (gaps > 0).any() else 1
+        if interval == 1 or self._stands_for_all(own_s, mean_s, count, laps):
+            self.log.is_mean, self.log.reads = False, "time of the printed batch"
+            for n in range(n_lines):
+                self.log.add_step(int(number[n]), float(own_s[n]), stamp_s=math.nan)
+                self.log.add_part("data", float(data_s[n]))
+            return
+        self.log.is_mean, self.log.reads = True, "mean time since the epoch began, taken apart"
+        for low, high in itertools.pairwise(laps):
+            sums, sums_data = mean_s[low:high] * count[low:high], mean_data_s[low:high] * count[low:high]
+            if count[low] == 1:
+                self.log.add_step(int(number[low]), float(own_s[low]), stamp_s=math.nan)
+                self.log.add_part("data", float(data_s[low]))
+            marks = choose_marks(sums, HALF_DIGIT_S * count[low:high])
+            for a, b in itertools.pairwise(marks.tolist()):
+                n_steps = count[low + b] - count[low + a]
+                self.log.add_step(int(number[low + b]), float((sums[b] - sums[a]) / n_steps), stamp_s=math.nan)
+                self.log.add_part("data", max(float((sums_data[b] - sums_data[a]) / n_steps), 0.0))
+
+    @staticmethod
+    def _stands_for_all(own_s: np.ndarray, mean_s: np.ndarray, count: np.ndarray, laps: list[int]) -> bool:
+        """Say whether the printed batches take as long as all: the mean at the last line of each epoch, against theirs.
+
+        The first of an epoch is always printed, and waits for the loader to start: it is taken out of both.
+        """
+        shown = real = n_shown = n_real = 0.0
+        for low, high in itertools.pairwise(laps):
+            begin = low + 1 if count[low] == 1 and high - low > 1 else low
+            first_s, n_first = (own_s[low], 1) if begin > low else (0.0, 0)
+            shown += float(own_s[begin:high].sum())
+            n_shown += high - begin
+            real += float(mean_s[high - 1] * count[high - 1]) - first_s
+            n_real += float(count[high - 1]) - n_first
+        return n_real > 0 and n_shown > 0 and abs(shown / n_shown / (real / n_real) - 1.0) <= SAME_MEAN
+
+
+class _Means:
+    """Reads lines with an epoch, a batch in it, and means of the last batches."""
+
+    def __init__(self, log: LogBuilder, pattern: re.Pattern[bytes], *, first_epoch: int, first: int) -> None:
+        self.log, self.pattern, self.first_epoch, self.first = log, pattern, first_epoch, first
+
+    def take(self, line: bytes) -> bool:
+        """Take one line."""
+        if said := self.pattern.search(line):
+            epoch, batch, length, step_s, data_s = said.groups()
+            n_epoch = int(length)
+            before = 0 if epoch is None else max(int(epoch) - self.first_epoch, 0) * n_epoch
+            if epoch is None:
+                self.log.total = n_epoch
+            else:
+                self.log.set_interval("epoch", n_epoch)
+            self.log.add_step(before + int(batch) + 1 - self.first, float(step_s))
+            if data_s:
+                self.log.add_part("data", float(data_s))
+        return False
+
+
+def _example(log: LogBuilder) -> LineReader:
+    return _Epochs(log, _EXAMPLE, first=1)
+
+
+def _timm(log: LogBuilder) -> LineReader:
+    return _Epochs(log, _TIMM, first=0)
+
+
+def _torchvision(log: LogBuilder) -> LineReader:
+    return _Means(log, _TORCHVISION, first_epoch=0, first=0)
+
+
+def _openmmlab(log: LogBuilder) -> LineReader:
+    return _Means(log, _OPENMMLAB, first_epoch=1, first=1)
+
+
+FORMATS = (
+    LogFormat(
+        name="open-clip",
+        title="open_clip",
+        reads="Batch (t), Data (t)",
+        example="Train Epoch: 0 [ .. ] Data (t): .. Batch (t): ..",
+        step_marks=(b"Batch (t): ",),
+        marks=(
+            b"Eval Epoch:",
+            b"|   batch_size: ",
+            b"|   world_size: ",
+            b"|   accum_freq: ",
+            b"|   workers: ",
+            b"|   log_every_n_steps: ",
+        ),
+        reader=_OpenClip,
+        is_mean=True,
+    ),
+    LogFormat(
+        name="timm",
+        title="timm",
+        reads="Time, Data",
+        example="Train: 0 [  10/1251 ( 1%)]  ..  Time: 0.243s, ..",
+        step_marks=(b"Train: ",),
+        reader=_timm,
+    ),
+    LogFormat(
+        name="torchvision",
+        title="torchvision's MetricLogger",
+        reads="time, a mean of the last 20 batches",
+        example="Epoch: [0]  [  10/1251]  eta: ..  time: 0.243  data: ..",
+        step_marks=(b"  eta: ",),
+        reader=_torchvision,
+        is_mean=True,
+    ),
+    LogFormat(
+        name="imagenet-example",
+        title="PyTorch's ImageNet example",
+        reads="Time, Data",
+        example="Epoch: [0][  10/5005]  Time 0.243 (0.5)  Data 0.1 (0.2)",
+        step_marks=(b"Epoch: [", b"Epoch ["),
+        marks=(b"Test: [",),
+        reader=_example,
+    ),
+    LogFormat(
+        name="openmmlab",
+        title="OpenMMLab (MMEngine)",
+        reads="time, data_time",
+        example="Epoch(train) [1][  50/2500]  ..  time: 1.09  data_time: 0.015",
+        step_marks=(b"(train)", b" eta: ", b"data_time: "),
+        reader=_openmmlab,
+        is_mean=True,
+    ),
+)

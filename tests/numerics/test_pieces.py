@@ -1,0 +1,87 @@
+"""A long series as levels and ramps."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from diagnose.numerics.pieces import find_crowds, fit_levels, fit_pieces
+
+SEEDS = range(20)
+
+
+def levels(*parts: tuple[int, float], noise: float = 0.1, seed: int = 0) -> np.ndarray:
+    """Draw a series of levels, each as many steps long and as high as said."""
+    series = np.concatenate([np.full(n, height) for n, height in parts])
+    return series + noise * np.random.default_rng(seed).standard_normal(len(series))
+
+
+def test_levels_begin_where_they_do() -> None:
+    """Four levels in 12,000 values, fitted to medians of 6 neighbours each, begin to the value in 19 of 20 series at least."""
+    sizes = (3001, 2000, 4003, 2996)
+    parts = tuple(zip(sizes, (1.0, 1.2, 1.0, 1.5), strict=True))
+    found = [fit_levels(levels(*parts, noise=0.01, seed=seed), least_ratio=1.02) for seed in SEEDS]
+    expected = [0, *itertools.accumulate(sizes)]
+    assert sum(len(f) == len(expected) and bool(np.allclose(f, expected, rtol=0, atol=1)) for f in found) >= 19
+
+
+def test_levels_that_are_nearly_alike_are_one() -> None:
+    """A pace that differs by 1% is another one, and is not where neighbours must differ by 2%."""
+    series = levels((300, 1.0), (300, 1.01), noise=0.002)
+    assert fit_levels(series, least_ratio=1.005) == [0, 300, 600]
+    assert fit_levels(series, least_ratio=1.02) == [0, 600]
+
+
+@pytest.mark.parametrize("n", range(1, 8))
+def test_a_few_values_are_one_level(n: int) -> None:
+    """Shorter series than two levels, and constant ones, are one level."""
+    assert fit_levels(np.ones(n), least_ratio=1.02) == [0, n]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_ramp_is_no_stairs(seed: int) -> None:
+    """A series that climbs from 11 to 40 after 30 values is one level and one ramp."""
+    series = np.r_[np.full(30, 11.0), np.linspace(11.0, 40.0, 300)]
+    series *= np.exp(0.02 * np.random.default_rng(seed).standard_normal(330))
+    flat, ramp = fit_pieces(series, least_ratio=1.02)
+    assert (flat.is_ramp, ramp.is_ramp, ramp.end) == (False, True, 330)
+    assert ramp.start == pytest.approx(30, abs=8)
+    assert (ramp.first, ramp.last) == (pytest.approx(11.0, rel=0.05), pytest.approx(40.0, rel=0.03))
+
+
+def test_stairs_are_no_ramp() -> None:
+    """Two levels with a sharp change stay two, however far apart."""
+    pieces = fit_pieces(levels((50, 1.0), (50, 3.0), noise=0.02), least_ratio=1.02)
+    assert [(piece.start, piece.end, piece.is_ramp) for piece in pieces] == [(0, 50, False), (50, 100, False)]
+
+
+@pytest.mark.parametrize("share", [0.07, 0.3, 0.5])
+@pytest.mark.parametrize("seed", range(10))
+def test_slow_values_at_random_are_no_level(seed: int, share: float) -> None:
+    """Where slow values are frequent, a few of them in a row are chance."""
+    rng = np.random.default_rng(seed)
+    series = np.where(rng.random(1000) < share, 4.0, 1.0) * np.exp(0.01 * rng.standard_normal(1000))
+    assert len(fit_pieces(series, least_ratio=1.02)) == 1
+
+
+@pytest.mark.parametrize("memory", [0.3, 0.6, 0.9])
+def test_noise_with_memory_is_no_level(memory: float) -> None:
+    """Noise that lasts drifts for a while: in nine of ten series that makes no level."""
+    found = 0
+    for seed in SEEDS:
+        rng = np.random.default_rng(seed)
+        values = rng.standard_normal(1000)
+        for i in range(1, 1000):
+            values[i] = memory * values[i - 1] + np.sqrt(1 - memory**2) * values[i]
+        found += len(fit_pieces(np.exp(0.03 * values), least_ratio=1.02)) > 1
+    assert found <= 2
+
+
+def test_hits_that_stand_close() -> None:
+    """Eight slow values of ten among a million are a crowd; as many in a row are none where every second is slow."""
+    hits = np.zeros(1_000_000, dtype=bool)
+    hits[700_000:700_010] = True
+    hits[[700_003, 700_007]] = False
+    assert find_crowds(hits) == [(700_000, 700_010)]
+    rng = np.random.default_rng(0)
+    assert find_crowds(rng.random(1000) < 0.5) == []

@@ -1,0 +1,153 @@
+"""Tables of metrics: the column that tells time is found by its name, or said; what it is in is told."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from diagnose.errors import TraceError
+from diagnose.model.training_log import TrainingLog
+from diagnose.trace.find_log import find_log
+from diagnose.trace.logs.load import load_log
+from tests.logs.runs import Attempt, LoggedRun, steady_run
+from tests.logs.writers.composer import write_composer_jsonl
+from tests.logs.writers.huggingface import write_trainer_state
+from tests.logs.writers.lightning import write_metrics_csv
+from tests.logs.writers.tables import (
+    write_csv,
+    write_jsonl,
+    write_mlflow,
+    write_tensorboard_csv,
+    write_wandb_chart,
+    write_wandb_csv,
+)
+from tests.trace.producers.recordings import say_nothing
+
+#: A file name, its writer, what is read, and whether its steps count from 0.
+CASES: dict[str, tuple[str, Callable[[LoggedRun], bytes], str, bool]] = {
+    "csv": ("m.csv", write_csv, "step_time_ms (ms)", False),
+    "tsv": (
+        "m.tsv",
+        lambda run: write_csv(run, time="train/step_time_s", unit="s", separator="\t"),
+        "train/step_time_s (s)",
+        False,
+    ),
+    "no-unit": (
+        "m.csv",
+        lambda run: write_csv(run, step="global_step", time="step_time", unit="s"),
+        "step_time (no unit: taken for seconds)",
+        False,
+    ),
+    "rate": ("m.csv", lambda run: write_csv(run, time="it/s", unit="it"), "it/s (steps a second)", False),
+    "tokens": ("m.jsonl", write_jsonl, "tokens_seen divided by tokens_per_sec", False),
+    "wandb": ("history.csv", write_wandb_csv, "_runtime, a clock", False),
+    "tensorboard": ("loss.csv", write_tensorboard_csv, "Wall time, a clock", False),
+    "mlflow": ("loss", write_mlflow, "timestamp, a clock", False),
+    "lightning": ("metrics.csv", write_metrics_csv, "step_time (no unit: taken for seconds)", True),
+    "composer": ("metrics.jsonl", write_composer_jsonl, "time/train, a clock", True),
+    "trainer-state": ("trainer_state.json", lambda run: write_trainer_state(run, trl=True), "step_time", False),
+}
+
+
+def read(tmp_path: Path, content: bytes, name: str, column: str | None = None, unit: str | None = None) -> TrainingLog:
+    """Write a file and read it."""
+    path = tmp_path / name
+    path.write_bytes(content)
+    inputs = find_log(path, column=column)
+    assert inputs is not None
+    return load_log(inputs, name=name, report=say_nothing, column=column, unit=unit)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_steps_come_back(case: str, tmp_path: Path) -> None:
+    """Each row tells the mean time of the steps since the row before."""
+    name, write, reads, from_zero = CASES[case]
+    run = steady_run(200, 1.3, interval=5)
+    log = read(tmp_path, write(run), name)
+    assert (log.reads, log.of, log.restarts) == (reads, "", ())
+    last = log.iteration + from_zero
+    assert last[-1] == 200
+    assert len(last) >= 39
+    ends_s = np.r_[0.0, np.cumsum(run.step_s)]
+    true_s = (ends_s[last[1:]] - ends_s[last[:-1]]) / np.diff(last)
+    assert np.allclose(log.step_s[1:], true_s, rtol=1e-3)
+
+
+@pytest.mark.parametrize("case", ["wandb", "tensorboard", "mlflow", "csv"])
+def test_a_restart_comes_back(case: str, tmp_path: Path) -> None:
+    """A step that falls back is a restart, and what lies between is no step."""
+    run = steady_run(200, 1.3, interval=5)
+    again = np.r_[run.iteration[:120], run.iteration[80:160]]
+    run = dataclasses.replace(run, iteration=again, attempts=(Attempt(at=0), Attempt(at=120, gap_s=300.0)))
+    name, write, *_ = CASES[case]
+    log = read(tmp_path, write(run), name)
+    (restart,) = log.restarts
+    assert (restart.after, restart.resumed_at) in ((120, 85), (120, 90))
+    assert log.step_s.max() < 1.4
+
+
+def test_a_rate_without_an_amount_is_a_pace(tmp_path: Path) -> None:
+    """Tokens a second alone give the seconds of a million of them, and the log says so."""
+    run = steady_run(200, 1.3, interval=5)
+    for content, name in ((write_wandb_chart(run), "m.csv"), (write_jsonl(run, tokens=False), "m.jsonl")):
+        log = read(tmp_path, content, name)
+        assert log.of == "1,000,000 tokens or samples"
+        assert "not stated" in log.reads
+
+
+def test_column_and_unit_are_said(tmp_path: Path) -> None:
+    """A column of any name is read as somebody says; without its unit, values that are no seconds are asked about."""
+    content = write_csv(steady_run(200, 1.3, interval=5), time="foo", unit="ms")
+    (tmp_path / "m.csv").write_bytes(content)
+    assert find_log(tmp_path / "m.csv") is None
+    log = read(tmp_path, content, "m.csv", column="foo", unit="ms")
+    assert np.median(log.step_s) == pytest.approx(1.3, rel=0.01)
+    with pytest.raises(TraceError, match=r"values around 130\d and no unit; .*say --unit s, or --unit ms"):
+        read(tmp_path, content, "m.csv", column="foo")
+    slow = write_csv(steady_run(200, 1.3, interval=5), time="rate", unit="it")
+    assert np.median(read(tmp_path, slow, "rate.csv", column="rate", unit="it/s").step_s) == pytest.approx(
+        1.3, rel=0.01
+    )
+
+
+def test_a_state_without_times(tmp_path: Path) -> None:
+    """`trainer_state.json` has steps and no times: the error says what to give instead."""
+    with pytest.raises(TraceError, match=r"no time of any step.*give what the Trainer printed"):
+        read(tmp_path, write_trainer_state(steady_run(50, 1.3, interval=5)), "trainer_state.json")
+
+
+@pytest.mark.parametrize(
+    "content", [b"step,loss\n1,2\n2,3\n", b"epoch,step_time\n1,2\n", b'{"a": 1}\n', b"step,eta,val/time\n1,2,3\n"]
+)
+def test_other_tables_are_no_logs(content: bytes, tmp_path: Path) -> None:
+    """Without a step, or without anything that tells time, a table is nothing that is read."""
+    (tmp_path / "m.csv").write_bytes(content)
+    assert find_log(tmp_path / "m.csv") is None
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_no_damage_breaks_the_reader(case: str, tmp_path: Path) -> None:
+    """Cut and spliced tables give a log or an error in words, and no step that is no number."""
+    name, write, *_ = CASES[case]
+    content = write(steady_run(100, 1.3, interval=5))
+    rng = np.random.default_rng(7)
+    for _ in range(25):
+        a, b = sorted(rng.integers(0, len(content), 2).tolist())
+        for damaged in (
+            content[a:b],
+            content[:a] + content[b:],
+            content[:b] + content[a:],
+            content[:a] + b"\0\xff\x80" + content[a:],
+        ):
+            (tmp_path / name).write_bytes(damaged)
+            inputs = find_log(tmp_path / name)
+            if inputs is None:
+                continue
+            try:
+                log = load_log(inputs, name=name, report=say_nothing)
+            except TraceError:
+                continue
+            assert np.all(log.step_s > 0)
+            assert np.all(log.iteration >= 0)
