@@ -43,10 +43,11 @@ def diagnose_log(inputs: InputFiles, request: Request) -> Diagnosis:
     )
     request.report("judging")
     facts = measure_log(log, min_speedup=request.min_speedup)
-    job, known = describe_job(log, inputs.path.stem, locate(request.name or str(inputs.path)))
+    job, known = describe_job(log, inputs.path.stem, request.location or locate(request.name or str(inputs.path)))
     rule_set = read_rules(request.rules)
-    verdict = judge_log(facts, job, rule_set.rules)
-    seconds = float(facts.step_s.sum()) * facts.interval
+    verdict = judge_log(facts, job, rule_set.rules, min_speedup=request.min_speedup)
+    assert facts.ledger is not None
+    seconds, lost_s = facts.ledger.total_s, sum(facts.ledger.seconds.values())
     hours = job.world_size / 3600.0 if known else float("nan")
     return Diagnosis(
         made_by=made_by(request.rules),
@@ -56,7 +57,7 @@ def diagnose_log(inputs: InputFiles, request: Request) -> Diagnosis:
         verdict=verdict.verdict,
         step_time=StepTime(float(facts.step_s.mean()), float("nan"), float("nan"), None),
         gpu_hours_analysed=seconds * hours,
-        gpu_hours_wasted=facts.lost_s * hours if known and verdict.causes else None,
+        gpu_hours_wasted=max(lost_s, 0.0) * hours if known and verdict.causes else None,
         fidelity=Fidelity(float("nan"), float("nan"), ok=False),
         what_if=NOTHING_REPLAYED,
         causes=rule_set.severities.rate_all(verdict.causes, job.world_size if known else None),

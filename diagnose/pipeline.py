@@ -7,8 +7,9 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from diagnose.errors import UsageError
 from diagnose.features.catalogue import Measured, measure_features
@@ -34,6 +35,7 @@ from diagnose.model.request import Request
 from diagnose.model.trace import Evidence
 from diagnose.trace.find_log import find_log
 from diagnose.trace.load import load_trace
+from diagnose.trace.zips import open_zip
 from diagnose.whatif.clean import split_clean
 from diagnose.whatif.clocks import carry_over
 from diagnose.whatif.components.between_steps import explain_between, measure_between, measure_tails
@@ -47,6 +49,26 @@ from diagnose.whatif.transfers import measure_transfers
 
 if TYPE_CHECKING:
     from diagnose.model.explanation import Explanation
+    from diagnose.model.training_log import TrainingLog
+
+_Given = ParamSpec("_Given")
+_Answer = TypeVar("_Answer")
+
+
+def _unpacking(
+    answer: Callable[Concatenate[Request, _Given], _Answer],
+) -> Callable[Concatenate[Request, _Given], _Answer]:
+    """Answer for the job that lies in a zip, where the source is one."""
+
+    @functools.wraps(answer)
+    def answer_unpacked(request: Request, /, *given: _Given.args, **named: _Given.kwargs) -> _Answer:
+        name = request.name or str(request.source)
+        with open_zip(request.source, name=name) as found:
+            if found is not None:
+                request = dataclasses.replace(request, source=found.path, name=name, location=found.location)
+            return answer(request, *given, **named)
+
+    return answer_unpacked
 
 
 def diagnose_job(request: Request) -> Diagnosis:
@@ -64,6 +86,7 @@ def diagnose_job(request: Request) -> Diagnosis:
     return diagnose_and_keep(request)[0]
 
 
+@_unpacking
 def diagnose_and_keep(request: Request) -> tuple[Diagnosis, ReportData | None]:
     """Diagnose one job as `diagnose_job` does, and keep what pictures of it need; a log alone has nothing to draw."""
     log = find_log(request.source, column=request.column) if request.log is None else None
@@ -80,6 +103,7 @@ def diagnose_and_keep(request: Request) -> tuple[Diagnosis, ReportData | None]:
     return data.diagnosis, data
 
 
+@_unpacking
 def prepare_report(request: Request) -> ReportData:
     """Diagnose one job by its trace, and keep what pictures of it need; raises as `diagnose_job` does."""
     analysis, judged = examine(request)
@@ -95,6 +119,8 @@ def prepare_report(request: Request) -> ReportData:
         diagnosis = dataclasses.replace(diagnosis, levers=price_levers(analysis, diagnosis.budget))
     if request.log is not None:
         diagnosis = _read_log_beside(diagnosis, request.log, request, judged)
+    else:
+        diagnosis = _read_logs_of_folder(diagnosis, request, judged)
     sampled = dataclasses.replace(analysis, price=analysis.sample)  # nine sentences need no replay of every step
     explain = functools.partial(
         _explain, analysis=sampled, judged=judged, verdict=verdict, min_speedup=request.min_speedup
@@ -104,11 +130,30 @@ def prepare_report(request: Request) -> ReportData:
 
 def _read_log_beside(diagnosis: Diagnosis, path: Path, request: Request, judged: Judged) -> Diagnosis:
     """Join what the training log beside a trace shows."""
-    from diagnose.features.paces import measure_log
-    from diagnose.judge.log import add_log
     from diagnose.trace.logs.load import load_log_beside
 
-    log = load_log_beside(path, report=request.report)
+    return _join_log(diagnosis, load_log_beside(path, report=request.report), request, judged)
+
+
+def _read_logs_of_folder(diagnosis: Diagnosis, request: Request, judged: Judged) -> Diagnosis:
+    """Join what training logs among the traces of a folder show; of a log that is of another run a warning says so."""
+    if not isinstance(request.source, (str, Path)) or not Path(request.source).is_dir():
+        return diagnosis
+    from diagnose.trace.logs_beside import find_logs_beside
+
+    name = request.name or str(request.source)
+    beside = find_logs_beside(Path(request.source), name=name)
+    if beside is None:
+        return diagnosis
+    diagnosis = dataclasses.replace(diagnosis, warnings=(*diagnosis.warnings, *beside.warnings))
+    return _join_log(diagnosis, beside.log, request, judged)
+
+
+def _join_log(diagnosis: Diagnosis, log: "TrainingLog", request: Request, judged: Judged) -> Diagnosis:
+    """Join what a training log shows."""
+    from diagnose.features.paces import measure_log
+    from diagnose.judge.log import add_log
+
     sizes = {key: getattr(diagnosis.job, key) for key in ("world_size", "pp_size", "tp_size", "cp_size")}
     return add_log(diagnosis, measure_log(log, min_speedup=request.min_speedup, sizes=sizes), judged.rule_set.rules)
 
@@ -120,6 +165,7 @@ def _explain(cause: str, analysis: Analysis, judged: Judged, verdict: Verdict, *
     return explain_cause(cause, analysis, judged, verdict, min_speedup=min_speedup)
 
 
+@_unpacking
 def explain_job(request: Request, cause: str) -> "Explanation":
     """Explain why a cause, the id of a rule or `unknown`, is reported of a job, or not.
 
@@ -139,6 +185,7 @@ def explain_job(request: Request, cause: str) -> "Explanation":
     return _explain(cause, analysis, judged, verdict, min_speedup=request.min_speedup)
 
 
+@_unpacking
 def price_job(request: Request, by_hand: HandFixes) -> tuple[HandPrices, ReportData]:
     """Say how fast a job would run with some fixes, or with own times scaled; the report data has them as its plan.
 
@@ -179,6 +226,7 @@ def analyse_job(request: Request, rule_set: RuleSet) -> Analysis:
         steps=request.steps,
         unit=request.unit,
         memory_bytes=request.memory_bytes,
+        location=request.location,
         report=lambda line: request.report(f"reading {line}"),
     )
     trace = dataclasses.replace(trace, recording=name_unchecked(trace.recording, rule_set.rules))

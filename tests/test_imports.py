@@ -23,6 +23,7 @@ LIBRARIES = {
         "diagnose/train/measure.py",
         "diagnose/packing/read.py",
         "diagnose/record/write.py",
+        "diagnose/bundle/",
     ),
     "scipy": ("diagnose/packing/", "diagnose/fleet/"),
     "torch": ("diagnose/record/",),

@@ -57,7 +57,7 @@ def beside(tmp_path: Path) -> Path:
 def test_a_log_among_traces_does_not_hide_them(
     slow_log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A folder with traces and the run's log is a job with operations."""
+    """A folder with traces and a log is a job with operations; a log that contradicts them is shown, and not believed."""
     folder = tmp_path / "job"
     folder.mkdir()
     rows = pq.read_table(TRACE)
@@ -67,7 +67,64 @@ def test_a_log_among_traces_does_not_hide_them(
     assert run_main(folder, "--format", "json") == 0
     found = json.loads(capsys.readouterr().out)
     assert [cause["cause"] for cause in found["causes"]] == ["worker-fault"]
-    assert found["log"] is None and found["job"]["ops"] == len(rows)
+    assert found["job"]["ops"] == len(rows)
+    assert found["log"]["file"].endswith("job/train.log")
+    (warning,) = found["warnings"]
+    assert warning.startswith("log and trace contradict each other")
+
+
+def write_job(folder: Path) -> None:
+    """Write the trace of the fixture, a file a dp rank."""
+    folder.mkdir()
+    rows = pq.read_table(TRACE)
+    for dp in range(4):
+        pq.write_table(rows.filter(pc.equal(rows["dp_rank"], dp)), folder / f"rank-{dp}.parquet")
+
+
+def test_a_log_in_the_folder_is_the_log_beside(
+    beside: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What lies in the folder is joined as `--log` would; other nodes say the same again, and a log of another tool is told."""
+    folder = tmp_path / "job"
+    write_job(folder)
+    steps = ("--steps", "37-192", "--format", "json")
+    assert run_main(folder, "--log", beside, *steps) == 0
+    expected = json.loads(capsys.readouterr().out)
+    lines = beside.read_text().splitlines()
+    (folder / "node-0.log").write_text("\n".join(lines))
+    assert run_main(folder, *steps) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["log"].pop("file").endswith("job/node-0.log") and expected["log"].pop("file")
+    assert found == expected
+    assert found["causes"][0]["when"] == {
+        "pattern": "transient",
+        "onset_step": 30,
+        "recovery_step": 300,
+        "period_steps": None,
+    }
+    (folder / "node-1.log").write_text("\n".join(lines))
+    (folder / "gpt.out").write_text("".join(f"iter {n}: loss 2.1, time 120.00ms, mfu 30.1%\n" for n in range(99)))
+    assert run_main(folder, *steps) == 0
+    found = json.loads(capsys.readouterr().out)
+    (warning,) = found.pop("warnings")
+    assert "gpt.out is not used: a log of nanoGPT" in warning
+    assert found["log"].pop("file").endswith("job/node-0.log") and expected.pop("warnings") == []
+    assert found == expected
+
+
+def test_attempts_in_a_folder_follow_in_order_of_time(
+    beside: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Logs of attempts are one run whatever they are called."""
+    folder = tmp_path / "job"
+    write_job(folder)
+    lines = beside.read_text().splitlines()
+    (folder / "b.log").write_text("\n".join(lines[:150]))
+    (folder / "a.log").write_text("\n".join(lines[150:]))
+    assert run_main(folder, "--steps", "37-192", "--format", "json") == 0
+    log = json.loads(capsys.readouterr().out)["log"]
+    assert (log["first_iteration"], log["last_iteration"], log["restarts"]) == (1, 400, [])
+    assert log["file"].endswith("job/{b.log, a.log}")
 
 
 def test_log_alone(slow_log: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -77,14 +134,15 @@ def test_log_alone(slow_log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     jsonschema.validate(found, SCHEMA)
     assert found["verdict"] == "straggling"
     (cause,) = found["causes"]
-    assert cause["cause"] == "unknown"
+    assert (cause["cause"], cause["kind"]) == ("worker-fault", "high")
+    assert [fix["predicted_step_time"] for fix in cause["fixes"]] == [None] * len(cause["fixes"])
     assert cause["when"]["onset_step"] == 801
     assert cause["where"]["workers"] == [{"dp": 1, "pp": 1, "rank": 5}]
     assert [found[key] for key in ("slowdown", "waste", "ledger", "plan")] == [None] * 4
     assert (found["step_time"]["simulated"], found["step_time"]["clean"]) == (None, None)
     assert found["what_if"]["by_optype"] == {}
     assert set(found["features"].values()) == {None}
-    assert len(found["not_checked"]) == 10
+    assert len(found["not_checked"]) == 9
     assert found["job"]["dp_size"] == 4
     (restart,) = found["log"]["restarts"]
     assert (restart["after"], restart["resumed_at"]) == (512, 501)

@@ -12,6 +12,8 @@ QUICK, PLAIN, LONG = "quick", "plain", "long"
 TIERS = {
     # by folder
     "diagnose/": QUICK,
+    "tests/bundle/test_names.py": QUICK,
+    "tests/bundle/test_secrets.py": QUICK,
     "tests/compare/": QUICK,
     "tests/features/": QUICK,
     "tests/judge/": QUICK,
@@ -57,6 +59,10 @@ TIERS = {
     "tests/judge/test_verdict.py": PLAIN,
     "tests/model/test_job_names.py::test_a_diagnosis_says_the_name": PLAIN,
     "tests/model/test_job_names.py::test_a_list_of_jobs": PLAIN,
+    "tests/logs/test_series.py": QUICK,
+    "tests/logs/test_series.py::test_a_million_lines": PLAIN,
+    "tests/logs/test_shapes.py": PLAIN,
+    "tests/logs/test_shapes.py::test_forty_runs": LONG,
     "tests/packing/test_pack_cli.py::test_exact": LONG,
     "tests/packing/test_packers.py::test_exact_as_published": LONG,
     "tests/record/test_ending.py": LONG,

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import click
 
 from diagnose.cli.ack import ack_command
+from diagnose.cli.bundle import bundle_command
 from diagnose.cli.compare import compare_command
 from diagnose.cli.config import config_command, config_option, takes_defaults
 from diagnose.cli.convert import convert_command
@@ -54,6 +55,7 @@ COMMANDS: tuple[click.Command, ...] = (
     what_if_command,
     compare_command,
     convert_command,
+    bundle_command,
     fixes_command,
     schema_command,
     pack_command,

@@ -11,14 +11,16 @@ from collections.abc import Collection, Sequence
 import msgspec.structs
 import numpy as np
 
+from diagnose.judge.log_causes import describe_change, describe_ranks, list_log_causes
 from diagnose.judge.rule import Rule
-from diagnose.judge.unknown import UNKNOWN_CERTAINTY
+from diagnose.judge.unknown import UNKNOWN
 from diagnose.judge.verdict import Verdict
-from diagnose.model.cause import Cause, EvidenceItem, NotChecked, When
+from diagnose.judge.worth import least_gain
+from diagnose.model.cause import Cause, NotChecked, When
 from diagnose.model.diagnosis import Diagnosis
-from diagnose.model.fingerprint import name_fault
-from diagnose.model.place import Where
-from diagnose.model.trace import Ints, Job
+from diagnose.model.diagnosis_document import LogWindow
+from diagnose.model.request import MIN_SPEEDUP
+from diagnose.model.trace import Bools, Ints, Job
 from diagnose.model.training_log import LogFacts
 from diagnose.numerics.figures import write_figure
 
@@ -32,32 +34,17 @@ CONTRADICTION = 0.1
 INSIDE_SHARE = 0.9
 
 
-def judge_log(facts: LogFacts, job: Job, rules: Sequence[Rule]) -> Verdict:
-    """Judge a job by its log alone, which leaves the cause of every rule open.
+def judge_log(facts: LogFacts, job: Job, rules: Sequence[Rule], *, min_speedup: float = MIN_SPEEDUP) -> Verdict:
+    """Judge a job by its log alone.
 
-    It is `straggling` with the cause `unknown` where steps got longer; else `inconclusive`: steps that were slow from the first on
-    look the same as healthy ones.
+    It is `straggling` where steps got longer, or where single ones cost at least what `min_speedup` asks for; else `inconclusive`:
+    steps that were slow from the first on look the same as healthy ones.
     """
-    not_checked = tuple(NotChecked(rule.id, NO_OPERATIONS) for rule in rules)
-    if facts.when.pattern is None or facts.usual_s is None or facts.slow_s is None:
-        return Verdict("inconclusive", (), None, (), not_checked, ())
-    workers = tuple(
-        dict.fromkeys(slow.worker for slow in facts.slow_ranks if slow.by_peers and slow.worker is not None)
-    )
-    where = Where(workers=workers)
-    cause = Cause(
-        cause="unknown",
-        title="unknown cause: iterations got longer",
-        confidence=UNKNOWN_CERTAINTY,
-        share=None,
-        recoverable=1.0 - facts.usual_s / facts.slow_s,
-        where=where,
-        when=facts.when,
-        evidence=(_describe_change("unknown", facts), *_describe_ranks("unknown", facts)),
-        fixes=(),
-        fingerprint=name_fault(job, "unknown/log", None, where),
-    )
-    return Verdict("straggling", (cause,), None, (), not_checked, ())
+    causes = list_log_causes(facts, job, rules, least_gain(min_speedup))
+    named = {cause.cause for cause in causes}
+    not_checked = tuple(NotChecked(rule.id, NO_OPERATIONS) for rule in rules if rule.id not in named)
+    checked = tuple(sorted(named - {UNKNOWN}))
+    return Verdict("straggling" if causes else "inconclusive", causes, None, checked, not_checked, ())
 
 
 def add_log(diagnosis: Diagnosis, facts: LogFacts, rules: Sequence[Rule]) -> Diagnosis:
@@ -108,11 +95,12 @@ def join_log(
         when = cause.when
         if i == at:
             when = _join_when(cause, facts, steps)
-            evidence.append(_describe_change(cause.cause, facts, cost_s=cause.recoverable * recorded_s))
+            window = _choose_window(facts, steps)
+            evidence.append(describe_change(cause.cause, facts, cost_s=cause.recoverable * recorded_s, window=window))
         culprits = {(worker.dp, worker.pp) for worker in cause.where.workers}
         evidence += [
             item
-            for item, slow in zip(_describe_ranks(cause.cause, facts), facts.slow_ranks, strict=True)
+            for item, slow in zip(describe_ranks(cause.cause, facts), facts.slow_ranks, strict=True)
             if slow.worker is not None and (slow.worker.dp, slow.worker.pp) in culprits
         ]
         joined.append(msgspec.structs.replace(cause, when=when, evidence=tuple(evidence)))
@@ -128,16 +116,33 @@ def _contradict(facts: LogFacts, recorded_s: float) -> tuple[str, ...]:
     return (f"log and trace contradict each other: {text}; nothing of the log is used: is it the same run?",)
 
 
-def _bounds(facts: LogFacts) -> tuple[float, float]:
-    """Give the first slow iteration, and the first that is not slow any more."""
-    low = -math.inf if facts.when.onset_step is None else facts.when.onset_step
-    return low, math.inf if facts.when.recovery_step is None else facts.when.recovery_step
+def _mark_slow(facts: LogFacts, steps: Ints) -> Bools:
+    """Mark the traced steps that are slow by the log."""
+    slow = np.zeros(len(steps), dtype=bool)
+    for low, high in _list_spans(facts):
+        slow |= (steps >= low) & (steps < high)
+    return slow
+
+
+def _list_spans(facts: LogFacts) -> list[tuple[float, float]]:
+    """List the first slow iteration, and the first that is not slow any more, of each window."""
+    if facts.windows:
+        found = [(window.onset, window.recovery) for window in facts.windows]
+    else:
+        found = [(facts.when.onset_step, facts.when.recovery_step)] if facts.when.pattern is not None else []
+    return [(-math.inf if a is None else a, math.inf if b is None else b) for a, b in found]
+
+
+def _choose_window(facts: LogFacts, steps: Ints) -> LogWindow | None:
+    """Give the window that most traced steps lie in; None where the log has but one."""
+    if len(facts.windows) < 2:
+        return None
+    return max(facts.windows, key=lambda w: int(((steps >= w.first) & (steps <= w.last)).sum()))
 
 
 def _is_outside(facts: LogFacts, steps: Ints) -> bool:
     """Say whether no traced step is slow by the log."""
-    low, high = _bounds(facts)
-    return not ((steps >= low) & (steps < high)).any()
+    return not _mark_slow(facts, steps).any()
 
 
 def _find_alike(
@@ -146,8 +151,9 @@ def _find_alike(
     """Find the cause that costs in traced steps what the change of pace costs; None where none does."""
     if facts.usual_s is None or facts.slow_s is None or _is_outside(facts, steps):
         return None
-    low, high = _bounds(facts)
-    extra_s = (facts.slow_s - facts.usual_s) * float(((steps >= low) & (steps < high)).mean())
+    window = _choose_window(facts, steps)
+    slow_s = facts.slow_s if window is None else window.step_time
+    extra_s = (slow_s - facts.usual_s) * float(_mark_slow(facts, steps).mean())
     found = []
     for i, cause in enumerate(causes):
         cost_s = cause.recoverable * recorded_s
@@ -160,42 +166,19 @@ def _find_alike(
 
 def _join_when(cause: Cause, facts: LogFacts, steps: Ints) -> When:
     """Say when a cause began and ended by trace and log together: the log sees what lies between and around the traced steps."""
-    low, high = _bounds(facts)
-    onset, recovery = cause.when.onset_step, facts.when.recovery_step
+    window = _choose_window(facts, steps)
+    began = facts.when.onset_step if window is None else window.onset
+    onset, recovery = cause.when.onset_step, facts.when.recovery_step if window is None else window.recovery
+    low, high = -math.inf if began is None else began, math.inf if recovery is None else recovery
     inside = float(((steps >= low) & (steps < high)).mean()) >= INSIDE_SHARE
     if onset is None and inside:
-        onset = facts.when.onset_step
-    elif onset is not None and facts.when.onset_step is not None:
+        onset = began
+    elif onset is not None and began is not None:
         before = steps[steps < onset]
-        if (before[-1] if len(before) else -math.inf) < facts.when.onset_step <= onset:
-            onset = facts.when.onset_step
+        if (before[-1] if len(before) else -math.inf) < began <= onset:
+            onset = began
     if recovery is not None and recovery <= steps[-1]:
         recovery = None  # the trace itself would show it
     if recovery is not None:
         return When("transient", onset, recovery)
     return When("onset", onset) if onset is not None else cause.when
-
-
-def _describe_change(cause: str, facts: LogFacts, *, cost_s: float | None = None) -> EvidenceItem:
-    """Say how the pace changed by the log."""
-    assert facts.usual_s is not None
-    assert facts.slow_s is not None
-    when = facts.when
-    since = f"from iteration {when.onset_step} " if when.onset_step is not None else ""
-    until = f"until {when.recovery_step}" if when.recovery_step is not None else "on" if since else ""
-    slow, usual = write_figure(facts.slow_s, 4), write_figure(facts.usual_s, 4)
-    text = f"by the log an iteration takes {slow} s {since}{until}, and {usual} s otherwise"
-    if cost_s is not None:
-        more, cost = write_figure(facts.slow_s - facts.usual_s), write_figure(cost_s)
-        text += f": {more} s more, and this cause costs {cost} s of a traced step"
-    values = {"slow_s": facts.slow_s, "usual_s": facts.usual_s, "deviations": facts.deviations}
-    at = when.onset_step if when.onset_step is not None else when.recovery_step
-    return EvidenceItem("change-point", f"{cause}/log-iteration-{at}", text, values)
-
-
-def _describe_ranks(cause: str, facts: LogFacts) -> list[EvidenceItem]:
-    """Say which ranks the log sets apart, one sentence each."""
-    return [
-        EvidenceItem("log", f"{cause}/log-{slow.measure.lower()}-rank-{slow.rank}", slow.text, dict(slow.values))
-        for slow in facts.slow_ranks
-    ]

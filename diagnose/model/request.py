@@ -36,6 +36,8 @@ class Request:
     source : path, or open binary file that can seek
     name : str or None
         How errors call the input.
+    location : str or None
+        Where the job lies, which names a job whose metadata does not; the source itself where left out.
     meta : Path, mapping or None
         YAML file with job metadata, or what would stand in one.
     rules : Path or None
@@ -66,6 +68,7 @@ class Request:
     unit: str | None = None
     column: str | None = None
     memory_bytes: int | None = None
+    location: str | None = None
     progress: Callable[[str], None] | None = None
 
     def report(self, stage: str) -> None:

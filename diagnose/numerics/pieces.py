@@ -128,7 +128,7 @@ def lasting_noise(series: Floats) -> float:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Bins:
-    """Logarithms of medians of neighbours, shape (n_bins,), smoothed and as they are; how many values each stands for, and noise."""
+    """Logarithms of medians of neighbours, shape (n_bins,), smoothed and as they are; values in each, and their noise."""
 
     width: int
     n_values: int

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from diagnose.model.budget import Lever
 from diagnose.model.cause import Alternative, Cause, Fix
 from diagnose.model.diagnosis import Diagnosis
-from diagnose.model.diagnosis_document import MadeBy
+from diagnose.model.diagnosis_document import LogRestart, LogSpikes, MadeBy
 from diagnose.model.trace import Job
 from diagnose.model.training_log import LogFacts
 from diagnose.report import words
@@ -26,6 +26,27 @@ _DISCREPANCY = {
 NO_PREDICTION = "no prediction: no replay says what it gives back"
 #: Restarts told one by one.
 MAX_RESTARTS = 3
+#: Kinds of slow iterations told one by one, from this part of all time on.
+MAX_SPIKES = 3
+WORTH_TELLING = 0.01
+#: What time is lost to by a log, in words.
+LOSSES = {
+    "windows": "slow windows",
+    "ramps": "getting slower and slower",
+    "periodic": "slow iterations at a period",
+    "sporadic": "slow iterations at random",
+    "start": "first steps",
+    "restarts": "restarts",
+    "save": "saving",
+    "evaluation": "evaluation",
+    "collection": "garbage collection",
+    "cache-flush": "flushes of the allocator's cache",
+    "epoch": "ends of epochs",
+    "profile": "profiling",
+    "log": "logging",
+    "between": "between iterations",
+    "variation": "ordinary variation",
+}
 #: Where in the instructions of a fix those for the next framework begin.
 _FRAMEWORKS = r"(?:Megatron-LM|torchtitan|DeepSpeed|PyTorch): "
 _FRAMEWORK = re.compile(rf"(?<=[.;:]) (?={_FRAMEWORKS})")
@@ -102,29 +123,93 @@ def _summarize_log(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     rows = [
         ("Job", f"{gpus}, a training log without operations"),
         ("Log", describe_log(log)),
+        ("Read", _describe_reading(log)),
         ("Step time", f"recorded {words.seconds(diagnosis.step_time.recorded)}"),
+        ("Time", "; ".join(f"{what} {words.percent(share)}" for what, _, share in describe_ledger(log))),
     ]
+    rows = [row for row in rows if row[1]]
     if diagnosis.parallelism_known:
         rows.append(("GPU hours", _describe_hours(diagnosis)))
     return rows
 
 
+def _describe_reading(log: LogFacts) -> str:
+    """Say who wrote a log, and what its times are from."""
+    said = ", ".join(prose(part) for part in (log.format, log.reads) if part)
+    every = [f"{escape(key)} every {n:,}" for key, n in log.intervals.items() if key != "loader-workers"]
+    workers = log.intervals.get("loader-workers")
+    stated = ", ".join([*every, *([f"{workers} loader workers"] if workers else [])])
+    return f"{said}; it states: {stated}" if said and stated else said
+
+
 def describe_log(log: LogFacts) -> str:
-    """Say what the lines of a training log show: how many, the paces, restarts, saves."""
+    """Say what the lines of a training log show: how many, the paces, what stands out, restarts, saves."""
     span = f"{words.count(len(log.iterations), 'line')} of iterations {int(log.iterations[0]):,} to {int(log.iterations[-1]):,}"
     said = [span + (f", one each {log.interval}" if log.interval > 1 else "")]
     if log.usual_s is not None and log.slow_s is not None:
         slow = f"{words.seconds(log.slow_s)} {words.since(log.when)}".strip()
         said.append(f"{slow}, {words.seconds(log.usual_s)} otherwise")
+        if len(log.windows) > 1:
+            said.append(f"{len(log.windows)} slow windows")
+    elif log.ledger is not None:
+        said.append(f"{words.seconds(log.ledger.good_pace)} an iteration, no change of pace")
     else:
         said.append(f"{words.seconds(float(log.step_s.mean()))} an iteration, no change of pace")
+    said += [
+        describe_spikes(log, spikes)
+        for spikes in log.spikes[:MAX_SPIKES]
+        if _share(log, spikes.lost_s) >= WORTH_TELLING
+    ]
     shown = log.restarts[:MAX_RESTARTS]
-    said += [f"restarted after {restart.after:,} at {restart.resumed_at:,}" for restart in shown]
+    said += [_describe_restart(restart) for restart in shown]
     if len(log.restarts) > len(shown):
         said.append(f"and {len(log.restarts) - len(shown)} more restarts")
+    if log.work is not None:
+        said.append(f"times grow with {log.work.of}, which is no fault and taken out")
+    if log.spread is not None:
+        said.append(
+            f"times scatter by {words.percent(log.spread.last)} at the end, {words.percent(log.spread.first)} at first"
+        )
     if log.checkpoints_s:
         said.append(f"{words.count(len(log.checkpoints_s), 'save')} in {words.seconds(sum(log.checkpoints_s))}")
     return "; ".join(said)
+
+
+def describe_spikes(log: LogFacts, spikes: LogSpikes) -> str:
+    """Say how many iterations are slow, how often, and what that costs."""
+    often = f"every {spikes.period:,}" if spikes.period is not None else "at random"
+    what = "slow ones" if spikes.within else "stops between iterations"
+    named = f" ({escape(' or '.join(spikes.matches))})" if spikes.matches else ""
+    share = words.percent(_share(log, spikes.lost_s))
+    return f"{spikes.count:,} {what}{named} {often}, {words.seconds(spikes.excess)} more each: {share} of all time"
+
+
+def describe_ledger(log: LogFacts) -> list[tuple[str, str, float]]:
+    """Say where the time of a log went: what, the seconds, and the part of all; the good pace first."""
+    if log.ledger is None or log.ledger.total_s <= 0:
+        return []
+    ledger = log.ledger
+    rows = [("at the job's own good pace", words.seconds(ledger.good_s), ledger.good_s / ledger.total_s)]
+    return rows + [
+        (LOSSES.get(key, escape(key)), words.seconds(seconds), ledger.shares[key])
+        for key, seconds in ledger.seconds.items()
+        if abs(ledger.shares[key]) >= words.NO_SHARE
+    ]
+
+
+def _share(log: LogFacts, seconds: float) -> float:
+    """Give seconds as a part of all time that a log tells of."""
+    return seconds / log.ledger.total_s if log.ledger is not None and log.ledger.total_s > 0 else 0.0
+
+
+def _describe_restart(restart: LogRestart) -> str:
+    """Say where a job was restarted, at what cost, and on which other hosts."""
+    said = f"restarted after {restart.after:,} at {restart.resumed_at:,}"
+    if restart.cost_s:
+        said += f", {words.seconds(restart.cost_s)} lost"
+    if restart.hosts_new:
+        said += f", on other hosts: {', '.join(words.some_of([name(host) for host in restart.hosts_new]))}"
+    return said
 
 
 def describe_replay(diagnosis: Diagnosis) -> str:

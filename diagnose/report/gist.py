@@ -77,6 +77,12 @@ def describe_pace(diagnosis: Diagnosis) -> str:
     if diagnosis.is_from_log and log is not None and log.usual_s is not None and log.slow_s is not None:
         slow, usual = words.seconds(log.slow_s), words.seconds(log.usual_s)
         return f"{measure_slower(log.slow_s / log.usual_s)} slower: {slow} an iteration, {usual} otherwise"
+    if diagnosis.is_from_log and log is not None and log.ledger is not None and log.ledger.good_s > 0:
+        mean, good = (
+            words.seconds(log.ledger.good_pace * ratio) for ratio in (log.ledger.total_s / log.ledger.good_s, 1)
+        )
+        ratio = log.ledger.total_s / log.ledger.good_s
+        return f"{measure_slower(ratio)} slower than its own good pace: {mean} an iteration, not {good}"
     if clean is None or clean <= 0 or words.seconds(clean) == words.seconds(recorded):
         return now
     return f"{measure_slower(recorded / clean)} slower than without faults: {now}, not {words.seconds(clean)}"
@@ -112,6 +118,8 @@ def list_rows(diagnosis: Diagnosis, n_causes: int = MOST_CAUSES, *, is_tight: bo
             rows.append(Row("Log", facts.describe_log(diagnosis.log), n_lines=3))
         if diagnosis.checked:
             rows.append(Row("Looked", f"for {', '.join(escape(cause) for cause in diagnosis.checked)}", n_lines=3))
+    if diagnosis.is_from_log and diagnosis.log is not None and (parts := facts.describe_ledger(diagnosis.log)):
+        rows.append(Row("Time", "; ".join(f"{what} {words.percent(share)}" for what, _, share in parts), n_lines=2))
     if diagnosis.budget is not None:
         rows.append(Row("Step", _describe_budget(diagnosis.budget), n_lines=2))
     if not diagnosis.causes and diagnosis.levers:

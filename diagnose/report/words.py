@@ -369,7 +369,7 @@ def best_gain(diagnosis: Diagnosis) -> tuple[str, float] | None:
 def why_inconclusive(diagnosis: Diagnosis) -> str:
     """Say why a trace, or a log alone, does not let anyone judge."""
     if diagnosis.is_from_log:
-        return "the log shows no change of pace, and cannot say whether steps were slow from the first on"
+        return "steady: nothing stands out in the log, which cannot say whether steps were slow from the first on"
     if not math.isfinite(diagnosis.gpu_hours_analysed):  # nobody knows the unit of its times
         return prose(diagnosis.why)
     if not diagnosis.fidelity.ok:

@@ -45,6 +45,7 @@ def load_trace(
     steps: Ints | None = None,
     unit: str | None = None,
     memory_bytes: int | None = None,
+    location: str | None = None,
     report: Callable[[str], None] | None = None,
 ) -> Trace:
     """Read, check and lay out the trace of one job.
@@ -64,6 +65,8 @@ def load_trace(
         cannot be. The files of another producer say their unit themselves.
     memory_bytes : int, optional
         Memory that the job may take; what the machine allows when left out. Of a larger trace whole steps are read.
+    location : str, optional
+        Where the job lies, which names it where its metadata does not; `name` when left out.
     report : callable, optional
         Told what is being read, a line at a time.
 
@@ -93,7 +96,7 @@ def load_trace(
     job, warnings = resolve_job(
         found,
         run_id=id_of_path(path) if path else "job",
-        location=locate(name) if path else name,
+        location=location or (locate(name) if path else name),
         n_dp=len(grid.dp_labels),
         n_stages=len(grid.stage_labels),
         n_chunks=grid.n_chunks,

@@ -111,6 +111,7 @@ def _read_inputs(inputs: InputFiles, name: str, report: Callable[[str], None], c
     """Read files of another producer, else a folder with one trace a rank."""
     # A job in one Parquet file is answered without any of these.
     from diagnose.trace.gather import gather_traces
+    from diagnose.trace.logs_beside import is_log_beside
     from diagnose.trace.producers import training_log
     from diagnose.trace.producers.catalogue import find_producer, list_producers, read_with
     from diagnose.trace.recorded import make_rows
@@ -120,7 +121,9 @@ def _read_inputs(inputs: InputFiles, name: str, report: Callable[[str], None], c
     others = tuple(
         file
         for file in inputs.files
-        if file not in set(traces) and file.suffix.lower() not in DESCRIPTIONS and not (file.name in BESIDE and traces)
+        if file not in set(traces)
+        and file.suffix.lower() not in DESCRIPTIONS
+        and not (traces and (file.name in BESIDE or is_log_beside(file)))
     )
     producer = find_producer(InputFiles(inputs.path, others)) if others else None
     if producer is not None and not (

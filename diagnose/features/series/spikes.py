@@ -13,6 +13,7 @@ from diagnose.model.diagnosis_document import LogSpikes
 from diagnose.model.trace import Bools, Ints, Seconds
 from diagnose.model.training_log import LogEventKind, LogLoss, LogPart, TrainingLog
 from diagnose.numerics.period import find_train
+from diagnose.numerics.robust import MAD_TO_SIGMA
 
 #: An event explains what is slow where this part of its lines are slow.
 TOLD_SHARE = 0.6
@@ -21,8 +22,8 @@ MOST_TRAINS = 4
 MOST_KINDS = 8
 #: A part of a step takes most of what spikes cost from this share on.
 PART_SHARE = 0.6
-#: What a line that two kinds share has above the usual one of the first is the other's, from so many times on.
-MORE_THAN_USUAL = 1.5
+#: What a line that two kinds share has above the usual one of the first is the other's, from so many deviations on, and this part.
+MORE_DEVIATIONS, LEAST_MORE = 4.0, 0.05
 #: Intervals that say when something is done; the rest say how much is done at once.
 TIMED = ("save", "evaluation", "collection", "log", "profile", "epoch")
 #: Steps of an interval that a slow step may lie away from a multiple of it: what is done after a step shows in the next.
@@ -90,7 +91,8 @@ def _take(at: Ints, left_s: Seconds, left: Bools, *, shared: Bools) -> tuple[Int
     seconds = left_s[at].copy()
     if shared.any() and not shared.all():
         usual = float(np.median(seconds[~shared]))
-        seconds[shared & (seconds > MORE_THAN_USUAL * usual)] = usual
+        spread = float(MAD_TO_SIGMA * np.median(np.abs(seconds[~shared] - usual)))
+        seconds[shared & (seconds > usual + max(MORE_DEVIATIONS * spread, LEAST_MORE * usual))] = usual
     left_s[at] -= seconds
     left[at] = left_s[at] > 0
     return at, seconds

@@ -1,0 +1,227 @@
+"""What is said of series of step times: the shapes that people paste, and what they are to be called."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from diagnose.features.paces import measure_log
+from diagnose.judge.log import judge_log
+from diagnose.judge.verdict import Verdict
+from diagnose.model.place import Worker
+from diagnose.model.trace import Job
+from diagnose.model.training_log import LogEvent, LogFacts, RankTimes, TrainingLog
+from tests.judge.cases import built_in
+from tests.logs.runs import Attempt, Between, LoggedRun, steady_run
+from tests.logs.shapes import write_exactly
+
+RULES = built_in().rules
+JOB = Job("job", 4, 4, 1, 1, 1, 16)
+SEEDS = range(5)
+
+
+def noise(n: int, sigma: float = 0.01, seed: int = 0) -> np.ndarray:
+    """Draw ratios around 1."""
+    return np.exp(sigma * np.random.default_rng(seed).standard_normal(n))
+
+
+def run_of(step_s: np.ndarray, **changed: object) -> LoggedRun:
+    """Make a run of step times."""
+    return dataclasses.replace(steady_run(len(step_s)), step_s=np.asarray(step_s), **changed)
+
+
+def look(log: TrainingLog | LoggedRun) -> tuple[LogFacts, Verdict]:
+    """Measure and judge a log, or the exact one of a run."""
+    facts = measure_log(write_exactly(log) if isinstance(log, LoggedRun) else log, min_speedup=1.02)
+    assert facts.ledger is not None
+    above_s = facts.ledger.total_s - facts.ledger.good_s
+    assert sum(facts.ledger.seconds.values()) == pytest.approx(above_s, abs=1e-9 * facts.ledger.total_s)
+    return facts, judge_log(facts, JOB, RULES)
+
+
+def every_eighth(seed: int) -> np.ndarray:
+    """Every eighth iteration takes 7.9 s instead of 0.9."""
+    step_s = 0.9 * noise(1000, seed=seed)
+    step_s[7::8] = 7.9
+    return step_s
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_eighth_iteration(seed: int) -> None:
+    """Half of all time in every eighth iteration is periodic, with the period and the cost; the job is not said to be steady."""
+    facts, verdict = look(run_of(every_eighth(seed)))
+    (spikes,) = facts.spikes
+    assert (spikes.pattern, spikes.period, spikes.count) == ("periodic", 8, 125)
+    assert facts.ledger.shares["periodic"] == pytest.approx(0.493, abs=0.002)
+    (cause,) = verdict.causes
+    assert (cause.cause, cause.when.pattern, cause.when.period_steps) == ("unknown", "periodic", 8)
+    assert cause.recoverable == pytest.approx(0.493, abs=0.002)
+    assert "every 8 steps?" in cause.check
+
+
+def test_every_eighth_iteration_and_eight_workers() -> None:
+    """Where the log says that the loader has eight workers, it is the loader: its fix has no price, as nothing was replayed."""
+    _, verdict = look(run_of(every_eighth(0), intervals={"log": 1, "loader-workers": 8}))
+    (cause,) = verdict.causes
+    assert (cause.cause, cause.confidence) == ("data-loading", 0.8)
+    assert (cause.fixes[0].fix, cause.fixes[0].predicted_step_time) == ("prefetch-input", None)
+    assert "data-loading" in verdict.checked
+    assert "data-loading" not in [entry.cause for entry in verdict.not_checked]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_seven_percent_at_random(seed: int) -> None:
+    """Of 7% of iterations at 3 to 6 times the pace it is said that they come at random, and what they cost."""
+    rng = np.random.default_rng(seed)
+    step_s = 1.4 * noise(1000, seed=seed)
+    slow = rng.random(1000) < 0.07
+    slow[:10] = False
+    step_s[slow] *= rng.uniform(3.0, 6.0, int(slow.sum()))
+    facts, verdict = look(run_of(step_s))
+    (spikes,) = facts.spikes
+    assert (spikes.pattern, spikes.count, facts.windows) == ("sporadic", int(slow.sum()), ())
+    (cause,) = verdict.causes
+    assert (cause.cause, cause.when.pattern) == ("unknown", "sporadic")
+    assert spikes.lost_s == pytest.approx(step_s[slow].sum() - 1.4 * slow.sum(), rel=0.02)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_ramp(seed: int) -> None:
+    """Iterations that go from 11 to 40 s are a ramp, from where it begins to the end; no level is dated."""
+    step_s = np.r_[np.full(30, 11.0), np.linspace(11.0, 40.0, 300)] * noise(330, 0.02, seed)
+    facts, verdict = look(run_of(step_s))
+    (ramp,) = facts.ramps
+    assert (ramp.from_step_time, ramp.to_step_time) == (pytest.approx(11.0, rel=0.05), pytest.approx(40.0, rel=0.05))
+    assert ramp.first == pytest.approx(31, abs=8)
+    (cause,) = verdict.causes
+    assert "longer and longer" in cause.title
+    assert any("goes from 1" in item.text for item in cause.evidence)
+    assert cause.recoverable == pytest.approx(1 - 11 / 40, abs=0.03)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_eleven_lines(seed: int) -> None:
+    """372 ms in iterations 5 to 9 and 1,150 ms in 10 to 15 is slow from 10 on."""
+    step_s = np.r_[np.full(5, 0.372), np.full(6, 1.15)] * noise(11, 0.02, seed)
+    facts, verdict = look(run_of(step_s, iteration=np.arange(5, 16)))
+    assert (facts.when.pattern, facts.when.onset_step) == ("onset", 10)
+    assert verdict.causes[0].recoverable == pytest.approx(1 - 0.372 / 1.15, abs=0.03)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_nine_windows(seed: int) -> None:
+    """Nine slow windows have nine onsets and nine recoveries, each with its cost."""
+    starts = np.array([60, 190, 300, 450, 560, 700, 790, 930, 1080])
+    step_s = np.ones(1200)
+    for start in starts.tolist():
+        step_s[start : start + 50] = 1.5
+    facts, verdict = look(run_of(step_s * noise(1200, 0.02, seed)))
+    assert [(window.onset, window.recovery) for window in facts.windows] == [(s + 1, s + 51) for s in starts.tolist()]
+    assert [window.lost_s for window in facts.windows] == pytest.approx([25.0] * 9, rel=0.05)
+    (cause,) = verdict.causes
+    assert (cause.when.pattern, cause.when.onset_step, cause.when.recovery_step) == ("sporadic", 61, 1131)
+    assert "9 slow windows" in " ".join(item.text for item in cause.evidence)
+
+
+@pytest.mark.parametrize("interval", [1, 10])
+def test_two_paces_in_turn(interval: int) -> None:
+    """A job whose steps take 1 s or 1.6 s, at random, has no window and no period; the lower pace is what it can do."""
+    rng = np.random.default_rng(3)
+    step_s = np.where(rng.random(1000) < 0.4, 1.6, 1.0) * noise(1000)
+    facts, _ = look(run_of(step_s, interval=interval))
+    assert (facts.windows, facts.ramps) == ((), ())
+    assert all(spikes.period is None for spikes in facts.spikes)
+    if interval == 1:
+        assert facts.ledger.good_pace == pytest.approx(1.0, rel=0.01)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_heavy_tails(seed: int) -> None:
+    """Noise with heavy tails is nothing to tell of."""
+    step_s = np.exp(0.02 * np.random.default_rng(seed).standard_t(2, 1000))
+    facts, verdict = look(run_of(step_s))
+    assert (facts.windows, verdict.verdict, verdict.causes) == ((), "inconclusive", ())
+
+
+@pytest.mark.parametrize("told", [True, False])
+@pytest.mark.parametrize("inside", [True, False])
+def test_evaluation_and_saves(told: bool, inside: bool) -> None:
+    """An evaluation is no fault, within step times or between them, told of or by its interval alone; saves are theirs."""
+    between = [Between(kind="evaluation", at=at, seconds=20.0) for at in range(99, 999, 100)]
+    between += [Between(kind="save", at=at, seconds=60.0) for at in range(299, 999, 300)]
+    between.sort(key=lambda event: event.at)
+    run = run_of(noise(1000), between=tuple(between), intervals={"log": 1, "evaluation": 100, "save": 300})
+    facts, verdict = look(write_exactly(run, told=told, inside=inside))
+    seconds = facts.ledger.seconds
+    assert (seconds["evaluation"], seconds["save"]) == (pytest.approx(180, rel=0.02), pytest.approx(180, rel=0.02))
+    assert [cause.cause for cause in verdict.causes] == ["checkpoint-stall"]
+
+
+def test_slow_after_a_restart_on_other_hosts() -> None:
+    """Slow since a restart on other hosts names both: the restart and the hosts."""
+    step_s = np.r_[np.full(960, 1.0), np.full(300, 1.3)] * noise(1260)
+    iteration = np.r_[np.arange(1, 961), np.arange(951, 1251)]
+    attempts = (Attempt(at=0, hosts=("n1", "n2")), Attempt(at=960, hosts=("n1", "n9"), gap_s=300.0))
+    facts, verdict = look(run_of(step_s, iteration=iteration, attempts=attempts))
+    (cause,) = verdict.causes
+    assert (cause.when.onset_step, cause.where.hosts) == (951, ("n9",))
+    assert "after a restart on other hosts" in cause.title
+    assert any("n9 in the place of n2" in item.text for item in cause.evidence)
+    assert facts.ledger.seconds["restarts"] == pytest.approx(310, rel=0.02)
+
+
+def test_flushes_of_the_allocator() -> None:
+    """Slow iterations at which the log tells of flushes of the allocator's cache are its stalls."""
+    rng = np.random.default_rng(0)
+    at = np.sort(rng.choice(np.arange(20, 990), 60, replace=False))
+    step_s = noise(1000)
+    step_s[at] += 2.0
+    events = tuple(LogEvent("cache-flush", int(i + 1)) for i in at)
+    _, verdict = look(dataclasses.replace(write_exactly(run_of(step_s)), events=events))
+    assert [(cause.cause, cause.confidence) for cause in verdict.causes] == [("allocator-stall", 0.9)]
+
+
+def test_waiting_for_data() -> None:
+    """Steps that wait for data by the log's own times are short of data."""
+    step_s = noise(500)
+    _, verdict = look(run_of(step_s, parts={"data": 0.3 * step_s}))
+    (cause,) = verdict.causes
+    assert (cause.cause, cause.recoverable) == ("data-loading", pytest.approx(0.3, rel=0.01))
+
+
+def test_collections_at_their_interval() -> None:
+    """Slow iterations at the interval of planned collections are these."""
+    step_s = noise(1000)
+    step_s[63::64] += 3.0
+    _, verdict = look(run_of(step_s, intervals={"log": 1, "collection": 64}))
+    assert [cause.cause for cause in verdict.causes] == ["garbage-collection"]
+
+
+def test_a_slow_rank() -> None:
+    """A rank that takes longer than the others of its stage is a worker's fault, at that rank."""
+    rank_s = np.full(16, 0.4)
+    rank_s[5] = 0.6
+    iterations = np.repeat(np.arange(510, 600, 10), 16)
+    timers = {"forward-compute": RankTimes(iterations, np.tile(np.arange(16), 9), np.tile(rank_s, 9))}
+    log = write_exactly(run_of(np.r_[np.full(500, 1.4), np.full(100, 1.8)] * noise(600)))
+    sizes = {"world_size": 16, "pp_size": 4, "tp_size": 1, "cp_size": 1}
+    _, verdict = look(dataclasses.replace(log, timers=timers, sizes=sizes))
+    (cause,) = verdict.causes
+    assert (cause.cause, cause.where.workers) == ("worker-fault", (Worker(1, 1, 5),))
+
+
+def test_scatter_that_grows() -> None:
+    """Step times that scatter five times as much at the end are told of."""
+    facts, _ = look(run_of(np.r_[noise(400, 0.01), noise(400, 0.05, 1)]))
+    assert facts.spread.last > 4 * facts.spread.first
+
+
+def test_a_million_lines() -> None:
+    """The period of a long log is exact, and a window of 40 lines is found to the line."""
+    step_s = 1.4 * noise(1_000_000)
+    step_s[900_000:900_040] *= 3.0
+    step_s[7::8] += 0.9
+    facts, _ = look(run_of(step_s))
+    assert facts.spikes[0].period == 8
+    (window,) = facts.windows
+    assert (window.onset, window.recovery) == (pytest.approx(900_001, abs=1), pytest.approx(900_041, abs=1))
