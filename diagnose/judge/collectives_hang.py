@@ -59,9 +59,9 @@ def find_hang(recorded: Collectives) -> tuple[HangFacts | None, tuple[str, ...]]
     if mismatch is not None:
         return mismatch, ()
     if view.stale:
+        older = name_ranks(sorted(view.stale))
         return None, (
-            f"dumps of {name_ranks(sorted(view.stale))} are older than others, which ended collectives meanwhile that need them: the "
-            "job was under way, and who is missing cannot be told",
+            f"dumps of {older} are older than others, so the job was under way: who is missing cannot be told",
         )
     return view.find_awaited(fronts)
 
@@ -87,7 +87,7 @@ class _View:
         # Of one rank and communicator the first: those behind it wait for it.
         order = is_open[np.lexsort((recorded.number[is_open], transfers[is_open], at[is_open]))]
         keys = np.stack([at[order], transfers[order]], axis=1) if len(order) else np.zeros((0, 2), dtype=np.int64)
-        firsts = {}
+        firsts: dict[tuple[int, bool], list[int]] = {}
         for row, (key, is_transfer) in zip(order.tolist(), keys.tolist(), strict=True):
             first = firsts.setdefault((key, is_transfer), [row])
             if is_transfer and row != first[0] and recorded.number[row] == recorded.number[first[0]]:
@@ -178,7 +178,8 @@ class _View:
                     f"{text} of {int(recorded.size[rows[0]]):,} elements"
                     for text, rows in ((what, odd), (instead, others))
                 )
-            text = f"hang: {name_ranks(recorded.rank[odd].tolist())} called {what} where {len(others)} others of {name} called {instead}"
+            who = name_ranks(recorded.rank[odd].tolist())
+            text = f"hang: {who} called {what} where {len(others)} others of {name} called {instead}"
             return self._make("mismatch", ranks, front, text)
         return None
 
@@ -212,7 +213,7 @@ class _View:
         named, kind = (there, "missing") if there else (silent, "no-dump")
         if len(named) > most:
             return None, (
-                f"{len(waits)} ranks wait for {len(named)} that are elsewhere: a moment in a job under way looks the same as a hang",
+                f"{len(waits)} ranks wait for {len(named)} others: a moment in a job under way looks the same as a hang",
             )
         front = next(front for front in fronts if front.missing & set(named))
         n = len(waits)
@@ -238,10 +239,8 @@ class _View:
             if not late and len(front.rows) == len(recorded.communicators[front.communicator].ranks):
                 text = f"hang: all ranks began {self._describe(front)}, and none ended it: the network, or the library"
                 return self._make("unfinished", recorded.rank[front.rows].tolist(), front, text), ()
-        return None, (
-            "operations are not over that all their ranks called: who did not begin them is recorded with "
-            "TORCH_NCCL_ENABLE_TIMING=1 alone",
-        )
+        unseen = "who did not begin them is recorded with TORCH_NCCL_ENABLE_TIMING=1 alone"
+        return None, (f"operations are not over that all their ranks called: {unseen}",)
 
     def _describe_call(self, row: int) -> str:
         """Name one operation with its number."""

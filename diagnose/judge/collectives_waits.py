@@ -1,7 +1,7 @@
 """Who is waited for, and which transfers are slow: by how long the operations of a recording took on each rank.
 
-Enters: `Collectives`. Leaves: late ranks, and slow groups. Of the ranks in one collective the last to come is in it for the shortest
-time. Who is late may have waited elsewhere: for a rank of its tensor group, or for the stage before. Waiting is time in
+Enters: `Collectives`. Leaves: late ranks, and slow groups. Of the ranks in one collective the last to come is in it for the
+shortest time. Who is late may have waited elsewhere: for a rank of its tensor group, or for the stage before. Waiting is time in
 collectives, too. So a rank is blamed by what is left: the part of its time that it spends outside of all collectives and transfers,
 against ranks of one of its groups, which do the same work. Only a rank that computes longer has more of it.
 """
@@ -286,7 +286,7 @@ def _measure_pairs(recorded: Collectives) -> list[tuple[int, tuple[int, ...], in
             pair = (g, rank, peer) if is_send else (g, peer, rank)
             took = float(np.quantile(recorded.duration_s[own], 0.2))
             ends.setdefault(pair, {})[bool(is_send)] = (took, len(own), int(recorded.content[own[0]]))
-    found = []
+    found: list[tuple[int, tuple[int, ...], int, float, int, bool]] = []
     for (g, source, target), both in ends.items():
         if len(both) == 2:
             took, n, _ = min(both.values())

@@ -370,6 +370,8 @@ def why_inconclusive(diagnosis: Diagnosis) -> str:
     """Say why a trace, or a log alone, does not let anyone judge."""
     if diagnosis.is_from_log:
         return "steady: nothing stands out in the log, which cannot say whether steps were slow from the first on"
+    if diagnosis.is_from_collectives:
+        return prose(diagnosis.why)
     if not math.isfinite(diagnosis.gpu_hours_analysed):  # nobody knows the unit of its times
         return prose(diagnosis.why)
     if not diagnosis.fidelity.ok:

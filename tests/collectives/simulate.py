@@ -1,7 +1,7 @@
 """Jobs of tensor, pipeline and data parallel ranks whose every collective waits for its last member: the truth behind the dumps.
 
-A rank does one thing after the other: it computes, or it is in a collective or an exchange with a neighbour stage. A collective ends
-when its last member came, and the transfer after that. So waiting spreads through groups exactly as in a real job.
+A rank does one thing after the other: it computes, or it is in a collective or an exchange with a neighbour stage. A collective
+ends when its last member came, and the transfer after that. So waiting spreads through groups exactly as in a real job.
 """
 
 import dataclasses
@@ -22,19 +22,25 @@ class Shape:
 
     @property
     def world(self):
+        """Count the ranks."""
         return self.tp * self.dp * self.pp
 
     def place(self, rank):
+        """Say where a rank is: tp, dp, pp."""
         return rank % self.tp, rank // self.tp % self.dp, rank // (self.tp * self.dp)
 
     def rank(self, tp, dp, pp):
+        """Give the rank of a place."""
         return tp + self.tp * (dp + self.dp * pp)
 
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """What is wrong: `slow` (a rank computes longer), `hang` (it stops before its n-th operation), `died` (the same, without a dump),
-    `mismatch` (it calls something else), `link` (transfers of `group` take longer), or `none`."""
+    """What is wrong.
+
+    `slow`: a rank computes longer. `hang`: it stops before an operation. `died`: the same, without a dump. `mismatch`: it calls
+    something else. `link`: transfers of `group` take longer. Or `none`.
+    """
 
     kind: str = "none"
     rank: int = -1
@@ -84,7 +90,9 @@ def list_groups(shape):
     return members
 
 
-def plan_rank(shape, rank, *, n_steps, n_micro, n_layers, fsdp):
+def plan_rank(  # noqa: C901 - one schedule
+    shape, rank, *, n_steps, n_micro, n_layers, fsdp
+):
     """List what a rank does: ("compute", kind), ("call", group kind, op, size), ("exchange", ((is_send, neighbour), ...))."""
     _, _, pp = shape.place(rank)
     first, last = pp == 0, pp == shape.pp - 1
@@ -140,7 +148,7 @@ TRANSFER_S = {"tp": 0.0006, "dp": 0.012, "world": 0.0003, "pp": 0.0008}
 FSDP_TRANSFER_S = 0.002
 
 
-def simulate(
+def simulate(  # noqa: C901, PLR0912, PLR0915 - one loop over what happens
     shape, fault, *, seed, n_steps, n_micro=4, n_layers=2, noise=0.03, heavy_last=0.0, fsdp=False, run_ahead=0
 ):
     """Run a job to its end, or until nobody can go on."""
@@ -212,7 +220,9 @@ def _transfer(group, fault, rng, fsdp):
     return base * np.exp(rng.normal(0, 0.05))
 
 
-def _call(rank, how, names, numbers, calls, clock, waiting, members, fault, stop, at, rng, fsdp):
+def _call(  # noqa: PLR0917 - the state of the loop
+    rank, how, names, numbers, calls, clock, waiting, members, fault, stop, at, rng, fsdp
+):
     """Come to a collective; True where everybody is there."""
     kind, op, size = how
     group = names.get((rank, kind))
@@ -243,7 +253,9 @@ def _end_collective(waiting, calls):
     return waiting.pop("over")
 
 
-def _exchange(rank, ends, shape, names, numbers, calls, clock, waiting, pending, fault, rng, ready):
+def _exchange(  # noqa: PLR0917 - the state of the loop
+    rank, ends, shape, names, numbers, calls, clock, waiting, pending, fault, rng, ready
+):
     """Come to an exchange with neighbour stages; True where it is over for this rank."""
     group = names[rank, "pp"]
     numbers[rank, group, "batch"] += 1

@@ -55,7 +55,7 @@ def dump_rank(run, rank, *, cut_s, clock_s, ring, timing, version, rng, host_ahe
     for call in own:
         batches.setdefault((call.group, call.batch), []).append(call) if call.batch else None
     called = 0.0
-    for i, call in enumerate(own):
+    for call in own:
         called = call.arrive
         if host_ahead:  # the host waits for the device at the end of a step alone
             called = min(call.arrive, step_end + 2e-4 * (record - op_id))

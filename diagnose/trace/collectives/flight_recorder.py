@@ -26,8 +26,7 @@ from diagnose.errors import TraceError
 from diagnose.model.collectives import COMPLETED, NONE, SCHEDULED, STARTED, Collectives, Communicator
 from diagnose.trace.collectives.gathered import Names, RankRows, gather, name_communicator
 from diagnose.trace.collectives.unpickle import MAX_BYTES, MAX_CONTAINERS, unpickle
-from diagnose.trace.producers.contents import name_in
-from diagnose.trace.producers.input_files import InputFiles, open_unpacked
+from diagnose.trace.input_files import InputFiles, name_in, open_unpacked
 
 NAME = "PyTorch Flight Recorder"
 #: What stands in a dump and in nothing else, near its beginning.
@@ -93,7 +92,7 @@ class _Reader:
                 continue
             group = self._number_group(entry.get("process_group"), ranks_of)
             kind, is_transfer, is_send, peer = self._read_operation(entry.get("profiling_name"))
-            if group == NONE or kind == NONE:
+            if NONE in (group, kind):
                 self.n_skipped += 1
                 continue
             is_transfer = is_transfer or entry.get("is_p2p") is True
@@ -120,8 +119,8 @@ class _Reader:
         rows.called_s.append(_seconds(entry.get("time_created_ns")))
         rows.noticed_s.append(_seconds(entry.get("time_discovered_completed_ns")))
         duration = entry.get("duration_ms")
-        is_known = type(duration) in (float, int) and 0 <= duration < 1e12
-        rows.duration_s.append(duration / 1e3 if is_known else np.nan)
+        known = float(duration) if isinstance(duration, float | int) and 0 <= duration < 1e12 else float("nan")
+        rows.duration_s.append(known / 1e3)
         state = entry.get("state")
         over = entry.get("retired") is True
         rows.state.append(COMPLETED if over else _STATES.get(state, SCHEDULED) if type(state) is str else SCHEDULED)

@@ -5,6 +5,7 @@ Enters: `RankRows`, one a file. Leaves: `Collectives`.
 
 import dataclasses
 from collections.abc import Hashable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -32,7 +33,7 @@ class Names:
     """Numbers for whatever is met, in the order in which it is met first."""
 
     def __init__(self) -> None:
-        self.numbers: dict[Hashable, int] = {}
+        self.numbers: dict[Any, int] = {}
 
     def number(self, name: Hashable) -> int:
         """Give the number of a name, a new one where it is new."""
@@ -93,7 +94,7 @@ def name_communicator(name: str) -> str:
     return _SHORT_NAMES.get(name.lower(), name.removeprefix("mesh_"))[:_MAX_NAME]
 
 
-def gather(
+def gather(  # noqa: PLR0913 - what a recording has
     rows: Sequence[RankRows],
     communicators: Sequence[Communicator],
     kinds: Sequence[str],

@@ -1,10 +1,10 @@
 """NCCL Inspector, a profiler plugin of NCCL (2.28 and later) and RCCL: JSON Lines, one file a process, one line an operation.
 
-A line has `header` (`id` of the communicator, `rank` in it, `n_ranks`, `nnodes`, newer `comm_name`), `metadata` (`hostname`, `pid`,
-`dump_timestamp_us`) and one of `coll_perf` or `p2p_perf`, with times in microseconds: `coll_exec_time_us` of the kernel, others'
-lateness included; with NCCL_INSPECTOR_DUMP_VERBOSE also `event_trace_ts`. From version 4.3 on `header` and `metadata` stand once, in
-a line with `dump_stats`, for the lines behind it. Only operations that are over are there. The world rank is not: processes are told
-by host and process id, and have the rank that they have in a communicator of all of them, where there is one.
+A line has `header` (`id` of the communicator, `rank` in it, `n_ranks`, `nnodes`, newer `comm_name`), `metadata` (`hostname`,
+`pid`, `dump_timestamp_us`) and one of `coll_perf` or `p2p_perf`, with times in microseconds: `coll_exec_time_us` of the kernel,
+others' lateness included; with NCCL_INSPECTOR_DUMP_VERBOSE also `event_trace_ts`. From version 4.3 on `header` and `metadata` stand once,
+in a line with `dump_stats`, for the lines behind it. Only operations that are over are there. The world rank is not: processes are
+told by host and process id, and have the rank that they have in a communicator of all of them, where there is one.
 
 Source: NVIDIA/nccl, plugins/profiler/inspector (before 2.29 ext-profiler/inspector): README.md, inspector_json.cc,
 inspector_json_reader.py; ROCm/rccl, ext-profiler/inspector/inspector.cc.
@@ -24,8 +24,7 @@ import numpy as np
 from diagnose.errors import TraceError
 from diagnose.model.collectives import COMPLETED, NONE, Collectives, Communicator
 from diagnose.trace.collectives.gathered import Names, RankRows, gather, name_communicator
-from diagnose.trace.producers.contents import name_in
-from diagnose.trace.producers.input_files import InputFiles, open_unpacked
+from diagnose.trace.input_files import InputFiles, name_in, open_unpacked
 
 NAME = "NCCL Inspector"
 _MARK = re.compile(rb'\A\s*\{\s*"(?:header|metadata|coll_perf|p2p_perf|dump_stats)"\s*:')
@@ -37,6 +36,8 @@ MAX_BYTES = 512 << 20
 _MAX_LINE = 1 << 16
 _MAX_NAME = 256
 _MAX_NUMBER = 1 << 62
+#: communicator, kind, number, peer, whether it sends, size, content, called_s, duration_s
+_Row = tuple[int, int, int, int, bool, int, int, float, float]
 
 
 class _Header(msgspec.Struct):
@@ -116,7 +117,7 @@ class _Reader:
     def read(self, lines: Iterator[bytes], written_s: float) -> dict[tuple[str, int], _Process]:
         """Read the lines of one file; there is one process in it, unless somebody joined files."""
         found: dict[tuple[str, int], _Process] = {}
-        kept: deque[tuple[_Process, int, int, int, int, bool, int, int, float, float]] = deque(maxlen=self._limit)
+        kept: deque[tuple[_Process, _Row]] = deque(maxlen=self._limit)
         header: _Header | None = None
         metadata: _Metadata | None = None
         for line in lines:
@@ -141,13 +142,15 @@ class _Reader:
                 process = found[key] = _Process(*key, RankRows(NONE, written_s=written_s, host=key[0]), {})
             self.n_lost += len(kept) == self._limit
             kept.append(self._read_operation(process, of, by, operation))
-        for process, *values in kept:
-            _add(process.rows, *values)
+        for process, row in kept:
+            _add(process.rows, *row)
+        for process in found.values():
+            _share_out(process.rows)
         return found
 
     def _read_operation(
         self, process: _Process, of: _Header, by: _Metadata, operation: _Collective | _Transfer
-    ) -> tuple[_Process, int, int, int, int, bool, int, int, float, float]:
+    ) -> tuple[_Process, _Row]:
         """Read one operation."""
         communicator = self.communicators.number(str(of.id)[:_MAX_NAME])
         self.sizes[communicator] = of.n_ranks
@@ -176,8 +179,7 @@ class _Reader:
             peer, called_us = operation.p2p_peer, times.p2p_start_ts if times else 0
         kind_number = self.kinds.number(kind[:_MAX_NAME])
         size = size if 0 <= size < _MAX_NUMBER else NONE
-        return (
-            process,
+        row = (
             communicator,
             kind_number,
             number if abs(number) < _MAX_NUMBER else NONE,
@@ -188,9 +190,21 @@ class _Reader:
             called_us / 1e6 if 0 < called_us < _MAX_NUMBER else float("nan"),
             took_us / 1e6 if 0 <= took_us < 1e12 else float("nan"),
         )
+        return process, row
 
 
-def _add(
+def _share_out(rows: RankRows) -> None:
+    """Give each of several transfers that were sent as one, under one number, its part of the time; in place."""
+    sent: dict[tuple[int, int], list[int]] = {}
+    for row, peer in enumerate(rows.peer):
+        if peer != NONE:
+            sent.setdefault((rows.communicator[row], rows.number[row]), []).append(row)
+    for batch in sent.values():
+        for row in batch:
+            rows.duration_s[row] /= len(batch)
+
+
+def _add(  # noqa: PLR0913, PLR0917 - a row, column by column
     rows: RankRows,
     communicator: int,
     kind: int,
@@ -241,8 +255,8 @@ def read_inspector(
     listed = [process for _, process in sorted(processes.items()) if process.rows.number]
     if not listed:
         raise TraceError(
-            "has no operation in it; expected lines with coll_perf: was NCCL_INSPECTOR_ENABLE=1 set, and did the job write to its end "
-            "(NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS)?",
+            "has no operation in it; expected lines with coll_perf: was NCCL_INSPECTOR_ENABLE=1 set, and did the job end itself, "
+            "or write on its way (NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS)?",
             where=name,
         )
     warnings = []

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, BinaryIO, Literal
 from diagnose.errors import TraceError
 from diagnose.trace.collectives.flight_recorder import is_dump
 from diagnose.trace.collectives.inspector import is_inspector
-from diagnose.trace.producers.input_files import InputFiles, list_input_files
+from diagnose.trace.input_files import InputFiles, list_input_files
 
 if TYPE_CHECKING:
     from diagnose.model.collectives import Collectives

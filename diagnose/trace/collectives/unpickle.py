@@ -90,5 +90,5 @@ class _Plain(pickle.Unpickler):
     def find_class(self, module_name: str, global_name: str, /) -> NoReturn:
         raise TraceError(_REFUSED, where=f"{module_name}.{global_name}"[:80])
 
-    def persistent_load(self, pid: Any, /) -> NoReturn:
+    def persistent_load(self, pid: Any, /) -> NoReturn:  # noqa: ARG002 - what it asks for is not looked at
         raise TraceError(_REFUSED, where="an object of another program")
