@@ -33,6 +33,7 @@ from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.priced import HandFixes, HandPrices
 from diagnose.model.request import Request
 from diagnose.model.trace import Evidence
+from diagnose.trace.collectives.recognise import find_dumps
 from diagnose.trace.find_log import find_log
 from diagnose.trace.load import load_trace
 from diagnose.trace.zips import open_zip
@@ -99,6 +100,11 @@ def diagnose_and_keep(request: Request) -> tuple[Diagnosis, ReportData | None]:
         raise UsageError(
             f"{option}: {request.name or request.source} is no table of steps that has it; it is for CSV and JSON Lines"
         )
+    dumps = find_dumps(request.source)
+    if dumps is not None:
+        from diagnose.collectives_alone import diagnose_collectives
+
+        return diagnose_collectives(dumps, request), None
     data = prepare_report(request)
     return data.diagnosis, data
 

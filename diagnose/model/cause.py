@@ -13,7 +13,7 @@ from diagnose.model.proof import Proof
 CauseId = Annotated[str, Meta(pattern="^[a-z0-9]+(-[a-z0-9]+)*$")]
 NotNegative = Annotated[float, Meta(ge=0)]
 Pattern = Literal["constant", "onset", "periodic", "sporadic", "transient"]
-Source = Literal["rule", "classifier", "change-point", "log"]
+Source = Literal["rule", "classifier", "change-point", "log", "collectives"]
 Severity = Literal["low", "medium", "high", "critical"]
 Kind = Literal["low", "medium", "high"]
 

@@ -33,6 +33,7 @@ from diagnose.model.whatif import WhatIf
 if TYPE_CHECKING:
     import pandas as pd
 
+    from diagnose.model.collectives import CollectivesDocument
     from diagnose.model.explanation import Details
     from diagnose.model.recording import Account
     from diagnose.model.training_log import LogFacts
@@ -80,6 +81,17 @@ class Diagnosis:
     why: str = ""
     budget: Budget | None = None
     levers: tuple[Lever, ...] = ()
+    collectives: "CollectivesDocument | None" = None
+
+    @property
+    def is_replayed(self) -> bool:
+        """True where there are operations of steps, which were replayed."""
+        return self.n_ops > 0
+
+    @property
+    def is_from_collectives(self) -> bool:
+        """True where there is nothing but what a communication library left: nothing was replayed."""
+        return self.collectives is not None and self.n_ops == 0 and self.log is None
 
     @property
     def is_from_log(self) -> bool:
@@ -130,13 +142,14 @@ class Diagnosis:
             warnings=self.warnings,
             recording=None if self.recording is None else msgspec.convert(self.recording.to_dict(), RecordingFacts),
             log=None if self.log is None else self.log.to_document(),
+            collectives=self.collectives,
         )
 
     def _job_facts(self) -> JobFacts:
         """Give what the JSON tells of the job."""
         said = dataclasses.asdict(self.job)
         known = {key: said[key] for key in JobFacts.__struct_fields__ if key in said}
-        if self.is_from_log and not self.parallelism_known:
+        if not self.is_replayed and not self.parallelism_known:
             known |= dict.fromkeys(_SIZES)
         return JobFacts(
             **known,

@@ -12,6 +12,7 @@ from msgspec.structs import force_setattr
 
 from diagnose.model.budget import Budget, Lever
 from diagnose.model.cause import Cause, CauseId, NotChecked, NotNegative, When
+from diagnose.model.collectives import CollectivesDocument
 from diagnose.model.place import Worker
 
 if TYPE_CHECKING:
@@ -76,13 +77,13 @@ class JobFacts(Struct, frozen=True, kw_only=True):
 class StepTime(Struct, frozen=True):
     """Mean seconds a step: as recorded; replayed without launch delays; with ideal times; with every component removed."""
 
-    recorded: NotNegative
+    recorded: Size
     simulated: Size
     ideal: Size
     clean: NotNegative | None
 
     def __post_init__(self) -> None:
-        _read_null(self, "simulated", "ideal")
+        _read_null(self, "recorded", "simulated", "ideal")
 
 
 class GpuHours(Struct, frozen=True):
@@ -415,6 +416,12 @@ class DiagnosisDocument(Struct, frozen=True, kw_only=True):
     log: Annotated[
         LogDocument | None,
         Meta(description="What the training log says, alone or beside the trace; null where none was given"),
+    ] = None
+    collectives: Annotated[
+        CollectivesDocument | None,
+        Meta(
+            description="What a communication library recorded of its operations; null where no such recording was given"
+        ),
     ] = None
 
 

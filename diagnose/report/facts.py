@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from diagnose.model.budget import Lever
 from diagnose.model.cause import Alternative, Cause, Fix
+from diagnose.model.collectives import CollectivesDocument
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.diagnosis_document import LogRestart, LogSpikes, MadeBy
 from diagnose.model.trace import Job
@@ -56,6 +57,13 @@ def summarize(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     """Say what was analysed and how much was lost, each with its label."""
     if diagnosis.is_from_log:
         return _summarize_log(diagnosis)
+    if diagnosis.is_from_collectives and diagnosis.collectives is not None:
+        gpus = words.count(diagnosis.job.world_size, "rank")
+        shape = f" ({_shape(diagnosis.job)})" if diagnosis.parallelism_known else ""
+        return [
+            ("Job", f"{gpus}{shape}, a recording of collectives without computes"),
+            *list_collectives(diagnosis.collectives)[:1],
+        ]
     times, job, w = diagnosis.step_time, diagnosis.job, diagnosis.what_if
     steps = f"{words.count(len(w.steps), 'step')} analysed"
     steps += f", {diagnosis.steps_dropped:,} dropped" if diagnosis.steps_dropped else ""
@@ -68,6 +76,41 @@ def summarize(diagnosis: Diagnosis) -> list[tuple[str, str]]:
         ("Replay", describe_replay(diagnosis)),
     ]
     return rows if diagnosis.log is None else [*rows, ("Log", describe_log(diagnosis.log))]
+
+
+def describe_collectives(seen: CollectivesDocument) -> str:
+    """Say what was recorded of collectives, and how much of it."""
+    ranks = f"{seen.ranks:,} of {words.count(seen.world_size, 'rank')}"
+    span = f", {words.seconds(seen.seconds)}" if seen.seconds is not None else ""
+    return f"{escape(seen.format)}: {ranks}, {words.count(seen.groups, 'group')}, {words.count(seen.operations, 'operation')}{span}"
+
+
+def list_collectives(seen: CollectivesDocument) -> list[tuple[str, str]]:
+    """Say what a recording of collectives shows, each with its label."""
+    rows = [("Recording", describe_collectives(seen))]
+    if seen.hang is not None:
+        rows.append(("Hang", prose(seen.hang.text)))
+    rows += [
+        (
+            f"Rank {late.rank}",
+            (
+                f"{words.percent(late.share)} of the time more outside collectives than its peers in {escape(late.group)}; "
+                f"{words.percent(late.waited_for)} of the waiting there is for it"
+            ),
+        )
+        for late in seen.late_ranks[:MAX_NOTES]
+    ]
+    rows += [
+        (
+            "Slow",
+            (
+                f"{escape(slow.operation)} of {escape(slow.group)}, ranks {', '.join(map(str, slow.ranks[:8]))}: "
+                f"{words.seconds(slow.transfer_s)} by itself, {words.seconds(slow.usual_s)} in groups of its kind"
+            ),
+        )
+        for slow in seen.slow_groups[:MAX_NOTES]
+    ]
+    return rows + [("Doubt", prose(doubt)) for doubt in seen.doubts]
 
 
 def describe_extent(diagnosis: Diagnosis) -> str:

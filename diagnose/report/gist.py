@@ -23,7 +23,7 @@ _SENTENCES = 4
 #: Ends of the names of evidence that says how sure a cause is, not why it is there.
 _DOUBTS = ("/silent", "/after", "/one-dp-rank", "/rare", "/member")
 #: Who is heard first.
-_SOURCES = ("rule", "log", "change-point", "classifier")
+_SOURCES = ("rule", "collectives", "log", "change-point", "classifier")
 #: Parts of a step that are told on the first page: so many at most, and none smaller than this.
 _MOST_PARTS = 6
 _PART_SHARE = 0.01
@@ -68,6 +68,8 @@ def describe_pace(diagnosis: Diagnosis) -> str:
         return words.why_inconclusive(diagnosis)
     if diagnosis.verdict == "noisy":
         return prose(diagnosis.why)
+    if diagnosis.is_from_collectives:
+        return describe_collectives_pace(diagnosis)
     recorded, clean = diagnosis.step_time.recorded, diagnosis.step_time.clean
     now = f"{words.seconds(recorded)} a step"
     if diagnosis.verdict == "healthy":
@@ -89,6 +91,16 @@ def describe_pace(diagnosis: Diagnosis) -> str:
     if clean is None or clean <= 0 or words.seconds(clean) == words.seconds(recorded):
         return now
     return f"{measure_slower(recorded / clean)} slower than without faults: {now}, not {words.seconds(clean)}"
+
+
+def describe_collectives_pace(diagnosis: Diagnosis) -> str:
+    """Say whether a job stands still, or how much of its time others wait."""
+    assert diagnosis.collectives is not None
+    hang = diagnosis.collectives.hang
+    if hang is not None:
+        return f"hangs: {words.count(hang.n_waiting, 'rank')} of {diagnosis.collectives.world_size:,} wait"
+    first = diagnosis.causes[0]
+    return f"up to {words.percent(first.recoverable)} of the time is lost"
 
 
 def measure_slower(ratio: float) -> str:
@@ -129,6 +141,9 @@ def list_rows(diagnosis: Diagnosis, n_causes: int = MOST_CAUSES, *, is_tight: bo
         rows.append(Row("Step", _describe_budget(diagnosis.budget), n_lines=2))
     if not diagnosis.causes and diagnosis.levers:
         rows.append(Row("Faster", _describe_lever(diagnosis.levers[0]), n_lines=2))
+    if diagnosis.is_from_collectives and diagnosis.collectives is not None:
+        rows.append(Row("Seen", facts.describe_collectives(diagnosis.collectives), n_lines=2))
+        rows += [Row("Doubt", prose(doubt), n_lines=3) for doubt in diagnosis.collectives.doubts[:2]]
     rows.append(Row("Cost", _describe_cost(diagnosis), n_lines=2))
     rows += [Row("Check", prose(cause.check), n_lines=2) for cause in causes[:1] if cause.check]
     return rows + [Row("Note", note, n_lines=2) for note in [_describe_doubts(diagnosis)] if note]
@@ -137,7 +152,7 @@ def list_rows(diagnosis: Diagnosis, n_causes: int = MOST_CAUSES, *, is_tight: bo
 def list_commands(diagnosis: Diagnosis, path: str | None) -> list[Row]:
     """Say where more is to be found; `path` is what the user called the job by."""
     more = "-v: all figures · --html FILE: a page for a browser"
-    if not diagnosis.causes or diagnosis.is_from_log:
+    if not diagnosis.causes or not diagnosis.is_replayed:
         return [Row("More", more, n_lines=2)]
     return [Row("More", _explain(diagnosis.causes[0], path), n_lines=2), Row("", more, n_lines=2)]
 
@@ -238,6 +253,8 @@ def _describe_cost(diagnosis: Diagnosis) -> str:
     analysed, lost = diagnosis.gpu_hours_analysed, diagnosis.gpu_hours_wasted
     if diagnosis.is_from_log and not diagnosis.parallelism_known:
         return "GPU hours are not known: the log does not say on how many GPUs it ran"
+    if diagnosis.is_from_collectives:
+        return f"not known: a recording of collectives has no steps; {words.count(diagnosis.job.world_size, 'GPU')} wait or work"
     if not math.isfinite(analysed):
         return f"GPU hours are not known, {facts.describe_extent(diagnosis)}"
     if lost is None or not analysed:
@@ -255,7 +272,7 @@ def hours_lost_a_day(diagnosis: Diagnosis) -> float | None:
 def _describe_doubts(diagnosis: Diagnosis) -> str:
     """Say how many warnings there are, and what could not be looked for."""
     said = [f"{words.count(len(diagnosis.warnings), 'warning')}"] if diagnosis.warnings else []
-    if diagnosis.not_checked and not diagnosis.is_from_log:
+    if diagnosis.not_checked and diagnosis.is_replayed:
         said.append(f"could not be checked: {', '.join(escape(entry.cause) for entry in diagnosis.not_checked)}")
     return "; ".join(said)
 

@@ -109,7 +109,7 @@ def _blocks(diagnosis: Diagnosis) -> Iterator[str]:
     if diagnosis.warnings:
         yield "### Warnings"
         yield bullets([text(line) for line in facts.first_of([prose(warning) for warning in diagnosis.warnings])])
-    if not diagnosis.is_from_log:
+    if diagnosis.is_replayed:
         yield "### As in arXiv 2505.05713"
         yield bullets([f"{label}: {text(meaning)}" for label, meaning in facts.explain_paper(diagnosis)])
     yield f"Made by {text(facts.describe_makers(diagnosis.made_by))}."

@@ -72,15 +72,17 @@ def _sections(
     if diagnosis.ledger is not None:
         yield _ledger_title(diagnosis), _draw_ledger(diagnosis.ledger, min(width, PROSE_WIDTH))
     yield from draw_budget(diagnosis, min(width, PROSE_WIDTH), thorough=thorough)
+    if diagnosis.collectives is not None:
+        yield "Collectives", draw_facts(facts.list_collectives(diagnosis.collectives))
     if diagnosis.log is not None:
         yield "Training log", _draw_log(diagnosis.log, facts.list_slow_ranks(diagnosis), width - 2)
-    if not diagnosis.is_from_log:
+    if diagnosis.is_replayed:
         yield "Workers", _draw_workers(diagnosis, width - 2)
         yield "Steps", _draw_steps(diagnosis, width - 2)
     if thorough:
         yield from _thorough(diagnosis)
     yield "How far to trust this", draw_facts(_doubts(diagnosis))
-    if not diagnosis.is_from_log:
+    if diagnosis.is_replayed:
         yield "As in arXiv 2505.05713", draw_facts(facts.explain_paper(diagnosis))
 
 
@@ -230,7 +232,7 @@ def _about_nothing(diagnosis: Diagnosis) -> list[tuple[str, RenderableType]]:
     if diagnosis.features:
         looked.append(f"{measured} of {words.count(len(diagnosis.features), 'feature')} measured")
     rows: list[tuple[str, RenderableType]] = [("Verdict", facts.describe_nothing(diagnosis))]
-    if not diagnosis.is_from_log:
+    if diagnosis.is_replayed:
         rows.append(("Looked at", ", ".join(looked)))
     if diagnosis.checked:
         rows.append(("Looked for", ", ".join(escape(cause) for cause in diagnosis.checked)))
@@ -318,6 +320,8 @@ def _doubts(diagnosis: Diagnosis) -> list[tuple[str, RenderableType]]:
     rows: list[tuple[str, RenderableType]] = [
         ("Replay", f"with launch delays it is off by {error} from the recorded step times; trusted up to 5%"),
     ]
+    if diagnosis.is_from_collectives:
+        rows = [("Replay", "none: a recording of collectives has no steps to be replayed")]
     if diagnosis.is_from_log:
         rows = [("Replay", "none: a log has no operations to be replayed")]
     if diagnosis.warnings:

@@ -374,6 +374,8 @@ def why_inconclusive(diagnosis: Diagnosis) -> str:
         planned = log is not None and any(spikes.matches and spikes.lost_s >= least_s for spikes in log.spikes)
         what = "nothing but planned work" if planned else "nothing"
         return f"steady: {what} stands out in the log, which cannot say whether steps were slow from the first on"
+    if diagnosis.is_from_collectives:
+        return prose(diagnosis.why)
     if not math.isfinite(diagnosis.gpu_hours_analysed):  # nobody knows the unit of its times
         return prose(diagnosis.why)
     if not diagnosis.fidelity.ok:
