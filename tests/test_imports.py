@@ -28,6 +28,7 @@ LIBRARIES = {
     "scipy": ("diagnose/packing/", "diagnose/fleet/"),
     "torch": ("diagnose/record/",),
     "msgspec": (
+        "diagnose/trace/collectives/",
         "diagnose/trace/producers/",
         "diagnose/model/",
         "diagnose/report/",

@@ -144,6 +144,10 @@ def _add_up(recorded: Collectives, tables: Sequence[_Table], by: str) -> Seconds
     total = np.zeros(recorded.world_size)
     if by == "durations":
         chosen = np.isfinite(recorded.duration_s)
+        if recorded.is_ordered:  # a span ends with the last call, and not with how long that took
+            last = np.full(recorded.world_size, -np.inf)
+            np.fmax.at(last, recorded.rank, recorded.called_s)
+            chosen &= recorded.called_s < last[recorded.rank]
         np.add.at(total, recorded.rank[chosen], recorded.duration_s[chosen])
         return total
     for table in tables:

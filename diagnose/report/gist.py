@@ -12,6 +12,7 @@ from diagnose.model.budget import Budget, Lever
 from diagnose.model.cause import Cause, Fix
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.diagnosis_document import Plan
+from diagnose.model.training_log import LogFacts
 from diagnose.report import facts, words
 from diagnose.report.budget import list_parts
 from diagnose.report.escape import escape, prose
@@ -75,22 +76,27 @@ def describe_pace(diagnosis: Diagnosis) -> str:
     if diagnosis.verdict == "healthy":
         worth = words.best_gain(diagnosis)
         return f"nothing worth {'mending' if worth is None else f'a speedup of {diagnosis.min_speedup:g}'}: {now}"
-    log = diagnosis.log
-    if diagnosis.is_from_log and log is not None and log.usual_s is not None and log.slow_s is not None:
+    from_log = _describe_log_pace(diagnosis.log) if diagnosis.is_from_log and diagnosis.log is not None else ""
+    if from_log:
+        return from_log
+    if clean is None or clean <= 0 or words.seconds(clean) == words.seconds(recorded):
+        return now
+    return f"{measure_slower(recorded / clean)} slower than without faults: {now}, not {words.seconds(clean)}"
+
+
+def _describe_log_pace(log: LogFacts) -> str:
+    """Say how slow the iterations of a log are, beside its own; empty where it shows nothing."""
+    if log.usual_s is not None and log.slow_s is not None:
         slow, usual = words.seconds(log.slow_s), words.seconds(log.usual_s)
         if log.ramps and log.when.recovery_step is None:
             now_s = max(log.slow_s, log.ramps[-1].to_step_time)
             return f"{measure_slower(now_s / log.usual_s)} slower by its end: {words.seconds(now_s)} an iteration, {usual} at best"
         return f"{measure_slower(log.slow_s / log.usual_s)} slower: {slow} an iteration, {usual} otherwise"
-    if diagnosis.is_from_log and log is not None and log.ledger is not None and log.ledger.good_s > 0:
-        mean, good = (
-            words.seconds(log.ledger.good_pace * ratio) for ratio in (log.ledger.total_s / log.ledger.good_s, 1)
-        )
-        ratio = log.ledger.total_s / log.ledger.good_s
-        return f"{measure_slower(ratio)} slower than its own good pace: {mean} an iteration, not {good}"
-    if clean is None or clean <= 0 or words.seconds(clean) == words.seconds(recorded):
-        return now
-    return f"{measure_slower(recorded / clean)} slower than without faults: {now}, not {words.seconds(clean)}"
+    if log.ledger is None or log.ledger.good_s <= 0:
+        return ""
+    ratio = log.ledger.total_s / log.ledger.good_s
+    mean, good = words.seconds(log.ledger.good_pace * ratio), words.seconds(log.ledger.good_pace)
+    return f"{measure_slower(ratio)} slower than its own good pace: {mean} an iteration, not {good}"
 
 
 def describe_collectives_pace(diagnosis: Diagnosis) -> str:

@@ -2,9 +2,9 @@
 
 A line has `header` (`id` of the communicator, `rank` in it, `n_ranks`, `nnodes`, newer `comm_name`), `metadata` (`hostname`,
 `pid`, `dump_timestamp_us`) and one of `coll_perf` or `p2p_perf`, with times in microseconds: `coll_exec_time_us` of the kernel,
-others' lateness included; with NCCL_INSPECTOR_DUMP_VERBOSE also `event_trace_ts`. From version 4.3 on `header` and `metadata` stand once,
-in a line with `dump_stats`, for the lines behind it. Only operations that are over are there. The world rank is not: processes are
-told by host and process id, and have the rank that they have in a communicator of all of them, where there is one.
+others' lateness included; with NCCL_INSPECTOR_DUMP_VERBOSE also `event_trace_ts`. From version 4.3 on `header` and `metadata`
+stand once, in a line with `dump_stats`, for the lines behind it. Only operations that are over are there. The world rank is not:
+processes are told by host and process id, and have the rank that they have in a communicator of all of them, where there is one.
 
 Source: NVIDIA/nccl, plugins/profiler/inspector (before 2.29 ext-profiler/inspector): README.md, inspector_json.cc,
 inspector_json_reader.py; ROCm/rccl, ext-profiler/inspector/inspector.cc.
