@@ -36,6 +36,11 @@ def judge_collectives(
     """Judge a job by what its communication library recorded, and nothing else."""
     hang, doubts = find_hang(recorded)
     waits = _leave_doubtful(measure_waits(recorded, least=least_gain(min_speedup)), hang)
+    if hang is not None and hang.kind == "missing" and {each.rank for each in waits.late} >= set(hang.ranks):
+        doubts = (
+            f"{len(hang.at.waiting)} ranks wait for {name_ranks(hang.ranks)}, as they did all along: hang or not, it is that rank",
+        )
+        hang = None
     layout = find_layout(recorded)
     by_id = {rule.id: rule for rule in rules}
     causes = []

@@ -21,6 +21,8 @@ _MIN_CALLS = 8
 #: A rank is late where it is so many times as far off as ranks usually are, and the others of its group wait for it in so much of
 #: the time that they wait there.
 _DEVIATIONS, _WAITED_FOR = 5.0, 0.5
+#: Late in one group, a rank is late in its others, too, by this part of it at least: bubbles of a pipeline take up the rest.
+_ELSEWHERE = 0.25
 #: By calls alone a host is seen and no device: it takes a larger part of the time.
 _LEAST_BY_CALLS = 0.05
 #: Transfers are slow at so many times the usual time in groups of one kind, of which there are so many at least.
@@ -201,7 +203,7 @@ def _find_late(
             share=more,
             waited_for=waited_for,
         )
-        if not is_blind or (len(found) > 1 and min(m for m, _, _ in found) >= more / 2):
+        if not is_blind or (len(found) > 1 and min(m for m, _, _ in found) >= _ELSEWHERE * more):
             late.append(named)
         elif len(found) == 1:
             unsure.append(named)

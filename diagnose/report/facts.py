@@ -295,7 +295,9 @@ def describe_recoverable(cause: Cause) -> str:
         return f"{words.percent(cause.recoverable_after_others)} of the step time after the others, little alone"
     if cause.recoverable < words.NO_SHARE:
         return "nothing when this alone is gone"
-    gain = 1 / (1 - cause.recoverable) if cause.recoverable < 1 else float("inf")
+    if cause.recoverable >= 1:
+        return "everything: the job stands still"
+    gain = 1 / (1 - cause.recoverable)
     return f"{words.percent(cause.recoverable)} of the step time when this alone is gone ({words.ratio(gain)}x as fast)"
 
 

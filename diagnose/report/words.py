@@ -261,7 +261,7 @@ def summary(diagnosis: Diagnosis) -> str:
         return f"{said}, {finding(diagnosis).partition(' — ')[2]}"
     first, *others = diagnosis.causes
     said += f", {at_place(prose(first.title), first.where)}"
-    if first.recoverable >= NO_SHARE:
+    if first.recoverable >= NO_SHARE and not diagnosis.is_from_collectives:
         said += f", steps {times(1 / (1 - first.recoverable) if first.recoverable < 1 else math.inf)} as long"
     return said + (f"; {count(len(others), 'more cause')}" if others else "")
 
