@@ -526,7 +526,7 @@ def test_completion_script(shell: str, capsys: pytest.CaptureFixture[str]) -> No
             [
                 *(
                     f"plain,{name}"
-                    for name in ("ack", "compare", "completion", "config", "convert", "explain", "fixes")
+                    for name in ("ack", "bundle", "compare", "completion", "config", "convert", "explain", "fixes")
                 ),
                 *(
                     f"plain,{name}"

@@ -53,14 +53,16 @@ def check_perfetto(jobs: tuple[str, ...], options: Options) -> None:
 
 
 def write_html(data: "ReportData | Diagnosis", job: str, path: str, options: Options) -> None:
-    """Draw the page of a job, or of a training log alone, into a file that appears when all is written."""
+    """Draw the page of a job, or of what cannot be replayed, into a file that appears when all is written."""
     from diagnose.model.diagnosis import Diagnosis
-    from diagnose.report.html.page import render, render_log
+    from diagnose.report.html.page import render, render_without_replay
 
     given = (("--steps", options.steps), ("--rules", options.rules), ("--meta", options.meta), ("--log", options.log))
     said = [f" {name} {value}" for name, value in given if value is not None]
     asked = f"{''.join(said)} --min-speedup {options.min_speedup:g}"
-    page = render_log(data, job, options=asked) if isinstance(data, Diagnosis) else render(data, options=asked)
+    page = (
+        render_without_replay(data, job, options=asked) if isinstance(data, Diagnosis) else render(data, options=asked)
+    )
     write_bytes("--html", path, page.encode("utf-8", "backslashreplace"))
 
 

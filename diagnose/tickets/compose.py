@@ -5,7 +5,6 @@ Enters: findings, who knows of them, and the store with their jobs. Leaves: a `T
 
 import dataclasses
 import json
-import math
 from collections.abc import Iterable
 
 import msgspec
@@ -67,11 +66,9 @@ def write_title(finding: Finding, particulars: Cause | None) -> str:
         said += f" on {name(finding.machine)}"
     elif particulars is not None and particulars.where != Where():
         said += f" {words.spot(particulars.where)}"
-    if particulars is None or particulars.recoverable <= 0:
+    if particulars is None or not 0 < particulars.recoverable < 1:  # a job that hangs has no steps
         return said
-    return (
-        f"{said}, steps {words.times(1 / (1 - particulars.recoverable) if particulars.recoverable < 1 else math.inf)}"
-    )
+    return f"{said}, steps {words.times(1 / (1 - particulars.recoverable))}"
 
 
 def _summarize(finding: Finding, title: str) -> str:

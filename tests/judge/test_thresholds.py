@@ -711,10 +711,10 @@ def test_a_slow_stretch_begins_with_its_onset_and_ends_before_its_recovery(
 ) -> None:
     """Traced steps outside of it show nothing of it; where the log has no end, or no beginning, there is none."""
     at = np.array(steps)
-    assert _is_outside(SimpleNamespace(when=When("transient", 101, 301)), at) == outside
-    assert not _is_outside(SimpleNamespace(when=When()), at)
-    assert _is_outside(SimpleNamespace(when=When("onset", 101)), at) == (steps[-1] < 101)
-    assert _is_outside(SimpleNamespace(when=When("transient", None, 301)), at) == (steps[0] >= 301)
+    assert _is_outside(SimpleNamespace(windows=(), when=When("transient", 101, 301)), at) == outside
+    assert not _is_outside(SimpleNamespace(windows=(), when=When()), at)
+    assert _is_outside(SimpleNamespace(windows=(), when=When("onset", 101)), at) == (steps[-1] < 101)
+    assert _is_outside(SimpleNamespace(windows=(), when=When("transient", None, 301)), at) == (steps[0] >= 301)
 
 
 @pytest.mark.parametrize(
@@ -729,7 +729,7 @@ def test_a_recovery_within_the_trace_would_be_seen_there(recovery: int | None, s
     """So that the log's is taken only beyond the last traced step."""
     (base,) = reach(job()).causes
     cause = msgspec.structs.replace(base, when=When("constant"))
-    log = SimpleNamespace(when=When("onset" if recovery is None else "transient", 101, recovery))
+    log = SimpleNamespace(windows=(), when=When("onset" if recovery is None else "transient", 101, recovery))
     assert _join_when(cause, log, np.array(steps)) == when
 
 

@@ -103,11 +103,10 @@ def render_saved(diagnosis: Diagnosis, location: str = "TRACE", *, in_site: bool
     return _fill(diagnosis, figures, rows, sorted(others.items()), in_site=in_site, location=location)
 
 
-def render_log(diagnosis: Diagnosis, location: str, *, options: str = "") -> str:
-    """Write the page of a job by its training log alone, which was at `location`."""
-    assert diagnosis.log is not None
+def render_without_replay(diagnosis: Diagnosis, location: str, *, options: str = "") -> str:
+    """Write the page of a job by its training log, or its dumps of collectives, alone; they were at `location`."""
     with styled():
-        rows: list[list[Picture | None]] = [[draw_log(diagnosis.log)]]
+        rows: list[list[Picture | None]] = [] if diagnosis.log is None else [[draw_log(diagnosis.log)]]
     others = [(entry.cause, prose(entry.reason)) for entry in diagnosis.not_checked]
     return _fill(diagnosis, [], rows, others, in_site=False, options=options, location=location)
 
@@ -176,7 +175,7 @@ def _fill(
         others=others,
         in_site=in_site,
         is_saved=location is not None,
-        measures=[] if diagnosis.is_from_log else _measures(diagnosis),
+        measures=_measures(diagnosis) if diagnosis.is_replayed else [],
         **said,
     )
 
@@ -231,7 +230,7 @@ def _describe(diagnosis: Diagnosis, options: str) -> dict[str, Any]:
 def _facts(diagnosis: Diagnosis) -> list[tuple[str, str, str]]:
     """Give the figures that stand beside the verdict: name, value, what it means."""
     times = diagnosis.step_time
-    facts = [("Step time", words.seconds(times.recorded), "recorded, mean")]
+    facts = [] if diagnosis.is_from_collectives else [("Step time", words.seconds(times.recorded), "recorded, mean")]
     if times.clean is not None and times.clean > 0:
         facts.append(("Without known faults", words.seconds(times.clean), "by replay"))
         facts.append(("Slower by", f"{words.ratio(times.recorded / times.clean)}x", "recorded over that"))
@@ -248,6 +247,8 @@ def _facts(diagnosis: Diagnosis) -> list[tuple[str, str, str]]:
     if diagnosis.log is not None:
         pace_s = float(diagnosis.log.step_s.mean()) if diagnosis.log.slow_s is None else diagnosis.log.slow_s
         facts.append(("By the log", words.seconds(pace_s), describe_log(diagnosis.log)))
+    if not diagnosis.is_replayed:
+        return facts
     replay = "faithful" if diagnosis.fidelity.ok else "NOT faithful"
     return [*facts, ("Replay", replay, f"{words.describe_miss(diagnosis.fidelity)}; trusted up to 5%")]
 
@@ -337,6 +338,8 @@ def _doubts(diagnosis: Diagnosis) -> list[str]:
         return [
             "A log has no operations: nothing was replayed. What could come back is what its own times show, a bound."
         ]
+    if diagnosis.is_from_collectives:
+        return ["Nothing was replayed: there are collectives, and no computes. What could come back is a bound."]
     error = words.percent(fidelity.replay_error)
     return [
         f"With launch delays the replay is off by {error} from the recorded step times; trusted up to 5%.",
