@@ -48,7 +48,7 @@ def diagnose_log(inputs: InputFiles, request: Request) -> Diagnosis:
     verdict = judge_log(facts, job, rule_set.rules, min_speedup=request.min_speedup)
     assert facts.ledger is not None
     seconds, lost_s = facts.ledger.total_s, sum(facts.ledger.seconds.values())
-    hours = job.world_size / 3600.0 if known else float("nan")
+    hours = job.world_size / 3600.0 if known and not log.of else float("nan")
     return Diagnosis(
         made_by=made_by(request.rules),
         job=job,
@@ -57,7 +57,7 @@ def diagnose_log(inputs: InputFiles, request: Request) -> Diagnosis:
         verdict=verdict.verdict,
         step_time=StepTime(float(facts.step_s.mean()), float("nan"), float("nan"), None),
         gpu_hours_analysed=seconds * hours,
-        gpu_hours_wasted=max(lost_s, 0.0) * hours if known and verdict.causes else None,
+        gpu_hours_wasted=max(lost_s, 0.0) * hours if known and verdict.causes and not log.of else None,
         fidelity=Fidelity(float("nan"), float("nan"), ok=False),
         what_if=NOTHING_REPLAYED,
         causes=rule_set.severities.rate_all(verdict.causes, job.world_size if known else None),

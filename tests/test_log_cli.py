@@ -274,7 +274,7 @@ def test_first_page_of_a_period(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert all(len(line) <= 80 for line in page.splitlines())
     text = " ".join(page.split())
     assert (
-        "every 8th iteration is slow" in text
+        "every 8 iterations one is slow" in text
         and "49% of all time" in text
         and "what does the job do every 8 steps?" in text
     )

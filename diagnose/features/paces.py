@@ -78,6 +78,7 @@ def measure_log(log: TrainingLog, *, min_speedup: float, sizes: dict[str, int] |
         format=log.format,
         reads=log.reads,
         is_mean=log.is_mean,
+        of=log.of,
         windows=windows,
         ramps=ramps,
         spikes=tuple(one.said for one in spikes),

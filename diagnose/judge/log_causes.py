@@ -198,6 +198,11 @@ def describe_change(
     until = f"until {recovery}" if recovery is not None else "on" if since else ""
     slow, usual = write_figure(slow_s, 4), write_figure(facts.usual_s, 4)
     text = f"by the log an iteration takes {slow} s {since}{until}".rstrip() + f", and {usual} s otherwise"
+    if facts.of:  # a rate alone has no seconds
+        times = write_figure(slow_s / facts.usual_s)
+        text = (
+            f"by the rates of the log iterations take {times} times as long {since}{until}".rstrip() + " as otherwise"
+        )
     if cost_s is not None:
         more, cost = write_figure(slow_s - facts.usual_s), write_figure(cost_s)
         text += f": {more} s more, and this cause costs {cost} s of a traced step"
@@ -211,6 +216,9 @@ def _describe_ramps(cause: str, facts: LogFacts) -> Iterator[EvidenceItem]:
     for ramp in facts.ramps[:3]:
         low, high = write_figure(ramp.from_step_time, 3), write_figure(ramp.to_step_time, 3)
         text = f"from iteration {ramp.first} to {ramp.last} an iteration goes from {low} to {high} s, evenly"
+        if facts.of:
+            times = write_figure(ramp.to_step_time / ramp.from_step_time)
+            text = f"from iteration {ramp.first} to {ramp.last} iterations come to take {times} times as long, evenly"
         yield EvidenceItem(
             "log", f"{cause}/log-ramp-{ramp.first}", text, {"from_s": ramp.from_step_time, "to_s": ramp.to_step_time}
         )
@@ -254,8 +262,9 @@ def _find_spikes(facts: LogFacts, least: float) -> Iterator[_Found]:
         if share < least or is_planned(spikes):
             continue
         cause, certain = _name_spikes(spikes)
-        when = When(spikes.pattern, period_steps=spikes.period)
-        text = describe_spikes(spikes, share)
+        # Of several periods none is known.
+        when = When(spikes.pattern, period_steps=None if spikes.or_every else spikes.period)
+        text = describe_spikes(facts, spikes, share)
         values = {
             "count": spikes.count,
             "period_steps": spikes.period,
@@ -263,10 +272,9 @@ def _find_spikes(facts: LogFacts, least: float) -> Iterator[_Found]:
             "lost_s": spikes.lost_s,
         }
         key = f"/{spikes.pattern}" if cause == "unknown" else ""
-        evenly = (
-            f"every {spikes.period}th iteration is slow" if spikes.period else "single iterations are slow, at random"
-        )
-        check = ASK_PERIOD.format(spikes.period) if spikes.period and cause == "unknown" else None
+        often = " or ".join(f"{n}" for n in (*spikes.or_every, spikes.period))
+        evenly = f"every {often} iterations one is slow" if spikes.period else "single iterations are slow, at random"
+        check = ASK_PERIOD.format(often) if spikes.period and cause == "unknown" else None
         others = [name for name in spikes.matches if CAUSES.get(name) != cause]
         tells = "the lines around the slow iterations, or a trace of some of them"
         alternatives = tuple(Alternative(CAUSES.get(name, "unknown"), 0.1, tells) for name in others[:1])
@@ -304,14 +312,18 @@ def _name_spikes(spikes: LogSpikes) -> tuple[str, float]:
     return CAUSES[named[0]], TOLD_CERTAINTY if spikes.told else MATCHED_CERTAINTY
 
 
-def describe_spikes(spikes: LogSpikes, share: float) -> str:
+def describe_spikes(facts: LogFacts, spikes: LogSpikes, share: float) -> str:
     """Say how many iterations are slow, how often, what that costs, and what has the same interval."""
-    each, all_of = write_figure(spikes.excess, 3), write_percent(share)
+    each, all_of = f"{write_figure(spikes.excess, 3)} s", write_percent(share)
+    if facts.of and facts.ledger is not None:  # a rate alone has no seconds
+        each = f"{write_figure(spikes.excess / facts.ledger.good_pace, 2)} times the good pace"
     what = "iterations take" if spikes.within else "times"
     often = f"every {spikes.period} iterations" if spikes.period else "at no period"
-    text = f"{spikes.count} {what} {each} s more, {often}: {all_of} of all time"
+    if spikes.or_every:
+        often += f" (or {' or '.join(map(str, spikes.or_every))}: lines of {facts.interval} show both alike)"
+    text = f"{spikes.count} {what} {each} more, {often}: {all_of} of all time"
     if not spikes.within:
-        text = f"{spikes.count} {what} {each} s pass between two iterations, {often}: {all_of} of all time"
+        text = f"{spikes.count} {what} {each} pass between two iterations, {often}: {all_of} of all time"
     if spikes.told:
         text += f"; the log tells of {_in_words(spikes.matches[0])} there"
     elif spikes.matches:

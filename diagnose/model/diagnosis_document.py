@@ -265,6 +265,10 @@ class LogSpikes(Struct, frozen=True, kw_only=True):
     lines: Annotated[Count, Meta(description="lines of the log that they are counted in")]
     pattern: Literal["periodic", "sporadic"]
     period: Annotated[int | None, Meta(description="iterations from one to the next; null where there is none")]
+    or_every: Annotated[
+        tuple[int, ...],
+        Meta(description="shorter periods that lines of several iterations would show in the same way"),
+    ] = ()
     regularity: Annotated[float | None, Meta(description="part of the iterations on the period that are slow")]
     first: int
     last: int
@@ -353,6 +357,9 @@ class LogDocument(Struct, frozen=True, kw_only=True):
     format: Annotated[str, Meta(description="who wrote it")] = ""
     reads: Annotated[str, Meta(description="what its times are from")] = ""
     is_mean: Annotated[bool, Meta(description="a line stands for all iterations since the one before")] = True
+    of: Annotated[
+        str, Meta(description="what all seconds are of where the log tells a rate only; empty where of an iteration")
+    ] = ""
     windows: Annotated[tuple[LogWindow, ...], Meta(description="Each time that it was slow, in order")] = ()
     ramps: tuple[LogRamp, ...] = ()
     spikes: Annotated[tuple[LogSpikes, ...], Meta(description="Those that cost most first")] = ()

@@ -249,6 +249,8 @@ class LogFacts:
     format: str = ""
     reads: str = ""
     is_mean: bool = True
+    #: What the seconds are of where the log tells a rate only; empty where they are of an iteration.
+    of: str = ""
     windows: tuple[LogWindow, ...] = ()
     ramps: tuple[LogRamp, ...] = ()
     spikes: tuple[LogSpikes, ...] = ()
@@ -280,6 +282,7 @@ class LogFacts:
             format=self.format,
             reads=self.reads,
             is_mean=self.is_mean,
+            of=self.of,
             windows=self.windows,
             ramps=self.ramps,
             spikes=self.spikes,

@@ -86,6 +86,9 @@ def describe_pace(diagnosis: Diagnosis) -> str:
 
 def _describe_log_pace(log: LogFacts) -> str:
     """Say how slow the iterations of a log are, beside its own; empty where it shows nothing."""
+    if log.of:
+        slower = log.slow_s / log.usual_s if log.slow_s is not None and log.usual_s is not None else None
+        return f"{measure_slower(slower)} slower, by the log's rates: times are not known" if slower else ""
     if log.usual_s is not None and log.slow_s is not None:
         slow, usual = words.seconds(log.slow_s), words.seconds(log.usual_s)
         if log.ramps and log.when.recovery_step is None:

@@ -146,6 +146,7 @@ def _describe(  # noqa: PLR0913 - what is known of a kind
     at, seconds = taken
     numbers = lines.iteration[at]
     matches: tuple[str, ...] = ()
+    shorter: tuple[int, ...] = ()
     loss: LogLoss
     if kind is not None:
         matches, loss = (kind,), kind  # type: ignore[assignment]
@@ -157,6 +158,7 @@ def _describe(  # noqa: PLR0913 - what is known of a kind
     elif period is not None:
         matches = _match_intervals(log, lines, period, phase)
         loss = _loss_of(matches)
+        shorter = _list_shorter(log, lines, period) if not matches else ()
     else:
         loss = "sporadic"
     n = n_events or len(at)
@@ -167,6 +169,7 @@ def _describe(  # noqa: PLR0913 - what is known of a kind
         lines=len(at),
         pattern="periodic" if period is not None else "sporadic",
         period=period,
+        or_every=shorter,
         regularity=kept,
         first=int(numbers[0]),
         last=int(numbers[-1]),
@@ -189,6 +192,16 @@ def _count(lines: Lines, at: Ints, period: int | None, n: int, *, mean: bool) ->
         max(n, round(float(lines.iteration[at[-1]] - lines.iteration[at[0]]) / period) + 1)
         if period < lines.interval
         else n
+    )
+
+
+def _list_shorter(log: TrainingLog, lines: Lines, period: int) -> tuple[int, ...]:
+    """List the periods shorter than a line that would show as this one: once in it a line has one more than the others."""
+    width = lines.interval
+    if not log.is_mean:
+        return ()
+    return tuple(
+        n for n in range(2, width) if np.lcm(n, width) == period and period // n - period // width * (width // n) == 1
     )
 
 
