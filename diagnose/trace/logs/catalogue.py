@@ -35,5 +35,6 @@ def list_formats() -> tuple[LogFormat | FileFormat, ...]:
 
 
 def name_formats() -> str:
-    """Name the writers of logs that are read, for an error."""
-    return ", ".join(dict.fromkeys(found.title for found in list_formats()))
+    """Name some of the writers of logs that are read, for an error."""
+    names = list(dict.fromkeys(found.title for found in list_formats()))
+    return f"{', '.join(names[:4])} and {len(names) - 4} more"
