@@ -13,6 +13,8 @@ import pandas as pd
 import pytest
 
 from docs.tools.shell import ROOT, Shell, list_commands
+from tests.collectives.simulate import Fault, Shape, simulate
+from tests.collectives.write import write_flight_recorder
 from tests.trace.producers import kineto_traces, megatron_lines, ndtimeline_files, pipelines, torchtitan_files
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -78,6 +80,11 @@ def _megascan(folder: Path) -> None:
     (folder / "aggregated.json").write_text(json.dumps(events))
 
 
+def _dumped(folder: Path) -> None:
+    run = simulate(Shape(2, 4, 2), Fault("hang", 11, at=0.6), seed=1, n_steps=6)
+    write_flight_recorder(run, folder / "dumps/job-7", seed=1)
+
+
 def _timelines(folder: Path) -> None:
     rows = ndtimeline_files.timed(pd.read_parquet(ROOT / "fixtures/healthy.parquet"))
     ndtimeline_files.write_events(folder / "timelines", rows)
@@ -87,6 +94,7 @@ def _timelines(folder: Path) -> None:
 
 #: What puts the files of a page in place, where `shell.STANDS_FOR` does not.
 SCENES: dict[str, Callable[[Path], object]] = {
+    "docs/how-to/collectives.md": _dumped,
     "docs/how-to/logs.md": _logged,
     "docs/how-to/megatronapp.md": _megascan,
     "docs/how-to/pack.md": _lengths,
