@@ -14,7 +14,7 @@ TIERS = {
     "diagnose/": QUICK,
     "tests/bundle/test_names.py": QUICK,
     "tests/bundle/test_secrets.py": QUICK,
-    "tests/collectives/test_collectives.py::test_sixty_jobs": LONG,
+    "tests/collectives/test_collectives.py::test_some_jobs": LONG,
     "tests/collectives/test_collectives.py::test_damaged_dumps": LONG,
     "tests/compare/": QUICK,
     "tests/features/": QUICK,

@@ -177,6 +177,15 @@ def test_damaged_dumps(tmp_path):
     assert not any("\n" in said for said in said_lines)
 
 
+def test_some_jobs(tmp_path):
+    """Of a few of them one rank at most is not right, and nothing is said of sound ones."""
+    figures = score(tmp_path, range(7000, 7010))
+    assert figures["faulty"] >= 5
+    assert figures["right"] >= figures["faulty"] - 1
+    assert figures["silent"] == figures["sound"]
+
+
+@pytest.mark.benchmark
 def test_sixty_jobs(tmp_path):
     """Of jobs of all layouts and faults the rank is right in 95%, and nothing is said of 98% of sound ones."""
     figures = score(tmp_path, range(7000, 7060))
