@@ -113,6 +113,8 @@ def read_side(entry: dict[str, Any], name: str) -> Side:
     """
     found = _read_document(entry, name)
     recorded_s, clean_s = found.step_time.recorded, found.step_time.clean
+    if math.isnan(recorded_s):  # a recording of collectives alone has no steps
+        raise TraceError("step_time.recorded is missing; expected a number", where=name)
     if recorded_s <= 0:
         raise TraceError(f"step_time.recorded is {recorded_s:g}; expected seconds above 0", where=name)
     lost_s = None if clean_s is None else recorded_s - clean_s
