@@ -59,6 +59,7 @@ def diagnose(
     rules: "str | os.PathLike[str] | None" = None,
     min_speedup: float = MIN_SPEEDUP,
     log: "str | os.PathLike[str] | None" = None,
+    telemetry: "str | os.PathLike[str] | None" = None,
     pictures: bool = True,
 ) -> "Diagnosis":
     """Diagnose one job.
@@ -78,6 +79,8 @@ def diagnose(
         Report a cause only when removing it makes the job this many times faster.
     log : path, optional
         Training log of the run that the trace is of.
+    telemetry : path or address, optional
+        What the machines of the job measured: a file or folder (answers of Prometheus, nvidia-smi), or a Prometheus server.
     pictures : bool
         Keep what pictures are made from, which takes as much memory as the trace. Without it `to_html` has tables in their place:
         for who diagnoses many jobs and keeps the diagnoses.
@@ -106,7 +109,9 @@ def diagnose(
     from diagnose.pipeline import diagnose_and_keep
     from diagnose.results import Diagnosis, show_as
 
-    request = make_request(source, meta=meta, steps=steps, rules=rules, min_speedup=min_speedup, log=log)
+    request = make_request(
+        source, meta=meta, steps=steps, rules=rules, min_speedup=min_speedup, log=log, telemetry=telemetry
+    )
     found, data = diagnose_and_keep(request)
     return show_as(Diagnosis, found, data if pictures else None)
 

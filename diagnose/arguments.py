@@ -29,6 +29,7 @@ def make_request(
     rules: object = None,
     min_speedup: object,
     log: object = None,
+    telemetry: object = None,
 ) -> Request:
     """Say what is asked about one job.
 
@@ -46,7 +47,10 @@ def make_request(
     if log_path is not None and not log_path.exists():
         raise UsageError(f"log: {log_path} does not exist")
     opened, name = open_source(source)
-    return Request(opened, name, metadata, asked_steps, folder, speedup, log_path)
+    measured = telemetry if telemetry is None or "://" in str(telemetry) else _read_path("telemetry", telemetry)
+    return Request(
+        opened, name, metadata, asked_steps, folder, speedup, log_path, None if measured is None else str(measured)
+    )
 
 
 def make_triage_request(sources: object, **asked: Any) -> "TriageRequest":

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from diagnose.compare.compare import compare
-from diagnose.compare.read import choose, job_id_of, read_saved
+from diagnose.compare.read import choose, job_id_of, read_saved, read_side
 from diagnose.model.comparison import Comparison
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.plain import to_json
@@ -60,5 +60,8 @@ def compare_jobs(before: Candidates, after: Candidates, *, job: str | None = Non
         if job is None and len(one.diagnoses) > 1 and len(other.diagnoses) == 1:
             job = job_id_of(other.diagnoses[0])  # of several, the one that the other side is about
     return compare(
-        *(choose(side.diagnoses, side.name, None if len(side.diagnoses) == 1 else job) for side in (before, after))
+        *(
+            read_side(choose(side.diagnoses, side.name, None if len(side.diagnoses) == 1 else job), side.name)
+            for side in (before, after)
+        )
     )

@@ -2,16 +2,17 @@
 
     read the trace -> replay it -> take its times apart -> measure features -> judge -> price fixes -> put the diagnosis together
 
-`analyse_job` has the first four stages, `prepare_report` the others. `log_alone` diagnoses a job that has no trace.
+`analyse_job` has the first four stages, `prepare_report` the others. `alone` diagnoses a job that has no trace.
 """
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
-from diagnose.errors import UsageError
+from diagnose.alone import diagnose_alone, unpacked
+from diagnose.errors import ServiceError, TraceError
 from diagnose.features.catalogue import Measured, measure_features
 from diagnose.features.courses import find_courses
 from diagnose.features.suspects import find_suspects
@@ -34,9 +35,7 @@ from diagnose.model.priced import HandFixes, HandPrices
 from diagnose.model.request import Request
 from diagnose.model.trace import Evidence
 from diagnose.trace.collectives.recognise import find_dumps
-from diagnose.trace.find_log import find_log
 from diagnose.trace.load import load_trace
-from diagnose.trace.zips import open_zip
 from diagnose.whatif.clean import split_clean
 from diagnose.whatif.clocks import carry_over
 from diagnose.whatif.components.between_steps import explain_between, measure_between, measure_tails
@@ -50,6 +49,7 @@ from diagnose.whatif.transfers import measure_transfers
 
 if TYPE_CHECKING:
     from diagnose.model.explanation import Explanation
+    from diagnose.model.telemetry import Telemetry
     from diagnose.model.training_log import TrainingLog
 
 _Given = ParamSpec("_Given")
@@ -63,11 +63,8 @@ def _unpacking(
 
     @functools.wraps(answer)
     def answer_unpacked(request: Request, /, *given: _Given.args, **named: _Given.kwargs) -> _Answer:
-        name = request.name or str(request.source)
-        with open_zip(request.source, name=name) as found:
-            if found is not None:
-                request = dataclasses.replace(request, source=found.path, name=name, location=found.location)
-            return answer(request, *given, **named)
+        with unpacked(request) as found:
+            return answer(found, *given, **named)
 
     return answer_unpacked
 
@@ -90,21 +87,9 @@ def diagnose_job(request: Request) -> Diagnosis:
 @_unpacking
 def diagnose_and_keep(request: Request) -> tuple[Diagnosis, ReportData | None]:
     """Diagnose one job as `diagnose_job` does, and keep what pictures of it need; a log alone has nothing to draw."""
-    log = find_log(request.source, column=request.column) if request.log is None else None
-    if log is not None:
-        from diagnose.log_alone import diagnose_log
-
-        return diagnose_log(log, request), None
-    if request.column is not None or "/" in (request.unit or ""):
-        option = f"--column {request.column}" if request.column is not None else f"--unit {request.unit}"
-        raise UsageError(
-            f"{option}: {request.name or request.source} is no table of steps that has it; it is for CSV and JSON Lines"
-        )
-    dumps = find_dumps(request.source)
-    if dumps is not None:
-        from diagnose.collectives_alone import diagnose_collectives
-
-        return diagnose_collectives(dumps, request), None
+    alone = diagnose_alone(request)
+    if alone is not None:
+        return alone, None
     data = prepare_report(request)
     return data.diagnosis, data
 
@@ -127,6 +112,8 @@ def prepare_report(request: Request) -> ReportData:
         diagnosis = _read_log_beside(diagnosis, request.log, request, judged)
     else:
         diagnosis = _read_logs_of_folder(diagnosis, request, judged)
+    diagnosis = _join_collectives(diagnosis, request, judged)
+    diagnosis = _join_telemetry(diagnosis, request, analysis, judged)
     sampled = dataclasses.replace(analysis, price=analysis.sample)  # nine sentences need no replay of every step
     explain = functools.partial(
         _explain, analysis=sampled, judged=judged, verdict=verdict, min_speedup=request.min_speedup
@@ -162,6 +149,49 @@ def _join_log(diagnosis: Diagnosis, log: "TrainingLog", request: Request, judged
 
     sizes = {key: getattr(diagnosis.job, key) for key in ("world_size", "pp_size", "tp_size", "cp_size")}
     return add_log(diagnosis, measure_log(log, min_speedup=request.min_speedup, sizes=sizes), judged.rule_set.rules)
+
+
+def _join_collectives(diagnosis: Diagnosis, request: Request, judged: Judged) -> Diagnosis:
+    """Join what dumps of collectives among the traces of a folder show."""
+    if not isinstance(request.source, (str, Path)) or not Path(request.source).is_dir():
+        return diagnosis
+    dumps = find_dumps(request.source)
+    if dumps is None:
+        return diagnosis
+    from diagnose.collectives_alone import diagnose_collectives
+    from diagnose.judge.collectives_beside import join_collectives
+
+    try:
+        beside = diagnose_collectives(dumps, dataclasses.replace(request, meta=None))
+    except TraceError as error:
+        return dataclasses.replace(diagnosis, warnings=(*diagnosis.warnings, f"dumps are not used: {error}"))
+    return join_collectives(diagnosis, beside, judged.rule_set.severities)
+
+
+def _join_telemetry(diagnosis: Diagnosis, request: Request, analysis: Analysis, judged: Judged) -> Diagnosis:
+    """Join what the machines of the job measured of themselves: what the user gives, or what lies in the folder of the trace."""
+    telemetry: str | Path | Telemetry | Sequence[Path] | None = request.telemetry
+    if telemetry is None and isinstance(request.source, (str, Path)) and Path(request.source).is_dir():
+        from diagnose.telemetry.recognise import find_telemetry
+
+        telemetry = find_telemetry(Path(request.source)) or None
+    if telemetry is None:
+        return diagnosis
+    from diagnose.telemetry_beside import Times, add_telemetry
+
+    request.report("reading telemetry")
+    try:
+        return add_telemetry(
+            diagnosis,
+            telemetry,
+            Times.of(analysis.trace.steps, analysis.trace.step_origin_s, diagnosis.step_time.recorded),
+            severities=judged.rule_set.severities,
+            report=lambda line: request.report(f"telemetry: {line}"),
+        )
+    except (TraceError, ServiceError) as error:
+        if request.telemetry is not None and not request.shares_telemetry:
+            raise
+        return dataclasses.replace(diagnosis, warnings=(*diagnosis.warnings, f"telemetry is not used: {error}"))
 
 
 def _explain(cause: str, analysis: Analysis, judged: Judged, verdict: Verdict, *, min_speedup: float) -> "Explanation":

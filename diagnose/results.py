@@ -201,7 +201,7 @@ class Diagnosis(_Shown, _Diagnosis):
         from diagnose.report.html.workers import draw_workers
 
         data = self._kept("plot_workers")
-        return self._plot("plot_workers", lambda: draw_workers(data))
+        return self._plot("plot_workers", lambda: draw_workers(data.diagnosis))
 
     def plot_timeline(self) -> "Figure":
         """Draw the worst step as recorded, ideal and fixed, for an affected data-parallel rank and a sound one.

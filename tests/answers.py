@@ -93,6 +93,8 @@ ALONE = {
     "schema-compare.json": ["schema", "compare"],
     "schema-fleet.json": ["schema", "fleet"],
     "schema-ticket.json": ["schema", "ticket"],
+    "schema-watch.json": ["schema", "watch"],
+    "schema-watch-states.json": ["schema", "watch-states"],
     "rules.txt": ["rules", "list"],
     "fixes.txt": ["fixes"],
     "help.txt": ["--help"],

@@ -42,8 +42,11 @@ class FakePipeline(types.ModuleType):
         super().__init__("diagnose.pipeline")
         self.calls: list[Request] = []
 
-    def diagnose_job(self, request: Request) -> Diagnosis:
-        """Give the example of that name, or the error."""
+    def prepare_report(self, request: Request) -> types.SimpleNamespace:
+        """Give the example of that name with nothing to draw, or the error."""
+        return types.SimpleNamespace(diagnosis=self._diagnose(request))
+
+    def _diagnose(self, request: Request) -> Diagnosis:
         source, name = request.source, request.name
         self.calls.append(request)
         request.report("reading")
@@ -380,13 +383,13 @@ def test_output_file_is_never_half_written(
     out.write_text("old")
     out.chmod(0o640)
     seen = []
-    diagnose_job = pipeline.diagnose_job
+    prepare_report = pipeline.prepare_report
 
-    def look(request: Request) -> Diagnosis:
+    def look(request: Request) -> types.SimpleNamespace:
         seen.append(out.read_text())
-        return diagnose_job(request)
+        return prepare_report(request)
 
-    monkeypatch.setattr(pipeline, "diagnose_job", look)
+    monkeypatch.setattr(pipeline, "prepare_report", look)
     assert main(["healthy", "worker-fault", "-o", str(out), "--format", "json"]) == 0
     assert seen == ["old", "old"]
     assert len(out.read_text().splitlines()) == 2
@@ -526,12 +529,23 @@ def test_completion_script(shell: str, capsys: pytest.CaptureFixture[str]) -> No
             [
                 *(
                     f"plain,{name}"
-                    for name in ("ack", "bundle", "compare", "completion", "config", "convert", "explain", "fixes")
+                    for name in (
+                        "ack",
+                        "bundle",
+                        "compare",
+                        "completion",
+                        "config",
+                        "confirm",
+                        "convert",
+                        "explain",
+                        "fixes",
+                    )
                 ),
                 *(
                     f"plain,{name}"
                     for name in (
                         "fleet",
+                        "machines",
                         "open",
                         "pack",
                         "rules",
@@ -540,6 +554,7 @@ def test_completion_script(shell: str, capsys: pytest.CaptureFixture[str]) -> No
                         "store",
                         "tickets",
                         "triage",
+                        "watch",
                         "what-if",
                     )
                 ),

@@ -232,7 +232,7 @@ def test_every_key_stands_for_an_option() -> None:
 
 def test_every_command_helps(capsys: pytest.CaptureFixture[str]) -> None:
     """`-h` is `--help`, everywhere; what prints a result can write it into a file by both names of the option."""
-    acting = {("ack",), ("store", "prune"), ("store", "export"), ("convert",)}
+    acting = {("ack",), ("store", "prune"), ("store", "export"), ("convert",), ("watch",)}
     for path, command in leaves(program):
         helps = []
         for flag in ("-h", "--help"):
@@ -308,7 +308,7 @@ def test_a_job_that_is_not_there_is_no_command(capsys: pytest.CaptureFixture[str
         (["rules", "show", "data"], {"data-loading"}),
         (["fleet", "--cause", "net"], {"network-fault"}),
         (["rules", "show", "--rules", "/no/such/folder", "data"], set()),
-        (["conf"], {"config"}),
+        (["conf"], {"config", "confirm"}),
     ],
 )
 def test_completion(words: list[str], offered: set[str]) -> None:

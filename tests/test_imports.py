@@ -26,7 +26,7 @@ LIBRARIES = {
         "diagnose/bundle/",
     ),
     "scipy": ("diagnose/packing/", "diagnose/fleet/"),
-    "torch": ("diagnose/record/",),
+    "torch": ("diagnose/record/", "diagnose/confirm/host.py"),  # the second is no module: it runs on machines to test
     "msgspec": (
         "diagnose/trace/collectives/",
         "diagnose/trace/producers/",
@@ -34,8 +34,11 @@ LIBRARIES = {
         "diagnose/report/",
         "diagnose/judge/",
         "diagnose/compare/",
+        "diagnose/confirm/",
+        "diagnose/telemetry/",
         "diagnose/tickets/",
         "diagnose/triage/findings.py",
+        "diagnose/watch/",
         "diagnose/fixes/plan.py",
     ),
     "matplotlib": ("diagnose/report/html/", "diagnose/results.py"),  # the second for its type alone
@@ -43,12 +46,17 @@ LIBRARIES = {
     "sqlalchemy": ("diagnose/triage/",),
     "fsspec": ("diagnose/triage/source.py",),
     "distributed": ("diagnose/triage/pools.py",),
-    "httpx": ("diagnose/tickets/post.py",),
+    "httpx": ("diagnose/tickets/post.py", "diagnose/telemetry/server.py"),
     "tenacity": ("diagnose/tickets/",),
     "apprise": ("diagnose/tickets/apprise.py",),
-    "prometheus_client": ("diagnose/tickets/gauges.py",),
-    "yaml": ("diagnose/judge/rule_file.py", "diagnose/judge/yaml_file.py", "diagnose/trace/metadata.py"),
-    "rich": ("diagnose/report/", "diagnose/cli/progress.py", "diagnose/faults/__main__.py"),
+    "prometheus_client": ("diagnose/tickets/gauges.py", "diagnose/telemetry/prometheus.py", "diagnose/watch/gauges.py"),
+    "yaml": (
+        "diagnose/judge/rule_file.py",
+        "diagnose/judge/telemetry_file.py",
+        "diagnose/judge/yaml_file.py",
+        "diagnose/trace/metadata.py",
+    ),
+    "rich": ("diagnose/report/", "diagnose/cli/progress.py", "diagnose/watch/screen.py", "diagnose/faults/__main__.py"),
     "sklearn": ("diagnose/train/trees.py",),
     "pandas": ("diagnose/model/diagnosis.py", "diagnose/model/request.py"),  # the second for its type alone
     "click": (
@@ -65,6 +73,7 @@ LIBRARIES = {
 PROGRAMS = {
     *CLI,
     "diagnose/__main__.py",
+    "diagnose/confirm/host.py",
     "diagnose/faults/__main__.py",
     "diagnose/faults/prices.py",
     "diagnose/faults/score.py",

@@ -303,6 +303,14 @@ def test_any_bytes(noise: bytes, at: int) -> None:
             continue
 
 
+def test_names_that_are_no_text() -> None:
+    """Parquet does not check its strings: a name that is no UTF-8 is refused with its column."""
+    content = _small_file()
+    assert content.count(b"forward-compute")
+    with pytest.raises(diagnose.TraceError, match=r"column optype: b'\\x80orward-.*' is no UTF-8 text"):
+        diagnose.diagnose(content.replace(b"forward-compute", b"\x80orward-compute"), pictures=False)
+
+
 def _small_file() -> bytes:
     file = io.BytesIO()
     ROWS.to_parquet(file)

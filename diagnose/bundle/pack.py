@@ -28,9 +28,9 @@ from diagnose.bundle.rewrite import read_hosts, read_texts, rewrite
 from diagnose.bundle.secrets import Secrets
 from diagnose.errors import TraceError
 from diagnose.model.job_names import locate
-from diagnose.trace.input_files import MAX_FILES, InputFiles
+from diagnose.trace.input_files import MAX_FILES, InputFiles, is_trace
 from diagnose.trace.kinds import FileKind, SortedFile, sort_file
-from diagnose.trace.parquet import REQUIRED, is_trace
+from diagnose.trace.parquet import REQUIRED
 from diagnose.trace.zips import MANIFEST
 
 #: A larger file is left out unless somebody asks for it.

@@ -15,8 +15,7 @@ from typing import Any, BinaryIO, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from diagnose.trace.input_files import GZIP, open_unpacked
-from diagnose.trace.parquet import MAGIC as PARQUET
+from diagnose.trace.input_files import GZIP, PARQUET, open_unpacked
 from diagnose.trace.sources import COLUMNS
 
 #: Takes a text apart from its neighbours; the same bytes where nothing has to change.

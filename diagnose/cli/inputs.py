@@ -53,6 +53,13 @@ def check_rules_folder(folder: Path | None) -> None:
         raise UsageError(f"{folder} is not a folder; expected one with rule files")
 
 
+def import_pipeline() -> None:
+    """Import what diagnoses traces; a log needs nothing of it."""
+    if "diagnose.pipeline" not in sys.modules:
+        with import_to_stay():
+            import diagnose.pipeline  # noqa: F401
+
+
 def name_of(given: str) -> str:
     """Name an input as errors do."""
     return "standard input" if given == "-" else given
@@ -63,10 +70,8 @@ def open_job(job: str, options: Options) -> Iterator[Request]:
     """Give what the pipeline is asked about a job, with progress on a terminal until it is done."""
     from diagnose.trace.streams import read_stream
 
-    if "diagnose.pipeline" not in sys.modules:  # the first job of this process
+    if "diagnose.alone" not in sys.modules:  # the first job of this process
         reuse_freed_memory()
-        with import_to_stay():
-            import diagnose.pipeline  # noqa: F401
     name, steps = name_of(job), parse_numbers("--steps", options.steps)
     with StageDisplay(name, shown=not options.quiet and is_terminal(sys.stderr)) as progress:
         yield Request(
@@ -77,6 +82,7 @@ def open_job(job: str, options: Options) -> Iterator[Request]:
             rules=options.rules,
             min_speedup=options.min_speedup,
             log=options.log,
+            telemetry=options.telemetry,
             unit=options.unit,
             column=options.column,
             memory_bytes=None if options.memory is None else read_bytes(options.memory),

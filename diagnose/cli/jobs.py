@@ -12,7 +12,7 @@ import click
 
 from diagnose.cli.drawings import write_html, write_json, write_perfetto
 from diagnose.cli.fail_on import fail_on_option, parse_gate
-from diagnose.cli.inputs import check_jobs, open_job
+from diagnose.cli.inputs import check_jobs, import_pipeline, open_job
 from diagnose.cli.options import (
     EXIT_BATCH,
     EXIT_INTERNAL,
@@ -26,6 +26,7 @@ from diagnose.cli.options import (
     perfetto_options,
     quiet_option,
     reading_options,
+    telemetry_option,
     version_option,
 )
 from diagnose.cli.output import open_output, print_error, print_internal_error
@@ -60,6 +61,7 @@ class _JobsCommand(click.Command):
 @output_option
 @reading_options
 @log_option
+@telemetry_option
 @fail_on_option
 @click.option(
     "-v",
@@ -124,23 +126,25 @@ def jobs_command(jobs: tuple[str, ...], fail_on: tuple[str, ...], **given: Any) 
 
 def _diagnose_one(job: str, options: Options) -> "Diagnosis":
     """Run the pipeline on one job, with progress on a terminal."""
-    with open_job(job, options) as request:
-        if options.perfetto is None and options.html is None:
-            from diagnose.pipeline import diagnose_job
+    with open_job(job, options) as asked:
+        from diagnose.alone import diagnose_alone, unpacked
 
-            return diagnose_job(request)
-        from diagnose.pipeline import diagnose_and_keep, prepare_report
+        with unpacked(asked) as request:
+            diagnosis = diagnose_alone(request) if options.perfetto is None else None
+            data = None
+            if diagnosis is None:
+                import_pipeline()
+                from diagnose.pipeline import prepare_report
 
-        if options.perfetto is None:
-            diagnosis, data = diagnose_and_keep(request)
-        else:
-            data = prepare_report(request)
-            diagnosis = data.diagnosis
-        request.report("drawing")
-        if options.perfetto is not None and data is not None:
-            write_perfetto(data, options.perfetto, options)
-        if options.html is not None:
-            write_html(diagnosis if data is None else data, job, options.html, options)
+                data = prepare_report(request)
+                diagnosis = data.diagnosis
+            if options.perfetto is None and options.html is None:
+                return diagnosis
+            request.report("drawing")
+            if options.perfetto is not None and data is not None:
+                write_perfetto(data, options.perfetto, options)
+            if options.html is not None:
+                write_html(diagnosis if data is None else data, job, options.html, options)
     return diagnosis
 
 

@@ -25,7 +25,11 @@ def fixes_command(output: str | None) -> int:
 
 
 @click.command("schema")
-@click.argument("what", type=click.Choice(["diagnosis", "compare", "fleet", "ticket"]), default="diagnosis")
+@click.argument(
+    "what",
+    type=click.Choice(["diagnosis", "compare", "fleet", "ticket", "machines", "watch", "watch-states"]),
+    default="diagnosis",
+)
 @output_option
 def schema_command(what: str, output: str | None) -> int:
     """Print the JSON Schema of what --format json prints: of a diagnosis, or of WHAT."""

@@ -20,11 +20,13 @@ from diagnose.cli.ack import ack_command
 from diagnose.cli.bundle import bundle_command
 from diagnose.cli.compare import compare_command
 from diagnose.cli.config import config_command, config_option, takes_defaults
+from diagnose.cli.confirm import confirm_command
 from diagnose.cli.convert import convert_command
 from diagnose.cli.explain import explain_command
 from diagnose.cli.fleet import fleet_command
 from diagnose.cli.jobs import JOBS, jobs_command
 from diagnose.cli.lists import completion_command, fixes_command, schema_command
+from diagnose.cli.machines import machines_command
 from diagnose.cli.open import open_command
 from diagnose.cli.options import (
     EXIT_BROKEN_PIPE,
@@ -41,6 +43,7 @@ from diagnose.cli.run import run_command
 from diagnose.cli.store import store_command
 from diagnose.cli.tickets import tickets_command
 from diagnose.cli.triage import triage_command
+from diagnose.cli.watch import watch_command
 from diagnose.cli.what_if import what_if_command
 from diagnose.errors import DiagnoseError, RuleError, UsageError, asked_to_end, explain_unwritten
 
@@ -54,6 +57,7 @@ COMMANDS: tuple[click.Command, ...] = (
     explain_command,
     what_if_command,
     compare_command,
+    confirm_command,
     convert_command,
     bundle_command,
     fixes_command,
@@ -63,9 +67,11 @@ COMMANDS: tuple[click.Command, ...] = (
     completion_command,
     triage_command,
     store_command,
+    watch_command,
     tickets_command,
     ack_command,
     fleet_command,
+    machines_command,
     open_command,
     config_command,
 )
@@ -76,7 +82,8 @@ Exit codes:
   0    diagnosed, whatever the verdict
   1    a job has what --fail-on names: a cause (straggling), one so severe, or so
        sure; of `diagnose compare`, longer steps (worse) or a new cause (came); of
-       `diagnose what-if`, no fix is for this job
+       `diagnose what-if`, no fix is for this job; of `diagnose machines`, one is
+       faulty, or nobody can tell
   2    bad usage
   3    the input cannot be read as a trace, or as a diagnosis
   4    a rule or configuration file is wrong

@@ -58,6 +58,7 @@ class Options:
     memory: str | None = None
     rules: Path | None = None
     log: Path | None = None
+    telemetry: str | None = None
     min_speedup: float = MIN_SPEEDUP
     quiet: bool = False
     verbose: int = 0
@@ -176,6 +177,12 @@ log_option = click.option(
     metavar="FILE",
     type=click.Path(path_type=Path),
     help="Training log of the same run (Megatron-LM): since when, also before and after the traced steps.",
+)
+telemetry_option = click.option(
+    "--telemetry",
+    metavar="PATH|URL",
+    help="What the machines measured (Prometheus, dcgm-exporter, nvidia-smi): a file, a folder, or a server to ask. Says why a "
+    "suspect is slow, or that its counters are like everyone's.",
 )
 perfetto_option = click.option(
     "--perfetto", metavar="FILE", type=click.Path(), help="Draw some steps as timelines for ui.perfetto.dev: .json.gz."

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
-def _target_option(name: str, variable: str, meaning: str) -> Callable[[_Command], _Command]:
+def target_option(name: str, variable: str, meaning: str) -> Callable[[_Command], _Command]:
     """Give an option for the address of a target."""
     return click.option(
         f"--{name}",
@@ -54,9 +54,9 @@ def _warn_of_secrets(ctx: click.Context, param: click.Parameter, value: tuple[st
 @click.command("tickets")
 @store_option
 @output_option
-@_target_option("webhook", "DIAGNOSE_WEBHOOK_URL", "Post tickets there, signed (secret in DIAGNOSE_WEBHOOK_SECRET).")
-@_target_option("alertmanager", "DIAGNOSE_ALERTMANAGER_URL", "Let findings fire in this Prometheus Alertmanager.")
-@_target_option("apprise", "DIAGNOSE_APPRISE_URL", "Tell a service that Apprise reaches, such as slack://.")
+@target_option("webhook", "DIAGNOSE_WEBHOOK_URL", "Post tickets there, signed (secret in DIAGNOSE_WEBHOOK_SECRET).")
+@target_option("alertmanager", "DIAGNOSE_ALERTMANAGER_URL", "Let findings fire in this Prometheus Alertmanager.")
+@target_option("apprise", "DIAGNOSE_APPRISE_URL", "Tell a service that Apprise reaches, such as slack://.")
 @click.option("--send", is_flag=True, help="Send to these services; without it, print what would be sent.")
 @click.option("--dry-run", is_flag=True, help="Print the tickets, and do not remember that they were printed.")
 @click.option("--all", "everything", is_flag=True, help="Print all that is open, told before or not; remember nothing.")

@@ -19,6 +19,7 @@ from diagnose.cli.options import (
     output_option,
     quiet_option,
     store_option,
+    telemetry_option,
 )
 from diagnose.cli.output import is_terminal, open_output
 from diagnose.cli.progress import TriageDisplay
@@ -48,6 +49,7 @@ from diagnose.cli.progress import TriageDisplay
 @click.option("--retry-failed", is_flag=True, help="Do jobs that have failed and not changed too.")
 @click.option("--dry-run", is_flag=True, help="List what would be done, and do nothing.")
 @click.option("--dask", metavar="ADDRESS", help="Work on this Dask cluster, such as tcp://host:8786.")
+@telemetry_option
 @judging_options
 @format_option("terminal", "json", meaning="A summary for people, or one JSON object (diagnose-triage/1).")
 @output_option

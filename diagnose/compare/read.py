@@ -67,8 +67,8 @@ def read_saved(source: str | Path | BinaryIO, name: str) -> list[dict[str, Any]]
     return found
 
 
-def choose(found: Sequence[dict[str, Any]], name: str, job: str | None) -> Side:
-    """Take the diagnosis of one job.
+def choose(found: Sequence[dict[str, Any]], name: str, job: str | None) -> dict[str, Any]:
+    """Take the diagnosis of one job, as it was saved.
 
     Parameters
     ----------
@@ -81,13 +81,11 @@ def choose(found: Sequence[dict[str, Any]], name: str, job: str | None) -> Side:
     ------
     UsageError
         There is no such job, or it is not clear which one is meant.
-    TraceError
-        The diagnosis lacks what a comparison needs.
     """
     ids = [job_id_of(entry) for entry in found]
     wanted = [entry for entry, job_id in zip(found, ids, strict=True) if job is None or job_id == job]
     if len(wanted) == 1:
-        return read_side(wanted[0], name)
+        return wanted[0]
     named = ", ".join(repr(job_id) for job_id in ids[:_MAX_NAMED])
     named += f" and {len(ids) - _MAX_NAMED} more" if len(ids) > _MAX_NAMED else ""
     if not wanted:
@@ -111,7 +109,7 @@ def read_side(entry: dict[str, Any], name: str) -> Side:
     TraceError
         Something is missing, or of a wrong type.
     """
-    found = _read_document(entry, name)
+    found = read_document(entry, name)
     recorded_s, clean_s = found.step_time.recorded, found.step_time.clean
     if math.isnan(recorded_s):  # a recording of collectives alone has no steps
         raise TraceError("step_time.recorded is missing; expected a number", where=name)
@@ -178,8 +176,14 @@ def _finite(text: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _read_document(entry: dict[str, Any], name: str) -> DiagnosisDocument:
-    """Read what `--format json` prints, and say what is wrong with anything else."""
+def read_document(entry: dict[str, Any], name: str) -> DiagnosisDocument:
+    """Read what `--format json` prints, and say what is wrong with anything else.
+
+    Raises
+    ------
+    TraceError
+        Something is missing, or of a wrong type.
+    """
     try:
         return msgspec.convert(entry, DiagnosisDocument)
     except UnicodeEncodeError:

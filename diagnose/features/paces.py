@@ -11,16 +11,18 @@ from collections import defaultdict
 import numpy as np
 
 from diagnose.features.series.baseline import SPIKE_DEVIATIONS, Baseline, fit_baseline
-from diagnose.features.series.lines import Lines, keep_lines
+from diagnose.features.series.lines import KNOWN_SHARE, Lines, keep_lines
 from diagnose.features.series.ranks import find_slow_ranks
 from diagnose.features.series.spikes import Spikes, sort_spikes
 from diagnose.model.cause import When
 from diagnose.model.diagnosis_document import LogLedger, LogRamp, LogRestart, LogSpread, LogWindow
 from diagnose.model.trace import Bools, Seconds
-from diagnose.model.training_log import Level, LogFacts, LogLoss, TrainingLog
+from diagnose.model.training_log import Level, LogFacts, LogLoss, LogPart, TrainingLog
 from diagnose.numerics.pieces import LEAST_NOISE_RATIO, Piece
 from diagnose.numerics.robust import MAD_TO_SIGMA, Floats
 
+#: A part of the step takes most of what slow lines take longer from this share on.
+PART_SHARE = 0.6
 #: Seconds between two lines stand out from this part of the seconds of their steps on.
 BETWEEN_SHARE = 0.02
 #: Time between steps that is no more than this part of all is what stamps and digits leave.
@@ -64,6 +66,7 @@ def measure_log(log: TrainingLog, *, min_speedup: float, sizes: dict[str, int] |
         step_s=lines.step_s,
         interval=lines.interval,
         total=log.total,
+        ended_s=_find_end(lines),
         levels=_list_levels(lines, base),
         usual_s=usual_s,
         slow_s=slow_s,
@@ -84,6 +87,10 @@ def measure_log(log: TrainingLog, *, min_speedup: float, sizes: dict[str, int] |
         spikes=tuple(one.said for one in spikes),
         spike_lines=tuple(one.lines for one in spikes),
         work=lines.by,
+        n_flushed=_count_flushed(log, lines),
+        slower_part=_find_slower_part(log, lines, base, slow),
+        experts=log.sizes.get("experts", 0),
+        is_work_told=bool(np.isfinite(log.tokens[lines.index]).mean() >= KNOWN_SHARE),
         spread=_measure_spread(base),
         ledger=ledger,
         parts=_share_parts(log, lines),
@@ -229,6 +236,12 @@ def _measure_between(lines: Lines) -> _Between | None:
     return _Between(seconds, hits)
 
 
+def _find_end(lines: Lines) -> float | None:
+    """Give when the last line that bears a time was written."""
+    stamps = lines.stamp_s[np.isfinite(lines.stamp_s)]
+    return float(stamps[-1]) if len(stamps) else None
+
+
 def _price_restarts(log: TrainingLog, lines: Lines) -> tuple[LogRestart, ...]:
     """Say what each restart cost: the time from one line to the next that is not in a step, and steps that were run again."""
     found = []
@@ -322,6 +335,34 @@ def _measure_spread(base: Baseline) -> LogSpread | None:
         for part in (logs[:third], logs[-third:])
     )
     return LogSpread(first, last) if last >= RESTLESS * first else None
+
+
+def _count_flushed(log: TrainingLog, lines: Lines) -> int:
+    """Count the lines at which flushes of the allocator's cache are told of, by the first rank that tells of any."""
+    ranks = [event.rank for event in log.events if event.kind == "cache-flush"]
+    numbers = {event.iteration for event in log.events if event.kind == "cache-flush" and event.rank == ranks[0]}
+    at = np.searchsorted(lines.iteration, np.array(sorted(numbers), dtype=np.int64))
+    return len(np.unique(np.minimum(at, len(lines.iteration) - 1)))
+
+
+def _find_slower_part(log: TrainingLog, lines: Lines, base: Baseline, slow: list[bool]) -> tuple[LogPart, float] | None:
+    """Name the part of a step that takes most of what lines of slow windows take longer than the others."""
+    during = np.zeros(len(lines.iteration), dtype=bool)
+    for is_slow, piece in zip(slow, base.pieces, strict=True):
+        during[piece.start : piece.end] |= is_slow
+    # A ramp over the whole log is compared with itself: its slower half with the other.
+    if during.all():
+        during = base.pace_s > np.median(base.pace_s)
+    if not during.any() or during.all():
+        return None
+    longer_s = float(lines.step_s[during].mean() - lines.step_s[~during].mean())
+    shares: dict[LogPart, float] = {}
+    for part, all_s in log.parts.items():
+        part_s = all_s[lines.index]
+        if longer_s > 0 and np.isfinite(part_s).mean() >= KNOWN_SHARE:
+            shares[part] = float(np.nanmean(part_s[during]) - np.nanmean(part_s[~during])) / longer_s
+    best = max(shares, key=lambda part: shares[part], default=None)
+    return (best, min(shares[best], 1.0)) if best is not None and shares[best] >= PART_SHARE else None
 
 
 def _share_parts(log: TrainingLog, lines: Lines) -> dict[str, float]:

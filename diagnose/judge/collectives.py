@@ -7,6 +7,8 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
+import numpy as np
+
 from diagnose.judge.collectives_hang import find_hang, name_ranks
 from diagnose.judge.collectives_layout import Layout, find_layout
 from diagnose.judge.collectives_waits import Waits, measure_waits
@@ -62,6 +64,7 @@ def judge_collectives(
         groups=len(recorded.communicators),
         operations=len(recorded.rank),
         seconds=recorded.span_s if math.isfinite(recorded.span_s) else None,
+        ended_s=_find_end(recorded),
         measured_by=waits.measured_by,
         hang=hang,
         late_ranks=waits.late,
@@ -78,6 +81,12 @@ def judge_collectives(
         why=_say_nothing(recorded, waits),
     )
     return verdict, document
+
+
+def _find_end(recorded: Collectives) -> float | None:
+    """Give when the last operation was called; None where no times were recorded."""
+    known = recorded.called_s[np.isfinite(recorded.called_s)]
+    return round(float(known.max()), 3) if len(known) else None
 
 
 def _leave_doubtful(waits: Waits, hang: HangFacts | None) -> Waits:
@@ -98,7 +107,7 @@ def _say_nothing(recorded: Collectives, waits: Waits) -> str:
     if n_missing > 0:
         return f"nobody hangs or is late for sure: dumps of {n_missing} of {recorded.world_size} ranks are missing"
     if waits.measured_by == "durations":
-        return "no rank is waited for more than others and no group is slow; ranks that are all slow alike do not show"
+        return "no rank and no group costs so much that it is worth mending; ranks that are all slow alike do not show"
     return "no rank hangs or comes late for sure; without durations a slow device or link does not show"
 
 

@@ -36,13 +36,17 @@ _MOST_NAMED = 8
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Front:
-    """A collective, or the transfers of two ranks, that somebody waits in."""
+    """A collective, or the transfers of two ranks, that somebody waits in.
+
+    `behind` are ranks that put it into the queue behind a call that is not over.
+    """
 
     communicator: int
     number: int
     rows: Ints
     missing: frozenset[int]
     called_s: float
+    behind: frozenset[int] = frozenset()
 
 
 def find_hang(recorded: Collectives) -> tuple[HangFacts | None, tuple[str, ...]]:
@@ -63,7 +67,12 @@ def find_hang(recorded: Collectives) -> tuple[HangFacts | None, tuple[str, ...]]
         return None, (
             f"dumps of {older} are older than others, so the job was under way: who is missing cannot be told",
         )
-    return view.find_awaited(fronts)
+    found, doubts = view.find_awaited(fronts)
+    working = view.list_working(found.ranks) if found is not None else []
+    if working:
+        doubt = "not waiting, and not waited for: a moment in a job under way looks the same as a hang"
+        return None, (f"{name_ranks(working)}: {doubt}",)
+    return found, doubts
 
 
 class _View:
@@ -122,6 +131,11 @@ class _View:
             enough = min(enough, 0.9 * recorded.timeout_s)
         return waited_s < enough
 
+    def list_working(self, awaited: Sequence[int]) -> list[int]:
+        """List ranks that are at work: until a hang is noticed, everybody waits but those who are awaited."""
+        waiting = self.recorded.rank[self.first_open].tolist()
+        return sorted({int(rank) for rank in self.recorded.ranks} - {*waiting, *awaited})
+
     def list_fronts(self) -> list[_Front]:
         """List what is waited in, the earliest call first."""
         recorded = self.recorded
@@ -143,8 +157,17 @@ class _View:
                 if rank not in self.row_of_rank or self.called[self.row_of_rank[rank], g] < number
             )
             called_s = float(np.nanmin(recorded.called_s[rows])) if len(rows) else np.nan
-            fronts.append(_Front(g, number, np.array(rows), missing, called_s))
+            behind = frozenset(int(recorded.rank[row]) for row in rows if self._is_behind(row))
+            fronts.append(_Front(g, number, np.array(rows), missing, called_s, behind))
         return sorted(fronts, key=lambda front: (front.called_s, front.communicator, front.number))
+
+    def _is_behind(self, row: int) -> bool:
+        """Say whether a rank put a call into the queue behind one that is not over: its device did not come to it."""
+        recorded = self.recorded
+        if not recorded.is_ordered or recorded.state[row] == STARTED:
+            return False
+        first = self.first_open[recorded.rank[self.first_open] == recorded.rank[row]].min()
+        return bool(first < row and recorded.communicator[first] != recorded.communicator[row])
 
     def _find_other_end(self, row: int) -> bool:
         """Say whether the rank at the other end of a transfer is in it."""
@@ -190,6 +213,10 @@ class _View:
         for front in fronts:
             for rank in recorded.rank[front.rows].tolist():
                 waits.setdefault(rank, set()).update(front.missing)
+        stuck = {rank for rank, missing in waits.items() if missing}
+        for front in fronts:  # a device that waits elsewhere does not come here
+            for rank in recorded.rank[front.rows].tolist():
+                waits[rank] |= (front.behind & stuck) - {rank}
         awaited = frozenset[int]().union(*waits.values()) if waits else frozenset()
         if not awaited:
             return self._find_unfinished(fronts)
@@ -215,6 +242,10 @@ class _View:
             return None, (
                 f"{len(waits)} ranks wait for {len(named)} others: a moment in a job under way looks the same as a hang",
             )
+        if there and not _is_one_fault(there, fronts):
+            return None, (
+                f"{len(waits)} ranks wait for {name_ranks(there)} in different groups: a moment in a job under way looks the same",
+            )
         front = next(front for front in fronts if front.missing & set(named))
         n = len(waits)
         text = f"hang: {name_ranks(named)} never called {self._describe(front)}"
@@ -226,6 +257,7 @@ class _View:
     def _find_unfinished(self, fronts: Sequence[_Front]) -> tuple[HangFacts | None, tuple[str, ...]]:
         """Judge operations that all ranks called and that are not over: who began them is known with timing alone."""
         recorded = self.recorded
+        whole = []
         for front in fronts:
             begun = recorded.state[front.rows] == STARTED
             if self.is_transfer[front.rows[0]] or not begun.any() or len(front.rows) < 2:
@@ -237,8 +269,14 @@ class _View:
                 )
                 return self._make("not-started", late, front, text), ()
             if not late and len(front.rows) == len(recorded.communicators[front.communicator].ranks):
-                text = f"hang: all ranks began {self._describe(front)}, and none ended it: the network, or the library"
-                return self._make("unfinished", recorded.rank[front.rows].tolist(), front, text), ()
+                whole.append(front)
+        if len(whole) > 1:
+            return None, (
+                f"all ranks of {len(whole)} groups began what none ended: the network, or a moment in a job under way",
+            )
+        if whole:
+            text = f"hang: all ranks began {self._describe(whole[0])}, and none ended it: the network, or the library"
+            return self._make("unfinished", recorded.rank[whole[0].rows].tolist(), whole[0], text), ()
         unseen = "who did not begin them is recorded with TORCH_NCCL_ENABLE_TIMING=1 alone"
         return None, (f"operations are not over that all their ranks called: {unseen}",)
 
@@ -276,6 +314,15 @@ class _View:
             last_frame=recorded.frames.get(last),
             text=text,
         )
+
+
+def _is_one_fault(ranks: Sequence[int], fronts: Sequence[_Front]) -> bool:
+    """Say whether ranks that nobody saw wait can have stopped for one reason, rather than each be at its own work.
+
+    One call is short of all of them, or their numbers follow each other, as those of a host and of a tensor group do.
+    """
+    is_row = ranks[-1] - ranks[0] + 1 == len(ranks)
+    return is_row or any(front.missing >= set(ranks) for front in fronts)
 
 
 def name_ranks(ranks: Sequence[int]) -> str:

@@ -193,7 +193,15 @@ def _find_late(
     late, unsure = [], []
     for rank, found in sorted(excess.items()):
         more, waited_for, table = max(found, key=lambda each: (each[0], each[1]))
-        if more < max(least, _DEVIATIONS * usual) or max(w for m, w, _ in found if m >= more / 2) < _WAITED_FOR:
+        # One pause makes no slow worker.
+        lasting = (
+            more - max(_longest_pause_s(each, rank) for _, _, each in found) / span_s if by == "durations" else more
+        )
+        if (
+            lasting < least
+            or more < max(least, _DEVIATIONS * usual)
+            or max(w for m, w, _ in found if m >= more / 2) < _WAITED_FOR
+        ):
             continue
         named = LateRank(
             rank=rank,
@@ -221,6 +229,12 @@ def _share_waited_for(table: _Table, rank: int) -> float:
     is_last = table.ranks[table.seconds.argmin(axis=1)] == rank
     total = float(waited.sum())
     return float(waited[is_last].sum()) / total if total > 0 else 0.0
+
+
+def _longest_pause_s(table: _Table, rank: int) -> float:
+    """Give by how much the longest wait of a group for one of its ranks is longer than most of its waits for it."""
+    waited = (table.seconds.max(axis=1) - table.seconds.min(axis=1))[table.ranks[table.seconds.argmin(axis=1)] == rank]
+    return float(waited.max() - np.median(waited)) if len(waited) else 0.0
 
 
 def _find_slow(recorded: Collectives, tables: Sequence[_Table], span_s: float, least: float) -> tuple[SlowGroup, ...]:

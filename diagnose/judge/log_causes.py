@@ -45,12 +45,23 @@ DATA_SHARE = 0.05
 AT_RESTART = 2
 #: Three windows and more come at a period when their distances differ by no more than this part of it.
 EVEN_SHARE = 0.1
+#: Flushes of the allocator's cache are a finding where so many of the lines tell of one: a slow line now and then is told as such.
+FLUSHED_SHARE = 0.1
+#: How sure it is that they cost something where all steps have them, so that none is slow beside another.
+FLUSHED_CERTAINTY = 0.6
+#: How sure a loader is the cause of a period that nothing states: as many iterations as it has workers, few as a rule.
+LOADER_CERTAINTY = 0.3
+MOST_WORKERS = 64
+#: How sure uneven experts are the cause of iterations of the same work that get longer, in a model that has experts.
+EXPERTS_CERTAINTY = 0.3
 #: What may have a period that nothing in the log states.
 ASK_PERIOD = (
     "what does the job do every {} steps? loader workers (num_workers), garbage collection, saving, evaluation, logging"
 )
 #: What may make iterations longer that is no fault, where the log says nothing of the work of a step.
 ASK_CHANGE = "did the work of a step change then (sequence length, batch, configuration)? the log does not say"
+#: The same where it has the tokens of each step, and these did not change with its time.
+ASK_SETTING = "did the configuration change then? the sequence length and the batch did not, by the log"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -72,7 +83,7 @@ class _Found:
 
 def list_log_causes(facts: LogFacts, job: Job, rules: Sequence[Rule], least: float) -> tuple[Cause, ...]:
     """List what costs at least the part `least` of all time that the log tells of, or since some iteration of each step."""
-    found = [*_find_windows(facts, least), *_find_spikes(facts, least), *_find_data(facts)]
+    found = [*_find_windows(facts, least), *_find_spikes(facts, least), *_find_data(facts), *_find_flushes(facts)]
     named: dict[tuple[str, str], _Found] = {}
     for one in sorted(found, key=lambda one: (-one.recoverable, one.cause)):
         named.setdefault((one.cause, one.key), one)
@@ -128,11 +139,8 @@ def _find_windows(facts: LogFacts, least: float) -> Iterator[_Found]:
         dict.fromkeys(slow.worker for slow in facts.slow_ranks if slow.by_peers and slow.worker is not None)
     )
     cause = "worker-fault" if workers else "unknown"
-    title = (
-        "unknown cause: iterations get longer and longer"
-        if ramp is not None
-        else "unknown cause: iterations got longer"
-    )
+    who = "iterations" if facts.is_work_told else "iterations, or their work,"
+    title = f"unknown cause: {who} {'get longer and longer' if ramp is not None else 'got longer'}"
     if restart is not None:
         title += " after a restart on other hosts" if restart.hosts_new else " after a restart"
     hosts = restart.hosts_new if restart is not None and not workers else ()
@@ -140,6 +148,9 @@ def _find_windows(facts: LogFacts, least: float) -> Iterator[_Found]:
     if hosts:
         tells = "diagnose a trace of both, or run a node test on the hosts that are new"
         alternatives = (Alternative("worker-fault", 0.3, tells),)
+    elif facts.experts and not workers:
+        tells = "the tokens of each expert, or the loss that balances them, over the run"
+        alternatives = (Alternative("expert-imbalance", EXPERTS_CERTAINTY, tells),)
     yield _Found(
         cause=cause,
         title=title,
@@ -151,11 +162,12 @@ def _find_windows(facts: LogFacts, least: float) -> Iterator[_Found]:
             describe_change(cause, facts),
             *_describe_ramps(cause, facts),
             *_describe_windows(cause, facts),
+            *_describe_part(cause, facts),
             *([_describe_restart(cause, restart)] if restart is not None else []),
             *describe_ranks(cause, facts),
         ),
         where=Where(workers=workers, hosts=hosts),
-        check=ASK_CHANGE if facts.work is None else None,
+        check=None if facts.work is not None else ASK_SETTING if facts.is_work_told else ASK_CHANGE,
         alternatives=alternatives,
     )
 
@@ -235,6 +247,17 @@ def _describe_windows(cause: str, facts: LogFacts) -> Iterator[EvidenceItem]:
     yield EvidenceItem("log", f"{cause}/log-windows", text, {"windows": len(spans), "lost_s": facts.lost_s})
 
 
+def _describe_part(cause: str, facts: LogFacts) -> Iterator[EvidenceItem]:
+    """Say which part of a step takes what iterations get longer by, where the log gives the seconds of parts."""
+    if facts.slower_part is None:
+        return
+    part, share = facts.slower_part
+    text = f"{write_percent(share)} of what they take longer is {part} by the log's own times"
+    if facts.experts:
+        text += f"; the model has {facts.experts} experts"
+    yield EvidenceItem("log", f"{cause}/log-part-{part}", text, {"share": share})
+
+
 def _describe_restart(cause: str, restart: LogRestart) -> EvidenceItem:
     """Say that it began with a restart, and which hosts changed."""
     text = f"the job was restarted at iteration {restart.resumed_at}"
@@ -273,11 +296,19 @@ def _find_spikes(facts: LogFacts, least: float) -> Iterator[_Found]:
         }
         key = f"/{spikes.pattern}" if cause == "unknown" else ""
         often = " or ".join(f"{n}" for n in (*spikes.or_every, spikes.period))
-        evenly = f"every {often} iterations one is slow" if spikes.period else "single iterations are slow, at random"
+        evenly = f"every {often} iterations one is slow" if spikes.period else _describe_sporadic(facts)
         check = ASK_PERIOD.format(often) if spikes.period and cause == "unknown" else None
         others = [name for name in spikes.matches if CAUSES.get(name) != cause]
         tells = "the lines around the slow iterations, or a trace of some of them"
         alternatives = tuple(Alternative(CAUSES.get(name, "unknown"), 0.1, tells) for name in others[:1])
+        if (
+            cause == "unknown"
+            and spikes.period
+            and not others
+            and min((spikes.period, *spikes.or_every)) <= MOST_WORKERS
+        ):
+            tells = "give the loader another number of workers (num_workers): a period that comes from it goes with it"
+            alternatives = (Alternative("data-loading", LOADER_CERTAINTY, tells),)
         items = [EvidenceItem("log", f"{cause}/log-spikes-{spikes.period or 'sporadic'}", text, values)]
         if check is not None:
             items.append(EvidenceItem("log", f"{cause}/log-ask-{spikes.period}", check, {}))
@@ -293,6 +324,13 @@ def _find_spikes(facts: LogFacts, least: float) -> Iterator[_Found]:
             check=check,
             alternatives=alternatives,
         )
+
+
+def _describe_sporadic(facts: LogFacts) -> str:
+    """Say of slow lines without a period what they are: those of several iterations may hide one."""
+    if facts.is_mean and facts.interval > 1:
+        return f"single lines of {facts.interval} iterations are slow, at no period that they show"
+    return "single iterations are slow, at random"
 
 
 def is_planned(spikes: LogSpikes) -> bool:
@@ -319,6 +357,9 @@ def describe_spikes(facts: LogFacts, spikes: LogSpikes, share: float) -> str:
         each = f"{write_figure(spikes.excess / facts.ledger.good_pace, 2)} times the good pace"
     what = "iterations take" if spikes.within else "times"
     often = f"every {spikes.period} iterations" if spikes.period else "at no period"
+    is_coarse = facts.is_mean and facts.interval > 1 and not spikes.period and not spikes.told
+    if is_coarse and spikes.within:
+        what, often = f"lines of {facts.interval} iterations take", "at no period that they show"
     if spikes.or_every:
         often += f" (or {' or '.join(map(str, spikes.or_every))}: lines of {facts.interval} show both alike)"
     text = f"{spikes.count} {what} {each} more, {often}: {all_of} of all time"
@@ -359,4 +400,25 @@ def _find_data(facts: LogFacts) -> Iterator[_Found]:
         recoverable=share,
         when=When("constant"),
         evidence=(EvidenceItem("log", "data-loading/log-data", text, {"share": share, "seconds": lost_s}),),
+    )
+
+
+def _find_flushes(facts: LogFacts) -> Iterator[_Found]:
+    """Say that memory is short where flushes of the allocator's cache are told of again and again, and no line is slower for it."""
+    n_lines, flushed = len(facts.iterations), facts.n_flushed
+    if flushed < FLUSHED_SHARE * n_lines or any(spikes.matches == ("cache-flush",) for spikes in facts.spikes):
+        return
+    text = f"the log tells of flushes of the allocator's cache at {flushed} of {n_lines} lines: memory is short"
+    cost = "each stops the device until memory is given back; what that costs does not show where steps are all alike"
+    yield _Found(
+        cause="allocator-stall",
+        title="",
+        confidence=FLUSHED_CERTAINTY,
+        lost_s=0.0,
+        recoverable=0.0,
+        when=When("constant"),
+        evidence=(
+            EvidenceItem("log", "allocator-stall/log-flushes", text, {"lines": flushed}),
+            EvidenceItem("log", "allocator-stall/log-flushes-cost", cost, {}),
+        ),
     )

@@ -5,17 +5,20 @@ These types are part of the contract of the JSON: their fields are its keys, in 
 
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
+from diagnose.model.confirmation import Confirmation
 from diagnose.model.place import Where
 from diagnose.model.proof import Proof
 
 CauseId = Annotated[str, Meta(pattern="^[a-z0-9]+(-[a-z0-9]+)*$")]
 NotNegative = Annotated[float, Meta(ge=0)]
 Pattern = Literal["constant", "onset", "periodic", "sporadic", "transient"]
-Source = Literal["rule", "classifier", "change-point", "log", "collectives"]
+Source = Literal["rule", "classifier", "change-point", "log", "collectives", "telemetry", "confirm"]
 Severity = Literal["low", "medium", "high", "critical"]
 Kind = Literal["low", "medium", "high"]
+#: End of the name of evidence that nothing in the counters of a suspect explains a cause.
+NO_SIGN = "/no-sign"
 
 
 class When(Struct, frozen=True):
@@ -60,6 +63,14 @@ class RefusedFix(Struct, frozen=True):
 
     fix: str
     reason: str
+
+
+class Subcause(Struct, frozen=True):
+    """Why a machine that a cause names is slow, by its own counters."""
+
+    kind: CauseId
+    title: Annotated[str, Meta(description="in a few words")]
+    hosts: Annotated[tuple[str, ...], Meta(description="machines whose counters show it")]
 
 
 class Alternative(Struct, frozen=True):
@@ -117,6 +128,7 @@ class Cause(Struct, frozen=True, kw_only=True):
     proof: Annotated[
         Proof | None, Meta(description="figures that show the cause: what the first picture of its page is drawn from")
     ] = None
+    subcause: Annotated[Subcause | UnsetType, Meta(description="left out where no telemetry shows one")] = UNSET
     fingerprint: Annotated[
         str,
         Meta(
@@ -124,6 +136,10 @@ class Cause(Struct, frozen=True, kw_only=True):
             "place; of a fault of a machine, over all jobs on the same host"
         ),
     ]
+    confirmed: Annotated[
+        Confirmation | UnsetType,
+        Meta(description="what tests on its machines said; there only where `diagnose confirm` read their results"),
+    ] = UNSET
 
 
 class KeptCause(Cause, frozen=True, kw_only=True):

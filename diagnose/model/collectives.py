@@ -206,6 +206,7 @@ class CollectivesDocument(Struct, frozen=True, kw_only=True):
     groups: Annotated[int, Meta(ge=0)]
     operations: Annotated[int, Meta(ge=0)]
     seconds: Annotated[float | None, Meta(description="that the rows span; null where they have no times")]
+    ended_s: Annotated[float | None, Meta(description="when the last one was called; Unix seconds")]
     measured_by: Annotated[
         Literal["durations", "calls", "nothing"],
         Meta(description="whether waiting was measured by how long operations took, or by when ranks called them"),

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from diagnose.model.collectives import CollectivesDocument
     from diagnose.model.explanation import Details
     from diagnose.model.recording import Account
+    from diagnose.model.telemetry_document import TelemetryDocument
     from diagnose.model.training_log import LogFacts
 
 #: Fields of a job that say how it is laid out over GPUs.
@@ -49,7 +50,7 @@ class Diagnosis:
     """All that is known about one job. `to_dict` gives the JSON; the arrays and `details` stay for pictures, tables and pages.
 
     `why` says in a sentence why the verdict is `noisy` or `inconclusive`. `log` is what the training log says, alone or beside the
-    trace; a log alone may not tell how the job is laid out over GPUs.
+    trace; a log alone may not tell how the job is laid out over GPUs. `telemetry` is what its machines measured.
     """
 
     made_by: MadeBy
@@ -82,6 +83,7 @@ class Diagnosis:
     budget: Budget | None = None
     levers: tuple[Lever, ...] = ()
     collectives: "CollectivesDocument | None" = None
+    telemetry: "TelemetryDocument | None" = None
 
     @property
     def is_replayed(self) -> bool:
@@ -143,6 +145,7 @@ class Diagnosis:
             recording=None if self.recording is None else msgspec.convert(self.recording.to_dict(), RecordingFacts),
             log=None if self.log is None else self.log.to_document(),
             collectives=self.collectives,
+            telemetry=msgspec.UNSET if self.telemetry is None else self.telemetry,
         )
 
     def _job_facts(self) -> JobFacts:

@@ -7,13 +7,14 @@ the JSON.
 
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 from msgspec.structs import force_setattr
 
 from diagnose.model.budget import Budget, Lever
 from diagnose.model.cause import Cause, CauseId, NotChecked, NotNegative, When
 from diagnose.model.collectives import CollectivesDocument
 from diagnose.model.place import Worker
+from diagnose.model.telemetry_document import TelemetryDocument
 
 if TYPE_CHECKING:
     Measure = float
@@ -430,6 +431,10 @@ class DiagnosisDocument(Struct, frozen=True, kw_only=True):
             description="What a communication library recorded of its operations; null where no such recording was given"
         ),
     ] = None
+    telemetry: Annotated[
+        TelemetryDocument | UnsetType,
+        Meta(description="What the machines measured of themselves; left out where no telemetry was given"),
+    ] = UNSET
 
 
 def _read_null(found: Struct, *names: str) -> None:

@@ -10,6 +10,15 @@ import re
 _MAX_SLUG = 40
 
 
+def live_page_path(location: str) -> str:
+    """Name the live page of a job that is watched, by its location alone: its name is not known before its first window.
+
+    >>> live_page_path("/traces/run-7/")
+    'jobs/run-7-7bda119a62eb.html'
+    """
+    return page_path(location.rstrip("/").rpartition("/")[2], location)
+
+
 def page_path(job_id: str, location: str) -> str:
     """Name the page of a job, from the root of the site: by its location, so that links last.
 

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
+    from diagnose.model.telemetry import Telemetry
     from diagnose.model.trace import Ints
 
 
@@ -54,6 +55,10 @@ class Request:
         Report a cause when removing it makes the job at least this much faster.
     log : Path or None
         Training log of the run that the trace is of.
+    telemetry : str, Path, Telemetry or None
+        What the machines of the job measured of themselves: a file, a folder, the address of a Prometheus server, or what was read.
+    shares_telemetry : bool
+        It is of many jobs: where nothing in it is of this one a warning says so, and no error.
     progress : callable or None
         Called with the name of each stage as it begins.
     """
@@ -65,10 +70,12 @@ class Request:
     rules: Path | None = None
     min_speedup: float = MIN_SPEEDUP
     log: Path | None = None
+    telemetry: "str | Path | Telemetry | None" = None
     unit: str | None = None
     column: str | None = None
     memory_bytes: int | None = None
     location: str | None = None
+    shares_telemetry: bool = False
     progress: Callable[[str], None] | None = None
 
     def report(self, stage: str) -> None:

@@ -79,6 +79,7 @@ def _restore(found: DiagnosisDocument, min_speedup: float) -> Diagnosis:
         plan=found.plan,
         budget=found.budget,
         levers=found.levers,
+        telemetry=found.telemetry or None,
     )
 
 

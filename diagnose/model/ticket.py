@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 from diagnose.model.cause import Cause, CauseId, EvidenceItem, Fix, Severity, When
 from diagnose.model.place import Where
 
-Event = Literal["opened", "reopened", "reminded", "fixed"]
+Event = Literal["opened", "reopened", "reminded", "grew", "fixed"]
 TicketState = Literal["open", "acked", "fixed"]
 #: A moment, UTC.
 Moment = Annotated[str, Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$", extra_json_schema={"format": "date-time"})]
@@ -222,7 +222,7 @@ class TicketDocument(Struct, frozen=True, kw_only=True):
         Event,
         Meta(
             description="what happened: it came, came back after it was fixed, is still there when its acknowledgement ran out, "
-            "or is fixed"
+            "costs much more than when it was told (of jobs that are watched), or is fixed"
         ),
     ]
     state: TicketState

@@ -137,6 +137,8 @@ class TrainingLog:
     of : str
         What `step_s` are the seconds of where the log tells only a rate: "1,000,000 tokens of a GPU". Empty where it is a step:
         only then they may be added up.
+    error : float
+        The part of `step_s` that most lines are wrong by, as they were read off a coarse clock: a standard deviation.
     """
 
     name: str
@@ -160,6 +162,7 @@ class TrainingLog:
     sizes: dict[str, int] = dataclasses.field(default_factory=dict)
     notes: tuple[str, ...] = ()
     of: str = ""
+    error: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -256,11 +259,21 @@ class LogFacts:
     spikes: tuple[LogSpikes, ...] = ()
     spike_lines: tuple[Ints, ...] = ()
     work: LogWork | None = None
+    #: True where lines tell the tokens or the batch of their steps, so that longer steps of more work can be told from slow ones.
+    is_work_told: bool = False
+    #: Lines at which flushes of the allocator's cache are told of.
+    n_flushed: int = 0
+    #: The part of a step that takes most of what slow windows take longer, and how much of it; None where none does.
+    slower_part: tuple[LogPart, float] | None = None
+    #: Experts of the model as far as the log tells, else 0.
+    experts: int = 0
     spread: LogSpread | None = None
     ledger: LogLedger | None = None
     parts: dict[str, float] = dataclasses.field(default_factory=dict)
     intervals: dict[str, int] = dataclasses.field(default_factory=dict)
     traced_s: float | None = None
+    #: When the last line was written, in whatever zone the log has; None where lines bear no time.
+    ended_s: float | None = None
 
     def to_document(self) -> LogDocument:
         """Give the `log` of the JSON of a diagnosis."""

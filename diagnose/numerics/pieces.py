@@ -30,6 +30,8 @@ WINDOW = 5
 LEVEL_PENALTY = 4.0
 #: Noise below this part of a value is that of rounding to a tenth of a millisecond in a step of 50 ms.
 LEAST_NOISE_RATIO = 2e-3
+#: A reading of a clock is off by its step at most, which is so many times its standard deviation.
+DEAD_DEVIATIONS = 1.75
 #: Neighbouring levels differ by so many standard deviations of their means; a long series has room for more by chance.
 DEVIATIONS = 6.0
 #: Values further than this from the levels they are compared with count as this far: one extreme step makes no level.
@@ -72,7 +74,7 @@ class Piece(NamedTuple):
         return np.linspace(self.first, self.last, self.end - self.start)
 
 
-def fit_pieces(series: Floats, *, least_ratio: float) -> list[Piece]:
+def fit_pieces(series: Floats, *, least_ratio: float, noise: float = LEAST_NOISE_RATIO) -> list[Piece]:
     """Fit levels and ramps to a long series.
 
     Parameters
@@ -81,6 +83,8 @@ def fit_pieces(series: Floats, *, least_ratio: float) -> list[Piece]:
         Positive, any unit.
     least_ratio : float
         Medians of neighbouring levels, and ends of a ramp, differ by at least this factor.
+    noise : float
+        A part of a value that it may be wrong by, at least.
 
     Returns
     -------
@@ -90,7 +94,7 @@ def fit_pieces(series: Floats, *, least_ratio: float) -> list[Piece]:
     n = len(series)
     if n == 0:
         return []
-    bins = _Bins.of(series)
+    bins = _Bins.of(series, noise)
     bounds = bins.prune(bins.fit())
     ramps = _find_ramps(bins, bounds, least_ratio)
     return _place(series, bins, bounds, ramps, least_ratio)
@@ -136,17 +140,20 @@ class _Bins:
     raw: Floats
     sigma: float
     lasting: float
+    #: Residuals below this say nothing: times are read off a coarse clock.
+    dead: float
 
     @classmethod
-    def of(cls, series: Floats) -> "_Bins":
+    def of(cls, series: Floats, noise: float = LEAST_NOISE_RATIO) -> "_Bins":
         """Take the medians of neighbours."""
         logs = np.log(series)
         width = -(-len(logs) // MAX_BINS)
         smooth, raw = (_take_medians(values, width) for values in (_smooth(logs), logs))
-        white = max(float(noise_of_differences(logs) / np.sqrt(width)), LEAST_NOISE_RATIO / np.sqrt(width))
+        white = max(float(noise_of_differences(logs)), noise) / float(np.sqrt(width))
         low, high = np.quantile(raw, LASTING_QUANTILES)
         bounded = np.clip(raw, low - CLIP_DEVIATIONS * white, high + CLIP_DEVIATIONS * white)
-        return cls(width, len(logs), smooth, raw, white, max(white, lasting_noise(bounded)))
+        dead = DEAD_DEVIATIONS * noise if noise > LEAST_NOISE_RATIO else 0.0
+        return cls(width, len(logs), smooth, raw, white, max(white, lasting_noise(bounded)), dead)
 
     def to_value(self, at: int) -> int:
         """Give the first value of a bin."""
@@ -327,13 +334,16 @@ def _fit_ramp(bins: _Bins, bounds: list[int], left: int, right: int) -> _Ramp | 
     values = np.clip(values, min(levels) / slack, max(levels) * slack)
     weight = 1.0 / steps**2  # noise is a part of the value
     penalty = LEVEL_PENALTY * bins.lasting**2 * np.log(len(bins.raw))
-    best = float((weight * (values - steps) ** 2).sum()) + (right - left) * penalty
+    best = _cost(values, steps, weight, bins.dead) + (right - left) * penalty
     span = (0, n)
     found = None
     step = max(1, n // RAMP_GRID)
     grid = (np.arange(0, n, step), np.append(np.arange(step, n, step), n))
     for _ in range(3):  # around the best again, more finely
         cost, a, b, low, high = _try_ramps(values, weight, *grid)
+        if bins.dead:
+            ramp = np.interp(np.arange(n) + 0.5, (a, b), (low, high))
+            cost = _cost(values, ramp, weight, bins.dead)
         if cost + 2 * penalty < best - 1e-12 or (found is not None and cost + 2 * penalty <= best):
             best, found, span = cost + 2 * penalty, (low, high), (a, b)
         step = max(1, step // 4)
@@ -348,6 +358,12 @@ def _fit_ramp(bins: _Bins, bounds: list[int], left: int, right: int) -> _Ramp | 
     return _Ramp(
         first + a, first + b, float(np.log(max(low, found[0] / 2))), float(np.log(max(high, found[1] / 2))), left, right
     )
+
+
+def _cost(values: Floats, fitted: Floats, weight: Floats, dead: float) -> float:
+    """Add up squared residuals, as parts of the level; what is below `dead` is nothing."""
+    apart = np.maximum(np.sqrt(weight) * np.abs(values - fitted) - dead, 0.0)
+    return float((apart**2).sum())
 
 
 def _try_ramps(

@@ -15,6 +15,9 @@ from diagnose.record.log import StepLog
 from diagnose.record.parallel_state import ParallelState
 from diagnose.record.rows import OperationRow
 
+#: Rows of a group: who reads the file again reads the groups that have new rows, and no others.
+GROUP_ROWS = 1 << 15
+
 
 @dataclasses.dataclass(slots=True)
 class RecordedRows:
@@ -86,7 +89,7 @@ def write_rows(folder: Path, kept: RecordedRows, state: ParallelState, metadata:
 
     path = folder / f"rank-{state.rank:05}.parquet"
     with appearing(path) as beside:
-        pq.write_table(_table(kept, state, metadata), beside)
+        pq.write_table(_table(kept, state, metadata), beside, row_group_size=GROUP_ROWS)
     return path
 
 

@@ -57,6 +57,22 @@ def draw_sparkline(values: Seconds, width: int) -> str:
     return "".join(" " if math.isnan(value) else _SPARKS[_level(value, low, high, 8)] for value in binned.tolist())
 
 
+def draw_chart(values: Seconds, width: int, height: int) -> list[str]:
+    """Draw slowdowns, shape (n,), as columns of so many lines, on the scale of `scale_of`; what is known is never blank.
+
+    >>> import numpy as np
+    >>> for line in draw_chart(np.array([1.0, 1.5, 2.0, np.nan]), 10, 2):
+    ...     print(repr(line))
+    ' ▁█ '
+    '▁██ '
+    """
+    binned = _largest_of(values[None, :], _bin_size(len(values), width))[0]
+    low, high = scale_of(values)
+    levels = [-1 if math.isnan(value) else _level(value, low, high, 8 * height) for value in binned.tolist()]
+    floors = [8 * line for line in reversed(range(height))]
+    return ["".join(" " if n < floor else _SPARKS[min(n - floor, 7)] for n in levels) for floor in floors]
+
+
 def scale_of(values: Seconds) -> tuple[float, float]:
     """Give the range that a picture shows: from 1.0 to 1.1, or further to the smallest and the largest value."""
     return min(1.0, float(np.nanmin(values))), max(HOT_SLOWDOWN, float(np.nanmax(values)))
@@ -86,7 +102,13 @@ class _Grid:
 
 
 def draw_heat_map(
-    by_worker: Seconds, dp_labels: Ints, stage_labels: Ints, width: int, *, culprits: Bools | None = None
+    by_worker: Seconds,
+    dp_labels: Ints,
+    stage_labels: Ints,
+    width: int,
+    *,
+    culprits: Bools | None = None,
+    most_rows: int = _MAX_ROWS,
 ) -> list[Text]:
     """Draw the slowdown of every worker: dp ranks across, stages down, with axes and a legend.
 
@@ -100,13 +122,16 @@ def draw_heat_map(
         Columns to fit into. Jobs that do not fit are binned: a cell is the largest of the ranks it stands for.
     culprits : ndarray of bool, shape (n_dp, n_stages), optional
         Workers to be marked; a cell that stands for one of them is.
+    most_rows : int
+        Lines of workers at most; where there are more stages a line stands for several.
     """
     if culprits is None:
         culprits = np.zeros(by_worker.shape, dtype=bool)
     names = max(len(f"stage {stage_labels[0]}-{stage_labels[-1]}"), len("stage 0"))
     room = max(width - names - 2, 8)
-    with_numbers = by_worker.shape[0] * _NUMBER_CELL <= room and by_worker.shape[1] <= _MAX_ROWS
-    grid = _bin_grid(by_worker, culprits, dp_labels, stage_labels, by_worker.shape[0] if with_numbers else room)
+    with_numbers = by_worker.shape[0] * _NUMBER_CELL <= room and by_worker.shape[1] <= most_rows
+    columns = by_worker.shape[0] if with_numbers else room
+    grid = _bin_grid(by_worker, culprits, dp_labels, stage_labels, columns, most_rows)
     indent = max(len(name) for name in grid.row_names) + 2
     cell = _NUMBER_CELL if with_numbers else 1
     lines = [Text("dp".ljust(indent) + _ticks(grid.dp_labels, cell), style="dim")]
@@ -121,10 +146,12 @@ def draw_heat_map(
     return [*lines, _legend(grid), *_bin_notes(grid)]
 
 
-def _bin_grid(by_worker: Seconds, culprits: Bools, dp_labels: Ints, stage_labels: Ints, columns: int) -> _Grid:
+def _bin_grid(
+    by_worker: Seconds, culprits: Bools, dp_labels: Ints, stage_labels: Ints, columns: int, rows: int
+) -> _Grid:
     """Take the largest of neighbours until the map fits."""
     dp_size = _bin_size(by_worker.shape[0], columns)
-    stage_size = _bin_size(by_worker.shape[1], _MAX_ROWS)
+    stage_size = _bin_size(by_worker.shape[1], rows)
     cells, marked = (
         _largest_of(_largest_of(values.T, dp_size).T, stage_size).T
         for values in (by_worker, culprits.astype(np.float64))

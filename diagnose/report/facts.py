@@ -56,7 +56,8 @@ _FRAMEWORK = re.compile(rf"(?<=[.;:]) (?={_FRAMEWORKS})")
 def summarize(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     """Say what was analysed and how much was lost, each with its label."""
     if diagnosis.is_from_log:
-        return _summarize_log(diagnosis)
+        seen = diagnosis.collectives
+        return _summarize_log(diagnosis) + ([] if seen is None else [("Collectives", describe_collectives(seen))])
     if diagnosis.is_from_collectives and diagnosis.collectives is not None:
         gpus = words.count(diagnosis.job.world_size, "rank")
         shape = f" ({_shape(diagnosis.job)})" if diagnosis.parallelism_known else ""
@@ -75,7 +76,11 @@ def summarize(diagnosis: Diagnosis) -> list[tuple[str, str]]:
         ("GPU hours", _describe_hours(diagnosis)),
         ("Replay", describe_replay(diagnosis)),
     ]
-    return rows if diagnosis.log is None else [*rows, ("Log", describe_log(diagnosis.log))]
+    if diagnosis.log is not None:
+        rows.append(("Log", describe_log(diagnosis.log)))
+    if diagnosis.collectives is not None:
+        rows.append(("Collectives", describe_collectives(diagnosis.collectives)))
+    return rows
 
 
 def describe_collectives(seen: CollectivesDocument) -> str:
@@ -167,7 +172,7 @@ def _summarize_log(diagnosis: Diagnosis) -> list[tuple[str, str]]:
         ("Job", f"{gpus}, a training log without operations"),
         ("Log", describe_log(log)),
         ("Read", _describe_reading(log)),
-        ("Step time", f"recorded {words.seconds(diagnosis.step_time.recorded)}"),
+        ("Step time", "" if log.of else f"recorded {words.seconds(diagnosis.step_time.recorded)}"),
         ("Time", "; ".join(f"{what} {words.percent(share)}" for what, _, share in describe_ledger(log))),
     ]
     rows = [row for row in rows if row[1]]
@@ -185,15 +190,25 @@ def _describe_reading(log: LogFacts) -> str:
     return f"{said}; it states: {stated}" if said and stated else said
 
 
+def write_pace(log: LogFacts, seconds: float) -> str:
+    """Write the seconds of iterations; of a log that tells rates alone, how many times as long as at its good pace."""
+    if not log.of:
+        return words.seconds(seconds)
+    good_s = log.ledger.good_pace if log.ledger is not None else float(log.step_s.mean())
+    return f"{words.ratio(seconds / good_s)}x the good pace"
+
+
 def describe_log(log: LogFacts) -> str:
     """Say what the lines of a training log show: how many, the paces, what stands out, restarts, saves."""
     span = f"{words.count(len(log.iterations), 'line')} of iterations {int(log.iterations[0]):,} to {int(log.iterations[-1]):,}"
     said = [span + (f", one each {log.interval}" if log.interval > 1 else "")]
     if log.usual_s is not None and log.slow_s is not None:
-        slow = f"{words.seconds(log.slow_s)} {words.since(log.when)}".strip()
-        said.append(f"{slow}, {words.seconds(log.usual_s)} otherwise")
+        slow = f"{write_pace(log, log.slow_s)} {words.since(log.when)}".strip()
+        said.append(slow if log.of else f"{slow}, {words.seconds(log.usual_s)} otherwise")
         if len(log.windows) > 1:
             said.append(f"{len(log.windows)} slow windows")
+    elif log.of:
+        said.append(f"rates of {prose(log.of)} alone, no change of pace")
     elif log.ledger is not None:
         said.append(f"{words.seconds(log.ledger.good_pace)} an iteration, no change of pace")
     else:
@@ -204,7 +219,7 @@ def describe_log(log: LogFacts) -> str:
         if _share(log, spikes.lost_s) >= WORTH_TELLING
     ]
     shown = log.restarts[:MAX_RESTARTS]
-    said += [_describe_restart(restart) for restart in shown]
+    said += [_describe_restart(log, restart) for restart in shown]
     if len(log.restarts) > len(shown):
         said.append(f"and {len(log.restarts) - len(shown)} more restarts")
     if log.work is not None:
@@ -224,7 +239,7 @@ def describe_spikes(log: LogFacts, spikes: LogSpikes) -> str:
     what = "slow ones" if spikes.within else "stops between iterations"
     named = f" ({escape(' or '.join(spikes.matches))})" if spikes.matches else ""
     share = words.percent(_share(log, spikes.lost_s))
-    return f"{spikes.count:,} {what}{named} {often}, {words.seconds(spikes.excess)} more each: {share} of all time"
+    return f"{spikes.count:,} {what}{named} {often}, {write_pace(log, spikes.excess)} more each: {share} of all time"
 
 
 def describe_ledger(log: LogFacts) -> list[tuple[str, str, float]]:
@@ -232,9 +247,13 @@ def describe_ledger(log: LogFacts) -> list[tuple[str, str, float]]:
     if log.ledger is None or log.ledger.total_s <= 0:
         return []
     ledger = log.ledger
-    rows = [("at the job's own good pace", words.seconds(ledger.good_s), ledger.good_s / ledger.total_s)]
+
+    def write(seconds: float) -> str:
+        return words.NOT_KNOWN if log.of else words.seconds(seconds)  # rates alone do not add up to seconds
+
+    rows = [("at the job's own good pace", write(ledger.good_s), ledger.good_s / ledger.total_s)]
     return rows + [
-        (LOSSES.get(key, escape(key)), words.seconds(seconds), ledger.shares[key])
+        (LOSSES.get(key, escape(key)), write(seconds), ledger.shares[key])
         for key, seconds in ledger.seconds.items()
         if abs(ledger.shares[key]) >= words.NO_SHARE
     ]
@@ -245,11 +264,13 @@ def _share(log: LogFacts, seconds: float) -> float:
     return seconds / log.ledger.total_s if log.ledger is not None and log.ledger.total_s > 0 else 0.0
 
 
-def _describe_restart(restart: LogRestart) -> str:
+def _describe_restart(log: LogFacts, restart: LogRestart) -> str:
     """Say where a job was restarted, at what cost, and on which other hosts."""
     said = f"restarted after {restart.after:,} at {restart.resumed_at:,}"
-    if restart.cost_s:
+    if restart.cost_s and not log.of:
         said += f", {words.seconds(restart.cost_s)} lost"
+    if restart.lost_s is None:
+        said += ", how long it was down is not in the log"
     if restart.hosts_new:
         said += f", on other hosts: {', '.join(words.some_of([name(host) for host in restart.hosts_new]))}"
     return said
@@ -261,9 +282,9 @@ def describe_replay(diagnosis: Diagnosis) -> str:
     return f"faithful, {miss}" if diagnosis.fidelity.ok else f"NOT faithful, {miss} (5% at most)"
 
 
-def head(cause: Cause) -> str:
-    """Give the first line of a cause: how severe, which, where, and its title."""
-    return words.first_line(cause.severity, escape(cause.cause), cause.where, cause.title)
+def head(cause: Cause, *, is_placed: bool = True) -> str:
+    """Give the first line of a cause: how severe, which, where, and its title; a log knows of a place only where it names one."""
+    return words.first_line(cause.severity, escape(cause.cause), cause.where, cause.title, is_placed=is_placed)
 
 
 def measure(cause: Cause) -> list[tuple[str, str]]:
@@ -293,6 +314,8 @@ def describe_recoverable(cause: Cause) -> str:
     """Say how much comes back without a cause."""
     if cause.recoverable_after_others is not None:
         return f"{words.percent(cause.recoverable_after_others)} of the step time after the others, little alone"
+    if words.is_unpriced(cause):
+        return "what it costs does not show"
     if cause.recoverable < words.NO_SHARE:
         return "nothing when this alone is gone"
     if cause.recoverable >= 1:

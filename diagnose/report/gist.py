@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from diagnose.model.budget import Budget, Lever
-from diagnose.model.cause import Cause, Fix
+from diagnose.model.cause import NO_SIGN, Cause, Fix
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.diagnosis_document import Plan
 from diagnose.model.training_log import LogFacts
@@ -22,9 +22,9 @@ MOST_CAUSES = 3
 #: Sentences of evidence in a row.
 _SENTENCES = 4
 #: Ends of the names of evidence that says how sure a cause is, not why it is there.
-_DOUBTS = ("/silent", "/after", "/one-dp-rank", "/rare", "/member")
+_DOUBTS = ("/silent", "/after", "/one-dp-rank", "/rare", "/member", NO_SIGN)
 #: Who is heard first.
-_SOURCES = ("rule", "collectives", "log", "change-point", "classifier")
+_SOURCES = ("confirm", "telemetry", "rule", "collectives", "log", "change-point", "classifier")
 #: Parts of a step that are told on the first page: so many at most, and none smaller than this.
 _MOST_PARTS = 6
 _PART_SHARE = 0.01
@@ -69,7 +69,7 @@ def describe_pace(diagnosis: Diagnosis) -> str:
         return words.why_inconclusive(diagnosis)
     if diagnosis.verdict == "noisy":
         return prose(diagnosis.why)
-    if diagnosis.is_from_collectives:
+    if diagnosis.is_from_collectives or words.is_hang(diagnosis):
         return describe_collectives_pace(diagnosis)
     recorded, clean = diagnosis.step_time.recorded, diagnosis.step_time.clean
     now = f"{words.seconds(recorded)} a step"
@@ -88,6 +88,8 @@ def _describe_log_pace(log: LogFacts) -> str:
     """Say how slow the iterations of a log are, beside its own; empty where it shows nothing."""
     if log.of:
         slower = log.slow_s / log.usual_s if log.slow_s is not None and log.usual_s is not None else None
+        if slower is None and log.ledger is not None and log.ledger.good_s > 0:
+            slower = log.ledger.total_s / log.ledger.good_s
         return f"{measure_slower(slower)} slower, by the log's rates: times are not known" if slower else ""
     if log.usual_s is not None and log.slow_s is not None:
         slow, usual = words.seconds(log.slow_s), words.seconds(log.usual_s)
@@ -99,6 +101,8 @@ def _describe_log_pace(log: LogFacts) -> str:
         return ""
     ratio = log.ledger.total_s / log.ledger.good_s
     mean, good = words.seconds(log.ledger.good_pace * ratio), words.seconds(log.ledger.good_pace)
+    if mean == good:
+        return f"{mean} an iteration, all alike"
     return f"{measure_slower(ratio)} slower than its own good pace: {mean} an iteration, not {good}"
 
 
@@ -150,7 +154,9 @@ def list_rows(diagnosis: Diagnosis, n_causes: int = MOST_CAUSES, *, is_tight: bo
         rows.append(Row("Step", _describe_budget(diagnosis.budget), n_lines=2))
     if not diagnosis.causes and diagnosis.levers:
         rows.append(Row("Faster", _describe_lever(diagnosis.levers[0]), n_lines=2))
-    if diagnosis.is_from_collectives and diagnosis.collectives is not None:
+    if diagnosis.is_from_log and diagnosis.collectives is not None and diagnosis.causes and diagnosis.log is not None:
+        rows.append(Row("Log", facts.describe_log(diagnosis.log), n_lines=3))
+    if diagnosis.collectives is not None:
         rows.append(Row("Seen", facts.describe_collectives(diagnosis.collectives), n_lines=2))
         rows += [Row("Doubt", prose(doubt), n_lines=3) for doubt in diagnosis.collectives.doubts[:2]]
     rows.append(Row("Cost", _describe_cost(diagnosis), n_lines=2))
@@ -180,6 +186,8 @@ def _about(cause: Cause, n: int | None, *, is_tight: bool, is_placed: bool) -> I
     )
     if why := list_reasons(cause):
         yield Row("Why", why[0], n_lines=1 if is_tight else 2, extras=tuple(why[1:]))
+    against = [prose(item.text) for item in cause.evidence if item.id.endswith(NO_SIGN)]
+    yield from (Row("But", text, n_lines=1 if is_tight else 3) for text in against)
 
 
 def _describe_cause(cause: Cause, *, is_placed: bool) -> str:

@@ -67,13 +67,13 @@ def _outcomes(diagnosis: Diagnosis) -> list[tuple[str, ET.Element | None]]:
         reason = prose(facts.without_features(entry.reason, diagnosis))
         found[entry.cause] = ET.Element("skipped", message=reason)
     for cause in diagnosis.causes:
-        found[cause.cause] = _fail(cause)
+        found[cause.cause] = _fail(cause, is_placed=not diagnosis.is_from_log)
     return sorted(found.items())
 
 
-def _fail(cause: Cause) -> ET.Element:
+def _fail(cause: Cause, *, is_placed: bool) -> ET.Element:
     """Say in a failure what was found, and below it how much, why and what to do."""
-    message = f"{facts.head(cause)}; {words.promise(cause)}"
+    message = f"{facts.head(cause, is_placed=is_placed)}; {words.promise(cause)}"
     failure = ET.Element("failure", type=escape(cause.severity or "cause"), message=message)
     lines = [f"{label}: {'; '.join(fact.splitlines())}" for label, fact in facts.measure(cause)]
     lines += [f"Evidence: {sentence}" for sentence in facts.describe_evidence(cause)]

@@ -94,9 +94,12 @@ def _blocks(diagnosis: Diagnosis) -> Iterator[str]:
     yield table(["Figure", "Value"], [[label, text(fact)] for label, fact in facts.summarize(diagnosis)])
     if diagnosis.causes:
         head = ["", "Severity", "Cause", "Place", "Since when", "Recoverable", "Share", "Confidence"]
-        yield table(head, [_row(n, cause) for n, cause in enumerate(diagnosis.causes, start=1)])
+        yield table(
+            head,
+            [_row(n, cause, is_placed=not diagnosis.is_from_log) for n, cause in enumerate(diagnosis.causes, start=1)],
+        )
     for n, cause in enumerate(diagnosis.causes, start=1):
-        yield from _about_cause(n, cause)
+        yield from _about_cause(n, cause, is_placed=not diagnosis.is_from_log)
     if diagnosis.plan is not None and len(diagnosis.plan.steps) > 1:
         yield "### In which order"
         yield _list_plan(diagnosis.plan)
@@ -115,13 +118,13 @@ def _blocks(diagnosis: Diagnosis) -> Iterator[str]:
     yield f"Made by {text(facts.describe_makers(diagnosis.made_by))}."
 
 
-def _row(n: int, cause: Cause) -> list[str]:
+def _row(n: int, cause: Cause, *, is_placed: bool) -> list[str]:
     """Give the line of a cause in the overview."""
     return [
         str(n),
         escape(cause.severity or "-"),
         code(cause.cause),
-        text(words.spot(cause.where).removeprefix("at ")),
+        text(words.spot(cause.where, is_placed=is_placed).removeprefix("at ")) or words.NOT_KNOWN,
         text(words.since(cause.when)) or words.NOT_KNOWN,
         words.percent(cause.recoverable),
         words.percent(cause.share),
@@ -129,12 +132,12 @@ def _row(n: int, cause: Cause) -> list[str]:
     ]
 
 
-def _about_cause(n: int, cause: Cause) -> Iterator[str]:
+def _about_cause(n: int, cause: Cause, *, is_placed: bool) -> Iterator[str]:
     """Say of one cause what there is beside the overview: all places, evidence, fixes."""
     severity = f"{escape(cause.severity.upper())} " if cause.severity else ""
-    where = words.spot(cause.where)
-    comma = "" if where.startswith("at ") else ","
-    yield f"### {n}. {severity}{code(cause.cause)}{comma} {text(where)}: {text(cause.title)}"
+    where = words.spot(cause.where, is_placed=is_placed)
+    place = f"{'' if where.startswith('at ') else ','} {text(where)}" if where else ""
+    yield f"### {n}. {severity}{code(cause.cause)}{place}: {text(cause.title)}"
     yield bullets([f"{label}: {'; '.join(map(text, fact.splitlines()))}" for label, fact in facts.measure(cause)])
     if cause.evidence:
         yield "**Evidence**"

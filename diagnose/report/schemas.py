@@ -13,6 +13,8 @@ import msgspec
 from diagnose.model.comparison import ComparisonDocument
 from diagnose.model.diagnosis_document import DiagnosisDocument
 from diagnose.model.fleet_document import FleetDocument
+from diagnose.model.live import LiveEvent, WatchStates
+from diagnose.model.machines import MachinesDocument
 from diagnose.model.place import Worker
 from diagnose.model.ticket import TicketDocument
 
@@ -22,6 +24,9 @@ _DOCUMENTS: dict[str, tuple[type[msgspec.Struct], str, str]] = {
     "compare": (ComparisonDocument, "Comparison", "diagnose-compare-1"),
     "fleet": (FleetDocument, "Fleet", "diagnose-fleet-1"),
     "ticket": (TicketDocument, "Ticket", "ticket-1"),
+    "machines": (MachinesDocument, "Machines", "diagnose-machines-1"),
+    "watch": (LiveEvent, "Event", "diagnose-watch-1"),
+    "watch-states": (WatchStates, "States", "diagnose-watch-states-1"),
 }
 #: Names the schemas of this project. The project has no web address of its own to put them at; a URN is a URI that nobody else can
 #: own, and stays the same wherever the schemas are kept. Random, once and for all.
@@ -37,12 +42,12 @@ _VERDICTS = [
 
 
 def render_schema(what: str) -> str:
-    """Write the schema of a document: `diagnosis`, `compare`, `fleet` or `ticket`."""
+    """Write the schema of a document: one of the names above."""
     return json.dumps(make_schema(what), indent=2) + "\n"
 
 
 def make_schema(what: str) -> dict[str, Any]:
-    """Make the schema of a document: `diagnosis`, `compare`, `fleet` or `ticket`."""
+    """Make the schema of a document: one of the names above."""
     document, title, file = _DOCUMENTS[what]
     parts = {name: _tidy(part, name) for name, part in msgspec.json.schema(document)["$defs"].items()}
     whole = parts.pop(document.__name__)
@@ -58,7 +63,10 @@ def make_schema(what: str) -> dict[str, Any]:
 
 def _tidy(part: dict[str, Any], name: str) -> dict[str, Any]:
     """Say of a type what is printed, where its defaults say what may be missing when it is read."""
-    part["description"] = inspect.cleandoc(part["description"]).replace("\n", " ").replace("  ", " ")
+    said = inspect.cleandoc(part["description"]).partition("\n\nAttributes\n")[0]
+    part["description"] = said.replace("\n", " ").replace("  ", " ")
+    required = part.get("required", [])
+    printed = [key for key, field in part["properties"].items() if key in required or "default" in field]
     for field in part["properties"].values():
         is_left_out = name == Worker.__name__ and "default" in field
         field.pop("default", None)
@@ -71,5 +79,5 @@ def _tidy(part: dict[str, Any], name: str) -> dict[str, Any]:
             del field["anyOf"]
             field.update(kinds[0] | {"type": [kinds[0]["type"], "null"]})
     if name != Worker.__name__:
-        part["required"] = list(part["properties"])
+        part["required"] = printed
     return part

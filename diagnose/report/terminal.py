@@ -63,7 +63,10 @@ def _sections(
     yield "", Group(headline, *(Text(f"{name(what)}: {escape(path)}") for what, path in links))
     yield "", draw_facts(facts.summarize(diagnosis))
     for n, cause in enumerate(diagnosis.causes, start=1):
-        title = Text(f"{n}. {facts.head(cause)}", style=SEVERITY_STYLES.get(cause.severity or "", "bold"))
+        title = Text(
+            f"{n}. {facts.head(cause, is_placed=not diagnosis.is_from_log)}",
+            style=SEVERITY_STYLES.get(cause.severity or "", "bold"),
+        )
         yield title, draw_facts(_about_cause(cause, thorough=thorough))
     if not diagnosis.causes:
         yield "What was found", draw_facts(_about_nothing(diagnosis))
@@ -303,8 +306,9 @@ def _draw_log(log: LogFacts, slow_ranks: Sequence[str], width: int) -> Renderabl
     # A median for each column: a lone slow step would stand for all around it.
     edges = np.unique(np.linspace(0, len(log.step_s), min(n_columns, len(log.step_s)) + 1).astype(np.int64))
     values = np.array([np.median(log.step_s[a:b]) for a, b in itertools.pairwise(edges.tolist())])
-    low, high = words.seconds(float(values.min())), words.seconds(float(values.max()))
-    span = f"seconds of an iteration, medians from {low} to {high}" if low != high else f"{low} an iteration, all along"
+    low, high = (facts.write_pace(log, float(value)) for value in (values.min(), values.max()))
+    what = "iterations by their rates" if log.of else "seconds of an iteration"
+    span = f"{what}, medians from {low} to {high}" if low != high else f"{low} an iteration, all along"
     lines: list[RenderableType] = [
         Text(first + draw_sparkline(values / float(values.min()), n_columns) + last),
         Text(span, style="dim"),

@@ -254,14 +254,19 @@ def headline(diagnosis: Diagnosis) -> str:
     return f"{name(diagnosis.job.job_id) or 'job'}: {finding(diagnosis)}"
 
 
+def is_hang(diagnosis: Diagnosis) -> bool:
+    """Say whether a job stands still, by the dumps of its collectives: no pace says more."""
+    return diagnosis.collectives is not None and diagnosis.collectives.hang is not None
+
+
 def summary(diagnosis: Diagnosis) -> str:
     """Say in one line the name of the job, the verdict, and the first cause with its place and how much longer steps are for it."""
     said = f"{name(diagnosis.job.job_id) or 'job'}: {escape(diagnosis.verdict)}"
     if not diagnosis.causes:
         return f"{said}, {finding(diagnosis).partition(' — ')[2]}"
     first, *others = diagnosis.causes
-    said += f", {at_place(prose(first.title), first.where)}"
-    if first.recoverable >= NO_SHARE and not diagnosis.is_from_collectives:
+    said += f", {at_place(prose(first.title), first.where, is_placed=not diagnosis.is_from_log)}"
+    if first.recoverable >= NO_SHARE and not diagnosis.is_from_collectives and not is_hang(diagnosis):
         said += f", steps {times(1 / (1 - first.recoverable) if first.recoverable < 1 else math.inf)} as long"
     return said + (f"; {count(len(others), 'more cause')}" if others else "")
 
@@ -298,10 +303,17 @@ def promise(cause: Cause, *, of_several: bool = False) -> str:
     return f"{fix} makes steps {percent(gain)} shorter"
 
 
+def is_unpriced(cause: Cause) -> bool:
+    """Say whether a log tells of a cause and of nothing that it costs."""
+    return cause.share is None and cause.recoverable == 0.0 and cause.recoverable_after_others is None
+
+
 def bound(cause: Cause) -> str:
     """Say what would come back at most without a cause whose fix has no price, or gives nothing before others are mended."""
     if cause.recoverable_after_others is not None:
         return f"up to {percent(cause.recoverable_after_others)} after the others"
+    if is_unpriced(cause):
+        return "what it costs does not show"
     if not math.isfinite(cause.recoverable) or cause.recoverable < NO_SHARE:
         return "nothing comes back when this alone is gone"
     return f"up to {percent(cause.recoverable)} if it were gone"
@@ -325,8 +337,8 @@ def is_for_next_job(fix: Fix) -> bool:
     return steps is not None and left is not None and left < steps
 
 
-def spot(where: Where) -> str:
-    """Say in a few words where a cause sits, with its host where that is one.
+def spot(where: Where, *, is_placed: bool = True) -> str:
+    """Say in a few words where a cause sits, with its host where that is one; empty where nobody can know, as by a log.
 
     >>> spot(Where(workers=(Worker(0, 3, host="gpu-17"),))), spot(Where())
     ('at dp 0, stage 3 (gpu-17)', 'spread over the job')
@@ -334,22 +346,25 @@ def spot(where: Where) -> str:
     found = place(where)
     hosts = {who.host for who in where.workers} if len(where.workers) == 1 else set()
     host = hosts.pop() if hosts else None
-    return f"at {found}{f' ({name(host)})' if host else ''}" if found else "spread over the job"
+    if not found:
+        return "spread over the job" if is_placed else ""
+    return f"at {found}{f' ({name(host)})' if host else ''}"
 
 
-def at_place(cause: str, where: Where) -> str:
+def at_place(cause: str, where: Where, *, is_placed: bool = True) -> str:
     """Write a cause, escaped already, with its place behind.
 
     >>> at_place("worker-fault", Where(workers=(Worker(0, 3),))), at_place("noise", Where())
     ('worker-fault at dp 0, stage 3', 'noise, spread over the job')
     """
-    found = spot(where)
-    return f"{cause}{' ' if found.startswith('at ') else ', '}{found}"
+    found = spot(where, is_placed=is_placed)
+    return f"{cause}{' ' if found.startswith('at ') else ', '}{found}" if found else cause
 
 
-def first_line(severity: str | None, cause: str, where: Where, title: str) -> str:
+def first_line(severity: str | None, cause: str, where: Where, title: str, *, is_placed: bool = True) -> str:
     """Write how severe a cause is, which, escaped already, where, and its title."""
-    return f"{f'{escape(severity.upper())} ' if severity else ''}{at_place(cause, where)}: {prose(title)}"
+    said = at_place(cause, where, is_placed=is_placed)
+    return f"{f'{escape(severity.upper())} ' if severity else ''}{said}: {prose(title)}"
 
 
 def titled(cause: Cause) -> str:

@@ -10,12 +10,13 @@ import dataclasses
 from collections.abc import Sequence
 
 from diagnose._version import __version__
+from diagnose.addresses import mask
 from diagnose.model.plain import to_json
 from diagnose.model.ticket import Ticket, iso
 from diagnose.report.escape import name as safe
 from diagnose.tickets.compose import describe
 from diagnose.tickets.post import Poster
-from diagnose.tickets.target import HttpRequest, identify, mask
+from diagnose.tickets.target import HttpRequest, identify
 
 ALERT = "TrainingJobSlow"
 #: Alertmanager forgets an alert that is not posted again. Runs are a day apart: one that is late must not resolve anything.

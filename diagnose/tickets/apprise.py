@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 import tenacity
 
+from diagnose.addresses import HIDDEN
 from diagnose.errors import UsageError
 from diagnose.model.plain import to_json
 from diagnose.model.ticket import Ticket
 from diagnose.tickets.compose import describe
 from diagnose.tickets.post import backoff
-from diagnose.tickets.target import HIDDEN, HttpRequest, SilentError, identify
+from diagnose.tickets.target import HttpRequest, SilentError, identify
 from diagnose.tickets.within import within
 
 if TYPE_CHECKING:

@@ -51,7 +51,7 @@ def _compose_one(finding: Finding, ack: Ack | None, jobs: tuple[int, list[JobWit
         finding=finding,
         ack=ack,
         title=(title := write_title(finding, particulars)),
-        summary=_summarize(finding, title),
+        summary=summarize(finding, title),
         particulars=particulars,
         n_jobs=n_jobs,
         jobs=linked,
@@ -71,7 +71,7 @@ def write_title(finding: Finding, particulars: Cause | None) -> str:
     return f"{said}, steps {words.times(1 / (1 - particulars.recoverable))}"
 
 
-def _summarize(finding: Finding, title: str) -> str:
+def summarize(finding: Finding, title: str) -> str:
     """Give the first line of a ticket: how severe it is, its title, and what it costs."""
     severe = f"{name(finding.severity.upper())} " if finding.severity else ""
     lost = finding.gpu_hours_lost_per_day

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from diagnose.model.ticket import Ticket
 from diagnose.tickets.alertmanager import Alert, Alertmanager
-from diagnose.tickets.target import Messages, RefusedError, SilentError
+from diagnose.tickets.target import Recipient, RefusedError, SilentError
 from diagnose.triage.deliveries import Deliveries
 
 #: Messages in a row that found nobody before the others are left for the next time.
@@ -26,7 +26,7 @@ class Sent:
     errors: tuple[str, ...] = ()
 
 
-def send_messages(tickets: Sequence[Ticket], target: Messages, deliveries: Deliveries) -> Sent:
+def send_messages(tickets: Sequence[Ticket], target: Recipient, deliveries: Deliveries) -> Sent:
     """Send a target one message a ticket; one that is refused does not stop the others."""
     n_sent = n_elsewhere = n_silent = 0
     errors = []

@@ -7,12 +7,9 @@ import dataclasses
 import hashlib
 from collections.abc import Mapping
 from typing import Protocol
-from urllib.parse import urlsplit
 
-from diagnose.errors import ServiceError, UsageError
+from diagnose.errors import ServiceError
 from diagnose.model.ticket import Ticket
-
-HIDDEN = "***"
 
 
 class RefusedError(ServiceError):
@@ -31,50 +28,21 @@ class HttpRequest:
     body: str
 
 
-class Messages(Protocol):
-    """A target that is told of events, one message each."""
+class Recipient(Protocol):
+    """Who is told of events, one message each."""
 
     name: str
     identity: str
-
-    def request(self, ticket: Ticket) -> HttpRequest:
-        """Give what would be sent, for who wants to see it first."""
 
     def send(self, ticket: Ticket) -> None:
         """Send it; returns when it has arrived."""
 
 
-def check_web_address(option: str, url: str) -> str:
-    """Refuse what is no address of a web service.
+class Messages(Recipient, Protocol):
+    """A service that is told of events."""
 
-    Raises
-    ------
-    UsageError
-        It is none; the message does not show it.
-    """
-    try:
-        parts = urlsplit(url)
-        is_fine = parts.scheme in {"http", "https"} and bool(parts.hostname) and (parts.port or 1) > 0
-    except ValueError:
-        is_fine = False
-    if not is_fine or any(char.isspace() or not char.isprintable() for char in url):
-        raise UsageError(f"{option}: expected an address such as https://host/path")
-    return url
-
-
-def mask(url: str) -> str:
-    """Show a web address without anything in it that may be secret.
-
-    >>> mask("https://me:pass@hooks.example:8443/services/T00/xyz?token=1"), mask("http://am:9093")
-    ('https://***@hooks.example:8443/***', 'http://am:9093')
-    """
-    parts = urlsplit(url)
-    host = parts.hostname or ""
-    host = f"[{host}]" if ":" in host else host
-    port = f":{parts.port}" if parts.port else ""
-    user = f"{HIDDEN}@" if "@" in parts.netloc else ""
-    rest = f"/{HIDDEN}" if parts.path.strip("/") or parts.query or parts.fragment else ""
-    return f"{parts.scheme}://{user}{host}{port}{rest}"
+    def request(self, ticket: Ticket) -> HttpRequest:
+        """Give what would be sent, for who wants to see it first."""
 
 
 def identify(kind: str, url: str) -> str:

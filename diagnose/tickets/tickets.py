@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import TypeVar
 
+from diagnose.addresses import check_web_address
 from diagnose.model.plain import to_json
 from diagnose.model.ticket import Finding, Ticket
 from diagnose.tickets.alertmanager import Alert, Alertmanager
@@ -15,7 +16,7 @@ from diagnose.tickets.apprise import AppriseService
 from diagnose.tickets.compose import compose
 from diagnose.tickets.deliver import Sent, send_alerts, send_messages, write_tickets
 from diagnose.tickets.due import Threshold, find_due, find_fixed, open_findings
-from diagnose.tickets.target import HttpRequest, check_web_address
+from diagnose.tickets.target import HttpRequest
 from diagnose.tickets.webhook import Webhook, read_key
 from diagnose.triage.acks import list_acks
 from diagnose.triage.census import take_census
@@ -85,11 +86,11 @@ class Tickets:
 
     def show(self) -> Iterator[Unsent]:
         """Say what would be sent to each target."""
-        with self._messengers(key=None) as messengers:
+        with self._open_messengers(signs=False) as messengers:
             for target in messengers:
                 due = self._due(Deliveries(self._store, target.identity))
                 yield Unsent(target.name, tuple(target.request(ticket) for ticket in due))
-        with self._alertmanagers() as alertmanagers:
+        with self._open_alertmanagers() as alertmanagers:
             for alertmanager in alertmanagers:
                 alerts = self._alerts(Deliveries(self._store, alertmanager.identity))
                 requests = alertmanager.requests(alerts, self._now_s)
@@ -97,8 +98,7 @@ class Tickets:
 
     def send(self) -> Generator[Sent, None, None]:
         """Tell every target what is due; one that fails does not stop the others."""
-        key = read_key() if self._request.webhooks else None
-        with self._messengers(key) as messengers, self._alertmanagers() as alertmanagers:
+        with self._open_messengers(signs=True) as messengers, self._open_alertmanagers() as alertmanagers:
             for target in messengers:
                 deliveries = Deliveries(self._store, target.identity)
                 yield send_messages(self._due(deliveries), target, deliveries)
@@ -135,19 +135,35 @@ class Tickets:
             *(Alert(ticket, fires=False) for ticket in self._compose(over)),
         ]
 
+    def _open_messengers(self, *, signs: bool) -> "contextlib.AbstractContextManager[list[Webhook | AppriseService]]":
+        """Open all targets that are told of events."""
+        asked = self._request
+        return open_messengers(asked.webhooks, asked.apprises, timeout_s=asked.timeout_s, signs=signs)
+
+    def _open_alertmanagers(self) -> "contextlib.AbstractContextManager[list[Alertmanager]]":
+        """Open all Alertmanagers."""
+        return open_alertmanagers(self._request.alertmanagers, timeout_s=self._request.timeout_s)
+
     def _compose(self, findings: list[Finding]) -> list[Ticket]:
         """Write tickets."""
         return compose(self._store, findings, self._acks, self._request.site)
 
-    def _messengers(self, key: bytes | None) -> "contextlib.AbstractContextManager[list[Webhook | AppriseService]]":
-        """Open all targets that are told of events."""
-        webhooks = [Webhook(url, self._request.timeout_s, key) for url in self._request.webhooks]
-        apprises = [AppriseService(url, self._request.timeout_s) for url in self._request.apprises]
-        return _closing([*webhooks, *apprises])
 
-    def _alertmanagers(self) -> "contextlib.AbstractContextManager[list[Alertmanager]]":
-        """Open all Alertmanagers."""
-        return _closing([Alertmanager(url, self._request.timeout_s) for url in self._request.alertmanagers])
+def open_messengers(
+    webhooks: Sequence[str], apprises: Sequence[str], *, timeout_s: float, signs: bool = True
+) -> "contextlib.AbstractContextManager[list[Webhook | AppriseService]]":
+    """Open all targets that are told of events; messages to webhooks are signed where they are to be sent."""
+    key = read_key() if webhooks and signs else None
+    return _closing(
+        [*(Webhook(url, timeout_s, key) for url in webhooks), *(AppriseService(url, timeout_s) for url in apprises)]
+    )
+
+
+def open_alertmanagers(
+    urls: Sequence[str], *, timeout_s: float
+) -> "contextlib.AbstractContextManager[list[Alertmanager]]":
+    """Open all Alertmanagers."""
+    return _closing([Alertmanager(url, timeout_s) for url in urls])
 
 
 @contextlib.contextmanager

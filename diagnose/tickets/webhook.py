@@ -17,11 +17,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from diagnose._version import __version__
+from diagnose.addresses import mask
 from diagnose.errors import UsageError
 from diagnose.model.plain import to_json
 from diagnose.model.ticket import Ticket
 from diagnose.tickets.post import Poster
-from diagnose.tickets.target import HttpRequest, identify, mask
+from diagnose.tickets.target import HttpRequest, identify
 
 #: Environment variables with the secret that signs, or the name of a file with it.
 SECRET = "DIAGNOSE_WEBHOOK_SECRET"  # noqa: S105 - the name of a variable

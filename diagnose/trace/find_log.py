@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from diagnose.errors import TraceError
-from diagnose.trace.input_files import InputFiles, list_input_files
-from diagnose.trace.parquet import is_trace
+from diagnose.trace.collectives.recognise import Dumps
+from diagnose.trace.input_files import InputFiles, is_trace, list_input_files
 
 
 def find_log(source: str | Path | BinaryIO, *, column: str | None = None) -> InputFiles | None:
@@ -38,3 +38,23 @@ def find_log(source: str | Path | BinaryIO, *, column: str | None = None) -> Inp
     except (TraceError, OSError):
         return None
     return inputs if is_found else None
+
+
+def find_log_among(dumps: Dumps) -> InputFiles | None:
+    """Find the training logs that lie beside dumps of collectives; None where there are none."""
+    from diagnose.trace.logs_beside import FILES_ASKED, is_log_beside, may_be_console
+
+    asked = [file for file in dumps.others if may_be_console(file)][:FILES_ASKED]
+    logs = tuple(file for file in asked if is_log_beside(file))
+    return InputFiles(dumps.inputs.path, logs) if logs else None
+
+
+def are_traces_among(dumps: Dumps) -> bool:
+    """Say whether what lies beside dumps of collectives holds operations, which say more than they."""
+    from diagnose.trace.producers import training_log
+    from diagnose.trace.producers.catalogue import find_producer
+
+    if not dumps.others:
+        return False
+    producer = find_producer(InputFiles(dumps.inputs.path, dumps.others))
+    return producer not in (None, training_log) or any(is_trace(file) for file in dumps.others)

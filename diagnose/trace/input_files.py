@@ -20,6 +20,8 @@ HEAD_BYTES = 1 << 16
 MAX_FILES = 20_000
 #: How a file begins that gzip packed.
 GZIP = b"\x1f\x8b"
+#: How a file of Parquet begins.
+PARQUET = b"PAR1"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +40,11 @@ class InputFiles:
     def head(self, file: Path) -> bytes:
         """Give the first bytes of a file, unpacked; empty where it cannot be read."""
         return _head(file)
+
+
+def forget_heads() -> None:
+    """Forget the first bytes of all files: who reads new ones all the time has no use for those of the old."""
+    _head.cache_clear()
 
 
 @functools.lru_cache(maxsize=1024)
@@ -88,3 +95,12 @@ def list_input_files(path: Path, *, name: str) -> InputFiles:
 def name_in(folder: Path, file: Path, name: str) -> str:
     """Name a file as errors do: as the path given, with what lies below it."""
     return name if file == folder else f"{name}/{file.relative_to(folder).as_posix()}"
+
+
+def is_trace(file: Path) -> bool:
+    """Say whether a file is Parquet, by its first bytes."""
+    try:
+        with file.open("rb") as content:
+            return content.read(len(PARQUET)) == PARQUET
+    except OSError:
+        return False

@@ -8,10 +8,9 @@ import re
 from pathlib import Path
 from typing import Literal
 
-from diagnose.trace.input_files import InputFiles
+from diagnose.trace.input_files import InputFiles, is_trace
 from diagnose.trace.logs.load import has_steps
 from diagnose.trace.logs_beside import may_be_console
-from diagnose.trace.parquet import is_trace
 from diagnose.trace.producers import training_log
 from diagnose.trace.producers.catalogue import find_producer
 from diagnose.trace.read import BESIDE, DESCRIPTIONS

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from diagnose.errors import TraceError
-from diagnose.trace.input_files import InputFiles, list_input_files, name_in
-from diagnose.trace.parquet import is_trace
+from diagnose.trace.input_files import InputFiles, is_trace, list_input_files, name_in
 
 if TYPE_CHECKING:
     from diagnose.model.training_log import TrainingLog

@@ -69,8 +69,6 @@ JOB_KEY = "diagnose.job"
 RECORDING_KEY = "diagnose.recording"
 #: Rows in which names are looked for at a time.
 CODES_AT_A_TIME = 1 << 16
-#: How a Parquet file begins.
-MAGIC = b"PAR1"
 #: How a row is called that says no type.
 NO_TYPE = "(null)"
 
@@ -134,15 +132,6 @@ def _read_table(
     del parts, batch
     pa.default_memory_pool().release_unused()
     return table, np.concatenate(numbers)
-
-
-def is_trace(file: Path) -> bool:
-    """Say whether a file is Parquet, by its first bytes."""
-    try:
-        with file.open("rb") as content:
-            return content.read(len(MAGIC)) == MAGIC
-    except OSError:
-        return False
 
 
 def _open(path: Path) -> Any:
@@ -257,11 +246,11 @@ def _rows(table: pa.Table, footer: dict[bytes, bytes], name: str) -> Rows:
     columns = _Columns(table)
     step, dp, stage = (columns.integers(column) for column in ("step", "dp_rank", "stage"))
     start_s, duration_s = columns.seconds("start_ts"), columns.seconds("duration")
-    codes, names = _strings(table["optype"])
+    codes, names = _strings(table, "optype", name)
     host: Ints | None = None
     host_names: tuple[str, ...] = ()
     if "host" in table.column_names:
-        host, host_names = _strings(table["host"])
+        host, host_names = _strings(table, "host", name)
     return Rows(
         step=step,
         dp=dp,
@@ -351,14 +340,21 @@ def _list_others(codes: Ints, names: tuple[str, ...]) -> dict[str, Any]:
     return {"other": np.array([*of_code, position[NO_TYPE]], dtype=np.int32)[codes], "other_types": types}
 
 
-def _strings(column: pa.ChunkedArray) -> tuple[Ints, tuple[str, ...]]:
-    """Turn a string column into codes (-1 for null) and their names."""
+def _strings(table: pa.Table, of: str, name: str) -> tuple[Ints, tuple[str, ...]]:
+    """Turn a column of strings into codes (-1 for null) and their names."""
+    column = table[of]
     if not pa.types.is_dictionary(column.type):
         column = column.dictionary_encode()
     column = column.unify_dictionaries()
     if column.num_chunks == 0:
         return np.zeros(0, dtype=np.int64), ()
-    names = tuple("(null)" if text is None else str(text) for text in column.chunk(0).dictionary.to_pylist())
+    try:
+        names = tuple("(null)" if text is None else str(text) for text in column.chunk(0).dictionary.to_pylist())
+    except UnicodeDecodeError as error:  # what Parquet calls a string is checked by nobody
+        raise TraceError(
+            f"column {of}: {error.object[:40]!r} is no UTF-8 text; expected names: the file is damaged, or its writer is wrong",
+            where=name,
+        ) from None
     parts = []
     for chunk in column.chunks:
         codes, missing = read_numbers(chunk.indices)

@@ -19,8 +19,8 @@ from typing import Any, BinaryIO
 from diagnose.errors import TraceError
 from diagnose.model.memory import default_memory
 from diagnose.model.trace import Ints
-from diagnose.trace.input_files import InputFiles, list_input_files
-from diagnose.trace.parquet import MAGIC, is_trace, read_parquet
+from diagnose.trace.input_files import PARQUET, InputFiles, is_trace, list_input_files
+from diagnose.trace.parquet import read_parquet
 from diagnose.trace.rows import Rows
 from diagnose.trace.sample import choose_steps
 from diagnose.trace.streams import read_stream
@@ -96,9 +96,9 @@ def _choose_steps(
 def _read_stream(source: BinaryIO, name: str, report: Callable[[str], None], choose: _Choose) -> Rows:
     """Read what was piped in: a trace, or the one file of another producer."""
     first = source.tell()
-    head = source.read(len(MAGIC))
+    head = source.read(len(PARQUET))
     source.seek(first)
-    if head == MAGIC:
+    if head == PARQUET:
         return choose([source], lambda picked: read_parquet(source, name=name, steps=picked))
     with tempfile.TemporaryDirectory(prefix="diagnose-") as folder:  # producers look at files
         path = Path(folder, "job")
@@ -110,6 +110,7 @@ def _read_stream(source: BinaryIO, name: str, report: Callable[[str], None], cho
 def _read_inputs(inputs: InputFiles, name: str, report: Callable[[str], None], choose: _Choose) -> Rows:
     """Read files of another producer, else a folder with one trace a rank."""
     # A job in one Parquet file is answered without any of these.
+    from diagnose.trace.collectives.recognise import find_dumps
     from diagnose.trace.gather import gather_traces
     from diagnose.trace.logs_beside import is_log_beside
     from diagnose.trace.producers import training_log
@@ -117,11 +118,15 @@ def _read_inputs(inputs: InputFiles, name: str, report: Callable[[str], None], c
     from diagnose.trace.recorded import make_rows
     from diagnose.trace.strangers import describe_strangers, refuse_strangers
 
+    # What a communication library left beside traces has no operations to add.
+    dumps = find_dumps(inputs.path) if inputs.is_folder else None
+    passed = frozenset(inputs.files if dumps is None else dumps.others)
     traces = tuple(file for file in inputs.files if is_trace(file))
     others = tuple(
         file
         for file in inputs.files
         if file not in set(traces)
+        and file in passed
         and file.suffix.lower() not in DESCRIPTIONS
         and not (traces and (file.name in BESIDE or is_log_beside(file)))
     )
@@ -144,7 +149,10 @@ def _read_inputs(inputs: InputFiles, name: str, report: Callable[[str], None], c
     if locked is not None:
         inside = f"{locked.relative_to(inputs.path)}: " if locked != inputs.path else ""
         raise TraceError(f"{inside}cannot be read: Permission denied; expected a file that you may read", where=name)
-    refused = refuse_strangers(InputFiles(inputs.path, others), name=name) if others else None
+    unread = (
+        others if dumps is None else tuple(file for file in inputs.files if file.suffix.lower() not in DESCRIPTIONS)
+    )
+    refused = refuse_strangers(InputFiles(inputs.path, unread), name=name) if unread else None
     if refused is not None:
         raise refused
     known = ", ".join(producer.NAME for producer in list_producers()) or "none"

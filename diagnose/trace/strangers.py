@@ -43,6 +43,7 @@ class Stranger:
 _TRACE = "record the steps with diagnose.record.Recorder, or with torch.profiler, on every rank"
 _PROFILE = "record the same steps with torch.profiler on every rank, and give the folder"
 _BESIDE = f"{_TRACE}: this has no operations"
+_TELEMETRY = "give this beside the trace, diagnose TRACE --telemetry FILE: it says why a machine is slow"
 _LOG = "give the log that the trainer printed for step times (`diagnose convert --list`: whose are read), or a trace for causes"
 _UNPACK = "unpack it, and give the folder"
 
@@ -300,7 +301,7 @@ STRANGERS: tuple[Stranger, ...] = (
         "DCGM metrics",
         _anywhere(rb"\bDCGM_FI_(?:DEV|PROF)_\w+|^#\s*Entity\b"),
         "has temperatures, clocks and power of GPUs, and could tell a throttled one",
-        f"{_BESIDE}; keep this: it says why a worker is slow",
+        f"{_BESIDE}; {_TELEMETRY}",
     ),
     Stranger(
         "a table of nvidia-smi",
@@ -308,19 +309,19 @@ STRANGERS: tuple[Stranger, ...] = (
             rb"^(?:timestamp|index|name|uuid), ?[^\n]*(?:\[MHz\]|\[W\]|\[%\]|temperature\.gpu|clocks|utilization|pcie)"
         ),
         "has clocks, temperatures and power of GPUs, and could tell a throttled one",
-        f"{_BESIDE}; keep this: it says why a worker is slow",
+        f"{_BESIDE}; {_TELEMETRY}",
     ),
     Stranger(
         "a page of nvidia-smi or rocm-smi",
         _anywhere(rb"\bNVIDIA-SMI \d|=NVSMI LOG=|ROCm System Management Interface|^\s+GPU0\s+GPU1\b|^GPU 0: NVIDIA"),
         "has the state of GPUs at one moment",
-        f"{_BESIDE}; keep this: it says why a worker is slow",
+        f"{_BESIDE}; {_TELEMETRY}",
     ),
     Stranger(
         "Prometheus metrics",
         _is(rb'\A(?:# (?:HELP|TYPE) \w+|\s*\{(?=.*"resultType"\s*:))'),
         "has counters of hosts or programs over time",
-        f"{_BESIDE}; keep this: it says why a host is slow",
+        f"{_BESIDE}; {_TELEMETRY}",
     ),
     Stranger(
         "a kernel log of a host",

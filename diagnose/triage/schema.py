@@ -70,6 +70,8 @@ DELIVERIES = _table(
 )
 #: Moments worth keeping, seconds since 1970: `night-ended`.
 MOMENTS = _table("moments", "name", name=sa.Text, at_s=sa.Double)
+#: What `diagnose watch` keeps of a job that runs, as JSON, and when it was kept.
+WATCHED = _table("watched", "location", location=sa.Text, state=sa.Text, saved_at=sa.Double)
 _VERSION = _table("schema_version", "version", version=sa.Integer)
 
 
@@ -241,5 +243,19 @@ def _keep_names(connection: sa.Connection) -> None:
     )
 
 
+def _keep_watched(connection: sa.Connection) -> None:
+    """Schema 5: jobs that are watched while they run."""
+    _run(
+        connection,
+        "CREATE TABLE watched (location TEXT NOT NULL PRIMARY KEY, state TEXT NOT NULL, saved_at DOUBLE PRECISION)",
+    )
+
+
 #: The i-th makes schema i + 1 of schema i. Never edit one that was released: add another.
-MIGRATIONS: tuple[Callable[[sa.Connection], None], ...] = (_first, _keep_pruned, _keep_findings, _keep_names)
+MIGRATIONS: tuple[Callable[[sa.Connection], None], ...] = (
+    _first,
+    _keep_pruned,
+    _keep_findings,
+    _keep_names,
+    _keep_watched,
+)

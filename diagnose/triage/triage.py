@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from diagnose.addresses import find_source
 from diagnose.model.memory import default_memory, read_bytes
 from diagnose.model.request import MIN_SPEEDUP
 from diagnose.model.triage_run import Progress, TriageRun
@@ -40,6 +41,7 @@ class TriageRequest:
     dask: str | None = None
     rules: Path | None = None
     min_speedup: float = MIN_SPEEDUP
+    telemetry: str | None = None
 
 
 def triage(request: TriageRequest, *, watch: Callable[[Progress], None] | None = None) -> TriageRun:
@@ -63,6 +65,7 @@ def triage(request: TriageRequest, *, watch: Callable[[Progress], None] | None =
     settings = RunSettings(
         judge=judge,
         rules=None if request.rules is None else str(request.rules.resolve()),
+        telemetry=None if request.telemetry is None else find_source("--telemetry", request.telemetry),
         memory_bytes=read_bytes(request.memory) if request.memory else default_memory(),
         timeout_s=request.timeout_s,
         since_s=None if request.since is None else parse_since(request.since, time.time()),

@@ -36,6 +36,9 @@ DOCUMENTS = {
     "compare": "diagnose compare A B --format json",
     "fleet": "diagnose fleet --format json",
     "ticket": "diagnose tickets",
+    "machines": "diagnose machines PATH --format json",
+    "watch": "diagnose watch --format json",
+    "watch-states": "diagnose watch --html DIR",
 }
 #: What is written here as a warning is an error of `mkdocs build --strict`.
 _LOG = logging.getLogger("mkdocs.hooks.pages")

@@ -7,6 +7,7 @@ import pytest
 
 import diagnose
 from diagnose.errors import TraceError
+from diagnose.report.html.page import render_without_replay
 from diagnose.trace.collectives.unpickle import unpickle
 from tests.collectives.simulate import Fault, Shape, list_groups, simulate
 from tests.collectives.write import write_flight_recorder, write_inspector
@@ -29,6 +30,9 @@ def test_a_rank_that_is_missing(tmp_path, as_json):
     hang = diagnosis.collectives.hang
     assert (hang.kind, hang.n_waiting) == ("missing", 15)
     assert diagnosis.causes[0].title.startswith("hang: rank 11 never called ")
+    page = render_without_replay(diagnosis, "dumps")
+    assert "Hang: rank 11 never called" in page
+    assert "15 of 16 ranks wait" in page or "15 ranks wait" in page
 
 
 def test_a_rank_that_died(tmp_path):
@@ -36,6 +40,17 @@ def test_a_rank_that_died(tmp_path):
     run = simulate(SMALL, Fault("died", 3, at=0.5), seed=2, n_steps=6)
     diagnosis = diagnose.diagnose(write_flight_recorder(run, tmp_path / "dumps", seed=1))
     assert (diagnosis.collectives.hang.kind, named(diagnosis)) == ("no-dump", ("unknown", [3]))
+
+
+@pytest.mark.parametrize("seed", [226, 7026])
+def test_a_hang_with_calls_queued_behind_it(tmp_path, seed):
+    """A rank whose call waits in the queue behind an earlier one is waited for, and the one that never called is named."""
+    assert score(tmp_path, [seed])["wrong"] == []
+
+
+def test_one_pause_is_no_slow_worker(tmp_path):
+    """A sound job in which one rank once paused for a tenth of a second has no slow worker."""
+    assert score(tmp_path, [208])["wrong"] == []
 
 
 def test_few_dumps_cannot_tell(tmp_path):
@@ -64,6 +79,19 @@ def test_a_job_under_way_does_not_hang(tmp_path):
     diagnosis = diagnose.diagnose(folder)
     assert diagnosis.collectives.hang is None
     assert diagnosis.causes == ()
+
+
+def test_ranks_at_work_are_no_hang(tmp_path):
+    """One rank that others wait for, while some neither wait nor are waited for, is at its own work."""
+    run = simulate(SMALL, Fault(), seed=4, n_steps=6)
+    doubts = []
+    for cut_s in (1.917, 2.083):
+        folder = tmp_path / f"{cut_s}"
+        write_flight_recorder(run, folder, seed=1, cut_s=cut_s, cut_spread_s=0.01, written=False)
+        diagnosis = diagnose.diagnose(folder)
+        assert diagnosis.causes == ()
+        doubts += diagnosis.collectives.doubts
+    assert sum("waited for: a moment in a job under way" in doubt for doubt in doubts) == 2
 
 
 @pytest.mark.parametrize("shape", [Shape(1, 8, 1), SMALL, Shape(1, 4, 4)])
@@ -193,6 +221,29 @@ def test_sixty_jobs(tmp_path):
     assert figures["silent"] >= 0.98 * figures["sound"]
 
 
+@pytest.mark.parametrize("seed", [20160, 20264])
+def test_ranks_at_work_in_a_job_under_way(tmp_path, seed):
+    """Some ranks of different groups that all wait for, as each is at its own work, are no hang."""
+    assert score(tmp_path, [seed])["wrong"] == []
+
+
+@pytest.mark.benchmark
+def test_sound_jobs(tmp_path):
+    """Of a hundred and twenty sound jobs nothing is said of 98%."""
+    figures = score(tmp_path, list_sound(30000, 30480))
+    assert figures["sound"] == 120
+    assert figures["silent"] >= 0.98 * figures["sound"]
+
+
+#: What is wrong with a job, by its seed.
+KINDS = ("none", "slow", "hang", "died", "mismatch", "link", "none", "slow")
+
+
+def list_sound(first, end):
+    """List the seeds of jobs that nothing is wrong with."""
+    return [seed for seed in range(first, end) if KINDS[seed % len(KINDS)] == "none"]
+
+
 SHAPES = [
     (1, 8, 1),
     (2, 2, 2),
@@ -214,7 +265,7 @@ def score(folder, seeds):
     for seed in seeds:
         rng = np.random.default_rng(seed)
         shape = Shape(*SHAPES[rng.integers(len(SHAPES) - (seed % 12 != 0))])
-        kind = ("none", "slow", "hang", "died", "mismatch", "link", "none", "slow")[seed % 8]
+        kind = KINDS[seed % len(KINDS)]
         rank = int(rng.integers(shape.world))
         group = ()
         if kind == "link":

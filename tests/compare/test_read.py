@@ -129,7 +129,7 @@ def test_what_is_no_number_is_missing(number: float) -> None:
 def test_one_of_several_is_chosen_by_its_job() -> None:
     """Of several diagnoses the job says which; where it does not, the error lists them."""
     several = [saved(healthy()), saved(worker_fault()), saved(two_causes())]
-    assert choose(several, "a.json", "AR").job_id == "AR"
+    assert choose(several, "a.json", "AR")["job"]["job_id"] == "AR"
     for job, says in [
         (None, "a.json: it holds 3 diagnoses ('pretrain-7b', 'AR', 'moe-32b'); say which with --job ID"),
         ("x", "a.json: there is no diagnosis of job 'x'; it has 'pretrain-7b', 'AR', 'moe-32b'"),

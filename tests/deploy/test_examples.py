@@ -75,7 +75,11 @@ def test_damaged_traces_do_not_keep_tickets_back(outcome: int, calls: list[str],
 def test_systemd(tmp_path: Path) -> None:
     """`systemd-analyze verify` accepts both units, and the line of shell is one."""
     shutil.copytree(DEPLOY / "systemd", tmp_path, dirs_exist_ok=True)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["diagnose.service", "diagnose.timer"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "diagnose-watch.service",
+        "diagnose.service",
+        "diagnose.timer",
+    ]
     unit = (tmp_path / "diagnose.service").read_text()
     command = re.search(r"^ExecStart=/bin/sh -c '(.*)'$", unit, flags=re.MULTILINE)
     assert command is not None

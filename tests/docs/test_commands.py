@@ -10,11 +10,22 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from diagnose.faults.generate import generate
+from diagnose.faults.spec import JobSpec
+from diagnose.faults.telemetry.bridge import telemetry_of
+from diagnose.faults.telemetry.prometheus import render_range
+from diagnose.faults.telemetry.render import render
+from diagnose.faults.telemetry.worlds import draw_world
+from diagnose.faults.worker_fault import WorkerFault
+from diagnose.model.plain import to_json
 from docs.tools.shell import ROOT, Shell, list_commands
 from tests.collectives.simulate import Fault, Shape, simulate
 from tests.collectives.write import write_flight_recorder
+from tests.confirm.stands import document, machine, result
 from tests.trace.producers import kineto_traces, megatron_lines, ndtimeline_files, pipelines, torchtitan_files
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -24,8 +35,10 @@ CANNOT_RUN = {
     "python3 -m venv": "the same; CI runs the README's own line for the tests",
     "docker ": "needs a container tool; tests/deploy/test_container.py reads the Dockerfile with a linter",
     "kubectl ": "needs a cluster; tests/deploy/test_examples.py reads the CronJob",
+    "bash confirm.sh": "needs machines to test; tests/confirm/test_script.py runs the script with stand-ins for ssh and srun",
     "sbatch ": "needs Slurm; tests/deploy/test_slurm.py runs the script with stand-ins for its programs",
     "systemctl ": "needs systemd as root; tests/deploy/test_examples.py verifies the units",
+    "diagnose machines http": "needs a Prometheus server; tests/telemetry asks one",
     "primus ": "runs a training job",
     "torchrun ": "runs a training job",
     "diagnose run ": "runs a training job; tests/test_run_cli.py does that",
@@ -42,7 +55,10 @@ CANNOT_RUN = {
     "python -m mkdocs": "CI's step `documentation`",
 }
 #: Commands that may end otherwise than with 0: a gate that finds something.
-MAY_FAIL = {"diagnose compare last-good.json after.parquet --fail-on came"}
+MAY_FAIL = {
+    "diagnose compare last-good.json after.parquet --fail-on came",
+    "diagnose machines telemetry.json --fail-on faulty --fail-on cannot-tell",
+}
 
 
 def _profiled(folder: Path) -> None:
@@ -80,6 +96,19 @@ def _megascan(folder: Path) -> None:
     (folder / "aggregated.json").write_text(json.dumps(events))
 
 
+def _measured(folder: Path) -> None:
+    """Leave a trace with the time of day, and what its machines answer to a range query."""
+    spec, began_s = JobSpec(pp=2, steps=24, workers_per_host=2, absolute_times=True, seed=5, forward_s=0.2), 1.75e9
+    fault = WorkerFault(places=((1, 1),), slowdown=1.5, onset=10)
+    job = generate(spec, [fault])
+    at = job.trace.schema.get_field_index("start_ts")
+    moved = job.trace.set_column(at, "start_ts", pa.array(job.trace["start_ts"].to_numpy() + began_s))
+    pq.write_table(moved, folder / "traces/job-7.parquet")
+    (folder / "telemetry").mkdir()
+    beside = telemetry_of(job, [fault], ["thermal"], began_s=began_s)
+    (folder / "telemetry/job-7.json").write_text(render_range(beside.telemetry))
+
+
 def _dumped(folder: Path) -> None:
     run = simulate(Shape(2, 4, 2), Fault("hang", 11, at=0.6), seed=1, n_steps=6)
     write_flight_recorder(run, folder / "dumps/job-7", seed=1)
@@ -92,14 +121,33 @@ def _timelines(folder: Path) -> None:
     shutil.copy(ROOT / "docs/reference/job.yaml", folder)
 
 
+def _clustered(folder: Path) -> None:
+    """Leave what eight machines measured, and which of them do the same work."""
+    world = draw_world(1, 7, n_hosts=8)
+    (folder / "telemetry.json").write_text(render_range(render(world.cluster)))
+    (folder / "roles.txt").write_text("".join(f"{host} stage-0\n" for host in world.cluster.names))
+
+
+def _tested(folder: Path) -> None:
+    """Leave a diagnosis that names a machine, and what the tests of five machines left."""
+    (folder / "job.json").write_text(to_json(document()))
+    (folder / "confirm-results").mkdir()
+    slow = {str(n): 402.0 if n == 3 else 606.0 for n in range(8)}
+    for one in (result("node-3", "suspect", gemm=slow, dcgm=True), *(machine(f"node-{n}") for n in (1, 5, 9, 13))):
+        (folder / f"confirm-results/{one.host}.json").write_text(to_json(one))
+
+
 #: What puts the files of a page in place, where `shell.STANDS_FOR` does not.
 SCENES: dict[str, Callable[[Path], object]] = {
     "docs/how-to/collectives.md": _dumped,
+    "docs/how-to/confirm.md": _tested,
     "docs/how-to/logs.md": _logged,
+    "docs/how-to/machines.md": _clustered,
     "docs/how-to/megatronapp.md": _megascan,
     "docs/how-to/pack.md": _lengths,
     "docs/how-to/primus.md": lambda at: pipelines.write_primus(at / "output/pp_data", pipelines.Pipeline().run()),
     "docs/how-to/pytorch-profiler.md": _profiled,
+    "docs/how-to/telemetry.md": _measured,
     "docs/how-to/torchtitan.md": lambda at: torchtitan_files.write_logs(at / "outputs/structured_logs"),
     "docs/how-to/vescale.md": _timelines,
     "docs/how-to/zero-bubble.md": lambda at: pipelines.write_event_timer(at / "logs", pipelines.Pipeline().run()),

@@ -49,17 +49,20 @@ def name_kinds(facts: LogFacts) -> set[str]:
     said = {
         key for key, share in facts.ledger.shares.items() if key not in ("variation", "between") and share >= TOLD_SHARE
     }
-    said |= {"windows"} if facts.windows and not facts.ramps else set()
-    return said | ({"ramps"} if facts.ramps else set())
+    # What costs next to nothing is no finding, but a window beside one is.
+    told_s = TOLD_SHARE / 2 * facts.ledger.total_s
+    said |= {"windows"} if sum(w.lost_s for w in facts.windows) >= told_s and not facts.ramps else set()
+    return said | ({"ramps"} if sum(r.lost_s for r in facts.ramps) >= told_s else set())
 
 
 def score(shape: Shape, facts: LogFacts) -> Score:
     """Compare what was measured with what was put in."""
-    truth, ledger, k = shape.truth, facts.ledger, shape.run.interval
+    truth, ledger, k = shape.truth, facts.ledger, max(shape.run.interval, facts.interval)
     assert ledger is not None
     said = name_kinds(facts)
-    wanted = {key for key, seconds in truth.lost_s.items() if seconds >= TOLD_SHARE * ledger.total_s}
-    either = {key for key, seconds in truth.lost_s.items() if seconds >= TOLD_SHARE * ledger.total_s / 2}
+    total_s = float(shape.run.step_s.sum()) if facts.of else ledger.total_s
+    wanted = {key for key, seconds in truth.lost_s.items() if seconds >= TOLD_SHARE * total_s}
+    either = {key for key, seconds in truth.lost_s.items() if seconds >= TOLD_SHARE * total_s / 2}
     onset = period = None
     if truth.windows:
         found = [(window.onset, window.recovery) for window in facts.windows]
@@ -71,7 +74,8 @@ def score(shape: Shape, facts: LogFacts) -> Score:
     lost = right = None
     if truth.lost_s:
         put_in = sum(truth.lost_s.values())
-        measured = sum(ledger.seconds.get(key, 0.0) for key in truth.lost_s)
+        # The end of a ramp may be a level of its own.
+        measured = sum(ledger.seconds.get(key, 0.0) for key in {*truth.lost_s, *_implied(set(truth.lost_s))})
         lost = abs(measured - put_in) / put_in
         n = sum(int(w.last - w.first + 1) for w in facts.windows) + sum(s.lines * k for s in facts.spikes)
         error_s = shape.noise_s * math.sqrt(max(n, 1)) * max(1.0, float(np.mean(facts.step_s)) / shape.pace_s)

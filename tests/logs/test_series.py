@@ -211,6 +211,82 @@ def test_a_slow_rank() -> None:
     assert (cause.cause, cause.where.workers) == ("worker-fault", (Worker(1, 1, 5),))
 
 
+@pytest.mark.parametrize(("every", "shown", "others"), [(8, 40, (8,)), (30, 30, (3,)), (37, 37, ())])
+def test_periods_that_lines_of_ten_show_alike(every: int, shown: int, others: tuple[int, ...]) -> None:
+    """Lines of ten show every eighth iteration as every fortieth: both are named, and none is dated; longer periods are exact."""
+    step_s = noise(4000, 0.005)
+    step_s[every - 1 :: every] += 9.0
+    facts, verdict = look(run_of(step_s, interval=10, intervals={"log": 10}))
+    spikes = facts.spikes[0]
+    assert (spikes.period, spikes.or_every) == (shown, others)
+    assert (verdict.causes[0].when.period_steps is None) == bool(others)
+    if others:
+        both = f"every {others[0]} or {shown}"
+        assert f"{both} iterations" in verdict.causes[0].title
+        assert f"{both} steps" in verdict.causes[0].check
+
+
+def test_periods_that_printed_steps_show_alike() -> None:
+    """Where every tenth step is printed, and no other, every 37th shows as every 370th: the shorter ones are named, too."""
+    step_s = noise(9000, 0.005)
+    step_s[36::37] += 9.0
+    facts, verdict = look(write_exactly(run_of(step_s, interval=10, intervals={"log": 10}), is_mean=False))
+    spikes = facts.spikes[0]
+    assert (spikes.period, spikes.or_every) == (370, (37, 74, 185))
+    assert verdict.causes[0].when.period_steps is None
+
+
+def test_an_evaluation_that_nothing_tells_of_around_saves_that_are_told() -> None:
+    """Every hundredth step evaluates, with no line of it, and every third of these saves: the period is that of all of them."""
+    between = [Between(kind="evaluation", at=at, seconds=20.0) for at in range(99, 999, 100)]
+    saves = [Between(kind="save", at=at, seconds=60.0) for at in range(299, 999, 300)]
+    run = run_of(noise(1000), between=tuple(sorted([*between, *saves], key=lambda event: event.at)))
+    log = write_exactly(run, inside=True)
+    facts, verdict = look(dataclasses.replace(log, events=tuple(e for e in log.events if e.kind == "save")))
+    assert {(s.pattern, s.period, s.matches) for s in facts.spikes} == {
+        ("periodic", 300, ("save",)),
+        ("periodic", 100, ()),
+    }
+    assert facts.ledger.seconds["save"] == pytest.approx(180, rel=0.02)
+    assert facts.ledger.seconds["periodic"] == pytest.approx(180, rel=0.02)
+    assert {cause.cause for cause in verdict.causes} == {"checkpoint-stall", "unknown"}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_sawtooth(seed: int) -> None:
+    """Iterations that get longer and longer until something resets them, again and again, come at that period."""
+    step_s = (1.0 + np.arange(1200) % 200 / 200.0) * noise(1200, 0.01, seed)
+    facts, verdict = look(run_of(step_s))
+    assert len(facts.ramps) >= 5
+    assert all(ramp.to_step_time > ramp.from_step_time for ramp in facts.ramps)
+    (cause,) = verdict.causes
+    assert "longer and longer" in cause.title
+    assert facts.ledger.shares["ramps"] + facts.ledger.shares.get("windows", 0.0) == pytest.approx(1 / 3, abs=0.03)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_drift_that_restarts_undo(seed: int) -> None:
+    """Iterations that get slower until the job is restarted, each time, cost what they take above the pace after a start."""
+    drift = 1.0 + 0.5 * (np.arange(900) % 300) / 300.0
+    attempts = tuple(Attempt(at=at, gap_s=120.0) for at in (0, 300, 600))
+    facts, verdict = look(run_of(drift * noise(900, 0.01, seed), attempts=attempts))
+    (cause,) = verdict.causes
+    assert "longer and longer" in cause.title
+    assert len(facts.ramps) >= 2
+    lost = facts.ledger.seconds["ramps"] + facts.ledger.seconds.get("windows", 0.0)
+    assert lost == pytest.approx(float((drift - 1.0).sum()), rel=0.1)
+
+
+def test_flushes_in_every_step() -> None:
+    """Where all steps flush the allocator's cache memory is said to be short, at a cost that is not known."""
+    events = tuple(LogEvent("cache-flush", i) for i in range(1, 501))
+    _, verdict = look(dataclasses.replace(write_exactly(run_of(noise(500))), events=events))
+    (cause,) = verdict.causes
+    assert (cause.cause, cause.confidence, cause.recoverable, cause.share) == ("allocator-stall", 0.6, 0.0, None)
+    some = dataclasses.replace(write_exactly(run_of(noise(500))), events=events[:20])
+    assert look(some)[1].causes == ()
+
+
 def test_scatter_that_grows() -> None:
     """Step times that scatter five times as much at the end are told of."""
     facts, _ = look(run_of(np.r_[noise(400, 0.01), noise(400, 0.05, 1)]))

@@ -3,6 +3,8 @@
 import pytest
 
 from diagnose.features.paces import measure_log
+from tests.logs.formats import FORMATS
+from tests.logs.formats_table import run_cell
 from tests.logs.score import Score, score
 from tests.logs.shapes import SHAPES, draw_shape, write_exactly
 
@@ -34,6 +36,14 @@ def test_forty_runs(kind: str) -> None:
     assert share_of([one.onset for one in scores]) >= RIGHT, said
     assert share_of([one.period for one in scores]) >= RIGHT, said
     assert share_of([one.lost_right for one in scores]) >= RIGHT
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_some_logs_of_every_format(name: str) -> None:
+    """Of one log of each shape nothing false is said."""
+    for kind in [kind for kind in SHAPES if kind not in FORMATS[name].never]:
+        (one,) = run_cell(FORMATS[name], kind, [40_001])
+        assert one.is_right or one.lacks, (kind, one.said)
 
 
 @pytest.mark.parametrize("kind", SHAPES)

@@ -77,6 +77,24 @@ def _say_budget(found: Found) -> str:
     return "budget of a step: " + ", ".join(f"{key} {share:.0%}" for key, share in parts.items())
 
 
+def _say_levers(found: Found) -> str:
+    """Write where a step goes, and what makes it shorter."""
+    return f"{_say_budget(found)}; {'; '.join(lever['summary'] for lever in found['levers'])}"
+
+
+def _say_else(found: Found) -> str:
+    """Write the summary, what else it may be, and what would tell."""
+    others = [f"or else {one['cause']}: {one['tells_apart']}" for one in found["causes"][0]["alternatives"]]
+    return "; ".join([str(found["summary"]).partition(": ")[2], *others])
+
+
+def _or_else(cause: str) -> Callable[[Found], bool]:
+    """Say whether the answer names a cause, or names it as what else it may be, with what would tell."""
+    return lambda found: (
+        cause in [other["cause"] for each in found["causes"] for other in (each, *each["alternatives"])]
+    )
+
+
 def _dates(found: Found) -> bool:
     """Say whether the answer tells since when."""
     return found["verdict"] == "straggling"
@@ -95,6 +113,13 @@ def _ramp(first_s: float, last_s: float, n_steps: int = 250) -> LoggedRun:
     """Make a run whose steps take longer and longer."""
     run = steady_run(n_steps, 1.0)
     return dataclasses.replace(run, step_s=run.step_s * np.linspace(first_s, last_s, n_steps))
+
+
+def _slower_updates() -> LoggedRun:
+    """Make a run of reinforcement learning whose updates take longer and longer, while what the policy writes takes what it did."""
+    run = steady_run(250, 60.0)
+    update_s = 15.0 * np.linspace(1.0, 6.0, 250)
+    return dataclasses.replace(run, step_s=run.step_s + update_s, parts={"update": update_s})
 
 
 def _flushes(text: bytes, is_flushed: Callable[[int], bool] = lambda _: True) -> bytes:
@@ -128,11 +153,47 @@ def _pipeline(folder: Path) -> Path:
     return folder / "pp_data"
 
 
-def _kineto(folder: Path, **asked: Any) -> Path:
+def _asking(folder: Path) -> Path:
+    """Write the trace of a GPU whose host asks for the loss in every step, and goes on 45 ms later."""
+    trace = kineto_traces.synchronising_rank([45_000.0] * 12, module="nn.Module: CrossEntropyLoss")
+    trace.write(folder / "rank0.json")
+    return folder
+
+
+def _sharded(folder: Path, *, gather_us: float) -> Path:
+    """Write traces of FSDP: eight layers, each gathered before its computing, and nothing beside the gathering."""
     for rank in range(4):
-        trace = kineto_traces.data_parallel_rank(n_steps=8, **asked)
-        trace.write(folder / "traces" / f"rank{rank}.json", **kineto_traces.distributed(rank, 4))
-    return folder / "traces"
+        trace = kineto_traces.KinetoTrace()
+        for step in range(8):
+            begins = at = 100_000.0 * step
+            for direction, us in (("forward", 1000.0), ("backward", 2000.0)):
+                tid = kineto_traces.MAIN if direction == "forward" else kineto_traces.AUTOGRAD
+                for layer in range(8):
+                    what = {"Collective name": "_allgather_base", "Process Group Name": "0", "Seq": 17 * step + layer}
+                    trace.annotate("FSDP::all_gather", begins + 19 + layer, 1)
+                    trace.kernel(
+                        begins + 20 + layer, at + 60, gather_us, "ncclDevKernel_AllGather_RING_LL(..)", tid, **what
+                    )
+                    if direction == "forward":
+                        trace.span("cpu_op", "aten::linear", begins + 10 + 5 * layer, 4)
+                        mark = {"ph": "s", "cat": "fwdbwd", "name": "fwdbwd", "pid": kineto_traces.PID, "tid": tid}
+                        trace.events.append(mark | {"ts": begins + 11 + 5 * layer, "id": 8 * step + layer})
+                    else:
+                        name = "autograd::engine::evaluate_function: AddmmBackward0"
+                        trace.span("cpu_op", name, begins + 100 + 5 * layer, 4, tid, **{"Fwd thread id": 1})
+                    launched = begins + (12 if direction == "forward" else 102) + 5 * layer
+                    trace.kernel(launched, at + 60 + gather_us, us, tid=tid)
+                    at += gather_us + us
+            what = {"Collective name": "_reduce_scatter_base", "Process Group Name": "0", "Seq": 17 * step + 16}
+            reduction = "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(..)"
+            trace.annotate("FSDP::post_backward_reduce", begins + 180, 5)
+            trace.kernel(begins + 182, at + 60, gather_us, reduction, kineto_traces.AUTOGRAD, **what)
+            at += gather_us
+            trace.annotate("Optimizer.step#Adam.step", begins + 200, 20)
+            trace.kernel(begins + 205, at + 70, 100.0)
+            trace.annotate(f"ProfilerStep#{step}", begins, at + 190.0 - begins)
+        trace.write(folder / f"rank{rank}.json", **kineto_traces.distributed(rank, 4))
+    return folder
 
 
 def _flight_recorder(folder: Path) -> Path:
@@ -176,14 +237,14 @@ def _inspector(folder: Path) -> Path:
     for rank in range(8):
         rows = []
         for number in range(64):
-            us = (900 if rank != 5 else 300) * (1 + 0.02 * rng.standard_normal())
+            us = (9000 if rank != 5 else 3000) * (1 + 0.02 * rng.standard_normal())
             rows.append(
                 {
                     "header": {"id": "0x1a2b", "rank": rank, "n_ranks": 8, "nnodes": 1},
                     "metadata": {
                         "inspector_output_format_version": "v4.0",
                         "rec_mechanism": "profiler_plugin",
-                        "dump_timestamp_us": 1_767_225_600_000_000 + number * 10**6,
+                        "dump_timestamp_us": 1_767_225_600_000_000 + number * 20_000,
                         "hostname": "gpu-1",
                         "pid": 100 + rank,
                     },
@@ -270,18 +331,19 @@ QUESTIONS = (
         "Why is FSDP slow on several nodes and fast on one?",
         "the network between nodes",
         "profiler traces of all ranks",
-        _kineto,
+        lambda at: _sharded(at, gather_us=4000.0),
         part=_shows_exposed,
-        say=_say_budget,
+        say=_say_levers,
     ),
     Question(
         "pytorch 106177",
         "Why do all-gathers not overlap with computing?",
         "not said in what is stored of the thread",
         "profiler traces of all ranks",
-        _kineto,
-        part=_shows_exposed,
-        say=_say_budget,
+        lambda at: _sharded(at, gather_us=2500.0),
+        lambda found: _shows_exposed(found) and found["levers"][0]["lever"] == "overlap-collectives",
+        _shows_exposed,
+        say=_say_levers,
     ),
     Question(
         "pytorch 104509",
@@ -324,8 +386,9 @@ QUESTIONS = (
         "too few loading workers",
         "metrics.csv with a step_time",
         lambda at: _write(at / "metrics.csv", lightning.write_metrics_csv(_every(4, 1.0))),
-        _says("data-loading"),
+        _or_else("data-loading"),
         lambda found: [cause["when"]["period_steps"] for cause in found["causes"]] == [4],
+        say=_say_else,
     ),
     Question(
         "nccl 349",
@@ -364,17 +427,19 @@ QUESTIONS = (
         "Why does the update of an actor with experts take longer from step to step?",
         "experts get uneven: a loss that balances them",
         "verl's console",
-        lambda at: _write(at / "out.log", verl.write_verl(_ramp(60.0, 140.0))),
+        lambda at: _write(at / "out.log", verl.write_verl(_slower_updates(), experts=128)),
         lambda found: _grows(found) and "expert" in json.dumps(found["causes"]),
         _dates,
+        say=_say_else,
     ),
     Question(
         "torchtune 522",
         "Why does every step lose 40 to 50 ms?",
         "reading the loss waits for the GPU",
-        "profiler traces",
-        _kineto,
-        say=_say_budget,
+        "a profiler trace",
+        _asking,
+        lambda found: found["budget"]["host_wait"] is not None and "aten::item" in found["levers"][0]["summary"],
+        say=lambda found: f"{_say_budget(found)}; {found['levers'][0]['summary']}",
     ),
     Question(
         "traceml 252",

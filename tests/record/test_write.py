@@ -76,7 +76,7 @@ def test_documents_here_and_there(tmp_path):
 def test_a_full_disk(tmp_path, monkeypatch, caplog):
     """A file that cannot be written is tried again, with one warning, and nothing is left of the attempt."""
 
-    def full(_table, path):
+    def full(_table, path, **_options):
         path.write_bytes(b"half")
         raise OSError(28, "No space left on device")
 

@@ -221,7 +221,7 @@ def test_large_jobs_keep_the_slowest_steps(data: ReportData, monkeypatch: pytest
     from diagnose.report.html import workers
 
     monkeypatch.setattr(workers, "_MAX_VALUES", 16 * 3)
-    picture = workers.draw_workers(data) if styled() else None
+    picture = workers.draw_workers(data.diagnosis) if styled() else None
     assert picture is not None
     w = data.diagnosis.what_if
     assert picture.probe["steps"] == sorted(w.steps[np.argsort(-w.by_step)[:3]].tolist())

@@ -10,12 +10,14 @@ import numpy as np
 
 from diagnose.features.series.lines import Lines
 from diagnose.model.trace import Bools, Ints
-from diagnose.numerics.pieces import LEAST_NOISE_RATIO, MIN_LEVEL, Piece, find_crowds, fit_pieces
+from diagnose.numerics.pieces import MIN_LEVEL, Piece, find_crowds, fit_pieces
 from diagnose.numerics.robust import MAD_TO_SIGMA, Floats, noise_of_differences
 
 #: Lines after a start that may hold what is built or loaded once, and lines after these that they are compared with.
 START_LINES = 5
 START_COMPARED = 16
+#: Steps of a start at most, where lines are of many.
+START_STEPS = 50
 #: They are slow from this ratio on, and from so many standard deviations on.
 START_RATIO = 1.1
 #: They are slower than this part of those that they are compared with.
@@ -69,9 +71,9 @@ def fit_baseline(lines: Lines, *, least_ratio: float) -> Baseline:
     values = lines.pace_s
     starts = _find_starts(lines, values)
     kept = np.flatnonzero(~starts)
-    pieces = fit_pieces(values[kept], least_ratio=least_ratio)
-    pieces = _settle(values[kept], pieces)
-    pieces = _add_crowds(values[kept], pieces, least_ratio)
+    pieces = fit_pieces(values[kept], least_ratio=least_ratio, noise=lines.noise)
+    pieces = _settle(values[kept], pieces, lines.noise)
+    pieces = _add_crowds(values[kept], pieces, least_ratio, lines.noise)
     pieces = _over_all(pieces, kept, len(values))
     pieces, spikes = _calibrate(lines, values, pieces, starts)
     pace_s = np.concatenate([piece.values() for piece in pieces])
@@ -83,23 +85,24 @@ def fit_baseline(lines: Lines, *, least_ratio: float) -> Baseline:
         starts=starts,
         spikes=spikes,
         ratio=ratio,
-        sigma=_scatter(np.log(ratio)),
+        sigma=_scatter(np.log(ratio), lines.noise),
     )
 
 
 def _find_starts(lines: Lines, values: Floats) -> Bools:
     """Mark the slow lines that each attempt begins with; more than a few are a level."""
     slow = np.zeros(len(values), dtype=bool)
-    noise = max(float(noise_of_differences(np.log(values))), LEAST_NOISE_RATIO)
+    noise = max(float(noise_of_differences(np.log(values))), lines.noise)
     least = max(START_RATIO, float(np.exp(SPIKE_DEVIATIONS * noise)))
     begins = np.flatnonzero(lines.begins)
+    most = min(START_LINES, max(1, START_STEPS // lines.interval))
     for at, end in zip(begins.tolist(), [*begins[1:].tolist(), len(values)], strict=True):
         after = values[at + START_LINES : min(end, at + START_LINES + START_COMPARED)]
         if len(after) < MIN_LEVEL:
             after = values[at + 1 : end]  # in a short log the first alone can be told
             n_most = 1
         else:
-            n_most = START_LINES
+            n_most = most
         if len(after) < 2:
             continue
         usual = float(np.quantile(after, OFTEN))  # a line as slow as many later ones is none of the start
@@ -113,15 +116,17 @@ def _find_starts(lines: Lines, values: Floats) -> Bools:
     return slow
 
 
-def _settle(values: Floats, pieces: Sequence[Piece]) -> list[Piece]:
+def _settle(values: Floats, pieces: Sequence[Piece], noise: float) -> list[Piece]:
     """Take the lower one of two levels that lines of one piece jump between."""
     return [
-        piece if piece.is_ramp else Piece(piece.start, piece.end, *(2 * [_lower_of(values[piece.start : piece.end])]))
+        piece
+        if piece.is_ramp
+        else Piece(piece.start, piece.end, *(2 * [_lower_of(values[piece.start : piece.end], noise)]))
         for piece in pieces
     ]
 
 
-def _lower_of(values: Floats) -> float:
+def _lower_of(values: Floats, noise: float) -> float:
     """Give the median, or that of the lower one of two levels.
 
     Source of the levels: Otsu, A Threshold Selection Method, IEEE Transactions on Systems, Man, and Cybernetics 9 (1979).
@@ -135,7 +140,7 @@ def _lower_of(values: Floats) -> float:
     low, high = total[:-1] / count, (total[-1] - total[:-1]) / (n - count)
     at = int(np.argmax(count * (n - count) * (high - low) ** 2)) + 1
     lower, upper = ordered[:at], ordered[at:]
-    spread = max(_deviation(lower), LEAST_NOISE_RATIO)
+    spread = max(_deviation(lower), noise)
     apart = float(np.median(upper) - np.median(lower))
     gap = float(upper[0] - np.quantile(lower, 0.95))
     if at >= max(LOWER_SHARE * n, MIN_LEVEL) and apart > LEVELS_APART * spread and gap > spread:
@@ -148,11 +153,11 @@ def _deviation(values: Floats) -> float:
     return float(MAD_TO_SIGMA * np.median(np.abs(values - np.median(values))))
 
 
-def _add_crowds(values: Floats, pieces: Sequence[Piece], least_ratio: float) -> list[Piece]:
+def _add_crowds(values: Floats, pieces: Sequence[Piece], least_ratio: float, noise: float) -> list[Piece]:
     """Make levels of the slow lines that stand close to each other, as short windows do in a long log."""
     pace_s = np.concatenate([piece.values() for piece in pieces])
     logs = np.log(values / pace_s)
-    hits = logs > _least_spike(_scatter(logs))
+    hits = logs > _least_spike(_scatter(logs, noise))
     found: list[Piece] = []
     crowds = find_crowds(hits)
     for piece in pieces:
@@ -183,7 +188,7 @@ def _calibrate(lines: Lines, values: Floats, pieces: Sequence[Piece], starts: Bo
     """Mark spikes, and make each piece the mean of its ordinary lines, so that costs add up."""
     pace_s = np.concatenate([piece.values() for piece in pieces])
     logs = np.log(values / pace_s)
-    spikes = (logs > _least_spike(_scatter(logs))) & ~starts
+    spikes = (logs > _least_spike(_scatter(logs, lines.noise))) & ~starts
     ordinary = ~(spikes | starts)
     weight = lines.steps * lines.work
     found = []
@@ -203,13 +208,13 @@ def _least_spike(sigma: Floats) -> Floats:
     return np.maximum(SPIKE_DEVIATIONS * sigma, np.log(SPIKE_RATIO))
 
 
-def _scatter(logs: Floats) -> Floats:
+def _scatter(logs: Floats, noise: float) -> Floats:
     """Estimate the standard deviation around each line: at least that of all, more where lines scatter more.
 
     Only what lies below counts: of two levels the upper one is no scatter of the lower.
     """
     below = -logs[logs <= 0]
-    whole = max(float(MAD_TO_SIGMA * np.median(below)) if len(below) else 0.0, LEAST_NOISE_RATIO)
+    whole = max(float(MAD_TO_SIGMA * np.median(below)) if len(below) else 0.0, noise)
     n = len(logs) // LOCAL_LINES
     if n < 2:
         return np.full(len(logs), whole)

@@ -10,12 +10,15 @@ import numpy as np
 from diagnose.model.diagnosis_document import LogWork
 from diagnose.model.trace import Bools, Ints, Seconds
 from diagnose.model.training_log import TrainingLog
+from diagnose.numerics.pieces import LEAST_NOISE_RATIO
 from diagnose.numerics.robust import Floats
 
 #: An interval between lines that fewer lines have than this part is a hole in the log.
 HOLE_SHARE = 0.02
 #: Work that varies by less than this part of itself is no reason to divide by it.
 LEAST_WORK_RATIO = 0.01
+#: Lines that tell the work of a step, at least.
+KNOWN_SHARE = 0.9
 #: Folds of lines, one after the other, of which each is predicted by the others.
 FOLDS = 6
 #: Lines with and without a difference in work to learn from.
@@ -62,6 +65,8 @@ class Lines:
     interval: int
     again_s: Seconds
     by: LogWork | None
+    #: The part that times are wrong by at least: of their digits, or of the clock that they were read off.
+    noise: float
 
     @property
     def pace_s(self) -> Seconds:
@@ -99,6 +104,7 @@ def keep_lines(log: TrainingLog) -> Lines:
         interval=interval,
         again_s=again_s,
         by=by,
+        noise=max(log.error, LEAST_NOISE_RATIO),
     )
 
 
@@ -125,9 +131,14 @@ def _take_out(log: TrainingLog, kept: Ints) -> tuple[Floats, LogWork | None]:
     """Give the work of each line, by what predicts step times best; 1 where nothing does."""
     logs = np.log(log.step_s[kept])
     best: tuple[float, Floats, LogWork | None] = (BELIEVED, np.ones(len(kept)), None)
-    for name, values in (("tokens", log.tokens[kept]), ("batch size", log.batch_size[kept].astype(np.float64))):
-        known = np.isfinite(values) & (values > 0)
-        if len(kept) < LEAST_LINES or not known.all() or values.max() < (1.0 + LEAST_WORK_RATIO) * values.min():
+    for name, told in (("tokens", log.tokens[kept]), ("batch size", log.batch_size[kept].astype(np.float64))):
+        known = np.isfinite(told) & (told > 0)
+        if len(kept) < LEAST_LINES or known.mean() < KNOWN_SHARE:
+            continue
+        # What is counted from line to line begins with the second of an attempt, which is of the same work as a rule.
+        following = np.minimum(np.searchsorted(np.flatnonzero(known), np.arange(len(kept))), known.sum() - 1)
+        values = told[known][following]
+        if values.max() < (1.0 + LEAST_WORK_RATIO) * values.min():
             continue
         size = np.log(values)
         left, power = _predict(size, logs)
@@ -174,9 +185,12 @@ def _changes_at_once(size: Floats, logs: Floats, power: float) -> bool:
     if len(at) > FEW_CHANGES * len(size):
         return True
     wanted = measured = 0.0
-    for i in at.tolist():
-        predicted = power * (size[i] - size[i - 1])
-        before, after = logs[max(0, i - BESIDE) : i], logs[i : i + BESIDE]
+    # A line of several steps may have some of each work: then it changes twice, in the same direction.
+    up = size[at] > size[at - 1]
+    for part in np.split(at, np.flatnonzero((np.diff(at) > 1) | (np.diff(up) != 0)) + 1):
+        first, last = int(part[0]), int(part[-1])
+        predicted = power * (size[last] - size[first - 1])
+        before, after = logs[max(0, first - BESIDE) : first], logs[last : last + BESIDE]
         wanted += abs(predicted)
         measured += float(np.sign(predicted) * (np.median(after) - np.median(before)))
     return AT_ONCE[0] * wanted <= measured <= AT_ONCE[1] * wanted

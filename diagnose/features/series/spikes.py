@@ -12,7 +12,7 @@ from diagnose.features.series.lines import Lines
 from diagnose.model.diagnosis_document import LogSpikes
 from diagnose.model.trace import Bools, Ints, Seconds
 from diagnose.model.training_log import LogEventKind, LogLoss, LogPart, TrainingLog
-from diagnose.numerics.period import find_train
+from diagnose.numerics.period import Train, find_train
 from diagnose.numerics.robust import MAD_TO_SIGMA
 
 #: An event explains what is slow where this part of its lines are slow.
@@ -20,6 +20,8 @@ TOLD_SHARE = 0.6
 #: Trains looked for among what is left, and kinds kept at most.
 MOST_TRAINS = 4
 MOST_KINDS = 8
+#: Shorter periods that are named at most, the longest.
+MOST_SHORTER = 3
 #: A part of a step takes most of what spikes cost from this share on.
 PART_SHARE = 0.6
 #: What a line that two kinds share has above the usual one of the first is the other's, from so many deviations on, and this part.
@@ -55,6 +57,10 @@ def sort_spikes(log: TrainingLog, lines: Lines, excess_s: Seconds, hits: Bools, 
     left_s, left = np.where(hits, excess_s, 0.0), hits.copy()
     found = []
     told = _match_events(log, lines, left, within=within)
+    stated = _list_stated(log, lines)
+    if (around := _find_around(log, lines, left, told, stated)) is not None:
+        taken = _take(np.flatnonzero(left)[around[0].hits], left_s, left, shared=around[1])
+        found.append(_describe_train(log, lines, taken, around[0], within=within))
     for i, (kind, at, n) in enumerate(told):
         others = np.unique(
             np.concatenate([np.zeros(0, dtype=np.int64), *(lines_of for _, lines_of, _ in told[i + 1 :])])
@@ -62,7 +68,6 @@ def sort_spikes(log: TrainingLog, lines: Lines, excess_s: Seconds, hits: Bools, 
         taken = _take(at, left_s, left, shared=np.isin(at, others))
         if len(taken[0]):
             found.append(_describe(log, lines, taken, kind=kind, n_events=n, within=within))
-    stated = _list_stated(log, lines)
     for _ in range(MOST_TRAINS):
         train = find_train(lines.iteration, left, width=lines.interval if log.is_mean else 1, stated=stated)
         if train is None:
@@ -74,14 +79,31 @@ def sort_spikes(log: TrainingLog, lines: Lines, excess_s: Seconds, hits: Bools, 
             np.any([numbers % n < lines.interval for n in longer], axis=0) if longer else np.zeros(len(at), dtype=bool)
         )
         taken = _take(at, left_s, left, shared=shared)
-        found.append(
-            _describe(log, lines, taken, period=train.period, phase=train.phase, kept=train.kept, within=within)
-        )
+        found.append(_describe_train(log, lines, taken, train, within=within))
     rest = np.flatnonzero(left)
     if len(rest):
         found.append(_describe(log, lines, (rest, left_s[rest]), within=within))
     found.sort(key=lambda one: -one.said.lost_s)
     return found[:MOST_KINDS]
+
+
+def _find_around(
+    log: TrainingLog, lines: Lines, hits: Bools, told: Sequence[tuple[LogEventKind, Ints, int]], stated: Sequence[int]
+) -> tuple[Train, Bools] | None:
+    """Find a period that nothing tells of, but at some of whose lines the log tells of something else; and which these are.
+
+    An evaluation every hundred steps, and a save at every third of them: only the save has a line.
+    """
+    if not told:
+        return None
+    known = np.unique(np.concatenate([at for _, at, _ in told]))
+    train = find_train(lines.iteration, hits, width=lines.interval if log.is_mean else 1, stated=stated)
+    if train is None:
+        return None
+    shared = np.isin(np.flatnonzero(hits)[train.hits], known)
+    n_known = int(np.isin(known, np.flatnonzero(hits)[train.hits]).sum())
+    is_around = n_known >= TOLD_SHARE * len(known) and 0.0 < float(shared.mean()) <= TOLD_SHARE
+    return (train, shared) if is_around else None
 
 
 def _take(at: Ints, left_s: Seconds, left: Bools, *, shared: Bools) -> tuple[Ints, Seconds]:
@@ -128,6 +150,13 @@ def _as_shown(log: TrainingLog, lines: Lines, interval: int) -> int:
     Lines of single steps see only some; lines of more steps than the interval have now one more, now one less within.
     """
     return interval if log.is_mean and interval > lines.interval else int(np.lcm(interval, lines.interval))
+
+
+def _describe_train(
+    log: TrainingLog, lines: Lines, taken: tuple[Ints, Seconds], train: Train, *, within: bool
+) -> Spikes:
+    """Put spikes of a period into words and figures."""
+    return _describe(log, lines, taken, period=train.period, phase=train.phase, kept=train.kept, within=within)
 
 
 def _describe(  # noqa: PLR0913 - what is known of a kind
@@ -196,10 +225,14 @@ def _count(lines: Lines, at: Ints, period: int | None, n: int, *, mean: bool) ->
 
 
 def _list_shorter(log: TrainingLog, lines: Lines, period: int) -> tuple[int, ...]:
-    """List the periods shorter than a line that would show as this one: once in it a line has one more than the others."""
+    """List the shorter periods that would show as this one.
+
+    Of lines that are means, those shorter than a line, where a line has one more than the others once in the period; of lines of
+    single steps, those whose other slow steps are not printed.
+    """
     width = lines.interval
     if not log.is_mean:
-        return ()
+        return tuple(n for n in range(2, period) if np.lcm(n, width) == period)[-MOST_SHORTER:] if width > 1 else ()
     return tuple(
         n for n in range(2, width) if np.lcm(n, width) == period and period // n - period // width * (width // n) == 1
     )

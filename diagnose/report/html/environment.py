@@ -48,11 +48,19 @@ def make_environment() -> jinja2.Environment:
 
 
 def fill_in(
-    template: str, probed: Iterable[Picture], /, *, more_style: str = "", more_script: str = "", **values: Any
+    template: str,
+    probed: Iterable[Picture],
+    /,
+    *,
+    more_style: str = "",
+    more_script: str = "",
+    connects: bool = False,
+    **values: Any,
 ) -> str:
     """Fill in a template: style, script, what the script needs of these pictures, and values.
 
-    A browser obeys this style and this script by their digests, and no other that stands on the page.
+    A browser obeys this style and this script by their digests, and no other that stands on the page. A page that `connects` may
+    ask the server that it came from, and no other; any other page asks nobody.
     """
     style_at, rules_at = (trusted(secrets.token_hex(16)) for _ in range(2))
     script = own_file("script.js") + more_script
@@ -69,6 +77,8 @@ def fill_in(
     )
     page, style = _gather_styles(page, own_file("style.css") + more_style)
     rules = f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}; {_ELSE}"
+    if connects:
+        rules += "; connect-src 'self'"
     return page.replace(style_at, style, 1).replace(rules_at, rules, 1)
 
 

@@ -21,12 +21,16 @@ _MAX_MARKS = 300
 def draw_log(log: LogFacts) -> Picture:
     """Draw the step times of a log."""
     x, y = log.iterations.astype(np.float64), log.step_s
+    good_s = log.ledger.good_pace if log.ledger is not None else float(np.median(y))
+    unit = UNITS["ratio" if log.of else "seconds"]  # rates alone: how many times as long as at the good pace
+    if log.of:
+        y, good_s = y / good_s, 1.0
     top = float(y.max()) * 1.08
     sheet = Sheet("log", FULL_WIDTH, _HEIGHT, (64, 16, 30, 46))
     sheet.axes.set_xlim(x[0] - log.interval, x[-1] + log.interval)
     sheet.axes.set_ylim(0.0, top)
     ticks = round_ticks(0.0, top, 6)
-    sheet.ticks_y(ticks, UNITS["seconds"].label(ticks))
+    sheet.ticks_y(ticks, unit.label(ticks))
     for tick in ticks:
         sheet.axes.axhline(tick, color=colour("line"), linewidth=0.6, zorder=0)
     for window in log.windows[:_MAX_MARKS]:
@@ -43,25 +47,25 @@ def draw_log(log: LogFacts) -> Picture:
         sheet.axes.plot(x[slow], y[slow], color=colour("warn"), linestyle="none", marker="o", markersize=5)
     for restart in log.restarts[:_MAX_MARKS]:
         sheet.axes.axvline(restart.resumed_at, color=colour("other"), linewidth=2, linestyle=(0, (6, 3)))
-    good_s = log.ledger.good_pace if log.ledger is not None else float(np.median(y))
     sheet.axes.axhline(good_s, color=colour("good"), linewidth=1.4, linestyle=(0, (4, 2)))
     sheet.name_axes("iteration")
     for i, start in enumerate(at.tolist()):
         last = min(start + size, len(x)) - 1
         span = f"iteration {int(x[start])}" + (f" to {int(x[last])}" if last > start else "")
-        most = f", at most {words.seconds(float(high[i]))}" if size > 1 else ""
+        most = f", at most {unit.say(float(high[i]))}" if size > 1 else ""
         half = log.interval * size / 2
         sheet.point(
             x[start] - half,
             x[start] + half,
             0.0,
             top,
-            f"{span}: {words.seconds(float(middle[i]))}{most}",
+            f"{span}: {unit.say(float(middle[i]))}{most}",
             int(x[start]),
         )
     says = f"{describe_log(log)}."
     rows = [(what, seconds, words.percent(share)) for what, seconds, share in describe_ledger(log)]
-    legend = [("accent", "seconds of an iteration"), ("good", "the job's own good pace (dashed)")]
+    what = "iterations, times as long as at the good pace" if log.of else "seconds of an iteration"
+    legend = [("accent", what), ("good", "the job's own good pace (dashed)")]
     legend += [("bad", "slow windows")] if log.windows else []
     legend += [("warn", "single slow iterations")] if 0 < len(slow) <= _MAX_MARKS else []
     legend += [("other", "restarts (dashed)")] if log.restarts else []
@@ -69,7 +73,7 @@ def draw_log(log: LogFacts) -> Picture:
         "log",
         "The training log",
         says,
-        sheet.svg(f"Seconds of each iteration. {says}"),
+        sheet.svg(f"{what[:1].upper()}{what[1:]}. {says}"),
         ("where the time went", "seconds", "part of all"),
         rows,
         legend=tuple(legend),

@@ -44,6 +44,7 @@ from diagnose.report.html.network import draw_network
 from diagnose.report.html.picture import FULL_WIDTH, LEAD_WIDTH, MAX_ROWS, Picture, largest_first
 from diagnose.report.html.proof import draw_proof
 from diagnose.report.html.steps import draw_steps
+from diagnose.report.html.telemetry import draw_telemetry
 from diagnose.report.html.timelines import draw_timeline
 from diagnose.report.html.workers import draw_workers
 
@@ -55,12 +56,12 @@ _MAX_PROOFS = 4
 _Table = tuple[str, tuple[str, ...], list[tuple[str, ...]]]
 #: What stands beside the picture of the first cause, by its kind, and where there is no cause; else it is the ledger.
 _BESIDE: dict[str, Callable[[ReportData], Picture | None]] = {
-    "pace": draw_workers,
-    "stages": draw_workers,
+    "pace": lambda data: draw_workers(data.diagnosis),
+    "stages": lambda data: draw_workers(data.diagnosis),
     "transfers": draw_network,
     "ranks": draw_microbatches,
     "experts": draw_microbatches,
-    "": draw_workers,
+    "": lambda data: draw_workers(data.diagnosis),
 }
 
 
@@ -83,9 +84,12 @@ def render(data: ReportData, *, options: str = "", in_site: bool = False) -> str
         if all(picture.key != "steps" for picture in proofs):
             steps = draw_steps(data, LEAD_WIDTH if len(narrow) > len(proofs) else FULL_WIDTH)
         timeline = draw_timeline(data)
+        counters = draw_telemetry(diagnosis.telemetry)
     rows = _pair([*proofs, steps], narrow)
     others = _explain_others(data)
-    return _fill(diagnosis, figures, [*rows, [timeline]], others, in_site=in_site, options=options)
+    rows = [*rows[:1], *counters, *rows[1:], [timeline]]
+    pictures, values = _collect(diagnosis, figures, rows, others, in_site=in_site, options=options)
+    return fill_in("page.html.j2", pictures, **values)
 
 
 def render_saved(diagnosis: Diagnosis, location: str = "TRACE", *, in_site: bool = True) -> str:
@@ -93,14 +97,24 @@ def render_saved(diagnosis: Diagnosis, location: str = "TRACE", *, in_site: bool
 
     It has the words of `render`, the pictures of what the diagnosis keeps, and tables in the place of the others.
     """
+    pictures, values = describe_saved(diagnosis, location, in_site=in_site)
+    return fill_in("page.html.j2", pictures, **values)
+
+
+def describe_saved(
+    diagnosis: Diagnosis, location: str, *, in_site: bool, options: str = ""
+) -> tuple[list[Picture], dict[str, Any]]:
+    """Give the pictures and the words of `render_saved`, for a page that has more than those."""
     with styled():
         figures = _draw_proofs(diagnosis)
-        rows = _pair(figures, [_draw_ledger(diagnosis)])
+        rows = [*_pair(figures, [_draw_ledger(diagnosis)]), *draw_telemetry(diagnosis.telemetry)]
     reasons = {entry.cause: prose(entry.reason) for entry in diagnosis.not_checked}
     found = {cause.cause for cause in diagnosis.causes}
     hint = f"looked for and not found; diagnose explain {shlex.quote(location)} CAUSE says why"
     others = {cause: hint for cause in diagnosis.checked if cause not in found} | reasons
-    return _fill(diagnosis, figures, rows, sorted(others.items()), in_site=in_site, location=location)
+    return _collect(
+        diagnosis, figures, rows, sorted(others.items()), in_site=in_site, location=location, options=options
+    )
 
 
 def render_without_replay(diagnosis: Diagnosis, location: str, *, options: str = "") -> str:
@@ -108,7 +122,8 @@ def render_without_replay(diagnosis: Diagnosis, location: str, *, options: str =
     with styled():
         rows: list[list[Picture | None]] = [] if diagnosis.log is None else [[draw_log(diagnosis.log)]]
     others = [(entry.cause, prose(entry.reason)) for entry in diagnosis.not_checked]
-    return _fill(diagnosis, [], rows, others, in_site=False, options=options, location=location)
+    pictures, values = _collect(diagnosis, [], rows, others, in_site=False, options=options, location=location)
+    return fill_in("page.html.j2", pictures, **values)
 
 
 def _draw_proofs(diagnosis: Diagnosis) -> list[Picture | None]:
@@ -146,7 +161,7 @@ def _explain_others(data: ReportData) -> list[tuple[str, str]]:
     return [(cause, why.removeprefix("Not said: ")) for cause, why in said]
 
 
-def _fill(
+def _collect(
     diagnosis: Diagnosis,
     figures: Sequence[Picture | None],
     rows: Sequence[Sequence[Picture | None]],
@@ -155,29 +170,29 @@ def _fill(
     in_site: bool,
     options: str = "",
     location: str | None = None,
-) -> str:
-    """Fill in the template with rows of pictures, one or two in each; `figures` are those of the causes, in their order."""
+) -> tuple[list[Picture], dict[str, Any]]:
+    """Collect what the template prints, with rows of pictures, one or two in each; `figures` are those of the causes, in order."""
     kept = [found for row in rows if (found := [picture for picture in row if picture is not None])]
     shown = [picture for row in kept for picture in row]
     with styled():
         budget = draw_budget(diagnosis)
     said = _describe(diagnosis, options)
     if location is not None:
-        said["command"] = f"diagnose {shlex.quote(location)} --min-speedup {diagnosis.min_speedup:g} --html report.html"
+        asked = options or f" --min-speedup {diagnosis.min_speedup:g}"
+        said["command"] = f"diagnose {shlex.quote(location)}{asked} --html report.html"
         said["metadata"] = [("trace", location), *said["metadata"]]
-    return fill_in(
-        "page.html.j2",
-        [*shown, budget] if budget is not None else shown,
-        rows=kept,
-        budget=budget,
-        levers=list_levers(diagnosis),
-        figures=["" if picture is None else picture.key for picture in figures],
-        others=others,
-        in_site=in_site,
-        is_saved=location is not None,
-        measures=_measures(diagnosis) if diagnosis.is_replayed else [],
+    return [*shown, *([] if budget is None else [budget])], {
+        "heading": "h1",
+        "rows": kept,
+        "budget": budget,
+        "levers": list_levers(diagnosis),
+        "figures": ["" if picture is None else picture.key for picture in figures],
+        "others": others,
+        "in_site": in_site,
+        "is_saved": location is not None,
+        "measures": _measures(diagnosis) if diagnosis.is_replayed else [],
         **said,
-    )
+    }
 
 
 def _measures(diagnosis: Diagnosis) -> list[_Table]:
@@ -207,7 +222,7 @@ def _describe(diagnosis: Diagnosis, options: str) -> dict[str, Any]:
     name = _short(escape(diagnosis.job.job_id)) or "job"
     short = dataclasses.replace(diagnosis, job=dataclasses.replace(diagnosis.job, job_id="job"))
     said = words.headline(short).removeprefix("job: ").removeprefix(f"{escape(diagnosis.verdict)} — ")
-    causes = [_about_cause(cause) for cause in diagnosis.causes]
+    causes = [_about_cause(cause, is_placed=not diagnosis.is_from_log) for cause in diagnosis.causes]
     return {
         "name": name,
         "headline": said[:1].upper() + said[1:],
@@ -230,7 +245,12 @@ def _describe(diagnosis: Diagnosis, options: str) -> dict[str, Any]:
 def _facts(diagnosis: Diagnosis) -> list[tuple[str, str, str]]:
     """Give the figures that stand beside the verdict: name, value, what it means."""
     times = diagnosis.step_time
-    facts = [] if diagnosis.is_from_collectives else [("Step time", words.seconds(times.recorded), "recorded, mean")]
+    rates_alone = diagnosis.is_from_log and diagnosis.log is not None and bool(diagnosis.log.of)
+    facts = (
+        []
+        if diagnosis.is_from_collectives or rates_alone
+        else [("Step time", words.seconds(times.recorded), "recorded, mean")]
+    )
     if times.clean is not None and times.clean > 0:
         facts.append(("Without known faults", words.seconds(times.clean), "by replay"))
         facts.append(("Slower by", f"{words.ratio(times.recorded / times.clean)}x", "recorded over that"))
@@ -241,8 +261,16 @@ def _facts(diagnosis: Diagnosis) -> list[tuple[str, str, str]]:
         ledger = diagnosis.log.ledger
         return [
             *facts,
-            ("Good pace", words.seconds(ledger.good_pace), "of an iteration, the lowest that lasts"),
-            ("Above it", words.percent(1.0 - ledger.good_s / ledger.total_s), "of all time that the log tells of"),
+            *(
+                []
+                if rates_alone
+                else [("Good pace", words.seconds(ledger.good_pace), "of an iteration, the lowest that lasts")]
+            ),
+            (
+                "Above its good pace" if rates_alone else "Above it",
+                words.percent(1.0 - ledger.good_s / ledger.total_s),
+                "of all time that the log tells of",
+            ),
         ]
     if diagnosis.log is not None:
         pace_s = float(diagnosis.log.step_s.mean()) if diagnosis.log.slow_s is None else diagnosis.log.slow_s
@@ -253,9 +281,9 @@ def _facts(diagnosis: Diagnosis) -> list[tuple[str, str, str]]:
     return [*facts, ("Replay", replay, f"{words.describe_miss(diagnosis.fidelity)}; trusted up to 5%")]
 
 
-def _about_cause(cause: Cause) -> dict[str, Any]:
+def _about_cause(cause: Cause, *, is_placed: bool) -> dict[str, Any]:
     """Put a cause into words."""
-    where = "; ".join(words.places(cause.where)) or "spread over the job"
+    where = "; ".join(words.places(cause.where)) or ("spread over the job" if is_placed else "the log does not say")
     since = words.since(cause.when) or words.NOT_KNOWN
     values = {key: value for item in cause.evidence for key, value in item.values.items()}
     return {
@@ -263,7 +291,7 @@ def _about_cause(cause: Cause) -> dict[str, Any]:
         "title": words.titled(msgspec.structs.replace(cause, title=cause.title[:1].upper() + cause.title[1:])),
         "severity": cause.severity,
         "who": prose(cause.who or ""),
-        "spot": words.spot(cause.where).removeprefix("at "),
+        "spot": words.spot(cause.where, is_placed=is_placed).removeprefix("at "),
         "since": since,
         "confidence": words.confidence(cause.confidence),
         "confidence_value": f"{min(max(cause.confidence, 0.0), 1.0):.3f}",

@@ -1,5 +1,5 @@
 "use strict";
-(() => {
+const start = () => {
   const NS = "http://www.w3.org/2000/svg";
   const probes = JSON.parse(document.getElementById("probes").textContent);
   const tip = document.getElementById("tip");
@@ -283,6 +283,9 @@
       begun = null;
     });
   }
+};
+start();
+(() => {
   const opened = [];
   addEventListener("beforeprint", () => document.querySelectorAll("details:not([open])").forEach((d) => { d.open = true; opened.push(d); }));
   addEventListener("afterprint", () => opened.splice(0).forEach((d) => { d.open = false; }));

@@ -1,6 +1,6 @@
 """The heat map of workers: dp ranks across, stages down, for all steps together and for each.
 
-Enters: `ReportData`. Leaves: a `Picture` whose probe lets the script show any step.
+Enters: a `Diagnosis`. Leaves: a `Picture` whose probe lets the script show any step.
 """
 
 import base64
@@ -8,7 +8,6 @@ import dataclasses
 
 import numpy as np
 
-from diagnose.model.analysis import ReportData
 from diagnose.model.diagnosis import MAX_WORKERS_LISTED, Diagnosis
 from diagnose.model.place import Worker
 from diagnose.model.trace import Ints, Seconds
@@ -49,9 +48,8 @@ class _Map:
         return float(x), x + 1.0, float(y), y + 1.0
 
 
-def draw_workers(data: ReportData) -> Picture | None:
+def draw_workers(diagnosis: Diagnosis) -> Picture | None:
     """Draw how long the job takes when only one worker keeps its own times, for each worker."""
-    diagnosis = data.diagnosis
     by_worker = diagnosis.what_if.by_worker
     if np.isnan(by_worker).all():
         return None

@@ -4,6 +4,7 @@ Enters: a path. Leaves: `Collectives`.
 """
 
 import dataclasses
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Literal
@@ -19,15 +20,19 @@ if TYPE_CHECKING:
 #: Files that describe a job, or that lie beside dumps, and say nothing of operations.
 _BESIDE = (".yaml", ".yml", ".md")
 _BESIDE_NAMES = ("diagnosis.html", "diagnosis.json")
+#: Kinds of names of which a file is looked at.
+KINDS_ASKED = 256
+_NUMBER = re.compile(r"\d+")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Dumps:
-    """Files of one job that a communication library left."""
+    """Files of one job that a communication library left; `others` lie beside them and tell of the job, or of nothing."""
 
     inputs: InputFiles
     files: tuple[Path, ...]
     kind: Literal["flight-recorder", "inspector"]
+    others: tuple[Path, ...] = ()
 
 
 def name_dump(inputs: InputFiles, file: Path) -> Literal["flight-recorder", "inspector"] | None:
@@ -37,7 +42,9 @@ def name_dump(inputs: InputFiles, file: Path) -> Literal["flight-recorder", "ins
 
 
 def find_dumps(source: str | Path | BinaryIO) -> Dumps | None:
-    """Say whether a path holds dumps of a communication library, and nothing else that tells of a job; None where it does not.
+    """Find the dumps of a communication library, alone or among the other files of a job; None where there are none.
+
+    Of files that are called alike but for their numbers, as those of all ranks are, one is looked at before the others.
 
     Never raises: what cannot be read is left to the reader of traces, which says why.
     """
@@ -47,16 +54,22 @@ def find_dumps(source: str | Path | BinaryIO) -> Dumps | None:
         inputs = list_input_files(Path(source), name=str(source))
     except (TraceError, OSError):
         return None
-    files = tuple(
-        file for file in inputs.files if file.suffix.lower() not in _BESIDE and file.name not in _BESIDE_NAMES
-    )
-    if not files or name_dump(inputs, files[0]) is None:  # a folder of anything else costs one look
-        return None
-    kinds = {file: name_dump(inputs, file) for file in files}
+    alike: dict[tuple[Path, str], list[Path]] = {}
+    for file in inputs.files:
+        if file.suffix.lower() not in _BESIDE and file.name not in _BESIDE_NAMES:
+            alike.setdefault((file.parent, _NUMBER.sub("#", file.name)), []).append(file)
+    kinds: dict[Path, Literal["flight-recorder", "inspector"] | None] = {}
+    for files in list(alike.values())[:KINDS_ASKED]:
+        if name_dump(inputs, files[0]) is not None:
+            kinds |= {file: name_dump(inputs, file) for file in files}
     known = [kind for kind in kinds.values() if kind is not None]
+    if not known:
+        return None
     kind = max(set(known), key=lambda each: (known.count(each), each))
     picked = tuple(file for file, found in kinds.items() if found == kind)
-    return Dumps(inputs, picked, kind) if 2 * len(picked) > len(files) else None
+    dumps = {file for file, found in kinds.items() if found is not None}
+    others = tuple(file for files in alike.values() for file in files if file not in dumps)
+    return Dumps(inputs, picked, kind, others)
 
 
 def load_collectives(dumps: Dumps, *, name: str, report: Callable[[str], None]) -> "Collectives":

@@ -7,6 +7,9 @@ Enters: lines. Leaves: hosts, events and scores of ranks in a builder.
 * `[stage3.py:2069:step] 2 pytorch allocator cache flushes since last step. this happens when ..`: DeepSpeed's, under any trainer.
   Source: deepspeedai/DeepSpeed, deepspeed/runtime/zero/stage3.py.
 * `Traceback (most recent call last):`, then lines that begin with a space, then the error.
+* `"num_experts": 128,` or `"num_local_experts": 8,` of the configuration of a model as Hugging Face's libraries print it, and
+  `num_experts ..... 8` of Megatron-LM's arguments. Sources: huggingface/transformers, models/qwen3_moe and models/mixtral;
+  NVIDIA/Megatron-LM, megatron/training/arguments.py.
 * `GPU relative performance:`, then `  Rank=3 Node=node-1 Score=0.52`: how fast ranks are beside the fastest, the slowest first.
   Source: NVIDIA/nvidia-resiliency-ext, ptl_resiliency/straggler_det_callback.py (`_format_gpu_scores`); NeMo and
   Megatron Bridge print it.
@@ -20,11 +23,13 @@ _TRACEBACK = b"Traceback (most recent call last)"
 _BOOTSTRAP = b"NCCL INFO Bootstrap"
 _FLUSHES = b"pytorch allocator cache flushes since last step"
 _SCORES = b"GPU relative performance:"
-MARKS = (_BOOTSTRAP, _TRACEBACK, _FLUSHES, _SCORES)
+_EXPERTS = b"_experts"
+MARKS = (_BOOTSTRAP, _TRACEBACK, _FLUSHES, _SCORES, _EXPERTS)
 #: Lines of a traceback at most; a deep recursion prints a thousand.
 MAX_LINES = 2_000
 _RANK = re.compile(rb"\[Rank (\d{1,7})\]")
 _HOST = re.compile(rb"([A-Za-z0-9][\w.-]{0,120}):\d{1,10}:\d{1,10} \[\d{1,4}\] " + _BOOTSTRAP)
+_N_EXPERTS = re.compile(rb"\bnum_(?:local_|routed_)?experts[\"']?(?:: | \.{2,80} )(\d{1,6})\b")
 _SCORE = re.compile(rb"\bRank=(\d{1,7}) Node=\S{1,250} Score=(\d\.\d{1,6})\s*$")
 
 
@@ -48,6 +53,9 @@ class AnyJobReader:
         elif _FLUSHES in line:
             rank = _RANK.search(line)
             self.log.add_event("cache-flush", rank=int(rank[1]) if rank else self.log.rank, text=line)
+        elif _EXPERTS in line:
+            if said := _N_EXPERTS.search(line):
+                self.log.sizes["experts"] = int(said[1])
         elif _TRACEBACK in line:
             self.left = MAX_LINES
         elif self.left and line.strip() and not line.startswith((b" ", b"\t")):

@@ -23,6 +23,8 @@ SMOOTHING = 0.3
 #: Two readings of a clock tell what passed between them where they are wrong by this part of it at most: half of what is
 #: called slow.
 TOLERANCE = 0.05
+#: Of the steps between readings that are far enough apart this quantile is taken: in faster parts of a run less is known.
+LONGER = 0.75
 #: What a bar shows in whole seconds, and what rates tell, may differ by so much more than by that: figures are rounded.
 SLACK_S = 0.25
 #: A bar whose rate explains so many of its elapsed times is read by its rate.
@@ -55,7 +57,7 @@ class Lap:
     is_inverse: np.ndarray
 
 
-def read_lap(lap: Lap, *, is_mean: bool) -> tuple[Ints, Seconds, str]:
+def read_lap(lap: Lap, *, is_mean: bool) -> tuple[Ints, Seconds, float, str]:
     """Say how long the iterations of a lap took.
 
     Parameters
@@ -70,6 +72,8 @@ def read_lap(lap: Lap, *, is_mean: bool) -> tuple[Ints, Seconds, str]:
         Index of the bar at the end of each window; the first window begins with the first bar.
     mean_s : ndarray of float64, shape (n_windows,)
         Mean seconds of an iteration; NaN where the bars do not say.
+    error : float
+        The part that most of these seconds are wrong by.
     how : str
         What was read, for people.
     """
@@ -79,17 +83,19 @@ def read_lap(lap: Lap, *, is_mean: bool) -> tuple[Ints, Seconds, str]:
         key=lambda pair: (pair[0][0], (pair[1] == "mean rate") == is_mean),
     )
     if best[0] >= EXPLAINED:
-        bars, mean_s = best[1:]
-        return bars, mean_s, how
-    bars, mean_s = _between(lap, lap.elapsed_s + 0.5, np.full(len(lap.count), 0.5))
-    return bars, mean_s, "elapsed, whole seconds"
+        return *best[1:], how
+    return *_between(lap, lap.elapsed_s + 0.5, np.full(len(lap.count), 0.5)), "elapsed, whole seconds"
 
 
-def choose_marks(clock_s: Seconds, error_s: Seconds) -> Ints:
-    """Choose readings of a clock that are so far apart that what passed between two is known well enough.
+def choose_marks(count: Ints, clock_s: Seconds, error_s: Seconds) -> tuple[Ints, float]:
+    """Choose readings of a clock that are so far apart that what passed between them is known well enough.
+
+    Where one reading to the next does not do, they are equally many steps apart, so that lines are alike.
 
     Parameters
     ----------
+    count : ndarray of int64, shape (n,)
+        Steps at each reading, increasing.
     clock_s, error_s : ndarray of float64, shape (n,)
         What it shows, and by how much that may be wrong.
 
@@ -97,22 +103,48 @@ def choose_marks(clock_s: Seconds, error_s: Seconds) -> Ints:
     -------
     marks : ndarray of int64, shape (n_marks,)
         Indices; the first is 0.
+    error : float
+        The part that what passes between two of them is wrong by, most often: a standard deviation.
     """
     marks, at, wrong = [0], float(clock_s[0]), float(error_s[0])
     for n, (now, error) in enumerate(zip(clock_s.tolist(), error_s.tolist(), strict=True)):
         if n and now - at >= (error + wrong) / TOLERANCE and now > at:
             marks.append(n)
             at, wrong = now, error
-    return np.array(marks, dtype=np.int64)
+    if len(marks) < 3 or np.median(np.diff(marks)) <= 1:
+        return _with_error(np.array(marks, dtype=np.int64), clock_s, error_s)
+    usual = float(np.median(np.diff(count)))
+    apart = _round_up(float(np.quantile(np.diff(count[marks]), LONGER)) / usual) * usual
+    lines = (count - count[0]) // apart
+    ends = np.flatnonzero(np.diff(lines, prepend=0) > 0)
+    if len(ends) and count[-1] - count[ends[-1]] >= apart / 2:
+        ends = np.append(ends, len(count) - 1)
+    return _with_error(np.r_[0, ends], clock_s, error_s)
 
 
-def _between(lap: Lap, clock_s: Seconds, error_s: Seconds) -> tuple[Ints, Seconds]:
+def _with_error(marks: Ints, clock_s: Seconds, error_s: Seconds) -> tuple[Ints, float]:
+    """Give marks with how wrong the time between two of them is: two readings, each as likely anywhere within its bounds."""
+    wrong_s, passed_s = np.hypot(error_s[marks][1:], error_s[marks][:-1]) / math.sqrt(3.0), np.diff(clock_s[marks])
+    return marks, float(np.median(wrong_s / np.maximum(passed_s, 1e-9))) if len(marks) > 1 else 0.0
+
+
+def _round_up(number: float) -> int:
+    """Give 1, 2 or 5 times a power of ten, at least as large: so are intervals of logs, and laps of one run have the same.
+
+    >>> [_round_up(n) for n in (1, 1.2, 4, 14, 50)]
+    [1, 2, 5, 20, 50]
+    """
+    ten = int(10 ** math.floor(math.log10(max(number, 1.0))))
+    return next(n * ten for n in (1, 2, 5, 10) if n * ten >= number)
+
+
+def _between(lap: Lap, clock_s: Seconds, error_s: Seconds) -> tuple[Ints, Seconds, float]:
     """Give the windows between readings that are far enough apart."""
-    marks = choose_marks(clock_s, error_s)
-    return marks[1:], np.diff(clock_s[marks]) / np.diff(lap.count[marks])
+    marks, error = choose_marks(lap.count, clock_s, error_s)
+    return marks[1:], np.diff(clock_s[marks]) / np.diff(lap.count[marks]), error
 
 
-def _by_mean_rate(lap: Lap) -> tuple[float, Ints, Seconds]:
+def _by_mean_rate(lap: Lap) -> tuple[float, Ints, Seconds, float]:
     """Read the rate as the mean since the bar began: which part of the bars that explains, and the windows."""
     low_rate, high_rate = _bounds(lap)
     known = (lap.count > 0) & ~np.isnan(lap.rate)
@@ -127,7 +159,7 @@ def _by_mean_rate(lap: Lap) -> tuple[float, Ints, Seconds]:
     return explained, *_between(lap, clock_s, error_s)
 
 
-def _by_smoothed_rate(lap: Lap) -> tuple[float, Ints, Seconds]:
+def _by_smoothed_rate(lap: Lap) -> tuple[float, Ints, Seconds, float]:
     """Undo the smoothing of the rate: which part of the bars the result explains, and a window a bar."""
     new = np.diff(lap.count).tolist()
     rates, elapsed = lap.rate.tolist(), lap.elapsed_s.tolist()
@@ -156,7 +188,7 @@ def _by_smoothed_rate(lap: Lap) -> tuple[float, Ints, Seconds]:
         else:
             clock, low, high = 0.0, shown, shown + 1.0
         took.append(passed / by if fits else np.nan)
-    return n_fit / max(len(new), 1), np.arange(1, len(lap.count)), np.array(took)
+    return n_fit / max(len(new), 1), np.arange(1, len(lap.count)), np.array(took), 0.0
 
 
 def _bounds(lap: Lap) -> tuple[Seconds, Seconds]:

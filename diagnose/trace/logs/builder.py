@@ -71,6 +71,8 @@ class LogBuilder:
         self.seen = 0
         #: What `step_s` are the seconds of, where that is no step.
         self.of = ""
+        #: The part that times are wrong by, where they are read off a coarse clock.
+        self.error = 0.0
         #: Column of a table that tells time, and its unit, where somebody says so.
         self.column: str | None = None
         self.unit: str | None = None
@@ -136,6 +138,50 @@ class LogBuilder:
         self._stamp_s.append(self.find_stamp() if stamp_s is None else stamp_s)
         self._source.append(self._sources.setdefault((self.file, self.source), len(self._sources)))
 
+    def add_steps(
+        self,
+        iteration: Ints,
+        step_s: Seconds | None = None,
+        *,
+        batch_size: Ints | None = None,
+        tokens: Seconds | None = None,
+        stamp_s: Seconds | None = None,
+    ) -> Ints:
+        """Add the lines of many steps, as `add_step` does one; without `stamp_s` they have no stamp.
+
+        Parameters
+        ----------
+        iteration : ndarray of int64, shape (n,)
+        step_s, batch_size, tokens, stamp_s : ndarray, shape (n,)
+            As of `add_step`.
+
+        Returns
+        -------
+        kept : ndarray of int64
+            Which of them were added: numbers that no step has are passed over.
+        """
+        nothing = np.full(len(iteration), np.nan)
+        step_s, tokens = nothing if step_s is None else step_s, nothing if tokens is None else tokens
+        batch_size = np.zeros(len(iteration), dtype=np.int64) if batch_size is None else batch_size
+        is_step = (iteration >= 0) & (iteration < MAX_COUNT)
+        is_step &= np.isnan(step_s) | ((step_s >= MIN_STEP_S) & (step_s < MAX_STEP_S))
+        kept = np.flatnonzero(is_step)[: MAX_STEPS - len(self._iteration)]
+        if not len(kept):
+            return kept
+        source = self._sources.setdefault((self.file, self.source), len(self._sources))
+        for values, told in (
+            (self._iteration, iteration),
+            (self._step_s, step_s),
+            (self._batch, np.where((batch_size > 0) & (batch_size < MAX_COUNT), batch_size, 0)),
+            (self._tokens, np.where((tokens > 0) & (tokens < MAX_COUNT), tokens, np.nan)),
+            (self._elapsed_s, nothing),
+            (self._fallback_s, nothing),
+            (self._stamp_s, nothing if stamp_s is None else stamp_s),
+            (self._source, np.full(len(iteration), source)),
+        ):
+            values.frombytes(told[kept].astype(values.typecode).tobytes())
+        return kept
+
     def find_stamp(self) -> float:
         """Give when the line was written by the first date and time in it, else by what stood in front of it; NaN without."""
         stamp_s = find_stamp(self.line)
@@ -162,6 +208,13 @@ class LogBuilder:
         elif len(where) < MAX_STEPS:
             where.append(at)
             values.append(seconds)
+
+    def add_parts(self, part: LogPart, at: Ints, seconds: Seconds) -> None:
+        """Add the seconds of a part of many steps, which are numbered by the lines told before them, and have none yet."""
+        kept = (seconds >= 0) & (seconds < MAX_STEP_S)
+        where, values = self._parts.setdefault(part, (array("q"), array("d")))
+        where.frombytes(at[kept].astype(where.typecode).tobytes())
+        values.frombytes(seconds[kept].tobytes())
 
     def add_event(
         self,
@@ -263,6 +316,7 @@ class LogBuilder:
             sizes=dict(self.sizes),
             notes=tuple(self.notes),
             of=self.of,
+            error=max(self.error, _find_digit(step_s[kept]) / math.sqrt(12.0) / float(np.median(step_s[kept]))),
         )
 
     def _choose_sources(self) -> Bools:
@@ -359,6 +413,14 @@ def _fill_steps(
         passed_s[~((passed_s >= MIN_STEP_S) & (passed_s < MAX_STEP_S))] = np.nan
         filled[kept] = np.where(np.isnan(filled[kept]), passed_s, filled[kept])
     return filled
+
+
+def _find_digit(step_s: Seconds) -> float:
+    """Give the last digit of seconds that are all rounded to tenths, hundredths or thousandths; 0 where they have more."""
+    for digit in (1.0, 0.1, 0.01, 0.001):
+        if np.allclose(step_s / digit, np.round(step_s / digit), rtol=0, atol=1e-6):
+            return digit
+    return 0.0
 
 
 def _spans(source: Ints, values: Seconds) -> tuple[Seconds, Seconds]:

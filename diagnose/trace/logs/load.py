@@ -15,14 +15,13 @@ import numpy as np
 
 from diagnose.errors import TraceError
 from diagnose.model.trace import Ints
-from diagnose.trace.input_files import InputFiles, list_input_files, name_in
+from diagnose.trace.input_files import InputFiles, is_trace, list_input_files, name_in
 from diagnose.trace.logs.builder import LogBuilder
 from diagnose.trace.logs.catalogue import list_formats, name_formats
-from diagnose.trace.logs.lines import PIECE_BYTES, normalise, read_blocks, read_sample
+from diagnose.trace.logs.lines import PIECE_BYTES, normalise, read_blocks, read_sample, split_block
 from diagnose.trace.logs.log_format import FileFormat, LogFormat
 from diagnose.trace.logs.scan import Scan, has_marks, has_opening
 from diagnose.trace.logs.stamps import find_stamp
-from diagnose.trace.parquet import is_trace
 
 if TYPE_CHECKING:
     from diagnose.model.training_log import TrainingLog
@@ -118,7 +117,10 @@ def _tells_steps(log_format: LogFormat | FileFormat, sample: Sequence[bytes]) ->
         return False
     scan = Scan(log_format, _make_builder(log_format))
     for block in sample:
-        scan.take(block)
+        for piece in split_block(block, PIECE_BYTES):
+            scan.take(piece)
+            if scan.log.n_steps >= log_format.least_steps:
+                return True
     scan.end()
     return scan.log.n_steps >= log_format.least_steps
 

@@ -59,6 +59,25 @@ class HoldingReader(LineReader, Protocol):
         """Tell the builder what was held back; called once, after the last line."""
 
 
+@runtime_checkable
+class RowReader(LineReader, Protocol):
+    """A reader that can take many lines of steps at once, which costs a third of one line after the other.
+
+    Attributes
+    ----------
+    row : bytes
+        A regular expression with two groups or more for a whole line of a step as the writer usually prints it, from its first
+        byte to its last, with one of the step marks in it, beginning with no prefix that `wrappers` knows. It must not match a
+        line that `take` reads otherwise than `take_rows` does: it is narrow, and whatever it does not match is given to `take`,
+        with up to 64 KiB of lines around it. Like `take` it must be linear.
+    """
+
+    row: bytes
+
+    def take_rows(self, rows: list[tuple[bytes, ...]]) -> bool:
+        """Take the groups of lines below each other as `take` would each line, or none of them: then it says False."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class LogFormat:
     """A format of lines of text, anywhere in a file and among lines of others.

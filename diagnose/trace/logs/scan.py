@@ -1,21 +1,30 @@
 """Find the lines of each format in a text, by their marks: what has no mark is never looked at line by line.
 
 Enters: blocks of whole lines. Leaves: filled builders, one a format.
+
+What it costs: 0.3 ns for a mark and a byte that is searched; 7 to 14 us for a line that has a mark, and 1.5 to 5 us for a plain
+one of a step among others of a `RowReader`.
 """
 
+import math
+import re
 from collections.abc import Sequence
 
 from diagnose.trace.logs.any_job import MARKS, AnyJobReader
 from diagnose.trace.logs.builder import LogBuilder
 from diagnose.trace.logs.lines import strip_colours
-from diagnose.trace.logs.log_format import FileFormat, HoldingReader, LogFormat
+from diagnose.trace.logs.log_format import FileFormat, HoldingReader, LogFormat, RowReader
+from diagnose.trace.logs.stamps import find_stamp
 from diagnose.trace.logs.wrappers import unpack_json, unwrap
 
 #: Of a longer line only what stands around its marks is read: so much before and behind.
 LONG_LINE_BYTES = 1 << 16
 AROUND_BYTES = 1 << 12
+#: Lines of steps that are nearer to each other are read together, in pieces of so many bytes.
+NEAR_BYTES, ROWS_BYTES = 1 << 10, 1 << 16
 #: Whose a line is: the reader's of the format, or that of what any job prints, or both.
 _OWN, _ANY_JOB = 1, 2
+_END_OF_LINE = ord("\n")
 
 
 class Scan:
@@ -24,6 +33,7 @@ class Scan:
     def __init__(self, log_format: LogFormat, log: LogBuilder) -> None:
         self.format, self.log = log_format, log
         self._own, self._any_job = log_format.reader(log), AnyJobReader(log)
+        self._row_reader = self._own if isinstance(self._own, RowReader) else None
         #: Each mark, and whose it is.
         self._marks = dict.fromkeys(MARKS, _ANY_JOB) | dict.fromkeys((*log_format.step_marks, *log_format.marks), _OWN)
         #: Who wants the next line whatever is in it.
@@ -38,9 +48,16 @@ class Scan:
         found: dict[bytes, int] = {}
         for mark in self._marks:
             self._find(block, mark, 0, found)
-        at = 0
+        at = rows_from = 0
         while at < end_of_block and (found or self._goes_on):
             mark_at = min(found.values(), default=end_of_block)
+            if self._row_reader and rows_from <= at and mark_at - at < NEAR_BYTES and not self._goes_on:
+                rows_from = self._find_rows(block, at, found)
+                mark = min(found, key=found.__getitem__)
+                if self._take_rows(self._row_reader, block[at:rows_from], mark):
+                    at = rows_from
+                    self._find(block, mark, at, found)
+                    continue
             if self._goes_on:
                 following = block.find(b"\n", at, mark_at)
                 mark_at = mark_at if following < 0 else following
@@ -71,6 +88,29 @@ class Scan:
         else:
             found[mark] = position
         self.n_searched += max(position - at, 0)
+
+    def _find_rows(self, block: bytes, at: int, found: dict[bytes, int]) -> int:
+        """Say where the lines from here on end that have no mark but the next one; here, where this is no begin of a line."""
+        if not found or (at and block[at - 1] != _END_OF_LINE):
+            return at
+        end = min((*sorted(found.values())[1:2], at + ROWS_BYTES, len(block)))
+        return end if end == len(block) else block.rfind(b"\n", at, end) + 1 or at
+
+    def _take_rows(self, reader: RowReader, lines: bytes, mark: bytes) -> bool:
+        """Let a reader take lines at once if each that has a mark is the plain one of a step with the same in front of it."""
+        mark_at = lines.find(mark)
+        if mark_at < 0 or mark not in self.format.step_marks or len(lines) < NEAR_BYTES or b"\x1b" in lines:
+            return False
+        source, rank, _ = unwrap(lines[lines.rfind(b"\n", 0, mark_at) + 1 : mark_at])
+        if not math.isnan(find_stamp(source)):
+            return False
+        self.log.source, self.log.rank = source, rank
+        # An end of line before each lets the search run from literal to literal.
+        rows = re.findall(rb"\n" + re.escape(source) + reader.row + rb"(?![^\n])", b"\n" + lines)
+        if len(rows) != lines.count(mark) or not reader.take_rows(rows):
+            return False
+        self.n_lines += len(rows)
+        return True
 
     def _read(self, line: bytes, wanted: int) -> None:
         """Let the readers that want it take a line, or the lines that a log collector packed into it."""

@@ -10,9 +10,18 @@ from tests.logs.writers.moments import between_after
 _SHARES = {"gen": 0.6, "old_log_prob": 0.08, "ref": 0.07, "adv": 0.01, "update_actor": 0.24}
 
 
-def write_verl(run: LoggedRun, *, actor: bool = True) -> bytes:
-    """Write a line a step; saves and evaluations are part of the step in verl."""
+def write_verl(run: LoggedRun, *, actor: bool = True, experts: int = 0) -> bytes:
+    """Write a line a step; saves and evaluations are part of the step in verl; `experts` is of the model's configuration."""
     lines = []
+    if experts:
+        lines += [
+            "(WorkerDict pid=17001) Model config after override: Qwen3MoeConfig {",
+            '(WorkerDict pid=17001)   "hidden_size": 2048,',
+        ]
+        lines += [
+            f'(WorkerDict pid=17001)   "num_experts": {experts},',
+            '(WorkerDict pid=17001)   "num_experts_per_tok": 8,',
+        ]
     for i, iteration in enumerate(run.iteration.tolist()):
         step_s = float(run.step_s[i])
         said: dict[str, float] = {
@@ -22,6 +31,11 @@ def write_verl(run: LoggedRun, *, actor: bool = True) -> bytes:
             "response_length/mean": 324.958,
         }
         said |= {f"timing_s/{name}": share * step_s for name, share in _SHARES.items()}
+        if "update" in run.parts:
+            said["timing_s/update_actor"] = float(run.parts["update"][i])
+            said["timing_s/gen"] = step_s * (
+                1 - sum(_SHARES.values()) + _SHARES["gen"] + _SHARES["update_actor"]
+            ) - float(run.parts["update"][i])
         for event in between_after(run, i):
             name = "save_checkpoint" if event.kind == "save" else "testing"
             said[f"timing_s/{name}"] = event.seconds

@@ -118,3 +118,31 @@ def write_openmmlab(run: LoggedRun, *, epoch: int = 1000) -> bytes:
             f"data_time: {data_s[since : i + 1].mean():.4f}  memory: 3375  loss: 0.4390"
         )
     return "\n".join([*lines, ""]).encode()
+
+
+#: Batches that a MetricLogger takes the mean of.
+WINDOW = 20
+
+
+def write_torchvision(run: LoggedRun, *, epoch: int = 1000) -> bytes:
+    """Write the console of torchvision's references: means of the last 20 batches of the epoch, at batch 0, interval, .."""
+    lines, data_s = [], _data_s(run)
+    begins, digits = 0, len(str(epoch))
+    for i, iteration in enumerate(run.iteration.tolist()):
+        number, n = divmod(iteration - 1, epoch)
+        if n == 0 or attempt_at(run, i) is not None:
+            begins = i
+        if n % run.interval == 0:
+            since = max(begins, i + 1 - WINDOW)
+            left = int(run.step_s[begins : i + 1].mean() * (epoch - n))
+            lines.append(
+                f"Epoch: [{number}]  [{n:{digits}d}/{epoch}]  eta: {left // 3600}:{left // 60 % 60:02d}:{left % 60:02d}  "
+                f"lr: 0.1  loss: 6.9451 (6.9802)  acc1: 0.0000 (0.1953)  time: {run.step_s[since : i + 1].mean():.4f}  "
+                f"data: {data_s[since : i + 1].mean():.4f}  max mem: 5123"
+            )
+        for event in between_after(run, i):
+            if event.kind == "evaluation":
+                lines += [
+                    f"Test:   [{k:3d}/391]  eta: 0:01:10  loss: 5.1 (5.1)  time: 0.2130  data: 0.1" for k in (0, 100)
+                ]
+    return "\n".join([*lines, ""]).encode()

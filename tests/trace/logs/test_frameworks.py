@@ -21,7 +21,7 @@ from tests.logs.writers.stragglers import write_nvrx
 from tests.logs.writers.torchtitan import write_torchtitan
 from tests.logs.writers.torchtune import write_disk_log, write_torchtune
 from tests.logs.writers.verl import write_verl
-from tests.logs.writers.vision import write_imagenet, write_open_clip, write_openmmlab, write_timm
+from tests.logs.writers.vision import write_imagenet, write_open_clip, write_openmmlab, write_timm, write_torchvision
 from tests.trace.producers.recordings import say_nothing
 
 
@@ -64,6 +64,7 @@ CASES = {
     "open_clip": Case(title="open_clip", write=write_open_clip, error=2e-3),
     "imagenet": Case(title="PyTorch's ImageNet example", write=write_imagenet, error=0.02),
     "timm": Case(title="timm", write=write_timm, error=0.02),
+    "torchvision": Case(title="torchvision's MetricLogger", write=write_torchvision, error=4e-3),
     "openmmlab": Case(title="OpenMMLab (MMEngine)", write=write_openmmlab, error=1e-3),
 }
 
@@ -162,6 +163,19 @@ def test_slow_batches_that_are_never_printed(tmp_path: Path) -> None:
     assert log.is_mean
     assert np.median(log.step_s[1:]) == pytest.approx(2.3, rel=0.02)
     assert np.nanmedian(log.parts["data"][1:]) == pytest.approx(1.01, rel=0.05)
+
+
+@pytest.mark.parametrize("interval", [1, 2, 5, 10, 20, 50])
+def test_means_that_overlap_are_taken_apart(interval: int, tmp_path: Path) -> None:
+    """One slow batch of a MetricLogger, which means the last twenty, is slow in its own line alone, across epochs too."""
+    run = steady_run(400, 1.3, interval=interval, noise=0.002)
+    slow = np.where(np.arange(400) == 247, 13.0, 0.0)
+    log = read(tmp_path, write_torchvision(dataclasses.replace(run, step_s=run.step_s + slow), epoch=150))
+    is_slow = log.step_s > 1.5
+    if interval < 50:  # else the batches between two windows are not in the log
+        (at,) = np.flatnonzero(is_slow).tolist()
+        assert log.iteration[at - 1] < 248 <= log.iteration[at]
+    assert np.allclose(log.step_s[~is_slow], 1.3, rtol=0.02)
 
 
 def test_bars_that_are_no_steps(tmp_path: Path) -> None:

@@ -21,6 +21,8 @@ from diagnose.trace.logs.wrappers import unpack_json, unwrap
 from tests.logs.runs import steady_run
 from tests.logs.writers.megatron import write_megatron
 from tests.logs.writers.nanogpt import write_llm_c, write_nanogpt
+from tests.logs.writers.tqdm_bars import Bar
+from tests.trace.logs.test_round_trip import CASES
 from tests.trace.producers.recordings import say_nothing
 
 FORMATS = [found for found in list_formats() if isinstance(found, LogFormat)]
@@ -69,6 +71,50 @@ def test_work_grows_with_the_file(log_format: LogFormat, shape: str) -> None:
     assert scan.n_searched <= 2 * len(content) * len(scan._marks)
     assert scan.n_lines <= 2 * len(content)
     assert counted.n_bytes <= 2 * len(content)
+
+
+@pytest.mark.parametrize("prefix", [b"", b"[rank3]: ", b"2026-01-01T00:00:00Z stdout F "])
+@pytest.mark.parametrize("name", ["megatron", "nanogpt", "llama2.c", "llm.c", "progress-bars"])
+def test_lines_at_once_tell_the_same(name: str, prefix: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What many lines tell at once is what they tell one after the other, also where some are damaged or of somebody else."""
+    (log_format,) = (found for found in FORMATS if found.name == name)
+    plain = CASES[name].write(steady_run(400, 0.5)).splitlines() if name in CASES else _paint_bars()
+    plain += [line.replace(b": 0.123 |", b": 2026-01-01 00:00:00 |") for line in plain[-20:]]
+    rng = np.random.default_rng(5)
+    at_once: list[bool] = []
+    take_rows = Scan._take_rows
+    monkeypatch.setattr(Scan, "_take_rows", lambda *asked: at_once.append(take_rows(*asked)) or at_once[-1])
+    for n_damaged in (0, 1, 3, 30):
+        damaged = [prefix + line for line in plain]
+        for at in rng.integers(len(plain), size=n_damaged).tolist():
+            line, cut = bytearray(damaged[at]), int(rng.integers(len(damaged[at]) + 1))
+            line[cut : cut + int(rng.integers(3))] = rng.choice([b":", b"|", b"9", b" ", b"\x1b[0m", b"", b"\n", b"q"])
+            damaged[at] = bytes(line)
+        told = []
+        for with_rows in (True, False):
+            scan = Scan(log_format, LogBuilder("", "", is_mean=True))
+            if not with_rows:
+                scan._row_reader = None
+            scan.take(b"\n".join(damaged))
+            scan.end()
+            log = scan.log
+            assert log.n_steps > 20
+            columns = (log._iteration, log._step_s, log._batch, log._tokens, log._stamp_s, log._source)
+            told.append((log.total, log.format, log._events, log._sources, *map(bytes, columns)))
+        assert told[0] == told[1]
+    assert any(at_once) == (not prefix.startswith(b"2026"))
+
+
+def _paint_bars() -> list[bytes]:
+    """Paint the bars of two epochs, some twice, the first with a loss behind them."""
+    lines, now_s = [], 0.0
+    for epoch, step_s in enumerate((0.55, 1.6)):
+        bar = Bar(300, now_s, name=f"Epoch {epoch}")
+        for n in range(300):
+            now_s += step_s + 0.01 * (n % 3)
+            bar.update(now_s)
+            lines += [bar.paint(now_s, "" if epoch else "v_num=0, train/loss=2.5").encode()[1:]] * (1 + (n % 50 == 7))
+    return lines
 
 
 def test_a_mark_is_found_anywhere(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from diagnose.model.request import Request
 from diagnose.model.training_log import TrainingLog
 from diagnose.pipeline import diagnose_job
 from diagnose.trace.find_log import find_log
+from diagnose.trace.logs.formats import tables
 from diagnose.trace.logs.load import load_log
 from tests.logs.runs import Attempt, LoggedRun, steady_run
 from tests.logs.writers.composer import write_composer_jsonl
@@ -166,3 +167,49 @@ def test_no_damage_breaks_the_reader(case: str, tmp_path: Path) -> None:
                 continue
             assert np.all(log.step_s > 0)
             assert np.all(log.iteration >= 0)
+
+
+@pytest.mark.parametrize("case", ["csv", "tsv", "wandb", "lightning", "data"])
+def test_rows_at_once_tell_the_same(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What many rows tell at once is what they tell one after the other, also where some are damaged or of another shape."""
+    header, *rows = b"step,data_time,step_time", *(b"%d,0.%03d,1.%03d" % (n, n % 400, n) for n in range(1, 300))
+    if case != "data":
+        header, *rows = CASES[case][1](steady_run(300, 1.3)).splitlines()
+    odd = (
+        b'"',
+        b",",
+        b"nan",
+        b"1e999",
+        b"1e25",
+        b"inf",
+        b" ",
+        b"",
+        b"\0",
+        b"\x1b[0m",
+        b"\n",
+        b"-",
+        b"x",
+        b"\xff",
+        b"2026-01-01 00:00:00",
+    )
+    rng = np.random.default_rng(5)
+    for n_damaged in (0, 1, 1, 1, 1, 1, 1, 3, 30):
+        damaged = list(rows)
+        for at in rng.integers(len(rows), size=n_damaged).tolist():
+            cut = int(rng.integers(len(rows[at]) + 1))
+            damaged[at] = rows[at][:cut] + odd[int(rng.integers(len(odd)))] + rows[at][cut + int(rng.integers(3)) :]
+        told = []
+        for at_once in (tables._measure_plain, lambda *_: None):
+            monkeypatch.setattr(tables, "_measure_plain", at_once)
+            log = read(tmp_path, b"\n".join([header, *damaged]), "m.csv")
+            told.append([log.iteration, log.step_s, log.tokens, log.stamp_s, log.parts.get("data", np.zeros(0))])
+        assert all(np.array_equal(one, other, equal_nan=True) for one, other in zip(*told, strict=True))
+
+
+def test_plain_rows_are_read_at_once() -> None:
+    """Numbers, empty fields and other columns of any text are plain; quotes, short rows and long numbers are not."""
+    plain = tables._measure_plain(b"1,x,2.5\n\n2,\xff,\n", ",", 3, (0, 2))
+    assert plain is not None
+    assert np.array_equal(plain, [[1.0, 2.5], [2.0, np.nan]], equal_nan=True)
+    for odd in (b"1,x\n", b"1,x,2,3\n", b"1,x,1e20\n", b"1,x,2026-01-01\n", b"\n", b""):
+        assert tables._measure_plain(b"1,x,2.5\n" * bool(odd.strip()) + odd, ",", 3, (0, 2)) is None

@@ -15,6 +15,8 @@ Enters: lines. Leaves: steps, times of ranks and of parts, saves, evaluations, s
 import math
 import re
 
+import numpy as np
+
 from diagnose.model.training_log import LogIntervalKind, LogPart
 from diagnose.trace.logs.builder import LogBuilder
 from diagnose.trace.logs.log_format import LogFormat
@@ -58,6 +60,21 @@ _MARK = b"elapsed time per iteration"
 _NUMBER = rb"(\d{1,12}(?:\.\d{1,9})?)"
 _COUNTER = re.compile(rb"iteration\s{1,20}(\d{1,12})\s{0,20}/\s{0,20}(\d{1,12})\s{0,20}\|")
 _TIME = re.compile(_MARK + rb" ?\((ms|s)\):?\s{0,20}" + _NUMBER)
+#: A field without a date and without `seqlen`, which is read otherwise.
+_FIELD = rb"[^:|q\n]{1,60}:[^:|q\n]{1,60}\|"
+#: The whole line of a step in milliseconds.
+_ROW = (
+    rb" ?(\[[\d-]{10} [\d:.]{8,18}\])? ?iteration {1,20}(\d{1,12})/ {0,20}(\d{1,12}) \|"
+    rb"(?: consumed [a-z]{6,7}: {1,20}\d{1,20} \|){0,2} "
+    + _MARK
+    + rb" \(ms\): "
+    + _NUMBER
+    + rb" \|(?:"
+    + _FIELD
+    + rb"){0,8}?[^:|q\n]{0,40}?global batch size: {1,20}(\d{1,9}) \|(?:"
+    + _FIELD
+    + rb"){0,40} ?"
+)
 _BATCH = re.compile(rb"global batch size:\s{0,20}(\d{1,9})\b")
 _SEQUENCE = re.compile(rb"\b(?:actual |curriculum )?seqlen:\s{0,20}(\d{1,9})\b")
 _TIMER = re.compile(rb"(?:^|[\s:\]])([a-z][a-z0-9-]{2,60}):\s*$")
@@ -69,6 +86,8 @@ _AT_ITERATION = re.compile(rb"iteration\s{1,20}(\d{1,12})\b")
 
 
 class _Reader:
+    row = _ROW
+
     def __init__(self, log: LogBuilder) -> None:
         self.log = log
         self.timer: bytes | None = None
@@ -95,6 +114,27 @@ class _Reader:
             self._add_event(line)
         return self.timer is not None and self.between <= LINES_BETWEEN
 
+    def take_rows(self, rows: list[tuple[bytes, ...]]) -> bool:
+        """Take the groups of lines of steps below each other."""
+        stamp, iteration, total, time, batch = zip(*rows, strict=True)
+        batch_size = np.array(list(map(int, batch)))
+        sequence = self._sequence()
+        self.log.total = int(total[-1])
+        self.log.add_steps(
+            np.array(list(map(int, iteration))),
+            np.array(list(map(float, time))) * MS,
+            batch_size=batch_size,
+            tokens=batch_size * float(sequence),
+            stamp_s=np.array(list(map(find_stamp, stamp))),
+        )
+        self.timer = None
+        return True
+
+    def _sequence(self) -> int:
+        """Give the length of a sequence by the arguments; 0 where they do not state it."""
+        said = self.arguments.get(b"seq_length", b"")
+        return int(said[:12]) if said.isdigit() else 0
+
     def _add_steps(self, line: bytes) -> None:
         """Add the iterations of a line; another rank may have written into it, and no time is given to the wrong iteration."""
         begin = 0
@@ -115,8 +155,8 @@ class _Reader:
             self.log.format = "Megatron-DeepSpeed"
         elif time[1] == b"s":
             self.log.format = "Megatron-DeepSpeed"
-        elif batch and self.arguments.get(b"seq_length", b"").isdigit():
-            sequence = int(self.arguments[b"seq_length"][:12])
+        else:
+            sequence = self._sequence()
         stamp_s = find_stamp(line[max(begin, counter.start() - STAMP_BYTES) : counter.start()])
         if time[1] == b"s":
             self.log.reads = "elapsed time per iteration (s)"

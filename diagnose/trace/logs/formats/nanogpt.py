@@ -14,6 +14,8 @@ Enters: lines. Leaves: steps, evaluations, saves.
 import re
 from collections.abc import Callable
 
+import numpy as np
+
 from diagnose.trace.logs.builder import LogBuilder
 from diagnose.trace.logs.log_format import LineReader, LogFormat
 
@@ -26,6 +28,12 @@ _STEP = {
     "llama2.c": re.compile(rb"(?:^|\s)(\d{1,12}) \| loss [^|]{1,30}\| lr [^|]{1,30}\| " + _MS),
     "llm.c": re.compile(rb"\bstep\s{1,12}(\d{1,12})/\s{0,12}(\d{1,12}) \|(?:[^|]{1,60}\|){1,6}? " + _MS + rb" \|"),
     "modded-nanogpt": re.compile(rb"\bstep:(\d{1,12})/(\d{1,12}) (?:[a-z_]{1,40}:\S{1,30} ){0,6}?train_time:" + _MS),
+}
+#: Whole lines as they are printed; none has a colon behind its number, and so no date.
+_ROW = {
+    "nanoGPT": rb"iter (\d{1,12}): loss [^,:\s]{1,30}, time " + _MS + rb"[^:\n]{0,200}",
+    "llama2.c": rb"(\d{1,12}) \| loss [^|:\n]{1,30}\| lr [^|:\n]{1,30}\| " + _MS + rb"[^:\n]{0,200}",
+    "llm.c": rb"step {1,12}(\d{1,12})/(\d{1,12}) \|(?:[^|:\n]{1,60}\|){1,6}? " + _MS + rb" \|[^:\n]{1,80} tok/s",
 }
 
 
@@ -51,9 +59,25 @@ class _Reader:
         return False
 
 
-def _reader(title: str, *, runs_on: bool = False) -> Callable[[LogBuilder], LineReader]:
+class _RowReader(_Reader):
+    """Reads lines at once, too; a `RowReader`."""
+
+    def __init__(self, log: LogBuilder, title: str) -> None:
+        super().__init__(log, _STEP[title], runs_on=False)
+        self.row = _ROW[title]
+
+    def take_rows(self, rows: list[tuple[bytes, ...]]) -> bool:
+        """Take the groups of lines below each other."""
+        iteration, *total, time = zip(*rows, strict=True)
+        if total:
+            self.log.total = int(total[0][-1])
+        self.log.add_steps(np.array(list(map(int, iteration))), np.array(list(map(float, time))) * MS)
+        return True
+
+
+def _reader(title: str) -> Callable[[LogBuilder], LineReader]:
     """Make the maker of the readers of one of the consoles."""
-    return lambda log: _Reader(log, _STEP[title], runs_on=runs_on)
+    return lambda log: _RowReader(log, title) if title in _ROW else _Reader(log, _STEP[title], runs_on=True)
 
 
 _MARKS = (b": train loss ", _SAVING)
@@ -91,6 +115,6 @@ FORMATS = (
         example="step:N/M train_loss:.. train_time:..ms step_avg:..ms",
         is_mean=True,
         step_marks=(b" train_time:",),
-        reader=_reader("modded-nanogpt", runs_on=True),
+        reader=_reader("modded-nanogpt"),
     ),
 )

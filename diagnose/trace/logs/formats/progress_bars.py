@@ -22,7 +22,8 @@ from collections import Counter
 
 import numpy as np
 
-from diagnose.trace.logs.bars import Lap, read_lap
+from diagnose.model.trace import Bools, Ints, Seconds
+from diagnose.trace.logs.bars import Lap, choose_marks, read_lap
 from diagnose.trace.logs.builder import MAX_EVENTS, MAX_STEPS, LogBuilder
 from diagnose.trace.logs.log_format import LogFormat
 
@@ -31,6 +32,11 @@ _UNITS = rb"(?:it|iter|iters|iteration|step|steps|batch|batches|ba|b|update|upda
 _BAR = re.compile(
     rb"(\d{1,9})/(\d{1,9}) \[(?:(\d{1,4}):)?(\d{1,2}):(\d\d)(?:<[\d:?]{1,12})?, {0,8}"
     rb"(?:(\d{1,9}\.\d\d)(?:(s)/" + _UNITS + rb"|" + _UNITS + rb"/s)|\?" + _UNITS + rb"/s)"
+)
+#: A whole line with one bar of tqdm: a name of one word and a number at most; no other count, dict or `Saving` is in it.
+_ROW = (
+    rb"((?!Data)[A-Za-z]{0,20}(?: \d{1,6})?):? {0,4}\d{1,3}%\|[^|/S\n]{0,400}\| (\d{1,9})/(\d{1,9}) "
+    rb"\[(?:(\d{1,4}):)?(\d{1,2}):(\d\d)<[\d:?]{1,12}, {0,8}(\d{1,9}\.\d\d)(?:(s)/it|it/s)((?:, [^\[\]{:S\n]{0,300})?\]) {0,200}"
 )
 _RICH = re.compile(rb"(\d{1,9})/(\d{1,9}) (\d{1,4}):(\d\d):(\d\d) \S{1,3} (?:\d{1,4}:\d\d:\d\d|-:--:--) ")
 #: What stands between the name of a bar and its count.
@@ -91,8 +97,30 @@ class _Series:
         self.base.append(base)
         self.longest_s = max(self.longest_s, elapsed_s)
 
+    def add_all(self, count: Ints, elapsed_s: Seconds, rate: Seconds, is_inverse: Bools, order: int) -> None:
+        """Add bars with the name of the one before them, numbered from `order` on."""
+        n = len(count)
+        is_same = np.diff(count, prepend=self.count[-1]) == 0
+        if np.any(is_same & (np.diff(elapsed_s, prepend=self.elapsed_s[-1]) < 0)):
+            for i, shown in enumerate(zip(elapsed_s.tolist(), rate.tolist(), is_inverse.tolist(), strict=True)):
+                self.add(int(count[i]), shown, (self.number[-1], -1), order + i)
+            return
+        for values, told in (
+            (self.count, count),
+            (self.order, order + np.arange(n)),
+            (self.elapsed_s, elapsed_s),
+            (self.rate, rate),
+            (self.is_inverse, is_inverse),
+            (self.number, np.full(n, self.number[-1])),
+            (self.base, np.full(n, -1)),
+        ):
+            values.frombytes(told[~is_same].astype(values.typecode).tobytes())
+        self.longest_s = max(self.longest_s, float(elapsed_s[~is_same].max(initial=0.0)))
+
 
 class _Reader:
+    row = _ROW
+
     def __init__(self, log: LogBuilder) -> None:
         self.log = log
         self.series: dict[tuple[bytes, int], _Series] = {}
@@ -139,6 +167,26 @@ class _Reader:
                 self.words["Lightning"] += 1
             end = said.end()
 
+    def take_rows(self, rows: list[tuple[bytes, ...]]) -> bool:
+        """Take the groups of lines with one bar each, of one name and total."""
+        names, counts, totals, h, m, s, values, inverse, ends = zip(*rows, strict=True)
+        if len(set(names)) > 1 or len(set(totals)) > 1:
+            return False
+        count = np.array(list(map(int, counts)))
+        elapsed_s = np.array([3600.0 * int(a or 0) + 60.0 * int(b) + int(c) for a, b, c in zip(h, m, s, strict=True)])
+        value, is_inverse = np.array(list(map(float, values))), np.array(list(map(bool, inverse)))
+        with np.errstate(divide="ignore"):
+            rate = np.where(is_inverse, np.where(value > 0, 1.0 / value, np.nan), value)
+        self.words["Lightning"] += sum(b"v_num=" in end[:200] for end in ends)
+        shown = float(elapsed_s[0]), float(rate[0])
+        series = self._add(names[0], int(count[0]), int(totals[0]), *shown, is_inverse=bool(is_inverse[0]))
+        last = min(len(rows), 1 + max(MAX_STEPS - self.n_bars, 0))
+        if series is not None and last > 1:
+            series.add_all(count[1:last], elapsed_s[1:last], rate[1:last], is_inverse[1:last], self.n_bars + 1)
+            self.log.seen = int(count[last - 1])
+        self.n_bars += len(rows) - 1
+        return True
+
     def _take_rich(self, line: bytes) -> None:
         """Take a bar that rich drew: its rate is a mean of the last half minute, which cannot be undone."""
         if said := _RICH.search(line):
@@ -147,8 +195,10 @@ class _Reader:
             self._add(name, int(said[1]), int(said[2]), 3600.0 * h + 60.0 * m + s, math.nan, is_inverse=False)
             self.words["Lightning"] += b"v_num" in line
 
-    def _add(self, before: bytes, count: int, total: int, elapsed_s: float, rate: float, *, is_inverse: bool) -> None:
-        """Add a bar to its series."""
+    def _add(
+        self, before: bytes, count: int, total: int, elapsed_s: float, rate: float, *, is_inverse: bool
+    ) -> _Series | None:
+        """Add a bar to its series; None where it has none."""
         self.n_bars += 1
         drawn = _DRAWN.search(before)
         name = before[: drawn.start() if drawn else None].strip(b" :")
@@ -161,13 +211,13 @@ class _Reader:
         if b"DataLoader" in name:
             self.words["Lightning"] += 1
         if name and _OTHERS.search(name):
-            return
+            return None
         word = _WORD.search(name)
         key = (word[0].lower() if word else b"", 0 if number >= 0 else total)
         series = self.series.get(key)
         if series is None:
             if len(self.series) >= MAX_SERIES:
-                return
+                return None
             series = self.series.setdefault(key, _Series(*key))
         if self.n_bars <= MAX_STEPS:
             series.total = total
@@ -176,6 +226,7 @@ class _Reader:
         if self.to_vote and not name:
             series.votes += 1
         self.to_vote = False
+        return series
 
     def _take_dict(self, line: bytes) -> None:
         """Take a dict of metrics."""
@@ -274,11 +325,16 @@ class _Reader:
             np.array(series.rate[low:high]),
             np.array(series.is_inverse[low:high], dtype=bool),
         )
-        bars, mean_s, said = read_lap(lap, is_mean=self.words["Lightning"] > 0)
+        bars, mean_s, error, said = read_lap(lap, is_mean=self.words["Lightning"] > 0)
+        self.log.error = max(self.log.error, error)
         how[said] += len(bars)
         skipped = _count_skipped(lap.count)
         ends = lap.count[bars]
         begins = np.r_[lap.count[:1], ends][:-1]
+        if dicts.is_empty:
+            kept = (begins >= skipped) & ~np.isnan(mean_s)
+            self.log.add_steps(base + ends[kept], mean_s[kept])
+            return
         orders = np.array(series.order[low:high], dtype=np.int64)[bars]
         windows = zip(begins.tolist(), ends.tolist(), mean_s.tolist(), orders.tolist(), strict=True)
         for begin, end, step_s, order in windows:
@@ -305,18 +361,18 @@ class _Reader:
         interval = _whole(self.settings.get(b"logging_steps"))
         if not interval:
             self.log.notes.append("the interval of its lines is not stated: each is taken for one step")
-        tokens, iteration = math.nan, 0
+        iteration = 0
+        tokens = iter(_count_tokens([values for _, values in self.dicts]))
         for _, values in self.dicts:
             if b"resumed_at" in values:
                 self.log.begin()
-                iteration, tokens = int(values[b"resumed_at"]), math.nan
+                iteration = int(values[b"resumed_at"])
             elif b"eval_runtime" in values:
                 self.log.add_event("evaluation", iteration=iteration, seconds=values[b"eval_runtime"])
             elif b"loss" in values:
                 interval = max(interval, 1)
                 iteration += interval
-                seen = values.get(b"num_tokens", values.get(b"num_input_tokens_seen", math.nan))
-                worked, tokens = (seen - tokens) / interval, seen
+                worked = next(tokens) / interval
                 step_s = values.get(b"step_time", math.nan)
                 if math.isnan(step_s) and values.get(b"step_tokens_per_second", 0) > 0:
                     step_s = worked / values[b"step_tokens_per_second"]
@@ -359,16 +415,10 @@ class _Dicts:
 
     def __init__(self, dicts: list[tuple[int, dict[bytes, float]]]) -> None:
         self.evaluations = [(order, values[b"eval_runtime"]) for order, values in dicts if b"eval_runtime" in values]
-        seen = [
-            (order, values.get(b"num_tokens", values.get(b"num_input_tokens_seen", math.nan)))
-            for order, values in dicts
-            if b"loss" in values
-        ]
-        self._orders = [order for order, _ in seen]
-        self._tokens = [
-            after - before if after > before else math.nan for (_, before), (_, after) in itertools.pairwise(seen)
-        ]
+        self._orders = [order for order, values in dicts if b"loss" in values]
+        self._tokens = _count_tokens([values for _, values in dicts])[1:]
         self._at = self._next = 0
+        self.is_empty = not self.evaluations and not self._orders
 
     def tokens_at(self, order: int) -> float:
         """Give the tokens between the dicts around a bar, which only have a meaning beside others; orders increase."""
@@ -383,6 +433,33 @@ class _Dicts:
             total += self.evaluations[self._next][1]
             self._next += 1
         return total
+
+
+def _count_tokens(dicts: list[dict[bytes, float]]) -> list[float]:
+    """Count the tokens since the dict of a loss before, for each; NaN where they do not say, or where a run starts again.
+
+    A count of four digits, as some versions write it, grows in leaps: then it is taken over several dicts.
+    """
+    seen = np.array(
+        [
+            values.get(b"num_tokens", values.get(b"num_input_tokens_seen", math.nan))
+            for values in dicts
+            if b"loss" in values
+        ]
+    )
+    with np.errstate(divide="ignore", invalid="ignore"):
+        digit = 10.0 ** (np.floor(np.log10(seen)) - 3)
+        is_short = bool(np.all(np.abs(seen / digit - np.round(seen / digit)) < 1e-6))
+    begins = [0, *(np.flatnonzero(~(np.diff(seen) >= 0)) + 1).tolist(), len(seen)]
+    found = np.full(len(seen), math.nan)
+    for low, high in itertools.pairwise(begins):
+        lap = seen[low:high]
+        if is_short and high - low > 2 and np.isfinite(lap).all():
+            marks, _ = choose_marks(np.arange(high - low), lap, digit[low:high] / 2)
+            lap = np.interp(np.arange(high - low), marks, lap[marks])
+        found[low + 1 : high] = np.diff(lap)
+    found[~(found > 0)] = math.nan
+    return [float(each) for each in found]
 
 
 def _split(series: _Series) -> list[tuple[_Series, int, int]]:

@@ -7,6 +7,8 @@ on (`_runtime`, `_timestamp`, `Wall time`), steps a second, or tokens or samples
 without one are seconds where they can be. `LogBuilder.column` and `unit` say it instead. Of a rate of tokens the time of a step
 follows only with a column of tokens; else the pace is told, the seconds of a million tokens.
 
+What it costs: 0.2 us a row of numbers in CSV, 5 us where rows are quoted or odd.
+
 Source: Lightning's `metrics.csv` (src/lightning/fabric/loggers/csv_logs.py); the history of W&B (`_step`, `_runtime`,
 `_timestamp`); TensorBoard's download (`Wall time,Step,Value`); MLflow's file store (`timestamp value step`, mlflow/store/tracking);
 huggingface/transformers, trainer_callback.py (`TrainerState`).
@@ -18,7 +20,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -27,8 +29,8 @@ from diagnose.errors import TraceError
 from diagnose.model.trace import Seconds
 from diagnose.model.training_log import LogIntervalKind
 from diagnose.trace.logs.bars import choose_marks
-from diagnose.trace.logs.builder import MAX_STEPS, LogBuilder
-from diagnose.trace.logs.lines import read_lines
+from diagnose.trace.logs.builder import MAX_COUNT, MAX_STEPS, LogBuilder
+from diagnose.trace.logs.lines import read_blocks, read_lines, strip_colours
 from diagnose.trace.logs.log_format import FileFormat
 from diagnose.trace.logs.stamps import find_stamp
 
@@ -72,6 +74,10 @@ _UNIX = ((6.3e8, 4.1e9, 1.0), (6.3e11, 4.1e12, 1e-3), (6.3e14, 4.1e15, 1e-6), (6
 NOMINAL = 1_000_000
 #: Columns and bytes of a header at most.
 MAX_COLUMNS = 10_000
+#: Numbers are shorter than this; rows whose numbers are longer are read one after the other, as `_NUMBER` says.
+LONG_NUMBER = 1e18
+#: Rows that are made an array of at a time.
+ROWS_AT_ONCE = 1 << 12
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -172,20 +178,73 @@ def _object(line: bytes) -> dict[str, object] | None:
 
 
 def _read_csv(file: Path, log: LogBuilder, name: str) -> None:
-    """Read a table whose first line names the columns."""
-    lines = (line.decode("utf-8", "replace").replace("\0", "") for line in read_lines(file, name=name))
-    names, separator = _header(next(lines, ""))
+    """Read a table whose first line names the columns: plain blocks of rows at once, others row by row."""
+    blocks = read_blocks(file, name=name)
+    head, _, rest = next(blocks, b"").partition(b"\n")
+    names, separator = _header(_text(strip_colours(head)))
     plan = _plan_or_raise(names, log, name)
     at = {column: names.index(column) for column in _columns(plan)}
 
-    def rows() -> Iterator[dict[str, object]]:
+    def rows(lines: Iterator[str]) -> Iterator[dict[str, object]]:
         for row in csv.reader(lines, delimiter=separator):
             yield {column: row[n] for column, n in at.items() if n < len(row)}
 
+    def pieces() -> Iterator[Seconds]:
+        following = itertools.chain((rest,), blocks)
+        for block in following:
+            if b'"' in block:  # a value may go on in the next block
+                lines = (line for part in itertools.chain((block,), following) for line in _split_lines(part))
+                yield from _measure(rows(lines), at)
+                return
+            plain = _measure_plain(block, separator, len(names), tuple(at.values()))
+            yield from _measure(rows(_split_lines(block)), at) if plain is None else (plain,)
+
     try:
-        _read_rows(rows(), plan, log, name)
+        _tell_rows(pieces(), plan, log, name)
     except csv.Error as error:
         raise TraceError(f"is no table ({error}); expected a line of values below each other", where=name) from None
+
+
+def _measure_plain(block: bytes, separator: str, n_columns: int, wanted: tuple[int, ...]) -> Seconds | None:
+    """Read numbers of rows without quotes, a column each; None where the block has something else."""
+    if b"\x1b" in block or b"\0" in block or not block.strip():
+        return None
+    import pyarrow as pa
+    import pyarrow.csv as arrow_csv
+
+    names = [str(n) for n in range(n_columns)]
+    try:
+        table = arrow_csv.read_csv(
+            pa.BufferReader(block),
+            arrow_csv.ReadOptions(use_threads=False, block_size=len(block) + 1, column_names=names),
+            arrow_csv.ParseOptions(delimiter=separator, quote_char=False),
+            arrow_csv.ConvertOptions(
+                include_columns=(chosen := [names[n] for n in wanted]),
+                column_types=dict.fromkeys(chosen, pa.float64()),
+            ),
+        )
+    except pa.ArrowInvalid:
+        return None
+    values = np.stack([column.to_numpy() for column in table.columns], axis=1)
+    # Longer numbers are none in a row that is read alone.
+    return None if np.any(np.abs(values) >= LONG_NUMBER) else values
+
+
+def _measure(rows: Iterable[dict[str, object]], columns: Iterable[str]) -> Iterator[Seconds]:
+    """Read the numbers of rows, so many at a time."""
+    names = tuple(columns)
+    values = (tuple(_number(row.get(name)) for name in names) for row in rows)
+    while some := list(itertools.islice(values, ROWS_AT_ONCE)):
+        yield np.array(some, dtype=np.float64)
+
+
+def _split_lines(block: bytes) -> Iterator[str]:
+    """Give the lines of a block as text."""
+    return (_text(strip_colours(line)) for line in block.removesuffix(b"\n").split(b"\n"))
+
+
+def _text(line: bytes) -> str:
+    return line.decode("utf-8", "replace").replace("\0", "")
 
 
 def _read_jsonl(file: Path, log: LogBuilder, name: str) -> None:
@@ -195,12 +254,7 @@ def _read_jsonl(file: Path, log: LogBuilder, name: str) -> None:
     )
     first = next(found, {})
     plan = _plan_or_raise(list(first), log, name)
-
-    def rows() -> Iterator[dict[str, object]]:
-        yield first
-        yield from found
-
-    _read_rows(rows(), plan, log, name)
+    _tell_rows(_measure(itertools.chain((first,), found), _columns(plan)), plan, log, name)
 
 
 def _plan_or_raise(names: list[str], log: LogBuilder, name: str) -> _Plan:
@@ -229,32 +283,31 @@ def _number(value: object) -> float:
     return math.nan
 
 
-def _read_rows(rows: Iterator[dict[str, object]], plan: _Plan, log: LogBuilder, name: str) -> None:
-    """Read the values of all rows, and tell their steps."""
+def _tell_rows(pieces: Iterable[Seconds], plan: _Plan, log: LogBuilder, name: str) -> None:
+    """Tell the steps of rows, given as arrays of shape (n_rows, n_columns)."""
     columns = _columns(plan)
-    found: list[tuple[float, ...]] = []
-    for row in rows:
-        values = tuple(_number(row.get(column)) for column in columns)
-        if math.isfinite(values[0]) and math.isfinite(values[1]) and len(found) < MAX_STEPS:
-            found.append(values)
-    if not found:
+    found: list[Seconds] = []
+    n_found = 0
+    for values in pieces:
+        is_row = (np.abs(values[:, 0]) < MAX_COUNT) & np.isfinite(values[:, 1])
+        found.append(values[is_row][: MAX_STEPS - n_found])
+        n_found += len(found[-1])
+    if not n_found:
         return
-    table = dict(zip(columns, np.array(found, dtype=np.float64).T, strict=True))
+    table = dict(zip(columns, np.concatenate(found).T, strict=True))
     step = table[plan.step]
     if plan.kind == "clock":
         _tell_clock(step, table[plan.column], plan, log)
         return
     work = table[plan.work] if plan.work is not None else None
     step_s, tokens = _read_times(step, table[plan.column], work, plan, log, name)
-    data = table.get(plan.data or "", np.full(len(step), np.nan))
-    for iteration, seconds, worked, waited in zip(
-        step.tolist(), step_s.tolist(), tokens.tolist(), data.tolist(), strict=True
-    ):
-        before = log.n_steps
-        if seconds > 0:
-            log.add_step(int(iteration), seconds, tokens=worked, stamp_s=math.nan)
-        if log.n_steps > before and waited <= seconds:
-            log.add_part("data", waited)
+    kept = np.flatnonzero(step_s > 0)
+    before = log.n_steps
+    kept = kept[log.add_steps(step[kept].astype(np.int64), step_s[kept], tokens=tokens[kept])]
+    if plan.data is not None:
+        waited = table[plan.data][kept]
+        is_part = waited <= step_s[kept]
+        log.add_parts("data", before + np.flatnonzero(is_part), waited[is_part])
 
 
 def _read_times(
@@ -341,8 +394,9 @@ def _tell_clock(step: Seconds, clock: Seconds, plan: _Plan, log: LogBuilder) -> 
     for low, high in itertools.pairwise(begins):
         if low:
             log.begin()
-        marks = choose_marks(clock_s[low:high], error[low:high]) + low
-        for a, b in itertools.pairwise(marks.tolist()):
+        marks, wrong = choose_marks(step[low:high].astype(np.int64), clock_s[low:high], error[low:high])
+        log.error = max(log.error, wrong)
+        for a, b in itertools.pairwise((marks + low).tolist()):
             seconds = (clock_s[b] - clock_s[a]) / max(step[b] - step[a], 1.0)
             log.add_step(int(step[b]), float(seconds), stamp_s=float(clock_s[b]) if is_unix else math.nan)
 

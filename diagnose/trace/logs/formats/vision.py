@@ -70,6 +70,8 @@ _OPENMMLAB = re.compile(
 )
 #: The printed batches stand for all where their mean is as near to that of all.
 SAME_MEAN = 0.1
+#: Batches that a MetricLogger takes the mean of, and the standard deviation of what its four digits leave out.
+WINDOW, ROUNDED_S = 20, 1e-4 / math.sqrt(12.0)
 #: Half of the last of three digits.
 HALF_DIGIT_S = 0.0005
 
@@ -188,7 +190,8 @@ class _Epochs:
             if count[low] == 1:
                 self.log.add_step(int(number[low]), float(own_s[low]), stamp_s=math.nan)
                 self.log.add_part("data", float(data_s[low]))
-            marks = choose_marks(sums, HALF_DIGIT_S * count[low:high])
+            marks, error = choose_marks(count[low:high], sums, HALF_DIGIT_S * count[low:high])
+            self.log.error = max(self.log.error, error)
             for a, b in itertools.pairwise(marks.tolist()):
                 n_steps = count[low + b] - count[low + a]
                 self.log.add_step(int(number[low + b]), float((sums[b] - sums[a]) / n_steps), stamp_s=math.nan)
@@ -233,16 +236,86 @@ class _Means:
         return False
 
 
+class _Sliding:
+    """Reads lines with an epoch, a batch in it, and the mean of the last batches of the epoch, `WINDOW` of them at most.
+
+    Such means overlap where lines come more often: what passed since the line before is what the window has more than the lines
+    that lie in it.
+    """
+
+    def __init__(self, log: LogBuilder) -> None:
+        self.log = log
+        self.epoch, self.batch, self.length = array("q"), array("q"), array("q")
+        self.mean_s, self.data_s = array("d"), array("d")
+
+    def take(self, line: bytes) -> bool:
+        """Take one line."""
+        if said := _TORCHVISION.search(line):
+            epoch, batch, length, mean_s, data_s = said.groups()
+            for values, value in ((self.epoch, epoch), (self.batch, batch), (self.length, length)):
+                values.append(int(value))
+            self.mean_s.append(float(mean_s))
+            self.data_s.append(float(data_s) if data_s else math.nan)
+            self.log.seen = int(epoch) * int(length) + int(batch) + 1
+        return False
+
+    def end(self) -> None:
+        """Tell all steps: how often lines come is known only now."""
+        if not self.epoch:
+            return
+        epoch, batch, length = (np.array(values) for values in (self.epoch, self.batch, self.length))
+        mean_s, data_s = np.array(self.mean_s), np.array(self.data_s)
+        self.log.set_interval("epoch", int(length[0]))
+        laps = [0, *(np.flatnonzero((np.diff(batch) <= 0) | (np.diff(epoch) != 0)) + 1).tolist(), len(batch)]
+        for low, high in itertools.pairwise(laps):
+            own = slice(low, high)
+            kept, step_s = _take_apart(batch[own], mean_s[own])
+            parts_s = data_s[own][kept]
+            if len(kept) >= high - low - 1 and np.isfinite(data_s[own]).all():
+                apart = _take_apart(batch[own], data_s[own])[1]
+                parts_s = apart if len(apart) == len(kept) else parts_s
+            numbers = epoch[own] * length[own] + batch[own] + 1
+            for at, seconds, part_s in zip(kept.tolist(), step_s.tolist(), parts_s.tolist(), strict=True):
+                self.log.add_step(int(numbers[at]), seconds)
+                self.log.add_part("data", part_s)
+            error_s = ROUNDED_S * WINDOW * math.sqrt(len(kept) / WINDOW + 1.0)
+            if len(kept) > 1:
+                self.log.error = max(
+                    self.log.error, error_s / float(np.median(step_s) * np.median(np.diff(batch[own])))
+                )
+
+
+def _take_apart(batch: np.ndarray, mean_s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Give lines of a lap, and the mean seconds of a batch since the line before.
+
+    Where means cannot be taken apart, the lines are those whose windows do not overlap.
+    """
+    apart = int(np.median(np.diff(batch))) if len(batch) > 1 else WINDOW
+    if len(batch) > 2 and batch[-1] - batch[-2] != apart:  # the last of an epoch is printed, too
+        batch, mean_s = batch[:-1], mean_s[:-1]
+    if apart < WINDOW and WINDOW % max(apart, 1) == 0 and batch[0] == 0 and (np.diff(batch) == apart).all():
+        total = mean_s * np.minimum(batch + 1, WINDOW)
+        since = np.zeros(len(batch))
+        n_before = WINDOW // apart - 1
+        for i, window_s in enumerate(total.tolist()):
+            since[i] = window_s - float(since[max(0, i - n_before) : i].sum())
+        step_s = since / np.diff(batch, prepend=-1)
+        if (step_s > 0).all():
+            return np.arange(len(batch)), step_s
+    kept, last = [], -WINDOW
+    for i, number in enumerate(batch.tolist()):
+        if number - last >= WINDOW:
+            kept.append(i)
+            last = number
+    return np.array(kept), mean_s[kept]
+
+
 def _example(log: LogBuilder) -> LineReader:
     return _Epochs(log, _EXAMPLE, first=1)
 
 
 def _timm(log: LogBuilder) -> LineReader:
     return _Epochs(log, _TIMM, first=0)
-
-
-def _torchvision(log: LogBuilder) -> LineReader:
-    return _Means(log, _TORCHVISION, first_epoch=0, first=0)
 
 
 def _openmmlab(log: LogBuilder) -> LineReader:
@@ -281,7 +354,7 @@ FORMATS = (
         reads="time, a mean of the last 20 batches",
         example="Epoch: [0]  [  10/1251]  eta: ..  time: 0.243  data: ..",
         step_marks=(b"  eta: ",),
-        reader=_torchvision,
+        reader=_Sliding,
         is_mean=True,
     ),
     LogFormat(

@@ -1,0 +1,60 @@
+"""Addresses of services: whether they are any, and what of them may be shown.
+
+Enters: an address as the user gives it. Leaves: it, checked, or a name without a secret.
+"""
+
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from diagnose.errors import UsageError
+
+HIDDEN: Final = "***"
+
+
+def check_web_address(option: str, url: str) -> str:
+    """Refuse what is no address of a web service.
+
+    Raises
+    ------
+    UsageError
+        It is none; the message does not show it.
+    """
+    try:
+        parts = urlsplit(url)
+        is_fine = parts.scheme in {"http", "https"} and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        is_fine = False
+    if not is_fine or any(char.isspace() or not char.isprintable() for char in url):
+        raise UsageError(f"{option}: expected an address such as https://host/path")
+    return url
+
+
+def find_source(option: str, given: str) -> str:
+    """Give an address as it is, and a path whole, so that another process finds it.
+
+    Raises
+    ------
+    UsageError
+        There is no such file or folder, or it is no address.
+    """
+    if "://" in given:
+        return check_web_address(option, given)
+    if not Path(given).exists():
+        raise UsageError(f"{option}: {given} does not exist")
+    return str(Path(given).resolve())
+
+
+def mask(url: str) -> str:
+    """Show a web address without anything in it that may be secret.
+
+    >>> mask("https://me:pass@hooks.example:8443/services/T00/xyz?token=1"), mask("http://am:9093")
+    ('https://***@hooks.example:8443/***', 'http://am:9093')
+    """
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    host = f"[{host}]" if ":" in host else host
+    port = f":{parts.port}" if parts.port else ""
+    user = f"{HIDDEN}@" if "@" in parts.netloc else ""
+    rest = f"/{HIDDEN}" if parts.path.strip("/") or parts.query or parts.fragment else ""
+    return f"{parts.scheme}://{user}{host}{port}{rest}"

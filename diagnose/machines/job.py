@@ -1,0 +1,168 @@
+"""What the job did, as most of its machines show it: it runs, it stopped and waits, it ended.
+
+Enters: a `Grid`. Leaves: a `Course`.
+"""
+
+import dataclasses
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diagnose.machines.grid import Floats, Grid
+from diagnose.model.machines import JobState
+from diagnose.numerics.robust import MAD_TO_SIGMA, nan_median
+
+#: Metrics that tell work from waiting, the clearest first, and the part of their usual level below which nobody works. A GPU
+#: that waits in a collective is busy and draws a third of its power or more, but its tensor cores and links are idle.
+WORK: Final = {
+    "gpu_tensor_active": 0.12,
+    "gpu_nvlink_bytes": 0.12,
+    "gpu_dram_active": 0.2,
+    "net_sent_bytes": 0.05,
+    "gpu_power_w": 0.55,
+    "gpu_utilization": 0.3,
+}
+#: Tensor cores of a job that trains are never this idle, and GPUs that are at least so busy hold processes.
+NO_TENSOR, BUSY = 0.01, 0.5
+#: Seconds without work that are more than a save or an evaluation: jobs save for up to a minute. A longer pause seen before
+#: in the same job, times this, is needed where there was one.
+STOPPED_S, LONGER = 90.0, 2.0
+#: Processes are gone where GPUs have less than this part of their usual level, whose metric it is.
+GONE: Final = {"gpu_utilization": 0.1, "gpu_graphics_active": 0.1, "cpu_used": 0.2}
+#: Level of work, 0..1, among all bins, that is taken as usual.
+_USUAL: Final = 0.95
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Course:
+    """What the job did.
+
+    Attributes
+    ----------
+    state : str
+        See `JobState`.
+    metric : str or None
+        Which tells it.
+    work : ndarray of float64, shape (n_bins,)
+        How much of its usual work is done.
+    idle : ndarray of bool, shape (n_bins,)
+        Nobody works: a save, or a wait.
+    began, stopped, ended : int
+        Bins: the first with work; the first of those without that last to the end; the first without processes. `n_bins`
+        where that did not happen.
+    """
+
+    state: JobState
+    metric: str | None
+    work: Floats
+    idle: NDArray[np.bool_]
+    began: int
+    stopped: int
+    ended: int
+
+
+def follow_job(grid: Grid) -> Course:
+    """Say what the job did; without any metric that tells work, `unseen`."""
+    n = grid.n_bins
+    if _stands_still(grid):
+        return Course("stopped", "gpu_tensor_active", np.zeros(n), np.ones(n, dtype=bool), 0, 0, n)
+    for name, share in WORK.items():
+        level = grid.levels.get(name)
+        if level is None:
+            continue
+        middle = nan_median(level.values, axis=(0, 1))
+        known = np.isfinite(middle)
+        usual = float(np.quantile(middle[known], _USUAL)) if known.any() else 0.0
+        if usual <= 0.0:
+            continue
+        work = np.where(known, middle / usual, np.nan)
+        return _judge(grid, name, work, share)
+    return Course("unseen", None, np.full(n, np.nan), np.zeros(n, dtype=bool), 0, n, n)
+
+
+def _stands_still(grid: Grid) -> bool:
+    """Say whether GPUs are busy and compute nothing, all the time: the job stopped before."""
+    tensor, busy = (grid.levels.get(name) for name in ("gpu_tensor_active", "gpu_utilization"))
+    if tensor is None or busy is None:
+        return False
+    most = nan_median(tensor.values, axis=(0, 1))
+    usual = float(nan_median(busy.values, axis=(0, 1, 2)))
+    return bool(np.isfinite(most).any() and np.nanmax(most) < NO_TENSOR and usual > BUSY)
+
+
+def _judge(grid: Grid, name: str, work: Floats, share: float) -> Course:
+    """Find out when the job began, stopped and ended."""
+    n = grid.n_bins
+    works = work >= share
+    if not works.any():
+        return Course("unseen", name, work, ~works, 0, n, n)
+    began, last = int(np.flatnonzero(works)[0]), int(np.flatnonzero(works)[-1])
+    n_idle = n - 1 - last
+    idle = np.diff(np.flatnonzero(works[began : last + 1]))
+    longest = int(idle.max(initial=1)) - 1
+    if n_idle * grid.bin_s < max(STOPPED_S, LONGER * longest * grid.bin_s):
+        return Course("running", name, work, ~works, began, n, n)
+    stopped = last + 1
+    ended = _find_end(grid, stopped)
+    # Processes that all end at once are no fault of a machine.
+    state: JobState = "ended" if (ended - stopped) * grid.bin_s < STOPPED_S / 3 else "stopped"
+    return Course(state, name, work, ~works, began, stopped, ended)
+
+
+def _find_end(grid: Grid, stopped: int) -> int:
+    """Say from which bin on the processes of most machines are gone."""
+    gone = np.zeros(grid.n_bins, dtype=bool)
+    for name, share in GONE.items():
+        level = grid.levels.get(name)
+        if level is None:
+            continue
+        middle = nan_median(level.values, axis=(0, 1))
+        usual = float(np.nanmedian(middle[:stopped])) if np.isfinite(middle[:stopped]).any() else 0.0
+        gone |= middle < share * usual
+    there = np.flatnonzero(~gone[stopped:])
+    return stopped + (int(there[-1]) + 1 if len(there) else 0)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Slowing:
+    """The job does less work since a bin: `share` is what it lost."""
+
+    since: int
+    share: float
+
+
+#: A job is slowed when it does so much less, and by so many standard deviations.
+SLOWER, SURELY = 0.05, 5.0
+#: Seconds that are averaged over to measure how much the work of a steady job varies, and the least that is taken for it.
+BLOCK_S, LEAST_SCATTER = 60.0, 0.005
+#: Seconds before and after, at least: in less than three and a half minutes one save looks like a slower job.
+BEFORE_S, AFTER_S = 120.0, 210.0
+
+
+def find_slowing(course: Course, bin_s: float) -> Slowing | None:
+    """Find the moment since which a running job does less work; None where there is none."""
+    work = course.work[course.began : course.stopped]
+    known = np.isfinite(work)
+    n, n_before, n_after = len(work), max(2, round(BEFORE_S / bin_s)), max(2, round(AFTER_S / bin_s))
+    if n < n_before + n_after or not known.any():
+        return None
+    work = np.where(known, work, np.median(work[known]))
+    # Means of a minute hold whole steps; medians of these leave saves and evaluations out.
+    width = max(1, round(BLOCK_S / bin_s))
+    smooth = np.convolve(work, np.ones(width) / width, mode="valid")
+    best, at = np.inf, n_before
+    for place in range(max(n_before, width), n - n_after + 1):
+        sides = smooth[: place - width + 1], smooth[place:]
+        misfit = sum(float(np.abs(side - np.median(side)).sum()) for side in sides if len(side))
+        if misfit < best:
+            best, at = misfit, place
+    before, after = smooth[: at - width + 1], smooth[at:]
+    if not len(before) or not len(after):
+        return None
+    usual, now = float(np.median(before)), float(np.median(after))
+    scatter = MAD_TO_SIGMA * float(np.median(np.abs(np.r_[before - usual, after - now])))
+    noise = max(scatter, LEAST_SCATTER * usual) * np.sqrt(width / at + width / (n - at))
+    if usual - now < max(SURELY * noise, SLOWER * usual):
+        return None
+    return Slowing(course.began + at, 1.0 - now / usual)

@@ -1,0 +1,140 @@
+"""Kinds of faults of machines, one YAML file each in rules/machines.
+
+Enters: a folder. Leaves: `MachineRule`s, by id.
+"""
+
+import dataclasses
+import functools
+import hashlib
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from diagnose.errors import RuleError
+from diagnose.judge.rules import built_in_rules
+from diagnose.judge.yaml_file import YamlReader, read_mapping
+from diagnose.model.machines import JobState
+from diagnose.model.telemetry import METRICS
+
+#: Becomes lower or higher than before and than its peers; a counter grows that stands still elsewhere; a code becomes
+#: another; there are no more samples.
+Change = Literal["falls", "rises", "grows", "becomes", "ends"]
+_REQUIRED, _OPTIONAL = (
+    ("id", "title", "job", "do", "mistaken_for"),
+    ("tells", "shows", "helps", "never", "least", "alone"),
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Wanted:
+    """One sign that a rule looks for; `least` is how far a counter grows, `codes` what a code becomes, `part` what ends."""
+
+    metric: str
+    change: Change
+    codes: tuple[int, ...] = ()
+    least: float = 1.0
+    part: Literal["host", "device"] = "host"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MachineRule:
+    """One kind of fault.
+
+    Attributes
+    ----------
+    id, title : str
+    job : tuple of str
+        What the job may do meanwhile.
+    tells : tuple of Wanted
+        One of them is enough.
+    shows : tuple of Wanted
+        `least` of them together are enough; 0: they are only shown.
+    helps : tuple of Wanted
+        Shown as well.
+    never : tuple of Wanted
+        With one of these it is something else.
+    least : int
+    alone : bool
+        It counts only where nothing else explains why the job suffers.
+    do, mistaken_for : tuple of str
+    """
+
+    id: str
+    title: str
+    job: tuple[JobState, ...]
+    tells: tuple[Wanted, ...]
+    shows: tuple[Wanted, ...]
+    helps: tuple[Wanted, ...]
+    never: tuple[Wanted, ...]
+    least: int
+    alone: bool
+    do: tuple[str, ...]
+    mistaken_for: tuple[str, ...]
+
+
+@functools.cache
+def read_machine_rules() -> tuple[tuple[MachineRule, ...], str]:
+    """Read all rules, and give a digest of their files.
+
+    Raises
+    ------
+    RuleError
+        A file is wrong; the message lists all faults of all files.
+    """
+    faults: list[str] = []
+    digest = hashlib.sha256()
+    found = []
+    for path in sorted((built_in_rules() / "machines").glob("*.yaml")):
+        text = path.read_bytes()
+        digest.update(path.name.encode() + b"\0" + text + b"\0")
+        rule = read_machine_rule(path, text, faults)
+        found += [] if rule is None else [rule]
+    if faults:
+        raise RuleError("\n".join(faults))
+    return tuple(found), digest.hexdigest()[:12]
+
+
+def read_machine_rule(path: Path, text: bytes, faults: list[str]) -> MachineRule | None:
+    """Read one rule; None where there are faults, which are added as `file:line: what`."""
+    before = len(faults)
+    root = read_mapping(path, text, faults, _REQUIRED)
+    if root is None:
+        return None
+    reader = _Reader(str(path), faults)
+    fields = reader.mapping(root, _REQUIRED, _OPTIONAL)
+    states = reader.words(fields.get("job"), get_args(JobState))
+    signs = {key: tuple(reader.items(fields.get(key), reader.wanted)) for key in ("tells", "shows", "helps", "never")}
+    least = int(reader.number(fields["least"])) if "least" in fields else 0
+    if not signs["tells"] and not least:
+        reader.fault(root, "neither tells nor least: nothing would ever be found")
+    rule = MachineRule(
+        id=reader.text(fields.get("id"), pattern=r"[a-z][a-z0-9-]*"),
+        title=reader.text(fields.get("title")),
+        job=states,  # type: ignore[arg-type] # each one of JobState, as `words` asks
+        **signs,
+        least=least,
+        alone="alone" in fields and reader.flag(fields["alone"]),
+        do=reader.words(fields.get("do")),
+        mistaken_for=reader.words(fields.get("mistaken_for")),
+    )
+    if rule.id != path.stem and len(faults) == before:
+        reader.fault(root, f"id is {rule.id!r}; expected {path.stem!r}, the name of its file")
+    return rule if len(faults) == before else None
+
+
+class _Reader(YamlReader):
+    """Turns YAML nodes into signs."""
+
+    def wanted(self, node: Any) -> Wanted:
+        """Read one sign."""
+        fields = self.mapping(node, ("metric", "change"), ("codes", "least", "part"))
+        change = self.text(fields.get("change"), get_args(Change))
+        codes = self.items(fields.get("codes"), self.number) if "codes" in fields else []
+        if (change == "becomes") != bool(codes):
+            self.fault(node, "codes go with change: becomes, and with nothing else")
+        return Wanted(
+            metric=self.text(fields.get("metric"), tuple(METRICS)),
+            change=change,  # type: ignore[arg-type] # one of Change, as `text` asks
+            codes=tuple(int(code) for code in codes),
+            least=self.number(fields["least"]) if "least" in fields else 1.0,
+            part=self.text(fields["part"], ("host", "device")) if "part" in fields else "host",  # type: ignore[arg-type] # as `text` asks
+        )

@@ -1,0 +1,168 @@
+"""Whether a suspect machine is at fault: what is tested, what each machine measured, and what became of the finding.
+
+Enters: a diagnosis, and later the results of tests. Leaves: a `TestPlan`, and the key `confirmed` of a cause.
+"""
+
+from typing import Annotated, Final, Literal
+
+from msgspec import Meta, Struct
+
+#: What a machine writes about itself.
+RESULT_SCHEMA: Final = "diagnose-confirm/1"
+#: `confirmed`: it is worse than the controls. `cleared`: it was tested and is as good. `unclear`: nobody can tell.
+Outcome = Literal["confirmed", "cleared", "unclear"]
+#: What is measured; `diagnose.confirm.catalogue` says how each is read.
+TestName = Literal[
+    "gemm",
+    "card-memory",
+    "pcie",
+    "allocation",
+    "dcgm",
+    "network",
+    "port",
+    "cpu",
+    "steal",
+    "run-queue",
+    "memory",
+    "disk",
+    "data",
+]
+Role = Literal["suspect", "control"]
+_Share = Annotated[float, Meta(ge=0, le=1)]
+
+
+class Suspect(Struct, frozen=True, kw_only=True):
+    """A machine that a cause is blamed on.
+
+    Attributes
+    ----------
+    host : str
+        Its name, as the trace has it.
+    causes : tuple of str
+        Ids of the causes that name it.
+    cards : tuple of int
+        Indices of their GPUs, where ranks are dealt to machines in order; empty where nobody knows.
+    partners : tuple of str
+        Machines at the other ends of links that are blamed.
+    """
+
+    host: str
+    causes: tuple[str, ...]
+    cards: tuple[int, ...] = ()
+    partners: tuple[str, ...] = ()
+
+
+class Pair(Struct, frozen=True):
+    """Two machines that send to each other, in a round in which neither has another partner."""
+
+    server: str
+    client: str
+    round: int
+
+
+class TestPlan(Struct, frozen=True, kw_only=True):
+    """What is run where.
+
+    Attributes
+    ----------
+    job : str
+        Id of the job, or a digest of it where it holds more than letters, digits and a few signs.
+    suspects : tuple of Suspect
+        Worst first.
+    controls : tuple of str
+        Sound machines of the same job, to compare with.
+    left_out : int
+        Suspects beyond those that are tested at once.
+    tests : tuple of str
+        Groups of tests: "gpu", "network", "cpu", "memory", "disk".
+    pairs : tuple of Pair
+        For the network, by rounds.
+    n_cards : int or None
+        GPUs a machine; None where nobody knows.
+    data : str
+        Folder that reading is tested in; empty for none.
+    """
+
+    __test__ = False  # no test of pytest
+
+    job: str
+    suspects: tuple[Suspect, ...]
+    controls: tuple[str, ...]
+    left_out: int
+    tests: tuple[str, ...]
+    pairs: tuple[Pair, ...]
+    n_cards: int | None = None
+    data: str = ""
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """All machines that are tested, suspects first."""
+        return (*(one.host for one in self.suspects), *self.controls)
+
+    @property
+    def n_rounds(self) -> int:
+        """How many rounds the pairs take."""
+        return 1 + max((pair.round for pair in self.pairs), default=-1)
+
+
+class Measured(Struct, frozen=True):
+    """One figure of one machine, of a card, port, partner or folder; `passed` is what a test says that gives no figure."""
+
+    test: TestName
+    of: Annotated[str, Meta(max_length=300)] = ""
+    value: Annotated[float, Meta(ge=0, le=1e18)] | None = None
+    passed: bool | None = None
+    note: Annotated[str, Meta(max_length=2000)] = ""
+
+
+class Skipped(Struct, frozen=True):
+    """A test that could not be run, and why."""
+
+    test: Annotated[str, Meta(max_length=100)]
+    reason: Annotated[str, Meta(max_length=2000)]
+
+
+class HostResult(Struct, frozen=True, kw_only=True):
+    """What the program of the tests prints on each machine; times in Unix seconds."""
+
+    schema: Literal["diagnose-confirm/1"]
+    job: str
+    host: Annotated[str, Meta(max_length=300)]
+    role: Role
+    began_s: float
+    ended_s: float
+    measured: Annotated[tuple[Measured, ...], Meta(max_length=4000)]
+    skipped: Annotated[tuple[Skipped, ...], Meta(max_length=400)] = ()
+
+
+class Tested(Struct, frozen=True, kw_only=True):
+    """One figure of a suspect beside those of the controls."""
+
+    test: TestName
+    of: Annotated[str, Meta(description="card, port, partner or folder; empty for the machine")]
+    outcome: Outcome
+    value: Annotated[float | None, Meta(description="of the suspect, in the unit of the test")]
+    controls: Annotated[float | None, Meta(description="median of the controls; null where there are too few")]
+    n_controls: Annotated[int, Meta(ge=0)]
+    text: Annotated[str, Meta(description="the same in a sentence")]
+
+
+class HostConfirmation(Struct, frozen=True, kw_only=True):
+    """What the tests say of one suspect."""
+
+    host: str
+    outcome: Outcome
+    tested_s: Annotated[float | None, Meta(description="Unix seconds at which its tests ended; null where none came")]
+    tests: tuple[Tested, ...]
+    skipped: Annotated[tuple[Skipped, ...], Meta(description="tests that could not be run, and why")] = ()
+
+
+class Confirmation(Struct, frozen=True, kw_only=True):
+    """What tests on its machines say of a cause."""
+
+    outcome: Outcome
+    confidence_before: Annotated[_Share, Meta(description="of the cause, before the tests")]
+    hosts: Annotated[tuple[HostConfirmation, ...], Meta(description="Suspects, worst first")]
+    links: Annotated[
+        tuple[str, ...], Meta(description="pairs of machines whose link is slow while both are sound elsewhere")
+    ] = ()

@@ -1,0 +1,83 @@
+"""Which machines of a cluster are faulty, as their own metrics tell: what `diagnose machines --format json` prints, as types.
+
+Fields are the keys of the JSON, in its order; other keys may be added.
+"""
+
+from typing import Annotated, Final, Literal
+
+from msgspec import Meta, Struct
+
+from diagnose.model.diagnosis_document import Count, MadeBy
+
+SCHEMA: Final = "diagnose-machines/1"
+#: `faulty`: machines are named. `sound`: none stands out, and nothing says that one should. `cannot-tell`: see `reason`.
+MachinesVerdict = Literal["faulty", "sound", "cannot-tell"]
+#: What the job did, as most machines show it. `stopped`: processes are there and wait. `ended`: they are gone everywhere.
+#: `unseen`: no metric tells.
+JobState = Literal["running", "slowed", "stopped", "ended", "unseen"]
+Confidence = Annotated[float, Meta(ge=0, le=1)]
+
+
+class Sign(Struct, frozen=True, kw_only=True):
+    """One thing in which a machine differs from its peers, or from itself before."""
+
+    metric: str
+    device: Annotated[str, Meta(description="index of the card, name of the port or disk; empty: the whole machine")]
+    sentence: str
+    since_s: Annotated[float | None, Meta(description="Unix seconds; null: all the time")]
+    value: Annotated[float | None, Meta(description="since then, in the metric's unit; of counters a second")]
+    peers: Annotated[float | None, Meta(description="what its peers have in that time")]
+    deviations: Annotated[
+        float, Meta(description="how far out it is, in standard deviations of its peers; 0 for events")
+    ]
+
+
+class FaultyMachine(Struct, frozen=True, kw_only=True):
+    """A machine that is faulty, or that somebody should look at."""
+
+    host: str
+    kind: Annotated[str, Meta(description="id of a rule of rules/machines")]
+    title: str
+    confidence: Confidence
+    since_s: Annotated[float | None, Meta(description="Unix seconds; null: all the time")]
+    devices: Annotated[tuple[str, ...], Meta(description="cards that show it, where not all of them do")]
+    signs: Annotated[tuple[Sign, ...], Meta(description="what tells most first")]
+    do: Annotated[tuple[str, ...], Meta(description="what to do next")]
+    mistaken_for: Annotated[tuple[str, ...], Meta(description="what else it may be")]
+
+
+class JobCourse(Struct, frozen=True):
+    """What the job did in the time looked at."""
+
+    state: JobState
+    since_s: Annotated[float | None, Meta(description="null where it runs, or did so before these minutes")]
+    metric: Annotated[str | None, Meta(description="which metric tells it")]
+    lost_share: Annotated[float | None, Meta(description="of a slowed job: part of its work that it does no more")]
+
+
+class MachinesDocument(Struct, frozen=True, kw_only=True):
+    """What `diagnose machines --format json` prints.
+
+    Times in Unix seconds of the scraper's clock, missing is null. Other keys may be added.
+    """
+
+    schema: Literal["diagnose-machines/1"]
+    made_by: MadeBy
+    source: Annotated[str, Meta(description="the file, folder or server, without what may be secret")]
+    verdict: MachinesVerdict
+    reason: Annotated[str | None, Meta(description="why nobody can tell")]
+    from_s: float
+    to_s: float
+    interval_s: Annotated[float, Meta(description="usual seconds between samples")]
+    n_machines: Count
+    roles: Annotated[
+        tuple[tuple[str, ...], ...], Meta(description="machines that do the same work, compared with each other")
+    ]
+    metrics: tuple[str, ...]
+    job: JobCourse
+    machines: Annotated[tuple[FaultyMachine, ...], Meta(description="surest first")]
+    affected: Annotated[
+        tuple[str, ...], Meta(description="machines that show some of it, later or less: not to be replaced")
+    ]
+    remarks: Annotated[tuple[str, ...], Meta(description="what stands out and is no fault")]
+    warnings: tuple[str, ...]

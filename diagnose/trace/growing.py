@@ -1,0 +1,288 @@
+"""Read a trace that is written while its job runs: each time only the rows that are new.
+
+Enters: a Parquet file that is written anew with more rows each time. Leaves: the rows of some steps, as a file of their own.
+
+The recorder writes new steps behind those before: in memory are steps that nobody has taken yet, as far as asked for, and a row
+group at most. In what order anybody else writes rows is not known: of such a file all groups that have new steps are read again.
+"""
+
+import contextlib
+import json
+import os
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from diagnose.model.optype import NAMES, Op
+from diagnose.model.trace import Ints
+from diagnose.trace.arrow_arrays import read_numbers
+from diagnose.trace.list_column import UNREADABLE
+from diagnose.trace.parquet import JOB_KEY, STRINGS
+from diagnose.trace.rank_files import RECORDER_KEY
+
+#: Before the first step of a job.
+NO_STEP = -(2**62)
+
+
+class GrowingTrace:
+    """One file, of one rank or of several.
+
+    Attributes
+    ----------
+    path : Path
+    job : dict
+        What the file says of its job.
+    last_step : int
+        The last step that is whole in the file; `NO_STEP` where none is.
+    mark : int
+        The last step that was taken; nothing up to it is read again.
+    is_there : bool
+        False where the file is gone, or was never whole.
+    has_restarted : bool
+        True where the last look found the file of another start of the job in its place.
+    is_outdated : bool
+        True where rows could not be read because the file was written anew since the last look.
+    """
+
+    def __init__(self, path: Path, mark: int = NO_STEP) -> None:
+        self.path = path
+        self.mark = mark
+        self.job: dict[str, Any] = {}
+        self.last_step = NO_STEP
+        self.is_there = False
+        self.has_restarted = False
+        self.is_outdated = False
+        self._stamp: tuple[int, int, int] | None = None
+        self._footer: Any = None
+        self._metadata: dict[bytes, bytes] = {}
+        self._n_read = 0
+        self._pending: list[pa.Table] = []
+
+    def look(self) -> bool:
+        """Look whether the file is another one than before; True where it is, and can be read. Costs a stat where it is not."""
+        try:
+            found = self.path.stat()
+        except OSError:
+            self.is_there, self._stamp = False, None
+            return False
+        if not stat.S_ISREG(found.st_mode):  # a pipe would be waited for
+            return False
+        stamp = _stamp_of(found)
+        if stamp == self._stamp:
+            return False
+        self.is_outdated = False
+        try:
+            footer = pq.read_metadata(self.path)
+            metadata = footer.metadata or {}
+            job = json.loads(metadata.get(JOB_KEY.encode(), b"{}"))
+            steps = _step_column(footer)
+        except (*UNREADABLE, OSError, ValueError, RecursionError):  # half-written, or no trace: it is looked at again
+            self.is_there = False
+            return False
+        job = job if isinstance(job, dict) else {}
+        is_another = self._footer is not None and job.get("started_at") != self.job.get("started_at")
+        is_shorter = self._footer is not None and footer.num_rows < self._n_read
+        self._stamp, self._footer, self._metadata, self.job = stamp, footer, metadata, job
+        self.is_there = True
+        self.last_step = self._find_last(steps)
+        self.has_restarted = is_another or (is_shorter and "started_at" not in job and self.last_step < self.mark)
+        if self.has_restarted or is_shorter or not self._appends:
+            self.start_again(NO_STEP if self.has_restarted else self.mark)
+        return True
+
+    @property
+    def is_finished(self) -> bool:
+        """True where the job has said that it ended."""
+        return "finished_at" in self.job
+
+    @property
+    def _appends(self) -> bool:
+        """True where new rows stand behind those before, whole steps at a time."""
+        return RECORDER_KEY in self._metadata
+
+    @property
+    def written_s(self) -> float:
+        """When it was written last, Unix seconds; 0 where it is gone."""
+        return self._stamp[0] / 1e9 if self._stamp is not None else 0.0
+
+    @property
+    def started_at(self) -> str | None:
+        """When the process began that writes it, as it says."""
+        said = self.job.get("started_at")
+        return said if isinstance(said, str) else None
+
+    @property
+    def n_ranks(self) -> int | None:
+        """Ranks of the whole job, as the file says; None where it does not."""
+        said = self.job.get("world_size")
+        return said if isinstance(said, int) and not isinstance(said, bool) and said > 0 else None
+
+    @property
+    def n_pending(self) -> int:
+        """Rows in memory that nobody has taken."""
+        return sum(len(table) for table in self._pending)
+
+    def start_again(self, mark: int) -> None:
+        """Forget what is in memory, and read from the first row on what comes after a step."""
+        self.mark, self._n_read, self._pending = mark, 0, []
+
+    def skip_all(self) -> None:
+        """Take what the file has now for nothing: it is of an earlier attempt."""
+        self._pending = []
+        self._n_read = 0 if self._footer is None else int(self._footer.num_rows)
+        self.last_step = NO_STEP
+
+    def steps(self, n_steps: int) -> Ints:
+        """List the whole steps that nobody has taken, sorted: as many as asked for, or all that there are."""
+        while True:
+            found = self._list_steps()
+            if (len(found) > n_steps and self._appends) or not self._read_group():
+                return found[:n_steps]
+
+    def read_through(self, step: int) -> None:
+        """Have all rows up to a step in memory."""
+        while not (self._appends and self._pending and _last(self._pending[-1]) > step):
+            if not self._read_group():
+                return
+
+    def rows_through(self, step: int) -> pa.Table | None:
+        """Give the rows up to a step that nobody has taken; None where there are none."""
+        self.read_through(step)
+        parts = [_keep(table, table_steps <= step) for table, table_steps in self._with_steps()]
+        parts = [part for part in parts if len(part)]
+        return pa.concat_tables(parts).replace_schema_metadata(self._metadata) if parts else None
+
+    def drop_through(self, step: int) -> None:
+        """Take the rows up to a step: they are not given again."""
+        self.read_through(step)
+        left = [_keep(table, table_steps > step) for table, table_steps in self._with_steps()]
+        self._pending = [table for table in left if len(table)]
+        self.mark = max(self.mark, step)
+
+    def _with_steps(self) -> Iterator[tuple[pa.Table, Ints]]:
+        """Give the tables in memory with the step of each row."""
+        for table in self._pending:
+            yield table, _steps_of(table)
+
+    def _list_steps(self) -> Ints:
+        """List the whole steps in memory, sorted."""
+        if not self._pending:
+            return np.zeros(0, dtype=np.int64)
+        found = np.unique(np.concatenate([steps for _, steps in self._with_steps()]))
+        return found[found <= self.last_step]
+
+    def _read_group(self) -> bool:
+        """Read the next row group that has new rows; False where there is none, or it cannot be read now."""
+        first = 0
+        for group in range(self._footer.num_row_groups if self._footer is not None else 0):
+            n_rows = self._footer.row_group(group).num_rows
+            if first + n_rows > self._n_read:
+                break
+            first += n_rows
+        else:
+            return False
+        last = _last_of_group(self._footer, group, _step_column(self._footer))
+        if last is None or last > self.mark:
+            strings = [name for name in STRINGS if name in self._footer.schema.to_arrow_schema().names]
+            try:
+                with pq.ParquetFile(self.path, read_dictionary=strings, page_checksum_verification=False) as file:
+                    if file.metadata.num_rows != self._footer.num_rows:
+                        self.is_outdated = True
+                        return False
+                    table = file.read_row_group(group).slice(self._n_read - first)
+            except (*UNREADABLE, OSError):
+                self.is_outdated = self._has_changed()
+                return False
+            table = _keep(table, _steps_of(table) > self.mark)
+            if len(table):
+                self._pending.append(table)
+        self._n_read = first + n_rows
+        return True
+
+    def _has_changed(self) -> bool:
+        """Say whether the file is another one than when it was looked at."""
+        try:
+            return _stamp_of(self.path.stat()) != self._stamp
+        except OSError:
+            return False
+
+    def _find_last(self, column: int) -> int:
+        """Find the last whole step by the footer: the last one may go on, unless who writes it adds whole steps alone."""
+        groups = range(self._footer.num_row_groups)
+        lasts = [_last_of_group(self._footer, group, column) for group in groups]
+        known = [last for last in lasts if last is not None]
+        if not known and self._footer.num_rows:  # written without statistics
+            with contextlib.suppress(*UNREADABLE):
+                known = [_last(pq.read_table(self.path, columns=["step"]))]
+        if not known:
+            return NO_STEP
+        return max(known) - (not self._appends and not self.is_finished)
+
+
+def _stamp_of(found: os.stat_result) -> tuple[int, int, int]:
+    """Give what changes when a file is written."""
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def write_part(table: pa.Table, path: Path) -> None:
+    """Write rows as a file of their own, with what their file says of the job."""
+    pq.write_table(table, path, compression="none", write_statistics=False)
+
+
+def list_ranks(table: pa.Table) -> set[int]:
+    """List the global ranks that some rows are of; empty where they do not say it."""
+    if "rank" not in table.column_names:
+        return set()
+    return {int(rank) for rank in np.unique(read_numbers(table["rank"].drop_null())[0]) if rank >= 0}
+
+
+def list_steps(tables: Iterable[pa.Table]) -> Ints:
+    """List the steps that some rows are of, sorted."""
+    return np.unique(np.concatenate([np.zeros(0, dtype=np.int64), *map(_steps_of, tables)]))
+
+
+def measure_work(tables: Sequence[pa.Table], n_steps: int) -> float | None:
+    """Say how much work a step holds: tokens where the rows tell them, else forward computes; None where neither is there."""
+    tokens = n_forwards = 0.0
+    for table in tables:
+        is_forward = pc.equal(table["optype"].cast(pa.string()), NAMES[Op.FORWARD])
+        n_forwards += pc.sum(is_forward).as_py() or 0
+        if "tokens" in table.column_names:
+            tokens += pc.sum(table["tokens"].filter(is_forward)).as_py() or 0.0
+    work = tokens or n_forwards
+    return work / n_steps if work and n_steps else None
+
+
+def _step_column(footer: Any) -> int:
+    """Find the column of steps."""
+    names = footer.schema.names
+    return int(names.index("step"))
+
+
+def _last_of_group(footer: Any, group: int, column: int) -> int | None:
+    """Say the last step of a row group by its statistics; None where it has none."""
+    found = footer.row_group(group).column(column).statistics
+    return int(found.max) if found is not None and found.has_min_max else None
+
+
+def _steps_of(table: pa.Table) -> Ints:
+    """Give the step of each row."""
+    found, missing = read_numbers(table["step"])
+    steps = found.astype(np.int64) if found.dtype.kind != "f" else np.nan_to_num(found, nan=NO_STEP).astype(np.int64)
+    return steps if missing is None else np.where(missing, NO_STEP, steps)
+
+
+def _keep(table: pa.Table, rows: Any) -> pa.Table:
+    """Keep some rows."""
+    return table if rows.all() else table.filter(pa.array(rows))
+
+
+def _last(table: pa.Table) -> int:
+    """Say the last step of some rows."""
+    return int(_steps_of(table).max())

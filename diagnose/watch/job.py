@@ -1,0 +1,253 @@
+"""One job that is watched: its windows, its history, and what state it is in.
+
+Enters: a source, and what was kept of the job. Leaves: events, the job as it is now, and what is to be kept.
+"""
+
+import hashlib
+import itertools
+import statistics
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from diagnose.model.cause import KeptCause, When
+from diagnose.model.diagnosis import Diagnosis
+from diagnose.model.fingerprint import name_fault
+from diagnose.model.live import Episode, LiveState, WatchedJob, Window
+from diagnose.model.place import Where
+from diagnose.model.request import Request
+from diagnose.watch.course import Curve
+from diagnose.watch.episodes import COUNTED_GAIN, UNKNOWN, Episodes, Found, follow_episodes
+from diagnose.watch.pace import MIN_WINDOWS, Paces
+from diagnose.watch.source import Delivery, Mark, Source
+from diagnose.watch.window import Diagnosed, diagnose_window
+from diagnose.watch.wording import clock_time
+
+#: Windows that are kept, and the workers of one that is not the last, at most.
+MOST_WINDOWS = 60
+MOST_WORKERS = 256
+#: Nothing new for so many times as long as windows take, and at least for so long, is no delay any more. The recorder writes once
+#: a minute, and after a large file less often.
+BLIND_WINDOWS = 3.0
+BLIND_S = 300.0
+#: With this part of the ranks silent nobody sees the job.
+BLIND_SHARE = 0.5
+#: What a pace is known to be another one with: it differs by more than four deviations.
+PACE_CONFIDENCE = 0.9
+SLOWER = "all of the job is slower than it was"
+
+
+class JobState(Struct, frozen=True, kw_only=True):
+    """What is kept of a job in the store.
+
+    Attributes
+    ----------
+    mark : Mark
+    n_windows : int
+        Diagnosed so far.
+    windows : tuple of Window
+        The last ones, oldest first.
+    curve : Curve
+        Slowdown by step since the start.
+    episodes : Episodes
+    paces : Paces
+    state, since_s, why
+        As of `WatchedJob`.
+    new_s : float or None
+        When a window came last, Unix seconds.
+    name, owner, family, n_gpus
+        Of the job, as its last diagnosis says; `family` is its framework and parallelism.
+    """
+
+    mark: Mark = Mark()
+    n_windows: int = 0
+    windows: tuple[Window, ...] = ()
+    curve: Curve = Curve()
+    episodes: Episodes = Episodes()
+    paces: Paces = Paces()
+    state: LiveState = "waiting"
+    since_s: float = 0.0
+    why: str = "nothing to diagnose yet"
+    new_s: float | None = None
+    name: str = ""
+    owner: str | None = None
+    family: str = ""
+    n_gpus: int | None = None
+
+
+class JobWatch:
+    """One job: what is new of it is diagnosed, a window at a time."""
+
+    def __init__(self, location: str, source: Source, state: JobState, request: Request) -> None:
+        self.location = location
+        self.source = source
+        self.state = state
+        self._request = request
+        self._seen_s: float | None = None
+        self._key = hashlib.blake2b(location.encode("utf-8", "surrogateescape"), digest_size=3).hexdigest()
+
+    def advance(self, now_s: float) -> tuple[JobState, Delivery | None, Diagnosed | None]:
+        """Diagnose the next window where it is all there; give what is to be kept then. `settle` comes when that is kept.
+
+        Raises
+        ------
+        RuleError
+            A rule file is wrong.
+        OSError
+            There is no room for the rows of a window.
+        """
+        if self.source.look():
+            self._seen_s = now_s
+        delivery = self.source.deliver(now_s)
+        if delivery is None:
+            return self._rest(now_s), None, None
+        diagnosed = diagnose_window(delivery, self._request, number=self.state.n_windows, seen_s=now_s)
+        return self._note(diagnosed, delivery, now_s), delivery, diagnosed
+
+    def settle(self, state: JobState, delivery: Delivery | None, now_s: float) -> None:
+        """Go on from what was kept."""
+        self.state = state
+        if delivery is not None:
+            self.source.take(delivery, now_s)
+
+    def show(self) -> WatchedJob:
+        """Give the job as it is now."""
+        state = self.state
+        return WatchedJob(
+            location=self.location,
+            name=state.name or self.location.rpartition("/")[2],
+            state=state.state,
+            since_s=state.since_s,
+            why=state.why,
+            windows=state.windows,
+            course_steps=state.curve.steps,
+            course_slowdowns=state.curve.slowdowns(),
+            episodes=state.episodes.list_all(),
+        )
+
+    # ---- A window ----
+
+    def _note(self, diagnosed: Diagnosed, delivery: Delivery, now_s: float) -> JobState:
+        """Take note of a window."""
+        old, window = self.state, diagnosed.window
+        state = replace(
+            old,
+            mark=delivery.mark,
+            n_windows=old.n_windows + 1,
+            windows=(*map(_slim, old.windows), window)[-MOST_WINDOWS:],
+            curve=old.curve.add(window.steps, window.step_slowdowns),
+            new_s=now_s,
+        )
+        if diagnosed.diagnosis is not None:
+            state = _name(state, diagnosed.diagnosis)
+            found, paces, is_compared = _compare(state, diagnosed, delivery)
+
+            def checked(episode: Episode) -> bool:
+                return is_compared if episode.title == SLOWER else episode.cause in diagnosed.checked
+
+            episodes = follow_episodes(old.episodes, window, found, checked, self._key)
+            state = replace(state, paces=paces, episodes=episodes)
+        n_ranks = delivery.n_ranks or 0
+        if window.silent and len(window.silent) >= BLIND_SHARE * n_ranks:
+            return _enter(state, "blind", now_s, f"{len(window.silent)} of {n_ranks} ranks write nothing")
+        return _enter(
+            state, "running", now_s, f"{len(window.silent)} of {n_ranks} ranks silent" if window.silent else ""
+        )
+
+    # ---- No window ----
+
+    def _rest(self, now_s: float) -> JobState:
+        """Say what state a job is in of which no window came."""
+        state = self.state
+        if self.source.has_ended and state.n_windows:
+            return _enter(state, "ended", now_s, "the job has ended")
+        since_s = max(filter(None, (state.new_s, self._seen_s)), default=None)
+        if since_s is None or state.state in ("ended", "blind"):
+            return state
+        usual_s = _interval(state.windows)
+        if now_s - since_s < max(BLIND_S, BLIND_WINDOWS * (usual_s or 0.0)):
+            return state
+        every = f"; a window came every {usual_s:.0f} s" if usual_s else ""
+        return _enter(state, "blind", now_s, f"no new rows since {clock_time(since_s)} UTC{every}")
+
+
+def _slim(window: Window) -> Window:
+    """Keep of a window that is not the last one what is not large."""
+    n_workers = sum(map(len, window.worker_slowdowns))
+    return replace(window, worker_slowdowns=()) if n_workers > MOST_WORKERS else window
+
+
+def _enter(state: JobState, name: LiveState, now_s: float, why: str) -> JobState:
+    """Go to a state; one that it is in already goes on."""
+    return replace(state, state=name, since_s=state.since_s if name == state.state else now_s, why=why)
+
+
+def _interval(windows: tuple[Window, ...]) -> float | None:
+    """Say how many seconds lie between two windows, as a rule."""
+    seen = [window.seen_s for window in windows]
+    gaps = [b - a for a, b in itertools.pairwise(seen) if b > a]
+    return statistics.median(gaps) if gaps else None
+
+
+def _name(state: JobState, diagnosis: Diagnosis) -> JobState:
+    """Take over what a diagnosis says of the job."""
+    job = diagnosis.job
+    sizes = (job.dp_size, job.pp_size, job.tp_size, job.cp_size, job.vpp_size)
+    parallelism = " ".join(f"{key} {size}" for key, size in zip(("dp", "pp", "tp", "cp"), sizes, strict=False))
+    return replace(
+        state,
+        name=job.name or job.job_id,
+        owner=job.owner,
+        family=f"{job.framework or 'unknown'}, {parallelism}",
+        n_gpus=job.world_size if diagnosis.parallelism_known else None,
+    )
+
+
+def _compare(state: JobState, diagnosed: Diagnosed, delivery: Delivery) -> tuple[list[Found], Paces, bool]:
+    """Compare the pace of a window, without what its causes cost, with that of the windows before; False where it cannot be."""
+    diagnosis, window, paces = diagnosed.diagnosis, diagnosed.window, state.paces
+    assert diagnosis is not None
+    found = list(diagnosed.found)
+    step_s = diagnosis.step_time.clean if diagnosis.step_time.clean is not None else diagnosis.step_time.recorded
+    if not step_s > 0 or window.silent or not (diagnosis.fidelity.ok or diagnosis.is_from_log):
+        return found, paces, False
+    courses = state.episodes.open
+    gain = max((one.gain for one in found), default=0.0)
+    has_new = len(paces.seconds) >= MIN_WINDOWS and gain >= paces.usual_gain + COUNTED_GAIN
+    if has_new or any(course.first_window >= MIN_WINDOWS and course.episode.title != SLOWER for course in courses):
+        return (
+            found,
+            paces,
+            has_new,
+        )  # it has a name: in this window, which a pace without one then has not, or in those around
+    excess = paces.excess(step_s, delivery.work)
+    if excess is not None and excess >= COUNTED_GAIN:
+        return [*found, _make_slower(diagnosis, window, excess)], paces, True
+    is_slow = any(course.episode.title == SLOWER for course in courses)
+    return found, paces if is_slow else paces.add(step_s, gain, delivery.work), excess is not None
+
+
+def _make_slower(diagnosis: Diagnosis, window: Window, excess: float) -> Found:
+    """Make a cause without a name of a job that is slower than it was."""
+    cause = KeptCause(
+        cause=UNKNOWN,
+        title=SLOWER,
+        who=None,
+        confidence=PACE_CONFIDENCE,
+        share=None,
+        recoverable=excess,
+        recoverable_after_others=None,
+        where=Where(),
+        when=When(),
+        evidence=(),
+        fixes=(),
+        fingerprint=name_fault(diagnosis.job, f"{UNKNOWN}-pace", None, Where()),
+    )
+    return Found(
+        cause=cause,
+        gain=excess,
+        lasting_gain=excess,
+        first_step=window.first_step,
+        began_s=window.began_s,
+        ended_s=window.began_s,
+    )

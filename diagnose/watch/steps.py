@@ -1,0 +1,239 @@
+"""Follow traces that are written step by step: the recorder's, a file a rank, or one Parquet file that is written anew.
+
+Enters: a folder, or a file. Leaves: deliveries of so many steps that every rank has written.
+
+A rank that is late is waited for, for a while; then windows are diagnosed without it, and it is silent until it writes again.
+A job that is started again writes into a new folder `start-...`, or its files begin anew: what is left of the start before is
+diagnosed, then the first steps of the new one.
+"""
+
+import contextlib
+import functools
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from diagnose.trace.gather import START
+from diagnose.trace.growing import NO_STEP, GrowingTrace, list_ranks, list_steps, measure_work, write_part
+from diagnose.watch.source import Delivery, Mark
+
+#: A late rank is waited for so many times as long as windows take, and at least for so long: the recorder writes once a minute,
+#: each rank at its own moment.
+PATIENCE_WINDOWS = 3.0
+PATIENCE_S: Final = 150.0
+#: Metadata beside a trace.
+_BESIDE = (".yaml", ".yml")
+
+
+class StepSource:
+    """The traces of one job, a file a rank or one for all; `once` where nobody will look again, so that nothing is waited for."""
+
+    kind = "trace"
+
+    def __init__(self, path: Path, mark: Mark, *, window_steps: int, once: bool = False) -> None:
+        self._once = once
+        self._path = path
+        self._is_folder = path.is_dir()
+        self._n_steps = window_steps
+        self._start = mark.start
+        self._mark = NO_STEP if mark.position is None else mark.position
+        self._parts: dict[Path, GrowingTrace] = {}
+        self._next_start: str | None = None
+        #: Parts that are not waited for, how many ranks that have no file are known to be missing, and since when one is late.
+        self._given_up: set[Path] = set()
+        self._n_missing = 0
+        self._late_since_s: float | None = None
+        self._taken_s: float | None = None
+        self._interval_s = 0.0
+        self._ranks: set[int] = set()
+        #: When the processes began whose steps were taken, as they say, and the files that are still of the start before.
+        self._attempt = mark.attempt
+        self._old: set[Path] = set()
+        self._restarts = False
+        self._has_new = False
+        self._delivery: Delivery | None = None
+
+    def look(self) -> bool:
+        """Look whether a file is new or another one than before."""
+        starts = self._list_files()
+        if self._start not in starts and not self._parts and starts:
+            self._begin(max(starts))
+        later = max(starts, default=self._start)
+        self._next_start = later if later > self._start else None
+        for path in starts.get(self._start, ()):
+            self._parts.setdefault(path, GrowingTrace(path, self._mark))
+        changed = [part for part in self._parts.values() if part.look()]
+        self._find_restart(changed)
+        self._has_new = self._has_new or bool(changed) or self._next_start is not None
+        return bool(changed)
+
+    def deliver(self, now_s: float) -> Delivery | None:
+        """Give the next steps that every rank has written."""
+        if self._delivery is None and self._has_new:
+            self._delivery = self._collect(now_s)
+        return self._delivery
+
+    def take(self, delivery: Delivery, now_s: float) -> None:
+        """Take what was delivered: it is not given again."""
+        assert delivery.mark.position is not None
+        self._mark = delivery.mark.position
+        for part in self._parts.values():
+            part.drop_through(self._mark)
+        if self._taken_s is not None:
+            self._interval_s = now_s - self._taken_s
+        self._taken_s = now_s
+        self._attempt = delivery.mark.attempt
+        self._delivery, self._restarts = None, False
+
+    @property
+    def has_ended(self) -> bool:
+        """True where every rank has written its file for the last time, and all of it was taken."""
+        parts = list(self._parts.values())
+        is_over = bool(parts) and self._next_start is None and all(part.is_finished for part in parts)
+        return is_over and self._delivery is None and not self._has_new
+
+    # ---- Files ----
+
+    def _list_files(self) -> dict[str, list[Path]]:
+        """List the traces by start of the job; all are of one where it has no folders of starts."""
+        if not self._is_folder:
+            return {"": [self._path]} if self._path.exists() else {}
+        starts: dict[str, list[Path]] = {}
+        for folder in ("", *_list_starts(self._path)):
+            found = _list_traces(self._path / folder)
+            if found:
+                starts[folder] = found
+        return starts
+
+    def _begin(self, start: str) -> None:
+        """Go to a start of the job."""
+        self._restarts = self._restarts or bool(self._parts)
+        self._start, self._mark, self._parts = start, NO_STEP, {}
+        self._given_up, self._n_missing, self._late_since_s = set(), 0, None
+
+    def _find_restart(self, changed: list[GrowingTrace]) -> None:
+        """Begin anew where files are of another start than those before; those that are not are not there until they are."""
+        begun = {part.path for part in changed if part.has_restarted or self._is_after_mark(part)}
+        is_first = bool(begun - self._old)
+        self._old -= {part.path for part in changed if part.path in begun}
+        if not is_first:
+            return
+        self._old = set(self._parts) - begun
+        self._mark, self._restarts, self._late_since_s, self._delivery = NO_STEP, True, None, None
+        for part in self._parts.values():
+            if part.path in self._old:
+                part.skip_all()
+            else:
+                part.start_again(NO_STEP)
+
+    def _is_after_mark(self, part: GrowingTrace) -> bool:
+        """Say whether a file is of a start that began after the one whose steps were taken before this watch was started."""
+        begun = part.started_at
+        return bool(self._attempt and begun and begun > self._attempt and part.last_step < self._mark)
+
+    # ---- Windows ----
+
+    def _collect(self, now_s: float) -> Delivery | None:
+        """Find the next window; None where it is not all there."""
+        parts = [part for part in self._parts.values() if part.last_step > self._mark]
+        ends = [steps[-1] for part in parts if len(steps := part.steps(self._n_steps)) == self._n_steps]
+        if not ends:
+            return self._close(parts, now_s)
+        last = int(min(ends))
+        for part in parts:
+            part.read_through(last)
+        late = {path for path, part in self._parts.items() if part.last_step < last or part.is_outdated}
+        n_missing = self._count_missing()
+        if not self._is_over() and (late - self._given_up or (n_missing > self._n_missing and not self._once)):
+            if self._late_since_s is None:
+                self._late_since_s = self._last_written_s(late) if self._once else now_s
+            if now_s - self._late_since_s < max(PATIENCE_S, PATIENCE_WINDOWS * self._interval_s):
+                return None
+        self._given_up, self._n_missing, self._late_since_s = late, n_missing, None
+        return self._make(last, late)
+
+    def _close(self, parts: list[GrowingTrace], now_s: float) -> Delivery | None:
+        """Give what is left of a start that is over, where it is enough for a window; then go on with the next one."""
+        is_over = self._is_over()
+        lefts = [part.steps(self._n_steps) for part in parts]
+        if not is_over and not (self._once and len(parts) == len(self._parts)):
+            self._has_new = False
+            return None
+        left = (max if is_over else min)(lefts, key=len, default=None)
+        if left is not None and len(left) and (self._mark == NO_STEP or 2 * len(left) >= self._n_steps):
+            last = int(left[-1])
+            return self._make(last, {path for path, part in self._parts.items() if part.last_step < last})
+        self._has_new = False
+        if self._next_start is None:
+            return None
+        self._begin(self._next_start)
+        self.look()
+        return self._collect(now_s)
+
+    def _last_written_s(self, late: set[Path]) -> float:
+        """Say when a late rank wrote last."""
+        return max((self._parts[path].written_s for path in late), default=0.0)
+
+    def _is_over(self) -> bool:
+        """Say whether nothing more comes of this start."""
+        return self._next_start is not None or all(part.is_finished for part in self._parts.values())
+
+    def _find_attempt(self) -> str:
+        """Say when the last process of this start began."""
+        return max((part.started_at or "" for path, part in self._parts.items() if path not in self._old), default="")
+
+    def _count_missing(self) -> int:
+        """Count the ranks that have no file, where each rank writes its own."""
+        said = max((part.n_ranks or 0 for part in self._parts.values()), default=0)
+        return max(said - len(self._parts), 0) if self._is_folder else 0
+
+    def _make(self, last: int, late: set[Path]) -> Delivery:
+        """Make the delivery of all rows up to a step."""
+        found = {path: table for path, part in self._parts.items() if (table := part.rows_through(last)) is not None}
+        n_ranks = max((part.n_ranks or 0 for part in self._parts.values()), default=0)
+        ranks = {path: list_ranks(table) for path, table in found.items()}
+        whole = set().union(*(ranks[path] for path in found if path not in late))
+        self._ranks |= set().union(*ranks.values())
+        expected = self._ranks | (set(range(n_ranks)) if self._is_folder else set())
+        return Delivery(
+            n_rows=sum(len(table) for table in found.values()),
+            silent=tuple(sorted(expected - whole)),
+            n_ranks=n_ranks or len(expected) or None,
+            work=measure_work(list(found.values()), len(list_steps(found.values()))),
+            lay_out=functools.partial(_lay_out, self._path, found),
+            mark=Mark(start=self._start, position=last, attempt=self._find_attempt()),
+            restarts=self._restarts,
+        )
+
+
+def _list_starts(folder: Path) -> list[str]:
+    """List the folders of starts, in order."""
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        return sorted(entry.name for entry in entries if entry.name.startswith(START) and entry.is_dir())
+    return []
+
+
+def _list_traces(folder: Path) -> list[Path]:
+    """List the traces that lie in a folder itself, in order."""
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        names = sorted(entry.name for entry in entries if entry.name.endswith(".parquet"))
+        paths = [folder / name for name in names if not name.startswith(".")]
+        return [path for path in paths if os.path.isfile(path)]  # noqa: PTH113 - also where links go in a circle
+    return []
+
+
+@contextlib.contextmanager
+def _lay_out(path: Path, tables: Mapping[Path, Any]) -> Iterator[Path]:
+    """Write the rows of a window as their files would be that hold nothing else, with the metadata beside them."""
+    with tempfile.TemporaryDirectory(prefix="diagnose-") as folder:
+        at = Path(folder, path.name)
+        if path.is_dir():
+            at.mkdir()
+        for file, table in tables.items():
+            write_part(table, at / file.name if path.is_dir() else at)
+        for beside in (path.with_suffix(suffix) for suffix in _BESIDE):
+            if beside.is_file():
+                Path(folder, beside.name).symlink_to(beside.absolute())
+        yield at

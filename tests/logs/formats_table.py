@@ -1,0 +1,265 @@
+"""How well logs of every format and every shape are understood: `python -m tests.logs.formats_table [FIRST SEED] [RUNS]`.
+
+Writes docs/about/logs.md; with `--look FORMAT ...` it prints what is not right instead. Formats x shapes: how many of so many logs
+are answered right. Where a file does not tell, an answer is right that says so: it is counted apart, with what the file lacks.
+"""
+
+import argparse
+import dataclasses
+import functools
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import numpy as np
+
+from diagnose.features.paces import measure_log
+from diagnose.judge.log import judge_log
+from diagnose.judge.log_causes import ASK_CHANGE
+from diagnose.judge.verdict import Verdict
+from diagnose.model.trace import Job
+from diagnose.model.training_log import LogFacts, TrainingLog
+from diagnose.trace.find_log import find_log
+from diagnose.trace.logs.load import load_log
+from tests.judge.cases import built_in
+from tests.logs.formats import FORMATS, Written
+from tests.logs.score import Score, score
+from tests.logs.shapes import SHAPES, Shape, draw_shape
+from tests.trace.producers.recordings import say_nothing
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "about" / "logs.md"
+JOB = Job("job", 1, 1, 1, 1, 1, 1)
+#: Seeds that nothing was chosen by, and logs of a format and a shape.
+FIRST, N = 60_000, 40
+#: Parts of the logs of a shape of which the answer is right, or says that the file does not tell.
+RIGHT, QUIET = 0.95, 0.97
+#: Times that are wrong by this part are read off a coarse clock: less than what counts as slow.
+COARSE = 0.005
+#: What files lack, and what is said then.
+LACKS = {
+    "clock": "bars show whole seconds, or rates of two digits: what is shorter than that does not show",
+    "lines": "too few lines",
+    "lines between": "each line is one step and the steps between are not printed: periods are named with their divisors, the "
+    "cost is that of the printed steps",
+    "stamps": "a restart is told and what was run again, not how long the job was down",
+    "first lines": "times run from line to line, so that the first line of a start has none: slow first steps are in the cost of "
+    "the restart",
+    "tokens": "longer steps may have more work: that is said, and asked",
+    "intervals": "nothing says what is done every so many steps: the period is told, and asked about",
+    "seconds between": "times leave saves or evaluations out, and nothing tells their seconds",
+    "starts": "a restart that has no line of its own, and runs one logged step again at most, does not show",
+    "seconds": "rates alone: how many times as long, no seconds",
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Outcome:
+    """What is said of one log.
+
+    Attributes
+    ----------
+    lacks : str
+        What the file does not tell, where the answer says no more than it can tell; a key of `LACKS`.
+    unpriced : str
+        The same, of the lost time.
+    """
+
+    seed: int
+    shape: Shape
+    score: Score
+    is_right: bool
+    lacks: str
+    unpriced: str
+    said: str
+
+
+def run_cell(written: Written, kind: str, seeds: Sequence[int]) -> Iterator[Outcome]:
+    """Write, read and judge logs of a format and a shape."""
+    rules = built_in().rules
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / written.file
+        for seed in seeds:
+            shape = draw_shape(kind, seed)
+            path.write_bytes(written.write(shape.run))
+            inputs = find_log(path)
+            if inputs is None:
+                nothing = Score(kind=False, onset=None, period=None, lost=None, lost_right=None, said="")
+                yield Outcome(seed, shape, nothing, False, "lines", "lines", "no log")
+                continue
+            log = load_log(inputs, name="log", report=say_nothing)
+            facts = measure_log(log, min_speedup=1.02)
+            verdict = judge_log(facts, JOB, rules)
+            found = score(shape, facts)
+            is_right = found.kind and found.onset is not False and found.period is not False
+            lacks = "" if is_right else name_lack(shape, log, facts, verdict)
+            unpriced = lacks or _name_unpriced(shape, log, facts)
+            said = f"{found.said} {[cause.title for cause in verdict.causes]}"
+            yield Outcome(seed, shape, found, is_right, lacks, unpriced, said)
+
+
+def name_lack(shape: Shape, log: TrainingLog, facts: LogFacts, verdict: Verdict) -> str:
+    """Name what a file lacks, where what is said of it is no more than it can tell; empty where something false is said."""
+    kind, causes = shape.kind, verdict.causes
+    if {cause.cause for cause in causes} - {"unknown", *(["checkpoint-stall"] if kind == "saves" else [])}:
+        return ""
+    periods = {p for spikes in facts.spikes for p in (spikes.period, *spikes.or_every) if p}
+    is_true, what = False, ""
+    if kind == "restart":
+        fell_back = bool((np.diff(shape.run.iteration) < -shape.run.interval).any())
+        is_true = (len(facts.restarts) == 1 or not fell_back) and not causes
+        what = "starts" if not facts.restarts else "stamps" if np.isnan(log.stamp_s).all() else "first lines"
+    elif kind == "sequence":
+        is_true = not facts.is_work_told and bool(facts.windows) and all(cause.check == ASK_CHANGE for cause in causes)
+        what = "tokens"
+    elif kind == "saves":
+        known = {shape.run.intervals["evaluation"], shape.run.intervals["save"]}
+        hedged = all(known & {spikes.period, *spikes.or_every} for spikes in facts.spikes if spikes.period)
+        is_true = not facts.windows and hedged and all(cause.check for cause in causes)
+        what = "seconds between" if log.intervals.keys() & {"save", "evaluation"} or log.events else "intervals"
+    elif kind == "periodic" and shape.truth.period in periods and not facts.windows:
+        is_true, what = True, "lines between"
+    if not is_true and kind in ("periodic", "sporadic", "saves", "restart"):
+        is_true = not causes or bool(periods)
+        what = "lines between" if _is_sampled(log, facts) else "clock" if log.error > COARSE and not causes else ""
+    if not (is_true and what) and log.is_mean and facts.interval > shape.run.interval:
+        # Lines are longer than what is between two of the file: slow ones are said to be lines, and not iterations.
+        is_true = not periods and all("lines of" in cause.title for cause in causes) and not facts.windows
+        what = "clock"
+    return what if is_true else ""
+
+
+def _is_sampled(log: TrainingLog, facts: LogFacts) -> bool:
+    """Say whether the steps between lines are not in the log."""
+    return not log.is_mean and facts.interval > 1
+
+
+def _name_unpriced(shape: Shape, log: TrainingLog, facts: LogFacts) -> str:
+    """Name what a file lacks for the cost of what is told of it."""
+    if log.of:
+        return "seconds"
+    if log.error > COARSE:
+        return "clock"
+    if shape.kind == "restart" and np.isnan(log.stamp_s).all():
+        return "stamps"
+    if shape.kind in ("periodic", "sporadic", "restart", "saves") and _is_sampled(log, facts):
+        return "lines between"
+    if shape.kind in ("restart", "first-steps", "windows", "ramp") and log.iteration[0] > shape.run.interval:
+        return "first lines"
+    return ""
+
+
+def look(formats: Sequence[str], seeds: Sequence[int]) -> None:
+    """Print a line for each format, and each log of which something false is said."""
+    for name in formats:
+        for kind in [kind for kind in SHAPES if kind not in FORMATS[name].never]:
+            cell = list(run_cell(FORMATS[name], kind, seeds))
+            print(f"{name:24} {kind:12} {write_cell(cell)}", flush=True)
+            for one in cell:
+                is_false, is_off = not (one.is_right or one.lacks), one.score.lost_right is False and not one.unpriced
+                if is_false or is_off:
+                    run, truth = one.shape.run, one.shape.truth
+                    put_in = {key: round(s / float(run.step_s.sum()), 3) for key, s in truth.lost_s.items()}
+                    print("  ", one.seed, "FALSE" if is_false else f"lost {one.score.lost:.3f}", run.interval, end=" ")
+                    print(f"pace {one.shape.pace_s:.2f}", truth.period, truth.windows, put_in, run.intervals, one.said)
+
+
+def write_cell(cell: Sequence[Outcome]) -> str:
+    """Write how many are right, how many say that the file does not tell, and how much of the lost time is right."""
+    n_open = sum(bool(one.lacks) for one in cell)
+    lacks = ", ".join(sorted({one.lacks for one in cell} - {""}))
+    priced = [one.score.lost_right for one in cell if one.score.lost_right is not None and not one.unpriced]
+    text = str(sum(one.is_right for one in cell)) + (f" + {n_open} {lacks}" if n_open else "")
+    return text + (f"; {sum(priced)}/{len(priced)}" if priced else "")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Row:
+    """A format in the table; how many of its logs are right, open, priced, rightly priced, and all; and cells below the bound."""
+
+    text: str
+    counts: tuple[int, int, int, int, int]
+    below: tuple[str, ...]
+
+
+def write_row(name: str, seeds: Sequence[int]) -> Row:
+    """Write the row of a format."""
+    written = FORMATS[name]
+    cells, counts, below = [], np.zeros(5, dtype=np.int64), []
+    for kind in SHAPES:
+        if kind in written.never:
+            cells.append("never")
+            continue
+        cell = list(run_cell(written, kind, seeds))
+        text = write_cell(cell)
+        n_right, n_open = sum(one.is_right for one in cell), sum(bool(one.lacks) for one in cell)
+        if n_right + n_open < (QUIET if kind in ("healthy", "sequence") else RIGHT) * len(cell):
+            below.append(f"{name}, {kind}: {len(cell) - n_right - n_open} of {len(cell)}")
+            text = f"**{text}**"
+        cells.append(text)
+        priced = [one.score.lost_right for one in cell if one.score.lost_right is not None and not one.unpriced]
+        counts += (n_right, n_open, len(priced), sum(priced), len(cell))
+    print(f"| {name} | {' | '.join(cells)} |", flush=True)
+    return Row(f"| {name} | {' | '.join(cells)} |", tuple(counts.tolist()), tuple(below))
+
+
+def write_page(seeds: Sequence[int], jobs: int) -> str:
+    """Write the page: a row for each format, a column for each shape, and what files lack."""
+    with ProcessPoolExecutor(jobs) as pool:
+        rows = list(pool.map(functools.partial(write_row, seeds=seeds), FORMATS))
+    n_right, n_open, n_priced, n_exact, n_all = np.array([row.counts for row in rows]).sum(axis=0).tolist()
+    head = [f"| | {' | '.join(SHAPES)} |", "| --- |" + " --- |" * len(SHAPES)]
+    return _PAGE.format(
+        n=len(seeds),
+        first=seeds[0],
+        table="\n".join([*head, *(row.text for row in rows)]),
+        lacks="\n".join(f"| {key} | {text} |" for key, text in LACKS.items()),
+        right=n_right,
+        open=n_open,
+        all=n_all,
+        false=n_all - n_right - n_open,
+        priced=n_priced,
+        exact=n_exact,
+        below="; ".join(text for row in rows for text in row.below) or "none",
+    )
+
+
+_PAGE = """# How well logs are understood
+
+`python -m tests.logs.formats_table` writes this page: {n} logs of every format and every shape, each from a run whose steps are all
+known, with a writer made after the format's source (`tests/logs/writers/`). Seeds from {first} on, which nothing was chosen by. The
+shapes are ours, so that this says that the parts fit, and not how often real logs are like this.
+
+A log is right where what is said is what was put in, all of it and nothing else, with onsets and recoveries within a line, and
+periods exact. `38 + 2 stamps; 35/38`: 38 are right, of 2 it is said no more than the file can tell, which lacks stamps; and where
+the lost time can be told, it is within 2% of the truth, or within the noise of the steps it is measured by, in 35 of 38. What is
+missing to {n} is false, and a cell in bold is below the bound: 95%, of healthy runs and growing sequences 97%.
+
+{table}
+
+Right: {right} of {all}; the file cannot tell, and the answer says so: {open}; false: {false}. Lost time right: {exact} of {priced}.
+Below the bound: {below}.
+
+| what the file lacks | what is said then |
+| --- | --- |
+{lacks}
+"""
+
+
+def main() -> None:
+    """Write the page, or print what is not right."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("first", type=int, nargs="?", default=FIRST)
+    parser.add_argument("n", type=int, nargs="?", default=N)
+    parser.add_argument("--look", nargs="*")
+    parser.add_argument("--jobs", type=int, default=1)
+    given = parser.parse_args()
+    seeds = range(given.first, given.first + given.n)
+    if given.look is not None:
+        look(given.look or list(FORMATS), seeds)
+    else:
+        PAGE.write_text(write_page(seeds, given.jobs), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,213 @@
+"""Faulty machines are found from telemetry alone, with their kind, and sound clusters are left alone."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from diagnose.errors import TraceError, UsageError
+from diagnose.faults.telemetry.ranges import TUNED
+from diagnose.faults.telemetry.render import render
+from diagnose.faults.telemetry.worlds import draw_world
+from diagnose.machines.find import find_machines
+from diagnose.machines.rules import read_machine_rule, read_machine_rules
+from diagnose.model.telemetry import METRICS, Series, Telemetry
+from tests.machines.score import RIGHT, Count
+
+SMALL = dataclasses.replace(TUNED, n_hosts=(6, 48), n_cards=(1, 2))
+
+
+def _worlds(seed, n, **given):
+    for i in range(n):
+        yield draw_world(seed, i, ranges=SMALL, **given)
+
+
+def _cluster(n_hosts=8, seconds=900, **metrics):
+    """Telemetry by hand: each metric a function of (host, times)."""
+    times = 1.7e9 + np.arange(0.0, seconds, 5.0)
+    rng = np.random.default_rng(0)
+    series = []
+    for name, level in metrics.items():
+        for host in range(n_hosts):
+            values = np.asarray(level(host, times - times[0]))
+            if METRICS[name].kind == "gauge":
+                values = values * (1.0 + 0.01 * rng.standard_normal(len(times)))
+            device = "0" if METRICS[name].of in ("gpu", "nic") else ""
+            series.append(Series(METRICS[name], f"n{host}", device, "", times, values))
+    return Telemetry("hand", ("hand",), tuple(series), ())
+
+
+def test_forty_worlds():
+    """Nearly all faulty machines that show anything are named, with the right kind; none of a sound cluster is."""
+    count = Count()
+    for world in _worlds(20, 40):
+        found = find_machines(render(world.cluster))
+        named = {machine.host: machine.kind for machine in found.machines}
+        hidden = set(world.unobservable)
+        count.add(
+            {h: k for h, k in named.items() if h not in hidden},
+            {h: k for h, k in world.faulty.items() if h not in hidden},
+        )
+    assert count.f1 > 0.93
+    assert count.kinds_right >= 0.95 * count.right
+
+
+def test_the_culprit_and_not_those_that_wait():
+    """One machine's processes are gone, all others wait in a collective: only the one is named, since then."""
+    found = find_machines(
+        _cluster(
+            gpu_tensor_active=lambda _, t: np.where(t < 500, 0.5, 0.0),
+            gpu_power_w=lambda h, t: np.where(t < 500, 600.0, 80.0 if h == 3 else 230.0),
+            gpu_utilization=lambda h, t: np.where(t < 500, 0.98, 0.0 if h == 3 else 1.0),
+        )
+    )
+    assert (found.verdict, found.job.state) == ("faulty", "stopped")
+    (machine,) = found.machines
+    assert (machine.host, machine.kind) == ("n3", "process-died")
+    assert abs(machine.since_s - (1.7e9 + 500)) <= 20.0
+    assert machine.confidence >= 0.9
+
+
+def test_a_job_that_stops_everywhere_alike_is_no_machines_fault():
+    """All wait and none differs: nobody can tell, and the answer says where to look."""
+    found = find_machines(
+        _cluster(
+            gpu_tensor_active=lambda _, t: np.where(t < 500, 0.5, 0.0),
+            gpu_power_w=lambda _, t: np.where(t < 500, 600.0, 230.0),
+        )
+    )
+    assert found.verdict == "cannot-tell"
+    assert "logs" in found.reason
+    assert found.machines == ()
+
+
+def test_a_job_that_ends_is_sound():
+    """All processes leave together: nothing is wrong."""
+    found = find_machines(
+        _cluster(
+            gpu_tensor_active=lambda _, t: np.where(t < 500, 0.5, 0.0),
+            gpu_utilization=lambda _, t: np.where(t < 500, 0.98, 0.0),
+        )
+    )
+    assert (found.verdict, found.job.state) == ("sound", "ended")
+
+
+def test_a_service_that_hurts_nobody_is_remarked_and_not_blamed():
+    """One machine's CPU is busier since a while, and the job runs as before."""
+    found = find_machines(
+        _cluster(
+            gpu_tensor_active=lambda _, t: np.full(len(t), 0.5),
+            cpu_used=lambda h, t: np.where((h == 2) & (t > 400), 0.5, 0.2),
+        )
+    )
+    assert found.verdict == "sound"
+    assert any(remark.startswith("n2: CPU busy: ") for remark in found.remarks)
+
+
+def test_a_job_that_stopped_long_ago():
+    """All wait since before the window, and one machine's processes are gone: it is named, though nothing changes any more."""
+    found = find_machines(
+        _cluster(
+            gpu_tensor_active=lambda _, t: np.zeros(len(t)),
+            gpu_power_w=lambda h, t: np.full(len(t), 80.0 if h == 5 else 230.0),
+            gpu_utilization=lambda h, t: np.full(len(t), 0.0 if h == 5 else 1.0),
+        )
+    )
+    assert (found.job.state, found.job.since_s) == ("stopped", None)
+    assert [(machine.host, machine.kind) for machine in found.machines] == [("n5", "process-died")]
+
+
+def test_a_clock_that_is_low_all_the_time():
+    """One card runs at two thirds of its peers' clock as long as one can see: it is named."""
+    found = find_machines(
+        _cluster(
+            gpu_tensor_active=lambda _, t: np.full(len(t), 0.5),
+            gpu_sm_clock_mhz=lambda h, t: np.full(len(t), 1200.0 if h == 1 else 1800.0),
+        )
+    )
+    assert [(machine.host, machine.kind) for machine in found.machines] == [("n1", "slow-gpu")]
+
+
+def test_a_machine_that_does_nothing_all_the_time():
+    """A spare and a machine that failed before look alike: nobody can tell, and the answer says how to find out."""
+    found = find_machines(
+        _cluster(
+            gpu_power_w=lambda h, t: np.full(len(t), 80.0 if h == 5 else 600.0),
+            gpu_utilization=lambda h, t: np.full(len(t), 0.0 if h == 5 else 0.98),
+        )
+    )
+    assert found.verdict == "cannot-tell"
+    assert found.reason.startswith("n5 did nothing all the time")
+
+
+def test_half_of_the_machines_are_no_machines():
+    """Where many change together it is what they share."""
+    found = find_machines(
+        _cluster(
+            gpu_tensor_active=lambda _, t: np.where(t < 500, 0.5, 0.0),
+            gpu_xid=lambda h, t: np.where((t > 495) & (h < 4), 79.0, 0.0).round(),
+        )
+    )
+    assert found.verdict == "cannot-tell"
+    assert "4 of 8 machines changed together" in found.reason
+
+
+def test_roles_are_found():
+    """Machines that do different work are told apart, and one that is odd makes no role."""
+    found = find_machines(
+        _cluster(
+            12,
+            gpu_tensor_active=lambda _, t: np.full(len(t), 0.5),
+            gpu_memory_used_bytes=lambda h, t: np.full(len(t), 6e10 if h < 6 else 7e10),
+            cpu_used=lambda h, t: np.full(len(t), 0.6 if h == 11 else 0.2),
+        )
+    )
+    assert [len(role) for role in found.roles] == [6, 6]
+
+
+def test_roles_that_lack_machines_are_refused():
+    """A layout must name all machines."""
+    telemetry = _cluster(gpu_power_w=lambda _, t: np.full(len(t), 600.0))
+    with pytest.raises(UsageError, match="names no role for 7 of 8 machines, the first 'n1'"):
+        find_machines(telemetry, roles={"n0": "stage-0"})
+
+
+def test_too_little_to_compare():
+    """Two machines, or two minutes, are too little, and the answer says so."""
+    steady = {"gpu_power_w": lambda _, t: np.full(len(t), 600.0)}
+    assert find_machines(_cluster(2, **steady)).reason.startswith("2 machines")
+    assert find_machines(_cluster(8, 120, **steady)).reason.startswith("115 s of telemetry")
+    blind = find_machines(_cluster(8, cpu_used=lambda _, t: np.full(len(t), 0.2)))
+    assert blind.reason.startswith("no metric tells whether the job works")
+    with pytest.raises(TraceError, match="no samples"):
+        find_machines(_cluster(8, **steady), until_s=1.0)
+
+
+def test_the_order_of_series_does_not_matter():
+    """The same telemetry in another order gives the same answer."""
+    telemetry = render(draw_world(21, 1, ranges=SMALL).cluster)
+    shuffled = dataclasses.replace(telemetry, series=telemetry.series[::-1])
+    assert find_machines(telemetry) == find_machines(shuffled)
+
+
+def test_every_rule_is_sound():
+    """Rules ask only for metrics that are known, and each kind of the generator has one that is right for it."""
+    rules, _ = read_machine_rules()
+    assert {kind for kinds in RIGHT.values() for kind in kinds} <= {rule.id for rule in rules}
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("tells: [{metric: gpu_watts, change: falls}]", "1: 'gpu_watts' is not known"),
+        ("tells: [{metric: gpu_power_w, change: sinks}]", "1: 'sinks' is not known"),
+        ("tells: [{metric: gpu_xid, change: becomes}]", "1: codes go with change: becomes"),
+        ("helps: [{metric: gpu_power_w, change: falls}]", "neither tells nor least"),
+    ],
+)
+def test_wrong_rules_are_told_with_their_line(line, said, tmp_path):
+    """A rule that would never fire, or asks for what nobody measures, is refused."""
+    text = f"{line}\nid: x\ntitle: t\njob: [running]\ndo: [look]\nmistaken_for: [nothing]\n".encode()
+    faults: list[str] = []
+    assert read_machine_rule(tmp_path / "x.yaml", text, faults) is None
+    assert any(said in fault for fault in faults), faults

@@ -1,0 +1,288 @@
+"""Twenty jobs that are watched by a real process while they are written: what was told of them, when, and at what cost.
+
+    python -m tests.watch.acceptance --jobs 20 --windows 500 --seed 5000
+
+Prints a line a job and the figures of all together. Faults of each kind, with onset and recovery or none, and sound jobs. Jobs are
+written as fast as they are diagnosed: nothing of what is measured here depends on how long their steps take.
+"""
+
+import argparse
+import dataclasses
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from diagnose.faults.fault import Fault
+from diagnose.faults.generate import generate, list_causes
+from diagnose.faults.spec import JobSpec
+from diagnose.model.request import Request
+from diagnose.pipeline import diagnose_job
+from tests.watch.recorded import RecordedJob
+
+WINDOW_STEPS = 20
+SHAPES = ({"pp": 1, "dp": 4, "microbatches": 2}, {"pp": 2, "dp": 2, "microbatches": 4})
+#: A fault that costs less is not looked for here.
+LEAST_GAIN = 0.05
+#: Steps of the short job that says what a fault costs while it is there.
+TRIAL_STEPS = 240
+
+
+@dataclasses.dataclass
+class Case:
+    """One job, and what is true of it: windows of its fault's first step and first step without it."""
+
+    name: str
+    fault: str
+    gain: float
+    onset: int | None
+    recovery: int | None
+    job: RecordedJob
+
+
+def draw_case(number: int, seed: int, n_windows: int, folder: Path) -> Case:
+    """Draw a job: every sixth is sound, one in five faults never ends."""
+    rng = np.random.default_rng([seed, number])
+    n_steps = n_windows * WINDOW_STEPS
+    spec = JobSpec(
+        **SHAPES[number % len(SHAPES)],
+        steps=n_steps,
+        contiguous=True,
+        absolute_times=True,
+        workers_per_host=1,
+        seed=seed + number,
+        job_id=f"job-{number:02}",
+        noise=float(rng.choice([0.5, 1.0, 2.0])),
+    )
+    causes = sorted(list_causes())
+    fault, gain = None, 0.0
+    if number % 6 != 5:
+        first = int(rng.integers(n_windows // 5, n_windows // 2))
+        last = first + int(rng.integers(n_windows // 10, n_windows // 3))
+        ends = rng.random() < 0.8
+        fault, gain = _draw_fault(causes[(number * 7) % len(causes)], spec, rng)
+        if fault is not None:
+            within = int(rng.integers(WINDOW_STEPS))
+            onset, recovery = first * WINDOW_STEPS + within, last * WINDOW_STEPS + within if ends else None
+            fault = dataclasses.replace(fault, onset=onset, recovery=recovery)
+    trace = generate(spec, [fault] if fault else []).trace
+    return Case(
+        spec.name,
+        fault.full_kind if fault else "sound",
+        gain,
+        None if fault is None or fault.onset is None else fault.onset // WINDOW_STEPS,
+        None if fault is None or fault.recovery is None else fault.recovery // WINDOW_STEPS,
+        RecordedJob(trace, folder / spec.name),
+    )
+
+
+def _draw_fault(cause: str, spec: JobSpec, rng: np.random.Generator) -> tuple[Fault | None, float]:
+    """Draw a fault that can be told and costs enough while it is there."""
+    trial = dataclasses.replace(spec, steps=TRIAL_STEPS)
+    first, last = TRIAL_STEPS // 4, 3 * TRIAL_STEPS // 4
+    for _ in range(60):
+        fault = list_causes()[cause](trial, rng, onset=first)
+        if fault is None:
+            continue
+        fault = dataclasses.replace(fault, onset=first, recovery=last)
+        truth = generate(trial, [fault]).truth
+        lost_s = (truth.step_time_s - truth.step_time_without_any_s) * TRIAL_STEPS / (last - first)
+        gain = lost_s / (truth.step_time_without_any_s + lost_s)
+        if gain >= LEAST_GAIN and truth.faults[0].tellable:
+            return fault, gain
+    return None, 0.0
+
+
+@dataclasses.dataclass
+class Told:
+    """What was printed of one job."""
+
+    windows: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    episodes: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    over: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
+    #: Number of the window after which each episode was told, and was told to be over.
+    began: list[int] = dataclasses.field(default_factory=list)
+    ended: dict[str, int] = dataclasses.field(default_factory=dict)
+    n_grown: int = 0
+
+    def take(self, event: dict[str, Any]) -> None:
+        """Take a line."""
+        match event["event"]:
+            case "window":
+                self.windows.append(event["window"])
+            case "began":
+                self.episodes.append(event["episode"])
+                self.began.append(int(event["episode"]["name"].rpartition("-")[2]))
+            case "recovered":
+                self.over[event["episode"]["name"]] = event["episode"]
+                self.ended[event["episode"]["name"]] = next(
+                    window["number"]
+                    for window in self.windows
+                    if window["seen_s"] + window["took_s"] >= event["episode"]["recovered_s"]
+                )
+            case "grew":
+                self.n_grown += 1
+
+
+def watch(cases: list[Case], folder: Path, store: Path, per_flush: int) -> tuple[dict[str, Told], dict[str, Any]]:
+    """Write the jobs flush by flush, each once the watch has diagnosed what was there; give what it printed, and its costs."""
+    n_windows = len(cases[0].job.steps) // WINDOW_STEPS
+    told: dict[str, Told] = defaultdict(Told)
+    memory: dict[int, int] = {}
+    for case in cases:
+        case.job.write(int(case.job.steps[per_flush * WINDOW_STEPS - 1]))
+    command = [sys.executable, "-m", "diagnose", "watch", str(folder), "--format", "json", "--interval", "0.2"]
+    log = (folder.parent / "stderr.txt").open("w+")
+    with subprocess.Popen(
+        [*command, "--store", f"sqlite:///{store}"], stdout=subprocess.PIPE, stderr=log, text=True
+    ) as run:
+        assert run.stdout is not None
+        try:
+            for done in range(per_flush, n_windows + 1, per_flush):
+                while any(len(told[case.name].windows) < done for case in cases):
+                    line = run.stdout.readline()
+                    assert line, "it has ended"
+                    event = json.loads(line)
+                    told[event["name"]].take(event)
+                memory[done] = _resident_kb(run.pid)
+                if done + per_flush <= n_windows:
+                    for case in cases:
+                        case.job.write(int(case.job.steps[(done + per_flush) * WINDOW_STEPS - 1]))
+            time.sleep(3.0)
+            idle = _idle_share(run.pid, 20.0)
+        finally:
+            run.terminate()
+            for line in run.stdout:  # what was told of the last windows
+                event = json.loads(line)
+                told[event["name"]].take(event)
+    log.seek(0)
+    return told, {"memory_kb": memory, "idle_share": idle, "complaints": log.read().splitlines()}
+
+
+def _resident_kb(pid: int) -> int:
+    """Say how much memory a process holds."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0])
+
+
+def _idle_share(pid: int, seconds: float) -> float:
+    """Say which part of a core a process takes while nothing happens."""
+
+    def used_s() -> float:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / 100.0
+
+    before = used_s()
+    time.sleep(seconds)
+    return (used_s() - before) / seconds
+
+
+def compare_alone(case: Case, windows: list[dict[str, Any]], folder: Path) -> list[tuple[float, float, bool]]:
+    """Diagnose the rows of some windows alone: seconds in the watch and alone, and whether the verdict is the same."""
+    found = []
+    for window in windows:
+        alone = folder / f"alone-{case.name}-{window['number']}" / case.name
+        alone.mkdir(parents=True)
+        for file in case.job.folder.iterdir():
+            table = pq.read_table(file)
+            steps = table["step"].to_numpy()
+            kept = table.filter((steps >= window["first_step"]) & (steps <= window["last_step"]))
+            pq.write_table(kept, alone / file.name)
+        began_s = time.perf_counter()
+        diagnosis = diagnose_job(Request(alone, location=str(case.job.folder.parent)))
+        took_s = time.perf_counter() - began_s
+        same = (diagnosis.verdict, diagnosis.what_if.slowdown) == (window["verdict"], window["slowdown"])
+        found.append((window["took_s"], took_s, same))
+    return found
+
+
+@dataclasses.dataclass
+class Figures:
+    """All jobs together."""
+
+    n_expected: int = 0
+    n_told_once: int = 0
+    n_missed: int = 0
+    n_twice: int = 0
+    n_named: int = 0
+    n_over: int = 0
+    n_false: int = 0
+    n_windows: int = 0
+    delays: list[int] = dataclasses.field(default_factory=list)
+    over_delays: list[int] = dataclasses.field(default_factory=list)
+
+
+def judge(case: Case, told: Told, figures: Figures) -> str:
+    """Compare what was told of a job with what is true; give a line."""
+    figures.n_windows += len(told.windows)
+    n_windows = len(told.windows)
+    onset = n_windows if case.onset is None else case.onset
+    recovery = n_windows if case.recovery is None else case.recovery
+    during = [i for i, at in enumerate(told.began) if onset <= at <= recovery + 1]
+    n_false = len(told.began) - len(during)
+    figures.n_false += n_false
+    said = f"{case.name} {case.fault:36} gain {case.gain:.2f}"
+    if case.onset is not None:
+        figures.n_expected += 1
+        figures.n_missed += not during
+        figures.n_twice += len(during) > 1
+        figures.n_told_once += len(during) == 1
+        if during:
+            first = told.episodes[during[0]]
+            figures.delays.append(told.began[during[0]] - onset)
+            figures.n_named += any(told.episodes[i]["cause"] == case.fault.partition("/")[0] for i in during)
+            said += f"  told after {figures.delays[-1]} as {', '.join(told.episodes[i]['cause'] for i in during)}"
+            over = [told.ended[told.episodes[i]["name"]] for i in during if told.episodes[i]["name"] in told.ended]
+            if case.recovery is not None:
+                is_over = len(over) == len(during)
+                figures.n_over += is_over
+                figures.over_delays += [max(over) - recovery] if is_over else []
+                said += f", over after {max(over) - recovery}" if is_over else ", NOT OVER"
+            elif over:
+                said += f", OVER TOO EARLY ({first['first_step']})"
+        else:
+            said += "  MISSED"
+    return said + (f"  false: {n_false}" if n_false else "") + (f"  grew {told.n_grown}" if told.n_grown else "")
+
+
+def main() -> None:
+    """Run it and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name, default in (("jobs", 20), ("windows", 500), ("seed", 5000), ("flush", 10)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="watch-") as place:
+        folder = Path(place, "traces")
+        cases = [draw_case(number, asked.seed, asked.windows, folder) for number in range(asked.jobs)]
+        told, costs = watch(cases, folder, Path(place, "store.db"), asked.flush)
+        figures = Figures()
+        for case in cases:
+            print(judge(case, told[case.name], figures), flush=True)
+        rows = []
+        for case in cases:
+            rows += compare_alone(case, told[case.name].windows[:: max(asked.windows // 5, 1)][:5], Path(place))
+    print({key: value for key, value in dataclasses.asdict(figures).items() if not key.endswith("delays")})
+    if figures.delays:
+        print(f"delay: median {statistics.median(figures.delays)}, worst {max(figures.delays)} windows")
+    if figures.over_delays:
+        print(f"recovery: median {statistics.median(figures.over_delays)}, worst {max(figures.over_delays)} windows")
+    ratios = [(inside - 0.05) / alone for inside, alone, _ in rows]
+    print(
+        f"window in the watch, less 50 ms, over its rows alone: median {statistics.median(ratios):.2f}, worst {max(ratios):.2f}"
+    )
+    print(f"equal to the offline verdict: {sum(same for _, _, same in rows)} of {len(rows)}")
+    memory = costs["memory_kb"]
+    print("memory in MB by window:", {done: kb // 1024 for done, kb in memory.items() if done % 50 == 0 or done < 50})
+    print(f"idle: {costs['idle_share']:.2%} of a core; complaints: {costs['complaints'][:3]}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+"""What windows make of episodes, without a job."""
+
+from msgspec.structs import replace
+
+from diagnose.model.cause import KeptCause, When
+from diagnose.model.live import Window
+from diagnose.model.place import Where, Worker
+from diagnose.watch.episodes import Episodes, Found, follow_episodes
+
+SAVES = "checkpoint-stall"
+
+
+def window(number: int) -> Window:
+    """Make the window of ten steps."""
+    return Window(
+        number=number,
+        first_step=10 * number,
+        last_step=10 * number + 9,
+        began_s=None,
+        ended_s=None,
+        seen_s=100.0 * number,
+        took_s=0.0,
+        n_rows=1,
+        verdict="healthy",
+        step_s=1.0,
+        slowdown=1.0,
+        steps=(),
+        step_slowdowns=(),
+        worker_slowdowns=(),
+    )
+
+
+def found(number: int, gain: float = 0.2, dp: int = 0) -> Found:
+    """Make a cause that a window has."""
+    cause = KeptCause(
+        cause=SAVES,
+        title="",
+        who=None,
+        confidence=0.95,
+        share=None,
+        recoverable=gain,
+        recoverable_after_others=None,
+        where=Where(workers=(Worker(dp, 0),)),
+        when=When(),
+        evidence=(),
+        fixes=(),
+        fingerprint=f"of-dp-{dp}",
+    )
+    return Found(cause=cause, gain=gain, lasting_gain=gain, first_step=10 * number)
+
+
+def follow(seen: dict[int, list[Found]], n_windows: int) -> Episodes:
+    """Go through windows, each with what is found in it."""
+    episodes = Episodes()
+    for number in range(n_windows):
+        episodes = follow_episodes(episodes, window(number), seen.get(number, []), lambda _episode: True, job="job")
+    return episodes
+
+
+def test_what_comes_and_goes_is_one_episode_once_that_is_known() -> None:
+    """A save in every fifth window ends once; when it is back, it is known how long it stays away."""
+    saves = {number: [found(number)] for number in range(4, 60, 5)}
+    episodes = follow(saves, 60)
+    assert [(one.first_step, one.recovered_step) for one in episodes.list_all()] == [(90, None), (40, 50)]
+    # Thrice as long as it ever stayed away, and a window: then it is over.
+    ended = follow(saves, 59 + 14)
+    assert [one.recovered_step for one in ended.list_all()] == [600, 50]
+
+
+def test_somewhere_else_is_another_fault() -> None:
+    """How long a fault stays away says nothing of the same cause in another place."""
+    episodes = follow({4: [found(4)], 9: [found(9, dp=1)]}, 13)
+    assert [one.recovered_step for one in episodes.list_all()] == [100, 50]
+
+
+def test_what_was_gone_for_long_is_new() -> None:
+    """What comes back a hundred windows later is over as soon as what came first."""
+    episodes = follow({4: [found(4)], 104: [found(104)]}, 108)
+    assert [one.recovered_step for one in episodes.list_all()] == [1050, 50]
+
+
+def spread(number: int, cause: str, gain: float = 0.2) -> Found:
+    """Make a cause that is spread over the job."""
+    one = found(number, gain)
+    return replace(one, cause=replace(one.cause, cause=cause, title=cause, where=Where(), fingerprint=cause))
+
+
+def follow_steps(seen: dict[int, list[Found]], steps_s: list[float]) -> list[Episodes]:
+    """Go through windows whose steps take so long; give the episodes after each."""
+    episodes, after = Episodes(), []
+    for number, step_s in enumerate(steps_s):
+        at = replace(window(number), step_s=step_s)
+        episodes = follow_episodes(episodes, at, seen.get(number, []), lambda _episode: True, job="job")
+        after.append(episodes)
+    return after
+
+
+def test_the_same_seconds_under_another_name_are_told_once():
+    """GIVEN a slowness that has one name, then another one, THEN it is one episode, which takes on the name and ends once."""
+    seen = {n: [spread(n, "garbage-collection" if n < 14 else "sequence-imbalance")] for n in range(10, 20)}
+    after = follow_steps(seen, [1.0] * 10 + [1.25] * 10 + [1.0] * 5)
+    assert all(len(one.list_all()) <= 1 for one in after)
+    assert after[13].open[0].episode.cause == "garbage-collection"
+    assert after[19].open[0].episode.cause == "sequence-imbalance"
+    [course] = after[-1].over
+    assert course.episode.name == after[10].open[0].episode.name and course.episode.recovered_step == 200
+
+
+def test_a_second_fault_is_told_where_steps_take_longer_for_it():
+    """Beside an episode another is told with the second window in which steps are longer still."""
+    seen = {
+        n: [spread(n, "data-loading"), *([spread(n, "garbage-collection")] if n >= 15 else [])] for n in range(10, 20)
+    }
+    causes = [
+        [one.cause for one in episodes.list_all()]
+        for episodes in follow_steps(seen, [1.0] * 10 + [1.25] * 5 + [1.5] * 5)
+    ]
+    assert causes[14] == ["data-loading"] and causes[16] == ["data-loading", "garbage-collection"]
+    causes = [[one.cause for one in episodes.list_all()] for episodes in follow_steps(seen, [1.0] * 10 + [1.25] * 10)]
+    assert causes[-1] == ["data-loading"]
+
+
+def test_another_worker_is_another_episode():
+    """GIVEN one worker that is mended while another one gets slow, THEN the first is over, and the second is told."""
+    seen = {n: [found(n, dp=0 if n < 14 else 3)] for n in range(10, 24)}
+    after = follow_steps(seen, [1.0] * 10 + [1.25] * 14)
+    assert [one.where.workers[0].dp for one in after[-1].list_all()] == [3, 0]
+    assert [one.recovered_step for one in after[-1].list_all()] == [None, 140]
+
+
+def test_time_without_a_name_beside_a_fault_is_no_fault_of_its_own():
+    """GIVEN a fault, and pauses elsewhere that nothing explains since the same window, THEN the fault alone is told."""
+    rest = found(0, dp=3)
+    rest = replace(rest, cause=replace(rest.cause, cause="unknown", fingerprint="rest"))
+    seen = {n: [found(n, dp=0), replace(rest, first_step=10 * n)] for n in range(10, 20)}
+    after = follow_steps(seen, [1.0] * 10 + [1.25] * 10 + [1.0] * 4)
+    assert [one.cause for one in after[-1].list_all()] == [SAVES]

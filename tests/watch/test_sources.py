@@ -1,0 +1,112 @@
+"""What is followed beside the recorder's files: training logs, sessions of a profiler; and what looking costs."""
+
+import os
+
+import pyarrow.parquet as pq
+import pytest
+
+from diagnose.errors import UsageError
+from diagnose.trace import growing
+from tests.trace.producers import kineto_traces, megatron_lines, pipelines
+from tests.watch.recorded import RecordedJob, SimulatedClock
+from tests.watch.watching import Watching, make_trace
+
+
+@pytest.fixture
+def clock() -> SimulatedClock:
+    """Give a clock that stands."""
+    return SimulatedClock()
+
+
+@pytest.mark.parametrize("order", ["by step", "by rank", "in groups, without statistics"])
+def test_one_file_that_is_written_anew(tmp_path, clock, order):
+    """GIVEN a trace in one file that gets longer, its rows in any order, THEN each step is in one window, with all its rows."""
+    trace = make_trace(90)
+    by_rank = [("dp_rank", "ascending"), ("stage", "ascending"), ("step", "ascending")]
+    trace = trace.sort_by(by_rank if order == "by rank" else [("step", "ascending")])
+    steps = trace["step"].to_numpy()
+    file = tmp_path / "job.parquet"
+    more = {"row_group_size": 300, "write_statistics": False} if "groups" in order else {}
+    watching = Watching(file, store=tmp_path / "store.db", clock=clock)
+    for through in range(16 + 15, 16 + 91, 15):
+        pq.write_table(trace.filter(steps < through), file, **more)
+        watching.go()
+    windows = watching.watch.jobs()[0].windows
+    assert [(one.first_step, one.last_step) for one in windows] == [(16, 35), (36, 55), (56, 75), (76, 95)]
+    assert [one.n_rows for one in windows] == [
+        int(((steps >= one.first_step) & (steps <= one.last_step)).sum()) for one in windows
+    ]
+    watching.close()
+
+
+def test_a_training_log_that_grows(tmp_path, clock):
+    """GIVEN a log whose iterations take 1.3 times as long from one on, THEN that is told once, and when they are back."""
+    pace = megatron_lines.noisy([(200, 1.0), (160, 1.3), (160, 1.0)])
+    lines = megatron_lines.run(range(1, 521), pace)
+    log = tmp_path / "train.log"
+    log.write_text("")
+    watching = Watching(log, store=tmp_path / "store.db", clock=clock)
+    assert watching.go() == [] and not watching.complaints  # it may become anything
+    for first in range(0, len(lines), 25):
+        with log.open("a") as file:
+            file.write("\n".join(lines[first : first + 25]) + "\n" + "half of a li")
+        clock.at_s += 25.0
+        watching.go()
+        os.truncate(log, log.stat().st_size - len("half of a li"))
+    [found] = watching.watch.jobs()
+    began, over = watching.events("began"), watching.events("recovered")
+    assert len(began) == len(over) == 1 and not watching.complaints
+    assert 195 <= began[0].episode.first_step <= 225 and began[0].episode.delay_windows <= 3
+    assert sum(len(window.steps) for window in found.windows) == 520
+    watching.close()
+
+
+def test_sessions_of_a_profiler(tmp_path, clock):
+    """A session is a window once every rank has written its file; one that is still written is waited for."""
+    folder = tmp_path / "profiles"
+
+    def write(session: int, rank: int) -> None:
+        at = folder / f"iteration_{session}" / f"rank{rank}_trace.json"
+        at.parent.mkdir(parents=True, exist_ok=True)
+        trace = kineto_traces.data_parallel_rank(n_steps=8)
+        trace.write(at, **kineto_traces.distributed(rank, 2))
+        os.utime(at, (clock.at_s, clock.at_s))
+
+    write(100, 0), write(100, 1)
+    watching = Watching(folder, store=tmp_path / "store.db", clock=clock)
+    assert [len(job.windows) for job in watching.go()] == [1]
+    write(200, 0)
+    assert len(watching.go()[0].windows) == 1
+    write(200, 1)
+    [found] = watching.go()
+    assert len(found.windows) == 2 and not found.windows[-1].why, found.windows[-1].why
+    assert not watching.complaints
+    watching.close()
+
+
+def test_logs_of_ranks_that_grow_are_refused(tmp_path, clock):
+    """What would be half there is not followed, and said so in a line."""
+    pipelines.write_event_timer(tmp_path / "logs", pipelines.Pipeline().run())
+    watching = Watching(tmp_path / "logs", store=tmp_path / "store.db", clock=clock)
+    with pytest.raises(UsageError, match="holds nothing that can be followed"):
+        watching.go()
+    watching.close()
+
+
+def test_jobs_that_write_nothing_cost_a_look(tmp_path, clock, monkeypatch):
+    """GIVEN 12 jobs that stand still, THEN no file of theirs is opened in an hour, and looks get rarer."""
+    for number in range(12):
+        RecordedJob(make_trace(20), tmp_path / "traces" / f"job-{number}").write(30)
+    watching = Watching(tmp_path / "traces", store=tmp_path / "store.db", clock=clock, once=False)
+    clock.at_s = (tmp_path / "traces" / "job-0").stat().st_mtime
+    watching.go()
+    reads, looks = [], []
+    monkeypatch.setattr(growing, "_step_column", reads.append)
+    look = growing.GrowingTrace.look
+    monkeypatch.setattr(growing.GrowingTrace, "look", lambda part: (looks.append(part), look(part))[1])
+    for _ in range(720):
+        clock.at_s += 5.0
+        watching.watch.round()
+    assert len(watching.watch.jobs()) == 12 and not reads
+    assert len(looks) <= 12 * 4 * 70  # of 12 jobs of 4 ranks, once a minute
+    watching.close()

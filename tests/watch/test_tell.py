@@ -1,0 +1,86 @@
+"""What receivers of tickets hear of episodes."""
+
+import time
+
+import jsonschema
+import sqlalchemy as sa
+
+from diagnose.report.schemas import make_schema
+from diagnose.tickets import post
+from diagnose.tickets.alertmanager import Alertmanager
+from diagnose.tickets.webhook import Webhook, read_key
+from diagnose.triage.schema import ACKS
+from diagnose.watch.tell import Teller
+from tests.tickets.conftest import ask
+from tests.watch.recorded import RecordedJob, SimulatedClock
+from tests.watch.watching import Watching, make_trace, slow_worker
+
+N_STEPS = 200
+
+
+def begin(tmp_path, clock: SimulatedClock, **receivers) -> tuple[RecordedJob, Watching]:
+    """Begin to watch a job with a worker that is slow for a while, and tell some receivers."""
+    trace = make_trace(N_STEPS, slow_worker(N_STEPS, 50, 110))
+    job = RecordedJob(trace, tmp_path / "job", began_s=clock.at_s)
+    watching = Watching(tmp_path / "job", store=tmp_path / "store.db", clock=clock)
+    watching.watch._teller = Teller(watching.store, watching.printed.append, **receivers)
+    return job, watching
+
+
+def go_on(job: RecordedJob, watching: Watching, through: int) -> None:
+    """Let the job go on, and the watch look."""
+    job.write(int(job.steps[through - 1]))
+    watching.clock.at_s = max(watching.clock.at_s, job.ends_s[int(job.steps[through - 1])])
+    watching.go()
+
+
+def test_a_webhook_hears_of_an_episode_once(tmp_path, receiver, monkeypatch):
+    """It is opened and fixed under one id, valid as tickets are; where nobody answers it is told later, and no line twice."""
+    monkeypatch.setattr(post, "FIRST_WAIT_S", 0.001)
+    clock = SimulatedClock()
+    job, watching = begin(tmp_path, clock, messengers=[Webhook(receiver.url, 5.0, read_key())])
+    receiver.answer = lambda _n: 503
+    go_on(job, watching, 100)
+    assert not receiver.bodies and len(watching.events("began")) == 1
+    assert len(watching.complaints) == 1 and "503" in watching.complaints[0]
+    receiver.answer = lambda _n: 204
+    for _ in range(3):
+        watching.go()
+    assert len(receiver.bodies) == 1
+    go_on(job, watching, N_STEPS)
+    watching.go()
+    bodies = [body for (body,) in receiver.bodies.values()]
+    for body in bodies:
+        jsonschema.Draft202012Validator(make_schema("ticket")).validate(body)
+    assert [body["event"] for body in bodies] == ["opened", "fixed"] and bodies[0]["id"] == bodies[1]["id"]
+    assert bodies[0]["cause"] == "worker-fault" and bodies[0]["jobs"][0]["location"] == str(tmp_path / "job")
+    assert len(watching.events("began")) == len(watching.events("recovered")) == 1
+    watching.close()
+
+
+def test_what_is_acknowledged_is_printed_and_not_sent(tmp_path, receiver):
+    """Somebody who knows of it is not told again; whoever reads the lines is."""
+    clock = SimulatedClock()
+    job, watching = begin(tmp_path, clock, messengers=[Webhook(receiver.url, 5.0, read_key())])
+    go_on(job, watching, 40)
+    probe = Watching(tmp_path / "job", store=tmp_path / "other.db", clock=clock)
+    job.write(int(job.steps[99]))
+    fingerprint = probe.go()[0].episodes[0].fingerprint
+    probe.close()
+    acked = sa.insert(ACKS).values(fingerprint=fingerprint, reason="in repair", until_at=None, acked_at=clock.at_s)
+    watching.store.transact(lambda connection: connection.execute(acked))
+    go_on(job, watching, N_STEPS)
+    assert not receiver.bodies and len(watching.events("began")) == 1
+    watching.close()
+
+
+def test_alertmanager_is_told_what_fires_and_what_is_over(tmp_path, alertmanager):
+    """An episode fires while it lasts."""
+    clock = SimulatedClock(time.time() - 1000.0)
+    job, watching = begin(tmp_path, clock, alertmanagers=[Alertmanager(alertmanager, 10.0)])
+    go_on(job, watching, 100)
+    [alert] = ask(f"{alertmanager}/api/v2/alerts")
+    assert alert["labels"]["cause"] == "worker-fault"
+    go_on(job, watching, N_STEPS)
+    assert ask(f"{alertmanager}/api/v2/alerts") == [] and not watching.complaints
+    watching.close()
