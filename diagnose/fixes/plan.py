@@ -51,7 +51,7 @@ def price_causes(analysis: Analysis, wanted: Sequence[CauseToFix]) -> Prices:
         for named in cause.fixes:
             one = price_fix(analysis, named, cause.place, cause.components)
             if isinstance(one, Priced) and not cause.is_hidden:
-                one = _refuse_if_worse(analysis, one)
+                one = _refuse_if_useless(analysis, one, 0.0 if len(wanted) > 1 else HELPS_FROM)
             if isinstance(one, Priced):
                 priced.append(one)
             elif not one.obvious:
@@ -64,12 +64,14 @@ def price_causes(analysis: Analysis, wanted: Sequence[CauseToFix]) -> Prices:
     return Prices(tuple(found), plan, tuple(change for _, one in best for change in one.changes))
 
 
-def _refuse_if_worse(analysis: Analysis, one: Priced) -> Priced | Refusal:
-    """Refuse a fix with which steps are no shorter."""
-    longer = one.step_s / analysis.gains.replayed_s - 1.0
-    if longer < 0:
+def _refuse_if_useless(analysis: Analysis, one: Priced, least: float) -> Priced | Refusal:
+    """Refuse a fix with which steps are not shorter, by `least` of the step: of several causes each may hide the others."""
+    gain = 1.0 - one.step_s / analysis.gains.replayed_s
+    if gain > least:
         return one
-    how = f"{write_percent(longer)} longer" if longer else "no shorter"
+    how = "no shorter"
+    if gain:
+        how = f"only {write_percent(gain)} shorter" if gain > 0 else f"{write_percent(-gain)} longer"
     return Refusal(f"by the replay steps would be {how} with it")
 
 

@@ -80,12 +80,14 @@ def _read_limits(settings: Mapping[str, str], total: int) -> tuple[int, int]:
 class _LayoutPrices:
     """Prices layouts of one job.
 
-    Slow workers are taken as replaced: else the best layout takes work off them, and is wrong once they are mended.
+    All other faults are taken as mended: else the best layout takes work off a slow worker, or gives a stage less to do because
+    its link is slow, and is wrong once they are.
     """
 
     def __init__(self, analysis: Analysis, model: LayerModel, n_virtual: int) -> None:
         self.analysis, self.model, self.n_virtual = analysis, model, n_virtual
-        self.aside: tuple[Change, ...] = (Remove("worker"),) if analysis.breakdown.slow_workers.any() else ()
+        others = analysis.gains.alone_s.keys() - {"stage"}
+        self.aside: tuple[Change, ...] = tuple(Remove(name) for name in sorted(others) if "+" not in name)
         self.present_s = float(analysis.sample(self.aside).mean())
 
     @property
@@ -157,9 +159,9 @@ def _to_remedy(prices: _LayoutPrices, found: Found, settings: Mapping[str, str])
     if prices.chunks != model.chunks:
         chosen["chunks"] = str(prices.chunks)
     assumptions = [*model.assumptions, "all layers cost the same, and cost on another stage what they cost now"]
-    if prices.aside:
+    if prices.present_s < (1.0 - WORTH_SHARE) * float(prices.analysis.sample(()).mean()):
         assumptions.append(
-            "the layout is chosen for the time after slow workers are replaced: else it would take work off them"
+            "the layout is chosen for the time after all other faults are mended: else it would work around them"
         )
     return Remedy(
         summary=f"{_moves(model, layout)}: {name_layout(layout)} layers on the {_stages(prices.chunks)}",

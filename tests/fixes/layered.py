@@ -10,6 +10,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from diagnose.faults.fault import Fault
 from diagnose.faults.inputs import draw_inputs
 from diagnose.faults.record import record
 from diagnose.faults.simulate import simulate
@@ -68,9 +69,11 @@ def look(source: Path | BinaryIO, layers: tuple[int, ...] | None = None) -> Laye
 
 
 @cache
-def measure_layered(spec: JobSpec, fault: UnevenLayers) -> Layered:
-    """Generate a job of whole layers and measure it, once."""
+def measure_layered(spec: JobSpec, fault: UnevenLayers, *others: Fault) -> Layered:
+    """Generate a job of whole layers, with other faults, and measure it, once."""
     inputs = fault.apply(draw_inputs(spec))
+    for other in others:
+        inputs = other.apply(inputs)
     return look(to_file(record(inputs, simulate(inputs))), fault.layers)
 
 

@@ -8,7 +8,7 @@ from diagnose.faults.data_loading import DataLoading
 from diagnose.faults.garbage_collection import GarbageCollection
 from diagnose.faults.spec import JobSpec
 from diagnose.faults.worker_fault import WorkerFault
-from diagnose.fixes.plan import Priced, Prices, _refuse_if_worse, price_causes
+from diagnose.fixes.plan import Priced, Prices, _refuse_if_useless, price_causes
 from diagnose.model.remedy import CauseToFix, FaultLocation, NamedFix, Refusal
 from tests.fixes.cases import analysis, truth
 from tests.judge.cases import measured
@@ -103,8 +103,10 @@ def test_a_fix_that_is_no_good_is_not_listed() -> None:
     assert [fix.reason for fix in refused] == ["by the replay steps would be no shorter with it"]
     [(fixes, refused)] = price_causes(job, [dataclasses.replace(wanted, is_hidden=True)]).fixes
     assert [fix.fix for fix in fixes] == ["a-fix-of-mine"] and refused == ()
-    worse = _refuse_if_worse(job, Priced(fixes[0], (), 1.031 * job.gains.replayed_s))
+    worse = _refuse_if_useless(job, Priced(fixes[0], (), 1.031 * job.gains.replayed_s), 0.0)
     assert isinstance(worse, Refusal) and worse.reason == "by the replay steps would be 3.1% longer with it"
+    little = _refuse_if_useless(job, Priced(fixes[0], (), 0.998 * job.gains.replayed_s), 0.005)
+    assert isinstance(little, Refusal) and little.reason == "by the replay steps would be only 0.2% shorter with it"
 
 
 def test_nothing_to_do_no_plan() -> None:

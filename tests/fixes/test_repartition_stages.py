@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from diagnose.errors import UsageError
+from diagnose.faults.network_fault import NetworkFault
 from diagnose.faults.spec import JobSpec
 from diagnose.fixes import repartition_stages
 from diagnose.fixes.assign import even_out, find_layout
@@ -114,6 +115,16 @@ def test_most_limits_what_a_stage_holds() -> None:
     model = model_of(job)
     best = min(job.price(*model.change(n)) for n in layouts(24, 4) if max(n) <= 7)
     assert job.price(*bound.changes) == pytest.approx(best, rel=2e-5)
+
+
+@pytest.mark.parametrize("stall_s", [0.1, 0.4])
+def test_a_slow_link_moves_no_layers(stall_s: float) -> None:
+    """The layout is that of the job with sound links, however slow one is: no stage gets less to do so as to hide it."""
+    link = NetworkFault(scope="link", stage=1, stall_s=stall_s)
+    sound, slow = measure_layered(SPEC, LONG_LAST), measure_layered(SPEC, LONG_LAST, link)
+    assert slow.price() > 1.1 * sound.price()
+    assert layout_of(remedy(slow)) == layout_of(remedy(sound))
+    assert any("after all other faults are mended" in text for text in remedy(slow).assumptions)
 
 
 def test_interleaved_jobs_keep_their_chunks() -> None:
