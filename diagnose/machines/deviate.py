@@ -140,7 +140,7 @@ def list_standing(grid: Grid, role: Ints) -> list[Deviation]:
         usual = nan_median(level.values, axis=2)
         peers = _find_peers(usual[:, :, None], role)[:, :, 0]
         with np.errstate(invalid="ignore", divide="ignore"):
-            effect = usual / peers - 1.0
+            effect = np.where(peers > 0.0, usual / peers - 1.0, np.nan)
         spread = MAD_TO_SIGMA * float(nan_median(np.abs(effect - nan_median(effect, axis=(0, 1))), axis=(0, 1)))
         score = effect / max(spread * (1.0 + 3.0 / len(grid.hosts)), FLOOR * least)
         for host, device in np.argwhere((effect <= -least) & (score <= -STANDS_OUT)).tolist():

@@ -37,6 +37,22 @@ def test_a_gauge_beside_its_peers_and_before():
     assert reading.spread == pytest.approx(2 * 1.4826)
 
 
+def test_what_comes_and_goes_is_read_while_it_is_there():
+    """A gauge counts in the spells, on the device and its peers alike; where none was measured in them the whole span does."""
+    series = [_series("gpu_temperature_c", "a", "0", [60, 60, 60, 60, 60, 60, 60, 90, 60, 60])]
+    series += [
+        _series("gpu_temperature_c", host, "0", [50] * 7 + [level] + [50] * 2) for host, level in (("b", 52), ("c", 52))
+    ]
+    for spells, value, peers in (
+        (((T0 + 55.0, T0 + 59.0), (T0 + 65.0, T0 + 75.0)), 90.0, 52.0),
+        (((T0 + 55.0, T0 + 59.0),), 60.0, 50.0),
+        ((), 60.0, 50.0),
+    ):
+        span = Span(T0 + 50.0, T0 + 90.0, None, spells)
+        (reading,) = _read(series, "gpu_temperature_c", "median", peers=("b", "c"), span=span)
+        assert (reading.value, reading.peers) == (value, peers)
+
+
 def test_a_counter_that_was_set_back_grew_all_the_same():
     """A restart sets a counter to zero: what it grew is the sum of its steps up, and what it had after the restart."""
     series = [_series("net_errors", "a", "eth0", [0, 0, 0, 0, 5, 5, 8, 1, 2, 2])]
