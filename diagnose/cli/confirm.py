@@ -13,7 +13,7 @@ import click
 from diagnose.cli.inputs import check_jobs, open_job
 from diagnose.cli.options import Options, format_option, look_options, output_option, reading_options
 from diagnose.cli.output import open_output, print_message
-from diagnose.errors import TraceError, UsageError
+from diagnose.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -156,20 +156,11 @@ def _find_diagnosis(
 
 def _read_document(entry: dict[str, Any], name: str) -> "DiagnosisDocument | MachinesDocument":
     """Check what was saved."""
-    import msgspec
-
     from diagnose.compare.read import read_document
+    from diagnose.confirm.read import read_machines
     from diagnose.model import machines
 
-    if entry.get("schema") != machines.SCHEMA:
-        return read_document(entry, name)
-    try:
-        return msgspec.convert(entry, machines.MachinesDocument)
-    except (msgspec.ValidationError, UnicodeEncodeError) as error:
-        said = " ".join(str(error).split())[:200]
-        raise TraceError(
-            f"it is no answer about machines ({said}); save it again with --format json", where=name
-        ) from None
+    return read_machines(entry, name) if entry.get("schema") == machines.SCHEMA else read_document(entry, name)
 
 
 def _warn(plan: "TestPlan", target: str) -> None:

@@ -140,6 +140,26 @@ def test_a_machine_that_does_nothing_all_the_time():
     assert found.reason.startswith("n5 did nothing all the time")
 
 
+@pytest.mark.parametrize(("n_other", "ends"), [(3, True), (3, False), (10, True)])
+def test_machines_of_another_job_are_not_compared(n_other, ends):
+    """Some end, or begin, while the others work as before: they are of another job, which is said, and no fault."""
+
+    def level(high, low):
+        return lambda h, t: np.where((h < n_other) & ((t > 400) == ends), low, high)
+
+    jobs = {
+        "gpu_tensor_active": level(0.5, 0.0),
+        "gpu_utilization": level(0.98, 0.0),
+        "gpu_power_w": level(600.0, 80.0),
+    }
+    found = find_machines(_cluster(24, **jobs))
+    assert (found.verdict, found.n_machines) == ("cannot-tell", 24 - n_other)
+    assert found.reason.startswith("n0, n1") and "give those of one job" in found.reason
+    assert found.warnings and found.machines == ()
+    faulty = find_machines(_cluster(24, **jobs, gpu_xid=lambda h, t: np.where((h == 20) & (t > 300), 79.0, 0.0)))
+    assert [machine.host for machine in faulty.machines] == ["n20"]
+
+
 def test_half_of_the_machines_are_no_machines():
     """Where many change together it is what they share."""
     found = find_machines(
