@@ -82,7 +82,7 @@ def find_machines(
     slowing = find_slowing(course, grid.bin_s)
     before = _before(course, slowing, grid)
     role = find_roles(grid, before, roles)
-    changed = list_deviations(grid, role, course, before)
+    changed = list_deviations(grid, role, course, before, is_slowed=slowing is not None)
     known = {(one.host, one.metric.name, one.direction) for one in changed}
     standing = [one for one in list_standing(grid, role) if (one.host, one.metric.name, one.direction) not in known]
     found = blame(grid, [*changed, *standing], list_events(grid), course, slowing, rules)

@@ -140,6 +140,32 @@ def test_a_machine_that_does_nothing_all_the_time():
     assert found.reason.startswith("n5 did nothing all the time")
 
 
+def test_what_rises_early_is_no_measure_of_itself():
+    """A CPU is busy from a quarter of the time on, and the job is slower since: what it usually has is what its peers have."""
+    found = find_machines(
+        _cluster(
+            gpu_tensor_active=lambda _, t: np.where(t < 300, 0.5, 0.4),
+            cpu_used=lambda h, t: np.where((h == 2) & (t > 210), 0.7, 0.2),
+        )
+    )
+    assert [(machine.host, machine.kind) for machine in found.machines] == [("n2", "cpu-contention")]
+
+
+def test_who_writes_for_all_does_not_wait_for_its_storage():
+    """Nobody works while one machine saves, ever more often: the job runs as before, and nothing is wrong with the machine."""
+
+    def saves(t):
+        return (t % 150 < 30) & (t > 300)
+
+    found = find_machines(
+        _cluster(
+            gpu_tensor_active=lambda _, t: np.where(saves(t), 0.0, 0.5),
+            cpu_io_wait=lambda h, t: np.where(saves(t) & (h == 4), 0.3, 0.002),
+        )
+    )
+    assert (found.job.state, found.verdict, found.machines) == ("running", "sound", ())
+
+
 @pytest.mark.parametrize(("n_other", "ends"), [(3, True), (3, False), (10, True)])
 def test_machines_of_another_job_are_not_compared(n_other, ends):
     """Some end, or begin, while the others work as before: they are of another job, which is said, and no fault."""
