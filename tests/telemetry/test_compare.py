@@ -5,11 +5,15 @@ import math
 import numpy as np
 import pytest
 
+from diagnose.judge.rules import built_in_rules
+from diagnose.judge.telemetry import Place, judge_telemetry
+from diagnose.judge.telemetry_file import read_telemetry_rules
 from diagnose.model.telemetry import METRICS, Series, Span, Suspect, Telemetry
 from diagnose.model.telemetry_document import TelemetryDocument, TelemetryFinding
 from diagnose.report.html.draw import styled
 from diagnose.report.html.telemetry import draw_telemetry
 from diagnose.telemetry.compare import Comparison
+from tests.report.examples import worker_fault
 
 T0 = 1_769_860_800.0
 SPAN = Span(T0 + 50.0, T0 + 90.0, (T0, T0 + 50.0))
@@ -131,3 +135,25 @@ def test_a_curve_is_drawn_from_before_the_span():
     assert "<b>" not in picture.drawing.svg
     assert picture.rows[-1][1:] == ("10 a second", "10 a second")
     assert draw_telemetry(None) == []
+
+
+@pytest.mark.parametrize(
+    ("clock", "is_everyone", "outcome"),
+    [
+        (1980.0, False, "weakened"),
+        (1600.0, False, None),  # unlike its peers, and too little for a work of three times as long
+        (1000.0, False, "clock-locked"),
+        (1980.0, True, None),  # it is as steady as its work, and nobody else does that
+    ],
+)
+def test_what_explains_half_is_no_reason_to_doubt(clock, is_everyone, outcome):
+    """A clock that explains the slowdown is its reason; one that explains half of it is none, and is not like everyone's either."""
+    wavering = 1980.0 + 15.0 * (np.arange(10) % 3)
+    series = [_series("gpu_sm_clock_mhz", "a", "0", [clock] * 10)]
+    series += [_series("gpu_sm_clock_mhz", host, "0", wavering) for host in "bcd"]
+    suspect = Suspect("a", "a", ("0",), (("b", "0"), ("c", "0"), ("d", "0")), ("b", "c", "d"), is_everyone=is_everyone)
+    rule = read_telemetry_rules(built_in_rules() / "telemetry")["worker-fault"]
+    (cause,) = worker_fault().causes
+    place = Place((suspect,), Span(T0, T0 + 90.0))
+    found = judge_telemetry(cause, rule, place, Comparison(Telemetry("x", (), tuple(series), ())), slowdown=3.0)
+    assert outcome == (None if found is None else found[1].kind or "weakened")
