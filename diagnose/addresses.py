@@ -1,8 +1,9 @@
-"""Addresses of services: whether they are any, and what of them may be shown.
+"""Addresses of services: whether they are any, what of them may be shown, and where their secrets are kept.
 
-Enters: an address as the user gives it. Leaves: it, checked, or a name without a secret.
+Enters: an address as the user gives it, or the name of a secret. Leaves: it, checked, or a name without a secret; the secret.
 """
 
+import os
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -43,6 +44,26 @@ def find_source(option: str, given: str) -> str:
     if not Path(given).exists():
         raise UsageError(f"{option}: {given} does not exist")
     return str(Path(given).resolve())
+
+
+def read_secret(name: str) -> str | None:
+    """Read a secret from an environment variable, or from the file that the one with `_FILE` behind it names; None: neither is set.
+
+    Raises
+    ------
+    UsageError
+        The file cannot be read.
+    """
+    if found := os.environ.get(name):
+        return found
+    file = os.environ.get(f"{name}_FILE")
+    if not file:
+        return None
+    try:
+        return Path(file).read_text(encoding="utf-8").rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is no text"
+        raise UsageError(f"{name}_FILE: cannot read {file}: {why}") from None
 
 
 def mask(url: str) -> str:

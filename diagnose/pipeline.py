@@ -184,7 +184,16 @@ def _join_telemetry(diagnosis: Diagnosis, request: Request, analysis: Analysis, 
         return add_telemetry(
             diagnosis,
             telemetry,
-            Times.of(analysis.trace.steps, analysis.trace.step_origin_s, diagnosis.step_time.recorded),
+            Times.of(
+                analysis.trace.steps,
+                analysis.trace.step_origin_s,
+                diagnosis.step_time.recorded,
+                {
+                    rule.id: course.steps
+                    for rule in judged.rule_set.rules
+                    if (course := analysis.courses.get("+".join(rule.components))) is not None
+                },
+            ),
             severities=judged.rule_set.severities,
             report=lambda line: request.report(f"telemetry: {line}"),
         )

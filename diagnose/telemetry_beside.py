@@ -6,7 +6,7 @@ Enters: a diagnosis, and telemetry of its machines. Leaves: the diagnosis with w
 import dataclasses
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -47,20 +47,23 @@ _HOUR_S: Final = 3600.0
 class Times:
     """When each step began; `starts_s` are Unix seconds, shape (n_steps,), and the last entry is the end of the last step.
 
-    None where the trace does not have the time of day.
+    None where the trace does not have the time of day. `having` says of causes that come and go which steps have them.
     """
 
     steps: Ints
     starts_s: Seconds | None
+    having: Mapping[str, Sequence[int]] = dataclasses.field(default_factory=dict)
 
     @classmethod
-    def of(cls, steps: Ints, origin_s: Seconds | None, step_s: float) -> "Times":
+    def of(
+        cls, steps: Ints, origin_s: Seconds | None, step_s: float, having: Mapping[str, Sequence[int]] | None = None
+    ) -> "Times":
         """Make it of the steps of a trace, in any order, when each began in order of steps, and the length of the last."""
         ordered = np.sort(steps)
         if origin_s is None or not len(origin_s) or len(origin_s) != len(ordered):
             return cls(ordered, None)
         is_day = _DAYS[0] < float(origin_s[0]) and float(origin_s[-1]) < _DAYS[1]
-        return cls(ordered, np.append(origin_s, origin_s[-1] + step_s) if is_day else None)
+        return cls(ordered, np.append(origin_s, origin_s[-1] + step_s) if is_day else None, having or {})
 
     @property
     def span(self) -> tuple[float, float] | None:
@@ -104,7 +107,7 @@ def add_telemetry(
         covered = [comparison.cover(suspect, during) for suspect in suspects]
         unseen += [suspect.name for suspect, part in zip(suspects, covered, strict=True) if part == 0.0]
         if suspects:
-            places[i] = Place(suspects, during, min(covered) >= COVERED)
+            places[i] = Place(suspects, during, min(covered) >= COVERED and not during.spells)
     rules = read_telemetry_rules(built_in_rules() / FOLDER)
     slowdown = diagnosis.features.get("worker.ratio") or 1.0
     causes, findings = join_telemetry(diagnosis.causes, rules, places, comparison, slowdown=slowdown)
@@ -196,7 +199,9 @@ def _find_span(cause: Cause, times: Times, whole: tuple[float, float]) -> Span:
         before = (whole[0], begin_s) if recovery is None else None
     if recovery is not None and times.steps[0] < recovery <= times.steps[-1]:
         end_s = float(times.starts_s[np.searchsorted(times.steps, recovery)])
-    return Span(begin_s, max(end_s, begin_s), before)
+    at = np.searchsorted(times.steps, times.having.get(cause.cause, ()))
+    spells = tuple(zip(times.starts_s[at].tolist(), times.starts_s[at + 1].tolist(), strict=True))
+    return Span(begin_s, max(end_s, begin_s), before, spells)
 
 
 class _Workers:

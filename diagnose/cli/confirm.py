@@ -1,6 +1,7 @@
 """`diagnose confirm`: tests for the machines that a diagnosis blames, and their results read back into it.
 
-Enters: a trace or a saved diagnosis; with --read, results too. Leaves: a script, or a page, or the diagnosis with what was found.
+Enters: a trace, a saved diagnosis or answer of `diagnose machines`; with --read, results too. Leaves: a script, or a page, or what
+was saved with what was found.
 It runs no test and takes no machine out.
 """
 
@@ -19,10 +20,12 @@ if TYPE_CHECKING:
 
     from diagnose.confirm.script import Target
     from diagnose.model.confirmation import HostResult, TestPlan
+    from diagnose.model.diagnosis_document import DiagnosisDocument
+    from diagnose.model.machines import MachinesDocument
 
 
 @click.command("confirm")
-@click.argument("job", metavar="JOB|DIAGNOSIS.json", type=click.Path())
+@click.argument("job", metavar="JOB|DIAGNOSIS.json|MACHINES.json", type=click.Path())
 @click.option(
     "--suspect", "suspects", metavar="HOST", multiple=True, help="Test this machine in place of those blamed."
 )
@@ -77,13 +80,14 @@ def confirm_command(  # noqa: PLR0913 - an argument an option
     job_id: str | None,
     **given: Any,
 ) -> int:
-    """Write the tests that confirm or clear the machines that a diagnosis blames, and read their results.
+    """Write the tests that confirm or clear the machines that are blamed, and read their results.
+
+    They are blamed by a diagnosis, of a trace or of what `--format json` saved, or by what `diagnose machines --format json` did.
 
     Each suspect is tested beside sound machines of the same job: matrix products on every card, `dcgmi diag -r 3`,
     `ib_write_bw` between pairs, memory, disk and CPU, as its cause asks for. The script is printed, and nothing is run.
     With --read its results go into the diagnosis: confirmed, cleared, or nobody can tell.
     """
-    from diagnose.compare.read import read_document
     from diagnose.confirm.plan import make_plan
     from diagnose.confirm.read import read_results
 
@@ -91,7 +95,7 @@ def confirm_command(  # noqa: PLR0913 - an argument an option
     check_jobs((job,), options)
     _check(target, image, data, results)
     entry, host_of = _find_diagnosis(job, job_id, options)
-    found = read_document(entry, job)
+    found = _read_document(entry, job)
     read = read_results(results) if results is not None else []
     plan = make_plan(
         found,
@@ -130,10 +134,11 @@ def _find_diagnosis(
 ) -> "tuple[dict[str, Any], Callable[[int, int], str | None] | None]":
     """Read a saved diagnosis, or diagnose a trace, which also says where every worker ran."""
     from diagnose.compare.read import choose, read_saved
+    from diagnose.model import diagnosis_document, machines
 
     with open_job(job, options) as request:
         name = request.name or job
-        saved = read_saved(request.source, name)
+        saved = read_saved(request.source, name, schemas=(*diagnosis_document.SCHEMAS, machines.SCHEMA))
         if saved is not None:
             return choose(saved, name, job_id), None
         from diagnose.pipeline import diagnose_job
@@ -147,6 +152,15 @@ def _find_diagnosis(
         for s, stage in enumerate(found.stage_labels)
     }
     return found.to_dict(), lambda dp, stage: hosts.get((dp, stage)) or None
+
+
+def _read_document(entry: dict[str, Any], name: str) -> "DiagnosisDocument | MachinesDocument":
+    """Check what was saved."""
+    from diagnose.compare.read import read_document
+    from diagnose.confirm.read import read_machines
+    from diagnose.model import machines
+
+    return read_machines(entry, name) if entry.get("schema") == machines.SCHEMA else read_document(entry, name)
 
 
 def _warn(plan: "TestPlan", target: str) -> None:
@@ -178,6 +192,9 @@ def _read_back(
             write(f"{to_json(judged)}\n")
             return 0
         told = list_tested(judged)
+        named = {one.host for _, _, said in told for one in said.hosts}
+        for lost in (one.host for one in plan.suspects if one.host not in named):
+            print_message("warning", f"{lost}: nothing blames it, so that its results are told nowhere")
         commands: list[str] = []
         for cause, one in list_confirmed(told):
             commands += [write_slurm(cause, one)] if target != "kubernetes" else []

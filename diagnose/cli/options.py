@@ -182,7 +182,8 @@ telemetry_option = click.option(
     "--telemetry",
     metavar="PATH|URL",
     help="What the machines measured (Prometheus, dcgm-exporter, nvidia-smi): a file, a folder, or a server to ask. Says why a "
-    "suspect is slow, or that its counters are like everyone's.",
+    "suspect is slow, or that its counters are like everyone's. A server's bearer token is in DIAGNOSE_TELEMETRY_TOKEN, or in a "
+    "file named by DIAGNOSE_TELEMETRY_TOKEN_FILE.",
 )
 perfetto_option = click.option(
     "--perfetto", metavar="FILE", type=click.Path(), help="Draw some steps as timelines for ui.perfetto.dev: .json.gz."

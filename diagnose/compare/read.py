@@ -7,7 +7,7 @@ about saved diagnoses are settled here.
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, get_args
 
@@ -32,7 +32,9 @@ _CHOICES: dict[str | int, Any] = {"verdict": VerdictName, "severity": Severity, 
 _OURS = re.compile(rb'"schema"\s*:\s*"diagnose[/-]')
 
 
-def read_saved(source: str | Path | BinaryIO, name: str) -> list[dict[str, Any]] | None:
+def read_saved(
+    source: str | Path | BinaryIO, name: str, *, schemas: Collection[str] = SCHEMAS
+) -> list[dict[str, Any]] | None:
     """Read all diagnoses of a file.
 
     Parameters
@@ -40,6 +42,8 @@ def read_saved(source: str | Path | BinaryIO, name: str) -> list[dict[str, Any]]
     source : path, or open binary file that can seek
     name : str
         How errors call it.
+    schemas : collection of str
+        What its objects may be.
 
     Returns
     -------
@@ -61,7 +65,7 @@ def read_saved(source: str | Path | BinaryIO, name: str) -> list[dict[str, Any]]
     found = _parse(text, name)
     for n, entry in enumerate(found, start=1):
         kind = entry.get("schema") if isinstance(entry, dict) else None
-        if kind not in SCHEMAS:
+        if kind not in schemas:
             place = f"entry {n}: " if len(found) > 1 else ""
             raise TraceError(f"{place}it is {kind!r}, not {SCHEMA!r}; expected what --format json prints", where=name)
     return found

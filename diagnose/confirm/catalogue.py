@@ -76,6 +76,19 @@ _OF_CAUSE: Final[dict[str, tuple[str, ...]]] = {
     "data-loading": ("disk", "cpu", "memory"),
     "checkpoint-stall": ("disk", "network"),
     "garbage-collection": ("cpu", "memory"),
+    # Kinds of rules/machines; for those that are not here, as a process that is gone, a machine is tested as a whole.
+    "slow-gpu": ("gpu", "cpu", "memory"),
+    "never-waits": ("gpu", "cpu", "memory"),
+    "card-lost": ("gpu",),
+    "memory-error": ("gpu",),
+    "execution-error": ("gpu",),
+    "nvlink": ("gpu",),
+    "pcie-downgrade": ("gpu", "network"),
+    "nic-down": ("network",),
+    "cable": ("network",),
+    "storage": ("disk",),
+    "gpu-starved": ("disk", "cpu", "memory"),
+    "cpu-contention": ("cpu",),
 }
 #: For a cause that the list does not have: a machine as a whole.
 _OF_ANY: Final = ("network", "gpu", "cpu", "memory", "disk")
@@ -86,13 +99,18 @@ _IN_GROUP: Final[dict[str, tuple[TestName, ...]]] = {
     "memory": ("memory",),
     "disk": ("disk", "data"),
 }
-#: Without these nobody is cleared: what the cause would have to show in.
-DECISIVE: Final[dict[str, TestName]] = {
-    "gpu": "gemm",
-    "network": "network",
-    "cpu": "cpu",
-    "memory": "memory",
-    "disk": "disk",
+#: Without these nobody is cleared: what the cause would have to show in, by its groups, or of some causes by name.
+_DECISIVE: Final[dict[str, tuple[TestName, ...]]] = {
+    "gpu": ("gemm",),
+    "network": ("network",),
+    "cpu": ("cpu",),
+    "memory": ("memory",),
+    "disk": ("disk",),
+    "memory-error": ("dcgm",),
+    "execution-error": ("gemm", "dcgm"),
+    "nvlink": ("dcgm",),
+    "pcie-downgrade": ("pcie", "network"),
+    "cpu-contention": ("cpu", "run-queue"),
 }
 
 
@@ -108,3 +126,13 @@ def groups_of(cause: str) -> tuple[str, ...]:
 def tests_of(cause: str) -> tuple[TestName, ...]:
     """Say which figures confirm or clear a cause."""
     return tuple(test for group in groups_of(cause) for test in _IN_GROUP[group])
+
+
+def decisive_of(cause: str) -> frozenset[TestName]:
+    """Say which figures must be sound to clear a machine of a cause.
+
+    >>> sorted(decisive_of("worker-fault")), sorted(decisive_of("nvlink"))
+    (['cpu', 'gemm', 'memory'], ['dcgm'])
+    """
+    by_group = (test for group in groups_of(cause) for test in _DECISIVE[group])
+    return frozenset(_DECISIVE.get(cause) or by_group)

@@ -14,8 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from diagnose.confirm.plan import check_names
-from diagnose.model.cause import Cause
-from diagnose.model.confirmation import Confirmation, HostConfirmation
+from diagnose.model.confirmation import HostConfirmation, TestedCause
 
 #: Name of the condition; NVSentinel's own checks are named alike (GpuThermalWatch).
 CONDITION = "DiagnoseConfirm"
@@ -24,14 +23,14 @@ _MAX_REASON = 200
 _CARD_TESTS = ("gemm", "card-memory", "pcie", "allocation")
 
 
-def list_confirmed(causes: Sequence[tuple[Cause, Confirmation]]) -> Iterator[tuple[str, HostConfirmation]]:
+def list_confirmed(causes: Sequence[TestedCause]) -> Iterator[tuple[str, HostConfirmation]]:
     """List the machines that are confirmed, each once, with the cause that names it first."""
     seen: set[str] = set()
-    for cause, said in causes:
+    for cause, _, said in causes:
         for one in said.hosts:
             if one.outcome == "confirmed" and one.host not in seen:
                 seen.add(one.host)
-                yield cause.cause, one
+                yield cause, one
 
 
 def write_slurm(cause: str, one: HostConfirmation) -> str:

@@ -1,7 +1,8 @@
 """Say of each suspect whether the tests confirm or clear it, and put that into the diagnosis.
 
-Enters: a diagnosis as JSON, its plan, and the results. Leaves: the diagnosis with the key `confirmed`, more evidence, and a
-confidence that follows. A suspect is compared with the controls; where these are too few, or fail alike, nobody can tell.
+Enters: a diagnosis, or an answer of `diagnose machines`, as JSON, its plan, and the results. Leaves: the same with the key
+`confirmed`, more evidence, and a confidence that follows. A suspect is compared with the controls; where these are too few, or fail
+alike, nobody can tell.
 """
 
 import statistics
@@ -10,10 +11,10 @@ from typing import Any, Final
 
 import msgspec
 
-from diagnose.confirm.catalogue import DECISIVE, TESTS, Test, groups_of, tests_of
+from diagnose.confirm.catalogue import TESTS, Test, decisive_of, tests_of
 from diagnose.confirm.pairs import Sent, find_slow_links, judge_pairs, read_pairs
 from diagnose.errors import TraceError
-from diagnose.model.cause import Cause, EvidenceItem
+from diagnose.model.cause import EvidenceItem
 from diagnose.model.confirmation import (
     Confirmation,
     HostConfirmation,
@@ -22,6 +23,7 @@ from diagnose.model.confirmation import (
     Outcome,
     Suspect,
     Tested,
+    TestedCause,
     TestPlan,
 )
 from diagnose.model.plain import to_plain
@@ -43,20 +45,21 @@ _MOST_SENTENCES = 3
 
 
 def apply_results(entry: dict[str, Any], plan: TestPlan, results: Sequence[HostResult]) -> dict[str, Any]:
-    """Put what the tests say into a diagnosis.
+    """Put what the tests say into a diagnosis, or into an answer of `diagnose machines`.
 
     Parameters
     ----------
     entry : dict
-        The diagnosis as JSON; it is not changed.
+        Either as JSON; it is not changed.
     plan : TestPlan
-        Made of the same diagnosis.
+        Made of the same document.
     results : sequence of HostResult
 
     Returns
     -------
     dict
-        The diagnosis with `confirmed`, `evidence` and `confidence` of each cause that a tested machine is blamed for.
+        The same with `confirmed` and `confidence` of each cause that a tested machine is blamed for, or of each machine; of a cause
+        with `evidence` besides.
 
     Raises
     ------
@@ -69,21 +72,29 @@ def apply_results(entry: dict[str, Any], plan: TestPlan, results: Sequence[HostR
     controls = [result for result in results if result.role == "control" and result.host not in blamed]
     pairs = read_pairs(results)
     links = find_slow_links(pairs)
-    causes = []
-    for cause in entry["causes"]:
+
+    def judge(blamed: dict[str, Any], cause: str, host: str | None = None) -> dict[str, Any]:
         hosts = tuple(
-            _judge_host(suspect, by_host.get(suspect.host), controls, cause["cause"], pairs)
+            _judge_host(suspect, by_host.get(suspect.host), controls, cause, pairs)
             for suspect in plan.suspects
-            if cause["cause"] in suspect.causes
+            if cause in suspect.causes and host in (None, suspect.host)
         )
-        causes.append(_confirm(cause, hosts, links) if hosts else cause)
-    return {**entry, "causes": causes}
+        return _confirm(blamed, cause, hosts, links) if hosts else blamed
+
+    if "machines" in entry:
+        return {**entry, "machines": [judge(one, one["kind"], one["host"]) for one in entry["machines"]]}
+    return {**entry, "causes": [judge(one, one["cause"]) for one in entry["causes"]]}
 
 
-def list_tested(entry: dict[str, Any]) -> list[tuple[Cause, Confirmation]]:
-    """List the causes of a diagnosis that tests said something of."""
-    causes = [msgspec.convert(cause, Cause) for cause in entry["causes"]]
-    return [(cause, cause.confirmed) for cause in causes if cause.confirmed is not msgspec.UNSET]
+def list_tested(entry: dict[str, Any]) -> list[TestedCause]:
+    """List the causes of a diagnosis, or the machines of an answer about them, that tests said something of."""
+    blamed = [(one["kind"], one) for one in entry["machines"]] if "machines" in entry else []
+    blamed += [(one["cause"], one) for one in entry.get("causes", ())]
+    return [
+        TestedCause(cause, one["confidence"], msgspec.convert(one["confirmed"], Confirmation))
+        for cause, one in blamed
+        if "confirmed" in one
+    ]
 
 
 def _check(plan: TestPlan, results: Sequence[HostResult]) -> None:
@@ -141,9 +152,8 @@ def _sum_up(tests: Sequence[Tested], cause: str) -> Outcome:
     """Say one word of all tests: one that is slow confirms; all must be sound, and the decisive ones there, to clear."""
     if any(one.outcome == "confirmed" for one in tests):
         return "confirmed"
-    decisive = {DECISIVE[group] for group in groups_of(cause)}
     sound = {one.test for one in tests if one.outcome == "cleared"}
-    return "cleared" if decisive <= sound and all(one.outcome == "cleared" for one in tests) else "unclear"
+    return "cleared" if decisive_of(cause) <= sound and all(one.outcome == "cleared" for one in tests) else "unclear"
 
 
 def _judge_figure(one: Measured, controls: Sequence[HostResult]) -> Tested:
@@ -206,8 +216,10 @@ def _count_cards(result: HostResult) -> int:
     return len({one.of for one in result.measured if one.test == "gemm" and one.of and one.value is not None})
 
 
-def _confirm(cause: dict[str, Any], hosts: tuple[HostConfirmation, ...], links: Sequence[Sent]) -> dict[str, Any]:
-    """Put into a cause what the tests say of its machines."""
+def _confirm(
+    blamed: dict[str, Any], cause: str, hosts: tuple[HostConfirmation, ...], links: Sequence[Sent]
+) -> dict[str, Any]:
+    """Put into what is blamed, a cause or a machine, what the tests say of its machines."""
     names = {one.host for one in hosts}
     bad = tuple(" - ".join(sorted((one.server, one.client))) for one in links if names & {one.server, one.client})
     outcomes = {one.outcome for one in hosts}
@@ -216,14 +228,12 @@ def _confirm(cause: dict[str, Any], hosts: tuple[HostConfirmation, ...], links: 
         outcome = "confirmed"
     elif outcomes == {"cleared"}:
         outcome = "cleared"
-    before = float(cause["confidence"])
+    before = float(blamed["confidence"])
     said = Confirmation(outcome=outcome, confidence_before=before, hosts=hosts, links=bad)
-    return {
-        **cause,
-        "confidence": round(_move(before, outcome), 4),
-        "evidence": [*cause["evidence"], *map(to_plain, _list_evidence(cause["cause"], said))],
-        "confirmed": to_plain(said),
-    }
+    told = {**blamed, "confidence": round(_move(before, outcome), 4), "confirmed": to_plain(said)}
+    if "evidence" in blamed:
+        told["evidence"] = [*blamed["evidence"], *map(to_plain, _list_evidence(cause, said))]
+    return told
 
 
 def _move(confidence: float, outcome: Outcome) -> float:

@@ -1,8 +1,9 @@
 """Choose what is tested: the machines that a diagnosis blames, sound ones beside them, and who sends to whom.
 
-Enters: a diagnosis as its JSON has it. Leaves: a `TestPlan`, the same for the same diagnosis.
+Enters: a diagnosis, or an answer of `diagnose machines`, as its JSON has it. Leaves: a `TestPlan`, the same for the same diagnosis.
 """
 
+import dataclasses
 import hashlib
 import itertools
 import re
@@ -12,6 +13,7 @@ from diagnose.confirm.catalogue import GROUPS, groups_of
 from diagnose.errors import TraceError, UsageError
 from diagnose.model.confirmation import Pair, Suspect, TestPlan
 from diagnose.model.diagnosis_document import DiagnosisDocument
+from diagnose.model.machines import MachinesDocument
 from diagnose.model.place import Worker
 
 #: Suspects that are tested at once: each is a machine that trains nothing meanwhile.
@@ -28,8 +30,20 @@ _JOB = re.compile(r"[A-Za-z0-9_./:@+-]{1,200}")
 _MOST_NAMED = 5
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Accused:
+    """What a document says of machines: whom it blames, worst first, for which causes; whom nothing is said of; cards of each."""
+
+    job: str
+    blamed: dict[str, Suspect]
+    causes: tuple[str, ...]
+    sound: tuple[str, ...]
+    n_cards: int | None
+    nothing: str
+
+
 def make_plan(
-    found: DiagnosisDocument,
+    found: DiagnosisDocument | MachinesDocument,
     *,
     suspects: Sequence[str] = (),
     tested: Sequence[str] = (),
@@ -43,9 +57,9 @@ def make_plan(
 
     Parameters
     ----------
-    found : DiagnosisDocument
+    found : DiagnosisDocument or MachinesDocument
     suspects, controls : sequence of str
-        Machines that the user names in place of those of the diagnosis.
+        Machines that the user names in place of those that are blamed, or chosen.
     tested : sequence of str
         Machines that were tested as suspects already: beside those of the diagnosis.
     n_controls : int
@@ -64,15 +78,15 @@ def make_plan(
     TraceError
         A machine has a name that no script should hold.
     """
-    blamed = _find_blamed(found, host_of)
+    said = _accuse_by_machines(found) if isinstance(found, MachinesDocument) else _accuse(found, host_of)
+    blamed = said.blamed
     accused = {*blamed, *suspects, *tested}
     if named := dict.fromkeys(suspects or (*blamed, *tested)):
-        causes = tuple(dict.fromkeys(cause.cause for cause in found.causes))
-        blamed = {host: blamed.get(host, Suspect(host=host, causes=causes)) for host in named}
+        blamed = {host: blamed.get(host, Suspect(host=host, causes=said.causes)) for host in named}
     if not blamed:
-        raise UsageError(_explain_nothing(found))
+        raise UsageError(said.nothing)
     first = tuple(blamed.values())[:MAX_SUSPECTS]
-    sound = tuple(dict.fromkeys(controls)) or _choose(found.job.hosts or (), accused, n_controls)
+    sound = tuple(dict.fromkeys(controls)) or _choose(said.sound, accused, n_controls)
     if both := set(sound) & accused:
         raise UsageError(f"{min(both)} is a suspect, and cannot be a control; name another machine with --control")
     check_names([*(one.host for one in first), *sound])
@@ -81,13 +95,13 @@ def make_plan(
         groups.add("gpu")  # it may be a link within the machine, which the diagnostics of the cards try
     pairs = _pair(first, sound) if "network" in groups else ()
     return TestPlan(
-        job=name_job(found.job.job_id),
+        job=name_job(said.job),
         suspects=first,
         controls=sound,
         left_out=len(blamed) - len(first),
         tests=tuple(group for group in ("network", *GROUPS) if group in groups),
         pairs=pairs,
-        n_cards=n_cards or _cards_a_host(found),
+        n_cards=n_cards or said.n_cards,
         data=data,
     )
 
@@ -114,6 +128,39 @@ def check_names(hosts: Iterable[str]) -> None:
             raise TraceError(
                 f"{host[:80]!r} is no name of a machine: expected letters, digits, '.', '-' and '_'; nothing is written for it"
             )
+
+
+def _accuse(found: DiagnosisDocument, host_of: Callable[[int, int], str | None] | None) -> _Accused:
+    """Say what a diagnosis of a trace says of machines."""
+    return _Accused(
+        job=found.job.job_id,
+        blamed=_find_blamed(found, host_of),
+        causes=tuple(dict.fromkeys(cause.cause for cause in found.causes)),
+        sound=found.job.hosts or (),
+        n_cards=_cards_a_host(found),
+        nothing=_explain_nothing(found),
+    )
+
+
+def _accuse_by_machines(found: MachinesDocument) -> _Accused:
+    """Say what an answer about machines says of them; those that are affected are no measure of what is sound."""
+    affected = set(found.affected)
+    return _Accused(
+        job=f"{found.source}@{found.to_s:.0f}",  # it knows no job, and of one source asks again later
+        blamed={
+            machine.host: Suspect(
+                host=machine.host,
+                causes=(machine.kind,),
+                cards=tuple(int(card) for card in machine.devices if card.isdecimal()),
+            )
+            for machine in found.machines
+        },
+        causes=tuple(dict.fromkeys(machine.kind for machine in found.machines)),
+        sound=tuple(host for role in found.roles for host in role if host not in affected),
+        n_cards=None,
+        nothing=f"the answer is {found.verdict.replace('-', ' ')} and blames no machine: nothing to test; "
+        "to test one, name it with --suspect HOST",
+    )
 
 
 def _find_blamed(found: DiagnosisDocument, host_of: Callable[[int, int], str | None] | None) -> dict[str, Suspect]:

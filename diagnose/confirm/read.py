@@ -1,4 +1,4 @@
-"""Read back what the tests printed.
+"""Read back what the tests printed, and an answer of `diagnose machines` that was saved.
 
 Enters: a folder of results, or a file with one a line, as `kubectl logs` gives them. Leaves: one `HostResult` a machine.
 """
@@ -6,11 +6,13 @@ Enters: a folder of results, or a file with one a line, as `kubectl logs` gives 
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from diagnose.errors import TraceError
 from diagnose.model.confirmation import RESULT_SCHEMA, HostResult
+from diagnose.model.machines import MachinesDocument
 
 #: A file that is larger is no result, and nobody tests more machines than this at once.
 _MAX_BYTES = 16 * 1024 * 1024
@@ -51,6 +53,23 @@ def read_results(path: Path) -> list[HostResult]:
             where=str(path),
         )
     return [latest[host] for host in sorted(latest)]
+
+
+def read_machines(entry: dict[str, Any], name: str) -> MachinesDocument:
+    """Check an answer about machines.
+
+    Raises
+    ------
+    TraceError
+        Something is missing, or of a wrong type.
+    """
+    try:
+        return msgspec.convert(entry, MachinesDocument)
+    except (msgspec.ValidationError, UnicodeEncodeError) as error:
+        said = " ".join(str(error).split())[:200]
+        raise TraceError(
+            f"it is no answer about machines ({said}); save it again with --format json", where=name
+        ) from None
 
 
 def _read_file(file: Path) -> Iterator[HostResult]:

@@ -69,7 +69,7 @@ class WorkerFault(Fault):
         if self.member is not None and not 0 <= self.member < spec.n_members:
             raise UsageError(f"no member {self.member}; workers have {spec.n_members}", where=self.cause)
         work_s, transfer_s, late = inputs.work_s.copy(), inputs.transfer_s.copy(), list(inputs.late_members)
-        rng, level = self.random(spec), self._level(spec)
+        rng, level = self.random(spec), self.level(spec)
         backward = self.slowdown if self.backward_slowdown is None else self.backward_slowdown
         factors = {Op.FORWARD: self.slowdown, Op.BACKWARD: backward}
         factors |= {Op.OPTIMIZER: self.slowdown} if self.slows_optimizer else {}
@@ -89,8 +89,8 @@ class WorkerFault(Fault):
             transfer_s[sends, :, dp] *= 1.0 + (self.sends_slowdown - 1.0) * level
         return dataclasses.replace(inputs, work_s=work_s, transfer_s=transfer_s, late_members=tuple(late))
 
-    def _level(self, spec: JobSpec) -> Seconds:
-        """Give the part of its strength that it has in each step, shape (n_steps,)."""
+    def level(self, spec: JobSpec) -> Seconds:
+        """Give the part of its strength, 0..1, that it has in each step, shape (n_steps,)."""
         active = self.active(spec)[:, 0]
         if self.course == "ramp":
             return np.asarray(active * active.cumsum() / max(active.sum(), 1))

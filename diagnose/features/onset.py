@@ -64,16 +64,17 @@ def find_course(steps: Ints, effect: Seconds, *, least: float = HALF) -> Course:
         if course is not None:
             return course
     if hits.sum() < MIN_HITS:
-        return Course(When("sporadic"))
+        return Course(When("sporadic"), steps=tuple(steps[hits].tolist()))
+    there = () if steady else tuple(steps[hits].tolist())
     onset = int(steps[first]) if first > 0 and _chance_of_silence(rate, first) < CHANCE else None
     n_after = len(hits) - 1 - last
     recovery = int(steps[last + 1]) if n_after and _chance_of_silence(rate, n_after) < CHANCE else None
     if recovery is not None and last > first:
-        return Course(When("transient", onset, recovery))
+        return Course(When("transient", onset, recovery), steps=there)
     if onset is not None:
-        return Course(When("onset", onset))
+        return Course(When("onset", onset), steps=there)
     always = float((effect > HALF * top).mean()) >= STEADY_SHARE
-    return Course(When("constant" if always else "sporadic"))
+    return Course(When("constant")) if always else Course(When("sporadic"), steps=there)
 
 
 def _without_lone_hits(hits: Bools) -> Bools:

@@ -172,15 +172,18 @@ class _Reader:
                 return False
             if (_is_everyone(sign, suspect) or not reading.n_peers) and moved >= 2.0 * least > 0.0:
                 return True  # nobody is there to compare with but itself
+        if sign.how == "wavering" and _is_everyone(sign, suspect):
+            return False  # how steady a card is follows from its work, which nobody else does
         if reading.n_peers:
-            least = max(self._least(sign, reading.peers), DEVIATIONS * reading.spread)
+            least = max(self._least(sign, reading.peers, whenever=whenever), DEVIATIONS * reading.spread)
             least *= 2.0 if reading.n_peers < FEW_PEERS and sign.how not in {"code", "growth"} else 1.0
             return up * (reading.value - reading.peers) >= least and reading.value != reading.peers
         return False
 
-    def _least(self, sign: Sign, usual: float) -> float:
-        """Say by how much a sign stands out at least."""
-        part = max(sign.by_ratio, sign.of_slowdown * (1.0 - 1.0 / max(self.slowdown, 1.0)))
+    def _least(self, sign: Sign, usual: float, *, whenever: bool = False) -> float:
+        """Say by how much a sign stands out at least; `whenever`: or half explains the slowdown."""
+        explained = (NEARLY if whenever else 1.0) * sign.of_slowdown
+        part = max(sign.by_ratio, explained * (1.0 - 1.0 / max(self.slowdown, 1.0)))
         return max(sign.by, part * abs(usual))
 
 

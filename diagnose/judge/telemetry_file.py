@@ -11,8 +11,7 @@ from pathlib import Path
 
 import yaml
 
-from diagnose.errors import RuleError
-from diagnose.judge.yaml_file import YamlReader, read_mapping
+from diagnose.judge.yaml_file import YamlReader, read_folder, read_mapping
 from diagnose.model.telemetry import METRICS, REASONS, How
 
 _TOP = ("cause", "flat", "signs", "kinds", "source")
@@ -91,17 +90,8 @@ def read_telemetry_rules(folder: Path) -> dict[str, TelemetryRule]:
     RuleError
         A file is wrong; the message lists all faults as `file:line: what`.
     """
-    faults: list[str] = []
-    rules = {}
-    for path in sorted(folder.glob("*.yaml")):
-        rule = _read_rule(path, path.read_bytes(), faults)
-        if rule is not None:
-            rules[rule.cause] = rule
-    if faults or not rules:
-        raise RuleError(
-            "\n".join(faults) or f"{folder}: no files; expected those that say what telemetry shows of causes"
-        )
-    return rules
+    rules, _ = read_folder(folder, _read_rule)
+    return {rule.cause: rule for rule in rules}
 
 
 def _read_rule(path: Path, text: bytes, faults: list[str]) -> TelemetryRule | None:

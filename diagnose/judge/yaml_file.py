@@ -4,6 +4,7 @@ Enters: the bytes of a file. Leaves: its top mapping, and what its nodes hold. N
 """
 
 import difflib
+import hashlib
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
+
+from diagnose.errors import RuleError
 
 _Item = TypeVar("_Item")
 
@@ -40,6 +43,29 @@ def read_mapping(path: Path, text: bytes, faults: list[str], keys: Sequence[str]
         return root
     faults.append(f"{path}:1: expected a mapping with {', '.join(keys)}")
     return None
+
+
+def read_folder(
+    folder: Path, read_one: Callable[[Path, bytes, list[str]], _Item | None]
+) -> tuple[tuple[_Item, ...], str]:
+    """Read all YAML files of a folder by name, with a digest of them; `read_one` adds its faults, and gives None where it has any.
+
+    Raises
+    ------
+    RuleError
+        A file is wrong, or there is none; the message lists all faults of all files.
+    """
+    faults: list[str] = []
+    digest = hashlib.sha256()
+    found = []
+    for path in sorted(folder.glob("*.yaml")):
+        text = path.read_bytes()
+        digest.update(path.name.encode() + b"\0" + text + b"\0")
+        one = read_one(path, text, faults)
+        found += [] if one is None else [one]
+    if faults or not found:
+        raise RuleError("\n".join(faults) or f"{folder}: no files; expected rules as YAML")
+    return tuple(found), digest.hexdigest()[:12]
 
 
 def _check_nesting(text: bytes) -> None:

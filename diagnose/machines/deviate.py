@@ -67,10 +67,14 @@ _DEGREES: Final = {"gpu_temperature_c": 6.0, "gpu_memory_temperature_c": 6.0}
 LASTS_S, BEFORE_S = 120.0, 60.0
 #: A difference must be there for this part of the time since it began, taken over a minute each.
 STEADY, SMOOTH_S = 0.7, 60.0
+#: The level of this part of the time is the usual one; a time has it from this part of it on.
+BETTER, BUSY = 0.8, 0.5
 #: Noise is never taken for smaller than this part of the least difference.
 FLOOR: Final = 1.0 / 6.0
 #: Bins that are averaged over to measure noise, that of each bin and that which drifts.
 DRIFT_BINS: Final = (1, 4, 10)
+#: Part of the time that saves take at most; who does nothing for longer has long steps.
+MOST_SAVES: Final = 0.25
 #: What changed differs from its peers by at least this part of the change: else it was odd before, and is not now.
 NOW: Final = 0.4
 #: The sample that begins it is looked for so many bins around.
@@ -111,7 +115,9 @@ class Deviation:
     peers: float
 
 
-def list_deviations(grid: Grid, role: Ints, course: Course, before: slice) -> list[Deviation]:
+def list_deviations(
+    grid: Grid, role: Ints, course: Course, before: slice, *, is_slowed: bool = False
+) -> list[Deviation]:
     """Compare all machines in all metrics that can be; strongest first. `before`: bins in which all is well, as far as known."""
     # Machines do not begin and end within the same bin.
     first, last = (
@@ -123,11 +129,23 @@ def list_deviations(grid: Grid, role: Ints, course: Course, before: slice) -> li
     if last - first < n_after + n_before:
         return []
     # While a job saves, who writes for all does other things than all. In a slow job waiting looks alike, and counts.
-    saves = course.idle & (np.arange(grid.n_bins) < course.stopped) & (course.state in ("stopped", "ended"))
+    saves = _find_saves(course) & (not is_slowed)
     for name, level in grid.levels.items():
         if name in SCALES or name in _DEGREES:
-            found += _compare(grid, level, role, slice(first, last), before, n_after, n_before, saves)
+            # In a job that runs a save of a minute carries means of what spreads over decades, and no others.
+            is_moved = course.state != "running" or (name in SCALES and SCALES[name].reference > 0.0)
+            compared = dataclasses.replace(level, values=np.where(saves & is_moved, np.nan, level.values))
+            found += _compare(grid, compared, role, slice(first, last), before, n_after, n_before)
     return sorted(found, key=lambda one: -abs(one.score))
+
+
+def _find_saves(course: Course) -> NDArray[np.bool_]:
+    """Mark bins in which nobody works, and those beside them, until the job stops; none where its steps are like that."""
+    runs = np.arange(len(course.idle)) < course.stopped
+    idle = course.idle & runs
+    if course.state == "running" and idle.sum() > MOST_SAVES * runs.sum():
+        return np.zeros(len(idle), dtype=bool)
+    return np.asarray(np.convolve(idle, np.ones(3), mode="same").astype(bool) & runs)
 
 
 def list_standing(grid: Grid, role: Ints) -> list[Deviation]:
@@ -140,7 +158,7 @@ def list_standing(grid: Grid, role: Ints) -> list[Deviation]:
         usual = nan_median(level.values, axis=2)
         peers = _find_peers(usual[:, :, None], role)[:, :, 0]
         with np.errstate(invalid="ignore", divide="ignore"):
-            effect = usual / peers - 1.0
+            effect = np.where(peers > 0.0, usual / peers - 1.0, np.nan)
         spread = MAD_TO_SIGMA * float(nan_median(np.abs(effect - nan_median(effect, axis=(0, 1))), axis=(0, 1)))
         score = effect / max(spread * (1.0 + 3.0 / len(grid.hosts)), FLOOR * least)
         for host, device in np.argwhere((effect <= -least) & (score <= -STANDS_OUT)).tolist():
@@ -197,12 +215,17 @@ def _smooth(values: Floats, width: int) -> Floats:
 
 
 def _usual(values: Floats) -> Floats:
-    """Give the usual level of each device, shape (n_hosts, n_devices): what it has in its better quarter of the time."""
-    n = values.shape[2]
-    filled = np.where(np.isfinite(values), values, -np.inf)
-    at = max(0, min(n - 1, int(0.8 * n)))
-    usual = np.partition(filled, at, axis=2)[:, :, at]
-    return np.where(np.isfinite(usual), usual, np.nan)
+    """Give the usual level of each device, shape (n_hosts, n_devices): that of most, times its own part of it.
+
+    A device that rises before the end of that time does not become its own measure, as it would by its own better time.
+    """
+    middle = nan_median(values, axis=(0, 1))
+    known = middle[np.isfinite(middle)]
+    top = float(np.quantile(known, BETTER)) if len(known) else 0.0
+    if top <= 0.0:
+        return np.full(values.shape[:2], np.nan)
+    busy = middle >= BUSY * top
+    return np.asarray(top * nan_median(values[:, :, busy] / middle[busy], axis=2))
 
 
 def _compare(
@@ -213,7 +236,6 @@ def _compare(
     before: slice,
     n_after: int,
     n_before: int,
-    saves: NDArray[np.bool_],
 ) -> list[Deviation]:
     """Find who changed against its peers, in one metric."""
     n_minute = max(1, round(SMOOTH_S / grid.bin_s))
@@ -221,7 +243,6 @@ def _compare(
     scaled = scaled[:, :, span]
     n_hosts, n_devices, n = scaled.shape
     rest = (scaled - _find_peers(scaled, role)).reshape(n_hosts * n_devices, n)
-    rest[:, saves[span]] = np.nan
     difference, noise, since_mean = _difference(rest, least)
     with np.errstate(invalid="ignore"):
         score = np.nan_to_num(difference / noise)

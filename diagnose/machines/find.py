@@ -6,6 +6,7 @@ The task, and which metrics tell most, are those of Minder (arXiv 2411.01791); t
 theirs.
 """
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -21,6 +22,7 @@ from diagnose.machines.grid import Grid, make_grid
 from diagnose.machines.job import WORK, Course, Slowing, find_slowing, follow_job
 from diagnose.machines.roles import find_roles
 from diagnose.machines.rules import read_machine_rules
+from diagnose.machines.strangers import find_strangers
 from diagnose.model.diagnosis_document import MadeBy
 from diagnose.model.machines import SCHEMA, FaultyMachine, JobCourse, MachinesDocument, MachinesVerdict, Sign
 from diagnose.model.telemetry import METRICS, Telemetry
@@ -31,8 +33,8 @@ MINUTES: Final = 15.0
 MIN_MACHINES, MIN_S = 3, 240.0
 #: A machine that has far less of these than its peers does nothing.
 IDLE: Final = ("gpu_utilization", "gpu_power_w")
-#: Signs shown of a machine.
-MOST_SIGNS: Final = 6
+#: Signs shown of a machine, and machines named in a sentence.
+MOST_SIGNS, MOST_NAMED = 6, 4
 
 
 def find_machines(
@@ -70,15 +72,23 @@ def find_machines(
         raise TraceError(
             f"no samples in the {minutes:g} minutes asked for; look at --minutes and --at", where=telemetry.name
         )
+    strangers = tuple(grid.hosts[host] for host in find_strangers(grid))
+    if strangers:
+        of_job = tuple(one for one in telemetry.series if one.host not in strangers)
+        grid = (
+            make_grid(dataclasses.replace(telemetry, series=of_job), seconds=minutes * 60.0, until_s=grid.to_s) or grid
+        )
     course = follow_job(grid)
     slowing = find_slowing(course, grid.bin_s)
     before = _before(course, slowing, grid)
     role = find_roles(grid, before, roles)
-    changed = list_deviations(grid, role, course, before)
+    changed = list_deviations(grid, role, course, before, is_slowed=slowing is not None)
     known = {(one.host, one.metric.name, one.direction) for one in changed}
     standing = [one for one in list_standing(grid, role) if (one.host, one.metric.name, one.direction) not in known]
     found = blame(grid, [*changed, *standing], list_events(grid), course, slowing, rules)
     verdict, reason = _judge(grid, course, slowing, found)
+    if strangers and verdict == "sound":
+        verdict, reason = "cannot-tell", f"{_describe_strangers(strangers)}, and the other {len(grid.hosts)} are sound"
     machines = tuple(_describe(grid, suspect, course) for suspect in found.suspects) if verdict == "faulty" else ()
     return MachinesDocument(
         schema=SCHEMA,
@@ -98,7 +108,7 @@ def find_machines(
         machines=machines,
         affected=tuple(grid.hosts[host] for host in found.affected),
         remarks=tuple(_remark(grid, found, course, slowing)),
-        warnings=tuple(_warn(grid, telemetry)),
+        warnings=tuple(_warn(grid, telemetry, strangers)),
     )
 
 
@@ -239,13 +249,22 @@ def _remark(grid: Grid, found: Blame, course: Course, slowing: Slowing | None) -
     return [f"{grid.hosts[one.host]}: {_word(one)} ({why})" for one in rest[:5]]
 
 
-def _warn(grid: Grid, telemetry: Telemetry) -> Sequence[str]:
+def _describe_strangers(strangers: Sequence[str]) -> str:
+    """Say which machines are not compared, and why."""
+    more = len(strangers) - MOST_NAMED
+    named = ", ".join(strangers[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+    return f"{named} do not work and rest together with the others, as machines of one job do: give those of one job"
+
+
+def _warn(grid: Grid, telemetry: Telemetry, strangers: Sequence[str]) -> Sequence[str]:
     """Say what makes the answer less sure."""
     found = (
         [f"{len(telemetry.unread)} metrics are not known here, such as {telemetry.unread[0]}"]
         if telemetry.unread
         else []
     )
+    if strangers:
+        found.append(f"{_describe_strangers(strangers)}; they are not compared")
     if grid.interval_s > 30.0:
         found.append(
             f"a sample every {grid.interval_s:.0f} s; faults of a few minutes need one every 15 s or more often"

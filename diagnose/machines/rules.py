@@ -5,13 +5,11 @@ Enters: a folder. Leaves: `MachineRule`s, by id.
 
 import dataclasses
 import functools
-import hashlib
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from diagnose.errors import RuleError
 from diagnose.judge.rules import built_in_rules
-from diagnose.judge.yaml_file import YamlReader, read_mapping
+from diagnose.judge.yaml_file import YamlReader, read_folder, read_mapping
 from diagnose.model.machines import JobState
 from diagnose.model.telemetry import METRICS
 
@@ -80,17 +78,7 @@ def read_machine_rules() -> tuple[tuple[MachineRule, ...], str]:
     RuleError
         A file is wrong; the message lists all faults of all files.
     """
-    faults: list[str] = []
-    digest = hashlib.sha256()
-    found = []
-    for path in sorted((built_in_rules() / "machines").glob("*.yaml")):
-        text = path.read_bytes()
-        digest.update(path.name.encode() + b"\0" + text + b"\0")
-        rule = read_machine_rule(path, text, faults)
-        found += [] if rule is None else [rule]
-    if faults:
-        raise RuleError("\n".join(faults))
-    return tuple(found), digest.hexdigest()[:12]
+    return read_folder(built_in_rules() / "machines", read_machine_rule)
 
 
 def read_machine_rule(path: Path, text: bytes, faults: list[str]) -> MachineRule | None:

@@ -3,7 +3,7 @@
 Enters: a diagnosis, and later the results of tests. Leaves: a `TestPlan`, and the key `confirmed` of a cause.
 """
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, NamedTuple
 
 from msgspec import Meta, Struct
 
@@ -155,6 +155,14 @@ class HostConfirmation(Struct, frozen=True, kw_only=True):
     tested_s: Annotated[float | None, Meta(description="Unix seconds at which its tests ended; null where none came")]
     tests: tuple[Tested, ...]
     skipped: Annotated[tuple[Skipped, ...], Meta(description="tests that could not be run, and why")] = ()
+
+
+class TestedCause(NamedTuple):
+    """A cause, or the kind of a faulty machine, how sure it is after the tests, and what these say."""
+
+    cause: str
+    confidence: float
+    said: "Confirmation"
 
 
 class Confirmation(Struct, frozen=True, kw_only=True):

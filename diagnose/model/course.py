@@ -17,7 +17,8 @@ class Change:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Course:
-    """When something is there, and the change points that say so."""
+    """When something is there, the change points that say so, and, of what comes and goes, the steps that have it."""
 
     when: When
     changes: tuple[Change, ...] = ()
+    steps: tuple[int, ...] = ()

@@ -5,8 +5,9 @@ Fields are the keys of the JSON, in its order; other keys may be added.
 
 from typing import Annotated, Final, Literal
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
+from diagnose.model.confirmation import Confirmation
 from diagnose.model.diagnosis_document import Count, MadeBy
 
 SCHEMA: Final = "diagnose-machines/1"
@@ -44,6 +45,9 @@ class FaultyMachine(Struct, frozen=True, kw_only=True):
     signs: Annotated[tuple[Sign, ...], Meta(description="what tells most first")]
     do: Annotated[tuple[str, ...], Meta(description="what to do next")]
     mistaken_for: Annotated[tuple[str, ...], Meta(description="what else it may be")]
+    confirmed: Annotated[
+        Confirmation | UnsetType, Meta(description="what tests on it say; left out where none were read")
+    ] = UNSET
 
 
 class JobCourse(Struct, frozen=True):

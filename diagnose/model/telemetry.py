@@ -107,11 +107,15 @@ How = Literal["median", "bits", "wavering", "code", "rate", "growth"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Span:
-    """A span of time, Unix seconds, and one before it in which what is asked about was not there yet."""
+    """A span of time, Unix seconds, and one before it in which what is asked about was not there yet.
+
+    `spells` are the parts of it, one after the other, in which what comes and goes is there; none: it is there throughout.
+    """
 
     begin_s: float
     end_s: float
     before: tuple[float, float] | None = None
+    spells: tuple[tuple[float, float], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

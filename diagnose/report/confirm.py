@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from diagnose.model.cause import Cause
-from diagnose.model.confirmation import Confirmation, HostConfirmation
+from diagnose.model.confirmation import HostConfirmation, TestedCause
 from diagnose.report import words
 from diagnose.report.escape import escape, name, prose
 from diagnose.report.layout import PROSE_WIDTH, draw_bullets, draw_sections
@@ -20,9 +19,7 @@ _WORDS = {"confirmed": "confirmed", "cleared": "cleared", "unclear": "could not 
 _MOST_TESTS = 6
 
 
-def render(
-    job: str, causes: Sequence[tuple[Cause, Confirmation]], hand_over: Sequence[str], *, width: int, color: bool
-) -> str:
+def render(job: str, causes: Sequence[TestedCause], hand_over: Sequence[str], *, width: int, color: bool) -> str:
     """Write the page: a section a cause, and at the end the commands, which nobody has run."""
     page = draw_sections(_sections(job, causes), width=min(width, PROSE_WIDTH), color=color)
     if not hand_over:
@@ -31,13 +28,13 @@ def render(
     return f"{page}\nTo take out what is confirmed (nothing was run):\n{commands}\n"
 
 
-def _sections(job: str, causes: Sequence[tuple[Cause, Confirmation]]) -> Iterator[tuple[str | Text, RenderableType]]:
+def _sections(job: str, causes: Sequence[TestedCause]) -> Iterator[tuple[str | Text, RenderableType]]:
     """Give the sections: which job, then a cause each."""
     yield "", Text(f"{name(job)}: {', '.join(_count(causes))}", style="bold")
-    for cause, said in causes:
-        title = Text(f"{escape(cause.cause)} ")
+    for cause, confidence, said in causes:
+        title = Text(f"{escape(cause)} ")
         title.append(_WORDS[said.outcome], style=_STYLES[said.outcome])
-        title.append(f", sure {words.ratio(cause.confidence)} (before: {words.ratio(said.confidence_before)})")
+        title.append(f", sure {words.ratio(confidence)} (before: {words.ratio(said.confidence_before)})")
         parts: list[RenderableType] = [_draw_host(one) for one in said.hosts]
         if said.links:
             parts.append(
@@ -48,10 +45,10 @@ def _sections(job: str, causes: Sequence[tuple[Cause, Confirmation]]) -> Iterato
         yield title, Group(*parts)
 
 
-def _count(causes: Sequence[tuple[Cause, Confirmation]]) -> Iterator[str]:
+def _count(causes: Sequence[TestedCause]) -> Iterator[str]:
     """Count the machines by what became of them."""
     best: dict[str, str] = {}
-    for _, said in causes:
+    for _, _, said in causes:
         for one in said.hosts:
             if best.get(one.host) != "confirmed":
                 best[one.host] = one.outcome

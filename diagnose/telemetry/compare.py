@@ -5,6 +5,7 @@ absolute deviations throughout: one peer that is odd as well moves nothing.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -43,14 +44,14 @@ class Comparison:
         kind = METRICS[metric]
         found = []
         for key in self._devices(suspect, kind):
-            value = self._measure(key, metric, how, bits, span.begin_s, span.end_s)
+            value = self._measure(key, metric, how, bits, span)
             if math.isnan(value):
                 continue
             before = math.nan if span.before is None else self._measure_before(key, metric, how, bits, *span.before)
             peers = [
                 peer
                 for one in self._peers(suspect, kind, key[1])
-                if not math.isnan(peer := self._measure(one, metric, how, bits, span.begin_s, span.end_s))
+                if not math.isnan(peer := self._measure(one, metric, how, bits, span))
             ]
             middle = float(np.median(peers)) if peers else math.nan
             spread = _DEVIATION * float(np.median(np.abs(np.asarray(peers) - middle))) if peers else math.nan
@@ -128,28 +129,22 @@ class Comparison:
         self, key: tuple[str, str], metric: str, how: How, bits: int, begin_s: float, end_s: float
     ) -> float:
         """Read one device before a fault; the last part is left out: it may have begun a little earlier than it shows."""
-        return self._measure(
-            key, metric, how, bits, begin_s, begin_s + _SURELY_BEFORE * (end_s - begin_s), is_over=True
-        )
+        surely = Span(begin_s, begin_s + _SURELY_BEFORE * (end_s - begin_s))
+        return self._measure(key, metric, how, bits, surely, is_over=True)
 
     def _measure(
-        self,
-        key: tuple[str, str],
-        metric: str,
-        how: How,
-        bits: int,
-        begin_s: float,
-        end_s: float,
-        *,
-        is_over: bool = False,
+        self, key: tuple[str, str], metric: str, how: How, bits: int, span: Span, *, is_over: bool = False
     ) -> float:
         """Read one device over a span; NaN where nothing was measured. A value tells of the time before it."""
+        begin_s, end_s = span.begin_s, span.end_s
         one = self._series[metric][key]
         interval_s = float(np.median(np.diff(one.times))) if len(one.times) > 1 else 0.0
         inside = (one.times >= begin_s) & (one.times <= end_s + (0.0 if is_over else interval_s))
         if how in {"rate", "growth"}:
             inside |= (one.times >= begin_s - interval_s) & (one.times < begin_s)
             return _grow(one.times[inside], one.values[inside], is_rate=how == "rate")
+        if how != "code" and (during := inside & _within(one.times, span.spells)).any():
+            inside = during
         if how in {"median", "wavering"} and metric in _RESTING:
             busy = inside & self._busy(key, one.times)
             inside = busy if busy.any() else inside
@@ -171,6 +166,15 @@ class Comparison:
             None,
         )
         return is_busy if activity is None else is_busy & (_nearest(activity, times) >= _BUSY)
+
+
+def _within(times: Seconds, spells: Sequence[tuple[float, float]]) -> Bools:
+    """Mark times that are within a spell."""
+    if not spells:
+        return np.ones(len(times), dtype=bool)
+    begins_s, ends_s = np.array(spells).T
+    at = np.searchsorted(begins_s, times, side="right") - 1
+    return np.asarray((at >= 0) & (times <= ends_s[at]))
 
 
 def _whole(values: Seconds) -> Ints:

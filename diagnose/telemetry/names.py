@@ -9,6 +9,7 @@ node_exporter; nvidia-smi(1), `nvidia-smi --help-query-gpu`; the counters of mlx
 import dataclasses
 import functools
 import re
+from collections.abc import Iterable
 from typing import Final, Literal
 
 from diagnose.model.telemetry import REASONS
@@ -198,6 +199,8 @@ _OLD: Final = (
     ("clocks.current.sm", "clocks.sm"),
     ("clocks.current.memory", "clocks.mem"),
 )
+#: Columns of nvidia-smi that say which card a row is of.
+CARD_COLUMNS: Final = frozenset({"index", "uuid", "gpu_uuid"})
 _ETHTOOL: Final = re.compile(r"^node_ethtool_(received_|transmitted_)?(.+?)(?:_total)?$")
 _PRIORITY: Final = re.compile(r"(?<=[rt]x_prio)\d+(?=_pause$)")
 
@@ -217,3 +220,12 @@ def plain_name(name: str) -> str:
     if found is not None:
         name = {"received_": "rx_", "transmitted_": "tx_"}.get(found[1] or "", "") + found[2]
     return _PRIORITY.sub("", name)
+
+
+def name_columns(cells: Iterable[str]) -> list[str]:
+    """Give the names of the columns of a table without their units.
+
+    >>> name_columns(["timestamp", ' "clocks.current.sm [MHz]"'])
+    ['timestamp', 'clocks.current.sm']
+    """
+    return [cell.partition("[")[0].strip(' \t"') for cell in cells]

@@ -5,23 +5,23 @@ Enters: text. Leaves: values in a `Gathering`.
 Source: nvidia-smi(1).
 """
 
+import contextlib
 import csv
 import math
 import re
+from collections.abc import Iterator
 from typing import Final
 
 from diagnose.errors import TraceError
 from diagnose.telemetry.gather import Gathering
+from diagnose.telemetry.names import CARD_COLUMNS, name_columns
 from diagnose.telemetry.times import find_time
 
 FORMAT: Final = "nvidia-smi CSV"
-_UNIT: Final = re.compile(r"\s*\[[^\]]*\]$")
 _NUMBER: Final = re.compile(r"^(-?\d+(?:\.\d+)?) ?[A-Za-z%]*$")
 #: Columns that say which card a row is of, and what of it does not change.
 _CARD: Final = (
-    "index",
-    "uuid",
-    "gpu_uuid",
+    *CARD_COLUMNS,
     "pci.bus_id",
     "gpu_bus_id",
     "name",
@@ -44,10 +44,9 @@ def read_csv(text: str, into: Gathering, *, host: str) -> None:
     """
     header: list[str] = []
     columns: dict[tuple[str, str, str], tuple[list[float], list[float]]] = {}
-    for row in csv.reader(text.replace("\0", "").splitlines(), skipinitialspace=True):
-        cells = [cell.strip() for cell in row]
+    for cells in _list_rows(text):
         if "timestamp" in cells:
-            header = [_UNIT.sub("", cell) for cell in cells]
+            header = name_columns(cells)
             _check_header(header)
             continue
         if not header or len(cells) != len(header):
@@ -72,9 +71,16 @@ def read_csv(text: str, into: Gathering, *, host: str) -> None:
     into.say_format(FORMAT)
 
 
+def _list_rows(text: str) -> Iterator[list[str]]:
+    """List the cells of each line; a quotation mark that nothing closes, or a cell without end, spoils its own line alone."""
+    for line in text.replace("\0", "").splitlines():
+        with contextlib.suppress(csv.Error):
+            yield from ([cell.strip() for cell in row] for row in csv.reader([line], skipinitialspace=True))
+
+
 def _check_header(header: list[str]) -> None:
     """Refuse a table whose rows nobody can tell apart."""
-    if not {"index", "uuid", "gpu_uuid"} & set(header):
+    if CARD_COLUMNS.isdisjoint(header):
         raise TraceError(
             f"has the columns {', '.join(header)[:120]}; expected index or uuid among them: ask for --query-gpu=timestamp,index,..."
         )

@@ -8,8 +8,8 @@ Source: HTTP API and exposition formats of prometheus.io.
 import contextlib
 import json
 import math
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -34,16 +34,10 @@ class _Result(msgspec.Struct, gc=False):
     value: tuple[float, str | float] | None = None
 
 
-class _Data(msgspec.Struct):
-    """What an answer holds."""
-
-    result: list[_Result]
-
-
-class _Answer(msgspec.Struct):
-    """An answer as servers give it."""
-
-    data: _Data
+#: What wraps answers, each part of it still as bytes: of a large answer one series at a time is made into numbers.
+_WRAPPED: Final = msgspec.json.Decoder(dict[str, msgspec.Raw] | list[msgspec.Raw])
+_RESULT: Final = msgspec.json.Decoder(_Result)
+_TEXT: Final = msgspec.json.Decoder(str)
 
 
 def read_answers(content: bytes, into: Gathering, *, metric: str = "", may_be_empty: bool = False) -> None:
@@ -73,55 +67,71 @@ def read_answers(content: bytes, into: Gathering, *, metric: str = "", may_be_em
 
 
 def _read_results(content: bytes) -> Iterator[_Result]:
-    """Read the series of all answers of a file: of one as a server gives it at once, else as they are wrapped."""
-    try:
-        yield from msgspec.json.decode(content, type=_Answer).data.result
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        for answer in _list_documents(content):
-            yield from _list_results(answer)
+    """Read the series of all answers of a file, one after the other."""
+    for answer in _list_documents(content):
+        yield from _list_results(answer)
 
 
-def _list_documents(content: bytes) -> Iterator[Any]:
-    """List the JSON documents of a file, one after the other."""
+def _list_documents(content: bytes) -> Iterator[bytes | msgspec.Raw]:
+    """List the JSON documents of a file."""
     with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        yield msgspec.json.decode(content)
+        yield msgspec.json.decode(content, type=msgspec.Raw)
         return
     decoder, text, at = json.JSONDecoder(), content.decode("utf-8", "replace").strip(), 0
     while at < len(text):
+        began = at
         try:
-            found, at = decoder.raw_decode(text, at)
+            _, at = decoder.raw_decode(text, at)
         except (ValueError, RecursionError):
             raise TraceError(
                 f"is no JSON from character {at + 1} on; expected answers of Prometheus to range queries, whole: fetch it again"
             ) from None
-        yield found
+        yield text[began:at].encode()
         while at < len(text) and text[at] in " \t\r\n,":
             at += 1
 
 
-def _list_results(answer: object, depth: int = 0) -> Iterator[_Result]:
+def _list_results(answer: bytes | msgspec.Raw, depth: int = 0) -> Iterator[_Result]:
     """List the series of an answer, however it is wrapped."""
-    if isinstance(answer, dict) and answer.get("status") == "error":
-        said = str(answer.get("error") or answer.get("errorType") or "no reason")[:200]
+    try:
+        wrapped = _WRAPPED.decode(answer)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return  # a number, a text: nothing that could hold series
+    if isinstance(wrapped, list):
+        yield from _list_all(wrapped, depth)
+        return
+    if _text(wrapped, "status") == "error":
+        said = (_text(wrapped, "error") or _text(wrapped, "errorType") or "no reason")[:200]
         raise TraceError(f"is Prometheus's answer that it could not answer: {said!r}; expected series: ask again")
-    if isinstance(answer, dict) and "metric" in answer:
+    if "metric" in wrapped:
         try:
-            yield msgspec.convert(answer, _Result)
-        except msgspec.ValidationError as error:
+            yield _RESULT.decode(answer)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise TraceError(
                 f"has a series that is none of Prometheus's: {error}; expected [time, value] pairs"
             ) from None
-        return
-    if isinstance(answer, dict) and "data" in answer:
-        yield from _list_results(answer["data"], depth + 1)
-    elif isinstance(answer, dict) and "result" in answer:
-        kind = answer.get("resultType", "matrix")
+    elif "data" in wrapped:
+        yield from _list_results(wrapped["data"], depth + 1)
+    elif "result" in wrapped:
+        kind = _text(wrapped, "resultType") if "resultType" in wrapped else "matrix"
         if kind not in {"matrix", "vector"}:
-            raise TraceError(f"has resultType {str(kind)[:40]!r}; expected matrix: ask query_range")
-        yield from _list_results(answer["result"], depth + 1)
-    elif isinstance(answer, dict | list) and depth < 4:
-        for one in answer.values() if isinstance(answer, dict) else answer:
-            yield from _list_results(one, depth + 1)
+            raise TraceError(f"has resultType {kind[:40]!r}; expected matrix: ask query_range")
+        yield from _list_results(wrapped["result"], depth + 1)
+    else:
+        yield from _list_all(wrapped.values(), depth)
+
+
+def _list_all(parts: Iterable[msgspec.Raw], depth: int) -> Iterator[_Result]:
+    """List the series of several parts, where these are not nested without end."""
+    for part in parts if depth < 4 else ():
+        yield from _list_results(part, depth + 1)
+
+
+def _text(wrapped: dict[str, msgspec.Raw], key: str) -> str:
+    """Give the text at a key; empty where there is none."""
+    with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
+        return _TEXT.decode(wrapped.get(key, b'""'))
+    return ""
 
 
 def read_text(text: str, into: Gathering, *, host: str, when_s: float | None) -> None:

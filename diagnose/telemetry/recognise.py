@@ -6,10 +6,11 @@ Enters: a file, or a folder. Leaves: which format it is; the files of a folder t
 import gzip
 import re
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Literal
 
-from diagnose.telemetry.names import find_known
+from diagnose.telemetry.names import CARD_COLUMNS, find_known, name_columns
 
 Format = Literal["json", "csv", "dmon", "snapshot", "text"]
 #: Bytes that tell what a file is; of one among a thousand others fewer do.
@@ -19,30 +20,40 @@ _FIRST_BYTES: Final = 1 << 12
 MAX_ASKED: Final = 4096
 #: How names of files end that may be telemetry.
 _NAMES: Final = re.compile(r"\.(?:json|jsonl|csv|prom|txt|log|out|dmon)(?:\.gz)?$", re.IGNORECASE)
-_FORMATS: Final[tuple[tuple[Format, re.Pattern[str]], ...]] = (
-    ("json", re.compile(r'\A\s*[\[{](?s:.*?)"(?:resultType|metric)"\s*:')),
-    (
-        "csv",
-        re.compile(
-            r"^[^\n]*\btimestamp\b[^\n]*,[^\n]*\b(?:index|uuid|clocks|power|temperature|utilization|pcie|memory)\b",
-            re.MULTILINE,
-        ),
-    ),
-    ("dmon", re.compile(r"^[^\n]*#\s*Entity\b", re.MULTILINE)),
-    ("snapshot", re.compile(r"^# diagnose snapshot\b|^=+NVSMI LOG=+", re.MULTILINE)),
+
+
+def recognise(head: str) -> Format | None:
+    """Say which format a text is of by its beginning; None where it is none that is known."""
+    return next((name for name, is_one in _FORMATS if is_one(head)), None)
+
+
+def _has_table(head: str) -> bool:
+    """Say whether a line is the header of a table of nvidia-smi."""
+    names = _find_header(head)
+    return not CARD_COLUMNS.isdisjoint(names) or any(find_known(name) is not None for name in names)
+
+
+def _find_header(head: str) -> frozenset[str]:
+    """Give the columns of the first line that has one of times; none where no line has."""
+    lines = (line for line in head.splitlines() if "timestamp" in line)
+    headers = (frozenset(name_columns(line.split(","))) for line in lines)
+    return next((names for names in headers if "timestamp" in names), frozenset())
+
+
+#: Anybody's file is asked: each of these looks at no character more than a few times.
+_FORMATS: Final[tuple[tuple[Format, Callable[[str], object]], ...]] = (
+    ("json", re.compile(r'\A\s*[\[{](?s:.*?)"(?:resultType|metric)"\s*:').search),
+    ("csv", _has_table),
+    ("dmon", re.compile(r"#\s*Entity\b").search),
+    ("snapshot", re.compile(r"^# diagnose snapshot\b|^=+NVSMI LOG=+", re.MULTILINE).search),
     (
         "text",
         re.compile(
             r"^# (?:HELP|TYPE) \w|^[A-Za-z_:][A-Za-z0-9_:]*(?:\{[^\n]*\})? +[-+]?(?:\d[\d.eE+-]*|NaN|[+-]?Inf)(?: +\d+)?\s*$",
             re.MULTILINE,
-        ),
+        ).search,
     ),
 )
-
-
-def recognise(head: str) -> Format | None:
-    """Say which format a text is of by its beginning; None where it is none that is known."""
-    return next((name for name, pattern in _FORMATS if pattern.search(head)), None)
 
 
 def find_telemetry(folder: Path) -> tuple[Path, ...]:
@@ -67,8 +78,8 @@ def _is_telemetry(file: Path) -> bool:
         return False
     form = recognise(head)
     if form == "csv":
-        names = [re.sub(r"\s*\[.*", "", cell.strip()) for cell in head.splitlines()[0].split(",")]
-        return {"index", "uuid", "gpu_uuid"} & set(names) != set() and any(find_known(name) for name in names)
+        names = _find_header(head)
+        return not CARD_COLUMNS.isdisjoint(names) and any(find_known(name) is not None for name in names)
     if form == "text":
         return re.search(r"^(?:# (?:HELP|TYPE) )?(?:node|DCGM_FI)_\w+", head, re.MULTILINE) is not None
     return form is not None and (form != "json" or ('"metric"' in head and '"__name__"' in head))

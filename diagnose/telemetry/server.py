@@ -16,14 +16,16 @@ from urllib.parse import urlsplit
 import httpx
 import msgspec
 
-from diagnose.addresses import check_web_address, mask
-from diagnose.errors import ServiceError, TraceError
+from diagnose.addresses import check_web_address, mask, read_secret
+from diagnose.errors import ServiceError, TraceError, UsageError
 from diagnose.model.telemetry import Telemetry
 from diagnose.telemetry.gather import MAX_VALUES, Gathering, name_machine
 from diagnose.telemetry.match import other_machines
 from diagnose.telemetry.names import find_known
 from diagnose.telemetry.prometheus import read_answers
 
+#: Where the bearer token of a server is, or with `_FILE` behind it the name of a file that has it.
+TOKEN: Final = "DIAGNOSE_TELEMETRY_TOKEN"  # noqa: S105 - the name of a variable
 #: Seconds for one answer, and how often it is asked for.
 TIMEOUT_S: Final = 30.0
 TRIES: Final = 3
@@ -58,13 +60,17 @@ def ask_server(
     hosts: Sequence[str],
     report: Callable[[str], None] | None,
 ) -> Telemetry:
-    """Ask for all metrics that are known here; see `read_telemetry`. An address with a query of its own is asked as it is."""
+    """Ask for all metrics that are known here; see `read_telemetry`. An address with a query of its own is asked as it is.
+
+    Raises, beside what that does, UsageError where the token of the environment is none.
+    """
     check_web_address("--telemetry", url)
+    headers = _authorize(url)
     shown = name or mask(url)
     end_s = time.time() if end_s is None else end_s
     begin_s = end_s - LAST_S if begin_s is None else begin_s
     into = Gathering(begin_s, end_s)
-    with httpx.Client(timeout=TIMEOUT_S, follow_redirects=False) as client:
+    with httpx.Client(timeout=TIMEOUT_S, follow_redirects=False, headers=headers) as client:
         if "/api/v1/query" in urlsplit(url).path:
             _take(_ask(client, "GET", url, {}, shown), into, shown)
             return into.finish(shown)
@@ -100,6 +106,16 @@ def ask_server(
             there = _list_machines(_ask(client, "GET", f"{base}/api/v1/series", _ask_series(names, span), shown))
             raise other_machines(there, hosts, shown)
     return into.finish(shown)
+
+
+def _authorize(url: str) -> dict[str, str]:
+    """Give the header with the token of the environment; none where the address has a name and password of its own."""
+    token = None if "@" in urlsplit(url).netloc else read_secret(TOKEN)
+    if token is None:
+        return {}
+    if not re.fullmatch(r"[\x21-\x7e]+", token):
+        raise UsageError(f"{TOKEN}: what is there is no token; expected one word of ASCII")
+    return {"Authorization": f"Bearer {token}"}
 
 
 class _Labels(msgspec.Struct):

@@ -24,7 +24,6 @@ _ETHTOOL: Final = re.compile(r"^#?.*\bethtool -S (?P<port>[\w.@-]+)")
 _FILE: Final = re.compile(
     r"^/sys/class/(?:infiniband/(?P<card>[\w-]+)/ports/\d+/(?:hw_)?counters|net/(?P<port>[\w.@-]+)(?:/statistics)?)/(?P<name>\w+):(?P<value>\d+)$"
 )
-_FIELD: Final = re.compile(r"^(?P<indent>\s*)(?P<name>[^:]+?)\s*:\s*(?P<value>.*?)\s*$")
 _CARD: Final = re.compile(r"^GPU [0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:")
 #: Fields of `nvidia-smi -q` by the headings that they stand under, and the column of `--query-gpu` that is the same.
 _FIELDS: Final = {
@@ -131,22 +130,21 @@ class _Part:
         if file is not None:
             self._keep(file["name"], float(file["value"]), device=file["card"] or file["port"])
             return
-        field = _FIELD.match(line)
+        name, _, value = (part.strip() for part in line.partition(":"))
         if self._card is not None:
-            self._take_field(line, field)
-        elif field is not None and self._port and field["value"].isdecimal():
-            self._keep(field["name"].strip(), float(field["value"]), device=self._port)
-        elif field is not None and field["name"].strip() == "Timestamp":
-            self.time_s = find_time(field["value"])
+            self._take_field(line, name, value)
+        elif self._port and value.isdecimal():
+            self._keep(name, float(value), device=self._port)
+        elif name == "Timestamp":
+            self.time_s = find_time(value)
 
-    def _take_field(self, line: str, field: re.Match[str] | None) -> None:
+    def _take_field(self, line: str, name: str, value: str) -> None:
         """Take a line of `nvidia-smi -q`: a heading, or a field below those that stand further left."""
         depth = len(line) - len(line.lstrip())
         self._headings = [(at, name) for at, name in self._headings if at < depth]
-        if field is None or not field["value"]:
+        if not name or not value:
             self._headings.append((depth, line.strip().rstrip(":").strip()))
             return
-        name, value = field["name"].strip(), field["value"]
         if name in {"GPU UUID", "Minor Number"}:
             self._uuid = value if name == "GPU UUID" else self._uuid
             return

@@ -11,22 +11,19 @@ import base64
 import binascii
 import hashlib
 import hmac
-import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from diagnose._version import __version__
-from diagnose.addresses import mask
+from diagnose.addresses import mask, read_secret
 from diagnose.errors import UsageError
 from diagnose.model.plain import to_json
 from diagnose.model.ticket import Ticket
 from diagnose.tickets.post import Poster
 from diagnose.tickets.target import HttpRequest, identify
 
-#: Environment variables with the secret that signs, or the name of a file with it.
+#: Environment variable with the secret that signs; with `_FILE` behind it, the name of a file that has it.
 SECRET = "DIAGNOSE_WEBHOOK_SECRET"  # noqa: S105 - the name of a variable
-SECRET_FILE = "DIAGNOSE_WEBHOOK_SECRET_FILE"  # noqa: S105 - the same
 _PREFIX = "whsec_"
 #: Stands for headers that every try has its own of.
 _LATER = "made when it is sent"
@@ -94,16 +91,10 @@ def read_key() -> bytes:
     UsageError
         There is none, or it is none; the message does not show it.
     """
-    text, file = os.environ.get(SECRET), os.environ.get(SECRET_FILE)
-    if not text and file:
-        try:
-            text = Path(file).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            why = getattr(error, "strerror", None) or "it is no text"
-            raise UsageError(f"{SECRET_FILE}: cannot read {file}: {why}") from None
+    text = read_secret(SECRET)
     if not text:
         raise UsageError(
-            f"--webhook needs a secret to sign with in {SECRET}, or in a file named by {SECRET_FILE}; {_HOW}"
+            f"--webhook needs a secret to sign with in {SECRET}, or in a file named by {SECRET}_FILE; {_HOW}"
         )
     text = text.strip()
     try:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.dialects import sqlite
 
+from diagnose.addresses import read_secret
 from diagnose.errors import ServiceError, UsageError
 
 if TYPE_CHECKING:
@@ -23,9 +24,8 @@ if TYPE_CHECKING:
 
     Insert = sqlite.Insert | postgresql.Insert
 
-#: Environment variables with the password of the store, or the name of a file with it.
+#: Environment variable with the password of the store; with `_FILE` behind it, the name of a file that has it.
 PASSWORD = "DIAGNOSE_STORE_PASSWORD"  # noqa: S105 - the name of a variable
-PASSWORD_FILE = "DIAGNOSE_STORE_PASSWORD_FILE"  # noqa: S105 - the same
 #: Seconds to wait for others who write: longer than any transaction of ours takes.
 BUSY_S = 60.0
 #: Seconds to wait before trying again when the database does not answer: 14 s in all, as long as a restart takes.
@@ -167,16 +167,7 @@ def _is_full(error: sa.exc.SQLAlchemyError) -> bool:
 
 def _find_password() -> str | None:
     """Read the password of the store where it is kept."""
-    if found := os.environ.get(PASSWORD):
-        return found
-    if file := os.environ.get(PASSWORD_FILE):
-        try:
-            return Path(file).read_text(encoding="utf-8").rstrip("\r\n")
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(
-                f"{PASSWORD_FILE}: cannot read {file}: {getattr(error, 'strerror', None) or error}"
-            ) from None
-    return None
+    return read_secret(PASSWORD)
 
 
 def _make_engine(url: sa.URL, *, only_reads: bool) -> sa.Engine:

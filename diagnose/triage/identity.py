@@ -16,12 +16,16 @@ SETTLED_S = 2.0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Judge:
-    """What judges all jobs of a triage run: version, digests of rules and classifier, and the speedup asked for."""
+    """What judges all jobs of a triage run: version, digests of rules and classifier, the speedup and the telemetry asked for.
+
+    Of telemetry it is the path or address, and not what is there: that grows, and stays as it is for a job that is over.
+    """
 
     version: str
     rules: str
     classifier: str | None
     min_speedup: float
+    telemetry: str | None = None
 
     def identify(self, content: str) -> str:
         """Give the identity of the diagnosis of a job with this content.
@@ -30,7 +34,8 @@ class Judge:
         >>> judge.identify("00") == judge.identify("00"), judge.identify("00") == judge.identify("01")
         (True, False)
         """
-        made_from = repr((content, self.version, self.rules, self.classifier, float(self.min_speedup)))
+        asked = (float(self.min_speedup), *(() if self.telemetry is None else (self.telemetry,)))
+        made_from = repr((content, self.version, self.rules, self.classifier, *asked))
         return hashlib.blake2b(made_from.encode(), digest_size=16).hexdigest()
 
 

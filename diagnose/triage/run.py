@@ -242,9 +242,7 @@ class _Runner:
         content = known.content if known is not None and self._settings.is_current(known) else None
         memory = work.weight_bytes if pool.limits_memory else None
         is_last = work.is_alone or work.weight_bytes >= self._settings.memory_bytes
-        work.task = Task(
-            work.job, self._settings.judge, self._settings.rules, content, memory, is_last, self._settings.telemetry
-        )
+        work.task = Task(work.job, self._settings.judge, self._settings.rules, content, memory, is_last)
         work.deadline_s = time.monotonic() + self._settings.timeout_s
         self._running[pool.submit(work.task)] = work
 

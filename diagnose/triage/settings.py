@@ -24,7 +24,6 @@ class RunSettings:
     #: Do known jobs too; do those that failed too.
     force: bool = False
     retry_failed: bool = False
-    telemetry: str | None = None  # File, folder or address of what the machines measured
 
     @property
     def given_up(self) -> set[str]:

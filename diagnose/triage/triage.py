@@ -62,10 +62,10 @@ def triage(request: TriageRequest, *, watch: Callable[[Progress], None] | None =
     from diagnose.triage.settings import RunSettings
 
     judge = find_judge(request.rules, request.min_speedup)
+    telemetry = None if request.telemetry is None else find_source("--telemetry", request.telemetry)
     settings = RunSettings(
-        judge=judge,
+        judge=dataclasses.replace(judge, telemetry=telemetry),
         rules=None if request.rules is None else str(request.rules.resolve()),
-        telemetry=None if request.telemetry is None else find_source("--telemetry", request.telemetry),
         memory_bytes=read_bytes(request.memory) if request.memory else default_memory(),
         timeout_s=request.timeout_s,
         since_s=None if request.since is None else parse_since(request.since, time.time()),

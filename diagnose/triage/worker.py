@@ -59,7 +59,6 @@ class Task:
     known: str | None = None  # Digest of the content that need not be diagnosed again
     memory_bytes: int | None = None  # What the job may take; None where somebody else sees to that
     is_last_try: bool = True  # When False, a job that needs more memory than that is handed back at once
-    telemetry: str | None = None  # File, folder or address of what the machines of all jobs measured
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -143,7 +142,10 @@ def failed(task: Task, kind: Failure, reason: str, *, content: str | None = None
         status="failed",
         identity=None if content is None else judge.identify(content),
         content=content,
-        **dataclasses.asdict(judge),
+        version=judge.version,
+        rules=judge.rules,
+        classifier=judge.classifier,
+        min_speedup=judge.min_speedup,
         failure=kind.value,
         reason=" ".join(reason.split())[:MAX_REASON],
         size_bytes=task.job.size_bytes,
@@ -235,7 +237,7 @@ def _diagnose(task: Task, path: Path, content: str) -> Outcome:
             name=location,
             rules=rules,
             min_speedup=judge.min_speedup,
-            telemetry=task.telemetry,
+            telemetry=judge.telemetry,
             shares_telemetry=True,
             memory_bytes=None if task.memory_bytes is None else task.memory_bytes + BYTES_AT_START,
         )

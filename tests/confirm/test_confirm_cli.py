@@ -1,12 +1,22 @@
 """`diagnose confirm` as users run it: what it refuses, and what it reads."""
 
+import dataclasses
 import json
 from pathlib import Path
 
 import msgspec.json
+import msgspec.structs
 import pytest
 
 from diagnose.cli.main import main
+from diagnose.confirm import catalogue
+from diagnose.confirm.plan import make_plan
+from diagnose.faults.telemetry.ranges import TUNED
+from diagnose.faults.telemetry.render import render
+from diagnose.faults.telemetry.worlds import draw_world
+from diagnose.machines.find import find_machines
+from diagnose.machines.rules import read_machine_rules
+from diagnose.model.machines import MachinesDocument
 from diagnose.model.plain import to_json
 from tests.confirm.stands import document, machine
 from tests.report.examples import healthy
@@ -64,6 +74,51 @@ def test_results_in_one_file(job: str, tmp_path: Path, capsys: pytest.CaptureFix
     assert main(["confirm", job, "--read", str(tmp_path / "logs")]) == 0
     page = capsys.readouterr().out
     assert "2 machines cleared" in page and "sure 0.50 (before: 0.80)" in page and "scontrol" not in page
+
+
+def test_machines_that_telemetry_blames(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An answer of `diagnose machines` is tested as a diagnosis is, and gets its results back; who is affected is no control."""
+    cluster = dataclasses.replace(TUNED, n_hosts=(24, 24), n_cards=(2, 2))
+    world = next(w for i in range(1, 99, 2) if "slow-gpu" in (w := draw_world(31, i, ranges=cluster)).faulty.values())
+    found = find_machines(render(world.cluster))
+    (blamed,) = found.machines
+    sound = next(host for role in found.roles for host in role if host not in (blamed.host, *found.affected))
+    found = msgspec.structs.replace(found, affected=(sound,))
+    answer = tmp_path / "machines.json"
+    answer.write_text(to_json(found) + "\n")
+    assert blamed.kind == "slow-gpu"
+    plan = make_plan(found)
+    assert [(one.host, one.causes) for one in plan.suspects] == [(blamed.host, ("slow-gpu",))]
+    assert plan.suspects[0].cards == tuple(map(int, blamed.devices))
+    assert len(plan.controls) == 4 and not {sound, blamed.host} & set(plan.controls)
+    assert main(["confirm", str(answer)]) == 0
+    assert blamed.host in capsys.readouterr().out
+    slow = machine(blamed.host, "suspect", gemm=300.0, job=plan.job)
+    lines = [slow, machine("aside", "suspect", job=plan.job), *(machine(one, job=plan.job) for one in plan.controls)]
+    (tmp_path / "results").write_bytes(b"\n".join(map(msgspec.json.encode, lines)))
+    assert main(["confirm", str(answer), "--read", str(tmp_path / "results")]) == 0
+    page, told = capsys.readouterr()
+    assert "slow-gpu confirmed" in page and f"scontrol update nodename={blamed.host}" in page
+    assert "aside: nothing blames it" in told
+    again = str(tmp_path / "again.json")
+    assert main(["confirm", str(answer), "--read", str(tmp_path / "results"), "--format", "json", "-o", again]) == 0
+    read = msgspec.json.decode(Path(again).read_bytes(), type=MachinesDocument)
+    (judged,) = read.machines
+    assert judged.confirmed.outcome == "confirmed" and judged.confidence >= blamed.confidence
+    answer.write_text(answer.read_text().replace('"n_machines":', '"n":'))
+    assert "no answer about machines" in refuse(capsys, str(answer), code=3)
+
+
+def test_every_kind_of_a_faulty_machine_has_its_tests() -> None:
+    """What is tested of each kind is said by name, but where nobody knows what is wrong with the machine."""
+    kinds = {rule.id for rule in read_machine_rules()[0]}
+    unnamed = catalogue.groups_of("whatever")
+    assert {kind for kind in kinds if catalogue.groups_of(kind) == unnamed} == {
+        "process-died",
+        "unreachable",
+    }
+    for kind in kinds:
+        assert catalogue.decisive_of(kind) <= set(catalogue.tests_of(kind)), kind
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from diagnose.faults.telemetry.prometheus import render_range
 from diagnose.faults.telemetry.render import render
 from diagnose.faults.telemetry.worlds import draw_world
 from diagnose.faults.worker_fault import WorkerFault
+from diagnose.machines.find import find_machines
 from diagnose.model.plain import to_json
 from docs.tools.shell import ROOT, Shell, list_commands
 from tests.collectives.simulate import Fault, Shape, simulate
@@ -129,8 +130,9 @@ def _clustered(folder: Path) -> None:
 
 
 def _tested(folder: Path) -> None:
-    """Leave a diagnosis that names a machine, and what the tests of five machines left."""
+    """Leave a diagnosis and an answer about machines that name one, and what the tests of five machines left."""
     (folder / "job.json").write_text(to_json(document()))
+    (folder / "machines.json").write_text(to_json(find_machines(render(draw_world(1, 7, n_hosts=8).cluster))))
     (folder / "confirm-results").mkdir()
     slow = {str(n): 402.0 if n == 3 else 606.0 for n in range(8)}
     for one in (result("node-3", "suspect", gemm=slow, dcgm=True), *(machine(f"node-{n}") for n in (1, 5, 9, 13))):

@@ -140,6 +140,52 @@ def test_a_machine_that_does_nothing_all_the_time():
     assert found.reason.startswith("n5 did nothing all the time")
 
 
+def test_what_rises_early_is_no_measure_of_itself():
+    """A CPU is busy from a quarter of the time on, and the job is slower since: what it usually has is what its peers have."""
+    found = find_machines(
+        _cluster(
+            gpu_tensor_active=lambda _, t: np.where(t < 300, 0.5, 0.4),
+            cpu_used=lambda h, t: np.where((h == 2) & (t > 210), 0.7, 0.2),
+        )
+    )
+    assert [(machine.host, machine.kind) for machine in found.machines] == [("n2", "cpu-contention")]
+
+
+def test_who_writes_for_all_does_not_wait_for_its_storage():
+    """Nobody works while one machine saves, ever more often: the job runs as before, and nothing is wrong with the machine."""
+
+    def saves(t):
+        return (t % 150 < 30) & (t > 300)
+
+    found = find_machines(
+        _cluster(
+            gpu_tensor_active=lambda _, t: np.where(saves(t), 0.0, 0.5),
+            cpu_io_wait=lambda h, t: np.where(saves(t) & (h == 4), 0.3, 0.002),
+        )
+    )
+    assert (found.job.state, found.verdict, found.machines) == ("running", "sound", ())
+
+
+@pytest.mark.parametrize(("n_other", "ends"), [(3, True), (3, False), (10, True)])
+def test_machines_of_another_job_are_not_compared(n_other, ends):
+    """Some end, or begin, while the others work as before: they are of another job, which is said, and no fault."""
+
+    def level(high, low):
+        return lambda h, t: np.where((h < n_other) & ((t > 400) == ends), low, high)
+
+    jobs = {
+        "gpu_tensor_active": level(0.5, 0.0),
+        "gpu_utilization": level(0.98, 0.0),
+        "gpu_power_w": level(600.0, 80.0),
+    }
+    found = find_machines(_cluster(24, **jobs))
+    assert (found.verdict, found.n_machines) == ("cannot-tell", 24 - n_other)
+    assert found.reason.startswith("n0, n1") and "give those of one job" in found.reason
+    assert found.warnings and found.machines == ()
+    faulty = find_machines(_cluster(24, **jobs, gpu_xid=lambda h, t: np.where((h == 20) & (t > 300), 79.0, 0.0)))
+    assert [machine.host for machine in faulty.machines] == ["n20"]
+
+
 def test_half_of_the_machines_are_no_machines():
     """Where many change together it is what they share."""
     found = find_machines(

@@ -174,6 +174,21 @@ def test_another_time_is_said(write, tmp_path):
         diagnose_job(Request(write(SLOW, began_s=BEGAN_S + 8 * 3600), telemetry=path))
 
 
+def test_a_worker_that_is_slow_now_and_then(write):
+    """Counters are asked in the slow steps, where they show a reason; that they show none is no reason to doubt."""
+    now_and_then = WorkerFault(places=((1, 1),), slowdown=1.8, course="on-off")
+    spec = dataclasses.replace(SPEC, steps=48)
+    job = generate(spec, [now_and_then])
+    part = (now_and_then.level(spec) > 0).mean()
+    assert 0.1 < part < 0.45
+    path = write(now_and_then, spec=spec)
+    for sub_cause, kind in (("power-cap", "power-cap"), (None, None)):
+        telemetry = telemetry_of(job, [now_and_then], [sub_cause], began_s=BEGAN_S).telemetry
+        cause = _find(diagnose_job(Request(path, telemetry=telemetry)), "worker-fault")
+        assert getattr(cause.subcause, "kind", None) == kind
+        assert not any(item.id.endswith("/no-sign") for item in cause.evidence)
+
+
 def test_a_file_gives_the_same(write, tmp_path):
     """What exporters write of the same machines gives the same reason, through the file and its JSON document."""
     path = tmp_path / "range.json"

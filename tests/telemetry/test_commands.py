@@ -127,6 +127,10 @@ def test_triage(here, capsys):
     capsys.readouterr()
     assert main(["tickets", "--store", "sqlite:///t.db", "--all"]) == 0
     assert "held back by heat" in capsys.readouterr().out
+    again = ["triage", "jobs", "--store", "sqlite:///t.db", "--workers", "1", "--quiet"]
+    for telemetry, n_done in ((["hot.json"], 0), (["flat.json"], 2), ([], 2), ([], 0), (["hot.json"], 2)):
+        assert main([*again, *(word for one in telemetry for word in ("--telemetry", one)), "--format", "json"]) == 0
+        assert json.loads(capsys.readouterr().out)["n_diagnosed"] == n_done
     assert main(["triage", "jobs", "--store", "sqlite:///t.db", "--telemetry", "nothing.json"]) == 2
     assert "nothing.json does not exist" in capsys.readouterr().err
 

@@ -5,11 +5,15 @@ import math
 import numpy as np
 import pytest
 
+from diagnose.judge.rules import built_in_rules
+from diagnose.judge.telemetry import Place, judge_telemetry
+from diagnose.judge.telemetry_file import read_telemetry_rules
 from diagnose.model.telemetry import METRICS, Series, Span, Suspect, Telemetry
 from diagnose.model.telemetry_document import TelemetryDocument, TelemetryFinding
 from diagnose.report.html.draw import styled
 from diagnose.report.html.telemetry import draw_telemetry
 from diagnose.telemetry.compare import Comparison
+from tests.report.examples import worker_fault
 
 T0 = 1_769_860_800.0
 SPAN = Span(T0 + 50.0, T0 + 90.0, (T0, T0 + 50.0))
@@ -35,6 +39,22 @@ def test_a_gauge_beside_its_peers_and_before():
     (reading,) = _read(series, "gpu_temperature_c", "median")
     assert (reading.value, reading.peers, reading.before, reading.n_peers) == (90.0, 62.0, 60.0, 3)
     assert reading.spread == pytest.approx(2 * 1.4826)
+
+
+def test_what_comes_and_goes_is_read_while_it_is_there():
+    """A gauge counts in the spells, on the device and its peers alike; where none was measured in them the whole span does."""
+    series = [_series("gpu_temperature_c", "a", "0", [60, 60, 60, 60, 60, 60, 60, 90, 60, 60])]
+    series += [
+        _series("gpu_temperature_c", host, "0", [50] * 7 + [level] + [50] * 2) for host, level in (("b", 52), ("c", 52))
+    ]
+    for spells, value, peers in (
+        (((T0 + 55.0, T0 + 59.0), (T0 + 65.0, T0 + 75.0)), 90.0, 52.0),
+        (((T0 + 55.0, T0 + 59.0),), 60.0, 50.0),
+        ((), 60.0, 50.0),
+    ):
+        span = Span(T0 + 50.0, T0 + 90.0, None, spells)
+        (reading,) = _read(series, "gpu_temperature_c", "median", peers=("b", "c"), span=span)
+        assert (reading.value, reading.peers) == (value, peers)
 
 
 def test_a_counter_that_was_set_back_grew_all_the_same():
@@ -115,3 +135,25 @@ def test_a_curve_is_drawn_from_before_the_span():
     assert "<b>" not in picture.drawing.svg
     assert picture.rows[-1][1:] == ("10 a second", "10 a second")
     assert draw_telemetry(None) == []
+
+
+@pytest.mark.parametrize(
+    ("clock", "is_everyone", "outcome"),
+    [
+        (1980.0, False, "weakened"),
+        (1600.0, False, None),  # unlike its peers, and too little for a work of three times as long
+        (1000.0, False, "clock-locked"),
+        (1980.0, True, None),  # it is as steady as its work, and nobody else does that
+    ],
+)
+def test_what_explains_half_is_no_reason_to_doubt(clock, is_everyone, outcome):
+    """A clock that explains the slowdown is its reason; one that explains half of it is none, and is not like everyone's either."""
+    wavering = 1980.0 + 15.0 * (np.arange(10) % 3)
+    series = [_series("gpu_sm_clock_mhz", "a", "0", [clock] * 10)]
+    series += [_series("gpu_sm_clock_mhz", host, "0", wavering) for host in "bcd"]
+    suspect = Suspect("a", "a", ("0",), (("b", "0"), ("c", "0"), ("d", "0")), ("b", "c", "d"), is_everyone=is_everyone)
+    rule = read_telemetry_rules(built_in_rules() / "telemetry")["worker-fault"]
+    (cause,) = worker_fault().causes
+    place = Place((suspect,), Span(T0, T0 + 90.0))
+    found = judge_telemetry(cause, rule, place, Comparison(Telemetry("x", (), tuple(series), ())), slowdown=3.0)
+    assert outcome == (None if found is None else found[1].kind or "weakened")

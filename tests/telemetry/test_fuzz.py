@@ -1,11 +1,14 @@
 """Damaged telemetry: two hundred files give telemetry or one line, and nothing else."""
 
+import contextlib
 import random
+import time
 
 import pytest
 
 from diagnose.errors import TraceError
-from diagnose.telemetry.read import read_telemetry
+from diagnose.telemetry.gather import Gathering
+from diagnose.telemetry.read import read_content, read_telemetry
 from tests.telemetry.test_read import SNAPSHOT, T0, _matrix, _series
 
 CARD = {"Hostname": "node-3", "gpu": "5", "UUID": "GPU-abc"}
@@ -98,3 +101,61 @@ def test_deep_and_odd_json(tmp_path, deep):
     path.write_text(deep)
     with pytest.raises(TraceError):
         read_telemetry(path)
+
+
+TABLE = "timestamp, index, clocks.sm [MHz]\n"
+DMON = "#Entity SMCLK POWER\n"
+TAKEN = "# diagnose snapshot 2026-01-31T12:00:00Z node-1\n"
+CARDS = TAKEN + "# nvidia-smi -q\nGPU 00000000:1A:00.0\n"
+PORT = TAKEN + "# ethtool -S eth0\n"
+PROM = "# HELP node_load1 x\nnode_load1 1 1769860800000\n"
+
+
+def _cost(pieces):
+    """CPU seconds of reading each of some texts, by the clock's steps: they are read again until there are enough of them."""
+    began, n = time.process_time(), 0
+    while not n or time.process_time() - began < 0.03:
+        for piece in pieces:
+            with contextlib.suppress(TraceError):
+                read_content(piece, Gathering(), host="node-1")
+        n += 1
+    return (time.process_time() - began) / n
+
+
+@pytest.mark.parametrize(
+    ("begins", "goes_on"),
+    [
+        ("", "timestamp,"),
+        ("timestamp, index, a", " "),
+        ("timestamp, index, a", "["),
+        (TABLE, '"'),
+        (TABLE + "2026/01/31 12:00:00.000, 0, 1", " "),
+        ("#", " "),
+        ("", "#Entity "),
+        (DMON, "GPU 1"),
+        (DMON, "GPU  "),
+        (TAKEN, " "),
+        (CARDS + "a", " "),
+        (CARDS + "a:x", " "),
+        (PORT + "a: 1", " "),
+        ("a{", "} 1"),
+        (PROM, 'a{b="c",'),
+        (PROM + "a", " "),
+        ("[", '"metric" '),
+    ],
+)
+def test_a_line_without_end_costs_what_it_is_long(begins, goes_on):
+    """A line of 16 KB costs about what as much costs in lines of half a KB; its square would be 32 times that."""
+    short, long = (
+        (begins + goes_on * ((size - len(begins)) // len(goes_on)) + "!\n").encode() for size in (1 << 9, 1 << 14)
+    )
+    assert _cost([long]) < 6.0 * _cost([short] * 32)
+
+
+def test_a_cell_without_end_spoils_its_line_alone(tmp_path):
+    """A quotation mark that nothing closes, or a cell that is longer than any may be, is no row; those around it are read."""
+    path = tmp_path / "node-1.csv"
+    row = "2026/01/31 12:00:0{}.000, 0, 1410 MHz\n".format
+    path.write_text(TABLE + row(0) + '2026/01/31 12:00:01.000, "0, 1410 MHz\n' + row(2) + "1" * 200_000 + "\n" + row(3))
+    (clock,) = read_telemetry(path).series
+    assert len(clock.times) == 3

@@ -2,12 +2,14 @@
 
 import gzip
 import json
+import tracemalloc
 
 import numpy as np
 import pytest
 
 from diagnose.errors import TraceError
-from diagnose.telemetry.read import read_telemetry
+from diagnose.telemetry.gather import Gathering
+from diagnose.telemetry.read import read_content, read_telemetry
 from diagnose.telemetry.recognise import find_telemetry
 
 T0 = 1_769_860_800.0  # 2026-01-31T12:00:00Z
@@ -78,6 +80,21 @@ def test_several_answers_in_one_file(write, wrap):
     telemetry = read_telemetry(write("answers.json", text))
     assert _find(telemetry, "run_queue", "node-1").values.tolist() == [3.0, 4.0]
     assert _find(telemetry, "net_up", "node-1", "eth0").values.tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("wrap", [lambda one: one, lambda one: f"[{one}, {one}]"], ids=["one", "list"])
+def test_a_large_answer_needs_little_more_memory_than_its_bytes(wrap):
+    """One series at a time becomes objects; sixteen bytes a value are kept of each."""
+    card = {"Hostname": "node-3", "gpu": "5"}
+    answer = _matrix(*(_series("DCGM_FI_DEV_SM_CLOCK", range(1000), **card | {"gpu": str(i)}) for i in range(40)))
+    content = wrap(answer).encode()
+    tracemalloc.start()
+    try:
+        read_content(content, Gathering(), host="")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 2 * len(content)
 
 
 def test_machines_are_called_by_their_own_names(write):

@@ -9,7 +9,7 @@ import urllib.parse
 import pytest
 
 import diagnose.telemetry.server as module
-from diagnose.errors import ServiceError, TraceError
+from diagnose.errors import ServiceError, TraceError, UsageError
 from diagnose.telemetry.read import read_telemetry
 from tests.telemetry.test_read import T0, _series
 
@@ -108,6 +108,30 @@ def test_a_password_is_sent_and_never_shown(serve):
     with pytest.raises(ServiceError, match="answers 401") as error:
         read_telemetry(f"http://me:secret@{address}")
     assert "secret" not in str(error.value)
+
+
+def test_a_token_is_sent_and_never_shown(serve, monkeypatch, tmp_path):
+    """It comes from the environment or a file; an address with a password needs none; what is none is refused, unseen."""
+    server, address = serve(query_range=[(200, _matrix(_series("node_procs_running", [1], instance="n:1")))])
+    monkeypatch.setenv(module.TOKEN, "word-1")
+    assert "word-1" not in read_telemetry(f"http://{address}").name
+    read_telemetry(f"http://me:secret@{address}")
+    (tmp_path / "token").write_text("word-2\n")
+    monkeypatch.delenv(module.TOKEN)
+    monkeypatch.setenv(f"{module.TOKEN}_FILE", str(tmp_path / "token"))
+    read_telemetry(f"http://{address}")
+    assert list(dict.fromkeys(sent.split()[0] + sent.split()[1][:6] for *_, sent in server.asked)) == [
+        "Bearerword-1",
+        "Basic" + base64.b64encode(b"me:secret").decode()[:6],
+        "Bearerword-2",
+    ]
+    (tmp_path / "token").write_text("hidden\nX-Other: y")
+    with pytest.raises(UsageError, match=f"{module.TOKEN}: what is there is no token") as error:
+        read_telemetry(f"http://{address}")
+    assert "hidden" not in str(error.value)
+    (tmp_path / "token").unlink()
+    with pytest.raises(UsageError, match="_FILE: cannot read"):
+        read_telemetry(f"http://{address}")
 
 
 @pytest.mark.parametrize(

@@ -120,8 +120,8 @@ def draw_case(seed: int, i: int, purpose: Purpose = "sub-cause") -> Case:
             continue
         sub_cause = None if purpose == "veto" else draw_sub_cause(faults[0], spec, rng)
         course = getattr(faults[0], "course", "") if sub_cause is not None else ""
-        if (sub_cause == "clock-locked" and course == "ramp") or course == "on-off":
-            continue  # a clock that falls little by little is not locked; telemetry has what is on and off all the time
+        if sub_cause == "clock-locked" and course == "ramp":
+            continue  # a clock that falls little by little is not locked
         is_stock = bool(rng.random() < 1 / 3) and (sub_cause is None or sub_cause in _STOCK)
         names = [name for name in (*LOADS, *STILL, "gpu_temperature_c") if not (is_stock and name in _NOT_STOCK)]
         beside = telemetry_of(job, faults, [sub_cause], metrics=names, noise=float(rng.uniform(0.5, 1.5)))

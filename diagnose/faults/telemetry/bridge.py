@@ -46,6 +46,8 @@ SUB_CAUSES: Final[dict[str, tuple[SubCause, ...]]] = {
     "network-fault": ("flaps", "symbol-errors", "pfc", "port-down", "width"),
     "data-loading": ("disk-wait", "page-cache", "network-storage"),
 }
+#: Why a worker may be slow now and then: what is locked, or broken, stays so.
+_COMES_AND_GOES: Final[tuple[SubCause, ...]] = ("power-cap", "thermal", "ecc", "xid", "cpu-contention")
 #: Seconds between samples, from the fastest that exporters do; the first that gives no more samples than this is taken.
 INTERVALS_S, MOST_SAMPLES, LEAST_SAMPLES = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0), 600, 30
 #: Part of the telemetry that is from before the first recorded step.
@@ -179,6 +181,8 @@ def draw_sub_cause(fault: Fault, spec: JobSpec, rng: np.random.Generator) -> Sub
     if isinstance(fault, DataLoading) and not fault.dp_ranks:
         return "network-storage"
     names = SUB_CAUSES[fault.cause]
+    if isinstance(fault, WorkerFault) and fault.course == "on-off":
+        names = _COMES_AND_GOES
     if isinstance(fault, WorkerFault) and spec.workers_per_host > 1 and not fault.kind.startswith("host"):
         names = names[:-1]  # other workers of the host would be slow as well
     return names[int(rng.integers(len(names)))]
@@ -250,29 +254,40 @@ class _Effects:
             for m in (range(self.spec.n_members) if member is None else (member,))
         }
         hosts, cards = tuple(sorted({h for h, _ in at})), tuple(sorted({c for _, c in at}))
-        active = np.flatnonzero(fault.active(self.spec)[:, 0])
-        from_s = 0.0 if fault.onset is None else float(self.origins_s[fault.onset])
-        until_s = self.end_s * 2 if fault.recovery is None else float(self.origins_s[fault.recovery])
-        if sub_cause is not None and len(active):
+        spells = self._list_spells(fault)
+        first_s, last_s = spells[0][0], spells[-1][1]
+        if sub_cause is not None:
             is_gpu = fault.cause == "worker-fault" and sub_cause != "cpu-contention"
-            ramp_s = max(0.0, self.end_s - from_s) if getattr(fault, "course", "") == "ramp" else 0.0
+            ramp_s = max(0.0, self.end_s - first_s) if getattr(fault, "course", "") == "ramp" else 0.0
             for effect in _SHOWS[sub_cause](max(1.02, min(_slowdown(fault), 4.0))):
-                for host, card in sorted(at) if is_gpu else [(h, None) for h in hosts]:
-                    self.effects.append(
-                        dataclasses.replace(
-                            effect,
-                            hosts=(host,),
-                            card=card,
-                            from_s=from_s,
-                            until_s=until_s,
-                            ramp_s=0.0 if effect.how == "set" else ramp_s,  # a limit or a flag is there at once
-                        )
+                # The last code that a driver reported stays.
+                there = [(first_s, last_s)] if effect.metric == "gpu_xid" else spells
+                self.effects += [
+                    dataclasses.replace(
+                        effect,
+                        hosts=(host,),
+                        card=card,
+                        from_s=from_s,
+                        until_s=until_s,
+                        ramp_s=0.0 if effect.how == "set" else ramp_s,  # a limit or a flag is there at once
                     )
+                    for host, card in (sorted(at) if is_gpu else [(h, None) for h in hosts])
+                    for from_s, until_s in there
+                ]
         return (
             hosts,
             cards if fault.cause == "worker-fault" and sub_cause != "cpu-contention" else (),
-            (from_s, min(until_s, self.end_s)),
+            (first_s, min(last_s, self.end_s)),
         )
+
+    def _list_spells(self, fault: Fault) -> list[tuple[float, float]]:
+        """List from when to when a fault is there: one span, or, of one that comes and goes, several."""
+        edges_s = [*self.origins_s.tolist(), self.end_s * 2]
+        if not (isinstance(fault, WorkerFault) and fault.course == "on-off"):
+            from_s = 0.0 if fault.onset is None else edges_s[fault.onset]
+            return [(from_s, edges_s[-1 if fault.recovery is None else fault.recovery])]
+        moves = np.flatnonzero(np.diff(np.r_[False, fault.level(self.spec) > 0, False])).tolist()
+        return [(edges_s[a], edges_s[b]) for a, b in zip(moves[::2], moves[1::2], strict=True)] or [(0.0, 0.0)]
 
     def _places(self, fault: Fault) -> Sequence[Worker]:
         """List the workers whose machines show a fault: its own, else those of its stages, else all."""

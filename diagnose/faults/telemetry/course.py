@@ -33,7 +33,7 @@ class JobCourse:
         self._interrupt(rng, span_s)
         for fault in faults:
             if fault.outcome == "stop":
-                self.job[self.tick_s >= fault.onset_s + fault.delay_s] = _WAIT
+                self._hang(fault.onset_s + fault.delay_s)
         self.killed_s = np.inf
         if any(fault.outcome == "stop" for fault in faults) and rng.random() < ranges.dies_share:
             self.killed_s = span_s - float(rng.uniform(10.0, 60.0))
@@ -41,7 +41,12 @@ class JobCourse:
         if "finishes" in benign:
             self.job[self.tick_s >= float(rng.uniform(0.3, 0.9)) * span_s] = _DEAD
         if "software-hang" in benign:
-            self.job[self.tick_s >= float(rng.uniform(0.3, 0.7)) * span_s] = _WAIT
+            self._hang(float(rng.uniform(0.3, 0.7)) * span_s)
+
+    def _hang(self, from_s: float) -> None:
+        """Let all wait for each other, for good: a job that stands still saves nothing either."""
+        self.job[self.tick_s >= from_s] = _WAIT
+        self.writes &= self.tick_s < from_s
 
     def _steps(
         self, rng: np.random.Generator, ranges: Ranges, faults: tuple[MachineFault, ...], *, is_slow: bool
