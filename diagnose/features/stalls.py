@@ -49,6 +49,8 @@ READS_AS = {
     "input.period_steps": "steps from one wait for input to the next, where rows tell of most waits and they come at a period; "
     "the number of a loader's workers, who take turns; misleads when something else of the loader has a period, as its shards",
     "input.between_share": "part of them between steps, where only rows show it; 1 all",
+    "input.silent_share": "part of them on workers that have data-load rows in nearly all steps, none of which tells of it; 1 a "
+    "loader is seen, and is not late then; misleads where the job reads data by other means, too",
     "allocator.backward_contrast": "seconds stalled in or before backwards on the workers with stalls of the allocator over those "
     "on other workers, at most 100; collections and loaders elsewhere do not count, as they stop no backward",
     "allocator.place_chance": "chance that so many of all stalls of backwards lie on the workers with stalls of the allocator, did "
@@ -82,6 +84,8 @@ PACE_CHANCE = 0.5
 PERIODIC_PART, MIN_PERIODIC, REGULAR = 0.3, 3, 0.8
 #: Where rows tell of a larger part of the seconds, how the rest is spread says nothing of them.
 RECORDED_SHARE = 0.5
+#: A worker with rows of its loader in this part of the steps has them in all: some are too short to be recorded.
+ALL_STEPS_SHARE = 0.9
 #: Stalls within this part of a worker's mean interval are close; so many must be expected at random to tell.
 CLOSE_SHARE = 0.4
 MIN_CLOSE_PAIRS = 3.0
@@ -96,6 +100,7 @@ def measure_stalls(breakdown: Breakdown, evidence: Evidence) -> Features:
         found |= {f"{kind}.{name}": feature for name, feature in _measure(breakdown, evidence, whose, row).items()}
     found |= {"allocator.backward_contrast": _backward_contrast(breakdown)} | _measure_chances(breakdown)
     found["collection.close_pairs"] = _close_pairs(breakdown, StallKind.COLLECTION)
+    found["input.silent_share"] = _silent_share(breakdown, evidence)
     return found | _measure_places_of_waits(breakdown)
 
 
@@ -124,6 +129,29 @@ def _measure_places_of_waits(breakdown: Breakdown) -> Features:
         name: Feature(value)
         for name, value in zip(names, (float(longest_s.sum()) / total_s, doubt, between_s / total_s), strict=False)
     } | {"input.period_steps": _period_of_waits(breakdown, waited_s)}
+
+
+def _silent_share(breakdown: Breakdown, evidence: Evidence) -> Feature:
+    """Say which part of the seconds waited for input lies where rows of a loader, there all the time, tell of no wait."""
+    stalls, n_stages = breakdown.stalls, breakdown.slow_workers.shape[1]
+    waited_s = stalls.seconds_of(StallKind.INPUT)
+    told = stalls.recorded_inside & (stalls.inside == StallKind.INPUT)
+    told |= stalls.recorded_before & (stalls.before == StallKind.INPUT)
+    by_worker = [
+        _add_chunks(s.sum(axis=2), n_stages).sum(axis=(0, 2)) for s in (waited_s, np.where(told, 0.0, waited_s))
+    ]
+    if breakdown.start_s is not None and breakdown.start_recorded is not None:
+        start_s, untold_s = breakdown.start_s, np.where(breakdown.start_recorded, 0.0, breakdown.start_s)
+        by_worker = [of + s.sum(axis=1) for of, s in zip(by_worker, (start_s, untold_s), strict=True)]
+    all_s, silent_s = by_worker  # (n_stages, n_dp)
+    if not all_s.any():
+        return Feature.missing("no compute stalls in that way, and nobody waits for input")
+    rows = np.flatnonzero((evidence.op == Op.DATA_LOAD) & np.isin(evidence.step, breakdown.steps))
+    of_step = np.unique(np.stack([evidence.stage[rows], evidence.dp[rows], evidence.step[rows]]), axis=1)
+    n_with = np.zeros(all_s.shape)
+    np.add.at(n_with, (of_step[0], of_step[1]), 1.0)
+    seen = n_with >= ALL_STEPS_SHARE * len(breakdown.steps)
+    return Feature(float(silent_s[seen].sum() / all_s.sum()))
 
 
 def _period_of_waits(breakdown: Breakdown, waited_s: Seconds) -> Feature:
@@ -184,7 +212,7 @@ def _measure(breakdown: Breakdown, evidence: Evidence, whose: StallKind, row: Op
     if start_s is not None:
         # Who waits for input before it begins the step with anything waits for its first forward.
         seconds[0, : len(start_s), 0] += start_s
-    at = seconds > 0
+    at = seconds > _least_length(seconds)
     if not at.any():
         return dict.fromkeys(OF_EACH_KIND, Feature.missing("no compute stalls in that way"))
     recorded_s = np.where(stalls.recorded_inside & (stalls.inside == whose), stalls.inside_s, 0.0).sum()
@@ -218,6 +246,12 @@ def _measure(breakdown: Breakdown, evidence: Evidence, whose: StallKind, row: Op
         "together_share": Feature(float(np.median(in_step[in_step > 0])) / hit.size),
         "growth": _growth(seconds.sum(axis=(0, 1, 2, 4))[order], int(at.sum())),
     }
+
+
+def _least_length(seconds: Seconds) -> float:
+    """Say how long a stall must be to count beside those that most of the time is lost to, seconds."""
+    lengths = seconds[seconds > 0]
+    return LONG_SHARE * (weighted_median(lengths, lengths) or 0.0)
 
 
 def _add_chunks(by_virtual: Seconds, n_stages: int) -> Seconds:
@@ -270,8 +304,7 @@ def _close_pairs(breakdown: Breakdown, whose: StallKind) -> Feature:
     in_time = np.argsort(breakdown.steps, kind="stable")
     stalls = breakdown.stalls
     seconds = stalls.seconds_of(whose)
-    lengths = seconds[seconds > 0]
-    at_all = seconds > LONG_SHARE * (weighted_median(lengths, lengths) or 0.0)
+    at_all = seconds > _least_length(seconds)
     recorded = stalls.recorded_inside | stalls.recorded_before
     if seconds[recorded].sum() > RECORDED_SHARE * seconds.sum():
         return Feature.missing("rows tell of most of them")
@@ -299,8 +332,7 @@ def _measure_chances(breakdown: Breakdown) -> Features:
     """Say whether chance explains where the allocator's stalls are, and when; beside long ones short ones do not count."""
     stalls, n_stages = breakdown.stalls, breakdown.slow_workers.shape[1]
     seconds = stalls.seconds_of(StallKind.ALLOCATION)
-    lengths = seconds[seconds > 0]
-    least_s = LONG_SHARE * (weighted_median(lengths, lengths) or 0.0)
+    least_s = _least_length(seconds)
     at = seconds > least_s
     names = ("allocator.place_chance", "allocator.growth_chance", "allocator.pace_doubt")
     if not at.any():

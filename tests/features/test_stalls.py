@@ -101,6 +101,24 @@ def test_waiting_for_the_first_batch_of_a_step() -> None:
     assert found["before_share"] == pytest.approx(1.0)
 
 
+def test_short_waits_beside_long_ones_do_not_count() -> None:
+    """Two waits of 0.5 s are 0.2 a step, however often the worker is a millisecond late besides."""
+    short = {(FORWARD, 0, mb, step, 0): 1e-3 for mb in range(2) for step in range(N_STEPS)}
+    found = values(
+        stalled(before=of(StallKind.INPUT, short | {(FORWARD, 0, 0, step, 0): 0.5 for step in (3, 7)})), "input"
+    )
+    assert (found["a_step"], found["in_a_step"]) == (pytest.approx(0.2), pytest.approx(1.0))
+
+
+@pytest.mark.parametrize(("n_rows", "silent"), [(N_STEPS, 0.5), (N_STEPS // 2, 0.0)])
+def test_waits_that_rows_of_a_loader_do_not_tell_of(n_rows: int, silent: float) -> None:
+    """Of two waits of one worker with rows in all steps one has none; where half of its steps have any, nobody can say."""
+    places = {(FORWARD, 0, 0, step, 0): 0.5 for step in (1, 2)}
+    parts = stalled(before=of(StallKind.INPUT, places), recorded=[(FORWARD, 0, 0, 1, 0)])
+    rows = [(Op.DATA_LOAD, 100 + step) for step in range(n_rows)]
+    assert values(parts, "input", *rows)["silent_share"] == pytest.approx(silent)
+
+
 def test_a_single_wait_may_be_anything() -> None:
     """Waits in one step may be a host that was busy, unless a row says so; one more step is a loader's."""
     once = of(StallKind.INPUT, {(FORWARD, 0, 0, 3, dp): 0.5 for dp in (0, 1)})
