@@ -45,7 +45,8 @@ READS_AS = {
 } | {
     "input.start_share": "part of the seconds waited for input, of who waits longest, before workers begin a step; 1 all of them",
     "input.unseen_doubt": "how probable it is that they wait for something else on a host: where nearly all workers begin a step "
-    "late together, or workers wait in one step only, and no row says for whom, or for what",
+    "late together, or workers wait in one step only, or with one stage mostly in few and on no worker above all, and no row says "
+    "for whom, or for what",
     "input.period_steps": "steps from one wait for input to the next, where rows tell of most waits and they come at a period; "
     "the number of a loader's workers, who take turns; misleads when something else of the loader has a period, as its shards",
     "input.between_share": "part of them between steps, where only rows show it; 1 all",
@@ -71,6 +72,9 @@ TOGETHER_SHARE = 0.6
 UNSEEN_CHANCE = 0.35
 #: One late step chooses neither microbatch nor worker again: a host that was busy once looks the same.
 ONCE_CHANCE = 0.5
+#: So do a few that have half of the time, each on another worker: after real saves and evaluations 2 to 10% of the steps had it; of
+#: waits that are alike half of the steps have it, of random ones (exponential) a fifth.
+HALF_SHARE, FEW_STEPS_SHARE = 0.5, 0.12
 #: Ratios above are as good as infinite.
 MOST = 100.0
 #: Stalls shorter than this part of the length in which half of the time is lost are those of something else.
@@ -123,7 +127,7 @@ def _measure_places_of_waits(breakdown: Breakdown) -> Features:
         unseen &= ~breakdown.start_recorded.any(axis=(0, 2))
     longest_s = start_s.max(axis=(0, 2))
     doubt = UNSEEN_CHANCE * float(longest_s[unseen].sum()) / total_s
-    if _waits_once(breakdown):
+    if _waits_once(breakdown) or _waits_anywhere(breakdown):
         doubt = max(doubt, ONCE_CHANCE)
     return {
         name: Feature(value)
@@ -193,6 +197,25 @@ def _waits_once(breakdown: Breakdown) -> bool:
         in_step |= (start_s > 0).any(axis=(0, 2))
         is_told |= bool(breakdown.start_recorded.any())
     return not is_told and int(in_step.sum()) == 1
+
+
+def _waits_anywhere(breakdown: Breakdown) -> bool:
+    """Say whether, in a job of one stage, waits for input are in few steps and on no worker above all, and no row says so.
+
+    Whatever stops all workers, as a save or an evaluation, ends on each at a time of its own.
+    """
+    if breakdown.slow_workers.shape[1] > 1 or breakdown.start_s is not None:
+        return False
+    stalls = breakdown.stalls
+    waited_s = stalls.seconds_of(StallKind.INPUT).sum(axis=(0, 1, 2))  # (n_steps, n_dp)
+    told = stalls.recorded_inside & (stalls.inside == StallKind.INPUT)
+    told |= stalls.recorded_before & (stalls.before == StallKind.INPUT)
+    if told.any() or not waited_s.any() or np.any(breakdown.between_s.get(StallKind.INPUT, 0.0)):
+        return False
+    by_step = np.sort(waited_s.sum(axis=1))[::-1]
+    n_steps = 1 + int(np.searchsorted(np.cumsum(by_step), HALF_SHARE * by_step.sum()))
+    of_worst = float(waited_s.sum(axis=0).max() / waited_s.sum())
+    return n_steps <= FEW_STEPS_SHARE * len(by_step) and of_worst <= TOGETHER_SHARE
 
 
 def stall_course(breakdown: Breakdown, whose: StallKind) -> Course:

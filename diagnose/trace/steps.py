@@ -20,7 +20,7 @@ MAX_ABSENT_NAMED = 8
 LATER_SHARE = 0.75
 #: Steps that begin further than this part of them from what their times count from are told: it may not be their begin.
 ORIGIN_SHARE = 0.1
-#: A recv is early by more than this part of the step (as ordinary launch delays are).
+#: Recvs are usually early by more than this part of the step (as ordinary launch delays are).
 EARLY_SHARE = 0.01
 #: What more than this part of the lanes has, all should have.
 USUAL_SHARE = 0.5
@@ -84,8 +84,8 @@ def hold_early_recvs(dense: Dense, evidence: Evidence, steps: Ints) -> Evidence:
             continue
         # Steps run into each other where, usually, the stage has ended one and waits for the next before the first has ended it.
         first_s = np.fmin.reduce(dense.start_s[here], axis=0)
-        early = first_s < opens_s - least_s
-        if early[follows].mean() < LATER_SHARE:
+        early = first_s < opens_s
+        if early[follows].mean() < LATER_SHARE or np.median((opens_s - first_s)[early]) < least_s:
             continue
         is_first = (dense.start_s[own] <= first_s) & early
         dense.start_s[own] = np.where(is_first, np.fmin(opens_s, dense.end_s[own]), dense.start_s[own])
