@@ -6,7 +6,7 @@ from diagnose.model.components import Breakdown
 from diagnose.model.feature import Feature, Features
 from diagnose.model.trace import Bools, Seconds
 from diagnose.model.transfers import Transfers
-from diagnose.numerics.robust import lower_median
+from diagnose.numerics.robust import lower_median, nan_median
 
 #: Each feature: what its values read as, and when it misleads.
 READS_AS = {
@@ -30,11 +30,15 @@ READS_AS = {
     "network.apart": "where too few transfers are slow, or only one place is there, to tell whether they repeat: how far they are "
     "beyond an ordinary one, over how far the upper end of ordinary ones is; 5 noise, 100 a transfer that got stuck; misleads "
     "where a paused process holds up a transfer",
+    "network.slow_computes": "where transfers are slow everywhere at the same times: part of the lost seconds in steps whose "
+    "computes are slow, too, beyond chance; 1 the hosts are busy, and no network; misleads where computes overlap transfers",
     "network.by_slow_worker": "1 where the slowest link or group ends at a worker whose computes are slow, and is not far slower "
     "than they are, else 0; misleads when one host has both faults",
 }
 #: Less time beyond the ordinary than this part of the step names nobody.
 NAMED_SHARE = 0.002
+#: Computes of a step are slow beyond this ratio: transfers that are so are far more.
+SLOW_STEP_RATIO = 1.1
 #: Transfers shorter than this part of the step count as this long.
 LEAST_SHARE = 1e-5
 #: A worker whose computes take k times as long explains transfers that take up to so many times k as long (a real worker under a
@@ -86,9 +90,29 @@ def measure_network(transfers: Transfers, breakdown: Breakdown) -> Features:
     steps_share = None if transfers.slow is None or everywhere else transfers.slow.steps_share
     why = "transfers are slow everywhere at the same times: software may do that" if everywhere else nothing
     found["network.steps_share"] = Feature.missing(why) if steps_share is None else Feature(steps_share)
+    found["network.slow_computes"] = (
+        Feature(_share_of_slow_steps(transfers, breakdown))
+        if everywhere
+        else Feature.missing("slow transfers have places")
+    )
     found["network.apart"] = Feature.missing(many) if apart is None else Feature(min(apart, MOST))
     found["network.by_slow_worker"] = Feature(float(_is_by_slow_worker(transfers, breakdown)))
     return found
+
+
+def _share_of_slow_steps(transfers: Transfers, breakdown: Breakdown) -> float:
+    """Say which part of what transfers take beyond the usual lies in steps whose computes are slow, beyond chance."""
+    slow: Bools = np.any(breakdown.step_ratio > SLOW_STEP_RATIO, axis=0)
+    lost_s = np.zeros(len(slow))
+    for seconds in (transfers.link_steps_s, transfers.group_steps_s):
+        if seconds is not None and np.isfinite(seconds).any():
+            places_s = seconds.reshape(-1, len(slow))
+            beyond_s = places_s - nan_median(places_s, axis=1, keepdims=True)
+            lost_s += np.maximum(np.nan_to_num(beyond_s), 0.0).sum(axis=0)
+    chance = float(slow.mean())
+    if not lost_s.any() or chance == 1.0:
+        return 0.0
+    return max(float(lost_s[slow].sum() / lost_s.sum()) - chance, 0.0) / (1.0 - chance)
 
 
 def _over_usual(seconds: Seconds, step_s: float) -> Feature:

@@ -45,10 +45,13 @@ READS_AS = {
 } | {
     "input.start_share": "part of the seconds waited for input, of who waits longest, before workers begin a step; 1 all of them",
     "input.unseen_doubt": "how probable it is that they wait for something else on a host: where nearly all workers begin a step "
-    "late together, or workers wait in one step only, and no row says for whom, or for what",
+    "late together, or workers wait in one step only, or with one stage mostly in few and on no worker above all, and no row says "
+    "for whom, or for what",
     "input.period_steps": "steps from one wait for input to the next, where rows tell of most waits and they come at a period; "
     "the number of a loader's workers, who take turns; misleads when something else of the loader has a period, as its shards",
     "input.between_share": "part of them between steps, where only rows show it; 1 all",
+    "input.silent_share": "part of them on workers that have data-load rows in nearly all steps, none of which tells of it; 1 a "
+    "loader is seen, and is not late then; misleads where the job reads data by other means, too",
     "allocator.backward_contrast": "seconds stalled in or before backwards on the workers with stalls of the allocator over those "
     "on other workers, at most 100; collections and loaders elsewhere do not count, as they stop no backward",
     "allocator.place_chance": "chance that so many of all stalls of backwards lie on the workers with stalls of the allocator, did "
@@ -69,6 +72,9 @@ TOGETHER_SHARE = 0.6
 UNSEEN_CHANCE = 0.35
 #: One late step chooses neither microbatch nor worker again: a host that was busy once looks the same.
 ONCE_CHANCE = 0.5
+#: So do a few that have half of the time, each on another worker: after real saves and evaluations 2 to 10% of the steps had it; of
+#: waits that are alike half of the steps have it, of random ones (exponential) a fifth.
+HALF_SHARE, FEW_STEPS_SHARE = 0.5, 0.12
 #: Ratios above are as good as infinite.
 MOST = 100.0
 #: Stalls shorter than this part of the length in which half of the time is lost are those of something else.
@@ -82,6 +88,8 @@ PACE_CHANCE = 0.5
 PERIODIC_PART, MIN_PERIODIC, REGULAR = 0.3, 3, 0.8
 #: Where rows tell of a larger part of the seconds, how the rest is spread says nothing of them.
 RECORDED_SHARE = 0.5
+#: A worker with rows of its loader in this part of the steps has them in all: some are too short to be recorded.
+ALL_STEPS_SHARE = 0.9
 #: Stalls within this part of a worker's mean interval are close; so many must be expected at random to tell.
 CLOSE_SHARE = 0.4
 MIN_CLOSE_PAIRS = 3.0
@@ -96,6 +104,7 @@ def measure_stalls(breakdown: Breakdown, evidence: Evidence) -> Features:
         found |= {f"{kind}.{name}": feature for name, feature in _measure(breakdown, evidence, whose, row).items()}
     found |= {"allocator.backward_contrast": _backward_contrast(breakdown)} | _measure_chances(breakdown)
     found["collection.close_pairs"] = _close_pairs(breakdown, StallKind.COLLECTION)
+    found["input.silent_share"] = _silent_share(breakdown, evidence)
     return found | _measure_places_of_waits(breakdown)
 
 
@@ -118,12 +127,35 @@ def _measure_places_of_waits(breakdown: Breakdown) -> Features:
         unseen &= ~breakdown.start_recorded.any(axis=(0, 2))
     longest_s = start_s.max(axis=(0, 2))
     doubt = UNSEEN_CHANCE * float(longest_s[unseen].sum()) / total_s
-    if _waits_once(breakdown):
+    if _waits_once(breakdown) or _waits_anywhere(breakdown):
         doubt = max(doubt, ONCE_CHANCE)
     return {
         name: Feature(value)
         for name, value in zip(names, (float(longest_s.sum()) / total_s, doubt, between_s / total_s), strict=False)
     } | {"input.period_steps": _period_of_waits(breakdown, waited_s)}
+
+
+def _silent_share(breakdown: Breakdown, evidence: Evidence) -> Feature:
+    """Say which part of the seconds waited for input lies where rows of a loader, there all the time, tell of no wait."""
+    stalls, n_stages = breakdown.stalls, breakdown.slow_workers.shape[1]
+    waited_s = stalls.seconds_of(StallKind.INPUT)
+    told = stalls.recorded_inside & (stalls.inside == StallKind.INPUT)
+    told |= stalls.recorded_before & (stalls.before == StallKind.INPUT)
+    by_worker = [
+        _add_chunks(s.sum(axis=2), n_stages).sum(axis=(0, 2)) for s in (waited_s, np.where(told, 0.0, waited_s))
+    ]
+    if breakdown.start_s is not None and breakdown.start_recorded is not None:
+        start_s, untold_s = breakdown.start_s, np.where(breakdown.start_recorded, 0.0, breakdown.start_s)
+        by_worker = [of + s.sum(axis=1) for of, s in zip(by_worker, (start_s, untold_s), strict=True)]
+    all_s, silent_s = by_worker  # (n_stages, n_dp)
+    if not all_s.any():
+        return Feature.missing("no compute stalls in that way, and nobody waits for input")
+    rows = np.flatnonzero((evidence.op == Op.DATA_LOAD) & np.isin(evidence.step, breakdown.steps))
+    of_step = np.unique(np.stack([evidence.stage[rows], evidence.dp[rows], evidence.step[rows]]), axis=1)
+    n_with = np.zeros(all_s.shape)
+    np.add.at(n_with, (of_step[0], of_step[1]), 1.0)
+    seen = n_with >= ALL_STEPS_SHARE * len(breakdown.steps)
+    return Feature(float(silent_s[seen].sum() / all_s.sum()))
 
 
 def _period_of_waits(breakdown: Breakdown, waited_s: Seconds) -> Feature:
@@ -167,6 +199,25 @@ def _waits_once(breakdown: Breakdown) -> bool:
     return not is_told and int(in_step.sum()) == 1
 
 
+def _waits_anywhere(breakdown: Breakdown) -> bool:
+    """Say whether, in a job of one stage, waits for input are in few steps and on no worker above all, and no row says so.
+
+    Whatever stops all workers, as a save or an evaluation, ends on each at a time of its own.
+    """
+    if breakdown.slow_workers.shape[1] > 1 or breakdown.start_s is not None:
+        return False
+    stalls = breakdown.stalls
+    waited_s = stalls.seconds_of(StallKind.INPUT).sum(axis=(0, 1, 2))  # (n_steps, n_dp)
+    told = stalls.recorded_inside & (stalls.inside == StallKind.INPUT)
+    told |= stalls.recorded_before & (stalls.before == StallKind.INPUT)
+    if told.any() or not waited_s.any() or np.any(breakdown.between_s.get(StallKind.INPUT, 0.0)):
+        return False
+    by_step = np.sort(waited_s.sum(axis=1))[::-1]
+    n_steps = 1 + int(np.searchsorted(np.cumsum(by_step), HALF_SHARE * by_step.sum()))
+    of_worst = float(waited_s.sum(axis=0).max() / waited_s.sum())
+    return n_steps <= FEW_STEPS_SHARE * len(by_step) and of_worst <= TOGETHER_SHARE
+
+
 def stall_course(breakdown: Breakdown, whose: StallKind) -> Course:
     """Say since when stalls of one kind are there, from the first sign of them on."""
     order = np.argsort(breakdown.steps, kind="stable")
@@ -184,7 +235,7 @@ def _measure(breakdown: Breakdown, evidence: Evidence, whose: StallKind, row: Op
     if start_s is not None:
         # Who waits for input before it begins the step with anything waits for its first forward.
         seconds[0, : len(start_s), 0] += start_s
-    at = seconds > 0
+    at = seconds > _least_length(seconds)
     if not at.any():
         return dict.fromkeys(OF_EACH_KIND, Feature.missing("no compute stalls in that way"))
     recorded_s = np.where(stalls.recorded_inside & (stalls.inside == whose), stalls.inside_s, 0.0).sum()
@@ -218,6 +269,12 @@ def _measure(breakdown: Breakdown, evidence: Evidence, whose: StallKind, row: Op
         "together_share": Feature(float(np.median(in_step[in_step > 0])) / hit.size),
         "growth": _growth(seconds.sum(axis=(0, 1, 2, 4))[order], int(at.sum())),
     }
+
+
+def _least_length(seconds: Seconds) -> float:
+    """Say how long a stall must be to count beside those that most of the time is lost to, seconds."""
+    lengths = seconds[seconds > 0]
+    return LONG_SHARE * (weighted_median(lengths, lengths) or 0.0)
 
 
 def _add_chunks(by_virtual: Seconds, n_stages: int) -> Seconds:
@@ -270,8 +327,7 @@ def _close_pairs(breakdown: Breakdown, whose: StallKind) -> Feature:
     in_time = np.argsort(breakdown.steps, kind="stable")
     stalls = breakdown.stalls
     seconds = stalls.seconds_of(whose)
-    lengths = seconds[seconds > 0]
-    at_all = seconds > LONG_SHARE * (weighted_median(lengths, lengths) or 0.0)
+    at_all = seconds > _least_length(seconds)
     recorded = stalls.recorded_inside | stalls.recorded_before
     if seconds[recorded].sum() > RECORDED_SHARE * seconds.sum():
         return Feature.missing("rows tell of most of them")
@@ -299,8 +355,7 @@ def _measure_chances(breakdown: Breakdown) -> Features:
     """Say whether chance explains where the allocator's stalls are, and when; beside long ones short ones do not count."""
     stalls, n_stages = breakdown.stalls, breakdown.slow_workers.shape[1]
     seconds = stalls.seconds_of(StallKind.ALLOCATION)
-    lengths = seconds[seconds > 0]
-    least_s = LONG_SHARE * (weighted_median(lengths, lengths) or 0.0)
+    least_s = _least_length(seconds)
     at = seconds > least_s
     names = ("allocator.place_chance", "allocator.growth_chance", "allocator.pace_doubt")
     if not at.any():

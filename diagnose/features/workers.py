@@ -44,8 +44,10 @@ LOADER_CHANCE = 0.4
 STAGE_CHANCE = 0.25
 #: With one microbatch a step a burst of a worker and a storm of its allocator are the same few long computes.
 PAUSE_CHANCE = 0.4
-#: Below this ratio a direction is not slow (as the rule).
+#: Below this ratio a direction is not slow (as the rule), nor where it is behind by less than this part of what forwards are: so
+#: much is noise (a real loader that tripled forwards left backwards at 1.02).
 SLOW_DIRECTION_RATIO = 1.015
+SLOW_DIRECTION_SHARE = 0.1
 
 
 def measure_workers(breakdown: Breakdown, what_if: WhatIf) -> Features:
@@ -122,8 +124,9 @@ def _doubt_layout(breakdown: Breakdown) -> float:
 def _doubt_loader(breakdown: Breakdown) -> float:
     """Say how probable it is that slow workers wait for input: a loader inside forwards holds up those of the first chunk alone."""
     slow, ratio = breakdown.slow_workers, breakdown.worker_ratio.max(axis=2)  # (2, n_virtual, n_dp)
-    elsewhere = max(float(ratio[1:].max()), float(ratio[0, 1:].max(initial=1.0)))
-    return LOADER_CHANCE if not slow[:, 1:].any() and elsewhere < SLOW_DIRECTION_RATIO else 0.0
+    elsewhere = np.log(max(float(ratio[1:].max()), float(ratio[0, 1:].max(initial=1.0))))
+    little = max(np.log(SLOW_DIRECTION_RATIO), SLOW_DIRECTION_SHARE * np.log(float(ratio[0, 0].max())))
+    return LOADER_CHANCE if not slow[:, 1:].any() and elsewhere < little else 0.0
 
 
 def is_slow(behind: Seconds) -> Bools:

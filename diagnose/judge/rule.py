@@ -208,10 +208,13 @@ def write_sentence(condition: Condition, value: float) -> str:
 
     >>> write_sentence(Condition("worker.ratio", "at_least", 1.03, "{value} times its peers", 1), 2.0)
     '2 times its peers'
+    >>> write_sentence(Condition("gc.share", "at_most", 0.5, "{value%} of the pauses", 1), 0.0)
+    'none of the pauses'
     """
     texts = {
+        "{value%} of": f"{write_figure(100 * value)}% of" if value else "none of",
         "{value}": write_ratio(value) if "{value} times" in condition.says else write_figure(value),
         "{value%}": f"{write_figure(100 * value)}%",
         "{threshold}": f"{condition.threshold:g}",
     }
-    return re.sub(r"\{(value%?|threshold)\}", lambda match: texts[match.group(0)], condition.says)
+    return re.sub(r"\{value%\} of|\{(value%?|threshold)\}", lambda match: texts[match.group(0)], condition.says)

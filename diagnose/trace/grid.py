@@ -106,7 +106,7 @@ def build_grid(rows: Rows, *, name: str, vpp_size: int | None, pick_steps: Ints 
     _refuse_idle_stages(dense.nodes, stage_labels, name)
     documents = read_documents(rows, at, dense.nodes, (n_steps, n_dp), warnings=warnings)
     evidence = _take_evidence(rows, at)
-    hold_early_recvs(dense, evidence, steps)
+    evidence = hold_early_recvs(dense, evidence, steps)
     origin, shift, evidence = shift_origin(dense, evidence, warnings)
     refuse_steps_at_a_time(dense, origin, steps, name=name)
     of_others = _list_others(others, others_at, shift, group, members)

@@ -20,6 +20,8 @@ MAX_ABSENT_NAMED = 8
 LATER_SHARE = 0.75
 #: Steps that begin further than this part of them from what their times count from are told: it may not be their begin.
 ORIGIN_SHARE = 0.1
+#: Recvs are usually early by more than this part of the step (as ordinary launch delays are).
+EARLY_SHARE = 0.01
 #: What more than this part of the lanes has, all should have.
 USUAL_SHARE = 0.5
 #: Steps needed to see that they run into each other.
@@ -43,11 +45,12 @@ TOLERANCE_S = 1e-3
 _PIPELINED = (*DIRECTIONS, *P2P)
 
 
-def hold_early_recvs(dense: Dense, evidence: Evidence, steps: Ints) -> None:
+def hold_early_recvs(dense: Dense, evidence: Evidence, steps: Ints) -> Evidence:
     """Begin a worker's first recv in a step, in place, where its pipeline begins that step, if that is later.
 
     Where nothing closes a step on all stages, those that end it first wait for the next one while the first stage still works
-    on this one. That wait belongs to no step: without this it would look as if the first stage began late.
+    on this one. That wait belongs to no step: without this it would look as if the first stage began late. Times that count from
+    such a recv count from the begin of the pipeline afterwards, those of the evidence that is given back, too.
 
     Parameters
     ----------
@@ -58,17 +61,22 @@ def hold_early_recvs(dense: Dense, evidence: Evidence, steps: Ints) -> None:
     feeds = nodes.stage == 0
     recvs = np.flatnonzero((nodes.op == Op.FORWARD_RECV) & ~feeds)
     if not len(recvs) or len(steps) < MIN_STEPS_IN_TURN or np.diff(steps).min() < 1:
-        return
+        return evidence
     # Of the stage that every microbatch enters, shape (n_steps, n_dp): when it ended each step, and when it began it.
     end_s = np.fmax.reduce(dense.end_s[feeds], axis=0)
     begin_s = np.fmin.reduce(dense.start_s[feeds], axis=0)
     waits = (evidence.op == Op.DATA_LOAD) & (evidence.stage == 0)
     np.minimum.at(begin_s, (evidence.step[waits], evidence.dp[waits]), evidence.start_s[waits])
     follows = np.flatnonzero(np.diff(steps) == 1) + 1
-    if not len(follows) or np.mean(end_s[follows - 1] <= begin_s[follows]) < LATER_SHARE:
-        return  # times that count from the beginning of each step
+    if not len(follows):
+        return evidence
+    of_job = bool(np.mean(end_s[follows - 1] <= begin_s[follows]) >= LATER_SHARE)
+    # Where times count from each step's begin, when the first stage had ended the last one is known about.
+    least_s = 0.0 if of_job else EARLY_SHARE * float(np.median(end_s - begin_s))
+    before_s = end_s[follows - 1] - (0.0 if of_job else _measure_turns(dense, follows)[:, None])
     opens_s = begin_s.copy()
-    opens_s[follows] = np.fmin(end_s[follows - 1], begin_s[follows])
+    opens_s[follows] = np.fmin(before_s, begin_s[follows])
+    held = np.zeros(len(steps), dtype=bool)
     for stage in range(1, int(nodes.stage.max()) + 1):
         here = nodes.stage == stage
         own = recvs[nodes.stage[recvs] == stage]
@@ -77,10 +85,32 @@ def hold_early_recvs(dense: Dense, evidence: Evidence, steps: Ints) -> None:
         # Steps run into each other where, usually, the stage has ended one and waits for the next before the first has ended it.
         first_s = np.fmin.reduce(dense.start_s[here], axis=0)
         early = first_s < opens_s
-        if early[follows].mean() < LATER_SHARE:
+        if early[follows].mean() < LATER_SHARE or np.median((opens_s - first_s)[early]) < least_s:
             continue
         is_first = (dense.start_s[own] <= first_s) & early
         dense.start_s[own] = np.where(is_first, np.fmin(opens_s, dense.end_s[own]), dense.start_s[own])
+        held |= is_first.any(axis=(0, 2))
+    if of_job or not held.any():
+        return evidence
+    shift = np.where(held, np.fmin.reduce(dense.start_s, axis=(0, 2)), 0.0)
+    dense.start_s -= shift[:, None]
+    dense.end_s -= shift[:, None]
+    return _move(evidence, shift)
+
+
+def _measure_turns(dense: Dense, follows: Ints) -> Seconds:
+    """Say by how much less times of a step count than those of the step before, at least, where they count from each step's begin.
+
+    No worker begins a step before it has ended the last one, and the one that waits least in between begins at once. Seconds, one
+    for each step that follows another.
+    """
+    nodes = dense.nodes
+    turns_s = np.full(len(follows), -np.inf)
+    for stage in range(int(nodes.stage.max()) + 1):
+        here = nodes.stage == stage
+        end_s = np.fmax.reduce(dense.end_s[here], axis=0)[follows - 1]
+        turns_s = np.fmax(turns_s, np.fmax.reduce(end_s - np.fmin.reduce(dense.start_s[here], axis=0)[follows], axis=1))
+    return turns_s
 
 
 def shift_origin(
@@ -108,9 +138,13 @@ def shift_origin(
         origin_s = shift = first
     dense.start_s -= shift[:, None]
     dense.end_s -= shift[:, None]
+    return origin_s, shift, _move(evidence, shift)
+
+
+def _move(evidence: Evidence, shift: Seconds) -> Evidence:
+    """Let times of evidence be earlier by what each step is shifted, shape (n_steps,)."""
     of_rows = shift[evidence.step]
-    moved = dataclasses.replace(evidence, start_s=evidence.start_s - of_rows, end_s=evidence.end_s - of_rows)
-    return origin_s, shift, moved
+    return dataclasses.replace(evidence, start_s=evidence.start_s - of_rows, end_s=evidence.end_s - of_rows)
 
 
 def _find_other_origin(first_s: Seconds, length_s: float, evidence: Evidence, warnings: list[str]) -> Seconds | None:

@@ -46,6 +46,8 @@ CLEARED_SHARE, CLEARED_WAY_SHARE = 0.2, 0.1
 #: The schedule holds transfers up where this part of the lost seconds of a way is in at most that part of its microbatches, which
 #: are slow in nearly all of at least so many slow steps; slow is what loses this part of the most that any of them lost.
 SCHEDULED_SHARE, FEW_PAIRS_SHARE, NEARLY_ALL_STEPS, LEAST_SLOW_STEPS, SLOW_BESIDE_SLOWEST = 0.8, 0.34, 0.7, 3, 0.3
+#: Slow transfers at more than this part of the workers have no place: what all share makes them slow, a busy host as well as noise.
+MOST_CARDS_SHARE = 0.5
 #: Slow steps are one or a few stretches if there are at most this part of the stretches that chance would make.
 STRETCHES_SHARE = 0.6
 
@@ -124,6 +126,8 @@ def find_slow_places(
             without = _repeat_places(freed, by_step)
             if (without or 0.0) >= REPEATS_FROM:
                 by_place, victims, (ways, groups) = without, held_up, _stand_out(freed, slice(None))
+    if np.count_nonzero(_find_cards(ways & ~victims, groups, lost)) > MOST_CARDS_SHARE * n_dp * n_stages:
+        by_place = 0.0
     repeats = max(by_place or 0.0, in_time)
     is_one_place = np.count_nonzero(lost.exists.any(axis=0)) + np.count_nonzero(lost.has_group) == 1
     if repeats < REPEATS_FROM and not is_one_place and lost.n_transfers >= FEW_TRANSFERS:

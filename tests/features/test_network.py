@@ -1,13 +1,14 @@
 """Which link, card or group is slower than its equals, and what of it is the network's fault."""
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from diagnose.features.network import measure_network
-from diagnose.model.transfers import Transfers
-from tests.features.hand import components, slowed
+from diagnose.model.transfers import SlowPlaces, Transfers
+from tests.features.hand import N_STEPS, components, slowed
 from tests.judge.cases import causes, culprits, measured_file
 
 NAN = float("nan")
@@ -30,6 +31,24 @@ def transfers(
     excess_s = np.zeros(link_s.shape) if link_excess_ms is None else np.array(link_excess_ms, dtype=float) * 1e-3
     of_groups_s = np.zeros(len(link_s)) if group_excess_ms is None else np.array(group_excess_ms, dtype=float) * 1e-3
     return Transfers(link_s, late_s, group_s, step_s, excess_s, of_groups_s, excess_ratio, excess_ratio)
+
+
+@pytest.mark.parametrize(("slow_steps", "expected"), [([2, 3], 1.0), ([6, 7], 0.0), ([], 0.0)])
+def test_transfers_that_are_slow_with_all_computes(slow_steps: list[int], expected: float) -> None:
+    """Collectives that are slow everywhere in two steps are the hosts' where computes are slow in these, too."""
+    group_steps_s = np.full((2, N_STEPS), 0.02)
+    group_steps_s[:, 2:4] = 0.5
+    step_ratio = np.ones((2, N_STEPS))
+    step_ratio[:, slow_steps] = 1.5
+    nowhere = SlowPlaces.nowhere(2, 2)
+    found = dataclasses.replace(
+        transfers([[1.0, 1.0], [NAN, NAN]]),
+        slow=dataclasses.replace(nowhere, repeats=0.8, in_time=True),
+        group_steps_s=group_steps_s,
+    )
+    assert measure_network(found, components(step_ratio=step_ratio))["network.slow_computes"].value == expected
+    found = dataclasses.replace(found, slow=nowhere)
+    assert measure_network(found, components(step_ratio=step_ratio))["network.slow_computes"].value is None
 
 
 def test_links_and_groups_alike() -> None:

@@ -93,12 +93,41 @@ def test_chunks_of_a_worker_are_one_worker() -> None:
     assert found["a_step"] == pytest.approx(0.2)
 
 
+def test_seldom_and_on_any_worker_is_not_surely_input() -> None:
+    """With one stage, long waits of all workers in one step of ten may be anything; of one worker they are a loader's."""
+    short = {(FORWARD, 0, 0, step, dp): 0.01 for step in range(N_STEPS) for dp in range(2)}
+    for workers, n_stages, doubt in (((0, 1), 1, ONCE_CHANCE), ((0,), 1, 0.0), ((0, 1), 2, 0.0)):
+        long = {(FORWARD, 0, 0, 4, dp): 1.0 for dp in workers}
+        parts = stalled(before=of(StallKind.INPUT, short | long), n_stages=n_stages)
+        assert values(parts, "input")["unseen_doubt"] == doubt
+    regular = {(FORWARD, 0, 0, step, step % 2): 1.0 for step in range(N_STEPS)}
+    assert values(stalled(before=of(StallKind.INPUT, regular), n_stages=1), "input")["unseen_doubt"] == 0.0
+
+
 def test_waiting_for_the_first_batch_of_a_step() -> None:
     """Three waits before first microbatches and one before a second are three quarters first."""
     before = of(StallKind.INPUT, {(FORWARD, 0, 0, step, 0): 0.5 for step in (1, 2, 3)} | {(FORWARD, 0, 1, 4, 0): 0.5})
     found = values(stalled(before=before), "input")
     assert found["first_share"] == pytest.approx(0.75)
     assert found["before_share"] == pytest.approx(1.0)
+
+
+def test_short_waits_beside_long_ones_do_not_count() -> None:
+    """Two waits of 0.5 s are 0.2 a step, however often the worker is a millisecond late besides."""
+    short = {(FORWARD, 0, mb, step, 0): 1e-3 for mb in range(2) for step in range(N_STEPS)}
+    found = values(
+        stalled(before=of(StallKind.INPUT, short | {(FORWARD, 0, 0, step, 0): 0.5 for step in (3, 7)})), "input"
+    )
+    assert (found["a_step"], found["in_a_step"]) == (pytest.approx(0.2), pytest.approx(1.0))
+
+
+@pytest.mark.parametrize(("n_rows", "silent"), [(N_STEPS, 0.5), (N_STEPS // 2, 0.0)])
+def test_waits_that_rows_of_a_loader_do_not_tell_of(n_rows: int, silent: float) -> None:
+    """Of two waits of one worker with rows in all steps one has none; where half of its steps have any, nobody can say."""
+    places = {(FORWARD, 0, 0, step, 0): 0.5 for step in (1, 2)}
+    parts = stalled(before=of(StallKind.INPUT, places), recorded=[(FORWARD, 0, 0, 1, 0)])
+    rows = [(Op.DATA_LOAD, 100 + step) for step in range(n_rows)]
+    assert values(parts, "input", *rows)["silent_share"] == pytest.approx(silent)
 
 
 def test_a_single_wait_may_be_anything() -> None:

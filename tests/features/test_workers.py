@@ -42,6 +42,18 @@ def test_the_slowest_worker_is_measured_and_all_are_listed_worst_first() -> None
     assert found["worker.slow_share"].value == pytest.approx(0.5)
 
 
+@pytest.mark.parametrize(
+    ("worker", "backward", "doubts"),
+    [((1, 0), 0.0, True), ((1, 0), 0.01, True), ((1, 0), 0.5, False), ((1, 1), 0.0, False)],
+)
+def test_long_forwards_of_the_first_stage_may_be_its_loader(
+    worker: tuple[int, int], backward: float, doubts: bool
+) -> None:
+    """Forwards 3 times as long may wait for input, also where noise lets backwards take 1.02 times; not on another stage."""
+    found = measure_workers(slowed({worker: 3.0}, backward=backward), what_if())
+    assert (found["worker.loader_doubt"].value > 0) is doubts
+
+
 def test_without_peers_nothing_can_be_said() -> None:
     """With one dp rank every feature of a worker against its peers is missing, with the reason."""
     found = measure_workers(components(n_dp=1), what_if())

@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from diagnose.model.optype import Op
 from diagnose.model.request import Request
 from diagnose.model.trace import Trace
 from diagnose.pipeline import diagnose_job
@@ -99,3 +100,42 @@ def test_all_operations_at_once() -> None:
     """Steps that are simulated many times as long as recorded are not faithful: no figure of them is."""
     found = diagnose_job(Request(to_file(JOB.assign(start_ts=0.0))))
     assert found.fidelity.discrepancy < -0.5 and not found.fidelity.ok and found.verdict == "inconclusive"
+
+
+def without_closing(late_s: float, *, of_step: bool) -> pd.DataFrame:
+    """Make six steps that nothing closes on both stages: the second one waits for the next step while the first still works.
+
+    The first stage begins each step `late_s` after it could, and ends it 5.2 s later; the second ends at 3.2 s.
+    """
+    here = [
+        (0, "forward-compute", 0.0, 1.0), (0, "forward-send", 1.0, 1.1), (0, "backward-recv", 1.1, 3.1),
+        (0, "backward-compute", 3.1, 5.1), (0, "optimizer", 5.1, 5.2), (1, "forward-recv", -2.0 - late_s, 1.1),
+        (1, "forward-compute", 1.1, 2.1), (1, "backward-compute", 2.1, 3.0), (1, "backward-send", 3.0, 3.1),
+        (1, "optimizer", 3.1, 3.2),
+    ]  # fmt: skip
+    rows = [
+        (step, dp, stage, optype, (5.2 + late_s) * step + start_s, end_s - start_s, 0 if "compute" in optype else -1)
+        for step in range(6)
+        for dp in range(2)
+        for stage, optype, start_s, end_s in here
+    ]
+    columns = ["step", "dp_rank", "stage", "optype", "start_ts", "duration", "mb_id"]
+    found = pd.DataFrame(rows, columns=columns)
+    return found.assign(start_ts=found.start_ts - found.groupby("step").start_ts.transform("min") * of_step)
+
+
+@pytest.mark.parametrize("late_s", [0.0, 0.5])
+def test_steps_that_nothing_closes(late_s: float) -> None:
+    """That a stage waits for the next step before the first stage has ended this one is no late start, whatever times count from.
+
+    What the first stage begins after it could is late.
+    """
+    for of_step in (False, True):
+        (block,) = load(without_closing(late_s, of_step=of_step)).blocks
+        start_s = {
+            (int(stage), Op(int(op))): block.start_s[n, 1:]
+            for n, (op, stage) in enumerate(zip(block.nodes.op, block.nodes.stage, strict=True))
+        }
+        np.testing.assert_allclose(start_s[0, Op.FORWARD], late_s, atol=1e-9)
+        np.testing.assert_allclose(start_s[1, Op.FORWARD_RECV], 0.0, atol=1e-9)
+        np.testing.assert_allclose(start_s[1, Op.FORWARD], 1.1 + late_s, atol=1e-9)

@@ -11,7 +11,7 @@ from diagnose.faults.generate import generate
 from diagnose.faults.inputs import Inputs
 from diagnose.faults.network_fault import NetworkFault, list_transfers
 from diagnose.faults.spec import JobSpec
-from diagnose.model.optype import P2P
+from diagnose.model.optype import P2P, Op
 from diagnose.model.trace import Bools
 from diagnose.model.transfers import SlowPlaces
 from diagnose.whatif.components.transfer import TransferPart
@@ -104,6 +104,54 @@ def test_a_link_at_certain_hours_repeats() -> None:
     features = found.diagnosis.features
     assert (features["network.repeats"] or 0.0) > 0.9
     assert features["network.steps_share"] == pytest.approx(0.5, abs=0.1)
+
+
+def test_most_cards_are_no_place() -> None:
+    """One slow card of eight is named; where six are slow, that is no card's fault, and nothing repeats at a place."""
+    spec = dataclasses.replace(JOB, dp=2)
+    for n_cards in (1, 6):
+        slow = slow_in(measure(generate(spec, [card(dp, stage) for dp, stage in CARDS[:n_cards]]).trace))
+        assert named(slow.cards) == ([list(CARDS[0])] if n_cards == 1 else [])
+
+
+#: All workers of stages 1 to 3, of two dp ranks.
+CARDS = [(dp, stage) for stage in (2, 1, 3) for dp in range(2)]
+
+
+def card(dp: int, stage: int) -> NetworkFault:
+    """Slow one card."""
+    return NetworkFault(scope="card", dp_rank=dp, stage=stage, slowdown=5.0)
+
+
+#: Milliseconds of the reductions of the two stages of a real job, step by step, on hosts whose processes waited for processors.
+REAL_MS = np.array([
+    [17, 12, 5, 19, 17, 34, 5, 7, 31, 26, 31, 18, 32, 29, 18, 22, 24, 25, 37, 27, 34, 10, 13, 13, 18, 24, 12, 33, 28, 23, 25,
+     23, 31, 24, 24, 6, 8, 20, 16],
+    [10, 6, 12, 6, 28, 10, 15, 24, 11, 25, 26, 23, 19, 19, 21, 16, 9, 6, 3, 36, 8, 16, 12, 30, 22, 25, 5, 5, 3, 5, 4, 7, 12,
+     13, 5, 8, 12, 25, 31],
+])  # fmt: skip
+
+
+class BusyHosts(Decoy):
+    """Collectives take as long as those of the real job."""
+
+    name = "busy-hosts"
+
+    def apply(self, inputs: Inputs) -> Inputs:
+        """Let the reductions of both stages take so long, on all members alike."""
+        stall_s = inputs.stall_s.copy()
+        for stage, of_stage in enumerate(REAL_MS):
+            at = inputs.programme.is_op(Op.REDUCE_SCATTER) & (inputs.programme.stage == stage)
+            stall_s[at] += 1e-3 * of_stage[:, None]
+        return dataclasses.replace(inputs, stall_s=stall_s)
+
+
+def test_collectives_that_vary_on_busy_hosts() -> None:
+    """Groups that take now 5 and now 35 ms, one twice as long as the other, are no network fault."""
+    spec = JobSpec(pp=2, dp=2, microbatches=4, steps=REAL_MS.shape[1], forward_s=0.03, collective_s=1e-4, seed=5)
+    found = measure(generate(spec, [], [BusyHosts()]).trace)
+    assert not slow_in(found).groups.any()
+    assert "network-fault" not in causes(found.diagnosis)
 
 
 class LongAtRandom(Decoy):

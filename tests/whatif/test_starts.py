@@ -122,6 +122,18 @@ def test_a_job_that_reads_nothing_waits_for_no_input() -> None:
     diagnosis = diagnose_table(job.trace.replace_schema_metadata(metadata))
     assert "data-loading" not in said(diagnosis)
     assert diagnosis.features["gain.input-delay"] == 0.0
+    (unknown,) = diagnosis.causes
+    assert unknown.evidence[0].text.endswith("if the job reads its data by other means, it may wait for these")
+
+
+def test_a_job_that_never_saves_may_save_by_other_means() -> None:
+    """Where no save was seen, a stop of all workers every fourth step is unknown, and may be a save by other means."""
+    job = generate(ABSOLUTE, (), [PlannedWork(period_steps=4, seconds=1.0, recorded=False)])
+    metadata = dict(job.trace.schema.metadata)
+    metadata[b"diagnose.job"] = metadata[b"diagnose.job"].replace(b"{", b'{"saves": false, ', 1)
+    (unknown,) = diagnose_table(job.trace.replace_schema_metadata(metadata)).causes
+    assert unknown.cause == "unknown"
+    assert "no save was seen" in unknown.evidence[0].text
 
 
 @pytest.mark.parametrize("where", ["between", "before"])

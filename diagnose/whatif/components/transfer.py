@@ -8,7 +8,7 @@ import numpy as np
 from diagnose.model.components import Traits
 from diagnose.model.feature import Features
 from diagnose.model.optype import DP_COLLECTIVES, P2P, Op
-from diagnose.model.trace import Seconds
+from diagnose.model.trace import Bools, Seconds
 from diagnose.numerics.robust import lower_median, nan_median, nan_quantile, upper_level
 from diagnose.whatif.components.component import Component, Part
 from diagnose.whatif.delays import recorded
@@ -31,14 +31,17 @@ LEAST_SPREAD_SHARE = 1e-5
 GROUPS_DIFFER_RATIO = 3.0
 #: A group is slow by the card that a link is slow by if both take about as many times as long.
 ALIKE_RATIO = 1.3
+#: A card is one dp rank's: the link that shows it is slow in so many times as many steps as that of half of the ranks.
+FEW_RANKS_RATIO = 3.0
 #: A single transfer is slow beyond this many times the upper end, and beyond this many times what that is above the usual.
 SLOW_STEP_RATIO = 1.2
 FAR_TOPS = 5.0
 #: Of transfers that are so many times as long in one half of the lanes as in a tenth of them the shorter are the ordinary ones.
 TWO_LEVELS_RATIO = 2.0
 LOW_QUANTILE = 0.1
-BETWEEN_SHARE = 0.1
 HIGH_QUANTILE = 0.95
+#: Keeps the log of a transfer that takes no time finite.
+TINY_S = 1e-12
 #: From the usual to that quantile, in standard deviations of a normal distribution.
 HIGH_QUANTILE_TO_SIGMA = 1.64
 #: Of so many places at most the slow ones may be most: the links of a pipeline of four stages, and the one beside it.
@@ -108,10 +111,11 @@ def transfer_excess(o: Observed, observed: Sequence[Observed]) -> tuple[dict[int
         equals = _measure_ordinary(list(sampled.values()))
         if op in P2P and len(observed) > 1:
             equals = _ask_others(equals, sampled, [other for other in observed if other is not o], op)
+        group_s = float(lower_median(np.array([np.median(s) for s in sampled.values()])))
         for stage, at in places:
             ordinary = equals
             if op in DP_COLLECTIVES:
-                ordinary = _measure_group(o.own[at[0]].min(axis=1), equals, slow_links.get(stage))
+                ordinary = _measure_group(o.own[at[0]].min(axis=1), group_s, equals, slow_links.get(stage))
             usual, top = ordinary.usual_s, ordinary.top_s
             slow_level = ordinary.slow_s + SLOW_LEVEL_SHARE * step_s
             slow_step = max(slow_level, top)
@@ -127,7 +131,7 @@ def transfer_excess(o: Observed, observed: Sequence[Observed]) -> tuple[dict[int
             slow = level > slow_level
             if not slow.any() and not (own > longest).any():
                 continue
-            if op in P2P and slow.any() and usual > 0:
+            if op in P2P and usual > 0 and _is_of_few_ranks(slow):
                 slow_links[stage] = max(slow_links.get(stage, 0.0), float(np.median(level[slow])) / usual)
             spread = max(top - usual, LEAST_SPREAD_SHARE * step_s)
             for node, seconds in zip(at, own, strict=True):
@@ -138,6 +142,13 @@ def transfer_excess(o: Observed, observed: Sequence[Observed]) -> tuple[dict[int
                     found[node] = excess
                     spread_s[node] = spread
     return found, spread_s
+
+
+def _is_of_few_ranks(slow: Bools) -> bool:
+    """Say whether a link that is slow in some steps, shape (n_steps, n_dp), is so on few dp ranks: noise is on all alike."""
+    n_slow = slow.sum(axis=0)
+    usual = int(np.sort(n_slow)[(len(n_slow) - 1) // 2])
+    return bool(n_slow.max() > (FEW_RANKS_RATIO * usual if len(n_slow) > 1 else 0))
 
 
 def _list_transfers(o: Observed) -> dict[int, dict[int, list[int]]]:
@@ -241,14 +252,14 @@ def _measure_place(seconds: Seconds) -> _Ordinary:
     return _Ordinary(usual, usual + TOP_DEVIATIONS * sigma, SLOW_LINK_RATIO * usual)
 
 
-def _measure_group(seconds: Seconds, equals: _Ordinary, link_ratio: float | None) -> _Ordinary:
+def _measure_group(seconds: Seconds, group_s: float, equals: _Ordinary, link_ratio: float | None) -> _Ordinary:
     """Measure a collective of one stage, shape (n_steps,), against itself, unless it takes far longer than those of other stages.
 
-    Stages have buffers of different sizes, so how long a group takes says nothing by itself. But where a link of the stage takes as
-    many times as long, it is one card.
+    Stages have buffers of different sizes, so how long a group takes says nothing by itself; one usually takes `group_s`. But where
+    a link of the stage takes as many times as long, it is one card.
     """
     own = _measure_place(seconds)
-    ratio = own.usual_s / equals.usual_s if equals.usual_s > 0 else 1.0
+    ratio = own.usual_s / group_s if group_s > 0 else 1.0
     is_card = link_ratio is not None and link_ratio / ALIKE_RATIO < ratio < link_ratio * ALIKE_RATIO
     if ratio > GROUPS_DIFFER_RATIO or is_card:
         return equals
@@ -263,11 +274,10 @@ def _quick_steps(seconds: Seconds) -> Seconds:
     if seconds.shape[1] < 2 * MIN_IN_STEP:
         return seconds
     by_step = np.median(seconds, axis=0)  # (n_steps, n_dp)
-    low = np.quantile(by_step, LOW_QUANTILE, axis=0)
-    slow = by_step > TWO_LEVELS_RATIO * low
-    high = nan_median(np.where(slow.any(axis=0) & ~slow, np.nan, by_step), axis=0)
-    between = (by_step > TWO_LEVELS_RATIO * low) & (by_step < high / TWO_LEVELS_RATIO)
-    apart = (low > 0) & slow.any(axis=0) & (between.mean(axis=0) < BETWEEN_SHARE)
+    logs = np.log(np.maximum(by_step, TINY_S))
+    slow = np.stack([upper_level(of_rank) for of_rank in logs.T], axis=1)
+    low, high = (nan_median(np.where(at, by_step, np.nan), axis=0) for at in (~slow, slow))
+    apart = (low > 0) & (high > TWO_LEVELS_RATIO * low)
     return np.where((slow & apart)[None], np.nan, seconds) if apart.any() else seconds
 
 
