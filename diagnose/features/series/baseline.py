@@ -71,7 +71,7 @@ def fit_baseline(lines: Lines, *, least_ratio: float) -> Baseline:
     values = lines.pace_s
     starts = _find_starts(lines, values)
     kept = np.flatnonzero(~starts)
-    pieces = fit_pieces(values[kept], least_ratio=least_ratio, noise=lines.noise)
+    pieces = fit_pieces(values[kept], least_ratio=least_ratio, noise=lines.noise, clock=lines.clock)
     pieces = _settle(values[kept], pieces, lines.noise)
     pieces = _add_crowds(values[kept], pieces, least_ratio, lines.noise)
     pieces = _over_all(pieces, kept, len(values))
@@ -190,6 +190,8 @@ def _calibrate(lines: Lines, values: Floats, pieces: Sequence[Piece], starts: Bo
     logs = np.log(values / pace_s)
     spikes = (logs > _least_spike(_scatter(logs, lines.noise))) & ~starts
     ordinary = ~(spikes | starts)
+    if lines.interval > 1:
+        ordinary &= ~_mark_changes(pieces)
     weight = lines.steps * lines.work
     found = []
     for piece in pieces:
@@ -201,6 +203,16 @@ def _calibrate(lines: Lines, values: Floats, pieces: Sequence[Piece], starts: Bo
         scale = float((values * weight)[part][here].sum() / (pace_s * weight)[part][here].sum())
         found.append(Piece(piece.start, piece.end, piece.first * scale, piece.last * scale))
     return found, spikes
+
+
+def _mark_changes(pieces: Sequence[Piece]) -> Bools:
+    """Mark the lines at both sides of each change: one of several steps that it lies in has some of both paces."""
+    marked = np.zeros(pieces[-1].end, dtype=bool)
+    for piece in pieces:
+        if piece.end - piece.start >= MIN_LEVEL:
+            marked[[piece.start, piece.end - 1]] = True
+    marked[[0, -1]] = False
+    return marked
 
 
 def _least_spike(sigma: Floats) -> Floats:

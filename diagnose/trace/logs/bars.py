@@ -20,9 +20,9 @@ from diagnose.model.trace import Ints, Seconds
 
 #: tqdm's default: the share of the newest rate in the smoothed one.
 SMOOTHING = 0.3
-#: Two readings of a clock tell what passed between them where they are wrong by this part of it at most: half of what is
-#: called slow.
-TOLERANCE = 0.05
+#: Two readings of a clock tell what passed between them where they are wrong by this part of it at most. Lines of fewer steps
+#: date windows better, as what they are wrong by cancels in their means; beyond it weak slowdowns are no longer found.
+TOLERANCE = 0.1
 #: Of the steps between readings that are far enough apart this quantile is taken: in faster parts of a run less is known.
 LONGER = 0.75
 #: What a bar shows in whole seconds, and what rates tell, may differ by so much more than by that: figures are rounded.

@@ -326,7 +326,7 @@ class _Reader:
             np.array(series.is_inverse[low:high], dtype=bool),
         )
         bars, mean_s, error, said = read_lap(lap, is_mean=self.words["Lightning"] > 0)
-        self.log.error = max(self.log.error, error)
+        self.log.clock = max(self.log.clock, error)
         how[said] += len(bars)
         skipped = _count_skipped(lap.count)
         ends = lap.count[bars]
