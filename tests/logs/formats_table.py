@@ -257,9 +257,9 @@ def write_page(rows: dict[str, Row]) -> str:
 
 _PAGE = """# How well logs are understood
 
-`python -m tests.logs.formats_table` writes this page: logs of every format and every shape, each from a run whose steps are all
-known, with a writer made after the format's source (`tests/logs/writers/`), and of a seed that nothing was chosen by. The shapes are
-ours, so that this says that the parts fit, and not how often real logs are like this.
+`python -m tests.logs.formats_table` writes this page: logs of every format and every shape, each from a run whose steps are
+all known, with a writer made after the format's source (`tests/logs/writers/`), and of a seed that nothing was chosen by. The
+shapes are ours, so that this says that the parts fit, and not how often real logs are like this.
 
 A log is right where what is said is what was put in, all of it and nothing else, with onsets and recoveries within a line, and
 periods exact. `38 + 2 stamps; 35/38`: 38 are right, of 2 it is said no more than the file can tell, which lacks stamps; and where
