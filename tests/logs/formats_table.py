@@ -2,7 +2,8 @@
 
 Writes docs/about/logs.md: formats x shapes, how many of so many logs are answered right. Where a file does not tell, an answer is
 right that says so: it is counted apart, with what the file lacks. All formats take an hour of CPU: `--rows FILE` keeps each row
-when it is done, so that the next run goes on from there; `--formats FORMAT ...` takes some. `--look FORMAT ...` prints what is not right.
+when it is done, so that the next run goes on from there; `--formats FORMAT ...` takes some. `--look FORMAT ...` prints what is not
+right.
 """
 
 import argparse
