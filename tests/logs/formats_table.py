@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from diagnose.features.paces import measure_log
+from diagnose.features.series.baseline import SPIKE_DEVIATIONS
 from diagnose.judge.log import judge_log
 from diagnose.judge.log_causes import ASK_CHANGE
 from diagnose.judge.verdict import Verdict
@@ -38,6 +39,8 @@ FIRST, N = 60_000, 40
 RIGHT, QUIET = 0.95, 0.97
 #: Times that are wrong by this part are read off a coarse clock: less than what counts as slow.
 COARSE = 0.005
+#: A period shows where so many lines are in one.
+SHOWN_LINES = 3
 #: What files lack, and what is said then.
 LACKS = {
     "clock": "bars show whole seconds, or rates of two digits: what is shorter than that does not show",
@@ -116,19 +119,43 @@ def name_lack(shape: Shape, log: TrainingLog, facts: LogFacts, verdict: Verdict)
         what = "tokens"
     elif kind == "saves":
         known = {shape.run.intervals["evaluation"], shape.run.intervals["save"]}
-        hedged = all(known & {spikes.period, *spikes.or_every} for spikes in facts.spikes if spikes.period)
-        is_true = not facts.windows and hedged and all(cause.check for cause in causes)
+        told = [known & {spikes.period, *spikes.or_every} for spikes in facts.spikes if spikes.period]
         what = "seconds between" if log.intervals.keys() & {"save", "evaluation"} or log.events else "intervals"
+        # What no interval is stated of, the times show: then the period is told.
+        is_true = not facts.windows and all(told) and all(cause.check for cause in causes)
+        is_true = is_true and (bool(told) or what == "seconds between" or _is_hidden(shape, log, facts))
     elif kind == "periodic" and shape.truth.period in periods and not facts.windows:
         is_true, what = True, "lines between"
     if not is_true and kind in ("periodic", "sporadic", "saves", "restart"):
-        is_true = not causes or bool(periods)
-        what = "lines between" if _is_sampled(log, facts) else "clock" if log.error > COARSE and not causes else ""
+        if _is_sampled(log, facts):
+            is_true, what = not periods or _are_multiples(shape, facts), "lines between"
+        elif log.error > COARSE:
+            is_true, what = not causes and (kind == "restart" or _is_hidden(shape, log, facts)), "clock"
     if not (is_true and what) and log.is_mean and facts.interval > shape.run.interval:
         # Lines are longer than what is between two of the file: slow ones are said to be lines, and not iterations.
         is_true = not periods and all("lines of" in cause.title for cause in causes) and not facts.windows
+        is_true = is_true and (kind != "periodic" or bool(causes) or _is_hidden(shape, log, facts))
+        is_true = is_true and not (shape.truth.period is not None and shape.truth.period > SHOWN_LINES * facts.interval)
         what = "clock"
     return what if is_true else ""
+
+
+def _is_hidden(shape: Shape, log: TrainingLog, facts: LogFacts) -> bool:
+    """Say whether slow steps are lost in the clock that lines are read off: each is short for a line, or each line has some."""
+    n_lines = max(len(facts.iterations), 1)
+    n_slow = shape.truth.count or len(shape.run.between)
+    each_s = sum(shape.truth.lost_s.values()) / max(n_slow, 1)
+    line_s = float(np.median(facts.step_s)) * facts.interval
+    return each_s < SPIKE_DEVIATIONS * log.error * line_s or n_slow > n_lines / SHOWN_LINES
+
+
+def _are_multiples(shape: Shape, facts: LogFacts) -> bool:
+    """Say whether all periods that are told are multiples of those that were put in."""
+    put_in = [shape.truth.period] if shape.truth.period else []
+    if shape.kind == "saves":
+        put_in = [shape.run.intervals["evaluation"], shape.run.intervals["save"]]
+    told = [spikes.period for spikes in facts.spikes if spikes.period]
+    return all(any(period % own == 0 for own in put_in) for period in told)
 
 
 def _is_sampled(log: TrainingLog, facts: LogFacts) -> bool:

@@ -25,6 +25,8 @@ SMOOTHING = 0.3
 TOLERANCE = 0.1
 #: Of the steps between readings that are far enough apart this quantile is taken: in faster parts of a run less is known.
 LONGER = 0.75
+#: One reading to the next does where it does for this part of them.
+ALL_BUT_FEW = 0.9
 #: What a bar shows in whole seconds, and what rates tell, may differ by so much more than by that: figures are rounded.
 SLACK_S = 0.25
 #: A bar whose rate explains so many of its elapsed times is read by its rate.
@@ -117,7 +119,7 @@ def choose_marks(count: Ints, clock_s: Seconds, error_s: Seconds, apart: float =
         if n and now - at >= (error + wrong) / TOLERANCE and now > at:
             marks.append(n)
             at, wrong = now, error
-    if len(marks) < 3 or np.median(np.diff(marks)) <= 1:
+    if len(marks) < 3 or np.quantile(np.diff(marks), ALL_BUT_FEW) <= 1:
         return _with_error(np.array(marks, dtype=np.int64), clock_s, error_s)
     usual = float(np.median(np.diff(count)))
     apart = _round_up(float(np.quantile(np.diff(count[marks]), LONGER)) / usual) * usual
@@ -130,7 +132,7 @@ def _space_evenly(count: Ints, apart: float) -> Ints:
     ends = np.flatnonzero(np.diff(lines, prepend=0) > 0)
     if len(ends) and count[-1] - count[ends[-1]] >= apart / 2:
         ends = np.append(ends, len(count) - 1)
-    return np.r_[0, ends]
+    return np.concatenate([np.zeros(1, dtype=np.int64), ends])
 
 
 def _with_error(marks: Ints, clock_s: Seconds, error_s: Seconds) -> tuple[Ints, float]:
