@@ -394,14 +394,17 @@ def _fit_ramp(bins: _Bins, bounds: list[int], left: int, right: int) -> _Ramp | 
     values = np.exp(bins.smooth[first:end])
     parts = [(a - first, b - first) for a, b in itertools.pairwise(bounds[left : right + 2])]
     levels = [float(np.median(values[a:b])) for a, b in parts]
+    parts = _part_best(values, parts, levels)
     steps = np.repeat(levels, [b - a for a, b in parts])
     noise = max(bins.lasting, bins.sigma)
     slack = np.exp(CLIP_DEVIATIONS * noise)
     values = np.clip(values, min(levels) / slack, max(levels) * slack)
+    if bins.clock:  # medians of whole seconds are whole seconds
+        steps = np.repeat([float(values[a:b].mean()) for a, b in parts], [b - a for a, b in parts])
     weight = 1.0 / steps**2  # noise is a part of the value
     penalty = LEVEL_PENALTY * noise**2 * np.log(len(bins.raw))
     if bins.clock:  # a value that a change lies in is between the two levels
-        for at in (bounds[i] - first + side for i in range(left + 1, right + 1) for side in (-1, 0)):
+        for at in (a + side for a, _ in parts[1:] for side in (-1, 0)):
             low, high = sorted(steps[max(at - 1, 0) : at + 2][[0, -1]])
             steps[at] = np.clip(values[at], low, high)
     best = _cost(values, steps, weight, bins.dead) + (right - left) * penalty
@@ -428,6 +431,17 @@ def _fit_ramp(bins: _Bins, bounds: list[int], left: int, right: int) -> _Ramp | 
     return _Ramp(
         first + a, first + b, float(np.log(max(low, found[0] / 2))), float(np.log(max(high, found[1] / 2))), left, right
     )
+
+
+def _part_best(values: Floats, parts: list[tuple[int, int]], levels: list[float]) -> list[tuple[int, int]]:
+    """Move each change, by the reach of smoothing at most, to where it parts its two levels best."""
+    at = [0, *(a for a, _ in parts[1:]), parts[-1][1]]
+    for i in range(1, len(at) - 1):
+        low, high = max(at[i - 1] + 1, at[i] - WINDOW), min(at[i + 1] - 1, at[i] + WINDOW)
+        near = values[low:high]
+        gained = np.cumsum((near - levels[i - 1]) ** 2 - (near - levels[i]) ** 2)
+        at[i] = low + int(np.argmin(np.concatenate([[0.0], gained])))
+    return list(itertools.pairwise(at))
 
 
 def _cost(values: Floats, fitted: Floats, weight: Floats, dead: float) -> float:

@@ -74,6 +74,7 @@ def fit_baseline(lines: Lines, *, least_ratio: float) -> Baseline:
     pieces = fit_pieces(values[kept], least_ratio=least_ratio, noise=lines.noise, clock=lines.clock)
     pieces = _settle(values[kept], pieces, lines.noise)
     pieces = _add_crowds(values[kept], pieces, least_ratio, lines.noise)
+    pieces = _add_ends(values[kept], pieces, least_ratio, lines.noise)
     pieces = _over_all(pieces, kept, len(values))
     pieces, spikes = _calibrate(lines, values, pieces, starts)
     pace_s = np.concatenate([piece.values() for piece in pieces])
@@ -174,6 +175,31 @@ def _add_crowds(values: Floats, pieces: Sequence[Piece], least_ratio: float, noi
             at = b
         if at < piece.end:
             found.append(Piece(at, piece.end, piece.first if at == piece.start else piece.last, piece.last))
+    return found
+
+
+def _add_ends(values: Floats, pieces: Sequence[Piece], least_ratio: float, noise: float) -> list[Piece]:
+    """Make levels of the fast lines at both ends that are too few for a level of their own: a slow window does not cover them.
+
+    Steps are seldom faster by chance, and so few are no pace that lasts.
+    """
+    found = list(pieces)
+    for at, order in ((0, 1), (-1, -1)):
+        piece = found[at]
+        if piece.is_ramp or piece.end - piece.start < 2 * MIN_LEVEL:
+            continue
+        logs = np.log(values[piece.start : piece.end] / piece.first)
+        sigma = max(float(noise_of_differences(logs)), noise)
+        fast = logs[::order][:MIN_LEVEL] < -max(SPIKE_DEVIATIONS * sigma, float(np.log(least_ratio)))
+        n = int(np.argmin(fast)) if not fast.all() else MIN_LEVEL
+        if not n:
+            continue
+        middle = piece.start + n if order > 0 else piece.end - n
+        parts = [Piece(piece.start, middle, piece.first, piece.last), Piece(middle, piece.end, piece.first, piece.last)]
+        edge = parts[at]
+        level = float(np.median(values[edge.start : edge.end]))
+        parts[at] = Piece(edge.start, edge.end, level, level)
+        found[at : at + 1 or None] = parts
     return found
 
 
