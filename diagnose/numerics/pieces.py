@@ -45,6 +45,8 @@ LASTING_QUANTILES = (0.1, 0.9)
 #: The part of the differences that is taken for the noise of means: more than half may be changes of level. And this quantile of
 #: the absolute value of a normal distribution.
 LOW_QUANTILE, LOW_SIGMA = 0.3, 0.3853
+#: Differences beyond this quantile count as much as this quantile.
+BOUNDED = 0.95
 #: Levels of fewer values than this may be a few slow values in a row.
 SHORT_LEVEL = 64
 #: What readings of a clock may add to means that show how frequent slow values are: half of the least ratio.
@@ -149,15 +151,29 @@ def lasting_noise(series: Floats, clock: float = 0.0) -> float:
     Means over m values of independent noise scatter by the root of m less; those of noise that lasts do not. The largest of what
     several m show is given, and changes of level count for little. What readings of a `clock` add is taken out.
     """
-    found = _without_clock(float(noise_of_differences(series)), clock, 1)
+    found = _without_clock(_noise_of(series, clock), clock, 1)
     for size in LASTING:
         n = len(series) // size
         if n < MIN_BLOCKS:
             break
         apart = np.diff(series[: n * size].reshape(n, size).mean(axis=1))
         scatter = np.quantile(np.abs(apart - np.median(apart)), LOW_QUANTILE) / LOW_SIGMA / np.sqrt(2.0)
+        if clock:
+            scatter = min(scatter, _bounded_deviation(apart))
         found = max(found, _without_clock(float(scatter * np.sqrt(size)), clock, size))
     return found
+
+
+def _noise_of(series: Floats, clock: float) -> float:
+    """Estimate the noise of single values; a coarse clock shows few different ones, whose median difference may be any of these."""
+    noise = float(noise_of_differences(series))
+    return min(noise, _bounded_deviation(np.diff(series))) if clock and len(series) > 1 else noise
+
+
+def _bounded_deviation(apart: Floats) -> float:
+    """Give the standard deviation that differences show, the largest of them bounded: those are changes of level."""
+    bound = float(np.quantile(np.abs(apart), BOUNDED))
+    return float(np.sqrt(np.mean(np.clip(apart, -bound, bound) ** 2) / 2.0))
 
 
 def _without_clock(sigma: float, clock: float, size: int) -> float:
@@ -191,11 +207,12 @@ class _Bins:
         logs = np.log(series)
         width = -(-len(logs) // MAX_BINS)
         smooth, raw = (_take_medians(values, width) for values in (_smooth(logs), logs))
-        white = max(float(noise_of_differences(logs)), noise) / float(np.sqrt(width))
+        clock = clock if clock > LEAST_NOISE_RATIO else 0.0
+        white = max(_noise_of(logs, clock), noise) / float(np.sqrt(width))
         low, high = np.quantile(raw, LASTING_QUANTILES)
         bounded = np.clip(raw, low - CLIP_DEVIATIONS * white, high + CLIP_DEVIATIONS * white)
         dead = DEAD_DEVIATIONS * noise if noise > LEAST_NOISE_RATIO else 0.0
-        clock = clock / width if clock > LEAST_NOISE_RATIO else 0.0
+        clock /= width
         least = white if not clock else max(_without_clock(white, clock, 1), LEAST_NOISE_RATIO)
         lasting = max(least, lasting_noise(bounded, clock))
         n_calm = min(max(1, math.ceil(clock / CALM)), len(raw))

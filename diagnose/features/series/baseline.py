@@ -4,6 +4,7 @@ Enters: `Lines`. Leaves: a `Baseline`, an array of the pace of every line.
 """
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -232,12 +233,12 @@ def _calibrate(lines: Lines, values: Floats, pieces: Sequence[Piece], starts: Bo
 
 
 def _mark_changes(pieces: Sequence[Piece]) -> Bools:
-    """Mark the lines at both sides of each change: one of several steps that it lies in has some of both paces."""
+    """Mark the lines at both sides of each change of level: one of several steps that it lies in has some of both paces."""
     marked = np.zeros(pieces[-1].end, dtype=bool)
-    for piece in pieces:
-        if piece.end - piece.start >= MIN_LEVEL:
-            marked[[piece.start, piece.end - 1]] = True
-    marked[[0, -1]] = False
+    for before, after in itertools.pairwise(pieces):
+        if not (before.is_ramp or after.is_ramp):
+            marked[before.end - 1] = before.end - before.start >= MIN_LEVEL
+            marked[after.start] = after.end - after.start >= MIN_LEVEL
     return marked
 
 
