@@ -103,7 +103,7 @@ def load_log_beside(path: Path, *, report: Report) -> "TrainingLog":
 def _is_log(inputs: InputFiles, file: Path) -> bool:
     """Say whether a file is a log, by a sample of it."""
     head = normalise(inputs.head(file))
-    if _is_binary_log(inputs.head(file)):
+    if is_binary_log(inputs.head(file)):
         return True
     if not head or head.startswith(b"PAR1") or not _is_text(head):
         return False
@@ -159,7 +159,7 @@ def _read_logs(inputs: InputFiles, name: str, report: Report, said: tuple[str | 
 
 def _list_binary(inputs: InputFiles, name: str) -> list[Path]:
     """List the files of a folder that are logs and no text: of one writer, as several tell the same steps again."""
-    found = [file for file in inputs.files if _is_binary_log(inputs.head(file))]
+    found = [file for file in inputs.files if is_binary_log(inputs.head(file))]
     folders = sorted({file.parent.relative_to(inputs.path).as_posix() for file in found})
     if len(folders) > 1:
         some = ", ".join(folders[:4]) + (f" and {len(folders) - 4} more" if len(folders) > 4 else "")
@@ -169,7 +169,7 @@ def _list_binary(inputs: InputFiles, name: str) -> list[Path]:
     return found
 
 
-def _is_binary_log(head: bytes) -> bool:
+def is_binary_log(head: bytes) -> bool:
     """Say whether a file is of a format that is no text, by its first bytes."""
     return any(isinstance(found, FileFormat) and found.is_binary and found.recognise(head) for found in list_formats())
 
