@@ -84,8 +84,11 @@ def _read_log(diagnosis: Diagnosis, dumps: Dumps, request: Request) -> Diagnosis
 
 
 def _tell_unused(diagnosis: Diagnosis, request: Request) -> Diagnosis:
-    """Say of telemetry that somebody gives for what has no operations that it is of no use."""
+    """Say of telemetry that somebody gives for what has no operations that it is of no use here, and where it is."""
     if request.telemetry is None or request.shares_telemetry:
         return diagnosis
-    warning = "telemetry is not used: it says why machines are slow that a trace of operations names, and this is none"
+    warning = (
+        "telemetry is not used: it says why a machine is slow that a trace names, and this names none; `diagnose machines` "
+        "finds the machine that differs from its peers by telemetry alone (--at, --minutes: when steps were slow)"
+    )
     return dataclasses.replace(diagnosis, warnings=(*diagnosis.warnings, warning))

@@ -3,10 +3,14 @@
 Enters: dumps. Leaves: a `Diagnosis`. What replays would tell is not known.
 """
 
+import dataclasses
+
 import numpy as np
 
+from diagnose.errors import TraceError
 from diagnose.features.catalogue import list_features
 from diagnose.judge.collectives import judge_collectives
+from diagnose.judge.collectives_beside import join_collectives
 from diagnose.judge.collectives_layout import find_layout
 from diagnose.judges import made_by, read_rules
 from diagnose.model.diagnosis import Diagnosis
@@ -24,7 +28,7 @@ _NAMES_GIVEN = (
 
 
 def diagnose_collectives(dumps: Dumps, request: Request) -> Diagnosis:
-    """Diagnose a folder of dumps, one a rank.
+    """Diagnose a folder of dumps, one a rank; of a job with those of two recorders, both are read.
 
     Raises
     ------
@@ -33,6 +37,25 @@ def diagnose_collectives(dumps: Dumps, request: Request) -> Diagnosis:
     RuleError
         A rule file is wrong.
     """
+    if dumps.second is None:
+        return _diagnose_kind(dumps, request)
+    found, refused = [], []
+    for each in (dumps, dumps.second):
+        try:
+            found.append(_diagnose_kind(each, request))
+        except TraceError as error:
+            refused.append(error)
+    if not found:
+        raise refused[0]
+    if refused:
+        warning = f"dumps of one of two recorders are not used: {refused[0]}"
+        return dataclasses.replace(found[0], warnings=(*found[0].warnings, warning))
+    first, second = sorted(found, key=lambda one: one.collectives is None or one.collectives.hang is None)
+    return join_collectives(first, second, read_rules(request.rules).severities)
+
+
+def _diagnose_kind(dumps: Dumps, request: Request) -> Diagnosis:
+    """Diagnose the dumps of one recorder."""
     request.report("reading")
     path = dumps.inputs.path
     name = request.name or str(path)

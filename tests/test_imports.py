@@ -58,6 +58,7 @@ LIBRARIES = {
     ),
     "rich": ("diagnose/report/", "diagnose/cli/progress.py", "diagnose/watch/screen.py", "diagnose/faults/__main__.py"),
     "sklearn": ("diagnose/train/trees.py",),
+    "tensorboard": ("diagnose/trace/logs/formats/event_files.py",),
     "pandas": ("diagnose/model/diagnosis.py", "diagnose/model/request.py"),  # the second for its type alone
     "click": (
         "diagnose/cli/",

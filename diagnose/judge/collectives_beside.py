@@ -1,6 +1,6 @@
-"""Dumps of collectives beside the traces, or the log, of one job: what both say is evidence, else both are told.
+"""Dumps of collectives beside the traces, the log, or other dumps of one job: what both say is evidence, else both are told.
 
-Enters: a `Diagnosis` of traces or of a log, and that of the dumps. Leaves: one diagnosis.
+Enters: a `Diagnosis` of traces, of a log, or of the dumps of another recorder, and that of the dumps. Leaves: one diagnosis.
 
 Dumps seldom are of the traced steps: that one sees what the other does not is no proof against either.
 """
@@ -69,9 +69,16 @@ def join_collectives(diagnosis: Diagnosis, dumps: Diagnosis, severities: Severit
         causes=severities.rate_all(everything, job.world_size if is_known else None),
         checked=tuple(sorted(looked)),
         not_checked=tuple(entry for entry in diagnosis.not_checked if entry.cause not in looked | new),
-        collectives=seen,
+        collectives=diagnosis.collectives or seen,
         warnings=(*diagnosis.warnings, *warnings),
     )
+
+
+def _name_source(diagnosis: Diagnosis) -> str:
+    """Say what a diagnosis is of."""
+    if diagnosis.collectives is not None:
+        return f"dumps of {diagnosis.collectives.format}"
+    return "trace" if diagnosis.is_replayed else "log"
 
 
 def _is_laid_out(diagnosis: Diagnosis) -> bool:
@@ -81,7 +88,7 @@ def _is_laid_out(diagnosis: Diagnosis) -> bool:
 
 def _contradict(diagnosis: Diagnosis, dumps: Diagnosis, seen: CollectivesDocument) -> str:
     """Say why dumps are not of this job; empty where they may be."""
-    job, what = diagnosis.job, "trace" if diagnosis.is_replayed else "log"
+    job, what = diagnosis.job, _name_source(diagnosis)
     if not _is_laid_out(diagnosis):
         return ""
     if seen.world_size > job.world_size:
@@ -196,7 +203,7 @@ def _warn_apart(diagnosis: Diagnosis, dumps: Diagnosis, added: Sequence[Cause]) 
         if not unseen:
             return []
         theirs, mine = "nobody", _name_all(unseen)
-    what = "trace" if diagnosis.is_replayed else "log"
+    what = _name_source(diagnosis)
     return [
         f"collectives and {what} do not agree: the dumps name {theirs}, the {what} names {mine}; are they of other times?"
     ]

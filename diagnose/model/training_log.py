@@ -138,7 +138,9 @@ class TrainingLog:
         What `step_s` are the seconds of where the log tells only a rate: "1,000,000 tokens of a GPU". Empty where it is a step:
         only then they may be added up.
     error : float
-        The part of `step_s` that most lines are wrong by, as they were read off a coarse clock: a standard deviation.
+        The part of `step_s` that most lines are wrong by, as they were read off a coarse clock, or rounded: a standard deviation.
+    clock : float
+        That of a clock alone, whose every reading ends one line and begins the next.
     """
 
     name: str
@@ -163,6 +165,7 @@ class TrainingLog:
     notes: tuple[str, ...] = ()
     of: str = ""
     error: float = 0.0
+    clock: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ levels: Karlin and Altschul, Methods for assessing the statistical significance 
 
 import dataclasses
 import itertools
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -44,8 +45,14 @@ LASTING_QUANTILES = (0.1, 0.9)
 #: The part of the differences that is taken for the noise of means: more than half may be changes of level. And this quantile of
 #: the absolute value of a normal distribution.
 LOW_QUANTILE, LOW_SIGMA = 0.3, 0.3853
+#: Differences beyond this quantile count as much as this quantile.
+BOUNDED = 0.95
 #: Levels of fewer values than this may be a few slow values in a row.
 SHORT_LEVEL = 64
+#: What readings of a clock may add to means that show how frequent slow values are: half of the least ratio.
+CALM = 0.01
+#: A change of level is moved by so many values where they are read off a clock.
+CLOCK_REACH = 30
 #: How probable a short level may be by chance, in the whole series.
 CHANCE = 0.01
 #: A ramp takes at least so many values, else it is a change of level.
@@ -74,7 +81,9 @@ class Piece(NamedTuple):
         return np.linspace(self.first, self.last, self.end - self.start)
 
 
-def fit_pieces(series: Floats, *, least_ratio: float, noise: float = LEAST_NOISE_RATIO) -> list[Piece]:
+def fit_pieces(
+    series: Floats, *, least_ratio: float, noise: float = LEAST_NOISE_RATIO, clock: float = 0.0
+) -> list[Piece]:
     """Fit levels and ramps to a long series.
 
     Parameters
@@ -85,6 +94,9 @@ def fit_pieces(series: Floats, *, least_ratio: float, noise: float = LEAST_NOISE
         Medians of neighbouring levels, and ends of a ramp, differ by at least this factor.
     noise : float
         A part of a value that it may be wrong by, at least.
+    clock : float
+        The part of it that is due to readings of a clock, each of which ends one value and begins the next: in the mean of
+        several only the first and the last count. A standard deviation.
 
     Returns
     -------
@@ -94,10 +106,30 @@ def fit_pieces(series: Floats, *, least_ratio: float, noise: float = LEAST_NOISE
     n = len(series)
     if n == 0:
         return []
-    bins = _Bins.of(series, noise)
-    bounds = bins.prune(bins.fit())
+    bins = _Bins.of(series, noise, clock)
+    bounds = bins.fit()
+    if bins.n_calm > 1:  # weak changes show in means only, which leave little of the clock
+        bounds = _join_bounds(bounds, _fit_calm(bins), bins.n_calm)
+    bounds = bins.prune(bounds)
     ramps = _find_ramps(bins, bounds, least_ratio)
     return _place(series, bins, bounds, ramps, least_ratio)
+
+
+def _fit_calm(bins: "_Bins") -> list[int]:
+    """Give where levels begin that means of neighbours show, in which the readings of a clock cancel."""
+    size = bins.n_calm
+    n = len(bins.raw) // size
+    if n < 2 * MIN_LEVEL:
+        return [0, len(bins.raw)]
+    means = np.exp(bins.raw[: n * size].reshape(n, size).mean(axis=1))
+    calm = _Bins.of(means, LEAST_NOISE_RATIO, bins.clock / size)
+    return [0, *(at * size for at in calm.prune(calm.fit())[1:-1]), len(bins.raw)]
+
+
+def _join_bounds(bounds: list[int], others: list[int], near: int) -> list[int]:
+    """Add the changes of level that no other one is near to."""
+    added = [at for at in others if min(abs(at - bound) for bound in bounds) > max(near, MIN_LEVEL)]
+    return sorted([*bounds, *added])
 
 
 def fit_levels(series: Floats, *, least_ratio: float) -> list[int]:
@@ -113,21 +145,43 @@ def fit_levels(series: Floats, *, least_ratio: float) -> list[int]:
     return [0, *(piece.end for piece in _place(series, bins, bounds, [], least_ratio))]
 
 
-def lasting_noise(series: Floats) -> float:
+def lasting_noise(series: Floats, clock: float = 0.0) -> float:
     """Estimate the standard deviation of a series as its means over some values show it: noise that lasts counts more.
 
     Means over m values of independent noise scatter by the root of m less; those of noise that lasts do not. The largest of what
-    several m show is given, and changes of level count for little.
+    several m show is given, and changes of level count for little. What readings of a `clock` add is taken out.
     """
-    found = float(noise_of_differences(series))
+    found = _without_clock(_noise_of(series, clock), clock, 1)
     for size in LASTING:
         n = len(series) // size
         if n < MIN_BLOCKS:
             break
         apart = np.diff(series[: n * size].reshape(n, size).mean(axis=1))
         scatter = np.quantile(np.abs(apart - np.median(apart)), LOW_QUANTILE) / LOW_SIGMA / np.sqrt(2.0)
-        found = max(found, float(scatter * np.sqrt(size)))
+        if clock:
+            scatter = min(scatter, _bounded_deviation(apart))
+        found = max(found, _without_clock(float(scatter * np.sqrt(size)), clock, size))
     return found
+
+
+def _noise_of(series: Floats, clock: float) -> float:
+    """Estimate the noise of single values; a coarse clock shows few different ones, whose median difference may be any of these."""
+    noise = float(noise_of_differences(series))
+    return min(noise, _bounded_deviation(np.diff(series))) if clock and len(series) > 1 else noise
+
+
+def _bounded_deviation(apart: Floats) -> float:
+    """Give the standard deviation that differences show, the largest of them bounded: those are changes of level."""
+    bound = float(np.quantile(np.abs(apart), BOUNDED))
+    return float(np.sqrt(np.mean(np.clip(apart, -bound, bound) ** 2) / 2.0))
+
+
+def _without_clock(sigma: float, clock: float, size: int) -> float:
+    """Take out of a deviation, as differences of means over so many values show it, what readings of a clock add.
+
+    The difference has the reading between the two means twice, so that their squares are 3 in place of the 2 of independent ones.
+    """
+    return math.sqrt(max(sigma**2 - 1.5 * clock**2 / size, 0.0))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -142,18 +196,29 @@ class _Bins:
     lasting: float
     #: Residuals below this say nothing: times are read off a coarse clock.
     dead: float
+    #: What readings of a clock add to `sigma`; `calm` are means of so many neighbours that little of it is left.
+    clock: float
+    calm: Floats
+    n_calm: int
 
     @classmethod
-    def of(cls, series: Floats, noise: float = LEAST_NOISE_RATIO) -> "_Bins":
+    def of(cls, series: Floats, noise: float = LEAST_NOISE_RATIO, clock: float = 0.0) -> "_Bins":
         """Take the medians of neighbours."""
         logs = np.log(series)
         width = -(-len(logs) // MAX_BINS)
         smooth, raw = (_take_medians(values, width) for values in (_smooth(logs), logs))
-        white = max(float(noise_of_differences(logs)), noise) / float(np.sqrt(width))
+        clock = clock if clock > LEAST_NOISE_RATIO else 0.0
+        white = max(_noise_of(logs, clock), noise) / float(np.sqrt(width))
         low, high = np.quantile(raw, LASTING_QUANTILES)
         bounded = np.clip(raw, low - CLIP_DEVIATIONS * white, high + CLIP_DEVIATIONS * white)
         dead = DEAD_DEVIATIONS * noise if noise > LEAST_NOISE_RATIO else 0.0
-        return cls(width, len(logs), smooth, raw, white, max(white, lasting_noise(bounded)), dead)
+        clock /= width
+        least = white if not clock else max(_without_clock(white, clock, 1), LEAST_NOISE_RATIO)
+        lasting = max(least, lasting_noise(bounded, clock))
+        n_calm = min(max(1, math.ceil(clock / CALM)), len(raw))
+        padded = np.pad(raw, n_calm // 2, mode="edge")
+        calm = np.convolve(padded, np.full(n_calm, 1.0 / n_calm), mode="valid")[: len(raw)]
+        return cls(width, len(logs), smooth, raw, white, lasting, dead, clock, calm if n_calm > 1 else raw, n_calm)
 
     def to_value(self, at: int) -> int:
         """Give the first value of a bin."""
@@ -206,33 +271,50 @@ class _Bins:
         a, b = (np.clip(values, low - slack, high + slack) for values in (a, b))
         apart = np.concatenate([np.diff(a), np.diff(b)])
         mixed = float(np.sqrt(np.mean(apart**2) / 2.0)) if len(apart) else 0.0
-        noise = max(self.lasting, mixed) * float(np.sqrt(1.0 / len(a) + 1.0 / len(b)))
+        own = max(self.lasting, _without_clock(mixed, self.clock, 1))
+        own *= math.sqrt(1.0 / len(a) + 1.0 / len(b))
+        noise = math.hypot(own, self.clock * math.sqrt(_of_readings(len(a), len(b))))
         return abs(float(a.mean() - b.mean())) / (noise * DEVIATIONS)
 
     def _find_by_chance(self, bounds: list[int]) -> int | None:
         """Find a short level that is a few slow values in a row, as frequent ones make by chance: the change to take away."""
-        n = len(self.raw)
         for i in range(len(bounds) - 1):
             start, end = bounds[i], bounds[i + 1]
             around = [at for at in (i, i + 1) if 0 < at < len(bounds) - 1]
             if end - start >= SHORT_LEVEL or not around:
                 continue
             level = float(np.median(self.raw[start:end]))
-            beside = {at: float(np.median(self._beside(bounds, i, at))) for at in around}
+            beside = {at: float(np.median(self._beside(self.raw, bounds, i, at))) for at in around}
             if len(around) == 2 and (beside[i] > level) != (beside[i + 1] > level):
                 continue  # between the two beside it, as on a ramp
-            outside = np.concatenate([self._beside(bounds, i, at) for at in around])
             nearest = min(around, key=lambda at: abs(beside[at] - level))
             middle, sign = (level + beside[nearest]) / 2.0, 1.0 if level > beside[nearest] else -1.0
-            inside = float(np.mean(sign * (self.raw[start:end] - middle) > 0))
-            frequent = (float(np.count_nonzero(sign * (outside - middle) > 0)) + 0.5) / (len(outside) + 1)
-            if (end - start) * _divergence(inside, frequent) < 2.0 * np.log(n) - np.log(CHANCE):
+            # Single values show short levels, means of neighbours weak ones.
+            for size, values in {1: self.raw, self.n_calm: self.calm}.items():
+                outside = np.concatenate([self._beside(values, bounds, i, at) for at in around])
+                inside = float(np.mean(sign * (values[start:end] - middle) > 0))
+                frequent = (float(np.count_nonzero(sign * (outside - middle) > 0)) + 0.5) / (len(outside) + 1)
+                least = 2.0 * np.log(len(values) / size) - np.log(CHANCE)
+                if (end - start) / size * _divergence(inside, frequent) >= least:
+                    break
+            else:
                 return nearest
         return None
 
-    def _beside(self, bounds: list[int], i: int, at: int) -> Floats:
+    @staticmethod
+    def _beside(values: Floats, bounds: list[int], i: int, at: int) -> Floats:
         """Give the bins of the level on the other side of a change of level `i`."""
-        return self.raw[bounds[at - 1] : bounds[at]] if at == i else self.raw[bounds[at] : bounds[at + 1]]
+        return values[bounds[at - 1] : bounds[at]] if at == i else values[bounds[at] : bounds[at + 1]]
+
+
+def _of_readings(n_before: int, n_after: int) -> float:
+    """Give the variance of the difference of two means one after the other, over that of a value between two readings.
+
+    >>> _of_readings(1, 1)
+    3.0
+    """
+    a, b = 1.0 / n_before, 1.0 / n_after
+    return (a**2 + (a + b) ** 2 + b**2) / 2.0
 
 
 def find_crowds(hits: NDArray[np.bool_], within: int = WINDOW) -> list[tuple[int, int]]:
@@ -329,11 +411,19 @@ def _fit_ramp(bins: _Bins, bounds: list[int], left: int, right: int) -> _Ramp | 
     values = np.exp(bins.smooth[first:end])
     parts = [(a - first, b - first) for a, b in itertools.pairwise(bounds[left : right + 2])]
     levels = [float(np.median(values[a:b])) for a, b in parts]
+    parts = _part_best(values, parts, levels)
     steps = np.repeat(levels, [b - a for a, b in parts])
-    slack = np.exp(CLIP_DEVIATIONS * bins.lasting)
+    noise = max(bins.lasting, bins.sigma)
+    slack = np.exp(CLIP_DEVIATIONS * noise)
     values = np.clip(values, min(levels) / slack, max(levels) * slack)
+    if bins.clock:  # medians of whole seconds are whole seconds
+        steps = np.repeat([float(values[a:b].mean()) for a, b in parts], [b - a for a, b in parts])
     weight = 1.0 / steps**2  # noise is a part of the value
-    penalty = LEVEL_PENALTY * bins.lasting**2 * np.log(len(bins.raw))
+    penalty = LEVEL_PENALTY * noise**2 * np.log(len(bins.raw))
+    if bins.clock:  # a value that a change lies in is between the two levels
+        for at in (a + side for a, _ in parts[1:] for side in (-1, 0)):
+            low, high = sorted(steps[max(at - 1, 0) : at + 2][[0, -1]])
+            steps[at] = np.clip(values[at], low, high)
     best = _cost(values, steps, weight, bins.dead) + (right - left) * penalty
     span = (0, n)
     found = None
@@ -358,6 +448,17 @@ def _fit_ramp(bins: _Bins, bounds: list[int], left: int, right: int) -> _Ramp | 
     return _Ramp(
         first + a, first + b, float(np.log(max(low, found[0] / 2))), float(np.log(max(high, found[1] / 2))), left, right
     )
+
+
+def _part_best(values: Floats, parts: list[tuple[int, int]], levels: list[float]) -> list[tuple[int, int]]:
+    """Move each change, by the reach of smoothing at most, to where it parts its two levels best."""
+    at = [0, *(a for a, _ in parts[1:]), parts[-1][1]]
+    for i in range(1, len(at) - 1):
+        low, high = max(at[i - 1] + 1, at[i] - WINDOW), min(at[i + 1] - 1, at[i] + WINDOW)
+        near = values[low:high]
+        gained = np.cumsum((near - levels[i - 1]) ** 2 - (near - levels[i]) ** 2)
+        at[i] = low + int(np.argmin(np.concatenate([[0.0], gained])))
+    return list(itertools.pairwise(at))
 
 
 def _cost(values: Floats, fitted: Floats, weight: Floats, dead: float) -> float:
@@ -400,10 +501,10 @@ def _place(series: Floats, bins: _Bins, bounds: list[int], ramps: list[_Ramp], l
     spans = [(bins.to_value(ramp.start), bins.to_value(ramp.end)) for ramp in ramps]
     plain = [at for at in plain if not any(a < at < b for a, b in spans)]
     at = sorted({*plain, *fixed})
-    reach = 2 * bins.width + WINDOW
+    reach = CLOCK_REACH if bins.clock else 2 * bins.width + WINDOW
     for i in range(1, len(at) - 1):
         if at[i] not in fixed:
-            at[i] = _place_at_value(series, at[i - 1], at[i], at[i + 1], reach)
+            at[i] = _place_at_value(series, at[i - 1], at[i], at[i + 1], reach, bins.clock)
     at = _join_alike(series, at, {a for a, _ in spans} | {b for _, b in spans}, least_ratio)
     ends = {
         span: (float(np.exp(ramp.first)), float(np.exp(ramp.last))) for span, ramp in zip(spans, ramps, strict=True)
@@ -415,10 +516,18 @@ def _place(series: Floats, bins: _Bins, bounds: list[int], ramps: list[_Ramp], l
     return pieces
 
 
-def _place_at_value(series: Floats, low: int, at: int, high: int, reach: int) -> int:
-    """Move a change to the value that parts the two levels best, by absolute deviations."""
+def _place_at_value(series: Floats, low: int, at: int, high: int, reach: int, clock: float) -> int:
+    """Move a change to the value that parts the two levels best.
+
+    By absolute deviations; of readings of a clock by sums of the values, in which all readings but the first and the last cancel.
+    """
     before, after = float(np.median(series[low:at])), float(np.median(series[at:high]))
     first, last = max(low + 1, at - reach), min(high - 1, at + reach)
+    if clock:
+        slack = 1.0 + CLIP_DEVIATIONS * clock
+        near = np.clip(series[first:last], min(before, after) / slack, max(before, after) * slack)
+        gained = np.r_[0.0, np.cumsum(np.sign(after - before) * (near - (before + after) / 2.0))]
+        return first + int(np.argmin(gained)) if last > first else at
     near = np.clip(series[first:last], min(before, after), max(before, after))
     # Cost of parting before each value: those left of it against the level before, the others against that after.
     left = np.r_[0.0, np.cumsum(np.abs(near - before))]

@@ -110,7 +110,7 @@ def _read_stream(source: BinaryIO, name: str, report: Callable[[str], None], cho
 def _read_inputs(inputs: InputFiles, name: str, report: Callable[[str], None], choose: _Choose) -> Rows:
     """Read files of another producer, else a folder with one trace a rank."""
     # A job in one Parquet file is answered without any of these.
-    from diagnose.trace.collectives.recognise import find_dumps
+    from diagnose.trace.collectives.recognise import pick_dumps
     from diagnose.trace.gather import gather_traces
     from diagnose.trace.logs_beside import is_log_beside
     from diagnose.trace.producers import training_log
@@ -119,7 +119,7 @@ def _read_inputs(inputs: InputFiles, name: str, report: Callable[[str], None], c
     from diagnose.trace.strangers import describe_strangers, refuse_strangers
 
     # What a communication library left beside traces has no operations to add.
-    dumps = find_dumps(inputs.path) if inputs.is_folder else None
+    dumps = pick_dumps(inputs) if inputs.is_folder else None
     passed = frozenset(inputs.files if dumps is None else dumps.others)
     traces = tuple(file for file in inputs.files if is_trace(file))
     others = tuple(

@@ -4,7 +4,7 @@ Enters: what a reader found. Leaves: `Rows`, one numpy array a column.
 """
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,9 @@ from diagnose.model.optype import Op
 from diagnose.model.recording import Account
 from diagnose.model.trace import Bools, Ints
 from diagnose.trace.columns import begins_run
-from diagnose.trace.list_column import ListColumn
+
+if TYPE_CHECKING:  # a log is read without pyarrow
+    from diagnose.trace.list_column import ListColumn
 
 #: Index of the step, dp rank and stage of every row.
 RowIndex = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
@@ -46,7 +48,7 @@ class Rows:
     job: dict[str, Any]
     position: NDArray[Any] | None = None  # of the model chunk within the model; -1 where there is none
     number: NDArray[np.int32] | None = None  # which row of the file it is; None without `lists`
-    lists: ListColumn | None = None  # document lengths, read later
+    lists: "ListColumn | None" = None  # document lengths, read later
     other: NDArray[np.int32] | None = None  # of rows of other types than `Op`: position in `other_types`, -1 elsewhere
     other_types: tuple[str, ...] = ()
     recording: Account | None = None  # what another producer's files could not bring along; None where there were none

@@ -45,6 +45,10 @@ _PROFILE = "record the same steps with torch.profiler on every rank, and give th
 _BESIDE = f"{_TRACE}: this has no operations"
 _TELEMETRY = "give this beside the trace, diagnose TRACE --telemetry FILE: it says why a machine is slow"
 _LOG = "give the log that the trainer printed for step times (`diagnose convert --list`: whose are read), or a trace for causes"
+_WANDB = (
+    "export its history as CSV with a column of step times, or _runtime: `wandb sync` its folder, then "
+    'wandb.Api().run("ENTITY/PROJECT/ID").history(samples=10**6).to_csv("history.csv"); or give what the trainer printed'
+)
 _UNPACK = "unpack it, and give the folder"
 
 
@@ -270,7 +274,7 @@ STRANGERS: tuple[Stranger, ...] = (
         "a log of Weights & Biases (.wandb)",
         _is(rb"\A:W&B"),
         "has the curves and system metrics of a run",
-        _LOG,
+        _WANDB,
     ),
     Stranger(
         "a log of SwanLab",

@@ -13,7 +13,8 @@ from pathlib import Path
 from diagnose.errors import UsageError
 from diagnose.trace.find_log import find_log
 from diagnose.trace.gather import START
-from diagnose.trace.input_files import is_trace
+from diagnose.trace.input_files import InputFiles, is_trace
+from diagnose.trace.logs.load import is_binary_log
 from diagnose.triage.source import FoundJob, is_remote, list_jobs
 from diagnose.watch.log import LogSource
 from diagnose.watch.request import WatchRequest
@@ -103,6 +104,6 @@ def _open_source(path: Path, request: WatchRequest) -> Callable[[Mark], Source] 
         return lambda mark: StepSource(path, mark, window_steps=request.window_steps, once=request.once)
     if path.is_dir() and is_of_sessions(path):
         return lambda mark: SessionSource(path, mark)
-    if path.is_file() and find_log(path) is not None:
+    if path.is_file() and find_log(path) is not None and not is_binary_log(InputFiles(path, (path,)).head(path)):
         return lambda mark: LogSource(path, mark, window_steps=request.window_steps)
     return None

@@ -11,6 +11,7 @@ import pytest
 import diagnose
 from diagnose.report.html.page import render_without_replay
 from diagnose.report.schemas import make_schema
+from diagnose.trace.collectives import recognise
 from tests.collectives.simulate import Fault, Shape, simulate
 from tests.collectives.write import write_flight_recorder, write_inspector
 from tests.trace.producers.megatron_lines import argument_lines, noisy, run
@@ -153,3 +154,44 @@ def test_damaged_dumps_beside_a_trace(tmp_path):
     assert [cause.cause for cause in diagnosis.causes] == ["worker-fault"]
     assert diagnosis.collectives is None
     assert any(text.startswith("dumps are not used: ") for text in diagnosis.warnings)
+
+
+def test_dumps_of_two_recorders(tmp_path):
+    """The hang that the Flight Recorder shows, and the slow rank that Inspector shows, are both said."""
+    write_hang(tmp_path / "hang")
+    write_inspector(
+        simulate(SMALL, Fault("slow", 5, 1.6), seed=5, n_steps=12),
+        tmp_path / "slow",
+        seed=1,
+        version="v4.3",
+        has_p2p=True,
+    )
+    alone = diagnose.diagnose(tmp_path / "hang"), diagnose.diagnose(tmp_path / "slow")
+    diagnosis = diagnose.diagnose(tmp_path)
+    check(diagnosis)
+    assert [cause.title for cause in diagnosis.causes] == [cause.title for one in alone for cause in one.causes]
+    assert diagnosis.collectives.format == "PyTorch Flight Recorder"
+
+
+def test_damaged_dumps_of_the_second_recorder(tmp_path):
+    """A warning names them, and the others are used."""
+    write_inspector(
+        simulate(SMALL, Fault("slow", 5, 1.6), seed=5, n_steps=12), tmp_path / "slow", seed=1, version="v4.3"
+    )
+    alone = diagnose.diagnose(tmp_path)
+    for file in write_hang(tmp_path / "hang").iterdir():
+        file.write_bytes(file.read_bytes()[:3000])
+    diagnosis = diagnose.diagnose(tmp_path)
+    assert diagnosis.causes == alone.causes
+    assert any("dumps of one of two recorders are not used" in warning for warning in diagnosis.warnings)
+
+
+def test_each_file_of_a_job_is_asked_once_whether_it_is_a_dump(tmp_path, monkeypatch):
+    """A folder of traces and dumps is asked for dumps three times, and looked at once."""
+    asked = []
+    looked = recognise.name_dump
+    monkeypatch.setattr(recognise, "name_dump", lambda inputs, file: asked.append(file) or looked(inputs, file))
+    write_traced(tmp_path, Fault())
+    first = {file for file in asked if asked.count(file) > 2}
+    assert asked
+    assert not first

@@ -293,6 +293,27 @@ def test_scatter_that_grows() -> None:
     assert facts.spread.last > 4 * facts.spread.first
 
 
+@pytest.mark.parametrize("n_after", [1, 2])
+def test_a_window_that_ends_just_before_the_log_does(n_after: int) -> None:
+    """One or two lines at the usual pace are enough to say that it recovered."""
+    step_s = noise(500)
+    step_s[300 : 500 - n_after] *= 1.6
+    facts, _ = look(run_of(step_s))
+    (window,) = facts.windows
+    assert (window.onset, window.recovery) == (301, 501 - n_after)
+
+
+@pytest.mark.parametrize(("phase", "matches"), [(0, ("epoch",)), (50, ())])
+def test_what_comes_within_an_epoch_is_not_its_begin(phase: int, matches: tuple[str, ...]) -> None:
+    """Slow steps at the length of an epoch are matched with it where epochs begin, and not in their middle."""
+    step_s = noise(1000)
+    step_s[100 + phase :: 100] += 9.0
+    facts, verdict = look(run_of(step_s, intervals={"epoch": 100}))
+    (spikes,) = facts.spikes
+    assert (spikes.period, spikes.matches) == (100, matches)
+    assert [cause.cause for cause in verdict.causes] == ["data-loading" if matches else "unknown"]
+
+
 def test_a_million_lines() -> None:
     """The period of a long log is exact, and a window of 40 lines is found to the line."""
     step_s = 1.4 * noise(1_000_000)

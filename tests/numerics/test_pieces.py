@@ -10,6 +10,16 @@ from diagnose.numerics.pieces import find_crowds, fit_levels, fit_pieces
 SEEDS = range(20)
 
 
+def by_clock(step_s: np.ndarray, every: int) -> np.ndarray:
+    """Give the mean seconds of so many steps each, as a clock of whole seconds shows them."""
+    shown = np.floor(np.r_[0.0, np.cumsum(step_s)])
+    return np.diff(shown[::every]) / every
+
+
+#: Standard deviation of what `by_clock` adds to means of 20 steps of 0.43 s, as a part of them.
+CLOCK = 1.0 / np.sqrt(6.0) / 8.6
+
+
 def levels(*parts: tuple[int, float], noise: float = 0.1, seed: int = 0) -> np.ndarray:
     """Draw a series of levels, each as many steps long and as high as said."""
     series = np.concatenate([np.full(n, height) for n, height in parts])
@@ -85,3 +95,25 @@ def test_hits_that_stand_close() -> None:
     assert find_crowds(hits) == [(700_000, 700_010)]
     rng = np.random.default_rng(0)
     assert find_crowds(rng.random(1000) < 0.5) == []
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_steady_pace_by_a_coarse_clock_is_one_level(seed: int) -> None:
+    """What whole seconds do to lines of 9 s is no change of pace."""
+    step_s = 0.43 * np.exp(0.01 * np.random.default_rng(seed).standard_normal(1000))
+    series = by_clock(step_s, 20)
+    assert len(fit_pieces(series, least_ratio=1.02, noise=CLOCK, clock=CLOCK)) == 1
+
+
+@pytest.mark.parametrize(("first", "last", "ratio"), [(205, 325, 1.5), (400, 700, 1.25)])
+def test_a_window_by_a_coarse_clock(first: int, last: int, ratio: float) -> None:
+    """A short one, and a long one, are levels and no ramps, in 19 of 20 series."""
+    right = 0
+    for seed in SEEDS:
+        step_s = 0.43 * np.exp(0.01 * np.random.default_rng(seed).standard_normal(1000))
+        step_s[first:last] *= ratio
+        pieces = fit_pieces(by_clock(step_s, 20), least_ratio=1.02, noise=CLOCK, clock=CLOCK)
+        bounds = [piece.end * 20 for piece in pieces[:-1]]
+        right += len(bounds) == 2 and bool(np.allclose(bounds, [first, last], rtol=0, atol=20))
+        assert not any(piece.is_ramp for piece in pieces)
+    assert right >= 19

@@ -4,6 +4,7 @@ Enters: `Lines`. Leaves: a `Baseline`, an array of the pace of every line.
 """
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -71,9 +72,10 @@ def fit_baseline(lines: Lines, *, least_ratio: float) -> Baseline:
     values = lines.pace_s
     starts = _find_starts(lines, values)
     kept = np.flatnonzero(~starts)
-    pieces = fit_pieces(values[kept], least_ratio=least_ratio, noise=lines.noise)
+    pieces = fit_pieces(values[kept], least_ratio=least_ratio, noise=lines.noise, clock=lines.clock)
     pieces = _settle(values[kept], pieces, lines.noise)
     pieces = _add_crowds(values[kept], pieces, least_ratio, lines.noise)
+    pieces = _add_ends(values[kept], pieces, least_ratio, lines.noise)
     pieces = _over_all(pieces, kept, len(values))
     pieces, spikes = _calibrate(lines, values, pieces, starts)
     pace_s = np.concatenate([piece.values() for piece in pieces])
@@ -177,6 +179,31 @@ def _add_crowds(values: Floats, pieces: Sequence[Piece], least_ratio: float, noi
     return found
 
 
+def _add_ends(values: Floats, pieces: Sequence[Piece], least_ratio: float, noise: float) -> list[Piece]:
+    """Make levels of the fast lines at both ends that are too few for a level of their own: a slow window does not cover them.
+
+    Steps are seldom faster by chance, and so few are no pace that lasts.
+    """
+    found = list(pieces)
+    for at, order in ((0, 1), (-1, -1)):
+        piece = found[at]
+        if piece.is_ramp or piece.end - piece.start < 2 * MIN_LEVEL:
+            continue
+        logs = np.log(values[piece.start : piece.end] / piece.first)
+        sigma = max(float(noise_of_differences(logs)), noise)
+        fast = logs[::order][:MIN_LEVEL] < -max(SPIKE_DEVIATIONS * sigma, float(np.log(least_ratio)))
+        n = int(np.argmin(fast)) if not fast.all() else MIN_LEVEL
+        if not n:
+            continue
+        middle = piece.start + n if order > 0 else piece.end - n
+        parts = [Piece(piece.start, middle, piece.first, piece.last), Piece(middle, piece.end, piece.first, piece.last)]
+        edge = parts[at]
+        level = float(np.median(values[edge.start : edge.end]))
+        parts[at] = Piece(edge.start, edge.end, level, level)
+        found[at : at + 1 or None] = parts
+    return found
+
+
 def _over_all(pieces: Sequence[Piece], kept: Ints, n: int) -> list[Piece]:
     """Stretch pieces over the lines that were left out: each of these belongs to what comes after it."""
     ends = [int(kept[piece.end - 1]) + 1 for piece in pieces[:-1]] + [n]
@@ -190,6 +217,8 @@ def _calibrate(lines: Lines, values: Floats, pieces: Sequence[Piece], starts: Bo
     logs = np.log(values / pace_s)
     spikes = (logs > _least_spike(_scatter(logs, lines.noise))) & ~starts
     ordinary = ~(spikes | starts)
+    if lines.interval > 1:
+        ordinary &= ~_mark_changes(pieces)
     weight = lines.steps * lines.work
     found = []
     for piece in pieces:
@@ -201,6 +230,16 @@ def _calibrate(lines: Lines, values: Floats, pieces: Sequence[Piece], starts: Bo
         scale = float((values * weight)[part][here].sum() / (pace_s * weight)[part][here].sum())
         found.append(Piece(piece.start, piece.end, piece.first * scale, piece.last * scale))
     return found, spikes
+
+
+def _mark_changes(pieces: Sequence[Piece]) -> Bools:
+    """Mark the lines at both sides of each change of level: one of several steps that it lies in has some of both paces."""
+    marked = np.zeros(pieces[-1].end, dtype=bool)
+    for before, after in itertools.pairwise(pieces):
+        if not (before.is_ramp or after.is_ramp):
+            marked[before.end - 1] = before.end - before.start >= MIN_LEVEL
+            marked[after.start] = after.end - after.start >= MIN_LEVEL
+    return marked
 
 
 def _least_spike(sigma: Floats) -> Floats:

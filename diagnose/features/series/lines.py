@@ -67,6 +67,8 @@ class Lines:
     by: LogWork | None
     #: The part that times are wrong by at least: of their digits, or of the clock that they were read off.
     noise: float
+    #: The part of it that is due to readings of a clock, each of which ends one line and begins the next.
+    clock: float
 
     @property
     def pace_s(self) -> Seconds:
@@ -105,6 +107,7 @@ def keep_lines(log: TrainingLog) -> Lines:
         again_s=again_s,
         by=by,
         noise=max(log.error, LEAST_NOISE_RATIO),
+        clock=log.clock,
     )
 
 

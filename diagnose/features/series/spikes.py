@@ -245,7 +245,7 @@ def _match_intervals(log: TrainingLog, lines: Lines, period: int, phase: int) ->
         if interval <= 1 or _as_shown(log, lines, interval) != period:
             continue
         width = lines.interval if log.is_mean else 1
-        if kind in TIMED and kind != "epoch":
+        if kind in TIMED:
             # phase is the smallest number within which it lies; of a line of several steps any of them may be it
             away = (phase + np.arange(width)) % period
             if not (np.minimum(away, period - away) <= NEAR_MULTIPLE).any():

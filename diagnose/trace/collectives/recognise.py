@@ -4,6 +4,7 @@ Enters: a path. Leaves: `Collectives`.
 """
 
 import dataclasses
+import functools
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -27,12 +28,16 @@ _NUMBER = re.compile(r"\d+")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Dumps:
-    """Files of one job that a communication library left; `others` lie beside them and tell of the job, or of nothing."""
+    """Files of one job that a communication library left, all of one kind.
+
+    `others` lie beside them and tell of the job, or of nothing; `second` are those of the other kind, where a job has both.
+    """
 
     inputs: InputFiles
     files: tuple[Path, ...]
     kind: Literal["flight-recorder", "inspector"]
     others: tuple[Path, ...] = ()
+    second: "Dumps | None" = None
 
 
 def name_dump(inputs: InputFiles, file: Path) -> Literal["flight-recorder", "inspector"] | None:
@@ -44,8 +49,6 @@ def name_dump(inputs: InputFiles, file: Path) -> Literal["flight-recorder", "ins
 def find_dumps(source: str | Path | BinaryIO) -> Dumps | None:
     """Find the dumps of a communication library, alone or among the other files of a job; None where there are none.
 
-    Of files that are called alike but for their numbers, as those of all ranks are, one is looked at before the others.
-
     Never raises: what cannot be read is left to the reader of traces, which says why.
     """
     if not isinstance(source, (str, Path)):
@@ -54,6 +57,16 @@ def find_dumps(source: str | Path | BinaryIO) -> Dumps | None:
         inputs = list_input_files(Path(source), name=str(source))
     except (TraceError, OSError):
         return None
+    return pick_dumps(inputs)
+
+
+@functools.lru_cache(maxsize=4)
+def pick_dumps(inputs: InputFiles) -> Dumps | None:
+    """Pick the dumps among the files of a job; None where there are none.
+
+    Of files that are called alike but for their numbers, as those of all ranks are, one is looked at before the others. A job is
+    asked for them up to three times: what it is, which of its files hold operations, and what to join to these.
+    """
     alike: dict[tuple[Path, str], list[Path]] = {}
     for file in inputs.files:
         if file.suffix.lower() not in _BESIDE and file.name not in _BESIDE_NAMES:
@@ -65,11 +78,12 @@ def find_dumps(source: str | Path | BinaryIO) -> Dumps | None:
     known = [kind for kind in kinds.values() if kind is not None]
     if not known:
         return None
-    kind = max(set(known), key=lambda each: (known.count(each), each))
-    picked = tuple(file for file, found in kinds.items() if found == kind)
     dumps = {file for file, found in kinds.items() if found is not None}
     others = tuple(file for files in alike.values() for file in files if file not in dumps)
-    return Dumps(inputs, picked, kind, others)
+    picked: Dumps | None = None
+    for kind in sorted(set(known), key=lambda each: (known.count(each), each)):  # those of which there are most at last
+        picked = Dumps(inputs, tuple(file for file, found in kinds.items() if found == kind), kind, others, picked)
+    return picked
 
 
 def load_collectives(dumps: Dumps, *, name: str, report: Callable[[str], None]) -> "Collectives":

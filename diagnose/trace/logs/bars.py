@@ -20,11 +20,13 @@ from diagnose.model.trace import Ints, Seconds
 
 #: tqdm's default: the share of the newest rate in the smoothed one.
 SMOOTHING = 0.3
-#: Two readings of a clock tell what passed between them where they are wrong by this part of it at most: half of what is
-#: called slow.
-TOLERANCE = 0.05
+#: Two readings of a clock tell what passed between them where they are wrong by this part of it at most. Lines of fewer steps
+#: date windows better, as what they are wrong by cancels in their means; beyond it weak slowdowns are no longer found.
+TOLERANCE = 0.1
 #: Of the steps between readings that are far enough apart this quantile is taken: in faster parts of a run less is known.
 LONGER = 0.75
+#: One reading to the next does where it does for this part of them.
+ALL_BUT_FEW = 0.9
 #: What a bar shows in whole seconds, and what rates tell, may differ by so much more than by that: figures are rounded.
 SLACK_S = 0.25
 #: A bar whose rate explains so many of its elapsed times is read by its rate.
@@ -57,7 +59,7 @@ class Lap:
     is_inverse: np.ndarray
 
 
-def read_lap(lap: Lap, *, is_mean: bool) -> tuple[Ints, Seconds, float, str]:
+def read_lap(lap: Lap, *, is_mean: bool, apart: float = 0.0) -> tuple[Ints, Seconds, float, str]:
     """Say how long the iterations of a lap took.
 
     Parameters
@@ -65,6 +67,8 @@ def read_lap(lap: Lap, *, is_mean: bool) -> tuple[Ints, Seconds, float, str]:
     lap : Lap
     is_mean : bool
         True where the rate is more likely the mean since the bar began, in case both readings fit.
+    apart : float
+        Steps of a window, as `choose_marks` takes them.
 
     Returns
     -------
@@ -77,17 +81,17 @@ def read_lap(lap: Lap, *, is_mean: bool) -> tuple[Ints, Seconds, float, str]:
     how : str
         What was read, for people.
     """
-    readings = [_by_mean_rate(lap), _by_smoothed_rate(lap)]
+    readings = [_by_mean_rate(lap, apart), _by_smoothed_rate(lap)]
     best, how = max(
         zip(readings, ("mean rate", "smoothed rate, undone"), strict=True),
         key=lambda pair: (pair[0][0], (pair[1] == "mean rate") == is_mean),
     )
     if best[0] >= EXPLAINED:
         return *best[1:], how
-    return *_between(lap, lap.elapsed_s + 0.5, np.full(len(lap.count), 0.5)), "elapsed, whole seconds"
+    return *_between(lap, lap.elapsed_s + 0.5, np.full(len(lap.count), 0.5), apart), "elapsed, whole seconds"
 
 
-def choose_marks(count: Ints, clock_s: Seconds, error_s: Seconds) -> tuple[Ints, float]:
+def choose_marks(count: Ints, clock_s: Seconds, error_s: Seconds, apart: float = 0.0) -> tuple[Ints, float]:
     """Choose readings of a clock that are so far apart that what passed between them is known well enough.
 
     Where one reading to the next does not do, they are equally many steps apart, so that lines are alike.
@@ -98,6 +102,8 @@ def choose_marks(count: Ints, clock_s: Seconds, error_s: Seconds) -> tuple[Ints,
         Steps at each reading, increasing.
     clock_s, error_s : ndarray of float64, shape (n,)
         What it shows, and by how much that may be wrong.
+    apart : float
+        Steps from one reading to the next, where somebody knows how many do; else they are chosen.
 
     Returns
     -------
@@ -106,20 +112,27 @@ def choose_marks(count: Ints, clock_s: Seconds, error_s: Seconds) -> tuple[Ints,
     error : float
         The part that what passes between two of them is wrong by, most often: a standard deviation.
     """
+    if apart:
+        return _with_error(_space_evenly(count, apart), clock_s, error_s)
     marks, at, wrong = [0], float(clock_s[0]), float(error_s[0])
     for n, (now, error) in enumerate(zip(clock_s.tolist(), error_s.tolist(), strict=True)):
         if n and now - at >= (error + wrong) / TOLERANCE and now > at:
             marks.append(n)
             at, wrong = now, error
-    if len(marks) < 3 or np.median(np.diff(marks)) <= 1:
+    if len(marks) < 3 or np.quantile(np.diff(marks), ALL_BUT_FEW) <= 1:
         return _with_error(np.array(marks, dtype=np.int64), clock_s, error_s)
     usual = float(np.median(np.diff(count)))
     apart = _round_up(float(np.quantile(np.diff(count[marks]), LONGER)) / usual) * usual
+    return _with_error(_space_evenly(count, apart), clock_s, error_s)
+
+
+def _space_evenly(count: Ints, apart: float) -> Ints:
+    """Give readings that are so many steps apart."""
     lines = (count - count[0]) // apart
     ends = np.flatnonzero(np.diff(lines, prepend=0) > 0)
     if len(ends) and count[-1] - count[ends[-1]] >= apart / 2:
         ends = np.append(ends, len(count) - 1)
-    return _with_error(np.r_[0, ends], clock_s, error_s)
+    return np.concatenate([np.zeros(1, dtype=np.int64), ends])
 
 
 def _with_error(marks: Ints, clock_s: Seconds, error_s: Seconds) -> tuple[Ints, float]:
@@ -138,13 +151,13 @@ def _round_up(number: float) -> int:
     return next(n * ten for n in (1, 2, 5, 10) if n * ten >= number)
 
 
-def _between(lap: Lap, clock_s: Seconds, error_s: Seconds) -> tuple[Ints, Seconds, float]:
+def _between(lap: Lap, clock_s: Seconds, error_s: Seconds, apart: float) -> tuple[Ints, Seconds, float]:
     """Give the windows between readings that are far enough apart."""
-    marks, error = choose_marks(lap.count, clock_s, error_s)
+    marks, error = choose_marks(lap.count, clock_s, error_s, apart)
     return marks[1:], np.diff(clock_s[marks]) / np.diff(lap.count[marks]), error
 
 
-def _by_mean_rate(lap: Lap) -> tuple[float, Ints, Seconds, float]:
+def _by_mean_rate(lap: Lap, apart: float) -> tuple[float, Ints, Seconds, float]:
     """Read the rate as the mean since the bar began: which part of the bars that explains, and the windows."""
     low_rate, high_rate = _bounds(lap)
     known = (lap.count > 0) & ~np.isnan(lap.rate)
@@ -156,7 +169,7 @@ def _by_mean_rate(lap: Lap) -> tuple[float, Ints, Seconds, float]:
     clock_s, error_s = (low_s + high_s) / 2, np.abs(high_s - low_s) / 2
     clock_s[~fits], error_s[~fits] = lap.elapsed_s[~fits] + 0.5, 0.5
     explained = float(fits[known].mean()) if known.any() else 0.0
-    return explained, *_between(lap, clock_s, error_s)
+    return explained, *_between(lap, clock_s, error_s, apart)
 
 
 def _by_smoothed_rate(lap: Lap) -> tuple[float, Ints, Seconds, float]:

@@ -72,7 +72,7 @@ class LogBuilder:
         #: What `step_s` are the seconds of, where that is no step.
         self.of = ""
         #: The part that times are wrong by, where they are read off a coarse clock.
-        self.error = 0.0
+        self.error = self.clock = 0.0
         #: Column of a table that tells time, and its unit, where somebody says so.
         self.column: str | None = None
         self.unit: str | None = None
@@ -316,7 +316,10 @@ class LogBuilder:
             sizes=dict(self.sizes),
             notes=tuple(self.notes),
             of=self.of,
-            error=max(self.error, _find_digit(step_s[kept]) / math.sqrt(12.0) / float(np.median(step_s[kept]))),
+            clock=self.clock,
+            error=max(
+                self.error, self.clock, _find_digit(step_s[kept]) / math.sqrt(12.0) / float(np.median(step_s[kept]))
+            ),
         )
 
     def _choose_sources(self) -> Bools:

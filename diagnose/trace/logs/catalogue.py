@@ -24,6 +24,7 @@ BUILT_IN: tuple[str, ...] = (
     "progress_bars",
     "traceml",
     "tables",
+    "event_files",
 )
 
 

@@ -103,6 +103,8 @@ def load_log_beside(path: Path, *, report: Report) -> "TrainingLog":
 def _is_log(inputs: InputFiles, file: Path) -> bool:
     """Say whether a file is a log, by a sample of it."""
     head = normalise(inputs.head(file))
+    if is_binary_log(inputs.head(file)):
+        return True
     if not head or head.startswith(b"PAR1") or not _is_text(head):
         return False
     if any(isinstance(found, FileFormat) and found.recognise(head) for found in list_formats()):
@@ -129,7 +131,8 @@ def _read_logs(inputs: InputFiles, name: str, report: Report, said: tuple[str | 
     """Read the files by the formats that samples show; only where these tell no step, by all others."""
     if not inputs.is_folder and is_trace(inputs.path):
         raise TraceError("is a trace (Parquet) and no training log; expected what the trainer printed", where=name)
-    glances = {file: _glance(file) for file in inputs.files if not inputs.is_folder or _is_text(inputs.head(file))}
+    texts = [file for file in inputs.files if not inputs.is_folder or _is_text(inputs.head(file))]
+    glances = {file: _glance(file) for file in texts or _list_binary(inputs, name)}
     inputs = dataclasses.replace(inputs, files=_order_files(glances))
     likely = [
         found
@@ -152,6 +155,23 @@ def _read_logs(inputs: InputFiles, name: str, report: Report, said: tuple[str | 
         f"has no line that tells how long a step took; looked for those of {name_formats()}: give a log of one of these",
         where=name,
     )
+
+
+def _list_binary(inputs: InputFiles, name: str) -> list[Path]:
+    """List the files of a folder that are logs and no text: of one writer, as several tell the same steps again."""
+    found = [file for file in inputs.files if is_binary_log(inputs.head(file))]
+    folders = sorted({file.parent.relative_to(inputs.path).as_posix() for file in found})
+    if len(folders) > 1:
+        some = ", ".join(folders[:4]) + (f" and {len(folders) - 4} more" if len(folders) > 4 else "")
+        raise TraceError(
+            f"has events of several runs, or writers, in {some}; expected those of one: name its folder", where=name
+        )
+    return found
+
+
+def is_binary_log(head: bytes) -> bool:
+    """Say whether a file is of a format that is no text, by its first bytes."""
+    return any(isinstance(found, FileFormat) and found.is_binary and found.recognise(head) for found in list_formats())
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -205,6 +225,7 @@ def _read_with(
     for _, log in builders:
         log.column, log.unit = said
     scans = [Scan(found, log) for found, log in builders if isinstance(found, LogFormat)]
+    refused: list[TraceError] = []
     for file in inputs.files:
         where = name_in(inputs.path, file, name)
         head = normalise(inputs.head(file))
@@ -218,9 +239,10 @@ def _read_with(
         for found, log in readers:
             try:
                 found.read(file, log, where)
-            except TraceError:
+            except TraceError as error:
                 if not inputs.is_folder:  # beside a log may lie what tells no time
                     raise
+                refused += [error] if found.is_binary else []
         if readers or not scans:
             continue
         for n, block in enumerate(read_blocks(file, name=where)):
@@ -231,6 +253,8 @@ def _read_with(
     for scan in scans:
         scan.end()
     logs = [log.finish(name) for found, log in builders if log.n_steps >= found.least_steps]
+    if refused and not any(logs):
+        raise refused[0]
     return sorted((log for log in logs if log is not None), key=lambda log: -len(log.iteration))
 
 

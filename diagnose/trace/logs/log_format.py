@@ -134,6 +134,8 @@ class FileFormat:
     read : callable
         Reads a file into a builder; `name` is how errors call it. Raises `TraceError` where it cannot be read. Its memory is
         bounded, whatever the file is.
+    is_binary : bool
+        True where it is no text: it is told by its bytes as they are, and not looked for among the lines of a log.
     has_column : callable or None
         Of a table: says by the same 64 KiB whether it has steps and a column of this name; `LogBuilder.column` then says which.
     """
@@ -146,4 +148,5 @@ class FileFormat:
     read: Callable[[Path, LogBuilder, str], None]
     is_mean: bool = False
     least_steps: int = 1
+    is_binary: bool = False
     has_column: Callable[[bytes, str], bool] | None = None

@@ -132,7 +132,7 @@ class _Reader:
     def _tell_clock(self, batch: np.ndarray, clock_s: Seconds, error_s: float, lines: np.ndarray) -> None:
         """Tell the windows between readings of the clock that are far enough apart."""
         chosen, error = choose_marks(batch[lines], clock_s[lines], np.full(len(lines), error_s))
-        self.log.error = max(self.log.error, error)
+        self.log.clock = max(self.log.clock, error)
         marks = lines[chosen]
         if batch[lines[0]] == 1 and lines[0] == 0 and clock_s[lines[0]] > 0:
             self.log.add_step(1, float(clock_s[lines[0]]), stamp_s=math.nan)

@@ -281,6 +281,7 @@ class _Reader:
         laps = sorted((lap for series in chosen for lap in _split(series)), key=lambda lap: lap[0].order[lap[1]])
         base = last = 0
         before: tuple[_Series, int, int] | None = None
+        apart = self._find_apart(laps)
         for series, low, high in laps:
             is_restart = False
             named = max(series.base[low:high])
@@ -293,7 +294,7 @@ class _Reader:
                 base, is_restart = _go_on(before, (series, low, high), base)
             if is_restart:
                 self.log.begin()
-            self._tell_lap(series, (low, high), base, dicts, how)
+            self._tell_lap((series, low, high), base, apart, dicts, how)
             last = base + series.count[high - 1]
             before = (series, low, high)
         if self._is_numbered(laps):
@@ -314,23 +315,44 @@ class _Reader:
         number = series.number[low]
         return (number - 1) * series.total if number > 1 else 0
 
-    def _tell_lap(self, series: _Series, span: tuple[int, int], base: int, dicts: "_Dicts", how: Counter[str]) -> None:
-        """Tell the steps of one lap."""
-        low, high = span
-        if high - low < 2:
-            return
-        lap = Lap(
+    def _find_apart(self, laps: list[tuple[_Series, int, int]]) -> float:
+        """Say how many steps a line is to be of in all laps: as many as the coarsest needs, as lines of one run are alike."""
+        if len(laps) < 2:
+            return 0.0
+        apart = 0.0
+        for lap in laps:
+            series, low, high = lap
+            bars = self._read_lap(lap)[0] if high - low > 1 else np.zeros(0, dtype=np.int64)
+            if len(bars) and np.median(np.diff(bars, prepend=0)) > 1:
+                count = np.array(series.count[low:high], dtype=np.int64)
+                apart = max(apart, float(np.median(np.diff(count[np.r_[0, bars]]))))
+        return apart
+
+    def _read_lap(self, lap: tuple[_Series, int, int], apart: float = 0.0) -> tuple[Ints, Seconds, float, str]:
+        """Read the bars of a lap, as `read_lap` does."""
+        series, low, high = lap
+        shown = Lap(
             np.array(series.count[low:high], dtype=np.int64),
             np.array(series.elapsed_s[low:high]),
             np.array(series.rate[low:high]),
             np.array(series.is_inverse[low:high], dtype=bool),
         )
-        bars, mean_s, error, said = read_lap(lap, is_mean=self.words["Lightning"] > 0)
-        self.log.error = max(self.log.error, error)
+        return read_lap(shown, is_mean=self.words["Lightning"] > 0, apart=apart)
+
+    def _tell_lap(
+        self, lap: tuple[_Series, int, int], base: int, apart: float, dicts: "_Dicts", how: Counter[str]
+    ) -> None:
+        """Tell the steps of one lap."""
+        series, low, high = lap
+        if high - low < 2:
+            return
+        count = np.array(series.count[low:high], dtype=np.int64)
+        bars, mean_s, error, said = self._read_lap(lap, apart)
+        self.log.clock = max(self.log.clock, error)
         how[said] += len(bars)
-        skipped = _count_skipped(lap.count)
-        ends = lap.count[bars]
-        begins = np.r_[lap.count[:1], ends][:-1]
+        skipped = _count_skipped(count)
+        ends = count[bars]
+        begins = np.r_[count[:1], ends][:-1]
         if dicts.is_empty:
             kept = (begins >= skipped) & ~np.isnan(mean_s)
             self.log.add_steps(base + ends[kept], mean_s[kept])

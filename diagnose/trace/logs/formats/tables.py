@@ -60,7 +60,7 @@ _WORK = re.compile(
 )
 _DATA = re.compile(r"(?:data|dataloader|data_loading|dataloading)[_ ]?(?:time)?\Z")
 #: Never a time of training.
-_OTHERS = re.compile(r"(?:\A|[/_ ])(?:val|valid|validation|eval|test|eta|lr)(?:[/_ ]|\Z)|__(?:min|max)\Z")
+OTHERS = re.compile(r"(?:\A|[/_ ])(?:val|valid|validation|eval|test|eta|lr)(?:[/_ ]|\Z)|__(?:min|max)\Z")
 _NUMBER = re.compile(r"\s*[-+]?(?:\d{1,20}(?:\.\d{0,30})?|\.\d{1,30})(?:[eE][-+]?\d{1,3})?\s*\Z")
 #: Seconds in each unit of times that somebody may say; others are of rates.
 UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
@@ -81,7 +81,7 @@ ROWS_AT_ONCE = 1 << 12
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Plan:
+class Plan:
     """Which column is the step, which tells the time, and how: `time`, `clock`, `step-rate` or `work-rate`."""
 
     step: str
@@ -97,13 +97,13 @@ def _bare(name: str) -> str:
     return _UNIT.sub("", name).rstrip(" _/(") or name
 
 
-def _plan(names: list[str], column: str | None, unit: str | None) -> _Plan | None:
+def plan_columns(names: list[str], column: str | None, unit: str | None) -> Plan | None:
     """Choose the columns; None where there is no step, or nothing that tells time."""
     lower = {name: name.rpartition(" - ")[2].strip().lower() for name in names[:MAX_COLUMNS]}
     step = next((name for name in lower if _STEP.fullmatch(lower[name])), None)
     if step is None:
         return None
-    usable = [name for name in lower if name != step and not _OTHERS.search(lower[name])]
+    usable = [name for name in lower if name != step and not OTHERS.search(lower[name])]
     if column is not None:
         found = next((name for name in lower if column in (name, lower[name])), None)
         usable = [] if found is None else [found]
@@ -117,30 +117,30 @@ def _plan(names: list[str], column: str | None, unit: str | None) -> _Plan | Non
     data = next((name for name in lower if _DATA.fullmatch(_bare(name).rpartition("/")[2])), None)
     if column is not None and usable and unit is not None:
         kind = {"it/s": "step-rate", "tokens/s": "work-rate", "samples/s": "work-rate"}.get(unit, "time")
-        return _Plan(step, usable[0], kind, work, data)
+        return Plan(step, usable[0], kind, work, data)
     for kind, fits in kinds:
         for name in usable:
             if fits(name):
-                return _Plan(step, name, kind, work, data)
-    return _Plan(step, usable[0], "time", work, data) if column is not None and usable else None
+                return Plan(step, name, kind, work, data)
+    return Plan(step, usable[0], "time", work, data) if column is not None and usable else None
 
 
 def _has_csv_column(head: bytes, column: str) -> bool:
     """Say whether the first line names a step and this column."""
     names, _ = _header(head.partition(b"\n")[0].decode("utf-8", "replace"))
-    return _plan(names, column, None) is not None
+    return plan_columns(names, column, None) is not None
 
 
 def _has_json_column(head: bytes, column: str) -> bool:
     """Say whether the first line is an object with a step and this key."""
     first = _object(head.partition(b"\n")[0])
-    return first is not None and _plan(list(first), column, None) is not None
+    return first is not None and plan_columns(list(first), column, None) is not None
 
 
 def _recognise_csv(head: bytes) -> bool:
     """Say whether the first line names a step and something that tells time."""
     names, _ = _header(head.partition(b"\n")[0].decode("utf-8", "replace"))
-    return len(names) > 1 and _plan(names, None, None) is not None
+    return len(names) > 1 and plan_columns(names, None, None) is not None
 
 
 def _header(line: str) -> tuple[list[str], str]:
@@ -157,7 +157,7 @@ def _recognise_jsonl(head: bytes) -> bool:
     lines = head.split(b"\n", 3)
     first = _object(lines[0]) if lines and lines[0].startswith(b"{") else None
     is_followed = len(lines) > 1 and lines[1].startswith(b"{")
-    return first is not None and is_followed and _plan(list(first), None, None) is not None
+    return first is not None and is_followed and plan_columns(list(first), None, None) is not None
 
 
 def _object(line: bytes) -> dict[str, object] | None:
@@ -183,7 +183,7 @@ def _read_csv(file: Path, log: LogBuilder, name: str) -> None:
     head, _, rest = next(blocks, b"").partition(b"\n")
     names, separator = _header(_text(strip_colours(head)))
     plan = _plan_or_raise(names, log, name)
-    at = {column: names.index(column) for column in _columns(plan)}
+    at = {column: names.index(column) for column in list_columns(plan)}
 
     def rows(lines: Iterator[str]) -> Iterator[dict[str, object]]:
         for row in csv.reader(lines, delimiter=separator):
@@ -200,7 +200,7 @@ def _read_csv(file: Path, log: LogBuilder, name: str) -> None:
             yield from _measure(rows(_split_lines(block)), at) if plain is None else (plain,)
 
     try:
-        _tell_rows(pieces(), plan, log, name)
+        tell_rows(pieces(), plan, log, name)
     except csv.Error as error:
         raise TraceError(f"is no table ({error}); expected a line of values below each other", where=name) from None
 
@@ -254,12 +254,12 @@ def _read_jsonl(file: Path, log: LogBuilder, name: str) -> None:
     )
     first = next(found, {})
     plan = _plan_or_raise(list(first), log, name)
-    _tell_rows(_measure(itertools.chain((first,), found), _columns(plan)), plan, log, name)
+    tell_rows(_measure(itertools.chain((first,), found), list_columns(plan)), plan, log, name)
 
 
-def _plan_or_raise(names: list[str], log: LogBuilder, name: str) -> _Plan:
+def _plan_or_raise(names: list[str], log: LogBuilder, name: str) -> Plan:
     """Choose the columns, as somebody says them or by their names."""
-    plan = _plan(names, log.column, log.unit)
+    plan = plan_columns(names, log.column, log.unit)
     if plan is None:
         some = ", ".join(names[:12])
         raise TraceError(
@@ -270,7 +270,8 @@ def _plan_or_raise(names: list[str], log: LogBuilder, name: str) -> _Plan:
     return plan
 
 
-def _columns(plan: _Plan) -> list[str]:
+def list_columns(plan: Plan) -> list[str]:
+    """List the columns that are read: the step first, then what tells the time."""
     return list(dict.fromkeys(name for name in (plan.step, plan.column, plan.work, plan.data) if name is not None))
 
 
@@ -283,9 +284,9 @@ def _number(value: object) -> float:
     return math.nan
 
 
-def _tell_rows(pieces: Iterable[Seconds], plan: _Plan, log: LogBuilder, name: str) -> None:
+def tell_rows(pieces: Iterable[Seconds], plan: Plan, log: LogBuilder, name: str) -> None:
     """Tell the steps of rows, given as arrays of shape (n_rows, n_columns)."""
-    columns = _columns(plan)
+    columns = list_columns(plan)
     found: list[Seconds] = []
     n_found = 0
     for values in pieces:
@@ -297,7 +298,7 @@ def _tell_rows(pieces: Iterable[Seconds], plan: _Plan, log: LogBuilder, name: st
     table = dict(zip(columns, np.concatenate(found).T, strict=True))
     step = table[plan.step]
     if plan.kind == "clock":
-        _tell_clock(step, table[plan.column], plan, log)
+        tell_clock(step, table[plan.column], plan, log)
         return
     work = table[plan.work] if plan.work is not None else None
     step_s, tokens = _read_times(step, table[plan.column], work, plan, log, name)
@@ -311,7 +312,7 @@ def _tell_rows(pieces: Iterable[Seconds], plan: _Plan, log: LogBuilder, name: st
 
 
 def _read_times(
-    step: Seconds, values: Seconds, work: Seconds | None, plan: _Plan, log: LogBuilder, name: str
+    step: Seconds, values: Seconds, work: Seconds | None, plan: Plan, log: LogBuilder, name: str
 ) -> tuple[Seconds, Seconds]:
     """Turn a column into seconds of a step, and say how."""
     nothing = np.full(len(step), np.nan)
@@ -341,7 +342,7 @@ def _read_times(
         return NOMINAL / values, nothing
 
 
-def _unit_of(values: Seconds, plan: _Plan, log: LogBuilder, name: str) -> tuple[float, str]:
+def _unit_of(values: Seconds, plan: Plan, log: LogBuilder, name: str) -> tuple[float, str]:
     """Say in what unit times are: as somebody says, as the name does, else seconds where they can be."""
     said = _UNIT.search(plan.column.lower())
     if log.unit in UNITS:
@@ -372,7 +373,7 @@ def _per_step(step: Seconds, work: Seconds) -> Seconds:
     return np.where(each > 0, each, np.nan)
 
 
-def _tell_clock(step: Seconds, clock: Seconds, plan: _Plan, log: LogBuilder) -> None:
+def tell_clock(step: Seconds, clock: Seconds, plan: Plan, log: LogBuilder) -> None:
     """Tell the time between the lines of a clock."""
     usual = float(np.median(clock))
     scale = next((factor for low, high, factor in _UNIX if low <= usual <= high), 0.0)
@@ -395,7 +396,7 @@ def _tell_clock(step: Seconds, clock: Seconds, plan: _Plan, log: LogBuilder) -> 
         if low:
             log.begin()
         marks, wrong = choose_marks(step[low:high].astype(np.int64), clock_s[low:high], error[low:high])
-        log.error = max(log.error, wrong)
+        log.clock = max(log.clock, wrong)
         for a, b in itertools.pairwise((marks + low).tolist()):
             seconds = (clock_s[b] - clock_s[a]) / max(step[b] - step[a], 1.0)
             log.add_step(int(step[b]), float(seconds), stamp_s=float(clock_s[b]) if is_unix else math.nan)
@@ -415,7 +416,7 @@ def _read_mlflow(file: Path, log: LogBuilder, name: str) -> None:
     table = [(float(row[2]), float(row[0])) for row in rows if len(row) == 3 and row[0].isdigit() and row[2].isdigit()]
     if table:
         step, clock = np.array(table[:MAX_STEPS]).T
-        _tell_clock(step, clock, _Plan("step", "timestamp", "clock"), log)
+        tell_clock(step, clock, Plan("step", "timestamp", "clock"), log)
 
 
 def _recognise_state(head: bytes) -> bool:

@@ -191,7 +191,7 @@ class _Epochs:
                 self.log.add_step(int(number[low]), float(own_s[low]), stamp_s=math.nan)
                 self.log.add_part("data", float(data_s[low]))
             marks, error = choose_marks(count[low:high], sums, HALF_DIGIT_S * count[low:high])
-            self.log.error = max(self.log.error, error)
+            self.log.clock = max(self.log.clock, error)
             for a, b in itertools.pairwise(marks.tolist()):
                 n_steps = count[low + b] - count[low + a]
                 self.log.add_step(int(number[low + b]), float((sums[b] - sums[a]) / n_steps), stamp_s=math.nan)
