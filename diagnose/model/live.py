@@ -135,7 +135,7 @@ class WatchedJob(Struct, frozen=True, kw_only=True):
     since_s : float
         Unix seconds at which this state began.
     why : str
-        One sentence on the state: "no new rows since 12:04:31; a window came every 20 s".
+        One sentence on the state: "no new rows since 2026-11-23 12:04:31 UTC; a window came every 20 s".
     windows : tuple of Window
         The last ones, oldest first; bounded.
     course_steps : tuple of int

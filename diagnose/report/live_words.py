@@ -1,6 +1,6 @@
-"""What is said of jobs that still run: of their state, of their episodes, and which of them comes first.
+"""What is said of jobs that still run: of their state, windows and episodes, and which of them comes first.
 
-Enters: a `WatchedJob`. Leaves: sentences without line ends, user strings escaped.
+Enters: a `WatchedJob`, or what is new of one. Leaves: sentences without line ends, user strings escaped.
 """
 
 import datetime as dt
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from diagnose.model.live import Episode, WatchedJob, Window
+from diagnose.model.live import Episode, EpisodeEvent, WatchedJob, Window
 from diagnose.model.trace import Seconds
 from diagnose.report import words
 from diagnose.report.escape import name, prose
@@ -100,6 +100,32 @@ def describe_briefly(job: WatchedJob) -> str:
     return (
         f"cannot be diagnosed: {prose(job.windows[-1].why)}" if job.windows[-1].why else prose(job.windows[-1].verdict)
     )
+
+
+def describe_window(window: Window) -> str:
+    """Say what a window showed."""
+    steps = f"steps {window.first_step}-{window.last_step}"
+    if window.why:
+        return f"{steps}: cannot be diagnosed: {prose(window.why)}"
+    said = f"{steps}: {window.verdict}"
+    if window.slowdown is not None:
+        said += f", slowdown {window.slowdown:.2f}"
+    if window.step_s is not None:
+        said += f", {words.seconds(window.step_s)} a step"
+    return said + (f", {words.count(len(window.silent), 'rank')} silent" if window.silent else "")
+
+
+def describe_event(event: EpisodeEvent, episode: Episode) -> str:
+    """Say what became of an episode."""
+    what = describe_what(episode)
+    longer = words.times(1 / (1 - episode.gain)) if 0 < episode.gain < 1 else ""
+    if event == "recovered":
+        return f"over: {what}, {describe_steps(episode)}"
+    if event == "grew":
+        return f"worse: {what}, steps now {longer}"
+    late = f"{words.count(episode.delay_windows, 'window')} later" if episode.delay_windows else "in its first window"
+    after = "" if episode.delay_s is None else f", {words.seconds(episode.delay_s)} after that step"
+    return f"slow since step {episode.first_step}: {what}, steps {longer}; told {late}{after}"
 
 
 def describe_what(episode: Episode) -> str:

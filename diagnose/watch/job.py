@@ -16,12 +16,12 @@ from diagnose.model.fingerprint import name_fault
 from diagnose.model.live import Episode, LiveState, WatchedJob, Window
 from diagnose.model.place import Where
 from diagnose.model.request import Request
+from diagnose.report.live_words import moment
 from diagnose.watch.course import Curve
 from diagnose.watch.episodes import COUNTED_GAIN, UNKNOWN, Episodes, Found, follow_episodes
 from diagnose.watch.pace import MIN_WINDOWS, Paces
 from diagnose.watch.source import Delivery, Mark, Source
 from diagnose.watch.window import Diagnosed, diagnose_window
-from diagnose.watch.wording import clock_time
 
 #: Windows that are kept, and the workers of one that is not the last, at most.
 MOST_WINDOWS = 60
@@ -168,7 +168,7 @@ class JobWatch:
         if now_s - since_s < max(BLIND_S, BLIND_WINDOWS * (usual_s or 0.0)):
             return state
         every = f"; a window came every {usual_s:.0f} s" if usual_s else ""
-        return _enter(state, "blind", now_s, f"no new rows since {clock_time(since_s)} UTC{every}")
+        return _enter(state, "blind", now_s, f"no new rows since {moment(since_s)}{every}")
 
 
 def _slim(window: Window) -> Window:

@@ -13,6 +13,7 @@ from diagnose.model.live import EpisodeEvent, LiveEvent
 from diagnose.model.pages import live_page_path
 from diagnose.model.plain import to_plain
 from diagnose.model.ticket import Finding, JobWithFinding, Ticket, iso
+from diagnose.report.live_words import describe_event
 from diagnose.tickets.alertmanager import Alert, Alertmanager
 from diagnose.tickets.compose import summarize, write_title
 from diagnose.tickets.deliver import Sent, send_alerts, send_messages
@@ -22,7 +23,6 @@ from diagnose.triage.deliveries import Deliveries
 from diagnose.triage.store import Store
 from diagnose.watch.episodes import Course
 from diagnose.watch.job import JobState
-from diagnose.watch.wording import describe_episode
 
 #: The name under which is kept what was printed.
 OUTPUT = "watch-output"
@@ -167,7 +167,7 @@ def _make_news(
         event=event,
         location=location,
         name=state.name,
-        text=describe_episode(event, episode, episode.title),
+        text=describe_event(event, episode),
         state=state.state,
         episode=episode,
     )

@@ -75,6 +75,7 @@ def test_a_fault_from_its_onset_to_its_end(tmp_path, watch):
     [began], [recovered] = watching.events("began"), watching.events("recovered")
     assert began.episode.cause == "worker-fault" and began.episode.delay_windows <= 1
     assert 56 <= began.episode.first_step <= 67 and 136 <= recovered.episode.recovered_step <= 156
+    assert recovered.text.endswith(f", steps {began.episode.first_step} to {recovered.episode.recovered_step - 1}")
     assert not watching.events("grew") and not watching.complaints
     assert len(found.windows) == 12 and [window.number for window in found.windows] == list(range(12))
     assert found.course_steps[0] == 16 and len(found.course_slowdowns) == len(found.course_steps)
