@@ -6,6 +6,7 @@ One bad window is no episode. A cause opens one where it costs enough in two of 
 is over where it is gone for longer than it ever was in between. What a window could not look for neither opens nor ends anything.
 """
 
+import statistics
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -159,6 +160,7 @@ def follow_episodes(
     found: Sequence[Found],
     checked: Callable[[Episode], bool],
     job: str,
+    usual_s: float | None = None,
 ) -> Episodes:
     """Say what a window makes of the episodes of its job.
 
@@ -174,21 +176,28 @@ def follow_episodes(
         Says whether the window was looked at for an episode: one that is then not found is not there.
     job : str
         What tells this job from all others: a fault of a machine has one fingerprint in all jobs.
+    usual_s : float or None
+        Seconds of a step that holds as much work, as the job usually takes; None where that is not known. What leaves steps as
+        long as that is no new fault: something else got faster.
 
     """
     told_s = window.seen_s + window.took_s
     left = list(found)
-    same = [_take_same(left, course.episode.cause, course.episode.where) for course in before.open]
+    same = [_take_same(left, course.episode.cause, course.episode.where, course.episode.gain) for course in before.open]
     courses: list[Course] = []
     for course, here in zip(before.open, same, strict=True):
         if here is not None:
             courses.append(_go_on(course, here, window, told_s))
+        elif _is_still_slow(course, left, window, usual_s):
+            courses.append(_last_on(course, window))
         elif checked(course.episode):
             courses.append(_miss(course, left, window, told_s))
         else:
             courses.append(course)
     lasting = [course for course in courses if course.is_open]
-    suspicions, opened = _suspect(before.suspicions, left, lasting, window, told_s, job)
+    if usual_s is not None and not _has_risen(window, usual_s):
+        left = []
+    suspicions, opened = _suspect(before.suspicions, left, lasting, window, told_s, job, usual_s)
     opened = [_remember(course, before.over) for course in opened]
     over = [course for course in courses if not course.is_open]
     return Episodes(
@@ -208,19 +217,29 @@ def is_same(cause: str, where: Where, found: KeptCause) -> bool:
     return _may_share(where, found.where)
 
 
-def _take_same(left: list[Found], cause: str, where: Where) -> Found | None:
+def counts(found: Found) -> bool:
+    """Say whether a window counts for a cause."""
+    return found.gain >= COUNTED_GAIN and found.cause.confidence >= COUNTED_CONFIDENCE
+
+
+def _take_same(left: list[Found], cause: str, where: Where, gain: float) -> Found | None:
     """Take what is the same fault out of a list: the costliest where there are several, which are all taken."""
     same = [one for one in left if is_same(cause, where, one.cause)]
     if not same:
-        same = [one for one in left if _is_renamed(cause, where, one)]
+        same = [one for one in left if _is_renamed(cause, where, gain, one)]
     for one in same:
         left.remove(one)
     return max(same, key=lambda one: one.gain, default=None)
 
 
-def _is_renamed(cause: str, where: Where, found: Found) -> bool:
-    """Say whether these are the same seconds under another name: one that is as likely, or none, in the same place."""
+def _is_renamed(cause: str, where: Where, gain: float, found: Found) -> bool:
+    """Say whether these are the same seconds under another name: one that is as likely, or none, in the same place.
+
+    What has neither name nor place takes the name of what costs as much.
+    """
     spots = _spots(where)
+    if cause == UNKNOWN and not spots:
+        return counts(found) and RENAMED_RATIO * found.lasting_gain >= gain
     shares_place = not spots.isdisjoint(_spots(found.cause.where))
     is_as_likely = any(other.cause == cause for other in found.cause.alternatives)
     return (is_as_likely and (shares_place or not spots)) or (shares_place and UNKNOWN in (cause, found.cause.cause))
@@ -264,6 +283,27 @@ def _add_level(levels: tuple[tuple[int, float], ...], window: Window) -> tuple[t
     return levels if window.step_s is None else (*levels, (window.number, window.step_s))[-LEVEL_WINDOWS:]
 
 
+def _has_risen(window: Window, level_s: float) -> bool:
+    """Say whether the steps of a window take longer than they did."""
+    return window.step_s is not None and window.step_s >= (1.0 + RISEN_SHARE) * level_s
+
+
+def _is_still_slow(course: Course, left: Sequence[Found], window: Window, usual_s: float | None) -> bool:
+    """Say whether steps are as long as with an episode that a window does not show: what slows all alike shows at its onset.
+
+    Where another cause may explain that, nobody knows.
+    """
+    if usual_s is None or window.step_s is None or not course.levels or any(map(counts, left)):
+        return False
+    level_s = statistics.median(step_s for _, step_s in course.levels)
+    return level_s >= (1.0 + RISEN_SHARE) * usual_s and 2 * window.step_s >= level_s + usual_s
+
+
+def _last_on(course: Course, window: Window) -> Course:
+    """Let an episode last for a window that does not show it."""
+    return replace(course, episode=replace(course.episode, last_step=window.last_step), n_gone=0, gone_step=None)
+
+
 def _miss(course: Course, left: list[Found], window: Window, told_s: float) -> Course:
     """Count a window without an episode; after some it is over, or goes on under another name."""
     n_gone = course.n_gone + 1
@@ -271,7 +311,7 @@ def _miss(course: Course, left: list[Found], window: Window, told_s: float) -> C
     course = replace(course, n_gone=n_gone, gone_step=gone_step, n_grown=0)
     if n_gone < max(GONE_WINDOWS, GONE_RATIO * course.longest_gap + 1):
         return course
-    heir = next((one for one in left if _counts(one) and _is_heir(course, one)), None)
+    heir = next((one for one in left if counts(one) and _is_heir(course, one)), None)
     if heir is None:
         return replace(course, episode=replace(course.episode, recovered_step=gone_step, recovered_s=told_s))
     left.remove(heir)
@@ -298,7 +338,7 @@ def _is_explained(found: Found, began: int, lasting: Sequence[Course], window: W
     is_rest = _has_no_name(found)  # beside something that has one
     for course in lasting:
         levels = [step_s for number, step_s in course.levels if number < began]
-        has_risen = levels and window.step_s is not None and window.step_s >= (1.0 + RISEN_SHARE) * max(levels)
+        has_risen = levels and _has_risen(window, max(levels))
         if not has_risen and (course.n_gone or is_rest or _may_share(course.episode.where, found.cause.where)):
             return True
     return False
@@ -311,33 +351,39 @@ def _suspect(
     window: Window,
     told_s: float,
     job: str,
+    usual_s: float | None,
 ) -> tuple[tuple[Suspicion, ...], list[Course]]:
     """Count windows for causes that are no episode; give those that go on to be suspected, and those that became one."""
     first = window.number - OF_LAST + 1
+    rise = 1.0 - usual_s / window.step_s if usual_s is not None and window.step_s else 0.0
     suspicions: list[Suspicion] = []
     opened: list[Course] = []
     for known in before:
         recent = tuple(one for one in known.sightings if one.window >= first)
-        here = _take_same(left, known.cause, known.where)
-        if here is not None and _counts(here):
+        here = _take_same(left, known.cause, known.where, max(one.gain for one in known.sightings))
+        if here is not None and counts(here):
             recent = (*recent, here.sighting(window.number))
             where = here.cause.where
         else:
             where = known.where
         suspicion = Suspicion(cause=known.cause, where=where, sightings=recent)
-        if here is not None and _opens(here, recent) and not _is_explained(here, recent[0].window, lasting, window):
+        if (
+            here is not None
+            and _opens(here, recent, rise)
+            and not _is_explained(here, recent[0].window, lasting, window)
+        ):
             opened.append(_open(here, recent, window, told_s, job))
         elif recent:
             suspicions.append(suspicion)
     for here in sorted(left, key=_has_no_name):
-        if here not in left or not _counts(here):
+        if here not in left or not counts(here):
             continue
-        taken = _take_same(left, here.cause.cause, here.cause.where) or here
+        taken = _take_same(left, here.cause.cause, here.cause.where, here.gain) or here
         if window.number:
             taken = taken.since_turn or taken
         sightings = (taken.sighting(window.number),)
         beside = [*lasting, *opened] if _has_no_name(taken) else lasting
-        if _opens(taken, sightings) and not _is_explained(taken, window.number, beside, window):
+        if _opens(taken, sightings, rise) and not _is_explained(taken, window.number, beside, window):
             opened.append(_open(taken, sightings, window, told_s, job))
         else:
             suspicions.append(Suspicion(cause=taken.cause.cause, where=taken.cause.where, sightings=sightings))
@@ -349,16 +395,11 @@ def _has_no_name(found: Found) -> bool:
     return found.cause.cause == UNKNOWN
 
 
-def _counts(found: Found) -> bool:
-    """Say whether a window counts for a cause."""
-    return found.gain >= COUNTED_GAIN and found.cause.confidence >= COUNTED_CONFIDENCE
-
-
-def _opens(found: Found, sightings: Sequence[Sighting]) -> bool:
-    """Say whether a cause costs enough, and surely or often enough, to be an episode."""
+def _opens(found: Found, sightings: Sequence[Sighting], rise: float) -> bool:
+    """Say whether a cause costs enough, and surely or often enough, to be an episode; `rise` is all that steps are longer by."""
     if found.gain >= SURE_GAIN and found.cause.confidence >= SURE_CONFIDENCE:
         return True
-    return len(sightings) >= N_COUNTED and max(one.gain for one in sightings) >= OPENED_GAIN
+    return len(sightings) >= N_COUNTED and max(rise, *(one.gain for one in sightings)) >= OPENED_GAIN
 
 
 def _open(found: Found, sightings: Sequence[Sighting], window: Window, told_s: float, job: str) -> Course:

@@ -3,6 +3,7 @@
 Enters: a source, and what was kept of the job. Leaves: events, the job as it is now, and what is to be kept.
 """
 
+import dataclasses
 import hashlib
 import itertools
 import statistics
@@ -18,7 +19,7 @@ from diagnose.model.place import Where
 from diagnose.model.request import Request
 from diagnose.report.live_words import moment
 from diagnose.watch.course import Curve
-from diagnose.watch.episodes import COUNTED_GAIN, UNKNOWN, Episodes, Found, follow_episodes
+from diagnose.watch.episodes import COUNTED_GAIN, RISEN_SHARE, UNKNOWN, Episodes, Found, counts, follow_episodes
 from diagnose.watch.pace import MIN_WINDOWS, Paces
 from diagnose.watch.source import Delivery, Mark, Source
 from diagnose.watch.window import Diagnosed, diagnose_window
@@ -32,9 +33,10 @@ BLIND_WINDOWS = 3.0
 BLIND_S = 300.0
 #: With this part of the ranks silent nobody sees the job.
 BLIND_SHARE = 0.5
-#: What a pace is known to be another one with: it differs by more than four deviations.
-PACE_CONFIDENCE = 0.9
-SLOWER = "all of the job is slower than it was"
+#: What a pace is known to be another one with: it differs by more than four deviations. One window alone is no episode: an
+#: evaluation, or a save that no row records, lengthens one too.
+PACE_CONFIDENCE = 0.85
+SLOWER = "unknown cause: steps longer than before"
 
 
 class JobState(Struct, frozen=True, kw_only=True):
@@ -73,6 +75,28 @@ class JobState(Struct, frozen=True, kw_only=True):
     owner: str | None = None
     family: str = ""
     n_gpus: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Compared:
+    """What a window has, with what only the windows before it show.
+
+    Attributes
+    ----------
+    found : list of Found
+        Its causes, and one without a name where steps are longer than usual and no cause says why.
+    paces : Paces
+        With this window, where the job ran as usual in it.
+    usual_s : float or None
+        Seconds of a usual step with its work; None where nobody knows.
+    is_compared : bool
+        True where a cause without a name that is not found is not there.
+    """
+
+    found: list[Found]
+    paces: Paces
+    usual_s: float | None = None
+    is_compared: bool = False
 
 
 class JobWatch:
@@ -140,13 +164,13 @@ class JobWatch:
         )
         if diagnosed.diagnosis is not None:
             state = _name(state, diagnosed.diagnosis)
-            found, paces, is_compared = _compare(state, diagnosed, delivery)
+            compared = _compare(state, diagnosed, delivery)
 
             def checked(episode: Episode) -> bool:
-                return is_compared if episode.title == SLOWER else episode.cause in diagnosed.checked
+                return compared.is_compared if episode.title == SLOWER else episode.cause in diagnosed.checked
 
-            episodes = follow_episodes(old.episodes, window, found, checked, self._key)
-            state = replace(state, paces=paces, episodes=episodes)
+            episodes = follow_episodes(old.episodes, window, compared.found, checked, self._key, compared.usual_s)
+            state = replace(state, paces=compared.paces, episodes=episodes)
         n_ranks = delivery.n_ranks or 0
         if window.silent and len(window.silent) >= BLIND_SHARE * n_ranks:
             return _enter(state, "blind", now_s, f"{len(window.silent)} of {n_ranks} ranks write nothing")
@@ -203,32 +227,31 @@ def _name(state: JobState, diagnosis: Diagnosis) -> JobState:
     )
 
 
-def _compare(state: JobState, diagnosed: Diagnosed, delivery: Delivery) -> tuple[list[Found], Paces, bool]:
-    """Compare the pace of a window, without what its causes cost, with that of the windows before; False where it cannot be."""
-    diagnosis, window, paces = diagnosed.diagnosis, diagnosed.window, state.paces
+def _compare(state: JobState, diagnosed: Diagnosed, delivery: Delivery) -> Compared:
+    """Compare the pace of a window with that of the windows before."""
+    diagnosis, window, courses = diagnosed.diagnosis, diagnosed.window, state.episodes.open
     assert diagnosis is not None
-    found = list(diagnosed.found)
-    step_s = diagnosis.step_time.clean if diagnosis.step_time.clean is not None else diagnosis.step_time.recorded
-    if not step_s > 0 or window.silent or not (diagnosis.fidelity.ok or diagnosis.is_from_log):
-        return found, paces, False
-    courses = state.episodes.open
-    gain = max((one.gain for one in found), default=0.0)
-    has_new = len(paces.seconds) >= MIN_WINDOWS and gain >= paces.usual_gain + COUNTED_GAIN
-    if has_new or any(course.first_window >= MIN_WINDOWS and course.episode.title != SLOWER for course in courses):
-        return (
-            found,
-            paces,
-            has_new,
-        )  # it has a name: in this window, which a pace without one then has not, or in those around
-    excess = paces.excess(step_s, delivery.work)
-    if excess is not None and excess >= COUNTED_GAIN:
-        return [*found, _make_slower(diagnosis, window, excess)], paces, True
     is_slow = any(course.episode.title == SLOWER for course in courses)
-    return found, paces if is_slow else paces.add(step_s, gain, delivery.work), excess is not None
+    paces = Paces() if delivery.restarts and not is_slow else state.paces  # a new start is a new base
+    found, step_s = list(diagnosed.found), window.step_s
+    if not step_s or window.silent or not (diagnosis.fidelity.ok or diagnosis.is_from_log):
+        return Compared(found, paces)
+    usual_s, excess = paces.usual_s(delivery.work), paces.excess(step_s, delivery.work)
+    has_risen = usual_s is not None and step_s >= (1.0 + RISEN_SHARE) * usual_s
+    news = [one for one in found if counts(one) and one.gain >= paces.usual_gain(one.cause.cause) + COUNTED_GAIN]
+    has_name = any(course.first_window >= MIN_WINDOWS and course.episode.title != SLOWER for course in courses)
+    if has_name or (has_risen and news):
+        return Compared(found, paces, usual_s, is_compared=bool(news))
+    if excess is not None and excess >= COUNTED_GAIN:
+        return Compared([*found, _make_slower(diagnosis, window, excess)], paces, usual_s, is_compared=True)
+    if not is_slow:
+        gains = {one.cause.cause: one.gain for one in reversed(found)}  # the largest first
+        paces = paces.add(step_s, delivery.work, gains)
+    return Compared(found, paces, usual_s, is_compared=excess is not None)
 
 
 def _make_slower(diagnosis: Diagnosis, window: Window, excess: float) -> Found:
-    """Make a cause without a name of a job that is slower than it was."""
+    """Make a cause without a name of steps that are longer than before."""
     cause = KeptCause(
         cause=UNKNOWN,
         title=SLOWER,

@@ -10,7 +10,7 @@ def history(seconds: list[float], works: list[float | None]) -> Paces:
     """Make the history of windows in which nothing was wrong."""
     paces = Paces()
     for step_s, work in zip(seconds, works, strict=True):
-        paces = paces.add(step_s, 0.0, work)
+        paces = paces.add(step_s, work, {})
     return paces
 
 
@@ -42,5 +42,22 @@ def test_much_more_work_begins_anew():
     """Sequences twice as long are another pace: nothing is compared until that is known."""
     paces = history([1.0] * 20, [1000.0] * 20)
     assert paces.excess(2.0, 2000.0) is None
-    paces = paces.add(2.0, 0.0, 2000.0)
-    assert paces.seconds == (2.0,) and paces.excess(2.0, 2000.0) is None
+    paces = paces.add(2.0, 2000.0, {})
+    assert [one.step_s for one in paces.usual] == [2.0] and paces.excess(2.0, 2000.0) is None
+
+
+def test_the_usual_pace_is_that_of_late_where_it_got_better():
+    """GIVEN a hundred windows of which the last ones are faster, or slower, THEN the usual pace is the faster one."""
+    assert history([1.0] * 30 + [0.8] * MIN_WINDOWS, [None] * 35).usual_s(None) == 0.8
+    assert history([0.8] * 30 + [1.0] * MIN_WINDOWS, [None] * 35).usual_s(None) == 0.8
+    assert history([1.0] * (MIN_WINDOWS - 1), [None] * 4).usual_s(None) is None
+    assert history([1.0] * 10, [1000.0] * 10).usual_s(950.0) == pytest.approx(0.95)  # less work
+    assert history([1.0] * 10, [1000.0] * 10).usual_s(1050.0) == 1.0  # more, which may cost nothing
+
+
+def test_what_a_cause_costs_as_a_rule():
+    """The median over windows, in which it may not be there."""
+    paces = Paces()
+    for gain in (0.1, 0.2, 0.3):
+        paces = paces.add(1.0, None, {"stage-imbalance": gain})
+    assert paces.usual_gain("stage-imbalance") == 0.2 and paces.usual_gain("worker-fault") == 0.0

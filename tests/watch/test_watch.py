@@ -1,5 +1,6 @@
 """Jobs that are watched while they run."""
 
+import dataclasses
 import json
 import shutil
 
@@ -81,6 +82,18 @@ def test_a_fault_from_its_onset_to_its_end(tmp_path, watch):
     assert found.course_steps[0] == 16 and len(found.course_slowdowns) == len(found.course_steps)
     assert began.episode.began_s == pytest.approx(job.ends_s[began.episode.first_step - 1], abs=0.2)
     assert began.episode.delay_s > 0
+
+
+def test_a_worker_that_gets_faster_is_no_fault_of_the_others(tmp_path, watch):
+    """GIVEN one of two workers that is faster from step 147 on, THEN windows blame the other one, and no episode is told."""
+    fault = dataclasses.replace(
+        slow_worker(300, 147, None, dp=2), places=((0, 0),), slowdown=0.7, backward_slowdown=None
+    )
+    job = RecordedJob(make_trace(300, fault, dp=2), tmp_path / "job")
+    watching = watch("job")
+    found = write_on(job, watching, 300)
+    assert [window.verdict for window in found.windows[9:]] == ["straggling"] * 6
+    assert found.episodes == () and not watching.events("began") and not watching.complaints
 
 
 def test_each_window_is_what_diagnose_says_of_its_rows(tmp_path, watch):
