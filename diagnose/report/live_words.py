@@ -159,6 +159,11 @@ def course_of(job: WatchedJob) -> Seconds:
     return np.array([np.nan if value is None else value for value in job.course_slowdowns], dtype=np.float64)
 
 
+def slowdowns_of(rows: Sequence[Sequence[float | None]]) -> Seconds:
+    """Give the slowdowns of the workers of a window, shape (n_dp, n_stages); NaN where not known."""
+    return np.array([[np.nan if value is None else value for value in row] for row in rows], dtype=np.float64)
+
+
 def describe_delay(episode: Episode) -> str:
     """Say how long after its first step an episode was told."""
     windows = "at once" if episode.delay_windows == 0 else f"{words.count(episode.delay_windows, 'window')} later"

@@ -56,7 +56,7 @@ class JobState(Struct, frozen=True, kw_only=True):
     state, since_s, why
         As of `WatchedJob`.
     new_s : float or None
-        When a window came last, Unix seconds.
+        When the rows of its last window came, Unix seconds.
     name, owner, family, n_gpus
         Of the job, as its last diagnosis says; `family` is its framework and parallelism.
     """
@@ -121,7 +121,8 @@ class JobWatch:
             There is no room for the rows of a window.
         """
         if self.source.look():
-            self._seen_s = now_s
+            is_first = self._seen_s is None  # what is there already may be old
+            self._seen_s = min(self.source.written_s or now_s, now_s) if is_first else now_s
         delivery = self.source.deliver(now_s)
         if delivery is None:
             return self._rest(now_s), None, None
@@ -160,7 +161,7 @@ class JobWatch:
             n_windows=old.n_windows + 1,
             windows=(*map(_slim, old.windows), window)[-MOST_WINDOWS:],
             curve=old.curve.add(window.steps, window.step_slowdowns),
-            new_s=now_s,
+            new_s=self._seen_s,
         )
         if diagnosed.diagnosis is not None:
             state = _name(state, diagnosed.diagnosis)
@@ -185,7 +186,7 @@ class JobWatch:
         state = self.state
         if self.source.has_ended and state.n_windows:
             return _enter(state, "ended", now_s, "the job has ended")
-        since_s = max(filter(None, (state.new_s, self._seen_s)), default=None)
+        since_s = state.new_s if self._seen_s is None else self._seen_s
         if since_s is None or state.state in ("ended", "blind"):
             return state
         usual_s = _interval(state.windows)
@@ -207,10 +208,16 @@ def _enter(state: JobState, name: LiveState, now_s: float, why: str) -> JobState
 
 
 def _interval(windows: tuple[Window, ...]) -> float | None:
-    """Say how many seconds lie between two windows, as a rule."""
-    seen = [window.seen_s for window in windows]
-    gaps = [b - a for a, b in itertools.pairwise(seen) if b > a]
-    return statistics.median(gaps) if gaps else None
+    """Say how many seconds lie between two windows, as a rule.
+
+    Windows of what was there already are seen one right after the other: when their steps ended, or how long these took, says more.
+    """
+    lasting = [(window.step_s or 0.0) * (window.last_step - window.first_step + 1) for window in windows]
+    found = [statistics.median(lasting)] if windows else []
+    for times in ([window.seen_s for window in windows], [window.ended_s for window in windows if window.ended_s]):
+        gaps = [b - a for a, b in itertools.pairwise(times) if b > a]
+        found += [statistics.median(gaps)] if gaps else []
+    return max(found, default=0.0) or None
 
 
 def _name(state: JobState, diagnosis: Diagnosis) -> JobState:

@@ -21,7 +21,7 @@ from diagnose.report.html.environment import fill_in, own_file
 from diagnose.report.html.lines import Line, Marks, draw_lines
 from diagnose.report.html.page import describe_saved
 from diagnose.report.html.picture import LEAD_WIDTH, MAX_ROWS, Picture
-from diagnose.report.html.workers import draw_workers
+from diagnose.report.html.workers import draw_kept_workers, draw_workers
 from diagnose.report.live_words import (
     STATES_SAID,
     called,
@@ -36,6 +36,7 @@ from diagnose.report.live_words import (
     list_over,
     moment,
     rank,
+    slowdowns_of,
 )
 
 #: Seconds after which a browser without a stream of changes loads a page again.
@@ -85,7 +86,7 @@ def render_job(
     """
     with styled():
         course, paces = draw_course(job), draw_paces(job)
-        workers = draw_workers(diagnosed[1]) if diagnosed is not None and diagnosed[1].is_replayed else None
+        workers = _draw_workers(job, diagnosed)
     live = [picture for picture in (course or paces, workers) if picture is not None]
     paces = paces if course is not None else None
     pictures: list[Picture] = []
@@ -121,6 +122,14 @@ def render_job(
             "windows": [_row_of_window(window) for window in reversed(job.windows)],
         },
     )
+
+
+def _draw_workers(job: WatchedJob, diagnosed: tuple[Window, Diagnosis] | None) -> Picture | None:
+    """Draw the workers of the last window that could be diagnosed; None where they were not told apart."""
+    if diagnosed is not None:
+        return draw_workers(diagnosed[1]) if diagnosed[1].is_replayed else None
+    kept = next((window.worker_slowdowns for window in reversed(job.windows) if not window.why), ())
+    return draw_kept_workers(slowdowns_of(kept)) if kept else None
 
 
 def render_index(
