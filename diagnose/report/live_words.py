@@ -129,8 +129,13 @@ def describe_event(event: EpisodeEvent, episode: Episode) -> str:
 
 
 def describe_what(episode: Episode) -> str:
-    """Say what an episode is, and where."""
-    return words.at_place(prose(episode.title) or name(episode.cause), episode.where)
+    """Say what an episode is, and where, and what else windows name in its time."""
+    return words.at_place(prose(episode.title) or name(episode.cause), episode.where) + describe_beside(episode)
+
+
+def describe_beside(episode: Episode) -> str:
+    """Say which other causes windows name while an episode lasts; empty where there are none."""
+    return f" (also named: {', '.join(map(name, episode.beside))})" if episode.beside else ""
 
 
 def describe_steps(episode: Episode) -> str:

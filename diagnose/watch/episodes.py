@@ -6,6 +6,7 @@ One bad window is no episode. A cause opens one where it costs enough in two of 
 is over where it is gone for longer than it ever was in between. What a window could not look for neither opens nor ends anything.
 """
 
+import math
 import statistics
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -331,29 +332,41 @@ def _may_share(a: Where, b: Where) -> bool:
     return not spots or not others or not spots.isdisjoint(others)
 
 
-def _is_explained(found: Found, began: int, lasting: Sequence[Course], window: Window) -> bool:
-    """Say whether what is found since a window may be what episodes that last cost: steps take no longer than with these alone."""
-    if began < FIRST_WINDOWS:
-        return False
+def _find_explaining(found: Found, began: int, lasting: Sequence[Course], window: Window) -> Course | None:
+    """Find the episode that may cost what is found since a window: steps take no longer than with it, or longer than for this."""
+    if began < FIRST_WINDOWS or window.step_s is None:
+        return None
     is_rest = _has_no_name(found)  # beside something that has one
     for course in lasting:
-        levels = [step_s for number, step_s in course.levels if number < began]
-        has_risen = levels and _has_risen(window, max(levels))
-        if not has_risen and (course.n_gone or is_rest or _may_share(course.episode.where, found.cause.where)):
-            return True
-    return False
+        level_s = max((step_s for number, step_s in course.levels if number < began), default=math.inf)
+        is_why = RENAMED_RATIO * found.gain * window.step_s >= window.step_s - level_s
+        may_be = course.n_gone or is_rest or _may_share(course.episode.where, found.cause.where)
+        if may_be and not (_has_risen(window, level_s) and is_why):
+            return course
+    return None
+
+
+def _name_beside(course: Course, found: Found) -> Course:
+    """Let an episode say what else is named while it lasts."""
+    known, cause = course.episode.beside, found.cause.cause
+    if cause in (*known, course.episode.cause, UNKNOWN):
+        return course
+    return replace(course, episode=replace(course.episode, beside=(*known, cause)))
 
 
 def _suspect(
     before: tuple[Suspicion, ...],
     left: list[Found],
-    lasting: Sequence[Course],
+    lasting: list[Course],
     window: Window,
     told_s: float,
     job: str,
     usual_s: float | None,
 ) -> tuple[tuple[Suspicion, ...], list[Course]]:
-    """Count windows for causes that are no episode; give those that go on to be suspected, and those that became one."""
+    """Count windows for causes that are no episode; give those that go on to be suspected, and those that became one.
+
+    What an episode explains stands beside it in `lasting`.
+    """
     first = window.number - OF_LAST + 1
     rise = 1.0 - usual_s / window.step_s if usual_s is not None and window.step_s else 0.0
     suspicions: list[Suspicion] = []
@@ -367,13 +380,13 @@ def _suspect(
         else:
             where = known.where
         suspicion = Suspicion(cause=known.cause, where=where, sightings=recent)
-        if (
-            here is not None
-            and _opens(here, recent, rise)
-            and not _is_explained(here, recent[0].window, lasting, window)
-        ):
-            opened.append(_open(here, recent, window, told_s, job))
-        elif recent:
+        if here is not None and _opens(here, recent, rise):
+            by = _find_explaining(here, recent[0].window, lasting, window)
+            if by is None:
+                opened.append(_open(here, recent, window, told_s, job))
+                continue
+            lasting[lasting.index(by)] = _name_beside(by, here)
+        if recent:
             suspicions.append(suspicion)
     for here in sorted(left, key=_has_no_name):
         if here not in left or not counts(here):
@@ -382,11 +395,15 @@ def _suspect(
         if window.number:
             taken = taken.since_turn or taken
         sightings = (taken.sighting(window.number),)
-        beside = [*lasting, *opened] if _has_no_name(taken) else lasting
-        if _opens(taken, sightings, rise) and not _is_explained(taken, window.number, beside, window):
-            opened.append(_open(taken, sightings, window, told_s, job))
-        else:
-            suspicions.append(Suspicion(cause=taken.cause.cause, where=taken.cause.where, sightings=sightings))
+        if _opens(taken, sightings, rise):
+            beside = [*lasting, *opened] if _has_no_name(taken) else lasting
+            by = _find_explaining(taken, window.number, beside, window)
+            if by is None:
+                opened.append(_open(taken, sightings, window, told_s, job))
+                continue
+            if by in lasting:
+                lasting[lasting.index(by)] = _name_beside(by, taken)
+        suspicions.append(Suspicion(cause=taken.cause.cause, where=taken.cause.where, sightings=sightings))
     return tuple(suspicions), opened
 
 

@@ -5,6 +5,7 @@ from msgspec.structs import replace
 from diagnose.model.cause import KeptCause, When
 from diagnose.model.live import Window
 from diagnose.model.place import Where, Worker
+from diagnose.report.live_words import describe_what
 from diagnose.watch.episodes import Episodes, Found, follow_episodes
 
 SAVES = "checkpoint-stall"
@@ -171,3 +172,24 @@ def test_a_cause_that_costs_little_in_steps_that_are_much_longer_is_told():
     seen = {n: [spread(n, "expert-imbalance", gain=0.03)] for n in (10, 11)}
     assert len(follow_steps(seen, [1.0] * 10 + [1.08] * 2, usual_s=1.0)[-1].open) == 1
     assert not follow_steps(seen, [1.0] * 10 + [1.03] * 2, usual_s=1.0)[-1].open
+
+
+def test_what_may_be_the_same_seconds_is_named_beside_the_episode():
+    """GIVEN two faults in one place, or one with two names, THEN the episode names both, until steps are longer for the other."""
+    both = {
+        n: [spread(n, "data-loading"), *([spread(n, "garbage-collection")] if n > 12 else [])] for n in range(10, 20)
+    }
+    [course] = follow_steps(both, [1.0] * 10 + [1.25] * 10, usual_s=1.0)[-1].open
+    assert (course.episode.cause, course.episode.beside) == ("data-loading", ("garbage-collection",))
+    assert describe_what(course.episode) == "data-loading, spread over the job (also named: garbage-collection)"
+    assert [one.beside for one in follow_steps(both, [1.0] * 10 + [1.25] * 3 + [1.5] * 7)[-1].list_all()] == [(), ()]
+
+
+def test_a_small_cause_is_not_why_a_fault_grows():
+    """GIVEN time without a name that grows, and 3% with one, THEN the second is named beside the first."""
+    seen = {
+        n: [spread(n, "unknown"), *([spread(n, "garbage-collection", 0.03)] if n > 14 else [])] for n in range(10, 20)
+    }
+    steps_s = [1.0] * 10 + [1.25 + 0.1 * n for n in range(10)]
+    [course] = follow_steps(seen, steps_s, usual_s=1.0)[-1].open
+    assert course.episode.beside == ("garbage-collection",)

@@ -32,6 +32,7 @@ from diagnose.report.live_words import (
     describe_now,
     describe_silent,
     describe_steps,
+    describe_what,
     list_open,
     list_over,
     moment,
@@ -276,7 +277,7 @@ def _row_of_episode(episode: Episode) -> tuple[str, ...]:
     is_open = episode.recovered_step is None
     return (
         "open" if is_open else "over",
-        words.at_place(prose(episode.title) or name(episode.cause), episode.where),
+        describe_what(episode),
         describe_steps(episode),
         words.percent(episode.gain) if is_open else "",
         words.percent(episode.peak_gain),
