@@ -251,10 +251,10 @@ def _compare(state: JobState, diagnosed: Diagnosed, delivery: Delivery) -> Compa
         return Compared(found, paces, usual_s, is_compared=bool(news))
     if excess is not None and excess >= COUNTED_GAIN:
         return Compared([*found, _make_slower(diagnosis, window, excess)], paces, usual_s, is_compared=True)
-    if not is_slow:
+    if not is_slow or excess is None:  # where the work is another, what was usual says nothing any more
         gains = {one.cause.cause: one.gain for one in reversed(found)}  # the largest first
         paces = paces.add(step_s, delivery.work, gains)
-    return Compared(found, paces, usual_s, is_compared=excess is not None)
+    return Compared(found, paces, usual_s, is_compared=True)
 
 
 def _make_slower(diagnosis: Diagnosis, window: Window, excess: float) -> Found:

@@ -4,7 +4,6 @@ import os
 import time
 
 import msgspec
-import pyarrow.compute as pc
 
 from diagnose.report.live_words import moment
 from diagnose.triage.watched import read_watched
@@ -14,7 +13,7 @@ from diagnose.watch.source import Mark
 from diagnose.watch.steps import StepSource
 from diagnose.watch.tell import list_news
 from tests.watch.recorded import RecordedJob, SimulatedClock
-from tests.watch.watching import Watching, make_trace, slow_worker
+from tests.watch.watching import Watching, make_trace, slow_worker, stretch
 
 
 def test_what_is_no_file_is_not_waited_for(tmp_path):
@@ -111,11 +110,7 @@ def test_a_job_that_hung_before_anybody_watched_is_blind_at_once(tmp_path):
 def test_a_slow_job_that_was_caught_up_with_is_not_blind(tmp_path):
     """GIVEN windows of 20 minutes each, all there when the watch begins, THEN it waits an hour for the next one."""
     clock = SimulatedClock()
-    trace = make_trace(100)
-    slow = {name: pc.multiply(trace[name], 200.0) for name in ("start_ts", "duration")}
-    for name, column in slow.items():
-        trace = trace.set_column(trace.column_names.index(name), name, column)
-    job = RecordedJob(trace, tmp_path / "job")
+    job = RecordedJob(stretch(make_trace(100), 200.0), tmp_path / "job")
     job.write(int(job.steps[79]))
     clock.at_s = job.ends_s[int(job.steps[79])]
     watching = Watching(tmp_path / "job", store=tmp_path / "store.db", clock=clock)

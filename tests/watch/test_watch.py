@@ -15,8 +15,9 @@ from diagnose.model.request import Request
 from diagnose.pipeline import diagnose_job
 from diagnose.watch import watch as watch_module
 from diagnose.watch import window
+from diagnose.watch.job import SLOWER
 from tests.watch.recorded import RecordedJob, SimulatedClock
-from tests.watch.watching import Watching, make_trace, slow_worker
+from tests.watch.watching import Watching, make_trace, slow_worker, stretch
 
 
 @pytest.fixture
@@ -184,6 +185,22 @@ def test_a_job_that_is_started_again(tmp_path, watch):
         (66, 85),
     ]
     assert not watching.complaints
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_all_of_a_job_gets_slower(tmp_path, watch, restarts):
+    """GIVEN a job that takes a third longer from some step on, THEN that is told as it is, but not where it was started again."""
+    trace, slower = make_trace(160), stretch(make_trace(320), 1.33, 176)
+    job = RecordedJob(trace if restarts else slower, tmp_path / "job")
+    watching = watch("job")
+    found = write_on(job, watching, 160)
+    if restarts:
+        job = RecordedJob(stretch(make_trace(160, seed=1), 1.33), tmp_path / "job", start="start-2", shift=160)
+    found = write_on(job, watching, 160 if restarts else 320)
+    assert len(found.windows) == 16 and not watching.complaints
+    assert [event.episode.title for event in watching.events("began")] == ([] if restarts else [SLOWER])
+    if not restarts:
+        assert found.episodes[0].first_step == 176 and found.episodes[0].gain == pytest.approx(0.25, abs=0.02)
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
