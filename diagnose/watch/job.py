@@ -17,10 +17,11 @@ from diagnose.model.fingerprint import name_fault
 from diagnose.model.live import Episode, LiveState, WatchedJob, Window
 from diagnose.model.place import Where
 from diagnose.model.request import Request
+from diagnose.report.budget import PART_NAMES
 from diagnose.report.live_words import moment
 from diagnose.watch.course import Curve
 from diagnose.watch.episodes import COUNTED_GAIN, RISEN_SHARE, UNKNOWN, Episodes, Found, counts, follow_episodes
-from diagnose.watch.pace import MIN_WINDOWS, Paces
+from diagnose.watch.pace import MIN_WINDOWS, Pace, Paces
 from diagnose.watch.source import Delivery, Mark, Source
 from diagnose.watch.window import Diagnosed, diagnose_window
 
@@ -36,7 +37,7 @@ BLIND_SHARE = 0.5
 #: What a pace is known to be another one with: it differs by more than four deviations. One window alone is no episode: an
 #: evaluation, or a save that no row records, lengthens one too.
 PACE_CONFIDENCE = 0.85
-SLOWER = "unknown cause: steps longer than before"
+SLOWER = "unknown cause: steps longer than before"  # and then in which part of them
 
 
 class JobState(Struct, frozen=True, kw_only=True):
@@ -87,14 +88,17 @@ class Compared:
         Its causes, and one without a name where steps are longer than usual and no cause says why.
     paces : Paces
         With this window, where the job ran as usual in it.
+    step_s : float or None
+        Seconds of its steps, without planned work.
     usual_s : float or None
-        Seconds of a usual step with its work; None where nobody knows.
+        The same of a usual step with its work; None where nobody knows.
     is_compared : bool
         True where a cause without a name that is not found is not there.
     """
 
     found: list[Found]
     paces: Paces
+    step_s: float | None
     usual_s: float | None = None
     is_compared: bool = False
 
@@ -168,9 +172,10 @@ class JobWatch:
             compared = _compare(state, diagnosed, delivery)
 
             def checked(episode: Episode) -> bool:
-                return compared.is_compared if episode.title == SLOWER else episode.cause in diagnosed.checked
+                return compared.is_compared if _is_slower(episode) else episode.cause in diagnosed.checked
 
-            episodes = follow_episodes(old.episodes, window, compared.found, checked, self._key, compared.usual_s)
+            at = replace(window, step_s=compared.step_s)
+            episodes = follow_episodes(old.episodes, at, compared.found, checked, self._key, compared.usual_s)
             state = replace(state, paces=compared.paces, episodes=episodes)
         n_ranks = delivery.n_ranks or 0
         if window.silent and len(window.silent) >= BLIND_SHARE * n_ranks:
@@ -238,30 +243,38 @@ def _compare(state: JobState, diagnosed: Diagnosed, delivery: Delivery) -> Compa
     """Compare the pace of a window with that of the windows before."""
     diagnosis, window, courses = diagnosed.diagnosis, diagnosed.window, state.episodes.open
     assert diagnosis is not None
-    is_slow = any(course.episode.title == SLOWER for course in courses)
+    is_slow = any(_is_slower(course.episode) for course in courses)
     paces = Paces() if delivery.restarts and not is_slow else state.paces  # a new start is a new base
-    found, step_s = list(diagnosed.found), window.step_s
-    if not step_s or window.silent or not (diagnosis.fidelity.ok or diagnosis.is_from_log):
-        return Compared(found, paces)
+    found = list(diagnosed.found)
+    if not window.step_s or window.silent or not (diagnosis.fidelity.ok or diagnosis.is_from_log):
+        return Compared(found, paces, window.step_s)
+    shares = {} if diagnosis.budget is None else diagnosis.budget.measured()
+    step_s = window.step_s * (1.0 - shares.pop("evaluation", 0.0))  # planned work, in some windows and not in others
     usual_s, excess = paces.usual_s(delivery.work), paces.excess(step_s, delivery.work)
     has_risen = usual_s is not None and step_s >= (1.0 + RISEN_SHARE) * usual_s
     news = [one for one in found if counts(one) and one.gain >= paces.usual_gain(one.cause.cause) + COUNTED_GAIN]
-    has_name = any(course.first_window >= MIN_WINDOWS and course.episode.title != SLOWER for course in courses)
+    gains = {one.cause.cause: one.gain for one in reversed(found)}  # the largest first
+    now = Pace(step_s, delivery.work or 1.0, gains, {part: share * window.step_s for part, share in shares.items()})
+    has_name = any(course.first_window >= MIN_WINDOWS and not _is_slower(course.episode) for course in courses)
     if has_name or (has_risen and news):
-        return Compared(found, paces, usual_s, is_compared=bool(news))
+        return Compared(found, paces, step_s, usual_s, is_compared=bool(news))
     if excess is not None and excess >= COUNTED_GAIN:
-        return Compared([*found, _make_slower(diagnosis, window, excess)], paces, usual_s, is_compared=True)
-    if not is_slow or excess is None:  # where the work is another, what was usual says nothing any more
-        gains = {one.cause.cause: one.gain for one in reversed(found)}  # the largest first
-        paces = paces.add(step_s, delivery.work, gains)
-    return Compared(found, paces, usual_s, is_compared=True)
+        found.append(_make_slower(diagnosis, window, excess, paces.find_longer(now)))
+    elif not is_slow or excess is None:  # where the work is another, what was usual says nothing any more
+        paces = paces.add(now)
+    return Compared(found, paces, step_s, usual_s, is_compared=True)
 
 
-def _make_slower(diagnosis: Diagnosis, window: Window, excess: float) -> Found:
-    """Make a cause without a name of steps that are longer than before."""
+def _is_slower(episode: Episode) -> bool:
+    """Say whether an episode is of steps that are longer than before."""
+    return episode.title.startswith(SLOWER)
+
+
+def _make_slower(diagnosis: Diagnosis, window: Window, excess: float, part: str | None) -> Found:
+    """Make a cause without a name of steps that are longer than before, most of it in a part of them."""
     cause = KeptCause(
         cause=UNKNOWN,
-        title=SLOWER,
+        title=SLOWER if part is None else f"{SLOWER}, most of it in {PART_NAMES[part]}",
         who=None,
         confidence=PACE_CONFIDENCE,
         share=None,

@@ -22,14 +22,27 @@ N_DEVIATIONS = 4.0
 MAD_TO_DEVIATION = 1.4826
 #: Work that differs by more than this makes another pace: attention grows faster than the number of tokens.
 WORK_RATIO = 1.1
+#: A part of a step is named where it takes more than this part of what steps are longer by.
+MOST = 0.6
 
 
 class Pace(Struct, frozen=True):
-    """A window in which the job ran as usual: seconds and work of a step (1 where nobody knows it), and gains by cause."""
+    """A window in which the job ran as usual.
+
+    Attributes
+    ----------
+    step_s, work : float
+        Seconds of a step, and what it holds; 1 where nobody knows that.
+    gains : dict of str to float
+        What each cause costs, as a part of the step time.
+    parts_s : dict of str to float
+        Seconds of each part of a step, as its `Budget` has them; empty where nobody knows.
+    """
 
     step_s: float
-    work: float
-    gains: Mapping[str, float]
+    work: float = 1.0
+    gains: Mapping[str, float] = {}
+    parts_s: Mapping[str, float] = {}
 
 
 class Paces(Struct, frozen=True, kw_only=True):
@@ -58,10 +71,22 @@ class Paces(Struct, frozen=True, kw_only=True):
         by_step, by_work = [one.step_s for one in self.usual], [one.step_s / one.work for one in self.usual]
         return min(_excess(step_s, by_step), _excess(step_s / (work or 1.0), by_work))
 
-    def add(self, step_s: float, work: float | None, gains: Mapping[str, float]) -> "Paces":
+    def find_longer(self, now: Pace) -> str | None:
+        """Name the part of a step that most of what it is longer by is in; None where there is no such part."""
+        if not self.usual:
+            return None
+        rises_s = {
+            part: seconds - statistics.median(one.parts_s.get(part, 0.0) for one in self.usual)
+            for part, seconds in now.parts_s.items()
+        }
+        rise_s = now.step_s - statistics.median(one.step_s for one in self.usual)
+        longest = max(rises_s, key=lambda part: rises_s[part], default=None)
+        return longest if longest is not None and rises_s[longest] > MOST * rise_s > 0 else None
+
+    def add(self, now: Pace) -> "Paces":
         """Take a window in which the job ran as usual; where the work is another, the history begins anew."""
-        usual = () if self._differs(work) else self.usual
-        return Paces(usual=(*usual, Pace(step_s, work or 1.0, gains))[-OF_LAST:])
+        usual = () if self._differs(now.work) else self.usual
+        return Paces(usual=(*usual, now)[-OF_LAST:])
 
     def _differs(self, work: float | None) -> bool:
         """Say whether a step holds much more or less than in the history."""
