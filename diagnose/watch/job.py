@@ -192,10 +192,17 @@ class JobWatch:
         if self.source.has_ended and state.n_windows:
             return _enter(state, "ended", now_s, "the job has ended")
         since_s = state.new_s if self._seen_s is None else self._seen_s
-        if since_s is None or state.state in ("ended", "blind"):
+        is_silent = state.state == "blind" and any(window.silent for window in state.windows[-1:])
+        if since_s is None or state.state == "ended" or is_silent:
             return state
         usual_s = _interval(state.windows)
         if now_s - since_s < max(BLIND_S, BLIND_WINDOWS * (usual_s or 0.0)):
+            return (
+                _enter(state, "running" if state.n_windows else "waiting", now_s, "")
+                if state.state == "blind"
+                else state
+            )
+        if state.state == "blind":
             return state
         every = f"; a window came every {usual_s:.0f} s" if usual_s else ""
         return _enter(state, "blind", now_s, f"no new rows since {moment(since_s)}{every}")

@@ -160,13 +160,16 @@ def test_nothing_new_is_told_as_blind_and_the_end_as_ended(tmp_path, clock, watc
     for _ in range(100):
         found = watching.go()[0]
     assert found.state == "blind" and "no new rows since" in found.why
+    assert write_on(job, watching, 45).state == "running"  # rows come, though they are no window yet
+    clock.at_s += 7200.0
+    assert watching.go()[0].state == "blind"
     found = write_on(job, watching, 75, ended=True)
     assert (
         found.state == "ended" and found.windows[-1].last_step == job.steps[74]
     )  # the last 15 steps are a window, too
     clock.at_s += 1e6
     assert watching.go()[0].state == "ended"
-    assert [event.state for event in watching.events("state")] == ["running", "blind", "running", "ended"]
+    assert [event.state for event in watching.events("state")] == [*["running", "blind"] * 2, "running", "ended"]
 
 
 def test_a_job_that_is_started_again(tmp_path, watch):
