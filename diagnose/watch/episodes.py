@@ -14,7 +14,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from diagnose.model.cause import KeptCause
+from diagnose.model.cause import KeptCause, Severity
 from diagnose.model.live import Episode, Window
 from diagnose.model.place import Where
 
@@ -68,6 +68,14 @@ class Suspicion(Struct, frozen=True, kw_only=True):
     sightings: tuple[Sighting, ...]
 
 
+class Told(Struct, frozen=True):
+    """What alerts are known by: as when the episode was told, whatever its cause is called later."""
+
+    cause: str
+    severity: Severity | None
+    who: str | None
+
+
 class Course(Struct, frozen=True, kw_only=True):
     """An episode, and what decides what becomes of it.
 
@@ -90,6 +98,7 @@ class Course(Struct, frozen=True, kw_only=True):
         The first step of the first window without it.
     grown_s : tuple of float
         When it was told to have grown.
+    told : Told
     levels : tuple of (int, float)
         The last windows that had it, and the seconds of a step in them.
     """
@@ -104,6 +113,7 @@ class Course(Struct, frozen=True, kw_only=True):
     n_grown: int = 0
     gone_step: int | None = None
     grown_s: tuple[float, ...] = ()
+    told: Told
     levels: tuple[tuple[int, float], ...] = ()
 
     @property
@@ -446,6 +456,7 @@ def _open(found: Found, sightings: Sequence[Sighting], window: Window, told_s: f
         first_window=began.window,
         last_window=window.number,
         told_gain=found.lasting_gain,
+        told=Told(cause.cause, cause.severity, cause.who),
         levels=_add_level((), window),
         gone_step=found.recovered_step,
     )
