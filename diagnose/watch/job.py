@@ -3,7 +3,6 @@
 Enters: a source, and what was kept of the job. Leaves: events, the job as it is now, and what is to be kept.
 """
 
-import dataclasses
 import hashlib
 import itertools
 import statistics
@@ -11,17 +10,15 @@ import statistics
 from msgspec import Struct
 from msgspec.structs import replace
 
-from diagnose.model.cause import KeptCause, When
 from diagnose.model.diagnosis import Diagnosis
-from diagnose.model.fingerprint import name_fault
 from diagnose.model.live import Episode, LiveState, WatchedJob, Window
-from diagnose.model.place import Where
 from diagnose.model.request import Request
-from diagnose.report.budget import PART_NAMES
 from diagnose.report.live_words import moment
+from diagnose.watch.compare import compare, is_slower
 from diagnose.watch.course import Curve
-from diagnose.watch.episodes import COUNTED_GAIN, RISEN_SHARE, UNKNOWN, Episodes, Found, counts, follow_episodes
-from diagnose.watch.pace import MIN_WINDOWS, Pace, Paces
+from diagnose.watch.episodes import Episodes
+from diagnose.watch.follow import follow_episodes
+from diagnose.watch.pace import Paces
 from diagnose.watch.source import Delivery, Mark, Source
 from diagnose.watch.window import Diagnosed, diagnose_window
 
@@ -34,10 +31,6 @@ BLIND_WINDOWS = 3.0
 BLIND_S = 300.0
 #: With this part of the ranks silent nobody sees the job.
 BLIND_SHARE = 0.5
-#: What a pace is known to be another one with: it differs by more than four deviations. One window alone is no episode: an
-#: evaluation, or a save that no row records, lengthens one too.
-PACE_CONFIDENCE = 0.85
-SLOWER = "unknown cause: steps longer than before"  # and then in which part of them
 
 
 class JobState(Struct, frozen=True, kw_only=True):
@@ -76,31 +69,6 @@ class JobState(Struct, frozen=True, kw_only=True):
     owner: str | None = None
     family: str = ""
     n_gpus: int | None = None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Compared:
-    """What a window has, with what only the windows before it show.
-
-    Attributes
-    ----------
-    found : list of Found
-        Its causes, and one without a name where steps are longer than usual and no cause says why.
-    paces : Paces
-        With this window, where the job ran as usual in it.
-    step_s : float or None
-        Seconds of its steps, without planned work.
-    usual_s : float or None
-        The same of a usual step with its work; None where nobody knows.
-    is_compared : bool
-        True where a cause without a name that is not found is not there.
-    """
-
-    found: list[Found]
-    paces: Paces
-    step_s: float | None
-    usual_s: float | None = None
-    is_compared: bool = False
 
 
 class JobWatch:
@@ -169,10 +137,10 @@ class JobWatch:
         )
         if diagnosed.diagnosis is not None:
             state = _name(state, diagnosed.diagnosis)
-            compared = _compare(state, diagnosed, delivery)
+            compared = compare(state.episodes, state.paces, diagnosed, delivery)
 
             def checked(episode: Episode) -> bool:
-                return compared.is_compared if _is_slower(episode) else episode.cause in diagnosed.checked
+                return compared.is_compared if is_slower(episode) else episode.cause in diagnosed.checked
 
             at = replace(window, step_s=compared.step_s)
             episodes = follow_episodes(old.episodes, at, compared.found, checked, self._key, compared.usual_s)
@@ -243,61 +211,4 @@ def _name(state: JobState, diagnosis: Diagnosis) -> JobState:
         owner=job.owner,
         family=f"{job.framework or 'unknown'}, {parallelism}",
         n_gpus=job.world_size if diagnosis.parallelism_known else None,
-    )
-
-
-def _compare(state: JobState, diagnosed: Diagnosed, delivery: Delivery) -> Compared:
-    """Compare the pace of a window with that of the windows before."""
-    diagnosis, window, courses = diagnosed.diagnosis, diagnosed.window, state.episodes.open
-    assert diagnosis is not None
-    is_slow = any(_is_slower(course.episode) for course in courses)
-    paces = Paces() if delivery.restarts and not is_slow else state.paces  # a new start is a new base
-    found = list(diagnosed.found)
-    if not window.step_s or window.silent or not (diagnosis.fidelity.ok or diagnosis.is_from_log):
-        return Compared(found, paces, window.step_s)
-    shares = {} if diagnosis.budget is None else diagnosis.budget.measured()
-    step_s = window.step_s * (1.0 - shares.pop("evaluation", 0.0))  # planned work, in some windows and not in others
-    usual_s, excess = paces.usual_s(delivery.work), paces.excess(step_s, delivery.work)
-    has_risen = usual_s is not None and step_s >= (1.0 + RISEN_SHARE) * usual_s
-    news = [one for one in found if counts(one) and one.gain >= paces.usual_gain(one.cause.cause) + COUNTED_GAIN]
-    gains = {one.cause.cause: one.gain for one in reversed(found)}  # the largest first
-    now = Pace(step_s, delivery.work or 1.0, gains, {part: share * window.step_s for part, share in shares.items()})
-    has_name = any(course.first_window >= MIN_WINDOWS and not _is_slower(course.episode) for course in courses)
-    if has_name or (has_risen and news):
-        return Compared(found, paces, step_s, usual_s, is_compared=bool(news))
-    if excess is not None and excess >= COUNTED_GAIN:
-        found.append(_make_slower(diagnosis, window, excess, paces.find_longer(now)))
-    elif not is_slow or excess is None:  # where the work is another, what was usual says nothing any more
-        paces = paces.add(now)
-    return Compared(found, paces, step_s, usual_s, is_compared=True)
-
-
-def _is_slower(episode: Episode) -> bool:
-    """Say whether an episode is of steps that are longer than before."""
-    return episode.title.startswith(SLOWER)
-
-
-def _make_slower(diagnosis: Diagnosis, window: Window, excess: float, part: str | None) -> Found:
-    """Make a cause without a name of steps that are longer than before, most of it in a part of them."""
-    cause = KeptCause(
-        cause=UNKNOWN,
-        title=SLOWER if part is None else f"{SLOWER}, most of it in {PART_NAMES[part]}",
-        who=None,
-        confidence=PACE_CONFIDENCE,
-        share=None,
-        recoverable=excess,
-        recoverable_after_others=None,
-        where=Where(),
-        when=When(),
-        evidence=(),
-        fixes=(),
-        fingerprint=name_fault(diagnosis.job, f"{UNKNOWN}-pace", None, Where()),
-    )
-    return Found(
-        cause=cause,
-        gain=excess,
-        lasting_gain=excess,
-        first_step=window.first_step,
-        began_s=window.began_s,
-        ended_s=window.began_s,
     )

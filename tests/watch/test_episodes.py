@@ -6,7 +6,8 @@ from diagnose.model.cause import KeptCause, When
 from diagnose.model.live import Window
 from diagnose.model.place import Where, Worker
 from diagnose.report.live_words import describe_what
-from diagnose.watch.episodes import Episodes, Found, follow_episodes
+from diagnose.watch.episodes import Episodes, Found
+from diagnose.watch.follow import follow_episodes
 
 SAVES = "checkpoint-stall"
 

@@ -15,7 +15,7 @@ from diagnose.model.request import Request
 from diagnose.pipeline import diagnose_job
 from diagnose.watch import watch as watch_module
 from diagnose.watch import window
-from diagnose.watch.job import SLOWER
+from diagnose.watch.compare import SLOWER
 from tests.watch.recorded import RecordedJob, SimulatedClock
 from tests.watch.watching import Watching, make_trace, slow_worker, stretch
 
