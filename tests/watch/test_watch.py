@@ -9,6 +9,8 @@ import pytest
 
 from diagnose.cli.main import main
 from diagnose.errors import ServiceError
+from diagnose.faults.decoys import Evaluation
+from diagnose.faults.generate import generate
 from diagnose.model.live import WatchedJob
 from diagnose.model.plain import to_json
 from diagnose.model.request import Request
@@ -17,7 +19,7 @@ from diagnose.watch import watch as watch_module
 from diagnose.watch import window
 from diagnose.watch.compare import SLOWER
 from tests.watch.recorded import RecordedJob, SimulatedClock
-from tests.watch.watching import Watching, make_trace, slow_worker, stretch
+from tests.watch.watching import SMALL, Watching, make_trace, slow_worker, stretch
 
 
 @pytest.fixture
@@ -206,6 +208,17 @@ def test_all_of_a_job_gets_slower(tmp_path, watch, restarts):
     )
     if not restarts:
         assert found.episodes[0].first_step == 176 and found.episodes[0].gain == pytest.approx(0.25, abs=0.02)
+
+
+def test_an_evaluation_now_and_then_is_no_slowness(tmp_path, watch):
+    """GIVEN a job that evaluates in two of five windows, which are longer for it, THEN nothing is told."""
+    spec = dataclasses.replace(SMALL, steps=240, seed=900, noise=0.5)
+    job = RecordedJob(generate(spec, decoys=[Evaluation(period_steps=50, slowdown=4)]).trace, tmp_path / "job")
+    watching = watch("job")
+    found = write_on(job, watching, 240)
+    steps_s = [window.step_s for window in found.windows]
+    assert len(steps_s) == 12 and max(steps_s) > 1.04 * min(steps_s)
+    assert not watching.events("began") and not watching.complaints
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
