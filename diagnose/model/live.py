@@ -103,6 +103,8 @@ class Episode(Struct, frozen=True, kw_only=True):
         Part of the step time that comes back when it is mended: in the last window with it, and at most.
     confidence : float
         Of the last window that had it.
+    beside : tuple of str
+        Causes that windows also name while it lasts, in what may be the same seconds: they have no episode of their own.
     """
 
     name: str
@@ -121,6 +123,7 @@ class Episode(Struct, frozen=True, kw_only=True):
     gain: float
     peak_gain: float
     confidence: float
+    beside: tuple[CauseId, ...] = ()
 
 
 class WatchedJob(Struct, frozen=True, kw_only=True):
@@ -135,7 +138,7 @@ class WatchedJob(Struct, frozen=True, kw_only=True):
     since_s : float
         Unix seconds at which this state began.
     why : str
-        One sentence on the state: "no new rows since 12:04:31; a window came every 20 s".
+        One sentence on the state: "no new rows since 2026-11-23 12:04:31 UTC; a window came every 20 s".
     windows : tuple of Window
         The last ones, oldest first; bounded.
     course_steps : tuple of int

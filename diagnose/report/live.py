@@ -32,6 +32,7 @@ from diagnose.report.live_words import (
     list_open,
     list_over,
     rank,
+    slowdowns_of,
 )
 from diagnose.report.styles import VERDICT_STYLES
 
@@ -174,9 +175,7 @@ def _draw_workers(job: WatchedJob, diagnosis: Diagnosis | None, width: int, rows
     """Draw the heat map of the last window."""
     if not job.windows or not job.windows[-1].worker_slowdowns:
         return
-    found = np.array(
-        [[np.nan if value is None else value for value in row] for row in job.windows[-1].worker_slowdowns]
-    )
+    found = slowdowns_of(job.windows[-1].worker_slowdowns)
     if found.ndim != 2 or not np.isfinite(found).any():
         return
     dp_labels, stage_labels, culprits = np.arange(found.shape[0]), np.arange(found.shape[1]), None

@@ -1,6 +1,6 @@
-"""What is said of jobs that still run: of their state, of their episodes, and which of them comes first.
+"""What is said of jobs that still run: of their state, windows and episodes, and which of them comes first.
 
-Enters: a `WatchedJob`. Leaves: sentences without line ends, user strings escaped.
+Enters: a `WatchedJob`, or what is new of one. Leaves: sentences without line ends, user strings escaped.
 """
 
 import datetime as dt
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from diagnose.model.live import Episode, WatchedJob, Window
+from diagnose.model.live import Episode, EpisodeEvent, WatchedJob, Window
 from diagnose.model.trace import Seconds
 from diagnose.report import words
 from diagnose.report.escape import name, prose
@@ -102,9 +102,40 @@ def describe_briefly(job: WatchedJob) -> str:
     )
 
 
+def describe_window(window: Window) -> str:
+    """Say what a window showed."""
+    steps = f"steps {window.first_step}-{window.last_step}"
+    if window.why:
+        return f"{steps}: cannot be diagnosed: {prose(window.why)}"
+    said = f"{steps}: {window.verdict}"
+    if window.slowdown is not None:
+        said += f", slowdown {window.slowdown:.2f}"
+    if window.step_s is not None:
+        said += f", {words.seconds(window.step_s)} a step"
+    return said + (f", {words.count(len(window.silent), 'rank')} silent" if window.silent else "")
+
+
+def describe_event(event: EpisodeEvent, episode: Episode) -> str:
+    """Say what became of an episode."""
+    what = describe_what(episode)
+    longer = words.times(1 / (1 - episode.gain)) if 0 < episode.gain < 1 else ""
+    if event == "recovered":
+        return f"over: {what}, {describe_steps(episode)}"
+    if event == "grew":
+        return f"worse: {what}, steps now {longer}"
+    late = f"{words.count(episode.delay_windows, 'window')} later" if episode.delay_windows else "in its first window"
+    after = "" if episode.delay_s is None else f", {words.seconds(episode.delay_s)} after that step"
+    return f"slow since step {episode.first_step}: {what}, steps {longer}; told {late}{after}"
+
+
 def describe_what(episode: Episode) -> str:
-    """Say what an episode is, and where."""
-    return words.at_place(prose(episode.title) or name(episode.cause), episode.where)
+    """Say what an episode is, and where, and what else windows name in its time."""
+    return words.at_place(prose(episode.title) or name(episode.cause), episode.where) + describe_beside(episode)
+
+
+def describe_beside(episode: Episode) -> str:
+    """Say which other causes windows name while an episode lasts; empty where there are none."""
+    return f" (also named: {', '.join(map(name, episode.beside))})" if episode.beside else ""
 
 
 def describe_steps(episode: Episode) -> str:
@@ -131,6 +162,11 @@ def describe_silent(window: Window) -> str:
 def course_of(job: WatchedJob) -> Seconds:
     """Give the slowdowns since the start, shape (n_course,); NaN where not known."""
     return np.array([np.nan if value is None else value for value in job.course_slowdowns], dtype=np.float64)
+
+
+def slowdowns_of(rows: Sequence[Sequence[float | None]]) -> Seconds:
+    """Give the slowdowns of the workers of a window, shape (n_dp, n_stages); NaN where not known."""
+    return np.array([[np.nan if value is None else value for value in row] for row in rows], dtype=np.float64)
 
 
 def describe_delay(episode: Episode) -> str:

@@ -28,6 +28,8 @@ from diagnose.trace.rank_files import RECORDER_KEY
 
 #: Before the first step of a job.
 NO_STEP = -(2**62)
+#: Rows that are read together: memory then stays level while a row group fills.
+PART_ROWS = 4096
 
 
 class GrowingTrace:
@@ -195,7 +197,7 @@ class GrowingTrace:
                     if file.metadata.num_rows != self._footer.num_rows:
                         self.is_outdated = True
                         return False
-                    table = file.read_row_group(group).slice(self._n_read - first)
+                    table = _read_from(file, group, self._n_read - first)
             except (*UNREADABLE, OSError):
                 self.is_outdated = self._has_changed()
                 return False
@@ -223,6 +225,16 @@ class GrowingTrace:
         if not known:
             return NO_STEP
         return max(known) - (not self._appends and not self.is_finished)
+
+
+def _read_from(file: Any, group: int, n_known: int) -> pa.Table:
+    """Read a row group from some row on, in parts of one size: those of a group that grows would each need new room."""
+    parts, first = [], 0
+    for batch in file.iter_batches(PART_ROWS, row_groups=[group]):
+        if first + len(batch) > n_known:
+            parts.append(batch.slice(max(n_known - first, 0)))
+        first += len(batch)
+    return pa.Table.from_batches(parts, parts[0].schema if parts else file.schema_arrow)
 
 
 def _stamp_of(found: os.stat_result) -> tuple[int, int, int]:

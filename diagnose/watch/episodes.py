@@ -1,51 +1,13 @@
-"""Which causes of a job are episodes: since when, how much they cost by now, and when they are over.
-
-Enters: the causes of one window after the other. Leaves: the episodes, and what became of them with this window.
-
-One bad window is no episode. A cause opens one where it costs enough in two of four windows, or much and almost surely in one; it
-is over where it is gone for longer than it ever was in between. What a window could not look for neither opens nor ends anything.
-"""
-
-from collections.abc import Callable, Sequence
-from typing import Final
+"""What is kept of the causes of a job: episodes, what may become one, and what a window has."""
 
 from msgspec import Struct
-from msgspec.structs import replace
 
-from diagnose.model.cause import KeptCause
+from diagnose.model.cause import KeptCause, Severity
 from diagnose.model.live import Episode, Window
 from diagnose.model.place import Where
 
-#: A window counts for a cause from this gain and confidence on. Confidence is calibrated: at 0.5 it is as likely there as not.
-#: Half of the 5% that are told always, so that a window in which it begins halfway counts.
-COUNTED_GAIN: Final = 0.025
-COUNTED_CONFIDENCE: Final = 0.5
-#: So many such windows of the last so many open an episode, if one of them costs as much as this.
-N_COUNTED, OF_LAST = 2, 4
-OPENED_GAIN: Final = 0.04
-#: One window alone opens one at this gain and confidence.
-SURE_GAIN: Final = 0.10
-SURE_CONFIDENCE: Final = 0.9
-#: Windows without it before it is over, and how many times the longest gap that there was.
-GONE_WINDOWS = 3
-GONE_RATIO = 3
-#: What comes back after so many windows or fewer comes and goes: it is not over sooner than it came back.
-REMEMBERED_WINDOWS = 60
-#: While an episode lasts, what else is found may be the same seconds under another name. It is told when steps take this much
-#: longer than in the last so many windows of the episode; else not as long as that lasts, but for the job's first windows.
-RISEN_SHARE: Final = 0.025
+#: Windows of an episode whose step times are kept.
 LEVEL_WINDOWS = 8
-FIRST_WINDOWS = 5
-#: An episode that is gone while another cause in its place costs as much, up to this ratio, goes on under that name.
-RENAMED_RATIO: Final = 1.5
-#: It is told again when it costs this much more than when it was told last, in two windows one after the other.
-GROWN_RATIO: Final = 1.5
-GROWN_GAIN: Final = 0.05
-N_GROWN = 2
-#: The cause that has no name, as the diagnosis calls it.
-UNKNOWN = "unknown"
-#: Episodes that are over, and are kept to be shown.
-MOST_OVER = 50
 
 
 class Sighting(Struct, frozen=True):
@@ -64,6 +26,14 @@ class Suspicion(Struct, frozen=True, kw_only=True):
     cause: str
     where: Where
     sightings: tuple[Sighting, ...]
+
+
+class Told(Struct, frozen=True):
+    """What alerts are known by: as when the episode was told, whatever its cause is called later."""
+
+    cause: str
+    severity: Severity | None
+    who: str | None
 
 
 class Course(Struct, frozen=True, kw_only=True):
@@ -88,6 +58,7 @@ class Course(Struct, frozen=True, kw_only=True):
         The first step of the first window without it.
     grown_s : tuple of float
         When it was told to have grown.
+    told : Told
     levels : tuple of (int, float)
         The last windows that had it, and the seconds of a step in them.
     """
@@ -102,6 +73,7 @@ class Course(Struct, frozen=True, kw_only=True):
     n_grown: int = 0
     gone_step: int | None = None
     grown_s: tuple[float, ...] = ()
+    told: Told
     levels: tuple[tuple[int, float], ...] = ()
 
     @property
@@ -153,258 +125,6 @@ class Found(Struct, frozen=True, kw_only=True):
         return Sighting(window, self.gain, self.first_step, self.began_s, self.ended_s)
 
 
-def follow_episodes(
-    before: Episodes,
-    window: Window,
-    found: Sequence[Found],
-    checked: Callable[[Episode], bool],
-    job: str,
-) -> Episodes:
-    """Say what a window makes of the episodes of its job.
-
-    Parameters
-    ----------
-    before : Episodes
-        After the window before.
-    window : Window
-        Its `seen_s` plus `took_s` is when an episode is told.
-    found : sequence of Found
-        Its causes, the largest first.
-    checked : callable
-        Says whether the window was looked at for an episode: one that is then not found is not there.
-    job : str
-        What tells this job from all others: a fault of a machine has one fingerprint in all jobs.
-
-    """
-    told_s = window.seen_s + window.took_s
-    left = list(found)
-    same = [_take_same(left, course.episode.cause, course.episode.where) for course in before.open]
-    courses: list[Course] = []
-    for course, here in zip(before.open, same, strict=True):
-        if here is not None:
-            courses.append(_go_on(course, here, window, told_s))
-        elif checked(course.episode):
-            courses.append(_miss(course, left, window, told_s))
-        else:
-            courses.append(course)
-    lasting = [course for course in courses if course.is_open]
-    suspicions, opened = _suspect(before.suspicions, left, lasting, window, told_s, job)
-    opened = [_remember(course, before.over) for course in opened]
-    over = [course for course in courses if not course.is_open]
-    return Episodes(
-        open=(*lasting, *opened),
-        over=(*over, *before.over)[:MOST_OVER],
-        suspicions=suspicions,
-    )
-
-
-def is_same(cause: str, where: Where, found: KeptCause) -> bool:
-    """Say whether what a window found is the fault that is known: the same cause at a place that it shares with it.
-
-    Which of several workers is named first differs from window to window; where nothing is named, it is spread over the job.
-    """
-    if cause != found.cause:
-        return False
-    return _may_share(where, found.where)
-
-
-def _take_same(left: list[Found], cause: str, where: Where) -> Found | None:
-    """Take what is the same fault out of a list: the costliest where there are several, which are all taken."""
-    same = [one for one in left if is_same(cause, where, one.cause)]
-    if not same:
-        same = [one for one in left if _is_renamed(cause, where, one)]
-    for one in same:
-        left.remove(one)
-    return max(same, key=lambda one: one.gain, default=None)
-
-
-def _is_renamed(cause: str, where: Where, found: Found) -> bool:
-    """Say whether these are the same seconds under another name: one that is as likely, or none, in the same place."""
-    spots = _spots(where)
-    shares_place = not spots.isdisjoint(_spots(found.cause.where))
-    is_as_likely = any(other.cause == cause for other in found.cause.alternatives)
-    return (is_as_likely and (shares_place or not spots)) or (shares_place and UNKNOWN in (cause, found.cause.cause))
-
-
-def _go_on(course: Course, here: Found, window: Window, told_s: float) -> Course:
-    """Go on with an episode that a window has."""
-    old = course.episode
-    is_much = here.lasting_gain >= max(GROWN_RATIO * course.told_gain, course.told_gain + GROWN_GAIN)
-    n_grown = course.n_grown + 1 if is_much else 0
-    has_grown = n_grown >= N_GROWN
-    is_named = old.cause in (here.cause.cause, UNKNOWN)
-    named = here.cause if is_named else course.particulars
-    episode = replace(
-        old,
-        cause=named.cause,
-        title=old.title if named.cause == old.cause else named.title,
-        where=named.where,
-        last_step=window.last_step,
-        gain=here.lasting_gain,
-        peak_gain=max(old.peak_gain, here.lasting_gain),
-        confidence=here.cause.confidence,
-    )
-    return replace(
-        course,
-        episode=episode,
-        particulars=named,
-        last_window=window.number,
-        longest_gap=max(course.longest_gap, course.n_gone),
-        n_gone=0,
-        gone_step=here.recovered_step,
-        n_grown=0 if has_grown else n_grown,
-        told_gain=here.lasting_gain if has_grown else course.told_gain,
-        grown_s=(*course.grown_s, told_s) if has_grown else course.grown_s,
-        levels=_add_level(course.levels, window),
-    )
-
-
-def _add_level(levels: tuple[tuple[int, float], ...], window: Window) -> tuple[tuple[int, float], ...]:
+def add_level(levels: tuple[tuple[int, float], ...], window: Window) -> tuple[tuple[int, float], ...]:
     """Add how long the steps of a window are."""
     return levels if window.step_s is None else (*levels, (window.number, window.step_s))[-LEVEL_WINDOWS:]
-
-
-def _miss(course: Course, left: list[Found], window: Window, told_s: float) -> Course:
-    """Count a window without an episode; after some it is over, or goes on under another name."""
-    n_gone = course.n_gone + 1
-    gone_step = window.first_step if course.gone_step is None else course.gone_step
-    course = replace(course, n_gone=n_gone, gone_step=gone_step, n_grown=0)
-    if n_gone < max(GONE_WINDOWS, GONE_RATIO * course.longest_gap + 1):
-        return course
-    heir = next((one for one in left if _counts(one) and _is_heir(course, one)), None)
-    if heir is None:
-        return replace(course, episode=replace(course.episode, recovered_step=gone_step, recovered_s=told_s))
-    left.remove(heir)
-    named = replace(course.episode, cause=heir.cause.cause, title=heir.cause.title, where=heir.cause.where)
-    return _go_on(replace(course, episode=named, n_gone=0), heir, window, told_s)
-
-
-def _is_heir(course: Course, found: Found) -> bool:
-    """Say whether a cause may be what an episode was, under another name."""
-    shares_place = _may_share(course.episode.where, found.cause.where)
-    return shares_place and RENAMED_RATIO * found.lasting_gain >= course.episode.gain
-
-
-def _may_share(a: Where, b: Where) -> bool:
-    """Say whether two places may be one: what is spread over the job is everywhere."""
-    spots, others = _spots(a), _spots(b)
-    return not spots or not others or not spots.isdisjoint(others)
-
-
-def _is_explained(found: Found, began: int, lasting: Sequence[Course], window: Window) -> bool:
-    """Say whether what is found since a window may be what episodes that last cost: steps take no longer than with these alone."""
-    if began < FIRST_WINDOWS:
-        return False
-    is_rest = _has_no_name(found)  # beside something that has one
-    for course in lasting:
-        levels = [step_s for number, step_s in course.levels if number < began]
-        has_risen = levels and window.step_s is not None and window.step_s >= (1.0 + RISEN_SHARE) * max(levels)
-        if not has_risen and (course.n_gone or is_rest or _may_share(course.episode.where, found.cause.where)):
-            return True
-    return False
-
-
-def _suspect(
-    before: tuple[Suspicion, ...],
-    left: list[Found],
-    lasting: Sequence[Course],
-    window: Window,
-    told_s: float,
-    job: str,
-) -> tuple[tuple[Suspicion, ...], list[Course]]:
-    """Count windows for causes that are no episode; give those that go on to be suspected, and those that became one."""
-    first = window.number - OF_LAST + 1
-    suspicions: list[Suspicion] = []
-    opened: list[Course] = []
-    for known in before:
-        recent = tuple(one for one in known.sightings if one.window >= first)
-        here = _take_same(left, known.cause, known.where)
-        if here is not None and _counts(here):
-            recent = (*recent, here.sighting(window.number))
-            where = here.cause.where
-        else:
-            where = known.where
-        suspicion = Suspicion(cause=known.cause, where=where, sightings=recent)
-        if here is not None and _opens(here, recent) and not _is_explained(here, recent[0].window, lasting, window):
-            opened.append(_open(here, recent, window, told_s, job))
-        elif recent:
-            suspicions.append(suspicion)
-    for here in sorted(left, key=_has_no_name):
-        if here not in left or not _counts(here):
-            continue
-        taken = _take_same(left, here.cause.cause, here.cause.where) or here
-        if window.number:
-            taken = taken.since_turn or taken
-        sightings = (taken.sighting(window.number),)
-        beside = [*lasting, *opened] if _has_no_name(taken) else lasting
-        if _opens(taken, sightings) and not _is_explained(taken, window.number, beside, window):
-            opened.append(_open(taken, sightings, window, told_s, job))
-        else:
-            suspicions.append(Suspicion(cause=taken.cause.cause, where=taken.cause.where, sightings=sightings))
-    return tuple(suspicions), opened
-
-
-def _has_no_name(found: Found) -> bool:
-    """Say whether it is time that no cause explains."""
-    return found.cause.cause == UNKNOWN
-
-
-def _counts(found: Found) -> bool:
-    """Say whether a window counts for a cause."""
-    return found.gain >= COUNTED_GAIN and found.cause.confidence >= COUNTED_CONFIDENCE
-
-
-def _opens(found: Found, sightings: Sequence[Sighting]) -> bool:
-    """Say whether a cause costs enough, and surely or often enough, to be an episode."""
-    if found.gain >= SURE_GAIN and found.cause.confidence >= SURE_CONFIDENCE:
-        return True
-    return len(sightings) >= N_COUNTED and max(one.gain for one in sightings) >= OPENED_GAIN
-
-
-def _open(found: Found, sightings: Sequence[Sighting], window: Window, told_s: float, job: str) -> Course:
-    """Make an episode of a cause."""
-    cause, began = found.cause, sightings[0]
-    episode = Episode(
-        name=f"{cause.fingerprint}-{job}-{window.number}",
-        fingerprint=cause.fingerprint,
-        cause=cause.cause,
-        title=cause.title,
-        where=cause.where,
-        first_step=began.first_step,
-        last_step=window.last_step,
-        began_s=began.began_s,
-        told_s=told_s,
-        delay_windows=window.number - began.window,
-        delay_s=None if began.ended_s is None else max(told_s - began.ended_s, 0.0),
-        recovered_step=None,
-        recovered_s=None,
-        gain=found.lasting_gain,
-        peak_gain=max(found.lasting_gain, *(one.gain for one in sightings)),
-        confidence=cause.confidence,
-    )
-    return Course(
-        episode=episode,
-        particulars=cause,
-        first_window=began.window,
-        last_window=window.number,
-        told_gain=found.lasting_gain,
-        levels=_add_level((), window),
-        gone_step=found.recovered_step,
-    )
-
-
-def _remember(opened: Course, over: Sequence[Course]) -> Course:
-    """Let an episode know how long the same fault was gone before it came back: what is seldom, as a save, is one episode."""
-    for known in over:  # the latest first
-        if is_same(known.episode.cause, known.episode.where, opened.particulars):
-            gap = opened.last_window - known.last_window - 1
-            return replace(opened, longest_gap=max(known.longest_gap, gap) if gap <= REMEMBERED_WINDOWS else 0)
-    return opened
-
-
-def _spots(where: Where) -> set[tuple[str, object]]:
-    """Name the places of a fault so that two ways to say the same place meet; a link is both of its ends."""
-    workers = [*where.workers, *(end for link in where.links for end in link.ends)]
-    spots: set[tuple[str, object]] = {("worker", (worker.dp, worker.pp)) for worker in workers}
-    spots |= {("host", worker.host) for worker in workers if worker.host}
-    return spots | {("host", host) for host in where.hosts} | {("stage", stage) for stage in where.stages}

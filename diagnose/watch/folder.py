@@ -13,10 +13,8 @@ import msgspec
 
 from diagnose.errors import UsageError
 from diagnose.files import appearing
-from diagnose.model.analysis import ReportData
-from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.live import STATES_SCHEMA, LiveEvent, WatchedJob
-from diagnose.watch.pages import INDEX, STATES, Pages, write_states
+from diagnose.watch.pages import INDEX, STATES, Pages, PagesView, write_states
 
 #: What drawing may take of all time: with many jobs pages wait for their turn, those with news first.
 _SHARE: Final = 0.2
@@ -31,23 +29,18 @@ _AGAIN_S: Final = 10.0
 _OURS = re.compile(r"jobs/[a-z0-9-]{1,80}\.html")
 
 
-class PageFolder:
+class PageFolder(PagesView):
     """A view that writes pages: into a folder, or where `path` ends with .html, into this file alone."""
 
     def __init__(self, path: Path, warn: Callable[[str], None]) -> None:
         self._is_file = path.suffix.lower() in {".html", ".htm"}
         self._path, self._warn, self._failed = path, warn, False
-        self._pages = Pages()
+        super().__init__(Pages())
         self._written: dict[str, int | None] = {}
         self._told: dict[str, object] = {}
         self._beat_at = self._not_before = 0.0
         if not self._is_file:
             self._left_over = _claim(path)
-
-    def diagnosed(self, job: WatchedJob, diagnosis: Diagnosis, data: ReportData | None) -> None:
-        """Keep what the page of the job shows of its last window."""
-        del data
-        self._pages.note(job, diagnosis)
 
     def show(self, jobs: Sequence[WatchedJob], events: Sequence[LiveEvent], now_s: float) -> None:
         """Write what changed, as far as there is time for it."""

@@ -10,18 +10,17 @@ import statistics
 from msgspec import Struct
 from msgspec.structs import replace
 
-from diagnose.model.cause import KeptCause, When
 from diagnose.model.diagnosis import Diagnosis
-from diagnose.model.fingerprint import name_fault
 from diagnose.model.live import Episode, LiveState, WatchedJob, Window
-from diagnose.model.place import Where
 from diagnose.model.request import Request
+from diagnose.report.live_words import moment
+from diagnose.watch.compare import compare, is_slower
 from diagnose.watch.course import Curve
-from diagnose.watch.episodes import COUNTED_GAIN, UNKNOWN, Episodes, Found, follow_episodes
-from diagnose.watch.pace import MIN_WINDOWS, Paces
+from diagnose.watch.episodes import Episodes
+from diagnose.watch.follow import follow_episodes
+from diagnose.watch.pace import Paces
 from diagnose.watch.source import Delivery, Mark, Source
 from diagnose.watch.window import Diagnosed, diagnose_window
-from diagnose.watch.wording import clock_time
 
 #: Windows that are kept, and the workers of one that is not the last, at most.
 MOST_WINDOWS = 60
@@ -32,9 +31,6 @@ BLIND_WINDOWS = 3.0
 BLIND_S = 300.0
 #: With this part of the ranks silent nobody sees the job.
 BLIND_SHARE = 0.5
-#: What a pace is known to be another one with: it differs by more than four deviations.
-PACE_CONFIDENCE = 0.9
-SLOWER = "all of the job is slower than it was"
 
 
 class JobState(Struct, frozen=True, kw_only=True):
@@ -54,7 +50,7 @@ class JobState(Struct, frozen=True, kw_only=True):
     state, since_s, why
         As of `WatchedJob`.
     new_s : float or None
-        When a window came last, Unix seconds.
+        When the rows of its last window came, Unix seconds.
     name, owner, family, n_gpus
         Of the job, as its last diagnosis says; `family` is its framework and parallelism.
     """
@@ -97,7 +93,8 @@ class JobWatch:
             There is no room for the rows of a window.
         """
         if self.source.look():
-            self._seen_s = now_s
+            is_first = self._seen_s is None  # what is there already may be old
+            self._seen_s = min(self.source.written_s or now_s, now_s) if is_first else now_s
         delivery = self.source.deliver(now_s)
         if delivery is None:
             return self._rest(now_s), None, None
@@ -136,17 +133,18 @@ class JobWatch:
             n_windows=old.n_windows + 1,
             windows=(*map(_slim, old.windows), window)[-MOST_WINDOWS:],
             curve=old.curve.add(window.steps, window.step_slowdowns),
-            new_s=now_s,
+            new_s=self._seen_s,
         )
         if diagnosed.diagnosis is not None:
             state = _name(state, diagnosed.diagnosis)
-            found, paces, is_compared = _compare(state, diagnosed, delivery)
+            compared = compare(state.episodes, state.paces, diagnosed, delivery)
 
             def checked(episode: Episode) -> bool:
-                return is_compared if episode.title == SLOWER else episode.cause in diagnosed.checked
+                return compared.is_compared if is_slower(episode) else episode.cause in diagnosed.checked
 
-            episodes = follow_episodes(old.episodes, window, found, checked, self._key)
-            state = replace(state, paces=paces, episodes=episodes)
+            at = replace(window, step_s=compared.step_s)
+            episodes = follow_episodes(old.episodes, at, compared.found, checked, self._key, compared.usual_s)
+            state = replace(state, paces=compared.paces, episodes=episodes)
         n_ranks = delivery.n_ranks or 0
         if window.silent and len(window.silent) >= BLIND_SHARE * n_ranks:
             return _enter(state, "blind", now_s, f"{len(window.silent)} of {n_ranks} ranks write nothing")
@@ -161,14 +159,21 @@ class JobWatch:
         state = self.state
         if self.source.has_ended and state.n_windows:
             return _enter(state, "ended", now_s, "the job has ended")
-        since_s = max(filter(None, (state.new_s, self._seen_s)), default=None)
-        if since_s is None or state.state in ("ended", "blind"):
+        since_s = state.new_s if self._seen_s is None else self._seen_s
+        is_silent = state.state == "blind" and any(window.silent for window in state.windows[-1:])
+        if since_s is None or state.state == "ended" or is_silent:
             return state
         usual_s = _interval(state.windows)
         if now_s - since_s < max(BLIND_S, BLIND_WINDOWS * (usual_s or 0.0)):
+            return (
+                _enter(state, "running" if state.n_windows else "waiting", now_s, "")
+                if state.state == "blind"
+                else state
+            )
+        if state.state == "blind":
             return state
         every = f"; a window came every {usual_s:.0f} s" if usual_s else ""
-        return _enter(state, "blind", now_s, f"no new rows since {clock_time(since_s)} UTC{every}")
+        return _enter(state, "blind", now_s, f"no new rows since {moment(since_s)}{every}")
 
 
 def _slim(window: Window) -> Window:
@@ -183,10 +188,16 @@ def _enter(state: JobState, name: LiveState, now_s: float, why: str) -> JobState
 
 
 def _interval(windows: tuple[Window, ...]) -> float | None:
-    """Say how many seconds lie between two windows, as a rule."""
-    seen = [window.seen_s for window in windows]
-    gaps = [b - a for a, b in itertools.pairwise(seen) if b > a]
-    return statistics.median(gaps) if gaps else None
+    """Say how many seconds lie between two windows, as a rule.
+
+    Windows of what was there already are seen one right after the other: when their steps ended, or how long these took, says more.
+    """
+    lasting = [(window.step_s or 0.0) * (window.last_step - window.first_step + 1) for window in windows]
+    found = [statistics.median(lasting)] if windows else []
+    for times in ([window.seen_s for window in windows], [window.ended_s for window in windows if window.ended_s]):
+        gaps = [b - a for a, b in itertools.pairwise(times) if b > a]
+        found += [statistics.median(gaps)] if gaps else []
+    return max(found, default=0.0) or None
 
 
 def _name(state: JobState, diagnosis: Diagnosis) -> JobState:
@@ -200,54 +211,4 @@ def _name(state: JobState, diagnosis: Diagnosis) -> JobState:
         owner=job.owner,
         family=f"{job.framework or 'unknown'}, {parallelism}",
         n_gpus=job.world_size if diagnosis.parallelism_known else None,
-    )
-
-
-def _compare(state: JobState, diagnosed: Diagnosed, delivery: Delivery) -> tuple[list[Found], Paces, bool]:
-    """Compare the pace of a window, without what its causes cost, with that of the windows before; False where it cannot be."""
-    diagnosis, window, paces = diagnosed.diagnosis, diagnosed.window, state.paces
-    assert diagnosis is not None
-    found = list(diagnosed.found)
-    step_s = diagnosis.step_time.clean if diagnosis.step_time.clean is not None else diagnosis.step_time.recorded
-    if not step_s > 0 or window.silent or not (diagnosis.fidelity.ok or diagnosis.is_from_log):
-        return found, paces, False
-    courses = state.episodes.open
-    gain = max((one.gain for one in found), default=0.0)
-    has_new = len(paces.seconds) >= MIN_WINDOWS and gain >= paces.usual_gain + COUNTED_GAIN
-    if has_new or any(course.first_window >= MIN_WINDOWS and course.episode.title != SLOWER for course in courses):
-        return (
-            found,
-            paces,
-            has_new,
-        )  # it has a name: in this window, which a pace without one then has not, or in those around
-    excess = paces.excess(step_s, delivery.work)
-    if excess is not None and excess >= COUNTED_GAIN:
-        return [*found, _make_slower(diagnosis, window, excess)], paces, True
-    is_slow = any(course.episode.title == SLOWER for course in courses)
-    return found, paces if is_slow else paces.add(step_s, gain, delivery.work), excess is not None
-
-
-def _make_slower(diagnosis: Diagnosis, window: Window, excess: float) -> Found:
-    """Make a cause without a name of a job that is slower than it was."""
-    cause = KeptCause(
-        cause=UNKNOWN,
-        title=SLOWER,
-        who=None,
-        confidence=PACE_CONFIDENCE,
-        share=None,
-        recoverable=excess,
-        recoverable_after_others=None,
-        where=Where(),
-        when=When(),
-        evidence=(),
-        fixes=(),
-        fingerprint=name_fault(diagnosis.job, f"{UNKNOWN}-pace", None, Where()),
-    )
-    return Found(
-        cause=cause,
-        gain=excess,
-        lasting_gain=excess,
-        first_step=window.first_step,
-        began_s=window.began_s,
-        ended_s=window.began_s,
     )

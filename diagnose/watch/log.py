@@ -31,6 +31,7 @@ class LogSource:
         self._n_steps = window_steps
         self._position = mark.position or 0
         self._size = -1
+        self.written_s: float | None = None
         self._restarts = False
         self._has_new = False
         self._delivery: Delivery | None = None
@@ -38,9 +39,10 @@ class LogSource:
     def look(self) -> bool:
         """Look whether the file is longer than before, or shorter."""
         try:
-            size = self._path.stat().st_size
+            found = self._path.stat()
         except OSError:
             return False
+        size, self.written_s = found.st_size, found.st_mtime
         if size == self._size:
             return False
         if size < self._position:

@@ -1,14 +1,15 @@
-"""Whether a job is slower than it used to be, though no cause in it says why: all of it slows down alike.
+"""How long the steps of a job usually take, and whether a window's take longer.
 
-Enters: the step time of one window after the other, without what its causes cost. Leaves: which part of it is more than usual.
+Enters: the step time of one window after the other. Leaves: what is usual, and which part of a step time is more than that.
 
 Within a window nothing shows what slows every worker and every step alike: a power cap on all nodes, a slower driver. Only the
-job's own history does. Steps that hold more work take longer for it, or, padded to one length, do not: slower is what is slower
-both by the step and by its work. Where a step holds much more or less than before, the history begins anew.
+job's own history does. Nor does a window show whether its slowest worker got slower or another one faster: a fault is only what
+lengthens steps. Steps that hold more work take longer for it, or, padded to one length, do not: slower is what is slower both by
+the step and by its work. Where a step holds much more or less than before, the history begins anew.
 """
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
@@ -21,43 +22,75 @@ N_DEVIATIONS = 4.0
 MAD_TO_DEVIATION = 1.4826
 #: Work that differs by more than this makes another pace: attention grows faster than the number of tokens.
 WORK_RATIO = 1.1
+#: A part of a step is named where it takes more than this part of what steps are longer by.
+MOST = 0.6
+
+
+class Pace(Struct, frozen=True):
+    """A window in which the job ran as usual.
+
+    Attributes
+    ----------
+    step_s, work : float
+        Seconds of a step, and what it holds; 1 where nobody knows that.
+    gains : dict of str to float
+        What each cause costs, as a part of the step time.
+    parts_s : dict of str to float
+        Seconds of each part of a step, as its `Budget` has them; empty where nobody knows.
+    """
+
+    step_s: float
+    work: float = 1.0
+    gains: Mapping[str, float] = {}
+    parts_s: Mapping[str, float] = {}
 
 
 class Paces(Struct, frozen=True, kw_only=True):
-    """Windows in which the job ran as usual: step times, seconds, the gain of their largest cause, and the work of a step.
+    """Windows in which the job ran as usual, oldest first."""
 
-    Work is 1 everywhere where nobody knows it.
-    """
+    usual: tuple[Pace, ...] = ()
 
-    seconds: tuple[float, ...] = ()
-    gains: tuple[float, ...] = ()
-    works: tuple[float, ...] = ()
+    def usual_gain(self, cause: str) -> float:
+        """What a cause costs as a rule: the job always had it."""
+        return statistics.median(one.gains.get(cause, 0.0) for one in self.usual) if self.usual else 0.0
 
-    @property
-    def usual_gain(self) -> float:
-        """What the largest cause of a window costs as a rule: the job always had it."""
-        return statistics.median(self.gains) if self.gains else 0.0
+    def usual_s(self, work: float | None) -> float | None:
+        """Say how long a step takes as a rule, or took of late where that is less, seconds; None where that is not known yet."""
+        if len(self.usual) < MIN_WINDOWS or self._differs(work):
+            return None
+        return min(
+            statistics.median(paces)
+            for usual in (self.usual, self.usual[-MIN_WINDOWS:])
+            for paces in ([one.step_s for one in usual], [one.step_s / one.work * (work or 1.0) for one in usual])
+        )
 
     def excess(self, step_s: float, work: float | None) -> float | None:
         """Say which part of a step time is more than usual, 0 within the spread; None where nothing can be compared yet."""
-        if len(self.seconds) < MIN_WINDOWS or self._differs(work):
+        if len(self.usual) < MIN_WINDOWS or self._differs(work):
             return None
-        by_work = [seconds / work for seconds, work in zip(self.seconds, self.works, strict=True)]
-        return min(_excess(step_s, self.seconds), _excess(step_s / (work or 1.0), by_work))
+        by_step, by_work = [one.step_s for one in self.usual], [one.step_s / one.work for one in self.usual]
+        return min(_excess(step_s, by_step), _excess(step_s / (work or 1.0), by_work))
 
-    def add(self, step_s: float, gain: float, work: float | None) -> "Paces":
+    def find_longer(self, now: Pace) -> str | None:
+        """Name the part of a step that most of what it is longer by is in; None where there is no such part."""
+        if not self.usual:
+            return None
+        rises_s = {
+            part: seconds - statistics.median(one.parts_s.get(part, 0.0) for one in self.usual)
+            for part, seconds in now.parts_s.items()
+        }
+        rise_s = now.step_s - statistics.median(one.step_s for one in self.usual)
+        longest = max(rises_s, key=lambda part: rises_s[part], default=None)
+        return longest if longest is not None and rises_s[longest] > MOST * rise_s > 0 else None
+
+    def add(self, now: Pace) -> "Paces":
         """Take a window in which the job ran as usual; where the work is another, the history begins anew."""
-        if self._differs(work):
-            return Paces(seconds=(step_s,), gains=(gain,), works=(work or 1.0,))
-        return Paces(
-            seconds=(*self.seconds, step_s)[-OF_LAST:],
-            gains=(*self.gains, gain)[-OF_LAST:],
-            works=(*self.works, work or 1.0)[-OF_LAST:],
-        )
+        usual = () if self._differs(now.work) else self.usual
+        return Paces(usual=(*usual, now)[-OF_LAST:])
 
     def _differs(self, work: float | None) -> bool:
         """Say whether a step holds much more or less than in the history."""
-        usual = statistics.median(self.works) if self.works else work or 1.0
+        usual = statistics.median(one.work for one in self.usual) if self.usual else work or 1.0
         return max(usual, work or 1.0) > WORK_RATIO * min(usual, work or 1.0)
 
 

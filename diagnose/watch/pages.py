@@ -10,6 +10,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from diagnose.model.analysis import ReportData
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.live import WatchedJob, WatchedPage, WatchStates, Window
 from diagnose.model.pages import live_page_path
@@ -125,3 +126,15 @@ class Pages:
             return render_index(list(state.jobs.values()), links, now_s=state.now_s, served=served)
         job = state.jobs[path]
         return render_job(job, self._diagnoses.get(job.location), now_s=state.now_s, in_site=not alone, served=served)
+
+
+class PagesView:
+    """What views that show pages share: the diagnosis of a window is kept for the page of its job."""
+
+    def __init__(self, pages: Pages) -> None:
+        self._pages = pages
+
+    def diagnosed(self, job: WatchedJob, diagnosis: Diagnosis, data: ReportData | None) -> None:
+        """Keep what the page of the job shows of its last window."""
+        del data
+        self._pages.note(job, diagnosis)

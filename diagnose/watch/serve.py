@@ -19,11 +19,9 @@ from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
 from diagnose.errors import UsageError
-from diagnose.model.analysis import ReportData
-from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.live import LiveEvent, WatchedJob
 from diagnose.watch.gauges import render_gauges
-from diagnose.watch.pages import INDEX, STATES, Pages
+from diagnose.watch.pages import INDEX, STATES, Pages, PagesView
 
 #: Connections at once, and of those the streams: a hundred open tabs leave room for Prometheus.
 _MOST_CLIENTS, _MOST_STREAMS = 48, 32
@@ -44,7 +42,7 @@ _HEADERS = {
 }
 
 
-class Server:
+class Server(PagesView):
     """A view that gives pages to who asks; `address` is where it can be reached.
 
     Raises
@@ -54,17 +52,12 @@ class Server:
     """
 
     def __init__(self, port: int, host: str = "127.0.0.1") -> None:
-        self._pages = Pages(epoch=f"{time.time_ns():x}")
+        super().__init__(Pages(epoch=f"{time.time_ns():x}"))
         self._server = _listen(host, port, self._pages)
         shown = f"[{host}]" if ":" in host else host
         self.address = f"http://{shown}:{self._server.server_address[1]}/"
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.2,), name="serve", daemon=True)
         self._thread.start()
-
-    def diagnosed(self, job: WatchedJob, diagnosis: Diagnosis, data: ReportData | None) -> None:
-        """Keep what the page of the job shows of its last window."""
-        del data
-        self._pages.note(job, diagnosis)
 
     def show(self, jobs: Sequence[WatchedJob], events: Sequence[LiveEvent], now_s: float) -> None:
         """Take all jobs as they are now, and tell whoever listens."""

@@ -49,6 +49,11 @@ class SessionSource:
         self._files = found
         return has_changed
 
+    @property
+    def written_s(self) -> float | None:
+        """When a file was written last."""
+        return max((modified_ns / 1e9 for _, modified_ns in self._files.values()), default=None)
+
     def deliver(self, now_s: float) -> Delivery | None:
         """Give the files of the next session where every rank has written its own, or is not waited for any more."""
         if self._delivery is None:

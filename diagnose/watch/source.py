@@ -70,6 +70,10 @@ class Source(Protocol):
     def look(self) -> bool:
         """Look whether there is anything new; costs next to nothing where there is not."""
 
+    @property
+    def written_s(self) -> float | None:
+        """When its files were written last, Unix seconds, as their file system says; None where none is there."""
+
     def deliver(self, now_s: float) -> Delivery | None:
         """Give what is to be diagnosed next; the same again until it is taken. None where it is not all there."""
 

@@ -69,6 +69,11 @@ class StepSource:
         self._has_new = self._has_new or bool(changed) or self._next_start is not None
         return bool(changed)
 
+    @property
+    def written_s(self) -> float | None:
+        """When a file was written last."""
+        return max((part.written_s for part in self._parts.values()), default=0.0) or None
+
     def deliver(self, now_s: float) -> Delivery | None:
         """Give the next steps that every rank has written."""
         if self._delivery is None and self._has_new:

@@ -13,6 +13,7 @@ from diagnose.model.live import EpisodeEvent, LiveEvent
 from diagnose.model.pages import live_page_path
 from diagnose.model.plain import to_plain
 from diagnose.model.ticket import Finding, JobWithFinding, Ticket, iso
+from diagnose.report.live_words import describe_beside, describe_event
 from diagnose.tickets.alertmanager import Alert, Alertmanager
 from diagnose.tickets.compose import summarize, write_title
 from diagnose.tickets.deliver import Sent, send_alerts, send_messages
@@ -20,9 +21,8 @@ from diagnose.tickets.target import Recipient
 from diagnose.triage.acks import list_acks
 from diagnose.triage.deliveries import Deliveries
 from diagnose.triage.store import Store
-from diagnose.watch.episodes import Course
+from diagnose.watch.episodes import Course, Told
 from diagnose.watch.job import JobState
-from diagnose.watch.wording import describe_episode
 
 #: The name under which is kept what was printed.
 OUTPUT = "watch-output"
@@ -39,6 +39,7 @@ class EpisodeFinding(Finding):
 
     episode: str = ""
     grown_at: float | None = None
+    told: Told | None = None
 
     @property
     def ticket(self) -> str:
@@ -135,7 +136,7 @@ def _make_news(
     finding = EpisodeFinding(
         fingerprint=episode.fingerprint,
         cause=episode.cause,
-        title=episode.title,
+        title=episode.title + describe_beside(episode),
         family=state.family,
         state="fixed" if event == "recovered" else "open",
         event="opened",
@@ -159,6 +160,7 @@ def _make_news(
         machine=find_machine(cause.who, (*episode.where.hosts, *(worker.host for worker in episode.where.workers))),
         episode=episode.name,
         grown_at=at_s if event == "grew" else None,
+        told=course.told,
     )
     title = write_title(finding, cause)
     job = JobWithFinding(state.name or None, location, state.owner, state.n_gpus, lost, at_s, report)
@@ -167,7 +169,7 @@ def _make_news(
         event=event,
         location=location,
         name=state.name,
-        text=describe_episode(event, episode, episode.title),
+        text=describe_event(event, episode),
         state=state.state,
         episode=episode,
     )
@@ -210,6 +212,16 @@ class _Receiver:
         return self.patience.note(sent, now_s)
 
 
+def _as_told(ticket: Ticket) -> Ticket:
+    """Give a ticket the labels that its alert fires with: under others nothing would resolve it."""
+    finding = ticket.finding
+    if not isinstance(finding, EpisodeFinding) or finding.told is None:
+        return ticket
+    told = finding.told
+    same = dataclasses.replace(finding, cause=told.cause, severity=told.severity, who=told.who)
+    return dataclasses.replace(ticket, finding=same)
+
+
 class _AlertReceiver:
     """One Alertmanager: what is open fires."""
 
@@ -223,7 +235,7 @@ class _AlertReceiver:
         """Say what fires, or fires no more, where that has changed, or all is repeated; what is acknowledged fires no more."""
         if self.patience.waits(now_s):
             return []
-        latest = {one.ticket.finding.ticket: one.ticket for one in news}
+        latest = {one.ticket.finding.ticket: _as_told(one.ticket) for one in news}
         alerts = [
             Alert(ticket, fires=ticket.finding.state == "open" and ticket.finding.fingerprint not in acked)
             for ticket in latest.values()

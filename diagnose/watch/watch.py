@@ -16,6 +16,7 @@ from diagnose.errors import DiagnoseError, RuleError, ServiceError, UsageError, 
 from diagnose.model.live import LiveEvent, WatchedJob
 from diagnose.model.request import Request
 from diagnose.model.ticket import iso
+from diagnose.report.live_words import describe_window
 from diagnose.triage.store import Store
 from diagnose.triage.watched import list_watched, read_watched, write_watched
 from diagnose.watch.episodes import Episodes
@@ -25,7 +26,6 @@ from diagnose.watch.request import WatchRequest
 from diagnose.watch.tell import Teller
 from diagnose.watch.views import View
 from diagnose.watch.window import Diagnosed
-from diagnose.watch.wording import describe_state, describe_window
 
 #: Folders are searched for new jobs so many times less often than files are looked at.
 SEARCH_EVERY = 12
@@ -295,7 +295,7 @@ class Watch:
             event="state",
             location=job.location,
             name=shown.name,
-            text=describe_state(shown),
+            text=shown.state + (f": {shown.why}" if shown.why else ""),
             state=state.state,
         )
         events = [event] if state.state != before.state else []

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import os
 from pathlib import Path
 
 import numpy as np
@@ -95,7 +96,9 @@ class RecordedJob:
                 if step in rank.rows_of:
                     rank.kept.add(*self._step(rank, step))
                 rank.written = step
-            write_rows(self.folder, rank.kept, rank.state, metadata)
+            path = write_rows(self.folder, rank.kept, rank.state, metadata)
+            written_s = self.ends_s.get(rank.written, self.ends_s[int(self.steps[0])])
+            os.utime(path, (written_s, written_s))
 
     def _step(self, rank: _Rank, step: int) -> tuple[StepLog, list[OperationRow]]:
         """Make what the recorder has of a step."""

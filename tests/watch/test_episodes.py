@@ -5,7 +5,9 @@ from msgspec.structs import replace
 from diagnose.model.cause import KeptCause, When
 from diagnose.model.live import Window
 from diagnose.model.place import Where, Worker
-from diagnose.watch.episodes import Episodes, Found, follow_episodes
+from diagnose.report.live_words import describe_what
+from diagnose.watch.episodes import Episodes, Found
+from diagnose.watch.follow import follow_episodes
 
 SAVES = "checkpoint-stall"
 
@@ -85,12 +87,12 @@ def spread(number: int, cause: str, gain: float = 0.2) -> Found:
     return replace(one, cause=replace(one.cause, cause=cause, title=cause, where=Where(), fingerprint=cause))
 
 
-def follow_steps(seen: dict[int, list[Found]], steps_s: list[float]) -> list[Episodes]:
-    """Go through windows whose steps take so long; give the episodes after each."""
+def follow_steps(seen: dict[int, list[Found]], steps_s: list[float], usual_s: float | None = None) -> list[Episodes]:
+    """Go through windows whose steps take so long, and usually `usual_s`; give the episodes after each."""
     episodes, after = Episodes(), []
     for number, step_s in enumerate(steps_s):
         at = replace(window(number), step_s=step_s)
-        episodes = follow_episodes(episodes, at, seen.get(number, []), lambda _episode: True, job="job")
+        episodes = follow_episodes(episodes, at, seen.get(number, []), lambda _episode: True, "job", usual_s)
         after.append(episodes)
     return after
 
@@ -135,3 +137,60 @@ def test_time_without_a_name_beside_a_fault_is_no_fault_of_its_own():
     seen = {n: [found(n, dp=0), replace(rest, first_step=10 * n)] for n in range(10, 20)}
     after = follow_steps(seen, [1.0] * 10 + [1.25] * 10 + [1.0] * 4)
     assert [one.cause for one in after[-1].list_all()] == [SAVES]
+
+
+def test_what_leaves_steps_as_long_as_they_were_is_no_episode():
+    """GIVEN a worker that is slow beside one that got faster, THEN nothing is told; where steps are longer it is."""
+    seen = {n: [found(n)] for n in range(10, 20)}
+    assert follow_steps(seen, [1.0] * 20, usual_s=1.0)[-1] == Episodes()
+    assert len(follow_steps(seen, [1.0] * 10 + [1.25] * 10, usual_s=1.0)[-1].open) == 1
+    assert len(follow_steps(seen, [1.0] * 20)[-1].open) == 1  # nobody knows how long they were
+
+
+def test_what_is_seen_at_its_onset_alone_lasts_while_steps_are_as_long():
+    """GIVEN a slow network that only the window with its onset shows, THEN it is over when steps are as they were."""
+    seen = {10: [spread(10, "network-fault")]}
+    after = follow_steps(seen, [1.0] * 10 + [1.15] + [1.25] * 10 + [1.0] * 3, usual_s=1.0)
+    [course] = after[20].open
+    assert course.episode.last_step == 209 and course.n_gone == 0
+    [course] = after[-1].over
+    assert course.episode.cause == "network-fault" and course.episode.recovered_step == 210
+    # An episode that never lengthened steps says nothing by their length.
+    assert follow_steps(seen, [1.0] * 20)[-1].over[0].episode.recovered_step == 110
+
+
+def test_a_slowness_without_a_name_takes_the_first_one_that_costs_as_much():
+    """GIVEN longer steps that get a name later, THEN they are one episode; what costs much less is another one."""
+    named = {n: [spread(n, "unknown" if n < 13 else "network-fault")] for n in range(10, 20)}
+    [course] = follow_steps(named, [1.0] * 10 + [1.25] * 10, usual_s=1.0)[-1].open
+    assert course.episode.cause == course.particulars.cause == "network-fault" and course.episode.first_step == 100
+    less = {n: [spread(n, "unknown") if n < 13 else found(n, 0.1)] for n in range(10, 20)}
+    assert follow_steps(less, [1.0] * 10 + [1.25] * 4, usual_s=1.0)[-1].open[0].episode.cause == "unknown"
+
+
+def test_a_cause_that_costs_little_in_steps_that_are_much_longer_is_told():
+    """GIVEN 3% that two windows name, THEN it is told where steps are longer by more, and not where by no more than that."""
+    seen = {n: [spread(n, "expert-imbalance", gain=0.03)] for n in (10, 11)}
+    assert len(follow_steps(seen, [1.0] * 10 + [1.08] * 2, usual_s=1.0)[-1].open) == 1
+    assert not follow_steps(seen, [1.0] * 10 + [1.03] * 2, usual_s=1.0)[-1].open
+
+
+def test_what_may_be_the_same_seconds_is_named_beside_the_episode():
+    """GIVEN two faults in one place, or one with two names, THEN the episode names both, until steps are longer for the other."""
+    both = {
+        n: [spread(n, "data-loading"), *([spread(n, "garbage-collection")] if n > 12 else [])] for n in range(10, 20)
+    }
+    [course] = follow_steps(both, [1.0] * 10 + [1.25] * 10, usual_s=1.0)[-1].open
+    assert (course.episode.cause, course.episode.beside) == ("data-loading", ("garbage-collection",))
+    assert describe_what(course.episode) == "data-loading, spread over the job (also named: garbage-collection)"
+    assert [one.beside for one in follow_steps(both, [1.0] * 10 + [1.25] * 3 + [1.5] * 7)[-1].list_all()] == [(), ()]
+
+
+def test_a_small_cause_is_not_why_a_fault_grows():
+    """GIVEN time without a name that grows, and 3% with one, THEN the second is named beside the first."""
+    seen = {
+        n: [spread(n, "unknown"), *([spread(n, "garbage-collection", 0.03)] if n > 14 else [])] for n in range(10, 20)
+    }
+    steps_s = [1.0] * 10 + [1.25 + 0.1 * n for n in range(10)]
+    [course] = follow_steps(seen, steps_s, usual_s=1.0)[-1].open
+    assert course.episode.beside == ("garbage-collection",)

@@ -43,6 +43,19 @@ def test_an_episode_is_told_first() -> None:
     )
 
 
+def test_the_workers_are_drawn_before_a_watch_that_was_started_again_has_a_window() -> None:
+    """GIVEN a job as the store has it, without a diagnosis, THEN each worker has its slowdown, and nothing is said of causes."""
+    slow = diagnosed(SLOW)
+    job = made.job("one", slow)
+    page = render_job(job, None, now_s=made.NOW_S)
+    known = render_job(job, made.last(job, slow), now_s=made.NOW_S)
+    cells = re.compile(r'<g id="workers-(n\d+-\d+)">\s*<text[^>]*>([^<]+)<')
+    assert cells.findall(page) == cells.findall(known) and len(cells.findall(page)) == slow.what_if.by_worker.size
+    assert "ranks are counted from 0" in page and "culprit" not in page
+    hidden = [msgspec.structs.replace(window, worker_slowdowns=()) for window in job.windows]
+    assert 'id="workers"' not in render_job(msgspec.structs.replace(job, windows=tuple(hidden)), None, now_s=made.NOW_S)
+
+
 def test_an_episode_that_the_last_windows_do_not_show() -> None:
     """It is open until it has been gone for a while; until then nobody says that it costs time now."""
     slow = diagnosed(SLOW)

@@ -1,5 +1,6 @@
 """What receivers of tickets hear of episodes."""
 
+import json
 import time
 
 import jsonschema
@@ -10,9 +11,12 @@ from diagnose.tickets import post
 from diagnose.tickets.alertmanager import Alertmanager
 from diagnose.tickets.webhook import Webhook, read_key
 from diagnose.triage.schema import ACKS
+from diagnose.triage.store import Store
+from diagnose.watch.job import JobState
 from diagnose.watch.tell import Teller
 from tests.tickets.conftest import ask
 from tests.watch.recorded import RecordedJob, SimulatedClock
+from tests.watch.test_episodes import follow_steps, spread
 from tests.watch.watching import Watching, make_trace, slow_worker
 
 N_STEPS = 200
@@ -84,3 +88,19 @@ def test_alertmanager_is_told_what_fires_and_what_is_over(tmp_path, alertmanager
     go_on(job, watching, N_STEPS)
     assert ask(f"{alertmanager}/api/v2/alerts") == [] and not watching.complaints
     watching.close()
+
+
+def test_an_alert_is_known_by_the_same_labels_when_its_episode_gets_a_name(tmp_path, monkeypatch):
+    """GIVEN slowness that gets a name before it is over, THEN what resolves its alert has the labels that it fired with."""
+    posted = []
+    monkeypatch.setattr(Alertmanager, "send", lambda _self, request: posted.extend(json.loads(request.body)))
+    store = Store(f"sqlite:///{tmp_path / 'store.db'}")
+    store.enter()
+    teller = Teller(store, lambda _event: None, alertmanagers=[Alertmanager("http://127.0.0.1:9", 1.0)])
+    seen = {n: [spread(n, "unknown" if n < 13 else "network-fault")] for n in range(10, 16)}
+    for episodes in follow_steps(seen, [1.0] * 10 + [1.25] * 6 + [1.0] * 4, usual_s=1.0):
+        assert not teller.tell([("job", JobState(name="job", episodes=episodes))], 2000.0)
+    fired, resolved = posted
+    assert fired["labels"] == resolved["labels"] and fired["labels"]["cause"] == "unknown"
+    assert "unknown" in fired["annotations"]["summary"] and "network-fault" in resolved["annotations"]["summary"]
+    store.close()

@@ -5,6 +5,7 @@ import time
 
 import msgspec
 
+from diagnose.report.live_words import moment
 from diagnose.triage.watched import read_watched
 from diagnose.watch.folder import PageFolder
 from diagnose.watch.job import JobState
@@ -12,7 +13,7 @@ from diagnose.watch.source import Mark
 from diagnose.watch.steps import StepSource
 from diagnose.watch.tell import list_news
 from tests.watch.recorded import RecordedJob, SimulatedClock
-from tests.watch.watching import Watching, make_trace, slow_worker
+from tests.watch.watching import Watching, make_trace, slow_worker, stretch
 
 
 def test_what_is_no_file_is_not_waited_for(tmp_path):
@@ -90,4 +91,33 @@ def test_tickets_link_to_the_live_page(tmp_path):
     (news,) = list_news(str(tmp_path / "a job"), state, watching.clock.at_s, "https://jobs.example/live/")
     base, _, page = news.ticket.report.partition("/live/")
     assert base == "https://jobs.example" and (tmp_path / "live" / page).is_file()
+    watching.close()
+
+
+def test_a_job_that_hung_before_anybody_watched_is_blind_at_once(tmp_path):
+    """GIVEN files that nobody wrote for two hours, THEN what is there is diagnosed, and the job is blind since then."""
+    clock = SimulatedClock()
+    job = RecordedJob(make_trace(80), tmp_path / "job")
+    job.write(int(job.steps[79]))
+    last_s = job.ends_s[int(job.steps[79])]
+    clock.at_s = last_s + 7200.0
+    watching = Watching(tmp_path / "job", store=tmp_path / "store.db", clock=clock)
+    [found] = watching.go()
+    assert len(found.windows) == 4 and found.state == "blind" and f"no new rows since {moment(last_s)}" in found.why
+    watching.close()
+
+
+def test_a_slow_job_that_was_caught_up_with_is_not_blind(tmp_path):
+    """GIVEN windows of 20 minutes each, all there when the watch begins, THEN it waits an hour for the next one."""
+    clock = SimulatedClock()
+    job = RecordedJob(stretch(make_trace(100), 200.0), tmp_path / "job")
+    job.write(int(job.steps[79]))
+    clock.at_s = job.ends_s[int(job.steps[79])]
+    watching = Watching(tmp_path / "job", store=tmp_path / "store.db", clock=clock)
+    window_s = (job.ends_s[int(job.steps[79])] - job.ends_s[int(job.steps[19])]) / 3
+    assert window_s > 1000.0 and watching.go()[0].state == "running"
+    clock.at_s += 2.5 * window_s
+    assert watching.go()[0].state == "running"
+    clock.at_s += window_s
+    assert watching.go()[0].state == "blind"
     watching.close()

@@ -1,5 +1,6 @@
 """Jobs that are watched while they run."""
 
+import dataclasses
 import json
 import shutil
 
@@ -8,14 +9,17 @@ import pytest
 
 from diagnose.cli.main import main
 from diagnose.errors import ServiceError
+from diagnose.faults.decoys import Evaluation
+from diagnose.faults.generate import generate
 from diagnose.model.live import WatchedJob
 from diagnose.model.plain import to_json
 from diagnose.model.request import Request
 from diagnose.pipeline import diagnose_job
 from diagnose.watch import watch as watch_module
 from diagnose.watch import window
+from diagnose.watch.compare import SLOWER
 from tests.watch.recorded import RecordedJob, SimulatedClock
-from tests.watch.watching import Watching, make_trace, slow_worker
+from tests.watch.watching import SMALL, Watching, make_trace, slow_worker, stretch
 
 
 @pytest.fixture
@@ -75,11 +79,24 @@ def test_a_fault_from_its_onset_to_its_end(tmp_path, watch):
     [began], [recovered] = watching.events("began"), watching.events("recovered")
     assert began.episode.cause == "worker-fault" and began.episode.delay_windows <= 1
     assert 56 <= began.episode.first_step <= 67 and 136 <= recovered.episode.recovered_step <= 156
+    assert recovered.text.endswith(f", steps {began.episode.first_step} to {recovered.episode.recovered_step - 1}")
     assert not watching.events("grew") and not watching.complaints
     assert len(found.windows) == 12 and [window.number for window in found.windows] == list(range(12))
     assert found.course_steps[0] == 16 and len(found.course_slowdowns) == len(found.course_steps)
     assert began.episode.began_s == pytest.approx(job.ends_s[began.episode.first_step - 1], abs=0.2)
     assert began.episode.delay_s > 0
+
+
+def test_a_worker_that_gets_faster_is_no_fault_of_the_others(tmp_path, watch):
+    """GIVEN one of two workers that is faster from step 147 on, THEN windows blame the other one, and no episode is told."""
+    fault = dataclasses.replace(
+        slow_worker(300, 147, None, dp=2), places=((0, 0),), slowdown=0.7, backward_slowdown=None
+    )
+    job = RecordedJob(make_trace(300, fault, dp=2), tmp_path / "job")
+    watching = watch("job")
+    found = write_on(job, watching, 300)
+    assert [window.verdict for window in found.windows[9:]] == ["straggling"] * 6
+    assert found.episodes == () and not watching.events("began") and not watching.complaints
 
 
 def test_each_window_is_what_diagnose_says_of_its_rows(tmp_path, watch):
@@ -145,13 +162,16 @@ def test_nothing_new_is_told_as_blind_and_the_end_as_ended(tmp_path, clock, watc
     for _ in range(100):
         found = watching.go()[0]
     assert found.state == "blind" and "no new rows since" in found.why
+    assert write_on(job, watching, 45).state == "running"  # rows come, though they are no window yet
+    clock.at_s += 7200.0
+    assert watching.go()[0].state == "blind"
     found = write_on(job, watching, 75, ended=True)
     assert (
         found.state == "ended" and found.windows[-1].last_step == job.steps[74]
     )  # the last 15 steps are a window, too
     clock.at_s += 1e6
     assert watching.go()[0].state == "ended"
-    assert [event.state for event in watching.events("state")] == ["running", "blind", "running", "ended"]
+    assert [event.state for event in watching.events("state")] == [*["running", "blind"] * 2, "running", "ended"]
 
 
 def test_a_job_that_is_started_again(tmp_path, watch):
@@ -170,6 +190,35 @@ def test_a_job_that_is_started_again(tmp_path, watch):
         (66, 85),
     ]
     assert not watching.complaints
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_all_of_a_job_gets_slower(tmp_path, watch, restarts):
+    """GIVEN a job that takes a third longer from some step on, THEN that is told as it is, but not where it was started again."""
+    trace, slower = make_trace(160), stretch(make_trace(320), 1.33, 176)
+    job = RecordedJob(trace if restarts else slower, tmp_path / "job")
+    watching = watch("job")
+    found = write_on(job, watching, 160)
+    if restarts:
+        job = RecordedJob(stretch(make_trace(160, seed=1), 1.33), tmp_path / "job", start="start-2", shift=160)
+    found = write_on(job, watching, 160 if restarts else 320)
+    assert len(found.windows) == 16 and not watching.complaints
+    assert [event.episode.title for event in watching.events("began")] == (
+        [] if restarts else [f"{SLOWER}, most of it in computing"]
+    )
+    if not restarts:
+        assert found.episodes[0].first_step == 176 and found.episodes[0].gain == pytest.approx(0.25, abs=0.02)
+
+
+def test_an_evaluation_now_and_then_is_no_slowness(tmp_path, watch):
+    """GIVEN a job that evaluates in two of five windows, which are longer for it, THEN nothing is told."""
+    spec = dataclasses.replace(SMALL, steps=240, seed=900, noise=0.5)
+    job = RecordedJob(generate(spec, decoys=[Evaluation(period_steps=50, slowdown=4)]).trace, tmp_path / "job")
+    watching = watch("job")
+    found = write_on(job, watching, 240)
+    steps_s = [window.step_s for window in found.windows]
+    assert len(steps_s) == 12 and max(steps_s) > 1.04 * min(steps_s)
+    assert not watching.events("began") and not watching.complaints
 
 
 @pytest.mark.parametrize("is_killed", [False, True])

@@ -28,6 +28,20 @@ def make_trace(n_steps: int, fault: Fault | None = None, **spec: object) -> pa.T
     return generate(dataclasses.replace(SMALL, steps=n_steps, **spec), [fault] if fault else []).trace
 
 
+def stretch(trace: pa.Table, ratio: float, first_step: int = 0) -> pa.Table:
+    """Make all of a job take so many times as long from a step on."""
+    step, start_s, duration_s = (trace[name].to_numpy() for name in ("step", "start_ts", "duration"))
+    turn_s = start_s[step >= first_step].min()
+    is_late = step >= first_step
+    moved = {
+        "start_ts": np.where(is_late, turn_s + (start_s - turn_s) * ratio, start_s),
+        "duration": np.where(is_late, duration_s * ratio, duration_s),
+    }
+    for name, values in moved.items():
+        trace = trace.set_column(trace.column_names.index(name), name, pa.array(values))
+    return trace
+
+
 def slow_worker(n_steps: int, onset: int, recovery: int | None, **spec: object) -> Fault:
     """Make one worker slow for a while, by half."""
     made = dataclasses.replace(SMALL, steps=n_steps, **spec)

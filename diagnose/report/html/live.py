@@ -21,7 +21,7 @@ from diagnose.report.html.environment import fill_in, own_file
 from diagnose.report.html.lines import Line, Marks, draw_lines
 from diagnose.report.html.page import describe_saved
 from diagnose.report.html.picture import LEAD_WIDTH, MAX_ROWS, Picture
-from diagnose.report.html.workers import draw_workers
+from diagnose.report.html.workers import draw_kept_workers, draw_workers
 from diagnose.report.live_words import (
     STATES_SAID,
     called,
@@ -32,10 +32,12 @@ from diagnose.report.live_words import (
     describe_now,
     describe_silent,
     describe_steps,
+    describe_what,
     list_open,
     list_over,
     moment,
     rank,
+    slowdowns_of,
 )
 
 #: Seconds after which a browser without a stream of changes loads a page again.
@@ -85,7 +87,7 @@ def render_job(
     """
     with styled():
         course, paces = draw_course(job), draw_paces(job)
-        workers = draw_workers(diagnosed[1]) if diagnosed is not None and diagnosed[1].is_replayed else None
+        workers = _draw_workers(job, diagnosed)
     live = [picture for picture in (course or paces, workers) if picture is not None]
     paces = paces if course is not None else None
     pictures: list[Picture] = []
@@ -121,6 +123,14 @@ def render_job(
             "windows": [_row_of_window(window) for window in reversed(job.windows)],
         },
     )
+
+
+def _draw_workers(job: WatchedJob, diagnosed: tuple[Window, Diagnosis] | None) -> Picture | None:
+    """Draw the workers of the last window that could be diagnosed; None where they were not told apart."""
+    if diagnosed is not None:
+        return draw_workers(diagnosed[1]) if diagnosed[1].is_replayed else None
+    kept = next((window.worker_slowdowns for window in reversed(job.windows) if not window.why), ())
+    return draw_kept_workers(slowdowns_of(kept)) if kept else None
 
 
 def render_index(
@@ -267,7 +277,7 @@ def _row_of_episode(episode: Episode) -> tuple[str, ...]:
     is_open = episode.recovered_step is None
     return (
         "open" if is_open else "over",
-        words.at_place(prose(episode.title) or name(episode.cause), episode.where),
+        describe_what(episode),
         describe_steps(episode),
         words.percent(episode.gain) if is_open else "",
         words.percent(episode.peak_gain),

@@ -29,6 +29,8 @@ _NUMBER_PX = 40
 _UNIT, _UNKNOWN = 1000, 65535
 #: Characters of a host that the script gets.
 _MAX_HOST = 48
+_SAYS = "Slowdown of the whole job when only that worker keeps its own times."
+_HEAD = ("dp", "stage", "rank", "host", "S")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -54,22 +56,8 @@ def draw_workers(diagnosis: Diagnosis) -> Picture | None:
     if np.isnan(by_worker).all():
         return None
     low, high = scale_of(by_worker)
-    grid = _lay_out(*by_worker.shape)
     culprits = find_culprits(diagnosis)
-    n_rows = grid.n_bands * (grid.n_stages + 0.6) - 0.6
-    margins = (80.0, 20.0, 26.0, 30.0)
-    sheet = Sheet("workers", max(grid.band * grid.wide + 100, SIDE_WIDTH), n_rows * grid.high + 56, margins)
-    sheet.axes.set_xlim(0, (sheet.width - 100) / grid.wide)
-    sheet.axes.set_ylim(n_rows, 0)
-    sheet.bare()
-    levels = level_of(by_worker, low, high)
-    for level in range(N_LEVELS):
-        places = [grid.place(int(dp), int(stage)) for dp, stage in np.argwhere(levels == level)]
-        sheet.cells(places, f"heat{level}", f"heat{level}", edge="line" if grid.wide >= 5 else "")
-    _mark(sheet, grid, culprits)
-    if grid.wide >= _NUMBER_PX:
-        _write_numbers(sheet, grid, by_worker, levels, culprits)
-    _name_ranks(sheet, grid, diagnosis)
+    sheet, grid = _draw_map(by_worker, diagnosis.dp_labels, diagnosis.stage_labels, culprits)
     worst = diagnosis.slowest_workers(MAX_WORKERS_LISTED)
     says = _describe(diagnosis, *worst[0], culprits)
     box = sheet.box(0, 1, 0, 1)
@@ -78,9 +66,9 @@ def draw_workers(diagnosis: Diagnosis) -> Picture | None:
         "Workers",
         says,
         sheet.svg(f"Heat map of {by_worker.size:,} workers. {says}"),
-        ("dp", "stage", "rank", "host", "S"),
+        _HEAD,
         [_row(who, value) for who, value in worst],
-        note=f"the {MAX_WORKERS_LISTED} worst of {by_worker.size:,} workers" if by_worker.size > len(worst) else "",
+        note=_note(by_worker.size, len(worst)),
         legend=_legend(low, high, framed=bool(culprits.workers or culprits.stages)),
         probe={
             "kind": "grid",
@@ -100,10 +88,59 @@ def draw_workers(diagnosis: Diagnosis) -> Picture | None:
     )
 
 
+def draw_kept_workers(by_worker: Seconds) -> Picture | None:
+    """Draw the same of a window whose diagnosis is not at hand: slowdowns alone, shape (n_dp, n_stages), ranks from 0."""
+    if not by_worker.size or np.isnan(by_worker).all():
+        return None
+    n_dp, n_stages = by_worker.shape
+    low, high = scale_of(by_worker)
+    sheet, _ = _draw_map(by_worker, np.arange(n_dp), np.arange(n_stages), Culprits((), ()))
+    order = np.argsort(-np.nan_to_num(by_worker, nan=-np.inf), axis=None, kind="stable")[:MAX_WORKERS_LISTED].tolist()
+    worst = [(Worker(i // n_stages, i % n_stages), float(by_worker.flat[i])) for i in order]
+    says = (
+        f"{_SAYS} The worst is {words.worker(worst[0][0])} with {words.ratio(worst[0][1])}; ranks are counted from 0."
+    )
+    return Picture(
+        "workers",
+        "Workers",
+        says,
+        sheet.svg(f"Heat map of {by_worker.size:,} workers. {says}"),
+        _HEAD,
+        [_row(who, value) for who, value in worst],
+        note=_note(by_worker.size, len(worst)),
+        legend=_legend(low, high, framed=False),
+    )
+
+
+def _draw_map(by_worker: Seconds, dp_labels: Ints, stage_labels: Ints, culprits: Culprits) -> tuple[Sheet, _Map]:
+    """Draw the cells with their numbers, and the names of ranks beside them."""
+    low, high = scale_of(by_worker)
+    grid = _lay_out(*by_worker.shape)
+    n_rows = grid.n_bands * (grid.n_stages + 0.6) - 0.6
+    margins = (80.0, 20.0, 26.0, 30.0)
+    sheet = Sheet("workers", max(grid.band * grid.wide + 100, SIDE_WIDTH), n_rows * grid.high + 56, margins)
+    sheet.axes.set_xlim(0, (sheet.width - 100) / grid.wide)
+    sheet.axes.set_ylim(n_rows, 0)
+    sheet.bare()
+    levels = level_of(by_worker, low, high)
+    for level in range(N_LEVELS):
+        places = [grid.place(int(dp), int(stage)) for dp, stage in np.argwhere(levels == level)]
+        sheet.cells(places, f"heat{level}", f"heat{level}", edge="line" if grid.wide >= 5 else "")
+    _mark(sheet, grid, culprits)
+    if grid.wide >= _NUMBER_PX:
+        _write_numbers(sheet, grid, by_worker, levels, culprits)
+    _name_ranks(sheet, grid, dp_labels, stage_labels)
+    return sheet, grid
+
+
+def _note(n_workers: int, n_listed: int) -> str:
+    """Say what the table leaves out."""
+    return f"the {MAX_WORKERS_LISTED} worst of {n_workers:,} workers" if n_workers > n_listed else ""
+
+
 def _describe(diagnosis: Diagnosis, worst: Worker, slowdown: float, culprits: Culprits) -> str:
     """Say what to see in the map."""
-    says = "Slowdown of the whole job when only that worker keeps its own times. "
-    says += f"The worst is {words.worker(worst)} with {words.ratio(slowdown)}."
+    says = f"{_SAYS} The worst is {words.worker(worst)} with {words.ratio(slowdown)}."
     if culprits.workers:
         names = [worker_name(diagnosis, *place) for place in culprits.workers]
         says += f" Framed: {'; '.join(words.some_of(names))}, named by a cause."
@@ -148,9 +185,8 @@ def _write_numbers(sheet: Sheet, grid: _Map, by_worker: Seconds, levels: Ints, c
                 sheet.write(x, y, "culprit", of=of, size=10.5, across="center", key=f"c{dp}-{stage}")
 
 
-def _name_ranks(sheet: Sheet, grid: _Map, diagnosis: Diagnosis) -> None:
+def _name_ranks(sheet: Sheet, grid: _Map, dp_labels: Ints, stage_labels: Ints) -> None:
     """Write dp ranks above the map, and stages (or the ranks of a band) beside it."""
-    dp_labels, stage_labels = diagnosis.dp_labels, diagnosis.stage_labels
     first = dp_labels[: grid.band]
     for at in spread(first, int(sheet.width // 40)):
         name = f"dp {first[at]}" if grid.wide > 36 else str(first[at])

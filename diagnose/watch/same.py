@@ -1,0 +1,84 @@
+"""Whether what a window has is what is known already: the same cause in the same place, or the same seconds under another name.
+
+Enters: causes and places. Leaves: yes or no.
+"""
+
+from typing import Final
+
+from diagnose.model.cause import KeptCause
+from diagnose.model.live import Window
+from diagnose.model.place import Where
+from diagnose.watch.episodes import Found
+
+#: A window counts for a cause from this gain and confidence on. Confidence is calibrated: at 0.5 it is as likely there as not.
+#: Half of the 5% that are told always, so that a window in which it begins halfway counts.
+COUNTED_GAIN: Final = 0.025
+COUNTED_CONFIDENCE: Final = 0.5
+#: Steps are longer than they were where they take this much more.
+RISEN_SHARE: Final = 0.025
+#: An episode that is gone while another cause in its place costs as much, up to this ratio, goes on under that name.
+RENAMED_RATIO: Final = 1.5
+#: The cause that has no name, as the diagnosis calls it.
+UNKNOWN = "unknown"
+
+
+def counts(found: Found) -> bool:
+    """Say whether a window counts for a cause."""
+    return found.gain >= COUNTED_GAIN and found.cause.confidence >= COUNTED_CONFIDENCE
+
+
+def has_no_name(found: Found) -> bool:
+    """Say whether it is time that no cause explains."""
+    return found.cause.cause == UNKNOWN
+
+
+def has_risen(window: Window, level_s: float) -> bool:
+    """Say whether the steps of a window take longer than they did."""
+    return window.step_s is not None and window.step_s >= (1.0 + RISEN_SHARE) * level_s
+
+
+def is_same(cause: str, where: Where, found: KeptCause) -> bool:
+    """Say whether what a window found is the fault that is known: the same cause at a place that it shares with it.
+
+    Which of several workers is named first differs from window to window; where nothing is named, it is spread over the job.
+    """
+    if cause != found.cause:
+        return False
+    return may_share(where, found.where)
+
+
+def take_same(left: list[Found], cause: str, where: Where, gain: float) -> Found | None:
+    """Take what is the same fault out of a list: the costliest where there are several, which are all taken."""
+    same = [one for one in left if is_same(cause, where, one.cause)]
+    if not same:
+        same = [one for one in left if _is_renamed(cause, where, gain, one)]
+    for one in same:
+        left.remove(one)
+    return max(same, key=lambda one: one.gain, default=None)
+
+
+def _is_renamed(cause: str, where: Where, gain: float, found: Found) -> bool:
+    """Say whether these are the same seconds under another name: one that is as likely, or none, in the same place.
+
+    What has neither name nor place takes the name of what costs as much.
+    """
+    spots = _spots(where)
+    if cause == UNKNOWN and not spots:
+        return counts(found) and RENAMED_RATIO * found.lasting_gain >= gain
+    shares_place = not spots.isdisjoint(_spots(found.cause.where))
+    is_as_likely = any(other.cause == cause for other in found.cause.alternatives)
+    return (is_as_likely and (shares_place or not spots)) or (shares_place and UNKNOWN in (cause, found.cause.cause))
+
+
+def may_share(a: Where, b: Where) -> bool:
+    """Say whether two places may be one: what is spread over the job is everywhere."""
+    spots, others = _spots(a), _spots(b)
+    return not spots or not others or not spots.isdisjoint(others)
+
+
+def _spots(where: Where) -> set[tuple[str, object]]:
+    """Name the places of a fault so that two ways to say the same place meet; a link is both of its ends."""
+    workers = [*where.workers, *(end for link in where.links for end in link.ends)]
+    spots: set[tuple[str, object]] = {("worker", (worker.dp, worker.pp)) for worker in workers}
+    spots |= {("host", worker.host) for worker in workers if worker.host}
+    return spots | {("host", host) for host in where.hosts} | {("stage", stage) for stage in where.stages}

@@ -1,0 +1,150 @@
+"""What may become an episode: the windows that count for a cause, until there are enough of them.
+
+Enters: what a window has that belongs to no episode. Leaves: suspicions, and the episodes that were opened.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+from msgspec.structs import replace
+
+from diagnose.model.live import Episode, Window
+from diagnose.watch.episodes import Course, Episodes, Found, Sighting, Suspicion, Told, add_level
+from diagnose.watch.same import RENAMED_RATIO, UNKNOWN, counts, has_no_name, has_risen, is_same, may_share, take_same
+
+#: So many such windows of the last so many open an episode, if one of them costs as much as this.
+N_COUNTED, OF_LAST = 2, 4
+OPENED_GAIN: Final = 0.04
+#: One window alone opens one at this gain and confidence.
+SURE_GAIN: Final = 0.10
+SURE_CONFIDENCE: Final = 0.9
+#: What comes back after so many windows or fewer comes and goes: it is not over sooner than it came back.
+REMEMBERED_WINDOWS = 60
+#: While an episode lasts, what else is found may be the same seconds under another name. It is told when steps are longer than in
+#: the last windows of the episode; else not as long as that lasts, but for the job's first windows.
+FIRST_WINDOWS = 5
+
+
+def suspect(
+    before: Episodes,
+    left: list[Found],
+    lasting: list[Course],
+    window: Window,
+    told_s: float,
+    job: str,
+    usual_s: float | None,
+) -> tuple[tuple[Suspicion, ...], list[Course]]:
+    """Count windows for causes that are no episode; give those that go on to be suspected, and those that became one.
+
+    What an episode explains stands beside it in `lasting`.
+    """
+    first = window.number - OF_LAST + 1
+    rise = 1.0 - usual_s / window.step_s if usual_s is not None and window.step_s else 0.0
+    suspicions: list[Suspicion] = []
+    opened: list[Course] = []
+    for known in before.suspicions:
+        recent = tuple(one for one in known.sightings if one.window >= first)
+        here = take_same(left, known.cause, known.where, max(one.gain for one in known.sightings))
+        if here is not None and counts(here):
+            recent = (*recent, here.sighting(window.number))
+            where = here.cause.where
+        else:
+            where = known.where
+        suspicion = Suspicion(cause=known.cause, where=where, sightings=recent)
+        if here is not None and _opens(here, recent, rise):
+            by = _find_explaining(here, recent[0].window, lasting, window)
+            if by is None:
+                opened.append(_open(here, recent, window, told_s, job))
+                continue
+            lasting[lasting.index(by)] = _name_beside(by, here)
+        if recent:
+            suspicions.append(suspicion)
+    for here in sorted(left, key=has_no_name):
+        if here not in left or not counts(here):
+            continue
+        taken = take_same(left, here.cause.cause, here.cause.where, here.gain) or here
+        if window.number:
+            taken = taken.since_turn or taken
+        sightings = (taken.sighting(window.number),)
+        if _opens(taken, sightings, rise):
+            beside = [*lasting, *opened] if has_no_name(taken) else lasting
+            by = _find_explaining(taken, window.number, beside, window)
+            if by is None:
+                opened.append(_open(taken, sightings, window, told_s, job))
+                continue
+            if by in lasting:
+                lasting[lasting.index(by)] = _name_beside(by, taken)
+        suspicions.append(Suspicion(cause=taken.cause.cause, where=taken.cause.where, sightings=sightings))
+    return tuple(suspicions), [_remember(course, before.over) for course in opened]
+
+
+def _find_explaining(found: Found, began: int, lasting: Sequence[Course], window: Window) -> Course | None:
+    """Find the episode that may cost what is found since a window: steps take no longer than with it, or longer than for this."""
+    if began < FIRST_WINDOWS or window.step_s is None:
+        return None
+    is_rest = has_no_name(found)  # beside something that has one
+    for course in lasting:
+        level_s = max((step_s for number, step_s in course.levels if number < began), default=math.inf)
+        is_why = RENAMED_RATIO * found.gain * window.step_s >= window.step_s - level_s
+        may_be = course.n_gone or is_rest or may_share(course.episode.where, found.cause.where)
+        if may_be and not (has_risen(window, level_s) and is_why):
+            return course
+    return None
+
+
+def _name_beside(course: Course, found: Found) -> Course:
+    """Let an episode say what else is named while it lasts."""
+    known, cause = course.episode.beside, found.cause.cause
+    if cause in (*known, course.episode.cause, UNKNOWN):
+        return course
+    return replace(course, episode=replace(course.episode, beside=(*known, cause)))
+
+
+def _opens(found: Found, sightings: Sequence[Sighting], rise: float) -> bool:
+    """Say whether a cause costs enough, and surely or often enough, to be an episode; `rise` is all that steps are longer by."""
+    if found.gain >= SURE_GAIN and found.cause.confidence >= SURE_CONFIDENCE:
+        return True
+    return len(sightings) >= N_COUNTED and max(rise, *(one.gain for one in sightings)) >= OPENED_GAIN
+
+
+def _open(found: Found, sightings: Sequence[Sighting], window: Window, told_s: float, job: str) -> Course:
+    """Make an episode of a cause."""
+    cause, began = found.cause, sightings[0]
+    episode = Episode(
+        name=f"{cause.fingerprint}-{job}-{window.number}",
+        fingerprint=cause.fingerprint,
+        cause=cause.cause,
+        title=cause.title,
+        where=cause.where,
+        first_step=began.first_step,
+        last_step=window.last_step,
+        began_s=began.began_s,
+        told_s=told_s,
+        delay_windows=window.number - began.window,
+        delay_s=None if began.ended_s is None else max(told_s - began.ended_s, 0.0),
+        recovered_step=None,
+        recovered_s=None,
+        gain=found.lasting_gain,
+        peak_gain=max(found.lasting_gain, *(one.gain for one in sightings)),
+        confidence=cause.confidence,
+    )
+    return Course(
+        episode=episode,
+        particulars=cause,
+        first_window=began.window,
+        last_window=window.number,
+        told_gain=found.lasting_gain,
+        told=Told(cause.cause, cause.severity, cause.who),
+        levels=add_level((), window),
+        gone_step=found.recovered_step,
+    )
+
+
+def _remember(opened: Course, over: Sequence[Course]) -> Course:
+    """Let an episode know how long the same fault was gone before it came back: what is seldom, as a save, is one episode."""
+    for known in over:  # the latest first
+        if is_same(known.episode.cause, known.episode.where, opened.particulars):
+            gap = opened.last_window - known.last_window - 1
+            return replace(opened, longest_gap=max(known.longest_gap, gap) if gap <= REMEMBERED_WINDOWS else 0)
+    return opened
