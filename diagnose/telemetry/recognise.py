@@ -63,7 +63,7 @@ def find_telemetry(folder: Path) -> tuple[Path, ...]:
         for file in folder.rglob("*")
         if _NAMES.search(file.name) and not any(part.startswith(".") for part in file.relative_to(folder).parts)
     )
-    return tuple(file for file in named[:MAX_ASKED] if _is_telemetry(file))
+    return tuple(file for file in named[:MAX_ASKED] if file.is_file() and _is_telemetry(file))
 
 
 def _is_telemetry(file: Path) -> bool:

@@ -2,7 +2,9 @@
 
 import gzip
 import json
+import os
 import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -371,3 +373,10 @@ def test_what_is_beside_telemetry_is_none(tmp_path, write):
         write("range.json", _matrix(_series("node_procs_running", [1], instance="node-2"))),
     ]
     assert find_telemetry(tmp_path) == tuple(sorted(kept))
+
+
+def test_a_pipe_in_a_folder_is_not_opened(tmp_path, monkeypatch):
+    """Whoever opens a named pipe waits until somebody writes into it."""
+    os.mkfifo(tmp_path / "gpu.csv")
+    monkeypatch.setattr(Path, "open", lambda path, *_: pytest.fail(f"{path.name} was opened"))
+    assert find_telemetry(tmp_path) == ()
