@@ -52,6 +52,8 @@ READS_AS = {
     "input.between_share": "part of them between steps, where only rows show it; 1 all",
     "input.silent_share": "part of them on workers that have data-load rows in nearly all steps, none of which tells of it; 1 a "
     "loader is seen, and is not late then; misleads where the job reads data by other means, too",
+    "collection.silent_share": "part of them on workers that have gc rows of some length, none of which tells of it; 1 collections are "
+    "recorded, and these are none",
     "allocator.backward_contrast": "seconds stalled in or before backwards on the workers with stalls of the allocator over those "
     "on other workers, at most 100; collections and loaders elsewhere do not count, as they stop no backward",
     "allocator.place_chance": "chance that so many of all stalls of backwards lie on the workers with stalls of the allocator, did "
@@ -105,6 +107,7 @@ def measure_stalls(breakdown: Breakdown, evidence: Evidence) -> Features:
     found |= {"allocator.backward_contrast": _backward_contrast(breakdown)} | _measure_chances(breakdown)
     found["collection.close_pairs"] = _close_pairs(breakdown, StallKind.COLLECTION)
     found["input.silent_share"] = _silent_share(breakdown, evidence)
+    found["collection.silent_share"] = _silent_collections(breakdown, evidence)
     return found | _measure_places_of_waits(breakdown)
 
 
@@ -155,6 +158,23 @@ def _silent_share(breakdown: Breakdown, evidence: Evidence) -> Feature:
     n_with = np.zeros(all_s.shape)
     np.add.at(n_with, (of_step[0], of_step[1]), 1.0)
     seen = n_with >= ALL_STEPS_SHARE * len(breakdown.steps)
+    return Feature(float(silent_s[seen].sum() / all_s.sum()))
+
+
+def _silent_collections(breakdown: Breakdown, evidence: Evidence) -> Feature:
+    """Say which part of the seconds paused as if by collections is on workers whose collections are recorded, and are not these."""
+    stalls, n_stages = breakdown.stalls, breakdown.slow_workers.shape[1]
+    paused_s = stalls.seconds_of(StallKind.COLLECTION)
+    told = stalls.recorded_inside & (stalls.inside == StallKind.COLLECTION)
+    told |= stalls.recorded_before & (stalls.before == StallKind.COLLECTION)
+    all_s, silent_s = (
+        _add_chunks(s.sum(axis=2), n_stages).sum(axis=(0, 2)) for s in (paused_s, np.where(told, 0.0, paused_s))
+    )  # (n_stages, n_dp)
+    if not all_s.any():
+        return Feature.missing("no compute pauses in that way")
+    rows = np.flatnonzero((evidence.op == Op.GC) & (evidence.end_s > evidence.start_s))
+    seen = np.zeros(all_s.shape, dtype=bool)
+    seen[evidence.stage[rows], evidence.dp[rows]] = True
     return Feature(float(silent_s[seen].sum() / all_s.sum()))
 
 
