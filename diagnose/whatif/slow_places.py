@@ -43,8 +43,8 @@ MIN_EXPECTED = 5.0
 #: A link is cleared where its transfers, alone in their batches, lose less than this part of what those of a link beside it do; and
 #: a direction of a link beside the other one.
 CLEARED_SHARE, CLEARED_WAY_SHARE = 0.2, 0.1
-#: The schedule holds transfers up where this part of the lost seconds of a way is in at most that part of its microbatches, which
-#: are slow in nearly all of at least so many slow steps; slow is what loses this part of the most that any of them lost.
+#: The schedule holds transfers up where this part of the lost seconds of a way is in at most that part of its microbatches, which are
+#: slow in nearly all of at least so many slow steps; slow is what loses this part of the most that any of them lost.
 SCHEDULED_SHARE, FEW_PAIRS_SHARE, NEARLY_ALL_STEPS, LEAST_SLOW_STEPS, SLOW_BESIDE_SLOWEST = 0.8, 0.34, 0.7, 3, 0.3
 #: Slow transfers at more than this part of the workers have no place: what all share makes them slow, a busy host as well as noise.
 MOST_CARDS_SHARE = 0.5

@@ -187,7 +187,7 @@ class HeldByTheSchedule(Decoy):
 
 @pytest.mark.parametrize("also_slow", [True, False])
 def test_what_waits_at_fixed_places_of_a_step_is_no_slow_link(also_slow: bool) -> None:
-    """A link whose slow transfers are of the same few microbatches in every slow step is not named; a slow one beside it is."""
+    """A link whose slow transfers are of the same few microbatches in every slow step is not named; one that is slow beside it is."""
     spec = dataclasses.replace(JOB, p2p="asynchronous")
     faults = [NetworkFault(scope="link", dp_rank=1, stage=0, slowdown=15.0, direction="forward", onset=5)]
     found = measure(generate(spec, faults * also_slow, [HeldByTheSchedule()]).trace)
