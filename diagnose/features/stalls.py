@@ -171,7 +171,7 @@ def _silent_collections(breakdown: Breakdown, evidence: Evidence) -> Feature:
         _add_chunks(s.sum(axis=2), n_stages).sum(axis=(0, 2)) for s in (paused_s, np.where(told, 0.0, paused_s))
     )  # (n_stages, n_dp)
     if not all_s.any():
-        return Feature.missing("no compute pauses in that way")
+        return Feature.missing("no compute stalls in that way")
     rows = np.flatnonzero((evidence.op == Op.GC) & (evidence.end_s > evidence.start_s))
     seen = np.zeros(all_s.shape, dtype=bool)
     seen[evidence.stage[rows], evidence.dp[rows]] = True

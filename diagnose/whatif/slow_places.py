@@ -43,9 +43,6 @@ MIN_EXPECTED = 5.0
 #: A link is cleared where its transfers, alone in their batches, lose less than this part of what those of a link beside it do; and
 #: a direction of a link beside the other one.
 CLEARED_SHARE, CLEARED_WAY_SHARE = 0.2, 0.1
-#: The schedule holds transfers up where this part of the lost seconds of a way is in at most that part of its microbatches, which are
-#: slow in nearly all of at least so many slow steps; slow is what loses this part of the most that any of them lost.
-SCHEDULED_SHARE, FEW_PAIRS_SHARE, NEARLY_ALL_STEPS, LEAST_SLOW_STEPS, SLOW_BESIDE_SLOWEST = 0.8, 0.34, 0.7, 3, 0.3
 #: Slow transfers at more than this part of the workers have no place: what all share makes them slow, a busy host as well as noise.
 MOST_CARDS_SHARE = 0.5
 #: Slow steps are one or a few stretches if there are at most this part of the stretches that chance would make.
@@ -105,8 +102,6 @@ def find_slow_places(
         No place at all where slow transfers are anywhere at random.
     """
     lost = _add_up(observed, excesses, spreads, n_stages)
-    scheduled = _find_scheduled(observed, excesses, n_stages)
-    lost = dataclasses.replace(lost, ways=np.where(scheduled[..., None], 0.0, lost.ways))
     by_step = lost.ways.sum(axis=(0, 1, 2)) + lost.groups.sum(axis=0)  # (n_steps,)
     n_dp = lost.ways.shape[2]
     nowhere = SlowPlaces.nowhere(n_stages, n_dp)
@@ -251,32 +246,6 @@ def _add_up(
     return _Lost(
         ways, groups, exists, has_group, n_transfers, slow_share, weighted_median(np.concatenate(apart), seconds_s)
     )
-
-
-def _find_scheduled(observed: Sequence[Observed], excesses: Sequence[Mapping[int, Seconds]], n_stages: int) -> Bools:
-    """Mark ways whose slow transfers are of the same few microbatches in each slow step: shape (2, n_stages, n_dp).
-
-    A link is slow for whatever goes over it, or now and then; at fixed places of a step it is the schedule that holds a transfer
-    up, as where it shares a batch with one of another link and nothing recorded says so.
-    """
-    fixed_s, lost_s = np.zeros((2, 2, n_stages, observed[0].block.n_dp))
-    for o, excess in zip(observed, excesses, strict=True):
-        of_way: dict[tuple[int, int], list[Seconds]] = {}
-        for pair in o.pairs:
-            link, direction = way_of(o.block.nodes, pair)
-            beyond = pair_excess(excess, pair)
-            of_way.setdefault((direction, link), []).append(
-                np.zeros((len(o.block.steps), observed[0].block.n_dp)) if beyond is None else beyond
-            )
-        for way, found in of_way.items():
-            seconds = np.stack(found)  # (n_pairs, n_steps, n_dp)
-            slow = seconds > SLOW_BESIDE_SLOWEST * seconds.max(axis=(0, 1))
-            n_slow_steps = slow.any(axis=0).sum(axis=0)  # (n_dp,)
-            always = slow.sum(axis=1) >= NEARLY_ALL_STEPS * n_slow_steps  # (n_pairs, n_dp)
-            few = (n_slow_steps >= LEAST_SLOW_STEPS) & (always.mean(axis=0) <= FEW_PAIRS_SHARE)
-            lost_s[way] += seconds.sum(axis=(0, 1))
-            fixed_s[way] += few * (seconds.sum(axis=1) * always).sum(axis=0)
-    return np.asarray((lost_s > 0) & (fixed_s >= SCHEDULED_SHARE * lost_s))
 
 
 def _stand_out(lost: _Lost, steps: Ints | slice) -> tuple[Bools, Bools]:

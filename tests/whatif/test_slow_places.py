@@ -9,7 +9,7 @@ from diagnose.errors import UsageError
 from diagnose.faults.decoy import Decoy
 from diagnose.faults.generate import generate
 from diagnose.faults.inputs import Inputs
-from diagnose.faults.network_fault import NetworkFault, list_transfers
+from diagnose.faults.network_fault import NetworkFault
 from diagnose.faults.spec import JobSpec
 from diagnose.model.optype import P2P, Op
 from diagnose.model.trace import Bools
@@ -170,28 +170,6 @@ class LongAtRandom(Decoy):
             0.0,
         )
         return dataclasses.replace(inputs, stall_s=stall_s)
-
-
-class HeldByTheSchedule(Decoy):
-    """The same two transfers of a link are long in each step from the sixth on: at their place in the step they wait."""
-
-    name = "held-by-the-schedule"
-
-    def apply(self, inputs: Inputs) -> Inputs:
-        """Let two transfers of eight from stage 3 to stage 2 wait, on the first dp rank."""
-        stall_s = inputs.stall_s.copy()
-        tasks = list_transfers(inputs.spec, inputs.programme, "link", 2, "backward")
-        stall_s[tasks[[1, 4]], 5:, 0] += 0.1
-        return dataclasses.replace(inputs, stall_s=stall_s)
-
-
-@pytest.mark.parametrize("also_slow", [True, False])
-def test_what_waits_at_fixed_places_of_a_step_is_no_slow_link(also_slow: bool) -> None:
-    """A link whose slow transfers are of the same few microbatches in every slow step is not named; one that is slow beside it is."""
-    spec = dataclasses.replace(JOB, p2p="asynchronous")
-    faults = [NetworkFault(scope="link", dp_rank=1, stage=0, slowdown=15.0, direction="forward", onset=5)]
-    found = measure(generate(spec, faults * also_slow, [HeldByTheSchedule()]).trace)
-    assert named(slow_in(found).ways) == [[0, 0, 1]] * also_slow
 
 
 def test_what_is_long_at_random_is_no_fault_of_the_network() -> None:
