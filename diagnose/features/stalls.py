@@ -52,8 +52,8 @@ READS_AS = {
     "input.between_share": "part of them between steps, where only rows show it; 1 all",
     "input.silent_share": "part of them on workers that have data-load rows in nearly all steps, none of which tells of it; 1 a "
     "loader is seen, and is not late then; misleads where the job reads data by other means, too",
-    "collection.silent_share": "part of them on workers that have gc rows of some length, none of which tells of it; 1 collections are "
-    "recorded, and these are none",
+    "collection.silent_share": "part of them on workers that have gc rows of some length, none of which tells of it; 1 collections "
+    "are recorded, and these are none",
     "allocator.backward_contrast": "seconds stalled in or before backwards on the workers with stalls of the allocator over those "
     "on other workers, at most 100; collections and loaders elsewhere do not count, as they stop no backward",
     "allocator.place_chance": "chance that so many of all stalls of backwards lie on the workers with stalls of the allocator, did "
