@@ -1,0 +1,40 @@
+"""Real jobs recorded for this project: their causes are named, at their places, and nothing that is not there is said surely."""
+
+import pytest
+
+from tests.recorded.score import JOBS, TRUTH, diagnose, score
+
+#: One a kind of fault, and of job; all of them: `python -m tests.recorded.score`.
+NAMES = (
+    *("healthy-d4", "healthy-z22", "noise-p42", "eval-d4", "pause-one-f4", "warm-p22"),
+    *(
+        "slow-late-d4",
+        "worker-zbv",
+        "half-p24",
+        "gc-leak-p22",
+        "disk-one-d4",
+        "loss-i22",
+        "ragged-last-d4",
+        "save-dp0-p42",
+        "nic-p42",
+    ),
+    "experts-p22",
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_as_recorded(name: str) -> None:
+    """All that was done to a job is found, and nothing else."""
+    assert score(name, diagnose(name, "recorded")) == "right"
+
+
+@pytest.mark.parametrize("name", ["healthy-p22", "docs-p22", "burst-p24", "fwd-z22"])
+def test_with_the_clock_of_each_step(name: str) -> None:
+    """Where times count from the first operation of a step, who begins late is no late loader."""
+    assert score(name, diagnose(name, "relative")) == "right"
+
+
+def test_every_job_has_its_truth() -> None:
+    """Each file has an entry, and says how it was made."""
+    assert {path.stem for path in JOBS.glob("*.parquet")} == set(TRUTH)
+    assert all(truth["made"]["steps"] > 0 for truth in TRUTH.values())
