@@ -120,8 +120,9 @@ def name_lack(shape: Shape, log: TrainingLog, facts: LogFacts, verdict: Verdict)
     elif kind == "saves":
         known = {shape.run.intervals["evaluation"], shape.run.intervals["save"]}
         told = [known & {spikes.period, *spikes.or_every} for spikes in facts.spikes if spikes.period]
-        what = "seconds between" if log.intervals.keys() & {"save", "evaluation"} or log.events else "intervals"
-        # What no interval is stated of, the times show: then the period is told.
+        is_stated = log.intervals.keys() & {"save", "evaluation"} or log.events
+        what = "seconds between" if is_stated or _are_left_out(shape, facts) else "intervals"
+        # What no interval is stated of, times may show: then the period is told.
         is_true = not facts.windows and all(told) and all(cause.check for cause in causes)
         is_true = is_true and (bool(told) or what == "seconds between" or _is_hidden(shape, log, facts))
     elif kind == "periodic" and shape.truth.period in periods and not facts.windows:
@@ -138,6 +139,12 @@ def name_lack(shape: Shape, log: TrainingLog, facts: LogFacts, verdict: Verdict)
         is_true = is_true and not (shape.truth.period is not None and shape.truth.period > SHOWN_LINES * facts.interval)
         what = "clock"
     return what if is_true else ""
+
+
+def _are_left_out(shape: Shape, facts: LogFacts) -> bool:
+    """Say whether the times of a log are those of steps alone: what is between them is nowhere in the file."""
+    told_s, between_s = float(facts.step_s.sum()) * facts.interval, sum(one.seconds for one in shape.run.between)
+    return told_s < float(shape.run.step_s.sum()) + 0.5 * between_s
 
 
 def _is_hidden(shape: Shape, log: TrainingLog, facts: LogFacts) -> bool:

@@ -27,6 +27,8 @@ from diagnose.trace.logs.bars import Lap, choose_marks, read_lap
 from diagnose.trace.logs.builder import MAX_EVENTS, MAX_STEPS, LogBuilder
 from diagnose.trace.logs.log_format import LogFormat
 
+#: A counter of few digits tells what passed where it is wrong by this part at most: nothing else takes it for the noise that it is.
+COUNTER_TOLERANCE = 0.05
 #: Units of a bar that may be steps; `examples`, `B`, `file` are not.
 _UNITS = rb"(?:it|iter|iters|iteration|step|steps|batch|batches|ba|b|update|updates)"
 _BAR = re.compile(
@@ -477,7 +479,9 @@ def _count_tokens(dicts: list[dict[bytes, float]]) -> list[float]:
     for low, high in itertools.pairwise(begins):
         lap = seen[low:high]
         if is_short and high - low > 2 and np.isfinite(lap).all():
-            marks, _ = choose_marks(np.arange(high - low), lap, digit[low:high] / 2)
+            marks, _ = choose_marks(
+                np.arange(high - low), lap, digit[low:high] / 2, tolerance=COUNTER_TOLERANCE, alone=0.5
+            )
             lap = np.interp(np.arange(high - low), marks, lap[marks])
         found[low + 1 : high] = np.diff(lap)
     found[~(found > 0)] = math.nan
