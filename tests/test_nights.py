@@ -98,7 +98,7 @@ def put_on_one_clock(table: pa.Table) -> pa.Table:
     return pa.Table.from_pandas(rows, preserve_index=False).replace_schema_metadata(table.schema.metadata)
 
 
-@pytest.fixture(params=["times, sqlite", "no times, sqlite", "times, postgresql"])
+@pytest.fixture(params=["times, sqlite", "no times, postgresql"])
 def nights(request: pytest.FixtureRequest, shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Nights:
     """Give nights of the real jobs, that say when they ran, or do not."""
     times, kind = request.param.split(", ")
