@@ -4,6 +4,7 @@ python missing_call.py FOLDER
 """
 
 import os
+import pickle
 import sys
 import time
 from pathlib import Path
@@ -29,6 +30,8 @@ def leave_dump(rank: int, folder: Path) -> None:
     (folder / f"called-{rank}").touch()
     while len(list(folder.glob("called-*"))) + len(list(folder.glob("written-*"))) < N_RANKS:
         time.sleep(0.01)
+    while not all(entry["retired"] for entry in pickle.loads(_dump_fr_trace())["entries"][:N_CALLS]):
+        time.sleep(0.01)  # gloo's own thread notes the end of a call a moment after the call has returned
     dumps = folder / "dumps"
     dumps.mkdir(exist_ok=True)
     (dumps / f"nccl_trace_rank_{rank}").write_bytes(_dump_fr_trace())
