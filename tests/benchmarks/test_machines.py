@@ -1,6 +1,6 @@
 """How well faulty machines are found, ours beside Minder's method, and what it costs; no time is asserted.
 
-Run with `pytest tests/benchmarks/test_machines.py --benchmarks -s`: twenty minutes of one core. `MACHINES_WORLDS=100` draws fewer worlds.
+Run with `pytest tests/benchmarks/test_machines.py --benchmarks -s`: twenty minutes of one core. `MACHINES_WORLDS=100` draws fewer.
 Thresholds, of ours and of Minder's, were tuned on worlds of other seeds and of the first set of ranges alone.
 """
 
