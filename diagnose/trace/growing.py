@@ -125,11 +125,6 @@ class GrowingTrace:
         said = self.job.get("world_size")
         return said if isinstance(said, int) and not isinstance(said, bool) and said > 0 else None
 
-    @property
-    def n_pending(self) -> int:
-        """Rows in memory that nobody has taken."""
-        return sum(len(table) for table in self._pending)
-
     def start_again(self, mark: int) -> None:
         """Forget what is in memory, and read from the first row on what comes after a step."""
         self.mark, self._n_read, self._pending = mark, 0, []

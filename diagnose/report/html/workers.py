@@ -5,6 +5,7 @@ Enters: a `Diagnosis`. Leaves: a `Picture` whose probe lets the script show any 
 
 import base64
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -61,15 +62,8 @@ def draw_workers(diagnosis: Diagnosis) -> Picture | None:
     worst = diagnosis.slowest_workers(MAX_WORKERS_LISTED)
     says = _describe(diagnosis, *worst[0], culprits)
     box = sheet.box(0, 1, 0, 1)
-    return Picture(
-        "workers",
-        "Workers",
-        says,
-        sheet.svg(f"Heat map of {by_worker.size:,} workers. {says}"),
-        _HEAD,
-        [_row(who, value) for who, value in worst],
-        note=_note(by_worker.size, len(worst)),
-        legend=_legend(low, high, framed=bool(culprits.workers or culprits.stages)),
+    return dataclasses.replace(
+        _to_picture(sheet, by_worker, worst, says, culprits),
         probe={
             "kind": "grid",
             "x": round(box.x, 2),
@@ -93,13 +87,20 @@ def draw_kept_workers(by_worker: Seconds) -> Picture | None:
     if not by_worker.size or np.isnan(by_worker).all():
         return None
     n_dp, n_stages = by_worker.shape
-    low, high = scale_of(by_worker)
-    sheet, _ = _draw_map(by_worker, np.arange(n_dp), np.arange(n_stages), Culprits((), ()))
+    nobody = Culprits((), ())
+    sheet, _ = _draw_map(by_worker, np.arange(n_dp), np.arange(n_stages), nobody)
     order = np.argsort(-np.nan_to_num(by_worker, nan=-np.inf), axis=None, kind="stable")[:MAX_WORKERS_LISTED].tolist()
     worst = [(Worker(i // n_stages, i % n_stages), float(by_worker.flat[i])) for i in order]
     says = (
         f"{_SAYS} The worst is {words.worker(worst[0][0])} with {words.ratio(worst[0][1])}; ranks are counted from 0."
     )
+    return _to_picture(sheet, by_worker, worst, says, nobody)
+
+
+def _to_picture(
+    sheet: Sheet, by_worker: Seconds, worst: Sequence[tuple[Worker, float]], says: str, culprits: Culprits
+) -> Picture:
+    """Put the map beside its table of the worst workers."""
     return Picture(
         "workers",
         "Workers",
@@ -108,7 +109,7 @@ def draw_kept_workers(by_worker: Seconds) -> Picture | None:
         _HEAD,
         [_row(who, value) for who, value in worst],
         note=_note(by_worker.size, len(worst)),
-        legend=_legend(low, high, framed=False),
+        legend=_legend(*scale_of(by_worker), framed=bool(culprits.workers or culprits.stages)),
     )
 
 
