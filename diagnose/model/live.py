@@ -40,8 +40,8 @@ class Window(Struct, frozen=True, kw_only=True):
         Rows read for it.
     verdict : str
         As in the diagnosis.
-    step_s, slowdown : float or None
-        Mean seconds a step as recorded, and against the ideal.
+    step_s, clean_s, slowdown : float or None
+        Mean seconds a step as recorded, and without what its causes cost; slowdown against the ideal.
     steps : tuple of int
         The steps analysed, or a part of them, evenly spaced, where many.
     step_slowdowns : tuple of (float or None)
@@ -70,6 +70,7 @@ class Window(Struct, frozen=True, kw_only=True):
     worker_slowdowns: tuple[tuple[float | None, ...], ...]
     silent: tuple[int, ...] = ()
     why: str = ""
+    clean_s: float | None = None
 
 
 class Episode(Struct, frozen=True, kw_only=True):

@@ -32,8 +32,6 @@ _PART_SHARE = 0.01
 _LONG_COMMAND = 70
 #: Parts of a step in more characters than this do not fit their two lines.
 _LONG_PARTS = 138
-#: From this ratio on a job is said to be so many times slower, below it so many percent.
-_TIMES_FROM = 1.5
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -81,7 +79,7 @@ def describe_pace(diagnosis: Diagnosis) -> str:
         return from_log
     if clean is None or clean <= 0 or words.seconds(clean) == words.seconds(recorded):
         return now
-    return f"{measure_slower(recorded / clean)} slower than without faults: {now}, not {words.seconds(clean)}"
+    return f"{words.slower(recorded / clean)} slower than without faults: {now}, not {words.seconds(clean)}"
 
 
 def _describe_log_pace(log: LogFacts) -> str:
@@ -90,20 +88,20 @@ def _describe_log_pace(log: LogFacts) -> str:
         slower = log.slow_s / log.usual_s if log.slow_s is not None and log.usual_s is not None else None
         if slower is None and log.ledger is not None and log.ledger.good_s > 0:
             slower = log.ledger.total_s / log.ledger.good_s
-        return f"{measure_slower(slower)} slower, by the log's rates: times are not known" if slower else ""
+        return f"{words.slower(slower)} slower, by the log's rates: times are not known" if slower else ""
     if log.usual_s is not None and log.slow_s is not None:
         slow, usual = words.seconds(log.slow_s), words.seconds(log.usual_s)
         if log.ramps and log.when.recovery_step is None:
             now_s = max(log.slow_s, log.ramps[-1].to_step_time)
-            return f"{measure_slower(now_s / log.usual_s)} slower by its end: {words.seconds(now_s)} an iteration, {usual} at best"
-        return f"{measure_slower(log.slow_s / log.usual_s)} slower: {slow} an iteration, {usual} otherwise"
+            return f"{words.slower(now_s / log.usual_s)} slower by its end: {words.seconds(now_s)} an iteration, {usual} at best"
+        return f"{words.slower(log.slow_s / log.usual_s)} slower: {slow} an iteration, {usual} otherwise"
     if log.ledger is None or log.ledger.good_s <= 0:
         return ""
     ratio = log.ledger.total_s / log.ledger.good_s
     mean, good = words.seconds(log.ledger.good_pace * ratio), words.seconds(log.ledger.good_pace)
     if mean == good:
         return f"{mean} an iteration, all alike"
-    return f"{measure_slower(ratio)} slower than its own good pace: {mean} an iteration, not {good}"
+    return f"{words.slower(ratio)} slower than its own good pace: {mean} an iteration, not {good}"
 
 
 def describe_collectives_pace(diagnosis: Diagnosis) -> str:
@@ -114,15 +112,6 @@ def describe_collectives_pace(diagnosis: Diagnosis) -> str:
         return f"hangs: {words.count(hang.n_waiting, 'rank')} of {diagnosis.collectives.world_size:,} wait"
     first = diagnosis.causes[0]
     return f"up to {words.percent(first.recoverable)} of the time is lost"
-
-
-def measure_slower(ratio: float) -> str:
-    """Say by how much a job is slower.
-
-    >>> measure_slower(2.071), measure_slower(1.177)
-    ('2.1x', '18%')
-    """
-    return words.times(ratio) if ratio >= _TIMES_FROM else words.percent(ratio - 1)
 
 
 def list_rows(diagnosis: Diagnosis, n_causes: int = MOST_CAUSES, *, is_tight: bool = False) -> list[Row]:

@@ -66,7 +66,8 @@ def describe_now(job: WatchedJob) -> str:
     if last.why:
         return f"the last window cannot be diagnosed: {prose(last.why)}"
     if last.verdict == "straggling":
-        return f"no open episode; the last window is straggling (S {words.ratio(last.slowdown)})"
+        slower = _describe_slower(last)
+        return "no open episode; the last window is straggling" + (f" ({slower})" if slower else "")
     return f"no open episode; the last window is {prose(last.verdict)}"
 
 
@@ -107,12 +108,18 @@ def describe_window(window: Window) -> str:
     steps = f"steps {window.first_step}-{window.last_step}"
     if window.why:
         return f"{steps}: cannot be diagnosed: {prose(window.why)}"
-    said = f"{steps}: {window.verdict}"
-    if window.slowdown is not None:
-        said += f", slowdown {window.slowdown:.2f}"
+    slower = _describe_slower(window)
+    said = f"{steps}: {window.verdict}" + (f", {slower}" if slower else "")
     if window.step_s is not None:
         said += f", {words.seconds(window.step_s)} a step"
     return said + (f", {words.count(len(window.silent), 'rank')} silent" if window.silent else "")
+
+
+def _describe_slower(window: Window) -> str:
+    """Say how much slower a straggling window is than without faults, as the page of a diagnosis does; empty where unknown."""
+    if window.verdict != "straggling" or not window.step_s or not window.clean_s:
+        return ""
+    return f"{words.slower(window.step_s / window.clean_s)} slower than without faults"
 
 
 def describe_event(event: EpisodeEvent, episode: Episode) -> str:

@@ -37,6 +37,8 @@ FEW_STEPS = 3
 NO_SHARE = 0.0005
 #: What a healthy job could gain is named from this part of the step time on.
 WORTH_NAMING = 0.02
+#: From this ratio on a job is said to be so many times slower, below it so many percent.
+_TIMES_FROM = 1.5
 
 
 def percent(share: float | None) -> str:
@@ -87,6 +89,15 @@ def times(value: float) -> str:
     if value > 1000:
         return "over 1,000x"
     return f"{value:.0f}x" if value >= 10 else f"{value:.1f}x" if value >= 2 else f"{value:.2f}x"
+
+
+def slower(ratio: float) -> str:
+    """Say by how much a job is slower: so many percent, or times where it is much.
+
+    >>> slower(2.071), slower(1.177)
+    ('2.1x', '18%')
+    """
+    return times(ratio) if ratio >= _TIMES_FROM else percent(ratio - 1)
 
 
 def hours(value: float | None) -> str:

@@ -7,10 +7,11 @@ group at most. In what order anybody else writes rows is not known: of such a fi
 """
 
 import contextlib
+import dataclasses
 import json
 import os
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,37 @@ from diagnose.trace.rank_files import RECORDER_KEY
 NO_STEP = -(2**62)
 #: Rows that are read together: memory then stays level while a row group fills.
 PART_ROWS = 4096
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TraceRows:
+    """Rows of a file, with what it says of its job."""
+
+    table: pa.Table
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def ranks(self) -> set[int]:
+        """List the global ranks; empty where they do not say it."""
+        if "rank" not in self.table.column_names:
+            return set()
+        return {int(rank) for rank in np.unique(read_numbers(self.table["rank"].drop_null())[0]) if rank >= 0}
+
+    def steps(self) -> Ints:
+        """List the steps, sorted."""
+        return np.unique(_steps_of(self.table))
+
+    def work(self) -> tuple[float, int]:
+        """Count tokens, where the rows tell them, and forward computes."""
+        is_forward = pc.equal(self.table["optype"].cast(pa.string()), NAMES[Op.FORWARD])
+        has_tokens = "tokens" in self.table.column_names
+        tokens = pc.sum(self.table["tokens"].filter(is_forward)).as_py() if has_tokens else 0.0
+        return tokens or 0.0, pc.sum(is_forward).as_py() or 0
+
+    def write(self, path: Path) -> None:
+        """Write them as a file of their own."""
+        pq.write_table(self.table, path, compression="none", write_statistics=False)
 
 
 class GrowingTrace:
@@ -148,12 +180,12 @@ class GrowingTrace:
             if not self._read_group():
                 return
 
-    def rows_through(self, step: int) -> pa.Table | None:
+    def rows_through(self, step: int) -> "TraceRows | None":
         """Give the rows up to a step that nobody has taken; None where there are none."""
         self.read_through(step)
         parts = [_keep(table, table_steps <= step) for table, table_steps in self._with_steps()]
         parts = [part for part in parts if len(part)]
-        return pa.concat_tables(parts).replace_schema_metadata(self._metadata) if parts else None
+        return TraceRows(pa.concat_tables(parts).replace_schema_metadata(self._metadata)) if parts else None
 
     def drop_through(self, step: int) -> None:
         """Take the rows up to a step: they are not given again."""
@@ -235,35 +267,6 @@ def _read_from(file: Any, group: int, n_known: int) -> pa.Table:
 def _stamp_of(found: os.stat_result) -> tuple[int, int, int]:
     """Give what changes when a file is written."""
     return found.st_mtime_ns, found.st_size, found.st_ino
-
-
-def write_part(table: pa.Table, path: Path) -> None:
-    """Write rows as a file of their own, with what their file says of the job."""
-    pq.write_table(table, path, compression="none", write_statistics=False)
-
-
-def list_ranks(table: pa.Table) -> set[int]:
-    """List the global ranks that some rows are of; empty where they do not say it."""
-    if "rank" not in table.column_names:
-        return set()
-    return {int(rank) for rank in np.unique(read_numbers(table["rank"].drop_null())[0]) if rank >= 0}
-
-
-def list_steps(tables: Iterable[pa.Table]) -> Ints:
-    """List the steps that some rows are of, sorted."""
-    return np.unique(np.concatenate([np.zeros(0, dtype=np.int64), *map(_steps_of, tables)]))
-
-
-def measure_work(tables: Sequence[pa.Table], n_steps: int) -> float | None:
-    """Say how much work a step holds: tokens where the rows tell them, else forward computes; None where neither is there."""
-    tokens = n_forwards = 0.0
-    for table in tables:
-        is_forward = pc.equal(table["optype"].cast(pa.string()), NAMES[Op.FORWARD])
-        n_forwards += pc.sum(is_forward).as_py() or 0
-        if "tokens" in table.column_names:
-            tokens += pc.sum(table["tokens"].filter(is_forward)).as_py() or 0.0
-    work = tokens or n_forwards
-    return work / n_steps if work and n_steps else None
 
 
 def _step_column(footer: Any) -> int:

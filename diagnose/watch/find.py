@@ -16,6 +16,7 @@ from diagnose.trace.gather import START
 from diagnose.trace.input_files import InputFiles, is_trace
 from diagnose.trace.logs.load import is_binary_log
 from diagnose.triage.source import FoundJob, is_remote, list_jobs
+from diagnose.watch.files import LineFiles, StepFiles, TraceFiles, find_lines_in
 from diagnose.watch.log import LogSource
 from diagnose.watch.request import WatchRequest
 from diagnose.watch.sessions import SessionSource, is_of_sessions
@@ -85,8 +86,11 @@ def _name_job(job: FoundJob, named: Path) -> str:
     folder, _, name = job.location.rpartition("/")
     if name.startswith(START):
         return folder
-    is_session = job.is_folder and _NUMBERED.search(name) and not any(Path(job.location).glob("*.parquet"))
-    return folder if is_session and (Path(folder) == named or _has_siblings(Path(job.location))) else job.location
+    at = Path(job.location)
+    may_be_session = job.is_folder and _NUMBERED.search(name) and not any(at.glob("*.parquet"))
+    if not may_be_session or not (Path(folder) == named or _has_siblings(at)) or find_lines_in(at) is not None:
+        return job.location
+    return folder
 
 
 def _has_siblings(folder: Path) -> bool:
@@ -101,9 +105,16 @@ def _open_source(path: Path, request: WatchRequest) -> Callable[[Mark], Source] 
     """Give what follows the files at a path; None where nothing does."""
     files = [path] if path.is_file() else [*path.glob("*.parquet"), *path.glob(f"{START}*/*.parquet")]
     if any(is_trace(file) for file in files):
-        return lambda mark: StepSource(path, mark, window_steps=request.window_steps, once=request.once)
+        return lambda mark: _follow_steps(path, mark, TraceFiles(path), request)
     if path.is_dir() and is_of_sessions(path):
         return lambda mark: SessionSource(path, mark)
+    if (producer := find_lines_in(path)) is not None:
+        return lambda mark: _follow_steps(path, mark, LineFiles(path, producer, mark), request)
     if path.is_file() and find_log(path) is not None and not is_binary_log(InputFiles(path, (path,)).head(path)):
         return lambda mark: LogSource(path, mark, window_steps=request.window_steps)
     return None
+
+
+def _follow_steps(path: Path, mark: Mark, files: StepFiles, request: WatchRequest) -> Source:
+    """Follow files that are written step by step."""
+    return StepSource(path, mark, files=files, window_steps=request.window_steps, once=request.once)

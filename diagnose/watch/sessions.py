@@ -6,7 +6,6 @@ Leaves: deliveries of the files of one session, as soon as every rank has one th
 
 import contextlib
 import functools
-import os
 import re
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -14,7 +13,7 @@ from pathlib import Path
 
 from diagnose.trace.input_files import InputFiles
 from diagnose.trace.producers.catalogue import find_producer
-from diagnose.trace.read import DESCRIPTIONS
+from diagnose.watch.files import list_files
 from diagnose.watch.source import Delivery, Mark
 from diagnose.watch.steps import PATIENCE_S, PATIENCE_WINDOWS
 
@@ -44,7 +43,7 @@ class SessionSource:
 
     def look(self) -> bool:
         """Look whether a file is new or has changed."""
-        found = {path: (entry.st_size, entry.st_mtime_ns) for path, entry in _list_files(self._path)}
+        found = {path: (entry.st_size, entry.st_mtime_ns) for path, entry in list_files(self._path)}
         has_changed = found != self._files
         self._files = found
         return has_changed
@@ -95,25 +94,12 @@ class SessionSource:
 
 def is_of_sessions(path: Path) -> bool:
     """Say whether a folder holds sessions of a profiler, by its first file."""
-    first = next((file for file, _ in _list_files(path)), None)
+    first = next((file for file, _ in list_files(path)), None)
     if first is None:
         return False
     inputs = InputFiles(first, (first,))
     producer = find_producer(inputs)
     return producer is not None and producer.NAME in WHOLE and inputs.head(first).lstrip()[:1] in (b"[", b"{")
-
-
-def _list_files(folder: Path) -> list[tuple[Path, os.stat_result]]:
-    """List the files of a folder and of the folders in it, in order; those that are hidden, or gone by now, are left out."""
-    found = []
-    for where, folders, files in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(files):
-            if not name.startswith(".") and not name.lower().endswith(DESCRIPTIONS):
-                with contextlib.suppress(OSError):
-                    path = Path(where, name)
-                    found.append((path, path.stat()))
-    return found
 
 
 def _part_sessions(folder: Path, files: Sequence[Path]) -> list[tuple[Path, ...]]:

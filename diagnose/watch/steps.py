@@ -1,4 +1,4 @@
-"""Follow traces that are written step by step: the recorder's, a file a rank, or one Parquet file that is written anew.
+"""Follow what is written step by step: traces of the recorder, or in one file that is written anew, and logs of operations.
 
 Enters: a folder, or a file. Leaves: deliveries of so many steps that every rank has written.
 
@@ -9,14 +9,13 @@ diagnosed, then the first steps of the new one.
 
 import contextlib
 import functools
-import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from diagnose.trace.gather import START
-from diagnose.trace.growing import NO_STEP, GrowingTrace, list_ranks, list_steps, measure_work, write_part
+from diagnose.trace.growing import NO_STEP
+from diagnose.watch.files import Rows, StepFile, StepFiles
 from diagnose.watch.source import Delivery, Mark
 
 #: A late rank is waited for so many times as long as windows take, and at least for so long: the recorder writes once a minute,
@@ -28,18 +27,19 @@ _BESIDE = (".yaml", ".yml")
 
 
 class StepSource:
-    """The traces of one job, a file a rank or one for all; `once` where nobody will look again, so that nothing is waited for."""
+    """The files of one job, one a rank or one for all; `once` where nobody will look again, so that nothing is waited for."""
 
     kind = "trace"
 
-    def __init__(self, path: Path, mark: Mark, *, window_steps: int, once: bool = False) -> None:
+    def __init__(self, path: Path, mark: Mark, *, window_steps: int, files: StepFiles, once: bool = False) -> None:
         self._once = once
         self._path = path
+        self._files = files
         self._is_folder = path.is_dir()
         self._n_steps = window_steps
         self._start = mark.start
         self._mark = NO_STEP if mark.position is None else mark.position
-        self._parts: dict[Path, GrowingTrace] = {}
+        self._parts: dict[Path, StepFile] = {}
         self._next_start: str | None = None
         #: Parts that are not waited for, how many ranks that have no file are known to be missing, and since when one is late.
         self._given_up: set[Path] = set()
@@ -57,13 +57,13 @@ class StepSource:
 
     def look(self) -> bool:
         """Look whether a file is new or another one than before."""
-        starts = self._list_files()
+        starts = self._files.list_starts()
         if self._start not in starts and not self._parts and starts:
             self._begin(max(starts))
-        later = max(starts, default=self._start)
-        self._next_start = later if later > self._start else None
+        self._next_start = self._find_next(starts)
         for path in starts.get(self._start, ()):
-            self._parts.setdefault(path, GrowingTrace(path, self._mark))
+            if path not in self._parts:
+                self._parts[path] = self._files.open(path, self._start, self._mark)
         changed = [part for part in self._parts.values() if part.look()]
         self._find_restart(changed)
         self._has_new = self._has_new or bool(changed) or self._next_start is not None
@@ -101,16 +101,10 @@ class StepSource:
 
     # ---- Files ----
 
-    def _list_files(self) -> dict[str, list[Path]]:
-        """List the traces by start of the job; all are of one where it has no folders of starts."""
-        if not self._is_folder:
-            return {"": [self._path]} if self._path.exists() else {}
-        starts: dict[str, list[Path]] = {}
-        for folder in ("", *_list_starts(self._path)):
-            found = _list_traces(self._path / folder)
-            if found:
-                starts[folder] = found
-        return starts
+    def _find_next(self, starts: Iterable[str]) -> str | None:
+        """Name the last start of the job where it is another one than this."""
+        later = max(starts, default=self._start)
+        return later if later > self._start else None
 
     def _begin(self, start: str) -> None:
         """Go to a start of the job."""
@@ -118,7 +112,7 @@ class StepSource:
         self._start, self._mark, self._parts = start, NO_STEP, {}
         self._given_up, self._n_missing, self._late_since_s = set(), 0, None
 
-    def _find_restart(self, changed: list[GrowingTrace]) -> None:
+    def _find_restart(self, changed: list[StepFile]) -> None:
         """Begin anew where files are of another start than those before; those that are not are not there until they are."""
         begun = {part.path for part in changed if part.has_restarted or self._is_after_mark(part)}
         is_first = bool(begun - self._old)
@@ -133,7 +127,7 @@ class StepSource:
             else:
                 part.start_again(NO_STEP)
 
-    def _is_after_mark(self, part: GrowingTrace) -> bool:
+    def _is_after_mark(self, part: StepFile) -> bool:
         """Say whether a file is of a start that began after the one whose steps were taken before this watch was started."""
         begun = part.started_at
         return bool(self._attempt and begun and begun > self._attempt and part.last_step < self._mark)
@@ -159,7 +153,7 @@ class StepSource:
         self._given_up, self._n_missing, self._late_since_s = late, n_missing, None
         return self._make(last, late)
 
-    def _close(self, parts: list[GrowingTrace], now_s: float) -> Delivery | None:
+    def _close(self, parts: list[StepFile], now_s: float) -> Delivery | None:
         """Give what is left of a start that is over, where it is enough for a window; then go on with the next one."""
         is_over = self._is_over()
         lefts = [part.steps(self._n_steps) for part in parts]
@@ -171,9 +165,10 @@ class StepSource:
             last = int(left[-1])
             return self._make(last, {path for path, part in self._parts.items() if part.last_step < last})
         self._has_new = False
-        if self._next_start is None:
+        next_start = self._find_next(self._files.list_starts())  # what was read may have shown it
+        if next_start is None:
             return None
-        self._begin(self._next_start)
+        self._begin(next_start)
         self.look()
         return self._collect(now_s)
 
@@ -196,48 +191,42 @@ class StepSource:
 
     def _make(self, last: int, late: set[Path]) -> Delivery:
         """Make the delivery of all rows up to a step."""
-        found = {path: table for path, part in self._parts.items() if (table := part.rows_through(last)) is not None}
+        found: dict[Path, Rows] = {
+            path: rows for path, part in self._parts.items() if (rows := part.rows_through(last)) is not None
+        }
         n_ranks = max((part.n_ranks or 0 for part in self._parts.values()), default=0)
-        ranks = {path: list_ranks(table) for path, table in found.items()}
+        ranks = {path: rows.ranks() for path, rows in found.items()}
         whole = set().union(*(ranks[path] for path in found if path not in late))
         self._ranks |= set().union(*ranks.values())
         expected = self._ranks | (set(range(n_ranks)) if self._is_folder else set())
         return Delivery(
-            n_rows=sum(len(table) for table in found.values()),
+            n_rows=sum(map(len, found.values())),
             silent=tuple(sorted(expected - whole)),
             n_ranks=n_ranks or len(expected) or None,
-            work=measure_work(list(found.values()), len(list_steps(found.values()))),
+            work=_measure_work(found.values()),
             lay_out=functools.partial(_lay_out, self._path, found),
             mark=Mark(start=self._start, position=last, attempt=self._find_attempt()),
             restarts=self._restarts,
         )
 
 
-def _list_starts(folder: Path) -> list[str]:
-    """List the folders of starts, in order."""
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        return sorted(entry.name for entry in entries if entry.name.startswith(START) and entry.is_dir())
-    return []
-
-
-def _list_traces(folder: Path) -> list[Path]:
-    """List the traces that lie in a folder itself, in order."""
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        names = sorted(entry.name for entry in entries if entry.name.endswith(".parquet"))
-        paths = [folder / name for name in names if not name.startswith(".")]
-        return [path for path in paths if os.path.isfile(path)]  # noqa: PTH113 - also where links go in a circle
-    return []
+def _measure_work(found: Iterable[Rows]) -> float | None:
+    """Say how much work a step holds: tokens where the rows tell them, else forward computes; None where neither is there."""
+    each = [rows.work() for rows in found]
+    n_steps = len({step for rows in found for step in rows.steps().tolist()})
+    work = sum(tokens for tokens, _ in each) or sum(n for _, n in each)
+    return work / n_steps if work and n_steps else None
 
 
 @contextlib.contextmanager
-def _lay_out(path: Path, tables: Mapping[Path, Any]) -> Iterator[Path]:
+def _lay_out(path: Path, found: Mapping[Path, Rows]) -> Iterator[Path]:
     """Write the rows of a window as their files would be that hold nothing else, with the metadata beside them."""
     with tempfile.TemporaryDirectory(prefix="diagnose-") as folder:
         at = Path(folder, path.name)
         if path.is_dir():
             at.mkdir()
-        for file, table in tables.items():
-            write_part(table, at / file.name if path.is_dir() else at)
+        for file, rows in found.items():
+            rows.write(at / file.name if path.is_dir() else at)
         for beside in (path.with_suffix(suffix) for suffix in _BESIDE):
             if beside.is_file():
                 Path(folder, beside.name).symlink_to(beside.absolute())

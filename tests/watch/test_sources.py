@@ -1,13 +1,16 @@
 """What is followed beside the recorder's files: training logs, sessions of a profiler; and what looking costs."""
 
 import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
 from diagnose.errors import UsageError
 from diagnose.trace import growing
-from tests.trace.producers import kineto_traces, megatron_lines, pipelines
+from tests.trace.producers import kineto_traces, megatron_lines, pipelines, torchtitan_files
 from tests.watch.recorded import RecordedJob, SimulatedClock
 from tests.watch.watching import Watching, make_trace
 
@@ -84,13 +87,80 @@ def test_sessions_of_a_profiler(tmp_path, clock):
     watching.close()
 
 
-def test_logs_of_ranks_that_grow_are_refused(tmp_path, clock):
-    """What would be half there is not followed, and said so in a line."""
-    pipelines.write_event_timer(tmp_path / "logs", pipelines.Pipeline().run())
-    watching = Watching(tmp_path / "logs", store=tmp_path / "store.db", clock=clock)
+def grow(whole: Path, folder: Path, part: float) -> None:
+    """Let the logs of a folder be as long as they were at some time; the last line may be half there."""
+    for file in whole.iterdir():
+        text = file.read_bytes()
+        folder.mkdir(exist_ok=True)
+        (folder / file.name).write_bytes(text[: int(len(text) * part)])
+
+
+def steps_of(watching: Watching) -> list[int]:
+    """Give the steps of all windows of the one job."""
+    [job] = watching.watch.jobs()
+    return [step for window in job.windows for step in window.steps]
+
+
+def test_structured_logs_that_grow(tmp_path, clock):
+    """GIVEN torchtitan's logs, one rank slow to read from a step on, THEN each step is in one window, and that is told once."""
+    slow = {"fetch": lambda rank, step: 0.25 * (rank == 2 and step >= 100), "n_ranks": 4}
+    whole = torchtitan_files.write_logs(tmp_path / "whole", steps=range(1, 182), **slow)
+    folder = tmp_path / "structured_logs"
+    watching = Watching(folder.parent / "structured_logs", store=tmp_path / "store.db", clock=clock)
+    for n in range(1, 26):
+        grow(whole, folder, n / 25)
+        clock.at_s += 60.0
+        watching.go()
+    assert steps_of(watching) == list(range(1, 181))
+    [began] = watching.events("began")
+    assert began.episode.cause == "data-loading" and not watching.complaints
+    assert abs(began.episode.first_step - 100) <= 1 and began.episode.delay_windows <= 1
+    # Started again, each rank writes a new file: what was left is one window, then the steps of the new start.
+    torchtitan_files.write_logs(folder, steps=range(175, 196), attempt=1, **slow)
+    clock.at_s += 60.0
+    watching.go()
+    assert steps_of(watching) == [*range(1, 181), *range(175, 195)]
+    watching.close()
+
+
+@pytest.mark.parametrize("is_one", [False, True])
+def test_event_timers_that_grow(tmp_path, clock, is_one):
+    """GIVEN logs of event timers, a file a rank or one of all, THEN windows hold whole iterations, whoever watches."""
+    made = pipelines.write_event_timer(tmp_path / "made", pipelines.Pipeline(n_steps=45).run())
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    texts = {file.name: file.read_text() for file in sorted(made.iterdir())}
+    if is_one:
+        texts = {"all.log": mix_by_iteration(texts.values())}
+    for name, text in texts.items():  # all of it twice: the job was started again
+        (whole / name).write_text(text + text)
+    folder = tmp_path / "logs"
+    for n in range(1, 21):
+        grow(whole, folder, n / 20)
+        clock.at_s += 60.0
+        watching = Watching(folder / "all.log" if is_one else folder, store=tmp_path / "store.db", clock=clock)
+        watching.go()
+        found = steps_of(watching)
+        assert not watching.complaints
+        watching.close()
+    assert found == [*range(1, 41), *range(1, 41)]  # a quarter of a window was left of the first start
+
+
+def test_both_logs_of_a_scheduler_that_switches_are_refused(tmp_path, clock):
+    """Iterations of two modes are counted apart: nobody knows which is next, and that is said in a line."""
+    logs = pipelines.write_event_timer(tmp_path / "logs", pipelines.Pipeline().run())
+    for file in list(logs.iterdir()):
+        (logs / f"{file.stem}_CPU.log").write_bytes(file.read_bytes())
+    watching = Watching(logs, store=tmp_path / "store.db", clock=clock)
     with pytest.raises(UsageError, match="holds nothing that can be followed"):
         watching.go()
     watching.close()
+
+
+def mix_by_iteration(texts: Iterable[str]) -> str:
+    """Mix the logs of all ranks as they come: iteration by iteration."""
+    parts = [re.split(r"(?m)^(?=.*Iteration)", text)[1:] for text in texts]
+    return "".join("".join(of) for of in zip(*parts, strict=True))
 
 
 def test_jobs_that_write_nothing_cost_a_look(tmp_path, clock, monkeypatch):

@@ -7,6 +7,7 @@ import msgspec
 
 from diagnose.report.live_words import moment
 from diagnose.triage.watched import read_watched
+from diagnose.watch.files import TraceFiles
 from diagnose.watch.folder import PageFolder
 from diagnose.watch.job import JobState
 from diagnose.watch.source import Mark
@@ -68,7 +69,7 @@ def test_files_that_are_written_between_a_look_and_the_reading(tmp_path):
     """GIVEN ranks that write anew just after they were looked at, THEN none of them is called silent, and no row is lost."""
     job = RecordedJob(make_trace(60), tmp_path / "job")
     job.write(int(job.steps[24]))
-    source, found = StepSource(tmp_path / "job", Mark(), window_steps=20), []
+    source, found = StepSource(tmp_path / "job", Mark(), files=TraceFiles(tmp_path / "job"), window_steps=20), []
     for through in (39, 59, 59, 59, 59):
         source.look()
         job.write(int(job.steps[through]), ranks=[1, 2])

@@ -49,11 +49,24 @@ _LINE = re.compile(
 )
 _EVENT = re.compile(rb"(^[ \t]*)?\[RANK ?\d{1,9}\] ?\w{1,40} @ " + _TIME + rb" to ", re.IGNORECASE | re.MULTILINE)
 _ITERATION = re.compile(rb"\[RANK ?\d{1,9}\] ?Iteration \d", re.IGNORECASE)
+_PLACED = re.compile(rb"\[RANK ?(\d{1,9})\](?: ?Iteration (\d{1,9})\b)?", re.IGNORECASE)
 
 
 def recognise(inputs: InputFiles) -> bool:
     """Say whether any of the files is such a log."""
     return any(_is_log(inputs.head(file)) for file in inputs.files)
+
+
+def has_two_modes(file: Path) -> bool:
+    """Say whether a log is of a scheduler that switches: its rank has a log for each of two modes."""
+    stem = file.stem.removesuffix(_SECOND)
+    return all(file.with_name(name + file.suffix).exists() for name in (stem, stem + _SECOND))
+
+
+def place_line(line: bytes) -> tuple[int, int | None] | None:
+    """Give rank and iteration of a line; no iteration where it is of the one that the rank is in, None for other lines."""
+    found = _PLACED.search(line)
+    return None if found is None else (int(found[1]), None if found[2] is None else int(found[2]))
 
 
 def read(inputs: InputFiles, *, name: str, report: Report) -> Recording:

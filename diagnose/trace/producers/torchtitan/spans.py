@@ -86,6 +86,19 @@ def find_begin(head: bytes) -> float:
         return 0.0
 
 
+def place_line(line: bytes) -> tuple[int, int | None] | None:
+    """Give rank and step of a record; no step where it is of the one that the rank is in, None where it is no whole record."""
+    try:
+        record = msgspec.json.decode(line, type=_Record, strict=False)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    rank = record.rank if record.global_rank is None else record.global_rank
+    numbers = (rank, record.step or 0)
+    return (
+        None if rank is None or not all(0 <= n < MAX_NUMBER for n in numbers if n is not None) else (rank, record.step)
+    )
+
+
 def take_line(line: bytes, attempt: int, found: LogColumns) -> None:
     """Take one record: the end of a span, or a count of tokens."""
     try:

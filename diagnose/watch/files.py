@@ -1,0 +1,218 @@
+"""The files that jobs write step by step, by start of the job.
+
+Enters: a folder, or a file. Leaves: what follows each of its files, `GrowingTrace` or `GrowingLines`.
+"""
+
+import contextlib
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Protocol
+
+from diagnose.model.trace import Ints
+from diagnose.trace.gather import START
+from diagnose.trace.growing import GrowingTrace
+from diagnose.trace.growing_lines import FORMATS, GrowingLines
+from diagnose.trace.input_files import InputFiles
+from diagnose.trace.producers import event_timer
+from diagnose.trace.producers.catalogue import find_producer
+from diagnose.trace.read import DESCRIPTIONS
+from diagnose.watch.source import Mark
+
+#: Files looked at before a folder is taken for something else.
+FILES_ASKED = 16
+
+
+class Rows(Protocol):
+    """What one file has of some steps."""
+
+    def __len__(self) -> int: ...
+
+    def ranks(self) -> set[int]:
+        """List the global ranks; empty where they do not say it."""
+
+    def steps(self) -> Ints:
+        """List the steps, sorted."""
+
+    def work(self) -> tuple[float, int]:
+        """Count tokens and forward computes; 0 where nobody says it."""
+
+    def write(self, path: Path) -> None:
+        """Write them as a file of their own."""
+
+
+class StepFile(Protocol):
+    """A file that grows; what each attribute is says `diagnose.trace.growing.GrowingTrace`."""
+
+    path: Path
+    mark: int
+    has_restarted: bool
+    is_outdated: bool
+
+    @property
+    def last_step(self) -> int:
+        """The last whole step."""
+
+    @property
+    def is_finished(self) -> bool:
+        """True where no more comes."""
+
+    @property
+    def written_s(self) -> float:
+        """When it was written last, Unix seconds; 0 where it is gone."""
+
+    @property
+    def started_at(self) -> str | None:
+        """When the process began that writes it, as it says."""
+
+    @property
+    def n_ranks(self) -> int | None:
+        """Ranks of the whole job, as it says."""
+
+    def look(self) -> bool:
+        """Look whether it has changed."""
+
+    def start_again(self, mark: int) -> None:
+        """Forget what is in memory, and read what comes after a step."""
+
+    def skip_all(self) -> None:
+        """Take what it has now for nothing."""
+
+    def steps(self, n_steps: int) -> Ints:
+        """List so many whole steps that nobody has taken."""
+
+    def read_through(self, step: int) -> None:
+        """Have all up to a step in memory."""
+
+    def rows_through(self, step: int) -> Rows | None:
+        """Give what nobody has taken up to a step."""
+
+    def drop_through(self, step: int) -> None:
+        """Take what there is up to a step."""
+
+
+class StepFiles(Protocol):
+    """All files of one job."""
+
+    def list_starts(self) -> dict[str, list[Path]]:
+        """List them by start of the job."""
+
+    def open(self, path: Path, start: str, mark: int) -> StepFile:
+        """Follow one of them from a step of a start on."""
+
+
+class TraceFiles:
+    """Parquet files: one, or one a rank in the folder of a job, or of each of its starts."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._is_folder = path.is_dir()
+
+    def list_starts(self) -> dict[str, list[Path]]:
+        """List the files by start of the job; all are of one where it has no folders of starts."""
+        if not self._is_folder:
+            return {"": [self._path]} if self._path.exists() else {}
+        found = {start: _list_traces(self._path / start) for start in ("", *_list_starts(self._path))}
+        return {start: files for start, files in found.items() if files}
+
+    def open(self, path: Path, start: str, mark: int) -> GrowingTrace:  # noqa: ARG002 - it is the folder of the file
+        """Follow a file from a step on."""
+        return GrowingTrace(path, mark)
+
+
+class LineFiles:
+    """Logs of operations: one, or one a rank, or one a rank and start of the job."""
+
+    def __init__(self, path: Path, producer: str, mark: Mark) -> None:
+        self._path = path
+        self._producer = producer
+        self._format = FORMATS[producer]
+        #: Whether each file is such a log, and how many starts wrote into the same files, so far as they were read.
+        self._is_log: dict[Path, bool] = {}
+        self._n_known = int(mark.start or 0) + 1
+        self._opened: list[GrowingLines] = []
+
+    def list_starts(self) -> dict[str, list[Path]]:
+        """List the files by start of the job, so far as it is known to have been started again."""
+        files = self._list_logs()
+        named = self._format.file_of_rank
+        if named is None:
+            if any(part.is_finished for part in self._opened):
+                self._n_known, self._opened = self._n_known + 1, []
+            return {_name_start(n): files for n in range(self._n_known)} if files else {}
+        starts: dict[str, list[Path]] = {}
+        n_of: Counter[str] = Counter()
+        for file in files:
+            found = named.match(str(file))
+            rank = found[0] if found else str(file)
+            starts.setdefault(_name_start(n_of[rank]), []).append(file)
+            n_of[rank] += 1
+        return starts
+
+    def open(self, path: Path, start: str, mark: int) -> GrowingLines:
+        """Follow a file from a step of a start on."""
+        part = GrowingLines(path, self._format, mark, int(start) if self._format.file_of_rank is None else 0)
+        self._opened.append(part)
+        return part
+
+    def _list_logs(self) -> list[Path]:
+        """List the logs, in order; a file is asked what it is until it says it."""
+        if not self._path.is_dir():
+            return [self._path] if self._path.exists() else []
+        found = [path for path, _ in list_files(self._path)]
+        for path in found:
+            if not self._is_log.get(path):
+                self._is_log[path] = find_lines(path) == self._producer
+        return [path for path in found if self._is_log[path]]
+
+
+def list_files(folder: Path) -> list[tuple[Path, os.stat_result]]:
+    """List the files of a folder and of the folders in it, in order; those that are hidden, or gone by now, are left out."""
+    found = []
+    for where, folders, files in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(files):
+            if not name.startswith(".") and not name.lower().endswith(DESCRIPTIONS):
+                with contextlib.suppress(OSError):
+                    path = Path(where, name)
+                    found.append((path, path.stat()))
+    return found
+
+
+def find_lines_in(path: Path) -> str | None:
+    """Name the producer of the logs in a folder, by its first files, or of a file; None where they are no such logs."""
+    files = [file for file, _ in list_files(path)][:FILES_ASKED] if path.is_dir() else [path]
+    return next((found for found in map(find_lines, files) if found is not None), None)
+
+
+def find_lines(path: Path) -> str | None:
+    """Name the producer of a log of operations that grows line by line; None where a file is none.
+
+    Of a scheduler that switches, each rank has a log for each of two modes, with iterations of their own: it is none.
+    """
+    inputs = InputFiles(path, (path,))
+    producer = find_producer(inputs)
+    if producer is None or producer.NAME not in FORMATS or event_timer.has_two_modes(path):
+        return None
+    return producer.NAME
+
+
+def _name_start(number: int) -> str:
+    """Name a start, so that names are in order."""
+    return f"{number:06}"
+
+
+def _list_starts(folder: Path) -> list[str]:
+    """List the folders of starts, in order."""
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        return sorted(entry.name for entry in entries if entry.name.startswith(START) and entry.is_dir())
+    return []
+
+
+def _list_traces(folder: Path) -> list[Path]:
+    """List the traces that lie in a folder itself, in order."""
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        names = sorted(entry.name for entry in entries if entry.name.endswith(".parquet"))
+        paths = [folder / name for name in names if not name.startswith(".")]
+        return [path for path in paths if os.path.isfile(path)]  # noqa: PTH113 - also where links go in a circle
+    return []
