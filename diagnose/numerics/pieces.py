@@ -111,6 +111,8 @@ def fit_pieces(
     if bins.n_calm > 1:  # weak changes show in means only, which leave little of the clock
         bounds = _join_bounds(bounds, _fit_calm(bins), bins.n_calm)
     bounds = bins.prune(bounds)
+    if len(bounds) == 2 and MIN_RAMP <= n < SHORT_LEVEL and (line := _fit_line(series, least_ratio)) is not None:
+        return [line]
     ramps = _find_ramps(bins, bounds, least_ratio)
     return _place(series, bins, bounds, ramps, least_ratio)
 
@@ -372,6 +374,23 @@ def _smooth(values: Floats) -> Floats:
 
 
 # ------------------------------------------------------------------------------------------ ramps
+
+
+def _fit_line(values: Floats, least_ratio: float) -> Piece | None:
+    """Fit a line to all of a short series, too short for levels; None where its slope is not sure, or too little.
+
+    >>> _fit_line(np.array([1.0, 1.1, 1.2, 1.28, 1.4, 1.5, 1.6, 1.72]), 1.02) is not None
+    True
+    """
+    n = len(values)
+    at = np.arange(n) - (n - 1) / 2.0
+    slope = float((at * values).sum() / (at**2).sum())
+    first, last = (float(values.mean()) + slope * edge for edge in (at[0], at[-1]))
+    rest = values - values.mean() - slope * at
+    error = math.sqrt(float((rest**2).sum()) / (n - 2) / float((at**2).sum()))
+    if min(first, last) <= 0.0 or abs(slope) < DEVIATIONS * error or max(first, last) < least_ratio * min(first, last):
+        return None
+    return Piece(0, n, first, last)
 
 
 class _Ramp(NamedTuple):

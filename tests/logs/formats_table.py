@@ -144,6 +144,8 @@ def name_lack(shape: Shape, log: TrainingLog, facts: LogFacts, verdict: Verdict)
 def _are_left_out(shape: Shape, facts: LogFacts) -> bool:
     """Say whether the times of a log are those of steps alone: what is between them is nowhere in the file."""
     told_s, between_s = float(facts.step_s.sum()) * facts.interval, sum(one.seconds for one in shape.run.between)
+    if facts.of:  # rates: a step is so many times a usual one
+        told_s *= float(np.median(shape.run.step_s) / np.median(facts.step_s))
     return told_s < float(shape.run.step_s.sum()) + 0.5 * between_s
 
 

@@ -117,3 +117,13 @@ def test_a_window_by_a_coarse_clock(first: int, last: int, ratio: float) -> None
         right += len(bounds) == 2 and bool(np.allclose(bounds, [first, last], rtol=0, atol=20))
         assert not any(piece.is_ramp for piece in pieces)
     assert right >= 19
+
+
+@pytest.mark.parametrize("n", [8, 10, 20, 60])
+def test_a_short_series_that_climbs(n):
+    """GIVEN a few values that climb evenly, THEN that is a ramp, too few for levels as they are; noise alone is none."""
+    rng = np.random.default_rng(n)
+    noise = np.exp(rng.normal(0.0, 0.01, n))
+    [found] = fit_pieces(np.linspace(0.28, 0.5, n) * noise, least_ratio=1.02)
+    assert found.is_ramp and found.first == pytest.approx(0.28, rel=0.03) and found.last == pytest.approx(0.5, rel=0.03)
+    assert [piece.is_ramp for piece in fit_pieces(0.4 * noise, least_ratio=1.02)] == [False]
