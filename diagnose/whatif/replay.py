@@ -15,8 +15,8 @@ from diagnose.model.trace import Block, Seconds
 from diagnose.whatif.graph import Event, Graph, group_by_members, last_ends, split_nodes
 from diagnose.whatif.levels import replay_levels
 
-#: One array a node, each broadcastable to (n_steps, n_dp); seconds.
-Lanes = Sequence[Seconds]
+#: One array a node, each broadcastable to (n_steps, n_dp), or all in one array; seconds.
+Lanes = Sequence[Seconds] | Seconds
 
 #: Operations of up to so many lanes are measured many at a time: calls cost more there than what is copied.
 FEW_LANES = 256
@@ -74,7 +74,7 @@ def _walk(
     Gives the ends by node, and the earliest start where it lies before the step, for each world.
     """
     if (by_level := replay_levels(graph, worlds, delay)) is not None:
-        kept = [node for event in graph.events for node in event.completes] if keep_all else graph.finals
+        kept = graph.moves.completes.flat.tolist() if keep_all else graph.finals
         return [{node: of_world[node] for node in kept} for of_world in by_level[0]], by_level[1]
     zero = np.zeros((1, 1))
     ends: list[dict[int, Seconds]] = [{} for _ in worlds]
