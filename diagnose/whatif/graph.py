@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import heapq
 import itertools
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -119,8 +119,12 @@ class Events:
     @classmethod
     def of(cls, events: Sequence[Event]) -> Self:
         """Put events one after the other."""
-        rows = ([getattr(event, name) for event in events] for name in ("members", "completes", "awaits"))
-        return cls(*map(Ragged.of, rows), np.array([event.across_dp for event in events], dtype=bool))
+        return cls(
+            members=Ragged.of([event.members for event in events]),
+            completes=Ragged.of([event.completes for event in events]),
+            awaits=Ragged.of([event.awaits for event in events]),
+            across_dp=np.array([event.across_dp for event in events], dtype=bool),
+        )
 
     def __len__(self) -> int:
         return len(self.across_dp)
@@ -258,7 +262,7 @@ def order_graph(
     barriers: dict[int, tuple[Barrier, ...]],
     batches: Sequence[tuple[int, ...]] = (),
 ) -> Graph:
-    """Put events into topological order, ties by typical start, and say when each end was last needed.
+    """Put events into topological order, ties by typical start.
 
     `batches` are operations of one worker that were launched in one blocking batch and end together.
 
@@ -271,9 +275,8 @@ def order_graph(
     events = _join_batches(events, batches)
     key = [min(start_s[node] for node in event.completes or event.members) for event in events]
     ends_in = {node for event in events for node in event.completes}
-    finals = tuple(node for stage in range(layout.n_stages) for node in layout.of(Op.OPTIMIZER, stage))
-    finals = finals or tuple(node for node in _closing(layout) if node in ends_in)
-    return arrange(nodes, Ragged.of([sorted(w & ends_in) for w in waits]), Events.of(events), barriers, finals, key)
+    sources = Ragged.of([sorted(w & ends_in) for w in waits])
+    return arrange(nodes, sources, Events.of(events), barriers, find_finals(layout, ends_in), key)
 
 
 def arrange(
@@ -420,6 +423,12 @@ def _opening(nodes: Nodes, sources: Ragged, events: Events) -> frozenset[int]:
                 if can_pass[node]:
                     passed.append(node)
     return frozenset(openers)
+
+
+def find_finals(layout: Layout, in_graph: Container[int]) -> tuple[int, ...]:
+    """Find the nodes whose latest end is the end of the step: the optimizers, or whatever can end it."""
+    finals = [node for stage in range(layout.n_stages) for node in layout.of(Op.OPTIMIZER, stage)]
+    return tuple(finals or [node for node in _closing(layout) if node in in_graph])
 
 
 def _closing(layout: Layout) -> list[int]:

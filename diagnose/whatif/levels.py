@@ -87,7 +87,7 @@ def replay_levels(
     if len(graph.moves) < MIN_EVENTS:
         return None
     given = worlds if delay is None else (*worlds, delay)
-    shapes = {shape for arrays in given for shape in _list_shapes(arrays)}
+    shapes = {shape for arrays in given for shape in list_shapes(arrays)}
     shape = (max(n_steps for n_steps, _ in shapes), max(n_dp for _, n_dp in shapes))
     if graph.n_nodes * shape[0] * shape[1] * len(worlds) > MAX_CELLS:
         return None
@@ -129,7 +129,7 @@ def _run_chain(first: Seconds, own: Seconds, late: Seconds | None) -> Seconds:
     return np.add.accumulate(steps, axis=0)[::n]
 
 
-def _list_shapes(arrays: Sequence[Seconds] | Seconds) -> set[tuple[int, ...]]:
+def list_shapes(arrays: Sequence[Seconds] | Seconds) -> set[tuple[int, ...]]:
     """List the shapes of one array a node."""
     return {arrays.shape[1:]} if isinstance(arrays, np.ndarray) else {array.shape for array in arrays}
 
@@ -161,8 +161,7 @@ def _build(graph: Graph) -> Iterable[Level]:
     order = kept[np.lexsort((kept, across_dp[kept], awaits[kept], level[kept]))]
     kind = 4 * level[order] + 2 * awaits[order] + across_dp[order]
     begins = np.r_[0, np.flatnonzero(np.diff(kind)) + 1, len(order)].tolist()
-    events = Events(*(rows.take(order) for rows in _rows_of(graph.moves)), across_dp[order])
-    members, completes, awaited = _rows_of(events)
+    members, completes, awaited = (rows.take(order) for rows in _rows_of(graph.moves))
     completes_of = completes.row_of()
     opens = np.isin(members.flat, list(graph.openers))
     hidden = np.isin(members.flat, list(graph.barriers))
@@ -198,7 +197,7 @@ def _rows_of(events: Events) -> tuple[Ragged, Ragged, Ragged]:
 
 
 def _fill(sources: Ragged, hidden_nodes: Sequence[int]) -> Ragged:
-    """Let nodes that wait for nothing wait for the start of the step, or for no time at all where a barrier says when they start."""
+    """Let nodes that wait for nothing wait for the start of the step, or not even that where a barrier says when they start."""
     step, never = len(sources), len(sources) + 1
     begin = np.r_[0, np.cumsum(np.maximum(sources.lengths, 1))]
     alone = np.full(len(sources), step)
@@ -217,11 +216,10 @@ def _count_levels(graph: Graph, head: Ints) -> Ints:
     earlier, later = earlier[between], head[later[between]]
     begin = np.searchsorted(earlier, np.arange(len(head) + 1)).tolist()
     after, level = later.tolist(), [0] * len(head)
-    for i, (of_head, a, b) in enumerate(zip(head.tolist(), begin, begin[1:], strict=False)):
+    for of_head, a, b in zip(head.tolist(), begin, begin[1:], strict=False):
         beyond = level[of_head] + 1
         for j in after[a:b]:
-            if level[j] < beyond:
-                level[j] = beyond
+            level[j] = max(level[j], beyond)
     return np.array(level, dtype=np.int64)
 
 

@@ -79,10 +79,10 @@ class Removal:
             at = slice(0, len(o.block.steps)) if pick is None else pick[i]
             steps = self._steps_at(i, at)
             own, delay = self._with(i, plan, steps, at)
-            graph = self._graph(i, plan, at)
             if plan.schedule is not None and (rebuilt := self._rebuild(i, plan.schedule)) is not None:
-                graph, (own, delay) = rebuilt.graph, rebuilt.times(own, delay, plan.schedule)
-            replayed = replay(graph, own, delay)
+                replayed = replay(rebuilt.graph, *rebuilt.times(own, delay, plan.schedule))
+            else:
+                replayed = replay(self._graph(i, plan, at), own, delay)
             between = self._between(plan, steps)
             times.append(np.broadcast_to(replayed, (len(between), 1))[:, 0] + between + spent_s[steps])
         return np.concatenate(times)
