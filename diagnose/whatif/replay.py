@@ -6,7 +6,10 @@ small, so the ideal part of a scenario costs nothing.
 """
 
 import functools
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import numpy as np
 
@@ -22,6 +25,11 @@ Lanes = Sequence[Seconds] | Seconds
 FEW_LANES = 256
 #: Transfer durations and launch delays below this count as 0 (arXiv 2505.05713): they are errors of the clock.
 CLOCK_ERROR_S = -0.010
+#: Threads that replay side by side at most.
+MAX_THREADS = 4
+
+What = TypeVar("What")
+Found = TypeVar("Found")
 
 
 def replay(graph: Graph, own: Lanes, delay: Lanes | None = None, *, from_first_start: bool = False) -> Seconds:
@@ -64,6 +72,17 @@ def replay_each_rank(graph: Graph, own: Lanes, peer: Lanes) -> Seconds:
         return replay(graph, own)
     worlds, _ = _walk(graph, [own, peer], None, keep_all=False)
     return _latest([ends[node] for ends in worlds for node in graph.finals])
+
+
+def side_by_side(do: Callable[[What], Found], each: Iterable[What], blocks: Iterable[Block]) -> list[Found]:
+    """Do something with each of several scenarios: in threads where operations have many lanes, whose arrays leave room for others.
+
+    The result does not depend on how many threads there are.
+    """
+    if max(block.start_s[0].size for block in blocks) <= FEW_LANES:
+        return [do(one) for one in each]
+    with ThreadPoolExecutor(max_workers=min(MAX_THREADS, os.cpu_count() or 1)) as pool:
+        return list(pool.map(do, each))
 
 
 def _walk(
